@@ -1,0 +1,46 @@
+// Operations that treat every entry by itself. Operands have equal shapes, else std::invalid_argument; there is no broadcasting.
+#pragma once
+
+#include "reference/tape.h"
+
+namespace streambp::reference {
+
+/// y = a + b.   da = dy, db = dy
+Var add(const Var& a, const Var& b);
+
+/// y = a - b.   da = dy, db = -dy
+Var sub(const Var& a, const Var& b);
+
+/// y = a b, entry by entry.   da = dy b, db = dy a
+Var mul(const Var& a, const Var& b);
+
+/// y = c a for a constant c.   da = c dy
+Var scale(const Var& a, double c);
+
+/// y = e^x.   dx = dy y
+Var exp(const Var& x);
+
+/// y = ln x (NaN for x < 0).   dx = dy / x
+Var log(const Var& x);
+
+/// y = min(a, b). The gradient goes to the smaller one; where they are equal each gets half, as in PyTorch. A NaN in either
+/// operand is a NaN in the result.
+Var minimum(const Var& a, const Var& b);
+
+/// y = max(a, b), with the conventions of minimum.
+Var maximum(const Var& a, const Var& b);
+
+/// y = min(max(x, low), high).   dx = dy where low <= x <= high, else 0. Throws std::invalid_argument unless low <= high.
+Var clip(const Var& x, double low, double high);
+
+/// y = x s with s = 1 / (1 + e^-x).   dx = dy s (1 + x (1 - s))
+Var silu(const Var& x);
+
+/// y = x (1 + tanh u) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3), the "gelu_pytorch_tanh" of Hugging Face.
+/// dx = dy [(1 + tanh u) / 2 + x (1 - tanh^2 u) u' / 2]
+Var gelu_tanh(const Var& x);
+
+/// y = ln(1 / (1 + e^-x)) = min(x, 0) - ln(1 + e^-|x|), which neither overflows nor cancels.   dx = dy / (1 + e^x)
+Var log_sigmoid(const Var& x);
+
+}  // namespace streambp::reference

@@ -1,0 +1,77 @@
+#include "reference/ops_layer.h"
+
+#include <cmath>
+#include <cstddef>
+#include <string>
+
+#include "reference/require.h"
+
+namespace streambp::reference {
+namespace {
+
+/// `x` with every pair turned by direction * position * frequency.
+Matrix rotate(const Matrix& x, const std::vector<double>& positions, const std::vector<double>& frequencies,
+              double direction) {
+  const auto half = static_cast<Index>(frequencies.size());
+  Matrix y(x.rows(), x.cols());
+  for (Index t = 0; t < x.rows(); ++t) {
+    for (Index i = 0; i < half; ++i) {
+      const double angle = positions[static_cast<std::size_t>(t)] * frequencies[static_cast<std::size_t>(i)];
+      const double c = std::cos(angle);
+      const double s = direction * std::sin(angle);
+      for (Index a = i; a < x.cols(); a += 2 * half) {
+        const Index b = a + half;
+        y(t, a) = x(t, a) * c - x(t, b) * s;
+        y(t, b) = x(t, b) * c + x(t, a) * s;
+      }
+    }
+  }
+  return y;
+}
+
+}  // namespace
+
+Var rms_norm(const Var& x, const Var& weight, double epsilon) {
+  const Index n = weight.cols();
+  require(weight.rows() == 1 && n > 0, "rms_norm",
+          "expected a weight of one row with at least one entry, got " + shape_text(weight.value()));
+  require(x.cols() % n == 0, "rms_norm",
+          "expected a multiple of " + std::to_string(n) + " columns, got " + shape_text(x.value()));
+  const Index groups = x.cols() / n;
+  Matrix reciprocal(x.rows(), groups);  // r of every group
+  Matrix value(x.rows(), x.cols());
+  for (Index t = 0; t < x.rows(); ++t) {
+    for (Index g = 0; g < groups; ++g) {
+      const auto group = x.value().row(t).segment(g * n, n);
+      reciprocal(t, g) = 1.0 / std::sqrt(group.squaredNorm() / static_cast<double>(n) + epsilon);
+      value.row(t).segment(g * n, n) = (group * reciprocal(t, g)).cwiseProduct(weight.value().row(0));
+    }
+  }
+  return Tape::record({x, weight}, std::move(value), [x, weight, reciprocal, n, groups](const Var& y) {
+    for (Index t = 0; t < x.rows(); ++t) {
+      for (Index g = 0; g < groups; ++g) {
+        const double r = reciprocal(t, g);
+        const Eigen::RowVectorXd z = x.value().row(t).segment(g * n, n) * r;
+        const Eigen::RowVectorXd dy = y.gradient().row(t).segment(g * n, n);
+        const Eigen::RowVectorXd dz = dy.cwiseProduct(weight.value().row(0));
+        weight.gradient().row(0) += dy.cwiseProduct(z);
+        x.gradient().row(t).segment(g * n, n) += r * (dz - z * (dz.dot(z) / static_cast<double>(n)));
+      }
+    }
+  });
+}
+
+Var rope(const Var& x, const std::vector<double>& positions, const std::vector<double>& inverse_frequencies) {
+  const auto head_dim = 2 * static_cast<Index>(inverse_frequencies.size());
+  require(head_dim > 0 && x.cols() % head_dim == 0, "rope",
+          "expected heads of " + std::to_string(head_dim) + " columns, got " + shape_text(x.value()));
+  require(static_cast<Index>(positions.size()) == x.rows(), "rope",
+          "expected " + std::to_string(x.rows()) + " positions, one for every row, got " +
+              std::to_string(positions.size()));
+  return Tape::record({x}, rotate(x.value(), positions, inverse_frequencies, +1.0),
+                      [x, positions, inverse_frequencies](const Var& y) {
+                        x.gradient() += rotate(y.gradient(), positions, inverse_frequencies, -1.0);
+                      });
+}
+
+}  // namespace streambp::reference

@@ -1,0 +1,25 @@
+// The softmax and its logarithms. The largest entry is subtracted before any exponential, so that none overflows.
+#pragma once
+
+#include <vector>
+
+#include "reference/tape.h"
+
+namespace streambp::reference {
+
+/// p_j = e^{s_j} / sum_l e^{s_l} of one vector with at least one entry. A plain function, not an operation of the tape.
+Eigen::VectorXd softmax(const Eigen::VectorXd& scores);
+
+/// y_i = ln sum_j e^{x_ij}, [rows, cols] -> [rows, 1].   dx_ij = dy_i p_ij with p the softmax of the row.
+/// Throws std::invalid_argument if there are no columns.
+Var logsumexp(const Var& x);
+
+/// y_ij = x_ij - ln sum_l e^{x_il}, row by row.   dx_ij = dy_ij - p_ij sum_l dy_il
+/// Throws std::invalid_argument if there are no columns.
+Var log_softmax(const Var& x);
+
+/// The logarithm of the probability that each row of logits [rows, vocabulary] gives to its target, [rows, 1]. Throws
+/// std::invalid_argument if a target is not a token of the vocabulary or there is not one for every row.
+Var token_log_probabilities(const Var& logits, const std::vector<int>& targets);
+
+}  // namespace streambp::reference

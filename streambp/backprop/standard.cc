@@ -1,0 +1,39 @@
+// Standard back-propagation: every activation is kept from the forward pass to the backward pass.
+#include <torch/csrc/autograd/autograd.h>
+
+#include "streambp/backprop/passes.h"
+#include "streambp/memory/meter.h"
+
+namespace streambp {
+
+HeadOutcome run_standard(const Pass& pass) {
+  Model& model = pass.model;
+  const Rows rows = pass.stream.rows(0, pass.stream.size());
+  const int64_t lowest = model.lowest_trainable_layer();
+  const MemoryScope scope("activations");
+  at::Tensor leaf = model.embed(pass.stream.batch.tokens);
+  const at::AutoGradMode with_grad(true);
+  if (lowest <= 0) leaf.requires_grad_();
+  at::Tensor hidden = leaf;
+  for (size_t i = 0; i < model.layers().size(); ++i) {
+    hidden = model.layers()[i].forward(hidden, rows, {}).hidden;
+    // Below the lowest trainable layer nothing carries a graph; the next layer's input starts one.
+    if (static_cast<int64_t>(i) + 1 == lowest) leaf = hidden.requires_grad_();
+  }
+  HeadOutcome outcome;
+  at::Tensor gradient;
+  if (pass.stream_head) {
+    // Nothing above the last layer has kept its output: its gradient may be written over it.
+    const at::Tensor d_hidden = head_gradient(pass, hidden.detach(), outcome);
+    if (static_cast<size_t>(std::max<int64_t>(lowest, 0)) == model.layers().size()) return outcome;
+    gradient = torch::autograd::grad({hidden}, {leaf}, {d_hidden}).front();
+  } else {
+    const at::Tensor loss = full_head(model, pass.scored, pass.objective, hidden, outcome);
+    hidden.reset();
+    gradient = torch::autograd::grad({loss}, {leaf}).front();
+  }
+  if (lowest < 0) model.accumulate_embedding(pass.stream.batch.tokens, gradient);
+  return outcome;
+}
+
+}  // namespace streambp

@@ -1,0 +1,173 @@
+#include "streambp/model/checkpoint.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "streambp/error.h"
+#include "streambp/model/strict_json.h"
+
+namespace streambp {
+namespace {
+
+using nlohmann::json;
+using Files = std::map<std::string, SafetensorsFile>;  // tensor name to the file that holds it
+
+constexpr const char* kSingle = "model.safetensors";
+constexpr const char* kIndex = "model.safetensors.index.json";
+constexpr const char* kEmbedding = "model.embed_tokens.weight";
+constexpr const char* kHead = "lm_head.weight";
+
+bool is_there(const std::filesystem::path& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
+
+// A table that files saved by old versions of transformers hold; here it is computed.
+bool is_rope_table(const std::string& name) {
+  return name.ends_with(".rotary_emb.inv_freq");
+}
+
+Files single_file(const std::filesystem::path& path) {
+  const SafetensorsFile file = SafetensorsFile::open(path);
+  Files files;
+  for (const auto& [name, entry] : file.entries()) files.emplace(name, file);
+  return files;
+}
+
+// A shard is a file of the folder itself: whoever wrote the index may not point us elsewhere.
+void check_shard_name(const std::string& shard, const std::string& where) {
+  const bool inside = !shard.empty() && shard.find('/') == std::string::npos &&
+                      shard.find('\\') == std::string::npos && shard.find("..") == std::string::npos &&
+                      shard.find('\0') == std::string::npos;
+  if (!inside)
+    throw InputError("{}: shard name {}, expected a file name in the same folder", where, shown(shard));
+}
+
+// The shards of `folder` and the tensors they hold. Index and shards have to tell the same story.
+Files sharded_files(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / kIndex;
+  const std::string where = path.string();
+  const json index = parse_strict_json(read_text_file(path), where);
+  const auto weight_map = index.is_object() ? index.find("weight_map") : index.end();
+  if (weight_map == index.end() || !weight_map->is_object()) {
+    throw InputError("{}: no weight_map object in it", where);
+  }
+  std::map<std::string, SafetensorsFile> shards;
+  Files files;
+  for (const auto& [name, value] : weight_map->items()) {
+    if (!value.is_string())
+      throw InputError("{}: tensor {} is in {}, expected a string", where, shown(name), shown(value));
+    const auto shard_name = value.get<std::string>();
+    check_shard_name(shard_name, where);
+    auto shard = shards.find(shard_name);
+    if (shard == shards.end()) {
+      shard = shards.emplace(shard_name, SafetensorsFile::open(folder / shard_name)).first;
+    }
+    if (!shard->second.entries().contains(name)) {
+      throw InputError("{}: tensor {} is not in {}, where the index has it", where, shown(name),
+                       shown(shard_name));
+    }
+    files.emplace(name, shard->second);
+  }
+  for (const auto& [shard_name, shard] : shards) {
+    for (const auto& [name, entry] : shard.entries()) {
+      const auto listed = weight_map->find(name);
+      if (listed == weight_map->end()) {
+        if (is_rope_table(name)) continue;
+        throw InputError("{}: tensor {} is in {} but not in the index", where, shown(name),
+                         shown(shard_name));
+      }
+      if (listed->get<std::string>() != shard_name) {
+        throw InputError("{}: tensor {} is in two shards, {} and {}", where, shown(name), shown(*listed),
+                         shown(shard_name));
+      }
+    }
+  }
+  return files;
+}
+
+bool is_floating(const std::string& dtype) {
+  static constexpr std::array<std::string_view, 4> kFloating = {"F64", "F32", "BF16", "F16"};
+  return std::find(kFloating.begin(), kFloating.end(), dtype) != kFloating.end();
+}
+
+// Some files of tied models hold the embedding twice.
+bool is_tolerated(const std::string& name, const SafetensorsFile& file, const Files& files,
+                  const Config& config) {
+  if (is_rope_table(name)) return true;
+  const auto embedding = files.find(kEmbedding);
+  if (name != kHead || !config.tie_word_embeddings || embedding == files.end()) return false;
+  const SafetensorsEntry& head = file.entry(kHead);
+  const SafetensorsEntry& tied = embedding->second.entry(kEmbedding);
+  const auto head_bytes = file.bytes(kHead);
+  const auto tied_bytes = embedding->second.bytes(kEmbedding);
+  if (head.dtype != tied.dtype || head.shape != tied.shape ||
+      !std::equal(head_bytes.begin(), head_bytes.end(), tied_bytes.begin(), tied_bytes.end())) {
+    throw InputError("{}: {} differs from {}, but config.json says tie_word_embeddings: true",
+                     file.path().string(), kHead, kEmbedding);
+  }
+  return true;
+}
+
+// Drops what is tolerated and checks that exactly the parameters of `config` remain; `where` names the
+// source.
+Files checked(Files files, const Config& config, const std::string& where) {
+  Files parameters;
+  for (const ParameterShape& parameter : parameter_shapes(config)) {
+    const auto at = files.find(parameter.name);
+    if (at == files.end()) {
+      throw InputError("{}: tensor {} is missing, expected shape {}", where, parameter.name,
+                       shown(parameter.shape));
+    }
+    const SafetensorsEntry& entry = at->second.entry(parameter.name);
+    if (entry.shape != parameter.shape) {
+      throw InputError("{}: tensor {} has shape {}, expected {}", at->second.path().string(), parameter.name,
+                       shown(entry.shape), shown(parameter.shape));
+    }
+    if (!is_floating(entry.dtype)) {
+      throw InputError("{}: tensor {} has dtype {}, expected F64, F32, BF16 or F16",
+                       at->second.path().string(), parameter.name, entry.dtype);
+    }
+    parameters.emplace(parameter.name, at->second);
+  }
+  for (const auto& [name, file] : files) {
+    if (!parameters.contains(name) && !is_tolerated(name, file, files, config)) {
+      throw InputError("{}: tensor {} is not a parameter of this {} model", file.path().string(), shown(name),
+                       config.family);
+    }
+  }
+  return parameters;
+}
+
+}  // namespace
+
+Checkpoint Checkpoint::open(const std::filesystem::path& folder, const std::string& config_name) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(folder, error)) throw InputError("{}: no such folder", folder.string());
+  Checkpoint checkpoint;
+  checkpoint.config_ = read_config(folder / config_name);
+  Files files;
+  if (is_there(folder / kSingle)) {
+    files = single_file(folder / kSingle);
+  } else if (is_there(folder / kIndex)) {
+    files = sharded_files(folder);
+  } else {
+    throw InputError("{}: no weights, expected {} or {}", folder.string(), kSingle, kIndex);
+  }
+  checkpoint.files_ = checked(std::move(files), checkpoint.config_, folder.string());
+  return checkpoint;
+}
+
+Checkpoint Checkpoint::open_file(const std::filesystem::path& file, const Config& config) {
+  Checkpoint checkpoint;
+  checkpoint.config_ = config;
+  checkpoint.files_ = checked(single_file(file), config, file.string());
+  return checkpoint;
+}
+
+}  // namespace streambp

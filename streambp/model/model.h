@@ -1,0 +1,91 @@
+// A decoder with its parameters on a device.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "streambp/model/batch.h"
+#include "streambp/model/checkpoint.h"
+#include "streambp/model/config.h"
+#include "streambp/model/layer.h"
+
+namespace streambp {
+
+/// A batch on the model's device, cut into rows on demand.
+struct Stream {
+  Batch batch;     // tokens and targets on the device
+  RopeTable rope;  // of all tokens
+
+  int64_t size() const { return batch.size(); }
+  /// Tokens [begin, end), begin < end.
+  Rows rows(int64_t begin, int64_t end) const;
+};
+
+class Model {
+ public:
+  /// Where the parameters live, and in which dtypes.
+  struct Placement {
+    at::ScalarType dtype = at::kFloat;
+    c10::Device device = at::kCPU;
+    /// Of the gradients: `dtype`, or float32 for sums wider than a half-precision parameter.
+    at::ScalarType gradient_dtype = at::kFloat;
+    /// Which parameters need a gradient, by name; empty: all.
+    std::function<bool(const std::string&)> trainable;
+  };
+
+  /// The weights of a folder, converted to the placement's dtype.
+  static Model load(const Checkpoint& checkpoint, const Placement& placement);
+
+  /// Random weights: normal with deviation 0.02, norms around 1. The same seed gives the same values on every device.
+  static Model random(const Config& config, const Placement& placement, uint64_t seed);
+
+  const Config& config() const { return config_; }
+  c10::Device device() const { return placement_.device; }
+  at::ScalarType dtype() const { return placement_.dtype; }
+
+  /// In the order of parameter_shapes(config).
+  const std::vector<std::unique_ptr<Parameter>>& parameters() const { return parameters_; }
+  /// Throws InputError if there is none of this name.
+  Parameter& parameter(const std::string& name) const;
+
+  void zero_gradients();
+
+  /// Takes `batch` to the device and computes its rotary table.
+  Stream prepare(const Batch& batch) const;
+
+  const std::vector<DecoderLayer>& layers() const { return layers_; }
+  Parameter& norm() const { return *norm_; }
+  /// The embedding itself where the model ties them.
+  const Linear& head() const { return head_; }
+
+  /// Rows of the embedding for `tokens` [n]: [n, D].
+  at::Tensor embed(const at::Tensor& tokens) const;
+  /// Adds dx [n, D] to the gradient of the embedding's rows.
+  void accumulate_embedding(const at::Tensor& tokens, const at::Tensor& dx);
+
+  /// The lowest layer whose input needs no gradient although the layer itself or one above it may: backward passes end there.
+  /// -1 where the embedding needs a gradient, the number of layers where only the final norm or the head do.
+  int64_t lowest_trainable_layer() const;
+
+ private:
+  Model(const Config& config, const Placement& placement, const std::function<void(Parameter&)>& fill);
+
+  Config config_;
+  Placement placement_;
+  std::vector<std::unique_ptr<Parameter>> parameters_;
+  std::vector<DecoderLayer> layers_;
+  Parameter* embedding_ = nullptr;
+  Parameter* norm_ = nullptr;
+  Linear head_;
+  at::Tensor inverse_frequencies_;  // [E/2] float64
+};
+
+/// The rotary frequencies of `config`, [E/2] float64 (transformers, modeling_rope_utils.py).
+at::Tensor rope_inverse_frequencies(const Config& config);
+
+}  // namespace streambp

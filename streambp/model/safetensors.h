@@ -1,0 +1,98 @@
+// The safetensors format: read by memory map, checked as strictly as the reference reader
+// (huggingface/safetensors, safetensors/src/tensor.rs), and written by temporary file and rename. Knows
+// bytes, not tensors: no torch header here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace streambp {
+
+/// Longest header read or written (MAX_HEADER_SIZE of the reference reader).
+inline constexpr uint64_t kMaxSafetensorsHeader = 100'000'000;
+
+/// One tensor of a file: its dtype as the format spells it ("F64", "F32", "BF16", "F16", "I64", ...), its
+/// shape, and where its bytes lie, counted from the end of the header.
+struct SafetensorsEntry {
+  std::string dtype;
+  std::vector<int64_t> shape;
+  uint64_t begin = 0;
+  uint64_t end = 0;
+};
+
+/// What the header of a safetensors file says. The data section starts at byte `data_begin` of the file and
+/// ends with the file.
+struct SafetensorsHeader {
+  std::map<std::string, SafetensorsEntry> entries;
+  std::map<std::string, std::string> metadata;
+  uint64_t data_begin = 0;
+};
+
+/// Validates the bytes of a whole file; `where` names the source in errors.
+/// Throws InputError, naming the source and the rule, for every breach that the reference reader refuses:
+/// fewer than 8 bytes; header length above 100,000,000 or beyond the file; header not UTF-8, not JSON, not an
+/// object, with duplicate keys, unknown dtypes, negative or non-integer numbers, or metadata that is not
+/// string to string; offsets that leave a hole, overlap or run backwards; offsets that disagree with shape x
+/// dtype size; products that overflow 64 bits; sub-byte tensors that don't end on a byte; bytes missing or
+/// left over at the end. As there, whitespace around the header's object, unknown keys in a tensor's entry,
+/// tensors without elements and tensors of rank 0 are allowed.
+SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const std::string& where);
+
+/// A validated, memory-mapped safetensors file. Copies share the map; spans and references stay valid while
+/// any copy lives. The file must not be truncated or written to while it is mapped.
+class SafetensorsFile {
+ public:
+  /// Maps `path` and validates it as parse_safetensors does.
+  /// Throws InputError naming the file if it is missing, can't be read, is not a regular file, or breaks a
+  /// rule of the format.
+  static SafetensorsFile open(const std::filesystem::path& path);
+
+  const std::filesystem::path& path() const;
+  const std::map<std::string, SafetensorsEntry>& entries() const;
+  const std::map<std::string, std::string>& metadata() const;
+
+  /// The entry of tensor `name`; throws InputError naming the file if there is none.
+  const SafetensorsEntry& entry(const std::string& name) const;
+  /// The bytes of tensor `name`, little-endian and row-major; throws InputError if there is none. They start
+  /// anywhere: a header need not be padded, so they may not be aligned for their dtype.
+  std::span<const std::byte> bytes(const std::string& name) const;
+
+ private:
+  struct Contents;
+  explicit SafetensorsFile(std::shared_ptr<const Contents> contents) : contents_(std::move(contents)) {}
+
+  std::shared_ptr<const Contents> contents_;
+};
+
+/// Bits of one element of `dtype`, 0 for a dtype the format does not know.
+int safetensors_bits(std::string_view dtype);
+
+/// Bytes of a tensor. Throws InputError for an unknown dtype, a negative size, a product of sizes or bits
+/// that overflows 64 bits, and a sub-byte tensor that does not end on a byte.
+uint64_t safetensors_size(std::string_view dtype, std::span<const int64_t> shape);
+
+/// A tensor to be written: `bytes` must hold product(shape) elements of `dtype`.
+struct SafetensorsView {
+  std::string name;
+  std::string dtype;
+  std::vector<int64_t> shape;
+  std::span<const std::byte> bytes;
+};
+
+/// Writes `tensors` (sorted by dtype size, largest first, then name; header padded to 8 bytes) to a temporary
+/// file beside `path`, flushes it to disk and renames it, so that `path` is never seen half written; the
+/// tensors' bytes may lie in a map of `path`. Throws InputError if it can't be written (no temporary file is
+/// left), or if a tensor has an unknown dtype, a negative size, a number of bytes that is not its shape's, or
+/// a name that is taken, reserved (`__metadata__`) or not UTF-8.
+void write_safetensors(const std::filesystem::path& path, std::vector<SafetensorsView> tensors,
+                       const std::map<std::string, std::string>& metadata = {});
+
+}  // namespace streambp

@@ -1,0 +1,33 @@
+// Between safetensors bytes and tensors.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include <ATen/ATen.h>
+
+#include "streambp/model/safetensors.h"
+
+namespace streambp {
+
+/// A tensor over `bytes`, without a copy: it must not outlive the file and must not be written to.
+/// Throws InputError for a dtype that torch has no tensor for.
+at::Tensor as_tensor(const SafetensorsEntry& entry, std::span<const std::byte> bytes);
+
+/// A copy of tensor `name` of `file`; throws InputError if there is none.
+at::Tensor read_tensor(const SafetensorsFile& file, const std::string& name);
+
+/// The same, or an undefined tensor if there is none.
+at::Tensor read_optional_tensor(const SafetensorsFile& file, const std::string& name);
+
+/// Writes `tensors` by name, in their dtypes.
+void write_tensors(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors,
+                   const std::map<std::string, std::string>& metadata = {});
+
+/// A dtype by its name in configs and on the command line (float64, float32, bfloat16, float16).
+/// Throws InputError that names the choices.
+at::ScalarType parse_dtype(const std::string& name);
+std::string dtype_name(at::ScalarType dtype);
+
+}  // namespace streambp

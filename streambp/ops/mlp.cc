@@ -1,0 +1,43 @@
+#include "streambp/ops/mlp.h"
+
+#include "streambp/ops/differentiable.h"
+
+namespace streambp {
+
+at::Tensor gated_mlp(const at::Tensor& residual, const at::Tensor& x, const Linear& gate, const Linear& up,
+                     const Linear& down) {
+  at::Tensor gated = linear_forward(gate, x);
+  at::Tensor raised = linear_forward(up, x);
+  at::Tensor output;
+  {
+    const at::NoGradGuard no_grad;
+    const at::Tensor product = at::silu(gated).mul_(raised);
+    output = at::addmm(residual, product, down.weight->value.t());
+    if (down.bias != nullptr) output.add_(down.bias->value);
+  }
+  at::Tensor kept = gate.trainable() || up.trainable() ? x.detach() : at::Tensor();
+  return differentiable(
+      {residual, x}, std::move(output), "gated_mlp",
+      [gate, up, down, kept, gated, raised](std::vector<at::Tensor>&& dy) mutable {
+        at::Tensor activation = at::silu(gated);
+        linear_accumulate(down, down.trainable() ? activation * raised : at::Tensor(), dy[0]);
+        at::Tensor d_product;
+        linear_backward_input(down, dy[0], d_product);
+        // From here each [n, F] tensor becomes the next one in place.
+        at::Tensor d_gated = raised.mul_(d_product);
+        at::Tensor d_raised = d_product.mul_(activation);
+        activation.reset();
+        d_gated = at::silu_backward_out(d_gated, d_gated, gated);
+        gated.reset();
+        at::Tensor dx;
+        linear_accumulate(gate, kept, d_gated);
+        linear_backward_input(gate, d_gated, dx);
+        raised.reset();
+        d_gated.reset();
+        linear_accumulate(up, kept, d_raised);
+        linear_backward_input(up, d_raised, dx);
+        return std::vector<at::Tensor>{dy[0], dx};
+      });
+}
+
+}  // namespace streambp

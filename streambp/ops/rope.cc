@@ -1,0 +1,48 @@
+#include "streambp/ops/rope.h"
+
+#include "streambp/ops/differentiable.h"
+
+namespace streambp {
+namespace {
+
+/// x turned by `sign` times the table's angles.
+at::Tensor rotate(const at::Tensor& x, const RopeTable& table, double sign) {
+  const at::NoGradGuard no_grad;
+  const int64_t half = x.size(-1) / 2;
+  const at::Tensor cosine = table.cosine.unsqueeze(1);
+  const at::Tensor sine = table.sine.unsqueeze(1);
+  const at::Tensor first = x.narrow(-1, 0, half);
+  const at::Tensor second = x.narrow(-1, half, half);
+  at::Tensor turned = at::empty_like(x, at::MemoryFormat::Contiguous);
+  at::Tensor turned_first = turned.narrow(-1, 0, half);
+  at::Tensor turned_second = turned.narrow(-1, half, half);
+  at::mul_out(turned_first, first, cosine).addcmul_(second, sine, -sign);
+  at::mul_out(turned_second, second, cosine).addcmul_(first, sine, sign);
+  return turned;
+}
+
+}  // namespace
+
+RopeTable rope_table(const at::Tensor& positions, const at::Tensor& inverse_frequencies, at::ScalarType dtype) {
+  const int64_t tokens = positions.size(0);
+  const auto options = inverse_frequencies.options().dtype(dtype);
+  RopeTable table{at::empty({tokens, inverse_frequencies.size(0)}, options),
+                  at::empty({tokens, inverse_frequencies.size(0)}, options)};
+  // By blocks: the doubles of a whole long stream would be the largest thing alive.
+  constexpr int64_t kBlock = 4096;
+  for (int64_t begin = 0; begin < tokens; begin += kBlock) {
+    const int64_t rows = std::min(kBlock, tokens - begin);
+    const at::Tensor angles = positions.narrow(0, begin, rows).to(at::kDouble).unsqueeze(1) * inverse_frequencies;
+    table.cosine.narrow(0, begin, rows).copy_(angles.cos());
+    table.sine.narrow(0, begin, rows).copy_(angles.sin());
+  }
+  return table;
+}
+
+at::Tensor rope(const at::Tensor& x, const RopeTable& table) {
+  return differentiable({x}, rotate(x, table, 1.0), "rope", [table](std::vector<at::Tensor>&& dy) {
+    return std::vector<at::Tensor>{rotate(dy[0], table, -1.0)};
+  });
+}
+
+}  // namespace streambp

@@ -1,0 +1,26 @@
+// Rotary position embedding: each pair (x_i, x_{i+E/2}) of a head turns by the angle position * frequency_i
+// (Su et al., 2021; the half-split pairing of Hugging Face's rotate_half).
+#pragma once
+
+#include <ATen/ATen.h>
+
+namespace streambp {
+
+/// Cosines and sines of a run of tokens, [n, E/2] each, in the dtype of the model.
+struct RopeTable {
+  at::Tensor cosine;
+  at::Tensor sine;
+
+  RopeTable rows(int64_t begin, int64_t end) const {
+    return {cosine.narrow(0, begin, end - begin), sine.narrow(0, begin, end - begin)};
+  }
+};
+
+/// The table of `positions` [n] (int64) for `inverse_frequencies` [E/2] (float64): angles, cosines and sines are taken in double,
+/// rounded to `dtype` once.
+RopeTable rope_table(const at::Tensor& positions, const at::Tensor& inverse_frequencies, at::ScalarType dtype);
+
+/// Turns x [n, heads, E]. The inverse of a rotation is its transpose, so nothing of x is kept for the backward pass.
+at::Tensor rope(const at::Tensor& x, const RopeTable& table);
+
+}  // namespace streambp
