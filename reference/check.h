@@ -1,5 +1,6 @@
-// How the reference is itself checked: one call puts a function of matrices through everything that is expected of an
-// operation. Findings are returned, so that a test suite and a command-line driver can use the same checks.
+// How the reference is itself checked: one call puts a function of matrices through everything that is
+// expected of an operation. Findings are returned, so that a test suite and a command-line driver can use the
+// same checks.
 #pragma once
 
 #include <cstddef>
@@ -31,8 +32,9 @@ inline constexpr double kValueLimit = 1e-13;
 struct CheckOptions {
   std::uint64_t seed = 1;  // of the cotangent and of the choice of entries
   double limit = 1e-9;     // permitted gradient error
-  /// The distance over which the function changes, in units of which the differences are taken; 0 stands for max(1, |x|).
-  double length_scale = 0.0;
+  /// For every input the distance over which the function bends, in units of which the differences are taken.
+  /// Empty: max(1, |x|).
+  std::vector<double> length_scales;
   /// At most so many entries of each input are checked, chosen at random where there are more.
   std::size_t max_entries = 64;
   /// The value of the function, computed in another way; may be empty.
@@ -43,11 +45,14 @@ struct CheckOptions {
 
 /// Checks `f` at `inputs`:
 /// - Value: max |f - expected| <= kValueLimit max |expected|.
-/// - Gradient, projected on a random cotangent w (never ones: the rows of a softmax sum to a constant, and a gradient that
-///   is wrong by something constant would be hidden). For input x, entry by entry, with a the tape's gradient of <w, f>
-///   and n its six-point central difference over steps of h = eps^(1/7) max(1, |x|), where truncation and rounding are
-///   both about 4e-14:  max |a - n| <= limit max(max |n|, 1e-3 max |f|). The second term is there for gradients that vanish
-///   or nearly do, which differences can only know to the rounding of f.
+/// - Gradient, projected on a random cotangent w (never ones: the rows of a softmax sum to a constant, and a
+/// gradient that
+///   is wrong by something constant would be hidden). For input x, entry by entry, with a the tape's gradient
+///   of <w, f> and n its six-point central difference:  max |a - n| <= limit max(max |n|, 1e-3 max |f|). The
+///   second term is there for gradients that vanish or nearly do, which differences can only know to the
+///   rounding of f. Steps are h = eps^(1/7) times the length scale, where truncation and rounding are both
+///   about 4e-14, and a quarter of that, for functions that bend more sharply; the nearer of the two counts.
+///   A wrong gradient is far from both.
 /// - A cotangent of zeros gives a gradient of exactly zeros.
 /// - A NaN in the entry on which the result depends most gives a NaN in the result.
 /// - A repetition on a new tape is bit-equal, in value and gradient.
@@ -65,7 +70,8 @@ std::vector<CheckResult> check_models(std::uint64_t seed);
 /// A matrix with independent entries, uniform between low and high.
 Matrix random_matrix(Index rows, Index cols, std::uint64_t seed, double low = -1.5, double high = 1.5);
 
-/// Weights for `config`, all different from what training starts with: norms are not ones and biases are not zeros.
+/// Weights for `config`, all different from what training starts with: norms are not ones and biases are not
+/// zeros.
 Weights random_weights(const ModelConfig& config, std::uint64_t seed);
 
 }  // namespace streambp::reference

@@ -19,19 +19,21 @@ Matrix rms_norm_value(const Matrix& x, const Matrix& weight, double epsilon) {
 }
 
 /// A pair is a complex number, and the rotation a multiplication by e^(i angle).
-Matrix rope_value(const Matrix& x, const std::vector<double>& positions, const std::vector<double>& frequencies) {
+Matrix rope_value(const Matrix& x, const std::vector<double>& positions,
+                  const std::vector<double>& frequencies) {
   const auto half = static_cast<Index>(frequencies.size());
   return build(x.rows(), x.cols(), [&](Index t, Index j) {
     const Index i = j % half;
     const Index head = j / (2 * half) * 2 * half;
     const double angle = positions[static_cast<std::size_t>(t)] * frequencies[static_cast<std::size_t>(i)];
-    const auto turned = std::complex<Real>(x(t, head + i), x(t, head + half + i)) * std::polar<Real>(1, angle);
+    const auto turned =
+        std::complex<Real>(x(t, head + i), x(t, head + half + i)) * std::polar<Real>(1, angle);
     return j - head < half ? turned.real() : turned.imag();
   });
 }
 
-/// ln sum e^(x - origin) of a row without its largest entry taken out: extended precision has room for e^11000. With an entry
-/// of the row as origin it is minus that entry's log-softmax.
+/// ln sum e^(x - origin) of a row without its largest entry taken out: extended precision has room for
+/// e^11000. With an entry of the row as origin it is minus that entry's log-softmax.
 Real logsumexp_value(const Matrix& x, Index row, Real origin) {
   Real total = 0;
   for (Index j = 0; j < x.cols(); ++j) total += std::exp(Real{x(row, j)} - origin);
@@ -63,7 +65,7 @@ void check_rms_norm(Suite& suite, Index rows, Index groups, Index n, double size
   // A group of one entry becomes its sign but for epsilon, which is therefore large enough there to be seen.
   const double epsilon = n == 1 ? 0.5 * size * size : 1e-6;
   CheckOptions options;
-  options.length_scale = size;
+  options.length_scales = {size, 1.0};
   const Matrix x = suite.matrix(rows, groups * n, -1.5 * size, 1.5 * size);
   const Matrix weight = suite.matrix(1, n);
   options.refused = {{x, Matrix::Zero(2, n)}, {x, Matrix::Zero(1, 0)}, {x, Matrix::Zero(1, groups * n + 1)}};
@@ -80,16 +82,17 @@ void check_attention_case(Suite& suite, Index length, Index head_dim, const Atte
   const Matrix k = suite.matrix(length, shape.key_value_heads * head_dim);
   const Matrix v = suite.matrix(length, shape.key_value_heads * head_dim);
   CheckOptions options;
-  options.length_scale = std::min(1.0, 2.0 / largest_score);
+  options.length_scales.assign(3, std::min(1.0, 2.0 / largest_score));
   const Matrix taller = Matrix::Zero(length + 1, k.cols());
   const Matrix wider = Matrix::Zero(length, k.cols() + 1);
   options.refused = {{q, taller, v}, {q, k, taller}, {q, wider, v}, {q, k, wider}};
   const std::string name = "causal_attention with " + std::to_string(shape.query_heads) + "/" +
-                           std::to_string(shape.key_value_heads) + " heads, window " + std::to_string(shape.window) +
-                           ", scores to +-" + number_text(largest_score);
+                           std::to_string(shape.key_value_heads) + " heads, window " +
+                           std::to_string(shape.window) + ", scores to +-" + number_text(largest_score);
   suite.check(
-      name, [attention](Tape&, const Vars& x) { return causal_attention(x[0], x[1], x[2], attention); }, {q, k, v},
-      [attention](const Matrices& x) { return attention_value(x[0], x[1], x[2], attention); }, options);
+      name, [attention](Tape&, const Vars& x) { return causal_attention(x[0], x[1], x[2], attention); },
+      {q, k, v}, [attention](const Matrices& x) { return attention_value(x[0], x[1], x[2], attention); },
+      options);
 }
 
 }  // namespace
@@ -101,7 +104,8 @@ void check_layer_ops(Suite& suite) {
   }
 
   const std::vector<double> frequencies = {1.0, 0.31, 0.007};
-  const std::vector<std::vector<double>> all_positions = {{0.0}, {4.0}, {0, 1, 2, 3, 4}, {2, 3, 40, 41, 100000}};
+  const std::vector<std::vector<double>> all_positions = {
+      {0.0}, {4.0}, {0, 1, 2, 3, 4}, {2, 3, 40, 41, 100000}};
   for (const std::vector<double>& positions : all_positions) {
     for (Index heads : {1, 3}) {
       const auto rows = static_cast<Index>(positions.size());
@@ -121,7 +125,7 @@ void check_softmax_ops(Suite& suite) {
     for (double size : {2.0, 50.0}) {
       const Matrix x = suite.matrix(rows, cols, -size, size);
       CheckOptions options;
-      options.length_scale = 0.5;
+      options.length_scales = {0.5};
       options.refused = {{Matrix::Zero(rows, 0)}};
       const std::string range = " of numbers to +-" + number_text(size);
       suite.check(
@@ -137,8 +141,12 @@ void check_softmax_ops(Suite& suite) {
                          [&](Index i, Index j) { return -logsumexp_value(v[0], i, v[0](i, j)); });
           },
           options);
-      std::vector<int> targets;
-      for (Index i = 0; i < rows; ++i) targets.push_back(static_cast<int>((5 * i + cols - 1) % cols));
+      // The first target is the least probable token: one that is all but certain has no log-probability to
+      // speak of.
+      std::vector<int> targets(static_cast<std::size_t>(rows));
+      x.row(0).minCoeff(&targets[0]);
+      for (Index i = 1; i < rows; ++i)
+        targets[static_cast<std::size_t>(i)] = static_cast<int>((5 * i + 2) % cols);
       suite.check(
           "token_log_probabilities" + range,
           [targets](Tape&, const Vars& v) { return token_log_probabilities(v[0], targets); }, {x},

@@ -22,15 +22,16 @@ const Unary kUnaries[] = {
     {"log", [](const Var& x) { return log(x); }, [](Real x) { return std::log(x); }, 0.5, 3.0},
     {"scale", [](const Var& x) { return scale(x, -0.7); }, [](Real x) { return Real{-0.7} * x; }, -1.5, 1.5},
     {"silu", [](const Var& x) { return silu(x); }, [](Real x) { return x / (1 + std::exp(-x)); }, -1.5, 1.5},
-    {"silu +-50", [](const Var& x) { return silu(x); }, [](Real x) { return x / (1 + std::exp(-x)); }, -50, 50},
+    {"silu +-50", [](const Var& x) { return silu(x); }, [](Real x) { return x / (1 + std::exp(-x)); }, -50,
+     50},
     {"gelu_tanh", [](const Var& x) { return gelu_tanh(x); },
      [](Real x) {
-       const Real u = std::sqrt(2 / std::numbers::pi_v<Real>)*(x + Real{0.044715} * x * x * x);
+       const Real u = std::sqrt(2 / std::numbers::pi_v<Real>) * (x + Real{0.044715} * x * x * x);
        return x - x / (std::exp(2 * u) + 1);  // because (1 + tanh u) / 2 = 1 - 1 / (e^2u + 1)
      },
      -3.0, 3.0},
-    {"log_sigmoid", [](const Var& x) { return log_sigmoid(x); }, [](Real x) { return -std::log1p(std::exp(-x)); },
-     -1.5, 1.5},
+    {"log_sigmoid", [](const Var& x) { return log_sigmoid(x); },
+     [](Real x) { return -std::log1p(std::exp(-x)); }, -1.5, 1.5},
     {"log_sigmoid +-50", [](const Var& x) { return log_sigmoid(x); },
      [](Real x) { return -std::log1p(std::exp(-x)); }, -50, 50},
 };
@@ -60,9 +61,10 @@ void check_elementwise_ops(Suite& suite) {
   for (const Unary& op : kUnaries) {
     for (const auto& [rows, cols] : kShapes) {
       CheckOptions options;
-      options.length_scale = 0.5;  // these functions bend within one unit, wherever x is
+      options.length_scales = {0.5};  // these functions bend within one unit, wherever x is
       suite.check(
-          op.name, [&op](Tape&, const Vars& x) { return op.f(x[0]); }, {suite.matrix(rows, cols, op.low, op.high)},
+          op.name, [&op](Tape&, const Vars& x) { return op.f(x[0]); },
+          {suite.matrix(rows, cols, op.low, op.high)},
           [&op](const Matrices& x) {
             return build(x[0].rows(), x[0].cols(), [&](Index i, Index j) { return op.expected(x[0](i, j)); });
           },
@@ -86,7 +88,8 @@ void check_elementwise_ops(Suite& suite) {
   }
   for (const auto& [rows, cols] : kShapes) {
     // Entries below, between and above the limits -1 and 2, and none within 0.2 of them.
-    const Matrix x = build(rows, cols, [](Index i, Index j) { return Real{-1.7} + Real{0.9} * ((i + 3 * j) % 6); });
+    const Matrix x =
+        build(rows, cols, [](Index i, Index j) { return Real{-1.7} + Real{0.9} * ((i + 3 * j) % 6); });
     suite.check(
         "clip", [](Tape&, const Vars& v) { return clip(v[0], -1.0, 2.0); }, {x},
         [](const Matrices& v) { return Matrix(v[0].cwiseMax(-1.0).cwiseMin(2.0)); });
@@ -122,10 +125,13 @@ void check_matrix_ops(Suite& suite) {
     };
     const Matrix weight = suite.matrix(n, k);
     options.refused = {{a, Matrix::Zero(n, k + 1)}};
-    suite.check("linear", [](Tape&, const Vars& x) { return linear(x[0], x[1]); }, {a, weight}, linear_value, options);
+    suite.check(
+        "linear", [](Tape&, const Vars& x) { return linear(x[0], x[1]); }, {a, weight}, linear_value,
+        options);
     options.refused = {{a, weight, Matrix::Zero(1, n + 1)}, {a, weight, Matrix::Zero(2, n)}};
-    suite.check("linear with bias", [](Tape&, const Vars& x) { return linear(x[0], x[1], x[2]); },
-                {a, weight, suite.matrix(1, n)}, linear_value, options);
+    suite.check(
+        "linear with bias", [](Tape&, const Vars& x) { return linear(x[0], x[1], x[2]); },
+        {a, weight, suite.matrix(1, n)}, linear_value, options);
   }
   for (const auto& [rows, cols] : kShapes) {
     const auto row_total = [](const Matrix& x, Index i) {
@@ -134,16 +140,20 @@ void check_matrix_ops(Suite& suite) {
       return total;
     };
     const Matrix x = suite.matrix(rows, cols);
-    suite.check("row_sum", [](Tape&, const Vars& v) { return row_sum(v[0]); }, {x}, [=](const Matrices& v) {
-      return build(v[0].rows(), 1, [&](Index i, Index) { return row_total(v[0], i); });
-    });
-    suite.check("sum", [](Tape&, const Vars& v) { return sum(v[0]); }, {x}, [=](const Matrices& v) {
-      return build(1, 1, [&](Index, Index) {
-        Real total = 0;
-        for (Index i = 0; i < v[0].rows(); ++i) total += row_total(v[0], i);
-        return total;
-      });
-    });
+    suite.check(
+        "row_sum", [](Tape&, const Vars& v) { return row_sum(v[0]); }, {x},
+        [=](const Matrices& v) {
+          return build(v[0].rows(), 1, [&](Index i, Index) { return row_total(v[0], i); });
+        });
+    suite.check(
+        "sum", [](Tape&, const Vars& v) { return sum(v[0]); }, {x},
+        [=](const Matrices& v) {
+          return build(1, 1, [&](Index, Index) {
+            Real total = 0;
+            for (Index i = 0; i < v[0].rows(); ++i) total += row_total(v[0], i);
+            return total;
+          });
+        });
 
     // Some rows more than once and, where there are many, some not at all.
     const int last = static_cast<int>(rows) - 1;
@@ -153,7 +163,8 @@ void check_matrix_ops(Suite& suite) {
     suite.check(
         "gather_rows", [chosen](Tape&, const Vars& v) { return gather_rows(v[0], chosen); }, {x},
         [chosen](const Matrices& v) {
-          return build(4, v[0].cols(), [&](Index i, Index j) { return v[0](chosen[static_cast<std::size_t>(i)], j); });
+          return build(4, v[0].cols(),
+                       [&](Index i, Index j) { return v[0](chosen[static_cast<std::size_t>(i)], j); });
         },
         options);
 
@@ -163,17 +174,23 @@ void check_matrix_ops(Suite& suite) {
     suite.check(
         "pick", [columns](Tape&, const Vars& v) { return pick(v[0], columns); }, {x},
         [columns](const Matrices& v) {
-          return build(v[0].rows(), 1, [&](Index i, Index) { return v[0](i, columns[static_cast<std::size_t>(i)]); });
+          return build(v[0].rows(), 1,
+                       [&](Index i, Index) { return v[0](i, columns[static_cast<std::size_t>(i)]); });
         },
         options);
 
+    // The first part comes twice, so that its gradient has two sources.
     options.refused = {{x, Matrix::Zero(rows, cols + 1)}};
     suite.check(
-        "concat_rows", [](Tape&, const Vars& v) { return concat_rows(v); }, {x, suite.matrix(2, cols), x},
+        "concat_rows",
+        [](Tape&, const Vars& v) {
+          return concat_rows({v[0], v[1], v[0]});
+        },
+        {x, suite.matrix(2, cols)},
         [](const Matrices& v) {
           return build(2 * v[0].rows() + 2, v[0].cols(), [&](Index i, Index j) {
             const Index first = v[0].rows();
-            return i < first ? v[0](i, j) : i < first + 2 ? v[1](i - first, j) : v[2](i - first - 2, j);
+            return i < first ? v[0](i, j) : i < first + 2 ? v[1](i - first, j) : v[0](i - first - 2, j);
           });
         },
         options);

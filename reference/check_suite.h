@@ -1,5 +1,5 @@
-// What the lists of checks share: how a case is put together, and the operations written a second time as plain loops over
-// entries in extended precision. Used by check_*.cc only.
+// What the lists of checks share: how a case is put together, and the operations written a second time as
+// plain loops over entries in extended precision. Used by check_*.cc only.
 #pragma once
 
 #include <functional>

@@ -11,7 +11,9 @@
 namespace streambp::reference {
 namespace {
 
-std::string layer_prefix(int layer) { return "model.layers." + std::to_string(layer) + "."; }
+std::string layer_prefix(int layer) {
+  return "model.layers." + std::to_string(layer) + ".";
+}
 
 const Var& parameter(const Parameters& parameters, const std::string& name) {
   const auto found = parameters.find(name);
@@ -25,8 +27,8 @@ Var project(const Parameters& parameters, const std::string& module, bool has_bi
   return has_bias ? linear(x, weight, parameter(parameters, module + ".bias")) : linear(x, weight);
 }
 
-Var attention_block(const ModelConfig& config, const Parameters& parameters, const std::string& module, const Var& x,
-                    const std::vector<double>& positions) {
+Var attention_block(const ModelConfig& config, const Parameters& parameters, const std::string& module,
+                    const Var& x, const std::vector<double>& positions) {
   Var q = project(parameters, module + "q_proj", config.qkv_bias, x);
   Var k = project(parameters, module + "k_proj", config.qkv_bias, x);
   const Var v = project(parameters, module + "v_proj", config.qkv_bias, x);
@@ -39,18 +41,21 @@ Var attention_block(const ModelConfig& config, const Parameters& parameters, con
   options.query_heads = config.num_attention_heads;
   options.key_value_heads = config.num_key_value_heads;
   options.scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim));
-  const Var mixed = causal_attention(rope(q, positions, frequencies), rope(k, positions, frequencies), v, options);
+  const Var mixed =
+      causal_attention(rope(q, positions, frequencies), rope(k, positions, frequencies), v, options);
   return project(parameters, module + "o_proj", config.o_bias, mixed);
 }
 
-Var mlp_block(const ModelConfig& config, const Parameters& parameters, const std::string& module, const Var& x) {
+Var mlp_block(const ModelConfig& config, const Parameters& parameters, const std::string& module,
+              const Var& x) {
   const Var gate = silu(project(parameters, module + "gate_proj", config.mlp_bias, x));
   const Var up = project(parameters, module + "up_proj", config.mlp_bias, x);
   return project(parameters, module + "down_proj", config.mlp_bias, mul(gate, up));
 }
 
 void require_valid(const ModelConfig& config, const Sequence& sequence) {
-  require(sequence.positions.size() == sequence.tokens.size() && sequence.targets.size() == sequence.tokens.size(),
+  require(sequence.positions.size() == sequence.tokens.size() &&
+              sequence.targets.size() == sequence.tokens.size(),
           "sequence",
           "expected one position and one target for each of " + std::to_string(sequence.tokens.size()) +
               " tokens, got " + std::to_string(sequence.positions.size()) + " and " +
@@ -61,8 +66,9 @@ void require_valid(const ModelConfig& config, const Sequence& sequence) {
     require(in_vocabulary(token), "sequence", "expected tokens " + range + ", got " + std::to_string(token));
   }
   for (int target : sequence.targets) {
-    require(target == kNoTarget || in_vocabulary(target), "sequence",
-            "expected targets " + range + " or " + std::to_string(kNoTarget) + ", got " + std::to_string(target));
+    require(
+        target == kNoTarget || in_vocabulary(target), "sequence",
+        "expected targets " + range + " or " + std::to_string(kNoTarget) + ", got " + std::to_string(target));
   }
 }
 
@@ -82,7 +88,8 @@ void require_valid(const ModelConfig& config, const Weights& weights) {
 
 std::map<std::string, std::pair<Index, Index>> parameter_shapes(const ModelConfig& config) {
   require(config.vocab_size > 0 && config.hidden_size > 0 && config.intermediate_size > 0 &&
-              config.num_hidden_layers >= 0 && config.num_attention_heads > 0 && config.num_key_value_heads > 0,
+              config.num_hidden_layers >= 0 && config.num_attention_heads > 0 &&
+              config.num_key_value_heads > 0,
           "model", "expected positive sizes");
   require(config.num_attention_heads % config.num_key_value_heads == 0, "model",
           "expected a number of query heads that is a multiple of the key/value heads");
@@ -98,7 +105,9 @@ std::map<std::string, std::pair<Index, Index>> parameter_shapes(const ModelConfi
     shapes[module + ".weight"] = {out, in};
     if (has_bias) shapes[module + ".bias"] = {1, out};
   };
-  const auto norm = [&shapes](const std::string& module, Index size) { shapes[module + ".weight"] = {1, size}; };
+  const auto norm = [&shapes](const std::string& module, Index size) {
+    shapes[module + ".weight"] = {1, size};
+  };
 
   linear_layer("model.embed_tokens", config.vocab_size, hidden, false);
   for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
@@ -132,8 +141,9 @@ std::vector<double> rope_inverse_frequencies(const ModelConfig& config) {
     } else if (config.rope_type == RopeType::kLinear) {
       frequencies.push_back(slowed);
     } else {
-      // How many turns the pair makes over the context of pre-training. Few turns: a slow pair, whose larger angles the
-      // model has not seen, is slowed down; many turns: a fast pair stays; between them, s goes from 0 to 1.
+      // How many turns the pair makes over the context of pre-training. Few turns: a slow pair, whose larger
+      // angles the model has not seen, is slowed down; many turns: a fast pair stays; between them, s goes
+      // from 0 to 1.
       const double turns = config.rope_original_max_position_embeddings * f / (2.0 * std::numbers::pi);
       const double low = config.rope_low_freq_factor;
       const double high = config.rope_high_freq_factor;
@@ -195,7 +205,8 @@ Result evaluate(const ModelConfig& config, const Weights& weights, const std::ve
     }
   }
   if (scores.rows() == 0) {
-    for (const auto& [name, weight] : weights) result.gradients[name] = Matrix::Zero(weight.rows(), weight.cols());
+    for (const auto& [name, weight] : weights)
+      result.gradients[name] = Matrix::Zero(weight.rows(), weight.cols());
     return result;
   }
   const Var loss = objective(tape, scores);

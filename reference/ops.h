@@ -1,5 +1,5 @@
-// All operations of the reference, by theme. Every one has the same form: check the shapes, compute the value, and write
-// down the chain rule. L stands for the scalar at the end of the computation, dy for dL/dy.
+// All operations of the reference, by theme. Every one has the same form: check the shapes, compute the
+// value, and write down the chain rule. L stands for the scalar at the end of the computation, dy for dL/dy.
 #pragma once
 
 #include "reference/ops_attention.h"

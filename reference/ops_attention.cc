@@ -11,7 +11,8 @@
 namespace streambp::reference {
 namespace {
 
-/// Where the operands of one query of one head lie: columns of its query and of its keys and values, and the rows it sees.
+/// Where the operands of one query of one head lie: columns of its query and of its keys and values, and the
+/// rows it sees.
 struct View {
   Index query_column, key_column, first, count;
 };
@@ -35,8 +36,8 @@ Var causal_attention(const Var& q, const Var& k, const Var& v, const AttentionOp
   const int heads = options.query_heads;
   const int key_value_heads = options.key_value_heads;
   require(heads > 0 && key_value_heads > 0 && heads % key_value_heads == 0, "causal_attention",
-          "expected query heads that are a multiple of the key/value heads, got " + std::to_string(heads) + " and " +
-              std::to_string(key_value_heads));
+          "expected query heads that are a multiple of the key/value heads, got " + std::to_string(heads) +
+              " and " + std::to_string(key_value_heads));
   require(options.window >= 0, "causal_attention",
           "expected a window of at least 0, got " + std::to_string(options.window));
   require(q.cols() % heads == 0, "causal_attention",
@@ -45,7 +46,8 @@ Var causal_attention(const Var& q, const Var& k, const Var& v, const AttentionOp
   require_shape("causal_attention", "the keys", k.value(), length, key_value_heads * head_dim);
   require_shape("causal_attention", "the values", v.value(), length, key_value_heads * head_dim);
 
-  std::vector<Eigen::VectorXd> probabilities;  // of every query, head by head; the backward pass needs them again
+  std::vector<Eigen::VectorXd>
+      probabilities;  // of every query, head by head; the backward pass needs them again
   probabilities.reserve(static_cast<std::size_t>(heads * length));
   Matrix value(length, q.cols());
   for_each_query(length, head_dim, options, [&](Index, Index i, const View& at) {
@@ -56,21 +58,22 @@ Var causal_attention(const Var& q, const Var& k, const Var& v, const AttentionOp
     value.row(i).segment(at.query_column, head_dim) = probabilities.back().transpose() * values;
   });
 
-  return Tape::record({q, k, v}, std::move(value), [q, k, v, options, length, head_dim, probabilities](const Var& y) {
-    for_each_query(length, head_dim, options, [&](Index head, Index i, const View& at) {
-      const Eigen::VectorXd& p = probabilities[static_cast<std::size_t>(head * length + i)];
-      const auto keys = k.value().block(at.first, at.key_column, at.count, head_dim);
-      const auto values = v.value().block(at.first, at.key_column, at.count, head_dim);
-      const auto query = q.value().row(i).segment(at.query_column, head_dim);
-      const auto d_output = y.gradient().row(i).segment(at.query_column, head_dim);
+  return Tape::record(
+      {q, k, v}, std::move(value), [q, k, v, options, length, head_dim, probabilities](const Var& y) {
+        for_each_query(length, head_dim, options, [&](Index head, Index i, const View& at) {
+          const Eigen::VectorXd& p = probabilities[static_cast<std::size_t>(head * length + i)];
+          const auto keys = k.value().block(at.first, at.key_column, at.count, head_dim);
+          const auto values = v.value().block(at.first, at.key_column, at.count, head_dim);
+          const auto query = q.value().row(i).segment(at.query_column, head_dim);
+          const auto d_output = y.gradient().row(i).segment(at.query_column, head_dim);
 
-      const Eigen::VectorXd dp = values * d_output.transpose();
-      const Eigen::VectorXd ds = p.array() * (dp.array() - p.dot(dp));
-      v.gradient().block(at.first, at.key_column, at.count, head_dim) += p * d_output;
-      q.gradient().row(i).segment(at.query_column, head_dim) += options.scale * (ds.transpose() * keys);
-      k.gradient().block(at.first, at.key_column, at.count, head_dim) += options.scale * (ds * query);
-    });
-  });
+          const Eigen::VectorXd dp = values * d_output.transpose();
+          const Eigen::VectorXd ds = p.array() * (dp.array() - p.dot(dp));
+          v.gradient().block(at.first, at.key_column, at.count, head_dim) += p * d_output;
+          q.gradient().row(i).segment(at.query_column, head_dim) += options.scale * (ds.transpose() * keys);
+          k.gradient().block(at.first, at.key_column, at.count, head_dim) += options.scale * (ds * query);
+        });
+      });
 }
 
 }  // namespace streambp::reference

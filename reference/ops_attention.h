@@ -12,9 +12,10 @@ struct AttentionOptions {
   int window = 0;           // how many tokens a query sees, itself included; 0: all up to itself
 };
 
-/// Attention of a sequence of T tokens on itself (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762; grouped heads:
-/// Ainslie et al. 2023, https://arxiv.org/abs/2305.13245). q [T, H * E], k and v [T, K * E] -> [T, H * E]. For every head
-/// and every query i, over the keys j with j <= i and, with a window, i - j < window:
+/// Attention of a sequence of T tokens on itself (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762;
+/// grouped heads: Ainslie et al. 2023, https://arxiv.org/abs/2305.13245). q [T, H * E], k and v [T, K * E] ->
+/// [T, H * E]. For every head and every query i, over the keys j with j <= i and, with a window, i - j <
+/// window:
 ///     s_j = scale q_i . k_j,   p = softmax(s),   o_i = sum_j p_j v_j
 /// and backwards
 ///     dv_j += p_j do_i,   dp_j = do_i . v_j,   ds_j = p_j (dp_j - sum_l p_l dp_l),

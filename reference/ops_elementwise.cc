@@ -26,13 +26,17 @@ template <typename Prefer>
 Var select(const Var& a, const Var& b, Prefer first_wins) {
   auto pick = [first_wins](double u, double v) { return first_wins(u, v) || std::isnan(u) ? u : v; };
   return Tape::record({a, b}, a.value().binaryExpr(b.value(), pick), [a, b, first_wins](const Var& y) {
-    auto share = [first_wins](double u, double v) { return first_wins(u, v) ? 1.0 : first_wins(v, u) ? 0.0 : 0.5; };
+    auto share = [first_wins](double u, double v) {
+      return first_wins(u, v) ? 1.0 : first_wins(v, u) ? 0.0 : 0.5;
+    };
     a.gradient() += y.gradient().cwiseProduct(a.value().binaryExpr(b.value(), share));
     b.gradient() += y.gradient().cwiseProduct(b.value().binaryExpr(a.value(), share));
   });
 }
 
-double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
+double sigmoid(double x) {
+  return 1.0 / (1.0 + std::exp(-x));
+}
 
 }  // namespace
 
@@ -86,10 +90,13 @@ Var maximum(const Var& a, const Var& b) {
 }
 
 Var clip(const Var& x, double low, double high) {
-  require(low <= high, "clip", "expected low <= high, got " + std::to_string(low) + " and " + std::to_string(high));
+  require(low <= high, "clip",
+          "expected low <= high, got " + std::to_string(low) + " and " + std::to_string(high));
   // Both comparisons are false for a NaN, which so stays what it is.
   return elementwise(
-      x, [low, high](double t) { return t < low ? low : t > high ? high : t; },
+      x, [low, high](double t) { return t < low    ? low
+                                        : t > high ? high
+                                                   : t; },
       [low, high](double t) { return t < low || t > high ? 0.0 : 1.0; });
 }
 

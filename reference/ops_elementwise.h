@@ -1,4 +1,5 @@
-// Operations that treat every entry by itself. Operands have equal shapes, else std::invalid_argument; there is no broadcasting.
+// Operations that treat every entry by itself. Operands have equal shapes, else std::invalid_argument; there
+// is no broadcasting.
 #pragma once
 
 #include "reference/tape.h"
@@ -23,14 +24,15 @@ Var exp(const Var& x);
 /// y = ln x (NaN for x < 0).   dx = dy / x
 Var log(const Var& x);
 
-/// y = min(a, b). The gradient goes to the smaller one; where they are equal each gets half, as in PyTorch. A NaN in either
-/// operand is a NaN in the result.
+/// y = min(a, b). The gradient goes to the smaller one; where they are equal each gets half, as in PyTorch. A
+/// NaN in either operand is a NaN in the result.
 Var minimum(const Var& a, const Var& b);
 
 /// y = max(a, b), with the conventions of minimum.
 Var maximum(const Var& a, const Var& b);
 
-/// y = min(max(x, low), high).   dx = dy where low <= x <= high, else 0. Throws std::invalid_argument unless low <= high.
+/// y = min(max(x, low), high).   dx = dy where low <= x <= high, else 0. Throws std::invalid_argument unless
+/// low <= high.
 Var clip(const Var& x, double low, double high);
 
 /// y = x s with s = 1 / (1 + e^-x).   dx = dy s (1 + x (1 - s))
@@ -40,7 +42,8 @@ Var silu(const Var& x);
 /// dx = dy [(1 + tanh u) / 2 + x (1 - tanh^2 u) u' / 2]
 Var gelu_tanh(const Var& x);
 
-/// y = ln(1 / (1 + e^-x)) = min(x, 0) - ln(1 + e^-|x|), which neither overflows nor cancels.   dx = dy / (1 + e^x)
+/// y = ln(1 / (1 + e^-x)) = min(x, 0) - ln(1 + e^-|x|), which neither overflows nor cancels.   dx = dy / (1 +
+/// e^x)
 Var log_sigmoid(const Var& x);
 
 }  // namespace streambp::reference

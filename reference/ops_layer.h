@@ -7,19 +7,20 @@
 
 namespace streambp::reference {
 
-/// Root-mean-square norm (Zhang & Sennrich 2019, https://arxiv.org/abs/1910.07467) of each group of n = weight.cols()
-/// neighbouring entries in a row; x [rows, groups * n], weight [1, n] -> [rows, groups * n]:
+/// Root-mean-square norm (Zhang & Sennrich 2019, https://arxiv.org/abs/1910.07467) of each group of n =
+/// weight.cols() neighbouring entries in a row; x [rows, groups * n], weight [1, n] -> [rows, groups * n]:
 ///     r = 1 / sqrt(mean(x^2) + epsilon),   z = x r,   y = z w
 /// One group is the norm of a row; with n = head_dim it is the norm of every head's query or key.
 ///     dw = sum over rows and groups of dy z,   dx = r (dz - z mean(dz z)) with dz = dy w
 /// Throws std::invalid_argument if weight is not one row or n does not divide x.cols().
 Var rms_norm(const Var& x, const Var& weight, double epsilon);
 
-/// Rotary position embedding (Su et al. 2021, https://arxiv.org/abs/2104.09864) in Hugging Face's order of entries: a head of
-/// E = 2 f.size() entries holds the pairs (x_i, x_{i + E/2}), and pair i of row t turns by the angle a = positions[t] f[i]:
+/// Rotary position embedding (Su et al. 2021, https://arxiv.org/abs/2104.09864) in Hugging Face's order of
+/// entries: a head of E = 2 f.size() entries holds the pairs (x_i, x_{i + E/2}), and pair i of row t turns by
+/// the angle a = positions[t] f[i]:
 ///     y_i = x_i cos a - x_{i+E/2} sin a,   y_{i+E/2} = x_{i+E/2} cos a + x_i sin a
-/// x [rows, heads * E]. A rotation is orthogonal, so dx is dy turned back. Throws std::invalid_argument if E does not divide
-/// x.cols() or there is not one position for every row.
+/// x [rows, heads * E]. A rotation is orthogonal, so dx is dy turned back. Throws std::invalid_argument if E
+/// does not divide x.cols() or there is not one position for every row.
 Var rope(const Var& x, const std::vector<double>& positions, const std::vector<double>& inverse_frequencies);
 
 }  // namespace streambp::reference

@@ -19,7 +19,8 @@ void require_indices(const char* op, const std::vector<int>& indices, Index end)
 
 Var matmul(const Var& a, const Var& b) {
   require(a.cols() == b.rows(), "matmul",
-          "expected as many columns in A as rows in B, got " + shape_text(a.value()) + " and " + shape_text(b.value()));
+          "expected as many columns in A as rows in B, got " + shape_text(a.value()) + " and " +
+              shape_text(b.value()));
   return Tape::record({a, b}, a.value() * b.value(), [a, b](const Var& y) {
     a.gradient() += y.gradient() * b.value().transpose();
     b.gradient() += a.value().transpose() * y.gradient();
@@ -67,12 +68,14 @@ Var gather_rows(const Var& x, const std::vector<int>& rows) {
 
 Var pick(const Var& x, const std::vector<int>& columns) {
   require(static_cast<Index>(columns.size()) == x.rows(), "pick",
-          "expected " + std::to_string(x.rows()) + " columns, one for every row, got " + std::to_string(columns.size()));
+          "expected " + std::to_string(x.rows()) + " columns, one for every row, got " +
+              std::to_string(columns.size()));
   require_indices("pick", columns, x.cols());
   Matrix value(x.rows(), 1);
   for (Index i = 0; i < x.rows(); ++i) value(i, 0) = x.value()(i, columns[static_cast<std::size_t>(i)]);
   return Tape::record({x}, std::move(value), [x, columns](const Var& y) {
-    for (Index i = 0; i < x.rows(); ++i) x.gradient()(i, columns[static_cast<std::size_t>(i)]) += y.gradient()(i, 0);
+    for (Index i = 0; i < x.rows(); ++i)
+      x.gradient()(i, columns[static_cast<std::size_t>(i)]) += y.gradient()(i, 0);
   });
 }
 

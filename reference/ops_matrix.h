@@ -7,11 +7,12 @@
 
 namespace streambp::reference {
 
-/// Y = A B, [m, k] [k, n] -> [m, n].   dA = dY B^T, dB = A^T dY. Throws std::invalid_argument if A.cols() != B.rows().
+/// Y = A B, [m, k] [k, n] -> [m, n].   dA = dY B^T, dB = A^T dY. Throws std::invalid_argument if A.cols() !=
+/// B.rows().
 Var matmul(const Var& a, const Var& b);
 
-/// Y = X W^T, [rows, in] and W [out, in] -> [rows, out]: a linear layer in the layout of Hugging Face's weights.
-/// dX = dY W, dW = dY^T X. Throws std::invalid_argument if X.cols() != W.cols().
+/// Y = X W^T, [rows, in] and W [out, in] -> [rows, out]: a linear layer in the layout of Hugging Face's
+/// weights. dX = dY W, dW = dY^T X. Throws std::invalid_argument if X.cols() != W.cols().
 Var linear(const Var& x, const Var& weight);
 
 /// Y = X W^T + 1 b with the bias b [1, out] added to every row.   db = the sum of the rows of dY.
@@ -23,15 +24,17 @@ Var sum(const Var& x);
 /// The sum of every row, [rows, cols] -> [rows, 1].   dX_ij = dy_i
 Var row_sum(const Var& x);
 
-/// Y_i = X_{rows[i]}: chosen rows, any of them any number of times. With X an embedding table this is the embedding.
-/// dX_r = sum of dY_i over all i with rows[i] = r. Throws std::invalid_argument if a row does not exist.
+/// Y_i = X_{rows[i]}: chosen rows, any of them any number of times. With X an embedding table this is the
+/// embedding. dX_r = sum of dY_i over all i with rows[i] = r. Throws std::invalid_argument if a row does not
+/// exist.
 Var gather_rows(const Var& x, const std::vector<int>& rows);
 
 /// y_i = X_{i, columns[i]}, [rows, 1]: one entry of every row.   dX is dy_i at that entry and 0 elsewhere.
 /// Throws std::invalid_argument if a column does not exist or there is not one for every row.
 Var pick(const Var& x, const std::vector<int>& columns);
 
-/// The parts below one another; at least one, all with the same number of columns, else std::invalid_argument.
+/// The parts below one another; at least one, all with the same number of columns, else
+/// std::invalid_argument.
 Var concat_rows(const std::vector<Var>& parts);
 
 }  // namespace streambp::reference

@@ -8,7 +8,9 @@
 namespace streambp::reference {
 namespace {
 
-double exponential(double x) { return std::exp(x); }
+double exponential(double x) {
+  return std::exp(x);
+}
 
 /// The softmax of every row.
 Matrix softmax_rows(const Matrix& x) {
@@ -23,8 +25,8 @@ struct Shifted {
     Index where = 0;
     largest = x.maxCoeff(&where);
     entries = x.array() - largest;
-    // The largest entry adds e^0 = 1. Left to log1p, it does not swallow the others where they are small, and the
-    // log-probability of an almost certain token keeps all its digits.
+    // The largest entry adds e^0 = 1. Left to log1p, it does not swallow the others where they are small, and
+    // the log-probability of an almost certain token keeps all its digits.
     Eigen::RowVectorXd others = entries.unaryExpr(&exponential);
     others(where) = 0.0;
     log_sum = std::log1p(others.sum());

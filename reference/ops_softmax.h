@@ -1,4 +1,5 @@
-// The softmax and its logarithms. The largest entry is subtracted before any exponential, so that none overflows.
+// The softmax and its logarithms. The largest entry is subtracted before any exponential, so that none
+// overflows.
 #pragma once
 
 #include <vector>
@@ -7,7 +8,8 @@
 
 namespace streambp::reference {
 
-/// p_j = e^{s_j} / sum_l e^{s_l} of one vector with at least one entry. A plain function, not an operation of the tape.
+/// p_j = e^{s_j} / sum_l e^{s_l} of one vector with at least one entry. A plain function, not an operation of
+/// the tape.
 Eigen::VectorXd softmax(const Eigen::VectorXd& scores);
 
 /// y_i = ln sum_j e^{x_ij}, [rows, cols] -> [rows, 1].   dx_ij = dy_i p_ij with p the softmax of the row.
@@ -18,8 +20,9 @@ Var logsumexp(const Var& x);
 /// Throws std::invalid_argument if there are no columns.
 Var log_softmax(const Var& x);
 
-/// The logarithm of the probability that each row of logits [rows, vocabulary] gives to its target, [rows, 1]. Throws
-/// std::invalid_argument if a target is not a token of the vocabulary or there is not one for every row.
+/// The logarithm of the probability that each row of logits [rows, vocabulary] gives to its target, [rows,
+/// 1]. Throws std::invalid_argument if a target is not a token of the vocabulary or there is not one for
+/// every row.
 Var token_log_probabilities(const Var& logits, const std::vector<int>& targets);
 
 }  // namespace streambp::reference

@@ -1,4 +1,5 @@
-// The checks at the head of every operation: what does not fit is refused with a message that says what was expected.
+// The checks at the head of every operation: what does not fit is refused with a message that says what was
+// expected.
 #pragma once
 
 #include <stdexcept>
@@ -9,8 +10,12 @@
 namespace streambp::reference {
 
 /// "3 x 4"
-inline std::string shape_text(Index rows, Index cols) { return std::to_string(rows) + " x " + std::to_string(cols); }
-inline std::string shape_text(const Matrix& x) { return shape_text(x.rows(), x.cols()); }
+inline std::string shape_text(Index rows, Index cols) {
+  return std::to_string(rows) + " x " + std::to_string(cols);
+}
+inline std::string shape_text(const Matrix& x) {
+  return shape_text(x.rows(), x.cols());
+}
 
 /// Throws std::invalid_argument "<where>: <message>" unless `holds`.
 inline void require(bool holds, const std::string& where, const std::string& message) {
@@ -18,7 +23,8 @@ inline void require(bool holds, const std::string& where, const std::string& mes
 }
 
 /// Throws std::invalid_argument unless `x`, called `name` in the message, is rows x cols.
-inline void require_shape(const std::string& where, const std::string& name, const Matrix& x, Index rows, Index cols) {
+inline void require_shape(const std::string& where, const std::string& name, const Matrix& x, Index rows,
+                          Index cols) {
   require(x.rows() == rows && x.cols() == cols, where,
           "expected " + name + " to be " + shape_text(rows, cols) + ", got " + shape_text(x));
 }

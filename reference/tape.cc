@@ -12,7 +12,8 @@ Var Tape::leaf(Matrix value) {
 }
 
 Var Tape::record(const std::vector<Var>& inputs, Matrix value, Backward backward) {
-  require(!inputs.empty() && inputs.front().tape_ != nullptr, "Tape::record", "expected inputs that are on a tape");
+  require(!inputs.empty() && inputs.front().tape_ != nullptr, "Tape::record",
+          "expected inputs that are on a tape");
   Tape* tape = inputs.front().tape_;
   for (const Var& input : inputs) {
     require(input.tape_ == tape, "Tape::record", "expected inputs that are all on one tape");
@@ -26,8 +27,8 @@ void Tape::backward(const Var& root, const Matrix& seed) {
   require_shape("Tape::backward", "seed", seed, root.rows(), root.cols());
   for (Var::Node& node : nodes_) node.gradient = Matrix::Zero(node.value.rows(), node.value.cols());
   root.gradient() = seed;
-  // An entry only uses entries written before it. Going backwards, an entry's gradient is therefore complete when its turn
-  // comes; entries after the root keep zeros and hand on nothing.
+  // An entry only uses entries written before it. Going backwards, an entry's gradient is therefore complete
+  // when its turn comes; entries after the root keep zeros and hand on nothing.
   bool reached = false;
   for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node) {
     reached = reached || &*node == root.node_;

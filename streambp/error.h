@@ -2,16 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <fmt/format.h>
 #include <new>
 #include <stdexcept>
 #include <string>
 
-#include <fmt/format.h>
-
 namespace streambp {
 
-/// Bad input: a file, a flag or a tensor that is not what it has to be. The message is one line that says what, where, and
-/// what was expected; the drivers print it and exit with status 2.
+/// Bad input: a file, a flag or a tensor that is not what it has to be. The message is one line that says
+/// what, where, and what was expected; the drivers print it and exit with status 2.
 class InputError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -21,7 +20,8 @@ class InputError : public std::runtime_error {
       : std::runtime_error(fmt::format(format, std::forward<Args>(args)...)) {}
 };
 
-/// Memory ran out, really or by the meter's limit. A result, not a failure: the drivers record it with status `oom`.
+/// Memory ran out, really or by the meter's limit. A result, not a failure: the drivers record it with status
+/// `oom`.
 class OutOfMemory : public std::bad_alloc {
  public:
   explicit OutOfMemory(std::string message) : message_(std::move(message)) {}

@@ -1,4 +1,5 @@
-// Gradient checkpointing (Chen et al., 2016, arXiv 1604.06174): each layer's input is kept, each layer run again in the backward pass.
+// Gradient checkpointing (Chen et al., 2016, arXiv 1604.06174): each layer's input is kept, each layer run
+// again in the backward pass.
 #include <algorithm>
 
 #include <torch/csrc/autograd/autograd.h>

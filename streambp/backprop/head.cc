@@ -6,15 +6,19 @@
 
 #include "streambp/memory/meter.h"
 #include "streambp/ops/rms_norm.h"
+#include "streambp/ops/rows.h"
 
 namespace streambp {
 namespace {
 
 /// Log-probabilities are taken in float32 or wider, as Hugging Face upcasts its logits.
-at::ScalarType logits_dtype(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
+at::ScalarType logits_dtype(at::ScalarType dtype) {
+  return dtype == at::kDouble ? at::kDouble : at::kFloat;
+}
 
 /// d loss / d log p of scored tokens [begin, begin + size), and their terms of the loss.
-at::Tensor coefficients(const Objective& objective, const at::Tensor& log_probabilities, int64_t begin, double& loss) {
+at::Tensor coefficients(const Objective& objective, const at::Tensor& log_probabilities, int64_t begin,
+                        double& loss) {
   const at::AutoGradMode with_grad(true);
   const at::Tensor leaf = log_probabilities.detach().requires_grad_();
   const at::Tensor terms = objective.loss(leaf, begin, begin + leaf.size(0));
@@ -25,7 +29,8 @@ at::Tensor coefficients(const Objective& objective, const at::Tensor& log_probab
 /// One chunk of scored tokens on their way through the head.
 class HeadChunk {
  public:
-  HeadChunk(Model& model, const Scored& scored, const at::Tensor& hidden, int64_t begin, int64_t end) : model_(model) {
+  HeadChunk(Model& model, const Scored& scored, const at::Tensor& hidden, int64_t begin, int64_t end)
+      : model_(model) {
     const int64_t first = scored.places[begin].item<int64_t>();
     const int64_t last = scored.places[end - 1].item<int64_t>();
     if (last - first == end - begin - 1) {
@@ -34,7 +39,7 @@ class HeadChunk {
       places_ = scored.places.narrow(0, begin, end - begin).to(hidden.device());
     }
     targets_ = scored.targets.narrow(0, begin, end - begin).unsqueeze(1);
-    const at::Tensor rows = run_.defined() ? run_ : hidden.index_select(0, places_);
+    const at::Tensor rows = run_.defined() ? run_ : gather_rows(hidden, places_);
     normed_ = rms_norm_forward(rows, model.norm(), model.config().rms_norm_eps, saved_);
     const MemoryScope scope("logits");
     logits_ = linear_forward(model.head(), normed_).to(logits_dtype(model.dtype()));
@@ -44,7 +49,8 @@ class HeadChunk {
   /// [rows] float64.
   at::Tensor log_probabilities() const { return logits_.gather(1, targets_).squeeze(1).to(at::kDouble); }
 
-  /// Adds the gradients for d loss / d log p [rows] (float64) and puts that of the hidden states in their place. Uses the chunk up.
+  /// Adds the gradients for d loss / d log p [rows] (float64) and puts that of the hidden states in their
+  /// place. Uses the chunk up.
   void backward(const at::Tensor& d_log_probabilities, at::Tensor& hidden) {
     const at::Tensor d = d_log_probabilities.to(logits_.scalar_type()).unsqueeze(1);
     // d log p_target / d logits = onehot - softmax, written over the log-softmax.
@@ -89,15 +95,15 @@ at::Tensor full_head(Model& model, const Scored& scored, const Objective& object
   const at::Tensor log_softmax = at::log_softmax(logits, /*dim=*/-1);
   logits.reset();
   const at::Tensor places = scored.places.to(hidden.device());
-  const at::Tensor flat_places = places * model.config().vocab_size + scored.targets;
-  const at::Tensor log_probabilities = log_softmax.flatten().take(flat_places).to(at::kDouble);
+  const at::Tensor log_probabilities = log_softmax.index({places, scored.targets}).to(at::kDouble);
   const at::Tensor loss = objective.loss(log_probabilities, 0, scored.size());
   if (!loss.is_meta()) outcome.loss = loss.item<double>();
   outcome.log_probabilities = log_probabilities.detach();
   return loss;
 }
 
-HeadOutcome streamed_head(Model& model, const Scored& scored, const Objective& objective, int64_t chunk, at::Tensor& hidden) {
+HeadOutcome streamed_head(Model& model, const Scored& scored, const Objective& objective, int64_t chunk,
+                          at::Tensor& hidden) {
   const MemoryScope scope("head chunk");
   const at::NoGradGuard no_grad;
   HeadOutcome outcome;
@@ -128,9 +134,8 @@ HeadOutcome streamed_head(Model& model, const Scored& scored, const Objective& o
     rows.backward(d, hidden);
   });
   if (scored.size() != hidden.size(0)) {
-    at::Tensor unscored = at::ones({hidden.size(0)}, hidden.options().dtype(at::kBool));
-    unscored.index_fill_(0, scored.places.to(hidden.device()), false);
-    hidden.masked_fill_(unscored.unsqueeze(1), 0);
+    const at::Tensor unscored = at::ones({hidden.size(0)}, at::kBool).index_fill_(0, scored.places, false);
+    hidden.masked_fill_(unscored.to(hidden.device()).unsqueeze(1), 0);
   }
   return outcome;
 }

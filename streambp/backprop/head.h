@@ -26,13 +26,14 @@ struct HeadOutcome {
   at::Tensor log_probabilities;  // [M] float64
 };
 
-/// The loss of hidden states [N, D] under autograd with the logits of every token in full, [N, V], as Hugging Face computes it.
-/// Returns the differentiable loss; `outcome` receives its value and the log-probabilities.
+/// The loss of hidden states [N, D] under autograd with the logits of every token in full, [N, V], as Hugging
+/// Face computes it. Returns the differentiable loss; `outcome` receives its value and the log-probabilities.
 at::Tensor full_head(Model& model, const Scored& scored, const Objective& objective, const at::Tensor& hidden,
                      HeadOutcome& outcome);
 
-/// The same by chunks of `chunk` scored tokens, with the backward pass: adds the gradients of head and norm and overwrites
-/// `hidden` [N, D] with its own gradient. Tokens that are not scored never reach the head.
-HeadOutcome streamed_head(Model& model, const Scored& scored, const Objective& objective, int64_t chunk, at::Tensor& hidden);
+/// The same by chunks of `chunk` scored tokens, with the backward pass: adds the gradients of head and norm
+/// and overwrites `hidden` [N, D] with its own gradient. Tokens that are not scored never reach the head.
+HeadOutcome streamed_head(Model& model, const Scored& scored, const Objective& objective, int64_t chunk,
+                          at::Tensor& hidden);
 
 }  // namespace streambp

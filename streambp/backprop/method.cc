@@ -38,7 +38,9 @@ std::vector<std::string> method_names() {
   return names;
 }
 
-int64_t auto_chunk(const Config&, int64_t tokens) { return std::min<int64_t>(tokens, 1024); }
+int64_t auto_chunk(const Config&, int64_t tokens) {
+  return std::min<int64_t>(tokens, 1024);
+}
 
 int64_t auto_head_chunk(const Config& config, int64_t tokens, int64_t chunk, at::ScalarType dtype) {
   const auto element = static_cast<int64_t>(c10::elementSize(dtype));
@@ -62,9 +64,11 @@ at::Tensor head_gradient(const Pass& pass, at::Tensor hidden, HeadOutcome& outco
   return torch::autograd::grad({loss}, {leaf}).front();
 }
 
-Outcome backpropagate(Model& model, const Batch& batch, const Objective& objective, const Settings& settings) {
+Outcome backpropagate(Model& model, const Batch& batch, const Objective& objective,
+                      const Settings& settings) {
   if (settings.chunk < 0) throw InputError("chunk {}: expected 1 or more tokens, or auto", settings.chunk);
-  if (settings.head_chunk < 0) throw InputError("head chunk {}: expected 1 or more tokens, or auto", settings.head_chunk);
+  if (settings.head_chunk < 0)
+    throw InputError("head chunk {}: expected 1 or more tokens, or auto", settings.head_chunk);
   const at::NoGradGuard no_grad;  // methods turn autograd on where they want it
   const MemoryScope scope("batch");
   const Stream stream = model.prepare(batch);
@@ -75,20 +79,28 @@ Outcome backpropagate(Model& model, const Batch& batch, const Objective& objecti
     outcome.chunk = std::min(chunk, stream.size());
   }
   if (settings.streams_head()) {
-    outcome.head_chunk = settings.head_chunk > 0
-                             ? settings.head_chunk
-                             : auto_head_chunk(model.config(), stream.size(),
-                                               outcome.chunk > 0 ? outcome.chunk : stream.size(), model.dtype());
+    outcome.head_chunk =
+        settings.head_chunk > 0
+            ? settings.head_chunk
+            : auto_head_chunk(model.config(), stream.size(),
+                              outcome.chunk > 0 ? outcome.chunk : stream.size(), model.dtype());
   }
   outcome.log_probabilities = at::zeros({stream.size()}, scored.targets.options().dtype(at::kDouble));
   if (scored.size() == 0) return outcome;  // nothing is scored: loss 0, gradients 0
 
-  const Pass pass{model, stream, scored, objective, outcome.chunk, outcome.head_chunk, settings.streams_head()};
+  const Pass pass{
+      model, stream, scored, objective, outcome.chunk, outcome.head_chunk, settings.streams_head()};
   HeadOutcome head;
   switch (settings.method) {
-    case Method::kStandard: head = run_standard(pass); break;
-    case Method::kCheckpoint: head = run_checkpoint(pass); break;
-    case Method::kStreambp: head = run_streambp(pass); break;
+    case Method::kStandard:
+      head = run_standard(pass);
+      break;
+    case Method::kCheckpoint:
+      head = run_checkpoint(pass);
+      break;
+    case Method::kStreambp:
+      head = run_streambp(pass);
+      break;
   }
   outcome.loss = head.loss;
   outcome.log_probabilities.index_copy_(0, scored.places.to(model.device()), head.log_probabilities);

@@ -29,8 +29,8 @@ struct Settings {
   Method method = Method::kStreambp;
   /// Tokens of a streamed layer's chunk; 0: chosen by auto_chunk. The other methods have none.
   int64_t chunk = 0;
-  /// Whether the LM head is streamed over chunks of scored tokens, or its logits taken in full as Hugging Face does.
-  /// Default: streambp streams it, the others don't.
+  /// Whether the LM head is streamed over chunks of scored tokens, or its logits taken in full as Hugging
+  /// Face does. Default: streambp streams it, the others don't.
   std::optional<bool> stream_head;
   /// Scored tokens of a streamed head's chunk; 0: chosen by auto_head_chunk.
   int64_t head_chunk = 0;
@@ -42,8 +42,8 @@ struct Settings {
 struct Outcome {
   double loss = 0.0;
   at::Tensor log_probabilities;  // [N] float64, 0 where a token has no target
-  int64_t chunk = 0;       // as run; 0 where the method has none
-  int64_t head_chunk = 0;  // as run; 0 where the head was not streamed
+  int64_t chunk = 0;             // as run; 0 where the method has none
+  int64_t head_chunk = 0;        // as run; 0 where the head was not streamed
 };
 
 /// The chunk that `--chunk auto` stands for, of a stream of `tokens` tokens.
@@ -52,8 +52,8 @@ int64_t auto_chunk(const Config& config, int64_t tokens);
 /// As many rows of logits as fit into memory that the layers' backward passes need anyway.
 int64_t auto_head_chunk(const Config& config, int64_t tokens, int64_t chunk, at::ScalarType dtype);
 
-/// Loss and gradients of `objective` on `batch`. Throws InputError for a chunk below 0, OutOfMemory (or c10's) when memory runs out;
-/// gradients are then incomplete.
+/// Loss and gradients of `objective` on `batch`. Throws InputError for a chunk below 0, OutOfMemory (or
+/// c10's) when memory runs out; gradients are then incomplete.
 Outcome backpropagate(Model& model, const Batch& batch, const Objective& objective, const Settings& settings);
 
 }  // namespace streambp

@@ -25,8 +25,8 @@ HeadOutcome run_standard(const Pass& pass);
 HeadOutcome run_checkpoint(const Pass& pass);
 HeadOutcome run_streambp(const Pass& pass);
 
-/// The gradient of hidden states [N, D], for a method that has left them without a graph: streamed in their own place, or through
-/// the logits in full. `hidden` is used up.
+/// The gradient of hidden states [N, D], for a method that has left them without a graph: streamed in their
+/// own place, or through the logits in full. `hidden` is used up.
 at::Tensor head_gradient(const Pass& pass, at::Tensor hidden, HeadOutcome& outcome);
 
 }  // namespace streambp

@@ -1,8 +1,10 @@
-// StreamBP (arXiv 2506.03077): each layer's chain rule streamed over chunks of the sequence, here from last to first.
+// StreamBP (arXiv 2506.03077): each layer's chain rule streamed over chunks of the sequence, here from last
+// to first.
 //
-// A chunk's rows reach later rows only through their keys and values. Taken last to first, a chunk's keys and values have
-// received all the gradient they will get before the chunk itself is run, so one backward call with three roots (output, keys, values)
-// finishes it, and nothing is computed twice but one layer's key and value projections.
+// A chunk's rows reach later rows only through their keys and values. Taken last to first, a chunk's keys and
+// values have received all the gradient they will get before the chunk itself is run, so one backward call
+// with three roots (output, keys, values) finishes it, and nothing is computed twice but one layer's key and
+// value projections.
 #include <algorithm>
 
 #include <torch/csrc/autograd/autograd.h>
@@ -15,7 +17,7 @@ namespace {
 
 /// Keys and values that later chunks look at. The last chunk's never are.
 struct KeyValueStream {
-  at::Tensor keys;    // [rows, K, E]
+  at::Tensor keys;  // [rows, K, E]
   at::Tensor values;
   at::Tensor key_gradients;
   at::Tensor value_gradients;
@@ -28,7 +30,8 @@ struct KeyValueStream {
     return {at::empty(shape, options), at::empty(shape, options), {}, {}};
   }
 
-  /// Half-precision gradients are summed over chunks in float32: the sum has as many terms as there are chunks.
+  /// Half-precision gradients are summed over chunks in float32: the sum has as many terms as there are
+  /// chunks.
   void allocate_gradients() {
     const MemoryScope scope("key and value gradients");
     const auto dtype = keys.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
@@ -44,7 +47,8 @@ struct KeyValueStream {
 
   Prefix before(const Rows& rows) const {
     const auto earlier = [&](const at::Tensor& stream) {
-      return stream.defined() ? stream.narrow(0, rows.sequence_begin, rows.begin - rows.sequence_begin) : at::Tensor();
+      return stream.defined() ? stream.narrow(0, rows.sequence_begin, rows.begin - rows.sequence_begin)
+                              : at::Tensor();
     };
     if (rows.begin == rows.sequence_begin) return {};
     return {earlier(keys), earlier(values), earlier(key_gradients), earlier(value_gradients)};
@@ -77,7 +81,9 @@ class StreambpRun {
     return pass_.stream.rows(begin, std::min(begin + pass_.chunk, pass_.stream.size()));
   }
 
-  at::Tensor tokens(const Rows& rows) const { return pass_.stream.batch.tokens.narrow(0, rows.begin, rows.size()); }
+  at::Tensor tokens(const Rows& rows) const {
+    return pass_.stream.batch.tokens.narrow(0, rows.begin, rows.size());
+  }
 
   /// The first layer's input is looked up again rather than kept: it costs a copy of the rows.
   at::Tensor input(int64_t layer, const Rows& rows) const {
@@ -99,7 +105,8 @@ class StreambpRun {
     const MemoryScope scope("chunk");
     for (int64_t i = 0; i < chunks_; ++i) {
       const Rows rows = chunk(i);
-      const at::Tensor x = layer > 0 && layer < lowest_ ? output.narrow(0, rows.begin, rows.size()) : input(layer, rows);
+      const at::Tensor x =
+          layer > 0 && layer < lowest_ ? output.narrow(0, rows.begin, rows.size()) : input(layer, rows);
       const LayerOutput result = model_.layers()[layer].forward(x, rows, seen.before(rows));
       output.narrow(0, rows.begin, rows.size()).copy_(result.hidden);
       seen.store(rows, result.own);
@@ -127,8 +134,8 @@ class StreambpRun {
     inputs_[layer].reset();
   }
 
-  at::Tensor backward_chunk(const DecoderLayer& decoder, const at::Tensor& x, const Rows& rows, const KeyValueStream& seen,
-                            bool seen_later) {
+  at::Tensor backward_chunk(const DecoderLayer& decoder, const at::Tensor& x, const Rows& rows,
+                            const KeyValueStream& seen, bool seen_later) {
     const at::AutoGradMode with_grad(true);
     const at::Tensor leaf = x.detach().requires_grad_();
     LayerOutput output = decoder.forward(leaf, rows, seen.before(rows));
@@ -150,12 +157,15 @@ class StreambpRun {
   int64_t layers_;
   int64_t chunks_;
   int64_t lowest_;
-  std::vector<at::Tensor> inputs_;  // of each layer, [N, D]; the last one is the head's. The first is never held.
-  at::Tensor gradient_;             // [N, D]: of the current layer's output; each chunk replaces its rows by its input's
+  std::vector<at::Tensor>
+      inputs_;           // of each layer, [N, D]; the last one is the head's. The first is never held.
+  at::Tensor gradient_;  // [N, D]: of the current layer's output; each chunk replaces its rows by its input's
 };
 
 }  // namespace
 
-HeadOutcome run_streambp(const Pass& pass) { return StreambpRun(pass).run(); }
+HeadOutcome run_streambp(const Pass& pass) {
+  return StreambpRun(pass).run();
+}
 
 }  // namespace streambp

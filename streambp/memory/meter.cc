@@ -56,14 +56,15 @@ class Ledger {
  public:
   explicit Ledger(const char* device) : device_(device) {}
 
-  /// Enters `bytes` under the innermost scope and returns that scope's number. Throws OutOfMemory beyond the limit.
+  /// Enters `bytes` under the innermost scope and returns that scope's number. Throws OutOfMemory beyond the
+  /// limit.
   int add(int64_t bytes) {
     const std::lock_guard lock(mutex_);
     const int scope = current_scope.load(std::memory_order_relaxed);
     // A product that wrapped around arrives here as a negative or absurd size.
     if (bytes < 0 || (limit_ > 0 && bytes > limit_ - live_)) {
-      throw OutOfMemory(fmt::format("out of memory on {}: {} bytes for '{}' asked, {} alive, limit {}", device_, bytes,
-                                    scope_names().name(scope), live_, limit_));
+      throw OutOfMemory(fmt::format("out of memory on {}: {} bytes for '{}' asked, {} alive, limit {}",
+                                    device_, bytes, scope_names().name(scope), live_, limit_));
     }
     live_ += bytes;
     by_scope_[scope] += bytes;
@@ -133,7 +134,8 @@ Ledger& ledger_of(c10::DeviceType device) {
   throw InputError("no memory ledger is kept for device {}", c10::DeviceTypeName(device));
 }
 
-/// What an allocation has to remember until it is freed. Lies in front of the data on the CPU, alone on the meta device.
+/// What an allocation has to remember until it is freed. Lies in front of the data on the CPU, alone on the
+/// meta device.
 struct Header {
   int64_t bytes;
   int scope;
@@ -147,7 +149,8 @@ class CountingCpuAllocator final : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     const c10::Device device(c10::DeviceType::CPU);
     if (bytes == 0) return {nullptr, nullptr, &free_data, device};
-    if (bytes > static_cast<size_t>(std::numeric_limits<int64_t>::max())) throw OutOfMemory("out of memory on cpu: size overflow");
+    if (bytes > static_cast<size_t>(std::numeric_limits<int64_t>::max()))
+      throw OutOfMemory("out of memory on cpu: size overflow");
     const int scope = cpu_ledger().add(static_cast<int64_t>(bytes));
     void* block = std::aligned_alloc(kAlignment, (bytes + 2 * kAlignment - 1) / kAlignment * kAlignment);
     if (block == nullptr) {
@@ -206,7 +209,9 @@ int64_t read_number(const char* path) {
 
 MemoryScope::MemoryScope(const char* name) : outer_(current_scope.exchange(scope_names().number(name))) {}
 
-MemoryScope::~MemoryScope() { current_scope.store(outer_); }
+MemoryScope::~MemoryScope() {
+  current_scope.store(outer_);
+}
 
 void install_meters() {
   static CountingCpuAllocator& cpu = *new CountingCpuAllocator;
@@ -227,13 +232,18 @@ void reset_peak(c10::Device device) {
 MemoryReading read_meter(c10::Device device) {
   if (!device.is_cuda()) return ledger_of(device.type()).read();
   const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
-  const auto& allocated = stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
+  const auto& allocated =
+      stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
   return {allocated.current, allocated.peak, {{std::string(kUnnamed), allocated.peak}}};
 }
 
-void set_memory_limit(c10::DeviceType device, int64_t bytes) { ledger_of(device).set_limit(bytes); }
+void set_memory_limit(c10::DeviceType device, int64_t bytes) {
+  ledger_of(device).set_limit(bytes);
+}
 
-int64_t memory_limit(c10::DeviceType device) { return ledger_of(device).limit(); }
+int64_t memory_limit(c10::DeviceType device) {
+  return ledger_of(device).limit();
+}
 
 int64_t available_memory() {
   int64_t available = std::numeric_limits<int64_t>::max();
@@ -244,7 +254,8 @@ int64_t available_memory() {
     std::getline(meminfo, unit);
     if (key == "MemAvailable:") available = kibibytes * 1024;
   }
-  const int64_t group_limit = read_number("/sys/fs/cgroup/memory.max");  // "max" where there is none: not a number
+  const int64_t group_limit =
+      read_number("/sys/fs/cgroup/memory.max");  // "max" where there is none: not a number
   const int64_t group_use = read_number("/sys/fs/cgroup/memory.current");
   if (group_limit > 0 && group_use >= 0) available = std::min(available, group_limit - group_use);
   return available;

@@ -1,8 +1,10 @@
-// Memory as the allocator sees it: live bytes, the peak, what was alive at the peak and in whose name, and a limit.
+// Memory as the allocator sees it: live bytes, the peak, what was alive at the peak and in whose name, and a
+// limit.
 //
-// Every tensor of a device passes through one allocator. On the CPU and on the meta device (shapes without storage) that
-// allocator is ours and keeps a ledger; on CUDA the caching allocator's own statistics are read. What never passes through it is not
-// counted: scratch space inside BLAS libraries, thread stacks, the program itself.
+// Every tensor of a device passes through one allocator. On the CPU and on the meta device (shapes without
+// storage) that allocator is ours and keeps a ledger; on CUDA the caching allocator's own statistics are
+// read. What never passes through it is not counted: scratch space inside BLAS libraries, thread stacks, the
+// program itself.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +15,9 @@
 
 namespace streambp {
 
-/// Names the allocations made while it lives (weights, layer inputs, chunk, logits, ...); the innermost scope counts.
-/// Scopes belong to the program, not to a thread: autograd may run on a thread of its own while the caller waits.
+/// Names the allocations made while it lives (weights, layer inputs, chunk, logits, ...); the innermost scope
+/// counts. Scopes belong to the program, not to a thread: autograd may run on a thread of its own while the
+/// caller waits.
 class MemoryScope {
  public:
   explicit MemoryScope(const char* name);
@@ -33,7 +36,8 @@ struct MemoryReading {
   std::map<std::string, int64_t> at_peak;  // bytes by scope, summing to peak_bytes
 };
 
-/// Puts the counting allocators in place. Call once, before the first tensor: what was allocated earlier is not seen.
+/// Puts the counting allocators in place. Call once, before the first tensor: what was allocated earlier is
+/// not seen.
 void install_meters();
 
 /// Starts a new measurement on `device`: the peak becomes what is alive now.
@@ -41,13 +45,14 @@ void reset_peak(c10::Device device);
 
 MemoryReading read_meter(c10::Device device);
 
-/// Sets how many bytes may be alive at once on the CPU or the meta device; an allocation beyond throws OutOfMemory.
-/// 0 removes the limit.
+/// Sets how many bytes may be alive at once on the CPU or the meta device; an allocation beyond throws
+/// OutOfMemory. 0 removes the limit.
 void set_memory_limit(c10::DeviceType device, int64_t bytes);
 int64_t memory_limit(c10::DeviceType device);
 
-/// Bytes this process could still take on this machine: the smaller of the system's available memory and what its control
-/// group leaves. The kernel overcommits and kills later; a limit below this turns that into an exception.
+/// Bytes this process could still take on this machine: the smaller of the system's available memory and what
+/// its control group leaves. The kernel overcommits and kills later; a limit below this turns that into an
+/// exception.
 int64_t available_memory();
 
 }  // namespace streambp

@@ -19,7 +19,9 @@ at::Tensor as_integers(const at::Tensor& tensor, const char* name, at::IntArrayR
   return tensor.to(at::kCPU, at::kLong).contiguous();
 }
 
-at::Tensor to_tensor(const std::vector<int64_t>& values) { return at::tensor(at::ArrayRef<int64_t>(values), at::kLong); }
+at::Tensor to_tensor(const std::vector<int64_t>& values) {
+  return at::tensor(at::ArrayRef<int64_t>(values), at::kLong);
+}
 
 /// The columns [first, last) of a row that hold real tokens.
 struct RealColumns {
@@ -38,7 +40,8 @@ RealColumns real_columns(const int64_t* mask, int64_t row, int64_t columns) {
     if (real.last == 0) {
       real.first = column;
     } else if (real.last != column) {
-      throw InputError("attention_mask row {} has a hole at column {}: padding belongs to the ends of a row", row, real.last);
+      throw InputError("attention_mask row {} has a hole at column {}: padding belongs to the ends of a row",
+                       row, real.last);
     }
     real.last = column + 1;
   }
@@ -47,7 +50,8 @@ RealColumns real_columns(const int64_t* mask, int64_t row, int64_t columns) {
 
 void check_in_vocabulary(const char* name, int64_t value, int64_t row, int64_t column, int64_t vocab_size) {
   if (value < 0 || value >= vocab_size) {
-    throw InputError("{}[{}, {}] is {}: expected a token id from 0 to {}", name, row, column, value, vocab_size - 1);
+    throw InputError("{}[{}, {}] is {}: expected a token id from 0 to {}", name, row, column, value,
+                     vocab_size - 1);
   }
 }
 
@@ -68,8 +72,11 @@ Batch pack(const at::Tensor& input_ids, const at::Tensor& attention_mask, const 
   const at::Tensor mask_tensor = optional(attention_mask, "attention_mask");
   const at::Tensor label_tensor = optional(labels, "labels");
   const at::Tensor position_tensor = optional(position_ids, "position_ids");
-  const auto data = [](const at::Tensor& tensor) { return tensor.defined() ? tensor.const_data_ptr<int64_t>() : nullptr; };
-  const int64_t *token = data(ids), *mask = data(mask_tensor), *label = data(label_tensor), *position = data(position_tensor);
+  const auto data = [](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor.const_data_ptr<int64_t>() : nullptr;
+  };
+  const int64_t *token = data(ids), *mask = data(mask_tensor), *label = data(label_tensor),
+                *position = data(position_tensor);
 
   std::vector<int64_t> tokens, positions, targets, places;
   Batch batch;
@@ -125,7 +132,8 @@ Batch random_batch(const std::vector<int64_t>& lengths, int64_t vocab_size, uint
   }
   batch.padded_rows = static_cast<int64_t>(lengths.size());
   for (size_t i = 0; i < lengths.size(); ++i) {
-    for (int64_t t = 0; t < lengths[i]; ++t) places.push_back(static_cast<int64_t>(i) * batch.padded_columns + t);
+    for (int64_t t = 0; t < lengths[i]; ++t)
+      places.push_back(static_cast<int64_t>(i) * batch.padded_columns + t);
   }
   at::Generator generator = at::detail::createCPUGenerator(seed);
   batch.tokens = at::randint(vocab_size, {batch.size()}, generator, at::kLong);

@@ -13,11 +13,12 @@ inline constexpr int64_t kNoTarget = -100;
 
 /// N tokens of S sequences. Tensors live on the CPU until a model takes the batch.
 struct Batch {
-  at::Tensor tokens;             // [N] int64
-  at::Tensor positions;          // [N] int64, for the rotary embedding
-  at::Tensor targets;            // [N] int64: the token that the logits at this place are scored on, or kNoTarget
-  std::vector<int64_t> offsets;  // [S + 1] ascending, 0 first, N last: sequence i is tokens [offsets[i], offsets[i+1])
-  at::Tensor padded_places;      // [N] int64: row * columns + column in the padded input this batch was read from
+  at::Tensor tokens;     // [N] int64
+  at::Tensor positions;  // [N] int64, for the rotary embedding
+  at::Tensor targets;    // [N] int64: the token that the logits at this place are scored on, or kNoTarget
+  std::vector<int64_t>
+      offsets;  // [S + 1] ascending, 0 first, N last: sequence i is tokens [offsets[i], offsets[i+1])
+  at::Tensor padded_places;  // [N] int64: row * columns + column in the padded input this batch was read from
   int64_t padded_rows = 0;
   int64_t padded_columns = 0;
 
@@ -26,10 +27,11 @@ struct Batch {
 
 /// Drops the padding of input_ids [B, T].
 /// attention_mask [B, T] (optional): 1 real, 0 padding, on the left, the right or both sides of a row.
-/// labels [B, T] (optional): the logits at column t are scored on labels[t + 1], -100 ignored; default: every real token but a
-/// row's first. position_ids [B, T] (optional): default 0, 1, ... from the row's first real token.
-/// Throws InputError, naming tensor, row and column: shapes that differ, a token id outside the vocabulary, a label outside it (other
-/// than -100), a mask with holes or values other than 0 and 1, a negative position, a label that would be predicted from padding.
+/// labels [B, T] (optional): the logits at column t are scored on labels[t + 1], -100 ignored; default: every
+/// real token but a row's first. position_ids [B, T] (optional): default 0, 1, ... from the row's first real
+/// token. Throws InputError, naming tensor, row and column: shapes that differ, a token id outside the
+/// vocabulary, a label outside it (other than -100), a mask with holes or values other than 0 and 1, a
+/// negative position, a label that would be predicted from padding.
 Batch pack(const at::Tensor& input_ids, const at::Tensor& attention_mask, const at::Tensor& labels,
            const at::Tensor& position_ids, int64_t vocab_size);
 

@@ -13,7 +13,8 @@ at::Tensor DecoderLayer::query_heads(const at::Tensor& projected, const Rows& ro
   return rope(queries, rows.rope);
 }
 
-KeysValues DecoderLayer::key_value_heads(const at::Tensor& keys, const at::Tensor& values, const Rows& rows) const {
+KeysValues DecoderLayer::key_value_heads(const at::Tensor& keys, const at::Tensor& values,
+                                         const Rows& rows) const {
   at::Tensor key_heads = keys.view({-1, config_.num_key_value_heads, config_.head_dim});
   if (config_.qk_norm) key_heads = rms_norm(key_heads, *weights_.k_norm, config_.rms_norm_eps);
   return {rope(key_heads, rows.rope), values.view({-1, config_.num_key_value_heads, config_.head_dim})};
@@ -45,11 +46,12 @@ LayerOutput DecoderLayer::forward(const at::Tensor& x, const Rows& rows, const P
 bool DecoderLayer::trainable() const {
   const Weights& w = weights_;
   const auto norm_trainable = [](const Parameter* norm) { return norm != nullptr && norm->trainable(); };
-  for (const Linear* map : {&w.q_proj, &w.k_proj, &w.v_proj, &w.o_proj, &w.gate_proj, &w.up_proj, &w.down_proj}) {
+  for (const Linear* map :
+       {&w.q_proj, &w.k_proj, &w.v_proj, &w.o_proj, &w.gate_proj, &w.up_proj, &w.down_proj}) {
     if (map->trainable()) return true;
   }
-  return norm_trainable(w.input_layernorm) || norm_trainable(w.post_attention_layernorm) || norm_trainable(w.q_norm) ||
-         norm_trainable(w.k_norm);
+  return norm_trainable(w.input_layernorm) || norm_trainable(w.post_attention_layernorm) ||
+         norm_trainable(w.q_norm) || norm_trainable(w.k_norm);
 }
 
 }  // namespace streambp

@@ -17,9 +17,11 @@ namespace streambp {
 struct Rows {
   int64_t begin = 0;
   int64_t end = 0;
-  std::vector<int64_t> offsets;  // where the sequences among these rows begin, counted from `begin`; 0 first, the number of rows last
-  int64_t sequence_begin = 0;    // stream place where the sequence of the first row begins: [sequence_begin, begin) is its prefix
-  RopeTable rope;                // of these rows
+  std::vector<int64_t> offsets;  // where the sequences among these rows begin, counted from `begin`; 0 first,
+                                 // the number of rows last
+  int64_t sequence_begin =
+      0;  // stream place where the sequence of the first row begins: [sequence_begin, begin) is its prefix
+  RopeTable rope;  // of these rows
 
   int64_t size() const { return end - begin; }
 };

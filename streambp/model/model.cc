@@ -7,6 +7,7 @@
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
 #include "streambp/model/tensor_file.h"
+#include "streambp/ops/rows.h"
 
 namespace streambp {
 
@@ -102,15 +103,18 @@ Model Model::random(const Config& config, const Placement& placement, uint64_t s
     if (placement.device.is_meta()) return;
     at::Generator generator = at::detail::createCPUGenerator(stream);
     const at::ScalarType drawn = placement.dtype == at::kDouble ? at::kDouble : at::kFloat;
-    const at::Tensor noise = at::randn(parameter.value.sizes(), generator, at::TensorOptions().dtype(drawn)).mul_(0.02);
+    const at::Tensor noise =
+        at::randn(parameter.value.sizes(), generator, at::TensorOptions().dtype(drawn)).mul_(0.02);
     const bool norm = parameter.value.dim() == 1 && parameter.name.find("norm") != std::string::npos;
     parameter.value.copy_(norm ? noise + 1.0 : noise);
   });
 }
 
 Parameter& Model::parameter(const std::string& name) const {
-  const auto found = std::find_if(parameters_.begin(), parameters_.end(), [&](const auto& p) { return p->name == name; });
-  if (found == parameters_.end()) throw InputError("{} model: no parameter is named '{}'", config_.family, name);
+  const auto found =
+      std::find_if(parameters_.begin(), parameters_.end(), [&](const auto& p) { return p->name == name; });
+  if (found == parameters_.end())
+    throw InputError("{} model: no parameter is named '{}'", config_.family, name);
   return **found;
 }
 
@@ -130,14 +134,11 @@ Stream Model::prepare(const Batch& batch) const {
 }
 
 at::Tensor Model::embed(const at::Tensor& tokens) const {
-  const at::NoGradGuard no_grad;
-  if (device().is_meta()) return at::empty({tokens.size(0), config_.hidden_size}, embedding_->value.options());
-  return embedding_->value.index_select(0, tokens);
+  return gather_rows(embedding_->value, tokens);
 }
 
 void Model::accumulate_embedding(const at::Tensor& tokens, const at::Tensor& dx) {
-  if (!embedding_->trainable() || device().is_meta()) return;
-  embedding_->gradient.index_add_(0, tokens, dx.to(embedding_->gradient.scalar_type()));
+  accumulate_rows(*embedding_, tokens, dx);
 }
 
 int64_t Model::lowest_trainable_layer() const {

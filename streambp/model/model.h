@@ -41,7 +41,8 @@ class Model {
   /// The weights of a folder, converted to the placement's dtype.
   static Model load(const Checkpoint& checkpoint, const Placement& placement);
 
-  /// Random weights: normal with deviation 0.02, norms around 1. The same seed gives the same values on every device.
+  /// Random weights: normal with deviation 0.02, norms around 1. The same seed gives the same values on every
+  /// device.
   static Model random(const Config& config, const Placement& placement, uint64_t seed);
 
   const Config& config() const { return config_; }
@@ -68,8 +69,9 @@ class Model {
   /// Adds dx [n, D] to the gradient of the embedding's rows.
   void accumulate_embedding(const at::Tensor& tokens, const at::Tensor& dx);
 
-  /// The lowest layer whose input needs no gradient although the layer itself or one above it may: backward passes end there.
-  /// -1 where the embedding needs a gradient, the number of layers where only the final norm or the head do.
+  /// The lowest layer whose input needs no gradient although the layer itself or one above it may: backward
+  /// passes end there. -1 where the embedding needs a gradient, the number of layers where only the final
+  /// norm or the head do.
   int64_t lowest_trainable_layer() const;
 
  private:

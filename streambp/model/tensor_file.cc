@@ -15,10 +15,11 @@ struct DtypeNames {
 };
 
 constexpr std::array kDtypes{
-    DtypeNames{at::kDouble, "F64", "float64"}, DtypeNames{at::kFloat, "F32", "float32"},
+    DtypeNames{at::kDouble, "F64", "float64"},     DtypeNames{at::kFloat, "F32", "float32"},
     DtypeNames{at::kBFloat16, "BF16", "bfloat16"}, DtypeNames{at::kHalf, "F16", "float16"},
-    DtypeNames{at::kLong, "I64", "int64"}, DtypeNames{at::kInt, "I32", "int32"}, DtypeNames{at::kShort, "I16", "int16"},
-    DtypeNames{at::kChar, "I8", "int8"}, DtypeNames{at::kByte, "U8", "uint8"}, DtypeNames{at::kBool, "BOOL", "bool"}};
+    DtypeNames{at::kLong, "I64", "int64"},         DtypeNames{at::kInt, "I32", "int32"},
+    DtypeNames{at::kShort, "I16", "int16"},        DtypeNames{at::kChar, "I8", "int8"},
+    DtypeNames{at::kByte, "U8", "uint8"},          DtypeNames{at::kBool, "BOOL", "bool"}};
 
 const DtypeNames& names_of(at::ScalarType type) {
   for (const DtypeNames& names : kDtypes) {
@@ -33,7 +34,8 @@ at::Tensor as_tensor(const SafetensorsEntry& entry, std::span<const std::byte> b
   for (const DtypeNames& names : kDtypes) {
     if (entry.dtype != names.safetensors) continue;
     if (bytes.empty()) return at::empty(entry.shape, names.type);
-    return at::from_blob(const_cast<std::byte*>(bytes.data()), entry.shape, at::TensorOptions().dtype(names.type));
+    return at::from_blob(const_cast<std::byte*>(bytes.data()), entry.shape,
+                         at::TensorOptions().dtype(names.type));
   }
   throw InputError("dtype {}: expected F64, F32, BF16, F16, an integer or BOOL", entry.dtype);
 }
@@ -58,7 +60,9 @@ void write_tensors(const std::filesystem::path& path, const std::map<std::string
   for (const auto& [name, tensor] : tensors) {
     kept.push_back(tensor.to(at::kCPU).contiguous());
     const at::Tensor& data = kept.back();
-    views.push_back({name, names_of(data.scalar_type()).safetensors, data.sizes().vec(),
+    views.push_back({name,
+                     names_of(data.scalar_type()).safetensors,
+                     data.sizes().vec(),
                      {static_cast<const std::byte*>(data.const_data_ptr()), data.nbytes()}});
   }
   write_safetensors(path, std::move(views), metadata);
@@ -71,6 +75,8 @@ at::ScalarType parse_dtype(const std::string& name) {
   throw InputError("dtype '{}': expected float64, float32, bfloat16 or float16", name);
 }
 
-std::string dtype_name(at::ScalarType dtype) { return names_of(dtype).name; }
+std::string dtype_name(at::ScalarType dtype) {
+  return names_of(dtype).name;
+}
 
 }  // namespace streambp

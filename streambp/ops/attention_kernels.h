@@ -1,7 +1,8 @@
 // One block of attention: queries against keys, all of them visible or causally, with its backward pass.
 //
-// A causal row's attention over [prefix | own rows] is two blocks whose results are merged by their log-sum-exps; each
-// block's backward pass takes the *merged* output and log-sum-exp, as in ring attention (Liu et al., 2023, arXiv 2310.01889).
+// A causal row's attention over [prefix | own rows] is two blocks whose results are merged by their
+// log-sum-exps; each block's backward pass takes the *merged* output and log-sum-exp, as in ring attention
+// (Liu et al., 2023, arXiv 2310.01889).
 #pragma once
 
 #include <ATen/ATen.h>
@@ -14,7 +15,8 @@ enum class Visible {
   kCausal,  // as many queries as keys; query i sees keys 0..i
 };
 
-/// Output [n, H, E] and natural log of the sum of exponentials [n, H] (float32, or float64 for float64 inputs).
+/// Output [n, H, E] and natural log of the sum of exponentials [n, H] (float32, or float64 for float64
+/// inputs).
 struct AttentionBlock {
   at::Tensor output;
   at::Tensor log_sum_exp;
@@ -26,23 +28,27 @@ struct AttentionBlockGradients {
   at::Tensor d_values;   // [m, K, E]
 };
 
-/// softmax(scale * q k^T) v for q [n, H, E], k and v [m, K, E]; H is a multiple of K and query head h reads key head h / (H / K).
-/// n, m >= 1. Picks the kernel by device and dtype; on the meta device only shapes are computed.
-AttentionBlock attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, Visible visible, double scale);
+/// softmax(scale * q k^T) v for q [n, H, E], k and v [m, K, E]; H is a multiple of K and query head h reads
+/// key head h / (H / K). n, m >= 1. Picks the kernel by device and dtype; on the meta device only shapes are
+/// computed.
+AttentionBlock attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, Visible visible,
+                      double scale);
 
 /// `output` and `log_sum_exp` are those of the whole row, which may have seen other blocks as well.
 AttentionBlockGradients attend_backward(const at::Tensor& d_output, const at::Tensor& q, const at::Tensor& k,
-                                        const at::Tensor& v, const at::Tensor& output, const at::Tensor& log_sum_exp,
-                                        Visible visible, double scale);
+                                        const at::Tensor& v, const at::Tensor& output,
+                                        const at::Tensor& log_sum_exp, Visible visible, double scale);
 
 /// The result of a row that has seen both blocks.
 AttentionBlock merge(const AttentionBlock& a, const AttentionBlock& b);
 
-/// attend and attend_backward from plain matrix products, in tiles: any device and dtype. The fallback where there is no fused kernel,
-/// and the second opinion in tests.
-AttentionBlock attend_tiled(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, Visible visible, double scale);
-AttentionBlockGradients attend_backward_tiled(const at::Tensor& d_output, const at::Tensor& q, const at::Tensor& k,
-                                              const at::Tensor& v, const at::Tensor& output,
-                                              const at::Tensor& log_sum_exp, Visible visible, double scale);
+/// attend and attend_backward from plain matrix products, in tiles: any device and dtype. The fallback where
+/// there is no fused kernel, and the second opinion in tests.
+AttentionBlock attend_tiled(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, Visible visible,
+                            double scale);
+AttentionBlockGradients attend_backward_tiled(const at::Tensor& d_output, const at::Tensor& q,
+                                              const at::Tensor& k, const at::Tensor& v,
+                                              const at::Tensor& output, const at::Tensor& log_sum_exp,
+                                              Visible visible, double scale);
 
 }  // namespace streambp

@@ -34,24 +34,29 @@ class ClosureNode final : public torch::autograd::Node {
 }  // namespace
 
 bool needs_backward(const std::vector<at::Tensor>& inputs) {
-  return at::GradMode::is_enabled() &&
-         std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& input) { return input.requires_grad(); });
+  return at::GradMode::is_enabled() && std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& input) {
+           return input.requires_grad();
+         });
 }
 
 std::vector<at::Tensor> differentiable(const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs,
                                        const char* name, Backward backward) {
   if (!needs_backward(inputs)) return outputs;
-  auto node = std::make_shared<ClosureNode>(name, std::move(backward), torch::autograd::collect_next_edges(inputs));
+  auto node =
+      std::make_shared<ClosureNode>(name, std::move(backward), torch::autograd::collect_next_edges(inputs));
   for (at::Tensor& output : outputs) {
-    // A new tensor over the same storage: the closure may hold the old one without holding the graph, itself included.
+    // A new tensor over the same storage: the closure may hold the old one without holding the graph, itself
+    // included.
     output = output.detach();
     torch::autograd::set_history(output, node);
   }
   return outputs;
 }
 
-at::Tensor differentiable(const std::vector<at::Tensor>& inputs, at::Tensor output, const char* name, Backward backward) {
-  return differentiable(inputs, std::vector<at::Tensor>{std::move(output)}, name, std::move(backward)).front();
+at::Tensor differentiable(const std::vector<at::Tensor>& inputs, at::Tensor output, const char* name,
+                          Backward backward) {
+  return differentiable(inputs, std::vector<at::Tensor>{std::move(output)}, name, std::move(backward))
+      .front();
 }
 
 }  // namespace streambp

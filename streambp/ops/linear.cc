@@ -29,7 +29,8 @@ std::vector<at::Tensor> linear(const at::Tensor& x, const std::vector<Linear>& m
   std::vector<at::Tensor> outputs;
   outputs.reserve(maps.size());
   for (const Linear& map : maps) outputs.push_back(linear_forward(map, x));
-  const bool keep_input = std::any_of(maps.begin(), maps.end(), [](const Linear& map) { return map.trainable(); });
+  const bool keep_input =
+      std::any_of(maps.begin(), maps.end(), [](const Linear& map) { return map.trainable(); });
   at::Tensor kept = keep_input ? x.detach() : at::Tensor();
   return differentiable({x}, std::move(outputs), "linear", [maps, kept](std::vector<at::Tensor>&& dy) {
     at::Tensor dx;
@@ -51,12 +52,13 @@ at::Tensor linear_add(const at::Tensor& residual, const at::Tensor& x, const Lin
     if (map.bias != nullptr) output.add_(map.bias->value);
   }
   at::Tensor kept = map.trainable() ? x.detach() : at::Tensor();
-  return differentiable({residual, x}, std::move(output), "linear_add", [map, kept](std::vector<at::Tensor>&& dy) {
-    at::Tensor dx;
-    linear_accumulate(map, kept, dy[0]);
-    linear_backward_input(map, dy[0], dx);
-    return std::vector<at::Tensor>{dy[0], dx};
-  });
+  return differentiable({residual, x}, std::move(output), "linear_add",
+                        [map, kept](std::vector<at::Tensor>&& dy) {
+                          at::Tensor dx;
+                          linear_accumulate(map, kept, dy[0]);
+                          linear_backward_input(map, dy[0], dx);
+                          return std::vector<at::Tensor>{dy[0], dx};
+                        });
 }
 
 }  // namespace streambp

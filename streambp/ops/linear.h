@@ -20,7 +20,8 @@ struct Linear {
 /// x [n, in] through the map, without autograd: [n, out].
 at::Tensor linear_forward(const Linear& linear, const at::Tensor& x);
 
-/// Adds the parameters' gradients for inputs x [n, in] (may be undefined where the map is frozen) and dy [n, out].
+/// Adds the parameters' gradients for inputs x [n, in] (may be undefined where the map is frozen) and dy [n,
+/// out].
 void linear_accumulate(const Linear& linear, const at::Tensor& x, const at::Tensor& dy);
 
 /// dx += dy W, or dx = dy W where dx is undefined. dy [n, out], dx [n, in].

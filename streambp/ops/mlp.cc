@@ -16,28 +16,28 @@ at::Tensor gated_mlp(const at::Tensor& residual, const at::Tensor& x, const Line
     if (down.bias != nullptr) output.add_(down.bias->value);
   }
   at::Tensor kept = gate.trainable() || up.trainable() ? x.detach() : at::Tensor();
-  return differentiable(
-      {residual, x}, std::move(output), "gated_mlp",
-      [gate, up, down, kept, gated, raised](std::vector<at::Tensor>&& dy) mutable {
-        at::Tensor activation = at::silu(gated);
-        linear_accumulate(down, down.trainable() ? activation * raised : at::Tensor(), dy[0]);
-        at::Tensor d_product;
-        linear_backward_input(down, dy[0], d_product);
-        // From here each [n, F] tensor becomes the next one in place.
-        at::Tensor d_gated = raised.mul_(d_product);
-        at::Tensor d_raised = d_product.mul_(activation);
-        activation.reset();
-        d_gated = at::silu_backward_out(d_gated, d_gated, gated);
-        gated.reset();
-        at::Tensor dx;
-        linear_accumulate(gate, kept, d_gated);
-        linear_backward_input(gate, d_gated, dx);
-        raised.reset();
-        d_gated.reset();
-        linear_accumulate(up, kept, d_raised);
-        linear_backward_input(up, d_raised, dx);
-        return std::vector<at::Tensor>{dy[0], dx};
-      });
+  return differentiable({residual, x}, std::move(output), "gated_mlp",
+                        [gate, up, down, kept, gated, raised](std::vector<at::Tensor>&& dy) mutable {
+                          at::Tensor activation = at::silu(gated);
+                          linear_accumulate(down, down.trainable() ? activation * raised : at::Tensor(),
+                                            dy[0]);
+                          at::Tensor d_product;
+                          linear_backward_input(down, dy[0], d_product);
+                          // From here each [n, F] tensor becomes the next one in place.
+                          at::Tensor d_gated = raised.mul_(d_product);
+                          at::Tensor d_raised = d_product.mul_(activation);
+                          activation.reset();
+                          d_gated = at::silu_backward_out(d_gated, d_gated, gated);
+                          gated.reset();
+                          at::Tensor dx;
+                          linear_accumulate(gate, kept, d_gated);
+                          linear_backward_input(gate, d_gated, dx);
+                          raised.reset();
+                          d_gated.reset();
+                          linear_accumulate(up, kept, d_raised);
+                          linear_backward_input(up, d_raised, dx);
+                          return std::vector<at::Tensor>{dy[0], dx};
+                        });
 }
 
 }  // namespace streambp

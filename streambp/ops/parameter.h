@@ -9,15 +9,16 @@ namespace streambp {
 
 /// One weight of a model. Takes no part in autograd: ops read `value` and add to `gradient`.
 struct Parameter {
-  std::string name;     // Hugging Face's
-  at::Tensor value;     // weights of linear maps are [out, in]
-  at::Tensor gradient;  // same shape, the parameter's dtype or float32; undefined where the parameter is frozen
+  std::string name;  // Hugging Face's
+  at::Tensor value;  // weights of linear maps are [out, in]
+  at::Tensor
+      gradient;  // same shape, the parameter's dtype or float32; undefined where the parameter is frozen
 
   bool trainable() const { return gradient.defined(); }
 };
 
-/// gradient += rows^T inputs, for a weight [out, in], rows [n, out] and inputs [n, in]. A gradient of a wider dtype than
-/// its operands is summed in that dtype. Does nothing where the parameter is frozen.
+/// gradient += rows^T inputs, for a weight [out, in], rows [n, out] and inputs [n, in]. A gradient of a wider
+/// dtype than its operands is summed in that dtype. Does nothing where the parameter is frozen.
 void accumulate_product(Parameter& parameter, const at::Tensor& rows, const at::Tensor& inputs);
 
 /// gradient += sum of `rows` [n, size] over n. Does nothing where the parameter is frozen.

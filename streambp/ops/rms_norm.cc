@@ -17,7 +17,8 @@ at::Tensor rms_norm_forward(const at::Tensor& x, const Parameter& weight, double
   const auto size = static_cast<double>(x.size(-1));
   const at::Tensor wide = x.to(sum_dtype(x));
   saved.x = x.detach();
-  saved.rstd = at::linalg_vector_norm(wide, 2, {-1}, /*keepdim=*/true).square_().div_(size).add_(eps).rsqrt_();
+  saved.rstd =
+      at::linalg_vector_norm(wide, 2, {-1}, /*keepdim=*/true).square_().div_(size).add_(eps).rsqrt_();
   return (wide * saved.rstd).to(x.scalar_type()).mul_(weight.value);
 }
 

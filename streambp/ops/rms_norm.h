@@ -1,4 +1,5 @@
-// Root-mean-square norm over the last dimension: y = w * x / sqrt(mean(x^2) + eps)  (Zhang and Sennrich, 2019).
+// Root-mean-square norm over the last dimension: y = w * x / sqrt(mean(x^2) + eps)  (Zhang and Sennrich,
+// 2019).
 #pragma once
 
 #include <ATen/ATen.h>
@@ -13,8 +14,8 @@ struct RmsNormSaved {
   at::Tensor rstd;  // [..., 1], float32 or wider
 };
 
-/// The value, without autograd. x [..., size], weight [size]. Half-precision inputs are normalised in float32, rounded, then
-/// scaled, as Hugging Face does.
+/// The value, without autograd. x [..., size], weight [size]. Half-precision inputs are normalised in
+/// float32, rounded, then scaled, as Hugging Face does.
 at::Tensor rms_norm_forward(const at::Tensor& x, const Parameter& weight, double eps, RmsNormSaved& saved);
 
 /// The gradient of x for dy [..., size]; adds the weight's.

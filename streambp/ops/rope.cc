@@ -23,7 +23,8 @@ at::Tensor rotate(const at::Tensor& x, const RopeTable& table, double sign) {
 
 }  // namespace
 
-RopeTable rope_table(const at::Tensor& positions, const at::Tensor& inverse_frequencies, at::ScalarType dtype) {
+RopeTable rope_table(const at::Tensor& positions, const at::Tensor& inverse_frequencies,
+                     at::ScalarType dtype) {
   const int64_t tokens = positions.size(0);
   const auto options = inverse_frequencies.options().dtype(dtype);
   RopeTable table{at::empty({tokens, inverse_frequencies.size(0)}, options),
@@ -32,7 +33,8 @@ RopeTable rope_table(const at::Tensor& positions, const at::Tensor& inverse_freq
   constexpr int64_t kBlock = 4096;
   for (int64_t begin = 0; begin < tokens; begin += kBlock) {
     const int64_t rows = std::min(kBlock, tokens - begin);
-    const at::Tensor angles = positions.narrow(0, begin, rows).to(at::kDouble).unsqueeze(1) * inverse_frequencies;
+    const at::Tensor angles =
+        positions.narrow(0, begin, rows).to(at::kDouble).unsqueeze(1) * inverse_frequencies;
     table.cosine.narrow(0, begin, rows).copy_(angles.cos());
     table.sine.narrow(0, begin, rows).copy_(angles.sin());
   }

@@ -16,11 +16,13 @@ struct RopeTable {
   }
 };
 
-/// The table of `positions` [n] (int64) for `inverse_frequencies` [E/2] (float64): angles, cosines and sines are taken in double,
-/// rounded to `dtype` once.
-RopeTable rope_table(const at::Tensor& positions, const at::Tensor& inverse_frequencies, at::ScalarType dtype);
+/// The table of `positions` [n] (int64) for `inverse_frequencies` [E/2] (float64): angles, cosines and sines
+/// are taken in double, rounded to `dtype` once.
+RopeTable rope_table(const at::Tensor& positions, const at::Tensor& inverse_frequencies,
+                     at::ScalarType dtype);
 
-/// Turns x [n, heads, E]. The inverse of a rotation is its transpose, so nothing of x is kept for the backward pass.
+/// Turns x [n, heads, E]. The inverse of a rotation is its transpose, so nothing of x is kept for the
+/// backward pass.
 at::Tensor rope(const at::Tensor& x, const RopeTable& table);
 
 }  // namespace streambp

@@ -39,21 +39,24 @@ namespace streambp::fuzz {
 
 std::vector<std::string> corpus() {
   const std::string sizes =
-      R"("vocab_size":101,"hidden_size":32,"intermediate_size":44,"num_hidden_layers":2,"num_attention_heads":4,)"
-      R"("num_key_value_heads":2,"head_dim":8,"max_position_embeddings":512,"rms_norm_eps":1e-06)";
+      R"("vocab_size":101,"hidden_size":32,"intermediate_size":44,"num_hidden_layers":2,)"
+      R"("num_attention_heads":4,"num_key_value_heads":2,"head_dim":8,)"
+      R"("max_position_embeddings":512,"rms_norm_eps":1e-06)";
   const std::string llama3 =
-      R"({"rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,"original_max_position_embeddings":32})";
-  return {
-      "{}",
-      R"({"model_type":"qwen2",)" + sizes +
-          R"(,"use_sliding_window":false,"sliding_window":32768,"tie_word_embeddings":true})",
-      R"({"model_type":"qwen3",)" + sizes +
-          R"(,"layer_types":["full_attention","full_attention"],"rope_parameters":{"rope_theta":1e6,"rope_type":"default"}})",
-      R"({"model_type":"llama",)" + sizes +
-          R"(,"rope_theta":500.0,"torch_dtype":"bfloat16","rope_scaling":)" + llama3 + "}",
-      R"({"model_type":"llama",)" + sizes +
-          R"(,"rope_scaling":{"type":"linear","factor":2},"mlp_bias":true,"hidden_act":"silu"})",
-      R"({"model_type":"gemma3_text",)" + sizes + "}"};
+      R"({"rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,)"
+      R"("original_max_position_embeddings":32})";
+  return {"{}",
+          R"({"model_type":"qwen2",)" + sizes +
+              R"(,"use_sliding_window":false,"sliding_window":32768,)"
+              R"("tie_word_embeddings":true})",
+          R"({"model_type":"qwen3",)" + sizes +
+              R"(,"layer_types":["full_attention","full_attention"],)"
+              R"("rope_parameters":{"rope_theta":1e6,"rope_type":"default"}})",
+          R"({"model_type":"llama",)" + sizes +
+              R"(,"rope_theta":500.0,"torch_dtype":"bfloat16","rope_scaling":)" + llama3 + "}",
+          R"({"model_type":"llama",)" + sizes +
+              R"(,"rope_scaling":{"type":"linear","factor":2},"mlp_bias":true,"hidden_act":"silu"})",
+          R"({"model_type":"gemma3_text",)" + sizes + "}"};
 }
 
 std::vector<std::string> dictionary() {

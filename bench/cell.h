@@ -1,0 +1,85 @@
+// One cell of a sweep: a method at a length, run a few times, and the record of it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/sweep_options.h"
+#include "streambp/memory/meter.h"
+#include "streambp/model/model.h"
+#include "streambp/objective/objective.h"
+
+namespace streambp {
+
+/// Throws InputError that lists the names where `name` is none of them.
+void check_objective(const std::string& name);
+std::unique_ptr<Objective> make_objective(const std::string& name, const Batch& batch,
+                                          std::optional<double> divisor);
+
+struct Cell {
+  std::string objective = "sft";
+  Settings settings;
+  int64_t seq_len = 0;  // the longest sequence
+  int64_t batch = 1;    // sequences
+};
+
+/// What the cells of a sweep share.
+struct Bench {
+  SweepOptions options;
+  Config config;
+  c10::Device device = at::kCPU;
+  std::optional<Batch> batch;  // of --tokens; otherwise each run draws its own from the seed
+  std::string batch_key;       // stands for the contents of that batch
+  bool batch_scored = false;   // whether any of its tokens has a target
+};
+
+/// The batch of a cell. Equal calls give equal batches.
+Batch cell_batch(const Bench& bench, const Cell& cell);
+
+/// Everything that decides a cell's figures beside machine and commit: the members of its record that are
+/// known before it is run, and, through record_key, how --resume recognises it.
+nlohmann::json cell_configuration(const Bench& bench, const Cell& cell);
+
+/// A cell while it is measured.
+class CellRun {
+ public:
+  CellRun(const Bench& bench, Cell cell) : bench_(bench), cell_(std::move(cell)) {}
+
+  const Cell& cell() const { return cell_; }
+  bool failed() const { return status_ != "ok"; }
+
+  /// Sets the gradients to zero and runs one pass, which is timed and metered. Whatever it throws ends up in
+  /// the record: when it returns, no tensor of the pass is alive.
+  void repeat(Model& model);
+
+  /// The cell can't be run or was not worth trying: status `oom` or `error`, and why.
+  void fail(const std::string& status, const std::string& error);
+
+  /// The record (design.md section 7) with `environment`.
+  nlohmann::json record(const nlohmann::json& environment) const;
+
+ private:
+  struct Pass {
+    double seconds = 0.0;
+    double cpu_seconds = 0.0;  // of all threads of this process
+    int64_t resident_bytes = 0;
+    MemoryReading memory;
+    Outcome outcome;  // without its tensor
+  };
+  Pass run_pass(Model& model) const;
+
+  const Bench& bench_;
+  Cell cell_;
+  std::vector<Pass> passes_;
+  std::string status_ = "ok";
+  std::string error_;
+};
+
+/// The middle value, or the mean of the two in the middle. `values` must not be empty.
+double median(std::vector<double> values);
+
+}  // namespace streambp

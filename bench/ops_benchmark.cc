@@ -1,0 +1,134 @@
+// The ops of one layer and the head, at the sizes of the preset qwen3-cpu, in float32 on all threads of
+// LibTorch.
+#include <benchmark/benchmark.h>
+
+#include <torch/csrc/autograd/autograd.h>
+
+#include "streambp/backprop/head.h"
+#include "streambp/ops/attention.h"
+#include "streambp/ops/mlp.h"
+#include "streambp/ops/rms_norm.h"
+
+namespace streambp {
+namespace {
+
+constexpr int64_t kHidden = 512;
+constexpr int64_t kMlp = 1536;
+constexpr int64_t kHeads = 8;
+constexpr int64_t kKeyValueHeads = 4;
+constexpr int64_t kHeadSize = 64;
+constexpr double kScale = 0.125;
+constexpr double kEps = 1e-6;
+
+Parameter random_parameter(const std::vector<int64_t>& shape) {
+  const at::Tensor value = at::randn(shape) * 0.02;
+  return {"weight", value, at::zeros_like(value)};
+}
+
+void set_tokens(benchmark::State& state) {
+  state.SetItemsProcessed(state.iterations() * state.range(0));
+}
+
+/// Queries, keys and values of `rows` tokens that follow `prefix` others of their sequence.
+struct AttentionCase {
+  at::Tensor q, k, v;
+  Prefix prefix;
+  std::vector<int64_t> offsets;
+
+  AttentionCase(int64_t rows, int64_t earlier) : offsets{0, rows} {
+    q = at::randn({rows, kHeads, kHeadSize});
+    k = at::randn({rows, kKeyValueHeads, kHeadSize});
+    v = at::randn({rows, kKeyValueHeads, kHeadSize});
+    const std::vector<int64_t> shape{earlier, kKeyValueHeads, kHeadSize};
+    if (earlier > 0) prefix = {at::randn(shape), at::randn(shape), at::zeros(shape), at::zeros(shape)};
+  }
+  at::Tensor run() const { return attention(q, k, v, offsets, prefix, kScale); }
+};
+
+void attention_forward(benchmark::State& state) {
+  const AttentionCase inputs(state.range(0), state.range(1));
+  const at::NoGradGuard no_grad;
+  for (auto _ : state) benchmark::DoNotOptimize(inputs.run());
+  set_tokens(state);
+}
+
+void attention_forward_backward(benchmark::State& state) {
+  AttentionCase inputs(state.range(0), state.range(1));
+  for (at::Tensor* leaf : {&inputs.q, &inputs.k, &inputs.v}) leaf->requires_grad_();
+  const at::Tensor cotangent = at::randn({state.range(0), kHeads, kHeadSize});
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(
+        torch::autograd::grad({inputs.run()}, {inputs.q, inputs.k, inputs.v}, {cotangent}));
+  }
+  set_tokens(state);
+}
+
+BENCHMARK(attention_forward)
+    ->ArgNames({"rows", "prefix"})
+    ->ArgsProduct({{512, 1024}, {0, 1024, 7168}})
+    ->UseRealTime();
+BENCHMARK(attention_forward_backward)
+    ->ArgNames({"rows", "prefix"})
+    ->ArgsProduct({{512, 1024}, {0, 1024, 7168}})
+    ->UseRealTime();
+
+void linear_accumulation(benchmark::State& state) {
+  Parameter weight = random_parameter({kMlp, kHidden});
+  const at::Tensor x = at::randn({state.range(0), kHidden});
+  const at::Tensor dy = at::randn({state.range(0), kMlp});
+  const at::NoGradGuard no_grad;
+  for (auto _ : state) linear_accumulate({&weight, nullptr}, x, dy);
+  set_tokens(state);
+}
+BENCHMARK(linear_accumulation)->ArgName("rows")->Arg(128)->Arg(512)->Arg(2048)->UseRealTime();
+
+void rms_norm_forward_backward(benchmark::State& state) {
+  Parameter weight = random_parameter({kHidden});
+  const at::Tensor x = at::randn({state.range(0), kHidden});
+  const at::Tensor dy = at::randn({state.range(0), kHidden});
+  const at::NoGradGuard no_grad;
+  for (auto _ : state) {
+    RmsNormSaved saved;
+    benchmark::DoNotOptimize(rms_norm_forward(x, weight, kEps, saved));
+    benchmark::DoNotOptimize(rms_norm_backward(dy, saved, weight));
+  }
+  set_tokens(state);
+}
+BENCHMARK(rms_norm_forward_backward)->ArgName("rows")->Arg(512)->Arg(2048)->UseRealTime();
+
+void gated_mlp_forward_backward(benchmark::State& state) {
+  Parameter gate = random_parameter({kMlp, kHidden});
+  Parameter up = random_parameter({kMlp, kHidden});
+  Parameter down = random_parameter({kHidden, kMlp});
+  const at::Tensor residual = at::randn({state.range(0), kHidden}).requires_grad_();
+  const at::Tensor x = at::randn({state.range(0), kHidden}).requires_grad_();
+  const at::Tensor dy = at::randn({state.range(0), kHidden});
+  for (auto _ : state) {
+    const at::Tensor y = gated_mlp(residual, x, {&gate, nullptr}, {&up, nullptr}, {&down, nullptr});
+    benchmark::DoNotOptimize(torch::autograd::grad({y}, {residual, x}, {dy}));
+  }
+  set_tokens(state);
+}
+BENCHMARK(gated_mlp_forward_backward)->ArgName("rows")->Arg(512)->Arg(2048)->UseRealTime();
+
+void streamed_head_by_chunk(benchmark::State& state) {
+  constexpr uint64_t kSeed = 1;
+  Model model = Model::random(preset("qwen3-cpu"), {}, kSeed);
+  const Batch batch = random_batch({state.range(0)}, model.config().vocab_size, kSeed);
+  const Scored scored = find_scored(batch, at::kCPU);
+  const auto objective = make_sft(batch);
+  const at::Tensor hidden = at::randn({state.range(0), model.config().hidden_size});
+  for (auto _ : state) {
+    at::Tensor overwritten = hidden.clone();
+    benchmark::DoNotOptimize(streamed_head(model, scored, *objective, state.range(1), overwritten).loss);
+  }
+  set_tokens(state);
+}
+BENCHMARK(streamed_head_by_chunk)
+    ->ArgNames({"rows", "chunk"})
+    ->ArgsProduct({{2048}, {64, 128, 512}})
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+
+}  // namespace
+}  // namespace streambp

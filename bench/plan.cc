@@ -1,0 +1,98 @@
+#include "bench/plan.h"
+
+#include <algorithm>
+#include <set>
+#include <unistd.h>
+
+#include "streambp/driver/inputs.h"
+#include "streambp/driver/records.h"
+#include "streambp/error.h"
+
+namespace streambp {
+namespace {
+
+using nlohmann::json;
+
+void check_freeze(const SweepOptions& options, const Config& config) {
+  const auto shapes = parameter_shapes(config);
+  for (const std::string& pattern : options.freeze) {
+    const bool used = std::any_of(shapes.begin(), shapes.end(),
+                                  [&](const auto& s) { return contains_any(s.name, {pattern}); });
+    if (!used) throw InputError("--freeze '{}': no parameter of the model has this in its name", pattern);
+  }
+}
+
+void check_dump(const SweepOptions& options, size_t cells) {
+  if (!options.dump_gradients) return;
+  const std::filesystem::path& path = *options.dump_gradients;
+  if (cells != 1)
+    throw InputError("--dump-gradients: expected a sweep of exactly one cell, this one has {}", cells);
+  if (options.resume)
+    throw InputError("--dump-gradients: gradients are not in the records, so it can't be used with --resume");
+  if (options.device == "meta") throw InputError("--dump-gradients: the meta device has no values");
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  if (::access(folder.c_str(), W_OK | X_OK) != 0 || std::filesystem::is_directory(path)) {
+    throw InputError("--dump-gradients {}: can't be written", path.string());
+  }
+}
+
+}  // namespace
+
+bool contains_any(const std::string& name, const std::vector<std::string>& patterns) {
+  return std::any_of(patterns.begin(), patterns.end(),
+                     [&](const std::string& p) { return name.find(p) != std::string::npos; });
+}
+
+Bench open_bench(const SweepOptions& options) {
+  Bench bench{options, open_config(options.model), open_device(options.device), {}, {}, false};
+  check_freeze(options, bench.config);
+  if (options.memory_limit && bench.device.is_cuda())
+    throw InputError("--memory-limit: only for the devices cpu and meta");
+  // Nothing is timed on the meta device: one pass tells all there is to tell.
+  if (bench.device.is_meta()) {
+    bench.options.repeats = 1;
+    bench.options.warmup = 0;
+  }
+  if (options.tokens) {
+    bench.batch = read_batch(*options.tokens, bench.config.vocab_size);
+    const Batch& batch = *bench.batch;
+    bench.batch_scored = batch.targets.ne(kNoTarget).any().item<bool>();
+    const auto numbers = [](const at::Tensor& tensor) {
+      return std::vector<int64_t>(tensor.const_data_ptr<int64_t>(),
+                                  tensor.const_data_ptr<int64_t>() + tensor.numel());
+    };
+    bench.batch_key =
+        record_key({numbers(batch.tokens), numbers(batch.positions), numbers(batch.targets), batch.offsets});
+    bench.options.batches = {static_cast<int64_t>(batch.offsets.size()) - 1};
+    int64_t longest = 0;
+    for (size_t i = 0; i + 1 < batch.offsets.size(); ++i)
+      longest = std::max(longest, batch.offsets[i + 1] - batch.offsets[i]);
+    bench.options.lengths = {longest};
+  }
+  return bench;
+}
+
+/// Every combination once, cells of one length and batch beside each other.
+std::vector<Cell> list_cells(const Bench& bench) {
+  const SweepOptions& options = bench.options;
+  std::vector<Cell> cells;
+  std::set<json> seen;
+  for (const int64_t seq_len : options.lengths) {
+    for (const int64_t batch : options.batches) {
+      for (const std::string& objective : options.objectives) {
+        for (const Method method : options.methods) {
+          const bool chunked = method == Method::kStreambp;
+          for (const int64_t chunk : chunked ? options.chunks : std::vector<int64_t>{0}) {
+            const Cell cell{
+                objective, {method, chunk, options.stream_head, options.head_chunk}, seq_len, batch};
+            if (seen.insert(cell_configuration(bench, cell)).second) cells.push_back(cell);
+          }
+        }
+      }
+    }
+  }
+  check_dump(options, cells.size());
+  return cells;
+}
+
+}  // namespace streambp

@@ -1,0 +1,19 @@
+// streambp-bench: what each method of back-propagation costs.
+#include <functional>
+
+#include "bench/sweep_command.h"
+#include "streambp/driver/command_line.h"
+#include "streambp/driver/environment.h"
+#include "streambp/memory/meter.h"
+
+int main(int argc, char** argv) {
+  streambp::install_meters();
+  CLI::App app("Measures memory and time of exact back-propagation: standard, checkpointed, streamed",
+               "streambp-bench");
+  app.set_version_flag("--version", "streambp-bench " + streambp::version_text());
+  app.require_subcommand(1);
+  app.get_formatter()->column_width(32);
+  std::function<int()> action;
+  streambp::add_sweep_command(app, action, argc, argv);
+  return streambp::run_command_line(app, argc, argv, [&action] { return action(); });
+}

@@ -1,0 +1,219 @@
+#include "bench/sweep.h"
+
+#include <algorithm>
+#include <set>
+#include <unistd.h>
+
+#include <ATen/Parallel.h>
+
+#include "bench/cell.h"
+#include "bench/plan.h"
+#include "bench/progress.h"
+#include "bench/report.h"
+#include "streambp/driver/command_line.h"
+#include "streambp/driver/environment.h"
+#include "streambp/driver/failure.h"
+#include "streambp/driver/inputs.h"
+#include "streambp/driver/records.h"
+#include "streambp/error.h"
+#include "streambp/model/tensor_file.h"
+
+namespace streambp {
+namespace {
+
+using nlohmann::json;
+
+/// Of the memory that is free at the start, the part that tensors may take: past it a run ends in an
+/// exception, and before the kernel ends the process.
+constexpr double kUsableMemory = 0.95;
+
+bool same_group(const Cell& a, const Cell& b) {
+  return a.seq_len == b.seq_len && a.batch == b.batch;
+}
+
+class Sweep {
+ public:
+  Sweep(const Bench& bench, const std::vector<Cell>& cells, RecordFile& file)
+      : bench_(bench), cells_(cells), file_(file), progress_(!bench.options.quiet), results_(cells.size()) {
+    for (const json& record : file.records()) {
+      const json status = record.value("status", json());
+      if (status == "ok" || status == "oom") known_[record.value("key", json()).dump()] = record;
+    }
+  }
+
+  int run() {
+    for (size_t begin = 0; begin < cells_.size();) {
+      size_t end = begin;
+      while (end < cells_.size() && same_group(cells_[end], cells_[begin])) ++end;
+      run_group(begin, end);
+      begin = end;
+    }
+    progress_.clear();
+    if (!bench_.options.json) fmt::print("{}records: {}\n", sweep_table(results_), file_.path().string());
+    const auto any = [&](const char* status) {
+      return std::any_of(results_.begin(), results_.end(),
+                         [&](const json& r) { return r.at("status") == status; });
+    };
+    return any("error") ? kExitCheckFailed : any("oom") ? kExitOutOfMemory : kExitGood;
+  }
+
+ private:
+  struct Pending {
+    size_t place;  // among the cells
+    CellRun run;
+    bool done = false;
+  };
+
+  /// Cells [begin, end): one length, one batch.
+  void run_group(size_t begin, size_t end) {
+    warn_if_unscored(cells_[begin]);
+    std::vector<Pending> pending;
+    for (size_t i = begin; i < end; ++i) {
+      const auto known = known_.find(json(record_key(cell_configuration(bench_, cells_[i]))).dump());
+      if (known != known_.end()) {
+        show(i, known->second);
+      } else {
+        pending.push_back({i, CellRun(bench_, cells_[i])});
+      }
+    }
+    if (!pending.empty()) open_model_once();
+    for (Pending& cell : pending) {
+      if (!model_) cell.run.fail("oom", load_error_);
+      const int64_t limit = shortest_oom(cells_[cell.place]);
+      if (model_ && limit > 0) {
+        cell.run.fail("oom", fmt::format("not run: length {} already ran out of memory", limit));
+      }
+    }
+    warm_up(pending);
+    for (int64_t repeat = 1; repeat <= bench_.options.repeats; ++repeat) {
+      for (Pending& cell : pending) {
+        if (cell.done) continue;
+        if (!cell.run.failed()) {
+          progress_.show(describe(cell) + fmt::format(", repeat {}/{}", repeat, bench_.options.repeats));
+          cell.run.repeat(*model_);
+        }
+        if (cell.run.failed() || repeat == bench_.options.repeats) finish(cell);
+      }
+    }
+  }
+
+  void finish(Pending& cell) {
+    cell.done = true;
+    const int cuda_index = bench_.device.is_cuda() ? bench_.device.index() : -1;
+    const json record =
+        cell.run.record(describe_environment(bench_.options.threads, cuda_index, bench_.options.arguments));
+    file_.append(record);
+    show(cell.place, record);
+    if (bench_.options.dump_gradients && !cell.run.failed()) dump_gradients();
+  }
+
+  void show(size_t place, const json& record) {
+    results_[place] = record;
+    progress_.clear();
+    if (!bench_.options.json) return;
+    fmt::print("{}\n", record_line(record));
+    std::fflush(stdout);
+  }
+
+  std::string describe(const Pending& cell) const {
+    const Cell& what = cell.run.cell();
+    return fmt::format("[{}/{}] length {}, batch {}, {}{}", cell.place + 1, cells_.size(), what.seq_len,
+                       what.batch, method_name(what.settings.method),
+                       what.settings.chunk > 0 ? fmt::format(", chunk {}", what.settings.chunk) : "");
+  }
+
+  /// The first passes of a process pay for threads, code and pages that later ones find ready: each method of
+  /// the first group that is run goes `warmup` times untimed.
+  void warm_up(const std::vector<Pending>& pending) {
+    if (warm_ || pending.empty()) return;
+    warm_ = true;
+    std::set<Method> warmed;
+    for (const Pending& cell : pending) {
+      if (cell.run.failed() || !warmed.insert(cell.run.cell().settings.method).second) continue;
+      CellRun discarded(bench_, cell.run.cell());
+      for (int64_t i = 0; i < bench_.options.warmup && !discarded.failed(); ++i) {
+        progress_.show(describe(cell) + ", warm-up");
+        discarded.repeat(*model_);
+      }
+    }
+  }
+
+  void open_model_once() {
+    if (model_ || !load_error_.empty()) return;
+    const SweepOptions& options = bench_.options;
+    progress_.show("loading " + options.model);
+    Model::Placement placement{options.dtype, bench_.device, options.gradient_dtype, {}};
+    placement.trainable = [&options](const std::string& name) { return !contains_any(name, options.freeze); };
+    try {
+      model_ = open_model(options.model, placement, options.seed);
+    } catch (const std::exception& error) {
+      if (!is_out_of_memory(error)) throw;
+      load_error_ = fmt::format("the model does not fit: {}", error.what());
+    }
+  }
+
+  void warn_if_unscored(const Cell& cell) {
+    if (bench_.batch ? bench_.batch_scored : cell.seq_len > 1) return;
+    progress_.clear();
+    fmt::print(
+        stderr,
+        "streambp-bench: warning: length {}, batch {}: no token has a label; loss and gradients are 0\n",
+        cell.seq_len, cell.batch);
+  }
+
+  /// The shortest length that ran out of memory as `cell` would, if `cell` is as long; else 0.
+  int64_t shortest_oom(const Cell& cell) const {
+    int64_t shortest = 0;
+    for (size_t i = 0; i < cells_.size(); ++i) {
+      const Cell& other = cells_[i];
+      const bool alike = other.objective == cell.objective && other.settings.method == cell.settings.method &&
+                         other.settings.chunk == cell.settings.chunk && other.batch == cell.batch;
+      if (!alike || other.seq_len > cell.seq_len || results_[i].is_null() ||
+          results_[i].at("status") != "oom")
+        continue;
+      if (shortest == 0 || other.seq_len < shortest) shortest = other.seq_len;
+    }
+    return shortest;
+  }
+
+  void dump_gradients() {
+    std::map<std::string, at::Tensor> gradients;
+    for (const auto& parameter : model_->parameters()) {
+      if (parameter->trainable()) gradients[parameter->name] = parameter->gradient;
+    }
+    write_tensors(*bench_.options.dump_gradients, gradients);
+  }
+
+  const Bench& bench_;
+  const std::vector<Cell>& cells_;
+  RecordFile& file_;
+  ProgressLine progress_;
+  std::optional<Model> model_;
+  std::string load_error_;
+  bool warm_ = false;
+  std::map<std::string, json> known_;  // by key: what need not be run again
+  std::vector<json> results_;          // of each cell
+};
+
+}  // namespace
+
+int run_sweep(const SweepOptions& options) {
+  at::set_num_threads(options.threads);
+  const Bench bench = open_bench(options);
+  const std::vector<Cell> cells = list_cells(bench);
+  RecordFile file(options.out);
+  if (!options.resume && !file.records().empty()) {
+    throw InputError("{}: holds {} records already; expected --resume to add to them, or another --out",
+                     file.path().string(), file.records().size());
+  }
+  if (!bench.device.is_cuda()) {
+    const int64_t usable =
+        bench.device.is_meta()
+            ? 0
+            : static_cast<int64_t>(kUsableMemory * static_cast<double>(available_memory()));
+    set_memory_limit(bench.device.type(), options.memory_limit.value_or(usable));
+  }
+  return Sweep(bench, cells, file).run();
+}
+
+}  // namespace streambp

@@ -1,0 +1,19 @@
+// streambp-bench sweep: methods x lengths x batches x chunks, measured side by side.
+#pragma once
+
+#include "bench/sweep_options.h"
+
+namespace streambp {
+
+/// Runs what is asked for and writes records, and the table (or, with `json`, the records) on stdout.
+///
+/// Cells of one length and batch take turns, repeat by repeat, so that a machine that slows down slows all of
+/// them. A cell's record is on disk as soon as its last repeat is done. A cell that runs out of memory or
+/// fails becomes a record with status `oom` or `error` and the sweep goes on; lengths at or beyond one that
+/// ran out are not tried again with the same method, chunk and batch.
+///
+/// Returns an exit code: 1 if any cell ended in an error, else 3 if any ran out of memory, else 0. Throws
+/// InputError, before anything is run, for options that can't be honoured.
+int run_sweep(const SweepOptions& options);
+
+}  // namespace streambp

@@ -1,0 +1,44 @@
+// What a sweep is asked to measure.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "streambp/backprop/method.h"
+
+namespace streambp {
+
+struct SweepOptions {
+  std::string model = "qwen3-cpu";  // a folder or a preset
+  std::vector<std::string> objectives{"sft"};
+  std::vector<Method> methods{Method::kStandard, Method::kCheckpoint, Method::kStreambp};
+  std::vector<int64_t> lengths{512, 1024, 2048};
+  std::vector<int64_t> batches{1};  // sequences of one length in a packed stream
+  std::vector<int64_t> chunks{0};   // of streambp; 0: auto
+  std::optional<bool> stream_head;  // default: the method's
+  int64_t head_chunk = 0;           // of streamed heads; 0: auto
+  at::ScalarType dtype = at::kFloat;
+  at::ScalarType gradient_dtype = at::kFloat;
+  std::string device = "cpu";
+  int threads = 1;
+  int64_t repeats = 3;
+  int64_t warmup = 1;
+  uint64_t seed = 0;
+  std::optional<int64_t> memory_limit;          // bytes; default on the CPU: what the machine can give
+  std::optional<std::filesystem::path> tokens;  // instead of lengths and batches
+  std::optional<double> divisor;                // of the loss
+  std::vector<std::string> freeze;              // parameters whose name contains one of these
+  std::optional<std::filesystem::path> dump_gradients;
+  std::filesystem::path out = "out/sweep";
+  bool resume = false;
+  bool json = false;
+  bool quiet = false;
+  std::vector<std::string> arguments;  // the command line, for the records
+};
+
+}  // namespace streambp

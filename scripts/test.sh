@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Builds everything and runs all tests; sets the machine up first where that is still to be done. Arguments go to ctest.
+#   scripts/test.sh              all tests
+#   scripts/test.sh -R Goldens   those whose name matches
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+
+build_project release
+cd "$project"
+# Two processes with one thread each: threads that wait for one another on shared cores lose more than they gain.
+OMP_NUM_THREADS=1 exec ctest --preset release -j "$(nproc)" "$@"

@@ -1,0 +1,24 @@
+// What a record says of where and by what it was measured.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace streambp {
+
+/// The version of the project, its commit and whether the sources had been changed since: "0.1.0
+/// (343d89e12ab4, modified)".
+std::string version_text();
+
+/// The machine and the program, as the member `environment` of a record:
+/// cpu (model name), cores (that this process may use), gpu (name; null on the CPU and the meta device),
+/// threads, host_memory_bytes, torch, compiler, commit (40 digits, or "unknown" for a build without git),
+/// modified (sources differ from the commit), date (now, ISO 8601, UTC), argv (`arguments`). `cuda_index` is
+/// the number of the CUDA device in use, below 0 for none.
+nlohmann::json describe_environment(int threads, int cuda_index, const std::vector<std::string>& arguments);
+
+/// The number of processors that this process may use.
+int usable_cores();
+
+}  // namespace streambp

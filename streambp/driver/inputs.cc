@@ -1,0 +1,52 @@
+#include "streambp/driver/inputs.h"
+
+#include <dlfcn.h>
+
+#include <ATen/Context.h>
+
+#include "streambp/error.h"
+#include "streambp/model/tensor_file.h"
+
+namespace streambp {
+
+Config open_config(const std::string& model) {
+  if (std::filesystem::is_directory(model)) return read_config(std::filesystem::path(model) / "config.json");
+  if (is_preset(model)) return preset(model);
+  throw InputError("model '{}': neither a folder nor a preset; presets: {}", model,
+                   fmt::join(preset_names(), ", "));
+}
+
+Model open_model(const std::string& model, const Model::Placement& placement, uint64_t seed) {
+  if (std::filesystem::is_directory(model)) return Model::load(Checkpoint::open(model), placement);
+  return Model::random(open_config(model), placement, seed);
+}
+
+Batch read_batch(const std::filesystem::path& file, int64_t vocab_size, const std::string& prefix) {
+  const SafetensorsFile tensors = SafetensorsFile::open(file);
+  const auto optional = [&](const char* name) { return read_optional_tensor(tensors, prefix + name); };
+  const at::Tensor input_ids = read_tensor(tensors, prefix + "input_ids");
+  try {
+    return pack(input_ids, optional("attention_mask"), optional("labels"), optional("position_ids"),
+                vocab_size);
+  } catch (const InputError& error) {
+    throw InputError("{}: {}", file.string(), error.what());
+  }
+}
+
+c10::Device open_device(const std::string& name) {
+  if (name == "cpu") return at::kCPU;
+  if (name == "meta") return at::kMeta;
+  if (name != "cuda" && !name.starts_with("cuda:"))
+    throw InputError("device '{}': expected cpu, cuda or meta", name);
+  // Its kernels register themselves when the library is loaded; nothing of it is linked, so that a machine
+  // without CUDA runs too.
+  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+    throw InputError("device '{}': torch's CUDA library can't be loaded ({})", name, dlerror());
+  }
+  if (!at::globalContext().hasCUDA()) throw InputError("device '{}': no CUDA device found", name);
+  c10::Device device(name);
+  if (!device.has_index()) device.set_index(0);
+  return device;
+}
+
+}  // namespace streambp

@@ -1,0 +1,17 @@
+// Rows picked by index, and the gradient of picking them.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include "streambp/ops/parameter.h"
+
+namespace streambp {
+
+/// Rows `places` [n] (int64) of x [N, D]: [n, D]. Without autograd.
+at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& places);
+
+/// Adds row i of dx [n, D] to row places[i] of the parameter's gradient. Does nothing where the parameter is
+/// frozen.
+void accumulate_rows(Parameter& parameter, const at::Tensor& places, const at::Tensor& dx);
+
+}  // namespace streambp

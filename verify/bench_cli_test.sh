@@ -1,0 +1,197 @@
+#!/usr/bin/env bash
+# streambp-bench from the outside: what it refuses, what it writes, that a killed sweep resumes and running out of memory is a result.
+# bench_cli_test.sh PROGRAM
+set -uo pipefail
+
+program=$(realpath "$1")
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder" || exit 1
+dtype=float64
+failures=0
+
+fail() {
+  echo "FAILED: $name: $1"
+  sed 's/^/    stdout: /' stdout | head -n 30
+  sed 's/^/    stderr: /' stderr | head -n 5
+  failures=$((failures + 1))
+}
+
+# run NAME CODE ARGUMENT...: the exit code has to be CODE.
+run() {
+  name=$1
+  local code=$2
+  shift 2
+  "$program" "$@" >stdout 2>stderr
+  local got=$?
+  [ "$got" -eq "$code" ] || fail "exit $got, expected $code"
+}
+
+# A sweep small enough for a test, in the folder OUT.
+sweep() {
+  local what=$1 code=$2 out=$3
+  shift 3
+  run "$what" "$code" sweep --model qwen3-tiny --dtype "$dtype" --threads 1 --repeats 2 --out "$out" "$@"
+}
+
+# refuses TEXT ARGUMENT...: a sweep exits with 2, says one line on stderr with TEXT in it, and leaves no record behind.
+refuses() {
+  local text=$1
+  shift
+  run "refusing $*" 2 sweep "$@"
+  [ "$(wc -l <stderr)" -eq 1 ] || fail "expected one line on stderr"
+  grep -qF -- "$text" stderr || fail "stderr does not say '$text'"
+  [ ! -s stdout ] || fail "expected nothing on stdout"
+  [ ! -s out/sweep/results.jsonl ] || fail "expected no record"
+}
+
+# check WHAT EXPRESSION FILE: a Python expression over `records`, the lines of FILE, has to be true.
+check() {
+  python3 - "$2" "$3" <<'PYTHON' >check-output 2>&1 || fail "$1: $(tail -n 1 check-output)"
+import json, sys
+records = [json.loads(line) for line in open(sys.argv[2], encoding="utf-8")]
+if not eval(sys.argv[1]):
+    sys.exit(f"not so: {sys.argv[1]}; statuses: {[(r['method'], r['seq_len'], r['status']) for r in records]}")
+PYTHON
+}
+
+refuses '--chunk' --chunk 0
+refuses '--chunk' --chunk 7,-1
+refuses '--chunk' --chunk 1e3
+refuses '--seq-len' --seq-len 0
+refuses '--seq-len' --seq-len -5
+refuses '--seq-len' --seq-len 9,,10
+refuses '--seq-len' --seq-len ''
+refuses '--seq-len' --seq-len 99999999999999999999
+refuses '--batch' --batch 0
+refuses '--threads' --threads 0
+refuses '--repeats' --repeats 0
+refuses '--repeats' --repeats many
+refuses '--head-chunk' --head-chunk 0
+refuses 'auto, full or streamed' --head half
+refuses 'standard, checkpoint, streambp' --method standard,magic
+refuses 'sft' --objective dpo
+refuses 'float64, float32, bfloat16' --dtype int8
+refuses 'same or float32' --grad-dtype float16
+refuses 'float64' --dtype float64 --grad-dtype float32
+refuses 'cpu, cuda or meta' --device tpu
+refuses 'qwen3-cpu' --model no-such-model
+refuses 'config.json' --model .
+refuses '--memory-limit' --memory-limit 5XB
+refuses 'positive' --divisor 0
+refuses 'positive' --divisor nan
+refuses 'no parameter' --freeze embed_tokens,nonesuch
+refuses 'nonesuch' --tokens nonesuch.safetensors
+refuses '--tokens' --tokens nonesuch.safetensors --batch 2
+refuses '--frobnicate' --frobnicate
+refuses 'exactly one cell' --dump-gradients gradients.safetensors
+refuses "can't be written" --method standard --seq-len 9 --dump-gradients nonesuch/gradients.safetensors
+: >file
+refuses "can't be created" --out file/below
+refuses "can't be" --out file
+
+run "no subcommand" 2
+run "unknown subcommand" 2 swepe
+run "version" 0 --version
+grep -Eq '^streambp-bench [0-9.]+ \(([0-9a-f]{12}|unknown)(, modified)?\)$' stdout || fail "unexpected version"
+run "help" 0 sweep --help
+grep -q -- '--memory-limit' stdout || fail "help does not name --memory-limit"
+
+first=(--seq-len 9,33 --batch 1,2 --chunk auto,7)
+sweep "first sweep" 0 whole "${first[@]}"
+results=whole/results.jsonl
+check "16 records" 'len(records) == 16 and all(r["status"] == "ok" and r["schema"] == 1 for r in records)' "$results"
+check "distinct keys" 'len({r["key"] for r in records}) == 16' "$results"
+check "all that is promised" 'all({"kind", "model", "family", "parameters", "objective", "method", "settings", "seq_len", "batch",
+  "chunk", "dtype", "device", "peak_bytes", "resident_bytes", "breakdown_at_peak", "seconds", "seconds_median", "cpu_seconds",
+  "tokens_per_second", "model_flops", "loss", "status", "error"} <= r.keys() for r in records)' "$results"
+check "environment" 'all({"cpu", "gpu", "threads", "torch", "compiler", "commit", "date", "argv"} <= r["environment"].keys()
+  for r in records)' "$results"
+check "sums" 'all(sum(r["breakdown_at_peak"].values()) == r["peak_bytes"] and len(r["seconds"]) == 2 for r in records)' "$results"
+check "one loss for a batch" 'all(abs(r["loss"] - s["loss"]) <= 1e-12 * s["loss"] for r in records for s in records
+  if (r["seq_len"], r["batch"]) == (s["seq_len"], s["batch"]))' "$results"
+check "chunks" 'all((r["chunk"] is None) == (r["method"] != "streambp") for r in records)' "$results"
+check "turns" '[r["method"] for r in records[:4]] == ["standard", "checkpoint", "streambp", "streambp"]' "$results"
+grep -q "^records: $results\$" stdout || fail "the table does not end with the place of the records"
+[ "$(wc -l <stdout)" -eq 19 ] || fail "expected a table of 16 rows"
+[ ! -s stderr ] || fail "expected nothing on stderr away from a terminal"
+
+cp "$results" before
+sweep "same again without --resume" 2 whole "${first[@]}"
+cmp -s "$results" before || fail "the records were touched"
+grep -qF -- '--resume' stderr || fail "stderr does not mention --resume"
+sweep "nothing to resume" 0 whole "${first[@]}" --resume
+cmp -s "$results" before || fail "records were written although none was missing"
+[ "$(wc -l <stdout)" -eq 19 ] || fail "expected a table of 16 rows"
+
+sed -i '$d' "$results"
+sweep "a record is missing" 0 whole "${first[@]}" --resume
+check "16 records" 'len(records) == 16 and len({r["key"] for r in records}) == 16' "$results"
+[ "$(head -n 15 "$results")" = "$(head -n 15 before)" ] || fail "earlier records changed"
+
+truncate -s -100 "$results"
+sweep "the last line is torn" 0 whole "${first[@]}" --resume
+check "16 records" 'len(records) == 16 and len({r["key"] for r in records}) == 16' "$results"
+grep -q 'warning: line 16' stderr || fail "no warning about the torn line"
+
+sed -i '3s/"status":"ok"/"status":"error"/' "$results"
+sweep "an error is tried again" 0 whole "${first[@]}" --resume
+check "17 records" 'len(records) == 17 and records[-1]["status"] == "ok" and records[-1]["key"] == records[2]["key"]' "$results"
+
+sed -i '5s/.*/{"schema": 1/' "$results"
+sweep "a line within is damaged" 2 whole "${first[@]}" --resume
+grep -q "results.jsonl line 5" stderr || fail "stderr does not name file and line"
+
+# Weights and gradients take 439 KB; at length 33 standard needs 375 KB more, at 65 nothing but chunks fits.
+limited=(--seq-len 9,33,65 --chunk 7 --memory-limit 750KB)
+sweep "a memory limit" 3 limited "${limited[@]}"
+results=limited/results.jsonl
+check "9 records" 'len(records) == 9' "$results"
+check "statuses" '{(r["method"], r["seq_len"]): r["status"] for r in records} == {("standard", 9): "ok", ("checkpoint", 9): "ok",
+  ("streambp", 9): "ok", ("standard", 33): "oom", ("checkpoint", 33): "ok", ("streambp", 33): "ok", ("standard", 65): "oom",
+  ("checkpoint", 65): "oom", ("streambp", 65): "ok"}' "$results"
+check "not tried" '[r["error"] for r in records if r["method"] == "standard"][2].startswith("not run: length 33")' "$results"
+check "tried" '"out of memory on cpu" in [r["error"] for r in records if r["method"] == "checkpoint"][2]' "$results"
+cp "$results" before
+sweep "out of memory is a result" 3 limited "${limited[@]}" --resume
+cmp -s "$results" before || fail "cells that ran out of memory were run again"
+sweep "the model does not fit" 3 unfit --seq-len 9 --memory-limit 100KB
+check "3 records" '[r["status"] for r in records] == ["oom"] * 3' unfit/results.jsonl
+
+sweep "records on stdout" 0 json --seq-len 33 --chunk 7 --json
+cmp -s stdout json/results.jsonl || fail "stdout differs from results.jsonl"
+sweep "the meta device" 0 meta --seq-len 33 --chunk 7 --device meta
+check "predictions" 'all(r["kind"] == "predicted" and r["seconds"] == [] and r["loss"] is None and r["peak_bytes"] > 0
+  for r in records)' meta/results.jsonl
+dtype=bfloat16 sweep "half precision" 0 half --seq-len 33 --chunk 7 --grad-dtype float32
+check "sums in float32" 'all(r["settings"]["gradient_dtype"] == "float32" for r in records)' half/results.jsonl
+sweep "nothing to score" 0 unscored --seq-len 1 --batch 3
+grep -q 'warning: .* no token has a label' stderr || fail "no warning"
+check "loss 0" 'all(r["loss"] == 0 for r in records)' unscored/results.jsonl
+
+sweep "gradients" 0 dumped --method streambp --seq-len 33 --chunk 7 --freeze embed_tokens --dump-gradients gradients
+python3 - gradients <<'PYTHON' || fail "the gradients are not what they should be"
+import json, struct, sys
+data = open(sys.argv[1], "rb").read()
+header = json.loads(data[8 : 8 + struct.unpack("<Q", data[:8])[0]])
+names = header.keys() - {"__metadata__"}
+assert "lm_head.weight" in names and "model.layers.1.self_attn.q_norm.weight" in names, names
+assert "model.embed_tokens.weight" not in names, "frozen, but dumped"
+assert header["lm_head.weight"]["dtype"] == "F64" and header["lm_head.weight"]["shape"] == [101, 32], header["lm_head.weight"]
+assert any(data[8 + struct.unpack("<Q", data[:8])[0] :]), "all zero"
+PYTHON
+
+# The file just written is none with tokens; one with tokens sets length and batch.
+refuses 'input_ids' --tokens gradients
+python3 - tokens <<'PYTHON'
+import json, struct, sys
+ids, mask = list(range(1, 15)), [1] * 7 + [0] * 2 + [1] * 5
+shape = {"dtype": "I64", "shape": [2, 7]}
+header = json.dumps({"input_ids": {**shape, "data_offsets": [0, 112]}, "attention_mask": {**shape, "data_offsets": [112, 224]}}).encode()
+open(sys.argv[1], "wb").write(struct.pack("<Q", len(header)) + header + struct.pack("<28q", *ids, *mask))
+PYTHON
+sweep "tokens from a file" 0 packed --tokens tokens --chunk 5
+check "length and batch" 'all((r["seq_len"], r["batch"], r["tokens"]) == (7, 2, 12) for r in records)' packed/results.jsonl
+
+[ "$failures" -eq 0 ] || { echo "$failures checks failed"; exit 1; }
+echo "all checks passed"

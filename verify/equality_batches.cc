@@ -1,0 +1,104 @@
+#include "verify/equality_batches.h"
+
+#include <cmath>
+#include <filesystem>
+#include <fmt/format.h>
+
+#include "streambp/driver/inputs.h"
+#include "streambp/error.h"
+
+namespace streambp {
+namespace {
+
+/// Unscored prompts, about half of the other targets, positions that skip some numbers.
+void scatter(Batch& batch, uint64_t seed) {
+  at::Generator generator = at::detail::createCPUGenerator(seed);
+  const at::Tensor kept = at::rand({batch.size()}, generator, at::kDouble).lt(0.5);
+  batch.targets.masked_fill_(kept.logical_not(), kNoTarget);
+  const at::Tensor steps = at::randint(1, 4, {batch.size()}, generator, at::kLong);
+  for (size_t i = 0; i + 1 < batch.offsets.size(); ++i) {
+    const int64_t begin = batch.offsets[i];
+    const int64_t length = batch.offsets[i + 1] - begin;
+    batch.targets.narrow(0, begin, length / 4).fill_(kNoTarget);
+    batch.positions.narrow(0, begin, length).copy_(steps.narrow(0, begin, length).cumsum(0));
+  }
+}
+
+}  // namespace
+
+Batch equality_batch(const std::string& name, int64_t length, int64_t vocab_size, uint64_t seed) {
+  const int64_t medium = length * 2 / 3 + 1;
+  const int64_t small = length / 3 + 1;
+  if (name == "single") return random_batch({length}, vocab_size, seed);
+  if (name == "three") return random_batch({small, length, medium}, vocab_size, seed);
+  if (name == "short") return random_batch({1, length, 1, small, 1}, vocab_size, seed);
+  if (name == "masked") {
+    Batch batch = random_batch({length, small, medium}, vocab_size, seed);
+    scatter(batch, seed + 1);
+    return batch;
+  }
+  if (name == "unscored") {
+    Batch batch = random_batch({length, small}, vocab_size, seed);
+    batch.targets.fill_(kNoTarget);
+    return batch;
+  }
+  throw InputError("batch '{}': expected one of single, three, short, masked, unscored, frozen", name);
+}
+
+Batch repack(const Batch& batch, Side padding, int64_t vocab_size) {
+  const auto rows = static_cast<int64_t>(batch.offsets.size()) - 1;
+  int64_t columns = 0;
+  for (int64_t row = 0; row < rows; ++row)
+    columns = std::max(columns, batch.offsets[row + 1] - batch.offsets[row]);
+  columns += 2;  // padding in every row
+  at::Tensor input_ids = at::full({rows, columns}, vocab_size + 7, at::kLong);
+  at::Tensor mask = at::zeros({rows, columns}, at::kLong);
+  at::Tensor labels = at::full({rows, columns}, kNoTarget, at::kLong);
+  at::Tensor position_ids = at::full({rows, columns}, 999, at::kLong);
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t begin = batch.offsets[row];
+    const int64_t length = batch.offsets[row + 1] - begin;
+    const int64_t first = padding == Side::kLeft ? columns - length : 0;
+    input_ids[row].narrow(0, first, length).copy_(batch.tokens.narrow(0, begin, length));
+    mask[row].narrow(0, first, length).fill_(1);
+    position_ids[row].narrow(0, first, length).copy_(batch.positions.narrow(0, begin, length));
+    // The label of a column is predicted by the column before it; a sequence's last token predicts nothing.
+    labels[row].narrow(0, first + 1, length - 1).copy_(batch.targets.narrow(0, begin, length - 1));
+  }
+  return pack(input_ids, mask, labels, position_ids, vocab_size);
+}
+
+Model equality_model(const std::string& name, uint64_t seed,
+                     const std::function<bool(const std::string&)>& trainable) {
+  Model::Placement placement;
+  placement.dtype = placement.gradient_dtype = at::kDouble;
+  placement.trainable = trainable;
+  Model model = open_model(name, placement, seed);
+  if (std::filesystem::is_directory(name)) return model;
+  for (const auto& parameter : model.parameters()) {
+    at::Tensor& value = parameter->value;
+    const bool norm = parameter->name.ends_with("norm.weight");
+    if (norm) {
+      value.sub_(1.0).mul_(10.0).add_(1.0);
+    } else if (value.dim() == 1 || parameter->name == "model.embed_tokens.weight") {
+      value.mul_(25.0);
+    } else {
+      value.mul_(50.0 / std::sqrt(static_cast<double>(value.size(1))));
+    }
+  }
+  return model;
+}
+
+std::vector<Trainable> trainable_choices(const Config& config) {
+  const std::string last_layer = fmt::format("model.layers.{}.", config.num_hidden_layers - 1);
+  std::vector<Trainable> choices{
+      {"norms", [](const std::string& name) { return name.ends_with("norm.weight"); }},
+      {"last layer", [last_layer](const std::string& name) { return name.starts_with(last_layer); }},
+      {"embedding", [](const std::string& name) { return name == "model.embed_tokens.weight"; }}};
+  if (!config.tie_word_embeddings) {
+    choices.push_back({"head", [](const std::string& name) { return name == "lm_head.weight"; }});
+  }
+  return choices;
+}
+
+}  // namespace streambp

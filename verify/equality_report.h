@@ -1,0 +1,40 @@
+// What the equality sweep prints.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "verify/error_measure.h"
+
+namespace streambp {
+
+struct EqualityFailure {
+  std::string what;    // "streambp chunk 7, head chunk 3, against standard"
+  std::string error;   // "3 of 27 beyond 1.0e-12, worst model.norm.weight 2.1e-03"
+  std::string repeat;  // command line
+};
+
+/// What a table row says of one model, batch and length.
+struct EqualityRow {
+  std::string model;
+  std::string batch;
+  int64_t length = 0;
+  std::vector<int64_t> lengths;
+  int64_t comparisons = 0;
+  int64_t failed = 0;
+  double standard_error = 0.0;
+  double reference_error = 0.0;
+  ParameterError worst;  // against standard
+  std::vector<EqualityFailure> failures;
+
+  std::string verdict() const { return failures.empty() ? "pass" : "FAIL"; }
+};
+
+/// One JSON object on a line of its own.
+void print_json(const EqualityRow& row);
+
+/// A table of all rows, then what failed and how to repeat it.
+void print_table(const std::vector<EqualityRow>& rows);
+
+}  // namespace streambp

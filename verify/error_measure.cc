@@ -1,0 +1,105 @@
+#include "verify/error_measure.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <limits>
+#include <set>
+
+namespace streambp {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+bool is_finite(const at::Tensor& value) {
+  return at::isfinite(value).all().item<bool>();
+}
+
+/// What keeps two tensors from being compared; empty if nothing does.
+std::string find_problem(const at::Tensor& value, const at::Tensor& truth) {
+  if (!at::isFloatingType(value.scalar_type()) || !at::isFloatingType(truth.scalar_type())) {
+    return fmt::format("dtype {}, expected a floating one", c10::toString(value.scalar_type()));
+  }
+  if (value.sizes() != truth.sizes()) {
+    return fmt::format("shape [{}], expected [{}]", fmt::join(value.sizes(), ", "),
+                       fmt::join(truth.sizes(), ", "));
+  }
+  if (!is_finite(value)) return "holds NaN or infinity";
+  if (!is_finite(truth)) return "the truth holds NaN or infinity";
+  return {};
+}
+
+ParameterError parameter_error(const std::string& name, const Tensors& gradients, const Tensors& truth) {
+  const auto value = gradients.find(name);
+  const auto expected = truth.find(name);
+  if (value == gradients.end()) return {name, kNaN, "missing"};
+  if (expected == truth.end()) return {name, kNaN, "surplus"};
+  std::string problem = find_problem(value->second, expected->second);
+  if (!problem.empty()) return {name, kNaN, std::move(problem)};
+  return {name, relative_error(value->second, expected->second), {}};
+}
+
+}  // namespace
+
+double norm_of(const at::Tensor& value) {
+  if (value.numel() == 0) return 0.0;
+  const at::Tensor wide = value.to(at::kDouble);
+  const auto largest = wide.abs().max().item<double>();
+  if (!std::isfinite(largest)) return kNaN;
+  if (largest == 0.0) return 0.0;
+  return largest * (wide / largest).norm().item<double>();
+}
+
+double relative_error(const at::Tensor& value, const at::Tensor& truth) {
+  if (!find_problem(value, truth).empty()) return kNaN;
+  const double difference = norm_of(value.to(at::kDouble) - truth.to(at::kDouble));
+  const double scale = norm_of(truth);
+  return scale == 0.0 ? difference : difference / scale;
+}
+
+double relative_error(double value, double truth) {
+  if (!std::isfinite(value) || !std::isfinite(truth)) return kNaN;
+  const double difference = std::abs(value - truth);
+  return truth == 0.0 ? difference : difference / std::abs(truth);
+}
+
+double worse(double a, double b) {
+  return is_worse(a, b) ? a : b;
+}
+
+bool is_worse(double a, double b) {
+  return std::isnan(a) ? !std::isnan(b) : a > b;
+}
+
+bool bit_equal(const at::Tensor& a, const at::Tensor& b) {
+  if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes()) return false;
+  if (!is_finite(a)) return false;
+  if (a.numel() == 0) return true;
+  const at::Tensor left = a.contiguous();
+  const at::Tensor right = b.contiguous();
+  return std::memcmp(left.const_data_ptr(), right.const_data_ptr(), left.nbytes()) == 0;
+}
+
+bool is_zero(const at::Tensor& value) {
+  return value.eq(0).all().item<bool>();
+}
+
+std::vector<ParameterError> gradient_errors(const Tensors& gradients, const Tensors& truth) {
+  std::set<std::string> names;
+  for (const auto& [name, tensor] : gradients) names.insert(name);
+  for (const auto& [name, tensor] : truth) names.insert(name);
+  std::vector<ParameterError> errors;
+  for (const std::string& name : names) errors.push_back(parameter_error(name, gradients, truth));
+  std::stable_sort(errors.begin(), errors.end(), [](const ParameterError& a, const ParameterError& b) {
+    return is_worse(a.error, b.error);
+  });
+  return errors;
+}
+
+std::string error_text(double error) {
+  return std::isnan(error) ? "NaN" : fmt::format("{:.1e}", error);
+}
+
+}  // namespace streambp

@@ -1,0 +1,96 @@
+// The meter: what it counts, in whose name, and where it stops.
+#include "streambp/memory/meter.h"
+
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include "streambp/error.h"
+
+namespace streambp {
+namespace {
+
+class Meter : public testing::TestWithParam<c10::DeviceType> {
+ protected:
+  static void SetUpTestSuite() { install_meters(); }
+  void SetUp() override {
+    before_ = read_meter(device()).live_bytes;
+    reset_peak(device());
+  }
+  void TearDown() override { set_memory_limit(GetParam(), 0); }
+
+  c10::Device device() const { return c10::Device(GetParam()); }
+  at::Tensor floats(int64_t count) const {
+    return at::empty({count}, at::TensorOptions().device(device()).dtype(at::kFloat));
+  }
+
+  int64_t before_ = 0;
+};
+
+TEST_P(Meter, CountsLiveBytesAndTheirPeakToTheByte) {
+  at::Tensor a = floats(1000);
+  EXPECT_EQ(read_meter(device()).live_bytes - before_, 4000);
+  at::Tensor b = floats(501);
+  a.reset();
+  const MemoryReading reading = read_meter(device());
+  EXPECT_EQ(reading.live_bytes - before_, 2004);
+  EXPECT_EQ(reading.peak_bytes - before_, 6004);
+  reset_peak(device());
+  EXPECT_EQ(read_meter(device()).peak_bytes - before_, 2004);
+}
+
+TEST_P(Meter, NamesThePeakByInnermostScope) {
+  const MemoryScope outer("outer scope");
+  const at::Tensor a = floats(10);
+  at::Tensor b;
+  {
+    const MemoryScope inner("inner scope");
+    b = floats(100);
+  }
+  const at::Tensor c = floats(1);
+  const MemoryReading reading = read_meter(device());
+  EXPECT_EQ(reading.at_peak.at("outer scope"), 44);
+  EXPECT_EQ(reading.at_peak.at("inner scope"), 400);
+  int64_t sum = 0;
+  for (const auto& [scope, bytes] : reading.at_peak) sum += bytes;
+  EXPECT_EQ(sum, reading.peak_bytes);
+}
+
+TEST_P(Meter, AViewCostsNothing) {
+  const at::Tensor a = floats(100);
+  const at::Tensor view = a.narrow(0, 10, 20).view({4, 5}).t();
+  EXPECT_EQ(read_meter(device()).live_bytes - before_, 400);
+}
+
+TEST_P(Meter, StopsAtTheLimitAndGoesOnBelowIt) {
+  set_memory_limit(GetParam(), before_ + 4096);
+  EXPECT_THROW(floats(2000), OutOfMemory);
+  EXPECT_EQ(read_meter(device()).live_bytes, before_);
+  EXPECT_NO_THROW(floats(1000));
+  EXPECT_NO_THROW(floats(1024));
+  EXPECT_THROW(floats(1025), OutOfMemory);
+}
+
+TEST_P(Meter, SaysWhoAskedForWhat) {
+  set_memory_limit(GetParam(), before_ + 1);
+  const MemoryScope scope("logits");
+  try {
+    floats(1000);
+    FAIL() << "the limit did not hold";
+  } catch (const OutOfMemory& error) {
+    EXPECT_NE(std::string(error.what()).find("4000 bytes for 'logits'"), std::string::npos) << error.what();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, Meter, testing::Values(c10::DeviceType::CPU, c10::DeviceType::Meta),
+                         [](const auto& device) {
+                           return c10::DeviceTypeName(device.param, /*lower_case=*/true);
+                         });
+
+TEST(AvailableMemory, IsWhatTheMachineHas) {
+  EXPECT_GT(available_memory(), 1 << 20);
+  EXPECT_LT(available_memory(), int64_t{1} << 50);
+}
+
+}  // namespace
+}  // namespace streambp

@@ -1,0 +1,105 @@
+#include "verify/reference_bridge.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace streambp {
+namespace {
+
+reference::RopeType reference_rope_type(RopeType type) {
+  switch (type) {
+    case RopeType::kDefault:
+      return reference::RopeType::kDefault;
+    case RopeType::kLinear:
+      return reference::RopeType::kLinear;
+    case RopeType::kLlama3:
+      return reference::RopeType::kLlama3;
+  }
+  throw std::invalid_argument("reference: no such rope type");
+}
+
+reference::Matrix matrix_of(const at::Tensor& tensor) {
+  const at::Tensor wide = tensor.to(at::kCPU, at::kDouble).contiguous();
+  const int64_t rows = wide.dim() == 2 ? wide.size(0) : 1;
+  return Eigen::Map<const reference::Matrix>(wide.const_data_ptr<double>(), rows, wide.numel() / rows);
+}
+
+std::vector<int64_t> integers(const at::Tensor& tensor) {
+  const at::Tensor data = tensor.to(at::kCPU, at::kLong).contiguous();
+  return {data.const_data_ptr<int64_t>(), data.const_data_ptr<int64_t>() + data.numel()};
+}
+
+}  // namespace
+
+reference::ModelConfig reference_config(const Config& config) {
+  reference::ModelConfig same;
+  same.vocab_size = static_cast<int>(config.vocab_size);
+  same.hidden_size = static_cast<int>(config.hidden_size);
+  same.intermediate_size = static_cast<int>(config.intermediate_size);
+  same.num_hidden_layers = static_cast<int>(config.num_hidden_layers);
+  same.num_attention_heads = static_cast<int>(config.num_attention_heads);
+  same.num_key_value_heads = static_cast<int>(config.num_key_value_heads);
+  same.head_dim = static_cast<int>(config.head_dim);
+  same.rms_norm_eps = config.rms_norm_eps;
+  same.qkv_bias = config.qkv_bias;
+  same.o_bias = config.o_bias;
+  same.mlp_bias = config.mlp_bias;
+  same.qk_norm = config.qk_norm;
+  same.tie_word_embeddings = config.tie_word_embeddings;
+  same.rope_type = reference_rope_type(config.rope.type);
+  same.rope_theta = config.rope.theta;
+  same.rope_factor = config.rope.factor;
+  same.rope_low_freq_factor = config.rope.low_freq_factor;
+  same.rope_high_freq_factor = config.rope.high_freq_factor;
+  same.rope_original_max_position_embeddings =
+      static_cast<double>(config.rope.original_max_position_embeddings);
+  return same;
+}
+
+reference::Weights reference_weights(const Model& model) {
+  reference::Weights weights;
+  for (const auto& parameter : model.parameters())
+    weights.emplace(parameter->name, matrix_of(parameter->value));
+  return weights;
+}
+
+std::vector<reference::Sequence> reference_sequences(const Batch& batch) {
+  const std::vector<int64_t> tokens = integers(batch.tokens);
+  const std::vector<int64_t> positions = integers(batch.positions);
+  const std::vector<int64_t> targets = integers(batch.targets);
+  std::vector<reference::Sequence> sequences;
+  for (std::size_t i = 0; i + 1 < batch.offsets.size(); ++i) {
+    const auto begin = static_cast<std::size_t>(batch.offsets[i]);
+    const auto end = static_cast<std::size_t>(batch.offsets[i + 1]);
+    if (begin == end) continue;
+    reference::Sequence sequence;
+    for (std::size_t t = begin; t < end; ++t) {
+      sequence.tokens.push_back(static_cast<int>(tokens[t]));
+      sequence.positions.push_back(static_cast<double>(positions[t]));
+      sequence.targets.push_back(targets[t] == kNoTarget ? reference::kNoTarget
+                                                         : static_cast<int>(targets[t]));
+    }
+    sequences.push_back(std::move(sequence));
+  }
+  return sequences;
+}
+
+Tensors tensors_of(const reference::Weights& gradients, const Config& config) {
+  Tensors tensors;
+  for (const ParameterShape& parameter : parameter_shapes(config)) {
+    const auto found = gradients.find(parameter.name);
+    if (found == gradients.end()) throw std::invalid_argument("reference: no gradient of " + parameter.name);
+    const reference::Matrix& matrix = found->second;
+    at::Tensor tensor = at::empty(parameter.shape, at::kDouble);
+    if (tensor.numel() != matrix.size()) {
+      throw std::invalid_argument("reference: another size of the gradient of " + parameter.name);
+    }
+    std::copy_n(matrix.data(), matrix.size(), tensor.mutable_data_ptr<double>());
+    tensors.emplace(parameter.name, std::move(tensor));
+  }
+  if (tensors.size() != gradients.size())
+    throw std::invalid_argument("reference: more gradients than parameters");
+  return tensors;
+}
+
+}  // namespace streambp

@@ -1,0 +1,186 @@
+// streambp-verify: is it exact? sweep | goldens | gradcheck | compare
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include <ATen/Parallel.h>
+
+#include "streambp/backprop/method.h"
+#include "streambp/driver/command_line.h"
+#include "streambp/error.h"
+#include "verify/compare.h"
+#include "verify/equality.h"
+#include "verify/goldens.h"
+#include "verify/gradcheck.h"
+
+namespace {
+
+using namespace streambp;
+
+/// Flags as they come; lists are cut after parsing, so that their errors are ours.
+struct Flags {
+  std::vector<std::string> folders;
+  std::string families, model, methods, batches, lengths, chunks, head_chunks;
+  std::string objective = "sft";
+  std::string dtype;
+  std::string tokens, gradients, tolerance = "auto";
+  std::optional<double> divisor;
+  double limit = 1e-10;
+  uint64_t seed = 0;
+  std::optional<int> threads;
+  bool quick = false;
+  bool json = false;
+};
+
+void require_choice(const std::string& value, const std::string& what, const std::string& only) {
+  if (value != only) throw InputError("{} '{}': expected {}", what, value, only);
+}
+
+std::vector<std::string> words_or(const std::string& list, const std::string& what,
+                                  std::vector<std::string> otherwise) {
+  return list.empty() ? otherwise : parse_words(list, what);
+}
+
+/// The families' small presets. llama-tied: a llama whose head is its embedding.
+std::vector<std::string> sweep_models(const Flags& flags) {
+  if (!flags.model.empty()) return {flags.model};
+  std::vector<std::string> models;
+  for (const std::string& family :
+       words_or(flags.families, "--family", {"qwen3", "qwen2", "llama", "llama-tied"})) {
+    if (!is_preset(family + "-tiny"))
+      throw InputError("--family '{}': expected qwen3, qwen2, llama or llama-tied", family);
+    models.push_back(family + "-tiny");
+  }
+  return models;
+}
+
+int sweep(const Flags& flags) {
+  require_choice(flags.objective, "--objective", "sft");
+  require_choice(flags.dtype.empty() ? "float64" : flags.dtype, "--dtype", "float64");
+  EqualityOptions options;
+  options.models = sweep_models(flags);
+  options.methods = words_or(flags.methods, "--method", method_names());
+  options.batches = words_or(flags.batches, "--batch", equality_batch_names());
+  options.lengths =
+      parse_integers(flags.lengths.empty() ? (flags.quick ? "11" : "5,37") : flags.lengths, "--seq-len", 1);
+  if (!flags.chunks.empty()) options.chunks = parse_chunks(flags.chunks, "--chunk");
+  if (!flags.head_chunks.empty()) options.head_chunks = parse_integers(flags.head_chunks, "--head-chunk", 1);
+  options.seed = flags.seed;
+  options.quick = flags.quick;
+  options.json = flags.json;
+  return run_equality(options);
+}
+
+int goldens(const Flags& flags) {
+  if (!(flags.limit > 0.0)) throw InputError("--limit {}: expected a number above 0", flags.limit);
+  GoldensOptions options;
+  options.folders = flags.folders;
+  options.methods = words_or(flags.methods, "--method", {});
+  if (!flags.chunks.empty()) options.chunks = parse_chunks(flags.chunks, "--chunk");
+  options.limit = flags.limit;
+  options.json = flags.json;
+  return run_goldens(options);
+}
+
+int compare(const Flags& flags) {
+  CompareOptions options;
+  options.model = flags.model;
+  options.dtype = flags.dtype;
+  options.tokens = flags.tokens;
+  options.gradients = flags.gradients;
+  options.objective = flags.objective;
+  options.divisor = flags.divisor;
+  if (flags.tolerance != "auto") {
+    size_t end = 0;
+    double tolerance = 0.0;
+    try {
+      tolerance = std::stod(flags.tolerance, &end);
+    } catch (const std::exception&) {
+      end = 0;
+    }
+    if (end != flags.tolerance.size() || !(tolerance > 0.0)) {
+      throw InputError("--tolerance '{}': expected a number above 0, or auto", flags.tolerance);
+    }
+    options.tolerance = tolerance;
+  }
+  if (!flags.chunks.empty()) options.chunk = parse_chunks(flags.chunks, "--chunk").front();
+  options.seed = flags.seed;
+  options.json = flags.json;
+  return run_compare(options);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app(
+      "Checks that back-propagation is exact: against other people's numbers, between methods, and anyone's "
+      "gradients.",
+      "streambp-verify");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", "streambp-verify " STREAMBP_VERSION "\n");
+  Flags flags;
+  std::function<int()> action;
+  const auto command = [&](const char* name, const char* description, int (*run)(const Flags&)) {
+    CLI::App* sub = app.add_subcommand(name, description);
+    sub->add_flag("--json", flags.json, "One JSON object a line on stdout instead of a table");
+    sub->add_option("--threads", flags.threads, "CPU threads (default: all)");
+    sub->callback([&action, &flags, run] {
+      action = [&flags, run] {
+        if (flags.threads.value_or(1) < 1)
+          throw InputError("--threads {}: expected 1 or more", *flags.threads);
+        if (flags.threads) at::set_num_threads(*flags.threads);
+        return run(flags);
+      };
+    });
+    return sub;
+  };
+
+  CLI::App* sub =
+      command("sweep", "All methods on random small models: equal to standard and to the reference", sweep);
+  sub->add_option("--family", flags.families, "Small models: qwen3, qwen2, llama, llama-tied (default: all)");
+  sub->add_option("--model", flags.model, "A folder or a preset instead");
+  sub->add_option("--method", flags.methods, "Methods to check (default: all)");
+  sub->add_option("--objective", flags.objective, "sft");
+  sub->add_option("--batch", flags.batches, "single, three, short, masked, unscored, frozen (default: all)");
+  sub->add_option("--seq-len", flags.lengths, "Tokens of a batch's longest sequence (default: 5,37)");
+  sub->add_option("--chunk", flags.chunks,
+                  "Chunks of streambp (default: 1 and those around the batch's boundaries)");
+  sub->add_option("--head-chunk", flags.head_chunks, "Chunks of the LM head (default: 1, 3 and all)");
+  sub->add_option("--dtype", flags.dtype, "float64");
+  sub->add_option("--seed", flags.seed, "Of weights and tokens (default: 0)");
+  sub->add_flag("--quick", flags.quick, "Shorter sequences and fewer chunks");
+
+  sub = command("goldens", "All methods on golden cases", goldens);
+  sub->add_option("DIR", flags.folders, "Sets (models/, cases/) or single cases")->required();
+  sub->add_option("--method", flags.methods, "Methods to check, and reference (default: all)");
+  sub->add_option("--chunk", flags.chunks,
+                  "Chunks of streambp (default: 1, 7, 16 and those around the case's lengths)");
+  sub->add_option("--limit", flags.limit, "Permitted relative error (default: 1e-10)");
+
+  sub = command("gradcheck", "The reference against finite differences",
+                [](const Flags& given) { return run_gradcheck(given.seed, given.json); });
+  sub->add_option("--seed", flags.seed, "Of inputs and cotangents (default: 0)");
+
+  sub = command("compare", "A file of gradients, from any framework, against the float64 truth", compare);
+  sub->add_option("--model", flags.model, "A folder or a preset")->required();
+  sub->add_option("--tokens", flags.tokens,
+                  "safetensors: input_ids, and attention_mask, labels, position_ids if any")
+      ->required();
+  sub->add_option("--gradients", flags.gradients, "safetensors: gradients under Hugging Face names")
+      ->required();
+  sub->add_option("--objective", flags.objective, "sft");
+  sub->add_option("--divisor", flags.divisor,
+                  "What the summed loss is divided by (default: the number of scored tokens)");
+  sub->add_option("--tolerance", flags.tolerance,
+                  "Permitted relative error, or auto: 1e-10 for float64, 1e-4 for float32, 5e-2 for bfloat16 "
+                  "and float16");
+  sub->add_option("--chunk", flags.chunks, "Chunk of the float64 run (default: auto)");
+  sub->add_option("--seed", flags.seed, "Of a preset's random weights (default: 0)");
+  sub->add_option("--dtype", flags.dtype,
+                  "Dtype a preset's random weights are drawn in (default: the preset's own)");
+
+  return run_command_line(app, argc, argv, [&action] { return action(); });
+}
