@@ -73,14 +73,14 @@ TEST(RecordFile, GivesALastLineItsEndBack) {
 
 TEST(RecordFile, RefusesOtherDamageNamingFileAndLine) {
   const std::string good = lines({7});
-  for (const std::string& bad : {"{\"schema\": 1", "nonsense", "[1]", "1", "null", "\xff\xfe", ""}) {
+  for (const std::string bad : {"{\"schema\": 1", "nonsense", "[1]", "1", "null", "\xff\xfe", ""}) {
     const TempFolder folder;
     const auto path = folder.write("results.jsonl", good + bad + "\n" + good);
     EXPECT_TRUE(refused([&] { RecordFile file(folder.path()); }, path.string(), "line 2", "JSON object"))
         << bad;
     EXPECT_EQ(read_bytes(path), good + bad + "\n" + good) << "a refused file must stay as it was";
   }
-  for (const std::string& other : {"{}", "{\"schema\": 2}", "{\"schema\": \"1\"}", "{\"schema\": null}"}) {
+  for (const std::string other : {"{}", "{\"schema\": 2}", "{\"schema\": \"1\"}", "{\"schema\": null}"}) {
     const TempFolder folder;
     folder.write("results.jsonl", good + other + "\n");
     EXPECT_TRUE(refused([&] { RecordFile file(folder.path()); }, "line 2", "schema 1")) << other;

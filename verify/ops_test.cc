@@ -97,7 +97,7 @@ TEST(Ops, LinearAddedToAResidual) {
 }
 
 TEST(Ops, RmsNormOfRowsAndOfHeads) {
-  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{9, 6}, {4, 3, 6}, {1, 1}}) {
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{9, 6}, {4, 3, 6}, {1, 5}}) {
     Parameter w = parameter(random({shape.back()}, 1));
     expect_same(
         {random(shape, 2)}, {&w}, [&](const auto& in) { return rms_norm(in[0], w, 1e-6); },

@@ -38,8 +38,10 @@ std::vector<std::string> method_names() {
   return names;
 }
 
-int64_t auto_chunk(const Config&, int64_t tokens) {
-  return std::min<int64_t>(tokens, 1024);
+int64_t auto_chunk(int64_t tokens) {
+  // Matrix products lose speed below 256 rows and gain none above 1024; in between, a quarter of the stream keeps the chunk's
+  // activations small beside the layer inputs.
+  return std::min(tokens, std::clamp<int64_t>(tokens / 4, 256, 1024));
 }
 
 int64_t auto_head_chunk(const Config& config, int64_t tokens, int64_t chunk, at::ScalarType dtype) {
@@ -48,7 +50,7 @@ int64_t auto_head_chunk(const Config& config, int64_t tokens, int64_t chunk, at:
   const int64_t layer_bytes = element * (4 * tokens * config.num_key_value_heads * config.head_dim +
                                          4 * std::min(chunk, tokens) * config.intermediate_size);
   const int64_t row_bytes = config.vocab_size * std::max<int64_t>(element, 4);
-  return std::clamp<int64_t>(layer_bytes / row_bytes / 16 * 16, 64, 1024);
+  return std::clamp<int64_t>(layer_bytes / row_bytes / 16 * 16, 256, 1024);
 }
 
 at::Tensor head_gradient(const Pass& pass, at::Tensor hidden, HeadOutcome& outcome) {
@@ -75,7 +77,7 @@ Outcome backpropagate(Model& model, const Batch& batch, const Objective& objecti
   const Scored scored = find_scored(batch, model.device());
   Outcome outcome;
   if (settings.method == Method::kStreambp) {
-    const int64_t chunk = settings.chunk > 0 ? settings.chunk : auto_chunk(model.config(), stream.size());
+    const int64_t chunk = settings.chunk > 0 ? settings.chunk : auto_chunk(stream.size());
     outcome.chunk = std::min(chunk, stream.size());
   }
   if (settings.streams_head()) {

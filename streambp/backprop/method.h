@@ -47,7 +47,7 @@ struct Outcome {
 };
 
 /// The chunk that `--chunk auto` stands for, of a stream of `tokens` tokens.
-int64_t auto_chunk(const Config& config, int64_t tokens);
+int64_t auto_chunk(int64_t tokens);
 
 /// As many rows of logits as fit into memory that the layers' backward passes need anyway.
 int64_t auto_head_chunk(const Config& config, int64_t tokens, int64_t chunk, at::ScalarType dtype);

@@ -9,6 +9,7 @@
 #include <c10/util/Exception.h>
 
 #include "streambp/driver/failure.h"
+#include "streambp/driver/processor.h"
 #include "streambp/error.h"
 
 namespace streambp {
@@ -42,6 +43,7 @@ int run_command_line(CLI::App& app, int argc, const char* const* argv, const std
     print_error(app, fmt::format("{} (see --help)", error.what()));
     return kExitBadInput;
   }
+  avoid_refused_instructions();
   try {
     return action();
   } catch (const std::exception& error) {

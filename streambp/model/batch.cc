@@ -57,6 +57,12 @@ void check_in_vocabulary(const char* name, int64_t value, int64_t row, int64_t c
 
 }  // namespace
 
+at::Tensor scored_places(const Batch& batch) {
+  at::Tensor scored = batch.targets.to(at::kCPU).ne(kNoTarget);
+  if (batch.value_mask.defined()) scored.logical_or_(batch.value_mask.to(at::kCPU));
+  return scored.nonzero().squeeze(1);
+}
+
 Batch pack(const at::Tensor& input_ids, const at::Tensor& attention_mask, const at::Tensor& labels,
            const at::Tensor& position_ids, int64_t vocab_size) {
   if (input_ids.dim() != 2 || input_ids.numel() == 0) {

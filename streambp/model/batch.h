@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <string>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -18,12 +20,21 @@ struct Batch {
   at::Tensor targets;    // [N] int64: the token that the logits at this place are scored on, or kNoTarget
   std::vector<int64_t>
       offsets;  // [S + 1] ascending, 0 first, N last: sequence i is tokens [offsets[i], offsets[i+1])
+  /// [N] bool: tokens that a value head is asked about; undefined: none.
+  at::Tensor value_mask;
+  /// What an objective needs beside the tokens, on the CPU: per token [N] float64, at the token whose logits it belongs to and 0
+  /// elsewhere (advantages, old_log_probabilities, ...), and per sequence [S] float64.
+  std::map<std::string, at::Tensor> token_inputs;
+  std::map<std::string, at::Tensor> sequence_inputs;
   at::Tensor padded_places;  // [N] int64: row * columns + column in the padded input this batch was read from
   int64_t padded_rows = 0;
   int64_t padded_columns = 0;
 
   int64_t size() const { return offsets.back(); }
 };
+
+/// The tokens that reach the head, [M] int64 ascending, on the CPU: those with a target, and those asked for a value.
+at::Tensor scored_places(const Batch& batch);
 
 /// Drops the padding of input_ids [B, T].
 /// attention_mask [B, T] (optional): 1 real, 0 padding, on the left, the right or both sides of a row.
