@@ -121,19 +121,20 @@ def label_curves(axes, ends):
     figure = axes.figure
     figure.canvas.draw()
     spacing = 13.5 * figure.dpi / 72
-    placed = sorted(([axes.transData.transform((x, y)), name, colour] for name, x, y, colour in ends), key=lambda e: e[0][1])
-    heights = [end[0][1] for end in placed]
+    placed = sorted(((axes.transData.transform((x, y)), (x, y), name, colour) for name, x, y, colour in ends), key=lambda e: e[0][1])
+    heights = [pixel[1] for pixel, *_ in placed]
     for _ in range(200):
         for i in range(len(heights) - 1):
             overlap = spacing - (heights[i + 1] - heights[i])
             if overlap > 1e-6:
                 heights[i] -= overlap / 2
                 heights[i + 1] += overlap / 2
-    right = max((end[0][0] for end in placed), default=0)
-    for (point, name, colour), height in zip(placed, heights):
-        text = (right + 22 * figure.dpi / 72, height)
-        axes.annotate(name, xy=point, xycoords="figure pixels", xytext=text, textcoords="figure pixels", color=colour,
-                      fontsize=10.5, va="center", annotation_clip=False,
+    right = max((pixel[0] for pixel, *_ in placed), default=0)
+    for (pixel, point, name, colour), height in zip(placed, heights):
+        # As an offset in points: a picture may be saved at another resolution than it was measured at.
+        offset = ((right - pixel[0]) * 72 / figure.dpi + 22, (height - pixel[1]) * 72 / figure.dpi)
+        axes.annotate(name, xy=point, xytext=offset, textcoords="offset points", color=colour, fontsize=10.5, va="center",
+                      annotation_clip=False,
                       arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.7, "alpha": 0.6, "shrinkA": 1, "shrinkB": 5})
 
 
