@@ -79,7 +79,7 @@ TEST(Ops, LinearMapsOfOneInput) {
   expect_same(
       {random({11, 7}, 4)}, {&w1, &b1, &w2},
       [&](const auto& in) {
-        return at::cat(linear(in[0], {Linear{&w1, &b1}, Linear{&w2, nullptr}}), 1);
+        return at::cat(linear(in[0], {&first, &second}), 1);
       },
       [](const auto& in, const auto& p) {
         return at::cat({at::linear(in[0], p[0], p[1]), at::linear(in[0], p[2])}, 1);
@@ -88,12 +88,29 @@ TEST(Ops, LinearMapsOfOneInput) {
 
 TEST(Ops, LinearAddedToAResidual) {
   Parameter w = parameter(random({5, 7}, 1)), b = parameter(random({5}, 2));
+  const Linear map{"map", &w, &b};
   expect_same(
       {random({11, 5}, 3), random({11, 7}, 4)}, {&w, &b},
       [&](const auto& in) {
-        return linear_add(in[0], in[1], Linear{&w, &b});
+        return linear_add(in[0], in[1], map);
       },
       [](const auto& in, const auto& p) { return in[0] + at::linear(in[1], p[0], p[1]); });
+}
+
+TEST(Ops, LinearWithALowRankAdapter) {
+  Parameter w = parameter(random({5, 7}, 1), /*trainable=*/false), a = parameter(random({2, 7}, 2)),
+            b = parameter(random({5, 2}, 3));
+  Linear map{"map", &w, nullptr, LowRankAdapter{&a, &b, 0.25, true}};
+  const at::Tensor base = w.value;
+  expect_same(
+      {random({11, 5}, 4), random({11, 7}, 5)}, {&a, &b},
+      [&](const auto& in) { return linear_add(in[0], in[1], map); },
+      [&](const auto& in, const auto& p) {
+        return in[0] + at::linear(in[1], base + 0.25 * p[1].matmul(p[0]));
+      });
+  map.adapter->enabled = false;
+  const at::Tensor x = random({3, 7}, 6);
+  EXPECT_TRUE(at::equal(linear_forward(map, x), at::mm(x, base.t())));
 }
 
 TEST(Ops, RmsNormOfRowsAndOfHeads) {
@@ -111,10 +128,11 @@ TEST(Ops, GatedMlp) {
   Parameter gate = parameter(random({8, 5}, 1)), up = parameter(random({8, 5}, 2)),
             down = parameter(random({5, 8}, 3));
   Parameter gate_bias = parameter(random({8}, 4)), down_bias = parameter(random({5}, 5));
+  const Linear gate_map{"gate", &gate, &gate_bias}, up_map{"up", &up}, down_map{"down", &down, &down_bias};
   expect_same(
       {random({6, 5}, 6), random({6, 5}, 7)}, {&gate, &up, &down, &gate_bias, &down_bias},
       [&](const auto& in) {
-        return gated_mlp(in[0], in[1], {&gate, &gate_bias}, {&up, nullptr}, {&down, &down_bias});
+        return gated_mlp(in[0], in[1], gate_map, up_map, down_map);
       },
       [](const auto& in, const auto& p) {
         return in[0] +
@@ -232,12 +250,12 @@ TEST_P(ExactSums, StreamedLinearGradientsAreBitEqualAtEveryChunk) {
   const at::Tensor dw = dy.t().matmul(x), db = dy.sum(0), dx = dy.matmul(w), y = x.matmul(w.t()) + b;
   for (const int64_t chunk : awkward_chunks(kRows)) {
     Parameter weight = parameter(w.clone()), bias = parameter(b.clone());
-    const Linear map{&weight, &bias};
+    const Linear map{"map", &weight, &bias};
     at::Tensor streamed_dx = at::full_like(x, std::numeric_limits<double>::quiet_NaN());
     for (int64_t begin = 0; begin < kRows; begin += chunk) {
       const int64_t rows = std::min(chunk, kRows - begin);
       const at::Tensor leaf = x.narrow(0, begin, rows).clone().requires_grad_();
-      const at::Tensor out = linear(leaf, {map}).front();
+      const at::Tensor out = linear(leaf, {&map}).front();
       EXPECT_TRUE(at::equal(out, y.narrow(0, begin, rows))) << "chunk " << chunk;
       streamed_dx.narrow(0, begin, rows)
           .copy_(torch::autograd::grad({out}, {leaf}, {dy.narrow(0, begin, rows)}).front());
@@ -264,12 +282,13 @@ TEST(Frozen, ParametersKeepNoInputs) {
   const at::Tensor x = random({64, 32}, 1);
   const auto kept = [&](bool trainable) {
     Parameter w = parameter(random({32, 32}, 2), trainable);
+    const Linear map{"map", &w};
     const at::Tensor leaf = x.clone().requires_grad_();
     const int64_t before = read_meter(at::kCPU).live_bytes;
     at::Tensor y = linear(rope(leaf.view({64, 4, 8}),
                                rope_table(at::arange(64), at::ones({4}, at::kDouble), at::kDouble))
                               .flatten(1),
-                          {Linear{&w, nullptr}})
+                          {&map})
                        .front();
     const int64_t bytes = read_meter(at::kCPU).live_bytes - before;
     torch::autograd::grad({y}, {leaf}, {y.detach()});

@@ -4,137 +4,169 @@
 
 #include <torch/csrc/autograd/autograd.h>
 
+#include "streambp/backprop/head_chunk.h"
+#include "streambp/error.h"
 #include "streambp/memory/meter.h"
-#include "streambp/ops/rms_norm.h"
-#include "streambp/ops/rows.h"
 
 namespace streambp {
 namespace {
 
-/// Log-probabilities are taken in float32 or wider, as Hugging Face upcasts its logits.
-at::ScalarType logits_dtype(at::ScalarType dtype) {
-  return dtype == at::kDouble ? at::kDouble : at::kFloat;
-}
-
-/// d loss / d log p of scored tokens [begin, begin + size), and their terms of the loss.
-at::Tensor coefficients(const Objective& objective, const at::Tensor& log_probabilities, int64_t begin,
-                        double& loss) {
+/// d loss / d values of scored tokens [begin, begin + rows), and their terms of the loss.
+TokenValues gradients_of(const Objective& objective, const TokenValues& values, int64_t begin, int64_t end, double& loss) {
   const at::AutoGradMode with_grad(true);
-  const at::Tensor leaf = log_probabilities.detach().requires_grad_();
-  const at::Tensor terms = objective.loss(leaf, begin, begin + leaf.size(0));
+  Columns leaves = to_columns(values);
+  std::vector<at::Tensor> inputs;
+  for (at::Tensor& leaf : leaves) {
+    if (leaf.defined()) inputs.push_back(leaf = leaf.detach().requires_grad_());
+  }
+  const at::Tensor terms = objective.loss(to_values(leaves), begin, end);
   if (!terms.is_meta()) loss += terms.item<double>();
-  return torch::autograd::grad({terms}, {leaf}).front();
+  // A loss may leave a column alone, or be a constant: its gradient is zero then.
+  const auto gradients = terms.requires_grad() ? torch::autograd::grad({terms}, inputs, {}, /*retain_graph=*/false,
+                                                                       /*create_graph=*/false, /*allow_unused=*/true)
+                                               : std::vector<at::Tensor>(inputs.size());
+  Columns columns;
+  size_t next = 0;
+  for (size_t i = 0; i < columns.size(); ++i) {
+    if (leaves[i].defined()) columns[i] = gradients[next++];
+  }
+  // The log-probabilities' gradient is the one that the logits are turned into: it is always there.
+  if (!columns[0].defined() && leaves[0].defined()) columns[0] = at::zeros_like(leaves[0]);
+  return to_values(columns);
 }
 
-/// One chunk of scored tokens on their way through the head.
-class HeadChunk {
+TokenValues rows_of(const TokenValues& values, int64_t begin, int64_t end) {
+  Columns columns = to_columns(values);
+  for (at::Tensor& column : columns) {
+    if (column.defined()) column = column.narrow(0, begin, end - begin);
+  }
+  return to_values(columns);
+}
+
+/// Values of all scored tokens, filled in chunk by chunk.
+class ValueStore {
  public:
-  HeadChunk(Model& model, const Scored& scored, const at::Tensor& hidden, int64_t begin, int64_t end)
-      : model_(model) {
-    const int64_t first = scored.places[begin].item<int64_t>();
-    const int64_t last = scored.places[end - 1].item<int64_t>();
-    if (last - first == end - begin - 1) {
-      run_ = hidden.narrow(0, first, end - begin);  // neighbours: a view will do
-    } else {
-      places_ = scored.places.narrow(0, begin, end - begin).to(hidden.device());
-    }
-    targets_ = scored.targets.narrow(0, begin, end - begin).unsqueeze(1);
-    const at::Tensor rows = run_.defined() ? run_ : gather_rows(hidden, places_);
-    normed_ = rms_norm_forward(rows, model.norm(), model.config().rms_norm_eps, saved_);
-    const MemoryScope scope("logits");
-    logits_ = linear_forward(model.head(), normed_).to(logits_dtype(model.dtype()));
-    at::_log_softmax_out(logits_, logits_, /*dim=*/-1, /*half_to_float=*/false);
+  explicit ValueStore(const HeadPass& pass) {
+    const auto column = [&](bool asked) {
+      return asked ? at::empty({pass.scored.size()}, pass.scored.targets.options().dtype(at::kDouble)) : at::Tensor();
+    };
+    const HeadRequest& request = pass.request;
+    values_ = {column(request.log_probabilities), column(request.entropies), column(request.mean_log_probabilities),
+               column(request.values), column(request.divergence != Divergence::kNone)};
   }
 
-  /// [rows] float64.
-  at::Tensor log_probabilities() const { return logits_.gather(1, targets_).squeeze(1).to(at::kDouble); }
-
-  /// Adds the gradients for d loss / d log p [rows] (float64) and puts that of the hidden states in their
-  /// place. Uses the chunk up.
-  void backward(const at::Tensor& d_log_probabilities, at::Tensor& hidden) {
-    const at::Tensor d = d_log_probabilities.to(logits_.scalar_type()).unsqueeze(1);
-    // d log p_target / d logits = onehot - softmax, written over the log-softmax.
-    logits_.exp_().mul_(-d);
-    logits_.scatter_add_(1, targets_, d);
-    const at::Tensor d_logits = logits_.to(model_.dtype());
-    logits_.reset();
-    linear_accumulate(model_.head(), normed_, d_logits);
-    at::Tensor d_normed;
-    linear_backward_input(model_.head(), d_logits, d_normed);
-    const at::Tensor d_rows = rms_norm_backward(d_normed, saved_, model_.norm());
-    if (run_.defined()) {
-      run_.copy_(d_rows);
-    } else {
-      hidden.index_copy_(0, places_, d_rows);
+  void put(int64_t begin, int64_t end, const TokenValues& chunk) {
+    const Columns from = to_columns(chunk);
+    const Columns to = to_columns(rows_of(values_, begin, end));
+    for (size_t i = 0; i < from.size(); ++i) {
+      if (from[i].defined()) to[i].copy_(from[i]);
     }
   }
+
+  const TokenValues& all() const { return values_; }
 
  private:
-  Model& model_;
-  at::Tensor run_;      // view of the hidden states, where the tokens are neighbours
-  at::Tensor places_;   // else their places
-  at::Tensor targets_;  // [rows, 1]
-  at::Tensor normed_;   // [rows, D]
-  RmsNormSaved saved_;
-  at::Tensor logits_;  // [rows, V], then log-softmax, then gradient
+  TokenValues values_;
 };
+
+template <typename Body>
+void for_each_chunk(int64_t tokens, int64_t chunk, Body body) {
+  for (int64_t begin = 0; begin < tokens; begin += chunk) body(begin, std::min(begin + chunk, tokens));
+}
 
 }  // namespace
 
-Scored find_scored(const Batch& batch, c10::Device device) {
-  const at::Tensor targets = batch.targets.to(at::kCPU);
-  const at::Tensor places = targets.ne(kNoTarget).nonzero().squeeze(1);
-  return {places, targets.index_select(0, places).to(device)};
+Columns to_columns(const TokenValues& values) {
+  return {values.log_probabilities, values.entropies, values.mean_log_probabilities, values.values, values.divergences};
 }
 
-at::Tensor full_head(Model& model, const Scored& scored, const Objective& objective, const at::Tensor& hidden,
-                     HeadOutcome& outcome) {
+TokenValues to_values(const Columns& columns) { return {columns[0], columns[1], columns[2], columns[3], columns[4]}; }
+
+Scored find_scored(const Batch& batch, c10::Device device) {
+  const at::Tensor places = scored_places(batch);
+  at::Tensor targets = batch.targets.to(at::kCPU).index_select(0, places);
+  at::Tensor has_target = targets.ne(kNoTarget);
+  if (has_target.all().item<bool>()) {
+    has_target.reset();
+  } else {
+    targets = targets.clamp_min(0);
+    has_target = has_target.to(device);
+  }
+  return {places, targets.to(device), has_target};
+}
+
+at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at::Tensor& hidden, HeadOutcome& outcome) {
   const MemoryScope scope("logits");
+  const HeadRequest& request = pass.request;
+  Model& model = pass.model;
+  const at::Tensor places = pass.scored.places.to(hidden.device());
   const at::Tensor normed = rms_norm(hidden, model.norm(), model.config().rms_norm_eps);
-  at::Tensor logits = linear(normed, {model.head()}).front().to(logits_dtype(model.dtype()));
-  const at::Tensor log_softmax = at::log_softmax(logits, /*dim=*/-1);
-  logits.reset();
-  const at::Tensor places = scored.places.to(hidden.device());
-  const at::Tensor log_probabilities = log_softmax.index({places, scored.targets}).to(at::kDouble);
-  const at::Tensor loss = objective.loss(log_probabilities, 0, scored.size());
+  const auto log_softmax = [&](at::Tensor logits, const Model& of) {
+    logits = logits.to(of.dtype() == at::kDouble ? at::kDouble : at::kFloat);
+    return at::log_softmax(request.temperature == 1.0 ? logits : logits / request.temperature, /*dim=*/-1);
+  };
+  const auto at_scored = [&](const at::Tensor& per_token) { return per_token.index({places}).to(at::kDouble); };
+  TokenValues values;
+  if (request.log_probabilities) {
+    const at::Tensor log_p = log_softmax(linear(normed, {&model.head()}).front(), model);
+    values.log_probabilities = log_p.index({places, pass.scored.targets}).to(at::kDouble);
+    if (pass.scored.has_target.defined()) values.log_probabilities = values.log_probabilities * pass.scored.has_target;
+    if (request.entropies) values.entropies = at_scored((log_p.exp() * log_p).sum(-1).neg());
+    if (request.mean_log_probabilities) values.mean_log_probabilities = at_scored(log_p.mean(-1));
+    if (request.divergence != Divergence::kNone) {
+      const Model& teacher = *pass.teacher.model;
+      RmsNormSaved unused;
+      const at::Tensor log_t =
+          log_softmax(linear_forward(teacher.head(), rms_norm_forward(pass.teacher.hidden, teacher.norm(),
+                                                                      teacher.config().rms_norm_eps, unused)),
+                      teacher);
+      values.divergences = at_scored(request.divergence == Divergence::kForward
+                                         ? (log_t.exp() * (log_t - log_p)).sum(-1)
+                                         : (log_p.exp() * (log_p - log_t)).sum(-1));
+    }
+  }
+  if (request.values) values.values = at_scored(linear(normed, {&model.value_head()}).front().squeeze(1));
+  const at::Tensor loss = objective.loss(values, 0, pass.scored.size());
   if (!loss.is_meta()) outcome.loss = loss.item<double>();
-  outcome.log_probabilities = log_probabilities.detach();
+  Columns columns = to_columns(values);
+  for (at::Tensor& column : columns) {
+    if (column.defined()) column = column.detach();
+  }
+  outcome.values = to_values(columns);
   return loss;
 }
 
-HeadOutcome streamed_head(Model& model, const Scored& scored, const Objective& objective, int64_t chunk,
-                          at::Tensor& hidden) {
+TokenValues head_values(const HeadPass& pass, int64_t chunk, const at::Tensor& hidden) {
+  const MemoryScope scope("head chunk");
+  const at::NoGradGuard no_grad;
+  ValueStore store(pass);
+  for_each_chunk(pass.scored.size(), chunk, [&](int64_t begin, int64_t end) {
+    store.put(begin, end, HeadChunk(pass, hidden, begin, end).values());
+  });
+  return store.all();
+}
+
+HeadOutcome streamed_head(const HeadPass& pass, const Objective& objective, int64_t chunk, at::Tensor& hidden) {
   const MemoryScope scope("head chunk");
   const at::NoGradGuard no_grad;
   HeadOutcome outcome;
-  outcome.log_probabilities = at::empty({scored.size()}, scored.targets.options().dtype(at::kDouble));
-  const auto for_each_chunk = [&](auto body) {
-    for (int64_t begin = 0; begin < scored.size(); begin += chunk) {
-      body(begin, std::min(begin + chunk, scored.size()));
-    }
-  };
-  at::Tensor all_coefficients;
+  ValueStore store(pass);
+  TokenValues all_gradients;
   if (!objective.separable()) {
-    for_each_chunk([&](int64_t begin, int64_t end) {
-      outcome.log_probabilities.narrow(0, begin, end - begin)
-          .copy_(HeadChunk(model, scored, hidden, begin, end).log_probabilities());
-    });
-    all_coefficients = coefficients(objective, outcome.log_probabilities, 0, outcome.loss);
+    const TokenValues first_pass = head_values(pass, chunk, hidden);
+    all_gradients = gradients_of(objective, first_pass, 0, pass.scored.size(), outcome.loss);
   }
-  for_each_chunk([&](int64_t begin, int64_t end) {
-    HeadChunk rows(model, scored, hidden, begin, end);
-    at::Tensor d;
-    if (objective.separable()) {
-      const at::Tensor log_probabilities = rows.log_probabilities();
-      outcome.log_probabilities.narrow(0, begin, end - begin).copy_(log_probabilities);
-      d = coefficients(objective, log_probabilities, begin, outcome.loss);
-    } else {
-      d = all_coefficients.narrow(0, begin, end - begin);
-    }
-    rows.backward(d, hidden);
+  for_each_chunk(pass.scored.size(), chunk, [&](int64_t begin, int64_t end) {
+    HeadChunk rows(pass, hidden, begin, end);
+    const TokenValues values = rows.values();
+    store.put(begin, end, values);
+    rows.backward(objective.separable() ? gradients_of(objective, values, begin, end, outcome.loss)
+                                        : rows_of(all_gradients, begin, end),
+                  hidden);
   });
-  if (scored.size() != hidden.size(0)) {
-    const at::Tensor unscored = at::ones({hidden.size(0)}, at::kBool).index_fill_(0, scored.places, false);
+  outcome.values = store.all();
+  if (pass.scored.size() != hidden.size(0)) {
+    const at::Tensor unscored = at::ones({hidden.size(0)}, at::kBool).index_fill_(0, pass.scored.places, false);
     hidden.masked_fill_(unscored.to(hidden.device()).unsqueeze(1), 0);
   }
   return outcome;

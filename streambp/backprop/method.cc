@@ -44,68 +44,109 @@ int64_t auto_chunk(int64_t tokens) {
   return std::min(tokens, std::clamp<int64_t>(tokens / 4, 256, 1024));
 }
 
-int64_t auto_head_chunk(const Config& config, int64_t tokens, int64_t chunk, at::ScalarType dtype) {
+int64_t auto_head_chunk(const Config& config, int64_t tokens, int64_t chunk, at::ScalarType dtype, const HeadRequest& request) {
   const auto element = static_cast<int64_t>(c10::elementSize(dtype));
   // Keys, values and their gradients of one layer, and the four [chunk, F] tensors of an MLP's backward pass.
   const int64_t layer_bytes = element * (4 * tokens * config.num_key_value_heads * config.head_dim +
                                          4 * std::min(chunk, tokens) * config.intermediate_size);
+  const int64_t per_logit = 1 + (request.entropies ? 1 : 0) + (request.divergence != Divergence::kNone ? 2 : 0);
   const int64_t row_bytes = config.vocab_size * std::max<int64_t>(element, 4);
-  return std::clamp<int64_t>(layer_bytes / row_bytes / 16 * 16, 256, 1024);
+  // Fewer than 256 rows make thin products for the head's weight gradient, which is read and written once for each chunk.
+  return std::clamp<int64_t>(layer_bytes / row_bytes / 16 * 16, 256, 1024) / per_logit;
 }
 
 at::Tensor head_gradient(const Pass& pass, at::Tensor hidden, HeadOutcome& outcome) {
   if (pass.stream_head) {
-    outcome = streamed_head(pass.model, pass.scored, pass.objective, pass.head_chunk, hidden);
+    outcome = streamed_head(pass.head, pass.objective, pass.head_chunk, hidden);
     return hidden;
   }
   const at::AutoGradMode with_grad(true);
   const at::Tensor leaf = hidden.detach().requires_grad_();
   hidden.reset();
-  const at::Tensor loss = full_head(pass.model, pass.scored, pass.objective, leaf, outcome);
+  const at::Tensor loss = full_head(pass.head, pass.objective, leaf, outcome);
   const MemoryScope scope("logits");
   return torch::autograd::grad({loss}, {leaf}).front();
 }
 
-Outcome backpropagate(Model& model, const Batch& batch, const Objective& objective,
-                      const Settings& settings) {
+namespace {
+
+/// Puts the scored tokens' values back into the stream.
+void fill(Outcome& outcome, const TokenValues& values, const Scored& scored, int64_t tokens) {
+  const auto scatter = [&](const at::Tensor& column) {
+    if (!column.defined()) return at::Tensor();
+    return at::zeros({tokens}, column.options()).index_copy_(0, scored.places.to(column.device()), column);
+  };
+  outcome.log_probabilities = scatter(values.log_probabilities);
+  outcome.values = scatter(values.values);
+}
+
+void check_request(const Model& model, const HeadRequest& request, const Model* teacher) {
+  if (request.log_probabilities && !model.has_head()) throw InputError("the model has no LM head, and the objective needs one");
+  if (request.values && !model.has_value_head()) throw InputError("the model has no value head, and the objective needs one");
+  if (request.divergence == Divergence::kNone) return;
+  if (teacher == nullptr || !teacher->has_head()) throw InputError("the objective needs a teacher model");
+  if (teacher->config().vocab_size != model.config().vocab_size) {
+    throw InputError("the teacher's vocabulary has {} tokens, the model's {}", teacher->config().vocab_size,
+                     model.config().vocab_size);
+  }
+}
+
+}  // namespace
+
+Outcome backpropagate(Model& model, const Batch& batch, const Objective& objective, const Settings& settings, Model* teacher) {
   if (settings.chunk < 0) throw InputError("chunk {}: expected 1 or more tokens, or auto", settings.chunk);
-  if (settings.head_chunk < 0)
-    throw InputError("head chunk {}: expected 1 or more tokens, or auto", settings.head_chunk);
+  if (settings.head_chunk < 0) throw InputError("head chunk {}: expected 1 or more tokens, or auto", settings.head_chunk);
   const at::NoGradGuard no_grad;  // methods turn autograd on where they want it
   const MemoryScope scope("batch");
+  const HeadRequest request = objective.request();
+  check_request(model, request, teacher);
   const Stream stream = model.prepare(batch);
   const Scored scored = find_scored(batch, model.device());
   Outcome outcome;
   if (settings.method == Method::kStreambp) {
-    const int64_t chunk = settings.chunk > 0 ? settings.chunk : auto_chunk(stream.size());
-    outcome.chunk = std::min(chunk, stream.size());
+    outcome.chunk = std::min(settings.chunk > 0 ? settings.chunk : auto_chunk(stream.size()), stream.size());
   }
+  const int64_t chunk = outcome.chunk > 0 ? outcome.chunk : stream.size();
   if (settings.streams_head()) {
-    outcome.head_chunk =
-        settings.head_chunk > 0
-            ? settings.head_chunk
-            : auto_head_chunk(model.config(), stream.size(),
-                              outcome.chunk > 0 ? outcome.chunk : stream.size(), model.dtype());
+    outcome.head_chunk = settings.head_chunk > 0
+                             ? settings.head_chunk
+                             : auto_head_chunk(model.config(), stream.size(), chunk, model.dtype(), request);
   }
-  outcome.log_probabilities = at::zeros({stream.size()}, scored.targets.options().dtype(at::kDouble));
-  if (scored.size() == 0) return outcome;  // nothing is scored: loss 0, gradients 0
-
-  const Pass pass{
-      model, stream, scored, objective, outcome.chunk, outcome.head_chunk, settings.streams_head()};
-  HeadOutcome head;
+  if (scored.size() == 0) {  // nothing is scored: loss 0, gradients 0
+    outcome.log_probabilities = at::zeros({stream.size()}, scored.targets.options().dtype(at::kDouble));
+    return outcome;
+  }
+  HeadPass head{model, scored, request, {}};
+  if (request.divergence != Divergence::kNone) {
+    const MemoryScope teacher_scope("teacher");
+    head.teacher = {teacher, streamed_hidden_states(*teacher, teacher->prepare(batch), auto_chunk(stream.size()))};
+  }
+  const Pass pass{model, stream, head, objective, outcome.chunk, outcome.head_chunk, settings.streams_head()};
+  HeadOutcome result;
   switch (settings.method) {
-    case Method::kStandard:
-      head = run_standard(pass);
-      break;
-    case Method::kCheckpoint:
-      head = run_checkpoint(pass);
-      break;
-    case Method::kStreambp:
-      head = run_streambp(pass);
-      break;
+    case Method::kStandard: result = run_standard(pass); break;
+    case Method::kCheckpoint: result = run_checkpoint(pass); break;
+    case Method::kStreambp: result = run_streambp(pass); break;
   }
-  outcome.loss = head.loss;
-  outcome.log_probabilities.index_copy_(0, scored.places.to(model.device()), head.log_probabilities);
+  outcome.loss = result.loss;
+  fill(outcome, result.values, scored, stream.size());
+  return outcome;
+}
+
+Outcome evaluate(Model& model, const Batch& batch, double temperature) {
+  const at::NoGradGuard no_grad;
+  const MemoryScope scope("batch");
+  const Stream stream = model.prepare(batch);
+  const Scored scored = find_scored(batch, model.device());
+  HeadRequest request;
+  request.log_probabilities = model.has_head();
+  request.values = model.has_value_head() && batch.value_mask.defined();
+  request.temperature = temperature;
+  Outcome outcome;
+  outcome.chunk = auto_chunk(stream.size());
+  outcome.head_chunk = auto_head_chunk(model.config(), stream.size(), outcome.chunk, model.dtype());
+  const at::Tensor hidden = streamed_hidden_states(model, stream, outcome.chunk);
+  fill(outcome, head_values({model, scored, request, {}}, outcome.head_chunk, hidden), scored, stream.size());
   return outcome;
 }
 

@@ -14,7 +14,7 @@ namespace streambp {
 struct Pass {
   Model& model;
   const Stream& stream;
-  const Scored& scored;
+  const HeadPass& head;
   const Objective& objective;
   int64_t chunk;       // resolved
   int64_t head_chunk;  // resolved
@@ -24,6 +24,9 @@ struct Pass {
 HeadOutcome run_standard(const Pass& pass);
 HeadOutcome run_checkpoint(const Pass& pass);
 HeadOutcome run_streambp(const Pass& pass);
+
+/// The final hidden states [N, D], by chunks, with one layer's keys and values and nothing else kept: no backward pass can follow.
+at::Tensor streamed_hidden_states(Model& model, const Stream& stream, int64_t chunk);
 
 /// The gradient of hidden states [N, D], for a method that has left them without a graph: streamed in their
 /// own place, or through the logits in full. `hidden` is used up.

@@ -28,7 +28,7 @@ HeadOutcome run_standard(const Pass& pass) {
     if (static_cast<size_t>(std::max<int64_t>(lowest, 0)) == model.layers().size()) return outcome;
     gradient = torch::autograd::grad({hidden}, {leaf}, {d_hidden}).front();
   } else {
-    const at::Tensor loss = full_head(model, pass.scored, pass.objective, hidden, outcome);
+    const at::Tensor loss = full_head(pass.head, pass.objective, hidden, outcome);
     hidden.reset();
     gradient = torch::autograd::grad({loss}, {leaf}).front();
   }

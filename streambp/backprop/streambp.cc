@@ -55,34 +55,31 @@ struct KeyValueStream {
   }
 };
 
-class StreambpRun {
+/// The forward pass by chunks, and which layers' inputs it keeps.
+class StreamedForward {
  public:
-  explicit StreambpRun(const Pass& pass)
-      : pass_(pass),
-        model_(pass.model),
-        layers_(static_cast<int64_t>(model_.layers().size())),
-        chunks_((pass.stream.size() + pass.chunk - 1) / pass.chunk),
-        lowest_(model_.lowest_trainable_layer()),
-        inputs_(static_cast<size_t>(layers_) + 1) {}
+  /// Inputs of the layers below `first_kept` are written over.
+  StreamedForward(const Model& model, const Stream& stream, int64_t chunk, int64_t first_kept)
+      : model_(model),
+        stream_(stream),
+        chunk_(chunk),
+        first_kept_(first_kept),
+        inputs_(model.layers().size() + 1) {}
 
-  HeadOutcome run() {
-    for (int64_t layer = 0; layer < layers_; ++layer) forward(layer);
-    if (layers_ == 0) return {};
-    HeadOutcome outcome;
-    at::Tensor& hidden = inputs_[layers_];
-    gradient_ = head_gradient(pass_, std::move(hidden), outcome);
-    for (int64_t layer = layers_ - 1; layer >= std::max<int64_t>(lowest_, 0); --layer) backward(layer);
-    return outcome;
+  void run() {
+    for (size_t layer = 0; layer < model_.layers().size(); ++layer) forward(static_cast<int64_t>(layer));
   }
 
- private:
+  int64_t chunks() const { return (stream_.size() + chunk_ - 1) / chunk_; }
+  int64_t rows_seen_later() const { return (chunks() - 1) * chunk_; }
+
   Rows chunk(int64_t index) const {
-    const int64_t begin = index * pass_.chunk;
-    return pass_.stream.rows(begin, std::min(begin + pass_.chunk, pass_.stream.size()));
+    const int64_t begin = index * chunk_;
+    return stream_.rows(begin, std::min(begin + chunk_, stream_.size()));
   }
 
   at::Tensor tokens(const Rows& rows) const {
-    return pass_.stream.batch.tokens.narrow(0, rows.begin, rows.size());
+    return stream_.batch.tokens.narrow(0, rows.begin, rows.size());
   }
 
   /// The first layer's input is looked up again rather than kept: it costs a copy of the rows.
@@ -90,48 +87,74 @@ class StreambpRun {
     return layer == 0 ? model_.embed(tokens(rows)) : inputs_[layer].narrow(0, rows.begin, rows.size());
   }
 
-  int64_t rows_seen_later() const { return (chunks_ - 1) * pass_.chunk; }
+  /// The output of the last layer [N, D], handed over.
+  at::Tensor take_hidden() { return std::move(inputs_.back()); }
 
+  void drop_input(int64_t layer) { inputs_[layer].reset(); }
+
+ private:
   void forward(int64_t layer) {
     at::Tensor& output = inputs_[layer + 1];
-    if (layer > 0 && layer < lowest_) {
-      output = std::move(inputs_[layer]);  // frozen from here down: written in place, chunk by chunk
+    const bool in_place = layer > 0 && layer < first_kept_;  // chunk by chunk over the input that nobody needs again
+    if (in_place) {
+      output = std::move(inputs_[layer]);
     } else {
       const MemoryScope scope("layer inputs");
-      output = at::empty({pass_.stream.size(), model_.config().hidden_size},
+      output = at::empty({stream_.size(), model_.config().hidden_size},
                          at::TensorOptions().device(model_.device()).dtype(model_.dtype()));
     }
     KeyValueStream seen = KeyValueStream::allocate(model_, rows_seen_later());
     const MemoryScope scope("chunk");
-    for (int64_t i = 0; i < chunks_; ++i) {
+    for (int64_t i = 0; i < chunks(); ++i) {
       const Rows rows = chunk(i);
-      const at::Tensor x =
-          layer > 0 && layer < lowest_ ? output.narrow(0, rows.begin, rows.size()) : input(layer, rows);
+      const at::Tensor x = in_place ? output.narrow(0, rows.begin, rows.size()) : input(layer, rows);
       const LayerOutput result = model_.layers()[layer].forward(x, rows, seen.before(rows));
       output.narrow(0, rows.begin, rows.size()).copy_(result.hidden);
       seen.store(rows, result.own);
     }
   }
 
-  void backward(int64_t layer) {
+  const Model& model_;
+  const Stream& stream_;
+  int64_t chunk_;
+  int64_t first_kept_;
+  std::vector<at::Tensor> inputs_;  // of each layer, [N, D]; the last one is the head's. The first is never held.
+};
+
+/// The layers' backward pass over what a StreamedForward has kept.
+class StreamedBackward {
+ public:
+  StreamedBackward(const Pass& pass, StreamedForward& forward, at::Tensor gradient)
+      : model_(pass.model), forward_(forward), gradient_(std::move(gradient)) {}
+
+  void run() {
+    const int64_t lowest = model_.lowest_trainable_layer();
+    for (auto layer = static_cast<int64_t>(model_.layers().size()) - 1; layer >= std::max<int64_t>(lowest, 0); --layer) {
+      backward(layer, /*to_embedding=*/lowest < 0);
+      forward_.drop_input(layer);
+    }
+  }
+
+ private:
+  void backward(int64_t layer, bool to_embedding) {
     const DecoderLayer& decoder = model_.layers()[layer];
-    KeyValueStream seen = KeyValueStream::allocate(model_, rows_seen_later());
+    const int64_t chunks = forward_.chunks();
+    KeyValueStream seen = KeyValueStream::allocate(model_, forward_.rows_seen_later());
     const MemoryScope scope("chunk");
-    for (int64_t i = 0; i + 1 < chunks_; ++i) {
-      const Rows rows = chunk(i);
-      seen.store(rows, decoder.keys_values(input(layer, rows), rows));
+    for (int64_t i = 0; i + 1 < chunks; ++i) {
+      const Rows rows = forward_.chunk(i);
+      seen.store(rows, decoder.keys_values(forward_.input(layer, rows), rows));
     }
     seen.allocate_gradients();
-    for (int64_t i = chunks_ - 1; i >= 0; --i) {
-      const Rows rows = chunk(i);
-      const at::Tensor dx = backward_chunk(decoder, input(layer, rows), rows, seen, i + 1 < chunks_);
+    for (int64_t i = chunks - 1; i >= 0; --i) {
+      const Rows rows = forward_.chunk(i);
+      const at::Tensor dx = backward_chunk(decoder, forward_.input(layer, rows), rows, seen, i + 1 < chunks);
       if (layer > 0) {
         gradient_.narrow(0, rows.begin, rows.size()).copy_(dx);
-      } else if (lowest_ < 0) {
-        model_.accumulate_embedding(tokens(rows), dx);
+      } else if (to_embedding) {
+        model_.accumulate_embedding(forward_.tokens(rows), dx);
       }
     }
-    inputs_[layer].reset();
   }
 
   at::Tensor backward_chunk(const DecoderLayer& decoder, const at::Tensor& x, const Rows& rows,
@@ -152,20 +175,27 @@ class StreambpRun {
     return torch::autograd::grad(roots, {leaf}, gradients).front();
   }
 
-  const Pass& pass_;
   Model& model_;
-  int64_t layers_;
-  int64_t chunks_;
-  int64_t lowest_;
-  std::vector<at::Tensor>
-      inputs_;           // of each layer, [N, D]; the last one is the head's. The first is never held.
+  StreamedForward& forward_;
   at::Tensor gradient_;  // [N, D]: of the current layer's output; each chunk replaces its rows by its input's
 };
 
 }  // namespace
 
 HeadOutcome run_streambp(const Pass& pass) {
-  return StreambpRun(pass).run();
+  StreamedForward forward(pass.model, pass.stream, pass.chunk, pass.model.lowest_trainable_layer());
+  forward.run();
+  HeadOutcome outcome;
+  at::Tensor gradient = head_gradient(pass, forward.take_hidden(), outcome);
+  StreamedBackward(pass, forward, std::move(gradient)).run();
+  return outcome;
+}
+
+at::Tensor streamed_hidden_states(Model& model, const Stream& stream, int64_t chunk) {
+  const at::NoGradGuard no_grad;
+  StreamedForward forward(model, stream, chunk, static_cast<int64_t>(model.layers().size()));
+  forward.run();
+  return forward.take_hidden();
 }
 
 }  // namespace streambp

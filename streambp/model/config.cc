@@ -310,7 +310,11 @@ std::vector<ParameterShape> parameter_shapes(const Config& config) {
     linear(at + "mlp.down_proj", hidden, mlp, config.mlp_bias);
   }
   norm("model.norm", hidden);
-  if (!config.tie_word_embeddings) linear("lm_head", config.vocab_size, hidden, false);
+  if (config.value_model) {
+    linear("score", 1, hidden, false);
+  } else if (!config.tie_word_embeddings) {
+    linear("lm_head", config.vocab_size, hidden, false);
+  }
   return shapes;
 }
 

@@ -42,6 +42,7 @@ struct Config {
   bool mlp_bias = false;  // llama
   bool qk_norm = false;   // qwen3: RMS norm of every query and key head
   bool tie_word_embeddings = false;
+  bool value_model = false;  // a critic: score.weight [1, D] where the LM head would be
   RopeSettings rope;
   std::string dtype = "float32";  // of the stored weights, as config.json names it
 

@@ -38,16 +38,15 @@ LayerOutput DecoderLayer::forward(const at::Tensor& x, const Rows& rows, const P
   const double scale = 1.0 / std::sqrt(static_cast<double>(config_.head_dim));
   const at::Tensor attended = attention(queries, own.keys, own.values, rows.offsets, prefix, scale);
   queries.reset();
-  const at::Tensor middle = linear_add(x, attended.flatten(1), weights_.o_proj);
+  const at::Tensor middle = linear_add(x, attended.flatten(1), *weights_.o_proj);
   const at::Tensor normed = rms_norm(middle, *weights_.post_attention_layernorm, config_.rms_norm_eps);
-  return {gated_mlp(middle, normed, weights_.gate_proj, weights_.up_proj, weights_.down_proj), own};
+  return {gated_mlp(middle, normed, *weights_.gate_proj, *weights_.up_proj, *weights_.down_proj), own};
 }
 
 bool DecoderLayer::trainable() const {
   const Weights& w = weights_;
   const auto norm_trainable = [](const Parameter* norm) { return norm != nullptr && norm->trainable(); };
-  for (const Linear* map :
-       {&w.q_proj, &w.k_proj, &w.v_proj, &w.o_proj, &w.gate_proj, &w.up_proj, &w.down_proj}) {
+  for (const Linear* map : {w.q_proj, w.k_proj, w.v_proj, w.o_proj, w.gate_proj, w.up_proj, w.down_proj}) {
     if (map->trainable()) return true;
   }
   return norm_trainable(w.input_layernorm) || norm_trainable(w.post_attention_layernorm) ||

@@ -42,11 +42,11 @@ class DecoderLayer {
  public:
   struct Weights {
     Parameter* input_layernorm = nullptr;
-    Linear q_proj, k_proj, v_proj, o_proj;
+    const Linear *q_proj = nullptr, *k_proj = nullptr, *v_proj = nullptr, *o_proj = nullptr;
     Parameter* q_norm = nullptr;  // [E], only with Config::qk_norm
     Parameter* k_norm = nullptr;
     Parameter* post_attention_layernorm = nullptr;
-    Linear gate_proj, up_proj, down_proj;
+    const Linear *gate_proj = nullptr, *up_proj = nullptr, *down_proj = nullptr;
   };
 
   DecoderLayer(const Config& config, const Weights& weights) : config_(config), weights_(weights) {}

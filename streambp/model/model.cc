@@ -46,25 +46,36 @@ at::Tensor rope_inverse_frequencies(const Config& config) {
   return at::tensor(at::ArrayRef<double>(frequencies), at::kDouble);
 }
 
+Parameter& Model::add_parameter(const ParameterShape& shape, bool trainable) {
+  const auto options = at::TensorOptions().device(placement_.device);
+  auto parameter = std::make_unique<Parameter>();
+  parameter->name = shape.name;
+  {
+    const MemoryScope scope("weights");
+    parameter->value = at::empty(shape.shape, options.dtype(placement_.dtype));
+  }
+  if (trainable) {
+    const MemoryScope scope("gradients");
+    parameter->gradient = at::zeros(shape.shape, options.dtype(placement_.gradient_dtype));
+  }
+  return *parameters_.emplace_back(std::move(parameter));
+}
+
+const Linear* Model::add_linear(const std::string& name, const std::string& weight, const std::string& bias) {
+  auto map = std::make_unique<Linear>();
+  map->name = name;
+  map->weight = &parameter(weight);
+  if (!bias.empty()) map->bias = &parameter(bias);
+  return maps_.emplace_back(std::move(map)).get();
+}
+
 Model::Model(const Config& config, const Placement& placement, const std::function<void(Parameter&)>& fill)
     : config_(config), placement_(placement) {
-  const auto options = at::TensorOptions().device(placement.device);
   for (const ParameterShape& shape : parameter_shapes(config)) {
-    auto parameter = std::make_unique<Parameter>();
-    parameter->name = shape.name;
-    {
-      const MemoryScope scope("weights");
-      parameter->value = at::empty(shape.shape, options.dtype(placement.dtype));
-    }
-    if (!placement.trainable || placement.trainable(shape.name)) {
-      const MemoryScope scope("gradients");
-      parameter->gradient = at::zeros(shape.shape, options.dtype(placement.gradient_dtype));
-    }
-    fill(*parameter);
-    parameters_.push_back(std::move(parameter));
+    fill(add_parameter(shape, !placement.trainable || placement.trainable(shape.name)));
   }
   const auto linear = [&](const std::string& name, bool bias) {
-    return Linear{&parameter(name + ".weight"), bias ? &parameter(name + ".bias") : nullptr};
+    return add_linear(name, name + ".weight", bias ? name + ".bias" : "");
   };
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     const std::string prefix = fmt::format("model.layers.{}.", i);
@@ -86,7 +97,11 @@ Model::Model(const Config& config, const Placement& placement, const std::functi
   }
   embedding_ = &parameter("model.embed_tokens.weight");
   norm_ = &parameter("model.norm.weight");
-  head_.weight = config.tie_word_embeddings ? embedding_ : &parameter("lm_head.weight");
+  if (config.value_model) {
+    value_head_ = linear("score", false);
+  } else {
+    head_ = add_linear("lm_head", config.tie_word_embeddings ? embedding_->name : "lm_head.weight");
+  }
   inverse_frequencies_ = rope_inverse_frequencies(config).to(placement.device);
 }
 

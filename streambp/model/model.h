@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "streambp/model/checkpoint.h"
 #include "streambp/model/config.h"
 #include "streambp/model/layer.h"
+#include "streambp/model/lora.h"
 
 namespace streambp {
 
@@ -56,13 +58,36 @@ class Model {
 
   void zero_gradients();
 
+  /// Puts adapters beside the targeted maps: A random as PEFT draws it (uniform within 1/sqrt(in)), B zero. Base weights stay as the placement
+  /// has them: freeze them there.
+  void attach_adapters(const LoraConfig& lora, uint64_t seed);
+
+  /// The adapters of a PEFT folder. Throws InputError naming a tensor that is missing, surplus or of the wrong shape.
+  void load_adapters(const std::filesystem::path& folder);
+
+  /// Writes a PEFT folder: adapter_config.json and adapter_model.safetensors.
+  void save_adapters(const std::filesystem::path& folder, const std::string& base) const;
+
+  /// With adapters off the model is its base: the reference model of LoRA training.
+  void enable_adapters(bool enabled);
+
+  /// Adds each adapter to its base weight, W += scale * B A, and takes it away.
+  void merge_adapters();
+
+  /// Puts a value head [1, D] beside the LM head. Throws InputError for another shape.
+  void attach_value_head(const at::Tensor& weight);
+
   /// Takes `batch` to the device and computes its rotary table.
   Stream prepare(const Batch& batch) const;
 
   const std::vector<DecoderLayer>& layers() const { return layers_; }
   Parameter& norm() const { return *norm_; }
   /// The embedding itself where the model ties them.
-  const Linear& head() const { return head_; }
+  const Linear& head() const { return *head_; }
+  bool has_head() const { return head_ != nullptr; }
+  /// A critic's score, or the head that attach_value_head put there.
+  const Linear& value_head() const { return *value_head_; }
+  bool has_value_head() const { return value_head_ != nullptr; }
 
   /// Rows of the embedding for `tokens` [n]: [n, D].
   at::Tensor embed(const at::Tensor& tokens) const;
@@ -77,13 +102,19 @@ class Model {
  private:
   Model(const Config& config, const Placement& placement, const std::function<void(Parameter&)>& fill);
 
+  Parameter& add_parameter(const ParameterShape& shape, bool trainable);
+  const Linear* add_linear(const std::string& name, const std::string& weight, const std::string& bias = "");
+
   Config config_;
   Placement placement_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
+  std::vector<std::unique_ptr<Linear>> maps_;  // those of the layers, then the heads
+  std::optional<LoraConfig> lora_;
   std::vector<DecoderLayer> layers_;
   Parameter* embedding_ = nullptr;
   Parameter* norm_ = nullptr;
-  Linear head_;
+  const Linear* head_ = nullptr;
+  const Linear* value_head_ = nullptr;
   at::Tensor inverse_frequencies_;  // [E/2] float64
 };
 

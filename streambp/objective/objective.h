@@ -1,10 +1,12 @@
-// A training objective: a function of the log-probabilities of the scored tokens.
+// A training objective: a function of what the head computes for the scored tokens.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
-#include <optional>
 #include <string>
+#include <vector>
 
 #include <ATen/ATen.h>
 
@@ -12,27 +14,131 @@
 
 namespace streambp {
 
-/// loss = f(log p_1, ..., log p_M) over the M scored tokens of a batch (those with a target), in stream
-/// order. An objective sees its batch once, when it is made: per-token inputs and normalisers are those of
-/// the whole batch, never of a chunk.
+/// What the head computes for a run of scored tokens: [m] float64 each, undefined where the objective did not
+/// ask for it.
+struct TokenValues {
+  at::Tensor
+      log_probabilities;  // log p of the target (0 for a token that has none and is here for its value alone)
+  at::Tensor entropies;   // -sum_v p_v log p_v
+  at::Tensor mean_log_probabilities;  // (1/V) sum_v log p_v, for label smoothing
+  at::Tensor values;                  // the value head's w . h, h the hidden state after the final norm
+  at::Tensor divergences;             // KL divergence between the teacher's distribution and this one
+};
+
+enum class Divergence {
+  kNone,
+  kForward,  // KL(teacher || policy)
+  kReverse,  // KL(policy || teacher)
+};
+
+/// What an objective asks the head for.
+struct HeadRequest {
+  bool log_probabilities = true;  // false: values alone, and no logits at all (a critic)
+  bool entropies = false;
+  bool mean_log_probabilities = false;
+  bool values = false;
+  Divergence divergence = Divergence::kNone;
+  double temperature = 1.0;  // the logits are divided by it (the teacher's too)
+};
+
+/// loss = f over the M scored tokens of a batch (scored_places), in stream order. An objective sees its batch
+/// once, when it is made: per-token inputs and normalisers are those of the whole batch, never of a chunk.
 class Objective {
  public:
   virtual ~Objective() = default;
 
   virtual std::string name() const = 0;
+  virtual HeadRequest request() const { return {}; }
 
-  /// Whether the loss is a sum over tokens of terms that depend on that token's log-probability alone: then
-  /// one pass over the head yields the gradient. Otherwise a first pass collects the log-probabilities.
+  /// Whether the loss is a sum over tokens of terms that depend on that token's values alone: then one pass
+  /// over the head yields the gradient. Otherwise a first pass collects the values.
   virtual bool separable() const = 0;
 
-  /// The terms of scored tokens [begin, end) as one differentiable number (float64), given their
-  /// log-probabilities [end - begin] (float64). Only a separable objective is asked for less than the whole.
-  virtual at::Tensor loss(const at::Tensor& log_probabilities, int64_t begin, int64_t end) const = 0;
+  /// The terms of scored tokens [begin, end) as one differentiable number (float64). Only a separable
+  /// objective is asked for less than the whole.
+  virtual at::Tensor loss(const TokenValues& values, int64_t begin, int64_t end) const = 0;
 };
 
-/// Supervised fine-tuning: minus the sum of the scored tokens' log-probabilities over `divisor`; by default
-/// over their number in the whole batch (transformers, loss_utils.py, ForCausalLMLoss: reduction mean, or sum
-/// / num_items_in_batch). Throws InputError for a divisor that is not a positive number.
-std::unique_ptr<Objective> make_sft(const Batch& batch, std::optional<double> divisor = std::nullopt);
+/// What normalisers count. Of a whole batch; where a batch is cut into micro-batches, each one's objective is
+/// made with the counts of all.
+struct Counts {
+  int64_t scored = 0;     // tokens with a target
+  int64_t valued = 0;     // tokens asked for a value
+  int64_t sequences = 0;  // empty ones included
+  int64_t chosen = 0;  // tokens with a target in the first half of the sequences: in pairs, the chosen ones
+
+  bool operator==(const Counts&) const = default;
+};
+
+Counts count(const Batch& batch);
+
+/// What per-sequence and per-token inputs an objective's batch carries; also how its input file is read
+/// (driver/objective_inputs.h).
+enum class Layout {
+  kLabels,       // labels per token (SFT, distillation)
+  kPairs,        // sequences 0..n-1 chosen, n..2n-1 rejected, a completion mask (DPO, SimPO, ORPO)
+  kLabelled,     // one completion a sequence, desirable or not (KTO)
+  kCompletions,  // completions with advantages (GRPO)
+  kResponses,    // responses with advantages, returns and values (PPO)
+};
+
+/// One hyperparameter of an objective: numbers are kept as text until they are asked for.
+struct Option {
+  std::string name;
+  std::string default_value;
+  std::string help;
+  std::vector<std::string> choices = {};  // of a word; empty for a number
+};
+
+/// Hyperparameters by name, complete and checked against the objective's options.
+class Options {
+ public:
+  Options(std::map<std::string, std::string> values, std::string objective)
+      : values_(std::move(values)), objective_(std::move(objective)) {}
+
+  const std::string& word(const std::string& name) const { return values_.at(name); }
+  bool given(const std::string& name) const { return !values_.at(name).empty(); }
+  /// Throws InputError naming objective and option unless least <= number <= most.
+  double number(const std::string& name, double least, double most) const;
+  /// Any number above 0; throws InputError likewise.
+  double positive(const std::string& name) const;
+
+ private:
+  std::map<std::string, std::string> values_;
+  std::string objective_;
+};
+
+/// A registered objective. A new one is one file that defines its kind, and its name in kinds.h and
+/// objective_kinds().
+struct ObjectiveKind {
+  std::string name;
+  std::string summary;  // one line for --help
+  std::string source;   // paper or reference implementation
+  Layout layout = Layout::kLabels;
+  std::vector<Option> options;
+  /// Throws InputError for inputs that are missing or don't fit, and for options out of range.
+  std::function<std::unique_ptr<Objective>(const Batch& batch, const Options& options, const Counts& whole)>
+      make;
+  /// Whether it needs a reference policy's log-probabilities under these options; empty: never.
+  std::function<bool(const Options& options)> uses_reference = {};
+};
+
+const std::vector<ObjectiveKind>& objective_kinds();
+
+/// Throws InputError that lists the objectives.
+const ObjectiveKind& objective_kind(const std::string& name);
+
+/// The options of `kind`: `given`, and the defaults of the others. Throws InputError for an unknown option or
+/// choice, naming the known ones.
+Options complete_options(const ObjectiveKind& kind, const std::map<std::string, std::string>& given);
+
+/// The objective `name` on `batch`; `given` overrides defaults of its options. Normalisers are those of
+/// `whole`, by default the batch's own. Throws InputError as complete_options and ObjectiveKind::make do, and
+/// for a whole that is smaller than the batch.
+std::unique_ptr<Objective> make_objective(const std::string& name, const Batch& batch,
+                                          const std::map<std::string, std::string>& given = {});
+std::unique_ptr<Objective> make_objective(const std::string& name, const Batch& batch,
+                                          const std::map<std::string, std::string>& given,
+                                          const Counts& whole);
 
 }  // namespace streambp

@@ -1,36 +1,71 @@
-// Supervised fine-tuning: loss = -(1/divisor) sum_t log p_t.
+// Supervised fine-tuning: loss = -(1/divisor) sum_t [(1 - e) log p_t + e (1/V) sum_v log p_tv], e the label
+// smoothing.
+//
+// The divisor is the number of scored tokens of the whole batch (mean), 1 (sum), or given: transformers,
+// loss/loss_utils.py, ForCausalLMLoss, with num_items_in_batch. Smoothing is torch's cross_entropy's (arXiv
+// 1512.00567, section 7).
 #include <algorithm>
-#include <cmath>
 
 #include "streambp/error.h"
-#include "streambp/objective/objective.h"
+#include "streambp/objective/kinds.h"
+#include "streambp/objective/terms.h"
 
 namespace streambp {
 namespace {
 
 class Sft final : public Objective {
  public:
-  explicit Sft(double divisor) : divisor_(divisor) {}
+  Sft(at::Tensor has_target, double divisor, double smoothing)
+      : has_target_(std::move(has_target)), divisor_(divisor), smoothing_(smoothing) {}
 
   std::string name() const override { return "sft"; }
   bool separable() const override { return true; }
-  at::Tensor loss(const at::Tensor& log_probabilities, int64_t, int64_t) const override {
-    return log_probabilities.sum() * (-1.0 / divisor_);
+  HeadRequest request() const override {
+    HeadRequest request;
+    request.mean_log_probabilities = smoothing_ > 0.0;
+    return request;
+  }
+  at::Tensor loss(const TokenValues& values, int64_t begin, int64_t end) const override {
+    at::Tensor terms = values.log_probabilities;
+    if (smoothing_ > 0.0) terms = terms * (1.0 - smoothing_) + values.mean_log_probabilities * smoothing_;
+    return (terms * part(has_target_, begin, end, terms)).sum() * (-1.0 / divisor_);
   }
 
  private:
+  at::Tensor has_target_;
   double divisor_;
+  double smoothing_;
 };
+
+double divisor_of(const Options& options, const Counts& whole) {
+  const bool is_sum = options.word("reduction") == "sum";
+  if (options.given("divisor")) {
+    if (is_sum) throw InputError("sft: divisor is given, expected reduction mean with it");
+    return options.positive("divisor");
+  }
+  // A batch without any target has loss 0 whatever it is divided by.
+  return is_sum ? 1.0 : static_cast<double>(std::max<int64_t>(whole.scored, 1));
+}
 
 }  // namespace
 
-std::unique_ptr<Objective> make_sft(const Batch& batch, std::optional<double> divisor) {
-  if (divisor && !(*divisor > 0.0 && std::isfinite(*divisor))) {
-    throw InputError("sft: the divisor of the loss is {}: expected a positive number", *divisor);
-  }
-  // A batch without any target has loss 0 whatever it is divided by.
-  const auto scored = static_cast<double>(batch.targets.ne(kNoTarget).sum().item<int64_t>());
-  return std::make_unique<Sft>(divisor.value_or(std::max(scored, 1.0)));
+ObjectiveKind sft_kind() {
+  ObjectiveKind kind;
+  kind.name = "sft";
+  kind.summary = "supervised fine-tuning: cross-entropy of the labels";
+  kind.source = "transformers, ForCausalLMLoss";
+  kind.layout = Layout::kLabels;
+  kind.options = {
+      {"reduction", "mean", "mean over the labels of the whole batch, or their sum", {"mean", "sum"}},
+      {"divisor", "", "divide the sum by this instead (num_items_in_batch)"},
+      {"label_smoothing", "0", "share of the target's weight that is spread over the vocabulary"}};
+  kind.make = [](const Batch& batch, const Options& options,
+                 const Counts& whole) -> std::unique_ptr<Objective> {
+    const ScoredTokens scored("sft", batch);
+    return std::make_unique<Sft>(scored.has_target(), divisor_of(options, whole),
+                                 options.number("label_smoothing", 0.0, 1.0));
+  };
+  return kind;
 }
 
 }  // namespace streambp

@@ -1,6 +1,8 @@
-// y = x W^T + b.
+// y = x W^T + b, with or without a low-rank adapter beside it.
 #pragma once
 
+#include <optional>
+#include <string>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -9,28 +11,44 @@
 
 namespace streambp {
 
-/// A linear map: weight [out, in] and, where there is one, bias [out].
+/// LoRA (Hu et al., 2021, arXiv 2106.09685): adds scale * B (A x) to a map. A [r, in], B [out, r].
+struct LowRankAdapter {
+  Parameter* a = nullptr;
+  Parameter* b = nullptr;
+  double scale = 1.0;
+  bool enabled = true;  // off: the map is the base model's
+
+  bool trainable() const { return enabled && (a->trainable() || b->trainable()); }
+};
+
+/// A linear map: weight [out, in] and, where there are, bias [out] and adapter.
 struct Linear {
+  std::string name;  // Hugging Face's module name
   Parameter* weight = nullptr;
   Parameter* bias = nullptr;
+  std::optional<LowRankAdapter> adapter = std::nullopt;
 
-  bool trainable() const { return weight->trainable() || (bias != nullptr && bias->trainable()); }
+  bool trainable() const {
+    return weight->trainable() || (bias != nullptr && bias->trainable()) || (adapter && adapter->trainable());
+  }
 };
 
 /// x [n, in] through the map, without autograd: [n, out].
 at::Tensor linear_forward(const Linear& linear, const at::Tensor& x);
 
-/// Adds the parameters' gradients for inputs x [n, in] (may be undefined where the map is frozen) and dy [n,
-/// out].
+/// Adds the parameters' gradients for inputs x [n, in] (may be undefined where the map is frozen) and dy [n, out].
 void linear_accumulate(const Linear& linear, const at::Tensor& x, const at::Tensor& dy);
 
 /// dx += dy W, or dx = dy W where dx is undefined. dy [n, out], dx [n, in].
 void linear_backward_input(const Linear& linear, const at::Tensor& dy, at::Tensor& dx);
 
-/// Several maps of one input: x is kept once and its gradient is summed in place.
-std::vector<at::Tensor> linear(const at::Tensor& x, const std::vector<Linear>& maps);
+/// Several maps of one input: x is kept once and its gradient is summed in place. The maps must outlive the graph.
+std::vector<at::Tensor> linear(const at::Tensor& x, const std::vector<const Linear*>& maps);
 
-/// residual + map(x), in one pass. residual [n, out], x [n, in].
+/// residual + map(x). residual [n, out], x [n, in].
 at::Tensor linear_add(const at::Tensor& residual, const at::Tensor& x, const Linear& map);
+
+/// linear_add without autograd.
+at::Tensor linear_add_forward(const at::Tensor& residual, const at::Tensor& x, const Linear& map);
 
 }  // namespace streambp

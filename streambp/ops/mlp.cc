@@ -12,12 +12,11 @@ at::Tensor gated_mlp(const at::Tensor& residual, const at::Tensor& x, const Line
   {
     const at::NoGradGuard no_grad;
     const at::Tensor product = at::silu(gated).mul_(raised);
-    output = at::addmm(residual, product, down.weight->value.t());
-    if (down.bias != nullptr) output.add_(down.bias->value);
+    output = linear_add_forward(residual, product, down);
   }
   at::Tensor kept = gate.trainable() || up.trainable() ? x.detach() : at::Tensor();
   return differentiable({residual, x}, std::move(output), "gated_mlp",
-                        [gate, up, down, kept, gated, raised](std::vector<at::Tensor>&& dy) mutable {
+                        [&gate, &up, &down, kept, gated, raised](std::vector<at::Tensor>&& dy) mutable {
                           at::Tensor activation = at::silu(gated);
                           linear_accumulate(down, down.trainable() ? activation * raised : at::Tensor(),
                                             dy[0]);

@@ -1,0 +1,134 @@
+#include "streambp/backprop/head_chunk.h"
+
+#include "streambp/memory/meter.h"
+#include "streambp/ops/rows.h"
+
+namespace streambp {
+namespace {
+
+/// Log-probabilities are taken in float32 or wider, as Hugging Face upcasts its logits.
+at::ScalarType logits_dtype(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
+
+at::Tensor to_column(const at::Tensor& rows) { return rows.squeeze(1).to(at::kDouble); }
+
+}  // namespace
+
+HeadChunk::HeadChunk(const HeadPass& pass, const at::Tensor& hidden, int64_t begin, int64_t end) : pass_(pass) {
+  const Scored& scored = pass.scored;
+  first_ = scored.places[begin].item<int64_t>();
+  const int64_t last = scored.places[end - 1].item<int64_t>();
+  if (last - first_ != end - begin - 1) {
+    places_ = scored.places.narrow(0, begin, end - begin).to(hidden.device());
+  }
+  targets_ = scored.targets.narrow(0, begin, end - begin).unsqueeze(1);
+  if (scored.has_target.defined()) has_target_ = scored.has_target.narrow(0, begin, end - begin);
+  normed_ = rms_norm_forward(rows_of(hidden), pass.model.norm(), pass.model.config().rms_norm_eps, saved_);
+  if (!pass.request.log_probabilities) return;
+  const MemoryScope scope("logits");
+  log_p_ = log_softmax(pass.model, normed_);
+  if (pass.request.divergence != Divergence::kNone) {
+    const Model& teacher = *pass.teacher.model;
+    RmsNormSaved unused;
+    log_teacher_ = log_softmax(teacher, rms_norm_forward(rows_of(pass.teacher.hidden), teacher.norm(),
+                                                         teacher.config().rms_norm_eps, unused))
+                       .to(log_p_.scalar_type());
+  }
+}
+
+at::Tensor HeadChunk::rows_of(const at::Tensor& hidden) const {
+  // Neighbours are a view; others are gathered.
+  return places_.defined() ? gather_rows(hidden, places_) : hidden.narrow(0, first_, targets_.size(0));
+}
+
+at::Tensor HeadChunk::log_softmax(const Model& model, const at::Tensor& normed) const {
+  at::Tensor logits = linear_forward(model.head(), normed).to(logits_dtype(model.dtype()));
+  if (pass_.request.temperature != 1.0) logits.div_(pass_.request.temperature);
+  at::_log_softmax_out(logits, logits, /*dim=*/-1, /*half_to_float=*/false);
+  return logits;
+}
+
+TokenValues HeadChunk::values() {
+  const HeadRequest& request = pass_.request;
+  TokenValues values;
+  if (request.log_probabilities) {
+    values.log_probabilities = to_column(log_p_.gather(1, targets_));
+    if (has_target_.defined()) values.log_probabilities.mul_(has_target_);
+  }
+  if (request.entropies) {
+    const MemoryScope scope("logits");
+    entropy_ = log_p_.exp().mul_(log_p_).sum(1, /*keepdim=*/true).neg_();
+    values.entropies = to_column(entropy_);
+  }
+  if (request.mean_log_probabilities) values.mean_log_probabilities = to_column(log_p_.mean(1, /*keepdim=*/true));
+  if (request.values) values.values = to_column(linear_forward(pass_.model.value_head(), normed_));
+  if (request.divergence != Divergence::kNone) {
+    const MemoryScope scope("logits");
+    const bool forward = request.divergence == Divergence::kForward;
+    const at::Tensor& from = forward ? log_teacher_ : log_p_;
+    const at::Tensor& to = forward ? log_p_ : log_teacher_;
+    divergence_ = (from - to).mul_(from.exp()).sum(1, /*keepdim=*/true);
+    values.divergences = to_column(divergence_);
+  }
+  return values;
+}
+
+at::Tensor HeadChunk::logits_gradient(const TokenValues& d_values) {
+  const MemoryScope scope("logits");
+  const auto as_rows = [&](const at::Tensor& d) { return d.to(log_p_.scalar_type()).unsqueeze(1); };
+  at::Tensor d_target = as_rows(d_values.log_probabilities);
+  if (has_target_.defined()) d_target = d_target * has_target_.unsqueeze(1);
+  // With p the softmax of the scaled logits u:  d log p_target / du = onehot - p,  d mean log p / du = 1/V - p,
+  // dH / du = -p (log p + H),  d KL(t||p) / du = p - t,  d KL(p||t) / du = p (log p - log t - KL).
+  at::Tensor constant = -d_target;  // what multiplies p alone
+  at::Tensor log_factor;            // what multiplies p log p
+  if (d_values.mean_log_probabilities.defined()) constant = constant - as_rows(d_values.mean_log_probabilities);
+  if (d_values.entropies.defined()) {
+    const at::Tensor d = as_rows(d_values.entropies);
+    constant = constant - d * entropy_;
+    log_factor = -d;
+  }
+  const Divergence divergence = d_values.divergences.defined() ? pass_.request.divergence : Divergence::kNone;
+  const at::Tensor d_divergence = divergence == Divergence::kNone ? at::Tensor() : as_rows(d_values.divergences);
+  if (divergence == Divergence::kForward) constant = constant + d_divergence;
+  if (divergence == Divergence::kReverse) {
+    constant = constant - d_divergence * divergence_;
+    log_factor = log_factor.defined() ? log_factor + d_divergence : d_divergence;
+  }
+  if (log_factor.defined()) {
+    at::Tensor factor = log_p_ * log_factor;
+    factor.add_(constant);
+    if (divergence == Divergence::kReverse) factor.addcmul_(log_teacher_, d_divergence, -1);
+    log_p_.exp_().mul_(factor);
+  } else {
+    log_p_.exp_().mul_(constant);
+  }
+  if (divergence == Divergence::kForward) log_p_.addcmul_(log_teacher_.exp_(), d_divergence, -1);
+  if (d_values.mean_log_probabilities.defined()) {
+    log_p_.add_(as_rows(d_values.mean_log_probabilities), 1.0 / static_cast<double>(log_p_.size(1)));
+  }
+  log_p_.scatter_add_(1, targets_, d_target);
+  if (pass_.request.temperature != 1.0) log_p_.div_(pass_.request.temperature);
+  log_teacher_.reset();
+  at::Tensor gradient = log_p_.to(pass_.model.dtype());
+  log_p_.reset();
+  return gradient;
+}
+
+void HeadChunk::backward(const TokenValues& d_values, at::Tensor& hidden) {
+  Model& model = pass_.model;
+  at::Tensor d_normed;
+  const auto through = [&](const Linear& head, const at::Tensor& d) {
+    linear_accumulate(head, normed_, d);
+    linear_backward_input(head, d, d_normed);
+  };
+  if (pass_.request.log_probabilities) through(model.head(), logits_gradient(d_values));
+  if (d_values.values.defined()) through(model.value_head(), d_values.values.to(model.dtype()).unsqueeze(1));
+  const at::Tensor d_rows = rms_norm_backward(d_normed, saved_, model.norm());
+  if (places_.defined()) {
+    hidden.index_copy_(0, places_, d_rows);
+  } else {
+    hidden.narrow(0, first_, d_rows.size(0)).copy_(d_rows);
+  }
+}
+
+}  // namespace streambp

@@ -1,0 +1,17 @@
+// The objectives, each defined in its own file.
+#pragma once
+
+#include "streambp/objective/objective.h"
+
+namespace streambp {
+
+ObjectiveKind sft_kind();
+ObjectiveKind dpo_kind();
+ObjectiveKind simpo_kind();
+ObjectiveKind orpo_kind();
+ObjectiveKind kto_kind();
+ObjectiveKind grpo_kind();
+ObjectiveKind ppo_kind();
+ObjectiveKind distill_kind();
+
+}  // namespace streambp

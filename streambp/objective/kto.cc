@@ -1,0 +1,88 @@
+// KTO: Kahneman-Tversky optimisation on completions that are desirable or not. With l the sum of a
+// completion's log-probabilities less the reference's, and z = max(0, mean of l over the rows that estimate
+// the KL divergence), held constant (0 without such rows):
+//   desirable    w_d (1 - sigma(beta (l - z)))
+//   undesirable  w_u (1 - sigma(beta (z - l)))
+// loss = mean over the desirable and undesirable rows. arXiv 2402.01306, equation 8; TRL,
+// KTOTrainer.kto_loss. The rows of the KL estimate are mismatched completions and get no gradient.
+#include <algorithm>
+
+#include "streambp/error.h"
+#include "streambp/objective/kinds.h"
+#include "streambp/objective/terms.h"
+
+namespace streambp {
+namespace {
+
+class Kto final : public Objective {
+ public:
+  Kto(const Batch& batch, const Options& options, const Counts& whole)
+      : scored_("kto", batch), beta_(options.number("beta", 0.0, kInfinity)) {
+    const at::Tensor role = scored_.sequence_input(batch, inputs::kRole);
+    const at::Tensor desirable = role.eq(1.0), undesirable = role.eq(0.0), estimates = role.eq(2.0);
+    if (!(desirable | undesirable | estimates).all().item<bool>()) {
+      throw InputError(
+          "kto: input '{}': expected 0 (undesirable), 1 (desirable) or 2 (KL estimate) a sequence",
+          inputs::kRole);
+    }
+    const auto of_estimate = estimates.sum().item<int64_t>();
+    if (of_estimate > 0 && whole != count(batch)) {
+      throw InputError(
+          "kto: rows of the KL estimate in a part of a batch, expected them in the whole: their mean enters "
+          "every row");
+    }
+    // A part of a batch holds no estimate, and neither do the others: all of the whole's sequences are
+    // labelled.
+    const auto labelled = static_cast<double>(std::max<int64_t>(whole.sequences - of_estimate, 1));
+    const double desirable_weight = options.number("desirable_weight", 0.0, kInfinity);
+    const double undesirable_weight = options.number("undesirable_weight", 0.0, kInfinity);
+    weights_ =
+        (desirable.to(at::kDouble) * desirable_weight + undesirable.to(at::kDouble) * undesirable_weight) /
+        labelled;
+    signs_ = desirable.to(at::kDouble) - undesirable.to(at::kDouble);
+    estimate_weights_ = estimates.to(at::kDouble) / static_cast<double>(std::max<int64_t>(of_estimate, 1));
+    reference_ = scored_.reference_sums(batch);
+  }
+
+  std::string name() const override { return "kto"; }
+  bool separable() const override { return false; }
+
+  at::Tensor loss(const TokenValues& values, int64_t, int64_t) const override {
+    const at::Tensor sums = scored_.sums(values.log_probabilities);
+    const auto on_device = [&](const at::Tensor& tensor) { return tensor.to(sums.device()); };
+    const at::Tensor ratios = sums - on_device(reference_);
+    const at::Tensor z = (ratios.detach() * on_device(estimate_weights_)).sum().clamp_min(0.0);
+    // 1 - sigma(x) = sigma(-x), without the cancellation.
+    const at::Tensor misses = ((z - ratios) * on_device(signs_) * beta_).sigmoid();
+    return (misses * on_device(weights_)).sum();
+  }
+
+ private:
+  ScoredTokens scored_;
+  double beta_;
+  at::Tensor weights_;           // [S]: of a row in the mean, 0 in the KL estimate
+  at::Tensor signs_;             // [S]: 1 desirable, -1 undesirable, 0 in the KL estimate
+  at::Tensor estimate_weights_;  // [S]
+  at::Tensor reference_;         // [S]
+};
+
+}  // namespace
+
+ObjectiveKind kto_kind() {
+  ObjectiveKind kind;
+  kind.name = "kto";
+  kind.summary = "KTO: Kahneman-Tversky optimisation on desirable and undesirable completions";
+  kind.source = "arXiv 2402.01306; TRL, KTOTrainer";
+  kind.layout = Layout::kLabelled;
+  kind.options = {{"beta", "0.1", "strength of the pull towards the reference"},
+                  {"desirable_weight", "1", "weight of desirable completions"},
+                  {"undesirable_weight", "1", "weight of undesirable completions"}};
+  kind.make = [](const Batch& batch, const Options& options,
+                 const Counts& whole) -> std::unique_ptr<Objective> {
+    return std::make_unique<Kto>(batch, options, whole);
+  };
+  kind.uses_reference = [](const Options&) { return true; };
+  return kind;
+}
+
+}  // namespace streambp

@@ -1,0 +1,161 @@
+#include "streambp/objective/terms.h"
+
+#include <utility>
+
+#include "streambp/error.h"
+
+namespace streambp {
+namespace {
+
+/// a where `first` is 1, b where it is 0. Both are finite here, so that a product with 0 is 0.
+template <typename Other>
+at::Tensor choose(const at::Tensor& first, const at::Tensor& a, const Other& b) {
+  const at::Tensor share = first.to(a.scalar_type());
+  return a * share + (1.0 - share) * b;
+}
+
+}  // namespace
+
+ScoredTokens::ScoredTokens(std::string objective, const Batch& batch)
+    : objective_(std::move(objective)), places_(scored_places(batch)) {
+  const auto of_scored = [&](const at::Tensor& flags) {
+    return flags.to(at::kCPU).index_select(0, places_).to(at::kDouble);
+  };
+  has_target_ = of_scored(batch.targets.ne(kNoTarget));
+  has_value_ = batch.value_mask.defined() ? of_scored(batch.value_mask) : at::zeros_like(has_target_);
+  const int64_t* const place = places_.const_data_ptr<int64_t>();
+  int64_t next = 0;
+  for (size_t i = 0; i + 1 < batch.offsets.size(); ++i) {
+    const int64_t first = next;
+    while (next < size() && place[next] < batch.offsets[i + 1]) ++next;
+    sizes_.push_back(next - first);
+  }
+  lengths_ = sums(at::ones_like(has_target_)).clamp_min(1.0);
+}
+
+int64_t ScoredTokens::empty_sequence() const {
+  const at::Tensor lengths = sums(at::ones_like(has_target_));
+  for (int64_t i = 0; i < sequences(); ++i) {
+    if (lengths[i].item<double>() == 0.0) return i;
+  }
+  return -1;
+}
+
+at::Tensor ScoredTokens::checked(const at::Tensor& input, const char* name, int64_t length) const {
+  if (input.dim() != 1 || input.size(0) != length) {
+    throw InputError("{}: input '{}' has shape [{}], expected [{}]", objective_, name,
+                     fmt::join(input.sizes(), ", "), length);
+  }
+  return input.to(at::kCPU, at::kDouble);
+}
+
+at::Tensor ScoredTokens::token_input(const Batch& batch, const char* name, const at::Tensor& mask) const {
+  const auto found = batch.token_inputs.find(name);
+  if (found == batch.token_inputs.end()) {
+    throw InputError("{}: input '{}' is missing, expected one number a token", objective_, name);
+  }
+  const at::Tensor input =
+      checked(found->second, name, batch.size()).index_select(0, places_).masked_fill(mask.eq(0.0), 0.0);
+  const at::Tensor wrong = input.isfinite().logical_not().nonzero();
+  if (wrong.size(0) > 0) {
+    throw InputError("{}: input '{}' is not a finite number at token {} of the stream", objective_, name,
+                     places_[wrong[0][0].item<int64_t>()].item<int64_t>());
+  }
+  return input;
+}
+
+at::Tensor ScoredTokens::sequence_input(const Batch& batch, const char* name) const {
+  const auto found = batch.sequence_inputs.find(name);
+  if (found == batch.sequence_inputs.end()) {
+    throw InputError("{}: input '{}' is missing, expected one number a sequence", objective_, name);
+  }
+  const at::Tensor input = checked(found->second, name, sequences());
+  const at::Tensor wrong = input.isfinite().logical_not().nonzero();
+  if (wrong.size(0) > 0) {
+    throw InputError("{}: input '{}' is not a finite number at sequence {}", objective_, name,
+                     wrong[0][0].item<int64_t>());
+  }
+  return input;
+}
+
+at::Tensor ScoredTokens::reference_sums(const Batch& batch) const {
+  if (batch.sequence_inputs.contains(inputs::kReferenceSums)) {
+    return sequence_input(batch, inputs::kReferenceSums);
+  }
+  if (!batch.token_inputs.contains(inputs::kReferenceLogProbabilities)) {
+    throw InputError("{}: the reference's log-probabilities are missing, expected '{}' or '{}'", objective_,
+                     inputs::kReferenceSums, inputs::kReferenceLogProbabilities);
+  }
+  return sums(token_input(batch, inputs::kReferenceLogProbabilities, has_target_));
+}
+
+at::Tensor ScoredTokens::sums(const at::Tensor& values) const {
+  // A sum a sequence rather than an indexed addition, whose order a GPU does not keep from run to run.
+  std::vector<at::Tensor> rows;
+  for (const at::Tensor& row : (values * has_target_.to(values.device())).split_with_sizes(sizes_)) {
+    rows.push_back(row.sum());
+  }
+  return at::stack(rows);
+}
+
+at::Tensor ScoredTokens::spread(const at::Tensor& rows) const {
+  std::vector<at::Tensor> tokens;
+  const std::vector<at::Tensor> entries = rows.unbind();
+  for (size_t i = 0; i < sizes_.size(); ++i) tokens.push_back(entries[i].expand({sizes_[i]}));
+  return at::cat(tokens);
+}
+
+at::Tensor part(const at::Tensor& all, int64_t begin, int64_t end, const at::Tensor& values) {
+  return all.narrow(0, begin, end - begin).to(values.device());
+}
+
+at::Tensor at_most(const at::Tensor& x, double most) {
+  return choose(x.le(most), x, most);
+}
+
+at::Tensor at_least(const at::Tensor& x, double least) {
+  return choose(x.ge(least), x, least);
+}
+
+at::Tensor between(const at::Tensor& x, double least, double most) {
+  return at_most(at_least(x, least), most);
+}
+
+at::Tensor smaller(const at::Tensor& a, const at::Tensor& b) {
+  return choose(a.le(b), a, b);
+}
+
+at::Tensor larger(const at::Tensor& a, const at::Tensor& b) {
+  return choose(a.ge(b), a, b);
+}
+
+at::Tensor stable_log_sigmoid(const at::Tensor& z) {
+  // Above 40, log(1 + e^x) is x to the last bit; at torch's own threshold of 20 it is not.
+  return at::softplus(z.neg(), /*beta=*/1, /*threshold=*/40).neg();
+}
+
+at::Tensor exp_clamped(const at::Tensor& x) {
+  return at_most(x, kLargestExponent).exp();
+}
+
+at::Tensor k3(const at::Tensor& reference, const at::Tensor& log_probabilities) {
+  const at::Tensor d = reference - log_probabilities;
+  return exp_clamped(d) - d - 1.0;
+}
+
+at::Tensor clipped_surrogate(const at::Tensor& ratio, const at::Tensor& advantages, double low, double high,
+                             double most) {
+  const at::Tensor clipped = between(ratio, 1.0 - low, 1.0 + high);
+  const at::Tensor cut = most < kInfinity ? at_most(ratio, most) : ratio;
+  return smaller(cut * advantages, clipped * advantages);
+}
+
+int64_t number_of_pairs(const std::string& objective, int64_t sequences) {
+  if (sequences % 2 != 0) {
+    throw InputError("{}: {} sequences, expected an even number: the chosen ones, then the rejected ones",
+                     objective, sequences);
+  }
+  return sequences / 2;
+}
+
+}  // namespace streambp

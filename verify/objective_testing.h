@@ -1,0 +1,153 @@
+// What the tests of objectives share: token values with gradients, and how a loss is taken of them.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "streambp/objective/objective.h"
+
+namespace streambp {
+
+inline at::Tensor doubles(const std::vector<double>& values) {
+  return at::tensor(at::ArrayRef<double>(values), at::kDouble);
+}
+
+inline void expect_near(double got, double expected, const std::string& what, double limit = 1e-13) {
+  const double error = std::abs(got - expected) / std::max(std::abs(expected), 1e-3);
+  EXPECT_TRUE(error <= limit) << what << ": " << got << ", expected " << expected << ", relative error "
+                              << error;
+}
+
+inline void expect_near(const at::Tensor& got, const at::Tensor& expected, const std::string& what,
+                        double limit = 1e-13) {
+  ASSERT_EQ(got.sizes(), expected.sizes()) << what;
+  const double error = ((got - expected).norm() / (expected.norm() + 1e-3)).item<double>();
+  EXPECT_TRUE(error <= limit) << what << ": relative error " << error << ", limit " << limit;
+}
+
+/// An objective with options, as the tests run through all of them.
+struct Variant {
+  std::string name;
+  std::map<std::string, std::string> options;
+
+  std::string text() const { return fmt::format("{} {}", name, fmt::join(options, " ")); }
+};
+
+/// Every loss that the objectives know.
+inline std::vector<Variant> all_variants() {
+  std::vector<Variant> variants{{"sft", {}},
+                                {"sft", {{"reduction", "sum"}, {"label_smoothing", "0.1"}}},
+                                {"sft", {{"divisor", "7"}}},
+                                {"dpo", {{"label_smoothing", "0.2"}}},
+                                {"dpo", {{"loss_type", "hinge"}, {"beta", "0.7"}}},
+                                {"dpo", {{"loss_type", "ipo"}}},
+                                {"dpo", {{"loss_type", "robust"}, {"label_smoothing", "0.1"}}},
+                                {"dpo", {{"reference_free", "true"}}},
+                                {"simpo", {{"label_smoothing", "0.1"}}},
+                                {"orpo", {}},
+                                {"kto", {{"desirable_weight", "1.5"}, {"undesirable_weight", "0.6"}}},
+                                {"ppo", {{"entropy_coef", "0.02"}, {"kl_coef", "0.1"}, {"vf_coef", "0.5"}}},
+                                {"ppo", {{"vf_coef", "0"}}},
+                                {"distill", {{"temperature", "2"}, {"alpha", "0.3"}}},
+                                {"distill", {{"divergence", "reverse"}}}};
+  for (const char* type : {"grpo", "bnpo", "dr_grpo", "dapo"}) {
+    for (const char* level : {"token", "sequence"}) {
+      variants.push_back({"grpo",
+                          {{"loss_type", type},
+                           {"importance_sampling_level", level},
+                           {"beta", "0.04"},
+                           {"epsilon_high", "0.28"},
+                           {"delta", "1.5"},
+                           {"max_completion_length", "9"}}});
+    }
+  }
+  return variants;
+}
+
+/// A seeded token's values of every kind, [m] each, ready for a gradient. Log-probabilities are 0 where
+/// `has_target` is not.
+inline TokenValues random_values(const at::Tensor& has_target, double typical_log_probability,
+                                 uint64_t seed) {
+  at::Generator generator = at::detail::createCPUGenerator(seed);
+  const auto normal = [&] { return at::randn(has_target.sizes(), generator, at::kDouble); };
+  TokenValues values;
+  values.log_probabilities = (normal() * 0.3 + typical_log_probability).clamp_max(-0.01) * has_target;
+  values.entropies = normal().abs();
+  values.mean_log_probabilities = normal() - 3.0;
+  values.values = normal();
+  values.divergences = normal().abs();
+  for (at::Tensor* each : {&values.log_probabilities, &values.entropies, &values.mean_log_probabilities,
+                           &values.values, &values.divergences}) {
+    each->requires_grad_();
+  }
+  return values;
+}
+
+/// The columns in the order of TokenValues.
+inline std::vector<at::Tensor> columns(const TokenValues& values) {
+  return {values.log_probabilities, values.entropies, values.mean_log_probabilities, values.values,
+          values.divergences};
+}
+
+inline TokenValues from_columns(const std::vector<at::Tensor>& each) {
+  return {each[0], each[1], each[2], each[3], each[4]};
+}
+
+/// Tokens [begin, end) of each column.
+inline TokenValues slice(const TokenValues& values, int64_t begin, int64_t end) {
+  std::vector<at::Tensor> parts;
+  for (const at::Tensor& each : columns(values)) parts.push_back(each.slice(0, begin, end));
+  return from_columns(parts);
+}
+
+/// [5, m]: the gradient of `loss` for each column, 0 where it does not depend on it.
+inline at::Tensor gradients(const at::Tensor& loss, const TokenValues& values) {
+  std::vector<at::Tensor> result = torch::autograd::grad({loss}, columns(values), {}, /*retain_graph=*/true,
+                                                         /*create_graph=*/false, /*allow_unused=*/true);
+  for (at::Tensor& each : result) {
+    if (!each.defined()) each = at::zeros_like(values.log_probabilities);
+  }
+  return at::stack(result).detach();
+}
+
+/// The loss of the whole batch.
+inline at::Tensor whole_loss(const Objective& objective, const TokenValues& values) {
+  return objective.loss(values, 0, values.log_probabilities.size(0));
+}
+
+/// The sequences `chosen` of `batch`, with everything that belongs to them.
+inline Batch pick(const Batch& batch, const std::vector<int64_t>& chosen) {
+  std::vector<at::Tensor> places;
+  Batch result;
+  result.offsets = {0};
+  for (const int64_t i : chosen) {
+    const int64_t begin = batch.offsets[static_cast<size_t>(i)],
+                  end = batch.offsets[static_cast<size_t>(i) + 1];
+    places.push_back(at::arange(begin, end, at::kLong));
+    result.offsets.push_back(result.offsets.back() + end - begin);
+  }
+  const at::Tensor tokens = at::cat(places);
+  const auto of_tokens = [&](const at::Tensor& all) {
+    return all.defined() ? all.index_select(0, tokens) : at::Tensor();
+  };
+  result.tokens = of_tokens(batch.tokens);
+  result.positions = of_tokens(batch.positions);
+  result.targets = of_tokens(batch.targets);
+  result.value_mask = of_tokens(batch.value_mask);
+  for (const auto& [name, all] : batch.token_inputs) result.token_inputs[name] = of_tokens(all);
+  const at::Tensor sequences = at::tensor(at::ArrayRef<int64_t>(chosen), at::kLong);
+  for (const auto& [name, all] : batch.sequence_inputs) {
+    result.sequence_inputs[name] = all.index_select(0, sequences);
+  }
+  return result;
+}
+
+}  // namespace streambp
