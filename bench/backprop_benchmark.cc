@@ -12,7 +12,7 @@ void backprop(benchmark::State& state, Method method) {
   constexpr uint64_t kSeed = 1;
   Model model = Model::random(preset("qwen3-cpu"), {}, kSeed);
   const Batch batch = random_batch({state.range(0)}, model.config().vocab_size, kSeed);
-  const auto objective = make_sft(batch);
+  const auto objective = make_objective("sft", batch);
   Settings settings;
   settings.method = method;
   int64_t peak = 0;

@@ -4,12 +4,14 @@
 #include <chrono>
 #include <cmath>
 #include <ctime>
+#include <limits>
 
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "bench/model_flops.h"
 #include "streambp/driver/failure.h"
+#include "streambp/driver/objective_inputs.h"
 #include "streambp/driver/records.h"
 #include "streambp/error.h"
 #include "streambp/model/tensor_file.h"
@@ -43,24 +45,24 @@ double process_seconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-std::vector<int64_t> sequence_lengths(const Bench& bench, const Cell& cell) {
-  if (!bench.batch) return std::vector<int64_t>(static_cast<size_t>(cell.batch), cell.seq_len);
-  std::vector<int64_t> lengths;
-  const auto& offsets = bench.batch->offsets;
-  for (size_t i = 0; i + 1 < offsets.size(); ++i) lengths.push_back(offsets[i + 1] - offsets[i]);
-  return lengths;
+json lora_settings(const SweepOptions& options) {
+  if (options.adapter) return options.adapter->string();
+  if (!options.lora) return nullptr;
+  return {{"r", options.lora->r},
+          {"lora_alpha", options.lora->lora_alpha},
+          {"use_rslora", options.lora->use_rslora},
+          {"target_modules", options.lora->target_modules}};
 }
 
 }  // namespace
 
-void check_objective(const std::string& name) {
-  if (name != "sft") throw InputError("objective '{}': expected one of sft", name);
-}
-
-std::unique_ptr<Objective> make_objective(const std::string& name, const Batch& batch,
-                                          std::optional<double> divisor) {
-  check_objective(name);
-  return make_sft(batch, divisor);
+std::map<std::string, std::string> options_of(const std::string& name,
+                                              const std::map<std::string, std::string>& given) {
+  std::map<std::string, std::string> options;
+  for (const Option& option : objective_kind(name).options) {
+    if (const auto found = given.find(option.name); found != given.end()) options.insert(*found);
+  }
+  return options;
 }
 
 double median(std::vector<double> values) {
@@ -71,7 +73,9 @@ double median(std::vector<double> values) {
 
 Batch cell_batch(const Bench& bench, const Cell& cell) {
   if (bench.batch) return *bench.batch;
-  return random_batch(sequence_lengths(bench, cell), bench.config.vocab_size, bench.options.seed);
+  const ObjectiveKind& kind = objective_kind(cell.objective);
+  return synthetic_batch(kind, complete_options(kind, options_of(cell.objective, bench.options.objective_options)), cell.batch,
+                         cell.seq_len, bench.config.vocab_size, bench.options.seed);
 }
 
 json cell_configuration(const Bench& bench, const Cell& cell) {
@@ -89,7 +93,11 @@ json cell_configuration(const Bench& bench, const Cell& cell) {
             {"head", settings.streams_head() ? "streamed" : "full"},
             {"head_chunk", settings.streams_head() ? or_auto(settings.head_chunk) : json(nullptr)},
             {"gradient_dtype", dtype_name(options.gradient_dtype)},
-            {"divisor", or_null(options.divisor)},
+            {"objective_options", options_of(cell.objective, options.objective_options)},
+            {"micro_batches", options.micro_batches},
+            {"lora", lora_settings(options)},
+            {"reference", options.reference.empty() ? json(nullptr) : json(options.reference)},
+            {"teacher", options.teacher.empty() ? json(nullptr) : json(options.teacher)},
             {"freeze", options.freeze},
             {"threads", options.threads},
             {"repeats", options.repeats},
@@ -103,9 +111,37 @@ json cell_configuration(const Bench& bench, const Cell& cell) {
           {"device", options.device}};
 }
 
-CellRun::Pass CellRun::run_pass(Model& model) const {
-  const Batch batch = cell_batch(bench_, cell_);
-  const auto objective = make_objective(cell_.objective, batch, bench_.options.divisor);
+Batch CellRun::batch_with_reference(Models& models) const {
+  const ObjectiveKind& kind = objective_kind(cell_.objective);
+  const Options options = complete_options(kind, options_of(cell_.objective, bench_.options.objective_options));
+  Batch batch = cell_batch(bench_, cell_);
+  if (!models.reference && !needs_reference(kind, options, batch)) return batch;
+  if (!models.reference && !models.policy->has_adapters()) {
+    throw InputError("{}: no reference log-probabilities; expected them in --tokens, a --reference model, or LoRA", kind.name);
+  }
+  const bool has_temperature = std::any_of(kind.options.begin(), kind.options.end(),
+                                           [](const Option& option) { return option.name == "temperature"; });
+  const double temperature = has_temperature ? options.number("temperature", 0.0, std::numeric_limits<double>::max()) : 1.0;
+  // The base of an adapted model is its own reference.
+  Model& reference = models.reference ? *models.reference : *models.policy;
+  reference.enable_adapters(false);
+  batch.sequence_inputs.erase("reference_log_probabilities");
+  batch.token_inputs["reference_log_probabilities"] = evaluate(reference, batch, temperature).log_probabilities.to(at::kCPU);
+  reference.enable_adapters(true);
+  return batch;
+}
+
+CellRun::Pass CellRun::run_pass(Models& models) const {
+  Model& model = *models.policy;
+  const Batch batch = batch_with_reference(models);
+  const ObjectiveKind& kind = objective_kind(cell_.objective);
+  const auto given = options_of(cell_.objective, bench_.options.objective_options);
+  const Counts whole = count(batch);
+  std::vector<Batch> parts = bench_.options.micro_batches == 1
+                                 ? std::vector<Batch>{batch}
+                                 : micro_batches(batch, bench_.options.micro_batches, kind.layout == Layout::kPairs);
+  std::vector<std::unique_ptr<Objective>> objectives;
+  for (const Batch& part : parts) objectives.push_back(make_objective(kind.name, part, given, whole));
   model.zero_gradients();
   Pass pass;
   synchronize(bench_.device);
@@ -113,18 +149,24 @@ CellRun::Pass CellRun::run_pass(Model& model) const {
   pass.resident_bytes = read_meter(bench_.device).live_bytes;
   const double cpu_start = process_seconds();
   const auto start = std::chrono::steady_clock::now();
-  pass.outcome = backpropagate(model, batch, *objective, cell_.settings);
+  double loss = 0.0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    pass.outcome = backpropagate(model, parts[i], *objectives[i], cell_.settings, models.teacher ? &*models.teacher : nullptr);
+    loss += pass.outcome.loss;
+  }
   synchronize(bench_.device);
   pass.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   pass.cpu_seconds = process_seconds() - cpu_start;
   pass.memory = read_meter(bench_.device);
+  pass.outcome.loss = loss;
   pass.outcome.log_probabilities.reset();
+  pass.outcome.values.reset();
   return pass;
 }
 
-void CellRun::repeat(Model& model) {
+void CellRun::repeat(Models& models) {
   try {
-    passes_.push_back(run_pass(model));
+    passes_.push_back(run_pass(models));
   } catch (const std::exception& error) {
     fail(is_out_of_memory(error) ? "oom" : "error", error.what());
   }
@@ -142,9 +184,10 @@ void CellRun::fail(const std::string& status, const std::string& error) {
 }
 
 json CellRun::record(const json& environment) const {
-  const std::vector<int64_t> lengths = sequence_lengths(bench_, cell_);
-  int64_t tokens = 0;
-  for (const int64_t length : lengths) tokens += length;
+  const Batch batch = cell_batch(bench_, cell_);
+  std::vector<int64_t> lengths;
+  for (size_t i = 0; i + 1 < batch.offsets.size(); ++i) lengths.push_back(batch.offsets[i + 1] - batch.offsets[i]);
+  const int64_t tokens = batch.size();
   json record = cell_configuration(bench_, cell_);
   const bool predicted = bench_.device.is_meta();
   record.update({{"schema", kRecordSchema},

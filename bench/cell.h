@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -15,10 +16,8 @@
 
 namespace streambp {
 
-/// Throws InputError that lists the names where `name` is none of them.
-void check_objective(const std::string& name);
-std::unique_ptr<Objective> make_objective(const std::string& name, const Batch& batch,
-                                          std::optional<double> divisor);
+/// The options that are given for objective `name`: those of `given` that it has.
+std::map<std::string, std::string> options_of(const std::string& name, const std::map<std::string, std::string>& given);
 
 struct Cell {
   std::string objective = "sft";
@@ -35,6 +34,14 @@ struct Bench {
   std::optional<Batch> batch;  // of --tokens; otherwise each run draws its own from the seed
   std::string batch_key;       // stands for the contents of that batch
   bool batch_scored = false;   // whether any of its tokens has a target
+  bool needs_value_head = false;
+};
+
+/// The models of a sweep.
+struct Models {
+  std::optional<Model> policy;
+  std::optional<Model> reference;  // for log-probabilities to compare with; without one, adapters off
+  std::optional<Model> teacher;
 };
 
 /// The batch of a cell. Equal calls give equal batches.
@@ -54,7 +61,7 @@ class CellRun {
 
   /// Sets the gradients to zero and runs one pass, which is timed and metered. Whatever it throws ends up in
   /// the record: when it returns, no tensor of the pass is alive.
-  void repeat(Model& model);
+  void repeat(Models& models);
 
   /// The cell can't be run or was not worth trying: status `oom` or `error`, and why.
   void fail(const std::string& status, const std::string& error);
@@ -70,7 +77,8 @@ class CellRun {
     MemoryReading memory;
     Outcome outcome;  // without its tensor
   };
-  Pass run_pass(Model& model) const;
+  Batch batch_with_reference(Models& models) const;
+  Pass run_pass(Models& models) const;
 
   const Bench& bench_;
   Cell cell_;

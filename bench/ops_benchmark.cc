@@ -77,7 +77,8 @@ void linear_accumulation(benchmark::State& state) {
   const at::Tensor x = at::randn({state.range(0), kHidden});
   const at::Tensor dy = at::randn({state.range(0), kMlp});
   const at::NoGradGuard no_grad;
-  for (auto _ : state) linear_accumulate({&weight, nullptr}, x, dy);
+  const Linear map{"map", &weight};
+  for (auto _ : state) linear_accumulate(map, x, dy);
   set_tokens(state);
 }
 BENCHMARK(linear_accumulation)->ArgName("rows")->Arg(128)->Arg(512)->Arg(2048)->UseRealTime();
@@ -100,11 +101,12 @@ void gated_mlp_forward_backward(benchmark::State& state) {
   Parameter gate = random_parameter({kMlp, kHidden});
   Parameter up = random_parameter({kMlp, kHidden});
   Parameter down = random_parameter({kHidden, kMlp});
+  const Linear gate_map{"gate", &gate}, up_map{"up", &up}, down_map{"down", &down};
   const at::Tensor residual = at::randn({state.range(0), kHidden}).requires_grad_();
   const at::Tensor x = at::randn({state.range(0), kHidden}).requires_grad_();
   const at::Tensor dy = at::randn({state.range(0), kHidden});
   for (auto _ : state) {
-    const at::Tensor y = gated_mlp(residual, x, {&gate, nullptr}, {&up, nullptr}, {&down, nullptr});
+    const at::Tensor y = gated_mlp(residual, x, gate_map, up_map, down_map);
     benchmark::DoNotOptimize(torch::autograd::grad({y}, {residual, x}, {dy}));
   }
   set_tokens(state);
@@ -116,11 +118,12 @@ void streamed_head_by_chunk(benchmark::State& state) {
   Model model = Model::random(preset("qwen3-cpu"), {}, kSeed);
   const Batch batch = random_batch({state.range(0)}, model.config().vocab_size, kSeed);
   const Scored scored = find_scored(batch, at::kCPU);
-  const auto objective = make_sft(batch);
+  const auto objective = make_objective("sft", batch);
+  const HeadPass pass{model, scored, objective->request(), {}};
   const at::Tensor hidden = at::randn({state.range(0), model.config().hidden_size});
   for (auto _ : state) {
     at::Tensor overwritten = hidden.clone();
-    benchmark::DoNotOptimize(streamed_head(model, scored, *objective, state.range(1), overwritten).loss);
+    benchmark::DoNotOptimize(streamed_head(pass, *objective, state.range(1), overwritten).loss);
   }
   set_tokens(state);
 }

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "streambp/driver/inputs.h"
+#include "streambp/driver/objective_inputs.h"
 #include "streambp/driver/records.h"
 #include "streambp/error.h"
 
@@ -19,6 +20,23 @@ void check_freeze(const SweepOptions& options, const Config& config) {
     const bool used = std::any_of(shapes.begin(), shapes.end(),
                                   [&](const auto& s) { return contains_any(s.name, {pattern}); });
     if (!used) throw InputError("--freeze '{}': no parameter of the model has this in its name", pattern);
+  }
+}
+
+/// Everything about adapters, reference and teacher that can be known before anything is run.
+void check_models(const SweepOptions& options, const Config& config) {
+  if (options.adapter) lora_targets(config, read_lora_config(*options.adapter));
+  if (options.lora) lora_targets(config, *options.lora);
+  for (const std::string& other : {options.reference, options.teacher}) {
+    if (other.empty()) continue;
+    const int64_t vocabulary = open_config(other).vocab_size;
+    if (vocabulary != config.vocab_size) {
+      throw InputError("model '{}': its vocabulary has {} tokens, that of {} has {}", other, vocabulary, options.model,
+                       config.vocab_size);
+    }
+  }
+  for (const std::string& name : options.objectives) {
+    if (name == "distill" && options.teacher.empty()) throw InputError("distill: expected a --teacher model");
   }
 }
 
@@ -53,8 +71,19 @@ Bench open_bench(const SweepOptions& options) {
     bench.options.repeats = 1;
     bench.options.warmup = 0;
   }
+  check_models(options, bench.config);
+  for (const std::string& name : options.objectives) {
+    bench.needs_value_head = bench.needs_value_head || objective_kind(name).layout == Layout::kResponses;
+  }
   if (options.tokens) {
-    bench.batch = read_batch(*options.tokens, bench.config.vocab_size);
+    const Layout layout = objective_kind(options.objectives.front()).layout;
+    for (const std::string& name : options.objectives) {
+      if (objective_kind(name).layout != layout) {
+        throw InputError("--tokens: one file can't hold the inputs of {} and of {}", options.objectives.front(), name);
+      }
+    }
+    bench.batch = read_objective_batch(objective_kind(options.objectives.front()), SafetensorsFile::open(*options.tokens),
+                                       bench.config.vocab_size);
     const Batch& batch = *bench.batch;
     bench.batch_scored = batch.targets.ne(kNoTarget).any().item<bool>();
     const auto numbers = [](const at::Tensor& tensor) {

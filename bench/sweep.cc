@@ -76,11 +76,11 @@ class Sweep {
         pending.push_back({i, CellRun(bench_, cells_[i])});
       }
     }
-    if (!pending.empty()) open_model_once();
+    if (!pending.empty()) open_models_once();
     for (Pending& cell : pending) {
-      if (!model_) cell.run.fail("oom", load_error_);
+      if (!models_.policy) cell.run.fail("oom", load_error_);
       const int64_t limit = shortest_oom(cells_[cell.place]);
-      if (model_ && limit > 0) {
+      if (models_.policy && limit > 0) {
         cell.run.fail("oom", fmt::format("not run: length {} already ran out of memory", limit));
       }
     }
@@ -90,7 +90,7 @@ class Sweep {
         if (cell.done) continue;
         if (!cell.run.failed()) {
           progress_.show(describe(cell) + fmt::format(", repeat {}/{}", repeat, bench_.options.repeats));
-          cell.run.repeat(*model_);
+          cell.run.repeat(models_);
         }
         if (cell.run.failed() || repeat == bench_.options.repeats) finish(cell);
       }
@@ -117,8 +117,8 @@ class Sweep {
 
   std::string describe(const Pending& cell) const {
     const Cell& what = cell.run.cell();
-    return fmt::format("[{}/{}] length {}, batch {}, {}{}", cell.place + 1, cells_.size(), what.seq_len,
-                       what.batch, method_name(what.settings.method),
+    return fmt::format("[{}/{}] length {}, batch {}, {}, {}{}", cell.place + 1, cells_.size(), what.seq_len,
+                       what.batch, what.objective, method_name(what.settings.method),
                        what.settings.chunk > 0 ? fmt::format(", chunk {}", what.settings.chunk) : "");
   }
 
@@ -133,23 +133,41 @@ class Sweep {
       CellRun discarded(bench_, cell.run.cell());
       for (int64_t i = 0; i < bench_.options.warmup && !discarded.failed(); ++i) {
         progress_.show(describe(cell) + ", warm-up");
-        discarded.repeat(*model_);
+        discarded.repeat(models_);
       }
     }
   }
 
-  void open_model_once() {
-    if (model_ || !load_error_.empty()) return;
-    const SweepOptions& options = bench_.options;
-    progress_.show("loading " + options.model);
-    Model::Placement placement{options.dtype, bench_.device, options.gradient_dtype, {}};
-    placement.trainable = [&options](const std::string& name) { return !contains_any(name, options.freeze); };
+  void open_models_once() {
+    if (models_.policy || !load_error_.empty()) return;
     try {
-      model_ = open_model(options.model, placement, options.seed);
+      open_models();
     } catch (const std::exception& error) {
       if (!is_out_of_memory(error)) throw;
+      models_ = {};
       load_error_ = fmt::format("the model does not fit: {}", error.what());
     }
+  }
+
+  void open_models() {
+    const SweepOptions& options = bench_.options;
+    progress_.show("loading " + options.model);
+    const bool adapted = options.lora || options.adapter;
+    Model::Placement placement{options.dtype, bench_.device, options.gradient_dtype, {}};
+    placement.trainable = [&options, adapted](const std::string& name) {
+      return (!adapted || name == "value_head.weight") && !contains_any(name, options.freeze);
+    };
+    models_.policy = open_model(options.model, placement, options.seed);
+    if (options.adapter) models_.policy->load_adapters(*options.adapter);
+    if (options.lora) models_.policy->attach_adapters(*options.lora, options.seed);
+    if (bench_.needs_value_head && !models_.policy->has_value_head()) {
+      const at::Tensor weight = at::randn({1, bench_.config.hidden_size}, at::detail::createCPUGenerator(options.seed));
+      models_.policy->attach_value_head(weight.mul_(0.02).to(options.dtype));
+    }
+    placement.trainable = [](const std::string&) { return false; };
+    // Other seeds: a random reference or teacher is not the policy itself.
+    if (!options.reference.empty()) models_.reference = open_model(options.reference, placement, options.seed + 1);
+    if (!options.teacher.empty()) models_.teacher = open_model(options.teacher, placement, options.seed + 2);
   }
 
   void warn_if_unscored(const Cell& cell) {
@@ -178,7 +196,7 @@ class Sweep {
 
   void dump_gradients() {
     std::map<std::string, at::Tensor> gradients;
-    for (const auto& parameter : model_->parameters()) {
+    for (const auto& parameter : models_.policy->parameters()) {
       if (parameter->trainable()) gradients[parameter->name] = parameter->gradient;
     }
     write_tensors(*bench_.options.dump_gradients, gradients);
@@ -188,7 +206,7 @@ class Sweep {
   const std::vector<Cell>& cells_;
   RecordFile& file_;
   ProgressLine progress_;
-  std::optional<Model> model_;
+  Models models_;
   std::string load_error_;
   bool warm_ = false;
   std::map<std::string, json> known_;  // by key: what need not be run again

@@ -30,15 +30,41 @@ struct Typed {
   std::string tokens;
   std::string freeze;
   std::string dump_gradients;
+  std::string objective_options;
+  std::string lora_targets = "all-linear";
+  std::string adapter;
+  int64_t lora_rank = 0;
+  double lora_alpha = 0.0;
+  bool lora_rslora = false;
   std::string out = "out/sweep";
   double divisor = 0.0;
   SweepOptions options;
 };
 
+std::string objective_names() {
+  std::vector<std::string> names;
+  for (const ObjectiveKind& kind : objective_kinds()) names.push_back(kind.name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+/// What each objective is and which options it has.
+std::string describe_objectives() {
+  std::string text = "Objectives and their options (--set):\n";
+  for (const ObjectiveKind& kind : objective_kinds()) {
+    text += fmt::format("  {}: {} ({})\n", kind.name, kind.summary, kind.source);
+    for (const Option& option : kind.options) {
+      text += fmt::format("    {}={}  {}{}\n", option.name, option.default_value, option.help,
+                          option.choices.empty() ? "" : fmt::format(": {}", fmt::join(option.choices, ", ")));
+    }
+  }
+  return text;
+}
+
 constexpr const char* kExamples = R"(Examples:
   streambp-bench sweep --seq-len 512,2048,8192 --chunk auto,512 --out out/cpu
   streambp-bench sweep --model path/to/Qwen3-0.6B --tokens tokens.safetensors --method streambp --out out/mine
   streambp-bench sweep --model qwen3-8b --dtype bfloat16 --device meta --seq-len 32768 --out out/predicted
+  streambp-bench sweep --objective sft,dpo,grpo,ppo --lora-rank 32 --seq-len 4096 --set beta=0.1 --out out/rl
   streambp-bench sweep --seq-len 8192 --memory-limit 2GB --resume --out out/cpu
 
 Exit codes: 0 all good; 1 a cell failed; 2 bad usage or input; 3 a cell ran out of memory and nothing else went wrong.)";
@@ -61,11 +87,38 @@ at::ScalarType parse_gradient_dtype(const std::string& name, at::ScalarType dtyp
   return at::kFloat;
 }
 
+/// "beta=0.1,loss_type=ipo" by name; each must be an option of one of the objectives, which check its value.
+std::map<std::string, std::string> parse_objective_options(const std::string& list, const std::vector<std::string>& objectives) {
+  std::map<std::string, std::string> given;
+  if (!list.empty()) {
+    for (const std::string& word : parse_words(list, "--set")) {
+      const size_t equals = word.find('=');
+      if (equals == std::string::npos || equals == 0) throw InputError("--set '{}': expected name=value", word);
+      given[word.substr(0, equals)] = word.substr(equals + 1);
+    }
+  }
+  std::map<std::string, std::string> unused = given;
+  std::vector<std::string> known;
+  for (const std::string& name : objectives) {
+    const ObjectiveKind& kind = objective_kind(name);
+    complete_options(kind, options_of(name, given));
+    for (const Option& option : kind.options) {
+      unused.erase(option.name);
+      known.push_back(option.name);
+    }
+  }
+  if (!unused.empty()) {
+    throw InputError("--set {}: no option of {}; expected some of {}", unused.begin()->first, fmt::join(objectives, ", "),
+                     fmt::join(known, ", "));
+  }
+  return given;
+}
+
 SweepOptions read_options(const CLI::App& command, const Typed& typed) {
   SweepOptions options = typed.options;
   const auto given = [&](const char* flag) { return command.count(flag) > 0; };
   options.objectives = parse_words(typed.objectives, "--objective");
-  for (const std::string& objective : options.objectives) check_objective(objective);
+  options.objective_options = parse_objective_options(typed.objective_options, options.objectives);
   options.methods.clear();
   for (const std::string& method : parse_words(typed.methods, "--method"))
     options.methods.push_back(parse_method(method));
@@ -87,7 +140,17 @@ SweepOptions read_options(const CLI::App& command, const Typed& typed) {
     if (!(typed.divisor > 0.0 && std::isfinite(typed.divisor))) {
       throw InputError("--divisor {}: expected a positive number", typed.divisor);
     }
-    options.divisor = typed.divisor;
+    options.objective_options["divisor"] = fmt::format("{}", typed.divisor);
+  }
+  if (given("--adapter")) options.adapter = typed.adapter;
+  if (given("--lora-rank")) {
+    LoraConfig lora;
+    lora.r = typed.lora_rank;
+    lora.lora_alpha = given("--lora-alpha") ? typed.lora_alpha : static_cast<double>(typed.lora_rank);
+    lora.use_rslora = typed.lora_rslora;
+    lora.target_modules = typed.lora_targets == "all-linear" ? all_linear_modules()
+                                                             : parse_words(typed.lora_targets, "--lora-targets");
+    options.lora = lora;
   }
   options.out = typed.out;
   return options;
@@ -102,13 +165,14 @@ void add_sweep_command(CLI::App& app, std::function<int()>& action, int argc, co
   options.arguments.assign(argv, argv + argc);
   CLI::App* const command =
       app.add_subcommand("sweep", "Memory and time of methods x lengths x chunks; lists are comma-separated");
-  command->footer(kExamples);
-  const auto text = [&](const char* flag, std::string& value, const char* help) {
+  command->footer(describe_objectives() + "\n" + kExamples);
+  const auto text = [&](const char* flag, std::string& value, const std::string& help) {
     return command->add_option(flag, value, help)->capture_default_str();
   };
 
   text("--model", options.model, "A Hugging Face folder (config.json, safetensors) or a preset");
-  text("--objective", typed->objectives, "Objectives: sft");
+  text("--objective", typed->objectives, "Objectives: " + objective_names());
+  text("--set", typed->objective_options, "Options of the objectives, as beta=0.1,loss_type=ipo (below)");
   text("--method", typed->methods, "Methods: standard, checkpoint, streambp");
   CLI::Option* const lengths = text("--seq-len", typed->lengths, "Tokens of a sequence");
   CLI::Option* const batches = text("--batch", typed->batches, "Sequences in a batch");
@@ -125,6 +189,20 @@ void add_sweep_command(CLI::App& app, std::function<int()>& action, int argc, co
   text("--grad-dtype", typed->gradient_dtype,
        "Dtype that parameter gradients are summed in: same (as --dtype) or float32");
   text("--freeze", typed->freeze, "Parameters with any of these in their names get no gradient");
+  CLI::Option* const rank =
+      command->add_option("--lora-rank", typed->lora_rank, "Train LoRA adapters of this rank and freeze the rest");
+  command->add_option("--lora-alpha", typed->lora_alpha, "Scale of the adapters times their rank (default: the rank)")
+      ->needs(rank);
+  text("--lora-targets", typed->lora_targets, "Modules with an adapter, or all-linear")->needs(rank);
+  command->add_flag("--lora-rslora", typed->lora_rslora, "Scale by alpha / sqrt(rank) instead of alpha / rank")->needs(rank);
+  text("--adapter", typed->adapter, "A PEFT folder with adapters to train")->excludes(rank);
+  text("--reference", options.reference,
+       "A folder or preset whose log-probabilities dpo, kto, grpo or ppo compare with (with LoRA: default the base)");
+  text("--teacher", options.teacher, "A folder or preset to distil from");
+  command->add_option("--micro-batches", options.micro_batches,
+                      "Cut each batch into this many and add up their gradients")
+      ->capture_default_str()
+      ->check(from_to(1, 1000000));
   command->add_option("--divisor", typed->divisor,
                       "What the summed loss is divided by (default: the number of scored tokens)");
   text("--device", options.device,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,12 +11,14 @@
 #include <ATen/ATen.h>
 
 #include "streambp/backprop/method.h"
+#include "streambp/model/lora.h"
 
 namespace streambp {
 
 struct SweepOptions {
   std::string model = "qwen3-cpu";  // a folder or a preset
   std::vector<std::string> objectives{"sft"};
+  std::map<std::string, std::string> objective_options;  // of those objectives that have an option of the name
   std::vector<Method> methods{Method::kStandard, Method::kCheckpoint, Method::kStreambp};
   std::vector<int64_t> lengths{512, 1024, 2048};
   std::vector<int64_t> batches{1};  // sequences of one length in a packed stream
@@ -31,7 +34,11 @@ struct SweepOptions {
   uint64_t seed = 0;
   std::optional<int64_t> memory_limit;          // bytes; default on the CPU: what the machine can give
   std::optional<std::filesystem::path> tokens;  // instead of lengths and batches
-  std::optional<double> divisor;                // of the loss
+  int64_t micro_batches = 1;                    // passes whose gradients are added up
+  std::optional<LoraConfig> lora;               // adapters beside a frozen base
+  std::optional<std::filesystem::path> adapter; // the same, of a PEFT folder
+  std::string reference;                        // a folder or preset whose log-probabilities the objective compares with
+  std::string teacher;                          // a folder or preset to distil from
   std::vector<std::string> freeze;              // parameters whose name contains one of these
   std::optional<std::filesystem::path> dump_gradients;
   std::filesystem::path out = "out/sweep";

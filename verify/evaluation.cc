@@ -1,40 +1,76 @@
 #include "verify/evaluation.h"
 
 #include <algorithm>
-
-#include "verify/reference_bridge.h"
+#include <limits>
 
 namespace streambp {
+namespace {
 
-Evaluation evaluate(Model& model, const Batch& batch, const Objective& objective, const Settings& settings) {
-  model.zero_gradients();
-  const Outcome outcome = backpropagate(model, batch, objective, settings);
-  Evaluation evaluation{outcome.loss, outcome.log_probabilities.to(at::kCPU), {}};
-  for (const auto& parameter : model.parameters()) {
-    if (parameter->trainable()) {
-      evaluation.gradients.emplace(parameter->name,
-                                   parameter->gradient.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true));
-    }
-  }
-  return evaluation;
+at::Tensor on_cpu(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.to(at::kCPU) : tensor;
 }
 
-Evaluation evaluate_reference(const Model& model, const Batch& batch, const reference::Objective& objective) {
-  const reference::Result result = reference::evaluate(
-      reference_config(model.config()), reference_weights(model), reference_sequences(batch), objective);
-  return {result.loss, at::tensor(at::ArrayRef<double>(result.log_probabilities), at::kDouble),
-          tensors_of(result.gradients, model.config())};
+at::Tensor tensor_of(const std::vector<double>& numbers) {
+  return numbers.empty() ? at::Tensor() : at::tensor(at::ArrayRef<double>(numbers), at::kDouble);
+}
+
+/// Of one of the columns that an objective may not ask for.
+double column_error(const at::Tensor& value, const at::Tensor& truth) {
+  if (!truth.defined()) return 0.0;
+  return value.defined() ? relative_error(value, truth) : std::numeric_limits<double>::quiet_NaN();
+}
+
+bool same_column(const at::Tensor& a, const at::Tensor& b) {
+  return a.defined() == b.defined() && (!a.defined() || bit_equal(a, b));
+}
+
+}  // namespace
+
+Tensors gradients_of(const Model& model) {
+  Tensors gradients;
+  for (const auto& parameter : model.parameters()) {
+    if (!parameter->trainable()) continue;
+    gradients.emplace(parameter->name,
+                      parameter->gradient.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true));
+  }
+  return gradients;
+}
+
+Evaluation evaluate(Model& model, const Batch& batch, const Objective& objective, const Settings& settings,
+                    Model* teacher) {
+  model.zero_gradients();
+  const Outcome outcome = backpropagate(model, batch, objective, settings, teacher);
+  return {outcome.loss, on_cpu(outcome.log_probabilities), on_cpu(outcome.values), gradients_of(model)};
+}
+
+Evaluation evaluate_reference(const Model& model, const Batch& batch,
+                              const reference::TokenObjective& objective, const LoraConfig* lora) {
+  const ReferenceModel same = reference_model(model, lora);
+  const reference::Result result =
+      reference::evaluate(same.config, same.weights, reference_sequences(batch), objective);
+  return {result.loss, tensor_of(result.log_probabilities), tensor_of(result.values),
+          tensors_of(result.gradients, model)};
+}
+
+std::vector<ParameterError> EvaluationErrors::all() const {
+  std::vector<ParameterError> errors{
+      {"(loss)", loss, {}}, {"(log-probabilities)", log_probabilities, {}}, {"(values)", values, {}}};
+  errors.insert(errors.end(), gradients.begin(), gradients.end());
+  return errors;
 }
 
 EvaluationErrors measure(const Evaluation& value, const Evaluation& truth) {
   return {relative_error(value.loss, truth.loss),
-          relative_error(value.log_probabilities, truth.log_probabilities),
-          gradient_errors(value.gradients, truth.gradients)};
+          column_error(value.log_probabilities, truth.log_probabilities),
+          column_error(value.values, truth.values), gradient_errors(value.gradients, truth.gradients)};
 }
 
 bool bit_equal(const Evaluation& a, const Evaluation& b) {
   // Losses are compared as numbers: NaN is equal to nothing.
-  if (!(a.loss == b.loss) || !bit_equal(a.log_probabilities, b.log_probabilities)) return false;
+  if (!(a.loss == b.loss) || !same_column(a.log_probabilities, b.log_probabilities) ||
+      !same_column(a.values, b.values)) {
+    return false;
+  }
   return std::equal(
       a.gradients.begin(), a.gradients.end(), b.gradients.begin(), b.gradients.end(),
       [](const auto& x, const auto& y) { return x.first == y.first && bit_equal(x.second, y.second); });

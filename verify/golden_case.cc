@@ -1,60 +1,24 @@
 #include "verify/golden_case.h"
 
 #include <algorithm>
-#include <cmath>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <map>
-#include <nlohmann/json.hpp>
 
-#include "reference/objectives.h"
-#include "streambp/driver/inputs.h"
+#include "streambp/driver/objective_inputs.h"
 #include "streambp/error.h"
 #include "streambp/model/strict_json.h"
 #include "streambp/model/tensor_file.h"
+#include "streambp/objective/terms.h"
+#include "verify/golden_options.h"
+#include "verify/reference_objective.h"
 
 namespace streambp {
 namespace {
 
-using nlohmann::json;
+using OptionMap = std::map<std::string, std::string>;
 
-/// A case.json with getters that say what was expected where.
-class CaseFile {
- public:
-  explicit CaseFile(const std::filesystem::path& folder)
-      : where_((folder / "case.json").string()),
-        json_(parse_strict_json(read_text_file(folder / "case.json"), where_)) {}
-
-  std::string text(const std::string& key) const {
-    const json& value = at(json_, key);
-    if (!value.is_string()) throw InputError("{}: {} is {}, expected a string", where_, key, shown(value));
-    return value.get<std::string>();
-  }
-  double number(const std::string& object, const std::string& key) const {
-    const json& value = at(at(json_, object), key);
-    if (!value.is_number())
-      throw InputError("{}: {}.{} is {}, expected a number", where_, object, key, shown(value));
-    return value.get<double>();
-  }
-  bool has(const std::string& object, const std::string& key) const {
-    return at(json_, object).contains(key);
-  }
-  const std::string& where() const { return where_; }
-
- private:
-  const json& at(const json& parent, const std::string& key) const {
-    const auto found = parent.is_object() ? parent.find(key) : parent.end();
-    if (found == parent.end()) throw InputError("{}: no {} in it", where_, key);
-    return *found;
-  }
-
-  std::string where_;
-  json json_;
-};
-
-std::filesystem::path tensors_path(const GoldenCase& golden) {
-  return golden.folder / "tensors.safetensors";
-}
+constexpr const char* kCriticPrefix = "value_model.";
 
 /// The folder above `folder` that holds models/: a case's model is named relative to it.
 std::filesystem::path set_root(const std::filesystem::path& folder) {
@@ -81,11 +45,12 @@ at::Tensor read_double(const SafetensorsFile& file, const std::string& name) {
   return tensor;
 }
 
-Tensors read_gradients(const SafetensorsFile& file) {
-  const std::string prefix = "grad.";
+/// The gradients whose names begin with `prefix`, without it.
+Tensors read_gradients(const SafetensorsFile& file, const std::string& prefix = "") {
+  const std::string start = "grad." + prefix;
   Tensors gradients;
   for (const auto& [name, entry] : file.entries()) {
-    if (name.starts_with(prefix)) gradients.emplace(name.substr(prefix.size()), read_double(file, name));
+    if (name.starts_with(start)) gradients.emplace(name.substr(start.size()), read_double(file, name));
   }
   return gradients;
 }
@@ -96,56 +61,33 @@ Tensors scaled(const Tensors& gradients, double factor) {
   return result;
 }
 
-/// out.per_token_logps [B, T - 1] on the packed stream: column t is for the token at column t.
-at::Tensor read_log_probabilities(const SafetensorsFile& file, const Batch& batch) {
-  const at::Tensor given = read_double(file, "out.per_token_logps");
-  const std::vector<int64_t> shape{batch.padded_rows, batch.padded_columns - 1};
-  if (given.sizes() != at::IntArrayRef(shape)) {
-    throw InputError("{}: out.per_token_logps has shape [{}], expected [{}]", file.path().string(),
-                     fmt::join(given.sizes(), ", "), fmt::join(shape, ", "));
+/// A tensor [B, w] about the last w tokens of rows of T, on the packed stream at the tokens that predict
+/// them.
+at::Tensor read_predictions(const SafetensorsFile& file, const std::string& name, const Batch& batch) {
+  const at::Tensor given = read_double(file, name);
+  if (given.dim() != 2 || given.size(0) != batch.padded_rows || given.size(1) >= batch.padded_columns) {
+    throw InputError("{}: {} has shape [{}], expected [{}, fewer than {}]", file.path().string(), name,
+                     fmt::join(given.sizes(), ", "), batch.padded_rows, batch.padded_columns);
   }
-  return at::constant_pad_nd(given, {0, 1}).flatten().index_select(0, batch.padded_places);
+  const int64_t before = batch.padded_columns - 1 - given.size(1);
+  return at::constant_pad_nd(given, {before, 1}).flatten().index_select(0, batch.padded_places);
 }
 
-/// transformers' ForCausalLMLoss: the mean over labels, and the same sum over num_items_in_batch.
-std::vector<GoldenTask> sft_tasks(const CaseFile& file, const SafetensorsFile& tensors, const Batch& batch) {
-  if (file.number("hyperparameters", "ignore_index") != kNoTarget) {
-    throw Unsupported(fmt::format("ignore_index other than {}", kNoTarget));
-  }
-  const auto scored = batch.targets.ne(kNoTarget).sum().item<int64_t>();
-  const double labels = file.number("expected", "num_valid_labels");
-  if (static_cast<double>(scored) != labels) {
-    throw InputError("{}: expected.num_valid_labels is {}, but in.labels holds {}", file.where(), labels,
-                     scored);
-  }
+double read_loss(const CaseFile& file, const SafetensorsFile& tensors) {
   const double loss = file.number("expected", "loss");
   const at::Tensor loss_tensor = read_double(tensors, "out.loss");
   if (loss_tensor.numel() != 1 || !(loss_tensor.item<double>() == loss)) {
     throw InputError("{}: expected.loss is not out.loss of tensors.safetensors", file.where());
   }
-  const at::Tensor log_probabilities = read_log_probabilities(tensors, batch);
-  const Tensors gradients = read_gradients(tensors);
-
-  std::vector<GoldenTask> tasks;
-  tasks.push_back({"mean",
-                   make_sft(batch),
-                   reference::sft(static_cast<double>(scored)),
-                   {loss, log_probabilities, gradients}});
-  if (file.has("expected", "num_items_in_batch")) {
-    const double items = file.number("expected", "num_items_in_batch");
-    const double factor = file.number("expected", "gradient_factor_with_num_items_in_batch");
-    tasks.push_back({"num_items_in_batch",
-                     make_sft(batch, items),
-                     reference::sft(items),
-                     {file.number("expected", "loss_with_num_items_in_batch"), log_probabilities,
-                      scaled(gradients, factor)}});
-  }
-  return tasks;
+  return loss;
 }
 
-/// The objectives that this build knows, by their names in case.json. A new one is a new line.
-using TaskReader = std::vector<GoldenTask> (*)(const CaseFile&, const SafetensorsFile&, const Batch&);
-const std::map<std::string, TaskReader> kObjectives{{"sft", sft_tasks}};
+/// Throws unless hyperparameter `key` is `expected`, a fact about the tensors.
+void require_fact(const CaseFile& file, const std::string& key, int64_t expected, const std::string& of) {
+  const double number = file.number("hyperparameters", key);
+  if (number == static_cast<double>(expected)) return;
+  throw InputError("{}: {} is {}, but {} has {}", file.where(), key, number, of, expected);
+}
 
 /// A family is known if some preset is of it.
 bool is_known_family(const std::string& family) {
@@ -153,6 +95,203 @@ bool is_known_family(const std::string& family) {
   return std::any_of(names.begin(), names.end(),
                      [&](const std::string& name) { return preset(name).family == family; });
 }
+
+void require_supported(const CaseFile& file, const std::string& objective) {
+  if (!has_golden_options(objective)) throw Unsupported("objective " + shown(objective));
+  const std::string tuned = file.text("finetuning");
+  if (tuned != "full" && tuned != "lora") throw Unsupported("fine-tuning " + shown(tuned));
+  const std::string family = file.text("model_type");
+  if (!is_known_family(family)) throw Unsupported("model type " + shown(family));
+  const std::string dtype = file.text("dtype");
+  if (dtype != "float64") throw Unsupported("dtype " + shown(dtype));
+}
+
+/// Each sequence's sum of the log-probabilities of `model`, [S].
+at::Tensor sequence_sums(Model& model, const Batch& batch) {
+  const at::Tensor log_probabilities = evaluate(model, batch).log_probabilities;
+  std::vector<at::Tensor> sums;
+  for (size_t i = 0; i + 1 < batch.offsets.size(); ++i)
+    sums.push_back(log_probabilities.slice(0, batch.offsets[i], batch.offsets[i + 1]).sum());
+  return at::stack(sums);
+}
+
+/// A case on its way into memory.
+class Loader {
+ public:
+  Loader(const GoldenCase& golden, const CaseFile& file)
+      : golden_(golden),
+        file_(file),
+        options_(golden_options(golden.objective, file)),
+        tensors_(SafetensorsFile::open(golden.folder / "tensors.safetensors")),
+        checkpoint_(Checkpoint::open(golden.model)),
+        is_lora_(file.text("finetuning") == "lora"),
+        gradients_(read_gradients(tensors_)) {}
+
+  LoadedCase load() && {
+    loaded_.models.push_back(std::make_unique<GoldenModel>(
+        policy([&](const std::string& name) { return !is_lora_ || gradients_.contains(name); })));
+    Batch batch = read_objective_batch(objective_kind(golden_.objective), tensors_,
+                                       checkpoint_.config().vocab_size, "in.");
+    if (golden_.objective == "sft") {
+      add_sft(batch);
+    } else if (golden_.objective == "dpo") {
+      require_fact(file_, "num_pairs", batch.padded_rows / 2, "in.input_ids");
+      compute_reference(batch);
+      add_policy("loss", batch, options_, read_loss(file_, tensors_));
+    } else if (golden_.objective == "grpo") {
+      require_widths("prompt_length", "completion_length", "in.completion_mask", batch);
+      add_policy("loss", batch, options_, read_loss(file_, tensors_));
+    } else {
+      add_ppo(batch);
+    }
+    if (is_lora_) check_merged();
+    return std::move(loaded_);
+  }
+
+ private:
+  /// The case's own model with its adapters and value head.
+  GoldenModel policy(const std::function<bool(const std::string&)>& trainable) const {
+    GoldenModel policy{Model::load(checkpoint_, placement(trainable)), std::nullopt};
+    if (is_lora_) {
+      const std::filesystem::path folder = golden_.folder / file_.text("adapter");
+      policy.lora = read_lora_config(folder);
+      policy.model.load_adapters(folder);
+    }
+    if (golden_.objective == "ppo" && !is_separate())
+      policy.model.attach_value_head(read_double(tensors_, "in.value_head.weight"));
+    return policy;
+  }
+
+  static Model::Placement placement(const std::function<bool(const std::string&)>& trainable) {
+    Model::Placement placement;
+    placement.dtype = placement.gradient_dtype = at::kDouble;
+    placement.trainable = trainable;
+    return placement;
+  }
+
+  bool is_separate() const { return file_.text("hyperparameters", "value_model") == "separate"; }
+
+  void add(const std::string& name, GoldenModel& subject, const Batch& batch, const OptionMap& options,
+           Evaluation truth, const std::string& prefix = "") {
+    loaded_.tasks.push_back({name, prefix, &subject, batch, make_objective(golden_.objective, batch, options),
+                             reference_objective(golden_.objective, batch, options), std::move(truth)});
+  }
+
+  /// A loss of the case's own model that does not touch a value head.
+  void add_policy(const std::string& name, const Batch& batch, const OptionMap& options, double loss) {
+    add(name, *loaded_.models.front(), batch, options,
+        {loss, read_predictions(tensors_, "out.per_token_logps", batch), {}, gradients_});
+  }
+
+  /// transformers' ForCausalLMLoss: the mean over labels, and the same sum over num_items_in_batch.
+  void add_sft(const Batch& batch) {
+    const auto scored = count(batch).scored;
+    const double labels = file_.number("expected", "num_valid_labels");
+    if (static_cast<double>(scored) != labels) {
+      throw InputError("{}: expected.num_valid_labels is {}, but in.labels holds {}", file_.where(), labels,
+                       scored);
+    }
+    add_policy("mean", batch, options_, read_loss(file_, tensors_));
+    if (!file_.has("expected", "num_items_in_batch")) return;
+    OptionMap options = options_;
+    options["divisor"] = fmt::format("{}", file_.number("expected", "num_items_in_batch"));
+    const double factor = file_.number("expected", "gradient_factor_with_num_items_in_batch");
+    add("num_items_in_batch", *loaded_.models.front(), batch, options,
+        {file_.number("expected", "loss_with_num_items_in_batch"),
+         read_predictions(tensors_, "out.per_token_logps", batch),
+         {},
+         scaled(gradients_, factor)});
+  }
+
+  /// Takes the place of the reference's sums where the case has the reference itself.
+  void compute_reference(Batch& batch) {
+    if (options_.contains("reference_free") && options_.at("reference_free") == "true") return;
+    const std::string reference = file_.text("hyperparameters", "reference");
+    if (reference == "in.ref_*_logps only") return;
+    at::Tensor sums;
+    if (reference == "reference.safetensors (same config as the model)") {
+      Model model =
+          Model::load(Checkpoint::open_file(golden_.folder / "reference.safetensors", checkpoint_.config()),
+                      placement([](const std::string&) { return false; }));
+      sums = sequence_sums(model, batch);
+    } else if (reference == "the base model with the adapter disabled" && is_lora_) {
+      Model& model = loaded_.models.front()->model;
+      model.enable_adapters(false);
+      sums = sequence_sums(model, batch);
+      model.enable_adapters(true);
+    } else {
+      throw Unsupported("reference " + shown(reference));
+    }
+    at::Tensor& given = batch.sequence_inputs[inputs::kReferenceSums];
+    if (!given.defined()) throw InputError("{}: no in.ref_chosen_logps in it", tensors_.path().string());
+    loaded_.checks.push_back({"(the reference's log-probabilities)", relative_error(sums, given), {}});
+    given = sums;
+  }
+
+  void require_widths(const std::string& before, const std::string& width, const std::string& tensor,
+                      const Batch& batch) const {
+    const int64_t columns = read_tensor(tensors_, tensor).size(1);
+    require_fact(file_, width, columns, tensor);
+    require_fact(file_, before, batch.padded_columns - columns, "in.input_ids before it");
+  }
+
+  /// A value head on the policy's own hidden states is one pass; a critic of its own is another.
+  void add_ppo(const Batch& batch) {
+    require_widths("context_length", "response_length", "in.responses", batch);
+    const double loss = read_loss(file_, tensors_);
+    const at::Tensor log_probabilities = read_predictions(tensors_, "out.per_token_logps", batch);
+    const at::Tensor values = read_predictions(tensors_, "out.values", batch);
+    if (!is_separate()) {
+      add("loss", *loaded_.models.front(), batch, options_, {loss, log_probabilities, values, gradients_});
+      return;
+    }
+    const double policy_loss = file_.number("expected", "pg_loss");
+    const double value_loss =
+        file_.number("hyperparameters", "vf_coef") * file_.number("expected", "vf_loss");
+    loaded_.checks.push_back(
+        {"(pg_loss + vf_coef vf_loss)", relative_error(policy_loss + value_loss, loss), {}});
+
+    std::erase_if(gradients_, [](const auto& gradient) { return gradient.first.starts_with(kCriticPrefix); });
+    Batch policy_batch = batch;
+    policy_batch.value_mask = {};
+    OptionMap policy_options = options_;
+    policy_options["vf_coef"] = "0";
+    add_policy("policy", policy_batch, policy_options, policy_loss);
+
+    Config config = checkpoint_.config();
+    config.value_model = true;
+    GoldenModel& critic = *loaded_.models.emplace_back(std::make_unique<GoldenModel>(GoldenModel{
+        Model::load(Checkpoint::open_file(golden_.folder / "value_model.safetensors", config), placement({})),
+        std::nullopt}));
+    Batch critic_batch = batch;
+    critic_batch.targets = at::full_like(batch.targets, kNoTarget);
+    add("critic", critic, critic_batch, options_,
+        {value_loss, {}, values, read_gradients(tensors_, kCriticPrefix)}, kCriticPrefix);
+  }
+
+  /// With every adapter added to its weight the model is an ordinary one, and says the same. Only the last
+  /// norm is trained, so that there is something to go backward for.
+  void check_merged() {
+    Model model = policy([](const std::string& name) { return name == "model.norm.weight"; }).model;
+    model.merge_adapters();
+    for (const GoldenTask& task : loaded_.tasks) {
+      const Evaluation merged = evaluate(model, task.batch, *task.objective, {});
+      loaded_.checks.push_back({"(merged weights: loss)", relative_error(merged.loss, task.truth.loss), {}});
+      loaded_.checks.push_back({"(merged weights: log-probabilities)",
+                                relative_error(merged.log_probabilities, task.truth.log_probabilities),
+                                {}});
+    }
+  }
+
+  const GoldenCase& golden_;
+  const CaseFile& file_;
+  OptionMap options_;
+  SafetensorsFile tensors_;
+  Checkpoint checkpoint_;
+  bool is_lora_;
+  Tensors gradients_;
+  LoadedCase loaded_;
+};
 
 }  // namespace
 
@@ -173,24 +312,10 @@ std::vector<GoldenCase> find_golden_cases(const std::filesystem::path& folder) {
   return cases;
 }
 
-void require_supported(const GoldenCase& golden) {
+LoadedCase load_golden_case(const GoldenCase& golden) {
   const CaseFile file(golden.folder);
-  if (!kObjectives.contains(golden.objective)) throw Unsupported("objective " + shown(golden.objective));
-  const std::string tuned = file.text("finetuning");
-  if (tuned != "full") throw Unsupported("fine-tuning " + shown(tuned));
-  const std::string family = file.text("model_type");
-  if (!is_known_family(family)) throw Unsupported("model type " + shown(family));
-  const std::string dtype = file.text("dtype");
-  if (dtype != "float64") throw Unsupported("dtype " + shown(dtype));
-}
-
-Batch read_golden_batch(const GoldenCase& golden, int64_t vocab_size) {
-  return read_batch(tensors_path(golden), vocab_size, "in.");
-}
-
-std::vector<GoldenTask> read_golden_tasks(const GoldenCase& golden, const Batch& batch) {
-  const CaseFile file(golden.folder);
-  return kObjectives.at(golden.objective)(file, SafetensorsFile::open(tensors_path(golden)), batch);
+  require_supported(file, golden.objective);  // before anything else is opened
+  return Loader(golden, file).load();
 }
 
 }  // namespace streambp

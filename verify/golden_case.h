@@ -4,28 +4,34 @@
 
 #include <filesystem>
 #include <memory>
-#include <stdexcept>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "reference/model.h"
 #include "streambp/model/batch.h"
 #include "streambp/objective/objective.h"
+#include "verify/case_file.h"
 #include "verify/evaluation.h"
 
 namespace streambp {
 
-/// A case that asks for something this build does not have. Neither a failure nor bad input.
-class Unsupported : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
+/// A model of a case: its own, or a critic.
+struct GoldenModel {
+  Model model;
+  std::optional<LoraConfig> lora;
+
+  const LoraConfig* adapters() const { return lora ? &*lora : nullptr; }
 };
 
 /// One loss of a case, in the library's terms and in the reference's, with the expected result.
 struct GoldenTask {
-  std::string name;  // "mean", "num_items_in_batch"
+  std::string name;    // "mean", "num_items_in_batch", "policy", ...
+  std::string prefix;  // of the parameters' names in the case
+  GoldenModel* subject = nullptr;
+  Batch batch;
   std::unique_ptr<Objective> objective;
-  reference::Objective reference;
+  reference::TokenObjective reference;
   Evaluation truth;
 };
 
@@ -37,19 +43,22 @@ struct GoldenCase {
   std::string objective;
 };
 
+/// A case in memory.
+struct LoadedCase {
+  std::vector<std::unique_ptr<GoldenModel>> models;
+  std::vector<GoldenTask> tasks;  // those of the first model first
+  std::vector<ParameterError>
+      checks;  // of what was computed on the way: a reference's log-probabilities, ...
+};
+
 /// The cases of `folder`: itself if it holds a case.json, else those of the set whose models/ and cases/ it
 /// holds, by name. Throws InputError if it is neither, or if a case.json is malformed.
 std::vector<GoldenCase> find_golden_cases(const std::filesystem::path& folder);
 
-/// Throws Unsupported with the reason if the case's objective, model family or way of fine-tuning is not
-/// known here.
-void require_supported(const GoldenCase& golden);
-
-/// The case's input.
-Batch read_golden_batch(const GoldenCase& golden, int64_t vocab_size);
-
-/// Every loss that the case gives numbers for, with loss, log-probabilities on the packed stream of `batch`
-/// and gradients. Throws InputError, naming the file, where something is missing or not what the README says.
-std::vector<GoldenTask> read_golden_tasks(const GoldenCase& golden, const Batch& batch);
+/// Every loss that the case gives numbers for, with loss, log-probabilities and values on the packed stream,
+/// and gradients. Throws Unsupported with the reason if the case's objective, one of its hyperparameters, its
+/// model family or its way of fine-tuning is not known here, and InputError, naming the file, where something
+/// is missing or not what the README says.
+LoadedCase load_golden_case(const GoldenCase& golden);
 
 }  // namespace streambp

@@ -23,7 +23,7 @@ struct Run {
   std::optional<Settings> settings;
 };
 
-/// A parameter (or the loss, or the log-probabilities) that was too far off.
+/// A parameter (or the loss, the log-probabilities, the values) that was too far off.
 struct Failure {
   std::string run;
   ParameterError of;
@@ -37,6 +37,7 @@ struct CaseResult {
   int64_t checks = 0;
   double loss_error = 0.0;
   double log_probability_error = 0.0;
+  double value_error = 0.0;
   ParameterError worst;  // gradient
   std::vector<Failure> failures;
   std::string unsupported;  // the reason
@@ -83,18 +84,31 @@ std::vector<Run> runs_of(const GoldensOptions& options, const Batch& batch) {
   return runs;
 }
 
-void add(CaseResult& result, const std::string& run, const EvaluationErrors& errors, double limit) {
-  const auto fail_beyond = [&](const ParameterError& of) {
+/// Counts what is beyond the limit among `errors`, found in `run`.
+void judge(CaseResult& result, const std::string& run, const std::vector<ParameterError>& errors,
+           double limit) {
+  result.checks += static_cast<int64_t>(errors.size());
+  for (const ParameterError& of : errors) {
     if (!(of.error <= limit)) result.failures.push_back({run, of});
-  };
-  result.checks += 2 + static_cast<int64_t>(errors.gradients.size());
+  }
+}
+
+void add(CaseResult& result, const std::string& run, const EvaluationErrors& errors, double limit) {
   result.loss_error = worse(result.loss_error, errors.loss);
   result.log_probability_error = worse(result.log_probability_error, errors.log_probabilities);
-  fail_beyond({"(loss)", errors.loss, {}});
-  fail_beyond({"(log-probabilities)", errors.log_probabilities, {}});
-  for (const ParameterError& of : errors.gradients) fail_beyond(of);
+  result.value_error = worse(result.value_error, errors.values);
+  judge(result, run, errors.all(), limit);
+  if (errors.gradients.empty()) return;
   const ParameterError& worst = errors.gradients.front();
   if (result.worst.name.empty() || is_worse(worst.error, result.worst.error)) result.worst = worst;
+}
+
+void check_legacy_config(const GoldenCase& golden, const Config& config, CaseResult& result) {
+  if (!std::filesystem::exists(golden.model / "config.legacy.json")) return;
+  ++result.checks;
+  if (!(read_config(golden.model / "config.legacy.json") == config)) {
+    result.failures.push_back({"config.legacy.json", {"(settings differ from config.json)", 0.0, {}}});
+  }
 }
 
 CaseResult check_case(const GoldenCase& golden, const GoldensOptions& options) {
@@ -102,29 +116,25 @@ CaseResult check_case(const GoldenCase& golden, const GoldensOptions& options) {
   result.name = golden.name;
   result.objective = golden.objective;
   result.model = golden.model.filename().string();
+  LoadedCase loaded;
   try {
-    require_supported(golden);
+    loaded = load_golden_case(golden);
   } catch (const Unsupported& reason) {
     result.unsupported = reason.what();
     return result;
   }
-  const Checkpoint checkpoint = Checkpoint::open(golden.model);
-  if (std::filesystem::exists(golden.model / "config.legacy.json")) {
-    ++result.checks;
-    if (!(read_config(golden.model / "config.legacy.json") == checkpoint.config())) {
-      result.failures.push_back({"config.legacy.json", {"(settings differ from config.json)", 0.0, {}}});
-    }
-  }
-  Model::Placement placement;
-  placement.dtype = placement.gradient_dtype = at::kDouble;
-  Model model = Model::load(checkpoint, placement);
-  const Batch batch = read_golden_batch(golden, checkpoint.config().vocab_size);
-  result.tokens = batch.size();
-  for (const GoldenTask& task : read_golden_tasks(golden, batch)) {
-    for (const Run& run : runs_of(options, batch)) {
-      const Evaluation value = run.settings ? evaluate(model, batch, *task.objective, *run.settings)
-                                            : evaluate_reference(model, batch, task.reference);
-      add(result, run.text + ", " + task.name, measure(value, task.truth), options.limit);
+  check_legacy_config(golden, loaded.models.front()->model.config(), result);
+  result.tokens = loaded.tasks.front().batch.size();
+  judge(result, "loading", loaded.checks, options.limit);
+  for (const GoldenTask& task : loaded.tasks) {
+    GoldenModel& subject = *task.subject;
+    for (const Run& run : runs_of(options, task.batch)) {
+      const Evaluation value =
+          run.settings ? evaluate(subject.model, task.batch, *task.objective, *run.settings)
+                       : evaluate_reference(subject.model, task.batch, task.reference, subject.adapters());
+      EvaluationErrors errors = measure(value, task.truth);
+      for (ParameterError& of : errors.gradients) of.name.insert(0, task.prefix);
+      add(result, run.text + ", " + task.name, errors, options.limit);
     }
   }
   return result;
@@ -142,7 +152,8 @@ std::string json_line(const CaseResult& result) {
                  {"worst_parameter", result.worst.name},
                  {"worst_error", result.worst.error},
                  {"loss_error", result.loss_error},
-                 {"logprob_error", result.log_probability_error}});
+                 {"logprob_error", result.log_probability_error},
+                 {"value_error", result.value_error}});
   } else {
     line["reason"] = result.unsupported;
   }
@@ -171,16 +182,17 @@ void print_failures(const CaseResult& result, double limit) {
 }
 
 void print_table(const std::vector<CaseResult>& results, double limit) {
-  Table table({"case", "model", "tokens", "checks", "loss error", "log-prob error", "gradient error",
-               "worst parameter", "verdict"});
+  Table table({"case", "model", "tokens", "checks", "loss error", "log-prob error", "value error",
+               "gradient error", "worst parameter", "verdict"});
   for (const CaseResult& result : results) {
     if (!result.unsupported.empty()) {
-      table.add(
-          {result.name, result.model, "-", "-", "-", "-", "-", "-", "unsupported: " + result.unsupported});
+      table.add({result.name, result.model, "-", "-", "-", "-", "-", "-", "-",
+                 "unsupported: " + result.unsupported});
     } else {
       table.add({result.name, result.model, fmt::to_string(result.tokens), fmt::to_string(result.checks),
                  error_text(result.loss_error), error_text(result.log_probability_error),
-                 error_text(result.worst.error), result.worst.name, result.verdict()});
+                 error_text(result.value_error), error_text(result.worst.error), result.worst.name,
+                 result.verdict()});
     }
   }
   fmt::print("{}", table.text());

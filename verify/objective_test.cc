@@ -119,7 +119,7 @@ TEST(Objective, MicroBatchesSumToTheWholeBatch) {
     const Counts counts = count(batch);
     at::Tensor sum = at::zeros({}, at::kDouble);
     for (const std::vector<int64_t>& part : parts)
-      sum = sum + loss_of_attached(variant, pick(batch, part), counts);
+      sum = sum + loss_of_attached(variant, select_sequences(batch, part), counts);
     const at::Tensor whole = loss_of_attached(variant, batch, counts);
     expect_near(sum.item<double>(), whole.item<double>(), variant.text());
     expect_near(gradients(sum, from_columns(leaves)), gradients(whole, from_columns(leaves)), variant.text());

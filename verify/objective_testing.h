@@ -123,31 +123,4 @@ inline at::Tensor whole_loss(const Objective& objective, const TokenValues& valu
   return objective.loss(values, 0, values.log_probabilities.size(0));
 }
 
-/// The sequences `chosen` of `batch`, with everything that belongs to them.
-inline Batch pick(const Batch& batch, const std::vector<int64_t>& chosen) {
-  std::vector<at::Tensor> places;
-  Batch result;
-  result.offsets = {0};
-  for (const int64_t i : chosen) {
-    const int64_t begin = batch.offsets[static_cast<size_t>(i)],
-                  end = batch.offsets[static_cast<size_t>(i) + 1];
-    places.push_back(at::arange(begin, end, at::kLong));
-    result.offsets.push_back(result.offsets.back() + end - begin);
-  }
-  const at::Tensor tokens = at::cat(places);
-  const auto of_tokens = [&](const at::Tensor& all) {
-    return all.defined() ? all.index_select(0, tokens) : at::Tensor();
-  };
-  result.tokens = of_tokens(batch.tokens);
-  result.positions = of_tokens(batch.positions);
-  result.targets = of_tokens(batch.targets);
-  result.value_mask = of_tokens(batch.value_mask);
-  for (const auto& [name, all] : batch.token_inputs) result.token_inputs[name] = of_tokens(all);
-  const at::Tensor sequences = at::tensor(at::ArrayRef<int64_t>(chosen), at::kLong);
-  for (const auto& [name, all] : batch.sequence_inputs) {
-    result.sequence_inputs[name] = all.index_select(0, sequences);
-  }
-  return result;
-}
-
 }  // namespace streambp

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <string_view>
 
 namespace streambp {
 namespace {
@@ -29,6 +30,13 @@ std::vector<int64_t> integers(const at::Tensor& tensor) {
   return {data.const_data_ptr<int64_t>(), data.const_data_ptr<int64_t>() + data.numel()};
 }
 
+/// The reference drops PEFT's prefix, and calls a critic's head what it calls any value head.
+std::string reference_name(const std::string& name) {
+  constexpr std::string_view kPeft = "base_model.model.";
+  if (name.starts_with(kPeft)) return name.substr(kPeft.size());
+  return name == "score.weight" ? "value_head.weight" : name;
+}
+
 }  // namespace
 
 reference::ModelConfig reference_config(const Config& config) {
@@ -46,6 +54,7 @@ reference::ModelConfig reference_config(const Config& config) {
   same.mlp_bias = config.mlp_bias;
   same.qk_norm = config.qk_norm;
   same.tie_word_embeddings = config.tie_word_embeddings;
+  same.has_lm_head = !config.value_model;
   same.rope_type = reference_rope_type(config.rope.type);
   same.rope_theta = config.rope.theta;
   same.rope_factor = config.rope.factor;
@@ -56,17 +65,24 @@ reference::ModelConfig reference_config(const Config& config) {
   return same;
 }
 
-reference::Weights reference_weights(const Model& model) {
-  reference::Weights weights;
+ReferenceModel reference_model(const Model& model, const LoraConfig* lora) {
+  ReferenceModel same{reference_config(model.config()), {}};
+  same.config.has_value_head = model.has_value_head();
+  if (lora != nullptr) {
+    for (const LoraTarget& target : lora_targets(model.config(), *lora)) {
+      same.config.adapters[target.module] = {static_cast<int>(lora->r), lora->scale()};
+    }
+  }
   for (const auto& parameter : model.parameters())
-    weights.emplace(parameter->name, matrix_of(parameter->value));
-  return weights;
+    same.weights.emplace(reference_name(parameter->name), matrix_of(parameter->value));
+  return same;
 }
 
 std::vector<reference::Sequence> reference_sequences(const Batch& batch) {
   const std::vector<int64_t> tokens = integers(batch.tokens);
   const std::vector<int64_t> positions = integers(batch.positions);
   const std::vector<int64_t> targets = integers(batch.targets);
+  const at::Tensor value_mask = batch.value_mask;
   std::vector<reference::Sequence> sequences;
   for (std::size_t i = 0; i + 1 < batch.offsets.size(); ++i) {
     const auto begin = static_cast<std::size_t>(batch.offsets[i]);
@@ -78,27 +94,46 @@ std::vector<reference::Sequence> reference_sequences(const Batch& batch) {
       sequence.positions.push_back(static_cast<double>(positions[t]));
       sequence.targets.push_back(targets[t] == kNoTarget ? reference::kNoTarget
                                                          : static_cast<int>(targets[t]));
+      if (value_mask.defined()) {
+        sequence.valued.push_back(value_mask[static_cast<int64_t>(t)].item<bool>());
+      }
     }
     sequences.push_back(std::move(sequence));
   }
   return sequences;
 }
 
-Tensors tensors_of(const reference::Weights& gradients, const Config& config) {
+reference::Matrix reference_logits(const Model& model, const Batch& batch) {
+  const ReferenceModel same = reference_model(model);
+  reference::Tape tape;
+  reference::Parameters parameters;
+  for (const auto& [name, weight] : same.weights) parameters.emplace(name, tape.leaf(weight));
+  reference::Matrix all(batch.size(), same.config.vocab_size);
+  int64_t begin = 0;
+  for (const reference::Sequence& sequence : reference_sequences(batch)) {
+    const reference::Var logits = reference::logits(
+        same.config, parameters,
+        reference::hidden_states(same.config, parameters, sequence.tokens, sequence.positions));
+    all.middleRows(begin, logits.rows()) = logits.value();
+    begin += logits.rows();
+  }
+  return all(integers(scored_places(batch)), Eigen::all);
+}
+
+Tensors tensors_of(const reference::Weights& gradients, const Model& model) {
   Tensors tensors;
-  for (const ParameterShape& parameter : parameter_shapes(config)) {
-    const auto found = gradients.find(parameter.name);
-    if (found == gradients.end()) throw std::invalid_argument("reference: no gradient of " + parameter.name);
+  for (const auto& parameter : model.parameters()) {
+    if (!parameter->trainable()) continue;
+    const auto found = gradients.find(reference_name(parameter->name));
+    if (found == gradients.end()) throw std::invalid_argument("reference: no gradient of " + parameter->name);
     const reference::Matrix& matrix = found->second;
-    at::Tensor tensor = at::empty(parameter.shape, at::kDouble);
+    at::Tensor tensor = at::empty(parameter->value.sizes(), at::kDouble);
     if (tensor.numel() != matrix.size()) {
-      throw std::invalid_argument("reference: another size of the gradient of " + parameter.name);
+      throw std::invalid_argument("reference: another size of the gradient of " + parameter->name);
     }
     std::copy_n(matrix.data(), matrix.size(), tensor.mutable_data_ptr<double>());
-    tensors.emplace(parameter.name, std::move(tensor));
+    tensors.emplace(parameter->name, std::move(tensor));
   }
-  if (tensors.size() != gradients.size())
-    throw std::invalid_argument("reference: more gradients than parameters");
   return tensors;
 }
 

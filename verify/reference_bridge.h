@@ -2,22 +2,33 @@
 #pragma once
 
 #include "reference/model.h"
+#include "streambp/model/lora.h"
 #include "streambp/model/model.h"
 #include "verify/error_measure.h"
 
 namespace streambp {
 
-/// The settings of `config` in the reference's terms.
+/// A model's settings and parameters in the reference's terms.
+struct ReferenceModel {
+  reference::ModelConfig config;
+  reference::Weights weights;
+};
+
+/// The settings of `config` in the reference's terms, without adapters.
 reference::ModelConfig reference_config(const Config& config);
 
-/// The parameters of a model in any floating dtype, widened to double. Biases and norms become one row.
-reference::Weights reference_weights(const Model& model);
+/// A model in any floating dtype, widened to double. Biases and norms become one row. `lora` says what the
+/// model's adapters are; null: it has none.
+ReferenceModel reference_model(const Model& model, const LoraConfig* lora = nullptr);
 
 /// The sequences of a batch, those without a token left out.
 std::vector<reference::Sequence> reference_sequences(const Batch& batch);
 
-/// The reference's gradients as float64 tensors in the shapes of the model's parameters. Throws
-/// std::invalid_argument if the two list different parameters.
-Tensors tensors_of(const reference::Weights& gradients, const Config& config);
+/// The logits of `model` at the scored tokens of `batch`, [M, V]: a teacher's opinion.
+reference::Matrix reference_logits(const Model& model, const Batch& batch);
+
+/// The reference's gradients of the model's trainable parameters, as float64 tensors under the library's
+/// names and in its shapes. Throws std::invalid_argument if the reference lacks one.
+Tensors tensors_of(const reference::Weights& gradients, const Model& model);
 
 }  // namespace streambp

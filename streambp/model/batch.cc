@@ -153,6 +153,48 @@ Batch random_batch(const std::vector<int64_t>& lengths, int64_t vocab_size, uint
   return batch;
 }
 
+Batch select_sequences(const Batch& batch, const std::vector<int64_t>& sequences) {
+  std::vector<at::Tensor> runs;
+  Batch selected;
+  selected.offsets = {0};
+  for (const int64_t sequence : sequences) {
+    const int64_t begin = batch.offsets[sequence], end = batch.offsets[sequence + 1];
+    runs.push_back(at::arange(begin, end, at::kLong));
+    selected.offsets.push_back(selected.offsets.back() + end - begin);
+  }
+  const at::Tensor places = at::cat(runs);
+  const auto pick = [&](const at::Tensor& per_token) {
+    return per_token.defined() ? per_token.index_select(0, places) : at::Tensor();
+  };
+  selected.tokens = pick(batch.tokens);
+  selected.positions = pick(batch.positions);
+  selected.targets = pick(batch.targets);
+  selected.value_mask = pick(batch.value_mask);
+  selected.padded_places = pick(batch.padded_places);
+  selected.padded_rows = batch.padded_rows;
+  selected.padded_columns = batch.padded_columns;
+  for (const auto& [name, input] : batch.token_inputs) selected.token_inputs[name] = pick(input);
+  for (const auto& [name, input] : batch.sequence_inputs) {
+    selected.sequence_inputs[name] = input.index_select(0, to_tensor(sequences));
+  }
+  return selected;
+}
+
+std::vector<Batch> micro_batches(const Batch& batch, int64_t parts, bool pairs) {
+  const auto sequences = static_cast<int64_t>(batch.offsets.size()) - 1;
+  const int64_t units = pairs ? sequences / 2 : sequences;
+  parts = std::min(parts, units);
+  std::vector<Batch> batches;
+  for (int64_t part = 0; part < parts; ++part) {
+    std::vector<int64_t> chosen;
+    for (int64_t i = part * units / parts; i < (part + 1) * units / parts; ++i) chosen.push_back(i);
+    const size_t firsts = chosen.size();
+    for (size_t i = 0; pairs && i < firsts; ++i) chosen.push_back(chosen[i] + units);
+    batches.push_back(select_sequences(batch, chosen));
+  }
+  return batches;
+}
+
 at::Tensor unpack(const Batch& batch, const at::Tensor& values) {
   std::vector<int64_t> flat = values.sizes().vec();
   flat[0] = batch.padded_rows * batch.padded_columns;

@@ -49,6 +49,13 @@ Batch pack(const at::Tensor& input_ids, const at::Tensor& attention_mask, const 
 /// Sequences of the given lengths with seeded random tokens, every token but a sequence's first scored.
 Batch random_batch(const std::vector<int64_t>& lengths, int64_t vocab_size, uint64_t seed);
 
+/// The given sequences of a batch, in the given order, with all that belongs to them.
+Batch select_sequences(const Batch& batch, const std::vector<int64_t>& sequences);
+
+/// A batch cut into at most `parts` micro-batches of neighbouring sequences; with `pairs`, sequences i and i + S/2 stay together. An
+/// objective made on each with the Counts of the whole batch gives, summed, the gradient of the whole batch.
+std::vector<Batch> micro_batches(const Batch& batch, int64_t parts, bool pairs);
+
 /// Puts per-token values [N, ...] back into a padded [B, T, ...] tensor, 0 where there is padding.
 at::Tensor unpack(const Batch& batch, const at::Tensor& values);
 

@@ -68,6 +68,8 @@ class Model {
   /// Writes a PEFT folder: adapter_config.json and adapter_model.safetensors.
   void save_adapters(const std::filesystem::path& folder, const std::string& base) const;
 
+  bool has_adapters() const { return lora_.has_value(); }
+
   /// With adapters off the model is its base: the reference model of LoRA training.
   void enable_adapters(bool enabled);
 

@@ -1,11 +1,11 @@
 // Direct preference optimisation on pairs of a chosen and a rejected completion of one prompt. With s the sum
 // of a completion's log-probabilities, l_c = s_chosen - s_reference,chosen, l_r likewise, z = beta (l_c -
-// l_r), e the label smoothing, the loss is the mean over pairs of
-//   sigmoid   -(1 - e) log sigma(z) - e log sigma(-z)                       arXiv 2305.18290, equation 7; e >
-//   0: conservative DPO hinge     max(0, 1 - z)                                                arXiv
-//   2305.10425 (SLiC) as in arXiv 2309.06657 ipo       (l_c / |chosen| - l_r / |rejected| - 1 / (2 beta))^2
-//   arXiv 2310.12036, averaged over tokens as in TRL robust    [-(1 - e) log sigma(z) + e log sigma(-z)] / (1
-//   - 2 e)         arXiv 2403.00409
+// l_r) and e the label smoothing, the loss is the mean over pairs of
+// - sigmoid: -(1 - e) log sigma(z) - e log sigma(-z). arXiv 2305.18290, equation 7; e > 0: conservative DPO.
+// - hinge: max(0, 1 - z). arXiv 2305.10425 (SLiC), as in arXiv 2309.06657.
+// - ipo: (l_c / |chosen| - l_r / |rejected| - 1 / (2 beta))^2. arXiv 2310.12036, averaged over tokens as in
+// TRL.
+// - robust: [-(1 - e) log sigma(z) + e log sigma(-z)] / (1 - 2 e). arXiv 2403.00409.
 // Reference implementation: TRL, trainer/dpo_trainer.py. An empty completion has |.| = 1. Reference-free: the
 // reference's sums are 0.
 #include "streambp/error.h"

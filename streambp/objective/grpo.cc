@@ -1,12 +1,13 @@
 // GRPO and its relatives. With r = exp(log p - log p_old) of a token, or its sequence's exp(mean over tokens
-// of that difference) (GSPO), A its advantage, a token's term is
-//   x = -min(min(r, delta) A, clip(r, 1 - epsilon_low, 1 + epsilon_high) A) + beta k3(log p_reference - log
-//   p)
-// and the loss, over all of the whole batch's B sequences,
-//   grpo     (1/B) sum over sequences of the mean of their tokens' x (0 for a sequence without tokens) arXiv
-//   2402.03300 bnpo     mean of x over tokens arXiv 2503.20783, TRL dr_grpo  sum of x / (B
-//   max_completion_length)                                                       arXiv 2503.20783 dapo sum of
-//   x / num_items_in_batch, by default the number of tokens                             arXiv 2503.14476
+// of that difference) (GSPO), and A its advantage, a token's term is
+//
+//     x = -min(min(r, delta) A, clip(r, 1 - epsilon_low, 1 + epsilon_high) A) + beta k3(log p_ref, log p)
+//
+// and the loss, over the B sequences of the whole batch,
+// - grpo: (1/B) sum over sequences of the mean of x over their tokens, 0 without tokens. arXiv 2402.03300.
+// - bnpo: the mean of x over tokens. TRL.
+// - dr_grpo: the sum of x / (B max_completion_length). arXiv 2503.20783.
+// - dapo: the sum of x / num_items_in_batch, by default the number of tokens. arXiv 2503.14476.
 // Sequence-level ratios: arXiv 2507.18071; delta: arXiv 2505.07291. Reference implementation: TRL,
 // trainer/grpo_trainer.py, GRPOTrainer._compute_loss. Without old log-probabilities they are the policy's
 // own, held constant. Exponents are cut at kLargestExponent.

@@ -1,10 +1,10 @@
 // KTO: Kahneman-Tversky optimisation on completions that are desirable or not. With l the sum of a
 // completion's log-probabilities less the reference's, and z = max(0, mean of l over the rows that estimate
-// the KL divergence), held constant (0 without such rows):
-//   desirable    w_d (1 - sigma(beta (l - z)))
-//   undesirable  w_u (1 - sigma(beta (z - l)))
-// loss = mean over the desirable and undesirable rows. arXiv 2402.01306, equation 8; TRL,
-// KTOTrainer.kto_loss. The rows of the KL estimate are mismatched completions and get no gradient.
+// the KL divergence), held constant (0 without such rows), the loss is the mean over the other rows of
+// - desirable: w_d (1 - sigma(beta (l - z)))
+// - undesirable: w_u (1 - sigma(beta (z - l)))
+// arXiv 2402.01306, equation 8; TRL, KTOTrainer.kto_loss. The rows of the KL estimate are mismatched
+// completions and get no gradient.
 #include <algorithm>
 
 #include "streambp/error.h"

@@ -1,10 +1,10 @@
 // ORPO: odds-ratio preference optimisation. With a the mean of a completion's log-probabilities and odds(a) =
-// e^a / (1 - e^a), the loss is
-//   mean over pairs of -beta log sigma(log odds(a_chosen) - log odds(a_rejected))
-//   + mean over the tokens of all chosen completions of -log p.
+// e^a / (1 - e^a), the loss is the sum of
+// - the mean over pairs of -beta log sigma(log odds(a_chosen) - log odds(a_rejected))
+// - the mean over the tokens of all chosen completions of -log p
 // arXiv 2403.07691, equations 4 to 7; TRL, ORPOTrainer.odds_ratio_loss. (TRL takes the prompt's tokens into
-// the second term as well; the paper does not.) A mean above -1e-12 counts as -1e-12 with gradient 0: a
-// completion of probability 1 has infinite odds.
+// the second term as well; the paper does not.) A mean above -2^-53 counts as -2^-53 with gradient 0 in the
+// first term: a completion of probability 1 has infinite odds.
 #include <algorithm>
 
 #include "streambp/error.h"
@@ -14,7 +14,7 @@
 namespace streambp {
 namespace {
 
-constexpr double kLargestMean = -1e-12;
+constexpr double kLargestMean = -0x1p-53;
 
 at::Tensor log_odds(const at::Tensor& means) {
   const at::Tensor a = at_most(means, kLargestMean);

@@ -1,8 +1,9 @@
-// PPO with a value head. With r = exp(log p - log p_old), A the advantage, v a value, R its return:
-//   policy  mean over the tokens with a target of max(-A r, -A clip(r, 1 - cliprange, 1 + cliprange))
-//           - entropy_coef * entropy + kl_coef * k3(log p_reference - log p)
-//   value   0.5 mean over the tokens asked for a value of max((v - R)^2, (clip(v, v_old - cliprange_value,
-//   v_old + cliprange_value) - R)^2) loss = policy + vf_coef * value
+// PPO with a value head. With r = exp(log p - log p_old), A the advantage, v a value and R its return, the
+// loss is policy + vf_coef * value:
+// - policy: mean over the tokens with a target of max(-A r, -A clip(r, 1 - cliprange, 1 + cliprange)) -
+//   entropy_coef * entropy + kl_coef * k3(log p_ref, log p)
+// - value: half the mean over the tokens asked for a value of max((v - R)^2, (v_clipped - R)^2), v_clipped =
+//   clip(v, v_old - cliprange_value, v_old + cliprange_value)
 // arXiv 1707.06347, equations 7 and 9; TRL 1.12, experimental/ppo/ppo_trainer.py, PPOTrainer.train, which
 // also divides the logits by its temperature + 1e-7. Exponents are cut at kLargestExponent. A batch without a
 // target is a critic's: its loss is the value part.
@@ -54,6 +55,7 @@ class Ppo final : public Objective {
   bool separable() const override { return true; }
   HeadRequest request() const override {
     HeadRequest request;
+    request.log_probabilities = has_policy_;
     request.log_probabilities = has_policy_;
     request.temperature = temperature_;
     request.values = vf_coef_ > 0.0;

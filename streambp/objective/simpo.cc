@@ -1,7 +1,10 @@
-// SimPO: preference optimisation without a reference. With a the mean of a completion's log-probabilities, e
-// the label smoothing and z = beta (a_chosen - a_rejected) - gamma, the loss is the mean over pairs of -(1 -
-// e) log sigma(z) - e log sigma(-z). arXiv 2405.14734, equation 6; TRL, CPOTrainer with loss_type simpo
-// (cpo_alpha 0). The mean of an empty completion is 0.
+// SimPO: preference optimisation without a reference. With a the mean of a completion's log-probabilities, z
+// = beta (a_chosen - a_rejected) - gamma and e the label smoothing, the loss is the mean over pairs of
+//
+//     -(1 - e) log sigma(z) - e log sigma(-z)
+//
+// arXiv 2405.14734, equation 6; TRL, CPOTrainer with loss_type simpo (cpo_alpha 0). The mean of an empty
+// completion is 0.
 #include "streambp/objective/kinds.h"
 #include "streambp/objective/terms.h"
 

@@ -139,8 +139,8 @@ at::Tensor exp_clamped(const at::Tensor& x) {
 }
 
 at::Tensor k3(const at::Tensor& reference, const at::Tensor& log_probabilities) {
-  const at::Tensor d = reference - log_probabilities;
-  return exp_clamped(d) - d - 1.0;
+  const at::Tensor d = at_most(reference - log_probabilities, kLargestExponent);
+  return d.exp() - d - 1.0;
 }
 
 at::Tensor clipped_surrogate(const at::Tensor& ratio, const at::Tensor& advantages, double low, double high,

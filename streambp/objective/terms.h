@@ -84,14 +84,15 @@ at::Tensor larger(const at::Tensor& a, const at::Tensor& b);
 /// log sigma(z), exact to rounding for every finite z.
 at::Tensor stable_log_sigmoid(const at::Tensor& z);
 
-/// The largest exponent that exp_clamped takes: 5.5e34, so that squares and sums over a batch stay finite.
+/// The largest exponent that exp_clamped takes: e^80 is 5.5e34, so that squares and sums over a batch stay
+/// finite.
 inline constexpr double kLargestExponent = 80.0;
 
 /// exp(x) for x up to kLargestExponent; beyond, its value there with gradient 0.
 at::Tensor exp_clamped(const at::Tensor& x);
 
 /// The estimate exp(d) - d - 1 of the KL divergence from a reference, d = log p_reference - log p (Schulman,
-/// Approximating KL Divergence, 2020: k3), exponent as exp_clamped takes it.
+/// Approximating KL Divergence, 2020: k3). d is cut at kLargestExponent, with gradient 0 beyond.
 at::Tensor k3(const at::Tensor& reference, const at::Tensor& log_probabilities);
 
 /// The clipped surrogate min(r A, clip(r, 1 - low, 1 + high) A), to be maximised (PPO, arXiv 1707.06347,

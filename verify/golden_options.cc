@@ -1,0 +1,101 @@
+#include "verify/golden_options.h"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <vector>
+
+#include "streambp/error.h"
+#include "streambp/model/strict_json.h"
+#include "streambp/objective/objective.h"
+
+namespace streambp {
+namespace {
+
+using nlohmann::json;
+
+/// What is known of an objective's hyperparameters. What is null is off.
+struct Keys {
+  std::map<std::string, std::string> options;     // to the option of the objective
+  std::map<std::string, std::vector<json>> only;  // the values that the formulas here stand for
+  std::vector<std::string> described;             // say of the inputs what their tensors hold
+};
+
+const std::map<std::string, Keys> kObjectives{
+    {"sft",
+     {{{"label_smoothing", "label_smoothing"}},
+      {{"ignore_index", {-100}}, {"reduction", {"mean over labels != -100"}}},
+      {"padding", "position_ids"}}},
+    {"dpo",
+     {{{"beta", "beta"},
+       {"loss_type", "loss_type"},
+       {"label_smoothing", "label_smoothing"},
+       {"reference_free", "reference_free"}},
+      {{"f_divergence_type", {"reverse_kl"}}},
+      {"num_pairs", "row_order", "position_ids", "reference"}}},
+    {"grpo",
+     {{{"loss_type", "loss_type"},
+       {"importance_sampling_level", "importance_sampling_level"},
+       {"epsilon_low", "epsilon_low"},
+       {"epsilon_high", "epsilon_high"},
+       {"delta", "delta"},
+       {"beta", "beta"},
+       {"temperature", "temperature"},
+       {"max_completion_length", "max_completion_length"},
+       {"num_items_in_batch", "num_items_in_batch"}},
+      // TRL divides by them; no formula here does.
+      {{"num_processes", {1}}, {"current_gradient_accumulation_steps", {1}}},
+      {"prompt_length", "completion_length", "completion", "position_ids", "steps_per_generation"}}},
+    {"ppo",
+     {{{"logits_divisor", "temperature"},
+       {"cliprange", "cliprange"},
+       {"cliprange_value", "cliprange_value"},
+       {"vf_coef", "vf_coef"}},
+      {{"value_model", {"shared backbone", "separate"}}},
+      {"temperature", "gamma", "lam", "context_length", "response_length", "position_ids", "advantages"}}},
+};
+
+std::string text_of(const json& value) {
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+void require_choice(const std::string& objective, const std::string& option, const json& value) {
+  for (const Option& known : objective_kind(objective).options) {
+    if (known.name != option || known.choices.empty()) continue;
+    if (std::find(known.choices.begin(), known.choices.end(), text_of(value)) != known.choices.end())
+      continue;
+    throw Unsupported(fmt::format("{} {}", option, shown(value)));
+  }
+}
+
+}  // namespace
+
+bool has_golden_options(const std::string& objective) {
+  return kObjectives.contains(objective);
+}
+
+std::map<std::string, std::string> golden_options(const std::string& objective, const CaseFile& file) {
+  const Keys& keys = kObjectives.at(objective);
+  std::map<std::string, std::string> options;
+  for (const auto& [key, value] : file.hyperparameters().items()) {
+    if (value.is_null()) continue;
+    if (const auto option = keys.options.find(key); option != keys.options.end()) {
+      require_choice(objective, option->second, value);
+      options[option->second] = text_of(value);
+      continue;
+    }
+    if (const auto only = keys.only.find(key); only != keys.only.end()) {
+      if (std::find(only->second.begin(), only->second.end(), value) == only->second.end())
+        throw Unsupported(fmt::format("{} {}", key, shown(value)));
+      continue;
+    }
+    if (std::find(keys.described.begin(), keys.described.end(), key) == keys.described.end())
+      throw Unsupported(fmt::format("hyperparameter {} {}", key, shown(value)));
+  }
+  if (objective == "dpo" && (options["loss_type"] == "ipo" || options["loss_type"] == "hinge")) {
+    // TRL has label_smoothing in its settings whatever the loss, and these two have none of it.
+    options.erase("label_smoothing");
+  }
+  return options;
+}
+
+}  // namespace streambp
