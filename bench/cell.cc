@@ -15,6 +15,7 @@
 #include "streambp/driver/records.h"
 #include "streambp/error.h"
 #include "streambp/model/tensor_file.h"
+#include "streambp/objective/terms.h"
 
 namespace streambp {
 namespace {
@@ -115,6 +116,7 @@ Batch CellRun::batch_with_reference(Models& models) const {
   const ObjectiveKind& kind = objective_kind(cell_.objective);
   const Options options = complete_options(kind, options_of(cell_.objective, bench_.options.objective_options));
   Batch batch = cell_batch(bench_, cell_);
+  if (!kind.uses_reference || !kind.uses_reference(options)) return batch;
   if (!models.reference && !needs_reference(kind, options, batch)) return batch;
   if (!models.reference && !models.policy->has_adapters()) {
     throw InputError("{}: no reference log-probabilities; expected them in --tokens, a --reference model, or LoRA", kind.name);
@@ -125,8 +127,8 @@ Batch CellRun::batch_with_reference(Models& models) const {
   // The base of an adapted model is its own reference.
   Model& reference = models.reference ? *models.reference : *models.policy;
   reference.enable_adapters(false);
-  batch.sequence_inputs.erase("reference_log_probabilities");
-  batch.token_inputs["reference_log_probabilities"] = evaluate(reference, batch, temperature).log_probabilities.to(at::kCPU);
+  batch.sequence_inputs.erase(inputs::kReferenceSums);
+  batch.token_inputs[inputs::kReferenceLogProbabilities] = evaluate(reference, batch, temperature).log_probabilities.to(at::kCPU);
   reference.enable_adapters(true);
   return batch;
 }

@@ -61,10 +61,12 @@ struct CheckOptions {
 CheckResult check_gradient(const std::string& name, const Function& f, const std::vector<Matrix>& inputs,
                            const CheckOptions& options = {});
 
-/// Every operation over several shapes and extremes. Takes a second or less.
+/// Every operation over several shapes and extremes, and every objective by what it takes from the heads.
+/// Takes a second or less.
 std::vector<CheckResult> check_all_ops(std::uint64_t seed);
 
-/// Log-probabilities and loss of a tiny model of each family, differentiated by every parameter.
+/// Log-probabilities, loss and everything the heads say of a tiny model of each family, with and without
+/// adapters, and of a critic, differentiated by every parameter.
 std::vector<CheckResult> check_models(std::uint64_t seed);
 
 /// A matrix with independent entries, uniform between low and high.

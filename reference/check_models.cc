@@ -1,4 +1,4 @@
-// Checks of whole models: the log-probabilities and the loss of a tiny model of each family, differentiated
+// Checks of whole models: what the heads of a tiny model of each family say, and a loss of it, differentiated
 // by every parameter. What no difference quotient can see (is it the right model?) is what the golden cases
 // are for.
 #include <cmath>
@@ -50,6 +50,23 @@ std::vector<std::pair<std::string, ModelConfig>> families() {
   return {{"qwen2", qwen2}, {"qwen3", qwen3}, {"llama", llama}};
 }
 
+/// Every linear layer has an adapter, of ranks 1 to 3 and different scales; a value head is there beside the
+/// LM head.
+ModelConfig adapted(ModelConfig config) {
+  int count = 0;
+  const auto adapt = [&](const std::string& module) {
+    config.adapters[module] = {1 + count % 3, 0.4 + 0.3 * (count % 4)};
+    ++count;
+  };
+  for (const std::string layer : {"model.layers.0.", "model.layers.1."}) {
+    for (const char* module : {"q_proj", "k_proj", "v_proj", "o_proj"}) adapt(layer + "self_attn." + module);
+    for (const char* module : {"gate_proj", "up_proj", "down_proj"}) adapt(layer + "mlp." + module);
+  }
+  if (!config.tie_word_embeddings) adapt("lm_head");
+  config.has_value_head = true;
+  return config;
+}
+
 /// Several sequences: one with gaps in its positions and tokens without a target, one of a single token, one
 /// that counts for nothing.
 std::vector<Sequence> tiny_batch() {
@@ -57,6 +74,47 @@ std::vector<Sequence> tiny_batch() {
           {{6}, {3}, {5}},
           {{2, 7}, {0, 1}, {kNoTarget, kNoTarget}},
           {{10, 0, 8}, {0, 1, 2}, {kNoTarget, 8, 10}}};
+}
+
+/// The same, with values asked of tokens with and without a target.
+std::vector<Sequence> tiny_valued_batch() {
+  std::vector<Sequence> batch = tiny_batch();
+  batch[0].valued = {true, false, true, false, false, true};
+  batch[2].valued = {false, true};
+  return batch;
+}
+
+/// Asks the heads for everything they can say of `tokens` scored tokens.
+TokenObjective everything(Index tokens, int vocab_size, bool reverse, std::uint64_t seed) {
+  TokenObjective asked;
+  asked.temperature = 1.3;
+  asked.entropies = true;
+  asked.mean_log_probabilities = true;
+  asked.values = true;
+  asked.teacher = Teacher{random_matrix(tokens, vocab_size, seed), 0.8, reverse};
+  return asked;
+}
+
+/// Checks f of a model by every parameter.
+CheckResult check_by_parameters(const std::string& name, const ModelConfig& config, std::uint64_t seed,
+                                std::size_t max_entries,
+                                const std::function<Var(Tape&, const Parameters&)>& f) {
+  std::vector<std::string> names;
+  std::vector<Matrix> inputs;
+  for (const auto& [parameter, weight] : random_weights(config, seed)) {
+    names.push_back(parameter);
+    inputs.push_back(weight);
+  }
+  CheckOptions options;
+  options.seed = seed;
+  options.max_entries = max_entries;
+  options.length_scales.assign(inputs.size(), 0.2);
+  const Function of_inputs = [&](Tape& tape, const std::vector<Var>& x) {
+    Parameters parameters;
+    for (std::size_t i = 0; i < x.size(); ++i) parameters.emplace(names[i], x[i]);
+    return f(tape, parameters);
+  };
+  return check_gradient(name, of_inputs, inputs, options);
 }
 
 }  // namespace
@@ -79,29 +137,39 @@ Weights random_weights(const ModelConfig& config, std::uint64_t seed) {
 
 std::vector<CheckResult> check_models(std::uint64_t seed) {
   std::vector<CheckResult> results;
-  for (const auto& family : families()) {
-    const ModelConfig& config = family.second;
-    std::vector<std::string> names;
-    std::vector<Matrix> inputs;
-    for (const auto& [name, weight] : random_weights(config, ++seed)) {
-      names.push_back(name);
-      inputs.push_back(weight);
-    }
-    const Function scores = [&](Tape& tape, const std::vector<Var>& x) {
-      Parameters parameters;
-      for (std::size_t i = 0; i < x.size(); ++i) parameters.emplace(names[i], x[i]);
-      return log_probabilities(tape, config, parameters, tiny_batch());
+  const auto check = [&](const std::string& name, const ModelConfig& config, std::size_t max_entries,
+                         const std::function<Var(Tape&, const Parameters&)>& f) {
+    results.push_back(check_by_parameters(name, config, seed += 1000, max_entries, f));
+  };
+  bool reverse = false;
+  for (const auto& [family, plain] : families()) {
+    const ModelConfig& config = plain;
+    const auto scores = [&config](Tape& tape, const Parameters& parameters) {
+      return token_values(tape, config, parameters, tiny_batch(), {}).log_probabilities;
     };
-    const Function loss = [&](Tape& tape, const std::vector<Var>& x) {
-      return sft(7.0)(tape, scores(tape, x));
-    };
-    CheckOptions options;
-    options.seed = ++seed;
-    options.max_entries = 12;
-    options.length_scales.assign(inputs.size(), 0.2);
-    results.push_back(check_gradient("log-probabilities of a tiny " + family.first, scores, inputs, options));
-    results.push_back(check_gradient("SFT loss of a tiny " + family.first, loss, inputs, options));
+    check("log-probabilities of a tiny " + family, config, 12, scores);
+    check("SFT loss of a tiny " + family, config, 12,
+          [&](Tape& tape, const Parameters& parameters) { return sft(7.0)(tape, scores(tape, parameters)); });
+
+    const ModelConfig full = adapted(plain);
+    const TokenObjective asked = everything(10, full.vocab_size, reverse, seed);
+    check("all that the heads of a tiny " + family + " with adapters say", full, 3,
+          [&](Tape& tape, const Parameters& parameters) {
+            const TokenValues heads = token_values(tape, full, parameters, tiny_valued_batch(), asked);
+            return concat_rows({heads.log_probabilities, heads.entropies, heads.mean_log_probabilities,
+                                heads.divergences, heads.values});
+          });
+    reverse = !reverse;
   }
+  ModelConfig critic = families().back().second;
+  critic.has_lm_head = false;
+  critic.has_value_head = true;
+  check("values of a tiny critic", critic, 5, [&](Tape& tape, const Parameters& parameters) {
+    TokenObjective asked;
+    asked.log_probabilities = false;
+    asked.values = true;
+    return token_values(tape, critic, parameters, tiny_valued_batch(), asked).values;
+  });
   return results;
 }
 

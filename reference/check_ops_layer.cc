@@ -160,6 +160,43 @@ void check_softmax_ops(Suite& suite) {
   }
 }
 
+void check_divergences(Suite& suite) {
+  const std::pair<Index, Index> shapes[] = {{1, 1}, {1, 7}, {5, 1}, {4, 9}};
+  for (const auto& [rows, cols] : shapes) {
+    // Nothing here needs probabilities that sum to one. All of q is below p, so that the terms do not cancel.
+    for (double low : {-2.0, -40.0}) {
+      const Matrix log_p = suite.matrix(rows, cols, low, 0.0);
+      const std::string range = " of log-probabilities from " + number_text(low);
+      CheckOptions options;
+      options.length_scales = {0.5, 0.5};
+      suite.check(
+          "entropy" + range, [](Tape&, const Vars& x) { return entropy(x[0]); }, {log_p},
+          [](const Matrices& x) {
+            return build(x[0].rows(), 1, [&](Index i, Index) {
+              Real total = 0;
+              for (Index j = 0; j < x[0].cols(); ++j) total -= std::exp(Real{x[0](i, j)}) * Real{x[0](i, j)};
+              return total;
+            });
+          },
+          options);
+      options.refused = {{log_p, Matrix::Zero(rows, cols + 1)}, {log_p, Matrix::Zero(rows + 1, cols)}};
+      suite.check(
+          "kl_divergence" + range, [](Tape&, const Vars& x) { return kl_divergence(x[0], x[1]); },
+          {log_p, suite.matrix(rows, cols, 2.0 * low, low)},
+          [](const Matrices& x) {
+            return build(x[0].rows(), 1, [&](Index i, Index) {
+              Real total = 0;
+              for (Index j = 0; j < x[0].cols(); ++j) {
+                total += std::exp(Real{x[0](i, j)}) * (Real{x[0](i, j)} - Real{x[1](i, j)});
+              }
+              return total;
+            });
+          },
+          options);
+    }
+  }
+}
+
 void check_attention(Suite& suite) {
   const std::pair<int, int> heads[] = {{1, 1}, {2, 2}, {2, 1}, {3, 1}, {4, 1}, {4, 2}, {6, 2}};
   for (const auto& [query_heads, key_value_heads] : heads) {

@@ -21,6 +21,11 @@ const Unary kUnaries[] = {
     {"exp", [](const Var& x) { return exp(x); }, [](Real x) { return std::exp(x); }, -1.5, 1.5},
     {"log", [](const Var& x) { return log(x); }, [](Real x) { return std::log(x); }, 0.5, 3.0},
     {"scale", [](const Var& x) { return scale(x, -0.7); }, [](Real x) { return Real{-0.7} * x; }, -1.5, 1.5},
+    {"offset", [](const Var& x) { return offset(x, -0.7); }, [](Real x) { return x - Real{0.7}; }, -1.5, 1.5},
+    {"log1mexp", [](const Var& x) { return log1mexp(x); }, [](Real x) { return std::log1p(-std::exp(x)); },
+     -3.0, -0.2},
+    {"log1mexp -50", [](const Var& x) { return log1mexp(x); },
+     [](Real x) { return std::log1p(-std::exp(x)); }, -50.0, -20.0},
     {"silu", [](const Var& x) { return silu(x); }, [](Real x) { return x / (1 + std::exp(-x)); }, -1.5, 1.5},
     {"silu +-50", [](const Var& x) { return silu(x); }, [](Real x) { return x / (1 + std::exp(-x)); }, -50,
      50},
@@ -165,6 +170,22 @@ void check_matrix_ops(Suite& suite) {
         [chosen](const Matrices& v) {
           return build(4, v[0].cols(),
                        [&](Index i, Index j) { return v[0](chosen[static_cast<std::size_t>(i)], j); });
+        },
+        options);
+
+    std::vector<int> places;
+    for (Index i = 0; i < rows; ++i) places.push_back(static_cast<int>(i * i % 3));
+    options.refused = {{Matrix::Zero(rows + 1, cols)}};
+    suite.check(
+        "scatter_rows", [places](Tape&, const Vars& v) { return scatter_rows(v[0], places, 4); }, {x},
+        [places](const Matrices& v) {
+          return build(4, v[0].cols(), [&](Index r, Index j) {
+            Real total = 0;
+            for (Index i = 0; i < v[0].rows(); ++i) {
+              if (places[static_cast<std::size_t>(i)] == r) total += v[0](i, j);
+            }
+            return total;
+          });
         },
         options);
 

@@ -35,7 +35,9 @@ std::vector<CheckResult> check_all_ops(std::uint64_t seed) {
   check_matrix_ops(suite);
   check_layer_ops(suite);
   check_softmax_ops(suite);
+  check_divergences(suite);
   check_attention(suite);
+  check_objectives(suite);
   return std::move(suite).results();
 }
 

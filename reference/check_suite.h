@@ -48,6 +48,8 @@ void check_elementwise_ops(Suite& suite);
 void check_matrix_ops(Suite& suite);
 void check_layer_ops(Suite& suite);
 void check_softmax_ops(Suite& suite);
+void check_divergences(Suite& suite);
 void check_attention(Suite& suite);
+void check_objectives(Suite& suite);
 
 }  // namespace streambp::reference

@@ -1,13 +1,8 @@
-// Losses as functions of per-token log-probabilities.
+// Losses as functions of what the heads say of the scored tokens, by theme. An objective sees a whole batch:
+// its normalisers count all of it. What does not fit together (lengths, ranges) throws std::invalid_argument
+// when the objective is made, or when it is evaluated on another number of tokens than it was made for.
 #pragma once
 
-#include "reference/model.h"
-
-namespace streambp::reference {
-
-/// Supervised fine-tuning: loss = -(sum of log p) / divisor. The divisor is the number of targets for the
-/// mean over tokens, and the number of targets of all batches where gradients are accumulated over several.
-/// The objective throws std::invalid_argument when it is evaluated with a divisor that is not positive.
-Objective sft(double divisor);
-
-}  // namespace streambp::reference
+#include "reference/objectives_likelihood.h"
+#include "reference/objectives_policy.h"
+#include "reference/objectives_preference.h"

@@ -68,6 +68,10 @@ Var scale(const Var& a, double c) {
   return Tape::record({a}, c * a.value(), [a, c](const Var& y) { a.gradient() += c * y.gradient(); });
 }
 
+Var offset(const Var& x, double c) {
+  return Tape::record({x}, x.value().array() + c, [x](const Var& y) { x.gradient() += y.gradient(); });
+}
+
 Var exp(const Var& x) {
   auto f = [](double t) { return std::exp(t); };
   return Tape::record({x}, x.value().unaryExpr(f),
@@ -122,6 +126,13 @@ Var log_sigmoid(const Var& x) {
   return elementwise(
       x, [](double t) { return (t < 0.0 ? t : 0.0) - std::log1p(std::exp(-std::abs(t))); },
       [](double t) { return sigmoid(-t); });
+}
+
+Var log1mexp(const Var& x) {
+  return elementwise(
+      x,
+      [](double t) { return t > -std::numbers::ln2 ? std::log(-std::expm1(t)) : std::log1p(-std::exp(t)); },
+      [](double t) { return -1.0 / std::expm1(-t); });
 }
 
 }  // namespace streambp::reference

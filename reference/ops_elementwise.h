@@ -18,6 +18,9 @@ Var mul(const Var& a, const Var& b);
 /// y = c a for a constant c.   da = c dy
 Var scale(const Var& a, double c);
 
+/// y = x + c for a constant c.   dx = dy
+Var offset(const Var& x, double c);
+
 /// y = e^x.   dx = dy y
 Var exp(const Var& x);
 
@@ -45,5 +48,11 @@ Var gelu_tanh(const Var& x);
 /// y = ln(1 / (1 + e^-x)) = min(x, 0) - ln(1 + e^-|x|), which neither overflows nor cancels.   dx = dy / (1 +
 /// e^x)
 Var log_sigmoid(const Var& x);
+
+/// y = ln(1 - e^x) for x < 0 (-infinity at 0, NaN above): ln(-(e^x - 1)) where e^x > 1/2 and ln(1 + (-e^x))
+/// elsewhere, neither of which cancels (Maechler 2012,
+/// https://cran.r-project.org/web/packages/Rmpfr/vignettes/log1mexp-note.pdf).
+/// dx = -dy / (e^-x - 1)
+Var log1mexp(const Var& x);
 
 }  // namespace streambp::reference

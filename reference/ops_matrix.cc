@@ -66,6 +66,17 @@ Var gather_rows(const Var& x, const std::vector<int>& rows) {
   });
 }
 
+Var scatter_rows(const Var& x, const std::vector<int>& rows, Index count) {
+  require(static_cast<Index>(rows.size()) == x.rows(), "scatter_rows",
+          "expected " + std::to_string(x.rows()) + " places, one for every row, got " +
+              std::to_string(rows.size()));
+  require_indices("scatter_rows", rows, count);
+  Matrix value = Matrix::Zero(count, x.cols());
+  for (std::size_t i = 0; i < rows.size(); ++i) value.row(rows[i]) += x.value().row(static_cast<Index>(i));
+  return Tape::record({x}, std::move(value),
+                      [x, rows](const Var& y) { x.gradient() += y.gradient()(rows, Eigen::all); });
+}
+
 Var pick(const Var& x, const std::vector<int>& columns) {
   require(static_cast<Index>(columns.size()) == x.rows(), "pick",
           "expected " + std::to_string(x.rows()) + " columns, one for every row, got " +

@@ -29,6 +29,12 @@ Var row_sum(const Var& x);
 /// exist.
 Var gather_rows(const Var& x, const std::vector<int>& rows);
 
+/// Y_r = the sum of X_i over all i with rows[i] = r, [rows.size(), cols] -> [count, cols]; zeros where there
+/// is none. It sums the tokens of every sequence, and puts back in their places rows that gather_rows took
+/// out. dX_i = dY_{rows[i]}. Throws std::invalid_argument if a row is not below count or there is not one for
+/// every row of X.
+Var scatter_rows(const Var& x, const std::vector<int>& rows, Index count);
+
 /// y_i = X_{i, columns[i]}, [rows, 1]: one entry of every row.   dX is dy_i at that entry and 0 elsewhere.
 /// Throws std::invalid_argument if a column does not exist or there is not one for every row.
 Var pick(const Var& x, const std::vector<int>& columns);

@@ -41,6 +41,13 @@ void require_columns(const char* op, const Var& x) {
   require(x.cols() > 0, op, "expected at least one column, got " + shape_text(x.value()));
 }
 
+/// p f for f = g(ln p, ...), 0 where p is: so that what has no probability counts for nothing though its
+/// logarithm is infinite.
+double weighted(double log_p, double f) {
+  const double p = std::exp(log_p);
+  return p == 0.0 ? 0.0 : p * f;
+}
+
 }  // namespace
 
 Eigen::VectorXd softmax(const Eigen::VectorXd& scores) {
@@ -73,6 +80,30 @@ Var log_softmax(const Var& x) {
     const Matrix p = softmax_rows(x.value());
     for (Index i = 0; i < x.rows(); ++i) {
       x.gradient().row(i) += y.gradient().row(i) - y.gradient().row(i).sum() * p.row(i);
+    }
+  });
+}
+
+Var entropy(const Var& log_p) {
+  const auto term = [](double a) { return -weighted(a, a); };
+  const auto slope = [](double a) { return -weighted(a, a + 1.0); };
+  return Tape::record({log_p}, log_p.value().unaryExpr(term).rowwise().sum(), [log_p, slope](const Var& y) {
+    for (Index i = 0; i < log_p.rows(); ++i) {
+      log_p.gradient().row(i) += y.gradient()(i, 0) * log_p.value().row(i).unaryExpr(slope);
+    }
+  });
+}
+
+Var kl_divergence(const Var& log_p, const Var& log_q) {
+  require_shape("kl_divergence", "log q", log_q.value(), log_p.rows(), log_p.cols());
+  const auto term = [](double a, double b) { return weighted(a, a - b); };
+  const auto slope = [](double a, double b) { return weighted(a, a - b + 1.0); };
+  Matrix value = log_p.value().binaryExpr(log_q.value(), term).rowwise().sum();
+  return Tape::record({log_p, log_q}, std::move(value), [log_p, log_q, slope](const Var& y) {
+    for (Index i = 0; i < log_p.rows(); ++i) {
+      const double dy = y.gradient()(i, 0);
+      log_p.gradient().row(i) += dy * log_p.value().row(i).binaryExpr(log_q.value().row(i), slope);
+      log_q.gradient().row(i) -= dy * log_p.value().row(i).unaryExpr(&exponential);
     }
   });
 }

@@ -25,4 +25,16 @@ Var log_softmax(const Var& x);
 /// every row.
 Var token_log_probabilities(const Var& logits, const std::vector<int>& targets);
 
+/// The entropy of every row of log-probabilities [rows, vocabulary] -> [rows, 1], with p = e^log_p and
+/// 0 ln 0 = 0:
+///     y_i = -sum_j p_ij ln p_ij,   d log_p_ij = -dy_i p_ij (ln p_ij + 1)
+Var entropy(const Var& log_p);
+
+/// The Kullback-Leibler divergence KL(p || q) of every row of log-probabilities, [rows, vocabulary] twice ->
+/// [rows, 1], with p = e^log_p, q = e^log_q and 0 ln 0 = 0:
+///     y_i = sum_j p_ij (ln p_ij - ln q_ij)
+///     d log_p_ij = dy_i p_ij (ln p_ij - ln q_ij + 1),   d log_q_ij = -dy_i p_ij
+/// Infinite where q has no room for what p holds possible. Throws std::invalid_argument if the shapes differ.
+Var kl_divergence(const Var& log_p, const Var& log_q);
+
 }  // namespace streambp::reference

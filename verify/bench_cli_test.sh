@@ -70,7 +70,7 @@ refuses '--repeats' --repeats many
 refuses '--head-chunk' --head-chunk 0
 refuses 'auto, full or streamed' --head half
 refuses 'standard, checkpoint, streambp' --method standard,magic
-refuses 'sft' --objective dpo
+refuses 'sft' --objective nonesuch
 refuses 'float64, float32, bfloat16' --dtype int8
 refuses 'same or float32' --grad-dtype float16
 refuses 'float64' --dtype float64 --grad-dtype float32

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -59,6 +60,10 @@ struct CompareOptions {
   std::string tokens;
   std::string gradients;
   std::string objective = "sft";
+  std::map<std::string, std::string> settings;  // options of the objective
+  std::string adapter;    // PEFT folder; its gradients are compared then, and the weights are frozen
+  std::string teacher;    // folder or preset, for an objective with a divergence
+  std::string reference;  // folder or preset whose log-probabilities are the reference's
   std::optional<double> divisor;
   std::optional<double> tolerance;
   int64_t chunk = 0;

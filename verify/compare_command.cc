@@ -3,14 +3,18 @@
 #include <cmath>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "streambp/driver/command_line.h"
 #include "streambp/driver/inputs.h"
+#include "streambp/driver/objective_inputs.h"
 #include "streambp/driver/table.h"
 #include "streambp/error.h"
 #include "streambp/model/strict_json.h"
 #include "streambp/model/tensor_file.h"
+#include "streambp/objective/terms.h"
 #include "verify/compare.h"
 #include "verify/evaluation.h"
 
@@ -21,25 +25,87 @@ constexpr size_t kShownParameters = 10;
 
 /// The model in float64. A preset's random weights are drawn in the dtype that the gradients' owner drew them
 /// in: numbers drawn in float64 would be others.
-Model open_truth_model(const CompareOptions& options) {
+Model open_truth_model(const std::string& model_name, const CompareOptions& options,
+                       const std::function<bool(const std::string&)>& trainable) {
   Model::Placement wide;
   wide.dtype = wide.gradient_dtype = at::kDouble;
-  if (std::filesystem::is_directory(options.model)) return open_model(options.model, wide, options.seed);
+  wide.trainable = trainable;
+  if (std::filesystem::is_directory(model_name)) return open_model(model_name, wide, options.seed);
   Model::Placement narrow;
   narrow.dtype = narrow.gradient_dtype =
-      parse_dtype(options.dtype.empty() ? open_config(options.model).dtype : options.dtype);
+      parse_dtype(options.dtype.empty() ? open_config(model_name).dtype : options.dtype);
   narrow.trainable = [](const std::string&) { return false; };
-  const Model drawn = open_model(options.model, narrow, options.seed);
-  Model model = open_model(options.model, wide, options.seed);
+  const Model drawn = open_model(model_name, narrow, options.seed);
+  Model model = open_model(model_name, wide, options.seed);
   for (const auto& parameter : model.parameters())
     parameter->value.copy_(drawn.parameter(parameter->name).value);
   return model;
 }
 
+/// All that the truth is computed from.
+struct Truth {
+  Model model;
+  std::optional<Model> teacher;
+  Batch batch;
+  std::unique_ptr<Objective> objective;
+};
+
+std::map<std::string, std::string> settings_of(const CompareOptions& options, const ObjectiveKind& kind) {
+  std::map<std::string, std::string> settings = options.settings;
+  if (options.divisor) {
+    if (kind.name != "sft") throw InputError("--divisor: for sft only, not for {}", kind.name);
+    settings["divisor"] = fmt::format("{}", *options.divisor);
+  }
+  return settings;
+}
+
+/// The reference's log-probabilities of `batch`, at the objective's temperature: of a model of its own, or of
+/// the base under an adapter.
+void fill_reference(Truth& truth, const CompareOptions& options, const ObjectiveKind& kind,
+                    const Options& settings) {
+  if (options.reference.empty() && !needs_reference(kind, settings, truth.batch)) return;
+  if (options.reference.empty() && options.adapter.empty()) {
+    throw InputError("{}: {} needs the reference's log-probabilities, or --reference", options.tokens,
+                     kind.name);
+  }
+  const bool tempered = std::any_of(kind.options.begin(), kind.options.end(),
+                                    [](const Option& option) { return option.name == "temperature"; });
+  const double temperature = tempered ? settings.positive("temperature") : 1.0;
+  at::Tensor& log_probabilities = truth.batch.token_inputs[inputs::kReferenceLogProbabilities];
+  truth.batch.sequence_inputs.erase(inputs::kReferenceSums);
+  if (!options.reference.empty()) {
+    Model reference = open_truth_model(options.reference, options, [](const std::string&) { return false; });
+    log_probabilities = evaluate(reference, truth.batch, temperature).log_probabilities;
+  } else {
+    truth.model.enable_adapters(false);
+    log_probabilities = evaluate(truth.model, truth.batch, temperature).log_probabilities;
+    truth.model.enable_adapters(true);
+  }
+}
+
 /// Golden cases keep inputs and gradients in one file, under prefixes: both kinds of file are taken.
-Batch read_tokens(const std::string& path, int64_t vocab_size) {
-  const bool golden = SafetensorsFile::open(path).entries().contains("in.input_ids");
-  return read_batch(path, vocab_size, golden ? "in." : "");
+Truth open_truth(const CompareOptions& options) {
+  const ObjectiveKind& kind = objective_kind(options.objective);
+  const std::map<std::string, std::string> given = settings_of(options, kind);
+  const Options settings = complete_options(kind, given);
+  const Config config = open_config(options.model);
+  const SafetensorsFile tokens = SafetensorsFile::open(options.tokens);
+  const std::string prefix = tokens.entries().contains("in.input_ids") ? "in." : "";
+  Batch batch = read_objective_batch(kind, tokens, config.vocab_size, prefix);
+  const at::Tensor value_head = read_optional_tensor(tokens, prefix + "value_head.weight");
+  Truth truth{open_truth_model(options.model, options,
+                               [&](const std::string& name) {
+                                 return options.adapter.empty() || name == "value_head.weight";
+                               }),
+              std::nullopt, std::move(batch), nullptr};
+  if (!options.adapter.empty()) truth.model.load_adapters(options.adapter);
+  if (value_head.defined()) truth.model.attach_value_head(value_head);
+  if (!options.teacher.empty()) {
+    truth.teacher = open_truth_model(options.teacher, options, [](const std::string&) { return false; });
+  }
+  fill_reference(truth, options, kind, settings);
+  truth.objective = make_objective(kind.name, truth.batch, given);
+  return truth;
 }
 
 Tensors read_gradients(const std::string& path) {
@@ -169,25 +235,23 @@ std::string json_line(const CompareOptions& options, const Comparison& compariso
 }  // namespace
 
 int run_compare(const CompareOptions& options) {
-  if (options.objective != "sft") throw InputError("objective '{}': expected sft", options.objective);
-  const Config config = open_config(options.model);
-  const Batch batch = read_tokens(options.tokens, config.vocab_size);
+  Truth truth = open_truth(options);
   const Tensors gradients = read_gradients(options.gradients);
-  const auto scored = batch.targets.ne(kNoTarget).sum().item<double>();
+  const auto scored = static_cast<double>(count(truth.batch).scored);
   if (scored == 0.0)
     fmt::print(stderr, "streambp-verify: {}: no token is scored, every gradient is 0\n", options.tokens);
 
-  Model model = open_truth_model(options);
   Settings settings;
   settings.chunk = options.chunk;
-  const Evaluation truth = evaluate(model, batch, *make_sft(batch, options.divisor), settings);
-  Comparison comparison = compare_gradients(gradients, truth.gradients, options.tolerance);
-  if (comparison.verdict == Verdict::kScaled) {
+  const Evaluation result = evaluate(truth.model, truth.batch, *truth.objective, settings,
+                                     truth.teacher ? &*truth.teacher : nullptr);
+  Comparison comparison = compare_gradients(gradients, result.gradients, options.tolerance);
+  if (comparison.verdict == Verdict::kScaled && options.objective == "sft") {
     // Half precision is too coarse to tell one count from the next: better no guess than a wrong one.
     const double close = std::min(comparison.tolerance, 1e-3);
     for (const std::string& guess :
          explain_factor(comparison.factor, options.divisor.value_or(std::max(scored, 1.0)),
-                        normalisers_of(batch, scored), close)) {
+                        normalisers_of(truth.batch, scored), close)) {
       comparison.hints.push_back("the factor fits " + guess);
     }
   }
@@ -195,10 +259,10 @@ int run_compare(const CompareOptions& options) {
     comparison.hints.push_back(
         fmt::format("a preset's weights are drawn: --seed ({} here) and --dtype ({} here) have to be those "
                     "of the gradients' run",
-                    options.seed, options.dtype.empty() ? config.dtype : options.dtype));
+                    options.seed, options.dtype.empty() ? truth.model.config().dtype : options.dtype));
   }
   if (options.json) {
-    fmt::print("{}\n", json_line(options, comparison, truth.loss));
+    fmt::print("{}\n", json_line(options, comparison, result.loss));
   } else {
     print_report(comparison);
   }

@@ -3,9 +3,11 @@
 #include <cmath>
 #include <filesystem>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "streambp/driver/inputs.h"
 #include "streambp/error.h"
+#include "verify/equality.h"
 
 namespace streambp {
 namespace {
@@ -42,7 +44,7 @@ Batch equality_batch(const std::string& name, int64_t length, int64_t vocab_size
     batch.targets.fill_(kNoTarget);
     return batch;
   }
-  throw InputError("batch '{}': expected one of single, three, short, masked, unscored, frozen", name);
+  throw InputError("batch '{}': expected one of {}", name, fmt::join(equality_batch_names(), ", "));
 }
 
 Batch repack(const Batch& batch, Side padding, int64_t vocab_size) {

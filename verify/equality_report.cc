@@ -13,7 +13,18 @@ namespace {
 
 constexpr size_t kShownFailures = 10;
 
+/// "dpo loss_type=ipo".
+std::string objective_text(const RowName& name) {
+  return name.settings.empty() ? name.objective : name.objective + " " + settings_text(name.settings);
+}
+
 }  // namespace
+
+std::string settings_text(const std::map<std::string, std::string>& settings) {
+  std::vector<std::string> words;
+  for (const auto& [option, value] : settings) words.push_back(option + "=" + value);
+  return fmt::format("{}", fmt::join(words, ","));
+}
 
 void print_json(const EqualityRow& row) {
   nlohmann::json failures = nlohmann::json::array();
@@ -21,8 +32,11 @@ void print_json(const EqualityRow& row) {
     failures.push_back({{"what", failure.what}, {"error", failure.error}, {"repeat", failure.repeat}});
   }
   const nlohmann::json line{{"kind", "equality"},
-                            {"model", row.model},
-                            {"batch", row.batch},
+                            {"model", row.name.model},
+                            {"objective", row.name.objective},
+                            {"settings", row.name.settings},
+                            {"tuning", row.name.tuning},
+                            {"batch", row.name.batch},
                             {"lengths", row.lengths},
                             {"comparisons", row.comparisons},
                             {"failed", row.failed},
@@ -37,21 +51,23 @@ void print_json(const EqualityRow& row) {
 }
 
 void print_table(const std::vector<EqualityRow>& rows) {
-  Table table({"model", "batch", "lengths", "comparisons", "vs standard", "vs reference", "worst parameter",
-               "verdict"});
+  Table table({"model", "objective", "tuning", "batch", "lengths", "comparisons", "vs standard",
+               "vs reference", "worst parameter", "verdict"});
   int64_t comparisons = 0;
   int64_t failed = 0;
   for (const EqualityRow& row : rows) {
-    table.add({row.model, row.batch, fmt::format("{}", fmt::join(row.lengths, "+")),
-               fmt::to_string(row.comparisons), error_text(row.standard_error),
-               error_text(row.reference_error), row.worst.name, row.verdict()});
+    table.add({row.name.model, objective_text(row.name), row.name.tuning, row.name.batch,
+               fmt::format("{}", fmt::join(row.lengths, "+")), fmt::to_string(row.comparisons),
+               error_text(row.standard_error), error_text(row.reference_error), row.worst.name,
+               row.verdict()});
     comparisons += row.comparisons;
     failed += row.failed;
   }
   fmt::print("{}", table.text());
   for (const EqualityRow& row : rows) {
     if (row.failures.empty()) continue;
-    fmt::print("\n{}, {}: {} of {} comparisons failed\n", row.model, row.batch, row.failed, row.comparisons);
+    fmt::print("\n{}, {}, {}, {}: {} of {} comparisons failed\n", row.name.model, objective_text(row.name),
+               row.name.tuning, row.name.batch, row.failed, row.comparisons);
     for (size_t i = 0; i < std::min(row.failures.size(), kShownFailures); ++i) {
       const EqualityFailure& failure = row.failures[i];
       fmt::print("  {}: {}\n    {}\n", failure.what, failure.error, failure.repeat);

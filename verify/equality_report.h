@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
+#include "verify/equality_subject.h"
 #include "verify/error_measure.h"
 
 namespace streambp {
@@ -15,11 +17,9 @@ struct EqualityFailure {
   std::string repeat;  // command line
 };
 
-/// What a table row says of one model, batch and length.
+/// What a table row says.
 struct EqualityRow {
-  std::string model;
-  std::string batch;
-  int64_t length = 0;
+  RowName name;
   std::vector<int64_t> lengths;
   int64_t comparisons = 0;
   int64_t failed = 0;
@@ -30,6 +30,9 @@ struct EqualityRow {
 
   std::string verdict() const { return failures.empty() ? "pass" : "FAIL"; }
 };
+
+/// "loss_type=ipo,beta=0.3", as --set takes it.
+std::string settings_text(const std::map<std::string, std::string>& settings);
 
 /// One JSON object on a line of its own.
 void print_json(const EqualityRow& row);

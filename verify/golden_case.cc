@@ -253,7 +253,7 @@ class Loader {
 
     std::erase_if(gradients_, [](const auto& gradient) { return gradient.first.starts_with(kCriticPrefix); });
     Batch policy_batch = batch;
-    policy_batch.value_mask = {};
+    policy_batch.value_mask.reset();
     OptionMap policy_options = options_;
     policy_options["vf_coef"] = "0";
     add_policy("policy", policy_batch, policy_options, policy_loss);

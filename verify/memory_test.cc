@@ -2,26 +2,17 @@
 // against the CPU's own allocator here, so that the larger figures may be asked of the dry run alone.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <memory>
+#include <string>
 
 #include "streambp/backprop/method.h"
+#include "streambp/driver/objective_inputs.h"
 #include "streambp/memory/meter.h"
 
 namespace streambp {
 namespace {
 
-/// Peak bytes beyond what was alive before the pass.
-int64_t peak_beyond_resident(const Config& config, c10::Device device, const std::vector<int64_t>& lengths,
-                             const Settings& settings) {
-  install_meters();
-  Model model = Model::random(config, {at::kFloat, device, at::kFloat, {}}, 1);
-  const Batch batch = random_batch(lengths, config.vocab_size, 2);
-  const auto objective = make_sft(batch);
-  const int64_t resident = read_meter(device).live_bytes;
-  reset_peak(device);
-  backpropagate(model, batch, *objective, settings);
-  EXPECT_EQ(read_meter(device).live_bytes, resident) << "the pass left something behind";
-  return read_meter(device).peak_bytes - resident;
-}
+using OptionMap = std::map<std::string, std::string>;
 
 Settings streambp_settings(int64_t chunk) {
   Settings settings;
@@ -29,8 +20,54 @@ Settings streambp_settings(int64_t chunk) {
   return settings;
 }
 
+/// One pass and all that it is measured with.
+struct Measured {
+  Config config = preset("qwen3-cpu");
+  c10::Device device = at::kMeta;
+  std::string objective = "sft";
+  OptionMap options = {};
+  Batch batch = {};
+  Settings settings = {};
+  int64_t lora_rank = 0;
+
+  /// Peak bytes beyond what was alive before the pass.
+  int64_t peak_beyond_resident() const {
+    install_meters();
+    const bool frozen = lora_rank > 0;
+    Model model = Model::random(
+        config, {at::kFloat, device, at::kFloat, [&](const std::string&) { return !frozen; }}, 1);
+    if (frozen) {
+      LoraConfig lora;
+      lora.r = lora_rank;
+      lora.target_modules = all_linear_modules();
+      model.attach_adapters(lora, 1);
+    }
+    const auto made = make_objective(objective, batch, options);
+    if (made->request().values) {
+      model.attach_value_head(at::zeros({1, config.hidden_size}, at::TensorOptions().device(device)));
+    }
+    std::unique_ptr<Model> teacher;
+    if (made->request().divergence != Divergence::kNone) {
+      teacher = std::make_unique<Model>(Model::random(
+          config, {at::kFloat, device, at::kFloat, [](const std::string&) { return false; }}, 2));
+    }
+    const int64_t resident = read_meter(device).live_bytes;
+    reset_peak(device);
+    backpropagate(model, batch, *made, settings, teacher.get());
+    EXPECT_EQ(read_meter(device).live_bytes, resident) << "the pass left something behind";
+    return read_meter(device).peak_bytes - resident;
+  }
+};
+
+/// The peak of sft on random tokens.
+int64_t sft_peak(const Config& config, c10::Device device, const std::vector<int64_t>& lengths,
+                 const Settings& settings) {
+  return Measured{config, device, "sft", {}, random_batch(lengths, config.vocab_size, 2), settings}
+      .peak_beyond_resident();
+}
+
 int64_t dry_run(int64_t tokens, int64_t chunk) {
-  return peak_beyond_resident(preset("qwen3-cpu"), at::kMeta, {tokens}, streambp_settings(chunk));
+  return sft_peak(preset("qwen3-cpu"), at::kMeta, {tokens}, streambp_settings(chunk));
 }
 
 TEST(Memory, StreambpAt8192StaysBelowAFifthOfAGigabyte) {
@@ -52,15 +89,20 @@ TEST(Memory, StreambpGrowsWithTheStreamsItKeeps) {
   EXPECT_TRUE(ratio <= 1.1) << ratio;
 }
 
-TEST(Memory, TheDryRunTakesWhatTheCpuTakes) {
+Config small_config() {
   Config config = preset("qwen3-cpu");
   config.num_hidden_layers = 2;
   config.vocab_size = 4000;
+  return config;
+}
+
+TEST(Memory, TheDryRunTakesWhatTheCpuTakes) {
+  const Config config = small_config();
   for (const Method method : {Method::kStandard, Method::kCheckpoint, Method::kStreambp}) {
     Settings settings = streambp_settings(256);
     settings.method = method;
-    const auto predicted = static_cast<double>(peak_beyond_resident(config, at::kMeta, {900, 124}, settings));
-    const auto measured = static_cast<double>(peak_beyond_resident(config, at::kCPU, {900, 124}, settings));
+    const auto predicted = static_cast<double>(sft_peak(config, at::kMeta, {900, 124}, settings));
+    const auto measured = static_cast<double>(sft_peak(config, at::kCPU, {900, 124}, settings));
     fmt::print("{}: predicted {:.3f} MB, measured {:.3f} MB\n", method_name(method), predicted / 1e6,
                measured / 1e6);
     EXPECT_NEAR(predicted / measured, 1.0, 0.02) << method_name(method);
@@ -71,10 +113,94 @@ TEST(Memory, MethodsAreOrdered) {
   const auto of = [](Method method) {
     Settings settings = streambp_settings(512);
     settings.method = method;
-    return peak_beyond_resident(preset("qwen3-cpu"), at::kMeta, {4096}, settings);
+    return sft_peak(preset("qwen3-cpu"), at::kMeta, {4096}, settings);
   };
   EXPECT_LT(of(Method::kCheckpoint), of(Method::kStandard));
   EXPECT_LT(10 * of(Method::kStreambp), of(Method::kCheckpoint));
+}
+
+struct ObjectiveCase {
+  std::string objective;
+  OptionMap options = {};
+};
+
+std::string text_of(const ObjectiveCase& of) {
+  std::string text = of.objective;
+  for (const auto& [name, value] : of.options) text += fmt::format(" {}={}", name, value);
+  return text;
+}
+
+/// One sample of `tokens` tokens.
+Measured measured(const ObjectiveCase& of, const Config& config, c10::Device device, int64_t tokens) {
+  const ObjectiveKind& kind = objective_kind(of.objective);
+  return {config, device, of.objective, of.options,
+          synthetic_batch(kind, complete_options(kind, of.options), 1, tokens, config.vocab_size, 3)};
+}
+
+const std::vector<ObjectiveCase>& objective_cases() {
+  static const std::vector<ObjectiveCase> cases{
+      {"sft", {{"label_smoothing", "0.1"}}},
+      {"dpo"},
+      {"simpo"},
+      {"orpo"},
+      {"kto"},
+      {"grpo", {{"beta", "0.04"}, {"temperature", "0.7"}}},
+      {"grpo", {{"importance_sampling_level", "sequence"}}},
+      {"ppo"},
+      {"ppo", {{"entropy_coef", "0.01"}, {"kl_coef", "0.05"}}},
+      {"distill"},
+      {"distill", {{"divergence", "reverse"}, {"alpha", "0.5"}, {"temperature", "2"}}},
+  };
+  return cases;
+}
+
+double megabytes(int64_t bytes) {
+  return static_cast<double>(bytes) / 1e6;
+}
+
+TEST(Memory, ObjectivesTakeLittleMoreThanSft) {
+  constexpr int64_t kTokens = 8192;
+  const int64_t sft = dry_run(kTokens, 0);
+  fmt::print("sft: {:.1f} MB\n", megabytes(sft));
+  for (const ObjectiveCase& of : objective_cases()) {
+    const Measured pass = measured(of, preset("qwen3-cpu"), at::kMeta, kTokens);
+    const bool separable = make_objective(of.objective, pass.batch, of.options)->separable();
+    const bool distils = of.objective == "distill";
+    // A pair of T/2 + T/2 has the tokens of one sequence of T, and less attention.
+    const double limit = distils ? 1.3 : of.objective == "dpo" ? 1.0 : separable ? 1.05 : 1.10;
+    const int64_t bytes = pass.peak_beyond_resident();
+    const double ratio = static_cast<double>(bytes) / static_cast<double>(sft);
+    fmt::print("{}: {:.1f} MB, {:.3f} x sft's (limit {})\n", text_of(of), megabytes(bytes), ratio, limit);
+    EXPECT_TRUE(ratio <= limit) << text_of(of) << ": " << ratio;
+  }
+}
+
+TEST(Memory, LoraTakesNoMoreThanSftBesideItsGradients) {
+  constexpr int64_t kTokens = 8192;
+  const int64_t sft = dry_run(kTokens, 0);
+  Measured pass = measured({"sft"}, preset("qwen3-cpu"), at::kMeta, kTokens);
+  pass.lora_rank = 32;
+  const int64_t bytes = pass.peak_beyond_resident();
+  fmt::print("sft {:.1f} MB, with adapters of rank 32 {:.1f} MB\n", megabytes(sft), megabytes(bytes));
+  EXPECT_LE(bytes, sft);
+}
+
+TEST(Memory, TheDryRunTakesWhatTheCpuTakesForEveryObjective) {
+  const Config config = small_config();
+  const auto compare = [](const std::string& what, Measured pass) {
+    pass.settings = streambp_settings(256);
+    pass.device = at::kMeta;
+    const auto predicted = static_cast<double>(pass.peak_beyond_resident());
+    pass.device = at::kCPU;
+    const auto counted = static_cast<double>(pass.peak_beyond_resident());
+    fmt::print("{}: predicted {:.3f} MB, measured {:.3f} MB\n", what, predicted / 1e6, counted / 1e6);
+    EXPECT_NEAR(predicted / counted, 1.0, 0.02) << what;
+  };
+  for (const ObjectiveCase& of : objective_cases())
+    compare(text_of(of), measured(of, config, at::kMeta, 1000));
+  Measured lora = measured({"sft"}, config, at::kMeta, 1000);
+  lora.lora_rank = 8;
+  compare("sft with adapters of rank 8", lora);
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ TEST(Objective, GradientsAreThoseOfDifferences) {
     if (variant.name == "kto") made.batch.token_inputs[inputs::kReferenceLogProbabilities].add_(1.5);
     const auto objective = make_objective(variant.name, made.batch, variant.options);
     expect_near(gradients(whole_loss(*objective, made.values), made.values),
-                differences(*objective, made.values), variant.text(), 1e-9);
+                differences(*objective, made.values), variant.text(), 1e-10);
   }
 }
 
@@ -123,6 +123,28 @@ TEST(Objective, MicroBatchesSumToTheWholeBatch) {
     const at::Tensor whole = loss_of_attached(variant, batch, counts);
     expect_near(sum.item<double>(), whole.item<double>(), variant.text());
     expect_near(gradients(sum, from_columns(leaves)), gradients(whole, from_columns(leaves)), variant.text());
+  }
+}
+
+TEST(Objective, TokensWithoutATargetDoNotCount) {
+  for (const Variant& variant : all_variants()) {
+    if (variant.name == "ppo") continue;  // its values count
+    Case made = make_case(variant);
+    const at::Tensor targeted = scored_places(made.batch);
+    made.batch.value_mask = at::ones({made.batch.size()}, at::kBool);
+    const auto objective = make_objective(variant.name, made.batch, variant.options);
+    std::vector<at::Tensor> everywhere;
+    for (const at::Tensor& each : columns(made.values)) {
+      at::Tensor all = at::full({made.batch.size()}, -7.0, at::kDouble);
+      everywhere.push_back(all.index_copy_(0, targeted, each.detach()).requires_grad_());
+    }
+    const TokenValues values = from_columns(everywhere);
+    const at::Tensor loss = whole_loss(*objective, values);
+    const at::Tensor expected = whole_loss(*made.objective, made.values);
+    expect_near(loss.item<double>(), expected.item<double>(), variant.text());
+    at::Tensor gradient = at::zeros({5, made.batch.size()}, at::kDouble);
+    gradient.index_copy_(1, targeted, gradients(expected, made.values));
+    expect_near(gradients(loss, values), gradient, variant.text());
   }
 }
 

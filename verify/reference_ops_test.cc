@@ -81,7 +81,20 @@ TEST(ReferenceOps, EveryOperationPassesItsChecks) {
                            "causal_attention",
                            "logsumexp",
                            "log_softmax",
-                           "token_log_probabilities"}) {
+                           "token_log_probabilities",
+                           "offset",
+                           "log1mexp",
+                           "scatter_rows",
+                           "entropy",
+                           "kl_divergence",
+                           "sft",
+                           "distill",
+                           "dpo",
+                           "simpo",
+                           "orpo",
+                           "kto",
+                           "grpo",
+                           "ppo"}) {
     EXPECT_TRUE(operations.contains(name)) << "no check of " << name;
   }
 }
@@ -217,6 +230,9 @@ TEST(ReferenceOps, RefuseWrongSettings) {
   EXPECT_THROW(clip(x, kNaN, 1.0), std::invalid_argument);
   EXPECT_THROW(gather_rows(x, {0, -1}), std::invalid_argument);
   EXPECT_THROW(gather_rows(x, {3}), std::invalid_argument);
+  EXPECT_THROW(scatter_rows(x, {0, 1, 2}, 2), std::invalid_argument);
+  EXPECT_THROW(scatter_rows(x, {0, 1, -1}, 3), std::invalid_argument);
+  EXPECT_THROW(scatter_rows(x, {0, 1}, 3), std::invalid_argument);
   EXPECT_THROW(pick(x, {0, 1, 6}), std::invalid_argument);
   EXPECT_THROW(pick(x, {0, 1, -100}), std::invalid_argument);
   EXPECT_THROW(concat_rows({}), std::invalid_argument);
@@ -266,9 +282,31 @@ TEST(ReferenceOps, LogarithmsKeepTheirDigitsAtExtremes) {
   EXPECT_NEAR(y.value()(0, 0) / -std::exp(-50.0), 1.0, 1e-15);
   EXPECT_EQ(y.value()(0, 1), -1000.0);
   EXPECT_EQ(y.value()(0, 2), 0.0);
+  // ln(1 - e^-1e-20) = ln(1e-20) to a relative error of 1e-20, and ln(1 - e^-50) = -e^-50.
+  const Var z = log1mexp(tape.leaf(row({-1e-20, -50.0, -1e4, 0.0})));
+  EXPECT_NEAR(z.value()(0, 0) / std::log(1e-20), 1.0, 1e-15);
+  EXPECT_NEAR(z.value()(0, 1) / -std::exp(-50.0), 1.0, 1e-15);
+  EXPECT_EQ(z.value()(0, 2), 0.0);
+  EXPECT_EQ(z.value()(0, 3), -std::numeric_limits<double>::infinity());
   // A token that is all but certain: ln p = -ln(1 + e^-40).
   const Var p = token_log_probabilities(tape.leaf(row({960.0, 1000.0})), {1});
   EXPECT_NEAR(p.value()(0, 0) / -std::exp(-40.0), 1.0, 1e-15);
+}
+
+TEST(ReferenceOps, WhatHasNoProbabilityCountsForNothing) {
+  const double never = -std::numeric_limits<double>::infinity();
+  Tape tape;
+  const Var p = tape.leaf(row({std::log(0.5), std::log(0.5), never}));
+  const Var q = tape.leaf(row({std::log(0.25), std::log(0.75), never}));
+  EXPECT_NEAR(entropy(p).value()(0, 0), std::log(2.0), 1e-15);
+  const Var y = kl_divergence(p, q);
+  EXPECT_NEAR(y.value()(0, 0), 0.5 * std::log(2.0) + 0.5 * std::log(2.0 / 3.0), 1e-15);
+  tape.backward(y, row({1.0}));
+  EXPECT_EQ(p.gradient()(0, 2), 0.0);
+  EXPECT_EQ(q.gradient()(0, 2), 0.0);
+  const Var sure = tape.leaf(row({0.0, never, never}));
+  EXPECT_EQ(entropy(sure).value()(0, 0), 0.0);
+  EXPECT_EQ(kl_divergence(p, sure).value()(0, 0), std::numeric_limits<double>::infinity());
 }
 
 TEST(ReferenceOps, AttentionDoesNotSeeTheFuture) {

@@ -2,7 +2,10 @@
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <algorithm>
+#include <fmt/ranges.h>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -11,6 +14,7 @@
 #include "streambp/backprop/method.h"
 #include "streambp/driver/command_line.h"
 #include "streambp/error.h"
+#include "streambp/objective/objective.h"
 #include "verify/compare.h"
 #include "verify/equality.h"
 #include "verify/goldens.h"
@@ -24,7 +28,8 @@ using namespace streambp;
 struct Flags {
   std::vector<std::string> folders;
   std::string families, model, methods, batches, lengths, chunks, head_chunks;
-  std::string objective = "sft";
+  std::string objectives, settings, tunings;
+  std::string adapter, teacher, reference;
   std::string dtype;
   std::string tokens, gradients, tolerance = "auto";
   std::optional<double> divisor;
@@ -39,9 +44,35 @@ void require_choice(const std::string& value, const std::string& what, const std
   if (value != only) throw InputError("{} '{}': expected {}", what, value, only);
 }
 
+void require_known(const std::vector<std::string>& words, const std::string& what,
+                   const std::vector<std::string>& known) {
+  for (const std::string& word : words) {
+    if (std::find(known.begin(), known.end(), word) == known.end())
+      throw InputError("{} '{}': expected one of {}", what, word, fmt::join(known, ", "));
+  }
+}
+
 std::vector<std::string> words_or(const std::string& list, const std::string& what,
                                   std::vector<std::string> otherwise) {
   return list.empty() ? otherwise : parse_words(list, what);
+}
+
+/// "beta=0.1,loss_type=ipo" by name.
+std::map<std::string, std::string> parse_settings(const std::string& list) {
+  std::map<std::string, std::string> settings;
+  if (list.empty()) return settings;
+  for (const std::string& word : parse_words(list, "--set")) {
+    const size_t equals = word.find('=');
+    if (equals == std::string::npos || equals == 0) throw InputError("--set '{}': expected name=value", word);
+    settings[word.substr(0, equals)] = word.substr(equals + 1);
+  }
+  return settings;
+}
+
+std::vector<std::string> objective_names() {
+  std::vector<std::string> names;
+  for (const ObjectiveKind& kind : objective_kinds()) names.push_back(kind.name);
+  return names;
 }
 
 /// The families' small presets. llama-tied: a llama whose head is its embedding.
@@ -58,12 +89,19 @@ std::vector<std::string> sweep_models(const Flags& flags) {
 }
 
 int sweep(const Flags& flags) {
-  require_choice(flags.objective, "--objective", "sft");
   require_choice(flags.dtype.empty() ? "float64" : flags.dtype, "--dtype", "float64");
   EqualityOptions options;
   options.models = sweep_models(flags);
   options.methods = words_or(flags.methods, "--method", method_names());
+  options.objectives = words_or(flags.objectives, "--objective", objective_names());
+  options.settings = parse_settings(flags.settings);
+  if (!options.settings.empty() && options.objectives.size() != 1)
+    throw InputError("--set: expected a single --objective with it, got {}", options.objectives.size());
+  for (const std::string& name : options.objectives) complete_options(objective_kind(name), options.settings);
+  options.tunings = words_or(flags.tunings, "--tuning", equality_tuning_names());
+  require_known(options.tunings, "--tuning", equality_tuning_names());
   options.batches = words_or(flags.batches, "--batch", equality_batch_names());
+  require_known(options.batches, "--batch", equality_batch_names());
   options.lengths =
       parse_integers(flags.lengths.empty() ? (flags.quick ? "11" : "5,37") : flags.lengths, "--seq-len", 1);
   if (!flags.chunks.empty()) options.chunks = parse_chunks(flags.chunks, "--chunk");
@@ -91,7 +129,11 @@ int compare(const Flags& flags) {
   options.dtype = flags.dtype;
   options.tokens = flags.tokens;
   options.gradients = flags.gradients;
-  options.objective = flags.objective;
+  if (!flags.objectives.empty()) options.objective = flags.objectives;
+  options.settings = parse_settings(flags.settings);
+  options.adapter = flags.adapter;
+  options.teacher = flags.teacher;
+  options.reference = flags.reference;
   options.divisor = flags.divisor;
   if (flags.tolerance != "auto") {
     size_t end = 0;
@@ -143,15 +185,22 @@ int main(int argc, char** argv) {
   sub->add_option("--family", flags.families, "Small models: qwen3, qwen2, llama, llama-tied (default: all)");
   sub->add_option("--model", flags.model, "A folder or a preset instead");
   sub->add_option("--method", flags.methods, "Methods to check (default: all)");
-  sub->add_option("--objective", flags.objective, "sft");
-  sub->add_option("--batch", flags.batches, "single, three, short, masked, unscored, frozen (default: all)");
+  const std::string names = fmt::format("{}", fmt::join(objective_names(), ", "));
+  sub->add_option("--objective", flags.objectives, names + " (default: all)");
+  sub->add_option("--set", flags.settings,
+                  "Options of a single objective, as beta=0.1,loss_type=ipo (default: several, in turn)");
+  sub->add_option("--tuning", flags.tunings, "full, lora (default: both)");
+  sub->add_option(
+      "--batch", flags.batches,
+      "single, three, short, masked, unscored, frozen (of sft); left, right, none (padding, of every "
+      "objective) (default: all)");
   sub->add_option("--seq-len", flags.lengths, "Tokens of a batch's longest sequence (default: 5,37)");
   sub->add_option("--chunk", flags.chunks,
                   "Chunks of streambp (default: 1 and those around the batch's boundaries)");
   sub->add_option("--head-chunk", flags.head_chunks, "Chunks of the LM head (default: 1, 3 and all)");
   sub->add_option("--dtype", flags.dtype, "float64");
   sub->add_option("--seed", flags.seed, "Of weights and tokens (default: 0)");
-  sub->add_flag("--quick", flags.quick, "Shorter sequences and fewer chunks");
+  sub->add_flag("--quick", flags.quick, "Shorter sequences, fewer chunks and combinations");
 
   sub = command("goldens", "All methods on golden cases", goldens);
   sub->add_option("DIR", flags.folders, "Sets (models/, cases/) or single cases")->required();
@@ -166,14 +215,22 @@ int main(int argc, char** argv) {
 
   sub = command("compare", "A file of gradients, from any framework, against the float64 truth", compare);
   sub->add_option("--model", flags.model, "A folder or a preset")->required();
-  sub->add_option("--tokens", flags.tokens,
-                  "safetensors: input_ids, and attention_mask, labels, position_ids if any")
+  sub->add_option(
+         "--tokens", flags.tokens,
+         "safetensors: input_ids, attention_mask, position_ids, and what the objective needs (labels, "
+         "completion_mask, advantages, ...)")
       ->required();
   sub->add_option("--gradients", flags.gradients, "safetensors: gradients under Hugging Face names")
       ->required();
-  sub->add_option("--objective", flags.objective, "sft");
+  sub->add_option("--objective", flags.objectives, "One of " + names + " (default: sft)");
+  sub->add_option("--set", flags.settings, "Options of the objective, as beta=0.1,loss_type=ipo");
+  sub->add_option("--adapter", flags.adapter,
+                  "A PEFT folder: the gradients are its, and it is its base's reference");
+  sub->add_option("--reference", flags.reference,
+                  "A folder or a preset whose log-probabilities are the reference's");
+  sub->add_option("--teacher", flags.teacher, "A folder or a preset to distil from");
   sub->add_option("--divisor", flags.divisor,
-                  "What the summed loss is divided by (default: the number of scored tokens)");
+                  "What the summed loss of sft is divided by (default: the number of scored tokens)");
   sub->add_option("--tolerance", flags.tolerance,
                   "Permitted relative error, or auto: 1e-10 for float64, 1e-4 for float32, 5e-2 for bfloat16 "
                   "and float16");

@@ -1,0 +1,51 @@
+#include "reference/objectives_likelihood.h"
+
+#include <string>
+
+#include "reference/objective_terms.h"
+#include "reference/ops.h"
+#include "reference/require.h"
+
+namespace streambp::reference {
+namespace {
+
+void require_positive(const std::string& objective, const std::string& name, double x) {
+  require(x > 0.0, objective, "expected a positive " + name + ", got " + std::to_string(x));
+}
+
+}  // namespace
+
+Objective sft(double divisor) {
+  return [divisor](Tape&, const Var& log_probabilities) {
+    require_positive("sft", "divisor", divisor);
+    return scale(sum(log_probabilities), -1.0 / divisor);
+  };
+}
+
+TokenObjective sft(double divisor, double label_smoothing) {
+  require_positive("sft", "divisor", divisor);
+  require_range("sft", "label_smoothing", label_smoothing, 0.0, 1.0);
+  TokenObjective objective;
+  objective.mean_log_probabilities = true;
+  objective.loss = [divisor, label_smoothing](Tape&, const TokenValues& heads) {
+    const Var target = scale(sum(heads.log_probabilities), -(1.0 - label_smoothing) / divisor);
+    return add(target, scale(sum(heads.mean_log_probabilities), -label_smoothing / divisor));
+  };
+  return objective;
+}
+
+TokenObjective distill(const DistillOptions& options, const Matrix& teacher_logits) {
+  require_positive("distill", "temperature", options.temperature);
+  require_positive("distill", "divisor", options.divisor);
+  require_range("distill", "alpha", options.alpha, 0.0, 1.0);
+  TokenObjective objective;
+  objective.teacher = Teacher{teacher_logits, options.temperature, options.reverse};
+  objective.loss = [options](Tape&, const TokenValues& heads) {
+    const double softening = options.temperature * options.temperature;
+    const Var teacher = scale(sum(heads.divergences), options.alpha * softening / options.divisor);
+    return add(teacher, scale(sum(heads.log_probabilities), -(1.0 - options.alpha) / options.divisor));
+  };
+  return objective;
+}
+
+}  // namespace streambp::reference

@@ -1,0 +1,34 @@
+// Losses that make a given text, or a teacher's choices, likely.
+#pragma once
+
+#include "reference/model.h"
+
+namespace streambp::reference {
+
+/// Supervised fine-tuning: loss = -(sum of log p) / divisor. The divisor is the number of targets for the
+/// mean over tokens, and the number of targets of all batches where gradients are accumulated over several.
+/// The objective throws std::invalid_argument when it is evaluated with a divisor that is not positive.
+Objective sft(double divisor);
+
+/// The same with the targets smoothed, a share e = label_smoothing of each spread evenly over the V tokens of
+/// the vocabulary (Szegedy et al. 2016, https://arxiv.org/abs/1512.00567; PyTorch's cross_entropy):
+///     loss = (1 / divisor) sum over tokens of [-(1 - e) ln p_target - e (1 / V) sum_v ln p_v]
+/// Throws std::invalid_argument unless divisor > 0 and 0 <= e <= 1.
+TokenObjective sft(double divisor, double label_smoothing);
+
+struct DistillOptions {
+  bool reverse = false;      // KL(policy || teacher) instead of KL(teacher || policy)
+  double temperature = 1.0;  // tau
+  double alpha = 1.0;        // the share of the teacher; the rest is the given text's
+  double divisor = 1.0;      // the number of scored tokens, for a mean over them
+};
+
+/// Distillation (Hinton et al. 2015, https://arxiv.org/abs/1503.02531; reverse: Gu et al. 2023,
+/// https://arxiv.org/abs/2306.08543), with KL_tau the divergence between both distributions softened by tau,
+/// which shrinks gradients by tau^2:
+///     loss = (1 / divisor) sum over tokens of [alpha tau^2 KL_tau - (1 - alpha) ln p_target]
+/// and ln p at temperature 1, as in the paper. `teacher_logits` are [M, V] over the scored tokens. Throws
+/// std::invalid_argument unless tau > 0, 0 <= alpha <= 1 and divisor > 0.
+TokenObjective distill(const DistillOptions& options, const Matrix& teacher_logits);
+
+}  // namespace streambp::reference

@@ -1,0 +1,278 @@
+#include "verify/equality_check.h"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <optional>
+#include <set>
+
+#include "verify/equality_batches.h"
+#include "verify/equality_inputs.h"
+#include "verify/evaluation.h"
+
+namespace streambp {
+namespace {
+
+/// Settings as people read them.
+std::string text_of(const Settings& settings) {
+  std::string text = method_name(settings.method);
+  if (settings.method == Method::kStreambp)
+    text += settings.chunk == 0 ? " chunk auto" : fmt::format(" chunk {}", settings.chunk);
+  if (!settings.streams_head()) return text + ", full head";
+  return text + (settings.head_chunk == 0 ? ", head chunk auto"
+                                          : fmt::format(", head chunk {}", settings.head_chunk));
+}
+
+Settings make_settings(Method method, int64_t chunk, std::optional<int64_t> head_chunk) {
+  Settings settings;
+  settings.method = method;
+  settings.chunk = chunk;
+  settings.stream_head = head_chunk.has_value();
+  settings.head_chunk = head_chunk.value_or(0);
+  return settings;
+}
+
+enum class Judge { kStandard, kReference };
+
+class RowCheck {
+ public:
+  RowCheck(const EqualityOptions& options, const RowName& name)
+      : options_(options), subject_(make_subject(name, options.seed)) {
+    scored_ = scored_places(subject_.batch).size(0);
+    row_.name = name;
+    const std::vector<int64_t>& offsets = subject_.batch.offsets;
+    for (size_t i = 0; i + 1 < offsets.size(); ++i) row_.lengths.push_back(offsets[i + 1] - offsets[i]);
+    standard_ = run(make_settings(Method::kStandard, 0, std::nullopt));
+    for (const std::string& method : options.methods) methods_.push_back(parse_method(method));
+  }
+
+  EqualityRow row() && {
+    if (row_.name.batch == "frozen") {
+      check_frozen();
+      return std::move(row_);
+    }
+    check_results();
+    check_identities();
+    for (const Method method : methods_) {
+      check_accumulation(method);
+      check_micro_batches(method);
+    }
+    return std::move(row_);
+  }
+
+ private:
+  Evaluation run(const Settings& settings) { return run_on(subject_.batch, settings); }
+
+  Evaluation run_on(const Batch& batch, const Settings& settings) {
+    return evaluate(subject_.model, batch, *subject_.objective, settings, subject_.teacher.get());
+  }
+
+  /// Those that cut sequences, prompts and completions at their ends and next to them.
+  std::vector<int64_t> chunks() const {
+    if (!options_.chunks.empty()) return options_.chunks;
+    const int64_t tokens = subject_.batch.size();
+    const std::vector<int64_t>& offsets = subject_.batch.offsets;
+    std::set<int64_t> chunks{1, tokens - 1, tokens, tokens + 7};
+    const bool brief = options_.quick || is_padded_batch(row_.name.batch);
+    for (size_t i = 1; i + 1 < offsets.size(); ++i) {
+      for (const int64_t around : {-1, 0, 1}) {
+        if (!brief || (i == 1 && around >= 0)) chunks.insert(offsets[i] + around);
+      }
+    }
+    if (is_padded_batch(row_.name.batch) && scored_ > 0) {
+      // The first completion begins behind the first scored place.
+      const int64_t first = scored_places(subject_.batch)[0].item<int64_t>() + 1;
+      chunks.insert({first, first + 1});
+    }
+    // The smallest that leaves a last chunk of one token.
+    for (int64_t chunk = 3; chunk < tokens; ++chunk) {
+      if (tokens % chunk != 1) continue;
+      chunks.insert(chunk);
+      break;
+    }
+    if (options_.quick && is_padded_batch(row_.name.batch)) chunks.erase(1);
+    chunks.erase(chunks.begin(), chunks.upper_bound(0));
+    return {chunks.begin(), chunks.end()};
+  }
+
+  /// Chunks of the head; nullopt: in full.
+  std::vector<std::optional<int64_t>> heads() const {
+    std::set<int64_t> chunks(options_.head_chunks.begin(), options_.head_chunks.end());
+    if (chunks.empty()) chunks = {1, 3, std::max<int64_t>(scored_, 1)};
+    std::vector<std::optional<int64_t>> heads{std::nullopt};
+    heads.insert(heads.end(), chunks.begin(), chunks.end());
+    return heads;
+  }
+
+  std::string repeat(const Settings& settings) const {
+    const RowName& name = row_.name;
+    std::string command = fmt::format(
+        "streambp-verify sweep --model {} --objective {} --tuning {} --batch {} --seq-len {} --seed {} "
+        "--method {}",
+        name.model, name.objective, name.tuning, name.batch, name.length, options_.seed,
+        method_name(settings.method));
+    if (!name.settings.empty()) command += " --set " + settings_text(name.settings);
+    if (settings.chunk > 0) command += fmt::format(" --chunk {}", settings.chunk);
+    if (settings.head_chunk > 0) command += fmt::format(" --head-chunk {}", settings.head_chunk);
+    return command;
+  }
+
+  /// Loss, log-probabilities and gradients within the judge's limit of `truth`.
+  void require_near(const Evaluation& value, const Evaluation& truth, Judge judge, const std::string& against,
+                    const Settings& settings) {
+    const EvaluationErrors errors = measure(value, truth);
+    const double limit = judge == Judge::kStandard ? kStandardLimit : kReferenceLimit;
+    double& worst_error = judge == Judge::kStandard ? row_.standard_error : row_.reference_error;
+    worst_error = worse(worst_error, errors.worst());
+    if (judge == Judge::kStandard && !errors.gradients.empty() &&
+        (row_.worst.name.empty() || is_worse(errors.worst_gradient(), row_.worst.error))) {
+      row_.worst = errors.gradients.front();
+    }
+    std::vector<ParameterError> all = errors.all();
+    row_.comparisons += static_cast<int64_t>(all.size());
+    std::stable_sort(all.begin(), all.end(), [](const ParameterError& a, const ParameterError& b) {
+      return is_worse(a.error, b.error);
+    });
+    const auto failed =
+        std::count_if(all.begin(), all.end(), [&](const ParameterError& of) { return !(of.error <= limit); });
+    row_.failed += failed;
+    if (failed == 0) return;
+    const ParameterError& worst = all.front();
+    const std::string problem = worst.problem.empty() ? "" : " (" + worst.problem + ")";
+    row_.failures.push_back({fmt::format("{}, against {}", text_of(settings), against),
+                             fmt::format("{} of {} beyond {}, worst {} {}{}", failed, all.size(),
+                                         error_text(limit), worst.name, error_text(worst.error), problem),
+                             repeat(settings)});
+  }
+
+  void require(bool holds, const std::string& what, const Settings& settings) {
+    ++row_.comparisons;
+    if (holds) return;
+    ++row_.failed;
+    row_.failures.push_back({text_of(settings) + ", " + what, "not so to the last bit", repeat(settings)});
+  }
+
+  /// Every method and setting against standard and against the reference.
+  void check_results() {
+    require_near(standard_, subject_.reference, Judge::kReference, "the reference",
+                 make_settings(Method::kStandard, 0, std::nullopt));
+    for (const Method method : methods_) {
+      for (const int64_t chunk : method == Method::kStreambp ? chunks() : std::vector<int64_t>{0}) {
+        for (const std::optional<int64_t> head : heads()) {
+          const Settings settings = make_settings(method, chunk, head);
+          const Evaluation value = run(settings);
+          require_near(value, standard_, Judge::kStandard, "standard", settings);
+          require_near(value, subject_.reference, Judge::kReference, "the reference", settings);
+          if (scored_ == 0) require_zero(value, settings);
+        }
+      }
+    }
+  }
+
+  /// Without a target there is no loss, and not the smallest gradient.
+  void require_zero(const Evaluation& value, const Settings& settings) {
+    require(value.loss == 0.0 && is_zero(value.log_probabilities), "loss 0 without a target", settings);
+    for (const auto& [name, gradient] : value.gradients) {
+      require(is_zero(gradient), "gradient of " + name + " 0 without a target", settings);
+    }
+  }
+
+  /// Where the arithmetic is the same, so is every bit.
+  void check_identities() {
+    for (const Method method : methods_) {
+      const Settings settings =
+          make_settings(method, method == Method::kStreambp ? chunks()[chunks().size() / 2] : 0, 3);
+      const Evaluation value = run(settings);
+      require(bit_equal(run(settings), value), "repeated", settings);
+      for (const auto& [what, twin] : subject_.twins)
+        require(bit_equal(run_on(twin, settings), value), what, settings);
+      if (method != Method::kStreambp) continue;
+      for (const std::optional<int64_t> head : heads()) {
+        const Evaluation checkpoint = run(make_settings(Method::kCheckpoint, 0, head));
+        for (const int64_t chunk : {subject_.batch.size(), subject_.batch.size() + 7}) {
+          const Settings whole = make_settings(Method::kStreambp, chunk, head);
+          require(bit_equal(run(whole), checkpoint), "checkpoint and one chunk of the whole stream", whole);
+        }
+      }
+    }
+  }
+
+  /// A second run without zeroing in between adds the same again.
+  void check_accumulation(Method method) {
+    const Settings settings =
+        make_settings(method, method == Method::kStreambp ? chunks().front() : 0, std::nullopt);
+    Evaluation twice = run(settings);
+    twice.log_probabilities.reset();
+    twice.values.reset();
+    for (auto& [name, gradient] : twice.gradients) gradient.mul_(2.0);
+    require_near(added({subject_.batch}, {}, settings), twice, Judge::kStandard,
+                 "twice the gradient of one run", settings);
+  }
+
+  /// What runs over `batches` add to the gradients as they stand. The loss is the sum of theirs.
+  Evaluation added(const std::vector<Batch>& batches, const std::optional<Counts>& whole,
+                   const Settings& settings) {
+    Evaluation sum;
+    for (const Batch& batch : batches) {
+      const RowName& name = row_.name;
+      const auto objective = whole ? make_objective(name.objective, batch, name.settings, *whole)
+                                   : make_objective(name.objective, batch, name.settings);
+      sum.loss += backpropagate(subject_.model, batch, *objective, settings, subject_.teacher.get()).loss;
+    }
+    sum.gradients = gradients_of(subject_.model);
+    return sum;
+  }
+
+  /// The whole batch's gradient from its parts, each normalised by the counts of all. Pairs stay together.
+  void check_micro_batches(Method method) {
+    const Layout layout = objective_kind(row_.name.objective).layout;
+    // Rows of KTO's estimate enter every other row: such a batch has no parts.
+    if (layout == Layout::kLabelled && row_.name.batch != "none") return;
+    const std::vector<Batch> parts = micro_batches(subject_.batch, 3, layout == Layout::kPairs);
+    if (parts.size() < 2) return;
+    const Settings settings = make_settings(method, method == Method::kStreambp ? 5 : 0, 3);
+    Evaluation whole = run(settings);
+    whole.log_probabilities.reset();
+    whole.values.reset();
+    subject_.model.zero_gradients();
+    require_near(added(parts, count(subject_.batch), settings), whole, Judge::kStandard,
+                 "the whole batch, from micro-batches", settings);
+  }
+
+  /// Frozen parameters get no gradient, and the others get theirs.
+  void check_frozen() {
+    for (const Trainable& choice : trainable_choices(subject_.model.config())) {
+      Evaluation truth = standard_;
+      std::erase_if(truth.gradients, [&](const auto& gradient) { return !choice.chosen(gradient.first); });
+      Evaluation reference_truth = subject_.reference;
+      std::erase_if(reference_truth.gradients,
+                    [&](const auto& gradient) { return !choice.chosen(gradient.first); });
+      Model model = equality_model(row_.name.model, options_.seed, choice.chosen);
+      for (const Method method : methods_) {
+        for (const int64_t chunk : method == Method::kStreambp ? chunks() : std::vector<int64_t>{0}) {
+          for (const std::optional<int64_t> head : {std::optional<int64_t>(), std::optional<int64_t>(3)}) {
+            const Settings settings = make_settings(method, chunk, head);
+            const Evaluation value = evaluate(model, subject_.batch, *subject_.objective, settings);
+            const std::string against = fmt::format("standard with all but {} frozen", choice.name);
+            require_near(value, truth, Judge::kStandard, against, settings);
+            require_near(value, reference_truth, Judge::kReference, "the reference", settings);
+          }
+        }
+      }
+    }
+  }
+
+  const EqualityOptions& options_;
+  EqualitySubject subject_;
+  int64_t scored_ = 0;
+  std::vector<Method> methods_;
+  Evaluation standard_;
+  EqualityRow row_;
+};
+
+}  // namespace
+
+EqualityRow check_row(const EqualityOptions& options, const RowName& name) {
+  return RowCheck(options, name).row();
+}
+
+}  // namespace streambp

@@ -1,0 +1,136 @@
+#include "verify/equality_subject.h"
+
+#include "streambp/error.h"
+#include "verify/equality_batches.h"
+#include "verify/equality_inputs.h"
+#include "verify/reference_objective.h"
+
+namespace streambp {
+namespace {
+
+using OptionMap = std::map<std::string, std::string>;
+
+const std::map<std::string, Padding> kPaddings{
+    {"left", Padding::kLeft}, {"right", Padding::kRight}, {"none", Padding::kNone}};
+
+const std::map<std::string, std::vector<OptionMap>> kVariants{
+    {"sft", {{}, {{"label_smoothing", "0.1"}}, {{"reduction", "sum"}}, {{"divisor", "77"}}}},
+    {"dpo",
+     {{},
+      {{"label_smoothing", "0.1"}, {"beta", "0.3"}},
+      {{"loss_type", "hinge"}},
+      {{"loss_type", "ipo"}},
+      {{"loss_type", "robust"}, {"label_smoothing", "0.2"}},
+      {{"reference_free", "true"}}}},
+    {"simpo", {{}, {{"label_smoothing", "0.1"}, {"beta", "1.5"}, {"simpo_gamma", "0.4"}}}},
+    {"orpo", {{}, {{"beta", "0.5"}}}},
+    {"kto", {{}, {{"beta", "0.3"}, {"desirable_weight", "1.3"}, {"undesirable_weight", "0.7"}}}},
+    {"grpo",
+     {{},
+      {{"loss_type", "bnpo"}, {"beta", "0.04"}, {"temperature", "0.7"}},
+      {{"importance_sampling_level", "sequence"}, {"epsilon_low", "0.05"}, {"epsilon_high", "0.08"}},
+      {{"loss_type", "dr_grpo"}, {"max_completion_length", "48"}, {"delta", "1.1"}},
+      {{"loss_type", "dapo"}, {"epsilon_high", "0.28"}, {"num_items_in_batch", "131"}},
+      {{"importance_sampling_level", "sequence"}, {"loss_type", "dapo"}, {"beta", "0.1"}}}},
+    {"ppo",
+     {{},
+      {{"entropy_coef", "0.01"}, {"temperature", "0.8"}},
+      {{"kl_coef", "0.05"}, {"cliprange", "0.1"}},
+      {{"vf_coef", "0"}}}},
+    {"distill",
+     {{},
+      {{"divergence", "reverse"}, {"temperature", "2"}},
+      {{"alpha", "0.5"}, {"temperature", "1.5"}},
+      {{"divergence", "reverse"}, {"alpha", "0.7"}}}}};
+
+/// Adapters on all maps or on some, with either scale; away from B = 0, where they do nothing yet.
+LoraConfig attach_adapters(Model& model, Padding padding, uint64_t seed) {
+  LoraConfig lora;
+  lora.r = 3;
+  lora.lora_alpha = 5.0;
+  lora.use_rslora = padding == Padding::kRight;
+  lora.target_modules = padding == Padding::kNone ? std::vector<std::string>{"v_proj", "o_proj", "up_proj"}
+                                                  : all_linear_modules();
+  model.attach_adapters(lora, seed);
+  at::Generator generator = at::detail::createCPUGenerator(seed);
+  for (const auto& parameter : model.parameters()) {
+    if (!parameter->name.ends_with(".lora_B.weight")) continue;
+    parameter->value.copy_(at::randn(parameter->value.sizes(), generator, at::kDouble).mul_(0.3));
+  }
+  return lora;
+}
+
+void attach_value_head(Model& model, uint64_t seed) {
+  at::Generator generator = at::detail::createCPUGenerator(seed);
+  model.attach_value_head(at::randn({1, model.config().hidden_size}, generator, at::kDouble).mul_(0.2));
+}
+
+/// Batches of the sweep's first kind: sft on all weights.
+void fill_plain(EqualitySubject& subject, const RowName& name, uint64_t seed) {
+  const int64_t vocab_size = subject.model.config().vocab_size;
+  subject.batch =
+      equality_batch(name.batch == "frozen" ? "three" : name.batch, name.length, vocab_size, seed);
+  subject.twins = {{"the batch padded on the left", repack(subject.batch, Side::kLeft, vocab_size)},
+                   {"the batch padded on the right", repack(subject.batch, Side::kRight, vocab_size)}};
+}
+
+/// Batches as the objective reads them from a file, with what old policy and reference thought of them.
+void fill_padded(EqualitySubject& subject, const RowName& name, uint64_t seed) {
+  const ObjectiveKind& kind = objective_kind(name.objective);
+  const Options options = complete_options(kind, name.settings);
+  const bool with_reference = kind.uses_reference && kind.uses_reference(options);
+  const auto batch_of = [&](Padding padding) {
+    Batch batch =
+        objective_batch(kind, with_reference, padding, name.length, subject.model.config().vocab_size, seed);
+    const double temperature = make_objective(name.objective, batch, name.settings)->request().temperature;
+    const Outcome policy = evaluate(subject.model, batch, temperature);
+    move_to_policy(batch, policy.log_probabilities, policy.values);
+    return batch;
+  };
+  const Padding padding = kPaddings.at(name.batch);
+  subject.batch = batch_of(padding);
+  if (padding == Padding::kLeft)
+    subject.twins = {{"the batch padded on the right", batch_of(Padding::kRight)}};
+  if (padding == Padding::kRight)
+    subject.twins = {{"the batch padded on the left", batch_of(Padding::kLeft)}};
+}
+
+}  // namespace
+
+bool is_padded_batch(const std::string& batch) {
+  return kPaddings.contains(batch);
+}
+
+std::vector<std::map<std::string, std::string>> objective_variants(const std::string& objective) {
+  const auto found = kVariants.find(objective);
+  return found == kVariants.end() ? std::vector<OptionMap>{{}} : found->second;
+}
+
+EqualitySubject make_subject(const RowName& name, uint64_t seed) {
+  const bool is_lora = name.tuning == "lora";
+  const auto trainable = [is_lora](const std::string& parameter) {
+    return !is_lora || parameter == "value_head.weight";
+  };
+  EqualitySubject subject{equality_model(name.model, seed, trainable), nullptr, {}, {}, {}, {}, {}};
+  if (is_lora) subject.lora = attach_adapters(subject.model, kPaddings.at(name.batch), seed);
+  if (name.objective == "ppo") attach_value_head(subject.model, seed + 1);
+  if (is_padded_batch(name.batch)) {
+    fill_padded(subject, name, seed);
+  } else {
+    fill_plain(subject, name, seed);
+  }
+  reference::Matrix teacher_logits;
+  if (name.objective == "distill") {
+    subject.teacher = std::make_unique<Model>(
+        equality_model(name.model, seed + 2, [](const std::string&) { return false; }));
+    teacher_logits = reference_logits(*subject.teacher, subject.batch);
+  }
+  subject.objective = make_objective(name.objective, subject.batch, name.settings);
+  subject.reference =
+      evaluate_reference(subject.model, subject.batch,
+                         reference_objective(name.objective, subject.batch, name.settings, teacher_logits),
+                         subject.lora ? &*subject.lora : nullptr);
+  return subject;
+}
+
+}  // namespace streambp
