@@ -118,9 +118,6 @@ Batch CellRun::batch_with_reference(Models& models) const {
   Batch batch = cell_batch(bench_, cell_);
   if (!kind.uses_reference || !kind.uses_reference(options)) return batch;
   if (!models.reference && !needs_reference(kind, options, batch)) return batch;
-  if (!models.reference && !models.policy->has_adapters()) {
-    throw InputError("{}: no reference log-probabilities; expected them in --tokens, a --reference model, or LoRA", kind.name);
-  }
   const bool has_temperature = std::any_of(kind.options.begin(), kind.options.end(),
                                            [](const Option& option) { return option.name == "temperature"; });
   const double temperature = has_temperature ? options.number("temperature", 0.0, std::numeric_limits<double>::max()) : 1.0;

@@ -8,6 +8,7 @@
 #include "streambp/driver/objective_inputs.h"
 #include "streambp/driver/records.h"
 #include "streambp/error.h"
+#include "streambp/objective/terms.h"
 
 namespace streambp {
 namespace {
@@ -37,6 +38,25 @@ void check_models(const SweepOptions& options, const Config& config) {
   }
   for (const std::string& name : options.objectives) {
     if (name == "distill" && options.teacher.empty()) throw InputError("distill: expected a --teacher model");
+  }
+}
+
+/// Makes every objective once, on the given tokens or on a few made-up ones: what is wrong with options or inputs shows now.
+void check_objectives(const Bench& bench) {
+  constexpr int64_t kSequences = 2, kTokens = 16;
+  for (const std::string& name : bench.options.objectives) {
+    const ObjectiveKind& kind = objective_kind(name);
+    const auto given = options_of(name, bench.options.objective_options);
+    const Options options = complete_options(kind, given);
+    Batch batch = bench.batch ? *bench.batch
+                              : synthetic_batch(kind, options, kSequences, kTokens, bench.config.vocab_size, /*seed=*/0);
+    if (needs_reference(kind, options, batch)) {
+      if (bench.options.reference.empty() && !bench.options.lora && !bench.options.adapter) {
+        throw InputError("{}: no reference log-probabilities; expected them in --tokens, a --reference model, or LoRA", name);
+      }
+      batch.token_inputs[inputs::kReferenceLogProbabilities] = at::zeros({batch.size()}, at::kDouble);
+    }
+    make_objective(name, batch, given);
   }
 }
 
@@ -98,6 +118,7 @@ Bench open_bench(const SweepOptions& options) {
       longest = std::max(longest, batch.offsets[i + 1] - batch.offsets[i]);
     bench.options.lengths = {longest};
   }
+  check_objectives(bench);
   return bench;
 }
 

@@ -84,6 +84,19 @@ refuses 'no parameter' --freeze embed_tokens,nonesuch
 refuses 'nonesuch' --tokens nonesuch.safetensors
 refuses '--tokens' --tokens nonesuch.safetensors --batch 2
 refuses '--frobnicate' --frobnicate
+refuses 'expected some of' --set nonesuch=1
+refuses 'name=value' --set beta
+refuses 'beta' --objective dpo --set beta=-1
+refuses 'loss_type' --objective grpo --set loss_type=nonesuch
+refuses '--teacher' --objective distill
+refuses 'vocabulary' --objective distill --teacher qwen3-tiny
+refuses 'nonesuch' --objective dpo --reference nonesuch
+refuses 'rank' --lora-rank 0
+refuses 'no such linear map' --lora-rank 4 --lora-targets q_proj,nonesuch
+refuses 'alpha' --lora-rank 4 --lora-alpha -1
+refuses '--lora-rank' --lora-targets q_proj
+refuses 'adapter_config.json' --adapter nonesuch
+refuses '--micro-batches' --micro-batches 0
 refuses 'exactly one cell' --dump-gradients gradients.safetensors
 refuses "can't be written" --method standard --seq-len 9 --dump-gradients nonesuch/gradients.safetensors
 : >file
@@ -96,6 +109,21 @@ run "version" 0 --version
 grep -Eq '^streambp-bench [0-9.]+ \(([0-9a-f]{12}|unknown)(, modified)?\)$' stdout || fail "unexpected version"
 run "help" 0 sweep --help
 grep -q -- '--memory-limit' stdout || fail "help does not name --memory-limit"
+
+objectives=(--objective sft,dpo,simpo,orpo,kto,grpo,ppo --seq-len 17 --batch 4 --chunk 5)
+sweep "every objective" 0 objectives "${objectives[@]}"
+check "one loss for all methods" 'len(records) == 21 and all(
+  len({round(r["loss"], 4) for r in records if r["objective"] == o}) == 1 for o in {r["objective"] for r in records})' \
+  objectives/results.jsonl
+sweep "adapters" 0 adapters "${objectives[@]}" --lora-rank 2
+check "adapters alone have gradients" 'len(records) == 21 and all(
+  r["resident_bytes"] < base["resident_bytes"] for r, base in zip(records, map(json.loads, open("objectives/results.jsonl"))))' \
+  adapters/results.jsonl
+sweep "micro-batches" 0 micro --objective sft,dpo,grpo,ppo "${objectives[@]:2}" --micro-batches 2
+check "micro-batches have the loss of the whole" 'all(abs(r["loss"] - [json.loads(line) for line in open("objectives/results.jsonl")
+  if json.loads(line)["objective"] == r["objective"]][0]["loss"]) < 1e-4 for r in records)' micro/results.jsonl
+sweep "teacher and reference" 0 teacher --objective distill,dpo --teacher qwen3-tiny --reference qwen3-tiny --seq-len 17 --batch 2
+check "teacher and reference ran" 'len(records) == 6 and all(r["status"] == "ok" for r in records)' teacher/results.jsonl
 
 first=(--seq-len 9,33 --batch 1,2 --chunk auto,7)
 sweep "first sweep" 0 whole "${first[@]}"

@@ -45,8 +45,8 @@ class RowNames {
     if (options_.quick) {
       // One combination for each model and objective, another one for the next.
       const size_t turn = turns_[model]++ + turns_[objective];
-      add(model, objective, options_.tunings[turn % options_.tunings.size()], paddings[turn % paddings.size()],
-          length);
+      add(model, objective, options_.tunings[turn % options_.tunings.size()],
+          paddings[turn % paddings.size()], length);
       return;
     }
     for (const std::string& tuning : options_.tunings) {

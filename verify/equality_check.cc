@@ -66,22 +66,19 @@ class RowCheck {
     return evaluate(subject_.model, batch, *subject_.objective, settings, subject_.teacher.get());
   }
 
-  /// Those that cut sequences, prompts and completions at their ends and next to them.
+  bool is_padded() const { return is_padded_batch(row_.name.batch); }
+
+  /// Those that cut sequences at their ends and next to them.
   std::vector<int64_t> chunks() const {
     if (!options_.chunks.empty()) return options_.chunks;
+    if (is_padded()) return padded_chunks();
     const int64_t tokens = subject_.batch.size();
     const std::vector<int64_t>& offsets = subject_.batch.offsets;
     std::set<int64_t> chunks{1, tokens - 1, tokens, tokens + 7};
-    const bool brief = options_.quick || is_padded_batch(row_.name.batch);
     for (size_t i = 1; i + 1 < offsets.size(); ++i) {
       for (const int64_t around : {-1, 0, 1}) {
-        if (!brief || (i == 1 && around >= 0)) chunks.insert(offsets[i] + around);
+        if (!options_.quick || (i == 1 && around >= 0)) chunks.insert(offsets[i] + around);
       }
-    }
-    if (is_padded_batch(row_.name.batch) && scored_ > 0) {
-      // The first completion begins behind the first scored place.
-      const int64_t first = scored_places(subject_.batch)[0].item<int64_t>() + 1;
-      chunks.insert({first, first + 1});
     }
     // The smallest that leaves a last chunk of one token.
     for (int64_t chunk = 3; chunk < tokens; ++chunk) {
@@ -89,15 +86,26 @@ class RowCheck {
       chunks.insert(chunk);
       break;
     }
-    if (options_.quick && is_padded_batch(row_.name.batch)) chunks.erase(1);
     chunks.erase(chunks.begin(), chunks.upper_bound(0));
+    return {chunks.begin(), chunks.end()};
+  }
+
+  /// Fewer, for more rows: those that end with the first prompt, within its completion, at a sequence's end.
+  std::vector<int64_t> padded_chunks() const {
+    const int64_t tokens = subject_.batch.size();
+    // A completion begins behind its first scored place.
+    const int64_t prompt = scored_places(subject_.batch)[0].item<int64_t>() + 1;
+    if (options_.quick) return {prompt, prompt + 1, tokens - 1};
+    const int64_t sequence = subject_.batch.offsets[1];
+    const std::set<int64_t> chunks{1, prompt, prompt + 1, sequence, sequence + 1, tokens - 1, tokens + 7};
     return {chunks.begin(), chunks.end()};
   }
 
   /// Chunks of the head; nullopt: in full.
   std::vector<std::optional<int64_t>> heads() const {
     std::set<int64_t> chunks(options_.head_chunks.begin(), options_.head_chunks.end());
-    if (chunks.empty()) chunks = {1, 3, std::max<int64_t>(scored_, 1)};
+    if (chunks.empty()) chunks = {3, std::max<int64_t>(scored_, 1)};
+    if (options_.head_chunks.empty() && !is_padded()) chunks.insert(1);
     std::vector<std::optional<int64_t>> heads{std::nullopt};
     heads.insert(heads.end(), chunks.begin(), chunks.end());
     return heads;

@@ -85,7 +85,16 @@ refuses 'limit 0' '--limit' goldens "$set" --limit 0
 refuses 'unknown family' 'expected qwen3, qwen2, llama or llama-tied' sweep --family nonsense
 refuses 'unknown batch' 'expected one of single' sweep --quick --batch nonsense
 refuses 'unknown sweep method' 'expected one of standard, checkpoint, streambp' sweep --quick --method reference
-refuses 'unknown objective' 'expected sft' sweep --objective nonsense
+refuses 'unknown objective' 'expected one of sft, dpo' sweep --objective nonsense
+refuses 'one unknown objective of several' "'nonsense'" sweep --objective sft,nonsense
+refuses 'options of several objectives' 'expected a single --objective' sweep --objective dpo,grpo --set beta=0.1
+refuses 'unknown option' "no option 'nonsense'" sweep --objective dpo --set nonsense=1
+refuses 'unknown choice' "loss_type is 'nonsense'" sweep --objective dpo --set loss_type=nonsense
+refuses 'no name=value' "expected name=value" sweep --objective dpo --set beta
+refuses 'beta below 0' 'beta is ' sweep --quick --family qwen3 --objective dpo --set beta=-0.1
+refuses 'unknown tuning' 'expected one of full, lora' sweep --tuning nonsense
+refuses 'length 3 for pairs' 'expected at least 4' sweep --seq-len 3 --objective dpo
+refuses 'nothing left' 'nothing to check' sweep --objective dpo --batch single
 refuses 'length 0' "--seq-len '0'" sweep --seq-len 0
 refuses 'another dtype' 'expected float64' sweep --dtype float32
 refuses 'unknown preset' 'presets:' compare --model nonsense --tokens "$tensors" --gradients "$tensors"
@@ -172,9 +181,72 @@ compare 'NaN' 1 "$folder/nan.safetensors" --tolerance 1e300
 says 'wrong: 1 of'
 says "holds NaN or infinity"
 
+# Other objectives: a golden case's tokens and gradients, and what they need beside them.
+other() {
+  local what=$1 code=$2 name=$3
+  shift 3
+  local file=$goldens/cases/$name/tensors.safetensors
+  run "$what" "$code" compare --model "$goldens/models/qwen3" --tokens "$file" --gradients "$file" "$@"
+}
+refuses_other() {
+  local what=$1 text=$2 name=$3
+  shift 3
+  local file=$goldens/cases/$name/tensors.safetensors
+  refuses "$what" "$text" compare --model "$goldens/models/qwen3" --tokens "$file" --gradients "$file" "$@"
+}
+other 'dpo' 0 qwen3-dpo-robust --objective dpo --set loss_type=robust,label_smoothing=0.1
+says 'exact: all'
+other 'dpo with other options' 1 qwen3-dpo-robust --objective dpo
+says 'wrong: '
+other 'grpo' 0 qwen3-grpo-grpo_kl --objective grpo --set beta=0.04,epsilon_high=0.28,temperature=0.7
+says 'exact: all'
+other 'ppo with a value head' 0 qwen3-ppo-shared --objective ppo --set temperature=0.7000000999999999
+says 'exact: all'
+other 'adapters' 0 qwen3-lora-dpo-sigmoid --objective dpo --adapter "$goldens/cases/qwen3-lora-dpo-sigmoid/adapter"
+says 'exact: all 28 gradients'
+refuses_other 'unknown objective of compare' 'expected one of sft, dpo' qwen3-dpo-sigmoid --objective nonsense
+refuses_other 'no completions in it' 'completion_mask' qwen3-sft-b3_left --objective dpo
+refuses_other 'odd number of sequences' 'sequences' qwen3-ppo-shared --objective simpo
+refuses_other 'no reference' 'needs the reference' qwen3-grpo-grpo --objective grpo --set beta=0.1
+refuses_other 'no value head' 'value head' qwen3-ppo-separate --objective ppo
+refuses_other 'no teacher' 'teacher' qwen3-sft-b3_left --objective distill
+refuses_other 'another vocabulary' 'vocabulary' qwen3-sft-b3_left --objective distill --teacher qwen3-tiny
+refuses_other 'beta below 0' 'beta is ' qwen3-dpo-sigmoid --objective dpo --set beta=-0.1
+refuses_other 'divisor of another objective' '--divisor' qwen3-dpo-sigmoid --objective dpo --divisor 2
+refuses_other 'adapter of another model' 'adapter_model.safetensors' qwen3-sft-b3_left --adapter "$goldens/cases/llama-lora-sft-b3_right/adapter"
+
+# Goldens of other kinds, tampered with: another adapter weight, a reference that is not the case's, an unknown setting.
+kinds=$folder/kinds
+mkdir -p "$kinds/cases" "$kinds/models"
+cp -r "$goldens/models/qwen3" "$kinds/models/"
+for name in qwen3-lora-dpo-sigmoid qwen3-dpo-sigmoid_refmodel qwen3-ppo-separate; do
+  cp -r "$goldens/cases/$name" "$kinds/cases/"
+done
+run 'three kinds' 0 goldens "$kinds" --chunk 7
+says '3 passed, 0 failed'
+cp "$kinds/models/qwen3/model.safetensors" "$kinds/cases/qwen3-dpo-sigmoid_refmodel/reference.safetensors"
+run 'another reference' 1 goldens "$kinds/cases/qwen3-dpo-sigmoid_refmodel" --method streambp --chunk 7
+says "(the reference's log-probabilities)"
+sed -i 's/"lora_alpha": 8/"lora_alpha": 9/' "$kinds/cases/qwen3-lora-dpo-sigmoid/adapter/adapter_config.json"
+run 'another scale' 1 goldens "$kinds/cases/qwen3-lora-dpo-sigmoid" --method streambp --chunk 7
+says '(merged weights: loss)'
+critic=$kinds/cases/qwen3-ppo-separate
+edit "$critic/tensors.safetensors" "$critic/edited.safetensors" \
+  "values if name != 'value_model.score.weight' else [-x for x in values]"
+mv "$critic/edited.safetensors" "$critic/tensors.safetensors"
+run 'another critic' 1 goldens "$critic" --chunk 7
+says 'value_model.score.weight  2.0e+00'
+sed -i 's/"ld_alpha": null/"ld_alpha": 0.5/' "$kinds/cases/qwen3-dpo-sigmoid_refmodel/case.json"
+refuses 'unknown setting' 'none of the 1 cases' goldens "$kinds/cases/qwen3-dpo-sigmoid_refmodel"
+sed -i 's/"lora_alpha": 9/"lora_alpha": 9, "use_dora": true/;s/"use_dora": false,//' \
+  "$kinds/cases/qwen3-lora-dpo-sigmoid/adapter/adapter_config.json"
+refuses 'adapter of another kind' 'use_dora' goldens "$kinds/cases/qwen3-lora-dpo-sigmoid"
+
 # Equality and the reference's own checks.
 run 'sweep' 0 sweep --quick --family qwen3 --batch three,unscored --json
 says '"verdict":"pass"'
+run 'sweep of one objective' 0 sweep --family qwen3 --seq-len 9 --objective kto --set beta=0.4 --tuning lora --batch none
+says '0 failed'
 run 'gradcheck' 0 gradcheck
 says ' 0 failed'
 
