@@ -75,8 +75,9 @@ double median(std::vector<double> values) {
 Batch cell_batch(const Bench& bench, const Cell& cell) {
   if (bench.batch) return *bench.batch;
   const ObjectiveKind& kind = objective_kind(cell.objective);
-  return synthetic_batch(kind, complete_options(kind, options_of(cell.objective, bench.options.objective_options)), cell.batch,
-                         cell.seq_len, bench.config.vocab_size, bench.options.seed);
+  return synthetic_batch(kind,
+                         complete_options(kind, options_of(cell.objective, bench.options.objective_options)),
+                         cell.batch, cell.seq_len, bench.config.vocab_size, bench.options.seed);
 }
 
 json cell_configuration(const Bench& bench, const Cell& cell) {
@@ -114,18 +115,21 @@ json cell_configuration(const Bench& bench, const Cell& cell) {
 
 Batch CellRun::batch_with_reference(Models& models) const {
   const ObjectiveKind& kind = objective_kind(cell_.objective);
-  const Options options = complete_options(kind, options_of(cell_.objective, bench_.options.objective_options));
+  const Options options =
+      complete_options(kind, options_of(cell_.objective, bench_.options.objective_options));
   Batch batch = cell_batch(bench_, cell_);
   if (!kind.uses_reference || !kind.uses_reference(options)) return batch;
   if (!models.reference && !needs_reference(kind, options, batch)) return batch;
   const bool has_temperature = std::any_of(kind.options.begin(), kind.options.end(),
                                            [](const Option& option) { return option.name == "temperature"; });
-  const double temperature = has_temperature ? options.number("temperature", 0.0, std::numeric_limits<double>::max()) : 1.0;
+  const double temperature =
+      has_temperature ? options.number("temperature", 0.0, std::numeric_limits<double>::max()) : 1.0;
   // The base of an adapted model is its own reference.
   Model& reference = models.reference ? *models.reference : *models.policy;
   reference.enable_adapters(false);
   batch.sequence_inputs.erase(inputs::kReferenceSums);
-  batch.token_inputs[inputs::kReferenceLogProbabilities] = evaluate(reference, batch, temperature).log_probabilities.to(at::kCPU);
+  batch.token_inputs[inputs::kReferenceLogProbabilities] =
+      evaluate(reference, batch, temperature).log_probabilities.to(at::kCPU);
   reference.enable_adapters(true);
   return batch;
 }
@@ -136,9 +140,10 @@ CellRun::Pass CellRun::run_pass(Models& models) const {
   const ObjectiveKind& kind = objective_kind(cell_.objective);
   const auto given = options_of(cell_.objective, bench_.options.objective_options);
   const Counts whole = count(batch);
-  std::vector<Batch> parts = bench_.options.micro_batches == 1
-                                 ? std::vector<Batch>{batch}
-                                 : micro_batches(batch, bench_.options.micro_batches, kind.layout == Layout::kPairs);
+  std::vector<Batch> parts =
+      bench_.options.micro_batches == 1
+          ? std::vector<Batch>{batch}
+          : micro_batches(batch, bench_.options.micro_batches, kind.layout == Layout::kPairs);
   std::vector<std::unique_ptr<Objective>> objectives;
   for (const Batch& part : parts) objectives.push_back(make_objective(kind.name, part, given, whole));
   model.zero_gradients();
@@ -150,7 +155,8 @@ CellRun::Pass CellRun::run_pass(Models& models) const {
   const auto start = std::chrono::steady_clock::now();
   double loss = 0.0;
   for (size_t i = 0; i < parts.size(); ++i) {
-    pass.outcome = backpropagate(model, parts[i], *objectives[i], cell_.settings, models.teacher ? &*models.teacher : nullptr);
+    pass.outcome = backpropagate(model, parts[i], *objectives[i], cell_.settings,
+                                 models.teacher ? &*models.teacher : nullptr);
     loss += pass.outcome.loss;
   }
   synchronize(bench_.device);
@@ -185,7 +191,8 @@ void CellRun::fail(const std::string& status, const std::string& error) {
 json CellRun::record(const json& environment) const {
   const Batch batch = cell_batch(bench_, cell_);
   std::vector<int64_t> lengths;
-  for (size_t i = 0; i + 1 < batch.offsets.size(); ++i) lengths.push_back(batch.offsets[i + 1] - batch.offsets[i]);
+  for (size_t i = 0; i + 1 < batch.offsets.size(); ++i)
+    lengths.push_back(batch.offsets[i + 1] - batch.offsets[i]);
   const int64_t tokens = batch.size();
   json record = cell_configuration(bench_, cell_);
   const bool predicted = bench_.device.is_meta();

@@ -17,7 +17,8 @@
 namespace streambp {
 
 /// The options that are given for objective `name`: those of `given` that it has.
-std::map<std::string, std::string> options_of(const std::string& name, const std::map<std::string, std::string>& given);
+std::map<std::string, std::string> options_of(const std::string& name,
+                                              const std::map<std::string, std::string>& given);
 
 struct Cell {
   std::string objective = "sft";

@@ -32,8 +32,8 @@ void check_models(const SweepOptions& options, const Config& config) {
     if (other.empty()) continue;
     const int64_t vocabulary = open_config(other).vocab_size;
     if (vocabulary != config.vocab_size) {
-      throw InputError("model '{}': its vocabulary has {} tokens, that of {} has {}", other, vocabulary, options.model,
-                       config.vocab_size);
+      throw InputError("model '{}': its vocabulary has {} tokens, that of {} has {}", other, vocabulary,
+                       options.model, config.vocab_size);
     }
   }
   for (const std::string& name : options.objectives) {
@@ -41,7 +41,8 @@ void check_models(const SweepOptions& options, const Config& config) {
   }
 }
 
-/// Makes every objective once, on the given tokens or on a few made-up ones: what is wrong with options or inputs shows now.
+/// Makes every objective once, on the given tokens or on a few made-up ones: what is wrong with options or
+/// inputs shows now.
 void check_objectives(const Bench& bench) {
   constexpr int64_t kSequences = 2, kTokens = 16;
   for (const std::string& name : bench.options.objectives) {
@@ -49,10 +50,13 @@ void check_objectives(const Bench& bench) {
     const auto given = options_of(name, bench.options.objective_options);
     const Options options = complete_options(kind, given);
     Batch batch = bench.batch ? *bench.batch
-                              : synthetic_batch(kind, options, kSequences, kTokens, bench.config.vocab_size, /*seed=*/0);
+                              : synthetic_batch(kind, options, kSequences, kTokens, bench.config.vocab_size,
+                                                /*seed=*/0);
     if (needs_reference(kind, options, batch)) {
       if (bench.options.reference.empty() && !bench.options.lora && !bench.options.adapter) {
-        throw InputError("{}: no reference log-probabilities; expected them in --tokens, a --reference model, or LoRA", name);
+        throw InputError(
+            "{}: no reference log-probabilities; expected them in --tokens, a --reference model, or LoRA",
+            name);
       }
       batch.token_inputs[inputs::kReferenceLogProbabilities] = at::zeros({batch.size()}, at::kDouble);
     }
@@ -99,11 +103,12 @@ Bench open_bench(const SweepOptions& options) {
     const Layout layout = objective_kind(options.objectives.front()).layout;
     for (const std::string& name : options.objectives) {
       if (objective_kind(name).layout != layout) {
-        throw InputError("--tokens: one file can't hold the inputs of {} and of {}", options.objectives.front(), name);
+        throw InputError("--tokens: one file can't hold the inputs of {} and of {}",
+                         options.objectives.front(), name);
       }
     }
-    bench.batch = read_objective_batch(objective_kind(options.objectives.front()), SafetensorsFile::open(*options.tokens),
-                                       bench.config.vocab_size);
+    bench.batch = read_objective_batch(objective_kind(options.objectives.front()),
+                                       SafetensorsFile::open(*options.tokens), bench.config.vocab_size);
     const Batch& batch = *bench.batch;
     bench.batch_scored = batch.targets.ne(kNoTarget).any().item<bool>();
     const auto numbers = [](const at::Tensor& tensor) {

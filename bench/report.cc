@@ -61,16 +61,16 @@ std::string chunk(const json& record) {
 }  // namespace
 
 std::string sweep_table(const std::vector<json>& records) {
-  Table table({"seq_len", "batch", "objective", "method", "chunk", "memory", "x ckpt", "wall s", "x ckpt", "cpu s",
-               "x ckpt", "tokens/s", "loss", "status"});
+  Table table({"seq_len", "batch", "objective", "method", "chunk", "memory", "x ckpt", "wall s", "x ckpt",
+               "cpu s", "x ckpt", "tokens/s", "loss", "status"});
   for (const json& record : records) {
     const json* const base = checkpoint_beside(record, records);
     const auto memory = number(record, kMemory);
-    table.add({text(record, "seq_len"), text(record, "batch"), text(record, "objective"), text(record, "method"), chunk(record),
-               memory ? format_bytes(std::llround(*memory)) : kNothing, ratio(record, base, kMemory),
-               formatted(number(record, kWall), "{:.3f}"), ratio(record, base, kWall),
-               formatted(number(record, kCpu), "{:.3f}"), ratio(record, base, kCpu),
-               formatted(number(record, "tokens_per_second"), "{:.0f}"),
+    table.add({text(record, "seq_len"), text(record, "batch"), text(record, "objective"),
+               text(record, "method"), chunk(record), memory ? format_bytes(std::llround(*memory)) : kNothing,
+               ratio(record, base, kMemory), formatted(number(record, kWall), "{:.3f}"),
+               ratio(record, base, kWall), formatted(number(record, kCpu), "{:.3f}"),
+               ratio(record, base, kCpu), formatted(number(record, "tokens_per_second"), "{:.0f}"),
                formatted(number(record, "loss"), "{:.6f}"), text(record, "status")});
   }
   return table.text();

@@ -161,12 +161,14 @@ class Sweep {
     if (options.adapter) models_.policy->load_adapters(*options.adapter);
     if (options.lora) models_.policy->attach_adapters(*options.lora, options.seed);
     if (bench_.needs_value_head && !models_.policy->has_value_head()) {
-      const at::Tensor weight = at::randn({1, bench_.config.hidden_size}, at::detail::createCPUGenerator(options.seed));
+      const at::Tensor weight =
+          at::randn({1, bench_.config.hidden_size}, at::detail::createCPUGenerator(options.seed));
       models_.policy->attach_value_head(weight.mul_(0.02).to(options.dtype));
     }
     placement.trainable = [](const std::string&) { return false; };
     // Other seeds: a random reference or teacher is not the policy itself.
-    if (!options.reference.empty()) models_.reference = open_model(options.reference, placement, options.seed + 1);
+    if (!options.reference.empty())
+      models_.reference = open_model(options.reference, placement, options.seed + 1);
     if (!options.teacher.empty()) models_.teacher = open_model(options.teacher, placement, options.seed + 2);
   }
 

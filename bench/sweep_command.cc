@@ -88,12 +88,14 @@ at::ScalarType parse_gradient_dtype(const std::string& name, at::ScalarType dtyp
 }
 
 /// "beta=0.1,loss_type=ipo" by name; each must be an option of one of the objectives, which check its value.
-std::map<std::string, std::string> parse_objective_options(const std::string& list, const std::vector<std::string>& objectives) {
+std::map<std::string, std::string> parse_objective_options(const std::string& list,
+                                                           const std::vector<std::string>& objectives) {
   std::map<std::string, std::string> given;
   if (!list.empty()) {
     for (const std::string& word : parse_words(list, "--set")) {
       const size_t equals = word.find('=');
-      if (equals == std::string::npos || equals == 0) throw InputError("--set '{}': expected name=value", word);
+      if (equals == std::string::npos || equals == 0)
+        throw InputError("--set '{}': expected name=value", word);
       given[word.substr(0, equals)] = word.substr(equals + 1);
     }
   }
@@ -108,8 +110,8 @@ std::map<std::string, std::string> parse_objective_options(const std::string& li
     }
   }
   if (!unused.empty()) {
-    throw InputError("--set {}: no option of {}; expected some of {}", unused.begin()->first, fmt::join(objectives, ", "),
-                     fmt::join(known, ", "));
+    throw InputError("--set {}: no option of {}; expected some of {}", unused.begin()->first,
+                     fmt::join(objectives, ", "), fmt::join(known, ", "));
   }
   return given;
 }
@@ -148,8 +150,9 @@ SweepOptions read_options(const CLI::App& command, const Typed& typed) {
     lora.r = typed.lora_rank;
     lora.lora_alpha = given("--lora-alpha") ? typed.lora_alpha : static_cast<double>(typed.lora_rank);
     lora.use_rslora = typed.lora_rslora;
-    lora.target_modules = typed.lora_targets == "all-linear" ? all_linear_modules()
-                                                             : parse_words(typed.lora_targets, "--lora-targets");
+    lora.target_modules = typed.lora_targets == "all-linear"
+                              ? all_linear_modules()
+                              : parse_words(typed.lora_targets, "--lora-targets");
     options.lora = lora;
   }
   options.out = typed.out;
@@ -189,18 +192,24 @@ void add_sweep_command(CLI::App& app, std::function<int()>& action, int argc, co
   text("--grad-dtype", typed->gradient_dtype,
        "Dtype that parameter gradients are summed in: same (as --dtype) or float32");
   text("--freeze", typed->freeze, "Parameters with any of these in their names get no gradient");
-  CLI::Option* const rank =
-      command->add_option("--lora-rank", typed->lora_rank, "Train LoRA adapters of this rank and freeze the rest");
-  command->add_option("--lora-alpha", typed->lora_alpha, "Scale of the adapters times their rank (default: the rank)")
+  CLI::Option* const rank = command->add_option("--lora-rank", typed->lora_rank,
+                                                "Train LoRA adapters of this rank and freeze the rest");
+  command
+      ->add_option("--lora-alpha", typed->lora_alpha,
+                   "Scale of the adapters times their rank (default: the rank)")
       ->needs(rank);
   text("--lora-targets", typed->lora_targets, "Modules with an adapter, or all-linear")->needs(rank);
-  command->add_flag("--lora-rslora", typed->lora_rslora, "Scale by alpha / sqrt(rank) instead of alpha / rank")->needs(rank);
+  command
+      ->add_flag("--lora-rslora", typed->lora_rslora, "Scale by alpha / sqrt(rank) instead of alpha / rank")
+      ->needs(rank);
   text("--adapter", typed->adapter, "A PEFT folder with adapters to train")->excludes(rank);
   text("--reference", options.reference,
-       "A folder or preset whose log-probabilities dpo, kto, grpo or ppo compare with (with LoRA: default the base)");
+       "A folder or preset whose log-probabilities dpo, kto, grpo or ppo compare with (with LoRA: default "
+       "the base)");
   text("--teacher", options.teacher, "A folder or preset to distil from");
-  command->add_option("--micro-batches", options.micro_batches,
-                      "Cut each batch into this many and add up their gradients")
+  command
+      ->add_option("--micro-batches", options.micro_batches,
+                   "Cut each batch into this many and add up their gradients")
       ->capture_default_str()
       ->check(from_to(1, 1000000));
   command->add_option("--divisor", typed->divisor,

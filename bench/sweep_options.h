@@ -18,7 +18,8 @@ namespace streambp {
 struct SweepOptions {
   std::string model = "qwen3-cpu";  // a folder or a preset
   std::vector<std::string> objectives{"sft"};
-  std::map<std::string, std::string> objective_options;  // of those objectives that have an option of the name
+  std::map<std::string, std::string>
+      objective_options;  // of those objectives that have an option of the name
   std::vector<Method> methods{Method::kStandard, Method::kCheckpoint, Method::kStreambp};
   std::vector<int64_t> lengths{512, 1024, 2048};
   std::vector<int64_t> batches{1};  // sequences of one length in a packed stream
@@ -32,14 +33,14 @@ struct SweepOptions {
   int64_t repeats = 3;
   int64_t warmup = 1;
   uint64_t seed = 0;
-  std::optional<int64_t> memory_limit;          // bytes; default on the CPU: what the machine can give
-  std::optional<std::filesystem::path> tokens;  // instead of lengths and batches
-  int64_t micro_batches = 1;                    // passes whose gradients are added up
-  std::optional<LoraConfig> lora;               // adapters beside a frozen base
-  std::optional<std::filesystem::path> adapter; // the same, of a PEFT folder
-  std::string reference;                        // a folder or preset whose log-probabilities the objective compares with
-  std::string teacher;                          // a folder or preset to distil from
-  std::vector<std::string> freeze;              // parameters whose name contains one of these
+  std::optional<int64_t> memory_limit;           // bytes; default on the CPU: what the machine can give
+  std::optional<std::filesystem::path> tokens;   // instead of lengths and batches
+  int64_t micro_batches = 1;                     // passes whose gradients are added up
+  std::optional<LoraConfig> lora;                // adapters beside a frozen base
+  std::optional<std::filesystem::path> adapter;  // the same, of a PEFT folder
+  std::string reference;            // a folder or preset whose log-probabilities the objective compares with
+  std::string teacher;              // a folder or preset to distil from
+  std::vector<std::string> freeze;  // parameters whose name contains one of these
   std::optional<std::filesystem::path> dump_gradients;
   std::filesystem::path out = "out/sweep";
   bool resume = false;

@@ -161,11 +161,16 @@ TEST(CellConfiguration, HasAnotherKeyForEveryChange) {
       [](Bench& b, Cell&) { b.options.repeats = 5; },
       [](Bench& b, Cell&) { b.options.seed = 1; },
       [](Bench& b, Cell&) { b.options.memory_limit = 1; },
-      [](Bench& b, Cell&) { b.options.divisor = 2.0; },
+      [](Bench& b, Cell&) { b.options.objective_options = {{"divisor", "2"}}; },
       [](Bench& b, Cell&) { b.options.freeze = {"norm"}; },
+      [](Bench& b, Cell&) { b.options.micro_batches = 2; },
+      [](Bench& b, Cell&) { b.options.lora = LoraConfig{}; },
+      [](Bench& b, Cell&) { b.options.adapter = "adapter"; },
+      [](Bench& b, Cell&) { b.options.reference = "other"; },
+      [](Bench& b, Cell&) { b.options.teacher = "other"; },
       [](Bench& b, Cell&) { b.options.tokens = "tokens.safetensors"; },
       [](Bench& b, Cell&) { b.options.tokens = "tokens.safetensors", b.batch_key = "other"; },
-      [](Bench&, Cell& c) { c.objective = "other"; },
+      [](Bench&, Cell& c) { c.objective = "dpo"; },
       [](Bench&, Cell& c) { c.settings.method = Method::kStandard; },
       [](Bench&, Cell& c) { c.settings.chunk = 7; },
       [](Bench&, Cell& c) { c.settings.head_chunk = 7; },
@@ -190,9 +195,10 @@ TEST(CellConfiguration, HasAnotherKeyForEveryChange) {
 
 TEST(CellRun, RecordsWhatItMeasuredAndSurvivesRunningOutOfMemory) {
   const Bench bench = tiny_bench();
-  Model model = Model::random(bench.config, {at::kDouble, at::kCPU, at::kDouble, {}}, 3);
+  Models models;
+  models.policy = Model::random(bench.config, {at::kDouble, at::kCPU, at::kDouble, {}}, 3);
   const auto measured = [&](CellRun& run, int repeats) {
-    for (int i = 0; i < repeats && !run.failed(); ++i) run.repeat(model);
+    for (int i = 0; i < repeats && !run.failed(); ++i) run.repeat(models);
     return run.record({});
   };
   CellRun checkpoint(bench, cell_of(Method::kCheckpoint, 61));

@@ -32,14 +32,14 @@ class RowNames {
     return std::find(list.begin(), list.end(), word) != list.end();
   }
 
-  /// The rows that every objective has, of the longest length. Their options take turns, and in a quick sweep
+  /// The rows that every objective has. Their options take turns, and in a quick sweep
   /// tunings and paddings do too.
   void add_padded(const std::string& model, const std::string& objective) {
     std::vector<std::string> paddings;
     std::copy_if(options_.batches.begin(), options_.batches.end(), std::back_inserter(paddings),
                  is_padded_batch);
     if (paddings.empty()) return;
-    const int64_t length = *std::max_element(options_.lengths.begin(), options_.lengths.end());
+    const int64_t length = options_.padded_length;
     if (length < 4)
       throw InputError("--seq-len {}: expected at least 4 for batches left, right and none", length);
     if (options_.quick) {

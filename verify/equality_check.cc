@@ -104,8 +104,8 @@ class RowCheck {
   /// Chunks of the head; nullopt: in full.
   std::vector<std::optional<int64_t>> heads() const {
     std::set<int64_t> chunks(options_.head_chunks.begin(), options_.head_chunks.end());
-    if (chunks.empty()) chunks = {3, std::max<int64_t>(scored_, 1)};
-    if (options_.head_chunks.empty() && !is_padded()) chunks.insert(1);
+    if (chunks.empty()) chunks.insert(3);
+    if (options_.head_chunks.empty() && !is_padded()) chunks.insert({1, std::max<int64_t>(scored_, 1)});
     std::vector<std::optional<int64_t>> heads{std::nullopt};
     heads.insert(heads.end(), chunks.begin(), chunks.end());
     return heads;

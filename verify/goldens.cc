@@ -160,7 +160,8 @@ std::string json_line(const CaseResult& result) {
   return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-/// What was too far off and in which run; the worst of each name, the worst first.
+/// What was too far off and in which run; the worst of each name, the worst first, and before all gradients
+/// what is no gradient (its name is in parentheses): it explains them.
 void print_failures(const CaseResult& result, double limit) {
   std::map<std::string, Failure> worst;
   for (const Failure& failure : result.failures) {
@@ -171,6 +172,8 @@ void print_failures(const CaseResult& result, double limit) {
   for (const auto& [name, failure] : worst) failures.push_back(failure);
   std::stable_sort(failures.begin(), failures.end(),
                    [](const Failure& a, const Failure& b) { return is_worse(a.of.error, b.of.error); });
+  std::stable_partition(failures.begin(), failures.end(),
+                        [](const Failure& failure) { return failure.of.name.starts_with('('); });
   fmt::print("\n{}: {} of {} checks failed (limit {})\n", result.name, result.failures.size(), result.checks,
              error_text(limit));
   for (size_t i = 0; i < std::min(failures.size(), kShownFailures); ++i) {

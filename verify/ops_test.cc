@@ -76,6 +76,7 @@ void expect_same(
 TEST(Ops, LinearMapsOfOneInput) {
   Parameter w1 = parameter(random({5, 7}, 1)), b1 = parameter(random({5}, 2)),
             w2 = parameter(random({3, 7}, 3));
+  const Linear first{"first", &w1, &b1}, second{"second", &w2};
   expect_same(
       {random({11, 7}, 4)}, {&w1, &b1, &w2},
       [&](const auto& in) {

@@ -104,6 +104,8 @@ int sweep(const Flags& flags) {
   require_known(options.batches, "--batch", equality_batch_names());
   options.lengths =
       parse_integers(flags.lengths.empty() ? (flags.quick ? "11" : "5,37") : flags.lengths, "--seq-len", 1);
+  if (!flags.lengths.empty())
+    options.padded_length = *std::max_element(options.lengths.begin(), options.lengths.end());
   if (!flags.chunks.empty()) options.chunks = parse_chunks(flags.chunks, "--chunk");
   if (!flags.head_chunks.empty()) options.head_chunks = parse_integers(flags.head_chunks, "--head-chunk", 1);
   options.seed = flags.seed;
@@ -194,7 +196,8 @@ int main(int argc, char** argv) {
       "--batch", flags.batches,
       "single, three, short, masked, unscored, frozen (of sft); left, right, none (padding, of every "
       "objective) (default: all)");
-  sub->add_option("--seq-len", flags.lengths, "Tokens of a batch's longest sequence (default: 5,37)");
+  sub->add_option("--seq-len", flags.lengths,
+                  "Tokens of a batch's longest sequence (default: 5,37, and 13 for left, right, none)");
   sub->add_option("--chunk", flags.chunks,
                   "Chunks of streambp (default: 1 and those around the batch's boundaries)");
   sub->add_option("--head-chunk", flags.head_chunks, "Chunks of the LM head (default: 1, 3 and all)");

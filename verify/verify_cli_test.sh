@@ -99,7 +99,7 @@ refuses 'length 0' "--seq-len '0'" sweep --seq-len 0
 refuses 'another dtype' 'expected float64' sweep --dtype float32
 refuses 'unknown preset' 'presets:' compare --model nonsense --tokens "$tensors" --gradients "$tensors"
 refuses 'missing tokens' 'none.safetensors' compare --model "$model" --tokens "$folder/none.safetensors" --gradients "$tensors"
-refuses 'divisor 0' 'positive' compare --model "$model" --tokens "$tensors" --gradients "$tensors" --divisor 0
+refuses 'divisor 0' 'divisor is 0' compare --model "$model" --tokens "$tensors" --gradients "$tensors" --divisor 0
 refuses 'tolerance' "expected a number above 0, or auto" compare --model "$model" --tokens "$tensors" --gradients "$tensors" --tolerance 1e-3x
 refuses 'token outside the vocabulary' 'expected a token id' compare --model "$goldens/models/qwen2-small" --tokens "$tensors" --gradients "$tensors"
 refuses 'unknown dtype' 'nonsense' compare --model qwen3-cpu --dtype nonsense --tokens "$tensors" --gradients "$tensors"
@@ -205,7 +205,7 @@ says 'exact: all'
 other 'adapters' 0 qwen3-lora-dpo-sigmoid --objective dpo --adapter "$goldens/cases/qwen3-lora-dpo-sigmoid/adapter"
 says 'exact: all 28 gradients'
 refuses_other 'unknown objective of compare' 'expected one of sft, dpo' qwen3-dpo-sigmoid --objective nonsense
-refuses_other 'no completions in it' 'completion_mask' qwen3-sft-b3_left --objective dpo
+refuses_other 'no completions in it' 'completion_mask' qwen3-sft-b3_left --objective grpo
 refuses_other 'odd number of sequences' 'sequences' qwen3-ppo-shared --objective simpo
 refuses_other 'no reference' 'needs the reference' qwen3-grpo-grpo --objective grpo --set beta=0.1
 refuses_other 'no value head' 'value head' qwen3-ppo-separate --objective ppo

@@ -12,7 +12,8 @@ namespace streambp {
 namespace {
 
 /// d loss / d values of scored tokens [begin, begin + rows), and their terms of the loss.
-TokenValues gradients_of(const Objective& objective, const TokenValues& values, int64_t begin, int64_t end, double& loss) {
+TokenValues gradients_of(const Objective& objective, const TokenValues& values, int64_t begin, int64_t end,
+                         double& loss) {
   const at::AutoGradMode with_grad(true);
   Columns leaves = to_columns(values);
   std::vector<at::Tensor> inputs;
@@ -22,9 +23,10 @@ TokenValues gradients_of(const Objective& objective, const TokenValues& values, 
   const at::Tensor terms = objective.loss(to_values(leaves), begin, end);
   if (!terms.is_meta()) loss += terms.item<double>();
   // A loss may leave a column alone, or be a constant: its gradient is zero then.
-  const auto gradients = terms.requires_grad() ? torch::autograd::grad({terms}, inputs, {}, /*retain_graph=*/false,
-                                                                       /*create_graph=*/false, /*allow_unused=*/true)
-                                               : std::vector<at::Tensor>(inputs.size());
+  const auto gradients = terms.requires_grad()
+                             ? torch::autograd::grad({terms}, inputs, {}, /*retain_graph=*/false,
+                                                     /*create_graph=*/false, /*allow_unused=*/true)
+                             : std::vector<at::Tensor>(inputs.size());
   Columns columns;
   size_t next = 0;
   for (size_t i = 0; i < columns.size(); ++i) {
@@ -48,11 +50,13 @@ class ValueStore {
  public:
   explicit ValueStore(const HeadPass& pass) {
     const auto column = [&](bool asked) {
-      return asked ? at::empty({pass.scored.size()}, pass.scored.targets.options().dtype(at::kDouble)) : at::Tensor();
+      return asked ? at::empty({pass.scored.size()}, pass.scored.targets.options().dtype(at::kDouble))
+                   : at::Tensor();
     };
     const HeadRequest& request = pass.request;
-    values_ = {column(request.log_probabilities), column(request.entropies), column(request.mean_log_probabilities),
-               column(request.values), column(request.divergence != Divergence::kNone)};
+    values_ = {column(request.log_probabilities), column(request.entropies),
+               column(request.mean_log_probabilities), column(request.values),
+               column(request.divergence != Divergence::kNone)};
   }
 
   void put(int64_t begin, int64_t end, const TokenValues& chunk) {
@@ -77,10 +81,13 @@ void for_each_chunk(int64_t tokens, int64_t chunk, Body body) {
 }  // namespace
 
 Columns to_columns(const TokenValues& values) {
-  return {values.log_probabilities, values.entropies, values.mean_log_probabilities, values.values, values.divergences};
+  return {values.log_probabilities, values.entropies, values.mean_log_probabilities, values.values,
+          values.divergences};
 }
 
-TokenValues to_values(const Columns& columns) { return {columns[0], columns[1], columns[2], columns[3], columns[4]}; }
+TokenValues to_values(const Columns& columns) {
+  return {columns[0], columns[1], columns[2], columns[3], columns[4]};
+}
 
 Scored find_scored(const Batch& batch, c10::Device device) {
   const at::Tensor places = scored_places(batch);
@@ -95,7 +102,8 @@ Scored find_scored(const Batch& batch, c10::Device device) {
   return {places, targets.to(device), has_target};
 }
 
-at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at::Tensor& hidden, HeadOutcome& outcome) {
+at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at::Tensor& hidden,
+                     HeadOutcome& outcome) {
   const MemoryScope scope("logits");
   const HeadRequest& request = pass.request;
   Model& model = pass.model;
@@ -105,12 +113,15 @@ at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at:
     logits = logits.to(of.dtype() == at::kDouble ? at::kDouble : at::kFloat);
     return at::log_softmax(request.temperature == 1.0 ? logits : logits / request.temperature, /*dim=*/-1);
   };
-  const auto at_scored = [&](const at::Tensor& per_token) { return per_token.index({places}).to(at::kDouble); };
+  const auto at_scored = [&](const at::Tensor& per_token) {
+    return per_token.index({places}).to(at::kDouble);
+  };
   TokenValues values;
   if (request.log_probabilities) {
     const at::Tensor log_p = log_softmax(linear(normed, {&model.head()}).front(), model);
     values.log_probabilities = log_p.index({places, pass.scored.targets}).to(at::kDouble);
-    if (pass.scored.has_target.defined()) values.log_probabilities = values.log_probabilities * pass.scored.has_target;
+    if (pass.scored.has_target.defined())
+      values.log_probabilities = values.log_probabilities * pass.scored.has_target;
     if (request.entropies) values.entropies = at_scored((log_p.exp() * log_p).sum(-1).neg());
     if (request.mean_log_probabilities) values.mean_log_probabilities = at_scored(log_p.mean(-1));
     if (request.divergence != Divergence::kNone) {
@@ -120,9 +131,9 @@ at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at:
           log_softmax(linear_forward(teacher.head(), rms_norm_forward(pass.teacher.hidden, teacher.norm(),
                                                                       teacher.config().rms_norm_eps, unused)),
                       teacher);
-      values.divergences = at_scored(request.divergence == Divergence::kForward
-                                         ? (log_t.exp() * (log_t - log_p)).sum(-1)
-                                         : (log_p.exp() * (log_p - log_t)).sum(-1));
+      values.divergences =
+          at_scored(request.divergence == Divergence::kForward ? (log_t.exp() * (log_t - log_p)).sum(-1)
+                                                               : (log_p.exp() * (log_p - log_t)).sum(-1));
     }
   }
   if (request.values) values.values = at_scored(linear(normed, {&model.value_head()}).front().squeeze(1));
@@ -146,7 +157,8 @@ TokenValues head_values(const HeadPass& pass, int64_t chunk, const at::Tensor& h
   return store.all();
 }
 
-HeadOutcome streamed_head(const HeadPass& pass, const Objective& objective, int64_t chunk, at::Tensor& hidden) {
+HeadOutcome streamed_head(const HeadPass& pass, const Objective& objective, int64_t chunk,
+                          at::Tensor& hidden) {
   const MemoryScope scope("head chunk");
   const at::NoGradGuard no_grad;
   HeadOutcome outcome;
@@ -166,7 +178,8 @@ HeadOutcome streamed_head(const HeadPass& pass, const Objective& objective, int6
   });
   outcome.values = store.all();
   if (pass.scored.size() != hidden.size(0)) {
-    const at::Tensor unscored = at::ones({hidden.size(0)}, at::kBool).index_fill_(0, pass.scored.places, false);
+    const at::Tensor unscored =
+        at::ones({hidden.size(0)}, at::kBool).index_fill_(0, pass.scored.places, false);
     hidden.masked_fill_(unscored.to(hidden.device()).unsqueeze(1), 0);
   }
   return outcome;

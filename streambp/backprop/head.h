@@ -14,8 +14,9 @@ namespace streambp {
 
 /// The scored tokens of a stream.
 struct Scored {
-  at::Tensor places;      // [M] int64, ascending, on the CPU: where they are in the stream
-  at::Tensor targets;     // [M] int64, on the model's device; 0 for a token that has none and is here for its value
+  at::Tensor places;  // [M] int64, ascending, on the CPU: where they are in the stream
+  at::Tensor
+      targets;  // [M] int64, on the model's device; 0 for a token that has none and is here for its value
   at::Tensor has_target;  // [M] bool, on the model's device; undefined where all have
 
   int64_t size() const { return places.size(0); }
@@ -48,13 +49,15 @@ struct HeadPass {
   Teacher teacher;  // with a divergence only
 };
 
-/// The loss of hidden states [N, D] under autograd with the logits of every token in full, [N, V], as Hugging Face computes it.
-/// Returns the differentiable loss; `outcome` receives its value and the tokens' values.
-at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at::Tensor& hidden, HeadOutcome& outcome);
+/// The loss of hidden states [N, D] under autograd with the logits of every token in full, [N, V], as Hugging
+/// Face computes it. Returns the differentiable loss; `outcome` receives its value and the tokens' values.
+at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at::Tensor& hidden,
+                     HeadOutcome& outcome);
 
-/// The same by chunks of `chunk` scored tokens, with the backward pass: adds the gradients of heads and norm and overwrites
-/// `hidden` [N, D] with its own gradient. Tokens that are not scored never reach the head.
-HeadOutcome streamed_head(const HeadPass& pass, const Objective& objective, int64_t chunk, at::Tensor& hidden);
+/// The same by chunks of `chunk` scored tokens, with the backward pass: adds the gradients of heads and norm
+/// and overwrites `hidden` [N, D] with its own gradient. Tokens that are not scored never reach the head.
+HeadOutcome streamed_head(const HeadPass& pass, const Objective& objective, int64_t chunk,
+                          at::Tensor& hidden);
 
 /// The scored tokens' values alone, by chunks, without gradients.
 TokenValues head_values(const HeadPass& pass, int64_t chunk, const at::Tensor& hidden);

@@ -7,13 +7,18 @@ namespace streambp {
 namespace {
 
 /// Log-probabilities are taken in float32 or wider, as Hugging Face upcasts its logits.
-at::ScalarType logits_dtype(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
+at::ScalarType logits_dtype(at::ScalarType dtype) {
+  return dtype == at::kDouble ? at::kDouble : at::kFloat;
+}
 
-at::Tensor to_column(const at::Tensor& rows) { return rows.squeeze(1).to(at::kDouble); }
+at::Tensor to_column(const at::Tensor& rows) {
+  return rows.squeeze(1).to(at::kDouble);
+}
 
 }  // namespace
 
-HeadChunk::HeadChunk(const HeadPass& pass, const at::Tensor& hidden, int64_t begin, int64_t end) : pass_(pass) {
+HeadChunk::HeadChunk(const HeadPass& pass, const at::Tensor& hidden, int64_t begin, int64_t end)
+    : pass_(pass) {
   const Scored& scored = pass.scored;
   first_ = scored.places[begin].item<int64_t>();
   const int64_t last = scored.places[end - 1].item<int64_t>();
@@ -59,7 +64,8 @@ TokenValues HeadChunk::values() {
     entropy_ = log_p_.exp().mul_(log_p_).sum(1, /*keepdim=*/true).neg_();
     values.entropies = to_column(entropy_);
   }
-  if (request.mean_log_probabilities) values.mean_log_probabilities = to_column(log_p_.mean(1, /*keepdim=*/true));
+  if (request.mean_log_probabilities)
+    values.mean_log_probabilities = to_column(log_p_.mean(1, /*keepdim=*/true));
   if (request.values) values.values = to_column(linear_forward(pass_.model.value_head(), normed_));
   if (request.divergence != Divergence::kNone) {
     const MemoryScope scope("logits");
@@ -77,18 +83,20 @@ at::Tensor HeadChunk::logits_gradient(const TokenValues& d_values) {
   const auto as_rows = [&](const at::Tensor& d) { return d.to(log_p_.scalar_type()).unsqueeze(1); };
   at::Tensor d_target = as_rows(d_values.log_probabilities);
   if (has_target_.defined()) d_target = d_target * has_target_.unsqueeze(1);
-  // With p the softmax of the scaled logits u:  d log p_target / du = onehot - p,  d mean log p / du = 1/V - p,
-  // dH / du = -p (log p + H),  d KL(t||p) / du = p - t,  d KL(p||t) / du = p (log p - log t - KL).
+  // With p the softmax of the scaled logits u:  d log p_target / du = onehot - p,  d mean log p / du = 1/V -
+  // p, dH / du = -p (log p + H),  d KL(t||p) / du = p - t,  d KL(p||t) / du = p (log p - log t - KL).
   at::Tensor constant = -d_target;  // what multiplies p alone
   at::Tensor log_factor;            // what multiplies p log p
-  if (d_values.mean_log_probabilities.defined()) constant = constant - as_rows(d_values.mean_log_probabilities);
+  if (d_values.mean_log_probabilities.defined())
+    constant = constant - as_rows(d_values.mean_log_probabilities);
   if (d_values.entropies.defined()) {
     const at::Tensor d = as_rows(d_values.entropies);
     constant = constant - d * entropy_;
     log_factor = -d;
   }
   const Divergence divergence = d_values.divergences.defined() ? pass_.request.divergence : Divergence::kNone;
-  const at::Tensor d_divergence = divergence == Divergence::kNone ? at::Tensor() : as_rows(d_values.divergences);
+  const at::Tensor d_divergence =
+      divergence == Divergence::kNone ? at::Tensor() : as_rows(d_values.divergences);
   if (divergence == Divergence::kForward) constant = constant + d_divergence;
   if (divergence == Divergence::kReverse) {
     constant = constant - d_divergence * divergence_;

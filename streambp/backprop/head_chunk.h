@@ -16,8 +16,8 @@ class HeadChunk {
   /// Their values, [rows] float64 each.
   TokenValues values();
 
-  /// Adds the gradients for d loss / d values ([rows] float64 each, undefined: zero) and puts that of the hidden states in their place.
-  /// Uses the chunk up.
+  /// Adds the gradients for d loss / d values ([rows] float64 each, undefined: zero) and puts that of the
+  /// hidden states in their place. Uses the chunk up.
   void backward(const TokenValues& d_values, at::Tensor& hidden);
 
  private:
@@ -26,16 +26,16 @@ class HeadChunk {
   at::Tensor logits_gradient(const TokenValues& d_values);
 
   const HeadPass& pass_;
-  int64_t first_ = 0;     // stream place of the first row
-  at::Tensor places_;     // the rows' places, where they are not neighbours
-  at::Tensor targets_;    // [rows, 1]
-  at::Tensor has_target_; // [rows] bool, or undefined
-  at::Tensor normed_;     // [rows, D]
+  int64_t first_ = 0;      // stream place of the first row
+  at::Tensor places_;      // the rows' places, where they are not neighbours
+  at::Tensor targets_;     // [rows, 1]
+  at::Tensor has_target_;  // [rows] bool, or undefined
+  at::Tensor normed_;      // [rows, D]
   RmsNormSaved saved_;
-  at::Tensor log_p_;      // [rows, V]: log-softmax, in the end the gradient of the logits
-  at::Tensor log_teacher_;   // [rows, V]
-  at::Tensor entropy_;    // [rows, 1], in the dtype of the logits
-  at::Tensor divergence_; // [rows, 1]
+  at::Tensor log_p_;        // [rows, V]: log-softmax, in the end the gradient of the logits
+  at::Tensor log_teacher_;  // [rows, V]
+  at::Tensor entropy_;      // [rows, 1], in the dtype of the logits
+  at::Tensor divergence_;   // [rows, 1]
 };
 
 }  // namespace streambp

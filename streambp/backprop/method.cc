@@ -39,19 +39,22 @@ std::vector<std::string> method_names() {
 }
 
 int64_t auto_chunk(int64_t tokens) {
-  // Matrix products lose speed below 256 rows and gain none above 1024; in between, a quarter of the stream keeps the chunk's
-  // activations small beside the layer inputs.
+  // Matrix products lose speed below 256 rows and gain none above 1024; in between, a quarter of the stream
+  // keeps the chunk's activations small beside the layer inputs.
   return std::min(tokens, std::clamp<int64_t>(tokens / 4, 256, 1024));
 }
 
-int64_t auto_head_chunk(const Config& config, int64_t tokens, int64_t chunk, at::ScalarType dtype, const HeadRequest& request) {
+int64_t auto_head_chunk(const Config& config, int64_t tokens, int64_t chunk, at::ScalarType dtype,
+                        const HeadRequest& request) {
   const auto element = static_cast<int64_t>(c10::elementSize(dtype));
   // Keys, values and their gradients of one layer, and the four [chunk, F] tensors of an MLP's backward pass.
   const int64_t layer_bytes = element * (4 * tokens * config.num_key_value_heads * config.head_dim +
                                          4 * std::min(chunk, tokens) * config.intermediate_size);
-  const int64_t per_logit = 1 + (request.entropies ? 1 : 0) + (request.divergence != Divergence::kNone ? 2 : 0);
+  const int64_t per_logit =
+      1 + (request.entropies ? 1 : 0) + (request.divergence != Divergence::kNone ? 2 : 0);
   const int64_t row_bytes = config.vocab_size * std::max<int64_t>(element, 4);
-  // Fewer than 256 rows make thin products for the head's weight gradient, which is read and written once for each chunk.
+  // Fewer than 256 rows make thin products for the head's weight gradient, which is read and written once for
+  // each chunk.
   return std::clamp<int64_t>(layer_bytes / row_bytes / 16 * 16, 256, 1024) / per_logit;
 }
 
@@ -81,8 +84,10 @@ void fill(Outcome& outcome, const TokenValues& values, const Scored& scored, int
 }
 
 void check_request(const Model& model, const HeadRequest& request, const Model* teacher) {
-  if (request.log_probabilities && !model.has_head()) throw InputError("the model has no LM head, and the objective needs one");
-  if (request.values && !model.has_value_head()) throw InputError("the model has no value head, and the objective needs one");
+  if (request.log_probabilities && !model.has_head())
+    throw InputError("the model has no LM head, and the objective needs one");
+  if (request.values && !model.has_value_head())
+    throw InputError("the model has no value head, and the objective needs one");
   if (request.divergence == Divergence::kNone) return;
   if (teacher == nullptr || !teacher->has_head()) throw InputError("the objective needs a teacher model");
   if (teacher->config().vocab_size != model.config().vocab_size) {
@@ -93,9 +98,11 @@ void check_request(const Model& model, const HeadRequest& request, const Model* 
 
 }  // namespace
 
-Outcome backpropagate(Model& model, const Batch& batch, const Objective& objective, const Settings& settings, Model* teacher) {
+Outcome backpropagate(Model& model, const Batch& batch, const Objective& objective, const Settings& settings,
+                      Model* teacher) {
   if (settings.chunk < 0) throw InputError("chunk {}: expected 1 or more tokens, or auto", settings.chunk);
-  if (settings.head_chunk < 0) throw InputError("head chunk {}: expected 1 or more tokens, or auto", settings.head_chunk);
+  if (settings.head_chunk < 0)
+    throw InputError("head chunk {}: expected 1 or more tokens, or auto", settings.head_chunk);
   const at::NoGradGuard no_grad;  // methods turn autograd on where they want it
   const MemoryScope scope("batch");
   const HeadRequest request = objective.request();
@@ -119,14 +126,21 @@ Outcome backpropagate(Model& model, const Batch& batch, const Objective& objecti
   HeadPass head{model, scored, request, {}};
   if (request.divergence != Divergence::kNone) {
     const MemoryScope teacher_scope("teacher");
-    head.teacher = {teacher, streamed_hidden_states(*teacher, teacher->prepare(batch), auto_chunk(stream.size()))};
+    head.teacher = {teacher,
+                    streamed_hidden_states(*teacher, teacher->prepare(batch), auto_chunk(stream.size()))};
   }
   const Pass pass{model, stream, head, objective, outcome.chunk, outcome.head_chunk, settings.streams_head()};
   HeadOutcome result;
   switch (settings.method) {
-    case Method::kStandard: result = run_standard(pass); break;
-    case Method::kCheckpoint: result = run_checkpoint(pass); break;
-    case Method::kStreambp: result = run_streambp(pass); break;
+    case Method::kStandard:
+      result = run_standard(pass);
+      break;
+    case Method::kCheckpoint:
+      result = run_checkpoint(pass);
+      break;
+    case Method::kStreambp:
+      result = run_streambp(pass);
+      break;
   }
   outcome.loss = result.loss;
   fill(outcome, result.values, scored, stream.size());

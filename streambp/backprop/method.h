@@ -41,7 +41,8 @@ struct Settings {
 /// What a pass gives beside the gradients, which it adds to those of the model's parameters.
 struct Outcome {
   double loss = 0.0;
-  at::Tensor log_probabilities;  // [N] float64, 0 where a token has no target; undefined where the objective asks for none
+  at::Tensor log_probabilities;  // [N] float64, 0 where a token has no target; undefined where the objective
+                                 // asks for none
   at::Tensor values;             // [N] float64, 0 where no value was asked for; undefined where none was
   int64_t chunk = 0;             // as run; 0 where the method has none
   int64_t head_chunk = 0;        // as run; 0 where the head was not streamed
@@ -50,18 +51,21 @@ struct Outcome {
 /// The chunk that `--chunk auto` stands for, of a stream of `tokens` tokens.
 int64_t auto_chunk(int64_t tokens);
 
-/// As many rows of logits as fit into memory that the layers' backward passes need anyway; an objective that looks at the whole
-/// distribution needs more than one number for each logit, and gets fewer rows.
-int64_t auto_head_chunk(const Config& config, int64_t tokens, int64_t chunk, at::ScalarType dtype, const HeadRequest& request = {});
+/// As many rows of logits as fit into memory that the layers' backward passes need anyway; an objective that
+/// looks at the whole distribution needs more than one number for each logit, and gets fewer rows.
+int64_t auto_head_chunk(const Config& config, int64_t tokens, int64_t chunk, at::ScalarType dtype,
+                        const HeadRequest& request = {});
 
-/// Loss and gradients of `objective` on `batch`. `teacher` is asked for by objectives with a divergence only; it sees the same tokens.
-/// Throws InputError for a chunk below 0, a value head or a teacher that is missing, a teacher with another vocabulary; OutOfMemory (or
-/// c10's) when memory runs out: gradients are then incomplete.
+/// Loss and gradients of `objective` on `batch`. `teacher` is asked for by objectives with a divergence only;
+/// it sees the same tokens. Throws InputError for a chunk below 0, a value head or a teacher that is missing,
+/// a teacher with another vocabulary; OutOfMemory (or c10's) when memory runs out: gradients are then
+/// incomplete.
 Outcome backpropagate(Model& model, const Batch& batch, const Objective& objective, const Settings& settings,
                       Model* teacher = nullptr);
 
-/// The log-probabilities (at `temperature`) and, where the model has a value head and the batch asks for them, the values of the scored
-/// tokens, by chunks, without gradients: what a reference model is for. Keeps one stream of hidden states and one layer's keys and values.
+/// The log-probabilities (at `temperature`) and, where the model has a value head and the batch asks for
+/// them, the values of the scored tokens, by chunks, without gradients: what a reference model is for. Keeps
+/// one stream of hidden states and one layer's keys and values.
 Outcome evaluate(Model& model, const Batch& batch, double temperature = 1.0);
 
 }  // namespace streambp

@@ -25,7 +25,8 @@ HeadOutcome run_standard(const Pass& pass);
 HeadOutcome run_checkpoint(const Pass& pass);
 HeadOutcome run_streambp(const Pass& pass);
 
-/// The final hidden states [N, D], by chunks, with one layer's keys and values and nothing else kept: no backward pass can follow.
+/// The final hidden states [N, D], by chunks, with one layer's keys and values and nothing else kept: no
+/// backward pass can follow.
 at::Tensor streamed_hidden_states(Model& model, const Stream& stream, int64_t chunk);
 
 /// The gradient of hidden states [N, D], for a method that has left them without a graph: streamed in their

@@ -95,7 +95,8 @@ class StreamedForward {
  private:
   void forward(int64_t layer) {
     at::Tensor& output = inputs_[layer + 1];
-    const bool in_place = layer > 0 && layer < first_kept_;  // chunk by chunk over the input that nobody needs again
+    const bool in_place =
+        layer > 0 && layer < first_kept_;  // chunk by chunk over the input that nobody needs again
     if (in_place) {
       output = std::move(inputs_[layer]);
     } else {
@@ -118,7 +119,8 @@ class StreamedForward {
   const Stream& stream_;
   int64_t chunk_;
   int64_t first_kept_;
-  std::vector<at::Tensor> inputs_;  // of each layer, [N, D]; the last one is the head's. The first is never held.
+  std::vector<at::Tensor>
+      inputs_;  // of each layer, [N, D]; the last one is the head's. The first is never held.
 };
 
 /// The layers' backward pass over what a StreamedForward has kept.
@@ -129,7 +131,8 @@ class StreamedBackward {
 
   void run() {
     const int64_t lowest = model_.lowest_trainable_layer();
-    for (auto layer = static_cast<int64_t>(model_.layers().size()) - 1; layer >= std::max<int64_t>(lowest, 0); --layer) {
+    for (auto layer = static_cast<int64_t>(model_.layers().size()) - 1; layer >= std::max<int64_t>(lowest, 0);
+         --layer) {
       backward(layer, /*to_embedding=*/lowest < 0);
       forward_.drop_input(layer);
     }

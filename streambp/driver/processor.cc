@@ -3,7 +3,6 @@
 #include <csetjmp>
 #include <csignal>
 #include <cstdlib>
-
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -13,7 +12,9 @@ namespace {
 
 sigjmp_buf after_refusal;
 
-void refuse(int) { siglongjmp(after_refusal, 1); }
+void refuse(int) {
+  siglongjmp(after_refusal, 1);
+}
 
 /// Whether a tile instruction runs, once Linux has been asked for the tile registers.
 bool tiles_work() {

@@ -13,8 +13,10 @@ void Model::attach_adapters(const LoraConfig& lora, uint64_t seed) {
   at::Generator generator = at::detail::createCPUGenerator(seed);
   for (const LoraTarget& target : lora_targets(config_, lora)) {
     LowRankAdapter adapter;
-    adapter.a = &add_parameter({lora_parameter_name(target.module, 'A'), {lora.r, target.in}}, /*trainable=*/true);
-    adapter.b = &add_parameter({lora_parameter_name(target.module, 'B'), {target.out, lora.r}}, /*trainable=*/true);
+    adapter.a =
+        &add_parameter({lora_parameter_name(target.module, 'A'), {lora.r, target.in}}, /*trainable=*/true);
+    adapter.b =
+        &add_parameter({lora_parameter_name(target.module, 'B'), {target.out, lora.r}}, /*trainable=*/true);
     adapter.scale = lora.scale();
     if (!placement_.device.is_meta()) {
       const double bound = 1.0 / std::sqrt(static_cast<double>(target.in));
@@ -23,7 +25,8 @@ void Model::attach_adapters(const LoraConfig& lora, uint64_t seed) {
                                  .sub_(bound));
       adapter.b->value.zero_();
     }
-    const auto map = std::find_if(maps_.begin(), maps_.end(), [&](const auto& m) { return m->name == target.module; });
+    const auto map =
+        std::find_if(maps_.begin(), maps_.end(), [&](const auto& m) { return m->name == target.module; });
     (*map)->adapter = adapter;
   }
   lora_ = lora;
@@ -39,14 +42,15 @@ void Model::load_adapters(const std::filesystem::path& folder) {
     ++adapter_parameters;
     const at::Tensor stored = read_tensor(file, parameter->name);
     if (stored.sizes() != parameter->value.sizes() || !at::isFloatingType(stored.scalar_type())) {
-      throw InputError("{}: tensor '{}' is {} [{}], expected floating [{}]", file.path().string(), parameter->name,
-                       c10::toString(stored.scalar_type()), fmt::join(stored.sizes(), ", "),
+      throw InputError("{}: tensor '{}' is {} [{}], expected floating [{}]", file.path().string(),
+                       parameter->name, c10::toString(stored.scalar_type()), fmt::join(stored.sizes(), ", "),
                        fmt::join(parameter->value.sizes(), ", "));
     }
     parameter->value.copy_(stored);
   }
   for (const auto& [name, entry] : file.entries()) {
-    if (std::none_of(parameters_.begin(), parameters_.end(), [&](const auto& p) { return p->name == name; })) {
+    if (std::none_of(parameters_.begin(), parameters_.end(),
+                     [&](const auto& p) { return p->name == name; })) {
       throw InputError("{}: tensor '{}' belongs to none of the adapted modules", file.path().string(), name);
     }
   }
@@ -74,7 +78,8 @@ void Model::enable_adapters(bool enabled) {
 void Model::merge_adapters() {
   for (const auto& map : maps_) {
     if (!map->adapter) continue;
-    map->weight->value.addmm_(map->adapter->b->value, map->adapter->a->value, /*beta=*/1, map->adapter->scale);
+    map->weight->value.addmm_(map->adapter->b->value, map->adapter->a->value, /*beta=*/1,
+                              map->adapter->scale);
     map->adapter.reset();
   }
   std::erase_if(parameters_, [](const auto& p) { return p->name.find(".lora_") != std::string::npos; });
@@ -84,10 +89,12 @@ void Model::merge_adapters() {
 void Model::attach_value_head(const at::Tensor& weight) {
   if (value_head_ != nullptr) throw InputError("value head: the model has one already");
   if (weight.sizes() != at::IntArrayRef({1, config_.hidden_size})) {
-    throw InputError("value head: its weight is [{}], expected [1, {}]", fmt::join(weight.sizes(), ", "), config_.hidden_size);
+    throw InputError("value head: its weight is [{}], expected [1, {}]", fmt::join(weight.sizes(), ", "),
+                     config_.hidden_size);
   }
   const std::string name = "value_head.weight";
-  add_parameter({name, {1, config_.hidden_size}}, !placement_.trainable || placement_.trainable(name)).value.copy_(weight);
+  add_parameter({name, {1, config_.hidden_size}}, !placement_.trainable || placement_.trainable(name))
+      .value.copy_(weight);
   value_head_ = add_linear("value_head", name);
 }
 

@@ -22,8 +22,8 @@ struct Batch {
       offsets;  // [S + 1] ascending, 0 first, N last: sequence i is tokens [offsets[i], offsets[i+1])
   /// [N] bool: tokens that a value head is asked about; undefined: none.
   at::Tensor value_mask;
-  /// What an objective needs beside the tokens, on the CPU: per token [N] float64, at the token whose logits it belongs to and 0
-  /// elsewhere (advantages, old_log_probabilities, ...), and per sequence [S] float64.
+  /// What an objective needs beside the tokens, on the CPU: per token [N] float64, at the token whose logits
+  /// it belongs to and 0 elsewhere (advantages, old_log_probabilities, ...), and per sequence [S] float64.
   std::map<std::string, at::Tensor> token_inputs;
   std::map<std::string, at::Tensor> sequence_inputs;
   at::Tensor padded_places;  // [N] int64: row * columns + column in the padded input this batch was read from
@@ -33,7 +33,8 @@ struct Batch {
   int64_t size() const { return offsets.back(); }
 };
 
-/// The tokens that reach the head, [M] int64 ascending, on the CPU: those with a target, and those asked for a value.
+/// The tokens that reach the head, [M] int64 ascending, on the CPU: those with a target, and those asked for
+/// a value.
 at::Tensor scored_places(const Batch& batch);
 
 /// Drops the padding of input_ids [B, T].
@@ -52,8 +53,9 @@ Batch random_batch(const std::vector<int64_t>& lengths, int64_t vocab_size, uint
 /// The given sequences of a batch, in the given order, with all that belongs to them.
 Batch select_sequences(const Batch& batch, const std::vector<int64_t>& sequences);
 
-/// A batch cut into at most `parts` micro-batches of neighbouring sequences; with `pairs`, sequences i and i + S/2 stay together. An
-/// objective made on each with the Counts of the whole batch gives, summed, the gradient of the whole batch.
+/// A batch cut into at most `parts` micro-batches of neighbouring sequences; with `pairs`, sequences i and i
+/// + S/2 stay together. An objective made on each with the Counts of the whole batch gives, summed, the
+/// gradient of the whole batch.
 std::vector<Batch> micro_batches(const Batch& batch, int64_t parts, bool pairs);
 
 /// Puts per-token values [N, ...] back into a padded [B, T, ...] tensor, 0 where there is padding.

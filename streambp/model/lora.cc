@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <fstream>
 #include <fmt/ranges.h>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "streambp/error.h"
@@ -23,14 +23,22 @@ struct Fixed {
 
 const std::vector<Fixed>& fixed_keys() {
   static const std::vector<Fixed> keys{
-      {"peft_type", "LORA"},         {"bias", "none"},
-      {"use_dora", false},           {"use_qalora", false},
-      {"use_bdlora", nullptr},       {"lora_bias", false},
-      {"fan_in_fan_out", false},     {"modules_to_save", nullptr},
-      {"layers_to_transform", nullptr}, {"layer_replication", nullptr},
-      {"exclude_modules", nullptr},  {"target_parameters", nullptr},
-      {"trainable_token_indices", nullptr}, {"alora_invocation_tokens", nullptr},
-      {"rank_pattern", json::object()},     {"alpha_pattern", json::object()},
+      {"peft_type", "LORA"},
+      {"bias", "none"},
+      {"use_dora", false},
+      {"use_qalora", false},
+      {"use_bdlora", nullptr},
+      {"lora_bias", false},
+      {"fan_in_fan_out", false},
+      {"modules_to_save", nullptr},
+      {"layers_to_transform", nullptr},
+      {"layer_replication", nullptr},
+      {"exclude_modules", nullptr},
+      {"target_parameters", nullptr},
+      {"trainable_token_indices", nullptr},
+      {"alora_invocation_tokens", nullptr},
+      {"rank_pattern", json::object()},
+      {"alpha_pattern", json::object()},
       {"lora_dropout", 0.0},
   };
   return keys;
@@ -44,7 +52,8 @@ std::vector<std::string> read_targets(const json& value, const std::string& wher
     std::sort(targets.begin(), targets.end());
     return targets;
   }
-  throw InputError("{}: target_modules is {}, expected a list of module names or \"all-linear\"", where, value.dump());
+  throw InputError("{}: target_modules is {}, expected a list of module names or \"all-linear\"", where,
+                   value.dump());
 }
 
 }  // namespace
@@ -65,8 +74,8 @@ std::vector<LoraTarget> lora_targets(const Config& config, const LoraConfig& lor
   const std::vector<std::string> known = all_linear_modules();
   for (const std::string& target : lora.target_modules) {
     if (std::find(known.begin(), known.end(), target) == known.end()) {
-      throw InputError("LoRA target '{}': no such linear map in a {} layer; expected some of {}", target, config.family,
-                       fmt::join(known, ", "));
+      throw InputError("LoRA target '{}': no such linear map in a {} layer; expected some of {}", target,
+                       config.family, fmt::join(known, ", "));
     }
   }
   if (lora.target_modules.empty()) throw InputError("LoRA: no target modules");
@@ -76,7 +85,8 @@ std::vector<LoraTarget> lora_targets(const Config& config, const LoraConfig& lor
     if (!parameter.name.ends_with(kWeight) || parameter.shape.size() != 2) continue;
     const std::string module = parameter.name.substr(0, parameter.name.size() - kWeight.size());
     const std::string last = module.substr(module.rfind('.') + 1);
-    if (std::find(lora.target_modules.begin(), lora.target_modules.end(), last) != lora.target_modules.end()) {
+    if (std::find(lora.target_modules.begin(), lora.target_modules.end(), last) !=
+        lora.target_modules.end()) {
       targets.push_back({module, parameter.shape[0], parameter.shape[1]});
     }
   }
@@ -96,13 +106,15 @@ LoraConfig read_lora_config(const std::filesystem::path& folder) {
     const auto found = config.find(fixed.key);
     // null stands for a default everywhere but where a type has to be named.
     if (found == config.end() || found->is_null() || *found == fixed.value) continue;
-    throw InputError("{}: {} is {}, only {} is supported", where, fixed.key, found->dump(), fixed.value.dump());
+    throw InputError("{}: {} is {}, only {} is supported", where, fixed.key, found->dump(),
+                     fixed.value.dump());
   }
   if (!config.contains("peft_type")) throw InputError("{}: no peft_type in it, expected \"LORA\"", where);
   LoraConfig lora;
   const auto number = [&](const char* key) {
     const auto found = config.find(key);
-    if (found == config.end() || !found->is_number()) throw InputError("{}: {} is missing or not a number", where, key);
+    if (found == config.end() || !found->is_number())
+      throw InputError("{}: {} is missing or not a number", where, key);
     return *found;
   };
   const json rank = number("r");
@@ -115,7 +127,8 @@ LoraConfig read_lora_config(const std::filesystem::path& folder) {
     throw InputError("{}: lora_alpha is {}, expected a positive number", where, lora.lora_alpha);
   }
   if (const auto rslora = config.find("use_rslora"); rslora != config.end() && !rslora->is_null()) {
-    if (!rslora->is_boolean()) throw InputError("{}: use_rslora is {}, expected true or false", where, rslora->dump());
+    if (!rslora->is_boolean())
+      throw InputError("{}: use_rslora is {}, expected true or false", where, rslora->dump());
     lora.use_rslora = rslora->get<bool>();
   }
   if (!config.contains("target_modules")) throw InputError("{}: no target_modules in it", where);

@@ -14,7 +14,8 @@ namespace streambp {
 struct LoraConfig {
   int64_t r = 8;
   double lora_alpha = 8.0;
-  bool use_rslora = false;  // scale by alpha / sqrt(r) (Kalajdzievski, 2023, arXiv 2312.03732), else alpha / r
+  bool use_rslora =
+      false;  // scale by alpha / sqrt(r) (Kalajdzievski, 2023, arXiv 2312.03732), else alpha / r
   std::vector<std::string> target_modules;  // last part of the module names: q_proj, down_proj, ...
 
   double scale() const;
@@ -23,8 +24,9 @@ struct LoraConfig {
 /// Every linear map of a decoder layer, as PEFT's "all-linear" picks them.
 std::vector<std::string> all_linear_modules();
 
-/// The linear maps of `config` that `lora` adapts, by Hugging Face's module name, in the order of the model, with their sizes.
-/// Throws InputError naming a target that no module has, a rank below 1, or an alpha that is not positive.
+/// The linear maps of `config` that `lora` adapts, by Hugging Face's module name, in the order of the model,
+/// with their sizes. Throws InputError naming a target that no module has, a rank below 1, or an alpha that
+/// is not positive.
 struct LoraTarget {
   std::string module;
   int64_t out = 0;
@@ -35,8 +37,9 @@ std::vector<LoraTarget> lora_targets(const Config& config, const LoraConfig& lor
 /// The name of an adapter's tensor in adapter_model.safetensors; `which` is A or B.
 std::string lora_parameter_name(const std::string& module, char which);
 
-/// Reads adapter_config.json. Throws InputError naming the file and the key for whatever changes the mathematics and is not
-/// implemented here (DoRA, biases, saved modules, patterns, ...): a setting is honoured or refused.
+/// Reads adapter_config.json. Throws InputError naming the file and the key for whatever changes the
+/// mathematics and is not implemented here (DoRA, biases, saved modules, patterns, ...): a setting is
+/// honoured or refused.
 LoraConfig read_lora_config(const std::filesystem::path& folder);
 
 /// Writes adapter_config.json so that PEFT reads it back; `base` names the model.

@@ -58,11 +58,12 @@ class Model {
 
   void zero_gradients();
 
-  /// Puts adapters beside the targeted maps: A random as PEFT draws it (uniform within 1/sqrt(in)), B zero. Base weights stay as the placement
-  /// has them: freeze them there.
+  /// Puts adapters beside the targeted maps: A random as PEFT draws it (uniform within 1/sqrt(in)), B zero.
+  /// Base weights stay as the placement has them: freeze them there.
   void attach_adapters(const LoraConfig& lora, uint64_t seed);
 
-  /// The adapters of a PEFT folder. Throws InputError naming a tensor that is missing, surplus or of the wrong shape.
+  /// The adapters of a PEFT folder. Throws InputError naming a tensor that is missing, surplus or of the
+  /// wrong shape.
   void load_adapters(const std::filesystem::path& folder);
 
   /// Writes a PEFT folder: adapter_config.json and adapter_model.safetensors.

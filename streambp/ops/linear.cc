@@ -37,8 +37,10 @@ void linear_accumulate(const Linear& linear, const at::Tensor& x, const at::Tens
   if (linear.bias != nullptr) accumulate_sum(*linear.bias, dy);
   if (!linear.adapter || !linear.adapter->trainable()) return;
   const LowRankAdapter& adapter = *linear.adapter;
-  if (adapter.b->trainable()) accumulate_product(*adapter.b, dy, at::mm(x, adapter.a->value.t()).mul_(adapter.scale));
-  if (adapter.a->trainable()) accumulate_product(*adapter.a, at::mm(dy, adapter.b->value).mul_(adapter.scale), x);
+  if (adapter.b->trainable())
+    accumulate_product(*adapter.b, dy, at::mm(x, adapter.a->value.t()).mul_(adapter.scale));
+  if (adapter.a->trainable())
+    accumulate_product(*adapter.a, at::mm(dy, adapter.b->value).mul_(adapter.scale), x);
 }
 
 void linear_backward_input(const Linear& linear, const at::Tensor& dy, at::Tensor& dx) {
@@ -56,7 +58,8 @@ std::vector<at::Tensor> linear(const at::Tensor& x, const std::vector<const Line
   std::vector<at::Tensor> outputs;
   outputs.reserve(maps.size());
   for (const Linear* map : maps) outputs.push_back(linear_forward(*map, x));
-  const bool keep_input = std::any_of(maps.begin(), maps.end(), [](const Linear* map) { return map->trainable(); });
+  const bool keep_input =
+      std::any_of(maps.begin(), maps.end(), [](const Linear* map) { return map->trainable(); });
   at::Tensor kept = keep_input ? x.detach() : at::Tensor();
   return differentiable({x}, std::move(outputs), "linear", [maps, kept](std::vector<at::Tensor>&& dy) {
     at::Tensor dx;

@@ -36,13 +36,15 @@ struct Linear {
 /// x [n, in] through the map, without autograd: [n, out].
 at::Tensor linear_forward(const Linear& linear, const at::Tensor& x);
 
-/// Adds the parameters' gradients for inputs x [n, in] (may be undefined where the map is frozen) and dy [n, out].
+/// Adds the parameters' gradients for inputs x [n, in] (may be undefined where the map is frozen) and dy [n,
+/// out].
 void linear_accumulate(const Linear& linear, const at::Tensor& x, const at::Tensor& dy);
 
 /// dx += dy W, or dx = dy W where dx is undefined. dy [n, out], dx [n, in].
 void linear_backward_input(const Linear& linear, const at::Tensor& dy, at::Tensor& dx);
 
-/// Several maps of one input: x is kept once and its gradient is summed in place. The maps must outlive the graph.
+/// Several maps of one input: x is kept once and its gradient is summed in place. The maps must outlive the
+/// graph.
 std::vector<at::Tensor> linear(const at::Tensor& x, const std::vector<const Linear*>& maps);
 
 /// residual + map(x). residual [n, out], x [n, in].

@@ -17,11 +17,13 @@ at::Tensor gated_mlp(const at::Tensor& residual, const at::Tensor& x, const Line
   at::Tensor kept = gate.trainable() || up.trainable() ? x.detach() : at::Tensor();
   return differentiable({residual, x}, std::move(output), "gated_mlp",
                         [&gate, &up, &down, kept, gated, raised](std::vector<at::Tensor>&& dy) mutable {
-                          at::Tensor activation = at::silu(gated);
-                          linear_accumulate(down, down.trainable() ? activation * raised : at::Tensor(),
-                                            dy[0]);
+                          // The product is made in the activation's place, and the activation again later:
+                          // another [n, F] tensor would cost
+                          // more than an elementwise pass.
+                          if (down.trainable()) linear_accumulate(down, at::silu(gated).mul_(raised), dy[0]);
                           at::Tensor d_product;
                           linear_backward_input(down, dy[0], d_product);
+                          at::Tensor activation = at::silu(gated);
                           // From here each [n, F] tensor becomes the next one in place.
                           at::Tensor d_gated = raised.mul_(d_product);
                           at::Tensor d_raised = d_product.mul_(activation);
