@@ -90,15 +90,7 @@ at::ScalarType parse_gradient_dtype(const std::string& name, at::ScalarType dtyp
 /// "beta=0.1,loss_type=ipo" by name; each must be an option of one of the objectives, which check its value.
 std::map<std::string, std::string> parse_objective_options(const std::string& list,
                                                            const std::vector<std::string>& objectives) {
-  std::map<std::string, std::string> given;
-  if (!list.empty()) {
-    for (const std::string& word : parse_words(list, "--set")) {
-      const size_t equals = word.find('=');
-      if (equals == std::string::npos || equals == 0)
-        throw InputError("--set '{}': expected name=value", word);
-      given[word.substr(0, equals)] = word.substr(equals + 1);
-    }
-  }
+  const std::map<std::string, std::string> given = parse_settings(list, "--set");
   std::map<std::string, std::string> unused = given;
   std::vector<std::string> known;
   for (const std::string& name : objectives) {

@@ -161,7 +161,9 @@ TEST(CellConfiguration, HasAnotherKeyForEveryChange) {
       [](Bench& b, Cell&) { b.options.repeats = 5; },
       [](Bench& b, Cell&) { b.options.seed = 1; },
       [](Bench& b, Cell&) { b.options.memory_limit = 1; },
-      [](Bench& b, Cell&) { b.options.objective_options = {{"divisor", "2"}}; },
+      [](Bench& b, Cell&) {
+        b.options.objective_options = {{"divisor", "2"}};
+      },
       [](Bench& b, Cell&) { b.options.freeze = {"norm"}; },
       [](Bench& b, Cell&) { b.options.micro_batches = 2; },
       [](Bench& b, Cell&) { b.options.lora = LoraConfig{}; },

@@ -97,7 +97,7 @@ class RowCheck {
     const int64_t prompt = scored_places(subject_.batch)[0].item<int64_t>() + 1;
     if (options_.quick) return {prompt, prompt + 1, tokens - 1};
     const int64_t sequence = subject_.batch.offsets[1];
-    const std::set<int64_t> chunks{1, prompt, prompt + 1, sequence, sequence + 1, tokens - 1, tokens + 7};
+    const std::set<int64_t> chunks{1, prompt, prompt + 1, sequence, tokens - 1};
     return {chunks.begin(), chunks.end()};
   }
 

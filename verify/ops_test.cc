@@ -92,9 +92,7 @@ TEST(Ops, LinearAddedToAResidual) {
   const Linear map{"map", &w, &b};
   expect_same(
       {random({11, 5}, 3), random({11, 7}, 4)}, {&w, &b},
-      [&](const auto& in) {
-        return linear_add(in[0], in[1], map);
-      },
+      [&](const auto& in) { return linear_add(in[0], in[1], map); },
       [](const auto& in, const auto& p) { return in[0] + at::linear(in[1], p[0], p[1]); });
 }
 
@@ -132,9 +130,7 @@ TEST(Ops, GatedMlp) {
   const Linear gate_map{"gate", &gate, &gate_bias}, up_map{"up", &up}, down_map{"down", &down, &down_bias};
   expect_same(
       {random({6, 5}, 6), random({6, 5}, 7)}, {&gate, &up, &down, &gate_bias, &down_bias},
-      [&](const auto& in) {
-        return gated_mlp(in[0], in[1], gate_map, up_map, down_map);
-      },
+      [&](const auto& in) { return gated_mlp(in[0], in[1], gate_map, up_map, down_map); },
       [](const auto& in, const auto& p) {
         return in[0] +
                at::linear(at::silu(at::linear(in[1], p[0], p[3])) * at::linear(in[1], p[1]), p[2], p[4]);

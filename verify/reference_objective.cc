@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <limits>
-#include <optional>
 #include <stdexcept>
 #include <vector>
 

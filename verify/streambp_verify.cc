@@ -57,18 +57,6 @@ std::vector<std::string> words_or(const std::string& list, const std::string& wh
   return list.empty() ? otherwise : parse_words(list, what);
 }
 
-/// "beta=0.1,loss_type=ipo" by name.
-std::map<std::string, std::string> parse_settings(const std::string& list) {
-  std::map<std::string, std::string> settings;
-  if (list.empty()) return settings;
-  for (const std::string& word : parse_words(list, "--set")) {
-    const size_t equals = word.find('=');
-    if (equals == std::string::npos || equals == 0) throw InputError("--set '{}': expected name=value", word);
-    settings[word.substr(0, equals)] = word.substr(equals + 1);
-  }
-  return settings;
-}
-
 std::vector<std::string> objective_names() {
   std::vector<std::string> names;
   for (const ObjectiveKind& kind : objective_kinds()) names.push_back(kind.name);
@@ -94,7 +82,7 @@ int sweep(const Flags& flags) {
   options.models = sweep_models(flags);
   options.methods = words_or(flags.methods, "--method", method_names());
   options.objectives = words_or(flags.objectives, "--objective", objective_names());
-  options.settings = parse_settings(flags.settings);
+  options.settings = parse_settings(flags.settings, "--set");
   if (!options.settings.empty() && options.objectives.size() != 1)
     throw InputError("--set: expected a single --objective with it, got {}", options.objectives.size());
   for (const std::string& name : options.objectives) complete_options(objective_kind(name), options.settings);
@@ -132,7 +120,7 @@ int compare(const Flags& flags) {
   options.tokens = flags.tokens;
   options.gradients = flags.gradients;
   if (!flags.objectives.empty()) options.objective = flags.objectives;
-  options.settings = parse_settings(flags.settings);
+  options.settings = parse_settings(flags.settings, "--set");
   options.adapter = flags.adapter;
   options.teacher = flags.teacher;
   options.reference = flags.reference;

@@ -71,6 +71,19 @@ std::vector<int64_t> parse_integers(const std::string& list, const std::string& 
   return numbers;
 }
 
+std::map<std::string, std::string> parse_settings(const std::string& list, const std::string& what) {
+  std::map<std::string, std::string> settings;
+  if (list.empty()) return settings;
+  for (const std::string& word : parse_words(list, what)) {
+    const size_t equals = word.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      throw InputError("{} '{}': expected name=value", what, word);
+    }
+    settings[word.substr(0, equals)] = word.substr(equals + 1);
+  }
+  return settings;
+}
+
 std::vector<int64_t> parse_chunks(const std::string& list, const std::string& what) {
   std::vector<int64_t> chunks;
   for (const std::string& word : parse_words(list, what)) {

@@ -4,6 +4,7 @@
 #include <CLI/App.hpp>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,10 @@ std::vector<int64_t> parse_integers(const std::string& list, const std::string& 
 
 /// "a,b,c" as words, none of them empty.
 std::vector<std::string> parse_words(const std::string& list, const std::string& what);
+
+/// "beta=0.1,loss_type=ipo" by name; an empty list has none. Throws InputError for an entry that is not
+/// name=value.
+std::map<std::string, std::string> parse_settings(const std::string& list, const std::string& what);
 
 /// As parse_integers with `auto` (0) allowed.
 std::vector<int64_t> parse_chunks(const std::string& list, const std::string& what);

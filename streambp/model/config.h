@@ -65,7 +65,7 @@ int64_t parameter_count(const Config& config);
 /// Reads a config.json in the spelling of transformers 4 (rope_theta, rope_scaling, torch_dtype) or 5
 /// (rope_parameters, dtype). Throws InputError, naming the file, the key, what it holds and what is known,
 /// for a file that is missing or not JSON, an unknown model_type or rope type, a missing or impossible size,
-/// and every setting that would change the mathematics in a way not implemented here (other activations,
+/// and every setting that would change the mathematics in a way not supported here (other activations,
 /// sliding windows, ...): a setting is honoured or refused, never ignored.
 Config read_config(const std::filesystem::path& path);
 

@@ -38,7 +38,7 @@ std::vector<LoraTarget> lora_targets(const Config& config, const LoraConfig& lor
 std::string lora_parameter_name(const std::string& module, char which);
 
 /// Reads adapter_config.json. Throws InputError naming the file and the key for whatever changes the
-/// mathematics and is not implemented here (DoRA, biases, saved modules, patterns, ...): a setting is
+/// mathematics and is not supported here (DoRA, biases, saved modules, patterns, ...): a setting is
 /// honoured or refused.
 LoraConfig read_lora_config(const std::filesystem::path& folder);
 
