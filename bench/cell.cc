@@ -98,6 +98,7 @@ json cell_configuration(const Bench& bench, const Cell& cell) {
             {"objective_options", options_of(cell.objective, options.objective_options)},
             {"micro_batches", options.micro_batches},
             {"lora", lora_settings(options)},
+            {"release_reference", options.release_reference},
             {"reference", options.reference.empty() ? json(nullptr) : json(options.reference)},
             {"teacher", options.teacher.empty() ? json(nullptr) : json(options.teacher)},
             {"freeze", options.freeze},
@@ -113,13 +114,13 @@ json cell_configuration(const Bench& bench, const Cell& cell) {
           {"device", options.device}};
 }
 
-Batch CellRun::batch_with_reference(Models& models) const {
+void CellRun::ask_reference(Models& models) {
   const ObjectiveKind& kind = objective_kind(cell_.objective);
   const Options options =
       complete_options(kind, options_of(cell_.objective, bench_.options.objective_options));
-  Batch batch = cell_batch(bench_, cell_);
-  if (!kind.uses_reference || !kind.uses_reference(options)) return batch;
-  if (!models.reference && !needs_reference(kind, options, batch)) return batch;
+  if (!kind.uses_reference || !kind.uses_reference(options)) return;
+  const Batch batch = cell_batch(bench_, cell_);
+  if (!models.reference && !needs_reference(kind, options, batch)) return;
   const bool has_temperature = std::any_of(kind.options.begin(), kind.options.end(),
                                            [](const Option& option) { return option.name == "temperature"; });
   const double temperature =
@@ -127,16 +128,27 @@ Batch CellRun::batch_with_reference(Models& models) const {
   // The base of an adapted model is its own reference.
   Model& reference = models.reference ? *models.reference : *models.policy;
   reference.enable_adapters(false);
-  batch.sequence_inputs.erase(inputs::kReferenceSums);
-  batch.token_inputs[inputs::kReferenceLogProbabilities] =
-      evaluate(reference, batch, temperature).log_probabilities.to(at::kCPU);
+  const at::Tensor log_probabilities = evaluate(reference, batch, temperature).log_probabilities;
   reference.enable_adapters(true);
-  return batch;
+  reference_ =
+      log_probabilities.is_meta() ? at::zeros({batch.size()}, at::kDouble) : log_probabilities.to(at::kCPU);
+}
+
+void CellRun::prepare(Models& models) {
+  try {
+    ask_reference(models);
+  } catch (const std::exception& error) {
+    fail(is_out_of_memory(error) ? "oom" : "error", error.what());
+  }
 }
 
 CellRun::Pass CellRun::run_pass(Models& models) const {
   Model& model = *models.policy;
-  const Batch batch = batch_with_reference(models);
+  Batch batch = cell_batch(bench_, cell_);
+  if (reference_.defined()) {
+    batch.sequence_inputs.erase(inputs::kReferenceSums);
+    batch.token_inputs[inputs::kReferenceLogProbabilities] = reference_;
+  }
   const ObjectiveKind& kind = objective_kind(cell_.objective);
   const auto given = options_of(cell_.objective, bench_.options.objective_options);
   const Counts whole = count(batch);

@@ -60,6 +60,10 @@ class CellRun {
   const Cell& cell() const { return cell_; }
   bool failed() const { return status_ != "ok"; }
 
+  /// What has to be known before the first pass: the reference's log-probabilities, where the objective
+  /// compares with some that its batch does not bring. Throws nothing, as repeat.
+  void prepare(Models& models);
+
   /// Sets the gradients to zero and runs one pass, which is timed and metered. Whatever it throws ends up in
   /// the record: when it returns, no tensor of the pass is alive.
   void repeat(Models& models);
@@ -78,12 +82,13 @@ class CellRun {
     MemoryReading memory;
     Outcome outcome;  // without its tensor
   };
-  Batch batch_with_reference(Models& models) const;
+  void ask_reference(Models& models);
   Pass run_pass(Models& models) const;
 
   const Bench& bench_;
   Cell cell_;
   std::vector<Pass> passes_;
+  at::Tensor reference_;  // [N] log-probabilities, where prepare has asked for them
   std::string status_ = "ok";
   std::string error_;
 };

@@ -84,6 +84,7 @@ class Sweep {
         cell.run.fail("oom", fmt::format("not run: length {} already ran out of memory", limit));
       }
     }
+    ask_reference(pending);
     warm_up(pending);
     for (int64_t repeat = 1; repeat <= bench_.options.repeats; ++repeat) {
       for (Pending& cell : pending) {
@@ -130,12 +131,38 @@ class Sweep {
     std::set<Method> warmed;
     for (const Pending& cell : pending) {
       if (cell.run.failed() || !warmed.insert(cell.run.cell().settings.method).second) continue;
-      CellRun discarded(bench_, cell.run.cell());
+      CellRun discarded = cell.run;
       for (int64_t i = 0; i < bench_.options.warmup && !discarded.failed(); ++i) {
         progress_.show(describe(cell) + ", warm-up");
         discarded.repeat(models_);
       }
     }
+  }
+
+  /// The reference model speaks before the passes; with --release-reference its weights go before they begin.
+  void ask_reference(std::vector<Pending>& pending) {
+    if (pending.empty() || !models_.policy) return;
+    if (!bench_.options.reference.empty() && !models_.reference) {
+      try {
+        open_reference();
+      } catch (const std::exception& error) {
+        if (!is_out_of_memory(error)) throw;
+        for (Pending& cell : pending) cell.run.fail("oom", error.what());
+        return;
+      }
+    }
+    for (Pending& cell : pending) {
+      if (!cell.run.failed()) cell.run.prepare(models_);
+    }
+    if (bench_.options.release_reference) models_.reference.reset();
+  }
+
+  void open_reference() {
+    const SweepOptions& options = bench_.options;
+    Model::Placement placement{options.dtype, bench_.device, options.gradient_dtype, {}};
+    placement.trainable = [](const std::string&) { return false; };
+    // Another seed: a random reference is not the policy itself.
+    models_.reference = open_model(options.reference, placement, options.seed + 1);
   }
 
   void open_models_once() {
@@ -166,9 +193,7 @@ class Sweep {
       models_.policy->attach_value_head(weight.mul_(0.02).to(options.dtype));
     }
     placement.trainable = [](const std::string&) { return false; };
-    // Other seeds: a random reference or teacher is not the policy itself.
-    if (!options.reference.empty())
-      models_.reference = open_model(options.reference, placement, options.seed + 1);
+    // Another seed: a random teacher is not the policy itself.
     if (!options.teacher.empty()) models_.teacher = open_model(options.teacher, placement, options.seed + 2);
   }
 

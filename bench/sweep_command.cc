@@ -198,6 +198,9 @@ void add_sweep_command(CLI::App& app, std::function<int()>& action, int argc, co
   text("--reference", options.reference,
        "A folder or preset whose log-probabilities dpo, kto, grpo or ppo compare with (with LoRA: default "
        "the base)");
+  command->add_flag(
+      "--release-reference", options.release_reference,
+      "Free the reference model's weights before the passes (default: they stay, as in training)");
   text("--teacher", options.teacher, "A folder or preset to distil from");
   command
       ->add_option("--micro-batches", options.micro_batches,

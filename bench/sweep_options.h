@@ -39,6 +39,7 @@ struct SweepOptions {
   std::optional<LoraConfig> lora;                // adapters beside a frozen base
   std::optional<std::filesystem::path> adapter;  // the same, of a PEFT folder
   std::string reference;            // a folder or preset whose log-probabilities the objective compares with
+  bool release_reference = false;   // its weights are freed once its log-probabilities are known
   std::string teacher;              // a folder or preset to distil from
   std::vector<std::string> freeze;  // parameters whose name contains one of these
   std::optional<std::filesystem::path> dump_gradients;

@@ -123,6 +123,11 @@ sweep "micro-batches" 0 micro --objective sft,dpo,grpo,ppo "${objectives[@]:2}" 
 check "micro-batches have the loss of the whole" 'all(abs(r["loss"] - [json.loads(line) for line in open("objectives/results.jsonl")
   if json.loads(line)["objective"] == r["objective"]][0]["loss"]) < 1e-4 for r in records)' micro/results.jsonl
 sweep "teacher and reference" 0 teacher --objective distill,dpo --teacher qwen3-tiny --reference qwen3-tiny --seq-len 17 --batch 2
+sweep "released reference" 0 released --objective dpo --reference qwen3-tiny --release-reference --seq-len 17,23 --batch 2
+check "a released reference says the same and takes no memory" '(len(records) == 6 and all(r["status"] == "ok" for r in records)
+  and records[0]["resident_bytes"] < [json.loads(line) for line in open("teacher/results.jsonl")][-1]["resident_bytes"]
+  and abs(records[0]["loss"] - [json.loads(line) for line in open("teacher/results.jsonl")][-1]["loss"]) < 1e-4)' released/results.jsonl
+sweep "reference on meta" 0 meta-reference --objective dpo --reference qwen3-tiny --device meta --seq-len 17 --batch 2
 check "teacher and reference ran" 'len(records) == 6 and all(r["status"] == "ok" for r in records)' teacher/results.jsonl
 
 first=(--seq-len 9,33 --batch 1,2 --chunk auto,7)
