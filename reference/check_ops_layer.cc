@@ -18,16 +18,18 @@ Matrix rms_norm_value(const Matrix& x, const Matrix& weight, double epsilon) {
   });
 }
 
-/// A pair is a complex number, and the rotation a multiplication by e^(i angle).
-Matrix rope_value(const Matrix& x, const std::vector<double>& positions,
-                  const std::vector<double>& frequencies) {
+/// A pair is a complex number, and the rotation a multiplication by c e^(i angle).
+Matrix rope_value(const Matrix& x, const std::vector<double>& positions, const RopeOptions& options,
+                  Index head_dim) {
+  const std::vector<double>& frequencies = options.inverse_frequencies;
   const auto half = static_cast<Index>(frequencies.size());
   return build(x.rows(), x.cols(), [&](Index t, Index j) {
-    const Index i = j % half;
-    const Index head = j / (2 * half) * 2 * half;
+    const Index head = j / head_dim * head_dim;
+    if (j - head >= 2 * half) return Real{x(t, j)};
+    const Index i = (j - head) % half;
     const double angle = positions[static_cast<std::size_t>(t)] * frequencies[static_cast<std::size_t>(i)];
-    const auto turned =
-        std::complex<Real>(x(t, head + i), x(t, head + half + i)) * std::polar<Real>(1, angle);
+    const auto turned = std::complex<Real>(x(t, head + i), x(t, head + half + i)) *
+                        std::polar<Real>(options.attention_factor, angle);
     return j - head < half ? turned.real() : turned.imag();
   });
 }
@@ -53,7 +55,9 @@ Matrix attention_value(const Matrix& q, const Matrix& k, const Matrix& v, const 
       const bool visible = j <= i && (options.window == 0 || i - j < options.window);
       Real score = 0;
       for (Index l = 0; l < head_dim; ++l) score += Real{q(i, head * head_dim + l)} * Real{k(j, start + l)};
-      const Real weight = visible ? std::exp(Real{options.scale} * score) : 0;
+      score *= Real{options.scale};
+      if (options.softcap > 0.0) score = Real{options.softcap} * std::tanh(score / Real{options.softcap});
+      const Real weight = visible ? std::exp(score) : 0;
       total += weight;
       mixed += weight * Real{v(j, start + column % head_dim)};
     }
@@ -88,7 +92,8 @@ void check_attention_case(Suite& suite, Index length, Index head_dim, const Atte
   options.refused = {{q, taller, v}, {q, k, taller}, {q, wider, v}, {q, k, wider}};
   const std::string name = "causal_attention with " + std::to_string(shape.query_heads) + "/" +
                            std::to_string(shape.key_value_heads) + " heads, window " +
-                           std::to_string(shape.window) + ", scores to +-" + number_text(largest_score);
+                           std::to_string(shape.window) + ", cap " + number_text(shape.softcap) +
+                           ", scores to +-" + number_text(largest_score);
   suite.check(
       name, [attention](Tape&, const Vars& x) { return causal_attention(x[0], x[1], x[2], attention); },
       {q, k, v}, [attention](const Matrices& x) { return attention_value(x[0], x[1], x[2], attention); },
@@ -103,18 +108,23 @@ void check_layer_ops(Suite& suite) {
     for (double size : {1.0, 50.0, 1e-3}) check_rms_norm(suite, rows, groups, n, size);
   }
 
-  const std::vector<double> frequencies = {1.0, 0.31, 0.007};
   const std::vector<std::vector<double>> all_positions = {
       {0.0}, {4.0}, {0, 1, 2, 3, 4}, {2, 3, 40, 41, 100000}};
+  const std::vector<double> frequencies = {1.0, 0.31, 0.007};
+  const RopeOptions all_options[] = {{frequencies}, {frequencies, 6, 1.3}, {frequencies, 10, 0.7}};
   for (const std::vector<double>& positions : all_positions) {
-    for (Index heads : {1, 3}) {
-      const auto rows = static_cast<Index>(positions.size());
-      CheckOptions options;
-      options.refused = {{Matrix::Zero(rows, 6 * heads + 1)}, {Matrix::Zero(rows + 1, 6 * heads)}};
-      suite.check(
-          "rope", [=](Tape&, const Vars& x) { return rope(x[0], positions, frequencies); },
-          {suite.matrix(rows, 6 * heads)},
-          [=](const Matrices& x) { return rope_value(x[0], positions, frequencies); }, options);
+    for (const RopeOptions& turn : all_options) {
+      const Index head_dim = turn.head_dim == 0 ? 6 : turn.head_dim;
+      for (Index heads : {1, 3}) {
+        const auto rows = static_cast<Index>(positions.size());
+        CheckOptions options;
+        options.refused = {{Matrix::Zero(rows, head_dim * heads + 1)},
+                           {Matrix::Zero(rows + 1, head_dim * heads)}};
+        suite.check(
+            "rope", [=](Tape&, const Vars& x) { return rope(x[0], positions, turn); },
+            {suite.matrix(rows, head_dim * heads)},
+            [=](const Matrices& x) { return rope_value(x[0], positions, turn, head_dim); }, options);
+      }
     }
   }
 }
@@ -211,6 +221,8 @@ void check_attention(Suite& suite) {
     shape.window = window;
     check_attention_case(suite, 7, 1, shape, 1.0);
     check_attention_case(suite, 7, 4, shape, 50.0);
+    shape.softcap = 3.0;
+    check_attention_case(suite, 7, 4, shape, 6.0);
   }
 }
 

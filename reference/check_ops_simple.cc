@@ -20,6 +20,8 @@ struct Unary {
 const Unary kUnaries[] = {
     {"exp", [](const Var& x) { return exp(x); }, [](Real x) { return std::exp(x); }, -1.5, 1.5},
     {"log", [](const Var& x) { return log(x); }, [](Real x) { return std::log(x); }, 0.5, 3.0},
+    {"tanh", [](const Var& x) { return tanh(x); }, [](Real x) { return std::tanh(x); }, -1.5, 1.5},
+    {"tanh +-15", [](const Var& x) { return tanh(x); }, [](Real x) { return std::tanh(x); }, -15, 15},
     {"scale", [](const Var& x) { return scale(x, -0.7); }, [](Real x) { return Real{-0.7} * x; }, -1.5, 1.5},
     {"offset", [](const Var& x) { return offset(x, -0.7); }, [](Real x) { return x - Real{0.7}; }, -1.5, 1.5},
     {"log1mexp", [](const Var& x) { return log1mexp(x); }, [](Real x) { return std::log1p(-std::exp(x)); },
@@ -159,6 +161,26 @@ void check_matrix_ops(Suite& suite) {
             return total;
           });
         });
+
+    CheckOptions scaling;
+    scaling.refused = {{x, Matrix::Zero(rows + 1, 1)}, {x, Matrix::Zero(rows, 2)}};
+    suite.check(
+        "scale_rows", [](Tape&, const Vars& v) { return scale_rows(v[0], v[1]); }, {x, suite.matrix(rows, 1)},
+        [](const Matrices& v) {
+          return build(v[0].rows(), v[0].cols(),
+                       [&](Index i, Index j) { return Real{v[0](i, j)} * Real{v[1](i, 0)}; });
+        },
+        scaling);
+    const Index begin = cols / 3;
+    const Index count = cols - begin - cols / 5;
+    CheckOptions slicing;
+    slicing.refused = {{Matrix::Zero(rows, begin + count - 1)}};
+    suite.check(
+        "slice_columns", [=](Tape&, const Vars& v) { return slice_columns(v[0], begin, count); }, {x},
+        [=](const Matrices& v) {
+          return build(v[0].rows(), count, [&](Index i, Index j) { return v[0](i, begin + j); });
+        },
+        slicing);
 
     // Some rows more than once and, where there are many, some not at all.
     const int last = static_cast<int>(rows) - 1;

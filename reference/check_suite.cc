@@ -37,6 +37,7 @@ std::vector<CheckResult> check_all_ops(std::uint64_t seed) {
   check_softmax_ops(suite);
   check_divergences(suite);
   check_attention(suite);
+  check_mixture(suite);
   check_objectives(suite);
   return std::move(suite).results();
 }

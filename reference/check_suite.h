@@ -50,6 +50,7 @@ void check_layer_ops(Suite& suite);
 void check_softmax_ops(Suite& suite);
 void check_divergences(Suite& suite);
 void check_attention(Suite& suite);
+void check_mixture(Suite& suite);
 void check_objectives(Suite& suite);
 
 }  // namespace streambp::reference

@@ -1,9 +1,11 @@
 #include "reference/model.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <string>
 
+#include "reference/mixture.h"
 #include "reference/ops.h"
 #include "reference/require.h"
 
@@ -46,9 +48,11 @@ bool is_scored(const Sequence& sequence, std::size_t t) {
   return sequence.targets[t] != kNoTarget || (!sequence.valued.empty() && sequence.valued[t]);
 }
 
-/// The hidden states of the scored tokens below one another, and where among them those with a target are.
+/// The hidden states of the scored tokens below one another, and where among them those with a target are;
+/// and what the routers make of all tokens.
 struct Scored {
   Var hidden;
+  std::vector<Var> router_probabilities;
   std::vector<int> with_target;
   std::vector<int> targets;
 };
@@ -57,6 +61,8 @@ Scored scored_tokens(Tape& tape, const ModelConfig& config, const Parameters& pa
                      const std::vector<Sequence>& sequences) {
   Scored scored;
   int count = 0;
+  const bool asks_routers = config.mixture.num_experts > 0 && config.mixture.router_aux_loss_coef != 0.0;
+  const double length = batch_length(sequences);
   std::vector<Var> parts = {tape.leaf(Matrix(0, config.hidden_size))};
   for (const Sequence& sequence : sequences) {
     require_valid(config, sequence);
@@ -70,9 +76,13 @@ Scored scored_tokens(Tape& tape, const ModelConfig& config, const Parameters& pa
       }
       ++count;
     }
-    if (rows.empty()) continue;
-    parts.push_back(
-        gather_rows(hidden_states(config, parameters, sequence.tokens, sequence.positions), rows));
+    if (sequence.tokens.empty() || (rows.empty() && !asks_routers)) continue;
+    const HiddenStates hidden =
+        hidden_states(config, parameters, sequence.tokens, sequence.positions, length);
+    parts.push_back(gather_rows(hidden.states, rows));
+    if (!asks_routers) continue;
+    scored.router_probabilities.insert(scored.router_probabilities.end(), hidden.router_probabilities.begin(),
+                                       hidden.router_probabilities.end());
   }
   scored.hidden = concat_rows(parts);
   return scored;
@@ -106,10 +116,23 @@ std::vector<double> of_all_tokens(const std::vector<Sequence>& sequences, bool a
 
 }  // namespace
 
+double batch_length(const std::vector<Sequence>& sequences) {
+  double length = 0.0;
+  for (const Sequence& sequence : sequences) {
+    for (double position : sequence.positions) length = std::max(length, position + 1.0);
+  }
+  return length;
+}
+
 TokenValues token_values(Tape& tape, const ModelConfig& config, const Parameters& parameters,
                          const std::vector<Sequence>& sequences, const TokenObjective& asked) {
   const Scored scored = scored_tokens(tape, config, parameters, sequences);
   TokenValues result;
+  if (!scored.router_probabilities.empty()) {
+    result.router_loss =
+        scale(load_balancing_loss(tape, config.mixture, concat_rows(scored.router_probabilities)),
+              config.mixture.router_aux_loss_coef);
+  }
   if (asked.values) result.values = values(config, parameters, scored.hidden);
   const bool asks_for_p = asked.log_probabilities || asked.entropies || asked.mean_log_probabilities;
   if (!asks_for_p && !asked.teacher) return result;
@@ -127,6 +150,12 @@ TokenValues token_values(Tape& tape, const ModelConfig& config, const Parameters
     result.mean_log_probabilities = in_place(scale(row_sum(log_p), 1.0 / config.vocab_size));
   }
   return result;
+}
+
+Var total_loss(Tape& tape, const TokenObjective& objective, const TokenValues& heads) {
+  const Var loss = objective.loss(tape, heads);
+  require_shape("evaluate", "the loss", loss.value(), 1, 1);
+  return heads.router_loss ? add(loss, *heads.router_loss) : loss;
 }
 
 Result evaluate(const ModelConfig& config, const Weights& weights, const std::vector<Sequence>& sequences,
@@ -150,8 +179,7 @@ Result evaluate(const ModelConfig& config, const Weights& weights, const std::ve
       result.gradients[name] = Matrix::Zero(weight.rows(), weight.cols());
     return result;
   }
-  const Var loss = objective.loss(tape, heads);
-  require_shape("evaluate", "the loss", loss.value(), 1, 1);
+  const Var loss = total_loss(tape, objective, heads);
   tape.backward(loss, Matrix::Ones(1, 1));
   result.loss = loss.value()(0, 0);
   for (const auto& [name, leaf] : parameters) result.gradients[name] = leaf.gradient();

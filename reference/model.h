@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "reference/config.h"
 #include "reference/decoder.h"
 #include "reference/tape.h"
 
@@ -35,6 +36,9 @@ struct TokenValues {
   Var mean_log_probabilities;  // (1 / V) sum_v ln p_v
   Var divergences;             // from the teacher, see there
   Var values;                  // of the value head
+  /// router_aux_loss_coef times the load-balancing loss of all tokens of the batch in all sparse layers,
+  /// scored or not, [1, 1]. Nothing where the model has no such term.
+  std::optional<Var> router_loss = std::nullopt;
 };
 
 /// A second model's opinion, which is held constant: with q = softmax(logits / temperature) and
@@ -67,11 +71,18 @@ struct Result {
   std::vector<double> values;
 };
 
+/// One more than the greatest position of all tokens, 0 without any: the length that some rotations depend
+/// on.
+double batch_length(const std::vector<Sequence>& sequences);
+
 /// What `asked` needs. Sequences do not see one another. Throws std::invalid_argument if a sequence's vectors
 /// differ in length, a token or target is not in the vocabulary, the model lacks a head that is needed, a
 /// temperature is not positive, or the teacher's logits are not [m, V].
 TokenValues token_values(Tape& tape, const ModelConfig& config, const Parameters& parameters,
                          const std::vector<Sequence>& sequences, const TokenObjective& asked);
+
+/// The objective's loss, and that of the routers where the model has one, [1, 1].
+Var total_loss(Tape& tape, const TokenObjective& objective, const TokenValues& heads);
 
 /// Loss, per-token values and all gradients, adapters and value head included. Without any scored token the
 /// loss and all gradients are 0 and the objective is not called. Throws std::invalid_argument as the

@@ -35,11 +35,14 @@ Var causal_attention(const Var& q, const Var& k, const Var& v, const AttentionOp
   const Index length = q.rows();
   const int heads = options.query_heads;
   const int key_value_heads = options.key_value_heads;
+  const double cap = options.softcap;
   require(heads > 0 && key_value_heads > 0 && heads % key_value_heads == 0, "causal_attention",
           "expected query heads that are a multiple of the key/value heads, got " + std::to_string(heads) +
               " and " + std::to_string(key_value_heads));
   require(options.window >= 0, "causal_attention",
           "expected a window of at least 0, got " + std::to_string(options.window));
+  require(options.softcap >= 0.0, "causal_attention",
+          "expected a cap of at least 0, got " + std::to_string(options.softcap));
   require(q.cols() % heads == 0, "causal_attention",
           "expected queries of " + std::to_string(heads) + " heads, got " + shape_text(q.value()));
   const Index head_dim = q.cols() / heads;
@@ -54,12 +57,14 @@ Var causal_attention(const Var& q, const Var& k, const Var& v, const AttentionOp
     const auto keys = k.value().block(at.first, at.key_column, at.count, head_dim);
     const auto values = v.value().block(at.first, at.key_column, at.count, head_dim);
     const auto query = q.value().row(i).segment(at.query_column, head_dim);
-    probabilities.push_back(softmax(options.scale * (keys * query.transpose())));
+    const Eigen::VectorXd scores = options.scale * (keys * query.transpose());
+    probabilities.push_back(
+        softmax(cap > 0.0 ? Eigen::VectorXd(cap * (scores / cap).array().tanh()) : scores));
     value.row(i).segment(at.query_column, head_dim) = probabilities.back().transpose() * values;
   });
 
   return Tape::record(
-      {q, k, v}, std::move(value), [q, k, v, options, length, head_dim, probabilities](const Var& y) {
+      {q, k, v}, std::move(value), [q, k, v, options, cap, length, head_dim, probabilities](const Var& y) {
         for_each_query(length, head_dim, options, [&](Index head, Index i, const View& at) {
           const Eigen::VectorXd& p = probabilities[static_cast<std::size_t>(head * length + i)];
           const auto keys = k.value().block(at.first, at.key_column, at.count, head_dim);
@@ -68,7 +73,11 @@ Var causal_attention(const Var& q, const Var& k, const Var& v, const AttentionOp
           const auto d_output = y.gradient().row(i).segment(at.query_column, head_dim);
 
           const Eigen::VectorXd dp = values * d_output.transpose();
-          const Eigen::VectorXd ds = p.array() * (dp.array() - p.dot(dp));
+          Eigen::VectorXd ds = p.array() * (dp.array() - p.dot(dp));
+          if (cap > 0.0) {
+            const Eigen::ArrayXd scores = options.scale * (keys * query.transpose());
+            ds.array() /= (scores / cap).cosh().square();  // 1 - tanh^2, without cancellation
+          }
           v.gradient().block(at.first, at.key_column, at.count, head_dim) += p * d_output;
           q.gradient().row(i).segment(at.query_column, head_dim) += options.scale * (ds.transpose() * keys);
           k.gradient().block(at.first, at.key_column, at.count, head_dim) += options.scale * (ds * query);

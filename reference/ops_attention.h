@@ -10,18 +10,22 @@ struct AttentionOptions {
   int key_value_heads = 1;  // K, a divisor of H: query head h looks at key/value head h / (H / K)
   double scale = 1.0;       // 1 / sqrt(head_dim) in most models
   int window = 0;           // how many tokens a query sees, itself included; 0: all up to itself
+  double softcap = 0.0;     // scores stay between -softcap and softcap; 0: they are not capped
 };
 
 /// Attention of a sequence of T tokens on itself (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762;
 /// grouped heads: Ainslie et al. 2023, https://arxiv.org/abs/2305.13245). q [T, H * E], k and v [T, K * E] ->
 /// [T, H * E]. For every head and every query i, over the keys j with j <= i and, with a window, i - j <
 /// window:
-///     s_j = scale q_i . k_j,   p = softmax(s),   o_i = sum_j p_j v_j
+///     r_j = scale q_i . k_j,   s_j = c tanh(r_j / c) with a cap c, else r_j,
+///     p = softmax(s),   o_i = sum_j p_j v_j
 /// and backwards
 ///     dv_j += p_j do_i,   dp_j = do_i . v_j,   ds_j = p_j (dp_j - sum_l p_l dp_l),
-///     dq_i += scale sum_j ds_j k_j,   dk_j += scale ds_j q_i
+///     dr_j = ds_j (1 - tanh^2(r_j / c)) with a cap, else ds_j,
+///     dq_i += scale sum_j dr_j k_j,   dk_j += scale dr_j q_i
 /// Keys that a query does not see are left out of its sums, so that not even a NaN there can reach it.
-/// Throws std::invalid_argument if the shapes do not fit the options, K does not divide H, or window < 0.
+/// Throws std::invalid_argument if the shapes do not fit the options, K does not divide H, window < 0 or
+/// softcap < 0.
 Var causal_attention(const Var& q, const Var& k, const Var& v, const AttentionOptions& options);
 
 }  // namespace streambp::reference

@@ -72,6 +72,12 @@ Var offset(const Var& x, double c) {
   return Tape::record({x}, x.value().array() + c, [x](const Var& y) { x.gradient() += y.gradient(); });
 }
 
+Var tanh(const Var& x) {
+  // 1 - tanh^2 = 1 / cosh^2, which does not cancel where tanh is nearly 1.
+  return elementwise(
+      x, [](double t) { return std::tanh(t); }, [](double t) { return 1.0 / std::pow(std::cosh(t), 2); });
+}
+
 Var exp(const Var& x) {
   auto f = [](double t) { return std::exp(t); };
   return Tape::record({x}, x.value().unaryExpr(f),

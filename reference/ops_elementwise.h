@@ -27,6 +27,10 @@ Var exp(const Var& x);
 /// y = ln x (NaN for x < 0).   dx = dy / x
 Var log(const Var& x);
 
+/// y = tanh x.   dx = dy (1 - y^2). The cap c tanh(x / c) of Gemma 2 (https://arxiv.org/abs/2408.00118) is
+/// made of this and two of `scale`.
+Var tanh(const Var& x);
+
 /// y = min(a, b). The gradient goes to the smaller one; where they are equal each gets half, as in PyTorch. A
 /// NaN in either operand is a NaN in the result.
 Var minimum(const Var& a, const Var& b);

@@ -9,17 +9,18 @@
 namespace streambp::reference {
 namespace {
 
-/// `x` with every pair turned by direction * position * frequency.
-Matrix rotate(const Matrix& x, const std::vector<double>& positions, const std::vector<double>& frequencies,
+/// `x` with every pair turned by direction * position * frequency and stretched.
+Matrix rotate(const Matrix& x, const std::vector<double>& positions, const RopeOptions& options,
               double direction) {
-  const auto half = static_cast<Index>(frequencies.size());
-  Matrix y(x.rows(), x.cols());
+  const auto half = static_cast<Index>(options.inverse_frequencies.size());
+  Matrix y = x;
   for (Index t = 0; t < x.rows(); ++t) {
     for (Index i = 0; i < half; ++i) {
-      const double angle = positions[static_cast<std::size_t>(t)] * frequencies[static_cast<std::size_t>(i)];
-      const double c = std::cos(angle);
-      const double s = direction * std::sin(angle);
-      for (Index a = i; a < x.cols(); a += 2 * half) {
+      const double angle =
+          positions[static_cast<std::size_t>(t)] * options.inverse_frequencies[static_cast<std::size_t>(i)];
+      const double c = options.attention_factor * std::cos(angle);
+      const double s = options.attention_factor * direction * std::sin(angle);
+      for (Index a = i; a < x.cols(); a += options.head_dim) {
         const Index b = a + half;
         y(t, a) = x(t, a) * c - x(t, b) * s;
         y(t, b) = x(t, b) * c + x(t, a) * s;
@@ -61,17 +62,21 @@ Var rms_norm(const Var& x, const Var& weight, double epsilon) {
   });
 }
 
-Var rope(const Var& x, const std::vector<double>& positions, const std::vector<double>& inverse_frequencies) {
-  const auto head_dim = 2 * static_cast<Index>(inverse_frequencies.size());
-  require(head_dim > 0 && x.cols() % head_dim == 0, "rope",
-          "expected heads of " + std::to_string(head_dim) + " columns, got " + shape_text(x.value()));
+Var rope(const Var& x, const std::vector<double>& positions, const RopeOptions& options) {
+  const auto turning = 2 * static_cast<int>(options.inverse_frequencies.size());
+  RopeOptions same = options;
+  if (same.head_dim == 0) same.head_dim = turning;
+  require(turning > 0 && turning <= same.head_dim, "rope",
+          "expected from 1 to " + std::to_string(same.head_dim / 2) + " pairs, got " +
+              std::to_string(turning / 2));
+  require(x.cols() % same.head_dim == 0, "rope",
+          "expected heads of " + std::to_string(same.head_dim) + " columns, got " + shape_text(x.value()));
   require(static_cast<Index>(positions.size()) == x.rows(), "rope",
           "expected " + std::to_string(x.rows()) + " positions, one for every row, got " +
               std::to_string(positions.size()));
-  return Tape::record({x}, rotate(x.value(), positions, inverse_frequencies, +1.0),
-                      [x, positions, inverse_frequencies](const Var& y) {
-                        x.gradient() += rotate(y.gradient(), positions, inverse_frequencies, -1.0);
-                      });
+  return Tape::record({x}, rotate(x.value(), positions, same, +1.0), [x, positions, same](const Var& y) {
+    x.gradient() += rotate(y.gradient(), positions, same, -1.0);
+  });
 }
 
 }  // namespace streambp::reference

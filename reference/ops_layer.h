@@ -15,12 +15,19 @@ namespace streambp::reference {
 /// Throws std::invalid_argument if weight is not one row or n does not divide x.cols().
 Var rms_norm(const Var& x, const Var& weight, double epsilon);
 
+struct RopeOptions {
+  std::vector<double> inverse_frequencies = {};  // f
+  int head_dim = 0;                              // E; 0: 2 f.size(), so that all entries turn
+  double attention_factor = 1.0;                 // c, by which what turns is stretched
+};
+
 /// Rotary position embedding (Su et al. 2021, https://arxiv.org/abs/2104.09864) in Hugging Face's order of
-/// entries: a head of E = 2 f.size() entries holds the pairs (x_i, x_{i + E/2}), and pair i of row t turns by
-/// the angle a = positions[t] f[i]:
-///     y_i = x_i cos a - x_{i+E/2} sin a,   y_{i+E/2} = x_{i+E/2} cos a + x_i sin a
-/// x [rows, heads * E]. A rotation is orthogonal, so dx is dy turned back. Throws std::invalid_argument if E
-/// does not divide x.cols() or there is not one position for every row.
-Var rope(const Var& x, const std::vector<double>& positions, const std::vector<double>& inverse_frequencies);
+/// entries: the first d = 2 f.size() of the E entries of a head are the pairs (x_i, x_{i + d/2}), and pair i
+/// of row t turns by the angle a = positions[t] f[i]:
+///     y_i = c (x_i cos a - x_{i+d/2} sin a),   y_{i+d/2} = c (x_{i+d/2} cos a + x_i sin a)
+/// The other entries pass as they are. x [rows, heads * E]. A rotation is orthogonal, so dx is dy turned back
+/// and stretched by c. Throws std::invalid_argument if f is empty, d is more than E, E does not divide
+/// x.cols(), or there is not one position for every row.
+Var rope(const Var& x, const std::vector<double>& positions, const RopeOptions& options);
 
 }  // namespace streambp::reference

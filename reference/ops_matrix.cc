@@ -47,6 +47,24 @@ Var linear(const Var& x, const Var& weight, const Var& bias) {
   });
 }
 
+Var scale_rows(const Var& x, const Var& s) {
+  require_shape("scale_rows", "the factors", s.value(), x.rows(), 1);
+  Matrix value = x.value().array().colwise() * s.value().col(0).array();
+  return Tape::record({x, s}, std::move(value), [x, s](const Var& y) {
+    x.gradient().array() += y.gradient().array().colwise() * s.value().col(0).array();
+    s.gradient() += y.gradient().cwiseProduct(x.value()).rowwise().sum();
+  });
+}
+
+Var slice_columns(const Var& x, Index first, Index count) {
+  require(first >= 0 && count >= 0 && first + count <= x.cols(), "slice_columns",
+          "expected " + std::to_string(count) + " columns from " + std::to_string(first) + " on, got " +
+              shape_text(x.value()));
+  return Tape::record({x}, x.value().middleCols(first, count), [x, first, count](const Var& y) {
+    x.gradient().middleCols(first, count) += y.gradient();
+  });
+}
+
 Var sum(const Var& x) {
   return Tape::record({x}, Matrix::Constant(1, 1, x.value().sum()),
                       [x](const Var& y) { x.gradient().array() += y.gradient()(0, 0); });

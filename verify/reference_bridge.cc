@@ -13,10 +13,54 @@ reference::RopeType reference_rope_type(RopeType type) {
       return reference::RopeType::kDefault;
     case RopeType::kLinear:
       return reference::RopeType::kLinear;
+    case RopeType::kDynamic:
+      return reference::RopeType::kDynamic;
     case RopeType::kLlama3:
       return reference::RopeType::kLlama3;
+    case RopeType::kYarn:
+      return reference::RopeType::kYarn;
+    case RopeType::kLongrope:
+      return reference::RopeType::kLongrope;
   }
   throw std::invalid_argument("reference: no such rope type");
+}
+
+reference::RopeSettings reference_rope(const RopeSettings& rope) {
+  reference::RopeSettings same;
+  same.type = reference_rope_type(rope.type);
+  same.theta = rope.theta;
+  same.factor = rope.factor;
+  same.low_freq_factor = rope.low_freq_factor;
+  same.high_freq_factor = rope.high_freq_factor;
+  same.original_max_position_embeddings = static_cast<double>(rope.original_max_position_embeddings);
+  same.beta_fast = rope.beta_fast;
+  same.beta_slow = rope.beta_slow;
+  same.truncate = rope.truncate;
+  same.attention_factor = rope.attention_factor;
+  same.short_factor = rope.short_factor;
+  same.long_factor = rope.long_factor;
+  return same;
+}
+
+reference::MixtureSettings reference_mixture(const MixtureSettings& mixture) {
+  reference::MixtureSettings same;
+  same.num_experts = static_cast<int>(mixture.num_experts);
+  same.num_experts_per_tok = static_cast<int>(mixture.num_experts_per_tok);
+  same.moe_intermediate_size = static_cast<int>(mixture.moe_intermediate_size);
+  same.norm_topk_prob = mixture.norm_topk_prob;
+  same.router_aux_loss_coef = mixture.router_aux_loss_coef;
+  same.sparse = mixture.sparse;
+  return same;
+}
+
+reference::Activation reference_activation(Activation activation) {
+  switch (activation) {
+    case Activation::kSilu:
+      return reference::Activation::kSilu;
+    case Activation::kGeluTanh:
+      return reference::Activation::kGeluTanh;
+  }
+  throw std::invalid_argument("reference: no such activation");
 }
 
 reference::Matrix matrix_of(const at::Tensor& tensor) {
@@ -48,6 +92,7 @@ reference::ModelConfig reference_config(const Config& config) {
   same.num_attention_heads = static_cast<int>(config.num_attention_heads);
   same.num_key_value_heads = static_cast<int>(config.num_key_value_heads);
   same.head_dim = static_cast<int>(config.head_dim);
+  same.rotary_dim = static_cast<int>(config.rotary_dim);
   same.rms_norm_eps = config.rms_norm_eps;
   same.qkv_bias = config.qkv_bias;
   same.o_bias = config.o_bias;
@@ -55,13 +100,18 @@ reference::ModelConfig reference_config(const Config& config) {
   same.qk_norm = config.qk_norm;
   same.tie_word_embeddings = config.tie_word_embeddings;
   same.has_lm_head = !config.value_model;
-  same.rope_type = reference_rope_type(config.rope.type);
-  same.rope_theta = config.rope.theta;
-  same.rope_factor = config.rope.factor;
-  same.rope_low_freq_factor = config.rope.low_freq_factor;
-  same.rope_high_freq_factor = config.rope.high_freq_factor;
-  same.rope_original_max_position_embeddings =
-      static_cast<double>(config.rope.original_max_position_embeddings);
+  same.fused_projections = config.fused_projections;
+  same.sandwich_norms = config.sandwich_norms;
+  same.norm_adds_one = config.norm_adds_one;
+  same.embedding_scale = config.embedding_scale;
+  same.attention_scale = config.attention_scale;
+  same.attn_logit_softcapping = config.attn_logit_softcapping;
+  same.final_logit_softcapping = config.final_logit_softcapping;
+  same.hidden_act = reference_activation(config.hidden_act);
+  same.rope = reference_rope(config.rope);
+  if (config.local_rope) same.local_rope = reference_rope(*config.local_rope);
+  for (const int64_t window : config.windows) same.windows.push_back(static_cast<int>(window));
+  same.mixture = reference_mixture(config.mixture);
   return same;
 }
 
@@ -110,10 +160,12 @@ reference::Matrix reference_logits(const Model& model, const Batch& batch) {
   for (const auto& [name, weight] : same.weights) parameters.emplace(name, tape.leaf(weight));
   reference::Matrix all(batch.size(), same.config.vocab_size);
   int64_t begin = 0;
-  for (const reference::Sequence& sequence : reference_sequences(batch)) {
-    const reference::Var logits = reference::logits(
-        same.config, parameters,
-        reference::hidden_states(same.config, parameters, sequence.tokens, sequence.positions));
+  const std::vector<reference::Sequence> sequences = reference_sequences(batch);
+  const double length = reference::batch_length(sequences);
+  for (const reference::Sequence& sequence : sequences) {
+    const reference::HiddenStates hidden =
+        reference::hidden_states(same.config, parameters, sequence.tokens, sequence.positions, length);
+    const reference::Var logits = reference::logits(same.config, parameters, hidden.states);
     all.middleRows(begin, logits.rows()) = logits.value();
     begin += logits.rows();
   }

@@ -25,8 +25,6 @@ ModelConfig adapted_model() {
   return config;
 }
 
-const std::vector<Sequence> kBatch = {kSequence, kOther};
-
 void expect_close(const std::string& name, const Matrix& actual, const Matrix& expected) {
   const double error = relative_error(actual, expected);
   std::printf("%s: %.1e\n", name.c_str(), error);
@@ -245,8 +243,8 @@ Matrix scored_logits(const ModelConfig& config, const Weights& weights) {
     for (std::size_t t = 0; t < sequence.targets.size(); ++t) {
       if (sequence.targets[t] != kNoTarget) rows.push_back(static_cast<int>(t));
     }
-    parts.push_back(
-        gather_rows(hidden_states(config, parameters, sequence.tokens, sequence.positions), rows));
+    const HiddenStates hidden = hidden_states(config, parameters, sequence.tokens, sequence.positions, 7.0);
+    parts.push_back(gather_rows(hidden.states, rows));
   }
   return logits(config, parameters, concat_rows(parts)).value();
 }

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstdio>
 #include <gtest/gtest.h>
-#include <numbers>
 #include <stdexcept>
 
 #include "reference/check.h"
@@ -27,13 +26,9 @@ double worst_error(const Weights& actual, const Weights& expected) {
   return worst;
 }
 
-std::vector<double> scores(const ModelConfig& config, const Weights& weights, const Sequence& sequence) {
-  return evaluate(config, weights, {sequence}, sft(1.0)).log_probabilities;
-}
-
 TEST(ReferenceModel, EveryFamilyPassesItsChecks) {
   const auto results = check_models(20240607);
-  EXPECT_EQ(results.size(), 10U);
+  EXPECT_EQ(results.size(), 28U);
   for (const CheckResult& result : results) {
     std::printf("%-45s gradient %.1e\n", result.name.c_str(), result.gradient_error);
     EXPECT_TRUE(result.passed) << result.name << ": " << result.detail;
@@ -46,7 +41,7 @@ TEST(ReferenceModel, WithoutLayersItIsANormAndASoftmax) {
   ModelConfig config = small_model();
   config.num_hidden_layers = 0;
   const Weights weights = random_weights(config, 5);
-  const std::vector<double> actual = scores(config, weights, kOther);
+  const std::vector<double> actual = scores(config, weights, {kOther});
   ASSERT_EQ(actual.size(), 3U);
   EXPECT_EQ(actual[0], 0.0);
   for (std::size_t t : {1U, 2U}) {
@@ -98,7 +93,7 @@ TEST(ReferenceModel, OneLayerWrittenOutForTwoTokens) {
   y += project("mlp.down_proj", column(gate / (1.0 + (-gate).exp()) * project("mlp.up_proj", m).array()));
   const Eigen::ArrayXd p = (w.at("lm_head.weight") * norm("model.norm.weight", y)).array().exp();
 
-  EXPECT_NEAR(scores(config, w, sequence)[1], std::log(p(5) / p.sum()), 1e-13);
+  EXPECT_NEAR(scores(config, w, {sequence})[1], std::log(p(5) / p.sum()), 1e-13);
 }
 
 TEST(ReferenceModel, LossIsTheScaledSumOfLogProbabilities) {
@@ -127,10 +122,10 @@ TEST(ReferenceModel, SequencesDoNotSeeOneAnother) {
 TEST(ReferenceModel, TokensDoNotSeeTheFuture) {
   const ModelConfig config = small_model();
   const Weights weights = random_weights(config, 3);
-  const std::vector<double> before = scores(config, weights, kSequence);
+  const std::vector<double> before = scores(config, weights, {kSequence});
   Sequence changed = kSequence;
   changed.tokens[4] = 11;
-  const std::vector<double> after = scores(config, weights, changed);
+  const std::vector<double> after = scores(config, weights, {changed});
   for (std::size_t t = 0; t < 4; ++t) EXPECT_EQ(before[t], after[t]) << "token " << t;
   for (std::size_t t = 4; t < 6; ++t) EXPECT_NE(before[t], after[t]) << "token " << t;
 }
@@ -138,13 +133,13 @@ TEST(ReferenceModel, TokensDoNotSeeTheFuture) {
 TEST(ReferenceModel, OnlyDistancesBetweenPositionsMatter) {
   const ModelConfig config = small_model();
   const Weights weights = random_weights(config, 4);
-  const std::vector<double> here = scores(config, weights, kSequence);
+  const std::vector<double> here = scores(config, weights, {kSequence});
   Sequence moved = kSequence;
   for (double& position : moved.positions) position += 19.0;
-  const std::vector<double> there = scores(config, weights, moved);
+  const std::vector<double> there = scores(config, weights, {moved});
   Sequence gapped = kSequence;
   for (std::size_t t = 3; t < 7; ++t) gapped.positions[t] += 4.0;
-  const std::vector<double> apart = scores(config, weights, gapped);
+  const std::vector<double> apart = scores(config, weights, {gapped});
   for (std::size_t t = 0; t < 6; ++t) EXPECT_NEAR(here[t], there[t], 1e-12) << "token " << t;
   for (std::size_t t = 0; t < 3; ++t) EXPECT_EQ(here[t], apart[t]) << "token " << t;
   for (std::size_t t = 3; t < 6; ++t) EXPECT_GT(std::abs(here[t] - apart[t]), 1e-6) << "token " << t;
@@ -196,42 +191,6 @@ TEST(ReferenceModel, GroupedHeadsAreHeadsWithRepeatedKeysAndValues) {
   EXPECT_FALSE(!(worst_error(evaluate(grouped, weights, {kSequence}, sft(6.0)).gradients, folded) <= 1e-13));
 }
 
-TEST(ReferenceModel, RopeFrequencies) {
-  ModelConfig config = small_model();
-  config.head_dim = 16;
-  config.rope_theta = 500.0;
-  const std::vector<double> plain = rope_inverse_frequencies(config);
-  ASSERT_EQ(plain.size(), 8U);
-  EXPECT_EQ(plain[0], 1.0);
-  EXPECT_DOUBLE_EQ(plain[4], 1.0 / std::sqrt(500.0));
-
-  config.rope_type = RopeType::kLinear;
-  config.rope_factor = 8.0;
-  const std::vector<double> linear_scaling = rope_inverse_frequencies(config);
-  for (std::size_t i = 0; i < 8; ++i) EXPECT_DOUBLE_EQ(linear_scaling[i], plain[i] / 8.0);
-
-  config.rope_type = RopeType::kLlama3;
-  config.rope_original_max_position_embeddings = 64;
-  const std::vector<double> llama3 = rope_inverse_frequencies(config);
-  int kept = 0;
-  int slowed = 0;
-  for (std::size_t i = 0; i < 8; ++i) {
-    const double wavelength = 2 * std::numbers::pi / plain[i];
-    double expected = plain[i];
-    if (wavelength > 64.0 / 1.0) {
-      expected = plain[i] / 8.0;
-      ++slowed;
-    } else if (wavelength >= 64.0 / 4.0) {
-      const double smooth = (64.0 / wavelength - 1.0) / (4.0 - 1.0);
-      expected = (1 - smooth) * plain[i] / 8.0 + smooth * plain[i];
-    } else {
-      ++kept;
-    }
-    EXPECT_NEAR(llama3[i] / expected, 1.0, 1e-15) << "pair " << i;
-  }
-  EXPECT_TRUE(kept > 0 && slowed > 0 && kept + slowed < 8) << "the three ranges are not all covered";
-}
-
 TEST(ReferenceModel, WithoutTargetsLossAndGradientsAreZero) {
   const ModelConfig config = small_model();
   const Weights weights = random_weights(config, 8);
@@ -274,6 +233,14 @@ TEST(ReferenceModel, RefusesWhatIsNotAModel) {
   refuses([](ModelConfig& config) { config.head_dim = 0; });
   refuses([](ModelConfig& config) { config.vocab_size = 0; });
   refuses([](ModelConfig& config) { config.num_hidden_layers = -1; });
+  refuses([](ModelConfig& config) { config.rotary_dim = 3; });
+  refuses([](ModelConfig& config) { config.rotary_dim = 8; });
+  refuses([](ModelConfig& config) { config.windows = {1}; });
+  refuses([](ModelConfig& config) { config.windows = {1, -1}; });
+  refuses([](ModelConfig& config) { config.mixture = {4, 2, 3, false, 0.0, {true}}; });
+  refuses([](ModelConfig& config) { config.mixture = {4, 0, 3, false, 0.0, {true, true}}; });
+  refuses([](ModelConfig& config) { config.mixture = {4, 5, 3, false, 0.0, {true, true}}; });
+  refuses([](ModelConfig& config) { config.mixture = {4, 2, 0, false, 0.0, {true, true}}; });
 }
 
 TEST(ReferenceModel, RefusesWeightsThatDoNotFit) {

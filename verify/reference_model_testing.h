@@ -1,7 +1,14 @@
-// What the tests of the reference's model share: a small model and two sequences for it.
+// What the tests of the reference's model share: a small model, two sequences for it, and comparisons.
 #pragma once
 
+#include <cmath>
+#include <cstdio>
+#include <gtest/gtest.h>
+#include <string>
+#include <vector>
+
 #include "reference/model.h"
+#include "reference/objectives.h"
 
 namespace streambp::reference {
 
@@ -25,6 +32,39 @@ inline const Sequence kOther = {{7, 12, 0}, {0, 1, 2}, {kNoTarget, 0, 8}};
 
 inline double relative_error(const Matrix& actual, const Matrix& expected) {
   return (actual - expected).norm() / expected.norm();
+}
+
+inline const std::vector<Sequence> kBatch = {kSequence, kOther};
+
+/// The log-probabilities of all tokens of a batch.
+inline std::vector<double> scores(const ModelConfig& config, const Weights& weights,
+                                  const std::vector<Sequence>& batch = kBatch) {
+  return evaluate(config, weights, batch, sft(1.0)).log_probabilities;
+}
+
+inline double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double largest = 0.0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (!(std::abs(a[i] - b[i]) <= largest)) largest = std::abs(a[i] - b[i]);
+  }
+  return largest;
+}
+
+/// Prints the difference, and fails above 1e-13 or with a NaN.
+inline void expect_same(const std::vector<double>& a, const std::vector<double>& b) {
+  const double difference = largest_difference(a, b);
+  std::printf("largest difference %.1e\n", difference);
+  EXPECT_FALSE(!(difference <= 1e-13)) << difference;
+}
+
+/// The same of gradients, relative and parameter by parameter.
+inline void expect_same(const Weights& actual, const Weights& expected) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (const auto& [name, gradient] : expected) {
+    const double error = relative_error(actual.at(name), gradient);
+    EXPECT_FALSE(!(error <= 1e-13)) << name << " reached " << error;
+  }
 }
 
 }  // namespace streambp::reference

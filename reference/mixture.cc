@@ -1,0 +1,86 @@
+#include "reference/mixture.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <numeric>
+#include <string>
+
+#include "reference/ops.h"
+#include "reference/require.h"
+
+namespace streambp::reference {
+namespace {
+
+bool is_larger(double a, double b) {
+  return a > b || (std::isnan(a) && !std::isnan(b));
+}
+
+}  // namespace
+
+std::vector<std::vector<int>> largest_columns(const Matrix& x, int count) {
+  require(count > 0 && count <= x.cols(), "largest_columns",
+          "expected from 1 to " + std::to_string(x.cols()) + " columns, got " + std::to_string(count));
+  std::vector<std::vector<int>> largest;
+  for (Index i = 0; i < x.rows(); ++i) {
+    std::vector<int> columns;
+    for (int slot = 0; slot < count; ++slot) {
+      int best = -1;
+      for (int j = 0; j < x.cols(); ++j) {
+        const bool is_free = std::find(columns.begin(), columns.end(), j) == columns.end();
+        if (is_free && (best < 0 || is_larger(x(i, j), x(i, best)))) best = j;
+      }
+      columns.push_back(best);
+    }
+    largest.push_back(std::move(columns));
+  }
+  return largest;
+}
+
+Var mixture_of_experts(const MixtureSettings& mixture, const Var& x, const Var& p,
+                       const std::function<Var(int expert, const Var& rows)>& expert) {
+  require_shape("mixture_of_experts", "the probabilities", p.value(), x.rows(), mixture.num_experts);
+  const auto chosen = largest_columns(p.value(), mixture.num_experts_per_tok);
+
+  // Of every token, slot by slot: how probable the chosen expert is.
+  std::vector<Var> weights;
+  for (std::size_t slot = 0; slot < static_cast<std::size_t>(mixture.num_experts_per_tok); ++slot) {
+    std::vector<int> columns;
+    for (const std::vector<int>& of_token : chosen) columns.push_back(of_token[slot]);
+    weights.push_back(pick(p, columns));
+  }
+  if (mixture.norm_topk_prob) {
+    const Var total = std::accumulate(weights.begin() + 1, weights.end(), weights.front(), add);
+    const Var reciprocal = exp(scale(log(total), -1.0));  // a sum of probabilities is positive
+    for (Var& weight : weights) weight = mul(weight, reciprocal);
+  }
+
+  std::vector<Var> outputs;
+  std::vector<int> tokens;  // of the rows of all outputs, below one another
+  for (std::size_t slot = 0; slot < weights.size(); ++slot) {
+    for (int e = 0; e < mixture.num_experts; ++e) {
+      std::vector<int> rows;
+      for (std::size_t t = 0; t < chosen.size(); ++t) {
+        if (chosen[t][slot] == e) rows.push_back(static_cast<int>(t));
+      }
+      if (rows.empty()) continue;
+      outputs.push_back(scale_rows(expert(e, gather_rows(x, rows)), gather_rows(weights[slot], rows)));
+      tokens.insert(tokens.end(), rows.begin(), rows.end());
+    }
+  }
+  return scatter_rows(concat_rows(outputs), tokens, x.rows());
+}
+
+Var load_balancing_loss(Tape& tape, const MixtureSettings& mixture, const Var& p) {
+  require(p.rows() > 0 && p.cols() == mixture.num_experts, "load_balancing_loss",
+          "expected probabilities of " + std::to_string(mixture.num_experts) + " experts, got " +
+              shape_text(p.value()));
+  const auto m = static_cast<double>(p.rows());
+  Matrix f = Matrix::Zero(p.cols(), 1);
+  for (const std::vector<int>& of_row : largest_columns(p.value(), mixture.num_experts_per_tok)) {
+    for (int e : of_row) f(e, 0) += 1.0 / m;
+  }
+  return scale(sum(matmul(p, tape.leaf(f))), mixture.num_experts / m);
+}
+
+}  // namespace streambp::reference

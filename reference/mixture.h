@@ -1,0 +1,33 @@
+// A mixture of experts: several small MLPs, of which every token takes those that a router likes best.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "reference/config.h"
+#include "reference/tape.h"
+
+namespace streambp::reference {
+
+/// The columns of the `count` largest entries of every row, the largest first and the first of equals before
+/// the others; a NaN counts as larger than any number, as in PyTorch. Throws std::invalid_argument unless 0 <
+/// count <= cols. A plain function, not an operation of the tape: a choice has no gradient.
+std::vector<std::vector<int>> largest_columns(const Matrix& x, int count);
+
+/// The output of the experts that a router has chosen (Shazeer et al. 2017, https://arxiv.org/abs/1701.06538;
+/// transformers, modeling_qwen3_moe.py). x [tokens, hidden], and p [tokens, num_experts] the softmax of the
+/// router's logits. With the num_experts_per_tok largest p_e of a token, divided by their sum if
+/// norm_topk_prob,
+///     y = sum over the chosen experts of p_e expert(e, x)
+/// The gradient goes through the p_e of the chosen; which ones are chosen is held constant.
+Var mixture_of_experts(const MixtureSettings& mixture, const Var& x, const Var& p,
+                       const std::function<Var(int expert, const Var& rows)>& expert);
+
+/// The loss that keeps experts equally busy (Fedus et al. 2021, https://arxiv.org/abs/2101.03961, equations 4
+/// to 6; transformers, load_balancing_loss_func). p [m, E] are the routers' probabilities of all tokens of
+/// the batch in all sparse layers, below one another. With f_e the number of the m rows that chose expert e
+/// over m, which is held constant, and P_e the mean of p_e over the rows:   E sum_e f_e P_e
+/// Gives [1, 1]. Throws std::invalid_argument without a row.
+Var load_balancing_loss(Tape& tape, const MixtureSettings& mixture, const Var& p);
+
+}  // namespace streambp::reference
