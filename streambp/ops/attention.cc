@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "streambp/ops/attention_kernels.h"
+#include "streambp/ops/attention_blocks.h"
 #include "streambp/ops/differentiable.h"
 
 namespace streambp {
@@ -12,87 +12,164 @@ namespace {
 /// stream's.
 constexpr int64_t kPrefixTile = 1024;
 
-/// One sequence's part of the run.
-AttentionBlock attend_sequence(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                               const Prefix& prefix, double scale) {
-  AttentionBlock own = attend(q, k, v, Visible::kCausal, scale);
-  if (prefix.empty()) return own;
-  return merge(own, attend(q, prefix.keys, prefix.values, Visible::kAll, scale));
-}
+/// One sequence's part of a run: views of the run's tensors.
+struct Sequence {
+  at::Tensor q, k, v;
+  const Prefix& prefix;
+  const AttentionSettings& settings;
 
-/// Its backward pass; the prefix's share goes to the prefix's own buffers.
-AttentionBlockGradients attend_sequence_backward(const at::Tensor& d_output, const at::Tensor& q,
-                                                 const at::Tensor& k, const at::Tensor& v,
-                                                 const AttentionBlock& saved, const Prefix& prefix,
-                                                 double scale) {
-  AttentionBlockGradients own =
-      attend_backward(d_output, q, k, v, saved.output, saved.log_sum_exp, Visible::kCausal, scale);
-  if (prefix.empty()) return own;
-  const int64_t length = prefix.keys.size(0);
-  for (int64_t begin = 0; begin < length; begin += kPrefixTile) {
-    const int64_t rows = std::min(kPrefixTile, length - begin);
-    const AttentionBlockGradients tile =
-        attend_backward(d_output, q, prefix.keys.narrow(0, begin, rows), prefix.values.narrow(0, begin, rows),
-                        saved.output, saved.log_sum_exp, Visible::kAll, scale);
-    own.d_queries.add_(tile.d_queries);
-    if (prefix.key_gradients.defined()) {
-      prefix.key_gradients.narrow(0, begin, rows).add_(tile.d_keys);
-      prefix.value_gradients.narrow(0, begin, rows).add_(tile.d_values);
+  bool is_prefix(const ScoreBlock& block) const { return block.key < 0; }
+
+  /// Rows of the block's keys in a tensor of the sequence, or of its prefix.
+  at::Tensor keys_of(const ScoreBlock& block, const at::Tensor& own, const at::Tensor& earlier) const {
+    return is_prefix(block) ? earlier.narrow(0, prefix.size() + block.key, block.keys)
+                            : own.narrow(0, block.key, block.keys);
+  }
+
+  std::vector<ScoreBlock> blocks() const { return score_blocks(q.size(0), prefix.size(), settings.window); }
+
+  /// The same for a backward pass: rectangles on the prefix are cut.
+  std::vector<ScoreBlock> backward_blocks() const {
+    std::vector<ScoreBlock> cut;
+    for (ScoreBlock block : blocks()) {
+      while (is_prefix(block) && block.visible == Visible::kAll && block.keys > kPrefixTile) {
+        ScoreBlock first = block;
+        first.keys = kPrefixTile;
+        cut.push_back(first);
+        block.key += kPrefixTile;
+        block.keys -= kPrefixTile;
+      }
+      cut.push_back(block);
+    }
+    return cut;
+  }
+
+  AttentionBlock forward() const {
+    AttentionBlock all;
+    for (const ScoreBlock& block : blocks()) {
+      const AttentionBlock part =
+          attend(q.narrow(0, block.query, block.queries), keys_of(block, k, prefix.keys),
+                 keys_of(block, v, prefix.values), block.visible, settings.scoring);
+      if (block.visible == Visible::kCausal && block.queries == q.size(0)) {
+        all = part;
+        continue;
+      }
+      if (!all.output.defined()) {
+        all = {at::empty_like(q, at::MemoryFormat::Contiguous),
+               at::empty({q.size(0), q.size(1)}, part.log_sum_exp.options())};
+      }
+      AttentionBlock rows{all.output.narrow(0, block.query, block.queries),
+                          all.log_sum_exp.narrow(0, block.query, block.queries)};
+      if (block.visible == Visible::kCausal) {  // the first that these queries see
+        rows.output.copy_(part.output);
+        rows.log_sum_exp.copy_(part.log_sum_exp);
+      } else {
+        merge(rows, part);
+      }
+    }
+    return all;
+  }
+
+  /// The prefix's share goes to the prefix's own buffers.
+  AttentionBlockGradients backward(const at::Tensor& dy, const AttentionBlock& saved) const {
+    AttentionBlockGradients all;
+    for (const ScoreBlock& block : backward_blocks()) {
+      const auto queries_of = [&](const at::Tensor& x) { return x.narrow(0, block.query, block.queries); };
+      const AttentionBlockGradients part =
+          attend_backward(queries_of(dy), queries_of(q), keys_of(block, k, prefix.keys),
+                          keys_of(block, v, prefix.values), queries_of(saved.output),
+                          queries_of(saved.log_sum_exp), block.visible, settings.scoring);
+      if (block.visible == Visible::kCausal && block.queries == q.size(0)) {
+        all = part;
+        continue;
+      }
+      if (!all.d_queries.defined()) all = {zeros(q), zeros(k), zeros(v)};
+      queries_of(all.d_queries).add_(part.d_queries);
+      if (is_prefix(block) && !prefix.key_gradients.defined()) continue;
+      keys_of(block, all.d_keys, prefix.key_gradients).add_(part.d_keys);
+      keys_of(block, all.d_values, prefix.value_gradients).add_(part.d_values);
+    }
+    return all;
+  }
+
+ private:
+  static at::Tensor zeros(const at::Tensor& like) {
+    return at::zeros_like(like, at::MemoryFormat::Contiguous);
+  }
+};
+
+/// A run of several sequences, or one.
+struct Run {
+  at::Tensor q, k, v;
+  std::vector<int64_t> offsets;
+  Prefix prefix;
+  AttentionSettings settings;
+
+  /// Calls body(begin, rows, sequence) for each sequence that has rows.
+  template <typename Body>
+  void for_each_sequence(Body body) const {
+    static const Prefix kNone;
+    for (size_t i = 0; i + 1 < offsets.size(); ++i) {
+      const int64_t begin = offsets[i];
+      const int64_t rows = offsets[i + 1] - begin;
+      if (rows == 0) continue;
+      const auto part = [&](const at::Tensor& x) { return x.narrow(0, begin, rows); };
+      body(begin, rows, Sequence{part(q), part(k), part(v), i == 0 ? prefix : kNone, settings});
     }
   }
-  return own;
+
+  /// One sequence is the common case and needs no copy.
+  bool is_one_sequence() const { return offsets.size() == 2; }
+};
+
+AttentionBlock forward(const Run& run) {
+  const at::NoGradGuard no_grad;
+  AttentionBlock all;
+  run.for_each_sequence([&](int64_t begin, int64_t rows, const Sequence& sequence) {
+    AttentionBlock block = sequence.forward();
+    if (run.is_one_sequence()) {
+      all = std::move(block);
+      return;
+    }
+    if (!all.output.defined()) {
+      all = {at::empty_like(run.q, at::MemoryFormat::Contiguous),
+             at::empty({run.q.size(0), run.q.size(1)}, block.log_sum_exp.options())};
+    }
+    all.output.narrow(0, begin, rows).copy_(block.output);
+    all.log_sum_exp.narrow(0, begin, rows).copy_(block.log_sum_exp);
+  });
+  return all;
+}
+
+AttentionBlockGradients backward(const Run& run, const at::Tensor& dy, const AttentionBlock& saved) {
+  AttentionBlockGradients all;
+  if (!run.is_one_sequence()) all = {at::empty_like(run.q), at::empty_like(run.k), at::empty_like(run.v)};
+  run.for_each_sequence([&](int64_t begin, int64_t rows, const Sequence& sequence) {
+    const auto part = [&](const at::Tensor& x) { return x.narrow(0, begin, rows); };
+    AttentionBlockGradients block =
+        sequence.backward(part(dy), {part(saved.output), part(saved.log_sum_exp)});
+    if (run.is_one_sequence()) {
+      all = std::move(block);
+      return;
+    }
+    part(all.d_queries).copy_(block.d_queries);
+    part(all.d_keys).copy_(block.d_keys);
+    part(all.d_values).copy_(block.d_values);
+  });
+  return all;
 }
 
 }  // namespace
 
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                     const std::vector<int64_t>& offsets, const Prefix& prefix, double scale) {
-  // The parts of the sequences, in order. One sequence is the common case and needs no copy.
-  const auto sequences = static_cast<int64_t>(offsets.size()) - 1;
-  AttentionBlock all;
-  {
-    const at::NoGradGuard no_grad;
-    if (sequences != 1) all.output = at::empty_like(q, at::MemoryFormat::Contiguous);
-    for (int64_t i = 0; i < sequences; ++i) {
-      const int64_t begin = offsets[i];
-      const int64_t rows = offsets[i + 1] - begin;
-      if (rows == 0) continue;
-      AttentionBlock block = attend_sequence(q.narrow(0, begin, rows), k.narrow(0, begin, rows),
-                                             v.narrow(0, begin, rows), i == 0 ? prefix : Prefix{}, scale);
-      if (sequences == 1) {
-        all = std::move(block);
-      } else {
-        if (!all.log_sum_exp.defined())
-          all.log_sum_exp = at::empty({q.size(0), q.size(1)}, block.log_sum_exp.options());
-        all.output.narrow(0, begin, rows).copy_(block.output);
-        all.log_sum_exp.narrow(0, begin, rows).copy_(block.log_sum_exp);
-      }
-    }
-  }
-  return differentiable(
-      {q, k, v}, all.output, "attention",
-      [q = q.detach(), k = k.detach(), v = v.detach(), all, offsets, prefix, scale,
-       sequences](std::vector<at::Tensor>&& dy) {
-        AttentionBlockGradients gradients;
-        if (sequences != 1) gradients = {at::empty_like(q), at::empty_like(k), at::empty_like(v)};
-        for (int64_t i = 0; i < sequences; ++i) {
-          const int64_t begin = offsets[i];
-          const int64_t rows = offsets[i + 1] - begin;
-          if (rows == 0) continue;
-          const auto part = [&](const at::Tensor& x) { return x.narrow(0, begin, rows); };
-          AttentionBlockGradients block = attend_sequence_backward(part(dy[0]), part(q), part(k), part(v),
-                                                                   {part(all.output), part(all.log_sum_exp)},
-                                                                   i == 0 ? prefix : Prefix{}, scale);
-          if (sequences == 1) {
-            gradients = std::move(block);
-          } else {
-            part(gradients.d_queries).copy_(block.d_queries);
-            part(gradients.d_keys).copy_(block.d_keys);
-            part(gradients.d_values).copy_(block.d_values);
-          }
-        }
-        return std::vector<at::Tensor>{gradients.d_queries, gradients.d_keys, gradients.d_values};
-      });
+                     const std::vector<int64_t>& offsets, const Prefix& prefix,
+                     const AttentionSettings& settings) {
+  const Run run{q.detach(), k.detach(), v.detach(), offsets, prefix, settings};
+  const AttentionBlock saved = forward(run);
+  return differentiable({q, k, v}, saved.output, "attention", [run, saved](std::vector<at::Tensor>&& dy) {
+    const AttentionBlockGradients gradients = backward(run, dy[0], saved);
+    return std::vector<at::Tensor>{gradients.d_queries, gradients.d_keys, gradients.d_values};
+  });
 }
 
 }  // namespace streambp

@@ -6,6 +6,8 @@
 
 #include <ATen/ATen.h>
 
+#include "streambp/ops/attention_kernels.h"
+
 namespace streambp {
 
 /// Keys and values of the earlier tokens of the sequence that a run's first rows continue, and where the
@@ -16,14 +18,22 @@ struct Prefix {
   at::Tensor key_gradients;  // [P, K, E], the keys' dtype or float32
   at::Tensor value_gradients;
 
-  bool empty() const { return !keys.defined() || keys.size(0) == 0; }
+  int64_t size() const { return keys.defined() ? keys.size(0) : 0; }
 };
 
-/// softmax(scale * q k^T) v for q [n, H, E], k and v [n, K, E] of n consecutive tokens of the stream.
+/// What a layer's attention is, beside its operands.
+struct AttentionSettings {
+  Scoring scoring;
+  int64_t window = 0;  // how many tokens a query sees, itself included; 0: all up to itself
+};
+
+/// softmax(scores) v for q [n, H, E], k and v [n, K, E] of n consecutive tokens of the stream.
 /// `offsets` (0 first, n last) cut them into sequences; each token sees itself and the earlier tokens of its
-/// own sequence, those of the first sequence the whole prefix as well. Returns [n, H, E]. No mask is built
-/// and no score above the diagonal computed: every sequence is a causal square, the prefix a full rectangle.
+/// own sequence, those of the first sequence the prefix as well, all as far as the window reaches. Returns
+/// [n, H, E]. No mask is built and no score outside the triangle or the window's band computed: see
+/// score_blocks.
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                     const std::vector<int64_t>& offsets, const Prefix& prefix, double scale);
+                     const std::vector<int64_t>& offsets, const Prefix& prefix,
+                     const AttentionSettings& settings);
 
 }  // namespace streambp

@@ -17,37 +17,62 @@ at::ScalarType sum_dtype(const at::Tensor& x) {
   return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
+/// The rows of x from last to first, in a new tensor.
+at::Tensor reversed(const at::Tensor& x) {
+  return x.is_meta() ? at::empty_like(x, at::MemoryFormat::Contiguous) : x.flip({0});
+}
+
+bool has_flash(const at::Tensor& q, const Scoring& scoring) {
+  return (q.is_cpu() || q.is_meta()) && scoring.softcap == 0.0;
+}
+
 }  // namespace
 
 AttentionBlock attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, Visible visible,
-                      double scale) {
+                      const Scoring& scoring) {
+  if (visible == Visible::kFromOwn) {  // causal, seen from the other end
+    const AttentionBlock block = attend(reversed(q), reversed(k), reversed(v), Visible::kCausal, scoring);
+    return {reversed(block.output), reversed(block.log_sum_exp)};
+  }
+  if (!has_flash(q, scoring)) return attend_tiled(q, k, v, visible, scoring);
   if (q.is_meta())
     return {at::empty_like(q), at::empty({q.size(0), q.size(1)}, q.options().dtype(sum_dtype(q)))};
-  if (!q.is_cpu()) return attend_tiled(q, k, v, visible, scale);
   const auto [output, log_sum_exp] = at::_scaled_dot_product_flash_attention_for_cpu(
       as_heads(q), as_heads(k), as_heads(v), /*dropout_p=*/0.0, visible == Visible::kCausal, /*attn_mask=*/{},
-      scale);
+      scoring.scale);
   return {as_rows(output), log_sum_exp.squeeze(0).t()};
 }
 
 AttentionBlockGradients attend_backward(const at::Tensor& d_output, const at::Tensor& q, const at::Tensor& k,
                                         const at::Tensor& v, const at::Tensor& output,
-                                        const at::Tensor& log_sum_exp, Visible visible, double scale) {
+                                        const at::Tensor& log_sum_exp, Visible visible,
+                                        const Scoring& scoring) {
+  if (visible == Visible::kFromOwn) {
+    const AttentionBlockGradients gradients =
+        attend_backward(reversed(d_output), reversed(q), reversed(k), reversed(v), reversed(output),
+                        reversed(log_sum_exp), Visible::kCausal, scoring);
+    return {reversed(gradients.d_queries), reversed(gradients.d_keys), reversed(gradients.d_values)};
+  }
+  if (!has_flash(q, scoring))
+    return attend_backward_tiled(d_output, q, k, v, output, log_sum_exp, visible, scoring);
   if (q.is_meta()) return {at::empty_like(q), at::empty_like(k), at::empty_like(v)};
-  if (!q.is_cpu()) return attend_backward_tiled(d_output, q, k, v, output, log_sum_exp, visible, scale);
   const auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
       as_heads(d_output), as_heads(q), as_heads(k), as_heads(v), as_heads(output),
       log_sum_exp.t().unsqueeze(0),
-      /*dropout_p=*/0.0, visible == Visible::kCausal, /*attn_mask=*/{}, scale);
+      /*dropout_p=*/0.0, visible == Visible::kCausal, /*attn_mask=*/{}, scoring.scale);
   return {as_rows(dq), as_rows(dk), as_rows(dv)};
 }
 
-AttentionBlock merge(const AttentionBlock& a, const AttentionBlock& b) {
-  const at::Tensor log_sum_exp = at::logaddexp(a.log_sum_exp, b.log_sum_exp);
-  const at::Tensor share_a = (a.log_sum_exp - log_sum_exp).exp_().unsqueeze(-1);
-  const at::Tensor share_b = (b.log_sum_exp - log_sum_exp).exp_().unsqueeze(-1);
-  at::Tensor output = (a.output * share_a).addcmul_(b.output, share_b);
-  return {output.to(a.output.scalar_type()), log_sum_exp};
+void merge(AttentionBlock& all, const AttentionBlock& block) {
+  const at::Tensor log_sum_exp = at::logaddexp(all.log_sum_exp, block.log_sum_exp);
+  const at::Tensor share = (all.log_sum_exp - log_sum_exp).exp_().unsqueeze(-1);
+  const at::Tensor block_share = (block.log_sum_exp - log_sum_exp).exp_().unsqueeze(-1);
+  if (all.output.scalar_type() == share.scalar_type()) {
+    all.output.mul_(share).addcmul_(block.output, block_share);
+  } else {  // half precision is rounded once
+    all.output.copy_((all.output * share).addcmul_(block.output, block_share));
+  }
+  all.log_sum_exp.copy_(log_sum_exp);
 }
 
 }  // namespace streambp

@@ -13,6 +13,14 @@ namespace streambp {
 enum class Visible {
   kAll,     // every key: queries that come after all keys
   kCausal,  // as many queries as keys; query i sees keys 0..i
+  kFromOwn,  // as many queries as keys; query i sees keys i and later: those that leave a window one by one
+};
+
+/// How a score s = q . k becomes what the softmax sees: scale * s, and with a cap c > 0 that bounds it (Gemma
+/// 2), c tanh(scale * s / c).
+struct Scoring {
+  double scale = 1.0;
+  double softcap = 0.0;
 };
 
 /// Output [n, H, E] and natural log of the sum of exponentials [n, H] (float32, or float64 for float64
@@ -28,27 +36,28 @@ struct AttentionBlockGradients {
   at::Tensor d_values;   // [m, K, E]
 };
 
-/// softmax(scale * q k^T) v for q [n, H, E], k and v [m, K, E]; H is a multiple of K and query head h reads
-/// key head h / (H / K). n, m >= 1. Picks the kernel by device and dtype; on the meta device only shapes are
+/// softmax(scores) v for q [n, H, E], k and v [m, K, E]; H is a multiple of K and query head h reads key head
+/// h / (H / K). n, m >= 1. Picks the kernel by device, dtype and scoring; on the meta device only shapes are
 /// computed.
 AttentionBlock attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, Visible visible,
-                      double scale);
+                      const Scoring& scoring);
 
 /// `output` and `log_sum_exp` are those of the whole row, which may have seen other blocks as well.
 AttentionBlockGradients attend_backward(const at::Tensor& d_output, const at::Tensor& q, const at::Tensor& k,
                                         const at::Tensor& v, const at::Tensor& output,
-                                        const at::Tensor& log_sum_exp, Visible visible, double scale);
+                                        const at::Tensor& log_sum_exp, Visible visible,
+                                        const Scoring& scoring);
 
-/// The result of a row that has seen both blocks.
-AttentionBlock merge(const AttentionBlock& a, const AttentionBlock& b);
+/// Makes `all` the result of rows that have seen `block` as well.
+void merge(AttentionBlock& all, const AttentionBlock& block);
 
-/// attend and attend_backward from plain matrix products, in tiles: any device and dtype. The fallback where
-/// there is no fused kernel, and the second opinion in tests.
+/// attend and attend_backward from plain matrix products, in tiles: any device, dtype and scoring, kAll and
+/// kCausal. The fallback where there is no fused kernel, and the second opinion in tests.
 AttentionBlock attend_tiled(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, Visible visible,
-                            double scale);
+                            const Scoring& scoring);
 AttentionBlockGradients attend_backward_tiled(const at::Tensor& d_output, const at::Tensor& q,
                                               const at::Tensor& k, const at::Tensor& v,
                                               const at::Tensor& output, const at::Tensor& log_sum_exp,
-                                              Visible visible, double scale);
+                                              Visible visible, const Scoring& scoring);
 
 }  // namespace streambp

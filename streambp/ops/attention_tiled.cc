@@ -26,9 +26,15 @@ at::Tensor ungroup(const at::Tensor& grouped, int64_t n) {
       .reshape({n, key_heads * groups, -1});
 }
 
-/// Calls body(q_begin, q_rows, k_begin, k_rows) for every pair of tiles with anything visible.
+/// Calls body(q_begin, q_rows, k_begin, k_rows) for every pair of tiles with anything visible. On the meta
+/// device, where tiles only cost memory, the largest pair stands for all.
 template <typename Body>
-void for_each_tile(int64_t queries, int64_t keys, Visible visible, Body body) {
+void for_each_tile(const at::Tensor& q, const at::Tensor& k, Visible visible, Body body) {
+  const int64_t queries = q.size(0), keys = k.size(0);
+  if (q.is_meta()) {
+    const int64_t q_rows = std::min(kQueryTile, queries);
+    return body(queries - q_rows, q_rows, 0, std::min(kKeyTile, keys));
+  }
   for (int64_t q_begin = 0; q_begin < queries; q_begin += kQueryTile) {
     const int64_t q_rows = std::min(kQueryTile, queries - q_begin);
     const int64_t k_end = visible == Visible::kCausal ? q_begin + q_rows : keys;
@@ -38,10 +44,15 @@ void for_each_tile(int64_t queries, int64_t keys, Visible visible, Body body) {
   }
 }
 
-/// scale * q k^T of one pair of tiles, [K, rows * G, keys], -inf where the key is not visible.
+/// The scores of one pair of tiles, [K, rows * G, keys], -inf where the key is not visible.
 at::Tensor scores(const at::Tensor& q, const at::Tensor& k, int64_t q_begin, int64_t q_rows, int64_t k_begin,
-                  Visible visible, double scale) {
-  at::Tensor products = at::bmm(q, k.permute({1, 2, 0})).mul_(scale);
+                  Visible visible, const Scoring& scoring) {
+  at::Tensor products = at::bmm(q, k.permute({1, 2, 0}));
+  if (scoring.softcap > 0.0) {
+    products.mul_(scoring.scale / scoring.softcap).tanh_().mul_(scoring.softcap);
+  } else {
+    products.mul_(scoring.scale);
+  }
   if (visible == Visible::kCausal) {
     const int64_t groups = q.size(1) / q_rows;
     const auto options = q.options().dtype(at::kLong);
@@ -60,27 +71,24 @@ at::Tensor widen(const at::Tensor& x) {
 }  // namespace
 
 AttentionBlock attend_tiled(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, Visible visible,
-                            double scale) {
+                            const Scoring& scoring) {
   const int64_t key_heads = k.size(1);
   const at::Tensor wide_q = widen(q), wide_k = widen(k), wide_v = widen(v);
   AttentionBlock all{
       at::zeros_like(wide_q, at::MemoryFormat::Contiguous),
       at::full({q.size(0), q.size(1)}, -std::numeric_limits<double>::infinity(), wide_q.options())};
   for_each_tile(
-      q.size(0), k.size(0), visible, [&](int64_t q_begin, int64_t q_rows, int64_t k_begin, int64_t k_rows) {
+      q, k, visible, [&](int64_t q_begin, int64_t q_rows, int64_t k_begin, int64_t k_rows) {
         const at::Tensor tile_q = group_by_key_head(wide_q.narrow(0, q_begin, q_rows), key_heads);
         at::Tensor weights =
-            scores(tile_q, wide_k.narrow(0, k_begin, k_rows), q_begin, q_rows, k_begin, visible, scale);
+            scores(tile_q, wide_k.narrow(0, k_begin, k_rows), q_begin, q_rows, k_begin, visible, scoring);
         const at::Tensor log_sum_exp = at::logsumexp(weights, -1, /*keepdim=*/true);
         // A tile on the diagonal may hide every key of its first rows: their share is nothing, not 0/0.
         weights.sub_(log_sum_exp.clamp_min(-std::numeric_limits<float>::max())).exp_();
         const at::Tensor output = at::bmm(weights, wide_v.narrow(0, k_begin, k_rows).transpose(0, 1));
-        const AttentionBlock so_far{all.output.narrow(0, q_begin, q_rows),
-                                    all.log_sum_exp.narrow(0, q_begin, q_rows)};
-        const AttentionBlock merged =
-            merge(so_far, {ungroup(output, q_rows), ungroup(log_sum_exp, q_rows).squeeze(-1)});
-        so_far.output.copy_(merged.output);
-        so_far.log_sum_exp.copy_(merged.log_sum_exp);
+        AttentionBlock so_far{all.output.narrow(0, q_begin, q_rows),
+                              all.log_sum_exp.narrow(0, q_begin, q_rows)};
+        merge(so_far, {ungroup(output, q_rows), ungroup(log_sum_exp, q_rows).squeeze(-1)});
       });
   return {all.output.to(q.scalar_type()), all.log_sum_exp};
 }
@@ -88,7 +96,7 @@ AttentionBlock attend_tiled(const at::Tensor& q, const at::Tensor& k, const at::
 AttentionBlockGradients attend_backward_tiled(const at::Tensor& d_output, const at::Tensor& q,
                                               const at::Tensor& k, const at::Tensor& v,
                                               const at::Tensor& output, const at::Tensor& log_sum_exp,
-                                              Visible visible, double scale) {
+                                              Visible visible, const Scoring& scoring) {
   const int64_t key_heads = k.size(1);
   const at::Tensor wide_q = widen(q), wide_k = widen(k), wide_v = widen(v), wide_d = widen(d_output);
   const at::Tensor correction = (wide_d * widen(output)).sum(-1, /*keepdim=*/true);  // [n, H, 1]
@@ -97,19 +105,22 @@ AttentionBlockGradients attend_backward_tiled(const at::Tensor& d_output, const 
   };
   const at::Tensor dq = zeros(wide_q), dk = zeros(wide_k), dv = zeros(wide_v);
   for_each_tile(
-      q.size(0), k.size(0), visible, [&](int64_t q_begin, int64_t q_rows, int64_t k_begin, int64_t k_rows) {
+      q, k, visible, [&](int64_t q_begin, int64_t q_rows, int64_t k_begin, int64_t k_rows) {
         const auto rows = [&](const at::Tensor& x) {
           return group_by_key_head(x.narrow(0, q_begin, q_rows), key_heads);
         };
         const at::Tensor tile_k = wide_k.narrow(0, k_begin, k_rows),
                          tile_v = wide_v.narrow(0, k_begin, k_rows);
         const at::Tensor tile_q = rows(wide_q), tile_d = rows(wide_d);
-        const at::Tensor weights = scores(tile_q, tile_k, q_begin, q_rows, k_begin, visible, scale)
-                                       .sub_(rows(log_sum_exp.to(wide_q.scalar_type()).unsqueeze(-1)))
-                                       .exp_();
+        at::Tensor weights = scores(tile_q, tile_k, q_begin, q_rows, k_begin, visible, scoring);
+        at::Tensor slope;  // of the capped scores: 1 - tanh^2
+        if (scoring.softcap > 0.0) slope = (weights / scoring.softcap).square_().neg_().add_(1.0);
+        weights.sub_(rows(log_sum_exp.to(wide_q.scalar_type()).unsqueeze(-1))).exp_();
         dv.narrow(0, k_begin, k_rows).transpose(0, 1).add_(at::bmm(weights.transpose(1, 2), tile_d));
-        const at::Tensor d_scores =
-            at::bmm(tile_d, tile_v.permute({1, 2, 0})).sub_(rows(correction)).mul_(weights).mul_(scale);
+        at::Tensor d_scores = at::bmm(tile_d, tile_v.permute({1, 2, 0})).sub_(rows(correction)).mul_(weights);
+        // A hidden score is -inf and so is its slope: its weight, not the slope, says that it has no part.
+        if (slope.defined()) d_scores.mul_(slope.clamp_min_(0.0));
+        d_scores.mul_(scoring.scale);
         dq.narrow(0, q_begin, q_rows).add_(ungroup(at::bmm(d_scores, tile_k.transpose(0, 1)), q_rows));
         dk.narrow(0, k_begin, k_rows).transpose(0, 1).add_(at::bmm(d_scores.transpose(1, 2), tile_q));
       });

@@ -27,6 +27,7 @@ struct Linear {
   Parameter* weight = nullptr;
   Parameter* bias = nullptr;
   std::optional<LowRankAdapter> adapter = std::nullopt;
+  int64_t first_row = 0;  // of the weight, in the map of this name: above 0 for parts of a fused map
 
   bool trainable() const {
     return weight->trainable() || (bias != nullptr && bias->trainable()) || (adapter && adapter->trainable());

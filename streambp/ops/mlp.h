@@ -1,16 +1,43 @@
-// The gated MLP of a decoder with its residual: y = residual + down(silu(gate(x)) * up(x)).
+// The gated MLP of a decoder, down(act(gate(x)) * up(x)), alone or as one of a mixture of experts.
 #pragma once
 
 #include <ATen/ATen.h>
 
+#include "streambp/ops/activation.h"
 #include "streambp/ops/linear.h"
 
 namespace streambp {
 
-/// residual [n, D], x [n, D], maps gate and up [F, D], down [D, F].
-/// Of the four [n, F] tensors that plain autograd would keep (gate, its activation, up, their product) two
-/// are kept: the activation and the product are cheaper to compute again than to hold.
-at::Tensor gated_mlp(const at::Tensor& residual, const at::Tensor& x, const Linear& gate, const Linear& up,
-                     const Linear& down);
+/// Maps gate and up [F, D], down [D, F].
+struct GatedMlp {
+  const Linear* gate = nullptr;
+  const Linear* up = nullptr;
+  const Linear* down = nullptr;
+  Activation activation = Activation::kSilu;
+
+  bool trainable() const { return gate->trainable() || up->trainable() || down->trainable(); }
+};
+
+/// What the backward pass needs. Of the four [n, F] tensors that plain autograd would keep (gate, its
+/// activation, up, their product) two are kept: the activation and the product are cheaper to compute again
+/// than to hold.
+struct GatedMlpSaved {
+  at::Tensor x;       // [n, D], undefined where gate and up are frozen
+  at::Tensor gated;   // [n, F]
+  at::Tensor raised;  // [n, F]
+};
+
+/// act(gate(x)) * up(x), [n, F], without autograd.
+at::Tensor gated_product(const GatedMlp& mlp, const at::Tensor& x, GatedMlpSaved& saved);
+
+/// The gradient of x for the gradient dy [n, D] of the MLP's output; adds the parameters'. Uses `saved` up.
+/// With `row_weights` [n, 1] the output was multiplied by them before it was used: `dy` is the gradient of
+/// the product, and `d_row_weights` receives theirs [n, 1].
+at::Tensor gated_mlp_backward(const GatedMlp& mlp, GatedMlpSaved&& saved, const at::Tensor& dy,
+                              const at::Tensor& row_weights = {}, at::Tensor* d_row_weights = nullptr);
+
+/// down(act(gate(x)) * up(x)) for x [n, D], with `residual` [n, D] added where it is defined. The maps must
+/// outlive the graph.
+at::Tensor gated_mlp(const at::Tensor& residual, const at::Tensor& x, const GatedMlp& mlp);
 
 }  // namespace streambp

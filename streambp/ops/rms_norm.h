@@ -1,5 +1,5 @@
 // Root-mean-square norm over the last dimension: y = w * x / sqrt(mean(x^2) + eps)  (Zhang and Sennrich,
-// 2019).
+// 2019); in Gemma's norms 1 + w stands for w.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -8,19 +8,29 @@
 
 namespace streambp {
 
+struct RmsNorm {
+  Parameter* weight = nullptr;  // [size]
+  double eps = 1e-6;
+  bool adds_one = false;  // Gemma's: multiplies by 1 + weight
+};
+
 /// What the backward pass needs of a forward one.
 struct RmsNormSaved {
   at::Tensor x;     // [..., size]
   at::Tensor rstd;  // [..., 1], float32 or wider
 };
 
-/// The value, without autograd. x [..., size], weight [size]. Half-precision inputs are normalised in
-/// float32, rounded, then scaled, as Hugging Face does.
-at::Tensor rms_norm_forward(const at::Tensor& x, const Parameter& weight, double eps, RmsNormSaved& saved);
+/// The value, without autograd. x [..., size]. Half-precision inputs are normalised in float32, rounded, then
+/// scaled, as Hugging Face does; Gemma's norms are scaled in float32, then rounded.
+at::Tensor rms_norm_forward(const at::Tensor& x, const RmsNorm& norm, RmsNormSaved& saved);
 
 /// The gradient of x for dy [..., size]; adds the weight's.
-at::Tensor rms_norm_backward(const at::Tensor& dy, const RmsNormSaved& saved, Parameter& weight);
+at::Tensor rms_norm_backward(const at::Tensor& dy, const RmsNormSaved& saved, const RmsNorm& norm);
 
-at::Tensor rms_norm(const at::Tensor& x, Parameter& weight, double eps);
+/// The norm must outlive the graph.
+at::Tensor rms_norm(const at::Tensor& x, const RmsNorm& norm);
+
+/// residual + norm(x), for the norms that Gemma puts on the outputs of attention and MLP.
+at::Tensor rms_norm_add(const at::Tensor& residual, const at::Tensor& x, const RmsNorm& norm);
 
 }  // namespace streambp

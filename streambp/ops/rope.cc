@@ -8,7 +8,7 @@ namespace {
 /// x turned by `sign` times the table's angles.
 at::Tensor rotate(const at::Tensor& x, const RopeTable& table, double sign) {
   const at::NoGradGuard no_grad;
-  const int64_t half = x.size(-1) / 2;
+  const int64_t half = table.cosine.size(-1);
   const at::Tensor cosine = table.cosine.unsqueeze(1);
   const at::Tensor sine = table.sine.unsqueeze(1);
   const at::Tensor first = x.narrow(-1, 0, half);
@@ -18,12 +18,14 @@ at::Tensor rotate(const at::Tensor& x, const RopeTable& table, double sign) {
   at::Tensor turned_second = turned.narrow(-1, half, half);
   at::mul_out(turned_first, first, cosine).addcmul_(second, sine, -sign);
   at::mul_out(turned_second, second, cosine).addcmul_(first, sine, sign);
+  const int64_t rest = x.size(-1) - 2 * half;
+  if (rest > 0) turned.narrow(-1, 2 * half, rest).copy_(x.narrow(-1, 2 * half, rest));
   return turned;
 }
 
 }  // namespace
 
-RopeTable rope_table(const at::Tensor& positions, const at::Tensor& inverse_frequencies,
+RopeTable rope_table(const at::Tensor& positions, const at::Tensor& inverse_frequencies, double factor,
                      at::ScalarType dtype) {
   const int64_t tokens = positions.size(0);
   const auto options = inverse_frequencies.options().dtype(dtype);
@@ -35,8 +37,8 @@ RopeTable rope_table(const at::Tensor& positions, const at::Tensor& inverse_freq
     const int64_t rows = std::min(kBlock, tokens - begin);
     const at::Tensor angles =
         positions.narrow(0, begin, rows).to(at::kDouble).unsqueeze(1) * inverse_frequencies;
-    table.cosine.narrow(0, begin, rows).copy_(angles.cos());
-    table.sine.narrow(0, begin, rows).copy_(angles.sin());
+    table.cosine.narrow(0, begin, rows).copy_(angles.cos().mul_(factor));
+    table.sine.narrow(0, begin, rows).copy_(angles.sin().mul_(factor));
   }
   return table;
 }

@@ -1,12 +1,12 @@
-// Rotary position embedding: each pair (x_i, x_{i+E/2}) of a head turns by the angle position * frequency_i
-// (Su et al., 2021; the half-split pairing of Hugging Face's rotate_half).
+// Rotary position embedding: each pair (x_i, x_{i+R/2}) of a head's first R entries turns by the angle
+// position * frequency_i (Su et al., 2021; the half-split pairing of Hugging Face's rotate_half).
 #pragma once
 
 #include <ATen/ATen.h>
 
 namespace streambp {
 
-/// Cosines and sines of a run of tokens, [n, E/2] each, in the dtype of the model.
+/// Cosines and sines of a run of tokens, [n, R/2] each, in the dtype of the model.
 struct RopeTable {
   at::Tensor cosine;
   at::Tensor sine;
@@ -16,9 +16,9 @@ struct RopeTable {
   }
 };
 
-/// The table of `positions` [n] (int64) for `inverse_frequencies` [E/2] (float64): angles, cosines and sines
-/// are taken in double, rounded to `dtype` once.
-RopeTable rope_table(const at::Tensor& positions, const at::Tensor& inverse_frequencies,
+/// The table of `positions` [n] (int64) for `inverse_frequencies` [R/2] (float64), times `factor` (yarn,
+/// longrope): angles, cosines and sines are taken in double, rounded to `dtype` once.
+RopeTable rope_table(const at::Tensor& positions, const at::Tensor& inverse_frequencies, double factor,
                      at::ScalarType dtype);
 
 /// Turns x [n, heads, E]. The inverse of a rotation is its transpose, so nothing of x is kept for the

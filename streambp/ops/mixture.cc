@@ -1,0 +1,163 @@
+#include "streambp/ops/mixture.h"
+
+#include <algorithm>
+
+#include "streambp/ops/differentiable.h"
+#include "streambp/ops/rows.h"
+
+namespace streambp {
+namespace {
+
+/// One expert's tokens.
+struct Share {
+  size_t expert = 0;
+  at::Tensor places;   // [r] int64: among the n * k choices, in the order of tokens
+  at::Tensor tokens;   // [r] int64: rows of x
+  at::Tensor weights;  // [r, 1], in the dtype of x
+  GatedMlpSaved saved;
+};
+
+/// What a forward pass leaves for the backward pass.
+struct Routing {
+  at::Tensor probabilities;  // [n, X], float32 or wider
+  at::Tensor choices;        // [n, k] int64
+  at::Tensor top;            // [n, k]: the chosen experts' probabilities
+  std::vector<Share> shares;
+  std::vector<at::Tensor> untouched;  // on the meta device: the size of the shares that were not run
+};
+
+at::Tensor weights_of(const Routing& routing, const Mixture& settings) {
+  return settings.normalise ? routing.top / routing.top.sum(1, /*keepdim=*/true) : routing.top;
+}
+
+/// The choices of each expert. On the meta device, where nobody chooses, all have the same load, and the
+/// first stands for all.
+std::vector<Share> shares_of(const at::Tensor& choices, const Mixture& settings) {
+  const int64_t experts = static_cast<int64_t>(settings.experts.size());
+  std::vector<Share> shares;
+  if (choices.is_meta()) {
+    const at::Tensor places = at::empty({(choices.numel() + experts - 1) / experts}, choices.options());
+    return {{0, places, at::empty_like(places), {}, {}}};
+  }
+  const at::Tensor flat = choices.flatten();
+  const at::Tensor order = flat.argsort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
+  const at::Tensor counts = flat.bincount({}, experts).to(at::kCPU);
+  int64_t begin = 0;
+  for (int64_t expert = 0; expert < experts; ++expert) {
+    const int64_t rows = counts[expert].item<int64_t>();
+    if (rows == 0) continue;
+    const at::Tensor places = order.narrow(0, begin, rows);
+    shares.push_back({static_cast<size_t>(expert), places,
+                      places.div(choices.size(1), "floor"), {}, {}});
+    begin += rows;
+  }
+  return shares;
+}
+
+void add_rows(at::Tensor& sum, const at::Tensor& places, const at::Tensor& rows) {
+  if (!sum.is_meta()) sum.index_add_(0, places, rows);
+}
+
+at::Tensor forward(const at::Tensor& residual, const at::Tensor& x, const Mixture& settings,
+                   RouterBalance* balance, Routing& routing) {
+  const at::NoGradGuard no_grad;
+  const auto wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  routing.probabilities = at::softmax(linear_forward(*settings.router, x).to(wide), -1);
+  std::tie(routing.top, routing.choices) = routing.probabilities.topk(settings.experts_per_token, -1);
+  if (balance != nullptr) balance->count(routing.probabilities, routing.choices);
+  const at::Tensor weights = weights_of(routing, settings).to(x.scalar_type()).flatten().unsqueeze(1);
+  routing.shares = shares_of(routing.choices, settings);
+  at::Tensor y = residual.defined() ? residual.clone() : at::zeros_like(x);
+  for (Share& share : routing.shares) {
+    const GatedMlp& expert = settings.experts[share.expert];
+    share.weights = gather_rows(weights, share.places);
+    const at::Tensor product = gated_product(expert, gather_rows(x, share.tokens), share.saved);
+    share.saved.x.reset();  // gathered again: k copies of x would be more than the experts' own tensors
+    add_rows(y, share.tokens, linear_forward(*expert.down, product).mul_(share.weights));
+    if (x.is_meta()) {
+      const int64_t rest = routing.choices.numel() - share.tokens.size(0);
+      for (const at::Tensor& kept : {share.saved.gated, share.saved.raised})
+        routing.untouched.push_back(at::empty({rest, kept.size(1)}, kept.options()));
+    }
+  }
+  return y;
+}
+
+/// The gradient of the router's logits for that of the chosen experts' weights, [n, k].
+at::Tensor backward_router(const Routing& routing, const Mixture& settings, const at::Tensor& d_weights,
+                           const RouterBalance* balance) {
+  const at::Tensor& p = routing.probabilities;
+  at::Tensor d_top = d_weights.to(p.scalar_type());
+  if (settings.normalise) {
+    const at::Tensor along = (d_top * weights_of(routing, settings)).sum(1, /*keepdim=*/true);
+    d_top = (d_top - along).div_(routing.top.sum(1, /*keepdim=*/true));
+  }
+  at::Tensor dp = at::zeros_like(p);
+  dp.scatter_(1, routing.choices, d_top);
+  if (balance != nullptr) dp.add_(balance->gradient().to(p.scalar_type()));
+  return (dp - (dp * p).sum(1, /*keepdim=*/true)).mul_(p);
+}
+
+/// The gradient of x; adds the parameters'.
+at::Tensor backward(const at::Tensor& x, const Mixture& settings, const RouterBalance* balance,
+                    Routing& routing, const at::Tensor& dy) {
+  at::Tensor d_weights = at::zeros({routing.choices.numel(), 1}, x.options());
+  at::Tensor dx = at::zeros_like(x);
+  for (Share& share : routing.shares) {
+    const GatedMlp& expert = settings.experts[share.expert];
+    if (expert.gate->trainable() || expert.up->trainable()) share.saved.x = gather_rows(x, share.tokens);
+    at::Tensor d_share;
+    const at::Tensor d_rows =
+        gated_mlp_backward(expert, std::move(share.saved),
+                           gather_rows(dy, share.tokens), share.weights, &d_share);
+    add_rows(dx, share.tokens, d_rows);
+    if (!d_weights.is_meta()) d_weights.index_copy_(0, share.places, d_share);
+  }
+  const at::Tensor d_logits =
+      backward_router(routing, settings, d_weights.view(routing.choices.sizes()), balance).to(x.scalar_type());
+  linear_accumulate(*settings.router, x, d_logits);
+  linear_backward_input(*settings.router, d_logits, dx);
+  return dx;
+}
+
+}  // namespace
+
+RouterBalance::RouterBalance(double coefficient, int64_t experts, c10::Device device)
+    : coefficient_(coefficient),
+      choices_(at::zeros({experts}, at::TensorOptions().dtype(at::kDouble).device(device))),
+      probabilities_(at::zeros_like(choices_)) {}
+
+void RouterBalance::count(const at::Tensor& probabilities, const at::Tensor& choices) {
+  if (!open_) return;
+  rows_ += static_cast<double>(choices.size(0));
+  if (choices.is_meta()) return;
+  choices_.add_(choices.flatten().bincount({}, choices_.size(0)));
+  probabilities_.add_(probabilities.sum(0, /*keepdim=*/false, at::kDouble));
+}
+
+double RouterBalance::loss() const {
+  if (rows_ == 0.0 || choices_.is_meta()) return 0.0;
+  const auto experts = static_cast<double>(choices_.size(0));
+  return coefficient_ * experts * choices_.dot(probabilities_).item<double>() / (rows_ * rows_);
+}
+
+at::Tensor RouterBalance::gradient() const {
+  return choices_ * (coefficient_ * static_cast<double>(choices_.size(0)) / (rows_ * rows_));
+}
+
+at::Tensor mixture(const at::Tensor& residual, const at::Tensor& x, const Mixture& settings,
+                   RouterBalance* balance) {
+  Routing routing;
+  at::Tensor y = forward(residual, x, settings, balance, routing);
+  std::vector<at::Tensor> inputs{x};
+  if (residual.defined()) inputs.push_back(residual);
+  return differentiable(inputs, std::move(y), "mixture",
+                        [x = x.detach(), &settings, balance, routing,
+                         inputs = inputs.size()](std::vector<at::Tensor>&& dy) mutable {
+                          std::vector<at::Tensor> gradients{backward(x, settings, balance, routing, dy[0])};
+                          if (inputs == 2) gradients.push_back(dy[0]);
+                          return gradients;
+                        });
+}
+
+}  // namespace streambp

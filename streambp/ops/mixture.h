@@ -1,0 +1,58 @@
+// A mixture of experts in place of an MLP (Shazeer et al., 2017, arXiv 1701.06538, as Qwen3-MoE has it): a
+// router picks some of many gated MLPs for each token and adds up what they give.
+//
+// Routing looks at one token alone, so a mixture streams over chunks as any MLP does. Only the auxiliary loss
+// that balances the experts' load is a matter of the whole batch; it is linear in the routers' probabilities,
+// with factors that the forward pass counts, so that a backward pass by chunks is exact.
+#pragma once
+
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "streambp/ops/linear.h"
+#include "streambp/ops/mlp.h"
+
+namespace streambp {
+
+/// The load-balancing loss of a batch (Fedus et al., 2021, arXiv 2101.03961, equations 4 to 6; transformers'
+/// load_balancing_loss_func): coefficient * X * sum_e f_e P_e over the X experts, where f_e is how often
+/// expert e was chosen for a token, P_e its mean probability, both over all tokens and sparse layers.
+class RouterBalance {
+ public:
+  RouterBalance(double coefficient, int64_t experts, c10::Device device);
+
+  /// Counts a run of tokens: their routers' probabilities [n, X] and choices [n, k]. Does nothing once the
+  /// count is closed.
+  void count(const at::Tensor& probabilities, const at::Tensor& choices);
+
+  /// Ends the forward pass: layers that run again are not counted again.
+  void close() { open_ = false; }
+
+  double loss() const;
+
+  /// d loss / d probability of each expert, [X] float64, the same for every token and layer.
+  at::Tensor gradient() const;
+
+ private:
+  double coefficient_;
+  bool open_ = true;
+  double rows_ = 0.0;
+  at::Tensor choices_;        // [X] float64: how often each was chosen
+  at::Tensor probabilities_;  // [X] float64: sums
+};
+
+struct Mixture {
+  const Linear* router = nullptr;  // [X, D]
+  std::vector<GatedMlp> experts;
+  int64_t experts_per_token = 1;
+  bool normalise = false;  // whether the chosen experts' weights are divided by their sum
+};
+
+/// residual + sum over the chosen experts e of x [n, D]: w_e expert_e(x), where w are the largest entries of
+/// softmax(router(x)), taken in float32 or wider. `balance` may be null. Maps and balance must outlive the
+/// graph. Equal probabilities are told apart by ATen's topk.
+at::Tensor mixture(const at::Tensor& residual, const at::Tensor& x, const Mixture& settings,
+                   RouterBalance* balance);
+
+}  // namespace streambp
