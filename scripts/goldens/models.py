@@ -1,0 +1,179 @@
+"""The tiny models and batches of make_goldens.py, one entry for each folder of models/.
+
+Sizes are awkward on purpose: hidden sizes that aren't heads times head size, an odd number of frequencies, prime
+vocabularies, windows and context lengths that a batch of 29 tokens crosses.
+"""
+
+from dataclasses import dataclass, field
+
+LONGEST = 29
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of `lengths` tokens, padded on one side to the longest of them."""
+
+    lengths: tuple
+    padding: str = "none"
+
+
+BATCHES = {
+    "b1": Batch((LONGEST,)),
+    "b3_right": Batch((LONGEST, 11, 18), "right"),
+    "b3_left": Batch((17, LONGEST, 10), "left"),
+}
+
+# The original context of the models with one of 16: the last length that leaves their frequencies alone.
+SHORT = {"b1_short": Batch((16,))}
+
+
+@dataclass(frozen=True)
+class Model:
+    """`settings` go to the config class of `model_type`; `legacy` is what transformers 4 spells otherwise."""
+
+    model_type: str
+    seed: int
+    settings: dict
+    legacy: dict = field(default_factory=dict)
+    batches: dict = field(default_factory=lambda: BATCHES)
+    norms_add_one: bool = False
+
+
+COMMON = {
+    "vocab_size": 83,
+    "hidden_size": 24,
+    "intermediate_size": 14,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": None,
+}
+
+
+def rope(theta, rope_type="default", **settings):
+    return {"rope_type": rope_type, "rope_theta": theta, **settings}
+
+
+EXPERTS = {
+    **COMMON,
+    "head_dim": 4,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 4,
+    "attention_bias": False,
+    "rope_parameters": rope(1000.0),
+}
+
+MODELS = {
+    "mistral": Model(
+        "mistral",
+        seed=101,
+        settings={**COMMON, "head_dim": 8, "sliding_window": 7, "rope_parameters": rope(1000.0)},
+    ),
+    "qwen2-window": Model(
+        "qwen2",
+        seed=102,
+        settings={
+            **COMMON,
+            "use_sliding_window": True,
+            "sliding_window": 5,
+            "max_window_layers": 1,
+            "tie_word_embeddings": True,
+            "rope_parameters": rope(1000.0),
+        },
+    ),
+    "gemma2": Model(
+        "gemma2",
+        seed=103,
+        settings={
+            **COMMON,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "head_dim": 8,
+            "hidden_activation": "gelu_pytorch_tanh",
+            "rms_norm_eps": 1e-6,
+            "bos_token_id": 2,
+            "eos_token_id": 1,
+            "pad_token_id": 0,
+            "query_pre_attn_scalar": 18,
+            "attn_logit_softcapping": 2.0,
+            "final_logit_softcapping": 3.0,
+            "sliding_window": 6,
+            "rope_parameters": rope(1000.0),
+        },
+        legacy={"hidden_act": "gelu_pytorch_tanh"},
+        norms_add_one=True,
+    ),
+    "phi3": Model(
+        "phi3",
+        seed=104,
+        settings={
+            **COMMON,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "max_position_embeddings": 64,
+            "original_max_position_embeddings": 16,
+            "rope_parameters": rope(
+                100.0,
+                "longrope",
+                short_factor=[1.0, 1.25, 1.5],
+                long_factor=[1.5, 3.25, 7.0],
+                partial_rotary_factor=0.5,
+            ),
+        },
+        legacy={
+            "rope_scaling": {"type": "longrope", "short_factor": [1.0, 1.25, 1.5], "long_factor": [1.5, 3.25, 7.0]},
+            "partial_rotary_factor": 0.5,
+        },
+        batches={**BATCHES, **SHORT},
+    ),
+    "qwen3-moe": Model(
+        "qwen3_moe",
+        seed=105,
+        settings={**EXPERTS, "norm_topk_prob": True, "mlp_only_layers": [1]},
+    ),
+    "qwen3-moe-aux": Model(
+        "qwen3_moe",
+        seed=106,
+        settings={
+            **EXPERTS,
+            "num_experts_per_tok": 3,
+            "norm_topk_prob": False,
+            "mlp_only_layers": [0],
+            "output_router_logits": True,
+            "router_aux_loss_coef": 0.25,
+        },
+    ),
+    "llama-yarn": Model(
+        "llama",
+        seed=107,
+        settings={
+            **COMMON,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "head_dim": 12,
+            "max_position_embeddings": 256,
+            "tie_word_embeddings": True,
+            "rope_parameters": rope(
+                100.0, "yarn", factor=4.0, original_max_position_embeddings=64, beta_fast=4.0, beta_slow=1.0
+            ),
+        },
+    ),
+    "llama-dynamic": Model(
+        "llama",
+        seed=108,
+        settings={
+            **COMMON,
+            "vocab_size": 89,
+            "head_dim": 6,
+            "max_position_embeddings": 16,
+            "tie_word_embeddings": True,
+            "rope_parameters": rope(100.0, "dynamic", factor=3.0),
+        },
+        batches={**BATCHES, **SHORT},
+    ),
+}

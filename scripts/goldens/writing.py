@@ -1,0 +1,62 @@
+"""Writes the folder of a model with random weights, and draws the tokens of a batch."""
+
+import json
+
+import torch
+import transformers
+
+from goldens.passes import IGNORED
+
+FIRST_TOKEN = 3  # below are the special tokens; 0 stands under the padding
+
+
+def write_model(folder, spec):
+    """config.json, config.legacy.json, generation_config.json and model.safetensors of random weights."""
+    config = transformers.AutoConfig.for_model(spec.model_type, **spec.settings)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(spec.seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.normal_(0.0, 0.3, generator=generator)
+            if name.endswith("norm.weight"):
+                parameter.mul_(2 / 3)
+                if not spec.norms_add_one:
+                    parameter.add_(1.0)
+    model.save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.legacy.json").write_text(json.dumps(legacy_config(config, spec), indent=2, sort_keys=True) + "\n")
+
+
+def legacy_config(config, spec):
+    """The same settings in the spelling of transformers 4, which has no list of layer types."""
+    legacy = dict(config)
+    rope = legacy.pop("rope_parameters")
+    legacy.pop("layer_types", None)
+    legacy["torch_dtype"] = legacy.pop("dtype")
+    legacy["transformers_version"] = "4.51.3"
+    legacy["rope_theta"] = rope.pop("rope_theta")
+    rope.pop("partial_rotary_factor", None)
+    legacy["rope_scaling"] = None if rope["rope_type"] == "default" else rope
+    if "num_local_experts" in legacy:
+        legacy["num_experts"] = legacy.pop("num_local_experts")
+    return {**legacy, **spec.legacy}
+
+
+def make_inputs(batch, vocab_size, generator):
+    columns = max(batch.lengths)
+    inputs = {
+        "input_ids": torch.zeros(len(batch.lengths), columns, dtype=torch.int64),
+        "attention_mask": torch.zeros(len(batch.lengths), columns, dtype=torch.int64),
+        "position_ids": torch.arange(columns).repeat(len(batch.lengths), 1),
+        "labels": torch.full((len(batch.lengths), columns), IGNORED),
+    }
+    for row, length in enumerate(batch.lengths):
+        first = columns - length if batch.padding == "left" else 0
+        place = slice(first, first + length)
+        tokens = torch.randint(FIRST_TOKEN, vocab_size, (length,), generator=generator)
+        inputs["input_ids"][row, place] = tokens
+        inputs["attention_mask"][row, place] = 1
+        inputs["labels"][row, place] = tokens
+        if first > 0:
+            inputs["labels"][row, first] = IGNORED  # the column before it, which would predict it, is padding
+    return inputs

@@ -1,0 +1,199 @@
+#!/usr/bin/env python3
+"""Golden cases of SFT, made with Hugging Face transformers in float64: losses and gradients of tiny random models.
+
+    python scripts/make_goldens.py --out DIR      writes DIR/models/<model> and DIR/cases/<model>-sft-<batch>
+    python scripts/make_goldens.py --check DIR    computes the SFT cases of DIR again and prints the differences
+
+Needs torch 2.11.0, transformers 5.23.0, safetensors 0.8.0 and numpy. verify/goldens/README.md says what the files hold,
+goldens/models.py which models there are. A case is written only if it passes every check of goldens/checks.py.
+"""
+
+import argparse
+import json
+import math
+import sys
+from pathlib import Path
+
+import torch
+import transformers
+from safetensors.torch import save_file
+
+from goldens.checks import (
+    CheckError,
+    check_finite_differences,
+    check_legacy_config,
+    check_padding,
+    check_results,
+    check_routing,
+    check_weights,
+)
+from goldens.models import MODELS
+from goldens.passes import (
+    IGNORED,
+    InFloat64,
+    ResultCheck,
+    evaluate,
+    forward,
+    gradients_of,
+    load_model,
+    read_tensors,
+    relative_difference,
+    worst,
+)
+from goldens.writing import make_inputs, write_model
+
+VERSIONS = {"torch": "2.11.0", "transformers": "5.23.0"}
+
+
+class InputError(Exception):
+    """Bad input: the message is one line for the user."""
+
+
+def expected_numbers(model, inputs, outputs, tensors):
+    """The scalars of case.json."""
+    loss, labels = tensors["out.loss"].item(), int((inputs["labels"][:, 1:] != IGNORED).sum())
+    squares = sum((gradient**2).sum().item() for gradient in gradients_of(tensors).values())
+    expected = {"loss": loss, "grad_norm": math.sqrt(squares), "num_valid_labels": labels}
+    if outputs.get("aux_loss") is not None:
+        # This part isn't divided by the number of labels, so no single factor leads to another divisor's gradients.
+        expected["aux_loss"] = outputs.aux_loss.item()
+        expected["cross_entropy"] = -tensors["out.per_token_logps"].sum().item() / labels
+        return expected
+    items = 2 * labels + 3
+    expected["loss_sum"] = loss * labels
+    expected["num_items_in_batch"] = items
+    expected["loss_with_num_items_in_batch"] = forward(model, inputs, num_items_in_batch=items).loss.item()
+    expected["gradient_factor_with_num_items_in_batch"] = labels / items
+    return expected
+
+
+def describe(name, model_name, spec, batch_name):
+    """What case.json says before any number."""
+    return {
+        "format": 1,
+        "name": name,
+        "set": "project",
+        "model": f"models/{model_name}",
+        "model_type": spec.model_type,
+        "objective": "sft",
+        "variant": batch_name,
+        "finetuning": "full",
+        "dtype": "float64",
+        "attn_implementation": "eager",
+        "hyperparameters": {
+            "ignore_index": IGNORED,
+            "reduction": "mean over labels != -100",
+            "padding": spec.batches[batch_name].padding,
+            "position_ids": "arange",
+        },
+        "source": {
+            "loss": "peer-code",
+            "peer": "transformers: <Model>ForCausalLM.forward(labels=...) -> loss/loss_utils.py ForCausalLMLoss",
+            "gradient": "torch.autograd through transformers' modules",
+            "per_token_logps": "torch log_softmax of transformers' logits",
+            "made_by": "scripts/make_goldens.py",
+            "versions": VERSIONS,
+        },
+    }
+
+
+def make_case(root, model_name, batch_name, seed):
+    spec = MODELS[model_name]
+    name = f"{model_name}-sft-{batch_name}"
+    folder = root / "models" / model_name
+    generator = torch.Generator().manual_seed(seed)
+    inputs = make_inputs(spec.batches[batch_name], spec.settings["vocab_size"], generator)
+    with ResultCheck() as results:
+        model = load_model(folder)
+        outputs, tensors = evaluate(model, inputs)
+    case = describe(name, model_name, spec, batch_name)
+    case["expected"] = expected_numbers(model, inputs, outputs, tensors)
+    case["checks"] = {
+        **check_results(results),
+        **check_weights(model, tensors, read_tensors(folder / "model.safetensors")),
+        "finite_difference": check_finite_differences(model, inputs, gradients_of(tensors), generator),
+        "legacy_config": check_legacy_config(folder, inputs, tensors),
+    }
+    if not inputs["attention_mask"].all():
+        case["checks"]["other_pad_tokens"] = check_padding(model, inputs, tensors)
+    if hasattr(model.config, "num_experts_per_tok"):
+        case["checks"]["routing"] = check_routing(model, inputs, tensors)
+    if hasattr(model.model.embed_tokens, "embed_scale"):
+        case["embed_scale"] = model.model.embed_tokens.embed_scale.item()
+    target = root / "cases" / name
+    target.mkdir(parents=True, exist_ok=True)
+    (target / "case.json").write_text(json.dumps(case, indent=1) + "\n")
+    save_file(tensors, target / "tensors.safetensors")
+    differences = case["checks"]["finite_difference"]
+    print(
+        f"{name}: loss {case['expected']['loss']:.6f}, finite differences {differences['max_relative_error']:.1e},"
+        f" along a direction {differences['direction_relative_error']:.1e}"
+    )
+
+
+def make(root, names):
+    for model_name in names:
+        spec = MODELS[model_name]
+        write_model(root / "models" / model_name, spec)
+        for i, batch_name in enumerate(spec.batches):
+            try:
+                make_case(root, model_name, batch_name, 1000 * spec.seed + i)
+            except CheckError as error:
+                raise InputError(f"{model_name}-sft-{batch_name}: {error}") from None
+
+
+def check(root, limit):
+    """Every SFT case of a set, computed again. Returns whether all are within `limit`."""
+    cases = []
+    for path in sorted((root / "cases").glob("*/case.json")):
+        case = json.loads(path.read_text())
+        if case["objective"] == "sft" and case["finetuning"] == "full":
+            cases.append((path.parent, case))
+    if not cases:
+        raise InputError(f"{root}: no SFT case in it")
+    passed = True
+    for folder, case in cases:
+        expected = read_tensors(folder / "tensors.safetensors")
+        inputs = {name[len("in.") :]: tensor for name, tensor in expected.items() if name.startswith("in.")}
+        computed = evaluate(load_model(root / case["model"]), inputs)[1]
+        if computed.keys() != expected.keys():
+            raise InputError(f"{folder.name}: holds other tensors than those computed")
+        errors = {name: relative_difference(computed[name], expected[name]) for name in expected}
+        error = worst(errors.values())
+        is_within = error <= limit
+        passed = passed and is_within
+        print(f"{folder.name}: {error:.1e}{'' if is_within else ' FAILED'}")
+    return passed
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    job = parser.add_mutually_exclusive_group(required=True)
+    job.add_argument("--out", type=Path, metavar="DIR", help="write models/ and cases/ in DIR")
+    job.add_argument("--check", type=Path, metavar="DIR", help="compute the SFT cases of DIR again")
+    parser.add_argument("--only", default=",".join(MODELS), metavar="NAMES", help="models to make, by commas")
+    parser.add_argument("--limit", type=float, default=1e-12, help="of --check: relative to a tensor's largest entry")
+    arguments = parser.parse_args()
+    names = arguments.only.split(",")
+    unknown = [name for name in names if name not in MODELS]
+    if unknown:
+        raise InputError(f"--only {','.join(unknown)}: expected some of {', '.join(MODELS)}")
+    installed = {"torch": torch.__version__.partition("+")[0], "transformers": transformers.__version__}
+    if installed != VERSIONS:
+        raise InputError(f"expected {VERSIONS}, found {installed}")
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    with InFloat64():
+        if arguments.check:
+            return 0 if check(arguments.check, arguments.limit) else 1
+        make(arguments.out, names)
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except InputError as error:
+        sys.exit(f"make_goldens: {error}")
