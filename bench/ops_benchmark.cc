@@ -42,7 +42,7 @@ struct AttentionCase {
     const std::vector<int64_t> shape{earlier, kKeyValueHeads, kHeadSize};
     if (earlier > 0) prefix = {at::randn(shape), at::randn(shape), at::zeros(shape), at::zeros(shape)};
   }
-  at::Tensor run() const { return attention(q, k, v, offsets, prefix, kScale); }
+  at::Tensor run() const { return attention(q, k, v, offsets, prefix, {{kScale}}); }
 };
 
 void attention_forward(benchmark::State& state) {
@@ -88,10 +88,11 @@ void rms_norm_forward_backward(benchmark::State& state) {
   const at::Tensor x = at::randn({state.range(0), kHidden});
   const at::Tensor dy = at::randn({state.range(0), kHidden});
   const at::NoGradGuard no_grad;
+  const RmsNorm norm{&weight, kEps};
   for (auto _ : state) {
     RmsNormSaved saved;
-    benchmark::DoNotOptimize(rms_norm_forward(x, weight, kEps, saved));
-    benchmark::DoNotOptimize(rms_norm_backward(dy, saved, weight));
+    benchmark::DoNotOptimize(rms_norm_forward(x, norm, saved));
+    benchmark::DoNotOptimize(rms_norm_backward(dy, saved, norm));
   }
   set_tokens(state);
 }
@@ -102,11 +103,12 @@ void gated_mlp_forward_backward(benchmark::State& state) {
   Parameter up = random_parameter({kMlp, kHidden});
   Parameter down = random_parameter({kHidden, kMlp});
   const Linear gate_map{"gate", &gate}, up_map{"up", &up}, down_map{"down", &down};
+  const GatedMlp mlp{&gate_map, &up_map, &down_map};
   const at::Tensor residual = at::randn({state.range(0), kHidden}).requires_grad_();
   const at::Tensor x = at::randn({state.range(0), kHidden}).requires_grad_();
   const at::Tensor dy = at::randn({state.range(0), kHidden});
   for (auto _ : state) {
-    const at::Tensor y = gated_mlp(residual, x, gate_map, up_map, down_map);
+    const at::Tensor y = gated_mlp(residual, x, mlp);
     benchmark::DoNotOptimize(torch::autograd::grad({y}, {residual, x}, {dy}));
   }
   set_tokens(state);

@@ -96,6 +96,12 @@ Bench open_bench(const SweepOptions& options) {
     bench.options.warmup = 0;
   }
   check_models(options, bench.config);
+  if (options.micro_batches > 1 && bench.config.mixture.router_aux_loss_coef != 0.0) {
+    throw InputError(
+        "--micro-batches {}: {} balances its experts over the whole batch (router_aux_loss_coef, "
+        "output_router_logits in config.json); expected 1",
+        options.micro_batches, options.model);
+  }
   for (const std::string& name : options.objectives) {
     bench.needs_value_head = bench.needs_value_head || objective_kind(name).layout == Layout::kResponses;
   }

@@ -143,7 +143,7 @@ SweepOptions read_options(const CLI::App& command, const Typed& typed) {
     lora.lora_alpha = given("--lora-alpha") ? typed.lora_alpha : static_cast<double>(typed.lora_rank);
     lora.use_rslora = typed.lora_rslora;
     lora.target_modules = typed.lora_targets == "all-linear"
-                              ? all_linear_modules()
+                              ? std::vector<std::string>{kAllLinear}
                               : parse_words(typed.lora_targets, "--lora-targets");
     options.lora = lora;
   }

@@ -81,7 +81,8 @@ Model equality_model(const std::string& name, uint64_t seed,
     at::Tensor& value = parameter->value;
     const bool norm = parameter->name.ends_with("norm.weight");
     if (norm) {
-      value.sub_(1.0).mul_(10.0).add_(1.0);
+      const double center = model.config().norm_adds_one ? 0.0 : 1.0;
+      value.sub_(center).mul_(10.0).add_(center);
     } else if (value.dim() == 1 || parameter->name == "model.embed_tokens.weight") {
       value.mul_(25.0);
     } else {

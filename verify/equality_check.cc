@@ -235,6 +235,8 @@ class RowCheck {
     const Layout layout = objective_kind(row_.name.objective).layout;
     // Rows of KTO's estimate enter every other row: such a batch has no parts.
     if (layout == Layout::kLabelled && row_.name.batch != "none") return;
+    // The experts' balance is a matter of the whole batch.
+    if (subject_.model.config().mixture.router_aux_loss_coef != 0.0) return;
     const std::vector<Batch> parts = micro_batches(subject_.batch, 3, layout == Layout::kPairs);
     if (parts.size() < 2) return;
     const Settings settings = make_settings(method, method == Method::kStreambp ? 5 : 0, 3);

@@ -49,8 +49,12 @@ LoraConfig attach_adapters(Model& model, Padding padding, uint64_t seed) {
   lora.r = 3;
   lora.lora_alpha = 5.0;
   lora.use_rslora = padding == Padding::kRight;
-  lora.target_modules = padding == Padding::kNone ? std::vector<std::string>{"v_proj", "o_proj", "up_proj"}
-                                                  : all_linear_modules();
+  lora.target_modules = {kAllLinear};
+  if (padding == Padding::kNone) {
+    const bool fused = model.config().fused_projections;
+    lora.target_modules = fused ? std::vector<std::string>{"qkv_proj", "down_proj"}
+                                : std::vector<std::string>{"v_proj", "o_proj", "up_proj"};
+  }
   model.attach_adapters(lora, seed);
   at::Generator generator = at::detail::createCPUGenerator(seed);
   for (const auto& parameter : model.parameters()) {

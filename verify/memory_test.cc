@@ -39,7 +39,7 @@ struct Measured {
     if (frozen) {
       LoraConfig lora;
       lora.r = lora_rank;
-      lora.target_modules = all_linear_modules();
+      lora.target_modules = {kAllLinear};
       model.attach_adapters(lora, 1);
     }
     const auto made = make_objective(objective, batch, options);

@@ -32,6 +32,7 @@ HeadOutcome run_checkpoint(const Pass& pass) {
     hidden.reset();
     hidden = std::move(output);
   }
+  pass.close_forward();
   HeadOutcome outcome;
   at::Tensor gradient = head_gradient(pass, std::move(hidden), outcome);
 

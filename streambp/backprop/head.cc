@@ -108,9 +108,11 @@ at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at:
   const HeadRequest& request = pass.request;
   Model& model = pass.model;
   const at::Tensor places = pass.scored.places.to(hidden.device());
-  const at::Tensor normed = rms_norm(hidden, model.norm(), model.config().rms_norm_eps);
+  const at::Tensor normed = rms_norm(hidden, model.norm());
   const auto log_softmax = [&](at::Tensor logits, const Model& of) {
     logits = logits.to(of.dtype() == at::kDouble ? at::kDouble : at::kFloat);
+    const double cap = of.config().final_logit_softcapping;
+    if (cap > 0.0) logits = at::tanh(logits / cap) * cap;
     return at::log_softmax(request.temperature == 1.0 ? logits : logits / request.temperature, /*dim=*/-1);
   };
   const auto at_scored = [&](const at::Tensor& per_token) {
@@ -128,8 +130,8 @@ at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at:
       const Model& teacher = *pass.teacher.model;
       RmsNormSaved unused;
       const at::Tensor log_t =
-          log_softmax(linear_forward(teacher.head(), rms_norm_forward(pass.teacher.hidden, teacher.norm(),
-                                                                      teacher.config().rms_norm_eps, unused)),
+          log_softmax(linear_forward(teacher.head(),
+                                     rms_norm_forward(pass.teacher.hidden, teacher.norm(), unused)),
                       teacher);
       values.divergences =
           at_scored(request.divergence == Divergence::kForward ? (log_t.exp() * (log_t - log_p)).sum(-1)

@@ -27,16 +27,16 @@ HeadChunk::HeadChunk(const HeadPass& pass, const at::Tensor& hidden, int64_t beg
   }
   targets_ = scored.targets.narrow(0, begin, end - begin).unsqueeze(1);
   if (scored.has_target.defined()) has_target_ = scored.has_target.narrow(0, begin, end - begin);
-  normed_ = rms_norm_forward(rows_of(hidden), pass.model.norm(), pass.model.config().rms_norm_eps, saved_);
+  normed_ = rms_norm_forward(rows_of(hidden), pass.model.norm(), saved_);
   if (!pass.request.log_probabilities) return;
   const MemoryScope scope("logits");
-  log_p_ = log_softmax(pass.model, normed_);
+  log_p_ = log_softmax(pass.model, normed_, &cap_slope_);
   if (pass.request.divergence != Divergence::kNone) {
     const Model& teacher = *pass.teacher.model;
     RmsNormSaved unused;
-    log_teacher_ = log_softmax(teacher, rms_norm_forward(rows_of(pass.teacher.hidden), teacher.norm(),
-                                                         teacher.config().rms_norm_eps, unused))
-                       .to(log_p_.scalar_type());
+    log_teacher_ =
+        log_softmax(teacher, rms_norm_forward(rows_of(pass.teacher.hidden), teacher.norm(), unused), nullptr)
+            .to(log_p_.scalar_type());
   }
 }
 
@@ -45,8 +45,14 @@ at::Tensor HeadChunk::rows_of(const at::Tensor& hidden) const {
   return places_.defined() ? gather_rows(hidden, places_) : hidden.narrow(0, first_, targets_.size(0));
 }
 
-at::Tensor HeadChunk::log_softmax(const Model& model, const at::Tensor& normed) const {
+at::Tensor HeadChunk::log_softmax(const Model& model, const at::Tensor& normed,
+                                  at::Tensor* cap_slope) const {
   at::Tensor logits = linear_forward(model.head(), normed).to(logits_dtype(model.dtype()));
+  if (const double cap = model.config().final_logit_softcapping; cap > 0.0) {
+    logits.div_(cap).tanh_();
+    if (cap_slope != nullptr) *cap_slope = logits.square().neg_().add_(1.0);
+    logits.mul_(cap);
+  }
   if (pass_.request.temperature != 1.0) logits.div_(pass_.request.temperature);
   at::_log_softmax_out(logits, logits, /*dim=*/-1, /*half_to_float=*/false);
   return logits;
@@ -116,6 +122,8 @@ at::Tensor HeadChunk::logits_gradient(const TokenValues& d_values) {
   }
   log_p_.scatter_add_(1, targets_, d_target);
   if (pass_.request.temperature != 1.0) log_p_.div_(pass_.request.temperature);
+  if (cap_slope_.defined()) log_p_.mul_(cap_slope_);
+  cap_slope_.reset();
   log_teacher_.reset();
   at::Tensor gradient = log_p_.to(pass_.model.dtype());
   log_p_.reset();

@@ -22,7 +22,9 @@ class HeadChunk {
 
  private:
   at::Tensor rows_of(const at::Tensor& hidden) const;
-  at::Tensor log_softmax(const Model& model, const at::Tensor& normed) const;
+  /// Log-softmax of the logits; `cap_slope` (may be null) receives their derivative by the products before
+  /// them, where the model caps its logits.
+  at::Tensor log_softmax(const Model& model, const at::Tensor& normed, at::Tensor* cap_slope) const;
   at::Tensor logits_gradient(const TokenValues& d_values);
 
   const HeadPass& pass_;
@@ -32,6 +34,7 @@ class HeadChunk {
   at::Tensor has_target_;  // [rows] bool, or undefined
   at::Tensor normed_;      // [rows, D]
   RmsNormSaved saved_;
+  at::Tensor cap_slope_;    // [rows, V], only where logits are capped: 1 - tanh^2
   at::Tensor log_p_;        // [rows, V]: log-softmax, in the end the gradient of the logits
   at::Tensor log_teacher_;  // [rows, V]
   at::Tensor entropy_;      // [rows, 1], in the dtype of the logits

@@ -51,7 +51,7 @@ int64_t auto_head_chunk(const Config& config, int64_t tokens, int64_t chunk, at:
   const int64_t layer_bytes = element * (4 * tokens * config.num_key_value_heads * config.head_dim +
                                          4 * std::min(chunk, tokens) * config.intermediate_size);
   const int64_t per_logit =
-      1 + (request.entropies ? 1 : 0) + (request.divergence != Divergence::kNone ? 2 : 0);
+      1 + (config.final_logit_softcapping > 0.0 ? 1 : 0) + (request.entropies ? 1 : 0) + (request.divergence != Divergence::kNone ? 2 : 0);
   const int64_t row_bytes = config.vocab_size * std::max<int64_t>(element, 4);
   // Fewer than 256 rows make thin products for the head's weight gradient, which is read and written once for
   // each chunk.
@@ -143,6 +143,7 @@ Outcome backpropagate(Model& model, const Batch& batch, const Objective& objecti
       break;
   }
   outcome.loss = result.loss;
+  if (stream.balance != nullptr) outcome.loss += stream.balance->loss();
   fill(outcome, result.values, scored, stream.size());
   return outcome;
 }

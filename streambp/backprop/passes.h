@@ -19,6 +19,11 @@ struct Pass {
   int64_t chunk;       // resolved
   int64_t head_chunk;  // resolved
   bool stream_head;
+
+  /// The forward pass of all layers is done: what runs again is not counted again.
+  void close_forward() const {
+    if (stream.balance != nullptr) stream.balance->close();
+  }
 };
 
 HeadOutcome run_standard(const Pass& pass);

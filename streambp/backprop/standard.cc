@@ -20,6 +20,7 @@ HeadOutcome run_standard(const Pass& pass) {
     // Below the lowest trainable layer nothing carries a graph; the next layer's input starts one.
     if (static_cast<int64_t>(i) + 1 == lowest) leaf = hidden.requires_grad_();
   }
+  pass.close_forward();
   HeadOutcome outcome;
   at::Tensor gradient;
   if (pass.stream_head) {

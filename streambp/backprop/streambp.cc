@@ -9,51 +9,12 @@
 
 #include <torch/csrc/autograd/autograd.h>
 
+#include "streambp/backprop/key_values.h"
 #include "streambp/backprop/passes.h"
 #include "streambp/memory/meter.h"
 
 namespace streambp {
 namespace {
-
-/// Keys and values that later chunks look at. The last chunk's never are.
-struct KeyValueStream {
-  at::Tensor keys;  // [rows, K, E]
-  at::Tensor values;
-  at::Tensor key_gradients;
-  at::Tensor value_gradients;
-
-  static KeyValueStream allocate(const Model& model, int64_t rows) {
-    const MemoryScope scope("keys and values");
-    const Config& config = model.config();
-    const auto options = at::TensorOptions().device(model.device()).dtype(model.dtype());
-    const std::vector<int64_t> shape{rows, config.num_key_value_heads, config.head_dim};
-    return {at::empty(shape, options), at::empty(shape, options), {}, {}};
-  }
-
-  /// Half-precision gradients are summed over chunks in float32: the sum has as many terms as there are
-  /// chunks.
-  void allocate_gradients() {
-    const MemoryScope scope("key and value gradients");
-    const auto dtype = keys.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-    key_gradients = at::zeros(keys.sizes(), keys.options().dtype(dtype));
-    value_gradients = at::zeros(values.sizes(), values.options().dtype(dtype));
-  }
-
-  void store(const Rows& rows, const KeysValues& own) {
-    if (rows.end > keys.size(0)) return;
-    keys.narrow(0, rows.begin, rows.size()).copy_(own.keys);
-    values.narrow(0, rows.begin, rows.size()).copy_(own.values);
-  }
-
-  Prefix before(const Rows& rows) const {
-    const auto earlier = [&](const at::Tensor& stream) {
-      return stream.defined() ? stream.narrow(0, rows.sequence_begin, rows.begin - rows.sequence_begin)
-                              : at::Tensor();
-    };
-    if (rows.begin == rows.sequence_begin) return {};
-    return {earlier(keys), earlier(values), earlier(key_gradients), earlier(value_gradients)};
-  }
-};
 
 /// The forward pass by chunks, and which layers' inputs it keeps.
 class StreamedForward {
@@ -71,7 +32,9 @@ class StreamedForward {
   }
 
   int64_t chunks() const { return (stream_.size() + chunk_ - 1) / chunk_; }
-  int64_t rows_seen_later() const { return (chunks() - 1) * chunk_; }
+
+  /// An empty buffer for a layer's keys and values.
+  KeyValueStream keys_values(int64_t layer) const { return {model_, layer, chunks(), chunk_}; }
 
   Rows chunk(int64_t index) const {
     const int64_t begin = index * chunk_;
@@ -104,10 +67,11 @@ class StreamedForward {
       output = at::empty({stream_.size(), model_.config().hidden_size},
                          at::TensorOptions().device(model_.device()).dtype(model_.dtype()));
     }
-    KeyValueStream seen = KeyValueStream::allocate(model_, rows_seen_later());
+    KeyValueStream seen = keys_values(layer);
     const MemoryScope scope("chunk");
     for (int64_t i = 0; i < chunks(); ++i) {
       const Rows rows = chunk(i);
+      seen.move_to(seen.first_seen_by(i));
       const at::Tensor x = in_place ? output.narrow(0, rows.begin, rows.size()) : input(layer, rows);
       const LayerOutput result = model_.layers()[layer].forward(x, rows, seen.before(rows));
       output.narrow(0, rows.begin, rows.size()).copy_(result.hidden);
@@ -141,17 +105,24 @@ class StreamedBackward {
  private:
   void backward(int64_t layer, bool to_embedding) {
     const DecoderLayer& decoder = model_.layers()[layer];
-    const int64_t chunks = forward_.chunks();
-    KeyValueStream seen = KeyValueStream::allocate(model_, forward_.rows_seen_later());
+    KeyValueStream seen = forward_.keys_values(layer);
     const MemoryScope scope("chunk");
-    for (int64_t i = 0; i + 1 < chunks; ++i) {
-      const Rows rows = forward_.chunk(i);
+    const int64_t last = forward_.chunks() - 1;
+    const auto see = [&](int64_t index) {
+      const Rows rows = forward_.chunk(index);
       seen.store(rows, decoder.keys_values(forward_.input(layer, rows), rows));
-    }
+    };
+    int64_t first = seen.first_seen_by(last);
+    seen.move_to(first);
+    for (int64_t i = first; i < last; ++i) see(i);
     seen.allocate_gradients();
-    for (int64_t i = chunks - 1; i >= 0; --i) {
+    for (int64_t i = last; i >= 0; --i) {
+      if (seen.first_seen_by(i) < first) {
+        seen.move_to(--first);
+        see(first);
+      }
       const Rows rows = forward_.chunk(i);
-      const at::Tensor dx = backward_chunk(decoder, forward_.input(layer, rows), rows, seen, i + 1 < chunks);
+      const at::Tensor dx = backward_chunk(decoder, forward_.input(layer, rows), rows, seen, i < last);
       if (layer > 0) {
         gradient_.narrow(0, rows.begin, rows.size()).copy_(dx);
       } else if (to_embedding) {
@@ -168,11 +139,9 @@ class StreamedBackward {
     std::vector<at::Tensor> roots{output.hidden};
     std::vector<at::Tensor> gradients{gradient_.narrow(0, rows.begin, rows.size())};
     if (seen_later) {
-      const auto received = [&](const at::Tensor& sums) {
-        return sums.narrow(0, rows.begin, rows.size()).to(model_.dtype());
-      };
+      const KeysValues received = seen.received(rows);
       roots.insert(roots.end(), {output.own.keys, output.own.values});
-      gradients.insert(gradients.end(), {received(seen.key_gradients), received(seen.value_gradients)});
+      gradients.insert(gradients.end(), {received.keys, received.values});
     }
     output = {};
     return torch::autograd::grad(roots, {leaf}, gradients).front();
@@ -188,6 +157,7 @@ class StreamedBackward {
 HeadOutcome run_streambp(const Pass& pass) {
   StreamedForward forward(pass.model, pass.stream, pass.chunk, pass.model.lowest_trainable_layer());
   forward.run();
+  pass.close_forward();
   HeadOutcome outcome;
   at::Tensor gradient = head_gradient(pass, forward.take_hidden(), outcome);
   StreamedBackward(pass, forward, std::move(gradient)).run();

@@ -1,5 +1,4 @@
 // The parts of a model that training puts beside its weights: LoRA adapters, a value head. See model.h.
-#include <algorithm>
 #include <cmath>
 
 #include "streambp/error.h"
@@ -11,6 +10,8 @@ namespace streambp {
 void Model::attach_adapters(const LoraConfig& lora, uint64_t seed) {
   if (lora_) throw InputError("LoRA: the model has adapters already");
   at::Generator generator = at::detail::createCPUGenerator(seed);
+  std::unordered_map<std::string, std::vector<Linear*>> maps;  // by name: the parts of a fused one share it
+  for (const auto& map : maps_) maps[map->name].push_back(map.get());
   for (const LoraTarget& target : lora_targets(config_, lora)) {
     LowRankAdapter adapter;
     adapter.a =
@@ -25,9 +26,11 @@ void Model::attach_adapters(const LoraConfig& lora, uint64_t seed) {
                                  .sub_(bound));
       adapter.b->value.zero_();
     }
-    const auto map =
-        std::find_if(maps_.begin(), maps_.end(), [&](const auto& m) { return m->name == target.module; });
-    (*map)->adapter = adapter;
+    for (Linear* map : maps.at(target.module)) {
+      const int64_t rows = map->weight->value.size(0);
+      map->adapter = adapter;
+      if (rows < target.out) map->adapter->b = add_part(*adapter.b, map->first_row, rows);
+    }
   }
   lora_ = lora;
 }
@@ -49,8 +52,7 @@ void Model::load_adapters(const std::filesystem::path& folder) {
     parameter->value.copy_(stored);
   }
   for (const auto& [name, entry] : file.entries()) {
-    if (std::none_of(parameters_.begin(), parameters_.end(),
-                     [&](const auto& p) { return p->name == name; })) {
+    if (!by_name_.contains(name)) {
       throw InputError("{}: tensor '{}' belongs to none of the adapted modules", file.path().string(), name);
     }
   }
@@ -82,7 +84,10 @@ void Model::merge_adapters() {
                               map->adapter->scale);
     map->adapter.reset();
   }
-  std::erase_if(parameters_, [](const auto& p) { return p->name.find(".lora_") != std::string::npos; });
+  const auto is_adapter = [](const auto& p) { return p->name.find(".lora_") != std::string::npos; };
+  std::erase_if(by_name_, [](const auto& entry) { return entry.first.find(".lora_") != std::string::npos; });
+  std::erase_if(parts_, is_adapter);
+  std::erase_if(parameters_, is_adapter);
   lora_.reset();
 }
 

@@ -180,6 +180,11 @@ Batch select_sequences(const Batch& batch, const std::vector<int64_t>& sequences
   return selected;
 }
 
+int64_t rope_length(const Batch& batch) {
+  const int64_t own = batch.size() == 0 ? 0 : batch.positions.max().item<int64_t>() + 1;
+  return std::max(own, batch.rope_length);
+}
+
 std::vector<Batch> micro_batches(const Batch& batch, int64_t parts, bool pairs) {
   const auto sequences = static_cast<int64_t>(batch.offsets.size()) - 1;
   const int64_t units = pairs ? sequences / 2 : sequences;
@@ -191,6 +196,7 @@ std::vector<Batch> micro_batches(const Batch& batch, int64_t parts, bool pairs) 
     const size_t firsts = chosen.size();
     for (size_t i = 0; pairs && i < firsts; ++i) chosen.push_back(chosen[i] + units);
     batches.push_back(select_sequences(batch, chosen));
+    batches.back().rope_length = rope_length(batch);
   }
   return batches;
 }

@@ -26,6 +26,9 @@ struct Batch {
   /// it belongs to and 0 elsewhere (advantages, old_log_probabilities, ...), and per sequence [S] float64.
   std::map<std::string, at::Tensor> token_inputs;
   std::map<std::string, at::Tensor> sequence_inputs;
+  /// 1 + the greatest position of the whole batch that this one is a part of; 0: its own. Rotary tables may
+  /// depend on it.
+  int64_t rope_length = 0;
   at::Tensor padded_places;  // [N] int64: row * columns + column in the padded input this batch was read from
   int64_t padded_rows = 0;
   int64_t padded_columns = 0;
@@ -49,6 +52,9 @@ Batch pack(const at::Tensor& input_ids, const at::Tensor& attention_mask, const 
 
 /// Sequences of the given lengths with seeded random tokens, every token but a sequence's first scored.
 Batch random_batch(const std::vector<int64_t>& lengths, int64_t vocab_size, uint64_t seed);
+
+/// Batch::rope_length, or what it is of the batch itself.
+int64_t rope_length(const Batch& batch);
 
 /// The given sequences of a batch, in the given order, with all that belongs to them.
 Batch select_sequences(const Batch& batch, const std::vector<int64_t>& sequences);

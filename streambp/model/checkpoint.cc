@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -15,7 +16,8 @@ namespace streambp {
 namespace {
 
 using nlohmann::json;
-using Files = std::map<std::string, SafetensorsFile>;  // tensor name to the file that holds it
+using Files = std::map<std::string, SafetensorsFile>;  // a tensor's name to the file that holds it
+using Tensors = std::map<std::string, StoredTensor>;   // by the names of parameters
 
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
@@ -96,49 +98,84 @@ bool is_floating(const std::string& dtype) {
   return std::find(kFloating.begin(), kFloating.end(), dtype) != kFloating.end();
 }
 
+// The name a parameter has in a Gemma 3 that is only text, given its name in any: in the whole model the text
+// part's names begin with language_model (transformers 4) or model.language_model (5). Nothing for a tensor
+// of the vision part.
+std::optional<std::string> gemma3_text_name(const std::string& name) {
+  static constexpr std::array<std::string_view, 4> kVision = {
+      "vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."};
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kText = {
+      {{"language_model.model.", "model."},
+       {"model.language_model.", "model."},
+       {"language_model.lm_head.", "lm_head."}}};
+  const auto begins = [&](std::string_view prefix) { return name.starts_with(prefix); };
+  if (std::any_of(kVision.begin(), kVision.end(), begins)) return {};
+  for (const auto& [prefix, ours] : kText) {
+    if (begins(prefix)) return std::string(ours) + name.substr(prefix.size());
+  }
+  return name;
+}
+
+// The tensors of `files` by the names of parameters.
+Tensors named_as_parameters(const Files& files, const Config& config) {
+  const bool gemma3 = config.family == "gemma3_text";
+  Tensors tensors;
+  for (const auto& [stored_name, file] : files) {
+    const std::optional<std::string> name = gemma3 ? gemma3_text_name(stored_name) : stored_name;
+    if (!name) continue;
+    const auto [at, is_new] = tensors.try_emplace(*name, StoredTensor{file, stored_name});
+    if (!is_new) {
+      throw InputError("{}: tensors {} and {} are the same parameter", file.path().string(),
+                       shown(at->second.name), shown(stored_name));
+    }
+  }
+  return tensors;
+}
+
 // Some files of tied models hold the embedding twice.
-bool is_tolerated(const std::string& name, const SafetensorsFile& file, const Files& files,
+bool is_tolerated(const std::string& name, const StoredTensor& tensor, const Tensors& tensors,
                   const Config& config) {
   if (is_rope_table(name)) return true;
-  const auto embedding = files.find(kEmbedding);
-  if (name != kHead || !config.tie_word_embeddings || embedding == files.end()) return false;
-  const SafetensorsEntry& head = file.entry(kHead);
-  const SafetensorsEntry& tied = embedding->second.entry(kEmbedding);
-  const auto head_bytes = file.bytes(kHead);
-  const auto tied_bytes = embedding->second.bytes(kEmbedding);
-  if (head.dtype != tied.dtype || head.shape != tied.shape ||
+  const auto embedding = tensors.find(kEmbedding);
+  if (name != kHead || !config.tie_word_embeddings || embedding == tensors.end()) return false;
+  const SafetensorsEntry& tied = embedding->second.entry();
+  const auto head_bytes = tensor.bytes();
+  const auto tied_bytes = embedding->second.bytes();
+  if (tensor.entry().dtype != tied.dtype || tensor.entry().shape != tied.shape ||
       !std::equal(head_bytes.begin(), head_bytes.end(), tied_bytes.begin(), tied_bytes.end())) {
     throw InputError("{}: {} differs from {}, but config.json says tie_word_embeddings: true",
-                     file.path().string(), kHead, kEmbedding);
+                     tensor.file.path().string(), tensor.name, embedding->second.name);
   }
   return true;
 }
 
 // Drops what is tolerated and checks that exactly the parameters of `config` remain; `where` names the
 // source.
-Files checked(Files files, const Config& config, const std::string& where) {
-  Files parameters;
+Tensors checked(const Files& files, const Config& config, const std::string& where) {
+  const Tensors tensors = named_as_parameters(files, config);
+  Tensors parameters;
   for (const ParameterShape& parameter : parameter_shapes(config)) {
-    const auto at = files.find(parameter.name);
-    if (at == files.end()) {
+    const auto at = tensors.find(parameter.name);
+    if (at == tensors.end()) {
       throw InputError("{}: tensor {} is missing, expected shape {}", where, parameter.name,
                        shown(parameter.shape));
     }
-    const SafetensorsEntry& entry = at->second.entry(parameter.name);
+    const StoredTensor& tensor = at->second;
+    const SafetensorsEntry& entry = tensor.entry();
     if (entry.shape != parameter.shape) {
-      throw InputError("{}: tensor {} has shape {}, expected {}", at->second.path().string(), parameter.name,
+      throw InputError("{}: tensor {} has shape {}, expected {}", tensor.file.path().string(), tensor.name,
                        shown(entry.shape), shown(parameter.shape));
     }
     if (!is_floating(entry.dtype)) {
       throw InputError("{}: tensor {} has dtype {}, expected F64, F32, BF16 or F16",
-                       at->second.path().string(), parameter.name, entry.dtype);
+                       tensor.file.path().string(), tensor.name, entry.dtype);
     }
-    parameters.emplace(parameter.name, at->second);
+    parameters.emplace(parameter.name, tensor);
   }
-  for (const auto& [name, file] : files) {
-    if (!parameters.contains(name) && !is_tolerated(name, file, files, config)) {
-      throw InputError("{}: tensor {} is not a parameter of this {} model", file.path().string(), shown(name),
-                       config.family);
+  for (const auto& [name, tensor] : tensors) {
+    if (!parameters.contains(name) && !is_tolerated(name, tensor, tensors, config)) {
+      throw InputError("{}: tensor {} is not a parameter of this {} model", tensor.file.path().string(),
+                       shown(tensor.name), config.family);
     }
   }
   return parameters;
@@ -159,14 +196,14 @@ Checkpoint Checkpoint::open(const std::filesystem::path& folder, const std::stri
   } else {
     throw InputError("{}: no weights, expected {} or {}", folder.string(), kSingle, kIndex);
   }
-  checkpoint.files_ = checked(std::move(files), checkpoint.config_, folder.string());
+  checkpoint.tensors_ = checked(files, checkpoint.config_, folder.string());
   return checkpoint;
 }
 
 Checkpoint Checkpoint::open_file(const std::filesystem::path& file, const Config& config) {
   Checkpoint checkpoint;
   checkpoint.config_ = config;
-  checkpoint.files_ = checked(single_file(file), config, file.string());
+  checkpoint.tensors_ = checked(single_file(file), config, file.string());
   return checkpoint;
 }
 

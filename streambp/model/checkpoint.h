@@ -11,6 +11,15 @@
 
 namespace streambp {
 
+/// A tensor and the file that holds it, under the name it has there.
+struct StoredTensor {
+  SafetensorsFile file;
+  std::string name;
+
+  const SafetensorsEntry& entry() const { return file.entry(name); }
+  std::span<const std::byte> bytes() const { return file.bytes(name); }
+};
+
 /// A model folder that has been checked against its own config: every parameter is there exactly once, with
 /// the right shape and a floating dtype (F64, F32, BF16, F16), and nothing else is.
 class Checkpoint {
@@ -21,7 +30,9 @@ class Checkpoint {
   /// leaves the folder; a tensor missing, surplus, listed in the index but absent from its shard (or the
   /// reverse), in two shards, of the wrong shape or of a dtype that is not floating. Tolerated as
   /// transformers does: `*.rotary_emb.inv_freq`, and `lm_head.weight` of a tied model where its bytes equal
-  /// the embedding's.
+  /// the embedding's. Of a multimodal Gemma 3 the text part is read, under the names it would have alone:
+  /// the prefixes `language_model.` and `model.language_model.` go, the tensors of the vision part are left
+  /// out.
   static Checkpoint open(const std::filesystem::path& folder, const std::string& config_name = "config.json");
 
   /// One weight file alone against a config (golden cases keep a reference model's weights so).
@@ -29,12 +40,12 @@ class Checkpoint {
 
   const Config& config() const { return config_; }
   /// The entry and the bytes of parameter `name`; std::out_of_range if the model has no such parameter.
-  const SafetensorsEntry& entry(const std::string& name) const { return files_.at(name).entry(name); }
-  std::span<const std::byte> bytes(const std::string& name) const { return files_.at(name).bytes(name); }
+  const SafetensorsEntry& entry(const std::string& name) const { return tensors_.at(name).entry(); }
+  std::span<const std::byte> bytes(const std::string& name) const { return tensors_.at(name).bytes(); }
 
  private:
   Config config_;
-  std::map<std::string, SafetensorsFile> files_;  // parameter name to the file that holds it
+  std::map<std::string, StoredTensor> tensors_;  // by the names of the parameters
 };
 
 }  // namespace streambp

@@ -1,27 +1,37 @@
 #include "streambp/model/layer.h"
 
-#include <cmath>
-
-#include "streambp/ops/mlp.h"
-#include "streambp/ops/rms_norm.h"
+#include <algorithm>
+#include <utility>
 
 namespace streambp {
 
+DecoderLayer::DecoderLayer(const Config& config, int64_t index, Weights weights)
+    : config_(config),
+      sparse_(config.is_sparse(index)),
+      own_rope_(config.local_rope && config.has_window(index)),
+      attention_{{config.attention_scale, config.attn_logit_softcapping},
+                 config.windows[static_cast<size_t>(index)]},
+      weights_(std::move(weights)) {}
+
+const RopeTable& DecoderLayer::rope_of(const Rows& rows) const {
+  return own_rope_ ? rows.local_rope : rows.rope;
+}
+
 at::Tensor DecoderLayer::query_heads(const at::Tensor& projected, const Rows& rows) const {
   at::Tensor queries = projected.view({-1, config_.num_attention_heads, config_.head_dim});
-  if (config_.qk_norm) queries = rms_norm(queries, *weights_.q_norm, config_.rms_norm_eps);
-  return rope(queries, rows.rope);
+  if (config_.qk_norm) queries = rms_norm(queries, weights_.q_norm);
+  return rope(queries, rope_of(rows));
 }
 
 KeysValues DecoderLayer::key_value_heads(const at::Tensor& keys, const at::Tensor& values,
                                          const Rows& rows) const {
   at::Tensor key_heads = keys.view({-1, config_.num_key_value_heads, config_.head_dim});
-  if (config_.qk_norm) key_heads = rms_norm(key_heads, *weights_.k_norm, config_.rms_norm_eps);
-  return {rope(key_heads, rows.rope), values.view({-1, config_.num_key_value_heads, config_.head_dim})};
+  if (config_.qk_norm) key_heads = rms_norm(key_heads, weights_.k_norm);
+  return {rope(key_heads, rope_of(rows)), values.view({-1, config_.num_key_value_heads, config_.head_dim})};
 }
 
 KeysValues DecoderLayer::keys_values(const at::Tensor& x, const Rows& rows) const {
-  const at::Tensor normed = rms_norm(x, *weights_.input_layernorm, config_.rms_norm_eps);
+  const at::Tensor normed = rms_norm(x, weights_.input_layernorm);
   const auto projected = linear(normed, {weights_.k_proj, weights_.v_proj});
   return key_value_heads(projected[0], projected[1], rows);
 }
@@ -30,27 +40,48 @@ LayerOutput DecoderLayer::forward(const at::Tensor& x, const Rows& rows, const P
   at::Tensor queries;
   KeysValues own;
   {
-    const at::Tensor normed = rms_norm(x, *weights_.input_layernorm, config_.rms_norm_eps);
+    const at::Tensor normed = rms_norm(x, weights_.input_layernorm);
     const auto projected = linear(normed, {weights_.q_proj, weights_.k_proj, weights_.v_proj});
     queries = query_heads(projected[0], rows);
     own = key_value_heads(projected[1], projected[2], rows);
   }
-  const double scale = 1.0 / std::sqrt(static_cast<double>(config_.head_dim));
-  const at::Tensor attended = attention(queries, own.keys, own.values, rows.offsets, prefix, scale);
+  at::Tensor attended = attention(queries, own.keys, own.values, rows.offsets, prefix, attention_).flatten(1);
   queries.reset();
-  const at::Tensor middle = linear_add(x, attended.flatten(1), *weights_.o_proj);
-  const at::Tensor normed = rms_norm(middle, *weights_.post_attention_layernorm, config_.rms_norm_eps);
-  return {gated_mlp(middle, normed, *weights_.gate_proj, *weights_.up_proj, *weights_.down_proj), own};
+  at::Tensor middle;
+  if (config_.sandwich_norms) {
+    attended = linear(attended, {weights_.o_proj}).front();
+    middle = rms_norm_add(x, attended, weights_.post_attention_layernorm);
+  } else {
+    middle = linear_add(x, attended, *weights_.o_proj);
+  }
+  attended.reset();
+  return {feed_forward(middle, rows), own};
+}
+
+at::Tensor DecoderLayer::feed_forward(const at::Tensor& middle, const Rows& rows) const {
+  const auto through = [&](const at::Tensor& residual, const at::Tensor& x) {
+    return sparse_ ? mixture(residual, x, weights_.mixture, rows.balance)
+                   : gated_mlp(residual, x, weights_.mlp);
+  };
+  if (!config_.sandwich_norms) return through(middle, rms_norm(middle, weights_.post_attention_layernorm));
+  const at::Tensor raw = through({}, rms_norm(middle, weights_.pre_feedforward_layernorm));
+  return rms_norm_add(middle, raw, weights_.post_feedforward_layernorm);
 }
 
 bool DecoderLayer::trainable() const {
   const Weights& w = weights_;
-  const auto norm_trainable = [](const Parameter* norm) { return norm != nullptr && norm->trainable(); };
-  for (const Linear* map : {w.q_proj, w.k_proj, w.v_proj, w.o_proj, w.gate_proj, w.up_proj, w.down_proj}) {
-    if (map->trainable()) return true;
+  const auto is_trained = [](const Linear* map) { return map != nullptr && map->trainable(); };
+  for (const Linear* map : {w.q_proj, w.k_proj, w.v_proj, w.o_proj, w.mixture.router}) {
+    if (is_trained(map)) return true;
   }
-  return norm_trainable(w.input_layernorm) || norm_trainable(w.post_attention_layernorm) ||
-         norm_trainable(w.q_norm) || norm_trainable(w.k_norm);
+  for (const RmsNorm* norm :
+       {&w.input_layernorm, &w.q_norm, &w.k_norm, &w.post_attention_layernorm, &w.pre_feedforward_layernorm,
+        &w.post_feedforward_layernorm}) {
+    if (norm->weight != nullptr && norm->weight->trainable()) return true;
+  }
+  if (!sparse_) return w.mlp.trainable();
+  return std::any_of(w.mixture.experts.begin(), w.mixture.experts.end(),
+                     [](const GatedMlp& expert) { return expert.trainable(); });
 }
 
 }  // namespace streambp

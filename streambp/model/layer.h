@@ -9,6 +9,9 @@
 #include "streambp/model/config.h"
 #include "streambp/ops/attention.h"
 #include "streambp/ops/linear.h"
+#include "streambp/ops/mixture.h"
+#include "streambp/ops/mlp.h"
+#include "streambp/ops/rms_norm.h"
 #include "streambp/ops/rope.h"
 
 namespace streambp {
@@ -21,7 +24,9 @@ struct Rows {
                                  // the number of rows last
   int64_t sequence_begin =
       0;  // stream place where the sequence of the first row begins: [sequence_begin, begin) is its prefix
-  RopeTable rope;  // of these rows
+  RopeTable rope;        // of these rows
+  RopeTable local_rope;  // the same for layers with a window, where they have their own
+  RouterBalance* balance = nullptr;  // of the batch, where a loss keeps the experts' load balanced
 
   int64_t size() const { return end - begin; }
 };
@@ -37,19 +42,26 @@ struct LayerOutput {
   KeysValues own;     // of these rows
 };
 
-/// One layer of a pre-norm decoder with rotary grouped-query attention and a gated MLP: Qwen2, Qwen3, Llama.
+/// One layer of a pre-norm decoder with rotary grouped-query attention and a gated MLP or a mixture of them:
+/// Qwen2, Qwen3, Llama, Mistral, Phi-3, Gemma 2 and 3, Qwen3-MoE.
+///     middle = x + attention(input_layernorm(x)),   y = middle + mlp(post_attention_layernorm(middle))
+/// and where norms come in sandwiches (Gemma)
+///     middle = x + post_attention_layernorm(attention(input_layernorm(x)))
+///     y = middle + post_feedforward_layernorm(mlp(pre_feedforward_layernorm(middle)))
 class DecoderLayer {
  public:
   struct Weights {
-    Parameter* input_layernorm = nullptr;
+    RmsNorm input_layernorm;
     const Linear *q_proj = nullptr, *k_proj = nullptr, *v_proj = nullptr, *o_proj = nullptr;
-    Parameter* q_norm = nullptr;  // [E], only with Config::qk_norm
-    Parameter* k_norm = nullptr;
-    Parameter* post_attention_layernorm = nullptr;
-    const Linear *gate_proj = nullptr, *up_proj = nullptr, *down_proj = nullptr;
+    RmsNorm q_norm, k_norm;  // [E], only with Config::qk_norm
+    RmsNorm post_attention_layernorm;
+    RmsNorm pre_feedforward_layernorm, post_feedforward_layernorm;  // only with Config::sandwich_norms
+    GatedMlp mlp;                                                   // of a dense layer
+    Mixture mixture;                                                // of a sparse one
   };
 
-  DecoderLayer(const Config& config, const Weights& weights) : config_(config), weights_(weights) {}
+  /// `index` is the layer's number, from 0.
+  DecoderLayer(const Config& config, int64_t index, Weights weights);
 
   /// Keys and values of hidden states x [n, D].
   KeysValues keys_values(const at::Tensor& x, const Rows& rows) const;
@@ -61,10 +73,15 @@ class DecoderLayer {
   bool trainable() const;
 
  private:
+  const RopeTable& rope_of(const Rows& rows) const;
   at::Tensor query_heads(const at::Tensor& projected, const Rows& rows) const;
   KeysValues key_value_heads(const at::Tensor& keys, const at::Tensor& values, const Rows& rows) const;
+  at::Tensor feed_forward(const at::Tensor& middle, const Rows& rows) const;
 
   Config config_;
+  bool sparse_;
+  bool own_rope_;  // turns heads by the local table
+  AttentionSettings attention_;
   Weights weights_;
 };
 

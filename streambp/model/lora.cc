@@ -45,7 +45,7 @@ const std::vector<Fixed>& fixed_keys() {
 }
 
 std::vector<std::string> read_targets(const json& value, const std::string& where) {
-  if (value == "all-linear") return all_linear_modules();
+  if (value == kAllLinear) return {kAllLinear};
   if (value.is_array() && !value.empty() &&
       std::all_of(value.begin(), value.end(), [](const json& entry) { return entry.is_string(); })) {
     auto targets = value.get<std::vector<std::string>>();
@@ -56,14 +56,15 @@ std::vector<std::string> read_targets(const json& value, const std::string& wher
                    value.dump());
 }
 
+std::vector<std::string> all_linear_modules(const Config& config) {
+  if (config.fused_projections) return {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"};
+  return {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
+}
+
 }  // namespace
 
 double LoraConfig::scale() const {
   return lora_alpha / (use_rslora ? std::sqrt(static_cast<double>(r)) : static_cast<double>(r));
-}
-
-std::vector<std::string> all_linear_modules() {
-  return {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
 }
 
 std::vector<LoraTarget> lora_targets(const Config& config, const LoraConfig& lora) {
@@ -71,22 +72,22 @@ std::vector<LoraTarget> lora_targets(const Config& config, const LoraConfig& lor
   if (!(lora.lora_alpha > 0.0 && std::isfinite(lora.lora_alpha))) {
     throw InputError("LoRA alpha {}: expected a positive number", lora.lora_alpha);
   }
-  const std::vector<std::string> known = all_linear_modules();
-  for (const std::string& target : lora.target_modules) {
+  const std::vector<std::string> known = all_linear_modules(config);
+  const auto& chosen = lora.target_modules == std::vector<std::string>{kAllLinear} ? known : lora.target_modules;
+  for (const std::string& target : chosen) {
     if (std::find(known.begin(), known.end(), target) == known.end()) {
       throw InputError("LoRA target '{}': no such linear map in a {} layer; expected some of {}", target,
                        config.family, fmt::join(known, ", "));
     }
   }
-  if (lora.target_modules.empty()) throw InputError("LoRA: no target modules");
+  if (chosen.empty()) throw InputError("LoRA: no target modules");
   std::vector<LoraTarget> targets;
   for (const ParameterShape& parameter : parameter_shapes(config)) {
     constexpr std::string_view kWeight = ".weight";
     if (!parameter.name.ends_with(kWeight) || parameter.shape.size() != 2) continue;
     const std::string module = parameter.name.substr(0, parameter.name.size() - kWeight.size());
     const std::string last = module.substr(module.rfind('.') + 1);
-    if (std::find(lora.target_modules.begin(), lora.target_modules.end(), last) !=
-        lora.target_modules.end()) {
+    if (std::find(chosen.begin(), chosen.end(), last) != chosen.end()) {
       targets.push_back({module, parameter.shape[0], parameter.shape[1]});
     }
   }
@@ -146,7 +147,9 @@ void write_lora_config(const std::filesystem::path& folder, const LoraConfig& lo
               {"lora_dropout", 0.0},
               {"peft_type", "LORA"},
               {"r", lora.r},
-              {"target_modules", lora.target_modules},
+              {"target_modules", lora.target_modules == std::vector<std::string>{kAllLinear}
+                                     ? json(kAllLinear)
+                                     : json(lora.target_modules)},
               {"task_type", "CAUSAL_LM"},
               {"use_rslora", lora.use_rslora}};
   std::ofstream file(path);

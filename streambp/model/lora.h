@@ -10,19 +10,20 @@
 
 namespace streambp {
 
+/// PEFT's word for every linear map of a decoder layer. A mixture's router is none of them.
+inline constexpr const char* kAllLinear = "all-linear";
+
 /// The settings of an adapter, under PEFT's names (LoraConfig).
 struct LoraConfig {
   int64_t r = 8;
   double lora_alpha = 8.0;
   bool use_rslora =
       false;  // scale by alpha / sqrt(r) (Kalajdzievski, 2023, arXiv 2312.03732), else alpha / r
-  std::vector<std::string> target_modules;  // last part of the module names: q_proj, down_proj, ...
+  /// Last part of the module names: q_proj, down_proj, ...; or kAllLinear alone.
+  std::vector<std::string> target_modules;
 
   double scale() const;
 };
-
-/// Every linear map of a decoder layer, as PEFT's "all-linear" picks them.
-std::vector<std::string> all_linear_modules();
 
 /// The linear maps of `config` that `lora` adapts, by Hugging Face's module name, in the order of the model,
 /// with their sizes. Throws InputError naming a target that no module has, a rank below 1, or an alpha that

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
+#include <utility>
 
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
+#include "streambp/model/rope_frequencies.h"
 #include "streambp/model/tensor_file.h"
 #include "streambp/ops/rows.h"
 
@@ -13,7 +14,8 @@ namespace streambp {
 
 Rows Stream::rows(int64_t begin, int64_t end) const {
   const auto& offsets = batch.offsets;
-  Rows rows{begin, end, {0}, 0, rope.rows(begin, end)};
+  Rows rows{begin, end, {0}, 0, rope.rows(begin, end), {}, balance.get()};
+  if (local_rope.cosine.defined()) rows.local_rope = local_rope.rows(begin, end);
   // The last sequence that begins at or before `begin` and is not empty there.
   auto next = std::upper_bound(offsets.begin(), offsets.end(), begin);
   rows.sequence_begin = *(next - 1);
@@ -22,28 +24,6 @@ Rows Stream::rows(int64_t begin, int64_t end) const {
   }
   rows.offsets.push_back(end - begin);
   return rows;
-}
-
-at::Tensor rope_inverse_frequencies(const Config& config) {
-  const RopeSettings& rope = config.rope;
-  std::vector<double> frequencies(static_cast<size_t>(config.head_dim / 2));
-  for (size_t i = 0; i < frequencies.size(); ++i) {
-    double& frequency = frequencies[i];
-    frequency = std::pow(rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(config.head_dim));
-    if (rope.type == RopeType::kLinear) frequency /= rope.factor;
-    if (rope.type == RopeType::kLlama3) {
-      const auto original = static_cast<double>(rope.original_max_position_embeddings);
-      const double wavelength = 2.0 * std::numbers::pi / frequency;
-      if (wavelength > original / rope.low_freq_factor) {
-        frequency /= rope.factor;
-      } else if (wavelength >= original / rope.high_freq_factor) {
-        const double smooth =
-            (original / wavelength - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
-        frequency = (1.0 - smooth) * frequency / rope.factor + smooth * frequency;
-      }
-    }
-  }
-  return at::tensor(at::ArrayRef<double>(frequencies), at::kDouble);
 }
 
 Parameter& Model::add_parameter(const ParameterShape& shape, bool trainable) {
@@ -58,10 +38,22 @@ Parameter& Model::add_parameter(const ParameterShape& shape, bool trainable) {
     const MemoryScope scope("gradients");
     parameter->gradient = at::zeros(shape.shape, options.dtype(placement_.gradient_dtype));
   }
+  by_name_[parameter->name] = parameter.get();
   return *parameters_.emplace_back(std::move(parameter));
 }
 
-const Linear* Model::add_linear(const std::string& name, const std::string& weight, const std::string& bias) {
+Parameter* Model::add_part(const Parameter& whole, int64_t first_row, int64_t rows) {
+  const auto part = [&](const at::Tensor& x) {
+    return x.defined() ? x.narrow(0, first_row, rows) : at::Tensor();
+  };
+  auto parameter = std::make_unique<Parameter>();
+  parameter->name = whole.name;
+  parameter->value = part(whole.value);
+  parameter->gradient = part(whole.gradient);
+  return parts_.emplace_back(std::move(parameter)).get();
+}
+
+Linear* Model::add_linear(const std::string& name, const std::string& weight, const std::string& bias) {
   auto map = std::make_unique<Linear>();
   map->name = name;
   map->weight = &parameter(weight);
@@ -69,40 +61,82 @@ const Linear* Model::add_linear(const std::string& name, const std::string& weig
   return maps_.emplace_back(std::move(map)).get();
 }
 
+DecoderLayer Model::make_layer(int64_t index) {
+  const std::string prefix = fmt::format("model.layers.{}.", index);
+  const auto linear = [&](const std::string& name, bool bias = false) {
+    return add_linear(prefix + name, prefix + name + ".weight", bias ? prefix + name + ".bias" : "");
+  };
+  // The maps of `sizes` rows that stand one after another in one.
+  const auto parts = [&](const std::string& name, const std::vector<int64_t>& sizes) {
+    const Parameter& whole = parameter(prefix + name + ".weight");
+    std::vector<const Linear*> maps;
+    int64_t first_row = 0;
+    for (const int64_t rows : sizes) {
+      Linear* const map = linear(name);
+      map->weight = add_part(whole, first_row, rows);
+      map->first_row = std::exchange(first_row, first_row + rows);
+      maps.push_back(map);
+    }
+    return maps;
+  };
+  const auto norm = [&](const std::string& name) {
+    return RmsNorm{&parameter(prefix + name + ".weight"), config_.rms_norm_eps, config_.norm_adds_one};
+  };
+  const auto mlp = [&](const std::string& name) {
+    return GatedMlp{linear(name + ".gate_proj", config_.mlp_bias), linear(name + ".up_proj", config_.mlp_bias),
+                    linear(name + ".down_proj", config_.mlp_bias), config_.hidden_act};
+  };
+
+  DecoderLayer::Weights weights;
+  weights.input_layernorm = norm("input_layernorm");
+  if (config_.fused_projections) {
+    const int64_t keys = config_.num_key_value_heads * config_.head_dim;
+    const auto qkv =
+        parts("self_attn.qkv_proj", {config_.num_attention_heads * config_.head_dim, keys, keys});
+    std::tie(weights.q_proj, weights.k_proj, weights.v_proj) = std::tie(qkv[0], qkv[1], qkv[2]);
+  } else {
+    weights.q_proj = linear("self_attn.q_proj", config_.qkv_bias);
+    weights.k_proj = linear("self_attn.k_proj", config_.qkv_bias);
+    weights.v_proj = linear("self_attn.v_proj", config_.qkv_bias);
+  }
+  weights.o_proj = linear("self_attn.o_proj", config_.o_bias);
+  if (config_.qk_norm) {
+    weights.q_norm = norm("self_attn.q_norm");
+    weights.k_norm = norm("self_attn.k_norm");
+  }
+  weights.post_attention_layernorm = norm("post_attention_layernorm");
+  if (config_.sandwich_norms) {
+    weights.pre_feedforward_layernorm = norm("pre_feedforward_layernorm");
+    weights.post_feedforward_layernorm = norm("post_feedforward_layernorm");
+  }
+  if (config_.is_sparse(index)) {
+    weights.mixture = {linear("mlp.gate"), {}, config_.mixture.num_experts_per_tok,
+                       config_.mixture.norm_topk_prob};
+    for (int64_t expert = 0; expert < config_.mixture.num_experts; ++expert)
+      weights.mixture.experts.push_back(mlp(fmt::format("mlp.experts.{}", expert)));
+  } else if (config_.fused_projections) {
+    const auto maps = parts("mlp.gate_up_proj", {config_.intermediate_size, config_.intermediate_size});
+    weights.mlp = {maps[0], maps[1], linear("mlp.down_proj"), config_.hidden_act};
+  } else {
+    weights.mlp = mlp("mlp");
+  }
+  return {config_, index, std::move(weights)};
+}
+
 Model::Model(const Config& config, const Placement& placement, const std::function<void(Parameter&)>& fill)
     : config_(config), placement_(placement) {
   for (const ParameterShape& shape : parameter_shapes(config)) {
     fill(add_parameter(shape, !placement.trainable || placement.trainable(shape.name)));
   }
-  const auto linear = [&](const std::string& name, bool bias) {
-    return add_linear(name, name + ".weight", bias ? name + ".bias" : "");
-  };
-  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    const std::string prefix = fmt::format("model.layers.{}.", i);
-    DecoderLayer::Weights weights;
-    weights.input_layernorm = &parameter(prefix + "input_layernorm.weight");
-    weights.q_proj = linear(prefix + "self_attn.q_proj", config.qkv_bias);
-    weights.k_proj = linear(prefix + "self_attn.k_proj", config.qkv_bias);
-    weights.v_proj = linear(prefix + "self_attn.v_proj", config.qkv_bias);
-    weights.o_proj = linear(prefix + "self_attn.o_proj", config.o_bias);
-    if (config.qk_norm) {
-      weights.q_norm = &parameter(prefix + "self_attn.q_norm.weight");
-      weights.k_norm = &parameter(prefix + "self_attn.k_norm.weight");
-    }
-    weights.post_attention_layernorm = &parameter(prefix + "post_attention_layernorm.weight");
-    weights.gate_proj = linear(prefix + "mlp.gate_proj", config.mlp_bias);
-    weights.up_proj = linear(prefix + "mlp.up_proj", config.mlp_bias);
-    weights.down_proj = linear(prefix + "mlp.down_proj", config.mlp_bias);
-    layers_.emplace_back(config, weights);
-  }
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) layers_.push_back(make_layer(i));
   embedding_ = &parameter("model.embed_tokens.weight");
-  norm_ = &parameter("model.norm.weight");
+  norm_ = {&parameter("model.norm.weight"), config.rms_norm_eps, config.norm_adds_one};
   if (config.value_model) {
-    value_head_ = linear("score", false);
+    value_head_ = add_linear("score", "score.weight");
   } else {
     head_ = add_linear("lm_head", config.tie_word_embeddings ? embedding_->name : "lm_head.weight");
   }
-  inverse_frequencies_ = rope_inverse_frequencies(config).to(placement.device);
+  embedding_scale_ = at::scalar_tensor(config.embedding_scale, placement.dtype).item<double>();
 }
 
 Model Model::load(const Checkpoint& checkpoint, const Placement& placement) {
@@ -121,16 +155,15 @@ Model Model::random(const Config& config, const Placement& placement, uint64_t s
     const at::Tensor noise =
         at::randn(parameter.value.sizes(), generator, at::TensorOptions().dtype(drawn)).mul_(0.02);
     const bool norm = parameter.value.dim() == 1 && parameter.name.find("norm") != std::string::npos;
-    parameter.value.copy_(norm ? noise + 1.0 : noise);
+    parameter.value.copy_(norm && !config.norm_adds_one ? noise + 1.0 : noise);
   });
 }
 
 Parameter& Model::parameter(const std::string& name) const {
-  const auto found =
-      std::find_if(parameters_.begin(), parameters_.end(), [&](const auto& p) { return p->name == name; });
-  if (found == parameters_.end())
+  const auto found = by_name_.find(name);
+  if (found == by_name_.end())
     throw InputError("{} model: no parameter is named '{}'", config_.family, name);
-  return **found;
+  return *found->second;
 }
 
 void Model::zero_gradients() {
@@ -139,21 +172,36 @@ void Model::zero_gradients() {
   }
 }
 
+RopeTable Model::rope_of(const RopeSettings& rope, const Batch& batch) const {
+  const std::vector<double> frequencies =
+      rope_inverse_frequencies(rope, config_.rotary_dim, rope_length(batch));
+  return rope_table(batch.positions.to(device()),
+                    at::tensor(at::ArrayRef<double>(frequencies), at::kDouble).to(device()),
+                    rope.attention_factor, dtype());
+}
+
 Stream Model::prepare(const Batch& batch) const {
   const MemoryScope scope("batch");
-  Stream stream{batch, {}};
+  Stream stream{batch, {}, {}, {}};
   stream.batch.tokens = batch.tokens.to(device());
   stream.batch.targets = batch.targets.to(device());
-  stream.rope = rope_table(batch.positions.to(device()), inverse_frequencies_, dtype());
+  stream.rope = rope_of(config_.rope, batch);
+  if (config_.local_rope) stream.local_rope = rope_of(*config_.local_rope, batch);
+  const MixtureSettings& mixture = config_.mixture;
+  if (mixture.router_aux_loss_coef != 0.0) {
+    stream.balance =
+        std::make_shared<RouterBalance>(mixture.router_aux_loss_coef, mixture.num_experts, device());
+  }
   return stream;
 }
 
 at::Tensor Model::embed(const at::Tensor& tokens) const {
-  return gather_rows(embedding_->value, tokens);
+  at::Tensor rows = gather_rows(embedding_->value, tokens);
+  return embedding_scale_ == 1.0 ? rows : rows.mul_(embedding_scale_);
 }
 
 void Model::accumulate_embedding(const at::Tensor& tokens, const at::Tensor& dx) {
-  accumulate_rows(*embedding_, tokens, dx);
+  accumulate_rows(*embedding_, tokens, embedding_scale_ == 1.0 ? dx : dx * embedding_scale_);
 }
 
 int64_t Model::lowest_trainable_layer() const {

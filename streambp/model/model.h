@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -20,8 +21,10 @@ namespace streambp {
 
 /// A batch on the model's device, cut into rows on demand.
 struct Stream {
-  Batch batch;     // tokens and targets on the device
-  RopeTable rope;  // of all tokens
+  Batch batch;           // tokens and targets on the device
+  RopeTable rope;        // of all tokens
+  RopeTable local_rope;  // for layers with a window, where the model turns their heads otherwise
+  std::shared_ptr<RouterBalance> balance;  // null where no loss balances the experts
 
   int64_t size() const { return batch.size(); }
   /// Tokens [begin, end), begin < end.
@@ -80,11 +83,11 @@ class Model {
   /// Puts a value head [1, D] beside the LM head. Throws InputError for another shape.
   void attach_value_head(const at::Tensor& weight);
 
-  /// Takes `batch` to the device and computes its rotary table.
+  /// Takes `batch` to the device and computes its rotary tables.
   Stream prepare(const Batch& batch) const;
 
   const std::vector<DecoderLayer>& layers() const { return layers_; }
-  Parameter& norm() const { return *norm_; }
+  const RmsNorm& norm() const { return norm_; }
   /// The embedding itself where the model ties them.
   const Linear& head() const { return *head_; }
   bool has_head() const { return head_ != nullptr; }
@@ -92,7 +95,7 @@ class Model {
   const Linear& value_head() const { return *value_head_; }
   bool has_value_head() const { return value_head_ != nullptr; }
 
-  /// Rows of the embedding for `tokens` [n]: [n, D].
+  /// Rows of the embedding for `tokens` [n], times Config::embedding_scale: [n, D].
   at::Tensor embed(const at::Tensor& tokens) const;
   /// Adds dx [n, D] to the gradient of the embedding's rows.
   void accumulate_embedding(const at::Tensor& tokens, const at::Tensor& dx);
@@ -106,22 +109,25 @@ class Model {
   Model(const Config& config, const Placement& placement, const std::function<void(Parameter&)>& fill);
 
   Parameter& add_parameter(const ParameterShape& shape, bool trainable);
-  const Linear* add_linear(const std::string& name, const std::string& weight, const std::string& bias = "");
+  Linear* add_linear(const std::string& name, const std::string& weight, const std::string& bias = "");
+  /// Rows [first_row, first_row + rows) of `whole`, as a parameter over the same storage.
+  Parameter* add_part(const Parameter& whole, int64_t first_row, int64_t rows);
+  DecoderLayer make_layer(int64_t index);
+  RopeTable rope_of(const RopeSettings& rope, const Batch& batch) const;
 
   Config config_;
   Placement placement_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
+  std::unordered_map<std::string, Parameter*> by_name_;
+  std::vector<std::unique_ptr<Parameter>> parts_;  // of fused parameters
   std::vector<std::unique_ptr<Linear>> maps_;  // those of the layers, then the heads
   std::optional<LoraConfig> lora_;
   std::vector<DecoderLayer> layers_;
   Parameter* embedding_ = nullptr;
-  Parameter* norm_ = nullptr;
+  RmsNorm norm_;
   const Linear* head_ = nullptr;
   const Linear* value_head_ = nullptr;
-  at::Tensor inverse_frequencies_;  // [E/2] float64
+  double embedding_scale_ = 1.0;  // rounded to the dtype of the parameters, as Hugging Face does
 };
-
-/// The rotary frequencies of `config`, [E/2] float64 (transformers, modeling_rope_utils.py).
-at::Tensor rope_inverse_frequencies(const Config& config);
 
 }  // namespace streambp

@@ -1,0 +1,54 @@
+// The keys and values of one layer that later chunks look at, inside the library only.
+#pragma once
+
+#include <cstdint>
+
+#include <ATen/ATen.h>
+
+#include "streambp/model/model.h"
+
+namespace streambp {
+
+/// A buffer over some neighbouring chunks of the stream: all but the last one, which nobody looks at, or in a
+/// layer with a window a chunk and those before it that its window reaches. Such a buffer moves along the
+/// stream, and its size does not depend on the stream's.
+class KeyValueStream {
+ public:
+  /// For `layer` and a stream of `chunks` chunks of `chunk` tokens (the last may be shorter).
+  KeyValueStream(const Model& model, int64_t layer, int64_t chunks, int64_t chunk);
+
+  /// The first chunk that chunk `index` looks at.
+  int64_t first_seen_by(int64_t index) const { return std::max<int64_t>(0, index - reach_); }
+
+  /// Half-precision gradients are summed over chunks in float32: the sum has as many terms as there are
+  /// chunks that look at a row.
+  void allocate_gradients();
+
+  /// Moves the buffer by whole chunks so that it begins with chunk `first`. What lies in both stretches is
+  /// kept; the gradients of the other rows become zero.
+  void move_to(int64_t first);
+
+  /// Keys and values of a chunk that lies in the buffer; those of the last chunk are not kept.
+  void store(const Rows& rows, const KeysValues& own);
+
+  /// What a chunk's rows look at. The chunks before it, as far as its window reaches, lie in the buffer.
+  Prefix before(const Rows& rows) const;
+
+  /// The gradients that later chunks have left for a chunk's keys and values, in the keys' dtype.
+  KeysValues received(const Rows& rows) const;
+
+ private:
+  at::Tensor stretch(const at::Tensor& buffer, int64_t begin, int64_t end) const;
+
+  int64_t chunk_;
+  int64_t window_;     // of the layer; 0: none
+  int64_t reach_;      // how many chunks back a chunk looks
+  int64_t last_;       // index of the last chunk
+  int64_t begin_ = 0;  // stream place of the buffer's first row
+  at::Tensor keys_;    // [rows, K, E]
+  at::Tensor values_;
+  at::Tensor key_gradients_;
+  at::Tensor value_gradients_;
+};
+
+}  // namespace streambp
