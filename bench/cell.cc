@@ -10,6 +10,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "bench/model_flops.h"
+#include "bench/models.h"
 #include "streambp/driver/failure.h"
 #include "streambp/driver/objective_inputs.h"
 #include "streambp/driver/records.h"
@@ -92,9 +93,15 @@ json cell_configuration(const Bench& bench, const Cell& cell) {
           {"method", method_name(settings.method)},
           {"settings",
            {{"chunk", streambp ? or_auto(settings.chunk) : json(nullptr)},
+            {"keep_attention", streambp ? json(settings.keep_attention) : json(nullptr)},
+            {"every", streambp ? json(settings.every) : json(nullptr)},
+            {"offload", !streambp                            ? json(nullptr)
+                        : settings.offload == Offload::kHost ? json("host")
+                                                             : json("none")},
             {"head", settings.streams_head() ? "streamed" : "full"},
             {"head_chunk", settings.streams_head() ? or_auto(settings.head_chunk) : json(nullptr)},
             {"gradient_dtype", dtype_name(options.gradient_dtype)},
+            {"optimizer", optimizer_settings(options.optimizer)},
             {"objective_options", options_of(cell.objective, options.objective_options)},
             {"micro_batches", options.micro_batches},
             {"lora", lora_settings(options)},
@@ -160,6 +167,7 @@ CellRun::Pass CellRun::run_pass(Models& models) const {
   for (const Batch& part : parts) objectives.push_back(make_objective(kind.name, part, given, whole));
   model.zero_gradients();
   Pass pass;
+  pass.tokens = batch.size();
   synchronize(bench_.device);
   reset_peak(bench_.device);
   pass.resident_bytes = read_meter(bench_.device).live_bytes;
@@ -200,6 +208,13 @@ void CellRun::fail(const std::string& status, const std::string& error) {
   error_ = error.substr(0, error.find('\n'));
 }
 
+const CellRun::Pass* CellRun::worst() const {
+  if (passes_.empty()) return nullptr;
+  return &*std::max_element(passes_.begin(), passes_.end(), [](const Pass& a, const Pass& b) {
+    return a.memory.peak_bytes - a.resident_bytes < b.memory.peak_bytes - b.resident_bytes;
+  });
+}
+
 json CellRun::record(const json& environment) const {
   const Batch batch = cell_batch(bench_, cell_);
   std::vector<int64_t> lengths;
@@ -218,6 +233,7 @@ json CellRun::record(const json& environment) const {
                  {"peak_bytes", nullptr},
                  {"resident_bytes", nullptr},
                  {"peak_beyond_resident_bytes", nullptr},
+                 {"host_peak_bytes", nullptr},
                  {"breakdown_at_peak", json::object()},
                  {"seconds", json::array()},
                  {"seconds_median", nullptr},
@@ -230,15 +246,14 @@ json CellRun::record(const json& environment) const {
                  {"environment", environment}});
   if (passes_.empty() || status_ == "oom") return record;
 
-  const auto worst = std::max_element(passes_.begin(), passes_.end(), [](const Pass& a, const Pass& b) {
-    return a.memory.peak_bytes - a.resident_bytes < b.memory.peak_bytes - b.resident_bytes;
-  });
-  record.update({{"chunk", positive_or_null(worst->outcome.chunk)},
-                 {"head_chunk", positive_or_null(worst->outcome.head_chunk)},
-                 {"peak_bytes", worst->memory.peak_bytes},
-                 {"resident_bytes", worst->resident_bytes},
-                 {"peak_beyond_resident_bytes", worst->memory.peak_bytes - worst->resident_bytes},
-                 {"breakdown_at_peak", worst->memory.at_peak}});
+  const Pass& most = *worst();
+  record.update({{"chunk", positive_or_null(most.outcome.chunk)},
+                 {"head_chunk", positive_or_null(most.outcome.head_chunk)},
+                 {"peak_bytes", most.memory.peak_bytes},
+                 {"resident_bytes", most.resident_bytes},
+                 {"peak_beyond_resident_bytes", most.memory.peak_bytes - most.resident_bytes},
+                 {"host_peak_bytes", most.memory.host_peak_bytes},
+                 {"breakdown_at_peak", most.memory.at_peak}});
   if (predicted) return record;
   std::vector<double> seconds, cpu_seconds;
   for (const Pass& pass : passes_) {

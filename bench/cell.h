@@ -38,12 +38,7 @@ struct Bench {
   bool needs_value_head = false;
 };
 
-/// The models of a sweep.
-struct Models {
-  std::optional<Model> policy;
-  std::optional<Model> reference;  // for log-probabilities to compare with; without one, adapters off
-  std::optional<Model> teacher;
-};
+struct Models;
 
 /// The batch of a cell. Equal calls give equal batches.
 Batch cell_batch(const Bench& bench, const Cell& cell);
@@ -57,8 +52,22 @@ class CellRun {
  public:
   CellRun(const Bench& bench, Cell cell) : bench_(bench), cell_(std::move(cell)) {}
 
+  /// One pass: its times, its memory and what it gave.
+  struct Pass {
+    double seconds = 0.0;
+    double cpu_seconds = 0.0;  // of all threads of this process
+    int64_t tokens = 0;
+    int64_t resident_bytes = 0;
+    MemoryReading memory;
+    Outcome outcome;  // without its tensors
+  };
+
   const Cell& cell() const { return cell_; }
   bool failed() const { return status_ != "ok"; }
+  const std::string& error() const { return error_; }
+
+  /// The pass that took the most memory beyond what was resident; null before the first.
+  const Pass* worst() const;
 
   /// What has to be known before the first pass: the reference's log-probabilities, where the objective
   /// compares with some that its batch does not bring. Throws nothing, as repeat.
@@ -75,13 +84,6 @@ class CellRun {
   nlohmann::json record(const nlohmann::json& environment) const;
 
  private:
-  struct Pass {
-    double seconds = 0.0;
-    double cpu_seconds = 0.0;  // of all threads of this process
-    int64_t resident_bytes = 0;
-    MemoryReading memory;
-    Outcome outcome;  // without its tensor
-  };
   void ask_reference(Models& models);
   Pass run_pass(Models& models) const;
 

@@ -32,14 +32,19 @@ double model_flops(const Config& config, const std::vector<int64_t>& lengths) {
   const auto query_width = static_cast<double>(config.num_attention_heads * config.head_dim);
   const auto key_width = static_cast<double>(config.num_key_value_heads * config.head_dim);
   double weights = hidden * static_cast<double>(config.vocab_size);
-  double pairs = 0.0;
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     weights += hidden * (2.0 * query_width + 2.0 * key_width) + mlp_weights(config, layer);
-    pairs += visible_pairs(lengths, config.windows[static_cast<size_t>(layer)]);
   }
   double tokens = 0.0;
   for (const int64_t length : lengths) tokens += static_cast<double>(length);
-  return 6.0 * weights * tokens + 12.0 * query_width * pairs;
+  return 6.0 * weights * tokens + attention_flops(config, lengths);
+}
+
+double attention_flops(const Config& config, const std::vector<int64_t>& lengths) {
+  double pairs = 0.0;
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
+    pairs += visible_pairs(lengths, config.windows[static_cast<size_t>(layer)]);
+  return 12.0 * static_cast<double>(config.num_attention_heads * config.head_dim) * pairs;
 }
 
 }  // namespace streambp

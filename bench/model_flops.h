@@ -19,4 +19,7 @@ namespace streambp {
 /// count. A head that skips unscored tokens does a little less.
 double model_flops(const Config& config, const std::vector<int64_t>& lengths);
 
+/// Of those, the second term alone: scores and their products with the values.
+double attention_flops(const Config& config, const std::vector<int64_t>& lengths);
+
 }  // namespace streambp

@@ -42,7 +42,10 @@ struct AttentionCase {
     const std::vector<int64_t> shape{earlier, kKeyValueHeads, kHeadSize};
     if (earlier > 0) prefix = {at::randn(shape), at::randn(shape), at::zeros(shape), at::zeros(shape)};
   }
-  at::Tensor run() const { return attention(q, k, v, offsets, prefix, {{kScale}}); }
+  at::Tensor run() const {
+    AttentionBlock none;
+    return attention(q, k, v, offsets, prefix, {{kScale}}, none);
+  }
 };
 
 void attention_forward(benchmark::State& state) {

@@ -96,6 +96,10 @@ Bench open_bench(const SweepOptions& options) {
     bench.options.warmup = 0;
   }
   check_models(options, bench.config);
+  const bool has_streambp =
+      std::find(options.methods.begin(), options.methods.end(), Method::kStreambp) != options.methods.end();
+  if (!has_streambp && (options.keep_attention || options.every > 1 || options.offload != Offload::kNone))
+    throw InputError("--keep-attention, --every, --offload: settings of streambp, which is not in --method");
   if (options.micro_batches > 1 && bench.config.mixture.router_aux_loss_coef != 0.0) {
     throw InputError(
         "--micro-batches {}: {} balances its experts over the whole batch (router_aux_loss_coef, "
@@ -144,8 +148,17 @@ std::vector<Cell> list_cells(const Bench& bench) {
         for (const Method method : options.methods) {
           const bool chunked = method == Method::kStreambp;
           for (const int64_t chunk : chunked ? options.chunks : std::vector<int64_t>{0}) {
-            const Cell cell{
-                objective, {method, chunk, options.stream_head, options.head_chunk}, seq_len, batch};
+            Settings settings;
+            settings.method = method;
+            settings.chunk = chunk;
+            settings.stream_head = options.stream_head;
+            settings.head_chunk = options.head_chunk;
+            if (chunked) {
+              settings.keep_attention = options.keep_attention;
+              settings.every = options.every;
+              settings.offload = options.offload;
+            }
+            const Cell cell{objective, settings, seq_len, batch};
             if (seen.insert(cell_configuration(bench, cell)).second) cells.push_back(cell);
           }
         }

@@ -1,6 +1,7 @@
 // streambp-bench: what each method of back-propagation costs.
 #include <functional>
 
+#include "bench/max_length_command.h"
 #include "bench/sweep_command.h"
 #include "streambp/driver/command_line.h"
 #include "streambp/driver/environment.h"
@@ -15,5 +16,6 @@ int main(int argc, char** argv) {
   app.get_formatter()->column_width(32);
   std::function<int()> action;
   streambp::add_sweep_command(app, action, argc, argv);
+  streambp::add_max_length_command(app, action);
   return streambp::run_command_line(app, argc, argv, [&action] { return action(); });
 }

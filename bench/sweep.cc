@@ -7,13 +7,13 @@
 #include <ATen/Parallel.h>
 
 #include "bench/cell.h"
+#include "bench/models.h"
 #include "bench/plan.h"
 #include "bench/progress.h"
 #include "bench/report.h"
 #include "streambp/driver/command_line.h"
 #include "streambp/driver/environment.h"
 #include "streambp/driver/failure.h"
-#include "streambp/driver/inputs.h"
 #include "streambp/driver/records.h"
 #include "streambp/error.h"
 #include "streambp/model/tensor_file.h"
@@ -144,7 +144,7 @@ class Sweep {
     if (pending.empty() || !models_.policy) return;
     if (!bench_.options.reference.empty() && !models_.reference) {
       try {
-        open_reference();
+        models_.reference = open_reference(bench_);
       } catch (const std::exception& error) {
         if (!is_out_of_memory(error)) throw;
         for (Pending& cell : pending) cell.run.fail("oom", error.what());
@@ -157,44 +157,16 @@ class Sweep {
     if (bench_.options.release_reference) models_.reference.reset();
   }
 
-  void open_reference() {
-    const SweepOptions& options = bench_.options;
-    Model::Placement placement{options.dtype, bench_.device, options.gradient_dtype, {}};
-    placement.trainable = [](const std::string&) { return false; };
-    // Another seed: a random reference is not the policy itself.
-    models_.reference = open_model(options.reference, placement, options.seed + 1);
-  }
-
   void open_models_once() {
     if (models_.policy || !load_error_.empty()) return;
     try {
-      open_models();
+      progress_.show("loading " + bench_.options.model);
+      models_ = open_models(bench_);
     } catch (const std::exception& error) {
       if (!is_out_of_memory(error)) throw;
       models_ = {};
       load_error_ = fmt::format("the model does not fit: {}", error.what());
     }
-  }
-
-  void open_models() {
-    const SweepOptions& options = bench_.options;
-    progress_.show("loading " + options.model);
-    const bool adapted = options.lora || options.adapter;
-    Model::Placement placement{options.dtype, bench_.device, options.gradient_dtype, {}};
-    placement.trainable = [&options, adapted](const std::string& name) {
-      return (!adapted || name == "value_head.weight") && !contains_any(name, options.freeze);
-    };
-    models_.policy = open_model(options.model, placement, options.seed);
-    if (options.adapter) models_.policy->load_adapters(*options.adapter);
-    if (options.lora) models_.policy->attach_adapters(*options.lora, options.seed);
-    if (bench_.needs_value_head && !models_.policy->has_value_head()) {
-      const at::Tensor weight =
-          at::randn({1, bench_.config.hidden_size}, at::detail::createCPUGenerator(options.seed));
-      models_.policy->attach_value_head(weight.mul_(0.02).to(options.dtype));
-    }
-    placement.trainable = [](const std::string&) { return false; };
-    // Another seed: a random teacher is not the policy itself.
-    if (!options.teacher.empty()) models_.teacher = open_model(options.teacher, placement, options.seed + 2);
   }
 
   void warn_if_unscored(const Cell& cell) {

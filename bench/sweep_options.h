@@ -10,6 +10,7 @@
 
 #include <ATen/ATen.h>
 
+#include "bench/optimizer_states.h"
 #include "streambp/backprop/method.h"
 #include "streambp/model/lora.h"
 
@@ -24,10 +25,14 @@ struct SweepOptions {
   std::vector<int64_t> lengths{512, 1024, 2048};
   std::vector<int64_t> batches{1};  // sequences of one length in a packed stream
   std::vector<int64_t> chunks{0};   // of streambp; 0: auto
+  bool keep_attention = false;      // of streambp, like the next two
+  int64_t every = 1;
+  Offload offload = Offload::kNone;
   std::optional<bool> stream_head;  // default: the method's
   int64_t head_chunk = 0;           // of streamed heads; 0: auto
   at::ScalarType dtype = at::kFloat;
   at::ScalarType gradient_dtype = at::kFloat;
+  Optimizer optimizer;
   std::string device = "cpu";
   int threads = 1;
   int64_t repeats = 3;

@@ -60,12 +60,22 @@ TEST_P(Attention, EqualsAMaskedSoftmax) {
                  at::zeros({prefix, key_heads, size}, at::kDouble)};
   const at::Tensor own_q = leaf(q), own_k = leaf(k.narrow(0, prefix, n)),
                    own_v = leaf(v.narrow(0, prefix, n));
-  const at::Tensor y = attention(own_q, own_k, own_v, offsets, earlier, settings);
+  AttentionBlock result;
+  const at::Tensor y = attention(own_q, own_k, own_v, offsets, earlier, settings, result);
   expect_near(y.detach(), expected.detach(), "value");
   const auto got = torch::autograd::grad({y}, {own_q, own_k, own_v}, {cotangent});
   expect_near(got[0], truth[0], "queries");
   expect_near(at::cat({earlier.key_gradients, got[1]}), truth[1], "keys, prefix included");
   expect_near(at::cat({earlier.value_gradients, got[2]}), truth[2], "values, prefix included");
+
+  // Again with the result known: nothing is computed forward, and the gradients are the same to the last bit.
+  const AttentionBlock known{result.output.clone(), result.log_sum_exp.clone()};
+  AttentionBlock given = known;
+  const at::Tensor again = attention(own_q, own_k, own_v, offsets, {earlier.keys, earlier.values, {}, {}},
+                                     settings, given);
+  EXPECT_EQ(given.output.data_ptr(), known.output.data_ptr());
+  const auto same = torch::autograd::grad({again}, {own_q, own_k, own_v}, {cotangent});
+  for (size_t i = 0; i < same.size(); ++i) EXPECT_TRUE(at::equal(same[i], got[i])) << i;
 }
 
 TEST_P(Attention, TiledKernelsAgree) {
@@ -117,7 +127,8 @@ INSTANTIATE_TEST_SUITE_P(Softcaps, Attention,
 TEST(WindowAttention, AWindowOfOneTokenGivesItsValue) {
   const at::Tensor q = random({5, 2, 4}, 1).requires_grad_(), k = random({5, 1, 4}, 2),
                    v = random({5, 1, 4}, 3).requires_grad_();
-  const at::Tensor y = attention(q, k, v, {0, 3, 5}, {}, {{0.3}, 1});
+  AttentionBlock result;
+  const at::Tensor y = attention(q, k, v, {0, 3, 5}, {}, {{0.3}, 1}, result);
   expect_near(y.detach(), v.detach().expand({5, 2, 4}), "value");
   const at::Tensor cotangent = random({5, 2, 4}, 4);
   const auto got = torch::autograd::grad({y}, {q, v}, {cotangent});

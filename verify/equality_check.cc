@@ -17,9 +17,28 @@ std::string text_of(const Settings& settings) {
   std::string text = method_name(settings.method);
   if (settings.method == Method::kStreambp)
     text += settings.chunk == 0 ? " chunk auto" : fmt::format(" chunk {}", settings.chunk);
+  if (settings.keep_attention) text += ", attention kept";
+  if (settings.every > 1) text += fmt::format(", every {}", settings.every);
+  if (settings.offload == Offload::kHost) text += ", on the host";
   if (!settings.streams_head()) return text + ", full head";
   return text + (settings.head_chunk == 0 ? ", head chunk auto"
                                           : fmt::format(", head chunk {}", settings.head_chunk));
+}
+
+/// `settings` with every way of keeping what streambp keeps of the layers, but the default.
+std::vector<Settings> other_keepings(Settings settings) {
+  std::vector<Settings> all;
+  for (const Offload offload : {Offload::kNone, Offload::kHost}) {
+    for (const bool attention : {false, true}) {
+      for (const int64_t every : {1, 2, 3, 100}) {
+        settings.keep_attention = attention;
+        settings.every = every;
+        settings.offload = offload;
+        if (attention || every > 1 || offload == Offload::kHost) all.push_back(settings);
+      }
+    }
+  }
+  return all;
 }
 
 Settings make_settings(Method method, int64_t chunk, std::optional<int64_t> head_chunk) {
@@ -194,6 +213,8 @@ class RowCheck {
       for (const auto& [what, twin] : subject_.twins)
         require(bit_equal(run_on(twin, settings), value), what, settings);
       if (method != Method::kStreambp) continue;
+      for (const Settings& keeping : other_keepings(settings))
+        require(bit_equal(run(keeping), value), "what is kept of the layers changes nothing", keeping);
       for (const std::optional<int64_t> head : heads()) {
         const Evaluation checkpoint = run(make_settings(Method::kCheckpoint, 0, head));
         for (const int64_t chunk : {subject_.batch.size(), subject_.batch.size() + 7}) {

@@ -30,8 +30,9 @@ struct Measured {
   Settings settings = {};
   int64_t lora_rank = 0;
 
-  /// Peak bytes beyond what was alive before the pass.
-  int64_t peak_beyond_resident() const {
+  /// Peak bytes beyond what was alive before the pass; `at_peak` (may be null) receives them by scope, with
+  /// the resident ones.
+  int64_t peak_beyond_resident(std::map<std::string, int64_t>* at_peak = nullptr) const {
     install_meters();
     const bool frozen = lora_rank > 0;
     Model model = Model::random(
@@ -55,6 +56,7 @@ struct Measured {
     reset_peak(device);
     backpropagate(model, batch, *made, settings, teacher.get());
     EXPECT_EQ(read_meter(device).live_bytes, resident) << "the pass left something behind";
+    if (at_peak != nullptr) *at_peak = read_meter(device).at_peak;
     return read_meter(device).peak_bytes - resident;
   }
 };
@@ -183,6 +185,52 @@ TEST(Memory, LoraTakesNoMoreThanSftBesideItsGradients) {
   const int64_t bytes = pass.peak_beyond_resident();
   fmt::print("sft {:.1f} MB, with adapters of rank 32 {:.1f} MB\n", megabytes(sft), megabytes(bytes));
   EXPECT_LE(bytes, sft);
+}
+
+/// Peak bytes of a pass beyond layer inputs, the batch and its rotary table, which grow with the stream.
+int64_t beyond_layer_inputs(const std::string& name, int64_t tokens) {
+  const Config config = preset(name);
+  std::map<std::string, int64_t> at_peak;
+  const Measured pass{config,           at::kMeta, "sft", {}, random_batch({tokens}, config.vocab_size, 2),
+                      streambp_settings(512)};
+  return pass.peak_beyond_resident(&at_peak) - at_peak["layer inputs"] - at_peak["batch"];
+}
+
+TEST(Memory, ALayerWithAWindowTakesNoMoreForALongerStream) {
+  const int64_t at_8k = beyond_layer_inputs("mistral-cpu", 8192), at_32k = beyond_layer_inputs("mistral-cpu", 32768);
+  const double ratio = static_cast<double>(at_32k) / static_cast<double>(at_8k);
+  fmt::print("beyond layer inputs: {:.1f} MB at 8192 tokens, {:.3f} x at 32768\n", megabytes(at_8k), ratio);
+  EXPECT_TRUE(ratio <= 1.05) << ratio;
+  EXPECT_GT(beyond_layer_inputs("llama-cpu", 32768), 2 * at_32k) << "a layer without one does";
+}
+
+TEST(Memory, AMixtureTakesWhatADenseLayerOfItsActiveWidthTakes) {
+  const Config mixture = preset("qwen3-moe-cpu");
+  Config dense = preset("qwen3-cpu");
+  dense.num_hidden_layers = mixture.num_hidden_layers;
+  dense.intermediate_size = mixture.mixture.num_experts_per_tok * mixture.mixture.moe_intermediate_size;
+  const int64_t expected = sft_peak(dense, at::kMeta, {8192}, streambp_settings(512));
+  const int64_t bytes = sft_peak(mixture, at::kMeta, {8192}, streambp_settings(512));
+  const double ratio = static_cast<double>(bytes) / static_cast<double>(expected);
+  fmt::print("dense {:.1f} MB, mixture {:.3f} x\n", megabytes(expected), ratio);
+  EXPECT_TRUE(ratio <= 1.02) << ratio;
+}
+
+TEST(Memory, TheDryRunTakesWhatTheCpuTakesForEveryFamily) {
+  for (const char* name : {"gemma3-cpu", "mistral-cpu", "qwen3-moe-cpu", "gemma2-tiny", "phi3-tiny"}) {
+    Config config = preset(name);
+    config.vocab_size = 1000;
+    for (int64_t& window : config.windows) window = std::min<int64_t>(window, 128);
+    for (const Method method : {Method::kStandard, Method::kStreambp}) {
+      Settings settings = streambp_settings(100);
+      settings.method = method;
+      const auto predicted = static_cast<double>(sft_peak(config, at::kMeta, {500, 24}, settings));
+      const auto measured = static_cast<double>(sft_peak(config, at::kCPU, {500, 24}, settings));
+      fmt::print("{}, {}: predicted {:.3f} MB, measured {:.3f} MB\n", name, method_name(method),
+                 predicted / 1e6, measured / 1e6);
+      EXPECT_NEAR(predicted / measured, 1.0, 0.02) << name << ", " << method_name(method);
+    }
+  }
 }
 
 TEST(Memory, TheDryRunTakesWhatTheCpuTakesForEveryObjective) {

@@ -63,16 +63,21 @@ std::vector<std::string> objective_names() {
   return names;
 }
 
-/// The families' small presets. llama-tied: a llama whose head is its embedding.
+/// Families and their variants that have a preset for tests: NAME-tiny.
+std::vector<std::string> sweep_families() {
+  constexpr std::string_view kTiny = "-tiny";
+  std::vector<std::string> families;
+  for (const std::string& name : preset_names()) {
+    if (name.ends_with(kTiny)) families.push_back(name.substr(0, name.size() - kTiny.size()));
+  }
+  return families;
+}
+
 std::vector<std::string> sweep_models(const Flags& flags) {
   if (!flags.model.empty()) return {flags.model};
-  std::vector<std::string> models;
-  for (const std::string& family :
-       words_or(flags.families, "--family", {"qwen3", "qwen2", "llama", "llama-tied"})) {
-    if (!is_preset(family + "-tiny"))
-      throw InputError("--family '{}': expected qwen3, qwen2, llama or llama-tied", family);
-    models.push_back(family + "-tiny");
-  }
+  std::vector<std::string> models = words_or(flags.families, "--family", sweep_families());
+  require_known(models, "--family", sweep_families());
+  for (std::string& model : models) model += "-tiny";
   return models;
 }
 

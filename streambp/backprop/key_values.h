@@ -14,6 +14,7 @@ namespace streambp {
 /// stream, and its size does not depend on the stream's.
 class KeyValueStream {
  public:
+  KeyValueStream() = default;
   /// For `layer` and a stream of `chunks` chunks of `chunk` tokens (the last may be shorter).
   KeyValueStream(const Model& model, int64_t layer, int64_t chunks, int64_t chunk);
 
@@ -40,10 +41,10 @@ class KeyValueStream {
  private:
   at::Tensor stretch(const at::Tensor& buffer, int64_t begin, int64_t end) const;
 
-  int64_t chunk_;
-  int64_t window_;     // of the layer; 0: none
-  int64_t reach_;      // how many chunks back a chunk looks
-  int64_t last_;       // index of the last chunk
+  int64_t chunk_ = 1;
+  int64_t window_ = 0;  // of the layer; 0: none
+  int64_t reach_ = 0;  // how many chunks back a chunk looks
+  int64_t last_ = 0;   // index of the last chunk
   int64_t begin_ = 0;  // stream place of the buffer's first row
   at::Tensor keys_;    // [rows, K, E]
   at::Tensor values_;

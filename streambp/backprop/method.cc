@@ -101,6 +101,12 @@ void check_request(const Model& model, const HeadRequest& request, const Model* 
 Outcome backpropagate(Model& model, const Batch& batch, const Objective& objective, const Settings& settings,
                       Model* teacher) {
   if (settings.chunk < 0) throw InputError("chunk {}: expected 1 or more tokens, or auto", settings.chunk);
+  if (settings.every < 1) throw InputError("every {}: expected 1 or more layers", settings.every);
+  if (settings.method != Method::kStreambp &&
+      (settings.keep_attention || settings.every > 1 || settings.offload != Offload::kNone)) {
+    throw InputError("{}: keep-attention, every and offload are settings of streambp only",
+                     method_name(settings.method));
+  }
   if (settings.head_chunk < 0)
     throw InputError("head chunk {}: expected 1 or more tokens, or auto", settings.head_chunk);
   const at::NoGradGuard no_grad;  // methods turn autograd on where they want it
@@ -129,7 +135,10 @@ Outcome backpropagate(Model& model, const Batch& batch, const Objective& objecti
     head.teacher = {teacher,
                     streamed_hidden_states(*teacher, teacher->prepare(batch), auto_chunk(stream.size()))};
   }
-  const Pass pass{model, stream, head, objective, outcome.chunk, outcome.head_chunk, settings.streams_head()};
+  const Keep keep{std::max<int64_t>(model.lowest_trainable_layer(), 0), settings.every,
+                  settings.keep_attention, settings.offload};
+  const Pass pass{model,         stream, head, objective, outcome.chunk, outcome.head_chunk,
+                  settings.streams_head(), keep};
   HeadOutcome result;
   switch (settings.method) {
     case Method::kStandard:

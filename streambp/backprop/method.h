@@ -8,6 +8,7 @@
 
 #include <ATen/ATen.h>
 
+#include "streambp/backprop/stream_buffer.h"
 #include "streambp/model/model.h"
 #include "streambp/objective/objective.h"
 
@@ -29,6 +30,13 @@ struct Settings {
   Method method = Method::kStreambp;
   /// Tokens of a streamed layer's chunk; 0: chosen by auto_chunk. The other methods have none.
   int64_t chunk = 0;
+  /// Keep each layer's attention output, so that attention is run forward only once (LightSeq's
+  /// rematerialisation-aware checkpointing, arXiv 2310.03294).
+  bool keep_attention = false;
+  /// Keep every k-th layer's input and compute the others again (Chen et al., 2016, arXiv 1604.06174).
+  int64_t every = 1;
+  /// Where what is kept of the layers lies. These three are streambp's.
+  Offload offload = Offload::kNone;
   /// Whether the LM head is streamed over chunks of scored tokens, or its logits taken in full as Hugging
   /// Face does. Default: streambp streams it, the others don't.
   std::optional<bool> stream_head;

@@ -7,6 +7,7 @@
 
 #include "streambp/backprop/head.h"
 #include "streambp/backprop/method.h"
+#include "streambp/backprop/streamed_forward.h"
 
 namespace streambp {
 
@@ -19,6 +20,7 @@ struct Pass {
   int64_t chunk;       // resolved
   int64_t head_chunk;  // resolved
   bool stream_head;
+  Keep keep;  // of streambp
 
   /// The forward pass of all layers is done: what runs again is not counted again.
   void close_forward() const {

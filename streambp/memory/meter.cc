@@ -14,6 +14,8 @@
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include "streambp/error.h"
+#include "streambp/memory/block_listener.h"
+#include "streambp/memory/remembered_scope.h"
 
 namespace streambp {
 namespace {
@@ -50,32 +52,70 @@ ScopeNames& scope_names() {
 }
 
 std::atomic<int> current_scope{0};
+std::atomic<bool> on_host{false};
+
+class Ledger;
+
+/// What an allocation has to remember until it is freed. Lies in front of the data on the CPU, alone on the
+/// meta device.
+struct Header {
+  int64_t bytes = 0;
+  int scope = 0;
+  Ledger* ledger = nullptr;
+  uint64_t mark = 0;  // a listener's
+  Header* previous = nullptr;
+  Header* next = nullptr;
+};
 
 /// Live bytes of one device by scope, and a copy of them taken whenever the total reaches a new peak.
 class Ledger {
  public:
   explicit Ledger(const char* device) : device_(device) {}
 
-  /// Enters `bytes` under the innermost scope and returns that scope's number. Throws OutOfMemory beyond the
-  /// limit.
-  int add(int64_t bytes) {
+  /// Enters `bytes` under the innermost scope, in a header that make() returns. Throws OutOfMemory beyond the
+  /// limit, and where make() returns null.
+  template <typename Make>
+  Header* add(int64_t bytes, Make make) {
     const std::lock_guard lock(mutex_);
     const int scope = current_scope.load(std::memory_order_relaxed);
     // A product that wrapped around arrives here as a negative or absurd size.
     if (bytes < 0 || (limit_ > 0 && bytes > limit_ - live_)) {
+      if (listener_ != nullptr) listener_->refused(bytes, scope, limit_ > 0 ? limit_ - live_ : 0);
       throw OutOfMemory(fmt::format("out of memory on {}: {} bytes for '{}' asked, {} alive, limit {}",
                                     device_, bytes, scope_names().name(scope), live_, limit_));
     }
+    Header* const header = make();
+    if (header == nullptr) {
+      throw OutOfMemory(fmt::format("out of memory on {}: the system refused {} bytes", device_, bytes));
+    }
+    *header = {bytes, scope, this, 0, nullptr, first_};
+    if (first_ != nullptr) first_->previous = header;
+    first_ = header;
     live_ += bytes;
     by_scope_[scope] += bytes;
     if (live_ > peak_) mark_peak();
-    return scope;
+    if (listener_ != nullptr) header->mark = listener_->allocated(bytes, scope);
+    return header;
   }
 
-  void remove(int64_t bytes, int scope) noexcept {
+  void remove(const Header& header) noexcept {
     const std::lock_guard lock(mutex_);
-    live_ -= bytes;
-    by_scope_[scope] -= bytes;
+    (header.previous == nullptr ? first_ : header.previous->next) = header.next;
+    if (header.next != nullptr) header.next->previous = header.previous;
+    live_ -= header.bytes;
+    by_scope_[header.scope] -= header.bytes;
+    if (listener_ != nullptr) listener_->freed(header.mark, header.bytes, header.scope);
+  }
+
+  void listen(BlockListener* listener) {
+    const std::lock_guard lock(mutex_);
+    listener_ = listener;
+    if (listener == nullptr) return;
+    Header* oldest = first_;
+    while (oldest != nullptr && oldest->next != nullptr) oldest = oldest->next;
+    for (Header* block = oldest; block != nullptr; block = block->previous) {
+      block->mark = listener->present(block->bytes, block->scope);
+    }
   }
 
   void reset_peak() {
@@ -85,7 +125,7 @@ class Ledger {
 
   MemoryReading read() {
     const std::lock_guard lock(mutex_);
-    MemoryReading reading{live_, peak_, {}};
+    MemoryReading reading{live_, peak_, {}, 0};
     for (int scope = 0; scope < kMaxScopes; ++scope) {
       if (at_peak_[scope] != 0) reading.at_peak[scope_names().name(scope)] = at_peak_[scope];
     }
@@ -113,6 +153,8 @@ class Ledger {
   int64_t live_ = 0;
   int64_t peak_ = 0;
   int64_t limit_ = 0;
+  Header* first_ = nullptr;  // the youngest block alive
+  BlockListener* listener_ = nullptr;
   std::array<int64_t, kMaxScopes> by_scope_{};
   std::array<int64_t, kMaxScopes> at_peak_{};
 };
@@ -128,18 +170,21 @@ Ledger& meta_ledger() {
   return ledger;
 }
 
+/// What lies beside the device in the host's memory.
+Ledger& host_ledger() {
+  static Ledger& ledger = *new Ledger("the host");
+  return ledger;
+}
+
+Ledger& side(Ledger& device) {
+  return on_host.load(std::memory_order_relaxed) ? host_ledger() : device;
+}
+
 Ledger& ledger_of(c10::DeviceType device) {
   if (device == c10::DeviceType::CPU) return cpu_ledger();
   if (device == c10::DeviceType::Meta) return meta_ledger();
   throw InputError("no memory ledger is kept for device {}", c10::DeviceTypeName(device));
 }
-
-/// What an allocation has to remember until it is freed. Lies in front of the data on the CPU, alone on the
-/// meta device.
-struct Header {
-  int64_t bytes;
-  int scope;
-};
 
 constexpr size_t kAlignment = 64;
 static_assert(sizeof(Header) <= kAlignment);
@@ -151,14 +196,11 @@ class CountingCpuAllocator final : public c10::Allocator {
     if (bytes == 0) return {nullptr, nullptr, &free_data, device};
     if (bytes > static_cast<size_t>(std::numeric_limits<int64_t>::max()))
       throw OutOfMemory("out of memory on cpu: size overflow");
-    const int scope = cpu_ledger().add(static_cast<int64_t>(bytes));
-    void* block = std::aligned_alloc(kAlignment, (bytes + 2 * kAlignment - 1) / kAlignment * kAlignment);
-    if (block == nullptr) {
-      cpu_ledger().remove(static_cast<int64_t>(bytes), scope);
-      throw OutOfMemory(fmt::format("out of memory on cpu: the system refused {} bytes", bytes));
-    }
-    new (block) Header{static_cast<int64_t>(bytes), scope};
-    void* data = static_cast<char*>(block) + kAlignment;
+    Header* const header = side(cpu_ledger()).add(static_cast<int64_t>(bytes), [bytes]() -> Header* {
+      void* block = std::aligned_alloc(kAlignment, (bytes + 2 * kAlignment - 1) / kAlignment * kAlignment);
+      return block == nullptr ? nullptr : new (block) Header;
+    });
+    void* data = reinterpret_cast<char*>(header) + kAlignment;
     return {data, data, &free_data, device};
   }
 
@@ -169,8 +211,8 @@ class CountingCpuAllocator final : public c10::Allocator {
   static void free_data(void* data) {
     if (data == nullptr) return;
     void* block = static_cast<char*>(data) - kAlignment;
-    const Header header = *static_cast<Header*>(block);
-    cpu_ledger().remove(header.bytes, header.scope);
+    const Header& header = *static_cast<Header*>(block);
+    header.ledger->remove(header);
     std::free(block);
   }
 };
@@ -178,13 +220,7 @@ class CountingCpuAllocator final : public c10::Allocator {
 class CountingMetaAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
-    auto* header = new Header{static_cast<int64_t>(bytes), 0};
-    try {
-      header->scope = meta_ledger().add(header->bytes);
-    } catch (...) {
-      delete header;
-      throw;
-    }
+    Header* const header = side(meta_ledger()).add(static_cast<int64_t>(bytes), [] { return new Header; });
     return {nullptr, header, &free_header, c10::Device(c10::DeviceType::Meta)};
   }
 
@@ -194,7 +230,7 @@ class CountingMetaAllocator final : public c10::Allocator {
  private:
   static void free_header(void* context) {
     auto* header = static_cast<Header*>(context);
-    meta_ledger().remove(header->bytes, header->scope);
+    header->ledger->remove(*header);
     delete header;
   }
 };
@@ -213,6 +249,21 @@ MemoryScope::~MemoryScope() {
   current_scope.store(outer_);
 }
 
+HostMemoryScope::HostMemoryScope() : outer_(on_host.exchange(true)) {}
+
+HostMemoryScope::~HostMemoryScope() {
+  on_host.store(outer_);
+}
+
+RememberedScope::RememberedScope() : number_(current_scope.load(std::memory_order_relaxed)) {}
+
+RememberedScope::Reopened::Reopened(const RememberedScope& scope)
+    : outer_(current_scope.exchange(scope.number_)) {}
+
+RememberedScope::Reopened::~Reopened() {
+  current_scope.store(outer_);
+}
+
 void install_meters() {
   static CountingCpuAllocator& cpu = *new CountingCpuAllocator;
   static CountingMetaAllocator& meta = *new CountingMetaAllocator;
@@ -222,6 +273,7 @@ void install_meters() {
 }
 
 void reset_peak(c10::Device device) {
+  host_ledger().reset_peak();
   if (device.is_cuda()) {
     c10::getDeviceAllocator(device.type())->resetPeakStats(device.index());
   } else {
@@ -230,11 +282,21 @@ void reset_peak(c10::Device device) {
 }
 
 MemoryReading read_meter(c10::Device device) {
-  if (!device.is_cuda()) return ledger_of(device.type()).read();
-  const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
-  const auto& allocated =
-      stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
-  return {allocated.current, allocated.peak, {{std::string(kUnnamed), allocated.peak}}};
+  MemoryReading reading;
+  if (device.is_cuda()) {
+    const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
+    const auto& allocated =
+        stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
+    reading = {allocated.current, allocated.peak, {{std::string(kUnnamed), allocated.peak}}, 0};
+  } else {
+    reading = ledger_of(device.type()).read();
+  }
+  reading.host_peak_bytes = host_ledger().read().peak_bytes;
+  return reading;
+}
+
+void set_host_memory_limit(int64_t bytes) {
+  host_ledger().set_limit(bytes);
 }
 
 void set_memory_limit(c10::DeviceType device, int64_t bytes) {
@@ -243,6 +305,14 @@ void set_memory_limit(c10::DeviceType device, int64_t bytes) {
 
 int64_t memory_limit(c10::DeviceType device) {
   return ledger_of(device).limit();
+}
+
+void listen(c10::DeviceType device, BlockListener* listener) {
+  ledger_of(device).listen(listener);
+}
+
+std::string scope_name(int scope) {
+  return scope_names().name(scope);
 }
 
 int64_t available_memory() {

@@ -29,18 +29,33 @@ class MemoryScope {
   int outer_;
 };
 
+/// Puts the allocations made while it lives on another ledger, that of the host's memory beside the device:
+/// for what is kept off the device on purpose. On CUDA such memory is the host's anyway; on the CPU and the
+/// meta device the ledger is all that tells the two apart.
+class HostMemoryScope {
+ public:
+  HostMemoryScope();
+  ~HostMemoryScope();
+  HostMemoryScope(const HostMemoryScope&) = delete;
+  HostMemoryScope& operator=(const HostMemoryScope&) = delete;
+
+ private:
+  bool outer_;
+};
+
 /// What the meter of a device has seen since the last reset_peak().
 struct MemoryReading {
   int64_t live_bytes = 0;
   int64_t peak_bytes = 0;
   std::map<std::string, int64_t> at_peak;  // bytes by scope, summing to peak_bytes
+  int64_t host_peak_bytes = 0;             // the most that lay in the host's memory beside the device
 };
 
 /// Puts the counting allocators in place. Call once, before the first tensor: what was allocated earlier is
 /// not seen.
 void install_meters();
 
-/// Starts a new measurement on `device`: the peak becomes what is alive now.
+/// Starts a new measurement on `device` and the host beside it: the peak becomes what is alive now.
 void reset_peak(c10::Device device);
 
 MemoryReading read_meter(c10::Device device);
@@ -49,6 +64,9 @@ MemoryReading read_meter(c10::Device device);
 /// OutOfMemory. 0 removes the limit.
 void set_memory_limit(c10::DeviceType device, int64_t bytes);
 int64_t memory_limit(c10::DeviceType device);
+
+/// The same of the host's memory beside the device.
+void set_host_memory_limit(int64_t bytes);
 
 /// Bytes this process could still take on this machine: the smaller of the system's available memory and what
 /// its control group leaves. The kernel overcommits and kills later; a limit below this turns that into an

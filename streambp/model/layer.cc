@@ -36,7 +36,8 @@ KeysValues DecoderLayer::keys_values(const at::Tensor& x, const Rows& rows) cons
   return key_value_heads(projected[0], projected[1], rows);
 }
 
-LayerOutput DecoderLayer::forward(const at::Tensor& x, const Rows& rows, const Prefix& prefix) const {
+LayerOutput DecoderLayer::forward(const at::Tensor& x, const Rows& rows, const Prefix& prefix,
+                                  AttentionBlock attended) const {
   at::Tensor queries;
   KeysValues own;
   {
@@ -45,8 +46,13 @@ LayerOutput DecoderLayer::forward(const at::Tensor& x, const Rows& rows, const P
     queries = query_heads(projected[0], rows);
     own = key_value_heads(projected[1], projected[2], rows);
   }
-  at::Tensor attended = attention(queries, own.keys, own.values, rows.offsets, prefix, attention_).flatten(1);
+  at::Tensor output = attention(queries, own.keys, own.values, rows.offsets, prefix, attention_, attended);
   queries.reset();
+  return {after_attention(x, std::move(output), rows), own, std::move(attended)};
+}
+
+at::Tensor DecoderLayer::after_attention(const at::Tensor& x, at::Tensor attended, const Rows& rows) const {
+  attended = attended.flatten(1);
   at::Tensor middle;
   if (config_.sandwich_norms) {
     attended = linear(attended, {weights_.o_proj}).front();
@@ -55,7 +61,7 @@ LayerOutput DecoderLayer::forward(const at::Tensor& x, const Rows& rows, const P
     middle = linear_add(x, attended, *weights_.o_proj);
   }
   attended.reset();
-  return {feed_forward(middle, rows), own};
+  return feed_forward(middle, rows);
 }
 
 at::Tensor DecoderLayer::feed_forward(const at::Tensor& middle, const Rows& rows) const {

@@ -38,8 +38,9 @@ struct KeysValues {
 };
 
 struct LayerOutput {
-  at::Tensor hidden;  // [n, D]
-  KeysValues own;     // of these rows
+  at::Tensor hidden;        // [n, D]
+  KeysValues own;           // of these rows
+  AttentionBlock attended;  // attention's output and log-sum-exps, without a graph
 };
 
 /// One layer of a pre-norm decoder with rotary grouped-query attention and a gated MLP or a mixture of them:
@@ -66,8 +67,13 @@ class DecoderLayer {
   /// Keys and values of hidden states x [n, D].
   KeysValues keys_values(const at::Tensor& x, const Rows& rows) const;
 
-  /// The layer's output for x [n, D], whose first sequence continues `prefix`.
-  LayerOutput forward(const at::Tensor& x, const Rows& rows, const Prefix& prefix) const;
+  /// The layer's output for x [n, D], whose first sequence continues `prefix`. `attended` is what an earlier
+  /// pass over the same rows has given, or undefined: with it attention is not computed again.
+  LayerOutput forward(const at::Tensor& x, const Rows& rows, const Prefix& prefix,
+                      AttentionBlock attended = {}) const;
+
+  /// The layer's output for x [n, D] and what its attention gave for them, [n, H, E]: token by token.
+  at::Tensor after_attention(const at::Tensor& x, at::Tensor attended, const Rows& rows) const;
 
   /// Whether any parameter of the layer needs a gradient.
   bool trainable() const;

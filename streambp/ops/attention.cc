@@ -163,10 +163,11 @@ AttentionBlockGradients backward(const Run& run, const at::Tensor& dy, const Att
 
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                      const std::vector<int64_t>& offsets, const Prefix& prefix,
-                     const AttentionSettings& settings) {
+                     const AttentionSettings& settings, AttentionBlock& known) {
   const Run run{q.detach(), k.detach(), v.detach(), offsets, prefix, settings};
-  const AttentionBlock saved = forward(run);
-  return differentiable({q, k, v}, saved.output, "attention", [run, saved](std::vector<at::Tensor>&& dy) {
+  if (!known.output.defined()) known = forward(run);
+  return differentiable({q, k, v}, known.output, "attention",
+                        [run, saved = known](std::vector<at::Tensor>&& dy) {
     const AttentionBlockGradients gradients = backward(run, dy[0], saved);
     return std::vector<at::Tensor>{gradients.d_queries, gradients.d_keys, gradients.d_values};
   });

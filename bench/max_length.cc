@@ -1,0 +1,97 @@
+#include "bench/max_length.h"
+
+#include <algorithm>
+
+#include "streambp/driver/command_line.h"
+
+namespace streambp {
+namespace {
+
+/// Lengths and their peaks on both sides of a budget.
+class Enclosure {
+ public:
+  Enclosure(const Budget& budget, const Prediction& shortest) : budget_(budget), below_(shortest) {}
+
+  void add(const Prediction& prediction) {
+    if (budget_.holds(prediction)) {
+      before_ = std::exchange(below_, prediction);
+    } else {
+      above_ = prediction;
+    }
+  }
+
+  int64_t resolution() const { return std::max<int64_t>(1, below_.seq_len / 1000); }
+  bool closed() const {
+    return below_.seq_len == kLongest || (above_ && above_->seq_len - below_.seq_len <= resolution());
+  }
+  const Prediction& below() const { return below_; }
+  int64_t gap() const { return above_ ? above_->seq_len - below_.seq_len : 0; }
+
+  /// The next length to try.
+  int64_t next(bool halve) const {
+    const int64_t low = below_.seq_len;
+    if (!above_) {
+      // A line through the last two that fit; far beyond them it is no more than a guess.
+      constexpr int64_t kStride = 64;
+      const int64_t guess = before_ ? on_line(*before_, below_) : 4096;
+      return std::clamp(guess, low + resolution(), std::min(low * kStride, kLongest));
+    }
+    const int64_t high = above_->seq_len;
+    if (halve) return low + (high - low) / 2;
+    return std::clamp(on_line(below_, *above_), low + resolution(), high - resolution());
+  }
+
+ private:
+  /// Where the line through two predictions meets the budget.
+  int64_t on_line(const Prediction& a, const Prediction& b) const {
+    const double share_a = budget_.share(a), share_b = budget_.share(b);
+    if (share_b <= share_a) return kLongest;
+    const double slope = (share_b - share_a) / static_cast<double>(b.seq_len - a.seq_len);
+    const double length = static_cast<double>(a.seq_len) + (1.0 - share_a) / slope;
+    return static_cast<int64_t>(std::min(length, static_cast<double>(kLongest)));
+  }
+
+  Budget budget_;
+  Prediction below_;                  // the longest that fits
+  std::optional<Prediction> before_;  // the one that fitted before it
+  std::optional<Prediction> above_;   // the shortest that does not
+};
+
+}  // namespace
+
+LongestFit find_longest(Predictor& predictor, const Cell& cell, const Budget& budget) {
+  // A line that has not closed the interval by then is not one.
+  constexpr int kOnLine = 8;
+  LongestFit found;
+  found.cell = cell;
+  const auto predict = [&](int64_t seq_len) {
+    ++found.evaluations;
+    Cell longer = cell;
+    longer.seq_len = seq_len;
+    return predictor.predict(longer);
+  };
+  found.at_shortest = predict(kShortest);
+  found.cell.seq_len = 0;
+  if (!budget.holds(found.at_shortest)) return found;
+  Enclosure enclosure(budget, found.at_shortest);
+  while (!enclosure.closed()) enclosure.add(predict(enclosure.next(found.evaluations > kOnLine)));
+  found.at_longest = enclosure.below();
+  found.cell.seq_len = enclosure.below().seq_len;
+  found.resolution = enclosure.gap();
+  return found;
+}
+
+std::string describe(const std::map<std::string, int64_t>& breakdown) {
+  std::vector<std::pair<std::string, int64_t>> parts(breakdown.begin(), breakdown.end());
+  std::stable_sort(parts.begin(), parts.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  int64_t total = 0;
+  std::vector<std::string> texts;
+  for (const auto& [scope, bytes] : parts) {
+    total += bytes;
+    texts.push_back(scope + " " + format_bytes(bytes));
+  }
+  return fmt::format("{}: {}", format_bytes(total), fmt::join(texts, ", "));
+}
+
+}  // namespace streambp

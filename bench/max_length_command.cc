@@ -1,0 +1,198 @@
+#include "bench/max_length_command.h"
+
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <memory>
+
+#include "bench/plan.h"
+#include "bench/progress.h"
+#include "bench/run_flags.h"
+#include "bench/suggest.h"
+#include "streambp/driver/command_line.h"
+#include "streambp/driver/records.h"
+#include "streambp/driver/table.h"
+#include "streambp/error.h"
+
+namespace streambp {
+namespace {
+
+using nlohmann::json;
+
+struct Typed {
+  std::string budget;
+  std::string host_budget;
+  std::string device = "meta";
+  int64_t seq_len = 0;
+  bool suggest = false;
+  bool json = false;
+  bool quiet = false;
+};
+
+constexpr const char* kExamples = R"(Examples:
+  streambp-bench max-length --model qwen3-8b --budget 80GiB
+  streambp-bench max-length --model qwen3-8b --budget 80GiB --optimizer adamw --optimizer-bits 8
+  streambp-bench max-length --model llama-3.1-8b --lora-rank 32 --objective sft,dpo,grpo --batch 8 --budget 24GB --json
+  streambp-bench max-length --model qwen3-14b --budget 80GiB --suggest --seq-len 32768
+
+The peak is that of one back-propagation as the allocator would count it: weights, gradients, optimizer states and all
+tensors of the pass, but neither the optimizer's step nor a device's own context. An objective's sequence is as in
+sweep: for dpo a pair, half of the tokens for each of its two completions.
+
+Costs (--suggest): time relative to standard back-propagation, (F + recomputed) / F * (1 + 32 / chunk), with F the
+operations of forward and backward pass; an estimate to rank settings by.
+
+Exit codes: 0 all good; 2 bad usage or input, a budget below weights, gradients and optimizer states among them;
+3 some method does not fit at any length.)";
+
+/// A row of the table and an object of --json.
+struct Row {
+  LongestFit fit;
+  std::optional<double> cost;
+  bool best = false;
+};
+
+json to_json(const Bench& bench, const Row& row, const Budget& budget) {
+  const LongestFit& fit = row.fit;
+  const Prediction& shown = fit.fits() ? *fit.at_longest : fit.at_shortest;
+  json object = cell_configuration(bench, fit.cell);
+  object.update({{"schema", kRecordSchema},
+                 {"kind", "predicted"},
+                 {"budget_bytes", budget.device},
+                 {"host_budget_bytes", budget.host > 0 ? json(budget.host) : json(nullptr)},
+                 {"seq_len", fit.fits() ? shown.seq_len : 0},
+                 {"tokens", fit.fits() ? shown.tokens : 0},
+                 {"resolution_tokens", fit.resolution},
+                 {"chunk", shown.chunk > 0 ? json(shown.chunk) : json(nullptr)},
+                 {"head_chunk", shown.head_chunk > 0 ? json(shown.head_chunk) : json(nullptr)},
+                 {"peak_bytes", shown.peak_bytes},
+                 {"resident_bytes", shown.resident_bytes},
+                 {"host_peak_bytes", shown.host_peak_bytes},
+                 {"breakdown", shown.breakdown},
+                 {"evaluations", fit.evaluations},
+                 {"status", fit.fits() ? "ok" : "oom"},
+                 {"error", nullptr}});
+  if (!fit.fits())
+    object["error"] = fmt::format("{} tokens need {}", shown.seq_len, describe(shown.breakdown));
+  if (row.cost) object.update({{"relative_cost", *row.cost}, {"suggested", row.best}});
+  return object;
+}
+
+/// What a streamed pass keeps of its layers, in a word or two.
+std::string describe_keeping(const Settings& settings) {
+  if (settings.method != Method::kStreambp) return "-";
+  std::vector<std::string> words{settings.every == 1 ? "inputs" : fmt::format("1/{} inputs", settings.every)};
+  if (settings.keep_attention) words.emplace_back("attention");
+  return fmt::format("{}{}", fmt::join(words, "+"), settings.offload == Offload::kHost ? " on host" : "");
+}
+
+std::string table_of(const std::vector<Row>& rows, const Budget& budget, bool with_costs) {
+  std::vector<std::string> header{"objective", "method", "chunk",   "keeps",  "head",
+                                  "batch",     "seq_len", "tokens", "peak", "host"};
+  if (with_costs) header.insert(header.end(), {"cost", "suggested"});
+  header.push_back("of it");
+  Table table(header);
+  for (const Row& row : rows) {
+    const LongestFit& fit = row.fit;
+    const Settings& settings = fit.cell.settings;
+    const Prediction& shown = fit.fits() ? *fit.at_longest : fit.at_shortest;
+    std::vector<std::string> cells{fit.cell.objective,
+                                   method_name(settings.method),
+                                   shown.chunk > 0 ? fmt::format("{}", shown.chunk) : "-",
+                                   describe_keeping(settings),
+                                   settings.streams_head() ? "streamed" : "full",
+                                   fmt::format("{}", fit.cell.batch),
+                                   fit.fits() ? fmt::format("{}", shown.seq_len) : "-",
+                                   fit.fits() ? fmt::format("{}", shown.tokens) : "-",
+                                   format_bytes(shown.peak_bytes),
+                                   shown.host_peak_bytes > 0 ? format_bytes(shown.host_peak_bytes) : "-"};
+    if (with_costs) {
+      cells.push_back(fmt::format("{:.3f}", row.cost.value_or(0.0)));
+      cells.push_back(row.best ? "yes" : "");
+    }
+    const std::string parts = describe(shown.breakdown);
+    cells.push_back((fit.fits() ? "" : fmt::format("at {} tokens: ", shown.seq_len)) +
+                    parts.substr(parts.find(':') + 2));
+    table.add(cells);
+  }
+  return table.text() + fmt::format("budget: {} ({} bytes){}\n", format_bytes(budget.device), budget.device,
+                                    budget.host > 0
+                                        ? fmt::format(", of the host {}", format_bytes(budget.host))
+                                        : "");
+}
+
+std::vector<Row> longest_of_all(const Bench& bench, Predictor& predictor, const Budget& budget,
+                                ProgressLine& progress) {
+  std::vector<Row> rows;
+  for (const Cell& cell : list_cells(bench)) {
+    progress.show(fmt::format("{}, {}", cell.objective, method_name(cell.settings.method)));
+    rows.push_back({find_longest(predictor, cell, budget), std::nullopt, false});
+  }
+  return rows;
+}
+
+std::vector<Row> suggestions(const Bench& bench, Predictor& predictor, const Budget& budget, int64_t wanted) {
+  std::vector<Row> rows;
+  for (const Suggestion& suggestion : suggest(bench, predictor, budget, wanted))
+    rows.push_back({suggestion.fit, suggestion.cost, suggestion.best});
+  return rows;
+}
+
+int run_max_length(const RunFlags& flags, const Typed& typed) {
+  SweepOptions options;
+  flags.read(options);
+  if (typed.device != "meta")
+    throw InputError("--device '{}': lengths are predicted, expected meta", typed.device);
+  if (typed.seq_len > 0 && !typed.suggest)
+    throw InputError("--seq-len: the wanted length, expected with --suggest");
+  if (typed.seq_len > kLongest)
+    throw InputError("--seq-len {}: expected {} at most", typed.seq_len, kLongest);
+  Budget budget{parse_bytes(typed.budget, "--budget"), 0};
+  if (!typed.host_budget.empty()) budget.host = parse_bytes(typed.host_budget, "--host-budget");
+  options.device = typed.device;
+  options.lengths = {kShortest};
+  const Bench bench = open_bench(options);
+  ProgressLine progress(!typed.quiet);
+  progress.show("making " + options.model);
+  Predictor predictor(bench);
+  if (const Prediction floor = predictor.floor(); floor.peak_bytes > budget.device) {
+    throw InputError("--budget {}: below what {} needs before any pass, {}", typed.budget, options.model,
+                     describe(floor.breakdown));
+  }
+  const std::vector<Row> rows = typed.suggest ? suggestions(bench, predictor, budget, typed.seq_len)
+                                              : longest_of_all(bench, predictor, budget, progress);
+  progress.clear();
+  if (typed.json) {
+    for (const Row& row : rows) fmt::print("{}\n", record_line(to_json(bench, row, budget)));
+  } else {
+    fmt::print("{}", table_of(rows, budget, typed.suggest));
+  }
+  const auto counts = [&](const Row& row) { return typed.suggest ? row.best : !row.fit.fits(); };
+  const bool any = std::any_of(rows.begin(), rows.end(), counts);
+  return any == typed.suggest ? kExitGood : kExitOutOfMemory;
+}
+
+}  // namespace
+
+void add_max_length_command(CLI::App& app, std::function<int()>& action) {
+  const auto typed = std::make_shared<Typed>();
+  CLI::App* const command = app.add_subcommand(
+      "max-length",
+      "The longest sequence that fits a memory budget, predicted without a GPU; lists are comma-separated");
+  command->footer(describe_objectives() + "\n" + kExamples);
+  const auto flags = std::make_shared<RunFlags>(*command, RunFlags::Defaults{"qwen3-8b", "model"});
+  command->add_option("--budget", typed->budget, "Memory of the device, such as 80GB or 80GiB")->required();
+  command->add_option("--host-budget", typed->host_budget,
+                      "Memory of the host for --offload host; with --suggest, offloading is tried too");
+  command->add_flag(
+      "--suggest", typed->suggest,
+      "Also try chunks and heads: which reach --seq-len, or the greatest length, at the least cost");
+  command->add_option("--seq-len", typed->seq_len, "Wanted tokens of a sequence, with --suggest")
+      ->check(from_to(1, static_cast<int>(kLongest)));
+  command->add_option("--device", typed->device, "meta: the only one that predicts")->capture_default_str();
+  command->add_flag("--json", typed->json, "Print a JSON object for each row instead of the table");
+  command->add_flag("--quiet", typed->quiet, "No progress on the terminal");
+  command->callback(
+      [typed, flags, &action] { action = [typed, flags] { return run_max_length(*flags, *typed); }; });
+}
+
+}  // namespace streambp

@@ -1,0 +1,26 @@
+// The models of a run, on its device: opened once, used by every cell.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "bench/cell.h"
+
+namespace streambp {
+
+/// The models of a sweep.
+struct Models {
+  std::optional<Model> policy;
+  std::optional<Model> reference;  // for log-probabilities to compare with; without one, adapters off
+  std::optional<Model> teacher;
+  std::vector<at::Tensor> optimizer_states;  // of the policy's trained parameters
+};
+
+/// Policy, with adapters, value head and optimizer states, and teacher, as the options ask; no reference.
+/// Throws as open_model does, or OutOfMemory.
+Models open_models(const Bench& bench);
+
+/// The --reference model: frozen.
+Model open_reference(const Bench& bench);
+
+}  // namespace streambp

@@ -1,0 +1,32 @@
+// What an optimizer keeps beside the weights it trains: allocated, so that it is counted with everything
+// else.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "streambp/model/model.h"
+
+namespace streambp {
+
+/// An optimizer, as far as memory is concerned.
+struct Optimizer {
+  std::string name = "none";
+  int states = 0;  // numbers kept for each trained one: sgd's momentum 1, adamw's moments 2
+  at::ScalarType dtype = at::kFloat;  // of a state; kByte: 8 bits, without the scales of their blocks
+  bool master_weights = false;        // a float32 copy of every trained weight
+};
+
+/// `name` is none, sgd or adamw, `bits` 32, 16 or 8. Throws InputError for another name, and for master
+/// weights of a model that is not in half precision.
+Optimizer parse_optimizer(const std::string& name, int bits, bool master_weights, at::ScalarType dtype);
+
+/// As a member of a record's settings: null where nothing is kept.
+nlohmann::json optimizer_settings(const Optimizer& optimizer);
+
+/// The states of all trained parameters of `model`, on its device, under the scopes "optimizer" and "master
+/// weights".
+std::vector<at::Tensor> allocate_states(const Optimizer& optimizer, const Model& model);
+
+}  // namespace streambp

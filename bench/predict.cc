@@ -1,0 +1,34 @@
+#include "bench/predict.h"
+
+#include "streambp/error.h"
+#include "streambp/memory/meter.h"
+
+namespace streambp {
+
+Predictor::Predictor(const Bench& bench) : bench_(bench), models_(open_models(bench)) {
+  if (!bench.device.is_meta()) throw InputError("device '{}': only meta predicts", bench.options.device);
+  // A reference that is released before the passes takes no part in them.
+  if (!bench.options.reference.empty() && !bench.options.release_reference)
+    models_.reference = open_reference(bench);
+}
+
+Prediction Predictor::predict(const Cell& cell) {
+  CellRun run(bench_, cell);
+  run.prepare(models_);
+  if (!run.failed()) run.repeat(models_);
+  if (run.failed()) throw InputError("{}", run.error());
+  const CellRun::Pass& pass = *run.worst();
+  return {cell.seq_len,           pass.tokens,         pass.outcome.chunk, pass.outcome.head_chunk,
+          pass.memory.peak_bytes, pass.resident_bytes, pass.memory.at_peak,    pass.memory.host_peak_bytes};
+}
+
+Prediction Predictor::floor() const {
+  reset_peak(bench_.device);
+  const MemoryReading reading = read_meter(bench_.device);
+  Prediction floor;
+  floor.peak_bytes = floor.resident_bytes = reading.peak_bytes;
+  floor.breakdown = reading.at_peak;
+  return floor;
+}
+
+}  // namespace streambp

@@ -1,0 +1,180 @@
+#include "bench/run_flags.h"
+
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+
+#include "bench/cell.h"
+#include "streambp/driver/command_line.h"
+#include "streambp/driver/inputs.h"
+#include "streambp/error.h"
+#include "streambp/model/tensor_file.h"
+
+namespace streambp {
+namespace {
+
+std::string objective_names() {
+  std::vector<std::string> names;
+  for (const ObjectiveKind& kind : objective_kinds()) names.push_back(kind.name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+std::optional<bool> parse_head(const std::string& head) {
+  if (head == "auto") return std::nullopt;
+  if (head == "full" || head == "streamed") return head == "streamed";
+  throw InputError("--head '{}': expected auto, full or streamed", head);
+}
+
+Offload parse_offload(const std::string& name) {
+  if (name == "none" || name == "host") return name == "host" ? Offload::kHost : Offload::kNone;
+  throw InputError("--offload '{}': expected none or host", name);
+}
+
+at::ScalarType parse_gradient_dtype(const std::string& name, at::ScalarType dtype) {
+  if (name == "same") return dtype;
+  if (name != "float32") throw InputError("--grad-dtype '{}': expected same or float32", name);
+  if (dtype == at::kDouble) throw InputError("--grad-dtype float32: narrower than --dtype float64");
+  return at::kFloat;
+}
+
+/// "beta=0.1,loss_type=ipo" by name; each must be an option of one of the objectives, which check its value.
+std::map<std::string, std::string> parse_objective_options(const std::string& list,
+                                                           const std::vector<std::string>& objectives) {
+  const std::map<std::string, std::string> given = parse_settings(list, "--set");
+  std::map<std::string, std::string> unused = given;
+  std::vector<std::string> known;
+  for (const std::string& name : objectives) {
+    const ObjectiveKind& kind = objective_kind(name);
+    complete_options(kind, options_of(name, given));
+    for (const Option& option : kind.options) {
+      unused.erase(option.name);
+      known.push_back(option.name);
+    }
+  }
+  if (!unused.empty()) {
+    throw InputError("--set {}: no option of {}; expected some of {}", unused.begin()->first,
+                     fmt::join(objectives, ", "), fmt::join(known, ", "));
+  }
+  return given;
+}
+
+}  // namespace
+
+std::string describe_objectives() {
+  std::string text = "Objectives and their options (--set):\n";
+  for (const ObjectiveKind& kind : objective_kinds()) {
+    text += fmt::format("  {}: {} ({})\n", kind.name, kind.summary, kind.source);
+    for (const Option& option : kind.options) {
+      text += fmt::format("    {}={}  {}{}\n", option.name, option.default_value, option.help,
+                          option.choices.empty() ? "" : fmt::format(": {}", fmt::join(option.choices, ", ")));
+    }
+  }
+  return text;
+}
+
+CLI::Validator from_to(int least, int most) {
+  return CLI::Range(least, most).description("");
+}
+
+RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
+    : command_(command),
+      model_(defaults.model),
+      methods_(fmt::format("{}", fmt::join(method_names(), ","))),
+      dtype_(defaults.dtype) {
+  const auto text = [&](const char* flag, std::string& value, const std::string& help) {
+    return command.add_option(flag, value, help)->capture_default_str();
+  };
+  text("--model", model_, "A Hugging Face folder (config.json, safetensors) or a preset");
+  text("--objective", objectives_, "Objectives: " + objective_names());
+  text("--set", objective_options_, "Options of the objectives, as beta=0.1,loss_type=ipo (below)");
+  text("--method", methods_, fmt::format("Methods: {}", fmt::join(method_names(), ", ")));
+  text("--batch", batches_, "Sequences in a batch");
+  text("--chunk", chunks_, "Tokens of a streambp chunk, or auto; the other methods have none");
+  command.add_flag("--keep-attention", keep_attention_,
+                   "streambp: keep each layer's attention output instead of computing it again");
+  command
+      .add_option("--every", every_,
+                  "streambp: keep every k-th layer's input and compute the others again (with --keep-attention "
+                  "without attention)")
+      ->capture_default_str()
+      ->check(from_to(1, 1000000));
+  text("--offload", offload_, "streambp: keep what is kept of the layers in the host's memory: none or host");
+  text("--head", head_, "LM head: full logits, streamed, or auto (streambp streams it, the others don't)");
+  text("--head-chunk", head_chunk_, "Scored tokens of a streamed head's chunk, or auto");
+  text("--dtype", dtype_, "float32, float64, bfloat16, or model: as its config.json says");
+  text("--grad-dtype", gradient_dtype_,
+       "Dtype that parameter gradients are summed in: same (as --dtype) or float32");
+  text("--optimizer", optimizer_,
+       "Optimizer states beside the weights: none, sgd (its momentum) or adamw (two moments)");
+  command.add_option("--optimizer-bits", optimizer_bits_, "Of a number in an optimizer state: 32, 16 or 8")
+      ->capture_default_str()
+      ->check(CLI::IsMember({8, 16, 32}).description(""));
+  command.add_flag("--master-weights", master_weights_,
+                   "A float32 copy of the trained weights beside a half-precision model");
+  text("--freeze", freeze_, "Parameters with any of these in their names get no gradient");
+  CLI::Option* const rank =
+      command.add_option("--lora-rank", lora_rank_, "Train LoRA adapters of this rank and freeze the rest");
+  command
+      .add_option("--lora-alpha", lora_alpha_, "Scale of the adapters times their rank (default: the rank)")
+      ->needs(rank);
+  text("--lora-targets", lora_targets_, "Modules with an adapter, or all-linear")->needs(rank);
+  command.add_flag("--lora-rslora", lora_rslora_, "Scale by alpha / sqrt(rank) instead of alpha / rank")
+      ->needs(rank);
+  text("--adapter", adapter_, "A PEFT folder with adapters to train")->excludes(rank);
+  text("--reference", reference_,
+       "A folder or preset whose log-probabilities dpo, kto, grpo or ppo compare with (with LoRA: default "
+       "the base)");
+  command.add_flag(
+      "--release-reference", release_reference_,
+      "Free the reference model's weights before the passes (default: they stay, as in training)");
+  text("--teacher", teacher_, "A folder or preset to distil from");
+  command
+      .add_option("--micro-batches", micro_batches_,
+                  "Cut each batch into this many and add up their gradients")
+      ->capture_default_str()
+      ->check(from_to(1, 1000000));
+  command.add_option("--seed", seed_, "Of random weights and tokens")->capture_default_str();
+}
+
+void RunFlags::read(SweepOptions& options) const {
+  options.model = model_;
+  options.objectives = parse_words(objectives_, "--objective");
+  options.objective_options = parse_objective_options(objective_options_, options.objectives);
+  options.methods.clear();
+  for (const std::string& method : parse_words(methods_, "--method"))
+    options.methods.push_back(parse_method(method));
+  options.batches = parse_integers(batches_, "--batch", 1);
+  options.chunks = parse_chunks(chunks_, "--chunk");
+  const std::vector<int64_t> head_chunks = parse_chunks(head_chunk_, "--head-chunk");
+  if (head_chunks.size() != 1)
+    throw InputError("--head-chunk '{}': expected one number, or auto", head_chunk_);
+  options.head_chunk = head_chunks.front();
+  options.keep_attention = keep_attention_;
+  options.every = every_;
+  options.offload = parse_offload(offload_);
+  options.stream_head = parse_head(head_);
+  options.dtype = parse_dtype(dtype_ == "model" ? open_config(model_).dtype : dtype_);
+  options.gradient_dtype = parse_gradient_dtype(gradient_dtype_, options.dtype);
+  options.optimizer = parse_optimizer(optimizer_, optimizer_bits_, master_weights_, options.dtype);
+  options.freeze.clear();
+  if (command_.count("--freeze") > 0) options.freeze = parse_words(freeze_, "--freeze");
+  read_adapters(options);
+  options.reference = reference_;
+  options.release_reference = release_reference_;
+  options.teacher = teacher_;
+  options.micro_batches = micro_batches_;
+  options.seed = seed_;
+}
+
+void RunFlags::read_adapters(SweepOptions& options) const {
+  if (command_.count("--adapter") > 0) options.adapter = adapter_;
+  if (command_.count("--lora-rank") == 0) return;
+  LoraConfig lora;
+  lora.r = lora_rank_;
+  lora.lora_alpha = command_.count("--lora-alpha") > 0 ? lora_alpha_ : static_cast<double>(lora_rank_);
+  lora.use_rslora = lora_rslora_;
+  lora.target_modules = lora_targets_ == "all-linear" ? std::vector<std::string>{kAllLinear}
+                                                      : parse_words(lora_targets_, "--lora-targets");
+  options.lora = lora;
+}
+
+}  // namespace streambp

@@ -1,0 +1,67 @@
+// The flags that say what is trained and how, shared by the commands of streambp-bench. A new setting of a
+// method is registered, read and checked here, and nowhere else.
+#pragma once
+
+#include <CLI/App.hpp>
+#include <string>
+
+#include "bench/sweep_options.h"
+
+namespace streambp {
+
+class RunFlags {
+ public:
+  /// Where the commands differ in what they take for granted.
+  struct Defaults {
+    std::string model;
+    std::string dtype;
+  };
+
+  /// Adds the flags to `command`, which keeps references to this object.
+  RunFlags(CLI::App& command, const Defaults& defaults);
+  RunFlags(const RunFlags&) = delete;
+  RunFlags& operator=(const RunFlags&) = delete;
+
+  /// The parsed flags, put into `options`. Throws InputError that names the flag for what can't be read.
+  void read(SweepOptions& options) const;
+
+ private:
+  void read_adapters(SweepOptions& options) const;
+
+  CLI::App& command_;
+  std::string model_;
+  std::string objectives_ = "sft";
+  std::string objective_options_;
+  std::string methods_;
+  std::string batches_ = "1";
+  std::string chunks_ = "auto";
+  bool keep_attention_ = false;
+  int64_t every_ = 1;
+  std::string offload_ = "none";
+  std::string head_ = "auto";
+  std::string head_chunk_ = "auto";
+  std::string dtype_;
+  std::string gradient_dtype_ = "same";
+  std::string optimizer_ = "none";
+  int optimizer_bits_ = 32;
+  bool master_weights_ = false;
+  std::string freeze_;
+  int64_t lora_rank_ = 0;
+  double lora_alpha_ = 0.0;
+  std::string lora_targets_ = "all-linear";
+  bool lora_rslora_ = false;
+  std::string adapter_;
+  std::string reference_;
+  bool release_reference_ = false;
+  std::string teacher_;
+  int64_t micro_batches_ = 1;
+  uint64_t seed_ = 0;
+};
+
+/// What each objective is and which options it has, for the end of --help.
+std::string describe_objectives();
+
+/// A range that is named in errors but not in --help, where it would crowd out the text.
+CLI::Validator from_to(int least, int most);
+
+}  // namespace streambp

@@ -1,0 +1,144 @@
+#include "streambp/backprop/streamed_forward.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "streambp/memory/meter.h"
+
+namespace streambp {
+namespace {
+
+std::vector<int64_t> chunks_to_run(const Stream& stream, int64_t chunk, bool on_meta) {
+  struct Longest {
+    int64_t index = 0;
+    int64_t prefix = -1;
+  };
+  const int64_t last = (stream.size() - 1) / chunk;
+  std::vector<int64_t> indices;
+  std::map<std::pair<std::vector<int64_t>, bool>, Longest> cuts;
+  for (int64_t i = 0; i <= last; ++i) {
+    if (!on_meta || i == last) {
+      indices.push_back(i);
+      continue;
+    }
+    const Rows rows = stream.rows(i * chunk, (i + 1) * chunk);
+    const int64_t prefix = rows.begin - rows.sequence_begin;
+    Longest& longest = cuts[{rows.offsets, prefix > 0}];
+    if (prefix > longest.prefix) longest = {i, prefix};
+  }
+  for (const auto& [cut, longest] : cuts) indices.push_back(longest.index);
+  std::sort(indices.begin(), indices.end());
+  return indices;
+}
+
+}  // namespace
+
+StreamedForward::StreamedForward(const Model& model, const Stream& stream, int64_t chunk, const Keep& keep)
+    : model_(model),
+      stream_(stream),
+      chunk_(chunk),
+      keep_(keep),
+      to_run_(chunks_to_run(stream, chunk, model.device().is_meta())),
+      inputs_(model.layers().size() + 1),
+      outputs_(model.layers().size()),
+      log_sum_exps_(model.layers().size()) {}
+
+void StreamedForward::run() {
+  for (size_t layer = 0; layer < model_.layers().size(); ++layer) forward(static_cast<int64_t>(layer));
+}
+
+at::Tensor StreamedForward::input(int64_t layer, const Rows& rows) const {
+  return layer == 0 ? model_.embed(tokens(rows)) : inputs_[layer].rows(rows.begin, rows.end);
+}
+
+AttentionBlock StreamedForward::attended(int64_t layer, const Rows& rows) const {
+  if (!outputs_[layer].defined()) return {};
+  return {outputs_[layer].rows(rows.begin, rows.end), log_sum_exps_[layer].rows(rows.begin, rows.end)};
+}
+
+void StreamedForward::drop(int64_t layer) {
+  inputs_[layer].reset();
+  outputs_[layer].reset();
+  log_sum_exps_[layer].reset();
+}
+
+bool StreamedForward::is_kept(int64_t layer) const {
+  if (layer < keep_.first) return false;
+  const int64_t above = layer - keep_.first;
+  const int64_t last_group = (static_cast<int64_t>(model_.layers().size()) - 1 - keep_.first) / keep_.every;
+  return above % keep_.every == 0 || above / keep_.every == last_group;
+}
+
+void StreamedForward::allocate_input(int64_t layer) {
+  const MemoryScope scope("layer inputs");
+  const bool is_head = layer == static_cast<int64_t>(model_.layers().size());
+  inputs_[layer] = StreamBuffer({stream_.size(), model_.config().hidden_size},
+                                at::TensorOptions().device(model_.device()).dtype(model_.dtype()),
+                                is_head ? Offload::kNone : keep_.offload);
+}
+
+void StreamedForward::forward(int64_t layer) {
+  const auto head = static_cast<int64_t>(model_.layers().size());
+  // Chunk by chunk over the input, where nobody needs it again; the head's input lies on the device.
+  const bool in_place =
+      layer > 0 && !is_kept(layer) && (layer + 1 < head || keep_.offload == Offload::kNone);
+  if (!in_place) allocate_input(layer + 1);
+  const StreamBuffer& output = inputs_[in_place ? layer : layer + 1];
+  KeyValueStream seen = keys_values(layer);
+  const MemoryScope scope("chunk");
+  for (const int64_t i : to_run_) {
+    const Rows rows = chunk(i);
+    seen.move_to(seen.first_seen_by(i));
+    const LayerOutput result = model_.layers()[layer].forward(input(layer, rows), rows, seen.before(rows));
+    seen.store(rows, result.own);
+    if (keep_.attention && layer >= keep_.first) keep_attention(layer, rows, result.attended);
+    output.store(rows.begin, result.hidden);
+  }
+  if (in_place) inputs_[layer + 1] = std::move(inputs_[layer]);
+  if (layer > 0 && !in_place && !is_kept(layer)) inputs_[layer].reset();
+}
+
+void StreamedForward::keep_attention(int64_t layer, const Rows& rows, const AttentionBlock& attended) {
+  if (!outputs_[layer].defined()) {
+    const MemoryScope scope("attention outputs");
+    const auto buffer = [&](const at::Tensor& of) {
+      std::vector<int64_t> shape = of.sizes().vec();
+      shape.front() = stream_.size();
+      return StreamBuffer(shape, of.options(), keep_.offload);
+    };
+    outputs_[layer] = buffer(attended.output);
+    log_sum_exps_[layer] = buffer(attended.log_sum_exp);
+  }
+  outputs_[layer].store(rows.begin, attended.output);
+  log_sum_exps_[layer].store(rows.begin, attended.log_sum_exp);
+}
+
+void StreamedForward::rebuild_input(int64_t layer) {
+  if (layer == 0 || inputs_[layer].defined()) return;
+  int64_t from = layer;
+  while (from > 0 && !inputs_[from].defined()) --from;
+  for (; from < layer; ++from) forward_again(from);
+}
+
+void StreamedForward::forward_again(int64_t layer) {
+  allocate_input(layer + 1);
+  const DecoderLayer& decoder = model_.layers()[layer];
+  const bool needs_attention = !outputs_[layer].defined();
+  KeyValueStream seen = needs_attention ? keys_values(layer) : KeyValueStream{};
+  const MemoryScope scope("chunk");
+  for (const int64_t i : to_run_) {
+    const Rows rows = chunk(i);
+    const at::Tensor x = input(layer, rows);
+    if (needs_attention) {
+      seen.move_to(seen.first_seen_by(i));
+      const LayerOutput result = decoder.forward(x, rows, seen.before(rows));
+      seen.store(rows, result.own);
+      inputs_[layer + 1].store(rows.begin, result.hidden);
+    } else {
+      inputs_[layer + 1].store(rows.begin, decoder.after_attention(x, attended(layer, rows).output, rows));
+    }
+  }
+}
+
+}  // namespace streambp

@@ -1,0 +1,87 @@
+// The forward pass by chunks, and what it keeps for a backward pass by chunks; inside the library only.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "streambp/backprop/key_values.h"
+#include "streambp/backprop/stream_buffer.h"
+#include "streambp/model/model.h"
+
+namespace streambp {
+
+/// What of the layers a forward pass keeps.
+struct Keep {
+  /// The lowest layer with a backward pass: nothing below it is kept.
+  int64_t first = 0;
+  /// Every k-th layer's input from there on is kept, and those of the last k layers; the others are computed
+  /// again when their turn comes (Chen et al., 2016, arXiv 1604.06174).
+  int64_t every = 1;
+  /// Each layer's attention output and log-sum-exps: attention is then run forward only once, and an input
+  /// that was not kept is computed again token by token, without keys, values or attention.
+  bool attention = false;
+  Offload offload = Offload::kNone;
+};
+
+class StreamedForward {
+ public:
+  StreamedForward(const Model& model, const Stream& stream, int64_t chunk, const Keep& keep);
+
+  void run();
+
+  /// The chunks that are run, in ascending order: all of them, but on the meta device, where a chunk only costs
+  /// memory, one for all that are cut alike (as many rows, sequences beginning at the same places): the one
+  /// with the longest prefix. The last chunk, which none looks at, stands for itself.
+  const std::vector<int64_t>& to_run() const { return to_run_; }
+
+  int64_t chunks() const { return (stream_.size() + chunk_ - 1) / chunk_; }
+
+  Rows chunk(int64_t index) const {
+    const int64_t begin = index * chunk_;
+    return stream_.rows(begin, std::min(begin + chunk_, stream_.size()));
+  }
+
+  at::Tensor tokens(const Rows& rows) const {
+    return stream_.batch.tokens.narrow(0, rows.begin, rows.size());
+  }
+
+  /// An empty buffer for a layer's keys and values.
+  KeyValueStream keys_values(int64_t layer) const { return {model_, layer, chunks(), chunk_}; }
+
+  /// The input of `layer`, [n, D]. The first layer's is looked up again rather than kept: it costs a copy of
+  /// the rows.
+  at::Tensor input(int64_t layer, const Rows& rows) const;
+
+  /// The kept attention output and log-sum-exps of `layer`; undefined tensors where they are not kept.
+  AttentionBlock attended(int64_t layer, const Rows& rows) const;
+
+  /// Makes the input of `layer` be there: runs the layers from the kept input below it again, and keeps
+  /// theirs until they are dropped.
+  void rebuild_input(int64_t layer);
+
+  /// The output of the last layer [N, D], handed over.
+  at::Tensor take_hidden() { return inputs_.back().take(); }
+
+  /// Frees what is kept of `layer`.
+  void drop(int64_t layer);
+
+ private:
+  bool is_kept(int64_t layer) const;
+  void allocate_input(int64_t layer);
+  void forward(int64_t layer);
+  void forward_again(int64_t layer);
+  void keep_attention(int64_t layer, const Rows& rows, const AttentionBlock& attended);
+
+  const Model& model_;
+  const Stream& stream_;
+  int64_t chunk_;
+  Keep keep_;
+  std::vector<int64_t> to_run_;
+  std::vector<StreamBuffer> inputs_;   // of each layer, [N, D]; the last one is the head's, the first never held
+  std::vector<StreamBuffer> outputs_;  // of each layer's attention, [N, H, E], where they are kept
+  std::vector<StreamBuffer> log_sum_exps_;  // [N, H]
+};
+
+}  // namespace streambp
