@@ -56,6 +56,15 @@ json lora_settings(const SweepOptions& options) {
           {"target_modules", options.lora->target_modules}};
 }
 
+json fused_settings(const SweepOptions& options) {
+  if (!options.fused_optimizer) return nullptr;
+  const OptimizerSettings& fused = *options.fused_optimizer;
+  json settings{{"name", fused.name}, {"learning_rate", fused.learning_rate}};
+  if (fused.name != "sgd") settings["bits"] = 8 * c10::elementSize(fused.dtype);
+  if (fused.name == "galore") settings["rank"] = fused.rank;
+  return settings;
+}
+
 }  // namespace
 
 std::map<std::string, std::string> options_of(const std::string& name,
@@ -102,6 +111,7 @@ json cell_configuration(const Bench& bench, const Cell& cell) {
             {"head_chunk", settings.streams_head() ? or_auto(settings.head_chunk) : json(nullptr)},
             {"gradient_dtype", dtype_name(options.gradient_dtype)},
             {"optimizer", optimizer_settings(options.optimizer)},
+            {"fused_optimizer", fused_settings(options)},
             {"objective_options", options_of(cell.objective, options.objective_options)},
             {"micro_batches", options.micro_batches},
             {"lora", lora_settings(options)},
@@ -174,8 +184,10 @@ CellRun::Pass CellRun::run_pass(Models& models) const {
   const double cpu_start = process_seconds();
   const auto start = std::chrono::steady_clock::now();
   double loss = 0.0;
+  Settings settings = cell_.settings;
+  settings.optimizer = models.fused_optimizer.get();
   for (size_t i = 0; i < parts.size(); ++i) {
-    pass.outcome = backpropagate(model, parts[i], *objectives[i], cell_.settings,
+    pass.outcome = backpropagate(model, parts[i], *objectives[i], settings,
                                  models.teacher ? &*models.teacher : nullptr);
     loss += pass.outcome.loss;
   }

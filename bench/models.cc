@@ -32,6 +32,13 @@ Models open_models(const Bench& bench) {
         at::randn({1, bench.config.hidden_size}, at::detail::createCPUGenerator(options.seed));
     policy.attach_value_head(weight.mul_(0.02).to(options.dtype));
   }
+  if (options.fused_optimizer) {
+    models.fused_optimizer = make_optimizer(*options.fused_optimizer);
+    for (const auto& parameter : policy.parameters()) {
+      if (parameter->trainable()) models.fused_optimizer->prepare(*parameter);
+    }
+    policy.defer_gradients();
+  }
   models.optimizer_states = allocate_states(options.optimizer, policy);
   if (!options.teacher.empty()) models.teacher = open_frozen(bench, options.teacher, options.seed + 2);
   return models;

@@ -1,6 +1,7 @@
 // The models of a run, on its device: opened once, used by every cell.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -14,6 +15,7 @@ struct Models {
   std::optional<Model> reference;  // for log-probabilities to compare with; without one, adapters off
   std::optional<Model> teacher;
   std::vector<at::Tensor> optimizer_states;  // of the policy's trained parameters
+  std::unique_ptr<Optimizer> fused_optimizer;  // uses the policy's gradients up; null: they are kept
 };
 
 /// Policy, with adapters, value head and optimizer states, and teacher, as the options ask; no reference.

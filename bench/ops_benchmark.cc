@@ -42,9 +42,9 @@ struct AttentionCase {
     const std::vector<int64_t> shape{earlier, kKeyValueHeads, kHeadSize};
     if (earlier > 0) prefix = {at::randn(shape), at::randn(shape), at::zeros(shape), at::zeros(shape)};
   }
-  at::Tensor run() const {
+  at::Tensor run(int64_t window = 0) const {
     AttentionBlock none;
-    return attention(q, k, v, offsets, prefix, {{kScale}}, none);
+    return attention(q, k, v, offsets, prefix, {{kScale}, window}, none);
   }
 };
 
@@ -65,6 +65,22 @@ void attention_forward_backward(benchmark::State& state) {
   }
   set_tokens(state);
 }
+
+/// A layer with a window over a whole stream: time in proportion to the stream.
+void window_attention_forward_backward(benchmark::State& state) {
+  AttentionCase inputs(state.range(0), 0);
+  for (at::Tensor* leaf : {&inputs.q, &inputs.k, &inputs.v}) leaf->requires_grad_();
+  const at::Tensor cotangent = at::randn({state.range(0), kHeads, kHeadSize});
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(
+        torch::autograd::grad({inputs.run(state.range(1))}, {inputs.q, inputs.k, inputs.v}, {cotangent}));
+  }
+  set_tokens(state);
+}
+BENCHMARK(window_attention_forward_backward)
+    ->ArgNames({"rows", "window"})
+    ->ArgsProduct({{4096, 8192, 16384}, {512, 1024}})
+    ->UseRealTime();
 
 BENCHMARK(attention_forward)
     ->ArgNames({"rows", "prefix"})

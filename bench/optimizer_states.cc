@@ -6,8 +6,8 @@
 
 namespace streambp {
 
-Optimizer parse_optimizer(const std::string& name, int bits, bool master_weights, at::ScalarType dtype) {
-  Optimizer optimizer{name, 0, at::kFloat, master_weights};
+OptimizerStates parse_optimizer(const std::string& name, int bits, bool master_weights, at::ScalarType dtype) {
+  OptimizerStates optimizer{name, 0, at::kFloat, master_weights};
   if (name == "sgd") {
     optimizer.states = 1;
   } else if (name == "adamw") {
@@ -23,14 +23,14 @@ Optimizer parse_optimizer(const std::string& name, int bits, bool master_weights
   return optimizer;
 }
 
-nlohmann::json optimizer_settings(const Optimizer& optimizer) {
+nlohmann::json optimizer_settings(const OptimizerStates& optimizer) {
   if (optimizer.states == 0 && !optimizer.master_weights) return nullptr;
   return {{"name", optimizer.name},
           {"bits", optimizer.states == 0 ? 0 : 8 * c10::elementSize(optimizer.dtype)},
           {"master_weights", optimizer.master_weights}};
 }
 
-std::vector<at::Tensor> allocate_states(const Optimizer& optimizer, const Model& model) {
+std::vector<at::Tensor> allocate_states(const OptimizerStates& optimizer, const Model& model) {
   std::vector<at::Tensor> states;
   for (const auto& parameter : model.parameters()) {
     if (!parameter->trainable()) continue;

@@ -11,7 +11,7 @@
 namespace streambp {
 
 /// An optimizer, as far as memory is concerned.
-struct Optimizer {
+struct OptimizerStates {
   std::string name = "none";
   int states = 0;  // numbers kept for each trained one: sgd's momentum 1, adamw's moments 2
   at::ScalarType dtype = at::kFloat;  // of a state; kByte: 8 bits, without the scales of their blocks
@@ -20,13 +20,13 @@ struct Optimizer {
 
 /// `name` is none, sgd or adamw, `bits` 32, 16 or 8. Throws InputError for another name, and for master
 /// weights of a model that is not in half precision.
-Optimizer parse_optimizer(const std::string& name, int bits, bool master_weights, at::ScalarType dtype);
+OptimizerStates parse_optimizer(const std::string& name, int bits, bool master_weights, at::ScalarType dtype);
 
 /// As a member of a record's settings: null where nothing is kept.
-nlohmann::json optimizer_settings(const Optimizer& optimizer);
+nlohmann::json optimizer_settings(const OptimizerStates& optimizer);
 
 /// The states of all trained parameters of `model`, on its device, under the scopes "optimizer" and "master
 /// weights".
-std::vector<at::Tensor> allocate_states(const Optimizer& optimizer, const Model& model);
+std::vector<at::Tensor> allocate_states(const OptimizerStates& optimizer, const Model& model);
 
 }  // namespace streambp

@@ -100,6 +100,13 @@ Bench open_bench(const SweepOptions& options) {
       std::find(options.methods.begin(), options.methods.end(), Method::kStreambp) != options.methods.end();
   if (!has_streambp && (options.keep_attention || options.every > 1 || options.offload != Offload::kNone))
     throw InputError("--keep-attention, --every, --offload: settings of streambp, which is not in --method");
+  if (options.fused_optimizer) {
+    if (options.methods != std::vector<Method>{Method::kStreambp})
+      throw InputError("--fuse-optimizer: a setting of streambp, expected --method streambp");
+    if (options.micro_batches > 1)
+      throw InputError("--fuse-optimizer: uses gradients up in each pass, expected --micro-batches 1");
+    if (options.dump_gradients) throw InputError("--dump-gradients: --fuse-optimizer leaves none");
+  }
   if (options.micro_batches > 1 && bench.config.mixture.router_aux_loss_coef != 0.0) {
     throw InputError(
         "--micro-batches {}: {} balances its experts over the whole batch (router_aux_loss_coef, "

@@ -98,13 +98,20 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
       ->capture_default_str()
       ->check(from_to(1, 1000000));
   text("--offload", offload_, "streambp: keep what is kept of the layers in the host's memory: none or host");
+  text("--fuse-optimizer", fused_optimizer_,
+       fmt::format("streambp: use each layer's gradients up when its last chunk is done: none, {}",
+                   fmt::join(optimizer_names(), ", ")));
+  command.add_option("--learning-rate", fused_.learning_rate, "Of the fused optimizer")->capture_default_str();
+  command.add_option("--galore-rank", fused_.rank, "Of galore's projection")
+      ->capture_default_str()
+      ->check(from_to(1, 1000000));
   text("--head", head_, "LM head: full logits, streamed, or auto (streambp streams it, the others don't)");
   text("--head-chunk", head_chunk_, "Scored tokens of a streamed head's chunk, or auto");
   text("--dtype", dtype_, "float32, float64, bfloat16, or model: as its config.json says");
   text("--grad-dtype", gradient_dtype_,
        "Dtype that parameter gradients are summed in: same (as --dtype) or float32");
   text("--optimizer", optimizer_,
-       "Optimizer states beside the weights: none, sgd (its momentum) or adamw (two moments)");
+       "OptimizerStates states beside the weights: none, sgd (its momentum) or adamw (two moments)");
   command.add_option("--optimizer-bits", optimizer_bits_, "Of a number in an optimizer state: 32, 16 or 8")
       ->capture_default_str()
       ->check(CLI::IsMember({8, 16, 32}).description(""));
@@ -151,6 +158,14 @@ void RunFlags::read(SweepOptions& options) const {
   options.keep_attention = keep_attention_;
   options.every = every_;
   options.offload = parse_offload(offload_);
+  options.fused_optimizer.reset();
+  if (fused_optimizer_ != "none") {
+    options.fused_optimizer = fused_;
+    options.fused_optimizer->name = fused_optimizer_;
+    if (optimizer_bits_ == 16) options.fused_optimizer->dtype = at::kBFloat16;
+    if (optimizer_bits_ == 8) throw InputError("--optimizer-bits 8: a fused optimizer's states have 32 or 16");
+    make_optimizer(*options.fused_optimizer);
+  }
   options.stream_head = parse_head(head_);
   options.dtype = parse_dtype(dtype_ == "model" ? open_config(model_).dtype : dtype_);
   options.gradient_dtype = parse_gradient_dtype(gradient_dtype_, options.dtype);

@@ -38,6 +38,8 @@ class RunFlags {
   bool keep_attention_ = false;
   int64_t every_ = 1;
   std::string offload_ = "none";
+  std::string fused_optimizer_ = "none";
+  OptimizerSettings fused_;
   std::string head_ = "auto";
   std::string head_chunk_ = "auto";
   std::string dtype_;

@@ -13,6 +13,7 @@
 #include "bench/optimizer_states.h"
 #include "streambp/backprop/method.h"
 #include "streambp/model/lora.h"
+#include "streambp/optimizer/optimizer.h"
 
 namespace streambp {
 
@@ -28,11 +29,12 @@ struct SweepOptions {
   bool keep_attention = false;      // of streambp, like the next two
   int64_t every = 1;
   Offload offload = Offload::kNone;
+  std::optional<OptimizerSettings> fused_optimizer;  // of streambp: uses gradients up layer by layer
   std::optional<bool> stream_head;  // default: the method's
   int64_t head_chunk = 0;           // of streamed heads; 0: auto
   at::ScalarType dtype = at::kFloat;
   at::ScalarType gradient_dtype = at::kFloat;
-  Optimizer optimizer;
+  OptimizerStates optimizer;
   std::string device = "cpu";
   int threads = 1;
   int64_t repeats = 3;

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 
 #include "bench/cell.h"
+#include "bench/models.h"
 #include "bench/model_flops.h"
 #include "bench/report.h"
 #include "streambp/driver/environment.h"

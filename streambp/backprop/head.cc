@@ -1,6 +1,8 @@
 #include "streambp/backprop/head.h"
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include <torch/csrc/autograd/autograd.h>
 
@@ -73,9 +75,19 @@ class ValueStore {
   TokenValues values_;
 };
 
+/// Calls body(begin, end) for the chunks of the scored tokens. On the meta device, where a chunk only costs
+/// memory, once for all that are alike: as long, and neighbours in the stream or not.
 template <typename Body>
-void for_each_chunk(int64_t tokens, int64_t chunk, Body body) {
-  for (int64_t begin = 0; begin < tokens; begin += chunk) body(begin, std::min(begin + chunk, tokens));
+void for_each_chunk(const HeadPass& pass, int64_t chunk, Body body) {
+  const at::Tensor& places = pass.scored.places;
+  const int64_t* const place = places.const_data_ptr<int64_t>();
+  std::set<std::pair<int64_t, bool>> seen;
+  for (int64_t begin = 0; begin < places.size(0); begin += chunk) {
+    const int64_t end = std::min(begin + chunk, places.size(0));
+    const bool neighbours = place[end - 1] - place[begin] == end - 1 - begin;
+    if (pass.model.device().is_meta() && !seen.insert({end - begin, neighbours}).second) continue;
+    body(begin, end);
+  }
 }
 
 }  // namespace
@@ -153,7 +165,7 @@ TokenValues head_values(const HeadPass& pass, int64_t chunk, const at::Tensor& h
   const MemoryScope scope("head chunk");
   const at::NoGradGuard no_grad;
   ValueStore store(pass);
-  for_each_chunk(pass.scored.size(), chunk, [&](int64_t begin, int64_t end) {
+  for_each_chunk(pass, chunk, [&](int64_t begin, int64_t end) {
     store.put(begin, end, HeadChunk(pass, hidden, begin, end).values());
   });
   return store.all();
@@ -170,7 +182,7 @@ HeadOutcome streamed_head(const HeadPass& pass, const Objective& objective, int6
     const TokenValues first_pass = head_values(pass, chunk, hidden);
     all_gradients = gradients_of(objective, first_pass, 0, pass.scored.size(), outcome.loss);
   }
-  for_each_chunk(pass.scored.size(), chunk, [&](int64_t begin, int64_t end) {
+  for_each_chunk(pass, chunk, [&](int64_t begin, int64_t end) {
     HeadChunk rows(pass, hidden, begin, end);
     const TokenValues values = rows.values();
     store.put(begin, end, values);

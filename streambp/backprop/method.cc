@@ -47,8 +47,12 @@ int64_t auto_chunk(int64_t tokens) {
 int64_t auto_head_chunk(const Config& config, int64_t tokens, int64_t chunk, at::ScalarType dtype,
                         const HeadRequest& request) {
   const auto element = static_cast<int64_t>(c10::elementSize(dtype));
-  // Keys, values and their gradients of one layer, and the four [chunk, F] tensors of an MLP's backward pass.
-  const int64_t layer_bytes = element * (4 * tokens * config.num_key_value_heads * config.head_dim +
+  // Keys, values and their gradients of one layer, as far back as it looks, and the four [chunk, F] tensors of
+  // an MLP's backward pass.
+  int64_t seen = 0;
+  for (const int64_t window : config.windows)
+    seen = std::max(seen, window > 0 ? std::min(tokens, window + chunk) : tokens);
+  const int64_t layer_bytes = element * (4 * seen * config.num_key_value_heads * config.head_dim +
                                          4 * std::min(chunk, tokens) * config.intermediate_size);
   const int64_t per_logit =
       1 + (config.final_logit_softcapping > 0.0 ? 1 : 0) + (request.entropies ? 1 : 0) + (request.divergence != Divergence::kNone ? 2 : 0);
@@ -103,8 +107,9 @@ Outcome backpropagate(Model& model, const Batch& batch, const Objective& objecti
   if (settings.chunk < 0) throw InputError("chunk {}: expected 1 or more tokens, or auto", settings.chunk);
   if (settings.every < 1) throw InputError("every {}: expected 1 or more layers", settings.every);
   if (settings.method != Method::kStreambp &&
-      (settings.keep_attention || settings.every > 1 || settings.offload != Offload::kNone)) {
-    throw InputError("{}: keep-attention, every and offload are settings of streambp only",
+      (settings.keep_attention || settings.every > 1 || settings.offload != Offload::kNone ||
+       settings.optimizer != nullptr)) {
+    throw InputError("{}: keep-attention, every, offload and fused optimizers are settings of streambp only",
                      method_name(settings.method));
   }
   if (settings.head_chunk < 0)
@@ -125,6 +130,7 @@ Outcome backpropagate(Model& model, const Batch& batch, const Objective& objecti
                              ? settings.head_chunk
                              : auto_head_chunk(model.config(), stream.size(), chunk, model.dtype(), request);
   }
+  if (settings.optimizer != nullptr) model.defer_gradients();
   if (scored.size() == 0) {  // nothing is scored: loss 0, gradients 0
     outcome.log_probabilities = at::zeros({stream.size()}, scored.targets.options().dtype(at::kDouble));
     return outcome;
@@ -138,7 +144,7 @@ Outcome backpropagate(Model& model, const Batch& batch, const Objective& objecti
   const Keep keep{std::max<int64_t>(model.lowest_trainable_layer(), 0), settings.every,
                   settings.keep_attention, settings.offload};
   const Pass pass{model,         stream, head, objective, outcome.chunk, outcome.head_chunk,
-                  settings.streams_head(), keep};
+                  settings.streams_head(), keep, settings.optimizer};
   HeadOutcome result;
   switch (settings.method) {
     case Method::kStandard:

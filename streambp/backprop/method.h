@@ -14,6 +14,8 @@
 
 namespace streambp {
 
+class Optimizer;
+
 enum class Method {
   kStandard,    // forward over the whole stream under autograd, one backward
   kCheckpoint,  // keep each layer's input, run each layer again in the backward pass
@@ -35,8 +37,12 @@ struct Settings {
   bool keep_attention = false;
   /// Keep every k-th layer's input and compute the others again (Chen et al., 2016, arXiv 1604.06174).
   int64_t every = 1;
-  /// Where what is kept of the layers lies. These three are streambp's.
+  /// Where what is kept of the layers lies.
   Offload offload = Offload::kNone;
+  /// Uses each layer's gradients up as soon as they are final (LOMO, arXiv 2306.09782): the pass begins with
+  /// no gradient, takes one step for every trainable parameter, and leaves none. Null: gradients are added
+  /// to. All these are streambp's.
+  Optimizer* optimizer = nullptr;
   /// Whether the LM head is streamed over chunks of scored tokens, or its logits taken in full as Hugging
   /// Face does. Default: streambp streams it, the others don't.
   std::optional<bool> stream_head;

@@ -20,7 +20,8 @@ struct Pass {
   int64_t chunk;       // resolved
   int64_t head_chunk;  // resolved
   bool stream_head;
-  Keep keep;  // of streambp
+  Keep keep;                       // of streambp
+  Optimizer* optimizer = nullptr;  // of streambp: uses gradients up
 
   /// The forward pass of all layers is done: what runs again is not counted again.
   void close_forward() const {

@@ -12,24 +12,46 @@
 #include "streambp/backprop/passes.h"
 #include "streambp/backprop/streamed_forward.h"
 #include "streambp/memory/meter.h"
+#include "streambp/optimizer/optimizer.h"
 
 namespace streambp {
 namespace {
+
+/// Where an optimizer uses gradients up: gives `parameters` theirs.
+void begin_gradients(const Pass& pass, const std::vector<Parameter*>& parameters) {
+  if (pass.optimizer != nullptr) pass.model.allocate_gradients(parameters);
+}
+
+/// Takes the step of `parameters` and frees their gradients.
+void use_gradients(const Pass& pass, const std::vector<Parameter*>& parameters) {
+  if (pass.optimizer == nullptr) return;
+  for (Parameter* parameter : parameters) {
+    parameter->deferred = true;  // stays trainable without the gradient that the step uses up
+    pass.optimizer->step(*parameter);
+    parameter->gradient.reset();
+  }
+  pass.model.defer_gradients(parameters);
+}
 
 /// The layers' backward pass over what a StreamedForward has kept.
 class StreamedBackward {
  public:
   StreamedBackward(const Pass& pass, StreamedForward& forward, at::Tensor gradient)
-      : model_(pass.model), forward_(forward), gradient_(std::move(gradient)) {}
+      : pass_(pass), model_(pass.model), forward_(forward), gradient_(std::move(gradient)) {}
 
   void run() {
     const int64_t lowest = model_.lowest_trainable_layer();
     for (auto layer = static_cast<int64_t>(model_.layers().size()) - 1; layer >= std::max<int64_t>(lowest, 0);
          --layer) {
       forward_.rebuild_input(layer);
+      const std::vector<Parameter*> parameters = model_.layer_parameters(layer);
+      begin_gradients(pass_, parameters);
+      if (layer == 0) begin_gradients(pass_, model_.embedding_parameters());
       backward(layer, /*to_embedding=*/lowest < 0);
+      use_gradients(pass_, parameters);
       forward_.drop(layer);
     }
+    if (lowest < 0) use_gradients(pass_, model_.embedding_parameters());
   }
 
  private:
@@ -81,6 +103,7 @@ class StreamedBackward {
     return torch::autograd::grad(roots, {leaf}, gradients).front();
   }
 
+  const Pass& pass_;
   Model& model_;
   StreamedForward& forward_;
   at::Tensor gradient_;  // [N, D]: of the current layer's output; each chunk replaces its rows by its input's
@@ -92,8 +115,16 @@ HeadOutcome run_streambp(const Pass& pass) {
   StreamedForward forward(pass.model, pass.stream, pass.chunk, pass.keep);
   forward.run();
   pass.close_forward();
+  // A head that is the embedding has its gradient only when the embedding has it.
+  std::vector<Parameter*> of_head = pass.model.head_parameters();
+  begin_gradients(pass, of_head);
   HeadOutcome outcome;
   at::Tensor gradient = head_gradient(pass, forward.take_hidden(), outcome);
+  std::erase_if(of_head, [&](Parameter* parameter) {
+    const std::vector<Parameter*> embedding = pass.model.embedding_parameters();
+    return std::find(embedding.begin(), embedding.end(), parameter) != embedding.end();
+  });
+  use_gradients(pass, of_head);
   StreamedBackward(pass, forward, std::move(gradient)).run();
   return outcome;
 }

@@ -86,7 +86,7 @@ void Model::merge_adapters() {
   }
   const auto is_adapter = [](const auto& p) { return p->name.find(".lora_") != std::string::npos; };
   std::erase_if(by_name_, [](const auto& entry) { return entry.first.find(".lora_") != std::string::npos; });
-  std::erase_if(parts_, is_adapter);
+  std::erase_if(parts_, [&](const Part& part) { return is_adapter(part.parameter); });
   std::erase_if(parameters_, is_adapter);
   lora_.reset();
 }

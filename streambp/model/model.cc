@@ -50,7 +50,8 @@ Parameter* Model::add_part(const Parameter& whole, int64_t first_row, int64_t ro
   parameter->name = whole.name;
   parameter->value = part(whole.value);
   parameter->gradient = part(whole.gradient);
-  return parts_.emplace_back(std::move(parameter)).get();
+  parameter->deferred = whole.deferred;
+  return parts_.emplace_back(Part{std::move(parameter), &whole, first_row}).parameter.get();
 }
 
 Linear* Model::add_linear(const std::string& name, const std::string& weight, const std::string& bias) {
@@ -168,7 +169,7 @@ Parameter& Model::parameter(const std::string& name) const {
 
 void Model::zero_gradients() {
   for (const auto& parameter : parameters_) {
-    if (parameter->trainable()) parameter->gradient.zero_();
+    if (parameter->gradient.defined()) parameter->gradient.zero_();
   }
 }
 

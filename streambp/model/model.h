@@ -61,6 +61,17 @@ class Model {
 
   void zero_gradients();
 
+  /// Frees the gradients of all trainable parameters, for passes that use gradients up: they come back with
+  /// allocate_gradients, zero, and go with defer_gradients.
+  void defer_gradients();
+  void defer_gradients(const std::vector<Parameter*>& parameters);
+  void allocate_gradients(const std::vector<Parameter*>& parameters);
+
+  /// The trainable parameters of a layer; of what the head's pass uses (final norm, heads); the embedding.
+  std::vector<Parameter*> layer_parameters(int64_t layer) const;
+  std::vector<Parameter*> head_parameters() const;
+  std::vector<Parameter*> embedding_parameters() const;
+
   /// Puts adapters beside the targeted maps: A random as PEFT draws it (uniform within 1/sqrt(in)), B zero.
   /// Base weights stay as the placement has them: freeze them there.
   void attach_adapters(const LoraConfig& lora, uint64_t seed);
@@ -112,6 +123,7 @@ class Model {
   Linear* add_linear(const std::string& name, const std::string& weight, const std::string& bias = "");
   /// Rows [first_row, first_row + rows) of `whole`, as a parameter over the same storage.
   Parameter* add_part(const Parameter& whole, int64_t first_row, int64_t rows);
+  void renew_parts();
   DecoderLayer make_layer(int64_t index);
   RopeTable rope_of(const RopeSettings& rope, const Batch& batch) const;
 
@@ -119,7 +131,12 @@ class Model {
   Placement placement_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
   std::unordered_map<std::string, Parameter*> by_name_;
-  std::vector<std::unique_ptr<Parameter>> parts_;  // of fused parameters
+  struct Part {
+    std::unique_ptr<Parameter> parameter;
+    const Parameter* whole;
+    int64_t first_row;
+  };
+  std::vector<Part> parts_;  // of fused parameters
   std::vector<std::unique_ptr<Linear>> maps_;  // those of the layers, then the heads
   std::optional<LoraConfig> lora_;
   std::vector<DecoderLayer> layers_;

@@ -82,10 +82,13 @@ AttentionBlock attend_tiled(const at::Tensor& q, const at::Tensor& k, const at::
         const at::Tensor tile_q = group_by_key_head(wide_q.narrow(0, q_begin, q_rows), key_heads);
         at::Tensor weights =
             scores(tile_q, wide_k.narrow(0, k_begin, k_rows), q_begin, q_rows, k_begin, visible, scoring);
-        const at::Tensor log_sum_exp = at::logsumexp(weights, -1, /*keepdim=*/true);
         // A tile on the diagonal may hide every key of its first rows: their share is nothing, not 0/0.
-        weights.sub_(log_sum_exp.clamp_min(-std::numeric_limits<float>::max())).exp_();
-        const at::Tensor output = at::bmm(weights, wide_v.narrow(0, k_begin, k_rows).transpose(0, 1));
+        const at::Tensor largest =
+            weights.amax(-1, /*keepdim=*/true).clamp_min_(-std::numeric_limits<float>::max());
+        const at::Tensor sum = weights.sub_(largest).exp_().sum(-1, /*keepdim=*/true);
+        const at::Tensor log_sum_exp = sum.log().add_(largest);
+        const at::Tensor output = at::bmm(weights, wide_v.narrow(0, k_begin, k_rows).transpose(0, 1))
+                                      .div_(sum.clamp_min(std::numeric_limits<float>::min()));
         AttentionBlock so_far{all.output.narrow(0, q_begin, q_rows),
                               all.log_sum_exp.narrow(0, q_begin, q_rows)};
         merge(so_far, {ungroup(output, q_rows), ungroup(log_sum_exp, q_rows).squeeze(-1)});

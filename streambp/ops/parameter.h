@@ -14,7 +14,10 @@ struct Parameter {
   at::Tensor
       gradient;  // same shape, the parameter's dtype or float32; undefined where the parameter is frozen
 
-  bool trainable() const { return gradient.defined(); }
+  /// Needs a gradient although it has no buffer for it just now: see Model::defer_gradients.
+  bool deferred = false;
+
+  bool trainable() const { return gradient.defined() || deferred; }
 };
 
 /// gradient += rows^T inputs, for a weight [out, in], rows [n, out] and inputs [n, in]. A gradient of a wider

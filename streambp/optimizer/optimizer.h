@@ -1,0 +1,56 @@
+// Optimizers that use gradients up while the backward pass is still running (LOMO: Lv et al., 2023, arXiv
+// 2306.09782): a layer's gradient lives from the layer's first chunk to its last, then its parameters take
+// their step, and only one layer's gradients are ever alive.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "streambp/ops/parameter.h"
+
+namespace streambp {
+
+struct OptimizerSettings {
+  std::string name = "sgd";  // of optimizer_names()
+  double learning_rate = 1e-3;
+  double beta1 = 0.9;          // adamw, galore
+  double beta2 = 0.999;        // adamw, galore
+  double epsilon = 1e-8;       // adamw, galore
+  double weight_decay = 0.01;  // adamw, galore
+  int64_t rank = 128;          // galore: of the space that a weight's gradient is projected into
+  double scale = 0.25;         // galore: of the step out of that space
+  int64_t refresh = 200;       // galore: steps between two choices of the space
+  at::ScalarType dtype = at::kFloat;  // of the states of half-precision parameters; others have their own
+};
+
+/// sgd, adamw, galore.
+std::vector<std::string> optimizer_names();
+
+/// Turns gradients into steps, parameter by parameter.
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+
+  /// Makes the parameter's state, so that it is there before the first pass.
+  virtual void prepare(const Parameter& parameter) = 0;
+
+  /// Changes the parameter's value by its gradient, which is used up. One call for each parameter and pass.
+  virtual void step(Parameter& parameter) = 0;
+};
+
+/// - sgd: w -= lr g.
+/// - adamw (Loshchilov and Hutter, 2019, arXiv 1711.05101): w -= lr (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) +
+///   eps) + wd w) with m and v the moving averages of g and g^2, as torch.optim.AdamW.
+/// - galore (Zhao et al., 2024, arXiv 2403.03507): the same on R = P^T g [rank, n] for weights [m, n] with
+///   rank < min(m, n), the step being scale * P (...); P [m, rank] holds the gradient's first left singular
+///   vectors (right ones, on the other side, where m > n), chosen again every `refresh` steps. Other
+///   parameters take adamw's step.
+/// Throws InputError for another name, or a number out of its range.
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerSettings& settings);
+
+}  // namespace streambp
