@@ -10,7 +10,8 @@ namespace {
 /// Lengths and their peaks on both sides of a budget.
 class Enclosure {
  public:
-  Enclosure(const Budget& budget, const Prediction& shortest) : budget_(budget), below_(shortest) {}
+  Enclosure(const Budget& budget, int64_t resolution, const Prediction& shortest)
+      : budget_(budget), resolution_(resolution), below_(shortest) {}
 
   void add(const Prediction& prediction) {
     if (budget_.holds(prediction)) {
@@ -20,7 +21,7 @@ class Enclosure {
     }
   }
 
-  int64_t resolution() const { return std::max<int64_t>(1, below_.seq_len / 1000); }
+  int64_t resolution() const { return std::max<int64_t>(1, below_.seq_len / resolution_); }
   bool closed() const {
     return below_.seq_len == kLongest || (above_ && above_->seq_len - below_.seq_len <= resolution());
   }
@@ -52,6 +53,7 @@ class Enclosure {
   }
 
   Budget budget_;
+  int64_t resolution_;
   Prediction below_;                  // the longest that fits
   std::optional<Prediction> before_;  // the one that fitted before it
   std::optional<Prediction> above_;   // the shortest that does not
@@ -59,7 +61,8 @@ class Enclosure {
 
 }  // namespace
 
-LongestFit find_longest(Predictor& predictor, const Cell& cell, const Budget& budget) {
+LongestFit find_longest(Predictor& predictor, const Cell& cell, const Budget& budget,
+                        int64_t resolution) {
   // A line that has not closed the interval by then is not one.
   constexpr int kOnLine = 8;
   LongestFit found;
@@ -73,7 +76,7 @@ LongestFit find_longest(Predictor& predictor, const Cell& cell, const Budget& bu
   found.at_shortest = predict(kShortest);
   found.cell.seq_len = 0;
   if (!budget.holds(found.at_shortest)) return found;
-  Enclosure enclosure(budget, found.at_shortest);
+  Enclosure enclosure(budget, resolution, found.at_shortest);
   while (!enclosure.closed()) enclosure.add(predict(enclosure.next(found.evaluations > kOnLine)));
   found.at_longest = enclosure.below();
   found.cell.seq_len = enclosure.below().seq_len;

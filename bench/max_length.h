@@ -40,10 +40,10 @@ struct LongestFit {
   bool fits() const { return at_longest.has_value(); }
 };
 
-/// The longest sequence for which `cell` needs no more than `budget`, to a token, or a thousandth of
+/// The longest sequence for which `cell` needs no more than `budget`, to a token, or the `resolution`th part of
 /// the length where that is more. The peak is nearly linear in the length: the search follows the line
 /// through the two lengths that enclose the budget and halves the interval where that does not close it.
-LongestFit find_longest(Predictor& predictor, const Cell& cell, const Budget& budget);
+LongestFit find_longest(Predictor& predictor, const Cell& cell, const Budget& budget, int64_t resolution = 1000);
 
 /// "33.1 GB: weights 16.4 GB, gradients 16.4 GB, ...", the largest first.
 std::string describe(const std::map<std::string, int64_t>& breakdown);

@@ -1,5 +1,7 @@
 #include "bench/predict.h"
 
+#include <ATen/Parallel.h>
+
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
 
@@ -7,6 +9,7 @@ namespace streambp {
 
 Predictor::Predictor(const Bench& bench) : bench_(bench), models_(open_models(bench)) {
   if (!bench.device.is_meta()) throw InputError("device '{}': only meta predicts", bench.options.device);
+  at::set_num_threads(1);  // nothing is computed: other threads would only wait
   // A reference that is released before the passes takes no part in them.
   if (!bench.options.reference.empty() && !bench.options.release_reference)
     models_.reference = open_reference(bench);

@@ -9,7 +9,7 @@ namespace streambp {
 namespace {
 
 /// What is tried where the command line leaves it open.
-constexpr int64_t kChunks[] = {8192, 2048, 512};
+constexpr int64_t kChunks[] = {4096, 1024};
 constexpr int64_t kEvery[] = {1, 2, 4, 8};
 
 /// Ways of keeping what streambp keeps of the layers.
@@ -111,7 +111,7 @@ void find_all(Predictor& predictor, const Budget& budget, std::vector<Suggestion
   drop_dominated(predictor, budget, candidates);
   int64_t furthest = 0;
   for (Suggestion& candidate : candidates) {
-    candidate.fit = find_longest(predictor, candidate.fit.cell, budget);
+    candidate.fit = find_longest(predictor, candidate.fit.cell, budget, /*resolution=*/100);
     furthest = std::max(furthest, candidate.fit.cell.seq_len);
   }
   const auto best = std::find_if(candidates.begin(), candidates.end(), [&](const Suggestion& candidate) {

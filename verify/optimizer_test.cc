@@ -83,7 +83,7 @@ TEST(Optimizer, RefusesNumbersOutOfTheirRange) {
   EXPECT_THROW(make_optimizer(settings), InputError);
 }
 
-class Fused : public testing::TestWithParam<std::pair<const char*, const char*>> {};
+class Fused : public testing::TestWithParam<std::pair<std::string, std::string>> {};
 
 TEST_P(Fused, PassesEndWithTheSameWeights) {
   const auto& [preset_name, optimizer_name] = GetParam();
@@ -120,10 +120,11 @@ TEST_P(Fused, PassesEndWithTheSameWeights) {
   }
 }
 
+using Names = std::pair<std::string, std::string>;
 INSTANTIATE_TEST_SUITE_P(Models, Fused,
-                         testing::Values(std::pair{"qwen3-tiny", "sgd"}, std::pair{"llama-tied-tiny", "adamw"},
-                                         std::pair{"phi3-tiny", "adamw"}, std::pair{"gemma3-tiny", "galore"},
-                                         std::pair{"qwen3-moe-tiny", "galore"}));
+                         testing::Values(Names{"qwen3-tiny", "sgd"}, Names{"llama-tied-tiny", "adamw"},
+                                         Names{"phi3-tiny", "adamw"}, Names{"gemma3-tiny", "galore"},
+                                         Names{"qwen3-moe-tiny", "galore"}));
 
 TEST(Fused, OneLayersGradientsAreAliveAtATime) {
   install_meters();

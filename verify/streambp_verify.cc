@@ -1,4 +1,4 @@
-// streambp-verify: is it exact? sweep | goldens | gradcheck | compare
+// streambp-verify: is it exact? sweep | goldens | gradcheck | compare | long
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
@@ -19,6 +19,7 @@
 #include "verify/equality.h"
 #include "verify/goldens.h"
 #include "verify/gradcheck.h"
+#include "verify/long_command.h"
 
 namespace {
 
@@ -234,6 +235,8 @@ int main(int argc, char** argv) {
   sub->add_option("--seed", flags.seed, "Of a preset's random weights (default: 0)");
   sub->add_option("--dtype", flags.dtype,
                   "Dtype a preset's random weights are drawn in (default: the preset's own)");
+
+  add_long_command(app, action);
 
   return run_command_line(app, argc, argv, [&action] { return action(); });
 }

@@ -82,7 +82,7 @@ refuses 'unknown method' "expected one of standard, checkpoint, streambp, refere
 refuses 'chunk 0' "--chunk '0'" goldens "$set" --chunk 0
 refuses 'empty list' '--chunk' goldens "$set" --chunk 1,,2
 refuses 'limit 0' '--limit' goldens "$set" --limit 0
-refuses 'unknown family' 'expected qwen3, qwen2, llama or llama-tied' sweep --family nonsense
+refuses 'unknown family' 'expected one of qwen3, qwen2, llama, llama-tied' sweep --family nonsense
 refuses 'unknown batch' 'expected one of single' sweep --quick --batch nonsense
 refuses 'unknown sweep method' 'expected one of standard, checkpoint, streambp' sweep --quick --method reference
 refuses 'unknown objective' 'expected one of sft, dpo' sweep --objective nonsense

@@ -28,7 +28,8 @@ struct Sequence {
 
   std::vector<ScoreBlock> blocks() const { return score_blocks(q.size(0), prefix.size(), settings.window); }
 
-  /// The same for a backward pass: rectangles on the prefix are cut.
+  /// The same for a backward pass: rectangles on the prefix are cut. On the meta device, where a tile only costs
+  /// memory, the first stands for those that are as large.
   std::vector<ScoreBlock> backward_blocks() const {
     std::vector<ScoreBlock> cut;
     for (ScoreBlock block : blocks()) {
@@ -36,8 +37,9 @@ struct Sequence {
         ScoreBlock first = block;
         first.keys = kPrefixTile;
         cut.push_back(first);
-        block.key += kPrefixTile;
-        block.keys -= kPrefixTile;
+        const int64_t alike = q.is_meta() ? (block.keys - 1) / kPrefixTile : 1;
+        block.key += alike * kPrefixTile;
+        block.keys -= alike * kPrefixTile;
       }
       cut.push_back(block);
     }

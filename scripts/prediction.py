@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""Holds the dry run against measurement: the same sweeps on the meta device and on the CPU, their peaks side by side.
+
+Writes results.jsonl (both kinds of records), table.md and table.csv into --out. The exit code is 1 where a prediction is
+off by more than --limit of the measured peak.
+
+    scripts/prediction.py --out results/prediction
+"""
+import argparse
+import csv
+import json
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BENCH = ROOT / "build/release/bin/streambp-bench"
+METHODS = "standard,checkpoint,streambp"
+# Families x methods x lengths x chunks; then objectives, adapters, what streambp keeps, dtypes.
+SWEEPS = [
+    ["--model", model, "--method", METHODS, "--seq-len", "512,1536", "--chunk", "256"]
+    for model in ("qwen3-cpu", "qwen2-cpu", "llama-cpu", "gemma3-cpu", "mistral-cpu", "qwen3-moe-cpu")
+] + [
+    ["--model", "qwen3-cpu", "--method", "checkpoint,streambp", "--objective", "sft,simpo,orpo,kto,grpo,ppo",
+     "--seq-len", "1024", "--chunk", "200"],
+    ["--model", "qwen3-cpu", "--method", METHODS, "--lora-rank", "16", "--objective", "sft,dpo", "--seq-len", "1024",
+     "--chunk", "256"],
+    ["--model", "llama-cpu", "--method", "streambp", "--seq-len", "2048", "--chunk", "128,512", "--keep-attention"],
+    ["--model", "llama-cpu", "--method", "streambp", "--seq-len", "2048", "--chunk", "128,512", "--every", "2"],
+    ["--model", "llama-cpu", "--method", "streambp", "--seq-len", "2048", "--chunk", "128,512", "--keep-attention",
+     "--every", "4", "--offload", "host"],
+    ["--model", "llama-cpu", "--method", "streambp", "--seq-len", "2048", "--chunk", "512", "--fuse-optimizer", "adamw"],
+    ["--model", "qwen3-cpu", "--method", "streambp", "--seq-len", "1024", "--batch", "3", "--chunk", "256",
+     "--dtype", "float64"],
+]
+COLUMNS = ["model", "objective", "method", "settings", "tokens", "dtype", "predicted MB", "measured MB", "off by %",
+           "without the batch, bytes off"]
+
+
+def run(arguments, device):
+    """The records of one sweep, in its order."""
+    command = [str(BENCH), "sweep", *arguments, "--device", device, "--repeats", "1", "--warmup", "0", "--json", "--quiet",
+               "--out", f"out/prediction/{device}", "--resume"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)}\n{done.stderr}")
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def settings_text(record):
+    settings = record["settings"]
+    words = [f"chunk {record['chunk']}"] if record["chunk"] else []
+    if settings["keep_attention"]:
+        words.append("attention kept")
+    if (settings["every"] or 1) > 1:
+        words.append(f"every {settings['every']}")
+    if settings["offload"] == "host":
+        words.append("on the host")
+    if settings["fused_optimizer"]:
+        words.append(f"fused {settings['fused_optimizer']['name']}")
+    if settings["lora"]:
+        words.append(f"LoRA {settings['lora']['r']}")
+    if record["batch"] > 1:
+        words.append(f"batch {record['batch']}")
+    return ", ".join(words)
+
+
+def without_batch(record):
+    """Bytes of the peak but the batch's, whose tokens the CPU need not copy."""
+    return record["peak_bytes"] - record["breakdown_at_peak"].get("batch", 0)
+
+
+def row(predicted, measured):
+    off = predicted["peak_bytes"] / measured["peak_bytes"] - 1.0
+    return [predicted["model"], predicted["objective"], predicted["method"], settings_text(predicted), predicted["tokens"],
+            predicted["dtype"], f"{predicted['peak_bytes'] / 1e6:.3f}", f"{measured['peak_bytes'] / 1e6:.3f}",
+            f"{100 * off:+.3f}", without_batch(predicted) - without_batch(measured)], abs(off)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "results/prediction")
+    parser.add_argument("--limit", type=float, default=0.01, help="largest share of the measured peak (default: 0.01)")
+    options = parser.parse_args()
+    if not BENCH.exists():
+        sys.exit(f"{BENCH.relative_to(ROOT)} is missing: build first (cmake --build --preset release)")
+
+    records, rows, worst = [], [], 0.0
+    for number, arguments in enumerate(SWEEPS, 1):
+        if sys.stderr.isatty():
+            print(f"\r{number}/{len(SWEEPS)} {' '.join(arguments)[:100]:100}", end="", file=sys.stderr)
+        pairs = list(zip(run(arguments, "meta"), run(arguments, "cpu"), strict=True))
+        for predicted, measured in pairs:
+            cells, off = row(predicted, measured)
+            rows.append(cells)
+            worst = max(worst, off)
+            records += [predicted, measured]
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "results.jsonl").write_text("".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records))
+    with open(options.out / "table.csv", "w", newline="") as file:
+        csv.writer(file).writerows([COLUMNS, *rows])
+    exact = sum(1 for cells in rows if cells[-1] == 0)
+    environment = records[1]["environment"]
+    summary = (f"{len(rows)} pairs of records, worst prediction {100 * worst:.3f} % off the measured peak (limit "
+               f"{100 * options.limit:g} %); without the batch's own tensors {exact} are equal to the byte.")
+    table = ["# Predicted and measured peaks", "",
+             "The same sweeps on the meta device and on the CPU (`scripts/prediction.py`), weights and gradients included.",
+             f"{environment['cpu']}, commit {environment['commit']}.", "", summary, "",
+             "| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
+    table += ["| " + " | ".join(str(cell) for cell in cells) + " |" for cells in rows]
+    (options.out / "table.md").write_text("\n".join(table) + "\n")
+    print(summary)
+    return 0 if worst <= options.limit else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
