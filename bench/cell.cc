@@ -159,7 +159,7 @@ void CellRun::prepare(Models& models) {
   }
 }
 
-CellRun::Pass CellRun::run_pass(Models& models) const {
+CellRun::Pass CellRun::run_pass(Models& models, std::optional<Recorder>& recorder) const {
   Model& model = *models.policy;
   Batch batch = cell_batch(bench_, cell_);
   if (reference_.defined()) {
@@ -181,6 +181,7 @@ CellRun::Pass CellRun::run_pass(Models& models) const {
   synchronize(bench_.device);
   reset_peak(bench_.device);
   pass.resident_bytes = read_meter(bench_.device).live_bytes;
+  if (bench_.options.records_memory()) recorder.emplace(bench_.device.type());
   const double cpu_start = process_seconds();
   const auto start = std::chrono::steady_clock::now();
   double loss = 0.0;
@@ -202,11 +203,13 @@ CellRun::Pass CellRun::run_pass(Models& models) const {
 }
 
 void CellRun::repeat(Models& models) {
+  std::optional<Recorder> recorder;
   try {
-    passes_.push_back(run_pass(models));
+    passes_.push_back(run_pass(models, recorder));
   } catch (const std::exception& error) {
     fail(is_out_of_memory(error) ? "oom" : "error", error.what());
   }
+  if (recorder) recording_ = std::make_shared<const Recording>(recorder->stop());
   // Only now, with the exception gone, is everything free that it or the pass kept alive.
   if (failed() && bench_.device.is_cuda()) c10::getDeviceAllocator(bench_.device.type())->emptyCache();
   const bool predicted = bench_.device.is_meta();

@@ -11,6 +11,7 @@
 
 #include "bench/sweep_options.h"
 #include "streambp/memory/meter.h"
+#include "streambp/memory/recorder.h"
 #include "streambp/model/model.h"
 #include "streambp/objective/objective.h"
 
@@ -80,16 +81,20 @@ class CellRun {
   /// The cell can't be run or was not worth trying: status `oom` or `error`, and why.
   void fail(const std::string& status, const std::string& error);
 
+  /// Memory over time of the last repeat, failed or not; null where nobody asked for it.
+  const Recording* recording() const { return recording_.get(); }
+
   /// The record (design.md section 7) with `environment`.
   nlohmann::json record(const nlohmann::json& environment) const;
 
  private:
   void ask_reference(Models& models);
-  Pass run_pass(Models& models) const;
+  Pass run_pass(Models& models, std::optional<Recorder>& recorder) const;
 
   const Bench& bench_;
   Cell cell_;
   std::vector<Pass> passes_;
+  std::shared_ptr<const Recording> recording_;
   at::Tensor reference_;  // [N] log-probabilities, where prepare has asked for them
   std::string status_ = "ok";
   std::string error_;

@@ -64,18 +64,29 @@ void check_objectives(const Bench& bench) {
   }
 }
 
-void check_dump(const SweepOptions& options, size_t cells) {
-  if (!options.dump_gradients) return;
-  const std::filesystem::path& path = *options.dump_gradients;
-  if (cells != 1)
-    throw InputError("--dump-gradients: expected a sweep of exactly one cell, this one has {}", cells);
+/// Files that hold one cell's gradients or memory: `flag` and the file it names, if any.
+void check_output(const char* flag, const std::optional<std::filesystem::path>& file,
+                  const SweepOptions& options, size_t cells) {
+  if (!file) return;
+  if (cells != 1) throw InputError("{}: expected a sweep of exactly one cell, this one has {}", flag, cells);
   if (options.resume)
-    throw InputError("--dump-gradients: gradients are not in the records, so it can't be used with --resume");
-  if (options.device == "meta") throw InputError("--dump-gradients: the meta device has no values");
-  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
-  if (::access(folder.c_str(), W_OK | X_OK) != 0 || std::filesystem::is_directory(path)) {
-    throw InputError("--dump-gradients {}: can't be written", path.string());
+    throw InputError("{}: what it writes is not in the records, so it can't be used with --resume", flag);
+  const std::filesystem::path folder = file->has_parent_path() ? file->parent_path() : ".";
+  if (::access(folder.c_str(), W_OK | X_OK) != 0 || std::filesystem::is_directory(*file)) {
+    throw InputError("{} {}: can't be written", flag, file->string());
   }
+}
+
+void check_outputs(const Bench& bench, size_t cells) {
+  const SweepOptions& options = bench.options;
+  check_output("--dump-gradients", options.dump_gradients, options, cells);
+  check_output("--trace", options.trace, options, cells);
+  check_output("--snapshot", options.snapshot, options, cells);
+  check_output("--timeline", options.timeline, options, cells);
+  if (options.dump_gradients && bench.device.is_meta())
+    throw InputError("--dump-gradients: the meta device has no values");
+  if (options.records_memory() && bench.device.is_cuda())
+    throw InputError("--trace, --snapshot, --timeline: only for the devices cpu and meta");
 }
 
 }  // namespace
@@ -172,7 +183,7 @@ std::vector<Cell> list_cells(const Bench& bench) {
       }
     }
   }
-  check_dump(options, cells.size());
+  check_outputs(bench, cells.size());
   return cells;
 }
 

@@ -10,6 +10,7 @@
 #include "bench/models.h"
 #include "bench/plan.h"
 #include "bench/progress.h"
+#include "bench/recording_files.h"
 #include "bench/report.h"
 #include "streambp/driver/command_line.h"
 #include "streambp/driver/environment.h"
@@ -106,6 +107,7 @@ class Sweep {
     file_.append(record);
     show(cell.place, record);
     if (bench_.options.dump_gradients && !cell.run.failed()) dump_gradients();
+    if (cell.run.recording() != nullptr) write_recording(bench_.options, *cell.run.recording(), record);
   }
 
   void show(size_t place, const json& record) {

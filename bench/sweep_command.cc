@@ -20,6 +20,7 @@ struct Typed {
   std::string memory_limit;
   std::string tokens;
   std::string dump_gradients;
+  std::string trace, snapshot, timeline;
   std::string out = "out/sweep";
   double divisor = 0.0;
   SweepOptions options;
@@ -42,6 +43,9 @@ SweepOptions read_options(const CLI::App& command, const RunFlags& flags, const 
   if (given("--memory-limit")) options.memory_limit = parse_bytes(typed.memory_limit, "--memory-limit");
   if (given("--tokens")) options.tokens = typed.tokens;
   if (given("--dump-gradients")) options.dump_gradients = typed.dump_gradients;
+  if (given("--trace")) options.trace = typed.trace;
+  if (given("--snapshot")) options.snapshot = typed.snapshot;
+  if (given("--timeline")) options.timeline = typed.timeline;
   if (given("--divisor")) {
     if (!(typed.divisor > 0.0 && std::isfinite(typed.divisor))) {
       throw InputError("--divisor {}: expected a positive number", typed.divisor);
@@ -90,6 +94,11 @@ void add_sweep_command(CLI::App& app, std::function<int()>& action, int argc, co
        "CPU: 95 % of what is free)");
   text("--dump-gradients", typed->dump_gradients,
        "Write the gradients as safetensors under Hugging Face names; for a sweep of one cell");
+  text("--trace", typed->trace,
+       "Write memory over time, layers and chunks as JSON for ui.perfetto.dev; for a sweep of one cell");
+  text("--snapshot", typed->snapshot,
+       "The same as a pickle for pytorch.org/memory_viz, each block in its scope's colour");
+  text("--timeline", typed->timeline, "The same as CSV, which scripts/plot.py --timeline draws");
   text("--out", typed->out, "Folder for results.jsonl");
   command->add_flag("--resume", options.resume, "Run only what --out has no record of, and what failed");
   command->add_flag("--json", options.json, "Print the records instead of the table");

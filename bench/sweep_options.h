@@ -50,11 +50,14 @@ struct SweepOptions {
   std::string teacher;              // a folder or preset to distil from
   std::vector<std::string> freeze;  // parameters whose name contains one of these
   std::optional<std::filesystem::path> dump_gradients;
+  std::optional<std::filesystem::path> trace, snapshot, timeline;  // memory over time, of the last repeat
   std::filesystem::path out = "out/sweep";
   bool resume = false;
   bool json = false;
   bool quiet = false;
   std::vector<std::string> arguments;  // the command line, for the records
+
+  bool records_memory() const { return trace || snapshot || timeline; }
 };
 
 }  // namespace streambp

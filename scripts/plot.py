@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""Pictures of a sweep: memory against length and time against length, as PNG and SVG.
+"""Pictures of a sweep: memory against length and time against length, and memory over the time of one pass, as PNG and SVG.
 
     .venv/bin/python scripts/plot.py --records out/sweep/results.jsonl --out out/sweep
+    .venv/bin/python scripts/plot.py --timeline out/sweep/timeline.csv --out out/sweep
 
-A picture holds one model, dtype, device, objective and batch; records that differ in these give several, named after what differs.
+A picture of records holds one model, dtype, device, objective and batch; records that differ in these give several, named after what differs.
 Medians are drawn; lengths that ran out of memory are crosses at the top; errors are left out.
+A timeline (streambp-bench sweep --timeline FILE) gives a picture named after its file: live bytes stacked by what they are for.
 """
 
 import argparse
+import csv
 import itertools
 import json
 import sys
@@ -23,6 +26,12 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLo
 COLOURS = {"standard": "#D55E00", "checkpoint": "#0072B2", "streambp": "#009E73"}
 OTHER_COLOURS = ["#CC79A7", "#56B4E9", "#E69F00", "#000000"]
 STYLES = [("-", "o"), ("--", "s"), (":", "^"), ("-.", "D"), ((0, (1, 3)), "v")]
+RESIDENT = ("weights", "gradients", "master weights", "optimizer")
+# From the bottom of the stack to its top: what stays, what grows with the length, what comes and goes with a chunk.
+SCOPES = {"weights": "#BDBDBD", "gradients": "#8F8F8F", "master weights": "#A3A3A3", "optimizer": "#636363", "batch": "#DDDDDD",
+          "other": "#EEEEEE", "teacher": "#B2A48C", "layer inputs": "#0072B2", "keys and values": "#56B4E9",
+          "key and value gradients": "#9ADBC5", "attention outputs": "#F0E442", "attention": "#E69F00", "MLP": "#009E73",
+          "activations": "#D8A0C0", "chunk": "#CC79A7", "head chunk": "#B98CE0", "logits": "#D55E00", "kernel workspace": "#000000"}
 PICTURE_FIELDS = ("model", "dtype", "device", "objective", "batch")
 
 
@@ -247,15 +256,134 @@ def time_picture(records, scale, clock, out, name):
     save(figure, out, name)
 
 
+def read_timeline(path):
+    """The run's description, the scopes' names and the rows (event, seconds or None, spans, bytes by scope)."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: can't be read: {getattr(error, 'strerror', None) or 'not UTF-8'}") from None
+    about = dict(line[2:].split(": ", 1) for line in lines if line.startswith("# ") and ": " in line)
+    table = csv.reader(line for line in lines if not line.startswith("#"))
+    header = next(table, [])
+    if header[:3] != ["event", "seconds", "spans"] or len(header) == 3:
+        raise InputError(f"{path}: expected a timeline: event, seconds, spans, then scopes")
+    try:
+        rows = [(int(row[0]), float(row[1]) if row[1] else None, row[2].split("/"), [int(b) for b in row[3:]]) for row in table]
+        if not rows or any(len(row[3]) != len(header) - 3 for row in rows):
+            raise ValueError
+    except (ValueError, IndexError):
+        raise InputError(f"{path}: expected rows of {len(header)} numbers (spans: text)") from None
+    return about, header[3:], rows
+
+
+def thin(rows, times, most=600):
+    """The lowest and the highest row of each of `most` equal stretches of time: what a picture can show."""
+    begin, end = times[0], times[-1]
+    stretches = {}
+    for i, time in enumerate(times):
+        stretches.setdefault(int((time - begin) / (end - begin or 1.0) * most), []).append(i)
+    kept = set()
+    for members in stretches.values():
+        totals = [sum(rows[i][3]) for i in members]
+        kept.update((members[totals.index(min(totals))], members[totals.index(max(totals))]))
+    return sorted(kept)
+
+
+def phase_of(spans):
+    """What a pass is doing, from the outermost span: "layer 3 forward" is a part of "forward"."""
+    words = spans[0].split()
+    return " ".join(words[2:]) if words[:1] == ["layer"] else spans[0]
+
+
+def mark_spans(axes, rows, times):
+    """Light lines where a layer or, inside it, a chunk begins, and the name of what goes on above them."""
+    layers, chunks, phases = [], [], []  # phases: [name, begin, end]
+    outer = inner = ""
+    for (_, _, spans, _), time in zip(rows, times):
+        if spans[0] and spans[0] != outer:
+            layers.append(time)
+            if not phases or phases[-1][0] != phase_of(spans):
+                phases.append([phase_of(spans), time, time])
+        elif spans[1:2] and spans[1] != inner:
+            chunks.append(time)
+        outer, inner = spans[0] or outer, (spans[1:2] or [inner])[0]
+        if phases and spans[0]:
+            phases[-1][2] = time
+    for places, colour in ((chunks, "#FFFFFF"), (layers, "#555555")):
+        for place in places if len(places) <= 200 else []:
+            axes.axvline(place, color=colour, linewidth=0.4, alpha=0.6)
+    for name, begin, end in phases:
+        if end - begin > 0.05 * (times[-1] - times[0]):
+            axes.text((begin + end) / 2, 1.005, name, transform=axes.get_xaxis_transform(), ha="center", va="bottom", fontsize=9.5, color="#555555")
+
+
+def size_text(count):
+    return f"{count * 1e-9:,.2f} GB" if count >= 1e9 else f"{count * 1e-6:,.1f} MB"
+
+
+def timeline_picture(path, out):
+    about, names, rows = read_timeline(path)
+    timed = all(row[1] is not None for row in rows)
+    times = [row[1] if timed else row[0] for row in rows]
+    peak = max(rows, key=lambda row: sum(row[3]))
+    peak_time, peak_bytes = times[rows.index(peak)], sum(peak[3])
+    most = [max(row[3][i] for row in rows) for i in range(len(names))]
+    # What never changes and was there before the pass is left out, as in the picture over lengths.
+    resident = [i for i, name in enumerate(names) if name in RESIDENT and most[i] == min(row[3][i] for row in rows)]
+    beyond = peak_bytes - sum(most[i] for i in resident)
+    # What never matters to the eye is one colour.
+    small = [i for i, name in enumerate(names) if i not in resident and most[i] < 0.01 * beyond]
+    order = sorted((i for i in range(len(names)) if i not in (*small, *resident)),
+                   key=lambda i: list(SCOPES).index(names[i]) if names[i] in SCOPES else len(SCOPES))
+    kept = thin(rows, times)
+    layers = {names[i]: ([rows[k][3][i] * 1e-9 for k in kept], peak[3][i]) for i in order}
+    rest = [sum(rows[k][3][i] for i in small) * 1e-9 for k in kept]
+    if small:
+        have, at_peak = layers.get("other", ([0.0] * len(kept), 0))
+        layers["other"] = ([a + b for a, b in zip(have, rest)], at_peak + sum(peak[3][i] for i in small))
+    unknown = itertools.cycle(OTHER_COLOURS)
+    colours = [SCOPES.get(name) or next(unknown) for name in layers]
+
+    figure, axes = plt.subplots(figsize=(11, 5.2))
+    figure.subplots_adjust(left=0.07, right=0.73, top=0.82, bottom=0.11)
+    axes.stackplot([times[k] for k in kept], [values for values, _ in layers.values()], colors=colours, step="post", linewidth=0)
+    axes.set_xlim(times[0], times[-1])
+    axes.set_ylim(0, beyond * 1.08e-9)
+    mark_spans(axes, rows, times)
+    axes.plot([peak_time], [beyond * 1e-9], marker="v", color="#000000", markersize=6, clip_on=False)
+    axes.annotate(f"peak {beyond * 1e-9:.4g} GB", xy=(peak_time, beyond * 1e-9), xytext=(7, 1), textcoords="offset points", fontsize=9.5,
+                  ha="left" if peak_time < 0.8 * times[-1] else "right")
+    axes.set_xlabel("time (s)" if timed else "allocations and frees, in order")
+    axes.set_ylabel(" ".join(("live memory", *(["beyond", " and ".join(names[i] for i in resident)] if resident else []), "(GB)")))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.5g}" if timed else f"{x:,.0f}"))
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    handles = [plt.Rectangle((0, 0), 1, 1, color=colour) for colour in colours]
+    labels = [f"{name}, {size_text(at_peak)}" for name, (_, at_peak) in layers.items()]
+    handles = handles[::-1] + [plt.Rectangle((0, 0), 1, 1, fill=False, linewidth=0)] * len(resident)
+    labels = labels[::-1] + [f"{names[i]}, {size_text(most[i])}" for i in resident]
+    legend = axes.legend(handles, labels, title="alive at the peak", loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=9.5)
+    legend.set_alignment("left")
+    figure.text(0.07, 0.94, "Memory over one training step", fontsize=14, fontweight="bold")
+    chunk = f", chunk {about['chunk']}" if about.get("chunk", "null") != "null" else ""
+    figure.text(0.07, 0.89, ", ".join(about[k] for k in ("model", "dtype", "objective", "method") if k in about) + chunk
+                + (f", {int(about['seq_len']):,} tokens" if about.get("seq_len", "").isdigit() else "")
+                + (" · predicted on the meta device" if not timed else " · measured" if about else ""), fontsize=10, color="#555555")
+    save(figure, out, Path(path).stem)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", required=True, nargs="+", help="results.jsonl, one or more")
+    parser.add_argument("--records", nargs="+", default=[], help="results.jsonl, one or more")
+    parser.add_argument("--timeline", nargs="+", default=[], help="CSV of --timeline, one or more")
     parser.add_argument("--out", required=True, help="folder for the pictures")
     parser.add_argument("--scale", choices=("log", "linear"), default="log", help="both axes (default: log)")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="time to draw: wall or processor (default: wall)")
     arguments = parser.parse_args()
+    if not arguments.records and not arguments.timeline:
+        parser.error("expected --records or --timeline")
     records = read_records(arguments.records)
-    if not any(record["status"] == "ok" for record in records):
+    if arguments.records and not any(record["status"] == "ok" for record in records):
         raise InputError(f"{arguments.records[0]}: no record of a finished run")
     out = Path(arguments.out)
     try:
@@ -264,6 +392,8 @@ def main():
         raise InputError(f"{out}: the folder can't be created: {error.strerror}") from None
 
     plt.rcParams.update({"font.size": 10.5, "svg.hashsalt": "streambp", "svg.fonttype": "none"})
+    for path in arguments.timeline:
+        timeline_picture(path, out)
     pictures = {}
     for record in records:
         pictures.setdefault(tuple(record[field] for field in PICTURE_FIELDS), []).append(record)

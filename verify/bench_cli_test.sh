@@ -274,5 +274,27 @@ longest "a length out of reach" 3 --budget 1MB --suggest --seq-len 100000
 longest "the greatest length" 0 --budget 2MB --suggest --json
 check "one is suggested" 'sum(r["suggested"] for r in records) == 1' stdout
 
+# Memory over time: three files that tell the same peak as the record.
+sweep 'recording a dry run' 0 recorded --device meta --method streambp --chunk 24 --seq-len 100 --trace trace.json --snapshot snapshot.pickle --timeline timeline.csv
+python3 - <<'PYTHON' >check-output 2>&1 || fail "$(tail -n 1 check-output)"
+import csv, json, pickle
+peak = json.loads(open("recorded/results.jsonl").read())["peak_bytes"]
+live = highest = 0
+for event in pickle.load(open("snapshot.pickle", "rb"))["device_traces"][0]:
+    live += event["size"] * {"alloc": 1, "free_completed": -1}.get(event["action"], 0)
+    highest = max(highest, live)
+assert highest == peak, f"the snapshot's peak is {highest}, the record's {peak}"
+counters = [event["args"] for event in json.load(open("trace.json"))["traceEvents"] if event["ph"] == "C" and event["name"] == "memory by scope"]
+assert max(sum(counter.values()) for counter in counters) == peak, "the trace has another peak"
+rows = list(csv.reader(line for line in open("timeline.csv") if not line.startswith("#")))[1:]
+assert max(sum(map(int, row[3:])) for row in rows) == peak, "the timeline has another peak"
+assert any("layer 0 backward/chunk 3" == row[2] for row in rows), "no chunk of a layer is named"
+PYTHON
+sweep 'recording what runs out of memory' 3 refused --device meta --method standard --seq-len 512 --memory-limit 2MB --timeline refused.csv --trace refused.json
+grep -q '"name":"out of memory"' refused.json || fail 'the trace does not show the refusal'
+refuses '--trace' --trace no/such/folder/trace.json --seq-len 8 --method streambp
+refuses '--timeline' --timeline timeline.csv --seq-len 8,16 --method streambp
+refuses '--snapshot' --snapshot snapshot.pickle --seq-len 8 --method streambp --resume
+
 [ "$failures" -eq 0 ] || { echo "$failures checks failed"; exit 1; }
 echo "all checks passed"

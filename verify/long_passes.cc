@@ -164,7 +164,7 @@ std::vector<LongCase> long_pass_cases() {
                 {{65536}, {46341}, Targets::kAll, one_head}),
       pass_case("65537", "65,537 tokens; a chunk of 65,536, the last has one token", 200,
                 {{65537}, {65536}, Targets::kSampled, one_head}),
-      pass_case("120001", "batch x tokens: 3 x 40,000 + 1; a chunk of 30,011", 300,
+      pass_case("120001", "batch x tokens: 3 x 40,000 + 1; a chunk of 30,011", 500,
                 {{40000, 40000, 40000, 1}, {30011}, Targets::kAll, one_head}),
       pass_case("masked-chunk", "65,537 tokens within a window of 512, whole chunks without a target", 300,
                 {{65537}, {1000}, Targets::kMaskedChunk, two_layers}),

@@ -6,6 +6,7 @@
 
 #include "streambp/backprop/passes.h"
 #include "streambp/memory/meter.h"
+#include "streambp/memory/recorder.h"
 
 namespace streambp {
 
@@ -24,9 +25,10 @@ HeadOutcome run_checkpoint(const Pass& pass) {
   }
   for (int64_t i = 0; i < layers; ++i) {
     if (i >= first) inputs[i] = hidden;
+    const Span span("layer {} forward", i);
     at::Tensor output;
     {
-      const MemoryScope scope("activations");
+      const MemoryScope scope("layer inputs");
       output = model.layers()[i].forward(hidden, rows, {}).hidden;
     }
     hidden.reset();
@@ -37,6 +39,7 @@ HeadOutcome run_checkpoint(const Pass& pass) {
   at::Tensor gradient = head_gradient(pass, std::move(hidden), outcome);
 
   for (int64_t i = layers - 1; i >= first; --i) {
+    const Span span("layer {} backward", i);
     const MemoryScope scope("activations");
     const at::AutoGradMode with_grad(true);
     const at::Tensor leaf = inputs[i].detach().requires_grad_();

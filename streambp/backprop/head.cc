@@ -9,6 +9,7 @@
 #include "streambp/backprop/head_chunk.h"
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
+#include "streambp/memory/recorder.h"
 
 namespace streambp {
 namespace {
@@ -86,6 +87,7 @@ void for_each_chunk(const HeadPass& pass, int64_t chunk, Body body) {
     const int64_t end = std::min(begin + chunk, places.size(0));
     const bool neighbours = place[end - 1] - place[begin] == end - 1 - begin;
     if (pass.model.device().is_meta() && !seen.insert({end - begin, neighbours}).second) continue;
+    const Span span("head chunk {}", begin / chunk);
     body(begin, end);
   }
 }
@@ -116,6 +118,7 @@ Scored find_scored(const Batch& batch, c10::Device device) {
 
 at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at::Tensor& hidden,
                      HeadOutcome& outcome) {
+  const Span span("head");
   const MemoryScope scope("logits");
   const HeadRequest& request = pass.request;
   Model& model = pass.model;
@@ -162,6 +165,7 @@ at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at:
 }
 
 TokenValues head_values(const HeadPass& pass, int64_t chunk, const at::Tensor& hidden) {
+  const Span span("head without gradients");
   const MemoryScope scope("head chunk");
   const at::NoGradGuard no_grad;
   ValueStore store(pass);
@@ -173,6 +177,7 @@ TokenValues head_values(const HeadPass& pass, int64_t chunk, const at::Tensor& h
 
 HeadOutcome streamed_head(const HeadPass& pass, const Objective& objective, int64_t chunk,
                           at::Tensor& hidden) {
+  const Span span("head");
   const MemoryScope scope("head chunk");
   const at::NoGradGuard no_grad;
   HeadOutcome outcome;

@@ -9,6 +9,7 @@
 #include "streambp/backprop/passes.h"
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
+#include "streambp/memory/recorder.h"
 
 namespace streambp {
 namespace {
@@ -138,6 +139,7 @@ Outcome backpropagate(Model& model, const Batch& batch, const Objective& objecti
   HeadPass head{model, scored, request, {}};
   if (request.divergence != Divergence::kNone) {
     const MemoryScope teacher_scope("teacher");
+    const Span span("teacher");
     head.teacher = {teacher,
                     streamed_hidden_states(*teacher, teacher->prepare(batch), auto_chunk(stream.size()))};
   }

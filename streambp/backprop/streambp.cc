@@ -12,6 +12,7 @@
 #include "streambp/backprop/passes.h"
 #include "streambp/backprop/streamed_forward.h"
 #include "streambp/memory/meter.h"
+#include "streambp/memory/recorder.h"
 #include "streambp/optimizer/optimizer.h"
 
 namespace streambp {
@@ -56,11 +57,13 @@ class StreamedBackward {
 
  private:
   void backward(int64_t layer, bool to_embedding) {
+    const Span layer_span("layer {} backward", layer);
     const DecoderLayer& decoder = model_.layers()[layer];
     KeyValueStream seen = forward_.keys_values(layer);
     const MemoryScope scope("chunk");
     const int64_t last = forward_.chunks() - 1;
     const auto see = [&](int64_t index) {
+      const Span span("keys and values of chunk {}", index);
       const Rows rows = forward_.chunk(index);
       seen.store(rows, decoder.keys_values(forward_.input(layer, rows), rows));
     };
@@ -72,6 +75,7 @@ class StreamedBackward {
     seen.allocate_gradients();
     for (auto place = forward_.to_run().rbegin(); place != forward_.to_run().rend(); ++place) {
       const int64_t i = *place;
+      const Span chunk_span("chunk {}", i);
       if (seen.first_seen_by(i) < first) {
         // One chunk further left, or as far as chunks have been left out.
         seen.move_to(first = seen.first_seen_by(i));

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "streambp/memory/meter.h"
+#include "streambp/memory/recorder.h"
 
 namespace streambp {
 namespace {
@@ -79,6 +80,7 @@ void StreamedForward::allocate_input(int64_t layer) {
 }
 
 void StreamedForward::forward(int64_t layer) {
+  const Span layer_span("layer {} forward", layer);
   const auto head = static_cast<int64_t>(model_.layers().size());
   // Chunk by chunk over the input, where nobody needs it again; the head's input lies on the device.
   const bool in_place =
@@ -88,6 +90,7 @@ void StreamedForward::forward(int64_t layer) {
   KeyValueStream seen = keys_values(layer);
   const MemoryScope scope("chunk");
   for (const int64_t i : to_run_) {
+    const Span chunk_span("chunk {}", i);
     const Rows rows = chunk(i);
     seen.move_to(seen.first_seen_by(i));
     const LayerOutput result = model_.layers()[layer].forward(input(layer, rows), rows, seen.before(rows));
@@ -122,6 +125,7 @@ void StreamedForward::rebuild_input(int64_t layer) {
 }
 
 void StreamedForward::forward_again(int64_t layer) {
+  const Span span("layer {} forward again", layer);
   allocate_input(layer + 1);
   const DecoderLayer& decoder = model_.layers()[layer];
   const bool needs_attention = !outputs_[layer].defined();

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "streambp/memory/meter.h"
+
 namespace streambp {
 
 DecoderLayer::DecoderLayer(const Config& config, int64_t index, Weights weights)
@@ -31,6 +33,7 @@ KeysValues DecoderLayer::key_value_heads(const at::Tensor& keys, const at::Tenso
 }
 
 KeysValues DecoderLayer::keys_values(const at::Tensor& x, const Rows& rows) const {
+  const MemoryScope scope("attention");
   const at::Tensor normed = rms_norm(x, weights_.input_layernorm);
   const auto projected = linear(normed, {weights_.k_proj, weights_.v_proj});
   return key_value_heads(projected[0], projected[1], rows);
@@ -38,27 +41,35 @@ KeysValues DecoderLayer::keys_values(const at::Tensor& x, const Rows& rows) cons
 
 LayerOutput DecoderLayer::forward(const at::Tensor& x, const Rows& rows, const Prefix& prefix,
                                   AttentionBlock attended) const {
-  at::Tensor queries;
   KeysValues own;
+  at::Tensor output = attend(x, rows, prefix, own, attended);
+  return {after_attention(x, std::move(output), rows), own, std::move(attended)};
+}
+
+at::Tensor DecoderLayer::attend(const at::Tensor& x, const Rows& rows, const Prefix& prefix, KeysValues& own,
+                                AttentionBlock& attended) const {
+  const MemoryScope scope("attention");
+  at::Tensor queries;
   {
     const at::Tensor normed = rms_norm(x, weights_.input_layernorm);
     const auto projected = linear(normed, {weights_.q_proj, weights_.k_proj, weights_.v_proj});
     queries = query_heads(projected[0], rows);
     own = key_value_heads(projected[1], projected[2], rows);
   }
-  at::Tensor output = attention(queries, own.keys, own.values, rows.offsets, prefix, attention_, attended);
-  queries.reset();
-  return {after_attention(x, std::move(output), rows), own, std::move(attended)};
+  return attention(queries, own.keys, own.values, rows.offsets, prefix, attention_, attended);
 }
 
 at::Tensor DecoderLayer::after_attention(const at::Tensor& x, at::Tensor attended, const Rows& rows) const {
   attended = attended.flatten(1);
   at::Tensor middle;
-  if (config_.sandwich_norms) {
-    attended = linear(attended, {weights_.o_proj}).front();
-    middle = rms_norm_add(x, attended, weights_.post_attention_layernorm);
-  } else {
-    middle = linear_add(x, attended, *weights_.o_proj);
+  {
+    const MemoryScope scope("attention");
+    if (config_.sandwich_norms) {
+      attended = linear(attended, {weights_.o_proj}).front();
+      middle = rms_norm_add(x, attended, weights_.post_attention_layernorm);
+    } else {
+      middle = linear_add(x, attended, *weights_.o_proj);
+    }
   }
   attended.reset();
   return feed_forward(middle, rows);
@@ -69,8 +80,16 @@ at::Tensor DecoderLayer::feed_forward(const at::Tensor& middle, const Rows& rows
     return sparse_ ? mixture(residual, x, weights_.mixture, rows.balance)
                    : gated_mlp(residual, x, weights_.mlp);
   };
-  if (!config_.sandwich_norms) return through(middle, rms_norm(middle, weights_.post_attention_layernorm));
-  const at::Tensor raw = through({}, rms_norm(middle, weights_.pre_feedforward_layernorm));
+  // The layer's output is the caller's to name.
+  at::Tensor normed, raw;
+  {
+    const MemoryScope scope("MLP");
+    normed = rms_norm(middle, config_.sandwich_norms ? weights_.pre_feedforward_layernorm
+                                                     : weights_.post_attention_layernorm);
+    if (config_.sandwich_norms) raw = through({}, normed);
+  }
+  if (!config_.sandwich_norms) return through(middle, normed);
+  normed.reset();
   return rms_norm_add(middle, raw, weights_.post_feedforward_layernorm);
 }
 

@@ -82,6 +82,9 @@ class DecoderLayer {
   const RopeTable& rope_of(const Rows& rows) const;
   at::Tensor query_heads(const at::Tensor& projected, const Rows& rows) const;
   KeysValues key_value_heads(const at::Tensor& keys, const at::Tensor& values, const Rows& rows) const;
+  /// What attention gives before its projection, [n, H, E]; `own` and `attended` receive the rows' own.
+  at::Tensor attend(const at::Tensor& x, const Rows& rows, const Prefix& prefix, KeysValues& own,
+                    AttentionBlock& attended) const;
   at::Tensor feed_forward(const at::Tensor& middle, const Rows& rows) const;
 
   Config config_;

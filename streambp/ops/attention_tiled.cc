@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "streambp/memory/meter.h"
 #include "streambp/ops/attention_kernels.h"
 
 namespace streambp {
@@ -30,6 +31,7 @@ at::Tensor ungroup(const at::Tensor& grouped, int64_t n) {
 /// device, where tiles only cost memory, the largest pair stands for all.
 template <typename Body>
 void for_each_tile(const at::Tensor& q, const at::Tensor& k, Visible visible, Body body) {
+  const MemoryScope scope("kernel workspace");
   const int64_t queries = q.size(0), keys = k.size(0);
   if (q.is_meta()) {
     const int64_t q_rows = std::min(kQueryTile, queries);

@@ -7,6 +7,8 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "streambp/memory/remembered_scope.h"
+
 namespace streambp {
 namespace {
 
@@ -24,11 +26,13 @@ class ClosureNode final : public torch::autograd::Node {
     // Taken out first, so that what the closure captured is freed with it and not when the graph is.
     const Backward backward = std::exchange(backward_, nullptr);
     const at::NoGradGuard no_grad;
+    const RememberedScope::Reopened scope(scope_);
     return backward(std::move(gradients));
   }
 
   const char* name_;
   Backward backward_;
+  RememberedScope scope_;
 };
 
 }  // namespace

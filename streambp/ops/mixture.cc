@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "streambp/memory/meter.h"
 #include "streambp/ops/differentiable.h"
 #include "streambp/ops/rows.h"
 
@@ -61,13 +62,14 @@ void add_rows(at::Tensor& sum, const at::Tensor& places, const at::Tensor& rows)
 at::Tensor forward(const at::Tensor& residual, const at::Tensor& x, const Mixture& settings,
                    RouterBalance* balance, Routing& routing) {
   const at::NoGradGuard no_grad;
+  at::Tensor y = residual.defined() ? residual.clone() : at::zeros_like(x);
+  const MemoryScope scope("MLP");  // all but the output, which is the caller's
   const auto wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   routing.probabilities = at::softmax(linear_forward(*settings.router, x).to(wide), -1);
   std::tie(routing.top, routing.choices) = routing.probabilities.topk(settings.experts_per_token, -1);
   if (balance != nullptr) balance->count(routing.probabilities, routing.choices);
   const at::Tensor weights = weights_of(routing, settings).to(x.scalar_type()).flatten().unsqueeze(1);
   routing.shares = shares_of(routing.choices, settings);
-  at::Tensor y = residual.defined() ? residual.clone() : at::zeros_like(x);
   for (Share& share : routing.shares) {
     const GatedMlp& expert = settings.experts[share.expert];
     share.weights = gather_rows(weights, share.places);
@@ -151,6 +153,7 @@ at::Tensor mixture(const at::Tensor& residual, const at::Tensor& x, const Mixtur
   at::Tensor y = forward(residual, x, settings, balance, routing);
   std::vector<at::Tensor> inputs{x};
   if (residual.defined()) inputs.push_back(residual);
+  const MemoryScope scope("MLP");
   return differentiable(inputs, std::move(y), "mixture",
                         [x = x.detach(), &settings, balance, routing,
                          inputs = inputs.size()](std::vector<at::Tensor>&& dy) mutable {

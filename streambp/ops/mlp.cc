@@ -1,5 +1,6 @@
 #include "streambp/ops/mlp.h"
 
+#include "streambp/memory/meter.h"
 #include "streambp/ops/differentiable.h"
 
 namespace streambp {
@@ -67,12 +68,17 @@ at::Tensor gated_mlp(const at::Tensor& residual, const at::Tensor& x, const Gate
   at::Tensor output;
   {
     const at::NoGradGuard no_grad;
-    const at::Tensor product = gated_product(mlp, x, saved);
+    at::Tensor product;
+    {
+      const MemoryScope scope("MLP");
+      product = gated_product(mlp, x, saved);
+    }
     output = residual.defined() ? linear_add_forward(residual, product, *mlp.down)
                                 : linear_forward(*mlp.down, product);
   }
   std::vector<at::Tensor> inputs{x};
   if (residual.defined()) inputs.push_back(residual);
+  const MemoryScope scope("MLP");  // that of the backward pass; the output is the caller's
   return differentiable(inputs, std::move(output), "gated_mlp",
                         [&mlp, saved, inputs = inputs.size()](std::vector<at::Tensor>&& dy) mutable {
                           std::vector<at::Tensor> gradients{gated_mlp_backward(mlp, std::move(saved), dy[0])};
