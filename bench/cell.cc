@@ -85,9 +85,9 @@ double median(std::vector<double> values) {
 Batch cell_batch(const Bench& bench, const Cell& cell) {
   if (bench.batch) return *bench.batch;
   const ObjectiveKind& kind = objective_kind(cell.objective);
-  return synthetic_batch(kind,
-                         complete_options(kind, options_of(cell.objective, bench.options.objective_options)),
-                         cell.batch, cell.seq_len, bench.config.vocab_size, bench.options.seed);
+  return synthetic_batch(
+      kind, complete_options(kind, options_of(cell.objective, bench.options.objective_options)), cell.batch,
+      cell.seq_len, bench.config.vocab_size, bench.options.seed, bench.options.prompt);
 }
 
 json cell_configuration(const Bench& bench, const Cell& cell) {
@@ -107,12 +107,16 @@ json cell_configuration(const Bench& bench, const Cell& cell) {
             {"offload", !streambp                            ? json(nullptr)
                         : settings.offload == Offload::kHost ? json("host")
                                                              : json("none")},
+            {"baseline", streambp                ? json(nullptr)
+                         : settings.hugging_face ? json("hugging-face")
+                                                 : json("fair")},
             {"head", settings.streams_head() ? "streamed" : "full"},
             {"head_chunk", settings.streams_head() ? or_auto(settings.head_chunk) : json(nullptr)},
             {"gradient_dtype", dtype_name(options.gradient_dtype)},
             {"optimizer", optimizer_settings(options.optimizer)},
             {"fused_optimizer", fused_settings(options)},
             {"objective_options", options_of(cell.objective, options.objective_options)},
+            {"prompt", positive_or_null(options.prompt)},
             {"micro_batches", options.micro_batches},
             {"lora", lora_settings(options)},
             {"release_reference", options.release_reference},
@@ -188,8 +192,8 @@ CellRun::Pass CellRun::run_pass(Models& models, std::optional<Recorder>& recorde
   Settings settings = cell_.settings;
   settings.optimizer = models.fused_optimizer.get();
   for (size_t i = 0; i < parts.size(); ++i) {
-    pass.outcome = backpropagate(model, parts[i], *objectives[i], settings,
-                                 models.teacher ? &*models.teacher : nullptr);
+    pass.outcome =
+        backpropagate(model, parts[i], *objectives[i], settings, models.teacher ? &*models.teacher : nullptr);
     loss += pass.outcome.loss;
   }
   synchronize(bench_.device);

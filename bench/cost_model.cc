@@ -12,9 +12,9 @@ constexpr double kOperationsPerByte = 2000.0;
 
 /// What of `layers` layers a streamed pass computes again, and what goes to the host and back, for one token.
 struct Keeping {
-  double forward_again = 0.0;     // layers' forward passes, one for each layer at least
-  double attention_again = 0.0;   // the same of their attention alone
-  double stored = 0.0;            // values of hidden_size that are kept: layer inputs, attention outputs
+  double forward_again = 0.0;    // layers' forward passes, one for each layer at least
+  double attention_again = 0.0;  // the same of their attention alone
+  double stored = 0.0;           // values of hidden_size that are kept: layer inputs, attention outputs
 };
 
 Keeping keeping(const Settings& settings, double layers) {

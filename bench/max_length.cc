@@ -61,8 +61,7 @@ class Enclosure {
 
 }  // namespace
 
-LongestFit find_longest(Predictor& predictor, const Cell& cell, const Budget& budget,
-                        int64_t resolution) {
+LongestFit find_longest(Predictor& predictor, const Cell& cell, const Budget& budget, int64_t resolution) {
   // A line that has not closed the interval by then is not one.
   constexpr int kOnLine = 8;
   LongestFit found;

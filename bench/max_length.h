@@ -24,7 +24,8 @@ struct Budget {
     const auto part = [](int64_t bytes, int64_t of) {
       return static_cast<double>(bytes) / static_cast<double>(of);
     };
-    return std::max(part(prediction.peak_bytes, device), host > 0 ? part(prediction.host_peak_bytes, host) : 0.0);
+    return std::max(part(prediction.peak_bytes, device),
+                    host > 0 ? part(prediction.host_peak_bytes, host) : 0.0);
   }
   bool holds(const Prediction& prediction) const { return share(prediction) <= 1.0; }
 };
@@ -40,10 +41,11 @@ struct LongestFit {
   bool fits() const { return at_longest.has_value(); }
 };
 
-/// The longest sequence for which `cell` needs no more than `budget`, to a token, or the `resolution`th part of
-/// the length where that is more. The peak is nearly linear in the length: the search follows the line
+/// The longest sequence for which `cell` needs no more than `budget`, to a token, or the `resolution`th part
+/// of the length where that is more. The peak is nearly linear in the length: the search follows the line
 /// through the two lengths that enclose the budget and halves the interval where that does not close it.
-LongestFit find_longest(Predictor& predictor, const Cell& cell, const Budget& budget, int64_t resolution = 1000);
+LongestFit find_longest(Predictor& predictor, const Cell& cell, const Budget& budget,
+                        int64_t resolution = 1000);
 
 /// "33.1 GB: weights 16.4 GB, gradients 16.4 GB, ...", the largest first.
 std::string describe(const std::map<std::string, int64_t>& breakdown);

@@ -86,8 +86,8 @@ std::string describe_keeping(const Settings& settings) {
 }
 
 std::string table_of(const std::vector<Row>& rows, const Budget& budget, bool with_costs) {
-  std::vector<std::string> header{"objective", "method", "chunk",   "keeps",  "head",
-                                  "batch",     "seq_len", "tokens", "peak", "host"};
+  std::vector<std::string> header{"objective", "method",  "chunk",  "keeps", "head",
+                                  "batch",     "seq_len", "tokens", "peak",  "host"};
   if (with_costs) header.insert(header.end(), {"cost", "suggested"});
   header.push_back("of it");
   Table table(header);
@@ -114,10 +114,9 @@ std::string table_of(const std::vector<Row>& rows, const Budget& budget, bool wi
                     parts.substr(parts.find(':') + 2));
     table.add(cells);
   }
-  return table.text() + fmt::format("budget: {} ({} bytes){}\n", format_bytes(budget.device), budget.device,
-                                    budget.host > 0
-                                        ? fmt::format(", of the host {}", format_bytes(budget.host))
-                                        : "");
+  return table.text() +
+         fmt::format("budget: {} ({} bytes){}\n", format_bytes(budget.device), budget.device,
+                     budget.host > 0 ? fmt::format(", of the host {}", format_bytes(budget.host)) : "");
 }
 
 std::vector<Row> longest_of_all(const Bench& bench, Predictor& predictor, const Budget& budget,

@@ -14,9 +14,10 @@ namespace streambp {
 ///     6 P N + sum over layers of 12 H E sum over sequences of the pairs of tokens,
 /// P the weights of all linear maps with the LM head (tied or not; the embedding is a look-up) that a token
 /// meets: of a mixture its router and the chosen experts; N all tokens, H query heads of size E, and t (t +
-/// 1) / 2 pairs in a sequence of t tokens, or w (w + 1) / 2 + (t - w) w under a window of w < t. The backward pass of a product is two products of its size; of the causal scores
-/// and their product with the values (2 H E operations each for a pair of tokens) only the pairs that exist
-/// count. A head that skips unscored tokens does a little less.
+/// 1) / 2 pairs in a sequence of t tokens, or w (w + 1) / 2 + (t - w) w under a window of w < t. The backward
+/// pass of a product is two products of its size; of the causal scores and their product with the values (2 H
+/// E operations each for a pair of tokens) only the pairs that exist count. A head that skips unscored tokens
+/// does a little less.
 double model_flops(const Config& config, const std::vector<int64_t>& lengths);
 
 /// Of those, the second term alone: scores and their products with the values.

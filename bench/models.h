@@ -14,7 +14,7 @@ struct Models {
   std::optional<Model> policy;
   std::optional<Model> reference;  // for log-probabilities to compare with; without one, adapters off
   std::optional<Model> teacher;
-  std::vector<at::Tensor> optimizer_states;  // of the policy's trained parameters
+  std::vector<at::Tensor> optimizer_states;    // of the policy's trained parameters
   std::unique_ptr<Optimizer> fused_optimizer;  // uses the policy's gradients up; null: they are kept
 };
 

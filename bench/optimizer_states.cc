@@ -6,7 +6,8 @@
 
 namespace streambp {
 
-OptimizerStates parse_optimizer(const std::string& name, int bits, bool master_weights, at::ScalarType dtype) {
+OptimizerStates parse_optimizer(const std::string& name, int bits, bool master_weights,
+                                at::ScalarType dtype) {
   OptimizerStates optimizer{name, 0, at::kFloat, master_weights};
   if (name == "sgd") {
     optimizer.states = 1;

@@ -171,6 +171,7 @@ std::vector<Cell> list_cells(const Bench& bench) {
             settings.chunk = chunk;
             settings.stream_head = options.stream_head;
             settings.head_chunk = options.head_chunk;
+            settings.hugging_face = options.hugging_face && !chunked;
             if (chunked) {
               settings.keep_attention = options.keep_attention;
               settings.every = options.every;

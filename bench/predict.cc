@@ -2,10 +2,30 @@
 
 #include <ATen/Parallel.h>
 
+#include "streambp/driver/records.h"
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
 
 namespace streambp {
+
+nlohmann::json prediction_record(const Bench& bench, const Cell& cell, const Prediction& prediction) {
+  const auto positive_or_null = [](int64_t value) { return value > 0 ? nlohmann::json(value) : nullptr; };
+  nlohmann::json record = cell_configuration(bench, cell);
+  record.update({{"schema", kRecordSchema},
+                 {"key", record_key(record)},
+                 {"kind", "predicted"},
+                 {"tokens", prediction.tokens},
+                 {"chunk", positive_or_null(prediction.chunk)},
+                 {"head_chunk", positive_or_null(prediction.head_chunk)},
+                 {"peak_bytes", prediction.peak_bytes},
+                 {"resident_bytes", prediction.resident_bytes},
+                 {"peak_beyond_resident_bytes", prediction.peak_bytes - prediction.resident_bytes},
+                 {"host_peak_bytes", prediction.host_peak_bytes},
+                 {"breakdown_at_peak", prediction.breakdown},
+                 {"status", "ok"},
+                 {"error", nullptr}});
+  return record;
+}
 
 Predictor::Predictor(const Bench& bench) : bench_(bench), models_(open_models(bench)) {
   if (!bench.device.is_meta()) throw InputError("device '{}': only meta predicts", bench.options.device);
@@ -21,8 +41,8 @@ Prediction Predictor::predict(const Cell& cell) {
   if (!run.failed()) run.repeat(models_);
   if (run.failed()) throw InputError("{}", run.error());
   const CellRun::Pass& pass = *run.worst();
-  return {cell.seq_len,           pass.tokens,         pass.outcome.chunk, pass.outcome.head_chunk,
-          pass.memory.peak_bytes, pass.resident_bytes, pass.memory.at_peak,    pass.memory.host_peak_bytes};
+  return {cell.seq_len,           pass.tokens,         pass.outcome.chunk,  pass.outcome.head_chunk,
+          pass.memory.peak_bytes, pass.resident_bytes, pass.memory.at_peak, pass.memory.host_peak_bytes};
 }
 
 Prediction Predictor::floor() const {

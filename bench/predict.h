@@ -22,6 +22,9 @@ struct Prediction {
   int64_t host_peak_bytes = 0;               // in the host's memory beside the device
 };
 
+/// A record (design.md section 7) of kind "predicted", without its environment.
+nlohmann::json prediction_record(const Bench& bench, const Cell& cell, const Prediction& prediction);
+
 /// Predicts cell after cell with models that are made once.
 class Predictor {
  public:

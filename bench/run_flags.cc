@@ -92,19 +92,23 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
   command.add_flag("--keep-attention", keep_attention_,
                    "streambp: keep each layer's attention output instead of computing it again");
   command
-      .add_option("--every", every_,
-                  "streambp: keep every k-th layer's input and compute the others again (with --keep-attention "
-                  "without attention)")
+      .add_option(
+          "--every", every_,
+          "streambp: keep every k-th layer's input and compute the others again (with --keep-attention "
+          "without attention)")
       ->capture_default_str()
       ->check(from_to(1, 1000000));
   text("--offload", offload_, "streambp: keep what is kept of the layers in the host's memory: none or host");
   text("--fuse-optimizer", fused_optimizer_,
        fmt::format("streambp: use each layer's gradients up when its last chunk is done: none, {}",
                    fmt::join(optimizer_names(), ", ")));
-  command.add_option("--learning-rate", fused_.learning_rate, "Of the fused optimizer")->capture_default_str();
+  command.add_option("--learning-rate", fused_.learning_rate, "Of the fused optimizer")
+      ->capture_default_str();
   command.add_option("--galore-rank", fused_.rank, "Of galore's projection")
       ->capture_default_str()
       ->check(from_to(1, 1000000));
+  text("--baseline", baseline_,
+       "standard and checkpoint: fair (what they need) or hugging-face (what transformers 4.51 holds)");
   text("--head", head_, "LM head: full logits, streamed, or auto (streambp streams it, the others don't)");
   text("--head-chunk", head_chunk_, "Scored tokens of a streamed head's chunk, or auto");
   text("--dtype", dtype_, "float32, float64, bfloat16, or model: as its config.json says");
@@ -139,6 +143,10 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
                   "Cut each batch into this many and add up their gradients")
       ->capture_default_str()
       ->check(from_to(1, 1000000));
+  command
+      .add_option("--prompt", prompt_,
+                  "Tokens before a completion, at most half of its sequence (default: a quarter)")
+      ->check(from_to(1, 1 << 24));
   command.add_option("--seed", seed_, "Of random weights and tokens")->capture_default_str();
 }
 
@@ -163,9 +171,13 @@ void RunFlags::read(SweepOptions& options) const {
     options.fused_optimizer = fused_;
     options.fused_optimizer->name = fused_optimizer_;
     if (optimizer_bits_ == 16) options.fused_optimizer->dtype = at::kBFloat16;
-    if (optimizer_bits_ == 8) throw InputError("--optimizer-bits 8: a fused optimizer's states have 32 or 16");
+    if (optimizer_bits_ == 8)
+      throw InputError("--optimizer-bits 8: a fused optimizer's states have 32 or 16");
     make_optimizer(*options.fused_optimizer);
   }
+  if (baseline_ != "fair" && baseline_ != "hugging-face")
+    throw InputError("--baseline '{}': expected fair or hugging-face", baseline_);
+  options.hugging_face = baseline_ == "hugging-face";
   options.stream_head = parse_head(head_);
   options.dtype = parse_dtype(dtype_ == "model" ? open_config(model_).dtype : dtype_);
   options.gradient_dtype = parse_gradient_dtype(gradient_dtype_, options.dtype);
@@ -176,6 +188,7 @@ void RunFlags::read(SweepOptions& options) const {
   options.reference = reference_;
   options.release_reference = release_reference_;
   options.teacher = teacher_;
+  options.prompt = prompt_;
   options.micro_batches = micro_batches_;
   options.seed = seed_;
 }

@@ -40,6 +40,7 @@ class RunFlags {
   std::string offload_ = "none";
   std::string fused_optimizer_ = "none";
   OptimizerSettings fused_;
+  std::string baseline_ = "fair";
   std::string head_ = "auto";
   std::string head_chunk_ = "auto";
   std::string dtype_;
@@ -56,6 +57,7 @@ class RunFlags {
   std::string reference_;
   bool release_reference_ = false;
   std::string teacher_;
+  int64_t prompt_ = 0;
   int64_t micro_batches_ = 1;
   uint64_t seed_ = 0;
 };

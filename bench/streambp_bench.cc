@@ -1,7 +1,9 @@
 // streambp-bench: what each method of back-propagation costs.
 #include <functional>
 
+#include "bench/linear_command.h"
 #include "bench/max_length_command.h"
+#include "bench/paper_command.h"
 #include "bench/sweep_command.h"
 #include "streambp/driver/command_line.h"
 #include "streambp/driver/environment.h"
@@ -17,5 +19,7 @@ int main(int argc, char** argv) {
   std::function<int()> action;
   streambp::add_sweep_command(app, action, argc, argv);
   streambp::add_max_length_command(app, action);
+  streambp::add_linear_command(app, action);
+  streambp::add_paper_command(app, action, argc, argv);
   return streambp::run_command_line(app, argc, argv, [&action] { return action(); });
 }

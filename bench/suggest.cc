@@ -51,6 +51,7 @@ std::vector<Settings> ways(const SweepOptions& options, Method method, bool may_
     for (const int64_t chunk : chunks) {
       for (Settings settings : kept) {
         settings.method = method;
+        settings.hugging_face = options.hugging_face && method != Method::kStreambp;
         settings.chunk = chunk;
         settings.stream_head = streamed;
         settings.head_chunk = options.head_chunk;
@@ -123,7 +124,8 @@ void find_all(Predictor& predictor, const Budget& budget, std::vector<Suggestion
 
 }  // namespace
 
-std::vector<Suggestion> suggest(const Bench& bench, Predictor& predictor, const Budget& budget, int64_t wanted) {
+std::vector<Suggestion> suggest(const Bench& bench, Predictor& predictor, const Budget& budget,
+                                int64_t wanted) {
   std::vector<Suggestion> suggestions;
   for (const int64_t batch : bench.options.batches) {
     for (const std::string& objective : bench.options.objectives) {

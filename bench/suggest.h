@@ -15,9 +15,10 @@ struct Suggestion {
 };
 
 /// For each objective and batch of `bench`: its methods with every setting that trades time for memory, and
-/// what they reach within `budget`, by rising cost, without those that another one beats in both. With `wanted` tokens of a sequence the first that fits is
-/// the best, and the search ends there; with 0, the one that reaches furthest, or a cheaper one that comes
-/// within 1 % of it.
-std::vector<Suggestion> suggest(const Bench& bench, Predictor& predictor, const Budget& budget, int64_t wanted);
+/// what they reach within `budget`, by rising cost, without those that another one beats in both. With
+/// `wanted` tokens of a sequence the first that fits is the best, and the search ends there; with 0, the one
+/// that reaches furthest, or a cheaper one that comes within 1 % of it.
+std::vector<Suggestion> suggest(const Bench& bench, Predictor& predictor, const Budget& budget,
+                                int64_t wanted);
 
 }  // namespace streambp

@@ -9,6 +9,7 @@
 #include "bench/sweep.h"
 #include "streambp/driver/command_line.h"
 #include "streambp/driver/environment.h"
+#include "streambp/driver/limits.h"
 #include "streambp/error.h"
 
 namespace streambp {
@@ -40,6 +41,14 @@ SweepOptions read_options(const CLI::App& command, const RunFlags& flags, const 
   const auto given = [&](const char* flag) { return command.count(flag) > 0; };
   flags.read(options);
   options.lengths = parse_integers(typed.lengths, "--seq-len", 1);
+  for (const int64_t batch : options.batches) {
+    for (const int64_t length : options.lengths) {
+      if (length > kMaxTokens / batch) {
+        throw InputError("--seq-len {} with --batch {}: expected at most {} tokens in a batch", length, batch,
+                         kMaxTokens);
+      }
+    }
+  }
   if (given("--memory-limit")) options.memory_limit = parse_bytes(typed.memory_limit, "--memory-limit");
   if (given("--tokens")) options.tokens = typed.tokens;
   if (given("--dump-gradients")) options.dump_gradients = typed.dump_gradients;
@@ -65,7 +74,7 @@ void add_sweep_command(CLI::App& app, std::function<int()>& action, int argc, co
   options.arguments.assign(argv, argv + argc);
   CLI::App* const command =
       app.add_subcommand("sweep", "Memory and time of methods x lengths x chunks; lists are comma-separated");
-  command->footer(describe_objectives() + "\n" + kExamples);
+  command->footer(describe_objectives() + "\n" + describe_limits() + "\n" + kExamples);
   const auto flags = std::make_shared<RunFlags>(*command, RunFlags::Defaults{"qwen3-cpu", "float32"});
   const auto text = [&](const char* flag, std::string& value, const std::string& help) {
     return command->add_option(flag, value, help)->capture_default_str();

@@ -30,6 +30,7 @@ struct SweepOptions {
   int64_t every = 1;
   Offload offload = Offload::kNone;
   std::optional<OptimizerSettings> fused_optimizer;  // of streambp: uses gradients up layer by layer
+  bool hugging_face = false;        // of standard and checkpoint: they hold what Hugging Face holds
   std::optional<bool> stream_head;  // default: the method's
   int64_t head_chunk = 0;           // of streamed heads; 0: auto
   at::ScalarType dtype = at::kFloat;
@@ -42,6 +43,7 @@ struct SweepOptions {
   uint64_t seed = 0;
   std::optional<int64_t> memory_limit;           // bytes; default on the CPU: what the machine can give
   std::optional<std::filesystem::path> tokens;   // instead of lengths and batches
+  int64_t prompt = 0;                            // tokens before a completion; 0: a quarter of its sequence
   int64_t micro_batches = 1;                     // passes whose gradients are added up
   std::optional<LoraConfig> lora;                // adapters beside a frozen base
   std::optional<std::filesystem::path> adapter;  // the same, of a PEFT folder

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The main job: proves the methods against the golden cases, then measures memory and time of all three on a small Qwen3
-# over lengths 512 to 8192, prints the table, and writes records and pictures.
+# over lengths 512 to 8192, prints the table, predicts the paper's curve of Qwen3-8B, and writes records and pictures.
 #   scripts/run.sh [DIR]   DIR for records and pictures, default out/main; finished cells found there are not run again
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
@@ -19,3 +19,8 @@ echo "== Sweep: peak memory and time of back-propagation, Qwen3 with 4 layers of
   --seq-len 512,1024,2048,4096,8192 --chunk auto --repeats 3 --out "$out" --resume
 
 "$venv/bin/python" scripts/plot.py --records "$out/results.jsonl" --out "$out"
+
+echo
+echo "== Paper scale: the peak of Qwen3-8B and its kin against length, predicted (no GPU needed), beside the paper's"
+"$bin/streambp-bench" paper --table curves --out "$out/paper"
+"$venv/bin/python" scripts/plot_paper.py --folder "$out/paper"

@@ -1,8 +1,9 @@
 // Attention against a softmax under an explicit mask, in float64: prefixes, packed sequences, windows, caps.
+#include "streambp/ops/attention.h"
+
 #include <algorithm>
 #include <limits>
 
-#include "streambp/ops/attention.h"
 #include "streambp/ops/attention_blocks.h"
 #include "streambp/ops/attention_kernels.h"
 #include "verify/ops_testing.h"
@@ -71,8 +72,8 @@ TEST_P(Attention, EqualsAMaskedSoftmax) {
   // Again with the result known: nothing is computed forward, and the gradients are the same to the last bit.
   const AttentionBlock known{result.output.clone(), result.log_sum_exp.clone()};
   AttentionBlock given = known;
-  const at::Tensor again = attention(own_q, own_k, own_v, offsets, {earlier.keys, earlier.values, {}, {}},
-                                     settings, given);
+  const at::Tensor again =
+      attention(own_q, own_k, own_v, offsets, {earlier.keys, earlier.values, {}, {}}, settings, given);
   EXPECT_EQ(given.output.data_ptr(), known.output.data_ptr());
   const auto same = torch::autograd::grad({again}, {own_q, own_k, own_v}, {cotangent});
   for (size_t i = 0; i < same.size(); ++i) EXPECT_TRUE(at::equal(same[i], got[i])) << i;
@@ -85,7 +86,8 @@ TEST_P(Attention, TiledKernelsAgree) {
   for (const auto& [visible, keys] : {std::pair{Visible::kCausal, n}, std::pair{Visible::kAll, prefix}}) {
     if (keys == 0) continue;
     const at::Tensor k = random({keys, key_heads, size}, 2), v = random({keys, key_heads, size}, 3);
-    const AttentionBlock fused = attend(q, k, v, visible, {0.3}), tiled = attend_tiled(q, k, v, visible, {0.3});
+    const AttentionBlock fused = attend(q, k, v, visible, {0.3}),
+                         tiled = attend_tiled(q, k, v, visible, {0.3});
     expect_near(tiled.output, fused.output, "output");
     expect_near(tiled.log_sum_exp, fused.log_sum_exp, "log-sum-exp");
     const auto a = attend_backward(dy, q, k, v, fused.output, fused.log_sum_exp, visible, {0.3});
@@ -116,7 +118,8 @@ INSTANTIATE_TEST_SUITE_P(
                     AttentionShape{3, {0, 9}, 4, 2, 8, 5}, AttentionShape{1, {0, 9}, 4, 2, 8, 16},
                     AttentionShape{20, {0, 9}, 4, 2, 8, 10}, AttentionShape{20, {0, 9}, 4, 2, 8, 21},
                     AttentionShape{5, {0, 3, 4, 9, 30}, 6, 2, 8, 4}, AttentionShape{4, {0, 1}, 2, 2, 8, 3},
-                    AttentionShape{1500, {0, 300}, 2, 1, 8, 1400}, AttentionShape{90, {0, 700}, 2, 1, 8, 64}));
+                    AttentionShape{1500, {0, 300}, 2, 1, 8, 1400},
+                    AttentionShape{90, {0, 700}, 2, 1, 8, 64}));
 
 INSTANTIATE_TEST_SUITE_P(Softcaps, Attention,
                          testing::Values(AttentionShape{0, {0, 9}, 4, 2, 8, 0, 0.7},
@@ -145,8 +148,8 @@ TEST(ScoreBlocks, CoverABandOnceAndNothingElse) {
           ASSERT_TRUE(block.key >= 0 || block.key + block.keys <= 0) << "on both sides of the prefix's end";
           for (int64_t i = 0; i < block.queries; ++i) {
             for (int64_t j = 0; j < block.keys; ++j) {
-              const bool visible = block.visible == Visible::kAll ||
-                                   (block.visible == Visible::kCausal ? j <= i : j >= i);
+              const bool visible =
+                  block.visible == Visible::kAll || (block.visible == Visible::kCausal ? j <= i : j >= i);
               if (visible) ++seen.at(block.query + i).at(prefix + block.key + j);
             }
           }

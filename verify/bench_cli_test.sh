@@ -296,5 +296,17 @@ refuses '--trace' --trace no/such/folder/trace.json --seq-len 8 --method streamb
 refuses '--timeline' --timeline timeline.csv --seq-len 8,16 --method streambp
 refuses '--snapshot' --snapshot snapshot.pickle --seq-len 8 --method streambp --resume
 
+# The paper's linear example for real, and its tables beside predictions.
+run 'the linear example on the CPU' 0 linear --rows 400 --size 65 --chunks 3,7,400 --device cpu --dtype float64
+run 'the linear example in too many chunks' 2 linear --rows 400 --size 65 --chunks 401 --device cpu
+run 'the linear example at paper scale' 0 paper --table 8 --out paper --quiet
+grep -q 'Table 8' paper/paper.md || fail 'paper.md has no table 8'
+[ -s paper/cells.csv ] && [ -s paper/results.jsonl ] || fail 'no cells or no records of the paper'
+run 'a table that the paper does not have' 2 paper --table 12 --out paper --quiet
+
+# Sizes beyond the limits that --help states.
+refuses '--seq-len 67108865' --method streambp --seq-len 67108865
+refuses '67108864 tokens' --method streambp --seq-len 1000000 --batch 100
+
 [ "$failures" -eq 0 ] || { echo "$failures checks failed"; exit 1; }
 echo "all checks passed"

@@ -7,8 +7,8 @@
 #include <sys/resource.h>
 
 #include "bench/cell.h"
-#include "bench/models.h"
 #include "bench/model_flops.h"
+#include "bench/models.h"
 #include "bench/report.h"
 #include "streambp/driver/environment.h"
 #include "streambp/driver/records.h"

@@ -17,6 +17,7 @@ std::string text_of(const Settings& settings) {
   std::string text = method_name(settings.method);
   if (settings.method == Method::kStreambp)
     text += settings.chunk == 0 ? " chunk auto" : fmt::format(" chunk {}", settings.chunk);
+  if (settings.hugging_face) text += " as Hugging Face";
   if (settings.keep_attention) text += ", attention kept";
   if (settings.every > 1) text += fmt::format(", every {}", settings.every);
   if (settings.offload == Offload::kHost) text += ", on the host";
@@ -212,7 +213,13 @@ class RowCheck {
       require(bit_equal(run(settings), value), "repeated", settings);
       for (const auto& [what, twin] : subject_.twins)
         require(bit_equal(run_on(twin, settings), value), what, settings);
-      if (method != Method::kStreambp) continue;
+      if (method != Method::kStreambp) {
+        Settings holding = make_settings(method, 0, std::nullopt);
+        const Evaluation fair = run(holding);
+        holding.hugging_face = true;
+        require(bit_equal(run(holding), fair), "holding what Hugging Face holds changes nothing", holding);
+        continue;
+      }
       for (const Settings& keeping : other_keepings(settings))
         require(bit_equal(run(keeping), value), "what is kept of the layers changes nothing", keeping);
       for (const std::optional<int64_t> head : heads()) {

@@ -12,6 +12,7 @@
 #include <ATen/Parallel.h>
 
 #include "streambp/driver/command_line.h"
+#include "streambp/driver/limits.h"
 #include "streambp/driver/table.h"
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
@@ -176,7 +177,7 @@ void add_long_command(CLI::App& app, std::function<int()>& action) {
   const auto typed = std::make_shared<Typed>();
   CLI::App* const command =
       app.add_subcommand("long", "Lengths, products and element counts across 2^16, 2^31 and 2^32");
-  command->footer(kFooter);
+  command->footer(std::string(kFooter) + "\n" + describe_limits());
   command->add_option("--case", typed->names, "Cases by name (default: all)");
   command->add_flag("--list", typed->list, "Print the cases and what they need, and run none");
   command->add_flag("--quick", typed->quick, "The small part: seconds, and less than 1 GB");

@@ -191,13 +191,14 @@ TEST(Memory, LoraTakesNoMoreThanSftBesideItsGradients) {
 int64_t beyond_layer_inputs(const std::string& name, int64_t tokens) {
   const Config config = preset(name);
   std::map<std::string, int64_t> at_peak;
-  const Measured pass{config,           at::kMeta, "sft", {}, random_batch({tokens}, config.vocab_size, 2),
-                      streambp_settings(512)};
+  const Measured pass{
+      config, at::kMeta, "sft", {}, random_batch({tokens}, config.vocab_size, 2), streambp_settings(512)};
   return pass.peak_beyond_resident(&at_peak) - at_peak["layer inputs"] - at_peak["batch"];
 }
 
 TEST(Memory, ALayerWithAWindowTakesNoMoreForALongerStream) {
-  const int64_t at_8k = beyond_layer_inputs("mistral-cpu", 8192), at_32k = beyond_layer_inputs("mistral-cpu", 32768);
+  const int64_t at_8k = beyond_layer_inputs("mistral-cpu", 8192),
+                at_32k = beyond_layer_inputs("mistral-cpu", 32768);
   const double ratio = static_cast<double>(at_32k) / static_cast<double>(at_8k);
   fmt::print("beyond layer inputs: {:.1f} MB at 8192 tokens, {:.3f} x at 32768\n", megabytes(at_8k), ratio);
   EXPECT_TRUE(ratio <= 1.05) << ratio;

@@ -1,6 +1,7 @@
-// A mixture of experts against one that runs every expert on every token, in float64, with and without the loss
-// that balances the load.
+// A mixture of experts against one that runs every expert on every token, in float64, with and without the
+// loss that balances the load.
 #include "streambp/ops/mixture.h"
+
 #include "verify/ops_testing.h"
 
 namespace streambp {
@@ -104,8 +105,7 @@ TEST(Mixture, TheBalancingLossStreams) {
       const int64_t rows = std::min(chunk, kRows - *begin);
       const at::Tensor part = x.narrow(0, *begin, rows).clone().requires_grad_();
       dx.narrow(0, *begin, rows)
-          .copy_(torch::autograd::grad({run(part)}, {part}, {cotangent.narrow(0, *begin, rows)})
-                     .front());
+          .copy_(torch::autograd::grad({run(part)}, {part}, {cotangent.narrow(0, *begin, rows)}).front());
     }
     const double expected = balance_loss.item<double>();
     EXPECT_TRUE(std::abs(balance.loss() - expected) <= 1e-14 * expected) << balance.loss() << " " << expected;

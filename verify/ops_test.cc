@@ -90,10 +90,7 @@ TEST(Ops, GatedMlpWithGeluAndNoResidual) {
   const Linear gate_map{"gate", &gate}, up_map{"up", &up}, down_map{"down", &down};
   const GatedMlp mlp{&gate_map, &up_map, &down_map, Activation::kGeluTanh};
   expect_same(
-      {random({6, 5}, 7)}, {&gate, &up, &down},
-      [&](const auto& in) {
-        return gated_mlp({}, in[0], mlp);
-      },
+      {random({6, 5}, 7)}, {&gate, &up, &down}, [&](const auto& in) { return gated_mlp({}, in[0], mlp); },
       [](const auto& in, const auto& p) {
         return at::linear(at::gelu(at::linear(in[0], p[0]), "tanh") * at::linear(in[0], p[1]), p[2]);
       });

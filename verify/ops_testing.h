@@ -1,4 +1,5 @@
-// What the tests of single ops share: an op against the same formula in plain ATen under autograd, in float64.
+// What the tests of single ops share: an op against the same formula in plain ATen under autograd, in
+// float64.
 #pragma once
 
 #include <functional>
@@ -32,7 +33,8 @@ inline double relative_error(const at::Tensor& got, const at::Tensor& expected) 
   return ((got - expected).norm() / expected.norm()).item<double>();
 }
 
-inline void expect_near(const at::Tensor& got, const at::Tensor& expected, const char* what, double limit = kOpLimit) {
+inline void expect_near(const at::Tensor& got, const at::Tensor& expected, const char* what,
+                        double limit = kOpLimit) {
   ASSERT_EQ(got.sizes(), expected.sizes()) << what;
   const double error = relative_error(got, expected);
   EXPECT_TRUE(error <= limit) << what << ": relative error " << error << ", limit " << limit;

@@ -1,12 +1,13 @@
 // Optimizers against torch's formulas written out, and passes that use their gradients up against passes that
 // leave them for a step afterwards: the same weights to the last bit.
+#include "streambp/optimizer/optimizer.h"
+
 #include <cmath>
 #include <gtest/gtest.h>
 
 #include "streambp/backprop/method.h"
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
-#include "streambp/optimizer/optimizer.h"
 #include "verify/ops_testing.h"
 
 namespace streambp {
@@ -64,8 +65,8 @@ TEST(Optimizer, GaloreStepsInsideTheGradientsSpace) {
     const at::Tensor moved = before - w.value;
     const auto [u, s, vh] = at::linalg_svd(g, false);
     const at::Tensor space = shape[0] > shape[1] ? vh.narrow(0, 0, 2) : u.narrow(1, 0, 2).t();
-    const at::Tensor inside = shape[0] > shape[1] ? moved.matmul(space.t()).matmul(space)
-                                                  : space.t().matmul(space.matmul(moved));
+    const at::Tensor inside =
+        shape[0] > shape[1] ? moved.matmul(space.t()).matmul(space) : space.t().matmul(space.matmul(moved));
     expect_near(inside, moved, "the step's projection", 1e-12);
     // Adam's first step is the gradient's sign, here of its coordinates: 2 x 20 of them, each 1.
     const double expected = settings.learning_rate * settings.scale * std::sqrt(2.0 * 20.0);

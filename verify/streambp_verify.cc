@@ -13,6 +13,7 @@
 
 #include "streambp/backprop/method.h"
 #include "streambp/driver/command_line.h"
+#include "streambp/driver/limits.h"
 #include "streambp/error.h"
 #include "streambp/objective/objective.h"
 #include "verify/compare.h"
@@ -24,6 +25,10 @@
 namespace {
 
 using namespace streambp;
+
+/// The reference holds every score of a sequence in float64, for each layer and head.
+constexpr int64_t kMaxSweepLength = 2048;
+constexpr int kMaxThreads = 4096;
 
 /// Flags as they come; lists are cut after parsing, so that their errors are ours.
 struct Flags {
@@ -98,6 +103,11 @@ int sweep(const Flags& flags) {
   require_known(options.batches, "--batch", equality_batch_names());
   options.lengths =
       parse_integers(flags.lengths.empty() ? (flags.quick ? "11" : "5,37") : flags.lengths, "--seq-len", 1);
+  for (const int64_t length : options.lengths) {
+    if (length > kMaxSweepLength)
+      throw InputError("--seq-len {}: expected at most {} tokens, for the reference", length,
+                       kMaxSweepLength);
+  }
   if (!flags.lengths.empty())
     options.padded_length = *std::max_element(options.lengths.begin(), options.lengths.end());
   if (!flags.chunks.empty()) options.chunks = parse_chunks(flags.chunks, "--chunk");
@@ -167,8 +177,8 @@ int main(int argc, char** argv) {
     sub->add_option("--threads", flags.threads, "CPU threads (default: all)");
     sub->callback([&action, &flags, run] {
       action = [&flags, run] {
-        if (flags.threads.value_or(1) < 1)
-          throw InputError("--threads {}: expected 1 or more", *flags.threads);
+        if (const int threads = flags.threads.value_or(1); threads < 1 || threads > kMaxThreads)
+          throw InputError("--threads {}: expected 1 to {}", threads, kMaxThreads);
         if (flags.threads) at::set_num_threads(*flags.threads);
         return run(flags);
       };
@@ -198,6 +208,8 @@ int main(int argc, char** argv) {
   sub->add_option("--dtype", flags.dtype, "float64");
   sub->add_option("--seed", flags.seed, "Of weights and tokens (default: 0)");
   sub->add_flag("--quick", flags.quick, "Shorter sequences, fewer chunks and combinations");
+  sub->footer(
+      fmt::format("A sequence of --seq-len has at most {} tokens.\n{}", kMaxSweepLength, describe_limits()));
 
   sub = command("goldens", "All methods on golden cases", goldens);
   sub->add_option("DIR", flags.folders, "Sets (models/, cases/) or single cases")->required();

@@ -13,7 +13,7 @@ namespace streambp {
 HeadOutcome run_checkpoint(const Pass& pass) {
   Model& model = pass.model;
   const auto layers = static_cast<int64_t>(model.layers().size());
-  const Rows rows = pass.stream.rows(0, pass.stream.size());
+  const Rows rows = pass.all_rows();
   const int64_t lowest = model.lowest_trainable_layer();
   const int64_t first = std::max<int64_t>(lowest, 0);  // the lowest layer with a backward pass
   std::vector<at::Tensor> inputs(static_cast<size_t>(layers));

@@ -117,13 +117,13 @@ Scored find_scored(const Batch& batch, c10::Device device) {
 }
 
 at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at::Tensor& hidden,
-                     HeadOutcome& outcome) {
+                     bool hold_logits, HeadOutcome& outcome) {
   const Span span("head");
   const MemoryScope scope("logits");
   const HeadRequest& request = pass.request;
   Model& model = pass.model;
   const at::Tensor places = pass.scored.places.to(hidden.device());
-  const at::Tensor normed = rms_norm(hidden, model.norm());
+  const at::Tensor normed = rms_norm(hidden, model.norm(), hold_logits);
   const auto log_softmax = [&](at::Tensor logits, const Model& of) {
     logits = logits.to(of.dtype() == at::kDouble ? at::kDouble : at::kFloat);
     const double cap = of.config().final_logit_softcapping;
@@ -135,7 +135,9 @@ at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at:
   };
   TokenValues values;
   if (request.log_probabilities) {
-    const at::Tensor log_p = log_softmax(linear(normed, {&model.head()}).front(), model);
+    at::Tensor logits = linear(normed, {&model.head()}).front();
+    if (hold_logits) outcome.logits = logits.detach();
+    const at::Tensor log_p = log_softmax(std::move(logits), model);
     values.log_probabilities = log_p.index({places, pass.scored.targets}).to(at::kDouble);
     if (pass.scored.has_target.defined())
       values.log_probabilities = values.log_probabilities * pass.scored.has_target;
@@ -144,10 +146,9 @@ at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at:
     if (request.divergence != Divergence::kNone) {
       const Model& teacher = *pass.teacher.model;
       RmsNormSaved unused;
-      const at::Tensor log_t =
-          log_softmax(linear_forward(teacher.head(),
-                                     rms_norm_forward(pass.teacher.hidden, teacher.norm(), unused)),
-                      teacher);
+      const at::Tensor log_t = log_softmax(
+          linear_forward(teacher.head(), rms_norm_forward(pass.teacher.hidden, teacher.norm(), unused)),
+          teacher);
       values.divergences =
           at_scored(request.divergence == Divergence::kForward ? (log_t.exp() * (log_t - log_p)).sum(-1)
                                                                : (log_p.exp() * (log_p - log_t)).sum(-1));

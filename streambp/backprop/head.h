@@ -39,6 +39,7 @@ TokenValues to_values(const Columns& columns);
 struct HeadOutcome {
   double loss = 0.0;
   TokenValues values;  // [M] each
+  at::Tensor logits;   // [N, V] in the model's dtype, where a full head was asked to hold them
 };
 
 /// What the head works on.
@@ -50,9 +51,10 @@ struct HeadPass {
 };
 
 /// The loss of hidden states [N, D] under autograd with the logits of every token in full, [N, V], as Hugging
-/// Face computes it. Returns the differentiable loss; `outcome` receives its value and the tokens' values.
+/// Face computes it; with `hold_logits` they live on in `outcome`, as in the output of its models. Returns
+/// the differentiable loss; `outcome` receives its value and the tokens' values.
 at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at::Tensor& hidden,
-                     HeadOutcome& outcome);
+                     bool hold_logits, HeadOutcome& outcome);
 
 /// The same by chunks of `chunk` scored tokens, with the backward pass: adds the gradients of heads and norm
 /// and overwrites `hidden` [N, D] with its own gradient. Tokens that are not scored never reach the head.

@@ -45,8 +45,7 @@ at::Tensor HeadChunk::rows_of(const at::Tensor& hidden) const {
   return places_.defined() ? gather_rows(hidden, places_) : hidden.narrow(0, first_, targets_.size(0));
 }
 
-at::Tensor HeadChunk::log_softmax(const Model& model, const at::Tensor& normed,
-                                  at::Tensor* cap_slope) const {
+at::Tensor HeadChunk::log_softmax(const Model& model, const at::Tensor& normed, at::Tensor* cap_slope) const {
   at::Tensor logits = linear_forward(model.head(), normed).to(logits_dtype(model.dtype()));
   if (const double cap = model.config().final_logit_softcapping; cap > 0.0) {
     logits.div_(cap).tanh_();

@@ -43,10 +43,10 @@ class KeyValueStream {
 
   int64_t chunk_ = 1;
   int64_t window_ = 0;  // of the layer; 0: none
-  int64_t reach_ = 0;  // how many chunks back a chunk looks
-  int64_t last_ = 0;   // index of the last chunk
-  int64_t begin_ = 0;  // stream place of the buffer's first row
-  at::Tensor keys_;    // [rows, K, E]
+  int64_t reach_ = 0;   // how many chunks back a chunk looks
+  int64_t last_ = 0;    // index of the last chunk
+  int64_t begin_ = 0;   // stream place of the buffer's first row
+  at::Tensor keys_;     // [rows, K, E]
   at::Tensor values_;
   at::Tensor key_gradients_;
   at::Tensor value_gradients_;

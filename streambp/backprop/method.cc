@@ -48,15 +48,15 @@ int64_t auto_chunk(int64_t tokens) {
 int64_t auto_head_chunk(const Config& config, int64_t tokens, int64_t chunk, at::ScalarType dtype,
                         const HeadRequest& request) {
   const auto element = static_cast<int64_t>(c10::elementSize(dtype));
-  // Keys, values and their gradients of one layer, as far back as it looks, and the four [chunk, F] tensors of
-  // an MLP's backward pass.
+  // Keys, values and their gradients of one layer, as far back as it looks, and the four [chunk, F] tensors
+  // of an MLP's backward pass.
   int64_t seen = 0;
   for (const int64_t window : config.windows)
     seen = std::max(seen, window > 0 ? std::min(tokens, window + chunk) : tokens);
   const int64_t layer_bytes = element * (4 * seen * config.num_key_value_heads * config.head_dim +
                                          4 * std::min(chunk, tokens) * config.intermediate_size);
-  const int64_t per_logit =
-      1 + (config.final_logit_softcapping > 0.0 ? 1 : 0) + (request.entropies ? 1 : 0) + (request.divergence != Divergence::kNone ? 2 : 0);
+  const int64_t per_logit = 1 + (config.final_logit_softcapping > 0.0 ? 1 : 0) + (request.entropies ? 1 : 0) +
+                            (request.divergence != Divergence::kNone ? 2 : 0);
   const int64_t row_bytes = config.vocab_size * std::max<int64_t>(element, 4);
   // Fewer than 256 rows make thin products for the head's weight gradient, which is read and written once for
   // each chunk.
@@ -71,9 +71,11 @@ at::Tensor head_gradient(const Pass& pass, at::Tensor hidden, HeadOutcome& outco
   const at::AutoGradMode with_grad(true);
   const at::Tensor leaf = hidden.detach().requires_grad_();
   hidden.reset();
-  const at::Tensor loss = full_head(pass.head, pass.objective, leaf, outcome);
+  const at::Tensor loss = full_head(pass.head, pass.objective, leaf, pass.hugging_face, outcome);
   const MemoryScope scope("logits");
-  return torch::autograd::grad({loss}, {leaf}).front();
+  at::Tensor gradient = torch::autograd::grad({loss}, {leaf}).front();
+  outcome.logits.reset();
+  return gradient;
 }
 
 namespace {
@@ -113,6 +115,8 @@ Outcome backpropagate(Model& model, const Batch& batch, const Objective& objecti
     throw InputError("{}: keep-attention, every, offload and fused optimizers are settings of streambp only",
                      method_name(settings.method));
   }
+  if (settings.method == Method::kStreambp && settings.hugging_face)
+    throw InputError("streambp: the baseline hugging-face is one of standard and checkpoint");
   if (settings.head_chunk < 0)
     throw InputError("head chunk {}: expected 1 or more tokens, or auto", settings.head_chunk);
   const at::NoGradGuard no_grad;  // methods turn autograd on where they want it
@@ -145,8 +149,16 @@ Outcome backpropagate(Model& model, const Batch& batch, const Objective& objecti
   }
   const Keep keep{std::max<int64_t>(model.lowest_trainable_layer(), 0), settings.every,
                   settings.keep_attention, settings.offload};
-  const Pass pass{model,         stream, head, objective, outcome.chunk, outcome.head_chunk,
-                  settings.streams_head(), keep, settings.optimizer};
+  const Pass pass{model,
+                  stream,
+                  head,
+                  objective,
+                  outcome.chunk,
+                  outcome.head_chunk,
+                  settings.streams_head(),
+                  keep,
+                  settings.optimizer,
+                  settings.hugging_face};
   HeadOutcome result;
   switch (settings.method) {
     case Method::kStandard:

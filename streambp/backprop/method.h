@@ -43,6 +43,11 @@ struct Settings {
   /// no gradient, takes one step for every trainable parameter, and leaves none. Null: gradients are added
   /// to. All these are streambp's.
   Optimizer* optimizer = nullptr;
+  /// Of standard and checkpoint: whether layers and a full head hold all that transformers 4.51 holds between
+  /// forward and backward pass (float32 copies in norms, halves exchanged by the rotary embedding, activation
+  /// and product of the MLP, the logits in the model's dtype beside their float32 log-softmax), as the
+  /// paper's baselines did. The gradients are the same.
+  bool hugging_face = false;
   /// Whether the LM head is streamed over chunks of scored tokens, or its logits taken in full as Hugging
   /// Face does. Default: streambp streams it, the others don't.
   std::optional<bool> stream_head;

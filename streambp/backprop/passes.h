@@ -22,6 +22,14 @@ struct Pass {
   bool stream_head;
   Keep keep;                       // of streambp
   Optimizer* optimizer = nullptr;  // of streambp: uses gradients up
+  bool hugging_face = false;       // of the others: layers and head hold what Hugging Face's do
+
+  /// The whole stream, for the methods that know no chunks.
+  Rows all_rows() const {
+    Rows rows = stream.rows(0, stream.size());
+    rows.keep_all = hugging_face;
+    return rows;
+  }
 
   /// The forward pass of all layers is done: what runs again is not counted again.
   void close_forward() const {

@@ -9,7 +9,7 @@ namespace streambp {
 
 HeadOutcome run_standard(const Pass& pass) {
   Model& model = pass.model;
-  const Rows rows = pass.stream.rows(0, pass.stream.size());
+  const Rows rows = pass.all_rows();
   const int64_t lowest = model.lowest_trainable_layer();
   const MemoryScope scope("layer inputs");
   at::Tensor leaf = model.embed(pass.stream.batch.tokens);
@@ -33,7 +33,7 @@ HeadOutcome run_standard(const Pass& pass) {
     const Span span("layers backward");
     gradient = torch::autograd::grad({hidden}, {leaf}, {d_hidden}).front();
   } else {
-    const at::Tensor loss = full_head(pass.head, pass.objective, hidden, outcome);
+    const at::Tensor loss = full_head(pass.head, pass.objective, hidden, pass.hugging_face, outcome);
     hidden.reset();
     const Span span("head and layers backward");
     const MemoryScope backward("logits");  // what is not a layer's own is the head's

@@ -83,8 +83,7 @@ void StreamedForward::forward(int64_t layer) {
   const Span layer_span("layer {} forward", layer);
   const auto head = static_cast<int64_t>(model_.layers().size());
   // Chunk by chunk over the input, where nobody needs it again; the head's input lies on the device.
-  const bool in_place =
-      layer > 0 && !is_kept(layer) && (layer + 1 < head || keep_.offload == Offload::kNone);
+  const bool in_place = layer > 0 && !is_kept(layer) && (layer + 1 < head || keep_.offload == Offload::kNone);
   if (!in_place) allocate_input(layer + 1);
   const StreamBuffer& output = inputs_[in_place ? layer : layer + 1];
   KeyValueStream seen = keys_values(layer);

@@ -31,9 +31,9 @@ class StreamedForward {
 
   void run();
 
-  /// The chunks that are run, in ascending order: all of them, but on the meta device, where a chunk only costs
-  /// memory, one for all that are cut alike (as many rows, sequences beginning at the same places): the one
-  /// with the longest prefix. The last chunk, which none looks at, stands for itself.
+  /// The chunks that are run, in ascending order: all of them, but on the meta device, where a chunk only
+  /// costs memory, one for all that are cut alike (as many rows, sequences beginning at the same places): the
+  /// one with the longest prefix. The last chunk, which none looks at, stands for itself.
   const std::vector<int64_t>& to_run() const { return to_run_; }
 
   int64_t chunks() const { return (stream_.size() + chunk_ - 1) / chunk_; }
@@ -79,8 +79,9 @@ class StreamedForward {
   int64_t chunk_;
   Keep keep_;
   std::vector<int64_t> to_run_;
-  std::vector<StreamBuffer> inputs_;   // of each layer, [N, D]; the last one is the head's, the first never held
-  std::vector<StreamBuffer> outputs_;  // of each layer's attention, [N, H, E], where they are kept
+  std::vector<StreamBuffer>
+      inputs_;  // of each layer, [N, D]; the last one is the head's, the first never held
+  std::vector<StreamBuffer> outputs_;       // of each layer's attention, [N, H, E], where they are kept
   std::vector<StreamBuffer> log_sum_exps_;  // [N, H]
 };
 

@@ -219,9 +219,9 @@ class Inventor {
   at::Generator generator_;
 };
 
-/// Tokens of the prompt of a sequence: a quarter, but at least one.
-int64_t prompt_length(int64_t length) {
-  return std::max<int64_t>(length / 4, 1);
+/// Tokens of the prompt of a sequence: a quarter, or those wanted up to a half, but at least one.
+int64_t prompt_length(int64_t length, int64_t wanted) {
+  return std::max<int64_t>(wanted > 0 ? std::min(wanted, length / 2) : length / 4, 1);
 }
 
 }  // namespace
@@ -258,7 +258,7 @@ bool needs_reference(const ObjectiveKind& kind, const Options& options, const Ba
 }
 
 Batch synthetic_batch(const ObjectiveKind& kind, const Options& options, int64_t sequences, int64_t seq_len,
-                      int64_t vocab_size, uint64_t seed) {
+                      int64_t vocab_size, uint64_t seed, int64_t prompt) {
   std::vector<int64_t> lengths(static_cast<size_t>(sequences), seq_len);
   if (kind.layout == Layout::kPairs) {
     if (seq_len < 4) {
@@ -273,11 +273,11 @@ Batch synthetic_batch(const ObjectiveKind& kind, const Options& options, int64_t
 
   at::Tensor has_target = at::zeros({batch.size()}, at::kBool);
   for (size_t i = 0; i < lengths.size(); ++i) {
-    const int64_t prompt = prompt_length(lengths[i]);
+    const int64_t unscored = prompt_length(lengths[i], prompt);
     // The prompt's last token predicts the completion's first.
-    has_target.narrow(0, batch.offsets[i] + prompt - 1, lengths[i] - prompt + 1).fill_(true);
+    has_target.narrow(0, batch.offsets[i] + unscored - 1, lengths[i] - unscored + 1).fill_(true);
     if (kind.layout == Layout::kPairs && i >= lengths.size() / 2) {
-      const int64_t shared = prompt_length(seq_len / 2);
+      const int64_t shared = prompt_length(seq_len / 2, prompt);
       batch.tokens.narrow(0, batch.offsets[i], shared)
           .copy_(batch.tokens.narrow(0, batch.offsets[i - lengths.size() / 2], shared));
     }

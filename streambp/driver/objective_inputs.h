@@ -34,10 +34,11 @@ Batch read_objective_batch(const ObjectiveKind& kind, const SafetensorsFile& fil
 bool needs_reference(const ObjectiveKind& kind, const Options& options, const Batch& batch);
 
 /// A seeded batch of `sequences` samples of `seq_len` tokens each, with every input of the objective under
-/// `options`. Completions follow a prompt of a quarter of a sequence; a pair is one sample, each of its two
-/// completions having half of the tokens. Log-probabilities of old policy and reference lie around those of
-/// random weights, -log(vocab_size). Throws InputError for pairs of fewer than 4 tokens.
+/// `options`. Completions follow a prompt of `prompt` tokens, but at most half of a sequence; 0: a quarter. A
+/// pair is one sample, each of its two completions having half of the tokens. Log-probabilities of old policy
+/// and reference lie around those of random weights, -log(vocab_size). Throws InputError for pairs of fewer
+/// than 4 tokens.
 Batch synthetic_batch(const ObjectiveKind& kind, const Options& options, int64_t sequences, int64_t seq_len,
-                      int64_t vocab_size, uint64_t seed);
+                      int64_t vocab_size, uint64_t seed, int64_t prompt = 0);
 
 }  // namespace streambp

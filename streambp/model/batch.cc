@@ -69,6 +69,10 @@ Batch pack(const at::Tensor& input_ids, const at::Tensor& attention_mask, const 
     throw InputError("input_ids: expected a shape [rows, columns] with at least one token, got [{}]",
                      fmt::join(input_ids.sizes(), ", "));
   }
+  if (input_ids.numel() > kMaxTokens) {
+    throw InputError("input_ids: {} tokens, padding included, expected at most {}", input_ids.numel(),
+                     kMaxTokens);
+  }
   const int64_t rows = input_ids.size(0);
   const int64_t columns = input_ids.size(1);
   const at::Tensor ids = as_integers(input_ids, "input_ids", input_ids.sizes());
@@ -132,6 +136,8 @@ Batch random_batch(const std::vector<int64_t>& lengths, int64_t vocab_size, uint
   std::vector<int64_t> positions, places;
   for (const int64_t length : lengths) {
     if (length <= 0) throw InputError("sequence length {}: expected 1 or more", length);
+    if (length > kMaxTokens - batch.offsets.back())
+      throw InputError("sequence length {}: expected at most {} tokens in a batch", length, kMaxTokens);
     for (int64_t t = 0; t < length; ++t) positions.push_back(t);
     batch.offsets.push_back(batch.offsets.back() + length);
     batch.padded_columns = std::max(batch.padded_columns, length);

@@ -13,6 +13,10 @@ namespace streambp {
 /// The target of a token whose prediction is not scored.
 inline constexpr int64_t kNoTarget = -100;
 
+/// The most tokens that a batch may have, padding included: rows are counted in 32 bits by the BLAS libraries
+/// behind the matrix products, and streambp-verify long checks maps of as many.
+inline constexpr int64_t kMaxTokens = int64_t{1} << 26;
+
 /// N tokens of S sequences. Tensors live on the CPU until a model takes the batch.
 struct Batch {
   at::Tensor tokens;     // [N] int64
@@ -46,11 +50,12 @@ at::Tensor scored_places(const Batch& batch);
 /// real token but a row's first. position_ids [B, T] (optional): default 0, 1, ... from the row's first real
 /// token. Throws InputError, naming tensor, row and column: shapes that differ, a token id outside the
 /// vocabulary, a label outside it (other than -100), a mask with holes or values other than 0 and 1, a
-/// negative position, a label that would be predicted from padding.
+/// negative position, a label that would be predicted from padding, more than kMaxTokens tokens.
 Batch pack(const at::Tensor& input_ids, const at::Tensor& attention_mask, const at::Tensor& labels,
            const at::Tensor& position_ids, int64_t vocab_size);
 
 /// Sequences of the given lengths with seeded random tokens, every token but a sequence's first scored.
+/// Throws InputError for a length below 1 and for more than kMaxTokens tokens.
 Batch random_batch(const std::vector<int64_t>& lengths, int64_t vocab_size, uint64_t seed);
 
 /// Batch::rope_length, or what it is of the batch itself.

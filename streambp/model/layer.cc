@@ -21,15 +21,16 @@ const RopeTable& DecoderLayer::rope_of(const Rows& rows) const {
 
 at::Tensor DecoderLayer::query_heads(const at::Tensor& projected, const Rows& rows) const {
   at::Tensor queries = projected.view({-1, config_.num_attention_heads, config_.head_dim});
-  if (config_.qk_norm) queries = rms_norm(queries, weights_.q_norm);
-  return rope(queries, rope_of(rows));
+  if (config_.qk_norm) queries = rms_norm(queries, weights_.q_norm, rows.keep_all);
+  return rope(queries, rope_of(rows), rows.keep_all);
 }
 
 KeysValues DecoderLayer::key_value_heads(const at::Tensor& keys, const at::Tensor& values,
                                          const Rows& rows) const {
   at::Tensor key_heads = keys.view({-1, config_.num_key_value_heads, config_.head_dim});
-  if (config_.qk_norm) key_heads = rms_norm(key_heads, weights_.k_norm);
-  return {rope(key_heads, rope_of(rows)), values.view({-1, config_.num_key_value_heads, config_.head_dim})};
+  if (config_.qk_norm) key_heads = rms_norm(key_heads, weights_.k_norm, rows.keep_all);
+  return {rope(key_heads, rope_of(rows), rows.keep_all),
+          values.view({-1, config_.num_key_value_heads, config_.head_dim})};
 }
 
 KeysValues DecoderLayer::keys_values(const at::Tensor& x, const Rows& rows) const {
@@ -51,7 +52,7 @@ at::Tensor DecoderLayer::attend(const at::Tensor& x, const Rows& rows, const Pre
   const MemoryScope scope("attention");
   at::Tensor queries;
   {
-    const at::Tensor normed = rms_norm(x, weights_.input_layernorm);
+    const at::Tensor normed = rms_norm(x, weights_.input_layernorm, rows.keep_all);
     const auto projected = linear(normed, {weights_.q_proj, weights_.k_proj, weights_.v_proj});
     queries = query_heads(projected[0], rows);
     own = key_value_heads(projected[1], projected[2], rows);
@@ -78,14 +79,16 @@ at::Tensor DecoderLayer::after_attention(const at::Tensor& x, at::Tensor attende
 at::Tensor DecoderLayer::feed_forward(const at::Tensor& middle, const Rows& rows) const {
   const auto through = [&](const at::Tensor& residual, const at::Tensor& x) {
     return sparse_ ? mixture(residual, x, weights_.mixture, rows.balance)
-                   : gated_mlp(residual, x, weights_.mlp);
+                   : gated_mlp(residual, x, weights_.mlp, rows.keep_all);
   };
   // The layer's output is the caller's to name.
   at::Tensor normed, raw;
   {
     const MemoryScope scope("MLP");
-    normed = rms_norm(middle, config_.sandwich_norms ? weights_.pre_feedforward_layernorm
-                                                     : weights_.post_attention_layernorm);
+    normed = rms_norm(
+        middle,
+        config_.sandwich_norms ? weights_.pre_feedforward_layernorm : weights_.post_attention_layernorm,
+        rows.keep_all);
     if (config_.sandwich_norms) raw = through({}, normed);
   }
   if (!config_.sandwich_norms) return through(middle, normed);
@@ -99,9 +102,8 @@ bool DecoderLayer::trainable() const {
   for (const Linear* map : {w.q_proj, w.k_proj, w.v_proj, w.o_proj, w.mixture.router}) {
     if (is_trained(map)) return true;
   }
-  for (const RmsNorm* norm :
-       {&w.input_layernorm, &w.q_norm, &w.k_norm, &w.post_attention_layernorm, &w.pre_feedforward_layernorm,
-        &w.post_feedforward_layernorm}) {
+  for (const RmsNorm* norm : {&w.input_layernorm, &w.q_norm, &w.k_norm, &w.post_attention_layernorm,
+                              &w.pre_feedforward_layernorm, &w.post_feedforward_layernorm}) {
     if (norm->weight != nullptr && norm->weight->trainable()) return true;
   }
   if (!sparse_) return w.mlp.trainable();

@@ -26,6 +26,8 @@ struct Rows {
       0;  // stream place where the sequence of the first row begins: [sequence_begin, begin) is its prefix
   RopeTable rope;        // of these rows
   RopeTable local_rope;  // the same for layers with a window, where they have their own
+  /// Whether the layers' graphs hold what those of transformers 4.51 hold, where ours need less.
+  bool keep_all = false;
   RouterBalance* balance = nullptr;  // of the batch, where a loss keeps the experts' load balanced
 
   int64_t size() const { return end - begin; }

@@ -73,7 +73,8 @@ std::vector<LoraTarget> lora_targets(const Config& config, const LoraConfig& lor
     throw InputError("LoRA alpha {}: expected a positive number", lora.lora_alpha);
   }
   const std::vector<std::string> known = all_linear_modules(config);
-  const auto& chosen = lora.target_modules == std::vector<std::string>{kAllLinear} ? known : lora.target_modules;
+  const auto& chosen =
+      lora.target_modules == std::vector<std::string>{kAllLinear} ? known : lora.target_modules;
   for (const std::string& target : chosen) {
     if (std::find(known.begin(), known.end(), target) == known.end()) {
       throw InputError("LoRA target '{}': no such linear map in a {} layer; expected some of {}", target,

@@ -14,7 +14,7 @@ namespace streambp {
 
 Rows Stream::rows(int64_t begin, int64_t end) const {
   const auto& offsets = batch.offsets;
-  Rows rows{begin, end, {0}, 0, rope.rows(begin, end), {}, balance.get()};
+  Rows rows{begin, end, {0}, 0, rope.rows(begin, end), {}, false, balance.get()};
   if (local_rope.cosine.defined()) rows.local_rope = local_rope.rows(begin, end);
   // The last sequence that begins at or before `begin` and is not empty there.
   auto next = std::upper_bound(offsets.begin(), offsets.end(), begin);
@@ -84,7 +84,8 @@ DecoderLayer Model::make_layer(int64_t index) {
     return RmsNorm{&parameter(prefix + name + ".weight"), config_.rms_norm_eps, config_.norm_adds_one};
   };
   const auto mlp = [&](const std::string& name) {
-    return GatedMlp{linear(name + ".gate_proj", config_.mlp_bias), linear(name + ".up_proj", config_.mlp_bias),
+    return GatedMlp{linear(name + ".gate_proj", config_.mlp_bias),
+                    linear(name + ".up_proj", config_.mlp_bias),
                     linear(name + ".down_proj", config_.mlp_bias), config_.hidden_act};
   };
 
@@ -111,8 +112,8 @@ DecoderLayer Model::make_layer(int64_t index) {
     weights.post_feedforward_layernorm = norm("post_feedforward_layernorm");
   }
   if (config_.is_sparse(index)) {
-    weights.mixture = {linear("mlp.gate"), {}, config_.mixture.num_experts_per_tok,
-                       config_.mixture.norm_topk_prob};
+    weights.mixture = {
+        linear("mlp.gate"), {}, config_.mixture.num_experts_per_tok, config_.mixture.norm_topk_prob};
     for (int64_t expert = 0; expert < config_.mixture.num_experts; ++expert)
       weights.mixture.experts.push_back(mlp(fmt::format("mlp.experts.{}", expert)));
   } else if (config_.fused_projections) {
@@ -162,8 +163,7 @@ Model Model::random(const Config& config, const Placement& placement, uint64_t s
 
 Parameter& Model::parameter(const std::string& name) const {
   const auto found = by_name_.find(name);
-  if (found == by_name_.end())
-    throw InputError("{} model: no parameter is named '{}'", config_.family, name);
+  if (found == by_name_.end()) throw InputError("{} model: no parameter is named '{}'", config_.family, name);
   return *found->second;
 }
 

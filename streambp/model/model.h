@@ -136,7 +136,7 @@ class Model {
     const Parameter* whole;
     int64_t first_row;
   };
-  std::vector<Part> parts_;  // of fused parameters
+  std::vector<Part> parts_;                    // of fused parameters
   std::vector<std::unique_ptr<Linear>> maps_;  // those of the layers, then the heads
   std::optional<LoraConfig> lora_;
   std::vector<DecoderLayer> layers_;

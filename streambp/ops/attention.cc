@@ -28,8 +28,8 @@ struct Sequence {
 
   std::vector<ScoreBlock> blocks() const { return score_blocks(q.size(0), prefix.size(), settings.window); }
 
-  /// The same for a backward pass: rectangles on the prefix are cut. On the meta device, where a tile only costs
-  /// memory, the first stands for those that are as large.
+  /// The same for a backward pass: rectangles on the prefix are cut. On the meta device, where a tile only
+  /// costs memory, the first stands for those that are as large.
   std::vector<ScoreBlock> backward_blocks() const {
     std::vector<ScoreBlock> cut;
     for (ScoreBlock block : blocks()) {
@@ -75,22 +75,26 @@ struct Sequence {
   /// The prefix's share goes to the prefix's own buffers.
   AttentionBlockGradients backward(const at::Tensor& dy, const AttentionBlock& saved) const {
     AttentionBlockGradients all;
+    // A query's gradient has as many terms as its prefix has tiles: they are summed as wide as log-sum-exps
+    // are, and rounded once.
+    const at::ScalarType wide = saved.log_sum_exp.scalar_type();
     for (const ScoreBlock& block : backward_blocks()) {
       const auto queries_of = [&](const at::Tensor& x) { return x.narrow(0, block.query, block.queries); };
-      const AttentionBlockGradients part =
-          attend_backward(queries_of(dy), queries_of(q), keys_of(block, k, prefix.keys),
-                          keys_of(block, v, prefix.values), queries_of(saved.output),
-                          queries_of(saved.log_sum_exp), block.visible, settings.scoring);
+      const AttentionBlockGradients part = attend_backward(
+          queries_of(dy), queries_of(q), keys_of(block, k, prefix.keys), keys_of(block, v, prefix.values),
+          queries_of(saved.output), queries_of(saved.log_sum_exp), block.visible, settings.scoring);
       if (block.visible == Visible::kCausal && block.queries == q.size(0)) {
         all = part;
         continue;
       }
       if (!all.d_queries.defined()) all = {zeros(q), zeros(k), zeros(v)};
+      if (all.d_queries.scalar_type() != wide) all.d_queries = all.d_queries.to(wide);
       queries_of(all.d_queries).add_(part.d_queries);
       if (is_prefix(block) && !prefix.key_gradients.defined()) continue;
       keys_of(block, all.d_keys, prefix.key_gradients).add_(part.d_keys);
       keys_of(block, all.d_values, prefix.value_gradients).add_(part.d_values);
     }
+    all.d_queries = all.d_queries.to(q.scalar_type());
     return all;
   }
 
@@ -168,11 +172,11 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
                      const AttentionSettings& settings, AttentionBlock& known) {
   const Run run{q.detach(), k.detach(), v.detach(), offsets, prefix, settings};
   if (!known.output.defined()) known = forward(run);
-  return differentiable({q, k, v}, known.output, "attention",
-                        [run, saved = known](std::vector<at::Tensor>&& dy) {
-    const AttentionBlockGradients gradients = backward(run, dy[0], saved);
-    return std::vector<at::Tensor>{gradients.d_queries, gradients.d_keys, gradients.d_values};
-  });
+  return differentiable(
+      {q, k, v}, known.output, "attention", [run, saved = known](std::vector<at::Tensor>&& dy) {
+        const AttentionBlockGradients gradients = backward(run, dy[0], saved);
+        return std::vector<at::Tensor>{gradients.d_queries, gradients.d_keys, gradients.d_values};
+      });
 }
 
 }  // namespace streambp

@@ -31,8 +31,8 @@ struct AttentionSettings {
 /// `offsets` (0 first, n last) cut them into sequences; each token sees itself and the earlier tokens of its
 /// own sequence, those of the first sequence the prefix as well, all as far as the window reaches. Returns
 /// [n, H, E]. No mask is built and no score outside the triangle or the window's band computed: see
-/// score_blocks. `known` is the result of the same call in an earlier pass, or undefined and receives it: with
-/// it nothing is computed forward.
+/// score_blocks. `known` is the result of the same call in an earlier pass, or undefined and receives it:
+/// with it nothing is computed forward.
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                      const std::vector<int64_t>& offsets, const Prefix& prefix,
                      const AttentionSettings& settings, AttentionBlock& known);

@@ -11,8 +11,8 @@ namespace streambp {
 
 /// Which keys a query of a block sees.
 enum class Visible {
-  kAll,     // every key: queries that come after all keys
-  kCausal,  // as many queries as keys; query i sees keys 0..i
+  kAll,      // every key: queries that come after all keys
+  kCausal,   // as many queries as keys; query i sees keys 0..i
   kFromOwn,  // as many queries as keys; query i sees keys i and later: those that leave a window one by one
 };
 

@@ -79,22 +79,20 @@ AttentionBlock attend_tiled(const at::Tensor& q, const at::Tensor& k, const at::
   AttentionBlock all{
       at::zeros_like(wide_q, at::MemoryFormat::Contiguous),
       at::full({q.size(0), q.size(1)}, -std::numeric_limits<double>::infinity(), wide_q.options())};
-  for_each_tile(
-      q, k, visible, [&](int64_t q_begin, int64_t q_rows, int64_t k_begin, int64_t k_rows) {
-        const at::Tensor tile_q = group_by_key_head(wide_q.narrow(0, q_begin, q_rows), key_heads);
-        at::Tensor weights =
-            scores(tile_q, wide_k.narrow(0, k_begin, k_rows), q_begin, q_rows, k_begin, visible, scoring);
-        // A tile on the diagonal may hide every key of its first rows: their share is nothing, not 0/0.
-        const at::Tensor largest =
-            weights.amax(-1, /*keepdim=*/true).clamp_min_(-std::numeric_limits<float>::max());
-        const at::Tensor sum = weights.sub_(largest).exp_().sum(-1, /*keepdim=*/true);
-        const at::Tensor log_sum_exp = sum.log().add_(largest);
-        const at::Tensor output = at::bmm(weights, wide_v.narrow(0, k_begin, k_rows).transpose(0, 1))
-                                      .div_(sum.clamp_min(std::numeric_limits<float>::min()));
-        AttentionBlock so_far{all.output.narrow(0, q_begin, q_rows),
-                              all.log_sum_exp.narrow(0, q_begin, q_rows)};
-        merge(so_far, {ungroup(output, q_rows), ungroup(log_sum_exp, q_rows).squeeze(-1)});
-      });
+  for_each_tile(q, k, visible, [&](int64_t q_begin, int64_t q_rows, int64_t k_begin, int64_t k_rows) {
+    const at::Tensor tile_q = group_by_key_head(wide_q.narrow(0, q_begin, q_rows), key_heads);
+    at::Tensor weights =
+        scores(tile_q, wide_k.narrow(0, k_begin, k_rows), q_begin, q_rows, k_begin, visible, scoring);
+    // A tile on the diagonal may hide every key of its first rows: their share is nothing, not 0/0.
+    const at::Tensor largest =
+        weights.amax(-1, /*keepdim=*/true).clamp_min_(-std::numeric_limits<float>::max());
+    const at::Tensor sum = weights.sub_(largest).exp_().sum(-1, /*keepdim=*/true);
+    const at::Tensor log_sum_exp = sum.log().add_(largest);
+    const at::Tensor output = at::bmm(weights, wide_v.narrow(0, k_begin, k_rows).transpose(0, 1))
+                                  .div_(sum.clamp_min(std::numeric_limits<float>::min()));
+    AttentionBlock so_far{all.output.narrow(0, q_begin, q_rows), all.log_sum_exp.narrow(0, q_begin, q_rows)};
+    merge(so_far, {ungroup(output, q_rows), ungroup(log_sum_exp, q_rows).squeeze(-1)});
+  });
   return {all.output.to(q.scalar_type()), all.log_sum_exp};
 }
 
@@ -109,26 +107,24 @@ AttentionBlockGradients attend_backward_tiled(const at::Tensor& d_output, const 
     return at::zeros_like(like, at::MemoryFormat::Contiguous);
   };
   const at::Tensor dq = zeros(wide_q), dk = zeros(wide_k), dv = zeros(wide_v);
-  for_each_tile(
-      q, k, visible, [&](int64_t q_begin, int64_t q_rows, int64_t k_begin, int64_t k_rows) {
-        const auto rows = [&](const at::Tensor& x) {
-          return group_by_key_head(x.narrow(0, q_begin, q_rows), key_heads);
-        };
-        const at::Tensor tile_k = wide_k.narrow(0, k_begin, k_rows),
-                         tile_v = wide_v.narrow(0, k_begin, k_rows);
-        const at::Tensor tile_q = rows(wide_q), tile_d = rows(wide_d);
-        at::Tensor weights = scores(tile_q, tile_k, q_begin, q_rows, k_begin, visible, scoring);
-        at::Tensor slope;  // of the capped scores: 1 - tanh^2
-        if (scoring.softcap > 0.0) slope = (weights / scoring.softcap).square_().neg_().add_(1.0);
-        weights.sub_(rows(log_sum_exp.to(wide_q.scalar_type()).unsqueeze(-1))).exp_();
-        dv.narrow(0, k_begin, k_rows).transpose(0, 1).add_(at::bmm(weights.transpose(1, 2), tile_d));
-        at::Tensor d_scores = at::bmm(tile_d, tile_v.permute({1, 2, 0})).sub_(rows(correction)).mul_(weights);
-        // A hidden score is -inf and so is its slope: its weight, not the slope, says that it has no part.
-        if (slope.defined()) d_scores.mul_(slope.clamp_min_(0.0));
-        d_scores.mul_(scoring.scale);
-        dq.narrow(0, q_begin, q_rows).add_(ungroup(at::bmm(d_scores, tile_k.transpose(0, 1)), q_rows));
-        dk.narrow(0, k_begin, k_rows).transpose(0, 1).add_(at::bmm(d_scores.transpose(1, 2), tile_q));
-      });
+  for_each_tile(q, k, visible, [&](int64_t q_begin, int64_t q_rows, int64_t k_begin, int64_t k_rows) {
+    const auto rows = [&](const at::Tensor& x) {
+      return group_by_key_head(x.narrow(0, q_begin, q_rows), key_heads);
+    };
+    const at::Tensor tile_k = wide_k.narrow(0, k_begin, k_rows), tile_v = wide_v.narrow(0, k_begin, k_rows);
+    const at::Tensor tile_q = rows(wide_q), tile_d = rows(wide_d);
+    at::Tensor weights = scores(tile_q, tile_k, q_begin, q_rows, k_begin, visible, scoring);
+    at::Tensor slope;  // of the capped scores: 1 - tanh^2
+    if (scoring.softcap > 0.0) slope = (weights / scoring.softcap).square_().neg_().add_(1.0);
+    weights.sub_(rows(log_sum_exp.to(wide_q.scalar_type()).unsqueeze(-1))).exp_();
+    dv.narrow(0, k_begin, k_rows).transpose(0, 1).add_(at::bmm(weights.transpose(1, 2), tile_d));
+    at::Tensor d_scores = at::bmm(tile_d, tile_v.permute({1, 2, 0})).sub_(rows(correction)).mul_(weights);
+    // A hidden score is -inf and so is its slope: its weight, not the slope, says that it has no part.
+    if (slope.defined()) d_scores.mul_(slope.clamp_min_(0.0));
+    d_scores.mul_(scoring.scale);
+    dq.narrow(0, q_begin, q_rows).add_(ungroup(at::bmm(d_scores, tile_k.transpose(0, 1)), q_rows));
+    dk.narrow(0, k_begin, k_rows).transpose(0, 1).add_(at::bmm(d_scores.transpose(1, 2), tile_q));
+  });
   return {dq.to(q.scalar_type()), dk.to(k.scalar_type()), dv.to(v.scalar_type())};
 }
 

@@ -63,4 +63,10 @@ at::Tensor differentiable(const std::vector<at::Tensor>& inputs, at::Tensor outp
       .front();
 }
 
+at::Tensor hold(const at::Tensor& x, std::vector<at::Tensor> kept) {
+  return differentiable({x}, x.detach(), "hold", [kept = std::move(kept)](std::vector<at::Tensor>&& dy) {
+    return std::vector<at::Tensor>{dy[0]};
+  });
+}
+
 }  // namespace streambp

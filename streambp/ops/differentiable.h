@@ -31,4 +31,8 @@ std::vector<at::Tensor> differentiable(const std::vector<at::Tensor>& inputs, st
 at::Tensor differentiable(const std::vector<at::Tensor>& inputs, at::Tensor output, const char* name,
                           Backward backward);
 
+/// x itself, holding `kept` until its backward pass has run: for baselines that keep more than their backward
+/// pass needs.
+at::Tensor hold(const at::Tensor& x, std::vector<at::Tensor> kept);
+
 }  // namespace streambp

@@ -48,8 +48,7 @@ std::vector<Share> shares_of(const at::Tensor& choices, const Mixture& settings)
     const int64_t rows = counts[expert].item<int64_t>();
     if (rows == 0) continue;
     const at::Tensor places = order.narrow(0, begin, rows);
-    shares.push_back({static_cast<size_t>(expert), places,
-                      places.div(choices.size(1), "floor"), {}, {}});
+    shares.push_back({static_cast<size_t>(expert), places, places.div(choices.size(1), "floor"), {}, {}});
     begin += rows;
   }
   return shares;
@@ -109,14 +108,14 @@ at::Tensor backward(const at::Tensor& x, const Mixture& settings, const RouterBa
     const GatedMlp& expert = settings.experts[share.expert];
     if (expert.gate->trainable() || expert.up->trainable()) share.saved.x = gather_rows(x, share.tokens);
     at::Tensor d_share;
-    const at::Tensor d_rows =
-        gated_mlp_backward(expert, std::move(share.saved),
-                           gather_rows(dy, share.tokens), share.weights, &d_share);
+    const at::Tensor d_rows = gated_mlp_backward(expert, std::move(share.saved),
+                                                 gather_rows(dy, share.tokens), share.weights, &d_share);
     add_rows(dx, share.tokens, d_rows);
     if (!d_weights.is_meta()) d_weights.index_copy_(0, share.places, d_share);
   }
   const at::Tensor d_logits =
-      backward_router(routing, settings, d_weights.view(routing.choices.sizes()), balance).to(x.scalar_type());
+      backward_router(routing, settings, d_weights.view(routing.choices.sizes()), balance)
+          .to(x.scalar_type());
   linear_accumulate(*settings.router, x, d_logits);
   linear_backward_input(*settings.router, d_logits, dx);
   return dx;

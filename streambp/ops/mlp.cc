@@ -63,15 +63,17 @@ at::Tensor gated_mlp_backward(const GatedMlp& mlp, GatedMlpSaved&& saved, const 
   return dx;
 }
 
-at::Tensor gated_mlp(const at::Tensor& residual, const at::Tensor& x, const GatedMlp& mlp) {
+at::Tensor gated_mlp(const at::Tensor& residual, const at::Tensor& x, const GatedMlp& mlp, bool keep_all) {
   GatedMlpSaved saved;
   at::Tensor output;
+  std::vector<at::Tensor> kept;
   {
     const at::NoGradGuard no_grad;
     at::Tensor product;
     {
       const MemoryScope scope("MLP");
       product = gated_product(mlp, x, saved);
+      if (keep_all) kept = {activate(saved.gated, mlp.activation), product};
     }
     output = residual.defined() ? linear_add_forward(residual, product, *mlp.down)
                                 : linear_forward(*mlp.down, product);
@@ -79,12 +81,14 @@ at::Tensor gated_mlp(const at::Tensor& residual, const at::Tensor& x, const Gate
   std::vector<at::Tensor> inputs{x};
   if (residual.defined()) inputs.push_back(residual);
   const MemoryScope scope("MLP");  // that of the backward pass; the output is the caller's
-  return differentiable(inputs, std::move(output), "gated_mlp",
-                        [&mlp, saved, inputs = inputs.size()](std::vector<at::Tensor>&& dy) mutable {
-                          std::vector<at::Tensor> gradients{gated_mlp_backward(mlp, std::move(saved), dy[0])};
-                          if (inputs == 2) gradients.push_back(dy[0]);
-                          return gradients;
-                        });
+  output =
+      differentiable(inputs, std::move(output), "gated_mlp",
+                     [&mlp, saved, inputs = inputs.size()](std::vector<at::Tensor>&& dy) mutable {
+                       std::vector<at::Tensor> gradients{gated_mlp_backward(mlp, std::move(saved), dy[0])};
+                       if (inputs == 2) gradients.push_back(dy[0]);
+                       return gradients;
+                     });
+  return keep_all ? hold(output, std::move(kept)) : output;
 }
 
 }  // namespace streambp

@@ -37,7 +37,9 @@ at::Tensor gated_mlp_backward(const GatedMlp& mlp, GatedMlpSaved&& saved, const 
                               const at::Tensor& row_weights = {}, at::Tensor* d_row_weights = nullptr);
 
 /// down(act(gate(x)) * up(x)) for x [n, D], with `residual` [n, D] added where it is defined. The maps must
-/// outlive the graph.
-at::Tensor gated_mlp(const at::Tensor& residual, const at::Tensor& x, const GatedMlp& mlp);
+/// outlive the graph. With `keep_all` the graph holds the activation and the product as well, as plain
+/// autograd does.
+at::Tensor gated_mlp(const at::Tensor& residual, const at::Tensor& x, const GatedMlp& mlp,
+                     bool keep_all = false);
 
 }  // namespace streambp

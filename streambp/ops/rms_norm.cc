@@ -36,12 +36,19 @@ at::Tensor rms_norm_backward(const at::Tensor& dy, const RmsNormSaved& saved, co
   return dx.to(dy.scalar_type());
 }
 
-at::Tensor rms_norm(const at::Tensor& x, const RmsNorm& norm) {
+at::Tensor rms_norm(const at::Tensor& x, const RmsNorm& norm, bool keep_all) {
   RmsNormSaved saved;
   at::Tensor y = rms_norm_forward(x, norm, saved);
-  return differentiable({x}, std::move(y), "rms_norm", [saved, &norm](std::vector<at::Tensor>&& dy) {
+  std::vector<at::Tensor> kept;
+  if (keep_all) {
+    const at::NoGradGuard no_grad;
+    saved.x = saved.x.to(sum_dtype(x));
+    kept.push_back((saved.x * saved.rstd).to(x.scalar_type()));
+  }
+  y = differentiable({x}, std::move(y), "rms_norm", [saved, &norm](std::vector<at::Tensor>&& dy) {
     return std::vector<at::Tensor>{rms_norm_backward(dy[0], saved, norm)};
   });
+  return keep_all ? hold(y, std::move(kept)) : y;
 }
 
 at::Tensor rms_norm_add(const at::Tensor& residual, const at::Tensor& x, const RmsNorm& norm) {

@@ -43,10 +43,13 @@ RopeTable rope_table(const at::Tensor& positions, const at::Tensor& inverse_freq
   return table;
 }
 
-at::Tensor rope(const at::Tensor& x, const RopeTable& table) {
-  return differentiable({x}, rotate(x, table, 1.0), "rope", [table](std::vector<at::Tensor>&& dy) {
+at::Tensor rope(const at::Tensor& x, const RopeTable& table, bool keep_all) {
+  at::Tensor y = differentiable({x}, rotate(x, table, 1.0), "rope", [table](std::vector<at::Tensor>&& dy) {
     return std::vector<at::Tensor>{rotate(dy[0], table, -1.0)};
   });
+  if (!keep_all) return y;
+  const at::Tensor held = x.detach();
+  return hold(y, {held, held.clone(at::MemoryFormat::Contiguous)});
 }
 
 }  // namespace streambp

@@ -22,7 +22,8 @@ RopeTable rope_table(const at::Tensor& positions, const at::Tensor& inverse_freq
                      at::ScalarType dtype);
 
 /// Turns x [n, heads, E]. The inverse of a rotation is its transpose, so nothing of x is kept for the
-/// backward pass.
-at::Tensor rope(const at::Tensor& x, const RopeTable& table);
+/// backward pass. With `keep_all` the graph holds x and its exchanged halves, as Hugging Face's does
+/// (apply_rotary_pos_emb).
+at::Tensor rope(const at::Tensor& x, const RopeTable& table, bool keep_all = false);
 
 }  // namespace streambp

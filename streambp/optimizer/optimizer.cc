@@ -102,8 +102,8 @@ class GaLore final : public AdamW {
     // Of a weight that is taller than wide, the columns are projected.
     const bool tall = gradient.size(0) > gradient.size(1);
     const at::Tensor& space = projected.space;
-    const at::Tensor direction = projected.moments.direction(
-        tall ? gradient.matmul(space) : space.t().matmul(gradient), settings_);
+    const at::Tensor direction =
+        projected.moments.direction(tall ? gradient.matmul(space) : space.t().matmul(gradient), settings_);
     gradient.reset();
     parameter.value.mul_(1.0 - settings_.learning_rate * settings_.weight_decay)
         .add_(tall ? direction.matmul(space.t()) : space.matmul(direction),

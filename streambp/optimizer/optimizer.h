@@ -18,13 +18,13 @@ namespace streambp {
 struct OptimizerSettings {
   std::string name = "sgd";  // of optimizer_names()
   double learning_rate = 1e-3;
-  double beta1 = 0.9;          // adamw, galore
-  double beta2 = 0.999;        // adamw, galore
-  double epsilon = 1e-8;       // adamw, galore
-  double weight_decay = 0.01;  // adamw, galore
-  int64_t rank = 128;          // galore: of the space that a weight's gradient is projected into
-  double scale = 0.25;         // galore: of the step out of that space
-  int64_t refresh = 200;       // galore: steps between two choices of the space
+  double beta1 = 0.9;                 // adamw, galore
+  double beta2 = 0.999;               // adamw, galore
+  double epsilon = 1e-8;              // adamw, galore
+  double weight_decay = 0.01;         // adamw, galore
+  int64_t rank = 128;                 // galore: of the space that a weight's gradient is projected into
+  double scale = 0.25;                // galore: of the step out of that space
+  int64_t refresh = 200;              // galore: steps between two choices of the space
   at::ScalarType dtype = at::kFloat;  // of the states of half-precision parameters; others have their own
 };
 

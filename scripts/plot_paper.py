@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""Pictures of `streambp-bench paper`: peak memory against length, the paper's curves beside the predicted ones, as PNG and SVG.
+
+    .venv/bin/python scripts/plot_paper.py --folder results/paper
+
+Reads results.jsonl (predictions) and cells.csv (the paper's figures, and measurements where there are some) from the folder and writes
+curves-MODEL.png and .svg beside them. The paper's points are drawn as crosses, its longest lengths on the line of the budget.
+"""
+
+import argparse
+import csv
+import json
+import sys
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402
+from matplotlib.ticker import FuncFormatter  # noqa: E402
+
+# As in plot.py: Okabe and Ito's palette, told apart by every common kind of colour blindness.
+COLOURS = {"standard": "#D55E00", "checkpoint": "#0072B2", "streambp": "#009E73"}
+STYLES = ["-", "--", ":", "-.", (0, (1, 3))]
+GIB = 2**30
+
+
+class InputError(Exception):
+    """Bad input: the message is one line for the user."""
+
+
+def read_curves(path):
+    """Model to way of running it, (method, way), to peaks in GiB by length."""
+    curves = {}
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: can't be read: {getattr(error, 'strerror', None) or 'not UTF-8'}") from None
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+            if record["paper_table"] == "curves":
+                ways = curves.setdefault(record["model"], {})
+                ways.setdefault((record["method"], record["way"]), {})[record["seq_len"]] = record["peak_bytes"] / GIB
+        except (ValueError, KeyError, TypeError):
+            raise InputError(f"{path} line {number}: expected a record of streambp-bench paper") from None
+    return curves
+
+
+def read_points(path, budget):
+    """Model to method to the paper's and the measured points, ("paper" or "measured", thousands of tokens, GiB)."""
+    points = {}
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row["table"] == "curves"]
+    except (OSError, KeyError) as error:
+        raise InputError(f"{path}: expected the cells.csv of streambp-bench paper ({error})") from None
+    for row in rows:
+        of = points.setdefault(row["section"], {}).setdefault(row["row"], set())
+        for name, column in (("paper", "published"), ("measured", "measured")):
+            if not row[column]:
+                continue
+            if row["column"].startswith("longest"):
+                of.add((name, float(row[column]), budget))
+            elif row["column"].endswith("K") and row["column"] != "per 1K":
+                of.add((name, float(row["column"][:-1]), float(row[column])))
+    return points
+
+
+def draw(model, curves, points, budget, stem):
+    figure, axes = plt.subplots(figsize=(8, 5))
+    used = {}
+    for (method, way), peaks in curves.items():
+        lengths = sorted(peaks)
+        colour = COLOURS.get(method, "#000000")
+        style = STYLES[used.get(method, 0) % len(STYLES)]
+        used[method] = used.get(method, 0) + 1
+        axes.plot([x / 1000 for x in lengths], [peaks[x] for x in lengths], color=colour, linestyle=style, label=f"{method}, {way}")
+    for method, of in points.items():
+        for name, marker in (("paper", "x"), ("measured", "o")):
+            chosen = sorted((x, y) for kind, x, y in of if kind == name)
+            if chosen:
+                label = f"{method}, {'the paper' if name == 'paper' else 'measured'}"
+                axes.plot(*zip(*chosen), linestyle="none", marker=marker, color=COLOURS.get(method, "#000000"), label=label)
+    axes.axhline(budget, color="#888888", linewidth=0.8)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}K"))
+    axes.set_xlabel("sequence length (thousands of tokens)")
+    axes.set_ylabel("peak of one back-propagation (GiB)")
+    axes.set_ylim(bottom=0)
+    axes.set_title(model)
+    axes.grid(True, color="#DDDDDD", linewidth=0.8)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.legend(fontsize="small", frameon=False, loc="lower right")
+    figure.tight_layout()
+    written = []
+    for ending in ("png", "svg"):
+        path = Path(f"{stem}.{ending}")
+        # No date and fixed ids: the same figures give the same file.
+        figure.savefig(path, dpi=150, metadata={"Date": None} if ending == "svg" else None)
+        written.append(path)
+    plt.close(figure)
+    return written
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--folder", type=Path, default=Path("results/paper"), help="what streambp-bench paper wrote (default: results/paper)")
+    parser.add_argument("--budget", type=float, default=78.0, help="GiB at which the longest lengths are drawn (default: 78)")
+    arguments = parser.parse_args()
+    plt.rcParams["svg.hashsalt"] = "streambp"
+    try:
+        curves = read_curves(arguments.folder / "results.jsonl")
+        points = read_points(arguments.folder / "cells.csv", arguments.budget)
+        if not curves:
+            raise InputError(f"{arguments.folder}: no curves; run streambp-bench paper --table curves")
+        for model, ways in curves.items():
+            for path in draw(model, ways, points.get(model, {}), arguments.budget, arguments.folder / f"curves-{model}"):
+                print(path)
+    except InputError as error:
+        print(f"plot_paper.py: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
