@@ -45,7 +45,9 @@ class StreamedBackward {
     for (auto layer = static_cast<int64_t>(model_.layers().size()) - 1; layer >= std::max<int64_t>(lowest, 0);
          --layer) {
       forward_.rebuild_input(layer);
-      const std::vector<Parameter*> parameters = model_.layer_parameters(layer);
+      // Looked up only where they are used up: a mixture has thousands.
+      std::vector<Parameter*> parameters;
+      if (pass_.optimizer != nullptr) parameters = model_.layer_parameters(layer);
       begin_gradients(pass_, parameters);
       if (layer == 0) begin_gradients(pass_, model_.embedding_parameters());
       backward(layer, /*to_embedding=*/lowest < 0);
@@ -124,10 +126,7 @@ HeadOutcome run_streambp(const Pass& pass) {
   begin_gradients(pass, of_head);
   HeadOutcome outcome;
   at::Tensor gradient = head_gradient(pass, forward.take_hidden(), outcome);
-  std::erase_if(of_head, [&](Parameter* parameter) {
-    const std::vector<Parameter*> embedding = pass.model.embedding_parameters();
-    return std::find(embedding.begin(), embedding.end(), parameter) != embedding.end();
-  });
+  for (Parameter* embedding : pass.model.embedding_parameters()) std::erase(of_head, embedding);
   use_gradients(pass, of_head);
   StreamedBackward(pass, forward, std::move(gradient)).run();
   return outcome;
