@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "streambp/ops/attention_blocks.h"
+#include "streambp/ops/attention_fused.h"
 #include "streambp/ops/attention_kernels.h"
 #include "verify/ops_testing.h"
 
@@ -126,6 +127,66 @@ INSTANTIATE_TEST_SUITE_P(Softcaps, Attention,
                                          AttentionShape{5, {0, 3, 4, 9}, 6, 2, 8, 0, 2.0},
                                          AttentionShape{7, {0, 19}, 4, 2, 8, 6, 1.0},
                                          AttentionShape{1100, {0, 300}, 2, 1, 8, 0, 0.5}));
+
+// Heads that our own kernels serve: tiles of queries and keys begin and end everywhere.
+INSTANTIATE_TEST_SUITE_P(
+    FusedHeads, Attention,
+    testing::Values(AttentionShape{0, {0, 9}, 4, 2, 16}, AttentionShape{7, {0, 9}, 4, 2, 48},
+                    AttentionShape{71, {0, 65}, 2, 2, 64}, AttentionShape{72, {0, 128}, 8, 2, 80},
+                    AttentionShape{5, {0, 3, 4, 9, 200}, 6, 2, 16},
+                    AttentionShape{1030, {0, 5, 40}, 5, 1, 16}, AttentionShape{0, {0, 300}, 8, 1, 128},
+                    AttentionShape{20, {0, 90}, 4, 2, 16, 10},
+                    AttentionShape{5, {0, 3, 4, 9, 130}, 6, 2, 16, 4}, AttentionShape{4, {0, 1}, 2, 2, 16, 3},
+                    AttentionShape{200, {0, 300}, 2, 1, 32, 150},
+                    AttentionShape{90, {0, 700}, 4, 1, 16, 64}));
+
+/// The kernels of each instruction set of this machine against an explicit mask.
+TEST(FusedAttention, EveryInstructionSetEqualsAMaskedSoftmax) {
+  struct Precision {
+    at::ScalarType dtype;
+    double limit;
+  };
+  for (const cpu::Kernels& kernels : cpu::available_kernels()) {
+    for (const auto& [dtype, limit] :
+         {Precision{at::kDouble, 1e-13}, Precision{at::kFloat, 4e-6}, Precision{at::kBFloat16, 1e-2}}) {
+      for (const auto& [prefix, offsets, heads, key_heads, size, window, softcap] :
+           {AttentionShape{0, {0, 2}, 2, 1, 16}, AttentionShape{77, {0, 131}, 6, 2, 48},
+            AttentionShape{30, {0, 150}, 2, 2, 16, 70}}) {
+        SCOPED_TRACE(fmt::format("{} {} prefix {} window {}", kernels.instruction_set, at::toString(dtype),
+                                 prefix, window));
+        const int64_t n = offsets.back();
+        const AttentionSettings settings{{0.3}, window};
+        const auto rounded = [&](at::Tensor x) { return x.to(dtype); };
+        const at::Tensor q = rounded(random({n, heads, size}, 1)),
+                         k = rounded(random({prefix + n, key_heads, size}, 2)),
+                         v = rounded(random({prefix + n, key_heads, size}, 3)),
+                         dy = rounded(random({n, heads, size}, 4));
+        const auto leaf = [](const at::Tensor& x) { return x.to(at::kDouble).requires_grad_(); };
+        const at::Tensor true_q = leaf(q), true_k = leaf(k), true_v = leaf(v);
+        const at::Tensor expected = masked_attention(true_q, true_k, true_v, offsets, prefix, settings);
+        const auto truth = torch::autograd::grad({expected}, {true_q, true_k, true_v}, {dy.to(at::kDouble)});
+
+        const auto wide = q.options().dtype(dtype == at::kDouble ? at::kDouble : at::kFloat);
+        const at::Tensor d_keys = at::zeros(k.sizes(), wide), d_values = at::zeros(v.sizes(), wide);
+        const auto earlier = [&](const at::Tensor& x) { return x.narrow(0, 0, prefix); };
+        const auto own = [&](const at::Tensor& x) { return x.narrow(0, prefix, n); };
+        const Prefix before{earlier(k), earlier(v), earlier(d_keys), earlier(d_values)};
+        const FusedAttention fused{q, own(k), own(v), before, settings, kernels};
+        const AttentionBlock result{at::empty_like(q), at::empty({n, heads}, wide)};
+        fused.forward(result);
+        const at::Tensor d_queries = at::empty_like(q);
+        fused.backward(dy, result, {d_queries, own(d_keys), own(d_values)});
+        const auto near = [&](const at::Tensor& got, const at::Tensor& wanted, const char* what) {
+          expect_near(got.to(at::kDouble), wanted.detach(), what, limit);
+        };
+        near(result.output, expected, "output");
+        near(d_queries, truth[0], "queries");
+        near(d_keys, truth[1], "keys");
+        near(d_values, truth[2], "values");
+      }
+    }
+  }
+}
 
 TEST(WindowAttention, AWindowOfOneTokenGivesItsValue) {
   const at::Tensor q = random({5, 2, 4}, 1).requires_grad_(), k = random({5, 1, 4}, 2),

@@ -19,12 +19,17 @@ add_library(torch_cpu SHARED IMPORTED)
 set_target_properties(torch_cpu PROPERTIES
   IMPORTED_LOCATION ${torch_root}/lib/libtorch_cpu.so
   INTERFACE_LINK_LIBRARIES torch_c10)
+# at::parallel_for is compiled where it is called: with OpenMP, and with the runtime that the wheel brings, so that there is one pool of
+# threads.
+add_library(torch_openmp SHARED IMPORTED)
+set_target_properties(torch_openmp PROPERTIES IMPORTED_LOCATION ${torch_root}/lib/libgomp.so.1)
 
 add_library(torch_interface INTERFACE)
 add_library(torch::cpu ALIAS torch_interface)
 target_include_directories(torch_interface SYSTEM INTERFACE
   ${torch_root}/include ${torch_root}/include/torch/csrc/api/include)
-target_link_libraries(torch_interface INTERFACE torch_cpu)
+target_link_libraries(torch_interface INTERFACE torch_cpu torch_openmp)
+target_compile_options(torch_interface INTERFACE -fopenmp)
 # The wheel's CUDA libraries sit beside it in the virtual environment; without a toolkit the linker can't see all of them.
 file(GLOB nvidia_library_folders ${torch_root}/../nvidia/*/lib)
 set(torch_link_folders ${torch_root}/lib ${nvidia_library_folders})

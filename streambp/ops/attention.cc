@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "streambp/ops/attention_blocks.h"
+#include "streambp/ops/attention_fused.h"
 #include "streambp/ops/differentiable.h"
 
 namespace streambp {
@@ -12,11 +13,18 @@ namespace {
 /// stream's.
 constexpr int64_t kPrefixTile = 1024;
 
+/// In which log-sum-exps and sums over keys are taken.
+at::ScalarType wide_dtype(const at::Tensor& x) {
+  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
 /// One sequence's part of a run: views of the run's tensors.
 struct Sequence {
   at::Tensor q, k, v;
   const Prefix& prefix;
   const AttentionSettings& settings;
+
+  FusedAttention fused() const { return {q, k, v, prefix, settings}; }
 
   bool is_prefix(const ScoreBlock& block) const { return block.key < 0; }
 
@@ -131,6 +139,14 @@ struct Run {
 AttentionBlock forward(const Run& run) {
   const at::NoGradGuard no_grad;
   AttentionBlock all;
+  if (has_fused_attention(run.q, run.settings.scoring)) {
+    all = {at::empty_like(run.q, at::MemoryFormat::Contiguous),
+           at::empty({run.q.size(0), run.q.size(1)}, run.q.options().dtype(wide_dtype(run.q)))};
+    run.for_each_sequence([&](int64_t begin, int64_t rows, const Sequence& sequence) {
+      sequence.fused().forward({all.output.narrow(0, begin, rows), all.log_sum_exp.narrow(0, begin, rows)});
+    });
+    return all;
+  }
   run.for_each_sequence([&](int64_t begin, int64_t rows, const Sequence& sequence) {
     AttentionBlock block = sequence.forward();
     if (run.is_one_sequence()) {
@@ -149,6 +165,18 @@ AttentionBlock forward(const Run& run) {
 
 AttentionBlockGradients backward(const Run& run, const at::Tensor& dy, const AttentionBlock& saved) {
   AttentionBlockGradients all;
+  if (has_fused_attention(run.q, run.settings.scoring)) {
+    const auto zeros = [&] { return at::zeros(run.k.sizes(), run.k.options().dtype(wide_dtype(run.k))); };
+    all = {at::empty_like(run.q, at::MemoryFormat::Contiguous), zeros(), zeros()};
+    run.for_each_sequence([&](int64_t begin, int64_t rows, const Sequence& sequence) {
+      const auto part = [&](const at::Tensor& x) { return x.narrow(0, begin, rows); };
+      sequence.fused().backward(part(dy), {part(saved.output), part(saved.log_sum_exp)},
+                                {part(all.d_queries), part(all.d_keys), part(all.d_values)});
+    });
+    all.d_keys = all.d_keys.to(run.k.scalar_type());
+    all.d_values = all.d_values.to(run.v.scalar_type());
+    return all;
+  }
   if (!run.is_one_sequence()) all = {at::empty_like(run.q), at::empty_like(run.k), at::empty_like(run.v)};
   run.for_each_sequence([&](int64_t begin, int64_t rows, const Sequence& sequence) {
     const auto part = [&](const at::Tensor& x) { return x.narrow(0, begin, rows); };

@@ -4,9 +4,14 @@
 #include <cstdint>
 #include <vector>
 
-#include "streambp/ops/attention_kernels.h"
-
 namespace streambp {
+
+/// Which keys a query of a block sees.
+enum class Visible {
+  kAll,      // every key: queries that come after all keys
+  kCausal,   // as many queries as keys; query i sees keys 0..i
+  kFromOwn,  // as many queries as keys; query i sees keys i and later: those that leave a window one by one
+};
 
 /// Queries [query, query + queries) against keys [key, key + keys), both counted from the run's first token:
 /// keys of the prefix have negative places.

@@ -7,14 +7,9 @@
 
 #include <ATen/ATen.h>
 
-namespace streambp {
+#include "streambp/ops/attention_blocks.h"
 
-/// Which keys a query of a block sees.
-enum class Visible {
-  kAll,      // every key: queries that come after all keys
-  kCausal,   // as many queries as keys; query i sees keys 0..i
-  kFromOwn,  // as many queries as keys; query i sees keys i and later: those that leave a window one by one
-};
+namespace streambp {
 
 /// How a score s = q . k becomes what the softmax sees: scale * s, and with a cap c > 0 that bounds it (Gemma
 /// 2), c tanh(scale * s / c).

@@ -1,0 +1,57 @@
+#include <cstdlib>
+#include <fmt/ranges.h>
+#include <string>
+#include <vector>
+
+#include "streambp/error.h"
+#include "streambp/ops/cpu/kernels.h"
+
+namespace streambp::cpu {
+
+// Each is defined in table.cc, compiled for that set.
+namespace baseline {
+Kernels all_kernels();
+}
+#ifdef STREAMBP_HAS_X86_SETS
+namespace avx2 {
+Kernels all_kernels();
+}
+namespace avx512 {
+Kernels all_kernels();
+}
+#endif
+
+std::vector<Kernels> available_kernels() {
+  std::vector<Kernels> sets;
+#ifdef STREAMBP_HAS_X86_SETS
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+    sets.push_back(avx512::all_kernels());
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) sets.push_back(avx2::all_kernels());
+#endif
+  sets.push_back(baseline::all_kernels());
+  return sets;
+}
+
+namespace {
+
+Kernels choose() {
+  const std::vector<Kernels> sets = available_kernels();
+  const char* const wanted = std::getenv("STREAMBP_ISA");
+  if (wanted == nullptr || *wanted == '\0') return sets.front();
+  std::vector<std::string> names;
+  for (const Kernels& set : sets) {
+    names.emplace_back(set.instruction_set);
+    if (names.back() == wanted) return set;
+  }
+  throw InputError("STREAMBP_ISA '{}': this machine has {}", wanted, fmt::join(names, ", "));
+}
+
+}  // namespace
+
+const Kernels& kernels() {
+  static const Kernels chosen = choose();
+  return chosen;
+}
+
+}  // namespace streambp::cpu
