@@ -15,6 +15,7 @@
 
 #include "streambp/error.h"
 #include "streambp/memory/block_listener.h"
+#include "streambp/memory/host_blocks.h"
 #include "streambp/memory/remembered_scope.h"
 
 namespace streambp {
@@ -197,7 +198,7 @@ class CountingCpuAllocator final : public c10::Allocator {
     if (bytes > static_cast<size_t>(std::numeric_limits<int64_t>::max()))
       throw OutOfMemory("out of memory on cpu: size overflow");
     Header* const header = side(cpu_ledger()).add(static_cast<int64_t>(bytes), [bytes]() -> Header* {
-      void* block = std::aligned_alloc(kAlignment, (bytes + 2 * kAlignment - 1) / kAlignment * kAlignment);
+      void* block = take_host_block(bytes + kAlignment);
       return block == nullptr ? nullptr : new (block) Header;
     });
     void* data = reinterpret_cast<char*>(header) + kAlignment;
@@ -212,8 +213,9 @@ class CountingCpuAllocator final : public c10::Allocator {
     if (data == nullptr) return;
     void* block = static_cast<char*>(data) - kAlignment;
     const Header& header = *static_cast<Header*>(block);
+    const auto bytes = static_cast<size_t>(header.bytes);
     header.ledger->remove(header);
-    std::free(block);
+    give_back_host_block(block, bytes + kAlignment);
   }
 };
 
