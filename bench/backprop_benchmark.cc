@@ -33,6 +33,9 @@ void lengths(benchmark::internal::Benchmark* benchmark) {
 BENCHMARK_CAPTURE(backprop, standard, Method::kStandard)->Apply(lengths);
 BENCHMARK_CAPTURE(backprop, checkpoint, Method::kCheckpoint)->Apply(lengths);
 BENCHMARK_CAPTURE(backprop, streambp, Method::kStreambp)->Apply(lengths);
+BENCHMARK_CAPTURE(backprop, tiled, Method::kTiled)->Apply(lengths);
+BENCHMARK_CAPTURE(backprop, logits_only, Method::kLogitsOnly)->Apply(lengths);
+BENCHMARK_CAPTURE(backprop, chunk_major, Method::kChunkMajor)->Apply(lengths);
 
 }  // namespace
 }  // namespace streambp

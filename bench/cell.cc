@@ -94,6 +94,7 @@ json cell_configuration(const Bench& bench, const Cell& cell) {
   const SweepOptions& options = bench.options;
   const Settings& settings = cell.settings;
   const bool streambp = settings.method == Method::kStreambp;
+  const bool chunked = is_chunked(settings.method);
   const json tokens_file = options.tokens ? json(options.tokens->string()) : json(nullptr);
   return {{"model", options.model},
           {"family", bench.config.family},
@@ -101,15 +102,18 @@ json cell_configuration(const Bench& bench, const Cell& cell) {
           {"objective", cell.objective},
           {"method", method_name(settings.method)},
           {"settings",
-           {{"chunk", streambp ? or_auto(settings.chunk) : json(nullptr)},
+           {{"chunk", chunked ? or_auto(settings.chunk) : json(nullptr)},
             {"keep_attention", streambp ? json(settings.keep_attention) : json(nullptr)},
             {"every", streambp ? json(settings.every) : json(nullptr)},
             {"offload", !streambp                            ? json(nullptr)
                         : settings.offload == Offload::kHost ? json("host")
                                                              : json("none")},
-            {"baseline", streambp                ? json(nullptr)
-                         : settings.hugging_face ? json("hugging-face")
-                                                 : json("fair")},
+            {"order", !streambp                           ? json(nullptr)
+                      : settings.order == Order::kForward ? json("forward")
+                                                          : json("reverse")},
+            {"baseline", !has_baseline(settings.method) ? json(nullptr)
+                         : settings.hugging_face        ? json("hugging-face")
+                                                        : json("fair")},
             {"head", settings.streams_head() ? "streamed" : "full"},
             {"head_chunk", settings.streams_head() ? or_auto(settings.head_chunk) : json(nullptr)},
             {"gradient_dtype", dtype_name(options.gradient_dtype)},

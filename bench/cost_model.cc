@@ -1,5 +1,6 @@
 #include "bench/cost_model.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "bench/model_flops.h"
@@ -29,6 +30,20 @@ Keeping keeping(const Settings& settings, double layers) {
   return keeping;
 }
 
+/// How often key and value projections, forward, are paid for a token beyond once.
+double projections_again(const Settings& settings, const std::vector<int64_t>& lengths, double chunk) {
+  if (settings.method != Method::kStreambp) return 0.0;
+  if (settings.order == Order::kReverse) return 1.0;
+  // Forward and backward for every token before a chunk, in its own sequence.
+  double earlier = 0.0, tokens = 0.0;
+  for (const int64_t length : lengths) {
+    const auto rows = static_cast<double>(length);
+    earlier += 0.5 * rows * std::max(0.0, rows / chunk - 1.0);
+    tokens += rows;
+  }
+  return 3.0 * earlier / tokens;
+}
+
 }  // namespace
 
 double relative_cost(const Bench& bench, const Cell& cell) {
@@ -45,7 +60,8 @@ double relative_cost(const Bench& bench, const Cell& cell) {
   const auto layers = static_cast<double>(config.num_hidden_layers);
   double recomputed = 0.0;
   double bytes = 0.0;
-  if (cell.settings.method == Method::kCheckpoint) recomputed += layers_forward;
+  if (cell.settings.method != Method::kStandard && cell.settings.method != Method::kStreambp)
+    recomputed += layers_forward;
   if (cell.settings.method == Method::kStreambp) {
     const double attention_forward = attention_flops(config, lengths) / 3.0;
     const Keeping kept = keeping(cell.settings, layers);
@@ -62,12 +78,13 @@ double relative_cost(const Bench& bench, const Cell& cell) {
     if (!objective->separable()) recomputed += head_forward;
   }
   double slower = 1.0;
-  if (cell.settings.method == Method::kStreambp) {
+  if (is_chunked(cell.settings.method)) {
+    const auto chunk = static_cast<double>(
+        cell.settings.chunk > 0 ? cell.settings.chunk : auto_chunk(batch.size(), cell.settings.method));
     recomputed +=
-        4.0 * tokens * hidden *
+        projections_again(cell.settings, lengths, chunk) * 4.0 * tokens * hidden *
         static_cast<double>(config.num_hidden_layers * config.num_key_value_heads * config.head_dim);
-    const int64_t chunk = cell.settings.chunk > 0 ? cell.settings.chunk : auto_chunk(batch.size());
-    slower += kThinRows / static_cast<double>(chunk);
+    slower += kThinRows / chunk;
   }
   return (all + recomputed + kOperationsPerByte * bytes) / all * slower;
 }

@@ -79,6 +79,7 @@ json to_json(const Bench& bench, const Row& row, const Budget& budget) {
 
 /// What a streamed pass keeps of its layers, in a word or two.
 std::string describe_keeping(const Settings& settings) {
+  if (settings.method == Method::kChunkMajor) return "keys+values";
   if (settings.method != Method::kStreambp) return "-";
   std::vector<std::string> words{settings.every == 1 ? "inputs" : fmt::format("1/{} inputs", settings.every)};
   if (settings.keep_attention) words.emplace_back("attention");
@@ -139,6 +140,10 @@ std::vector<Row> suggestions(const Bench& bench, Predictor& predictor, const Bud
 int run_max_length(const RunFlags& flags, const Typed& typed) {
   SweepOptions options;
   flags.read(options);
+  if (typed.suggest && !flags.names_methods()) {
+    options.methods.clear();
+    for (const std::string& name : method_names()) options.methods.push_back(parse_method(name));
+  }
   if (typed.device != "meta")
     throw InputError("--device '{}': lengths are predicted, expected meta", typed.device);
   if (typed.seq_len > 0 && !typed.suggest)
@@ -184,7 +189,8 @@ void add_max_length_command(CLI::App& app, std::function<int()>& action) {
                       "Memory of the host for --offload host; with --suggest, offloading is tried too");
   command->add_flag(
       "--suggest", typed->suggest,
-      "Also try chunks and heads: which reach --seq-len, or the greatest length, at the least cost");
+      "Also try chunks and heads, and without --method all methods: which reach --seq-len, or the greatest "
+      "length, at the least cost");
   command->add_option("--seq-len", typed->seq_len, "Wanted tokens of a sequence, with --suggest")
       ->check(from_to(1, static_cast<int>(kLongest)));
   command->add_option("--device", typed->device, "meta: the only one that predicts")->capture_default_str();

@@ -109,8 +109,11 @@ Bench open_bench(const SweepOptions& options) {
   check_models(options, bench.config);
   const bool has_streambp =
       std::find(options.methods.begin(), options.methods.end(), Method::kStreambp) != options.methods.end();
-  if (!has_streambp && (options.keep_attention || options.every > 1 || options.offload != Offload::kNone))
-    throw InputError("--keep-attention, --every, --offload: settings of streambp, which is not in --method");
+  if (!has_streambp && (options.keep_attention || options.every > 1 || options.offload != Offload::kNone ||
+                        options.order != Order::kReverse)) {
+    throw InputError(
+        "--keep-attention, --every, --offload, --order: settings of streambp, which is not in --method");
+  }
   if (options.fused_optimizer) {
     if (options.methods != std::vector<Method>{Method::kStreambp})
       throw InputError("--fuse-optimizer: a setting of streambp, expected --method streambp");
@@ -164,19 +167,20 @@ std::vector<Cell> list_cells(const Bench& bench) {
     for (const int64_t batch : options.batches) {
       for (const std::string& objective : options.objectives) {
         for (const Method method : options.methods) {
-          const bool chunked = method == Method::kStreambp;
-          for (const int64_t chunk : chunked ? options.chunks : std::vector<int64_t>{0}) {
+          for (const int64_t chunk : is_chunked(method) ? options.chunks : std::vector<int64_t>{0}) {
             Settings settings;
             settings.method = method;
             settings.chunk = chunk;
             settings.stream_head = options.stream_head;
             settings.head_chunk = options.head_chunk;
-            settings.hugging_face = options.hugging_face && !chunked;
-            if (chunked) {
+            settings.hugging_face = options.hugging_face && has_baseline(method);
+            if (method == Method::kStreambp) {
               settings.keep_attention = options.keep_attention;
               settings.every = options.every;
               settings.offload = options.offload;
+              settings.order = options.order;
             }
+            check_settings(settings);
             const Cell cell{objective, settings, seq_len, batch};
             if (seen.insert(cell_configuration(bench, cell)).second) cells.push_back(cell);
           }

@@ -29,6 +29,11 @@ Offload parse_offload(const std::string& name) {
   throw InputError("--offload '{}': expected none or host", name);
 }
 
+Order parse_order(const std::string& name) {
+  if (name == "reverse" || name == "forward") return name == "forward" ? Order::kForward : Order::kReverse;
+  throw InputError("--order '{}': expected reverse or forward", name);
+}
+
 at::ScalarType parse_gradient_dtype(const std::string& name, at::ScalarType dtype) {
   if (name == "same") return dtype;
   if (name != "float32") throw InputError("--grad-dtype '{}': expected same or float32", name);
@@ -76,10 +81,7 @@ CLI::Validator from_to(int least, int most) {
 }
 
 RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
-    : command_(command),
-      model_(defaults.model),
-      methods_(fmt::format("{}", fmt::join(method_names(), ","))),
-      dtype_(defaults.dtype) {
+    : command_(command), model_(defaults.model), dtype_(defaults.dtype) {
   const auto text = [&](const char* flag, std::string& value, const std::string& help) {
     return command.add_option(flag, value, help)->capture_default_str();
   };
@@ -88,7 +90,8 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
   text("--set", objective_options_, "Options of the objectives, as beta=0.1,loss_type=ipo (below)");
   text("--method", methods_, fmt::format("Methods: {}", fmt::join(method_names(), ", ")));
   text("--batch", batches_, "Sequences in a batch");
-  text("--chunk", chunks_, "Tokens of a streambp chunk, or auto; the other methods have none");
+  text("--chunk", chunks_,
+       "Tokens of a chunk of streambp, tiled or chunk-major, or auto; the others have none");
   command.add_flag("--keep-attention", keep_attention_,
                    "streambp: keep each layer's attention output instead of computing it again");
   command
@@ -99,6 +102,9 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
       ->capture_default_str()
       ->check(from_to(1, 1000000));
   text("--offload", offload_, "streambp: keep what is kept of the layers in the host's memory: none or host");
+  text("--order", order_,
+       "streambp: a layer's chunks in the backward pass last to first (reverse), or first to last with all "
+       "keys and values before them again, as the published code does (forward)");
   text("--fuse-optimizer", fused_optimizer_,
        fmt::format("streambp: use each layer's gradients up when its last chunk is done: none, {}",
                    fmt::join(optimizer_names(), ", ")));
@@ -108,8 +114,10 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
       ->capture_default_str()
       ->check(from_to(1, 1000000));
   text("--baseline", baseline_,
-       "standard and checkpoint: fair (what they need) or hugging-face (what transformers 4.51 holds)");
-  text("--head", head_, "LM head: full logits, streamed, or auto (streambp streams it, the others don't)");
+       "standard, checkpoint, tiled and logits-only: fair (what they need) or hugging-face (what "
+       "transformers 4.51 holds)");
+  text("--head", head_,
+       "LM head: full logits, streamed, or auto (standard and checkpoint don't stream it, the others do)");
   text("--head-chunk", head_chunk_, "Scored tokens of a streamed head's chunk, or auto");
   text("--dtype", dtype_, "float32, float64, bfloat16, or model: as its config.json says");
   text("--grad-dtype", gradient_dtype_,
@@ -166,6 +174,7 @@ void RunFlags::read(SweepOptions& options) const {
   options.keep_attention = keep_attention_;
   options.every = every_;
   options.offload = parse_offload(offload_);
+  options.order = parse_order(order_);
   options.fused_optimizer.reset();
   if (fused_optimizer_ != "none") {
     options.fused_optimizer = fused_;

@@ -25,6 +25,9 @@ class RunFlags {
   /// The parsed flags, put into `options`. Throws InputError that names the flag for what can't be read.
   void read(SweepOptions& options) const;
 
+  /// Whether the methods were named rather than taken for granted.
+  bool names_methods() const { return command_.count("--method") > 0; }
+
  private:
   void read_adapters(SweepOptions& options) const;
 
@@ -32,12 +35,13 @@ class RunFlags {
   std::string model_;
   std::string objectives_ = "sft";
   std::string objective_options_;
-  std::string methods_;
+  std::string methods_ = "standard,checkpoint,streambp";
   std::string batches_ = "1";
   std::string chunks_ = "auto";
   bool keep_attention_ = false;
   int64_t every_ = 1;
   std::string offload_ = "none";
+  std::string order_ = "reverse";
   std::string fused_optimizer_ = "none";
   OptimizerSettings fused_;
   std::string baseline_ = "fair";

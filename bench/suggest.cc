@@ -10,6 +10,7 @@ namespace {
 
 /// What is tried where the command line leaves it open.
 constexpr int64_t kChunks[] = {4096, 1024};
+constexpr int64_t kChunksOfAllLayers[] = {1024, 256};  // of chunk-major, for which a chunk costs more
 constexpr int64_t kEvery[] = {1, 2, 4, 8};
 
 /// Ways of keeping what streambp keeps of the layers.
@@ -19,6 +20,7 @@ std::vector<Settings> keepings(const SweepOptions& options, bool may_offload) {
   given.keep_attention = options.keep_attention;
   given.every = options.every;
   given.offload = options.offload;
+  given.order = options.order;
   if (!open) return {given};
   std::vector<Settings> all;
   for (const Offload offload : {Offload::kNone, Offload::kHost}) {
@@ -36,22 +38,28 @@ std::vector<Settings> keepings(const SweepOptions& options, bool may_offload) {
 }
 
 std::vector<Settings> ways(const SweepOptions& options, Method method, bool may_offload) {
-  const auto heads = options.stream_head           ? std::vector<bool>{*options.stream_head}
-                     : method == Method::kStreambp ? std::vector<bool>{true}
-                                                   : std::vector<bool>{false, true};
+  if (method == Method::kLogitsOnly && options.stream_head == false) return {};
+  Settings plain;
+  plain.method = method;
+  const auto heads = options.stream_head    ? std::vector<bool>{*options.stream_head}
+                     : plain.streams_head() ? std::vector<bool>{true}
+                                            : std::vector<bool>{false, true};
   std::vector<int64_t> chunks{0};
-  std::vector<Settings> kept{{}};
-  if (method == Method::kStreambp) {
+  if (is_chunked(method)) {
     chunks = options.chunks;
-    if (chunks == std::vector<int64_t>{0}) chunks.assign(std::begin(kChunks), std::end(kChunks));
-    kept = keepings(options, may_offload);
+    if (chunks == std::vector<int64_t>{0}) {
+      const auto& tried = method == Method::kChunkMajor ? kChunksOfAllLayers : kChunks;
+      chunks.assign(std::begin(tried), std::end(tried));
+    }
   }
+  const auto kept =
+      method == Method::kStreambp ? keepings(options, may_offload) : std::vector<Settings>{plain};
   std::vector<Settings> all;
   for (const bool streamed : heads) {
     for (const int64_t chunk : chunks) {
       for (Settings settings : kept) {
         settings.method = method;
-        settings.hugging_face = options.hugging_face && method != Method::kStreambp;
+        settings.hugging_face = options.hugging_face && has_baseline(method);
         settings.chunk = chunk;
         settings.stream_head = streamed;
         settings.head_chunk = options.head_chunk;

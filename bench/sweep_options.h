@@ -25,12 +25,13 @@ struct SweepOptions {
   std::vector<Method> methods{Method::kStandard, Method::kCheckpoint, Method::kStreambp};
   std::vector<int64_t> lengths{512, 1024, 2048};
   std::vector<int64_t> batches{1};  // sequences of one length in a packed stream
-  std::vector<int64_t> chunks{0};   // of streambp; 0: auto
-  bool keep_attention = false;      // of streambp, like the next two
+  std::vector<int64_t> chunks{0};   // of methods by chunks; 0: auto
+  bool keep_attention = false;      // of streambp, like the next three
   int64_t every = 1;
   Offload offload = Offload::kNone;
+  Order order = Order::kReverse;
   std::optional<OptimizerSettings> fused_optimizer;  // of streambp: uses gradients up layer by layer
-  bool hugging_face = false;        // of standard and checkpoint: they hold what Hugging Face holds
+  bool hugging_face = false;        // of has_baseline() methods: they hold what Hugging Face holds
   std::optional<bool> stream_head;  // default: the method's
   int64_t head_chunk = 0;           // of streamed heads; 0: auto
   at::ScalarType dtype = at::kFloat;

@@ -69,6 +69,9 @@ refuses '--repeats' --repeats 0
 refuses '--repeats' --repeats many
 refuses '--head-chunk' --head-chunk 0
 refuses 'auto, full or streamed' --head half
+refuses 'reverse or forward' --order sideways
+refuses '--order' --order forward --method checkpoint,tiled
+refuses 'logits-only: its head is streamed' --method logits-only --head full
 refuses 'standard, checkpoint, streambp' --method standard,magic
 refuses 'sft' --objective nonesuch
 refuses 'float64, float32, bfloat16' --dtype int8
@@ -115,6 +118,12 @@ sweep "every objective" 0 objectives "${objectives[@]}"
 check "one loss for all methods" 'len(records) == 21 and all(
   len({round(r["loss"], 4) for r in records if r["objective"] == o}) == 1 for o in {r["objective"] for r in records})' \
   objectives/results.jsonl
+sweep "every method" 0 methods --seq-len 33 --method standard,checkpoint,streambp,tiled,logits-only,chunk-major --chunk 7,9
+check "one loss for all, chunks where there are some" 'len(records) == 9 and len({round(r["loss"], 9) for r in records}) == 1 and all(
+  (r["chunk"] in (7, 9)) == (r["method"] in ("streambp", "tiled", "chunk-major")) for r in records)' methods/results.jsonl
+sweep "forward order" 0 forward --seq-len 33 --method streambp --chunk 7 --order forward
+check "the same loss, a key of its own" 'records[0]["settings"]["order"] == "forward" and records[0]["key"] not in {
+  json.loads(line)["key"] for line in open("methods/results.jsonl")}' forward/results.jsonl
 sweep "adapters" 0 adapters "${objectives[@]}" --lora-rank 2
 check "adapters alone have gradients" 'len(records) == 21 and all(
   r["resident_bytes"] < base["resident_bytes"] for r, base in zip(records, map(json.loads, open("objectives/results.jsonl"))))' \

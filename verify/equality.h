@@ -24,7 +24,7 @@ struct EqualityOptions {
   std::vector<std::string> batches;  // of equality_batch_names()
   std::vector<int64_t> lengths;      // of a batch's longest sequence
   int64_t padded_length = 13;        // the same, of batches left, right and none
-  std::vector<int64_t> chunks;       // of streambp; empty: 1 and those around the batch's boundaries
+  std::vector<int64_t> chunks;       // of methods by chunks; empty: 1 and those around the batch's boundaries
   std::vector<int64_t> head_chunks;  // empty: 1, 3 and all scored tokens at once
   uint64_t seed = 0;
   bool quick = false;  // fewer chunks, and of objectives, tunings and paddings one combination for each model

@@ -15,9 +15,10 @@ namespace {
 /// Settings as people read them.
 std::string text_of(const Settings& settings) {
   std::string text = method_name(settings.method);
-  if (settings.method == Method::kStreambp)
+  if (is_chunked(settings.method))
     text += settings.chunk == 0 ? " chunk auto" : fmt::format(" chunk {}", settings.chunk);
   if (settings.hugging_face) text += " as Hugging Face";
+  if (settings.order == Order::kForward) text += ", forward order";
   if (settings.keep_attention) text += ", attention kept";
   if (settings.every > 1) text += fmt::format(", every {}", settings.every);
   if (settings.offload == Offload::kHost) text += ", on the host";
@@ -121,12 +122,22 @@ class RowCheck {
     return {chunks.begin(), chunks.end()};
   }
 
+  std::vector<int64_t> chunks_of(Method method) const {
+    return is_chunked(method) ? chunks() : std::vector<int64_t>{0};
+  }
+
+  /// The head in full, where the method has one.
+  static std::optional<int64_t> plain_head(Method method) {
+    return method == Method::kLogitsOnly ? std::optional<int64_t>(3) : std::nullopt;
+  }
+
   /// Chunks of the head; nullopt: in full.
-  std::vector<std::optional<int64_t>> heads() const {
+  std::vector<std::optional<int64_t>> heads(Method method) const {
     std::set<int64_t> chunks(options_.head_chunks.begin(), options_.head_chunks.end());
     if (chunks.empty()) chunks.insert(3);
     if (options_.head_chunks.empty() && !is_padded()) chunks.insert({1, std::max<int64_t>(scored_, 1)});
-    std::vector<std::optional<int64_t>> heads{std::nullopt};
+    std::vector<std::optional<int64_t>> heads;
+    if (method != Method::kLogitsOnly) heads.emplace_back();
     heads.insert(heads.end(), chunks.begin(), chunks.end());
     return heads;
   }
@@ -184,16 +195,22 @@ class RowCheck {
     require_near(standard_, subject_.reference, Judge::kReference, "the reference",
                  make_settings(Method::kStandard, 0, std::nullopt));
     for (const Method method : methods_) {
-      for (const int64_t chunk : method == Method::kStreambp ? chunks() : std::vector<int64_t>{0}) {
-        for (const std::optional<int64_t> head : heads()) {
-          const Settings settings = make_settings(method, chunk, head);
-          const Evaluation value = run(settings);
-          require_near(value, standard_, Judge::kStandard, "standard", settings);
-          require_near(value, subject_.reference, Judge::kReference, "the reference", settings);
-          if (scored_ == 0) require_zero(value, settings);
-        }
+      for (const int64_t chunk : chunks_of(method)) {
+        for (const std::optional<int64_t> head : heads(method))
+          check_result(make_settings(method, chunk, head));
+        if (method != Method::kStreambp) continue;
+        Settings forward = make_settings(method, chunk, 3);
+        forward.order = Order::kForward;
+        check_result(forward);
       }
     }
+  }
+
+  void check_result(const Settings& settings) {
+    const Evaluation value = run(settings);
+    require_near(value, standard_, Judge::kStandard, "standard", settings);
+    require_near(value, subject_.reference, Judge::kReference, "the reference", settings);
+    if (scored_ == 0) require_zero(value, settings);
   }
 
   /// Without a target there is no loss, and not the smallest gradient.
@@ -207,25 +224,27 @@ class RowCheck {
   /// Where the arithmetic is the same, so is every bit.
   void check_identities() {
     for (const Method method : methods_) {
-      const Settings settings =
-          make_settings(method, method == Method::kStreambp ? chunks()[chunks().size() / 2] : 0, 3);
+      const std::vector<int64_t> cuts = chunks_of(method);
+      const Settings settings = make_settings(method, cuts[cuts.size() / 2], 3);
       const Evaluation value = run(settings);
       require(bit_equal(run(settings), value), "repeated", settings);
       for (const auto& [what, twin] : subject_.twins)
         require(bit_equal(run_on(twin, settings), value), what, settings);
-      if (method != Method::kStreambp) {
-        Settings holding = make_settings(method, 0, std::nullopt);
+      if (has_baseline(method)) {
+        Settings holding = make_settings(method, settings.chunk, plain_head(method));
         const Evaluation fair = run(holding);
         holding.hugging_face = true;
         require(bit_equal(run(holding), fair), "holding what Hugging Face holds changes nothing", holding);
-        continue;
       }
-      for (const Settings& keeping : other_keepings(settings))
-        require(bit_equal(run(keeping), value), "what is kept of the layers changes nothing", keeping);
-      for (const std::optional<int64_t> head : heads()) {
+      if (method == Method::kStreambp) {
+        for (const Settings& keeping : other_keepings(settings))
+          require(bit_equal(run(keeping), value), "what is kept of the layers changes nothing", keeping);
+      }
+      if (!is_chunked(method)) continue;
+      for (const std::optional<int64_t> head : heads(method)) {
         const Evaluation checkpoint = run(make_settings(Method::kCheckpoint, 0, head));
         for (const int64_t chunk : {subject_.batch.size(), subject_.batch.size() + 7}) {
-          const Settings whole = make_settings(Method::kStreambp, chunk, head);
+          const Settings whole = make_settings(method, chunk, head);
           require(bit_equal(run(whole), checkpoint), "checkpoint and one chunk of the whole stream", whole);
         }
       }
@@ -234,8 +253,7 @@ class RowCheck {
 
   /// A second run without zeroing in between adds the same again.
   void check_accumulation(Method method) {
-    const Settings settings =
-        make_settings(method, method == Method::kStreambp ? chunks().front() : 0, std::nullopt);
+    const Settings settings = make_settings(method, chunks_of(method).front(), plain_head(method));
     Evaluation twice = run(settings);
     twice.log_probabilities.reset();
     twice.values.reset();
@@ -267,7 +285,7 @@ class RowCheck {
     if (subject_.model.config().mixture.router_aux_loss_coef != 0.0) return;
     const std::vector<Batch> parts = micro_batches(subject_.batch, 3, layout == Layout::kPairs);
     if (parts.size() < 2) return;
-    const Settings settings = make_settings(method, method == Method::kStreambp ? 5 : 0, 3);
+    const Settings settings = make_settings(method, is_chunked(method) ? 5 : 0, 3);
     Evaluation whole = run(settings);
     whole.log_probabilities.reset();
     whole.values.reset();
@@ -286,8 +304,8 @@ class RowCheck {
                     [&](const auto& gradient) { return !choice.chosen(gradient.first); });
       Model model = equality_model(row_.name.model, options_.seed, choice.chosen);
       for (const Method method : methods_) {
-        for (const int64_t chunk : method == Method::kStreambp ? chunks() : std::vector<int64_t>{0}) {
-          for (const std::optional<int64_t> head : {std::optional<int64_t>(), std::optional<int64_t>(3)}) {
+        for (const int64_t chunk : chunks_of(method)) {
+          for (const std::optional<int64_t> head : {plain_head(method), std::optional<int64_t>(3)}) {
             const Settings settings = make_settings(method, chunk, head);
             const Evaluation value = evaluate(model, subject_.batch, *subject_.objective, settings);
             const std::string against = fmt::format("standard with all but {} frozen", choice.name);

@@ -71,14 +71,19 @@ std::vector<Run> runs_of(const GoldensOptions& options, const Batch& batch) {
     }
     Settings settings;
     settings.method = parse_method(name);
-    if (settings.method != Method::kStreambp) {
+    if (!is_chunked(settings.method) && !settings.streams_head()) {
       runs.push_back({name, settings});
       continue;
     }
     for (const int64_t chunk : options.chunks.empty() ? default_chunks(batch) : options.chunks) {
-      settings.chunk = chunk;
+      if (is_chunked(settings.method)) settings.chunk = chunk;
       settings.head_chunk = chunk;  // so that the head, too, is cut in awkward places
-      runs.push_back({chunk == 0 ? name + " chunk auto" : fmt::format("{} chunk {}", name, chunk), settings});
+      const std::string text = chunk == 0 ? name + " chunk auto" : fmt::format("{} chunk {}", name, chunk);
+      runs.push_back({text, settings});
+      if (settings.method != Method::kStreambp) continue;
+      Settings forward = settings;
+      forward.order = Order::kForward;
+      runs.push_back({text + ", forward order", forward});
     }
   }
   return runs;

@@ -98,27 +98,92 @@ Config small_config() {
   return config;
 }
 
+/// How far a dry run may be from the CPU. The peak of tiled is in attention's backward pass, with its
+/// kernel's scratch space, which is no tensor on the meta device; chunk-major holds mixtures of all layers,
+/// whose load is even there. At sizes as small as these both show.
+double dry_run_limit(Method method) {
+  return method == Method::kTiled || method == Method::kChunkMajor ? 0.05 : 0.02;
+}
+
 TEST(Memory, TheDryRunTakesWhatTheCpuTakes) {
   const Config config = small_config();
-  for (const Method method : {Method::kStandard, Method::kCheckpoint, Method::kStreambp}) {
-    Settings settings = streambp_settings(256);
-    settings.method = method;
+  const auto compare = [&](const std::string& what, const Settings& settings) {
     const auto predicted = static_cast<double>(sft_peak(config, at::kMeta, {900, 124}, settings));
     const auto measured = static_cast<double>(sft_peak(config, at::kCPU, {900, 124}, settings));
-    fmt::print("{}: predicted {:.3f} MB, measured {:.3f} MB\n", method_name(method), predicted / 1e6,
-               measured / 1e6);
-    EXPECT_NEAR(predicted / measured, 1.0, 0.02) << method_name(method);
+    fmt::print("{}: predicted {:.3f} MB, measured {:.3f} MB\n", what, predicted / 1e6, measured / 1e6);
+    EXPECT_NEAR(predicted / measured, 1.0, dry_run_limit(settings.method)) << what;
+  };
+  Settings settings = streambp_settings(256);
+  for (const std::string& method : method_names()) {
+    settings.method = parse_method(method);
+    compare(method, settings);
   }
+  settings.method = Method::kStreambp;
+  settings.order = Order::kForward;
+  compare("streambp in forward order", settings);
 }
 
 TEST(Memory, MethodsAreOrdered) {
-  const auto of = [](Method method) {
+  std::map<Method, int64_t> of;
+  for (const std::string& method : method_names()) {
     Settings settings = streambp_settings(512);
-    settings.method = method;
-    return sft_peak(preset("qwen3-cpu"), at::kMeta, {4096}, settings);
-  };
-  EXPECT_LT(of(Method::kCheckpoint), of(Method::kStandard));
-  EXPECT_LT(10 * of(Method::kStreambp), of(Method::kCheckpoint));
+    settings.method = parse_method(method);
+    of[settings.method] = sft_peak(preset("qwen3-cpu"), at::kMeta, {4096}, settings);
+    fmt::print("{}: {:.1f} MB\n", method, static_cast<double>(of[settings.method]) / 1e6);
+  }
+  EXPECT_LT(of[Method::kCheckpoint], of[Method::kStandard]);
+  EXPECT_LT(2 * of[Method::kLogitsOnly], of[Method::kCheckpoint]);
+  EXPECT_LT(of[Method::kTiled], of[Method::kLogitsOnly]);
+  EXPECT_LT(of[Method::kStreambp], of[Method::kTiled]);
+  EXPECT_LT(10 * of[Method::kStreambp], of[Method::kCheckpoint]);
+}
+
+/// What each more token of one sequence takes, in bytes.
+double bytes_per_token(const Config& config, const Settings& settings) {
+  constexpr int64_t kTokens = 8192;
+  const int64_t growth =
+      sft_peak(config, at::kMeta, {2 * kTokens}, settings) - sft_peak(config, at::kMeta, {kTokens}, settings);
+  return static_cast<double>(growth) / static_cast<double>(kTokens);
+}
+
+TEST(Memory, ChunkMajorKeepsKeysAndValuesAndNoLayerInputs) {
+  Settings settings = streambp_settings(256);
+  settings.method = Method::kChunkMajor;
+  for (const char* name : {"qwen3-cpu", "mistral-cpu"}) {
+    const Config config = preset(name);
+    // Keys and values of all layers, their gradients where no window bounds them; the gradient of the final
+    // hidden states, and what belongs to the batch itself: some numbers a token and two rows of a rotary
+    // table.
+    int64_t open_layers = 0;
+    for (const int64_t window : config.windows) open_layers += window == 0 ? 1 : 0;
+    const int64_t one_layer = 2 * config.num_key_value_heads * config.head_dim;
+    const double kept = 4.0 * static_cast<double>((config.num_hidden_layers + open_layers) * one_layer +
+                                                  config.hidden_size + 2 * config.head_dim);
+    const double ratio = bytes_per_token(config, settings) / kept;
+    fmt::print("{}: {:.3f} x {} bytes a token\n", name, ratio, kept);
+    EXPECT_TRUE(ratio >= 0.95 && ratio <= 1.05) << name << ": " << ratio;
+  }
+}
+
+TEST(Memory, ChunkMajorBeatsStreambpWhereKeysAndValuesAreNarrow) {
+  Config narrow = preset("qwen3-cpu");
+  narrow.num_key_value_heads = 1;
+  Config wide = preset("qwen3-cpu");
+  wide.num_key_value_heads = wide.num_attention_heads;
+  Settings streambp = streambp_settings(256), chunk_major = streambp;
+  chunk_major.method = Method::kChunkMajor;
+  EXPECT_LT(bytes_per_token(narrow, chunk_major), bytes_per_token(narrow, streambp));
+  EXPECT_GT(bytes_per_token(wide, chunk_major), bytes_per_token(wide, streambp));
+}
+
+TEST(Memory, ForwardOrderTakesASecondStreamOfGradients) {
+  const Config config = preset("qwen3-cpu");
+  Settings settings = streambp_settings(512);
+  const double reverse = bytes_per_token(config, settings);
+  settings.order = Order::kForward;
+  const double forward = bytes_per_token(config, settings);
+  fmt::print("{:.0f} bytes a token, in forward order {:.0f}\n", reverse, forward);
+  EXPECT_GT(forward, reverse + 4.0 * static_cast<double>(config.hidden_size));
 }
 
 struct ObjectiveCase {
@@ -222,14 +287,14 @@ TEST(Memory, TheDryRunTakesWhatTheCpuTakesForEveryFamily) {
     Config config = preset(name);
     config.vocab_size = 1000;
     for (int64_t& window : config.windows) window = std::min<int64_t>(window, 128);
-    for (const Method method : {Method::kStandard, Method::kStreambp}) {
+    for (const Method method : {Method::kStandard, Method::kStreambp, Method::kTiled, Method::kChunkMajor}) {
       Settings settings = streambp_settings(100);
       settings.method = method;
       const auto predicted = static_cast<double>(sft_peak(config, at::kMeta, {500, 24}, settings));
       const auto measured = static_cast<double>(sft_peak(config, at::kCPU, {500, 24}, settings));
       fmt::print("{}, {}: predicted {:.3f} MB, measured {:.3f} MB\n", name, method_name(method),
                  predicted / 1e6, measured / 1e6);
-      EXPECT_NEAR(predicted / measured, 1.0, 0.02) << name << ", " << method_name(method);
+      EXPECT_NEAR(predicted / measured, 1.0, dry_run_limit(method)) << name << ", " << method_name(method);
     }
   }
 }

@@ -203,7 +203,7 @@ int main(int argc, char** argv) {
   sub->add_option("--seq-len", flags.lengths,
                   "Tokens of a batch's longest sequence (default: 5,37, and 13 for left, right, none)");
   sub->add_option("--chunk", flags.chunks,
-                  "Chunks of streambp (default: 1 and those around the batch's boundaries)");
+                  "Chunks, of methods that have them (default: 1 and those around the batch's boundaries)");
   sub->add_option("--head-chunk", flags.head_chunks, "Chunks of the LM head (default: 1, 3 and all)");
   sub->add_option("--dtype", flags.dtype, "float64");
   sub->add_option("--seed", flags.seed, "Of weights and tokens (default: 0)");
@@ -214,8 +214,9 @@ int main(int argc, char** argv) {
   sub = command("goldens", "All methods on golden cases", goldens);
   sub->add_option("DIR", flags.folders, "Sets (models/, cases/) or single cases")->required();
   sub->add_option("--method", flags.methods, "Methods to check, and reference (default: all)");
-  sub->add_option("--chunk", flags.chunks,
-                  "Chunks of streambp (default: 1, 7, 16 and those around the case's lengths)");
+  sub->add_option(
+      "--chunk", flags.chunks,
+      "Chunks, of methods that have them (default: 1, 7, 16 and those around the case's lengths)");
   sub->add_option("--limit", flags.limit, "Permitted relative error (default: 1e-10)");
 
   sub = command("gradcheck", "The reference against finite differences",

@@ -78,7 +78,7 @@ refuses 'unknown flag' '--nonsense' goldens --nonsense "$goldens"
 refuses 'no folder given' 'DIR' goldens
 refuses 'missing folder' "$folder/none" goldens "$folder/none"
 refuses 'no set' 'expected a set of golden cases' goldens "$goldens/models"
-refuses 'unknown method' "expected one of standard, checkpoint, streambp, reference" goldens "$set" --method nonsense
+refuses 'unknown method' "expected one of standard, checkpoint, streambp, tiled, logits-only, chunk-major, reference" goldens "$set" --method nonsense
 refuses 'chunk 0' "--chunk '0'" goldens "$set" --chunk 0
 refuses 'empty list' '--chunk' goldens "$set" --chunk 1,,2
 refuses 'limit 0' '--limit' goldens "$set" --limit 0

@@ -1,5 +1,5 @@
 // Gradient checkpointing (Chen et al., 2016, arXiv 1604.06174): each layer's input is kept, each layer run
-// again in the backward pass.
+// again in the backward pass. With a streamed head it is logits-only.
 #include <algorithm>
 
 #include <torch/csrc/autograd/autograd.h>
@@ -10,10 +10,9 @@
 
 namespace streambp {
 
-HeadOutcome run_checkpoint(const Pass& pass) {
+HeadOutcome run_by_layers(const Pass& pass, const LayerForward& forward, const LayerBackward& backward) {
   Model& model = pass.model;
   const auto layers = static_cast<int64_t>(model.layers().size());
-  const Rows rows = pass.all_rows();
   const int64_t lowest = model.lowest_trainable_layer();
   const int64_t first = std::max<int64_t>(lowest, 0);  // the lowest layer with a backward pass
   std::vector<at::Tensor> inputs(static_cast<size_t>(layers));
@@ -29,7 +28,7 @@ HeadOutcome run_checkpoint(const Pass& pass) {
     at::Tensor output;
     {
       const MemoryScope scope("layer inputs");
-      output = model.layers()[i].forward(hidden, rows, {}).hidden;
+      output = forward(model.layers()[i], hidden);
     }
     hidden.reset();
     hidden = std::move(output);
@@ -44,11 +43,23 @@ HeadOutcome run_checkpoint(const Pass& pass) {
     const at::AutoGradMode with_grad(true);
     const at::Tensor leaf = inputs[i].detach().requires_grad_();
     inputs[i].reset();
-    const at::Tensor output = model.layers()[i].forward(leaf, rows, {}).hidden;
-    gradient = torch::autograd::grad({output}, {leaf}, {gradient}).front();
+    gradient = backward(model.layers()[i], leaf, gradient);
   }
   if (lowest < 0) model.accumulate_embedding(pass.stream.batch.tokens, gradient);
   return outcome;
+}
+
+HeadOutcome run_checkpoint(const Pass& pass) {
+  const Rows rows = pass.all_rows();
+  return run_by_layers(
+      pass,
+      [&](const DecoderLayer& layer, const at::Tensor& hidden) {
+        return layer.forward(hidden, rows, {}).hidden;
+      },
+      [&](const DecoderLayer& layer, const at::Tensor& leaf, const at::Tensor& gradient) {
+        const at::Tensor output = layer.forward(leaf, rows, {}).hidden;
+        return torch::autograd::grad({output}, {leaf}, {gradient}).front();
+      });
 }
 
 }  // namespace streambp

@@ -6,33 +6,42 @@
 
 namespace streambp {
 
-KeyValueStream::KeyValueStream(const Model& model, int64_t layer, int64_t chunks, int64_t chunk)
-    : chunk_(chunk), window_(model.config().windows[static_cast<size_t>(layer)]), last_(chunks - 1) {
+int64_t first_seen(const Rows& rows, int64_t window) {
+  return window > 0 ? std::max(rows.sequence_begin, rows.begin - (window - 1)) : rows.sequence_begin;
+}
+
+KeyValueStream::KeyValueStream(const Model& model, int64_t layer, const Chunks& chunks, Holds holds)
+    : chunk_(chunks.size()),
+      window_(model.config().windows[static_cast<size_t>(layer)]),
+      last_(chunks.last()),
+      holds_(holds) {
   // The first row of a chunk looks window - 1 rows back.
-  reach_ = window_ == 0 ? last_ : std::min(last_, (window_ - 1 + chunk - 1) / chunk);
+  reach_ = window_ == 0 ? last_ : std::min(last_, (window_ - 1 + chunk_ - 1) / chunk_);
   const MemoryScope scope("keys and values");
   const Config& config = model.config();
   const auto options = at::TensorOptions().device(model.device()).dtype(model.dtype());
-  const int64_t rows = std::min(last_, reach_ + 1) * chunk;
-  keys_ = at::empty({rows, config.num_key_value_heads, config.head_dim}, options);
-  values_ = at::empty_like(keys_);
+  const int64_t held = holds == Holds::kAll ? last_ : std::min(last_, reach_ + 1);
+  seen_.rows.keys = at::empty({held * chunk_, config.num_key_value_heads, config.head_dim}, options);
+  seen_.rows.values = at::empty_like(seen_.rows.keys);
 }
 
 void KeyValueStream::allocate_gradients() {
   const MemoryScope scope("key and value gradients");
-  const auto dtype = keys_.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  key_gradients_ = at::zeros(keys_.sizes(), keys_.options().dtype(dtype));
-  value_gradients_ = at::zeros_like(key_gradients_);
+  const at::Tensor& keys = seen_.rows.keys;
+  const auto dtype = keys.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  gradients_.rows.keys = at::zeros({std::min(last_, reach_ + 1) * chunk_, keys.size(1), keys.size(2)},
+                                   keys.options().dtype(dtype));
+  gradients_.rows.values = at::zeros_like(gradients_.rows.keys);
 }
 
-void KeyValueStream::move_to(int64_t first) {
-  const int64_t shift = first - begin_ / chunk_;  // in chunks
+void KeyValueStream::Stretch::move_to(int64_t first, int64_t chunk) {
+  const int64_t shift = first - begin / chunk;  // in chunks
   if (shift == 0) return;
-  const int64_t chunks = keys_.size(0) / chunk_;
-  begin_ = first * chunk_;
-  for (const at::Tensor& buffer : {keys_, values_, key_gradients_, value_gradients_}) {
+  begin = first * chunk;
+  for (const at::Tensor& buffer : {rows.keys, rows.values}) {
     if (!buffer.defined()) continue;
-    const auto place = [&](int64_t index) { return buffer.narrow(0, index * chunk_, chunk_); };
+    const int64_t chunks = buffer.size(0) / chunk;
+    const auto place = [&](int64_t index) { return buffer.narrow(0, index * chunk, chunk); };
     // In an order in which no chunk is overwritten before it has moved.
     for (int64_t i = 0; i < chunks; ++i) {
       const int64_t to = shift > 0 ? i : chunks - 1 - i;
@@ -46,27 +55,35 @@ void KeyValueStream::move_to(int64_t first) {
   }
 }
 
+void KeyValueStream::move_to(int64_t first) {
+  if (holds_ == Holds::kWindow) seen_.move_to(first, chunk_);
+  gradients_.move_to(first, chunk_);
+}
+
+KeysValues KeyValueStream::Stretch::narrow(int64_t from, int64_t to) const {
+  if (!rows.keys.defined()) return {};
+  return {rows.keys.narrow(0, from - begin, to - from), rows.values.narrow(0, from - begin, to - from)};
+}
+
 void KeyValueStream::store(const Rows& rows, const KeysValues& own) {
   if (rows.begin == last_ * chunk_) return;
-  stretch(keys_, rows.begin, rows.end).copy_(own.keys);
-  stretch(values_, rows.begin, rows.end).copy_(own.values);
+  const KeysValues place = seen_.narrow(rows.begin, rows.end);
+  place.keys.copy_(own.keys);
+  place.values.copy_(own.values);
 }
 
 Prefix KeyValueStream::before(const Rows& rows) const {
-  int64_t first = rows.sequence_begin;
-  if (window_ > 0) first = std::max(first, rows.begin - (window_ - 1));
+  const int64_t first = first_seen(rows, window_);
   if (first == rows.begin) return {};
-  return {stretch(keys_, first, rows.begin), stretch(values_, first, rows.begin),
-          stretch(key_gradients_, first, rows.begin), stretch(value_gradients_, first, rows.begin)};
+  const KeysValues seen = seen_.narrow(first, rows.begin);
+  const KeysValues gradients = gradients_.narrow(first, rows.begin);
+  return {seen.keys, seen.values, gradients.keys, gradients.values};
 }
 
 KeysValues KeyValueStream::received(const Rows& rows) const {
-  return {stretch(key_gradients_, rows.begin, rows.end).to(keys_.scalar_type()),
-          stretch(value_gradients_, rows.begin, rows.end).to(keys_.scalar_type())};
-}
-
-at::Tensor KeyValueStream::stretch(const at::Tensor& buffer, int64_t begin, int64_t end) const {
-  return buffer.defined() ? buffer.narrow(0, begin - begin_, end - begin) : at::Tensor();
+  const KeysValues sums = gradients_.narrow(rows.begin, rows.end);
+  const at::ScalarType dtype = seen_.rows.keys.scalar_type();
+  return {sums.keys.to(dtype), sums.values.to(dtype)};
 }
 
 }  // namespace streambp

@@ -5,28 +5,36 @@
 
 #include <ATen/ATen.h>
 
+#include "streambp/backprop/chunks.h"
 #include "streambp/model/model.h"
 
 namespace streambp {
+
+/// The first token of the stream that `rows` look at in a layer with `window` (0: none).
+int64_t first_seen(const Rows& rows, int64_t window);
 
 /// A buffer over some neighbouring chunks of the stream: all but the last one, which nobody looks at, or in a
 /// layer with a window a chunk and those before it that its window reaches. Such a buffer moves along the
 /// stream, and its size does not depend on the stream's.
 class KeyValueStream {
  public:
+  /// For backward passes that compute a layer's keys and values again, what the window reaches is enough;
+  /// others come back for all of them.
+  enum class Holds { kWindow, kAll };
+
   KeyValueStream() = default;
-  /// For `layer` and a stream of `chunks` chunks of `chunk` tokens (the last may be shorter).
-  KeyValueStream(const Model& model, int64_t layer, int64_t chunks, int64_t chunk);
+  KeyValueStream(const Model& model, int64_t layer, const Chunks& chunks, Holds holds = Holds::kWindow);
 
   /// The first chunk that chunk `index` looks at.
   int64_t first_seen_by(int64_t index) const { return std::max<int64_t>(0, index - reach_); }
 
   /// Half-precision gradients are summed over chunks in float32: the sum has as many terms as there are
-  /// chunks that look at a row.
+  /// chunks that look at a row. They never lie over more than the window reaches.
   void allocate_gradients();
 
   /// Moves the buffer by whole chunks so that it begins with chunk `first`. What lies in both stretches is
-  /// kept; the gradients of the other rows become zero.
+  /// kept; the gradients of the other rows become zero. Where all keys and values are held, only their
+  /// gradients move.
   void move_to(int64_t first);
 
   /// Keys and values of a chunk that lies in the buffer; those of the last chunk are not kept.
@@ -39,17 +47,22 @@ class KeyValueStream {
   KeysValues received(const Rows& rows) const;
 
  private:
-  at::Tensor stretch(const at::Tensor& buffer, int64_t begin, int64_t end) const;
+  /// Neighbouring rows of the stream. Undefined tensors: they are not there.
+  struct Stretch {
+    KeysValues rows;    // [rows, K, E]
+    int64_t begin = 0;  // stream place of the first
+
+    void move_to(int64_t first, int64_t chunk);
+    KeysValues narrow(int64_t from, int64_t to) const;
+  };
 
   int64_t chunk_ = 1;
   int64_t window_ = 0;  // of the layer; 0: none
   int64_t reach_ = 0;   // how many chunks back a chunk looks
   int64_t last_ = 0;    // index of the last chunk
-  int64_t begin_ = 0;   // stream place of the buffer's first row
-  at::Tensor keys_;     // [rows, K, E]
-  at::Tensor values_;
-  at::Tensor key_gradients_;
-  at::Tensor value_gradients_;
+  Holds holds_ = Holds::kWindow;
+  Stretch seen_;
+  Stretch gradients_;
 };
 
 }  // namespace streambp

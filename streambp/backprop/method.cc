@@ -14,8 +14,12 @@
 namespace streambp {
 namespace {
 
-constexpr std::array<std::pair<const char*, Method>, 3> kMethods{
-    {{"standard", Method::kStandard}, {"checkpoint", Method::kCheckpoint}, {"streambp", Method::kStreambp}}};
+constexpr std::array<std::pair<const char*, Method>, 6> kMethods{{{"standard", Method::kStandard},
+                                                                  {"checkpoint", Method::kCheckpoint},
+                                                                  {"streambp", Method::kStreambp},
+                                                                  {"tiled", Method::kTiled},
+                                                                  {"logits-only", Method::kLogitsOnly},
+                                                                  {"chunk-major", Method::kChunkMajor}}};
 
 }  // namespace
 
@@ -39,7 +43,38 @@ std::vector<std::string> method_names() {
   return names;
 }
 
-int64_t auto_chunk(int64_t tokens) {
+bool is_chunked(Method method) {
+  return method == Method::kStreambp || method == Method::kTiled || method == Method::kChunkMajor;
+}
+
+bool has_baseline(Method method) {
+  return method != Method::kStreambp && method != Method::kChunkMajor;
+}
+
+void check_settings(const Settings& settings) {
+  const Method method = settings.method;
+  if (settings.chunk < 0) throw InputError("chunk {}: expected 1 or more tokens, or auto", settings.chunk);
+  if (settings.every < 1) throw InputError("every {}: expected 1 or more layers", settings.every);
+  if (method != Method::kStreambp &&
+      (settings.keep_attention || settings.every > 1 || settings.offload != Offload::kNone ||
+       settings.order != Order::kReverse || settings.optimizer != nullptr)) {
+    throw InputError(
+        "{}: keep-attention, every, offload, order and fused optimizers are settings of streambp only",
+        method_name(method));
+  }
+  if (!has_baseline(method) && settings.hugging_face) {
+    throw InputError("{}: the baseline hugging-face is one of standard, checkpoint, tiled and logits-only",
+                     method_name(method));
+  }
+  if (method == Method::kLogitsOnly && !settings.streams_head())
+    throw InputError("logits-only: its head is streamed; with a full one it is checkpoint");
+  if (settings.head_chunk < 0)
+    throw InputError("head chunk {}: expected 1 or more tokens, or auto", settings.head_chunk);
+}
+
+int64_t auto_chunk(int64_t tokens, Method method) {
+  // The graphs of all layers are alive for a chunk at once: as few rows as products bear.
+  if (method == Method::kChunkMajor) return std::min<int64_t>(tokens, 256);
   // Matrix products lose speed below 256 rows and gain none above 1024; in between, a quarter of the stream
   // keeps the chunk's activations small beside the layer inputs.
   return std::min(tokens, std::clamp<int64_t>(tokens / 4, 256, 1024));
@@ -107,18 +142,7 @@ void check_request(const Model& model, const HeadRequest& request, const Model* 
 
 Outcome backpropagate(Model& model, const Batch& batch, const Objective& objective, const Settings& settings,
                       Model* teacher) {
-  if (settings.chunk < 0) throw InputError("chunk {}: expected 1 or more tokens, or auto", settings.chunk);
-  if (settings.every < 1) throw InputError("every {}: expected 1 or more layers", settings.every);
-  if (settings.method != Method::kStreambp &&
-      (settings.keep_attention || settings.every > 1 || settings.offload != Offload::kNone ||
-       settings.optimizer != nullptr)) {
-    throw InputError("{}: keep-attention, every, offload and fused optimizers are settings of streambp only",
-                     method_name(settings.method));
-  }
-  if (settings.method == Method::kStreambp && settings.hugging_face)
-    throw InputError("streambp: the baseline hugging-face is one of standard and checkpoint");
-  if (settings.head_chunk < 0)
-    throw InputError("head chunk {}: expected 1 or more tokens, or auto", settings.head_chunk);
+  check_settings(settings);
   const at::NoGradGuard no_grad;  // methods turn autograd on where they want it
   const MemoryScope scope("batch");
   const HeadRequest request = objective.request();
@@ -126,8 +150,9 @@ Outcome backpropagate(Model& model, const Batch& batch, const Objective& objecti
   const Stream stream = model.prepare(batch);
   const Scored scored = find_scored(batch, model.device());
   Outcome outcome;
-  if (settings.method == Method::kStreambp) {
-    outcome.chunk = std::min(settings.chunk > 0 ? settings.chunk : auto_chunk(stream.size()), stream.size());
+  if (is_chunked(settings.method)) {
+    outcome.chunk = std::min(settings.chunk > 0 ? settings.chunk : auto_chunk(stream.size(), settings.method),
+                             stream.size());
   }
   const int64_t chunk = outcome.chunk > 0 ? outcome.chunk : stream.size();
   if (settings.streams_head()) {
@@ -158,6 +183,7 @@ Outcome backpropagate(Model& model, const Batch& batch, const Objective& objecti
                   settings.streams_head(),
                   keep,
                   settings.optimizer,
+                  settings.order,
                   settings.hugging_face};
   HeadOutcome result;
   switch (settings.method) {
@@ -165,10 +191,17 @@ Outcome backpropagate(Model& model, const Batch& batch, const Objective& objecti
       result = run_standard(pass);
       break;
     case Method::kCheckpoint:
+    case Method::kLogitsOnly:
       result = run_checkpoint(pass);
       break;
     case Method::kStreambp:
       result = run_streambp(pass);
+      break;
+    case Method::kTiled:
+      result = run_tiled(pass);
+      break;
+    case Method::kChunkMajor:
+      result = run_chunk_major(pass);
       break;
   }
   outcome.loss = result.loss;

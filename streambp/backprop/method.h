@@ -20,17 +20,35 @@ enum class Method {
   kStandard,    // forward over the whole stream under autograd, one backward
   kCheckpoint,  // keep each layer's input, run each layer again in the backward pass
   kStreambp,    // the same, by chunks of the stream from last to first (arXiv 2506.03077)
+  kTiled,       // checkpoint with MLPs and LM head by tiles of the stream (arXiv 2407.15892, 2506.13996)
+  kLogitsOnly,  // checkpoint with the LM head by tiles alone
+  kChunkMajor,  // keep keys and values of all layers; chunks outside, layers inside (arXiv 2505.16710)
 };
 
-/// By its name on the command line (standard, checkpoint, streambp). Throws InputError that lists the names.
+/// By its name on the command line (standard, checkpoint, streambp, tiled, logits-only, chunk-major). Throws
+/// InputError that lists the names.
 Method parse_method(const std::string& name);
 std::string method_name(Method method);
 std::vector<std::string> method_names();
 
+/// Whether the method cuts the layers' work into chunks of Settings::chunk.
+bool is_chunked(Method method);
+
+/// Whether Settings::hugging_face means something to the method: its layers hold their activations of the
+/// whole stream.
+bool has_baseline(Method method);
+
+/// In which order streambp takes a layer's chunks in the backward pass.
+enum class Order {
+  kReverse,  // last to first: nothing but one layer's keys and values is computed twice
+  kForward,  // first to last, the keys and values of the whole prefix again for every chunk, as the published
+             // code does
+};
+
 /// How a method is run.
 struct Settings {
   Method method = Method::kStreambp;
-  /// Tokens of a streamed layer's chunk; 0: chosen by auto_chunk. The other methods have none.
+  /// Tokens of a chunk (or tile) of an is_chunked() method; 0: chosen by auto_chunk. The others have none.
   int64_t chunk = 0;
   /// Keep each layer's attention output, so that attention is run forward only once (LightSeq's
   /// rematerialisation-aware checkpointing, arXiv 2310.03294).
@@ -39,23 +57,29 @@ struct Settings {
   int64_t every = 1;
   /// Where what is kept of the layers lies.
   Offload offload = Offload::kNone;
+  Order order = Order::kReverse;
   /// Uses each layer's gradients up as soon as they are final (LOMO, arXiv 2306.09782): the pass begins with
   /// no gradient, takes one step for every trainable parameter, and leaves none. Null: gradients are added
-  /// to. All these are streambp's.
+  /// to. All these, from keep_attention on, are streambp's.
   Optimizer* optimizer = nullptr;
-  /// Of standard and checkpoint: whether layers and a full head hold all that transformers 4.51 holds between
+  /// Of has_baseline() methods: whether layers and a full head hold all that transformers 4.51 holds between
   /// forward and backward pass (float32 copies in norms, halves exchanged by the rotary embedding, activation
   /// and product of the MLP, the logits in the model's dtype beside their float32 log-softmax), as the
   /// paper's baselines did. The gradients are the same.
   bool hugging_face = false;
   /// Whether the LM head is streamed over chunks of scored tokens, or its logits taken in full as Hugging
-  /// Face does. Default: streambp streams it, the others don't.
+  /// Face does. Default: standard and checkpoint don't stream it, the others do; logits-only always does.
   std::optional<bool> stream_head;
   /// Scored tokens of a streamed head's chunk; 0: chosen by auto_head_chunk.
   int64_t head_chunk = 0;
 
-  bool streams_head() const { return stream_head.value_or(method == Method::kStreambp); }
+  bool streams_head() const {
+    return stream_head.value_or(method != Method::kStandard && method != Method::kCheckpoint);
+  }
 };
+
+/// Throws InputError for a setting that its method doesn't know, or that is out of range.
+void check_settings(const Settings& settings);
 
 /// What a pass gives beside the gradients, which it adds to those of the model's parameters.
 struct Outcome {
@@ -68,7 +92,7 @@ struct Outcome {
 };
 
 /// The chunk that `--chunk auto` stands for, of a stream of `tokens` tokens.
-int64_t auto_chunk(int64_t tokens);
+int64_t auto_chunk(int64_t tokens, Method method = Method::kStreambp);
 
 /// As many rows of logits as fit into memory that the layers' backward passes need anyway; an objective that
 /// looks at the whole distribution needs more than one number for each logit, and gets fewer rows.
@@ -76,9 +100,9 @@ int64_t auto_head_chunk(const Config& config, int64_t tokens, int64_t chunk, at:
                         const HeadRequest& request = {});
 
 /// Loss and gradients of `objective` on `batch`. `teacher` is asked for by objectives with a divergence only;
-/// it sees the same tokens. Throws InputError for a chunk below 0, a value head or a teacher that is missing,
-/// a teacher with another vocabulary; OutOfMemory (or c10's) when memory runs out: gradients are then
-/// incomplete.
+/// it sees the same tokens. Throws InputError as check_settings does, and for a value head or a teacher that
+/// is missing, a teacher with another vocabulary; OutOfMemory (or c10's) when memory runs out: gradients are
+/// then incomplete.
 Outcome backpropagate(Model& model, const Batch& batch, const Objective& objective, const Settings& settings,
                       Model* teacher = nullptr);
 

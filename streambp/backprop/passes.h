@@ -1,6 +1,7 @@
 // What the methods share, inside the library only.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -22,7 +23,8 @@ struct Pass {
   bool stream_head;
   Keep keep;                       // of streambp
   Optimizer* optimizer = nullptr;  // of streambp: uses gradients up
-  bool hugging_face = false;       // of the others: layers and head hold what Hugging Face's do
+  Order order = Order::kReverse;   // of streambp
+  bool hugging_face = false;       // of has_baseline() methods: layers and head hold what Hugging Face's do
 
   /// The whole stream, for the methods that know no chunks.
   Rows all_rows() const {
@@ -40,6 +42,22 @@ struct Pass {
 HeadOutcome run_standard(const Pass& pass);
 HeadOutcome run_checkpoint(const Pass& pass);
 HeadOutcome run_streambp(const Pass& pass);
+HeadOutcome run_tiled(const Pass& pass);
+HeadOutcome run_chunk_major(const Pass& pass);
+
+/// How a method that keeps each layer's input runs a layer over the whole stream: forward without autograd,
+/// and forward under autograd and backward, from `leaf` [N, D] and the gradient of the output, which it may
+/// overwrite, to the gradient of the leaf.
+using LayerForward = std::function<at::Tensor(const DecoderLayer& layer, const at::Tensor& hidden)>;
+using LayerBackward =
+    std::function<at::Tensor(const DecoderLayer& layer, const at::Tensor& leaf, const at::Tensor& gradient)>;
+
+/// Keeps each layer's input, and runs each layer again when its turn comes.
+HeadOutcome run_by_layers(const Pass& pass, const LayerForward& forward, const LayerBackward& backward);
+
+/// Order::kForward: the backward pass of `layer` with its chunks from first to last. Replaces `gradient` [N,
+/// D], of the layer's output, by that of its input.
+void backward_in_order(const Pass& pass, const StreamedForward& forward, int64_t layer, at::Tensor& gradient);
 
 /// The final hidden states [N, D], by chunks, with one layer's keys and values and nothing else kept: no
 /// backward pass can follow.

@@ -7,8 +7,7 @@
 // value projections.
 #include <algorithm>
 
-#include <torch/csrc/autograd/autograd.h>
-
+#include "streambp/backprop/layer_chunk.h"
 #include "streambp/backprop/passes.h"
 #include "streambp/backprop/streamed_forward.h"
 #include "streambp/memory/meter.h"
@@ -50,32 +49,43 @@ class StreamedBackward {
       if (pass_.optimizer != nullptr) parameters = model_.layer_parameters(layer);
       begin_gradients(pass_, parameters);
       if (layer == 0) begin_gradients(pass_, model_.embedding_parameters());
-      backward(layer, /*to_embedding=*/lowest < 0);
+      const Span span("layer {} backward", layer);
+      if (pass_.order == Order::kForward) {
+        backward_in_order(pass_, forward_, layer, gradient_);
+      } else {
+        backward(layer);
+      }
       use_gradients(pass_, parameters);
       forward_.drop(layer);
     }
-    if (lowest < 0) use_gradients(pass_, model_.embedding_parameters());
+    if (lowest >= 0) return;
+    const Chunks& chunks = forward_.chunks();
+    for (const int64_t i : chunks.to_run()) {
+      const Rows rows = chunks.rows(i);
+      model_.accumulate_embedding(chunks.tokens(rows), gradient_of(rows));
+    }
+    use_gradients(pass_, model_.embedding_parameters());
   }
 
  private:
-  void backward(int64_t layer, bool to_embedding) {
-    const Span layer_span("layer {} backward", layer);
+  void backward(int64_t layer) {
+    const Chunks& chunks = forward_.chunks();
     const DecoderLayer& decoder = model_.layers()[layer];
     KeyValueStream seen = forward_.keys_values(layer);
     const MemoryScope scope("chunk");
-    const int64_t last = forward_.chunks() - 1;
+    const int64_t last = chunks.last();
     const auto see = [&](int64_t index) {
       const Span span("keys and values of chunk {}", index);
-      const Rows rows = forward_.chunk(index);
+      const Rows rows = chunks.rows(index);
       seen.store(rows, decoder.keys_values(forward_.input(layer, rows), rows));
     };
     int64_t first = seen.first_seen_by(last);
     seen.move_to(first);
-    for (const int64_t i : forward_.to_run()) {
+    for (const int64_t i : chunks.to_run()) {
       if (i >= first && i < last) see(i);
     }
     seen.allocate_gradients();
-    for (auto place = forward_.to_run().rbegin(); place != forward_.to_run().rend(); ++place) {
+    for (auto place = chunks.to_run().rbegin(); place != chunks.to_run().rend(); ++place) {
       const int64_t i = *place;
       const Span chunk_span("chunk {}", i);
       if (seen.first_seen_by(i) < first) {
@@ -83,31 +93,15 @@ class StreamedBackward {
         seen.move_to(first = seen.first_seen_by(i));
         see(first);
       }
-      const Rows rows = forward_.chunk(i);
-      const at::Tensor dx = backward_chunk(layer, rows, seen, i < last);
-      if (layer > 0) {
-        gradient_.narrow(0, rows.begin, rows.size()).copy_(dx);
-      } else if (to_embedding) {
-        model_.accumulate_embedding(forward_.tokens(rows), dx);
-      }
+      const Rows rows = chunks.rows(i);
+      LayerChunk run(decoder, forward_.input(layer, rows), rows, seen.before(rows),
+                     forward_.attended(layer, rows));
+      const at::Tensor gradient = gradient_of(rows);
+      gradient.copy_(run.backward(gradient, i < last ? seen.received(rows) : KeysValues{}));
     }
   }
 
-  at::Tensor backward_chunk(int64_t layer, const Rows& rows, const KeyValueStream& seen, bool seen_later) {
-    AttentionBlock attended = forward_.attended(layer, rows);
-    const at::AutoGradMode with_grad(true);
-    const at::Tensor leaf = forward_.input(layer, rows).detach().requires_grad_();
-    LayerOutput output = model_.layers()[layer].forward(leaf, rows, seen.before(rows), std::move(attended));
-    std::vector<at::Tensor> roots{output.hidden};
-    std::vector<at::Tensor> gradients{gradient_.narrow(0, rows.begin, rows.size())};
-    if (seen_later) {
-      const KeysValues received = seen.received(rows);
-      roots.insert(roots.end(), {output.own.keys, output.own.values});
-      gradients.insert(gradients.end(), {received.keys, received.values});
-    }
-    output = {};
-    return torch::autograd::grad(roots, {leaf}, gradients).front();
-  }
+  at::Tensor gradient_of(const Rows& rows) const { return gradient_.narrow(0, rows.begin, rows.size()); }
 
   const Pass& pass_;
   Model& model_;

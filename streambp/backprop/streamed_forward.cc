@@ -1,46 +1,16 @@
 #include "streambp/backprop/streamed_forward.h"
 
-#include <algorithm>
-#include <map>
 #include <utility>
 
 #include "streambp/memory/meter.h"
 #include "streambp/memory/recorder.h"
 
 namespace streambp {
-namespace {
-
-std::vector<int64_t> chunks_to_run(const Stream& stream, int64_t chunk, bool on_meta) {
-  struct Longest {
-    int64_t index = 0;
-    int64_t prefix = -1;
-  };
-  const int64_t last = (stream.size() - 1) / chunk;
-  std::vector<int64_t> indices;
-  std::map<std::pair<std::vector<int64_t>, bool>, Longest> cuts;
-  for (int64_t i = 0; i <= last; ++i) {
-    if (!on_meta || i == last) {
-      indices.push_back(i);
-      continue;
-    }
-    const Rows rows = stream.rows(i * chunk, (i + 1) * chunk);
-    const int64_t prefix = rows.begin - rows.sequence_begin;
-    Longest& longest = cuts[{rows.offsets, prefix > 0}];
-    if (prefix > longest.prefix) longest = {i, prefix};
-  }
-  for (const auto& [cut, longest] : cuts) indices.push_back(longest.index);
-  std::sort(indices.begin(), indices.end());
-  return indices;
-}
-
-}  // namespace
-
 StreamedForward::StreamedForward(const Model& model, const Stream& stream, int64_t chunk, const Keep& keep)
     : model_(model),
       stream_(stream),
-      chunk_(chunk),
+      chunks_(stream, chunk, model.device()),
       keep_(keep),
-      to_run_(chunks_to_run(stream, chunk, model.device().is_meta())),
       inputs_(model.layers().size() + 1),
       outputs_(model.layers().size()),
       log_sum_exps_(model.layers().size()) {}
@@ -50,7 +20,7 @@ void StreamedForward::run() {
 }
 
 at::Tensor StreamedForward::input(int64_t layer, const Rows& rows) const {
-  return layer == 0 ? model_.embed(tokens(rows)) : inputs_[layer].rows(rows.begin, rows.end);
+  return layer == 0 ? model_.embed(chunks_.tokens(rows)) : inputs_[layer].rows(rows.begin, rows.end);
 }
 
 AttentionBlock StreamedForward::attended(int64_t layer, const Rows& rows) const {
@@ -88,9 +58,9 @@ void StreamedForward::forward(int64_t layer) {
   const StreamBuffer& output = inputs_[in_place ? layer : layer + 1];
   KeyValueStream seen = keys_values(layer);
   const MemoryScope scope("chunk");
-  for (const int64_t i : to_run_) {
+  for (const int64_t i : chunks_.to_run()) {
     const Span chunk_span("chunk {}", i);
-    const Rows rows = chunk(i);
+    const Rows rows = chunks_.rows(i);
     seen.move_to(seen.first_seen_by(i));
     const LayerOutput result = model_.layers()[layer].forward(input(layer, rows), rows, seen.before(rows));
     seen.store(rows, result.own);
@@ -130,8 +100,8 @@ void StreamedForward::forward_again(int64_t layer) {
   const bool needs_attention = !outputs_[layer].defined();
   KeyValueStream seen = needs_attention ? keys_values(layer) : KeyValueStream{};
   const MemoryScope scope("chunk");
-  for (const int64_t i : to_run_) {
-    const Rows rows = chunk(i);
+  for (const int64_t i : chunks_.to_run()) {
+    const Rows rows = chunks_.rows(i);
     const at::Tensor x = input(layer, rows);
     if (needs_attention) {
       seen.move_to(seen.first_seen_by(i));

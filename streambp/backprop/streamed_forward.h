@@ -6,6 +6,7 @@
 
 #include <ATen/ATen.h>
 
+#include "streambp/backprop/chunks.h"
 #include "streambp/backprop/key_values.h"
 #include "streambp/backprop/stream_buffer.h"
 #include "streambp/model/model.h"
@@ -31,24 +32,10 @@ class StreamedForward {
 
   void run();
 
-  /// The chunks that are run, in ascending order: all of them, but on the meta device, where a chunk only
-  /// costs memory, one for all that are cut alike (as many rows, sequences beginning at the same places): the
-  /// one with the longest prefix. The last chunk, which none looks at, stands for itself.
-  const std::vector<int64_t>& to_run() const { return to_run_; }
-
-  int64_t chunks() const { return (stream_.size() + chunk_ - 1) / chunk_; }
-
-  Rows chunk(int64_t index) const {
-    const int64_t begin = index * chunk_;
-    return stream_.rows(begin, std::min(begin + chunk_, stream_.size()));
-  }
-
-  at::Tensor tokens(const Rows& rows) const {
-    return stream_.batch.tokens.narrow(0, rows.begin, rows.size());
-  }
+  const Chunks& chunks() const { return chunks_; }
 
   /// An empty buffer for a layer's keys and values.
-  KeyValueStream keys_values(int64_t layer) const { return {model_, layer, chunks(), chunk_}; }
+  KeyValueStream keys_values(int64_t layer) const { return {model_, layer, chunks_}; }
 
   /// The input of `layer`, [n, D]. The first layer's is looked up again rather than kept: it costs a copy of
   /// the rows.
@@ -76,9 +63,8 @@ class StreamedForward {
 
   const Model& model_;
   const Stream& stream_;
-  int64_t chunk_;
+  Chunks chunks_;
   Keep keep_;
-  std::vector<int64_t> to_run_;
   std::vector<StreamBuffer>
       inputs_;  // of each layer, [N, D]; the last one is the head's, the first never held
   std::vector<StreamBuffer> outputs_;       // of each layer's attention, [N, H, E], where they are kept

@@ -61,19 +61,21 @@ at::Tensor DecoderLayer::attend(const at::Tensor& x, const Rows& rows, const Pre
 }
 
 at::Tensor DecoderLayer::after_attention(const at::Tensor& x, at::Tensor attended, const Rows& rows) const {
+  return feed_forward(add_attention(x, std::move(attended)), rows);
+}
+
+at::Tensor DecoderLayer::attention_half(const at::Tensor& x, const Rows& rows) const {
+  KeysValues own;
+  AttentionBlock attended;
+  return add_attention(x, attend(x, rows, {}, own, attended));
+}
+
+at::Tensor DecoderLayer::add_attention(const at::Tensor& x, at::Tensor attended) const {
   attended = attended.flatten(1);
-  at::Tensor middle;
-  {
-    const MemoryScope scope("attention");
-    if (config_.sandwich_norms) {
-      attended = linear(attended, {weights_.o_proj}).front();
-      middle = rms_norm_add(x, attended, weights_.post_attention_layernorm);
-    } else {
-      middle = linear_add(x, attended, *weights_.o_proj);
-    }
-  }
-  attended.reset();
-  return feed_forward(middle, rows);
+  const MemoryScope scope("attention");
+  if (!config_.sandwich_norms) return linear_add(x, attended, *weights_.o_proj);
+  attended = linear(attended, {weights_.o_proj}).front();
+  return rms_norm_add(x, attended, weights_.post_attention_layernorm);
 }
 
 at::Tensor DecoderLayer::feed_forward(const at::Tensor& middle, const Rows& rows) const {

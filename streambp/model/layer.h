@@ -77,6 +77,12 @@ class DecoderLayer {
   /// The layer's output for x [n, D] and what its attention gave for them, [n, H, E]: token by token.
   at::Tensor after_attention(const at::Tensor& x, at::Tensor attended, const Rows& rows) const;
 
+  /// The first half of `forward`: middle [n, D] for x [n, D], rows that continue no sequence.
+  at::Tensor attention_half(const at::Tensor& x, const Rows& rows) const;
+
+  /// The second half: the layer's output for middle [n, D], token by token.
+  at::Tensor feed_forward(const at::Tensor& middle, const Rows& rows) const;
+
   /// Whether any parameter of the layer needs a gradient.
   bool trainable() const;
 
@@ -87,7 +93,8 @@ class DecoderLayer {
   /// What attention gives before its projection, [n, H, E]; `own` and `attended` receive the rows' own.
   at::Tensor attend(const at::Tensor& x, const Rows& rows, const Prefix& prefix, KeysValues& own,
                     AttentionBlock& attended) const;
-  at::Tensor feed_forward(const at::Tensor& middle, const Rows& rows) const;
+  /// Middle [n, D] for x [n, D] and what its attention gave.
+  at::Tensor add_attention(const at::Tensor& x, at::Tensor attended) const;
 
   Config config_;
   bool sparse_;

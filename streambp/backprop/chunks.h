@@ -1,0 +1,41 @@
+// A stream cut into chunks, inside the library only.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "streambp/model/model.h"
+
+namespace streambp {
+
+/// Neighbouring runs of `size` tokens; the last one may be shorter. The stream must outlive them.
+class Chunks {
+ public:
+  Chunks(const Stream& stream, int64_t size, c10::Device device);
+
+  int64_t size() const { return size_; }
+  int64_t count() const { return (stream_.size() + size_ - 1) / size_; }
+  int64_t last() const { return count() - 1; }
+
+  Rows rows(int64_t index) const {
+    const int64_t begin = index * size_;
+    return stream_.rows(begin, std::min(begin + size_, stream_.size()));
+  }
+
+  at::Tensor tokens(const Rows& rows) const {
+    return stream_.batch.tokens.narrow(0, rows.begin, rows.size());
+  }
+
+  /// The chunks that are run, in ascending order: all of them, but on the meta device, where a chunk only
+  /// costs memory, one for all that are cut alike (as many rows, sequences beginning at the same places): the
+  /// one with the longest prefix. The last chunk, which none looks at, stands for itself.
+  const std::vector<int64_t>& to_run() const { return to_run_; }
+
+ private:
+  const Stream& stream_;
+  int64_t size_;
+  std::vector<int64_t> to_run_;
+};
+
+}  // namespace streambp

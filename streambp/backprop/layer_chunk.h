@@ -1,0 +1,31 @@
+// One layer's backward pass over one chunk: the step that every method by chunks is made of. Inside the
+// library only.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include "streambp/model/layer.h"
+
+namespace streambp {
+
+/// A chunk of a layer between its forward pass under autograd and its backward pass.
+class LayerChunk {
+ public:
+  /// Runs `layer` on `input` [n, D]; `prefix` and `attended` as in DecoderLayer::forward.
+  LayerChunk(const DecoderLayer& layer, const at::Tensor& input, const Rows& rows, const Prefix& prefix,
+             AttentionBlock attended = {});
+
+  /// The layer's output [n, D], without its graph.
+  at::Tensor hidden() const { return output_.hidden.detach(); }
+
+  /// The gradient of the input, [n, D], for that of the output and, where later chunks have looked at these
+  /// rows, what they have left for the rows' own keys and values. Adds the gradients of the layer's
+  /// parameters and those of the prefix. To be called once.
+  at::Tensor backward(const at::Tensor& gradient, const KeysValues& received);
+
+ private:
+  at::Tensor leaf_;
+  LayerOutput output_;
+};
+
+}  // namespace streambp

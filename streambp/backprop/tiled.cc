@@ -1,0 +1,73 @@
+// Tiled back-propagation: mini-sequence training (MsT, arXiv 2407.15892) and ALST's TiledMLP and tiled loss
+// (arXiv 2506.13996).
+//
+// Gradient checkpointing in which nothing but attention is ever as long as the stream: an MLP and the LM head
+// look at one token alone, so that they are run on a tile of tokens at a time, forward, and forward and
+// backward once more when their layer's turn comes. Queries, keys, values and attention's output stay whole.
+#include <torch/csrc/autograd/autograd.h>
+
+#include "streambp/backprop/chunks.h"
+#include "streambp/backprop/passes.h"
+#include "streambp/memory/meter.h"
+#include "streambp/memory/recorder.h"
+
+namespace streambp {
+namespace {
+
+/// Calls body(rows) for the tiles of the stream that are to be run.
+template <typename Body>
+void for_each_tile(const Pass& pass, const Chunks& tiles, Body body) {
+  for (const int64_t i : tiles.to_run()) {
+    const Span span("tile {}", i);
+    Rows rows = tiles.rows(i);
+    rows.keep_all = pass.hugging_face;
+    body(rows);
+  }
+}
+
+at::Tensor rows_of(const at::Tensor& stream, const Rows& rows) {
+  return stream.narrow(0, rows.begin, rows.size());
+}
+
+at::Tensor forward(const Pass& pass, const Chunks& tiles, const DecoderLayer& layer,
+                   const at::Tensor& hidden) {
+  const at::Tensor output = at::empty_like(hidden);
+  const MemoryScope scope("chunk");
+  const at::Tensor middle = layer.attention_half(hidden, pass.all_rows());
+  for_each_tile(pass, tiles, [&](const Rows& rows) {
+    rows_of(output, rows).copy_(layer.feed_forward(rows_of(middle, rows), rows));
+  });
+  return output;
+}
+
+at::Tensor backward(const Pass& pass, const Chunks& tiles, const DecoderLayer& layer, const at::Tensor& leaf,
+                    const at::Tensor& gradient) {
+  const at::Tensor middle = layer.attention_half(leaf, pass.all_rows());
+  {
+    const MemoryScope scope("chunk");
+    for_each_tile(pass, tiles, [&](const Rows& rows) {
+      const at::Tensor tile = rows_of(middle.detach(), rows).requires_grad_();
+      const at::Tensor output = layer.feed_forward(tile, rows);
+      // The gradient of the MLP's output is used up here, row by row: its input's takes the place.
+      const at::Tensor place = rows_of(gradient, rows);
+      place.copy_(torch::autograd::grad({output}, {tile}, {place}).front());
+    });
+  }
+  return torch::autograd::grad({middle}, {leaf}, {gradient}).front();
+}
+
+}  // namespace
+
+HeadOutcome run_tiled(const Pass& pass) {
+  const Chunks tiles(pass.stream, pass.chunk, pass.model.device());
+  return run_by_layers(
+      pass,
+      [&](const DecoderLayer& layer, const at::Tensor& hidden) {
+        return forward(pass, tiles, layer, hidden);
+      },
+      [&](const DecoderLayer& layer, const at::Tensor& leaf, const at::Tensor& gradient) {
+        return backward(pass, tiles, layer, leaf, gradient);
+      });
+}
+
+}  // namespace streambp
