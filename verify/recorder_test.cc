@@ -247,12 +247,13 @@ TEST(Recorder, SeesBackwardPassesInTheNamesOfTheirForwardPasses) {
       bytes = std::max(bytes, replay.by_scope()[scope]);
     }
   }
-  // Gate, up and their product, [24, F] each, are alive together.
+  // Gate and up, [24, F] each, are alive together, and in the backward pass the gradient of their product
+  // with them.
   const int64_t wide = 24 * preset("qwen3-tiny").intermediate_size * 4;
   for (const char* span : {"layer 0 forward", "layer 1 forward", "layer 0 backward", "layer 1 backward"}) {
     ASSERT_EQ(most.count(span), 1U) << span;
     fmt::print("{}: MLP {}, attention {}\n", span, most[span]["MLP"], most[span]["attention"]);
-    EXPECT_GE(most[span]["MLP"], 3 * wide) << span;
+    EXPECT_GE(most[span]["MLP"], (std::string_view(span).ends_with("backward") ? 3 : 2) * wide) << span;
     EXPECT_GT(most[span]["attention"], 0) << span;
     EXPECT_GT(most[span]["keys and values"], 0) << span;
   }

@@ -1,7 +1,10 @@
 #include "streambp/backprop/head_chunk.h"
 
+#include <utility>
+
 #include "streambp/memory/meter.h"
 #include "streambp/ops/rows.h"
+#include "streambp/ops/target_softmax.h"
 
 namespace streambp {
 namespace {
@@ -30,6 +33,11 @@ HeadChunk::HeadChunk(const HeadPass& pass, const at::Tensor& hidden, int64_t beg
   normed_ = rms_norm_forward(rows_of(hidden), pass.model.norm(), saved_);
   if (!pass.request.log_probabilities) return;
   const MemoryScope scope("logits");
+  if (is_plain()) {
+    log_p_ = linear_forward(pass.model.head(), normed_).to(logits_dtype(pass.model.dtype()));
+    plain_ = target_log_probabilities(log_p_, targets_, pass.request.temperature, sums_);
+    return;
+  }
   log_p_ = log_softmax(pass.model, normed_, &cap_slope_);
   if (pass.request.divergence != Divergence::kNone) {
     const Model& teacher = *pass.teacher.model;
@@ -43,6 +51,12 @@ HeadChunk::HeadChunk(const HeadPass& pass, const at::Tensor& hidden, int64_t beg
 at::Tensor HeadChunk::rows_of(const at::Tensor& hidden) const {
   // Neighbours are a view; others are gathered.
   return places_.defined() ? gather_rows(hidden, places_) : hidden.narrow(0, first_, targets_.size(0));
+}
+
+bool HeadChunk::is_plain() const {
+  const HeadRequest& request = pass_.request;
+  return has_target_softmax(pass_.model.device()) && !request.entropies && !request.mean_log_probabilities &&
+         request.divergence == Divergence::kNone && pass_.model.config().final_logit_softcapping == 0.0;
 }
 
 at::Tensor HeadChunk::log_softmax(const Model& model, const at::Tensor& normed, at::Tensor* cap_slope) const {
@@ -61,7 +75,7 @@ TokenValues HeadChunk::values() {
   const HeadRequest& request = pass_.request;
   TokenValues values;
   if (request.log_probabilities) {
-    values.log_probabilities = to_column(log_p_.gather(1, targets_));
+    values.log_probabilities = plain_.defined() ? plain_ : to_column(log_p_.gather(1, targets_));
     if (has_target_.defined()) values.log_probabilities.mul_(has_target_);
   }
   if (request.entropies) {
@@ -85,6 +99,12 @@ TokenValues HeadChunk::values() {
 
 at::Tensor HeadChunk::logits_gradient(const TokenValues& d_values) {
   const MemoryScope scope("logits");
+  if (plain_.defined()) {
+    at::Tensor d = d_values.log_probabilities;
+    if (has_target_.defined()) d = d * has_target_;
+    target_log_probabilities_backward(log_p_, targets_, pass_.request.temperature, sums_, d);
+    return std::exchange(log_p_, {}).to(pass_.model.dtype());
+  }
   const auto as_rows = [&](const at::Tensor& d) { return d.to(log_p_.scalar_type()).unsqueeze(1); };
   at::Tensor d_target = as_rows(d_values.log_probabilities);
   if (has_target_.defined()) d_target = d_target * has_target_.unsqueeze(1);

@@ -26,6 +26,9 @@ class HeadChunk {
   /// them, where the model caps its logits.
   at::Tensor log_softmax(const Model& model, const at::Tensor& normed, at::Tensor* cap_slope) const;
   at::Tensor logits_gradient(const TokenValues& d_values);
+  /// Whether the request is for log-probabilities of uncapped logits alone, on a device with kernels for
+  /// them.
+  bool is_plain() const;
 
   const HeadPass& pass_;
   int64_t first_ = 0;      // stream place of the first row
@@ -35,7 +38,9 @@ class HeadChunk {
   at::Tensor normed_;      // [rows, D]
   RmsNormSaved saved_;
   at::Tensor cap_slope_;    // [rows, V], only where logits are capped: 1 - tanh^2
-  at::Tensor log_p_;        // [rows, V]: log-softmax, in the end the gradient of the logits
+  at::Tensor log_p_;        // [rows, V]: log-softmax (a plain request: logits), in the end their gradient
+  at::Tensor plain_;        // [rows] float64: a plain request's log-probabilities
+  at::Tensor sums_;         // [rows, 2] float64: what a plain request's gradient needs beside the logits
   at::Tensor log_teacher_;  // [rows, V]
   at::Tensor entropy_;      // [rows, 1], in the dtype of the logits
   at::Tensor divergence_;   // [rows, 1]

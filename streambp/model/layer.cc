@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "streambp/memory/meter.h"
+#include "streambp/ops/norm_rope.h"
 
 namespace streambp {
 
@@ -20,16 +21,17 @@ const RopeTable& DecoderLayer::rope_of(const Rows& rows) const {
 }
 
 at::Tensor DecoderLayer::query_heads(const at::Tensor& projected, const Rows& rows) const {
-  at::Tensor queries = projected.view({-1, config_.num_attention_heads, config_.head_dim});
-  if (config_.qk_norm) queries = rms_norm(queries, weights_.q_norm, rows.keep_all);
-  return rope(queries, rope_of(rows), rows.keep_all);
+  // The projection is read here alone: it may be overwritten.
+  return normed_rope(projected.view({-1, config_.num_attention_heads, config_.head_dim}),
+                     config_.qk_norm ? &weights_.q_norm : nullptr, rope_of(rows), rows.keep_all,
+                     /*overwrite=*/true);
 }
 
 KeysValues DecoderLayer::key_value_heads(const at::Tensor& keys, const at::Tensor& values,
                                          const Rows& rows) const {
-  at::Tensor key_heads = keys.view({-1, config_.num_key_value_heads, config_.head_dim});
-  if (config_.qk_norm) key_heads = rms_norm(key_heads, weights_.k_norm, rows.keep_all);
-  return {rope(key_heads, rope_of(rows), rows.keep_all),
+  return {normed_rope(keys.view({-1, config_.num_key_value_heads, config_.head_dim}),
+                      config_.qk_norm ? &weights_.k_norm : nullptr, rope_of(rows), rows.keep_all,
+                      /*overwrite=*/true),
           values.view({-1, config_.num_key_value_heads, config_.head_dim})};
 }
 

@@ -3,26 +3,12 @@
 #include <string_view>
 #include <vector>
 
-#include <ATen/Parallel.h>
-
 #include "streambp/memory/meter.h"
 #include "streambp/ops/attention_blocks.h"
+#include "streambp/ops/fused.h"
 
 namespace streambp {
 namespace {
-
-/// Calls body(S{}) with what numbers of `dtype` are stored as.
-template <typename Body>
-void with_storage(at::ScalarType dtype, Body body) {
-  if (dtype == at::kDouble) return body(double{});
-  if (dtype == at::kFloat) return body(float{});
-  body(cpu::Bfloat16{});
-}
-
-template <typename S>
-S* data(const at::Tensor& x) {
-  return static_cast<S*>(x.data_ptr());
-}
 
 /// x [n, heads, E] with its heads next to each other.
 at::Tensor with_near_heads(const at::Tensor& x) {
@@ -64,25 +50,25 @@ class Call {
     run_.head_size = q_.size(2);
     run_.scale = operands.settings.scoring.scale;
     if (q_.is_meta()) return;
-    run_.q = data<S>(q_);
+    run_.q = kernel_data<S>(q_);
     run_.q_row = q_.stride(0);
-    run_.output = data<S>(result.output);
-    run_.log_sum_exp = data<T>(result.log_sum_exp);
+    run_.output = kernel_data<S>(result.output);
+    run_.log_sum_exp = kernel_data<T>(result.log_sum_exp);
     const int64_t earlier = operands.prefix.size();
     for (const ScoreBlock& block : score_blocks(run_.queries, earlier, operands.settings.window)) {
       const bool is_prefix = block.key < 0;
       const at::Tensor& keys = is_prefix ? operands.prefix.keys : k_;
       const at::Tensor& values = is_prefix ? operands.prefix.values : v_;
       const int64_t first = is_prefix ? earlier + block.key : block.key;
-      blocks_.push_back({block, data<S>(keys) + first * keys.stride(0), keys.stride(0),
-                         data<S>(values) + first * values.stride(0), values.stride(0)});
+      blocks_.push_back({block, kernel_data<S>(keys) + first * keys.stride(0), keys.stride(0),
+                         kernel_data<S>(values) + first * values.stride(0), values.stride(0)});
     }
     run_.blocks = blocks_.data();
     run_.block_count = static_cast<int64_t>(blocks_.size());
   }
 
   void forward() {
-    const auto& kernels = kernels_.attention<S>();
+    const auto& kernels = kernels_.of<S>().attention;
     const int64_t tile = kernels.query_tile(run_.groups);
     const int64_t tiles = (run_.queries + tile - 1) / tile;
     for_each_task<T>(run_.key_heads * tiles, kernels.workspace(run_.head_size, run_.groups), q_,
@@ -94,20 +80,20 @@ class Call {
   void backward(const at::Tensor& d_output, const AttentionBlockGradients& gradients, const Prefix& prefix) {
     const at::Tensor d = with_near_heads(d_output);
     if (!q_.is_meta()) {
-      run_.d_output = data<S>(d);
+      run_.d_output = kernel_data<S>(d);
       run_.d_output_row = d.stride(0);
-      run_.d_q = data<S>(gradients.d_queries);
+      run_.d_q = kernel_data<S>(gradients.d_queries);
       for (cpu::KeyBlock<S>& block : blocks_) {
         const bool is_prefix = block.block.key < 0;
         const at::Tensor& d_keys = is_prefix ? prefix.key_gradients : gradients.d_keys;
         const at::Tensor& d_values = is_prefix ? prefix.value_gradients : gradients.d_values;
         if (!d_keys.defined()) continue;
         const int64_t first = (is_prefix ? prefix.size() : 0) + block.block.key;
-        block.d_keys = data<T>(d_keys) + first * d_keys.stride(0);
-        block.d_values = data<T>(d_values) + first * d_values.stride(0);
+        block.d_keys = kernel_data<T>(d_keys) + first * d_keys.stride(0);
+        block.d_values = kernel_data<T>(d_values) + first * d_values.stride(0);
       }
     }
-    const auto& kernels = kernels_.attention<S>();
+    const auto& kernels = kernels_.of<S>().attention;
     // A key head's gradients are one thread's, so that they are summed in one order.
     for_each_task<T>(run_.key_heads, kernels.workspace(run_.head_size, run_.groups), q_,
                      [&](int64_t key_head, T* workspace) { kernels.backward(run_, key_head, workspace); });
@@ -131,7 +117,7 @@ bool has_fused_attention(const at::Tensor& q, const Scoring& scoring) {
 }
 
 void FusedAttention::forward(const AttentionBlock& result) const {
-  with_storage(q.scalar_type(), [&](auto stored) { Call<decltype(stored)>(*this, result).forward(); });
+  with_kernel_dtype(q.scalar_type(), [&](auto stored) { Call<decltype(stored)>(*this, result).forward(); });
 }
 
 void FusedAttention::backward(const at::Tensor& d_output, const AttentionBlock& saved,
@@ -144,7 +130,7 @@ void FusedAttention::backward(const at::Tensor& d_output, const AttentionBlock& 
     sums.key_gradients = at::zeros(prefix.keys.sizes(), prefix.keys.options().dtype(wide));
     sums.value_gradients = at::zeros_like(sums.key_gradients);
   }
-  with_storage(q.scalar_type(), [&](auto stored) {
+  with_kernel_dtype(q.scalar_type(), [&](auto stored) {
     Call<decltype(stored)>(*this, saved).backward(d_output, gradients, sums);
   });
   if (is_narrow) {

@@ -27,8 +27,26 @@ struct GatedMlpSaved {
   at::Tensor raised;  // [n, F]
 };
 
-/// act(gate(x)) * up(x), [n, F], without autograd.
-at::Tensor gated_product(const GatedMlp& mlp, const at::Tensor& x, GatedMlpSaved& saved);
+/// act(gate(x)) * up(x), [n, F], without autograd. Without `keep` nothing is saved.
+at::Tensor gated_product(const GatedMlp& mlp, const at::Tensor& x, GatedMlpSaved& saved, bool keep = true);
+
+/// act(gated) * raised, in the place of `gated` where `overwrite` is set and there is a kernel of ours.
+at::Tensor gate(Activation activation, const at::Tensor& gated, const at::Tensor& raised,
+                bool overwrite = false);
+
+/// The backward pass of row_weights * gate(gated, raised), in place: `gated` and `raised` become their
+/// gradients, and `d_product`, the gradient of the result, becomes the product before it was weighted (is
+/// undefined afterwards where `wants_product` is not set). `row_weights` [n, 1] may be undefined; where it is
+/// defined, `d_row_weights` receives its gradient.
+void gate_backward(Activation activation, at::Tensor& gated, at::Tensor& raised, at::Tensor& d_product,
+                   bool wants_product, const at::Tensor& row_weights = {},
+                   at::Tensor* d_row_weights = nullptr);
+
+/// The same two op by op in ATen: for devices without kernels of ours, and a second opinion for tests.
+at::Tensor gate_plain(Activation activation, const at::Tensor& gated, const at::Tensor& raised);
+void gate_backward_plain(Activation activation, at::Tensor& gated, at::Tensor& raised, at::Tensor& d_product,
+                         bool wants_product, const at::Tensor& row_weights = {},
+                         at::Tensor* d_row_weights = nullptr);
 
 /// The gradient of x for the gradient dy [n, D] of the MLP's output; adds the parameters'. Uses `saved` up.
 /// With `row_weights` [n, 1] the output was multiplied by them before it was used: `dy` is the gradient of

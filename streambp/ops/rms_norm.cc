@@ -1,6 +1,8 @@
 #include "streambp/ops/rms_norm.h"
 
 #include "streambp/ops/differentiable.h"
+#include "streambp/ops/fused.h"
+#include "streambp/ops/norm_rope.h"
 
 namespace streambp {
 namespace {
@@ -10,9 +12,38 @@ at::ScalarType sum_dtype(const at::Tensor& x) {
   return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
+/// Rows as the kernels take them: [n, heads, size].
+at::Tensor as_heads(const at::Tensor& x) {
+  return x.dim() == 3 ? x : x.reshape({-1, 1, x.size(-1)});
+}
+
+/// norm(x) + residual, where that is defined.
+at::Tensor fused_forward(const at::Tensor& x, const RmsNorm& norm, const at::Tensor& residual,
+                         RmsNormSaved& saved) {
+  saved.x = x.detach();
+  const at::Tensor other = residual.defined() ? as_heads(residual.detach()) : residual;
+  const at::Tensor y = norm_rope_forward(as_heads(saved.x), {&norm}, other, saved.rstd);
+  std::vector<int64_t> row_sizes = x.sizes().vec();
+  row_sizes.back() = 1;
+  saved.rstd = saved.rstd.view(row_sizes);
+  return y.view(x.sizes());
+}
+
 }  // namespace
 
 at::Tensor rms_norm_forward(const at::Tensor& x, const RmsNorm& norm, RmsNormSaved& saved) {
+  if (!NormAndRope{&norm}.is_fused(x)) return rms_norm_forward_plain(x, norm, saved);
+  const at::NoGradGuard no_grad;
+  return fused_forward(x, norm, {}, saved);
+}
+
+at::Tensor rms_norm_backward(const at::Tensor& dy, const RmsNormSaved& saved, const RmsNorm& norm) {
+  if (!has_fused_kernels({dy, saved.x}) || !NormAndRope{&norm}.is_fused(dy))
+    return rms_norm_backward_plain(dy, saved, norm);
+  return norm_rope_backward(as_heads(dy), {&norm}, as_heads(saved.x), saved.rstd).view(dy.sizes());
+}
+
+at::Tensor rms_norm_forward_plain(const at::Tensor& x, const RmsNorm& norm, RmsNormSaved& saved) {
   const at::NoGradGuard no_grad;
   const auto size = static_cast<double>(x.size(-1));
   const at::Tensor wide = x.to(sum_dtype(x));
@@ -24,7 +55,7 @@ at::Tensor rms_norm_forward(const at::Tensor& x, const RmsNorm& norm, RmsNormSav
   return y.to(x.scalar_type()).mul_(norm.weight->value);
 }
 
-at::Tensor rms_norm_backward(const at::Tensor& dy, const RmsNormSaved& saved, const RmsNorm& norm) {
+at::Tensor rms_norm_backward_plain(const at::Tensor& dy, const RmsNormSaved& saved, const RmsNorm& norm) {
   const at::Tensor normalised = saved.x.to(saved.rstd.scalar_type()) * saved.rstd;
   const at::Tensor wide_dy = dy.to(saved.rstd.scalar_type());
   if (norm.weight->trainable())
@@ -53,10 +84,14 @@ at::Tensor rms_norm(const at::Tensor& x, const RmsNorm& norm, bool keep_all) {
 
 at::Tensor rms_norm_add(const at::Tensor& residual, const at::Tensor& x, const RmsNorm& norm) {
   RmsNormSaved saved;
-  at::Tensor y = rms_norm_forward(x, norm, saved);
+  at::Tensor y;
   {
     const at::NoGradGuard no_grad;
-    y.add_(residual);
+    if (NormAndRope{&norm}.is_fused(x) && has_fused_kernels({x, residual})) {
+      y = fused_forward(x, norm, residual, saved);
+    } else {
+      y = rms_norm_forward_plain(x, norm, saved).add_(residual);
+    }
   }
   return differentiable({residual, x}, std::move(y), "rms_norm_add",
                         [saved, &norm](std::vector<at::Tensor>&& dy) {

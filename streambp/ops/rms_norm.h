@@ -27,6 +27,10 @@ at::Tensor rms_norm_forward(const at::Tensor& x, const RmsNorm& norm, RmsNormSav
 /// The gradient of x for dy [..., size]; adds the weight's.
 at::Tensor rms_norm_backward(const at::Tensor& dy, const RmsNormSaved& saved, const RmsNorm& norm);
 
+/// The same two op by op in ATen: for devices without kernels of ours, and a second opinion for tests.
+at::Tensor rms_norm_forward_plain(const at::Tensor& x, const RmsNorm& norm, RmsNormSaved& saved);
+at::Tensor rms_norm_backward_plain(const at::Tensor& dy, const RmsNormSaved& saved, const RmsNorm& norm);
+
 /// The norm must outlive the graph. With `keep_all` the graph holds what Hugging Face's does: x in float32
 /// and the normalised rows before they are scaled (transformers 4.51, Qwen3RMSNorm.forward).
 at::Tensor rms_norm(const at::Tensor& x, const RmsNorm& norm, bool keep_all = false);

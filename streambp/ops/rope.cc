@@ -1,12 +1,11 @@
 #include "streambp/ops/rope.h"
 
 #include "streambp/ops/differentiable.h"
+#include "streambp/ops/norm_rope.h"
 
 namespace streambp {
-namespace {
 
-/// x turned by `sign` times the table's angles.
-at::Tensor rotate(const at::Tensor& x, const RopeTable& table, double sign) {
+at::Tensor rope_plain(const at::Tensor& x, const RopeTable& table, double sign) {
   const at::NoGradGuard no_grad;
   const int64_t half = table.cosine.size(-1);
   const at::Tensor cosine = table.cosine.unsqueeze(1);
@@ -22,8 +21,6 @@ at::Tensor rotate(const at::Tensor& x, const RopeTable& table, double sign) {
   if (rest > 0) turned.narrow(-1, 2 * half, rest).copy_(x.narrow(-1, 2 * half, rest));
   return turned;
 }
-
-}  // namespace
 
 RopeTable rope_table(const at::Tensor& positions, const at::Tensor& inverse_frequencies, double factor,
                      at::ScalarType dtype) {
@@ -44,8 +41,13 @@ RopeTable rope_table(const at::Tensor& positions, const at::Tensor& inverse_freq
 }
 
 at::Tensor rope(const at::Tensor& x, const RopeTable& table, bool keep_all) {
-  at::Tensor y = differentiable({x}, rotate(x, table, 1.0), "rope", [table](std::vector<at::Tensor>&& dy) {
-    return std::vector<at::Tensor>{rotate(dy[0], table, -1.0)};
+  const NormAndRope fused{nullptr, &table};
+  at::Tensor unused;
+  at::Tensor y = fused.is_fused(x) ? norm_rope_forward(x, fused, {}, unused) : rope_plain(x, table, 1.0);
+  y = differentiable({x}, std::move(y), "rope", [table](std::vector<at::Tensor>&& dy) {
+    const NormAndRope inverse{nullptr, &table};
+    return std::vector<at::Tensor>{inverse.is_fused(dy[0]) ? norm_rope_backward(dy[0], inverse, {}, {})
+                                                           : rope_plain(dy[0], table, -1.0)};
   });
   if (!keep_all) return y;
   const at::Tensor held = x.detach();

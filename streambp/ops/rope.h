@@ -21,6 +21,10 @@ struct RopeTable {
 RopeTable rope_table(const at::Tensor& positions, const at::Tensor& inverse_frequencies, double factor,
                      at::ScalarType dtype);
 
+/// x turned by `sign` times the table's angles, op by op in ATen: for devices without kernels of ours, and a
+/// second opinion for tests.
+at::Tensor rope_plain(const at::Tensor& x, const RopeTable& table, double sign);
+
 /// Turns x [n, heads, E]. The inverse of a rotation is its transpose, so nothing of x is kept for the
 /// backward pass. With `keep_all` the graph holds x and its exchanged halves, as Hugging Face's does
 /// (apply_rotary_pos_emb).

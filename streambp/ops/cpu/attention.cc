@@ -12,9 +12,6 @@ constexpr int64_t kKeys = 72;
 /// (of all query heads together) share each tile of keys.
 constexpr int64_t kPanels = 4;
 
-constexpr double kLog2OfE = 1.44269504088896340736;
-constexpr double kLn2 = 0.69314718055994530942;
-
 constexpr int64_t at_least(int64_t a, int64_t b) {
   return a > b ? a : b;
 }
@@ -78,7 +75,7 @@ class HeadPass {
     });
     for_each_row([&](int64_t column, int64_t place) {
       run_.log_sum_exp[place] = largest_[column] * static_cast<T>(kLn2) + log_of(sum_[column]);
-      scale_to_storage(run_.output + place * size_, rows_ + column * size_, 1 / sum_[column], size_);
+      store_row(rows_ + column * size_, 1 / sum_[column], run_.output + place * size_);
     });
   }
 
@@ -174,7 +171,7 @@ class HeadPass {
   /// cache.
   void gather(const S* rows, int64_t row, int64_t count, T* to) const {
     for (int64_t i = 0; i < count; ++i)
-      for (int64_t e = 0; e < size_; e += kWidth<T>) store(to + i * size_ + e, load_wide(rows + i * row + e));
+      for (int64_t e = 0; e < size_; e += kWidth<T>) store(to + i * size_ + e, widen(rows + i * row + e));
   }
 
   /// Calls body(panel) for the panels that see any key of the tile.
@@ -316,7 +313,7 @@ class HeadPass {
       }
     });
     for_each_row([&](int64_t column, int64_t place) {
-      scale_to_storage(run_.d_q + place * size_, rows_ + column * size_, T{1}, size_);
+      store_row(rows_ + column * size_, T{1}, run_.d_q + place * size_);
     });
   }
 
@@ -326,9 +323,13 @@ class HeadPass {
       for (int64_t e = 0; e < size_; e += kWidth<T>) store(to + e, load(to + e) + load(rows + i * size_ + e));
   }
 
+  void store_row(const T* row, T factor, S* to) const {
+    for (int64_t e = 0; e < size_; e += kWidth<T>) narrow(to + e, load(row + e) * factor);
+  }
+
   T dot(const T* a, const S* b) const {
     Vector<T> sum = {};
-    for (int64_t e = 0; e < size_; e += kWidth<T>) sum += load(a + e) * load_wide(b + e);
+    for (int64_t e = 0; e < size_; e += kWidth<T>) sum += load(a + e) * widen(b + e);
     return sum_of<T>(sum);
   }
 
@@ -380,24 +381,16 @@ void backward(const AttentionRun<S>& run, int64_t key_head, Wide<S>* workspace) 
   HeadPass<S>(run, key_head, workspace).backward();
 }
 
+}  // namespace
+
+template <typename S>
+AttentionKernels<S> attention_kernels();
 template <typename S>
 AttentionKernels<S> attention_kernels() {
   return {HeadPass<S>::query_tile, HeadPass<S>::workspace, forward<S>, backward<S>};
 }
-
-}  // namespace
-
-AttentionKernels<float> attention_float();
-AttentionKernels<float> attention_float() {
-  return attention_kernels<float>();
-}
-AttentionKernels<double> attention_double();
-AttentionKernels<double> attention_double() {
-  return attention_kernels<double>();
-}
-AttentionKernels<Bfloat16> attention_bfloat16();
-AttentionKernels<Bfloat16> attention_bfloat16() {
-  return attention_kernels<Bfloat16>();
-}
+template AttentionKernels<float> attention_kernels<float>();
+template AttentionKernels<double> attention_kernels<double>();
+template AttentionKernels<Bfloat16> attention_kernels<Bfloat16>();
 
 }  // namespace streambp::cpu::STREAMBP_ISA

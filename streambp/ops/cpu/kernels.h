@@ -4,32 +4,35 @@
 #include <vector>
 
 #include "streambp/ops/cpu/attention.h"
+#include "streambp/ops/cpu/elementwise.h"
 
 namespace streambp::cpu {
+
+/// All of them for numbers stored as S.
+template <typename S>
+struct KernelsOf {
+  AttentionKernels<S> attention;
+  ElementwiseKernels<S> elementwise;
+};
 
 /// The kernels of one instruction set.
 struct Kernels {
   const char* instruction_set;  // "avx512", "avx2" or "baseline"
-  AttentionKernels<float> attention_float;
-  AttentionKernels<double> attention_double;
-  AttentionKernels<Bfloat16> attention_bfloat16;
+  KernelsOf<float> of_float;
+  KernelsOf<double> of_double;
+  KernelsOf<Bfloat16> of_bfloat16;
 
-  template <typename T>
-  const AttentionKernels<T>& attention() const;
+  template <typename S>
+  const KernelsOf<S>& of() const {
+    if constexpr (std::is_same_v<S, float>) {
+      return of_float;
+    } else if constexpr (std::is_same_v<S, double>) {
+      return of_double;
+    } else {
+      return of_bfloat16;
+    }
+  }
 };
-
-template <>
-inline const AttentionKernels<float>& Kernels::attention<float>() const {
-  return attention_float;
-}
-template <>
-inline const AttentionKernels<double>& Kernels::attention<double>() const {
-  return attention_double;
-}
-template <>
-inline const AttentionKernels<Bfloat16>& Kernels::attention<Bfloat16>() const {
-  return attention_bfloat16;
-}
 
 /// Those of the widest set that this machine has; the environment variable STREAMBP_ISA names another one
 /// that it has, for tests. Throws InputError where it names none.

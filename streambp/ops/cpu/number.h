@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 namespace streambp::cpu {
 
@@ -10,16 +11,8 @@ struct Bfloat16 {
   uint16_t bits;
 };
 
-template <typename S>
-struct WideOf {
-  using Type = S;
-};
-template <>
-struct WideOf<Bfloat16> {
-  using Type = float;
-};
 /// What numbers stored as S are computed with.
 template <typename S>
-using Wide = typename WideOf<S>::Type;
+using Wide = std::conditional_t<std::is_same_v<S, double>, double, float>;
 
 }  // namespace streambp::cpu

@@ -7,11 +7,6 @@
 
 namespace streambp::cpu::STREAMBP_ISA {
 
-template <typename A, typename B>
-inline constexpr bool kSame = false;
-template <typename A>
-inline constexpr bool kSame<A, A> = true;
-
 template <typename T>
 inline constexpr T kInfinity = static_cast<T>(__builtin_inf());
 
@@ -35,35 +30,44 @@ static inline float to_wide(Bfloat16 x) {
   return wide;
 }
 
-/// The nearest number that can be stored, the even one of two; NaN stays NaN.
-template <typename S>
-static inline S to_storage(Wide<S> x) {
-  if constexpr (!kSame<S, Wide<S>>) {
-    uint32_t bits;
-    __builtin_memcpy(&bits, &x, sizeof(bits));
-    if (x != x) return {static_cast<uint16_t>((bits >> 16) | 0x40U)};
-    return {static_cast<uint16_t>((bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16)};
-  } else {
-    return x;
-  }
+/// kWidth numbers.
+template <typename T>
+static inline Vector<T> widen(const T* from) {
+  return load<T>(from);
 }
 
-/// kWidth numbers, widened.
-template <typename S>
-static inline Vector<Wide<S>> load_wide(const S* from) {
-  if constexpr (kSame<S, Wide<S>>) {
-    return load(from);
-  } else {
-    Wide<S> wide[kWidth<Wide<S>>];
-    for (int i = 0; i < kWidth<Wide<S>>; ++i) wide[i] = to_wide(from[i]);
-    return load(wide);
-  }
+template <typename T>
+static inline void narrow(T* to, Vector<T> v) {
+  store<T>(to, v);
 }
 
-/// to[i] = from[i] * factor, rounded once.
+typedef uint16_t HalfBits __attribute__((vector_size(STREAMBP_VECTOR_BYTES / 2)));
+typedef uint32_t FullBits __attribute__((vector_size(STREAMBP_VECTOR_BYTES)));
+
+static inline Vector<float> widen(const Bfloat16* from) {
+  HalfBits bits;
+  __builtin_memcpy(&bits, from, sizeof(bits));
+  return reinterpret_cast<Vector<float>>(__builtin_convertvector(bits, FullBits) << 16);
+}
+
+/// To the nearest, ties to even; NaN stays NaN.
+static inline void narrow(Bfloat16* to, Vector<float> v) {
+  const FullBits bits = reinterpret_cast<FullBits>(v);
+  const FullBits rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
+  const HalfBits half = __builtin_convertvector(v != v ? FullBits{} + 0x7fc0U : rounded, HalfBits);
+  __builtin_memcpy(to, &half, sizeof(half));
+}
+
+/// v as it would be after a trip through memory of dtype S.
 template <typename S>
-static inline void scale_to_storage(S* to, const Wide<S>* from, Wide<S> factor, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) to[i] = to_storage<S>(from[i] * factor);
+static inline Vector<Wide<S>> rounded(Vector<Wide<S>> v) {
+  if constexpr (std::is_same_v<S, Wide<S>>) {
+    return v;
+  } else {
+    S stored[kWidth<Wide<S>>];
+    narrow(stored, v);
+    return widen(stored);
+  }
 }
 
 }  // namespace streambp::cpu::STREAMBP_ISA

@@ -7,13 +7,23 @@
 namespace streambp::cpu::STREAMBP_ISA {
 
 // Each in the file of its op.
-AttentionKernels<float> attention_float();
-AttentionKernels<double> attention_double();
-AttentionKernels<Bfloat16> attention_bfloat16();
+template <typename S>
+AttentionKernels<S> attention_kernels();
+template <typename S>
+NormRopeKernels<S> norm_rope_kernels();
+template <typename S>
+GateKernels<S> gate_kernels();
+template <typename T>
+SoftmaxKernels<T> softmax_kernels();
+
+template <typename S>
+static KernelsOf<S> kernels_of() {
+  return {attention_kernels<S>(), {norm_rope_kernels<S>(), gate_kernels<S>(), softmax_kernels<Wide<S>>()}};
+}
 
 Kernels all_kernels();
 Kernels all_kernels() {
-  return {STREAMBP_TEXT(STREAMBP_ISA), attention_float(), attention_double(), attention_bfloat16()};
+  return {STREAMBP_TEXT(STREAMBP_ISA), kernels_of<float>(), kernels_of<double>(), kernels_of<Bfloat16>()};
 }
 
 }  // namespace streambp::cpu::STREAMBP_ISA

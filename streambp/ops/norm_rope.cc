@@ -1,0 +1,125 @@
+#include "streambp/ops/norm_rope.h"
+
+#include <utility>
+
+#include "streambp/ops/differentiable.h"
+#include "streambp/ops/fused.h"
+
+namespace streambp {
+namespace {
+
+/// x with each head's numbers side by side.
+at::Tensor with_whole_heads(const at::Tensor& x) {
+  return x.stride(2) == 1 ? x : x.contiguous();
+}
+
+template <typename S>
+cpu::Heads<const S> heads_of(const at::Tensor& x) {
+  if (!x.defined()) return {nullptr, 0, 0};
+  return {kernel_data<const S>(x), x.stride(0), x.stride(1)};
+}
+
+/// What the kernels are told; `shaped` is any tensor [n, heads, E] of the op.
+template <typename S>
+cpu::NormRope<S> kernel_op(const NormAndRope& op, const at::Tensor& shaped, const at::Tensor& rstd) {
+  cpu::NormRope<S> told;
+  told.heads = shaped.size(1);
+  told.size = shaped.size(2);
+  if (op.norm != nullptr) {
+    told.weight = kernel_data<const S>(op.norm->weight->value);
+    told.adds_one = op.norm->adds_one;
+    told.eps = op.norm->eps;
+    told.rstd = kernel_data<cpu::Wide<S>>(rstd);
+  }
+  if (op.table != nullptr) {
+    told.cosine = kernel_data<const S>(op.table->cosine);
+    told.sine = kernel_data<const S>(op.table->sine);
+    told.half = op.table->cosine.size(1);
+    told.table_stride = op.table->cosine.stride(0);
+  }
+  return told;
+}
+
+}  // namespace
+
+bool NormAndRope::is_fused(const at::Tensor& x) const {
+  const auto is_row = [](const at::Tensor& angles) { return angles.size(1) <= 1 || angles.stride(1) == 1; };
+  return has_fused_kernels({x, norm == nullptr ? at::Tensor() : norm->weight->value,
+                            table == nullptr ? at::Tensor() : table->cosine,
+                            table == nullptr ? at::Tensor() : table->sine}) &&
+         (norm == nullptr || norm->weight->value.is_contiguous()) &&
+         (table == nullptr ||
+          (is_row(table->cosine) && is_row(table->sine) && table->cosine.stride(0) == table->sine.stride(0)));
+}
+
+at::Tensor norm_rope_forward(const at::Tensor& x, const NormAndRope& op, const at::Tensor& residual,
+                             at::Tensor& rstd, bool overwrite) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor input = with_whole_heads(x.detach());
+  const bool in_place = overwrite && op.norm == nullptr && input.is_contiguous();
+  const at::Tensor y = in_place ? input : at::empty(input.sizes(), input.options());
+  if (op.norm != nullptr) {
+    const auto wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    rstd = at::empty({x.size(0), x.size(1), 1}, x.options().dtype(wide));
+  }
+  const at::Tensor other = residual.defined() ? residual.contiguous() : residual;
+  if (x.is_meta()) return y;
+  with_kernel_dtype(x.scalar_type(), [&](auto number) {
+    using S = decltype(number);
+    const auto told = kernel_op<S>(op, y, rstd);
+    const auto run = cpu::kernels().of<S>().elementwise.norm_rope.forward;
+    at::parallel_for(0, x.size(0), rows_per_thread(told.heads * told.size), [&](int64_t begin, int64_t end) {
+      run(told, heads_of<S>(input), kernel_data<const S>(other), kernel_data<S>(y), begin, end);
+    });
+  });
+  return y;
+}
+
+at::Tensor norm_rope_backward(const at::Tensor& dy, const NormAndRope& op, const at::Tensor& x,
+                              const at::Tensor& rstd) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor d = with_whole_heads(dy), input = x.defined() ? with_whole_heads(x) : x;
+  at::Tensor dx = at::empty(d.sizes(), d.options());
+  // Each thread adds up its own rows: the same sums whenever there are as many threads.
+  const int64_t rows = d.size(0), least = rows_per_thread(d.size(1) * d.size(2));
+  const int64_t parts = std::clamp<int64_t>(rows / least, 1, at::get_num_threads());
+  at::Tensor recent, total;
+  if (op.norm != nullptr && op.norm->weight->trainable()) {
+    recent = at::zeros({parts, d.size(2)}, rstd.options());
+    total = at::zeros({parts, d.size(2)}, d.options().dtype(at::kDouble));
+  }
+  if (!d.is_meta()) {
+    with_kernel_dtype(d.scalar_type(), [&](auto number) {
+      using S = decltype(number);
+      const auto told = kernel_op<S>(op, d, rstd);
+      const auto run = cpu::kernels().of<S>().elementwise.norm_rope.backward;
+      at::parallel_for(0, parts, 1, [&](int64_t first, int64_t last) {
+        for (int64_t part = first; part < last; ++part) {
+          cpu::WeightSums<S> sums;
+          if (total.defined())
+            sums = {kernel_data<cpu::Wide<S>>(recent) + part * told.size,
+                    kernel_data<double>(total) + part * told.size};
+          run(told, heads_of<S>(input), heads_of<S>(d), kernel_data<S>(dx), sums, rows * part / parts,
+              rows * (part + 1) / parts);
+        }
+      });
+    });
+  }
+  if (total.defined()) accumulate_sum(*op.norm->weight, total);
+  return dx;
+}
+
+at::Tensor normed_rope(const at::Tensor& x, const RmsNorm* norm, const RopeTable& table, bool keep_all,
+                       bool overwrite) {
+  if (keep_all || !NormAndRope{norm, &table}.is_fused(x))
+    return rope(norm == nullptr ? x : rms_norm(x, *norm, keep_all), table, keep_all);
+  at::Tensor rstd;
+  at::Tensor y = norm_rope_forward(x, {norm, &table}, {}, rstd, overwrite);
+  const at::Tensor kept = norm == nullptr ? at::Tensor() : x.detach();
+  return differentiable(
+      {x}, std::move(y), "normed_rope", [norm, table, kept, rstd](std::vector<at::Tensor>&& dy) {
+        return std::vector<at::Tensor>{norm_rope_backward(dy[0], {norm, &table}, kept, rstd)};
+      });
+}
+
+}  // namespace streambp
