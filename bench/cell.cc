@@ -9,6 +9,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "bench/hardware_flops.h"
 #include "bench/model_flops.h"
 #include "bench/models.h"
 #include "streambp/driver/failure.h"
@@ -167,7 +168,7 @@ void CellRun::prepare(Models& models) {
   }
 }
 
-CellRun::Pass CellRun::run_pass(Models& models, std::optional<Recorder>& recorder) const {
+CellRun::Pass CellRun::run_pass(Models& models, std::optional<Recorder>& recorder) {
   Model& model = *models.policy;
   Batch batch = cell_batch(bench_, cell_);
   if (reference_.defined()) {
@@ -183,6 +184,12 @@ CellRun::Pass CellRun::run_pass(Models& models, std::optional<Recorder>& recorde
           : micro_batches(batch, bench_.options.micro_batches, kind.layout == Layout::kPairs);
   std::vector<std::unique_ptr<Objective>> objectives;
   for (const Batch& part : parts) objectives.push_back(make_objective(kind.name, part, given, whole));
+  Model* const teacher = models.teacher ? &*models.teacher : nullptr;
+  if (!hardware_flops_) {
+    hardware_flops_ = 0.0;
+    for (size_t i = 0; i < parts.size(); ++i)
+      *hardware_flops_ += streambp::hardware_flops(model, parts[i], *objectives[i], cell_.settings, teacher);
+  }
   model.zero_gradients();
   Pass pass;
   pass.tokens = batch.size();
@@ -196,8 +203,7 @@ CellRun::Pass CellRun::run_pass(Models& models, std::optional<Recorder>& recorde
   Settings settings = cell_.settings;
   settings.optimizer = models.fused_optimizer.get();
   for (size_t i = 0; i < parts.size(); ++i) {
-    pass.outcome =
-        backpropagate(model, parts[i], *objectives[i], settings, models.teacher ? &*models.teacher : nullptr);
+    pass.outcome = backpropagate(model, parts[i], *objectives[i], settings, teacher);
     loss += pass.outcome.loss;
   }
   synchronize(bench_.device);
@@ -240,9 +246,6 @@ const CellRun::Pass* CellRun::worst() const {
 
 json CellRun::record(const json& environment) const {
   const Batch batch = cell_batch(bench_, cell_);
-  std::vector<int64_t> lengths;
-  for (size_t i = 0; i + 1 < batch.offsets.size(); ++i)
-    lengths.push_back(batch.offsets[i + 1] - batch.offsets[i]);
   const int64_t tokens = batch.size();
   json record = cell_configuration(bench_, cell_);
   const bool predicted = bench_.device.is_meta();
@@ -250,7 +253,10 @@ json CellRun::record(const json& environment) const {
                  {"key", record_key(record)},
                  {"kind", predicted ? "predicted" : "measured"},
                  {"tokens", tokens},
-                 {"model_flops", model_flops(bench_.config, lengths)},
+                 {"model_flops", model_flops(bench_.config, sequence_lengths(batch.offsets))},
+                 {"hardware_flops", or_null(hardware_flops_)},
+                 {"gemm_flops_per_second", or_null(gemm_flops_per_second_)},
+                 {"percent_of_gemm", nullptr},
                  {"chunk", positive_or_null(std::min(cell_.settings.chunk, tokens))},
                  {"head_chunk", positive_or_null(cell_.settings.head_chunk)},
                  {"peak_bytes", nullptr},
@@ -289,6 +295,9 @@ json CellRun::record(const json& environment) const {
                  {"cpu_seconds_median", median(cpu_seconds)},
                  {"tokens_per_second", static_cast<double>(tokens) / median(seconds)},
                  {"loss", passes_.back().outcome.loss}});
+  if (gemm_flops_per_second_) {
+    record["percent_of_gemm"] = 100.0 * *hardware_flops_ / median(seconds) / *gemm_flops_per_second_;
+  }
   return record;
 }
 

@@ -78,6 +78,13 @@ class CellRun {
   /// the record: when it returns, no tensor of the pass is alive.
   void repeat(Models& models);
 
+  /// What the machine's matrix product gave just before the repeats, beside which the record puts their
+  /// speed.
+  void set_gemm(std::optional<double> flops_per_second) { gemm_flops_per_second_ = flops_per_second; }
+
+  /// What one pass executes (bench/hardware_flops.h); nothing before the first one was tried.
+  std::optional<double> hardware_flops() const { return hardware_flops_; }
+
   /// The cell can't be run or was not worth trying: status `oom` or `error`, and why.
   void fail(const std::string& status, const std::string& error);
 
@@ -89,12 +96,14 @@ class CellRun {
 
  private:
   void ask_reference(Models& models);
-  Pass run_pass(Models& models, std::optional<Recorder>& recorder) const;
+  Pass run_pass(Models& models, std::optional<Recorder>& recorder);
 
   const Bench& bench_;
   Cell cell_;
   std::vector<Pass> passes_;
   std::shared_ptr<const Recording> recording_;
+  std::optional<double> hardware_flops_;
+  std::optional<double> gemm_flops_per_second_;
   at::Tensor reference_;  // [N] log-probabilities, where prepare has asked for them
   std::string status_ = "ok";
   std::string error_;

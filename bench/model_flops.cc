@@ -3,9 +3,13 @@
 #include <algorithm>
 
 namespace streambp {
-namespace {
 
-/// Pairs of a query and a key that it sees.
+std::vector<int64_t> sequence_lengths(const std::vector<int64_t>& offsets) {
+  std::vector<int64_t> lengths;
+  for (size_t i = 0; i + 1 < offsets.size(); ++i) lengths.push_back(offsets[i + 1] - offsets[i]);
+  return lengths;
+}
+
 double visible_pairs(const std::vector<int64_t>& lengths, int64_t window) {
   double pairs = 0.0;
   for (const int64_t length : lengths) {
@@ -15,6 +19,8 @@ double visible_pairs(const std::vector<int64_t>& lengths, int64_t window) {
   }
   return pairs;
 }
+
+namespace {
 
 /// Weights of a layer's MLP, or of the router and the chosen experts.
 double mlp_weights(const Config& config, int64_t layer) {

@@ -23,4 +23,11 @@ double model_flops(const Config& config, const std::vector<int64_t>& lengths);
 /// Of those, the second term alone: scores and their products with the values.
 double attention_flops(const Config& config, const std::vector<int64_t>& lengths);
 
+/// Tokens of each sequence of a batch whose sequences begin at `offsets`, its end last.
+std::vector<int64_t> sequence_lengths(const std::vector<int64_t>& offsets);
+
+/// Pairs of a query and a key that it sees, itself included, in sequences of the given lengths under a window
+/// (0: none).
+double visible_pairs(const std::vector<int64_t>& lengths, int64_t window);
+
 }  // namespace streambp

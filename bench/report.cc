@@ -62,7 +62,7 @@ std::string chunk(const json& record) {
 
 std::string sweep_table(const std::vector<json>& records) {
   Table table({"seq_len", "batch", "objective", "method", "chunk", "memory", "x ckpt", "wall s", "x ckpt",
-               "cpu s", "x ckpt", "tokens/s", "loss", "status"});
+               "cpu s", "x ckpt", "tokens/s", "% GEMM", "loss", "status"});
   for (const json& record : records) {
     const json* const base = checkpoint_beside(record, records);
     const auto memory = number(record, kMemory);
@@ -71,6 +71,7 @@ std::string sweep_table(const std::vector<json>& records) {
                ratio(record, base, kMemory), formatted(number(record, kWall), "{:.3f}"),
                ratio(record, base, kWall), formatted(number(record, kCpu), "{:.3f}"),
                ratio(record, base, kCpu), formatted(number(record, "tokens_per_second"), "{:.0f}"),
+               formatted(number(record, "percent_of_gemm"), "{:.1f}"),
                formatted(number(record, "loss"), "{:.6f}"), text(record, "status")});
   }
   return table.text();

@@ -12,12 +12,6 @@
 namespace streambp {
 namespace {
 
-std::string objective_names() {
-  std::vector<std::string> names;
-  for (const ObjectiveKind& kind : objective_kinds()) names.push_back(kind.name);
-  return fmt::format("{}", fmt::join(names, ", "));
-}
-
 std::optional<bool> parse_head(const std::string& head) {
   if (head == "auto") return std::nullopt;
   if (head == "full" || head == "streamed") return head == "streamed";
@@ -86,7 +80,7 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
     return command.add_option(flag, value, help)->capture_default_str();
   };
   text("--model", model_, "A Hugging Face folder (config.json, safetensors) or a preset");
-  text("--objective", objectives_, "Objectives: " + objective_names());
+  text("--objective", objectives_, fmt::format("Objectives: {}", fmt::join(objective_names(), ", ")));
   text("--set", objective_options_, "Options of the objectives, as beta=0.1,loss_type=ipo (below)");
   text("--method", methods_, fmt::format("Methods: {}", fmt::join(method_names(), ", ")));
   text("--batch", batches_, "Sequences in a batch");

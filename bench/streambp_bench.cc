@@ -1,6 +1,7 @@
 // streambp-bench: what each method of back-propagation costs.
 #include <functional>
 
+#include "bench/export_command.h"
 #include "bench/linear_command.h"
 #include "bench/max_length_command.h"
 #include "bench/paper_command.h"
@@ -21,5 +22,6 @@ int main(int argc, char** argv) {
   streambp::add_max_length_command(app, action);
   streambp::add_linear_command(app, action);
   streambp::add_paper_command(app, action, argc, argv);
+  streambp::add_export_command(app, action);
   return streambp::run_command_line(app, argc, argv, [&action] { return action(); });
 }

@@ -7,6 +7,7 @@
 #include <ATen/Parallel.h>
 
 #include "bench/cell.h"
+#include "bench/gemm_rate.h"
 #include "bench/models.h"
 #include "bench/plan.h"
 #include "bench/progress.h"
@@ -87,6 +88,7 @@ class Sweep {
     }
     ask_reference(pending);
     warm_up(pending);
+    measure_machine(pending);
     for (int64_t repeat = 1; repeat <= bench_.options.repeats; ++repeat) {
       for (Pending& cell : pending) {
         if (cell.done) continue;
@@ -139,6 +141,15 @@ class Sweep {
         discarded.repeat(models_);
       }
     }
+  }
+
+  /// What a matrix product gives here and now, for the records of measured cells.
+  void measure_machine(std::vector<Pending>& pending) {
+    const bool any =
+        std::any_of(pending.begin(), pending.end(), [](const Pending& cell) { return !cell.run.failed(); });
+    if (!any || !bench_.device.is_cpu()) return;
+    const std::optional<double> rate = measure_gemm(bench_.options.dtype);
+    for (Pending& cell : pending) cell.run.set_gemm(rate);
   }
 
   /// The reference model speaks before the passes; with --release-reference its weights go before they begin.

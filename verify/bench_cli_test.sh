@@ -150,6 +150,8 @@ check "all that is promised" 'all({"kind", "model", "family", "parameters", "obj
 check "environment" 'all({"cpu", "gpu", "threads", "torch", "compiler", "commit", "date", "argv"} <= r["environment"].keys()
   for r in records)' "$results"
 check "sums" 'all(sum(r["breakdown_at_peak"].values()) == r["peak_bytes"] and len(r["seconds"]) == 2 for r in records)' "$results"
+check "speed" 'all(r["hardware_flops"] > r["model_flops"] > 0 and r["gemm_flops_per_second"] > 0 and abs(r["percent_of_gemm"] / 100 *
+  r["gemm_flops_per_second"] * r["seconds_median"] / r["hardware_flops"] - 1) <= 1e-12 for r in records)' "$results"
 check "one loss for a batch" 'all(abs(r["loss"] - s["loss"]) <= 1e-12 * s["loss"] for r in records for s in records
   if (r["seq_len"], r["batch"]) == (s["seq_len"], s["batch"]))' "$results"
 check "chunks" 'all((r["chunk"] is None) == (r["method"] != "streambp") for r in records)' "$results"
@@ -312,6 +314,16 @@ run 'the linear example at paper scale' 0 paper --table 8 --out paper --quiet
 grep -q 'Table 8' paper/paper.md || fail 'paper.md has no table 8'
 [ -s paper/cells.csv ] || fail 'no cells of the paper'
 run 'a table that the paper does not have' 2 paper --table 12 --out paper --quiet
+
+# A preset as a folder is the preset.
+run 'exporting a preset' 0 export --model gemma3-tiny --dtype float32 --seed 5 --out exported
+run 'exporting over a folder' 2 export --model gemma3-tiny --out exported
+grep -q 'holds a config.json already' stderr || fail 'stderr does not say what is in the way'
+run 'exporting what is no preset' 2 export --model nonesuch --out nowhere
+both=(--dtype float32 --seed 5 --seq-len 33 --method streambp --threads 1 --out both)
+run 'a preset' 0 sweep --model gemma3-tiny "${both[@]}"
+run 'its folder' 0 sweep --model exported --resume "${both[@]}"
+check 'the folder gives another loss' 'records[0]["loss"] == records[1]["loss"] and records[0]["parameters"] == records[1]["parameters"]' both/results.jsonl
 
 # Sizes beyond the limits that --help states.
 refuses '--seq-len 67108865' --method streambp --seq-len 67108865

@@ -63,12 +63,6 @@ std::vector<std::string> words_or(const std::string& list, const std::string& wh
   return list.empty() ? otherwise : parse_words(list, what);
 }
 
-std::vector<std::string> objective_names() {
-  std::vector<std::string> names;
-  for (const ObjectiveKind& kind : objective_kinds()) names.push_back(kind.name);
-  return names;
-}
-
 /// Families and their variants that have a preset for tests: NAME-tiny.
 std::vector<std::string> sweep_families() {
   constexpr std::string_view kTiny = "-tiny";

@@ -80,6 +80,17 @@ int64_t auto_chunk(int64_t tokens, Method method) {
   return std::min(tokens, std::clamp<int64_t>(tokens / 4, 256, 1024));
 }
 
+int64_t chunk_of(const Settings& settings, int64_t tokens) {
+  if (!is_chunked(settings.method)) return 0;
+  return std::min(settings.chunk > 0 ? settings.chunk : auto_chunk(tokens, settings.method), tokens);
+}
+
+bool keeps_input(int64_t layer, int64_t first, int64_t layers, int64_t every) {
+  if (layer < first) return false;
+  const int64_t above = layer - first;
+  return above % every == 0 || above / every == (layers - 1 - first) / every;
+}
+
 int64_t auto_head_chunk(const Config& config, int64_t tokens, int64_t chunk, at::ScalarType dtype,
                         const HeadRequest& request) {
   const auto element = static_cast<int64_t>(c10::elementSize(dtype));
@@ -150,10 +161,7 @@ Outcome backpropagate(Model& model, const Batch& batch, const Objective& objecti
   const Stream stream = model.prepare(batch);
   const Scored scored = find_scored(batch, model.device());
   Outcome outcome;
-  if (is_chunked(settings.method)) {
-    outcome.chunk = std::min(settings.chunk > 0 ? settings.chunk : auto_chunk(stream.size(), settings.method),
-                             stream.size());
-  }
+  outcome.chunk = chunk_of(settings, stream.size());
   const int64_t chunk = outcome.chunk > 0 ? outcome.chunk : stream.size();
   if (settings.streams_head()) {
     outcome.head_chunk = settings.head_chunk > 0

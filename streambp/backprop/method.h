@@ -94,6 +94,13 @@ struct Outcome {
 /// The chunk that `--chunk auto` stands for, of a stream of `tokens` tokens.
 int64_t auto_chunk(int64_t tokens, Method method = Method::kStreambp);
 
+/// The chunk of a pass over `tokens` tokens; 0 where the method has none.
+int64_t chunk_of(const Settings& settings, int64_t tokens);
+
+/// Whether a pass that keeps every k-th layer's input from layer `first` on (Settings::every) keeps that of
+/// `layer`: of each k layers the first one's, and those of the last k layers, which are needed first.
+bool keeps_input(int64_t layer, int64_t first, int64_t layers, int64_t every);
+
 /// As many rows of logits as fit into memory that the layers' backward passes need anyway; an objective that
 /// looks at the whole distribution needs more than one number for each logit, and gets fewer rows.
 int64_t auto_head_chunk(const Config& config, int64_t tokens, int64_t chunk, at::ScalarType dtype,

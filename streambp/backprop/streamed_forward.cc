@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "streambp/backprop/method.h"
 #include "streambp/memory/meter.h"
 #include "streambp/memory/recorder.h"
 
@@ -35,10 +36,7 @@ void StreamedForward::drop(int64_t layer) {
 }
 
 bool StreamedForward::is_kept(int64_t layer) const {
-  if (layer < keep_.first) return false;
-  const int64_t above = layer - keep_.first;
-  const int64_t last_group = (static_cast<int64_t>(model_.layers().size()) - 1 - keep_.first) / keep_.every;
-  return above % keep_.every == 0 || above / keep_.every == last_group;
+  return keeps_input(layer, keep_.first, static_cast<int64_t>(model_.layers().size()), keep_.every);
 }
 
 void StreamedForward::allocate_input(int64_t layer) {

@@ -117,6 +117,9 @@ Config parse_config(std::string_view json, const std::string& where);
 /// Throws InputError that lists the names if there is none such.
 Config preset(const std::string& name);
 
+/// The config.json of a preset, as text that transformers reads too. Throws as preset does.
+std::string preset_json(const std::string& name);
+
 bool is_preset(const std::string& name);
 std::vector<std::string> preset_names();
 

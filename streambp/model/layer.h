@@ -86,6 +86,8 @@ class DecoderLayer {
   /// Whether any parameter of the layer needs a gradient.
   bool trainable() const;
 
+  const Weights& weights() const { return weights_; }
+
  private:
   const RopeTable& rope_of(const Rows& rows) const;
   at::Tensor query_heads(const at::Tensor& projected, const Rows& rows) const;

@@ -143,7 +143,7 @@ const Preset* find(const std::string& name) {
 
 }  // namespace
 
-Config preset(const std::string& name) {
+std::string preset_json(const std::string& name) {
   const Preset* const row = find(name);
   if (row == nullptr)
     throw InputError("no preset {}, expected one of {}", shown(name), fmt::join(preset_names(), ", "));
@@ -161,7 +161,11 @@ Config preset(const std::string& name) {
                  {"rope_theta", row->theta},
                  {"torch_dtype", row->dtype}};
   config.update(json::parse(row->more));
-  return parse_config(config.dump(), "preset " + name);
+  return config.dump();
+}
+
+Config preset(const std::string& name) {
+  return parse_config(preset_json(name), "preset " + name);
 }
 
 bool is_preset(const std::string& name) {

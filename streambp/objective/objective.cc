@@ -55,13 +55,17 @@ const std::vector<ObjectiveKind>& objective_kinds() {
   return kinds;
 }
 
-const ObjectiveKind& objective_kind(const std::string& name) {
+std::vector<std::string> objective_names() {
   std::vector<std::string> names;
+  for (const ObjectiveKind& kind : objective_kinds()) names.push_back(kind.name);
+  return names;
+}
+
+const ObjectiveKind& objective_kind(const std::string& name) {
   for (const ObjectiveKind& kind : objective_kinds()) {
     if (kind.name == name) return kind;
-    names.push_back(kind.name);
   }
-  throw InputError("objective '{}': expected one of {}", name, fmt::join(names, ", "));
+  throw InputError("objective '{}': expected one of {}", name, fmt::join(objective_names(), ", "));
 }
 
 Options complete_options(const ObjectiveKind& kind, const std::map<std::string, std::string>& given) {

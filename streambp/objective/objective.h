@@ -124,6 +124,7 @@ struct ObjectiveKind {
 };
 
 const std::vector<ObjectiveKind>& objective_kinds();
+std::vector<std::string> objective_names();
 
 /// Throws InputError that lists the objectives.
 const ObjectiveKind& objective_kind(const std::string& name);

@@ -3,6 +3,8 @@
 #include <string_view>
 #include <vector>
 
+#include <ATen/record_function.h>
+
 #include "streambp/memory/meter.h"
 #include "streambp/ops/attention_blocks.h"
 #include "streambp/ops/fused.h"
@@ -116,12 +118,22 @@ bool has_fused_attention(const at::Tensor& q, const Scoring& scoring) {
          cpu::kernels().instruction_set != std::string_view("baseline");
 }
 
+int64_t FusedAttention::visible_pairs() const {
+  int64_t pairs = 0;
+  for (const ScoreBlock& block : score_blocks(q.size(0), prefix.size(), settings.window)) {
+    pairs += block.visible == Visible::kAll ? block.queries * block.keys : block.queries * (block.queries + 1) / 2;
+  }
+  return pairs;
+}
+
 void FusedAttention::forward(const AttentionBlock& result) const {
+  RECORD_FUNCTION("streambp::attention", (std::vector<c10::IValue>{q, visible_pairs()}));
   with_kernel_dtype(q.scalar_type(), [&](auto stored) { Call<decltype(stored)>(*this, result).forward(); });
 }
 
 void FusedAttention::backward(const at::Tensor& d_output, const AttentionBlock& saved,
                               const AttentionBlockGradients& gradients) const {
+  RECORD_FUNCTION("streambp::attention_backward", (std::vector<c10::IValue>{q, visible_pairs()}));
   // Gradients of the prefix are summed as wide as they are computed.
   const at::ScalarType wide = saved.log_sum_exp.scalar_type();
   Prefix sums = prefix;

@@ -30,6 +30,10 @@ struct FusedAttention {
   /// E], which have the dtype of the log-sum-exps, and adds the prefix's share to its buffers.
   void backward(const at::Tensor& d_output, const AttentionBlock& saved,
                 const AttentionBlockGradients& gradients) const;
+
+  /// How many pairs of a query and a key see each other. Profilers and observers of ATen see both passes, as
+  /// "streambp::attention" and "streambp::attention_backward", with the queries and this number as inputs.
+  int64_t visible_pairs() const;
 };
 
 }  // namespace streambp

@@ -1,0 +1,80 @@
+#include "bench/export_command.h"
+
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "streambp/driver/command_line.h"
+#include "streambp/driver/inputs.h"
+#include "streambp/error.h"
+#include "streambp/model/tensor_file.h"
+
+namespace streambp {
+namespace {
+
+struct Typed {
+  std::string model = "qwen3-cpu";
+  std::string out;
+  std::string dtype = "model";
+  uint64_t seed = 0;
+};
+
+constexpr const char* kExamples = R"(Examples:
+  streambp-bench export --model qwen3-cpu --out out/qwen3-cpu
+  streambp-bench export --model gemma3-cpu --dtype bfloat16 --seed 7 --out out/gemma3-cpu
+
+The weights are those that the other commands draw for the same preset, dtype and seed.
+
+Exit codes: 0 all good; 2 bad usage or input; 3 out of memory.)";
+
+void write_text(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream file(path);
+  if (!(file << text << '\n').flush()) throw InputError("{}: can't be written", path.string());
+}
+
+int run_export(const Typed& typed) {
+  const std::filesystem::path folder = typed.out;
+  const Config config = preset(typed.model);
+  const at::ScalarType dtype = parse_dtype(typed.dtype == "model" ? config.dtype : typed.dtype);
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw InputError("--out {}: can't be created: {}", typed.out, error.message());
+  for (const char* name : {"config.json", "model.safetensors"}) {
+    if (std::filesystem::exists(folder / name))
+      throw InputError("--out {}: holds a {} already", typed.out, name);
+  }
+  nlohmann::json settings = nlohmann::json::parse(preset_json(typed.model));
+  settings["torch_dtype"] = dtype_name(dtype);
+  // Some of transformers' families take an id of their own by default, whose embedding then gets no gradient.
+  settings["pad_token_id"] = nullptr;
+  Model::Placement placement{dtype, at::kCPU, dtype, [](const std::string&) { return false; }};
+  const Model model = Model::random(config, placement, typed.seed);
+  std::map<std::string, at::Tensor> tensors;
+  for (const auto& parameter : model.parameters()) tensors[parameter->name] = parameter->value;
+  write_tensors(folder / "model.safetensors", tensors, {{"format", "pt"}});
+  write_text(folder / "config.json", settings.dump(1));
+  fmt::print("{}: {} parameters, {}\n", folder.string(), parameter_count(config), dtype_name(dtype));
+  return kExitGood;
+}
+
+}  // namespace
+
+void add_export_command(CLI::App& app, std::function<int()>& action) {
+  const auto typed = std::make_shared<Typed>();
+  CLI::App* const command =
+      app.add_subcommand("export", "Write a preset with random weights as a Hugging Face folder");
+  command->footer(kExamples);
+  const auto text = [&](const char* flag, std::string& value, const std::string& help) {
+    return command->add_option(flag, value, help);
+  };
+  text("--model", typed->model, "A preset")->capture_default_str();
+  text("--out", typed->out, "Folder for config.json and model.safetensors, which must not hold them yet")
+      ->required();
+  text("--dtype", typed->dtype, "float32, float64, bfloat16, or model: the preset's")->capture_default_str();
+  command->add_option("--seed", typed->seed, "Of the weights")->capture_default_str();
+  command->callback([typed, &action] { action = [typed] { return run_export(*typed); }; });
+}
+
+}  // namespace streambp

@@ -1,0 +1,15 @@
+// What a machine's matrix product gives: the yardstick beside a method's time.
+#pragma once
+
+#include <optional>
+
+#include <ATen/ATen.h>
+
+namespace streambp {
+
+/// Floating-point operations per second of the best of a few square products in `dtype` on the CPU, with the
+/// threads that are set: 512 to 2048 wide, as large as fits into about a quarter of a second. Nothing where
+/// memory for the three matrices is refused.
+std::optional<double> measure_gemm(at::ScalarType dtype);
+
+}  // namespace streambp

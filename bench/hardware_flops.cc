@@ -1,0 +1,177 @@
+#include "bench/hardware_flops.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "bench/model_flops.h"
+
+namespace streambp {
+namespace {
+
+double elements(const at::Tensor& tensor) {
+  return static_cast<double>(tensor.numel());
+}
+
+bool has_adapter(const Linear& map) {
+  return map.adapter && map.adapter->enabled;
+}
+
+double adapter_elements(const Linear& map) {
+  return has_adapter(map) ? elements(map.adapter->a->value) + elements(map.adapter->b->value) : 0.0;
+}
+
+/// Of one token through the map.
+double forward_flops(const Linear& map) {
+  return 2.0 * (elements(map.weight->value) + adapter_elements(map));
+}
+
+/// Of one token back through the map: the gradients of its input and of what is trained in it. Each of an
+/// adapter's two gradients takes the product with the other matrix again.
+double backward_flops(const Linear& map) {
+  double products = elements(map.weight->value) * (map.weight->trainable() ? 2.0 : 1.0);
+  if (has_adapter(map)) {
+    const LowRankAdapter& adapter = *map.adapter;
+    products += adapter_elements(map) *
+                (1.0 + (adapter.a->trainable() ? 1.0 : 0.0) + (adapter.b->trainable() ? 1.0 : 0.0));
+  }
+  return 2.0 * products;
+}
+
+/// Sums over the maps of a layer's part, of one token.
+struct Part {
+  double forward = 0.0;
+  double backward = 0.0;
+
+  void add(const Linear& map, double share = 1.0) {
+    forward += share * forward_flops(map);
+    backward += share * backward_flops(map);
+  }
+};
+
+Part mlp_part(const DecoderLayer::Weights& weights) {
+  Part part;
+  const auto add = [&part](const GatedMlp& mlp, double share) {
+    for (const Linear* map : {mlp.gate, mlp.up, mlp.down}) part.add(*map, share);
+  };
+  const Mixture& mixture = weights.mixture;
+  if (mixture.router == nullptr) {
+    add(weights.mlp, 1.0);
+    return part;
+  }
+  part.add(*mixture.router);
+  // Experts are of one size: whichever a token chooses, it costs as much.
+  const double share =
+      static_cast<double>(mixture.experts_per_token) / static_cast<double>(mixture.experts.size());
+  for (const GatedMlp& expert : mixture.experts) add(expert, share);
+  return part;
+}
+
+/// One layer over one stream.
+class LayerFlops {
+ public:
+  LayerFlops(const Config& config, const DecoderLayer& layer, int64_t index, double tokens,
+             const std::vector<int64_t>& lengths)
+      : tokens_(tokens),
+        attention_(2.0 * static_cast<double>(config.num_attention_heads * config.head_dim) *
+                   visible_pairs(lengths, config.windows[static_cast<size_t>(index)])),
+        mlp_(mlp_part(layer.weights())) {
+    const DecoderLayer::Weights& weights = layer.weights();
+    queries_.add(*weights.q_proj);
+    for (const Linear* map : {weights.k_proj, weights.v_proj}) keys_values_.add(*map);
+    output_.add(*weights.o_proj);
+  }
+
+  double forward(const LayerRuns& runs) const {
+    return tokens_ * (runs.projections * queries_.forward +
+                      (runs.projections + runs.keys_values) * keys_values_.forward +
+                      runs.output * output_.forward + runs.mlp * mlp_.forward) +
+           runs.attention * 2.0 * attention_;
+  }
+
+  double backward(const LayerRuns& runs) const {
+    return tokens_ * (queries_.backward + (1.0 + runs.keys_values_backward) * keys_values_.backward +
+                      output_.backward + mlp_.backward) +
+           5.0 * attention_;
+  }
+
+ private:
+  double tokens_;
+  double attention_;  // one product of scores, or with them
+  Part queries_, keys_values_, output_, mlp_;
+};
+
+double head_flops(const Model& model, const Objective& objective, const Settings& settings, double tokens,
+                  double scored, const Model* teacher) {
+  if (!objective.request().log_probabilities || !model.has_head()) return 0.0;
+  const bool streamed = settings.streams_head();
+  const double rows = streamed ? scored : tokens;
+  const double runs = streamed && !objective.separable() ? 2.0 : 1.0;
+  const double theirs = teacher == nullptr ? 0.0 : forward_flops(teacher->head());
+  return rows * (runs * (forward_flops(model.head()) + theirs) + backward_flops(model.head()));
+}
+
+/// The rows before a chunk that it looks at, summed over all chunks.
+double rows_seen(const std::vector<int64_t>& lengths, int64_t chunk, int64_t window) {
+  double rows = 0.0;
+  int64_t begin = 0;  // of the sequence
+  for (const int64_t length : lengths) {
+    const int64_t end = begin + length;
+    for (int64_t at = (begin + chunk - 1) / chunk * chunk; at < end; at += chunk) {
+      const int64_t earlier = at - begin;
+      rows += static_cast<double>(window > 0 ? std::min(earlier, window - 1) : earlier);
+    }
+    begin = end;
+  }
+  return rows;
+}
+
+}  // namespace
+
+LayerRuns layer_runs(const Settings& settings, const std::vector<int64_t>& lengths, int64_t window) {
+  if (settings.method == Method::kStandard) return {};
+  LayerRuns runs{.projections = 2.0, .attention = 2.0, .output = 2.0, .mlp = 2.0};
+  if (settings.method != Method::kStreambp) return runs;
+  if (settings.keep_attention) runs.attention = 1.0;
+  const auto tokens = static_cast<double>(std::accumulate(lengths.begin(), lengths.end(), int64_t{0}));
+  const int64_t chunk = chunk_of(settings, static_cast<int64_t>(tokens));
+  if (settings.order == Order::kForward) {
+    runs.keys_values = runs.keys_values_backward = rows_seen(lengths, chunk, window) / tokens;
+  } else {  // the last chunk's keys and values are nobody's prefix
+    runs.keys_values = static_cast<double>((static_cast<int64_t>(tokens) - 1) / chunk * chunk) / tokens;
+  }
+  return runs;
+}
+
+double hardware_flops(const Model& model, const Batch& batch, const Objective& objective,
+                      const Settings& settings, const Model* teacher) {
+  const int64_t scored = scored_places(batch).size(0);
+  if (scored == 0) return 0.0;
+  const std::vector<int64_t> lengths = sequence_lengths(batch.offsets);
+  if (objective.request().divergence == Divergence::kNone) teacher = nullptr;
+  const auto tokens = static_cast<double>(batch.size());
+  const auto layers = static_cast<int64_t>(model.layers().size());
+  const int64_t first = std::max<int64_t>(model.lowest_trainable_layer(), 0);
+  const LayerRuns once;
+  // An input that was not kept is the output of the layer below, which runs again; without attention, and
+  // without what only attention needs, where its output was kept.
+  const LayerRuns again = settings.keep_attention ? LayerRuns{.projections = 0.0, .attention = 0.0} : once;
+  double flops = head_flops(model, objective, settings, tokens, static_cast<double>(scored), teacher);
+  const auto layer_of = [&](const Model& of, int64_t i) {
+    return LayerFlops(of.config(), of.layers()[static_cast<size_t>(i)], i, tokens, lengths);
+  };
+  for (int64_t i = 0; i < layers; ++i) {
+    const LayerFlops layer = layer_of(model, i);
+    const LayerRuns runs = layer_runs(settings, lengths, model.config().windows[static_cast<size_t>(i)]);
+    flops += i < first ? layer.forward(once) : layer.forward(runs) + layer.backward(runs);
+    const bool runs_again =
+        i >= first && i + 1 < layers && !keeps_input(i + 1, first, layers, settings.every);
+    if (runs_again) flops += layer.forward(again);
+  }
+  if (teacher != nullptr) {
+    for (size_t i = 0; i < teacher->layers().size(); ++i)
+      flops += layer_of(*teacher, static_cast<int64_t>(i)).forward(once);
+  }
+  return flops;
+}
+
+}  // namespace streambp

@@ -1,0 +1,149 @@
+"""One process that holds a Hugging Face model and runs steps of it on demand: a JSON object a line on stdin, its answer on stdout.
+
+    {"do": "step", "method": "hf-standard" or "hf-checkpoint", "tokens": FILE, "warmup": 1}
+    {"do": "gradients", "file": FILE}          writes those of the last step under the names of the parameters
+
+Memory is counted by the project's own meter (libstreambp_meter_c), put in place before the model is loaded.
+"""
+
+import argparse
+import ctypes
+import gc
+import json
+import os
+import sys
+import time
+import warnings
+
+from environment import import_torch
+
+torch = import_torch()
+import transformers  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
+
+USABLE_MEMORY = 0.95  # of what is free at the start, as in streambp-bench sweep
+
+
+class Meter:
+    def __init__(self, library):
+        self.library = ctypes.CDLL(library)
+        for name in ("live_bytes", "peak_bytes", "available_bytes"):
+            getattr(self.library, f"streambp_meter_{name}").restype = ctypes.c_int64
+        self.library.streambp_meter_set_limit.argtypes = [ctypes.c_int64]
+        self.library.streambp_meter_install()
+        self.library.streambp_meter_set_limit(int(USABLE_MEMORY * self.library.streambp_meter_available_bytes()))
+
+    def reset_peak(self):
+        self.library.streambp_meter_reset_peak()
+
+    def live_bytes(self):
+        return self.library.streambp_meter_live_bytes()
+
+    def peak_bytes(self):
+        return self.library.streambp_meter_peak_bytes()
+
+
+class Worker:
+    def __init__(self, options):
+        torch.set_num_threads(options.threads)
+        self.keep_zeros = options.gradients == "zeros"
+        self.meter = Meter(options.meter)
+        self.model, report = transformers.AutoModelForCausalLM.from_pretrained(
+            options.model, dtype=getattr(torch, options.dtype), attn_implementation="sdpa", output_loading_info=True
+        )
+        wrong = {kind: sorted(report[kind]) for kind in ("missing_keys", "unexpected_keys", "mismatched_keys") if report[kind]}
+        if wrong:
+            raise SystemExit(f"{options.model}: {wrong}")
+        self.model.train()
+        for parameter in self.model.parameters():
+            # A loaded weight may lie in the file's map, which no allocator has seen.
+            parameter.data = parameter.data.clone()
+
+    def set_method(self, method):
+        if method == "hf-checkpoint":
+            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        else:
+            self.model.gradient_checkpointing_disable()
+
+    def zero_gradients(self):
+        """Returns the bytes of gradients that a step will add."""
+        missing = 0
+        for parameter in self.model.parameters():
+            if not self.keep_zeros:
+                parameter.grad = None
+                missing += parameter.numel() * parameter.element_size()
+            elif parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            else:
+                parameter.grad.zero_()
+        return missing
+
+    def loss(self, tokens):
+        """As the trainer's compute_loss: the outputs, logits among them, are gone when the backward pass begins."""
+        return self.model(input_ids=tokens["input_ids"], labels=tokens["labels"], use_cache=False).loss
+
+    def one_step(self, tokens):
+        missing = self.zero_gradients()
+        gc.collect()
+        self.meter.reset_peak()
+        resident = self.meter.live_bytes() + missing
+        cpu_start, start = time.process_time(), time.perf_counter()
+        loss = self.loss(tokens)
+        loss.backward()
+        value = loss.item()
+        seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
+        peak = self.meter.peak_bytes()
+        return {
+            "status": "ok",
+            "loss": value,
+            "seconds": seconds,
+            "cpu_seconds": cpu_seconds,
+            "resident_bytes": resident,
+            "peak_bytes": peak,
+            "peak_beyond_resident_bytes": peak - resident,
+        }
+
+    def step(self, request):
+        self.set_method(request["method"])
+        tokens = load_file(request["tokens"])
+        try:
+            for _ in range(request["warmup"]):
+                self.one_step(tokens)
+            return self.one_step(tokens)
+        except (RuntimeError, MemoryError) as error:
+            text = str(error).partition("\n")[0]
+            is_memory = isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text
+            return {"status": "oom" if is_memory else "error", "error": text}
+
+    def gradients(self, request):
+        save_file({name: p.grad for name, p in self.model.named_parameters() if p.grad is not None}, request["file"])
+        return {"status": "ok"}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for name in ("model", "dtype", "meter", "gradients"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    options = parser.parse_args()
+    # Whatever a library prints goes to stderr: stdout is for answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    warnings.filterwarnings("ignore", category=FutureWarning)  # names that transformers 6 will have
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    worker = Worker(options)
+
+    def answer(message):
+        answers.write(json.dumps(message) + "\n")
+        answers.flush()
+
+    answer({"torch": torch.__version__, "transformers": transformers.__version__, "threads": torch.get_num_threads(),
+            "attention": worker.model.config._attn_implementation})
+    for line in sys.stdin:
+        request = json.loads(line)
+        answer(worker.step(request) if request["do"] == "step" else worker.gradients(request))
+
+
+if __name__ == "__main__":
+    main()
