@@ -22,6 +22,12 @@ double size(const c10::IValue& tensor, int64_t dimension) {
   return static_cast<double>(tensor.toTensor().size(dimension));
 }
 
+/// Two products of q [1, H, n, E] with k [1, K, m, E].
+double attention_products(const c10::IValue& q, const c10::IValue& k, bool causal) {
+  const double rows = size(q, 2), keys = size(k, 2);
+  return 4.0 * size(q, 1) * size(q, 3) * (causal ? rows * (rows + 1.0) / 2.0 : rows * keys);
+}
+
 std::unique_ptr<at::ObserverContext> count_products(const at::RecordFunction& function) {
   const std::string name = function.name();
   const auto inputs = function.inputs();
@@ -31,8 +37,13 @@ std::unique_ptr<at::ObserverContext> count_products(const at::RecordFunction& fu
     executed_flops += 2.0 * size(inputs[1], 0) * size(inputs[1], 1) * size(inputs[2], 1);
   } else if (name == "streambp::attention" || name == "streambp::attention_backward") {
     // Queries [n, H, E] and how many pairs of a query and a key see each other.
-    const double product = 2.0 * size(inputs[0], 1) * size(inputs[0], 2) * static_cast<double>(inputs[1].toInt());
+    const double product =
+        2.0 * size(inputs[0], 1) * size(inputs[0], 2) * static_cast<double>(inputs[1].toInt());
     executed_flops += product * (name == "streambp::attention" ? 2.0 : 5.0);
+  } else if (name == "aten::_scaled_dot_product_flash_attention_for_cpu") {
+    executed_flops += attention_products(inputs[0], inputs[1], inputs[4].toBool());
+  } else if (name == "aten::_scaled_dot_product_flash_attention_for_cpu_backward") {
+    executed_flops += 2.5 * attention_products(inputs[1], inputs[2], inputs[7].toBool());
   }
   return nullptr;
 }

@@ -98,11 +98,12 @@ Config small_config() {
   return config;
 }
 
-/// How far a dry run may be from the CPU. The peak of tiled is in attention's backward pass, with its
-/// kernel's scratch space, which is no tensor on the meta device; chunk-major holds mixtures of all layers,
-/// whose load is even there. At sizes as small as these both show.
-double dry_run_limit(Method method) {
-  return method == Method::kTiled || method == Method::kChunkMajor ? 0.05 : 0.02;
+/// How far a dry run may be from the CPU. It gives every expert of a mixture the same load, and a router with
+/// random weights favours some. The peak of tiled is in attention's backward pass, and where our own kernels
+/// don't serve a head, ATen's take scratch space that is no tensor. At sizes as small as these both show.
+double dry_run_limit(const Config& config, Method method) {
+  if (config.mixture.num_experts > 0) return 0.1;
+  return method == Method::kTiled ? 0.05 : 0.02;
 }
 
 TEST(Memory, TheDryRunTakesWhatTheCpuTakes) {
@@ -111,7 +112,7 @@ TEST(Memory, TheDryRunTakesWhatTheCpuTakes) {
     const auto predicted = static_cast<double>(sft_peak(config, at::kMeta, {900, 124}, settings));
     const auto measured = static_cast<double>(sft_peak(config, at::kCPU, {900, 124}, settings));
     fmt::print("{}: predicted {:.3f} MB, measured {:.3f} MB\n", what, predicted / 1e6, measured / 1e6);
-    EXPECT_NEAR(predicted / measured, 1.0, dry_run_limit(settings.method)) << what;
+    EXPECT_NEAR(predicted / measured, 1.0, dry_run_limit(config, settings.method)) << what;
   };
   Settings settings = streambp_settings(256);
   for (const std::string& method : method_names()) {
@@ -296,7 +297,8 @@ TEST(Memory, TheDryRunTakesWhatTheCpuTakesForEveryFamily) {
       const auto measured = static_cast<double>(sft_peak(config, at::kCPU, {500, 24}, settings));
       fmt::print("{}, {}: predicted {:.3f} MB, measured {:.3f} MB\n", name, method_name(method),
                  predicted / 1e6, measured / 1e6);
-      EXPECT_NEAR(predicted / measured, 1.0, dry_run_limit(method)) << name << ", " << method_name(method);
+      EXPECT_NEAR(predicted / measured, 1.0, dry_run_limit(config, method))
+          << name << ", " << method_name(method);
     }
   }
 }

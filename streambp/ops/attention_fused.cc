@@ -121,7 +121,8 @@ bool has_fused_attention(const at::Tensor& q, const Scoring& scoring) {
 int64_t FusedAttention::visible_pairs() const {
   int64_t pairs = 0;
   for (const ScoreBlock& block : score_blocks(q.size(0), prefix.size(), settings.window)) {
-    pairs += block.visible == Visible::kAll ? block.queries * block.keys : block.queries * (block.queries + 1) / 2;
+    pairs +=
+        block.visible == Visible::kAll ? block.queries * block.keys : block.queries * (block.queries + 1) / 2;
   }
   return pairs;
 }

@@ -1,5 +1,6 @@
 // act(gate) * up of a gated MLP. Both activations are x s(z), s the logistic function: z = x for SiLU, and
 // z = 2 sqrt(2 / pi) (x + 0.044715 x^3) for GELU, as (1 + tanh(z / 2)) / 2 = s(z).
+#include "streambp/ops/cpu/elementwise.h"
 #include "streambp/ops/cpu/places.h"
 
 namespace streambp::cpu::STREAMBP_ISA {

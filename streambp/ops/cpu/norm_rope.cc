@@ -1,5 +1,6 @@
 // Root-mean-square norm and rotary embedding, apart or one after the other while a head lies in the
 // first-level cache.
+#include "streambp/ops/cpu/elementwise.h"
 #include "streambp/ops/cpu/places.h"
 
 namespace streambp::cpu::STREAMBP_ISA {

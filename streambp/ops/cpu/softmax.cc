@@ -1,4 +1,5 @@
 // The log-probability of one target a row, and its gradient in place of the logits.
+#include "streambp/ops/cpu/elementwise.h"
 #include "streambp/ops/cpu/places.h"
 
 namespace streambp::cpu::STREAMBP_ISA {
