@@ -7,7 +7,7 @@
 Each measurement is --warmup untimed passes and one timed one (forward and backward). Methods take turns, repeat by repeat, every second
 round backwards. Hugging Face's model lives in one process that is stopped while ours runs; ours is a process for each measurement. Both
 count memory by the same allocator. Gradients are held against the float64 truth (streambp-verify compare). `faster` and `slower` mean
-that the intervals between the quartiles don't overlap, `ambiguous` that they do.
+that the intervals between the quartiles don't overlap, `ambiguous` that they do; a verdict takes five measurements of each side.
 
 Writes results.jsonl (a record for each measurement), compare.md, compare.svg and compare.png into --out. The first run makes a virtual
 environment (.venv-hf, or STREAMBP_HF_VENV) with transformers.
@@ -193,12 +193,16 @@ class Comparison:
 
 def notes(options, records):
     environment = next((r["environment"] for r in records if "commit" in r.get("environment", {})), {})
+    attention = next((r["environment"]["attention"] for r in records if "attention" in r.get("environment", {})), "sdpa")
     gradients = "zeros before a step, as ours" if options.hf_gradients == "zeros" else "made by the step"
-    return [f"`scripts/compare_hf.py`: {options.model}, {options.dtype}, {options.threads} threads, {environment.get('cpu', '')}, torch "
-            f"{VERSIONS['torch']}, transformers {VERSIONS['transformers']} (eager, sdpa, checkpointing with use_reentrant=False), commit "
-            f"{environment.get('commit', 'unknown')}. Each figure: {options.repeats} measurements in turns, each after {options.warmup} "
-            f"untimed. Hugging Face's gradients: {gradients}. MB beyond: the allocator's peak beyond weights and gradients, counted "
-            "alike. Gradient error: the worst parameter against float64. Verdicts by the quartiles."]
+    return [
+        f"`scripts/compare_hf.py`: {options.model}, {options.dtype}, {options.threads} threads, {environment.get('cpu', '')}, torch "
+        f"{VERSIONS['torch']}, transformers {VERSIONS['transformers']} (not compiled, attention {attention}, checkpointing with "
+        f"use_reentrant=False), commit {environment.get('commit', 'unknown')}. Each figure: {options.repeats} measurements in turns, "
+        f"each after {options.warmup} untimed. Hugging Face's gradients: {gradients}. MB beyond: the allocator's peak beyond weights "
+        "and gradients, counted alike. Gradient error: the worst parameter against float64. Verdicts: whether the intervals between "
+        "the quartiles overlap."
+    ]
 
 
 def main():

@@ -1,7 +1,7 @@
 """One process that holds a Hugging Face model and runs steps of it on demand: a JSON object a line on stdin, its answer on stdout.
 
     {"do": "step", "method": "hf-standard" or "hf-checkpoint", "tokens": FILE, "warmup": 1}
-    {"do": "gradients", "file": FILE}          writes those of the last step under the names of the parameters
+    {"do": "gradients", "file": FILE}          writes those of the last step under the names of the weight file
 
 Memory is counted by the project's own meter (libstreambp_meter_c), put in place before the model is loaded.
 """
@@ -15,10 +15,11 @@ import sys
 import time
 import warnings
 
-from environment import import_torch
+from compare.environment import import_torch
 
 torch = import_torch()
 import transformers  # noqa: E402
+from goldens.passes import as_in_file  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 USABLE_MEMORY = 0.95  # of what is free at the start, as in streambp-bench sweep
@@ -48,9 +49,10 @@ class Worker:
         torch.set_num_threads(options.threads)
         self.keep_zeros = options.gradients == "zeros"
         self.meter = Meter(options.meter)
-        self.model, report = transformers.AutoModelForCausalLM.from_pretrained(
-            options.model, dtype=getattr(torch, options.dtype), attn_implementation="sdpa", output_loading_info=True
-        )
+        try:
+            self.model, report = self.load(options, "sdpa")
+        except ValueError:  # a family that has no such attention (Gemma 2)
+            self.model, report = self.load(options, "eager")
         wrong = {kind: sorted(report[kind]) for kind in ("missing_keys", "unexpected_keys", "mismatched_keys") if report[kind]}
         if wrong:
             raise SystemExit(f"{options.model}: {wrong}")
@@ -58,6 +60,13 @@ class Worker:
         for parameter in self.model.parameters():
             # A loaded weight may lie in the file's map, which no allocator has seen.
             parameter.data = parameter.data.clone()
+
+    @staticmethod
+    def load(options, attention):
+        dtype = getattr(torch, options.dtype)
+        return transformers.AutoModelForCausalLM.from_pretrained(
+            options.model, dtype=dtype, attn_implementation=attention, output_loading_info=True
+        )
 
     def set_method(self, method):
         if method == "hf-checkpoint":
@@ -116,7 +125,8 @@ class Worker:
             return {"status": "oom" if is_memory else "error", "error": text}
 
     def gradients(self, request):
-        save_file({name: p.grad for name, p in self.model.named_parameters() if p.grad is not None}, request["file"])
+        gradients = as_in_file({name: p.grad for name, p in self.model.named_parameters() if p.grad is not None})
+        save_file({name: gradient.contiguous() for name, gradient in gradients.items()}, request["file"])
         return {"status": "ok"}
 
 

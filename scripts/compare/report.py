@@ -6,6 +6,7 @@ from compare.runners import HF_METHODS
 
 HEADER = ["method", "median s", "quartiles s", "range s", "cpu s", "x HF std", "x HF ckpt", "MB beyond", "mem / HF std", "mem / HF ckpt",
           "gradient error", "against", "verdict"]
+FEWEST = 5  # measurements of each side that a verdict takes
 # Okabe and Ito's palette, as in plot.py; Hugging Face's bars are grey.
 COLOURS = {"hf-standard": "#BDBDBD", "hf-checkpoint": "#7F7F7F", "standard": "#D55E00", "checkpoint": "#0072B2", "streambp": "#009E73"}
 OTHER_COLOURS = ["#56B4E9", "#E69F00", "#CC79A7", "#F0E442", "#000000"]
@@ -35,7 +36,9 @@ class Summary:
 
 
 def verdict(ours, theirs):
-    """By the intervals between the quartiles."""
+    """By the intervals between the quartiles; a few measurements say nothing."""
+    if min(len(ours.seconds), len(theirs.seconds)) < FEWEST:
+        return "too few"
     if ours.quartiles[1] < theirs.quartiles[0]:
         return "faster"
     return "slower" if ours.quartiles[0] > theirs.quartiles[1] else "ambiguous"

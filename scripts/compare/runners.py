@@ -32,9 +32,10 @@ class HuggingFace:
 
     def __init__(self, model, options):
         environment = {**os.environ, "OMP_NUM_THREADS": str(options.threads), "HF_HUB_OFFLINE": "1"}
-        command = [venv_python(), ROOT / "scripts/compare/hf_worker.py", "--model", model, "--dtype", options.dtype, "--threads",
+        command = [venv_python(), "-m", "compare.hf_worker", "--model", model, "--dtype", options.dtype, "--threads",
                    str(options.threads), "--gradients", options.hf_gradients, "--meter", METER]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+                                        cwd=ROOT / "scripts")
         self.environment = self.read()
         self.process.send_signal(signal.SIGSTOP)
 

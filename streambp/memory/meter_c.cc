@@ -1,9 +1,11 @@
 #include "streambp/memory/meter_c.h"
 
+#include "streambp/driver/processor.h"
 #include "streambp/memory/host_blocks.h"
 #include "streambp/memory/meter.h"
 
 void streambp_meter_install() {
+  streambp::avoid_refused_instructions();
   // Another program's tensors come and go as they would without the meter.
   streambp::keep_host_blocks(false);
   streambp::install_meters();
