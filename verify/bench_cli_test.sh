@@ -186,8 +186,8 @@ sed -i '5s/.*/{"schema": 1/' "$results"
 sweep "a line within is damaged" 2 whole "${first[@]}" --resume
 grep -q "results.jsonl line 5" stderr || fail "stderr does not name file and line"
 
-# At length 33 standard takes 1.05 MB, and at 65 nothing but chunks fits.
-limited=(--seq-len 9,33,65 --chunk 7 --memory-limit 1MB)
+# At length 33 standard takes 895 KB, and at 65 nothing but chunks fits.
+limited=(--seq-len 9,33,65 --chunk 7 --memory-limit 850KB)
 sweep "a memory limit" 3 limited "${limited[@]}"
 results=limited/results.jsonl
 check "9 records" 'len(records) == 9' "$results"
