@@ -127,9 +127,11 @@ double rows_seen(const std::vector<int64_t>& lengths, int64_t chunk, int64_t win
 
 }  // namespace
 
-LayerRuns layer_runs(const Settings& settings, const std::vector<int64_t>& lengths, int64_t window) {
+LayerRuns layer_runs(const Settings& settings, const std::vector<int64_t>& lengths, int64_t window,
+                     bool joined) {
   if (settings.method == Method::kStandard) return {};
-  LayerRuns runs{.projections = 2.0, .attention = 2.0, .output = 2.0, .mlp = 2.0};
+  LayerRuns runs;
+  if (!joined) runs = {.projections = 2.0, .attention = 2.0, .output = 2.0, .mlp = 2.0};
   if (settings.method != Method::kStreambp) return runs;
   if (settings.keep_attention) runs.attention = 1.0;
   const auto tokens = static_cast<double>(std::accumulate(lengths.begin(), lengths.end(), int64_t{0}));
@@ -161,7 +163,9 @@ double hardware_flops(const Model& model, const Batch& batch, const Objective& o
   };
   for (int64_t i = 0; i < layers; ++i) {
     const LayerFlops layer = layer_of(model, i);
-    const LayerRuns runs = layer_runs(settings, lengths, model.config().windows[static_cast<size_t>(i)]);
+    const bool joined = i + 1 == layers && joins_head(model, objective, settings);
+    const LayerRuns runs =
+        layer_runs(settings, lengths, model.config().windows[static_cast<size_t>(i)], joined);
     flops += i < first ? layer.forward(once) : layer.forward(runs) + layer.backward(runs);
     const bool runs_again =
         i >= first && i + 1 < layers && !keeps_input(i + 1, first, layers, settings.every);

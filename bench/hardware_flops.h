@@ -21,9 +21,11 @@ struct LayerRuns {
   double keys_values_backward = 0.0;  // backward: the same projections beside the one that every part has
 };
 
-/// What `settings` runs of a layer with `window` (0: none) that has a backward pass, over a stream of sequences
-/// of the given lengths. A layer that Settings::every makes it run once more is not in it.
-LayerRuns layer_runs(const Settings& settings, const std::vector<int64_t>& lengths, int64_t window);
+/// What `settings` runs of a layer with `window` (0: none) that has a backward pass, over a stream of
+/// sequences of the given lengths; `joined`: it is the last one and joins the head (joins_head). A layer that
+/// Settings::every makes it run once more is not in it.
+LayerRuns layer_runs(const Settings& settings, const std::vector<int64_t>& lengths, int64_t window,
+                     bool joined = false);
 
 /// Floating-point operations that backpropagate() executes for `batch` in matrix products, a multiplication
 /// and an addition counted as two:

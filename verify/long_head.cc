@@ -77,8 +77,11 @@ void check_head(int64_t tokens, LongCheck& check) {
   at::Tensor hidden = patterned_normal({tokens, kSize}, at::kFloat, 3);
   const at::Tensor states = rows_at(hidden, places);
   const Scored scored = find_scored(batch, at::kCPU);
-  const HeadOutcome outcome =
-      streamed_head({model, scored, {}, {}}, WeightedSum(weights), /*chunk=*/tokens, hidden);
+  const HeadPass pass{model, scored, {}, {}};
+  const WeightedSum objective(weights);
+  StreamedHead streamed(pass, objective, /*chunk=*/tokens);
+  streamed.run(0, hidden);
+  const HeadOutcome outcome = streamed.outcome();
 
   const Elements weight(head.value);
   std::vector<HeadRow> rows(places.size());

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "streambp/model/model.h"
@@ -32,9 +33,13 @@ class Chunks {
   /// one with the longest prefix. The last chunk, which none looks at, stands for itself.
   const std::vector<int64_t>& to_run() const { return to_run_; }
 
+  /// The same where chunks are alike only if `kind` of their rows is the same too.
+  std::vector<int64_t> to_run_by(const std::function<std::vector<int64_t>(const Rows&)>& kind) const;
+
  private:
   const Stream& stream_;
   int64_t size_;
+  bool costs_memory_alone_;
   std::vector<int64_t> to_run_;
 };
 

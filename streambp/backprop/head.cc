@@ -48,45 +48,37 @@ TokenValues rows_of(const TokenValues& values, int64_t begin, int64_t end) {
   return to_values(columns);
 }
 
-/// Values of all scored tokens, filled in chunk by chunk.
-class ValueStore {
- public:
-  explicit ValueStore(const HeadPass& pass) {
-    const auto column = [&](bool asked) {
-      return asked ? at::empty({pass.scored.size()}, pass.scored.targets.options().dtype(at::kDouble))
-                   : at::Tensor();
-    };
-    const HeadRequest& request = pass.request;
-    values_ = {column(request.log_probabilities), column(request.entropies),
-               column(request.mean_log_probabilities), column(request.values),
-               column(request.divergence != Divergence::kNone)};
+/// Room for the values of all scored tokens.
+TokenValues empty_values(const HeadPass& pass) {
+  const auto column = [&](bool asked) {
+    return asked ? at::empty({pass.scored.size()}, pass.scored.targets.options().dtype(at::kDouble))
+                 : at::Tensor();
+  };
+  const HeadRequest& request = pass.request;
+  return {column(request.log_probabilities), column(request.entropies),
+          column(request.mean_log_probabilities), column(request.values),
+          column(request.divergence != Divergence::kNone)};
+}
+
+/// Puts the values of scored tokens [begin, end) among those of all.
+void put(const TokenValues& all, int64_t begin, int64_t end, const TokenValues& chunk) {
+  const Columns from = to_columns(chunk);
+  const Columns to = to_columns(rows_of(all, begin, end));
+  for (size_t i = 0; i < from.size(); ++i) {
+    if (from[i].defined()) to[i].copy_(from[i]);
   }
+}
 
-  void put(int64_t begin, int64_t end, const TokenValues& chunk) {
-    const Columns from = to_columns(chunk);
-    const Columns to = to_columns(rows_of(values_, begin, end));
-    for (size_t i = 0; i < from.size(); ++i) {
-      if (from[i].defined()) to[i].copy_(from[i]);
-    }
-  }
-
-  const TokenValues& all() const { return values_; }
-
- private:
-  TokenValues values_;
-};
-
-/// Calls body(begin, end) for the chunks of the scored tokens. On the meta device, where a chunk only costs
-/// memory, once for all that are alike: as long, and neighbours in the stream or not.
+/// Calls body(begin, end) for the chunks of scored tokens [first, last). On the meta device, where a chunk
+/// only costs memory, once for all that are alike: as long, and neighbours in the stream or not.
 template <typename Body>
-void for_each_chunk(const HeadPass& pass, int64_t chunk, Body body) {
-  const at::Tensor& places = pass.scored.places;
-  const int64_t* const place = places.const_data_ptr<int64_t>();
+void for_each_chunk(const HeadPass& pass, int64_t first, int64_t last, int64_t chunk, Body body) {
   std::set<std::pair<int64_t, bool>> seen;
-  for (int64_t begin = 0; begin < places.size(0); begin += chunk) {
-    const int64_t end = std::min(begin + chunk, places.size(0));
-    const bool neighbours = place[end - 1] - place[begin] == end - 1 - begin;
-    if (pass.model.device().is_meta() && !seen.insert({end - begin, neighbours}).second) continue;
+  for (int64_t begin = first; begin < last; begin += chunk) {
+    const int64_t end = std::min(begin + chunk, last);
+    if (pass.model.device().is_meta() &&
+        !seen.insert({end - begin, pass.scored.are_neighbours(begin, end)}).second)
+      continue;
     const Span span("head chunk {}", begin / chunk);
     body(begin, end);
   }
@@ -101,6 +93,17 @@ Columns to_columns(const TokenValues& values) {
 
 TokenValues to_values(const Columns& columns) {
   return {columns[0], columns[1], columns[2], columns[3], columns[4]};
+}
+
+std::pair<int64_t, int64_t> Scored::within(int64_t begin, int64_t end) const {
+  const int64_t* const place = places.const_data_ptr<int64_t>();
+  const int64_t* const behind = place + places.size(0);
+  return {std::lower_bound(place, behind, begin) - place, std::lower_bound(place, behind, end) - place};
+}
+
+bool Scored::are_neighbours(int64_t begin, int64_t end) const {
+  const int64_t* const place = places.const_data_ptr<int64_t>();
+  return begin == end || place[end - 1] - place[begin] == end - 1 - begin;
 }
 
 Scored find_scored(const Batch& batch, c10::Device device) {
@@ -169,39 +172,49 @@ TokenValues head_values(const HeadPass& pass, int64_t chunk, const at::Tensor& h
   const Span span("head without gradients");
   const MemoryScope scope("head chunk");
   const at::NoGradGuard no_grad;
-  ValueStore store(pass);
-  for_each_chunk(pass, chunk, [&](int64_t begin, int64_t end) {
-    store.put(begin, end, HeadChunk(pass, hidden, begin, end).values());
+  const TokenValues values = empty_values(pass);
+  for_each_chunk(pass, 0, pass.scored.size(), chunk, [&](int64_t begin, int64_t end) {
+    put(values, begin, end, HeadChunk(pass, hidden, 0, begin, end).values());
   });
-  return store.all();
+  return values;
 }
 
-HeadOutcome streamed_head(const HeadPass& pass, const Objective& objective, int64_t chunk,
-                          at::Tensor& hidden) {
+StreamedHead::StreamedHead(const HeadPass& pass, const Objective& objective, int64_t chunk)
+    : pass_(pass), objective_(objective), chunk_(chunk) {
+  const MemoryScope scope("head chunk");
+  values_ = empty_values(pass);
+}
+
+void StreamedHead::run(int64_t begin, at::Tensor& hidden) {
   const Span span("head");
   const MemoryScope scope("head chunk");
   const at::NoGradGuard no_grad;
-  HeadOutcome outcome;
-  ValueStore store(pass);
+  const auto [first, last] = pass_.scored.within(begin, begin + hidden.size(0));
   TokenValues all_gradients;
-  if (!objective.separable()) {
-    const TokenValues first_pass = head_values(pass, chunk, hidden);
-    all_gradients = gradients_of(objective, first_pass, 0, pass.scored.size(), outcome.loss);
+  if (!objective_.separable()) {
+    TORCH_INTERNAL_ASSERT(last - first == pass_.scored.size());
+    all_gradients = gradients_of(objective_, head_values(pass_, chunk_, hidden), first, last, loss_);
   }
-  for_each_chunk(pass, chunk, [&](int64_t begin, int64_t end) {
-    HeadChunk rows(pass, hidden, begin, end);
+  for_each_chunk(pass_, first, last, chunk_, [&](int64_t from, int64_t to) {
+    HeadChunk rows(pass_, hidden, begin, from, to);
     const TokenValues values = rows.values();
-    store.put(begin, end, values);
-    rows.backward(objective.separable() ? gradients_of(objective, values, begin, end, outcome.loss)
-                                        : rows_of(all_gradients, begin, end),
+    put(values_, from, to, values);
+    rows.backward(objective_.separable() ? gradients_of(objective_, values, from, to, loss_)
+                                         : rows_of(all_gradients, from, to),
                   hidden);
   });
-  outcome.values = store.all();
-  if (pass.scored.size() != hidden.size(0)) {
+  if (last - first != hidden.size(0)) {
+    const at::Tensor places = pass_.scored.places.narrow(0, first, last - first) - begin;
     const at::Tensor unscored =
-        at::ones({hidden.size(0)}, at::kBool).index_fill_(0, pass.scored.places, false);
+        at::ones({hidden.size(0)}, at::TensorOptions(at::kBool)).index_fill_(0, places, false);
     hidden.masked_fill_(unscored.to(hidden.device()).unsqueeze(1), 0);
   }
+}
+
+HeadOutcome StreamedHead::outcome() const {
+  HeadOutcome outcome;
+  outcome.loss = loss_;
+  outcome.values = values_;
   return outcome;
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <utility>
 
 #include <ATen/ATen.h>
 
@@ -20,6 +21,12 @@ struct Scored {
   at::Tensor has_target;  // [M] bool, on the model's device; undefined where all have
 
   int64_t size() const { return places.size(0); }
+
+  /// Which of them, [first, last), are tokens [begin, end) of the stream.
+  std::pair<int64_t, int64_t> within(int64_t begin, int64_t end) const;
+
+  /// Whether [begin, end) of them lie side by side in the stream.
+  bool are_neighbours(int64_t begin, int64_t end) const;
 };
 
 Scored find_scored(const Batch& batch, c10::Device device);
@@ -56,12 +63,30 @@ struct HeadPass {
 at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at::Tensor& hidden,
                      bool hold_logits, HeadOutcome& outcome);
 
-/// The same by chunks of `chunk` scored tokens, with the backward pass: adds the gradients of heads and norm
-/// and overwrites `hidden` [N, D] with its own gradient. Tokens that are not scored never reach the head.
-HeadOutcome streamed_head(const HeadPass& pass, const Objective& objective, int64_t chunk,
-                          at::Tensor& hidden);
-
 /// The scored tokens' values alone, by chunks, without gradients.
 TokenValues head_values(const HeadPass& pass, int64_t chunk, const at::Tensor& hidden);
+
+/// The head by chunks of `chunk` scored tokens, with the backward pass. Takes the stream in one piece or in
+/// several, in any order; an objective that isn't separable() wants it in one.
+class StreamedHead {
+ public:
+  /// `pass` and `objective` must outlive it.
+  StreamedHead(const HeadPass& pass, const Objective& objective, int64_t chunk);
+
+  /// Tokens [begin, begin + n) of the stream, with final hidden states `hidden` [n, D]: adds the gradients of
+  /// heads and norm, and overwrites the hidden states with their own gradient. Tokens that are not scored
+  /// never reach the head.
+  void run(int64_t begin, at::Tensor& hidden);
+
+  /// What is known when the whole stream has been taken.
+  HeadOutcome outcome() const;
+
+ private:
+  const HeadPass& pass_;
+  const Objective& objective_;
+  int64_t chunk_;
+  double loss_ = 0.0;
+  TokenValues values_;
+};
 
 }  // namespace streambp

@@ -20,19 +20,24 @@ at::Tensor to_column(const at::Tensor& rows) {
 
 }  // namespace
 
-HeadChunk::HeadChunk(const HeadPass& pass, const at::Tensor& hidden, int64_t begin, int64_t end)
-    : pass_(pass) {
+HeadChunk::HeadChunk(const HeadPass& pass, const at::Tensor& hidden, int64_t offset, int64_t begin,
+                     int64_t end)
+    : pass_(pass), offset_(offset) {
   const Scored& scored = pass.scored;
-  first_ = scored.places[begin].item<int64_t>();
-  const int64_t last = scored.places[end - 1].item<int64_t>();
-  if (last - first_ != end - begin - 1) {
+  first_ = scored.places.const_data_ptr<int64_t>()[begin];
+  if (!scored.are_neighbours(begin, end)) {
     places_ = scored.places.narrow(0, begin, end - begin).to(hidden.device());
   }
   targets_ = scored.targets.narrow(0, begin, end - begin).unsqueeze(1);
   if (scored.has_target.defined()) has_target_ = scored.has_target.narrow(0, begin, end - begin);
-  normed_ = rms_norm_forward(rows_of(hidden), pass.model.norm(), saved_);
+  normed_ = rms_norm_forward(rows_of(hidden, offset), pass.model.norm(), saved_);
   if (!pass.request.log_probabilities) return;
   const MemoryScope scope("logits");
+  if (is_plain() && TargetHead::serves(pass.model.head(), normed_)) {
+    target_head_.emplace(pass.model.head(), normed_, targets_.squeeze(1), pass.request.temperature);
+    plain_ = target_head_->log_probabilities();
+    return;
+  }
   if (is_plain()) {
     log_p_ = linear_forward(pass.model.head(), normed_).to(logits_dtype(pass.model.dtype()));
     plain_ = target_log_probabilities(log_p_, targets_, pass.request.temperature, sums_);
@@ -43,14 +48,16 @@ HeadChunk::HeadChunk(const HeadPass& pass, const at::Tensor& hidden, int64_t beg
     const Model& teacher = *pass.teacher.model;
     RmsNormSaved unused;
     log_teacher_ =
-        log_softmax(teacher, rms_norm_forward(rows_of(pass.teacher.hidden), teacher.norm(), unused), nullptr)
+        log_softmax(teacher, rms_norm_forward(rows_of(pass.teacher.hidden, 0), teacher.norm(), unused),
+                    nullptr)
             .to(log_p_.scalar_type());
   }
 }
 
-at::Tensor HeadChunk::rows_of(const at::Tensor& hidden) const {
+at::Tensor HeadChunk::rows_of(const at::Tensor& hidden, int64_t offset) const {
   // Neighbours are a view; others are gathered.
-  return places_.defined() ? gather_rows(hidden, places_) : hidden.narrow(0, first_, targets_.size(0));
+  return places_.defined() ? gather_rows(hidden, offset == 0 ? places_ : places_ - offset)
+                           : hidden.narrow(0, first_ - offset, targets_.size(0));
 }
 
 bool HeadChunk::is_plain() const {
@@ -156,13 +163,20 @@ void HeadChunk::backward(const TokenValues& d_values, at::Tensor& hidden) {
     linear_accumulate(head, normed_, d);
     linear_backward_input(head, d, d_normed);
   };
-  if (pass_.request.log_probabilities) through(model.head(), logits_gradient(d_values));
+  if (target_head_) {
+    at::Tensor d = d_values.log_probabilities;
+    if (has_target_.defined()) d = d * has_target_;
+    d_normed = target_head_->backward(d);
+    target_head_.reset();
+  } else if (pass_.request.log_probabilities) {
+    through(model.head(), logits_gradient(d_values));
+  }
   if (d_values.values.defined()) through(model.value_head(), d_values.values.to(model.dtype()).unsqueeze(1));
   const at::Tensor d_rows = rms_norm_backward(d_normed, saved_, model.norm());
   if (places_.defined()) {
-    hidden.index_copy_(0, places_, d_rows);
+    hidden.index_copy_(0, offset_ == 0 ? places_ : places_ - offset_, d_rows);
   } else {
-    hidden.narrow(0, first_, d_rows.size(0)).copy_(d_rows);
+    hidden.narrow(0, first_ - offset_, d_rows.size(0)).copy_(d_rows);
   }
 }
 

@@ -1,17 +1,21 @@
 // One chunk of scored tokens on its way through the head and back, without autograd.
 #pragma once
 
+#include <optional>
+
 #include <ATen/ATen.h>
 
 #include "streambp/backprop/head.h"
 #include "streambp/ops/rms_norm.h"
+#include "streambp/ops/target_head.h"
 
 namespace streambp {
 
 class HeadChunk {
  public:
-  /// Scored tokens [begin, end) of `pass` out of hidden states [N, D]: norm, logits, log-softmax.
-  HeadChunk(const HeadPass& pass, const at::Tensor& hidden, int64_t begin, int64_t end);
+  /// Scored tokens [begin, end) of `pass` out of hidden states [n, D] of the stream's tokens from `offset`
+  /// on: norm, logits, log-softmax.
+  HeadChunk(const HeadPass& pass, const at::Tensor& hidden, int64_t offset, int64_t begin, int64_t end);
 
   /// Their values, [rows] float64 each.
   TokenValues values();
@@ -21,7 +25,8 @@ class HeadChunk {
   void backward(const TokenValues& d_values, at::Tensor& hidden);
 
  private:
-  at::Tensor rows_of(const at::Tensor& hidden) const;
+  /// Out of hidden states of the stream's tokens from `offset` on.
+  at::Tensor rows_of(const at::Tensor& hidden, int64_t offset) const;
   /// Log-softmax of the logits; `cap_slope` (may be null) receives their derivative by the products before
   /// them, where the model caps its logits.
   at::Tensor log_softmax(const Model& model, const at::Tensor& normed, at::Tensor* cap_slope) const;
@@ -31,15 +36,17 @@ class HeadChunk {
   bool is_plain() const;
 
   const HeadPass& pass_;
+  int64_t offset_;
   int64_t first_ = 0;      // stream place of the first row
   at::Tensor places_;      // the rows' places, where they are not neighbours
   at::Tensor targets_;     // [rows, 1]
   at::Tensor has_target_;  // [rows] bool, or undefined
   at::Tensor normed_;      // [rows, D]
   RmsNormSaved saved_;
-  at::Tensor cap_slope_;    // [rows, V], only where logits are capped: 1 - tanh^2
-  at::Tensor log_p_;        // [rows, V]: log-softmax (a plain request: logits), in the end their gradient
-  at::Tensor plain_;        // [rows] float64: a plain request's log-probabilities
+  at::Tensor cap_slope_;  // [rows, V], only where logits are capped: 1 - tanh^2
+  at::Tensor log_p_;      // [rows, V]: log-softmax (a plain request: logits), in the end their gradient
+  std::optional<TargetHead> target_head_;  // of a plain request, where it is served
+  at::Tensor plain_;                       // [rows] float64: a plain request's log-probabilities
   at::Tensor sums_;         // [rows, 2] float64: what a plain request's gradient needs beside the logits
   at::Tensor log_teacher_;  // [rows, V]
   at::Tensor entropy_;      // [rows, 1], in the dtype of the logits

@@ -91,27 +91,42 @@ bool keeps_input(int64_t layer, int64_t first, int64_t layers, int64_t every) {
   return above % every == 0 || above / every == (layers - 1 - first) / every;
 }
 
+bool joins_head(const Model& model, const Objective& objective, const Settings& settings) {
+  return settings.method == Method::kStreambp && settings.order == Order::kReverse &&
+         settings.optimizer == nullptr && settings.streams_head() && objective.separable() &&
+         model.config().mixture.router_aux_loss_coef == 0.0 &&
+         model.lowest_trainable_layer() < static_cast<int64_t>(model.layers().size());
+}
+
 int64_t auto_head_chunk(const Config& config, int64_t tokens, int64_t chunk, at::ScalarType dtype,
-                        const HeadRequest& request) {
+                        const HeadRequest& request, bool by_chunks) {
   const auto element = static_cast<int64_t>(c10::elementSize(dtype));
+  const int64_t rows = std::min(chunk, tokens);
+  const int64_t mlp_bytes = element * 4 * rows * config.intermediate_size;
   // Keys, values and their gradients of one layer, as far back as it looks, and the four [chunk, F] tensors
   // of an MLP's backward pass.
   int64_t seen = 0;
   for (const int64_t window : config.windows)
     seen = std::max(seen, window > 0 ? std::min(tokens, window + chunk) : tokens);
-  const int64_t layer_bytes = element * (4 * seen * config.num_key_value_heads * config.head_dim +
-                                         4 * std::min(chunk, tokens) * config.intermediate_size);
+  const int64_t layer_bytes = element * 4 * seen * config.num_key_value_heads * config.head_dim + mlp_bytes;
   const int64_t per_logit = 1 + (config.final_logit_softcapping > 0.0 ? 1 : 0) + (request.entropies ? 1 : 0) +
                             (request.divergence != Divergence::kNone ? 2 : 0);
   const int64_t row_bytes = config.vocab_size * std::max<int64_t>(element, 4);
-  // Fewer than 256 rows make thin products for the head's weight gradient, which is read and written once for
-  // each chunk.
-  return std::clamp<int64_t>(layer_bytes / row_bytes / 16 * 16, 256, 1024) / per_logit;
+  // Few rows make thin products for the head's weight gradient, which is read and written once for each
+  // chunk.
+  if (!by_chunks) return std::clamp<int64_t>(layer_bytes / row_bytes / 16 * 16, 256, 1024) / per_logit;
+  const int64_t most =
+      std::max<int64_t>(1, std::clamp<int64_t>(mlp_bytes / row_bytes, 128, 1024) / per_logit);
+  // Equal parts of the layer's chunk, about as large.
+  const int64_t parts = std::max<int64_t>(1, (2 * rows + most) / (2 * most));
+  return (rows + parts - 1) / parts;
 }
 
 at::Tensor head_gradient(const Pass& pass, at::Tensor hidden, HeadOutcome& outcome) {
   if (pass.stream_head) {
-    outcome = streamed_head(pass.head, pass.objective, pass.head_chunk, hidden);
+    StreamedHead head(pass.head, pass.objective, pass.head_chunk);
+    head.run(0, hidden);
+    outcome = head.outcome();
     return hidden;
   }
   const at::AutoGradMode with_grad(true);
@@ -164,9 +179,10 @@ Outcome backpropagate(Model& model, const Batch& batch, const Objective& objecti
   outcome.chunk = chunk_of(settings, stream.size());
   const int64_t chunk = outcome.chunk > 0 ? outcome.chunk : stream.size();
   if (settings.streams_head()) {
-    outcome.head_chunk = settings.head_chunk > 0
-                             ? settings.head_chunk
-                             : auto_head_chunk(model.config(), stream.size(), chunk, model.dtype(), request);
+    const bool by_chunks = settings.method == Method::kStreambp && objective.separable();
+    outcome.head_chunk = settings.head_chunk > 0 ? settings.head_chunk
+                                                 : auto_head_chunk(model.config(), stream.size(), chunk,
+                                                                   model.dtype(), request, by_chunks);
   }
   if (settings.optimizer != nullptr) model.defer_gradients();
   if (scored.size() == 0) {  // nothing is scored: loss 0, gradients 0
@@ -192,6 +208,7 @@ Outcome backpropagate(Model& model, const Batch& batch, const Objective& objecti
                   keep,
                   settings.optimizer,
                   settings.order,
+                  joins_head(model, objective, settings),
                   settings.hugging_face};
   HeadOutcome result;
   switch (settings.method) {

@@ -101,10 +101,17 @@ int64_t chunk_of(const Settings& settings, int64_t tokens);
 /// `layer`: of each k layers the first one's, and those of the last k layers, which are needed first.
 bool keeps_input(int64_t layer, int64_t first, int64_t layers, int64_t every);
 
-/// As many rows of logits as fit into memory that the layers' backward passes need anyway; an objective that
-/// looks at the whole distribution needs more than one number for each logit, and gets fewer rows.
+/// Whether streambp takes the last layer's chunks through the head at once, and so runs that layer once: its
+/// chunks in reverse order, the head streamed, the loss a sum over tokens, no fused optimizer, and no balance
+/// of a mixture, which asks for the whole forward pass before any backward pass.
+bool joins_head(const Model& model, const Objective& objective, const Settings& settings);
+
+/// As many rows of logits as fit into memory that is needed elsewhere: as much as the layers' backward passes
+/// need, or, where the head goes by the layers' chunks (`by_chunks`: streambp with a loss that is a sum over
+/// tokens) and beside one of them, as an MLP's does. An objective that looks at the whole distribution needs
+/// more than one number for each logit, and gets fewer rows.
 int64_t auto_head_chunk(const Config& config, int64_t tokens, int64_t chunk, at::ScalarType dtype,
-                        const HeadRequest& request = {});
+                        const HeadRequest& request = {}, bool by_chunks = false);
 
 /// Loss and gradients of `objective` on `batch`. `teacher` is asked for by objectives with a divergence only;
 /// it sees the same tokens. Throws InputError as check_settings does, and for a value head or a teacher that

@@ -24,6 +24,7 @@ struct Pass {
   Keep keep;                       // of streambp
   Optimizer* optimizer = nullptr;  // of streambp: uses gradients up
   Order order = Order::kReverse;   // of streambp
+  bool joins_head = false;         // of streambp
   bool hugging_face = false;       // of has_baseline() methods: layers and head hold what Hugging Face's do
 
   /// The whole stream, for the methods that know no chunks.

@@ -23,6 +23,7 @@ class StreamBuffer {
   StreamBuffer(const std::vector<int64_t>& shape, const at::TensorOptions& options, Offload offload);
 
   bool defined() const { return rows_.defined(); }
+  bool on_host() const { return on_host_; }
 
   /// Rows [begin, end) on the device: the buffer's own, or a copy of the host's.
   at::Tensor rows(int64_t begin, int64_t end) const;

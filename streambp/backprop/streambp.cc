@@ -33,32 +33,51 @@ void use_gradients(const Pass& pass, const std::vector<Parameter*>& parameters) 
   pass.model.defer_gradients(parameters);
 }
 
+/// The chunks to be run with the head: on the meta device a chunk stands for another one only if as much of
+/// it is scored.
+std::vector<int64_t> scored_alike(const Pass& pass, const Chunks& chunks) {
+  const Scored& scored = pass.head.scored;
+  return chunks.to_run_by([&](const Rows& rows) {
+    const auto [first, end] = scored.within(rows.begin, rows.end);
+    return std::vector<int64_t>{end - first, scored.are_neighbours(first, end)};
+  });
+}
+
+/// The gradient of the final hidden states [N, D], which are used up. A sum over tokens is taken chunk by
+/// chunk, in the order in which the last layer's chunks would bring them: the gradients are then the same to
+/// the last bit whether the head is joined to that layer or not.
+at::Tensor separate_head(const Pass& pass, const Chunks& chunks, at::Tensor hidden, HeadOutcome& outcome) {
+  if (!pass.stream_head || !pass.objective.separable())
+    return head_gradient(pass, std::move(hidden), outcome);
+  StreamedHead head(pass.head, pass.objective, pass.head_chunk);
+  const std::vector<int64_t> to_run = scored_alike(pass, chunks);
+  for (auto place = to_run.rbegin(); place != to_run.rend(); ++place) {
+    const Rows rows = chunks.rows(*place);
+    at::Tensor of_chunk = hidden.narrow(0, rows.begin, rows.size());
+    head.run(rows.begin, of_chunk);
+  }
+  outcome = head.outcome();
+  return hidden;
+}
+
 /// The layers' backward pass over what a StreamedForward has kept.
 class StreamedBackward {
  public:
-  StreamedBackward(const Pass& pass, StreamedForward& forward, at::Tensor gradient)
-      : pass_(pass), model_(pass.model), forward_(forward), gradient_(std::move(gradient)) {}
+  StreamedBackward(const Pass& pass, StreamedForward& forward)
+      : pass_(pass), model_(pass.model), forward_(forward), lowest_(pass.model.lowest_trainable_layer()) {}
 
-  void run() {
-    const int64_t lowest = model_.lowest_trainable_layer();
-    for (auto layer = static_cast<int64_t>(model_.layers().size()) - 1; layer >= std::max<int64_t>(lowest, 0);
-         --layer) {
-      forward_.rebuild_input(layer);
-      // Looked up only where they are used up: a mixture has thousands.
-      std::vector<Parameter*> parameters;
-      if (pass_.optimizer != nullptr) parameters = model_.layer_parameters(layer);
-      begin_gradients(pass_, parameters);
-      if (layer == 0) begin_gradients(pass_, model_.embedding_parameters());
-      const Span span("layer {} backward", layer);
-      if (pass_.order == Order::kForward) {
-        backward_in_order(pass_, forward_, layer, gradient_);
-      } else {
-        backward(layer);
-      }
-      use_gradients(pass_, parameters);
-      forward_.drop(layer);
-    }
-    if (lowest >= 0) return;
+  /// The last layer, whose chunks go through the head as soon as they have been run.
+  void run_with_head(StreamedHead& head) {
+    const auto layer = static_cast<int64_t>(model_.layers().size()) - 1;
+    gradient_ = forward_.gradient_room(layer);
+    run_layer(layer, &head);
+  }
+
+  /// The layers from `layer` down, from the gradient of the output of `layer` (undefined: it is there).
+  void run_from(int64_t layer, at::Tensor gradient = {}) {
+    if (gradient.defined()) gradient_ = std::move(gradient);
+    for (; layer >= std::max<int64_t>(lowest_, 0); --layer) run_layer(layer, nullptr);
+    if (lowest_ >= 0) return;
     const Chunks& chunks = forward_.chunks();
     for (const int64_t i : chunks.to_run()) {
       const Rows rows = chunks.rows(i);
@@ -68,7 +87,24 @@ class StreamedBackward {
   }
 
  private:
-  void backward(int64_t layer) {
+  void run_layer(int64_t layer, StreamedHead* head) {
+    forward_.rebuild_input(layer);
+    // Looked up only where they are used up: a mixture has thousands.
+    std::vector<Parameter*> parameters;
+    if (pass_.optimizer != nullptr) parameters = model_.layer_parameters(layer);
+    begin_gradients(pass_, parameters);
+    if (layer == 0) begin_gradients(pass_, model_.embedding_parameters());
+    const Span span("layer {} backward", layer);
+    if (pass_.order == Order::kForward) {
+      backward_in_order(pass_, forward_, layer, gradient_);
+    } else {
+      backward(layer, head);
+    }
+    use_gradients(pass_, parameters);
+    forward_.drop(layer);
+  }
+
+  void backward(int64_t layer, StreamedHead* head) {
     const Chunks& chunks = forward_.chunks();
     const DecoderLayer& decoder = model_.layers()[layer];
     KeyValueStream seen = forward_.keys_values(layer);
@@ -79,13 +115,14 @@ class StreamedBackward {
       const Rows rows = chunks.rows(index);
       seen.store(rows, decoder.keys_values(forward_.input(layer, rows), rows));
     };
+    const std::vector<int64_t> to_run = head == nullptr ? chunks.to_run() : scored_alike(pass_, chunks);
     int64_t first = seen.first_seen_by(last);
     seen.move_to(first);
-    for (const int64_t i : chunks.to_run()) {
+    for (const int64_t i : to_run) {
       if (i >= first && i < last) see(i);
     }
     seen.allocate_gradients();
-    for (auto place = chunks.to_run().rbegin(); place != chunks.to_run().rend(); ++place) {
+    for (auto place = to_run.rbegin(); place != to_run.rend(); ++place) {
       const int64_t i = *place;
       const Span chunk_span("chunk {}", i);
       if (seen.first_seen_by(i) < first) {
@@ -97,7 +134,9 @@ class StreamedBackward {
       LayerChunk run(decoder, forward_.input(layer, rows), rows, seen.before(rows),
                      forward_.attended(layer, rows));
       const at::Tensor gradient = gradient_of(rows);
-      gradient.copy_(run.backward(gradient, i < last ? seen.received(rows) : KeysValues{}));
+      at::Tensor of_output = gradient;
+      if (head != nullptr) head->run(rows.begin, of_output = run.hidden());
+      gradient.copy_(run.backward(of_output, i < last ? seen.received(rows) : KeysValues{}));
     }
   }
 
@@ -106,24 +145,34 @@ class StreamedBackward {
   const Pass& pass_;
   Model& model_;
   StreamedForward& forward_;
+  int64_t lowest_;       // layer with anything to train; below 0: the embedding too
   at::Tensor gradient_;  // [N, D]: of the current layer's output; each chunk replaces its rows by its input's
 };
 
 }  // namespace
 
 HeadOutcome run_streambp(const Pass& pass) {
+  const auto layers = static_cast<int64_t>(pass.model.layers().size());
   StreamedForward forward(pass.model, pass.stream, pass.chunk, pass.keep);
-  forward.run();
+  forward.run(pass.joins_head ? layers - 1 : layers);
   pass.close_forward();
   // A head that is the embedding has its gradient only when the embedding has it.
   std::vector<Parameter*> of_head = pass.model.head_parameters();
   begin_gradients(pass, of_head);
-  HeadOutcome outcome;
-  at::Tensor gradient = head_gradient(pass, forward.take_hidden(), outcome);
   for (Parameter* embedding : pass.model.embedding_parameters()) std::erase(of_head, embedding);
+  StreamedBackward backward(pass, forward);
+  if (!pass.joins_head) {
+    HeadOutcome outcome;
+    at::Tensor gradient = separate_head(pass, forward.chunks(), forward.take_hidden(), outcome);
+    use_gradients(pass, of_head);
+    backward.run_from(layers - 1, std::move(gradient));
+    return outcome;
+  }
+  StreamedHead head(pass.head, pass.objective, pass.head_chunk);
+  backward.run_with_head(head);
   use_gradients(pass, of_head);
-  StreamedBackward(pass, forward, std::move(gradient)).run();
-  return outcome;
+  backward.run_from(layers - 2);
+  return head.outcome();
 }
 
 at::Tensor streamed_hidden_states(Model& model, const Stream& stream, int64_t chunk) {
@@ -131,7 +180,7 @@ at::Tensor streamed_hidden_states(Model& model, const Stream& stream, int64_t ch
   Keep nothing;
   nothing.first = static_cast<int64_t>(model.layers().size());
   StreamedForward forward(model, stream, chunk, nothing);
-  forward.run();
+  forward.run(nothing.first);
   return forward.take_hidden();
 }
 

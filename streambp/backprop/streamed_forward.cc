@@ -16,8 +16,8 @@ StreamedForward::StreamedForward(const Model& model, const Stream& stream, int64
       outputs_(model.layers().size()),
       log_sum_exps_(model.layers().size()) {}
 
-void StreamedForward::run() {
-  for (size_t layer = 0; layer < model_.layers().size(); ++layer) forward(static_cast<int64_t>(layer));
+void StreamedForward::run(int64_t end) {
+  for (int64_t layer = 0; layer < end; ++layer) forward(layer);
 }
 
 at::Tensor StreamedForward::input(int64_t layer, const Rows& rows) const {
@@ -27,6 +27,13 @@ at::Tensor StreamedForward::input(int64_t layer, const Rows& rows) const {
 AttentionBlock StreamedForward::attended(int64_t layer, const Rows& rows) const {
   if (!outputs_[layer].defined()) return {};
   return {outputs_[layer].rows(rows.begin, rows.end), log_sum_exps_[layer].rows(rows.begin, rows.end)};
+}
+
+at::Tensor StreamedForward::gradient_room(int64_t layer) const {
+  if (layer > 0 && !inputs_[layer].on_host()) return inputs_[layer].rows(0, stream_.size());
+  const MemoryScope scope("layer inputs");
+  return at::empty({stream_.size(), model_.config().hidden_size},
+                   at::TensorOptions().device(model_.device()).dtype(model_.dtype()));
 }
 
 void StreamedForward::drop(int64_t layer) {

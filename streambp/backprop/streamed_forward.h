@@ -30,7 +30,8 @@ class StreamedForward {
  public:
   StreamedForward(const Model& model, const Stream& stream, int64_t chunk, const Keep& keep);
 
-  void run();
+  /// Runs the layers below `end`.
+  void run(int64_t end);
 
   const Chunks& chunks() const { return chunks_; }
 
@@ -50,6 +51,10 @@ class StreamedForward {
 
   /// The output of the last layer [N, D], handed over.
   at::Tensor take_hidden() { return inputs_.back().take(); }
+
+  /// Room on the device for the gradient of the input of `layer`, [N, D]. Where that input lies there, this
+  /// is its own memory: a chunk's gradient may be written when its input is no longer needed.
+  at::Tensor gradient_room(int64_t layer) const;
 
   /// Frees what is kept of `layer`.
   void drop(int64_t layer);

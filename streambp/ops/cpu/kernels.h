@@ -5,6 +5,7 @@
 
 #include "streambp/ops/cpu/attention.h"
 #include "streambp/ops/cpu/elementwise.h"
+#include "streambp/ops/cpu/target_head.h"
 
 namespace streambp::cpu {
 
@@ -13,6 +14,7 @@ template <typename S>
 struct KernelsOf {
   AttentionKernels<S> attention;
   ElementwiseKernels<S> elementwise;
+  TargetHeadKernels<Wide<S>> target_head;  // of float and double
 };
 
 /// The kernels of one instruction set.

@@ -15,10 +15,14 @@ template <typename S>
 GateKernels<S> gate_kernels();
 template <typename T>
 SoftmaxKernels<T> softmax_kernels();
+template <typename T>
+TargetHeadKernels<T> target_head_kernels();
 
 template <typename S>
 static KernelsOf<S> kernels_of() {
-  return {attention_kernels<S>(), {norm_rope_kernels<S>(), gate_kernels<S>(), softmax_kernels<Wide<S>>()}};
+  return {attention_kernels<S>(),
+          {norm_rope_kernels<S>(), gate_kernels<S>(), softmax_kernels<Wide<S>>()},
+          target_head_kernels<Wide<S>>()};
 }
 
 Kernels all_kernels();

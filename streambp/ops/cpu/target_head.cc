@@ -1,0 +1,290 @@
+#include "streambp/ops/cpu/target_head.h"
+
+#include "streambp/ops/cpu/products.h"
+#include "streambp/ops/cpu/storage.h"
+
+namespace streambp::cpu::STREAMBP_ISA {
+namespace {
+
+/// Vocabulary entries of a tile: its exponentials and weights stay in the second cache.
+constexpr int64_t kTile = 96;
+/// Numbers of hidden states that a product of logits takes at a time: they stay in the first cache.
+constexpr int64_t kDepth = 128;
+
+template <typename T>
+constexpr int64_t kColumns = kTileVectors* kWidth<T>;
+
+int64_t at_most(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+
+int64_t at_least(int64_t a, int64_t b) {
+  return a > b ? a : b;
+}
+
+template <typename T>
+int64_t padded(int64_t rows) {
+  return (rows + kColumns<T> - 1) / kColumns<T> * kColumns<T>;
+}
+
+template <typename T>
+int64_t column_count(int64_t rows) {
+  return padded<T>(rows) + kHeadInputStep;
+}
+
+template <typename T>
+int64_t copy_size(int64_t rows, int64_t size) {
+  return at_least(padded<T>(rows) * size, rows * padded<T>(size));
+}
+
+template <typename T>
+int64_t workspace(int64_t rows, int64_t size) {
+  return 3 * padded<T>(rows) + kTile * padded<T>(size);
+}
+
+/// Asks for rows that the next product will read or add to: they come from far, and a product is long.
+template <typename T>
+void fetch(const T* from, int64_t rows, int64_t stride, int64_t count) {
+  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t i = 0; i < count; i += kLine) __builtin_prefetch(from + row * stride + i, 0, 3);
+}
+
+/// Calls body(column, Number<vectors>) for the panels of `size` columns.
+template <typename T, typename Body>
+void for_each_panel(int64_t size, Body body) {
+  for (int64_t column = 0; column < size; column += kColumns<T>) {
+    const int64_t left = (size - column) / kWidth<T>;
+    call_with<kTileVectors>(static_cast<int>(at_most(left, kTileVectors)),
+                            [&](auto vectors) { body(column, vectors); });
+  }
+}
+
+/// Rows [rows, size] by panels of kColumns columns, one panel's rows side by side, `height` to a panel.
+template <typename T>
+void to_panels(const T* x, int64_t rows, int64_t size, int64_t height, T* panels) {
+  for (int64_t row = 0; row < rows; ++row) {
+    for_each_panel<T>(size, [&](int64_t column, auto vectors) {
+      for (int v = 0; v < decltype(vectors)::value; ++v)
+        store(panels + column * height + row * kColumns<T> + v * kWidth<T>,
+              load(x + row * size + column + v * kWidth<T>));
+    });
+  }
+}
+
+/// Panels of kColumns rows of x, [size, kColumns] each; zeros stand for rows that are not there.
+template <typename T>
+void copy(const TargetHead<T>& op) {
+  for (int64_t first = 0; first < op.rows; first += kColumns<T>) {
+    T* const panel = op.columns + first * op.size;
+    const int64_t count = at_most(kColumns<T>, op.rows - first);
+    for (int64_t d = 0; d < op.size; ++d)
+      for (int64_t i = 0; i < kColumns<T>; ++i)
+        panel[d * kColumns<T> + i] = i < count ? op.x[(first + i) * op.size + d] : T{0};
+  }
+  if (op.panels != nullptr) to_panels(op.x, op.rows, op.size, op.rows, op.panels);
+}
+
+/// The logits of vocabulary entries [begin, end).
+template <typename T>
+void multiply(const TargetHead<T>& op, int64_t begin, int64_t end, T* logits, int64_t stride) {
+  for (int64_t d = 0; d < op.size; d += kDepth) {
+    const int64_t depth = at_most(kDepth, op.size - d);
+    for (int64_t column = 0; column < op.rows; column += kColumns<T>) {
+      const T* const panel = op.columns + column * op.size + d * kColumns<T>;
+      for_each_row_tile(end - begin, [&](int64_t i, auto count) {
+        constexpr int kRows = decltype(count)::value;
+        const T* const weight = op.weight + (begin + i) * op.size + d;
+        T* const to = logits + i * stride + column;
+        if (column == 0 && begin + i + 2 * kRows <= end)
+          fetch(weight + kRows * op.size, kRows, op.size, depth);
+        if (d == 0) {
+          product_rows<false, T, kRows, kTileVectors>(depth, weight, op.size, 1, panel, kColumns<T>, to,
+                                                      stride);
+        } else {
+          product_rows<true, T, kRows, kTileVectors>(depth, weight, op.size, 1, panel, kColumns<T>, to,
+                                                     stride);
+        }
+      });
+    }
+  }
+}
+
+/// Turns a tile of logits into exponentials beside their columns' largest, and sums them.
+template <typename T>
+void soften(T* logits, int64_t count, int64_t columns, int64_t stride, double scale, T* largest, T* sums) {
+  // Finite from the start, so that no difference of two infinities arises where all logits are -inf.
+  constexpr T kLeast =
+      sizeof(T) == sizeof(float) ? static_cast<T>(-__FLT_MAX__) : static_cast<T>(-__DBL_MAX__);
+  const T factor = static_cast<T>(scale * kLog2OfE);
+  for (int64_t column = 0; column < columns; column += kWidth<T>) {
+    T* const first = logits + column;
+    Vector<T> most = broadcast(kLeast), sum = {};
+    for (int64_t i = 0; i < count; ++i) {
+      const Vector<T> logit = load(first + i * stride);
+      most = logit > most ? logit : most;
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      T* const place = first + i * stride;
+      const Vector<T> power = exp2_of<T>((load(place) - most) * factor);
+      store(place, power);
+      sum += power;
+    }
+    store(largest + column, most);
+    store(sums + column, sum);
+  }
+}
+
+/// A tile, and where what is known of it lies.
+template <typename T>
+struct TilePlace {
+  int64_t first, last;  // vocabulary entries
+  T *numbers, *largest, *sums;
+
+  TilePlace(const TargetHead<T>& op, int64_t tile, int64_t stride)
+      : first(tile * kTile),
+        last(at_most(first + kTile, op.vocabulary)),
+        numbers(op.exponentials + first * stride),
+        largest(op.sums + 2 * tile * stride),
+        sums(largest + stride) {}
+
+  /// Calls body(row, number) for the rows whose target is in the tile.
+  template <typename Body>
+  void for_each_target(const TargetHead<T>& op, int64_t stride, Body body) const {
+    for (int64_t row = 0; row < op.rows; ++row) {
+      const int64_t target = op.targets[row];
+      if (target >= first && target < last) body(row, numbers[(target - first) * stride + row]);
+    }
+  }
+};
+
+template <typename T>
+void forward(const TargetHead<T>& op, double* target_logits, int64_t begin, int64_t end) {
+  const int64_t stride = column_count<T>(op.rows);
+  for (int64_t index = begin; index < end; ++index) {
+    const TilePlace<T> tile(op, index, stride);
+    multiply(op, tile.first, tile.last, tile.numbers, stride);
+    tile.for_each_target(op, stride,
+                         [&](int64_t row, T logit) { target_logits[row] = static_cast<double>(logit); });
+    soften(tile.numbers, tile.last - tile.first, padded<T>(op.rows), stride, op.scale, tile.largest,
+           tile.sums);
+  }
+}
+
+template <typename T>
+void sum_up(const TargetHead<T>& op, int64_t begin, int64_t end) {
+  const int64_t stride = column_count<T>(op.rows);
+  const int64_t tiles = (op.vocabulary + kTile - 1) / kTile;
+  for (int64_t row = begin; row < end; ++row) {
+    T largest = op.sums[row];
+    for (int64_t tile = 1; tile < tiles; ++tile) {
+      const T one = op.sums[2 * tile * stride + row];
+      largest = one > largest ? one : largest;
+    }
+    double sum = 0;
+    for (int64_t tile = 0; tile < tiles; ++tile) {
+      const T* const of_tile = op.sums + 2 * tile * stride + row;
+      sum += static_cast<double>(of_tile[stride]) *
+             __builtin_exp((static_cast<double>(of_tile[0]) - static_cast<double>(largest)) * op.scale);
+    }
+    op.log_sums[2 * row] = static_cast<double>(largest);
+    op.log_sums[2 * row + 1] = __builtin_log(sum);
+  }
+}
+
+template <typename T>
+class Backward {
+ public:
+  Backward(const TargetHead<T>& op, const double* d_target, T* workspace)
+      : op_(op), stride_(column_count<T>(op.rows)), columns_(padded<T>(op.rows)) {
+    const auto take = [&](int64_t numbers) {
+      T* const taken = workspace;
+      workspace += numbers;
+      return taken;
+    };
+    largest_ = take(columns_);
+    log_sum_ = take(columns_);
+    d_ = take(columns_);
+    weight_ = take(kTile * padded<T>(op.size));
+    for (int64_t row = 0; row < columns_; ++row) {
+      const bool is_there = row < op.rows;
+      largest_[row] = is_there ? static_cast<T>(op.log_sums[2 * row]) : T{0};
+      log_sum_[row] = is_there ? static_cast<T>(op.log_sums[2 * row + 1]) : T{0};
+      d_[row] = is_there ? static_cast<T>(d_target[row] * op.scale) : T{0};
+    }
+  }
+
+  void run(int64_t index, T* d_x) {
+    const TilePlace<T> tile(op_, index, stride_);
+    differentiate(tile);
+    add_to_input(tile, d_x);
+    if (op_.d_weight != nullptr) add_to_weight(tile);
+  }
+
+ private:
+  /// Exponentials become the logits' gradients: d (onehot - p) scale.
+  void differentiate(const TilePlace<T>& tile) {
+    const T scale = static_cast<T>(op_.scale);
+    for (int64_t column = 0; column < columns_; column += kWidth<T>) {
+      const Vector<T> beside = (load(tile.largest + column) - load(largest_ + column)) * scale;
+      const Vector<T> factor = exp_of<T>(beside - load(log_sum_ + column)) * -load(d_ + column);
+      T* const first = tile.numbers + column;
+      for (int64_t i = 0; i < tile.last - tile.first; ++i)
+        store(first + i * stride_, load(first + i * stride_) * factor);
+    }
+    tile.for_each_target(op_, stride_, [&](int64_t row, T& number) { number += d_[row]; });
+  }
+
+  void add_to_input(const TilePlace<T>& tile, T* d_x) {
+    const int64_t count = tile.last - tile.first;
+    to_panels(op_.weight + tile.first * op_.size, count, op_.size, kTile, weight_);
+    for_each_panel<T>(op_.size, [&](int64_t column, auto vectors) {
+      for_each_row_tile(op_.rows, [&](int64_t row, auto rows) {
+        product_rows<true, T, decltype(rows)::value, decltype(vectors)::value>(
+            count, tile.numbers + row, 1, stride_, weight_ + column * kTile, kColumns<T>,
+            d_x + row * op_.size + column, op_.size);
+      });
+    });
+  }
+
+  void add_to_weight(const TilePlace<T>& tile) const {
+    const int64_t count = tile.last - tile.first;
+    T* const d_weight = op_.d_weight + tile.first * op_.size;
+    for_each_panel<T>(op_.size, [&](int64_t column, auto vectors) {
+      constexpr int kVectors = decltype(vectors)::value;
+      for_each_row_tile(count, [&](int64_t i, auto rows) {
+        constexpr int kRows = decltype(rows)::value;
+        T* const to = d_weight + i * op_.size + column;
+        if (i + 2 * kRows <= count) fetch(to + kRows * op_.size, kRows, op_.size, kVectors * kWidth<T>);
+        product_rows<true, T, kRows, kVectors>(op_.rows, tile.numbers + i * stride_, stride_, 1,
+                                               op_.panels + column * op_.rows, kColumns<T>, to, op_.size);
+      });
+    });
+  }
+
+  const TargetHead<T>& op_;
+  int64_t stride_;
+  int64_t columns_;
+  T *largest_, *log_sum_, *d_;  // [columns]
+  T* weight_;                   // a tile's, by panels
+};
+
+template <typename T>
+void backward(const TargetHead<T>& op, const double* d_target, T* d_x, T* workspace, int64_t begin,
+              int64_t end) {
+  Backward<T> pass(op, d_target, workspace);
+  for (int64_t tile = begin; tile < end; ++tile) pass.run(tile, d_x);
+}
+
+}  // namespace
+
+template <typename T>
+TargetHeadKernels<T> target_head_kernels();
+template <typename T>
+TargetHeadKernels<T> target_head_kernels() {
+  return {kTile, column_count<T>, copy_size<T>, workspace<T>, copy<T>, forward<T>, sum_up<T>, backward<T>};
+}
+template TargetHeadKernels<float> target_head_kernels();
+template TargetHeadKernels<double> target_head_kernels();
+
+}  // namespace streambp::cpu::STREAMBP_ISA

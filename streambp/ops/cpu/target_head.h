@@ -1,0 +1,59 @@
+// The LM head of some rows with one target each, on the CPU: logits, log-softmax and the gradients of both,
+// by tiles of the vocabulary.
+//
+// The logits lie transposed, vocabulary as rows: a row's softmax is then a column's, so that maxima and sums
+// run along registers, and neither the weight nor its gradient is ever rearranged. What is stored is not the
+// logits but e^(logit - m), m the largest of the row's logits in the tile: the backward pass makes their
+// gradients with one multiplication each, and hands a tile to both products while it is in the cache.
+#pragma once
+
+#include <cstdint>
+
+namespace streambp::cpu {
+
+/// Numbers of a hidden state come in multiples of this.
+inline constexpr int64_t kHeadInputStep = 16;
+
+template <typename T>
+struct TargetHead {
+  int64_t rows = 0;
+  int64_t size = 0;  // of a hidden state, a multiple of kHeadInputStep
+  int64_t vocabulary = 0;
+  const T* x = nullptr;              // [rows, size]
+  const T* weight = nullptr;         // [vocabulary, size]
+  double scale = 1.0;                // of the logits: one over the temperature
+  const int64_t* targets = nullptr;  // [rows]
+  T* columns = nullptr;              // [copy_size]: x turned
+  T* panels = nullptr;               // [copy_size]: x by panels
+  T* exponentials = nullptr;         // [vocabulary, column_count]; in the end the logits' gradients
+  T* sums = nullptr;                 // [tiles, 2, column_count]: of a tile's logits the largest, unscaled,
+                                     // and the sum of the exponentials beside it
+  double* log_sums = nullptr;        // [rows, 2]: the largest of all, and the logarithm of the sum beside it
+  T* d_weight = nullptr;             // [vocabulary, size], added to; null: the weight is frozen
+};
+
+template <typename T>
+struct TargetHeadKernels {
+  /// Vocabulary entries of a tile.
+  int64_t tile = 0;
+  /// `rows`, rounded up to whole registers, and a little more, so that columns don't fall on each other in
+  /// the cache.
+  int64_t (*column_count)(int64_t rows) = nullptr;
+  /// Numbers of a copy of x.
+  int64_t (*copy_size)(int64_t rows, int64_t size) = nullptr;
+  /// Numbers of workspace that a thread needs for `backward`.
+  int64_t (*workspace)(int64_t rows, int64_t size) = nullptr;
+  /// Fills op.columns and, for a backward pass that trains the weight, op.panels (null: not wanted).
+  void (*copy)(const TargetHead<T>& op) = nullptr;
+  /// Tiles [begin, end): exponentials and sums; the logits of the targets among them, unscaled, go into
+  /// target_logits [rows].
+  void (*forward)(const TargetHead<T>& op, double* target_logits, int64_t begin, int64_t end) = nullptr;
+  /// op.log_sums of rows [begin, end), when all tiles are there.
+  void (*sum_up)(const TargetHead<T>& op, int64_t begin, int64_t end) = nullptr;
+  /// Tiles [begin, end), for the gradients d_target [rows] of the targets' log-probabilities: adds to
+  /// d_weight and to d_x [rows, size], which is the caller's own.
+  void (*backward)(const TargetHead<T>& op, const double* d_target, T* d_x, T* workspace, int64_t begin,
+                   int64_t end) = nullptr;
+};
+
+}  // namespace streambp::cpu

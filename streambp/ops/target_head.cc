@@ -1,0 +1,137 @@
+#include "streambp/ops/target_head.h"
+
+#include <string_view>
+
+#include <ATen/record_function.h>
+
+#include "streambp/memory/meter.h"
+#include "streambp/ops/fused.h"
+
+namespace streambp {
+namespace {
+
+int64_t count_tiles(const Linear& head, int64_t tile) {
+  return (head.weight->value.size(0) + tile - 1) / tile;
+}
+
+template <typename Body>
+void with_head_dtype(at::ScalarType dtype, Body body) {
+  if (dtype == at::kDouble) {
+    body(double{});
+  } else {
+    body(float{});
+  }
+}
+
+/// Calls body(thread, begin, end) with a share of the tiles for each thread. The shares depend on the number
+/// of threads alone, so that a repeated run sums in the same order.
+template <typename Body>
+void share_tiles(int64_t tiles, int64_t threads, Body body) {
+  at::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t thread = begin; thread < end; ++thread)
+      body(thread, tiles * thread / threads, tiles * (thread + 1) / threads);
+  });
+}
+
+}  // namespace
+
+bool TargetHead::serves(const Linear& head, const at::Tensor& x) {
+  const at::Tensor& weight = head.weight->value;
+  const at::Tensor& gradient = head.weight->gradient;
+  const auto dtype = x.scalar_type();
+  return head.bias == nullptr && !head.adapter && (x.is_cpu() || x.is_meta()) &&
+         (dtype == at::kFloat || dtype == at::kDouble) && weight.scalar_type() == dtype &&
+         weight.is_contiguous() &&
+         (!gradient.defined() || (gradient.scalar_type() == dtype && gradient.is_contiguous())) &&
+         x.size(1) % cpu::kHeadInputStep == 0 &&
+         cpu::kernels().instruction_set != std::string_view("baseline");
+}
+
+TargetHead::TargetHead(const Linear& head, const at::Tensor& x, const at::Tensor& targets, double temperature,
+                       const cpu::Kernels& kernels)
+    : head_(head),
+      kernels_(kernels),
+      x_(x.contiguous()),
+      targets_(targets.contiguous()),
+      temperature_(temperature) {}
+
+template <typename Body>
+void TargetHead::with_op(Body body) const {
+  with_head_dtype(x_.scalar_type(), [&](auto number) {
+    using T = decltype(number);
+    const Parameter& weight = *head_.weight;
+    const cpu::TargetHead<T> op{x_.size(0),
+                                x_.size(1),
+                                weight.value.size(0),
+                                kernel_data<const T>(x_),
+                                kernel_data<const T>(weight.value),
+                                1.0 / temperature_,
+                                kernel_data<const int64_t>(targets_),
+                                kernel_data<T>(columns_),
+                                kernel_data<T>(panels_),
+                                kernel_data<T>(exponentials_),
+                                kernel_data<T>(sums_),
+                                kernel_data<double>(log_sums_),
+                                kernel_data<T>(weight.gradient)};
+    body(op, kernels_.of<T>().target_head);
+  });
+}
+
+at::Tensor TargetHead::log_probabilities() {
+  RECORD_FUNCTION("streambp::target_head", (std::vector<c10::IValue>{x_, head_.weight->value}));
+  const int64_t rows = x_.size(0), threads = at::get_num_threads();
+  const auto wide = x_.options().dtype(at::kDouble);
+  at::Tensor log_probabilities = at::empty({rows}, wide);
+  log_sums_ = at::empty({rows, 2}, wide);
+  int64_t tiles = 0;
+  with_head_dtype(x_.scalar_type(), [&](auto number) {
+    const auto& kernels = kernels_.of<decltype(number)>().target_head;
+    const int64_t columns = kernels.column_count(rows);
+    tiles = count_tiles(head_, kernels.tile);
+    exponentials_ = at::empty({head_.weight->value.size(0), columns}, x_.options());
+    const MemoryScope scope("kernel workspace");
+    sums_ = at::empty({tiles, 2, columns}, x_.options());
+    columns_ = at::empty({kernels.copy_size(rows, x_.size(1))}, x_.options());
+    if (head_.weight->trainable()) panels_ = at::empty_like(columns_);
+  });
+  if (x_.is_meta()) return log_probabilities;
+  with_op([&](const auto& op, const auto& kernels) {
+    double* const result = kernel_data<double>(log_probabilities);
+    kernels.copy(op);
+    share_tiles(tiles, threads,
+                [&](int64_t, int64_t begin, int64_t end) { kernels.forward(op, result, begin, end); });
+    at::parallel_for(0, rows, 1, [&](int64_t begin, int64_t end) {
+      kernels.sum_up(op, begin, end);
+      for (int64_t row = begin; row < end; ++row)
+        result[row] = (result[row] - op.log_sums[2 * row]) * op.scale - op.log_sums[2 * row + 1];
+    });
+  });
+  return log_probabilities;
+}
+
+at::Tensor TargetHead::backward(const at::Tensor& d_target) {
+  RECORD_FUNCTION("streambp::target_head_backward",
+                  (std::vector<c10::IValue>{x_, head_.weight->value, head_.weight->trainable()}));
+  const int64_t threads = at::get_num_threads();
+  const at::Tensor d = d_target.contiguous();
+  at::Tensor parts, workspaces;
+  with_head_dtype(x_.scalar_type(), [&](auto number) {
+    const auto& kernels = kernels_.of<decltype(number)>().target_head;
+    const MemoryScope scope("kernel workspace");
+    parts = at::zeros({threads, x_.size(0), x_.size(1)}, x_.options());
+    workspaces = at::empty({threads, kernels.workspace(x_.size(0), x_.size(1))}, x_.options());
+  });
+  if (!x_.is_meta()) {
+    with_op([&](const auto& op, const auto& kernels) {
+      using T = std::remove_cvref_t<decltype(*op.columns)>;
+      share_tiles(sums_.size(0), threads, [&](int64_t thread, int64_t begin, int64_t end) {
+        kernels.backward(op, kernel_data<const double>(d), kernel_data<T>(parts) + thread * parts.stride(0),
+                         kernel_data<T>(workspaces) + thread * workspaces.stride(0), begin, end);
+      });
+    });
+  }
+  exponentials_.reset();
+  return threads == 1 ? parts.squeeze(0) : parts.sum(0);
+}
+
+}  // namespace streambp

@@ -1,0 +1,44 @@
+// The LM head of rows that have one target each and are asked for nothing but its log-probability, on the CPU
+// in one piece: products, log-softmax and gradients by tiles of the vocabulary (ops/cpu/target_head.h).
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include "streambp/ops/cpu/kernels.h"
+#include "streambp/ops/linear.h"
+
+namespace streambp {
+
+class TargetHead {
+ public:
+  /// Whether this head is served: no bias and no adapter, float32 or float64 throughout, on the CPU (or the
+  /// meta device) with vectors wide enough to be worth while.
+  static bool serves(const Linear& head, const at::Tensor& x);
+
+  /// Rows x [n, D], their targets [n] int64, and what their logits are divided by. `head` and `kernels` must
+  /// outlive it.
+  TargetHead(const Linear& head, const at::Tensor& x, const at::Tensor& targets, double temperature,
+             const cpu::Kernels& kernels = cpu::kernels());
+
+  /// The targets' log-probabilities, [n] float64.
+  at::Tensor log_probabilities();
+
+  /// Adds the gradient of the weight for those of the log-probabilities, d_target [n] float64, and returns
+  /// that of x. To be called once, after log_probabilities.
+  at::Tensor backward(const at::Tensor& d_target);
+
+ private:
+  template <typename Body>
+  void with_op(Body body) const;
+
+  const Linear& head_;
+  const cpu::Kernels& kernels_;
+  at::Tensor x_, targets_;
+  double temperature_;
+  at::Tensor columns_, panels_;  // copies of x
+  at::Tensor exponentials_;      // [V, columns]: of the logits, in the end their gradients
+  at::Tensor sums_;              // [tiles, 2, columns]
+  at::Tensor log_sums_;          // [n, 2] float64
+};
+
+}  // namespace streambp
