@@ -57,6 +57,26 @@ json lora_settings(const SweepOptions& options) {
           {"target_modules", options.lora->target_modules}};
 }
 
+/// Puts "auto" where an automatic cell leaves the choice open, and what the choice has to fit.
+void leave_open(const SweepOptions& options, json& configuration) {
+  configuration["method"] = "auto";
+  json& settings = configuration["settings"];
+  const auto open_unless_fixed = [&](const char* flag, const char* member, const json& fixed) {
+    settings[member] = options.fixed.contains(flag) ? fixed : json("auto");
+  };
+  open_unless_fixed("--keep-attention", "keep_attention", options.keep_attention);
+  open_unless_fixed("--every", "every", options.every);
+  open_unless_fixed("--offload", "offload", options.offload == Offload::kHost ? "host" : "none");
+  settings["chunk"] = json::array();
+  for (const int64_t chunk : options.chunks) settings["chunk"].push_back(or_auto(chunk));
+  settings["order"] = options.order == Order::kForward ? "forward" : "reverse";
+  settings["baseline"] = options.hugging_face ? "hugging-face" : "fair";
+  settings["head"] = !options.stream_head ? "auto" : *options.stream_head ? "streamed" : "full";
+  settings["head_chunk"] = or_auto(options.head_chunk);
+  settings["budget"] = or_null(options.budget);
+  settings["host_budget"] = or_null(options.host_budget);
+}
+
 json fused_settings(const SweepOptions& options) {
   if (!options.fused_optimizer) return nullptr;
   const OptimizerSettings& fused = *options.fused_optimizer;
@@ -91,53 +111,63 @@ Batch cell_batch(const Bench& bench, const Cell& cell) {
       cell.seq_len, bench.config.vocab_size, bench.options.seed, bench.options.prompt);
 }
 
+bool stand_in_for_reference(const std::string& objective, const std::map<std::string, std::string>& given,
+                            Batch& batch) {
+  const ObjectiveKind& kind = objective_kind(objective);
+  if (!needs_reference(kind, complete_options(kind, given), batch)) return false;
+  batch.token_inputs[inputs::kReferenceLogProbabilities] = at::zeros({batch.size()}, at::kDouble);
+  return true;
+}
+
 json cell_configuration(const Bench& bench, const Cell& cell) {
   const SweepOptions& options = bench.options;
   const Settings& settings = cell.settings;
   const bool streambp = settings.method == Method::kStreambp;
   const bool chunked = is_chunked(settings.method);
   const json tokens_file = options.tokens ? json(options.tokens->string()) : json(nullptr);
-  return {{"model", options.model},
-          {"family", bench.config.family},
-          {"parameters", parameter_count(bench.config)},
-          {"objective", cell.objective},
-          {"method", method_name(settings.method)},
-          {"settings",
-           {{"chunk", chunked ? or_auto(settings.chunk) : json(nullptr)},
-            {"keep_attention", streambp ? json(settings.keep_attention) : json(nullptr)},
-            {"every", streambp ? json(settings.every) : json(nullptr)},
-            {"offload", !streambp                            ? json(nullptr)
-                        : settings.offload == Offload::kHost ? json("host")
-                                                             : json("none")},
-            {"order", !streambp                           ? json(nullptr)
-                      : settings.order == Order::kForward ? json("forward")
-                                                          : json("reverse")},
-            {"baseline", !has_baseline(settings.method) ? json(nullptr)
-                         : settings.hugging_face        ? json("hugging-face")
-                                                        : json("fair")},
-            {"head", settings.streams_head() ? "streamed" : "full"},
-            {"head_chunk", settings.streams_head() ? or_auto(settings.head_chunk) : json(nullptr)},
-            {"gradient_dtype", dtype_name(options.gradient_dtype)},
-            {"optimizer", optimizer_settings(options.optimizer)},
-            {"fused_optimizer", fused_settings(options)},
-            {"objective_options", options_of(cell.objective, options.objective_options)},
-            {"prompt", positive_or_null(options.prompt)},
-            {"micro_batches", options.micro_batches},
-            {"lora", lora_settings(options)},
-            {"release_reference", options.release_reference},
-            {"reference", options.reference.empty() ? json(nullptr) : json(options.reference)},
-            {"teacher", options.teacher.empty() ? json(nullptr) : json(options.teacher)},
-            {"freeze", options.freeze},
-            {"threads", options.threads},
-            {"repeats", options.repeats},
-            {"seed", options.seed},
-            {"memory_limit", or_null(options.memory_limit)},
-            {"tokens_file", tokens_file},
-            {"tokens_key", options.tokens ? json(bench.batch_key) : json(nullptr)}}},
-          {"seq_len", cell.seq_len},
-          {"batch", cell.batch},
-          {"dtype", dtype_name(options.dtype)},
-          {"device", options.device}};
+  json configuration{{"model", options.model},
+                     {"family", bench.config.family},
+                     {"parameters", parameter_count(bench.config)},
+                     {"objective", cell.objective},
+                     {"method", method_name(settings.method)},
+                     {"settings",
+                      {{"chunk", chunked ? or_auto(settings.chunk) : json(nullptr)},
+                       {"keep_attention", streambp ? json(settings.keep_attention) : json(nullptr)},
+                       {"every", streambp ? json(settings.every) : json(nullptr)},
+                       {"offload", !streambp                            ? json(nullptr)
+                                   : settings.offload == Offload::kHost ? json("host")
+                                                                        : json("none")},
+                       {"order", !streambp                           ? json(nullptr)
+                                 : settings.order == Order::kForward ? json("forward")
+                                                                     : json("reverse")},
+                       {"baseline", !has_baseline(settings.method) ? json(nullptr)
+                                    : settings.hugging_face        ? json("hugging-face")
+                                                                   : json("fair")},
+                       {"head", settings.streams_head() ? "streamed" : "full"},
+                       {"head_chunk", settings.streams_head() ? or_auto(settings.head_chunk) : json(nullptr)},
+                       {"gradient_dtype", dtype_name(options.gradient_dtype)},
+                       {"optimizer", optimizer_settings(options.optimizer)},
+                       {"fused_optimizer", fused_settings(options)},
+                       {"objective_options", options_of(cell.objective, options.objective_options)},
+                       {"prompt", positive_or_null(options.prompt)},
+                       {"micro_batches", options.micro_batches},
+                       {"lora", lora_settings(options)},
+                       {"release_reference", options.release_reference},
+                       {"reference", options.reference.empty() ? json(nullptr) : json(options.reference)},
+                       {"teacher", options.teacher.empty() ? json(nullptr) : json(options.teacher)},
+                       {"freeze", options.freeze},
+                       {"threads", options.threads},
+                       {"repeats", options.repeats},
+                       {"seed", options.seed},
+                       {"memory_limit", or_null(options.memory_limit)},
+                       {"tokens_file", tokens_file},
+                       {"tokens_key", options.tokens ? json(bench.batch_key) : json(nullptr)}}},
+                     {"seq_len", cell.seq_len},
+                     {"batch", cell.batch},
+                     {"dtype", dtype_name(options.dtype)},
+                     {"device", options.device}};
+  if (cell.automatic) leave_open(options, configuration);
+  return configuration;
 }
 
 void CellRun::ask_reference(Models& models) {

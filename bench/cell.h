@@ -26,6 +26,8 @@ struct Cell {
   Settings settings;
   int64_t seq_len = 0;  // the longest sequence
   int64_t batch = 1;    // sequences
+  /// Whether method and open settings are still to be chosen (bench/choice.h): then it can't be run.
+  bool automatic = false;
 };
 
 /// What the cells of a sweep share.
@@ -44,8 +46,14 @@ struct Models;
 /// The batch of a cell. Equal calls give equal batches.
 Batch cell_batch(const Bench& bench, const Cell& cell);
 
+/// Zeros for the reference's log-probabilities that `objective` asks for and `batch` lacks: what they are
+/// decides neither memory nor time, and whether the inputs are complete. Returns whether any were lacking.
+bool stand_in_for_reference(const std::string& objective, const std::map<std::string, std::string>& given,
+                            Batch& batch);
+
 /// Everything that decides a cell's figures beside machine and commit: the members of its record that are
-/// known before it is run, and, through record_key, how --resume recognises it.
+/// known before it is run, and, through record_key, how --resume recognises it. Of an automatic cell what was
+/// asked for, with "auto" where the choice is open.
 nlohmann::json cell_configuration(const Bench& bench, const Cell& cell);
 
 /// A cell while it is measured.

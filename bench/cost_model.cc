@@ -1,92 +1,97 @@
 #include "bench/cost_model.h"
 
 #include <algorithm>
-#include <cmath>
 
-#include "bench/model_flops.h"
+#include "bench/hardware_flops.h"
 
 namespace streambp {
 namespace {
 
-constexpr double kThinRows = 32.0;
-constexpr double kOperationsPerByte = 2000.0;
+constexpr double kThinRows = 20.0;
+constexpr double kOperationsPerHostByte = 2000.0;
+constexpr double kOperationsPerByteOfCpu = 20.0;
+constexpr double kOperationsPerByteOfGpu = 80.0;
+constexpr double kCacheBytes = 32e6;
 
-/// What of `layers` layers a streamed pass computes again, and what goes to the host and back, for one token.
-struct Keeping {
-  double forward_again = 0.0;    // layers' forward passes, one for each layer at least
-  double attention_again = 0.0;  // the same of their attention alone
-  double stored = 0.0;           // values of hidden_size that are kept: layer inputs, attention outputs
-};
-
-Keeping keeping(const Settings& settings, double layers) {
-  const double every = static_cast<double>(settings.every);
-  const double groups = std::ceil(layers / every);
-  // The last group's inputs are all kept; of every other group all but the first are computed again.
-  const double rebuilt = (groups - 1.0) * (every - 1.0);
-  Keeping keeping;
-  keeping.forward_again = layers + rebuilt;
-  keeping.attention_again = settings.keep_attention ? 0.0 : layers + rebuilt;
-  keeping.stored = layers - 1.0 + (settings.keep_attention ? layers : 0.0);
-  return keeping;
+double as_double(int64_t number) {
+  return static_cast<double>(number);
 }
 
-/// How often key and value projections, forward, are paid for a token beyond once.
-double projections_again(const Settings& settings, const std::vector<int64_t>& lengths, double chunk) {
-  if (settings.method != Method::kStreambp) return 0.0;
-  if (settings.order == Order::kReverse) return 1.0;
-  // Forward and backward for every token before a chunk, in its own sequence.
-  double earlier = 0.0, tokens = 0.0;
-  for (const int64_t length : lengths) {
-    const auto rows = static_cast<double>(length);
-    earlier += 0.5 * rows * std::max(0.0, rows / chunk - 1.0);
-    tokens += rows;
-  }
-  return 3.0 * earlier / tokens;
+double element_bytes(const Bench& bench) {
+  return as_double(static_cast<int64_t>(c10::elementSize(bench.options.dtype)));
+}
+
+/// Width of what a token meets between an MLP's products.
+double mlp_width(const Config& config, int64_t layer) {
+  if (!config.is_sparse(layer)) return as_double(config.intermediate_size);
+  return as_double(config.mixture.num_experts_per_tok * config.mixture.moe_intermediate_size);
 }
 
 }  // namespace
 
-double relative_cost(const Bench& bench, const Cell& cell) {
-  const Config& config = bench.config;
-  const Batch batch = cell_batch(bench, cell);
-  std::vector<int64_t> lengths;
-  for (size_t i = 0; i + 1 < batch.offsets.size(); ++i)
-    lengths.push_back(batch.offsets[i + 1] - batch.offsets[i]);
-  const auto tokens = static_cast<double>(batch.size());
-  const auto hidden = static_cast<double>(config.hidden_size);
-  const double all = model_flops(config, lengths);
-  const double head_forward = 2.0 * tokens * hidden * static_cast<double>(config.vocab_size);
-  const double layers_forward = all / 3.0 - head_forward;
-  const auto layers = static_cast<double>(config.num_hidden_layers);
-  double recomputed = 0.0;
-  double bytes = 0.0;
-  if (cell.settings.method != Method::kStandard && cell.settings.method != Method::kStreambp)
-    recomputed += layers_forward;
-  if (cell.settings.method == Method::kStreambp) {
-    const double attention_forward = attention_flops(config, lengths) / 3.0;
-    const Keeping kept = keeping(cell.settings, layers);
-    recomputed += (layers_forward - attention_forward) * kept.forward_again / layers +
-                  attention_forward * kept.attention_again / layers;
-    if (cell.settings.offload == Offload::kHost) {
-      const auto element = static_cast<double>(c10::elementSize(bench.options.dtype));
-      bytes = 2.0 * kept.stored * tokens * hidden * element;
-    }
+CostModel::CostModel(const Bench& bench, const Models& models, const Cell& cell)
+    : bench_(bench), models_(models), batch_(cell_batch(bench, cell)) {
+  const auto given = options_of(cell.objective, bench.options.objective_options);
+  stand_in_for_reference(cell.objective, given, batch_);
+  objective_ = make_objective(cell.objective, batch_, given);
+}
+
+double CostModel::relative(const Settings& settings) const {
+  Settings standard;
+  standard.method = Method::kStandard;
+  return operations(settings) / operations(standard);
+}
+
+double CostModel::operations(const Settings& settings) const {
+  const Model* const teacher = models_.teacher ? &*models_.teacher : nullptr;
+  const double per_byte = bench_.device.is_cpu() ? kOperationsPerByteOfCpu : kOperationsPerByteOfGpu;
+  const int64_t chunk = chunk_of(settings, batch_.size());
+  const double slower = chunk > 0 ? 1.0 + kThinRows / as_double(chunk) : 1.0;
+  return slower * (hardware_flops(*models_.policy, batch_, *objective_, settings, teacher) +
+                   per_byte * moved_bytes(settings) + kOperationsPerHostByte * host_bytes(settings));
+}
+
+double CostModel::moved_bytes(const Settings& settings) const {
+  double bytes = bench_.device.is_cpu() ? moved_by_layers(settings) : 0.0;
+  if (objective_->request().log_probabilities && !settings.streams_head()) {
+    const double logits =
+        std::max(element_bytes(bench_), 4.0) * as_double(batch_.size()) * as_double(bench_.config.vocab_size);
+    if (logits > kCacheBytes) bytes += 4.0 * logits;
   }
-  if (cell.settings.streams_head()) {
-    const auto objective =
-        make_objective(cell.objective, batch, options_of(cell.objective, bench.options.objective_options));
-    if (!objective->separable()) recomputed += head_forward;
+  return bytes;
+}
+
+double CostModel::moved_by_layers(const Settings& settings) const {
+  const Config& config = bench_.config;
+  const auto tokens = as_double(batch_.size());
+  const bool tiled = settings.method == Method::kTiled;
+  const int64_t chunk = chunk_of(settings, batch_.size());
+  const double rows_of_mlp = chunk > 0 ? as_double(chunk) : tokens;
+  const double rows_of_hidden = tiled ? tokens : rows_of_mlp;
+  const double forwards = settings.method == Method::kStandard ? 1.0 : 2.0;
+  const auto hidden = as_double(config.hidden_size);
+  double values = 0.0;  // of one token
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    const double width = mlp_width(config, layer);
+    const double row_bytes = element_bytes(bench_) * (6.0 * hidden + 3.0 * width);
+    if (rows_of_hidden * row_bytes > kCacheBytes) values += (6.0 * forwards + 6.0) * hidden;
+    if (rows_of_mlp * row_bytes > kCacheBytes) values += (3.0 * forwards + 5.0) * width;
   }
-  double slower = 1.0;
-  if (is_chunked(cell.settings.method)) {
-    const auto chunk = static_cast<double>(
-        cell.settings.chunk > 0 ? cell.settings.chunk : auto_chunk(batch.size(), cell.settings.method));
-    recomputed +=
-        projections_again(cell.settings, lengths, chunk) * 4.0 * tokens * hidden *
-        static_cast<double>(config.num_hidden_layers * config.num_key_value_heads * config.head_dim);
-    slower += kThinRows / chunk;
+  return element_bytes(bench_) * tokens * values;
+}
+
+double CostModel::host_bytes(const Settings& settings) const {
+  if (settings.offload != Offload::kHost) return 0.0;
+  const Config& config = bench_.config;
+  const int64_t layers = config.num_hidden_layers;
+  const int64_t first = std::max<int64_t>(models_.policy->lowest_trainable_layer(), 0);
+  // Every layer's input but the lowest one's, which is the embedding; those of Settings::every later.
+  int64_t values = 0;
+  for (int64_t layer = first; layer < layers; ++layer) {
+    if (layer > 0) values += config.hidden_size;
+    if (settings.keep_attention) values += config.num_attention_heads * config.head_dim;
   }
-  return (all + recomputed + kOperationsPerByte * bytes) / all * slower;
+  return 2.0 * as_double(values) * as_double(batch_.size()) * element_bytes(bench_);
 }
 
 }  // namespace streambp

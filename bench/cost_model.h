@@ -1,25 +1,52 @@
 // What a way of running back-propagation costs in time, estimated: for ranking, not for promises.
 #pragma once
 
+#include <memory>
+#include <vector>
+
 #include "bench/cell.h"
+#include "bench/models.h"
 
 namespace streambp {
 
-/// The time of `cell` on `bench`, with 1 for standard back-propagation of the same tokens:
-///
-///   (F + recomputed + 2000 * bytes) / F * (1 + 32 / chunk)
-///
-/// - F: forward and backward, 3 x the forward pass (bench/model_flops.h).
-/// - recomputed: all but standard run the layers' forward pass again; streambp the key and value projections
-///   once more, or with its chunks in forward order forward and backward for all tokens before a chunk; a
-///   streamed head that has to know all log-probabilities first (DPO and others whose terms are not sums over
-///   tokens) its logits once more.
-///   Kept attention outputs save the forward attention of that, and inputs that were not kept cost their
-///   layers' forward pass once more, without attention where its outputs are kept.
-/// - bytes: what goes to the host's memory and comes back, at 2000 operations a byte (a GPU of 400 TFLOP/s
-///   that reaches half of it, beside a link of 100 GB/s in both directions together). An assumption.
-/// - 1 + 32 / chunk: products of few rows are slower. An assumption (6 % at 512 rows), of the size that the
-///   sweeps on the CPU show.
-double relative_cost(const Bench& bench, const Cell& cell);
+/// Estimates for one workload: an objective on a batch of a length.
+class CostModel {
+ public:
+  /// Of the objective, the length and the batch of `cell`, whatever its settings; the device is that of
+  /// `bench`, wherever `models` lie (they may be shapes without storage). Both must outlive it.
+  CostModel(const Bench& bench, const Models& models, const Cell& cell);
+
+  /// The time of one pass, with 1 for standard back-propagation:
+  ///
+  ///   (F + m * moved + 2000 * bytes) * (1 + 20 / chunk) over the same of standard
+  ///
+  /// - F: operations of all matrix products that the method executes, recomputation included
+  ///   (bench/hardware_flops.h).
+  /// - moved: bytes that tensors too large for a cache of 32 MB pass through memory, with m = 20 operations a
+  ///   byte on the CPU and 80 elsewhere. A head that is not streamed writes and reads the log-softmax of all
+  ///   logits and its gradient, which the streamed one has in place of the logits. On the CPU layers write
+  ///   and read the values between their products, 6 D + 3 F of a token forward and 6 D + 5 F backward, which
+  ///   rows that are few enough find in the cache: those of a chunk, or for tiled those of the MLP.
+  /// - bytes: what goes to the host's memory and comes back, at 2000 operations a byte (a GPU of 400 TFLOP/s
+  ///   that reaches half of it, beside a link of 100 GB/s in both directions together). An assumption.
+  /// - 1 + 20 / chunk: products of few rows are slower, and each chunk reads the weights and adds to their
+  ///   gradients again: 31 % at 64 rows, 8 % at 256, 2 % at 1024. Processor times of qwen3-cpu at 2048 tokens
+  ///   are 23 %, 9 % and 0 % above those of the fastest chunk; elsewhere an assumption.
+  double relative(const Settings& settings) const;
+
+  /// Of the batch.
+  int64_t tokens() const { return batch_.size(); }
+
+ private:
+  double operations(const Settings& settings) const;
+  double moved_bytes(const Settings& settings) const;
+  double moved_by_layers(const Settings& settings) const;
+  double host_bytes(const Settings& settings) const;
+
+  const Bench& bench_;
+  const Models& models_;
+  Batch batch_;
+  std::unique_ptr<Objective> objective_;
+};
 
 }  // namespace streambp

@@ -9,6 +9,7 @@
 #include "bench/progress.h"
 #include "bench/run_flags.h"
 #include "bench/suggest.h"
+#include "bench/ways.h"
 #include "streambp/driver/command_line.h"
 #include "streambp/driver/records.h"
 #include "streambp/driver/table.h"
@@ -34,13 +35,14 @@ constexpr const char* kExamples = R"(Examples:
   streambp-bench max-length --model qwen3-8b --budget 80GiB --optimizer adamw --optimizer-bits 8
   streambp-bench max-length --model llama-3.1-8b --lora-rank 32 --objective sft,dpo,grpo --batch 8 --budget 24GB --json
   streambp-bench max-length --model qwen3-14b --budget 80GiB --suggest --seq-len 32768
+  streambp-bench max-length --model qwen3-8b --budget 80GiB --method standard,auto
 
 The peak is that of one back-propagation as the allocator would count it: weights, gradients, optimizer states and all
 tensors of the pass, but neither the optimizer's step nor a device's own context. An objective's sequence is as in
 sweep: for dpo a pair, half of the tokens for each of its two completions.
 
-Costs (--suggest): time relative to standard back-propagation, (F + recomputed) / F * (1 + 32 / chunk), with F the
-operations of forward and backward pass; an estimate to rank settings by.
+Costs (--suggest, --method auto): time relative to standard back-propagation by the operations that are executed, what goes
+to the host and back, and 1 + 20 / chunk for products of few rows (bench/cost_model.h); an estimate to rank settings by.
 
 Exit codes: 0 all good; 2 bad usage or input, a budget below weights, gradients and optimizer states among them;
 3 some method does not fit at any length.)";
@@ -50,6 +52,7 @@ struct Row {
   LongestFit fit;
   std::optional<double> cost;
   bool best = false;
+  json choice = nullptr;  // of --method auto: how it was chosen
 };
 
 json to_json(const Bench& bench, const Row& row, const Budget& budget) {
@@ -80,6 +83,7 @@ json to_json(const Bench& bench, const Row& row, const Budget& budget) {
   if (!fit.fits())
     object["error"] = fmt::format("{} tokens need {}", shown.seq_len, describe(shown.breakdown));
   if (row.cost) object.update({{"relative_cost", *row.cost}, {"suggested", row.best}});
+  if (!row.choice.is_null()) object["choice"] = row.choice;
   return object;
 }
 
@@ -103,7 +107,7 @@ std::string table_of(const std::vector<Row>& rows, const Budget& budget, bool wi
     const Settings& settings = fit.cell.settings;
     const Prediction& shown = fit.fits() ? *fit.at_longest : fit.at_shortest;
     std::vector<std::string> cells{fit.cell.objective,
-                                   method_name(settings.method),
+                                   method_name(settings.method) + (row.choice.is_null() ? "" : " auto"),
                                    shown.chunk > 0 ? fmt::format("{}", shown.chunk) : "-",
                                    describe_keeping(settings),
                                    settings.streams_head() ? "streamed" : "full",
@@ -126,20 +130,63 @@ std::string table_of(const std::vector<Row>& rows, const Budget& budget, bool wi
                      budget.host > 0 ? fmt::format(", of the host {}", format_bytes(budget.host)) : "");
 }
 
+/// Of what suggest() found, the best; where nothing fits, what needs the least for the shortest sequence.
+Row furthest_of(const std::vector<Suggestion>& found, const Budget& budget) {
+  const auto best =
+      std::min_element(found.begin(), found.end(), [&](const Suggestion& a, const Suggestion& b) {
+        if (a.best != b.best) return a.best;
+        return budget.share(a.fit.at_shortest) < budget.share(b.fit.at_shortest);
+      });
+  Row row{best->fit, best->cost, best->best, {}};
+  const std::string way = describe_way(best->fit.cell.settings);
+  const std::string reason =
+      best->best ? fmt::format("{}: {} tokens, the furthest of {} ways, or the cheapest within 1 % of it",
+                               way, best->fit.cell.seq_len, found.size())
+                 : fmt::format("no length fits {}: {}, the leanest of {} ways, needs {} for {} tokens",
+                               format_bytes(budget.device), way, found.size(),
+                               format_bytes(best->fit.at_shortest.peak_bytes), best->fit.at_shortest.seq_len);
+  json considered = json::array();
+  for (const Suggestion& other : found) {
+    considered.push_back({{"way", describe_way(other.fit.cell.settings)},
+                          {"seq_len", other.fit.cell.seq_len},
+                          {"relative_cost", other.cost}});
+  }
+  row.choice = {{"asked", "auto"},
+                {"budget_bytes", budget.device},
+                {"relative_cost", best->cost},
+                {"reason", reason},
+                {"considered", considered}};
+  return row;
+}
+
 std::vector<Row> longest_of_all(const Bench& bench, Predictor& predictor, const Budget& budget,
                                 ProgressLine& progress) {
   std::vector<Row> rows;
   for (const Cell& cell : list_cells(bench)) {
-    progress.show(fmt::format("{}, {}", cell.objective, method_name(cell.settings.method)));
-    rows.push_back({find_longest(predictor, cell, budget), std::nullopt, false});
+    const std::string method = cell.automatic ? "auto" : method_name(cell.settings.method);
+    progress.show(fmt::format("{}, {}", cell.objective, method));
+    if (!cell.automatic) {
+      rows.push_back({find_longest(predictor, cell, budget), {}, false, {}});
+      continue;
+    }
+    const auto found = suggest(bench, predictor, cell.objective, cell.batch, budget, /*wanted=*/0);
+    rows.push_back(furthest_of(found, budget));
+    progress.clear();
+    if (bench.options.quiet) continue;
+    fmt::print(stderr, "batch {}, {}: auto: {}\n", cell.batch, cell.objective,
+               rows.back().choice.at("reason").get<std::string>());
   }
   return rows;
 }
 
 std::vector<Row> suggestions(const Bench& bench, Predictor& predictor, const Budget& budget, int64_t wanted) {
   std::vector<Row> rows;
-  for (const Suggestion& suggestion : suggest(bench, predictor, budget, wanted))
-    rows.push_back({suggestion.fit, suggestion.cost, suggestion.best});
+  for (const int64_t batch : bench.options.batches) {
+    for (const std::string& objective : bench.options.objectives) {
+      for (const Suggestion& found : suggest(bench, predictor, objective, batch, budget, wanted))
+        rows.push_back({found.fit, found.cost, found.best, {}});
+    }
+  }
   return rows;
 }
 
@@ -148,8 +195,9 @@ int run_max_length(const RunFlags& flags, const Typed& typed) {
   flags.read(options);
   if (typed.suggest && !flags.names_methods()) {
     options.methods.clear();
-    for (const std::string& name : method_names()) options.methods.push_back(parse_method(name));
+    options.picks_method = true;
   }
+  options.quiet = typed.quiet;
   if (typed.device != "meta")
     throw InputError("--device '{}': lengths are predicted, expected meta", typed.device);
   if (typed.seq_len > 0 && !typed.suggest)
@@ -191,8 +239,9 @@ void add_max_length_command(CLI::App& app, std::function<int()>& action) {
   command->footer(describe_objectives() + "\n" + kExamples);
   const auto flags = std::make_shared<RunFlags>(*command, RunFlags::Defaults{"qwen3-8b", "model"});
   command->add_option("--budget", typed->budget, "Memory of the device, such as 80GB or 80GiB")->required();
-  command->add_option("--host-budget", typed->host_budget,
-                      "Memory of the host for --offload host; with --suggest, offloading is tried too");
+  command->add_option(
+      "--host-budget", typed->host_budget,
+      "Memory of the host for --offload host; with --suggest or --method auto, offloading is tried too");
   command->add_flag(
       "--suggest", typed->suggest,
       "Also try chunks and heads, and without --method all methods: which reach --seq-len, or the greatest "

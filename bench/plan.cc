@@ -52,13 +52,12 @@ void check_objectives(const Bench& bench) {
     Batch batch = bench.batch ? *bench.batch
                               : synthetic_batch(kind, options, kSequences, kTokens, bench.config.vocab_size,
                                                 /*seed=*/0);
-    if (needs_reference(kind, options, batch)) {
-      if (bench.options.reference.empty() && !bench.options.lora && !bench.options.adapter) {
-        throw InputError(
-            "{}: no reference log-probabilities; expected them in --tokens, a --reference model, or LoRA",
-            name);
-      }
-      batch.token_inputs[inputs::kReferenceLogProbabilities] = at::zeros({batch.size()}, at::kDouble);
+    const bool has_reference =
+        !bench.options.reference.empty() || bench.options.lora || bench.options.adapter;
+    if (stand_in_for_reference(name, given, batch) && !has_reference) {
+      throw InputError(
+          "{}: no reference log-probabilities; expected them in --tokens, a --reference model, or LoRA",
+          name);
     }
     make_objective(name, batch, given);
   }
@@ -107,16 +106,17 @@ Bench open_bench(const SweepOptions& options) {
     bench.options.warmup = 0;
   }
   check_models(options, bench.config);
-  const bool has_streambp =
-      std::find(options.methods.begin(), options.methods.end(), Method::kStreambp) != options.methods.end();
+  const bool has_streambp = options.picks_method || std::find(options.methods.begin(), options.methods.end(),
+                                                              Method::kStreambp) != options.methods.end();
   if (!has_streambp && (options.keep_attention || options.every > 1 || options.offload != Offload::kNone ||
                         options.order != Order::kReverse)) {
     throw InputError(
         "--keep-attention, --every, --offload, --order: settings of streambp, which is not in --method");
   }
   if (options.fused_optimizer) {
-    if (options.methods != std::vector<Method>{Method::kStreambp})
-      throw InputError("--fuse-optimizer: a setting of streambp, expected --method streambp");
+    const bool others = std::any_of(options.methods.begin(), options.methods.end(),
+                                    [](Method method) { return method != Method::kStreambp; });
+    if (others) throw InputError("--fuse-optimizer: a setting of streambp, expected --method streambp");
     if (options.micro_batches > 1)
       throw InputError("--fuse-optimizer: uses gradients up in each pass, expected --micro-batches 1");
     if (options.dump_gradients) throw InputError("--dump-gradients: --fuse-optimizer leaves none");
@@ -163,6 +163,9 @@ std::vector<Cell> list_cells(const Bench& bench) {
   const SweepOptions& options = bench.options;
   std::vector<Cell> cells;
   std::set<json> seen;
+  const auto add = [&](const Cell& cell) {
+    if (seen.insert(cell_configuration(bench, cell)).second) cells.push_back(cell);
+  };
   for (const int64_t seq_len : options.lengths) {
     for (const int64_t batch : options.batches) {
       for (const std::string& objective : options.objectives) {
@@ -181,10 +184,10 @@ std::vector<Cell> list_cells(const Bench& bench) {
               settings.order = options.order;
             }
             check_settings(settings);
-            const Cell cell{objective, settings, seq_len, batch};
-            if (seen.insert(cell_configuration(bench, cell)).second) cells.push_back(cell);
+            add({objective, settings, seq_len, batch});
           }
         }
+        if (options.picks_method) add({objective, {}, seq_len, batch, /*automatic=*/true});
       }
     }
   }

@@ -38,6 +38,9 @@ class Predictor {
   /// What is alive without any pass: weights, gradients, optimizer states, by scope.
   Prediction floor() const;
 
+  /// Shapes without storage.
+  const Models& models() const { return models_; }
+
  private:
   const Bench& bench_;
   Models models_;

@@ -58,6 +58,11 @@ std::string chunk(const json& record) {
   return as_run == kNothing ? "auto" : as_run + " auto";
 }
 
+/// With a note where `auto` chose it.
+std::string method(const json& record) {
+  return text(record, "method") + (record.contains("choice") ? " auto" : "");
+}
+
 }  // namespace
 
 std::string sweep_table(const std::vector<json>& records) {
@@ -66,8 +71,8 @@ std::string sweep_table(const std::vector<json>& records) {
   for (const json& record : records) {
     const json* const base = checkpoint_beside(record, records);
     const auto memory = number(record, kMemory);
-    table.add({text(record, "seq_len"), text(record, "batch"), text(record, "objective"),
-               text(record, "method"), chunk(record), memory ? format_bytes(std::llround(*memory)) : kNothing,
+    table.add({text(record, "seq_len"), text(record, "batch"), text(record, "objective"), method(record),
+               chunk(record), memory ? format_bytes(std::llround(*memory)) : kNothing,
                ratio(record, base, kMemory), formatted(number(record, kWall), "{:.3f}"),
                ratio(record, base, kWall), formatted(number(record, kCpu), "{:.3f}"),
                ratio(record, base, kCpu), formatted(number(record, "tokens_per_second"), "{:.0f}"),

@@ -82,7 +82,9 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
   text("--model", model_, "A Hugging Face folder (config.json, safetensors) or a preset");
   text("--objective", objectives_, fmt::format("Objectives: {}", fmt::join(objective_names(), ", ")));
   text("--set", objective_options_, "Options of the objectives, as beta=0.1,loss_type=ipo (below)");
-  text("--method", methods_, fmt::format("Methods: {}", fmt::join(method_names(), ", ")));
+  text("--method", methods_,
+       fmt::format("Methods: {}; auto: the cheapest way that fits a budget, dry-run first",
+                   fmt::join(method_names(), ", ")));
   text("--batch", batches_, "Sequences in a batch");
   text("--chunk", chunks_,
        "Tokens of a chunk of streambp, tiled or chunk-major, or auto; the others have none");
@@ -157,8 +159,17 @@ void RunFlags::read(SweepOptions& options) const {
   options.objectives = parse_words(objectives_, "--objective");
   options.objective_options = parse_objective_options(objective_options_, options.objectives);
   options.methods.clear();
-  for (const std::string& method : parse_words(methods_, "--method"))
-    options.methods.push_back(parse_method(method));
+  options.picks_method = false;
+  for (const std::string& method : parse_words(methods_, "--method")) {
+    if (method == "auto") {
+      options.picks_method = true;
+    } else {
+      options.methods.push_back(parse_method(method));
+    }
+  }
+  for (const char* flag : {"--keep-attention", "--every", "--offload"}) {
+    if (command_.count(flag) > 0) options.fixed.insert(flag);
+  }
   options.batches = parse_integers(batches_, "--batch", 1);
   options.chunks = parse_chunks(chunks_, "--chunk");
   const std::vector<int64_t> head_chunks = parse_chunks(head_chunk_, "--head-chunk");

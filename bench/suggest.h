@@ -10,15 +10,15 @@ namespace streambp {
 /// One way of running the wanted back-propagation.
 struct Suggestion {
   LongestFit fit;
-  double cost = 0.0;  // relative_cost
+  double cost = 0.0;  // CostModel::relative
   bool best = false;
 };
 
-/// For each objective and batch of `bench`: its methods with every setting that trades time for memory, and
-/// what they reach within `budget`, by rising cost, without those that another one beats in both. With
-/// `wanted` tokens of a sequence the first that fits is the best, and the search ends there; with 0, the one
-/// that reaches furthest, or a cheaper one that comes within 1 % of it.
-std::vector<Suggestion> suggest(const Bench& bench, Predictor& predictor, const Budget& budget,
-                                int64_t wanted);
+/// The ways (bench/ways.h) of an objective and batch, and what they reach within `budget`, by rising cost,
+/// without those that another one beats in both. With `wanted` tokens of a sequence the first that fits is
+/// the best, and the search ends there; with 0, the one that reaches furthest, or a cheaper one that comes
+/// within 1 % of it.
+std::vector<Suggestion> suggest(const Bench& bench, Predictor& predictor, const std::string& objective,
+                                int64_t batch, const Budget& budget, int64_t wanted);
 
 }  // namespace streambp

@@ -7,6 +7,7 @@
 #include <ATen/Parallel.h>
 
 #include "bench/cell.h"
+#include "bench/chooser.h"
 #include "bench/gemm_rate.h"
 #include "bench/models.h"
 #include "bench/plan.h"
@@ -25,18 +26,20 @@ namespace {
 
 using nlohmann::json;
 
-/// Of the memory that is free at the start, the part that tensors may take: past it a run ends in an
-/// exception, and before the kernel ends the process.
-constexpr double kUsableMemory = 0.95;
-
 bool same_group(const Cell& a, const Cell& b) {
   return a.seq_len == b.seq_len && a.batch == b.batch;
 }
 
 class Sweep {
  public:
-  Sweep(const Bench& bench, const std::vector<Cell>& cells, RecordFile& file)
-      : bench_(bench), cells_(cells), file_(file), progress_(!bench.options.quiet), results_(cells.size()) {
+  Sweep(const Bench& bench, std::vector<Cell> cells, RecordFile& file)
+      : bench_(bench),
+        cells_(std::move(cells)),
+        choices_(cells_.size()),
+        file_(file),
+        progress_(!bench.options.quiet),
+        results_(cells_.size()) {
+    for (const Cell& cell : cells_) keys_.push_back(record_key(cell_configuration(bench_, cell)));
     for (const json& record : file.records()) {
       const json status = record.value("status", json());
       if (status == "ok" || status == "oom") known_[record.value("key", json()).dump()] = record;
@@ -44,6 +47,7 @@ class Sweep {
   }
 
   int run() {
+    choose_all();
     for (size_t begin = 0; begin < cells_.size();) {
       size_t end = begin;
       while (end < cells_.size() && same_group(cells_[end], cells_[begin])) ++end;
@@ -66,14 +70,45 @@ class Sweep {
     bool done = false;
   };
 
+  const json* known(size_t place) const {
+    const auto found = known_.find(json(keys_[place]).dump());
+    return found == known_.end() ? nullptr : &found->second;
+  }
+
+  /// Every automatic cell that is not known becomes one that can be run, before anything is measured: the
+  /// models of the dry run are gone by then.
+  void choose_all() {
+    std::optional<Chooser> chooser;
+    for (size_t i = 0; i < cells_.size(); ++i) {
+      if (!cells_[i].automatic || known(i) != nullptr) continue;
+      if (!chooser) chooser.emplace(bench_);
+      Cell& cell = cells_[i];
+      progress_.show(fmt::format("[{}/{}] choosing a way for length {}, batch {}, {}", i + 1, cells_.size(),
+                                 cell.seq_len, cell.batch, cell.objective));
+      const Choice& choice = choices_[i].emplace(chooser->choose(cell));
+      const Considered* const way = choice.chosen ? &choice.considered[*choice.chosen] : choice.leanest();
+      if (way != nullptr) cell.settings = way->settings;
+      cell.automatic = false;
+      say(cell, describe_choice(choice));
+    }
+  }
+
+  void say(const Cell& cell, const std::string& reason) {
+    progress_.clear();
+    if (bench_.options.quiet) return;
+    fmt::print(stderr, "length {}, batch {}, {}: auto: {}\n", cell.seq_len, cell.batch, cell.objective,
+               reason);
+  }
+
   /// Cells [begin, end): one length, one batch.
   void run_group(size_t begin, size_t end) {
     warn_if_unscored(cells_[begin]);
     std::vector<Pending> pending;
     for (size_t i = begin; i < end; ++i) {
-      const auto known = known_.find(json(record_key(cell_configuration(bench_, cells_[i]))).dump());
-      if (known != known_.end()) {
-        show(i, known->second);
+      if (const json* const record = known(i)) {
+        if (const auto choice = record->find("choice"); choice != record->end())
+          say(cells_[i], choice->value("reason", ""));
+        show(i, *record);
       } else {
         pending.push_back({i, CellRun(bench_, cells_[i])});
       }
@@ -81,6 +116,11 @@ class Sweep {
     if (!pending.empty()) open_models_once();
     for (Pending& cell : pending) {
       if (!models_.policy) cell.run.fail("oom", load_error_);
+      if (nothing_fits(cell.place)) {
+        const Choice& choice = *choices_[cell.place];
+        cell.run.fail(choice.leanest() != nullptr ? "oom" : "error", describe_choice(choice));
+        continue;
+      }
       const int64_t limit = shortest_oom(cells_[cell.place]);
       if (models_.policy && limit > 0) {
         cell.run.fail("oom", fmt::format("not run: length {} already ran out of memory", limit));
@@ -104,8 +144,11 @@ class Sweep {
   void finish(Pending& cell) {
     cell.done = true;
     const int cuda_index = bench_.device.is_cuda() ? bench_.device.index() : -1;
-    const json record =
+    json record =
         cell.run.record(describe_environment(bench_.options.threads, cuda_index, bench_.options.arguments));
+    // The way is the chosen one's, the key that of what was asked for: --resume knows it by that.
+    if (choices_[cell.place])
+      record.update({{"key", keys_[cell.place]}, {"choice", choice_member(*choices_[cell.place])}});
     file_.append(record);
     show(cell.place, record);
     if (bench_.options.dump_gradients && !cell.run.failed()) dump_gradients();
@@ -196,15 +239,19 @@ class Sweep {
     int64_t shortest = 0;
     for (size_t i = 0; i < cells_.size(); ++i) {
       const Cell& other = cells_[i];
-      const bool alike = other.objective == cell.objective && other.settings.method == cell.settings.method &&
-                         other.settings.chunk == cell.settings.chunk && other.batch == cell.batch;
-      if (!alike || other.seq_len > cell.seq_len || results_[i].is_null() ||
-          results_[i].at("status") != "oom")
+      if (other.seq_len > cell.seq_len || results_[i].is_null() || results_[i].at("status") != "oom" ||
+          nothing_fits(i) || other.automatic)
         continue;
+      Cell as_long = other;
+      as_long.seq_len = cell.seq_len;
+      if (cell_configuration(bench_, as_long) != cell_configuration(bench_, cell)) continue;
       if (shortest == 0 || other.seq_len < shortest) shortest = other.seq_len;
     }
     return shortest;
   }
+
+  /// Whether a way was looked for and none fits the budget, which says nothing of the device.
+  bool nothing_fits(size_t place) const { return choices_[place] && !choices_[place]->chosen; }
 
   void dump_gradients() {
     std::map<std::string, at::Tensor> gradients;
@@ -215,7 +262,9 @@ class Sweep {
   }
 
   const Bench& bench_;
-  const std::vector<Cell>& cells_;
+  std::vector<Cell> cells_;
+  std::vector<std::string> keys_;               // of each cell as it was asked for
+  std::vector<std::optional<Choice>> choices_;  // of each cell: made for automatic ones, but not known ones
   RecordFile& file_;
   ProgressLine progress_;
   Models models_;
@@ -237,11 +286,8 @@ int run_sweep(const SweepOptions& options) {
                      file.path().string(), file.records().size());
   }
   if (!bench.device.is_cuda()) {
-    const int64_t usable =
-        bench.device.is_meta()
-            ? 0
-            : static_cast<int64_t>(kUsableMemory * static_cast<double>(available_memory()));
-    set_memory_limit(bench.device.type(), options.memory_limit.value_or(usable));
+    const int64_t most = bench.device.is_meta() ? 0 : usable_part(available_memory());
+    set_memory_limit(bench.device.type(), options.memory_limit.value_or(most));
   }
   return Sweep(bench, cells, file).run();
 }

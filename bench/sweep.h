@@ -10,7 +10,11 @@ namespace streambp {
 /// Cells of one length and batch take turns, repeat by repeat, so that a machine that slows down slows all of
 /// them. A cell's record is on disk as soon as its last repeat is done. A cell that runs out of memory or
 /// fails becomes a record with status `oom` or `error` and the sweep goes on; lengths at or beyond one that
-/// ran out are not tried again with the same method, chunk and batch.
+/// ran out are not tried again in the same way.
+///
+/// With `picks_method`, a way is chosen for each objective, length and batch (bench/choice.h) before anything
+/// is run; a line on stderr says why, and so does the record. The budget is `budget`, else `memory_limit`,
+/// else what the device has free.
 ///
 /// Returns an exit code: 1 if any cell ended in an error, else 3 if any ran out of memory, else 0. Throws
 /// InputError, before anything is run, for options that can't be honoured.

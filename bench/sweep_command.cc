@@ -19,6 +19,8 @@ namespace {
 struct Typed {
   std::string lengths = "512,1024,2048";
   std::string memory_limit;
+  std::string budget;
+  std::string host_budget;
   std::string tokens;
   std::string dump_gradients;
   std::string trace, snapshot, timeline;
@@ -33,8 +35,25 @@ constexpr const char* kExamples = R"(Examples:
   streambp-bench sweep --model qwen3-8b --dtype bfloat16 --device meta --seq-len 32768 --out out/predicted
   streambp-bench sweep --objective sft,dpo,grpo,ppo --lora-rank 32 --seq-len 4096 --set beta=0.1 --out out/rl
   streambp-bench sweep --seq-len 8192 --memory-limit 2GB --resume --out out/cpu
+  streambp-bench sweep --method auto --budget 80GiB --model qwen3-8b --dtype bfloat16 --device meta --seq-len 65536 --out out/auto
+
+--method auto dry-runs every method with every chunk, head and setting of streambp that --chunk, --head, --keep-attention,
+--every and --offload don't fix, for each objective, length and batch, and runs the cheapest in time, by an estimate,
+that fits the budget. A line on stderr and the record's `choice` say why, and what else was considered.
 
 Exit codes: 0 all good; 1 a cell failed; 2 bad usage or input; 3 a cell ran out of memory and nothing else went wrong.)";
+
+/// What --method auto has to fit.
+void read_budgets(const CLI::App& command, const Typed& typed, SweepOptions& options) {
+  for (const char* flag : {"--budget", "--host-budget"}) {
+    if (command.count(flag) > 0 && !options.picks_method)
+      throw InputError("{}: what --method auto has to fit, expected it with that", flag);
+  }
+  if (command.count("--budget") > 0) options.budget = parse_bytes(typed.budget, "--budget");
+  if (command.count("--host-budget") == 0) return;
+  options.host_budget = parse_bytes(typed.host_budget, "--host-budget");
+  if (options.device == "cpu") throw InputError("--host-budget: with --device cpu there is one memory only");
+}
 
 SweepOptions read_options(const CLI::App& command, const RunFlags& flags, const Typed& typed) {
   SweepOptions options = typed.options;
@@ -50,6 +69,7 @@ SweepOptions read_options(const CLI::App& command, const RunFlags& flags, const 
     }
   }
   if (given("--memory-limit")) options.memory_limit = parse_bytes(typed.memory_limit, "--memory-limit");
+  read_budgets(command, typed, options);
   if (given("--tokens")) options.tokens = typed.tokens;
   if (given("--dump-gradients")) options.dump_gradients = typed.dump_gradients;
   if (given("--trace")) options.trace = typed.trace;
@@ -101,6 +121,11 @@ void add_sweep_command(CLI::App& app, std::function<int()>& action, int argc, co
   text("--memory-limit", typed->memory_limit,
        "Bytes of tensors, such as 2GB or 512MiB, past which a run counts as out of memory (default on the "
        "CPU: 95 % of what is free)");
+  text("--budget", typed->budget,
+       "--method auto: bytes that the run has to fit, such as 80GB or 80GiB (default: --memory-limit, else "
+       "what the device has free)");
+  text("--host-budget", typed->host_budget,
+       "--method auto: memory of the host beside the device; with it, --offload host is tried too");
   text("--dump-gradients", typed->dump_gradients,
        "Write the gradients as safetensors under Hugging Face names; for a sweep of one cell");
   text("--trace", typed->trace,

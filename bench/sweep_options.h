@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,10 @@ struct SweepOptions {
   std::map<std::string, std::string>
       objective_options;  // of those objectives that have an option of the name
   std::vector<Method> methods{Method::kStandard, Method::kCheckpoint, Method::kStreambp};
+  bool picks_method = false;  // `auto` beside or in place of them: bench/choice.h picks one for each cell
+  std::set<std::string>
+      fixed;  // --keep-attention, --every, --offload: those given, which `auto` leaves alone
+  std::optional<int64_t> budget, host_budget;  // bytes that `auto` has to fit; default: what the run has
   std::vector<int64_t> lengths{512, 1024, 2048};
   std::vector<int64_t> batches{1};  // sequences of one length in a packed stream
   std::vector<int64_t> chunks{0};   // of methods by chunks; 0: auto

@@ -7,7 +7,6 @@
 #include <sys/resource.h>
 
 #include "bench/cell.h"
-#include "bench/cost_model.h"
 #include "bench/model_flops.h"
 #include "bench/models.h"
 #include "bench/report.h"
@@ -182,6 +181,13 @@ TEST(CellConfiguration, HasAnotherKeyForEveryChange) {
       [](Bench&, Cell& c) { c.settings.order = Order::kForward; },
       [](Bench&, Cell& c) { c.seq_len = 34; },
       [](Bench&, Cell& c) { c.batch = 2; },
+      [](Bench&, Cell& c) { c.automatic = true; },
+      [](Bench& b, Cell& c) { c.automatic = true, b.options.budget = 1000; },
+      [](Bench& b, Cell& c) { c.automatic = true, b.options.host_budget = 1000; },
+      [](Bench& b, Cell& c) { c.automatic = true, b.options.chunks = {7}; },
+      [](Bench& b, Cell& c) { c.automatic = true, b.options.stream_head = false; },
+      [](Bench& b, Cell& c) { c.automatic = true, b.options.fixed = {"--every"}; },
+      [](Bench& b, Cell& c) { c.automatic = true, b.options.fixed = {"--every"}, b.options.every = 2; },
   };
   std::set<std::string> keys{record_key(cell_configuration(bench, cell))};
   for (size_t i = 0; i < changes.size(); ++i) {
@@ -253,27 +259,6 @@ TEST(ModelFlops, CountsProductsAndPairs) {
                                                config.num_hidden_layers * pairs);
     EXPECT_EQ(model_flops(config, {5, 1, 12}), 6.0 * weights * 18.0 + attention) << name;
   }
-}
-
-TEST(RelativeCost, OfEveryMethodAndOrder) {
-  const Bench bench = tiny_bench();
-  const auto cost = [&](Method method, int64_t chunk = 100, Order order = Order::kReverse) {
-    Cell cell = cell_of(method, 1000);
-    cell.settings.chunk = chunk;
-    cell.settings.order = order;
-    return relative_cost(bench, cell);
-  };
-  EXPECT_EQ(cost(Method::kStandard), 1.0);
-  const double checkpoint = cost(Method::kCheckpoint);
-  EXPECT_GT(checkpoint, 1.0);
-  EXPECT_EQ(cost(Method::kLogitsOnly), checkpoint);
-  EXPECT_DOUBLE_EQ(cost(Method::kTiled), 1.32 * checkpoint);
-  EXPECT_DOUBLE_EQ(cost(Method::kChunkMajor), 1.32 * checkpoint);
-  EXPECT_GT(cost(Method::kStreambp), cost(Method::kChunkMajor)) << "keys and values once more";
-  // Ten chunks have 4.5 others before them on average: forward and backward.
-  const double again = cost(Method::kStreambp) / 1.32 - checkpoint;
-  EXPECT_NEAR((cost(Method::kStreambp, 100, Order::kForward) / 1.32 - checkpoint) / again, 3.0 * 4.5, 1e-9);
-  EXPECT_GT(cost(Method::kStreambp, 50, Order::kForward), cost(Method::kStreambp, 100, Order::kForward));
 }
 
 TEST(Median, IsTheMiddle) {
