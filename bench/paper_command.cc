@@ -3,11 +3,11 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <array>
-#include <fstream>
 #include <memory>
 
 #include "bench/paper.h"
 #include "bench/progress.h"
+#include "bench/text_file.h"
 #include "streambp/driver/command_line.h"
 #include "streambp/driver/environment.h"
 #include "streambp/driver/records.h"
@@ -39,13 +39,6 @@ Exit codes: 0 written, whatever the verdicts; 2 bad usage or input.)";
 constexpr std::array<std::pair<const char*, PaperTable (*)(const PaperRun&)>, 4> kTables{
     {{"3", paper_lengths}, {"curves", paper_curves}, {"8", paper_linear}, {"9", paper_peaks}}};
 
-void write_file(const std::filesystem::path& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << text;
-  file.close();
-  if (!file) throw InputError("{}: can't be written", path.string());
-}
-
 std::string record_lines(const std::vector<PaperTable>& tables, const std::vector<std::string>& arguments) {
   const json environment = describe_environment(usable_cores(), /*cuda_index=*/-1, arguments);
   std::string lines;
@@ -68,18 +61,16 @@ int run_paper(const Typed& typed) {
   ProgressLine progress(!typed.quiet);
   PaperRun run{parse_bytes(typed.budget, "--budget"), Measured(typed.measured),
                [&progress](const std::string& text) { progress.show(text); }};
-  std::error_code error;
-  std::filesystem::create_directories(out, error);
-  if (error) throw InputError("--out {}: {}", out.string(), error.message());
+  create_out(out);
   std::vector<PaperTable> tables;
   for (const auto& [name, fill] : kTables) {
     if (std::find(wanted.begin(), wanted.end(), name) != wanted.end()) tables.push_back(fill(run));
   }
   progress.clear();
   const std::string report = paper_markdown(tables, run.budget);
-  write_file(out / "paper.md", report);
-  write_file(out / "cells.csv", paper_csv(tables));
-  write_file(out / "results.jsonl", record_lines(tables, typed.arguments));
+  write_text_file(out / "paper.md", report);
+  write_text_file(out / "cells.csv", paper_csv(tables));
+  write_text_file(out / "results.jsonl", record_lines(tables, typed.arguments));
   fmt::print("{}", report);
   return kExitGood;
 }

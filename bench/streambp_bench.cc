@@ -1,6 +1,7 @@
 // streambp-bench: what each method of back-propagation costs.
 #include <functional>
 
+#include "bench/bytes_per_token_command.h"
 #include "bench/export_command.h"
 #include "bench/linear_command.h"
 #include "bench/max_length_command.h"
@@ -20,6 +21,7 @@ int main(int argc, char** argv) {
   std::function<int()> action;
   streambp::add_sweep_command(app, action, argc, argv);
   streambp::add_max_length_command(app, action);
+  streambp::add_bytes_per_token_command(app, action, argc, argv);
   streambp::add_linear_command(app, action);
   streambp::add_paper_command(app, action, argc, argv);
   streambp::add_export_command(app, action);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The main job: proves the methods against the golden cases, then measures memory and time of all three on a small Qwen3
-# over lengths 512 to 8192, prints the table, predicts the paper's curve of Qwen3-8B, and writes records and pictures.
+# over lengths 512 to 8192, prints the table, predicts the paper's curve of Qwen3-8B and the bytes a token takes by model and method, and writes records and pictures.
 #   scripts/run.sh [DIR]   DIR for records and pictures, default out/main; finished cells found there are not run again
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
@@ -24,3 +24,8 @@ echo
 echo "== Paper scale: the peak of Qwen3-8B and its kin against length, predicted (no GPU needed), beside the paper's"
 "$bin/streambp-bench" paper --table curves --out "$out/paper"
 "$venv/bin/python" scripts/plot_paper.py --folder "$out/paper"
+
+echo
+echo "== Bytes a token by model and method, predicted: layer inputs (streambp) or keys and values (chunk-major)"
+"$bin/streambp-bench" bytes-per-token --out "$out/bytes-per-token"
+"$venv/bin/python" scripts/plot_bytes.py --folder "$out/bytes-per-token"

@@ -1,0 +1,13 @@
+// The flags of `streambp-bench bytes-per-token`.
+#pragma once
+
+#include <CLI/App.hpp>
+#include <functional>
+
+namespace streambp {
+
+/// Adds the subcommand to `app`. When it is the one that is called, `action` receives its work.
+void add_bytes_per_token_command(CLI::App& app, std::function<int()>& action, int argc,
+                                 const char* const* argv);
+
+}  // namespace streambp
