@@ -31,7 +31,8 @@ class CostModel {
   ///   that reaches half of it, beside a link of 100 GB/s in both directions together). An assumption.
   /// - 1 + 20 / chunk: products of few rows are slower, and each chunk reads the weights and adds to their
   ///   gradients again: 31 % at 64 rows, 8 % at 256, 2 % at 1024. Processor times of qwen3-cpu at 2048 tokens
-  ///   are 23 %, 9 % and 0 % above those of the fastest chunk; elsewhere an assumption.
+  ///   (one thread, least of three, a busy machine) were 23 % and 9 % above those of 1024 rows; elsewhere an
+  ///   assumption.
   double relative(const Settings& settings) const;
 
   /// Of the batch.

@@ -109,7 +109,7 @@ def draw_ways(axes, models):
 
 
 def groups(models):
-    """Models at the same place of the right panel, which share a label: [x, y, names]."""
+    """Models that lie close together on the right panel and share a label, at the first one's place: [x, y, names]."""
     found = []
     for name, model in models.items():
         if not all(way in model["ways"] for way in CROSSING):
@@ -133,8 +133,11 @@ def draw_crossing(axes, models):
     axes.axhspan(low, 1.0, color=WAYS["chunk-major"][0], alpha=0.10, linewidth=0)
     axes.text(0.97, 0.95, "streambp takes less", transform=axes.transAxes, ha="right", va="top", color=WAYS["streambp"][0], fontweight="bold")
     axes.text(0.03, 0.04, "chunk-major takes less", transform=axes.transAxes, ha="left", va="bottom", color="#A3527C", fontweight="bold")
+    for model in models.values():
+        if all(way in model["ways"] for way in CROSSING):
+            y = model["ways"]["chunk-major"] / model["ways"]["streambp"]
+            axes.plot([model["ratio"]], [y], marker="o", markersize=6, color=WAYS["streambp"][0] if y > 1 else WAYS["chunk-major"][0])
     for number, (x, y, names) in enumerate(sorted(found, key=lambda group: group[:2])):
-        axes.plot([x], [y], marker="o", markersize=6.5, color=WAYS["streambp"][0] if y > 1 else WAYS["chunk-major"][0])
         # Labels on both sides of the line in turn, so that neighbours don't meet.
         shift, align = ((8, 3), "left") if number % 2 == 0 else ((-8, -9), "right")
         label = names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The main job: proves the methods against the golden cases, then measures memory and time of all three on a small Qwen3
-# over lengths 512 to 8192, prints the table, predicts the paper's curve of Qwen3-8B and the bytes a token takes by model and method, and writes records and pictures.
+# over lengths 512 to 8192, prints the table, predicts the paper's curve of Qwen3-8B and what a token takes by model and
+# method, and writes records and pictures.
 #   scripts/run.sh [DIR]   DIR for records and pictures, default out/main; finished cells found there are not run again
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
