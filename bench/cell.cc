@@ -7,17 +7,21 @@
 #include <limits>
 
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "bench/hardware_flops.h"
 #include "bench/model_flops.h"
 #include "bench/models.h"
 #include "streambp/driver/failure.h"
+#include "streambp/driver/gpu.h"
 #include "streambp/driver/objective_inputs.h"
 #include "streambp/driver/records.h"
 #include "streambp/error.h"
 #include "streambp/model/tensor_file.h"
 #include "streambp/objective/terms.h"
+#include "streambp/ops/attention_device.h"
+#include "streambp/ops/cuda/library.h"
 
 namespace streambp {
 namespace {
@@ -41,6 +45,30 @@ json positive_or_null(int64_t value) {
 void synchronize(c10::Device device) {
   if (device.is_cuda()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
+
+/// Time on a GPU's own clock, from construction on; nothing elsewhere.
+class GpuTimer {
+ public:
+  explicit GpuTimer(c10::Device device) : device_(device) {
+    if (device.is_cuda()) mark(start_);
+  }
+
+  double stop() {
+    if (!device_.is_cuda()) return 0.0;
+    mark(end_);
+    end_->synchronize();
+    return 1e-3 * start_->elapsedTime(*end_);
+  }
+
+ private:
+  void mark(std::optional<c10::Event>& event) const {
+    event.emplace(device_.type(), c10::EventFlag::BACKEND_DEFAULT);
+    event->record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+  }
+
+  c10::Device device_;
+  std::optional<c10::Event> start_, end_;
+};
 
 double process_seconds() {
   timespec time{};
@@ -167,6 +195,8 @@ json cell_configuration(const Bench& bench, const Cell& cell) {
                      {"dtype", dtype_name(options.dtype)},
                      {"device", options.device}};
   if (cell.automatic) leave_open(options, configuration);
+  // Where it is not set it is not named: keys of records from before it was a setting stay what they are.
+  if (options.deterministic) configuration["settings"]["deterministic"] = true;
   return configuration;
 }
 
@@ -228,6 +258,7 @@ CellRun::Pass CellRun::run_pass(Models& models, std::optional<Recorder>& recorde
   pass.resident_bytes = read_meter(bench_.device).live_bytes;
   if (bench_.options.records_memory()) recorder.emplace(bench_.device.type());
   const double cpu_start = process_seconds();
+  GpuTimer gpu_timer(bench_.device);
   const auto start = std::chrono::steady_clock::now();
   double loss = 0.0;
   Settings settings = cell_.settings;
@@ -236,6 +267,7 @@ CellRun::Pass CellRun::run_pass(Models& models, std::optional<Recorder>& recorde
     pass.outcome = backpropagate(model, parts[i], *objectives[i], settings, teacher);
     loss += pass.outcome.loss;
   }
+  pass.gpu_seconds = gpu_timer.stop();
   synchronize(bench_.device);
   pass.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   pass.cpu_seconds = process_seconds() - cpu_start;
@@ -248,11 +280,13 @@ CellRun::Pass CellRun::run_pass(Models& models, std::optional<Recorder>& recorde
 
 void CellRun::repeat(Models& models) {
   std::optional<Recorder> recorder;
+  if (bench_.device.is_cuda() && passes_.empty()) gpu_before_ = gpu_state(bench_.device.index());
   try {
     passes_.push_back(run_pass(models, recorder));
   } catch (const std::exception& error) {
     fail(is_out_of_memory(error) ? "oom" : "error", error.what());
   }
+  if (bench_.device.is_cuda()) gpu_after_ = gpu_state(bench_.device.index());
   if (recorder) recording_ = std::make_shared<const Recording>(recorder->stop());
   // Only now, with the exception gone, is everything free that it or the pass kept alive.
   if (failed() && bench_.device.is_cuda()) c10::getDeviceAllocator(bench_.device.type())->emptyCache();
@@ -303,6 +337,12 @@ json CellRun::record(const json& environment) const {
                  {"status", status_},
                  {"error", failed() ? json(error_) : json(nullptr)},
                  {"environment", environment}});
+  if (bench_.device.is_cuda()) {
+    record["environment"].update({{"gpu_before", gpu_before_},
+                                  {"gpu_after", gpu_after_},
+                                  {"own_kernels", cuda::kernels() != nullptr},
+                                  {"attention_choices", attention_choices()}});
+  }
   if (passes_.empty() || status_ == "oom") return record;
 
   const Pass& most = *worst();
@@ -314,10 +354,17 @@ json CellRun::record(const json& environment) const {
                  {"host_peak_bytes", most.memory.host_peak_bytes},
                  {"breakdown_at_peak", most.memory.at_peak}});
   if (predicted) return record;
-  std::vector<double> seconds, cpu_seconds;
+  std::vector<double> seconds, cpu_seconds, gpu_seconds;
   for (const Pass& pass : passes_) {
     seconds.push_back(pass.seconds);
     cpu_seconds.push_back(pass.cpu_seconds);
+    gpu_seconds.push_back(pass.gpu_seconds);
+  }
+  if (bench_.device.is_cuda()) {
+    record.update({{"reserved_peak_bytes", most.memory.reserved_peak_bytes},
+                   {"device_bytes", most.memory.device_bytes},
+                   {"gpu_seconds", gpu_seconds},
+                   {"gpu_seconds_median", median(gpu_seconds)}});
   }
   record.update({{"seconds", seconds},
                  {"seconds_median", median(seconds)},

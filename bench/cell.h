@@ -65,6 +65,7 @@ class CellRun {
   struct Pass {
     double seconds = 0.0;
     double cpu_seconds = 0.0;  // of all threads of this process
+    double gpu_seconds = 0.0;  // between events on the GPU's stream; 0 elsewhere
     int64_t tokens = 0;
     int64_t resident_bytes = 0;
     MemoryReading memory;
@@ -112,6 +113,7 @@ class CellRun {
   std::shared_ptr<const Recording> recording_;
   std::optional<double> hardware_flops_;
   std::optional<double> gemm_flops_per_second_;
+  nlohmann::json gpu_before_, gpu_after_;  // its state before the first pass and after the last one
   at::Tensor reference_;  // [N] log-probabilities, where prepare has asked for them
   std::string status_ = "ok";
   std::string error_;

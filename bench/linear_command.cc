@@ -11,7 +11,7 @@
 #include "bench/run_flags.h"
 #include "streambp/driver/command_line.h"
 #include "streambp/driver/environment.h"
-#include "streambp/driver/inputs.h"
+#include "streambp/driver/device.h"
 #include "streambp/driver/records.h"
 #include "streambp/driver/table.h"
 #include "streambp/error.h"

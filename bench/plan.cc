@@ -4,6 +4,7 @@
 #include <set>
 #include <unistd.h>
 
+#include "streambp/driver/device.h"
 #include "streambp/driver/inputs.h"
 #include "streambp/driver/objective_inputs.h"
 #include "streambp/driver/records.h"
@@ -84,8 +85,6 @@ void check_outputs(const Bench& bench, size_t cells) {
   check_output("--timeline", options.timeline, options, cells);
   if (options.dump_gradients && bench.device.is_meta())
     throw InputError("--dump-gradients: the meta device has no values");
-  if (options.records_memory() && bench.device.is_cuda())
-    throw InputError("--trace, --snapshot, --timeline: only for the devices cpu and meta");
 }
 
 }  // namespace
@@ -96,10 +95,11 @@ bool contains_any(const std::string& name, const std::vector<std::string>& patte
 }
 
 Bench open_bench(const SweepOptions& options) {
-  Bench bench{options, open_config(options.model), open_device(options.device), {}, {}, false};
+  DeviceOptions device;
+  if (options.device.starts_with("cuda")) device.memory_limit = options.memory_limit;
+  device.deterministic = options.deterministic;
+  Bench bench{options, open_config(options.model), open_device(options.device, device), {}, {}, false};
   check_freeze(options, bench.config);
-  if (options.memory_limit && bench.device.is_cuda())
-    throw InputError("--memory-limit: only for the devices cpu and meta");
   // Nothing is timed on the meta device: one pass tells all there is to tell.
   if (bench.device.is_meta()) {
     bench.options.repeats = 1;

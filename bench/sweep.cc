@@ -171,13 +171,16 @@ class Sweep {
   }
 
   /// The first passes of a process pay for threads, code and pages that later ones find ready: each method of
-  /// the first group that is run goes `warmup` times untimed.
+  /// the first group that is run goes `warmup` times untimed. On a GPU each cell does: kernels are chosen and
+  /// plans made for its shapes.
   void warm_up(const std::vector<Pending>& pending) {
-    if (warm_ || pending.empty()) return;
+    const bool every_cell = bench_.device.is_cuda();
+    if ((warm_ && !every_cell) || pending.empty()) return;
     warm_ = true;
     std::set<Method> warmed;
     for (const Pending& cell : pending) {
-      if (cell.run.failed() || !warmed.insert(cell.run.cell().settings.method).second) continue;
+      const bool is_first = warmed.insert(cell.run.cell().settings.method).second;
+      if (cell.run.failed() || (!is_first && !every_cell)) continue;
       CellRun discarded = cell.run;
       for (int64_t i = 0; i < bench_.options.warmup && !discarded.failed(); ++i) {
         progress_.show(describe(cell) + ", warm-up");
@@ -190,8 +193,8 @@ class Sweep {
   void measure_machine(std::vector<Pending>& pending) {
     const bool any =
         std::any_of(pending.begin(), pending.end(), [](const Pending& cell) { return !cell.run.failed(); });
-    if (!any || !bench_.device.is_cpu()) return;
-    const std::optional<double> rate = measure_gemm(bench_.options.dtype);
+    if (!any || bench_.device.is_meta()) return;
+    const std::optional<double> rate = measure_gemm(bench_.options.dtype, bench_.device);
     for (Pending& cell : pending) cell.run.set_gemm(rate);
   }
 

@@ -109,23 +109,27 @@ void add_sweep_command(CLI::App& app, std::function<int()>& action, int argc, co
   command->add_option("--divisor", typed->divisor,
                       "What the summed loss is divided by (default: the number of scored tokens)");
   text("--device", options.device,
-       "cpu, cuda or meta (meta: shapes only, memory is predicted and nothing is timed)");
+       "cpu, cuda, cuda:1, or meta and meta:cuda (shapes only: memory is predicted as the CPU's or a GPU's "
+       "kernels would take it, and nothing is timed)");
   command->add_option("--threads", options.threads, "Threads of the CPU (default: every core)")
       ->check(from_to(1, 4096));
   command->add_option("--repeats", options.repeats, "Timed passes of each cell; methods take turns")
       ->capture_default_str()
       ->check(from_to(1, 1000000));
-  command->add_option("--warmup", options.warmup, "Untimed passes of each method, at the first length")
+  command->add_option("--warmup", options.warmup,
+                      "Untimed passes of each method, at the first length; on cuda of each cell")
       ->capture_default_str()
       ->check(from_to(0, 1000000));
-  text("--memory-limit", typed->memory_limit,
+  text("--memory-limit,--memory-cap", typed->memory_limit,
        "Bytes of tensors, such as 2GB or 512MiB, past which a run counts as out of memory (default on the "
-       "CPU: 95 % of what is free)");
+       "CPU: 95 % of what is free); on cuda of what the allocator holds, so that one GPU stands for a smaller one");
   text("--budget", typed->budget,
        "--method auto: bytes that the run has to fit, such as 80GB or 80GiB (default: --memory-limit, else "
        "what the device has free)");
   text("--host-budget", typed->host_budget,
        "--method auto: memory of the host beside the device; with it, --offload host is tried too");
+  command->add_flag("--deterministic", options.deterministic,
+                    "On cuda: equal passes give equal bits, at some cost");
   text("--dump-gradients", typed->dump_gradients,
        "Write the gradients as safetensors under Hugging Face names; for a sweep of one cell");
   text("--trace", typed->trace,

@@ -48,6 +48,7 @@ struct SweepOptions {
   int64_t warmup = 1;
   uint64_t seed = 0;
   std::optional<int64_t> memory_limit;           // bytes; default on the CPU: what the machine can give
+  bool deterministic = false;                    // on CUDA: equal passes give equal bits
   std::optional<std::filesystem::path> tokens;   // instead of lengths and batches
   int64_t prompt = 0;                            // tokens before a completion; 0: a quarter of its sequence
   int64_t micro_batches = 1;                     // passes whose gradients are added up

@@ -8,6 +8,7 @@
 #include "streambp/driver/inputs.h"
 #include "streambp/error.h"
 #include "verify/equality.h"
+#include "verify/checked_device.h"
 
 namespace streambp {
 namespace {
@@ -74,6 +75,7 @@ Model equality_model(const std::string& name, uint64_t seed,
                      const std::function<bool(const std::string&)>& trainable) {
   Model::Placement placement;
   placement.dtype = placement.gradient_dtype = at::kDouble;
+  placement.device = checked_device();
   placement.trainable = trainable;
   Model model = open_model(name, placement, seed);
   if (std::filesystem::is_directory(name)) return model;

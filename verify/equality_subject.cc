@@ -88,7 +88,8 @@ void fill_padded(EqualitySubject& subject, const RowName& name, uint64_t seed) {
         objective_batch(kind, with_reference, padding, name.length, subject.model.config().vocab_size, seed);
     const double temperature = make_objective(name.objective, batch, name.settings)->request().temperature;
     const Outcome policy = evaluate(subject.model, batch, temperature);
-    move_to_policy(batch, policy.log_probabilities, policy.values);
+    const auto on_cpu = [](const at::Tensor& x) { return x.defined() ? x.to(at::kCPU) : x; };
+    move_to_policy(batch, on_cpu(policy.log_probabilities), on_cpu(policy.values));
     return batch;
   };
   const Padding padding = kPaddings.at(name.batch);

@@ -12,6 +12,7 @@
 #include "streambp/objective/terms.h"
 #include "verify/golden_options.h"
 #include "verify/reference_objective.h"
+#include "verify/checked_device.h"
 
 namespace streambp {
 namespace {
@@ -108,7 +109,7 @@ void require_supported(const CaseFile& file, const std::string& objective) {
 
 /// Each sequence's sum of the log-probabilities of `model`, [S].
 at::Tensor sequence_sums(Model& model, const Batch& batch) {
-  const at::Tensor log_probabilities = evaluate(model, batch).log_probabilities;
+  const at::Tensor log_probabilities = evaluate(model, batch).log_probabilities.to(at::kCPU);
   std::vector<at::Tensor> sums;
   for (size_t i = 0; i + 1 < batch.offsets.size(); ++i)
     sums.push_back(log_probabilities.slice(0, batch.offsets[i], batch.offsets[i + 1]).sum());
@@ -165,6 +166,7 @@ class Loader {
   static Model::Placement placement(const std::function<bool(const std::string&)>& trainable) {
     Model::Placement placement;
     placement.dtype = placement.gradient_dtype = at::kDouble;
+    placement.device = checked_device();
     placement.trainable = trainable;
     return placement;
   }

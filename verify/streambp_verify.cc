@@ -13,9 +13,11 @@
 
 #include "streambp/backprop/method.h"
 #include "streambp/driver/command_line.h"
+#include "streambp/driver/device.h"
 #include "streambp/driver/limits.h"
 #include "streambp/error.h"
 #include "streambp/objective/objective.h"
+#include "verify/checked_device.h"
 #include "verify/compare.h"
 #include "verify/equality.h"
 #include "verify/goldens.h"
@@ -37,6 +39,7 @@ struct Flags {
   std::string objectives, settings, tunings;
   std::string adapter, teacher, reference;
   std::string dtype;
+  std::string device = "cpu";
   std::string tokens, gradients, tolerance = "auto";
   std::optional<double> divisor;
   double limit = 1e-10;
@@ -81,7 +84,14 @@ std::vector<std::string> sweep_models(const Flags& flags) {
   return models;
 }
 
+/// The models of checks with values to compare.
+void open_checked_device(const Flags& flags) {
+  checked_device() = open_device(flags.device);
+  if (checked_device().is_meta()) throw InputError("--device {}: expected cpu or cuda", flags.device);
+}
+
 int sweep(const Flags& flags) {
+  open_checked_device(flags);
   require_choice(flags.dtype.empty() ? "float64" : flags.dtype, "--dtype", "float64");
   EqualityOptions options;
   options.models = sweep_models(flags);
@@ -113,6 +123,7 @@ int sweep(const Flags& flags) {
 }
 
 int goldens(const Flags& flags) {
+  open_checked_device(flags);
   if (!(flags.limit > 0.0)) throw InputError("--limit {}: expected a number above 0", flags.limit);
   GoldensOptions options;
   options.folders = flags.folders;
@@ -200,6 +211,7 @@ int main(int argc, char** argv) {
                   "Chunks, of methods that have them (default: 1 and those around the batch's boundaries)");
   sub->add_option("--head-chunk", flags.head_chunks, "Chunks of the LM head (default: 1, 3 and all)");
   sub->add_option("--dtype", flags.dtype, "float64");
+  sub->add_option("--device", flags.device, "cpu or cuda: where the models lie (default: cpu)");
   sub->add_option("--seed", flags.seed, "Of weights and tokens (default: 0)");
   sub->add_flag("--quick", flags.quick, "Shorter sequences, fewer chunks and combinations");
   sub->footer(
@@ -211,6 +223,7 @@ int main(int argc, char** argv) {
   sub->add_option(
       "--chunk", flags.chunks,
       "Chunks, of methods that have them (default: 1, 7, 16 and those around the case's lengths)");
+  sub->add_option("--device", flags.device, "cpu or cuda: where the models lie (default: cpu)");
   sub->add_option("--limit", flags.limit, "Permitted relative error (default: 1e-10)");
 
   sub = command("gradcheck", "The reference against finite differences",

@@ -16,7 +16,7 @@ namespace {
 
 /// d loss / d values of scored tokens [begin, begin + rows), and their terms of the loss.
 TokenValues gradients_of(const Objective& objective, const TokenValues& values, int64_t begin, int64_t end,
-                         double& loss) {
+                         LossSum& loss) {
   const at::AutoGradMode with_grad(true);
   Columns leaves = to_columns(values);
   std::vector<at::Tensor> inputs;
@@ -24,7 +24,7 @@ TokenValues gradients_of(const Objective& objective, const TokenValues& values, 
     if (leaf.defined()) inputs.push_back(leaf = leaf.detach().requires_grad_());
   }
   const at::Tensor terms = objective.loss(to_values(leaves), begin, end);
-  if (!terms.is_meta()) loss += terms.item<double>();
+  loss.add(terms);
   // A loss may leave a column alone, or be a constant: its gradient is zero then.
   const auto gradients = terms.requires_grad()
                              ? torch::autograd::grad({terms}, inputs, {}, /*retain_graph=*/false,
@@ -104,6 +104,15 @@ std::pair<int64_t, int64_t> Scored::within(int64_t begin, int64_t end) const {
 bool Scored::are_neighbours(int64_t begin, int64_t end) const {
   const int64_t* const place = places.const_data_ptr<int64_t>();
   return begin == end || place[end - 1] - place[begin] == end - 1 - begin;
+}
+
+void LossSum::add(const at::Tensor& terms) {
+  const at::Tensor wide = terms.detach().to(at::kDouble);
+  sum_ = sum_.defined() ? sum_ + wide : wide;
+}
+
+double LossSum::read() const {
+  return sum_.defined() && !sum_.is_meta() ? sum_.item<double>() : 0.0;
 }
 
 Scored find_scored(const Batch& batch, c10::Device device) {
@@ -213,7 +222,7 @@ void StreamedHead::run(int64_t begin, at::Tensor& hidden) {
 
 HeadOutcome StreamedHead::outcome() const {
   HeadOutcome outcome;
-  outcome.loss = loss_;
+  outcome.loss = loss_.read();
   outcome.values = values_;
   return outcome;
 }

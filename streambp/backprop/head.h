@@ -66,6 +66,16 @@ at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at:
 /// The scored tokens' values alone, by chunks, without gradients.
 TokenValues head_values(const HeadPass& pass, int64_t chunk, const at::Tensor& hidden);
 
+/// A loss that is summed up on its device and read once: a GPU would wait for the host at each reading.
+class LossSum {
+ public:
+  void add(const at::Tensor& terms);
+  double read() const;
+
+ private:
+  at::Tensor sum_;
+};
+
 /// The head by chunks of `chunk` scored tokens, with the backward pass. Takes the stream in one piece or in
 /// several, in any order; an objective that isn't separable() wants it in one.
 class StreamedHead {
@@ -85,7 +95,7 @@ class StreamedHead {
   const HeadPass& pass_;
   const Objective& objective_;
   int64_t chunk_;
-  double loss_ = 0.0;
+  LossSum loss_;
   TokenValues values_;
 };
 

@@ -2,9 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
+
+#include "streambp/backprop/host_copies.h"
 
 namespace streambp {
 
@@ -17,28 +21,54 @@ enum class Offload {
 /// [N, ...] rows that chunks are written to and read from. Undefined until it is allocated.
 class StreamBuffer {
  public:
-  StreamBuffer() = default;
-  /// Uninitialised rows of `shape`, on the device of `options` or beside it. Where the device is the CPU
-  /// itself or has no memory at all (meta), the host's memory is a ledger of its own: see HostMemoryScope.
-  StreamBuffer(const std::vector<int64_t>& shape, const at::TensorOptions& options, Offload offload);
+  /// Bytes of the host's memory in one piece: page-locked memory comes in powers of two, and a whole long
+  /// stream would waste up to half of it.
+  static constexpr int64_t kPieceBytes = int64_t{64} << 20;
 
-  bool defined() const { return rows_.defined(); }
-  bool on_host() const { return on_host_; }
+  StreamBuffer() = default;
+  /// Uninitialised rows of `shape` on the device of `options`, or in the host's memory beside it where there
+  /// are `copies`, which the buffer goes through then. Where the device is the CPU itself or has no memory at
+  /// all (meta), the host's memory is a ledger of its own: see HostMemoryScope.
+  StreamBuffer(const std::vector<int64_t>& shape, const at::TensorOptions& options,
+               std::shared_ptr<HostCopies> copies = nullptr, int64_t piece_bytes = kPieceBytes);
+  /// Rows that were expected and never read are waited for before their memory goes.
+  ~StreamBuffer() { forget_expected(); }
+  StreamBuffer(StreamBuffer&& other) noexcept { *this = std::move(other); }
+  StreamBuffer& operator=(StreamBuffer&& other) noexcept;
+
+  bool defined() const { return !pieces_.empty(); }
+  bool on_host() const { return copies_ != nullptr; }
+
+  /// Tells that rows [begin, end) will be read soon: their copy begins.
+  void expect(int64_t begin, int64_t end) const;
 
   /// Rows [begin, end) on the device: the buffer's own, or a copy of the host's.
   at::Tensor rows(int64_t begin, int64_t end) const;
 
+  /// `rows` of a buffer in the host's memory are held until they have left: see HostCopies::leave.
   void store(int64_t begin, const at::Tensor& rows) const;
 
   /// All rows, of a buffer on the device: handed over.
   at::Tensor take();
 
-  void reset() { rows_.reset(); }
+  void reset();
 
  private:
-  at::Tensor rows_;
-  c10::Device device_ = at::kCPU;
-  bool on_host_ = false;
+  struct Expected {
+    int64_t begin = 0;
+    int64_t end = 0;
+    Arriving arriving;
+  };
+
+  /// Rows [begin, end) where they lie.
+  std::vector<at::Tensor> places(int64_t begin, int64_t end) const;
+  std::vector<Expected>::iterator find_expected(int64_t begin, int64_t end) const;
+  void forget_expected() const;
+
+  std::vector<at::Tensor> pieces_;  // one, but for the host's memory
+  int64_t piece_rows_ = 1;
+  std::shared_ptr<HostCopies> copies_;  // null: the rows lie on the device
+  mutable std::vector<Expected> expected_;  // one or two
 };
 
 }  // namespace streambp

@@ -115,11 +115,20 @@ class StreamedBackward {
       const Rows rows = chunks.rows(index);
       seen.store(rows, decoder.keys_values(forward_.input(layer, rows), rows));
     };
-    const std::vector<int64_t> to_run = head == nullptr ? chunks.to_run() : scored_alike(pass_, chunks);
+    const auto expect_chunk = [&](int64_t index) {
+      forward_.expect_input(layer, chunks.rows(index));
+      forward_.expect_attended(layer, chunks.rows(index));
+    };
     int64_t first = seen.first_seen_by(last);
     seen.move_to(first);
-    for (const int64_t i : to_run) {
-      if (i >= first && i < last) see(i);
+    const std::vector<int64_t> to_run = head == nullptr ? chunks.to_run() : scored_alike(pass_, chunks);
+    for (size_t place = 0; place < to_run.size(); ++place) {
+      const int64_t i = to_run[place];
+      if (i < first || i == last) continue;
+      // The chunk after this one is seen next, the last one run.
+      forward_.expect_input(layer, chunks.rows(i));
+      forward_.expect_input(layer, chunks.rows(to_run[place + 1]));
+      see(i);
     }
     seen.allocate_gradients();
     for (auto place = to_run.rbegin(); place != to_run.rend(); ++place) {
@@ -131,8 +140,14 @@ class StreamedBackward {
         see(first);
       }
       const Rows rows = chunks.rows(i);
-      LayerChunk run(decoder, forward_.input(layer, rows), rows, seen.before(rows),
-                     forward_.attended(layer, rows));
+      const at::Tensor input = forward_.input(layer, rows);
+      AttentionBlock attended = forward_.attended(layer, rows);
+      if (const auto next = std::next(place); next != to_run.rend()) {
+        const int64_t seen_next = seen.first_seen_by(*next);
+        if (seen_next < first) forward_.expect_input(layer, chunks.rows(seen_next));
+        expect_chunk(*next);
+      }
+      LayerChunk run(decoder, input, rows, seen.before(rows), std::move(attended));
       const at::Tensor gradient = gradient_of(rows);
       at::Tensor of_output = gradient;
       if (head != nullptr) head->run(rows.begin, of_output = run.hidden());

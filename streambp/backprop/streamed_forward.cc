@@ -12,12 +12,23 @@ StreamedForward::StreamedForward(const Model& model, const Stream& stream, int64
       stream_(stream),
       chunks_(stream, chunk, model.device()),
       keep_(keep),
+      copies_(keep.offload == Offload::kHost ? std::make_shared<HostCopies>(model.device()) : nullptr),
       inputs_(model.layers().size() + 1),
       outputs_(model.layers().size()),
       log_sum_exps_(model.layers().size()) {}
 
 void StreamedForward::run(int64_t end) {
   for (int64_t layer = 0; layer < end; ++layer) forward(layer);
+}
+
+void StreamedForward::expect_input(int64_t layer, const Rows& rows) const {
+  if (layer > 0 && inputs_[layer].defined()) inputs_[layer].expect(rows.begin, rows.end);
+}
+
+void StreamedForward::expect_attended(int64_t layer, const Rows& rows) const {
+  if (!outputs_[layer].defined()) return;
+  outputs_[layer].expect(rows.begin, rows.end);
+  log_sum_exps_[layer].expect(rows.begin, rows.end);
 }
 
 at::Tensor StreamedForward::input(int64_t layer, const Rows& rows) const {
@@ -51,7 +62,7 @@ void StreamedForward::allocate_input(int64_t layer) {
   const bool is_head = layer == static_cast<int64_t>(model_.layers().size());
   inputs_[layer] = StreamBuffer({stream_.size(), model_.config().hidden_size},
                                 at::TensorOptions().device(model_.device()).dtype(model_.dtype()),
-                                is_head ? Offload::kNone : keep_.offload);
+                                is_head ? nullptr : copies_);
 }
 
 void StreamedForward::forward(int64_t layer) {
@@ -63,15 +74,19 @@ void StreamedForward::forward(int64_t layer) {
   const StreamBuffer& output = inputs_[in_place ? layer : layer + 1];
   KeyValueStream seen = keys_values(layer);
   const MemoryScope scope("chunk");
-  for (const int64_t i : chunks_.to_run()) {
+  for (size_t place = 0; place < chunks_.to_run().size(); ++place) {
+    const int64_t i = chunks_.to_run()[place];
     const Span chunk_span("chunk {}", i);
     const Rows rows = chunks_.rows(i);
     seen.move_to(seen.first_seen_by(i));
-    const LayerOutput result = model_.layers()[layer].forward(input(layer, rows), rows, seen.before(rows));
+    const at::Tensor x = input(layer, rows);
+    if (place + 1 < chunks_.to_run().size()) expect_input(layer, chunks_.rows(chunks_.to_run()[place + 1]));
+    const LayerOutput result = model_.layers()[layer].forward(x, rows, seen.before(rows));
     seen.store(rows, result.own);
     if (keep_.attention && layer >= keep_.first) keep_attention(layer, rows, result.attended);
     output.store(rows.begin, result.hidden);
   }
+  settle();
   if (in_place) inputs_[layer + 1] = std::move(inputs_[layer]);
   if (layer > 0 && !in_place && !is_kept(layer)) inputs_[layer].reset();
 }
@@ -82,7 +97,7 @@ void StreamedForward::keep_attention(int64_t layer, const Rows& rows, const Atte
     const auto buffer = [&](const at::Tensor& of) {
       std::vector<int64_t> shape = of.sizes().vec();
       shape.front() = stream_.size();
-      return StreamBuffer(shape, of.options(), keep_.offload);
+      return StreamBuffer(shape, of.options(), copies_);
     };
     outputs_[layer] = buffer(attended.output);
     log_sum_exps_[layer] = buffer(attended.log_sum_exp);
@@ -105,18 +120,31 @@ void StreamedForward::forward_again(int64_t layer) {
   const bool needs_attention = !outputs_[layer].defined();
   KeyValueStream seen = needs_attention ? keys_values(layer) : KeyValueStream{};
   const MemoryScope scope("chunk");
-  for (const int64_t i : chunks_.to_run()) {
+  if (!needs_attention) expect_attended(layer, chunks_.rows(chunks_.to_run().front()));
+  for (size_t place = 0; place < chunks_.to_run().size(); ++place) {
+    const int64_t i = chunks_.to_run()[place];
     const Rows rows = chunks_.rows(i);
     const at::Tensor x = input(layer, rows);
+    const AttentionBlock known = attended(layer, rows);
+    if (place + 1 < chunks_.to_run().size()) {
+      const Rows next = chunks_.rows(chunks_.to_run()[place + 1]);
+      expect_input(layer, next);
+      expect_attended(layer, next);
+    }
     if (needs_attention) {
       seen.move_to(seen.first_seen_by(i));
       const LayerOutput result = decoder.forward(x, rows, seen.before(rows));
       seen.store(rows, result.own);
       inputs_[layer + 1].store(rows.begin, result.hidden);
     } else {
-      inputs_[layer + 1].store(rows.begin, decoder.after_attention(x, attended(layer, rows).output, rows));
+      inputs_[layer + 1].store(rows.begin, decoder.after_attention(x, known.output, rows));
     }
   }
+  settle();
+}
+
+void StreamedForward::settle() const {
+  if (copies_ != nullptr) copies_->settle();
 }
 
 }  // namespace streambp

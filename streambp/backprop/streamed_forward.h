@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -38,6 +39,10 @@ class StreamedForward {
   /// An empty buffer for a layer's keys and values.
   KeyValueStream keys_values(int64_t layer) const { return {model_, layer, chunks_}; }
 
+  /// Tell that input() or attended() of these rows will be asked for soon: what lies on the host sets out.
+  void expect_input(int64_t layer, const Rows& rows) const;
+  void expect_attended(int64_t layer, const Rows& rows) const;
+
   /// The input of `layer`, [n, D]. The first layer's is looked up again rather than kept: it costs a copy of
   /// the rows.
   at::Tensor input(int64_t layer, const Rows& rows) const;
@@ -64,12 +69,15 @@ class StreamedForward {
   void allocate_input(int64_t layer);
   void forward(int64_t layer);
   void forward_again(int64_t layer);
+  /// A layer is done: what its last chunk has stored is let go of.
+  void settle() const;
   void keep_attention(int64_t layer, const Rows& rows, const AttentionBlock& attended);
 
   const Model& model_;
   const Stream& stream_;
   Chunks chunks_;
   Keep keep_;
+  std::shared_ptr<HostCopies> copies_;  // where what is kept lies on the host
   std::vector<StreamBuffer>
       inputs_;  // of each layer, [N, D]; the last one is the head's, the first never held
   std::vector<StreamBuffer> outputs_;       // of each layer's attention, [N, H, E], where they are kept

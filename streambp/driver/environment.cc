@@ -1,7 +1,6 @@
 #include "streambp/driver/environment.h"
 
 #include <ctime>
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <fstream>
 #include <sched.h>
@@ -11,6 +10,7 @@
 
 #include <torch/version.h>
 
+#include "streambp/driver/gpu.h"
 #include "streambp_commit.h"
 
 namespace streambp {
@@ -23,21 +23,6 @@ std::string cpu_name() {
     if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
   }
   return "unknown";
-}
-
-/// By the driver's own interface, so that nothing of CUDA is linked or included. Null where it can't be
-/// asked.
-nlohmann::json gpu_name(int index) {
-  void* const driver = dlopen("libcuda.so.1", RTLD_LAZY);
-  if (driver == nullptr) return nullptr;
-  const auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(driver, "cuInit"));
-  const auto get = reinterpret_cast<int (*)(int*, int)>(dlsym(driver, "cuDeviceGet"));
-  const auto get_name = reinterpret_cast<int (*)(char*, int, int)>(dlsym(driver, "cuDeviceGetName"));
-  if (init == nullptr || get == nullptr || get_name == nullptr) return nullptr;
-  char name[256] = {};
-  int device = 0;
-  if (init(0) != 0 || get(&device, index) != 0 || get_name(name, sizeof(name), device) != 0) return nullptr;
-  return std::string(name);
 }
 
 std::string compiler_name() {

@@ -1,9 +1,5 @@
 #include "streambp/driver/inputs.h"
 
-#include <dlfcn.h>
-
-#include <ATen/Context.h>
-
 #include "streambp/error.h"
 #include "streambp/model/tensor_file.h"
 
@@ -31,22 +27,6 @@ Batch read_batch(const std::filesystem::path& file, int64_t vocab_size, const st
   } catch (const InputError& error) {
     throw InputError("{}: {}", file.string(), error.what());
   }
-}
-
-c10::Device open_device(const std::string& name) {
-  if (name == "cpu") return at::kCPU;
-  if (name == "meta") return at::kMeta;
-  if (name != "cuda" && !name.starts_with("cuda:"))
-    throw InputError("device '{}': expected cpu, cuda or meta", name);
-  // Its kernels register themselves when the library is loaded; nothing of it is linked, so that a machine
-  // without CUDA runs too.
-  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
-    throw InputError("device '{}': torch's CUDA library can't be loaded ({})", name, dlerror());
-  }
-  if (!at::globalContext().hasCUDA()) throw InputError("device '{}': no CUDA device found", name);
-  c10::Device device(name);
-  if (!device.has_index()) device.set_index(0);
-  return device;
 }
 
 }  // namespace streambp

@@ -21,8 +21,4 @@ Model open_model(const std::string& model, const Model::Placement& placement, ui
 /// tensor.
 Batch read_batch(const std::filesystem::path& file, int64_t vocab_size, const std::string& prefix = "");
 
-/// A device by name: cpu, cuda, cuda:1, meta. Loads torch's CUDA library for cuda; throws InputError where
-/// that or a device is missing.
-c10::Device open_device(const std::string& name);
-
 }  // namespace streambp

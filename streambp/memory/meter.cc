@@ -8,7 +8,9 @@
 #include <limits>
 #include <mutex>
 #include <string_view>
+#include <unordered_map>
 
+#include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
@@ -126,7 +128,9 @@ class Ledger {
 
   MemoryReading read() {
     const std::lock_guard lock(mutex_);
-    MemoryReading reading{live_, peak_, {}, 0};
+    MemoryReading reading;
+    reading.live_bytes = live_;
+    reading.peak_bytes = peak_;
     for (int scope = 0; scope < kMaxScopes; ++scope) {
       if (at_peak_[scope] != 0) reading.at_peak[scope_names().name(scope)] = at_peak_[scope];
     }
@@ -171,6 +175,12 @@ Ledger& meta_ledger() {
   return ledger;
 }
 
+/// Without a limit of its own: the caching allocator has one.
+Ledger& cuda_ledger() {
+  static Ledger& ledger = *new Ledger("cuda");
+  return ledger;
+}
+
 /// What lies beside the device in the host's memory.
 Ledger& host_ledger() {
   static Ledger& ledger = *new Ledger("the host");
@@ -184,6 +194,7 @@ Ledger& side(Ledger& device) {
 Ledger& ledger_of(c10::DeviceType device) {
   if (device == c10::DeviceType::CPU) return cpu_ledger();
   if (device == c10::DeviceType::Meta) return meta_ledger();
+  if (device == c10::DeviceType::CUDA) return cuda_ledger();
   throw InputError("no memory ledger is kept for device {}", c10::DeviceTypeName(device));
 }
 
@@ -219,10 +230,15 @@ class CountingCpuAllocator final : public c10::Allocator {
   }
 };
 
+std::atomic<int64_t> meta_block_bytes{1};
+
 class CountingMetaAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
-    Header* const header = side(meta_ledger()).add(static_cast<int64_t>(bytes), [] { return new Header; });
+    // The host's memory beside a device is not the device's allocator's.
+    const int64_t block = on_host.load(std::memory_order_relaxed) ? 1 : meta_block_bytes.load();
+    const int64_t whole = (static_cast<int64_t>(bytes) + block - 1) / block * block;
+    Header* const header = side(meta_ledger()).add(whole, [] { return new Header; });
     return {nullptr, header, &free_header, c10::Device(c10::DeviceType::Meta)};
   }
 
@@ -236,6 +252,34 @@ class CountingMetaAllocator final : public c10::Allocator {
     delete header;
   }
 };
+
+/// Hears of every block that the caching allocator gives or takes back in a thread that has this installed.
+class CudaReports final : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void* data, int64_t bytes, size_t, size_t, c10::Device device) override {
+    if (!device.is_cuda() || bytes == 0) return;
+    const std::lock_guard lock(mutex_);
+    // A block may have gone in a thread that nobody listens to: its address comes again.
+    const auto known = blocks_.find(data);
+    if (known != blocks_.end()) {
+      cuda_ledger().remove(*known->second);
+      delete known->second;
+      blocks_.erase(known);
+    }
+    if (bytes > 0) blocks_.emplace(data, cuda_ledger().add(bytes, [] { return new Header; }));
+  }
+
+  bool memoryProfilingEnabled() const override { return true; }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<void*, Header*> blocks_;
+};
+
+/// The page-locked memory that tensors were kept in: the allocator of such memory has its own statistics.
+int64_t pinned_peak_bytes() {
+  return at::getHostAllocator(at::kCUDA)->get_stats().active_bytes.peak;
+}
 
 int64_t read_number(const char* path) {
   std::ifstream file(path);
@@ -274,26 +318,43 @@ void install_meters() {
   c10::SetAllocator(c10::DeviceType::Meta, &meta, kHighestPriority);
 }
 
+void install_cuda_meter() {
+  static const bool installed = [] {
+    c10::ThreadLocalDebugInfo::_push(c10::DebugInfoKind::PROFILER_STATE, std::make_shared<CudaReports>());
+    return true;
+  }();
+  static_cast<void>(installed);
+}
+
+void set_meta_block_bytes(int64_t bytes) {
+  meta_block_bytes = bytes;
+}
+
 void reset_peak(c10::Device device) {
   host_ledger().reset_peak();
-  if (device.is_cuda()) {
-    c10::getDeviceAllocator(device.type())->resetPeakStats(device.index());
-  } else {
-    ledger_of(device.type()).reset_peak();
-  }
+  ledger_of(device.type()).reset_peak();
+  if (!device.is_cuda()) return;
+  c10::getDeviceAllocator(device.type())->resetPeakStats(device.index());
+  at::getHostAllocator(at::kCUDA)->reset_peak_stats();
 }
 
 MemoryReading read_meter(c10::Device device) {
-  MemoryReading reading;
-  if (device.is_cuda()) {
-    const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
-    const auto& allocated =
-        stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
-    reading = {allocated.current, allocated.peak, {{std::string(kUnnamed), allocated.peak}}, 0};
-  } else {
-    reading = ledger_of(device.type()).read();
-  }
+  MemoryReading reading = ledger_of(device.type()).read();
   reading.host_peak_bytes = host_ledger().read().peak_bytes;
+  if (!device.is_cuda()) return reading;
+  c10::DeviceAllocator* const allocator = c10::getDeviceAllocator(device.type());
+  const auto stats = allocator->getDeviceStats(device.index());
+  constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  const auto& allocated = stats.allocated_bytes[kAll];
+  // The allocator has the last word; what the ledger has missed has no name.
+  if (const int64_t missed = allocated.peak - reading.peak_bytes; missed != 0)
+    reading.at_peak[std::string(kUnnamed)] += missed;
+  reading.live_bytes = allocated.current;
+  reading.peak_bytes = allocated.peak;
+  reading.reserved_peak_bytes = stats.reserved_bytes[kAll].peak;
+  const auto [free, total] = allocator->getMemoryInfo(device.index());
+  reading.device_bytes = static_cast<int64_t>(total) - static_cast<int64_t>(free);
+  reading.host_peak_bytes += pinned_peak_bytes();
   return reading;
 }
 

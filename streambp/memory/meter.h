@@ -3,7 +3,7 @@
 //
 // Every tensor of a device passes through one allocator. On the CPU and on the meta device (shapes without
 // storage) that allocator is ours and keeps a ledger; on CUDA the caching allocator's own statistics are
-// read. What never passes through it is not counted: scratch space inside BLAS libraries, thread stacks, the
+// read, and what it reports of single blocks is entered in a ledger by scope. What never passes through it is not counted: scratch space inside BLAS libraries, thread stacks, the
 // program itself.
 #pragma once
 
@@ -49,11 +49,23 @@ struct MemoryReading {
   int64_t peak_bytes = 0;
   std::map<std::string, int64_t> at_peak;  // bytes by scope, summing to peak_bytes
   int64_t host_peak_bytes = 0;             // the most that lay in the host's memory beside the device
+  // On CUDA alone, 0 elsewhere. The caching allocator holds whole segments, and the driver a context, cuBLAS's
+  // and cuDNN's code and other processes' memory besides.
+  int64_t reserved_peak_bytes = 0;
+  int64_t device_bytes = 0;  // in use on the device when it was read, by whomever
 };
 
 /// Puts the counting allocators in place. Call once, before the first tensor: what was allocated earlier is
 /// not seen.
 void install_meters();
+
+/// Enters what the CUDA caching allocator gives and takes back in a ledger, under the scopes, for this thread
+/// and those that run its backward passes. Call once, before the first tensor on the device.
+void install_cuda_meter();
+
+/// Rounds the meta device's blocks up to whole multiples of `bytes`, as the allocator of the device that it
+/// stands for does; 1: not at all.
+void set_meta_block_bytes(int64_t bytes);
 
 /// Starts a new measurement on `device` and the host beside it: the peak becomes what is alive now.
 void reset_peak(c10::Device device);

@@ -50,7 +50,7 @@ struct Recording {
 };
 static_assert(sizeof(Recording::Entry) == 24);
 
-/// Records the blocks of the CPU or the meta device, and spans, from its construction to stop().
+/// Records the blocks of the CPU, a GPU or the meta device, and spans, from its construction to stop().
 ///
 /// Addresses are the recording's own, first fit from kFirstAddress on: blocks alive together never overlap,
 /// and the same run gives the same recording.

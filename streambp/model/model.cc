@@ -4,6 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include <ATen/Context.h>
+
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
 #include "streambp/model/rope_frequencies.h"
@@ -11,6 +13,15 @@
 #include "streambp/ops/rows.h"
 
 namespace streambp {
+namespace {
+
+/// Of random weights.
+constexpr double kDeviation = 0.02;
+/// Parameters of fewer numbers are drawn by the CPU, the same for every device. A GPU draws larger ones
+/// itself: billions of normal numbers take the CPU minutes.
+constexpr int64_t kDrawnByGpu = int64_t{1} << 24;
+
+}  // namespace
 
 Rows Stream::rows(int64_t begin, int64_t end) const {
   const auto& offsets = batch.offsets;
@@ -152,10 +163,16 @@ Model Model::random(const Config& config, const Placement& placement, uint64_t s
   return Model(config, placement, [&](Parameter& parameter) {
     stream += 0x9E3779B97F4A7C15;  // each parameter its own seed
     if (placement.device.is_meta()) return;
+    if (placement.device.is_cuda() && parameter.value.numel() >= kDrawnByGpu) {
+      at::Generator generator = at::globalContext().defaultGenerator(placement.device).clone();
+      generator.set_current_seed(stream);
+      parameter.value.normal_(0.0, kDeviation, generator);
+      return;
+    }
     at::Generator generator = at::detail::createCPUGenerator(stream);
     const at::ScalarType drawn = placement.dtype == at::kDouble ? at::kDouble : at::kFloat;
     const at::Tensor noise =
-        at::randn(parameter.value.sizes(), generator, at::TensorOptions().dtype(drawn)).mul_(0.02);
+        at::randn(parameter.value.sizes(), generator, at::TensorOptions().dtype(drawn)).mul_(kDeviation);
     const bool norm = parameter.value.dim() == 1 && parameter.name.find("norm") != std::string::npos;
     parameter.value.copy_(norm && !config.norm_adds_one ? noise + 1.0 : noise);
   });

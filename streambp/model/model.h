@@ -47,7 +47,7 @@ class Model {
   static Model load(const Checkpoint& checkpoint, const Placement& placement);
 
   /// Random weights: normal with deviation 0.02, norms around 1. The same seed gives the same values on every
-  /// device.
+  /// device, but for parameters of 2^24 numbers and more, which a GPU draws itself.
   static Model random(const Config& config, const Placement& placement, uint64_t seed);
 
   const Config& config() const { return config_; }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "streambp/ops/attention_blocks.h"
+#include "streambp/ops/attention_device.h"
 #include "streambp/ops/attention_fused.h"
 #include "streambp/ops/differentiable.h"
 
@@ -10,7 +11,7 @@ namespace streambp {
 namespace {
 
 /// The prefix's gradients come out of the kernels as new tensors: by tiles they stay small beside the
-/// stream's.
+/// stream's. A GPU gets tiles as long as the rows, where these are more.
 constexpr int64_t kPrefixTile = 1024;
 
 /// In which log-sum-exps and sums over keys are taken.
@@ -36,18 +37,49 @@ struct Sequence {
 
   std::vector<ScoreBlock> blocks() const { return score_blocks(q.size(0), prefix.size(), settings.window); }
 
+  /// Whether all of a window's band is one call of the GPU's kernels.
+  bool is_one_call() const { return settings.window > 0 && has_device_attention(q, settings.scoring); }
+
+  /// The operands of that call: the prefix's keys before the rows' own.
+  AttentionOperands banded() const {
+    const auto joined = [&](const at::Tensor& earlier, const at::Tensor& own) {
+      return prefix.size() > 0 ? at::cat({earlier, own}) : own;
+    };
+    return {q,
+            joined(prefix.keys, k),
+            joined(prefix.values, v),
+            /*causal=*/true,
+            settings.window,
+            settings.scoring.scale};
+  }
+
+  /// Its backward pass; what reaches the prefix is the prefix's.
+  AttentionBlockGradients backward_of_band(const at::Tensor& dy, const AttentionBlock& saved) const {
+    AttentionBlockGradients all = device_attend_backward(banded(), dy, saved);
+    if (prefix.size() == 0) return all;
+    const auto hand_out = [&](at::Tensor& gradient, const at::Tensor& sum) {
+      if (sum.defined()) at::Tensor(sum).add_(gradient.narrow(0, 0, prefix.size()));
+      gradient = gradient.narrow(0, prefix.size(), q.size(0));
+    };
+    hand_out(all.d_keys, prefix.key_gradients);
+    hand_out(all.d_values, prefix.value_gradients);
+    return all;
+  }
+
   /// The same for a backward pass: rectangles on the prefix are cut. On the meta device, where a tile only
   /// costs memory, the first stands for those that are as large.
   std::vector<ScoreBlock> backward_blocks() const {
     std::vector<ScoreBlock> cut;
+    const int64_t tile =
+        has_device_attention(q, settings.scoring) ? std::max(kPrefixTile, q.size(0)) : kPrefixTile;
     for (ScoreBlock block : blocks()) {
-      while (is_prefix(block) && block.visible == Visible::kAll && block.keys > kPrefixTile) {
+      while (is_prefix(block) && block.visible == Visible::kAll && block.keys > tile) {
         ScoreBlock first = block;
-        first.keys = kPrefixTile;
+        first.keys = tile;
         cut.push_back(first);
-        const int64_t alike = q.is_meta() ? (block.keys - 1) / kPrefixTile : 1;
-        block.key += alike * kPrefixTile;
-        block.keys -= alike * kPrefixTile;
+        const int64_t alike = q.is_meta() ? (block.keys - 1) / tile : 1;
+        block.key += alike * tile;
+        block.keys -= alike * tile;
       }
       cut.push_back(block);
     }
@@ -55,6 +87,7 @@ struct Sequence {
   }
 
   AttentionBlock forward() const {
+    if (is_one_call()) return device_attend(banded());
     AttentionBlock all;
     for (const ScoreBlock& block : blocks()) {
       const AttentionBlock part =
@@ -82,6 +115,7 @@ struct Sequence {
 
   /// The prefix's share goes to the prefix's own buffers.
   AttentionBlockGradients backward(const at::Tensor& dy, const AttentionBlock& saved) const {
+    if (is_one_call()) return backward_of_band(dy, saved);
     AttentionBlockGradients all;
     // A query's gradient has as many terms as its prefix has tiles: they are summed as wide as log-sum-exps
     // are, and rounded once.

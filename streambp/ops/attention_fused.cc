@@ -7,6 +7,7 @@
 
 #include "streambp/memory/meter.h"
 #include "streambp/ops/attention_blocks.h"
+#include "streambp/ops/attention_device.h"
 #include "streambp/ops/fused.h"
 
 namespace streambp {
@@ -112,7 +113,7 @@ class Call {
 
 bool has_fused_attention(const at::Tensor& q, const Scoring& scoring) {
   const auto dtype = q.scalar_type();
-  return (q.is_cpu() || q.is_meta()) &&
+  return (q.is_cpu() || q.is_meta()) && !is_for_cuda(q) && !has_device_attention(q, scoring) &&
          (dtype == at::kDouble || dtype == at::kFloat || dtype == at::kBFloat16) && scoring.softcap == 0.0 &&
          q.size(2) % cpu::kHeadSizeStep == 0 &&
          cpu::kernels().instruction_set != std::string_view("baseline");

@@ -1,5 +1,10 @@
 #include "streambp/ops/attention_kernels.h"
 
+#include <type_traits>
+
+#include "streambp/ops/attention_device.h"
+#include "streambp/ops/fused.h"
+
 namespace streambp {
 namespace {
 
@@ -23,13 +28,15 @@ at::Tensor reversed(const at::Tensor& x) {
 }
 
 bool has_flash(const at::Tensor& q, const Scoring& scoring) {
-  return (q.is_cpu() || q.is_meta()) && scoring.softcap == 0.0;
+  return (q.is_cpu() || q.is_meta()) && !is_for_cuda(q) && scoring.softcap == 0.0;
 }
 
 }  // namespace
 
 AttentionBlock attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, Visible visible,
                       const Scoring& scoring) {
+  if (visible != Visible::kFromOwn && has_device_attention(q, scoring))
+    return device_attend({q, k, v, visible == Visible::kCausal, /*window=*/0, scoring.scale});
   if (visible == Visible::kFromOwn) {  // causal, seen from the other end
     const AttentionBlock block = attend(reversed(q), reversed(k), reversed(v), Visible::kCausal, scoring);
     return {reversed(block.output), reversed(block.log_sum_exp)};
@@ -47,6 +54,10 @@ AttentionBlockGradients attend_backward(const at::Tensor& d_output, const at::Te
                                         const at::Tensor& v, const at::Tensor& output,
                                         const at::Tensor& log_sum_exp, Visible visible,
                                         const Scoring& scoring) {
+  if (visible != Visible::kFromOwn && has_device_attention(q, scoring)) {
+    return device_attend_backward({q, k, v, visible == Visible::kCausal, /*window=*/0, scoring.scale},
+                                  d_output, {output, log_sum_exp});
+  }
   if (visible == Visible::kFromOwn) {
     const AttentionBlockGradients gradients =
         attend_backward(reversed(d_output), reversed(q), reversed(k), reversed(v), reversed(output),
@@ -63,7 +74,44 @@ AttentionBlockGradients attend_backward(const at::Tensor& d_output, const at::Te
   return {as_rows(dq), as_rows(dk), as_rows(dv)};
 }
 
+namespace {
+
+template <typename S>
+cuda::Attended<S, std::conditional_t<std::is_const_v<S>, const cuda::Wide<std::remove_const_t<S>>,
+                                     cuda::Wide<S>>>
+attended(const AttentionBlock& block) {
+  using W = std::conditional_t<std::is_const_v<S>, const cuda::Wide<std::remove_const_t<S>>, cuda::Wide<S>>;
+  const at::Tensor &output = block.output, &sums = block.log_sum_exp;
+  return {{kernel_data<S>(output), output.stride(0), output.stride(1)},
+          kernel_data<W>(sums),
+          sums.stride(0),
+          sums.stride(1)};
+}
+
+/// Whether our kernel merges them: in half precision their log-sum-exps are wider.
+bool has_fused_merge(const AttentionBlock& all, const AttentionBlock& block) {
+  const auto is_served = [](const AttentionBlock& one) {
+    return one.output.stride(2) == 1 && one.log_sum_exp.scalar_type() == sum_dtype(one.output);
+  };
+  return is_for_cuda(all.output) && has_fused_kernels({all.output, block.output}) && is_served(all) &&
+         is_served(block);
+}
+
+}  // namespace
+
 void merge(AttentionBlock& all, const AttentionBlock& block) {
+  if (has_fused_merge(all, block)) {
+    if (all.output.is_meta()) return;
+    with_kernel_dtype(all.output.scalar_type(), [&](auto number) {
+      using S = decltype(number);
+      const at::Tensor& output = all.output;
+      expect_launched(cuda::kernels()->of<S>().attention.merge(
+                          cuda_queue(output), attended<S>(all), attended<const S>(block), output.size(0),
+                          output.size(1), output.size(2)),
+                      "merge of attention");
+    });
+    return;
+  }
   const at::Tensor log_sum_exp = at::logaddexp(all.log_sum_exp, block.log_sum_exp);
   const at::Tensor share = (all.log_sum_exp - log_sum_exp).exp_().unsqueeze(-1);
   const at::Tensor block_share = (block.log_sum_exp - log_sum_exp).exp_().unsqueeze(-1);

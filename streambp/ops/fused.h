@@ -1,23 +1,29 @@
-// Between the ops and our CPU kernels: which tensors the kernels take, and their dtypes.
+// Between the ops and our kernels: which tensors they take, their dtypes, and where work on a GPU goes.
 #pragma once
 
 #include <algorithm>
+#include <fmt/format.h>
 #include <initializer_list>
+#include <stdexcept>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "streambp/ops/cpu/kernels.h"
+#include "streambp/ops/cuda/library.h"
+#include "streambp/ops/stand_in.h"
 
 namespace streambp {
 
-/// Whether our kernels take these tensors (undefined ones aside): all on the CPU or, where only shapes are
-/// computed, on the meta device, and of one dtype, float32, float64 or bfloat16. Other tensors are left to
-/// ATen.
+/// Whether our kernels take these tensors (undefined ones aside): all on the CPU, on a GPU whose kernels are
+/// loaded or, where only shapes are computed, on the meta device, and of one dtype, float32, float64 or
+/// bfloat16. Other tensors are left to ATen.
 inline bool has_fused_kernels(std::initializer_list<at::Tensor> tensors) {
   const at::Tensor& first = *tensors.begin();
   const at::ScalarType dtype = first.scalar_type();
-  if (!first.is_cpu() && !first.is_meta()) return false;
+  const bool is_served = first.is_cuda() ? cuda::kernels() != nullptr : first.is_cpu() || first.is_meta();
+  if (!is_served) return false;
   if (dtype != at::kFloat && dtype != at::kDouble && dtype != at::kBFloat16) return false;
   return std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& x) {
     return !x.defined() || (x.scalar_type() == dtype && x.device() == first.device());
@@ -34,6 +40,19 @@ void with_kernel_dtype(at::ScalarType dtype, Body body) {
   } else {
     body(cpu::Bfloat16{});
   }
+}
+
+/// The queue of the calling thread for x's GPU.
+inline cuda::Queue cuda_queue(const at::Tensor& x) {
+  if (!x.is_cuda()) return {};
+  const c10::impl::VirtualGuardImpl guard(c10::DeviceType::CUDA);
+  return {x.get_device(), guard.getStreamNativeHandle(guard.getStream(x.device()))};
+}
+
+/// Throws std::runtime_error where a launch failed.
+inline void expect_launched(cuda::Failure failure, const char* kernel) {
+  if (failure != nullptr)
+    throw std::runtime_error(fmt::format("CUDA kernel '{}' was not launched: {}", kernel, failure));
 }
 
 /// Null where x is undefined.

@@ -56,6 +56,12 @@ at::Tensor gate(Activation activation, const at::Tensor& gated, const at::Tensor
   if (gated.is_meta()) return product;
   with_kernel_dtype(gated.scalar_type(), [&](auto number) {
     using S = decltype(number);
+    if (is_for_cuda(gated)) {
+      const auto launch = cuda::kernels()->of<S>().gate.product;
+      return expect_launched(launch(cuda_queue(gated), activation, kernel_data<const S>(gated),
+                                    kernel_data<const S>(raised), kernel_data<S>(product), gated.numel()),
+                             "gate");
+    }
     const auto run = cpu::kernels().of<S>().elementwise.gate.product;
     at::parallel_for(0, gated.numel(), rows_per_thread(1), [&](int64_t begin, int64_t end) {
       run(activation, kernel_data<const S>(gated), kernel_data<const S>(raised), kernel_data<S>(product),
@@ -93,6 +99,10 @@ void gate_backward(Activation activation, at::Tensor& gated, at::Tensor& raised,
     with_kernel_dtype(gated.scalar_type(), [&](auto number) {
       using S = decltype(number);
       const auto told = kernel_op<S>(activation, gated, raised, d_product, wants_product, weights, d_weights);
+      if (is_for_cuda(gated)) {
+        const auto launch = cuda::kernels()->of<S>().gate.backward;
+        return expect_launched(launch(cuda_queue(gated), told, gated.size(0)), "gate backward");
+      }
       at::parallel_for(0, gated.size(0), rows_per_thread(told.size), [&](int64_t begin, int64_t end) {
         cpu::kernels().of<S>().elementwise.gate.backward(told, begin, end);
       });

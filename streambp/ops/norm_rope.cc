@@ -8,6 +8,9 @@
 namespace streambp {
 namespace {
 
+/// Rows that are worth a block of their own.
+constexpr int64_t kRowsOfPart = 8;
+
 /// x with each head's numbers side by side.
 at::Tensor with_whole_heads(const at::Tensor& x) {
   return x.stride(2) == 1 ? x : x.contiguous();
@@ -48,6 +51,7 @@ bool NormAndRope::is_fused(const at::Tensor& x) const {
                             table == nullptr ? at::Tensor() : table->cosine,
                             table == nullptr ? at::Tensor() : table->sine}) &&
          (norm == nullptr || norm->weight->value.is_contiguous()) &&
+         (!is_for_cuda(x) || x.size(-1) <= cuda::kLongestRow) &&
          (table == nullptr ||
           (is_row(table->cosine) && is_row(table->sine) && table->cosine.stride(0) == table->sine.stride(0)));
 }
@@ -67,6 +71,12 @@ at::Tensor norm_rope_forward(const at::Tensor& x, const NormAndRope& op, const a
   with_kernel_dtype(x.scalar_type(), [&](auto number) {
     using S = decltype(number);
     const auto told = kernel_op<S>(op, y, rstd);
+    if (is_for_cuda(x)) {
+      const auto launch = cuda::kernels()->of<S>().norm_rope.forward;
+      return expect_launched(launch(cuda_queue(x), told, heads_of<S>(input), kernel_data<const S>(other),
+                                    kernel_data<S>(y), x.size(0)),
+                             "norm and rotation");
+    }
     const auto run = cpu::kernels().of<S>().elementwise.norm_rope.forward;
     at::parallel_for(0, x.size(0), rows_per_thread(told.heads * told.size), [&](int64_t begin, int64_t end) {
       run(told, heads_of<S>(input), kernel_data<const S>(other), kernel_data<S>(y), begin, end);
@@ -80,8 +90,25 @@ at::Tensor norm_rope_backward(const at::Tensor& dy, const NormAndRope& op, const
   const at::NoGradGuard no_grad;
   const at::Tensor d = with_whole_heads(dy), input = x.defined() ? with_whole_heads(x) : x;
   at::Tensor dx = at::empty(d.sizes(), d.options());
-  // Each thread adds up its own rows: the same sums whenever there are as many threads.
-  const int64_t rows = d.size(0), least = rows_per_thread(d.size(1) * d.size(2));
+  // Each thread (on a GPU, each block) adds up its own rows: the same sums whenever there are as many.
+  const int64_t rows = d.size(0);
+  if (is_for_cuda(d)) {
+    const bool sums_weight = op.norm != nullptr && op.norm->weight->trainable();
+    const int64_t parts = std::clamp<int64_t>(rows * d.size(1) / kRowsOfPart, 1, cuda::kWeightSumParts);
+    const at::Tensor sums = sums_weight ? at::empty({parts, d.size(2)}, rstd.options()) : at::Tensor();
+    if (!d.is_meta()) {
+      with_kernel_dtype(d.scalar_type(), [&](auto number) {
+        using S = decltype(number);
+        const auto launch = cuda::kernels()->of<S>().norm_rope.backward;
+        expect_launched(launch(cuda_queue(d), kernel_op<S>(op, d, rstd), heads_of<S>(input), heads_of<S>(d),
+                               kernel_data<S>(dx), kernel_data<cuda::Wide<S>>(sums), parts, rows),
+                        "norm and rotation backward");
+      });
+    }
+    if (sums_weight) accumulate_sum(*op.norm->weight, sums);
+    return dx;
+  }
+  const int64_t least = rows_per_thread(d.size(1) * d.size(2));
   const int64_t parts = std::clamp<int64_t>(rows / least, 1, at::get_num_threads());
   at::Tensor recent, total;
   if (op.norm != nullptr && op.norm->weight->trainable()) {

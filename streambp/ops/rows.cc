@@ -1,6 +1,44 @@
 #include "streambp/ops/rows.h"
 
+#include "streambp/memory/meter.h"
+#include "streambp/ops/fused.h"
+
 namespace streambp {
+namespace {
+
+/// By sorted places, each row of the gradient by one block: neither atomic additions nor a wide copy of dx.
+void accumulate_sorted(const at::Tensor& gradient, const at::Tensor& places, const at::Tensor& dx) {
+  const MemoryScope scope("kernel workspace");
+  if (dx.is_meta()) {  // at::sort has no Meta kernel; it takes as much again as it gives
+    at::empty({4, places.size(0)}, dx.options().dtype(at::kLong));
+    return;
+  }
+  const auto [sorted, order] = at::sort(places, /*stable=*/true, /*dim=*/0, /*descending=*/false);
+  with_kernel_dtype(dx.scalar_type(), [&, &sorted = sorted, &order = order](auto number) {
+    using S = decltype(number);
+    const auto sums = [&](auto* to) {
+      using G = std::remove_pointer_t<decltype(to)>;
+      return cuda::RowSums<S, G>{
+          sorted.template const_data_ptr<int64_t>(), order.template const_data_ptr<int64_t>(),
+          dx.size(0), kernel_data<const S>(dx), dx.stride(0), to, gradient.stride(0), dx.size(1)};
+    };
+    const auto& kernels = cuda::kernels()->of<S>().rows;
+    const cuda::Queue queue = cuda_queue(dx);
+    expect_launched(gradient.scalar_type() == dx.scalar_type()
+                        ? kernels.add(queue, sums(kernel_data<S>(gradient)))
+                        : kernels.add_to_wide(queue, sums(kernel_data<cuda::Wide<S>>(gradient))),
+                    "sums of rows");
+  });
+}
+
+/// Whether the kernel above takes them.
+bool is_sortable(const at::Tensor& gradient, const at::Tensor& dx) {
+  const auto is_rows = [](const at::Tensor& x) { return x.dim() == 2 && x.stride(1) == 1; };
+  return is_for_cuda(dx) && has_fused_kernels({dx}) && is_rows(dx) && is_rows(gradient) &&
+         (gradient.scalar_type() == dx.scalar_type() || gradient.scalar_type() == at::kFloat);
+}
+
+}  // namespace
 
 at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& places) {
   const at::NoGradGuard no_grad;
@@ -11,6 +49,7 @@ at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& places) {
 
 void accumulate_rows(Parameter& parameter, const at::Tensor& places, const at::Tensor& dx) {
   if (!parameter.trainable()) return;
+  if (is_sortable(parameter.gradient, dx)) return accumulate_sorted(parameter.gradient, places, dx);
   const at::Tensor wide = dx.to(parameter.gradient.scalar_type());
   if (!wide.is_meta()) parameter.gradient.index_add_(0, places, wide);
 }

@@ -5,13 +5,15 @@
 namespace streambp {
 namespace {
 
-template <typename Body>
+/// Calls body(kernels, told, begin, end) for ranges of rows on the CPU, on_cuda(kernels, told) on a GPU.
+template <typename Body, typename OnCuda>
 void for_rows(const at::Tensor& logits, const at::Tensor& targets, double temperature, const at::Tensor& sums,
-              Body body) {
+              Body body, OnCuda on_cuda) {
   const auto run = [&](auto number) {
     using T = decltype(number);
     const cpu::TargetSoftmax<T> told{kernel_data<T>(logits), logits.size(1), 1.0 / temperature,
                                      targets.const_data_ptr<int64_t>(), kernel_data<double>(sums)};
+    if (is_for_cuda(logits)) return on_cuda(cuda::kernels()->of<T>().softmax, told);
     at::parallel_for(0, logits.size(0), rows_per_thread(told.size), [&](int64_t begin, int64_t end) {
       body(cpu::kernels().of<T>().elementwise.softmax, told, begin, end);
     });
@@ -26,7 +28,7 @@ void for_rows(const at::Tensor& logits, const at::Tensor& targets, double temper
 }  // namespace
 
 bool has_target_softmax(c10::Device device) {
-  return device.is_cpu() || device.is_meta();
+  return device.is_cpu() || device.is_meta() || (device.is_cuda() && cuda::kernels() != nullptr);
 }
 
 at::Tensor target_log_probabilities(const at::Tensor& logits, const at::Tensor& targets, double temperature,
@@ -38,6 +40,11 @@ at::Tensor target_log_probabilities(const at::Tensor& logits, const at::Tensor& 
   for_rows(logits, targets.contiguous(), temperature, sums,
            [&](const auto& kernels, const auto& told, int64_t begin, int64_t end) {
              kernels.forward(told, kernel_data<double>(log_probabilities), begin, end);
+           },
+           [&](const auto& kernels, const auto& told) {
+             expect_launched(kernels.forward(cuda_queue(logits), told, kernel_data<double>(log_probabilities),
+                                             logits.size(0)),
+                             "log-softmax of targets");
            });
   return log_probabilities;
 }
@@ -49,6 +56,11 @@ void target_log_probabilities_backward(at::Tensor& logits, const at::Tensor& tar
   for_rows(logits, targets.contiguous(), temperature, sums,
            [&](const auto& kernels, const auto& told, int64_t begin, int64_t end) {
              kernels.backward(told, kernel_data<const double>(d), begin, end);
+           },
+           [&](const auto& kernels, const auto& told) {
+             expect_launched(
+                 kernels.backward(cuda_queue(logits), told, kernel_data<const double>(d), logits.size(0)),
+                 "gradient of targets' log-softmax");
            });
 }
 

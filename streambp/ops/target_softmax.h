@@ -6,7 +6,8 @@
 
 namespace streambp {
 
-/// Whether target_log_probabilities runs on `device`: the CPU and, for shapes alone, the meta device.
+/// Whether target_log_probabilities runs on `device`: the CPU, a GPU whose kernels are loaded and, for shapes
+/// alone, the meta device.
 bool has_target_softmax(c10::Device device);
 
 /// log softmax(logits / temperature)[targets], [rows] float64, for contiguous logits [rows, V] (float32 or

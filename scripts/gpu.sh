@@ -1,0 +1,256 @@
+#!/usr/bin/env bash
+# The experiments of one short stretch on a GPU machine: CMake, Ninja, nvcc 13 and a Python with torch 2.11 are all
+# that it needs there; no package manager and no network.
+#
+#   scripts/gpu.sh pack                  here: what the build needs of Debian's packages, and our programs if they
+#                                        are built, into build/carry (beside the working tree, this travels)
+#   scripts/gpu.sh run DIR [PART...]     there: the parts (default: all, the most valuable first), records and logs
+#                                        below DIR; a part that is done there is not run again
+#   scripts/gpu.sh table DIR             the table of what was run and what was not, into DIR/README.md
+#
+# Parts: build tests sanitizer speed lengths offload prediction tables precision microbench long
+# STREAMBP_PYTHON names the Python (default: python3), STREAMBP_PART_SECONDS the time that a part may take (470).
+set -euo pipefail
+
+project=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+carry=$project/build/carry
+all_parts=(build tests sanitizer speed lengths offload prediction tables precision microbench long)
+
+# ---------------------------------------------------------------------------------------------------------------- pack
+
+packages=(libeigen3-dev nlohmann-json3-dev libcli11-dev libgtest-dev libgmock-dev googletest libbenchmark-dev libbenchmark1debian)
+
+pack() {
+  rm -rf "$carry"
+  mkdir -p "$carry"
+  local package file
+  for package in "${packages[@]}"; do
+    while IFS= read -r file; do
+      case $file in
+        # Headers, libraries, what CMake asks for, and each package's licence.
+        /usr/include/* | /usr/lib/*/cmake/* | /usr/lib/cmake/* | /usr/share/*cmake* | /usr/lib/*.a | \
+          /usr/lib/*.so* | /usr/share/doc/*/copyright) ;;
+        *) continue ;;
+      esac
+      [ -f "$file" ] || [ -L "$file" ] || continue
+      mkdir -p "$carry$(dirname "$file")"
+      cp -a "$file" "$carry$file"
+    done < <(dpkg -L "$package" 2>/dev/null || true)
+  done
+  local program
+  for program in streambp-bench streambp-verify streambp-microbench cuda_test libstreambp_cuda.so; do
+    [ -e "$project/build/release/bin/$program" ] || [ -e "$project/build/release/verify/$program" ] || continue
+    mkdir -p "$carry/bin"
+    local built=$project/build/release/bin/$program
+    [ -e "$built" ] || built=$project/build/release/verify/$program
+    strip -o "$carry/bin/$program" "$built"
+  done
+  [ ! -d "$carry/bin" ] || git -C "$project" rev-parse HEAD >"$carry/bin/commit"
+  du -sh "$carry" >&2
+}
+
+# ----------------------------------------------------------------------------------------------------------------- run
+
+python=${STREAMBP_PYTHON:-python3}
+part_seconds=${STREAMBP_PART_SECONDS:-470}
+
+# A folder that looks like a virtual environment with the given Python's torch in it, for scripts/cmake/Torch.cmake.
+link_torch() {
+  venv=$project/build/gpu-venv
+  local site version
+  site=$("$python" -c 'import os, torch; print(os.path.dirname(os.path.dirname(torch.__file__)))')
+  version=$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
+  mkdir -p "$venv/lib/$version"
+  ln -sfn "$site" "$venv/lib/$version/site-packages"
+  local folder
+  for folder in "$site"/torch/lib "$site"/nvidia/*/lib; do
+    [ -d "$folder" ] && LD_LIBRARY_PATH=$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  done
+  export LD_LIBRARY_PATH=$carry/usr/lib/x86_64-linux-gnu:$LD_LIBRARY_PATH
+}
+
+# Programs: those that were packed from this commit, or those built here.
+find_programs() {
+  if [ -x "$carry/bin/streambp-bench" ] && [ -e "$carry/bin/libstreambp_cuda.so" ] && [ -z "${STREAMBP_BUILD:-}" ]; then
+    bin=$carry/bin
+  else
+    bin=$project/build/release/bin
+  fi
+}
+
+build() {
+  find_programs
+  if [ "$bin" = "$carry/bin" ]; then
+    "$bin/streambp-bench" --version
+    return 0
+  fi
+  cd "$project"
+  [ -e build/release/build.ninja ] || cmake --preset release -DSTREAMBP_VENV="$venv" \
+    -DCMAKE_PREFIX_PATH="$carry/usr;$carry/usr/lib/x86_64-linux-gnu/cmake" -DSTREAMBP_WERROR=OFF
+  cmake --build --preset release --target streambp-bench streambp-verify streambp-microbench cuda_test
+}
+
+cuda_test() {
+  local program=$bin/cuda_test
+  [ -x "$program" ] || program=$project/build/release/verify/cuda_test
+  "$program" "$@"
+}
+
+sweep() {  # NAME ARGUMENT...: records into $out/NAME, those that are there are not run again
+  local name=$1
+  shift
+  # Running out of memory (3) is a result.
+  "$bin/streambp-bench" sweep --device cuda --resume --out "$out/$name" "$@" || [ $? -eq 3 ]
+}
+
+tests() {
+  cuda_test --gtest_filter='*device*:*cuda*:-*host*' --gtest_output="xml:$out/tests.xml"
+  "$bin/streambp-verify" goldens "$project/verify/goldens" --device cuda --method standard,checkpoint,streambp,tiled,chunk-major \
+    --chunk 7,auto >"$out/goldens.txt"
+  "$bin/streambp-verify" sweep --quick --device cuda --family qwen3,gemma3 --batch left >"$out/equality.txt"
+}
+
+sanitizer() {
+  local tool
+  for tool in memcheck racecheck synccheck initcheck; do
+    compute-sanitizer --tool "$tool" --error-exitcode 1 "${bin}/cuda_test" \
+      --gtest_filter='Places/CudaKernels.*device*' >"$out/sanitizer-$tool.txt" 2>&1
+  done
+}
+
+eight_b=(--model qwen3-8b --dtype bfloat16)
+
+# The figures that the project stands for: StreamBP against checkpointing, and how near to the chip's speed.
+speed() {
+  sweep speed "${eight_b[@]}" --method checkpoint,streambp --seq-len 8192 --chunk auto,2048,4096,8192 --repeats 3
+  sweep speed "${eight_b[@]}" --method checkpoint --seq-len 32768 --repeats 2
+  sweep speed-kept "${eight_b[@]}" --method streambp --keep-attention --seq-len 32768 --chunk auto,8192 --repeats 2
+  sweep speed "${eight_b[@]}" --method streambp --seq-len 32768 --chunk 8192 --repeats 2
+}
+
+# A card of more than 80 GiB stands for one of 80 GiB, as the paper's; a smaller one for itself.
+capped=(--repeats 1 --warmup 0)
+cap_memory() {
+  local mebibytes
+  mebibytes=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits | head -n 1)
+  [ "$mebibytes" -le 81920 ] || capped+=(--memory-cap 80GiB)
+}
+
+lengths() {
+  cap_memory
+  sweep lengths "${eight_b[@]}" "${capped[@]}" --method streambp --seq-len 110000,140000,160000
+  sweep lengths "${eight_b[@]}" "${capped[@]}" --method checkpoint --seq-len 16384,24576
+}
+
+offload() {
+  cap_memory
+  sweep offload "${eight_b[@]}" "${capped[@]}" --method streambp --offload host --seq-len 140000
+  sweep offload "${eight_b[@]}" "${capped[@]}" --method streambp --offload host --seq-len 300000
+}
+
+# The dry run beside what speed and lengths have measured.
+prediction() {
+  local lengths=8192,32768
+  "$bin/streambp-bench" sweep --device meta:cuda --resume --out "$out/predicted" "${eight_b[@]}" \
+    --method checkpoint,streambp --seq-len "$lengths" --chunk auto,2048,4096,8192
+  "$bin/streambp-bench" sweep --device meta:cuda --resume --out "$out/predicted" "${eight_b[@]}" \
+    --method streambp --seq-len 110000,140000,160000
+  "$bin/streambp-bench" sweep --device meta:cuda --resume --out "$out/predicted" "${eight_b[@]}" \
+    --method streambp --offload host --seq-len 140000,300000
+}
+
+# Times and peaks of the paper's tables 1 and 2 (Qwen3 models on one GPU), 8 and 9 (settings), and its curves.
+tables() {
+  cap_memory
+  sweep tables "${eight_b[@]}" "${capped[@]}" --method standard,checkpoint,streambp --seq-len 3072,6144,9216,15360
+  sweep tables --model qwen3-4b --dtype bfloat16 "${capped[@]}" --method standard,checkpoint,streambp \
+    --seq-len 3072,9216,15360,27648
+  sweep tables-objectives --model qwen3-4b --dtype bfloat16 "${capped[@]}" --objective dpo,grpo \
+    --method checkpoint,streambp --seq-len 8192,16384
+}
+
+precision() {
+  sweep deterministic --model qwen3-4b --dtype bfloat16 --deterministic --method checkpoint,streambp --seq-len 8192 --repeats 3
+  sweep nondeterministic --model qwen3-4b --dtype bfloat16 --method checkpoint,streambp --seq-len 8192 --repeats 3
+}
+
+microbench() {
+  "$bin/streambp-microbench" --benchmark_filter=cuda --benchmark_out="$out/microbench.json" --benchmark_out_format=json \
+    >"$out/microbench.txt"
+}
+
+# 500k tokens in one pass on the whole card.
+long() {
+  sweep long "${eight_b[@]}" --repeats 1 --warmup 0 --method streambp --every 6 --seq-len 500000 --chunk 8192
+}
+
+run() {
+  out=$(mkdir -p "$1" && cd "$1" && pwd)
+  shift
+  local parts=("$@") part
+  [ ${#parts[@]} -gt 0 ] || parts=("${all_parts[@]}")
+  link_torch
+  find_programs
+  nvidia-smi >"$out/nvidia-smi.txt" 2>&1 || true
+  for part in "${parts[@]}"; do
+    [[ " ${all_parts[*]} " == *" $part "* ]] || { echo "gpu.sh: part '$part': expected one of ${all_parts[*]}" >&2; exit 2; }
+    [ -e "$out/$part.done" ] && [ "$part" != build ] && continue
+    local start=$SECONDS status=0
+    # A part is a process of its own, so that one that fails or takes too long costs the others nothing.
+    STREAMBP_OUT=$out timeout "$part_seconds" bash "${BASH_SOURCE[0]}" part "$part" >"$out/$part.log" 2>&1 || status=$?
+    if [ "$status" -eq 0 ]; then
+      echo "$((SECONDS - start)) s" >"$out/$part.done"
+    else
+      echo "exit code $status after $((SECONDS - start)) s" >"$out/$part.failed"
+    fi
+    printf '%-12s %s\n' "$part" "$(cat "$out/$part.done" 2>/dev/null || cat "$out/$part.failed")"
+    [ "$status" -eq 0 ] && rm -f "$out/$part.failed"
+  done
+  table "$out"
+}
+
+table() {
+  local folder=$1 part
+  {
+    echo "# What was run on the GPU"
+    echo
+    echo "Written by \`scripts/gpu.sh run\`; records are in each folder's results.jsonl, with their machine and commit."
+    echo
+    echo "| part | result |"
+    echo "|---|---|"
+    for part in "${all_parts[@]}"; do
+      if [ -e "$folder/$part.done" ]; then
+        echo "| $part | done, $(cat "$folder/$part.done") |"
+      elif [ -e "$folder/$part.failed" ]; then
+        echo "| $part | failed: $(cat "$folder/$part.failed") |"
+      else
+        echo "| $part | not run |"
+      fi
+    done
+    if command -v "$python" >/dev/null; then "$python" "$project/scripts/gpu_report.py" "$folder"; fi
+  } >"$folder/README.md.new"
+  mv "$folder/README.md.new" "$folder/README.md"
+}
+
+case ${1:-} in
+  pack) pack ;;
+  run)
+    [ $# -ge 2 ] || { echo "usage: scripts/gpu.sh run DIR [PART...]" >&2; exit 2; }
+    shift
+    run "$@"
+    ;;
+  part)
+    out=$STREAMBP_OUT
+    link_torch
+    find_programs
+    "$2"
+    ;;
+  table)
+    [ $# -eq 2 ] || { echo "usage: scripts/gpu.sh table DIR" >&2; exit 2; }
+    table "$2"
+    ;;
+  *)
+    sed -n '2,/^set/p' "${BASH_SOURCE[0]}" | grep '^#' | sed 's/^# \{0,1\}//' >&2
+    exit 2
+    ;;
+esac

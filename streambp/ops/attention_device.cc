@@ -1,0 +1,306 @@
+#include "streambp/ops/attention_device.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include <ATen/Context.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "streambp/error.h"
+#include "streambp/memory/meter.h"
+#include "streambp/ops/cuda/scratch.h"
+#include "streambp/ops/stand_in.h"
+
+namespace streambp {
+namespace {
+
+/// Rectangles of keys that cuDNN takes one after the other have this many times the queries' number, as far
+/// as there are so many keys: it prepares a plan for every shape, so shapes have to come again.
+constexpr int64_t kLongRectangle = 4;
+
+// FlashAttention: rows as they are, behind a batch of one.
+
+at::Tensor batch_of_one(const at::Tensor& rows) {
+  return rows.unsqueeze(0);
+}
+
+/// FlashAttention's name for a window: how many keys before its own a query sees.
+std::optional<int64_t> left_of(const AttentionOperands& operands) {
+  return operands.window > 0 ? std::optional<int64_t>(operands.window - 1) : std::nullopt;
+}
+std::optional<int64_t> right_of(const AttentionOperands& operands) {
+  return operands.window > 0 ? std::optional<int64_t>(0) : std::nullopt;
+}
+
+AttentionBlock flash_forward(const AttentionOperands& x) {
+  const auto result = at::_flash_attention_forward(
+      batch_of_one(x.q), batch_of_one(x.k), batch_of_one(x.v), /*cum_seq_q=*/std::nullopt,
+      /*cum_seq_k=*/std::nullopt, x.q.size(0), x.k.size(0), /*dropout_p=*/0.0, x.causal,
+      /*return_debug_mask=*/false, x.scale, left_of(x), right_of(x));
+  return {std::get<0>(result).squeeze(0), std::get<1>(result).squeeze(0).t()};
+}
+
+AttentionBlockGradients flash_backward(const AttentionOperands& x, const at::Tensor& d_output,
+                                       const AttentionBlock& saved) {
+  // Without dropout the state of the random numbers is not looked at.
+  const auto [dq, dk, dv] = at::_flash_attention_backward(
+      batch_of_one(d_output), batch_of_one(x.q), batch_of_one(x.k), batch_of_one(x.v),
+      batch_of_one(saved.output), batch_of_one(saved.log_sum_exp), /*cum_seq_q=*/at::Tensor(),
+      /*cum_seq_k=*/at::Tensor(), x.q.size(0), x.k.size(0), /*dropout_p=*/0.0, x.causal,
+      /*rng_state=*/at::Tensor(), /*unused=*/at::Tensor(), x.scale, left_of(x), right_of(x));
+  return {dq.squeeze(0), dk.squeeze(0), dv.squeeze(0)};
+}
+
+// cuDNN: [1, heads, rows, E], without a copy.
+
+at::Tensor by_heads(const at::Tensor& rows) {
+  return rows.transpose(0, 1).unsqueeze(0);
+}
+at::Tensor by_rows(const at::Tensor& heads) {
+  return heads.squeeze(0).transpose(0, 1);
+}
+
+AttentionBlock cudnn_forward(const AttentionOperands& x) {
+  const auto result = at::_scaled_dot_product_cudnn_attention(
+      by_heads(x.q), by_heads(x.k), by_heads(x.v), /*attn_bias=*/std::nullopt, /*compute_log_sumexp=*/true,
+      /*dropout_p=*/0.0, x.causal, /*return_debug_mask=*/false, x.scale);
+  return {by_rows(std::get<0>(result)), std::get<1>(result).reshape({x.q.size(1), x.q.size(0)}).t()};
+}
+
+AttentionBlockGradients cudnn_backward(const AttentionOperands& x, const at::Tensor& d_output,
+                                       const AttentionBlock& saved) {
+  const at::Tensor unused = at::empty({}, x.q.options().dtype(at::kLong));
+  const auto [dq, dk, dv] = at::_scaled_dot_product_cudnn_attention_backward(
+      by_heads(d_output), by_heads(x.q), by_heads(x.k), by_heads(x.v), by_heads(saved.output),
+      batch_of_one(saved.log_sum_exp), /*philox_seed=*/unused, /*philox_offset=*/unused,
+      /*attn_bias=*/at::Tensor(), /*cum_seq_q=*/at::Tensor(), /*cum_seq_k=*/at::Tensor(), x.q.size(0),
+      x.k.size(0), /*dropout_p=*/0.0, x.causal, x.scale);
+  return {by_rows(dq), by_rows(dk), by_rows(dv)};
+}
+
+std::vector<DeviceAttention> libraries() {
+  return {{"flash", /*lower_right=*/true, flash_forward, flash_backward},
+          {"cudnn", /*lower_right=*/false, cudnn_forward, cudnn_backward}};
+}
+
+/// Seconds of one call of `run`, after another one that prepares what calls of its kind need.
+double seconds_of(c10::Device device, const std::function<void()>& run) {
+  constexpr int kCalls = 3;
+  run();
+  if (!device.is_cuda()) {
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < kCalls; ++i) run();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / kCalls;
+  }
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  c10::Event start(device.type(), c10::EventFlag::BACKEND_DEFAULT),
+      end(device.type(), c10::EventFlag::BACKEND_DEFAULT);
+  start.record(guard.getStream(device));
+  for (int i = 0; i < kCalls; ++i) run();
+  end.record(guard.getStream(device));
+  end.synchronize();
+  return 1e-3 * start.elapsedTime(end) / kCalls;
+}
+
+/// Times the libraries on the shapes that come again, and remembers which was fastest.
+class Chooser {
+ public:
+  explicit Chooser(std::vector<DeviceAttention> kernels) : kernels_(std::move(kernels)) {
+    const char* const wanted = std::getenv("STREAMBP_ATTENTION");
+    if (wanted == nullptr || *wanted == '\0') return;
+    for (const DeviceAttention& one : kernels_) {
+      if (one.name == wanted) only_ = &one;
+    }
+    if (only_ == nullptr) throw InputError("STREAMBP_ATTENTION '{}': expected flash or cudnn", wanted);
+  }
+
+  /// The kernels that take every shape.
+  const DeviceAttention& first() const { return kernels_.front(); }
+
+  /// Of those that take squares and rectangles, the fastest for `work` ("forward", "backward") on operands of
+  /// this shape. A shape that is met for the first time may be the only one of its kind: first() serves it.
+  const DeviceAttention& choose(const char* work, const AttentionOperands& operands,
+                                const std::function<void(const DeviceAttention&)>& run) {
+    if (only_ != nullptr) return *only_;
+    // Only FlashAttention has a deterministic backward pass.
+    if (at::globalContext().deterministicAlgorithms()) return first();
+    const std::lock_guard lock(mutex_);
+    Choice& choice = choices_[fmt::format("{} {}{}", work, operands.causal ? "causal " : "", operands.shape())];
+    if (++choice.met == kMeetings) measure(choice, operands.q.device(), run);
+    return choice.fastest == nullptr ? first() : *choice.fastest;
+  }
+
+  std::vector<std::string> report() const {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::string> lines;
+    for (const auto& [shape, choice] : choices_) {
+      if (choice.fastest != nullptr)
+        lines.push_back(fmt::format("{}: {}: {}", shape, fmt::join(choice.times, ", "), choice.fastest->name));
+    }
+    return lines;
+  }
+
+ private:
+  static constexpr int kMeetings = 2;
+
+  struct Choice {
+    int met = 0;
+    const DeviceAttention* fastest = nullptr;
+    std::vector<std::string> times;
+  };
+
+  void measure(Choice& choice, c10::Device device, const std::function<void(const DeviceAttention&)>& run) {
+    double least = std::numeric_limits<double>::infinity();
+    for (const DeviceAttention& one : kernels_) {
+      try {
+        const double seconds = seconds_of(device, [&] { run(one); });
+        choice.times.push_back(fmt::format("{} {:.3g} ms", one.name, 1e3 * seconds));
+        if (seconds >= least) continue;
+        least = seconds;
+        choice.fastest = &one;
+      } catch (const c10::OutOfMemoryError&) {
+        choice.times.push_back(one.name + " out of memory");
+      } catch (const c10::Error&) {  // a shape that the library has no kernel for
+        choice.times.push_back(one.name + " unsupported");
+      }
+    }
+  }
+
+  std::vector<DeviceAttention> kernels_;
+  const DeviceAttention* only_ = nullptr;
+  mutable std::mutex mutex_;
+  std::map<std::string, Choice> choices_;
+};
+
+std::unique_ptr<Chooser>& tests_chooser() {
+  static std::unique_ptr<Chooser> of_test;
+  return of_test;
+}
+
+Chooser& chooser() {
+  static Chooser of_libraries(libraries());
+  return tests_chooser() != nullptr ? *tests_chooser() : of_libraries;
+}
+
+at::ScalarType sum_dtype(const at::Tensor& x) {
+  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+/// Keys [begin, begin + count) of the operands.
+AttentionOperands with_keys(const AttentionOperands& operands, int64_t begin, int64_t count) {
+  AttentionOperands some = operands;
+  some.k = operands.k.narrow(0, begin, count);
+  some.v = operands.v.narrow(0, begin, count);
+  return some;
+}
+
+/// All queries see all keys: in rectangles of shapes that come again where cuDNN's kernels are faster, else in
+/// one.
+AttentionBlock forward_rectangle(const AttentionOperands& operands) {
+  const int64_t queries = operands.q.size(0), keys = operands.k.size(0);
+  AttentionBlock all;
+  int64_t begin = 0;
+  for (const int64_t rectangle : {kLongRectangle * queries, queries}) {
+    while (keys - begin >= rectangle) {
+      const AttentionOperands some = with_keys(operands, begin, rectangle);
+      const DeviceAttention& fastest =
+          chooser().choose("forward", some, [&](const DeviceAttention& one) { one.forward(some); });
+      if (&fastest == &chooser().first()) break;
+      AttentionBlock part = fastest.forward(some);
+      if (all.output.defined()) {
+        merge(all, part);
+      } else {
+        all = std::move(part);
+      }
+      begin += rectangle;
+    }
+  }
+  if (begin == keys) return all;
+  AttentionBlock rest = chooser().first().forward(with_keys(operands, begin, keys - begin));
+  if (!all.output.defined()) return rest;
+  merge(all, rest);
+  return all;
+}
+
+AttentionBlock meta_forward(const AttentionOperands& operands) {
+  const at::Tensor& q = operands.q;
+  const int64_t queries = q.size(0), heads = q.size(1), keys = operands.k.size(0);
+  AttentionBlock block{at::empty(q.sizes(), q.options()),
+                       at::empty({heads, queries}, q.options().dtype(sum_dtype(q))).t()};
+  const MemoryScope scope("kernel workspace");
+  const int64_t splits = cuda::flash_splits(heads, queries, keys, q.size(2));
+  if (splits > 1)
+    at::empty({splits, heads, queries, cuda::flash_head_size(q.size(2)) + 1}, q.options().dtype(at::kFloat));
+  return block;
+}
+
+AttentionBlockGradients meta_backward(const AttentionOperands& operands) {
+  const auto like = [](const at::Tensor& x) { return at::empty(x.sizes(), x.options()); };
+  AttentionBlockGradients gradients{like(operands.q), like(operands.k), like(operands.v)};
+  const MemoryScope scope("kernel workspace");
+  const at::Tensor& q = operands.q;
+  const int64_t heads = q.size(1), rows = cuda::flash_rows(q.size(0)), size = cuda::flash_head_size(q.size(2));
+  const int64_t sums =
+      at::globalContext().deterministicAlgorithms() ? cuda::flash_deterministic_sums(heads) : 1;
+  const auto wide = q.options().dtype(at::kFloat);
+  const at::Tensor products = at::empty({heads, rows}, wide), d_queries = at::empty({sums, rows, heads, size}, wide);
+  if (heads == operands.k.size(1)) return gradients;
+  const at::Tensor d_keys = at::empty({operands.k.size(0), heads, q.size(2)}, q.options());
+  const at::Tensor d_values = at::empty_like(d_keys);
+  return gradients;
+}
+
+}  // namespace
+
+std::string AttentionOperands::shape() const {
+  return fmt::format("{} x {}, {}/{} heads of {}", q.size(0), k.size(0), q.size(1), k.size(1), q.size(2));
+}
+
+bool has_device_attention(const at::Tensor& q, const Scoring& scoring) {
+  if (scoring.softcap != 0.0) return false;
+  if (q.is_cpu()) return tests_chooser() != nullptr;
+  const bool is_half = q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf;
+  return is_for_cuda(q) && is_half && q.size(2) % 8 == 0 && q.size(2) <= 256;
+}
+
+AttentionBlock device_attend(const AttentionOperands& operands) {
+  if (operands.q.is_meta()) return meta_forward(operands);
+  if (!operands.causal) return forward_rectangle(operands);
+  if (operands.window > 0 || operands.q.size(0) != operands.k.size(0)) return chooser().first().forward(operands);
+  return chooser()
+      .choose("forward", operands, [&](const DeviceAttention& one) { one.forward(operands); })
+      .forward(operands);
+}
+
+AttentionBlockGradients device_attend_backward(const AttentionOperands& operands, const at::Tensor& d_output,
+                                               const AttentionBlock& saved) {
+  // As the kernels leave them: no copy unless they were kept by rows.
+  const AttentionBlock whole{saved.output, saved.log_sum_exp.t().contiguous()};
+  if (operands.q.is_meta()) return meta_backward(operands);
+  if (operands.window > 0 || (operands.causal && operands.q.size(0) != operands.k.size(0)))
+    return chooser().first().backward(operands, d_output, whole);
+  return chooser()
+      .choose("backward", operands,
+              [&](const DeviceAttention& one) { one.backward(operands, d_output, whole); })
+      .backward(operands, d_output, whole);
+}
+
+std::vector<std::string> attention_choices() {
+  return chooser().report();
+}
+
+ServeAttention::ServeAttention(std::vector<DeviceAttention> kernels) {
+  tests_chooser() = std::make_unique<Chooser>(std::move(kernels));
+}
+
+ServeAttention::~ServeAttention() {
+  tests_chooser().reset();
+}
+
+}  // namespace streambp

@@ -1,0 +1,125 @@
+// Our own CUDA kernels for the elementwise parts of a layer and of the head, as a table of functions on raw
+// pointers: no header of CUDA or torch is needed to call them, and nothing of CUDA is linked by who does.
+//
+// They read and write what the CPU's kernels of the same names do (ops/cpu/elementwise.h), rounded at the same
+// places. A call puts work into a queue and returns; it gives null, or what CUDA says of a launch that failed.
+// Every sum is taken in one order: equal calls give equal bits.
+#pragma once
+
+#include <cstdint>
+
+#include "streambp/ops/cpu/elementwise.h"
+
+namespace streambp::cuda {
+
+using cpu::Bfloat16;
+using cpu::GateBackward;
+using cpu::Heads;
+using cpu::NormRope;
+using cpu::TargetSoftmax;
+using cpu::Wide;
+
+/// Where work goes: a device's number, and its cudaStream_t.
+struct Queue {
+  int device = 0;
+  void* stream = nullptr;
+};
+
+/// Null, or why a launch failed.
+using Failure = const char*;
+
+/// The longest rows that a norm's backward pass takes: their sums for the weight lie in shared memory.
+inline constexpr int64_t kLongestRow = 24576;
+
+/// The most parts that a norm's sums for its weight are taken in: two blocks for each of the 132
+/// multiprocessors of a Hopper GPU.
+inline constexpr int64_t kWeightSumParts = 264;
+
+template <typename S>
+struct NormRopeKernels {
+  Failure (*forward)(const Queue& queue, const NormRope<S>& op, Heads<const S> x, const S* residual, S* y,
+                     int64_t tokens);
+  /// `sums` [parts, size] receives the terms of the weight's gradient, to be added up; null: it is frozen.
+  Failure (*backward)(const Queue& queue, const NormRope<S>& op, Heads<const S> x, Heads<const S> dy, S* dx,
+                      Wide<S>* sums, int64_t parts, int64_t tokens);
+};
+
+template <typename S>
+struct GateKernels {
+  Failure (*product)(const Queue& queue, Activation activation, const S* gate, const S* up, S* product,
+                     int64_t count);
+  Failure (*backward)(const Queue& queue, const GateBackward<S>& op, int64_t rows);
+};
+
+template <typename T>
+struct SoftmaxKernels {
+  Failure (*forward)(const Queue& queue, const TargetSoftmax<T>& op, double* log_probabilities, int64_t rows);
+  Failure (*backward)(const Queue& queue, const TargetSoftmax<T>& op, const double* d_target, int64_t rows);
+};
+
+/// What rows have seen of their keys so far, or of a block of them: outputs, and log-sum-exps by token and
+/// head.
+template <typename S, typename W>
+struct Attended {
+  Heads<S> output;
+  W* log_sum_exp;
+  int64_t token_stride;
+  int64_t head_stride;
+};
+
+template <typename S>
+struct AttentionKernels {
+  /// Makes `all` the result of rows that have seen `block` as well.
+  Failure (*merge)(const Queue& queue, Attended<S, Wide<S>> all, Attended<const S, const Wide<S>> block,
+                   int64_t tokens, int64_t heads, int64_t size);
+};
+
+/// Rows of `from` [count, size] to be added to those of `to`: the i-th of `places`, which are sorted, receives
+/// row order[i].
+template <typename S, typename G>
+struct RowSums {
+  const int64_t* places = nullptr;
+  const int64_t* order = nullptr;
+  int64_t count = 0;
+  const S* from = nullptr;
+  int64_t from_stride = 0;
+  G* to = nullptr;
+  int64_t to_stride = 0;
+  int64_t size = 0;
+};
+
+template <typename S>
+struct RowKernels {
+  /// Rows of the same place are summed in Wide<S> and rounded once.
+  Failure (*add)(const Queue& queue, const RowSums<S, S>& op);
+  Failure (*add_to_wide)(const Queue& queue, const RowSums<S, Wide<S>>& op);
+};
+
+/// All of them for numbers stored as S.
+template <typename S>
+struct KernelsOf {
+  NormRopeKernels<S> norm_rope;
+  GateKernels<S> gate;
+  SoftmaxKernels<Wide<S>> softmax;
+  AttentionKernels<S> attention;
+  RowKernels<S> rows;
+};
+
+struct Kernels {
+  KernelsOf<float> of_float;
+  KernelsOf<double> of_double;
+  KernelsOf<Bfloat16> of_bfloat16;
+
+  template <typename S>
+  const KernelsOf<S>& of() const {
+    if constexpr (std::is_same_v<S, float>) {
+      return of_float;
+    } else if constexpr (std::is_same_v<S, double>) {
+      return of_double;
+    } else {
+      return of_bfloat16;
+    }
+  }
+};
+
+}  // namespace streambp::cuda

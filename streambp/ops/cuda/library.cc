@@ -1,0 +1,42 @@
+#include "streambp/ops/cuda/library.h"
+
+#include <dlfcn.h>
+
+namespace streambp::cuda {
+namespace {
+
+const Kernels* loaded = nullptr;
+bool serves_cpu = false;
+
+}  // namespace
+
+std::string load_kernels(const std::filesystem::path& library) {
+  if (loaded != nullptr) return {};
+  void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) return dlerror();
+  const auto table =
+      reinterpret_cast<const Kernels* (*)(uint64_t)>(dlsym(handle, "streambp_cuda_kernels"));
+  if (table == nullptr) return library.string() + ": no kernels in it";
+  loaded = table(kInterface);
+  return loaded != nullptr ? std::string() : library.string() + ": of another build";
+}
+
+const Kernels* kernels() {
+  return loaded;
+}
+
+ServeCpu::ServeCpu(const Kernels& kernels) : outer_(loaded) {
+  loaded = &kernels;
+  serves_cpu = true;
+}
+
+ServeCpu::~ServeCpu() {
+  loaded = outer_;
+  serves_cpu = false;
+}
+
+bool ServeCpu::is_on() {
+  return serves_cpu;
+}
+
+}  // namespace streambp::cuda

@@ -1,0 +1,85 @@
+// A grid of threads on the host, for tests: blocks one after another, the threads of a block as fibers that
+// run until they wait for one another. Slow, and strict: shared memory is NaN until it is written, threads that
+// wait at different barriers are an error, and the order in which threads run is the tester's choice, so that
+// a missing barrier shows as a wrong result.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <functional>
+
+#include "streambp/ops/cuda/kernels.h"
+
+#define STREAMBP_GLOBAL
+#define STREAMBP_DEVICE inline
+#define STREAMBP_UNROLL
+
+namespace streambp::cuda {
+namespace on_host {
+
+/// In which order the threads of a block run between two barriers.
+enum class Turns { kForward, kBackward, kShuffled };
+void set_turns(Turns turns);
+
+/// Runs body() once for each thread of each block. Throws std::logic_error where threads of a block wait for
+/// one another in vain, or have written behind the shared memory.
+void run(int64_t blocks, int threads, size_t shared_bytes, const std::function<void()>& body);
+
+struct Place {
+  int thread = 0;
+  int threads = 0;
+  int64_t block = 0;
+  int64_t blocks = 0;
+};
+/// Of the thread that is running.
+const Place& place();
+void* shared_bytes();
+void wait_for_block();
+void wait_for_warp();
+/// A place for a thread of this block to leave up to 8 bytes for its warp.
+void* slot(int thread);
+
+}  // namespace on_host
+
+inline int thread_index() {
+  return on_host::place().thread;
+}
+inline int thread_count() {
+  return on_host::place().threads;
+}
+inline int64_t block_index() {
+  return on_host::place().block;
+}
+inline int64_t block_count() {
+  return on_host::place().blocks;
+}
+inline void barrier() {
+  on_host::wait_for_block();
+}
+
+template <typename T>
+T shuffle_xor(T value, int mask) {
+  const int thread = on_host::place().thread;
+  std::memcpy(on_host::slot(thread), &value, sizeof(T));
+  on_host::wait_for_warp();
+  std::memcpy(&value, on_host::slot(thread ^ mask), sizeof(T));
+  on_host::wait_for_warp();
+  return value;
+}
+
+template <typename T>
+T* shared_memory() {
+  return static_cast<T*>(on_host::shared_bytes());
+}
+
+template <typename... Parameters, typename... Arguments>
+Failure launch(const Queue&, void (*kernel)(Parameters...), int64_t blocks, int threads, size_t shared_bytes,
+               Arguments... arguments) {
+  on_host::run(blocks, threads, shared_bytes, [=] { kernel(arguments...); });
+  return nullptr;
+}
+
+/// The kernels as they run here.
+const Kernels& kernels_on_host();
+
+}  // namespace streambp::cuda

@@ -1,0 +1,11 @@
+// The kernels' very source, compiled for the host.
+#include "streambp/ops/cuda/table.cuh"
+
+namespace streambp::cuda {
+
+const Kernels& kernels_on_host() {
+  static const Kernels kernels = all_kernels();
+  return kernels;
+}
+
+}  // namespace streambp::cuda

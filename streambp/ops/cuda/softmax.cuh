@@ -1,0 +1,104 @@
+// The log-probability of one target a row of logits, and its gradient in place of the logits:
+// ops/cpu/softmax.cc for the GPU. A block takes a row and reads it once.
+#pragma once
+
+#include "streambp/ops/cuda/numbers.cuh"
+
+namespace streambp::cuda {
+
+/// The largest of the numbers so far, and the sum of exp((x - largest) * scale) over them.
+template <typename T>
+struct ExpSum {
+  T largest;
+  double sum;
+
+  STREAMBP_DEVICE void add(const ExpSum& other, double scale) {
+    const T most = largest > other.largest ? largest : other.largest;
+    // The difference of two equal largest numbers is nothing, infinite ones aside: these leave a NaN.
+    sum = sum * exp((static_cast<double>(largest) - static_cast<double>(most)) * scale) +
+          other.sum * exp((static_cast<double>(other.largest) - static_cast<double>(most)) * scale);
+    largest = most;
+  }
+};
+
+template <typename T, int kCount>
+STREAMBP_GLOBAL void target_softmax_forward(TargetSoftmax<T> op, double* log_probabilities, int64_t rows) {
+  auto* const of_warps = shared_memory<ExpSum<T>>();
+  const T scale = static_cast<T>(op.scale);
+  for (int64_t row = block_index(); row < rows; row += block_count()) {
+    const T* const logits = op.logits + row * op.size;
+    // Finite from the start, so that no difference of two infinities arises where all logits so far are -inf.
+    T largest = -kLargest<T>, sum = 0;
+    for (int64_t i = thread_index() * kCount; i < op.size; i += kThreads * kCount) {
+      T x[kCount];
+      load(logits + i, x);
+      T most = largest;
+      STREAMBP_UNROLL
+      for (int k = 0; k < kCount; ++k) most = x[k] > most ? x[k] : most;
+      if (most > largest) {
+        sum *= exp((largest - most) * scale);
+        largest = most;
+      }
+      STREAMBP_UNROLL
+      for (int k = 0; k < kCount; ++k) sum += exp((x[k] - largest) * scale);
+    }
+    ExpSum<T> all{largest, static_cast<double>(sum)};
+    STREAMBP_UNROLL
+    for (int mask = kWarp / 2; mask > 0; mask /= 2)
+      all.add({shuffle_xor(all.largest, mask), shuffle_xor(all.sum, mask)}, op.scale);
+    if (thread_index() % kWarp == 0) of_warps[thread_index() / kWarp] = all;
+    barrier();
+    if (thread_index() == 0) {
+      for (int warp = 1; warp < kThreads / kWarp; ++warp) all.add(of_warps[warp], op.scale);
+      const double log_sum = log(all.sum), most = static_cast<double>(all.largest);
+      op.sums[2 * row] = most;
+      op.sums[2 * row + 1] = log_sum;
+      log_probabilities[row] = (static_cast<double>(logits[op.targets[row]]) - most) * op.scale - log_sum;
+    }
+    barrier();  // the next row's warps write there
+  }
+}
+
+template <typename T, int kCount>
+STREAMBP_GLOBAL void target_softmax_backward(TargetSoftmax<T> op, const double* d_target, int64_t rows) {
+  const T scale = static_cast<T>(op.scale);
+  for (int64_t row = block_index(); row < rows; row += block_count()) {
+    T* const logits = op.logits + row * op.size;
+    const T largest = static_cast<T>(op.sums[2 * row]), log_sum = static_cast<T>(op.sums[2 * row + 1]);
+    const T d = static_cast<T>(d_target[row] * op.scale);
+    const int64_t target = op.targets[row];
+    for (int64_t i = thread_index() * kCount; i < op.size; i += kThreads * kCount) {
+      T x[kCount];
+      load(logits + i, x);
+      STREAMBP_UNROLL
+      for (int k = 0; k < kCount; ++k) {
+        x[k] = exp((x[k] - largest) * scale - log_sum) * -d;
+        if (i + k == target) x[k] += d;
+      }
+      store(logits + i, x);
+    }
+  }
+}
+
+template <typename T>
+Failure target_softmax(const Queue& queue, const TargetSoftmax<T>& op, double* log_probabilities,
+                       int64_t rows) {
+  const auto run = [&](auto kernel) {
+    return launch(queue, kernel, blocks_for(rows, 1), kThreads, (kThreads / kWarp) * sizeof(ExpSum<T>), op,
+                  log_probabilities, rows);
+  };
+  return moves_in_packs<T>(op.logits, op.size) ? run(target_softmax_forward<T, kPack<T>>)
+                                               : run(target_softmax_forward<T, 1>);
+}
+
+template <typename T>
+Failure target_softmax_gradient(const Queue& queue, const TargetSoftmax<T>& op, const double* d_target,
+                                int64_t rows) {
+  const auto run = [&](auto kernel) {
+    return launch(queue, kernel, blocks_for(rows, 1), kThreads, 0, op, d_target, rows);
+  };
+  return moves_in_packs<T>(op.logits, op.size) ? run(target_softmax_backward<T, kPack<T>>)
+                                               : run(target_softmax_backward<T, 1>);
+}
+
+}  // namespace streambp::cuda

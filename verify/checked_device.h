@@ -1,0 +1,14 @@
+// Where the models of streambp-verify's checks lie.
+#pragma once
+
+#include <c10/core/Device.h>
+
+namespace streambp {
+
+/// The CPU, until `--device` of the command line names another.
+inline c10::Device& checked_device() {
+  static c10::Device device(c10::DeviceType::CPU);
+  return device;
+}
+
+}  // namespace streambp
