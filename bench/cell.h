@@ -114,7 +114,7 @@ class CellRun {
   std::optional<double> hardware_flops_;
   std::optional<double> gemm_flops_per_second_;
   nlohmann::json gpu_before_, gpu_after_;  // its state before the first pass and after the last one
-  at::Tensor reference_;  // [N] log-probabilities, where prepare has asked for them
+  at::Tensor reference_;                   // [N] log-probabilities, where prepare has asked for them
   std::string status_ = "ok";
   std::string error_;
 };

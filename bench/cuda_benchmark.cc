@@ -60,7 +60,8 @@ struct Gpu {
     }
     const at::Tensor from = tensor({int64_t{1} << 28}), to = at::empty_like(from);
     double least = 1e30;
-    for (int i = 0; i < 10; ++i) least = std::min(least, gpu_seconds(device, [&] { at::Tensor(to).copy_(from); }));
+    for (int i = 0; i < 10; ++i)
+      least = std::min(least, gpu_seconds(device, [&] { at::Tensor(to).copy_(from); }));
     bytes_per_second = 2.0 * static_cast<double>(from.nbytes()) / least;
     flops_per_second = measure_gemm(at::kBFloat16, device).value_or(0.0);
   }
@@ -76,8 +77,9 @@ const Gpu& gpu() {
 }
 
 /// Runs an op that moves `bytes` and does `flops`, after `prepare`, which is not timed.
-void measure(benchmark::State& state, double bytes, double flops, const std::function<void()>& run,
-             const std::function<void()>& prepare = [] {}) {
+void measure(
+    benchmark::State& state, double bytes, double flops, const std::function<void()>& run,
+    const std::function<void()>& prepare = [] {}) {
   prepare();
   run();  // plans and code that are made at the first call
   double total = 0.0;
@@ -134,7 +136,8 @@ void cuda_normed_rope(benchmark::State& state) {
   Parameter w = weight(kHeadSize);
   const RmsNorm norm{&w, 1e-6};
   const at::Tensor x = gpu().tensor({state.range(0), kHeads, kHeadSize}), dy = at::randn_like(x);
-  const RopeTable table{gpu().tensor({state.range(0), kHeadSize / 2}), gpu().tensor({state.range(0), kHeadSize / 2})};
+  const RopeTable table{gpu().tensor({state.range(0), kHeadSize / 2}),
+                        gpu().tensor({state.range(0), kHeadSize / 2})};
   at::Tensor rstd;
   norm_rope_forward(x, {&norm, &table}, {}, rstd);
   if (state.range(1) == 0) {
@@ -143,7 +146,10 @@ void cuda_normed_rope(benchmark::State& state) {
     measure(state, bytes_of({x, x, x}), 0.0, [&] { norm_rope_backward(dy, {&norm, &table}, x, rstd); });
   }
 }
-BENCHMARK(cuda_normed_rope)->ArgNames({"rows", "backward"})->ArgsProduct({{2048, 8192}, {0, 1}})->UseManualTime();
+BENCHMARK(cuda_normed_rope)
+    ->ArgNames({"rows", "backward"})
+    ->ArgsProduct({{2048, 8192}, {0, 1}})
+    ->UseManualTime();
 
 void cuda_gate(benchmark::State& state) {
   if (!has_gpu(state)) return;
@@ -192,7 +198,8 @@ void cuda_embedding_gradient(benchmark::State& state) {
   if (!has_gpu(state)) return;
   const at::Tensor dx = gpu().tensor({state.range(0), kHidden});
   const at::Tensor places = at::randint(kVocabulary, {state.range(0)}, dx.options().dtype(at::kLong));
-  Parameter table{"embedding", gpu().tensor({kVocabulary, 1}), gpu().tensor({kVocabulary, kHidden}, at::kFloat)};
+  Parameter table{"embedding", gpu().tensor({kVocabulary, 1}),
+                  gpu().tensor({kVocabulary, kHidden}, at::kFloat)};
   measure(state, 5 * bytes_of({dx}), 0.0, [&] { accumulate_rows(table, places, dx); });
 }
 BENCHMARK(cuda_embedding_gradient)->Apply(rows);
@@ -204,16 +211,24 @@ void cuda_weight_gradient(benchmark::State& state) {
   const at::ScalarType dtype = state.range(1) != 0 ? at::kFloat : at::kBFloat16;
   Parameter w{"w", gpu().tensor({1, 1}), gpu().tensor({kMlp, kHidden}, dtype)};
   measure(state, bytes_of({x, dy, w.gradient, w.gradient}),
-          2.0 * static_cast<double>(x.numel()) * static_cast<double>(kMlp), [&] { accumulate_product(w, dy, x); });
+          2.0 * static_cast<double>(x.numel()) * static_cast<double>(kMlp),
+          [&] { accumulate_product(w, dy, x); });
 }
-BENCHMARK(cuda_weight_gradient)->ArgNames({"rows", "wide"})->ArgsProduct({{2048, 8192}, {0, 1}})->UseManualTime();
+BENCHMARK(cuda_weight_gradient)
+    ->ArgNames({"rows", "wide"})
+    ->ArgsProduct({{2048, 8192}, {0, 1}})
+    ->UseManualTime();
 
 /// A chunk's rows against as many keys causally (keys:0), or against earlier keys.
 void cuda_attention(benchmark::State& state) {
   if (!has_gpu(state)) return;
   const int64_t queries = state.range(0), earlier = state.range(1), keys = earlier == 0 ? queries : earlier;
-  const AttentionOperands x{gpu().tensor({queries, kHeads, kHeadSize}), gpu().tensor({keys, kKeyHeads, kHeadSize}),
-                            gpu().tensor({keys, kKeyHeads, kHeadSize}), earlier == 0, 0, 0.0883883476};
+  const AttentionOperands x{gpu().tensor({queries, kHeads, kHeadSize}),
+                            gpu().tensor({keys, kKeyHeads, kHeadSize}),
+                            gpu().tensor({keys, kKeyHeads, kHeadSize}),
+                            earlier == 0,
+                            0,
+                            0.0883883476};
   const double pairs = static_cast<double>(queries) * static_cast<double>(keys) * (earlier == 0 ? 0.5 : 1.0);
   const double product = 2.0 * pairs * kHeads * kHeadSize;
   for (int i = 0; i < 2; ++i) device_attend(x);  // the second meeting chooses

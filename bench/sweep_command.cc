@@ -116,13 +116,15 @@ void add_sweep_command(CLI::App& app, std::function<int()>& action, int argc, co
   command->add_option("--repeats", options.repeats, "Timed passes of each cell; methods take turns")
       ->capture_default_str()
       ->check(from_to(1, 1000000));
-  command->add_option("--warmup", options.warmup,
-                      "Untimed passes of each method, at the first length; on cuda of each cell")
+  command
+      ->add_option("--warmup", options.warmup,
+                   "Untimed passes of each method, at the first length; on cuda of each cell")
       ->capture_default_str()
       ->check(from_to(0, 1000000));
   text("--memory-limit,--memory-cap", typed->memory_limit,
        "Bytes of tensors, such as 2GB or 512MiB, past which a run counts as out of memory (default on the "
-       "CPU: 95 % of what is free); on cuda of what the allocator holds, so that one GPU stands for a smaller one");
+       "CPU: 95 % of what is free); on cuda of what the allocator holds, so that one GPU stands for a "
+       "smaller one");
   text("--budget", typed->budget,
        "--method auto: bytes that the run has to fit, such as 80GB or 80GiB (default: --memory-limit, else "
        "what the device has free)");

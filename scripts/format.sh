@@ -4,4 +4,4 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 mode=(-i)
 [ "${1:-}" = --check ] && mode=(--dry-run --Werror)
-git ls-files -co --exclude-standard '*.cc' '*.h' | xargs clang-format "${mode[@]}"
+git ls-files -co --exclude-standard '*.cc' '*.h' '*.cu' '*.cuh' | xargs clang-format "${mode[@]}"

@@ -39,11 +39,9 @@ pack() {
   done
   local program
   for program in streambp-bench streambp-verify streambp-microbench cuda_test libstreambp_cuda.so; do
-    [ -e "$project/build/release/bin/$program" ] || [ -e "$project/build/release/verify/$program" ] || continue
+    [ -e "$project/build/release/bin/$program" ] || continue
     mkdir -p "$carry/bin"
-    local built=$project/build/release/bin/$program
-    [ -e "$built" ] || built=$project/build/release/verify/$program
-    strip -o "$carry/bin/$program" "$built"
+    strip -o "$carry/bin/$program" "$project/build/release/bin/$program"
   done
   [ ! -d "$carry/bin" ] || git -C "$project" rev-parse HEAD >"$carry/bin/commit"
   du -sh "$carry" >&2
@@ -69,7 +67,7 @@ link_torch() {
   export LD_LIBRARY_PATH=$carry/usr/lib/x86_64-linux-gnu:$LD_LIBRARY_PATH
 }
 
-# Programs: those that were packed from this commit, or those built here.
+# Programs: those that were packed, or, without them or with STREAMBP_BUILD set, those that are built here.
 find_programs() {
   if [ -x "$carry/bin/streambp-bench" ] && [ -e "$carry/bin/libstreambp_cuda.so" ] && [ -z "${STREAMBP_BUILD:-}" ]; then
     bin=$carry/bin
@@ -90,12 +88,6 @@ build() {
   cmake --build --preset release --target streambp-bench streambp-verify streambp-microbench cuda_test
 }
 
-cuda_test() {
-  local program=$bin/cuda_test
-  [ -x "$program" ] || program=$project/build/release/verify/cuda_test
-  "$program" "$@"
-}
-
 sweep() {  # NAME ARGUMENT...: records into $out/NAME, those that are there are not run again
   local name=$1
   shift
@@ -104,18 +96,20 @@ sweep() {  # NAME ARGUMENT...: records into $out/NAME, those that are there are 
 }
 
 tests() {
-  cuda_test --gtest_filter='*device*:*cuda*:-*host*' --gtest_output="xml:$out/tests.xml"
+  "$bin/cuda_test" --gtest_filter='*device*:*cuda*:-*host*' --gtest_output="xml:$out/tests.xml"
   "$bin/streambp-verify" goldens "$project/verify/goldens" --device cuda --method standard,checkpoint,streambp,tiled,chunk-major \
     --chunk 7,auto >"$out/goldens.txt"
   "$bin/streambp-verify" sweep --quick --device cuda --family qwen3,gemma3 --batch left >"$out/equality.txt"
 }
 
 sanitizer() {
-  local tool
+  local tool failed=0
   for tool in memcheck racecheck synccheck initcheck; do
-    compute-sanitizer --tool "$tool" --error-exitcode 1 "${bin}/cuda_test" \
-      --gtest_filter='Places/CudaKernels.*device*' >"$out/sanitizer-$tool.txt" 2>&1
+    compute-sanitizer --tool "$tool" --error-exitcode 1 --kernel-regex kns=streambp "$bin/cuda_test" \
+      --gtest_filter='Places/CudaKernels.*device*' >"$out/sanitizer-$tool.txt" 2>&1 || failed=1
+    tail -n 1 "$out/sanitizer-$tool.txt"
   done
+  return "$failed"
 }
 
 eight_b=(--model qwen3-8b --dtype bfloat16)
@@ -210,6 +204,7 @@ run() {
 }
 
 table() {
+  mkdir -p "$1"
   local folder=$1 part
   {
     echo "# What was run on the GPU"

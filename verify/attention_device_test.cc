@@ -1,5 +1,7 @@
 // What is made of a GPU library's attention kernels: rectangles, squares, tiles of the prefix, windows and
 // their merging, with plain formulas in the libraries' place.
+#include "streambp/ops/attention_device.h"
+
 #include <gtest/gtest.h>
 #include <limits>
 #include <string>
@@ -7,7 +9,6 @@
 
 #include "streambp/memory/meter.h"
 #include "streambp/ops/attention.h"
-#include "streambp/ops/attention_device.h"
 #include "streambp/ops/cuda/scratch.h"
 #include "streambp/ops/stand_in.h"
 #include "verify/ops_testing.h"
@@ -23,11 +24,14 @@ struct Formula {
       : q(x.q.detach().requires_grad_()), k(x.k.detach().requires_grad_()), v(x.v.detach().requires_grad_()) {
     const at::AutoGradMode with_grad(true);
     const int64_t n = q.size(0), m = k.size(0), groups = q.size(1) / k.size(1);
-    const auto heads = [&](const at::Tensor& keys) { return keys.repeat_interleave(groups, 1).transpose(0, 1); };
+    const auto heads = [&](const at::Tensor& keys) {
+      return keys.repeat_interleave(groups, 1).transpose(0, 1);
+    };
     at::Tensor scores = at::matmul(q.transpose(0, 1), heads(k).transpose(1, 2)) * x.scale;
     const at::Tensor own = at::arange(m - n, m).unsqueeze(1), key = at::arange(m).unsqueeze(0);
     if (x.causal) scores = scores.masked_fill(key > own, -std::numeric_limits<double>::infinity());
-    if (x.window > 0) scores = scores.masked_fill(key <= own - x.window, -std::numeric_limits<double>::infinity());
+    if (x.window > 0)
+      scores = scores.masked_fill(key <= own - x.window, -std::numeric_limits<double>::infinity());
     log_sum_exp = at::logsumexp(scores, -1);  // [H, n]
     output = at::matmul(scores.softmax(-1), heads(v)).transpose(0, 1);
   }
@@ -66,8 +70,8 @@ struct Library {
     const at::Tensor d_block = d_output * share;
     const at::Tensor d_sum =
         ((d_block * formula.output.detach()).sum(-1) - (d_block * saved.output).sum(-1)).t();
-    const auto d = torch::autograd::grad({formula.output, formula.log_sum_exp}, {formula.q, formula.k, formula.v},
-                                         {d_block, d_sum});
+    const auto d = torch::autograd::grad({formula.output, formula.log_sum_exp},
+                                         {formula.q, formula.k, formula.v}, {d_block, d_sum});
     return {d[0], d[1], d[2]};
   }
 };
@@ -81,20 +85,22 @@ struct RunShape {
 class AttentionOfLibraries : public testing::TestWithParam<RunShape> {};
 
 INSTANTIATE_TEST_SUITE_P(Runs, AttentionOfLibraries,
-                         testing::Values(RunShape{{0, 8}, 0, 0}, RunShape{{0, 8}, 8, 0}, RunShape{{0, 8}, 43, 0},
-                                         RunShape{{0, 8}, 64, 0}, RunShape{{0, 3, 8}, 9, 0}, RunShape{{0, 1}, 5, 0},
-                                         RunShape{{0, 8}, 0, 3}, RunShape{{0, 8}, 4, 5}, RunShape{{0, 5, 8}, 2, 4},
-                                         RunShape{{0, 8}, 20, 21}));
+                         testing::Values(RunShape{{0, 8}, 0, 0}, RunShape{{0, 8}, 8, 0},
+                                         RunShape{{0, 8}, 43, 0}, RunShape{{0, 8}, 64, 0},
+                                         RunShape{{0, 3, 8}, 9, 0}, RunShape{{0, 1}, 5, 0},
+                                         RunShape{{0, 8}, 0, 3}, RunShape{{0, 8}, 4, 5},
+                                         RunShape{{0, 5, 8}, 2, 4}, RunShape{{0, 8}, 20, 21}));
 
 TEST_P(AttentionOfLibraries, IsTheTiledOne) {
   const auto& [offsets, prefix_rows, window] = GetParam();
   const int64_t rows = offsets.back();
   const auto run = [&](Prefix& prefix) {
-    const at::Tensor q = random({rows, 4, 6}, 1).requires_grad_(), k = random({rows, 2, 6}, 2).requires_grad_(),
+    const at::Tensor q = random({rows, 4, 6}, 1).requires_grad_(),
+                     k = random({rows, 2, 6}, 2).requires_grad_(),
                      v = random({rows, 2, 6}, 3).requires_grad_();
     if (prefix_rows > 0) {
-      prefix = {random({prefix_rows, 2, 6}, 4), random({prefix_rows, 2, 6}, 5), at::zeros({prefix_rows, 2, 6}, at::kDouble),
-                at::zeros({prefix_rows, 2, 6}, at::kDouble)};
+      prefix = {random({prefix_rows, 2, 6}, 4), random({prefix_rows, 2, 6}, 5),
+                at::zeros({prefix_rows, 2, 6}, at::kDouble), at::zeros({prefix_rows, 2, 6}, at::kDouble)};
     }
     AttentionBlock known;
     const at::Tensor y = attention(q, k, v, offsets, prefix, {{0.4, 0.0}, window}, known);
@@ -109,7 +115,8 @@ TEST_P(AttentionOfLibraries, IsTheTiledOne) {
   for (int again = 0; again < 3; ++again) {  // before, while and after a choice is made
     Prefix prefix;
     const auto got = run(prefix);
-    for (size_t i = 0; i < got.size(); ++i) expect_near(got[i], expected[i], fmt::format("tensor {}", i).c_str());
+    for (size_t i = 0; i < got.size(); ++i)
+      expect_near(got[i], expected[i], fmt::format("tensor {}", i).c_str());
     if (prefix_rows == 0) continue;
     expect_near(prefix.key_gradients, expected_prefix.key_gradients, "gradients of the prefix's keys");
     expect_near(prefix.value_gradients, expected_prefix.value_gradients, "gradients of the prefix's values");
@@ -123,7 +130,8 @@ TEST_P(AttentionOfLibraries, IsTheTiledOne) {
 DeviceAttention slow(DeviceAttention library, double seconds) {
   const auto wait = [seconds] {
     const auto start = std::chrono::steady_clock::now();
-    while (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < seconds) {}
+    while (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < seconds) {
+    }
   };
   library.forward = [wait, forward = library.forward](const AttentionOperands& x) {
     wait();
@@ -133,7 +141,8 @@ DeviceAttention slow(DeviceAttention library, double seconds) {
 }
 
 TEST(AttentionChoice, ComesFromMeasurementOfShapesThatComeAgain) {
-  const AttentionOperands square{random({8, 2, 6}, 1), random({8, 2, 6}, 2), random({8, 2, 6}, 3), true, 0, 1.0};
+  const AttentionOperands square{
+      random({8, 2, 6}, 1), random({8, 2, 6}, 2), random({8, 2, 6}, 3), true, 0, 1.0};
   Library first, second;
   {
     const ServeAttention serve({slow(first.named("flash", true), 0.02), second.named("cudnn", false)});
@@ -149,19 +158,20 @@ TEST(AttentionChoice, ComesFromMeasurementOfShapesThatComeAgain) {
     EXPECT_NE(attention_choices().front().find(": cudnn"), std::string::npos) << attention_choices().front();
   }
   Library fast;
-  const ServeAttention serve({fast.named("flash", true),
-                              {"cudnn", false,
-                               [](const AttentionOperands&) -> AttentionBlock {
-                                 TORCH_CHECK(false, "no kernel for this");
-                               },
-                               {}}});
+  const ServeAttention serve(
+      {fast.named("flash", true),
+       {"cudnn",
+        false,
+        [](const AttentionOperands&) -> AttentionBlock { TORCH_CHECK(false, "no kernel for this"); },
+        {}}});
   for (int i = 0; i < 3; ++i) device_attend(square);
   EXPECT_NE(attention_choices().front().find("cudnn unsupported: flash"), std::string::npos)
       << attention_choices().front();
 }
 
 TEST(AttentionChoice, ALongPrefixGoesInRectanglesOfTwoShapes) {
-  const AttentionOperands rectangle{random({4, 2, 6}, 1), random({43, 2, 6}, 2), random({43, 2, 6}, 3), false, 0, 1.0};
+  const AttentionOperands rectangle{
+      random({4, 2, 6}, 1), random({43, 2, 6}, 2), random({43, 2, 6}, 3), false, 0, 1.0};
   Library first, second;
   const ServeAttention serve({slow(first.named("flash", true), 0.02), second.named("cudnn", false)});
   for (int i = 0; i < 4; ++i) device_attend(rectangle);
@@ -172,7 +182,8 @@ TEST(AttentionChoice, ALongPrefixGoesInRectanglesOfTwoShapes) {
   expect_near(got.output, expected.output.detach(), "output");
   expect_near(got.log_sum_exp, expected.log_sum_exp.detach().t(), "log-sum-exps");
   const std::string end = ", 2/2 heads of 6";
-  EXPECT_EQ(second.shapes, (std::vector<std::string>{"4 x 16" + end, "4 x 16" + end, "4 x 4" + end, "4 x 4" + end}));
+  EXPECT_EQ(second.shapes,
+            (std::vector<std::string>{"4 x 16" + end, "4 x 16" + end, "4 x 4" + end, "4 x 4" + end}));
   EXPECT_EQ(first.shapes, (std::vector<std::string>{"4 x 3" + end}));
 }
 
@@ -187,8 +198,12 @@ TEST(AttentionOnMeta, CountsWhatFlashAttentionTakes) {
   const MetaForCuda stands_in;
   const auto options = at::TensorOptions().device(at::kMeta).dtype(at::kBFloat16);
   const int64_t n = 1000, m = 3000, heads = 8, key_heads = 2, size = 40;
-  const AttentionOperands x{at::empty({n, heads, size}, options), at::empty({m, key_heads, size}, options),
-                            at::empty({m, key_heads, size}, options), false, 0, 1.0};
+  const AttentionOperands x{at::empty({n, heads, size}, options),
+                            at::empty({m, key_heads, size}, options),
+                            at::empty({m, key_heads, size}, options),
+                            false,
+                            0,
+                            1.0};
   const AttentionBlock block = device_attend(x);
   EXPECT_EQ(block.log_sum_exp.sizes(), at::IntArrayRef({n, heads}));
   const at::Tensor d = at::empty_like(x.q);

@@ -77,7 +77,10 @@ refuses 'sft' --objective nonesuch
 refuses 'float64, float32, bfloat16' --dtype int8
 refuses 'same or float32' --grad-dtype float16
 refuses 'float64' --dtype float64 --grad-dtype float32
-refuses 'cpu, cuda or meta' --device tpu
+refuses 'cpu, cuda, meta or meta:cuda' --device tpu
+refuses '--deterministic' --deterministic
+refuses '--deterministic' --deterministic --device meta
+refuses '--memory-limit' --memory-cap 5XB
 refuses 'qwen3-cpu' --model no-such-model
 refuses 'config.json' --model .
 refuses '--memory-limit' --memory-limit 5XB
@@ -204,6 +207,15 @@ check "3 records" '[r["status"] for r in records] == ["oom"] * 3' unfit/results.
 
 sweep "records on stdout" 0 json --seq-len 33 --chunk 7 --json
 cmp -s stdout json/results.jsonl || fail "stdout differs from results.jsonl"
+# The meta device that stands for a GPU: its kernels' workspace, its allocator's blocks.
+dtype=bfloat16
+sweep "the meta device for a GPU" 0 meta-cuda --seq-len 300 --chunk 128 --device meta:cuda --method streambp --offload host
+check "blocks are whole" 'all(r["peak_beyond_resident_bytes"] % 512 == 0 and r["peak_beyond_resident_bytes"] > 0 for r in records)' meta-cuda/results.jsonl
+check "the device is named" 'all(r["device"] == "meta:cuda" and r["kind"] == "predicted" for r in records)' meta-cuda/results.jsonl
+check "rows from the host are counted" 'all(r["host_peak_bytes"] > 0 for r in records)' meta-cuda/results.jsonl
+sweep "equal bits on a GPU, predicted" 0 meta-deterministic --seq-len 300 --chunk 128 --device meta:cuda --method streambp --deterministic
+check "it is a setting" 'all(r["settings"]["deterministic"] for r in records)' meta-deterministic/results.jsonl
+dtype=float64
 sweep "the meta device" 0 meta --seq-len 33 --chunk 7 --device meta
 check "predictions" 'all(r["kind"] == "predicted" and r["seconds"] == [] and r["loss"] is None and r["peak_bytes"] > 0
   for r in records)' meta/results.jsonl

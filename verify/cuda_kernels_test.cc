@@ -58,9 +58,7 @@ class CudaKernels : public testing::TestWithParam<Subject> {
   c10::Device device() const { return device_; }
 
   /// Against exact arithmetic on the same inputs; in bfloat16 a result is rounded once or twice.
-  double limit() const {
-    return dtype() == at::kDouble ? 4e-15 : dtype() == at::kFloat ? 1e-6 : 4.5e-3;
-  }
+  double limit() const { return dtype() == at::kDouble ? 4e-15 : dtype() == at::kFloat ? 1e-6 : 4.5e-3; }
 
   at::Tensor sample(at::IntArrayRef shape, uint64_t seed) const {
     return random(shape, seed).to(device_, dtype());
@@ -106,9 +104,9 @@ struct HeadShape {
   int64_t tokens, heads, size, half;
 };
 /// Rows for a part of a warp, for a warp and for a block; whole packs and not; more rows than a block takes.
-const std::vector<HeadShape> kHeadShapes = {{1, 1, 1, 0},    {1, 2, 2, 1},     {3, 2, 6, 3},    {5, 1, 17, 0},
-                                            {37, 3, 64, 32}, {3, 2, 80, 16},   {9, 5, 34, 17},  {2, 1, 515, 0},
-                                            {2, 4, 10, 2},   {11, 2, 128, 64}, {3, 1, 4096, 0}, {7, 1, 1000, 40}};
+const std::vector<HeadShape> kHeadShapes = {
+    {1, 1, 1, 0},   {1, 2, 2, 1},   {3, 2, 6, 3},  {5, 1, 17, 0},    {37, 3, 64, 32}, {3, 2, 80, 16},
+    {9, 5, 34, 17}, {2, 1, 515, 0}, {2, 4, 10, 2}, {11, 2, 128, 64}, {3, 1, 4096, 0}, {7, 1, 1000, 40}};
 
 TEST_P(CudaKernels, NormAndRotation) {
   for (const auto& [tokens, heads, size, half] : kHeadShapes) {
@@ -135,8 +133,7 @@ TEST_P(CudaKernels, NormAndRotation) {
           const at::Tensor y = norm_rope_forward(x, op, residual, rstd);
           const at::Tensor dx = norm_rope_backward(dy, op, x, rstd);
           RmsNormSaved saved;
-          const at::Tensor normed =
-              has_norm ? rms_norm_forward_plain(wide(x), exact_norm, saved) : wide(x);
+          const at::Tensor normed = has_norm ? rms_norm_forward_plain(wide(x), exact_norm, saved) : wide(x);
           const auto turned = [&](const at::Tensor& rows, double sign) {
             return half > 0 ? rope_plain(rows, exact_table, sign) : rows;
           };
@@ -161,7 +158,8 @@ TEST_P(CudaKernels, NormAndRotation) {
 }
 
 TEST_P(CudaKernels, GateAndItsBackwardPass) {
-  for (const auto& [rows, size] : {std::pair<int64_t, int64_t>{1, 1}, {3, 6}, {5, 17}, {2, 64}, {4, 515}, {3, 2056}}) {
+  for (const auto& [rows, size] :
+       {std::pair<int64_t, int64_t>{1, 1}, {3, 6}, {5, 17}, {2, 64}, {4, 515}, {3, 2056}}) {
     for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
       const at::Tensor gated = sample({rows, size}, 1) * 4, raised = sample({rows, size}, 2);
       const at::Tensor d = sample({rows, size}, 3), weights = sample({rows, 1}, 4);
@@ -173,7 +171,8 @@ TEST_P(CudaKernels, GateAndItsBackwardPass) {
         gate_backward(activation, got[0], got[1], got[2], true, weighted ? weights : at::Tensor(), &got[3]);
         gate_backward_plain(activation, exact[0], exact[1], exact[2], true,
                             weighted ? wide(weights) : at::Tensor(), &exact[3]);
-        for (const int i : {0, 1, 2}) check(got[i], exact[i], fmt::format("tensor {} of {}", i, what), 2 * limit());
+        for (const int i : {0, 1, 2})
+          check(got[i], exact[i], fmt::format("tensor {} of {}", i, what), 2 * limit());
         // A sum of numbers of both signs that were rounded each.
         if (weighted)
           check(got[3], exact[3], "row weights of " + what, dtype() == at::kBFloat16 ? 0.05 : 20 * limit());
@@ -195,17 +194,18 @@ TEST_P(CudaKernels, TargetSoftmax) {
         const std::string what = fmt::format("V {}, temperature {}, logits of {}", size, temperature, scale);
         const at::Tensor logits = sample({4, size}, 1) * scale, d = random({4}, 2).to(device());
         if (size > 2) logits[1].narrow(0, 1, size / 2).fill_(-kInfinity);
-        const at::Tensor targets = at::tensor({int64_t{0}, size - 1, size / 2, size - 1}, at::kLong).to(device());
+        const at::Tensor targets =
+            at::tensor({int64_t{0}, size - 1, size / 2, size - 1}, at::kLong).to(device());
         at::Tensor gradient = logits.clone(), sums;
         const at::Tensor got = target_log_probabilities(gradient, targets, temperature, sums);
         target_log_probabilities_backward(gradient, targets, temperature, sums, d);
         const at::Tensor leaf = wide(logits).requires_grad_();
-        const at::Tensor log_p = at::log_softmax(leaf / temperature, 1)
-                                     .gather(1, targets.to(at::kCPU).unsqueeze(1))
-                                     .squeeze(1);
+        const at::Tensor log_p =
+            at::log_softmax(leaf / temperature, 1).gather(1, targets.to(at::kCPU).unsqueeze(1)).squeeze(1);
         const double limit = dtype() == at::kDouble ? 1e-14 : 1e-6;
         check(got, log_p.detach(), "values of " + what, limit);
-        check(gradient, torch::autograd::grad({log_p}, {leaf}, {wide(d)}).front(), "gradients of " + what, limit);
+        check(gradient, torch::autograd::grad({log_p}, {leaf}, {wide(d)}).front(), "gradients of " + what,
+              limit);
       }
     }
   }
@@ -251,7 +251,8 @@ TEST_P(CudaKernels, MergeOfAttention) {
                                 wide(block.output) * (b - both).exp().unsqueeze(-1);
     merge(all, block);
     // A share is the exponential of a difference of log-sum-exps, which are some 30 units of 1 here.
-    check(all.output, expected, "output of " + what, std::max(limit(), 1e4 * std::numeric_limits<double>::epsilon()) * 4);
+    check(all.output, expected, "output of " + what,
+          std::max(limit(), 1e4 * std::numeric_limits<double>::epsilon()) * 4);
     check(all.log_sum_exp, both, "log-sum-exps of " + what, dtype() == at::kDouble ? 4e-15 : 1e-6);
   }
   AttentionBlock none{at::zeros({2, 1, 4}, sample({1}, 1).options()),
@@ -264,12 +265,13 @@ TEST_P(CudaKernels, RowsAreAddedExactly) {
   for (const int64_t size : {1, 4, 33, 512, 1040}) {
     for (const bool wide_gradient : {false, true}) {
       const int64_t tokens = 300, table = 7;
-      const at::Tensor places =
-          at::randint(0, table, {tokens}, at::detail::createCPUGenerator(5), at::TensorOptions().dtype(at::kLong));
+      const at::Tensor places = at::randint(0, table, {tokens}, at::detail::createCPUGenerator(5),
+                                            at::TensorOptions().dtype(at::kLong));
       places.narrow(0, 0, 90).fill_(table - 1);
       // Halves of small integers: every sum of a test's size is exact in float32, and in bfloat16 where it
       // is rounded once.
-      const at::Tensor dx = integers({tokens, size}, 1, at::kDouble), before = integers({table, size}, 2, at::kDouble);
+      const at::Tensor dx = integers({tokens, size}, 1, at::kDouble),
+                       before = integers({table, size}, 2, at::kDouble);
       const auto gradient_dtype = wide_gradient ? sum_dtype() : dtype();
       Parameter embedding{"embedding", before.to(device(), dtype()), before.to(device(), gradient_dtype)};
       const at::Tensor rows = size > 4 ? inside(dx.to(device(), dtype()), 8) : dx.to(device(), dtype());
@@ -294,7 +296,8 @@ TEST_P(CudaKernels, ARepeatedCallGivesTheSameBits) {
     gate_backward(Activation::kSilu, g[0], g[1], g[2], true, weights, &g[3]);
     runs.push_back({y, dx, weight.gradient, g[0], g[3]});
   }
-  for (size_t i = 0; i < runs[0].size(); ++i) EXPECT_TRUE(at::equal(runs[0][i], runs[1][i])) << "tensor " << i;
+  for (size_t i = 0; i < runs[0].size(); ++i)
+    EXPECT_TRUE(at::equal(runs[0][i], runs[1][i])) << "tensor " << i;
 }
 
 // The host's grid is strict enough to find what is wrong with a kernel.
@@ -327,7 +330,8 @@ TEST(GridOnHost, FindsAMissingBarrierADivergentOneAndAnOverrun) {
   for (int i = 0; i < kCount; ++i) expected[i] = (i + 1) % kCount;
   const auto run = [&](auto kernel) {
     int wrong = 0;
-    for (const auto turns : {cuda::on_host::Turns::kForward, cuda::on_host::Turns::kBackward, cuda::on_host::Turns::kShuffled}) {
+    for (const auto turns :
+         {cuda::on_host::Turns::kForward, cuda::on_host::Turns::kBackward, cuda::on_host::Turns::kShuffled}) {
       cuda::on_host::set_turns(turns);
       cuda::launch(queue, kernel, 1, kCount, kCount * sizeof(int), got.data());
       wrong += got != expected;

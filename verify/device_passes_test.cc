@@ -1,5 +1,5 @@
-// Whole passes in float32 and bfloat16, on the CPU and on a CUDA device: no method is further from the float64
-// truth than standard back-propagation in the same precision is, by more than a quarter.
+// Whole passes in float32 and bfloat16, on the CPU and on a CUDA device: no method is further from the
+// float64 truth than standard back-propagation in the same precision is, by more than a quarter.
 #include <gtest/gtest.h>
 #include <string>
 #include <tuple>
@@ -56,15 +56,18 @@ using Subject = std::tuple<const char*, at::ScalarType, const char*, const char*
 
 class DevicePasses : public testing::TestWithParam<Subject> {};
 
+std::string name_of(const testing::TestParamInfo<Subject>& info) {
+  const auto& [device, dtype, model, objective] = info.param;
+  const std::string family = std::string(model).substr(0, std::string(model).find('-'));
+  return fmt::format("{}_{}_{}_{}", device, c10::toString(dtype), family, objective);
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, DevicePasses,
-                         testing::Combine(testing::Values("cpu", "cuda"), testing::Values(at::kFloat, at::kBFloat16),
+                         testing::Combine(testing::Values("cpu", "cuda"),
+                                          testing::Values(at::kFloat, at::kBFloat16),
                                           testing::Values("qwen3-tiny", "gemma2-tiny", "gemma3-tiny"),
                                           testing::Values("sft", "dpo", "grpo", "ppo")),
-                         [](const auto& subject) {
-                           const auto& [device, dtype, model, objective] = subject.param;
-                           std::string name = std::string(model).substr(0, std::string(model).find('-'));
-                           return std::string(device) + "_" + c10::toString(dtype) + "_" + name + "_" + objective;
-                         });
+                         name_of);
 
 TEST_P(DevicePasses, AreAsPreciseAsStandardOnes) {
   const auto& [name, dtype, model, objective] = GetParam();
@@ -79,15 +82,19 @@ TEST_P(DevicePasses, AreAsPreciseAsStandardOnes) {
   Settings standard;
   standard.method = Method::kStandard;
   const Evaluation truth = evaluate(subject.model, subject.batch, *subject.objective, standard);
-  const EvaluationErrors own = measure(in_double(evaluate(twin, subject.batch, *subject.objective, standard)), truth);
-  ASSERT_TRUE(own.worst_gradient() <= (dtype == at::kFloat ? 1e-3 : 0.5)) << own.worst_gradient() << own.worst_parameter();
+  const EvaluationErrors own =
+      measure(in_double(evaluate(twin, subject.batch, *subject.objective, standard)), truth);
+  ASSERT_TRUE(own.worst_gradient() <= (dtype == at::kFloat ? 1e-3 : 0.5))
+      << own.worst_gradient() << own.worst_parameter();
   for (const Settings& settings : all_methods()) {
     const EvaluationErrors errors =
         measure(in_double(evaluate(twin, subject.batch, *subject.objective, settings)), truth);
     EXPECT_TRUE(errors.worst_gradient() <= 1.25 * own.worst_gradient())
-        << method_name(settings.method) << ": " << errors.worst_gradient() << " in " << errors.worst_parameter()
-        << ", standard: " << own.worst_gradient() << " in " << own.worst_parameter();
-    EXPECT_TRUE(errors.loss <= 1.25 * std::max(own.loss, 1e-6)) << method_name(settings.method) << ": " << errors.loss;
+        << method_name(settings.method) << ": " << errors.worst_gradient() << " in "
+        << errors.worst_parameter() << ", standard: " << own.worst_gradient() << " in "
+        << own.worst_parameter();
+    EXPECT_TRUE(errors.loss <= 1.25 * std::max(own.loss, 1e-6))
+        << method_name(settings.method) << ": " << errors.loss;
   }
 }
 
@@ -100,7 +107,8 @@ TEST(CudaKernelsOnHost, GiveAWholePassItsGradients) {
     settings.chunk = 8;
     const EvaluationErrors errors =
         measure(evaluate(subject.model, subject.batch, *subject.objective, settings), subject.reference);
-    EXPECT_TRUE(errors.worst() <= 1e-10) << name << ": " << errors.worst() << " in " << errors.worst_parameter();
+    EXPECT_TRUE(errors.worst() <= 1e-10)
+        << name << ": " << errors.worst() << " in " << errors.worst_parameter();
   }
 }
 

@@ -7,8 +7,8 @@
 
 #include "streambp/driver/inputs.h"
 #include "streambp/error.h"
-#include "verify/equality.h"
 #include "verify/checked_device.h"
+#include "verify/equality.h"
 
 namespace streambp {
 namespace {

@@ -10,9 +10,9 @@
 #include "streambp/model/strict_json.h"
 #include "streambp/model/tensor_file.h"
 #include "streambp/objective/terms.h"
+#include "verify/checked_device.h"
 #include "verify/golden_options.h"
 #include "verify/reference_objective.h"
-#include "verify/checked_device.h"
 
 namespace streambp {
 namespace {

@@ -2,10 +2,13 @@
 #include "streambp/memory/meter.h"
 
 #include <gtest/gtest.h>
+#include <string>
+#include <vector>
 
 #include <ATen/ATen.h>
 
 #include "streambp/error.h"
+#include "streambp/memory/block_listener.h"
 
 namespace streambp {
 namespace {
@@ -90,6 +93,67 @@ INSTANTIATE_TEST_SUITE_P(Devices, Meter, testing::Values(c10::DeviceType::CPU, c
 TEST(AvailableMemory, IsWhatTheMachineHas) {
   EXPECT_GT(available_memory(), 1 << 20);
   EXPECT_LT(available_memory(), int64_t{1} << 50);
+}
+
+/// Remembers what it hears.
+struct Heard final : BlockListener {
+  std::vector<std::string> all;
+
+  uint64_t present(int64_t, int) noexcept override { return 0; }
+  uint64_t allocated(int64_t bytes, int scope) noexcept override {
+    all.push_back(fmt::format("+{} {}", bytes, scope_name(scope)));
+    return 0;
+  }
+  void freed(uint64_t, int64_t bytes, int scope) noexcept override {
+    all.push_back(fmt::format("-{} {}", bytes, scope_name(scope)));
+  }
+  void refused(int64_t, int, int64_t) noexcept override {}
+};
+
+TEST(CudaMeter, EntersWhatTheCachingAllocatorReports) {
+  install_cuda_meter();
+  Heard heard;
+  listen(c10::DeviceType::CUDA, &heard);
+  const auto report = [](int address, int64_t bytes, c10::Device device) {
+    c10::reportMemoryUsageToProfiler(reinterpret_cast<void*>(static_cast<uintptr_t>(address)), bytes, 0, 0,
+                                     device);
+  };
+  const c10::Device cuda(c10::DeviceType::CUDA, 0);
+  {
+    const MemoryScope scope("weights");
+    report(0x1000, 512, cuda);
+  }
+  const MemoryScope scope("chunk");
+  report(0x2000, 1024, cuda);
+  report(0x1000, -512, cuda);
+  report(0x3000, 77, at::kCPU);
+  // A thread that nobody listens to has freed the block: its address comes again.
+  report(0x2000, 2048, cuda);
+  report(0x2000, -2048, cuda);
+  report(0x2000, -2048, cuda);
+  listen(c10::DeviceType::CUDA, nullptr);
+  EXPECT_EQ(heard.all, (std::vector<std::string>{"+512 weights", "+1024 chunk", "-512 weights", "-1024 chunk",
+                                                 "+2048 chunk", "-2048 chunk"}));
+}
+
+TEST(MetaBlocks, AreRoundedAsTheDeviceThatIsStoodFor) {
+  install_meters();
+  const auto floats = [](int64_t count) {
+    return at::empty({count}, at::TensorOptions().device(at::kMeta).dtype(at::kFloat));
+  };
+  const int64_t before = read_meter(at::kMeta).live_bytes;
+  reset_peak(at::kMeta);
+  set_meta_block_bytes(512);
+  const at::Tensor a = floats(1), b = floats(128), c = floats(129);
+  EXPECT_EQ(read_meter(at::kMeta).live_bytes - before, 512 + 512 + 1024);
+  {
+    const HostMemoryScope host;
+    const at::Tensor beside = floats(1);
+    EXPECT_EQ(read_meter(at::kMeta).host_peak_bytes, 4) << "the host's memory has no such blocks";
+  }
+  set_meta_block_bytes(1);
+  const at::Tensor d = floats(1);
+  EXPECT_EQ(read_meter(at::kMeta).live_bytes - before, 2048 + 4);
 }
 
 }  // namespace

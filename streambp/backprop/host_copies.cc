@@ -79,7 +79,8 @@ Arriving HostCopies::fetch(const std::vector<at::Tensor>& from) {
   for (size_t i = 1; i < from.size(); ++i) shape.front() += from[i].size(0);
   const MemoryScope scope("rows from the host");
   // The device's stream owns it: its memory comes from, and goes back to, that stream's work.
-  Arriving arriving{at::empty(shape, from.front().options().device(device_).pinned_memory(false)), std::nullopt};
+  Arriving arriving{at::empty(shape, from.front().options().device(device_).pinned_memory(false)),
+                    std::nullopt};
   if (!in_) {
     copy_pieces(arriving.rows, from, /*to_pieces=*/false);
     return arriving;

@@ -67,7 +67,7 @@ class StreamBuffer {
 
   std::vector<at::Tensor> pieces_;  // one, but for the host's memory
   int64_t piece_rows_ = 1;
-  std::shared_ptr<HostCopies> copies_;  // null: the rows lie on the device
+  std::shared_ptr<HostCopies> copies_;      // null: the rows lie on the device
   mutable std::vector<Expected> expected_;  // one or two
 };
 

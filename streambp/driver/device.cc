@@ -40,6 +40,13 @@ void configure_allocator(const std::string& name, int index, std::optional<int64
   setenv(kVariable, settings.c_str(), /*replace=*/1);
 }
 
+/// A dry run's share of what cuBLAS keeps.
+void hold_blas_workspace() {
+  const MemoryScope scope("kernel workspace");
+  static const at::Tensor workspace =
+      at::empty({cuda::kBlasWorkspaceBytes}, at::TensorOptions().device(at::kMeta).dtype(at::kByte));
+}
+
 c10::Device open_cuda(const std::string& name, const DeviceOptions& options) {
   c10::Device device(name);
   if (!device.has_index()) device.set_index(0);
@@ -51,6 +58,7 @@ c10::Device open_cuda(const std::string& name, const DeviceOptions& options) {
     throw InputError("device '{}': torch's CUDA library can't be loaded ({})", name, dlerror());
   }
   if (!at::globalContext().hasCUDA()) throw InputError("device '{}': no CUDA device found", name);
+  at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
   install_cuda_meter();
   // Ours lie beside the program. Without them ATen's own ops serve, slower.
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
@@ -65,15 +73,18 @@ c10::Device open_device(const std::string& name, const DeviceOptions& options) {
   if (name == "meta" || name == "meta:cuda") {
     const bool for_cuda = name == "meta:cuda";
     if (options.deterministic && !for_cuda)
-      throw InputError("--deterministic: a setting of cuda and meta:cuda; other passes repeat to the bit anyway");
+      throw InputError(
+          "--deterministic: a setting of cuda and meta:cuda; other passes repeat to the bit anyway");
     if (options.deterministic) make_deterministic();
     set_meta_stands_for(for_cuda ? c10::DeviceType::CUDA : c10::DeviceType::CPU);
     set_meta_block_bytes(for_cuda ? cuda::kBlockBytes : 1);
+    if (for_cuda) hold_blas_workspace();
     return at::kMeta;
   }
   if (name == "cpu") {
     if (options.deterministic)
-      throw InputError("--deterministic: a setting of cuda and meta:cuda; the CPU's passes repeat to the bit anyway");
+      throw InputError(
+          "--deterministic: a setting of cuda and meta:cuda; the CPU's passes repeat to the bit anyway");
     return at::kCPU;
   }
   if (name != "cuda" && !name.starts_with("cuda:"))

@@ -30,8 +30,9 @@ struct Reason {
   uint64_t bit;
   const char* name;
 };
-constexpr Reason kReasons[] = {{0x2, "application_clocks"}, {0x4, "power_cap"},     {0x8, "hardware_slowdown"},
-                               {0x10, "sync_boost"},        {0x20, "thermal"},      {0x40, "hardware_thermal"},
+constexpr Reason kReasons[] = {{0x2, "application_clocks"}, {0x4, "power_cap"},
+                               {0x8, "hardware_slowdown"},  {0x10, "sync_boost"},
+                               {0x20, "thermal"},           {0x40, "hardware_thermal"},
                                {0x80, "power_brake"},       {0x100, "display_clocks"}};
 
 }  // namespace
@@ -76,8 +77,8 @@ json gpu_state(int index) {
     unsigned milliwatts = 0;
     if (ask(device, &milliwatts) == 0) state["power_watts"] = 1e-3 * milliwatts;
   }
-  const auto ask = function_of<int(void*, unsigned long long*)>(
-      library, "nvmlDeviceGetCurrentClocksThrottleReasons");
+  const auto ask =
+      function_of<int(void*, unsigned long long*)>(library, "nvmlDeviceGetCurrentClocksThrottleReasons");
   unsigned long long reasons = 0;
   if (ask != nullptr && ask(device, &reasons) == 0) {
     state["throttle_reasons"] = json::array();

@@ -24,8 +24,8 @@ class BlockListener {
   virtual void refused(int64_t bytes, int scope, int64_t left) noexcept = 0;
 };
 
-/// Makes `listener` hear of the CPU's, a GPU's or the meta device's blocks: of those alive first, then of what
-/// happens. Null: nobody listens. Returns when no call to the earlier listener is under way. Throws
+/// Makes `listener` hear of the CPU's, a GPU's or the meta device's blocks: of those alive first, then of
+/// what happens. Null: nobody listens. Returns when no call to the earlier listener is under way. Throws
 /// InputError for another device.
 void listen(c10::DeviceType device, BlockListener* listener);
 

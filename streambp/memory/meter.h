@@ -3,8 +3,8 @@
 //
 // Every tensor of a device passes through one allocator. On the CPU and on the meta device (shapes without
 // storage) that allocator is ours and keeps a ledger; on CUDA the caching allocator's own statistics are
-// read, and what it reports of single blocks is entered in a ledger by scope. What never passes through it is not counted: scratch space inside BLAS libraries, thread stacks, the
-// program itself.
+// read, and what it reports of single blocks is entered in a ledger by scope. What never passes through it is
+// not counted: scratch space inside BLAS libraries, thread stacks, the program itself.
 #pragma once
 
 #include <cstdint>
@@ -49,8 +49,8 @@ struct MemoryReading {
   int64_t peak_bytes = 0;
   std::map<std::string, int64_t> at_peak;  // bytes by scope, summing to peak_bytes
   int64_t host_peak_bytes = 0;             // the most that lay in the host's memory beside the device
-  // On CUDA alone, 0 elsewhere. The caching allocator holds whole segments, and the driver a context, cuBLAS's
-  // and cuDNN's code and other processes' memory besides.
+  // On CUDA alone, 0 elsewhere. The caching allocator holds whole segments, and the driver a context,
+  // cuBLAS's and cuDNN's code and other processes' memory besides.
   int64_t reserved_peak_bytes = 0;
   int64_t device_bytes = 0;  // in use on the device when it was read, by whomever
 };

@@ -78,7 +78,7 @@ AttentionBlockGradients cudnn_backward(const AttentionOperands& x, const at::Ten
   const at::Tensor unused = at::empty({}, x.q.options().dtype(at::kLong));
   const auto [dq, dk, dv] = at::_scaled_dot_product_cudnn_attention_backward(
       by_heads(d_output), by_heads(x.q), by_heads(x.k), by_heads(x.v), by_heads(saved.output),
-      batch_of_one(saved.log_sum_exp), /*philox_seed=*/unused, /*philox_offset=*/unused,
+      batch_of_one(saved.log_sum_exp).unsqueeze(-1), /*philox_seed=*/unused, /*philox_offset=*/unused,
       /*attn_bias=*/at::Tensor(), /*cum_seq_q=*/at::Tensor(), /*cum_seq_k=*/at::Tensor(), x.q.size(0),
       x.k.size(0), /*dropout_p=*/0.0, x.causal, x.scale);
   return {by_rows(dq), by_rows(dk), by_rows(dv)};
@@ -131,7 +131,8 @@ class Chooser {
     // Only FlashAttention has a deterministic backward pass.
     if (at::globalContext().deterministicAlgorithms()) return first();
     const std::lock_guard lock(mutex_);
-    Choice& choice = choices_[fmt::format("{} {}{}", work, operands.causal ? "causal " : "", operands.shape())];
+    Choice& choice =
+        choices_[fmt::format("{} {}{}", work, operands.causal ? "causal " : "", operands.shape())];
     if (++choice.met == kMeetings) measure(choice, operands.q.device(), run);
     return choice.fastest == nullptr ? first() : *choice.fastest;
   }
@@ -141,7 +142,8 @@ class Chooser {
     std::vector<std::string> lines;
     for (const auto& [shape, choice] : choices_) {
       if (choice.fastest != nullptr)
-        lines.push_back(fmt::format("{}: {}: {}", shape, fmt::join(choice.times, ", "), choice.fastest->name));
+        lines.push_back(
+            fmt::format("{}: {}: {}", shape, fmt::join(choice.times, ", "), choice.fastest->name));
     }
     return lines;
   }
@@ -200,8 +202,8 @@ AttentionOperands with_keys(const AttentionOperands& operands, int64_t begin, in
   return some;
 }
 
-/// All queries see all keys: in rectangles of shapes that come again where cuDNN's kernels are faster, else in
-/// one.
+/// All queries see all keys: in rectangles of shapes that come again where cuDNN's kernels are faster, else
+/// in one.
 AttentionBlock forward_rectangle(const AttentionOperands& operands) {
   const int64_t queries = operands.q.size(0), keys = operands.k.size(0);
   AttentionBlock all;
@@ -245,11 +247,13 @@ AttentionBlockGradients meta_backward(const AttentionOperands& operands) {
   AttentionBlockGradients gradients{like(operands.q), like(operands.k), like(operands.v)};
   const MemoryScope scope("kernel workspace");
   const at::Tensor& q = operands.q;
-  const int64_t heads = q.size(1), rows = cuda::flash_rows(q.size(0)), size = cuda::flash_head_size(q.size(2));
+  const int64_t heads = q.size(1), rows = cuda::flash_rows(q.size(0)),
+                size = cuda::flash_head_size(q.size(2));
   const int64_t sums =
       at::globalContext().deterministicAlgorithms() ? cuda::flash_deterministic_sums(heads) : 1;
   const auto wide = q.options().dtype(at::kFloat);
-  const at::Tensor products = at::empty({heads, rows}, wide), d_queries = at::empty({sums, rows, heads, size}, wide);
+  const at::Tensor products = at::empty({heads, rows}, wide),
+                   d_queries = at::empty({sums, rows, heads, size}, wide);
   if (heads == operands.k.size(1)) return gradients;
   const at::Tensor d_keys = at::empty({operands.k.size(0), heads, q.size(2)}, q.options());
   const at::Tensor d_values = at::empty_like(d_keys);
@@ -272,7 +276,8 @@ bool has_device_attention(const at::Tensor& q, const Scoring& scoring) {
 AttentionBlock device_attend(const AttentionOperands& operands) {
   if (operands.q.is_meta()) return meta_forward(operands);
   if (!operands.causal) return forward_rectangle(operands);
-  if (operands.window > 0 || operands.q.size(0) != operands.k.size(0)) return chooser().first().forward(operands);
+  if (operands.window > 0 || operands.q.size(0) != operands.k.size(0))
+    return chooser().first().forward(operands);
   return chooser()
       .choose("forward", operands, [&](const DeviceAttention& one) { one.forward(operands); })
       .forward(operands);

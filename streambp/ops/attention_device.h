@@ -1,5 +1,5 @@
-// Attention by the kernels that torch brings for GPUs: FlashAttention's and cuDNN's, the faster one of the two
-// for each shape by measurement. No mask is ever built.
+// Attention by the kernels that torch brings for GPUs: FlashAttention's and cuDNN's, the faster one of the
+// two for each shape by measurement. No mask is ever built.
 #pragma once
 
 #include <cstdint>

@@ -77,8 +77,8 @@ AttentionBlockGradients attend_backward(const at::Tensor& d_output, const at::Te
 namespace {
 
 template <typename S>
-cuda::Attended<S, std::conditional_t<std::is_const_v<S>, const cuda::Wide<std::remove_const_t<S>>,
-                                     cuda::Wide<S>>>
+cuda::Attended<
+    S, std::conditional_t<std::is_const_v<S>, const cuda::Wide<std::remove_const_t<S>>, cuda::Wide<S>>>
 attended(const AttentionBlock& block) {
   using W = std::conditional_t<std::is_const_v<S>, const cuda::Wide<std::remove_const_t<S>>, cuda::Wide<S>>;
   const at::Tensor &output = block.output, &sums = block.log_sum_exp;
@@ -105,9 +105,9 @@ void merge(AttentionBlock& all, const AttentionBlock& block) {
     with_kernel_dtype(all.output.scalar_type(), [&](auto number) {
       using S = decltype(number);
       const at::Tensor& output = all.output;
-      expect_launched(cuda::kernels()->of<S>().attention.merge(
-                          cuda_queue(output), attended<S>(all), attended<const S>(block), output.size(0),
-                          output.size(1), output.size(2)),
+      expect_launched(cuda::kernels()->of<S>().attention.merge(cuda_queue(output), attended<S>(all),
+                                                               attended<const S>(block), output.size(0),
+                                                               output.size(1), output.size(2)),
                       "merge of attention");
     });
     return;

@@ -18,9 +18,14 @@ void accumulate_sorted(const at::Tensor& gradient, const at::Tensor& places, con
     using S = decltype(number);
     const auto sums = [&](auto* to) {
       using G = std::remove_pointer_t<decltype(to)>;
-      return cuda::RowSums<S, G>{
-          sorted.template const_data_ptr<int64_t>(), order.template const_data_ptr<int64_t>(),
-          dx.size(0), kernel_data<const S>(dx), dx.stride(0), to, gradient.stride(0), dx.size(1)};
+      return cuda::RowSums<S, G>{sorted.template const_data_ptr<int64_t>(),
+                                 order.template const_data_ptr<int64_t>(),
+                                 dx.size(0),
+                                 kernel_data<const S>(dx),
+                                 dx.stride(0),
+                                 to,
+                                 gradient.stride(0),
+                                 dx.size(1)};
     };
     const auto& kernels = cuda::kernels()->of<S>().rows;
     const cuda::Queue queue = cuda_queue(dx);

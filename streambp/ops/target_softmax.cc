@@ -37,15 +37,16 @@ at::Tensor target_log_probabilities(const at::Tensor& logits, const at::Tensor& 
   at::Tensor log_probabilities = at::empty({logits.size(0)}, options);
   sums = at::empty({logits.size(0), 2}, options);
   if (logits.is_meta()) return log_probabilities;
-  for_rows(logits, targets.contiguous(), temperature, sums,
-           [&](const auto& kernels, const auto& told, int64_t begin, int64_t end) {
-             kernels.forward(told, kernel_data<double>(log_probabilities), begin, end);
-           },
-           [&](const auto& kernels, const auto& told) {
-             expect_launched(kernels.forward(cuda_queue(logits), told, kernel_data<double>(log_probabilities),
-                                             logits.size(0)),
-                             "log-softmax of targets");
-           });
+  for_rows(
+      logits, targets.contiguous(), temperature, sums,
+      [&](const auto& kernels, const auto& told, int64_t begin, int64_t end) {
+        kernels.forward(told, kernel_data<double>(log_probabilities), begin, end);
+      },
+      [&](const auto& kernels, const auto& told) {
+        expect_launched(
+            kernels.forward(cuda_queue(logits), told, kernel_data<double>(log_probabilities), logits.size(0)),
+            "log-softmax of targets");
+      });
   return log_probabilities;
 }
 
@@ -53,15 +54,16 @@ void target_log_probabilities_backward(at::Tensor& logits, const at::Tensor& tar
                                        const at::Tensor& sums, const at::Tensor& d_target) {
   if (logits.is_meta()) return;
   const at::Tensor d = d_target.contiguous();
-  for_rows(logits, targets.contiguous(), temperature, sums,
-           [&](const auto& kernels, const auto& told, int64_t begin, int64_t end) {
-             kernels.backward(told, kernel_data<const double>(d), begin, end);
-           },
-           [&](const auto& kernels, const auto& told) {
-             expect_launched(
-                 kernels.backward(cuda_queue(logits), told, kernel_data<const double>(d), logits.size(0)),
-                 "gradient of targets' log-softmax");
-           });
+  for_rows(
+      logits, targets.contiguous(), temperature, sums,
+      [&](const auto& kernels, const auto& told, int64_t begin, int64_t end) {
+        kernels.backward(told, kernel_data<const double>(d), begin, end);
+      },
+      [&](const auto& kernels, const auto& told) {
+        expect_launched(
+            kernels.backward(cuda_queue(logits), told, kernel_data<const double>(d), logits.size(0)),
+            "gradient of targets' log-softmax");
+      });
 }
 
 }  // namespace streambp

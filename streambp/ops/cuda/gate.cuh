@@ -34,8 +34,7 @@ STREAMBP_GLOBAL void gate_product(const S* gate, const S* up, S* product, int64_
     load(gate + i, gated);
     load(up + i, raised);
     STREAMBP_UNROLL
-    for (int k = 0; k < kCount; ++k)
-      gated[k] = rounded<S>(activate<kActivation>(gated[k]).value) * raised[k];
+    for (int k = 0; k < kCount; ++k) gated[k] = rounded<S>(activate<kActivation>(gated[k]).value) * raised[k];
     store(product + i, gated);
   }
 }

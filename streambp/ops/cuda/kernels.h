@@ -1,9 +1,9 @@
 // Our own CUDA kernels for the elementwise parts of a layer and of the head, as a table of functions on raw
 // pointers: no header of CUDA or torch is needed to call them, and nothing of CUDA is linked by who does.
 //
-// They read and write what the CPU's kernels of the same names do (ops/cpu/elementwise.h), rounded at the same
-// places. A call puts work into a queue and returns; it gives null, or what CUDA says of a launch that failed.
-// Every sum is taken in one order: equal calls give equal bits.
+// They read and write what the CPU's kernels of the same names do (ops/cpu/elementwise.h), rounded at the
+// same places. A call puts work into a queue and returns; it gives null, or what CUDA says of a launch that
+// failed. Every sum is taken in one order: equal calls give equal bits.
 #pragma once
 
 #include <cstdint>
@@ -74,8 +74,8 @@ struct AttentionKernels {
                    int64_t tokens, int64_t heads, int64_t size);
 };
 
-/// Rows of `from` [count, size] to be added to those of `to`: the i-th of `places`, which are sorted, receives
-/// row order[i].
+/// Rows of `from` [count, size] to be added to those of `to`: the i-th of `places`, which are sorted,
+/// receives row order[i].
 template <typename S, typename G>
 struct RowSums {
   const int64_t* places = nullptr;

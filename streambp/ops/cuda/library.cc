@@ -14,8 +14,7 @@ std::string load_kernels(const std::filesystem::path& library) {
   if (loaded != nullptr) return {};
   void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) return dlerror();
-  const auto table =
-      reinterpret_cast<const Kernels* (*)(uint64_t)>(dlsym(handle, "streambp_cuda_kernels"));
+  const auto table = reinterpret_cast<const Kernels* (*)(uint64_t)>(dlsym(handle, "streambp_cuda_kernels"));
   if (table == nullptr) return library.string() + ": no kernels in it";
   loaded = table(kInterface);
   return loaded != nullptr ? std::string() : library.string() + ": of another build";

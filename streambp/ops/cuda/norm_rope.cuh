@@ -177,8 +177,7 @@ Failure launch_forward(const Queue& queue, const NormRope<S>& op, Heads<const S>
 template <typename S, int kTeam, int kCount>
 Failure launch_backward(const Queue& queue, const NormRope<S>& op, Heads<const S> x, Heads<const S> dy, S* dx,
                         Wide<S>* sums, int64_t parts, int64_t rows) {
-  constexpr int64_t kScratch =
-      (Team<kTeam>::kScratch + kPack<Wide<S>> - 1) / kPack<Wide<S>> * kPack<Wide<S>>;
+  constexpr int64_t kScratch = (Team<kTeam>::kScratch + kPack<Wide<S>> - 1) / kPack<Wide<S>> * kPack<Wide<S>>;
   const int64_t numbers = kScratch + (sums == nullptr ? 0 : Team<kTeam>::kTeams * op.size);
   const int64_t blocks = sums == nullptr ? blocks_for(rows, Team<kTeam>::kTeams) : parts;
   return launch(queue, norm_rope_backward<S, kTeam, kCount>, blocks, kThreads,

@@ -1,7 +1,7 @@
 // A grid of threads on the host, for tests: blocks one after another, the threads of a block as fibers that
-// run until they wait for one another. Slow, and strict: shared memory is NaN until it is written, threads that
-// wait at different barriers are an error, and the order in which threads run is the tester's choice, so that
-// a missing barrier shows as a wrong result.
+// run until they wait for one another. Slow, and strict: shared memory is NaN until it is written, threads
+// that wait at different barriers are an error, and the order in which threads run is the tester's choice, so
+// that a missing barrier shows as a wrong result.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Memory that torch's CUDA kernels take beside their operands, for dry runs: the Meta implementations count it.
+// Memory that torch's CUDA kernels take beside their operands, for dry runs: the Meta implementations count
+// it.
 //
 // Read from the sources of torch 2.11 for a Hopper GPU of 132 multiprocessors; `scripts/gpu.sh` holds the sum
 // against the allocator on a GPU, and what it finds is corrected here and nowhere else.
@@ -11,9 +12,9 @@ namespace streambp::cuda {
 /// The caching allocator gives blocks of whole multiples.
 inline constexpr int64_t kBlockBytes = 512;
 
-/// cuBLAS's workspace on Hopper, shared by cuBLAS and cuBLASLt, of each stream: taken at the first matrix
-/// product, kept.
-inline constexpr int64_t kBlasWorkspaceBytes = int64_t{32} << 20;
+/// cuBLAS's workspaces on Hopper: one for each thread that multiplies on the stream, the caller's and the one
+/// that runs backward passes. Taken at the first product, kept.
+inline constexpr int64_t kBlasWorkspaceBytes = 2 * (int64_t{32} << 20);
 
 inline constexpr int64_t kMultiprocessors = 132;
 
