@@ -57,8 +57,9 @@ class CudaKernels : public testing::TestWithParam<Subject> {
   at::ScalarType sum_dtype() const { return dtype() == at::kDouble ? at::kDouble : at::kFloat; }
   c10::Device device() const { return device_; }
 
-  /// Against exact arithmetic on the same inputs; in bfloat16 a result is rounded once or twice.
-  double limit() const { return dtype() == at::kDouble ? 4e-15 : dtype() == at::kFloat ? 1e-6 : 4.5e-3; }
+  /// Against exact arithmetic on the same inputs; in bfloat16 a result is rounded up to three times, by 2^-9
+  /// of it at most.
+  double limit() const { return dtype() == at::kDouble ? 4e-15 : dtype() == at::kFloat ? 1e-6 : 6e-3; }
 
   at::Tensor sample(at::IntArrayRef shape, uint64_t seed) const {
     return random(shape, seed).to(device_, dtype());
@@ -268,15 +269,15 @@ TEST_P(CudaKernels, RowsAreAddedExactly) {
       const at::Tensor places = at::randint(0, table, {tokens}, at::detail::createCPUGenerator(5),
                                             at::TensorOptions().dtype(at::kLong));
       places.narrow(0, 0, 90).fill_(table - 1);
-      // Halves of small integers: every sum of a test's size is exact in float32, and in bfloat16 where it
-      // is rounded once.
+      // Small integers: every sum of a test's size is exact, and rounded once.
       const at::Tensor dx = integers({tokens, size}, 1, at::kDouble),
                        before = integers({table, size}, 2, at::kDouble);
       const auto gradient_dtype = wide_gradient ? sum_dtype() : dtype();
-      Parameter embedding{"embedding", before.to(device(), dtype()), before.to(device(), gradient_dtype)};
+      const at::Tensor expected = before.index_add(0, places, dx);
+      Parameter embedding{"embedding", before.to(device(), dtype()),
+                          before.clone().to(device(), gradient_dtype)};
       const at::Tensor rows = size > 4 ? inside(dx.to(device(), dtype()), 8) : dx.to(device(), dtype());
       accumulate_rows(embedding, places.to(device()), rows);
-      const at::Tensor expected = before.clone().index_add_(0, places, dx);
       EXPECT_TRUE(at::equal(embedding.gradient.to(at::kCPU), expected.to(gradient_dtype))) << "size " << size;
     }
   }

@@ -1,5 +1,6 @@
 // Whole passes in float32 and bfloat16, on the CPU and on a CUDA device: no method is further from the
 // float64 truth than standard back-propagation in the same precision is, by more than a quarter.
+#include <algorithm>
 #include <gtest/gtest.h>
 #include <string>
 #include <tuple>
@@ -66,7 +67,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, DevicePasses,
                          testing::Combine(testing::Values("cpu", "cuda"),
                                           testing::Values(at::kFloat, at::kBFloat16),
                                           testing::Values("qwen3-tiny", "gemma2-tiny", "gemma3-tiny"),
-                                          testing::Values("sft", "dpo", "grpo", "ppo")),
+                                          testing::Values("sft", "dpo", "grpo")),
                          name_of);
 
 TEST_P(DevicePasses, AreAsPreciseAsStandardOnes) {
@@ -86,6 +87,8 @@ TEST_P(DevicePasses, AreAsPreciseAsStandardOnes) {
       measure(in_double(evaluate(twin, subject.batch, *subject.objective, standard)), truth);
   ASSERT_TRUE(own.worst_gradient() <= (dtype == at::kFloat ? 1e-3 : 0.5))
       << own.worst_gradient() << own.worst_parameter();
+  // A log-probability can't be told better than to a unit in the last place.
+  const double unit = dtype == at::kFloat ? 0x1p-23 : 0x1p-7;
   for (const Settings& settings : all_methods()) {
     const EvaluationErrors errors =
         measure(in_double(evaluate(twin, subject.batch, *subject.objective, settings)), truth);
@@ -93,8 +96,9 @@ TEST_P(DevicePasses, AreAsPreciseAsStandardOnes) {
         << method_name(settings.method) << ": " << errors.worst_gradient() << " in "
         << errors.worst_parameter() << ", standard: " << own.worst_gradient() << " in "
         << own.worst_parameter();
-    EXPECT_TRUE(errors.loss <= 1.25 * std::max(own.loss, 1e-6))
-        << method_name(settings.method) << ": " << errors.loss;
+    EXPECT_TRUE(errors.log_probabilities <= std::max(1.25 * own.log_probabilities, unit))
+        << method_name(settings.method) << ": " << errors.log_probabilities
+        << ", standard: " << own.log_probabilities;
   }
 }
 

@@ -11,7 +11,7 @@ namespace streambp {
 namespace {
 
 /// The prefix's gradients come out of the kernels as new tensors: by tiles they stay small beside the
-/// stream's. A GPU gets tiles as long as the rows, where these are more.
+/// stream's. GPUs get kDeviceTile.
 constexpr int64_t kPrefixTile = 1024;
 
 /// In which log-sum-exps and sums over keys are taken.
@@ -71,7 +71,7 @@ struct Sequence {
   std::vector<ScoreBlock> backward_blocks() const {
     std::vector<ScoreBlock> cut;
     const int64_t tile =
-        has_device_attention(q, settings.scoring) ? std::max(kPrefixTile, q.size(0)) : kPrefixTile;
+        has_device_attention(q, settings.scoring) ? std::max(kDeviceTile, q.size(0)) : kPrefixTile;
     for (ScoreBlock block : blocks()) {
       while (is_prefix(block) && block.visible == Visible::kAll && block.keys > tile) {
         ScoreBlock first = block;
@@ -98,7 +98,7 @@ struct Sequence {
         continue;
       }
       if (!all.output.defined()) {
-        all = {at::empty_like(q, at::MemoryFormat::Contiguous),
+        all = {at::empty(q.sizes(), part.output.options()),
                at::empty({q.size(0), q.size(1)}, part.log_sum_exp.options())};
       }
       AttentionBlock rows{all.output.narrow(0, block.query, block.queries),
@@ -110,6 +110,7 @@ struct Sequence {
         merge(rows, part);
       }
     }
+    all.output = all.output.to(q.scalar_type());
     return all;
   }
 

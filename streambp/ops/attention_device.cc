@@ -20,8 +20,8 @@
 namespace streambp {
 namespace {
 
-/// Rectangles of keys that cuDNN takes one after the other have this many times the queries' number, as far
-/// as there are so many keys: it prepares a plan for every shape, so shapes have to come again.
+/// How many times kDeviceTile the long rectangles of keys have that cuDNN takes forward, as far as there are
+/// so many keys: it prepares a plan for every shape, so shapes have to come again.
 constexpr int64_t kLongRectangle = 4;
 
 // FlashAttention: rows as they are, behind a batch of one.
@@ -208,7 +208,8 @@ AttentionBlock forward_rectangle(const AttentionOperands& operands) {
   const int64_t queries = operands.q.size(0), keys = operands.k.size(0);
   AttentionBlock all;
   int64_t begin = 0;
-  for (const int64_t rectangle : {kLongRectangle * queries, queries}) {
+  const int64_t tile = std::max(queries, kDeviceTile);
+  for (const int64_t rectangle : {std::max(tile, kLongRectangle * kDeviceTile), tile}) {
     while (keys - begin >= rectangle) {
       const AttentionOperands some = with_keys(operands, begin, rectangle);
       const DeviceAttention& fastest =

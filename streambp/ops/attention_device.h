@@ -13,6 +13,10 @@
 
 namespace streambp {
 
+/// Keys that a backward pass takes at once beside queries that see all of them: their gradients come out as
+/// new tensors, for each query head. As many as queries, where these are more.
+inline constexpr int64_t kDeviceTile = 8192;
+
 /// One block of attention: q [n, H, E], k and v [m, K, E].
 struct AttentionOperands {
   at::Tensor q, k, v;

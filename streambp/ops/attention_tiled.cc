@@ -93,7 +93,8 @@ AttentionBlock attend_tiled(const at::Tensor& q, const at::Tensor& k, const at::
     AttentionBlock so_far{all.output.narrow(0, q_begin, q_rows), all.log_sum_exp.narrow(0, q_begin, q_rows)};
     merge(so_far, {ungroup(output, q_rows), ungroup(log_sum_exp, q_rows).squeeze(-1)});
   });
-  return {all.output.to(q.scalar_type()), all.log_sum_exp};
+  return all;  // in half precision as wide as it was summed: other blocks may be merged with it before it is
+               // rounded
 }
 
 AttentionBlockGradients attend_backward_tiled(const at::Tensor& d_output, const at::Tensor& q,
