@@ -167,7 +167,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, Recorded, testing::Values(c10::DeviceType::CPU
                          });
 
 TEST(Recorder, WorksAloneAndOnDevicesWithALedger) {
-  EXPECT_THROW(Recorder(c10::DeviceType::CUDA), InputError);
+  EXPECT_THROW(Recorder(c10::DeviceType::XPU), InputError);
   const Recorder recorder(c10::DeviceType::Meta);
   EXPECT_THROW(Recorder(c10::DeviceType::CPU), std::logic_error);
 }
