@@ -198,8 +198,8 @@ int run_max_length(const RunFlags& flags, const Typed& typed) {
     options.picks_method = true;
   }
   options.quiet = typed.quiet;
-  if (typed.device != "meta")
-    throw InputError("--device '{}': lengths are predicted, expected meta", typed.device);
+  if (typed.device != "meta" && typed.device != "meta:cuda")
+    throw InputError("--device '{}': lengths are predicted, expected meta or meta:cuda", typed.device);
   if (typed.seq_len > 0 && !typed.suggest)
     throw InputError("--seq-len: the wanted length, expected with --suggest");
   if (typed.seq_len > kLongest)
@@ -248,7 +248,10 @@ void add_max_length_command(CLI::App& app, std::function<int()>& action) {
       "length, at the least cost");
   command->add_option("--seq-len", typed->seq_len, "Wanted tokens of a sequence, with --suggest")
       ->check(from_to(1, static_cast<int>(kLongest)));
-  command->add_option("--device", typed->device, "meta: the only one that predicts")->capture_default_str();
+  command
+      ->add_option("--device", typed->device,
+                   "meta, or meta:cuda: as the CPU's or a GPU's kernels would take memory")
+      ->capture_default_str();
   command->add_flag("--json", typed->json, "Print a JSON object for each row instead of the table");
   command->add_flag("--quiet", typed->quiet, "No progress on the terminal");
   command->callback(

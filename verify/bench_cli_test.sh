@@ -266,6 +266,8 @@ rejects() {
 rejects '--budget'
 rejects '--budget' --budget 5XB
 rejects 'expected meta' --budget 1MB --device cpu
+longest "for a GPU" 0 --budget 80MB --device meta:cuda --method streambp --json
+check "a GPU's workspace counts" 'all(r["breakdown"]["kernel workspace"] >= 2**26 for r in records)' stdout
 rejects '--suggest' --budget 1MB --seq-len 9
 rejects 'none, sgd or adamw' --budget 1MB --optimizer adam
 rejects '--optimizer-bits' --budget 1MB --optimizer adamw --optimizer-bits 4
