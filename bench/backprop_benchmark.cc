@@ -1,7 +1,9 @@
-// Whole passes of each method over the preset qwen3-cpu: time, and the peak of memory beyond weights and
-// gradients.
+// Whole passes of each method over the preset qwen3-cpu: time, executed operations per second and their share
+// of the machine's matrix product, and the peak of memory beyond weights and gradients.
 #include <benchmark/benchmark.h>
 
+#include "bench/benchmark_work.h"
+#include "bench/hardware_flops.h"
 #include "streambp/backprop/method.h"
 #include "streambp/memory/meter.h"
 
@@ -22,6 +24,7 @@ void backprop(benchmark::State& state, Method method) {
     benchmark::DoNotOptimize(backpropagate(model, batch, *objective, settings).loss);
     peak = std::max(peak, read_meter(at::kCPU).peak_bytes - resident);
   }
+  set_flops(state, hardware_flops(model, batch, *objective, settings));
   state.counters["peak_bytes"] = benchmark::Counter(static_cast<double>(peak));
   state.SetItemsProcessed(state.iterations() * state.range(0));
 }

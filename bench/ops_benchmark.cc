@@ -4,6 +4,7 @@
 
 #include <torch/csrc/autograd/autograd.h>
 
+#include "bench/benchmark_work.h"
 #include "streambp/backprop/head.h"
 #include "streambp/ops/attention.h"
 #include "streambp/ops/mlp.h"
@@ -42,6 +43,12 @@ struct AttentionCase {
     const std::vector<int64_t> shape{earlier, kKeyValueHeads, kHeadSize};
     if (earlier > 0) prefix = {at::randn(shape), at::randn(shape), at::zeros(shape), at::zeros(shape)};
   }
+  /// Of one product of queries and keys.
+  double product_flops() const {
+    const auto rows = static_cast<double>(q.size(0));
+    const double earlier = prefix.keys.defined() ? static_cast<double>(prefix.keys.size(0)) : 0.0;
+    return 2.0 * kHeads * kHeadSize * rows * (earlier + (rows + 1.0) / 2.0);
+  }
   at::Tensor run(int64_t window = 0) const {
     AttentionBlock none;
     return attention(q, k, v, offsets, prefix, {{kScale}, window}, none);
@@ -52,6 +59,7 @@ void attention_forward(benchmark::State& state) {
   const AttentionCase inputs(state.range(0), state.range(1));
   const at::NoGradGuard no_grad;
   for (auto _ : state) benchmark::DoNotOptimize(inputs.run());
+  set_flops(state, 2.0 * inputs.product_flops());
   set_tokens(state);
 }
 
@@ -63,6 +71,7 @@ void attention_forward_backward(benchmark::State& state) {
     benchmark::DoNotOptimize(
         torch::autograd::grad({inputs.run()}, {inputs.q, inputs.k, inputs.v}, {cotangent}));
   }
+  set_flops(state, 7.0 * inputs.product_flops());
   set_tokens(state);
 }
 
@@ -148,6 +157,7 @@ void streamed_head_by_chunk(benchmark::State& state) {
     head.run(0, overwritten);
     benchmark::DoNotOptimize(head.outcome().loss);
   }
+  set_flops(state, 6.0 * static_cast<double>(state.range(0) * model.head().weight->value.numel()));
   set_tokens(state);
 }
 BENCHMARK(streamed_head_by_chunk)
