@@ -13,17 +13,13 @@ import argparse
 import csv
 import itertools
 import json
-import sys
 from pathlib import Path
 
-import matplotlib
+import matplotlib.pyplot as plt
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator  # noqa: E402
+from pictures import COLOURS, InputError, plain, read_text, run, save
 
-# Okabe and Ito's palette, told apart by every common kind of colour blindness.
-COLOURS = {"standard": "#D55E00", "checkpoint": "#0072B2", "streambp": "#009E73"}
 OTHER_COLOURS = ["#CC79A7", "#56B4E9", "#E69F00", "#000000"]
 STYLES = [("-", "o"), ("--", "s"), (":", "^"), ("-.", "D"), ((0, (1, 3)), "v")]
 RESIDENT = ("weights", "gradients", "master weights", "optimizer")
@@ -35,18 +31,11 @@ SCOPES = {"weights": "#BDBDBD", "gradients": "#8F8F8F", "master weights": "#A3A3
 PICTURE_FIELDS = ("model", "dtype", "device", "objective", "batch")
 
 
-class InputError(Exception):
-    """Bad input: the message is one line for the user."""
-
-
 def read_records(paths):
     """The last record of each configuration, in the order of the files. A torn last line is skipped."""
     records = {}
     for path in paths:
-        try:
-            lines = Path(path).read_text(encoding="utf-8").split("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{path}: can't be read: {getattr(error, 'strerror', None) or 'not UTF-8'}") from None
+        lines = read_text(path).split("\n")
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
@@ -102,10 +91,7 @@ def set_scale(axes, scale, lengths):
     axes.xaxis.set_major_locator(FixedLocator(lengths[::-1][::step]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
     axes.set_xlabel("sequence length (tokens)")
-    axes.grid(True, which="major", color="#DDDDDD", linewidth=0.8)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    plain(axes)
 
 
 def set_values(axes, scale):
@@ -192,15 +178,6 @@ def subtitle(records):
     return f"{first['model']}, {first['dtype']}, {first['objective']}{batch} · {machine}{threads}"
 
 
-def save(figure, out, name):
-    for kind in ("png", "svg"):
-        path = out / f"{name}.{kind}"
-        # A fixed salt and no date: the same records give the same file.
-        figure.savefig(path, dpi=160, metadata={"Date": None} if kind == "svg" else None)
-        print(path)
-    plt.close(figure)
-
-
 def memory_picture(records, scale, out, name):
     curves = curves_of(records, "peak_beyond_resident_bytes")
     if not any(points for _, points, _ in curves.values()):
@@ -212,7 +189,7 @@ def memory_picture(records, scale, out, name):
     figure.text(0.085, 0.94, "Peak memory of one training step", fontsize=14, fontweight="bold")
     figure.text(0.085, 0.89, subtitle(records), fontsize=10, color="#555555")
     label_curves(axes, ends)
-    save(figure, out, name)
+    save(figure, out / name, dpi=160)
 
 
 def relative_to_checkpoint(curves):
@@ -253,15 +230,12 @@ def time_picture(records, scale, clock, out, name):
         right.set_ylabel(f"{what} relative to checkpoint")
         ends += [(f"{n} (out of memory)", min(lost), 1.0, styles[n][0]) for n, (_, points, lost) in curves.items() if not points]
     label_curves(right, ends)
-    save(figure, out, name)
+    save(figure, out / name, dpi=160)
 
 
 def read_timeline(path):
     """The run's description, the scopes' names and the rows (event, seconds or None, spans, bytes by scope)."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: can't be read: {getattr(error, 'strerror', None) or 'not UTF-8'}") from None
+    lines = read_text(path).splitlines()
     about = dict(line[2:].split(": ", 1) for line in lines if line.startswith("# ") and ": " in line)
     table = csv.reader(line for line in lines if not line.startswith("#"))
     header = next(table, [])
@@ -369,7 +343,7 @@ def timeline_picture(path, out):
     figure.text(0.07, 0.89, ", ".join(about[k] for k in ("model", "dtype", "objective", "method") if k in about) + chunk
                 + (f", {int(about['seq_len']):,} tokens" if about.get("seq_len", "").isdigit() else "")
                 + (" · predicted on the meta device" if not timed else " · measured" if about else ""), fontsize=10, color="#555555")
-    save(figure, out, Path(path).stem)
+    save(figure, out / Path(path).stem, dpi=160)
 
 
 def main():
@@ -391,7 +365,7 @@ def main():
     except OSError as error:
         raise InputError(f"{out}: the folder can't be created: {error.strerror}") from None
 
-    plt.rcParams.update({"font.size": 10.5, "svg.hashsalt": "streambp", "svg.fonttype": "none"})
+    plt.rcParams.update({"font.size": 10.5, "svg.fonttype": "none"})
     for path in arguments.timeline:
         timeline_picture(path, out)
     pictures = {}
@@ -405,8 +379,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except InputError as error:
-        print(f"plot.py: {error}", file=sys.stderr)
-        sys.exit(2)
+    run(main)

@@ -10,42 +10,32 @@ chunk-major.
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
-import matplotlib
+import matplotlib.pyplot as plt
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter  # noqa: E402
+from pictures import COLOURS, InputError, plain, read_text, run, save
 
-# As in plot.py: Okabe and Ito's palette, told apart by every common kind of colour blindness. Way to colour, marker, filled.
+# Way to colour (the palette of pictures.py), marker, filled.
 WAYS = {
-    "standard": ("#D55E00", "s", True),
-    "checkpoint": ("#0072B2", "s", True),
+    "standard": (COLOURS["standard"], "s", True),
+    "checkpoint": (COLOURS["checkpoint"], "s", True),
     "logits-only": ("#56B4E9", "s", True),
     "tiled": ("#E69F00", "s", True),
-    "streambp": ("#009E73", "o", True),
-    "streambp, keep-attention": ("#009E73", "o", False),
-    "streambp, offload host": ("#009E73", "<", False),
+    "streambp": (COLOURS["streambp"], "o", True),
+    "streambp, keep-attention": (COLOURS["streambp"], "o", False),
+    "streambp, offload host": (COLOURS["streambp"], "<", False),
     "chunk-major": ("#CC79A7", "D", True),
 }
 CROSSING = ("streambp", "chunk-major")
 TICKS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50, 100]
 
 
-class InputError(Exception):
-    """Bad input: the message is one line for the user."""
-
-
 def read_models(path):
     """Model to {"ratio": layer inputs over keys and values, by design, "ways": {way: bytes a token}}, by rising ratio."""
     models = {}
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: can't be read: {getattr(error, 'strerror', None) or 'not UTF-8'}") from None
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
         try:
             record = json.loads(line)
             if (record["objective"], record["batch"]) != ("sft", 1):
@@ -62,13 +52,6 @@ def read_models(path):
 
 def kilobytes(value, _=None):
     return f"{value / 1e6:g} MB" if value >= 1e6 else f"{value / 1e3:g} KB"
-
-
-def style(axes):
-    axes.grid(True, which="major", color="#DDDDDD", linewidth=0.8)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
 
 
 def rows(models):
@@ -105,7 +88,7 @@ def draw_ways(axes, models):
     axes.set_xlabel("bytes a token on the device")
     axes.set_title("by model, with layer inputs / keys and values", fontsize="medium")
     axes.legend(fontsize="small", frameon=False, loc="upper center", bbox_to_anchor=(0.4, -0.07), ncols=4, columnspacing=1.2, handletextpad=0.3)
-    style(axes)
+    plain(axes)
 
 
 def groups(models):
@@ -152,7 +135,7 @@ def draw_crossing(axes, models):
     axes.set_ylabel("bytes a token, chunk-major / streambp")
     axes.set_title("the crossing", fontsize="medium")
     axes.legend(fontsize="small", frameon=False, loc="upper right", bbox_to_anchor=(0.99, 0.92))
-    style(axes)
+    plain(axes)
 
 
 def draw(models, stem):
@@ -165,29 +148,15 @@ def draw(models, stem):
         figure, left = plt.subplots(figsize=(8, max(height, 4)))
     draw_ways(left, models)
     figure.tight_layout()
-    written = []
-    for ending in ("png", "svg"):
-        path = Path(f"{stem}.{ending}")
-        # No date and fixed ids: the same figures give the same file.
-        figure.savefig(path, dpi=150, metadata={"Date": None} if ending == "svg" else None)
-        written.append(path)
-    plt.close(figure)
-    return written
+    save(figure, stem)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--folder", type=Path, default=Path("results/bytes-per-token"), help="what streambp-bench bytes-per-token wrote (default: results/bytes-per-token)")
     arguments = parser.parse_args()
-    plt.rcParams["svg.hashsalt"] = "streambp"
-    try:
-        for path in draw(read_models(arguments.folder / "results.jsonl"), arguments.folder / "bytes-per-token"):
-            print(path)
-    except InputError as error:
-        print(f"plot_bytes.py: {error}", file=sys.stderr)
-        return 2
-    return 0
+    draw(read_models(arguments.folder / "results.jsonl"), arguments.folder / "bytes-per-token")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -10,33 +10,21 @@ curves-MODEL.png and .svg beside them. The paper's points are drawn as crosses, 
 import argparse
 import csv
 import json
-import sys
 from pathlib import Path
 
-import matplotlib
+import matplotlib.pyplot as plt
+from matplotlib.ticker import FuncFormatter
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-from matplotlib.ticker import FuncFormatter  # noqa: E402
+from pictures import COLOURS, InputError, plain, read_text, run, save
 
-# As in plot.py: Okabe and Ito's palette, told apart by every common kind of colour blindness.
-COLOURS = {"standard": "#D55E00", "checkpoint": "#0072B2", "streambp": "#009E73"}
 STYLES = ["-", "--", ":", "-.", (0, (1, 3))]
 GIB = 2**30
-
-
-class InputError(Exception):
-    """Bad input: the message is one line for the user."""
 
 
 def read_curves(path):
     """Model to way of running it, (method, way), to peaks in GiB by length."""
     curves = {}
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: can't be read: {getattr(error, 'strerror', None) or 'not UTF-8'}") from None
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
         try:
             record = json.loads(line)
             if record["paper_table"] == "curves":
@@ -89,20 +77,10 @@ def draw(model, curves, points, budget, stem):
     axes.set_ylabel("peak of one back-propagation (GiB)")
     axes.set_ylim(bottom=0)
     axes.set_title(model)
-    axes.grid(True, color="#DDDDDD", linewidth=0.8)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    plain(axes)
     axes.legend(fontsize="small", frameon=False, loc="lower right")
     figure.tight_layout()
-    written = []
-    for ending in ("png", "svg"):
-        path = Path(f"{stem}.{ending}")
-        # No date and fixed ids: the same figures give the same file.
-        figure.savefig(path, dpi=150, metadata={"Date": None} if ending == "svg" else None)
-        written.append(path)
-    plt.close(figure)
-    return written
+    save(figure, stem)
 
 
 def main():
@@ -110,20 +88,13 @@ def main():
     parser.add_argument("--folder", type=Path, default=Path("results/paper"), help="what streambp-bench paper wrote (default: results/paper)")
     parser.add_argument("--budget", type=float, default=78.0, help="GiB at which the longest lengths are drawn (default: 78)")
     arguments = parser.parse_args()
-    plt.rcParams["svg.hashsalt"] = "streambp"
-    try:
-        curves = read_curves(arguments.folder / "results.jsonl")
-        points = read_points(arguments.folder / "cells.csv", arguments.budget)
-        if not curves:
-            raise InputError(f"{arguments.folder}: no curves; run streambp-bench paper --table curves")
-        for model, ways in curves.items():
-            for path in draw(model, ways, points.get(model, {}), arguments.budget, arguments.folder / f"curves-{model}"):
-                print(path)
-    except InputError as error:
-        print(f"plot_paper.py: {error}", file=sys.stderr)
-        return 2
-    return 0
+    curves = read_curves(arguments.folder / "results.jsonl")
+    points = read_points(arguments.folder / "cells.csv", arguments.budget)
+    if not curves:
+        raise InputError(f"{arguments.folder}: no curves; run streambp-bench paper --table curves")
+    for model, ways in curves.items():
+        draw(model, ways, points.get(model, {}), arguments.budget, arguments.folder / f"curves-{model}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)
