@@ -14,15 +14,6 @@ int64_t count_tiles(const Linear& head, int64_t tile) {
   return (head.weight->value.size(0) + tile - 1) / tile;
 }
 
-template <typename Body>
-void with_head_dtype(at::ScalarType dtype, Body body) {
-  if (dtype == at::kDouble) {
-    body(double{});
-  } else {
-    body(float{});
-  }
-}
-
 /// Calls body(thread, begin, end) with a share of the tiles for each thread. The shares depend on the number
 /// of threads alone, so that a repeated run sums in the same order.
 template <typename Body>
@@ -57,8 +48,8 @@ TargetHead::TargetHead(const Linear& head, const at::Tensor& x, const at::Tensor
 
 template <typename Body>
 void TargetHead::with_op(Body body) const {
-  with_head_dtype(x_.scalar_type(), [&](auto number) {
-    using T = decltype(number);
+  with_kernel_dtype(x_.scalar_type(), [&](auto number) {
+    using T = cpu::Wide<decltype(number)>;
     const Parameter& weight = *head_.weight;
     const cpu::TargetHead<T> op{x_.size(0),
                                 x_.size(1),
@@ -84,7 +75,7 @@ at::Tensor TargetHead::log_probabilities() {
   at::Tensor log_probabilities = at::empty({rows}, wide);
   log_sums_ = at::empty({rows, 2}, wide);
   int64_t tiles = 0;
-  with_head_dtype(x_.scalar_type(), [&](auto number) {
+  with_kernel_dtype(x_.scalar_type(), [&](auto number) {
     const auto& kernels = kernels_.of<decltype(number)>().target_head;
     const int64_t columns = kernels.column_count(rows);
     tiles = count_tiles(head_, kernels.tile);
@@ -115,7 +106,7 @@ at::Tensor TargetHead::backward(const at::Tensor& d_target) {
   const int64_t threads = at::get_num_threads();
   const at::Tensor d = d_target.contiguous();
   at::Tensor parts, workspaces;
-  with_head_dtype(x_.scalar_type(), [&](auto number) {
+  with_kernel_dtype(x_.scalar_type(), [&](auto number) {
     const auto& kernels = kernels_.of<decltype(number)>().target_head;
     const MemoryScope scope("kernel workspace");
     parts = at::zeros({threads, x_.size(0), x_.size(1)}, x_.options());

@@ -9,20 +9,15 @@ namespace {
 template <typename Body, typename OnCuda>
 void for_rows(const at::Tensor& logits, const at::Tensor& targets, double temperature, const at::Tensor& sums,
               Body body, OnCuda on_cuda) {
-  const auto run = [&](auto number) {
-    using T = decltype(number);
+  with_kernel_dtype(logits.scalar_type(), [&](auto number) {
+    using T = cpu::Wide<decltype(number)>;
     const cpu::TargetSoftmax<T> told{kernel_data<T>(logits), logits.size(1), 1.0 / temperature,
                                      targets.const_data_ptr<int64_t>(), kernel_data<double>(sums)};
     if (is_for_cuda(logits)) return on_cuda(cuda::kernels()->of<T>().softmax, told);
     at::parallel_for(0, logits.size(0), rows_per_thread(told.size), [&](int64_t begin, int64_t end) {
       body(cpu::kernels().of<T>().elementwise.softmax, told, begin, end);
     });
-  };
-  if (logits.scalar_type() == at::kDouble) {
-    run(double{});
-  } else {
-    run(float{});
-  }
+  });
 }
 
 }  // namespace

@@ -12,13 +12,6 @@ constexpr int64_t kKeys = 72;
 /// (of all query heads together) share each tile of keys.
 constexpr int64_t kPanels = 4;
 
-constexpr int64_t at_least(int64_t a, int64_t b) {
-  return a > b ? a : b;
-}
-constexpr int64_t at_most(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
-
 /// One key head's part of a run: a tile of queries after another, each against all that it sees.
 template <typename S>
 class HeadPass {

@@ -6,6 +6,13 @@
 
 namespace streambp::cpu::STREAMBP_ISA {
 
+static constexpr int64_t at_least(int64_t a, int64_t b) {
+  return a > b ? a : b;
+}
+static constexpr int64_t at_most(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+
 /// Rows and vectors of the result that one product holds in registers: with one vector of b for each column
 /// and one broadcast number of a they fill the register file (32 of AVX-512, 16 elsewhere).
 #if STREAMBP_VECTOR_BYTES == 64
@@ -71,20 +78,31 @@ template <typename Body>
   if (rest > 0) call_with<kTileRows - 1>(rest, [&](auto count) { body(row, count); });
 }
 
+/// Columns of a tile as wide as the registers hold.
+template <typename T>
+inline constexpr int64_t kTileColumns = kTileVectors* kWidth<T>;
+
+/// Calls body(column, Number<vectors>) for tiles of kTileColumns columns and one of those that are left;
+/// `columns` is a multiple of kWidth.
+template <typename T, typename Body>
+[[gnu::always_inline]] static inline void for_each_column_tile(int64_t columns, Body body) {
+  for (int64_t column = 0; column < columns; column += kTileColumns<T>) {
+    const int64_t left = (columns - column) / kWidth<T>;
+    call_with<kTileVectors>(static_cast<int>(at_most(left, kTileVectors)),
+                            [&](auto vectors) { body(column, vectors); });
+  }
+}
+
 /// c [rows, columns] += a [rows, depth] b [depth, columns], where `columns` is a multiple of kWidth.
 template <typename T>
 static void add_product(int64_t rows, int64_t columns, int64_t depth, const T* a, int64_t a_row,
                         int64_t a_column, const T* b, int64_t b_row, T* c, int64_t c_row) {
-  constexpr int kColumns = kTileVectors * kWidth<T>;
-  for (int64_t column = 0; column < columns; column += kColumns) {
-    const int64_t left = (columns - column) / kWidth<T>;
-    call_with<kTileVectors>(static_cast<int>(left < kTileVectors ? left : kTileVectors), [&](auto vectors) {
-      for_each_row_tile(rows, [&](int64_t row, auto count) {
-        product_rows<true, T, decltype(count)::value, decltype(vectors)::value>(
-            depth, a + row * a_row, a_row, a_column, b + column, b_row, c + row * c_row + column, c_row);
-      });
+  for_each_column_tile<T>(columns, [&](int64_t column, auto vectors) {
+    for_each_row_tile(rows, [&](int64_t row, auto count) {
+      product_rows<true, T, decltype(count)::value, decltype(vectors)::value>(
+          depth, a + row * a_row, a_row, a_column, b + column, b_row, c + row * c_row + column, c_row);
     });
-  }
+  });
 }
 
 }  // namespace streambp::cpu::STREAMBP_ISA

@@ -36,8 +36,7 @@ void forward(const TargetSoftmax<T>& op, double* log_probabilities, int64_t begi
   const T scale = static_cast<T>(op.scale);
   for (int64_t row = begin; row < end; ++row) {
     const T* const logits = op.logits + row * op.size;
-    // Finite from the start, so that no difference of two infinities arises where all logits so far are -inf.
-    T largest = sizeof(T) == sizeof(float) ? static_cast<T>(-__FLT_MAX__) : static_cast<T>(-__DBL_MAX__);
+    T largest = kLowest<T>;
     double sum = 0;
     for (int64_t first = 0; first < op.size; first += kBlock<T>) {
       const T* const x = logits + first;

@@ -9,6 +9,11 @@ namespace streambp::cpu::STREAMBP_ISA {
 
 template <typename T>
 inline constexpr T kInfinity = static_cast<T>(__builtin_inf());
+/// The smallest finite number: maxima begin with it, so that no difference of two infinities arises where all
+/// numbers are -inf.
+template <typename T>
+inline constexpr T kLowest = sizeof(T) == sizeof(float) ? static_cast<T>(-__FLT_MAX__)
+                                                        : static_cast<T>(-__DBL_MAX__);
 
 static inline float log_of(float x) {
   return __builtin_logf(x);

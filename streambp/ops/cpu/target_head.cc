@@ -12,19 +12,8 @@ constexpr int64_t kTile = 96;
 constexpr int64_t kDepth = 128;
 
 template <typename T>
-constexpr int64_t kColumns = kTileVectors* kWidth<T>;
-
-int64_t at_most(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
-
-int64_t at_least(int64_t a, int64_t b) {
-  return a > b ? a : b;
-}
-
-template <typename T>
 int64_t padded(int64_t rows) {
-  return (rows + kColumns<T> - 1) / kColumns<T> * kColumns<T>;
+  return (rows + kTileColumns<T> - 1) / kTileColumns<T> * kTileColumns<T>;
 }
 
 template <typename T>
@@ -50,37 +39,27 @@ void fetch(const T* from, int64_t rows, int64_t stride, int64_t count) {
     for (int64_t i = 0; i < count; i += kLine) __builtin_prefetch(from + row * stride + i, 0, 3);
 }
 
-/// Calls body(column, Number<vectors>) for the panels of `size` columns.
-template <typename T, typename Body>
-void for_each_panel(int64_t size, Body body) {
-  for (int64_t column = 0; column < size; column += kColumns<T>) {
-    const int64_t left = (size - column) / kWidth<T>;
-    call_with<kTileVectors>(static_cast<int>(at_most(left, kTileVectors)),
-                            [&](auto vectors) { body(column, vectors); });
-  }
-}
-
-/// Rows [rows, size] by panels of kColumns columns, one panel's rows side by side, `height` to a panel.
+/// Rows [rows, size] by panels of kTileColumns columns, one panel's rows side by side, `height` to a panel.
 template <typename T>
 void to_panels(const T* x, int64_t rows, int64_t size, int64_t height, T* panels) {
   for (int64_t row = 0; row < rows; ++row) {
-    for_each_panel<T>(size, [&](int64_t column, auto vectors) {
+    for_each_column_tile<T>(size, [&](int64_t column, auto vectors) {
       for (int v = 0; v < decltype(vectors)::value; ++v)
-        store(panels + column * height + row * kColumns<T> + v * kWidth<T>,
+        store(panels + column * height + row * kTileColumns<T> + v * kWidth<T>,
               load(x + row * size + column + v * kWidth<T>));
     });
   }
 }
 
-/// Panels of kColumns rows of x, [size, kColumns] each; zeros stand for rows that are not there.
+/// Panels of kTileColumns rows of x, [size, kTileColumns] each; zeros stand for rows that are not there.
 template <typename T>
 void copy(const TargetHead<T>& op) {
-  for (int64_t first = 0; first < op.rows; first += kColumns<T>) {
+  for (int64_t first = 0; first < op.rows; first += kTileColumns<T>) {
     T* const panel = op.columns + first * op.size;
-    const int64_t count = at_most(kColumns<T>, op.rows - first);
+    const int64_t count = at_most(kTileColumns<T>, op.rows - first);
     for (int64_t d = 0; d < op.size; ++d)
-      for (int64_t i = 0; i < kColumns<T>; ++i)
-        panel[d * kColumns<T> + i] = i < count ? op.x[(first + i) * op.size + d] : T{0};
+      for (int64_t i = 0; i < kTileColumns<T>; ++i)
+        panel[d * kTileColumns<T> + i] = i < count ? op.x[(first + i) * op.size + d] : T{0};
   }
   if (op.panels != nullptr) to_panels(op.x, op.rows, op.size, op.rows, op.panels);
 }
@@ -90,8 +69,8 @@ template <typename T>
 void multiply(const TargetHead<T>& op, int64_t begin, int64_t end, T* logits, int64_t stride) {
   for (int64_t d = 0; d < op.size; d += kDepth) {
     const int64_t depth = at_most(kDepth, op.size - d);
-    for (int64_t column = 0; column < op.rows; column += kColumns<T>) {
-      const T* const panel = op.columns + column * op.size + d * kColumns<T>;
+    for (int64_t column = 0; column < op.rows; column += kTileColumns<T>) {
+      const T* const panel = op.columns + column * op.size + d * kTileColumns<T>;
       for_each_row_tile(end - begin, [&](int64_t i, auto count) {
         constexpr int kRows = decltype(count)::value;
         const T* const weight = op.weight + (begin + i) * op.size + d;
@@ -99,10 +78,10 @@ void multiply(const TargetHead<T>& op, int64_t begin, int64_t end, T* logits, in
         if (column == 0 && begin + i + 2 * kRows <= end)
           fetch(weight + kRows * op.size, kRows, op.size, depth);
         if (d == 0) {
-          product_rows<false, T, kRows, kTileVectors>(depth, weight, op.size, 1, panel, kColumns<T>, to,
+          product_rows<false, T, kRows, kTileVectors>(depth, weight, op.size, 1, panel, kTileColumns<T>, to,
                                                       stride);
         } else {
-          product_rows<true, T, kRows, kTileVectors>(depth, weight, op.size, 1, panel, kColumns<T>, to,
+          product_rows<true, T, kRows, kTileVectors>(depth, weight, op.size, 1, panel, kTileColumns<T>, to,
                                                      stride);
         }
       });
@@ -113,13 +92,10 @@ void multiply(const TargetHead<T>& op, int64_t begin, int64_t end, T* logits, in
 /// Turns a tile of logits into exponentials beside their columns' largest, and sums them.
 template <typename T>
 void soften(T* logits, int64_t count, int64_t columns, int64_t stride, double scale, T* largest, T* sums) {
-  // Finite from the start, so that no difference of two infinities arises where all logits are -inf.
-  constexpr T kLeast =
-      sizeof(T) == sizeof(float) ? static_cast<T>(-__FLT_MAX__) : static_cast<T>(-__DBL_MAX__);
   const T factor = static_cast<T>(scale * kLog2OfE);
   for (int64_t column = 0; column < columns; column += kWidth<T>) {
     T* const first = logits + column;
-    Vector<T> most = broadcast(kLeast), sum = {};
+    Vector<T> most = broadcast(kLowest<T>), sum = {};
     for (int64_t i = 0; i < count; ++i) {
       const Vector<T> logit = load(first + i * stride);
       most = logit > most ? logit : most;
@@ -238,10 +214,10 @@ class Backward {
   void add_to_input(const TilePlace<T>& tile, T* d_x) {
     const int64_t count = tile.last - tile.first;
     to_panels(op_.weight + tile.first * op_.size, count, op_.size, kTile, weight_);
-    for_each_panel<T>(op_.size, [&](int64_t column, auto vectors) {
+    for_each_column_tile<T>(op_.size, [&](int64_t column, auto vectors) {
       for_each_row_tile(op_.rows, [&](int64_t row, auto rows) {
         product_rows<true, T, decltype(rows)::value, decltype(vectors)::value>(
-            count, tile.numbers + row, 1, stride_, weight_ + column * kTile, kColumns<T>,
+            count, tile.numbers + row, 1, stride_, weight_ + column * kTile, kTileColumns<T>,
             d_x + row * op_.size + column, op_.size);
       });
     });
@@ -250,14 +226,14 @@ class Backward {
   void add_to_weight(const TilePlace<T>& tile) const {
     const int64_t count = tile.last - tile.first;
     T* const d_weight = op_.d_weight + tile.first * op_.size;
-    for_each_panel<T>(op_.size, [&](int64_t column, auto vectors) {
+    for_each_column_tile<T>(op_.size, [&](int64_t column, auto vectors) {
       constexpr int kVectors = decltype(vectors)::value;
       for_each_row_tile(count, [&](int64_t i, auto rows) {
         constexpr int kRows = decltype(rows)::value;
         T* const to = d_weight + i * op_.size + column;
         if (i + 2 * kRows <= count) fetch(to + kRows * op_.size, kRows, op_.size, kVectors * kWidth<T>);
         product_rows<true, T, kRows, kVectors>(op_.rows, tile.numbers + i * stride_, stride_, 1,
-                                               op_.panels + column * op_.rows, kColumns<T>, to, op_.size);
+                                               op_.panels + column * op_.rows, kTileColumns<T>, to, op_.size);
       });
     });
   }
