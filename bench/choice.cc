@@ -83,8 +83,8 @@ const Considered* Choice::leanest() const {
 Choice choose(const Bench& bench, Predictor& predictor, const Cell& asked, const Budget& budget) {
   const CostModel costs(bench, predictor.models(), asked);
   Choice choice{budget, {}, {}};
-  for (const Settings& settings :
-       list_ways(bench.options, bench.config.num_hidden_layers, costs.tokens(), budget.host > 0)) {
+  for (const Settings& settings : list_ways(bench.options, bench.device, bench.config.num_hidden_layers,
+                                            costs.tokens(), budget.host > 0)) {
     Considered way{settings, costs.relative(settings), {}, false, {}};
     try {
       way.predicted = predictor.predict({asked.objective, settings, asked.seq_len, asked.batch});

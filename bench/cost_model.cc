@@ -45,7 +45,7 @@ double CostModel::relative(const Settings& settings) const {
 double CostModel::operations(const Settings& settings) const {
   const Model* const teacher = models_.teacher ? &*models_.teacher : nullptr;
   const double per_byte = bench_.device.is_cpu() ? kOperationsPerByteOfCpu : kOperationsPerByteOfGpu;
-  const int64_t chunk = chunk_of(settings, batch_.size());
+  const int64_t chunk = chunk_of(settings, batch_.size(), bench_.device);
   const double slower = chunk > 0 ? 1.0 + kThinRows / as_double(chunk) : 1.0;
   return slower * (hardware_flops(*models_.policy, batch_, *objective_, settings, teacher) +
                    per_byte * moved_bytes(settings) + kOperationsPerHostByte * host_bytes(settings));
@@ -65,7 +65,7 @@ double CostModel::moved_by_layers(const Settings& settings) const {
   const Config& config = bench_.config;
   const auto tokens = as_double(batch_.size());
   const bool tiled = settings.method == Method::kTiled;
-  const int64_t chunk = chunk_of(settings, batch_.size());
+  const int64_t chunk = chunk_of(settings, batch_.size(), bench_.device);
   const double rows_of_mlp = chunk > 0 ? as_double(chunk) : tokens;
   const double rows_of_hidden = tiled ? tokens : rows_of_mlp;
   const double forwards = settings.method == Method::kStandard ? 1.0 : 2.0;

@@ -48,22 +48,19 @@ struct Part {
   }
 };
 
-Part mlp_part(const DecoderLayer::Weights& weights) {
-  Part part;
-  const auto add = [&part](const GatedMlp& mlp, double share) {
-    for (const Linear* map : {mlp.gate, mlp.up, mlp.down}) part.add(*map, share);
+/// Adds a layer's MLP, or its router and experts, to `mlp`, and the last projections to `down`.
+void add_mlp(const DecoderLayer::Weights& weights, Part& mlp, Part& down) {
+  const auto add = [&](const GatedMlp& one, double share) {
+    for (const Linear* map : {one.gate, one.up}) mlp.add(*map, share);
+    down.add(*one.down, share);
   };
   const Mixture& mixture = weights.mixture;
-  if (mixture.router == nullptr) {
-    add(weights.mlp, 1.0);
-    return part;
-  }
-  part.add(*mixture.router);
+  if (mixture.router == nullptr) return add(weights.mlp, 1.0);
+  mlp.add(*mixture.router);
   // Experts are of one size: whichever a token chooses, it costs as much.
   const double share =
       static_cast<double>(mixture.experts_per_token) / static_cast<double>(mixture.experts.size());
   for (const GatedMlp& expert : mixture.experts) add(expert, share);
-  return part;
 }
 
 /// One layer over one stream.
@@ -73,31 +70,31 @@ class LayerFlops {
              const std::vector<int64_t>& lengths)
       : tokens_(tokens),
         attention_(2.0 * static_cast<double>(config.num_attention_heads * config.head_dim) *
-                   visible_pairs(lengths, config.windows[static_cast<size_t>(index)])),
-        mlp_(mlp_part(layer.weights())) {
+                   visible_pairs(lengths, config.windows[static_cast<size_t>(index)])) {
     const DecoderLayer::Weights& weights = layer.weights();
     queries_.add(*weights.q_proj);
     for (const Linear* map : {weights.k_proj, weights.v_proj}) keys_values_.add(*map);
     output_.add(*weights.o_proj);
+    add_mlp(weights, mlp_, down_);
   }
 
   double forward(const LayerRuns& runs) const {
     return tokens_ * (runs.projections * queries_.forward +
                       (runs.projections + runs.keys_values) * keys_values_.forward +
-                      runs.output * output_.forward + runs.mlp * mlp_.forward) +
+                      runs.output * output_.forward + runs.mlp * mlp_.forward + runs.down * down_.forward) +
            runs.attention * 2.0 * attention_;
   }
 
   double backward(const LayerRuns& runs) const {
     return tokens_ * (queries_.backward + (1.0 + runs.keys_values_backward) * keys_values_.backward +
-                      output_.backward + mlp_.backward) +
+                      output_.backward + mlp_.backward + down_.backward) +
            5.0 * attention_;
   }
 
  private:
   double tokens_;
   double attention_;  // one product of scores, or with them
-  Part queries_, keys_values_, output_, mlp_;
+  Part queries_, keys_values_, output_, mlp_, down_;
 };
 
 double head_flops(const Model& model, const Objective& objective, const Settings& settings, double tokens,
@@ -125,32 +122,44 @@ double rows_seen(const std::vector<int64_t>& lengths, int64_t chunk, int64_t win
   return rows;
 }
 
+/// Whether a layer that runs again leaves out its last product (Rows::graph_only).
+bool skips_down(const Settings& settings, const Config& config, int64_t layer) {
+  if (config.sandwich_norms || settings.hugging_face || settings.order == Order::kForward) return false;
+  return settings.method != Method::kChunkMajor || layer + 1 == config.num_hidden_layers;
+}
+
 }  // namespace
 
-LayerRuns layer_runs(const Settings& settings, const std::vector<int64_t>& lengths, int64_t window,
-                     bool joined) {
+LayerRuns layer_runs(const Settings& settings, const std::vector<int64_t>& lengths, const Config& config,
+                     int64_t layer, bool joined) {
   if (settings.method == Method::kStandard) return {};
   LayerRuns runs;
-  if (!joined) runs = {.projections = 2.0, .attention = 2.0, .output = 2.0, .mlp = 2.0};
+  if (!joined) {
+    runs = {.projections = 2.0, .attention = 2.0, .output = 2.0, .mlp = 2.0};
+    runs.down = skips_down(settings, config, layer) ? 1.0 : 2.0;
+  }
   if (settings.method != Method::kStreambp) return runs;
   if (settings.keep_attention) runs.attention = 1.0;
   const auto tokens = static_cast<double>(std::accumulate(lengths.begin(), lengths.end(), int64_t{0}));
-  const int64_t chunk = chunk_of(settings, static_cast<int64_t>(tokens));
   if (settings.order == Order::kForward) {
-    runs.keys_values = runs.keys_values_backward = rows_seen(lengths, chunk, window) / tokens;
+    const int64_t window = config.windows[static_cast<size_t>(layer)];
+    runs.keys_values = runs.keys_values_backward = rows_seen(lengths, settings.chunk, window) / tokens;
   } else {  // the last chunk's keys and values are nobody's prefix
-    runs.keys_values = static_cast<double>((static_cast<int64_t>(tokens) - 1) / chunk * chunk) / tokens;
+    runs.keys_values =
+        static_cast<double>((static_cast<int64_t>(tokens) - 1) / settings.chunk * settings.chunk) / tokens;
   }
   return runs;
 }
 
 double hardware_flops(const Model& model, const Batch& batch, const Objective& objective,
-                      const Settings& settings, const Model* teacher) {
+                      const Settings& given, const Model* teacher) {
   const int64_t scored = scored_places(batch).size(0);
   if (scored == 0) return 0.0;
   const std::vector<int64_t> lengths = sequence_lengths(batch.offsets);
   if (objective.request().divergence == Divergence::kNone) teacher = nullptr;
   const auto tokens = static_cast<double>(batch.size());
+  Settings settings = given;
+  settings.chunk = chunk_of(given, batch.size(), model.device());
   const auto layers = static_cast<int64_t>(model.layers().size());
   const int64_t first = std::max<int64_t>(model.lowest_trainable_layer(), 0);
   const LayerRuns once;
@@ -164,8 +173,7 @@ double hardware_flops(const Model& model, const Batch& batch, const Objective& o
   for (int64_t i = 0; i < layers; ++i) {
     const LayerFlops layer = layer_of(model, i);
     const bool joined = i + 1 == layers && joins_head(model, objective, settings);
-    const LayerRuns runs =
-        layer_runs(settings, lengths, model.config().windows[static_cast<size_t>(i)], joined);
+    const LayerRuns runs = layer_runs(settings, lengths, model.config(), i, joined);
     flops += i < first ? layer.forward(once) : layer.forward(runs) + layer.backward(runs);
     const bool runs_again =
         i >= first && i + 1 < layers && !keeps_input(i + 1, first, layers, settings.every);

@@ -16,16 +16,17 @@ struct LayerRuns {
   double projections = 1.0;           // forward: those of queries, keys and values
   double attention = 1.0;             // forward: scores and their product with the values
   double output = 1.0;                // forward: attention's output projection
-  double mlp = 1.0;                   // forward: the MLP, or router and experts
+  double mlp = 1.0;                   // forward: the MLP, or router and experts, but for the next
+  double down = 1.0;                  // forward: the MLP's (or the experts') down projection
   double keys_values = 0.0;           // forward: the projections of keys and values beside `projections`
   double keys_values_backward = 0.0;  // backward: the same projections beside the one that every part has
 };
 
-/// What `settings` runs of a layer with `window` (0: none) that has a backward pass, over a stream of
-/// sequences of the given lengths; `joined`: it is the last one and joins the head (joins_head). A layer that
-/// Settings::every makes it run once more is not in it.
-LayerRuns layer_runs(const Settings& settings, const std::vector<int64_t>& lengths, int64_t window,
-                     bool joined = false);
+/// What `settings`, with their chunk as it is run, run of a layer of `config` that has a backward pass, over
+/// a stream of sequences of the given lengths; `joined`: it is the last one and joins the head (joins_head).
+/// A layer that Settings::every makes it run once more is not in it.
+LayerRuns layer_runs(const Settings& settings, const std::vector<int64_t>& lengths, const Config& config,
+                     int64_t layer, bool joined = false);
 
 /// Floating-point operations that backpropagate() executes for `batch` in matrix products, a multiplication
 /// and an addition counted as two:

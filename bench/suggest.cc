@@ -18,8 +18,8 @@ std::vector<Suggestion> candidates(const Bench& bench, const Predictor& predicto
   const int64_t seq_len = wanted > 0 ? wanted : kCostLength;
   const CostModel costs(bench, predictor.models(), {objective, {}, seq_len, batch});
   std::vector<Suggestion> all;
-  for (const Settings& settings :
-       list_ways(bench.options, bench.config.num_hidden_layers, costs.tokens(), budget.host > 0)) {
+  for (const Settings& settings : list_ways(bench.options, bench.device, bench.config.num_hidden_layers,
+                                            costs.tokens(), budget.host > 0)) {
     Suggestion suggestion;
     suggestion.fit.cell = {objective, settings, seq_len, batch};
     suggestion.cost = costs.relative(settings);

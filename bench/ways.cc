@@ -49,7 +49,8 @@ std::vector<Settings> keepings(const SweepOptions& options, int64_t layers, bool
 }
 
 /// Longest first, none of them beyond the stream.
-std::vector<int64_t> chunks_of(const SweepOptions& options, Method method, int64_t tokens) {
+std::vector<int64_t> chunks_of(const SweepOptions& options, c10::Device device, Method method,
+                               int64_t tokens) {
   if (!is_chunked(method)) return {0};
   std::vector<int64_t> chunks = options.chunks;
   if (chunks == std::vector<int64_t>{0}) {
@@ -61,7 +62,7 @@ std::vector<int64_t> chunks_of(const SweepOptions& options, Method method, int64
   }
   std::set<int64_t, std::greater<>> distinct;
   for (const int64_t chunk : chunks)
-    distinct.insert(std::min(tokens, chunk > 0 ? chunk : auto_chunk(tokens, method)));
+    distinct.insert(std::min(tokens, chunk > 0 ? chunk : auto_chunk(tokens, device, method)));
   return {distinct.begin(), distinct.end()};
 }
 
@@ -85,8 +86,8 @@ std::vector<Method> candidate_methods(const SweepOptions& options) {
   return methods;
 }
 
-std::vector<Settings> list_ways(const SweepOptions& options, int64_t layers, int64_t tokens,
-                                bool may_offload) {
+std::vector<Settings> list_ways(const SweepOptions& options, c10::Device device, int64_t layers,
+                                int64_t tokens, bool may_offload) {
   const std::vector<Method> methods = candidate_methods(options);
   const bool has_logits_only =
       std::find(methods.begin(), methods.end(), Method::kLogitsOnly) != methods.end();
@@ -96,7 +97,7 @@ std::vector<Settings> list_ways(const SweepOptions& options, int64_t layers, int
     const std::vector<Settings> kept =
         method == Method::kStreambp ? keepings(options, layers, may_offload) : std::vector<Settings>(1);
     for (const bool streamed : heads_of(options, method, has_logits_only)) {
-      for (const int64_t chunk : chunks_of(options, method, tokens)) {
+      for (const int64_t chunk : chunks_of(options, device, method, tokens)) {
         for (Settings settings : kept) {
           settings.method = method;
           settings.hugging_face = options.hugging_face && has_baseline(method);

@@ -14,12 +14,12 @@ namespace streambp {
 /// optimizer leaves streambp alone.
 std::vector<Method> candidate_methods(const SweepOptions& options);
 
-/// Every way of running a stream of `tokens` tokens through `layers` layers by one of the candidate methods:
-/// chunks, whether the head is streamed, what streambp keeps of its layers and, with `may_offload`, where.
-/// What the command line says of these (SweepOptions::fixed, chunks, stream_head) stays as it is. No two are
-/// the same.
-std::vector<Settings> list_ways(const SweepOptions& options, int64_t layers, int64_t tokens,
-                                bool may_offload);
+/// Every way of running a stream of `tokens` tokens on `device` through `layers` layers by one of the
+/// candidate methods: chunks, whether the head is streamed, what streambp keeps of its layers and, with
+/// `may_offload`, where. What the command line says of these (SweepOptions::fixed, chunks, stream_head) stays
+/// as it is. No two are the same.
+std::vector<Settings> list_ways(const SweepOptions& options, c10::Device device, int64_t layers,
+                                int64_t tokens, bool may_offload);
 
 /// "streambp, chunk 1024, keep-attention, every 4, offload host"; "standard, streamed head".
 std::string describe_way(const Settings& settings);

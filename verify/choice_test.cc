@@ -109,7 +109,7 @@ TEST(Ways, AreDistinctAndCanBeRun) {
   options.picks_method = true;
   for (const int64_t tokens : {9, 300, 2048, 65536}) {
     for (const bool may_offload : {false, true}) {
-      const std::vector<Settings> ways = list_ways(options, 36, tokens, may_offload);
+      const std::vector<Settings> ways = list_ways(options, at::kCPU, 36, tokens, may_offload);
       EXPECT_EQ(descriptions(ways).size(), ways.size());
       std::set<Method> methods;
       for (const Settings& settings : ways) {
@@ -121,10 +121,11 @@ TEST(Ways, AreDistinctAndCanBeRun) {
       EXPECT_EQ(methods.size(), method_names().size());
     }
   }
-  EXPECT_TRUE(descriptions(list_ways(options, 36, 2048, false))
+  EXPECT_TRUE(descriptions(list_ways(options, at::kCPU, 36, 2048, false))
                   .contains("streambp, chunk 512, keep-attention, every 4"))
       << "the chunk that auto stands for is among them";
-  EXPECT_TRUE(descriptions(list_ways(options, 36, 2048, false)).contains("streambp, chunk 256, every 6"))
+  EXPECT_TRUE(
+      descriptions(list_ways(options, at::kCPU, 36, 2048, false)).contains("streambp, chunk 256, every 6"))
       << "the square root of the layers";
 }
 
@@ -135,7 +136,7 @@ TEST(Ways, LeaveAloneWhatIsFixed) {
   options.stream_head = true;
   options.keep_attention = true;
   options.fixed = {"--keep-attention", "--every", "--offload"};
-  for (const Settings& settings : list_ways(options, 36, 65536, /*may_offload=*/true)) {
+  for (const Settings& settings : list_ways(options, at::kCPU, 36, 65536, /*may_offload=*/true)) {
     EXPECT_TRUE(settings.streams_head());
     EXPECT_EQ(settings.every, 1);
     EXPECT_EQ(settings.offload, Offload::kNone);
@@ -143,11 +144,11 @@ TEST(Ways, LeaveAloneWhatIsFixed) {
     EXPECT_TRUE(settings.method != Method::kStreambp || settings.keep_attention);
   }
   options.fused_optimizer = OptimizerSettings{};
-  for (const Settings& settings : list_ways(options, 36, 65536, false))
+  for (const Settings& settings : list_ways(options, at::kCPU, 36, 65536, false))
     EXPECT_EQ(settings.method, Method::kStreambp);
   options = {};
   options.methods = {Method::kStandard};
-  EXPECT_EQ(descriptions(list_ways(options, 36, 65536, false)),
+  EXPECT_EQ(descriptions(list_ways(options, at::kCPU, 36, 65536, false)),
             (std::set<std::string>{"standard", "standard, streamed head"}));
 }
 
@@ -156,8 +157,8 @@ TEST(Choice, IsTheCheapestThatFitsAndSaysWhatDoesNot) {
   const Cell asked{"sft", {}, 1500, 1, /*automatic=*/true};
   std::vector<std::pair<double, int64_t>> all;  // cost and peak of each way, by other means
   const CostModel costs(subject.timed, subject.predictor->models(), asked);
-  for (const Settings& settings :
-       list_ways(subject.timed.options, subject.bench.config.num_hidden_layers, asked.seq_len, false)) {
+  for (const Settings& settings : list_ways(subject.timed.options, at::kCPU,
+                                            subject.bench.config.num_hidden_layers, asked.seq_len, false)) {
     all.emplace_back(costs.relative(settings),
                      subject.predictor->predict({"sft", settings, asked.seq_len, 1}).peak_bytes);
   }

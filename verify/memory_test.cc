@@ -91,6 +91,23 @@ TEST(Memory, StreambpGrowsWithTheStreamsItKeeps) {
   EXPECT_TRUE(ratio <= 1.1) << ratio;
 }
 
+TEST(Memory, StreambpTakesWhatItKeepsAndOneChunk) {
+  const Config config = preset("qwen3-cpu");
+  constexpr int64_t kChunk = 1024;
+  // Layer inputs but the lowest one's, which is the embedding; the gradient's stream lies in the last one's
+  // place. One layer's keys, values and their gradients.
+  const int64_t per_token = 4 * ((config.num_hidden_layers - 1) * config.hidden_size +
+                                 4 * config.num_key_value_heads * config.head_dim);
+  const int64_t one_chunk = dry_run(kChunk, kChunk) - kChunk * per_token;
+  ASSERT_GT(one_chunk, 0);
+  for (const int64_t tokens : {2048, 4096, 8192, 16384, 32768}) {
+    const int64_t bound = tokens * per_token + one_chunk;
+    const double ratio = static_cast<double>(dry_run(tokens, kChunk)) / static_cast<double>(bound);
+    fmt::print("{} tokens: {:.3f} x {:.1f} MB\n", tokens, ratio, static_cast<double>(bound) / 1e6);
+    EXPECT_TRUE(ratio <= 1.1) << tokens << " tokens: " << ratio;
+  }
+}
+
 Config small_config() {
   Config config = preset("qwen3-cpu");
   config.num_hidden_layers = 2;

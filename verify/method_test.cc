@@ -56,11 +56,17 @@ TEST(Methods, RefuseSettingsTheyDoNotKnow) {
 }
 
 TEST(Methods, ChunksAreChosenWithinTheStream) {
-  EXPECT_EQ(auto_chunk(7), 7);
-  EXPECT_EQ(auto_chunk(4097), 1024);
-  EXPECT_EQ(auto_chunk(100000), 1024);
-  EXPECT_EQ(auto_chunk(7, Method::kChunkMajor), 7);
-  EXPECT_EQ(auto_chunk(100000, Method::kChunkMajor), 256);
+  const c10::Device cpu = at::kCPU, gpu = at::kCUDA;
+  EXPECT_EQ(auto_chunk(7, cpu), 7);
+  EXPECT_EQ(auto_chunk(300, cpu), 256);
+  EXPECT_EQ(auto_chunk(1025, cpu), 512);
+  EXPECT_EQ(auto_chunk(100000, cpu), 1024);
+  EXPECT_EQ(auto_chunk(7, cpu, Method::kChunkMajor), 7);
+  EXPECT_EQ(auto_chunk(100000, cpu, Method::kChunkMajor), 256);
+  EXPECT_EQ(auto_chunk(7, gpu), 7);
+  EXPECT_EQ(auto_chunk(8192, gpu), 4096);
+  EXPECT_EQ(auto_chunk(100000, gpu), 8192);
+  EXPECT_EQ(auto_chunk(100000, at::kMeta), auto_chunk(100000, cpu));
 }
 
 /// sft on three sequences: 13, 37 and 25 tokens, as the sweep packs them.

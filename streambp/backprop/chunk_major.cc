@@ -81,12 +81,13 @@ class ChunkMajor {
   }
 
   void backward_chunk(int64_t index, const at::Tensor& gradient) {
-    const Rows rows = chunks_.rows(index);
+    Rows rows = chunks_.rows(index);
     std::vector<LayerChunk> runs;
     at::Tensor x = input_.defined() ? rows_of(input_, rows) : model_.embed(chunks_.tokens(rows));
     for (int64_t layer = first_; layer < layers_; ++layer) {
       KeyValueStream& seen = seen_[layer];
       seen.move_to(seen.first_seen_by(index));
+      rows.graph_only = layer + 1 == layers_;
       runs.emplace_back(model_.layers()[layer], x, rows, seen.before(rows));
       x = runs.back().hidden();
     }

@@ -11,7 +11,8 @@ namespace streambp {
 /// A chunk of a layer between its forward pass under autograd and its backward pass.
 class LayerChunk {
  public:
-  /// Runs `layer` on `input` [n, D]; `prefix` and `attended` as in DecoderLayer::forward.
+  /// Runs `layer` on `input` [n, D]; `prefix` and `attended` as in DecoderLayer::forward. With
+  /// Rows::graph_only nobody may ask for hidden().
   LayerChunk(const DecoderLayer& layer, const at::Tensor& input, const Rows& rows, const Prefix& prefix,
              AttentionBlock attended = {});
 

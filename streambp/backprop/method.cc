@@ -10,6 +10,7 @@
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
 #include "streambp/memory/recorder.h"
+#include "streambp/ops/stand_in.h"
 
 namespace streambp {
 namespace {
@@ -72,17 +73,18 @@ void check_settings(const Settings& settings) {
     throw InputError("head chunk {}: expected 1 or more tokens, or auto", settings.head_chunk);
 }
 
-int64_t auto_chunk(int64_t tokens, Method method) {
+int64_t auto_chunk(int64_t tokens, c10::Device device, Method method) {
+  const bool on_gpu = is_for_cuda(device);
   // The graphs of all layers are alive for a chunk at once: as few rows as products bear.
-  if (method == Method::kChunkMajor) return std::min<int64_t>(tokens, 256);
-  // Matrix products lose speed below 256 rows and gain none above 1024; in between, a quarter of the stream
-  // keeps the chunk's activations small beside the layer inputs.
-  return std::min(tokens, std::clamp<int64_t>(tokens / 4, 256, 1024));
+  if (method == Method::kChunkMajor) return std::min<int64_t>(tokens, on_gpu ? 1024 : 256);
+  // On a CPU matrix products lose speed below 512 rows and gain none above 1024. A GPU's attention wants some
+  // thousand queries at a time, an assumption until it is measured; the chunk stays small beside the weights.
+  return std::min(tokens, std::clamp<int64_t>(tokens / 2, on_gpu ? 1024 : 256, on_gpu ? 8192 : 1024));
 }
 
-int64_t chunk_of(const Settings& settings, int64_t tokens) {
+int64_t chunk_of(const Settings& settings, int64_t tokens, c10::Device device) {
   if (!is_chunked(settings.method)) return 0;
-  return std::min(settings.chunk > 0 ? settings.chunk : auto_chunk(tokens, settings.method), tokens);
+  return std::min(settings.chunk > 0 ? settings.chunk : auto_chunk(tokens, device, settings.method), tokens);
 }
 
 bool keeps_input(int64_t layer, int64_t first, int64_t layers, int64_t every) {
@@ -116,10 +118,11 @@ int64_t auto_head_chunk(const Config& config, int64_t tokens, int64_t chunk, at:
   // chunk.
   if (!by_chunks) return std::clamp<int64_t>(layer_bytes / row_bytes / 16 * 16, 256, 1024) / per_logit;
   const int64_t most =
-      std::max<int64_t>(1, std::clamp<int64_t>(mlp_bytes / row_bytes, 128, 1024) / per_logit);
-  // Equal parts of the layer's chunk, about as large.
+      std::max<int64_t>(1, std::clamp<int64_t>(mlp_bytes / row_bytes, 256, 1024) / per_logit);
+  // Equal parts of the layer's chunk, about as large; where the head is one kernel, in whole tiles of it.
   const int64_t parts = std::max<int64_t>(1, (2 * rows + most) / (2 * most));
-  return (rows + parts - 1) / parts;
+  const int64_t tile = per_logit == 1 ? 64 : 1;
+  return std::min(rows, ((rows + parts - 1) / parts + tile - 1) / tile * tile);
 }
 
 at::Tensor head_gradient(const Pass& pass, at::Tensor hidden, HeadOutcome& outcome) {
@@ -176,7 +179,7 @@ Outcome backpropagate(Model& model, const Batch& batch, const Objective& objecti
   const Stream stream = model.prepare(batch);
   const Scored scored = find_scored(batch, model.device());
   Outcome outcome;
-  outcome.chunk = chunk_of(settings, stream.size());
+  outcome.chunk = chunk_of(settings, stream.size(), model.device());
   const int64_t chunk = outcome.chunk > 0 ? outcome.chunk : stream.size();
   if (settings.streams_head()) {
     const bool by_chunks = settings.method == Method::kStreambp && objective.separable();
@@ -193,8 +196,8 @@ Outcome backpropagate(Model& model, const Batch& batch, const Objective& objecti
   if (request.divergence != Divergence::kNone) {
     const MemoryScope teacher_scope("teacher");
     const Span span("teacher");
-    head.teacher = {teacher,
-                    streamed_hidden_states(*teacher, teacher->prepare(batch), auto_chunk(stream.size()))};
+    head.teacher = {teacher, streamed_hidden_states(*teacher, teacher->prepare(batch),
+                                                    auto_chunk(stream.size(), model.device()))};
   }
   const Keep keep{std::max<int64_t>(model.lowest_trainable_layer(), 0), settings.every,
                   settings.keep_attention, settings.offload};
@@ -245,7 +248,7 @@ Outcome evaluate(Model& model, const Batch& batch, double temperature) {
   request.values = model.has_value_head() && batch.value_mask.defined();
   request.temperature = temperature;
   Outcome outcome;
-  outcome.chunk = auto_chunk(stream.size());
+  outcome.chunk = auto_chunk(stream.size(), model.device());
   outcome.head_chunk = auto_head_chunk(model.config(), stream.size(), outcome.chunk, model.dtype());
   const at::Tensor hidden = streamed_hidden_states(model, stream, outcome.chunk);
   fill(outcome, head_values({model, scored, request, {}}, outcome.head_chunk, hidden), scored, stream.size());

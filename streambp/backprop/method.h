@@ -91,11 +91,11 @@ struct Outcome {
   int64_t head_chunk = 0;        // as run; 0 where the head was not streamed
 };
 
-/// The chunk that `--chunk auto` stands for, of a stream of `tokens` tokens.
-int64_t auto_chunk(int64_t tokens, Method method = Method::kStreambp);
+/// The chunk that `--chunk auto` stands for on `device`, of a stream of `tokens` tokens.
+int64_t auto_chunk(int64_t tokens, c10::Device device, Method method = Method::kStreambp);
 
-/// The chunk of a pass over `tokens` tokens; 0 where the method has none.
-int64_t chunk_of(const Settings& settings, int64_t tokens);
+/// The chunk of a pass over `tokens` tokens on `device`; 0 where the method has none.
+int64_t chunk_of(const Settings& settings, int64_t tokens, c10::Device device);
 
 /// Whether a pass that keeps every k-th layer's input from layer `first` on (Settings::every) keeps that of
 /// `layer`: of each k layers the first one's, and those of the last k layers, which are needed first.

@@ -139,7 +139,8 @@ class StreamedBackward {
         seen.move_to(first = seen.first_seen_by(i));
         see(first);
       }
-      const Rows rows = chunks.rows(i);
+      Rows rows = chunks.rows(i);
+      rows.graph_only = head == nullptr;
       const at::Tensor input = forward_.input(layer, rows);
       AttentionBlock attended = forward_.attended(layer, rows);
       if (const auto next = std::next(place); next != to_run.rend()) {

@@ -28,6 +28,10 @@ struct Rows {
   RopeTable local_rope;  // the same for layers with a window, where they have their own
   /// Whether the layers' graphs hold what those of transformers 4.51 hold, where ours need less.
   bool keep_all = false;
+  /// Whether the output is wanted for its graph alone. Values that no backward pass reads are then left out:
+  /// those of the output, with the product that makes them, where no norm follows it (they are NaN). Early
+  /// stopping of torch.utils.checkpoint does the same.
+  bool graph_only = false;
   RouterBalance* balance = nullptr;  // of the batch, where a loss keeps the experts' load balanced
 
   int64_t size() const { return end - begin; }

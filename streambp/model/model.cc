@@ -25,7 +25,7 @@ constexpr int64_t kDrawnByGpu = int64_t{1} << 24;
 
 Rows Stream::rows(int64_t begin, int64_t end) const {
   const auto& offsets = batch.offsets;
-  Rows rows{begin, end, {0}, 0, rope.rows(begin, end), {}, false, balance.get()};
+  Rows rows{begin, end, {0}, 0, rope.rows(begin, end), {}, false, false, balance.get()};
   if (local_rope.cosine.defined()) rows.local_rope = local_rope.rows(begin, end);
   // The last sequence that begins at or before `begin` and is not empty there.
   auto next = std::upper_bound(offsets.begin(), offsets.end(), begin);

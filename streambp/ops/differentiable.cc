@@ -1,6 +1,7 @@
 #include "streambp/ops/differentiable.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include <torch/csrc/autograd/function.h>
@@ -61,6 +62,10 @@ at::Tensor differentiable(const std::vector<at::Tensor>& inputs, at::Tensor outp
                           Backward backward) {
   return differentiable(inputs, std::vector<at::Tensor>{std::move(output)}, name, std::move(backward))
       .front();
+}
+
+at::Tensor unread(const at::Tensor& like) {
+  return at::full({}, std::numeric_limits<double>::quiet_NaN(), like.options()).expand(like.sizes());
 }
 
 at::Tensor hold(const at::Tensor& x, std::vector<at::Tensor> kept) {

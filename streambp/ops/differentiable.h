@@ -31,6 +31,10 @@ std::vector<at::Tensor> differentiable(const std::vector<at::Tensor>& inputs, st
 at::Tensor differentiable(const std::vector<at::Tensor>& inputs, at::Tensor output, const char* name,
                           Backward backward);
 
+/// An output that is there for its graph alone: of the shape of `like`, without storage of that size, NaN to
+/// whoever reads it.
+at::Tensor unread(const at::Tensor& like);
+
 /// x itself, holding `kept` until its backward pass has run: for baselines that keep more than their backward
 /// pass needs.
 at::Tensor hold(const at::Tensor& x, std::vector<at::Tensor> kept);

@@ -59,9 +59,9 @@ void add_rows(at::Tensor& sum, const at::Tensor& places, const at::Tensor& rows)
 }
 
 at::Tensor forward(const at::Tensor& residual, const at::Tensor& x, const Mixture& settings,
-                   RouterBalance* balance, Routing& routing) {
+                   RouterBalance* balance, bool graph_only, Routing& routing) {
   const at::NoGradGuard no_grad;
-  at::Tensor y = residual.defined() ? residual.clone() : at::zeros_like(x);
+  at::Tensor y = graph_only ? unread(x) : residual.defined() ? residual.clone() : at::zeros_like(x);
   const MemoryScope scope("MLP");  // all but the output, which is the caller's
   const auto wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   routing.probabilities = at::softmax(linear_forward(*settings.router, x).to(wide), -1);
@@ -72,9 +72,13 @@ at::Tensor forward(const at::Tensor& residual, const at::Tensor& x, const Mixtur
   for (Share& share : routing.shares) {
     const GatedMlp& expert = settings.experts[share.expert];
     share.weights = gather_rows(weights, share.places);
-    const at::Tensor product = gated_product(expert, gather_rows(x, share.tokens), share.saved);
+    if (graph_only) {
+      share.saved = save_gated(expert, gather_rows(x, share.tokens));
+    } else {
+      const at::Tensor product = gated_product(expert, gather_rows(x, share.tokens), share.saved);
+      add_rows(y, share.tokens, linear_forward(*expert.down, product).mul_(share.weights));
+    }
     share.saved.x.reset();  // gathered again: k copies of x would be more than the experts' own tensors
-    add_rows(y, share.tokens, linear_forward(*expert.down, product).mul_(share.weights));
     if (x.is_meta()) {
       const int64_t rest = routing.choices.numel() - share.tokens.size(0);
       for (const at::Tensor& kept : {share.saved.gated, share.saved.raised})
@@ -147,9 +151,9 @@ at::Tensor RouterBalance::gradient() const {
 }
 
 at::Tensor mixture(const at::Tensor& residual, const at::Tensor& x, const Mixture& settings,
-                   RouterBalance* balance) {
+                   RouterBalance* balance, bool graph_only) {
   Routing routing;
-  at::Tensor y = forward(residual, x, settings, balance, routing);
+  at::Tensor y = forward(residual, x, settings, balance, graph_only, routing);
   std::vector<at::Tensor> inputs{x};
   if (residual.defined()) inputs.push_back(residual);
   const MemoryScope scope("MLP");

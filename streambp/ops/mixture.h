@@ -51,8 +51,9 @@ struct Mixture {
 
 /// residual + sum over the chosen experts e of x [n, D]: w_e expert_e(x), where w are the largest entries of
 /// softmax(router(x)), taken in float32 or wider. `balance` may be null. Maps and balance must outlive the
-/// graph. Equal probabilities are told apart by ATen's topk.
+/// graph. Equal probabilities are told apart by ATen's topk. With `graph_only` the values are left out: the
+/// result is unread().
 at::Tensor mixture(const at::Tensor& residual, const at::Tensor& x, const Mixture& settings,
-                   RouterBalance* balance);
+                   RouterBalance* balance, bool graph_only = false);
 
 }  // namespace streambp

@@ -112,11 +112,18 @@ void gate_backward(Activation activation, at::Tensor& gated, at::Tensor& raised,
   if (!wants_product) d_product.reset();
 }
 
+GatedMlpSaved save_gated(const GatedMlp& mlp, const at::Tensor& x) {
+  const at::NoGradGuard no_grad;
+  return {mlp.gate->trainable() || mlp.up->trainable() ? x.detach() : at::Tensor(),
+          linear_forward(*mlp.gate, x), linear_forward(*mlp.up, x)};
+}
+
 at::Tensor gated_product(const GatedMlp& mlp, const at::Tensor& x, GatedMlpSaved& saved, bool keep) {
   const at::NoGradGuard no_grad;
-  const at::Tensor gated = linear_forward(*mlp.gate, x), raised = linear_forward(*mlp.up, x);
-  if (keep) saved = {mlp.gate->trainable() || mlp.up->trainable() ? x.detach() : at::Tensor(), gated, raised};
-  return gate(mlp.activation, gated, raised, /*overwrite=*/!keep);
+  GatedMlpSaved made = save_gated(mlp, x);
+  at::Tensor product = gate(mlp.activation, made.gated, made.raised, /*overwrite=*/!keep);
+  if (keep) saved = std::move(made);
+  return product;
 }
 
 at::Tensor gated_mlp_backward(const GatedMlp& mlp, GatedMlpSaved&& saved, const at::Tensor& dy,
@@ -135,13 +142,18 @@ at::Tensor gated_mlp_backward(const GatedMlp& mlp, GatedMlpSaved&& saved, const 
   return dx;
 }
 
-at::Tensor gated_mlp(const at::Tensor& residual, const at::Tensor& x, const GatedMlp& mlp, bool keep_all) {
+at::Tensor gated_mlp(const at::Tensor& residual, const at::Tensor& x, const GatedMlp& mlp, bool keep_all,
+                     bool graph_only) {
   GatedMlpSaved saved;
   at::Tensor output;
   std::vector<at::Tensor> kept, inputs{x};
   if (residual.defined()) inputs.push_back(residual);
   const bool keep = keep_all || needs_backward(inputs);
-  {
+  if (graph_only) {
+    const MemoryScope scope("MLP");
+    saved = save_gated(mlp, x);
+    output = unread(x);
+  } else {
     const at::NoGradGuard no_grad;
     at::Tensor product;
     {

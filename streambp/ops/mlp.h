@@ -27,6 +27,9 @@ struct GatedMlpSaved {
   at::Tensor raised;  // [n, F]
 };
 
+/// What the backward pass of the MLP at x [n, D] needs.
+GatedMlpSaved save_gated(const GatedMlp& mlp, const at::Tensor& x);
+
 /// act(gate(x)) * up(x), [n, F], without autograd. Without `keep` nothing is saved.
 at::Tensor gated_product(const GatedMlp& mlp, const at::Tensor& x, GatedMlpSaved& saved, bool keep = true);
 
@@ -56,8 +59,8 @@ at::Tensor gated_mlp_backward(const GatedMlp& mlp, GatedMlpSaved&& saved, const 
 
 /// down(act(gate(x)) * up(x)) for x [n, D], with `residual` [n, D] added where it is defined. The maps must
 /// outlive the graph. With `keep_all` the graph holds the activation and the product as well, as plain
-/// autograd does.
+/// autograd does. With `graph_only` the values are left out: the result is unread().
 at::Tensor gated_mlp(const at::Tensor& residual, const at::Tensor& x, const GatedMlp& mlp,
-                     bool keep_all = false);
+                     bool keep_all = false, bool graph_only = false);
 
 }  // namespace streambp

@@ -20,10 +20,12 @@ c10::DeviceType meta_stands_for() {
   return stands_for;
 }
 
+bool is_for_cuda(c10::Device device) {
+  return device.is_cuda() || (device.is_meta() && stands_for == c10::DeviceType::CUDA);
+}
+
 bool is_for_cuda(const at::Tensor& x) {
-  if (x.is_cuda()) return true;
-  if (x.is_meta()) return stands_for == c10::DeviceType::CUDA;
-  return x.is_cpu() && cuda::ServeCpu::is_on();
+  return is_for_cuda(x.device()) || (x.is_cpu() && cuda::ServeCpu::is_on());
 }
 
 }  // namespace streambp

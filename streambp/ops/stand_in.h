@@ -11,8 +11,11 @@ namespace streambp {
 void set_meta_stands_for(c10::DeviceType device);
 c10::DeviceType meta_stands_for();
 
-/// Whether x is CUDA's to work on: lies there, or on the meta device while that stands for it (or on the CPU
-/// while a test makes CUDA's kernels serve it).
+/// Whether the device is CUDA's, or the meta device while that stands for it.
+bool is_for_cuda(c10::Device device);
+
+/// Whether x is CUDA's to work on: lies on such a device (or on the CPU while a test makes CUDA's kernels
+/// serve it).
 bool is_for_cuda(const at::Tensor& x);
 
 }  // namespace streambp
