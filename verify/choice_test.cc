@@ -121,8 +121,8 @@ TEST(Ways, AreDistinctAndCanBeRun) {
       EXPECT_EQ(methods.size(), method_names().size());
     }
   }
-  EXPECT_TRUE(descriptions(list_ways(options, at::kCPU, 36, 2048, false))
-                  .contains("streambp, chunk 512, keep-attention, every 4"))
+  EXPECT_TRUE(descriptions(list_ways(options, at::kCPU, 36, 1500, false))
+                  .contains("streambp, chunk 750, keep-attention, every 4"))
       << "the chunk that auto stands for is among them";
   EXPECT_TRUE(
       descriptions(list_ways(options, at::kCPU, 36, 2048, false)).contains("streambp, chunk 256, every 6"))

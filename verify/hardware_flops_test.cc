@@ -41,10 +41,11 @@ std::unique_ptr<at::ObserverContext> count_products(const at::RecordFunction& fu
         2.0 * size(inputs[0], 1) * size(inputs[0], 2) * static_cast<double>(inputs[1].toInt());
     executed_flops += product * (name == "streambp::attention" ? 2.0 : 5.0);
   } else if (name == "streambp::target_head" || name == "streambp::target_head_backward") {
-    // Rows [n, D] and the weight [V, D]: logits; the gradients of the rows and, where it is trained, of the
-    // weight.
+    // Rows [n, D] and the weight [V, D]: logits and, where a backward pass follows, what the gradient of the
+    // rows needs; the gradient of the weight, where it is trained.
     const double product = 2.0 * size(inputs[0], 0) * size(inputs[0], 1) * size(inputs[1], 0);
-    executed_flops += name == "streambp::target_head" ? product : product * (inputs[2].toBool() ? 2.0 : 1.0);
+    executed_flops +=
+        product * ((name == "streambp::target_head" ? 1.0 : 0.0) + (inputs[2].toBool() ? 1.0 : 0.0));
   } else if (name == "aten::_scaled_dot_product_flash_attention_for_cpu") {
     executed_flops += attention_products(inputs[0], inputs[1], inputs[4].toBool());
   } else if (name == "aten::_scaled_dot_product_flash_attention_for_cpu_backward") {

@@ -183,7 +183,7 @@ TokenValues head_values(const HeadPass& pass, int64_t chunk, const at::Tensor& h
   const at::NoGradGuard no_grad;
   const TokenValues values = empty_values(pass);
   for_each_chunk(pass, 0, pass.scored.size(), chunk, [&](int64_t begin, int64_t end) {
-    put(values, begin, end, HeadChunk(pass, hidden, 0, begin, end).values());
+    put(values, begin, end, HeadChunk(pass, hidden, 0, begin, end, /*goes_back=*/false).values());
   });
   return values;
 }
@@ -205,7 +205,7 @@ void StreamedHead::run(int64_t begin, at::Tensor& hidden) {
     all_gradients = gradients_of(objective_, head_values(pass_, chunk_, hidden), first, last, loss_);
   }
   for_each_chunk(pass_, first, last, chunk_, [&](int64_t from, int64_t to) {
-    HeadChunk rows(pass_, hidden, begin, from, to);
+    HeadChunk rows(pass_, hidden, begin, from, to, /*goes_back=*/true);
     const TokenValues values = rows.values();
     put(values_, from, to, values);
     rows.backward(objective_.separable() ? gradients_of(objective_, values, from, to, loss_)

@@ -21,7 +21,7 @@ at::Tensor to_column(const at::Tensor& rows) {
 }  // namespace
 
 HeadChunk::HeadChunk(const HeadPass& pass, const at::Tensor& hidden, int64_t offset, int64_t begin,
-                     int64_t end)
+                     int64_t end, bool goes_back)
     : pass_(pass), offset_(offset) {
   const Scored& scored = pass.scored;
   first_ = scored.places.const_data_ptr<int64_t>()[begin];
@@ -35,7 +35,7 @@ HeadChunk::HeadChunk(const HeadPass& pass, const at::Tensor& hidden, int64_t off
   const MemoryScope scope("logits");
   if (is_plain() && TargetHead::serves(pass.model.head(), normed_)) {
     target_head_.emplace(pass.model.head(), normed_, targets_.squeeze(1), pass.request.temperature);
-    plain_ = target_head_->log_probabilities();
+    plain_ = target_head_->log_probabilities(goes_back);
     return;
   }
   if (is_plain()) {

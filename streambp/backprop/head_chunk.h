@@ -14,8 +14,9 @@ namespace streambp {
 class HeadChunk {
  public:
   /// Scored tokens [begin, end) of `pass` out of hidden states [n, D] of the stream's tokens from `offset`
-  /// on: norm, logits, log-softmax.
-  HeadChunk(const HeadPass& pass, const at::Tensor& hidden, int64_t offset, int64_t begin, int64_t end);
+  /// on: norm, logits, log-softmax. `goes_back`: backward() will follow.
+  HeadChunk(const HeadPass& pass, const at::Tensor& hidden, int64_t offset, int64_t begin, int64_t end,
+            bool goes_back);
 
   /// Their values, [rows] float64 each.
   TokenValues values();

@@ -1,6 +1,7 @@
 #include "streambp/ops/target_head.h"
 
 #include <string_view>
+#include <vector>
 
 #include <ATen/record_function.h>
 
@@ -68,8 +69,17 @@ void TargetHead::with_op(Body body) const {
   });
 }
 
-at::Tensor TargetHead::log_probabilities() {
-  RECORD_FUNCTION("streambp::target_head", (std::vector<c10::IValue>{x_, head_.weight->value}));
+template <typename T>
+cpu::HeadShare<T> TargetHead::share(int64_t thread) const {
+  const auto row = [thread](const at::Tensor& of) {
+    return of.defined() ? kernel_data<T>(of) + thread * of.stride(0) : nullptr;
+  };
+  return {row(share_largest_), row(share_sums_)};
+}
+
+at::Tensor TargetHead::log_probabilities(bool goes_back) {
+  RECORD_FUNCTION("streambp::target_head", (std::vector<c10::IValue>{x_, head_.weight->value, goes_back}));
+  const bool trains_weight = goes_back && head_.weight->trainable();
   const int64_t rows = x_.size(0), threads = at::get_num_threads();
   const auto wide = x_.options().dtype(at::kDouble);
   at::Tensor log_probabilities = at::empty({rows}, wide);
@@ -79,18 +89,24 @@ at::Tensor TargetHead::log_probabilities() {
     const auto& kernels = kernels_.of<decltype(number)>().target_head;
     const int64_t columns = kernels.column_count(rows);
     tiles = count_tiles(head_, kernels.tile);
-    exponentials_ = at::empty({head_.weight->value.size(0), columns}, x_.options());
+    if (trains_weight) exponentials_ = at::empty({head_.weight->value.size(0), columns}, x_.options());
     const MemoryScope scope("kernel workspace");
     sums_ = at::empty({tiles, 2, columns}, x_.options());
     columns_ = at::empty({kernels.copy_size(rows, x_.size(1))}, x_.options());
-    if (head_.weight->trainable()) panels_ = at::empty_like(columns_);
+    if (trains_weight) panels_ = at::empty_like(columns_);
+    share_largest_ = at::empty({threads, columns}, x_.options());
+    if (goes_back) share_sums_ = at::empty({threads, rows, x_.size(1)}, x_.options());
+    workspaces_ = at::empty({threads, kernels.workspace(rows, x_.size(1))}, x_.options());
   });
   if (x_.is_meta()) return log_probabilities;
   with_op([&](const auto& op, const auto& kernels) {
     double* const result = kernel_data<double>(log_probabilities);
     kernels.copy(op);
-    share_tiles(tiles, threads,
-                [&](int64_t, int64_t begin, int64_t end) { kernels.forward(op, result, begin, end); });
+    using T = std::remove_cvref_t<decltype(*op.columns)>;
+    share_tiles(tiles, threads, [&](int64_t thread, int64_t begin, int64_t end) {
+      kernels.forward(op, share<T>(thread), result,
+                      kernel_data<T>(workspaces_) + thread * workspaces_.stride(0), begin, end);
+    });
     at::parallel_for(0, rows, 1, [&](int64_t begin, int64_t end) {
       kernels.sum_up(op, begin, end);
       for (int64_t row = begin; row < end; ++row)
@@ -103,26 +119,28 @@ at::Tensor TargetHead::log_probabilities() {
 at::Tensor TargetHead::backward(const at::Tensor& d_target) {
   RECORD_FUNCTION("streambp::target_head_backward",
                   (std::vector<c10::IValue>{x_, head_.weight->value, head_.weight->trainable()}));
-  const int64_t threads = at::get_num_threads();
+  const int64_t threads = share_largest_.size(0);
   const at::Tensor d = d_target.contiguous();
-  at::Tensor parts, workspaces;
-  with_kernel_dtype(x_.scalar_type(), [&](auto number) {
-    const auto& kernels = kernels_.of<decltype(number)>().target_head;
-    const MemoryScope scope("kernel workspace");
-    parts = at::zeros({threads, x_.size(0), x_.size(1)}, x_.options());
-    workspaces = at::empty({threads, kernels.workspace(x_.size(0), x_.size(1))}, x_.options());
-  });
+  at::Tensor d_x = at::empty_like(x_);
   if (!x_.is_meta()) {
     with_op([&](const auto& op, const auto& kernels) {
       using T = std::remove_cvref_t<decltype(*op.columns)>;
-      share_tiles(sums_.size(0), threads, [&](int64_t thread, int64_t begin, int64_t end) {
-        kernels.backward(op, kernel_data<const double>(d), kernel_data<T>(parts) + thread * parts.stride(0),
-                         kernel_data<T>(workspaces) + thread * workspaces.stride(0), begin, end);
+      const double* const of_targets = kernel_data<const double>(d);
+      if (exponentials_.defined()) {
+        share_tiles(sums_.size(0), threads, [&](int64_t thread, int64_t begin, int64_t end) {
+          kernels.add_to_weight(op, of_targets, kernel_data<T>(workspaces_) + thread * workspaces_.stride(0),
+                                begin, end);
+        });
+      }
+      std::vector<cpu::HeadShare<T>> shares;
+      for (int64_t thread = 0; thread < threads; ++thread) shares.push_back(share<T>(thread));
+      at::parallel_for(0, x_.size(0), 16, [&](int64_t begin, int64_t end) {
+        kernels.gather(op, of_targets, shares.data(), threads, kernel_data<T>(d_x), begin, end);
       });
     });
   }
   exponentials_.reset();
-  return threads == 1 ? parts.squeeze(0) : parts.sum(0);
+  return d_x;
 }
 
 }  // namespace streambp

@@ -28,7 +28,7 @@ int64_t copy_size(int64_t rows, int64_t size) {
 
 template <typename T>
 int64_t workspace(int64_t rows, int64_t size) {
-  return 3 * padded<T>(rows) + kTile * padded<T>(size);
+  return 3 * padded<T>(rows) + kTile * (padded<T>(size) + column_count<T>(rows));
 }
 
 /// Asks for rows that the next product will read or add to: they come from far, and a product is long.
@@ -89,13 +89,18 @@ void multiply(const TargetHead<T>& op, int64_t begin, int64_t end, T* logits, in
   }
 }
 
-/// Turns a tile of logits into exponentials beside their columns' largest, and sums them.
+/// Turns a tile of logits into exponentials beside their columns' largest so far, `largest`, and sums them.
+/// `shares`: by what exponentials of earlier tiles are to be multiplied, that they stand beside that one too.
+/// Returns whether any share is not 1.
 template <typename T>
-void soften(T* logits, int64_t count, int64_t columns, int64_t stride, double scale, T* largest, T* sums) {
+bool soften(T* logits, int64_t count, int64_t columns, int64_t stride, double scale, T* largest, T* sums,
+            T* shares) {
   const T factor = static_cast<T>(scale * kLog2OfE);
+  bool is_new = false;
   for (int64_t column = 0; column < columns; column += kWidth<T>) {
     T* const first = logits + column;
-    Vector<T> most = broadcast(kLowest<T>), sum = {};
+    const Vector<T> before = load(largest + column);
+    Vector<T> most = before, sum = {};
     for (int64_t i = 0; i < count; ++i) {
       const Vector<T> logit = load(first + i * stride);
       most = logit > most ? logit : most;
@@ -106,9 +111,12 @@ void soften(T* logits, int64_t count, int64_t columns, int64_t stride, double sc
       store(place, power);
       sum += power;
     }
+    store(shares + column, exp2_of<T>((before - most) * factor));
+    for (int64_t i = column; i < column + kWidth<T>; ++i) is_new |= shares[i] != 1;
     store(largest + column, most);
     store(sums + column, sum);
   }
+  return is_new;
 }
 
 /// A tile, and where what is known of it lies.
@@ -117,10 +125,11 @@ struct TilePlace {
   int64_t first, last;  // vocabulary entries
   T *numbers, *largest, *sums;
 
-  TilePlace(const TargetHead<T>& op, int64_t tile, int64_t stride)
+  /// `own`: a tile's numbers, where they are not kept.
+  TilePlace(const TargetHead<T>& op, int64_t tile, int64_t stride, T* own = nullptr)
       : first(tile * kTile),
         last(at_most(first + kTile, op.vocabulary)),
-        numbers(op.exponentials + first * stride),
+        numbers(op.exponentials == nullptr ? own : op.exponentials + first * stride),
         largest(op.sums + 2 * tile * stride),
         sums(largest + stride) {}
 
@@ -134,17 +143,69 @@ struct TilePlace {
   }
 };
 
+/// A thread's part of the pass over all tiles.
 template <typename T>
-void forward(const TargetHead<T>& op, double* target_logits, int64_t begin, int64_t end) {
-  const int64_t stride = column_count<T>(op.rows);
-  for (int64_t index = begin; index < end; ++index) {
-    const TilePlace<T> tile(op, index, stride);
-    multiply(op, tile.first, tile.last, tile.numbers, stride);
-    tile.for_each_target(op, stride,
-                         [&](int64_t row, T logit) { target_logits[row] = static_cast<double>(logit); });
-    soften(tile.numbers, tile.last - tile.first, padded<T>(op.rows), stride, op.scale, tile.largest,
-           tile.sums);
+class Forward {
+ public:
+  Forward(const TargetHead<T>& op, T* workspace)
+      : op_(op), stride_(column_count<T>(op.rows)), columns_(padded<T>(op.rows)), shares_(workspace) {
+    workspace += columns_;
+    weight_ = workspace;
+    workspace += kTile * padded<T>(op.size);
+    exponentials_ = workspace;
   }
+
+  void run(int64_t index, const HeadShare<T>& share, double* target_logits) {
+    const TilePlace<T> tile(op_, index, stride_, exponentials_);
+    multiply(op_, tile.first, tile.last, tile.numbers, stride_);
+    tile.for_each_target(op_, stride_,
+                         [&](int64_t row, T logit) { target_logits[row] = static_cast<double>(logit); });
+    const bool is_new = soften(tile.numbers, tile.last - tile.first, columns_, stride_, op_.scale,
+                               share.largest, tile.sums, shares_);
+    for (int64_t column = 0; column < columns_; column += kWidth<T>)
+      store(tile.largest + column, load(share.largest + column));
+    if (share.sum == nullptr) return;
+    if (is_new) scale_rows(share.sum);
+    add_to_sum(tile, share.sum);
+  }
+
+ private:
+  void scale_rows(T* rows) const {
+    for (int64_t row = 0; row < op_.rows; ++row) {
+      if (shares_[row] == 1) continue;
+      T* const one = rows + row * op_.size;
+      for (int64_t d = 0; d < op_.size; d += kWidth<T>) store(one + d, load(one + d) * shares_[row]);
+    }
+  }
+
+  void add_to_sum(const TilePlace<T>& tile, T* sum) {
+    const int64_t count = tile.last - tile.first;
+    to_panels(op_.weight + tile.first * op_.size, count, op_.size, kTile, weight_);
+    for_each_column_tile<T>(op_.size, [&](int64_t column, auto vectors) {
+      for_each_row_tile(op_.rows, [&](int64_t row, auto rows) {
+        product_rows<true, T, decltype(rows)::value, decltype(vectors)::value>(
+            count, tile.numbers + row, 1, stride_, weight_ + column * kTile, kTileColumns<T>,
+            sum + row * op_.size + column, op_.size);
+      });
+    });
+  }
+
+  const TargetHead<T>& op_;
+  int64_t stride_;
+  int64_t columns_;
+  T* shares_;        // [columns]
+  T* weight_;        // a tile's, by panels
+  T* exponentials_;  // a tile's, where they are not kept
+};
+
+template <typename T>
+void forward(const TargetHead<T>& op, const HeadShare<T>& share, double* target_logits, T* workspace,
+             int64_t begin, int64_t end) {
+  Forward<T> pass(op, workspace);
+  for (int64_t column = 0; column < padded<T>(op.rows); ++column) share.largest[column] = kLowest<T>;
+  if (share.sum != nullptr)
+    for (int64_t i = 0; i < op.rows * op.size; ++i) share.sum[i] = 0;
+  for (int64_t index = begin; index < end; ++index) pass.run(index, share, target_logits);
 }
 
 template <typename T>
@@ -168,20 +229,17 @@ void sum_up(const TargetHead<T>& op, int64_t begin, int64_t end) {
   }
 }
 
+/// A thread's part of the weight's gradient.
 template <typename T>
-class Backward {
+class WeightGradient {
  public:
-  Backward(const TargetHead<T>& op, const double* d_target, T* workspace)
-      : op_(op), stride_(column_count<T>(op.rows)), columns_(padded<T>(op.rows)) {
-    const auto take = [&](int64_t numbers) {
-      T* const taken = workspace;
-      workspace += numbers;
-      return taken;
-    };
-    largest_ = take(columns_);
-    log_sum_ = take(columns_);
-    d_ = take(columns_);
-    weight_ = take(kTile * padded<T>(op.size));
+  WeightGradient(const TargetHead<T>& op, const double* d_target, T* workspace)
+      : op_(op),
+        stride_(column_count<T>(op.rows)),
+        columns_(padded<T>(op.rows)),
+        largest_(workspace),
+        log_sum_(largest_ + columns_),
+        d_(log_sum_ + columns_) {
     for (int64_t row = 0; row < columns_; ++row) {
       const bool is_there = row < op.rows;
       largest_[row] = is_there ? static_cast<T>(op.log_sums[2 * row]) : T{0};
@@ -190,11 +248,10 @@ class Backward {
     }
   }
 
-  void run(int64_t index, T* d_x) {
+  void run(int64_t index) {
     const TilePlace<T> tile(op_, index, stride_);
     differentiate(tile);
-    add_to_input(tile, d_x);
-    if (op_.d_weight != nullptr) add_to_weight(tile);
+    add(tile);
   }
 
  private:
@@ -211,19 +268,7 @@ class Backward {
     tile.for_each_target(op_, stride_, [&](int64_t row, T& number) { number += d_[row]; });
   }
 
-  void add_to_input(const TilePlace<T>& tile, T* d_x) {
-    const int64_t count = tile.last - tile.first;
-    to_panels(op_.weight + tile.first * op_.size, count, op_.size, kTile, weight_);
-    for_each_column_tile<T>(op_.size, [&](int64_t column, auto vectors) {
-      for_each_row_tile(op_.rows, [&](int64_t row, auto rows) {
-        product_rows<true, T, decltype(rows)::value, decltype(vectors)::value>(
-            count, tile.numbers + row, 1, stride_, weight_ + column * kTile, kTileColumns<T>,
-            d_x + row * op_.size + column, op_.size);
-      });
-    });
-  }
-
-  void add_to_weight(const TilePlace<T>& tile) const {
+  void add(const TilePlace<T>& tile) const {
     const int64_t count = tile.last - tile.first;
     T* const d_weight = op_.d_weight + tile.first * op_.size;
     for_each_column_tile<T>(op_.size, [&](int64_t column, auto vectors) {
@@ -242,14 +287,32 @@ class Backward {
   int64_t stride_;
   int64_t columns_;
   T *largest_, *log_sum_, *d_;  // [columns]
-  T* weight_;                   // a tile's, by panels
 };
 
 template <typename T>
-void backward(const TargetHead<T>& op, const double* d_target, T* d_x, T* workspace, int64_t begin,
-              int64_t end) {
-  Backward<T> pass(op, d_target, workspace);
-  for (int64_t tile = begin; tile < end; ++tile) pass.run(tile, d_x);
+void add_to_weight(const TargetHead<T>& op, const double* d_target, T* workspace, int64_t begin,
+                   int64_t end) {
+  WeightGradient<T> pass(op, d_target, workspace);
+  for (int64_t tile = begin; tile < end; ++tile) pass.run(tile);
+}
+
+/// d_x = d scale (the target's weight - the mean weight by probability).
+template <typename T>
+void gather(const TargetHead<T>& op, const double* d_target, const HeadShare<T>* shares, int64_t share_count,
+            T* d_x, int64_t begin, int64_t end) {
+  for (int64_t row = begin; row < end; ++row) {
+    const T* const target = op.weight + op.targets[row] * op.size;
+    T* const to = d_x + row * op.size;
+    for (int64_t d = 0; d < op.size; d += kWidth<T>) store(to + d, load(target + d));
+    for (int64_t i = 0; i < share_count; ++i) {
+      const double beside = static_cast<double>(shares[i].largest[row]) - op.log_sums[2 * row];
+      const T part = static_cast<T>(__builtin_exp(beside * op.scale - op.log_sums[2 * row + 1]));
+      const T* const sum = shares[i].sum + row * op.size;
+      for (int64_t d = 0; d < op.size; d += kWidth<T>) store(to + d, load(to + d) - load(sum + d) * part);
+    }
+    const T factor = static_cast<T>(d_target[row] * op.scale);
+    for (int64_t d = 0; d < op.size; d += kWidth<T>) store(to + d, load(to + d) * factor);
+  }
 }
 
 }  // namespace
@@ -258,7 +321,8 @@ template <typename T>
 TargetHeadKernels<T> target_head_kernels();
 template <typename T>
 TargetHeadKernels<T> target_head_kernels() {
-  return {kTile, column_count<T>, copy_size<T>, workspace<T>, copy<T>, forward<T>, sum_up<T>, backward<T>};
+  return {kTile,      column_count<T>, copy_size<T>,     workspace<T>, copy<T>,
+          forward<T>, sum_up<T>,       add_to_weight<T>, gather<T>};
 }
 template TargetHeadKernels<float> target_head_kernels();
 template TargetHeadKernels<double> target_head_kernels();

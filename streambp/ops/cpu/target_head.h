@@ -25,11 +25,19 @@ struct TargetHead {
   const int64_t* targets = nullptr;  // [rows]
   T* columns = nullptr;              // [copy_size]: x turned
   T* panels = nullptr;               // [copy_size]: x by panels
-  T* exponentials = nullptr;         // [vocabulary, column_count]; in the end the logits' gradients
-  T* sums = nullptr;                 // [tiles, 2, column_count]: of a tile's logits the largest, unscaled,
-                                     // and the sum of the exponentials beside it
+  T* exponentials = nullptr;         // [vocabulary, column_count]; in the end the logits' gradients; null:
+                                     // they are not kept, and no backward pass over the tiles follows
+  T* sums = nullptr;                 // [tiles, 2, column_count]: the largest logit so far, unscaled, and
+                                     // the sum of a tile's exponentials beside it
   double* log_sums = nullptr;        // [rows, 2]: the largest of all, and the logarithm of the sum beside it
   T* d_weight = nullptr;             // [vocabulary, size], added to; null: the weight is frozen
+};
+
+/// What some tiles, taken one after another, leave for the gradient of x.
+template <typename T>
+struct HeadShare {
+  T* largest = nullptr;  // [column_count]: of the logits, unscaled
+  T* sum = nullptr;      // [rows, size]: weights times exponentials beside the largest; null: not wanted
 };
 
 template <typename T>
@@ -41,19 +49,23 @@ struct TargetHeadKernels {
   int64_t (*column_count)(int64_t rows) = nullptr;
   /// Numbers of a copy of x.
   int64_t (*copy_size)(int64_t rows, int64_t size) = nullptr;
-  /// Numbers of workspace that a thread needs for `backward`.
+  /// Numbers of workspace that a thread needs for `forward` or `backward`.
   int64_t (*workspace)(int64_t rows, int64_t size) = nullptr;
   /// Fills op.columns and, for a backward pass that trains the weight, op.panels (null: not wanted).
   void (*copy)(const TargetHead<T>& op) = nullptr;
-  /// Tiles [begin, end): exponentials and sums; the logits of the targets among them, unscaled, go into
-  /// target_logits [rows].
-  void (*forward)(const TargetHead<T>& op, double* target_logits, int64_t begin, int64_t end) = nullptr;
+  /// Tiles [begin, end): exponentials, sums and `share`; the logits of the targets among them, unscaled, go
+  /// into target_logits [rows].
+  void (*forward)(const TargetHead<T>& op, const HeadShare<T>& share, double* target_logits, T* workspace,
+                  int64_t begin, int64_t end) = nullptr;
   /// op.log_sums of rows [begin, end), when all tiles are there.
   void (*sum_up)(const TargetHead<T>& op, int64_t begin, int64_t end) = nullptr;
-  /// Tiles [begin, end), for the gradients d_target [rows] of the targets' log-probabilities: adds to
-  /// d_weight and to d_x [rows, size], which is the caller's own.
-  void (*backward)(const TargetHead<T>& op, const double* d_target, T* d_x, T* workspace, int64_t begin,
-                   int64_t end) = nullptr;
+  /// Adds to the rows of d_weight of tiles [begin, end), for the gradients d_target [rows] of the targets'
+  /// log-probabilities. Uses the exponentials up.
+  void (*add_to_weight)(const TargetHead<T>& op, const double* d_target, T* workspace, int64_t begin,
+                        int64_t end) = nullptr;
+  /// Rows [begin, end) of the gradient of x, d_x [rows, size], from the shares of all tiles.
+  void (*gather)(const TargetHead<T>& op, const double* d_target, const HeadShare<T>* shares,
+                 int64_t share_count, T* d_x, int64_t begin, int64_t end) = nullptr;
 };
 
 }  // namespace streambp::cpu
