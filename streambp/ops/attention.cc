@@ -19,11 +19,16 @@ at::ScalarType wide_dtype(const at::Tensor& x) {
   return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
+/// The most sequences that one call of a GPU's kernels takes: the y dimension of a grid has 65,535 blocks.
+constexpr size_t kMostPacked = 32768;
+
 /// One sequence's part of a run: views of the run's tensors.
 struct Sequence {
   at::Tensor q, k, v;
   const Prefix& prefix;
   const AttentionSettings& settings;
+  /// Of several sequences in one call, which have no prefix: where they begin, and the end. Else empty.
+  std::vector<int64_t> packed = {};
 
   FusedAttention fused() const { return {q, k, v, prefix, settings}; }
 
@@ -37,8 +42,10 @@ struct Sequence {
 
   std::vector<ScoreBlock> blocks() const { return score_blocks(q.size(0), prefix.size(), settings.window); }
 
-  /// Whether all of a window's band is one call of the GPU's kernels.
-  bool is_one_call() const { return settings.window > 0 && has_device_attention(q, settings.scoring); }
+  /// Whether all of a window's band, or of several sequences, is one call of the GPU's kernels.
+  bool is_one_call() const {
+    return !packed.empty() || (settings.window > 0 && has_device_attention(q, settings.scoring));
+  }
 
   /// The operands of that call: the prefix's keys before the rows' own.
   AttentionOperands banded() const {
@@ -50,7 +57,8 @@ struct Sequence {
             joined(prefix.values, v),
             /*causal=*/true,
             settings.window,
-            settings.scoring.scale};
+            settings.scoring.scale,
+            packed};
   }
 
   /// Its backward pass; what reaches the prefix is the prefix's.
@@ -154,21 +162,42 @@ struct Run {
   Prefix prefix;
   AttentionSettings settings;
 
-  /// Calls body(begin, rows, sequence) for each sequence that has rows.
+  /// Calls body(begin, rows, sequence) for each sequence that has rows; on a GPU, those that have no prefix
+  /// are one.
   template <typename Body>
   void for_each_sequence(Body body) const {
     static const Prefix kNone;
-    for (size_t i = 0; i + 1 < offsets.size(); ++i) {
+    for (size_t i = 0; i + 1 < offsets.size();) {
       const int64_t begin = offsets[i];
-      const int64_t rows = offsets[i + 1] - begin;
+      const bool is_first = i == 0;
+      std::vector<int64_t> packed = packed_from(i);
+      i = packed.empty() ? i + 1 : i + packed.size() - 1;
+      const int64_t rows = offsets[i] - begin;
       if (rows == 0) continue;
       const auto part = [&](const at::Tensor& x) { return x.narrow(0, begin, rows); };
-      body(begin, rows, Sequence{part(q), part(k), part(v), i == 0 ? prefix : kNone, settings});
+      body(begin, rows,
+           Sequence{part(q), part(k), part(v), is_first ? prefix : kNone, settings, std::move(packed)});
     }
   }
 
-  /// One sequence is the common case and needs no copy.
-  bool is_one_sequence() const { return offsets.size() == 2; }
+  /// One sequence, or one call for all, is the common case and needs no copy.
+  bool is_one_part() const { return offsets.size() == 2 || packed_from(0).size() == offsets.size(); }
+
+ private:
+  /// Where the sequences from `first` on begin, counted from the first, if one call of the GPU's kernels
+  /// takes them; else empty.
+  std::vector<int64_t> packed_from(size_t first) const {
+    const size_t count = std::min(offsets.size() - 1 - first, kMostPacked);
+    if (count < 2 || (first == 0 && prefix.size() > 0) || !has_device_attention(q, settings.scoring))
+      return {};
+    std::vector<int64_t> packed(count + 1);
+    bool has_pairs = false;  // FlashAttention has a path of its own, by other layouts, for single queries
+    for (size_t i = 0; i <= count; ++i) {
+      packed[i] = offsets[first + i] - offsets[first];
+      has_pairs = has_pairs || (i > 0 && packed[i] - packed[i - 1] > 1);
+    }
+    return has_pairs ? packed : std::vector<int64_t>();
+  }
 };
 
 AttentionBlock forward(const Run& run) {
@@ -184,7 +213,7 @@ AttentionBlock forward(const Run& run) {
   }
   run.for_each_sequence([&](int64_t begin, int64_t rows, const Sequence& sequence) {
     AttentionBlock block = sequence.forward();
-    if (run.is_one_sequence()) {
+    if (run.is_one_part()) {
       all = std::move(block);
       return;
     }
@@ -212,12 +241,12 @@ AttentionBlockGradients backward(const Run& run, const at::Tensor& dy, const Att
     all.d_values = all.d_values.to(run.v.scalar_type());
     return all;
   }
-  if (!run.is_one_sequence()) all = {at::empty_like(run.q), at::empty_like(run.k), at::empty_like(run.v)};
+  if (!run.is_one_part()) all = {at::empty_like(run.q), at::empty_like(run.k), at::empty_like(run.v)};
   run.for_each_sequence([&](int64_t begin, int64_t rows, const Sequence& sequence) {
     const auto part = [&](const at::Tensor& x) { return x.narrow(0, begin, rows); };
     AttentionBlockGradients block =
         sequence.backward(part(dy), {part(saved.output), part(saved.log_sum_exp)});
-    if (run.is_one_sequence()) {
+    if (run.is_one_part()) {
       all = std::move(block);
       return;
     }

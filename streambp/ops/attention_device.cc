@@ -1,6 +1,7 @@
 #include "streambp/ops/attention_device.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <limits>
@@ -24,7 +25,11 @@ namespace {
 /// so many keys: it prepares a plan for every shape, so shapes have to come again.
 constexpr int64_t kLongRectangle = 4;
 
-// FlashAttention: rows as they are, behind a batch of one.
+/// Pairs of a query and a key below which a choice is not worth its measurement: cuDNN takes longer to plan a
+/// shape than passes over many such blocks take.
+constexpr int64_t kPairsToChoose = int64_t{1} << 20;
+
+// FlashAttention: rows as they are, behind a batch of one, or several sequences one after another.
 
 at::Tensor batch_of_one(const at::Tensor& rows) {
   return rows.unsqueeze(0);
@@ -38,7 +43,20 @@ std::optional<int64_t> right_of(const AttentionOperands& operands) {
   return operands.window > 0 ? std::optional<int64_t>(0) : std::nullopt;
 }
 
+/// Where several sequences begin, as FlashAttention is told. The host does not wait for the copy.
+at::Tensor places_of(const AttentionOperands& x) {
+  return at::tensor(x.offsets, at::kInt).to(x.q.device(), /*non_blocking=*/true);
+}
+
 AttentionBlock flash_forward(const AttentionOperands& x) {
+  if (!x.offsets.empty()) {
+    const at::Tensor places = places_of(x);
+    const int64_t longest = x.longest();
+    const auto result =
+        at::_flash_attention_forward(x.q, x.k, x.v, places, places, longest, longest, /*dropout_p=*/0.0,
+                                     x.causal, /*return_debug_mask=*/false, x.scale, left_of(x), right_of(x));
+    return {std::get<0>(result), std::get<1>(result).t()};
+  }
   const auto result = at::_flash_attention_forward(
       batch_of_one(x.q), batch_of_one(x.k), batch_of_one(x.v), /*cum_seq_q=*/std::nullopt,
       /*cum_seq_k=*/std::nullopt, x.q.size(0), x.k.size(0), /*dropout_p=*/0.0, x.causal,
@@ -49,6 +67,15 @@ AttentionBlock flash_forward(const AttentionOperands& x) {
 AttentionBlockGradients flash_backward(const AttentionOperands& x, const at::Tensor& d_output,
                                        const AttentionBlock& saved) {
   // Without dropout the state of the random numbers is not looked at.
+  if (!x.offsets.empty()) {
+    const at::Tensor places = places_of(x);
+    const int64_t longest = x.longest();
+    const auto [dq, dk, dv] = at::_flash_attention_backward(
+        d_output, x.q, x.k, x.v, saved.output, saved.log_sum_exp, places, places, longest, longest,
+        /*dropout_p=*/0.0, x.causal, /*rng_state=*/at::Tensor(), /*unused=*/at::Tensor(), x.scale, left_of(x),
+        right_of(x));
+    return {dq, dk, dv};
+  }
   const auto [dq, dk, dv] = at::_flash_attention_backward(
       batch_of_one(d_output), batch_of_one(x.q), batch_of_one(x.k), batch_of_one(x.v),
       batch_of_one(saved.output), batch_of_one(saved.log_sum_exp), /*cum_seq_q=*/at::Tensor(),
@@ -84,11 +111,6 @@ AttentionBlockGradients cudnn_backward(const AttentionOperands& x, const at::Ten
   return {by_rows(dq), by_rows(dk), by_rows(dv)};
 }
 
-std::vector<DeviceAttention> libraries() {
-  return {{"flash", /*lower_right=*/true, flash_forward, flash_backward},
-          {"cudnn", /*lower_right=*/false, cudnn_forward, cudnn_backward}};
-}
-
 /// Seconds of one call of `run`, after another one that prepares what calls of its kind need.
 double seconds_of(c10::Device device, const std::function<void()>& run) {
   constexpr int kCalls = 3;
@@ -111,7 +133,8 @@ double seconds_of(c10::Device device, const std::function<void()>& run) {
 /// Times the libraries on the shapes that come again, and remembers which was fastest.
 class Chooser {
  public:
-  explicit Chooser(std::vector<DeviceAttention> kernels) : kernels_(std::move(kernels)) {
+  Chooser(std::vector<DeviceAttention> kernels, int64_t least_pairs)
+      : kernels_(std::move(kernels)), least_pairs_(least_pairs) {
     const char* const wanted = std::getenv("STREAMBP_ATTENTION");
     if (wanted == nullptr || *wanted == '\0') return;
     for (const DeviceAttention& one : kernels_) {
@@ -130,6 +153,7 @@ class Chooser {
     if (only_ != nullptr) return *only_;
     // Only FlashAttention has a deterministic backward pass.
     if (at::globalContext().deterministicAlgorithms()) return first();
+    if (operands.q.size(0) * operands.k.size(0) < least_pairs_) return first();
     const std::lock_guard lock(mutex_);
     Choice& choice =
         choices_[fmt::format("{} {}{}", work, operands.causal ? "causal " : "", operands.shape())];
@@ -168,6 +192,8 @@ class Chooser {
         choice.fastest = &one;
       } catch (const c10::OutOfMemoryError&) {
         choice.times.push_back(one.name + " out of memory");
+      } catch (const c10::AcceleratorError&) {  // the device is lost: no other kernel would run either
+        throw;
       } catch (const c10::Error&) {  // a shape that the library has no kernel for
         choice.times.push_back(one.name + " unsupported");
       }
@@ -175,6 +201,7 @@ class Chooser {
   }
 
   std::vector<DeviceAttention> kernels_;
+  int64_t least_pairs_;
   const DeviceAttention* only_ = nullptr;
   mutable std::mutex mutex_;
   std::map<std::string, Choice> choices_;
@@ -186,7 +213,7 @@ std::unique_ptr<Chooser>& tests_chooser() {
 }
 
 Chooser& chooser() {
-  static Chooser of_libraries(libraries());
+  static Chooser of_libraries(library_attention(), kPairsToChoose);
   return tests_chooser() != nullptr ? *tests_chooser() : of_libraries;
 }
 
@@ -202,32 +229,40 @@ AttentionOperands with_keys(const AttentionOperands& operands, int64_t begin, in
   return some;
 }
 
+/// Makes `all` the result of `part` as well; from the second part on its output is wide, so that it is
+/// rounded once.
+void add_part(AttentionBlock& all, AttentionBlock&& part) {
+  if (!all.output.defined()) {
+    all = std::move(part);
+    return;
+  }
+  all.output = all.output.to(sum_dtype(all.output));
+  merge(all, part);
+}
+
+/// The shapes of rectangles, the longer first, in which `queries` take many keys.
+std::array<int64_t, 2> rectangles_of(int64_t queries) {
+  const int64_t tile = std::max(queries, kDeviceTile);
+  return {std::max(tile, kLongRectangle * kDeviceTile), tile};
+}
+
 /// All queries see all keys: in rectangles of shapes that come again where cuDNN's kernels are faster, else
 /// in one.
 AttentionBlock forward_rectangle(const AttentionOperands& operands) {
   const int64_t queries = operands.q.size(0), keys = operands.k.size(0);
   AttentionBlock all;
   int64_t begin = 0;
-  const int64_t tile = std::max(queries, kDeviceTile);
-  for (const int64_t rectangle : {std::max(tile, kLongRectangle * kDeviceTile), tile}) {
+  for (const int64_t rectangle : rectangles_of(queries)) {
     while (keys - begin >= rectangle) {
       const AttentionOperands some = with_keys(operands, begin, rectangle);
       const DeviceAttention& fastest =
           chooser().choose("forward", some, [&](const DeviceAttention& one) { one.forward(some); });
       if (&fastest == &chooser().first()) break;
-      AttentionBlock part = fastest.forward(some);
-      if (all.output.defined()) {
-        merge(all, part);
-      } else {
-        all = std::move(part);
-      }
+      add_part(all, fastest.forward(some));
       begin += rectangle;
     }
   }
-  if (begin == keys) return all;
-  AttentionBlock rest = chooser().first().forward(with_keys(operands, begin, keys - begin));
-  if (!all.output.defined()) return rest;
-  merge(all, rest);
+  if (begin < keys) add_part(all, chooser().first().forward(with_keys(operands, begin, keys - begin)));
   return all;
 }
 
@@ -237,7 +272,13 @@ AttentionBlock meta_forward(const AttentionOperands& operands) {
   AttentionBlock block{at::empty(q.sizes(), q.options()),
                        at::empty({heads, queries}, q.options().dtype(sum_dtype(q))).t()};
   const MemoryScope scope("kernel workspace");
-  const int64_t splits = cuda::flash_splits(heads, queries, keys, q.size(2));
+  const bool is_cut = !operands.causal && keys > rectangles_of(queries).back();
+  if (is_cut) {  // if cuDNN takes rectangles: the last part lives beside the wide sum of the others
+    const at::Tensor part = block.output;
+    block.output = at::empty(q.sizes(), q.options().dtype(sum_dtype(q)));
+    return block;
+  }
+  const int64_t splits = operands.offsets.empty() ? cuda::flash_splits(heads, queries, keys, q.size(2)) : 1;
   if (splits > 1)
     at::empty({splits, heads, queries, cuda::flash_head_size(q.size(2)) + 1}, q.options().dtype(at::kFloat));
   return block;
@@ -248,10 +289,12 @@ AttentionBlockGradients meta_backward(const AttentionOperands& operands) {
   AttentionBlockGradients gradients{like(operands.q), like(operands.k), like(operands.v)};
   const MemoryScope scope("kernel workspace");
   const at::Tensor& q = operands.q;
-  const int64_t heads = q.size(1), rows = cuda::flash_rows(q.size(0)),
-                size = cuda::flash_head_size(q.size(2));
+  const auto sequences = std::max<int64_t>(1, static_cast<int64_t>(operands.offsets.size()) - 1);
+  const int64_t heads = q.size(1), size = cuda::flash_head_size(q.size(2));
+  const int64_t rows =
+      operands.offsets.empty() ? cuda::flash_rows(q.size(0)) : cuda::flash_packed_rows(q.size(0), sequences);
   const int64_t sums =
-      at::globalContext().deterministicAlgorithms() ? cuda::flash_deterministic_sums(heads) : 1;
+      at::globalContext().deterministicAlgorithms() ? cuda::flash_deterministic_sums(sequences * heads) : 1;
   const auto wide = q.options().dtype(at::kFloat);
   const at::Tensor products = at::empty({heads, rows}, wide),
                    d_queries = at::empty({sums, rows, heads, size}, wide);
@@ -267,6 +310,17 @@ std::string AttentionOperands::shape() const {
   return fmt::format("{} x {}, {}/{} heads of {}", q.size(0), k.size(0), q.size(1), k.size(1), q.size(2));
 }
 
+std::vector<DeviceAttention> library_attention() {
+  return {{"flash", /*lower_right=*/true, flash_forward, flash_backward},
+          {"cudnn", /*lower_right=*/false, cudnn_forward, cudnn_backward}};
+}
+
+int64_t AttentionOperands::longest() const {
+  int64_t rows = 0;
+  for (size_t i = 0; i + 1 < offsets.size(); ++i) rows = std::max(rows, offsets[i + 1] - offsets[i]);
+  return rows;
+}
+
 bool has_device_attention(const at::Tensor& q, const Scoring& scoring) {
   if (scoring.softcap != 0.0) return false;
   if (q.is_cpu()) return tests_chooser() != nullptr;
@@ -277,8 +331,7 @@ bool has_device_attention(const at::Tensor& q, const Scoring& scoring) {
 AttentionBlock device_attend(const AttentionOperands& operands) {
   if (operands.q.is_meta()) return meta_forward(operands);
   if (!operands.causal) return forward_rectangle(operands);
-  if (operands.window > 0 || operands.q.size(0) != operands.k.size(0))
-    return chooser().first().forward(operands);
+  if (!operands.is_square()) return chooser().first().forward(operands);
   return chooser()
       .choose("forward", operands, [&](const DeviceAttention& one) { one.forward(operands); })
       .forward(operands);
@@ -286,15 +339,14 @@ AttentionBlock device_attend(const AttentionOperands& operands) {
 
 AttentionBlockGradients device_attend_backward(const AttentionOperands& operands, const at::Tensor& d_output,
                                                const AttentionBlock& saved) {
-  // As the kernels leave them: no copy unless they were kept by rows.
-  const AttentionBlock whole{saved.output, saved.log_sum_exp.t().contiguous()};
+  // As the kernels leave them: no copy unless log-sum-exps were kept by rows, or rows lie apart.
+  const AttentionBlock whole{saved.output.contiguous(), saved.log_sum_exp.t().contiguous()};
+  const at::Tensor dy = d_output.contiguous();
   if (operands.q.is_meta()) return meta_backward(operands);
-  if (operands.window > 0 || (operands.causal && operands.q.size(0) != operands.k.size(0)))
-    return chooser().first().backward(operands, d_output, whole);
+  if (operands.causal && !operands.is_square()) return chooser().first().backward(operands, dy, whole);
   return chooser()
-      .choose("backward", operands,
-              [&](const DeviceAttention& one) { one.backward(operands, d_output, whole); })
-      .backward(operands, d_output, whole);
+      .choose("backward", operands, [&](const DeviceAttention& one) { one.backward(operands, dy, whole); })
+      .backward(operands, dy, whole);
 }
 
 std::vector<std::string> attention_choices() {
@@ -302,7 +354,7 @@ std::vector<std::string> attention_choices() {
 }
 
 ServeAttention::ServeAttention(std::vector<DeviceAttention> kernels) {
-  tests_chooser() = std::make_unique<Chooser>(std::move(kernels));
+  tests_chooser() = std::make_unique<Chooser>(std::move(kernels), /*least_pairs=*/0);
 }
 
 ServeAttention::~ServeAttention() {

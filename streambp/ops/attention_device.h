@@ -1,5 +1,12 @@
 // Attention by the kernels that torch brings for GPUs: FlashAttention's and cuDNN's, the faster one of the
 // two for each shape by measurement. No mask is ever built.
+//
+// A chunk's rows take their prefix and themselves in calls of their own, though FlashAttention could take both
+// in one (its causal blocks are lower-right) where the chunk's keys lie behind the prefix's. Forward that would
+// save one merge: three trips of the output through memory, by arithmetic under a fiftieth of the calls' time
+// from a prefix of 8,192 keys on. Backward it would hold the gradients of the whole prefix for each query head,
+// 2.3 GB behind 140,000 keys of 32 heads of 128, where tiles hold 0.13 GB. And cuDNN's kernels, the faster ones
+// on Hopper, know squares and rectangles alone.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +32,15 @@ struct AttentionOperands {
   /// With causal: a query sees so many keys at most (0: no limit).
   int64_t window = 0;
   double scale = 1.0;
+  /// With causal, of as many queries as keys: where sequences begin and the last one ends, each of which sees
+  /// itself alone. Empty: there is one.
+  std::vector<int64_t> offsets = {};
+
+  /// Whether queries are the keys' own and see all that a causal block shows them: what every library knows.
+  bool is_square() const { return causal && window == 0 && offsets.empty() && q.size(0) == k.size(0); }
+
+  /// The rows of the longest of several sequences.
+  int64_t longest() const;
 
   /// A description of the shape, for humans and as a key: "8192 x 32768, 32/8 heads of 128".
   std::string shape() const;
@@ -33,20 +49,26 @@ struct AttentionOperands {
 /// A library's kernels, forward and backward.
 struct DeviceAttention {
   std::string name;
-  /// Whether causal blocks may have fewer queries than keys, and windows. Else they must be squares.
+  /// Whether causal blocks may have fewer queries than keys, windows, and several sequences. Else they must
+  /// be squares.
   bool lower_right = false;
   std::function<AttentionBlock(const AttentionOperands& operands)> forward;
-  /// `saved` is the whole rows' output, and their log-sum-exps as [H, n], contiguous.
+  /// `saved` is the whole rows' output, and their log-sum-exps as [H, n]. These and `d_output` are
+  /// contiguous: cuDNN's plans are kept by the shapes and strides of queries, keys and values alone.
   std::function<AttentionBlockGradients(const AttentionOperands& operands, const at::Tensor& d_output,
                                         const AttentionBlock& saved)>
       backward;
 };
 
+/// FlashAttention's kernels and cuDNN's, in this order; to be called on CUDA tensors only.
+std::vector<DeviceAttention> library_attention();
+
 /// Whether these kernels serve queries like q [n, H, E]: on a GPU (or the meta device that stands for one),
 /// half precision, heads of a multiple of 8 up to 256, no cap on the scores. Others get attend_tiled.
 bool has_device_attention(const at::Tensor& q, const Scoring& scoring);
 
-/// The block's output [n, H, E] and log-sum-exps [n, H].
+/// The block's output [n, H, E] and log-sum-exps [n, H]. An output that was put together of several calls is
+/// as wide as the log-sum-exps: it is not rounded yet.
 AttentionBlock device_attend(const AttentionOperands& operands);
 
 /// The gradients, in the operands' dtype, for d_output [n, H, E] and the rows' merged result.

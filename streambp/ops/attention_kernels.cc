@@ -1,7 +1,5 @@
 #include "streambp/ops/attention_kernels.h"
 
-#include <type_traits>
-
 #include "streambp/ops/attention_device.h"
 #include "streambp/ops/fused.h"
 
@@ -76,11 +74,9 @@ AttentionBlockGradients attend_backward(const at::Tensor& d_output, const at::Te
 
 namespace {
 
-template <typename S>
-cuda::Attended<
-    S, std::conditional_t<std::is_const_v<S>, const cuda::Wide<std::remove_const_t<S>>, cuda::Wide<S>>>
-attended(const AttentionBlock& block) {
-  using W = std::conditional_t<std::is_const_v<S>, const cuda::Wide<std::remove_const_t<S>>, cuda::Wide<S>>;
+/// Outputs of S, log-sum-exps of W.
+template <typename S, typename W>
+cuda::Attended<S, W> attended(const AttentionBlock& block) {
   const at::Tensor &output = block.output, &sums = block.log_sum_exp;
   return {{kernel_data<S>(output), output.stride(0), output.stride(1)},
           kernel_data<W>(sums),
@@ -88,28 +84,45 @@ attended(const AttentionBlock& block) {
           sums.stride(1)};
 }
 
-/// Whether our kernel merges them: in half precision their log-sum-exps are wider.
+/// Whether our kernels merge them: in half precision their log-sum-exps are wider, and one output may be.
 bool has_fused_merge(const AttentionBlock& all, const AttentionBlock& block) {
   const auto is_served = [](const AttentionBlock& one) {
-    return one.output.stride(2) == 1 && one.log_sum_exp.scalar_type() == sum_dtype(one.output);
+    return has_fused_kernels({one.output}) && one.output.stride(2) == 1 &&
+           one.log_sum_exp.scalar_type() == sum_dtype(one.output);
   };
-  return is_for_cuda(all.output) && has_fused_kernels({all.output, block.output}) && is_served(all) &&
-         is_served(block);
+  return is_for_cuda(all.output) && is_served(all) && is_served(block) &&
+         all.log_sum_exp.scalar_type() == block.log_sum_exp.scalar_type();
+}
+
+cuda::Failure merge_by_kernel(const AttentionBlock& all, const AttentionBlock& block) {
+  const at::Tensor& output = all.output;
+  const bool is_wide = output.scalar_type() == all.log_sum_exp.scalar_type();
+  const bool block_is_wide = block.output.scalar_type() == all.log_sum_exp.scalar_type();
+  const at::ScalarType narrow = is_wide ? block.output.scalar_type() : output.scalar_type();
+  cuda::Failure failure = nullptr;
+  with_kernel_dtype(narrow, [&](auto number) {
+    using S = decltype(number);
+    using W = cuda::Wide<S>;
+    const auto& kernels = cuda::kernels()->of<S>().attention;
+    const auto run = [&](auto kernel, const auto& whole, const auto& part) {
+      failure = kernel(cuda_queue(output), whole, part, output.size(0), output.size(1), output.size(2));
+    };
+    if (is_wide == block_is_wide) {
+      run(kernels.merge, attended<S, W>(all), attended<const S, const W>(block));
+    } else if (is_wide) {
+      run(kernels.merge_into_wide, attended<W, W>(all), attended<const S, const W>(block));
+    } else {
+      run(kernels.merge_wide, attended<S, W>(all), attended<const W, const W>(block));
+    }
+  });
+  return failure;
 }
 
 }  // namespace
 
 void merge(AttentionBlock& all, const AttentionBlock& block) {
   if (has_fused_merge(all, block)) {
-    if (all.output.is_meta()) return;
-    with_kernel_dtype(all.output.scalar_type(), [&](auto number) {
-      using S = decltype(number);
-      const at::Tensor& output = all.output;
-      expect_launched(cuda::kernels()->of<S>().attention.merge(cuda_queue(output), attended<S>(all),
-                                                               attended<const S>(block), output.size(0),
-                                                               output.size(1), output.size(2)),
-                      "merge of attention");
-    });
+    if (!all.output.is_meta()) expect_launched(merge_by_kernel(all, block), "merge of attention");
     return;
   }
   const at::Tensor log_sum_exp = at::logaddexp(all.log_sum_exp, block.log_sum_exp);

@@ -43,7 +43,8 @@ AttentionBlockGradients attend_backward(const at::Tensor& d_output, const at::Te
                                         const at::Tensor& log_sum_exp, Visible visible,
                                         const Scoring& scoring);
 
-/// Makes `all` the result of rows that have seen `block` as well.
+/// Makes `all` the result of rows that have seen `block` as well. Outputs may be as wide as the log-sum-exps:
+/// a result of many blocks is then rounded once.
 void merge(AttentionBlock& all, const AttentionBlock& block);
 
 /// attend and attend_backward from plain matrix products, in tiles: any device, dtype and scoring, kAll and

@@ -72,10 +72,17 @@ struct AttentionKernels {
   /// Makes `all` the result of rows that have seen `block` as well.
   Failure (*merge)(const Queue& queue, Attended<S, Wide<S>> all, Attended<const S, const Wide<S>> block,
                    int64_t tokens, int64_t heads, int64_t size);
+  /// The same where the one or the other lies wide: a result of many blocks is rounded once.
+  Failure (*merge_into_wide)(const Queue& queue, Attended<Wide<S>, Wide<S>> all,
+                             Attended<const S, const Wide<S>> block, int64_t tokens, int64_t heads,
+                             int64_t size);
+  Failure (*merge_wide)(const Queue& queue, Attended<S, Wide<S>> all,
+                        Attended<const Wide<S>, const Wide<S>> block, int64_t tokens, int64_t heads,
+                        int64_t size);
 };
 
 /// Rows of `from` [count, size] to be added to those of `to`: the i-th of `places`, which are sorted,
-/// receives row order[i].
+/// receives row order[i], or row i without an order.
 template <typename S, typename G>
 struct RowSums {
   const int64_t* places = nullptr;

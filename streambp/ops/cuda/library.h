@@ -12,7 +12,7 @@ namespace streambp::cuda {
 
 /// Counts up whenever the table of kernels or what they are told changes: a library of another build is not
 /// taken.
-inline constexpr uint64_t kInterface = 1;
+inline constexpr uint64_t kInterface = 2;
 
 /// Loads the library's kernels. Returns an empty text, or why they can't be had: then ATen's own ops serve.
 std::string load_kernels(const std::filesystem::path& library);

@@ -5,10 +5,11 @@
 
 namespace streambp::cuda {
 
-template <typename S, int kTeam, int kCount>
-STREAMBP_GLOBAL void merge_attended(Attended<S, Wide<S>> all, Attended<const S, const Wide<S>> block,
+/// Outputs of A and B, of which one may be the other's wide type.
+template <typename A, typename B, int kTeam, int kCount>
+STREAMBP_GLOBAL void merge_attended(Attended<A, Wide<A>> all, Attended<const B, const Wide<A>> block,
                                     int64_t rows, int64_t heads, int64_t size) {
-  using W = Wide<S>;
+  using W = Wide<A>;
   const Team<kTeam> team;
   for (int64_t first = block_index() * team.kTeams; first < rows; first += block_count() * team.kTeams) {
     const int64_t row = first + team.number;
@@ -25,8 +26,8 @@ STREAMBP_GLOBAL void merge_attended(Attended<S, Wide<S>> all, Attended<const S, 
     barrier();  // the team has read what its first thread writes
     if (!has_row) continue;
     if (team.rank == 0) *place = both;
-    S* const to = row_of(all.output, token, head);
-    const S* const from = row_of(block.output, token, head);
+    A* const to = row_of(all.output, token, head);
+    const B* const from = row_of(block.output, token, head);
     for (int64_t i = team.rank * kCount; i < size; i += kTeam * kCount) {
       W numbers[kCount], others[kCount];
       load(to + i, numbers);
@@ -38,19 +39,20 @@ STREAMBP_GLOBAL void merge_attended(Attended<S, Wide<S>> all, Attended<const S, 
   }
 }
 
-template <typename S>
-Failure merged(const Queue& queue, Attended<S, Wide<S>> all, Attended<const S, const Wide<S>> block,
+template <typename A, typename B>
+Failure merged(const Queue& queue, Attended<A, Wide<A>> all, Attended<const B, const Wide<A>> block,
                int64_t tokens, int64_t heads, int64_t size) {
   constexpr int kTeam = 8;
+  constexpr int kCount = kPack<A> < kPack<B> ? kPack<A> : kPack<B>;  // 16 bytes of the wider one
   const auto run = [&](auto kernel) {
     return launch(queue, kernel, blocks_for(tokens * heads, Team<kTeam>::kTeams), kThreads, 0, all, block,
                   tokens * heads, heads, size);
   };
   const bool in_packs =
-      size % kPack<S> == 0 &&
-      moves_in_packs<S>(all.output.data, all.output.token_stride, all.output.head_stride) &&
-      moves_in_packs<S>(block.output.data, block.output.token_stride, block.output.head_stride);
-  return in_packs ? run(merge_attended<S, kTeam, kPack<S>>) : run(merge_attended<S, kTeam, 1>);
+      size % kCount == 0 &&
+      moves_in_packs<A>(all.output.data, all.output.token_stride, all.output.head_stride) &&
+      moves_in_packs<B>(block.output.data, block.output.token_stride, block.output.head_stride);
+  return in_packs ? run(merge_attended<A, B, kTeam, kCount>) : run(merge_attended<A, B, kTeam, 1>);
 }
 
 }  // namespace streambp::cuda

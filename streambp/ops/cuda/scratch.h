@@ -26,6 +26,10 @@ inline constexpr int64_t round_up(int64_t value, int64_t multiple) {
 inline constexpr int64_t flash_rows(int64_t rows) {
   return round_up(rows, 128);
 }
+/// The same of several sequences in one call.
+inline constexpr int64_t flash_packed_rows(int64_t rows, int64_t sequences) {
+  return rows + 128 * sequences;
+}
 inline constexpr int64_t flash_head_size(int64_t size) {
   return round_up(size, size <= 128 ? 32 : 64);
 }
