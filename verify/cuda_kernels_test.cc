@@ -247,14 +247,24 @@ TEST_P(CudaKernels, MergeOfAttention) {
     all.log_sum_exp[0].fill_(-kInfinity);
     all.output[0].zero_();
     block.log_sum_exp[tokens - 1].fill_(tokens > 1 ? -kInfinity : 3.0);
+    const AttentionBlock before{all.output.clone(), all.log_sum_exp.clone()};
     const at::Tensor a = wide(all.log_sum_exp), b = wide(block.log_sum_exp), both = at::logaddexp(a, b);
     const at::Tensor expected = wide(all.output) * (a - both).exp().unsqueeze(-1) +
                                 wide(block.output) * (b - both).exp().unsqueeze(-1);
     merge(all, block);
     // A share is the exponential of a difference of log-sum-exps, which are some 30 units of 1 here.
-    check(all.output, expected, "output of " + what,
-          std::max(limit(), 1e4 * std::numeric_limits<double>::epsilon()) * 4);
+    const double share_limit = std::max(limit(), 1e4 * std::numeric_limits<double>::epsilon()) * 4;
+    check(all.output, expected, "output of " + what, share_limit);
     check(all.log_sum_exp, both, "log-sum-exps of " + what, dtype() == at::kDouble ? 4e-15 : 1e-6);
+    if (dtype() != at::kBFloat16) continue;
+    // Into a wide result nothing is rounded; what is wide already is rounded once.
+    AttentionBlock wide_all{before.output.to(at::kFloat), before.log_sum_exp.clone()};
+    merge(wide_all, block);
+    check(wide_all.output, expected, "wide output of " + what, 4e-6);
+    AttentionBlock narrow_all{before.output.clone(), before.log_sum_exp.clone()};
+    merge(narrow_all, {block.output.to(at::kFloat), block.log_sum_exp});
+    EXPECT_TRUE(at::equal(narrow_all.output, all.output)) << what;
+    EXPECT_TRUE(at::equal(wide_all.output.to(at::kBFloat16), all.output)) << what;
   }
   AttentionBlock none{at::zeros({2, 1, 4}, sample({1}, 1).options()),
                       at::full({2, 1}, -kInfinity, sample({1}, 1).options().dtype(sum_dtype()))};
@@ -280,6 +290,17 @@ TEST_P(CudaKernels, RowsAreAddedExactly) {
       accumulate_rows(embedding, places.to(device()), rows);
       EXPECT_TRUE(at::equal(embedding.gradient.to(at::kCPU), expected.to(gradient_dtype))) << "size " << size;
     }
+  }
+}
+
+TEST_P(CudaKernels, RowsOfAscendingPlacesNeedNoOrder) {
+  for (const int64_t size : {1, 8, 33, 512}) {
+    const at::Tensor places = at::tensor({1, 2, 5, 6, 40}, at::kLong);
+    const at::Tensor rows = integers({5, size}, 1, at::kDouble),
+                     before = integers({41, size}, 2, at::kDouble);
+    at::Tensor sum = before.clone().to(device(), dtype());
+    add_sorted_rows(sum, places.to(device()), rows.to(device(), dtype()));
+    EXPECT_TRUE(at::equal(wide(sum), before.index_add(0, places, rows))) << "size " << size;
   }
 }
 

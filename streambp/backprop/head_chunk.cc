@@ -26,7 +26,7 @@ HeadChunk::HeadChunk(const HeadPass& pass, const at::Tensor& hidden, int64_t off
   const Scored& scored = pass.scored;
   first_ = scored.places.const_data_ptr<int64_t>()[begin];
   if (!scored.are_neighbours(begin, end)) {
-    places_ = scored.places.narrow(0, begin, end - begin).to(hidden.device());
+    places_ = scored.places.narrow(0, begin, end - begin).to(hidden.device(), /*non_blocking=*/true);
   }
   targets_ = scored.targets.narrow(0, begin, end - begin).unsqueeze(1);
   if (scored.has_target.defined()) has_target_ = scored.has_target.narrow(0, begin, end - begin);

@@ -106,7 +106,8 @@ at::Tensor ScoredTokens::spread(const at::Tensor& rows) const {
 }
 
 at::Tensor part(const at::Tensor& all, int64_t begin, int64_t end, const at::Tensor& values) {
-  return all.narrow(0, begin, end - begin).to(values.device());
+  // A GPU's queue takes a copy of such numbers at once: the host, which makes a chunk's work, does not wait.
+  return all.narrow(0, begin, end - begin).to(values.device(), /*non_blocking=*/true);
 }
 
 at::Tensor at_most(const at::Tensor& x, double most) {

@@ -40,22 +40,17 @@ std::vector<Share> shares_of(const at::Tensor& choices, const Mixture& settings)
     const at::Tensor places = at::empty({(choices.numel() + experts - 1) / experts}, choices.options());
     return {{0, places, at::empty_like(places), {}, {}}};
   }
-  const at::Tensor flat = choices.flatten();
-  const at::Tensor order = flat.argsort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
-  const at::Tensor counts = flat.bincount({}, experts).to(at::kCPU);
-  int64_t begin = 0;
+  const auto [sorted, order] = at::sort(choices.flatten(), /*stable=*/true, /*dim=*/0, /*descending=*/false);
+  // Where each expert's choices begin: the one copy that the host waits for, as it sizes what follows.
+  const at::Tensor begins = at::searchsorted(sorted, at::arange(experts + 1, sorted.options())).to(at::kCPU);
+  const int64_t* const begin = begins.const_data_ptr<int64_t>();
   for (int64_t expert = 0; expert < experts; ++expert) {
-    const int64_t rows = counts[expert].item<int64_t>();
+    const int64_t rows = begin[expert + 1] - begin[expert];
     if (rows == 0) continue;
-    const at::Tensor places = order.narrow(0, begin, rows);
+    const at::Tensor places = order.narrow(0, begin[expert], rows);
     shares.push_back({static_cast<size_t>(expert), places, places.div(choices.size(1), "floor"), {}, {}});
-    begin += rows;
   }
   return shares;
-}
-
-void add_rows(at::Tensor& sum, const at::Tensor& places, const at::Tensor& rows) {
-  if (!sum.is_meta()) sum.index_add_(0, places, rows);
 }
 
 at::Tensor forward(const at::Tensor& residual, const at::Tensor& x, const Mixture& settings,
@@ -76,7 +71,7 @@ at::Tensor forward(const at::Tensor& residual, const at::Tensor& x, const Mixtur
       share.saved = save_gated(expert, gather_rows(x, share.tokens));
     } else {
       const at::Tensor product = gated_product(expert, gather_rows(x, share.tokens), share.saved);
-      add_rows(y, share.tokens, linear_forward(*expert.down, product).mul_(share.weights));
+      add_sorted_rows(y, share.tokens, linear_forward(*expert.down, product).mul_(share.weights));
     }
     share.saved.x.reset();  // gathered again: k copies of x would be more than the experts' own tensors
     if (x.is_meta()) {
@@ -114,7 +109,7 @@ at::Tensor backward(const at::Tensor& x, const Mixture& settings, const RouterBa
     at::Tensor d_share;
     const at::Tensor d_rows = gated_mlp_backward(expert, std::move(share.saved),
                                                  gather_rows(dy, share.tokens), share.weights, &d_share);
-    add_rows(dx, share.tokens, d_rows);
+    add_sorted_rows(dx, share.tokens, d_rows);
     if (!d_weights.is_meta()) d_weights.index_copy_(0, share.places, d_share);
   }
   const at::Tensor d_logits =
@@ -136,7 +131,8 @@ void RouterBalance::count(const at::Tensor& probabilities, const at::Tensor& cho
   if (!open_) return;
   rows_ += static_cast<double>(choices.size(0));
   if (choices.is_meta()) return;
-  choices_.add_(choices.flatten().bincount({}, choices_.size(0)));
+  // Whole numbers: the sum is exact in any order, and the host does not wait as it would for bincount.
+  choices_.scatter_add_(0, choices.flatten(), at::ones({choices.numel()}, choices_.options()));
   probabilities_.add_(probabilities.sum(0, /*keepdim=*/false, at::kDouble));
 }
 

@@ -6,20 +6,16 @@
 namespace streambp {
 namespace {
 
-/// By sorted places, each row of the gradient by one block: neither atomic additions nor a wide copy of dx.
-void accumulate_sorted(const at::Tensor& gradient, const at::Tensor& places, const at::Tensor& dx) {
-  const MemoryScope scope("kernel workspace");
-  if (dx.is_meta()) {  // at::sort has no Meta kernel; it takes as much again as it gives
-    at::empty({4, places.size(0)}, dx.options().dtype(at::kLong));
-    return;
-  }
-  const auto [sorted, order] = at::sort(places, /*stable=*/true, /*dim=*/0, /*descending=*/false);
-  with_kernel_dtype(dx.scalar_type(), [&, &sorted = sorted, &order = order](auto number) {
+/// Adds row order[i] of dx, or row i where no order is defined, to row sorted[i] of `gradient`, each of these
+/// by one block: neither atomic additions nor a wide copy of dx.
+void add_by_kernel(const at::Tensor& gradient, const at::Tensor& sorted, const at::Tensor& order,
+                   const at::Tensor& dx) {
+  with_kernel_dtype(dx.scalar_type(), [&](auto number) {
     using S = decltype(number);
     const auto sums = [&](auto* to) {
       using G = std::remove_pointer_t<decltype(to)>;
-      return cuda::RowSums<S, G>{sorted.template const_data_ptr<int64_t>(),
-                                 order.template const_data_ptr<int64_t>(),
+      return cuda::RowSums<S, G>{kernel_data<const int64_t>(sorted),
+                                 kernel_data<const int64_t>(order),
                                  dx.size(0),
                                  kernel_data<const S>(dx),
                                  dx.stride(0),
@@ -34,6 +30,16 @@ void accumulate_sorted(const at::Tensor& gradient, const at::Tensor& places, con
                         : kernels.add_to_wide(queue, sums(kernel_data<cuda::Wide<S>>(gradient))),
                     "sums of rows");
   });
+}
+
+void accumulate_unsorted(const at::Tensor& gradient, const at::Tensor& places, const at::Tensor& dx) {
+  const MemoryScope scope("kernel workspace");
+  if (dx.is_meta()) {  // at::sort has no Meta kernel; it takes as much again as it gives
+    at::empty({4, places.size(0)}, dx.options().dtype(at::kLong));
+    return;
+  }
+  const auto [sorted, order] = at::sort(places, /*stable=*/true, /*dim=*/0, /*descending=*/false);
+  add_by_kernel(gradient, sorted, order, dx);
 }
 
 /// Whether the kernel above takes them.
@@ -54,9 +60,18 @@ at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& places) {
 
 void accumulate_rows(Parameter& parameter, const at::Tensor& places, const at::Tensor& dx) {
   if (!parameter.trainable()) return;
-  if (is_sortable(parameter.gradient, dx)) return accumulate_sorted(parameter.gradient, places, dx);
+  if (is_sortable(parameter.gradient, dx)) return accumulate_unsorted(parameter.gradient, places, dx);
   const at::Tensor wide = dx.to(parameter.gradient.scalar_type());
   if (!wide.is_meta()) parameter.gradient.index_add_(0, places, wide);
+}
+
+void add_sorted_rows(at::Tensor& sum, const at::Tensor& places, const at::Tensor& rows) {
+  if (sum.is_meta()) return;
+  if (is_sortable(sum, rows)) {
+    add_by_kernel(sum, places, {}, rows);
+  } else {
+    sum.index_add_(0, places, rows);
+  }
 }
 
 }  // namespace streambp

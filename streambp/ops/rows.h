@@ -14,4 +14,8 @@ at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& places);
 /// frozen.
 void accumulate_rows(Parameter& parameter, const at::Tensor& places, const at::Tensor& dx);
 
+/// Adds row i of `rows` [n, D] to row places[i] of `sum` [N, D], of the same dtype. The places ascend, and
+/// none comes twice. Without autograd.
+void add_sorted_rows(at::Tensor& sum, const at::Tensor& places, const at::Tensor& rows);
+
 }  // namespace streambp

@@ -21,7 +21,7 @@ STREAMBP_GLOBAL void add_rows_of(RowSums<S, G> op) {
       load(to + i, sum);
       for (int64_t row = first; row < last; ++row) {
         W numbers[kCount];
-        load(op.from + op.order[row] * op.from_stride + i, numbers);
+        load(op.from + (op.order == nullptr ? row : op.order[row]) * op.from_stride + i, numbers);
         STREAMBP_UNROLL
         for (int k = 0; k < kCount; ++k) sum[k] += numbers[k];
       }
