@@ -22,8 +22,9 @@ bool same_run(const json& record, const json& configuration) {
     if (record.value(member, json()) != configuration.at(member)) return false;
   }
   const json settings = record.value("settings", json::object());
-  for (const char* member : {"chunk", "head", "head_chunk", "gradient_dtype", "optimizer", "lora",
-                             "reference", "prompt", "micro_batches"}) {
+  for (const char* member :
+       {"chunk", "head", "head_chunk", "baseline", "keep_attention", "every", "offload", "order",
+        "gradient_dtype", "optimizer", "fused_optimizer", "lora", "reference", "prompt", "micro_batches"}) {
     if (settings.value(member, json()) != configuration.at("settings").value(member, json())) return false;
   }
   return record.value("status", json()) == "ok" && record.contains("peak_bytes");

@@ -9,6 +9,7 @@
 #include "bench/cell.h"
 #include "bench/model_flops.h"
 #include "bench/models.h"
+#include "bench/paper_measured.h"
 #include "bench/report.h"
 #include "streambp/driver/environment.h"
 #include "streambp/driver/records.h"
@@ -235,6 +236,38 @@ TEST(CellRun, RecordsWhatItMeasuredAndSurvivesRunningOutOfMemory) {
   EXPECT_EQ(again_record.at("status"), "ok") << again_record.at("error");
   EXPECT_EQ(again_record.at("loss"), checkpoint_record.at("loss"));
   EXPECT_EQ(again_record.at("peak_bytes"), checkpoint_record.at("peak_bytes"));
+}
+
+TEST(MeasuredOnAGpu, StandsBesideTheSameWayAlone) {
+  const Bench bench = tiny_bench();
+  const auto record_of = [&](Cell cell, const char* device, int64_t peak) {
+    json record = cell_configuration(bench, cell);
+    record.update({{"kind", "measured"}, {"device", device}, {"status", "ok"}, {"peak_bytes", peak}});
+    return record_line(record) + '\n';
+  };
+  const Cell plain = cell_of(Method::kStreambp, 61), checkpoint = cell_of(Method::kCheckpoint, 61);
+  Cell every = plain, kept = plain, host = plain, longer = plain, baseline = checkpoint;
+  every.settings.every = 6;
+  kept.settings.keep_attention = true;
+  host.settings.offload = Offload::kHost;
+  longer.seq_len = 100;
+  baseline.settings.hugging_face = true;
+  const TempFolder folder;
+  folder.write("results.jsonl", record_of(plain, "cpu", 1) + record_of(every, "cuda", 2) +
+                                    record_of(kept, "cuda", 3) + record_of(host, "cuda:1", 4) +
+                                    record_of(longer, "cuda", 50) + record_of(baseline, "cuda", 6) + "torn");
+  const Measured measured(folder.path());
+  EXPECT_EQ(measured.size(), 5u);
+  const auto configuration = [&](const Cell& cell) { return cell_configuration(bench, cell); };
+  EXPECT_EQ(measured.peak(configuration(plain)), std::nullopt) << "others keep less, or more";
+  EXPECT_EQ(measured.peak(configuration(every)), 2);
+  EXPECT_EQ(measured.peak(configuration(kept)), 3);
+  EXPECT_EQ(measured.peak(configuration(host)), 4);
+  EXPECT_EQ(measured.peak(configuration(checkpoint)), std::nullopt);
+  EXPECT_EQ(measured.peak(configuration(baseline)), 6);
+  EXPECT_EQ(measured.longest(configuration(plain), 50), 100);
+  EXPECT_EQ(measured.longest(configuration(plain), 49), std::nullopt);
+  EXPECT_EQ(measured.longest(configuration(every), 50), 61);
 }
 
 TEST(ModelFlops, CountsProductsAndPairs) {

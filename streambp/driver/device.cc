@@ -52,6 +52,8 @@ c10::Device open_cuda(const std::string& name, const DeviceOptions& options) {
   if (!device.has_index()) device.set_index(0);
   configure_allocator(name, device.index(), options.memory_limit);
   if (options.deterministic) make_deterministic();
+  // An experimental setting under which cuDNN's attention wants log-sum-exps in another layout.
+  unsetenv("TORCH_CUDNN_SDPA_AVOID_RECOMPILE");
   // Its kernels register themselves when the library is loaded; nothing of it is linked, so that a machine
   // without CUDA runs too.
   if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {

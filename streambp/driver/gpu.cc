@@ -58,9 +58,14 @@ std::optional<int64_t> gpu_memory(int index) {
 json gpu_state(int index) {
   void* const library = dlopen("libnvidia-ml.so.1", RTLD_LAZY);
   const auto init = function_of<int()>(library, "nvmlInit_v2");
-  const auto get = function_of<int(unsigned, void**)>(library, "nvmlDeviceGetHandleByIndex_v2");
+  // By its place on the bus: NVML counts all of the machine's GPUs, CUDA those that it is shown.
+  const auto get = function_of<int(const char*, void**)>(library, "nvmlDeviceGetHandleByPciBusId_v2");
+  Driver driver;
+  const auto get_place = function_of<int(char*, int, int)>(driver.library, "cuDeviceGetPCIBusId");
+  char place[64] = {};
   void* device = nullptr;
-  if (init == nullptr || get == nullptr || init() != 0 || get(static_cast<unsigned>(index), &device) != 0)
+  if (init == nullptr || get == nullptr || get_place == nullptr || init() != 0 || !driver.open(index) ||
+      get_place(place, sizeof(place), driver.device) != 0 || get(place, &device) != 0)
     return nullptr;
   json state = json::object();
   // clockType 1 is that of the multiprocessors, 2 that of the memory.
