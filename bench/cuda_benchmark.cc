@@ -151,6 +151,20 @@ BENCHMARK(cuda_normed_rope)
     ->ArgsProduct({{2048, 8192}, {0, 1}})
     ->UseManualTime();
 
+/// The rotation alone, as models without norms of queries and keys have it: forward and backward are the same
+/// kernel.
+void cuda_rope(benchmark::State& state) {
+  if (!has_gpu(state)) return;
+  const at::Tensor x = gpu().tensor({state.range(0), kHeads, kHeadSize});
+  const RopeTable table{gpu().tensor({state.range(0), kHeadSize / 2}),
+                        gpu().tensor({state.range(0), kHeadSize / 2})};
+  at::Tensor rstd;
+  measure(state, bytes_of({x, x}), 0.0, [&] {
+    norm_rope_forward(x, {nullptr, &table}, {}, rstd, /*overwrite=*/true);
+  });
+}
+BENCHMARK(cuda_rope)->Apply(rows);
+
 void cuda_gate(benchmark::State& state) {
   if (!has_gpu(state)) return;
   const at::Tensor gated = gpu().tensor({state.range(0), kMlp}), raised = at::randn_like(gated);
@@ -170,6 +184,24 @@ void cuda_gate(benchmark::State& state) {
 }
 BENCHMARK(cuda_gate)->ArgNames({"rows", "backward"})->ArgsProduct({{2048, 8192}, {0, 1}})->UseManualTime();
 
+/// Of a mixture's expert, whose rows have weights.
+void cuda_weighted_gate(benchmark::State& state) {
+  if (!has_gpu(state)) return;
+  constexpr int64_t kExpert = 768;
+  const at::Tensor gated = gpu().tensor({state.range(0), kExpert}),
+                   weights = gpu().tensor({state.range(0), 1});
+  at::Tensor g, r, d, d_weights;
+  measure(
+      state, 2 * bytes_of({gated, gated, gated}), 0.0,
+      [&] { gate_backward(Activation::kSilu, g, r, d, /*wants_product=*/true, weights, &d_weights); },
+      [&] {
+        g = gated.clone();
+        r = gated.clone();
+        d = gated.clone();
+      });
+}
+BENCHMARK(cuda_weighted_gate)->Apply(rows);
+
 void cuda_target_softmax(benchmark::State& state) {
   if (!has_gpu(state)) return;
   at::Tensor logits = gpu().tensor({state.range(0), kVocabulary}, at::kFloat), sums;
@@ -182,17 +214,18 @@ void cuda_target_softmax(benchmark::State& state) {
 }
 BENCHMARK(cuda_target_softmax)->ArgName("rows")->Arg(256)->Arg(1024)->UseManualTime();
 
+/// Into bfloat16 (wide:0), or a part into a wide sum (wide:1).
 void cuda_merge(benchmark::State& state) {
   if (!has_gpu(state)) return;
-  const auto block = [&] {
-    return AttentionBlock{gpu().tensor({state.range(0), kHeads, kHeadSize}),
+  const auto block = [&](at::ScalarType dtype) {
+    return AttentionBlock{gpu().tensor({state.range(0), kHeads, kHeadSize}, dtype),
                           gpu().tensor({kHeads, state.range(0)}, at::kFloat).t()};
   };
-  AttentionBlock all = block();
-  const AttentionBlock other = block();
-  measure(state, bytes_of({all.output, all.output, all.output}), 0.0, [&] { merge(all, other); });
+  AttentionBlock all = block(state.range(1) != 0 ? at::kFloat : at::kBFloat16);
+  const AttentionBlock other = block(at::kBFloat16);
+  measure(state, bytes_of({all.output, all.output, other.output}), 0.0, [&] { merge(all, other); });
 }
-BENCHMARK(cuda_merge)->Apply(rows);
+BENCHMARK(cuda_merge)->ArgNames({"rows", "wide"})->ArgsProduct({{2048, 8192}, {0, 1}})->UseManualTime();
 
 void cuda_embedding_gradient(benchmark::State& state) {
   if (!has_gpu(state)) return;
@@ -203,6 +236,43 @@ void cuda_embedding_gradient(benchmark::State& state) {
   measure(state, 5 * bytes_of({dx}), 0.0, [&] { accumulate_rows(table, places, dx); });
 }
 BENCHMARK(cuda_embedding_gradient)->Apply(rows);
+
+/// An expert's rows, an eighth of the tokens, added to where they came from.
+void cuda_expert_rows(benchmark::State& state) {
+  if (!has_gpu(state)) return;
+  at::Tensor sum = gpu().tensor({8 * state.range(0), kHidden});
+  const at::Tensor added = gpu().tensor({state.range(0), kHidden});
+  const at::Tensor places = at::arange(0, 8 * state.range(0), 8, added.options().dtype(at::kLong));
+  measure(state, 3 * bytes_of({added}), 0.0, [&] { add_sorted_rows(sum, places, added); });
+}
+BENCHMARK(cuda_expert_rows)->Apply(rows);
+
+/// Short sequences side by side in one call: `rows` of 256 tokens each.
+void cuda_packed_attention(benchmark::State& state) {
+  if (!has_gpu(state)) return;
+  constexpr int64_t kSequence = 256;
+  AttentionOperands x{gpu().tensor({state.range(0), kHeads, kHeadSize}),
+                      gpu().tensor({state.range(0), kKeyHeads, kHeadSize}),
+                      gpu().tensor({state.range(0), kKeyHeads, kHeadSize}),
+                      true,
+                      0,
+                      0.0883883476};
+  for (int64_t begin = 0; begin <= state.range(0); begin += kSequence) x.offsets.push_back(begin);
+  const double pairs = 0.5 * static_cast<double>(state.range(0)) * kSequence;
+  const double product = 2.0 * pairs * kHeads * kHeadSize;
+  const AttentionBlock block = device_attend(x);
+  const at::Tensor d = at::randn_like(x.q);
+  if (state.range(1) == 0) {
+    measure(state, bytes_of({x.q, x.k, x.v, x.q}), 2.0 * product, [&] { device_attend(x); });
+  } else {
+    measure(state, 2 * bytes_of({x.q, x.k, x.v, x.q}), 5.0 * product,
+            [&] { device_attend_backward(x, d, block); });
+  }
+}
+BENCHMARK(cuda_packed_attention)
+    ->ArgNames({"rows", "backward"})
+    ->ArgsProduct({{8192}, {0, 1}})
+    ->UseManualTime();
 
 /// A weight's gradient: a product of bfloat16 added to float32 (wide:1) or bfloat16.
 void cuda_weight_gradient(benchmark::State& state) {

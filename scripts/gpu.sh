@@ -6,16 +6,26 @@
 #                                        are built, into build/carry (beside the working tree, this travels)
 #   scripts/gpu.sh run DIR [PART...]     there: the parts (default: all, the most valuable first), records and logs
 #                                        below DIR; a part that is done there is not run again
+#   scripts/gpu.sh report DIR            here, afterwards: dry runs of what was measured, the paper's tables and curves
+#                                        with the measurements in them, pictures, the table
 #   scripts/gpu.sh table DIR             the table of what was run and what was not, into DIR/README.md
 #
-# Parts: build tests sanitizer speed lengths offload prediction tables precision microbench long
-# STREAMBP_PYTHON names the Python (default: python3), STREAMBP_PART_SECONDS the time that a part may take (470; `long`,
-# one pass over 500,000 tokens, takes up to 590).
+# Parts: build tests speed lengths sanitizer offload curves table9 table8 microbench tables deterministic published long
+# The first nine are meant for half an hour, `build` aside, which has nothing to do where programs were packed.
+#
+# STREAMBP_PYTHON names the Python (default: python3), STREAMBP_BIN a folder of programs, STREAMBP_PART_SECONDS the time
+# that a part may take (470; `long`, one pass over 500,000 tokens, takes up to 590). With STREAMBP_GPU_REHEARSAL=1 all
+# parts run on a machine without a GPU: sweeps as dry runs of the same arguments, checks as far as the CPU goes; it takes
+# a minute and measures nothing.
 set -euo pipefail
 
 project=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 carry=$project/build/carry
-all_parts=(build tests sanitizer speed lengths offload prediction tables precision microbench long)
+all_parts=(build tests speed lengths sanitizer offload curves table9 table8 microbench tables deterministic published long)
+# Those whose memory a dry run predicts.
+sweeps=(speed lengths offload curves table9 table8 tables deterministic published long)
+rehearsal=${STREAMBP_GPU_REHEARSAL:-}
+device=${rehearsal:+meta:}cuda
 
 # ---------------------------------------------------------------------------------------------------------------- pack
 
@@ -57,7 +67,7 @@ part_seconds=${STREAMBP_PART_SECONDS:-470}
 link_torch() {
   venv=$project/build/gpu-venv
   local site version
-  site=$("$python" -c 'import os, torch; print(os.path.dirname(os.path.dirname(torch.__file__)))')
+  site=$("$python" -c 'import os, importlib.util as u; print(os.path.dirname(os.path.dirname(u.find_spec("torch").origin)))')
   version=$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
   mkdir -p "$venv/lib/$version"
   ln -sfn "$site" "$venv/lib/$version/site-packages"
@@ -68,9 +78,13 @@ link_torch() {
   export LD_LIBRARY_PATH=$carry/usr/lib/x86_64-linux-gnu:$LD_LIBRARY_PATH
 }
 
-# Programs: those that were packed, or, without them or with STREAMBP_BUILD set, those that are built here.
+# Programs: STREAMBP_BIN's, those that were packed, or, without them or with STREAMBP_BUILD set, those that are built here.
 find_programs() {
-  if [ -x "$carry/bin/streambp-bench" ] && [ -e "$carry/bin/libstreambp_cuda.so" ] && [ -z "${STREAMBP_BUILD:-}" ]; then
+  if [ -n "${STREAMBP_BIN:-}" ]; then
+    bin=$STREAMBP_BIN
+  elif [ -n "$rehearsal" ]; then
+    bin=$project/build/release/bin
+  elif [ -x "$carry/bin/streambp-bench" ] && [ -e "$carry/bin/libstreambp_cuda.so" ] && [ -z "${STREAMBP_BUILD:-}" ]; then
     bin=$carry/bin
   else
     bin=$project/build/release/bin
@@ -79,7 +93,7 @@ find_programs() {
 
 build() {
   find_programs
-  if [ "$bin" = "$carry/bin" ]; then
+  if [ -n "$rehearsal" ] || [ "$bin" != "$project/build/release/bin" ]; then
     "$bin/streambp-bench" --version
     return 0
   fi
@@ -93,21 +107,26 @@ sweep() {  # NAME ARGUMENT...: records into $out/NAME, those that are there are 
   local name=$1
   shift
   # Running out of memory (3) is a result.
-  "$bin/streambp-bench" sweep --device cuda --resume --out "$out/$name" "$@" || [ $? -eq 3 ]
+  "$bin/streambp-bench" sweep --device "$device" --resume --quiet --out "$out/$name" "$@" || [ $? -eq 3 ]
 }
 
 tests() {
   "$bin/cuda_test" --gtest_filter='*device*:*cuda*:-*host*' --gtest_output="xml:$out/tests.xml"
-  "$bin/streambp-verify" goldens "$project/verify/goldens" --device cuda --method standard,checkpoint,streambp,tiled,chunk-major \
+  local checked=(--device cuda) goldens=$project/verify/goldens sizes=(--family qwen3,gemma3 --batch left)
+  if [ -n "$rehearsal" ]; then
+    checked=() goldens+=/cases/llama-sft-b1 sizes+=(--objective sft --tuning full --method checkpoint)
+  fi
+  "$bin/streambp-verify" goldens "$goldens" "${checked[@]}" --method standard,checkpoint,streambp,tiled,chunk-major \
     --chunk 7,auto >"$out/goldens.txt"
-  "$bin/streambp-verify" sweep --quick --device cuda --family qwen3,gemma3 --batch left >"$out/equality.txt"
+  "$bin/streambp-verify" sweep --quick "${checked[@]}" "${sizes[@]}" >"$out/equality.txt"
 }
 
 sanitizer() {
-  local tool failed=0
+  local tool failed=0 check
   for tool in memcheck racecheck synccheck initcheck; do
-    compute-sanitizer --tool "$tool" --error-exitcode 1 --kernel-regex kns=streambp "$bin/cuda_test" \
-      --gtest_filter='Places/CudaKernels.*device*' >"$out/sanitizer-$tool.txt" 2>&1 || failed=1
+    check=(compute-sanitizer --tool "$tool" --error-exitcode 1 --kernel-regex kns=streambp)
+    [ -z "$rehearsal" ] || check=()
+    "${check[@]}" "$bin/cuda_test" --gtest_filter='Places/CudaKernels.*device*' >"$out/sanitizer-$tool.txt" 2>&1 || failed=1
     tail -n 1 "$out/sanitizer-$tool.txt"
   done
   return "$failed"
@@ -115,19 +134,26 @@ sanitizer() {
 
 eight_b=(--model qwen3-8b --dtype bfloat16)
 
-# The figures that the project stands for: StreamBP against checkpointing, and how near to the chip's speed.
+# The figures that the project stands for: StreamBP against checkpointing, and how near to the chip's speed. At 32,768
+# tokens a full head's logits don't fit a card of 80 GiB: checkpointing has a streamed one there too.
 speed() {
   sweep speed "${eight_b[@]}" --method checkpoint,streambp --seq-len 8192 --chunk auto,2048,4096,8192 --repeats 3
   sweep speed "${eight_b[@]}" --method checkpoint --seq-len 32768 --repeats 2
+  sweep speed-streamed-head "${eight_b[@]}" --method checkpoint --head streamed --seq-len 32768 --repeats 2
   sweep speed-kept "${eight_b[@]}" --method streambp --keep-attention --seq-len 32768 --chunk auto,8192 --repeats 2
   sweep speed "${eight_b[@]}" --method streambp --seq-len 32768 --chunk 8192 --repeats 2
 }
 
-# A card of more than 80 GiB stands for one of 80 GiB, as the paper's; a smaller one for itself.
-capped=(--repeats 1 --warmup 0)
+# Sets `capped`: one pass a cell, and on a card of more than 80 GiB, which stands for the paper's then, as much and no
+# more.
 cap_memory() {
-  local mebibytes
-  mebibytes=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits | head -n 1)
+  capped=(--repeats 1 --warmup 0)
+  local mebibytes=0
+  if [ -n "$rehearsal" ]; then
+    mebibytes=143771
+  elif [ "$device" = cuda ]; then
+    mebibytes=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits | head -n 1)
+  fi
   [ "$mebibytes" -le 81920 ] || capped+=(--memory-cap 80GiB)
 }
 
@@ -143,18 +169,44 @@ offload() {
   sweep offload "${eight_b[@]}" "${capped[@]}" --method streambp --offload host --seq-len 300000
 }
 
-# The dry run beside what speed and lengths have measured.
-prediction() {
-  local lengths=8192,32768
-  "$bin/streambp-bench" sweep --device meta:cuda --resume --out "$out/predicted" "${eight_b[@]}" \
-    --method checkpoint,streambp --seq-len "$lengths" --chunk auto,2048,4096,8192
-  "$bin/streambp-bench" sweep --device meta:cuda --resume --out "$out/predicted" "${eight_b[@]}" \
-    --method streambp --seq-len 110000,140000,160000
-  "$bin/streambp-bench" sweep --device meta:cuda --resume --out "$out/predicted" "${eight_b[@]}" \
-    --method streambp --offload host --seq-len 140000,300000
+# The paper's figure of peak against length, at its points: `lengths` has the longest.
+curves() {
+  cap_memory
+  local baseline
+  for baseline in fair hugging-face; do
+    sweep curves "${eight_b[@]}" "${capped[@]}" --baseline "$baseline" --method standard --seq-len 1000,2000,3000,4700
+    sweep curves "${eight_b[@]}" "${capped[@]}" --baseline "$baseline" --method checkpoint --seq-len 5000,10000,15000,20000
+  done
+  sweep curves "${eight_b[@]}" "${capped[@]}" --method streambp --seq-len 10000,20000,50000,75000,100000
 }
 
-# Times and peaks of the paper's tables 1 and 2 (Qwen3 models on one GPU), 8 and 9 (settings), and its curves.
+# The same with the published chunk of 500 tokens and head of 100.
+published() {
+  cap_memory
+  sweep published "${eight_b[@]}" "${capped[@]}" --method streambp --chunk 500 --head-chunk 100 --seq-len 10000,20000,50000,75000
+}
+
+# Peaks of two further models.
+table9() {
+  cap_memory
+  local model baseline lengths=3000,6000,9000,18000
+  for model in llama-3.1-8b gemma-3-1b; do
+    for baseline in fair hugging-face; do
+      sweep table9 --model "$model" --dtype bfloat16 "${capped[@]}" --baseline "$baseline" --method checkpoint --seq-len "$lengths"
+    done
+    sweep table9 --model "$model" --dtype bfloat16 "${capped[@]}" --method streambp --seq-len "$lengths"
+    sweep table9 --model "$model" --dtype bfloat16 "${capped[@]}" --method streambp --chunk 500 --head-chunk 100 --seq-len "$lengths"
+  done
+}
+
+# The linear example; its records take no --resume: all or nothing.
+table8() {
+  mkdir -p "$out/table8"
+  "$bin/streambp-bench" linear --device "$device" --json >"$out/table8/results.new" || [ $? -eq 3 ]
+  mv "$out/table8/results.new" "$out/table8/results.jsonl"
+}
+
+# Times and peaks of the paper's tables 1 and 2: Qwen3 models on one GPU, objectives.
 tables() {
   cap_memory
   sweep tables "${eight_b[@]}" "${capped[@]}" --method standard,checkpoint,streambp --seq-len 3072,6144,9216,15360
@@ -164,7 +216,8 @@ tables() {
     --method checkpoint,streambp --seq-len 8192,16384
 }
 
-precision() {
+# What it costs that equal passes give equal bits.
+deterministic() {
   sweep deterministic --model qwen3-4b --dtype bfloat16 --deterministic --method checkpoint,streambp --seq-len 8192 --repeats 3
   sweep nondeterministic --model qwen3-4b --dtype bfloat16 --method checkpoint,streambp --seq-len 8192 --repeats 3
 }
@@ -179,6 +232,28 @@ long() {
   sweep long "${eight_b[@]}" --repeats 1 --warmup 0 --method streambp --every 6 --seq-len 500000 --chunk 8192
 }
 
+# -------------------------------------------------------------------------------------------------------------- report
+
+# All sweeps as dry runs, into DIR/predicted.
+predict() {
+  local part
+  out=$1/predicted device=meta:cuda rehearsal=
+  for part in "${sweeps[@]}"; do "$part"; done
+}
+
+report() {
+  local folder=$1 records
+  bin=${STREAMBP_BIN:-$project/build/release/bin}
+  [ ! -x "$project/.venv/bin/python" ] || python=$project/.venv/bin/python
+  (predict "$folder") >"$folder/predicted.log"
+  "$bin/streambp-bench" paper --table curves,8,9 --measured "$folder" --out "$folder/paper" --quiet >/dev/null
+  "$python" "$project/scripts/plot_paper.py" --folder "$folder/paper"
+  for records in "$folder"/{speed,lengths,curves,tables}/results.jsonl; do
+    [ ! -s "$records" ] || "$python" "$project/scripts/plot.py" --records "$records" --out "$(dirname "$records")"
+  done
+  table "$folder"
+}
+
 run() {
   out=$(mkdir -p "$1" && cd "$1" && pwd)
   shift
@@ -186,7 +261,7 @@ run() {
   [ ${#parts[@]} -gt 0 ] || parts=("${all_parts[@]}")
   link_torch
   find_programs
-  nvidia-smi >"$out/nvidia-smi.txt" 2>&1 || true
+  [ -n "$rehearsal" ] || nvidia-smi >"$out/nvidia-smi.txt" 2>&1 || true
   for part in "${parts[@]}"; do
     [[ " ${all_parts[*]} " == *" $part "* ]] || { echo "gpu.sh: part '$part': expected one of ${all_parts[*]}" >&2; exit 2; }
     [ -e "$out/$part.done" ] && [ "$part" != build ] && continue
@@ -212,6 +287,7 @@ table() {
   {
     echo "# What was run on the GPU"
     echo
+    [ -z "$rehearsal" ] || echo "A rehearsal without a GPU: nothing was measured."
     echo "Written by \`scripts/gpu.sh run\`; records are in each folder's results.jsonl, with their machine and commit."
     echo
     echo "| part | result |"
@@ -242,6 +318,10 @@ case ${1:-} in
     link_torch
     find_programs
     "$2"
+    ;;
+  report)
+    [ $# -eq 2 ] && [ -d "$2" ] || { echo "usage: scripts/gpu.sh report DIR" >&2; exit 2; }
+    report "$(cd "$2" && pwd)"
     ;;
   table)
     [ $# -eq 2 ] || { echo "usage: scripts/gpu.sh table DIR" >&2; exit 2; }

@@ -8,14 +8,19 @@ import json
 import pathlib
 import sys
 
+# Of a record's settings, what says nothing of the memory that a pass takes.
+BESIDE_THE_PASS = {"threads", "repeats", "seed", "memory_limit"}
+
 # Dense bf16 peak of a Hopper SXM GPU, without sparsity: what utilisation is relative to.
 PEAK_FLOPS = 989e12
 
 
 def records(folder):
-    for file in sorted(folder.glob("*/results.jsonl")):
+    for file in sorted(folder.rglob("results.jsonl")):
         for line in file.read_text().splitlines():
-            yield file.parent.name, json.loads(line)
+            record = json.loads(line)
+            if "settings" in record:  # not the linear example's, which the paper's tables show
+                yield file.parent.name, record
 
 
 def way(record):
@@ -29,6 +34,10 @@ def way(record):
         words.append(f"every {settings['every']}")
     if settings.get("offload") == "host":
         words.append("on the host")
+    if settings.get("baseline") == "hugging-face":
+        words.append("as in transformers")
+    if settings.get("head") == "streamed" and record["method"] in ("standard", "checkpoint"):
+        words.append("streamed head")
     if settings.get("deterministic"):
         words.append("deterministic")
     return ", ".join(words)
@@ -40,9 +49,9 @@ def gib(count):
 
 def identity(record):
     """What a prediction and a measurement have in common."""
-    settings = record["settings"]
-    return (record["model"], record["objective"], way(record), record["seq_len"], record["batch"], record["dtype"],
-            settings.get("gradient_dtype"))
+    settings = {name: value for name, value in record["settings"].items() if name not in BESIDE_THE_PASS}
+    return (record["model"], record["objective"], record["method"], record["seq_len"], record["batch"], record["dtype"],
+            json.dumps(settings, sort_keys=True))
 
 
 def measured_table(rows):
@@ -62,7 +71,7 @@ def measured_table(rows):
 
 
 def prediction_table(measured, predicted):
-    by_identity = {identity(record): record for _, record in predicted}
+    by_identity = {identity(record): record for _, record in predicted if record["status"] == "ok"}
     pairs = [(record, by_identity[identity(record)]) for _, record in measured
              if record["status"] == "ok" and identity(record) in by_identity]
     if not pairs:
@@ -76,6 +85,46 @@ def prediction_table(measured, predicted):
               f"{gib(prediction['peak_bytes'])} | {difference:+.2%} |")
 
 
+def ratios_table(measured):
+    """StreamBP's times beside checkpointing's, of the same model, objective and length in the same part."""
+    baselines = {}
+    for part, record in measured:
+        if record["method"] == "checkpoint" and record.get("gpu_seconds_median") and "baseline" in record["settings"]:
+            if record["settings"]["baseline"] == "fair" and not record["settings"].get("deterministic"):
+                place = record["model"], record["objective"], record["tokens"], record["batch"]
+                best = baselines.get(place)
+                if best is None or record["gpu_seconds_median"] < best["gpu_seconds_median"]:
+                    baselines[place] = record
+    rows = []
+    for part, record in measured:
+        base = baselines.get((record["model"], record["objective"], record["tokens"], record["batch"]))
+        if record["method"] == "streambp" and base and record.get("gpu_seconds_median"):
+            rows.append((part, record, record["gpu_seconds_median"] / base["gpu_seconds_median"]))
+    if not rows:
+        return
+    print("\n## StreamBP's time against the faster checkpointing\n")
+    print("| part | model | objective | tokens | method | x checkpoint |")
+    print("|---|---|---|---:|---|---:|")
+    for part, record, ratio in rows:
+        print(f"| {part} | {record['model']} | {record['objective']} | {record['tokens']:,} | {way(record)} | {ratio:.3f} |")
+
+
+def microbench_table(file):
+    if not file.exists():
+        return
+    rows = [row for row in json.loads(file.read_text())["benchmarks"] if not row.get("error_occurred")]
+    if not rows:
+        return
+    print("\n## Kernels: share of the roofline\n")
+    print("The larger of bytes over the rate of a copy and operations over the rate of a matrix product, both measured just before,")
+    print("over the time measured.\n")
+    print("| kernel | time | bytes/s | operations/s | of the roofline | chosen |")
+    print("|---|---:|---:|---:|---:|---|")
+    for row in rows:
+        print(f"| {row['name'].removesuffix('/manual_time')} | {row['real_time']:,.0f} {row['time_unit']} | {row['bytes_per_s']:.3g} | "
+              f"{row['flops']:.3g} | {row['of_roofline']:.1%} | {row.get('label', '')} |")
+
+
 def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
@@ -84,7 +133,9 @@ def main():
     predicted = [(part, record) for part, record in everything if record["kind"] == "predicted"]
     if measured:
         measured_table(measured)
+        ratios_table(measured)
     prediction_table(measured, predicted)
+    microbench_table(pathlib.Path(sys.argv[1]) / "microbench.json")
     choices = sorted({line for _, record in measured for line in record["environment"].get("attention_choices", [])})
     if choices:
         print("\n## Attention kernels chosen by measurement\n")
