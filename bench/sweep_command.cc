@@ -131,7 +131,9 @@ void add_sweep_command(CLI::App& app, std::function<int()>& action, int argc, co
   text("--host-budget", typed->host_budget,
        "--method auto: memory of the host beside the device; with it, --offload host is tried too");
   command->add_flag("--deterministic", options.deterministic,
-                    "On cuda: equal passes give equal bits, at some cost");
+                    "On cuda (and meta:cuda, which counts its memory): equal passes give equal bits. "
+                    "FlashAttention alone serves attention, with more float32 sums in its backward pass; "
+                    "gpu_seconds of the same cells with and without say what that costs");
   text("--dump-gradients", typed->dump_gradients,
        "Write the gradients as safetensors under Hugging Face names; for a sweep of one cell");
   text("--trace", typed->trace,
