@@ -1,12 +1,12 @@
 // Attention by the kernels that torch brings for GPUs: FlashAttention's and cuDNN's, the faster one of the
 // two for each shape by measurement. No mask is ever built.
 //
-// A chunk's rows take their prefix and themselves in calls of their own, though FlashAttention could take both
-// in one (its causal blocks are lower-right) where the chunk's keys lie behind the prefix's. Forward that would
-// save one merge: three trips of the output through memory, by arithmetic under a fiftieth of the calls' time
-// from a prefix of 8,192 keys on. Backward it would hold the gradients of the whole prefix for each query head,
-// 2.3 GB behind 140,000 keys of 32 heads of 128, where tiles hold 0.13 GB. And cuDNN's kernels, the faster ones
-// on Hopper, know squares and rectangles alone.
+// A chunk's rows take their prefix and themselves in calls of their own, though FlashAttention could take
+// both in one (its causal blocks are lower-right) where the chunk's keys lie behind the prefix's. Forward
+// that would save one merge: three trips of the output through memory, by arithmetic under a fiftieth of the
+// calls' time from a prefix of 8,192 keys on. Backward it would hold the gradients of the whole prefix for
+// each query head, 2.3 GB behind 140,000 keys of 32 heads of 128, where tiles hold 0.13 GB. And cuDNN's
+// kernels, the faster ones on Hopper, know squares and rectangles alone.
 #pragma once
 
 #include <cstdint>
