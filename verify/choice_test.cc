@@ -51,9 +51,9 @@ Settings way(Method method, int64_t chunk = 0, const std::function<void(Settings
 const auto kKeepAttention = [](Settings& settings) { settings.keep_attention = true; };
 
 TEST(CostModel, RanksMethodsAsTheyWereMeasuredOnTheCpu) {
-  // results/compare and results/cpu: medians at the chunks that --chunk auto stood for.
+  // results/compare-2048, -4096 and -8192: medians at the chunks that --chunk auto stands for.
   const Subject subject("qwen3-cpu");
-  for (const auto& [tokens, chunk] : {std::pair<int64_t, int64_t>{2048, 512}, {4096, 1024}}) {
+  for (const auto& [tokens, chunk] : {std::pair<int64_t, int64_t>{2048, 1024}, {4096, 1024}, {8192, 1024}}) {
     const double standard = subject.cost(tokens, way(Method::kStandard));
     const double kept = subject.cost(tokens, way(Method::kStreambp, chunk, kKeepAttention));
     const double streambp = subject.cost(tokens, way(Method::kStreambp, chunk));
