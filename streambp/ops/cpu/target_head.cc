@@ -296,22 +296,27 @@ void add_to_weight(const TargetHead<T>& op, const double* d_target, T* workspace
   for (int64_t tile = begin; tile < end; ++tile) pass.run(tile);
 }
 
-/// d_x = d scale (the target's weight - the mean weight by probability).
+/// d_x = d scale (the target's weight - the mean weight by probability), rounded once.
 template <typename T>
 void gather(const TargetHead<T>& op, const double* d_target, const HeadShare<T>* shares, int64_t share_count,
             T* d_x, int64_t begin, int64_t end) {
+  constexpr int64_t kBlock = 256;
+  double sum[kBlock];
   for (int64_t row = begin; row < end; ++row) {
-    const T* const target = op.weight + op.targets[row] * op.size;
-    T* const to = d_x + row * op.size;
-    for (int64_t d = 0; d < op.size; d += kWidth<T>) store(to + d, load(target + d));
-    for (int64_t i = 0; i < share_count; ++i) {
-      const double beside = static_cast<double>(shares[i].largest[row]) - op.log_sums[2 * row];
-      const T part = static_cast<T>(__builtin_exp(beside * op.scale - op.log_sums[2 * row + 1]));
-      const T* const sum = shares[i].sum + row * op.size;
-      for (int64_t d = 0; d < op.size; d += kWidth<T>) store(to + d, load(to + d) - load(sum + d) * part);
+    const double factor = d_target[row] * op.scale;
+    for (int64_t first = 0; first < op.size; first += kBlock) {
+      const int64_t count = at_most(kBlock, op.size - first);
+      const T* const target = op.weight + op.targets[row] * op.size + first;
+      for (int64_t d = 0; d < count; ++d) sum[d] = static_cast<double>(target[d]);
+      for (int64_t i = 0; i < share_count; ++i) {
+        const double beside = static_cast<double>(shares[i].largest[row]) - op.log_sums[2 * row];
+        const double part = __builtin_exp(beside * op.scale - op.log_sums[2 * row + 1]);
+        const T* const of_share = shares[i].sum + row * op.size + first;
+        for (int64_t d = 0; d < count; ++d) sum[d] -= part * static_cast<double>(of_share[d]);
+      }
+      T* const to = d_x + row * op.size + first;
+      for (int64_t d = 0; d < count; ++d) to[d] = static_cast<T>(sum[d] * factor);
     }
-    const T factor = static_cast<T>(d_target[row] * op.scale);
-    for (int64_t d = 0; d < op.size; d += kWidth<T>) store(to + d, load(to + d) * factor);
   }
 }
 
