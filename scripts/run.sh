@@ -6,7 +6,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
-out=${1:-$project/out/main}
+out=${1:-out/main}  # beside the project, so that records name no folder of the machine
 build_project release streambp-verify streambp-bench
 cd "$project"
 bin=build/release/bin
