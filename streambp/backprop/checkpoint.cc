@@ -52,7 +52,7 @@ HeadOutcome run_by_layers(const Pass& pass, const LayerForward& forward, const L
 HeadOutcome run_checkpoint(const Pass& pass) {
   const Rows rows = pass.all_rows();
   Rows again = rows;
-  again.graph_only = !pass.hugging_face;
+  again.graph_only = true;
   return run_by_layers(
       pass,
       [&](const DecoderLayer& layer, const at::Tensor& hidden) {

@@ -46,7 +46,7 @@ at::Tensor backward(const Pass& pass, const Chunks& tiles, const DecoderLayer& l
   {
     const MemoryScope scope("chunk");
     for_each_tile(pass, tiles, [&](Rows rows) {
-      rows.graph_only = !pass.hugging_face;
+      rows.graph_only = true;
       const at::Tensor tile = rows_of(middle.detach(), rows).requires_grad_();
       const at::Tensor output = layer.feed_forward(tile, rows);
       // The gradient of the MLP's output is used up here, row by row: its input's takes the place.

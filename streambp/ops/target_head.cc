@@ -15,6 +15,12 @@ int64_t count_tiles(const Linear& head, int64_t tile) {
   return (head.weight->value.size(0) + tile - 1) / tile;
 }
 
+/// What is a thread's of a tensor with a row for each; null where there is none.
+template <typename T>
+T* row_of(const at::Tensor& rows, int64_t thread) {
+  return rows.defined() ? kernel_data<T>(rows) + thread * rows.stride(0) : nullptr;
+}
+
 /// Calls body(thread, begin, end) with a share of the tiles for each thread. The shares depend on the number
 /// of threads alone, so that a repeated run sums in the same order.
 template <typename Body>
@@ -71,10 +77,12 @@ void TargetHead::with_op(Body body) const {
 
 template <typename T>
 cpu::HeadShare<T> TargetHead::share(int64_t thread) const {
-  const auto row = [thread](const at::Tensor& of) {
-    return of.defined() ? kernel_data<T>(of) + thread * of.stride(0) : nullptr;
-  };
-  return {row(share_largest_), row(share_sums_)};
+  return {row_of<T>(share_largest_, thread), row_of<T>(share_sums_, thread)};
+}
+
+template <typename T>
+T* TargetHead::workspace(int64_t thread) const {
+  return row_of<T>(workspaces_, thread);
 }
 
 at::Tensor TargetHead::log_probabilities(bool goes_back) {
@@ -104,8 +112,7 @@ at::Tensor TargetHead::log_probabilities(bool goes_back) {
     kernels.copy(op);
     using T = std::remove_cvref_t<decltype(*op.columns)>;
     share_tiles(tiles, threads, [&](int64_t thread, int64_t begin, int64_t end) {
-      kernels.forward(op, share<T>(thread), result,
-                      kernel_data<T>(workspaces_) + thread * workspaces_.stride(0), begin, end);
+      kernels.forward(op, share<T>(thread), result, workspace<T>(thread), begin, end);
     });
     at::parallel_for(0, rows, 1, [&](int64_t begin, int64_t end) {
       kernels.sum_up(op, begin, end);
@@ -128,8 +135,7 @@ at::Tensor TargetHead::backward(const at::Tensor& d_target) {
       const double* const of_targets = kernel_data<const double>(d);
       if (exponentials_.defined()) {
         share_tiles(sums_.size(0), threads, [&](int64_t thread, int64_t begin, int64_t end) {
-          kernels.add_to_weight(op, of_targets, kernel_data<T>(workspaces_) + thread * workspaces_.stride(0),
-                                begin, end);
+          kernels.add_to_weight(op, of_targets, workspace<T>(thread), begin, end);
         });
       }
       std::vector<cpu::HeadShare<T>> shares;

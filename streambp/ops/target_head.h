@@ -33,6 +33,8 @@ class TargetHead {
   /// A thread's, of numbers T.
   template <typename T>
   cpu::HeadShare<T> share(int64_t thread) const;
+  template <typename T>
+  T* workspace(int64_t thread) const;
 
   const Linear& head_;
   const cpu::Kernels& kernels_;
