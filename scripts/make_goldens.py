@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Golden cases of SFT, made with Hugging Face transformers in float64: losses and gradients of tiny random models.
+"""Golden cases, made with Hugging Face's libraries in float64: losses and gradients of tiny random models.
 
-    python scripts/make_goldens.py --out DIR      writes DIR/models/<model> and DIR/cases/<model>-sft-<batch>
-    python scripts/make_goldens.py --check DIR    computes the SFT cases of DIR again and prints the differences
+    python scripts/make_goldens.py --out DIR                  writes DIR/models/<model> and DIR/cases/<case>, every topic
+    python scripts/make_goldens.py --out DIR --topics sft     those of one topic
+    python scripts/make_goldens.py --check DIR                computes the SFT cases of DIR again and prints the differences
 
 Needs torch 2.11.0, transformers 5.23.0, safetensors 0.8.0 and numpy. verify/goldens/README.md says what the files hold,
 goldens/models.py which models there are. A case is written only if it passes every check of goldens/checks.py.
@@ -131,7 +132,8 @@ def make_case(root, model_name, batch_name, seed):
     )
 
 
-def make(root, names):
+def make_sft(root, names):
+    """DIR/cases/<model>-sft-<batch> for the models of goldens/models.py."""
     for model_name in names:
         spec = MODELS[model_name]
         write_model(root / "models" / model_name, spec)
@@ -140,6 +142,10 @@ def make(root, names):
                 make_case(root, model_name, batch_name, 1000 * spec.seed + i)
             except CheckError as error:
                 raise InputError(f"{model_name}-sft-{batch_name}: {error}") from None
+
+
+# What can be made, each by a function of the folder and the models' names (which only the topic sft has).
+TOPICS = {"sft": make_sft}
 
 
 def check(root, limit):
@@ -171,13 +177,17 @@ def main():
     job = parser.add_mutually_exclusive_group(required=True)
     job.add_argument("--out", type=Path, metavar="DIR", help="write models/ and cases/ in DIR")
     job.add_argument("--check", type=Path, metavar="DIR", help="compute the SFT cases of DIR again")
-    parser.add_argument("--only", default=",".join(MODELS), metavar="NAMES", help="models to make, by commas")
+    parser.add_argument("--topics", default=",".join(TOPICS), metavar="NAMES", help="topics to make, by commas")
+    parser.add_argument("--only", default=",".join(MODELS), metavar="NAMES", help="models to make of the topic sft, by commas")
     parser.add_argument("--limit", type=float, default=1e-12, help="of --check: relative to a tensor's largest entry")
     arguments = parser.parse_args()
     names = arguments.only.split(",")
     unknown = [name for name in names if name not in MODELS]
     if unknown:
         raise InputError(f"--only {','.join(unknown)}: expected some of {', '.join(MODELS)}")
+    topics = arguments.topics.split(",")
+    if any(topic not in TOPICS for topic in topics):
+        raise InputError(f"--topics {arguments.topics}: expected some of {', '.join(TOPICS)}")
     installed = {"torch": torch.__version__.partition("+")[0], "transformers": transformers.__version__}
     if installed != VERSIONS:
         raise InputError(f"expected {VERSIONS}, found {installed}")
@@ -188,7 +198,8 @@ def main():
     with InFloat64():
         if arguments.check:
             return 0 if check(arguments.check, arguments.limit) else 1
-        make(arguments.out, names)
+        for topic in topics:
+            TOPICS[topic](arguments.out, names)
     return 0
 
 
