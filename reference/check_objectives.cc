@@ -1,87 +1,14 @@
-// Checks of the objectives: each against a second version of its formula, loop by loop in extended precision,
-// and differentiated by everything that it takes from the heads.
-//
-// The batch is five tokens in six sequences, two of which have none, or seven tokens in four, where every
-// sequence must have some. Log-ratios lie on a list that reaches every branch of the clipped losses and stays
-// clear of the kinks between them, by more than the steps of the differences.
+// Checks of the objectives that make texts likely or preferred (check_objectives.h).
+#include "reference/check_objectives.h"
+
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
-#include "reference/check_suite.h"
-#include "reference/objectives.h"
 #include "reference/ops.h"
 
 namespace streambp::reference {
 namespace {
-
-using Numbers = std::vector<double>;
-
-const TokenLayout kSparse = {6, {0, 0, 2, 3, 5}};
-const TokenLayout kDense = {4, {0, 0, 1, 2, 2, 2, 3}};
-
-Numbers numbers(const Matrix& x) {
-  return {x.data(), x.data() + x.size()};
-}
-
-Numbers plus(Numbers x, const Numbers& y) {
-  for (std::size_t i = 0; i < x.size(); ++i) x[i] += y[i];
-  return x;
-}
-
-Real entry(const Matrices& x, std::size_t input, std::size_t t) {
-  return x[input](static_cast<Index>(t), 0);
-}
-
-Real sigma(Real z) {
-  return 1 / (1 + std::exp(-z));
-}
-
-Matrix scalar(Real x) {
-  return Matrix::Constant(1, 1, static_cast<double>(x));
-}
-
-/// The per-sequence sums of input 0, and the numbers of tokens.
-struct Sums {
-  Sums(const Matrices& x, const TokenLayout& layout)
-      : sum(static_cast<std::size_t>(layout.sequences)), count(sum.size()) {
-    for (std::size_t t = 0; t < layout.tokens(); ++t) {
-      const auto s = static_cast<std::size_t>(layout.sequence_of_token[t]);
-      sum[s] += entry(x, 0, t);
-      count[s] += 1;
-    }
-  }
-  Real mean(std::size_t s) const { return sum[s] / std::max<Real>(count[s], 1); }
-  std::size_t pairs() const { return sum.size() / 2; }
-
-  std::vector<Real> sum, count;
-};
-
-/// Puts the inputs in the places of TokenValues that `fill` says, and checks that another number of tokens is
-/// refused.
-void check_objective(Suite& suite, const std::string& name, const TokenObjective& objective,
-                     const Matrices& inputs, const std::function<TokenValues(const Vars&)>& fill,
-                     const Expected& expected, bool knows_its_size = true) {
-  CheckOptions options;
-  options.length_scales.assign(inputs.size(), 0.2);
-  Matrices longer = inputs;
-  for (Matrix& input : longer) input = Matrix::Constant(input.rows() + 1, 1, -1.0);
-  if (knows_its_size) options.refused = {longer};
-  suite.check(
-      name, [&](Tape& tape, const Vars& x) { return objective.loss(tape, fill(x)); }, inputs, expected,
-      options);
-}
-
-TokenValues log_probabilities_only(const Vars& x) {
-  TokenValues heads;
-  heads.log_probabilities = x[0];
-  return heads;
-}
-
-Matrix some_log_probabilities(Suite& suite, const TokenLayout& layout) {
-  return suite.matrix(static_cast<Index>(layout.tokens()), 1, -3.0, -0.3);
-}
 
 void check_likelihood(Suite& suite) {
   const Matrix lp = some_log_probabilities(suite, kSparse);
@@ -238,122 +165,13 @@ void check_other_preferences(Suite& suite) {
   }
 }
 
-/// -min(min(r, delta) A, clip(r) A), case by case.
-Real surrogate(Real r, Real advantage, Real low, Real high, Real delta) {
-  if (advantage >= 0) return -std::min({r, delta, 1 + high}) * advantage;
-  return -std::max(std::min(r, delta), 1 - low) * advantage;
-}
-
-Real k3_value(Real reference, Real policy) {
-  return std::exp(reference - policy) - (reference - policy) - 1;
-}
-
-void check_grpo(Suite& suite) {
-  const std::pair<GrpoLoss, std::string> losses[] = {{GrpoLoss::kGrpo, "grpo"},
-                                                     {GrpoLoss::kBnpo, "bnpo"},
-                                                     {GrpoLoss::kDrGrpo, "dr_grpo"},
-                                                     {GrpoLoss::kDapo, "dapo"}};
-  const Numbers minus_log_ratios = {0.6, -0.1, -0.5, 0.1, -1.1};
-  for (const auto& [loss, name] : losses) {
-    for (bool sequence_level : {false, true}) {
-      for (double sign : {1.0, -1.0}) {
-        GrpoOptions options;
-        options.loss_type = loss;
-        options.sequence_level = sequence_level;
-        options.epsilon_low = 0.15;
-        options.epsilon_high = 0.28;
-        if (sign < 0.0) options.delta = 2.0;
-        options.beta = sign < 0.0 ? 0.3 : 0.0;
-        options.max_completion_length = 9.0;
-        options.num_items_in_batch = 8.0;
-        const Matrix lp = some_log_probabilities(suite, kSparse);
-        GrpoInputs inputs;
-        inputs.layout = kSparse;
-        inputs.advantages = {sign * 0.9, sign * 1.4, sign * 0.5, sign * -0.8, sign * 1.1};
-        inputs.old_log_probabilities = plus(numbers(lp), minus_log_ratios);
-        inputs.reference_log_probabilities = numbers(suite.matrix(5, 1, -3.0, -0.3));
-        check_objective(
-            suite,
-            "grpo " + name + (sequence_level ? " by sequence" : " by token") +
-                (sign < 0.0 ? ", two-sided with KL" : ""),
-            grpo(options, inputs), {lp}, log_probabilities_only, [=](const Matrices& x) {
-              Real total = 0;
-              const Sums counts(x, kSparse);
-              for (std::size_t t = 0; t < 5; ++t) {
-                const auto s = static_cast<std::size_t>(kSparse.sequence_of_token[t]);
-                const auto log_ratio = [&](std::size_t i) {
-                  return entry(x, 0, i) - Real{inputs.old_log_probabilities[i]};
-                };
-                const bool averaged = sequence_level && t < 2;  // the only sequence of more than one token
-                const Real r = std::exp(averaged ? (log_ratio(0) + log_ratio(1)) / 2 : log_ratio(t));
-                Real term = surrogate(r, inputs.advantages[t], options.epsilon_low, options.epsilon_high,
-                                      options.delta.value_or(std::numeric_limits<double>::infinity()));
-                term += options.beta * k3_value(inputs.reference_log_probabilities[t], entry(x, 0, t));
-                const Real divisors[] = {6 * counts.count[s], 5, 6 * 9, 8};
-                total += term / divisors[static_cast<int>(loss)];
-              }
-              return scalar(total);
-            });
-      }
-    }
-  }
-}
-
-void check_ppo(Suite& suite) {
-  PpoOptions options;
-  options.cliprange = 0.15;
-  options.cliprange_value = 0.3;
-  options.vf_coef = 0.7;
-  options.entropy_coef = 0.05;
-  options.kl_coef = 0.2;
-  const Matrix lp = suite.matrix(7, 1, -3.0, -0.3);
-  const Matrix v = suite.matrix(7, 1);
-  PpoInputs inputs;
-  inputs.policy_mask = {1, 1, 0, 1, 1, 1, 0};
-  inputs.value_mask = {1, 1, 1, 0, 1, 1, 1};
-  inputs.advantages = {0.9, -1.4, 5.0, 0.5, 1.2, -0.7, 3.0};
-  inputs.old_log_probabilities = plus(numbers(lp), {0.5, 0.6, 0.0, -0.05, -0.5, -0.6, 0.0});
-  inputs.reference_log_probabilities = numbers(suite.matrix(7, 1, -3.0, -0.3));
-  inputs.old_values = plus(numbers(v), {0.1, 0.5, -0.6, 0.0, -0.7, 0.8, -0.2});
-  inputs.returns = plus(numbers(v), {0.4, -0.9, 0.8, 0.0, -0.6, 0.9, 0.7});
-  const auto fill = [](const Vars& x) {
-    TokenValues heads;
-    heads.log_probabilities = x[0];
-    heads.entropies = x[1];
-    heads.values = x[2];
-    return heads;
-  };
-  check_objective(
-      suite, "ppo", ppo(options, inputs), {lp, suite.matrix(7, 1, 0.5, 2.0), v}, fill,
-      [=](const Matrices& x) {
-        Real policy = 0;
-        Real value = 0;
-        for (std::size_t t = 0; t < 7; ++t) {
-          if (inputs.policy_mask[t] == 1.0) {
-            const Real r = std::exp(entry(x, 0, t) - Real{inputs.old_log_probabilities[t]});
-            policy += surrogate(r, inputs.advantages[t], Real{0.15}, Real{0.15}, r) -
-                      Real{0.05} * entry(x, 1, t) +
-                      Real{0.2} * k3_value(inputs.reference_log_probabilities[t], entry(x, 0, t));
-          }
-          if (inputs.value_mask[t] == 1.0) {
-            const Real old = inputs.old_values[t];
-            const Real clipped = std::min(std::max(entry(x, 2, t), old - Real{0.3}), old + Real{0.3});
-            const Real miss = std::abs(entry(x, 2, t) - Real{inputs.returns[t]});
-            value += std::pow(std::max(miss, std::abs(clipped - Real{inputs.returns[t]})), Real{2});
-          }
-        }
-        return scalar(policy / 5 + Real{0.7} / 2 * value / 6);
-      });
-}
-
 }  // namespace
 
 void check_objectives(Suite& suite) {
   check_likelihood(suite);
   check_dpo(suite);
   check_other_preferences(suite);
-  check_grpo(suite);
-  check_ppo(suite);
+  check_policy_objectives(suite);
 }
 
 }  // namespace streambp::reference

@@ -3,6 +3,7 @@
 // when the objective is made, or when it is evaluated on another number of tokens than it was made for.
 #pragma once
 
+#include "reference/objectives_grpo.h"
 #include "reference/objectives_likelihood.h"
 #include "reference/objectives_policy.h"
 #include "reference/objectives_preference.h"

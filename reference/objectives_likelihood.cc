@@ -34,6 +34,16 @@ TokenObjective sft(double divisor, double label_smoothing) {
   return objective;
 }
 
+TokenObjective dft(double divisor) {
+  require_positive("dft", "divisor", divisor);
+  TokenObjective objective;
+  objective.loss = [divisor](Tape& tape, const TokenValues& heads) {
+    const Var probability = exp(detached(tape, heads.log_probabilities));
+    return scale(sum(mul(probability, heads.log_probabilities)), -1.0 / divisor);
+  };
+  return objective;
+}
+
 TokenObjective distill(const DistillOptions& options, const Matrix& teacher_logits) {
   require_positive("distill", "temperature", options.temperature);
   require_positive("distill", "divisor", options.divisor);

@@ -16,6 +16,12 @@ Objective sft(double divisor);
 /// Throws std::invalid_argument unless divisor > 0 and 0 <= e <= 1.
 TokenObjective sft(double divisor, double label_smoothing);
 
+/// Dynamic fine-tuning (Wu et al. 2025, https://arxiv.org/abs/2508.05629; TRL, sft_trainer.py): every token's
+/// cross-entropy times its own probability, which is held constant:
+///     loss = -(1 / divisor) sum over tokens of p ln p
+/// Throws std::invalid_argument unless divisor > 0.
+TokenObjective dft(double divisor);
+
 struct DistillOptions {
   bool reverse = false;      // KL(policy || teacher) instead of KL(teacher || policy)
   double temperature = 1.0;  // tau

@@ -1,6 +1,6 @@
 #include "reference/objectives_policy.h"
 
-#include <algorithm>
+#include <stdexcept>
 #include <string>
 
 #include "reference/ops.h"
@@ -8,36 +8,6 @@
 
 namespace streambp::reference {
 namespace {
-
-/// Every token's share in the loss, by which its x is multiplied.
-std::vector<double> token_weights(const GrpoOptions& options, const TokenLayout& layout) {
-  const auto tokens = static_cast<double>(layout.tokens());
-  const double sequences = layout.sequences;
-  const auto equal_shares = [&layout](double divisor) {
-    return std::vector<double>(layout.tokens(), 1.0 / divisor);
-  };
-  switch (options.loss_type) {
-    case GrpoLoss::kGrpo: {
-      std::vector<double> weights = spread(layout, token_counts(layout));
-      for (double& weight : weights) weight = 1.0 / (sequences * weight);
-      return weights;
-    }
-    case GrpoLoss::kBnpo:
-      return equal_shares(std::max(tokens, 1.0));
-    case GrpoLoss::kDrGrpo:
-      require(options.max_completion_length > 0.0, "grpo", "expected a positive max_completion_length");
-      return equal_shares(sequences * options.max_completion_length);
-    case GrpoLoss::kDapo:
-      require(options.num_items_in_batch > 0.0, "grpo", "expected a positive num_items_in_batch");
-      return equal_shares(options.num_items_in_batch);
-  }
-  throw std::invalid_argument("grpo: no such loss type");
-}
-
-/// -min(bounded A, clip(r, low, high) A), what both objectives want of a ratio r; `bounded` is r or less.
-Var clipped_surrogate(const Var& bounded, const Var& ratio, const Var& advantages, double low, double high) {
-  return scale(minimum(mul(bounded, advantages), mul(clip(ratio, low, high), advantages)), -1.0);
-}
 
 /// The tokens that a mask keeps.
 std::vector<int> kept(const std::string& name, const std::vector<double>& mask) {
@@ -63,44 +33,30 @@ std::vector<double> shifted(std::vector<double> x, double c) {
 
 }  // namespace
 
-TokenObjective grpo(const GrpoOptions& options, const GrpoInputs& inputs) {
-  const TokenLayout& layout = inputs.layout;
-  const std::size_t tokens = layout.tokens();
-  require_valid("grpo", layout);
-  require_range("grpo", "epsilon_low", options.epsilon_low, 0.0, kInfinity);
-  require_range("grpo", "epsilon_high", options.epsilon_high, 0.0, kInfinity);
-  require_range("grpo", "delta", options.delta.value_or(0.0), 0.0, kInfinity);
-  require_range("grpo", "beta", options.beta, 0.0, kInfinity);
-  require_size("grpo", "advantages", inputs.advantages, tokens);
-  if (!inputs.old_log_probabilities.empty()) {
-    require_size("grpo", "old log-probabilities", inputs.old_log_probabilities, tokens);
+Var kl_estimate(KlEstimator estimator, const Var& reference, const Var& policy) {
+  const Var d = sub(policy, reference);
+  switch (estimator) {
+    case KlEstimator::kK1:
+      return d;
+    case KlEstimator::kK2:
+      return scale(mul(d, d), 0.5);
+    case KlEstimator::kK3:
+      return k3(reference, policy);
   }
-  if (options.beta > 0.0) {
-    require_size("grpo", "reference log-probabilities", inputs.reference_log_probabilities, tokens);
-  }
+  throw std::invalid_argument("kl_estimate: no such estimator");
+}
 
-  TokenObjective objective;
-  objective.temperature = options.temperature;
-  objective.loss = [options, inputs, weights = token_weights(options, layout)](Tape& tape,
-                                                                               const TokenValues& heads) {
-    const Var& lp = heads.log_probabilities;
-    const bool on_policy = inputs.old_log_probabilities.empty();
-    const Var old = on_policy ? detached(tape, lp) : constant(tape, inputs.old_log_probabilities);
-    Var log_ratio = sub(lp, old);
-    if (options.sequence_level) {
-      log_ratio =
-          gather_rows(sequence_means(tape, log_ratio, inputs.layout), inputs.layout.sequence_of_token);
-    }
-    const Var ratio = exp(capped(log_ratio));
-    const Var bounded = options.delta ? clip(ratio, -kInfinity, *options.delta) : ratio;
-    Var x = clipped_surrogate(bounded, ratio, constant(tape, inputs.advantages), 1.0 - options.epsilon_low,
-                              1.0 + options.epsilon_high);
-    if (options.beta > 0.0) {
-      x = add(x, scale(k3(constant(tape, inputs.reference_log_probabilities), lp), options.beta));
-    }
-    return weighted_sum(tape, x, weights);
-  };
-  return objective;
+Var clipped_loss(Tape& tape, const Var& ratio, const std::vector<double>& advantages,
+                 const ClipRange& range) {
+  const Var given = constant(tape, advantages);
+  const Var bounded = range.delta ? clip(ratio, -kInfinity, *range.delta) : ratio;
+  Var s = minimum(mul(bounded, given), mul(clip(ratio, 1.0 - range.low, 1.0 + range.high), given));
+  if (range.clip_ratio_c) {
+    std::vector<double> bounds;
+    for (double a : advantages) bounds.push_back(a < 0.0 ? *range.clip_ratio_c * a : -kInfinity);
+    s = maximum(s, constant(tape, bounds));
+  }
+  return scale(s, -1.0);
 }
 
 TokenObjective ppo_policy(const PpoOptions& options, const PpoInputs& inputs) {
@@ -112,7 +68,9 @@ TokenObjective ppo_policy(const PpoOptions& options, const PpoInputs& inputs) {
   require_size("ppo", "old log-probabilities", inputs.old_log_probabilities, tokens);
   require_size("ppo", "advantages", inputs.advantages, tokens);
   if (has_kl) require_size("ppo", "reference log-probabilities", inputs.reference_log_probabilities, tokens);
+  if (options.clip_ratio_c) require_range("ppo", "clip_ratio_c", *options.clip_ratio_c, 1.0, kInfinity);
   const std::vector<int> chosen = kept("policy mask", inputs.policy_mask);
+  const ClipRange range = {options.cliprange, options.cliprange, std::nullopt, options.clip_ratio_c};
 
   TokenObjective objective;
   objective.temperature = options.temperature;
@@ -123,13 +81,13 @@ TokenObjective ppo_policy(const PpoOptions& options, const PpoInputs& inputs) {
     const auto given = [&](const std::vector<double>& x) { return constant(tape, at(x, chosen)); };
     const Var lp = gather_rows(heads.log_probabilities, chosen);
     const Var ratio = exp(capped(sub(lp, given(inputs.old_log_probabilities))));
-    Var loss = mean(clipped_surrogate(ratio, ratio, given(inputs.advantages), 1.0 - options.cliprange,
-                                      1.0 + options.cliprange));
+    Var loss = mean(clipped_loss(tape, ratio, at(inputs.advantages, chosen), range));
     if (options.entropy_coef != 0.0) {
       loss = add(loss, scale(mean(gather_rows(heads.entropies, chosen)), -options.entropy_coef));
     }
     if (has_kl) {
-      loss = add(loss, scale(mean(k3(given(inputs.reference_log_probabilities), lp)), options.kl_coef));
+      const Var reference = given(inputs.reference_log_probabilities);
+      loss = add(loss, scale(mean(kl_estimate(options.kl_estimator, reference, lp)), options.kl_coef));
     }
     return loss;
   };

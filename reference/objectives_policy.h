@@ -1,4 +1,5 @@
 // Losses of reinforcement learning: tokens come with advantages, and with what older models thought of them.
+// Here what such losses share, and PPO.
 #pragma once
 
 #include <optional>
@@ -8,47 +9,29 @@
 
 namespace streambp::reference {
 
-enum class GrpoLoss { kGrpo, kBnpo, kDrGrpo, kDapo };
+/// Estimates of KL(policy || ref) by one token's ln p under either (Schulman 2020,
+/// http://joschu.net/blog/kl-approx.html), with d = capped(ref - lp):
+///     k1 = lp - ref,   k2 = (lp - ref)^2 / 2,   k3 = e^d - d - 1
+enum class KlEstimator { kK1, kK2, kK3 };
 
-/// Under TRL's names.
-struct GrpoOptions {
-  GrpoLoss loss_type = GrpoLoss::kGrpo;
-  bool sequence_level = false;  // importance_sampling_level "sequence"
-  double epsilon_low = 0.2;
-  double epsilon_high = 0.2;
+Var kl_estimate(KlEstimator estimator, const Var& reference, const Var& policy);
+
+/// How far a ratio counts. Numbers that are not given bound nothing.
+struct ClipRange {
+  double low = 0.2;
+  double high = 0.2;
   std::optional<double> delta = std::nullopt;
-  double beta = 0.0;
-  double temperature = 1.0;
-  double max_completion_length = 0.0;  // dr_grpo
-  double num_items_in_batch = 0.0;     // dapo
+  std::optional<double> clip_ratio_c = std::nullopt;
 };
 
-/// Per-token vectors have one entry for every scored token; see `spread` for advantages of whole sequences.
-struct GrpoInputs {
-  TokenLayout layout;
-  std::vector<double> advantages;
-  std::vector<double> old_log_probabilities = {};        // empty: the policy's own, held constant
-  std::vector<double> reference_log_probabilities = {};  // needed if beta > 0
-};
+/// -s for every token of ratio r and advantage A, with
+///     s = min(min(r, delta) A, clip(r, 1 - low, 1 + high) A)   (Schulman et al. 2017,
+///                                                               https://arxiv.org/abs/1707.06347)
+/// and where A < 0 the larger one of s and clip_ratio_c A (dual clip, Ye et al. 2019,
+/// https://arxiv.org/abs/1912.09729).
+Var clipped_loss(Tape& tape, const Var& ratio, const std::vector<double>& advantages, const ClipRange& range);
 
-/// Group relative policy optimisation (Shao et al. 2024, https://arxiv.org/abs/2402.03300; TRL,
-/// grpo_trainer.py). With lp = ln p at the temperature, A the advantage, m a sequence's number of scored
-/// tokens and
-///     r = e^{capped(lp - old)}, or with sequence_level of its whole sequence
-///     r = e^{capped((sum of lp - old) / max(m, 1))}   (GSPO, Zheng et al. 2025,
-///                                                      https://arxiv.org/abs/2507.18071)
-///     x = -min(min(r, delta) A, clip(r, 1 - epsilon_low, 1 + epsilon_high) A) + beta k3(ref, lp)
-/// (no bound delta where none is given) the loss is
-/// - grpo: mean over sequences of (sum of x) / max(m, 1)
-/// - bnpo: (sum of x) / max(number of scored tokens, 1)
-/// - dr_grpo: (sum of x) / (sequences max_completion_length)   (Liu et al. 2025,
-///   https://arxiv.org/abs/2503.20783)
-/// - dapo: (sum of x) / num_items_in_batch   (Yu et al. 2025, https://arxiv.org/abs/2503.14476)
-/// Throws std::invalid_argument for lengths that do not fit, an epsilon, delta or beta below 0, and a
-/// max_completion_length or num_items_in_batch that is needed and not positive.
-TokenObjective grpo(const GrpoOptions& options, const GrpoInputs& inputs);
-
-/// Under TRL's names.
+/// Under TRL's names; clip_ratio_c and the KL's estimator are verl's.
 struct PpoOptions {
   double cliprange = 0.2;
   double cliprange_value = 0.2;
@@ -56,6 +39,8 @@ struct PpoOptions {
   double entropy_coef = 0.0;
   double kl_coef = 0.0;
   double temperature = 1.0;
+  std::optional<double> clip_ratio_c = std::nullopt;
+  KlEstimator kl_estimator = KlEstimator::kK3;
 };
 
 /// One entry for every scored token. The masks are 0 or 1; what a mask leaves out is not looked at.
@@ -72,10 +57,10 @@ struct PpoInputs {
 /// Proximal policy optimisation (Schulman et al. 2017, https://arxiv.org/abs/1707.06347; TRL,
 /// ppo_trainer.py), the policy's part. With lp = ln p and H the entropy at the temperature,
 /// r = e^{capped(lp - old)} and means over the policy mask (0 where it is empty):
-///     mean of max(-A r, -A clip(r, 1 - cliprange, 1 + cliprange))
-///     - entropy_coef mean of H + kl_coef mean of k3(ref, lp)
-/// Throws std::invalid_argument for lengths that do not fit, a mask that is not 0 or 1, and a range or
-/// kl_coef below 0.
+///     mean of clipped_loss(r, A), with low and high the cliprange
+///     - entropy_coef mean of H + kl_coef mean of kl_estimate(ref, lp)
+/// Throws std::invalid_argument for lengths that do not fit, a mask that is not 0 or 1, a range or kl_coef
+/// below 0, and a clip_ratio_c below 1.
 TokenObjective ppo_policy(const PpoOptions& options, const PpoInputs& inputs);
 
 /// The critic's part, of the values v, with c = cliprange_value and the mean over the value mask (0 where it

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <stdexcept>
 #include <vector>
 
@@ -36,6 +37,9 @@ class Source {
   std::string word(const char* name) const { return options_.word(name); }
   bool given(const char* name) const { return options_.given(name); }
   double number(const char* name) const { return options_.number(name, -kInfinity, kInfinity); }
+  std::optional<double> optional(const char* name) const {
+    return given(name) ? std::optional(number(name)) : std::nullopt;
+  }
 
   Numbers has_target() const { return at_places(batch_.targets.ne(kNoTarget)); }
   Numbers has_value() const {
@@ -75,6 +79,7 @@ class Source {
 reference::TokenObjective sft(const Source& source) {
   const bool sum = source.word("reduction") == "sum";
   const double divisor = source.given("divisor") ? source.number("divisor") : sum ? 1.0 : source.scored();
+  if (source.word("loss_type") == "dft") return reference::dft(divisor);
   return reference::sft(divisor, source.number("label_smoothing"));
 }
 
@@ -110,26 +115,46 @@ reference::TokenObjective kto(const Source& source) {
       source.layout(), roles, source.reference_sums());
 }
 
+reference::KlEstimator kl_estimator(const Source& source) {
+  static const std::map<std::string, reference::KlEstimator> estimators{{"k1", reference::KlEstimator::kK1},
+                                                                        {"k2", reference::KlEstimator::kK2},
+                                                                        {"k3", reference::KlEstimator::kK3}};
+  return estimators.at(source.word("kl_estimator"));
+}
+
 reference::TokenObjective grpo(const Source& source) {
-  static const std::map<std::string, reference::GrpoLoss> types{{"grpo", reference::GrpoLoss::kGrpo},
-                                                                {"bnpo", reference::GrpoLoss::kBnpo},
-                                                                {"dr_grpo", reference::GrpoLoss::kDrGrpo},
-                                                                {"dapo", reference::GrpoLoss::kDapo}};
+  static const std::map<std::string, reference::GrpoLoss> types{
+      {"grpo", reference::GrpoLoss::kGrpo},      {"bnpo", reference::GrpoLoss::kBnpo},
+      {"dr_grpo", reference::GrpoLoss::kDrGrpo}, {"dapo", reference::GrpoLoss::kDapo},
+      {"cispo", reference::GrpoLoss::kCispo},    {"sapo", reference::GrpoLoss::kSapo},
+      {"luspo", reference::GrpoLoss::kLuspo},    {"vespo", reference::GrpoLoss::kVespo}};
   reference::GrpoOptions options;
   options.loss_type = types.at(source.word("loss_type"));
   options.sequence_level = source.word("importance_sampling_level") == "sequence";
   options.epsilon_low = source.number("epsilon_low");
   options.epsilon_high = source.number("epsilon_high");
-  if (source.given("delta")) options.delta = source.number("delta");
+  options.delta = source.optional("delta");
   options.beta = source.number("beta");
   options.temperature = source.number("temperature");
-  if (source.given("max_completion_length"))
-    options.max_completion_length = source.number("max_completion_length");
-  options.num_items_in_batch =
-      source.given("num_items_in_batch") ? source.number("num_items_in_batch") : source.scored();
-  return reference::grpo(options, {source.layout(), source.tokens_or_zeros(inputs::kAdvantages),
-                                   source.tokens(inputs::kOldLogProbabilities),
-                                   source.tokens(inputs::kReferenceLogProbabilities)});
+  options.max_completion_length = source.optional("max_completion_length").value_or(0.0);
+  options.num_items_in_batch = source.optional("num_items_in_batch").value_or(source.scored());
+  options.clip_ratio_c = source.optional("clip_ratio_c");
+  options.sapo_temperature_pos = source.number("sapo_temperature_pos");
+  options.sapo_temperature_neg = source.number("sapo_temperature_neg");
+  options.vespo_k_pos = source.number("vespo_k_pos");
+  options.vespo_k_neg = source.number("vespo_k_neg");
+  options.vespo_lambda_pos = source.number("vespo_lambda_pos");
+  options.vespo_lambda_neg = source.number("vespo_lambda_neg");
+  options.top_entropy_quantile = source.number("top_entropy_quantile");
+  options.off_policy_mask_threshold = source.optional("off_policy_mask_threshold");
+  options.entropy_coef = source.number("entropy_coef");
+  options.kl_estimator = kl_estimator(source);
+  options.use_bias_correction_kl = source.word("use_bias_correction_kl") == "true";
+  return reference::grpo(
+      options,
+      {source.layout(), source.tokens_or_zeros(inputs::kAdvantages),
+       source.tokens(inputs::kOldLogProbabilities), source.tokens(inputs::kReferenceLogProbabilities),
+       source.tokens(inputs::kSamplingLogProbabilities), source.tokens(inputs::kImportanceSamplingRatio)});
 }
 
 reference::TokenObjective ppo(const Source& source) {
@@ -140,6 +165,8 @@ reference::TokenObjective ppo(const Source& source) {
   options.entropy_coef = source.number("entropy_coef");
   options.kl_coef = source.number("kl_coef");
   options.temperature = source.number("temperature");
+  options.clip_ratio_c = source.optional("clip_ratio_c");
+  options.kl_estimator = kl_estimator(source);
   reference::PpoInputs given;
   given.policy_mask = source.has_target();
   given.old_log_probabilities = source.tokens_or_zeros(inputs::kOldLogProbabilities);

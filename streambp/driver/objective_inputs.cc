@@ -160,7 +160,9 @@ Batch read_completions(const PaddedFile& file, int64_t vocab_size) {
     read_tokens(file, batch, "advantages", inputs::kAdvantages, width, mask);
   }
   for (const auto& [name, input] : {std::pair{"old_per_token_logps", inputs::kOldLogProbabilities},
-                                    std::pair{"ref_per_token_logps", inputs::kReferenceLogProbabilities}}) {
+                                    std::pair{"ref_per_token_logps", inputs::kReferenceLogProbabilities},
+                                    std::pair{"sampling_per_token_logps", inputs::kSamplingLogProbabilities},
+                                    std::pair{"importance_sampling_ratio", inputs::kImportanceSamplingRatio}}) {
     if (file.has(name)) read_tokens(file, batch, name, input, width, mask);
   }
   return batch;

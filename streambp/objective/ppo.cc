@@ -1,12 +1,14 @@
 // PPO with a value head. With r = exp(log p - log p_old), A the advantage, v a value and R its return, the
 // loss is policy + vf_coef * value:
-// - policy: mean over the tokens with a target of max(-A r, -A clip(r, 1 - cliprange, 1 + cliprange)) -
-//   entropy_coef * entropy + kl_coef * k3(log p_ref, log p)
+// - policy: mean over the tokens with a target of max(-A r, -A clip(r, 1 - cliprange, 1 + cliprange)), where
+//   A < 0 at most -A clip_ratio_c (dual clip, arXiv 1912.09729), - entropy_coef * entropy + kl_coef *
+//   kl_estimator(log p_ref, log p)
 // - value: half the mean over the tokens asked for a value of max((v - R)^2, (v_clipped - R)^2), v_clipped =
 //   clip(v, v_old - cliprange_value, v_old + cliprange_value)
 // arXiv 1707.06347, equations 7 and 9; TRL 1.12, experimental/ppo/ppo_trainer.py, PPOTrainer.train, which
-// also divides the logits by its temperature + 1e-7. Exponents are cut at kLargestExponent. A batch without a
-// target is a critic's: its loss is the value part.
+// also divides the logits by its temperature + 1e-7. Dual clip, entropy and KL, which TRL's loss has not:
+// verl, trainer/ppo/core_algos.py (whose k3 is also cut at 10). Exponents are cut at kLargestExponent. A
+// batch without a target is a critic's: its loss is the value part.
 #include <algorithm>
 
 #include "streambp/error.h"
@@ -19,11 +21,15 @@ namespace {
 class Ppo final : public Objective {
  public:
   Ppo(const Batch& batch, const Options& options, const Counts& whole)
-      : cliprange_(options.number("cliprange", 0.0, kInfinity)),
+      : clip_{.low = options.number("cliprange", 0.0, kInfinity),
+              .high = options.number("cliprange", 0.0, kInfinity),
+              .dual =
+                  options.given("clip_ratio_c") ? options.number("clip_ratio_c", 1.0, kInfinity) : kInfinity},
         cliprange_value_(options.number("cliprange_value", 0.0, kInfinity)),
         vf_coef_(options.number("vf_coef", 0.0, kInfinity)),
         entropy_coef_(options.number("entropy_coef", 0.0, kInfinity)),
         kl_coef_(options.number("kl_coef", 0.0, kInfinity)),
+        kl_estimator_(options.word("kl_estimator")),
         temperature_(options.positive("temperature")) {
     const ScoredTokens scored("ppo", batch);
     const Counts own = count(batch);
@@ -73,10 +79,11 @@ class Ppo final : public Objective {
   at::Tensor policy_loss(const TokenValues& values, int64_t begin, int64_t end) const {
     const at::Tensor& log_p = values.log_probabilities;
     const at::Tensor ratio = exp_clamped(log_p - part(old_, begin, end, log_p));
-    at::Tensor terms =
-        -clipped_surrogate(ratio, part(advantages_, begin, end, log_p), cliprange_, cliprange_);
+    at::Tensor terms = -clipped_surrogate(ratio, part(advantages_, begin, end, log_p), clip_);
     if (entropy_coef_ > 0.0) terms = terms - values.entropies * entropy_coef_;
-    if (kl_coef_ > 0.0) terms = terms + k3(part(reference_, begin, end, log_p), log_p) * kl_coef_;
+    if (kl_coef_ > 0.0) {
+      terms = terms + kl_estimate(kl_estimator_, part(reference_, begin, end, log_p), log_p) * kl_coef_;
+    }
     return (terms * part(policy_weights_, begin, end, log_p)).sum();
   }
 
@@ -88,11 +95,12 @@ class Ppo final : public Objective {
     return (terms * part(value_weights_, begin, end, v)).sum();
   }
 
-  double cliprange_;
+  ClipRange clip_;
   double cliprange_value_;
   double vf_coef_;
   double entropy_coef_;
   double kl_coef_;
+  std::string kl_estimator_;
   double temperature_;
   bool has_policy_ = false;
   // [M] each, undefined where the options or the batch leave them out
@@ -109,10 +117,12 @@ ObjectiveKind ppo_kind() {
   kind.source = "arXiv 1707.06347; TRL, PPOTrainer";
   kind.layout = Layout::kResponses;
   kind.options = {{"cliprange", "0.2", "ratios are clipped this far from 1"},
+                  {"clip_ratio_c", "", "dual clip: largest ratio that a negative advantage pays for"},
                   {"cliprange_value", "0.2", "values are clipped this far from the old ones"},
                   {"vf_coef", "0.1", "weight of the value loss; 0: no value head"},
                   {"entropy_coef", "0", "weight of the entropy bonus"},
                   {"kl_coef", "0", "weight of the KL divergence from the reference"},
+                  kl_estimator_option(),
                   {"temperature", "1", "the logits are divided by it"}};
   kind.make = [](const Batch& batch, const Options& options,
                  const Counts& whole) -> std::unique_ptr<Objective> {

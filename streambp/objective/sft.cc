@@ -1,9 +1,10 @@
 // Supervised fine-tuning: loss = -(1/divisor) sum_t [(1 - e) log p_t + e (1/V) sum_v log p_tv], e the label
-// smoothing.
+// smoothing; with loss_type dft, dynamic fine-tuning, -(1/divisor) sum_t p_t log p_t with the factor p_t held
+// constant.
 //
 // The divisor is the number of scored tokens of the whole batch (mean), 1 (sum), or given: transformers,
 // loss/loss_utils.py, ForCausalLMLoss, with num_items_in_batch. Smoothing is torch's cross_entropy's (arXiv
-// 1512.00567, section 7).
+// 1512.00567, section 7). DFT: arXiv 2508.05629; TRL, trainer/sft_trainer.py, SFTTrainer.compute_loss.
 #include <algorithm>
 
 #include "streambp/error.h"
@@ -15,8 +16,8 @@ namespace {
 
 class Sft final : public Objective {
  public:
-  Sft(at::Tensor has_target, double divisor, double smoothing)
-      : has_target_(std::move(has_target)), divisor_(divisor), smoothing_(smoothing) {}
+  Sft(at::Tensor has_target, double divisor, double smoothing, bool dynamic)
+      : has_target_(std::move(has_target)), divisor_(divisor), smoothing_(smoothing), dynamic_(dynamic) {}
 
   std::string name() const override { return "sft"; }
   bool separable() const override { return true; }
@@ -27,6 +28,7 @@ class Sft final : public Objective {
   }
   at::Tensor loss(const TokenValues& values, int64_t begin, int64_t end) const override {
     at::Tensor terms = values.log_probabilities;
+    if (dynamic_) terms = terms * terms.detach().exp();
     if (smoothing_ > 0.0) terms = terms * (1.0 - smoothing_) + values.mean_log_probabilities * smoothing_;
     return (terms * part(has_target_, begin, end, terms)).sum() * (-1.0 / divisor_);
   }
@@ -35,6 +37,7 @@ class Sft final : public Objective {
   at::Tensor has_target_;
   double divisor_;
   double smoothing_;
+  bool dynamic_;
 };
 
 double divisor_of(const Options& options, const Counts& whole) {
@@ -53,17 +56,22 @@ ObjectiveKind sft_kind() {
   ObjectiveKind kind;
   kind.name = "sft";
   kind.summary = "supervised fine-tuning: cross-entropy of the labels";
-  kind.source = "transformers, ForCausalLMLoss";
+  kind.source = "transformers, ForCausalLMLoss; arXiv 2508.05629";
   kind.layout = Layout::kLabels;
   kind.options = {
+      {"loss_type", "nll", "weight labels alike, or by their own probability", {"nll", "dft"}},
       {"reduction", "mean", "mean over the labels of the whole batch, or their sum", {"mean", "sum"}},
       {"divisor", "", "divide the sum by this instead (num_items_in_batch)"},
       {"label_smoothing", "0", "share of the target's weight that is spread over the vocabulary"}};
   kind.make = [](const Batch& batch, const Options& options,
                  const Counts& whole) -> std::unique_ptr<Objective> {
-    const ScoredTokens scored("sft", batch);
-    return std::make_unique<Sft>(scored.has_target(), divisor_of(options, whole),
-                                 options.number("label_smoothing", 0.0, 1.0));
+    const double smoothing = options.number("label_smoothing", 0.0, 1.0);
+    const bool dynamic = options.word("loss_type") == "dft";
+    if (dynamic && smoothing > 0.0) {
+      throw InputError("sft: label_smoothing is {} with loss_type dft, expected 0", smoothing);
+    }
+    return std::make_unique<Sft>(ScoredTokens("sft", batch).has_target(), divisor_of(options, whole),
+                                 smoothing, dynamic);
   };
   return kind;
 }

@@ -144,11 +144,23 @@ at::Tensor k3(const at::Tensor& reference, const at::Tensor& log_probabilities) 
   return d.exp() - d - 1.0;
 }
 
-at::Tensor clipped_surrogate(const at::Tensor& ratio, const at::Tensor& advantages, double low, double high,
-                             double most) {
-  const at::Tensor clipped = between(ratio, 1.0 - low, 1.0 + high);
-  const at::Tensor cut = most < kInfinity ? at_most(ratio, most) : ratio;
-  return smaller(cut * advantages, clipped * advantages);
+at::Tensor kl_estimate(const std::string& estimator, const at::Tensor& reference,
+                       const at::Tensor& log_probabilities) {
+  if (estimator == "k1") return log_probabilities - reference;
+  if (estimator == "k2") return (log_probabilities - reference).square() * 0.5;
+  return k3(reference, log_probabilities);
+}
+
+Option kl_estimator_option() {
+  return {"kl_estimator", "k3", "how a token's KL divergence is estimated", {"k1", "k2", "k3"}};
+}
+
+at::Tensor clipped_surrogate(const at::Tensor& ratio, const at::Tensor& advantages, const ClipRange& range) {
+  const at::Tensor clipped = between(ratio, 1.0 - range.low, 1.0 + range.high);
+  const at::Tensor cut = range.most < kInfinity ? at_most(ratio, range.most) : ratio;
+  const at::Tensor surrogate = smaller(cut * advantages, clipped * advantages);
+  // Where the advantage is not negative the surrogate is not either, and this bound 0.
+  return range.dual < kInfinity ? larger(surrogate, at_most(advantages, 0.0) * range.dual) : surrogate;
 }
 
 int64_t number_of_pairs(const std::string& objective, int64_t sequences) {

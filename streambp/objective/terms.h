@@ -23,6 +23,8 @@ inline constexpr const char* kOldLogProbabilities = "old_log_probabilities";
 inline constexpr const char* kReferenceLogProbabilities = "reference_log_probabilities";
 inline constexpr const char* kOldValues = "old_values";
 inline constexpr const char* kReturns = "returns";
+inline constexpr const char* kImportanceSamplingRatio = "importance_sampling_ratio";
+inline constexpr const char* kSamplingLogProbabilities = "sampling_log_probabilities";
 // Of Batch::sequence_inputs.
 inline constexpr const char* kReferenceSums = "reference_sums";  // sums of the reference's log-probabilities
 inline constexpr const char* kRole = "role";  // KTO: 1 desirable, 0 undesirable, 2 for the KL estimate
@@ -95,10 +97,27 @@ at::Tensor exp_clamped(const at::Tensor& x);
 /// Approximating KL Divergence, 2020: k3). d is cut at kLargestExponent, with gradient 0 beyond.
 at::Tensor k3(const at::Tensor& reference, const at::Tensor& log_probabilities);
 
-/// The clipped surrogate min(r A, clip(r, 1 - low, 1 + high) A), to be maximised (PPO, arXiv 1707.06347,
-/// equation 7). The first ratio is cut at `most` as well.
-at::Tensor clipped_surrogate(const at::Tensor& ratio, const at::Tensor& advantages, double low, double high,
-                             double most = kInfinity);
+/// An estimate of the KL divergence from a reference by its name (Schulman, the same): with d = log
+/// p_reference
+/// - log p, "k1" is -d, "k2" is d^2 / 2 and "k3" is the function above.
+at::Tensor kl_estimate(const std::string& estimator, const at::Tensor& reference,
+                       const at::Tensor& log_probabilities);
+
+/// The option that names it.
+Option kl_estimator_option();
+
+/// How far ratios count: clipped from 1 - low to 1 + high, the one that is left unclipped cut at `most`, and
+/// under a negative advantage at `dual` whatever came before.
+struct ClipRange {
+  double low = 0.0;
+  double high = 0.0;
+  double most = kInfinity;
+  double dual = kInfinity;
+};
+
+/// The clipped surrogate min(min(r, most) A, clip(r, 1 - low, 1 + high) A), to be maximised (PPO, arXiv
+/// 1707.06347, equation 7); where A < 0 no less than dual A (dual clip, arXiv 1912.09729, equation 5).
+at::Tensor clipped_surrogate(const at::Tensor& ratio, const at::Tensor& advantages, const ClipRange& range);
 
 /// Half of the sequences of pairs. Throws InputError for an odd number of them.
 int64_t number_of_pairs(const std::string& objective, int64_t sequences);
