@@ -281,6 +281,8 @@ class RowCheck {
     const Layout layout = objective_kind(row_.name.objective).layout;
     // Rows of KTO's estimate enter every other row: such a batch has no parts.
     if (layout == Layout::kLabelled && row_.name.batch != "none") return;
+    // Nor has one of which the tokens of highest entropy count.
+    if (row_.name.settings.contains("top_entropy_quantile")) return;
     // The experts' balance is a matter of the whole batch.
     if (subject_.model.config().mixture.router_aux_loss_coef != 0.0) return;
     const std::vector<Batch> parts = micro_batches(subject_.batch, 3, layout == Layout::kPairs);

@@ -155,7 +155,11 @@ std::map<std::string, at::Tensor> padded_tensors(const ObjectiveKind& kind, bool
     case Layout::kCompletions:
       tensors["completion_mask"] = rows.completion_mask(true);
       tensors["advantages"] = rows.normal(rows.rows(), 1.0);
-      if (padding != Padding::kNone) tensors["old_per_token_logps"] = rows.of_completions(0.3);
+      if (padding != Padding::kNone) {
+        tensors["old_per_token_logps"] = rows.of_completions(0.3);
+        tensors["sampling_per_token_logps"] = rows.of_completions(0.3);
+        tensors["importance_sampling_ratio"] = rows.of_completions(0.3).exp();
+      }
       if (with_reference) tensors["ref_per_token_logps"] = rows.of_completions(0.3);
       break;
     case Layout::kResponses:
@@ -204,7 +208,8 @@ Batch objective_batch(const ObjectiveKind& kind, bool with_reference, Padding pa
 }
 
 void move_to_policy(Batch& batch, const at::Tensor& log_probabilities, const at::Tensor& values) {
-  for (const char* name : {inputs::kOldLogProbabilities, inputs::kReferenceLogProbabilities}) {
+  for (const char* name : {inputs::kOldLogProbabilities, inputs::kReferenceLogProbabilities,
+                           inputs::kSamplingLogProbabilities}) {
     const auto found = batch.token_inputs.find(name);
     if (found != batch.token_inputs.end()) found->second = found->second + log_probabilities;
   }

@@ -69,7 +69,28 @@ inline std::vector<Variant> all_variants() {
                            {"max_completion_length", "9"}}});
     }
   }
+  const std::vector<Variant> policy{
+      {"sft", {{"loss_type", "dft"}}},
+      {"ppo", {{"kl_coef", "0.1"}, {"kl_estimator", "k1"}, {"clip_ratio_c", "1.3"}}},
+      {"grpo", {{"loss_type", "cispo"}, {"epsilon_high", "0.1"}, {"beta", "0.1"}, {"kl_estimator", "k2"}}},
+      {"grpo", {{"loss_type", "sapo"}, {"sapo_temperature_neg", "2"}, {"entropy_coef", "0.05"}}},
+      {"grpo", {{"loss_type", "luspo"}, {"importance_sampling_level", "sequence"}, {"clip_ratio_c", "1.2"}}},
+      {"grpo", {{"loss_type", "vespo"}, {"beta", "0.1"}, {"use_bias_correction_kl", "true"}}},
+      {"grpo", {{"off_policy_mask_threshold", "0.05"}, {"loss_type", "dapo"}}},
+      {"grpo", {{"top_entropy_quantile", "0.3"}, {"entropy_coef", "0.05"}, {"loss_type", "bnpo"}}}};
+  variants.insert(variants.end(), policy.begin(), policy.end());
   return variants;
+}
+
+/// Whether its normalisers count tokens that only the whole batch can name.
+inline bool wants_whole_batch(const Variant& variant) {
+  return variant.options.contains("top_entropy_quantile");
+}
+
+/// Whether it holds a function of the values constant, so that differences are not its gradient.
+inline bool holds_values_constant(const Variant& variant) {
+  const auto type = variant.options.find("loss_type");
+  return type != variant.options.end() && (type->second == "vespo" || type->second == "dft");
 }
 
 /// A seeded token's values of every kind, [m] each, ready for a gradient. Log-probabilities are 0 where

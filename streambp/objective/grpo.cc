@@ -33,9 +33,12 @@
 namespace streambp {
 namespace {
 
-// The bounds within which TRL's GRPOTrainer.get_gamma_weights keeps the logarithms of vespo's ratios.
+// The bounds within which TRL's GRPOTrainer.get_gamma_weights keeps vespo's lambda and the logarithms of
+// ratios.
+constexpr double kVespoLeastLambda = 1e-4;
 constexpr double kVespoLogRatio = 20.0;
 const double kVespoLeastLogRatio = std::log(1e-8);
+constexpr double kVespoOverflow = 709.0;  // e^710 is no double
 
 /// What a token's term is multiplied by, [M]: the loss is the sum of the products.
 at::Tensor token_weights(const ScoredTokens& scored, const Options& options, const Counts& whole) {
@@ -82,7 +85,8 @@ class Grpo final : public Objective {
         sapo_temperature_{options.positive("sapo_temperature_pos"), options.positive("sapo_temperature_neg")},
         vespo_k_{options.number("vespo_k_pos", 0.0, kInfinity),
                  options.number("vespo_k_neg", 0.0, kInfinity)},
-        vespo_lambda_{options.positive("vespo_lambda_pos"), options.positive("vespo_lambda_neg")},
+        vespo_lambda_{options.number("vespo_lambda_pos", kVespoLeastLambda, kInfinity),
+                      options.number("vespo_lambda_neg", kVespoLeastLambda, kInfinity)},
         top_entropy_quantile_(options.number("top_entropy_quantile", 0.0, 1.0)),
         entropy_coef_(options.number("entropy_coef", 0.0, kInfinity)),
         temperature_(options.positive("temperature")),
@@ -192,8 +196,9 @@ class Grpo final : public Objective {
     const at::Tensor log_w = scored_.spread(scored_.sums(logs)).clamp(kVespoLeastLogRatio, kVespoLogRatio);
     const at::Tensor is_positive = advantages.ge(0.0);
     const at::Tensor lambda = vespo_lambda_.of(is_positive);
-    const at::Tensor phi = (lambda + vespo_k_.of(is_positive) * log_w - lambda * log_w.exp()).exp();
-    return at::nan_to_num(phi, 0.0, 0.0, 0.0);
+    const at::Tensor log_phi = lambda + vespo_k_.of(is_positive) * log_w - lambda * log_w.exp();
+    // What would overflow counts as nothing, as it does there.
+    return at_most(log_phi, kVespoOverflow).exp() * log_phi.le(kVespoOverflow).to(at::kDouble);
   }
 
   /// 1 or 0 for each token, [M]: 0 if its advantage is negative and its sequence has become, on average, less
@@ -210,18 +215,20 @@ class Grpo final : public Objective {
   /// interpolation as in torch.quantile; else 0.
   at::Tensor high_entropy(const at::Tensor& entropies) const {
     const at::Tensor has_target = scored_.has_target().to(entropies.device());
-    const at::Tensor places = scored_.has_target().nonzero().squeeze(1);
-    if (places.size(0) == 0) return has_target;
-    const at::Tensor sorted =
-        std::get<0>(entropies.detach().index_select(0, places.to(entropies.device())).sort());
-    double rank = (1.0 - top_entropy_quantile_) * static_cast<double>(places.size(0) - 1);
+    const at::Tensor given = entropies.detach();
+    const auto targets = scored_.has_target().count_nonzero().item<int64_t>();
+    if (targets == 0) return has_target;
+    // Entropies are not negative: what has no target comes first.
+    const at::Tensor sorted = std::get<0>((given * has_target + (has_target - 1.0)).sort())
+                                  .narrow(0, scored_.size() - targets, targets);
+    double rank = (1.0 - top_entropy_quantile_) * static_cast<double>(targets - 1);
     // The quantile of 0.3 of 11 tokens is the fourth, though 1 - 0.7 is a little more than 0.3.
     if (std::abs(rank - std::round(rank)) <= 1e-9) rank = std::round(rank);
     const auto below = static_cast<int64_t>(rank);
     at::Tensor threshold = sorted.narrow(0, below, 1);
     const double beyond = rank - static_cast<double>(below);
     if (beyond > 0.0) threshold = threshold + (sorted.narrow(0, below + 1, 1) - threshold) * beyond;
-    return entropies.detach().ge(threshold).to(at::kDouble) * has_target;
+    return given.ge(threshold).to(at::kDouble) * has_target;
   }
 
   ScoredTokens scored_;
