@@ -3,110 +3,22 @@
 #include <cmath>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <functional>
-#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "streambp/driver/command_line.h"
 #include "streambp/driver/inputs.h"
-#include "streambp/driver/objective_inputs.h"
 #include "streambp/driver/table.h"
 #include "streambp/error.h"
 #include "streambp/model/strict_json.h"
 #include "streambp/model/tensor_file.h"
-#include "streambp/objective/terms.h"
 #include "verify/compare.h"
+#include "verify/compare_truth.h"
 #include "verify/evaluation.h"
 
 namespace streambp {
 namespace {
 
 constexpr size_t kShownParameters = 10;
-
-/// The model in float64. A preset's random weights are drawn in the dtype that the gradients' owner drew them
-/// in: numbers drawn in float64 would be others.
-Model open_truth_model(const std::string& model_name, const CompareOptions& options,
-                       const std::function<bool(const std::string&)>& trainable) {
-  Model::Placement wide;
-  wide.dtype = wide.gradient_dtype = at::kDouble;
-  wide.trainable = trainable;
-  if (std::filesystem::is_directory(model_name)) return open_model(model_name, wide, options.seed);
-  Model::Placement narrow;
-  narrow.dtype = narrow.gradient_dtype =
-      parse_dtype(options.dtype.empty() ? open_config(model_name).dtype : options.dtype);
-  narrow.trainable = [](const std::string&) { return false; };
-  const Model drawn = open_model(model_name, narrow, options.seed);
-  Model model = open_model(model_name, wide, options.seed);
-  for (const auto& parameter : model.parameters())
-    parameter->value.copy_(drawn.parameter(parameter->name).value);
-  return model;
-}
-
-/// All that the truth is computed from.
-struct Truth {
-  Model model;
-  std::optional<Model> teacher;
-  Batch batch;
-  std::unique_ptr<Objective> objective;
-};
-
-std::map<std::string, std::string> settings_of(const CompareOptions& options, const ObjectiveKind& kind) {
-  std::map<std::string, std::string> settings = options.settings;
-  if (options.divisor) {
-    if (kind.name != "sft") throw InputError("--divisor: for sft only, not for {}", kind.name);
-    settings["divisor"] = fmt::format("{}", *options.divisor);
-  }
-  return settings;
-}
-
-/// The reference's log-probabilities of `batch`, at the objective's temperature: of a model of its own, or of
-/// the base under an adapter.
-void fill_reference(Truth& truth, const CompareOptions& options, const ObjectiveKind& kind,
-                    const Options& settings) {
-  if (options.reference.empty() && !needs_reference(kind, settings, truth.batch)) return;
-  if (options.reference.empty() && options.adapter.empty()) {
-    throw InputError("{}: {} needs the reference's log-probabilities, or --reference", options.tokens,
-                     kind.name);
-  }
-  const bool tempered = std::any_of(kind.options.begin(), kind.options.end(),
-                                    [](const Option& option) { return option.name == "temperature"; });
-  const double temperature = tempered ? settings.positive("temperature") : 1.0;
-  at::Tensor& log_probabilities = truth.batch.token_inputs[inputs::kReferenceLogProbabilities];
-  truth.batch.sequence_inputs.erase(inputs::kReferenceSums);
-  if (!options.reference.empty()) {
-    Model reference = open_truth_model(options.reference, options, [](const std::string&) { return false; });
-    log_probabilities = evaluate(reference, truth.batch, temperature).log_probabilities;
-  } else {
-    truth.model.enable_adapters(false);
-    log_probabilities = evaluate(truth.model, truth.batch, temperature).log_probabilities;
-    truth.model.enable_adapters(true);
-  }
-}
-
-/// Golden cases keep inputs and gradients in one file, under prefixes: both kinds of file are taken.
-Truth open_truth(const CompareOptions& options) {
-  const ObjectiveKind& kind = objective_kind(options.objective);
-  const std::map<std::string, std::string> given = settings_of(options, kind);
-  const Options settings = complete_options(kind, given);
-  const Config config = open_config(options.model);
-  const SafetensorsFile tokens = SafetensorsFile::open(options.tokens);
-  const std::string prefix = tokens.entries().contains("in.input_ids") ? "in." : "";
-  Batch batch = read_objective_batch(kind, tokens, config.vocab_size, prefix);
-  const at::Tensor value_head = read_optional_tensor(tokens, prefix + "value_head.weight");
-  Truth truth{open_truth_model(options.model, options,
-                               [&](const std::string& name) {
-                                 return options.adapter.empty() || name == "value_head.weight";
-                               }),
-              std::nullopt, std::move(batch), nullptr};
-  if (!options.adapter.empty()) truth.model.load_adapters(options.adapter);
-  if (value_head.defined()) truth.model.attach_value_head(value_head);
-  if (!options.teacher.empty()) {
-    truth.teacher = open_truth_model(options.teacher, options, [](const std::string&) { return false; });
-  }
-  fill_reference(truth, options, kind, settings);
-  truth.objective = make_objective(kind.name, truth.batch, given);
-  return truth;
-}
 
 Tensors read_gradients(const std::string& path) {
   const SafetensorsFile file = SafetensorsFile::open(path);
