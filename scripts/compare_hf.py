@@ -23,7 +23,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from compare.environment import ROOT, VERSIONS, InputError, ensure_venv, venv_folder, venv_python
+from compare.environment import ROOT, VERSIONS, InputError, enter_venv
 from compare.report import draw, markdown, summaries, tables, text_table
 from compare.runners import BENCH, HF_METHODS, METER, VERIFY, HuggingFace, Ours, gradient_error
 
@@ -57,13 +57,6 @@ def parse_options():
         raise InputError("--threads, --repeats: expected at least 1; --warmup: at least 0")
     options.methods = options.methods.split(",")
     return options
-
-
-def enter_venv():
-    """The rest runs with the packages of the comparison's own environment."""
-    ensure_venv()
-    if Path(sys.prefix).resolve() != venv_folder().resolve():
-        os.execv(venv_python(), [str(venv_python()), *sys.argv])
 
 
 class Records:

@@ -4,77 +4,166 @@
 #include <cmath>
 #include <fmt/format.h>
 #include <limits>
-#include <nlohmann/json.hpp>
 
-#include "streambp/model/strict_json.h"
+#include "verify/compare_names.h"
 
 namespace streambp {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-constexpr const char* kEmbedding = "model.embed_tokens.weight";
-constexpr const char* kHead = "lm_head.weight";
+constexpr double kExactLimit = 1e-10;  // of float64
+constexpr double kParameterRule = 3.0;
+constexpr double kMiddleRule = 1.25;
+/// A truth whose noise is this share of it is lost in it: its factor means nothing.
+constexpr double kLost = 0.3;
 
-/// What a dtype can be expected to hold of a gradient that was summed in it.
-double auto_tolerance(const Tensors& gradients) {
-  double tolerance = 1e-10;
-  for (const auto& [name, gradient] : gradients) {
-    const at::ScalarType dtype = gradient.scalar_type();
-    if (dtype == at::kFloat) tolerance = std::max(tolerance, 1e-4);
-    if (dtype == at::kBFloat16 || dtype == at::kHalf) tolerance = std::max(tolerance, 5e-2);
+/// Half the distance from 1 to the next number.
+double unit_roundoff(at::ScalarType dtype) {
+  if (dtype == at::kDouble) return 0x1p-53;
+  if (dtype == at::kFloat) return 0x1p-24;
+  return dtype == at::kHalf ? 0x1p-11 : 0x1p-8;
+}
+
+/// The least distance from 1 at which a common factor is one, whatever the spread says.
+double least_difference(at::ScalarType dtype) {
+  if (dtype == at::kDouble) return kExactLimit;
+  return dtype == at::kFloat ? 5e-7 : 4e-3;
+}
+
+double cosine_of(const ParameterFinding& finding, const at::Tensor& g, const at::Tensor& t) {
+  const double norm = norm_of(g);
+  return norm > 0.0 ? finding.factor * norm_of(t) / norm : kNaN;
+}
+
+/// The root mean square of a typical parameter's gradient; 0 where all are 0.
+double typical_entry(const Tensors& truth) {
+  std::vector<double> entries;
+  for (const auto& [name, tensor] : truth) {
+    const double norm = norm_of(tensor);
+    if (norm > 0.0) entries.push_back(norm / std::sqrt(static_cast<double>(tensor.numel())));
   }
-  return tolerance;
+  return entries.empty() ? 0.0 : median_of(std::move(entries));
 }
 
-double product_of(const at::Tensor& a, const at::Tensor& b) {
-  return at::dot(a.to(at::kDouble).flatten(), b.to(at::kDouble).flatten()).item<double>();
-}
+/// Floors and limits of the findings.
+class Limits {
+ public:
+  Limits(const Judging& judging, at::ScalarType dtype, const Tensors& truth)
+      : judging_(judging), dtype_(dtype), truth_(truth), typical_(typical_entry(truth)) {}
 
-/// Names that wrappers put before a model's own.
-std::string prefix_hint(const std::vector<std::string>& surplus, const Tensors& truth) {
-  constexpr std::pair<const char*, const char*> kPrefixes[] = {{"module.", "DistributedDataParallel"},
-                                                               {"_orig_mod.", "torch.compile"},
-                                                               {"base_model.model.", "PEFT"},
-                                                               {"_fsdp_wrapped_module.", "FSDP"},
-                                                               {"grad.", "the golden cases"}};
-  for (const auto& [prefix, origin] : kPrefixes) {
-    const std::string text = prefix;
-    const bool fits =
-        !surplus.empty() && std::all_of(surplus.begin(), surplus.end(), [&](const std::string& name) {
-          return name.starts_with(text) && truth.contains(name.substr(text.size()));
-        });
-    if (fits) return fmt::format("names begin with '{}', as {} puts it: strip that", prefix, origin);
+  void set(ParameterFinding& finding) const {
+    const at::Tensor& t = truth_.at(finding.of.name);
+    double measured = 0.0;
+    for (const NoiseSample& sample : judging_.noise) {
+      if (const auto found = sample.find(finding.of.name); found != sample.end())
+        measured = worse(measured, found->second.error);
+    }
+    const double rounding = dtype_ == at::kDouble ? 0.0 : relative_error(t.to(dtype_), t);
+    finding.noise = std::max(measured, rounding);
+    if (judging_.tolerance) {
+      finding.limit = *judging_.tolerance;
+      return;
+    }
+    finding.limit = std::max(kParameterRule * finding.noise, dtype_ == at::kDouble ? kExactLimit : 0.0);
+    const double norm = norm_of(t);
+    if (norm > 0.0 && !(measured > kLost)) return;
+    const double rounding_errors =
+        8.0 * unit_roundoff(dtype_) * typical_ * std::sqrt(static_cast<double>(t.numel()));
+    finding.limit = std::max(finding.limit, norm > 0.0 ? rounding_errors / norm : rounding_errors);
   }
-  return {};
+
+ private:
+  const Judging& judging_;
+  at::ScalarType dtype_;
+  const Tensors& truth_;
+  double typical_;
+};
+
+/// How far correct arithmetic spreads the factors, and how far it moves all of them: the worst of all samples.
+std::pair<double, double> natural_factor(const std::vector<NoiseSample>& noise) {
+  double spread = 0.0;
+  double bias = 0.0;
+  for (const NoiseSample& sample : noise) {
+    std::vector<double> factors;
+    for (const auto& [name, deviation] : sample) {
+      if (deviation.error < kLost) factors.push_back(deviation.factor);
+    }
+    const FactorFit fit = fit_factor(factors);
+    if (!fit.found()) continue;
+    spread = std::max(spread, fit.spread);
+    bias = std::max(bias, std::abs(fit.factor - 1.0));
+  }
+  return {spread, bias};
 }
 
-/// Fits the best common factor; false if there is none (nothing to fit, or NaN).
-bool fit_factor(Comparison& comparison, const Tensors& gradients, const Tensors& truth) {
-  double numerator = 0.0;
-  double denominator = 0.0;
+/// Fits the common factor and takes it out of each finding.
+void fit_findings(Comparison& comparison, const Tensors& gradients, const Tensors& truth,
+                  const Judging& judging) {
+  std::vector<double> factors;
   for (ParameterFinding& finding : comparison.findings) {
-    finding.factor = finding.cosine = finding.residual = kNaN;
+    finding.factor = finding.cosine = finding.residual = finding.judged = kNaN;
     if (!finding.of.problem.empty()) continue;
     const at::Tensor& g = gradients.at(finding.of.name);
     const at::Tensor& t = truth.at(finding.of.name);
-    const double product = product_of(g, t);
-    const double square = product_of(t, t);
-    if (square > 0.0) {
-      finding.factor = product / square;
-      const double norms = norm_of(g) * norm_of(t);
-      if (norms > 0.0) finding.cosine = product / norms;
-    }
-    numerator += product;
-    denominator += square;
+    finding.factor = factor_of(g, t);
+    finding.cosine = cosine_of(finding, g, t);
+    if (finding.noise < kLost && !judging.unsettled.contains(finding.of.name))
+      factors.push_back(finding.factor);
   }
-  comparison.factor = denominator > 0.0 ? numerator / denominator : kNaN;
-  if (!std::isfinite(comparison.factor) || comparison.factor == 0.0) return false;
+  const auto [spread, bias] = natural_factor(judging.noise);
+  comparison.fit = fit_factor(factors, spread, bias);
+  const FactorFit& fit = comparison.fit;
+  comparison.factor = fit.factor;
+  if (!fit.found()) return;
+  comparison.differs = std::abs(fit.factor - 1.0) > std::max({4.0 * fit.spread * std::abs(fit.factor),
+                                                              4.0 * bias, least_difference(comparison.dtype)});
   for (ParameterFinding& finding : comparison.findings) {
     if (!finding.of.problem.empty()) continue;
-    const at::Tensor unscaled = gradients.at(finding.of.name).to(at::kDouble) / comparison.factor;
-    finding.residual = relative_error(unscaled, truth.at(finding.of.name));
+    finding.residual =
+        relative_error(gradients.at(finding.of.name).to(at::kDouble) / fit.factor, truth.at(finding.of.name));
   }
-  return true;
+}
+
+/// Holds errors against limits: with the factor taken out, if it differs from 1 and at least half of the
+/// gradients agree then.
+void hold_against_limits(Comparison& comparison) {
+  const auto judge = [&](bool without_factor) {
+    for (ParameterFinding& finding : comparison.findings)
+      finding.judged = without_factor ? finding.residual : finding.of.error;
+  };
+  judge(comparison.differs);
+  const auto within = std::count_if(comparison.findings.begin(), comparison.findings.end(),
+                                    [](const ParameterFinding& finding) { return finding.within(); });
+  if (comparison.differs && 2 * static_cast<size_t>(within) < comparison.findings.size()) judge(false);
+}
+
+/// Whether the errors are, taken together, what the dtype's noise is.
+bool is_noise_together(Comparison& comparison, const Judging& judging) {
+  if (judging.tolerance || comparison.dtype == at::kDouble) return true;
+  std::vector<double> ratios;
+  for (const ParameterFinding& finding : comparison.findings) {
+    if (finding.noise > 0.0 && finding.noise < kLost && !judging.unsettled.contains(finding.of.name))
+      ratios.push_back(finding.ratio());
+  }
+  if (ratios.empty()) return true;
+  comparison.middle_limit = std::min(
+      kParameterRule, kMiddleRule + 2.0 / std::sqrt(static_cast<double>(ratios.size())));
+  comparison.middle_ratio = median_of(std::move(ratios));
+  return comparison.middle_ratio <= comparison.middle_limit;
+}
+
+Verdict verdict_of(Comparison& comparison, const Judging& judging) {
+  bool all = true;
+  bool settled = true;
+  for (const ParameterFinding& finding : comparison.findings) {
+    if (finding.within()) continue;
+    all = false;
+    settled = settled && judging.unsettled.contains(finding.of.name) && std::isfinite(finding.judged);
+  }
+  const bool together = is_noise_together(comparison, judging);
+  if (!settled || !together) return Verdict::kWrong;
+  if (comparison.differs) return Verdict::kScaled;
+  return all ? Verdict::kExact : Verdict::kUndecided;
 }
 
 }  // namespace
@@ -85,6 +174,8 @@ std::string verdict_name(Verdict verdict) {
       return "exact";
     case Verdict::kScaled:
       return "scaled";
+    case Verdict::kUndecided:
+      return "undecided";
     case Verdict::kWrong:
       return "wrong";
     case Verdict::kIncomplete:
@@ -93,67 +184,48 @@ std::string verdict_name(Verdict verdict) {
   return {};
 }
 
-Comparison compare_gradients(Tensors gradients, const Tensors& truth, std::optional<double> tolerance) {
-  const auto head = gradients.find(kHead);
-  if (head != gradients.end() && !truth.contains(kHead) && gradients.contains(kEmbedding) &&
-      bit_equal(head->second, gradients.at(kEmbedding))) {
-    gradients.erase(head);
+NoiseSample noise_sample(const Tensors& gradients, const Tensors& truth) {
+  NoiseSample sample;
+  for (const auto& [name, t] : truth) {
+    const at::Tensor& g = gradients.at(name);
+    sample.emplace(name, Deviation{relative_error(g, t), factor_of(g, t)});
   }
-  Comparison comparison;
-  comparison.tolerance = tolerance.value_or(auto_tolerance(gradients));
-  bool incomplete = false;
-  for (const ParameterError& error : gradient_errors(gradients, truth)) {
-    if (error.problem == "missing") comparison.missing.push_back(error.name);
-    if (error.problem == "surplus") comparison.surplus.push_back(error.name);
-    incomplete = incomplete || error.problem.starts_with("shape") || error.problem.starts_with("dtype");
-    comparison.findings.push_back({error});
-  }
-  const std::string hint = prefix_hint(comparison.surplus, truth);
-  if (!hint.empty()) comparison.hints.push_back(hint);
-  incomplete = incomplete || !comparison.missing.empty() || !comparison.surplus.empty();
-
-  const auto all_within = [&](const auto& error_of) {
-    return std::all_of(
-        comparison.findings.begin(), comparison.findings.end(),
-        [&](const ParameterFinding& finding) { return error_of(finding) <= comparison.tolerance; });
-  };
-  const bool fitted = fit_factor(comparison, gradients, truth);
-  if (incomplete) {
-    comparison.verdict = Verdict::kIncomplete;
-  } else if (all_within([](const ParameterFinding& finding) { return finding.of.error; })) {
-    comparison.verdict = Verdict::kExact;
-  } else if (fitted && all_within([](const ParameterFinding& finding) { return finding.residual; })) {
-    comparison.verdict = Verdict::kScaled;
-  }
-  return comparison;
+  return sample;
 }
 
-std::vector<std::string> explain_factor(double c, double divisor, const std::vector<Normaliser>& normalisers,
-                                        double tolerance) {
-  struct Guess {
-    std::string text;
-    double error;
-  };
-  std::vector<Guess> guesses;
-  const auto offer = [&](double factor, std::string text) {
-    const double error = relative_error(c, factor);
-    if (error <= tolerance) guesses.push_back({std::move(text), error});
-  };
-  for (const auto& [name, value] : normalisers) {
-    if (value > 0.0 && value != divisor)
-      offer(divisor / value,
-            fmt::format("the loss divided by {} = {:g} instead of {:g}", name, value, divisor));
+at::ScalarType narrowest_dtype(const Tensors& gradients) {
+  at::ScalarType narrowest = at::kDouble;
+  for (const auto& [name, gradient] : gradients) {
+    const at::ScalarType dtype = gradient.scalar_type();
+    if (at::isFloatingType(dtype) && unit_roundoff(dtype) > unit_roundoff(narrowest)) narrowest = dtype;
   }
-  for (int count = 2; count <= 64; ++count) {
-    offer(count, fmt::format("{} steps or ranks summed instead of averaged", count));
-    offer(1.0 / count, fmt::format("averaged over {} steps or ranks that are in the divisor already", count));
+  return narrowest;
+}
+
+Comparison compare_gradients(const Tensors& gradients, const Tensors& truth, const Judging& judging) {
+  NamedGradients named = named_as(truth, gradients);
+  fill_left_out(truth, named);
+  Comparison comparison;
+  comparison.dtype = judging.dtype.value_or(narrowest_dtype(gradients));
+  comparison.notes = named.notes;
+  bool complete = true;
+  for (const ParameterError& error : gradient_errors(named.gradients, truth)) {
+    if (error.problem == "missing") comparison.missing.push_back(error.name);
+    if (error.problem == "surplus") comparison.surplus.push_back(error.name);
+    complete = complete && !error.problem.starts_with("shape") && !error.problem.starts_with("dtype");
+    comparison.findings.push_back({error});
   }
-  offer(-1.0, "the opposite sign");
-  std::stable_sort(guesses.begin(), guesses.end(),
-                   [](const Guess& a, const Guess& b) { return a.error < b.error; });
-  std::vector<std::string> texts;
-  for (size_t i = 0; i < std::min<size_t>(guesses.size(), 3); ++i) texts.push_back(guesses[i].text);
-  return texts;
+  complete = complete && comparison.missing.empty() && comparison.surplus.empty();
+
+  const Limits limits(judging, comparison.dtype, truth);
+  for (ParameterFinding& finding : comparison.findings) {
+    if (truth.contains(finding.of.name)) limits.set(finding);
+  }
+  if (!comparison.findings.empty()) comparison.tolerance = comparison.findings.front().limit;
+  fit_findings(comparison, named.gradients, truth, judging);
+  hold_against_limits(comparison);
+  comparison.verdict = complete ? verdict_of(comparison, judging) : Verdict::kIncomplete;
+  return comparison;
 }
 
 }  // namespace streambp

@@ -1,16 +1,19 @@
 #include "verify/compare_truth.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fmt/format.h>
 #include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "streambp/driver/command_line.h"
 #include "streambp/driver/inputs.h"
 #include "streambp/driver/objective_inputs.h"
 #include "streambp/error.h"
+#include "streambp/model/rope_frequencies.h"
 #include "streambp/model/tensor_file.h"
 #include "streambp/objective/terms.h"
 #include "verify/evaluation.h"
@@ -18,24 +21,72 @@
 namespace streambp {
 namespace {
 
-/// The model in float64. A preset's random weights are drawn in the dtype that the gradients' owner drew them
-/// in: numbers drawn in float64 would be others.
-Model open_truth_model(const std::string& model_name, const CompareOptions& options,
-                       const std::function<bool(const std::string&)>& trainable) {
-  Model::Placement wide;
-  wide.dtype = wide.gradient_dtype = at::kDouble;
-  wide.trainable = trainable;
-  if (std::filesystem::is_directory(model_name)) return open_model(model_name, wide, options.seed);
-  Model::Placement narrow;
-  narrow.dtype = narrow.gradient_dtype =
-      parse_dtype(options.dtype.empty() ? open_config(model_name).dtype : options.dtype);
-  narrow.trainable = [](const std::string&) { return false; };
-  const Model drawn = open_model(model_name, narrow, options.seed);
-  Model model = open_model(model_name, wide, options.seed);
-  for (const auto& parameter : model.parameters())
-    parameter->value.copy_(drawn.parameter(parameter->name).value);
-  return model;
+/// Its inverse frequencies computed in float32, as transformers computes them whatever the model's dtype is:
+/// powers and quotients are rounded, and a token's angle is off by that much times its position.
+RopeSettings in_float32(const RopeSettings& rope, int64_t rotary_dim, int64_t length) {
+  RopeSettings plain;
+  plain.theta = rope.theta;
+  const std::vector<double> exact = rope_inverse_frequencies(plain, rotary_dim, length);
+  const std::vector<double> scaled = rope_inverse_frequencies(rope, rotary_dim, length);
+  RopeSettings rounded = plain;
+  rounded.type = RopeType::kLongrope;
+  rounded.attention_factor = rope.attention_factor;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    const float exponent = static_cast<float>(2 * i) / static_cast<float>(rotary_dim);
+    const float frequency = 1.0F / std::pow(static_cast<float>(rope.theta), exponent);
+    const auto as_scaled = static_cast<float>(frequency * (scaled[i] / exact[i]));
+    rounded.short_factor.push_back(exact[i] / static_cast<double>(as_scaled));
+  }
+  rounded.long_factor = rounded.short_factor;
+  return rounded;
 }
+
+/// `model` with such frequencies, on batches of this length.
+Model with_float32_rope(const Model& model, const Model::Placement& placement, int64_t length) {
+  Config config = model.config();
+  config.rope = in_float32(config.rope, config.rotary_dim, length);
+  if (config.local_rope) config.local_rope = in_float32(*config.local_rope, config.rotary_dim, length);
+  Model result = Model::random(config, placement, /*seed=*/0);
+  for (const auto& parameter : result.parameters())
+    parameter->value.copy_(model.parameter(parameter->name).value);
+  return result;
+}
+
+/// Opens the models of one comparison in one dtype.
+class Opening {
+ public:
+  Opening(const CompareOptions& options, at::ScalarType dtype, int64_t rope_length)
+      : options_(options), dtype_(dtype), rope_length_(rope_length) {}
+
+  /// A preset's random weights are drawn in the dtype that the gradients' owner drew them in: numbers drawn in
+  /// float64 would be others.
+  Model open(const std::string& name, const std::function<bool(const std::string&)>& trainable) const {
+    Model::Placement placement;
+    placement.dtype = placement.gradient_dtype = dtype_;
+    placement.trainable = trainable;
+    Model model = open_model(name, placement, options_.seed);
+    if (!std::filesystem::is_directory(name)) {
+      Model::Placement narrow;
+      narrow.dtype = narrow.gradient_dtype =
+          parse_dtype(options_.dtype.empty() ? model.config().dtype : options_.dtype);
+      narrow.trainable = [](const std::string&) { return false; };
+      const Model drawn = open_model(name, narrow, options_.seed);
+      for (const auto& parameter : model.parameters())
+        parameter->value.copy_(drawn.parameter(parameter->name).value);
+    }
+    if (dtype_ == at::kDouble) return model;
+    return with_float32_rope(model, placement, rope_length_);
+  }
+
+  Model open_frozen(const std::string& name) const {
+    return open(name, [](const std::string&) { return false; });
+  }
+
+ private:
+  const CompareOptions& options_;
+  at::ScalarType dtype_;
+  int64_t rope_length_;
+};
 
 std::map<std::string, std::string> settings_of(const CompareOptions& options, const ObjectiveKind& kind) {
   std::map<std::string, std::string> settings = options.settings;
@@ -49,7 +100,7 @@ std::map<std::string, std::string> settings_of(const CompareOptions& options, co
 /// The reference's log-probabilities of `batch`, at the objective's temperature: of a model of its own, or of
 /// the base under an adapter.
 void fill_reference(Truth& truth, const CompareOptions& options, const ObjectiveKind& kind,
-                    const Options& settings) {
+                    const Options& settings, const Opening& opening) {
   if (options.reference.empty() && !needs_reference(kind, settings, truth.batch)) return;
   if (options.reference.empty() && options.adapter.empty()) {
     throw InputError("{}: {} needs the reference's log-probabilities, or --reference", options.tokens,
@@ -61,7 +112,7 @@ void fill_reference(Truth& truth, const CompareOptions& options, const Objective
   at::Tensor& log_probabilities = truth.batch.token_inputs[inputs::kReferenceLogProbabilities];
   truth.batch.sequence_inputs.erase(inputs::kReferenceSums);
   if (!options.reference.empty()) {
-    Model reference = open_truth_model(options.reference, options, [](const std::string&) { return false; });
+    Model reference = opening.open_frozen(options.reference);
     log_probabilities = evaluate(reference, truth.batch, temperature).log_probabilities;
   } else {
     truth.model.enable_adapters(false);
@@ -72,7 +123,7 @@ void fill_reference(Truth& truth, const CompareOptions& options, const Objective
 
 }  // namespace
 
-Truth open_truth(const CompareOptions& options) {
+Truth open_truth(const CompareOptions& options, at::ScalarType dtype) {
   const ObjectiveKind& kind = objective_kind(options.objective);
   const std::map<std::string, std::string> given = settings_of(options, kind);
   const Options settings = complete_options(kind, given);
@@ -81,17 +132,16 @@ Truth open_truth(const CompareOptions& options) {
   const std::string prefix = tokens.entries().contains("in.input_ids") ? "in." : "";
   Batch batch = read_objective_batch(kind, tokens, config.vocab_size, prefix);
   const at::Tensor value_head = read_optional_tensor(tokens, prefix + "value_head.weight");
-  Truth truth{open_truth_model(options.model, options,
-                               [&](const std::string& name) {
-                                 return options.adapter.empty() || name == "value_head.weight";
-                               }),
+  const Opening opening(options, dtype, rope_length(batch));
+  Truth truth{opening.open(options.model,
+                           [&](const std::string& name) {
+                             return options.adapter.empty() || name == "value_head.weight";
+                           }),
               std::nullopt, std::move(batch), nullptr};
   if (!options.adapter.empty()) truth.model.load_adapters(options.adapter);
   if (value_head.defined()) truth.model.attach_value_head(value_head);
-  if (!options.teacher.empty()) {
-    truth.teacher = open_truth_model(options.teacher, options, [](const std::string&) { return false; });
-  }
-  fill_reference(truth, options, kind, settings);
+  if (!options.teacher.empty()) truth.teacher = opening.open_frozen(options.teacher);
+  fill_reference(truth, options, kind, settings, opening);
   truth.objective = make_objective(kind.name, truth.batch, given);
   return truth;
 }

@@ -52,6 +52,7 @@ FitGauge::FitGauge(const Tensors& gradients, const Tensors& truth) {
     parts.push_back(found == gradients.end() ? at::zeros({of_truth.numel()}, at::kDouble)
                                              : found->second.to(at::kCPU, at::kDouble).flatten());
     own_norms.push_back(norm_of(parts.back()));
+    if (!std::isfinite(own_norms.back())) throw InputError("{}: its gradient has numbers that are not finite", name);
     truth_norms.push_back(norm_of(of_truth));
     if (own_norms.back() > 0.0 && truth_norms.back() > 0.0) ratios.push_back(own_norms.back() / truth_norms.back());
     ends_.push_back((ends_.empty() ? 0 : ends_.back()) + of_truth.numel());

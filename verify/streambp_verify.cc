@@ -16,6 +16,7 @@
 #include "streambp/driver/device.h"
 #include "streambp/driver/limits.h"
 #include "streambp/error.h"
+#include "streambp/model/tensor_file.h"
 #include "streambp/objective/objective.h"
 #include "verify/checked_device.h"
 #include "verify/compare.h"
@@ -40,13 +41,15 @@ struct Flags {
   std::string adapter, teacher, reference;
   std::string dtype;
   std::string device = "cpu";
-  std::string tokens, gradients, tolerance = "auto";
+  std::string tokens, gradients, compute_dtype, tolerance = "auto";
   std::optional<double> divisor;
   double limit = 1e-10;
   uint64_t seed = 0;
   std::optional<int> threads;
   bool quick = false;
   bool json = false;
+  bool diagnose = false;
+  std::string diagnose_chunks;
 };
 
 void require_choice(const std::string& value, const std::string& what, const std::string& only) {
@@ -159,9 +162,13 @@ int compare(const Flags& flags) {
     }
     options.tolerance = tolerance;
   }
+  if (!flags.compute_dtype.empty()) options.compute_dtype = parse_dtype(flags.compute_dtype);
   if (!flags.chunks.empty()) options.chunk = parse_chunks(flags.chunks, "--chunk").front();
   options.seed = flags.seed;
   options.json = flags.json;
+  options.diagnose = flags.diagnose || !flags.diagnose_chunks.empty();
+  if (!flags.diagnose_chunks.empty())
+    options.diagnose_chunks = parse_integers(flags.diagnose_chunks, "--diagnose-chunk", 1);
   return run_compare(options);
 }
 
@@ -249,8 +256,16 @@ int main(int argc, char** argv) {
   sub->add_option("--divisor", flags.divisor,
                   "What the summed loss of sft is divided by (default: the number of scored tokens)");
   sub->add_option("--tolerance", flags.tolerance,
-                  "Permitted relative error, or auto: 1e-10 for float64, 1e-4 for float32, 5e-2 for bfloat16 "
-                  "and float16");
+                  "Permitted relative error, or auto: 1e-10 for float64, below that 3 x the noise of the dtype, "
+                  "measured on the same batch");
+  sub->add_option("--compute-dtype", flags.compute_dtype,
+                  "Dtype the gradients were computed in, where they were kept in a wider one (default: theirs)");
+  sub->add_flag("--diagnose", flags.diagnose,
+                "Make the mistakes that training code makes, one after another and two at a time, and name the one that "
+                "gives these gradients; for short batches");
+  sub->add_option("--diagnose-chunk", flags.diagnose_chunks,
+                  "Sizes of chunks in which the mistake may lie, as 100,384 (beside powers of two and even parts); implies "
+                  "--diagnose");
   sub->add_option("--chunk", flags.chunks, "Chunk of the float64 run (default: auto)");
   sub->add_option("--seed", flags.seed, "Of a preset's random weights (default: 0)");
   sub->add_option("--dtype", flags.dtype,

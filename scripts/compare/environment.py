@@ -57,7 +57,7 @@ def ensure_venv():
     if stamp.exists():
         return
     packages = torch_packages()
-    print(f"compare_hf: installing transformers {VERSIONS['transformers']} into {folder}", file=sys.stderr)
+    print(f"installing transformers {VERSIONS['transformers']} into {folder}", file=sys.stderr)
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     subprocess.run([venv_python(), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PACKAGES], check=True)
     site = folder / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
@@ -65,6 +65,13 @@ def ensure_venv():
     if subprocess.run([venv_python(), "-c", "import torch"], capture_output=True, check=False).returncode != 0:
         write_stubs()
     stamp.touch()
+
+
+def enter_venv():
+    """Runs this program again inside the environment, unless it is there already."""
+    ensure_venv()
+    if Path(sys.prefix).resolve() != venv_folder().resolve():
+        os.execv(venv_python(), [str(venv_python()), *sys.argv])
 
 
 def import_torch():
