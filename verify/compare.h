@@ -110,6 +110,8 @@ struct CompareOptions {
   int64_t chunk = 0;
   uint64_t seed = 0;
   bool json = false;
+  bool diagnose = false;                 // look for the mistake that explains the gradients
+  std::vector<int64_t> diagnose_chunks;  // sizes of chunks that it may lie in, beside powers of two
 };
 
 /// Prints the verdict and the worst parameters. Returns 0 if the gradients are exact, else 1. Throws

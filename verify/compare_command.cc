@@ -7,6 +7,7 @@
 #include "streambp/error.h"
 #include "streambp/model/tensor_file.h"
 #include "verify/compare.h"
+#include "verify/compare_diagnose.h"
 #include "verify/compare_judge.h"
 #include "verify/compare_truth.h"
 
@@ -69,10 +70,18 @@ int run_compare(const CompareOptions& options) {
                     "of the gradients' run",
                     options.seed, options.dtype.empty() ? truth.model.config().dtype : options.dtype));
   }
+  if (!options.diagnose &&
+      (comparison.verdict == Verdict::kWrong || comparison.verdict == Verdict::kScaled)) {
+    comparison.hints.push_back("--diagnose looks for the mistake that gives such gradients");
+  }
   if (options.json) {
     fmt::print("{}\n", json_line(options, report));
   } else {
     print_report(report);
+  }
+  if (options.diagnose) {
+    const Diagnosis diagnosis = diagnose_comparison(truth, options, comparison, gradients);
+    fmt::print("{}\n", options.json ? diagnosis_json(diagnosis) : "\n" + diagnosis_text(diagnosis));
   }
   return comparison.verdict == Verdict::kExact ? kExitGood : kExitCheckFailed;
 }

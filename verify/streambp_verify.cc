@@ -48,6 +48,8 @@ struct Flags {
   std::optional<int> threads;
   bool quick = false;
   bool json = false;
+  bool diagnose = false;
+  std::string diagnose_chunks;
 };
 
 void require_choice(const std::string& value, const std::string& what, const std::string& only) {
@@ -164,6 +166,9 @@ int compare(const Flags& flags) {
   if (!flags.chunks.empty()) options.chunk = parse_chunks(flags.chunks, "--chunk").front();
   options.seed = flags.seed;
   options.json = flags.json;
+  options.diagnose = flags.diagnose || !flags.diagnose_chunks.empty();
+  if (!flags.diagnose_chunks.empty())
+    options.diagnose_chunks = parse_integers(flags.diagnose_chunks, "--diagnose-chunk", 1);
   return run_compare(options);
 }
 
@@ -255,6 +260,12 @@ int main(int argc, char** argv) {
                   "measured on the same batch");
   sub->add_option("--compute-dtype", flags.compute_dtype,
                   "Dtype the gradients were computed in, where they were kept in a wider one (default: theirs)");
+  sub->add_flag("--diagnose", flags.diagnose,
+                "Make the mistakes that training code makes, one after another and two at a time, and name the one that "
+                "gives these gradients; for short batches");
+  sub->add_option("--diagnose-chunk", flags.diagnose_chunks,
+                  "Sizes of chunks in which the mistake may lie, as 100,384 (beside powers of two and even parts); implies "
+                  "--diagnose");
   sub->add_option("--chunk", flags.chunks, "Chunk of the float64 run (default: auto)");
   sub->add_option("--seed", flags.seed, "Of a preset's random weights (default: 0)");
   sub->add_option("--dtype", flags.dtype,

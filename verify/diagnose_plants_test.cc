@@ -1,0 +1,142 @@
+// Mistakes planted without the wrong engine: in the gradients, in the batch, or with pieces of the library; and in bfloat16.
+#include <cmath>
+#include <fmt/format.h>
+
+#include "streambp/objective/terms.h"
+#include "verify/diagnose_testing.h"
+
+namespace streambp {
+namespace {
+
+/// Gradients of another batch or objective under the same model, by the library.
+Tensors library_gradients(DiagnoseCase& planted, const Batch& batch) {
+  const auto objective = make_objective(planted.objective, batch, planted.options);
+  return evaluate(planted.owned.model, batch, *objective, {}).gradients;
+}
+
+TEST(DiagnosePlants, FrozenNormsAndMissingGradients) {
+  const DiagnoseCase right = diagnose_case({"qwen3-tiny", "sft", {}, "full", "left", 9});
+  Tensors gradients = right.truth;
+  for (auto& [name, gradient] : gradients) {
+    if (name.ends_with("q_norm.weight") || name.ends_with("k_norm.weight")) gradient = at::zeros_like(gradient);
+  }
+  expect_named(right, gradients, "qk-norms-frozen");
+  std::erase_if(gradients, [](const auto& entry) { return is_zero(entry.second); });
+  expect_named(right, gradients, "qk-norms-frozen");
+}
+
+TEST(DiagnosePlants, DocumentsInOneSequence) {
+  const std::vector<int64_t> lengths{7, 5, 4};
+  DiagnoseCase packed = diagnose_case({"qwen3-tiny", "sft", {}, "full", "three", 9}, packed_rows(lengths, 16, 101));
+  Batch leaking = packed.owned.batch;
+  leaking.offsets = {0, 16};
+  expect_named(packed, library_gradients(packed, leaking), "no-document-boundaries");
+  leaking.positions = at::arange(16, at::kLong);
+  expect_named(packed, library_gradients(packed, leaking), "no-document-boundaries-positions-go-on");
+}
+
+TEST(DiagnosePlants, DroppedPrefix) {
+  // Sequences cut into sequences of 8 tokens: no prefix is seen. Targets and positions stay.
+  DiagnoseCase right = diagnose_case({"llama-tied-tiny", "sft", {}, "full", "three", 20});
+  Batch cut = right.owned.batch;
+  cut.offsets = {0};
+  for (size_t i = 0; i + 1 < right.owned.batch.offsets.size(); ++i) {
+    const int64_t end = right.owned.batch.offsets[i + 1];
+    for (int64_t place = right.owned.batch.offsets[i] + 8; place < end; place += 8) cut.offsets.push_back(place);
+    cut.offsets.push_back(end);
+  }
+  expect_named(right, library_gradients(right, cut), "prefix-dropped-8");
+}
+
+TEST(DiagnosePlants, LabelsInTheirOwnPlace) {
+  DiagnoseCase right = diagnose_case({"qwen3-tiny", "sft", {}, "full", "three", 9});
+  Batch unshifted = right.owned.batch;
+  unshifted.targets = unshifted.tokens.clone();
+  for (size_t i = 0; i + 1 < unshifted.offsets.size(); ++i) unshifted.targets[unshifted.offsets[i]] = kNoTarget;
+  expect_named(right, library_gradients(right, unshifted), "labels-not-shifted");
+}
+
+TEST(DiagnosePlants, MeanOfTheMeansOfRows) {
+  DiagnoseCase right = diagnose_case({"qwen2-tiny", "sft", {}, "full", "three", 11});
+  Tensors mean;
+  const auto rows = static_cast<int64_t>(right.owned.batch.offsets.size()) - 1;
+  for (int64_t row = 0; row < rows; ++row) {
+    for (const auto& [name, gradient] : library_gradients(right, select_sequences(right.owned.batch, {row}))) {
+      at::Tensor& sum = mean.try_emplace(name, at::zeros_like(gradient)).first->second;
+      sum = sum + gradient / static_cast<double>(rows);
+    }
+  }
+  expect_named(right, mean, "mean-of-means-1-rows");
+}
+
+TEST(DiagnosePlants, OtherConfigs) {
+  // The library's own model of another config, with the same weights.
+  for (const auto& [model, name] : {std::pair{"mistral-tiny", "windows-ignored"}, std::pair{"qwen3-moe-tiny", "router-loss-missing"}}) {
+    DiagnoseCase right = diagnose_case({model, "sft", {}, "full", "three", 13});
+    Config config = right.owned.model.config();
+    std::fill(config.windows.begin(), config.windows.end(), 0);
+    config.mixture.router_aux_loss_coef = 0.0;
+    Model::Placement wide;
+    wide.dtype = wide.gradient_dtype = at::kDouble;
+    Model other = Model::random(config, wide, 1);
+    for (const auto& parameter : other.parameters())
+      parameter->value.copy_(right.owned.model.parameter(parameter->name).value);
+    const Tensors gradients = evaluate(other, right.owned.batch, *right.owned.objective, {}).gradients;
+    expect_named(right, gradients, name);
+  }
+}
+
+TEST(DiagnosePlants, EmbeddingAddedUpInBfloat16) {
+  // What at::index_add_ does with tokens that come again and again: rows stall once the sum is large.
+  DiagnoseCase right = diagnose_case({"qwen3-tiny", "sft", {}, "full", "single", 60});
+  Batch batch = right.owned.batch;
+  batch.tokens.remainder_(3);
+  right = diagnose_case({"qwen3-tiny", "sft", {}, "full", "single", 60}, batch);
+  WrongSettings settings;
+  settings.sums = NarrowSums::kEmbedding;
+  expect_named(right, right.wrong(settings), "bf16-embedding-sum");
+}
+
+TEST(DiagnosePlants, InBfloat16AboveItsNoise) {
+  // The library's own pass in bfloat16 is as far from the truth as that precision takes it; mistakes are planted on top.
+  for (const char* model : {"qwen3-tiny"}) {
+    DiagnoseCase right = diagnose_case({model, "sft", {}, "full", "left", 11});
+    Model::Placement narrow;
+    narrow.dtype = narrow.gradient_dtype = at::kBFloat16;
+    Model half = Model::random(right.owned.model.config(), narrow, 1);
+    for (const auto& parameter : half.parameters()) {
+      const Parameter& wide = right.owned.model.parameter(parameter->name);
+      wide.value.copy_(wide.value.to(at::kBFloat16));  // weights that both dtypes hold
+      parameter->value.copy_(wide.value);
+    }
+    find_truth(right);
+    Settings standard;
+    standard.method = Method::kStandard;
+    const Tensors rounded = evaluate(half, right.owned.batch, *right.owned.objective, standard).gradients;
+    const double noise = precision_residual(rounded, right.truth);
+    std::cout << model << ": noise " << noise << "\n";
+    EXPECT_EQ(diagnose(right, rounded, noise).kind, Diagnosis::Kind::kRight);
+    size_t above = 0, below = 0;
+    for (const Hypothesis& hypothesis : hypotheses(right.subject(), {})) {
+      Tensors wrong = right.wrong(hypothesis.settings());
+      const double effect = FitGauge(wrong, right.truth).measure(right.truth).without_factor;
+      for (auto& [name, gradient] : wrong) {
+        const at::Tensor off = rounded.at(name).to(at::kDouble) - right.truth.at(name);
+        gradient = (gradient + off).to(at::kBFloat16);
+      }
+      const Diagnosis found = diagnose(right, wrong, noise);
+      bool named = false;
+      for (size_t i = 0; i < found.fitting; ++i) named = named || found.explanations[i].name == hypothesis.name;
+      ++(effect > 2 * noise ? above : below);
+      if (effect > 2 * noise) {
+        EXPECT_TRUE(named) << hypothesis.name << " effect " << effect << "\n" << diagnosis_text(found);
+      } else {
+        std::cout << "  below the noise: " << hypothesis.name << " " << effect << (named ? ", named" : "") << "\n";
+      }
+    }
+    EXPECT_GT(above, 30U);
+  }
+}
+
+}  // namespace
+}  // namespace streambp

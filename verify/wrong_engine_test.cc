@@ -1,0 +1,48 @@
+// The wrong engine with nothing wrong is the truth, for every family and objective.
+#include <gtest/gtest.h>
+
+#include "verify/equality_subject.h"
+#include "verify/wrong_engine.h"
+
+namespace streambp {
+namespace {
+
+constexpr double kLimit = 1e-12;
+
+void expect_truth(const RowName& name) {
+  EqualitySubject subject = make_subject(name, 3);
+  Settings standard;
+  standard.method = Method::kStandard;
+  const Evaluation truth = evaluate(subject.model, subject.batch, *subject.objective, standard);
+  const WrongOutcome plain =
+      run_wrong({subject.model, subject.batch, name.objective, name.settings, {}}, WrongSettings{});
+  const std::string what = name.model + " " + name.objective + " " + name.tuning + " " + name.batch;
+  const double loss = relative_error(plain.loss, truth.loss);
+  EXPECT_TRUE(loss <= kLimit) << what << ": loss " << plain.loss << ", expected " << truth.loss;
+  const ParameterError worst = gradient_errors(plain.gradients, truth.gradients).front();
+  EXPECT_TRUE(worst.problem.empty() && worst.error <= kLimit)
+      << what << ": " << worst.name << " " << worst.problem << " " << worst.error;
+}
+
+TEST(WrongEngine, IsRightWhereNothingIsWrong) {
+  for (const char* model :
+       {"qwen3-tiny", "qwen2-tiny", "llama-tiny", "llama-tied-tiny", "llama-yarn-tiny", "llama-dynamic-tiny", "gemma2-tiny",
+        "gemma3-tiny", "mistral-tiny", "phi3-tiny", "qwen2-window-tiny", "qwen3-moe-tiny", "qwen3-moe-plain-tiny"}) {
+    expect_truth({model, "sft", {}, "full", "left", 13});
+    expect_truth({model, "sft", {}, "lora", "right", 13});
+    expect_truth({model, "sft", {}, "full", "masked", 19});
+  }
+}
+
+TEST(WrongEngine, IsRightForEveryObjective) {
+  for (const std::string& objective : objective_names()) {
+    if (objective_kind(objective).name == "distill") continue;
+    for (const auto& settings : objective_variants(objective)) {
+      expect_truth({"qwen3-tiny", objective, settings, "full", "left", 13});
+      expect_truth({"gemma3-tiny", objective, settings, "lora", "none", 13});
+    }
+  }
+}
+
+}  // namespace
+}  // namespace streambp
