@@ -20,9 +20,55 @@ struct Keys {
   std::vector<std::string> described;             // say of the inputs what their tensors hold
 };
 
+Keys grpo_keys() {
+  Keys keys;
+  for (const char* name : {"loss_type",
+                           "importance_sampling_level",
+                           "epsilon_low",
+                           "epsilon_high",
+                           "delta",
+                           "clip_ratio_c",
+                           "sapo_temperature_pos",
+                           "sapo_temperature_neg",
+                           "vespo_k_pos",
+                           "vespo_k_neg",
+                           "vespo_lambda_pos",
+                           "vespo_lambda_neg",
+                           "top_entropy_quantile",
+                           "off_policy_mask_threshold",
+                           "entropy_coef",
+                           "beta",
+                           "kl_estimator",
+                           "use_bias_correction_kl",
+                           "temperature",
+                           "max_completion_length",
+                           "num_items_in_batch"}) {
+    keys.options[name] = name;
+  }
+  keys.only = {// TRL divides by them; no formula here does.
+               {"num_processes", {1}},
+               {"current_gradient_accumulation_steps", {1}},
+               // in.importance_sampling_ratio counts where it is given.
+               {"use_vllm", {true}},
+               {"vllm_importance_sampling_correction", {true}},
+               // Changes entropy_coef from step to step.
+               {"use_adaptive_entropy", {false}},
+               // TRL adds the experts' balance whatever output_router_logits is.
+               {"router_aux_loss_coef", {0}}};
+  keys.described = {"prompt_length",
+                    "completion_length",
+                    "completion",
+                    "position_ids",
+                    "steps_per_generation",
+                    "vllm_importance_sampling_mode",
+                    "vllm_importance_sampling_clip_min",
+                    "vllm_importance_sampling_clip_max"};
+  return keys;
+}
+
 const std::map<std::string, Keys> kObjectives{
     {"sft",
-     {{{"label_smoothing", "label_smoothing"}},
+     {{{"label_smoothing", "label_smoothing"}, {"loss_type", "loss_type"}},
       {{"ignore_index", {-100}}, {"reduction", {"mean over labels != -100"}}},
       {"padding", "position_ids"}}},
     {"dpo",
@@ -32,24 +78,16 @@ const std::map<std::string, Keys> kObjectives{
        {"reference_free", "reference_free"}},
       {{"f_divergence_type", {"reverse_kl"}}},
       {"num_pairs", "row_order", "position_ids", "reference"}}},
-    {"grpo",
-     {{{"loss_type", "loss_type"},
-       {"importance_sampling_level", "importance_sampling_level"},
-       {"epsilon_low", "epsilon_low"},
-       {"epsilon_high", "epsilon_high"},
-       {"delta", "delta"},
-       {"beta", "beta"},
-       {"temperature", "temperature"},
-       {"max_completion_length", "max_completion_length"},
-       {"num_items_in_batch", "num_items_in_batch"}},
-      // TRL divides by them; no formula here does.
-      {{"num_processes", {1}}, {"current_gradient_accumulation_steps", {1}}},
-      {"prompt_length", "completion_length", "completion", "position_ids", "steps_per_generation"}}},
+    {"grpo", grpo_keys()},
     {"ppo",
      {{{"logits_divisor", "temperature"},
        {"cliprange", "cliprange"},
        {"cliprange_value", "cliprange_value"},
-       {"vf_coef", "vf_coef"}},
+       {"clip_ratio_c", "clip_ratio_c"},
+       {"vf_coef", "vf_coef"},
+       {"entropy_coef", "entropy_coef"},
+       {"kl_coef", "kl_coef"},
+       {"kl_estimator", "kl_estimator"}},
       {{"value_model", {"shared backbone", "separate"}}},
       {"temperature", "gamma", "lam", "context_length", "response_length", "position_ids", "advantages"}}},
 };

@@ -66,13 +66,14 @@ TEST(GoldenOptions, NothingIsIgnored) {
   EXPECT_EQ(unsupported("dpo", R"("f_divergence_type": "js_divergence")"),
             "f_divergence_type \"js_divergence\"");
   EXPECT_EQ(unsupported("dpo", R"("ld_alpha": 0.5)"), "hyperparameter ld_alpha 0.5");
-  EXPECT_EQ(unsupported("grpo", R"("loss_type": "cispo")"), "loss_type \"cispo\"");
+  EXPECT_EQ(unsupported("grpo", R"("loss_type": "gspo")"), "loss_type \"gspo\"");
   EXPECT_EQ(unsupported("grpo", R"("importance_sampling_level": "turn")"),
             "importance_sampling_level \"turn\"");
   EXPECT_EQ(unsupported("grpo", R"("num_processes": 2)"), "num_processes 2");
-  EXPECT_EQ(unsupported("grpo", R"("top_entropy_quantile": 0.2)"), "hyperparameter top_entropy_quantile 0.2");
+  EXPECT_EQ(unsupported("grpo", R"("use_adaptive_entropy": true)"), "use_adaptive_entropy true");
+  EXPECT_EQ(unsupported("grpo", R"("scale_rewards": "group")"), "hyperparameter scale_rewards \"group\"");
   EXPECT_EQ(unsupported("ppo", R"("value_model": "none")"), "value_model \"none\"");
-  EXPECT_EQ(unsupported("ppo", R"("kl_coef": 0.05)"), "hyperparameter kl_coef 0.05");
+  EXPECT_EQ(unsupported("ppo", R"("kl_penalty": "k3+")"), "hyperparameter kl_penalty \"k3+\"");
 }
 
 }  // namespace

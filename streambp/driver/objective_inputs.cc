@@ -159,11 +159,20 @@ Batch read_completions(const PaddedFile& file, int64_t vocab_size) {
   } else {
     read_tokens(file, batch, "advantages", inputs::kAdvantages, width, mask);
   }
-  for (const auto& [name, input] : {std::pair{"old_per_token_logps", inputs::kOldLogProbabilities},
-                                    std::pair{"ref_per_token_logps", inputs::kReferenceLogProbabilities},
-                                    std::pair{"sampling_per_token_logps", inputs::kSamplingLogProbabilities},
-                                    std::pair{"importance_sampling_ratio", inputs::kImportanceSamplingRatio}}) {
+  for (const auto& [name, input] :
+       {std::pair{"old_per_token_logps", inputs::kOldLogProbabilities},
+        std::pair{"ref_per_token_logps", inputs::kReferenceLogProbabilities},
+        std::pair{"sampling_per_token_logps", inputs::kSamplingLogProbabilities}}) {
     if (file.has(name)) read_tokens(file, batch, name, input, width, mask);
+  }
+  if (file.has("importance_sampling_ratio")) {
+    // Of tokens, or of sequences: vllm_importance_sampling_mode.
+    const bool of_sequences = file.width("importance_sampling_ratio") == 1;
+    const at::Tensor ratio =
+        file.last_columns(file.numbers("importance_sampling_ratio", {file.rows(), of_sequences ? 1 : width})
+                              .expand({file.rows(), width}));
+    batch.token_inputs[inputs::kImportanceSamplingRatio] =
+        file.on_stream(batch, ratio.masked_fill(mask.logical_not(), 0.0));
   }
   return batch;
 }

@@ -1,0 +1,505 @@
+"""Golden cases of policy objectives and DFT: losses of TRL's GRPOTrainer and SFTTrainer, and of verl's PPO.
+
+TRL's losses are the trainers' own methods, called on trainers that have nothing but what the methods read; verl's are
+its functions (goldens/verl_losses.py). Prompts are padded on the left and completions on the right, as TRL does.
+"""
+
+import json
+import math
+from collections import defaultdict
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import torch
+from safetensors.torch import save_file
+from torch.overrides import TorchFunctionMode
+from trl.kernels.chunked_logprob import ChunkedLogProbFunction
+from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.sft_trainer import SFTTrainer
+from trl.trainer.utils import add_fused_lm_head
+
+from goldens import verl_losses
+from goldens.checks import check_finite_differences, check_results, check_routing, check_weights
+from goldens.models import COMMON, MODELS, Batch, Model, rope
+from goldens.passes import IGNORED, InFloat64, ResultCheck, as_in_file, gradients_of, load_model, read_tensors
+from goldens.writing import FIRST_TOKEN, make_inputs, write_model
+
+VERSIONS = {"torch": "2.11.0", "transformers": "5.23.0", "trl": "1.16.0", "verl": "0.9.1"}
+
+SMALL = "llama-small"
+SMALL_MODEL = Model(
+    "llama",
+    seed=301,
+    settings={
+        **COMMON,
+        "vocab_size": 37,
+        "hidden_size": 16,
+        "intermediate_size": 10,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+        "rope_parameters": rope(1000.0),
+    },
+    batches={"dft": Batch((15, 6, 11), "right")},
+)
+
+# Tokens of each row's prompt and completion. The last row's completion is masked out, as a truncated one is.
+# phi3's are longer than its original context of 16 even without their padding, which PPO's positions leave out.
+ROWS = {
+    SMALL: ((5, 8), (2, 3), (4, 1), (3, 0)),
+    "phi3": ((8, 5), (3, 12), (6, 1), (7, 11)),
+    "others": ((8, 5), (3, 12), (6, 1), (7, 9)),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """`inputs` names the tensors beside advantages that the batch has; a number is how far ratios are truncated."""
+
+    model: str
+    objective: str
+    variant: str
+    settings: dict = field(default_factory=dict)
+    inputs: dict = field(default_factory=lambda: {"old": True})
+
+
+SEQUENCE = {"importance_sampling_level": "sequence"}
+TOKEN_RATIO = {"old": True, "ratio": 1.5}
+SEQUENCE_RATIO = {"old": True, "sequence_ratio": 1.2}
+
+CASES = (
+    Case("mistral", "grpo", "delta", {"delta": 1.1, "beta": 0.05, "use_bias_correction_kl": True}),
+    Case("phi3", "grpo", "cispo_is", {"loss_type": "cispo", "epsilon_high": 1.15, "temperature": 0.8}, TOKEN_RATIO),
+    Case("gemma2", "grpo", "sapo", {"loss_type": "sapo", "temperature": 1.2, "beta": 0.04}),
+    Case("qwen3-moe", "grpo", "entropy", {"loss_type": "dapo", "top_entropy_quantile": 0.4, "entropy_coef": 0.05}),
+    Case("qwen3-moe-aux", "grpo", "aux", {"loss_type": "luspo", **SEQUENCE}),
+    Case(SMALL, "grpo", "delta", {"delta": 1.25, "epsilon_high": 0.28}),
+    Case(SMALL, "grpo", "gspo_delta", {"delta": 1.05, "epsilon_low": 0.03, "epsilon_high": 0.04, **SEQUENCE}),
+    Case(SMALL, "grpo", "cispo_onpolicy", {"loss_type": "cispo", "epsilon_high": 5.0}, {}),
+    Case(SMALL, "grpo", "cispo_gspo", {"loss_type": "cispo", "epsilon_high": 1.02, "entropy_coef": 0.1, **SEQUENCE}),
+    Case(SMALL, "grpo", "sapo", {"loss_type": "sapo", "sapo_temperature_neg": 2.5, "sapo_temperature_pos": 0.7}),
+    Case(SMALL, "grpo", "vespo", {"loss_type": "vespo", "beta": 0.1}),
+    Case(SMALL, "grpo", "vespo_is", {"loss_type": "vespo", "vespo_k_neg": 0.5, "vespo_lambda_pos": 1.5}, TOKEN_RATIO),
+    Case(SMALL, "grpo", "luspo", {"loss_type": "luspo"}),
+    Case(SMALL, "grpo", "entropy", {"entropy_coef": 0.2, "temperature": 0.7}),
+    Case(SMALL, "grpo", "top_entropy", {"top_entropy_quantile": 0.2, "loss_type": "bnpo", "beta": 0.3}),
+    Case(SMALL, "grpo", "top_entropy_onpolicy", {"top_entropy_quantile": 0.5, "entropy_coef": 0.02}, {}),
+    Case(
+        SMALL,
+        "grpo",
+        "off_policy_mask",
+        {"off_policy_mask_threshold": 0.05, "beta": 0.1, "use_bias_correction_kl": True},
+        {"old": True, "sampling": True},
+    ),
+    Case(SMALL, "grpo", "off_policy_mask_old", {"off_policy_mask_threshold": 0.02, "loss_type": "dapo"}),
+    Case(SMALL, "grpo", "bias_correction", {"beta": 0.5, "use_bias_correction_kl": True, **SEQUENCE}),
+    Case(SMALL, "grpo", "is_token", {"loss_type": "dapo", "beta": 0.2}, TOKEN_RATIO),
+    Case(SMALL, "grpo", "is_sequence", {"loss_type": "dr_grpo"}, SEQUENCE_RATIO),
+    Case("gemma2", "ppo", "entropy_k1", {"entropy_coef": 0.05, "kl_coef": 0.2, "kl_estimator": "k1"}),
+    Case("mistral", "ppo", "dual_k2", {"clip_ratio_c": 1.3, "kl_coef": 0.2, "kl_estimator": "k2"}),
+    Case("phi3", "ppo", "entropy_k3", {"entropy_coef": 0.1, "kl_coef": 0.3, "temperature": 0.7}),
+    Case("qwen3-moe", "ppo", "entropy_k3", {"entropy_coef": 0.02, "kl_coef": 0.1, "clip_ratio_c": 2.0}),
+    Case(SMALL, "ppo", "entropy", {"entropy_coef": 0.1}),
+    Case(SMALL, "ppo", "k3", {"kl_coef": 0.4, "temperature": 1.3}),
+    Case(SMALL, "sft", "dft"),
+    Case("gemma2", "sft", "dft"),
+)
+
+GRPO_DEFAULTS = {
+    "loss_type": "grpo",
+    "beta": 0.0,
+    "epsilon_low": 0.2,
+    "epsilon_high": 0.2,
+    "delta": None,
+    "temperature": 1.0,
+    "importance_sampling_level": "token",
+    "sapo_temperature_neg": 1.05,
+    "sapo_temperature_pos": 1.0,
+    "vespo_k_pos": 2.0,
+    "vespo_lambda_pos": 3.0,
+    "vespo_k_neg": 3.0,
+    "vespo_lambda_neg": 2.0,
+    "top_entropy_quantile": 1.0,
+    "entropy_coef": 0.0,
+    "off_policy_mask_threshold": None,
+    "use_bias_correction_kl": False,
+}
+
+
+class HeldDetach(TorchFunctionMode):
+    """Answers every `detach` with what it gave in the first pass: differences have to hold constant what it cuts off."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = []
+        self.position = None  # in a later pass
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if func is not torch.Tensor.detach:
+            return result
+        if self.position is None:
+            self.first.append(result.clone())
+            return result
+        self.position += 1
+        return self.first[self.position - 1]
+
+
+class Held:
+    """Calls a function once and gives its result ever after, for what runs without gradients."""
+
+    def __init__(self, function):
+        self.function = function
+        self.result = None
+
+    def __call__(self, *args, **kwargs):
+        if self.result is None:
+            self.result = self.function(*args, **kwargs)
+        return self.result
+
+
+@contextmanager
+def wide_backward():
+    """The fused head's backward pass runs in autograd's own call, which modes do not reach by themselves."""
+    narrow = ChunkedLogProbFunction.backward
+
+    def backward(ctx, *gradients):
+        with InFloat64():
+            return narrow(ctx, *gradients)
+
+    ChunkedLogProbFunction.backward = staticmethod(backward)
+    try:
+        yield
+    finally:
+        ChunkedLogProbFunction.backward = staticmethod(narrow)
+
+
+def trainer_of(cls, model, **attributes):
+    """A trainer of one process that has nothing but what its loss reads."""
+    trainer = object.__new__(cls)
+    accelerator = SimpleNamespace(
+        num_processes=1,
+        is_main_process=True,
+        sync_gradients=True,
+        parallelism_config=None,
+        autocast=nullcontext,
+        gather=lambda x: x,
+        gather_for_metrics=lambda x: x,
+        pad_across_processes=lambda x, **_: x,
+        reduce=lambda x, **_: x,
+    )
+    trainer.__dict__ |= {"model": model, "accelerator": accelerator, "_metrics": {"eval": defaultdict(list)}, **attributes}
+    return trainer
+
+
+class Grpo:
+    peer = "TRL trainer/grpo_trainer.py GRPOTrainer._compute_loss"
+
+    def __init__(self, case):
+        self.case = case
+        self.settings = {**GRPO_DEFAULTS, **case.settings}
+
+    def batch(self, model, vocabulary, generator):
+        inputs = padded_rows(self.case.model, vocabulary, generator)
+        mask = inputs["completion_mask"]
+        near = near_policy(model, inputs, self.settings["temperature"], mask, generator)
+        inputs["advantages"] = torch.randn(len(mask), generator=generator)
+        names = {"old": "old_per_token_logps", "sampling": "sampling_per_token_logps"}
+        for name in self.case.inputs.keys() & names.keys():
+            inputs[names[name]] = near()
+        if self.settings["beta"] > 0:
+            inputs["ref_per_token_logps"] = near()
+        # As vllm_importance_sampling_mode token_truncate and sequence_truncate make them of noise.
+        noise = torch.randn(mask.shape, generator=generator) * 0.4 * mask
+        if "ratio" in self.case.inputs:
+            inputs["importance_sampling_ratio"] = noise.exp().clamp(max=self.case.inputs["ratio"])
+        if "sequence_ratio" in self.case.inputs:
+            ratio = noise.sum(-1, keepdim=True).exp()
+            inputs["importance_sampling_ratio"] = ratio.clamp(max=self.case.inputs["sequence_ratio"])
+        return inputs
+
+    def described(self, inputs):
+        described = {
+            **self.settings,
+            "prompt_length": inputs["input_ids"].size(1) - inputs["completion_mask"].size(1),
+            "completion_length": inputs["completion_mask"].size(1),
+            "max_completion_length": 48,
+            "num_processes": 1,
+            "current_gradient_accumulation_steps": 1,
+            "steps_per_generation": 1,
+            "position_ids": "arange (TRL passes none)",
+            "completion": "the last completion_length columns of in.input_ids",
+        }
+        if self.settings["loss_type"] in ("dapo", "cispo", "vespo"):
+            described["num_items_in_batch"] = int(inputs["completion_mask"].sum()) + 6
+        if "importance_sampling_ratio" in inputs:
+            described |= {"use_vllm": True, "vllm_importance_sampling_correction": True}
+        if self.case.model == "qwen3-moe":
+            described["router_aux_loss_coef"] = 0.0
+        return described
+
+    def loss(self, model, inputs):
+        settings = self.described(inputs)
+        config = model.config
+        coefficient = settings.get("router_aux_loss_coef", getattr(config, "router_aux_loss_coef", 0.0))
+        trainer = trainer_of(
+            GRPOTrainer,
+            model,
+            args=SimpleNamespace(report_to=[], **settings),
+            current_gradient_accumulation_steps=1,
+            use_vllm="importance_sampling_ratio" in inputs,
+            vllm_importance_sampling_correction=True,
+            use_adaptive_entropy=False,
+            _entropy_bonus_enabled=settings["entropy_coef"] != 0.0,
+            router_aux_loss_coef=coefficient,
+            aux_loss_enabled=hasattr(config, "output_router_logits") and coefficient != 0.0,
+            max_completion_length=settings["max_completion_length"],
+            **{name: settings[name] for name in GRPO_DEFAULTS if name not in ("delta", "use_bias_correction_kl")},
+        )
+        for name in ("get_high_entropy_mask", "get_off_policy_mask", "get_gamma_weights"):
+            setattr(trainer, name, Held(getattr(trainer, name)))
+        start = settings["prompt_length"]
+        given = {
+            **inputs,
+            "prompt_ids": inputs["input_ids"][:, :start],
+            "prompt_mask": inputs["attention_mask"][:, :start],
+            "completion_ids": inputs["input_ids"][:, start:],
+            "num_items_in_batch": torch.tensor(float(settings.get("num_items_in_batch", 0))),
+        }
+        add_fused_lm_head(model, temperature=settings["temperature"], outputs=("log_probs", "entropy"))
+        return lambda: trainer._compute_loss(model, given)
+
+    def outputs(self, model, inputs, tensors):
+        mask = inputs["completion_mask"]
+        log_p = log_probabilities(model, inputs, self.settings["temperature"], mask.size(1))
+        tensors["out.per_token_logps"] = log_p * mask
+        return {}
+
+
+class Ppo:
+    peer = "verl trainer/ppo/core_algos.py compute_policy_loss, kl_penalty, agg_loss, compute_value_loss"
+
+    def __init__(self, case):
+        self.case = case
+        self.settings = {**verl_losses.DEFAULTS, **case.settings}
+
+    def batch(self, model, vocabulary, generator):
+        inputs = padded_rows(self.case.model, vocabulary, generator)
+        mask = inputs.pop("completion_mask")
+        inputs["position_ids"] = (inputs["attention_mask"].cumsum(1) - inputs["attention_mask"]).long()
+        near = near_policy(model, inputs, self.settings["temperature"], mask, generator)
+        width = mask.size(1)
+        normal = lambda: torch.randn(mask.shape, generator=generator)  # noqa: E731
+        inputs |= {
+            "responses": inputs["input_ids"][:, -width:].contiguous(),
+            "response_mask": mask,
+            # One place longer where there is room, as in TRL; an empty response has none.
+            "value_mask": mask | (torch.arange(width) == mask.sum(1, keepdim=True)) & (mask.sum(1, keepdim=True) > 0),
+            "old_logprobs": near(),
+            "advantages": normal() * mask,
+            "old_values": normal(),
+            "returns": normal(),
+            "value_head.weight": normal()[:1, :1].new_empty(1, model.config.hidden_size).normal_(
+                0.0, 0.3, generator=generator
+            ),
+        }
+        if self.settings["kl_coef"] > 0:
+            inputs["ref_logprobs"] = near()
+        return inputs
+
+    def described(self, inputs):
+        width = inputs["responses"].size(1)
+        return {
+            **self.settings,
+            "logits_divisor": self.settings["temperature"],
+            "context_length": inputs["input_ids"].size(1) - width,
+            "response_length": width,
+            "value_model": "shared backbone",
+            "position_ids": "attention_mask.cumsum(1) - attention_mask",
+        }
+
+    def loss(self, model, inputs):
+        width = inputs["responses"].size(1)
+        model.value_head = torch.nn.Linear(model.config.hidden_size, 1, bias=False)
+        model.value_head.weight.data.copy_(inputs["value_head.weight"])
+        return lambda: verl_losses.ppo(self.settings, inputs, *self._heads(model, inputs, width))
+
+    def _heads(self, model, inputs, width):
+        """Logits that predict the responses [B,R,V], divided by the temperature, and values there [B,R]."""
+        places = slice(-width - 1, -1)
+        masks = {name: inputs[name] for name in ("input_ids", "attention_mask", "position_ids")}
+        hidden = model.model(**masks, use_cache=False).last_hidden_state[:, places]
+        logits = model.lm_head(hidden)
+        cap = getattr(model.config, "final_logit_softcapping", None)
+        if cap is not None:
+            logits = cap * torch.tanh(logits / cap)
+        return logits / self.settings["temperature"], model.value_head(hidden).squeeze(-1)
+
+    def outputs(self, model, inputs, tensors):
+        width = inputs["responses"].size(1)
+        logits, values = self._heads(model, inputs, width)
+        log_p = logits.log_softmax(-1).gather(-1, inputs["responses"].unsqueeze(-1)).squeeze(-1)
+        tensors["out.per_token_logps"] = log_p * inputs["response_mask"]
+        tensors["out.values"] = values * inputs["value_mask"]
+        return {}
+
+
+class Dft:
+    peer = "TRL trainer/sft_trainer.py SFTTrainer.compute_loss"
+
+    def __init__(self, case):
+        self.case = case
+
+    def batch(self, model, vocabulary, generator):
+        return make_inputs(Batch((15, 6, 11), "right"), vocabulary, generator)
+
+    def described(self, inputs):
+        return {
+            "loss_type": "dft",
+            "ignore_index": IGNORED,
+            "reduction": "mean over labels != -100",
+            "padding": "right",
+            "position_ids": "arange",
+        }
+
+    def loss(self, model, inputs, items=None):
+        trainer = trainer_of(
+            SFTTrainer,
+            model,
+            args=SimpleNamespace(loss_type="dft", average_tokens_across_devices=False),
+            aux_loss_enabled=False,
+            compute_loss_func=None,
+            label_smoother=None,
+            _total_train_tokens=0,
+        )
+        add_fused_lm_head(model, outputs=("log_probs", "entropy", "is_top1"))
+        return lambda: trainer.compute_loss(model, dict(inputs), num_items_in_batch=items)
+
+    def outputs(self, model, inputs, tensors):
+        labels = inputs["labels"][:, 1:]
+        count = int((labels != IGNORED).sum())
+        items = 2 * count + 3
+        log_p = log_probabilities(model, inputs, 1.0, labels.size(1))
+        tensors["out.per_token_logps"] = torch.where(labels != IGNORED, log_p, 0.0)
+        return {
+            "num_valid_labels": count,
+            "num_items_in_batch": items,
+            "loss_with_num_items_in_batch": self.loss(model, inputs, torch.tensor(items))().item(),
+            "gradient_factor_with_num_items_in_batch": count / items,
+        }
+
+
+OBJECTIVES = {"grpo": Grpo, "ppo": Ppo, "sft": Dft}
+
+
+def padded_rows(model_name, vocabulary, generator):
+    rows = ROWS.get(model_name, ROWS["others"])
+    before, after = max(prompt for prompt, _ in rows), max(completion for _, completion in rows)
+    mask = torch.zeros(len(rows), before + after, dtype=torch.int64)
+    for row, (prompt, completion) in enumerate(rows):
+        mask[row, before - prompt : before + completion] = 1
+    tokens = torch.randint(FIRST_TOKEN, vocabulary, mask.shape, generator=generator)
+    return {
+        "input_ids": tokens * mask,
+        "attention_mask": mask,
+        "position_ids": torch.arange(before + after).repeat(len(rows), 1),
+        "completion_mask": mask[:, before:].contiguous(),
+    }
+
+
+@torch.no_grad()
+def log_probabilities(model, inputs, temperature, width):
+    """Of the last `width` tokens of every row, [B, width], from the model's own logits."""
+    masks = {name: inputs[name] for name in ("input_ids", "attention_mask", "position_ids")}
+    logits = model(**masks, use_cache=False).logits[:, -width - 1 : -1] / temperature
+    return logits.log_softmax(-1).gather(-1, inputs["input_ids"][:, -width:].unsqueeze(-1)).squeeze(-1)
+
+
+def near_policy(model, inputs, temperature, mask, generator):
+    """Makes log-probabilities like the policy's own, 0 where nothing is scored."""
+    log_p = log_probabilities(model, inputs, temperature, mask.size(1))
+    return lambda: (log_p + torch.randn(mask.shape, generator=generator) * 0.3) * mask
+
+
+def describe(case, objective, spec, inputs):
+    return {
+        "format": 1,
+        "name": f"{case.model}-{case.objective}-{case.variant}",
+        "set": "project",
+        "model": f"models/{case.model}",
+        "model_type": spec.model_type,
+        "objective": case.objective,
+        "variant": case.variant,
+        "finetuning": "full",
+        "dtype": "float64",
+        "attn_implementation": "eager",
+        "hyperparameters": objective.described(inputs),
+        "source": {
+            "loss": "peer-code",
+            "peer": objective.peer,
+            "gradient": "torch.autograd through transformers' modules",
+            "per_token_logps": "torch log_softmax of transformers' logits",
+            "made_by": "scripts/make_goldens.py",
+            "versions": VERSIONS,
+        },
+    }
+
+
+def make_case(root, case, spec, seed):
+    folder = root / "models" / case.model
+    generator = torch.Generator().manual_seed(seed)
+    objective = OBJECTIVES[case.objective](case)
+    inputs = objective.batch(load_model(folder), spec.settings["vocab_size"], generator)
+    held = HeldDetach()
+    with ResultCheck() as results, wide_backward():
+        model = load_model(folder)
+        loss = objective.loss(model, inputs)
+        with held:
+            total = loss()
+        total.backward()
+
+    def again(model, inputs):
+        held.position = 0
+        with held:
+            return SimpleNamespace(loss=loss())
+
+    gradients = as_in_file({name: parameter.grad for name, parameter in model.named_parameters()})
+    tensors = {f"in.{name}": tensor for name, tensor in inputs.items()}
+    tensors["out.loss"] = total.reshape(1)
+    tensors |= {f"grad.{name}": gradient for name, gradient in gradients.items()}
+    weights = read_tensors(folder / "model.safetensors")
+    if "value_head.weight" in inputs:
+        weights["value_head.weight"] = inputs["value_head.weight"]
+    described = describe(case, objective, spec, inputs)
+    with torch.no_grad():
+        expected = objective.outputs(model, inputs, tensors)
+    squares = sum((gradient**2).sum().item() for gradient in gradients.values())
+    described["expected"] = {"loss": total.item(), "grad_norm": math.sqrt(squares), **expected}
+    described["checks"] = {
+        **check_results(results),
+        **check_weights(model, tensors, weights),
+        "finite_difference": check_finite_differences(model, inputs, gradients_of(tensors), generator, again),
+    }
+    if hasattr(model.config, "num_experts_per_tok"):
+        described["checks"]["routing"] = check_routing(load_model(folder), {"labels": None, **inputs}, tensors)
+    target = root / "cases" / described["name"]
+    target.mkdir(parents=True, exist_ok=True)
+    (target / "case.json").write_text(json.dumps(described, indent=1) + "\n")
+    save_file({name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}, target / "tensors.safetensors")
+    differences = described["checks"]["finite_difference"]
+    print(
+        f"{described['name']}: loss {described['expected']['loss']:.6f}, finite differences"
+        f" {differences['max_relative_error']:.1e}, along a direction {differences['direction_relative_error']:.1e}"
+    )
+
+
+def make(root, names):
+    """DIR/cases/<model>-<objective>-<variant> for all of CASES, and the models that they need."""
+    specs = {**MODELS, SMALL: SMALL_MODEL}
+    for name in {case.model for case in CASES}:
+        if not (root / "models" / name).exists():
+            write_model(root / "models" / name, specs[name])
+    for i, case in enumerate(CASES):
+        make_case(root, case, specs[case.model], 300000 + 100 * i)
