@@ -282,7 +282,7 @@ class RowCheck {
     // Rows of KTO's estimate enter every other row: such a batch has no parts.
     if (layout == Layout::kLabelled && row_.name.batch != "none") return;
     // The experts' balance is a matter of the whole batch.
-    if (subject_.model.config().mixture.router_aux_loss_coef != 0.0) return;
+    if (subject_.objective->router_loss.of(subject_.model.config().mixture) != 0.0) return;
     const std::vector<Batch> parts = micro_batches(subject_.batch, 3, layout == Layout::kPairs);
     if (parts.size() < 2) return;
     const Settings settings = make_settings(method, is_chunked(method) ? 5 : 0, 3);

@@ -52,8 +52,8 @@ def check_weights(model, tensors, weights):
     return {"weights_equal_file": True}
 
 
-def central_difference(model, inputs, move):
-    """Derivatives of the loss at 0 along move(step), of fourth order, one for each of STEPS."""
+def central_difference(model, inputs, move, forward=forward):
+    """Derivatives of the loss of `forward` at 0 along move(step), of fourth order, one for each of STEPS."""
 
     def loss(step):
         move(step)
@@ -73,7 +73,7 @@ def closest(derivatives, gradient):
     return min(abs(derivative - gradient) / abs(gradient) for derivative in derivatives)
 
 
-def check_finite_differences(model, inputs, gradients, generator):
+def check_finite_differences(model, inputs, gradients, generator, forward=forward):
     """COORDINATES entries of as many parameters, and one random direction, against finite differences."""
     parameters = parameters_of(model)
     names = sorted(parameters)
@@ -89,7 +89,7 @@ def check_finite_differences(model, inputs, gradients, generator):
         value, gradient = entry.item(), flat[index].item()
         if gradient == 0.0:
             continue  # the embedding of a token that isn't in the batch, or an expert that no token chose
-        derivatives = central_difference(model, inputs, lambda step: entry.fill_(value + step))
+        derivatives = central_difference(model, inputs, lambda step: entry.fill_(value + step), forward)
         coordinates.append(
             {
                 "parameter": name,
@@ -109,7 +109,7 @@ def check_finite_differences(model, inputs, gradients, generator):
             parameter.copy_(values[name] + step * direction[name])
 
     derivative = sum((gradients[name] * direction[name]).sum().item() for name in names)
-    direction_error = closest(central_difference(model, inputs, move), derivative)
+    direction_error = closest(central_difference(model, inputs, move, forward), derivative)
     error = worst(coordinate["relative_error"] for coordinate in coordinates)
     if not (error <= FD_LIMIT and direction_error <= FD_LIMIT and 2 * len(coordinates) > COORDINATES):
         raise CheckError(
