@@ -61,6 +61,13 @@ void check_objectives(const Bench& bench) {
           name);
     }
     make_objective(name, batch, given);
+    const bool balances = router_loss(kind, options).of(bench.config.mixture) != 0.0;
+    if (balances && bench.options.micro_batches > 1) {
+      throw InputError(
+          "--micro-batches {}: {} balances the experts of {} over the whole batch; expected 1, or "
+          "router_aux_loss_coef=0",
+          bench.options.micro_batches, name, bench.options.model);
+    }
   }
 }
 
@@ -120,12 +127,6 @@ Bench open_bench(const SweepOptions& options) {
     if (options.micro_batches > 1)
       throw InputError("--fuse-optimizer: uses gradients up in each pass, expected --micro-batches 1");
     if (options.dump_gradients) throw InputError("--dump-gradients: --fuse-optimizer leaves none");
-  }
-  if (options.micro_batches > 1 && bench.config.mixture.router_aux_loss_coef != 0.0) {
-    throw InputError(
-        "--micro-batches {}: {} balances its experts over the whole batch (router_aux_loss_coef, "
-        "output_router_logits in config.json); expected 1",
-        options.micro_batches, options.model);
   }
   for (const std::string& name : options.objectives) {
     bench.needs_value_head = bench.needs_value_head || objective_kind(name).layout == Layout::kResponses;

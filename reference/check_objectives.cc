@@ -99,6 +99,8 @@ void check_dpo(Suite& suite) {
                             case DpoLoss::kRobust:
                               total += ((1 - e) * likes - e * dislikes) / (1 - 2 * e);
                               break;
+                            default:  // the others are in check_preference.cc
+                              break;
                           }
                         }
                         return scalar(total / 3);

@@ -39,6 +39,7 @@ std::vector<CheckResult> check_all_ops(std::uint64_t seed) {
   check_attention(suite);
   check_mixture(suite);
   check_objectives(suite);
+  check_preference(suite);
   return std::move(suite).results();
 }
 

@@ -52,5 +52,6 @@ void check_divergences(Suite& suite);
 void check_attention(Suite& suite);
 void check_mixture(Suite& suite);
 void check_objectives(Suite& suite);
+void check_preference(Suite& suite);
 
 }  // namespace streambp::reference

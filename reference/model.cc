@@ -58,13 +58,17 @@ struct Scored {
 };
 
 Scored scored_tokens(Tape& tape, const ModelConfig& config, const Parameters& parameters,
-                     const std::vector<Sequence>& sequences) {
+                     const std::vector<Sequence>& sequences, const RouterTerm& router) {
   Scored scored;
   int count = 0;
-  const bool asks_routers = config.mixture.num_experts > 0 && config.mixture.router_aux_loss_coef != 0.0;
+  const bool asks_routers = router.of(config.mixture) != 0.0;
+  require(router.left_out.empty() || router.left_out.size() == sequences.size(), "sequences",
+          "expected to know of none or each of " + std::to_string(sequences.size()) +
+              " whether the routers' loss leaves it out, got " + std::to_string(router.left_out.size()));
   const double length = batch_length(sequences);
   std::vector<Var> parts = {tape.leaf(Matrix(0, config.hidden_size))};
-  for (const Sequence& sequence : sequences) {
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    const Sequence& sequence = sequences[i];
     require_valid(config, sequence);
     std::vector<int> rows;
     for (std::size_t t = 0; t < sequence.tokens.size(); ++t) {
@@ -80,7 +84,7 @@ Scored scored_tokens(Tape& tape, const ModelConfig& config, const Parameters& pa
     const HiddenStates hidden =
         hidden_states(config, parameters, sequence.tokens, sequence.positions, length);
     parts.push_back(gather_rows(hidden.states, rows));
-    if (!asks_routers) continue;
+    if (!asks_routers || (!router.left_out.empty() && router.left_out[i])) continue;
     scored.router_probabilities.insert(scored.router_probabilities.end(), hidden.router_probabilities.begin(),
                                        hidden.router_probabilities.end());
   }
@@ -101,6 +105,15 @@ Var divergences(Tape& tape, const Teacher& teacher, const Scored& scored, const 
   return teacher.reverse ? kl_divergence(log_p, log_q) : kl_divergence(log_q, log_p);
 }
 
+/// The sequences with the targets that `objective` scores.
+std::vector<Sequence> scored_sequences(std::vector<Sequence> sequences, const TokenObjective& objective) {
+  for (std::size_t i = 0; i < static_cast<std::size_t>(objective.whole_sequences); ++i) {
+    for (std::size_t t = 0; t + 1 < sequences.at(i).tokens.size(); ++t)
+      sequences[i].targets.at(t) = sequences[i].tokens[t + 1];
+  }
+  return sequences;
+}
+
 /// One entry for every token, from [m, 1] of the scored ones; empty if that was not asked for.
 std::vector<double> of_all_tokens(const std::vector<Sequence>& sequences, bool asked_for, const Var& x) {
   std::vector<double> result;
@@ -116,6 +129,12 @@ std::vector<double> of_all_tokens(const std::vector<Sequence>& sequences, bool a
 
 }  // namespace
 
+double RouterTerm::of(const MixtureSettings& mixture) const {
+  if (mixture.num_experts == 0) return 0.0;
+  if (coefficient) return *coefficient;
+  return always || mixture.output_router_logits ? mixture.router_aux_loss_coef : 0.0;
+}
+
 double batch_length(const std::vector<Sequence>& sequences) {
   double length = 0.0;
   for (const Sequence& sequence : sequences) {
@@ -126,15 +145,16 @@ double batch_length(const std::vector<Sequence>& sequences) {
 
 TokenValues token_values(Tape& tape, const ModelConfig& config, const Parameters& parameters,
                          const std::vector<Sequence>& sequences, const TokenObjective& asked) {
-  const Scored scored = scored_tokens(tape, config, parameters, sequences);
+  const Scored scored = scored_tokens(tape, config, parameters, sequences, asked.router);
   TokenValues result;
   if (!scored.router_probabilities.empty()) {
     result.router_loss =
         scale(load_balancing_loss(tape, config.mixture, concat_rows(scored.router_probabilities)),
-              config.mixture.router_aux_loss_coef);
+              asked.router.of(config.mixture));
   }
   if (asked.values) result.values = values(config, parameters, scored.hidden);
-  const bool asks_for_p = asked.log_probabilities || asked.entropies || asked.mean_log_probabilities;
+  const bool asks_for_p =
+      asked.log_probabilities || asked.entropies || asked.mean_log_probabilities || asked.log_sum_squares;
   if (!asks_for_p && !asked.teacher) return result;
 
   const auto in_place = [&scored](const Var& x) {
@@ -146,6 +166,7 @@ TokenValues token_values(Tape& tape, const ModelConfig& config, const Parameters
   const Var log_p = tempered(z, asked.temperature);
   if (asked.log_probabilities) result.log_probabilities = in_place(pick(log_p, scored.targets));
   if (asked.entropies) result.entropies = in_place(entropy(log_p));
+  if (asked.log_sum_squares) result.log_sum_squares = in_place(logsumexp(scale(log_p, 2.0)));
   if (asked.mean_log_probabilities) {
     result.mean_log_probabilities = in_place(scale(row_sum(log_p), 1.0 / config.vocab_size));
   }
@@ -158,9 +179,10 @@ Var total_loss(Tape& tape, const TokenObjective& objective, const TokenValues& h
   return heads.router_loss ? add(loss, *heads.router_loss) : loss;
 }
 
-Result evaluate(const ModelConfig& config, const Weights& weights, const std::vector<Sequence>& sequences,
+Result evaluate(const ModelConfig& config, const Weights& weights, const std::vector<Sequence>& given,
                 const TokenObjective& objective) {
   require_valid(config, weights);
+  const std::vector<Sequence> sequences = scored_sequences(given, objective);
   Tape tape;
   Parameters parameters;
   for (const auto& [name, weight] : weights) parameters.emplace(name, tape.leaf(weight));

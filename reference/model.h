@@ -15,7 +15,8 @@ namespace streambp::reference {
 /// Marks a token whose logits have no target.
 inline constexpr int kNoTarget = -100;
 
-/// One sequence without padding. All have its length; `valued` may be empty, which asks for nothing more.
+/// One sequence without padding, empty ones included. All have its length; `valued` may be empty, which asks
+/// for nothing more.
 struct Sequence {
   std::vector<int> tokens;
   std::vector<double> positions;  // for the rotation only; may have gaps
@@ -35,9 +36,11 @@ struct TokenValues {
   Var entropies;               // -sum_v p_v ln p_v
   Var mean_log_probabilities;  // (1 / V) sum_v ln p_v
   Var divergences;             // from the teacher, see there
+  Var log_sum_squares;         // ln sum_v p_v^2
   Var values;                  // of the value head
-  /// router_aux_loss_coef times the load-balancing loss of all tokens of the batch in all sparse layers,
-  /// scored or not, [1, 1]. Nothing where the model has no such term.
+  /// The routers' load-balancing loss of the batch in all sparse layers times its coefficient, [1, 1], of all
+  /// tokens, scored or not, of the sequences that RouterTerm does not leave out. Nothing where the loss has
+  /// no such term.
   std::optional<Var> router_loss = std::nullopt;
 };
 
@@ -50,6 +53,16 @@ struct Teacher {
   bool reverse = false;
 };
 
+/// The routers' load-balancing loss (mixture.h) in a loss.
+struct RouterTerm {
+  bool always = false;  // also where the model says nothing of it (MixtureSettings::output_router_logits)
+  std::optional<double> coefficient = std::nullopt;  // in place of the model's
+  std::vector<bool> left_out = {};  // sequences of a forward pass without a gradient; empty: none
+
+  /// What the loss is multiplied by; 0: there is no such term.
+  double of(const MixtureSettings& mixture) const;
+};
+
 /// A loss as a function of everything the heads say, and what it needs of that. What is not asked for is not
 /// computed: its Var is on no tape.
 struct TokenObjective {
@@ -60,6 +73,10 @@ struct TokenObjective {
   bool mean_log_probabilities = false;
   bool values = false;
   std::optional<Teacher> teacher = std::nullopt;
+  bool log_sum_squares = false;
+  RouterTerm router = {};
+  /// The first sequences, this many, are scored on all their tokens but the first, whatever their targets.
+  int whole_sequences = 0;
 };
 
 /// Per-token entries are of all tokens of all sequences, in order, and 0 where a token is not scored.

@@ -37,79 +37,269 @@ Var log_sigmoids(const Var& z, double a, double b) {
   return add(scale(log_sigmoid(z), a), scale(log_sigmoid(scale(z, -1.0)), b));
 }
 
+Var sigma(const Var& z) {
+  return exp(log_sigmoid(z));
+}
+
+Var smoothed(const Var& z, double e) {
+  return log_sigmoids(z, -(1.0 - e), -e);
+}
+
+Var square(const Var& x) {
+  return mul(x, x);
+}
+
+/// max(0, 1 - z)
+Var hinge(Tape& tape, const Var& z) {
+  const Var gap = offset(scale(z, -1.0), 1.0);
+  return maximum(gap, tape.leaf(Matrix::Zero(gap.rows(), 1)));
+}
+
+/// The rows of x [n, 1] from the smallest to the largest.
+Var sorted(const Var& x) {
+  std::vector<int> order(static_cast<std::size_t>(x.rows()));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&x](int a, int b) { return x.value()(a, 0) < x.value()(b, 0); });
+  return gather_rows(x, order);
+}
+
+/// The mean over the chosen sequences' tokens of -ln p, [1, 1].
+Var chosen_cross_entropy(Tape& tape, const Var& log_probabilities, const TokenLayout& layout) {
+  const std::vector<double> counts = token_counts(layout);
+  std::vector<double> weights(counts.size(), 0.0);
+  const double tokens = std::accumulate(counts.begin(), counts.begin() + layout.sequences / 2, 0.0);
+  std::fill_n(weights.begin(), counts.size() / 2, -1.0 / std::max(tokens, 1.0));
+  return weighted_sum(tape, sequence_sums(log_probabilities, layout), weights);
+}
+
+Var score(const DpoOptions& options, const Var& l) {
+  const double power = options.f_alpha_divergence_coef - 1.0;
+  switch (options.f_divergence_type) {
+    case FDivergence::kForwardKl:
+      return offset(scale(exp(capped(scale(l, -1.0))), -1.0), 1.0);
+    case FDivergence::kJs:
+      return offset(log_sigmoid(l), std::log(2.0));
+    case FDivergence::kAlpha:
+      if (std::abs(power) < 1e-6) return l;  // the limit, which TRL takes from here on
+      return scale(offset(exp(capped(scale(l, power))), -1.0), 1.0 / power);
+    case FDivergence::kReverseKl:
+      break;
+  }
+  return l;
+}
+
+bool smooths(DpoLoss loss) {
+  return loss == DpoLoss::kSigmoid || loss == DpoLoss::kRobust || loss == DpoLoss::kExoPair ||
+         loss == DpoLoss::kAot || loss == DpoLoss::kAotUnpaired;
+}
+
+bool is_of_scores(DpoLoss loss) {
+  for (DpoLoss other : {DpoLoss::kNcaPair, DpoLoss::kBcoPair, DpoLoss::kSppoHard, DpoLoss::kAot,
+                        DpoLoss::kAotUnpaired, DpoLoss::kApoZero, DpoLoss::kApoDown}) {
+    if (loss == other) return false;
+  }
+  return true;
+}
+
+void require_loss(const DpoOptions& options, DpoLoss loss, bool alone) {
+  const double beta = options.beta;
+  const double e = options.label_smoothing;
+  require_range("dpo", "label_smoothing", e, 0.0, smooths(loss) || !alone ? 1.0 : 0.0);
+  require(loss != DpoLoss::kRobust || e < 0.5, "dpo",
+          "expected label_smoothing below 0.5 with the robust loss, got " + std::to_string(e));
+  require(loss != DpoLoss::kExoPair || (e > 0.0 && e < 1.0), "dpo",
+          "expected label_smoothing between 0 and 1 with the exo_pair loss, got " + std::to_string(e));
+  require((loss != DpoLoss::kIpo && loss != DpoLoss::kSppoHard) || beta > 0.0, "dpo",
+          "expected a positive beta with the ipo and sppo_hard losses, got " + std::to_string(beta));
+  require(options.f_divergence_type == FDivergence::kReverseKl || is_of_scores(loss), "dpo",
+          "expected reverse_kl with a loss that is not one of scores");
+  const bool is_of_pairs = loss != DpoLoss::kAot && loss != DpoLoss::kAotUnpaired && loss != DpoLoss::kSft;
+  require(!options.use_weighting || is_of_pairs, "dpo",
+          "expected no use_weighting with losses that are not one number for each pair");
+}
+
+/// What the losses of pairs are made of, [n, 1] each, where not said otherwise.
+struct Pairs {
+  Var chosen, rejected;   // l
+  Var margin;             // of the scores
+  Var mean_margin;        // of the scores over the numbers of tokens
+  Var policy, reference;  // margins of ln p and of the reference
+  Var cross_entropy;      // [1, 1]
+};
+
+Var loss_of_pairs(Tape& tape, const DpoOptions& options, DpoLoss loss, const Pairs& pairs) {
+  const double beta = options.beta;
+  const double e = options.label_smoothing;
+  const Var z = scale(pairs.margin, beta);
+  const Var chosen = scale(pairs.chosen, beta);
+  const Var rejected = scale(pairs.rejected, beta);
+  switch (loss) {
+    case DpoLoss::kSigmoid:
+      return smoothed(z, e);
+    case DpoLoss::kSigmoidNorm:
+      return smoothed(scale(pairs.mean_margin, beta), 0.0);
+    case DpoLoss::kHinge:
+      return hinge(tape, z);
+    case DpoLoss::kIpo:
+      return square(offset(pairs.mean_margin, -1.0 / (2.0 * beta)));
+    case DpoLoss::kRobust:
+      return log_sigmoids(z, -(1.0 - e) / (1.0 - 2.0 * e), e / (1.0 - 2.0 * e));
+    case DpoLoss::kExoPair: {
+      const Var likes = log_sigmoid(z);
+      const Var dislikes = log_sigmoid(scale(z, -1.0));
+      return add(mul(exp(likes), offset(likes, -std::log1p(-e))),
+                 mul(exp(dislikes), offset(dislikes, -std::log(e))));
+    }
+    case DpoLoss::kNcaPair:
+      return add(log_sigmoids(chosen, -1.0, -0.5), log_sigmoids(rejected, 0.0, -0.5));
+    case DpoLoss::kBcoPair:
+      return add(log_sigmoids(chosen, -1.0, 0.0), log_sigmoids(rejected, 0.0, -1.0));
+    case DpoLoss::kSppoHard:
+      return add(square(offset(pairs.chosen, -0.5 / beta)), square(offset(pairs.rejected, 0.5 / beta)));
+    case DpoLoss::kAot:
+      return smoothed(scale(sub(sorted(pairs.policy), sorted(pairs.reference)), beta), e);
+    case DpoLoss::kAotUnpaired:
+      return smoothed(sub(sorted(chosen), sorted(rejected)), e);
+    case DpoLoss::kApoZero:
+      return add(sigma(scale(chosen, -1.0)), sigma(rejected));
+    case DpoLoss::kApoDown:
+      return add(sigma(chosen), sigma(sub(rejected, chosen)));
+    case DpoLoss::kDiscopop: {
+      const Var share = sigma(scale(z, 1.0 / options.discopop_tau));
+      return add(mul(offset(share, -1.0), log_sigmoid(z)), mul(share, exp(capped(scale(z, -1.0)))));
+    }
+    case DpoLoss::kSft:
+      break;
+  }
+  return matmul(tape.leaf(Matrix::Ones(pairs.margin.rows(), 1)), pairs.cross_entropy);
+}
+
 }  // namespace
+
+std::vector<double> ld_weights(const TokenLayout& layout, double ld_alpha) {
+  require_pairs("dpo", layout);
+  require_range("dpo", "ld_alpha", ld_alpha, 0.0, 1.0);
+  const std::vector<double> counts = token_counts(layout);
+  const std::size_t pairs = counts.size() / 2;
+  std::vector<double> seen(counts.size(), 0.0);
+  std::vector<double> weights;
+  for (int sequence : layout.sequence_of_token) {
+    const auto s = static_cast<std::size_t>(sequence);
+    const double other = counts[s < pairs ? s + pairs : s - pairs];
+    seen[s] += 1.0;
+    weights.push_back(seen[s] <= other ? 1.0 : ld_alpha);
+  }
+  return weights;
+}
 
 TokenObjective dpo(const DpoOptions& options, const TokenLayout& layout,
                    const std::vector<double>& reference_sums) {
-  const double beta = options.beta;
-  const double e = options.label_smoothing;
-  const bool smooths = options.loss_type == DpoLoss::kSigmoid || options.loss_type == DpoLoss::kRobust;
   require_pairs("dpo", layout);
-  require_beta("dpo", beta);
-  require_range("dpo", "label_smoothing", e, 0.0, smooths ? 1.0 : 0.0);
-  require(options.loss_type != DpoLoss::kRobust || e < 0.5, "dpo",
-          "expected label_smoothing below 0.5 with the robust loss, got " + std::to_string(e));
-  require(options.loss_type != DpoLoss::kIpo || beta > 0.0, "dpo",
-          "expected a positive beta with the ipo loss, got " + std::to_string(beta));
+  require_beta("dpo", options.beta);
+  std::vector<std::pair<DpoLoss, double>> losses = options.mix;
+  if (losses.empty()) losses = {{options.loss_type, 1.0}};
+  for (const auto& [loss, weight] : losses) require_loss(options, loss, losses.size() == 1);
   std::vector<double> reference = reference_sums;
   if (reference.empty()) reference.assign(static_cast<std::size_t>(layout.sequences), 0.0);
   require_size("dpo", "reference sums", reference, static_cast<std::size_t>(layout.sequences));
+  std::vector<double> shares = token_counts(layout);
+  for (double& count : shares) count = 1.0 / std::max(count, 1.0);
+  const std::vector<double> weights = ld_weights(layout, options.ld_alpha.value_or(1.0));
 
   TokenObjective objective;
+  objective.log_sum_squares = options.use_weighting;
   objective.loss = [=](Tape& tape, const TokenValues& heads) {
-    const Var l = sub(sequence_sums(heads.log_probabilities, layout), constant(tape, reference));
-    if (options.loss_type == DpoLoss::kIpo) {
-      std::vector<double> shares = token_counts(layout);
-      for (double& count : shares) count = 1.0 / std::max(count, 1.0);
-      const Var difference = chosen_minus_rejected(mul(l, constant(tape, shares)));
-      const Var miss = offset(difference, -1.0 / (2.0 * beta));
-      return mean(mul(miss, miss));
+    const Var sums = sequence_sums(mul(heads.log_probabilities, constant(tape, weights)), layout);
+    const Var l = sub(sums, constant(tape, reference));
+    const Var f = score(options, l);
+    const Var zero = tape.leaf(Matrix::Zero(l.rows(), 1));
+    std::vector<int> chosen(static_cast<std::size_t>(layout.sequences / 2));
+    std::iota(chosen.begin(), chosen.end(), 0);
+    const Var chosen_l = gather_rows(l, chosen);
+    const Pairs pairs{chosen_l,
+                      sub(chosen_l, chosen_minus_rejected(l)),
+                      chosen_minus_rejected(f),
+                      chosen_minus_rejected(mul(f, constant(tape, shares))),
+                      chosen_minus_rejected(sums),
+                      chosen_minus_rejected(sub(constant(tape, reference), zero)),
+                      chosen_cross_entropy(tape, heads.log_probabilities, layout)};
+    Var total = tape.leaf(Matrix::Zero(layout.sequences / 2, 1));
+    for (const auto& [loss, weight] : losses)
+      total = add(total, scale(loss_of_pairs(tape, options, loss, pairs), weight));
+    if (!options.use_weighting) return mean(total);
+    const Var aligned = sub(detached(tape, heads.log_probabilities), detached(tape, heads.log_sum_squares));
+    const Matrix means = sequence_means(tape, aligned, layout).value();
+    const Index n = total.rows();
+    return mean(mul(total, tape.leaf((means.topRows(n) + means.bottomRows(n)).array().exp().matrix())));
+  };
+  return objective;
+}
+
+TokenObjective cpo(const CpoOptions& options, const TokenLayout& layout) {
+  const double e = options.label_smoothing;
+  const bool averages = options.loss_type == CpoLoss::kIpo || options.loss_type == CpoLoss::kSimpo;
+  const bool knows_smoothing = options.loss_type == CpoLoss::kSigmoid || options.loss_type == CpoLoss::kSimpo;
+  require_pairs("cpo", layout);
+  require_beta("cpo", options.beta);
+  require_range("cpo", "simpo_gamma", options.simpo_gamma, -kInfinity, kInfinity);
+  require_range("cpo", "label_smoothing", e, 0.0, knows_smoothing ? 1.0 : 0.0);
+  require_range("cpo", "cpo_alpha", options.cpo_alpha, 0.0, kInfinity);
+  require(options.loss_type != CpoLoss::kIpo || options.beta > 0.0, "cpo",
+          "expected a positive beta with the ipo loss, got " + std::to_string(options.beta));
+  TokenObjective objective;
+  objective.loss = [=](Tape& tape, const TokenValues& heads) {
+    const Var& lp = heads.log_probabilities;
+    Var r = averages ? sequence_means(tape, lp, layout) : sequence_sums(lp, layout);
+    if (options.alpha != 0.0)
+      r = scale(offset(scale(exp(capped(scale(r, -options.alpha))), -1.0), 1.0), 1.0 / options.alpha);
+    const Var margin = chosen_minus_rejected(r);
+    const Var z = scale(margin, options.beta);
+    Var loss;
+    switch (options.loss_type) {
+      case CpoLoss::kSigmoid:
+        loss = mean(smoothed(z, e));
+        break;
+      case CpoLoss::kHinge:
+        loss = mean(hinge(tape, z));
+        break;
+      case CpoLoss::kIpo:
+        loss = mean(square(offset(margin, -1.0 / (2.0 * options.beta))));
+        break;
+      case CpoLoss::kSimpo:
+        loss = mean(smoothed(offset(z, -options.simpo_gamma), e));
+        break;
     }
-    const Var z = scale(chosen_minus_rejected(l), beta);
-    if (options.loss_type == DpoLoss::kHinge) {
-      const Var gap = offset(scale(z, -1.0), 1.0);
-      return mean(maximum(gap, tape.leaf(Matrix::Zero(gap.rows(), 1))));
-    }
-    if (options.loss_type == DpoLoss::kRobust) {
-      return mean(log_sigmoids(z, -(1.0 - e) / (1.0 - 2.0 * e), e / (1.0 - 2.0 * e)));
-    }
-    return mean(log_sigmoids(z, -(1.0 - e), -e));
+    return add(loss, scale(chosen_cross_entropy(tape, lp, layout), options.cpo_alpha));
   };
   return objective;
 }
 
 TokenObjective simpo(const SimpoOptions& options, const TokenLayout& layout) {
-  const double e = options.label_smoothing;
-  require_pairs("simpo", layout);
-  require_beta("simpo", options.beta);
-  require_range("simpo", "gamma", options.gamma, -kInfinity, kInfinity);
-  require_range("simpo", "label_smoothing", e, 0.0, 1.0);
-  TokenObjective objective;
-  objective.loss = [=](Tape& tape, const TokenValues& heads) {
-    const Var averages = sequence_means(tape, heads.log_probabilities, layout);
-    const Var z = offset(scale(chosen_minus_rejected(averages), options.beta), -options.gamma);
-    return mean(log_sigmoids(z, -(1.0 - e), -e));
-  };
-  return objective;
+  return cpo({CpoLoss::kSimpo, options.beta, options.gamma, options.label_smoothing, 0.0, 0.0}, layout);
 }
 
-TokenObjective orpo(double beta, const TokenLayout& layout) {
+TokenObjective orpo(double beta, const TokenLayout& layout, const std::vector<double>& completion) {
   require_pairs("orpo", layout);
   require_beta("orpo", beta);
-  const std::vector<double> counts = token_counts(layout);
-  for (double count : counts) require(count > 0.0, "orpo", "expected scored tokens in every sequence");
-  std::vector<double> is_chosen(counts.size(), 0.0);
-  std::fill_n(is_chosen.begin(), counts.size() / 2, 1.0);
-  const double chosen_tokens = std::accumulate(counts.begin(), counts.begin() + layout.sequences / 2, 0.0);
+  std::vector<double> counts_in_odds(layout.tokens(), 1.0);
+  if (!completion.empty()) counts_in_odds = completion;
+  require_size("orpo", "marks of completions", counts_in_odds, layout.tokens());
+  std::vector<double> shares = sum_by_sequence(layout, counts_in_odds);
+  for (double& count : shares) {
+    require(count > 0.0, "orpo", "expected scored tokens in every sequence");
+    count = 1.0 / count;
+  }
 
   TokenObjective objective;
+  if (!completion.empty()) objective.whole_sequences = layout.sequences / 2;
   objective.loss = [=](Tape& tape, const TokenValues& heads) {
-    const Var sums = sequence_sums(heads.log_probabilities, layout);
-    const Var likelihood = scale(weighted_sum(tape, sums, is_chosen), -1.0 / chosen_tokens);
-    const Var averages = sequence_means(tape, heads.log_probabilities, layout);
+    const Var of_completions = mul(heads.log_probabilities, constant(tape, counts_in_odds));
+    const Var averages = mul(sequence_sums(of_completions, layout), constant(tape, shares));
     const Var a = clip(averages, -kInfinity, -std::ldexp(1.0, -53));
     const Var log_odds_ratio = chosen_minus_rejected(sub(a, log1mexp(a)));
-    return add(likelihood, scale(mean(log_sigmoid(log_odds_ratio)), -beta));
+    return add(chosen_cross_entropy(tape, heads.log_probabilities, layout),
+               scale(mean(log_sigmoid(log_odds_ratio)), -beta));
   };
   return objective;
 }
@@ -143,10 +333,11 @@ TokenObjective kto(const KtoOptions& options, const TokenLayout& layout, const s
   for (double& weight : weights) weight /= static_cast<double>(judged.size());
 
   TokenObjective objective;
+  for (KtoRole role : roles) objective.router.left_out.push_back(role == KtoRole::kUnrelated);
   objective.loss = [=](Tape& tape, const TokenValues& heads) {
     const Var l = sub(sequence_sums(heads.log_probabilities, layout), constant(tape, reference_sums));
     double k = 0.0;
-    if (!unrelated.empty()) k = l.value()(unrelated, Eigen::all).mean();
+    if (!unrelated.empty() && !options.apo_zero_unpaired) k = l.value()(unrelated, Eigen::all).mean();
     if (k < 0.0) k = 0.0;  // not std::max, which may lose a NaN
     // 1 - sigma(x) = sigma(-x), and sigma = e^{ln sigma} does not overflow.
     const Var x = mul(offset(gather_rows(l, judged), -k), constant(tape, slopes));

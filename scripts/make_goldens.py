@@ -151,7 +151,7 @@ def of_module(name):
 
 
 # What can be made, each by a function of the folder and the models' names (which only the topic sft has).
-TOPICS = {"sft": make_sft, "policy": of_module("policy")}
+TOPICS = {"sft": make_sft, "policy": of_module("policy"), "preference": of_module("preference")}
 
 
 def check(root, limit):

@@ -284,7 +284,7 @@ class RowCheck {
     // Nor has one of which the tokens of highest entropy count.
     if (row_.name.settings.contains("top_entropy_quantile")) return;
     // The experts' balance is a matter of the whole batch.
-    if (subject_.model.config().mixture.router_aux_loss_coef != 0.0) return;
+    if (subject_.objective->router_loss.of(subject_.model.config().mixture) != 0.0) return;
     const std::vector<Batch> parts = micro_batches(subject_.batch, 3, layout == Layout::kPairs);
     if (parts.size() < 2) return;
     const Settings settings = make_settings(method, is_chunked(method) ? 5 : 0, 3);

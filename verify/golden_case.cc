@@ -107,9 +107,8 @@ void require_supported(const CaseFile& file, const std::string& objective) {
   if (dtype != "float64") throw Unsupported("dtype " + shown(dtype));
 }
 
-/// Each sequence's sum of the log-probabilities of `model`, [S].
-at::Tensor sequence_sums(Model& model, const Batch& batch) {
-  const at::Tensor log_probabilities = evaluate(model, batch).log_probabilities.to(at::kCPU);
+/// Each sequence's sum of `log_probabilities` [N], [S].
+at::Tensor sequence_sums(const at::Tensor& log_probabilities, const Batch& batch) {
   std::vector<at::Tensor> sums;
   for (size_t i = 0; i + 1 < batch.offsets.size(); ++i)
     sums.push_back(log_probabilities.slice(0, batch.offsets[i], batch.offsets[i + 1]).sum());
@@ -138,6 +137,11 @@ class Loader {
     } else if (golden_.objective == "dpo") {
       require_fact(file_, "num_pairs", batch.padded_rows / 2, "in.input_ids");
       compute_reference(batch);
+      add_policy("loss", batch, options_, read_loss(file_, tensors_));
+    } else if (objective_kind(golden_.objective).layout == Layout::kPairs) {
+      require_fact(file_, "num_pairs", batch.padded_rows / 2, "in.input_ids");
+      add_policy("loss", batch, options_, read_loss(file_, tensors_));
+    } else if (golden_.objective == "kto") {
       add_policy("loss", batch, options_, read_loss(file_, tensors_));
     } else if (golden_.objective == "grpo") {
       require_widths("prompt_length", "completion_length", "in.completion_mask", batch);
@@ -210,24 +214,30 @@ class Loader {
     if (options_.contains("reference_free") && options_.at("reference_free") == "true") return;
     const std::string reference = file_.text("hyperparameters", "reference");
     if (reference == "in.ref_*_logps only") return;
-    at::Tensor sums;
+    at::Tensor log_probabilities;
     if (reference == "reference.safetensors (same config as the model)") {
       Model model =
           Model::load(Checkpoint::open_file(golden_.folder / "reference.safetensors", checkpoint_.config()),
                       placement([](const std::string&) { return false; }));
-      sums = sequence_sums(model, batch);
+      log_probabilities = evaluate(model, batch).log_probabilities.to(at::kCPU);
     } else if (reference == "the base model with the adapter disabled" && is_lora_) {
       Model& model = loaded_.models.front()->model;
       model.enable_adapters(false);
-      sums = sequence_sums(model, batch);
+      log_probabilities = evaluate(model, batch).log_probabilities.to(at::kCPU);
       model.enable_adapters(true);
     } else {
       throw Unsupported("reference " + shown(reference));
     }
-    at::Tensor& given = batch.sequence_inputs[inputs::kReferenceSums];
+    const at::Tensor given = batch.sequence_inputs[inputs::kReferenceSums];
     if (!given.defined()) throw InputError("{}: no in.ref_chosen_logps in it", tensors_.path().string());
+    if (options_.contains("ld_alpha")) {  // the sums are weighted ones
+      batch.sequence_inputs.erase(inputs::kReferenceSums);
+      batch.token_inputs[inputs::kReferenceLogProbabilities] = log_probabilities;
+      return;
+    }
+    const at::Tensor sums = sequence_sums(log_probabilities, batch);
     loaded_.checks.push_back({"(the reference's log-probabilities)", relative_error(sums, given), {}});
-    given = sums;
+    batch.sequence_inputs[inputs::kReferenceSums] = sums;
   }
 
   void require_widths(const std::string& before, const std::string& width, const std::string& tensor,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <vector>
 
 #include "streambp/error.h"
@@ -66,6 +67,15 @@ Keys grpo_keys() {
   return keys;
 }
 
+/// Of TRL's CPOTrainer, which is SimPO's too.
+Keys cpo_keys() {
+  Keys keys;
+  for (const char* name : {"loss_type", "beta", "label_smoothing", "simpo_gamma", "alpha", "cpo_alpha"})
+    keys.options[name] = name;
+  keys.described = {"num_pairs", "row_order", "position_ids"};
+  return keys;
+}
+
 const std::map<std::string, Keys> kObjectives{
     {"sft",
      {{{"label_smoothing", "label_smoothing"}, {"loss_type", "loss_type"}},
@@ -74,10 +84,28 @@ const std::map<std::string, Keys> kObjectives{
     {"dpo",
      {{{"beta", "beta"},
        {"loss_type", "loss_type"},
+       {"loss_weights", "loss_weights"},
        {"label_smoothing", "label_smoothing"},
+       {"f_divergence_type", "f_divergence_type"},
+       {"f_alpha_divergence_coef", "f_alpha_divergence_coef"},
+       {"ld_alpha", "ld_alpha"},
+       {"use_weighting", "use_weighting"},
+       {"discopop_tau", "discopop_tau"},
+       {"router_aux_loss_coef", "router_aux_loss_coef"},
        {"reference_free", "reference_free"}},
-      {{"f_divergence_type", {"reverse_kl"}}},
+      {},
       {"num_pairs", "row_order", "position_ids", "reference"}}},
+    {"cpo", cpo_keys()},
+    {"simpo", cpo_keys()},
+    {"orpo", {{{"beta", "beta"}, {"nll", "nll"}}, {}, {"num_pairs", "row_order", "position_ids"}}},
+    {"kto",
+     {{{"beta", "beta"},
+       {"loss_type", "loss_type"},
+       {"desirable_weight", "desirable_weight"},
+       {"undesirable_weight", "undesirable_weight"},
+       {"router_aux_loss_coef", "router_aux_loss_coef"}},
+      {},
+      {"calculate_KL", "position_ids"}}},
     {"grpo", grpo_keys()},
     {"ppo",
      {{{"logits_divisor", "temperature"},
@@ -93,16 +121,32 @@ const std::map<std::string, Keys> kObjectives{
 };
 
 std::string text_of(const json& value) {
-  return value.is_string() ? value.get<std::string>() : value.dump();
+  if (!value.is_array()) return value.is_string() ? value.get<std::string>() : value.dump();
+  std::vector<std::string> parts;
+  for (const json& part : value) parts.push_back(text_of(part));
+  return fmt::format("{}", fmt::join(parts, "+"));
 }
 
 void require_choice(const std::string& objective, const std::string& option, const json& value) {
   for (const Option& known : objective_kind(objective).options) {
     if (known.name != option || known.choices.empty()) continue;
-    if (std::find(known.choices.begin(), known.choices.end(), text_of(value)) != known.choices.end())
-      continue;
-    throw Unsupported(fmt::format("{} {}", option, shown(value)));
+    const std::vector<json> words =
+        value.is_array() ? value.get<std::vector<json>>() : std::vector<json>{value};
+    for (const json& word : words) {
+      if (std::find(known.choices.begin(), known.choices.end(), text_of(word)) == known.choices.end())
+        throw Unsupported(fmt::format("{} {}", option, shown(word)));
+    }
   }
+}
+
+/// Whether TRL's trainer of `objective` smooths the labels of any of these losses. DPOTrainer no longer does
+/// sigmoid's.
+bool smooths(const std::string& objective, const std::string& losses) {
+  const std::vector<std::string> those = objective == "dpo"
+                                             ? std::vector<std::string>{"robust", "exo_pair", "aot"}
+                                             : std::vector<std::string>{"sigmoid", "simpo"};
+  return std::any_of(those.begin(), those.end(),
+                     [&](const std::string& name) { return losses.find(name) != std::string::npos; });
 }
 
 }  // namespace
@@ -129,9 +173,15 @@ std::map<std::string, std::string> golden_options(const std::string& objective, 
     if (std::find(keys.described.begin(), keys.described.end(), key) == keys.described.end())
       throw Unsupported(fmt::format("hyperparameter {} {}", key, shown(value)));
   }
-  if (objective == "dpo" && (options["loss_type"] == "ipo" || options["loss_type"] == "hinge")) {
-    // TRL has label_smoothing in its settings whatever the loss, and these two have none of it.
+  if ((objective == "dpo" || objective == "cpo") && options.contains("loss_type") &&
+      !smooths(objective, options.at("loss_type"))) {
+    // TRL has label_smoothing in its settings whatever the loss.
     options.erase("label_smoothing");
+  }
+  if (objective == "simpo") {  // CPOTrainer with this loss_type
+    if (options.contains("loss_type") && options.at("loss_type") != "simpo")
+      throw Unsupported(fmt::format("loss_type \"{}\"", options.at("loss_type")));
+    options.erase("loss_type");
   }
   return options;
 }

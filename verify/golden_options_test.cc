@@ -37,6 +37,7 @@ TEST(GoldenOptions, AreTheObjectivesOwn) {
   EXPECT_EQ(options_of("dpo", R"("beta": 0.25, "loss_type": "robust", "label_smoothing": 0.2, "num_pairs": 2,
                                  "f_divergence_type": "reverse_kl", "ld_alpha": null, "reference_free": true)"),
             (OptionMap{{"beta", "0.25"},
+                       {"f_divergence_type", "reverse_kl"},
                        {"loss_type", "robust"},
                        {"label_smoothing", "0.2"},
                        {"reference_free", "true"}}));
@@ -52,20 +53,32 @@ TEST(GoldenOptions, AreTheObjectivesOwn) {
       (OptionMap{{"temperature", "0.7000001"}, {"vf_coef", "0.5"}}));
 }
 
-TEST(GoldenOptions, SmoothingIsNoneOfHingeAndIpo) {
-  for (const char* type : {"hinge", "ipo"}) {
+TEST(GoldenOptions, SmoothingIsOfTheLossesThatTrlSmooths) {
+  for (const char* type : {"hinge", "ipo", "sigmoid", "apo_zero"}) {
     EXPECT_EQ(options_of("dpo", std::string(R"("label_smoothing": 0.1, "loss_type": ")") + type + "\""),
               (OptionMap{{"loss_type", type}}));
   }
+  EXPECT_EQ(options_of("dpo", R"("label_smoothing": 0.1, "loss_type": "exo_pair")"),
+            (OptionMap{{"loss_type", "exo_pair"}, {"label_smoothing", "0.1"}}));
+  EXPECT_EQ(options_of("cpo", R"("label_smoothing": 0.1, "loss_type": "sigmoid")"),
+            (OptionMap{{"loss_type", "sigmoid"}, {"label_smoothing", "0.1"}}));
+  EXPECT_EQ(options_of("cpo", R"("label_smoothing": 0.1, "loss_type": "hinge")"),
+            (OptionMap{{"loss_type", "hinge"}}));
+}
+
+TEST(GoldenOptions, ListsAreOneOption) {
+  EXPECT_EQ(options_of("dpo", R"("loss_type": ["sigmoid", "sft"], "loss_weights": [0.5, 2.0])"),
+            (OptionMap{{"loss_type", "sigmoid+sft"}, {"loss_weights", "0.5+2.0"}}));
+  EXPECT_EQ(unsupported("dpo", R"("loss_type": ["sigmoid", "nothing"])"), "loss_type \"nothing\"");
 }
 
 TEST(GoldenOptions, NothingIsIgnored) {
   EXPECT_EQ(unsupported("sft", R"("ignore_index": -1)"), "ignore_index -1");
   EXPECT_EQ(unsupported("sft", R"("reduction": "sum")"), "reduction \"sum\"");
-  EXPECT_EQ(unsupported("dpo", R"("loss_type": "exo_pair")"), "loss_type \"exo_pair\"");
-  EXPECT_EQ(unsupported("dpo", R"("f_divergence_type": "js_divergence")"),
-            "f_divergence_type \"js_divergence\"");
-  EXPECT_EQ(unsupported("dpo", R"("ld_alpha": 0.5)"), "hyperparameter ld_alpha 0.5");
+  EXPECT_EQ(unsupported("dpo", R"("loss_type": "kto_pair")"), "loss_type \"kto_pair\"");
+  EXPECT_EQ(unsupported("dpo", R"("f_divergence_type": "hellinger")"), "f_divergence_type \"hellinger\"");
+  EXPECT_EQ(unsupported("dpo", R"("sync_ref_model": true)"), "hyperparameter sync_ref_model true");
+  EXPECT_EQ(unsupported("simpo", R"("loss_type": "hinge")"), "loss_type \"hinge\"");
   EXPECT_EQ(unsupported("grpo", R"("loss_type": "gspo")"), "loss_type \"gspo\"");
   EXPECT_EQ(unsupported("grpo", R"("importance_sampling_level": "turn")"),
             "importance_sampling_level \"turn\"");

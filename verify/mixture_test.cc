@@ -115,5 +115,48 @@ TEST(Mixture, TheBalancingLossStreams) {
   }
 }
 
+TEST(Mixture, TheBalancingLossLeavesTokensOut) {
+  constexpr double kCoefficient = 0.7;
+  constexpr int64_t kRows = 17;
+  const at::Tensor x = random({kRows, 6}, 7);
+  const at::Tensor counted = at::arange(kRows).remainder(3).ne(1);
+  const at::Tensor places = counted.nonzero().squeeze(1);
+  // The same loss over the tokens that count, and nothing else: no cotangent reaches the rows.
+  Layer plain(true);
+  const at::Tensor leaf = x.clone().requires_grad_();
+  const at::Tensor router = plain.parameters.front().value.clone().requires_grad_();
+  const at::Tensor probabilities = at::softmax(at::linear(leaf, router), -1).index_select(0, places);
+  const at::Tensor chosen = std::get<1>(probabilities.topk(kPerToken, -1));
+  const auto rows = static_cast<double>(places.size(0));
+  const at::Tensor load = at::one_hot(chosen, kExperts).to(at::kDouble).sum(at::IntArrayRef{0, 1}) / rows;
+  const at::Tensor loss = kCoefficient * kExperts * (load * probabilities.mean(0)).sum();
+  const auto truth = torch::autograd::grad({loss}, {leaf, router});
+
+  for (const int64_t chunk : {int64_t{1}, int64_t{5}, kRows}) {
+    Layer layer(true);
+    RouterBalance balance(kCoefficient, kExperts, at::kCPU, counted);
+    at::Tensor dx = at::empty_like(x);
+    for (const bool backward : {false, true}) {
+      for (int64_t begin = 0; begin < kRows; begin += chunk) {
+        const at::Tensor part = x.slice(0, begin, begin + chunk).clone().requires_grad_(backward);
+        const at::Tensor y = mixture({}, part, layer.mixture, &balance, /*graph_only=*/false, begin);
+        if (backward)
+          dx.slice(0, begin, begin + chunk)
+              .copy_(torch::autograd::grad({y}, {part}, {at::zeros_like(y)}).front());
+      }
+      balance.close();
+    }
+    EXPECT_TRUE(std::abs(balance.loss() - loss.item<double>()) <= 1e-14 * loss.item<double>());
+    expect_near(dx, truth[0], "input");
+    expect_near(layer.parameters.front().gradient, truth[1], "router");
+    EXPECT_TRUE((dx.index_select(0, counted.logical_not().nonzero().squeeze(1)) == 0).all().item<bool>());
+  }
+  // Nothing counts: no loss, and a gradient of zero.
+  RouterBalance none(kCoefficient, kExperts, at::kCPU, at::zeros({kRows}, at::kBool));
+  none.count(probabilities.detach(), chosen, 0);
+  EXPECT_EQ(none.loss(), 0.0);
+  EXPECT_TRUE((none.gradient(0, 3) == 0).all().item<bool>());
+}
+
 }  // namespace
 }  // namespace streambp

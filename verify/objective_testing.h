@@ -51,13 +51,26 @@ inline std::vector<Variant> all_variants() {
                                 {"dpo", {{"loss_type", "ipo"}}},
                                 {"dpo", {{"loss_type", "robust"}, {"label_smoothing", "0.1"}}},
                                 {"dpo", {{"reference_free", "true"}}},
+                                {"cpo", {{"label_smoothing", "0.1"}}},
+                                {"cpo", {{"loss_type", "hinge"}, {"cpo_alpha", "0"}}},
+                                {"cpo", {{"loss_type", "ipo"}, {"alpha", "0.25"}}},
                                 {"simpo", {{"label_smoothing", "0.1"}}},
                                 {"orpo", {}},
+                                {"kto", {{"loss_type", "apo_zero_unpaired"}}},
                                 {"kto", {{"desirable_weight", "1.5"}, {"undesirable_weight", "0.6"}}},
                                 {"ppo", {{"entropy_coef", "0.02"}, {"kl_coef", "0.1"}, {"vf_coef", "0.5"}}},
                                 {"ppo", {{"vf_coef", "0"}}},
                                 {"distill", {{"temperature", "2"}, {"alpha", "0.3"}}},
                                 {"distill", {{"divergence", "reverse"}}}};
+  for (const char* type : {"sigmoid_norm", "nca_pair", "bco_pair", "sppo_hard", "apo_zero", "apo_down", "sft",
+                           "sigmoid+bco_pair+sft"}) {
+    variants.push_back({"dpo", {{"loss_type", type}, {"beta", "0.4"}}});
+  }
+  variants.push_back({"dpo", {{"loss_type", "exo_pair"}, {"label_smoothing", "0.05"}, {"beta", "0.4"}}});
+  variants.push_back({"dpo", {{"loss_type", "discopop"}, {"discopop_tau", "0.5"}}});
+  variants.push_back({"dpo", {{"ld_alpha", "0.3"}}});
+  for (const char* divergence : {"forward_kl", "js_divergence", "alpha_divergence"})
+    variants.push_back({"dpo", {{"f_divergence_type", divergence}, {"beta", "0.4"}}});
   for (const char* type : {"grpo", "bnpo", "dr_grpo", "dapo"}) {
     for (const char* level : {"token", "sequence"}) {
       variants.push_back({"grpo",

@@ -49,6 +49,7 @@ reference::MixtureSettings reference_mixture(const MixtureSettings& mixture) {
   same.moe_intermediate_size = static_cast<int>(mixture.moe_intermediate_size);
   same.norm_topk_prob = mixture.norm_topk_prob;
   same.router_aux_loss_coef = mixture.router_aux_loss_coef;
+  same.output_router_logits = mixture.output_router_logits;
   same.sparse = mixture.sparse;
   return same;
 }
@@ -137,7 +138,6 @@ std::vector<reference::Sequence> reference_sequences(const Batch& batch) {
   for (std::size_t i = 0; i + 1 < batch.offsets.size(); ++i) {
     const auto begin = static_cast<std::size_t>(batch.offsets[i]);
     const auto end = static_cast<std::size_t>(batch.offsets[i + 1]);
-    if (begin == end) continue;
     reference::Sequence sequence;
     for (std::size_t t = begin; t < end; ++t) {
       sequence.tokens.push_back(static_cast<int>(tokens[t]));
@@ -163,6 +163,7 @@ reference::Matrix reference_logits(const Model& model, const Batch& batch) {
   const std::vector<reference::Sequence> sequences = reference_sequences(batch);
   const double length = reference::batch_length(sequences);
   for (const reference::Sequence& sequence : sequences) {
+    if (sequence.tokens.empty()) continue;
     const reference::HiddenStates hidden =
         reference::hidden_states(same.config, parameters, sequence.tokens, sequence.positions, length);
     const reference::Var logits = reference::logits(same.config, parameters, hidden.states);

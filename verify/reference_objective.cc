@@ -34,7 +34,10 @@ class Source {
 
   const reference::TokenLayout& layout() const { return layout_; }
   const reference::Matrix& teacher_logits() const { return teacher_logits_; }
+  bool has(const char* name) const { return options_.has(name); }
   std::string word(const char* name) const { return options_.word(name); }
+  std::vector<std::string> words(const char* name) const { return options_.words(name); }
+  Numbers numbers(const char* name) const { return options_.numbers(name); }
   bool given(const char* name) const { return options_.given(name); }
   double number(const char* name) const { return options_.number(name, -kInfinity, kInfinity); }
   std::optional<double> optional(const char* name) const {
@@ -59,9 +62,31 @@ class Source {
     return numbers;
   }
   Numbers sequences(const char* name) const { return numbers_of(batch_.sequence_inputs.at(name)); }
-  Numbers reference_sums() const {
+  /// Given as such, or per token, then each times its entry of `weights` (empty: 1).
+  Numbers reference_sums(const Numbers& weights = {}) const {
     if (batch_.sequence_inputs.contains(inputs::kReferenceSums)) return sequences(inputs::kReferenceSums);
-    return reference::sum_by_sequence(layout_, tokens_or_zeros(inputs::kReferenceLogProbabilities));
+    Numbers tokens = tokens_or_zeros(inputs::kReferenceLogProbabilities);
+    for (size_t t = 0; t < weights.size(); ++t) tokens.at(t) *= weights[t];
+    return reference::sum_by_sequence(layout_, tokens);
+  }
+
+  /// The layout of a batch of pairs with all tokens of the chosen sequences scored but their first, and of
+  /// each whether it is scored without that.
+  std::pair<reference::TokenLayout, Numbers> with_chosen_prompts() const {
+    reference::TokenLayout layout{layout_.sequences, {}};
+    Numbers scored;
+    const Numbers targets = numbers_of(batch_.targets);
+    for (int i = 0; i < layout.sequences; ++i) {
+      const int64_t begin = batch_.offsets[static_cast<size_t>(i)];
+      const int64_t end = batch_.offsets[static_cast<size_t>(i) + 1];
+      for (int64_t t = begin; t < end; ++t) {
+        const bool is_scored = targets[static_cast<size_t>(t)] != static_cast<double>(kNoTarget);
+        if (!is_scored && !(i < layout.sequences / 2 && t + 1 < end)) continue;
+        layout.sequence_of_token.push_back(i);
+        scored.push_back(is_scored ? 1.0 : 0.0);
+      }
+    }
+    return {layout, scored};
   }
 
  private:
@@ -83,27 +108,62 @@ reference::TokenObjective sft(const Source& source) {
   return reference::sft(divisor, source.number("label_smoothing"));
 }
 
+const std::map<std::string, reference::DpoLoss> kDpoLosses{{"sigmoid", reference::DpoLoss::kSigmoid},
+                                                           {"sigmoid_norm", reference::DpoLoss::kSigmoidNorm},
+                                                           {"hinge", reference::DpoLoss::kHinge},
+                                                           {"ipo", reference::DpoLoss::kIpo},
+                                                           {"robust", reference::DpoLoss::kRobust},
+                                                           {"exo_pair", reference::DpoLoss::kExoPair},
+                                                           {"nca_pair", reference::DpoLoss::kNcaPair},
+                                                           {"bco_pair", reference::DpoLoss::kBcoPair},
+                                                           {"sppo_hard", reference::DpoLoss::kSppoHard},
+                                                           {"aot", reference::DpoLoss::kAot},
+                                                           {"aot_unpaired", reference::DpoLoss::kAotUnpaired},
+                                                           {"apo_zero", reference::DpoLoss::kApoZero},
+                                                           {"apo_down", reference::DpoLoss::kApoDown},
+                                                           {"discopop", reference::DpoLoss::kDiscopop},
+                                                           {"sft", reference::DpoLoss::kSft}};
+
 reference::TokenObjective dpo(const Source& source) {
-  static const std::map<std::string, reference::DpoLoss> types{{"sigmoid", reference::DpoLoss::kSigmoid},
-                                                               {"hinge", reference::DpoLoss::kHinge},
-                                                               {"ipo", reference::DpoLoss::kIpo},
-                                                               {"robust", reference::DpoLoss::kRobust}};
+  static const std::map<std::string, reference::FDivergence> divergences{
+      {"reverse_kl", reference::FDivergence::kReverseKl},
+      {"forward_kl", reference::FDivergence::kForwardKl},
+      {"js_divergence", reference::FDivergence::kJs},
+      {"alpha_divergence", reference::FDivergence::kAlpha}};
   reference::DpoOptions options;
-  options.loss_type = types.at(source.word("loss_type"));
+  const std::vector<std::string> losses = source.words("loss_type");
+  const Numbers weights =
+      source.given("loss_weights") ? source.numbers("loss_weights") : Numbers(losses.size(), 1.0);
+  for (size_t i = 0; i < losses.size(); ++i)
+    options.mix.emplace_back(kDpoLosses.at(losses[i]), weights.at(i));
   options.beta = source.number("beta");
   options.label_smoothing = source.number("label_smoothing");
-  return reference::dpo(options, source.layout(),
-                        source.word("reference_free") == "true" ? Numbers() : source.reference_sums());
+  options.f_divergence_type = divergences.at(source.word("f_divergence_type"));
+  options.f_alpha_divergence_coef = source.number("f_alpha_divergence_coef");
+  if (source.given("ld_alpha")) options.ld_alpha = source.number("ld_alpha");
+  options.use_weighting = source.word("use_weighting") == "true";
+  options.discopop_tau = source.number("discopop_tau");
+  if (source.word("reference_free") == "true") return reference::dpo(options, source.layout(), {});
+  const Numbers of_tokens = reference::ld_weights(source.layout(), options.ld_alpha.value_or(1.0));
+  return reference::dpo(options, source.layout(), source.reference_sums(of_tokens));
 }
 
-reference::TokenObjective simpo(const Source& source) {
-  return reference::simpo(
-      {source.number("beta"), source.number("simpo_gamma"), source.number("label_smoothing")},
+reference::TokenObjective cpo(const Source& source) {
+  static const std::map<std::string, reference::CpoLoss> types{{"sigmoid", reference::CpoLoss::kSigmoid},
+                                                               {"hinge", reference::CpoLoss::kHinge},
+                                                               {"ipo", reference::CpoLoss::kIpo},
+                                                               {"simpo", reference::CpoLoss::kSimpo}};
+  return reference::cpo(
+      {source.has("loss_type") ? types.at(source.word("loss_type")) : reference::CpoLoss::kSimpo,
+       source.number("beta"), source.number("simpo_gamma"), source.number("label_smoothing"),
+       source.number("alpha"), source.number("cpo_alpha")},
       source.layout());
 }
 
 reference::TokenObjective orpo(const Source& source) {
-  return reference::orpo(source.number("beta"), source.layout());
+  if (source.word("nll") == "completion") return reference::orpo(source.number("beta"), source.layout());
+  const auto [layout, completion] = source.with_chosen_prompts();
+  return reference::orpo(source.number("beta"), layout, completion);
 }
 
 reference::TokenObjective kto(const Source& source) {
@@ -111,7 +171,8 @@ reference::TokenObjective kto(const Source& source) {
   for (const double role : source.sequences(inputs::kRole))
     roles.push_back(static_cast<reference::KtoRole>(static_cast<int>(role)));
   return reference::kto(
-      {source.number("beta"), source.number("desirable_weight"), source.number("undesirable_weight")},
+      {source.number("beta"), source.number("desirable_weight"), source.number("undesirable_weight"),
+       source.word("loss_type") == "apo_zero_unpaired"},
       source.layout(), roles, source.reference_sums());
 }
 
@@ -192,8 +253,8 @@ reference::TokenObjective distill(const Source& source) {
 }
 
 const std::map<std::string, std::function<reference::TokenObjective(const Source&)>> kObjectives{
-    {"sft", sft}, {"dpo", dpo},   {"simpo", simpo}, {"orpo", orpo},
-    {"kto", kto}, {"grpo", grpo}, {"ppo", ppo},     {"distill", distill}};
+    {"sft", sft}, {"dpo", dpo},   {"cpo", cpo}, {"simpo", cpo},      {"orpo", orpo},
+    {"kto", kto}, {"grpo", grpo}, {"ppo", ppo}, {"distill", distill}};
 
 }  // namespace
 
@@ -202,8 +263,14 @@ reference::TokenObjective reference_objective(const std::string& name, const Bat
                                               const reference::Matrix& teacher_logits) {
   const auto found = kObjectives.find(name);
   if (found == kObjectives.end()) throw std::invalid_argument("reference: no objective " + name);
-  const Options options = complete_options(objective_kind(name), given);
-  return found->second(Source(batch, options, teacher_logits));
+  const ObjectiveKind& kind = objective_kind(name);
+  const Options options = complete_options(kind, given);
+  const Source source(batch, options, teacher_logits);
+  reference::TokenObjective objective = found->second(source);
+  objective.router.always = kind.adds_router_loss;
+  if (source.given("router_aux_loss_coef"))
+    objective.router.coefficient = source.number("router_aux_loss_coef");
+  return objective;
 }
 
 }  // namespace streambp

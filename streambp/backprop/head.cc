@@ -55,9 +55,12 @@ TokenValues empty_values(const HeadPass& pass) {
                  : at::Tensor();
   };
   const HeadRequest& request = pass.request;
-  return {column(request.log_probabilities), column(request.entropies),
-          column(request.mean_log_probabilities), column(request.values),
-          column(request.divergence != Divergence::kNone)};
+  return {column(request.log_probabilities),
+          column(request.entropies),
+          column(request.mean_log_probabilities),
+          column(request.values),
+          column(request.divergence != Divergence::kNone),
+          column(request.log_sum_squares)};
 }
 
 /// Puts the values of scored tokens [begin, end) among those of all.
@@ -87,12 +90,12 @@ void for_each_chunk(const HeadPass& pass, int64_t first, int64_t last, int64_t c
 }  // namespace
 
 Columns to_columns(const TokenValues& values) {
-  return {values.log_probabilities, values.entropies, values.mean_log_probabilities, values.values,
-          values.divergences};
+  return {values.log_probabilities, values.entropies,      values.mean_log_probabilities, values.values,
+          values.divergences,       values.log_sum_squares};
 }
 
 TokenValues to_values(const Columns& columns) {
-  return {columns[0], columns[1], columns[2], columns[3], columns[4]};
+  return {columns[0], columns[1], columns[2], columns[3], columns[4], columns[5]};
 }
 
 std::pair<int64_t, int64_t> Scored::within(int64_t begin, int64_t end) const {
@@ -155,6 +158,7 @@ at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at:
       values.log_probabilities = values.log_probabilities * pass.scored.has_target;
     if (request.entropies) values.entropies = at_scored((log_p.exp() * log_p).sum(-1).neg());
     if (request.mean_log_probabilities) values.mean_log_probabilities = at_scored(log_p.mean(-1));
+    if (request.log_sum_squares) values.log_sum_squares = at_scored((log_p.detach() * 2.0).logsumexp(-1));
     if (request.divergence != Divergence::kNone) {
       const Model& teacher = *pass.teacher.model;
       RmsNormSaved unused;

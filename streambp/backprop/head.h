@@ -38,7 +38,7 @@ struct Teacher {
 };
 
 /// One column of TokenValues after another; undefined columns stay undefined.
-using Columns = std::array<at::Tensor, 5>;
+using Columns = std::array<at::Tensor, 6>;
 Columns to_columns(const TokenValues& values);
 TokenValues to_values(const Columns& columns);
 

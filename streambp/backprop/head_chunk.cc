@@ -63,7 +63,8 @@ at::Tensor HeadChunk::rows_of(const at::Tensor& hidden, int64_t offset) const {
 bool HeadChunk::is_plain() const {
   const HeadRequest& request = pass_.request;
   return has_target_softmax(pass_.model.device()) && !request.entropies && !request.mean_log_probabilities &&
-         request.divergence == Divergence::kNone && pass_.model.config().final_logit_softcapping == 0.0;
+         !request.log_sum_squares && request.divergence == Divergence::kNone &&
+         pass_.model.config().final_logit_softcapping == 0.0;
 }
 
 at::Tensor HeadChunk::log_softmax(const Model& model, const at::Tensor& normed, at::Tensor* cap_slope) const {
@@ -92,6 +93,10 @@ TokenValues HeadChunk::values() {
   }
   if (request.mean_log_probabilities)
     values.mean_log_probabilities = to_column(log_p_.mean(1, /*keepdim=*/true));
+  if (request.log_sum_squares) {
+    const MemoryScope scope("logits");
+    values.log_sum_squares = to_column((log_p_ * 2.0).logsumexp(1, /*keepdim=*/true));
+  }
   if (request.values) values.values = to_column(linear_forward(pass_.model.value_head(), normed_));
   if (request.divergence != Divergence::kNone) {
     const MemoryScope scope("logits");

@@ -96,7 +96,7 @@ bool keeps_input(int64_t layer, int64_t first, int64_t layers, int64_t every) {
 bool joins_head(const Model& model, const Objective& objective, const Settings& settings) {
   return settings.method == Method::kStreambp && settings.order == Order::kReverse &&
          settings.optimizer == nullptr && settings.streams_head() && objective.separable() &&
-         model.config().mixture.router_aux_loss_coef == 0.0 &&
+         objective.router_loss.of(model.config().mixture) == 0.0 &&
          model.lowest_trainable_layer() < static_cast<int64_t>(model.layers().size());
 }
 
@@ -112,6 +112,7 @@ int64_t auto_head_chunk(const Config& config, int64_t tokens, int64_t chunk, at:
     seen = std::max(seen, window > 0 ? std::min(tokens, window + chunk) : tokens);
   const int64_t layer_bytes = element * 4 * seen * config.num_key_value_heads * config.head_dim + mlp_bytes;
   const int64_t per_logit = 1 + (config.final_logit_softcapping > 0.0 ? 1 : 0) + (request.entropies ? 1 : 0) +
+                            (request.log_sum_squares ? 1 : 0) +
                             (request.divergence != Divergence::kNone ? 2 : 0);
   const int64_t row_bytes = config.vocab_size * std::max<int64_t>(element, 4);
   // Few rows make thin products for the head's weight gradient, which is read and written once for each
@@ -167,16 +168,27 @@ void check_request(const Model& model, const HeadRequest& request, const Model* 
   }
 }
 
+/// Null where the loss has no such term.
+std::shared_ptr<RouterBalance> balance_of(const Model& model, const RouterLoss& loss) {
+  const MixtureSettings& mixture = model.config().mixture;
+  const double coefficient = loss.of(mixture);
+  if (coefficient == 0.0) return nullptr;
+  return std::make_shared<RouterBalance>(coefficient, mixture.num_experts, model.device(), loss.counted);
+}
+
 }  // namespace
 
-Outcome backpropagate(Model& model, const Batch& batch, const Objective& objective, const Settings& settings,
+Outcome backpropagate(Model& model, const Batch& given, const Objective& objective, const Settings& settings,
                       Model* teacher) {
   check_settings(settings);
+  Batch batch = given;
+  if (objective.targets().defined()) batch.targets = objective.targets();
   const at::NoGradGuard no_grad;  // methods turn autograd on where they want it
   const MemoryScope scope("batch");
   const HeadRequest request = objective.request();
   check_request(model, request, teacher);
-  const Stream stream = model.prepare(batch);
+  Stream stream = model.prepare(batch);
+  stream.balance = balance_of(model, objective.router_loss);
   const Scored scored = find_scored(batch, model.device());
   Outcome outcome;
   outcome.chunk = chunk_of(settings, stream.size(), model.device());

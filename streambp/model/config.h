@@ -39,7 +39,8 @@ struct MixtureSettings {
   int64_t num_experts_per_tok = 0;
   int64_t moe_intermediate_size = 0;
   bool norm_topk_prob = false;        // whether the chosen experts' weights are made to sum to 1
-  double router_aux_loss_coef = 0.0;  // 0 where output_router_logits is off: the loss has no such term
+  double router_aux_loss_coef = 0.0;  // weight of the routers' load-balancing loss
+  bool output_router_logits = false;  // whether transformers' own loss has that term
   std::vector<bool> sparse;           // of each layer: experts, or a dense MLP
 
   bool operator==(const MixtureSettings&) const = default;

@@ -227,7 +227,8 @@ void parse_mixture(const Settings& settings, Config& config) {
   mixture.norm_topk_prob = settings.flag("norm_topk_prob", false);
   const double coefficient = settings.number("router_aux_loss_coef").value_or(0.001);
   if (!(coefficient >= 0.0)) settings.refuse("router_aux_loss_coef", "a number of at least 0");
-  if (settings.flag("output_router_logits", false)) mixture.router_aux_loss_coef = coefficient;
+  mixture.router_aux_loss_coef = coefficient;
+  mixture.output_router_logits = settings.flag("output_router_logits", false);
   mixture.sparse = sparse_layers(settings, layers);
 }
 

@@ -84,7 +84,7 @@ at::Tensor DecoderLayer::feed_forward(const at::Tensor& middle, const Rows& rows
   const auto through = [&](const at::Tensor& residual, const at::Tensor& x) {
     // A norm's backward pass reads what it has normalised; a graph that keeps all keeps this too.
     const bool graph_only = rows.graph_only && !rows.keep_all && !config_.sandwich_norms;
-    return sparse_ ? mixture(residual, x, weights_.mixture, rows.balance, graph_only)
+    return sparse_ ? mixture(residual, x, weights_.mixture, rows.balance, graph_only, rows.begin)
                    : gated_mlp(residual, x, weights_.mlp, rows.keep_all, graph_only);
   };
   // The layer's output is the caller's to name.

@@ -205,11 +205,6 @@ Stream Model::prepare(const Batch& batch) const {
   stream.batch.targets = batch.targets.to(device());
   stream.rope = rope_of(config_.rope, batch);
   if (config_.local_rope) stream.local_rope = rope_of(*config_.local_rope, batch);
-  const MixtureSettings& mixture = config_.mixture;
-  if (mixture.router_aux_loss_coef != 0.0) {
-    stream.balance =
-        std::make_shared<RouterBalance>(mixture.router_aux_loss_coef, mixture.num_experts, device());
-  }
   return stream;
 }
 

@@ -24,7 +24,7 @@ struct Stream {
   Batch batch;           // tokens and targets on the device
   RopeTable rope;        // of all tokens
   RopeTable local_rope;  // for layers with a window, where the model turns their heads otherwise
-  std::shared_ptr<RouterBalance> balance;  // null where no loss balances the experts
+  std::shared_ptr<RouterBalance> balance;  // null where no loss balances the experts; a pass's own
 
   int64_t size() const { return batch.size(); }
   /// Tokens [begin, end), begin < end.

@@ -7,6 +7,7 @@ namespace streambp {
 
 ObjectiveKind sft_kind();
 ObjectiveKind dpo_kind();
+ObjectiveKind cpo_kind();
 ObjectiveKind simpo_kind();
 ObjectiveKind orpo_kind();
 ObjectiveKind kto_kind();

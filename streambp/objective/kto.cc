@@ -3,8 +3,9 @@
 // the KL divergence), held constant (0 without such rows), the loss is the mean over the other rows of
 // - desirable: w_d (1 - sigma(beta (l - z)))
 // - undesirable: w_u (1 - sigma(beta (z - l)))
-// arXiv 2402.01306, equation 8; TRL, KTOTrainer.kto_loss. The rows of the KL estimate are mismatched
-// completions and get no gradient.
+// or, with loss_type apo_zero_unpaired, the same with z = 0 (arXiv 2408.06266, equation 7). arXiv 2402.01306,
+// equation 8; TRL, trainer/kto_trainer.py. The rows of the KL estimate are mismatched completions of a
+// forward pass of their own: they get no gradient, and a mixture's load-balancing loss does not count them.
 #include <algorithm>
 
 #include "streambp/error.h"
@@ -13,6 +14,16 @@
 
 namespace streambp {
 namespace {
+
+/// The tokens [N] of the sequences that `chosen` [S] selects.
+at::Tensor tokens_of(const Batch& batch, const at::Tensor& chosen) {
+  at::Tensor tokens = at::zeros({batch.size()}, at::kBool);
+  for (size_t i = 0; i + 1 < batch.offsets.size(); ++i) {
+    tokens.slice(0, batch.offsets[i], batch.offsets[i + 1])
+        .fill_(chosen[static_cast<int64_t>(i)].item<bool>());
+  }
+  return tokens;
+}
 
 class Kto final : public Objective {
  public:
@@ -40,7 +51,10 @@ class Kto final : public Objective {
         (desirable.to(at::kDouble) * desirable_weight + undesirable.to(at::kDouble) * undesirable_weight) /
         labelled;
     signs_ = desirable.to(at::kDouble) - undesirable.to(at::kDouble);
-    estimate_weights_ = estimates.to(at::kDouble) / static_cast<double>(std::max<int64_t>(of_estimate, 1));
+    if (options.word("loss_type") == "kto") {
+      estimate_weights_ = estimates.to(at::kDouble) / static_cast<double>(std::max<int64_t>(of_estimate, 1));
+    }
+    if (of_estimate > 0) router_loss.counted = tokens_of(batch, estimates.logical_not());
     reference_ = scored_.reference_sums(batch);
   }
 
@@ -51,9 +65,11 @@ class Kto final : public Objective {
     const at::Tensor sums = scored_.sums(values.log_probabilities);
     const auto on_device = [&](const at::Tensor& tensor) { return tensor.to(sums.device()); };
     const at::Tensor ratios = sums - on_device(reference_);
-    const at::Tensor z = (ratios.detach() * on_device(estimate_weights_)).sum().clamp_min(0.0);
+    at::Tensor beyond = -ratios;
+    if (estimate_weights_.defined())
+      beyond = (ratios.detach() * on_device(estimate_weights_)).sum().clamp_min(0.0) - ratios;
     // 1 - sigma(x) = sigma(-x), without the cancellation.
-    const at::Tensor misses = ((z - ratios) * on_device(signs_) * beta_).sigmoid();
+    const at::Tensor misses = (beyond * on_device(signs_) * beta_).sigmoid();
     return (misses * on_device(weights_)).sum();
   }
 
@@ -62,7 +78,7 @@ class Kto final : public Objective {
   double beta_;
   at::Tensor weights_;           // [S]: of a row in the mean, 0 in the KL estimate
   at::Tensor signs_;             // [S]: 1 desirable, -1 undesirable, 0 in the KL estimate
-  at::Tensor estimate_weights_;  // [S]
+  at::Tensor estimate_weights_;  // [S]; undefined: z is 0
   at::Tensor reference_;         // [S]
 };
 
@@ -74,7 +90,8 @@ ObjectiveKind kto_kind() {
   kind.summary = "KTO: Kahneman-Tversky optimisation on desirable and undesirable completions";
   kind.source = "arXiv 2402.01306; TRL, KTOTrainer";
   kind.layout = Layout::kLabelled;
-  kind.options = {{"beta", "0.1", "strength of the pull towards the reference"},
+  kind.options = {{"loss_type", "kto", "with the KL estimate or without", {"kto", "apo_zero_unpaired"}},
+                  {"beta", "0.1", "strength of the pull towards the reference"},
                   {"desirable_weight", "1", "weight of desirable completions"},
                   {"undesirable_weight", "1", "weight of undesirable completions"}};
   kind.make = [](const Batch& batch, const Options& options,
@@ -82,6 +99,7 @@ ObjectiveKind kto_kind() {
     return std::make_unique<Kto>(batch, options, whole);
   };
   kind.uses_reference = [](const Options&) { return true; };
+  kind.adds_router_loss = true;
   return kind;
 }
 

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "streambp/error.h"
+#include "streambp/model/config.h"
 #include "streambp/objective/kinds.h"
 
 namespace streambp {
@@ -18,18 +19,82 @@ std::string range_text(double least, double most) {
   return from ? bounds : to ? fmt::format(" up to {}", most) : "";
 }
 
-}  // namespace
-
-double Options::number(const std::string& name, double least, double most) const {
-  const std::string& text = values_.at(name);
+/// The whole of `text` as a finite number.
+std::optional<double> parsed(const std::string& text) {
   double value = 0.0;
   const char* const end = text.data() + text.size();
   const auto [stopped, problem] = std::from_chars(text.data(), end, value);
-  if (problem != std::errc() || stopped != end || !std::isfinite(value) ||
-      !(least <= value && value <= most)) {
+  if (problem != std::errc() || stopped != end || !std::isfinite(value)) return std::nullopt;
+  return value;
+}
+
+std::vector<std::string> parts_of(const std::string& list) {
+  std::vector<std::string> parts{""};
+  for (const char letter : list) {
+    if (letter == '+') {
+      parts.emplace_back();
+    } else {
+      parts.back() += letter;
+    }
+  }
+  return parts;
+}
+
+constexpr const char* kRouterCoefficient = "router_aux_loss_coef";
+
+/// The option that every kind has.
+ObjectiveKind with_router_option(ObjectiveKind kind) {
+  kind.options.push_back(
+      {kRouterCoefficient, "",
+       kind.adds_router_loss
+           ? "weight of a mixture's load-balancing loss instead of config.json's; 0: none"
+           : "weight of a mixture's load-balancing loss instead of what config.json says of it; 0: none"});
+  return kind;
+}
+
+}  // namespace
+
+double RouterLoss::of(const MixtureSettings& mixture) const {
+  if (mixture.num_experts == 0) {
+    if (coefficient.value_or(0.0) == 0.0) return 0.0;
+    throw InputError("{} is {}, but the model has no experts", kRouterCoefficient, *coefficient);
+  }
+  if (coefficient) return *coefficient;
+  return always || mixture.output_router_logits ? mixture.router_aux_loss_coef : 0.0;
+}
+
+RouterLoss router_loss(const ObjectiveKind& kind, const Options& options) {
+  RouterLoss loss;
+  loss.always = kind.adds_router_loss;
+  if (options.given(kRouterCoefficient))
+    loss.coefficient = options.number(kRouterCoefficient, 0.0, std::numeric_limits<double>::infinity());
+  return loss;
+}
+
+double Options::number(const std::string& name, double least, double most) const {
+  const std::string& text = values_.at(name);
+  const std::optional<double> value = parsed(text);
+  if (!value || !(least <= *value && *value <= most)) {
     throw InputError("{}: {} is '{}', expected a number{}", objective_, name, text, range_text(least, most));
   }
-  return value;
+  return *value;
+}
+
+std::vector<std::string> Options::words(const std::string& name) const {
+  return parts_of(values_.at(name));
+}
+
+std::vector<double> Options::numbers(const std::string& name) const {
+  std::vector<double> numbers;
+  for (const std::string& part : words(name)) {
+    const std::optional<double> value = parsed(part);
+    if (!value) {
+      throw InputError("{}: {} is '{}', expected numbers with '+' between them", objective_, name,
+                       values_.at(name));
+    }
+    numbers.push_back(*value);
+  }
+  return numbers;
 }
 
 double Options::positive(const std::string& name) const {
@@ -46,12 +111,18 @@ Counts count(const Batch& batch) {
   counts.sequences = static_cast<int64_t>(batch.offsets.size()) - 1;
   const int64_t half = batch.offsets.at(static_cast<size_t>(counts.sequences / 2));
   counts.chosen = has_target.narrow(0, 0, half).sum().item<int64_t>();
+  for (size_t i = 0; i < static_cast<size_t>(counts.sequences / 2); ++i)
+    counts.chosen_next += std::max<int64_t>(batch.offsets[i + 1] - batch.offsets[i] - 1, 0);
   return counts;
 }
 
 const std::vector<ObjectiveKind>& objective_kinds() {
-  static const std::vector<ObjectiveKind> kinds{sft_kind(), dpo_kind(),  simpo_kind(), orpo_kind(),
-                                                kto_kind(), grpo_kind(), ppo_kind(),   distill_kind()};
+  static const std::vector<ObjectiveKind> kinds = [] {
+    std::vector<ObjectiveKind> all{sft_kind(), dpo_kind(),  cpo_kind(), simpo_kind(),  orpo_kind(),
+                                   kto_kind(), grpo_kind(), ppo_kind(), distill_kind()};
+    for (ObjectiveKind& kind : all) kind = with_router_option(std::move(kind));
+    return all;
+  }();
   return kinds;
 }
 
@@ -76,9 +147,10 @@ Options complete_options(const ObjectiveKind& kind, const std::map<std::string, 
     const auto found = given.find(option.name);
     const std::string& value = found == given.end() ? option.default_value : found->second;
     const std::vector<std::string>& choices = option.choices;
-    if (!choices.empty() && std::find(choices.begin(), choices.end(), value) == choices.end()) {
-      throw InputError("{}: {} is '{}', expected one of {}", kind.name, option.name, value,
-                       fmt::join(choices, ", "));
+    for (const std::string& word : option.is_list ? parts_of(value) : std::vector<std::string>{value}) {
+      if (choices.empty() || std::find(choices.begin(), choices.end(), word) != choices.end()) continue;
+      throw InputError("{}: {} is '{}', expected one of {}{}", kind.name, option.name, word,
+                       fmt::join(choices, ", "), option.is_list ? ", or several with '+' between them" : "");
     }
     values.emplace(option.name, value);
   }
@@ -104,7 +176,11 @@ std::unique_ptr<Objective> make_objective(const std::string& name, const Batch& 
   if (whole.scored < own.scored || whole.valued < own.valued || whole.sequences < own.sequences) {
     throw InputError("{}: the counts of the whole batch are below those of a part of it", name);
   }
-  return kind.make(batch, options, whole);
+  const RouterLoss given_router = router_loss(kind, options);
+  std::unique_ptr<Objective> objective = kind.make(batch, options, whole);
+  objective->router_loss.always = given_router.always;
+  objective->router_loss.coefficient = given_router.coefficient;
+  return objective;
 }
 
 }  // namespace streambp

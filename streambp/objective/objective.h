@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,8 @@
 #include "streambp/model/batch.h"
 
 namespace streambp {
+
+struct MixtureSettings;
 
 /// What the head computes for a run of scored tokens: [m] float64 each, undefined where the objective did not
 /// ask for it.
@@ -23,6 +26,7 @@ struct TokenValues {
   at::Tensor mean_log_probabilities;  // (1/V) sum_v log p_v, for label smoothing
   at::Tensor values;                  // the value head's w . h, h the hidden state after the final norm
   at::Tensor divergences;             // KL divergence between the teacher's distribution and this one
+  at::Tensor log_sum_squares;         // log sum_v p_v^2, without a gradient
 };
 
 enum class Divergence {
@@ -37,8 +41,20 @@ struct HeadRequest {
   bool entropies = false;
   bool mean_log_probabilities = false;
   bool values = false;
+  bool log_sum_squares = false;
   Divergence divergence = Divergence::kNone;
   double temperature = 1.0;  // the logits are divided by it (the teacher's too)
+};
+
+/// The load-balancing loss of a mixture's routers (ops/mixture.h) in an objective's loss.
+struct RouterLoss {
+  bool always = false;                // also where config.json has it off (output_router_logits)
+  std::optional<double> coefficient;  // in place of config.json's router_aux_loss_coef
+  at::Tensor counted;  // [N] bool: the tokens that it counts, and that get its gradient; undefined: all
+
+  /// What the loss is multiplied by; 0: it is left out. Throws InputError for a coefficient that a model
+  /// without experts can't have.
+  double of(const MixtureSettings& mixture) const;
 };
 
 /// loss = f over the M scored tokens of a batch (scored_places), in stream order. An objective sees its batch
@@ -57,6 +73,12 @@ class Objective {
   /// The terms of scored tokens [begin, end) as one differentiable number (float64). Only a separable
   /// objective is asked for less than the whole.
   virtual at::Tensor loss(const TokenValues& values, int64_t begin, int64_t end) const = 0;
+
+  /// The targets [N] that it scores where they are not the batch's own; undefined: they are.
+  virtual at::Tensor targets() const { return {}; }
+
+  /// make_objective fills in what the options say.
+  RouterLoss router_loss;
 };
 
 /// What normalisers count. Of a whole batch; where a batch is cut into micro-batches, each one's objective is
@@ -66,6 +88,7 @@ struct Counts {
   int64_t valued = 0;     // tokens asked for a value
   int64_t sequences = 0;  // empty ones included
   int64_t chosen = 0;  // tokens with a target in the first half of the sequences: in pairs, the chosen ones
+  int64_t chosen_next = 0;  // tokens of that half that another one of their sequence follows
 
   bool operator==(const Counts&) const = default;
 };
@@ -76,7 +99,7 @@ Counts count(const Batch& batch);
 /// (driver/objective_inputs.h).
 enum class Layout {
   kLabels,       // labels per token (SFT, distillation)
-  kPairs,        // sequences 0..n-1 chosen, n..2n-1 rejected, a completion mask (DPO, SimPO, ORPO)
+  kPairs,        // sequences 0..n-1 chosen, n..2n-1 rejected, a completion mask (DPO, CPO, SimPO, ORPO)
   kLabelled,     // one completion a sequence, desirable or not (KTO)
   kCompletions,  // completions with advantages (GRPO)
   kResponses,    // responses with advantages, returns and values (PPO)
@@ -88,6 +111,7 @@ struct Option {
   std::string default_value;
   std::string help;
   std::vector<std::string> choices = {};  // of a word; empty for a number
+  bool is_list = false;                   // several of the choices, by '+'
 };
 
 /// Hyperparameters by name, complete and checked against the objective's options.
@@ -97,11 +121,15 @@ class Options {
       : values_(std::move(values)), objective_(std::move(objective)) {}
 
   const std::string& word(const std::string& name) const { return values_.at(name); }
+  bool has(const std::string& name) const { return values_.contains(name); }
   bool given(const std::string& name) const { return !values_.at(name).empty(); }
   /// Throws InputError naming objective and option unless least <= number <= most.
   double number(const std::string& name, double least, double most) const;
   /// Any number above 0; throws InputError likewise.
   double positive(const std::string& name) const;
+  /// The words or numbers of a list, which '+' separates.
+  std::vector<std::string> words(const std::string& name) const;
+  std::vector<double> numbers(const std::string& name) const;
 
  private:
   std::map<std::string, std::string> values_;
@@ -121,7 +149,13 @@ struct ObjectiveKind {
       make;
   /// Whether it needs a reference policy's log-probabilities under these options; empty: never.
   std::function<bool(const Options& options)> uses_reference = {};
+  /// Whether its trainer adds the routers' load-balancing loss of a mixture whatever config.json says of
+  /// output_router_logits, as TRL's do. Every kind has the option router_aux_loss_coef in place of it.
+  bool adds_router_loss = false;
 };
+
+/// What `options` say of the routers' loss. Throws InputError for a coefficient below 0.
+RouterLoss router_loss(const ObjectiveKind& kind, const Options& options);
 
 const std::vector<ObjectiveKind>& objective_kinds();
 std::vector<std::string> objective_names();

@@ -33,6 +33,12 @@ ScoredTokens::ScoredTokens(std::string objective, const Batch& batch)
   lengths_ = sums(at::ones_like(has_target_)).clamp_min(1.0);
 }
 
+at::Tensor ScoredTokens::ranks() const {
+  std::vector<at::Tensor> ranks;
+  for (const at::Tensor& row : has_target_.split_with_sizes(sizes_)) ranks.push_back(row.cumsum(0));
+  return at::cat(ranks);
+}
+
 int64_t ScoredTokens::empty_sequence() const {
   const at::Tensor lengths = sums(at::ones_like(has_target_));
   for (int64_t i = 0; i < sequences(); ++i) {
@@ -78,7 +84,7 @@ at::Tensor ScoredTokens::sequence_input(const Batch& batch, const char* name) co
   return input;
 }
 
-at::Tensor ScoredTokens::reference_sums(const Batch& batch) const {
+at::Tensor ScoredTokens::reference_sums(const Batch& batch, const at::Tensor& weights) const {
   if (batch.sequence_inputs.contains(inputs::kReferenceSums)) {
     return sequence_input(batch, inputs::kReferenceSums);
   }
@@ -86,7 +92,8 @@ at::Tensor ScoredTokens::reference_sums(const Batch& batch) const {
     throw InputError("{}: the reference's log-probabilities are missing, expected '{}' or '{}'", objective_,
                      inputs::kReferenceSums, inputs::kReferenceLogProbabilities);
   }
-  return sums(token_input(batch, inputs::kReferenceLogProbabilities, has_target_));
+  const at::Tensor tokens = token_input(batch, inputs::kReferenceLogProbabilities, has_target_);
+  return sums(weights.defined() ? tokens * weights : tokens);
 }
 
 at::Tensor ScoredTokens::sums(const at::Tensor& values) const {

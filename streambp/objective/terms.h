@@ -43,6 +43,9 @@ class ScoredTokens {
   const at::Tensor& has_value() const { return has_value_; }
   /// [S] float64: tokens with a target in each sequence, 1 where there are none, so that it may divide.
   const at::Tensor& lengths() const { return lengths_; }
+  /// [M] float64: which of its sequence's tokens with a target a token is, counted from 1 (one without has
+  /// the number of the one before it).
+  at::Tensor ranks() const;
   /// The first sequence without a token that has a target; -1 where there is none.
   int64_t empty_sequence() const;
 
@@ -51,9 +54,9 @@ class ScoredTokens {
   at::Tensor token_input(const Batch& batch, const char* name, const at::Tensor& mask) const;
   /// Sequence input `name`, [S] float64. Throws InputError as token_input does.
   at::Tensor sequence_input(const Batch& batch, const char* name) const;
-  /// The reference's log-probabilities summed over each sequence, [S]: given as such, or per token. Throws
-  /// InputError if neither is there.
-  at::Tensor reference_sums(const Batch& batch) const;
+  /// The reference's log-probabilities summed over each sequence, [S]: given as such, or per token, then each
+  /// times its entry of `weights` [M] (undefined: 1). Throws InputError if neither is there.
+  at::Tensor reference_sums(const Batch& batch, const at::Tensor& weights = {}) const;
 
   /// Sums of `values` [M] over each sequence's tokens with a target, [S].
   at::Tensor sums(const at::Tensor& values) const;

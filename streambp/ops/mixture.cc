@@ -20,6 +20,7 @@ struct Share {
 
 /// What a forward pass leaves for the backward pass.
 struct Routing {
+  int64_t begin = 0;         // the first row's place in the stream
   at::Tensor probabilities;  // [n, X], float32 or wider
   at::Tensor choices;        // [n, k] int64
   at::Tensor top;            // [n, k]: the chosen experts' probabilities
@@ -61,7 +62,7 @@ at::Tensor forward(const at::Tensor& residual, const at::Tensor& x, const Mixtur
   const auto wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   routing.probabilities = at::softmax(linear_forward(*settings.router, x).to(wide), -1);
   std::tie(routing.top, routing.choices) = routing.probabilities.topk(settings.experts_per_token, -1);
-  if (balance != nullptr) balance->count(routing.probabilities, routing.choices);
+  if (balance != nullptr) balance->count(routing.probabilities, routing.choices, routing.begin);
   const at::Tensor weights = weights_of(routing, settings).to(x.scalar_type()).flatten().unsqueeze(1);
   routing.shares = shares_of(routing.choices, settings);
   for (Share& share : routing.shares) {
@@ -94,7 +95,7 @@ at::Tensor backward_router(const Routing& routing, const Mixture& settings, cons
   }
   at::Tensor dp = at::zeros_like(p);
   dp.scatter_(1, routing.choices, d_top);
-  if (balance != nullptr) dp.add_(balance->gradient().to(p.scalar_type()));
+  if (balance != nullptr) dp.add_(balance->gradient(routing.begin, p.size(0)).to(p.scalar_type()));
   return (dp - (dp * p).sum(1, /*keepdim=*/true)).mul_(p);
 }
 
@@ -122,18 +123,26 @@ at::Tensor backward(const at::Tensor& x, const Mixture& settings, const RouterBa
 
 }  // namespace
 
-RouterBalance::RouterBalance(double coefficient, int64_t experts, c10::Device device)
+RouterBalance::RouterBalance(double coefficient, int64_t experts, c10::Device device,
+                             const at::Tensor& counted)
     : coefficient_(coefficient),
+      counted_(counted),
       choices_(at::zeros({experts}, at::TensorOptions().dtype(at::kDouble).device(device))),
-      probabilities_(at::zeros_like(choices_)) {}
+      probabilities_(at::zeros_like(choices_)) {
+  if (counted.defined()) weights_ = counted.to(choices_.options());
+}
 
-void RouterBalance::count(const at::Tensor& probabilities, const at::Tensor& choices) {
+void RouterBalance::count(const at::Tensor& probabilities, const at::Tensor& choices, int64_t begin) {
   if (!open_) return;
-  rows_ += static_cast<double>(choices.size(0));
+  const int64_t n = choices.size(0);
+  rows_ += counted_.defined() ? counted_.narrow(0, begin, n).sum().item<double>() : static_cast<double>(n);
   if (choices.is_meta()) return;
+  const at::Tensor weights =
+      weights_.defined() ? weights_.narrow(0, begin, n).unsqueeze(1) : at::ones({1, 1}, choices_.options());
   // Whole numbers: the sum is exact in any order, and the host does not wait as it would for bincount.
-  choices_.scatter_add_(0, choices.flatten(), at::ones({choices.numel()}, choices_.options()));
-  probabilities_.add_(probabilities.sum(0, /*keepdim=*/false, at::kDouble));
+  choices_.scatter_add_(0, choices.flatten(), weights.expand(choices.sizes()).flatten());
+  probabilities_.add_(weights_.defined() ? (probabilities * weights).sum(0)
+                                         : probabilities.sum(0, /*keepdim=*/false, at::kDouble));
 }
 
 double RouterBalance::loss() const {
@@ -142,13 +151,17 @@ double RouterBalance::loss() const {
   return coefficient_ * experts * choices_.dot(probabilities_).item<double>() / (rows_ * rows_);
 }
 
-at::Tensor RouterBalance::gradient() const {
-  return choices_ * (coefficient_ * static_cast<double>(choices_.size(0)) / (rows_ * rows_));
+at::Tensor RouterBalance::gradient(int64_t begin, int64_t n) const {
+  if (rows_ == 0.0) return at::zeros_like(choices_);  // nothing counts
+  const at::Tensor of_token =
+      choices_ * (coefficient_ * static_cast<double>(choices_.size(0)) / (rows_ * rows_));
+  return weights_.defined() ? weights_.narrow(0, begin, n).unsqueeze(1) * of_token : of_token;
 }
 
 at::Tensor mixture(const at::Tensor& residual, const at::Tensor& x, const Mixture& settings,
-                   RouterBalance* balance, bool graph_only) {
+                   RouterBalance* balance, bool graph_only, int64_t begin) {
   Routing routing;
+  routing.begin = begin;
   at::Tensor y = forward(residual, x, settings, balance, graph_only, routing);
   std::vector<at::Tensor> inputs{x};
   if (residual.defined()) inputs.push_back(residual);

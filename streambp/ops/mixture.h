@@ -17,27 +17,32 @@ namespace streambp {
 
 /// The load-balancing loss of a batch (Fedus et al., 2021, arXiv 2101.03961, equations 4 to 6; transformers'
 /// load_balancing_loss_func): coefficient * X * sum_e f_e P_e over the X experts, where f_e is how often
-/// expert e was chosen for a token, P_e its mean probability, both over all tokens and sparse layers.
+/// expert e was chosen for a token, P_e its mean probability, both over all tokens that count and all sparse
+/// layers.
 class RouterBalance {
  public:
-  RouterBalance(double coefficient, int64_t experts, c10::Device device);
+  /// `counted` [N] bool says which tokens of the stream count; undefined: all.
+  RouterBalance(double coefficient, int64_t experts, c10::Device device, const at::Tensor& counted = {});
 
-  /// Counts a run of tokens: their routers' probabilities [n, X] and choices [n, k]. Does nothing once the
-  /// count is closed.
-  void count(const at::Tensor& probabilities, const at::Tensor& choices);
+  /// Counts a run of tokens from place `begin` of the stream on: their routers' probabilities [n, X] and
+  /// choices [n, k]. Does nothing once the count is closed.
+  void count(const at::Tensor& probabilities, const at::Tensor& choices, int64_t begin);
 
   /// Ends the forward pass: layers that run again are not counted again.
   void close() { open_ = false; }
 
   double loss() const;
 
-  /// d loss / d probability of each expert, [X] float64, the same for every token and layer.
-  at::Tensor gradient() const;
+  /// d loss / d probability of each expert for tokens [begin, begin + n) of the stream, [n, X] float64 or
+  /// what expands to it: the same for every token that counts and every layer, 0 for the others.
+  at::Tensor gradient(int64_t begin, int64_t n) const;
 
  private:
   double coefficient_;
   bool open_ = true;
-  double rows_ = 0.0;
+  double rows_ = 0.0;         // that count, of all layers
+  at::Tensor counted_;        // [N] bool on the CPU; undefined: all
+  at::Tensor weights_;        // the same, [N] float64 on the device
   at::Tensor choices_;        // [X] float64: how often each was chosen
   at::Tensor probabilities_;  // [X] float64: sums
 };
@@ -52,8 +57,8 @@ struct Mixture {
 /// residual + sum over the chosen experts e of x [n, D]: w_e expert_e(x), where w are the largest entries of
 /// softmax(router(x)), taken in float32 or wider. `balance` may be null. Maps and balance must outlive the
 /// graph. Equal probabilities are told apart by ATen's topk. With `graph_only` the values are left out: the
-/// result is unread().
+/// result is unread(). `begin` is the first row's place in the stream, for the balance.
 at::Tensor mixture(const at::Tensor& residual, const at::Tensor& x, const Mixture& settings,
-                   RouterBalance* balance, bool graph_only = false);
+                   RouterBalance* balance, bool graph_only = false, int64_t begin = 0);
 
 }  // namespace streambp
