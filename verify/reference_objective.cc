@@ -175,7 +175,7 @@ reference::TokenObjective reference_objective(const std::string& name, const Bat
                                               const reference::Matrix& teacher_logits) {
   const auto found = kObjectives.find(name);
   if (found == kObjectives.end()) throw std::invalid_argument("reference: no objective " + name);
-  const Options options = complete_options(objective_kind(name), given);
+  const Options options = complete_options(objective_kind(name), given, batch);
   return found->second(Source(batch, options, teacher_logits));
 }
 
