@@ -47,8 +47,6 @@ int run_export(const Typed& typed) {
   }
   nlohmann::json settings = nlohmann::json::parse(preset_json(typed.model));
   settings["torch_dtype"] = dtype_name(dtype);
-  // Some of transformers' families take an id of their own by default, whose embedding then gets no gradient.
-  settings["pad_token_id"] = nullptr;
   Model::Placement placement{dtype, at::kCPU, dtype, [](const std::string&) { return false; }};
   const Model model = Model::random(config, placement, typed.seed);
   std::map<std::string, at::Tensor> tensors;

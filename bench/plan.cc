@@ -140,15 +140,20 @@ Bench open_bench(const SweepOptions& options) {
       }
     }
     bench.batch = read_objective_batch(objective_kind(options.objectives.front()),
-                                       SafetensorsFile::open(*options.tokens), bench.config.vocab_size);
+                                       SafetensorsFile::open(*options.tokens), bench.config.vocab_size, "",
+                                       options.first_labels);
     const Batch& batch = *bench.batch;
+    for (const std::string& note : reading_notes(batch))
+      fmt::print(stderr, "streambp-bench: {}: {}\n", options.tokens->string(), note);
     bench.batch_scored = batch.targets.ne(kNoTarget).any().item<bool>();
     const auto numbers = [](const at::Tensor& tensor) {
       return std::vector<int64_t>(tensor.const_data_ptr<int64_t>(),
                                   tensor.const_data_ptr<int64_t>() + tensor.numel());
     };
-    bench.batch_key =
-        record_key({numbers(batch.tokens), numbers(batch.positions), numbers(batch.targets), batch.offsets});
+    std::vector<std::vector<int64_t>> key{numbers(batch.tokens), numbers(batch.positions),
+                                          numbers(batch.targets), batch.offsets};
+    if (batch.rope_length > batch.positions.max().item<int64_t>() + 1) key.push_back({batch.rope_length});
+    bench.batch_key = record_key(key);
     bench.options.batches = {static_cast<int64_t>(batch.offsets.size()) - 1};
     int64_t longest = 0;
     for (size_t i = 0; i + 1 < batch.offsets.size(); ++i)

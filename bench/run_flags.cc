@@ -144,7 +144,8 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
   text("--teacher", teacher_, "A folder or preset to distil from");
   command
       .add_option("--micro-batches", micro_batches_,
-                  "Cut each batch into this many and add up their gradients")
+                  "Cut each batch into this many and add up their gradients (rotary tables that depend on a "
+                  "length, longrope and dynamic, take the whole batch's)")
       ->capture_default_str()
       ->check(from_to(1, 1000000));
   command

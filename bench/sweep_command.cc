@@ -10,6 +10,7 @@
 #include "streambp/driver/command_line.h"
 #include "streambp/driver/environment.h"
 #include "streambp/driver/limits.h"
+#include "streambp/driver/objective_inputs.h"
 #include "streambp/error.h"
 
 namespace streambp {
@@ -22,6 +23,7 @@ struct Typed {
   std::string budget;
   std::string host_budget;
   std::string tokens;
+  std::string first_labels = "refuse";
   std::string dump_gradients;
   std::string trace, snapshot, timeline;
   std::string out = "out/sweep";
@@ -71,6 +73,7 @@ SweepOptions read_options(const CLI::App& command, const RunFlags& flags, const 
   if (given("--memory-limit")) options.memory_limit = parse_bytes(typed.memory_limit, "--memory-limit");
   read_budgets(command, typed, options);
   if (given("--tokens")) options.tokens = typed.tokens;
+  options.first_labels = parse_first_labels(typed.first_labels);
   if (given("--dump-gradients")) options.dump_gradients = typed.dump_gradients;
   if (given("--trace")) options.trace = typed.trace;
   if (given("--snapshot")) options.snapshot = typed.snapshot;
@@ -102,10 +105,14 @@ void add_sweep_command(CLI::App& app, std::function<int()>& action, int argc, co
 
   CLI::Option* const lengths = text("--seq-len", typed->lengths, "Tokens of a sequence");
   text("--tokens", typed->tokens,
-       "A safetensors file with input_ids, and optionally attention_mask, labels, position_ids; in place of "
-       "--seq-len and --batch")
+       "A safetensors file with input_ids, and optionally attention_mask, labels, position_ids (which start "
+       "anew at each document of a packed row without attention_mask); in place of --seq-len and --batch")
       ->excludes(lengths)
       ->excludes(command->get_option("--batch"));
+  text("--first-labels", typed->first_labels,
+       "Labels of --tokens that padding on their left would predict: refuse, or ignore, which drops and "
+       "counts "
+       "them");
   command->add_option("--divisor", typed->divisor,
                       "What the summed loss is divided by (default: the number of scored tokens)");
   text("--device", options.device,

@@ -47,9 +47,10 @@ struct SweepOptions {
   int64_t repeats = 3;
   int64_t warmup = 1;
   uint64_t seed = 0;
-  std::optional<int64_t> memory_limit;           // bytes; default on the CPU: what the machine can give
-  bool deterministic = false;                    // on CUDA: equal passes give equal bits
-  std::optional<std::filesystem::path> tokens;   // instead of lengths and batches
+  std::optional<int64_t> memory_limit;              // bytes; default on the CPU: what the machine can give
+  bool deterministic = false;                       // on CUDA: equal passes give equal bits
+  std::optional<std::filesystem::path> tokens;      // instead of lengths and batches
+  FirstLabels first_labels = FirstLabels::kRefuse;  // of `tokens`
   int64_t prompt = 0;                            // tokens before a completion; 0: a quarter of its sequence
   int64_t micro_batches = 1;                     // passes whose gradients are added up
   std::optional<LoraConfig> lora;                // adapters beside a frozen base

@@ -1,4 +1,4 @@
-// Checks of the norm, the rotary embedding, the softmax and its logarithms, and attention.
+// Checks of the embedding, the norm, the rotary embedding, the softmax and its logarithms, and attention.
 #include <algorithm>
 #include <cmath>
 #include <complex>
@@ -65,6 +65,24 @@ Matrix attention_value(const Matrix& q, const Matrix& k, const Matrix& v, const 
   });
 }
 
+/// Behind the rows of the table stands the one that is held constant.
+void check_embedding(Suite& suite, Index rows, const std::vector<int>& tokens) {
+  const auto padding = static_cast<int>(rows);
+  const Matrix constant = suite.matrix(1, 3);
+  suite.check(
+      "embedding",
+      [tokens, padding, constant](Tape& tape, const Vars& x) {
+        return embedding(concat_rows({x[0], tape.leaf(constant)}), tokens, padding);
+      },
+      {suite.matrix(rows, 3)},
+      [tokens, padding, constant](const Matrices& x) {
+        return build(static_cast<Index>(tokens.size()), 3, [&](Index t, Index j) {
+          const int token = tokens[static_cast<std::size_t>(t)];
+          return token == padding ? Real{constant(0, j)} : Real{x[0](token, j)};
+        });
+      });
+}
+
 void check_rms_norm(Suite& suite, Index rows, Index groups, Index n, double size) {
   // A group of one entry becomes its sign but for epsilon, which is therefore large enough there to be seen.
   const double epsilon = n == 1 ? 0.5 * size * size : 1e-6;
@@ -103,6 +121,8 @@ void check_attention_case(Suite& suite, Index length, Index head_dim, const Atte
 }  // namespace
 
 void check_layer_ops(Suite& suite) {
+  check_embedding(suite, 1, {0});
+  check_embedding(suite, 4, {3, 4, 0, 3, 4, 3});
   const Index norms[][3] = {{1, 1, 1}, {1, 1, 7}, {5, 1, 4}, {3, 3, 5}, {4, 6, 1}};
   for (const auto& [rows, groups, n] : norms) {
     for (double size : {1.0, 50.0, 1e-3}) check_rms_norm(suite, rows, groups, n, size);

@@ -62,6 +62,7 @@ struct ModelConfig {
   std::vector<int> windows = {};  // of each layer: how many tokens a query sees, itself included; 0: all.
                                   // Empty: all in every layer
   MixtureSettings mixture = {};
+  int pad_token_id = -1;    // its embedding is a constant of the network's input; -1: there is none
   bool has_lm_head = true;  // false: a critic, which only has a value head
   bool has_value_head = false;
   /// By module ("model.layers.0.self_attn.q_proj", "lm_head" where it is not tied).

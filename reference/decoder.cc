@@ -114,7 +114,8 @@ HiddenStates hidden_states(const ModelConfig& config, const Parameters& paramete
                            double length) {
   const Decoder decoder(config, parameters);
   HiddenStates result;
-  Var h = scale(gather_rows(decoder.parameter("model.embed_tokens.weight"), tokens), config.embedding_scale);
+  Var h = scale(embedding(decoder.parameter("model.embed_tokens.weight"), tokens, config.pad_token_id),
+                config.embedding_scale);
   for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
     const std::string prefix = layer_prefix(layer);
     const std::string mlp = prefix + "mlp.";

@@ -139,6 +139,7 @@ double batch_length(const std::vector<Sequence>& sequences) {
   double length = 0.0;
   for (const Sequence& sequence : sequences) {
     for (double position : sequence.positions) length = std::max(length, position + 1.0);
+    for (double position : sequence.padding) length = std::max(length, position + 1.0);
   }
   return length;
 }

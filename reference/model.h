@@ -22,6 +22,9 @@ struct Sequence {
   std::vector<double> positions;  // for the rotation only; may have gaps
   std::vector<int> targets;       // targets[t] is what the logits at t are scored on, or kNoTarget
   std::vector<bool> valued = {};  // tokens that are scored for their value, with or without a target
+  /// Positions of the padding beside the sequence, which count for the length alone that some rotations
+  /// depend on.
+  std::vector<double> padding = {};
 };
 
 /// A loss as a function of the log-probabilities [m, 1] of the m scored tokens, in order, m > 0.
@@ -88,8 +91,8 @@ struct Result {
   std::vector<double> values;
 };
 
-/// One more than the greatest position of all tokens, 0 without any: the length that some rotations depend
-/// on.
+/// One more than the greatest position of all tokens and of the padding beside them, 0 without any: the
+/// length that some rotations depend on.
 double batch_length(const std::vector<Sequence>& sequences);
 
 /// What `asked` needs. Sequences do not see one another. Throws std::invalid_argument if a sequence's vectors

@@ -32,6 +32,15 @@ Matrix rotate(const Matrix& x, const std::vector<double>& positions, const RopeO
 
 }  // namespace
 
+Var embedding(const Var& table, const std::vector<int>& tokens, int padding) {
+  require_indices("embedding", tokens, table.rows());
+  return Tape::record({table}, table.value()(tokens, Eigen::all), [table, tokens, padding](const Var& y) {
+    for (std::size_t t = 0; t < tokens.size(); ++t) {
+      if (tokens[t] != padding) table.gradient().row(tokens[t]) += y.gradient().row(static_cast<Index>(t));
+    }
+  });
+}
+
 Var rms_norm(const Var& x, const Var& weight, double epsilon) {
   const Index n = weight.cols();
   require(weight.rows() == 1 && n > 0, "rms_norm",

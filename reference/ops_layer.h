@@ -1,4 +1,5 @@
-// What a decoder layer has beside its products and its attention: the norm and the rotary position embedding.
+// What a decoder has beside its products and its attention: the embedding of tokens, the norm and the rotary
+// position embedding.
 #pragma once
 
 #include <vector>
@@ -6,6 +7,12 @@
 #include "reference/tape.h"
 
 namespace streambp::reference {
+
+/// Row tokens[t] of a table for each t: y_t = table(tokens_t). One row, `padding`, is held constant, as
+/// nn.Embedding holds that of its padding_idx, although its tokens may be real; -1: none is.
+///     dtable(v) = sum of dy_t over t with tokens_t = v, but 0 for v = padding
+/// Throws std::invalid_argument if a token is not a row of the table.
+Var embedding(const Var& table, const std::vector<int>& tokens, int padding);
 
 /// Root-mean-square norm (Zhang & Sennrich 2019, https://arxiv.org/abs/1910.07467) of each group of n =
 /// weight.cols() neighbouring entries in a row; x [rows, groups * n], weight [1, n] -> [rows, groups * n]:

@@ -6,17 +6,6 @@
 #include "reference/require.h"
 
 namespace streambp::reference {
-namespace {
-
-void require_indices(const char* op, const std::vector<int>& indices, Index end) {
-  for (int i : indices) {
-    require(i >= 0 && i < end, op,
-            "expected indices from 0 to " + std::to_string(end - 1) + ", got " + std::to_string(i));
-  }
-}
-
-}  // namespace
-
 Var matmul(const Var& a, const Var& b) {
   require(a.cols() == b.rows(), "matmul",
           "expected as many columns in A as rows in B, got " + shape_text(a.value()) + " and " +

@@ -4,6 +4,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "reference/tape.h"
 
@@ -27,6 +28,14 @@ inline void require_shape(const std::string& where, const std::string& name, con
                           Index cols) {
   require(x.rows() == rows && x.cols() == cols, where,
           "expected " + name + " to be " + shape_text(rows, cols) + ", got " + shape_text(x));
+}
+
+/// That rows or columns are there, from 0 to before `end`.
+inline void require_indices(const char* op, const std::vector<int>& indices, Index end) {
+  for (int i : indices) {
+    require(i >= 0 && i < end, op,
+            "expected indices from 0 to " + std::to_string(end - 1) + ", got " + std::to_string(i));
+  }
 }
 
 }  // namespace streambp::reference

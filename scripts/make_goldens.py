@@ -12,7 +12,6 @@ goldens/models.py which models there are. A case is written only if it passes ev
 import argparse
 import importlib
 import json
-import math
 import sys
 from pathlib import Path
 
@@ -20,6 +19,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
+from goldens.batches import make_batches
 from goldens.checks import (
     CheckError,
     check_finite_differences,
@@ -31,72 +31,21 @@ from goldens.checks import (
 )
 from goldens.models import MODELS
 from goldens.passes import (
-    IGNORED,
     InFloat64,
     ResultCheck,
     evaluate,
-    forward,
     gradients_of,
     load_model,
     read_tensors,
     relative_difference,
     worst,
 )
+from goldens.sft_case import VERSIONS, describe, expected_numbers
 from goldens.writing import make_inputs, write_model
-
-VERSIONS = {"torch": "2.11.0", "transformers": "5.23.0"}
 
 
 class InputError(Exception):
     """Bad input: the message is one line for the user."""
-
-
-def expected_numbers(model, inputs, outputs, tensors):
-    """The scalars of case.json."""
-    loss, labels = tensors["out.loss"].item(), int((inputs["labels"][:, 1:] != IGNORED).sum())
-    squares = sum((gradient**2).sum().item() for gradient in gradients_of(tensors).values())
-    expected = {"loss": loss, "grad_norm": math.sqrt(squares), "num_valid_labels": labels}
-    if outputs.get("aux_loss") is not None:
-        # This part isn't divided by the number of labels, so no single factor leads to another divisor's gradients.
-        expected["aux_loss"] = outputs.aux_loss.item()
-        expected["cross_entropy"] = -tensors["out.per_token_logps"].sum().item() / labels
-        return expected
-    items = 2 * labels + 3
-    expected["loss_sum"] = loss * labels
-    expected["num_items_in_batch"] = items
-    expected["loss_with_num_items_in_batch"] = forward(model, inputs, num_items_in_batch=items).loss.item()
-    expected["gradient_factor_with_num_items_in_batch"] = labels / items
-    return expected
-
-
-def describe(name, model_name, spec, batch_name):
-    """What case.json says before any number."""
-    return {
-        "format": 1,
-        "name": name,
-        "set": "project",
-        "model": f"models/{model_name}",
-        "model_type": spec.model_type,
-        "objective": "sft",
-        "variant": batch_name,
-        "finetuning": "full",
-        "dtype": "float64",
-        "attn_implementation": "eager",
-        "hyperparameters": {
-            "ignore_index": IGNORED,
-            "reduction": "mean over labels != -100",
-            "padding": spec.batches[batch_name].padding,
-            "position_ids": "arange",
-        },
-        "source": {
-            "loss": "peer-code",
-            "peer": "transformers: <Model>ForCausalLM.forward(labels=...) -> loss/loss_utils.py ForCausalLMLoss",
-            "gradient": "torch.autograd through transformers' modules",
-            "per_token_logps": "torch log_softmax of transformers' logits",
-            "made_by": "scripts/make_goldens.py",
-            "versions": VERSIONS,
-        },
-    }
 
 
 def make_case(root, model_name, batch_name, seed):
@@ -108,7 +57,8 @@ def make_case(root, model_name, batch_name, seed):
     with ResultCheck() as results:
         model = load_model(folder)
         outputs, tensors = evaluate(model, inputs)
-    case = describe(name, model_name, spec, batch_name)
+    padding = spec.batches[batch_name].padding
+    case = describe(name, f"models/{model_name}", spec.model_type, batch_name, padding=padding, position_ids="arange")
     case["expected"] = expected_numbers(model, inputs, outputs, tensors)
     case["checks"] = {
         **check_results(results),
@@ -151,7 +101,12 @@ def of_module(name):
 
 
 # What can be made, each by a function of the folder and the models' names (which only the topic sft has).
-TOPICS = {"sft": make_sft, "policy": of_module("policy"), "preference": of_module("preference")}
+TOPICS = {
+    "sft": make_sft,
+    "batches": make_batches,
+    "policy": of_module("policy"),
+    "preference": of_module("preference"),
+}
 
 
 def check(root, limit):
@@ -212,5 +167,5 @@ def main():
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except InputError as error:
+    except (InputError, CheckError) as error:
         sys.exit(f"make_goldens: {error}")

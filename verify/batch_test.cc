@@ -65,6 +65,86 @@ TEST(Pack, ARowWithoutTokensIsAnEmptySequence) {
   EXPECT_EQ(batch.size(), 4);
 }
 
+TEST(Pack, DocumentsBeginWherePositionsDoNotGoOn) {
+  const at::Tensor ids = rows({{1, 2, 3, 4, 5, 6}, {7, 8, 9, 10, 11, 12}});
+  const at::Tensor positions = rows({{0, 1, 0, 0, 5, 6}, {4, 5, 6, 7, 8, 9}});
+  const at::Tensor labels = rows({{1, 2, 3, -100, 5, 6}, {7, 8, 9, 10, 11, 12}});
+  const Batch batch = pack(ids, {}, labels, positions, kVocabulary);
+  EXPECT_TRUE(batch.packed);
+  EXPECT_EQ(batch.offsets, (std::vector<int64_t>{0, 2, 3, 4, 6, 12}));
+  EXPECT_EQ(list(batch.positions), (std::vector<int64_t>{0, 1, 0, 0, 5, 6, 4, 5, 6, 7, 8, 9}));
+  // A document's first label is predicted from the one before, but for a row's first.
+  EXPECT_EQ(list(batch.targets),
+            (std::vector<int64_t>{2, 3, kNoTarget, 5, 6, kNoTarget, 8, 9, 10, 11, 12, kNoTarget}));
+  EXPECT_EQ(batch.targets_across_documents, 2);
+  EXPECT_EQ(batch.rope_length, 10);
+
+  const Batch unlabelled = pack(ids, {}, {}, positions, kVocabulary);
+  EXPECT_EQ(list(unlabelled.targets), (std::vector<int64_t>{2, kNoTarget, kNoTarget, kNoTarget, 6, kNoTarget,
+                                                            8, 9, 10, 11, 12, kNoTarget}));
+  EXPECT_EQ(unlabelled.targets_across_documents, 0);
+
+  const Batch masked = pack(ids, at::ones_like(ids), labels, positions, kVocabulary);
+  EXPECT_FALSE(masked.packed);
+  EXPECT_EQ(masked.offsets, (std::vector<int64_t>{0, 6, 12}));
+  EXPECT_EQ(masked.targets_across_documents, 0);
+  EXPECT_FALSE(pack(ids, {}, {}, {}, kVocabulary).packed);
+
+  const Batch shared = pack(ids, {}, {}, rows({{0, 1, 2, 0, 1, 2}}), kVocabulary);
+  EXPECT_EQ(shared.offsets, (std::vector<int64_t>{0, 3, 6, 9, 12})) << "one row of positions for all";
+}
+
+TEST(Pack, DocumentsArePartedAndPutTogetherAsSequences) {
+  const at::Tensor ids = rows({{1, 2, 3, 4, 5, 6}, {7, 8, 9, 10, 11, 12}});
+  const at::Tensor positions = rows({{0, 1, 0, 0, 5, 6}, {4, 5, 6, 7, 8, 9}});
+  Batch batch = pack(ids, {}, ids, positions, kVocabulary);
+  batch.scalar_inputs["divisor"] = 9.0;
+  const std::vector<Batch> parts = micro_batches(batch, 2, /*pairs=*/false);
+  ASSERT_EQ(parts.size(), 2U);
+  EXPECT_EQ(parts[0].offsets, (std::vector<int64_t>{0, 2, 3}));
+  EXPECT_EQ(list(parts[0].targets), (std::vector<int64_t>{2, 3, 4}));
+  EXPECT_EQ(list(parts[1].tokens), (std::vector<int64_t>{4, 5, 6, 7, 8, 9, 10, 11, 12}));
+  for (const Batch& part : parts) {
+    EXPECT_TRUE(part.packed);
+    EXPECT_EQ(rope_length(part), 10);
+    EXPECT_EQ(part.scalar_inputs.at("divisor"), 9.0);
+  }
+  EXPECT_TRUE(at::equal(unpack(batch, batch.tokens), ids));
+}
+
+TEST(Pack, PaddingCountsForTheRotaryLength) {
+  const at::Tensor ids = rows({{5, 6, 0, 0}, {7, 0, 0, 0}});
+  const at::Tensor mask = rows({{1, 1, 0, 0}, {1, 0, 0, 0}});
+  EXPECT_EQ(pack(ids, mask, {}, {}, kVocabulary).rope_length, 4) << "columns";
+  const at::Tensor positions = rows({{0, 1, 1, 1}, {0, 1, 1, 8}});
+  const Batch batch = pack(ids, mask, {}, positions, kVocabulary);
+  EXPECT_EQ(rope_length(batch), 9);
+  EXPECT_EQ(rope_length(select_sequences(batch, {0})), 9);
+  EXPECT_EQ(rope_length(random_batch({3, 2}, kVocabulary, 1)), 3);
+  const at::Tensor far = rows({{0, 1, 1, 1}, {0, 1, 1, int64_t{1} << 40}});
+  EXPECT_NE(refusal([&] { pack(ids, mask, {}, far, kVocabulary); }).find("position_ids[1, 3] is"),
+            std::string::npos);
+}
+
+TEST(Pack, FirstLabelsThatPaddingWouldPredictAreIgnoredOnRequest) {
+  const at::Tensor ids = rows({{0, 0, 5, 6}, {7, 8, 9, 10}, {0, 11, 12, 13}});
+  const at::Tensor mask = rows({{0, 0, 1, 1}, {1, 1, 1, 1}, {0, 1, 1, 1}});
+  const at::Tensor labels = ids.masked_fill(mask.eq(0), kNoTarget);
+  EXPECT_NE(
+      refusal([&] {
+        pack(ids, mask, labels, {}, kVocabulary);
+      }).find("labels[0, 2] would be predicted from padding: expected -100 there, or --first-labels ignore"),
+      std::string::npos);
+  const Batch batch = pack(ids, mask, labels, {}, kVocabulary, FirstLabels::kIgnore);
+  EXPECT_EQ(batch.first_labels_ignored, 2);
+  EXPECT_TRUE(at::equal(batch.targets, pack(ids, mask, {}, {}, kVocabulary).targets));
+  // A label of padding itself stays refused.
+  const std::string other = refusal([&] { pack(ids, mask, ids, {}, kVocabulary, FirstLabels::kIgnore); });
+  EXPECT_NE(other.find("labels[0, 1] would be predicted from padding: expected -100 there"),
+            std::string::npos);
+  EXPECT_EQ(other.find("--first-labels"), std::string::npos);
+}
+
 TEST(Pack, RefusesWhatItCannotMean) {
   const at::Tensor ids = rows({{5, 6, 7}});
   const auto with = [&](const at::Tensor& mask, const at::Tensor& labels, const at::Tensor& positions) {

@@ -248,6 +248,31 @@ open(sys.argv[1], "wb").write(struct.pack("<Q", len(header)) + header + struct.p
 PYTHON
 sweep "tokens from a file" 0 packed --tokens tokens --chunk 5
 check "length and batch" 'all((r["seq_len"], r["batch"], r["tokens"]) == (7, 2, 12) for r in records)' packed/results.jsonl
+# Documents of packed rows: a sequence each. Labels of padded rows that padding would predict.
+python3 - <<'PYTHON'
+import json, struct
+def write(path, **tensors):
+    header, data = {}, b""
+    for name, rows in tensors.items():
+        numbers = [number for row in rows for number in row]
+        end = len(data) + 8 * len(numbers)
+        header[name] = {"dtype": "I64", "shape": [len(rows), len(rows[0])], "data_offsets": [len(data), end]}
+        data += struct.pack(f"<{len(numbers)}q", *numbers)
+    text = json.dumps(header).encode()
+    open(path, "wb").write(struct.pack("<Q", len(text)) + text + data)
+ids = [[5, 6, 7, 8, 9, 10, 11]]
+write("documents", input_ids=ids, labels=ids, position_ids=[[0, 1, 2, 0, 1, 0, 1]])
+write("left", input_ids=ids, labels=[[-100, -100, 7, 8, 9, 10, 11]], attention_mask=[[0, 0, 1, 1, 1, 1, 1]])
+write("unknown", input_ids=ids, tool_mask=ids)
+PYTHON
+sweep "packed rows" 0 documents-out --tokens documents --method streambp --chunk 2
+check "a sequence a document" 'all((r["seq_len"], r["batch"], r["tokens"]) == (3, 3, 7) for r in records)' documents-out/results.jsonl
+grep -qF "documents: labels of documents' first tokens: 2" stderr || fail "nothing said of labels across documents"
+refuses "'tool_mask' is none of sft's: expected input_ids" --tokens unknown
+refuses '--first-labels ignore' --tokens left
+refuses "--first-labels 'drop'" --tokens left --first-labels drop
+sweep "first labels ignored" 0 left-out --tokens left --method streambp --first-labels ignore
+grep -qF 'left: first labels ignored because padding would predict them: 1' stderr || fail "nothing said of the label"
 
 # The longest sequence for a budget: what is refused, what it is made of, and that it is the longest.
 longest() {

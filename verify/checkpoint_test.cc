@@ -104,8 +104,8 @@ class CheckpointTest : public testing::Test {
 
 TEST(CheckpointGoldens, EveryModelOpensUnderBothConfigs) {
   for (const char* model :
-       {"gemma2", "gemma3", "llama", "llama-dynamic", "llama-tied", "llama-yarn", "mistral", "phi3", "qwen2",
-        "qwen2-small", "qwen2-window", "qwen3", "qwen3-moe", "qwen3-moe-aux"}) {
+       {"gemma2", "gemma3", "llama", "llama-dynamic", "llama-pad", "llama-tied", "llama-yarn", "mistral",
+        "phi3", "qwen2", "qwen2-small", "qwen2-window", "qwen3", "qwen3-moe", "qwen3-moe-aux", "qwen3-pad"}) {
     for (const char* config : {"config.json", "config.legacy.json"}) {
       const Checkpoint checkpoint = Checkpoint::open(kModels / model, config);
       const SafetensorsFile file = SafetensorsFile::open(kModels / model / "model.safetensors");

@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "streambp/model/batch.h"
 #include "verify/compare_fit.h"
 #include "verify/error_measure.h"
 
@@ -98,6 +99,7 @@ struct CompareOptions {
   std::string model;  // folder or preset
   std::string dtype;  // of a preset's random weights, which are then widened; empty: the preset's own
   std::string tokens;
+  FirstLabels first_labels = FirstLabels::kRefuse;
   std::string gradients;
   std::string objective = "sft";
   std::map<std::string, std::string> settings;  // options of the objective

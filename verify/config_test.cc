@@ -12,13 +12,48 @@ namespace {
 using nlohmann::json;
 
 TEST(Config, BothSpellingsOfTheGoldenModelsAgree) {
-  for (const char* model :
-       {"gemma2", "gemma3", "llama", "llama-dynamic", "llama-tied", "llama-yarn", "mistral", "phi3", "qwen2",
-        "qwen2-small", "qwen2-window", "qwen3", "qwen3-bf16-sharded", "qwen3-moe", "qwen3-moe-aux"}) {
+  for (const char* model : {"gemma2", "gemma3", "llama", "llama-dynamic", "llama-pad", "llama-tied",
+                            "llama-yarn", "mistral", "phi3", "qwen2", "qwen2-small", "qwen2-window", "qwen3",
+                            "qwen3-bf16-sharded", "qwen3-moe", "qwen3-moe-aux", "qwen3-pad"}) {
     const Config config = read_config(kModels / model / "config.json");
     EXPECT_EQ(config, read_config(kModels / model / "config.legacy.json")) << model;
     EXPECT_GT(config.hidden_size, 0) << model;
   }
+}
+
+// What nn.Embedding makes of the padding_idx that the families' classes in transformers give it.
+TEST(Config, ThePaddingTokenIsTheEmbeddings) {
+  const auto token = [](const json& config) { return parse(config).pad_token_id; };
+  for (const char* family : {"qwen2", "qwen3", "llama"}) {
+    EXPECT_EQ(token(without(small_config(family), "pad_token_id")), std::nullopt) << family;
+  }
+  const json mistral = with(small_config("mistral"), {{"sliding_window", nullptr}});
+  EXPECT_EQ(token(without(mistral, "pad_token_id")), std::nullopt);
+  for (const char* family : {"gemma2", "gemma3_text"}) {
+    EXPECT_EQ(token(without(small_config(family), "pad_token_id")), 0) << family;
+    EXPECT_EQ(token(small_config(family)), std::nullopt) << family << ", null";
+  }
+  const json phi = without(small_config("phi3"), "pad_token_id");
+  EXPECT_EQ(token(with(phi, {{"vocab_size", 32001}})), 32000);
+  EXPECT_TRUE(refuses(phi, "pad_token_id is missing", "from -101 to 100", "absent: 32000"));
+  const json llama = small_config("llama");
+  EXPECT_EQ(token(with(llama, {{"pad_token_id", 100}})), 100);
+  EXPECT_EQ(token(with(llama, {{"pad_token_id", -1}})), 100);
+  EXPECT_EQ(token(with(llama, {{"pad_token_id", -101}})), 0);
+  const std::vector<json> wrong = {101, -102, 1e300, 2.0, true, "0", std::numeric_limits<uint64_t>::max()};
+  for (const json& value : wrong) {
+    EXPECT_TRUE(refuses(with(llama, {{"pad_token_id", value}}), "pad_token_id is ", "from -101 to 100"));
+  }
+  EXPECT_EQ(read_config(kModels / "llama-pad" / "config.json").pad_token_id, 2);
+  EXPECT_EQ(read_config(kModels / "qwen3-pad" / "config.json").pad_token_id, 36);
+  // Of a multimodal Gemma 3 that of the text part counts.
+  json text = without(small_config("gemma3_text"), "pad_token_id");
+  json whole = {{"model_type", "gemma3"}, {"text_config", text}, {"pad_token_id", 5}};
+  for (const char* key : {"tie_word_embeddings", "torch_dtype"}) whole[key] = text[key];
+  EXPECT_EQ(token(whole), 0);
+  whole["text_config"]["pad_token_id"] = 7;
+  EXPECT_EQ(token(whole), 7);
+  for (const std::string& name : preset_names()) EXPECT_EQ(preset(name).pad_token_id, std::nullopt) << name;
 }
 
 TEST(Config, ReadsEverySetting) {

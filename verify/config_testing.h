@@ -15,11 +15,11 @@ inline const std::filesystem::path kModels = std::filesystem::path(STREAMBP_GOLD
 
 /// A small model as transformers 4 writes it.
 inline nlohmann::json small_config(const std::string& family) {
-  return {{"model_type", family},     {"vocab_size", 101},      {"hidden_size", 48},
-          {"intermediate_size", 44},  {"num_hidden_layers", 3}, {"num_attention_heads", 6},
-          {"num_key_value_heads", 2}, {"head_dim", 8},          {"max_position_embeddings", 512},
-          {"rms_norm_eps", 1e-5},     {"rope_theta", 500.0},    {"tie_word_embeddings", true},
-          {"torch_dtype", "bfloat16"}};
+  return {{"model_type", family},      {"vocab_size", 101},      {"hidden_size", 48},
+          {"intermediate_size", 44},   {"num_hidden_layers", 3}, {"num_attention_heads", 6},
+          {"num_key_value_heads", 2},  {"head_dim", 8},          {"max_position_embeddings", 512},
+          {"rms_norm_eps", 1e-5},      {"rope_theta", 500.0},    {"tie_word_embeddings", true},
+          {"torch_dtype", "bfloat16"}, {"pad_token_id", nullptr}};
 }
 
 inline nlohmann::json with(nlohmann::json config, const nlohmann::json& changes) {

@@ -36,12 +36,14 @@ class RowNames {
   /// tunings and paddings do too.
   void add_padded(const std::string& model, const std::string& objective) {
     std::vector<std::string> paddings;
-    std::copy_if(options_.batches.begin(), options_.batches.end(), std::back_inserter(paddings),
-                 is_padded_batch);
+    std::copy_if(
+        options_.batches.begin(), options_.batches.end(), std::back_inserter(paddings),
+        [&](const std::string& batch) { return is_padded_batch(batch) && has_batch(objective, batch); });
     if (paddings.empty()) return;
     const int64_t length = options_.padded_length;
     if (length < 4)
-      throw InputError("--seq-len {}: expected at least 4 for batches left, right and none", length);
+      throw InputError("--seq-len {}: expected at least 4 for batches left, right, none and documents",
+                       length);
     if (options_.quick) {
       // One combination for each model and objective, another one for the next.
       const size_t turn = turns_[model]++ + turns_[objective];
@@ -72,7 +74,8 @@ class RowNames {
 }  // namespace
 
 std::vector<std::string> equality_batch_names() {
-  return {"single", "three", "short", "masked", "unscored", "frozen", "left", "right", "none"};
+  return {"single", "three", "short", "masked", "unscored", "packed",
+          "frozen", "left",  "right", "none",   "documents"};
 }
 
 std::vector<std::string> equality_tuning_names() {
@@ -83,8 +86,8 @@ int run_equality(const EqualityOptions& options) {
   const std::vector<RowName> names = RowNames(options).all();
   if (names.empty()) {
     throw InputError(
-        "sweep: nothing to check: batches left, right and none are for every objective and tuning, the "
-        "others for sft with tuning full");
+        "sweep: nothing to check: batches left, right and none are for every objective and tuning, documents "
+        "for those whose rows they may stand for, the others for sft with tuning full");
   }
   std::vector<EqualityRow> rows;
   for (const RowName& name : names) {

@@ -31,8 +31,9 @@ struct EqualityOptions {
   bool json = false;
 };
 
-/// The batches, by name. Of sft with all weights trained: single, three, short, masked, unscored, frozen. Of
-/// every objective, by their padding: left, right, none.
+/// The batches, by name. Of sft with all weights trained: single, three, short, masked, unscored, packed,
+/// frozen. Of every objective, by their padding: left, right, none. Of those whose rows documents may stand
+/// for: documents.
 std::vector<std::string> equality_batch_names();
 
 /// full, lora.

@@ -27,25 +27,68 @@ void scatter(Batch& batch, uint64_t seed) {
   }
 }
 
+/// Rows of documents of these lengths, all rows of one length. Positions start anew or skip some numbers at a
+/// document's beginning. Most tokens are labels, first ones of documents included.
+Batch packed_batch(const std::vector<std::vector<int64_t>>& rows, int64_t vocab_size, uint64_t seed) {
+  at::Generator generator = at::detail::createCPUGenerator(seed);
+  std::vector<at::Tensor> position_rows;
+  int64_t first = 0;
+  for (const std::vector<int64_t>& lengths : rows) {
+    std::vector<at::Tensor> documents;
+    for (const int64_t length : lengths) {
+      documents.push_back(at::arange(first, first + length));
+      first = first == 0 ? length + 2 : 0;
+    }
+    position_rows.push_back(at::cat(documents));
+  }
+  const at::Tensor positions = at::stack(position_rows);
+  const at::Tensor input_ids = equality_tokens(positions.sizes(), vocab_size, generator);
+  const at::Tensor left_out = at::rand(positions.sizes(), generator, at::kDouble).lt(0.2);
+  return pack(input_ids, {}, input_ids.masked_fill(left_out, kNoTarget), positions, vocab_size);
+}
+
+/// random_batch with equality_tokens, scored as they are.
+Batch unpadded_batch(const std::vector<int64_t>& lengths, int64_t vocab_size, uint64_t seed) {
+  Batch batch = random_batch(lengths, vocab_size, seed);
+  at::Generator generator = at::detail::createCPUGenerator(seed + 2);
+  batch.tokens = equality_tokens({batch.size()}, vocab_size, generator);
+  const at::Tensor next = batch.tokens.roll(-1);
+  batch.targets = at::where(batch.targets.eq(kNoTarget), batch.targets, next);
+  return batch;
+}
+
 }  // namespace
+
+at::Tensor equality_tokens(at::IntArrayRef shape, int64_t vocab_size, at::Generator& generator) {
+  const at::Tensor tokens = at::randint(vocab_size, shape, generator, at::kLong);
+  return tokens.masked_fill(at::rand(shape, generator, at::kDouble).lt(0.125), kPaddingToken);
+}
 
 Batch equality_batch(const std::string& name, int64_t length, int64_t vocab_size, uint64_t seed) {
   const int64_t medium = length * 2 / 3 + 1;
   const int64_t small = length / 3 + 1;
-  if (name == "single") return random_batch({length}, vocab_size, seed);
-  if (name == "three") return random_batch({small, length, medium}, vocab_size, seed);
-  if (name == "short") return random_batch({1, length, 1, small, 1}, vocab_size, seed);
+  if (name == "single") return unpadded_batch({length}, vocab_size, seed);
+  if (name == "three") return unpadded_batch({small, length, medium}, vocab_size, seed);
+  if (name == "short") return unpadded_batch({1, length, 1, small, 1}, vocab_size, seed);
   if (name == "masked") {
-    Batch batch = random_batch({length, small, medium}, vocab_size, seed);
+    Batch batch = unpadded_batch({length, small, medium}, vocab_size, seed);
     scatter(batch, seed + 1);
     return batch;
   }
   if (name == "unscored") {
-    Batch batch = random_batch({length, small}, vocab_size, seed);
+    Batch batch = unpadded_batch({length, small}, vocab_size, seed);
     batch.targets.fill_(kNoTarget);
     return batch;
   }
+  if (name == "packed") return packed_batch({{small, length, 1}, {1, length, small}}, vocab_size, seed);
   throw InputError("batch '{}': expected one of {}", name, fmt::join(equality_batch_names(), ", "));
+}
+
+Batch in_one_row(const Batch& packed, int64_t vocab_size) {
+  const auto row = [](const at::Tensor& of_tokens) { return of_tokens.unsqueeze(0); };
+  // The label of a column is predicted by the column before it.
+  const at::Tensor labels = packed.targets.roll(1).index_fill(0, at::zeros({1}, at::kLong), kNoTarget);
+  return pack(row(packed.tokens), {}, row(labels), row(packed.positions), vocab_size);
 }
 
 Batch repack(const Batch& batch, Side padding, int64_t vocab_size) {
@@ -57,7 +100,7 @@ Batch repack(const Batch& batch, Side padding, int64_t vocab_size) {
   at::Tensor input_ids = at::full({rows, columns}, vocab_size + 7, at::kLong);
   at::Tensor mask = at::zeros({rows, columns}, at::kLong);
   at::Tensor labels = at::full({rows, columns}, kNoTarget, at::kLong);
-  at::Tensor position_ids = at::full({rows, columns}, 999, at::kLong);
+  at::Tensor position_ids = at::full({rows, columns}, -999, at::kLong);  // the greatest one counts
   for (int64_t row = 0; row < rows; ++row) {
     const int64_t begin = batch.offsets[row];
     const int64_t length = batch.offsets[row + 1] - begin;
@@ -77,8 +120,10 @@ Model equality_model(const std::string& name, uint64_t seed,
   placement.dtype = placement.gradient_dtype = at::kDouble;
   placement.device = checked_device();
   placement.trainable = trainable;
-  Model model = open_model(name, placement, seed);
-  if (std::filesystem::is_directory(name)) return model;
+  if (std::filesystem::is_directory(name)) return open_model(name, placement, seed);
+  Config config = open_config(name);
+  config.pad_token_id = kPaddingToken;
+  Model model = Model::random(config, placement, seed);
   for (const auto& parameter : model.parameters()) {
     at::Tensor& value = parameter->value;
     const bool norm = parameter->name.ends_with("norm.weight");

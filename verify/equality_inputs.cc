@@ -10,6 +10,7 @@
 #include "streambp/driver/objective_inputs.h"
 #include "streambp/model/tensor_file.h"
 #include "streambp/objective/terms.h"
+#include "verify/equality_batches.h"
 
 namespace streambp {
 namespace {
@@ -55,11 +56,11 @@ class PaddedRows {
   std::map<std::string, at::Tensor> tokens() {
     at::Tensor input_ids = at::full({rows(), columns_}, vocab_size_ + 7, at::kLong);
     at::Tensor mask = at::zeros({rows(), columns_}, at::kLong);
-    at::Tensor positions = at::full({rows(), columns_}, 999, at::kLong);
+    at::Tensor positions = at::full({rows(), columns_}, -999, at::kLong);  // the greatest one counts
     for (int64_t i = 0; i < rows(); ++i) {
       const Row& row = rows_[static_cast<size_t>(i)];
       const int64_t size = row.prompt + row.completion;
-      input_ids[i].narrow(0, row.first, size).copy_(at::randint(vocab_size_, {size}, generator_, at::kLong));
+      input_ids[i].narrow(0, row.first, size).copy_(equality_tokens({size}, vocab_size_, generator_));
       mask[i].narrow(0, row.first, size).fill_(1);
       positions[i].narrow(0, row.first, size).copy_(at::arange(size));
     }
@@ -176,6 +177,15 @@ std::map<std::string, at::Tensor> padded_tensors(const ObjectiveKind& kind, bool
   return tensors;
 }
 
+/// The real tokens of all rows as one row of documents.
+void lay_in_one_row(std::map<std::string, at::Tensor>& tensors) {
+  const at::Tensor real = tensors.at("attention_mask").to(at::kBool);
+  tensors.erase("attention_mask");
+  for (auto& [name, tensor] : tensors) {
+    if (tensor.sizes() == real.sizes()) tensor = tensor.masked_select(real).unsqueeze(0);
+  }
+}
+
 /// A folder that vanishes with all it holds.
 class ScratchFolder {
  public:
@@ -199,11 +209,19 @@ class ScratchFolder {
 
 }  // namespace
 
+bool takes_documents(Layout layout) {
+  return layout == Layout::kLabels || layout == Layout::kPairs || layout == Layout::kLabelled;
+}
+
 Batch objective_batch(const ObjectiveKind& kind, bool with_reference, Padding padding, int64_t length,
                       int64_t vocab_size, uint64_t seed) {
   const ScratchFolder folder;
   const std::filesystem::path path = folder.path() / "inputs.safetensors";
-  write_tensors(path, padded_tensors(kind, with_reference, padding, length, vocab_size, seed));
+  std::map<std::string, at::Tensor> tensors =
+      padded_tensors(kind, with_reference, padding == Padding::kDocuments ? Padding::kRight : padding, length,
+                     vocab_size, seed);
+  if (padding == Padding::kDocuments) lay_in_one_row(tensors);
+  write_tensors(path, tensors);
   return read_objective_batch(kind, SafetensorsFile::open(path), vocab_size);
 }
 

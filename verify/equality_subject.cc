@@ -10,8 +10,10 @@ namespace {
 
 using OptionMap = std::map<std::string, std::string>;
 
-const std::map<std::string, Padding> kPaddings{
-    {"left", Padding::kLeft}, {"right", Padding::kRight}, {"none", Padding::kNone}};
+const std::map<std::string, Padding> kPaddings{{"left", Padding::kLeft},
+                                               {"right", Padding::kRight},
+                                               {"none", Padding::kNone},
+                                               {"documents", Padding::kDocuments}};
 
 const std::map<std::string, std::vector<OptionMap>> kVariants{
     {"sft",
@@ -73,7 +75,7 @@ LoraConfig attach_adapters(Model& model, Padding padding, uint64_t seed) {
   LoraConfig lora;
   lora.r = 3;
   lora.lora_alpha = 5.0;
-  lora.use_rslora = padding == Padding::kRight;
+  lora.use_rslora = padding == Padding::kRight || padding == Padding::kDocuments;
   lora.target_modules = {kAllLinear};
   if (padding == Padding::kNone) {
     const bool fused = model.config().fused_projections;
@@ -99,6 +101,10 @@ void fill_plain(EqualitySubject& subject, const RowName& name, uint64_t seed) {
   const int64_t vocab_size = subject.model.config().vocab_size;
   subject.batch =
       equality_batch(name.batch == "frozen" ? "three" : name.batch, name.length, vocab_size, seed);
+  if (subject.batch.packed) {
+    subject.twins = {{"all documents in one row", in_one_row(subject.batch, vocab_size)}};
+    return;
+  }
   subject.twins = {{"the batch padded on the left", repack(subject.batch, Side::kLeft, vocab_size)},
                    {"the batch padded on the right", repack(subject.batch, Side::kRight, vocab_size)}};
 }
@@ -119,13 +125,17 @@ void fill_padded(EqualitySubject& subject, const RowName& name, uint64_t seed) {
   };
   const Padding padding = kPaddings.at(name.batch);
   subject.batch = batch_of(padding);
-  if (padding == Padding::kLeft)
+  if (padding == Padding::kLeft || padding == Padding::kDocuments)
     subject.twins = {{"the batch padded on the right", batch_of(Padding::kRight)}};
   if (padding == Padding::kRight)
     subject.twins = {{"the batch padded on the left", batch_of(Padding::kLeft)}};
 }
 
 }  // namespace
+
+bool has_batch(const std::string& objective, const std::string& batch) {
+  return batch != "documents" || takes_documents(objective_kind(objective).layout);
+}
 
 bool is_padded_batch(const std::string& batch) {
   return kPaddings.contains(batch);

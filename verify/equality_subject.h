@@ -36,8 +36,9 @@ struct EqualitySubject {
 /// Throws InputError for an unknown name.
 EqualitySubject make_subject(const RowName& name, uint64_t seed);
 
-/// Whether a batch of this name, padded in one way, is made for every objective.
+/// Whether a batch of this name, padded in one way, is made for every objective; whether it is for this one.
 bool is_padded_batch(const std::string& batch);
+bool has_batch(const std::string& objective, const std::string& batch);
 
 /// Options of an objective that are worth a row of their own, the defaults first.
 std::vector<std::map<std::string, std::string>> objective_variants(const std::string& objective);

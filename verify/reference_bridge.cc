@@ -113,6 +113,7 @@ reference::ModelConfig reference_config(const Config& config) {
   if (config.local_rope) same.local_rope = reference_rope(*config.local_rope);
   for (const int64_t window : config.windows) same.windows.push_back(static_cast<int>(window));
   same.mixture = reference_mixture(config.mixture);
+  if (config.pad_token_id) same.pad_token_id = static_cast<int>(*config.pad_token_id);
   return same;
 }
 
@@ -129,15 +130,35 @@ ReferenceModel reference_model(const Model& model, const LoraConfig* lora) {
   return same;
 }
 
+namespace {
+
+/// Where the sequences of a batch begin, its end last. Of packed rows that is worked out anew from the places
+/// and positions of their tokens: in each row a document ends where the next position is not the one after.
+std::vector<int64_t> sequence_bounds(const Batch& batch) {
+  if (!batch.packed) return batch.offsets;
+  const std::vector<int64_t> places = integers(batch.padded_places);
+  const std::vector<int64_t> positions = integers(batch.positions);
+  std::vector<int64_t> bounds = {0};
+  for (std::size_t t = 1; t < places.size(); ++t) {
+    const bool same_row = places[t] == places[t - 1] + 1 && places[t] % batch.padded_columns != 0;
+    if (!same_row || positions[t] - positions[t - 1] != 1) bounds.push_back(static_cast<int64_t>(t));
+  }
+  bounds.push_back(static_cast<int64_t>(places.size()));
+  return bounds;
+}
+
+}  // namespace
+
 std::vector<reference::Sequence> reference_sequences(const Batch& batch) {
   const std::vector<int64_t> tokens = integers(batch.tokens);
   const std::vector<int64_t> positions = integers(batch.positions);
   const std::vector<int64_t> targets = integers(batch.targets);
   const at::Tensor value_mask = batch.value_mask;
   std::vector<reference::Sequence> sequences;
-  for (std::size_t i = 0; i + 1 < batch.offsets.size(); ++i) {
-    const auto begin = static_cast<std::size_t>(batch.offsets[i]);
-    const auto end = static_cast<std::size_t>(batch.offsets[i + 1]);
+  const std::vector<int64_t> bounds = sequence_bounds(batch);
+  for (std::size_t i = 0; i + 1 < bounds.size(); ++i) {
+    const auto begin = static_cast<std::size_t>(bounds[i]);
+    const auto end = static_cast<std::size_t>(bounds[i + 1]);
     reference::Sequence sequence;
     for (std::size_t t = begin; t < end; ++t) {
       sequence.tokens.push_back(static_cast<int>(tokens[t]));
@@ -148,6 +169,7 @@ std::vector<reference::Sequence> reference_sequences(const Batch& batch) {
         sequence.valued.push_back(value_mask[static_cast<int64_t>(t)].item<bool>());
       }
     }
+    sequence.padding = {static_cast<double>(rope_length(batch)) - 1.0};
     sequences.push_back(std::move(sequence));
   }
   return sequences;

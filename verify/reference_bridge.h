@@ -21,7 +21,8 @@ reference::ModelConfig reference_config(const Config& config);
 /// model's adapters are; null: it has none.
 ReferenceModel reference_model(const Model& model, const LoraConfig* lora = nullptr);
 
-/// The sequences of a batch, those without a token left out.
+/// The sequences of a batch, those without a token left out. The documents of packed rows are found anew,
+/// from their positions.
 std::vector<reference::Sequence> reference_sequences(const Batch& batch);
 
 /// The logits of `model` at the scored tokens of `batch`, [M, V]: a teacher's opinion.

@@ -84,6 +84,9 @@ TEST(ReferenceRotation, AttentionFactorScalesScoresTwice) {
 
 TEST(ReferenceRotation, FollowsTheLongestSequenceOfTheBatch) {
   EXPECT_EQ(batch_length(kBatch), 7.0);
+  std::vector<Sequence> padded = kBatch;
+  padded.back().padding = {3.0, 11.0};
+  EXPECT_EQ(batch_length(padded), 12.0);
   EXPECT_EQ(batch_length({}), 0.0);
   ModelConfig config = small_model();
   const Weights weights = random_weights(config, 56);

@@ -53,6 +53,32 @@ TEST(ReferenceModel, WithoutLayersItIsANormAndASoftmax) {
   }
 }
 
+TEST(ReferenceModel, ThePaddingTokenLearnsFromTheHeadAlone) {
+  ModelConfig config = small_model();
+  const Weights weights = random_weights(config, 6);
+  const int token = kSequence.tokens[1];
+  const Matrix free = evaluate(config, weights, kBatch, sft(1.0)).gradients.at("model.embed_tokens.weight");
+  EXPECT_GT(free.row(token).norm(), 0.1);
+  config.pad_token_id = token;
+  Matrix expected = free;
+  expected.row(token).setZero();
+  const Result padded = evaluate(config, weights, kBatch, sft(1.0));
+  EXPECT_EQ(padded.gradients.at("model.embed_tokens.weight"), expected);
+
+  // Two tables of the same numbers, one for the input and one for the head, beside one for both.
+  config.tie_word_embeddings = true;
+  Weights tied = weights;
+  tied.erase("lm_head.weight");
+  const Matrix of_both = evaluate(config, tied, kBatch, sft(1.0)).gradients.at("model.embed_tokens.weight");
+  config.tie_word_embeddings = false;
+  Weights twice = weights;
+  twice["lm_head.weight"] = weights.at("model.embed_tokens.weight");
+  const Weights apart = evaluate(config, twice, kBatch, sft(1.0)).gradients;
+  EXPECT_EQ(apart.at("model.embed_tokens.weight").row(token).norm(), 0.0);
+  EXPECT_LE((of_both.row(token) - apart.at("lm_head.weight").row(token)).norm(), 1e-14);
+  EXPECT_LE((of_both - apart.at("lm_head.weight") - apart.at("model.embed_tokens.weight")).norm(), 1e-13);
+}
+
 TEST(ReferenceModel, OneLayerWrittenOutForTwoTokens) {
   ModelConfig config = small_model();
   config.num_hidden_layers = 1;

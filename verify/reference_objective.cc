@@ -264,7 +264,7 @@ reference::TokenObjective reference_objective(const std::string& name, const Bat
   const auto found = kObjectives.find(name);
   if (found == kObjectives.end()) throw std::invalid_argument("reference: no objective " + name);
   const ObjectiveKind& kind = objective_kind(name);
-  const Options options = complete_options(kind, given);
+  const Options options = complete_options(kind, given, batch);
   const Source source(batch, options, teacher_logits);
   reference::TokenObjective objective = found->second(source);
   objective.router.always = kind.adds_router_loss;

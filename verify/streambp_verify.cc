@@ -15,6 +15,7 @@
 #include "streambp/driver/command_line.h"
 #include "streambp/driver/device.h"
 #include "streambp/driver/limits.h"
+#include "streambp/driver/objective_inputs.h"
 #include "streambp/error.h"
 #include "streambp/model/tensor_file.h"
 #include "streambp/objective/objective.h"
@@ -42,6 +43,7 @@ struct Flags {
   std::string dtype;
   std::string device = "cpu";
   std::string tokens, gradients, compute_dtype, tolerance = "auto";
+  std::string first_labels = "refuse";
   std::optional<double> divisor;
   double limit = 1e-10;
   uint64_t seed = 0;
@@ -142,6 +144,7 @@ int compare(const Flags& flags) {
   options.model = flags.model;
   options.dtype = flags.dtype;
   options.tokens = flags.tokens;
+  options.first_labels = parse_first_labels(flags.first_labels);
   options.gradients = flags.gradients;
   if (!flags.objectives.empty()) options.objective = flags.objectives;
   options.settings = parse_settings(flags.settings, "--set");
@@ -210,8 +213,8 @@ int main(int argc, char** argv) {
   sub->add_option("--tuning", flags.tunings, "full, lora (default: both)");
   sub->add_option(
       "--batch", flags.batches,
-      "single, three, short, masked, unscored, frozen (of sft); left, right, none (padding, of every "
-      "objective) (default: all)");
+      "single, three, short, masked, unscored, packed, frozen (of sft); left, right, none (padding, of every "
+      "objective), documents (one packed row, of sft, distill, pairs and kto) (default: all)");
   sub->add_option("--seq-len", flags.lengths,
                   "Tokens of a batch's longest sequence (default: 5,37, and 13 for left, right, none)");
   sub->add_option("--chunk", flags.chunks,
@@ -244,6 +247,10 @@ int main(int argc, char** argv) {
          "safetensors: input_ids, attention_mask, position_ids, and what the objective needs (labels, "
          "completion_mask, advantages, ...)")
       ->required();
+  sub->add_option(
+      "--first-labels", flags.first_labels,
+      "Labels that padding on their left would predict: refuse, or ignore, which drops and counts "
+      "them (default: refuse)");
   sub->add_option("--gradients", flags.gradients, "safetensors: gradients under Hugging Face names")
       ->required();
   sub->add_option("--objective", flags.objectives, "One of " + names + " (default: sft)");

@@ -206,7 +206,7 @@ other 'adapters' 0 qwen3-lora-dpo-sigmoid --objective dpo --adapter "$goldens/ca
 says 'exact: all 28 gradients'
 refuses_other 'unknown objective of compare' 'expected one of sft, dpo' qwen3-dpo-sigmoid --objective nonsense
 refuses_other 'no completions in it' 'completion_mask' qwen3-sft-b3_left --objective grpo
-refuses_other 'odd number of sequences' 'sequences' qwen3-ppo-shared --objective simpo
+refuses_other 'inputs of another objective' "is none of simpo's" qwen3-ppo-shared --objective simpo
 refuses_other 'no reference' 'needs the reference' qwen3-grpo-grpo --objective grpo --set beta=0.1
 refuses_other 'no value head' 'value head' qwen3-ppo-separate --objective ppo
 refuses_other 'no teacher' 'teacher' qwen3-sft-b3_left --objective distill
@@ -242,11 +242,50 @@ sed -i 's/"lora_alpha": 9/"lora_alpha": 9, "use_dora": true/;s/"use_dora": false
   "$kinds/cases/qwen3-lora-dpo-sigmoid/adapter/adapter_config.json"
 refuses 'adapter of another kind' 'use_dora' goldens "$kinds/cases/qwen3-lora-dpo-sigmoid"
 
+# Batches as trainers write them: what is counted, dropped and refused is said.
+# warns TEXT: the last run's stderr is one line, which holds TEXT.
+warns() {
+  [ "$(wc -l <"$folder/err")" -eq 1 ] || fail "$name: expected one line on stderr"
+  grep -qF -- "$1" "$folder/err" || fail "$name: stderr does not say '$1'"
+}
+jumps=$goldens/cases/llama-pad-sft-packed_jumps/tensors.safetensors
+run 'labels across documents' 0 compare --model "$goldens/models/llama-pad" --tokens "$jumps" --gradients "$jumps"
+says 'exact'
+warns "labels of documents' first tokens: 3"
+sed 's/in\.position_ids/in.position_idz/' "$jumps" >"$folder/unknown.safetensors"
+refuses 'unknown tensor' "'in.position_idz' is none of sft's: expected input_ids" compare --model "$goldens/models/llama-pad" \
+  --tokens "$folder/unknown.safetensors" --gradients "$jumps"
+# labels = input_ids, -100 under the padding, as Hugging Face's collators write them.
+/usr/bin/python3 - "$tensors" "$folder/labelled.safetensors" <<'PYTHON'
+import json, struct, sys
+
+data = bytearray(open(sys.argv[1], "rb").read())
+(length,) = struct.unpack_from("<Q", data)
+header = json.loads(data[8 : 8 + length])
+begin = {name: 8 + length + header["in." + name]["data_offsets"][0] for name in ("input_ids", "attention_mask", "labels")}
+rows, columns = header["in.labels"]["shape"]
+for i in range(rows * columns):
+    read = lambda name: struct.unpack_from("<q", data, begin[name] + 8 * i)[0]
+    struct.pack_into("<q", data, begin["labels"] + 8 * i, read("input_ids") if read("attention_mask") else -100)
+open(sys.argv[2], "wb").write(data)
+PYTHON
+refuses 'first labels' 'predicted from padding: expected -100 there, or --first-labels ignore' compare --model "$model" \
+  --tokens "$folder/labelled.safetensors" --gradients "$tensors"
+run 'first labels ignored' 0 compare --model "$model" --tokens "$folder/labelled.safetensors" --gradients "$tensors" \
+  --first-labels ignore
+says 'exact'
+warns 'first labels ignored because padding would predict them: 2'
+refuses 'another word' "--first-labels 'drop'" compare --model "$model" --tokens "$tensors" --gradients "$tensors" \
+  --first-labels drop
+
 # Equality and the reference's own checks.
-run 'sweep' 0 sweep --quick --family qwen3 --batch three,unscored --json
+run 'sweep' 0 sweep --quick --family qwen3 --batch three,unscored,packed --json
 says '"verdict":"pass"'
 run 'sweep of one objective' 0 sweep --family qwen3 --seq-len 9 --objective kto --set beta=0.4 --tuning lora --batch none
 says '0 failed'
+run 'sweep of documents' 0 sweep --family qwen3 --seq-len 9 --objective dpo --tuning lora --batch documents
+says '0 failed'
+refuses 'documents of an objective of rows' 'nothing to check' sweep --objective grpo --batch documents
 run 'gradcheck' 0 gradcheck
 says ' 0 failed'
 

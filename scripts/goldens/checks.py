@@ -149,7 +149,7 @@ def check_legacy_config(folder, inputs, tensors):
 
 def check_routing(model, inputs, tensors):
     """How far each real token is from another choice of experts, in router logits, and which experts none chose."""
-    real = inputs["attention_mask"].flatten() == 1
+    real = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"])).flatten() == 1
     chosen = model.config.num_experts_per_tok
     gap = math.inf
     for logits in forward(model, inputs, output_router_logits=True).router_logits:

@@ -88,14 +88,8 @@ def read_tensors(path):
 
 
 def forward(model, inputs, **options):
-    return model(
-        input_ids=inputs["input_ids"],
-        attention_mask=inputs["attention_mask"],
-        position_ids=inputs["position_ids"],
-        labels=inputs["labels"],
-        use_cache=False,
-        **options,
-    )
+    """All of `inputs` goes to the model, as trainers call it: without a cache, which packed rows would not survive."""
+    return model(**inputs, use_cache=False, **options)
 
 
 def evaluate(model, inputs):
@@ -112,7 +106,8 @@ def evaluate(model, inputs):
         log_probabilities = log_probabilities.gather(-1, targets.clamp(min=0).unsqueeze(-1)).squeeze(-1)
         tensors = {f"in.{name}": tensor for name, tensor in inputs.items()}
         tensors["out.loss"] = outputs.loss.reshape(1)
-        tensors["out.hidden_states"] = captured["hidden"] * inputs["attention_mask"].unsqueeze(-1)
+        real = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"]))
+        tensors["out.hidden_states"] = captured["hidden"] * real.unsqueeze(-1)
         tensors["out.per_token_logps"] = torch.where(targets != IGNORED, log_probabilities, 0.0)
         gradients = as_in_file({name: parameter.grad for name, parameter in model.named_parameters()})
         tensors |= {f"grad.{name}": gradient for name, gradient in gradients.items()}

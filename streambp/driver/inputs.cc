@@ -1,7 +1,6 @@
 #include "streambp/driver/inputs.h"
 
 #include "streambp/error.h"
-#include "streambp/model/tensor_file.h"
 
 namespace streambp {
 
@@ -15,18 +14,6 @@ Config open_config(const std::string& model) {
 Model open_model(const std::string& model, const Model::Placement& placement, uint64_t seed) {
   if (std::filesystem::is_directory(model)) return Model::load(Checkpoint::open(model), placement);
   return Model::random(open_config(model), placement, seed);
-}
-
-Batch read_batch(const std::filesystem::path& file, int64_t vocab_size, const std::string& prefix) {
-  const SafetensorsFile tensors = SafetensorsFile::open(file);
-  const auto optional = [&](const char* name) { return read_optional_tensor(tensors, prefix + name); };
-  const at::Tensor input_ids = read_tensor(tensors, prefix + "input_ids");
-  try {
-    return pack(input_ids, optional("attention_mask"), optional("labels"), optional("position_ids"),
-                vocab_size);
-  } catch (const InputError& error) {
-    throw InputError("{}: {}", file.string(), error.what());
-  }
 }
 
 }  // namespace streambp

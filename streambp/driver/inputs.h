@@ -1,4 +1,4 @@
-// From what the command line names to models and batches.
+// From what the command line names to models.
 #pragma once
 
 #include <filesystem>
@@ -14,11 +14,5 @@ Config open_config(const std::string& model);
 
 /// The model of `--model DIR|PRESET`: a folder's weights, or a preset's random ones from `seed`.
 Model open_model(const std::string& model, const Model::Placement& placement, uint64_t seed);
-
-/// A batch from a safetensors file with input_ids [B, T] and, optionally, attention_mask, labels and
-/// position_ids of the same shape
-/// (`prefix` stands before each name: "in." in golden cases). Throws InputError naming the file and the
-/// tensor.
-Batch read_batch(const std::filesystem::path& file, int64_t vocab_size, const std::string& prefix = "");
 
 }  // namespace streambp

@@ -3,126 +3,22 @@
 #include <algorithm>
 #include <cmath>
 
+#include "streambp/driver/padded_file.h"
 #include "streambp/error.h"
-#include "streambp/model/tensor_file.h"
 #include "streambp/objective/terms.h"
 
 namespace streambp {
 namespace {
 
-/// A file's padded tensors on their way into a packed batch. Names are the file's, without the prefix.
-class PaddedFile {
- public:
-  PaddedFile(const SafetensorsFile& file, const std::string& prefix)
-      : file_(file),
-        prefix_(prefix),
-        input_ids_(tensor("input_ids")),
-        attention_mask_(optional("attention_mask")),
-        position_ids_(optional("position_ids")) {
-    // The masks below are laid over input_ids before pack() has seen it.
-    if (input_ids_.dim() != 2 || input_ids_.numel() == 0 ||
-        !at::isIntegralType(input_ids_.scalar_type(), true)) {
-      throw InputError("input_ids: expected integers [rows, columns] with at least one token, got {} [{}]",
-                       c10::toString(input_ids_.scalar_type()), fmt::join(input_ids_.sizes(), ", "));
-    }
-    input_ids_ = input_ids_.to(at::kLong);
-    if (attention_mask_.defined()) require_shape(attention_mask_, "attention_mask", {rows(), columns()});
-  }
-
-  int64_t rows() const { return input_ids_.size(0); }
-  int64_t columns() const { return input_ids_.size(1); }
-
-  at::Tensor tensor(const std::string& name) const { return read_tensor(file_, prefix_ + name); }
-  at::Tensor optional(const std::string& name) const { return read_optional_tensor(file_, prefix_ + name); }
-  bool has(const std::string& name) const { return file_.entries().contains(prefix_ + name); }
-
-  Batch packed(const at::Tensor& labels, int64_t vocab_size) const {
-    return pack(input_ids_, attention_mask_, labels, position_ids_, vocab_size);
-  }
-
-  /// Numbers `name` of a shape, in float64.
-  at::Tensor numbers(const std::string& name, at::IntArrayRef shape) const {
-    const at::Tensor read = tensor(name);
-    require_shape(read, name, shape);
-    return read.to(at::kDouble);
-  }
-
-  /// The columns w of `name` [B, w], a tensor over the last ones of T.
-  int64_t width(const std::string& name) const {
-    const at::Tensor read = tensor(name);
-    if (read.dim() != 2 || read.size(1) < 1 || read.size(1) > columns()) {
-      throw InputError("{}: expected shape [{}, 1 to {}], got [{}]", name, rows(), columns(),
-                       fmt::join(read.sizes(), ", "));
-    }
-    return read.size(1);
-  }
-
-  /// Zeros and ones `name` [B, width] over the last columns, as bool [B, T].
-  at::Tensor mask(const std::string& name, int64_t width) const {
-    const at::Tensor read = tensor(name);
-    require_shape(read, name, {rows(), width});
-    if (!at::isIntegralType(read.scalar_type(), /*includeBool=*/true) ||
-        !(read.eq(0) | read.eq(1)).all().item<bool>()) {
-      throw InputError("{}: expected integers 0 and 1", name);
-    }
-    return last_columns(read.to(at::kBool));
-  }
-
-  /// [B, w] put under the last w of T columns, 0 before them.
-  at::Tensor last_columns(const at::Tensor& values) const {
-    return at::constant_pad_nd(values, {columns() - values.size(1), 0});
-  }
-
-  /// input_ids where `mask` [B, T] selects a token, else no target. Throws where it selects padding or what
-  /// padding would predict; the first column of all is predicted by nothing and dropped, as its label is
-  /// elsewhere.
-  at::Tensor labels(const at::Tensor& mask, const std::string& name) const {
-    require_real(mask, 0, name, "selects padding, expected 0 where attention_mask is 0");
-    require_real(moved(mask), 1, name, "selects a token that padding would predict, expected 0");
-    return at::where(mask, input_ids_, at::full_like(input_ids_, kNoTarget));
-  }
-
-  /// Entries [B, T] of tokens, at the column whose logits predict them.
-  at::Tensor moved(const at::Tensor& of_tokens) const {
-    return at::constant_pad_nd(of_tokens.narrow(1, 1, columns() - 1), {0, 1});
-  }
-
-  /// Entries [B, T] of tokens on the packed stream, at the token that predicts them, [N].
-  at::Tensor on_stream(const Batch& batch, const at::Tensor& of_tokens) const {
-    return moved(of_tokens).flatten().index_select(0, batch.padded_places);
-  }
-
-  /// Throws with what `name` does wrong where `flags` [B, T] ask for padding; they stand `moved_by` columns
-  /// before what they speak of.
-  void require_real(const at::Tensor& flags, int64_t moved_by, const std::string& name,
-                    const char* wrong) const {
-    if (!attention_mask_.defined()) return;
-    const at::Tensor places = (flags & attention_mask_.eq(0)).nonzero();
-    if (places.size(0) == 0) return;
-    throw InputError("{}: row {}, column {} of input_ids {}", name, places[0][0].item<int64_t>(),
-                     places[0][1].item<int64_t>() + moved_by, wrong);
-  }
-
-  const at::Tensor& input_ids() const { return input_ids_; }
-
- private:
-  static void require_shape(const at::Tensor& tensor, const std::string& name, at::IntArrayRef shape) {
-    if (tensor.sizes() == shape) return;
-    throw InputError("{}: expected shape [{}], got [{}]", name, fmt::join(shape, ", "),
-                     fmt::join(tensor.sizes(), ", "));
-  }
-
-  const SafetensorsFile& file_;
-  std::string prefix_;
-  at::Tensor input_ids_;
-  at::Tensor attention_mask_;
-  at::Tensor position_ids_;
-};
+/// The rows of a batch, or the documents that stand for them.
+int64_t sequences_of(const Batch& batch) {
+  return static_cast<int64_t>(batch.offsets.size()) - 1;
+}
 
 Batch read_pairs(const PaddedFile& file, const ObjectiveKind& kind, int64_t vocab_size) {
-  const int64_t pairs = number_of_pairs(kind.name, file.rows());
   Batch batch =
       file.packed(file.labels(file.mask("completion_mask", file.columns()), "completion_mask"), vocab_size);
+  const int64_t pairs = number_of_pairs(kind.name, sequences_of(batch));
   if (file.has("ref_chosen_logps") || file.has("ref_rejected_logps")) {
     batch.sequence_inputs[inputs::kReferenceSums] =
         at::cat({file.numbers("ref_chosen_logps", {pairs}), file.numbers("ref_rejected_logps", {pairs})});
@@ -133,31 +29,47 @@ Batch read_pairs(const PaddedFile& file, const ObjectiveKind& kind, int64_t voca
 Batch read_labelled(const PaddedFile& file, int64_t vocab_size) {
   Batch batch =
       file.packed(file.labels(file.mask("completion_mask", file.columns()), "completion_mask"), vocab_size);
-  batch.sequence_inputs[inputs::kRole] = file.numbers("role", {file.rows()});
+  batch.sequence_inputs[inputs::kRole] = file.numbers("role", {sequences_of(batch)});
   if (file.has("ref_logps")) {
-    batch.sequence_inputs[inputs::kReferenceSums] = file.numbers("ref_logps", {file.rows()});
+    batch.sequence_inputs[inputs::kReferenceSums] = file.numbers("ref_logps", {sequences_of(batch)});
   }
   return batch;
 }
 
-/// Reads `name` [B, width] of the last columns into token input `input`, where `mask` [B, T] is.
+/// Puts `numbers` [B, w] of the last columns into token input `input`, where `mask` [B, T] is.
+void put_tokens(const PaddedFile& file, Batch& batch, const at::Tensor& numbers, const char* input,
+                const at::Tensor& mask) {
+  batch.token_inputs[input] =
+      file.on_stream(batch, file.last_columns(numbers).masked_fill(mask.logical_not(), 0.0));
+}
+
+/// The same of `name` [B, width].
 void read_tokens(const PaddedFile& file, Batch& batch, const std::string& name, const char* input,
                  int64_t width, const at::Tensor& mask) {
-  const at::Tensor numbers = file.last_columns(file.numbers(name, {file.rows(), width}));
-  batch.token_inputs[input] = file.on_stream(batch, numbers.masked_fill(mask.logical_not(), 0.0));
+  put_tokens(file, batch, file.numbers(name, {file.rows(), width}), input, mask);
+}
+
+/// The same of `name` [B, width], [B, 1] or [B]: one number for each row.
+void read_tokens_or_rows(const PaddedFile& file, Batch& batch, const std::string& name, const char* input,
+                         int64_t width, const at::Tensor& mask) {
+  const at::Tensor given = file.tensor(name);
+  const bool of_rows = given.dim() == 1 || (given.dim() == 2 && given.size(1) == 1);
+  if (!of_rows) return read_tokens(file, batch, name, input, width, mask);
+  std::vector<int64_t> shape(static_cast<size_t>(given.dim()), 1);
+  shape[0] = file.rows();
+  put_tokens(file, batch, file.numbers(name, shape).reshape({-1, 1}).expand({-1, width}), input, mask);
 }
 
 Batch read_completions(const PaddedFile& file, int64_t vocab_size) {
   const int64_t width = file.width("completion_mask");
-  const at::Tensor mask = file.mask("completion_mask", width);
+  at::Tensor mask = file.mask("completion_mask", width);
+  // What a tool wrote is seen and not scored.
+  if (file.has("tool_mask")) mask = mask & file.mask("tool_mask", width);
   Batch batch = file.packed(file.labels(mask, "completion_mask"), vocab_size);
-  if (file.tensor("advantages").dim() == 1) {
-    const at::Tensor of_rows =
-        file.numbers("advantages", {file.rows()}).unsqueeze(1).expand({-1, file.columns()});
-    batch.token_inputs[inputs::kAdvantages] =
-        file.on_stream(batch, of_rows.masked_fill(mask.logical_not(), 0.0));
-  } else {
-    read_tokens(file, batch, "advantages", inputs::kAdvantages, width, mask);
+  read_tokens_or_rows(file, batch, "advantages", inputs::kAdvantages, width, mask);
+  if (file.has("importance_sampling_ratio")) {
+    read_tokens_or_rows(file, batch, "importance_sampling_ratio", inputs::kImportanceSamplingRatio, width,
+                        mask);
   }
   for (const auto& [name, input] :
        {std::pair{"old_per_token_logps", inputs::kOldLogProbabilities},
@@ -165,15 +77,8 @@ Batch read_completions(const PaddedFile& file, int64_t vocab_size) {
         std::pair{"sampling_per_token_logps", inputs::kSamplingLogProbabilities}}) {
     if (file.has(name)) read_tokens(file, batch, name, input, width, mask);
   }
-  if (file.has("importance_sampling_ratio")) {
-    // Of tokens, or of sequences: vllm_importance_sampling_mode.
-    const bool of_sequences = file.width("importance_sampling_ratio") == 1;
-    const at::Tensor ratio =
-        file.last_columns(file.numbers("importance_sampling_ratio", {file.rows(), of_sequences ? 1 : width})
-                              .expand({file.rows(), width}));
-    batch.token_inputs[inputs::kImportanceSamplingRatio] =
-        file.on_stream(batch, ratio.masked_fill(mask.logical_not(), 0.0));
-  }
+  // TRL's normaliser: num_items_in_batch.clamp(min=1.0).
+  for (auto& [name, number] : batch.scalar_inputs) number = std::max(number, 1.0);
   return batch;
 }
 
@@ -238,11 +143,11 @@ int64_t prompt_length(int64_t length, int64_t wanted) {
 }  // namespace
 
 Batch read_objective_batch(const ObjectiveKind& kind, const SafetensorsFile& file, int64_t vocab_size,
-                           const std::string& prefix) {
+                           const std::string& prefix, FirstLabels first_labels) {
   // Tensors that can't be read are reported with their file already.
   const std::string where = file.path().string() + ": ";
   try {
-    const PaddedFile padded(file, prefix);
+    const PaddedFile padded(file, prefix, kind, first_labels);
     switch (kind.layout) {
       case Layout::kPairs:
         return read_pairs(padded, kind, vocab_size);
@@ -260,6 +165,27 @@ Batch read_objective_batch(const ObjectiveKind& kind, const SafetensorsFile& fil
     const std::string message = error.what();
     throw InputError("{}{}", message.starts_with(where) ? "" : where, message);
   }
+}
+
+FirstLabels parse_first_labels(const std::string& word) {
+  if (word == "refuse" || word == "ignore")
+    return word == "ignore" ? FirstLabels::kIgnore : FirstLabels::kRefuse;
+  throw InputError("--first-labels '{}': expected refuse or ignore", word);
+}
+
+std::vector<std::string> reading_notes(const Batch& batch) {
+  std::vector<std::string> notes;
+  if (batch.targets_across_documents > 0) {
+    notes.push_back(fmt::format(
+        "labels of documents' first tokens: {}, predicted from the document before in the row, as "
+        "transformers counts them (TRL's collator sets them to -100)",
+        batch.targets_across_documents));
+  }
+  if (batch.first_labels_ignored > 0) {
+    notes.push_back(fmt::format("first labels ignored because padding would predict them: {}",
+                                batch.first_labels_ignored));
+  }
+  return notes;
 }
 
 bool needs_reference(const ObjectiveKind& kind, const Options& options, const Batch& batch) {

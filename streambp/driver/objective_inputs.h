@@ -3,31 +3,47 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "streambp/model/safetensors.h"
 #include "streambp/objective/objective.h"
 
 namespace streambp {
 
-/// The batch of an objective from a safetensors file whose tensors are named as in the golden cases (`prefix`
-/// stands before each name), [B, T] rows of T columns, integers of any width, floats of any:
-/// - all: input_ids [B, T]; optional attention_mask, position_ids [B, T]
+/// The batch of an objective from a safetensors file whose tensors have the names that transformers and TRL
+/// give them (`prefix` stands before each: "in." in golden cases), [B, T] rows of T columns, integers of any
+/// width, floats of any:
+/// - all: input_ids [B, T]; optional attention_mask, position_ids [B, T]. Without an attention_mask a row may
+///   hold several documents (pack); cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k and seq_idx may
+///   repeat what position_ids say of them.
 /// - kLabels: optional labels [B, T]
-/// - kPairs: completion_mask [B, T], B even, the chosen rows first; optional ref_chosen_logps and
-/// ref_rejected_logps [B/2]
-/// - kLabelled: completion_mask [B, T], role [B] (1 desirable, 0 undesirable, 2 KL estimate); optional
-/// ref_logps [B]
+/// - kPairs: completion_mask [B, T], B even, the chosen rows first, or B = 1 and as many documents; optional
+///   ref_chosen_logps and ref_rejected_logps [B/2]
+/// - kLabelled: completion_mask [B, T], role [B] (1 desirable, 0 undesirable, 2 KL estimate), or the same of
+/// as
+///   many documents of one row; optional ref_logps [B]. Or as KTOTrainer has it: label [B], the estimate's
+///   rows as KL_input_ids, KL_attention_mask, KL_completion_mask, ref_KL_logps.
 /// - kCompletions: completion_mask [B, C] of the last C columns, advantages [B] or [B, C]; optional
-/// old_per_token_logps and
-///   ref_per_token_logps [B, C]
+/// tool_mask,
+///   old_per_token_logps, ref_per_token_logps and sampling_per_token_logps [B, C], importance_sampling_ratio
+///   [B, C] or [B, 1]. Or as GRPOTrainer has it: prompt_ids, prompt_mask, completion_ids for input_ids and
+///   attention_mask.
 /// - kResponses: responses and response_mask [B, R] of the last R columns, old_logprobs, advantages [B, R];
-/// optional ref_logprobs [B, R],
-///   and value_mask with old_values and returns [B, R]: a value belongs to the column before its response's.
-/// Numbers count only where their mask is 1. Throws InputError, naming the file and the tensor: one that is
-/// missing, has another shape or dtype, a mask that selects padding or what padding would predict, one of a
-/// pair of tensors without the other, responses that are not the last columns of input_ids; and as pack does.
+///   optional ref_logprobs [B, R], and value_mask with old_values and returns [B, R]: a value belongs to the
+///   column before its response's.
+/// - where the objective has an option for it: num_items_in_batch, one number, in place of the option's
+/// default. Numbers count only where their mask is 1. Throws InputError, naming the file and the tensor: one
+/// that is missing, unknown, or has another shape or dtype, a mask that selects padding or what padding would
+/// predict, one of a pair of tensors without the other, responses that are not the last columns of input_ids,
+/// documents where the objective scores rows; and as pack does.
 Batch read_objective_batch(const ObjectiveKind& kind, const SafetensorsFile& file, int64_t vocab_size,
-                           const std::string& prefix = "");
+                           const std::string& prefix = "", FirstLabels first_labels = FirstLabels::kRefuse);
+
+/// `--first-labels refuse|ignore`. Throws InputError for another word.
+FirstLabels parse_first_labels(const std::string& word);
+
+/// What whoever wrote the file should know of how it was read: a line each, for stderr.
+std::vector<std::string> reading_notes(const Batch& batch);
 
 /// Whether `batch` lacks the reference's log-probabilities that the objective asks for under `options`. A
 /// reference model's go into token_inputs["reference_log_probabilities"], at the objective's temperature.

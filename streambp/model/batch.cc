@@ -1,5 +1,6 @@
 #include "streambp/model/batch.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "streambp/error.h"
@@ -63,71 +64,143 @@ at::Tensor scored_places(const Batch& batch) {
   return scored.nonzero().squeeze(1);
 }
 
-Batch pack(const at::Tensor& input_ids, const at::Tensor& attention_mask, const at::Tensor& labels,
-           const at::Tensor& position_ids, int64_t vocab_size) {
-  if (input_ids.dim() != 2 || input_ids.numel() == 0) {
-    throw InputError("input_ids: expected a shape [rows, columns] with at least one token, got [{}]",
-                     fmt::join(input_ids.sizes(), ", "));
-  }
-  if (input_ids.numel() > kMaxTokens) {
-    throw InputError("input_ids: {} tokens, padding included, expected at most {}", input_ids.numel(),
-                     kMaxTokens);
-  }
-  const int64_t rows = input_ids.size(0);
-  const int64_t columns = input_ids.size(1);
-  const at::Tensor ids = as_integers(input_ids, "input_ids", input_ids.sizes());
-  const auto optional = [&](const at::Tensor& tensor, const char* name) {
-    return tensor.defined() ? as_integers(tensor, name, input_ids.sizes()) : at::Tensor();
-  };
-  const at::Tensor mask_tensor = optional(attention_mask, "attention_mask");
-  const at::Tensor label_tensor = optional(labels, "labels");
-  const at::Tensor position_tensor = optional(position_ids, "position_ids");
-  const auto data = [](const at::Tensor& tensor) {
-    return tensor.defined() ? tensor.const_data_ptr<int64_t>() : nullptr;
-  };
-  const int64_t *token = data(ids), *mask = data(mask_tensor), *label = data(label_tensor),
-                *position = data(position_tensor);
+namespace {
 
-  std::vector<int64_t> tokens, positions, targets, places;
-  Batch batch;
-  batch.offsets = {0};
-  batch.padded_rows = rows;
-  batch.padded_columns = columns;
-  for (int64_t row = 0; row < rows; ++row) {
-    const RealColumns real = real_columns(mask, row, columns);
-    const int64_t base = row * columns;
-    for (int64_t column = 0; label != nullptr && column < columns; ++column) {
-      if (label[base + column] == kNoTarget) continue;
-      check_in_vocabulary("labels", label[base + column], row, column, vocab_size);
-      // The first column of a row is predicted by nothing; transformers drops its label as well.
-      if (column > 0 && (column - 1 < real.first || column - 1 >= real.last)) {
-        throw InputError("labels[{}, {}] would be predicted from padding: expected -100 there", row, column);
-      }
+/// Beyond any context. Positions stay whole numbers in float64, and differences of two in 64 bits.
+constexpr int64_t kMaxPosition = int64_t{1} << 40;
+
+/// What pack() was given, as int64 on the CPU and checked for shape, and the batch it becomes.
+class Packing {
+ public:
+  Packing(const at::Tensor& input_ids, const at::Tensor& attention_mask, const at::Tensor& labels,
+          const at::Tensor& position_ids, int64_t vocab_size, FirstLabels first_labels)
+      : vocab_size_(vocab_size), first_labels_(first_labels) {
+    if (input_ids.dim() != 2 || input_ids.numel() == 0) {
+      throw InputError("input_ids: expected a shape [rows, columns] with at least one token, got [{}]",
+                       fmt::join(input_ids.sizes(), ", "));
     }
-    for (int64_t column = real.first; column < real.last; ++column) {
-      check_in_vocabulary("input_ids", token[base + column], row, column, vocab_size);
-      const int64_t place = position == nullptr ? column - real.first : position[base + column];
-      if (place < 0) throw InputError("position_ids[{}, {}] is {}: expected 0 or more", row, column, place);
-      int64_t target = kNoTarget;
-      if (label != nullptr) {
-        if (column + 1 < columns) target = label[base + column + 1];
-      } else if (column + 1 < real.last) {
-        target = token[base + column + 1];
-        check_in_vocabulary("input_ids", target, row, column + 1, vocab_size);
-      }
-      tokens.push_back(token[base + column]);
-      positions.push_back(place);
-      targets.push_back(target);
-      places.push_back(base + column);
+    if (input_ids.numel() > kMaxTokens) {
+      throw InputError("input_ids: {} tokens, padding included, expected at most {}", input_ids.numel(),
+                       kMaxTokens);
     }
-    batch.offsets.push_back(static_cast<int64_t>(tokens.size()));
+    rows_ = input_ids.size(0);
+    columns_ = input_ids.size(1);
+    token_ = data(as_integers(input_ids, "input_ids", input_ids.sizes()));
+    const auto optional = [&](const at::Tensor& tensor, const char* name) {
+      return tensor.defined() ? data(as_integers(tensor, name, input_ids.sizes())) : nullptr;
+    };
+    mask_ = optional(attention_mask, "attention_mask");
+    label_ = optional(labels, "labels");
+    // One row of positions is every row's.
+    const bool shared = position_ids.defined() && position_ids.sizes() == at::IntArrayRef({1, columns_});
+    position_ = optional(shared ? position_ids.expand({rows_, columns_}) : position_ids, "position_ids");
   }
-  if (tokens.empty()) throw InputError("attention_mask: no row has a token; expected at least one 1");
-  batch.tokens = to_tensor(tokens);
-  batch.positions = to_tensor(positions);
-  batch.targets = to_tensor(targets);
-  batch.padded_places = to_tensor(places);
-  return batch;
+
+  Batch batch() && {
+    batch_.rope_length = length();
+    batch_.offsets = {0};
+    batch_.padded_rows = rows_;
+    batch_.padded_columns = columns_;
+    for (int64_t row = 0; row < rows_; ++row) add_row(row);
+    if (tokens_.empty()) throw InputError("attention_mask: no row has a token; expected at least one 1");
+    batch_.tokens = to_tensor(tokens_);
+    batch_.positions = to_tensor(positions_);
+    batch_.targets = to_tensor(targets_);
+    batch_.padded_places = to_tensor(places_);
+    return std::move(batch_);
+  }
+
+ private:
+  const int64_t* data(at::Tensor tensor) {
+    return kept_.emplace_back(std::move(tensor)).const_data_ptr<int64_t>();
+  }
+
+  /// 1 + the greatest position of all places, padding included, as transformers has it; without position_ids
+  /// it counts columns.
+  int64_t length() const {
+    if (position_ == nullptr) return columns_;
+    const int64_t* const end = position_ + rows_ * columns_;
+    const int64_t* const greatest = std::max_element(position_, end);
+    if (*greatest >= kMaxPosition) {
+      const int64_t place = greatest - position_;
+      throw InputError("position_ids[{}, {}] is {}: expected less than {}", place / columns_,
+                       place % columns_, *greatest, kMaxPosition);
+    }
+    return *greatest + 1;
+  }
+
+  void add_row(int64_t row) {
+    const RealColumns real = real_columns(mask_, row, columns_);
+    const int64_t base = row * columns_;
+    if (label_ != nullptr) check_labels(row, real);
+    for (int64_t column = real.first; column < real.last; ++column) {
+      check_in_vocabulary("input_ids", token_[base + column], row, column, vocab_size_);
+      const int64_t position = position_ == nullptr ? column - real.first : position_[base + column];
+      if (position < 0)
+        throw InputError("position_ids[{}, {}] is {}: expected 0 or more", row, column, position);
+      if (column > real.first && begins_document(base + column)) {
+        batch_.packed = true;
+        batch_.offsets.push_back(static_cast<int64_t>(tokens_.size()));
+      }
+      tokens_.push_back(token_[base + column]);
+      positions_.push_back(position);
+      targets_.push_back(target(row, column, real));
+      places_.push_back(base + column);
+    }
+    batch_.offsets.push_back(static_cast<int64_t>(tokens_.size()));
+  }
+
+  /// Whether the place, not the first of its row, is another document's than the one before it.
+  bool begins_document(int64_t place) const {
+    return mask_ == nullptr && position_ != nullptr && position_[place] != position_[place - 1] + 1;
+  }
+
+  void check_labels(int64_t row, const RealColumns& real) {
+    for (int64_t column = 0; column < columns_; ++column) {
+      const int64_t label = label_[row * columns_ + column];
+      if (label == kNoTarget) continue;
+      check_in_vocabulary("labels", label, row, column, vocab_size_);
+      // The first column of a row is predicted by nothing; transformers drops its label as well.
+      if (column == 0 || (column - 1 >= real.first && column - 1 < real.last)) continue;
+      const bool first = column == real.first && real.last > 0;
+      if (first && first_labels_ == FirstLabels::kIgnore) {
+        ++batch_.first_labels_ignored;
+        continue;
+      }
+      throw InputError("labels[{}, {}] would be predicted from padding: expected -100 there{}", row, column,
+                       first ? ", or --first-labels ignore to drop such labels" : "");
+    }
+  }
+
+  /// What the logits at a real token are scored on.
+  int64_t target(int64_t row, int64_t column, const RealColumns& real) {
+    const int64_t place = row * columns_ + column;
+    const int64_t next = column + 1;
+    if (next == columns_) return kNoTarget;
+    const bool across = next < real.last && begins_document(place + 1);
+    if (label_ == nullptr) return next < real.last && !across ? token_[place + 1] : kNoTarget;
+    if (across && label_[place + 1] != kNoTarget) ++batch_.targets_across_documents;
+    return label_[place + 1];
+  }
+
+  int64_t vocab_size_;
+  FirstLabels first_labels_;
+  int64_t rows_ = 0;
+  int64_t columns_ = 0;
+  std::vector<at::Tensor> kept_;  // what the pointers point into; null: not given
+  const int64_t* token_ = nullptr;
+  const int64_t* mask_ = nullptr;
+  const int64_t* label_ = nullptr;
+  const int64_t* position_ = nullptr;
+  std::vector<int64_t> tokens_, positions_, targets_, places_;
+  Batch batch_;
+};
+
+}  // namespace
+
+Batch pack(const at::Tensor& input_ids, const at::Tensor& attention_mask, const at::Tensor& labels,
+           const at::Tensor& position_ids, int64_t vocab_size, FirstLabels first_labels) {
+  return Packing(input_ids, attention_mask, labels, position_ids, vocab_size, first_labels).batch();
 }
 
 Batch random_batch(const std::vector<int64_t>& lengths, int64_t vocab_size, uint64_t seed) {
@@ -179,6 +252,9 @@ Batch select_sequences(const Batch& batch, const std::vector<int64_t>& sequences
   selected.padded_places = pick(batch.padded_places);
   selected.padded_rows = batch.padded_rows;
   selected.padded_columns = batch.padded_columns;
+  selected.packed = batch.packed;
+  selected.scalar_inputs = batch.scalar_inputs;
+  selected.rope_length = rope_length(batch);
   for (const auto& [name, input] : batch.token_inputs) selected.token_inputs[name] = pick(input);
   for (const auto& [name, input] : batch.sequence_inputs) {
     selected.sequence_inputs[name] = input.index_select(0, to_tensor(sequences));
@@ -202,7 +278,6 @@ std::vector<Batch> micro_batches(const Batch& batch, int64_t parts, bool pairs) 
     const size_t firsts = chosen.size();
     for (size_t i = 0; pairs && i < firsts; ++i) chosen.push_back(chosen[i] + units);
     batches.push_back(select_sequences(batch, chosen));
-    batches.back().rope_length = rope_length(batch);
   }
   return batches;
 }

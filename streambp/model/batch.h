@@ -17,7 +17,8 @@ inline constexpr int64_t kNoTarget = -100;
 /// behind the matrix products, and streambp-verify long checks maps of as many.
 inline constexpr int64_t kMaxTokens = int64_t{1} << 26;
 
-/// N tokens of S sequences. Tensors live on the CPU until a model takes the batch.
+/// N tokens of S sequences: rows of the padded input, or the documents of packed rows. Tensors live on the
+/// CPU until a model takes the batch.
 struct Batch {
   at::Tensor tokens;     // [N] int64
   at::Tensor positions;  // [N] int64, for the rotary embedding
@@ -30,12 +31,21 @@ struct Batch {
   /// it belongs to and 0 elsewhere (advantages, old_log_probabilities, ...), and per sequence [S] float64.
   std::map<std::string, at::Tensor> token_inputs;
   std::map<std::string, at::Tensor> sequence_inputs;
-  /// 1 + the greatest position of the whole batch that this one is a part of; 0: its own. Rotary tables may
-  /// depend on it.
+  /// Numbers of the whole batch that stand for options of the objective where these are not given, by the
+  /// option's name (num_items_in_batch).
+  std::map<std::string, double> scalar_inputs;
+  /// 1 + the greatest position of the padded input, padding included, and of the whole batch that this one is
+  /// a part of; 0: of its own tokens. Rotary tables may depend on it.
   int64_t rope_length = 0;
   at::Tensor padded_places;  // [N] int64: row * columns + column in the padded input this batch was read from
   int64_t padded_rows = 0;
   int64_t padded_columns = 0;
+  /// Whether rows hold documents of their own: a sequence is then one of these.
+  bool packed = false;
+  /// What whoever wrote the padded input should know: targets at a document's last token, which the next
+  /// document's first label gave; and first labels of rows that were dropped (FirstLabels::kIgnore).
+  int64_t targets_across_documents = 0;
+  int64_t first_labels_ignored = 0;
 
   int64_t size() const { return offsets.back(); }
 };
@@ -44,15 +54,23 @@ struct Batch {
 /// a value.
 at::Tensor scored_places(const Batch& batch);
 
+/// What to do with a label of a row's first real token that padding on its left would predict, as in rows
+/// whose labels are their input_ids.
+enum class FirstLabels { kRefuse, kIgnore };
+
 /// Drops the padding of input_ids [B, T].
 /// attention_mask [B, T] (optional): 1 real, 0 padding, on the left, the right or both sides of a row.
-/// labels [B, T] (optional): the logits at column t are scored on labels[t + 1], -100 ignored; default: every
-/// real token but a row's first. position_ids [B, T] (optional): default 0, 1, ... from the row's first real
-/// token. Throws InputError, naming tensor, row and column: shapes that differ, a token id outside the
-/// vocabulary, a label outside it (other than -100), a mask with holes or values other than 0 and 1, a
-/// negative position, a label that would be predicted from padding, more than kMaxTokens tokens.
+/// position_ids [B, T] or [1, T] (optional): default 0, 1, ... from the row's first real token. Without an
+/// attention_mask a document begins wherever a row's next position is not this one's plus 1, as transformers
+/// has it for passes without a cache (masking_utils.py, find_packed_sequence_indices): each document is a
+/// sequence of its own. labels [B, T] (optional): the logits at column t are scored on labels[t + 1], -100
+/// ignored, be it in another document; default: every real token but a row's and a document's first.
+/// Throws InputError, naming tensor, row and column: shapes that differ, a token id outside the vocabulary, a
+/// label outside it (other than -100), a mask with holes or values other than 0 and 1, a negative position of
+/// a real token, a label that would be predicted from padding, more than kMaxTokens tokens.
 Batch pack(const at::Tensor& input_ids, const at::Tensor& attention_mask, const at::Tensor& labels,
-           const at::Tensor& position_ids, int64_t vocab_size);
+           const at::Tensor& position_ids, int64_t vocab_size,
+           FirstLabels first_labels = FirstLabels::kRefuse);
 
 /// Sequences of the given lengths with seeded random tokens, every token but a sequence's first scored.
 /// Throws InputError for a length below 1 and for more than kMaxTokens tokens.
@@ -64,9 +82,9 @@ int64_t rope_length(const Batch& batch);
 /// The given sequences of a batch, in the given order, with all that belongs to them.
 Batch select_sequences(const Batch& batch, const std::vector<int64_t>& sequences);
 
-/// A batch cut into at most `parts` micro-batches of neighbouring sequences; with `pairs`, sequences i and i
-/// + S/2 stay together. An objective made on each with the Counts of the whole batch gives, summed, the
-/// gradient of the whole batch.
+/// A batch cut into at most `parts` micro-batches of neighbouring sequences, documents of a row included;
+/// with `pairs`, sequences i and i + S/2 stay together. An objective made on each with the Counts of the
+/// whole batch gives, summed, the gradient of the whole batch.
 std::vector<Batch> micro_batches(const Batch& batch, int64_t parts, bool pairs);
 
 /// Puts per-token values [N, ...] back into a padded [B, T, ...] tensor, 0 where there is padding.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <fmt/ranges.h>
 
 #include "streambp/model/config_settings.h"
@@ -55,6 +56,27 @@ void parse_heads(const Settings& settings, const Family& family, Config& config)
   }
 }
 
+// nn.Embedding counts a negative padding_idx from the end, and refuses one beyond the vocabulary.
+void parse_pad_token(const Settings& settings, const Family& family, Config& config) {
+  std::optional<int64_t> fallback;
+  if (family.gemma) fallback = 0;
+  if (config.family == "phi3") fallback = 32000;
+  std::optional<int64_t> token = settings.has("pad_token_id") ? std::nullopt : fallback;
+  const json* const value = settings.find("pad_token_id");
+  const bool is_integer = value != nullptr && value->is_number_integer();
+  // Far ids would not fit into 64 bits with a sign.
+  const bool is_near = is_integer && std::abs(value->get<double>()) <= static_cast<double>(kMaxVocab);
+  if (is_near) token = value->get<int64_t>();
+  if ((value != nullptr && !is_near) ||
+      (token && (*token < -config.vocab_size || *token >= config.vocab_size))) {
+    const std::string absent = fallback ? fmt::format(", absent: {}", *fallback) : "";
+    settings.refuse("pad_token_id",
+                    fmt::format("null or an integer from {} to {} (from the end where negative{})",
+                                -config.vocab_size, config.vocab_size - 1, absent));
+  }
+  if (token) config.pad_token_id = *token < 0 ? *token + config.vocab_size : *token;
+}
+
 void parse_dtype(const Settings& settings, Config& config) {
   config.dtype =
       agreed(settings, "dtype", settings.text("dtype"), "torch_dtype", settings.text("torch_dtype"))
@@ -78,6 +100,7 @@ Config parse_settings(const Settings& settings) {
   config.max_position_embeddings = settings.size("max_position_embeddings", kMaxPositions, family.positions);
   config.rms_norm_eps = settings.positive("rms_norm_eps", family.rms_norm_eps);
   config.tie_word_embeddings = settings.flag("tie_word_embeddings", family.tied);
+  parse_pad_token(settings, family, config);
   parse_dtype(settings, config);
   parse_family(settings, family, config);
   parse_rope(settings, config);

@@ -78,6 +78,9 @@ struct Config {
   std::optional<RopeSettings> local_rope;  // gemma3: of the layers with a window
   std::vector<int64_t> windows;  // of each layer: how many tokens a query sees, itself included; 0: all
   MixtureSettings mixture;
+  /// The embedding's padding_idx: its row gets no gradient from the input's side, even where the token is
+  /// real.
+  std::optional<int64_t> pad_token_id;
   std::string dtype = "float32";  // of the stored weights, as config.json names it
 
   bool has_window(int64_t layer) const { return windows[static_cast<size_t>(layer)] > 0; }
@@ -114,7 +117,8 @@ Config read_config(const std::filesystem::path& path);
 /// As read_config, from text; `where` names the source in errors.
 Config parse_config(std::string_view json, const std::string& where);
 
-/// A published architecture, or a small one for the CPU, by name (`qwen3-8b`, `qwen3-cpu`, ...).
+/// A published architecture, or a small one for the CPU, by name (`qwen3-8b`, `qwen3-cpu`, ...), without a
+/// pad_token_id: its tokens are random, and each of them counts.
 /// Throws InputError that lists the names if there is none such.
 Config preset(const std::string& name);
 

@@ -214,7 +214,15 @@ at::Tensor Model::embed(const at::Tensor& tokens) const {
 }
 
 void Model::accumulate_embedding(const at::Tensor& tokens, const at::Tensor& dx) {
+  if (!embedding_->trainable()) return;
+  // The padding token's row keeps what it has: the head's part where the two are tied.
+  at::Tensor row, kept;
+  if (config_.pad_token_id) {
+    row = embedding_->gradient.narrow(0, *config_.pad_token_id, 1);
+    kept = row.clone();
+  }
   accumulate_rows(*embedding_, tokens, embedding_scale_ == 1.0 ? dx : dx * embedding_scale_);
+  if (row.defined()) row.copy_(kept);
 }
 
 int64_t Model::lowest_trainable_layer() const {

@@ -108,7 +108,7 @@ class Model {
 
   /// Rows of the embedding for `tokens` [n], times Config::embedding_scale: [n, D].
   at::Tensor embed(const at::Tensor& tokens) const;
-  /// Adds dx [n, D] to the gradient of the embedding's rows.
+  /// Adds dx [n, D] to the gradient of the embedding's rows, but for the row of Config::pad_token_id.
   void accumulate_embedding(const at::Tensor& tokens, const at::Tensor& dx);
 
   /// The lowest layer whose input needs no gradient although the layer itself or one above it may: backward

@@ -159,6 +159,7 @@ std::string preset_json(const std::string& name) {
                  {"rms_norm_eps", row->eps},
                  {"tie_word_embeddings", row->tied},
                  {"rope_theta", row->theta},
+                 {"pad_token_id", nullptr},
                  {"torch_dtype", row->dtype}};
   config.update(json::parse(row->more));
   return config.dump();

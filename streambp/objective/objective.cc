@@ -162,6 +162,12 @@ Options complete_options(const ObjectiveKind& kind, const std::map<std::string, 
   return {std::move(values), kind.name};
 }
 
+Options complete_options(const ObjectiveKind& kind, std::map<std::string, std::string> given,
+                         const Batch& batch) {
+  for (const auto& [name, number] : batch.scalar_inputs) given.try_emplace(name, fmt::format("{}", number));
+  return complete_options(kind, given);
+}
+
 std::unique_ptr<Objective> make_objective(const std::string& name, const Batch& batch,
                                           const std::map<std::string, std::string>& given) {
   return make_objective(name, batch, given, count(batch));
@@ -171,7 +177,7 @@ std::unique_ptr<Objective> make_objective(const std::string& name, const Batch& 
                                           const std::map<std::string, std::string>& given,
                                           const Counts& whole) {
   const ObjectiveKind& kind = objective_kind(name);
-  const Options options = complete_options(kind, given);
+  const Options options = complete_options(kind, given, batch);
   const Counts own = count(batch);
   if (whole.scored < own.scored || whole.valued < own.valued || whole.sequences < own.sequences) {
     throw InputError("{}: the counts of the whole batch are below those of a part of it", name);

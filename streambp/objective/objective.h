@@ -166,6 +166,9 @@ const ObjectiveKind& objective_kind(const std::string& name);
 /// The options of `kind`: `given`, and the defaults of the others. Throws InputError for an unknown option or
 /// choice, naming the known ones.
 Options complete_options(const ObjectiveKind& kind, const std::map<std::string, std::string>& given);
+/// The same, where Batch::scalar_inputs come before defaults.
+Options complete_options(const ObjectiveKind& kind, std::map<std::string, std::string> given,
+                         const Batch& batch);
 
 /// The objective `name` on `batch`; `given` overrides defaults of its options. Normalisers are those of
 /// `whole`, by default the batch's own. Throws InputError as complete_options and ObjectiveKind::make do, and

@@ -92,7 +92,7 @@ std::vector<std::string> corpus() {
           R"({"model_type":"llama",)" + sizes + R"(,"rope_scaling":{"type":"dynamic","factor":2}})",
           R"({"model_type":"mistral",)" + sizes + R"(,"sliding_window":7})",
           R"({"model_type":"phi3",)" + sizes +
-              R"(,"sliding_window":9,"partial_rotary_factor":0.5,"original_max_position_embeddings":16,)"
+              R"(,"pad_token_id":-1,"sliding_window":9,"partial_rotary_factor":0.5,"original_max_position_embeddings":16,)"
               R"("rope_scaling":{"type":"su","short_factor":[1,1.5],"long_factor":[2,8]}})",
           R"({"model_type":"qwen2",)" + sizes +
               R"(,"use_sliding_window":true,"sliding_window":4,"max_window_layers":1})",

@@ -1,0 +1,243 @@
+"""Batches as trainers make them: packed rows, padding tokens that are real, padding beyond the rows, nothing but input_ids.
+
+SFT cases, of models of the topic sft, of the set `public`, and of two whose configs have a pad_token_id.
+"""
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from goldens.checks import CheckError, check_finite_differences, check_results, check_routing, check_weights
+from goldens.models import COMMON, MODELS, Model, rope
+from goldens.passes import IGNORED, ResultCheck, evaluate, gradients_of, load_model, read_tensors, relative_difference
+from goldens.sft_case import describe, expected_numbers
+from goldens.writing import FIRST_TOKEN, write_model
+
+PUBLISHED = Path(__file__).resolve().parents[2] / "verify" / "goldens" / "models"  # of the models not made here
+
+SMALL = {**COMMON, "vocab_size": 37, "hidden_size": 16, "intermediate_size": 10, "num_hidden_layers": 2, "head_dim": 6}
+
+# The end of a text is what rows are padded with, and -1 is what some published configs hold: the last token.
+PADDED_MODELS = {
+    "llama-pad": Model("llama", seed=111, settings={**SMALL, "pad_token_id": 2, "rope_parameters": rope(1000.0)}),
+    "qwen3-pad": Model(
+        "qwen3",
+        seed=112,
+        settings={
+            **SMALL,
+            "pad_token_id": -1,
+            "tie_word_embeddings": True,
+            "attention_bias": False,
+            "rope_parameters": rope(1000.0),
+        },
+    ),
+}
+
+
+def packed(rows, across=()):
+    """Rows of documents, each (first position, tokens). A document's first label is scored only in rows of `across`."""
+
+    def make(vocab_size, generator):
+        position_ids = torch.stack(
+            [torch.cat([torch.arange(first, first + length) for first, length in row]) for row in rows]
+        )
+        input_ids = torch.randint(FIRST_TOKEN, vocab_size, position_ids.shape, generator=generator)
+        labels = input_ids.clone()
+        for row, documents in enumerate(rows):
+            column = 0
+            for _, length in documents:
+                if row not in across:
+                    labels[row, column] = IGNORED
+                column += length
+        return {"input_ids": input_ids, "position_ids": position_ids, "labels": labels}
+
+    return make
+
+
+def padding_free(lengths, pad_to_multiple_of):
+    """What TRL's own collator makes of rows of these lengths."""
+
+    def make(vocab_size, generator):
+        from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
+
+        collator = DataCollatorForLanguageModeling(
+            pad_token_id=0, padding_free=True, pad_to_multiple_of=pad_to_multiple_of
+        )
+        rows = [torch.randint(FIRST_TOKEN, vocab_size, (length,), generator=generator) for length in lengths]
+        inputs = collator([{"input_ids": row.tolist()} for row in rows])
+        return {name: torch.as_tensor(value) for name, value in inputs.items()}
+
+    return make
+
+
+def padded(lengths, columns, side="right", positions=None, real=(), mask=True):
+    """Rows padded to more columns than the longest has, if any. `real` (row, place, token): tokens to put in the text.
+
+    Without `positions`, or a mask, the inputs have none. "columns" numbers the columns, "cumsum" the real tokens of a
+    row, with 1 for its padding, as transformers' generate() does.
+    """
+
+    def make(vocab_size, generator):
+        shape = (len(lengths), columns)
+        inputs = {
+            "input_ids": torch.zeros(shape, dtype=torch.int64),
+            "attention_mask": torch.zeros(shape, dtype=torch.int64),
+            "labels": torch.full(shape, IGNORED),
+        }
+        for row, length in enumerate(lengths):
+            first = columns - length if side == "left" else 0
+            place = slice(first, first + length)
+            tokens = torch.randint(FIRST_TOKEN, vocab_size - 1, (length,), generator=generator)
+            for of_row, at, token in real:
+                if of_row == row:
+                    tokens[at] = token
+            inputs["input_ids"][row, place] = tokens
+            inputs["attention_mask"][row, place] = 1
+            inputs["labels"][row, place] = tokens
+            inputs["labels"][row, first] = IGNORED
+        if positions == "columns":
+            inputs["position_ids"] = torch.arange(columns).repeat(len(lengths), 1)
+        elif positions == "cumsum":
+            of_real = inputs["attention_mask"].cumsum(-1) - 1
+            inputs["position_ids"] = of_real.masked_fill(inputs["attention_mask"] == 0, 1)
+        if not mask:
+            del inputs["attention_mask"]
+        return inputs
+
+    return make
+
+
+TWO_ROWS = [[(0, 7), (0, 1), (0, 12)], [(0, 9), (0, 11)]]
+# Positions that go on after a jump, and a row's that start anywhere; labels across documents in the first row.
+JUMPS = [[(0, 6), (9, 8), (0, 1), (2, 4)], [(5, 10), (5, 9)]]
+SHORT_ROWS = [[(0, 10), (0, 12)], [(0, 16), (0, 6)]]
+
+# Under the name of the case: the model, and its inputs. phi3 and llama-dynamic turn otherwise from 17 places on.
+CASES = {
+    "llama-pad-sft-packed": ("llama-pad", packed(TWO_ROWS)),
+    "llama-pad-sft-packed_jumps": ("llama-pad", packed(JUMPS, across=(0,))),
+    "qwen2-window-sft-packed": ("qwen2-window", packed(TWO_ROWS)),
+    "gemma3-sft-packed": ("gemma3", packed([[(0, 13), (0, 14)]])),
+    "phi3-sft-packed_short": ("phi3", packed(SHORT_ROWS)),
+    "qwen3-moe-aux-sft-padding_free": ("qwen3-moe-aux", padding_free((9, 1, 12), 8)),
+    "phi3-sft-b2_over": ("phi3", padded((12, 9), 20, positions="columns")),
+    "phi3-sft-b2_over_left_bare": ("phi3", padded((12, 9), 20, side="left")),
+    "phi3-sft-b2_over_cumsum": ("phi3", padded((12, 9), 20, side="left", positions="cumsum")),
+    "llama-dynamic-sft-b2_over_bare": ("llama-dynamic", padded((12, 9), 20)),
+    "llama-pad-sft-real_pad": ("llama-pad", padded((14, 9), 17, real=((0, 6, 2), (0, 13, 2), (1, 8, 2)))),
+    "qwen3-pad-sft-real_pad": ("qwen3-pad", padded((14, 9), 14, side="left", real=((0, 6, 36), (1, 0, 36)))),
+    "gemma2-sft-real_pad_bare": ("gemma2", padded((12, 12), 12, real=((0, 5, 0), (1, 11, 0)), mask=False)),
+    "llama-pad-sft-bare": ("llama-pad", padded((15, 15), 15, mask=False)),
+}
+
+
+def check_padding_index(model, inputs, tensors):
+    """The embedding of the padding token learns from the head alone, all others as without padding_idx.
+
+    Returns the derivatives of the loss, which its gradients are not, and what case.json says of them.
+    """
+    embedding = model.get_input_embeddings()
+    name, token = "model.embed_tokens.weight", embedding.padding_idx
+    gradients = gradients_of(tensors)
+    if token is None:
+        return gradients, {}
+    embedding.padding_idx = None
+    derivatives = gradients_of(evaluate(model, inputs)[1])
+    embedding.padding_idx = token
+
+    others = {key: value for key, value in inputs.items() if key != "input_ids"}
+    model.zero_grad(set_to_none=True)
+    # Gemma's embedding is scaled where it is looked up, so it is taken as the module gives it.
+    model(inputs_embeds=embedding(inputs["input_ids"]).detach(), **others, use_cache=False).loss.backward()
+    of_head = embedding.weight.grad
+    expected = derivatives[name].clone()
+    expected[token] = 0.0 if of_head is None else of_head[token]
+    error = relative_difference(gradients[name], expected)
+    through_input = (derivatives[name][token] - expected[token]).abs().max().item()
+    if not error <= 1e-14:
+        raise CheckError(f"the gradient of {name} is {error} off")
+    if (inputs["input_ids"] == token)[inputs.get("attention_mask", torch.ones_like(inputs["input_ids"])) == 1].any():
+        if not through_input > 1e-4:
+            raise CheckError(f"token {token} is real, and padding_idx changes its gradient by {through_input}")
+    return derivatives, {"padding_idx": token, "left_out_of_its_gradient": through_input, "relative_error": error}
+
+
+def check_documents(model, inputs, tensors):
+    """Each document alone gives the log-probabilities that it has in its row."""
+    if "attention_mask" in inputs or "position_ids" not in inputs:
+        return {}
+    steps = inputs["position_ids"].diff(dim=-1) != 1
+    worst = 0.0
+    for row in range(len(steps)):
+        bounds = [0, *(steps[row].nonzero().flatten() + 1).tolist(), inputs["input_ids"].shape[1]]
+        for begin, end in zip(bounds, bounds[1:]):
+            place = slice(begin, end)
+            with torch.no_grad():
+                alone = model(
+                    input_ids=inputs["input_ids"][row : row + 1, place],
+                    position_ids=inputs["position_ids"][row : row + 1, place],
+                    use_cache=False,
+                ).logits.log_softmax(-1)
+            targets = inputs["labels"][row, begin + 1 : end + 1]
+            for column, target in enumerate(targets.tolist()):
+                if target != IGNORED:
+                    given = tensors["out.per_token_logps"][row, begin + column]
+                    worst = max(worst, (alone[0, column, target] - given).abs().item())
+    if not worst <= 1e-13:
+        raise CheckError(f"documents on their own differ by {worst}")
+    return {"documents_alone": worst}
+
+
+def write_case(root, name, seed):
+    model_name, make = CASES[name]
+    folder = root / "models" / model_name
+    spec = MODELS.get(model_name) or PADDED_MODELS.get(model_name)
+    if spec is None:
+        folder = PUBLISHED / model_name
+    elif not folder.exists():
+        write_model(folder, spec)
+    generator = torch.Generator().manual_seed(seed)
+    config = json.loads((folder / "config.json").read_text())
+    inputs = make(config["vocab_size"], generator)
+    with ResultCheck() as results:
+        model = load_model(folder)
+        outputs, tensors = evaluate(model, inputs)
+    variant = name.partition("-sft-")[2]
+    given = [key for key in ("attention_mask", "position_ids") if key in inputs]
+    case = describe(
+        name,
+        f"models/{model_name}",
+        config["model_type"],
+        variant,
+        padding="see attention_mask" if "attention_mask" in inputs else "none",
+        position_ids="see position_ids" if "position_ids" in inputs else "none given",
+    )
+    if "cu_seq_lens_q" in inputs:
+        case["source"]["inputs"] = "TRL 1.16.0: trainer/sft_trainer.py DataCollatorForLanguageModeling(padding_free=True)"
+    case["expected"] = expected_numbers(model, inputs, outputs, tensors)
+    derivatives, of_padding = check_padding_index(model, inputs, tensors)
+    case["checks"] = {
+        **check_results(results),
+        **check_weights(model, tensors, read_tensors(folder / "model.safetensors")),
+        **of_padding,
+        **check_documents(model, inputs, tensors),
+        "finite_difference": check_finite_differences(model, inputs, derivatives, generator),
+    }
+    if hasattr(model.config, "num_experts_per_tok"):
+        case["checks"]["routing"] = check_routing(model, inputs, tensors)
+    target = root / "cases" / name
+    target.mkdir(parents=True, exist_ok=True)
+    (target / "case.json").write_text(json.dumps(case, indent=1) + "\n")
+    save_file(tensors, target / "tensors.safetensors")
+    print(f"{name}: loss {case['expected']['loss']:.6f}, given {', '.join(given) or 'input_ids alone'}")
+
+
+def make_batches(root, names):
+    """DIR/cases/<model>-sft-<batch> of CASES, and the models that they need and this project makes."""
+    for i, name in enumerate(CASES):
+        try:
+            write_case(root, name, 110_000 + i)
+        except CheckError as error:
+            raise CheckError(f"{name}: {error}") from None

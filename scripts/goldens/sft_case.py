@@ -1,0 +1,54 @@
+"""What case.json says of an SFT case."""
+
+import math
+
+from goldens.passes import IGNORED, forward, gradients_of
+
+VERSIONS = {"torch": "2.11.0", "transformers": "5.23.0"}
+
+
+def expected_numbers(model, inputs, outputs, tensors):
+    """The scalars of case.json."""
+    loss, labels = tensors["out.loss"].item(), int((inputs["labels"][:, 1:] != IGNORED).sum())
+    squares = sum((gradient**2).sum().item() for gradient in gradients_of(tensors).values())
+    expected = {"loss": loss, "grad_norm": math.sqrt(squares), "num_valid_labels": labels}
+    if outputs.get("aux_loss") is not None:
+        # This part isn't divided by the number of labels, so no single factor leads to another divisor's gradients.
+        expected["aux_loss"] = outputs.aux_loss.item()
+        expected["cross_entropy"] = -tensors["out.per_token_logps"].sum().item() / labels
+        return expected
+    items = 2 * labels + 3
+    expected["loss_sum"] = loss * labels
+    expected["num_items_in_batch"] = items
+    expected["loss_with_num_items_in_batch"] = forward(model, inputs, num_items_in_batch=items).loss.item()
+    expected["gradient_factor_with_num_items_in_batch"] = labels / items
+    return expected
+
+
+def describe(name, model, model_type, variant, **hyperparameters):
+    """What case.json says before any number."""
+    return {
+        "format": 1,
+        "name": name,
+        "set": "project",
+        "model": model,
+        "model_type": model_type,
+        "objective": "sft",
+        "variant": variant,
+        "finetuning": "full",
+        "dtype": "float64",
+        "attn_implementation": "eager",
+        "hyperparameters": {
+            "ignore_index": IGNORED,
+            "reduction": "mean over labels != -100",
+            **hyperparameters,
+        },
+        "source": {
+            "loss": "peer-code",
+            "peer": "transformers: <Model>ForCausalLM.forward(labels=...) -> loss/loss_utils.py ForCausalLMLoss",
+            "gradient": "torch.autograd through transformers' modules",
+            "per_token_logps": "torch log_softmax of transformers' logits",
+            "made_by": "scripts/make_goldens.py",
+            "versions": VERSIONS,
+        },
+    }
