@@ -354,8 +354,8 @@ TEST(ObjectiveInputs, NumItemsInBatchStandsForTheDivisor) {
   const auto loss = [&](const std::map<std::string, std::string>& given) {
     return make_objective("sft", batch, given)->loss(values, 0, 3).item<double>();
   };
-  EXPECT_EQ(loss({}), 7.0 / 12.0);
-  EXPECT_EQ(loss({{"divisor", "14"}}), 0.5) << "what is given comes first";
+  EXPECT_DOUBLE_EQ(loss({}), 7.0 / 12.0);
+  EXPECT_DOUBLE_EQ(loss({{"divisor", "14"}}), 0.5) << "what is given comes first";
   EXPECT_TRUE(refused([&] { loss({{"reduction", "sum"}}); }, "divisor is given"));
   EXPECT_TRUE(refused(
       [&] {
