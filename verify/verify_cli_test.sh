@@ -181,6 +181,21 @@ compare 'NaN' 1 "$folder/nan.safetensors" --tolerance 1e300
 says 'wrong: 1 of'
 says "holds NaN or infinity"
 
+# What is the matter with wrong gradients.
+compare 'diagnosis of a factor' 1 "$folder/scaled.safetensors" --diagnose
+says 'diagnosis: times 0.9'
+edit "$tensors" "$folder/frozen.safetensors" "[0.0] * len(values) if name.endswith(('q_norm.weight', 'k_norm.weight')) else values"
+compare 'diagnosis of frozen norms' 1 "$folder/frozen.safetensors" --diagnose
+says 'diagnosis: qk-norms-frozen'
+compare 'diagnosis as JSON' 1 "$folder/frozen.safetensors" --diagnose-chunk 3 --json
+says '"finding":"explained"'
+says '"name":"qk-norms-frozen"'
+compare 'diagnosis of the truth' 0 "$tensors" --diagnose
+says 'diagnosis: the truth'
+compare 'a hint at the diagnosis' 1 "$folder/frozen.safetensors"
+says '--diagnose'
+refuses 'chunk of a diagnosis' '--diagnose-chunk' compare --model "$model" --tokens "$tensors" --gradients "$tensors" --diagnose-chunk 0
+
 # Other objectives: a golden case's tokens and gradients, and what they need beside them.
 other() {
   local what=$1 code=$2 name=$3
