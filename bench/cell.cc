@@ -221,6 +221,7 @@ void CellRun::ask_reference(Models& models) {
 }
 
 void CellRun::prepare(Models& models) {
+  model_flops_ = streambp::model_flops(*models.policy, sequence_lengths(cell_batch(bench_, cell_).offsets));
   try {
     ask_reference(models);
   } catch (const std::exception& error) {
@@ -317,7 +318,7 @@ json CellRun::record(const json& environment) const {
                  {"key", record_key(record)},
                  {"kind", predicted ? "predicted" : "measured"},
                  {"tokens", tokens},
-                 {"model_flops", model_flops(bench_.config, sequence_lengths(batch.offsets))},
+                 {"model_flops", or_null(model_flops_)},
                  {"hardware_flops", or_null(hardware_flops_)},
                  {"gemm_flops_per_second", or_null(gemm_flops_per_second_)},
                  {"percent_of_gemm", nullptr},

@@ -91,6 +91,9 @@ class CellRun {
   /// speed.
   void set_gemm(std::optional<double> flops_per_second) { gemm_flops_per_second_ = flops_per_second; }
 
+  /// What one pass asks for (bench/model_flops.h); nothing before prepare().
+  std::optional<double> model_flops() const { return model_flops_; }
+
   /// What one pass executes (bench/hardware_flops.h); nothing before the first one was tried.
   std::optional<double> hardware_flops() const { return hardware_flops_; }
 
@@ -111,6 +114,7 @@ class CellRun {
   Cell cell_;
   std::vector<Pass> passes_;
   std::shared_ptr<const Recording> recording_;
+  std::optional<double> model_flops_;
   std::optional<double> hardware_flops_;
   std::optional<double> gemm_flops_per_second_;
   nlohmann::json gpu_before_, gpu_after_;  // its state before the first pass and after the last one

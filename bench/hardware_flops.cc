@@ -3,65 +3,11 @@
 #include <algorithm>
 #include <numeric>
 
+#include "bench/map_flops.h"
 #include "bench/model_flops.h"
 
 namespace streambp {
 namespace {
-
-double elements(const at::Tensor& tensor) {
-  return static_cast<double>(tensor.numel());
-}
-
-bool has_adapter(const Linear& map) {
-  return map.adapter && map.adapter->enabled;
-}
-
-double adapter_elements(const Linear& map) {
-  return has_adapter(map) ? elements(map.adapter->a->value) + elements(map.adapter->b->value) : 0.0;
-}
-
-/// Of one token through the map.
-double forward_flops(const Linear& map) {
-  return 2.0 * (elements(map.weight->value) + adapter_elements(map));
-}
-
-/// Of one token back through the map: the gradients of its input and of what is trained in it. Each of an
-/// adapter's two gradients takes the product with the other matrix again.
-double backward_flops(const Linear& map) {
-  double products = elements(map.weight->value) * (map.weight->trainable() ? 2.0 : 1.0);
-  if (has_adapter(map)) {
-    const LowRankAdapter& adapter = *map.adapter;
-    products += adapter_elements(map) *
-                (1.0 + (adapter.a->trainable() ? 1.0 : 0.0) + (adapter.b->trainable() ? 1.0 : 0.0));
-  }
-  return 2.0 * products;
-}
-
-/// Sums over the maps of a layer's part, of one token.
-struct Part {
-  double forward = 0.0;
-  double backward = 0.0;
-
-  void add(const Linear& map, double share = 1.0) {
-    forward += share * forward_flops(map);
-    backward += share * backward_flops(map);
-  }
-};
-
-/// Adds a layer's MLP, or its router and experts, to `mlp`, and the last projections to `down`.
-void add_mlp(const DecoderLayer::Weights& weights, Part& mlp, Part& down) {
-  const auto add = [&](const GatedMlp& one, double share) {
-    for (const Linear* map : {one.gate, one.up}) mlp.add(*map, share);
-    down.add(*one.down, share);
-  };
-  const Mixture& mixture = weights.mixture;
-  if (mixture.router == nullptr) return add(weights.mlp, 1.0);
-  mlp.add(*mixture.router);
-  // Experts are of one size: whichever a token chooses, it costs as much.
-  const double share =
-      static_cast<double>(mixture.experts_per_token) / static_cast<double>(mixture.experts.size());
-  for (const GatedMlp& expert : mixture.experts) add(expert, share);
-}
 
 /// One layer over one stream.
 class LayerFlops {
@@ -94,7 +40,7 @@ class LayerFlops {
  private:
   double tokens_;
   double attention_;  // one product of scores, or with them
-  Part queries_, keys_values_, output_, mlp_, down_;
+  MapFlops queries_, keys_values_, output_, mlp_, down_;
 };
 
 double head_flops(const Model& model, const Objective& objective, const Settings& settings, double tokens,
@@ -103,8 +49,10 @@ double head_flops(const Model& model, const Objective& objective, const Settings
   const bool streamed = settings.streams_head();
   const double rows = streamed ? scored : tokens;
   const double runs = streamed && !objective.separable() ? 2.0 : 1.0;
-  const double theirs = teacher == nullptr ? 0.0 : forward_flops(teacher->head());
-  return rows * (runs * (forward_flops(model.head()) + theirs) + backward_flops(model.head()));
+  MapFlops head, theirs;
+  head.add(model.head());
+  if (teacher != nullptr) theirs.add(teacher->head());
+  return rows * (runs * (head.forward + theirs.forward) + head.backward);
 }
 
 /// The rows before a chunk that it looks at, summed over all chunks.

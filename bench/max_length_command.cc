@@ -4,7 +4,6 @@
 #include <CLI/Formatter.hpp>
 #include <memory>
 
-#include "bench/model_flops.h"
 #include "bench/plan.h"
 #include "bench/progress.h"
 #include "bench/run_flags.h"
@@ -58,9 +57,6 @@ struct Row {
 json to_json(const Bench& bench, const Row& row, const Budget& budget) {
   const LongestFit& fit = row.fit;
   const Prediction& shown = fit.fits() ? *fit.at_longest : fit.at_shortest;
-  Cell cell = fit.cell;
-  cell.seq_len = shown.seq_len;
-  const std::vector<int64_t> lengths = sequence_lengths(cell_batch(bench, cell).offsets);
   json object = cell_configuration(bench, fit.cell);
   object.update({{"schema", kRecordSchema},
                  {"kind", "predicted"},
@@ -68,7 +64,7 @@ json to_json(const Bench& bench, const Row& row, const Budget& budget) {
                  {"host_budget_bytes", budget.host > 0 ? json(budget.host) : json(nullptr)},
                  {"seq_len", fit.fits() ? shown.seq_len : 0},
                  {"tokens", fit.fits() ? shown.tokens : 0},
-                 {"model_flops", model_flops(bench.config, lengths)},
+                 {"model_flops", shown.model_flops},
                  {"hardware_flops", shown.hardware_flops},
                  {"resolution_tokens", fit.resolution},
                  {"chunk", shown.chunk > 0 ? json(shown.chunk) : json(nullptr)},

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "bench/map_flops.h"
+
 namespace streambp {
 
 std::vector<int64_t> sequence_lengths(const std::vector<int64_t>& offsets) {
@@ -20,37 +22,29 @@ double visible_pairs(const std::vector<int64_t>& lengths, int64_t window) {
   return pairs;
 }
 
-namespace {
-
-/// Weights of a layer's MLP, or of the router and the chosen experts.
-double mlp_weights(const Config& config, int64_t layer) {
-  const auto hidden = static_cast<double>(config.hidden_size);
-  if (!config.is_sparse(layer)) return 3.0 * hidden * static_cast<double>(config.intermediate_size);
-  const MixtureSettings& mixture = config.mixture;
-  return hidden * static_cast<double>(mixture.num_experts +
-                                      3 * mixture.num_experts_per_tok * mixture.moe_intermediate_size);
-}
-
-}  // namespace
-
-double model_flops(const Config& config, const std::vector<int64_t>& lengths) {
-  const auto hidden = static_cast<double>(config.hidden_size);
-  const auto query_width = static_cast<double>(config.num_attention_heads * config.head_dim);
-  const auto key_width = static_cast<double>(config.num_key_value_heads * config.head_dim);
-  double weights = hidden * static_cast<double>(config.vocab_size);
-  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
-    weights += hidden * (2.0 * query_width + 2.0 * key_width) + mlp_weights(config, layer);
-  }
+double model_flops(const Model& model, const std::vector<int64_t>& lengths) {
+  const Config& config = model.config();
   double tokens = 0.0;
   for (const int64_t length : lengths) tokens += static_cast<double>(length);
-  return 6.0 * weights * tokens + attention_flops(config, lengths);
-}
-
-double attention_flops(const Config& config, const std::vector<int64_t>& lengths) {
-  double pairs = 0.0;
-  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
-    pairs += visible_pairs(lengths, config.windows[static_cast<size_t>(layer)]);
-  return 12.0 * static_cast<double>(config.num_attention_heads * config.head_dim) * pairs;
+  double flops = 0.0;
+  const auto add = [&](const MapFlops& maps, bool goes_back) {
+    flops += tokens * (maps.forward + (goes_back ? maps.backward - maps.again : 0.0));
+  };
+  for (size_t i = 0; i < model.layers().size(); ++i) {
+    const DecoderLayer::Weights& weights = model.layers()[i].weights();
+    MapFlops maps;
+    for (const Linear* map : {weights.q_proj, weights.k_proj, weights.v_proj, weights.o_proj}) maps.add(*map);
+    add_mlp(weights, maps, maps);
+    const bool goes_back = static_cast<int64_t>(i) >= model.lowest_trainable_layer();
+    add(maps, goes_back);
+    flops += (goes_back ? 12.0 : 4.0) * static_cast<double>(config.num_attention_heads * config.head_dim) *
+             visible_pairs(lengths, config.windows[i]);
+  }
+  if (!model.has_head()) return flops;
+  MapFlops head;
+  head.add(model.head());
+  add(head, /*goes_back=*/true);
+  return flops;
 }
 
 }  // namespace streambp

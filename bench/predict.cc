@@ -2,7 +2,6 @@
 
 #include <ATen/Parallel.h>
 
-#include "bench/model_flops.h"
 #include "streambp/driver/records.h"
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
@@ -12,12 +11,11 @@ namespace streambp {
 nlohmann::json prediction_record(const Bench& bench, const Cell& cell, const Prediction& prediction) {
   const auto positive_or_null = [](int64_t value) { return value > 0 ? nlohmann::json(value) : nullptr; };
   nlohmann::json record = cell_configuration(bench, cell);
-  const std::vector<int64_t> lengths = sequence_lengths(cell_batch(bench, cell).offsets);
   record.update({{"schema", kRecordSchema},
                  {"key", record_key(record)},
                  {"kind", "predicted"},
                  {"tokens", prediction.tokens},
-                 {"model_flops", model_flops(bench.config, lengths)},
+                 {"model_flops", prediction.model_flops},
                  {"hardware_flops", prediction.hardware_flops},
                  {"chunk", positive_or_null(prediction.chunk)},
                  {"head_chunk", positive_or_null(prediction.head_chunk)},
@@ -45,9 +43,9 @@ Prediction Predictor::predict(const Cell& cell) {
   if (!run.failed()) run.repeat(models_);
   if (run.failed()) throw InputError("{}", run.error());
   const CellRun::Pass& pass = *run.worst();
-  return {cell.seq_len,           pass.tokens,         pass.outcome.chunk,  pass.outcome.head_chunk,
-          pass.memory.peak_bytes, pass.resident_bytes, pass.memory.at_peak, pass.memory.host_peak_bytes,
-          *run.hardware_flops()};
+  return {cell.seq_len,           pass.tokens,          pass.outcome.chunk,  pass.outcome.head_chunk,
+          pass.memory.peak_bytes, pass.resident_bytes,  pass.memory.at_peak, pass.memory.host_peak_bytes,
+          *run.model_flops(),     *run.hardware_flops()};
 }
 
 Prediction Predictor::floor() const {

@@ -20,6 +20,7 @@ struct Prediction {
   int64_t resident_bytes = 0;                // alive before the pass: weights, gradients, optimizer states
   std::map<std::string, int64_t> breakdown;  // of the peak, by scope
   int64_t host_peak_bytes = 0;               // in the host's memory beside the device
+  double model_flops = 0.0;                  // that the pass asks for
   double hardware_flops = 0.0;               // that the pass executes
 };
 

@@ -290,7 +290,39 @@ TEST(ModelFlops, CountsProductsAndPairs) {
     // the backward pass.
     const auto attention = static_cast<double>(3 * 4 * config.head_dim * config.num_attention_heads *
                                                config.num_hidden_layers * pairs);
-    EXPECT_EQ(model_flops(config, {5, 1, 12}), 6.0 * weights * 18.0 + attention) << name;
+    Model model = Model::random(config, {at::kDouble, at::kMeta, at::kDouble, {}}, 0);
+    EXPECT_EQ(model_flops(model, {5, 1, 12}), 6.0 * weights * 18.0 + attention) << name;
+
+    // A frozen base has no weight gradients; an adapter's weights are trained ones.
+    Model adapted = Model::random(
+        config, {at::kDouble, at::kMeta, at::kDouble, [](const std::string&) { return false; }}, 0);
+    adapted.attach_adapters({3, 3.0, false, {"q_proj", "down_proj"}}, 0);
+    const auto of_layer =
+        static_cast<double>(3 * (config.hidden_size + config.num_attention_heads * config.head_dim +
+                                 config.intermediate_size + config.hidden_size));
+    const double adapters = static_cast<double>(config.num_hidden_layers) * of_layer;
+    EXPECT_EQ(model_flops(adapted, {5, 1, 12}), (4.0 * weights + 6.0 * adapters) * 18.0 + attention) << name;
+
+    // A critic has no LM head.
+    Config critic = config;
+    critic.value_model = true;
+    critic.tie_word_embeddings = false;
+    const auto head = static_cast<double>(config.vocab_size * config.hidden_size);
+    EXPECT_EQ(model_flops(Model::random(critic, {at::kDouble, at::kMeta, at::kDouble, {}}, 0), {5, 1, 12}),
+              6.0 * (weights - head) * 18.0 + attention)
+        << name;
+
+    // Below what is trained there is no backward pass.
+    const std::string last = fmt::format("model.layers.{}.", config.num_hidden_layers - 1);
+    const Model top = Model::random(
+        config,
+        {at::kDouble, at::kMeta, at::kDouble, [&](const std::string& of) { return of.starts_with(last); }},
+        0);
+    const auto layers = static_cast<double>(config.num_hidden_layers);
+    const double layer = (weights - head) / layers;
+    EXPECT_EQ(model_flops(top, {5, 1, 12}), (2.0 * (layers - 1.0) * layer + 6.0 * layer + 4.0 * head) * 18.0 +
+                                                attention * ((layers - 1.0) / 3.0 + 1.0) / layers)
+        << name;
   }
 }
 

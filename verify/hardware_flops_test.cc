@@ -169,7 +169,7 @@ TEST(HardwareFlops, AreThoseCountedByHand) {
   settings.method = Method::kStandard;
   const double standard = layers * (3.0 * linear + 3.5 * attention) + 3.0 * full_head;
   EXPECT_EQ(flops(), standard);
-  EXPECT_EQ(flops() - model_flops(model.config(), {12}), layers * 0.5 * attention)
+  EXPECT_EQ(flops() - model_flops(model, {12}), layers * 0.5 * attention)
       << "standard executes what the model asks for, and the scores once more";
   settings.method = Method::kCheckpoint;
   const double down = 2.0 * tokens * 32 * 44;  // nobody reads the output of a layer that runs again

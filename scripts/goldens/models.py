@@ -23,6 +23,8 @@ BATCHES = {
     "b3_left": Batch((17, LONGEST, 10), "left"),
 }
 
+FEW = {name: BATCHES[name] for name in ("b1", "b3_left")}
+
 # The original context of the models with one of 16: the last length that leaves their frequencies alone.
 SHORT = {"b1_short": Batch((16,))}
 
@@ -175,5 +177,65 @@ MODELS = {
             "rope_parameters": rope(100.0, "dynamic", factor=3.0),
         },
         batches={**BATCHES, **SHORT},
+    ),
+    # Its factor is not max_position_embeddings / original_max_position_embeddings, which is 8.
+    "llama-yarn-mscale": Model(
+        "llama",
+        seed=109,
+        settings={
+            **COMMON,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "head_dim": 12,
+            "max_position_embeddings": 512,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "rope_parameters": rope(
+                100.0,
+                "yarn",
+                factor=4.0,
+                original_max_position_embeddings=64,
+                beta_fast=5.0,
+                beta_slow=0.5,
+                mscale=0.75,
+                mscale_all_dim=1.5,
+                truncate=False,
+            ),
+        },
+        batches=FEW,
+    ),
+    "qwen3-yarn-factor": Model(
+        "qwen3",
+        seed=110,
+        settings={
+            **COMMON,
+            "head_dim": 8,
+            "max_position_embeddings": 96,
+            "attention_bias": True,
+            "tie_word_embeddings": True,
+            "rope_parameters": rope(
+                200.0, "yarn", factor=6.0, original_max_position_embeddings=16, attention_factor=0.8, truncate=False
+            ),
+        },
+        batches=FEW,
+    ),
+    "qwen3-moe-step": Model(
+        "qwen3_moe",
+        seed=111,
+        settings={
+            **EXPERTS,
+            "num_hidden_layers": 4,
+            "num_experts": 4,
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 2,
+            "mlp_only_layers": [3],
+        },
+        batches=FEW,
+    ),
+    "llama-linear": Model(
+        "llama",
+        seed=112,
+        settings={**COMMON, "num_hidden_layers": 2, "attention_bias": True, "rope_parameters": rope(500.0, "linear", factor=2.5)},
+        batches=FEW,
     ),
 }

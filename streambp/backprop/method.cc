@@ -201,6 +201,7 @@ Outcome backpropagate(Model& model, const Batch& given, const Objective& objecti
   }
   if (settings.optimizer != nullptr) model.defer_gradients();
   if (scored.size() == 0) {  // nothing is scored: loss 0, gradients 0
+    if (settings.optimizer != nullptr) take_step_of_zeros(model, *settings.optimizer);
     outcome.log_probabilities = at::zeros({stream.size()}, scored.targets.options().dtype(at::kDouble));
     return outcome;
   }

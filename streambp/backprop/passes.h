@@ -60,6 +60,10 @@ HeadOutcome run_by_layers(const Pass& pass, const LayerForward& forward, const L
 /// D], of the layer's output, by that of its input.
 void backward_in_order(const Pass& pass, const StreamedForward& forward, int64_t layer, at::Tensor& gradient);
 
+/// A fused optimizer's step where no pass brings gradients, which are zero: moving averages decay and weights
+/// with them, as in the step afterwards. One parameter's gradient is alive at a time.
+void take_step_of_zeros(Model& model, Optimizer& optimizer);
+
 /// The final hidden states [N, D], by chunks, with one layer's keys and values and nothing else kept: no
 /// backward pass can follow.
 at::Tensor streamed_hidden_states(Model& model, const Stream& stream, int64_t chunk);

@@ -23,14 +23,18 @@ void begin_gradients(const Pass& pass, const std::vector<Parameter*>& parameters
 }
 
 /// Takes the step of `parameters` and frees their gradients.
-void use_gradients(const Pass& pass, const std::vector<Parameter*>& parameters) {
-  if (pass.optimizer == nullptr) return;
+void take_step(Model& model, Optimizer& optimizer, const std::vector<Parameter*>& parameters) {
   for (Parameter* parameter : parameters) {
     parameter->deferred = true;  // stays trainable without the gradient that the step uses up
-    pass.optimizer->step(*parameter);
+    optimizer.step(*parameter);
     parameter->gradient.reset();
   }
-  pass.model.defer_gradients(parameters);
+  model.defer_gradients(parameters);
+}
+
+/// The same where an optimizer uses gradients up.
+void use_gradients(const Pass& pass, const std::vector<Parameter*>& parameters) {
+  if (pass.optimizer != nullptr) take_step(pass.model, *pass.optimizer, parameters);
 }
 
 /// The chunks to be run with the head: on the meta device a chunk stands for another one only if as much of
@@ -78,11 +82,8 @@ class StreamedBackward {
     if (gradient.defined()) gradient_ = std::move(gradient);
     for (; layer >= std::max<int64_t>(lowest_, 0); --layer) run_layer(layer, nullptr);
     if (lowest_ >= 0) return;
-    const Chunks& chunks = forward_.chunks();
-    for (const int64_t i : chunks.to_run()) {
-      const Rows rows = chunks.rows(i);
-      model_.accumulate_embedding(chunks.tokens(rows), gradient_of(rows));
-    }
+    // All at once: a token's rows are summed wide, and rounded once.
+    model_.accumulate_embedding(pass_.stream.batch.tokens, gradient_);
     use_gradients(pass_, model_.embedding_parameters());
   }
 
@@ -189,6 +190,14 @@ HeadOutcome run_streambp(const Pass& pass) {
   use_gradients(pass, of_head);
   backward.run_from(layers - 2);
   return head.outcome();
+}
+
+void take_step_of_zeros(Model& model, Optimizer& optimizer) {
+  for (const auto& parameter : model.parameters()) {
+    if (!parameter->trainable()) continue;
+    model.allocate_gradients({parameter.get()});
+    take_step(model, optimizer, {parameter.get()});
+  }
 }
 
 at::Tensor streamed_hidden_states(Model& model, const Stream& stream, int64_t chunk) {

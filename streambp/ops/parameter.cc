@@ -28,7 +28,14 @@ void accumulate_product(Parameter& parameter, const at::Tensor& rows, const at::
 
 void accumulate_sum(Parameter& parameter, const at::Tensor& rows) {
   if (!parameter.trainable()) return;
-  parameter.gradient.add_(rows.sum(0, /*keepdim=*/false, parameter.gradient.scalar_type()));
+  at::Tensor& gradient = parameter.gradient;
+  const at::ScalarType wide = c10::promoteTypes(gradient.scalar_type(), rows.scalar_type());
+  at::Tensor sum = rows.sum(0, /*keepdim=*/false, wide);
+  if (wide == gradient.scalar_type()) {
+    gradient.add_(sum);
+  } else {
+    gradient.copy_(sum.add_(gradient.to(wide)));
+  }
 }
 
 }  // namespace streambp

@@ -1,5 +1,12 @@
 #include "streambp/ops/rows.h"
 
+#include <algorithm>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include <c10/util/BFloat16.h>
+
 #include "streambp/memory/meter.h"
 #include "streambp/ops/fused.h"
 
@@ -32,8 +39,57 @@ void add_by_kernel(const at::Tensor& gradient, const at::Tensor& sorted, const a
   });
 }
 
+/// A place's rows are summed in float64, together with what its row of `gradient` holds, and rounded once: a
+/// sum in bfloat16 stands still as soon as it is 256 times what is added to it.
+template <typename S, typename G>
+void add_on_cpu(const at::Tensor& gradient, const int64_t* places, const int64_t* order,
+                const at::Tensor& dx) {
+  const int64_t count = dx.size(0), size = dx.size(1);
+  const S* const from = dx.const_data_ptr<S>();
+  G* const to = gradient.data_ptr<G>();
+  at::parallel_for(0, count, rows_per_thread(size), [&](int64_t begin, int64_t end) {
+    std::vector<double> sum(static_cast<size_t>(size));
+    while (begin > 0 && begin < end && places[order[begin]] == places[order[begin - 1]]) ++begin;
+    while (begin < end) {
+      const int64_t place = places[order[begin]];
+      G* const row = to + place * gradient.stride(0);
+      std::copy_n(row, size, sum.begin());
+      do {
+        const S* const one = from + order[begin] * dx.stride(0);
+        for (int64_t i = 0; i < size; ++i) sum[static_cast<size_t>(i)] += static_cast<double>(one[i]);
+      } while (++begin < count && places[order[begin]] == place);
+      std::transform(sum.begin(), sum.end(), row, [](double x) { return static_cast<G>(x); });
+    }
+  });
+}
+
+/// add_on_cpu for the dtypes of both.
+void add_on_cpu(const at::Tensor& gradient, const int64_t* places, const int64_t* order,
+                const at::Tensor& dx) {
+  const bool is_wide = gradient.scalar_type() == at::kFloat;
+  switch (dx.scalar_type()) {
+    case at::kDouble:
+      return add_on_cpu<double, double>(gradient, places, order, dx);
+    case at::kFloat:
+      return add_on_cpu<float, float>(gradient, places, order, dx);
+    default:
+      return is_wide ? add_on_cpu<at::BFloat16, float>(gradient, places, order, dx)
+                     : add_on_cpu<at::BFloat16, at::BFloat16>(gradient, places, order, dx);
+  }
+}
+
 void accumulate_unsorted(const at::Tensor& gradient, const at::Tensor& places, const at::Tensor& dx) {
   const MemoryScope scope("kernel workspace");
+  if (!is_for_cuda(dx)) {
+    const at::Tensor order = at::empty({places.size(0)}, dx.options().dtype(at::kLong));
+    if (dx.is_meta()) return;
+    const int64_t* const place = places.const_data_ptr<int64_t>();
+    int64_t* const first = order.data_ptr<int64_t>();
+    std::iota(first, first + order.size(0), 0);
+    std::sort(first, first + order.size(0),
+              [&](int64_t a, int64_t b) { return std::pair(place[a], a) < std::pair(place[b], b); });
+    return add_on_cpu(gradient, place, first, dx);
+  }
   if (dx.is_meta()) {  // at::sort has no Meta kernel; it takes as much again as it gives
     at::empty({4, places.size(0)}, dx.options().dtype(at::kLong));
     return;
@@ -42,11 +98,21 @@ void accumulate_unsorted(const at::Tensor& gradient, const at::Tensor& places, c
   add_by_kernel(gradient, sorted, order, dx);
 }
 
-/// Whether the kernel above takes them.
+/// The same where neither takes them: of other dtypes, or on a GPU whose kernels are not loaded.
+void accumulate_by_aten(const at::Tensor& gradient, const at::Tensor& places, const at::Tensor& dx) {
+  const auto wide = dx.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const auto [different, which, counts] = at::_unique2(places, /*sorted=*/true, /*return_inverse=*/true);
+  const at::Tensor sums = gradient.index_select(0, different).to(wide);
+  sums.index_add_(0, which, dx.to(wide));
+  gradient.index_copy_(0, different, sums.to(gradient.scalar_type()));
+}
+
+/// Whether our kernels take them.
 bool is_sortable(const at::Tensor& gradient, const at::Tensor& dx) {
   const auto is_rows = [](const at::Tensor& x) { return x.dim() == 2 && x.stride(1) == 1; };
-  return is_for_cuda(dx) && has_fused_kernels({dx}) && is_rows(dx) && is_rows(gradient) &&
-         (gradient.scalar_type() == dx.scalar_type() || gradient.scalar_type() == at::kFloat);
+  return has_fused_kernels({dx}) && is_rows(dx) && is_rows(gradient) &&
+         (gradient.scalar_type() == dx.scalar_type() ||
+          (gradient.scalar_type() == at::kFloat && dx.scalar_type() == at::kBFloat16));
 }
 
 }  // namespace
@@ -61,13 +127,12 @@ at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& places) {
 void accumulate_rows(Parameter& parameter, const at::Tensor& places, const at::Tensor& dx) {
   if (!parameter.trainable()) return;
   if (is_sortable(parameter.gradient, dx)) return accumulate_unsorted(parameter.gradient, places, dx);
-  const at::Tensor wide = dx.to(parameter.gradient.scalar_type());
-  if (!wide.is_meta()) parameter.gradient.index_add_(0, places, wide);
+  accumulate_by_aten(parameter.gradient, places, dx);
 }
 
 void add_sorted_rows(at::Tensor& sum, const at::Tensor& places, const at::Tensor& rows) {
   if (sum.is_meta()) return;
-  if (is_sortable(sum, rows)) {
+  if (is_for_cuda(sum) && is_sortable(sum, rows)) {
     add_by_kernel(sum, places, {}, rows);
   } else {
     sum.index_add_(0, places, rows);
