@@ -10,6 +10,7 @@ goldens/models.py which models there are. A case is written only if it passes ev
 """
 
 import argparse
+import importlib
 import json
 import math
 import sys
@@ -144,8 +145,13 @@ def make_sft(root, names):
                 raise InputError(f"{model_name}-sft-{batch_name}: {error}") from None
 
 
+def of_module(name):
+    """The topic of goldens/<name>.py, which is imported when it is made: it may need TRL 1.16.0."""
+    return lambda root, names: importlib.import_module(f"goldens.{name}").make(root, names)
+
+
 # What can be made, each by a function of the folder and the models' names (which only the topic sft has).
-TOPICS = {"sft": make_sft}
+TOPICS = {"sft": make_sft, "teacher": of_module("teacher")}
 
 
 def check(root, limit):

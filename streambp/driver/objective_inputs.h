@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "streambp/model/safetensors.h"
@@ -15,6 +16,8 @@ namespace streambp {
 /// - kLabels: optional labels [B, T]
 /// - kPairs: completion_mask [B, T], B even, the chosen rows first; optional ref_chosen_logps and
 /// ref_rejected_logps [B/2]
+/// - kRanked: optional margin [B/2]; the chosen rows first, each scored at its last token
+/// - kTexts: nothing else
 /// - kLabelled: completion_mask [B, T], role [B] (1 desirable, 0 undesirable, 2 KL estimate); optional
 /// ref_logps [B]
 /// - kCompletions: completion_mask [B, C] of the last C columns, advantages [B] or [B, C]; optional
@@ -28,6 +31,10 @@ namespace streambp {
 /// pair of tensors without the other, responses that are not the last columns of input_ids; and as pack does.
 Batch read_objective_batch(const ObjectiveKind& kind, const SafetensorsFile& file, int64_t vocab_size,
                            const std::string& prefix = "");
+
+/// Asks for one value a sequence, as transformers' GenericForSequenceClassification takes its score: at the last
+/// token that is not `pad_token_id`, be it real or padding; without one at the last token.
+void score_ends(Batch& batch, std::optional<int64_t> pad_token_id = {});
 
 /// Whether `batch` lacks the reference's log-probabilities that the objective asks for under `options`. A
 /// reference model's go into token_inputs["reference_log_probabilities"], at the objective's temperature.

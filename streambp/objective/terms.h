@@ -25,6 +25,7 @@ inline constexpr const char* kOldValues = "old_values";
 inline constexpr const char* kReturns = "returns";
 // Of Batch::sequence_inputs.
 inline constexpr const char* kReferenceSums = "reference_sums";  // sums of the reference's log-probabilities
+inline constexpr const char* kMargin = "margin";  // reward: of a pair, at both its sequences
 inline constexpr const char* kRole = "role";  // KTO: 1 desirable, 0 undesirable, 2 for the KL estimate
 }  // namespace inputs
 
@@ -99,6 +100,12 @@ at::Tensor k3(const at::Tensor& reference, const at::Tensor& log_probabilities);
 /// equation 7). The first ratio is cut at `most` as well.
 at::Tensor clipped_surrogate(const at::Tensor& ratio, const at::Tensor& advantages, double low, double high,
                              double most = kInfinity);
+
+/// How a sum over tokens with a target becomes a loss: options that objectives share, and what they divide by.
+/// Throws InputError for a divisor that is not above 0, or is given beside reduction sum.
+Option reduction_option();
+Option divisor_option();
+double token_divisor(const std::string& objective, const Options& options, const Counts& whole);
 
 /// Half of the sequences of pairs. Throws InputError for an odd number of them.
 int64_t number_of_pairs(const std::string& objective, int64_t sequences);
