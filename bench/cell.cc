@@ -13,6 +13,7 @@
 #include "bench/hardware_flops.h"
 #include "bench/model_flops.h"
 #include "bench/models.h"
+#include "streambp/backprop/embeddings.h"
 #include "streambp/driver/failure.h"
 #include "streambp/driver/gpu.h"
 #include "streambp/driver/objective_inputs.h"
@@ -238,18 +239,22 @@ CellRun::Pass CellRun::run_pass(Models& models, std::optional<Recorder>& recorde
   }
   const ObjectiveKind& kind = objective_kind(cell_.objective);
   const auto given = options_of(cell_.objective, bench_.options.objective_options);
-  const Counts whole = count(batch);
+  const auto whole = make_objective(kind.name, batch, given);
   std::vector<Batch> parts =
       bench_.options.micro_batches == 1
           ? std::vector<Batch>{batch}
-          : micro_batches(batch, bench_.options.micro_batches, kind.layout == Layout::kPairs);
+          : micro_batches(batch, bench_.options.micro_batches, has_pairs(kind.layout));
+  // What a part needs of the others is computed first: part of the run, where it takes passes of its own.
+  const bool two_phases = parts.size() > 1 && whole->request().pooling != Pooling::kNone;
   std::vector<std::unique_ptr<Objective>> objectives;
-  for (const Batch& part : parts) objectives.push_back(make_objective(kind.name, part, given, whole));
+  if (!two_phases) objectives = part_objectives(model, kind.name, batch, parts, given);
   Model* const teacher = models.teacher ? &*models.teacher : nullptr;
   if (!hardware_flops_) {
     hardware_flops_ = 0.0;
-    for (size_t i = 0; i < parts.size(); ++i)
-      *hardware_flops_ += streambp::hardware_flops(model, parts[i], *objectives[i], cell_.settings, teacher);
+    for (const Batch& part : parts) {
+      *hardware_flops_ += streambp::hardware_flops(model, part, *whole, cell_.settings, teacher);
+      if (two_phases) *hardware_flops_ += forward_flops(model, part);
+    }
   }
   model.zero_gradients();
   Pass pass;
@@ -264,6 +269,7 @@ CellRun::Pass CellRun::run_pass(Models& models, std::optional<Recorder>& recorde
   double loss = 0.0;
   Settings settings = cell_.settings;
   settings.optimizer = models.fused_optimizer.get();
+  if (two_phases) objectives = part_objectives(model, kind.name, batch, parts, given);
   for (size_t i = 0; i < parts.size(); ++i) {
     pass.outcome = backpropagate(model, parts[i], *objectives[i], settings, teacher);
     loss += pass.outcome.loss;

@@ -102,7 +102,7 @@ LayerRuns layer_runs(const Settings& settings, const std::vector<int64_t>& lengt
 double hardware_flops(const Model& model, const Batch& batch, const Objective& objective,
                       const Settings& given, const Model* teacher) {
   const int64_t scored = scored_places(batch).size(0);
-  if (scored == 0) return 0.0;
+  if (scored == 0 && objective.request().pooling == Pooling::kNone) return 0.0;
   const std::vector<int64_t> lengths = sequence_lengths(batch.offsets);
   if (objective.request().divergence == Divergence::kNone) teacher = nullptr;
   const auto tokens = static_cast<double>(batch.size());
@@ -114,7 +114,8 @@ double hardware_flops(const Model& model, const Batch& batch, const Objective& o
   // An input that was not kept is the output of the layer below, which runs again; without attention, and
   // without what only attention needs, where its output was kept.
   const LayerRuns again = settings.keep_attention ? LayerRuns{.projections = 0.0, .attention = 0.0} : once;
-  double flops = head_flops(model, objective, settings, tokens, static_cast<double>(scored), teacher);
+  double flops = teacher == nullptr ? 0.0 : forward_flops(*teacher, batch);
+  flops += head_flops(model, objective, settings, tokens, static_cast<double>(scored), teacher);
   const auto layer_of = [&](const Model& of, int64_t i) {
     return LayerFlops(of.config(), of.layers()[static_cast<size_t>(i)], i, tokens, lengths);
   };
@@ -127,10 +128,15 @@ double hardware_flops(const Model& model, const Batch& batch, const Objective& o
         i >= first && i + 1 < layers && !keeps_input(i + 1, first, layers, settings.every);
     if (runs_again) flops += layer.forward(again);
   }
-  if (teacher != nullptr) {
-    for (size_t i = 0; i < teacher->layers().size(); ++i)
-      flops += layer_of(*teacher, static_cast<int64_t>(i)).forward(once);
-  }
+  return flops;
+}
+
+double forward_flops(const Model& model, const Batch& batch) {
+  const auto tokens = static_cast<double>(batch.size());
+  const std::vector<int64_t> lengths = sequence_lengths(batch.offsets);
+  double flops = 0.0;
+  for (size_t i = 0; i < model.layers().size(); ++i)
+    flops += LayerFlops(model.config(), model.layers()[i], static_cast<int64_t>(i), tokens, lengths).forward({});
   return flops;
 }
 

@@ -40,9 +40,13 @@ LayerRuns layer_runs(const Settings& settings, const std::vector<int64_t>& lengt
 ///   forward twice where the objective is not separable.
 /// - layers by layer_runs and `every`; those below the lowest layer with a backward pass run forward once.
 /// - a teacher: once forward, its head as often as the model's.
+/// - an objective of embeddings: no head.
 /// Not counted: element-wise work, norms, softmax, rotary embeddings, biases, look-ups, value heads,
 /// optimizers.
 double hardware_flops(const Model& model, const Batch& batch, const Objective& objective,
                       const Settings& settings, const Model* teacher = nullptr);
+
+/// The same of one forward pass through the layers.
+double forward_flops(const Model& model, const Batch& batch);
 
 }  // namespace streambp

@@ -29,12 +29,11 @@ void check_freeze(const SweepOptions& options, const Config& config) {
 void check_models(const SweepOptions& options, const Config& config) {
   if (options.adapter) lora_targets(config, read_lora_config(*options.adapter));
   if (options.lora) lora_targets(config, *options.lora);
-  for (const std::string& other : {options.reference, options.teacher}) {
-    if (other.empty()) continue;
-    const int64_t vocabulary = open_config(other).vocab_size;
+  if (!options.reference.empty()) {
+    const int64_t vocabulary = open_config(options.reference).vocab_size;
     if (vocabulary != config.vocab_size) {
-      throw InputError("model '{}': its vocabulary has {} tokens, that of {} has {}", other, vocabulary,
-                       options.model, config.vocab_size);
+      throw InputError("model '{}': its vocabulary has {} tokens, that of {} has {}", options.reference,
+                       vocabulary, options.model, config.vocab_size);
     }
   }
   for (const std::string& name : options.objectives) {
@@ -60,7 +59,9 @@ void check_objectives(const Bench& bench) {
           "{}: no reference log-probabilities; expected them in --tokens, a --reference model, or LoRA",
           name);
     }
-    make_objective(name, batch, given);
+    const HeadRequest request = make_objective(name, batch, given)->request();
+    if (!bench.options.teacher.empty())
+      check_vocabularies(request, bench.config.vocab_size, open_config(bench.options.teacher).vocab_size);
     const bool balances = router_loss(kind, options).of(bench.config.mixture) != 0.0;
     if (balances && bench.options.micro_batches > 1) {
       throw InputError(
@@ -129,7 +130,9 @@ Bench open_bench(const SweepOptions& options) {
     if (options.dump_gradients) throw InputError("--dump-gradients: --fuse-optimizer leaves none");
   }
   for (const std::string& name : options.objectives) {
-    bench.needs_value_head = bench.needs_value_head || objective_kind(name).layout == Layout::kResponses;
+    const Layout layout = objective_kind(name).layout;
+    bench.needs_value_head =
+        bench.needs_value_head || layout == Layout::kResponses || layout == Layout::kRanked;
   }
   if (options.tokens) {
     const Layout layout = objective_kind(options.objectives.front()).layout;
@@ -145,7 +148,7 @@ Bench open_bench(const SweepOptions& options) {
     const Batch& batch = *bench.batch;
     for (const std::string& note : reading_notes(batch))
       fmt::print(stderr, "streambp-bench: {}: {}\n", options.tokens->string(), note);
-    bench.batch_scored = batch.targets.ne(kNoTarget).any().item<bool>();
+    bench.batch_scored = scored_places(batch).size(0) > 0 || layout == Layout::kTexts;
     const auto numbers = [](const at::Tensor& tensor) {
       return std::vector<int64_t>(tensor.const_data_ptr<int64_t>(),
                                   tensor.const_data_ptr<int64_t>() + tensor.numel());

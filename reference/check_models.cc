@@ -156,13 +156,13 @@ std::vector<Sequence> tiny_valued_batch() {
 }
 
 /// Asks the heads for everything they can say of `tokens` scored tokens.
-TokenObjective everything(Index tokens, int vocab_size, bool reverse, std::uint64_t seed) {
+TokenObjective everything(Index tokens, int vocab_size, double beta, std::uint64_t seed) {
   TokenObjective asked;
   asked.temperature = 1.3;
   asked.entropies = true;
   asked.mean_log_probabilities = true;
   asked.values = true;
-  asked.teacher = Teacher{random_matrix(tokens, vocab_size, seed), 0.8, reverse};
+  asked.teacher = Teacher{random_matrix(tokens, vocab_size, seed), 0.8, beta};
   return asked;
 }
 
@@ -245,7 +245,7 @@ std::vector<CheckResult> check_models(std::uint64_t seed) {
                          const std::function<Var(Tape&, const Parameters&)>& f) {
     results.push_back(check_by_parameters(name, config, seed += 1000, max_entries, f));
   };
-  bool reverse = false;
+  double beta = 0.0;
   for (const auto& [family, plain] : families()) {
     const ModelConfig& config = plain;  // a binding cannot be captured
     check("log-probabilities of a tiny " + family, config, 6, [&](Tape& tape, const Parameters& parameters) {
@@ -257,14 +257,14 @@ std::vector<CheckResult> check_models(std::uint64_t seed) {
     });
 
     const ModelConfig full = adapted(plain);
-    const TokenObjective asked = everything(10, full.vocab_size, reverse, seed);
+    const TokenObjective asked = everything(10, full.vocab_size, beta, seed);
     check("all that the heads of a tiny " + family + " with adapters say", full, 2,
           [&](Tape& tape, const Parameters& parameters) {
             const TokenValues heads = token_values(tape, full, parameters, tiny_valued_batch(), asked);
             return concat_rows({heads.log_probabilities, heads.entropies, heads.mean_log_probabilities,
                                 heads.divergences, heads.values});
           });
-    reverse = !reverse;
+    beta = beta == 1.0 ? 0.0 : beta + 0.5;  // each divergence in its turn
   }
   ModelConfig critic = tiny_model();
   critic.has_lm_head = false;

@@ -167,6 +167,65 @@ void check_other_preferences(Suite& suite) {
   }
 }
 
+void check_texts(Suite& suite) {
+  check_objective(
+      suite, "reward", reward({0.3, {0.5, -0.2, 0.0}}), {suite.matrix(6, 1)},
+      [](const Vars& x) {
+        TokenValues heads;
+        heads.values = x[0];
+        return heads;
+      },
+      [](const Matrices& x) {
+        const Real margins[] = {Real{0.5}, Real{-0.2}, 0};
+        Real total = 0;
+        for (std::size_t i = 0; i < 3; ++i) {
+          const Real chosen = entry(x, 0, i), rejected = entry(x, 0, i + 3);
+          total += -std::log(sigma(chosen - rejected - margins[i])) +
+                   Real{0.3} * (chosen + rejected) * (chosen + rejected);
+        }
+        return scalar(total / 3);
+      });
+  for (const bool cosine : {true, false}) {
+    for (const bool symmetric : {false, true}) {
+      const int negatives = symmetric ? 0 : 1;
+      const int rows = 3 * (2 + negatives);
+      const TokenObjective objective = info_nce({Pooling::kLast, 2.5, cosine, negatives, symmetric});
+      CheckOptions options;
+      options.length_scales = {0.2};
+      options.refused = {{suite.matrix(rows + 1, 4)}};
+      suite.check(
+          std::string("infonce ") + (cosine ? "cosine" : "dot") + (symmetric ? ", symmetric" : ""),
+          [=](Tape& tape, const Vars& x) {
+            TokenValues heads;
+            heads.embeddings = x[0];
+            return objective.loss(tape, heads);
+          },
+          {suite.matrix(rows, 4)},
+          [=](const Matrices& x) {
+            const auto product = [&](Index i, Index j) {
+              Real sum = 0;
+              for (Index c = 0; c < 4; ++c) sum += Real{x[0](i, c)} * Real{x[0](j, c)};
+              return sum;
+            };
+            const auto score = [&](Index i, Index j) {
+              const Real lengths = cosine ? std::sqrt(product(i, i) * product(j, j)) : Real{1};
+              return Real{2.5} * product(i, j) / lengths;
+            };
+            Real to_documents = 0, to_anchors = 0;
+            for (Index i = 0; i < 3; ++i) {
+              Real documents = 0, anchors = 0;
+              for (Index j = 3; j < rows; ++j) documents += std::exp(score(i, j));
+              for (Index j = 0; j < 3; ++j) anchors += std::exp(score(j, 3 + i));
+              to_documents += std::log(documents) - score(i, 3 + i);
+              to_anchors += std::log(anchors) - score(i, 3 + i);
+            }
+            return scalar((symmetric ? (to_documents + to_anchors) / 2 : to_documents) / 3);
+          },
+          options);
+    }
+  }
+}
+
 }  // namespace
 
 void check_objectives(Suite& suite) {
@@ -174,6 +233,7 @@ void check_objectives(Suite& suite) {
   check_dpo(suite);
   check_other_preferences(suite);
   check_policy_objectives(suite);
+  check_texts(suite);
 }
 
 }  // namespace streambp::reference

@@ -211,6 +211,16 @@ void check_divergences(Suite& suite) {
           options);
       options.refused = {{log_p, Matrix::Zero(rows, cols + 1)}, {log_p, Matrix::Zero(rows + 1, cols)}};
       suite.check(
+          "log_mixture" + range, [](Tape&, const Vars& x) { return log_mixture(x[0], x[1], 0.3); },
+          {log_p, suite.matrix(rows, cols, low, 0.0)},
+          [](const Matrices& x) {
+            return build(x[0].rows(), x[0].cols(), [&](Index i, Index j) {
+              return std::log((1 - Real{0.3}) * std::exp(Real{x[0](i, j)}) +
+                              Real{0.3} * std::exp(Real{x[1](i, j)}));
+            });
+          },
+          options);
+      suite.check(
           "kl_divergence" + range, [](Tape&, const Vars& x) { return kl_divergence(x[0], x[1]); },
           {log_p, suite.matrix(rows, cols, 2.0 * low, low)},
           [](const Matrices& x) {

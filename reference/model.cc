@@ -99,10 +99,32 @@ Var tempered(const Var& z, double temperature) {
 }
 
 Var divergences(Tape& tape, const Teacher& teacher, const Scored& scored, const Var& z) {
-  require_shape("teacher", "the logits", teacher.logits, scored.hidden.rows(), z.cols());
-  const Var log_q = tempered(tape.leaf(teacher.logits(scored.with_target, Eigen::all)), teacher.temperature);
-  const Var log_p = tempered(z, teacher.temperature);
-  return teacher.reverse ? kl_divergence(log_p, log_q) : kl_divergence(log_q, log_p);
+  const Index columns = teacher.shares_first_tokens ? std::min(teacher.logits.cols(), z.cols()) : z.cols();
+  const Matrix of_teacher = teacher.shares_first_tokens ? teacher.logits.leftCols(columns) : teacher.logits;
+  require_shape("teacher", "the logits", of_teacher, scored.hidden.rows(), columns);
+  const Var log_q = tempered(tape.leaf(of_teacher(scored.with_target, Eigen::all)), teacher.temperature);
+  const Var log_p = tempered(slice_columns(z, 0, columns), teacher.temperature);
+  const double beta = teacher.beta;
+  if (beta == 0.0) return kl_divergence(log_q, log_p);
+  if (beta == 1.0) return kl_divergence(log_p, log_q);
+  const Var log_m = log_mixture(log_p, log_q, beta);
+  return add(scale(kl_divergence(log_q, log_m), beta), scale(kl_divergence(log_p, log_m), 1.0 - beta));
+}
+
+Var embeddings(Tape& tape, const ModelConfig& config, const Parameters& parameters,
+               const std::vector<Sequence>& sequences, Pooling pooling) {
+  const double length = batch_length(sequences);
+  std::vector<Var> parts = {tape.leaf(Matrix(0, config.hidden_size))};
+  for (const Sequence& sequence : sequences) {
+    if (sequence.tokens.empty()) continue;
+    const Var states =
+        hidden_states(config, parameters, sequence.tokens, sequence.positions, length).states;
+    const auto tokens = static_cast<int>(states.rows());
+    parts.push_back(pooling == Pooling::kLast ? gather_rows(states, {tokens - 1})
+                                              : scale(scatter_rows(states, std::vector<int>(sequence.tokens.size(), 0), 1),
+                                                      1.0 / tokens));
+  }
+  return concat_rows(parts);
 }
 
 /// The sequences with the targets that `objective` scores.
@@ -153,6 +175,7 @@ TokenValues token_values(Tape& tape, const ModelConfig& config, const Parameters
         scale(load_balancing_loss(tape, config.mixture, concat_rows(scored.router_probabilities)),
               asked.router.of(config.mixture));
   }
+  if (asked.pooling) result.embeddings = embeddings(tape, config, parameters, sequences, *asked.pooling);
   if (asked.values) result.values = values(config, parameters, scored.hidden);
   const bool asks_for_p =
       asked.log_probabilities || asked.entropies || asked.mean_log_probabilities || asked.log_sum_squares;
@@ -193,7 +216,7 @@ Result evaluate(const ModelConfig& config, const Weights& weights, const std::ve
   result.log_probabilities = of_all_tokens(sequences, objective.log_probabilities, heads.log_probabilities);
   result.entropies = of_all_tokens(sequences, objective.entropies, heads.entropies);
   result.values = of_all_tokens(sequences, objective.values, heads.values);
-  bool any_scored = false;
+  bool any_scored = objective.pooling.has_value();
   for (const Sequence& sequence : sequences) {
     for (std::size_t t = 0; t < sequence.tokens.size(); ++t) any_scored |= is_scored(sequence, t);
   }

@@ -41,6 +41,7 @@ struct TokenValues {
   Var divergences;             // from the teacher, see there
   Var log_sum_squares;         // ln sum_v p_v^2
   Var values;                  // of the value head
+  Var embeddings;              // of every sequence with a token, [sequences, hidden_size], see Pooling
   /// The routers' load-balancing loss of the batch in all sparse layers times its coefficient, [1, 1], of all
   /// tokens, scored or not, of the sequences that RouterTerm does not leave out. Nothing where the loss has
   /// no such term.
@@ -48,12 +49,17 @@ struct TokenValues {
 };
 
 /// A second model's opinion, which is held constant: with q = softmax(logits / temperature) and
-/// p = softmax(z / temperature) of the model under training, a token's divergence is KL(q || p), or KL(p ||
-/// q) if `reverse`.
+/// p = softmax(z / temperature) of the model under training, a token's divergence is
+/// - KL(q || p) for beta = 0, KL(p || q) for beta = 1
+/// - beta KL(q || m) + (1 - beta) KL(p || m) between them, m = beta q + (1 - beta) p: the generalised
+///   Jensen-Shannon divergence (Agarwal et al. 2023, https://arxiv.org/abs/2306.13649, equation 1)
 struct Teacher {
   Matrix logits;  // [m, V], or log-probabilities, which differ from them by a constant per row
   double temperature = 1.0;
-  bool reverse = false;
+  double beta = 0.0;
+  /// Whether the teacher may have more or fewer tokens than V. Both softmaxes are then over the tokens that
+  /// both have, the first ones.
+  bool shares_first_tokens = false;
 };
 
 /// The routers' load-balancing loss (mixture.h) in a loss.
@@ -65,6 +71,9 @@ struct RouterTerm {
   /// What the loss is multiplied by; 0: there is no such term.
   double of(const MixtureSettings& mixture) const;
 };
+
+/// How the states after the last norm of a sequence become its embedding: that of its last token, or the mean.
+enum class Pooling { kLast, kMean };
 
 /// A loss as a function of everything the heads say, and what it needs of that. What is not asked for is not
 /// computed: its Var is on no tape.
@@ -80,6 +89,7 @@ struct TokenObjective {
   RouterTerm router = {};
   /// The first sequences, this many, are scored on all their tokens but the first, whatever their targets.
   int whole_sequences = 0;
+  std::optional<Pooling> pooling = std::nullopt;  // asks for embeddings
 };
 
 /// Per-token entries are of all tokens of all sequences, in order, and 0 where a token is not scored.
@@ -104,7 +114,7 @@ TokenValues token_values(Tape& tape, const ModelConfig& config, const Parameters
 /// The objective's loss, and that of the routers where the model has one, [1, 1].
 Var total_loss(Tape& tape, const TokenObjective& objective, const TokenValues& heads);
 
-/// Loss, per-token values and all gradients, adapters and value head included. Without any scored token the
+/// Loss, per-token values and all gradients, adapters and value head included. Without any scored token (or embedding asked for) the
 /// loss and all gradients are 0 and the objective is not called. Throws std::invalid_argument as the
 /// functions above, and if a parameter is missing, unknown or of a wrong shape.
 Result evaluate(const ModelConfig& config, const Weights& weights, const std::vector<Sequence>& sequences,

@@ -7,3 +7,4 @@
 #include "reference/objectives_likelihood.h"
 #include "reference/objectives_policy.h"
 #include "reference/objectives_preference.h"
+#include "reference/objectives_texts.h"

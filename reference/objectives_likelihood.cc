@@ -48,10 +48,11 @@ TokenObjective distill(const DistillOptions& options, const Matrix& teacher_logi
   require_positive("distill", "temperature", options.temperature);
   require_positive("distill", "divisor", options.divisor);
   require_range("distill", "alpha", options.alpha, 0.0, 1.0);
+  require_range("distill", "beta", options.beta, 0.0, 1.0);
   TokenObjective objective;
-  objective.teacher = Teacher{teacher_logits, options.temperature, options.reverse};
+  objective.teacher = Teacher{teacher_logits, options.temperature, options.beta, options.shares_first_tokens};
   objective.loss = [options](Tape&, const TokenValues& heads) {
-    const double softening = options.temperature * options.temperature;
+    const double softening = options.softening ? options.temperature * options.temperature : 1.0;
     const Var teacher = scale(sum(heads.divergences), options.alpha * softening / options.divisor);
     return add(teacher, scale(sum(heads.log_probabilities), -(1.0 - options.alpha) / options.divisor));
   };

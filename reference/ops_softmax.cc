@@ -1,6 +1,8 @@
 #include "reference/ops_softmax.h"
 
+#include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "reference/ops_matrix.h"
 #include "reference/require.h"
@@ -105,6 +107,23 @@ Var kl_divergence(const Var& log_p, const Var& log_q) {
       log_p.gradient().row(i) += dy * log_p.value().row(i).binaryExpr(log_q.value().row(i), slope);
       log_q.gradient().row(i) -= dy * log_p.value().row(i).unaryExpr(&exponential);
     }
+  });
+}
+
+Var log_mixture(const Var& log_p, const Var& log_q, double w) {
+  require_shape("log_mixture", "log q", log_q.value(), log_p.rows(), log_p.cols());
+  require(w > 0.0 && w < 1.0, "log_mixture", "expected a weight between 0 and 1, got " + std::to_string(w));
+  const double log_first = std::log1p(-w), log_second = std::log(w);
+  const auto mixed = [=](double a, double b) {
+    const double ahead = (b + log_second) - (a + log_first);
+    return std::max(a + log_first, b + log_second) + std::log1p(std::exp(-std::abs(ahead)));
+  };
+  Matrix value = log_p.value().binaryExpr(log_q.value(), mixed);
+  return Tape::record({log_p, log_q}, std::move(value), [=](const Var& m) {
+    const auto share_of_p = [&](double a, double c) { return std::exp(a + log_first - c); };
+    const auto share_of_q = [&](double b, double c) { return std::exp(b + log_second - c); };
+    log_p.gradient() += m.gradient().cwiseProduct(log_p.value().binaryExpr(m.value(), share_of_p));
+    log_q.gradient() += m.gradient().cwiseProduct(log_q.value().binaryExpr(m.value(), share_of_q));
   });
 }
 

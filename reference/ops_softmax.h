@@ -37,4 +37,10 @@ Var entropy(const Var& log_p);
 /// Infinite where q has no room for what p holds possible. Throws std::invalid_argument if the shapes differ.
 Var kl_divergence(const Var& log_p, const Var& log_q);
 
+/// The logarithm of a mixture of two distributions given by theirs, [rows, cols] twice -> the same:
+///     m_ij = ln((1 - w) e^log_p_ij + w e^log_q_ij),   d log_p_ij = dm_ij (1 - w) p_ij / e^m_ij, d log_q_ij
+///     likewise with w q_ij
+/// Throws std::invalid_argument if the shapes differ, or unless 0 < w < 1.
+Var log_mixture(const Var& log_p, const Var& log_q, double w);
+
 }  // namespace streambp::reference

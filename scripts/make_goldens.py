@@ -106,6 +106,7 @@ TOPICS = {
     "batches": make_batches,
     "policy": of_module("policy"),
     "preference": of_module("preference"),
+    "teacher": of_module("teacher"),
 }
 
 

@@ -119,6 +119,16 @@ TEST(Config, TakesTheDefaultsOfTransformers) {
   EXPECT_EQ(parse(without(with(small_config("qwen3"), {{"hidden_size", 768}}), "head_dim")).head_dim, 128);
 }
 
+TEST(Config, AClassifierWithOneLabelScores) {
+  const nlohmann::json scores = with(small_config("llama"), {{"architectures", {"LlamaForSequenceClassification"}},
+                                                             {"id2label", {{"0", "LABEL_0"}}}});
+  EXPECT_TRUE(parse(scores).value_model);
+  EXPECT_TRUE(parse(with(without(scores, "id2label"), {{"num_labels", 1}})).value_model);
+  EXPECT_FALSE(parse(with(scores, {{"architectures", {"LlamaForCausalLM"}}})).value_model);
+  EXPECT_TRUE(refuses(with(scores, {{"id2label", {{"0", "bad"}, {"1", "good"}}}}), "id2label"));
+  EXPECT_TRUE(refuses(without(scores, "id2label"), "num_labels"));
+}
+
 TEST(Config, RefusesImpossibleSizes) {
   for (const char* key : {"model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
                           "num_attention_heads"}) {

@@ -115,7 +115,7 @@ Batch repack(const Batch& batch, Side padding, int64_t vocab_size) {
 }
 
 Model equality_model(const std::string& name, uint64_t seed,
-                     const std::function<bool(const std::string&)>& trainable) {
+                     const std::function<bool(const std::string&)>& trainable, int64_t more_tokens) {
   Model::Placement placement;
   placement.dtype = placement.gradient_dtype = at::kDouble;
   placement.device = checked_device();
@@ -123,6 +123,7 @@ Model equality_model(const std::string& name, uint64_t seed,
   if (std::filesystem::is_directory(name)) return open_model(name, placement, seed);
   Config config = open_config(name);
   config.pad_token_id = kPaddingToken;
+  config.vocab_size += more_tokens;
   Model model = Model::random(config, placement, seed);
   for (const auto& parameter : model.parameters()) {
     at::Tensor& value = parameter->value;

@@ -146,6 +146,11 @@ std::map<std::string, at::Tensor> padded_tensors(const ObjectiveKind& kind, bool
         tensors["ref_rejected_logps"] = rows.normal(pairs, 1.0);
       }
       break;
+    case Layout::kRanked:
+      tensors["margin"] = rows.normal(pairs, 1.0);
+      break;
+    case Layout::kTexts:
+      break;
     case Layout::kLabelled:
       tensors["completion_mask"] = rows.completion_mask(false);
       tensors["role"] = at::tensor(

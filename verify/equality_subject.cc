@@ -68,7 +68,14 @@ const std::map<std::string, std::vector<OptionMap>> kVariants{
      {{},
       {{"divergence", "reverse"}, {"temperature", "2"}},
       {{"alpha", "0.5"}, {"temperature", "1.5"}},
-      {{"divergence", "reverse"}, {"alpha", "0.7"}}}}};
+      {{"divergence", "jsd"}, {"beta", "0.1"}, {"alpha", "0.7"}, {"temperature", "0.8"}},
+      {{"divergence", "jsd"}, {"divisor", "77"}},
+      {{"divergence", "reverse"}, {"alpha", "0.7"}, {"vocabulary", "shared"}}}},
+    {"reward", {{}, {{"center_rewards_coefficient", "0.1"}}}},
+    {"infonce",
+     {{},
+      {{"pooling", "mean"}, {"scale", "5"}, {"negatives", "2"}},
+      {{"similarity", "dot"}, {"scale", "0.3"}, {"symmetric", "true"}}}}};
 
 /// Adapters on all maps or on some, with either scale; away from B = 0, where they do nothing yet.
 LoraConfig attach_adapters(Model& model, Padding padding, uint64_t seed) {
@@ -153,7 +160,7 @@ EqualitySubject make_subject(const RowName& name, uint64_t seed) {
   };
   EqualitySubject subject{equality_model(name.model, seed, trainable), nullptr, {}, {}, {}, {}, {}};
   if (is_lora) subject.lora = attach_adapters(subject.model, kPaddings.at(name.batch), seed);
-  if (name.objective == "ppo") attach_value_head(subject.model, seed + 1);
+  if (name.objective == "ppo" || name.objective == "reward") attach_value_head(subject.model, seed + 1);
   if (is_padded_batch(name.batch)) {
     fill_padded(subject, name, seed);
   } else {
@@ -161,8 +168,9 @@ EqualitySubject make_subject(const RowName& name, uint64_t seed) {
   }
   reference::Matrix teacher_logits;
   if (name.objective == "distill") {
-    subject.teacher = std::make_unique<Model>(
-        equality_model(name.model, seed + 2, [](const std::string&) { return false; }));
+    const bool of_another_size = name.settings.contains("vocabulary");
+    subject.teacher = std::make_unique<Model>(equality_model(
+        name.model, seed + 2, [](const std::string&) { return false; }, of_another_size ? 7 : 0));
     teacher_logits = reference_logits(*subject.teacher, subject.batch);
   }
   subject.objective = make_objective(name.objective, subject.batch, name.settings);

@@ -12,6 +12,7 @@
 #include "streambp/objective/terms.h"
 #include "verify/checked_device.h"
 #include "verify/golden_options.h"
+#include "verify/reference_bridge.h"
 #include "verify/reference_objective.h"
 
 namespace streambp {
@@ -146,8 +147,18 @@ class Loader {
     } else if (golden_.objective == "grpo") {
       require_widths("prompt_length", "completion_length", "in.completion_mask", batch);
       add_policy("loss", batch, options_, read_loss(file_, tensors_));
-    } else {
+    } else if (golden_.objective == "ppo") {
       add_ppo(batch);
+    } else if (golden_.objective == "distill") {
+      add_teacher();
+      add_policy("loss", batch, options_, read_loss(file_, tensors_));
+    } else if (golden_.objective == "reward") {
+      const at::Tensor values = at::zeros({batch.size()}, at::kDouble);
+      values.masked_scatter_(batch.value_mask, read_double(tensors_, "out.rewards"));
+      add("loss", *loaded_.models.front(), batch, options_,
+          {read_loss(file_, tensors_), {}, values, gradients_});
+    } else {
+      add("loss", *loaded_.models.front(), batch, options_, {read_loss(file_, tensors_), {}, {}, gradients_});
     }
     if (is_lora_) check_merged();
     return std::move(loaded_);
@@ -179,8 +190,13 @@ class Loader {
 
   void add(const std::string& name, GoldenModel& subject, const Batch& batch, const OptionMap& options,
            Evaluation truth, const std::string& prefix = "") {
-    loaded_.tasks.push_back({name, prefix, &subject, batch, make_objective(golden_.objective, batch, options),
-                             reference_objective(golden_.objective, batch, options), std::move(truth)});
+    GoldenModel* const teacher = golden_.objective == "distill" ? loaded_.models.at(1).get() : nullptr;
+    const reference::Matrix teacher_logits =
+        teacher == nullptr ? reference::Matrix() : reference_logits(teacher->model, batch);
+    loaded_.tasks.push_back({name, prefix, &subject, teacher, batch,
+                             make_objective(golden_.objective, batch, options),
+                             reference_objective(golden_.objective, batch, options, teacher_logits),
+                             std::move(truth)});
   }
 
   /// A loss of the case's own model that does not touch a value head.
@@ -207,6 +223,15 @@ class Loader {
          read_predictions(tensors_, "out.per_token_logps", batch),
          {},
          scaled(gradients_, factor)});
+  }
+
+  /// The model that the case names as its teacher, of the same set.
+  void add_teacher() {
+    const std::filesystem::path folder =
+        set_root(golden_.folder) / file_.text("hyperparameters", "teacher");
+    loaded_.models.push_back(std::make_unique<GoldenModel>(GoldenModel{
+        Model::load(Checkpoint::open(folder), placement([](const std::string&) { return false; })),
+        std::nullopt}));
   }
 
   /// Takes the place of the reference's sums where the case has the reference itself.

@@ -29,6 +29,7 @@ struct GoldenTask {
   std::string name;    // "mean", "num_items_in_batch", "policy", ...
   std::string prefix;  // of the parameters' names in the case
   GoldenModel* subject = nullptr;
+  GoldenModel* teacher = nullptr;  // of distillation
   Batch batch;
   std::unique_ptr<Objective> objective;
   reference::TokenObjective reference;

@@ -135,7 +135,8 @@ CaseResult check_case(const GoldenCase& golden, const GoldensOptions& options) {
     GoldenModel& subject = *task.subject;
     for (const Run& run : runs_of(options, task.batch)) {
       const Evaluation value =
-          run.settings ? evaluate(subject.model, task.batch, *task.objective, *run.settings)
+          run.settings ? evaluate(subject.model, task.batch, *task.objective, *run.settings,
+                                  task.teacher == nullptr ? nullptr : &task.teacher->model)
                        : evaluate_reference(subject.model, task.batch, task.reference, subject.adapters());
       EvaluationErrors errors = measure(value, task.truth);
       for (ParameterError& of : errors.gradients) of.name.insert(0, task.prefix);

@@ -235,6 +235,10 @@ const std::vector<ObjectiveCase>& objective_cases() {
       {"ppo", {{"entropy_coef", "0.01"}, {"kl_coef", "0.05"}}},
       {"distill"},
       {"distill", {{"divergence", "reverse"}, {"alpha", "0.5"}, {"temperature", "2"}}},
+      {"distill", {{"divergence", "jsd"}, {"beta", "0.3"}}},
+      {"reward"},
+      {"infonce"},
+      {"infonce", {{"pooling", "mean"}}},
   };
   return cases;
 }

@@ -253,8 +253,8 @@ TEST(ReferenceDistillation, ATeacherOfOnesOwnOpinionTeachesNothing) {
   const ModelConfig config = small_model();
   const Weights weights = random_weights(config, 39);
   const Matrix own = scored_logits(config, weights);
-  for (bool reverse : {false, true}) {
-    const Result result = evaluate(config, weights, kBatch, distill({reverse, 1.5, 1.0, 8.0}, own));
+  for (const double beta : {0.0, 0.3, 1.0}) {
+    const Result result = evaluate(config, weights, kBatch, distill({beta, 1.5, 1.0, 8.0}, own));
     EXPECT_NEAR(result.loss, 0.0, 1e-15);
     for (const auto& [name, gradient] : result.gradients) EXPECT_FALSE(!(gradient.norm() <= 1e-14)) << name;
   }
@@ -268,30 +268,56 @@ TEST(ReferenceDistillation, IsTheDivergenceOfBothDistributions) {
   const double tau = 1.5;
   double forward = 0.0;
   double backward = 0.0;
+  double mixed = 0.0;
   for (Index t = 0; t < 8; ++t) {
     const Eigen::ArrayXd p = softmax(own.row(t).transpose() / tau).array();
     const Eigen::ArrayXd q = softmax(teacher.row(t).transpose() / tau).array();
     forward += (q * (q / p).log()).sum();
     backward += (p * (p / q).log()).sum();
+    const Eigen::ArrayXd m = 0.25 * q + 0.75 * p;
+    mixed += 0.25 * (q * (q / m).log()).sum() + 0.75 * (p * (p / m).log()).sum();
   }
-  const auto loss = [&](bool reverse, const Matrix& logits_of_teacher) {
-    return evaluate(config, weights, kBatch, distill({reverse, tau, 1.0, 8.0}, logits_of_teacher)).loss;
+  const auto loss = [&](double beta, const Matrix& logits_of_teacher) {
+    return evaluate(config, weights, kBatch, distill({beta, tau, 1.0, 8.0}, logits_of_teacher)).loss;
   };
-  EXPECT_NEAR(loss(false, teacher), tau * tau * forward / 8, 1e-14);
-  EXPECT_NEAR(loss(true, teacher), tau * tau * backward / 8, 1e-14);
+  EXPECT_NEAR(loss(0.0, teacher), tau * tau * forward / 8, 1e-14);
+  EXPECT_NEAR(loss(1.0, teacher), tau * tau * backward / 8, 1e-14);
+  EXPECT_NEAR(loss(0.25, teacher), tau * tau * mixed / 8, 1e-14);
+  EXPECT_NEAR(evaluate(config, weights, kBatch, distill({0.25, tau, 1.0, 8.0, false}, teacher)).loss, mixed / 8,
+              1e-14);
   Matrix shifted = teacher;
   shifted.row(3).array() += 7.0;
-  EXPECT_NEAR(loss(false, shifted), loss(false, teacher), 1e-14);
+  EXPECT_NEAR(loss(0.0, shifted), loss(0.0, teacher), 1e-14);
   // What a teacher rules out adds nothing forwards and is infinitely wrong backwards.
   Matrix certain = teacher;
   certain(2, 5) = -std::numeric_limits<double>::infinity();
-  EXPECT_TRUE(std::isfinite(loss(false, certain)));
-  EXPECT_EQ(loss(true, certain), std::numeric_limits<double>::infinity());
+  EXPECT_TRUE(std::isfinite(loss(0.0, certain)));
+  EXPECT_EQ(loss(1.0, certain), std::numeric_limits<double>::infinity());
   // With alpha = 0 the teacher is not heard, and the text is read at temperature 1.
-  EXPECT_NEAR(evaluate(config, weights, kBatch, distill({false, tau, 0.0, 8.0}, teacher)).loss,
+  EXPECT_NEAR(evaluate(config, weights, kBatch, distill({0.0, tau, 0.0, 8.0}, teacher)).loss,
               evaluate(config, weights, kBatch, sft(8.0)).loss, 1e-14);
-  EXPECT_THROW(loss(false, teacher.topRows(7)), std::invalid_argument);
-  EXPECT_THROW(loss(false, teacher.leftCols(12)), std::invalid_argument);
+  EXPECT_THROW(loss(0.0, teacher.topRows(7)), std::invalid_argument);
+  EXPECT_THROW(loss(0.0, teacher.leftCols(12)), std::invalid_argument);
+}
+
+TEST(ReferenceDistillation, ComparesTheTokensThatBothHave) {
+  const ModelConfig config = small_model();
+  const Weights weights = random_weights(config, 44);
+  const Matrix own = scored_logits(config, weights);
+  const Matrix teacher = random_matrix(8, 15, 45);
+  const auto loss = [&](const Matrix& logits_of_teacher) {
+    return evaluate(config, weights, kBatch, distill({0.0, 1.5, 1.0, 8.0, false, true}, logits_of_teacher)).loss;
+  };
+  for (const Index columns : {10, 13, 15}) {
+    const Index shared = std::min<Index>(columns, 13);
+    double expected = 0.0;
+    for (Index t = 0; t < 8; ++t) {
+      const Eigen::ArrayXd p = softmax(own.row(t).leftCols(shared).transpose() / 1.5).array();
+      const Eigen::ArrayXd q = softmax(teacher.row(t).leftCols(shared).transpose() / 1.5).array();
+      expected += (q * (q / p).log()).sum();
+    }
+    EXPECT_NEAR(loss(teacher.leftCols(columns)), expected / 8, 1e-14) << columns;
+  }
 }
 
 TEST(ReferenceHeads, NothingScoredIsNothingLost) {
@@ -301,7 +327,7 @@ TEST(ReferenceHeads, NothingScoredIsNothingLost) {
   TokenObjective objective;
   objective.values = true;
   objective.entropies = true;
-  objective.teacher = Teacher{Matrix(0, 13), 1.0, false};
+  objective.teacher = Teacher{Matrix(0, 13), 1.0};
   objective.loss = [](Tape&, const TokenValues&) -> Var {
     throw std::logic_error("the objective was called");
   };

@@ -50,6 +50,11 @@ class Source {
   }
   double scored() const { return std::max(batch_.targets.ne(kNoTarget).sum().item<double>(), 1.0); }
 
+  /// Of the objectives with a reduction and a divisor.
+  double divisor() const {
+    return given("divisor") ? number("divisor") : word("reduction") == "sum" ? 1.0 : scored();
+  }
+
   /// Empty where the batch has no such input.
   Numbers tokens(const char* name) const {
     const auto found = batch_.token_inputs.find(name);
@@ -62,6 +67,9 @@ class Source {
     return numbers;
   }
   Numbers sequences(const char* name) const { return numbers_of(batch_.sequence_inputs.at(name)); }
+  Numbers sequences_if_any(const char* name) const {
+    return batch_.sequence_inputs.contains(name) ? sequences(name) : Numbers();
+  }
   /// Given as such, or per token, then each times its entry of `weights` (empty: 1).
   Numbers reference_sums(const Numbers& weights = {}) const {
     if (batch_.sequence_inputs.contains(inputs::kReferenceSums)) return sequences(inputs::kReferenceSums);
@@ -102,10 +110,8 @@ class Source {
 };
 
 reference::TokenObjective sft(const Source& source) {
-  const bool sum = source.word("reduction") == "sum";
-  const double divisor = source.given("divisor") ? source.number("divisor") : sum ? 1.0 : source.scored();
-  if (source.word("loss_type") == "dft") return reference::dft(divisor);
-  return reference::sft(divisor, source.number("label_smoothing"));
+  if (source.word("loss_type") == "dft") return reference::dft(source.divisor());
+  return reference::sft(source.divisor(), source.number("label_smoothing"));
 }
 
 const std::map<std::string, reference::DpoLoss> kDpoLosses{{"sigmoid", reference::DpoLoss::kSigmoid},
@@ -243,18 +249,41 @@ reference::TokenObjective ppo(const Source& source) {
 }
 
 reference::TokenObjective distill(const Source& source) {
-  const double temperature = source.number("temperature");
-  reference::TokenObjective objective = reference::distill(
-      {source.word("divergence") == "reverse", temperature, source.number("alpha"), source.scored()},
-      source.teacher_logits());
-  // The library scores the labels at the same temperature as the divergence.
-  objective.temperature = temperature;
-  return objective;
+  reference::DistillOptions options;
+  const std::string divergence = source.word("divergence");
+  options.softening = divergence != "jsd";
+  options.beta = divergence == "forward"   ? 0.0
+                 : divergence == "reverse" ? 1.0
+                 : source.given("beta")    ? source.number("beta")
+                                           : 0.5;
+  options.temperature = source.number("temperature");
+  options.alpha = source.number("alpha");
+  options.divisor = source.divisor();
+  options.shares_first_tokens = true;
+  return reference::distill(options, source.teacher_logits());
+}
+
+reference::TokenObjective reward(const Source& source) {
+  reference::RewardOptions options;
+  options.center_rewards_coefficient = source.number("center_rewards_coefficient");
+  options.margins = source.sequences_if_any(inputs::kMargin);
+  options.margins.resize(options.margins.size() / 2);
+  return reference::reward(options);
+}
+
+reference::TokenObjective infonce(const Source& source) {
+  reference::InfoNceOptions options;
+  options.pooling = source.word("pooling") == "mean" ? reference::Pooling::kMean : reference::Pooling::kLast;
+  options.scale = source.number("scale");
+  options.cosine = source.word("similarity") == "cosine";
+  options.negatives = static_cast<int>(source.number("negatives"));
+  options.symmetric = source.word("symmetric") == "true";
+  return reference::info_nce(options);
 }
 
 const std::map<std::string, std::function<reference::TokenObjective(const Source&)>> kObjectives{
-    {"sft", sft}, {"dpo", dpo},   {"cpo", cpo}, {"simpo", cpo},      {"orpo", orpo},
-    {"kto", kto}, {"grpo", grpo}, {"ppo", ppo}, {"distill", distill}};
+    {"sft", sft},   {"dpo", dpo},   {"cpo", cpo},         {"simpo", cpo},     {"orpo", orpo},      {"kto", kto},
+    {"grpo", grpo}, {"ppo", ppo},   {"distill", distill}, {"reward", reward}, {"infonce", infonce}};
 
 }  // namespace
 

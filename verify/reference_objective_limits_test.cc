@@ -140,9 +140,9 @@ TEST(Objectives, RefuseHyperparametersOutOfRange) {
   expect_refused([] { simpo({1.0, kNaN, 0.0}, kPair); }, "gamma");
   expect_refused([] { simpo({1.0, 0.0, -0.1}, kPair); }, "label_smoothing");
   expect_refused([] { sft(1.0, -0.1); }, "label_smoothing");
-  expect_refused([] { distill({false, 0.0, 1.0, 1.0}, Matrix()); }, "temperature");
-  expect_refused([] { distill({false, 1.0, 1.1, 1.0}, Matrix()); }, "alpha");
-  expect_refused([] { distill({false, 1.0, 1.0, 0.0}, Matrix()); }, "divisor");
+  expect_refused([] { distill({0.0, 0.0, 1.0, 1.0}, Matrix()); }, "temperature");
+  expect_refused([] { distill({0.0, 1.0, 1.1, 1.0}, Matrix()); }, "alpha");
+  expect_refused([] { distill({0.0, 1.0, 1.0, 0.0}, Matrix()); }, "divisor");
 }
 
 TEST(Objectives, RefuseInputsThatDoNotFit) {

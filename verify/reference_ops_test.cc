@@ -92,6 +92,7 @@ TEST(ReferenceOps, EveryOperationPassesItsChecks) {
                            "scatter_rows",
                            "entropy",
                            "kl_divergence",
+                           "log_mixture",
                            "sft",
                            "distill",
                            "dpo",
@@ -99,7 +100,9 @@ TEST(ReferenceOps, EveryOperationPassesItsChecks) {
                            "orpo",
                            "kto",
                            "grpo",
-                           "ppo"}) {
+                           "ppo",
+                           "reward",
+                           "infonce"}) {
     EXPECT_TRUE(operations.contains(name)) << "no check of " << name;
   }
 }

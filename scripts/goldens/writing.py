@@ -10,10 +10,10 @@ from goldens.passes import IGNORED
 FIRST_TOKEN = 3  # below are the special tokens; 0 stands under the padding
 
 
-def write_model(folder, spec):
+def write_model(folder, spec, auto_class=transformers.AutoModelForCausalLM):
     """config.json, config.legacy.json, generation_config.json and model.safetensors of random weights."""
     config = transformers.AutoConfig.for_model(spec.model_type, **spec.settings)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float64)
+    model = auto_class.from_config(config, dtype=torch.float64)
     generator = torch.Generator().manual_seed(spec.seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -1,11 +1,13 @@
 #include "streambp/backprop/head.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <utility>
 
 #include <torch/csrc/autograd/autograd.h>
 
+#include "streambp/backprop/embeddings.h"
 #include "streambp/backprop/head_chunk.h"
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
@@ -46,6 +48,27 @@ TokenValues rows_of(const TokenValues& values, int64_t begin, int64_t end) {
     if (column.defined()) column = column.narrow(0, begin, end - begin);
   }
   return to_values(columns);
+}
+
+/// The divergences of rows of log-probabilities [n, V], [n].
+at::Tensor divergences(const HeadRequest& request, const at::Tensor& log_t, const at::Tensor& log_p) {
+  const auto relative_entropy = [](const at::Tensor& from, const at::Tensor& to) {
+    return (from.exp() * (from - to)).sum(-1);
+  };
+  const double beta = request.jensen_shannon_beta;
+  switch (request.divergence) {
+    case Divergence::kForward:
+      return relative_entropy(log_t, log_p);
+    case Divergence::kReverse:
+      return relative_entropy(log_p, log_t);
+    case Divergence::kJensenShannon: {
+      const at::Tensor log_m = at::logaddexp(log_p + std::log1p(-beta), log_t + std::log(beta));
+      return relative_entropy(log_t, log_m) * beta + relative_entropy(log_p, log_m) * (1.0 - beta);
+    }
+    case Divergence::kNone:
+      break;
+  }
+  TORCH_INTERNAL_ASSERT(false, "no divergence");
 }
 
 /// Room for the values of all scored tokens.
@@ -109,6 +132,15 @@ bool Scored::are_neighbours(int64_t begin, int64_t end) const {
   return begin == end || place[end - 1] - place[begin] == end - 1 - begin;
 }
 
+int64_t HeadPass::shared_vocabulary() const {
+  return std::min(model.config().vocab_size, teacher.model->config().vocab_size);
+}
+
+bool HeadPass::has_one_softmax() const {
+  return request.divergence_temperature == request.temperature &&
+         shared_vocabulary() == model.config().vocab_size;
+}
+
 void LossSum::add(const at::Tensor& terms) {
   const at::Tensor wide = terms.detach().to(at::kDouble);
   sum_ = sum_.defined() ? sum_ + wide : wide;
@@ -128,7 +160,7 @@ Scored find_scored(const Batch& batch, c10::Device device) {
     targets = targets.clamp_min(0);
     has_target = has_target.to(device);
   }
-  return {places, targets.to(device), has_target};
+  return {places, targets.to(device), has_target, batch.offsets};
 }
 
 at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at::Tensor& hidden,
@@ -137,13 +169,22 @@ at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at:
   const MemoryScope scope("logits");
   const HeadRequest& request = pass.request;
   Model& model = pass.model;
+  if (request.pooling != Pooling::kNone) {
+    TokenValues pooled;
+    pooled.embeddings = embeddings(pass, hidden);
+    const at::Tensor loss = objective.loss(pooled, 0, 0);
+    if (!loss.is_meta()) outcome.loss = loss.item<double>();
+    return loss;
+  }
   const at::Tensor places = pass.scored.places.to(hidden.device());
   const at::Tensor normed = rms_norm(hidden, model.norm(), hold_logits);
-  const auto log_softmax = [&](at::Tensor logits, const Model& of) {
+  const auto capped = [&](at::Tensor logits, const Model& of) {
     logits = logits.to(of.dtype() == at::kDouble ? at::kDouble : at::kFloat);
     const double cap = of.config().final_logit_softcapping;
-    if (cap > 0.0) logits = at::tanh(logits / cap) * cap;
-    return at::log_softmax(request.temperature == 1.0 ? logits : logits / request.temperature, /*dim=*/-1);
+    return cap > 0.0 ? at::tanh(logits / cap) * cap : logits;
+  };
+  const auto log_softmax = [](const at::Tensor& logits, double temperature) {
+    return at::log_softmax(temperature == 1.0 ? logits : logits / temperature, /*dim=*/-1);
   };
   const auto at_scored = [&](const at::Tensor& per_token) {
     return per_token.index({places}).to(at::kDouble);
@@ -152,22 +193,29 @@ at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at:
   if (request.log_probabilities) {
     at::Tensor logits = linear(normed, {&model.head()}).front();
     if (hold_logits) outcome.logits = logits.detach();
-    const at::Tensor log_p = log_softmax(std::move(logits), model);
+    logits = capped(std::move(logits), model);
+    const at::Tensor log_p = log_softmax(logits, request.temperature);
+    const bool diverges = request.divergence != Divergence::kNone;
+    const bool softens_again = diverges && !pass.has_one_softmax();
+    if (!softens_again) logits.reset();
     values.log_probabilities = log_p.index({places, pass.scored.targets}).to(at::kDouble);
     if (pass.scored.has_target.defined())
       values.log_probabilities = values.log_probabilities * pass.scored.has_target;
     if (request.entropies) values.entropies = at_scored((log_p.exp() * log_p).sum(-1).neg());
     if (request.mean_log_probabilities) values.mean_log_probabilities = at_scored(log_p.mean(-1));
     if (request.log_sum_squares) values.log_sum_squares = at_scored((log_p.detach() * 2.0).logsumexp(-1));
-    if (request.divergence != Divergence::kNone) {
+    if (diverges) {
       const Model& teacher = *pass.teacher.model;
+      const auto shared = [&](const at::Tensor& of) { return of.narrow(-1, 0, pass.shared_vocabulary()); };
       RmsNormSaved unused;
       const at::Tensor log_t = log_softmax(
-          linear_forward(teacher.head(), rms_norm_forward(pass.teacher.hidden, teacher.norm(), unused)),
-          teacher);
-      values.divergences =
-          at_scored(request.divergence == Divergence::kForward ? (log_t.exp() * (log_t - log_p)).sum(-1)
-                                                               : (log_p.exp() * (log_p - log_t)).sum(-1));
+          shared(capped(linear_forward(teacher.head(),
+                                       rms_norm_forward(pass.teacher.hidden, teacher.norm(), unused)),
+                        teacher)),
+          request.divergence_temperature);
+      const at::Tensor log_d =
+          softens_again ? log_softmax(shared(logits), request.divergence_temperature) : log_p;
+      values.divergences = at_scored(divergences(request, log_t, log_d));
     }
   }
   if (request.values) values.values = at_scored(linear(normed, {&model.value_head()}).front().squeeze(1));

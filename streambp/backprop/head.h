@@ -19,6 +19,7 @@ struct Scored {
   at::Tensor
       targets;  // [M] int64, on the model's device; 0 for a token that has none and is here for its value
   at::Tensor has_target;  // [M] bool, on the model's device; undefined where all have
+  std::vector<int64_t> offsets = {};  // of the stream's sequences, as Batch's
 
   int64_t size() const { return places.size(0); }
 
@@ -37,7 +38,7 @@ struct Teacher {
   at::Tensor hidden;
 };
 
-/// One column of TokenValues after another; undefined columns stay undefined.
+/// One column of TokenValues after another, without the embeddings; undefined columns stay undefined.
 using Columns = std::array<at::Tensor, 6>;
 Columns to_columns(const TokenValues& values);
 TokenValues to_values(const Columns& columns);
@@ -55,6 +56,11 @@ struct HeadPass {
   const Scored& scored;
   HeadRequest request;
   Teacher teacher;  // with a divergence only
+
+  /// The tokens that both policy and teacher have: the first ones.
+  int64_t shared_vocabulary() const;
+  /// Whether the policy's distribution in a divergence is the one that all else is asked of.
+  bool has_one_softmax() const;
 };
 
 /// The loss of hidden states [N, D] under autograd with the logits of every token in full, [N, V], as Hugging

@@ -1,5 +1,6 @@
 #include "streambp/backprop/head_chunk.h"
 
+#include <cmath>
 #include <utility>
 
 #include "streambp/memory/meter.h"
@@ -16,6 +17,50 @@ at::ScalarType logits_dtype(at::ScalarType dtype) {
 
 at::Tensor to_column(const at::Tensor& rows) {
   return rows.squeeze(1).to(at::kDouble);
+}
+
+/// Logits of hidden states after the norm; `cap_slope` (may be null) receives their derivative by the products
+/// before them, where the model caps its logits.
+at::Tensor capped_logits(const Model& model, const at::Tensor& normed, at::Tensor* cap_slope) {
+  at::Tensor logits = linear_forward(model.head(), normed).to(logits_dtype(model.dtype()));
+  if (const double cap = model.config().final_logit_softcapping; cap > 0.0) {
+    logits.div_(cap).tanh_();
+    if (cap_slope != nullptr) *cap_slope = logits.square().neg_().add_(1.0);
+    logits.mul_(cap);
+  }
+  return logits;
+}
+
+/// Logits become log softmax(logits / temperature).
+void log_softmax_(at::Tensor& logits, double temperature) {
+  if (temperature != 1.0) logits.div_(temperature);
+  at::_log_softmax_out(logits, logits, /*dim=*/-1, /*half_to_float=*/false);
+}
+
+/// KL of rows of log-probabilities [rows, V], [rows, 1].
+at::Tensor relative_entropy(const at::Tensor& from, const at::Tensor& to) {
+  return (from - to).mul_(from.exp()).sum(1, /*keepdim=*/true);
+}
+
+/// What the softmax p of some logits u is multiplied by in a gradient of u: constant + factor log p - share log
+/// q, [rows, 1] each and q [rows, V].
+struct Slope {
+  at::Tensor constant;
+  at::Tensor factor = {};  // undefined: 0
+  at::Tensor share = {};   // undefined: 0
+  at::Tensor log_q = {};
+};
+
+/// log p becomes p times the slope.
+void multiply_(at::Tensor& log_p, const Slope& slope) {
+  if (!slope.factor.defined()) {
+    log_p.exp_().mul_(slope.constant);
+    return;
+  }
+  at::Tensor of_each = log_p * slope.factor;
+  of_each.add_(slope.constant);
+  if (slope.share.defined()) of_each.addcmul_(slope.log_q, slope.share, -1);
+  log_p.exp_().mul_(of_each);
 }
 
 }  // namespace
@@ -43,15 +88,26 @@ HeadChunk::HeadChunk(const HeadPass& pass, const at::Tensor& hidden, int64_t off
     plain_ = target_log_probabilities(log_p_, targets_, pass.request.temperature, sums_);
     return;
   }
-  log_p_ = log_softmax(pass.model, normed_, &cap_slope_);
+  log_p_ = capped_logits(pass.model, normed_, &cap_slope_);
   if (pass.request.divergence != Divergence::kNone) {
+    const double tau = pass.request.divergence_temperature;
+    const auto shared = [&](const at::Tensor& logits) {
+      return logits.narrow(1, 0, pass.shared_vocabulary());
+    };
     const Model& teacher = *pass.teacher.model;
     RmsNormSaved unused;
-    log_teacher_ =
-        log_softmax(teacher, rms_norm_forward(rows_of(pass.teacher.hidden, 0), teacher.norm(), unused),
-                    nullptr)
-            .to(log_p_.scalar_type());
+    log_other_ =
+        shared(capped_logits(
+                   teacher, rms_norm_forward(rows_of(pass.teacher.hidden, 0), teacher.norm(), unused), nullptr))
+            .contiguous();
+    log_softmax_(log_other_, tau);
+    log_other_ = log_other_.to(log_p_.scalar_type());
+    if (!pass.has_one_softmax()) {
+      log_d_ = shared(log_p_).div(tau);
+      log_softmax_(log_d_, /*temperature=*/1.0);
+    }
   }
+  log_softmax_(log_p_, pass.request.temperature);
 }
 
 at::Tensor HeadChunk::rows_of(const at::Tensor& hidden, int64_t offset) const {
@@ -65,18 +121,6 @@ bool HeadChunk::is_plain() const {
   return has_target_softmax(pass_.model.device()) && !request.entropies && !request.mean_log_probabilities &&
          !request.log_sum_squares && request.divergence == Divergence::kNone &&
          pass_.model.config().final_logit_softcapping == 0.0;
-}
-
-at::Tensor HeadChunk::log_softmax(const Model& model, const at::Tensor& normed, at::Tensor* cap_slope) const {
-  at::Tensor logits = linear_forward(model.head(), normed).to(logits_dtype(model.dtype()));
-  if (const double cap = model.config().final_logit_softcapping; cap > 0.0) {
-    logits.div_(cap).tanh_();
-    if (cap_slope != nullptr) *cap_slope = logits.square().neg_().add_(1.0);
-    logits.mul_(cap);
-  }
-  if (pass_.request.temperature != 1.0) logits.div_(pass_.request.temperature);
-  at::_log_softmax_out(logits, logits, /*dim=*/-1, /*half_to_float=*/false);
-  return logits;
 }
 
 TokenValues HeadChunk::values() {
@@ -98,64 +142,83 @@ TokenValues HeadChunk::values() {
     values.log_sum_squares = to_column((log_p_ * 2.0).logsumexp(1, /*keepdim=*/true));
   }
   if (request.values) values.values = to_column(linear_forward(pass_.model.value_head(), normed_));
-  if (request.divergence != Divergence::kNone) {
-    const MemoryScope scope("logits");
-    const bool forward = request.divergence == Divergence::kForward;
-    const at::Tensor& from = forward ? log_teacher_ : log_p_;
-    const at::Tensor& to = forward ? log_p_ : log_teacher_;
-    divergence_ = (from - to).mul_(from.exp()).sum(1, /*keepdim=*/true);
-    values.divergences = to_column(divergence_);
-  }
+  if (request.divergence != Divergence::kNone) values.divergences = to_column(divergences());
   return values;
+}
+
+at::Tensor HeadChunk::divergences() {
+  const MemoryScope scope("logits");
+  const at::Tensor& log_p = log_d_.defined() ? log_d_ : log_p_;
+  if (pass_.request.divergence == Divergence::kForward) return relative_entropy(log_other_, log_p);
+  if (pass_.request.divergence == Divergence::kReverse)
+    return excess_ = relative_entropy(log_p, log_other_);
+  const double beta = pass_.request.jensen_shannon_beta;
+  at::Tensor log_m = log_p + std::log1p(-beta);
+  at::logaddexp_out(log_m, log_m, log_other_ + std::log(beta));
+  const at::Tensor of_teacher = relative_entropy(log_other_, log_m);
+  log_other_ = std::move(log_m);
+  excess_ = relative_entropy(log_p, log_other_);
+  return of_teacher * beta + excess_ * (1.0 - beta);
 }
 
 at::Tensor HeadChunk::logits_gradient(const TokenValues& d_values) {
   const MemoryScope scope("logits");
+  const HeadRequest& request = pass_.request;
   if (plain_.defined()) {
     at::Tensor d = d_values.log_probabilities;
     if (has_target_.defined()) d = d * has_target_;
-    target_log_probabilities_backward(log_p_, targets_, pass_.request.temperature, sums_, d);
+    target_log_probabilities_backward(log_p_, targets_, request.temperature, sums_, d);
     return std::exchange(log_p_, {}).to(pass_.model.dtype());
   }
   const auto as_rows = [&](const at::Tensor& d) { return d.to(log_p_.scalar_type()).unsqueeze(1); };
   at::Tensor d_target = as_rows(d_values.log_probabilities);
   if (has_target_.defined()) d_target = d_target * has_target_.unsqueeze(1);
   // With p the softmax of the scaled logits u:  d log p_target / du = onehot - p,  d mean log p / du = 1/V -
-  // p, dH / du = -p (log p + H),  d KL(t||p) / du = p - t,  d KL(p||t) / du = p (log p - log t - KL).
-  at::Tensor constant = -d_target;  // what multiplies p alone
-  at::Tensor log_factor;            // what multiplies p log p
+  // p, dH / du = -p (log p + H),  d KL(t || p) / du = p - t,  d KL(p || t) / du = p (log p - log t - KL), and
+  // d [beta KL(t || m) + (1 - beta) KL(p || m)] / du = (1 - beta) p (log p - log m - KL(p || m)).
+  Slope slope{-d_target};
   if (d_values.mean_log_probabilities.defined())
-    constant = constant - as_rows(d_values.mean_log_probabilities);
+    slope.constant = slope.constant - as_rows(d_values.mean_log_probabilities);
   if (d_values.entropies.defined()) {
     const at::Tensor d = as_rows(d_values.entropies);
-    constant = constant - d * entropy_;
-    log_factor = -d;
+    slope.constant = slope.constant - d * entropy_;
+    slope.factor = -d;
   }
-  const Divergence divergence = d_values.divergences.defined() ? pass_.request.divergence : Divergence::kNone;
-  const at::Tensor d_divergence =
-      divergence == Divergence::kNone ? at::Tensor() : as_rows(d_values.divergences);
-  if (divergence == Divergence::kForward) constant = constant + d_divergence;
-  if (divergence == Divergence::kReverse) {
-    constant = constant - d_divergence * divergence_;
-    log_factor = log_factor.defined() ? log_factor + d_divergence : d_divergence;
+  const bool forward = request.divergence == Divergence::kForward;
+  at::Tensor d_divergence;
+  if (d_values.divergences.defined()) {
+    d_divergence = as_rows(d_values.divergences);
+    Slope of_divergence{d_divergence};
+    if (!forward) {
+      if (request.divergence == Divergence::kJensenShannon)
+        d_divergence = d_divergence * (1.0 - request.jensen_shannon_beta);
+      of_divergence = {-d_divergence * excess_, d_divergence, d_divergence, log_other_};
+    }
+    if (log_d_.defined()) {
+      multiply_(log_d_, of_divergence);
+    } else {
+      slope.constant = slope.constant + of_divergence.constant;
+      if (!forward) {
+        slope.factor = slope.factor.defined() ? slope.factor + of_divergence.factor : of_divergence.factor;
+        slope.share = of_divergence.share;
+        slope.log_q = log_other_;
+      }
+    }
   }
-  if (log_factor.defined()) {
-    at::Tensor factor = log_p_ * log_factor;
-    factor.add_(constant);
-    if (divergence == Divergence::kReverse) factor.addcmul_(log_teacher_, d_divergence, -1);
-    log_p_.exp_().mul_(factor);
-  } else {
-    log_p_.exp_().mul_(constant);
-  }
-  if (divergence == Divergence::kForward) log_p_.addcmul_(log_teacher_.exp_(), d_divergence, -1);
+  multiply_(log_p_, slope);
   if (d_values.mean_log_probabilities.defined()) {
     log_p_.add_(as_rows(d_values.mean_log_probabilities), 1.0 / static_cast<double>(log_p_.size(1)));
   }
   log_p_.scatter_add_(1, targets_, d_target);
-  if (pass_.request.temperature != 1.0) log_p_.div_(pass_.request.temperature);
+  if (d_divergence.defined() && forward)
+    (log_d_.defined() ? log_d_ : log_p_).addcmul_(log_other_.exp_(), d_divergence, -1);
+  if (request.temperature != 1.0) log_p_.div_(request.temperature);
+  if (d_divergence.defined() && log_d_.defined())
+    log_p_.narrow(1, 0, log_d_.size(1)).add_(log_d_, 1.0 / request.divergence_temperature);
   if (cap_slope_.defined()) log_p_.mul_(cap_slope_);
   cap_slope_.reset();
-  log_teacher_.reset();
+  log_other_.reset();
+  log_d_.reset();
   at::Tensor gradient = log_p_.to(pass_.model.dtype());
   log_p_.reset();
   return gradient;

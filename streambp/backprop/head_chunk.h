@@ -28,9 +28,7 @@ class HeadChunk {
  private:
   /// Out of hidden states of the stream's tokens from `offset` on.
   at::Tensor rows_of(const at::Tensor& hidden, int64_t offset) const;
-  /// Log-softmax of the logits; `cap_slope` (may be null) receives their derivative by the products before
-  /// them, where the model caps its logits.
-  at::Tensor log_softmax(const Model& model, const at::Tensor& normed, at::Tensor* cap_slope) const;
+  at::Tensor divergences();
   at::Tensor logits_gradient(const TokenValues& d_values);
   /// Whether the request is for log-probabilities of uncapped logits alone, on a device with kernels for
   /// them.
@@ -49,9 +47,11 @@ class HeadChunk {
   std::optional<TargetHead> target_head_;  // of a plain request, where it is served
   at::Tensor plain_;                       // [rows] float64: a plain request's log-probabilities
   at::Tensor sums_;         // [rows, 2] float64: what a plain request's gradient needs beside the logits
-  at::Tensor log_teacher_;  // [rows, V]
-  at::Tensor entropy_;      // [rows, 1], in the dtype of the logits
-  at::Tensor divergence_;   // [rows, 1]
+  // For divergences, over the vocabulary that both models have and at the temperature that they ask for:
+  at::Tensor log_d_;      // [rows, V]: of the policy; undefined where it is log_p_
+  at::Tensor log_other_;  // [rows, V]: of the teacher; once there are values, of what p is compared with
+  at::Tensor excess_;     // [rows, 1]: KL(p || other)
+  at::Tensor entropy_;    // [rows, 1], in the dtype of the logits
 };
 
 }  // namespace streambp

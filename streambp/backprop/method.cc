@@ -6,6 +6,7 @@
 
 #include <torch/csrc/autograd/autograd.h>
 
+#include "streambp/backprop/embeddings.h"
 #include "streambp/backprop/passes.h"
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
@@ -73,6 +74,16 @@ void check_settings(const Settings& settings) {
     throw InputError("head chunk {}: expected 1 or more tokens, or auto", settings.head_chunk);
 }
 
+void check_vocabularies(const HeadRequest& request, int64_t policy, int64_t teacher) {
+  const int64_t larger = std::max(policy, teacher), smaller = std::min(policy, teacher);
+  const bool padded = (larger - smaller) * 100 <= larger;
+  if (request.divergence == Divergence::kNone || request.any_vocabulary || padded) return;
+  throw InputError(
+      "the teacher's vocabulary has {} tokens, the model's {}: more apart than padding (1 %), expected the "
+      "option vocabulary=shared where the first {} tokens are the same",
+      teacher, policy, smaller);
+}
+
 int64_t auto_chunk(int64_t tokens, c10::Device device, Method method) {
   const bool on_gpu = is_for_cuda(device);
   // The graphs of all layers are alive for a chunk at once: as few rows as products bear.
@@ -113,7 +124,8 @@ int64_t auto_head_chunk(const Config& config, int64_t tokens, int64_t chunk, at:
   const int64_t layer_bytes = element * 4 * seen * config.num_key_value_heads * config.head_dim + mlp_bytes;
   const int64_t per_logit = 1 + (config.final_logit_softcapping > 0.0 ? 1 : 0) + (request.entropies ? 1 : 0) +
                             (request.log_sum_squares ? 1 : 0) +
-                            (request.divergence != Divergence::kNone ? 2 : 0);
+                            (request.divergence != Divergence::kNone ? 2 : 0) +
+                            (request.divergence_temperature != request.temperature ? 1 : 0);
   const int64_t row_bytes = config.vocab_size * std::max<int64_t>(element, 4);
   // Few rows make thin products for the head's weight gradient, which is read and written once for each
   // chunk.
@@ -127,6 +139,13 @@ int64_t auto_head_chunk(const Config& config, int64_t tokens, int64_t chunk, at:
 }
 
 at::Tensor head_gradient(const Pass& pass, at::Tensor hidden, HeadOutcome& outcome) {
+  if (pass.stream_head && pass.head.request.pooling != Pooling::kNone) {
+    const Span span("head");
+    at::Tensor gradient = streamed_embeddings(pass.head, pass.head_chunk, hidden);
+    outcome.loss = embeddings_gradient(pass.objective, gradient);
+    embeddings_backward(pass.head, pass.head_chunk, gradient, hidden);
+    return hidden;
+  }
   if (pass.stream_head) {
     StreamedHead head(pass.head, pass.objective, pass.head_chunk);
     head.run(0, hidden);
@@ -155,16 +174,19 @@ void fill(Outcome& outcome, const TokenValues& values, const Scored& scored, int
   outcome.values = scatter(values.values);
 }
 
-void check_request(const Model& model, const HeadRequest& request, const Model* teacher) {
+void check_request(const Model& model, const Batch& batch, const HeadRequest& request,
+                   const Model* teacher) {
   if (request.log_probabilities && !model.has_head())
     throw InputError("the model has no LM head, and the objective needs one");
   if (request.values && !model.has_value_head())
     throw InputError("the model has no value head, and the objective needs one");
   if (request.divergence == Divergence::kNone) return;
   if (teacher == nullptr || !teacher->has_head()) throw InputError("the objective needs a teacher model");
-  if (teacher->config().vocab_size != model.config().vocab_size) {
-    throw InputError("the teacher's vocabulary has {} tokens, the model's {}", teacher->config().vocab_size,
-                     model.config().vocab_size);
+  check_vocabularies(request, model.config().vocab_size, teacher->config().vocab_size);
+  const int64_t largest = batch.tokens.numel() > 0 ? batch.tokens.max().item<int64_t>() : 0;
+  if (largest >= teacher->config().vocab_size) {
+    throw InputError("token {} in the batch: the teacher's vocabulary has {} tokens", largest,
+                     teacher->config().vocab_size);
   }
 }
 
@@ -186,7 +208,7 @@ Outcome backpropagate(Model& model, const Batch& given, const Objective& objecti
   const at::NoGradGuard no_grad;  // methods turn autograd on where they want it
   const MemoryScope scope("batch");
   const HeadRequest request = objective.request();
-  check_request(model, request, teacher);
+  check_request(model, batch, request, teacher);
   Stream stream = model.prepare(batch);
   stream.balance = balance_of(model, objective.router_loss);
   const Scored scored = find_scored(batch, model.device());
@@ -200,7 +222,7 @@ Outcome backpropagate(Model& model, const Batch& given, const Objective& objecti
                                                                    model.dtype(), request, by_chunks);
   }
   if (settings.optimizer != nullptr) model.defer_gradients();
-  if (scored.size() == 0) {  // nothing is scored: loss 0, gradients 0
+  if (scored.size() == 0 && request.pooling == Pooling::kNone) {  // nothing is scored: loss 0, gradients 0
     if (settings.optimizer != nullptr) take_step_of_zeros(model, *settings.optimizer);
     outcome.log_probabilities = at::zeros({stream.size()}, scored.targets.options().dtype(at::kDouble));
     return outcome;

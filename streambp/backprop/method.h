@@ -81,6 +81,11 @@ struct Settings {
 /// Throws InputError for a setting that its method doesn't know, or that is out of range.
 void check_settings(const Settings& settings);
 
+/// Tables of the same vocabulary are padded to different sizes (Qwen2.5: 151,936 or 152,064 rows). Throws
+/// InputError where those of a divergence differ by more than 1 % of the larger one and the request is not for
+/// any_vocabulary: a teacher of another vocabulary says nothing about the policy's tokens.
+void check_vocabularies(const HeadRequest& request, int64_t policy, int64_t teacher);
+
 /// What a pass gives beside the gradients, which it adds to those of the model's parameters.
 struct Outcome {
   double loss = 0.0;
@@ -115,8 +120,8 @@ int64_t auto_head_chunk(const Config& config, int64_t tokens, int64_t chunk, at:
 
 /// Loss and gradients of `objective` on `batch`. `teacher` is asked for by objectives with a divergence only;
 /// it sees the same tokens. Throws InputError as check_settings does, and for a value head or a teacher that
-/// is missing, a teacher with another vocabulary; OutOfMemory (or c10's) when memory runs out: gradients are
-/// then incomplete.
+/// is missing, a teacher with another vocabulary (check_vocabularies) or without a token of the batch;
+/// OutOfMemory (or c10's) when memory runs out: gradients are then incomplete.
 Outcome backpropagate(Model& model, const Batch& batch, const Objective& objective, const Settings& settings,
                       Model* teacher = nullptr);
 

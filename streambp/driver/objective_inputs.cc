@@ -26,6 +26,24 @@ Batch read_pairs(const PaddedFile& file, const ObjectiveKind& kind, int64_t voca
   return batch;
 }
 
+/// Texts of which no token is predicted.
+Batch read_texts(const PaddedFile& file, int64_t vocab_size) {
+  Batch batch = file.packed({}, vocab_size);
+  batch.targets.fill_(kNoTarget);
+  return batch;
+}
+
+Batch read_ranked(const PaddedFile& file, const ObjectiveKind& kind, int64_t vocab_size) {
+  const int64_t pairs = number_of_pairs(kind.name, file.rows());
+  Batch batch = read_texts(file, vocab_size);
+  score_ends(batch);
+  if (file.has("margin")) {
+    const at::Tensor margins = file.numbers("margin", {pairs});
+    batch.sequence_inputs[inputs::kMargin] = at::cat({margins, margins});
+  }
+  return batch;
+}
+
 Batch read_labelled(const PaddedFile& file, int64_t vocab_size) {
   Batch batch =
       file.packed(file.labels(file.mask("completion_mask", file.columns()), "completion_mask"), vocab_size);
@@ -151,6 +169,10 @@ Batch read_objective_batch(const ObjectiveKind& kind, const SafetensorsFile& fil
     switch (kind.layout) {
       case Layout::kPairs:
         return read_pairs(padded, kind, vocab_size);
+      case Layout::kRanked:
+        return read_ranked(padded, kind, vocab_size);
+      case Layout::kTexts:
+        return read_texts(padded, vocab_size);
       case Layout::kLabelled:
         return read_labelled(padded, vocab_size);
       case Layout::kCompletions:
@@ -188,6 +210,18 @@ std::vector<std::string> reading_notes(const Batch& batch) {
   return notes;
 }
 
+void score_ends(Batch& batch, std::optional<int64_t> pad_token_id) {
+  batch.value_mask = at::zeros({batch.size()}, at::kBool);
+  const auto tokens = batch.tokens.accessor<int64_t, 1>();
+  for (size_t i = 0; i + 1 < batch.offsets.size(); ++i) {
+    const int64_t first = batch.offsets[i];
+    int64_t end = batch.offsets[i + 1];
+    if (first == end) continue;
+    while (end > first && pad_token_id && tokens[end - 1] == *pad_token_id) --end;
+    batch.value_mask[std::max(end - 1, first)] = true;
+  }
+}
+
 bool needs_reference(const ObjectiveKind& kind, const Options& options, const Batch& batch) {
   return kind.uses_reference && kind.uses_reference(options) &&
          !batch.sequence_inputs.contains(inputs::kReferenceSums) &&
@@ -197,7 +231,7 @@ bool needs_reference(const ObjectiveKind& kind, const Options& options, const Ba
 Batch synthetic_batch(const ObjectiveKind& kind, const Options& options, int64_t sequences, int64_t seq_len,
                       int64_t vocab_size, uint64_t seed, int64_t prompt) {
   std::vector<int64_t> lengths(static_cast<size_t>(sequences), seq_len);
-  if (kind.layout == Layout::kPairs) {
+  if (has_pairs(kind.layout)) {
     if (seq_len < 4) {
       throw InputError("{}: sequence length {}, expected at least 4, two for each of a pair", kind.name,
                        seq_len);
@@ -205,8 +239,23 @@ Batch synthetic_batch(const ObjectiveKind& kind, const Options& options, int64_t
     std::fill(lengths.begin(), lengths.end(), seq_len / 2);
     lengths.insert(lengths.end(), static_cast<size_t>(sequences), seq_len - seq_len / 2);
   }
+  if (kind.layout == Layout::kTexts) {
+    const auto blocks = 2 + static_cast<int64_t>(options.number("negatives", 0.0, 1e6));
+    if (seq_len < blocks) {
+      throw InputError("{}: sequence length {}, expected at least {}, one for each text of an anchor", kind.name,
+                       seq_len, blocks);
+    }
+    lengths.clear();
+    for (int64_t i = 0; i < blocks; ++i)
+      lengths.insert(lengths.end(), static_cast<size_t>(sequences), (seq_len * (i + 1)) / blocks - seq_len * i / blocks);
+  }
   Batch batch = random_batch(lengths, vocab_size, seed);
   if (kind.layout == Layout::kLabels) return batch;
+  if (kind.layout == Layout::kTexts || kind.layout == Layout::kRanked) {
+    batch.targets.fill_(kNoTarget);
+    if (kind.layout == Layout::kRanked) score_ends(batch);
+    return batch;
+  }
 
   at::Tensor has_target = at::zeros({batch.size()}, at::kBool);
   for (size_t i = 0; i < lengths.size(); ++i) {

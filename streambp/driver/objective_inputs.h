@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,9 +20,10 @@ namespace streambp {
 /// - kLabels: optional labels [B, T]
 /// - kPairs: completion_mask [B, T], B even, the chosen rows first, or B = 1 and as many documents; optional
 ///   ref_chosen_logps and ref_rejected_logps [B/2]
+/// - kRanked: optional margin [B/2]; the chosen rows first, each scored at its last token
+/// - kTexts: nothing else
 /// - kLabelled: completion_mask [B, T], role [B] (1 desirable, 0 undesirable, 2 KL estimate), or the same of
-/// as
-///   many documents of one row; optional ref_logps [B]. Or as KTOTrainer has it: label [B], the estimate's
+///   as many documents of one row; optional ref_logps [B]. Or as KTOTrainer has it: label [B], the estimate's
 ///   rows as KL_input_ids, KL_attention_mask, KL_completion_mask, ref_KL_logps.
 /// - kCompletions: completion_mask [B, C] of the last C columns, advantages [B] or [B, C]; optional
 /// tool_mask,
@@ -44,6 +46,10 @@ FirstLabels parse_first_labels(const std::string& word);
 
 /// What whoever wrote the file should know of how it was read: a line each, for stderr.
 std::vector<std::string> reading_notes(const Batch& batch);
+
+/// Asks for one value a sequence, as transformers' GenericForSequenceClassification takes its score: at the last
+/// token that is not `pad_token_id`, be it real or padding; without one at the last token.
+void score_ends(Batch& batch, std::optional<int64_t> pad_token_id = {});
 
 /// Whether `batch` lacks the reference's log-probabilities that the objective asks for under `options`. A
 /// reference model's go into token_inputs["reference_log_probabilities"], at the objective's temperature.

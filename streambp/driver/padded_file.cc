@@ -19,6 +19,8 @@ const std::vector<std::string> kOfAll = {"input_ids",     "attention_mask", "pos
 const std::map<Layout, std::vector<std::string>> kOfLayouts = {
     {Layout::kLabels, {"labels"}},
     {Layout::kPairs, {"completion_mask", "ref_chosen_logps", "ref_rejected_logps"}},
+    {Layout::kRanked, {"margin"}},
+    {Layout::kTexts, {}},
     {Layout::kLabelled,
      {"completion_mask", "role", "label", "ref_logps", "KL_input_ids", "KL_attention_mask",
       "KL_completion_mask", "ref_KL_logps"}},
@@ -42,10 +44,10 @@ at::Tensor padded_right(const at::Tensor& rows, int64_t columns) {
 
 /// Whether `kind` has a divisor that num_items_in_batch stands for, and its name.
 std::string items_option(const ObjectiveKind& kind) {
-  const char* const name = kind.name == "sft" ? "divisor" : kNumItemsInBatch;
-  const bool has = std::any_of(kind.options.begin(), kind.options.end(),
-                               [&](const Option& option) { return option.name == name; });
-  return has ? name : "";
+  for (const Option& option : kind.options) {
+    if (option.name == "divisor" || option.name == kNumItemsInBatch) return option.name;
+  }
+  return "";
 }
 
 }  // namespace

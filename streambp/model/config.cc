@@ -87,6 +87,21 @@ void parse_dtype(const Settings& settings, Config& config) {
   }
 }
 
+/// A model with a score where the LM head would be, as transformers saves its <Model>ForSequenceClassification.
+bool parse_value_model(const Settings& settings) {
+  const json* const architectures = settings.find("architectures");
+  const bool classifies =
+      architectures != nullptr && architectures->is_array() &&
+      std::any_of(architectures->begin(), architectures->end(), [](const json& name) {
+        return name.is_string() && name.get<std::string>().ends_with("ForSequenceClassification");
+      });
+  if (!classifies) return false;
+  const json* const labels = settings.find("id2label");
+  const bool is_score = labels != nullptr ? labels->size() == 1 : settings.size("num_labels", kMaxVocab, 2) == 1;
+  if (!is_score) settings.refuse(labels != nullptr ? "id2label" : "num_labels", "one label, whose logit is a score");
+  return true;
+}
+
 Config parse_settings(const Settings& settings) {
   const Family& family = find_family(settings);
   Config config;
@@ -104,6 +119,7 @@ Config parse_settings(const Settings& settings) {
   parse_dtype(settings, config);
   parse_family(settings, family, config);
   parse_rope(settings, config);
+  config.value_model = parse_value_model(settings);
   return config;
 }
 

@@ -65,7 +65,7 @@ struct Config {
   bool mlp_bias = false;  // llama
   bool qk_norm = false;   // qwen3, gemma3: RMS norm of every query and key head
   bool tie_word_embeddings = false;
-  bool value_model = false;              // a critic: score.weight [1, D] where the LM head would be
+  bool value_model = false;              // a critic or reward model: score.weight [1, D] in place of an LM head
   bool fused_projections = false;        // phi3: one qkv_proj, one gate_up_proj
   bool sandwich_norms = false;           // gemma: also the outputs of attention and MLP are normed
   bool norm_adds_one = false;            // gemma: norms multiply by 1 + weight

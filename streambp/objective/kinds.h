@@ -14,5 +14,7 @@ ObjectiveKind kto_kind();
 ObjectiveKind grpo_kind();
 ObjectiveKind ppo_kind();
 ObjectiveKind distill_kind();
+ObjectiveKind reward_kind();
+ObjectiveKind infonce_kind();
 
 }  // namespace streambp

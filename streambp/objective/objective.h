@@ -18,21 +18,31 @@ namespace streambp {
 struct MixtureSettings;
 
 /// What the head computes for a run of scored tokens: [m] float64 each, undefined where the objective did not
-/// ask for it.
+/// ask for it. Where it asked for embeddings (HeadRequest::pooling) there is nothing else.
 struct TokenValues {
   at::Tensor
       log_probabilities;  // log p of the target (0 for a token that has none and is here for its value alone)
   at::Tensor entropies;   // -sum_v p_v log p_v
   at::Tensor mean_log_probabilities;  // (1/V) sum_v log p_v, for label smoothing
   at::Tensor values;                  // the value head's w . h, h the hidden state after the final norm
-  at::Tensor divergences;             // KL divergence between the teacher's distribution and this one
+  at::Tensor divergences;             // between the teacher's distribution and this one
   at::Tensor log_sum_squares;         // log sum_v p_v^2, without a gradient
+  at::Tensor embeddings = {};         // [S, D] of all sequences
 };
 
+/// With t the teacher's distribution, p the policy's and m = beta t + (1 - beta) p.
 enum class Divergence {
   kNone,
-  kForward,  // KL(teacher || policy)
-  kReverse,  // KL(policy || teacher)
+  kForward,        // KL(t || p)
+  kReverse,        // KL(p || t)
+  kJensenShannon,  // beta KL(t || m) + (1 - beta) KL(p || m)
+};
+
+/// How the final hidden states (after the last norm) of a sequence become its embedding.
+enum class Pooling {
+  kNone,
+  kLast,  // that of its last token
+  kMean,  // the mean of all its tokens'
 };
 
 /// What an objective asks the head for.
@@ -42,8 +52,14 @@ struct HeadRequest {
   bool mean_log_probabilities = false;
   bool values = false;
   bool log_sum_squares = false;
+  double temperature = 1.0;  // the logits are divided by it, but not for the divergences
   Divergence divergence = Divergence::kNone;
-  double temperature = 1.0;  // the logits are divided by it (the teacher's too)
+  double divergence_temperature = 1.0;  // both models' logits are divided by it, for the divergences
+  double jensen_shannon_beta = 0.5;     // beta, above 0 and below 1
+  /// Whether the teacher's vocabulary may differ from the policy's by more than padding (check_vocabularies).
+  /// Divergences are those of the distributions over the first tokens, which both have.
+  bool any_vocabulary = false;
+  Pooling pooling = Pooling::kNone;  // not kNone: embeddings of the sequences, and nothing else
 };
 
 /// The load-balancing loss of a mixture's routers (ops/mixture.h) in an objective's loss.
@@ -100,10 +116,17 @@ Counts count(const Batch& batch);
 enum class Layout {
   kLabels,       // labels per token (SFT, distillation)
   kPairs,        // sequences 0..n-1 chosen, n..2n-1 rejected, a completion mask (DPO, CPO, SimPO, ORPO)
+  kRanked,       // the same without a mask: whole texts, scored at their end (reward)
+  kTexts,        // blocks of n sequences: anchors, their positives, their negatives (InfoNCE)
   kLabelled,     // one completion a sequence, desirable or not (KTO)
   kCompletions,  // completions with advantages (GRPO)
   kResponses,    // responses with advantages, returns and values (PPO)
 };
+
+/// Whether sequences i and i + S/2 belong together.
+inline bool has_pairs(Layout layout) {
+  return layout == Layout::kPairs || layout == Layout::kRanked;
+}
 
 /// One hyperparameter of an objective: numbers are kept as text until they are asked for.
 struct Option {

@@ -5,8 +5,6 @@
 // The divisor is the number of scored tokens of the whole batch (mean), 1 (sum), or given: transformers,
 // loss/loss_utils.py, ForCausalLMLoss, with num_items_in_batch. Smoothing is torch's cross_entropy's (arXiv
 // 1512.00567, section 7). DFT: arXiv 2508.05629; TRL, trainer/sft_trainer.py, SFTTrainer.compute_loss.
-#include <algorithm>
-
 #include "streambp/error.h"
 #include "streambp/objective/kinds.h"
 #include "streambp/objective/terms.h"
@@ -40,16 +38,6 @@ class Sft final : public Objective {
   bool dynamic_;
 };
 
-double divisor_of(const Options& options, const Counts& whole) {
-  const bool is_sum = options.word("reduction") == "sum";
-  if (options.given("divisor")) {
-    if (is_sum) throw InputError("sft: divisor is given, expected reduction mean with it");
-    return options.positive("divisor");
-  }
-  // A batch without any target has loss 0 whatever it is divided by.
-  return is_sum ? 1.0 : static_cast<double>(std::max<int64_t>(whole.scored, 1));
-}
-
 }  // namespace
 
 ObjectiveKind sft_kind() {
@@ -60,8 +48,8 @@ ObjectiveKind sft_kind() {
   kind.layout = Layout::kLabels;
   kind.options = {
       {"loss_type", "nll", "weight labels alike, or by their own probability", {"nll", "dft"}},
-      {"reduction", "mean", "mean over the labels of the whole batch, or their sum", {"mean", "sum"}},
-      {"divisor", "", "divide the sum by this instead (num_items_in_batch)"},
+      reduction_option(),
+      divisor_option(),
       {"label_smoothing", "0", "share of the target's weight that is spread over the vocabulary"}};
   kind.make = [](const Batch& batch, const Options& options,
                  const Counts& whole) -> std::unique_ptr<Objective> {
@@ -70,8 +58,8 @@ ObjectiveKind sft_kind() {
     if (dynamic && smoothing > 0.0) {
       throw InputError("sft: label_smoothing is {} with loss_type dft, expected 0", smoothing);
     }
-    return std::make_unique<Sft>(ScoredTokens("sft", batch).has_target(), divisor_of(options, whole),
-                                 smoothing, dynamic);
+    return std::make_unique<Sft>(ScoredTokens("sft", batch).has_target(),
+                                 token_divisor("sft", options, whole), smoothing, dynamic);
   };
   return kind;
 }

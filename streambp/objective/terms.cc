@@ -1,5 +1,6 @@
 #include "streambp/objective/terms.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "streambp/error.h"
@@ -168,6 +169,24 @@ at::Tensor clipped_surrogate(const at::Tensor& ratio, const at::Tensor& advantag
   const at::Tensor surrogate = smaller(cut * advantages, clipped * advantages);
   // Where the advantage is not negative the surrogate is not either, and this bound 0.
   return range.dual < kInfinity ? larger(surrogate, at_most(advantages, 0.0) * range.dual) : surrogate;
+}
+
+Option reduction_option() {
+  return {"reduction", "mean", "mean over the labels of the whole batch, or their sum", {"mean", "sum"}};
+}
+
+Option divisor_option() {
+  return {"divisor", "", "divide the sum by this instead (num_items_in_batch)"};
+}
+
+double token_divisor(const std::string& objective, const Options& options, const Counts& whole) {
+  const bool is_sum = options.word("reduction") == "sum";
+  if (options.given("divisor")) {
+    if (is_sum) throw InputError("{}: divisor is given, expected reduction mean with it", objective);
+    return options.positive("divisor");
+  }
+  // A batch without any target has loss 0 whatever it is divided by.
+  return is_sum ? 1.0 : static_cast<double>(std::max<int64_t>(whole.scored, 1));
 }
 
 int64_t number_of_pairs(const std::string& objective, int64_t sequences) {
