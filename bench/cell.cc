@@ -240,10 +240,9 @@ CellRun::Pass CellRun::run_pass(Models& models, std::optional<Recorder>& recorde
   const ObjectiveKind& kind = objective_kind(cell_.objective);
   const auto given = options_of(cell_.objective, bench_.options.objective_options);
   const auto whole = make_objective(kind.name, batch, given);
-  std::vector<Batch> parts =
-      bench_.options.micro_batches == 1
-          ? std::vector<Batch>{batch}
-          : micro_batches(batch, bench_.options.micro_batches, has_pairs(kind.layout));
+  std::vector<Batch> parts = bench_.options.micro_batches == 1
+                                 ? std::vector<Batch>{batch}
+                                 : micro_batches(batch, bench_.options.micro_batches, has_pairs(kind.layout));
   // What a part needs of the others is computed first: part of the run, where it takes passes of its own.
   const bool two_phases = parts.size() > 1 && whole->request().pooling != Pooling::kNone;
   std::vector<std::unique_ptr<Objective>> objectives;

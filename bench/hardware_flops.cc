@@ -136,7 +136,8 @@ double forward_flops(const Model& model, const Batch& batch) {
   const std::vector<int64_t> lengths = sequence_lengths(batch.offsets);
   double flops = 0.0;
   for (size_t i = 0; i < model.layers().size(); ++i)
-    flops += LayerFlops(model.config(), model.layers()[i], static_cast<int64_t>(i), tokens, lengths).forward({});
+    flops +=
+        LayerFlops(model.config(), model.layers()[i], static_cast<int64_t>(i), tokens, lengths).forward({});
   return flops;
 }
 

@@ -72,7 +72,8 @@ struct RouterTerm {
   double of(const MixtureSettings& mixture) const;
 };
 
-/// How the states after the last norm of a sequence become its embedding: that of its last token, or the mean.
+/// How the states after the last norm of a sequence become its embedding: that of its last token, or the
+/// mean.
 enum class Pooling { kLast, kMean };
 
 /// A loss as a function of everything the heads say, and what it needs of that. What is not asked for is not
@@ -114,9 +115,9 @@ TokenValues token_values(Tape& tape, const ModelConfig& config, const Parameters
 /// The objective's loss, and that of the routers where the model has one, [1, 1].
 Var total_loss(Tape& tape, const TokenObjective& objective, const TokenValues& heads);
 
-/// Loss, per-token values and all gradients, adapters and value head included. Without any scored token (or embedding asked for) the
-/// loss and all gradients are 0 and the objective is not called. Throws std::invalid_argument as the
-/// functions above, and if a parameter is missing, unknown or of a wrong shape.
+/// Loss, per-token values and all gradients, adapters and value head included. Without any scored token (or
+/// embedding asked for) the loss and all gradients are 0 and the objective is not called. Throws
+/// std::invalid_argument as the functions above, and if a parameter is missing, unknown or of a wrong shape.
 Result evaluate(const ModelConfig& config, const Weights& weights, const std::vector<Sequence>& sequences,
                 const TokenObjective& objective);
 

@@ -23,7 +23,7 @@ TokenObjective sft(double divisor, double label_smoothing);
 TokenObjective dft(double divisor);
 
 struct DistillOptions {
-  double beta = 0.0;         // the divergence, see Teacher: 0 from the teacher, 1 to it, between them a mixture
+  double beta = 0.0;  // the divergence, see Teacher: 0 from the teacher, 1 to it, between them a mixture
   double temperature = 1.0;  // tau
   double alpha = 1.0;        // the share of the teacher; the rest is the given text's
   double divisor = 1.0;      // the number of scored tokens, for a mean over them
@@ -32,8 +32,8 @@ struct DistillOptions {
 };
 
 /// Distillation (Hinton et al. 2015, https://arxiv.org/abs/1503.02531; reverse: Gu et al. 2023,
-/// https://arxiv.org/abs/2306.08543; generalised: Agarwal et al. 2023, https://arxiv.org/abs/2306.13649), with
-/// D_tau the divergence between both distributions softened by tau, which shrinks gradients by tau^2:
+/// https://arxiv.org/abs/2306.08543; generalised: Agarwal et al. 2023, https://arxiv.org/abs/2306.13649),
+/// with D_tau the divergence between both distributions softened by tau, which shrinks gradients by tau^2:
 ///     loss = (1 / divisor) sum over tokens of [alpha w D_tau - (1 - alpha) ln p_target]
 /// and ln p at temperature 1, as in the paper. `teacher_logits` are [M, V] over the scored tokens. Throws
 /// std::invalid_argument unless tau > 0, 0 <= alpha <= 1, 0 <= beta <= 1 and divisor > 0.

@@ -14,8 +14,8 @@ struct RewardOptions {
 
 /// The reward model of Bradley and Terry's preferences (Ouyang et al. 2022, https://arxiv.org/abs/2203.02155,
 /// equation 1), with a margin (Touvron et al. 2023, https://arxiv.org/abs/2307.09288) and rewards drawn to 0
-/// (Eisenstein et al. 2023, https://arxiv.org/abs/2312.09244). With r the 2n values, those of the chosen texts
-/// before those of the rejected:
+/// (Eisenstein et al. 2023, https://arxiv.org/abs/2312.09244). With r the 2n values, those of the chosen
+/// texts before those of the rejected:
 ///     loss = (1 / n) sum over pairs i of [-ln sigma(r_i - r_{n+i} - margin_i) + c (r_i + r_{n+i})^2]
 /// Throws std::invalid_argument when evaluated unless there is an even number of values and a margin for each
 /// pair, and for a negative coefficient.
@@ -30,11 +30,12 @@ struct InfoNceOptions {
 };
 
 /// InfoNCE (van den Oord et al. 2018, https://arxiv.org/abs/1807.03748, equation 4; sentence-transformers'
-/// MultipleNegativesRankingLoss). With q the embeddings of the n anchors, d those of all documents after them,
-/// positives first, and s_ij = scale sim(q_i, d_j):
-///     loss = (1 / n) sum_i [ln sum_j e^{s_ij} - s_ii],   symmetric: its mean with (1 / n) sum_i [ln sum_{j<n}
-///     e^{s_ji} - s_ii]
-/// Throws std::invalid_argument unless scale > 0, and when evaluated unless the embeddings are a multiple of 2
+/// MultipleNegativesRankingLoss). With q the embeddings of the n anchors, d those of all documents after
+/// them, positives first, and s_ij = scale sim(q_i, d_j):
+///     loss = (1 / n) sum_i [ln sum_j e^{s_ij} - s_ii],   symmetric: its mean with (1 / n) sum_i [ln
+///     sum_{j<n} e^{s_ji} - s_ii]
+/// Throws std::invalid_argument unless scale > 0, and when evaluated unless the embeddings are a multiple of
+/// 2
 /// + negatives.
 TokenObjective info_nce(const InfoNceOptions& options);
 

@@ -35,12 +35,13 @@ Diagnosis diagnose_comparison(Truth& truth, const CompareOptions& options, const
                              read_tensor(tokens, prefix + "input_ids").to(at::kLong)};
   Settings exact;
   exact.chunk = options.chunk;
-  const Tensors right = evaluate(truth.model, truth.batch, *truth.objective, exact,
-                                 truth.teacher ? &*truth.teacher : nullptr)
-                            .gradients;
+  const Tensors right =
+      evaluate(truth.model, truth.batch, *truth.objective, exact, truth.teacher ? &*truth.teacher : nullptr)
+          .gradients;
   DiagnoseOptions diagnosing;
   diagnosing.chunks = options.diagnose_chunks;
-  return diagnose(subject, named_as(right, gradients).gradients, right, measured_noise(comparison), diagnosing);
+  return diagnose(subject, named_as(right, gradients).gradients, right, measured_noise(comparison),
+                  diagnosing);
 }
 
 }  // namespace streambp

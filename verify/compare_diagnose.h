@@ -6,8 +6,8 @@
 
 namespace streambp {
 
-/// After `comparison` of `gradients` with `truth`, whose weights may have been rounded by it. Throws InputError as diagnose
-/// does.
+/// After `comparison` of `gradients` with `truth`, whose weights may have been rounded by it. Throws
+/// InputError as diagnose does.
 Diagnosis diagnose_comparison(Truth& truth, const CompareOptions& options, const Comparison& comparison,
                               const Tensors& gradients);
 

@@ -15,9 +15,10 @@
 namespace streambp {
 namespace {
 
-/// Whether errors are what the noise of the dtype is, neither larger nor smaller, alike in all parameters. What
-/// autocast to bfloat16 gives lies at 0.5 to 1.1 x the measured noise, nine tenths of the parameters within 0.8
-/// to 1.4 x the median (every family, 40 to 2,048 tokens); an error in the mathematics spares some parameters.
+/// Whether errors are what the noise of the dtype is, neither larger nor smaller, alike in all parameters.
+/// What autocast to bfloat16 gives lies at 0.5 to 1.1 x the measured noise, nine tenths of the parameters
+/// within 0.8 to 1.4 x the median (every family, 40 to 2,048 tokens); an error in the mathematics spares some
+/// parameters.
 bool looks_like_noise(const Comparison& comparison, const std::set<std::string>& unsettled) {
   std::vector<double> ratios;
   for (const ParameterFinding& finding : comparison.findings) {

@@ -172,8 +172,9 @@ Tensors gradients_in(const Golden& golden, at::ScalarType dtype, double factor =
 }
 
 TEST(CompareJudge, GoldenGradientsRoundedToALowPrecision) {
-  for (const auto& [model, name] :
-       {std::pair{"qwen3", "qwen3-sft-b3_left"}, {"gemma3", "gemma3-sft-b1"}, {"qwen3-moe", "qwen3-moe-sft-b1"}}) {
+  for (const auto& [model, name] : {std::pair{"qwen3", "qwen3-sft-b3_left"},
+                                    {"gemma3", "gemma3-sft-b1"},
+                                    {"qwen3-moe", "qwen3-moe-sft-b1"}}) {
     const Golden golden = open_golden(model, name);
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
       const CompareReport report = judged(golden, [=](const at::Tensor& g) { return g.to(dtype); });

@@ -115,8 +115,8 @@ NearTies find_near_ties(Truth& exact, const CompareOptions& options, at::ScalarT
   size_t router = 0;
   for (int64_t layer = 0; layer < config.num_hidden_layers && router < in_double.size(); ++layer) {
     if (!config.is_sparse(layer)) continue;
-    const at::Tensor of_layer = near_in_layer(in_double[router], in_dtype[router], layer,
-                                              config.mixture.num_experts_per_tok, ties);
+    const at::Tensor of_layer =
+        near_in_layer(in_double[router], in_dtype[router], layer, config.mixture.num_experts_per_tok, ties);
     ++router;
     if (!of_layer.any().item<bool>()) continue;
     ties.layers.push_back(layer);

@@ -58,8 +58,8 @@ class Opening {
   Opening(const CompareOptions& options, at::ScalarType dtype, int64_t rope_length)
       : options_(options), dtype_(dtype), rope_length_(rope_length) {}
 
-  /// A preset's random weights are drawn in the dtype that the gradients' owner drew them in: numbers drawn in
-  /// float64 would be others.
+  /// A preset's random weights are drawn in the dtype that the gradients' owner drew them in: numbers drawn
+  /// in float64 would be others.
   Model open(const std::string& name, const std::function<bool(const std::string&)>& trainable) const {
     Model::Placement placement;
     placement.dtype = placement.gradient_dtype = dtype_;

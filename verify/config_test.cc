@@ -120,8 +120,9 @@ TEST(Config, TakesTheDefaultsOfTransformers) {
 }
 
 TEST(Config, AClassifierWithOneLabelScores) {
-  const nlohmann::json scores = with(small_config("llama"), {{"architectures", {"LlamaForSequenceClassification"}},
-                                                             {"id2label", {{"0", "LABEL_0"}}}});
+  const nlohmann::json scores =
+      with(small_config("llama"),
+           {{"architectures", {"LlamaForSequenceClassification"}}, {"id2label", {{"0", "LABEL_0"}}}});
   EXPECT_TRUE(parse(scores).value_model);
   EXPECT_TRUE(parse(with(without(scores, "id2label"), {{"num_labels", 1}})).value_model);
   EXPECT_FALSE(parse(with(scores, {{"architectures", {"LlamaForCausalLM"}}})).value_model);

@@ -28,7 +28,8 @@ constexpr double kTie = 1.1;
 constexpr double kRounding = 1e-9;
 /// How far the plain engine may be from the truth, with nothing wrong.
 constexpr double kEngineLimit = 1e-8;
-/// Pairs that are run: of all, and beside them of every kind with the best single mistake and with the second.
+/// Pairs that are run: of all, and beside them of every kind with the best single mistake and with the
+/// second.
 constexpr size_t kPairs = 24;
 constexpr std::array<size_t, 2> kOfEveryKind{3, 1};
 
@@ -100,8 +101,9 @@ class Search {
     const Tensors plain = options_.run(subject_, WrongSettings{});
     const double off = FitGauge(plain, truth_).measure(truth_).residual;
     if (!(off <= kEngineLimit)) {
-      throw InputError("--diagnose: the engine that makes mistakes is {:.1e} off the truth with none, expected {:.0e}", off,
-                       kEngineLimit);
+      throw InputError(
+          "--diagnose: the engine that makes mistakes is {:.1e} off the truth with none, expected {:.0e}",
+          off, kEngineLimit);
     }
   }
 
@@ -141,8 +143,9 @@ class Search {
     double residual;  // as if the two changed the gradients by the sum of what each does
   };
 
-  /// Two small mistakes change the gradients by nearly the sum of what each does: of all pairs, those that come closest
-  /// so. A large mistake changes what a second one does: with each of the two that explain most, some of every kind.
+  /// Two small mistakes change the gradients by nearly the sum of what each does: of all pairs, those that
+  /// come closest so. A large mistake changes what a second one does: with each of the two that explain most,
+  /// some of every kind.
   std::vector<Pair> likely_pairs() const {
     std::vector<const Tried*> singles;
     for (size_t i = 1; i < tried_.size(); ++i) singles.push_back(&tried_[i]);
@@ -157,7 +160,8 @@ class Search {
         all.push_back({{first, second, gauge_.sketch_residual(sum)}, i});
       }
     }
-    std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first.residual < b.first.residual; });
+    std::sort(all.begin(), all.end(),
+              [](const auto& a, const auto& b) { return a.first.residual < b.first.residual; });
     std::vector<Pair> chosen;
     std::map<std::pair<size_t, std::string>, size_t> of_kind;
     size_t of_all = 0;
@@ -196,11 +200,13 @@ class Search {
       std::vector<std::string> or_else;
       for (const Scaling* each : same) or_else.push_back(each->sentence);
       names.push_back(same.empty() ? fmt::format("times {:.6g}", tried.fit.factor) : same.front()->name);
-      sentences.push_back(same.empty() ? fmt::format("all gradients have a factor of {:.9g}", tried.fit.factor)
-                                       : fmt::format("{}", fmt::join(or_else, ", or ")));
+      sentences.push_back(same.empty()
+                              ? fmt::format("all gradients have a factor of {:.9g}", tried.fit.factor)
+                              : fmt::format("{}", fmt::join(or_else, ", or ")));
     }
     if (names.empty()) return {"truth", "nothing is wrong", tried.fit};
-    return {fmt::format("{}", fmt::join(names, " + ")), fmt::format("{}", fmt::join(sentences, "; and ")), tried.fit};
+    return {fmt::format("{}", fmt::join(names, " + ")), fmt::format("{}", fmt::join(sentences, "; and ")),
+            tried.fit};
   }
 
   /// The scalings that a factor may be: those as close to it as any, three at most.

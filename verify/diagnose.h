@@ -1,6 +1,6 @@
-// `streambp-verify compare --diagnose`: which mistake, or which two, would give somebody's gradients. Every mistake of
-// hypotheses.h that this model, batch and objective can show is made by the wrong engine, and what comes out is held against
-// the gradients, up to a factor that they may all have in common.
+// `streambp-verify compare --diagnose`: which mistake, or which two, would give somebody's gradients. Every
+// mistake of hypotheses.h that this model, batch and objective can show is made by the wrong engine, and what
+// comes out is held against the gradients, up to a factor that they may all have in common.
 #pragma once
 
 #include <cstdint>
@@ -44,13 +44,14 @@ struct Diagnosis {
   double limit = 0.0;  // residual up to which something fits
 };
 
-/// What the gradients' precision does to a residual, where the pass has been run in it: `gradients` are those of the model
-/// run right, in that precision.
+/// What the gradients' precision does to a residual, where the pass has been run in it: `gradients` are those
+/// of the model run right, in that precision.
 double precision_residual(const Tensors& gradients, const Tensors& truth);
 
-/// `gradients` against the truth of `subject`. `noise` is their precision's residual: 0 for float64, precision_residual else;
-/// never taken for less than what rounding to their dtype alone does. Throws InputError as run_wrong does, for a model that
-/// the wrong engine can't do right, and for gradients of another shape.
+/// `gradients` against the truth of `subject`. `noise` is their precision's residual: 0 for float64,
+/// precision_residual else; never taken for less than what rounding to their dtype alone does. Throws
+/// InputError as run_wrong does, for a model that the wrong engine can't do right, and for gradients of
+/// another shape.
 Diagnosis diagnose(const WrongSubject& subject, const Tensors& gradients, const Tensors& truth, double noise,
                    const DiagnoseOptions& options);
 

@@ -13,8 +13,8 @@ namespace {
 constexpr double kSmallestNorm = 1e-6;
 /// Entries of a parameter in a sketch.
 constexpr int64_t kSketch = 128;
-/// A factor is believed where it takes this much of the residual away, or where parameters agree on it: it is further
-/// from 1 than so many times what their own factors differ by.
+/// A factor is believed where it takes this much of the residual away, or where parameters agree on it: it is
+/// further from 1 than so many times what their own factors differ by.
 constexpr double kFactorHelps = 0.7;
 constexpr double kFactorIsClear = 5.0;
 /// A factor this close to 1 is rounding.
@@ -45,16 +45,18 @@ FitGauge::FitGauge(const Tensors& gradients, const Tensors& truth) {
   for (const auto& [name, of_truth] : truth) {
     const auto found = gradients.find(name);
     if (found != gradients.end() && found->second.sizes() != of_truth.sizes()) {
-      throw InputError("{}: its gradient is [{}], expected [{}]", name, fmt::join(found->second.sizes(), ", "),
-                       fmt::join(of_truth.sizes(), ", "));
+      throw InputError("{}: its gradient is [{}], expected [{}]", name,
+                       fmt::join(found->second.sizes(), ", "), fmt::join(of_truth.sizes(), ", "));
     }
     names_.push_back(name);
     parts.push_back(found == gradients.end() ? at::zeros({of_truth.numel()}, at::kDouble)
                                              : found->second.to(at::kCPU, at::kDouble).flatten());
     own_norms.push_back(norm_of(parts.back()));
-    if (!std::isfinite(own_norms.back())) throw InputError("{}: its gradient has numbers that are not finite", name);
+    if (!std::isfinite(own_norms.back()))
+      throw InputError("{}: its gradient has numbers that are not finite", name);
     truth_norms.push_back(norm_of(of_truth));
-    if (own_norms.back() > 0.0 && truth_norms.back() > 0.0) ratios.push_back(own_norms.back() / truth_norms.back());
+    if (own_norms.back() > 0.0 && truth_norms.back() > 0.0)
+      ratios.push_back(own_norms.back() / truth_norms.back());
     ends_.push_back((ends_.empty() ? 0 : ends_.back()) + of_truth.numel());
   }
   if (names_.empty()) throw InputError("no parameter is trained, so no gradient can be explained");
@@ -81,7 +83,8 @@ FitGauge::FitGauge(const Tensors& gradients, const Tensors& truth) {
 
 at::Tensor FitGauge::flat(const Tensors& gradients) const {
   std::vector<at::Tensor> parts;
-  for (const std::string& name : names_) parts.push_back(gradients.at(name).to(at::kCPU, at::kDouble).flatten());
+  for (const std::string& name : names_)
+    parts.push_back(gradients.at(name).to(at::kCPU, at::kDouble).flatten());
   return at::cat(parts).mul_(scale_);
 }
 

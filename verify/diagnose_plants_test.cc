@@ -1,4 +1,5 @@
-// Mistakes planted without the wrong engine: in the gradients, in the batch, or with pieces of the library; and in bfloat16.
+// Mistakes planted without the wrong engine: in the gradients, in the batch, or with pieces of the library;
+// and in bfloat16.
 #include <cmath>
 #include <fmt/format.h>
 
@@ -18,7 +19,8 @@ TEST(DiagnosePlants, FrozenNormsAndMissingGradients) {
   const DiagnoseCase right = diagnose_case({"qwen3-tiny", "sft", {}, "full", "left", 9});
   Tensors gradients = right.truth;
   for (auto& [name, gradient] : gradients) {
-    if (name.ends_with("q_norm.weight") || name.ends_with("k_norm.weight")) gradient = at::zeros_like(gradient);
+    if (name.ends_with("q_norm.weight") || name.ends_with("k_norm.weight"))
+      gradient = at::zeros_like(gradient);
   }
   expect_named(right, gradients, "qk-norms-frozen");
   std::erase_if(gradients, [](const auto& entry) { return is_zero(entry.second); });
@@ -27,7 +29,8 @@ TEST(DiagnosePlants, FrozenNormsAndMissingGradients) {
 
 TEST(DiagnosePlants, DocumentsInOneSequence) {
   const std::vector<int64_t> lengths{7, 5, 4};
-  DiagnoseCase packed = diagnose_case({"qwen3-tiny", "sft", {}, "full", "three", 9}, packed_rows(lengths, 16, 101));
+  DiagnoseCase packed =
+      diagnose_case({"qwen3-tiny", "sft", {}, "full", "three", 9}, packed_rows(lengths, 16, 101));
   Batch leaking = packed.owned.batch;
   leaking.offsets = {0, 16};
   expect_named(packed, library_gradients(packed, leaking), "no-document-boundaries");
@@ -42,7 +45,8 @@ TEST(DiagnosePlants, DroppedPrefix) {
   cut.offsets = {0};
   for (size_t i = 0; i + 1 < right.owned.batch.offsets.size(); ++i) {
     const int64_t end = right.owned.batch.offsets[i + 1];
-    for (int64_t place = right.owned.batch.offsets[i] + 8; place < end; place += 8) cut.offsets.push_back(place);
+    for (int64_t place = right.owned.batch.offsets[i] + 8; place < end; place += 8)
+      cut.offsets.push_back(place);
     cut.offsets.push_back(end);
   }
   expect_named(right, library_gradients(right, cut), "prefix-dropped-8");
@@ -52,7 +56,8 @@ TEST(DiagnosePlants, LabelsInTheirOwnPlace) {
   DiagnoseCase right = diagnose_case({"qwen3-tiny", "sft", {}, "full", "three", 9});
   Batch unshifted = right.owned.batch;
   unshifted.targets = unshifted.tokens.clone();
-  for (size_t i = 0; i + 1 < unshifted.offsets.size(); ++i) unshifted.targets[unshifted.offsets[i]] = kNoTarget;
+  for (size_t i = 0; i + 1 < unshifted.offsets.size(); ++i)
+    unshifted.targets[unshifted.offsets[i]] = kNoTarget;
   expect_named(right, library_gradients(right, unshifted), "labels-not-shifted");
 }
 
@@ -61,7 +66,8 @@ TEST(DiagnosePlants, MeanOfTheMeansOfRows) {
   Tensors mean;
   const auto rows = static_cast<int64_t>(right.owned.batch.offsets.size()) - 1;
   for (int64_t row = 0; row < rows; ++row) {
-    for (const auto& [name, gradient] : library_gradients(right, select_sequences(right.owned.batch, {row}))) {
+    for (const auto& [name, gradient] :
+         library_gradients(right, select_sequences(right.owned.batch, {row}))) {
       at::Tensor& sum = mean.try_emplace(name, at::zeros_like(gradient)).first->second;
       sum = sum + gradient / static_cast<double>(rows);
     }
@@ -71,7 +77,8 @@ TEST(DiagnosePlants, MeanOfTheMeansOfRows) {
 
 TEST(DiagnosePlants, OtherConfigs) {
   // The library's own model of another config, with the same weights.
-  for (const auto& [model, name] : {std::pair{"mistral-tiny", "windows-ignored"}, std::pair{"qwen3-moe-tiny", "router-loss-missing"}}) {
+  for (const auto& [model, name] :
+       {std::pair{"mistral-tiny", "windows-ignored"}, std::pair{"qwen3-moe-tiny", "router-loss-missing"}}) {
     DiagnoseCase right = diagnose_case({model, "sft", {}, "full", "three", 13});
     Config config = right.owned.model.config();
     std::fill(config.windows.begin(), config.windows.end(), 0);
@@ -98,7 +105,8 @@ TEST(DiagnosePlants, EmbeddingAddedUpInBfloat16) {
 }
 
 TEST(DiagnosePlants, InBfloat16AboveItsNoise) {
-  // The library's own pass in bfloat16 is as far from the truth as that precision takes it; mistakes are planted on top.
+  // The library's own pass in bfloat16 is as far from the truth as that precision takes it; mistakes are
+  // planted on top.
   for (const char* model : {"qwen3-tiny"}) {
     DiagnoseCase right = diagnose_case({model, "sft", {}, "full", "left", 11});
     Model::Placement narrow;
@@ -126,12 +134,14 @@ TEST(DiagnosePlants, InBfloat16AboveItsNoise) {
       }
       const Diagnosis found = diagnose(right, wrong, noise);
       bool named = false;
-      for (size_t i = 0; i < found.fitting; ++i) named = named || found.explanations[i].name == hypothesis.name;
+      for (size_t i = 0; i < found.fitting; ++i)
+        named = named || found.explanations[i].name == hypothesis.name;
       ++(effect > 2 * noise ? above : below);
       if (effect > 2 * noise) {
         EXPECT_TRUE(named) << hypothesis.name << " effect " << effect << "\n" << diagnosis_text(found);
       } else {
-        std::cout << "  below the noise: " << hypothesis.name << " " << effect << (named ? ", named" : "") << "\n";
+        std::cout << "  below the noise: " << hypothesis.name << " " << effect << (named ? ", named" : "")
+                  << "\n";
       }
     }
     EXPECT_GT(above, 30U);

@@ -26,13 +26,13 @@ std::string finding(const Diagnosis& diagnosis) {
     case Diagnosis::Kind::kRight:
       return "diagnosis: the truth, as far as the gradients' precision shows\n";
     case Diagnosis::Kind::kUnknown:
-      return fmt::format("diagnosis: none of {} fits to {:.2g}; nearest: {} (residual {})\n", tried_text(diagnosis),
-                         diagnosis.limit, best.name, error_text(best.fit.residual));
+      return fmt::format("diagnosis: none of {} fits to {:.2g}; nearest: {} (residual {})\n",
+                         tried_text(diagnosis), diagnosis.limit, best.name, error_text(best.fit.residual));
     case Diagnosis::Kind::kExplained:
       break;
   }
-  std::string text =
-      fmt::format("diagnosis: {} (residual {})\n  {}\n", best.name, error_text(best.fit.residual), best.sentence);
+  std::string text = fmt::format("diagnosis: {} (residual {})\n  {}\n", best.name,
+                                 error_text(best.fit.residual), best.sentence);
   for (size_t i = 1; i < std::min(diagnosis.fitting, kShown); ++i) {
     text += fmt::format("this batch can't tell it from: {}\n  {}\n", diagnosis.explanations[i].name,
                         diagnosis.explanations[i].sentence);

@@ -1,4 +1,5 @@
-// What the tests of the diagnosis share: models, batches and objectives with their truth, and mistakes planted in them.
+// What the tests of the diagnosis share: models, batches and objectives with their truth, and mistakes
+// planted in them.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -36,8 +36,8 @@ Batch in_one_row(const Batch& packed, int64_t vocab_size);
 Batch repack(const Batch& batch, Side padding, int64_t vocab_size);
 
 /// A folder's weights, or a preset's random ones with deviations as after training: attention that prefers
-/// some tokens, norms that are not ones; with kPaddingToken. In float64. A preset's vocabulary has `more_tokens`
-/// more than it says.
+/// some tokens, norms that are not ones; with kPaddingToken. In float64. A preset's vocabulary has
+/// `more_tokens` more than it says.
 Model equality_model(const std::string& name, uint64_t seed,
                      const std::function<bool(const std::string&)>& trainable = {}, int64_t more_tokens = 0);
 

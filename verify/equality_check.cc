@@ -262,8 +262,8 @@ class RowCheck {
     twice.log_probabilities.reset();
     twice.values.reset();
     for (auto& [name, gradient] : twice.gradients) gradient.mul_(2.0);
-    require_near(added({subject_.batch}, settings), twice, Judge::kStandard,
-                 "twice the gradient of one run", settings);
+    require_near(added({subject_.batch}, settings), twice, Judge::kStandard, "twice the gradient of one run",
+                 settings);
   }
 
   /// What runs over `parts` of the batch add to the gradients as they stand. The loss is the sum of theirs.
@@ -296,8 +296,8 @@ class RowCheck {
     whole.log_probabilities.reset();
     whole.values.reset();
     subject_.model.zero_gradients();
-    require_near(added(parts, settings), whole, Judge::kStandard,
-                 "the whole batch, from micro-batches", settings);
+    require_near(added(parts, settings), whole, Judge::kStandard, "the whole batch, from micro-batches",
+                 settings);
   }
 
   /// Frozen parameters get no gradient, and the others get theirs.

@@ -193,10 +193,9 @@ class Loader {
     GoldenModel* const teacher = golden_.objective == "distill" ? loaded_.models.at(1).get() : nullptr;
     const reference::Matrix teacher_logits =
         teacher == nullptr ? reference::Matrix() : reference_logits(teacher->model, batch);
-    loaded_.tasks.push_back({name, prefix, &subject, teacher, batch,
-                             make_objective(golden_.objective, batch, options),
-                             reference_objective(golden_.objective, batch, options, teacher_logits),
-                             std::move(truth)});
+    loaded_.tasks.push_back(
+        {name, prefix, &subject, teacher, batch, make_objective(golden_.objective, batch, options),
+         reference_objective(golden_.objective, batch, options, teacher_logits), std::move(truth)});
   }
 
   /// A loss of the case's own model that does not touch a value head.
@@ -227,8 +226,7 @@ class Loader {
 
   /// The model that the case names as its teacher, of the same set.
   void add_teacher() {
-    const std::filesystem::path folder =
-        set_root(golden_.folder) / file_.text("hyperparameters", "teacher");
+    const std::filesystem::path folder = set_root(golden_.folder) / file_.text("hyperparameters", "teacher");
     loaded_.models.push_back(std::make_unique<GoldenModel>(GoldenModel{
         Model::load(Checkpoint::open(folder), placement([](const std::string&) { return false; })),
         std::nullopt}));

@@ -78,15 +78,17 @@ class Table {
   }
 
  private:
-  void add(std::string name, std::string about, std::string sentence, std::function<void(WrongSettings&)> make) {
+  void add(std::string name, std::string about, std::string sentence,
+           std::function<void(WrongSettings&)> make) {
     table_.push_back({std::move(name), std::move(sentence), std::move(about), std::move(make)});
   }
 
   bool has_padding() const { return batch_.size() < batch_.padded_rows * batch_.padded_columns; }
   bool has_left_padding() const { return padding_.numel() > 0 && padding_.max().item<int64_t>() > 0; }
   bool has_right_padding() const {
-    const at::Tensor last = at::full({batch_.padded_rows}, batch_.padded_columns, at::kLong)
-                                .scatter_reduce(0, places_.row, places_.column, "amax", /*include_self=*/false);
+    const at::Tensor last =
+        at::full({batch_.padded_rows}, batch_.padded_columns, at::kLong)
+            .scatter_reduce(0, places_.row, places_.column, "amax", /*include_self=*/false);
     return last.lt(batch_.padded_columns - 1).any().item<bool>();
   }
   /// Padding on the left is seen by real tokens, on the right scored: it has to be known, and be tokens.
@@ -95,7 +97,9 @@ class Table {
     const at::Tensor& ids = subject_.input_ids;
     return ids.defined() && ids.ge(0).all().item<bool>() && ids.lt(config_.vocab_size).all().item<bool>();
   }
-  bool has_documents() const { return places_.place.numel() > 0 && !places_.place.eq(places_.column - padding_).all().item<bool>(); }
+  bool has_documents() const {
+    return places_.place.numel() > 0 && !places_.place.eq(places_.column - padding_).all().item<bool>();
+  }
   /// Tokens with a scored one of their sequence at their place or after it; all where experts are balanced.
   at::Tensor live_tokens() const {
     at::Tensor live = at::zeros({batch_.size()}, at::kLong);
@@ -111,17 +115,20 @@ class Table {
   int64_t longest() const { return places_.place.numel() == 0 ? 0 : places_.place.max().item<int64_t>() + 1; }
 
   void labels() {
-    add("labels-not-shifted", "targets", "labels are not shifted: logits are scored on the token at their own place",
+    add("labels-not-shifted", "targets",
+        "labels are not shifted: logits are scored on the token at their own place",
         [](WrongSettings& s) { s.target_shift = 1; });
     if (kind_.layout == Layout::kLabels) {
       add("labels-not-shifted-first-counts", "targets",
-          "labels are not shifted: logits are scored on the token at their own place, a row's first token included",
+          "labels are not shifted: logits are scored on the token at their own place, a row's first token "
+          "included",
           [](WrongSettings& s) {
             s.target_shift = 1;
             s.first_label = true;
           });
     }
-    add("labels-shifted-twice", "targets", "labels are shifted twice: logits are scored on the token after the next",
+    add("labels-shifted-twice", "targets",
+        "labels are shifted twice: logits are scored on the token after the next",
         [](WrongSettings& s) { s.target_shift = -1; });
     if (!knows_padding()) return;
     if (has_left_padding()) {
@@ -151,8 +158,10 @@ class Table {
     for (const char* type : {"grpo", "bnpo", "dapo"}) {
       if (options_.word("loss_type") == type) continue;
       add(fmt::format("loss-type-{}", type), "normaliser",
-          fmt::format("terms are averaged {} (loss_type {})",
-                      type == std::string("grpo") ? "over each row, then over rows" : "over the tokens of all rows", type),
+          fmt::format(
+              "terms are averaged {} (loss_type {})",
+              type == std::string("grpo") ? "over each row, then over rows" : "over the tokens of all rows",
+              type),
           [type](WrongSettings& s) { s.options["loss_type"] = type; });
     }
   }
@@ -177,7 +186,8 @@ class Table {
       change({kind, 0, false, 0.0}, "all rows");
       change({kind, 0, true, 0.0}, "all tokens");
       for (int64_t group = 2; group <= sequences / 2; ++group) {
-        if (sequences % group == 0) change({kind, group, false, 1e-4}, fmt::format("groups of {} rows", group));
+        if (sequences % group == 0)
+          change({kind, group, false, 1e-4}, fmt::format("groups of {} rows", group));
       }
     }
   }
@@ -206,14 +216,17 @@ class Table {
     if (widest(0)) {
       add("windows-ignored", "windows", "sliding windows are ignored: every layer sees all earlier tokens",
           [](WrongSettings& s) { s.ignores_windows = true; });
-      add("window+1", "windows", "windows are one token too wide", [](WrongSettings& s) { s.window_offset = 1; });
+      add("window+1", "windows", "windows are one token too wide",
+          [](WrongSettings& s) { s.window_offset = 1; });
     }
     const bool can_shrink = std::all_of(config_.windows.begin(), config_.windows.end(),
                                         [](int64_t window) { return window != 1; });
     if (widest(-1) && can_shrink)
-      add("window-1", "windows", "windows are one token too narrow", [](WrongSettings& s) { s.window_offset = -1; });
+      add("window-1", "windows", "windows are one token too narrow",
+          [](WrongSettings& s) { s.window_offset = -1; });
     if (config_.attn_logit_softcapping > 0.0)
-      add("attention-softcap-missing", "attention softcap", "attention scores are not capped (attn_logit_softcapping)",
+      add("attention-softcap-missing", "attention softcap",
+          "attention scores are not capped (attn_logit_softcapping)",
           [](WrongSettings& s) { s.no_attention_softcap = true; });
     if (config_.final_logit_softcapping > 0.0)
       add("final-softcap-missing", "final softcap", "logits are not capped (final_logit_softcapping)",
@@ -228,8 +241,8 @@ class Table {
     if (has_left_padding()) {
       for (const int64_t times : {int64_t{1}, int64_t{-1}}) {
         add(times > 0 ? "key-positions-padding" : "query-positions-padding", "positions",
-            fmt::format("{}' rotary positions count the padding on the left, {}' don't", times > 0 ? "keys" : "queries",
-                        times > 0 ? "queries" : "keys"),
+            fmt::format("{}' rotary positions count the padding on the left, {}' don't",
+                        times > 0 ? "keys" : "queries", times > 0 ? "queries" : "keys"),
             [times](WrongSettings& s) { s.key_padding = times; });
       }
     }
@@ -255,26 +268,30 @@ class Table {
     const auto frequencies = [&](int64_t length) {
       auto all = rope_inverse_frequencies(config_.rope, config_.rotary_dim, length);
       if (config_.local_rope) {
-        for (const double f : rope_inverse_frequencies(*config_.local_rope, config_.rotary_dim, length)) all.push_back(f);
+        for (const double f : rope_inverse_frequencies(*config_.local_rope, config_.rotary_dim, length))
+          all.push_back(f);
       }
       return all;
     };
     std::vector<std::vector<double>> seen{frequencies(rope_length(batch_))};
     for (const auto& [length, of] :
          {std::pair{batch_.positions.max().item<int64_t>() + 1, "the real tokens' positions"},
-          std::pair{batch_.padded_columns, "the padded columns"}, std::pair{longest(), "the longest sequence"},
-          std::pair{batch_.size(), "the packed stream"}, std::pair{int64_t{1}, "no length at all (the short table)"}}) {
+          std::pair{batch_.padded_columns, "the padded columns"},
+          std::pair{longest(), "the longest sequence"}, std::pair{batch_.size(), "the packed stream"},
+          std::pair{int64_t{1}, "no length at all (the short table)"}}) {
       if (std::find(seen.begin(), seen.end(), frequencies(length)) != seen.end()) continue;
       seen.push_back(frequencies(length));
       add(fmt::format("rope-length-{}", length), "rope length",
-          fmt::format("rotary tables are made for {} tokens, the length of {}, instead of {}", length, of, rope_length(batch_)),
+          fmt::format("rotary tables are made for {} tokens, the length of {}, instead of {}", length, of,
+                      rope_length(batch_)),
           [length = length](WrongSettings& s) { s.rope_length = length; });
     }
   }
 
   void weights() {
     if (config_.mixture.router_aux_loss_coef != 0.0) {
-      add("router-loss-missing", "router loss", "the loss that balances the experts is missing (router_aux_loss_coef)",
+      add("router-loss-missing", "router loss",
+          "the loss that balances the experts is missing (router_aux_loss_coef)",
           [](WrongSettings& s) { s.no_router_loss = true; });
     }
     if (!subject_.model.has_adapters()) return;
@@ -289,7 +306,8 @@ class Table {
     add("adapter-scale-one", "adapter scale", "adapters are not scaled at all",
         [](WrongSettings& s) { s.adapter_scale_one = true; });
     if (subject_.model.has_head() && subject_.model.head().adapter) {
-      add("head-adapter-bypassed", "head adapter", "logits are made with the head's weight alone, without its adapter",
+      add("head-adapter-bypassed", "head adapter",
+          "logits are made with the head's weight alone, without its adapter",
           [](WrongSettings& s) { s.head_adapter_bypassed = true; });
     }
     add("lora-a-without-gradient", "adapter gradients", "no gradient reaches the adapters' A",
@@ -315,7 +333,8 @@ class Table {
           [](WrongSettings& s) { s.freezes_qk_norms = true; });
     }
     for (const auto& [name, sums, text] :
-         {std::tuple{"bf16-embedding-sum", NarrowSums::kEmbedding, "rows of the embedding's gradient are added up in bfloat16"},
+         {std::tuple{"bf16-embedding-sum", NarrowSums::kEmbedding,
+                     "rows of the embedding's gradient are added up in bfloat16"},
           std::tuple{"bf16-vector-sums", NarrowSums::kVectors,
                      "gradients of embedding, norms and biases are added up in bfloat16, token by token"},
           std::tuple{"bf16-row-sums", NarrowSums::kRows, "gradients are added up in bfloat16, row by row"},
@@ -363,16 +382,17 @@ class Table {
     const at::Tensor scored = scored_places(batch_);
     if (scored.numel() == 0) return;
     std::vector<at::Tensor> seen{at::ones({scored.size(0)}, at::kDouble)};
-    for_each_cut({Along::kRows, Along::kColumns, Along::kSequence, Along::kStream, Along::kScored, Along::kFlat},
-                 scored.size(0), [&](const Cut& cut) {
-                   const at::Tensor weights = normaliser_weights(batch_, scored, cut);
-                   const auto is_same = [&](const at::Tensor& other) { return at::allclose(weights, other, 1e-9); };
-                   if (std::any_of(seen.begin(), seen.end(), is_same)) return;
-                   seen.push_back(weights);
-                   add(fmt::format("mean-of-means-{}", short_text(cut)), "normaliser",
-                       fmt::format("the loss is the mean of the means of {}", long_text(cut)),
-                       [cut](WrongSettings& s) { s.normaliser = cut; });
-                 });
+    for_each_cut(
+        {Along::kRows, Along::kColumns, Along::kSequence, Along::kStream, Along::kScored, Along::kFlat},
+        scored.size(0), [&](const Cut& cut) {
+          const at::Tensor weights = normaliser_weights(batch_, scored, cut);
+          const auto is_same = [&](const at::Tensor& other) { return at::allclose(weights, other, 1e-9); };
+          if (std::any_of(seen.begin(), seen.end(), is_same)) return;
+          seen.push_back(weights);
+          add(fmt::format("mean-of-means-{}", short_text(cut)), "normaliser",
+              fmt::format("the loss is the mean of the means of {}", long_text(cut)),
+              [cut](WrongSettings& s) { s.normaliser = cut; });
+        });
   }
 
   void chunked() {
@@ -383,18 +403,23 @@ class Table {
       if (!starts.any().item<bool>() || std::any_of(seen.begin(), seen.end(), is_same)) return;
       seen.push_back(starts);
       const std::string size = short_text(cut), text = long_text(cut);
-      const auto add_cut = [&](const char* name, const char* about, const std::string& sentence, Cut WrongSettings::* field) {
-        add(fmt::format("{}-{}", name, size), about, sentence, [cut, field](WrongSettings& s) { s.*field = cut; });
+      const auto add_cut = [&](const char* name, const char* about, const std::string& sentence,
+                               Cut WrongSettings::*field) {
+        add(fmt::format("{}-{}", name, size), about, sentence,
+            [cut, field](WrongSettings& s) { s.*field = cut; });
       };
       add_cut("detached", "detached",
-              fmt::format("no gradient flows to earlier chunks' keys and values, in {}", text), &WrongSettings::detached);
+              fmt::format("no gradient flows to earlier chunks' keys and values, in {}", text),
+              &WrongSettings::detached);
       add_cut("prefix-dropped", "chunk mask", fmt::format("earlier chunks are not seen, in {}", text),
               &WrongSettings::own_chunk_only);
-      add_cut("top-left-causal", "chunk mask",
-              fmt::format("the causal mask begins at the top left: a chunk's first query sees the sequence's first key "
-                          "only, in {}",
-                          text),
-              &WrongSettings::top_left);
+      add_cut(
+          "top-left-causal", "chunk mask",
+          fmt::format(
+              "the causal mask begins at the top left: a chunk's first query sees the sequence's first key "
+              "only, in {}",
+              text),
+          &WrongSettings::top_left);
       add_cut("not-causal", "chunk mask", fmt::format("there is no causal mask within {}", text),
               &WrongSettings::sees_whole_chunk);
       add_cut("rope-restarts", "positions", fmt::format("rotary positions begin anew in {}", text),
@@ -403,9 +428,11 @@ class Table {
       const auto is_known = [&](const at::Tensor& other) { return at::equal(late, other); };
       if (late.any().item<bool>() && std::none_of(seen_late.begin(), seen_late.end(), is_known)) {
         seen_late.push_back(late);
-        add_cut("rope-padding", "positions",
-                fmt::format("rotary positions are off by the padding on the left from the second chunk on, in {}", text),
-                &WrongSettings::padding_from_second_chunk);
+        add_cut(
+            "rope-padding", "positions",
+            fmt::format("rotary positions are off by the padding on the left from the second chunk on, in {}",
+                        text),
+            &WrongSettings::padding_from_second_chunk);
       }
     });
   }
@@ -433,41 +460,49 @@ std::vector<Scaling> scalings(const WrongSubject& subject) {
   const Batch& batch = subject.batch;
   std::vector<Scaling> all;
   const auto scored = static_cast<double>(count(batch).scored);
-  const auto rows = static_cast<double>(batch.padded_rows), columns = static_cast<double>(batch.padded_columns);
+  const auto rows = static_cast<double>(batch.padded_rows),
+             columns = static_cast<double>(batch.padded_columns);
   const auto sequences = static_cast<double>(batch.offsets.size()) - 1.0;
   for (const auto& [text, sum] : {std::pair{"rows", rows}, std::pair{"documents", sequences}}) {
     if (scored == 0.0 || (sum == rows && text != std::string("rows"))) continue;
-    all.push_back({"(N-B)/N",
-                   fmt::format("the loss is divided by N = {} labels, the first ones of B = {} {} included, which nothing "
-                               "predicts",
-                               scored + sum, sum, text),
-                   scored / (scored + sum)});
+    all.push_back(
+        {"(N-B)/N",
+         fmt::format(
+             "the loss is divided by N = {} labels, the first ones of B = {} {} included, which nothing "
+             "predicts",
+             scored + sum, sum, text),
+         scored / (scored + sum)});
     if (scored > sum) {
-      all.push_back({"N/(N-B)", fmt::format("the loss is divided by {} labels, B = {} too few, as if the first ones of "
-                                            "{} were among them",
-                                            scored - sum, sum, text),
+      all.push_back({"N/(N-B)",
+                     fmt::format("the loss is divided by {} labels, B = {} too few, as if the first ones of "
+                                 "{} were among them",
+                                 scored - sum, sum, text),
                      scored / (scored - sum)});
     }
   }
   for (int k = 2; k <= 64; ++k) {
     all.push_back({fmt::format("1/{}", k),
-                   fmt::format("gradients are divided once more by {} accumulation steps or ranks", k), 1.0 / k});
-    all.push_back({fmt::format("times-{}", k), fmt::format("{} accumulation steps or ranks are summed, not averaged", k),
+                   fmt::format("gradients are divided once more by {} accumulation steps or ranks", k),
+                   1.0 / k});
+    all.push_back({fmt::format("times-{}", k),
+                   fmt::format("{} accumulation steps or ranks are summed, not averaged", k),
                    static_cast<double>(k)});
   }
   const ObjectiveKind& kind = objective_kind(subject.objective);
   if (kind.name == "sft" && scored > 0.0) {
     const Options options = complete_options(kind, subject.options);
-    const double divisor = options.given("divisor")               ? options.positive("divisor")
+    const double divisor = options.given("divisor")             ? options.positive("divisor")
                            : options.word("reduction") == "sum" ? 1.0
-                                                                  : scored;
+                                                                : scored;
     for (const auto& [text, other] :
          {std::pair{"nothing (a sum)", 1.0}, std::pair{"the scored tokens", scored},
-          std::pair{"all tokens", static_cast<double>(batch.size())}, std::pair{"rows", rows}, std::pair{"columns", columns},
-          std::pair{"rows x columns", rows * columns}, std::pair{"rows x (columns - 1)", rows * (columns - 1.0)}}) {
+          std::pair{"all tokens", static_cast<double>(batch.size())}, std::pair{"rows", rows},
+          std::pair{"columns", columns}, std::pair{"rows x columns", rows * columns},
+          std::pair{"rows x (columns - 1)", rows * (columns - 1.0)}}) {
       if (other <= 0.0 || other == divisor) continue;
       all.push_back({fmt::format("divisor-{}", other),
-                     fmt::format("the loss is divided by {} = {:g} instead of {:g}", text, other, divisor), divisor / other});
+                     fmt::format("the loss is divided by {} = {:g} instead of {:g}", text, other, divisor),
+                     divisor / other});
     }
   }
   all.push_back({"opposite-sign", "the sign is the opposite", -1.0});

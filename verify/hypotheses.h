@@ -24,8 +24,8 @@ struct Hypothesis {
   }
 };
 
-/// Those that would change something for this model, batch and objective: of several that come to the same the first.
-/// `chunks` are sizes of chunks to think of beside powers of two and even parts.
+/// Those that would change something for this model, batch and objective: of several that come to the same
+/// the first. `chunks` are sizes of chunks to think of beside powers of two and even parts.
 std::vector<Hypothesis> hypotheses(const WrongSubject& subject, const std::vector<int64_t>& chunks);
 
 /// A factor that all gradients have in common, and where it comes from.

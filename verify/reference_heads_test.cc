@@ -283,8 +283,8 @@ TEST(ReferenceDistillation, IsTheDivergenceOfBothDistributions) {
   EXPECT_NEAR(loss(0.0, teacher), tau * tau * forward / 8, 1e-14);
   EXPECT_NEAR(loss(1.0, teacher), tau * tau * backward / 8, 1e-14);
   EXPECT_NEAR(loss(0.25, teacher), tau * tau * mixed / 8, 1e-14);
-  EXPECT_NEAR(evaluate(config, weights, kBatch, distill({0.25, tau, 1.0, 8.0, false}, teacher)).loss, mixed / 8,
-              1e-14);
+  EXPECT_NEAR(evaluate(config, weights, kBatch, distill({0.25, tau, 1.0, 8.0, false}, teacher)).loss,
+              mixed / 8, 1e-14);
   Matrix shifted = teacher;
   shifted.row(3).array() += 7.0;
   EXPECT_NEAR(loss(0.0, shifted), loss(0.0, teacher), 1e-14);
@@ -306,7 +306,8 @@ TEST(ReferenceDistillation, ComparesTheTokensThatBothHave) {
   const Matrix own = scored_logits(config, weights);
   const Matrix teacher = random_matrix(8, 15, 45);
   const auto loss = [&](const Matrix& logits_of_teacher) {
-    return evaluate(config, weights, kBatch, distill({0.0, 1.5, 1.0, 8.0, false, true}, logits_of_teacher)).loss;
+    return evaluate(config, weights, kBatch, distill({0.0, 1.5, 1.0, 8.0, false, true}, logits_of_teacher))
+        .loss;
   };
   for (const Index columns : {10, 13, 15}) {
     const Index shared = std::min<Index>(columns, 13);

@@ -282,8 +282,8 @@ reference::TokenObjective infonce(const Source& source) {
 }
 
 const std::map<std::string, std::function<reference::TokenObjective(const Source&)>> kObjectives{
-    {"sft", sft},   {"dpo", dpo},   {"cpo", cpo},         {"simpo", cpo},     {"orpo", orpo},      {"kto", kto},
-    {"grpo", grpo}, {"ppo", ppo},   {"distill", distill}, {"reward", reward}, {"infonce", infonce}};
+    {"sft", sft},   {"dpo", dpo}, {"cpo", cpo},         {"simpo", cpo},     {"orpo", orpo},      {"kto", kto},
+    {"grpo", grpo}, {"ppo", ppo}, {"distill", distill}, {"reward", reward}, {"infonce", infonce}};
 
 }  // namespace
 

@@ -262,16 +262,20 @@ int main(int argc, char** argv) {
   sub->add_option("--teacher", flags.teacher, "A folder or a preset to distil from");
   sub->add_option("--divisor", flags.divisor,
                   "What the summed loss of sft is divided by (default: the number of scored tokens)");
-  sub->add_option("--tolerance", flags.tolerance,
-                  "Permitted relative error, or auto: 1e-10 for float64, below that 3 x the noise of the dtype, "
-                  "measured on the same batch");
-  sub->add_option("--compute-dtype", flags.compute_dtype,
-                  "Dtype the gradients were computed in, where they were kept in a wider one (default: theirs)");
+  sub->add_option(
+      "--tolerance", flags.tolerance,
+      "Permitted relative error, or auto: 1e-10 for float64, below that 3 x the noise of the dtype, "
+      "measured on the same batch");
+  sub->add_option(
+      "--compute-dtype", flags.compute_dtype,
+      "Dtype the gradients were computed in, where they were kept in a wider one (default: theirs)");
   sub->add_flag("--diagnose", flags.diagnose,
-                "Make the mistakes that training code makes, one after another and two at a time, and name the one that "
+                "Make the mistakes that training code makes, one after another and two at a time, and name "
+                "the one that "
                 "gives these gradients; for short batches");
   sub->add_option("--diagnose-chunk", flags.diagnose_chunks,
-                  "Sizes of chunks in which the mistake may lie, as 100,384 (beside powers of two and even parts); implies "
+                  "Sizes of chunks in which the mistake may lie, as 100,384 (beside powers of two and even "
+                  "parts); implies "
                   "--diagnose");
   sub->add_option("--chunk", flags.chunks, "Chunk of the float64 run (default: auto)");
   sub->add_option("--seed", flags.seed, "Of a preset's random weights (default: 0)");

@@ -1,5 +1,5 @@
-// Objectives that ask the head for more than the labels' log-probabilities: teachers of other sizes, scores at the
-// ends of texts, embeddings.
+// Objectives that ask the head for more than the labels' log-probabilities: teachers of other sizes, scores
+// at the ends of texts, embeddings.
 #include <cmath>
 #include <gtest/gtest.h>
 
@@ -44,7 +44,8 @@ TEST(Distillation, TakesATeacherOfAnotherSize) {
   const int64_t vocabulary = preset("qwen3-tiny").vocab_size;
   Batch batch = equality_batch("three", 19, vocabulary, 5);
   batch.tokens.clamp_max_(vocabulary - 10);
-  const Given shared{{"vocabulary", "shared"}, {"divergence", "jsd"}, {"temperature", "1.5"}, {"alpha", "0.6"}};
+  const Given shared{
+      {"vocabulary", "shared"}, {"divergence", "jsd"}, {"temperature", "1.5"}, {"alpha", "0.6"}};
   for (const int64_t more : {-8, 8}) {
     Model teacher = equality_model("qwen3-tiny", 4, kFrozen, more);
     EXPECT_NE(refusal([&] { distilled(batch, {}, teacher); }).find("vocabulary=shared"), std::string::npos);
@@ -86,7 +87,8 @@ TEST(Reward, ComparesScoresOfPairs) {
   const at::Tensor loss =
       make_objective("reward", batch, {{"center_rewards_coefficient", "0.1"}})->loss(values, 0, 4);
   const auto miss = [](double z) { return std::log1p(std::exp(-z)); };
-  expect_near(loss.item<double>(), (miss(-0.25) + miss(-2.25) + 0.1 * (1.75 * 1.75 + 1.75 * 1.75)) / 2, "loss");
+  expect_near(loss.item<double>(), (miss(-0.25) + miss(-2.25) + 0.1 * (1.75 * 1.75 + 1.75 * 1.75)) / 2,
+              "loss");
   const at::Tensor gradient = torch::autograd::grad({loss}, {values.values}).front();
   const auto slope = [](double z) { return -1.0 / (1.0 + std::exp(z)); };
   expect_near(gradient,
@@ -113,7 +115,9 @@ TEST(InfoNce, RefusesPartsAndIncompleteBlocks) {
   whole.sequences = 8;
   EXPECT_NE(refusal([&] { make_objective("infonce", batch, {}, whole); }).find("4 of 8 sequences"),
             std::string::npos);
-  EXPECT_NE(refusal([&] { make_objective("infonce", batch, {{"negatives", "1"}}); }).find("a multiple of 3"),
+  EXPECT_NE(refusal([&] {
+              make_objective("infonce", batch, {{"negatives", "1"}});
+            }).find("a multiple of 3"),
             std::string::npos);
 }
 
@@ -140,7 +144,8 @@ TEST(InfoNce, GradientsAreThoseOfDifferences) {
       };
       constexpr double kStep = 1e-3;
       differences.view(-1)[i] =
-          (8 * (at_step(kStep) - at_step(-kStep)) - (at_step(2 * kStep) - at_step(-2 * kStep))) / (12 * kStep);
+          (8 * (at_step(kStep) - at_step(-kStep)) - (at_step(2 * kStep) - at_step(-2 * kStep))) /
+          (12 * kStep);
     }
     expect_near(gradient, differences, "infonce", 1e-9);
   }

@@ -39,8 +39,7 @@ void shift_targets(Batch& batch, int64_t by, bool first_label) {
   };
   at::Tensor targets = shift(batch.targets, kNoTarget);
   if (first_label) {
-    const at::Tensor has_token_before =
-        shift(at::ones({batch.size()}, at::kLong), 0).to(at::kBool);
+    const at::Tensor has_token_before = shift(at::ones({batch.size()}, at::kLong), 0).to(at::kBool);
     targets = at::where(has_token_before, targets, batch.tokens);
   }
   batch.targets = targets;
@@ -52,7 +51,8 @@ WrongBatch with_padding(const Batch& batch, const at::Tensor& input_ids, bool sc
   const int64_t rows = row_count(batch), columns = batch.padded_columns, all = rows * columns;
   const at::Tensor real = padded(batch, at::ones({batch.size()}, at::kLong), 0).to(at::kBool);
   const at::Tensor column = at::arange(columns, at::kLong).expand({rows, columns});
-  const at::Tensor ids = input_ids.defined() ? input_ids.to(at::kLong) : at::zeros({rows, columns}, at::kLong);
+  const at::Tensor ids =
+      input_ids.defined() ? input_ids.to(at::kLong) : at::zeros({rows, columns}, at::kLong);
 
   WrongBatch wrong{batch, real.logical_not().flatten()};
   Batch& whole = wrong.batch;
@@ -67,8 +67,8 @@ WrongBatch with_padding(const Batch& batch, const at::Tensor& input_ids, bool sc
   const at::Tensor targets = padded(batch, batch.targets, kNoTarget);
   if (scored) {
     const at::Tensor next = moved(whole.tokens, -1, kNoTarget);
-    // A place is scored on a label that is padding, or is padding itself: on the left only where it sees what is
-    // before it.
+    // A place is scored on a label that is padding, or is padding itself: on the left only where it sees what
+    // is before it.
     const at::Tensor at_end = (column >= last).logical_and(last >= 0);
     const at::Tensor changed = visible ? real.logical_not().logical_or(at_end) : at_end;
     whole.targets = at::where(changed, next, targets).flatten();
@@ -88,7 +88,8 @@ WrongBatch with_padding(const Batch& batch, const at::Tensor& input_ids, bool sc
   return wrong;
 }
 
-/// Values less their mean and, where `kind` says so, over their deviation (with n - 1, as torch and TRL have it).
+/// Values less their mean and, where `kind` says so, over their deviation (with n - 1, as torch and TRL have
+/// it).
 at::Tensor normalised(const at::Tensor& values, const AdvantageChange& change) {
   if (values.numel() == 0) return values;
   const at::Tensor centred = values - values.mean();
@@ -105,8 +106,7 @@ WrongBatch wrong_batch(const Batch& batch, const at::Tensor& input_ids, const Wr
   } else {
     wrong.hidden_key = at::zeros({batch.size()}, at::kBool);
   }
-  if (settings.target_shift != 0)
-    shift_targets(wrong.batch, settings.target_shift, settings.first_label);
+  if (settings.target_shift != 0) shift_targets(wrong.batch, settings.target_shift, settings.first_label);
   if (wrong.batch.token_inputs.contains(inputs::kAdvantages))
     wrong.batch.token_inputs[inputs::kAdvantages] = wrong_advantages(wrong.batch, settings);
   return wrong;
@@ -118,7 +118,8 @@ at::Tensor wrong_advantages(const Batch& batch, const WrongSettings& settings) {
   const auto sequences = static_cast<int64_t>(batch.offsets.size()) - 1;
   std::vector<at::Tensor> scored;  // places of each sequence
   for (int64_t i = 0; i < sequences; ++i) {
-    const int64_t begin = batch.offsets[static_cast<size_t>(i)], end = batch.offsets[static_cast<size_t>(i) + 1];
+    const int64_t begin = batch.offsets[static_cast<size_t>(i)],
+                  end = batch.offsets[static_cast<size_t>(i) + 1];
     scored.push_back(batch.targets.slice(0, begin, end).ne(kNoTarget).nonzero().squeeze(1) + begin);
     if (!settings.advantage_factors.empty() && end > begin)
       advantages.slice(0, begin, end).mul_(settings.advantage_factors[static_cast<size_t>(i)]);
@@ -165,7 +166,8 @@ Places places_of(const Batch& batch, bool ignores_documents) {
 
 at::Tensor left_padding(const Places& places) {
   if (places.row.numel() == 0) return places.row;
-  at::Tensor first = at::full({places.row.max().item<int64_t>() + 1}, std::numeric_limits<int64_t>::max(), at::kLong);
+  at::Tensor first =
+      at::full({places.row.max().item<int64_t>() + 1}, std::numeric_limits<int64_t>::max(), at::kLong);
   first.scatter_reduce_(0, places.row, places.column, "amin");
   return first.index_select(0, places.row);
 }

@@ -97,7 +97,8 @@ at::Tensor WrongDecoder::norm(const RmsNorm& norm, const at::Tensor& x) {
 
 at::Tensor WrongDecoder::embed(const at::Tensor& tokens) const {
   const at::Tensor value = model_.parameter("model.embed_tokens.weight").value.to(at::kCPU, at::kDouble);
-  return value.index_select(0, tokens.flatten()).view({tokens.size(0), tokens.size(1), -1}) * config_.embedding_scale;
+  return value.index_select(0, tokens.flatten()).view({tokens.size(0), tokens.size(1), -1}) *
+         config_.embedding_scale;
 }
 
 /// Heads [b, T, heads, E] turned by `positions` [b, T].
@@ -130,7 +131,8 @@ at::Tensor WrongDecoder::mask(const WrongRows& rows, int64_t window) const {
 at::Tensor WrongDecoder::attention(int64_t index, const at::Tensor& x, const WrongRows& rows) {
   const DecoderLayer::Weights& w = model_.layers()[static_cast<size_t>(index)].weights();
   const int64_t window = config_.windows[static_cast<size_t>(index)];
-  const bool local = model_.config().local_rope && model_.config().has_window(index) && !settings_.global_rope_everywhere;
+  const bool local =
+      model_.config().local_rope && model_.config().has_window(index) && !settings_.global_rope_everywhere;
   const auto heads = [&](const Linear& map) {
     return linear(map, x).view({rows.rows, rows.columns, -1, config_.head_dim});
   };
@@ -154,8 +156,9 @@ at::Tensor WrongDecoder::attention(int64_t index, const at::Tensor& x, const Wro
   if (const double cap = config_.attn_logit_softcapping; cap > 0.0) scores = at::tanh(scores / cap) * cap;
   const double nothing = -std::numeric_limits<double>::infinity();
   const at::Tensor weights = at::softmax(scores.masked_fill(mask(rows, window).logical_not(), nothing), -1);
-  at::Tensor attended = same.defined() ? at::matmul(weights * same, v) + at::matmul(weights * ~same, v.detach())
-                                       : at::matmul(weights, v);
+  at::Tensor attended = same.defined()
+                            ? at::matmul(weights * same, v) + at::matmul(weights * ~same, v.detach())
+                            : at::matmul(weights, v);
   attended = attended.transpose(1, 2).reshape({rows.rows, rows.columns, -1});
   return linear(*w.o_proj, attended);
 }
@@ -186,7 +189,9 @@ at::Tensor WrongDecoder::mixture(const Mixture& mixture, const at::Tensor& x, co
     const at::Tensor weight = weights.select(1, static_cast<int64_t>(expert)).index_select(0, mine);
     y = y.index_add(0, mine, result * weight.unsqueeze(1));
   }
-  return at::zeros({rows.rows * rows.columns, x.size(-1)}, x.options()).index_copy(0, rows.grid, y).view(x.sizes());
+  return at::zeros({rows.rows * rows.columns, x.size(-1)}, x.options())
+      .index_copy(0, rows.grid, y)
+      .view(x.sizes());
 }
 
 WrongDecoder::LayerOutput WrongDecoder::layer(int64_t index, const at::Tensor& x, const WrongRows& rows) {

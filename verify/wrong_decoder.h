@@ -1,5 +1,5 @@
-// A decoder in plain float64 ATen, with a mask of all queries by all keys, that makes the mistakes it is told to. Takes the
-// settings of a model and its structure, and nothing of the library's ops.
+// A decoder in plain float64 ATen, with a mask of all queries by all keys, that makes the mistakes it is told
+// to. Takes the settings of a model and its structure, and nothing of the library's ops.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ struct WrongRows {
   at::Tensor stream;  // [n] int64: their tokens, places of the stream
   at::Tensor grid;    // [n] int64: and their places in [b, T]
   int64_t rows = 0, columns = 0;
-  at::Tensor tokens;                      // [b, T], 0 where there is none
-  at::Tensor positions, key_positions;    // [b, T] int64
+  at::Tensor tokens;                        // [b, T], 0 where there is none
+  at::Tensor positions, key_positions;      // [b, T] int64
   at::Tensor sequence, place, key_is_seen;  // [b, T]; sequence is -1 where there is no token
   /// Where a query's chunk begins by each kind of mistake, [b, T]; undefined: not cut.
   at::Tensor own_chunk_only, top_left, sees_whole_chunk, detached;

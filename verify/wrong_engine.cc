@@ -39,7 +39,8 @@ class Run {
     for (const auto& [name, value] : subject.options) options_.try_emplace(name, value);
     request_ = make_objective(subject.objective, with_placeholders(), options_)->request();
     if (request_.divergence != Divergence::kNone)
-      throw InputError("{}: mistakes can't be looked for in a loss with a divergence from a teacher", subject.objective);
+      throw InputError("{}: mistakes can't be looked for in a loss with a divergence from a teacher",
+                       subject.objective);
     make_groups();
   }
 
@@ -91,11 +92,13 @@ class Run {
 
   static void put_policy(Batch& batch, const at::Tensor& log_probabilities, const char* name) {
     batch.token_inputs[name] = log_probabilities;
-    if (name == std::string(inputs::kReferenceLogProbabilities)) batch.sequence_inputs.erase(inputs::kReferenceSums);
+    if (name == std::string(inputs::kReferenceLogProbabilities))
+      batch.sequence_inputs.erase(inputs::kReferenceSums);
   }
 
   bool is_balanced() const {
-    return subject_.model.config().mixture.router_aux_loss_coef != 0.0 && !settings_.no_router_loss && scored_.size() > 0;
+    return subject_.model.config().mixture.router_aux_loss_coef != 0.0 && !settings_.no_router_loss &&
+           scored_.size() > 0;
   }
 
   void forward(Group& group) {
@@ -107,7 +110,8 @@ class Run {
       x = output.hidden;
       if (!output.choices.defined()) continue;
       choices_ = choices_.defined() ? choices_ + output.choices : output.choices;
-      probabilities_ = probabilities_.defined() ? probabilities_ + output.probabilities : output.probabilities;
+      probabilities_ =
+          probabilities_.defined() ? probabilities_ + output.probabilities : output.probabilities;
       routed_ += output.routed;
     }
     group.hidden = x.reshape({-1, x.size(-1)}).index_select(0, group.scored_grid);
@@ -176,7 +180,8 @@ class Run {
     loss_ = loss.item<double>();
     if (is_balanced()) {
       const auto experts = static_cast<double>(choices_.size(0));
-      balance_ = choices_ * (subject_.model.config().mixture.router_aux_loss_coef * experts / (routed_ * routed_));
+      balance_ =
+          choices_ * (subject_.model.config().mixture.router_aux_loss_coef * experts / (routed_ * routed_));
       loss_ += (probabilities_ * balance_).sum().item<double>();
     }
     Columns gradients;
@@ -215,7 +220,8 @@ class Run {
     for (int64_t i = layers() - 1; i >= 0; --i) {
       const at::Tensor x = group.inputs[static_cast<size_t>(i)].detach().requires_grad_();
       const WrongDecoder::LayerOutput output = decoder_.layer(i, x, group.rows);
-      d = leaves.backward({output.hidden, balance_.defined() ? output.probabilities : at::Tensor()}, {d, balance_}, x);
+      d = leaves.backward({output.hidden, balance_.defined() ? output.probabilities : at::Tensor()},
+                          {d, balance_}, x);
     }
     if (subject_.model.parameter("model.embed_tokens.weight").trainable()) {
       const at::Tensor of_tokens = d.reshape({-1, d.size(-1)}).index_select(0, group.rows.grid);
@@ -253,7 +259,8 @@ void check_wrong_memory(const Config& config, const Batch& batch) {
   const double bytes = row_bytes(config, batch.padded_columns);
   if (bytes <= kMemory) return;
   throw InputError(
-      "--diagnose: rows of {} columns, whose scores would take {:.1f} GiB a layer, expected at most {:.0f} GiB: give a "
+      "--diagnose: rows of {} columns, whose scores would take {:.1f} GiB a layer, expected at most {:.0f} "
+      "GiB: give a "
       "shorter batch",
       batch.padded_columns, bytes / (int64_t{1} << 30), kMemory / (int64_t{1} << 30));
 }

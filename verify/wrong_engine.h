@@ -1,9 +1,11 @@
-// Loss and gradients of a model that is trained wrongly, in a way that is asked for. For `streambp-verify compare
-// --diagnose`, which looks for the mistake that explains somebody's gradients, and for its tests, which plant mistakes.
+// Loss and gradients of a model that is trained wrongly, in a way that is asked for. For `streambp-verify
+// compare
+// --diagnose`, which looks for the mistake that explains somebody's gradients, and for its tests, which plant
+// mistakes.
 //
-// Plain ATen under autograd in float64, without chunks, streams or kernels of ours: masks are written out, layers run one
-// after another over padded rows. Nothing wrong: the gradients are the truth. A layer's scores are held for as many rows at a
-// time as fit, so memory grows with the square of a row's length.
+// Plain ATen under autograd in float64, without chunks, streams or kernels of ours: masks are written out,
+// layers run one after another over padded rows. Nothing wrong: the gradients are the truth. A layer's scores
+// are held for as many rows at a time as fit, so memory grows with the square of a row's length.
 #pragma once
 
 #include <map>
@@ -22,7 +24,7 @@ struct WrongSubject {
   const Batch& batch;
   std::string objective;
   std::map<std::string, std::string> options;  // of the objective
-  at::Tensor input_ids;                        // [rows, columns]: what stands under the padding; undefined: not known
+  at::Tensor input_ids;  // [rows, columns]: what stands under the padding; undefined: not known
 };
 
 struct WrongOutcome {
@@ -30,8 +32,8 @@ struct WrongOutcome {
   Tensors gradients;  // of the trainable parameters, float64
 };
 
-/// Throws InputError where the objective refuses what `settings` make of its batch, for an objective that asks for more than
-/// log-probabilities, entropies and values, and as check_wrong_memory does.
+/// Throws InputError where the objective refuses what `settings` make of its batch, for an objective that
+/// asks for more than log-probabilities, entropies and values, and as check_wrong_memory does.
 WrongOutcome run_wrong(const WrongSubject& subject, const WrongSettings& settings);
 
 /// Throws InputError for rows whose scores don't fit.

@@ -1,8 +1,9 @@
 // The wrong engine with nothing wrong is the truth, for every family and objective.
+#include "verify/wrong_engine.h"
+
 #include <gtest/gtest.h>
 
 #include "verify/equality_subject.h"
-#include "verify/wrong_engine.h"
 
 namespace streambp {
 namespace {
@@ -25,9 +26,9 @@ void expect_truth(const RowName& name) {
 }
 
 TEST(WrongEngine, IsRightWhereNothingIsWrong) {
-  for (const char* model :
-       {"qwen3-tiny", "qwen2-tiny", "llama-tiny", "llama-tied-tiny", "llama-yarn-tiny", "llama-dynamic-tiny", "gemma2-tiny",
-        "gemma3-tiny", "mistral-tiny", "phi3-tiny", "qwen2-window-tiny", "qwen3-moe-tiny", "qwen3-moe-plain-tiny"}) {
+  for (const char* model : {"qwen3-tiny", "qwen2-tiny", "llama-tiny", "llama-tied-tiny", "llama-yarn-tiny",
+                            "llama-dynamic-tiny", "gemma2-tiny", "gemma3-tiny", "mistral-tiny", "phi3-tiny",
+                            "qwen2-window-tiny", "qwen3-moe-tiny", "qwen3-moe-plain-tiny"}) {
     expect_truth({model, "sft", {}, "full", "left", 13});
     expect_truth({model, "sft", {}, "lora", "right", 13});
     expect_truth({model, "sft", {}, "full", "masked", 19});

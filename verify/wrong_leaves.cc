@@ -18,10 +18,12 @@ void add_one_by_one(at::Tensor& sum, const at::Tensor& index, const at::Tensor& 
 
 }  // namespace
 
-WrongLeaves::WrongLeaves(const Model& model, const WrongSettings& settings) : model_(model), settings_(settings) {}
+WrongLeaves::WrongLeaves(const Model& model, const WrongSettings& settings)
+    : model_(model), settings_(settings) {}
 
 bool WrongLeaves::is_frozen(const std::string& name) const {
-  return (settings_.freezes_qk_norms && (name.ends_with("q_norm.weight") || name.ends_with("k_norm.weight"))) ||
+  return (settings_.freezes_qk_norms &&
+          (name.ends_with("q_norm.weight") || name.ends_with("k_norm.weight"))) ||
          (settings_.freezes_lora_a && name.ends_with(".lora_A.weight")) ||
          (settings_.freezes_lora_b && name.ends_with(".lora_B.weight"));
 }
@@ -52,8 +54,8 @@ at::Tensor WrongLeaves::vector(const Parameter& parameter, const at::Tensor& x) 
   return leaf;
 }
 
-at::Tensor WrongLeaves::backward(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& cotangents,
-                                 const at::Tensor& input) {
+at::Tensor WrongLeaves::backward(const std::vector<at::Tensor>& outputs,
+                                 const std::vector<at::Tensor>& cotangents, const at::Tensor& input) {
   std::vector<at::Tensor> roots, d_roots, leaves;
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (!outputs[i].defined() || !outputs[i].requires_grad()) continue;
@@ -78,7 +80,8 @@ at::Tensor WrongLeaves::backward(const std::vector<at::Tensor>& outputs, const s
       continue;
     }
     const at::Tensor rows = gradients[i].reshape({-1, gradients[i].size(-1)});
-    at::Tensor& sum = narrow_.try_emplace(used[i].name, at::zeros({1, rows.size(1)}, at::kBFloat16)).first->second;
+    at::Tensor& sum =
+        narrow_.try_emplace(used[i].name, at::zeros({1, rows.size(1)}, at::kBFloat16)).first->second;
     add_one_by_one(sum, at::zeros({rows.size(0)}, at::kLong), rows);
   }
   return wants_input ? gradients.back() : at::Tensor();

@@ -1,5 +1,5 @@
-// The parameters of a model as leaves of autograd, in float64, and the gradients that reach them, summed as a wrong engine
-// sums them.
+// The parameters of a model as leaves of autograd, in float64, and the gradients that reach them, summed as a
+// wrong engine sums them.
 #pragma once
 
 #include <map>
@@ -20,16 +20,16 @@ class WrongLeaves {
   /// `model` must outlive it.
   WrongLeaves(const Model& model, const WrongSettings& settings);
 
-  /// A parameter, or rows [first_row, first_row + its own rows) of the one it is a part of. As the head's where
-  /// `as_head`: a tied embedding's two uses are leaves of their own.
+  /// A parameter, or rows [first_row, first_row + its own rows) of the one it is a part of. As the head's
+  /// where `as_head`: a tied embedding's two uses are leaves of their own.
   at::Tensor matrix(const Parameter& parameter, int64_t first_row = 0, bool as_head = false);
 
-  /// A bias, or the weight of a norm, as it is applied to x [..., size]: [size], or [..., size] where its gradient is
-  /// summed token by token.
+  /// A bias, or the weight of a norm, as it is applied to x [..., size]: [size], or [..., size] where its
+  /// gradient is summed token by token.
   at::Tensor vector(const Parameter& parameter, const at::Tensor& x);
 
-  /// Sends `cotangents` back from `outputs` to the parameters used since the last call, and returns the gradient of
-  /// `input` (undefined where it needs none, or nothing reaches it).
+  /// Sends `cotangents` back from `outputs` to the parameters used since the last call, and returns the
+  /// gradient of `input` (undefined where it needs none, or nothing reaches it).
   at::Tensor backward(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& cotangents,
                       const at::Tensor& input);
 
@@ -60,8 +60,8 @@ class WrongLeaves {
   WrongSettings settings_;
   std::map<std::string, at::Tensor> leaves_;
   std::vector<Use> used_;
-  Tensors sums_;  // of whole rows
-  Tensors row_;   // since the last end_row()
+  Tensors sums_;    // of whole rows
+  Tensors row_;     // since the last end_row()
   Tensors narrow_;  // sums in bfloat16, token by token
 };
 

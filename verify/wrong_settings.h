@@ -1,4 +1,5 @@
-// What a wrong engine does wrong: the mistakes that training code makes, one field each. Nothing is set: it is right.
+// What a wrong engine does wrong: the mistakes that training code makes, one field each. Nothing is set: it
+// is right.
 #pragma once
 
 #include <cstdint>
@@ -53,10 +54,11 @@ enum class NarrowSums {
 
 struct WrongSettings {
   // Targets.
-  int64_t target_shift = 0;  // 1: logits are scored on the label at their own place; -1: on the one after the next
-  bool first_label = false;  // with a shift of 1: a row's first token is its own label
-  bool padding_scored = false;  // padding counts among the labels
-  Cut normaliser;               // the mean of the chunks' means
+  int64_t target_shift =
+      0;  // 1: logits are scored on the label at their own place; -1: on the one after the next
+  bool first_label = false;                    // with a shift of 1: a row's first token is its own label
+  bool padding_scored = false;                 // padding counts among the labels
+  Cut normaliser;                              // the mean of the chunks' means
   std::map<std::string, std::string> options;  // of the objective, in place of the given ones
   bool reference_is_policy = false;
   bool old_is_policy = false;
@@ -68,18 +70,18 @@ struct WrongSettings {
   bool ignores_documents = false;
   bool ignores_windows = false;
   int64_t window_offset = 0;
-  Cut own_chunk_only;        // keys and values of earlier chunks are lost
-  Cut top_left;              // a chunk's first query is aligned with the sequence's first key
-  Cut sees_whole_chunk;      // no causal mask within a chunk
-  Cut detached;              // no gradient flows to keys and values of earlier chunks
+  Cut own_chunk_only;    // keys and values of earlier chunks are lost
+  Cut top_left;          // a chunk's first query is aligned with the sequence's first key
+  Cut sees_whole_chunk;  // no causal mask within a chunk
+  Cut detached;          // no gradient flows to keys and values of earlier chunks
   bool no_attention_softcap = false;
 
   // Rotary positions.
   bool positions_by_column = false;  // 0, 1, ... along a row whatever is given
   Cut rope_restart;                  // positions begin anew at each chunk
   int64_t key_padding = 0;           // keys' positions are off by so many times the row's left padding
-  Cut padding_from_second_chunk;     // positions of all chunks but the first are off by the row's left padding
-  int64_t rope_length = 0;           // that tables are made for; 0: the batch's
+  Cut padding_from_second_chunk;  // positions of all chunks but the first are off by the row's left padding
+  int64_t rope_length = 0;        // that tables are made for; 0: the batch's
   bool global_rope_everywhere = false;
 
   // Weights.

@@ -209,9 +209,9 @@ at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at:
       const auto shared = [&](const at::Tensor& of) { return of.narrow(-1, 0, pass.shared_vocabulary()); };
       RmsNormSaved unused;
       const at::Tensor log_t = log_softmax(
-          shared(capped(linear_forward(teacher.head(),
-                                       rms_norm_forward(pass.teacher.hidden, teacher.norm(), unused)),
-                        teacher)),
+          shared(capped(
+              linear_forward(teacher.head(), rms_norm_forward(pass.teacher.hidden, teacher.norm(), unused)),
+              teacher)),
           request.divergence_temperature);
       const at::Tensor log_d =
           softens_again ? log_softmax(shared(logits), request.divergence_temperature) : log_p;

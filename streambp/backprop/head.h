@@ -18,7 +18,7 @@ struct Scored {
   at::Tensor places;  // [M] int64, ascending, on the CPU: where they are in the stream
   at::Tensor
       targets;  // [M] int64, on the model's device; 0 for a token that has none and is here for its value
-  at::Tensor has_target;  // [M] bool, on the model's device; undefined where all have
+  at::Tensor has_target;              // [M] bool, on the model's device; undefined where all have
   std::vector<int64_t> offsets = {};  // of the stream's sequences, as Batch's
 
   int64_t size() const { return places.size(0); }

@@ -19,8 +19,8 @@ at::Tensor to_column(const at::Tensor& rows) {
   return rows.squeeze(1).to(at::kDouble);
 }
 
-/// Logits of hidden states after the norm; `cap_slope` (may be null) receives their derivative by the products
-/// before them, where the model caps its logits.
+/// Logits of hidden states after the norm; `cap_slope` (may be null) receives their derivative by the
+/// products before them, where the model caps its logits.
 at::Tensor capped_logits(const Model& model, const at::Tensor& normed, at::Tensor* cap_slope) {
   at::Tensor logits = linear_forward(model.head(), normed).to(logits_dtype(model.dtype()));
   if (const double cap = model.config().final_logit_softcapping; cap > 0.0) {
@@ -42,8 +42,8 @@ at::Tensor relative_entropy(const at::Tensor& from, const at::Tensor& to) {
   return (from - to).mul_(from.exp()).sum(1, /*keepdim=*/true);
 }
 
-/// What the softmax p of some logits u is multiplied by in a gradient of u: constant + factor log p - share log
-/// q, [rows, 1] each and q [rows, V].
+/// What the softmax p of some logits u is multiplied by in a gradient of u: constant + factor log p - share
+/// log q, [rows, 1] each and q [rows, V].
 struct Slope {
   at::Tensor constant;
   at::Tensor factor = {};  // undefined: 0
@@ -97,8 +97,9 @@ HeadChunk::HeadChunk(const HeadPass& pass, const at::Tensor& hidden, int64_t off
     const Model& teacher = *pass.teacher.model;
     RmsNormSaved unused;
     log_other_ =
-        shared(capped_logits(
-                   teacher, rms_norm_forward(rows_of(pass.teacher.hidden, 0), teacher.norm(), unused), nullptr))
+        shared(capped_logits(teacher,
+                             rms_norm_forward(rows_of(pass.teacher.hidden, 0), teacher.norm(), unused),
+                             nullptr))
             .contiguous();
     log_softmax_(log_other_, tau);
     log_other_ = log_other_.to(log_p_.scalar_type());
@@ -150,8 +151,7 @@ at::Tensor HeadChunk::divergences() {
   const MemoryScope scope("logits");
   const at::Tensor& log_p = log_d_.defined() ? log_d_ : log_p_;
   if (pass_.request.divergence == Divergence::kForward) return relative_entropy(log_other_, log_p);
-  if (pass_.request.divergence == Divergence::kReverse)
-    return excess_ = relative_entropy(log_p, log_other_);
+  if (pass_.request.divergence == Divergence::kReverse) return excess_ = relative_entropy(log_p, log_other_);
   const double beta = pass_.request.jensen_shannon_beta;
   at::Tensor log_m = log_p + std::log1p(-beta);
   at::logaddexp_out(log_m, log_m, log_other_ + std::log(beta));

@@ -46,7 +46,7 @@ class HeadChunk {
   at::Tensor log_p_;      // [rows, V]: log-softmax (a plain request: logits), in the end their gradient
   std::optional<TargetHead> target_head_;  // of a plain request, where it is served
   at::Tensor plain_;                       // [rows] float64: a plain request's log-probabilities
-  at::Tensor sums_;         // [rows, 2] float64: what a plain request's gradient needs beside the logits
+  at::Tensor sums_;  // [rows, 2] float64: what a plain request's gradient needs beside the logits
   // For divergences, over the vocabulary that both models have and at the temperature that they ask for:
   at::Tensor log_d_;      // [rows, V]: of the policy; undefined where it is log_p_
   at::Tensor log_other_;  // [rows, V]: of the teacher; once there are values, of what p is compared with

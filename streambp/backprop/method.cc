@@ -174,8 +174,7 @@ void fill(Outcome& outcome, const TokenValues& values, const Scored& scored, int
   outcome.values = scatter(values.values);
 }
 
-void check_request(const Model& model, const Batch& batch, const HeadRequest& request,
-                   const Model* teacher) {
+void check_request(const Model& model, const Batch& batch, const HeadRequest& request, const Model* teacher) {
   if (request.log_probabilities && !model.has_head())
     throw InputError("the model has no LM head, and the objective needs one");
   if (request.values && !model.has_value_head())

@@ -82,8 +82,8 @@ struct Settings {
 void check_settings(const Settings& settings);
 
 /// Tables of the same vocabulary are padded to different sizes (Qwen2.5: 151,936 or 152,064 rows). Throws
-/// InputError where those of a divergence differ by more than 1 % of the larger one and the request is not for
-/// any_vocabulary: a teacher of another vocabulary says nothing about the policy's tokens.
+/// InputError where those of a divergence differ by more than 1 % of the larger one and the request is not
+/// for any_vocabulary: a teacher of another vocabulary says nothing about the policy's tokens.
 void check_vocabularies(const HeadRequest& request, int64_t policy, int64_t teacher);
 
 /// What a pass gives beside the gradients, which it adds to those of the model's parameters.

@@ -242,12 +242,13 @@ Batch synthetic_batch(const ObjectiveKind& kind, const Options& options, int64_t
   if (kind.layout == Layout::kTexts) {
     const auto blocks = 2 + static_cast<int64_t>(options.number("negatives", 0.0, 1e6));
     if (seq_len < blocks) {
-      throw InputError("{}: sequence length {}, expected at least {}, one for each text of an anchor", kind.name,
-                       seq_len, blocks);
+      throw InputError("{}: sequence length {}, expected at least {}, one for each text of an anchor",
+                       kind.name, seq_len, blocks);
     }
     lengths.clear();
     for (int64_t i = 0; i < blocks; ++i)
-      lengths.insert(lengths.end(), static_cast<size_t>(sequences), (seq_len * (i + 1)) / blocks - seq_len * i / blocks);
+      lengths.insert(lengths.end(), static_cast<size_t>(sequences),
+                     (seq_len * (i + 1)) / blocks - seq_len * i / blocks);
   }
   Batch batch = random_batch(lengths, vocab_size, seed);
   if (kind.layout == Layout::kLabels) return batch;

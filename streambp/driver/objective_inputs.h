@@ -47,8 +47,8 @@ FirstLabels parse_first_labels(const std::string& word);
 /// What whoever wrote the file should know of how it was read: a line each, for stderr.
 std::vector<std::string> reading_notes(const Batch& batch);
 
-/// Asks for one value a sequence, as transformers' GenericForSequenceClassification takes its score: at the last
-/// token that is not `pad_token_id`, be it real or padding; without one at the last token.
+/// Asks for one value a sequence, as transformers' GenericForSequenceClassification takes its score: at the
+/// last token that is not `pad_token_id`, be it real or padding; without one at the last token.
 void score_ends(Batch& batch, std::optional<int64_t> pad_token_id = {});
 
 /// Whether `batch` lacks the reference's log-probabilities that the objective asks for under `options`. A

@@ -87,7 +87,8 @@ void parse_dtype(const Settings& settings, Config& config) {
   }
 }
 
-/// A model with a score where the LM head would be, as transformers saves its <Model>ForSequenceClassification.
+/// A model with a score where the LM head would be, as transformers saves its
+/// <Model>ForSequenceClassification.
 bool parse_value_model(const Settings& settings) {
   const json* const architectures = settings.find("architectures");
   const bool classifies =
@@ -97,8 +98,10 @@ bool parse_value_model(const Settings& settings) {
       });
   if (!classifies) return false;
   const json* const labels = settings.find("id2label");
-  const bool is_score = labels != nullptr ? labels->size() == 1 : settings.size("num_labels", kMaxVocab, 2) == 1;
-  if (!is_score) settings.refuse(labels != nullptr ? "id2label" : "num_labels", "one label, whose logit is a score");
+  const bool is_score =
+      labels != nullptr ? labels->size() == 1 : settings.size("num_labels", kMaxVocab, 2) == 1;
+  if (!is_score)
+    settings.refuse(labels != nullptr ? "id2label" : "num_labels", "one label, whose logit is a score");
   return true;
 }
 

@@ -1,6 +1,6 @@
-// Distillation from a teacher: loss = 1/divisor sum over scored tokens of [alpha w D - (1 - alpha) log p], D the
-// divergence between the teacher's distribution t and the policy's p_tau with both their logits divided by the
-// temperature tau, log p of the label at temperature 1:
+// Distillation from a teacher: loss = 1/divisor sum over scored tokens of [alpha w D - (1 - alpha) log p], D
+// the divergence between the teacher's distribution t and the policy's p_tau with both their logits divided
+// by the temperature tau, log p of the label at temperature 1:
 // - forward: KL(t || p_tau), w = tau^2 (arXiv 1503.02531, section 2, labels' temperature and tau^2 included)
 // - reverse: KL(p_tau || t), w = tau^2 (arXiv 2306.08543)
 // - jsd: generalised Jensen-Shannon, with m = beta t + (1 - beta) p_tau, beta KL(t || m) + (1 - beta)

@@ -1,9 +1,9 @@
-// Contrastive learning of embeddings: with q_i the anchors' and d_j the documents' embeddings (positives, then
-// negatives), the loss is the mean over anchors of -s_ii + log sum_j e^(s_ij), s_ij = scale sim(q_i, d_j), sim
-// the cosine or the product: every other anchor's documents are negatives. With `symmetric`, half of that and
-// half of the same from the positives to the anchors.
-// InfoNCE, arXiv 1807.03748, equation 4; sentence-transformers, MultipleNegativesRankingLoss (symmetric:
-// directions query_to_doc and doc_to_query, partition_mode per_direction).
+// Contrastive learning of embeddings: with q_i the anchors' and d_j the documents' embeddings (positives,
+// then negatives), the loss is the mean over anchors of -s_ii + log sum_j e^(s_ij), s_ij = scale sim(q_i,
+// d_j), sim the cosine or the product: every other anchor's documents are negatives. With `symmetric`, half
+// of that and half of the same from the positives to the anchors. InfoNCE, arXiv 1807.03748, equation 4;
+// sentence-transformers, MultipleNegativesRankingLoss (symmetric: directions query_to_doc and doc_to_query,
+// partition_mode per_direction).
 #include "streambp/error.h"
 #include "streambp/objective/kinds.h"
 #include "streambp/objective/terms.h"

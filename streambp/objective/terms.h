@@ -27,7 +27,7 @@ inline constexpr const char* kImportanceSamplingRatio = "importance_sampling_rat
 inline constexpr const char* kSamplingLogProbabilities = "sampling_log_probabilities";
 // Of Batch::sequence_inputs.
 inline constexpr const char* kReferenceSums = "reference_sums";  // sums of the reference's log-probabilities
-inline constexpr const char* kMargin = "margin";  // reward: of a pair, at both its sequences
+inline constexpr const char* kMargin = "margin";                 // reward: of a pair, at both its sequences
 inline constexpr const char* kRole = "role";  // KTO: 1 desirable, 0 undesirable, 2 for the KL estimate
 }  // namespace inputs
 
@@ -123,8 +123,8 @@ struct ClipRange {
 /// 1707.06347, equation 7); where A < 0 no less than dual A (dual clip, arXiv 1912.09729, equation 5).
 at::Tensor clipped_surrogate(const at::Tensor& ratio, const at::Tensor& advantages, const ClipRange& range);
 
-/// How a sum over tokens with a target becomes a loss: options that objectives share, and what they divide by.
-/// Throws InputError for a divisor that is not above 0, or is given beside reduction sum.
+/// How a sum over tokens with a target becomes a loss: options that objectives share, and what they divide
+/// by. Throws InputError for a divisor that is not above 0, or is given beside reduction sum.
 Option reduction_option();
 Option divisor_option();
 double token_divisor(const std::string& objective, const Options& options, const Counts& whole);

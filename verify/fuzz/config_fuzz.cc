@@ -75,38 +75,39 @@ std::vector<std::string> corpus() {
   const std::string llama3 =
       R"({"rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,)"
       R"("original_max_position_embeddings":32})";
-  return {"{}",
-          R"({"model_type":"qwen2",)" + sizes +
-              R"(,"use_sliding_window":false,"sliding_window":32768,)"
-              R"("tie_word_embeddings":true})",
-          R"({"model_type":"qwen3",)" + sizes +
-              R"(,"layer_types":["full_attention","full_attention"],)"
-              R"("rope_parameters":{"rope_theta":1e6,"rope_type":"default"}})",
-          R"({"model_type":"llama",)" + sizes +
-              R"(,"rope_theta":500.0,"torch_dtype":"bfloat16","rope_scaling":)" + llama3 + "}",
-          R"({"model_type":"llama",)" + sizes +
-              R"(,"rope_scaling":{"type":"linear","factor":2},"mlp_bias":true,"hidden_act":"silu"})",
-          R"({"model_type":"llama",)" + sizes +
-              R"(,"rope_scaling":{"type":"yarn","factor":4,"original_max_position_embeddings":32,)"
-              R"("beta_fast":16,"beta_slow":2,"truncate":false,"mscale":0.7,"mscale_all_dim":1.0}})",
-          R"({"model_type":"llama",)" + sizes + R"(,"rope_scaling":{"type":"dynamic","factor":2}})",
-          R"({"model_type":"mistral",)" + sizes + R"(,"sliding_window":7})",
-          R"({"model_type":"phi3",)" + sizes +
-              R"(,"pad_token_id":-1,"sliding_window":9,"partial_rotary_factor":0.5,"original_max_position_embeddings":16,)"
-              R"("rope_scaling":{"type":"su","short_factor":[1,1.5],"long_factor":[2,8]}})",
-          R"({"model_type":"qwen2",)" + sizes +
-              R"(,"use_sliding_window":true,"sliding_window":4,"max_window_layers":1})",
-          R"({"model_type":"qwen3_moe",)" + sizes +
-              R"(,"num_experts":4,"num_experts_per_tok":2,"moe_intermediate_size":20,"mlp_only_layers":[1],)"
-              R"("decoder_sparse_step":1,"output_router_logits":true,"router_aux_loss_coef":0.3})",
-          R"({"model_type":"gemma2",)" + sizes +
-              R"(,"query_pre_attn_scalar":24,"attn_logit_softcapping":2,"final_logit_softcapping":null})",
-          R"({"model_type":"gemma3_text",)" + sizes +
-              R"(,"layer_types":["sliding_attention","full_attention"],"rope_parameters":{)"
-              R"("full_attention":{"rope_type":"linear","factor":8,"rope_theta":1e4},)"
-              R"("sliding_attention":{"rope_theta":100}}})",
-          R"({"model_type":"gemma3","text_config":{)" + sizes +
-              R"(,"sliding_window_pattern":2,"rope_local_base_freq":100},"torch_dtype":"bfloat16"})"};
+  return {
+      "{}",
+      R"({"model_type":"qwen2",)" + sizes +
+          R"(,"use_sliding_window":false,"sliding_window":32768,)"
+          R"("tie_word_embeddings":true})",
+      R"({"model_type":"qwen3",)" + sizes +
+          R"(,"layer_types":["full_attention","full_attention"],)"
+          R"("rope_parameters":{"rope_theta":1e6,"rope_type":"default"}})",
+      R"({"model_type":"llama",)" + sizes +
+          R"(,"rope_theta":500.0,"torch_dtype":"bfloat16","rope_scaling":)" + llama3 + "}",
+      R"({"model_type":"llama",)" + sizes +
+          R"(,"rope_scaling":{"type":"linear","factor":2},"mlp_bias":true,"hidden_act":"silu"})",
+      R"({"model_type":"llama",)" + sizes +
+          R"(,"rope_scaling":{"type":"yarn","factor":4,"original_max_position_embeddings":32,)"
+          R"("beta_fast":16,"beta_slow":2,"truncate":false,"mscale":0.7,"mscale_all_dim":1.0}})",
+      R"({"model_type":"llama",)" + sizes + R"(,"rope_scaling":{"type":"dynamic","factor":2}})",
+      R"({"model_type":"mistral",)" + sizes + R"(,"sliding_window":7})",
+      R"({"model_type":"phi3",)" + sizes +
+          R"(,"pad_token_id":-1,"sliding_window":9,"partial_rotary_factor":0.5,"original_max_position_embeddings":16,)"
+          R"("rope_scaling":{"type":"su","short_factor":[1,1.5],"long_factor":[2,8]}})",
+      R"({"model_type":"qwen2",)" + sizes +
+          R"(,"use_sliding_window":true,"sliding_window":4,"max_window_layers":1})",
+      R"({"model_type":"qwen3_moe",)" + sizes +
+          R"(,"num_experts":4,"num_experts_per_tok":2,"moe_intermediate_size":20,"mlp_only_layers":[1],)"
+          R"("decoder_sparse_step":1,"output_router_logits":true,"router_aux_loss_coef":0.3})",
+      R"({"model_type":"gemma2",)" + sizes +
+          R"(,"query_pre_attn_scalar":24,"attn_logit_softcapping":2,"final_logit_softcapping":null})",
+      R"({"model_type":"gemma3_text",)" + sizes +
+          R"(,"layer_types":["sliding_attention","full_attention"],"rope_parameters":{)"
+          R"("full_attention":{"rope_type":"linear","factor":8,"rope_theta":1e4},)"
+          R"("sliding_attention":{"rope_theta":100}}})",
+      R"({"model_type":"gemma3","text_config":{)" + sizes +
+          R"(,"sliding_window_pattern":2,"rope_local_base_freq":100},"torch_dtype":"bfloat16"})"};
 }
 
 std::vector<std::string> dictionary() {
