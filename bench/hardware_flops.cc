@@ -29,6 +29,8 @@ double forward_flops(const Linear& map) {
 /// adapter's two gradients takes the product with the other matrix again.
 double backward_flops(const Linear& map) {
   double products = elements(map.weight->value) * (map.weight->trainable() ? 2.0 : 1.0);
+  if (map.trained_rows != nullptr && map.trained_rows->enabled)
+    products += elements(map.trained_rows->delta->value);
   if (has_adapter(map)) {
     const LowRankAdapter& adapter = *map.adapter;
     products += adapter_elements(map) *

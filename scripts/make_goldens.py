@@ -144,8 +144,15 @@ def make_sft(root, names):
                 raise InputError(f"{model_name}-sft-{batch_name}: {error}") from None
 
 
+def make_adapters(root, names):
+    """DIR/cases/<model>-lora-<what>; needs PEFT and TRL, and the models."""
+    from goldens import adapters
+
+    adapters.make(root)
+
+
 # What can be made, each by a function of the folder and the models' names (which only the topic sft has).
-TOPICS = {"sft": make_sft}
+TOPICS = {"sft": make_sft, "adapters": make_adapters}
 
 
 def check(root, limit):
