@@ -13,6 +13,8 @@ void MapFlops::add(const Linear& map, double share) {
   const double weight = elements(map.weight->value);
   forward += share * 2.0 * weight;
   backward += share * 2.0 * weight * (map.weight->trainable() ? 2.0 : 1.0);
+  if (map.trained_rows != nullptr && map.trained_rows->enabled)
+    backward += share * 2.0 * elements(map.trained_rows->delta->value);
   if (!map.adapter || !map.adapter->enabled) return;
   const LowRankAdapter& adapter = *map.adapter;
   const double of_a = share * 2.0 * elements(adapter.a->value),

@@ -27,8 +27,8 @@ void check_freeze(const SweepOptions& options, const Config& config) {
 
 /// Everything about adapters, reference and teacher that can be known before anything is run.
 void check_models(const SweepOptions& options, const Config& config) {
-  if (options.adapter) lora_targets(config, read_lora_config(*options.adapter));
-  if (options.lora) lora_targets(config, *options.lora);
+  if (options.adapter) lora_extras(config, read_lora_config(*options.adapter));
+  if (options.lora) lora_extras(config, *options.lora);
   if (!options.reference.empty()) {
     const int64_t vocabulary = open_config(options.reference).vocab_size;
     if (vocabulary != config.vocab_size) {

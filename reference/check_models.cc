@@ -120,8 +120,8 @@ std::vector<std::pair<std::string, ModelConfig>> families() {
           {"gemma2", tiny_gemma2()}, {"gemma3", tiny_gemma3()}, {"qwen3_moe", tiny_mixture()}};
 }
 
-/// Every linear layer has an adapter, of ranks 1 to 3 and different scales; a value head is there beside the
-/// LM head.
+/// Every linear layer, the embedding and experts all together have an adapter, of ranks 1 to 3 and different
+/// scales; rows of embedding and head are trained apart; a value head is there beside the LM head.
 ModelConfig adapted(ModelConfig config) {
   int count = 0;
   const auto adapt = [&](const std::string& module) {
@@ -133,7 +133,17 @@ ModelConfig adapted(ModelConfig config) {
     if (name.find("_proj.weight") == std::string::npos) continue;
     adapt(name.substr(0, name.size() - suffix.size()));
   }
-  if (!config.tie_word_embeddings) adapt("lm_head");
+  for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
+    if (!config.is_sparse(layer)) continue;
+    adapt(layer_prefix(layer) + "mlp.experts.gate_up_proj");
+    adapt(layer_prefix(layer) + "mlp.experts.down_proj");
+  }
+  adapt("lm_head");
+  config.adapters.at("lm_head").has_bias = true;
+  adapt("model.embed_tokens");
+  config.adapters.at("model.embed_tokens").scale = 0.2;  // more makes the first norms too steep for differences
+  config.trained_rows["model.embed_tokens"] = {4, config.vocab_size - 1, 0};
+  if (!config.tie_word_embeddings) config.trained_rows["lm_head"] = {5, 1};
   config.has_value_head = true;
   return config;
 }

@@ -182,6 +182,12 @@ void check_matrix_ops(Suite& suite) {
         },
         slicing);
 
+    suite.check(
+        "transpose", [](Tape&, const Vars& v) { return transpose(v[0]); }, {x},
+        [](const Matrices& v) {
+          return build(v[0].cols(), v[0].rows(), [&](Index i, Index j) { return v[0](j, i); });
+        });
+
     // Some rows more than once and, where there are many, some not at all.
     const int last = static_cast<int>(rows) - 1;
     const std::vector<int> chosen = {last, 0, last / 2, last};

@@ -47,18 +47,38 @@ class Collector {
   void linear(const std::string& module, Index out, Index in, bool has_bias = false) {
     shapes_[module + ".weight"] = {out, in};
     if (has_bias) shapes_[module + ".bias"] = {1, out};
-    const auto adapter = config_.adapters.find(module);
-    if (adapter == config_.adapters.end()) return;
-    const int rank = adapter->second.rank;
-    require(rank > 0, "model", "expected a positive rank of the adapter of " + module);
-    shapes_[module + ".lora_A.weight"] = {rank, in};
-    shapes_[module + ".lora_B.weight"] = {out, rank};
+    adapter(module, out, in);
+  }
+
+  void adapter(const std::string& module, Index out, Index in, int experts = 1) {
+    const auto found = config_.adapters.find(module);
+    if (found == config_.adapters.end()) return;
+    const int ranks = found->second.rank * experts;
+    require(ranks > 0, "model", "expected a positive rank of the adapter of " + module);
+    shapes_[module + ".lora_A.weight"] = {ranks, in};
+    shapes_[module + ".lora_B.weight"] = {out, ranks};
+    if (found->second.has_bias) shapes_[module + ".lora_B.bias"] = {1, out};
     ++adapters_;
   }
 
+  void trained_rows(const std::string& module) {
+    const auto found = config_.trained_rows.find(module);
+    if (found == config_.trained_rows.end()) return;
+    for (int row : found->second) {
+      require(row >= 0 && row < config_.vocab_size, "model",
+              "expected trained rows from 0 to " + std::to_string(config_.vocab_size - 1) + ", got " +
+                  std::to_string(row));
+    }
+    const auto count = static_cast<Index>(found->second.size());
+    shapes_[module + ".token_adapter.trainable_tokens_delta"] = {count, config_.hidden_size};
+    ++trained_;
+  }
+
   void row(const std::string& module, Index size) { shapes_[module + ".weight"] = {1, size}; }
-  void matrix(const std::string& module, Index rows, Index cols) {
-    shapes_[module + ".weight"] = {rows, cols};
+  void embedding(const std::string& module) {
+    shapes_[module + ".weight"] = {config_.vocab_size, config_.hidden_size};
+    adapter(module, config_.hidden_size, config_.vocab_size);
+    trained_rows(module);
   }
 
   void attention(const std::string& module) {
@@ -94,6 +114,8 @@ class Collector {
     const Index hidden = config_.hidden_size;
     const Index width = config_.mixture.moe_intermediate_size;
     linear(module + "gate", config_.mixture.num_experts, hidden);
+    adapter(module + "experts.gate_up_proj", 2 * width, hidden, config_.mixture.num_experts);
+    adapter(module + "experts.down_proj", hidden, width, config_.mixture.num_experts);
     for (int j = 0; j < config_.mixture.num_experts; ++j) {
       const std::string expert = module + "experts." + std::to_string(j) + ".";
       linear(expert + "gate_proj", width, hidden);
@@ -103,12 +125,14 @@ class Collector {
   }
 
   std::size_t adapters() const { return adapters_; }
+  std::size_t trained() const { return trained_; }
   Shapes shapes() && { return std::move(shapes_); }
 
  private:
   const ModelConfig& config_;
   Shapes shapes_;
   std::size_t adapters_ = 0;
+  std::size_t trained_ = 0;
 };
 
 }  // namespace
@@ -120,7 +144,7 @@ std::string layer_prefix(int layer) {
 Shapes parameter_shapes(const ModelConfig& config) {
   require_valid(config);
   Collector collect(config);
-  collect.matrix("model.embed_tokens", config.vocab_size, config.hidden_size);
+  collect.embedding("model.embed_tokens");
   for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
     const std::string prefix = layer_prefix(layer);
     collect.row(prefix + "input_layernorm", config.hidden_size);
@@ -137,13 +161,18 @@ Shapes parameter_shapes(const ModelConfig& config) {
     }
   }
   collect.row("model.norm", config.hidden_size);
-  if (config.has_lm_head && !config.tie_word_embeddings) {
+  if (config.has_lm_head && config.tie_word_embeddings) {
+    collect.adapter("lm_head", config.vocab_size, config.hidden_size);
+  } else if (config.has_lm_head) {
     collect.linear("lm_head", config.vocab_size, config.hidden_size);
+    collect.trained_rows("lm_head");
   }
   if (config.has_value_head) collect.row("value_head", config.hidden_size);
   require(collect.adapters() == config.adapters.size(), "model",
-          "expected adapters of linear layers of the model only, " +
+          "expected adapters of linear layers and the embedding only, " +
               std::to_string(config.adapters.size() - collect.adapters()) + " belong to other modules");
+  require(collect.trained() == config.trained_rows.size(), "model",
+          "expected trained rows of the embedding, and of a head of its own");
   return std::move(collect).shapes();
 }
 

@@ -15,11 +15,15 @@ namespace streambp::reference {
 enum class Activation { kSilu, kGeluTanh };
 
 /// A low-rank adapter of a linear layer (Hu et al. 2021, https://arxiv.org/abs/2106.09685):
-///     y = W x + b + scale B (A x),   A [rank, in], B [out, rank]
-/// with scale = lora_alpha / rank, or lora_alpha / sqrt(rank) under rsLoRA.
+///     y = W x + b + scale (B (A x) + b'),   A [rank, in], B [out, rank], and b' only where has_bias
+/// with scale = lora_alpha / rank, or lora_alpha / sqrt(rank) under rsLoRA. Of the embedding, x is one of the
+/// vocabulary's unit vectors: h += scale B A[:, token]. Of the experts' gate_up_proj (gate above up) or down_proj,
+/// PEFT keeps all experts in one A [experts rank, in] and one B [out, rank experts]: expert e has the rows
+/// e rank + j of A and the columns j experts + e of B, 0 <= j < rank.
 struct LoraAdapter {
   int rank = 1;
   double scale = 1.0;
+  bool has_bias = false;
 };
 
 /// A mixture of experts in place of a layer's MLP; see mixture.h.
@@ -65,8 +69,12 @@ struct ModelConfig {
   int pad_token_id = -1;    // its embedding is a constant of the network's input; -1: there is none
   bool has_lm_head = true;  // false: a critic, which only has a value head
   bool has_value_head = false;
-  /// By module ("model.layers.0.self_attn.q_proj", "lm_head" where it is not tied).
+  /// By module ("model.layers.0.self_attn.q_proj", "lm_head", "model.embed_tokens",
+  /// "model.layers.0.mlp.experts.down_proj").
   std::map<std::string, LoraAdapter> adapters = {};
+  /// By module ("model.embed_tokens", or "lm_head" where it is not tied): rows of its weight that are trained apart
+  /// from it, in whose places they stand (PEFT's trainable tokens).
+  std::map<std::string, std::vector<int>> trained_rows = {};
 
   int window(int layer) const { return windows.empty() ? 0 : windows[static_cast<std::size_t>(layer)]; }
   bool is_sparse(int layer) const {
@@ -77,8 +85,9 @@ struct ModelConfig {
 
 /// Parameters, or their gradients, under Hugging Face's names ("model.layers.0.self_attn.q_proj.weight").
 /// Weights of linear layers are [out, in]; norms and biases are [1, n]. "lm_head.weight" is absent where
-/// embeddings are tied; "value_head.weight" is [1, hidden_size]; an adapter adds "<module>.lora_A.weight" and
-/// "<module>.lora_B.weight", the names of PEFT without their "base_model.model." in front.
+/// embeddings are tied; "value_head.weight" is [1, hidden_size]; an adapter adds "<module>.lora_A.weight",
+/// "<module>.lora_B.weight" and perhaps "<module>.lora_B.bias", trained rows
+/// "<module>.token_adapter.trainable_tokens_delta".
 using Weights = std::map<std::string, Matrix>;
 
 /// "model.layers.3."
@@ -89,8 +98,8 @@ std::string layer_prefix(int layer);
 /// has the router `mlp.gate` and its experts `mlp.experts.0` and so on. Throws std::invalid_argument if a
 /// size is not positive (layers may be none), the key/value heads do not divide the query heads, head_dim or
 /// rotary_dim is odd or more turns than there is, windows or sparse layers are not given for each layer,
-/// a token has no or more experts than there are, or an adapter belongs to a module that is not a linear
-/// layer of the model.
+/// a token has no or more experts than there are, or an adapter or trained rows belong to a module that can't have
+/// them.
 std::map<std::string, std::pair<Index, Index>> parameter_shapes(const ModelConfig& config);
 
 }  // namespace streambp::reference

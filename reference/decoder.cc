@@ -1,6 +1,7 @@
 #include "reference/decoder.h"
 
 #include <cmath>
+#include <numeric>
 
 #include "reference/mixture.h"
 #include "reference/ops.h"
@@ -21,14 +22,52 @@ class Decoder {
     return found->second;
   }
 
+  /// The weight of a module, with the rows that are trained apart in their places.
+  Var weight_of(const std::string& module) const {
+    const Var& weight = parameter(module + ".weight");
+    const auto trained = config_.trained_rows.find(module);
+    if (trained == config_.trained_rows.end()) return weight;
+    std::vector<int> rows(static_cast<std::size_t>(weight.rows()));
+    std::iota(rows.begin(), rows.end(), 0);
+    int next = static_cast<int>(weight.rows());
+    for (int row : trained->second) rows[static_cast<std::size_t>(row)] = next++;
+    return gather_rows(concat_rows({weight, parameter(module + ".token_adapter.trainable_tokens_delta")}),
+                       rows);
+  }
+
   /// A linear layer, with its bias and its adapter where the model has them.
   Var project(const std::string& module, bool has_bias, const Var& x) const {
-    const Var& weight = parameter(module + ".weight");
+    const Var weight = weight_of(module);
     const Var y = has_bias ? linear(x, weight, parameter(module + ".bias")) : linear(x, weight);
+    return add_adapter(module, x, y);
+  }
+
+  Var add_adapter(const std::string& module, const Var& x, const Var& y) const {
     const auto adapter = config_.adapters.find(module);
     if (adapter == config_.adapters.end()) return y;
     const Var low = linear(x, parameter(module + ".lora_A.weight"));
-    return add(y, scale(linear(low, parameter(module + ".lora_B.weight")), adapter->second.scale));
+    const Var& b = parameter(module + ".lora_B.weight");
+    const Var delta =
+        adapter->second.has_bias ? linear(low, b, parameter(module + ".lora_B.bias")) : linear(low, b);
+    return add(y, scale(delta, adapter->second.scale));
+  }
+
+  /// The embedding's rows, [tokens, hidden_size].
+  Var embed(const std::vector<int>& tokens) const {
+    const std::string module = "model.embed_tokens";
+    const Var h = embedding(weight_of(module), tokens, config_.pad_token_id);
+    const auto adapter = config_.adapters.find(module);
+    if (adapter == config_.adapters.end()) return h;
+    // PEFT looks its rows up as nn.Embedding does: the padding token's has no gradient.
+    const Var low =
+        embedding(transpose(parameter(module + ".lora_A.weight")), tokens, config_.pad_token_id);
+    return add(h, scale(linear(low, parameter(module + ".lora_B.weight")), adapter->second.scale));
+  }
+
+  /// What the head makes of hidden states.
+  Var head(const Var& hidden) const {
+    if (!config_.tie_word_embeddings) return project("lm_head", false, hidden);
+    return add_adapter("lm_head", hidden, linear(hidden, weight_of("model.embed_tokens")));
   }
 
   Var norm(const std::string& module, const Var& x) const {
@@ -87,12 +126,40 @@ class Decoder {
   }
 
   Var experts(const std::string& module, const Var& x, const Var& p) const {
-    return mixture_of_experts(config_.mixture, x, p, [&](int e, const Var& rows) {
-      return gated(module + "experts." + std::to_string(e) + ".", false, rows);
-    });
+    return mixture_of_experts(config_.mixture, x, p,
+                              [&](int e, const Var& rows) { return expert(module + "experts.", e, rows); });
   }
 
  private:
+  Var expert(const std::string& experts, int e, const Var& x) const {
+    const std::string module = experts + std::to_string(e) + ".";
+    const Index width = config_.mixture.moe_intermediate_size;
+    Var gate = project(module + "gate_proj", false, x);
+    Var up = project(module + "up_proj", false, x);
+    if (config_.adapters.contains(experts + "gate_up_proj")) {
+      const Var both = expert_delta(experts + "gate_up_proj", e, x);
+      gate = add(gate, slice_columns(both, 0, width));
+      up = add(up, slice_columns(both, width, width));
+    }
+    const Var inner = mul(activation(gate), up);
+    const Var y = project(module + "down_proj", false, inner);
+    if (!config_.adapters.contains(experts + "down_proj")) return y;
+    return add(y, expert_delta(experts + "down_proj", e, inner));
+  }
+
+  /// What expert e's part of an adapter of all experts adds; see LoraAdapter.
+  Var expert_delta(const std::string& module, int e, const Var& x) const {
+    const LoraAdapter& adapter = config_.adapters.at(module);
+    std::vector<int> rows, columns;
+    for (int j = 0; j < adapter.rank; ++j) {
+      rows.push_back(e * adapter.rank + j);
+      columns.push_back(j * config_.mixture.num_experts + e);
+    }
+    const Var a = gather_rows(parameter(module + ".lora_A.weight"), rows);
+    const Var b = transpose(gather_rows(transpose(parameter(module + ".lora_B.weight")), columns));
+    return scale(linear(linear(x, a), b), adapter.scale);
+  }
+
   Var activation(const Var& x) const {
     return config_.hidden_act == Activation::kSilu ? silu(x) : gelu_tanh(x);
   }
@@ -114,8 +181,7 @@ HiddenStates hidden_states(const ModelConfig& config, const Parameters& paramete
                            double length) {
   const Decoder decoder(config, parameters);
   HiddenStates result;
-  Var h = scale(embedding(decoder.parameter("model.embed_tokens.weight"), tokens, config.pad_token_id),
-                config.embedding_scale);
+  Var h = scale(decoder.embed(tokens), config.embedding_scale);
   for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
     const std::string prefix = layer_prefix(layer);
     const std::string mlp = prefix + "mlp.";
@@ -141,9 +207,7 @@ HiddenStates hidden_states(const ModelConfig& config, const Parameters& paramete
 
 Var logits(const ModelConfig& config, const Parameters& parameters, const Var& hidden) {
   require(config.has_lm_head, "model", "expected an LM head to compute log-probabilities with");
-  const Decoder decoder(config, parameters);
-  const Var z = config.tie_word_embeddings ? linear(hidden, decoder.parameter("model.embed_tokens.weight"))
-                                           : decoder.project("lm_head", false, hidden);
+  const Var z = Decoder(config, parameters).head(hidden);
   const double cap = config.final_logit_softcapping;
   return cap > 0.0 ? scale(tanh(scale(z, 1.0 / cap)), cap) : z;
 }

@@ -36,6 +36,11 @@ Var linear(const Var& x, const Var& weight, const Var& bias) {
   });
 }
 
+Var transpose(const Var& x) {
+  return Tape::record({x}, x.value().transpose(),
+                      [x](const Var& y) { x.gradient() += y.gradient().transpose(); });
+}
+
 Var scale_rows(const Var& x, const Var& s) {
   require_shape("scale_rows", "the factors", s.value(), x.rows(), 1);
   Matrix value = x.value().array().colwise() * s.value().col(0).array();

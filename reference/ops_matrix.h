@@ -18,6 +18,9 @@ Var linear(const Var& x, const Var& weight);
 /// Y = X W^T + 1 b with the bias b [1, out] added to every row.   db = the sum of the rows of dY.
 Var linear(const Var& x, const Var& weight, const Var& bias);
 
+/// Y_ij = X_ji, [rows, cols] -> [cols, rows].   dX = dY^T
+Var transpose(const Var& x);
+
 /// Y_ij = X_ij s_i: every row times its own number, [rows, cols] and s [rows, 1] -> [rows, cols].
 /// dX_ij = dY_ij s_i,   ds_i = sum_j dY_ij X_ij. Throws std::invalid_argument if s is not [rows, 1].
 Var scale_rows(const Var& x, const Var& s);

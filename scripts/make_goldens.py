@@ -96,7 +96,7 @@ def make_sft(root, names):
 
 
 def of_module(name):
-    """The topic of goldens/<name>.py, which is imported when it is made: it may need TRL 1.16.0."""
+    """The topic of goldens/<name>.py, which is imported when it is made: it may need PEFT 0.21.2 or TRL 1.16.0."""
     return lambda root, names: importlib.import_module(f"goldens.{name}").make(root, names)
 
 
@@ -107,6 +107,7 @@ TOPICS = {
     "policy": of_module("policy"),
     "preference": of_module("preference"),
     "teacher": of_module("teacher"),
+    "adapters": of_module("adapters"),
 }
 
 

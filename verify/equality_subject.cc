@@ -1,6 +1,7 @@
 #include "verify/equality_subject.h"
 
 #include "streambp/error.h"
+#include "streambp/model/peft_name.h"
 #include "verify/equality_batches.h"
 #include "verify/equality_inputs.h"
 #include "verify/reference_objective.h"
@@ -77,23 +78,35 @@ const std::map<std::string, std::vector<OptionMap>> kVariants{
       {{"pooling", "mean"}, {"scale", "5"}, {"negatives", "2"}},
       {{"similarity", "dot"}, {"scale", "0.3"}, {"symmetric", "true"}}}}};
 
-/// Adapters on all maps or on some, with either scale; away from B = 0, where they do nothing yet.
+/// Adapters on all maps or on some, with either scale, and what PEFT trains beside them; away from where they
+/// begin and do nothing yet.
 LoraConfig attach_adapters(Model& model, Padding padding, uint64_t seed) {
   LoraConfig lora;
   lora.r = 3;
   lora.lora_alpha = 5.0;
-  lora.use_rslora = padding == Padding::kRight || padding == Padding::kDocuments;
   lora.target_modules = {kAllLinear};
+  if (padding == Padding::kLeft) {
+    lora.rank_pattern = {{"layers.0.self_attn.q_proj", 1}, {"(o|q|qkv)_proj", 4}};
+    lora.alpha_pattern = {{R"(.*layers\.1\..*)", 2.0}};
+    lora.modules_to_save = {"norm", "lm_head"};
+  }
+  if (padding == Padding::kRight || padding == Padding::kDocuments) lora.use_rslora = true;
+  if (padding == Padding::kRight) {
+    lora.trainable_token_indices = {{"embed_tokens", {3, 90, 1, 17, 44}}};
+  }
   if (padding == Padding::kNone) {
     const bool fused = model.config().fused_projections;
     lora.target_modules = fused ? std::vector<std::string>{"qkv_proj", "down_proj"}
                                 : std::vector<std::string>{"v_proj", "o_proj", "up_proj"};
+    lora.target_modules.insert(lora.target_modules.end(), {"lm_head", "embed_tokens"});
+    lora.exclude_modules = {"layers.0.mlp.down_proj", "layers.0.mlp.up_proj"};
   }
   model.attach_adapters(lora, seed);
   at::Generator generator = at::detail::createCPUGenerator(seed);
   for (const auto& parameter : model.parameters()) {
-    if (!parameter->name.ends_with(".lora_B.weight")) continue;
-    parameter->value.copy_(at::randn(parameter->value.sizes(), generator, at::kDouble).mul_(0.3));
+    if (!is_peft_name(parameter->name) || parameter->name.ends_with(".lora_A.weight")) continue;
+    const double size = parameter->name.find(".lora_") == std::string::npos ? 0.05 : 0.3;
+    parameter->value.add_(at::randn(parameter->value.sizes(), generator, at::kDouble), size);
   }
   return lora;
 }

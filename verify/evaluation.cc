@@ -49,7 +49,7 @@ Evaluation evaluate_reference(const Model& model, const Batch& batch,
   const reference::Result result =
       reference::evaluate(same.config, same.weights, reference_sequences(batch), objective);
   return {result.loss, tensor_of(result.log_probabilities), tensor_of(result.values),
-          tensors_of(result.gradients, model)};
+          tensors_of(result.gradients, model, same.names)};
 }
 
 std::vector<ParameterError> EvaluationErrors::all() const {

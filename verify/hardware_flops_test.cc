@@ -11,6 +11,7 @@
 
 #include "bench/model_flops.h"
 #include "streambp/driver/objective_inputs.h"
+#include "verify/adapter_testing.h"
 #include "verify/equality_batches.h"
 
 namespace streambp {
@@ -139,6 +140,17 @@ TEST(HardwareFlops, LeaveOutWhatIsFrozen) {
   Model adapted = frozen("qwen2-tiny");
   adapted.attach_adapters({2, 2.0, false, {"q_proj", "down_proj"}}, 7);
   expect_all_as_executed(adapted, equality_batch("single", 23, 101, 5), "sft", {}, "two adapters");
+}
+
+TEST(HardwareFlops, CountAdaptersOfEveryKind) {
+  for (const AdapterVariant& variant : adapter_variants()) {
+    const auto& targets = variant.lora.target_modules;
+    // What the look-up's adapter takes is not counted.
+    if (std::find(targets.begin(), targets.end(), "embed_tokens") != targets.end()) continue;
+    Model model = adapted_model(variant);
+    const int64_t vocabulary = model.config().vocab_size;
+    expect_all_as_executed(model, equality_batch("masked", 23, vocabulary, 5), "sft", {}, variant.name);
+  }
 }
 
 TEST(HardwareFlops, CountASecondHeadPassAndATeacher) {

@@ -20,6 +20,13 @@ Settings streambp_settings(int64_t chunk) {
   return settings;
 }
 
+LoraConfig all_linear(int64_t rank) {
+  LoraConfig lora;
+  lora.r = rank;
+  lora.target_modules = {kAllLinear};
+  return lora;
+}
+
 /// One pass and all that it is measured with.
 struct Measured {
   Config config = preset("qwen3-cpu");
@@ -28,21 +35,16 @@ struct Measured {
   OptionMap options = {};
   Batch batch = {};
   Settings settings = {};
-  int64_t lora_rank = 0;
+  std::optional<LoraConfig> lora = std::nullopt;
 
   /// Peak bytes beyond what was alive before the pass; `at_peak` (may be null) receives them by scope, with
   /// the resident ones.
   int64_t peak_beyond_resident(std::map<std::string, int64_t>* at_peak = nullptr) const {
     install_meters();
-    const bool frozen = lora_rank > 0;
+    const bool frozen = lora.has_value();
     Model model = Model::random(
         config, {at::kFloat, device, at::kFloat, [&](const std::string&) { return !frozen; }}, 1);
-    if (frozen) {
-      LoraConfig lora;
-      lora.r = lora_rank;
-      lora.target_modules = {kAllLinear};
-      model.attach_adapters(lora, 1);
-    }
+    if (frozen) model.attach_adapters(*lora, 1);
     const auto made = make_objective(objective, batch, options);
     if (made->request().values) {
       model.attach_value_head(at::zeros({1, config.hidden_size}, at::TensorOptions().device(device)));
@@ -268,7 +270,7 @@ TEST(Memory, LoraTakesNoMoreThanSftBesideItsGradients) {
   constexpr int64_t kTokens = 8192;
   const int64_t sft = dry_run(kTokens, 0);
   Measured pass = measured({"sft"}, preset("qwen3-cpu"), at::kMeta, kTokens);
-  pass.lora_rank = 32;
+  pass.lora = all_linear(32);
   const int64_t bytes = pass.peak_beyond_resident();
   fmt::print("sft {:.1f} MB, with adapters of rank 32 {:.1f} MB\n", megabytes(sft), megabytes(bytes));
   // The largest moment is a product's, and an adapter's own product [C, r] is alive beside it.
@@ -340,8 +342,14 @@ TEST(Memory, TheDryRunTakesWhatTheCpuTakesForEveryObjective) {
   for (const ObjectiveCase& of : objective_cases())
     compare(text_of(of), measured(of, config, at::kMeta, kTokens));
   Measured lora = measured({"sft"}, config, at::kMeta, kTokens);
-  lora.lora_rank = 8;
+  lora.lora = all_linear(8);
   compare("sft with adapters of rank 8", lora);
+  lora.lora->modules_to_save = {"norm", "lm_head"};
+  lora.lora->rank_pattern = {{"down_proj", 40}};
+  compare("sft with saved modules and a higher rank", lora);
+  lora.lora->modules_to_save = {};
+  lora.lora->trainable_token_indices = {{"embed_tokens", {5, 6, 7}}, {"lm_head", {8, 9}}};
+  compare("sft with trained rows", lora);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "streambp/backprop/method.h"
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
+#include "verify/adapter_testing.h"
 #include "verify/ops_testing.h"
 
 namespace streambp {
@@ -84,19 +85,15 @@ TEST(Optimizer, RefusesNumbersOutOfTheirRange) {
   EXPECT_THROW(make_optimizer(settings), InputError);
 }
 
-class Fused : public testing::TestWithParam<std::pair<std::string, std::string>> {};
-
-TEST_P(Fused, PassesEndWithTheSameWeights) {
-  const auto& [preset_name, optimizer_name] = GetParam();
-  const Config config = preset(preset_name);
-  const Model::Placement placement{at::kDouble, at::kCPU, at::kDouble, {}};
-  Model fused = Model::random(config, placement, 1), plain = Model::random(config, placement, 1);
+/// Three passes that use gradients up, on `fused`, against passes and steps afterwards, on `plain`: both the
+/// same model.
+void expect_the_same_weights(Model& fused, Model& plain, const std::string& optimizer_name) {
   const auto used_up = make_optimizer(settings_of(optimizer_name)),
              afterwards = make_optimizer(settings_of(optimizer_name));
   Settings settings;
   settings.chunk = 5;
   for (uint64_t pass = 0; pass < 4; ++pass) {
-    Batch batch = random_batch({13, 4}, config.vocab_size, pass);
+    Batch batch = random_batch({13, 4}, fused.config().vocab_size, pass);
     // Gradients of zeros: averages and weights decay all the same.
     if (pass == 2) batch.targets.fill_(kNoTarget);
     const auto objective = make_objective("sft", batch, {});
@@ -106,6 +103,7 @@ TEST_P(Fused, PassesEndWithTheSameWeights) {
     plain.zero_gradients();
     EXPECT_EQ(loss, backpropagate(plain, batch, *objective, settings).loss);
     for (const auto& parameter : plain.parameters()) {
+      if (!parameter->trainable()) continue;
       const at::Tensor gradient = parameter->gradient.clone();
       afterwards->step(*parameter);
       parameter->gradient = gradient;
@@ -117,9 +115,33 @@ TEST_P(Fused, PassesEndWithTheSameWeights) {
     plain.allocate_gradients(all);
   }
   for (const auto& parameter : plain.parameters()) {
-    EXPECT_TRUE(at::equal(fused.parameter(parameter->name).value, parameter->value)) << parameter->name;
-    EXPECT_FALSE(fused.parameter(parameter->name).gradient.defined()) << parameter->name;
-    EXPECT_TRUE(fused.parameter(parameter->name).trainable()) << parameter->name;
+    const Parameter& other = fused.parameter(parameter->name);
+    EXPECT_TRUE(at::equal(other.value, parameter->value)) << parameter->name;
+    EXPECT_FALSE(other.gradient.defined()) << parameter->name;
+    EXPECT_EQ(other.trainable(), parameter->trainable()) << parameter->name;
+  }
+}
+
+class Fused : public testing::TestWithParam<std::pair<std::string, std::string>> {};
+
+TEST_P(Fused, PassesEndWithTheSameWeights) {
+  const auto& [preset_name, optimizer_name] = GetParam();
+  const Config config = preset(preset_name);
+  const Model::Placement placement{at::kDouble, at::kCPU, at::kDouble, {}};
+  Model fused = Model::random(config, placement, 1), plain = Model::random(config, placement, 1);
+  expect_the_same_weights(fused, plain, optimizer_name);
+}
+
+TEST(Fused, AdaptersOfEveryKindEndTheSame) {
+  for (const AdapterVariant& variant : adapter_variants()) {
+    Model fused = adapted_model(variant), plain = adapted_model(variant);
+    const Model before = adapted_model(variant);
+    expect_the_same_weights(fused, plain, "adamw");
+    for (const auto& parameter : before.parameters()) {
+      if (is_peft_name(parameter->name)) {
+        EXPECT_FALSE(at::equal(fused.parameter(parameter->name).value, parameter->value)) << parameter->name;
+      }
+    }
   }
 }
 

@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "streambp/model/peft_name.h"
+
 namespace streambp {
 namespace {
 
@@ -76,10 +78,38 @@ std::vector<int64_t> integers(const at::Tensor& tensor) {
 }
 
 /// The reference drops PEFT's prefix, and calls a critic's head what it calls any value head.
-std::string reference_name(const std::string& name) {
-  constexpr std::string_view kPeft = "base_model.model.";
-  if (name.starts_with(kPeft)) return name.substr(kPeft.size());
+std::string reference_name(std::string name) {
+  constexpr std::string_view kPeft = kPeftPrefix, kBase = ".base_layer.bias";
+  if (name.starts_with(kPeft)) name.erase(0, kPeft.size());
+  if (name.ends_with(kBase)) name = name.substr(0, name.size() - kBase.size()) + ".bias";
   return name == "score.weight" ? "value_head.weight" : name;
+}
+
+/// The reference's name of an adapter's module.
+std::string reference_module(const LoraTarget& target) {
+  if (target.place == LoraPlace::kGateUpExperts) return target.module + ".gate_up_proj";
+  if (target.place == LoraPlace::kDownExperts) return target.module + ".down_proj";
+  return target.module;
+}
+
+/// Adapters, rows that are trained apart, and heads that no longer are the embedding.
+void add_adapters(const Model& model, const LoraConfig& lora, ReferenceModel& same) {
+  for (const LoraTarget& target : lora_targets(model.config(), lora)) {
+    const std::string module = reference_module(target);
+    same.config.adapters[module] = {static_cast<int>(target.rank), target.scale, lora.lora_bias};
+    same.names[target.a] = module + ".lora_A.weight";
+    same.names[target.b] = module + ".lora_B.weight";
+  }
+  const LoraExtras extras = lora_extras(model.config(), lora);
+  for (const auto& [name, tokens] : extras.rows)
+    same.config.trained_rows[name.substr(0, name.rfind('.'))] = {tokens.begin(), tokens.end()};
+  if (!model.config().tie_word_embeddings) return;
+  const bool is_split = std::any_of(extras.saved.begin(), extras.saved.end(), [](const std::string& name) {
+    return name == "model.embed_tokens.weight" || name == "lm_head.weight";
+  });
+  if (!is_split) return;
+  same.config.tie_word_embeddings = false;
+  same.weights["lm_head.weight"] = matrix_of(model.head().weight->value);
 }
 
 }  // namespace
@@ -118,15 +148,19 @@ reference::ModelConfig reference_config(const Config& config) {
 }
 
 ReferenceModel reference_model(const Model& model, const LoraConfig* lora) {
-  ReferenceModel same{reference_config(model.config()), {}};
+  ReferenceModel same{reference_config(model.config()), {}, {}};
   same.config.has_value_head = model.has_value_head();
-  if (lora != nullptr) {
-    for (const LoraTarget& target : lora_targets(model.config(), *lora)) {
-      same.config.adapters[target.module] = {static_cast<int>(lora->r), lora->scale()};
+  if (lora != nullptr) add_adapters(model, *lora, same);
+  for (const auto& parameter : model.parameters()) {
+    const std::string& name =
+        same.names.emplace(parameter->name, reference_name(parameter->name)).first->second;
+    // What is trained stands for the base's own, which is there too.
+    if (is_peft_name(parameter->name)) {
+      same.weights[name] = matrix_of(parameter->value);
+    } else {
+      same.weights.emplace(name, matrix_of(parameter->value));
     }
   }
-  for (const auto& parameter : model.parameters())
-    same.weights.emplace(reference_name(parameter->name), matrix_of(parameter->value));
   return same;
 }
 
@@ -195,11 +229,12 @@ reference::Matrix reference_logits(const Model& model, const Batch& batch) {
   return all(integers(scored_places(batch)), Eigen::all);
 }
 
-Tensors tensors_of(const reference::Weights& gradients, const Model& model) {
+Tensors tensors_of(const reference::Weights& gradients, const Model& model,
+                   const std::map<std::string, std::string>& names) {
   Tensors tensors;
   for (const auto& parameter : model.parameters()) {
     if (!parameter->trainable()) continue;
-    const auto found = gradients.find(reference_name(parameter->name));
+    const auto found = gradients.find(names.at(parameter->name));
     if (found == gradients.end()) throw std::invalid_argument("reference: no gradient of " + parameter->name);
     const reference::Matrix& matrix = found->second;
     at::Tensor tensor = at::empty(parameter->value.sizes(), at::kDouble);

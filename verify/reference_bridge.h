@@ -1,6 +1,9 @@
 // Between the library's models and batches and those of the reference, which knows nothing of LibTorch.
 #pragma once
 
+#include <map>
+#include <string>
+
 #include "reference/model.h"
 #include "streambp/model/lora.h"
 #include "streambp/model/model.h"
@@ -12,6 +15,7 @@ namespace streambp {
 struct ReferenceModel {
   reference::ModelConfig config;
   reference::Weights weights;
+  std::map<std::string, std::string> names;  // of the weights, by the library's
 };
 
 /// The settings of `config` in the reference's terms, without adapters.
@@ -29,7 +33,8 @@ std::vector<reference::Sequence> reference_sequences(const Batch& batch);
 reference::Matrix reference_logits(const Model& model, const Batch& batch);
 
 /// The reference's gradients of the model's trainable parameters, as float64 tensors under the library's
-/// names and in its shapes. Throws std::invalid_argument if the reference lacks one.
-Tensors tensors_of(const reference::Weights& gradients, const Model& model);
+/// names and in its shapes; `names` as in ReferenceModel. Throws std::invalid_argument if the reference lacks one.
+Tensors tensors_of(const reference::Weights& gradients, const Model& model,
+                   const std::map<std::string, std::string>& names);
 
 }  // namespace streambp

@@ -92,12 +92,18 @@ TEST(ReferenceLora, RefusesAdaptersThatDoNotFit) {
   };
   refuses(kQuery, {0, 1.0});
   refuses("model.layers.2.self_attn.q_proj", {2, 1.0});
-  refuses("model.embed_tokens", {2, 1.0});
   refuses("model.norm", {2, 1.0});
   refuses("q_proj", {2, 1.0});
-  ModelConfig tied = adapted_model();
-  tied.tie_word_embeddings = true;  // and an adapter of lm_head
-  EXPECT_THROW(parameter_shapes(tied), std::invalid_argument);
+  refuses("model.layers.0.mlp.experts.down_proj", {2, 1.0});
+  ModelConfig rows = small_model();
+  rows.trained_rows["model.layers.0.mlp.up_proj"] = {1};
+  EXPECT_THROW(parameter_shapes(rows), std::invalid_argument);
+  rows.trained_rows = {{"model.embed_tokens", {rows.vocab_size}}};
+  EXPECT_THROW(parameter_shapes(rows), std::invalid_argument);
+  rows.trained_rows = {{"lm_head", {1}}};
+  EXPECT_NO_THROW(parameter_shapes(rows));
+  rows.tie_word_embeddings = true;
+  EXPECT_THROW(parameter_shapes(rows), std::invalid_argument);
 
   const ModelConfig config = adapted_model();
   Weights weights = random_weights(config, 33);

@@ -219,6 +219,16 @@ other 'ppo with a value head' 0 qwen3-ppo-shared --objective ppo --set temperatu
 says 'exact: all'
 other 'adapters' 0 qwen3-lora-dpo-sigmoid --objective dpo --adapter "$goldens/cases/qwen3-lora-dpo-sigmoid/adapter"
 says 'exact: all 28 gradients'
+other 'adapters with saved modules' 0 qwen3-lora-saved-dpo --objective dpo --set beta=0.3 \
+  --adapter "$goldens/cases/qwen3-lora-saved-dpo/adapter"
+says 'exact: all 14 gradients'
+mixture=$goldens/cases/qwen3-moe-lora-all_linear
+run 'adapters of a mixture' 0 compare --model "$goldens/models/qwen3-moe" --tokens "$mixture/tensors.safetensors" \
+  --gradients "$mixture/tensors.safetensors" --adapter "$mixture/adapter"
+says 'exact: all 36 gradients'
+cp -r "$goldens/cases/qwen3-lora-saved-dpo/adapter" "$folder/pissa"
+sed -i 's/"init_lora_weights": true/"init_lora_weights": "pissa"/' "$folder/pissa/adapter_config.json"
+refuses_other 'adapter that changes base weights' 'init_lora_weights' qwen3-lora-saved-dpo --adapter "$folder/pissa"
 refuses_other 'unknown objective of compare' 'expected one of sft, dpo' qwen3-dpo-sigmoid --objective nonsense
 refuses_other 'no completions in it' 'completion_mask' qwen3-sft-b3_left --objective grpo
 refuses_other 'inputs of another objective' "is none of simpo's" qwen3-ppo-shared --objective simpo

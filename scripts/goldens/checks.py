@@ -52,13 +52,17 @@ def check_weights(model, tensors, weights):
     return {"weights_equal_file": True}
 
 
-def central_difference(model, inputs, move, forward=forward):
-    """Derivatives of the loss of `forward` at 0 along move(step), of fourth order, one for each of STEPS."""
+def transformers_loss(model, inputs):
+    return forward(model, inputs).loss
+
+
+def central_difference(model, inputs, move, loss_of=transformers_loss):
+    """Derivatives of the loss at 0 along move(step), of fourth order, one for each of STEPS."""
 
     def loss(step):
         move(step)
         with torch.no_grad():
-            return forward(model, inputs).loss.item()
+            return loss_of(model, inputs).item()
 
     derivatives = []
     for step in STEPS:
@@ -73,14 +77,18 @@ def closest(derivatives, gradient):
     return min(abs(derivative - gradient) / abs(gradient) for derivative in derivatives)
 
 
-def check_finite_differences(model, inputs, gradients, generator, forward=forward):
-    """COORDINATES entries of as many parameters, and one random direction, against finite differences."""
-    parameters = parameters_of(model)
+def check_finite_differences(model, inputs, gradients, generator, parameters=None, loss_of=transformers_loss):
+    """COORDINATES entries of as many parameters, and one random direction, against finite differences.
+
+    `parameters` are the model's own, by the names of `gradients`; by default all of them.
+    """
+    parameters = parameters or parameters_of(model)
     names = sorted(parameters)
     coordinates = []
     for i in range(COORDINATES):
         # One in each stretch of the names, so that every layer and kind of parameter has its turn in some case.
-        start, stop = i * len(names) // COORDINATES, (i + 1) * len(names) // COORDINATES
+        start = i * len(names) // COORDINATES
+        stop = max((i + 1) * len(names) // COORDINATES, start + 1)
         name = names[start + int(torch.randint(stop - start, (), generator=generator))]
         flat = gradients[name].flatten()
         candidates = torch.randint(flat.numel(), (8,), generator=generator)
@@ -89,7 +97,7 @@ def check_finite_differences(model, inputs, gradients, generator, forward=forwar
         value, gradient = entry.item(), flat[index].item()
         if gradient == 0.0:
             continue  # the embedding of a token that isn't in the batch, or an expert that no token chose
-        derivatives = central_difference(model, inputs, lambda step: entry.fill_(value + step), forward)
+        derivatives = central_difference(model, inputs, lambda step: entry.fill_(value + step), loss_of)
         coordinates.append(
             {
                 "parameter": name,
@@ -109,7 +117,7 @@ def check_finite_differences(model, inputs, gradients, generator, forward=forwar
             parameter.copy_(values[name] + step * direction[name])
 
     derivative = sum((gradients[name] * direction[name]).sum().item() for name in names)
-    direction_error = closest(central_difference(model, inputs, move, forward), derivative)
+    direction_error = closest(central_difference(model, inputs, move, loss_of), derivative)
     error = worst(coordinate["relative_error"] for coordinate in coordinates)
     if not (error <= FD_LIMIT and direction_error <= FD_LIMIT and 2 * len(coordinates) > COORDINATES):
         raise CheckError(

@@ -465,7 +465,7 @@ def make_case(root, case, spec, seed):
     def again(model, inputs):
         held.position = 0
         with held:
-            return SimpleNamespace(loss=loss())
+            return loss()
 
     gradients = as_in_file({name: parameter.grad for name, parameter in model.named_parameters()})
     tensors = {f"in.{name}": tensor for name, tensor in inputs.items()}
@@ -482,7 +482,7 @@ def make_case(root, case, spec, seed):
     described["checks"] = {
         **check_results(results),
         **check_weights(model, tensors, weights),
-        "finite_difference": check_finite_differences(model, inputs, gradients_of(tensors), generator, again),
+        "finite_difference": check_finite_differences(model, inputs, gradients_of(tensors), generator, loss_of=again),
     }
     if hasattr(model.config, "num_experts_per_tok"):
         described["checks"]["routing"] = check_routing(load_model(folder), {"labels": None, **inputs}, tensors)

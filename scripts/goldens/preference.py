@@ -443,7 +443,7 @@ def _make_case(root, case, spec, seed):
             **check_results(results),
             **check_weights(model, tensors, read_tensors(folder / "model.safetensors")),
             "finite_difference": check_finite_differences(
-                model, inputs, gradients_of(tensors), generator, lambda model, inputs: SimpleNamespace(loss=loss(inputs))
+                model, inputs, gradients_of(tensors), generator, loss_of=lambda model, inputs: loss(inputs)
             ),
         }
         if hasattr(model.config, "num_experts_per_tok"):

@@ -1,36 +1,176 @@
-// The parts of a model that training puts beside its weights: LoRA adapters, a value head. See model.h.
+// The parts of a model that training puts beside its weights: LoRA adapters with what PEFT trains beside
+// them, a value head; their files. See model.h.
+#include <algorithm>
 #include <cmath>
 
 #include "streambp/error.h"
+#include "streambp/memory/meter.h"
 #include "streambp/model/model.h"
+#include "streambp/model/peft_name.h"
 #include "streambp/model/tensor_file.h"
 
 namespace streambp {
+namespace {
+
+/// Where PEFT writes the base of an embedding or head that is a target: its own values are loaded back then.
+std::string base_layer_name(const std::string& module) {
+  return fmt::format("{}{}.base_layer.weight", kPeftPrefix, module);
+}
+
+/// Fresh values as PEFT draws them.
+void draw(const LoraTarget& target, const LowRankAdapter& adapter, at::Generator generator) {
+  const auto wide = at::TensorOptions().dtype(at::kDouble);
+  if (adapter.bias != nullptr) adapter.bias->value.zero_();
+  if (target.place == LoraPlace::kEmbedding) {
+    adapter.a->value.zero_();
+    adapter.b->value.copy_(at::randn(adapter.b->value.sizes(), generator, wide));
+    return;
+  }
+  const double bound = 1.0 / std::sqrt(static_cast<double>(target.in));
+  adapter.a->value.copy_(at::rand(adapter.a->value.sizes(), generator, wide).mul_(2.0 * bound).sub_(bound));
+  adapter.b->value.zero_();
+}
+
+at::Tensor read_like(const SafetensorsFile& file, const std::string& name, const at::Tensor& like) {
+  const at::Tensor stored = read_tensor(file, name);
+  if (stored.sizes() != like.sizes() || !at::isFloatingType(stored.scalar_type())) {
+    throw InputError("{}: tensor '{}' is {} [{}], expected floating [{}]", file.path().string(), name,
+                     c10::toString(stored.scalar_type()), fmt::join(stored.sizes(), ", "),
+                     fmt::join(like.sizes(), ", "));
+  }
+  return stored;
+}
+
+}  // namespace
+
+Linear& Model::map_of(const std::string& name) {
+  for (const auto& map : maps_) {
+    if (map->name == name) return *map;
+  }
+  throw InputError("{} model: no linear map is named '{}'", config_.family, name);
+}
+
+void Model::rename(Parameter& parameter, const std::string& name) {
+  const auto old = by_name_.find(parameter.name);
+  if (old != by_name_.end() && old->second == &parameter) by_name_.erase(old);
+  parameter.name = name;
+  by_name_[name] = &parameter;
+}
+
+void Model::attach(const LoraTarget& target, const LoraConfig& lora, const MapsByName& maps,
+                   at::Generator generator) {
+  const int64_t ranks = target.rank * target.experts;
+  LowRankAdapter adapter;
+  adapter.a = &add_parameter({target.a, {ranks, target.in}}, /*trainable=*/true);
+  adapter.b = &add_parameter({target.b, {target.out, ranks}}, /*trainable=*/true);
+  adapter.scale = target.scale;
+  if (lora.lora_bias) {
+    const std::string name = fmt::format("{}{}.lora_B.bias", kPeftPrefix, target.module);
+    adapter.bias = &add_parameter({name, {target.out}}, /*trainable=*/true);
+  }
+  if (!placement_.device.is_meta()) draw(target, adapter, std::move(generator));
+  if (target.place == LoraPlace::kEmbedding) {
+    embedding_adapter_ = adapter;
+  } else if (target.place == LoraPlace::kLinear) {
+    for (Linear* map : maps.at(target.module)) {
+      const int64_t rows = map->weight->value.size(0);
+      map->adapter = adapter;
+      if (rows == target.out) continue;
+      map->adapter->b = add_rows(*adapter.b, map->first_row, rows);
+      if (adapter.bias != nullptr) map->adapter->bias = add_rows(*adapter.bias, map->first_row, rows);
+    }
+  } else {
+    attach_to_experts(target, adapter, maps);
+  }
+}
+
+void Model::attach_to_experts(const LoraTarget& target, const LowRankAdapter& whole, const MapsByName& maps) {
+  const bool is_down = target.place == LoraPlace::kDownExperts;
+  const std::vector<std::string> parts =
+      is_down ? std::vector<std::string>{"down_proj"} : std::vector<std::string>{"gate_proj", "up_proj"};
+  const int64_t rows = target.out / static_cast<int64_t>(parts.size());
+  for (int64_t expert = 0; expert < target.experts; ++expert) {
+    LowRankAdapter adapter = whole;
+    adapter.a = add_rows(*whole.a, expert * target.rank, target.rank);
+    int64_t first = 0;
+    for (const std::string& part : parts) {
+      adapter.b = add_part(*whole.b, [=, rank = target.rank, experts = target.experts](const at::Tensor& b) {
+        return b.view({b.size(0), rank, experts}).select(2, expert).narrow(0, first, rows);
+      });
+      maps.at(fmt::format("{}.{}.{}", target.module, expert, part)).front()->adapter = adapter;
+      first += rows;
+    }
+  }
+}
+
+void Model::save_parameter(const std::string& name) {
+  const std::string trained_name = kPeftPrefix + name;
+  const bool is_tied = config_.tie_word_embeddings && head_ != nullptr;
+  if (is_tied && name == "lm_head.weight") {
+    Linear& head = map_of("lm_head");
+    Parameter& trained = add_parameter({trained_name, head.weight->value.sizes().vec()}, /*trainable=*/true);
+    if (!placement_.device.is_meta()) trained.value.copy_(head.weight->value);
+    saved_.push_back({&trained, head.weight, {}});
+    head.weight = &trained;
+    return;
+  }
+  // Whoever points at the parameter gets the copy; the base's own becomes another.
+  Parameter& used = parameter(name);
+  auto base = std::make_unique<Parameter>(used);
+  rename(used, trained_name);
+  by_name_[name] = base.get();
+  {
+    const MemoryScope scope("weights");
+    used.value = base->value.clone();
+  }
+  const MemoryScope scope("gradients");
+  used.gradient = at::zeros(used.value.sizes(), used.value.options().dtype(placement_.gradient_dtype));
+  renew_parts(used);
+  if (is_tied && &used == embedding_ && head_->weight == embedding_) map_of("lm_head").weight = base.get();
+  saved_.push_back({&used, base.get(), {}});
+  parameters_.push_back(std::move(base));
+}
+
+void Model::train_rows(const std::string& name, const std::vector<int64_t>& tokens) {
+  Parameter& whole = parameter(name);
+  const std::string module = name.substr(0, name.rfind('.'));
+  const auto count = static_cast<int64_t>(tokens.size());
+  auto rows = std::make_unique<TrainedRows>();
+  rows->whole = &whole;
+  rows->delta = &add_parameter({trained_rows_name(module), {count, whole.value.size(1)}}, /*trainable=*/true);
+  const MemoryScope scope("weights");
+  rows->places = at::tensor(tokens, at::kLong);
+  rows->slots = at::full({whole.value.size(0)}, count, at::kLong);
+  rows->slots.index_copy_(0, rows->places, at::arange(count, at::kLong));
+  rows->places = rows->places.to(device());
+  // padding_idx: no gradient from the look-up.
+  if (config_.pad_token_id) rows->slots[*config_.pad_token_id] = count;
+  rows->slots = rows->slots.to(device());
+  rows->original = gather_rows(whole.value, rows->places);
+  if (!placement_.device.is_meta()) rows->delta->value.copy_(rows->original);
+  if (&whole == embedding_) embedding_rows_ = rows.get();
+  for (const auto& map : maps_) {
+    if (map->weight == &whole) map->trained_rows = rows.get();
+  }
+  trained_rows_.push_back(std::move(rows));
+}
 
 void Model::attach_adapters(const LoraConfig& lora, uint64_t seed) {
   if (lora_) throw InputError("LoRA: the model has adapters already");
   at::Generator generator = at::detail::createCPUGenerator(seed);
-  std::unordered_map<std::string, std::vector<Linear*>> maps;  // by name: the parts of a fused one share it
+  MapsByName maps;  // the parts of a fused one share its name
   for (const auto& map : maps_) maps[map->name].push_back(map.get());
-  for (const LoraTarget& target : lora_targets(config_, lora)) {
-    LowRankAdapter adapter;
-    adapter.a =
-        &add_parameter({lora_parameter_name(target.module, 'A'), {lora.r, target.in}}, /*trainable=*/true);
-    adapter.b =
-        &add_parameter({lora_parameter_name(target.module, 'B'), {target.out, lora.r}}, /*trainable=*/true);
-    adapter.scale = lora.scale();
-    if (!placement_.device.is_meta()) {
-      const double bound = 1.0 / std::sqrt(static_cast<double>(target.in));
-      adapter.a->value.copy_(at::rand({lora.r, target.in}, generator, at::TensorOptions().dtype(at::kDouble))
-                                 .mul_(2.0 * bound)
-                                 .sub_(bound));
-      adapter.b->value.zero_();
-    }
-    for (Linear* map : maps.at(target.module)) {
-      const int64_t rows = map->weight->value.size(0);
-      map->adapter = adapter;
-      if (rows < target.out) map->adapter->b = add_part(*adapter.b, map->first_row, rows);
-    }
+  const std::vector<LoraTarget> targets = lora_targets(config_, lora);
+  const LoraExtras extras = lora_extras(config_, lora);
+  for (const LoraTarget& target : targets) attach(target, lora, maps, generator);
+  for (const std::string& name : extras.saved) save_parameter(name);
+  for (const auto& [name, tokens] : extras.rows) train_rows(name, tokens);
+  for (const auto& [name, trained_name] : extras.biases) {
+    Parameter& bias = parameter(name);
+    rename(bias, trained_name);
+    const MemoryScope scope("gradients");
+    bias.gradient = at::zeros(bias.value.sizes(), bias.value.options().dtype(placement_.gradient_dtype));
+    trained_biases_.emplace_back(&bias, name);
   }
   lora_ = lora;
 }
@@ -39,20 +179,20 @@ void Model::load_adapters(const std::filesystem::path& folder) {
   const LoraConfig lora = read_lora_config(folder);
   const SafetensorsFile file = SafetensorsFile::open(folder / "adapter_model.safetensors");
   attach_adapters(lora, /*seed=*/0);
-  size_t adapter_parameters = 0;
   for (const auto& parameter : parameters_) {
-    if (parameter->name.find(".lora_") == std::string::npos) continue;
-    ++adapter_parameters;
-    const at::Tensor stored = read_tensor(file, parameter->name);
-    if (stored.sizes() != parameter->value.sizes() || !at::isFloatingType(stored.scalar_type())) {
-      throw InputError("{}: tensor '{}' is {} [{}], expected floating [{}]", file.path().string(),
-                       parameter->name, c10::toString(stored.scalar_type()), fmt::join(stored.sizes(), ", "),
-                       fmt::join(parameter->value.sizes(), ", "));
-    }
-    parameter->value.copy_(stored);
+    if (is_peft_name(parameter->name))
+      parameter->value.copy_(read_like(file, parameter->name, parameter->value));
   }
+  // PEFT writes the base of an embedding or head that is a target, and loads it back.
+  const std::string embedding_base = base_layer_name("model.embed_tokens");
+  const std::string head_base = base_layer_name("lm_head");
   for (const auto& [name, entry] : file.entries()) {
-    if (!by_name_.contains(name)) {
+    if (by_name_.contains(name)) continue;
+    if (name == embedding_base && embedding_adapter_) {
+      embedding_->value.copy_(read_like(file, name, embedding_->value));
+    } else if (name == head_base && head_ != nullptr && head_->adapter) {
+      head_->weight->value.copy_(read_like(file, name, head_->weight->value));
+    } else {
       throw InputError("{}: tensor '{}' belongs to none of the adapted modules", file.path().string(), name);
     }
   }
@@ -66,29 +206,9 @@ void Model::save_adapters(const std::filesystem::path& folder, const std::string
   write_lora_config(folder, *lora_, base);
   std::map<std::string, at::Tensor> tensors;
   for (const auto& parameter : parameters_) {
-    if (parameter->name.find(".lora_") != std::string::npos) tensors[parameter->name] = parameter->value;
+    if (is_peft_name(parameter->name)) tensors[parameter->name] = parameter->value;
   }
   write_tensors(folder / "adapter_model.safetensors", tensors, {{"format", "pt"}});
-}
-
-void Model::enable_adapters(bool enabled) {
-  for (const auto& map : maps_) {
-    if (map->adapter) map->adapter->enabled = enabled;
-  }
-}
-
-void Model::merge_adapters() {
-  for (const auto& map : maps_) {
-    if (!map->adapter) continue;
-    map->weight->value.addmm_(map->adapter->b->value, map->adapter->a->value, /*beta=*/1,
-                              map->adapter->scale);
-    map->adapter.reset();
-  }
-  const auto is_adapter = [](const auto& p) { return p->name.find(".lora_") != std::string::npos; };
-  std::erase_if(by_name_, [](const auto& entry) { return entry.first.find(".lora_") != std::string::npos; });
-  std::erase_if(parts_, [&](const Part& part) { return is_adapter(part.parameter); });
-  std::erase_if(parameters_, is_adapter);
-  lora_.reset();
 }
 
 void Model::attach_value_head(const at::Tensor& weight) {

@@ -11,8 +11,8 @@ void Model::defer_gradients(const std::vector<Parameter*>& parameters) {
     if (!parameter->trainable()) continue;
     parameter->deferred = true;
     parameter->gradient.reset();
+    renew_parts(*parameter);
   }
-  renew_parts();
 }
 
 void Model::defer_gradients() {
@@ -27,17 +27,17 @@ void Model::allocate_gradients(const std::vector<Parameter*>& parameters) {
     if (!std::exchange(parameter->deferred, false)) continue;
     parameter->gradient =
         at::zeros(parameter->value.sizes(), parameter->value.options().dtype(placement_.gradient_dtype));
+    renew_parts(*parameter);
   }
-  renew_parts();
 }
 
-void Model::renew_parts() {
-  for (const Part& part : parts_) {
-    Parameter& parameter = *part.parameter;
-    parameter.deferred = part.whole->deferred;
-    parameter.gradient = part.whole->gradient.defined()
-                             ? part.whole->gradient.narrow(0, part.first_row, parameter.value.size(0))
-                             : at::Tensor();
+void Model::renew_parts(const Parameter& whole) {
+  const auto found = parts_.find(&whole);
+  if (found == parts_.end()) return;
+  for (const Part& part : found->second) {
+    part.parameter->deferred = whole.deferred;
+    part.parameter->value = part.view(whole.value);
+    part.parameter->gradient = whole.gradient.defined() ? part.view(whole.gradient) : at::Tensor();
   }
 }
 
@@ -52,16 +52,35 @@ std::vector<Parameter*> Model::layer_parameters(int64_t layer) const {
   return found;
 }
 
-std::vector<Parameter*> Model::head_parameters() const {
-  std::vector<Parameter*> found{norm_.weight};
-  if (head_ != nullptr) found.push_back(head_->weight);
-  if (value_head_ != nullptr) found.push_back(value_head_->weight);
-  std::erase_if(found, [](const Parameter* parameter) { return !parameter->trainable(); });
+namespace {
+
+/// Of these, without what is absent or frozen.
+std::vector<Parameter*> trained(const std::vector<Parameter*>& parameters) {
+  std::vector<Parameter*> found;
+  for (Parameter* parameter : parameters) {
+    if (parameter != nullptr && parameter->trainable()) found.push_back(parameter);
+  }
   return found;
 }
 
+}  // namespace
+
+std::vector<Parameter*> Model::head_parameters() const {
+  std::vector<Parameter*> all{norm_.weight};
+  for (const Linear* head : {head_, value_head_}) {
+    if (head == nullptr) continue;
+    all.insert(all.end(), {head->weight, head->bias});
+    if (head->trained_rows != nullptr) all.push_back(head->trained_rows->delta);
+    if (head->adapter) all.insert(all.end(), {head->adapter->a, head->adapter->b, head->adapter->bias});
+  }
+  return trained(all);
+}
+
 std::vector<Parameter*> Model::embedding_parameters() const {
-  return embedding_->trainable() ? std::vector<Parameter*>{embedding_} : std::vector<Parameter*>{};
+  std::vector<Parameter*> all{embedding_};
+  if (embedding_rows_ != nullptr) all.push_back(embedding_rows_->delta);
+  if (embedding_adapter_) all.insert(all.end(), {embedding_adapter_->a, embedding_adapter_->b});
+  return trained(all);
 }
 
 }  // namespace streambp

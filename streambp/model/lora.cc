@@ -1,161 +1,296 @@
 #include "streambp/model/lora.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <fmt/ranges.h>
-#include <fstream>
-#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
 
 #include "streambp/error.h"
-#include "streambp/model/strict_json.h"
+#include "streambp/model/module_pattern.h"
 
 namespace streambp {
 namespace {
 
-using nlohmann::json;
+constexpr const char* kEmbeddingModule = "model.embed_tokens";
+constexpr const char* kHeadModule = "lm_head";
+constexpr const char* kExperts = ".mlp.experts.";
 
-/// Keys of adapter_config.json that change the mathematics, with the only value taken here.
-struct Fixed {
-  const char* key;
-  json value;
+/// A module that can have an adapter.
+struct Adaptable {
+  std::string name;
+  int64_t out = 0;
+  int64_t in = 0;
+  bool is_embedding = false;
 };
 
-const std::vector<Fixed>& fixed_keys() {
-  static const std::vector<Fixed> keys{
-      {"peft_type", "LORA"},
-      {"bias", "none"},
-      {"use_dora", false},
-      {"use_qalora", false},
-      {"use_bdlora", nullptr},
-      {"lora_bias", false},
-      {"fan_in_fan_out", false},
-      {"modules_to_save", nullptr},
-      {"layers_to_transform", nullptr},
-      {"layer_replication", nullptr},
-      {"exclude_modules", nullptr},
-      {"target_parameters", nullptr},
-      {"trainable_token_indices", nullptr},
-      {"alora_invocation_tokens", nullptr},
-      {"rank_pattern", json::object()},
-      {"alpha_pattern", json::object()},
-      {"lora_dropout", 0.0},
-  };
-  return keys;
-}
-
-std::vector<std::string> read_targets(const json& value, const std::string& where) {
-  if (value == kAllLinear) return {kAllLinear};
-  if (value.is_array() && !value.empty() &&
-      std::all_of(value.begin(), value.end(), [](const json& entry) { return entry.is_string(); })) {
-    auto targets = value.get<std::vector<std::string>>();
-    std::sort(targets.begin(), targets.end());
-    return targets;
+std::vector<Adaptable> adaptable_modules(const Config& config) {
+  constexpr std::string_view kWeight = ".weight";
+  std::vector<Adaptable> modules;
+  for (const ParameterShape& parameter : parameter_shapes(config)) {
+    if (!parameter.name.ends_with(kWeight) || parameter.shape.size() != 2) continue;
+    const std::string name = parameter.name.substr(0, parameter.name.size() - kWeight.size());
+    modules.push_back({name, parameter.shape[0], parameter.shape[1], name == kEmbeddingModule});
   }
-  throw InputError("{}: target_modules is {}, expected a list of module names or \"all-linear\"", where,
-                   value.dump());
+  if (config.tie_word_embeddings && !config.value_model)
+    modules.push_back({kHeadModule, config.vocab_size, config.hidden_size, false});
+  for (Adaptable& module : modules) {
+    if (module.is_embedding) std::swap(module.out, module.in);  // from tokens to hidden states
+  }
+  return modules;
 }
 
-std::vector<std::string> all_linear_modules(const Config& config) {
+/// Every module that holds a parameter, at any depth.
+std::set<std::string> all_modules(const Config& config) {
+  std::set<std::string> modules;
+  for (const ParameterShape& parameter : parameter_shapes(config)) {
+    for (size_t dot = parameter.name.rfind('.'); dot != std::string::npos && dot > 0;
+         dot = parameter.name.rfind('.', dot - 1)) {
+      modules.insert(parameter.name.substr(0, dot));
+    }
+  }
+  if (!config.value_model) modules.insert(kHeadModule);
+  return modules;
+}
+
+/// Linear maps that kAllLinear stands for outside a mixture: the head, and a critic's, excluded.
+std::vector<std::string> all_linear_names(const Config& config) {
   if (config.fused_projections) return {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"};
   return {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
 }
 
-}  // namespace
-
-double LoraConfig::scale() const {
-  return lora_alpha / (use_rslora ? std::sqrt(static_cast<double>(r)) : static_cast<double>(r));
-}
-
-std::vector<LoraTarget> lora_targets(const Config& config, const LoraConfig& lora) {
-  if (lora.r < 1) throw InputError("LoRA rank {}: expected 1 or more", lora.r);
-  if (!(lora.lora_alpha > 0.0 && std::isfinite(lora.lora_alpha))) {
-    throw InputError("LoRA alpha {}: expected a positive number", lora.lora_alpha);
-  }
-  const std::vector<std::string> known = all_linear_modules(config);
-  const auto& chosen =
-      lora.target_modules == std::vector<std::string>{kAllLinear} ? known : lora.target_modules;
-  for (const std::string& target : chosen) {
-    if (std::find(known.begin(), known.end(), target) == known.end()) {
-      throw InputError("LoRA target '{}': no such linear map in a {} layer; expected some of {}", target,
-                       config.family, fmt::join(known, ", "));
-    }
-  }
-  if (chosen.empty()) throw InputError("LoRA: no target modules");
-  std::vector<LoraTarget> targets;
-  for (const ParameterShape& parameter : parameter_shapes(config)) {
-    constexpr std::string_view kWeight = ".weight";
-    if (!parameter.name.ends_with(kWeight) || parameter.shape.size() != 2) continue;
-    const std::string module = parameter.name.substr(0, parameter.name.size() - kWeight.size());
-    const std::string last = module.substr(module.rfind('.') + 1);
-    if (std::find(chosen.begin(), chosen.end(), last) != chosen.end()) {
-      targets.push_back({module, parameter.shape[0], parameter.shape[1]});
-    }
-  }
-  return targets;
-}
-
-std::string lora_parameter_name(const std::string& module, char which) {
-  return fmt::format("base_model.model.{}.lora_{}.weight", module, which);
-}
-
-LoraConfig read_lora_config(const std::filesystem::path& folder) {
-  const std::filesystem::path path = folder / "adapter_config.json";
-  const std::string where = path.string();
-  const json config = parse_strict_json(read_text_file(path), where);
-  if (!config.is_object()) throw InputError("{}: expected a JSON object", where);
-  for (const Fixed& fixed : fixed_keys()) {
-    const auto found = config.find(fixed.key);
-    // null stands for a default everywhere but where a type has to be named.
-    if (found == config.end() || found->is_null() || *found == fixed.value) continue;
-    throw InputError("{}: {} is {}, only {} is supported", where, fixed.key, found->dump(),
-                     fixed.value.dump());
-  }
-  if (!config.contains("peft_type")) throw InputError("{}: no peft_type in it, expected \"LORA\"", where);
-  LoraConfig lora;
-  const auto number = [&](const char* key) {
-    const auto found = config.find(key);
-    if (found == config.end() || !found->is_number())
-      throw InputError("{}: {} is missing or not a number", where, key);
-    return *found;
-  };
-  const json rank = number("r");
-  if (!rank.is_number_integer() || rank.get<int64_t>() < 1 || rank.get<int64_t>() > 1'000'000) {
-    throw InputError("{}: r is {}, expected a whole number from 1 to 1000000", where, rank.dump());
-  }
-  lora.r = rank.get<int64_t>();
-  lora.lora_alpha = number("lora_alpha").get<double>();
-  if (!(lora.lora_alpha > 0.0 && std::isfinite(lora.lora_alpha))) {
-    throw InputError("{}: lora_alpha is {}, expected a positive number", where, lora.lora_alpha);
-  }
-  if (const auto rslora = config.find("use_rslora"); rslora != config.end() && !rslora->is_null()) {
-    if (!rslora->is_boolean())
-      throw InputError("{}: use_rslora is {}, expected true or false", where, rslora->dump());
-    lora.use_rslora = rslora->get<bool>();
-  }
-  if (!config.contains("target_modules")) throw InputError("{}: no target_modules in it", where);
-  lora.target_modules = read_targets(config["target_modules"], where);
+/// `lora` without kAllLinear. On a mixture PEFT takes the router and the experts' parameters in place of the
+/// linear maps of transformers 4 that had their names, dense MLPs of other layers included; the fused
+/// gate_up_proj gets the ranks and alphas of both (PEFT 0.21.2, _convert_peft_config_moe).
+LoraConfig without_all_linear(const Config& config, LoraConfig lora) {
+  if (lora.target_modules != std::vector<std::string>{kAllLinear}) return lora;
+  lora.target_modules = all_linear_names(config);
+  if (config.mixture.num_experts == 0) return lora;
+  lora.target_modules = {"q_proj", "k_proj", "v_proj", "o_proj"};
+  lora.target_parameters.insert(lora.target_parameters.end(), {"gate.weight", "gate_up_proj", "down_proj"});
+  lora.rank_pattern.emplace_back(R"(.*\.gate_up_proj)", 2 * lora.r);
+  lora.alpha_pattern.emplace_back(R"(.*\.gate_up_proj)", 2.0 * lora.lora_alpha);
   return lora;
 }
 
-void write_lora_config(const std::filesystem::path& folder, const LoraConfig& lora, const std::string& base) {
-  const std::filesystem::path path = folder / "adapter_config.json";
-  json config{{"base_model_name_or_path", base},
-              {"bias", "none"},
-              {"fan_in_fan_out", false},
-              {"inference_mode", true},
-              {"lora_alpha", lora.lora_alpha},
-              {"lora_dropout", 0.0},
-              {"peft_type", "LORA"},
-              {"r", lora.r},
-              {"target_modules", lora.target_modules == std::vector<std::string>{kAllLinear}
-                                     ? json(kAllLinear)
-                                     : json(lora.target_modules)},
-              {"task_type", "CAUSAL_LM"},
-              {"use_rslora", lora.use_rslora}};
-  std::ofstream file(path);
-  file << config.dump(2) << '\n';
-  if (!file.flush()) throw InputError("{}: can't be written", path.string());
+bool is_any(const std::string& name, const std::vector<std::string>& ends) {
+  return std::any_of(ends.begin(), ends.end(), [&](const std::string& end) { return is_named(name, end); });
+}
+
+std::optional<ModulePattern> pattern_of(const std::string& pattern, const char* key) {
+  if (pattern.empty()) return std::nullopt;
+  return ModulePattern(pattern, fmt::format("LoRA {}", key));
+}
+
+template <typename Number>
+std::vector<std::pair<ModulePattern, Number>> patterns_of(
+    const std::vector<std::pair<std::string, Number>>& given, const char* key) {
+  std::vector<std::pair<ModulePattern, Number>> patterns;
+  for (const auto& [pattern, number] : given) {
+    const std::string where = fmt::format("LoRA {}", key);
+    const ModulePattern alone(pattern, where);  // what breaks out of the parentheses is refused
+    patterns.emplace_back(ModulePattern(fmt::format("(?:.*\\.)?(?:{})", pattern), where), number);
+  }
+  return patterns;
+}
+
+void require_rank(int64_t rank, const std::string& what) {
+  if (rank < 1) throw InputError("LoRA rank {}{}: expected 1 or more", rank, what);
+}
+
+void require_alpha(double alpha, const std::string& what) {
+  if (!(alpha > 0.0 && std::isfinite(alpha)))
+    throw InputError("LoRA alpha {}{}: expected a positive number", alpha, what);
+}
+
+/// Which modules have an adapter, by PEFT's rules (check_target_module_exists), and of which size.
+class Targets {
+ public:
+  Targets(const Config& config, const LoraConfig& given)
+      : config_(config),
+        lora_(without_all_linear(config, given)),
+        target_(pattern_of(lora_.target_pattern, "target_modules")),
+        exclude_(pattern_of(lora_.exclude_pattern, "exclude_modules")),
+        ranks_(patterns_of(lora_.rank_pattern, "rank_pattern")),
+        alphas_(patterns_of(lora_.alpha_pattern, "alpha_pattern")) {
+    require_rank(lora_.r, "");
+    require_alpha(lora_.lora_alpha, "");
+    for (const auto& [pattern, rank] : lora_.rank_pattern) require_rank(rank, " of '" + pattern + "'");
+    for (const auto& [pattern, alpha] : lora_.alpha_pattern) require_alpha(alpha, " of '" + pattern + "'");
+    if (target_ && (!lora_.layers_to_transform.empty() || !lora_.layers_pattern.empty()))
+      throw InputError("LoRA: layers_to_transform needs target_modules by their names, not a pattern");
+  }
+
+  std::vector<LoraTarget> take() {
+    const std::vector<Adaptable> modules = adaptable_modules(config_);
+    require_names(modules);
+    for (const Adaptable& module : modules) {
+      if (is_target(module.name)) add(module);
+    }
+    for (const std::string& parameter : lora_.target_parameters) add_parameters(parameter, modules);
+    if (found_.empty()) throw InputError("LoRA: no target modules");
+    return std::move(found_);
+  }
+
+ private:
+  bool is_excluded(const std::string& module) const {
+    if (exclude_ && exclude_->matches(module)) return true;
+    if (is_any(module, lora_.exclude_modules)) return true;
+    return std::any_of(lora_.modules_to_save.begin(), lora_.modules_to_save.end(),
+                       [&](const std::string& saved) { return has_part(module, saved); });
+  }
+
+  bool is_target(const std::string& module) const {
+    if (is_excluded(module)) return false;
+    if (target_) return target_->matches(module);
+    // A whole name counts in every layer.
+    const auto& names = lora_.target_modules;
+    if (std::find(names.begin(), names.end(), module) != names.end()) return true;
+    if (!is_any(module, names)) return false;
+    const auto& layers = lora_.layers_to_transform;
+    if (layers.empty()) return true;
+    const int64_t layer = layer_of_module(module, lora_.layers_pattern);
+    return layer >= 0 && std::find(layers.begin(), layers.end(), layer) != layers.end();
+  }
+
+  /// Throws for a target that is there and can't be adapted, and for one that is not there.
+  void require_names(const std::vector<Adaptable>& modules) const {
+    const std::set<std::string> all = all_modules(config_);
+    const auto can_adapt = [&](const std::string& name) {
+      return std::any_of(modules.begin(), modules.end(), [&](const Adaptable& m) { return m.name == name; });
+    };
+    for (const std::string& module : all) {
+      if (target_ && is_target(module) && !can_adapt(module))
+        throw InputError("LoRA target_modules '{}': fits {}, which is no linear map", lora_.target_pattern,
+                         module);
+    }
+    for (const std::string& target : lora_.target_modules) {
+      const auto fits = [&](const std::string& name) { return is_named(name, target); };
+      if (std::any_of(modules.begin(), modules.end(), [&](const Adaptable& m) { return fits(m.name); }))
+        continue;
+      if (lora_.may_miss_targets && std::none_of(all.begin(), all.end(), fits)) continue;
+      throw InputError(
+          "LoRA target '{}': no such linear map in a {} model; expected some of {}, embed_tokens, lm_head",
+          target, config_.family, fmt::join(all_linear_names(config_), ", "));
+    }
+  }
+
+  void add(const Adaptable& module) {
+    LoraTarget target = sized(module.name, module.name, module.out, module.in);
+    target.a = lora_parameter_name(module.name, 'A');
+    target.b = lora_parameter_name(module.name, 'B');
+    if (module.is_embedding) {
+      target.place = LoraPlace::kEmbedding;
+      target.a = fmt::format("{}{}.lora_embedding_A", kPeftPrefix, module.name);
+      target.b = fmt::format("{}{}.lora_embedding_B", kPeftPrefix, module.name);
+      if (lora_.lora_bias) throw InputError("LoRA: lora_bias is not for {}", module.name);
+    }
+    put(std::move(target));
+  }
+
+  /// What target_parameters name, by PEFT's rules (_inject_parameters).
+  void add_parameters(const std::string& name, const std::vector<Adaptable>& modules) {
+    bool is_there = false;
+    for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
+      if (!config_.is_sparse(layer)) continue;
+      const std::string experts = fmt::format("model.layers.{}.mlp.experts", layer);
+      for (const char* part : {"gate_up_proj", "down_proj"}) {
+        if (!is_named(fmt::format("{}.{}", experts, part), name)) continue;
+        is_there = true;
+        add_experts(experts, part);
+      }
+    }
+    for (const Adaptable& module : modules) {
+      if (!is_named(module.name + ".weight", name) || module.name.find(kExperts) != std::string::npos)
+        continue;
+      is_there = true;
+      if (module.is_embedding)
+        throw InputError("LoRA target_parameters '{}': an embedding is only supported in target_modules",
+                         name);
+      if (is_found(module.name))
+        throw InputError("LoRA target_parameters '{}': also in target_modules", name);
+      LoraTarget target = sized(module.name, module.name + ".weight", module.out, module.in);
+      target.a = lora_parameter_name(module.name, 'A');
+      target.b = lora_parameter_name(module.name, 'B');
+      put(std::move(target));
+    }
+    if (is_there && lora_.lora_bias) throw InputError("LoRA: lora_bias is not for target_parameters");
+    if (!is_there && !lora_.may_miss_targets)
+      throw InputError("LoRA target_parameters '{}': no such parameter in a {} model", name, config_.family);
+  }
+
+  void add_experts(const std::string& experts, const std::string& part) {
+    const bool is_down = part == "down_proj";
+    const int64_t hidden = config_.hidden_size;
+    const int64_t width = config_.mixture.moe_intermediate_size;
+    LoraTarget target = sized(experts, fmt::format("{}.{}", experts, part), is_down ? hidden : 2 * width,
+                              is_down ? width : hidden);
+    target.place = is_down ? LoraPlace::kDownExperts : LoraPlace::kGateUpExperts;
+    target.experts = config_.mixture.num_experts;
+    // Where both are adapted, gate_up_proj's wrapper is inside that of down_proj.
+    const std::vector<std::string>& names = lora_.target_parameters;
+    const bool is_inner = !is_down && std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+      return is_named(experts + ".down_proj", name);
+    });
+    const std::string holder = is_inner ? experts + ".base_layer" : experts;
+    target.a = lora_parameter_name(holder, 'A');
+    target.b = lora_parameter_name(holder, 'B');
+    put(std::move(target));
+  }
+
+  LoraTarget sized(const std::string& module, const std::string& key, int64_t out, int64_t in) const {
+    LoraTarget target;
+    target.module = module;
+    target.out = out;
+    target.in = in;
+    target.rank = lora_.r;
+    double alpha = lora_.lora_alpha;
+    for (const auto& [pattern, rank] : ranks_) {
+      if (!pattern.matches(key)) continue;
+      target.rank = rank;
+      break;
+    }
+    for (const auto& [pattern, of_module] : alphas_) {
+      if (!pattern.matches(key)) continue;
+      alpha = of_module;
+      break;
+    }
+    const auto rank = static_cast<double>(target.rank);
+    target.scale = alpha / (lora_.use_rslora ? std::sqrt(rank) : rank);
+    return target;
+  }
+
+  bool is_found(const std::string& module) const {
+    return std::any_of(found_.begin(), found_.end(),
+                       [&](const LoraTarget& target) { return target.module == module; });
+  }
+
+  void put(LoraTarget target) {
+    const bool twice = std::any_of(found_.begin(), found_.end(),
+                                   [&](const LoraTarget& other) { return other.a == target.a; });
+    if (!twice) found_.push_back(std::move(target));
+  }
+
+  const Config& config_;
+  LoraConfig lora_;
+  std::optional<ModulePattern> target_, exclude_;
+  std::vector<std::pair<ModulePattern, int64_t>> ranks_;
+  std::vector<std::pair<ModulePattern, double>> alphas_;
+  std::vector<LoraTarget> found_;
+};
+
+}  // namespace
+
+std::vector<LoraTarget> lora_targets(const Config& config, const LoraConfig& lora) {
+  return Targets(config, lora).take();
+}
+
+std::string lora_parameter_name(const std::string& module, char which) {
+  return fmt::format("{}{}.lora_{}.weight", kPeftPrefix, module, which);
+}
+
+std::string trained_rows_name(const std::string& module) {
+  return fmt::format("{}{}.token_adapter.trainable_tokens_delta", kPeftPrefix, module);
 }
 
 }  // namespace streambp

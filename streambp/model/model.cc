@@ -53,16 +53,17 @@ Parameter& Model::add_parameter(const ParameterShape& shape, bool trainable) {
   return *parameters_.emplace_back(std::move(parameter));
 }
 
-Parameter* Model::add_part(const Parameter& whole, int64_t first_row, int64_t rows) {
-  const auto part = [&](const at::Tensor& x) {
-    return x.defined() ? x.narrow(0, first_row, rows) : at::Tensor();
-  };
+Parameter* Model::add_part(const Parameter& whole, View view) {
   auto parameter = std::make_unique<Parameter>();
   parameter->name = whole.name;
-  parameter->value = part(whole.value);
-  parameter->gradient = part(whole.gradient);
+  parameter->value = view(whole.value);
+  if (whole.gradient.defined()) parameter->gradient = view(whole.gradient);
   parameter->deferred = whole.deferred;
-  return parts_.emplace_back(Part{std::move(parameter), &whole, first_row}).parameter.get();
+  return parts_[&whole].emplace_back(Part{std::move(parameter), std::move(view)}).parameter.get();
+}
+
+Parameter* Model::add_rows(const Parameter& whole, int64_t first_row, int64_t rows) {
+  return add_part(whole, [=](const at::Tensor& x) { return x.narrow(0, first_row, rows); });
 }
 
 Linear* Model::add_linear(const std::string& name, const std::string& weight, const std::string& bias) {
@@ -85,7 +86,7 @@ DecoderLayer Model::make_layer(int64_t index) {
     int64_t first_row = 0;
     for (const int64_t rows : sizes) {
       Linear* const map = linear(name);
-      map->weight = add_part(whole, first_row, rows);
+      map->weight = add_rows(whole, first_row, rows);
       map->first_row = std::exchange(first_row, first_row + rows);
       maps.push_back(map);
     }
@@ -200,6 +201,7 @@ RopeTable Model::rope_of(const RopeSettings& rope, const Batch& batch) const {
 
 Stream Model::prepare(const Batch& batch) const {
   const MemoryScope scope("batch");
+  for (const auto& rows : trained_rows_) rows->write();  // a step may have moved them
   Stream stream{batch, {}, {}, {}};
   stream.batch.tokens = batch.tokens.to(device());
   stream.batch.targets = batch.targets.to(device());
@@ -210,23 +212,37 @@ Stream Model::prepare(const Batch& batch) const {
 
 at::Tensor Model::embed(const at::Tensor& tokens) const {
   at::Tensor rows = gather_rows(embedding_->value, tokens);
+  if (embedding_adapter_ && embedding_adapter_->enabled) {
+    const LowRankAdapter& adapter = *embedding_adapter_;
+    rows.addmm_(gather_rows(adapter.a->value.t(), tokens), adapter.b->value.t(), /*beta=*/1, adapter.scale);
+  }
   return embedding_scale_ == 1.0 ? rows : rows.mul_(embedding_scale_);
 }
 
 void Model::accumulate_embedding(const at::Tensor& tokens, const at::Tensor& dx) {
-  if (!embedding_->trainable()) return;
-  // The padding token's row keeps what it has: the head's part where the two are tied.
-  at::Tensor row, kept;
-  if (config_.pad_token_id) {
-    row = embedding_->gradient.narrow(0, *config_.pad_token_id, 1);
-    kept = row.clone();
-  }
-  accumulate_rows(*embedding_, tokens, embedding_scale_ == 1.0 ? dx : dx * embedding_scale_);
-  if (row.defined()) row.copy_(kept);
+  const at::Tensor d_rows = embedding_scale_ == 1.0 ? dx : dx * embedding_scale_;
+  // nn.Embedding and PEFT's look-ups hold the row of padding_idx constant: it keeps what it has, which is the
+  // head's part where the two are tied.
+  const auto add_rows = [&](Parameter& parameter, const at::Tensor& d) {
+    if (!parameter.trainable()) return;
+    if (!config_.pad_token_id) return accumulate_rows(parameter, tokens, d);
+    const at::Tensor row = parameter.gradient.narrow(0, *config_.pad_token_id, 1);
+    const at::Tensor kept = row.clone();
+    accumulate_rows(parameter, tokens, d);
+    row.copy_(kept);
+  };
+  add_rows(*embedding_, d_rows);
+  if (embedding_rows_ != nullptr) accumulate_trained_rows(*embedding_rows_, tokens, d_rows);
+  if (!embedding_adapter_ || !embedding_adapter_->trainable()) return;
+  const LowRankAdapter& adapter = *embedding_adapter_;
+  accumulate_product(*adapter.b, d_rows, gather_rows(adapter.a->value.t(), tokens).mul_(adapter.scale));
+  Parameter columns;
+  columns.gradient = adapter.a->gradient.t();
+  add_rows(columns, at::mm(d_rows, adapter.b->value).mul_(adapter.scale));
 }
 
 int64_t Model::lowest_trainable_layer() const {
-  if (embedding_->trainable()) return -1;
+  if (!embedding_parameters().empty()) return -1;
   for (size_t i = 0; i < layers_.size(); ++i) {
     if (layers_[i].trainable()) return static_cast<int64_t>(i);
   }

@@ -72,7 +72,8 @@ class Model {
   std::vector<Parameter*> head_parameters() const;
   std::vector<Parameter*> embedding_parameters() const;
 
-  /// Puts adapters beside the targeted maps: A random as PEFT draws it (uniform within 1/sqrt(in)), B zero.
+  /// Puts adapters beside the targeted maps: A random as PEFT draws it (uniform within 1/sqrt(in)), B zero (of
+  /// the embedding: A zero, B normal). Modules to save get a copy that is trained, in the place of the base's.
   /// Base weights stay as the placement has them: freeze them there.
   void attach_adapters(const LoraConfig& lora, uint64_t seed);
 
@@ -85,10 +86,13 @@ class Model {
 
   bool has_adapters() const { return lora_.has_value(); }
 
-  /// With adapters off the model is its base: the reference model of LoRA training.
+  /// With adapters off the model is its base: the reference model of LoRA training. Trained biases stay, as
+  /// PEFT has it.
   void enable_adapters(bool enabled);
 
-  /// Adds each adapter to its base weight, W += scale * B A, and takes it away.
+  /// Adds each adapter to its base weight, W += scale * B A, puts saved modules and trained rows in the base's
+  /// places, and takes all that away. A head that was the embedding becomes a weight of its own where they
+  /// differ. Throws InputError for an adapter with a bias beside a map without one.
   void merge_adapters();
 
   /// Puts a value head [1, D] beside the LM head. Throws InputError for another shape.
@@ -121,9 +125,22 @@ class Model {
 
   Parameter& add_parameter(const ParameterShape& shape, bool trainable);
   Linear* add_linear(const std::string& name, const std::string& weight, const std::string& bias = "");
-  /// Rows [first_row, first_row + rows) of `whole`, as a parameter over the same storage.
-  Parameter* add_part(const Parameter& whole, int64_t first_row, int64_t rows);
-  void renew_parts();
+  /// A part of `whole` as a parameter over the same storage.
+  using View = std::function<at::Tensor(const at::Tensor&)>;
+  Parameter* add_part(const Parameter& whole, View view);
+  /// Rows [first_row, first_row + rows) of it.
+  Parameter* add_rows(const Parameter& whole, int64_t first_row, int64_t rows);
+  void renew_parts(const Parameter& whole);
+  using MapsByName = std::unordered_map<std::string, std::vector<Linear*>>;
+  void attach(const LoraTarget& target, const LoraConfig& lora, const MapsByName& maps,
+              at::Generator generator);
+  void attach_to_experts(const LoraTarget& target, const LowRankAdapter& whole, const MapsByName& maps);
+  void save_parameter(const std::string& name);
+  void train_rows(const std::string& name, const std::vector<int64_t>& tokens);
+  Linear& map_of(const std::string& name);
+  void rename(Parameter& parameter, const std::string& name);
+  void split_head();
+  void take_saved_parameters();
   DecoderLayer make_layer(int64_t index);
   RopeTable rope_of(const RopeSettings& rope, const Batch& batch) const;
 
@@ -133,12 +150,22 @@ class Model {
   std::unordered_map<std::string, Parameter*> by_name_;
   struct Part {
     std::unique_ptr<Parameter> parameter;
-    const Parameter* whole;
-    int64_t first_row;
+    View view;
   };
-  std::vector<Part> parts_;                    // of fused parameters
+  std::unordered_map<const Parameter*, std::vector<Part>> parts_;  // of fused parameters
   std::vector<std::unique_ptr<Linear>> maps_;  // those of the layers, then the heads
   std::optional<LoraConfig> lora_;
+  /// A parameter that is trained in the place of the base's, whose value it shows while adapters are off.
+  struct SavedParameter {
+    Parameter* trained;
+    Parameter* base;
+    at::Tensor value;  // the trained one, while they are off
+  };
+  std::vector<SavedParameter> saved_;
+  std::vector<std::pair<Parameter*, std::string>> trained_biases_;  // and their names in the base
+  std::vector<std::unique_ptr<TrainedRows>> trained_rows_;
+  const TrainedRows* embedding_rows_ = nullptr;
+  std::optional<LowRankAdapter> embedding_adapter_;  // A [r, V], B [D, r]
   std::vector<DecoderLayer> layers_;
   Parameter* embedding_ = nullptr;
   RmsNorm norm_;

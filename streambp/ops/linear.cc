@@ -12,6 +12,7 @@ void add_adapter(const Linear& linear, const at::Tensor& x, at::Tensor& y) {
   if (!linear.adapter || !linear.adapter->enabled) return;
   const LowRankAdapter& adapter = *linear.adapter;
   y.addmm_(at::mm(x, adapter.a->value.t()), adapter.b->value.t(), /*beta=*/1, adapter.scale);
+  if (adapter.bias != nullptr) y.add_(adapter.bias->value, adapter.scale);
 }
 
 }  // namespace
@@ -35,8 +36,10 @@ at::Tensor linear_add_forward(const at::Tensor& residual, const at::Tensor& x, c
 void linear_accumulate(const Linear& linear, const at::Tensor& x, const at::Tensor& dy) {
   accumulate_product(*linear.weight, dy, x);
   if (linear.bias != nullptr) accumulate_sum(*linear.bias, dy);
+  if (linear.trained_rows != nullptr) accumulate_trained_product(*linear.trained_rows, dy, x);
   if (!linear.adapter || !linear.adapter->trainable()) return;
   const LowRankAdapter& adapter = *linear.adapter;
+  if (adapter.bias != nullptr) accumulate_sum(*adapter.bias, dy * adapter.scale);
   if (adapter.b->trainable())
     accumulate_product(*adapter.b, dy, at::mm(x, adapter.a->value.t()).mul_(adapter.scale));
   if (adapter.a->trainable())

@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 
 #include "streambp/ops/parameter.h"
+#include "streambp/ops/rows.h"
 
 namespace streambp {
 
@@ -16,9 +17,12 @@ struct LowRankAdapter {
   Parameter* a = nullptr;
   Parameter* b = nullptr;
   double scale = 1.0;
+  Parameter* bias = nullptr;  // [out], where B has one: scale * (B (A x) + bias)
   bool enabled = true;  // off: the map is the base model's
 
-  bool trainable() const { return enabled && (a->trainable() || b->trainable()); }
+  bool trainable() const {
+    return enabled && (a->trainable() || b->trainable() || (bias != nullptr && bias->trainable()));
+  }
 };
 
 /// A linear map: weight [out, in] and, where there are, bias [out] and adapter.
@@ -27,10 +31,12 @@ struct Linear {
   Parameter* weight = nullptr;
   Parameter* bias = nullptr;
   std::optional<LowRankAdapter> adapter = std::nullopt;
+  const TrainedRows* trained_rows = nullptr;  // of the weight, where it is frozen but for them
   int64_t first_row = 0;  // of the weight, in the map of this name: above 0 for parts of a fused map
 
   bool trainable() const {
-    return weight->trainable() || (bias != nullptr && bias->trainable()) || (adapter && adapter->trainable());
+    return weight->trainable() || (bias != nullptr && bias->trainable()) ||
+           (adapter && adapter->trainable()) || trained_rows != nullptr;
   }
 };
 

@@ -130,6 +130,29 @@ void accumulate_rows(Parameter& parameter, const at::Tensor& places, const at::T
   accumulate_by_aten(parameter.gradient, places, dx);
 }
 
+void TrainedRows::write() const {
+  const at::NoGradGuard no_grad;
+  if (!whole->value.is_meta()) whole->value.index_copy_(0, places, enabled ? delta->value : original);
+}
+
+void accumulate_trained_rows(const TrainedRows& rows, const at::Tensor& tokens, const at::Tensor& dx) {
+  if (!rows.enabled || !rows.delta->trainable()) return;
+  // One row more takes what belongs to no trained row: the sizes don't depend on the tokens.
+  const int64_t count = rows.places.size(0);
+  Parameter sums;
+  sums.gradient = at::zeros({count + 1, dx.size(1)}, rows.delta->gradient.options());
+  const at::Tensor slots = tokens.is_meta() ? at::empty_like(tokens) : rows.slots.index_select(0, tokens);
+  accumulate_rows(sums, slots, dx);
+  rows.delta->gradient.add_(sums.gradient.narrow(0, 0, count));
+}
+
+void accumulate_trained_product(const TrainedRows& rows, const at::Tensor& dy, const at::Tensor& x) {
+  if (!rows.enabled) return;
+  const at::Tensor columns = dy.is_meta() ? at::empty({dy.size(0), rows.places.size(0)}, dy.options())
+                                          : dy.index_select(1, rows.places);
+  accumulate_product(*rows.delta, columns, x);
+}
+
 void add_sorted_rows(at::Tensor& sum, const at::Tensor& places, const at::Tensor& rows) {
   if (sum.is_meta()) return;
   if (is_for_cuda(sum) && is_sortable(sum, rows)) {

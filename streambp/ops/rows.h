@@ -15,6 +15,25 @@ at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& places);
 /// nothing where the parameter is frozen.
 void accumulate_rows(Parameter& parameter, const at::Tensor& places, const at::Tensor& dx);
 
+/// Rows of a frozen parameter that are trained apart from it (PEFT's trainable tokens).
+struct TrainedRows {
+  Parameter* delta = nullptr;  // [n, D]: the rows themselves, not a difference
+  Parameter* whole = nullptr;  // [V, D], which holds them in the places of its own
+  at::Tensor places;           // [n] int64: which rows these are
+  at::Tensor slots;            // [V] int64: where among them a row is; n for the others
+  at::Tensor original;         // [n, D]: the base's rows
+  bool enabled = true;
+
+  /// Puts the trained rows, or the base's where they are off, into `whole`.
+  void write() const;
+};
+
+/// Adds row i of dx [m, D] to the gradient of trained row tokens[i], if it is one.
+void accumulate_trained_rows(const TrainedRows& rows, const at::Tensor& tokens, const at::Tensor& dx);
+
+/// Adds the trained rows' part of dy^T x, the gradient of a weight [V, D], for dy [m, V] and x [m, D].
+void accumulate_trained_product(const TrainedRows& rows, const at::Tensor& dy, const at::Tensor& x);
+
 /// Adds row i of `rows` [n, D] to row places[i] of `sum` [N, D], of the same dtype. The places ascend, and
 /// none comes twice. Without autograd.
 void add_sorted_rows(at::Tensor& sum, const at::Tensor& places, const at::Tensor& rows);

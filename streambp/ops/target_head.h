@@ -11,7 +11,7 @@ namespace streambp {
 
 class TargetHead {
  public:
-  /// Whether this head is served: no bias and no adapter, float32 or float64 throughout, on the CPU (or the
+  /// Whether this head is served: no bias, adapter or rows trained apart, float32 or float64 throughout, on the CPU (or the
   /// meta device) with vectors wide enough to be worth while.
   static bool serves(const Linear& head, const at::Tensor& x);
 

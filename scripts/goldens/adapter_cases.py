@@ -1,0 +1,154 @@
+"""The adapters of adapters.py: for each case a model, a batch and what PEFT's LoraConfig is given."""
+
+from dataclasses import dataclass
+
+from goldens.models import BATCHES as LONG
+from goldens.models import Batch
+
+BATCHES = {**LONG, "b2_right": Batch((17, 9), "right"), "b1_short": Batch((13,)), "b2_left": Batch((8, 15), "left")}
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """`settings` go to LoraConfig; `objective` is sft or dpo."""
+
+    model: str
+    batch: str
+    settings: dict
+    seed: int
+    objective: str = "sft"
+
+
+ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
+
+ADAPTERS = {
+    # Patterns: the first that fits counts, a name fits at the end of a module's name.
+    "qwen3-lora-patterns": Adapter(
+        "qwen3",
+        "b3_right",
+        {
+            "target_modules": [*ATTENTION, "gate_proj", "up_proj", "down_proj"],
+            "exclude_modules": ["o_proj", "layers.1.mlp.up_proj"],
+            "rank_pattern": {"layers.0.self_attn.q_proj": 1, "q_proj": 3, r"^model.layers.\d.mlp.(gate|up)_proj": 4},
+            "alpha_pattern": {r"mlp\..*": 3, "k_proj": 11, "layers.1.self_attn.v_proj": 0.5},
+            "use_rslora": True,
+            "lora_alpha": 5,
+        },
+        seed=201,
+    ),
+    "llama-lora-layers": Adapter(
+        "llama",
+        "b2_left",
+        {
+            "target_modules": ["q_proj", "mlp.down_proj", "model.layers.0.self_attn.o_proj"],
+            "layers_to_transform": [1],
+            "layers_pattern": "layers",
+            "init_lora_weights": "gaussian",
+        },
+        seed=202,
+    ),
+    "mistral-lora-regex": Adapter(
+        "mistral",
+        "b2_right",
+        {
+            "target_modules": r".*\.layers\.(0|2)\.(self_attn\.[qkv]_proj|mlp\.(up|down)_proj)",
+            "exclude_modules": r"model\.layers\.2\..*v_proj",
+            "alpha_pattern": {"layers.2.mlp.down_proj": 1},
+        },
+        seed=203,
+    ),
+    "phi3-lora-rslora": Adapter(
+        "phi3", "b3_left", {"target_modules": "all-linear", "r": 3, "lora_alpha": 4, "use_rslora": True}, seed=204
+    ),
+    "phi3-lora-dpo": Adapter(
+        "phi3",
+        "dpo",
+        {
+            "target_modules": ["qkv_proj", "gate_up_proj"],
+            "rank_pattern": {"qkv_proj": 4},
+            "modules_to_save": ["lm_head"],
+        },
+        seed=205,
+        objective="dpo",
+    ),
+    # all-linear on transformers 5: attention, router, and the experts' two parameters; no dense MLP.
+    "qwen3-moe-lora-all_linear": Adapter("qwen3-moe", "b2_right", {"target_modules": "all-linear"}, seed=206),
+    "qwen3-moe-aux-lora-all_linear": Adapter(
+        "qwen3-moe-aux",
+        "b2_left",
+        {"target_modules": "all-linear", "r": 1, "use_rslora": True, "lora_alpha": 3},
+        seed=207,
+    ),
+    "qwen3-moe-lora-parameters": Adapter(
+        "qwen3-moe",
+        "b1_short",
+        {
+            "target_modules": ["q_proj"],
+            "target_parameters": ["mlp.experts.gate_up_proj", "layers.2.mlp.gate.weight"],
+            "rank_pattern": {"gate_up_proj": 1},
+            "modules_to_save": ["layers.0.mlp.gate", "model.norm"],
+        },
+        seed=208,
+    ),
+    # Whole modules. "norm" is the end of every norm's name.
+    "qwen3-lora-saved-dpo": Adapter(
+        "qwen3",
+        "dpo",
+        {"target_modules": ["v_proj"], "modules_to_save": ["norm", "embed_tokens"]},
+        seed=209,
+        objective="dpo",
+    ),
+    "qwen2-lora-saved": Adapter(
+        "qwen2-window",
+        "b1_short",
+        {"target_modules": ["q_proj", "down_proj"], "modules_to_save": ["layers.1.mlp", "layers.0.self_attn.k_proj"]},
+        seed=210,
+    ),
+    "llama-tied-lora-saved_embedding": Adapter(
+        "llama-tied", "b2_right", {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]}, seed=211
+    ),
+    "llama-tied-lora-saved_head": Adapter(
+        "llama-tied", "b2_right", {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]}, seed=212
+    ),
+    "llama-tied-lora-saved_both": Adapter(
+        "llama-tied",
+        "dpo",
+        {"target_modules": ["q_proj"], "modules_to_save": ["lm_head", "embed_tokens"]},
+        seed=213,
+        objective="dpo",
+    ),
+    # Rows of the embedding, of a head that is the embedding too.
+    "gemma2-lora-tokens": Adapter(
+        "gemma2", "b2_right", {"target_modules": ["q_proj"], "trainable_token_indices": "some"}, seed=214
+    ),
+    "llama-tied-lora-tokens": Adapter(
+        "llama-tied", "b2_left", {"target_modules": ["q_proj"], "trainable_token_indices": "some"}, seed=215
+    ),
+    "qwen3-lora-tokens": Adapter(
+        "qwen3",
+        "b2_left",
+        {"target_modules": ["o_proj"], "trainable_token_indices": {"embed_tokens": "some", "lm_head": [7, 5, 90]}},
+        seed=216,
+    ),
+    # Head and embedding as targets.
+    "qwen3-lora-head": Adapter(
+        "qwen3",
+        "b2_right",
+        {
+            "target_modules": ["q_proj", "lm_head", "embed_tokens"],
+            "rank_pattern": {"lm_head": 3},
+            "alpha_pattern": {"embed_tokens": 6},
+        },
+        seed=217,
+    ),
+    "llama-tied-lora-head": Adapter("llama-tied", "b1_short", {"target_modules": ["up_proj", "lm_head"]}, seed=218),
+    "gemma2-lora-embedding": Adapter("gemma2", "b2_left", {"target_modules": ["embed_tokens", "v_proj"]}, seed=219),
+    # Biases.
+    "qwen2-lora-biases": Adapter("qwen2", "b2_right", {"target_modules": ["q_proj"], "bias": "all"}, seed=220),
+    "qwen2-lora-lora_bias": Adapter(
+        "qwen2-window",
+        "b2_left",
+        {"target_modules": ["q_proj", "v_proj"], "bias": "lora_only", "lora_bias": True},
+        seed=221,
+    ),
+}

@@ -1,0 +1,180 @@
+"""Golden cases of PEFT adapters: ranks and scales by pattern, saved modules, trained rows, heads and embeddings as
+targets, fused maps and mixtures.
+
+The adapter's folder is what PeftModel.save_pretrained writes, and what PeftModel.from_pretrained reads back is what
+computes the case. Gradients have the names that PEFT gives the parameters in that folder.
+"""
+
+import json
+import math
+
+import peft
+import torch
+import transformers
+import trl
+from peft import LoraConfig, PeftModel, get_peft_model
+from peft.utils import get_peft_model_state_dict
+from safetensors.torch import save_file
+
+from goldens.adapter_cases import ADAPTERS
+from goldens.adapter_objectives import OBJECTIVES, wide_backward
+from goldens.checks import CheckError, check_finite_differences, check_results
+from goldens.passes import ResultCheck, gradients_of, load_model, read_tensors
+
+VERSIONS = {"torch": "2.11.0", "transformers": "5.23.0", "trl": "1.16.0", "peft": "0.21.2"}
+
+
+def with_tokens(settings, inputs):
+    """`settings` with "some" replaced: tokens of the batch, and one that it does not hold."""
+    tokens = inputs["input_ids"][inputs["attention_mask"] == 1]
+    some = [tokens[3].item(), tokens[0].item(), tokens[-1].item()]
+    some = list(dict.fromkeys(some)) + [next(token for token in range(3, 80) if token not in tokens)]
+    indices = settings.get("trainable_token_indices")
+    if indices == "some":
+        return {**settings, "trainable_token_indices": some}
+    if indices is None:
+        return settings
+    indices = {name: some if value == "some" else value for name, value in indices.items()}
+    return {**settings, "trainable_token_indices": indices}
+
+
+def named(model, tensors):
+    """`tensors` by the names of the model's parameters, under those of the adapter's folder."""
+    return get_peft_model_state_dict(model, state_dict=tensors, save_embedding_layers=False)
+
+
+def trainable(model):
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def write_adapter(model_folder, folder, settings, generator, model_name):
+    """PEFT's own folder, of trained values."""
+    base = load_model(model_folder)
+    config = LoraConfig(**{"r": 2, "task_type": "CAUSAL_LM", **settings})
+    model = get_peft_model(base, config)
+    with torch.no_grad():
+        for name, parameter in sorted(trainable(model).items()):
+            noise = torch.randn(parameter.shape, generator=generator)
+            if "lora_" in name:
+                parameter.copy_(0.3 * noise)
+            else:
+                parameter.add_(0.1 * noise)
+    model.save_pretrained(folder)
+    (folder / "README.md").unlink()
+    path = folder / "adapter_config.json"
+    written = json.loads(path.read_text())
+    written["base_model_name_or_path"] = f"models/{model_name}"
+    for key in ("target_modules", "exclude_modules", "target_parameters"):
+        if isinstance(written[key], list):
+            written[key] = sorted(written[key])  # sets, whose order changes from run to run
+    path.write_text(json.dumps(written, indent=2, sort_keys=True) + "\n")
+
+
+def load_adapted(model_folder, folder, objective):
+    base = load_model(model_folder)
+    objective.prepare(base)
+    model = PeftModel.from_pretrained(base, folder, is_trainable=True)
+    return model.eval()
+
+
+def evaluate(model, objective, inputs):
+    """Everything a case holds, under the case's names."""
+    captured = []
+    norm = model.get_base_model().model.norm
+    hook = norm.register_forward_hook(lambda module, args, result: captured.append(result))
+    model.zero_grad(set_to_none=True)
+    loss = objective.loss(model, inputs)
+    hook.remove()
+    with wide_backward():
+        loss.backward()
+    tensors = {f"in.{name}": tensor for name, tensor in inputs.items()}
+    tensors |= objective.outputs(model, inputs)
+    tensors["out.loss"] = loss.detach().reshape(1)
+    tensors["out.hidden_states"] = captured[0].detach() * inputs["attention_mask"].unsqueeze(-1)
+    gradients = named(model, {name: parameter.grad for name, parameter in trainable(model).items()})
+    tensors |= {f"grad.{name}": gradient for name, gradient in gradients.items()}
+    return {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
+
+
+def check_file(model, tensors, folder):
+    """The loaded parameters are those of the folder, and each has a gradient."""
+    saved = read_tensors(folder / "adapter_model.safetensors")
+    saved = {name: tensor for name, tensor in saved.items() if ".base_layer.weight" not in name}
+    loaded = named(model, {name: parameter.data for name, parameter in trainable(model).items()})
+    gradients = gradients_of(tensors)
+    if not saved.keys() == loaded.keys() == gradients.keys():
+        raise CheckError(f"the adapter's file, the model and the gradients differ: {saved.keys() ^ gradients.keys()}")
+    for name, gradient in gradients.items():
+        if not torch.equal(saved[name], loaded[name]):
+            raise CheckError(f"{name} in memory is not that of the file")
+        if gradient.shape != saved[name].shape or not gradient.isfinite().all() or not gradient.any():
+            raise CheckError(f"the gradient of {name} has another shape, is not finite, or is zero")
+    return {"adapter_equals_file": True}
+
+
+def make_case(root, name, adapter):
+    objective = OBJECTIVES[adapter.objective]
+    model_folder, target = root / "models" / adapter.model, root / "cases" / name
+    folder = target / "adapter"
+    generator = torch.Generator().manual_seed(adapter.seed)
+    config = json.loads((model_folder / "config.json").read_text())
+    inputs = objective.inputs(adapter, config["vocab_size"], generator)
+    settings = with_tokens(adapter.settings, inputs)
+    write_adapter(model_folder, folder, settings, generator, adapter.model)
+    with ResultCheck() as results:
+        model = load_adapted(model_folder, folder, objective)
+        tensors = evaluate(model, objective, inputs)
+    gradients = gradients_of(tensors)
+    case = {
+        "format": 1,
+        "name": name,
+        "set": "project",
+        "model": f"models/{adapter.model}",
+        "model_type": config["model_type"],
+        "objective": objective.name,
+        "variant": objective.variant,
+        "finetuning": "lora",
+        "dtype": "float64",
+        "attn_implementation": "eager",
+        "hyperparameters": objective.hyperparameters(adapter),
+        "expected": {
+            **objective.expected(inputs, tensors["out.loss"].item()),
+            "grad_norm": math.sqrt(sum((gradient**2).sum().item() for gradient in gradients.values())),
+        },
+        "source": {
+            "loss": "peer-code",
+            "peer": objective.peer,
+            "adapter": "PEFT get_peft_model(LoraConfig), saved by save_pretrained, loaded by PeftModel.from_pretrained",
+            "made_by": "scripts/make_goldens.py",
+            "versions": VERSIONS,
+        },
+        "checks": {
+            **check_results(results),
+            **check_file(model, tensors, folder),
+            "finite_difference": check_finite_differences(
+                model,
+                inputs,
+                gradients,
+                generator,
+                parameters=named(model, {key: parameter.data for key, parameter in trainable(model).items()}),
+                loss_of=objective.loss,
+            ),
+        },
+        "adapter": "adapter",
+    }
+    if objective.name == "sft" and config.get("output_router_logits"):
+        labels = case["expected"]["num_valid_labels"]
+        case["expected"]["cross_entropy"] = -tensors["out.per_token_logps"].sum().item() / labels
+    (target / "case.json").write_text(json.dumps(case, indent=1) + "\n")
+    save_file(tensors, target / "tensors.safetensors")
+    error = case["checks"]["finite_difference"]["max_relative_error"]
+    print(f"{name}: loss {case['expected']['loss']:.6f}, finite differences {error:.1e}, {len(gradients)} gradients")
+
+
+def make(root, names):
+    """DIR/cases/<model>-lora-<what>, on models that are in DIR."""
+    installed = {"trl": trl.__version__, "peft": peft.__version__, "transformers": transformers.__version__}
+    if any(VERSIONS[package] != version for package, version in installed.items()):
+        raise CheckError(f"expected {VERSIONS}, found {installed}")
+    for name, adapter in ADAPTERS.items():
+        make_case(root, name, adapter)
