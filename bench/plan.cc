@@ -144,7 +144,7 @@ Bench open_bench(const SweepOptions& options) {
     }
     bench.batch = read_objective_batch(objective_kind(options.objectives.front()),
                                        SafetensorsFile::open(*options.tokens), bench.config.vocab_size, "",
-                                       options.first_labels);
+                                       options.first_labels, bench.config.pad_token_id);
     const Batch& batch = *bench.batch;
     for (const std::string& note : reading_notes(batch))
       fmt::print(stderr, "streambp-bench: {}: {}\n", options.tokens->string(), note);

@@ -131,8 +131,9 @@ class Loader {
   LoadedCase load() && {
     loaded_.models.push_back(std::make_unique<GoldenModel>(
         policy([&](const std::string& name) { return !is_lora_ || gradients_.contains(name); })));
-    Batch batch = read_objective_batch(objective_kind(golden_.objective), tensors_,
-                                       checkpoint_.config().vocab_size, "in.");
+    Batch batch =
+        read_objective_batch(objective_kind(golden_.objective), tensors_, checkpoint_.config().vocab_size,
+                             "in.", FirstLabels::kRefuse, checkpoint_.config().pad_token_id);
     if (golden_.objective == "sft") {
       add_sft(batch);
     } else if (golden_.objective == "dpo") {

@@ -390,6 +390,18 @@ TEST(ObjectiveInputs, FirstLabelsOfLeftPaddedRows) {
   EXPECT_TRUE(at::equal(of_pairs.targets, read("dpo", pairs()).targets));
 }
 
+TEST(ObjectiveInputs, RankedRowsAreScoredAtTheirLastTokenButThePadding) {
+  const TempFolder folder;
+  write_tensors(folder.path() / "batch.safetensors", {{"input_ids", rows({{5, 6, 2}, {7, 8, 9}})}});
+  const SafetensorsFile file = SafetensorsFile::open(folder.path() / "batch.safetensors");
+  const auto scored = [&](std::optional<int64_t> pad_token_id) {
+    return list(scored_places(read_objective_batch(objective_kind("reward"), file, kVocabulary, "",
+                                                   FirstLabels::kRefuse, pad_token_id)));
+  };
+  EXPECT_EQ(scored({}), (std::vector<double>{2, 5}));
+  EXPECT_EQ(scored(2), (std::vector<double>{1, 5}));
+}
+
 TEST(ObjectiveInputs, MadeUpBatchesSuitTheirObjectives) {
   for (const Variant& variant : all_variants()) {
     for (const int64_t length : {4, 13}) {

@@ -33,10 +33,11 @@ Batch read_texts(const PaddedFile& file, int64_t vocab_size) {
   return batch;
 }
 
-Batch read_ranked(const PaddedFile& file, const ObjectiveKind& kind, int64_t vocab_size) {
+Batch read_ranked(const PaddedFile& file, const ObjectiveKind& kind, int64_t vocab_size,
+                  std::optional<int64_t> pad_token_id) {
   const int64_t pairs = number_of_pairs(kind.name, file.rows());
   Batch batch = read_texts(file, vocab_size);
-  score_ends(batch);
+  score_ends(batch, pad_token_id);
   if (file.has("margin")) {
     const at::Tensor margins = file.numbers("margin", {pairs});
     batch.sequence_inputs[inputs::kMargin] = at::cat({margins, margins});
@@ -161,7 +162,8 @@ int64_t prompt_length(int64_t length, int64_t wanted) {
 }  // namespace
 
 Batch read_objective_batch(const ObjectiveKind& kind, const SafetensorsFile& file, int64_t vocab_size,
-                           const std::string& prefix, FirstLabels first_labels) {
+                           const std::string& prefix, FirstLabels first_labels,
+                           std::optional<int64_t> pad_token_id) {
   // Tensors that can't be read are reported with their file already.
   const std::string where = file.path().string() + ": ";
   try {
@@ -170,7 +172,7 @@ Batch read_objective_batch(const ObjectiveKind& kind, const SafetensorsFile& fil
       case Layout::kPairs:
         return read_pairs(padded, kind, vocab_size);
       case Layout::kRanked:
-        return read_ranked(padded, kind, vocab_size);
+        return read_ranked(padded, kind, vocab_size, pad_token_id);
       case Layout::kTexts:
         return read_texts(padded, vocab_size);
       case Layout::kLabelled:

@@ -20,7 +20,8 @@ namespace streambp {
 /// - kLabels: optional labels [B, T]
 /// - kPairs: completion_mask [B, T], B even, the chosen rows first, or B = 1 and as many documents; optional
 ///   ref_chosen_logps and ref_rejected_logps [B/2]
-/// - kRanked: optional margin [B/2]; the chosen rows first, each scored at its last token
+/// - kRanked: optional margin [B/2]; the chosen rows first, each scored at its last token that is not
+///   `pad_token_id`, the config's (score_ends)
 /// - kTexts: nothing else
 /// - kLabelled: completion_mask [B, T], role [B] (1 desirable, 0 undesirable, 2 KL estimate), or the same of
 ///   as many documents of one row; optional ref_logps [B]. Or as KTOTrainer has it: label [B], the estimate's
@@ -39,7 +40,8 @@ namespace streambp {
 /// predict, one of a pair of tensors without the other, responses that are not the last columns of input_ids,
 /// documents where the objective scores rows; and as pack does.
 Batch read_objective_batch(const ObjectiveKind& kind, const SafetensorsFile& file, int64_t vocab_size,
-                           const std::string& prefix = "", FirstLabels first_labels = FirstLabels::kRefuse);
+                           const std::string& prefix = "", FirstLabels first_labels = FirstLabels::kRefuse,
+                           std::optional<int64_t> pad_token_id = {});
 
 /// `--first-labels refuse|ignore`. Throws InputError for another word.
 FirstLabels parse_first_labels(const std::string& word);
