@@ -281,7 +281,9 @@ class RowCheck {
     const Layout layout = objective_kind(row_.name.objective).layout;
     // Rows of KTO's estimate enter every other row: such a batch has no parts.
     if (layout == Layout::kLabelled && row_.name.batch != "none") return;
-    // The experts' balance is a matter of the whole batch.
+    // Sorted pairs and the experts' balance are matters of the whole batch.
+    const auto loss_type = row_.name.settings.find("loss_type");
+    if (loss_type != row_.name.settings.end() && loss_type->second.find("aot") != std::string::npos) return;
     if (subject_.objective->router_loss.of(subject_.model.config().mixture) != 0.0) return;
     const std::vector<Batch> parts = micro_batches(subject_.batch, 3, layout == Layout::kPairs);
     if (parts.size() < 2) return;

@@ -111,7 +111,7 @@ inline std::vector<at::Tensor> columns(const TokenValues& values) {
 }
 
 inline TokenValues from_columns(const std::vector<at::Tensor>& each) {
-  return {each[0], each[1], each[2], each[3], each[4]};
+  return {each[0], each[1], each[2], each[3], each[4], {}};
 }
 
 /// Tokens [begin, end) of each column.
