@@ -285,9 +285,10 @@ class RowCheck {
     const Layout layout = objective_kind(row_.name.objective).layout;
     // Rows of KTO's estimate enter every other row: such a batch has no parts.
     if (layout == Layout::kLabelled && row_.name.batch != "none") return;
-    // Nor has one of which the tokens of highest entropy count.
+    // Nor have sorted pairs, tokens of which those of highest entropy count, and the experts' balance.
     if (row_.name.settings.contains("top_entropy_quantile")) return;
-    // The experts' balance is a matter of the whole batch.
+    const auto loss_type = row_.name.settings.find("loss_type");
+    if (loss_type != row_.name.settings.end() && loss_type->second.find("aot") != std::string::npos) return;
     if (subject_.objective->router_loss.of(subject_.model.config().mixture) != 0.0) return;
     const std::vector<Batch> parts = micro_batches(subject_.batch, 3, has_pairs(layout));
     if (parts.size() < 2) return;

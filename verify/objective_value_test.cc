@@ -227,7 +227,7 @@ TEST(ObjectiveValue, Ppo) {
   const auto critic = make_objective("ppo", batch, {{"vf_coef", "0.5"}, {"entropy_coef", "0.01"}});
   EXPECT_FALSE(critic->request().log_probabilities);
   EXPECT_FALSE(critic->request().entropies);
-  expect_near(critic->loss({{}, {}, {}, values.values, {}}, 0, 3).item<double>(), 0.5 * value, "critic");
+  expect_near(critic->loss({{}, {}, {}, values.values, {}, {}}, 0, 3).item<double>(), 0.5 * value, "critic");
 }
 
 }  // namespace
