@@ -4,6 +4,7 @@
 
 #include "streambp/driver/command_line.h"
 #include "streambp/error.h"
+#include "streambp/model/config.h"
 #include "verify/equality_check.h"
 
 namespace streambp {
@@ -22,6 +23,9 @@ class RowNames {
             names_.push_back({model, "sft", options_.settings, "full", batch, length});
         }
       }
+      if (options_.window_length > 0 && has_windows(model) && wants(options_.batches, "single") &&
+          wants(options_.objectives, "sft") && wants(options_.tunings, "full"))
+        names_.push_back({model, "sft", options_.settings, "full", "single", options_.window_length});
       for (const std::string& objective : options_.objectives) add_padded(model, objective);
     }
     return std::move(names_);
@@ -30,6 +34,12 @@ class RowNames {
  private:
   static bool wants(const std::vector<std::string>& list, const std::string& word) {
     return std::find(list.begin(), list.end(), word) != list.end();
+  }
+
+  static bool has_windows(const std::string& model) {
+    if (!is_preset(model)) return false;
+    const std::vector<int64_t> windows = preset(model).windows;
+    return std::any_of(windows.begin(), windows.end(), [](int64_t window) { return window > 0; });
   }
 
   /// The rows that every objective has. Their options take turns, and in a quick sweep

@@ -24,6 +24,7 @@ struct EqualityOptions {
   std::vector<std::string> batches;  // of equality_batch_names()
   std::vector<int64_t> lengths;      // of a batch's longest sequence
   int64_t padded_length = 13;        // the same, of batches left, right and none
+  int64_t window_length = 0;         // of one more sequence for models with windows; 0: none
   std::vector<int64_t> chunks;       // of methods by chunks; empty: 1 and those around the batch's boundaries
   std::vector<int64_t> head_chunks;  // empty: 1, 3 and all scored tokens at once
   uint64_t seed = 0;

@@ -126,9 +126,9 @@ constexpr Preset kPresets[] = {
   {"llama-dynamic-tiny", "llama",      101,   32,  2,  4, 2,   8,    44,     16, 1e-5, 500, false, kF64, kLlamaDynamicTiny},
   {"gemma2-tiny",     "gemma2",        101,   32,  3,  4, 2,  16,    44,    512, 1e-6, 1e4, true,  kF64, kGemma2Tiny},
   {"gemma3-tiny",     "gemma3_text",   101,   32,  3,  4, 2,  16,    44,    512, 1e-6, 1e4, true,  kF64, kGemma3Tiny},
-  {"mistral-tiny",    "mistral",       101,   32,  2,  4, 2,   8,    44,    512, 1e-5, 1e4, false, kF64, kWindow7},
+  {"mistral-tiny",    "mistral",       101,   32,  2,  4, 2,  16,    44,    512, 1e-5, 1e4, false, kF64, kWindow7},
   {"phi3-tiny",       "phi3",          101,   32,  2,  2, 1,  16,    44,    512, 1e-5, 1e4, false, kF64, kPhi3Tiny},
-  {"qwen2-window-tiny", "qwen2",       101,   32,  3,  4, 2,   8,    44,    512, 1e-6, 1e4, false, kF64, kQwen2WindowTiny},
+  {"qwen2-window-tiny", "qwen2",       101,   32,  3,  4, 2,  16,    44,    512, 1e-6, 1e4, false, kF64, kQwen2WindowTiny},
   {"qwen3-moe-tiny",  "qwen3_moe",     101,   32,  3,  4, 2,  16,    44,    512, 1e-6, 1e4, false, kF64, kQwen3MoeTiny},
   {"qwen3-moe-plain-tiny", "qwen3_moe", 101,  32,  2,  4, 2,  16,    44,    512, 1e-6, 1e4, false, kF64, kQwen3MoePlainTiny},
 };
