@@ -79,7 +79,8 @@ class Limits {
   double typical_;
 };
 
-/// How far correct arithmetic spreads the factors, and how far it moves all of them: the worst of all samples.
+/// How far correct arithmetic spreads the factors, and how far it moves all of them: the worst of all
+/// samples.
 std::pair<double, double> natural_factor(const std::vector<NoiseSample>& noise) {
   double spread = 0.0;
   double bias = 0.0;
@@ -115,8 +116,9 @@ void fit_findings(Comparison& comparison, const Tensors& gradients, const Tensor
   const FactorFit& fit = comparison.fit;
   comparison.factor = fit.factor;
   if (!fit.found()) return;
-  comparison.differs = std::abs(fit.factor - 1.0) > std::max({4.0 * fit.spread * std::abs(fit.factor),
-                                                              4.0 * bias, least_difference(comparison.dtype)});
+  comparison.differs =
+      std::abs(fit.factor - 1.0) >
+      std::max({4.0 * fit.spread * std::abs(fit.factor), 4.0 * bias, least_difference(comparison.dtype)});
   for (ParameterFinding& finding : comparison.findings) {
     if (!finding.of.problem.empty()) continue;
     finding.residual =
@@ -146,8 +148,8 @@ bool is_noise_together(Comparison& comparison, const Judging& judging) {
       ratios.push_back(finding.ratio());
   }
   if (ratios.empty()) return true;
-  comparison.middle_limit = std::min(
-      kParameterRule, kMiddleRule + 2.0 / std::sqrt(static_cast<double>(ratios.size())));
+  comparison.middle_limit =
+      std::min(kParameterRule, kMiddleRule + 2.0 / std::sqrt(static_cast<double>(ratios.size())));
   comparison.middle_ratio = median_of(std::move(ratios));
   return comparison.middle_ratio <= comparison.middle_limit;
 }

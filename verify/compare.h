@@ -1,16 +1,17 @@
 // `streambp-verify compare`: anyone's gradients, from any framework, against the float64 truth.
 //
 // The rule. First the factor c that all gradients have in common is fitted (verify/compare_fit.h). It differs
-// from 1 if it is further from it than four spreads of one parameter's factor, than four times the factor that
-// correct arithmetic of the same dtype has by itself, and than 1e-10 (float64), 5e-7 (float32), 4e-3
+// from 1 if it is further from it than four spreads of one parameter's factor, than four times the factor
+// that correct arithmetic of the same dtype has by itself, and than 1e-10 (float64), 5e-7 (float32), 4e-3
 // (bfloat16, float16). Then gradients are judged, divided by c where it differs:
 // - float64: every parameter's relative error is at most 1e-10.
-// - Lower precisions: relative to a noise floor that is measured, not assumed. The floor of a parameter is the
+// - Lower precisions: relative to a noise floor that is measured, not assumed. The floor of a parameter is
+// the
 //   error of this project's own gradients in that dtype on the same weights and batch (NoiseSample, at least
-//   one; a few before anything is called wrong), at least the error of rounding the truth. An error is at most
-//   3 x its floor, and the median over all parameters is at most 1.25 + 2 / sqrt(parameters) (3 at most): one
-//   tensor of correct gradients reaches 2.5 by chance and by other rounding points (Hugging Face, eager and
-//   sdpa, every family, 40 to 2,048 tokens: results/compare-verdicts), all of them together do not.
+//   one; a few before anything is called wrong), at least the error of rounding the truth. An error is at
+//   most 3 x its floor, and the median over all parameters is at most 1.25 + 2 / sqrt(parameters) (3 at
+//   most): one tensor of correct gradients reaches 2.5 by chance and by other rounding points (Hugging Face,
+//   eager and sdpa, every family, 40 to 2,048 tokens: results/compare-verdicts), all of them together do not.
 // - With a tolerance: every relative error is at most that.
 // Where the truth is exactly 0, or lost in the noise, there is nothing to relate to: an error may then reach
 // the size of rounding errors in a typical gradient.
@@ -31,9 +32,9 @@ namespace streambp {
 enum class Verdict {
   kExact,      // every gradient within its limit
   kScaled,     // every gradient off by the same factor, and within its limit without it: another normaliser
-  kUndecided,  // beyond the limits only where the precision leaves open which experts a token goes to, or in a
-               // wider dtype than the arithmetic behind it
-  kWrong,      // anything else, NaN included
+  kUndecided,  // beyond the limits only where the precision leaves open which experts a token goes to, or in
+               // a wider dtype than the arithmetic behind it
+  kWrong,       // anything else, NaN included
   kIncomplete,  // names, shapes or dtypes are not those of the model's parameters
 };
 
@@ -65,7 +66,8 @@ struct ParameterFinding {
   double residual =
       0.0;  // |g - c t| / |c t| with the factor c of all parameters together; |g / c| where the truth is zero
   double noise = 0.0;  // the floor: of float64 what was measured, 0 where nothing was
-  double judged = 0.0;  // what is held against the limit: of.error, or residual where the factor differs from 1
+  double judged =
+      0.0;  // what is held against the limit: of.error, or residual where the factor differs from 1
   double limit = 0.0;
 
   double ratio() const { return judged == 0.0 ? 0.0 : judged / noise; }
@@ -78,9 +80,9 @@ struct Comparison {
   double tolerance = 0.0;  // the limit of the first finding
   double factor = 0.0;     // of all parameters together
   FactorFit fit;
-  bool differs = false;        // whether the factor differs from 1
-  double middle_ratio = 0.0;   // median of the findings' ratios, of low precisions
-  double middle_limit = 0.0;   // what it may reach
+  bool differs = false;                    // whether the factor differs from 1
+  double middle_ratio = 0.0;               // median of the findings' ratios, of low precisions
+  double middle_limit = 0.0;               // what it may reach
   std::vector<ParameterFinding> findings;  // the worst error first
   std::vector<std::string> missing;
   std::vector<std::string> surplus;

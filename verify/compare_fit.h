@@ -10,8 +10,8 @@
 
 namespace streambp {
 
-/// <g, t> / <t, t>: the factor that brings the truth t closest to g. NaN where the truth is zero, shapes differ
-/// or an entry is not finite.
+/// <g, t> / <t, t>: the factor that brings the truth t closest to g. NaN where the truth is zero, shapes
+/// differ or an entry is not finite.
 double factor_of(const at::Tensor& gradient, const at::Tensor& truth);
 
 struct FactorFit {

@@ -6,15 +6,17 @@
 
 namespace streambp {
 
-/// Judges by options.tolerance where it is given, else by the rule of verify/compare.h in options.compute_dtype,
-/// or in the narrowest dtype of the gradients:
-/// - In a low precision the truth is that of weights rounded to it, or of those in the file if they fit better.
+/// Judges by options.tolerance where it is given, else by the rule of verify/compare.h in
+/// options.compute_dtype, or in the narrowest dtype of the gradients:
+/// - In a low precision the truth is that of weights rounded to it, or of those in the file if they fit
+/// better.
 /// - Noise is measured once where that makes them exact, up to NoiseRuns::kRuns times before anything else is
 ///   said of them.
-/// - Gradients that are wrong in their own dtype, but exact in a narrower one that all their numbers belong to,
+/// - Gradients that are wrong in their own dtype, but exact in a narrower one that all their numbers belong
+/// to,
 ///   are undecided: they may have been computed in it and written wide, or rounded where they should not have
-///   been. So are float32 gradients whose errors are just what bfloat16's noise is. A common factor is told in
-///   either case. options.compute_dtype decides.
+///   been. So are float32 gradients whose errors are just what bfloat16's noise is. A common factor is told
+///   in either case. options.compute_dtype decides.
 /// Rounds the weights of `truth` in a low precision.
 CompareReport judge(Truth& truth, const CompareOptions& options, const Tensors& gradients);
 

@@ -5,8 +5,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
+
+#include "streambp/model/strict_json.h"
 
 namespace streambp {
 namespace {
@@ -16,9 +19,15 @@ constexpr const char* kHead = "lm_head.weight";
 constexpr const char* kValueHead = "value_head.weight";
 
 /// Parts of a name that are a wrapper's.
-constexpr std::array<std::string_view, 9> kWrappers{
-    "module",           "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "base_layer",
-    "pretrained_model", "policy",    "language_model",       "_forward_module"};
+constexpr std::array<std::string_view, 9> kWrappers{"module",
+                                                    "_orig_mod",
+                                                    "_fsdp_wrapped_module",
+                                                    "_checkpoint_wrapped_module",
+                                                    "base_layer",
+                                                    "pretrained_model",
+                                                    "policy",
+                                                    "language_model",
+                                                    "_forward_module"};
 
 std::vector<std::string> parts_of(const std::string& name) {
   std::vector<std::string> parts;
@@ -52,7 +61,7 @@ std::string bare(const std::string& name, std::set<std::string>& taken) {
       taken.insert("modules_to_save.");
       if (i + 2 < parts.size()) ++i;  // an adapter's name
     } else if (i > 0 && part != "weight" && has_adapter_names(parts[i - 1])) {
-      taken.insert("." + part);
+      taken.insert("." + shown(part));
     } else {
       kept.push_back(part);
     }
@@ -151,8 +160,7 @@ NamedGradients named_as(const Tensors& truth, Tensors gradients) {
     }
     taken.merge(of_this);
   }
-  if (!taken.empty())
-    named.notes.push_back(fmt::format("taken out of names: {}", fmt::join(taken, ", ")));
+  if (!taken.empty()) named.notes.push_back(fmt::format("taken out of names: {}", fmt::join(taken, ", ")));
   if (fused > 0) named.notes.push_back(fmt::format("{} tensors hold all experts of a layer: split", fused));
   settle_tied_head(truth, named);
   return named;
@@ -167,8 +175,8 @@ void fill_left_out(const Tensors& truth, NamedGradients& named) {
     }
   }
   if (filled.empty()) return;
-  named.notes.push_back(fmt::format("{} gradients are left out where the truth is 0, {} for one", filled.size(),
-                                    filled.front()));
+  named.notes.push_back(fmt::format("{} gradients are left out where the truth is 0, {} for one",
+                                    filled.size(), filled.front()));
 }
 
 }  // namespace streambp

@@ -4,17 +4,12 @@
 #include <gtest/gtest.h>
 
 #include "verify/compare.h"
+#include "verify/compare_testing.h"
 
 namespace streambp {
 namespace {
 
-constexpr const char* kEmbedding = "model.embed_tokens.weight";
 constexpr const char* kHead = "lm_head.weight";
-constexpr const char* kProjection = "model.layers.0.self_attn.q_proj.weight";
-
-at::Tensor random_tensor(at::IntArrayRef shape, uint64_t seed) {
-  return at::randn(shape, at::detail::createCPUGenerator(seed), at::TensorOptions().dtype(at::kDouble));
-}
 
 Tensors random_truth() {
   return {{kEmbedding, random_tensor({11, 6}, 1)}, {kProjection, random_tensor({8, 6}, 2)}};
@@ -33,7 +28,8 @@ TEST(CompareNames, WhatWrappersPutIntoNamesIsTakenOut) {
   for (const std::string spelling :
        {"module.model.layers.0.self_attn.q_proj.weight", "_orig_mod.model.layers.0.self_attn.q_proj.weight",
         "module._orig_mod.model.layers.0._orig_mod.self_attn.q_proj.weight",
-        "_fsdp_wrapped_module.model.layers.0._fsdp_wrapped_module._checkpoint_wrapped_module.self_attn.q_proj."
+        "_fsdp_wrapped_module.model.layers.0._fsdp_wrapped_module._checkpoint_wrapped_module.self_attn.q_"
+        "proj."
         "weight",
         "base_model.model.model.layers.0.self_attn.q_proj.base_layer.weight",
         "pretrained_model.model.layers.0.self_attn.q_proj.weight",
@@ -71,7 +67,8 @@ TEST(CompareNames, AnAdaptersNameIsTakenOut) {
 TEST(CompareNames, AValueHeadHasSeveralNames) {
   Tensors truth = random_truth();
   truth.emplace("value_head.weight", random_tensor({1, 6}, 4));
-  for (const std::string spelling : {"v_head.summary.weight", "score.weight", "module.v_head.summary.weight"}) {
+  for (const std::string spelling :
+       {"v_head.summary.weight", "score.weight", "module.v_head.summary.weight"}) {
     Tensors gradients = truth;
     gradients.erase("value_head.weight");
     gradients.emplace(spelling, truth.at("value_head.weight"));
@@ -99,7 +96,8 @@ TEST(CompareNames, FusedExpertsAreSplit) {
   EXPECT_EQ(verdict_of({{stem + ".gate_up_proj", exchanged}, {stem + ".down_proj", down}}, truth).first,
             Verdict::kWrong);
   EXPECT_EQ(
-      verdict_of({{stem + ".gate_up_proj", gate_up.narrow(0, 0, 2)}, {stem + ".down_proj", down}}, truth).first,
+      verdict_of({{stem + ".gate_up_proj", gate_up.narrow(0, 0, 2)}, {stem + ".down_proj", down}}, truth)
+          .first,
       Verdict::kIncomplete);
 }
 

@@ -46,9 +46,9 @@ struct NearTies {
   std::set<std::string> unsettled;  // the parameters of the experts on both sides of the ties
 };
 
-/// A token of a mixture's layer is near a tie if it chooses other experts in `dtype` than in float64, or if the
-/// log-probabilities of its last chosen and its first left-out expert are no further apart than four times the
-/// median error of a log-probability in `dtype`. Nothing for a model without experts.
+/// A token of a mixture's layer is near a tie if it chooses other experts in `dtype` than in float64, or if
+/// the log-probabilities of its last chosen and its first left-out expert are no further apart than four
+/// times the median error of a log-probability in `dtype`. Nothing for a model without experts.
 NearTies find_near_ties(Truth& exact, const CompareOptions& options, at::ScalarType dtype);
 
 }  // namespace streambp

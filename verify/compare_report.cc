@@ -96,9 +96,10 @@ void print_verdict(const CompareReport& report) {
                  comparison.factor, 1.0 / comparison.factor, limit);
       break;
     case Verdict::kUndecided:
-      fmt::print("undecided: {} of {} gradients are more than {} from the float64 truth; see the notes and "
-                 "hints for what keeps that from being a verdict\n",
-                 beyond, size, limit);
+      fmt::print(
+          "undecided: {} of {} gradients are more than {} from the float64 truth; see the notes and "
+          "hints for what keeps that from being a verdict\n",
+          beyond, size, limit);
       break;
     case Verdict::kWrong:
       if (beyond == 0) {
@@ -115,11 +116,6 @@ void print_verdict(const CompareReport& report) {
   }
 }
 
-/// NaN and infinity are no JSON.
-nlohmann::json number(double value) {
-  return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr);
-}
-
 }  // namespace
 
 void print_report(const CompareReport& report) {
@@ -128,8 +124,7 @@ void print_report(const CompareReport& report) {
   const FactorFit& fit = comparison.fit;
   if (fit.found()) {
     fmt::print("factor: {:.12g} ({:.12g} to {:.12g}), the median of {} parameters, {} from 1\n", fit.factor,
-               fit.low, fit.high, fit.parameters,
-               comparison.differs ? "different" : "not told apart");
+               fit.low, fit.high, fit.parameters, comparison.differs ? "different" : "not told apart");
   }
   if (!comparison.missing.empty()) fmt::print("missing: {}\n", names_text(comparison.missing));
   if (!comparison.surplus.empty()) fmt::print("surplus: {}\n", names_text(comparison.surplus));
@@ -148,7 +143,7 @@ std::string json_line(const CompareOptions& options, const CompareReport& report
                           {"cosine", finding.cosine},
                           {"residual", finding.residual},
                           {"noise", finding.noise},
-                          {"ratio", number(finding.ratio())},
+                          {"ratio", finding.ratio()},
                           {"limit", finding.limit},
                           {"problem", finding.of.problem}});
   }

@@ -12,8 +12,8 @@ namespace streambp {
 /// All that is known at the end of a comparison.
 struct CompareReport {
   Comparison comparison;
-  double loss = 0.0;            // of the truth
-  int noise_runs = 0;           // that the floors were measured in
+  double loss = 0.0;             // of the truth
+  int noise_runs = 0;            // that the floors were measured in
   std::optional<NearTies> ties;  // of a mixture in a low precision
 };
 

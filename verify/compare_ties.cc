@@ -6,6 +6,7 @@
 #include <ATen/record_function.h>
 
 #include "streambp/backprop/method.h"
+#include "streambp/ops/rope_angles.h"
 #include "verify/compare_noise.h"
 
 namespace streambp {
@@ -61,6 +62,7 @@ class RouterRecorder {
 };
 
 Routers routers_of(Model& model, const Batch& batch) {
+  const Float32Angles as_transformers;
   RouterRecorder recorder(batch.size());
   evaluate(model, batch);
   return recorder.take();
@@ -115,8 +117,8 @@ NearTies find_near_ties(Truth& exact, const CompareOptions& options, at::ScalarT
   size_t router = 0;
   for (int64_t layer = 0; layer < config.num_hidden_layers && router < in_double.size(); ++layer) {
     if (!config.is_sparse(layer)) continue;
-    const at::Tensor of_layer = near_in_layer(in_double[router], in_dtype[router], layer,
-                                              config.mixture.num_experts_per_tok, ties);
+    const at::Tensor of_layer =
+        near_in_layer(in_double[router], in_dtype[router], layer, config.mixture.num_experts_per_tok, ties);
     ++router;
     if (!of_layer.any().item<bool>()) continue;
     ties.layers.push_back(layer);

@@ -3,6 +3,7 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
+#include <cmath>
 #include <fmt/ranges.h>
 #include <functional>
 #include <map>
@@ -155,7 +156,7 @@ int compare(const Flags& flags) {
     } catch (const std::exception&) {
       end = 0;
     }
-    if (end != flags.tolerance.size() || !(tolerance > 0.0)) {
+    if (end != flags.tolerance.size() || !(tolerance > 0.0) || !std::isfinite(tolerance)) {
       throw InputError("--tolerance '{}': expected a number above 0, or auto", flags.tolerance);
     }
     options.tolerance = tolerance;
@@ -250,11 +251,13 @@ int main(int argc, char** argv) {
   sub->add_option("--teacher", flags.teacher, "A folder or a preset to distil from");
   sub->add_option("--divisor", flags.divisor,
                   "What the summed loss of sft is divided by (default: the number of scored tokens)");
-  sub->add_option("--tolerance", flags.tolerance,
-                  "Permitted relative error, or auto: 1e-10 for float64, below that 3 x the noise of the dtype, "
-                  "measured on the same batch");
-  sub->add_option("--compute-dtype", flags.compute_dtype,
-                  "Dtype the gradients were computed in, where they were kept in a wider one (default: theirs)");
+  sub->add_option(
+      "--tolerance", flags.tolerance,
+      "Permitted relative error, or auto: 1e-10 for float64, below that 3 x the noise of the dtype, "
+      "measured on the same batch");
+  sub->add_option(
+      "--compute-dtype", flags.compute_dtype,
+      "Dtype the gradients were computed in, where they were kept in a wider one (default: theirs)");
   sub->add_option("--chunk", flags.chunks, "Chunk of the float64 run (default: auto)");
   sub->add_option("--seed", flags.seed, "Of a preset's random weights (default: 0)");
   sub->add_option("--dtype", flags.dtype,
