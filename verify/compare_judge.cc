@@ -63,7 +63,7 @@ class Judge {
       judging.dtype = dtype;
       return report(compare_gradients(gradients_, as_stored_.gradients, judging), 0);
     }
-    CompareReport result = dtype == at::kDouble ? in_double() : in_low(dtype, NoiseRuns::kRuns);
+    CompareReport result = dtype == at::kDouble ? in_double() : in_low(dtype);
     if (options_.compute_dtype || result.comparison.verdict != Verdict::kWrong) return result;
     return in_narrower(std::move(result), dtype);
   }
@@ -95,7 +95,7 @@ class Judge {
     return report(compare_gradients(gradients_, as_stored_.gradients, judging), 0);
   }
 
-  CompareReport in_low(at::ScalarType dtype, int most_runs) {
+  CompareReport in_low(at::ScalarType dtype) {
     const bool rounded = !are_numbers_of(dtype, truth_.model);
     Tensors exact = as_stored_.gradients;
     if (rounded) {
@@ -112,7 +112,7 @@ class Judge {
       judging.noise.push_back(runs.next(exact));
       result.comparison = compare_gradients(gradients_, exact, judging);
       if (rounded) prefer_stored(result.comparison, judging);
-    } while (runs.done() < most_runs && !is_clear(result.comparison));
+    } while (runs.done() < NoiseRuns::kRuns && !is_clear(result.comparison));
     result.noise_runs = runs.done();
     note_ties(result);
     return result;
@@ -151,12 +151,12 @@ class Judge {
     if (dtype == at::kBFloat16 || dtype == at::kHalf) return result;
     for (const at::ScalarType narrower : {at::kFloat, at::kHalf, at::kBFloat16}) {
       if (narrower == dtype || !are_numbers_of(narrower, gradients_)) continue;
-      CompareReport again = in_low(narrower, NoiseRuns::kRuns);
+      CompareReport again = in_low(narrower);
       if (again.comparison.verdict == Verdict::kWrong) continue;
       return as_computed_in(std::move(again), "every number is one of {0}: if they were computed in it");
     }
     if (dtype != at::kFloat) return result;
-    CompareReport half = in_low(at::kBFloat16, /*most_runs=*/1);
+    CompareReport half = in_low(at::kBFloat16);
     if (half.comparison.verdict == Verdict::kWrong) return result;
     const char* const reason =
         "all errors are within the noise of {0}: if products were taken in it (autocast, gradients kept in "

@@ -5,8 +5,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
+
+#include "streambp/model/strict_json.h"
 
 namespace streambp {
 namespace {
@@ -58,7 +61,7 @@ std::string bare(const std::string& name, std::set<std::string>& taken) {
       taken.insert("modules_to_save.");
       if (i + 2 < parts.size()) ++i;  // an adapter's name
     } else if (i > 0 && part != "weight" && has_adapter_names(parts[i - 1])) {
-      taken.insert("." + part);
+      taken.insert("." + shown(part));
     } else {
       kept.push_back(part);
     }

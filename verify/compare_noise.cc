@@ -5,6 +5,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
+#include "streambp/ops/rope_angles.h"
 #include "verify/evaluation.h"
 
 namespace streambp {
@@ -63,6 +64,7 @@ void round_weights(Truth& truth, at::ScalarType dtype) {
 }
 
 NoiseSample NoiseRuns::next(const Tensors& exact) {
+  const Float32Angles as_transformers;
   const int run = done_++;
   Truth low = open_truth(options_, dtype_);
   Settings settings;

@@ -7,18 +7,17 @@
 #include <gtest/gtest.h>
 #include <limits>
 
+#include "streambp/model/rope_frequencies.h"
 #include "streambp/model/tensor_file.h"
+#include "streambp/ops/rope_angles.h"
 #include "verify/compare_judge.h"
+#include "verify/compare_testing.h"
 #include "verify/evaluation.h"
 
 namespace streambp {
 namespace {
 
 constexpr int kParameters = 40;
-
-at::Tensor random_tensor(at::IntArrayRef shape, uint64_t seed) {
-  return at::randn(shape, at::detail::createCPUGenerator(seed), at::TensorOptions().dtype(at::kDouble));
-}
 
 std::string parameter_name(uint64_t i) {
   return fmt::format("p{}", i);
@@ -215,6 +214,21 @@ TEST(CompareJudge, WideGradientsOfNarrowArithmetic) {
   golden.options.compute_dtype = at::kBFloat16;
   Truth again = open_truth(golden.options);
   EXPECT_EQ(judge(again, golden.options, gradients).comparison.verdict, Verdict::kExact);
+}
+
+TEST(CompareJudge, AnglesOfLowPrecisionsAreThoseOfFloat32) {
+  const Golden golden = open_golden("qwen3", "qwen3-sft-b1");
+  constexpr int64_t kLength = 3000;
+  const Batch batch = random_batch({kLength}, 83, /*seed=*/0);
+  const Float32Angles as_transformers;
+  const Truth low = open_truth(golden.options, at::kFloat);
+  const Config& config = low.model.config();
+  const std::vector<double> frequencies = rope_inverse_frequencies(config.rope, config.rotary_dim, kLength);
+  const at::Tensor angles = at::arange(kLength, at::kFloat).unsqueeze(1) *
+                            at::tensor(at::ArrayRef<double>(frequencies)).to(at::kFloat);
+  EXPECT_TRUE(at::equal(low.model.prepare(batch).rope.cosine, angles.cos()));
+  const at::Tensor exact = open_truth(golden.options).model.prepare(batch).rope.cosine;
+  EXPECT_GT((exact - angles.cos()).abs().max().item<double>(), 1e-6);
 }
 
 TEST(CompareJudge, ChoicesOfExpertsNearATieAreCounted) {

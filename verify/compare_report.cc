@@ -116,11 +116,6 @@ void print_verdict(const CompareReport& report) {
   }
 }
 
-/// NaN and infinity are no JSON.
-nlohmann::json number(double value) {
-  return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr);
-}
-
 }  // namespace
 
 void print_report(const CompareReport& report) {
@@ -148,7 +143,7 @@ std::string json_line(const CompareOptions& options, const CompareReport& report
                           {"cosine", finding.cosine},
                           {"residual", finding.residual},
                           {"noise", finding.noise},
-                          {"ratio", number(finding.ratio())},
+                          {"ratio", finding.ratio()},
                           {"limit", finding.limit},
                           {"problem", finding.of.problem}});
   }

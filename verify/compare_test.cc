@@ -6,16 +6,12 @@
 #include <gtest/gtest.h>
 #include <limits>
 
+#include "verify/compare_testing.h"
+
 namespace streambp {
 namespace {
 
-constexpr const char* kEmbedding = "model.embed_tokens.weight";
-constexpr const char* kProjection = "model.layers.0.self_attn.q_proj.weight";
 constexpr const char* kNorm = "model.norm.weight";
-
-at::Tensor random_tensor(at::IntArrayRef shape, uint64_t seed) {
-  return at::randn(shape, at::detail::createCPUGenerator(seed), at::TensorOptions().dtype(at::kDouble));
-}
 
 Tensors random_truth() {
   return {{kEmbedding, random_tensor({11, 6}, 1)},

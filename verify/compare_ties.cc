@@ -6,6 +6,7 @@
 #include <ATen/record_function.h>
 
 #include "streambp/backprop/method.h"
+#include "streambp/ops/rope_angles.h"
 #include "verify/compare_noise.h"
 
 namespace streambp {
@@ -61,6 +62,7 @@ class RouterRecorder {
 };
 
 Routers routers_of(Model& model, const Batch& batch) {
+  const Float32Angles as_transformers;
   RouterRecorder recorder(batch.size());
   evaluate(model, batch);
   return recorder.take();

@@ -1,7 +1,6 @@
 #include "verify/compare_truth.h"
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <fmt/format.h>
 #include <functional>
@@ -13,50 +12,18 @@
 #include "streambp/driver/inputs.h"
 #include "streambp/driver/objective_inputs.h"
 #include "streambp/error.h"
-#include "streambp/model/rope_frequencies.h"
 #include "streambp/model/tensor_file.h"
 #include "streambp/objective/terms.h"
+#include "streambp/ops/rope_angles.h"
 #include "verify/evaluation.h"
 
 namespace streambp {
 namespace {
 
-/// Its inverse frequencies computed in float32, as transformers computes them whatever the model's dtype is:
-/// powers and quotients are rounded, and a token's angle is off by that much times its position.
-RopeSettings in_float32(const RopeSettings& rope, int64_t rotary_dim, int64_t length) {
-  RopeSettings plain;
-  plain.theta = rope.theta;
-  const std::vector<double> exact = rope_inverse_frequencies(plain, rotary_dim, length);
-  const std::vector<double> scaled = rope_inverse_frequencies(rope, rotary_dim, length);
-  RopeSettings rounded = plain;
-  rounded.type = RopeType::kLongrope;
-  rounded.attention_factor = rope.attention_factor;
-  for (size_t i = 0; i < exact.size(); ++i) {
-    const float exponent = static_cast<float>(2 * i) / static_cast<float>(rotary_dim);
-    const float frequency = 1.0F / std::pow(static_cast<float>(rope.theta), exponent);
-    const auto as_scaled = static_cast<float>(frequency * (scaled[i] / exact[i]));
-    rounded.short_factor.push_back(exact[i] / static_cast<double>(as_scaled));
-  }
-  rounded.long_factor = rounded.short_factor;
-  return rounded;
-}
-
-/// `model` with such frequencies, on batches of this length.
-Model with_float32_rope(const Model& model, const Model::Placement& placement, int64_t length) {
-  Config config = model.config();
-  config.rope = in_float32(config.rope, config.rotary_dim, length);
-  if (config.local_rope) config.local_rope = in_float32(*config.local_rope, config.rotary_dim, length);
-  Model result = Model::random(config, placement, /*seed=*/0);
-  for (const auto& parameter : result.parameters())
-    parameter->value.copy_(model.parameter(parameter->name).value);
-  return result;
-}
-
 /// Opens the models of one comparison in one dtype.
 class Opening {
  public:
-  Opening(const CompareOptions& options, at::ScalarType dtype, int64_t rope_length)
-      : options_(options), dtype_(dtype), rope_length_(rope_length) {}
+  Opening(const CompareOptions& options, at::ScalarType dtype) : options_(options), dtype_(dtype) {}
 
   /// A preset's random weights are drawn in the dtype that the gradients' owner drew them in: numbers drawn
   /// in float64 would be others.
@@ -74,8 +41,7 @@ class Opening {
       for (const auto& parameter : model.parameters())
         parameter->value.copy_(drawn.parameter(parameter->name).value);
     }
-    if (dtype_ == at::kDouble) return model;
-    return with_float32_rope(model, placement, rope_length_);
+    return model;
   }
 
   Model open_frozen(const std::string& name) const {
@@ -85,7 +51,6 @@ class Opening {
  private:
   const CompareOptions& options_;
   at::ScalarType dtype_;
-  int64_t rope_length_;
 };
 
 std::map<std::string, std::string> settings_of(const CompareOptions& options, const ObjectiveKind& kind) {
@@ -106,6 +71,7 @@ void fill_reference(Truth& truth, const CompareOptions& options, const Objective
     throw InputError("{}: {} needs the reference's log-probabilities, or --reference", options.tokens,
                      kind.name);
   }
+  const Float32Angles as_transformers;
   const bool tempered = std::any_of(kind.options.begin(), kind.options.end(),
                                     [](const Option& option) { return option.name == "temperature"; });
   const double temperature = tempered ? settings.positive("temperature") : 1.0;
@@ -135,7 +101,7 @@ Truth open_truth(const CompareOptions& options, at::ScalarType dtype) {
   for (const std::string& note : reading_notes(batch))
     fmt::print(stderr, "streambp-verify: {}: {}\n", options.tokens, note);
   const at::Tensor value_head = read_optional_tensor(tokens, prefix + "value_head.weight");
-  const Opening opening(options, dtype, rope_length(batch));
+  const Opening opening(options, dtype);
   Truth truth{opening.open(options.model,
                            [&](const std::string& name) {
                              return options.adapter.empty() || name == "value_head.weight";

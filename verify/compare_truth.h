@@ -19,9 +19,7 @@ struct Truth {
 };
 
 /// Everything in `dtype`, float64 for the truth itself. Golden cases keep inputs and gradients in one file,
-/// under prefixes: both kinds of file are taken. In another dtype the rotary frequencies are those of
-/// float32, as transformers has them: at thousands of tokens they are most of what float32 is off by. Throws
-/// InputError for bad input.
+/// under prefixes: both kinds of file are taken. Throws InputError for bad input.
 Truth open_truth(const CompareOptions& options, at::ScalarType dtype = at::kDouble);
 
 }  // namespace streambp

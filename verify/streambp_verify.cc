@@ -3,6 +3,7 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
+#include <cmath>
 #include <fmt/ranges.h>
 #include <functional>
 #include <map>
@@ -160,7 +161,7 @@ int compare(const Flags& flags) {
     } catch (const std::exception&) {
       end = 0;
     }
-    if (end != flags.tolerance.size() || !(tolerance > 0.0)) {
+    if (end != flags.tolerance.size() || !(tolerance > 0.0) || !std::isfinite(tolerance)) {
       throw InputError("--tolerance '{}': expected a number above 0, or auto", flags.tolerance);
     }
     options.tolerance = tolerance;

@@ -60,6 +60,22 @@ open(new, "wb").write(data)
 PYTHON
 }
 
+# rename FILE NEW OLD-PREFIX NEW-PREFIX: copies a safetensors file with other names.
+rename() {
+  /usr/bin/python3 - "$@" <<'PYTHON'
+import json, struct, sys
+
+path, new, old_prefix, new_prefix = sys.argv[1:5]
+data = open(path, "rb").read()
+(length,) = struct.unpack_from("<Q", data)
+header = json.loads(data[8 : 8 + length])
+names = {name: new_prefix + name[len(old_prefix) :] if name.startswith(old_prefix) else name for name in header}
+text = json.dumps({names[name]: entry for name, entry in header.items()}).encode()
+text += b" " * (-len(text) % 8)
+open(new, "wb").write(struct.pack("<Q", len(text)) + text + data[8 + length :])
+PYTHON
+}
+
 # A set of one case and its model, to be tampered with.
 case=qwen3-sft-b3_left
 model=$goldens/models/qwen3
@@ -101,6 +117,7 @@ refuses 'unknown preset' 'presets:' compare --model nonsense --tokens "$tensors"
 refuses 'missing tokens' 'none.safetensors' compare --model "$model" --tokens "$folder/none.safetensors" --gradients "$tensors"
 refuses 'divisor 0' 'divisor is 0' compare --model "$model" --tokens "$tensors" --gradients "$tensors" --divisor 0
 refuses 'tolerance' "expected a number above 0, or auto" compare --model "$model" --tokens "$tensors" --gradients "$tensors" --tolerance 1e-3x
+refuses 'compute dtype' "'nonsense'" compare --model "$model" --tokens "$tensors" --gradients "$tensors" --compute-dtype nonsense
 refuses 'token outside the vocabulary' 'expected a token id' compare --model "$goldens/models/qwen2-small" --tokens "$tensors" --gradients "$tensors"
 refuses 'unknown dtype' 'nonsense' compare --model qwen3-cpu --dtype nonsense --tokens "$tensors" --gradients "$tensors"
 
@@ -161,8 +178,12 @@ compare() {
 }
 compare 'the truth' 0 "$tensors"
 says 'exact: all'
+says 'factor: 1 ('
 compare 'the truth as JSON' 0 "$tensors" --json
 says '"verdict":"exact"'
+for field in compute_dtype factor_low factor_high factor_differs noise_runs median_ratio notes noise ratio limit; do
+  says "\"$field\":"
+done
 compare 'another divisor' 1 "$tensors" --divisor 133
 says 'the loss divided by scored tokens = 65 instead of 133'
 edit "$tensors" "$folder/scaled.safetensors" '[0.9 * x for x in values]'
@@ -176,6 +197,20 @@ says "$parameter"
 compare 'one sign flipped, as JSON' 1 "$folder/flipped.safetensors" --json
 says "\"worst_parameter\":\"$parameter\""
 says '"verdict":"wrong"'
+narrow='[struct.unpack("f", struct.pack("f", x))[0] for x in values]'
+edit "$tensors" "$folder/narrow.safetensors" "$narrow"
+compare 'rounded to float32' 1 "$folder/narrow.safetensors"
+says 'undecided: '
+says 'every number is one of float32'
+compare 'computed in float32' 0 "$folder/narrow.safetensors" --compute-dtype float32
+says 'exact: all'
+says 'the noise of float32'
+edit "$folder/scaled.safetensors" "$folder/narrow.safetensors" "$narrow"
+compare 'times 0.9 in float32' 1 "$folder/narrow.safetensors" --compute-dtype float32 --json
+says '"verdict":"scaled"'
+rename "$tensors" "$folder/renamed.safetensors" 'grad.model.layers.0.' 'grad._orig_mod.model.layers.0._checkpoint_wrapped_module.'
+compare 'names of a wrapper' 0 "$folder/renamed.safetensors"
+says "note: taken out of names: _checkpoint_wrapped_module., _orig_mod."
 edit "$tensors" "$folder/nan.safetensors" "values if name != '$parameter' else [math.nan] * len(values)"
 compare 'NaN' 1 "$folder/nan.safetensors" --tolerance 1e300
 says 'wrong: 1 of'

@@ -2,6 +2,7 @@
 
 #include "streambp/ops/differentiable.h"
 #include "streambp/ops/norm_rope.h"
+#include "streambp/ops/rope_angles.h"
 
 namespace streambp {
 
@@ -28,12 +29,13 @@ RopeTable rope_table(const at::Tensor& positions, const at::Tensor& inverse_freq
   const auto options = inverse_frequencies.options().dtype(dtype);
   RopeTable table{at::empty({tokens, inverse_frequencies.size(0)}, options),
                   at::empty({tokens, inverse_frequencies.size(0)}, options)};
+  const at::ScalarType wide = dtype != at::kDouble && Float32Angles::wanted() ? at::kFloat : at::kDouble;
+  const at::Tensor frequencies = inverse_frequencies.to(wide);
   // By blocks: the doubles of a whole long stream would be the largest thing alive.
   constexpr int64_t kBlock = 4096;
   for (int64_t begin = 0; begin < tokens; begin += kBlock) {
     const int64_t rows = std::min(kBlock, tokens - begin);
-    const at::Tensor angles =
-        positions.narrow(0, begin, rows).to(at::kDouble).unsqueeze(1) * inverse_frequencies;
+    const at::Tensor angles = positions.narrow(0, begin, rows).to(wide).unsqueeze(1) * frequencies;
     table.cosine.narrow(0, begin, rows).copy_(angles.cos().mul_(factor));
     table.sine.narrow(0, begin, rows).copy_(angles.sin().mul_(factor));
   }
