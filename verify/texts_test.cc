@@ -103,6 +103,7 @@ TEST(Reward, ComparesScoresOfPairs) {
 TEST(Reward, ScoresTheLastTokenThatIsNotPadding) {
   Batch batch = random_batch({3, 3, 2}, 50, 5);
   batch.tokens = at::tensor({7, 8, 9, 7, 0, 0, 0, 0}, at::kLong);
+  batch.targets.fill_(kNoTarget);
   score_ends(batch, 0);
   EXPECT_TRUE(at::equal(scored_places(batch), at::tensor({2, 3, 6}, at::kLong)));
   score_ends(batch, 9);
