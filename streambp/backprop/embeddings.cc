@@ -137,6 +137,7 @@ std::vector<std::unique_ptr<Objective>> part_objectives(Model& model, const std:
     begin += of_part.size(0);
     const double first_order = d.is_meta() ? 0.0 : (of_part * d).sum().item<double>();
     objectives.push_back(std::make_unique<CachedGradient>(name, request, std::move(d), share - first_order));
+    objectives.back()->router_loss = whole->router_loss;
   }
   return objectives;
 }
