@@ -59,8 +59,7 @@ class Decoder {
     const auto adapter = config_.adapters.find(module);
     if (adapter == config_.adapters.end()) return h;
     // PEFT looks its rows up as nn.Embedding does: the padding token's has no gradient.
-    const Var low =
-        embedding(transpose(parameter(module + ".lora_A.weight")), tokens, config_.pad_token_id);
+    const Var low = embedding(transpose(parameter(module + ".lora_A.weight")), tokens, config_.pad_token_id);
     return add(h, scale(linear(low, parameter(module + ".lora_B.weight")), adapter->second.scale));
   }
 

@@ -19,7 +19,7 @@ const std::vector<std::string> kOfAll = {"input_ids",     "attention_mask", "pos
 const std::map<Layout, std::vector<std::string>> kOfLayouts = {
     {Layout::kLabels, {"labels"}},
     {Layout::kPairs, {"completion_mask", "ref_chosen_logps", "ref_rejected_logps"}},
-    {Layout::kRanked, {"margin"}},
+    {Layout::kRanked, {"margin", "value_head.weight"}},
     {Layout::kTexts, {}},
     {Layout::kLabelled,
      {"completion_mask", "role", "label", "ref_logps", "KL_input_ids", "KL_attention_mask",

@@ -101,6 +101,10 @@ void accumulate_unsorted(const at::Tensor& gradient, const at::Tensor& places, c
 /// The same where neither takes them: of other dtypes, or on a GPU whose kernels are not loaded.
 void accumulate_by_aten(const at::Tensor& gradient, const at::Tensor& places, const at::Tensor& dx) {
   const auto wide = dx.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  if (dx.is_meta()) {  // unique has no Meta kernel; here every place is another
+    at::empty({2, places.size(0), dx.size(1)}, dx.options().dtype(wide));
+    return;
+  }
   const auto [different, which, counts] = at::_unique2(places, /*sorted=*/true, /*return_inverse=*/true);
   const at::Tensor sums = gradient.index_select(0, different).to(wide);
   sums.index_add_(0, which, dx.to(wide));
