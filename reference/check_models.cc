@@ -141,7 +141,8 @@ ModelConfig adapted(ModelConfig config) {
   adapt("lm_head");
   config.adapters.at("lm_head").has_bias = true;
   adapt("model.embed_tokens");
-  config.adapters.at("model.embed_tokens").scale = 0.2;  // more makes the first norms too steep for differences
+  config.adapters.at("model.embed_tokens").scale =
+      0.2;  // more makes the first norms too steep for differences
   config.trained_rows["model.embed_tokens"] = {4, config.vocab_size - 1, 0};
   if (!config.tie_word_embeddings) config.trained_rows["lm_head"] = {5, 1};
   config.has_value_head = true;
