@@ -32,8 +32,8 @@ LayerRuns layer_runs(const Settings& settings, const std::vector<int64_t>& lengt
 /// and an addition counted as two:
 /// - a linear map [out, in] over n tokens: 2 n out in forward, as much for the gradient of its input, and as
 ///   much for its weight's, where the weight is trained. An adapter of rank r is such maps of r (in + out)
-///   weights. Rows of a head that are trained apart are its weight's, of so many outputs. Of a mixture each token
-///   meets the router and its chosen experts.
+///   weights. Rows of a head that are trained apart are its weight's, of so many outputs. Of a mixture each
+///   token meets the router and its chosen experts.
 /// - attention: 4 H E for each pair of a query and a key that it sees forward, 10 H E backward, which
 ///   computes the scores again: five products for two, as the FlashAttention papers count (Dao, 2023, arXiv
 ///   2307.08691, section 4.1). Pairs that a kernel's tiles compute and mask are not counted.

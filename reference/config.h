@@ -17,9 +17,9 @@ enum class Activation { kSilu, kGeluTanh };
 /// A low-rank adapter of a linear layer (Hu et al. 2021, https://arxiv.org/abs/2106.09685):
 ///     y = W x + b + scale (B (A x) + b'),   A [rank, in], B [out, rank], and b' only where has_bias
 /// with scale = lora_alpha / rank, or lora_alpha / sqrt(rank) under rsLoRA. Of the embedding, x is one of the
-/// vocabulary's unit vectors: h += scale B A[:, token]. Of the experts' gate_up_proj (gate above up) or down_proj,
-/// PEFT keeps all experts in one A [experts rank, in] and one B [out, rank experts]: expert e has the rows
-/// e rank + j of A and the columns j experts + e of B, 0 <= j < rank.
+/// vocabulary's unit vectors: h += scale B A[:, token]. Of the experts' gate_up_proj (gate above up) or
+/// down_proj, PEFT keeps all experts in one A [experts rank, in] and one B [out, rank experts]: expert e has
+/// the rows e rank + j of A and the columns j experts + e of B, 0 <= j < rank.
 struct LoraAdapter {
   int rank = 1;
   double scale = 1.0;
@@ -70,8 +70,8 @@ struct ModelConfig {
   /// By module ("model.layers.0.self_attn.q_proj", "lm_head", "model.embed_tokens",
   /// "model.layers.0.mlp.experts.down_proj").
   std::map<std::string, LoraAdapter> adapters = {};
-  /// By module ("model.embed_tokens", or "lm_head" where it is not tied): rows of its weight that are trained apart
-  /// from it, in whose places they stand (PEFT's trainable tokens).
+  /// By module ("model.embed_tokens", or "lm_head" where it is not tied): rows of its weight that are trained
+  /// apart from it, in whose places they stand (PEFT's trainable tokens).
   std::map<std::string, std::vector<int>> trained_rows = {};
 
   int window(int layer) const { return windows.empty() ? 0 : windows[static_cast<std::size_t>(layer)]; }
@@ -96,8 +96,8 @@ std::string layer_prefix(int layer);
 /// has the router `mlp.gate` and its experts `mlp.experts.0` and so on. Throws std::invalid_argument if a
 /// size is not positive (layers may be none), the key/value heads do not divide the query heads, head_dim or
 /// rotary_dim is odd or more turns than there is, windows or sparse layers are not given for each layer,
-/// a token has no or more experts than there are, or an adapter or trained rows belong to a module that can't have
-/// them.
+/// a token has no or more experts than there are, or an adapter or trained rows belong to a module that can't
+/// have them.
 std::map<std::string, std::pair<Index, Index>> parameter_shapes(const ModelConfig& config);
 
 }  // namespace streambp::reference

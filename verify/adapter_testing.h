@@ -17,7 +17,8 @@ struct AdapterVariant {
 
 inline std::vector<AdapterVariant> adapter_variants() {
   std::vector<AdapterVariant> variants;
-  const auto add = [&](const char* name, const char* preset_name, std::vector<std::string> targets, auto change) {
+  const auto add = [&](const char* name, const char* preset_name, std::vector<std::string> targets,
+                       auto change) {
     LoraConfig lora;
     lora.r = 3;
     lora.lora_alpha = 5.0;
@@ -25,19 +26,20 @@ inline std::vector<AdapterVariant> adapter_variants() {
     change(lora);
     variants.push_back({name, preset_name, lora});
   };
-  add("rsLoRA", "qwen3-tiny", {"down_proj", "q_proj", "v_proj"}, [](LoraConfig& lora) { lora.use_rslora = true; });
+  add("rsLoRA", "qwen3-tiny", {"down_proj", "q_proj", "v_proj"},
+      [](LoraConfig& lora) { lora.use_rslora = true; });
   add("patterns", "qwen2-window-tiny", {kAllLinear}, [](LoraConfig& lora) {
     lora.rank_pattern = {{"layers.0.mlp.up_proj", 1}, {"mlp.*", 4}};
     lora.alpha_pattern = {{"[qk]_proj", 0.5}};
     lora.exclude_modules = {"o_proj", "layers.1.mlp.down_proj"};
   });
-  add("some layers", "llama-tied-tiny", {"q_proj", "down_proj"}, [](LoraConfig& lora) {
-    lora.layers_to_transform = {2};
+  add("some layers", "llama-tied-tiny", {"q_proj", "down_proj"},
+      [](LoraConfig& lora) { lora.layers_to_transform = {2}; });
+  add("a pattern", "mistral-tiny", {},
+      [](LoraConfig& lora) { lora.target_pattern = R"(.*\.1\.(self_attn\.v|mlp\.gate)_proj)"; });
+  add("fused maps", "phi3-tiny", {kAllLinear}, [](LoraConfig& lora) {
+    lora.rank_pattern = {{"qkv_proj", 2}};
   });
-  add("a pattern", "mistral-tiny", {}, [](LoraConfig& lora) {
-    lora.target_pattern = R"(.*\.1\.(self_attn\.v|mlp\.gate)_proj)";
-  });
-  add("fused maps", "phi3-tiny", {kAllLinear}, [](LoraConfig& lora) { lora.rank_pattern = {{"qkv_proj", 2}}; });
   add("a mixture", "qwen3-moe-tiny", {kAllLinear}, [](LoraConfig&) {});
   add("experts one by one", "qwen3-moe-tiny", {"gate_proj", "o_proj"}, [](LoraConfig&) {});
   add("saved norms and head", "qwen3-tiny", {"k_proj"}, [](LoraConfig& lora) {
@@ -46,10 +48,10 @@ inline std::vector<AdapterVariant> adapter_variants() {
   add("saved fused map", "phi3-tiny", {"o_proj"}, [](LoraConfig& lora) {
     lora.modules_to_save = {"layers.0.self_attn.qkv_proj", "layers.1.mlp"};
   });
-  add("saved embedding, tied", "llama-tied-tiny", {"q_proj"}, [](LoraConfig& lora) {
-    lora.modules_to_save = {"embed_tokens"};
-  });
-  add("saved head, tied", "gemma2-tiny", {"q_proj"}, [](LoraConfig& lora) { lora.modules_to_save = {"lm_head"}; });
+  add("saved embedding, tied", "llama-tied-tiny", {"q_proj"},
+      [](LoraConfig& lora) { lora.modules_to_save = {"embed_tokens"}; });
+  add("saved head, tied", "gemma2-tiny", {"q_proj"},
+      [](LoraConfig& lora) { lora.modules_to_save = {"lm_head"}; });
   add("saved both, tied", "llama-tied-tiny", {"q_proj"}, [](LoraConfig& lora) {
     lora.modules_to_save = {"embed_tokens", "lm_head"};
   });
@@ -79,7 +81,8 @@ inline void disturb(Model& model, uint64_t seed, double size = 0.1) {
   at::Generator generator = at::detail::createCPUGenerator(seed);
   for (const auto& parameter : model.parameters()) {
     if (is_peft_name(parameter->name))
-      parameter->value.add_(at::randn(parameter->value.sizes(), generator, at::kDouble).to(parameter->value), size);
+      parameter->value.add_(at::randn(parameter->value.sizes(), generator, at::kDouble).to(parameter->value),
+                            size);
   }
 }
 

@@ -32,7 +32,8 @@ std::vector<reference::Sequence> reference_sequences(const Batch& batch);
 reference::Matrix reference_logits(const Model& model, const Batch& batch);
 
 /// The reference's gradients of the model's trainable parameters, as float64 tensors under the library's
-/// names and in its shapes; `names` as in ReferenceModel. Throws std::invalid_argument if the reference lacks one.
+/// names and in its shapes; `names` as in ReferenceModel. Throws std::invalid_argument if the reference lacks
+/// one.
 Tensors tensors_of(const reference::Weights& gradients, const Model& model,
                    const std::map<std::string, std::string>& names);
 

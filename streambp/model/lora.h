@@ -13,8 +13,8 @@
 namespace streambp {
 
 /// PEFT's word for every linear map of a decoder layer. On a mixture it has the meaning of PEFT 0.21 on
-/// transformers 5, where experts are two parameters a layer and not linear maps: the projections of attention,
-/// the router, and every expert's fused gate_up_proj and its down_proj, but no dense MLP.
+/// transformers 5, where experts are two parameters a layer and not linear maps: the projections of
+/// attention, the router, and every expert's fused gate_up_proj and its down_proj, but no dense MLP.
 inline constexpr const char* kAllLinear = "all-linear";
 
 /// The settings of an adapter, under PEFT's names (LoraConfig).
@@ -33,8 +33,8 @@ struct LoraConfig {
   /// The only layers whose modules are targets; empty: all. layers_pattern names their list ("layers").
   std::vector<int64_t> layers_to_transform = {};
   std::vector<std::string> layers_pattern = {};
-  /// Parameters under transformers 5's names: mlp.experts.gate_up_proj, mlp.experts.down_proj, or a linear map's
-  /// weight.
+  /// Parameters under transformers 5's names: mlp.experts.gate_up_proj, mlp.experts.down_proj, or a linear
+  /// map's weight.
   std::vector<std::string> target_parameters = {};
   /// Ranks and alphas of modules whose names end in what a regular expression matches; the first that fits.
   std::vector<std::pair<std::string, int64_t>> rank_pattern = {};
@@ -43,9 +43,9 @@ struct LoraConfig {
   std::vector<std::string> modules_to_save = {};
   /// Rows that are trained of embed_tokens and lm_head.
   std::map<std::string, std::vector<int64_t>> trainable_token_indices = {};
-  bool lora_bias = false;     // B has a bias: scale (B A x + b)
+  bool lora_bias = false;            // B has a bias: scale (B A x + b)
   bool ensure_weight_tying = false;  // of adapters of a head that is the embedding: refused
-  std::string bias = "none";  // the base's own biases: none, all, or lora_only are trained
+  std::string bias = "none";         // the base's own biases: none, all, or lora_only are trained
   /// Whether a target that no module has is passed over, as PEFT does with the folders it reads.
   bool may_miss_targets = false;
 };
@@ -53,7 +53,7 @@ struct LoraConfig {
 /// What an adapter is put beside.
 enum class LoraPlace {
   kLinear,
-  kEmbedding,     // h += scale B A[:, token]
+  kEmbedding,      // h += scale B A[:, token]
   kGateUpExperts,  // the fused gate_up_proj of all experts of a layer
   kDownExperts,    // their down_proj
 };
@@ -71,20 +71,22 @@ struct LoraTarget {
   std::string a, b;  // names of its tensors in adapter_model.safetensors
 };
 
-/// The modules of `config` that `lora` adapts, in the order of the model. Throws InputError naming a target that
-/// no module has or that can't be adapted, a rank below 1, or an alpha that is not positive.
+/// The modules of `config` that `lora` adapts, in the order of the model. Throws InputError naming a target
+/// that no module has or that can't be adapted, a rank below 1, or an alpha that is not positive.
 std::vector<LoraTarget> lora_targets(const Config& config, const LoraConfig& lora);
 
 /// What is trained of the base beside adapters.
 struct LoraExtras {
-  std::vector<std::string> saved;  // parameters trained whole, under Hugging Face's names; "lm_head.weight" is
-                                   // also there where the head is the embedding
+  std::vector<std::string> saved;  // parameters trained whole, under Hugging Face's names; "lm_head.weight"
+                                   // is also there where the head is the embedding
   /// Rows that are trained, by parameter. Where the head is the embedding, of both.
   std::map<std::string, std::vector<int64_t>> rows;
-  std::vector<std::pair<std::string, std::string>> biases;  // parameters, and their names in the adapter's file
+  std::vector<std::pair<std::string, std::string>>
+      biases;  // parameters, and their names in the adapter's file
 };
 
-/// Throws InputError for modules that are trained in two ways, and for what is not supported (parts of experts).
+/// Throws InputError for modules that are trained in two ways, and for what is not supported (parts of
+/// experts).
 LoraExtras lora_extras(const Config& config, const LoraConfig& lora);
 
 /// PEFT's prefix of every tensor's name.
@@ -97,12 +99,12 @@ std::string lora_parameter_name(const std::string& module, char which);
 std::string trained_rows_name(const std::string& module);
 
 /// Reads adapter_config.json. Throws InputError naming the file and the key for whatever changes the
-/// mathematics and is not supported here (DoRA, an initialisation that changes base weights, ...), and for keys
-/// that PEFT 0.21 doesn't have: a setting is honoured or refused.
+/// mathematics and is not supported here (DoRA, an initialisation that changes base weights, ...), and for
+/// keys that PEFT 0.21 doesn't have: a setting is honoured or refused.
 LoraConfig read_lora_config(const std::filesystem::path& folder);
 
-/// The keys of adapter_config.json that are honoured or may only have one value, and those that say nothing of
-/// the mathematics.
+/// The keys of adapter_config.json that are honoured or may only have one value, and those that say nothing
+/// of the mathematics.
 std::vector<std::string> known_lora_keys();
 
 /// Writes adapter_config.json so that PEFT reads it back; `base` names the model.

@@ -72,9 +72,9 @@ class Model {
   std::vector<Parameter*> head_parameters() const;
   std::vector<Parameter*> embedding_parameters() const;
 
-  /// Puts adapters beside the targeted maps: A random as PEFT draws it (uniform within 1/sqrt(in)), B zero (of
-  /// the embedding: A zero, B normal). Modules to save get a copy that is trained, in the place of the base's.
-  /// Base weights stay as the placement has them: freeze them there.
+  /// Puts adapters beside the targeted maps: A random as PEFT draws it (uniform within 1/sqrt(in)), B zero
+  /// (of the embedding: A zero, B normal). Modules to save get a copy that is trained, in the place of the
+  /// base's. Base weights stay as the placement has them: freeze them there.
   void attach_adapters(const LoraConfig& lora, uint64_t seed);
 
   /// The adapters of a PEFT folder. Throws InputError naming a tensor that is missing, surplus or of the
@@ -90,9 +90,9 @@ class Model {
   /// PEFT has it.
   void enable_adapters(bool enabled);
 
-  /// Adds each adapter to its base weight, W += scale * B A, puts saved modules and trained rows in the base's
-  /// places, and takes all that away. A head that was the embedding becomes a weight of its own where they
-  /// differ. Throws InputError for an adapter with a bias beside a map without one.
+  /// Adds each adapter to its base weight, W += scale * B A, puts saved modules and trained rows in the
+  /// base's places, and takes all that away. A head that was the embedding becomes a weight of its own where
+  /// they differ. Throws InputError for an adapter with a bias beside a map without one.
   void merge_adapters();
 
   /// Puts a value head [1, D] beside the LM head. Throws InputError for another shape.
@@ -153,7 +153,7 @@ class Model {
     View view;
   };
   std::unordered_map<const Parameter*, std::vector<Part>> parts_;  // of fused parameters
-  std::vector<std::unique_ptr<Linear>> maps_;  // those of the layers, then the heads
+  std::vector<std::unique_ptr<Linear>> maps_;                      // those of the layers, then the heads
   std::optional<LoraConfig> lora_;
   /// A parameter that is trained in the place of the base's, whose value it shows while adapters are off.
   struct SavedParameter {

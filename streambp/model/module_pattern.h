@@ -10,7 +10,8 @@
 
 namespace streambp {
 
-/// A regular expression of Python's `re`, of which what C++ (ECMAScript) understands alike is taken: literals,
+/// A regular expression of Python's `re`, of which what C++ (ECMAScript) understands alike is taken:
+/// literals,
 /// `.`, sets, groups, alternatives, look-aheads, the usual repetitions, \d \w \s \b and escaped punctuation.
 class ModulePattern {
  public:
@@ -30,8 +31,8 @@ bool is_named(std::string_view name, std::string_view end);
 /// Whether `name` is `part`, or holds it between dots or an end of the name.
 bool has_part(std::string_view name, std::string_view part);
 
-/// The number of the layer that module `name` belongs to: the first number among its parts after any module, or,
-/// where `patterns` name the list of layers, after the first of these that is there. -1 if there is none.
+/// The number of the layer that module `name` belongs to: the first number among its parts after any module,
+/// or, where `patterns` name the list of layers, after the first of these that is there. -1 if there is none.
 int64_t layer_of_module(const std::string& name, const std::vector<std::string>& patterns);
 
 }  // namespace streambp

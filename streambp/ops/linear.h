@@ -18,7 +18,7 @@ struct LowRankAdapter {
   Parameter* b = nullptr;
   double scale = 1.0;
   Parameter* bias = nullptr;  // [out], where B has one: scale * (B (A x) + bias)
-  bool enabled = true;  // off: the map is the base model's
+  bool enabled = true;        // off: the map is the base model's
 
   bool trainable() const {
     return enabled && (a->trainable() || b->trainable() || (bias != nullptr && bias->trainable()));
