@@ -140,7 +140,9 @@ TEST(LoraConfigFile, RefusesByNameWhatChangesTheMathematics) {
   EXPECT_TRUE(refused(with("lora_dropout", 0.1), "lora_dropout"));
   EXPECT_TRUE(refused(with("a_setting_of_tomorrow", 1), "unknown key", "a_setting_of_tomorrow"));
   EXPECT_TRUE(refused(with("bias", "some"), "bias", "lora_only"));
-  EXPECT_TRUE(refused(with("target_modules", {"q\n"}), "target_modules"));
+  json broken;
+  broken["target_modules"] = json::array({"q\n"});
+  EXPECT_TRUE(refused([&] { read_settings(broken); }, "target_modules"));
   EXPECT_TRUE(refused(with("trainable_token_indices", {{"\xC3\xA9", {1}}}), "trainable_token_indices"));
   EXPECT_TRUE(refused(with("rank_pattern", {{"q_proj", 0}}), "rank_pattern"));
   EXPECT_TRUE(refused(with("rank_pattern", {"q_proj"}), "rank_pattern"));

@@ -37,9 +37,10 @@ bool TargetHead::serves(const Linear& head, const at::Tensor& x) {
   const at::Tensor& weight = head.weight->value;
   const at::Tensor& gradient = head.weight->gradient;
   const auto dtype = x.scalar_type();
-  return head.bias == nullptr && !head.adapter && head.trained_rows == nullptr &&
-         (x.is_cpu() || x.is_meta()) && (dtype == at::kFloat || dtype == at::kDouble) &&
-         weight.scalar_type() == dtype && weight.is_contiguous() &&
+  return head.bias == nullptr && !(head.adapter && head.adapter->enabled) &&
+         !(head.trained_rows != nullptr && head.trained_rows->enabled) && (x.is_cpu() || x.is_meta()) &&
+         (dtype == at::kFloat || dtype == at::kDouble) && weight.scalar_type() == dtype &&
+         weight.is_contiguous() &&
          (!gradient.defined() || (gradient.scalar_type() == dtype && gradient.is_contiguous())) &&
          x.size(1) % cpu::kHeadInputStep == 0 &&
          cpu::kernels().instruction_set != std::string_view("baseline");
