@@ -139,7 +139,7 @@ class Loader {
       require_fact(file_, "num_pairs", batch.padded_rows / 2, "in.input_ids");
       compute_reference(batch);
       add_policy("loss", batch, options_, read_loss(file_, tensors_));
-    } else if (golden_.objective == "grpo") {
+    } else if (golden_.objective == "grpo" || golden_.objective == "rloo") {
       require_widths("prompt_length", "completion_length", "in.completion_mask", batch);
       add_policy("loss", batch, options_, read_loss(file_, tensors_));
     } else {

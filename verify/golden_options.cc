@@ -79,6 +79,10 @@ const std::map<std::string, Keys> kObjectives{
       {{"f_divergence_type", {"reverse_kl"}}},
       {"num_pairs", "row_order", "position_ids", "reference"}}},
     {"grpo", grpo_keys()},
+    {"rloo",
+     {{{"epsilon_low", "epsilon_low"}, {"epsilon_high", "epsilon_high"}, {"temperature", "temperature"}},
+      {{"beta", {0}}},  // TRL's takes the divergence off the rewards
+      {"prompt_length", "completion_length", "completion", "position_ids"}}},
     {"ppo",
      {{{"logits_divisor", "temperature"},
        {"cliprange", "cliprange"},

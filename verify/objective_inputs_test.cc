@@ -241,8 +241,8 @@ TEST(ObjectiveOptions, AreRefused) {
                    name, part);
   };
   EXPECT_TRUE(refuses("elo", {}, "expected one of sft, dpo, simpo, orpo, kto, grpo, ppo, distill"));
-  EXPECT_TRUE(
-      refuses("sft", {{"beta", "1"}}, "no option 'beta'; it has loss_type, reduction, divisor, label_smoothing"));
+  EXPECT_TRUE(refuses("sft", {{"beta", "1"}},
+                      "no option 'beta'; it has loss_type, reduction, divisor, label_smoothing"));
   EXPECT_TRUE(refuses("sft", {{"reduction", "max"}}, "reduction is 'max', expected one of mean, sum"));
   EXPECT_TRUE(refuses("sft", {{"reduction", "sum"}, {"divisor", "2"}}, "divisor"));
   for (const char* bad : {"0", "-1", "nan", "inf", "3x", " 3"}) {

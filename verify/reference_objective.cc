@@ -59,8 +59,9 @@ class Source {
     return numbers;
   }
   Numbers sequences(const char* name) const { return numbers_of(batch_.sequence_inputs.at(name)); }
+  bool has_sequences(const char* name) const { return batch_.sequence_inputs.contains(name); }
   Numbers reference_sums() const {
-    if (batch_.sequence_inputs.contains(inputs::kReferenceSums)) return sequences(inputs::kReferenceSums);
+    if (has_sequences(inputs::kReferenceSums)) return sequences(inputs::kReferenceSums);
     return reference::sum_by_sequence(layout_, tokens_or_zeros(inputs::kReferenceLogProbabilities));
   }
 
@@ -157,6 +158,18 @@ reference::TokenObjective grpo(const Source& source) {
        source.tokens(inputs::kSamplingLogProbabilities), source.tokens(inputs::kImportanceSamplingRatio)});
 }
 
+reference::TokenObjective rloo(const Source& source) {
+  Numbers old_sums;
+  if (source.has_sequences(inputs::kOldSums)) {
+    old_sums = source.sequences(inputs::kOldSums);
+  } else if (const Numbers old = source.tokens(inputs::kOldLogProbabilities); !old.empty()) {
+    old_sums = reference::sum_by_sequence(source.layout(), old);
+  }
+  return reference::rloo(
+      {source.number("epsilon_low"), source.number("epsilon_high"), source.number("temperature")},
+      source.layout(), source.sequences(inputs::kAdvantages), old_sums);
+}
+
 reference::TokenObjective ppo(const Source& source) {
   reference::PpoOptions options;
   options.cliprange = source.number("cliprange");
@@ -192,8 +205,8 @@ reference::TokenObjective distill(const Source& source) {
 }
 
 const std::map<std::string, std::function<reference::TokenObjective(const Source&)>> kObjectives{
-    {"sft", sft}, {"dpo", dpo},   {"simpo", simpo}, {"orpo", orpo},
-    {"kto", kto}, {"grpo", grpo}, {"ppo", ppo},     {"distill", distill}};
+    {"sft", sft},   {"dpo", dpo},   {"simpo", simpo}, {"orpo", orpo},      {"kto", kto},
+    {"grpo", grpo}, {"rloo", rloo}, {"ppo", ppo},     {"distill", distill}};
 
 }  // namespace
 

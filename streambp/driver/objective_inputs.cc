@@ -152,8 +152,9 @@ Batch read_completions(const PaddedFile& file, int64_t vocab_size) {
   const at::Tensor mask = file.mask("completion_mask", width);
   Batch batch = file.packed(file.labels(mask, "completion_mask"), vocab_size);
   if (file.tensor("advantages").dim() == 1) {
-    const at::Tensor of_rows =
-        file.numbers("advantages", {file.rows()}).unsqueeze(1).expand({-1, file.columns()});
+    const at::Tensor advantages = file.numbers("advantages", {file.rows()});
+    batch.sequence_inputs[inputs::kAdvantages] = advantages;
+    const at::Tensor of_rows = advantages.unsqueeze(1).expand({-1, file.columns()});
     batch.token_inputs[inputs::kAdvantages] =
         file.on_stream(batch, of_rows.masked_fill(mask.logical_not(), 0.0));
   } else {
@@ -165,6 +166,8 @@ Batch read_completions(const PaddedFile& file, int64_t vocab_size) {
         std::pair{"sampling_per_token_logps", inputs::kSamplingLogProbabilities}}) {
     if (file.has(name)) read_tokens(file, batch, name, input, width, mask);
   }
+  if (file.has("old_logps"))
+    batch.sequence_inputs[inputs::kOldSums] = file.numbers("old_logps", {file.rows()});
   if (file.has("importance_sampling_ratio")) {
     // Of tokens, or of sequences: vllm_importance_sampling_mode.
     const bool of_sequences = file.width("importance_sampling_ratio") == 1;
@@ -216,6 +219,7 @@ class Inventor {
   void numbers(const char* name) { batch_.token_inputs[name] = normal(batch_.size()); }
   void advantages() {
     const at::Tensor of_sequences = normal(static_cast<int64_t>(batch_.offsets.size()) - 1);
+    batch_.sequence_inputs[inputs::kAdvantages] = of_sequences;
     at::Tensor& advantages = batch_.token_inputs[inputs::kAdvantages] =
         at::zeros({batch_.size()}, at::kDouble);
     for (size_t i = 0; i + 1 < batch_.offsets.size(); ++i) {

@@ -12,6 +12,7 @@ ObjectiveKind orpo_kind();
 ObjectiveKind kto_kind();
 ObjectiveKind grpo_kind();
 ObjectiveKind ppo_kind();
+ObjectiveKind rloo_kind();
 ObjectiveKind distill_kind();
 
 }  // namespace streambp

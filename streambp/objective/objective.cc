@@ -50,8 +50,9 @@ Counts count(const Batch& batch) {
 }
 
 const std::vector<ObjectiveKind>& objective_kinds() {
-  static const std::vector<ObjectiveKind> kinds{sft_kind(), dpo_kind(),  simpo_kind(), orpo_kind(),
-                                                kto_kind(), grpo_kind(), ppo_kind(),   distill_kind()};
+  static const std::vector<ObjectiveKind> kinds{sft_kind(),  dpo_kind(), simpo_kind(),
+                                                orpo_kind(), kto_kind(), grpo_kind(),
+                                                rloo_kind(), ppo_kind(), distill_kind()};
   return kinds;
 }
 
