@@ -186,6 +186,24 @@ void check_grpo(Suite& suite) {
   }
 }
 
+void check_rloo(Suite& suite) {
+  const Numbers advantages = {0.9, 3.0, -1.4, 0.5, 2.0, -0.7};
+  const Matrix lp = some_log_probabilities(suite, kSparse);
+  // Ratios of the four sequences that have tokens: within the range, above it with A < 0, above and below it.
+  const Numbers old = plus(sum_by_sequence(kSparse, numbers(lp)), {-0.1, 0.0, -0.6, -0.7, 0.0, 0.5});
+  check_objective(suite, "rloo", rloo({0.15, 0.28, 1.0}, kSparse, advantages, old), {lp},
+                  log_probabilities_only, [=](const Matrices& x) {
+                    const Sums sums(x, kSparse);
+                    const Real infinity = std::numeric_limits<double>::infinity();
+                    Real total = 0;
+                    for (std::size_t s = 0; s < 6; ++s) {
+                      const Real r = std::exp(sums.sum[s] - Real{old[s]});
+                      total += surrogate(r, advantages[s], Real{0.15}, Real{0.28}, infinity, infinity);
+                    }
+                    return scalar(total / 6);
+                  });
+}
+
 void check_ppo(Suite& suite) {
   PpoOptions options;
   options.cliprange = 0.15;
@@ -242,6 +260,7 @@ void check_ppo(Suite& suite) {
 
 void check_policy_objectives(Suite& suite) {
   check_grpo(suite);
+  check_rloo(suite);
   check_ppo(suite);
 }
 

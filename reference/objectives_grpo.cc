@@ -209,4 +209,24 @@ TokenObjective grpo(const GrpoOptions& options, const GrpoInputs& inputs) {
   return objective;
 }
 
+TokenObjective rloo(const RlooOptions& options, const TokenLayout& layout, const Numbers& advantages,
+                    const Numbers& old_sums) {
+  const auto sequences = static_cast<std::size_t>(layout.sequences);
+  require_valid("rloo", layout);
+  require_range("rloo", "epsilon_low", options.epsilon_low, 0.0, kInfinity);
+  require_range("rloo", "epsilon_high", options.epsilon_high, 0.0, kInfinity);
+  require_size("rloo", "advantages", advantages, sequences);
+  if (!old_sums.empty()) require_size("rloo", "old sums", old_sums, sequences);
+  const ClipRange range = {options.epsilon_low, options.epsilon_high, std::nullopt, std::nullopt};
+
+  TokenObjective objective;
+  objective.temperature = options.temperature;
+  objective.loss = [layout, advantages, old_sums, range](Tape& tape, const TokenValues& heads) {
+    const Var sums = sequence_sums(heads.log_probabilities, layout);
+    const Var old = old_sums.empty() ? detached(tape, sums) : constant(tape, old_sums);
+    return mean(clipped_loss(tape, exp(capped(sub(sums, old))), advantages, range));
+  };
+  return objective;
+}
+
 }  // namespace streambp::reference

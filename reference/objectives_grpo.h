@@ -79,4 +79,19 @@ struct GrpoInputs {
 /// max_completion_length or num_items_in_batch that is needed and not positive.
 TokenObjective grpo(const GrpoOptions& options, const GrpoInputs& inputs);
 
+/// Under TRL's names.
+struct RlooOptions {
+  double epsilon_low = 0.2;
+  double epsilon_high = 0.2;
+  double temperature = 1.0;
+};
+
+/// REINFORCE leave-one-out (Ahmadian et al. 2024, https://arxiv.org/abs/2402.14740; TRL 1.16,
+/// rloo_trainer.py): with r = e^{capped(sum of lp - old)} of a whole sequence and A its advantage, the mean
+/// over sequences of clipped_loss(r, A). `advantages` and `old_sums` have an entry for every sequence;
+/// without old_sums they are the policy's own, held constant. Throws std::invalid_argument for lengths that
+/// do not fit and an epsilon below 0.
+TokenObjective rloo(const RlooOptions& options, const TokenLayout& layout,
+                    const std::vector<double>& advantages, const std::vector<double>& old_sums);
+
 }  // namespace streambp::reference

@@ -5,8 +5,8 @@
     python scripts/make_goldens.py --out DIR --topics sft     those of one topic
     python scripts/make_goldens.py --check DIR                computes the SFT cases of DIR again and prints the differences
 
-Needs torch 2.11.0, transformers 5.23.0, safetensors 0.8.0 and numpy. verify/goldens/README.md says what the files hold,
-goldens/models.py which models there are. A case is written only if it passes every check of goldens/checks.py.
+Needs torch 2.11.0, transformers 5.23.0, safetensors 0.8.0 and numpy, the topic policy TRL 1.16.0 and verl 0.9.1 too.
+verify/goldens/README.md says what the files hold, goldens/models.py which models there are. A case is written only if it passes every check of goldens/checks.py.
 """
 
 import argparse
@@ -116,7 +116,8 @@ def check(root, limit):
     cases = []
     for path in sorted((root / "cases").glob("*/case.json")):
         case = json.loads(path.read_text())
-        if case["objective"] == "sft" and case["finetuning"] == "full":
+        is_plain = case["objective"] == "sft" and "loss_type" not in case["hyperparameters"]
+        if is_plain and case["finetuning"] == "full":
             cases.append((path.parent, case))
     if not cases:
         raise InputError(f"{root}: no SFT case in it")

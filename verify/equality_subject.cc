@@ -59,6 +59,7 @@ const std::map<std::string, std::vector<OptionMap>> kVariants{
       {{"loss_type", "vespo"}, {"vespo_k_pos", "0.5"}, {"beta", "0.1"}, {"kl_estimator", "k2"}},
       {{"off_policy_mask_threshold", "0.02"}, {"beta", "0.1"}, {"kl_estimator", "k1"}},
       {{"loss_type", "luspo"}, {"importance_sampling_level", "sequence"}}}},
+    {"rloo", {{}, {{"epsilon_low", "0.05"}, {"epsilon_high", "0.08"}, {"temperature", "0.9"}}}},
     {"ppo",
      {{},
       {{"entropy_coef", "0.01"}, {"temperature", "0.8"}},

@@ -145,7 +145,7 @@ class Loader {
       add_policy("loss", batch, options_, read_loss(file_, tensors_));
     } else if (golden_.objective == "kto") {
       add_policy("loss", batch, options_, read_loss(file_, tensors_));
-    } else if (golden_.objective == "grpo") {
+    } else if (golden_.objective == "grpo" || golden_.objective == "rloo") {
       require_widths("prompt_length", "completion_length", "in.completion_mask", batch);
       add_policy("loss", batch, options_, read_loss(file_, tensors_));
     } else if (golden_.objective == "ppo") {

@@ -107,6 +107,10 @@ const std::map<std::string, Keys> kObjectives{
       {},
       {"calculate_KL", "position_ids"}}},
     {"grpo", grpo_keys()},
+    {"rloo",
+     {{{"epsilon_low", "epsilon_low"}, {"epsilon_high", "epsilon_high"}, {"temperature", "temperature"}},
+      {{"beta", {0}}},  // TRL's takes the divergence off the rewards
+      {"prompt_length", "completion_length", "completion", "position_ids"}}},
     {"ppo",
      {{{"logits_divisor", "temperature"},
        {"cliprange", "cliprange"},

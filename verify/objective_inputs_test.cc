@@ -433,7 +433,8 @@ TEST(ObjectiveOptions, AreRefused) {
                    name, part);
   };
   EXPECT_TRUE(refuses(
-      "elo", {}, "expected one of sft, dpo, cpo, simpo, orpo, kto, grpo, ppo, distill, reward, infonce"));
+      "elo", {},
+      "expected one of sft, dpo, cpo, simpo, orpo, kto, grpo, rloo, ppo, distill, reward, infonce"));
   EXPECT_TRUE(refuses("sft", {{"beta", "1"}},
                       "no option 'beta'; it has loss_type, reduction, divisor, label_smoothing"));
   EXPECT_TRUE(refuses("sft", {{"reduction", "max"}}, "reduction is 'max', expected one of mean, sum"));

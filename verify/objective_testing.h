@@ -84,6 +84,7 @@ inline std::vector<Variant> all_variants() {
   }
   const std::vector<Variant> policy{
       {"sft", {{"loss_type", "dft"}}},
+      {"rloo", {{"epsilon_high", "0.6"}}},
       {"ppo", {{"kl_coef", "0.1"}, {"kl_estimator", "k1"}, {"clip_ratio_c", "1.3"}}},
       {"grpo", {{"loss_type", "cispo"}, {"epsilon_high", "0.1"}, {"beta", "0.1"}, {"kl_estimator", "k2"}}},
       {"grpo", {{"loss_type", "sapo"}, {"sapo_temperature_neg", "2"}, {"entropy_coef", "0.05"}}},

@@ -67,12 +67,13 @@ class Source {
     return numbers;
   }
   Numbers sequences(const char* name) const { return numbers_of(batch_.sequence_inputs.at(name)); }
+  bool has_sequences(const char* name) const { return batch_.sequence_inputs.contains(name); }
   Numbers sequences_if_any(const char* name) const {
-    return batch_.sequence_inputs.contains(name) ? sequences(name) : Numbers();
+    return has_sequences(name) ? sequences(name) : Numbers();
   }
   /// Given as such, or per token, then each times its entry of `weights` (empty: 1).
   Numbers reference_sums(const Numbers& weights = {}) const {
-    if (batch_.sequence_inputs.contains(inputs::kReferenceSums)) return sequences(inputs::kReferenceSums);
+    if (has_sequences(inputs::kReferenceSums)) return sequences(inputs::kReferenceSums);
     Numbers tokens = tokens_or_zeros(inputs::kReferenceLogProbabilities);
     for (size_t t = 0; t < weights.size(); ++t) tokens.at(t) *= weights[t];
     return reference::sum_by_sequence(layout_, tokens);
@@ -224,6 +225,18 @@ reference::TokenObjective grpo(const Source& source) {
        source.tokens(inputs::kSamplingLogProbabilities), source.tokens(inputs::kImportanceSamplingRatio)});
 }
 
+reference::TokenObjective rloo(const Source& source) {
+  Numbers old_sums;
+  if (source.has_sequences(inputs::kOldSums)) {
+    old_sums = source.sequences(inputs::kOldSums);
+  } else if (const Numbers old = source.tokens(inputs::kOldLogProbabilities); !old.empty()) {
+    old_sums = reference::sum_by_sequence(source.layout(), old);
+  }
+  return reference::rloo(
+      {source.number("epsilon_low"), source.number("epsilon_high"), source.number("temperature")},
+      source.layout(), source.sequences(inputs::kAdvantages), old_sums);
+}
+
 reference::TokenObjective ppo(const Source& source) {
   reference::PpoOptions options;
   options.cliprange = source.number("cliprange");
@@ -282,8 +295,8 @@ reference::TokenObjective infonce(const Source& source) {
 }
 
 const std::map<std::string, std::function<reference::TokenObjective(const Source&)>> kObjectives{
-    {"sft", sft},   {"dpo", dpo}, {"cpo", cpo},         {"simpo", cpo},     {"orpo", orpo},      {"kto", kto},
-    {"grpo", grpo}, {"ppo", ppo}, {"distill", distill}, {"reward", reward}, {"infonce", infonce}};
+    {"sft", sft},   {"dpo", dpo},   {"cpo", cpo}, {"simpo", cpo},       {"orpo", orpo},     {"kto", kto},
+    {"grpo", grpo}, {"rloo", rloo}, {"ppo", ppo}, {"distill", distill}, {"reward", reward}, {"infonce", infonce}};
 
 }  // namespace
 

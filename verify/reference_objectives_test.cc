@@ -8,6 +8,12 @@
 namespace streambp::reference {
 namespace {
 
+TEST(DftObjective, WeighsTokensByTheirHeldProbability) {
+  const Outcome result = outcome(dft(2.0), {std::log(0.5), std::log(0.25)});
+  expect_near(result.loss, (0.5 * std::log(2.0) + 0.25 * std::log(4.0)) / 2);
+  expect_near(result.d_lp, {-0.5 / 2, -0.25 / 2});
+}
+
 TEST(TokenLayout, SumsAndSpreads) {
   const TokenLayout layout = {4, {0, 2, 2}};
   EXPECT_EQ(token_counts(layout), (Numbers{1, 0, 2, 0}));
@@ -223,6 +229,40 @@ TEST(GrpoObjective, PaysForLeavingTheReference) {
   const Outcome result = outcome(grpo(options, inputs), {-1, -2, -3});
   expect_near(result.loss, 0.5 * (3.0 - std::log(3.0) - 1.0) / 3);
   expect_near(result.d_lp, {0, 0.5 * (1.0 - 3.0) / 3, 0});
+}
+
+TEST(GrpoObjective, CispoAndVespoHoldTheirFactorsConstant) {
+  GrpoOptions options;
+  options.num_items_in_batch = 4;
+  options.epsilon_high = 3.0;
+  options.loss_type = GrpoLoss::kCispo;
+  GrpoInputs inputs = small_group();
+  inputs.old_log_probabilities = {-1 - std::log(2.0), -2 - std::log(4.0), -3 - std::log(0.5)};
+  Outcome result = outcome(grpo(options, inputs), {-1, -2, -3});
+  expect_near(result.loss, (2.0 * 1.0 + 3.0 * 2.0 - 0.5 * 2.0 * 3.0) / 4);
+  expect_near(result.d_lp, {-2.0 / 4, -3.0 / 4, 1.0 / 4});
+  options.loss_type = GrpoLoss::kVespo;
+  options.vespo_k_pos = 0.5;
+  options.vespo_lambda_pos = 0.25;
+  options.vespo_k_neg = 2.0;
+  options.vespo_lambda_neg = 1.0;
+  // w is 2 * 4 = 8 in the first sequence and a half in the second.
+  const double phi = std::exp(0.25 - 0.25 * 8) * std::sqrt(8.0);
+  const double other = std::exp(1 - 0.5) * 0.25;
+  result = outcome(grpo(options, inputs), {-1, -2, -3});
+  expect_near(result.loss, (phi * 3.0 - other * 2.0 * 3.0) / 4);
+  expect_near(result.d_lp, {-phi / 4, -phi / 4, other * 2.0 / 4});
+}
+
+TEST(RlooObjective, SequencesHaveOneRatioOfSums) {
+  const TokenLayout layout = {3, {0, 0, 1}};
+  const Outcome result =
+      outcome(rloo({0.5, 10.0, 1.0}, layout, {1.0, -2.0, 5.0}, {-3 - std::log(4.0), -3 - std::log(2.0), 0}),
+              {-1, -2, -3});
+  expect_near(result.loss, (-4.0 + 4.0 - 5.0) / 3);  // without tokens the ratio is 1
+  expect_near(result.d_lp, {-4.0 / 3, -4.0 / 3, 4.0 / 3});
+  const Outcome on_policy = outcome(rloo({}, layout, {1.0, -2.0, 5.0}, {}), {-1, -2, -3});
+  expect_near(on_policy.d_lp, {-1.0 / 3, -1.0 / 3, 2.0 / 3});
 }
 
 TEST(PpoObjective, SumsItsTermsOverWhatTheMasksKeep) {

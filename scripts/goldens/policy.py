@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch.overrides import TorchFunctionMode
 from trl.kernels.chunked_logprob import ChunkedLogProbFunction
 from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.rloo_trainer import RLOOTrainer
 from trl.trainer.sft_trainer import SFTTrainer
 from trl.trainer.utils import add_fused_lm_head
 
@@ -105,6 +106,8 @@ CASES = (
     Case("qwen3-moe", "ppo", "entropy_k3", {"entropy_coef": 0.02, "kl_coef": 0.1, "clip_ratio_c": 1.25}),
     Case(SMALL, "ppo", "entropy", {"entropy_coef": 0.1}),
     Case(SMALL, "ppo", "k3", {"kl_coef": 0.4, "temperature": 1.3}),
+    Case(SMALL, "rloo", "clipped", {"epsilon_low": 0.1, "epsilon_high": 0.3, "temperature": 0.8}, seed=1),
+    Case("qwen3-moe-aux", "rloo", "aux"),
     Case(SMALL, "sft", "dft"),
     Case("gemma2", "sft", "dft"),
 )
@@ -244,24 +247,34 @@ class Grpo:
 
     def loss(self, model, inputs):
         settings = self.described(inputs)
-        config = model.config
-        coefficient = settings.get("router_aux_loss_coef", getattr(config, "router_aux_loss_coef", 0.0))
-        trainer = trainer_of(
+        return self.loss_of(
             GRPOTrainer,
             model,
+            inputs,
             args=SimpleNamespace(report_to=[], **settings),
             current_gradient_accumulation_steps=1,
             use_vllm="importance_sampling_ratio" in inputs,
             vllm_importance_sampling_correction=True,
             use_adaptive_entropy=False,
             _entropy_bonus_enabled=settings["entropy_coef"] != 0.0,
-            router_aux_loss_coef=coefficient,
-            aux_loss_enabled=hasattr(config, "output_router_logits") and coefficient != 0.0,
             max_completion_length=settings["max_completion_length"],
             **{name: settings[name] for name in GRPO_DEFAULTS if name not in ("delta", "use_bias_correction_kl")},
         )
+
+    def loss_of(self, cls, model, inputs, **attributes):
+        settings = self.described(inputs)
+        config = model.config
+        coefficient = settings.get("router_aux_loss_coef", getattr(config, "router_aux_loss_coef", 0.0))
+        trainer = trainer_of(
+            cls,
+            model,
+            router_aux_loss_coef=coefficient,
+            aux_loss_enabled=hasattr(config, "output_router_logits") and coefficient != 0.0,
+            **attributes,
+        )
         for name in ("get_high_entropy_mask", "get_off_policy_mask", "get_gamma_weights"):
-            setattr(trainer, name, Held(getattr(trainer, name)))
+            if hasattr(cls, name):
+                setattr(trainer, name, Held(getattr(trainer, name)))
         start = settings["prompt_length"]
         given = {
             **inputs,
@@ -278,6 +291,39 @@ class Grpo:
         log_p = log_probabilities(model, inputs, self.settings["temperature"], mask.size(1))
         tensors["out.per_token_logps"] = log_p * mask
         return {}
+
+
+class Rloo(Grpo):
+    peer = "TRL trainer/rloo_trainer.py RLOOTrainer._compute_loss"
+
+    def __init__(self, case):
+        self.case = case
+        self.settings = {"beta": 0.0, "epsilon_low": 0.2, "epsilon_high": 0.2, "temperature": 1.0, **case.settings}
+
+    def batch(self, model, vocabulary, generator):
+        inputs = super().batch(model, vocabulary, generator)
+        inputs["old_logps"] = inputs.pop("old_per_token_logps").sum(1)
+        return inputs
+
+    def described(self, inputs):
+        width = inputs["completion_mask"].size(1)
+        return {
+            **self.settings,
+            "prompt_length": inputs["input_ids"].size(1) - width,
+            "completion_length": width,
+            "position_ids": "arange (TRL passes none)",
+            "completion": "the last completion_length columns of in.input_ids",
+        }
+
+    def loss(self, model, inputs):
+        return self.loss_of(
+            RLOOTrainer,
+            model,
+            inputs,
+            args=SimpleNamespace(report_to=[]),
+            epsilon_low=self.settings["epsilon_low"],
+            epsilon_high=self.settings["epsilon_high"],
+        )
 
 
 class Ppo:
@@ -393,7 +439,7 @@ class Dft:
         }
 
 
-OBJECTIVES = {"grpo": Grpo, "ppo": Ppo, "sft": Dft}
+OBJECTIVES = {"grpo": Grpo, "rloo": Rloo, "ppo": Ppo, "sft": Dft}
 
 
 def padded_rows(model_name, vocabulary, generator):

@@ -86,6 +86,10 @@ Batch read_completions(const PaddedFile& file, int64_t vocab_size) {
   if (file.has("tool_mask")) mask = mask & file.mask("tool_mask", width);
   Batch batch = file.packed(file.labels(mask, "completion_mask"), vocab_size);
   read_tokens_or_rows(file, batch, "advantages", inputs::kAdvantages, width, mask);
+  if (file.tensor("advantages").dim() == 1)
+    batch.sequence_inputs[inputs::kAdvantages] = file.numbers("advantages", {file.rows()});
+  if (file.has("old_logps"))
+    batch.sequence_inputs[inputs::kOldSums] = file.numbers("old_logps", {file.rows()});
   if (file.has("importance_sampling_ratio")) {
     read_tokens_or_rows(file, batch, "importance_sampling_ratio", inputs::kImportanceSamplingRatio, width,
                         mask);
@@ -140,6 +144,7 @@ class Inventor {
   void numbers(const char* name) { batch_.token_inputs[name] = normal(batch_.size()); }
   void advantages() {
     const at::Tensor of_sequences = normal(static_cast<int64_t>(batch_.offsets.size()) - 1);
+    batch_.sequence_inputs[inputs::kAdvantages] = of_sequences;
     at::Tensor& advantages = batch_.token_inputs[inputs::kAdvantages] =
         at::zeros({batch_.size()}, at::kDouble);
     for (size_t i = 0; i + 1 < batch_.offsets.size(); ++i) {

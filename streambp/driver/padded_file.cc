@@ -26,7 +26,8 @@ const std::map<Layout, std::vector<std::string>> kOfLayouts = {
       "KL_completion_mask", "ref_KL_logps"}},
     {Layout::kCompletions,
      {"prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "tool_mask", "advantages",
-      "old_per_token_logps", "ref_per_token_logps", "sampling_per_token_logps", "importance_sampling_ratio"}},
+      "old_per_token_logps", "ref_per_token_logps", "sampling_per_token_logps", "importance_sampling_ratio",
+      "old_logps"}},
     {Layout::kResponses,
      {"responses", "response_mask", "value_mask", "old_logprobs", "advantages", "old_values", "returns",
       "ref_logprobs", "rewards", "value_head.weight"}}};

@@ -13,6 +13,7 @@ ObjectiveKind orpo_kind();
 ObjectiveKind kto_kind();
 ObjectiveKind grpo_kind();
 ObjectiveKind ppo_kind();
+ObjectiveKind rloo_kind();
 ObjectiveKind distill_kind();
 ObjectiveKind reward_kind();
 ObjectiveKind infonce_kind();

@@ -25,7 +25,8 @@ inline constexpr const char* kOldValues = "old_values";
 inline constexpr const char* kReturns = "returns";
 inline constexpr const char* kImportanceSamplingRatio = "importance_sampling_ratio";
 inline constexpr const char* kSamplingLogProbabilities = "sampling_log_probabilities";
-// Of Batch::sequence_inputs.
+// Of Batch::sequence_inputs; advantages are among them where each sequence has a single one.
+inline constexpr const char* kOldSums = "old_sums";              // sums of the old log-probabilities
 inline constexpr const char* kReferenceSums = "reference_sums";  // sums of the reference's log-probabilities
 inline constexpr const char* kMargin = "margin";                 // reward: of a pair, at both its sequences
 inline constexpr const char* kRole = "role";  // KTO: 1 desirable, 0 undesirable, 2 for the KL estimate
