@@ -33,8 +33,8 @@ struct MixtureSettings {
   int moe_intermediate_size = 0;
   bool norm_topk_prob = false;
   double router_aux_loss_coef = 0.0;  // of load_balancing_loss; 0: the loss has no such term
-  bool output_router_logits = true;   // whether a loss that does not say so has that term
   std::vector<bool> sparse = {};      // of each layer: experts, or a dense MLP
+  bool output_router_logits = true;   // whether a loss that does not say so has that term
 };
 
 /// A model's settings under Hugging Face's names.
