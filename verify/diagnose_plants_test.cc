@@ -89,6 +89,22 @@ TEST(DiagnosePlants, LabelsInTheirOwnPlace) {
   expect_named(right, library_gradients(right, unshifted), "labels-not-shifted");
 }
 
+TEST(DiagnosePlants, LabelsInTheirOwnPlaceAsTheFileHasThem) {
+  // The first row's first token has a label, the others' have none: they are padded on the left.
+  DiagnoseCase right = diagnose_case({"qwen3-tiny", "sft", {}, "full", "three", 9});
+  Batch unshifted = right.owned.batch;
+  unshifted.targets = unshifted.tokens.clone();
+  for (size_t i = 1; i + 1 < unshifted.offsets.size(); ++i)
+    unshifted.targets[unshifted.offsets[i]] = kNoTarget;
+  WrongSubject subject = right.subject();
+  subject.labels = unpack(unshifted, unshifted.targets);
+  const Diagnosis diagnosis =
+      diagnose(subject, library_gradients(right, unshifted), right.truth, 0.0, right.diagnosing);
+  EXPECT_EQ(diagnosis.explanations.front().name, "labels-not-shifted-first-counts")
+      << diagnosis_text(diagnosis);
+  EXPECT_EQ(diagnosis.kind, Diagnosis::Kind::kExplained);
+}
+
 TEST(DiagnosePlants, MeanOfTheMeansOfRows) {
   DiagnoseCase right = diagnose_case({"qwen2-tiny", "sft", {}, "full", "three", 11});
   Tensors mean;

@@ -32,7 +32,7 @@ class Run {
   Run(const WrongSubject& subject, const WrongSettings& settings)
       : subject_(subject),
         settings_(settings),
-        wrong_(wrong_batch(subject.batch, subject.input_ids, settings)),
+        wrong_(wrong_batch(subject.batch, subject.input_ids, subject.labels, settings)),
         decoder_(subject.model, settings, rope_length(wrong_.batch)),
         scored_(find_scored(wrong_.batch, at::kCPU)) {
     for (const auto& [name, value] : settings.options) options_[name] = value;
