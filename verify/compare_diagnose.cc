@@ -31,8 +31,12 @@ Diagnosis diagnose_comparison(Truth& truth, const CompareOptions& options, const
   if (options.divisor) settings["divisor"] = fmt::format("{}", *options.divisor);
   const SafetensorsFile tokens = SafetensorsFile::open(options.tokens);
   const std::string prefix = tokens.entries().contains("in.input_ids") ? "in." : "";
-  const WrongSubject subject{truth.model, truth.batch, options.objective, settings,
-                             read_tensor(tokens, prefix + "input_ids").to(at::kLong)};
+  const WrongSubject subject{truth.model,
+                             truth.batch,
+                             options.objective,
+                             settings,
+                             read_tensor(tokens, prefix + "input_ids").to(at::kLong),
+                             read_optional_tensor(tokens, prefix + "labels")};
   Settings exact;
   exact.chunk = options.chunk;
   const Tensors right =

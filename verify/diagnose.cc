@@ -75,6 +75,7 @@ class Search {
         scalings_(scalings(subject)),
         hypotheses_(hypotheses(subject, options.chunks)),
         noise_(std::max(noise, rounding_of(gradients))) {
+    for (Hypothesis& missing : missing_gradients(gradients, truth)) hypotheses_.push_back(std::move(missing));
     // Their own precision is no mistake of theirs.
     if (has_dtype(gradients, at::kBFloat16))
       std::erase_if(hypotheses_, [](const Hypothesis& h) { return h.name == "bf16-rounded"; });

@@ -28,6 +28,10 @@ struct Hypothesis {
 /// the first. `chunks` are sizes of chunks to think of beside powers of two and even parts.
 std::vector<Hypothesis> hypotheses(const WrongSubject& subject, const std::vector<int64_t>& chunks);
 
+/// That no gradient reaches the parameters of which `gradients` has none, or zeros, where the truth has a
+/// gradient. Nothing where there are none such.
+std::vector<Hypothesis> missing_gradients(const Tensors& gradients, const Tensors& truth);
+
 /// A factor that all gradients have in common, and where it comes from.
 struct Scaling {
   std::string name;  // 1/4, (N-B)/N

@@ -32,15 +32,16 @@ at::Tensor on_stream(const Batch& batch, const at::Tensor& grid) {
   return grid.flatten().index_select(0, batch.padded_places);
 }
 
-/// Every target, and all that belongs to it, `by` places later.
-void shift_targets(Batch& batch, int64_t by, bool first_label) {
+/// Every target, and all that belongs to it, `by` places later. `first_labels` [N] (may be undefined) are the
+/// targets of tokens that have none before them.
+void shift_targets(Batch& batch, int64_t by, const at::Tensor& first_labels) {
   const auto shift = [&](const at::Tensor& values, double fill) {
     return on_stream(batch, moved(padded(batch, values, fill), by, fill));
   };
   at::Tensor targets = shift(batch.targets, kNoTarget);
-  if (first_label) {
+  if (first_labels.defined()) {
     const at::Tensor has_token_before = shift(at::ones({batch.size()}, at::kLong), 0).to(at::kBool);
-    targets = at::where(has_token_before, targets, batch.tokens);
+    targets = at::where(has_token_before, targets, first_labels);
   }
   batch.targets = targets;
   for (auto& [name, values] : batch.token_inputs) values = shift(values, 0);
@@ -99,14 +100,20 @@ at::Tensor normalised(const at::Tensor& values, const AdvantageChange& change) {
 
 }  // namespace
 
-WrongBatch wrong_batch(const Batch& batch, const at::Tensor& input_ids, const WrongSettings& settings) {
+WrongBatch wrong_batch(const Batch& batch, const at::Tensor& input_ids, const at::Tensor& labels,
+                       const WrongSettings& settings) {
   WrongBatch wrong{batch, {}};
   if (settings.padding_visible || settings.padding_scored) {
     wrong = with_padding(batch, input_ids, settings.padding_scored, settings.padding_visible);
   } else {
     wrong.hidden_key = at::zeros({batch.size()}, at::kBool);
   }
-  if (settings.target_shift != 0) shift_targets(wrong.batch, settings.target_shift, settings.first_label);
+  if (settings.target_shift != 0) {
+    at::Tensor first_labels;
+    if (settings.first_label)
+      first_labels = labels.defined() ? on_stream(wrong.batch, labels.to(at::kLong)) : wrong.batch.tokens;
+    shift_targets(wrong.batch, settings.target_shift, first_labels);
+  }
   if (wrong.batch.token_inputs.contains(inputs::kAdvantages))
     wrong.batch.token_inputs[inputs::kAdvantages] = wrong_advantages(wrong.batch, settings);
   return wrong;

@@ -15,8 +15,10 @@ struct WrongBatch {
 };
 
 /// `batch` with the mistakes of `settings` that are about targets and padding. `input_ids` [rows, columns]
-/// says what stands under the padding; undefined: 0.
-WrongBatch wrong_batch(const Batch& batch, const at::Tensor& input_ids, const WrongSettings& settings);
+/// says what stands under the padding (undefined: 0), `labels` [rows, columns] what a row's first token is
+/// labelled (undefined: itself).
+WrongBatch wrong_batch(const Batch& batch, const at::Tensor& input_ids, const at::Tensor& labels,
+                       const WrongSettings& settings);
 
 /// The advantages of `batch` [N], as `settings` has them.
 at::Tensor wrong_advantages(const Batch& batch, const WrongSettings& settings);

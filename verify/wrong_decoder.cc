@@ -178,9 +178,10 @@ at::Tensor WrongDecoder::mixture(const Mixture& mixture, const at::Tensor& x, co
   if (mixture.normalise) top = top / top.sum(-1, true);
   const at::Tensor chosen = at::zeros_like(probabilities).scatter(1, choices, 1.0).detach();
   const at::Tensor weights = at::zeros_like(probabilities).scatter(1, choices, top);
-  output.probabilities = probabilities.sum(0);
-  output.choices = chosen.sum(0);
-  output.routed = static_cast<double>(tokens.size(0));
+  const at::Tensor counted = rows.counted.defined() ? rows.counted : at::ones({tokens.size(0)}, at::kDouble);
+  output.probabilities = at::matmul(counted, probabilities);
+  output.choices = at::matmul(counted, chosen);
+  output.routed = counted.sum().item<double>();
   at::Tensor y = at::zeros_like(tokens);
   for (size_t expert = 0; expert < mixture.experts.size(); ++expert) {
     const at::Tensor mine = chosen.select(1, static_cast<int64_t>(expert)).nonzero().squeeze(1);

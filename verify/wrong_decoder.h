@@ -18,7 +18,9 @@ struct WrongRows {
   at::Tensor stream;  // [n] int64: their tokens, places of the stream
   at::Tensor grid;    // [n] int64: and their places in [b, T]
   int64_t rows = 0, columns = 0;
-  at::Tensor tokens;                        // [b, T], 0 where there is none
+  at::Tensor
+      counted;        // [n] float64, 1 or 0: whether a loss that balances experts counts them; undefined: all
+  at::Tensor tokens;  // [b, T], 0 where there is none
   at::Tensor positions, key_positions;      // [b, T] int64
   at::Tensor sequence, place, key_is_seen;  // [b, T]; sequence is -1 where there is no token
   /// Where a query's chunk begins by each kind of mistake, [b, T]; undefined: not cut.

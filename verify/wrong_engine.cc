@@ -32,15 +32,22 @@ class Run {
   Run(const WrongSubject& subject, const WrongSettings& settings)
       : subject_(subject),
         settings_(settings),
-        wrong_(wrong_batch(subject.batch, subject.input_ids, settings)),
+        wrong_(wrong_batch(subject.batch, subject.input_ids, subject.labels, settings)),
         decoder_(subject.model, settings, rope_length(wrong_.batch)),
         scored_(find_scored(wrong_.batch, at::kCPU)) {
     for (const auto& [name, value] : settings.options) options_[name] = value;
     for (const auto& [name, value] : subject.options) options_.try_emplace(name, value);
-    request_ = make_objective(subject.objective, with_placeholders(), options_)->request();
-    if (request_.divergence != Divergence::kNone)
-      throw InputError("{}: mistakes can't be looked for in a loss with a divergence from a teacher",
-                       subject.objective);
+    const auto objective = make_objective(subject.objective, with_placeholders(), options_);
+    request_ = objective->request();
+    if (!settings.no_router_loss && scored_.size() > 0)
+      balance_coefficient_ = objective->router_loss.of(subject.model.config().mixture);
+    counted_ = objective->router_loss.counted;
+    if (request_.divergence != Divergence::kNone || request_.pooling != Pooling::kNone) {
+      throw InputError(
+          "--diagnose: {} looks at a teacher or at embeddings, expected an objective of "
+          "log-probabilities, entropies and values",
+          subject.objective);
+    }
     make_groups();
   }
 
@@ -71,6 +78,8 @@ class Run {
       Group group;
       group.rows = wrong_rows(wrong_, settings_, first, std::min(first + rows, batch.padded_rows));
       if (group.rows.stream.numel() == 0) continue;
+      if (counted_.defined())
+        group.rows.counted = counted_.index_select(0, group.rows.stream).to(at::kDouble);
       at::Tensor place = at::full({batch.size()}, -1, at::kLong);  // of a token of the stream, in [b T]
       place.index_copy_(0, group.rows.stream, group.rows.grid);
       place = place.index_select(0, scored_.places);
@@ -94,11 +103,6 @@ class Run {
     batch.token_inputs[name] = log_probabilities;
     if (name == std::string(inputs::kReferenceLogProbabilities))
       batch.sequence_inputs.erase(inputs::kReferenceSums);
-  }
-
-  bool is_balanced() const {
-    return subject_.model.config().mixture.router_aux_loss_coef != 0.0 && !settings_.no_router_loss &&
-           scored_.size() > 0;
   }
 
   void forward(Group& group) {
@@ -137,6 +141,7 @@ class Run {
       if (scored_.has_target.defined())
         values.log_probabilities = values.log_probabilities * scored_.has_target.index_select(0, scored);
       if (request_.entropies) values.entropies = -(log_p.exp() * log_p).sum(-1);
+      if (request_.log_sum_squares) values.log_sum_squares = (log_p.detach() * 2.0).logsumexp(-1);
       if (request_.mean_log_probabilities) values.mean_log_probabilities = log_p.mean(-1);
     }
     if (request_.values) values.values = decoder_.values(normed);
@@ -178,10 +183,9 @@ class Run {
     }
     const at::Tensor loss = objective->loss(to_values(leaves), 0, scored_.size());
     loss_ = loss.item<double>();
-    if (is_balanced()) {
+    if (balance_coefficient_ != 0.0 && routed_ > 0.0) {
       const auto experts = static_cast<double>(choices_.size(0));
-      balance_ =
-          choices_ * (subject_.model.config().mixture.router_aux_loss_coef * experts / (routed_ * routed_));
+      balance_ = choices_ * (balance_coefficient_ * experts / (routed_ * routed_));
       loss_ += (probabilities_ * balance_).sum().item<double>();
     }
     Columns gradients;
@@ -244,7 +248,9 @@ class Run {
   double loss_ = 0.0;
   at::Tensor choices_, probabilities_;  // [X]: of all tokens and sparse layers
   double routed_ = 0.0;
-  at::Tensor balance_;  // [X]: d loss / d probability of each expert
+  double balance_coefficient_ = 0.0;  // 0: no loss balances the experts
+  at::Tensor counted_;                // [N] bool: the tokens that it counts; undefined: all
+  at::Tensor balance_;                // [X]: d loss / d probability of each expert
 };
 
 }  // namespace

@@ -24,7 +24,8 @@ struct WrongSubject {
   const Batch& batch;
   std::string objective;
   std::map<std::string, std::string> options;  // of the objective
-  at::Tensor input_ids;  // [rows, columns]: what stands under the padding; undefined: not known
+  at::Tensor input_ids;    // [rows, columns]: what stands under the padding; undefined: not known
+  at::Tensor labels = {};  // [rows, columns], as given; undefined: input_ids
 };
 
 struct WrongOutcome {

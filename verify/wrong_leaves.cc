@@ -22,7 +22,8 @@ WrongLeaves::WrongLeaves(const Model& model, const WrongSettings& settings)
     : model_(model), settings_(settings) {}
 
 bool WrongLeaves::is_frozen(const std::string& name) const {
-  return (settings_.freezes_qk_norms &&
+  return settings_.without_gradient.contains(name) ||
+         (settings_.freezes_qk_norms &&
           (name.ends_with("q_norm.weight") || name.ends_with("k_norm.weight"))) ||
          (settings_.freezes_lora_a && name.ends_with(".lora_A.weight")) ||
          (settings_.freezes_lora_b && name.ends_with(".lora_B.weight"));
@@ -93,6 +94,11 @@ void WrongLeaves::add(const std::string& name, const at::Tensor& gradient) {
 }
 
 void WrongLeaves::add_embedding(const at::Tensor& tokens, const at::Tensor& d) {
+  if (const auto padding = model_.config().pad_token_id; padding && !settings_.padding_row_trained) {
+    const at::Tensor others = tokens.ne(*padding).nonzero().squeeze(1);
+    if (others.size(0) < tokens.size(0))
+      return add_embedding(tokens.index_select(0, others), d.index_select(0, others));
+  }
   const at::Tensor& value = model_.parameter(kEmbedding).value;
   if (settings_.sums == NarrowSums::kEmbedding || settings_.sums == NarrowSums::kVectors) {
     at::Tensor& sum = narrow_.try_emplace(kEmbedding, at::zeros(value.sizes(), at::kBFloat16)).first->second;

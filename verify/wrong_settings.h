@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -93,6 +94,8 @@ struct WrongSettings {
 
   // Gradients.
   TiedGradient tied;
+  std::set<std::string> without_gradient;  // parameters that none reaches
+  bool padding_row_trained = false;        // the embedding has no padding_idx
   bool freezes_qk_norms = false;
   bool freezes_lora_a = false;
   bool freezes_lora_b = false;
