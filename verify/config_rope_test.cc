@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "streambp/model/config_notes.h"
 #include "streambp/model/rope_frequencies.h"
 #include "verify/config_testing.h"
 
@@ -198,6 +199,45 @@ TEST(Rope, ReadsLongropeAndPartialHeads) {
   }
   EXPECT_TRUE(
       refuses(with(phi, {{"partial_rotary_factor", 0.45}}), "even number of a head's 16 entries, not 7"));
+}
+
+// Found by the table of transformers' own readings (config_table_test.cc).
+TEST(Rope, RefusesWhatTransformersReadsOtherwise) {
+  const json phi = with(small_config("phi3"), {{"sliding_window", nullptr}});
+  const json longrope = {{"rope_type", "longrope"},
+                         {"short_factor", {1, 1, 1, 2}},
+                         {"long_factor", {1, 2, 3, 4}},
+                         {"original_max_position_embeddings", 16}};
+  // The class's 4096 holds where the key is absent outside the object.
+  EXPECT_TRUE(refuses(with(phi, {{"rope_parameters", longrope}}), "original_max_position_embeddings is 16",
+                      "the key outside", "4096"));
+  EXPECT_EQ(
+      parse(with(phi, {{"rope_parameters", with(longrope, {{"original_max_position_embeddings", 4096}})}}))
+          .rope.original_max_position_embeddings,
+      4096);
+  EXPECT_EQ(parse(with(phi, {{"rope_parameters", without(longrope, "original_max_position_embeddings")}}))
+                .rope.original_max_position_embeddings,
+            4096);
+  const json linear = {{"type", "linear"}, {"factor", 8.0}};
+  const json gemma = with(small_config("gemma3_text"), {{"sliding_window", 4}});
+  EXPECT_TRUE(
+      refuses(with(gemma, {{"rope_scaling", linear}}), "rope_scaling.type is \"linear\"", "rope_type"));
+  EXPECT_EQ(parse(with(gemma, {{"rope_scaling", with(linear, {{"rope_type", "linear"}})}})).rope.factor, 8.0);
+  const json yarn = {{"rope_type", "yarn"}, {"factor", 8.0}, {"original_max_position_embeddings", 64}};
+  EXPECT_TRUE(
+      refuses(with(gemma, {{"rope_scaling", with(yarn, {{"truncate", false}})}}), "truncate is false"));
+  EXPECT_TRUE(parse(with(gemma, {{"rope_scaling", yarn}})).rope.truncate);
+}
+
+TEST(Rope, NotesAYarnFactorThatOtherVersionsReplace) {
+  const json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 64}};
+  const json llama = with(small_config("llama"), {{"rope_scaling", yarn}});
+  const std::vector<std::string> notes = config_notes(parse(llama));
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("512 / 64 = 8"), std::string::npos) << notes[0];
+  EXPECT_NE(notes[0].find("4.51 to 4.55"), std::string::npos) << notes[0];
+  EXPECT_TRUE(config_notes(parse(with(llama, {{"max_position_embeddings", 256}}))).empty());
+  EXPECT_TRUE(config_notes(parse(small_config("llama"))).empty());
 }
 
 // The greatest relative difference between the frequencies of `rope` and `expected`.

@@ -63,9 +63,17 @@ const KnownType& find_type(const Settings& object, const Config& config) {
                 phi3 ? "default or longrope" : "default, linear, dynamic, llama3, yarn or longrope");
 }
 
-// original_max_position_embeddings, which Phi-3 has outside the object.
+// original_max_position_embeddings, which Phi-3 has outside the object: there it holds, with the class's
+// default where it is absent, whatever the object says.
 std::optional<int64_t> original_positions(const Settings& object, const Surroundings& around) {
   constexpr const char* kKey = "original_max_position_embeddings";
+  if (around.config.family == "phi3" && !around.file.has(kKey)) {
+    constexpr int64_t kOfClass = 4096;
+    if (object.optional_size(kKey, kMaxPositions).value_or(kOfClass) != kOfClass)
+      object.refuse(
+          kKey, fmt::format("the key outside, which transformers reads ({} where it is absent)", kOfClass));
+    return kOfClass;
+  }
   return agreed(object, kKey, object.optional_size(kKey, kMaxPositions), "the one outside",
                 around.file.optional_size(kKey, kMaxPositions));
 }
@@ -109,13 +117,15 @@ double yarn_attention_factor(const Settings& object, double factor) {
   return object.positive("attention_factor", scaled ? of(mscale) / of(all_dim) : of(1.0));
 }
 
-void parse_yarn(const Settings& object, RopeSettings& rope) {
+void parse_yarn(const Settings& object, const Surroundings& around, RopeSettings& rope) {
   rope.beta_fast = object.positive("beta_fast", rope.beta_fast);
   rope.beta_slow = object.positive("beta_slow", rope.beta_slow);
   if (!(rope.beta_fast >= rope.beta_slow)) {
     object.refuse("beta_fast", fmt::format("at least beta_slow ({})", rope.beta_slow));
   }
   rope.truncate = object.flag("truncate", true);
+  if (!rope.truncate && around.config.family == "gemma3_text")
+    object.refuse("truncate", "true with gemma3: transformers 4 reads false, 5 does not");
   rope.attention_factor = yarn_attention_factor(object, rope.factor);
   if (!(rope.theta > 1.0)) object.refuse("rope_theta", "a number above 1 with rope type yarn");
 }
@@ -168,7 +178,7 @@ RopeSettings parse_rope_object(const Settings& object, const Surroundings& aroun
   rope.original_max_position_embeddings =
       original ? *original : object.size("original_max_position_embeddings", kMaxPositions);
   if (rope.type == RopeType::kLlama3) parse_llama3(object, rope);
-  if (rope.type == RopeType::kYarn) parse_yarn(object, rope);
+  if (rope.type == RopeType::kYarn) parse_yarn(object, around, rope);
   if (rope.type == RopeType::kLongrope) parse_longrope(object, around, rope);
   return rope;
 }
@@ -242,7 +252,12 @@ void parse_rope(const Settings& settings, Config& config) {
       objects.push_back(parameters);
     }
   }
-  if (settings.find("rope_scaling") != nullptr) objects.push_back(settings.inner("rope_scaling"));
+  if (settings.find("rope_scaling") != nullptr) {
+    objects.push_back(settings.inner("rope_scaling"));
+    const Settings& scaling = objects.back();
+    if (gemma3 && scaling.find("type") != nullptr && scaling.find("rope_type") == nullptr)
+      scaling.refuse("type", "rope_type in its place: transformers 4 reads it, 5 does not");
+  }
 
   std::vector<Settings> all = objects;
   all.insert(all.end(), local_objects.begin(), local_objects.end());
