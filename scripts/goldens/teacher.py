@@ -121,6 +121,8 @@ CASES = (
     Case("infonce", "qwen2-window", "mean_left", PAIRS_LEFT, {"pooling": "mean", "scale": 10.0, "symmetric": True}),
     Case("infonce", "gemma2", "negatives", PAIRS, {"pooling": "mean", "scale": 5.0, "negatives": 1}),
     Case("infonce", "llama-yarn", "dot", PAIRS, {"pooling": "last", "scale": 0.5, "similarity": "dot"}),
+    # Rows that end with real tokens of pad_token_id: their score is taken before these.
+    Case("reward", "qwen3-score", "real_pad", PAIRS, {"real_pad": True}),
 )
 
 PEERS = {
@@ -243,6 +245,10 @@ def draw_inputs(root, case, generator):
             inputs["labels"][row, column : column + 2] = IGNORED
         return inputs
     del inputs["labels"]
+    if case.options.get("real_pad"):
+        for row, pads in enumerate((1, 0, 2)):
+            end = int(inputs["attention_mask"][row].sum())
+            inputs["input_ids"][row, end - pads : end] = 0
     if case.options.get("margin"):
         inputs["margin"] = torch.rand(len(case.batch.lengths) // 2, generator=generator)
     return inputs
@@ -269,7 +275,7 @@ def write_case(root, case, seed):
     tensors |= {f"grad.{key}": gradient for key, gradient in as_in_file(gradients).items()}
     tensors = {key: tensor.detach().contiguous().clone() for key, tensor in tensors.items()}
     squares = sum((gradient**2).sum().item() for gradient in gradients_of(tensors).values())
-    hyperparameters = {"position_ids": "arange", **{k: v for k, v in case.options.items() if k != "margin"}}
+    hyperparameters = {"position_ids": "arange", **{k: v for k, v in case.options.items() if k not in ("margin", "real_pad")}}
     if case.objective == "distill":
         hyperparameters |= {"ignore_index": IGNORED, "reduction": "batchmean", "teacher": f"models/{case.teacher}"}
     if case.objective == "reward":
