@@ -242,11 +242,20 @@ sed -i 's/"lora_alpha": 9/"lora_alpha": 9, "use_dora": true/;s/"use_dora": false
   "$kinds/cases/qwen3-lora-dpo-sigmoid/adapter/adapter_config.json"
 refuses 'adapter of another kind' 'use_dora' goldens "$kinds/cases/qwen3-lora-dpo-sigmoid"
 
+# A factor of YaRN that versions of transformers take in two ways is noted on stderr, once.
+yarn=$goldens/cases/llama-yarn-mscale-sft-b1/tensors.safetensors
+run 'yarn' 0 compare --model "$goldens/models/llama-yarn-mscale" --tokens "$yarn" --gradients "$yarn"
+[ "$(grep -c '^note: .*512 / 64 = 8' "$folder/err")" -eq 1 ] || fail 'no note of another factor'
+
 # Equality and the reference's own checks.
 run 'sweep' 0 sweep --quick --family qwen3 --batch three,unscored --json
 says '"verdict":"pass"'
 run 'sweep of one objective' 0 sweep --family qwen3 --seq-len 9 --objective kto --set beta=0.4 --tuning lora --batch none
 says '0 failed'
+refuses 'precision of distill' 'needs a teacher' precision --objective distill
+refuses 'precision of float64' 'expected one of float32, bfloat16' precision --dtype float64
+run 'precision' 0 precision --dtype float32 --method streambp --chunk 8 --repeats 24 --seq-len 24 --json
+says '"gradient_dtype":"float32"'
 run 'gradcheck' 0 gradcheck
 says ' 0 failed'
 
