@@ -117,7 +117,8 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
   text("--head-chunk", head_chunk_, "Scored tokens of a streamed head's chunk, or auto");
   text("--dtype", dtype_, "float32, float64, bfloat16, or model: as its config.json says");
   text("--grad-dtype", gradient_dtype_,
-       "Dtype that parameter gradients are summed in: same (as --dtype) or float32");
+       "Dtype that parameter gradients are summed in: same (as --dtype: a matrix's in bfloat16 is "
+       "then rounded with every chunk) or float32");
   text("--optimizer", optimizer_,
        "OptimizerStates states beside the weights: none, sgd (its momentum) or adamw (two moments)");
   command.add_option("--optimizer-bits", optimizer_bits_, "Of a number in an optimizer state: 32, 16 or 8")

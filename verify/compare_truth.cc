@@ -98,8 +98,10 @@ Truth open_truth(const CompareOptions& options, at::ScalarType dtype) {
   const std::string prefix = tokens.entries().contains("in.input_ids") ? "in." : "";
   Batch batch = read_objective_batch(kind, tokens, config.vocab_size, prefix, options.first_labels,
                                      config.pad_token_id);
-  for (const std::string& note : reading_notes(batch))
-    fmt::print(stderr, "streambp-verify: {}: {}\n", options.tokens, note);
+  if (dtype == at::kDouble) {  // said once, not for every run that measures noise
+    for (const std::string& note : reading_notes(batch))
+      fmt::print(stderr, "streambp-verify: {}: {}\n", options.tokens, note);
+  }
   const at::Tensor value_head = read_optional_tensor(tokens, prefix + "value_head.weight");
   const Opening opening(options, dtype);
   Truth truth{opening.open(options.model,

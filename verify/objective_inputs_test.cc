@@ -432,9 +432,9 @@ TEST(ObjectiveOptions, AreRefused) {
     return refused([&] { make_objective(name, std::string(name) == "grpo" ? completed : labels, options); },
                    name, part);
   };
-  EXPECT_TRUE(refuses(
-      "elo", {},
-      "expected one of sft, dpo, cpo, simpo, orpo, kto, grpo, rloo, ppo, distill, reward, infonce"));
+  EXPECT_TRUE(
+      refuses("elo", {},
+              "expected one of sft, dpo, cpo, simpo, orpo, kto, grpo, rloo, ppo, distill, reward, infonce"));
   EXPECT_TRUE(refuses("sft", {{"beta", "1"}},
                       "no option 'beta'; it has loss_type, reduction, divisor, label_smoothing"));
   EXPECT_TRUE(refuses("sft", {{"reduction", "max"}}, "reduction is 'max', expected one of mean, sum"));

@@ -295,8 +295,9 @@ reference::TokenObjective infonce(const Source& source) {
 }
 
 const std::map<std::string, std::function<reference::TokenObjective(const Source&)>> kObjectives{
-    {"sft", sft},   {"dpo", dpo},   {"cpo", cpo}, {"simpo", cpo},       {"orpo", orpo},     {"kto", kto},
-    {"grpo", grpo}, {"rloo", rloo}, {"ppo", ppo}, {"distill", distill}, {"reward", reward}, {"infonce", infonce}};
+    {"sft", sft},   {"dpo", dpo},         {"cpo", cpo},       {"simpo", cpo},
+    {"orpo", orpo}, {"kto", kto},         {"grpo", grpo},     {"rloo", rloo},
+    {"ppo", ppo},   {"distill", distill}, {"reward", reward}, {"infonce", infonce}};
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// streambp-verify: is it exact? sweep | goldens | gradcheck | compare | long
+// streambp-verify: is it exact? sweep | goldens | gradcheck | compare | long | precision
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
@@ -26,11 +26,14 @@
 #include "verify/goldens.h"
 #include "verify/gradcheck.h"
 #include "verify/long_command.h"
+#include "verify/precision.h"
 
 namespace {
 
 using namespace streambp;
 
+/// Of the sweep's long sequence, whose windows cross tiles of the CPU's attention kernel (72 keys).
+constexpr int64_t kWindowLength = 163;
 /// The reference holds every score of a sequence in float64, for each layer and head.
 constexpr int64_t kMaxSweepLength = 2048;
 constexpr int kMaxThreads = 4096;
@@ -47,6 +50,7 @@ struct Flags {
   std::string first_labels = "refuse";
   std::optional<double> divisor;
   double limit = 1e-10;
+  int64_t batches_of = 24;
   uint64_t seed = 0;
   std::optional<int> threads;
   bool quick = false;
@@ -118,6 +122,7 @@ int sweep(const Flags& flags) {
       throw InputError("--seq-len {}: expected at most {} tokens, for the reference", length,
                        kMaxSweepLength);
   }
+  if (flags.lengths.empty()) options.window_length = kWindowLength;
   if (!flags.lengths.empty())
     options.padded_length = *std::max_element(options.lengths.begin(), options.lengths.end());
   if (!flags.chunks.empty()) options.chunks = parse_chunks(flags.chunks, "--chunk");
@@ -174,6 +179,26 @@ int compare(const Flags& flags) {
   if (!flags.diagnose_chunks.empty())
     options.diagnose_chunks = parse_integers(flags.diagnose_chunks, "--diagnose-chunk", 1);
   return run_compare(options);
+}
+
+int precision(const Flags& flags) {
+  open_checked_device(flags);
+  PrecisionOptions options;
+  options.subject.device = checked_device();
+  if (!flags.model.empty()) options.subject.model = flags.model;
+  if (!flags.objectives.empty()) options.subject.objective = flags.objectives;
+  if (!flags.lengths.empty()) options.subject.seq_len = parse_integers(flags.lengths, "--seq-len", 4).front();
+  if (flags.batches_of < 1) throw InputError("--repeats {}: expected 1 or more batches", flags.batches_of);
+  options.subject.batches = flags.batches_of;
+  options.subject.seed = flags.seed;
+  options.methods = words_or(flags.methods, "--method", method_names());
+  options.chunks = parse_chunks(flags.chunks.empty() ? "8,32" : flags.chunks, "--chunk");
+  if (!flags.dtype.empty()) {
+    require_known({flags.dtype}, "--dtype", {"float32", "bfloat16"});
+    options.dtypes = {parse_dtype(flags.dtype)};
+  }
+  options.json = flags.json;
+  return run_precision(options);
 }
 
 }  // namespace
@@ -282,6 +307,20 @@ int main(int argc, char** argv) {
   sub->add_option("--seed", flags.seed, "Of a preset's random weights (default: 0)");
   sub->add_option("--dtype", flags.dtype,
                   "Dtype a preset's random weights are drawn in (default: the preset's own)");
+
+  sub = command("precision", "Errors of float32 and bfloat16 against the float64 truth, method by method",
+                precision);
+  sub->add_option("--model", flags.model, "A folder or a preset (default: qwen3-tiny)");
+  sub->add_option("--objective", flags.objectives,
+                  "Any but distill, with its options by default (default: sft)");
+  sub->add_option("--method", flags.methods, "Methods beside standard (default: all)");
+  sub->add_option("--chunk", flags.chunks, "Chunks of methods and heads that have them (default: 8,32)");
+  sub->add_option("--seq-len", flags.lengths, "Tokens of each of two sequences (default: 64)");
+  sub->add_option("--repeats", flags.batches_of,
+                  "Batches, over which errors are root mean squares (default: 24)");
+  sub->add_option("--dtype", flags.dtype, "float32 or bfloat16 (default: both)");
+  sub->add_option("--device", flags.device, "cpu or cuda (default: cpu)");
+  sub->add_option("--seed", flags.seed, "Of weights and tokens (default: 0)");
 
   add_long_command(app, action);
 

@@ -337,6 +337,10 @@ says 'exact'
 warns 'first labels ignored because padding would predict them: 2'
 refuses 'another word' "--first-labels 'drop'" compare --model "$model" --tokens "$tensors" --gradients "$tensors" \
   --first-labels drop
+# A factor of YaRN that versions of transformers take in two ways is noted on stderr, once.
+yarn=$goldens/cases/llama-yarn-mscale-sft-b1/tensors.safetensors
+run 'yarn' 0 compare --model "$goldens/models/llama-yarn-mscale" --tokens "$yarn" --gradients "$yarn"
+[ "$(grep -c '^note: .*512 / 64 = 8' "$folder/err")" -eq 1 ] || fail 'no note of another factor'
 
 # Equality and the reference's own checks.
 run 'sweep' 0 sweep --quick --family qwen3 --batch three,unscored,packed --json
@@ -346,6 +350,10 @@ says '0 failed'
 run 'sweep of documents' 0 sweep --family qwen3 --seq-len 9 --objective dpo --tuning lora --batch documents
 says '0 failed'
 refuses 'documents of an objective of rows' 'nothing to check' sweep --objective grpo --batch documents
+refuses 'precision of distill' 'needs a teacher' precision --objective distill
+refuses 'precision of float64' 'expected one of float32, bfloat16' precision --dtype float64
+run 'precision' 0 precision --dtype float32 --method streambp --chunk 8 --repeats 24 --seq-len 24 --json
+says '"gradient_dtype":"float32"'
 run 'gradcheck' 0 gradcheck
 says ' 0 failed'
 

@@ -174,6 +174,31 @@ void fill(Outcome& outcome, const TokenValues& values, const Scored& scored, int
   outcome.values = scatter(values.values);
 }
 
+/// bfloat16 gradients of norms and biases, which are next to nothing in memory, in float32 while a pass adds
+/// to them chunk by chunk: they are rounded once, at its end. A matrix's are rounded with every chunk;
+/// float32 gradients (Model::Placement) are the remedy there.
+class WideVectors {
+ public:
+  explicit WideVectors(const Model& model) {
+    const MemoryScope scope("gradients");
+    for (const auto& parameter : model.parameters()) {
+      at::Tensor& gradient = parameter->gradient;
+      if (!gradient.defined() || gradient.dim() != 1 || gradient.scalar_type() != at::kBFloat16) continue;
+      narrow_.emplace_back(parameter.get(), gradient);
+      gradient = gradient.to(at::kFloat);
+    }
+  }
+  ~WideVectors() {
+    for (auto& [parameter, gradient] : narrow_)
+      parameter->gradient = gradient.copy_(std::exchange(parameter->gradient, {}));
+  }
+  WideVectors(const WideVectors&) = delete;
+  WideVectors& operator=(const WideVectors&) = delete;
+
+ private:
+  std::vector<std::pair<Parameter*, at::Tensor>> narrow_;
+};
+
 void check_request(const Model& model, const Batch& batch, const HeadRequest& request, const Model* teacher) {
   if (request.log_probabilities && !model.has_head())
     throw InputError("the model has no LM head, and the objective needs one");
@@ -248,6 +273,7 @@ Outcome backpropagate(Model& model, const Batch& given, const Objective& objecti
                   joins_head(model, objective, settings),
                   settings.hugging_face};
   HeadOutcome result;
+  const WideVectors sums(model);
   switch (settings.method) {
     case Method::kStandard:
       result = run_standard(pass);

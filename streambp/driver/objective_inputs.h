@@ -29,8 +29,8 @@ namespace streambp {
 /// - kCompletions: completion_mask [B, C] of the last C columns, advantages [B] or [B, C]; optional
 /// tool_mask,
 ///   old_per_token_logps, ref_per_token_logps and sampling_per_token_logps [B, C], importance_sampling_ratio
-///   [B, C] or [B, 1], old_logps [B] (RLOO: of whole completions). Or as GRPOTrainer has it: prompt_ids, prompt_mask, completion_ids for input_ids and
-///   attention_mask.
+///   [B, C] or [B, 1], old_logps [B] (RLOO: of whole completions). Or as GRPOTrainer has it: prompt_ids,
+///   prompt_mask, completion_ids for input_ids and attention_mask.
 /// - kResponses: responses and response_mask [B, R] of the last R columns, old_logprobs, advantages [B, R];
 ///   optional ref_logprobs [B, R], and value_mask with old_values and returns [B, R]: a value belongs to the
 ///   column before its response's.

@@ -118,8 +118,8 @@ Counts count(const Batch& batch) {
 
 const std::vector<ObjectiveKind>& objective_kinds() {
   static const std::vector<ObjectiveKind> kinds = [] {
-    std::vector<ObjectiveKind> all{sft_kind(),  dpo_kind(),  cpo_kind(),     simpo_kind(),
-                                   orpo_kind(), kto_kind(),  grpo_kind(),    rloo_kind(),
+    std::vector<ObjectiveKind> all{sft_kind(),  dpo_kind(),     cpo_kind(),    simpo_kind(),
+                                   orpo_kind(), kto_kind(),     grpo_kind(),   rloo_kind(),
                                    ppo_kind(),  distill_kind(), reward_kind(), infonce_kind()};
     for (ObjectiveKind& kind : all) kind = with_router_option(std::move(kind));
     return all;

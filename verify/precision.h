@@ -1,0 +1,67 @@
+// How precise gradients are in float32 and bfloat16: every method's error against the float64 truth, beside
+// standard back-propagation's own in the same precision.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "streambp/backprop/method.h"
+#include "verify/error_measure.h"
+
+namespace streambp {
+
+/// No method may be further from the truth than standard is, by more than a quarter.
+inline constexpr double kPrecisionFactor = 1.25;
+
+struct PrecisionSubject {
+  std::string model = "qwen3-tiny";  // a folder or a preset
+  std::string objective = "sft";     // with the options by default
+  at::ScalarType dtype = at::kFloat;
+  at::ScalarType gradient_dtype = at::kFloat;  // the dtype or float32
+  c10::Device device = at::kCPU;
+  int64_t sequences = 2;
+  int64_t seq_len = 64;
+  int64_t batches = 24;  // of other tokens each: errors are root mean squares over them
+  uint64_t seed = 0;
+};
+
+/// The errors of one way of running a pass.
+struct Precision {
+  double loss = 0.0;
+  double log_probabilities = 0.0;
+  std::map<std::string, double> gradients;  // of each parameter, |gradient - truth| / |truth|
+
+  /// The worst parameter.
+  std::pair<std::string, double> worst() const;
+};
+
+/// Of each of `ways` in turn. The truth has the weights that the model has in that dtype.
+std::vector<Precision> measure_precision(const PrecisionSubject& subject, const std::vector<Settings>& ways);
+
+/// Up to this a gradient's error is the rounding of its numbers, which says nothing of how they were summed:
+/// half a unit in the last place of its dtype.
+double rounding_of(at::ScalarType dtype);
+
+/// The parameter whose error is the most times standard's own, and how many times; a parameter whose own
+/// error is below `rounding` counts as if it were that.
+std::pair<std::string, double> times_standard(const Precision& of, const Precision& standard,
+                                              double rounding);
+
+struct PrecisionOptions {
+  PrecisionSubject subject;  // but for its dtypes
+  std::vector<std::string> methods;
+  std::vector<int64_t> chunks;
+  std::vector<at::ScalarType> dtypes{at::kFloat, at::kBFloat16};
+  bool json = false;
+};
+
+/// `streambp-verify precision`: a row for each dtype, gradient dtype, method and chunk. Returns 0 if every
+/// parameter is within kPrecisionFactor of standard's error, 1 if not.
+int run_precision(const PrecisionOptions& options);
+
+}  // namespace streambp
