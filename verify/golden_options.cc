@@ -42,6 +42,7 @@ Keys grpo_keys() {
                            "kl_estimator",
                            "use_bias_correction_kl",
                            "temperature",
+                           "router_aux_loss_coef",
                            "max_completion_length",
                            "num_items_in_batch"}) {
     keys.options[name] = name;
@@ -53,9 +54,7 @@ Keys grpo_keys() {
                {"use_vllm", {true}},
                {"vllm_importance_sampling_correction", {true}},
                // Changes entropy_coef from step to step.
-               {"use_adaptive_entropy", {false}},
-               // TRL adds the experts' balance whatever output_router_logits is.
-               {"router_aux_loss_coef", {0}}};
+               {"use_adaptive_entropy", {false}}};
   keys.described = {"prompt_length",
                     "completion_length",
                     "completion",
@@ -108,7 +107,10 @@ const std::map<std::string, Keys> kObjectives{
       {"calculate_KL", "position_ids"}}},
     {"grpo", grpo_keys()},
     {"rloo",
-     {{{"epsilon_low", "epsilon_low"}, {"epsilon_high", "epsilon_high"}, {"temperature", "temperature"}},
+     {{{"epsilon_low", "epsilon_low"},
+       {"epsilon_high", "epsilon_high"},
+       {"temperature", "temperature"},
+       {"router_aux_loss_coef", "router_aux_loss_coef"}},
       {{"beta", {0}}},  // TRL's takes the divergence off the rewards
       {"prompt_length", "completion_length", "completion", "position_ids"}}},
     {"ppo",

@@ -311,6 +311,7 @@ reference::TokenObjective reference_objective(const std::string& name, const Bat
   const Source source(batch, options, teacher_logits);
   reference::TokenObjective objective = found->second(source);
   objective.router.always = kind.adds_router_loss;
+  if (!kind.knows_router_loss) objective.router.coefficient = 0.0;
   if (source.given("router_aux_loss_coef"))
     objective.router.coefficient = source.number("router_aux_loss_coef");
   return objective;

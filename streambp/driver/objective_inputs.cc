@@ -91,6 +91,9 @@ Batch read_completions(const PaddedFile& file, int64_t vocab_size) {
   if (file.has("old_logps"))
     batch.sequence_inputs[inputs::kOldSums] = file.numbers("old_logps", {file.rows()});
   if (file.has("importance_sampling_ratio")) {
+    const at::Tensor given = file.tensor("importance_sampling_ratio");
+    if (width > 1 && given.numel() == file.rows())
+      batch.sequence_inputs[inputs::kImportanceSamplingRatio] = given.to(at::kDouble).reshape({-1});
     read_tokens_or_rows(file, batch, "importance_sampling_ratio", inputs::kImportanceSamplingRatio, width,
                         mask);
   }

@@ -104,6 +104,11 @@ class Grpo final : public Objective {
     old_ = optional(batch, inputs::kOldLogProbabilities);
     sampling_ = optional(batch, inputs::kSamplingLogProbabilities);
     ratio_ = optional(batch, inputs::kImportanceSamplingRatio);
+    if (type_ == "vespo" && batch.sequence_inputs.contains(inputs::kImportanceSamplingRatio)) {
+      throw InputError(
+          "grpo: input '{}' has one number a sequence, expected one a token with loss_type vespo",
+          inputs::kImportanceSamplingRatio);
+    }
     if (ratio_.defined() && ratio_.lt(0.0).any().item<bool>()) {
       throw InputError("grpo: input '{}' holds {}, expected ratios of at least 0",
                        inputs::kImportanceSamplingRatio, ratio_.min().item<double>());
@@ -294,6 +299,7 @@ ObjectiveKind grpo_kind() {
     return std::make_unique<Grpo>(batch, options, whole);
   };
   kind.uses_reference = [](const Options& options) { return options.number("beta", 0.0, kInfinity) > 0.0; };
+  kind.adds_router_loss = true;  // TRL: GRPOTrainer and RLOOTrainer, whatever output_router_logits says
   return kind;
 }
 

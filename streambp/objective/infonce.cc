@@ -85,6 +85,7 @@ ObjectiveKind infonce_kind() {
                  const Counts& whole) -> std::unique_ptr<Objective> {
     return std::make_unique<InfoNce>(batch, options, whole);
   };
+  kind.knows_router_loss = false;
   return kind;
 }
 

@@ -66,6 +66,7 @@ double RouterLoss::of(const MixtureSettings& mixture) const {
 RouterLoss router_loss(const ObjectiveKind& kind, const Options& options) {
   RouterLoss loss;
   loss.always = kind.adds_router_loss;
+  if (!kind.knows_router_loss) loss.coefficient = 0.0;
   if (options.given(kRouterCoefficient))
     loss.coefficient = options.number(kRouterCoefficient, 0.0, std::numeric_limits<double>::infinity());
   return loss;

@@ -175,6 +175,8 @@ struct ObjectiveKind {
   /// Whether its trainer adds the routers' load-balancing loss of a mixture whatever config.json says of
   /// output_router_logits, as TRL's do. Every kind has the option router_aux_loss_coef in place of it.
   bool adds_router_loss = false;
+  /// Whether that of config.json counts at all: not in the losses of classifiers and embeddings.
+  bool knows_router_loss = true;
 };
 
 /// What `options` say of the routers' loss. Throws InputError for a coefficient below 0.

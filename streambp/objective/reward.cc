@@ -69,6 +69,7 @@ ObjectiveKind reward_kind() {
                  const Counts& whole) -> std::unique_ptr<Objective> {
     return std::make_unique<Reward>(batch, options, whole);
   };
+  kind.knows_router_loss = false;
   return kind;
 }
 

@@ -69,6 +69,7 @@ ObjectiveKind rloo_kind() {
                  const Counts& whole) -> std::unique_ptr<Objective> {
     return std::make_unique<Rloo>(batch, options, whole);
   };
+  kind.adds_router_loss = true;
   return kind;
 }
 
