@@ -30,10 +30,10 @@
 namespace streambp {
 
 enum class Verdict {
-  kExact,      // every gradient within its limit
-  kScaled,     // every gradient off by the same factor, and within its limit without it: another normaliser
-  kUndecided,  // beyond the limits only where the precision leaves open which experts a token goes to, or in
-               // a wider dtype than the arithmetic behind it
+  kExact,       // every gradient within its limit
+  kScaled,      // every gradient off by the same factor, and within its limit without it: another normaliser
+  kUndecided,   // beyond the limits only where the precision leaves open which experts a token goes to, or in
+                // a wider dtype than the arithmetic behind it
   kWrong,       // anything else, NaN included
   kIncomplete,  // names, shapes or dtypes are not those of the model's parameters
 };

@@ -4,8 +4,8 @@
 namespace streambp {
 
 /// While one is alive on a thread, tables of models below float64 have their frequencies, angles, cosines and
-/// sines computed in float32, as transformers computes them, rather than in double: at position 2,048 an angle
-/// is off by 1e-4 then, which is most of what correct float32 gradients of transformers are off by.
+/// sines computed in float32, as transformers computes them, rather than in double: at position 2,048 an
+/// angle is off by 1e-4 then, which is most of what correct float32 gradients of transformers are off by.
 class Float32Angles {
  public:
   Float32Angles() : before_(wanted()) { wanted() = true; }
