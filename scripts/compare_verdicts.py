@@ -148,6 +148,28 @@ def planted_table(records):
     return lines
 
 
+def write_summary(folder, records):
+    """verdicts.md; returns the records whose verdict was not expected."""
+    wrong = [record for record in records if not record["expected"]]
+    text = [
+        "# Verdicts of `streambp-verify compare` on gradients of Hugging Face",
+        "",
+        f"`scripts/compare_verdicts.py`: transformers {VERSIONS['transformers']}, torch {VERSIONS['torch']}; small models with random weights "
+        f"(`scripts/compare/verdict_models.py`). {len(records)} comparisons, {len(wrong)} with a verdict that is not among those expected.",
+        "",
+        "## Correct gradients",
+        "",
+        *table(records),
+        "",
+        "## The same gradients times a factor",
+        "",
+        *planted_table(records),
+        "",
+    ]
+    (folder / "verdicts.md").write_text("\n".join(text), encoding="utf-8")
+    return wrong
+
+
 def main():
     options = parse_options()
     enter_venv()
@@ -170,23 +192,7 @@ def main():
             mark = "" if record["expected"] else "   NOT EXPECTED"
             planted = "" if record["planted"] is None else f" x {record['planted']:.6g}"
             print(f"{record['model']:11} {record['seq_len']:5} {record['recipe']}{planted}: {record['verdict']}{mark}", flush=True)
-    wrong = [record for record in records if not record["expected"]]
-    text = [
-        "# Verdicts of `streambp-verify compare` on gradients of Hugging Face",
-        "",
-        f"`scripts/compare_verdicts.py`: transformers {VERSIONS['transformers']}, torch {VERSIONS['torch']}; small models with random weights "
-        f"(`scripts/compare/verdict_models.py`). {len(records)} comparisons, {len(wrong)} with a verdict that is not among those expected.",
-        "",
-        "## Correct gradients",
-        "",
-        *table(records),
-        "",
-        "## The same gradients times a factor",
-        "",
-        *planted_table(records),
-        "",
-    ]
-    (options.out / "verdicts.md").write_text("\n".join(text), encoding="utf-8")
+    wrong = write_summary(options.out, records)
     print(f"{len(records)} comparisons, {len(wrong)} not expected; records and tables: {options.out}")
     return 1 if wrong else 0
 
