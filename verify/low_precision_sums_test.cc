@@ -90,7 +90,7 @@ TEST(LowPrecisionSums, AdaptersOfLowRank) {
   Parameter weight{"w", all_of({6, 16}, 0.5), {}};
   Parameter a{"a", all_of({4, 16}, 0.25), all_of({4, 16}, 0.0)},
       b{"b", all_of({6, 4}, 0.5), all_of({6, 4}, 0.0)};
-  const Linear map{"map", &weight, nullptr, LowRankAdapter{&a, &b, 2.0, true}};
+  const Linear map{"map", &weight, nullptr, LowRankAdapter{&a, &b, 2.0}};
   const at::Tensor dy = all_of({kTerms, 6}, 0.01), x = all_of({kTerms, 16}, 0.3);
   linear_accumulate(map, x, dy);
   const double d = dy[0][0].item<double>(), one = x[0][0].item<double>();
@@ -160,7 +160,7 @@ TEST(LowPrecisionSums, ExpertsAndRouters) {
 TEST(LowPrecisionSums, RouterLoss) {
   RouterBalance balance(0.5, 2, at::kCPU);
   for (int i = 0; i < 600; ++i) {
-    balance.count(at::tensor({0.7F, 0.3F}).view({1, 2}), at::zeros({1, 1}, at::kLong));
+    balance.count(at::tensor({0.7F, 0.3F}).view({1, 2}), at::zeros({1, 1}, at::kLong), i);
   }
   EXPECT_TRUE(std::abs(balance.loss() - 0.5 * 2 * static_cast<double>(0.7F)) <= 1e-14) << balance.loss();
 }

@@ -43,7 +43,7 @@ TEST(Ops, LinearAddedToAResidual) {
 TEST(Ops, LinearWithALowRankAdapter) {
   Parameter w = parameter(random({5, 7}, 1), /*trainable=*/false), a = parameter(random({2, 7}, 2)),
             b = parameter(random({5, 2}, 3));
-  Linear map{"map", &w, nullptr, LowRankAdapter{&a, &b, 0.25, true}};
+  Linear map{"map", &w, nullptr, LowRankAdapter{&a, &b, 0.25}};
   const at::Tensor base = w.value;
   expect_same(
       {random({11, 5}, 4), random({11, 7}, 5)}, {&a, &b},
