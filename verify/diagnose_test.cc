@@ -92,7 +92,7 @@ TEST(Diagnose, NamesMistakesOfObjectives) {
       expect_all_named(diagnose_case({"llama-tiny", "grpo", {{"beta", "0.04"}}, "full", "left", 9})),
       {"old-missing", "reference-is-policy", "loss-type-bnpo", "advantages-centred", "advantages-normalised",
        "advantages-normalised-groups-of-2"});
-  expect_planted(expect_all_named(diagnose_case({"llama-tiny", "ppo", {}, "lora", "right", 9})),
+  expect_planted(expect_all_named(diagnose_case({"llama-tiny", "ppo", {}, "lora", "left", 9})),
                  {"old-missing", "advantages-centred-tokens"});
 }
 

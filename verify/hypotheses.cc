@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "streambp/model/peft_name.h"
 #include "streambp/objective/terms.h"
 #include "verify/hypotheses_table.h"
 
@@ -165,9 +166,7 @@ std::vector<Hypothesis> missing_gradients(const Tensors& gradients, const Tensor
     if ((found == gradients.end() || is_zero(found->second)) && !is_zero(of_truth)) missing.insert(name);
   }
   if (missing.empty()) return {};
-  const bool adapters = std::all_of(missing.begin(), missing.end(), [](const std::string& name) {
-    return name.find(".lora_") != std::string::npos;
-  });
+  const bool adapters = std::all_of(missing.begin(), missing.end(), is_peft_name);
   std::vector<std::string> some(missing.begin(),
                                 std::next(missing.begin(), std::min<std::ptrdiff_t>(3, std::ssize(missing))));
   return {{adapters ? "adapters-without-gradient" : "parameters-without-gradient",

@@ -89,10 +89,14 @@ TEST(ForwardOrder, ComposesWithWhatIsKept) {
     settings.order = Order::kForward;
     settings.chunk = 9;
     const Evaluation plain = packed.run(model, settings);
-    settings.keep_attention = true;
     settings.every = 2;
     settings.offload = Offload::kHost;
     EXPECT_TRUE(bit_equal(packed.run(model, settings), plain)) << name;
+    // In this order attention that runs again sees keys out of one product over the whole prefix, where the
+    // forward pass had one for each chunk: BLAS libraries may round the two differently.
+    settings.keep_attention = true;
+    const double error = measure(packed.run(model, settings), plain).worst();
+    EXPECT_TRUE(error <= 1e-14) << name << " " << error;
   }
 }
 

@@ -263,7 +263,8 @@ run 'adapters of a mixture' 0 compare --model "$goldens/models/qwen3-moe" --toke
 says 'exact: all 36 gradients'
 cp -r "$goldens/cases/qwen3-lora-saved-dpo/adapter" "$folder/pissa"
 sed -i 's/"init_lora_weights": true/"init_lora_weights": "pissa"/' "$folder/pissa/adapter_config.json"
-refuses_other 'adapter that changes base weights' 'init_lora_weights' qwen3-lora-saved-dpo --adapter "$folder/pissa"
+refuses_other 'adapter that changes base weights' 'init_lora_weights' qwen3-lora-saved-dpo --objective dpo \
+  --adapter "$folder/pissa"
 refuses_other 'unknown objective of compare' 'expected one of sft, dpo' qwen3-dpo-sigmoid --objective nonsense
 refuses_other 'no completions in it' 'completion_mask' qwen3-sft-b3_left --objective grpo
 refuses_other 'inputs of another objective' "is none of simpo's" qwen3-ppo-shared --objective simpo
@@ -296,7 +297,7 @@ edit "$critic/tensors.safetensors" "$critic/edited.safetensors" \
 mv "$critic/edited.safetensors" "$critic/tensors.safetensors"
 run 'another critic' 1 goldens "$critic" --chunk 7
 says 'value_model.score.weight  2.0e+00'
-sed -i 's/"ld_alpha": null/"ld_alpha": 0.5/' "$kinds/cases/qwen3-dpo-sigmoid_refmodel/case.json"
+sed -i 's/"ld_alpha": null/"sync_ref_model": true/' "$kinds/cases/qwen3-dpo-sigmoid_refmodel/case.json"
 refuses 'unknown setting' 'none of the 1 cases' goldens "$kinds/cases/qwen3-dpo-sigmoid_refmodel"
 sed -i 's/"lora_alpha": 9/"lora_alpha": 9, "use_dora": true/;s/"use_dora": false,//' \
   "$kinds/cases/qwen3-lora-dpo-sigmoid/adapter/adapter_config.json"

@@ -86,7 +86,9 @@ at::Tensor WrongDecoder::linear(const Linear& map, const at::Tensor& x) {
   double scale = settings_.adapter_scale_one ? 1.0 : adapter.scale;
   scale *= std::pow(static_cast<double>(adapter.a->value.size(0)), settings_.adapter_rank_power);
   const at::Tensor low = at::matmul(x, leaves_.matrix(*adapter.a).t());
-  return y + at::matmul(low, leaves_.matrix(*adapter.b, map.first_row).t()) * scale;
+  at::Tensor delta = at::matmul(low, leaves_.matrix(*adapter.b, map.first_row).t());
+  if (adapter.bias != nullptr) delta = delta + leaves_.vector(*adapter.bias, delta);
+  return y + delta * scale;
 }
 
 at::Tensor WrongDecoder::norm(const RmsNorm& norm, const at::Tensor& x) {

@@ -48,6 +48,18 @@ class Run {
           "log-probabilities, entropies and values",
           subject.objective);
     }
+    for (const auto& parameter : subject.model.parameters()) {
+      const std::string& name = parameter->name;
+      for (const char* part :
+           {".lora_embedding_", ".token_adapter.", ".experts.lora_", ".experts.base_layer."}) {
+        if (name.find(part) == std::string::npos) continue;
+        throw InputError(
+            "--diagnose: '{}' adapts an embedding, tokens or all experts at once, expected adapters of "
+            "linear "
+            "maps and saved modules",
+            name);
+      }
+    }
     make_groups();
   }
 

@@ -112,6 +112,10 @@ void for_each_chunk(const HeadPass& pass, int64_t first, int64_t last, int64_t c
 
 }  // namespace
 
+at::Tensor log_sum_squares(const at::Tensor& log_p) {
+  return (log_p * 2.0).exp_().sum(-1).log_();
+}
+
 Columns to_columns(const TokenValues& values) {
   return {values.log_probabilities, values.entropies,      values.mean_log_probabilities, values.values,
           values.divergences,       values.log_sum_squares};
@@ -203,7 +207,7 @@ at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at:
       values.log_probabilities = values.log_probabilities * pass.scored.has_target;
     if (request.entropies) values.entropies = at_scored((log_p.exp() * log_p).sum(-1).neg());
     if (request.mean_log_probabilities) values.mean_log_probabilities = at_scored(log_p.mean(-1));
-    if (request.log_sum_squares) values.log_sum_squares = at_scored((log_p.detach() * 2.0).logsumexp(-1));
+    if (request.log_sum_squares) values.log_sum_squares = at_scored(log_sum_squares(log_p.detach()));
     if (diverges) {
       const Model& teacher = *pass.teacher.model;
       const auto shared = [&](const at::Tensor& of) { return of.narrow(-1, 0, pass.shared_vocabulary()); };

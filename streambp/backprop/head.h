@@ -38,6 +38,10 @@ struct Teacher {
   at::Tensor hidden;
 };
 
+/// log sum_v p_v^2 for log p [..., V]: [...]. The sum is at least 1 / V, so that no maximum need be taken
+/// off.
+at::Tensor log_sum_squares(const at::Tensor& log_p);
+
 /// One column of TokenValues after another, without the embeddings; undefined columns stay undefined.
 using Columns = std::array<at::Tensor, 6>;
 Columns to_columns(const TokenValues& values);

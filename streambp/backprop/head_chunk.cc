@@ -140,7 +140,7 @@ TokenValues HeadChunk::values() {
     values.mean_log_probabilities = to_column(log_p_.mean(1, /*keepdim=*/true));
   if (request.log_sum_squares) {
     const MemoryScope scope("logits");
-    values.log_sum_squares = to_column((log_p_ * 2.0).logsumexp(1, /*keepdim=*/true));
+    values.log_sum_squares = to_column(log_sum_squares(log_p_).unsqueeze(1));
   }
   if (request.values) values.values = to_column(linear_forward(pass_.model.value_head(), normed_));
   if (request.divergence != Divergence::kNone) values.divergences = to_column(divergences());

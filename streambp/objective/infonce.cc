@@ -59,7 +59,7 @@ class InfoNce final : public Objective {
  private:
   /// Of scores [anchors, candidates], the positives' on the diagonal.
   at::Tensor mean_loss(const at::Tensor& scores) const {
-    return (at::logsumexp(scores, {1}) - scores.diagonal()).sum() * (1.0 / static_cast<double>(anchors_));
+    return at::log_softmax(scores, 1).diagonal().sum() * (-1.0 / static_cast<double>(anchors_));
   }
 
   bool cosine_, symmetric_;
