@@ -30,7 +30,8 @@ std::set<std::string> expect_all_named(const DiagnoseCase& planted,
 /// Each of `expected` was planted.
 void expect_planted(const std::set<std::string>& planted, const std::vector<std::string>& expected) {
   for (const std::string& name : expected)
-    EXPECT_TRUE(planted.contains(name)) << name << " was never planted";
+    EXPECT_TRUE(planted.contains(name))
+        << name << " was never planted, only " << fmt::format("{}", fmt::join(planted, ", "));
 }
 
 TEST(Diagnose, NamesMistakesOfTargetsMasksAndWindows) {
@@ -57,7 +58,7 @@ TEST(Diagnose, NamesMistakesOfTargetsMasksAndWindows) {
                            "query-positions-padding",
                            "mean-of-means-1-rows",
                            "mean-of-means-4-columns",
-                           "mean-of-means-8-scored",
+                           "mean-of-means-6-scored",
                            "detached-4",
                            "prefix-dropped-4",
                            "top-left-causal-4",

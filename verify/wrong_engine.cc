@@ -48,6 +48,9 @@ class Run {
           "log-probabilities, entropies and values",
           subject.objective);
     }
+    if (objective->targets().defined())
+      throw InputError("--diagnose: {} scores tokens of its own choice, expected those of the batch",
+                       subject.objective);
     for (const auto& parameter : subject.model.parameters()) {
       const std::string& name = parameter->name;
       for (const char* part :
