@@ -2,16 +2,14 @@
 
 import types
 from collections import defaultdict
-from contextlib import contextmanager
 
 import torch
-from trl.kernels import ChunkedLogProbFunction
 from trl.trainer.dpo_trainer import DPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
 from goldens.adapter_cases import BATCHES
 from goldens.models import Batch
-from goldens.passes import IGNORED, InFloat64, forward
+from goldens.passes import IGNORED, forward
 from goldens.writing import make_inputs
 
 PROMPT = 4  # tokens of a preference pair's prompt
@@ -27,22 +25,6 @@ def preference_inputs(vocab_size, generator):
     inputs["completion_mask"] = inputs["attention_mask"] * (columns >= PROMPT)
     del inputs["labels"]
     return inputs
-
-
-@contextmanager
-def wide_backward():
-    """The fused head's backward pass in float64: autograd calls it where modes are not active by themselves."""
-    narrow = ChunkedLogProbFunction.backward
-
-    def backward(*arguments):
-        with InFloat64():
-            return narrow(*arguments)
-
-    ChunkedLogProbFunction.backward = staticmethod(backward)
-    try:
-        yield
-    finally:
-        ChunkedLogProbFunction.backward = staticmethod(narrow)
 
 
 class Sft:

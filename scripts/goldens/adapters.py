@@ -17,8 +17,9 @@ from peft.utils import get_peft_model_state_dict
 from safetensors.torch import save_file
 
 from goldens.adapter_cases import ADAPTERS
-from goldens.adapter_objectives import OBJECTIVES, wide_backward
+from goldens.adapter_objectives import OBJECTIVES
 from goldens.checks import CheckError, check_finite_differences, check_results
+from goldens.fused_head import wide_backward
 from goldens.passes import ResultCheck, gradients_of, load_model, read_tensors
 
 VERSIONS = {"torch": "2.11.0", "transformers": "5.23.0", "trl": "1.16.0", "peft": "0.21.2"}

@@ -7,14 +7,13 @@ its functions (goldens/verl_losses.py). Prompts are padded on the left and compl
 import json
 import math
 from collections import defaultdict
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import torch
 from safetensors.torch import save_file
 from torch.overrides import TorchFunctionMode
-from trl.kernels.chunked_logprob import ChunkedLogProbFunction
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.rloo_trainer import RLOOTrainer
 from trl.trainer.sft_trainer import SFTTrainer
@@ -22,8 +21,9 @@ from trl.trainer.utils import add_fused_lm_head
 
 from goldens import verl_losses
 from goldens.checks import check_finite_differences, check_results, check_routing, check_weights
+from goldens.fused_head import wide_backward
 from goldens.models import COMMON, MODELS, Batch, Model, rope
-from goldens.passes import IGNORED, InFloat64, ResultCheck, as_in_file, gradients_of, load_model, read_tensors
+from goldens.passes import IGNORED, ResultCheck, as_in_file, gradients_of, load_model, read_tensors
 from goldens.writing import FIRST_TOKEN, make_inputs, write_model
 
 VERSIONS = {"torch": "2.11.0", "transformers": "5.23.0", "trl": "1.16.0", "verl": "0.9.1"}
@@ -163,22 +163,6 @@ class Held:
         if self.result is None:
             self.result = self.function(*args, **kwargs)
         return self.result
-
-
-@contextmanager
-def wide_backward():
-    """The fused head's backward pass runs in autograd's own call, which modes do not reach by themselves."""
-    narrow = ChunkedLogProbFunction.backward
-
-    def backward(ctx, *gradients):
-        with InFloat64():
-            return narrow(ctx, *gradients)
-
-    ChunkedLogProbFunction.backward = staticmethod(backward)
-    try:
-        yield
-    finally:
-        ChunkedLogProbFunction.backward = staticmethod(narrow)
 
 
 def trainer_of(cls, model, **attributes):

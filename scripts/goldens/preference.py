@@ -9,7 +9,6 @@ import json
 import math
 import textwrap
 from collections import defaultdict
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -19,13 +18,13 @@ from safetensors.torch import save_file
 from trl.experimental.cpo import cpo_trainer
 from trl.experimental.orpo import orpo_trainer
 from trl.experimental.utils import DPODataCollatorWithPadding
-from trl.kernels import chunked_logprob
 from trl.trainer import dpo_trainer, kto_trainer
 from trl.trainer.utils import add_fused_lm_head
 
 from goldens.checks import CheckError, check_finite_differences, check_results, check_routing, check_weights
+from goldens.fused_head import wide_backward
 from goldens.models import COMMON, MODELS, Model, rope
-from goldens.passes import IGNORED, InFloat64, ResultCheck, as_in_file, gradients_of, load_model, read_tensors
+from goldens.passes import IGNORED, ResultCheck, as_in_file, gradients_of, load_model, read_tensors
 from goldens.writing import FIRST_TOKEN, write_model
 
 PAIRS_MODEL = "qwen3-pairs"
@@ -112,23 +111,6 @@ def _pairs_cases():
 
 
 CASES = tuple(_pairs_cases())
-
-
-@contextmanager
-def _wide_backward():
-    """The fused head's backward pass runs in autograd's own call, which modes do not reach by themselves."""
-    function = chunked_logprob.ChunkedLogProbFunction
-    narrow = function.backward
-
-    def backward(ctx, *gradients):
-        with InFloat64():
-            return narrow(ctx, *gradients)
-
-    function.backward = staticmethod(backward)
-    try:
-        yield
-    finally:
-        function.backward = staticmethod(narrow)
 
 
 class Held:
@@ -430,7 +412,7 @@ def _make_case(root, case, spec, seed):
     objective = OBJECTIVES[case.objective]()
     settings = {**objective.defaults, **case.settings}
     inputs = dict(objective.batch(spec.settings["vocab_size"], settings, generator))
-    with ResultCheck() as results, _wide_backward():
+    with ResultCheck() as results, wide_backward():
         model = load_model(folder)
         loss = objective.loss(model, settings)
         tensors = _evaluate(model, loss, case, inputs)
