@@ -178,7 +178,11 @@ void Model::attach_adapters(const LoraConfig& lora, uint64_t seed) {
 void Model::load_adapters(const std::filesystem::path& folder) {
   const LoraConfig lora = read_lora_config(folder);
   const SafetensorsFile file = SafetensorsFile::open(folder / "adapter_model.safetensors");
-  attach_adapters(lora, /*seed=*/0);
+  try {
+    attach_adapters(lora, /*seed=*/0);
+  } catch (const InputError& error) {
+    throw InputError("{}: {}", (folder / "adapter_config.json").string(), error.what());
+  }
   for (const auto& parameter : parameters_) {
     if (is_peft_name(parameter->name))
       parameter->value.copy_(read_like(file, parameter->name, parameter->value));
