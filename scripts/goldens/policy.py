@@ -195,8 +195,8 @@ class Grpo:
         mask = inputs["completion_mask"]
         near = near_policy(model, inputs, self.settings["temperature"], mask, generator)
         inputs["advantages"] = torch.randn(len(mask), generator=generator)
-        names = {"old": "old_per_token_logps", "sampling": "sampling_per_token_logps"}
-        for name in self.case.inputs.keys() & names.keys():
+        names = {"sampling": "sampling_per_token_logps", "old": "old_per_token_logps"}
+        for name in filter(self.case.inputs.__contains__, names):
             inputs[names[name]] = near()
         if self.settings["beta"] > 0:
             inputs["ref_per_token_logps"] = near()
