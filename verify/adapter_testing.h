@@ -1,6 +1,7 @@
 // What the tests of adapters share: models with adapters of every kind that PEFT trains.
 #pragma once
 
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,8 @@ struct AdapterVariant {
   std::string name;
   std::string preset;
   LoraConfig lora;
+
+  friend void PrintTo(const AdapterVariant& variant, std::ostream* stream) { *stream << variant.name; }
 };
 
 inline std::vector<AdapterVariant> adapter_variants() {
