@@ -4,6 +4,7 @@
 
 #include "streambp/objective/terms.h"
 #include "verify/diagnose_testing.h"
+#include "verify/equality_batches.h"
 
 namespace streambp {
 namespace {
@@ -34,6 +35,26 @@ TEST(DiagnosePlants, AdaptersWithoutGradient) {
                 [](const auto& entry) { return entry.first.find("layers.0.") != std::string::npos; });
   expect_named(right, gradients, "adapters-without-gradient");
   expect_named(right, times(right.truth, 0.0), "adapters-without-gradient");
+}
+
+TEST(DiagnosePlants, HeadAdapterBypassed) {
+  DiagnoseCase right = diagnose_case({"qwen3-tiny", "sft", {}, "full", "left", 9});
+  Model adapted = equality_model("qwen3-tiny", 3, [](const std::string&) { return false; });
+  LoraConfig lora;
+  lora.r = 3;
+  lora.target_modules = {"q_proj", "lm_head"};
+  adapted.attach_adapters(lora, 7);
+  at::Generator generator = at::detail::createCPUGenerator(8);
+  for (const auto& parameter : adapted.parameters()) {
+    if (parameter->name.ends_with(".lora_B.weight"))
+      parameter->value.copy_(at::randn(parameter->value.sizes(), generator, at::kDouble) * 0.3);
+  }
+  right.owned.model = std::move(adapted);
+  find_truth(right);
+  WrongSettings settings;
+  settings.head_adapter_bypassed = true;
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat})
+    expect_named(right, cast(right.wrong(settings), dtype), "head-adapter-bypassed");
 }
 
 TEST(DiagnosePlants, DocumentsInOneSequence) {
