@@ -27,15 +27,7 @@ void check_freeze(const SweepOptions& options, const Config& config) {
 
 /// Everything about adapters, reference and teacher that can be known before anything is run.
 void check_models(const SweepOptions& options, const Config& config) {
-  if (options.adapter) {
-    const LoraConfig lora = read_lora_config(*options.adapter);
-    try {
-      lora_extras(config, lora);
-    } catch (const InputError& error) {
-      throw InputError("{}: {}", (std::filesystem::path(*options.adapter) / "adapter_config.json").string(),
-                       error.what());
-    }
-  }
+  if (options.adapter) read_lora_config(*options.adapter, config);
   if (options.lora) lora_extras(config, *options.lora);
   if (!options.reference.empty()) {
     const int64_t vocabulary = open_config(options.reference).vocab_size;

@@ -37,7 +37,7 @@ class Run {
         scored_(find_scored(wrong_.batch, at::kCPU)) {
     for (const auto& [name, value] : settings.options) options_[name] = value;
     for (const auto& [name, value] : subject.options) options_.try_emplace(name, value);
-    const auto objective = make_objective(subject.objective, with_placeholders(), options_);
+    const auto objective = make_objective(subject.objective, before_the_forward_pass(), options_);
     request_ = objective->request();
     if (!settings.no_router_loss && scored_.size() > 0)
       balance_coefficient_ = objective->router_loss.of(subject.model.config().mixture);
@@ -104,8 +104,8 @@ class Run {
     }
   }
 
-  /// The batch with something in the place of what is known after the forward pass only.
-  Batch with_placeholders() const {
+  /// The batch with zeros for what is known after the forward pass only.
+  Batch before_the_forward_pass() const {
     Batch batch = wrong_.batch;
     if (settings_.reference_is_policy)
       put_policy(batch, at::zeros({batch.size()}, at::kDouble), inputs::kReferenceLogProbabilities);

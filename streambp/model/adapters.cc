@@ -176,13 +176,9 @@ void Model::attach_adapters(const LoraConfig& lora, uint64_t seed) {
 }
 
 void Model::load_adapters(const std::filesystem::path& folder) {
-  const LoraConfig lora = read_lora_config(folder);
+  const LoraConfig lora = read_lora_config(folder, config_);
   const SafetensorsFile file = SafetensorsFile::open(folder / "adapter_model.safetensors");
-  try {
-    attach_adapters(lora, /*seed=*/0);
-  } catch (const InputError& error) {
-    throw InputError("{}: {}", (folder / "adapter_config.json").string(), error.what());
-  }
+  attach_adapters(lora, /*seed=*/0);
   for (const auto& parameter : parameters_) {
     if (is_peft_name(parameter->name))
       parameter->value.copy_(read_like(file, parameter->name, parameter->value));

@@ -278,4 +278,14 @@ LoraConfig read_lora_config(const std::filesystem::path& folder) {
   return lora;
 }
 
+LoraConfig read_lora_config(const std::filesystem::path& folder, const Config& config) {
+  const LoraConfig lora = read_lora_config(folder);
+  try {
+    lora_extras(config, lora);
+  } catch (const InputError& error) {
+    throw InputError("{}: {}", (folder / "adapter_config.json").string(), error.what());
+  }
+  return lora;
+}
+
 }  // namespace streambp

@@ -219,8 +219,8 @@ at::Tensor Model::embed(const at::Tensor& tokens) const {
   return embedding_scale_ == 1.0 ? rows : rows.mul_(embedding_scale_);
 }
 
-void Model::accumulate_embedding(const at::Tensor& tokens, const at::Tensor& dx) {
-  const at::Tensor d_rows = embedding_scale_ == 1.0 ? dx : dx * embedding_scale_;
+void Model::accumulate_embedding(const at::Tensor& tokens, at::Tensor dx) {
+  if (embedding_scale_ != 1.0) dx.mul_(embedding_scale_);  // a whole stream: no copy of it
   // nn.Embedding and PEFT's look-ups hold the row of padding_idx constant: it keeps what it has, which is the
   // head's part where the two are tied.
   const auto add_rows = [&](Parameter& parameter, const at::Tensor& d) {
@@ -231,14 +231,14 @@ void Model::accumulate_embedding(const at::Tensor& tokens, const at::Tensor& dx)
     accumulate_rows(parameter, tokens, d);
     row.copy_(kept);
   };
-  add_rows(*embedding_, d_rows);
-  if (embedding_rows_ != nullptr) accumulate_trained_rows(*embedding_rows_, tokens, d_rows);
+  add_rows(*embedding_, dx);
+  if (embedding_rows_ != nullptr) accumulate_trained_rows(*embedding_rows_, tokens, dx);
   if (!embedding_adapter_ || !embedding_adapter_->trainable()) return;
   const LowRankAdapter& adapter = *embedding_adapter_;
-  accumulate_product(*adapter.b, d_rows, gather_rows(adapter.a->value.t(), tokens).mul_(adapter.scale));
+  accumulate_product(*adapter.b, dx, gather_rows(adapter.a->value.t(), tokens).mul_(adapter.scale));
   Parameter columns;
   columns.gradient = adapter.a->gradient.t();
-  add_rows(columns, at::mm(d_rows, adapter.b->value).mul_(adapter.scale));
+  add_rows(columns, at::mm(dx, adapter.b->value).mul_(adapter.scale));
 }
 
 int64_t Model::lowest_trainable_layer() const {

@@ -112,8 +112,9 @@ class Model {
 
   /// Rows of the embedding for `tokens` [n], times Config::embedding_scale: [n, D].
   at::Tensor embed(const at::Tensor& tokens) const;
-  /// Adds dx [n, D] to the gradient of the embedding's rows, but for the row of Config::pad_token_id.
-  void accumulate_embedding(const at::Tensor& tokens, const at::Tensor& dx);
+  /// Adds dx [n, D], which is used up, to the gradient of the embedding's rows, but for the row of
+  /// Config::pad_token_id.
+  void accumulate_embedding(const at::Tensor& tokens, at::Tensor dx);
 
   /// The lowest layer whose input needs no gradient although the layer itself or one above it may: backward
   /// passes end there. -1 where the embedding needs a gradient, the number of layers where only the final
