@@ -58,7 +58,7 @@ def make_case(root, model_name, batch_name, seed):
         model = load_model(folder)
         outputs, tensors = evaluate(model, inputs)
     padding = spec.batches[batch_name].padding
-    case = describe(name, f"models/{model_name}", spec.model_type, batch_name, padding=padding, position_ids="arange")
+    case = describe(name, model_name, spec.model_type, batch_name, padding=padding, position_ids="arange")
     case["expected"] = expected_numbers(model, inputs, outputs, tensors)
     case["checks"] = {
         **check_results(results),

@@ -1,7 +1,6 @@
 """The losses of adapters.py: inputs, loss and outputs of each, by transformers' and TRL's own code."""
 
 import types
-from collections import defaultdict
 
 import torch
 from trl.trainer.dpo_trainer import DPOTrainer
@@ -10,6 +9,7 @@ from trl.trainer.utils import add_fused_lm_head
 from goldens.adapter_cases import BATCHES
 from goldens.models import Batch
 from goldens.passes import IGNORED, forward
+from goldens.trainers import light_trainer
 from goldens.writing import make_inputs
 
 PROMPT = 4  # tokens of a preference pair's prompt
@@ -88,16 +88,10 @@ class Dpo:
         }
 
     def trainer(self, model):
-        accelerator = types.SimpleNamespace(
-            device=torch.device("cpu"),
-            unwrap_model=lambda wrapped: wrapped,
-            gather_for_metrics=lambda x: x,
-            gather=lambda x: x,
-        )
-        return types.SimpleNamespace(
-            model=model,
+        return light_trainer(
+            DPOTrainer,
+            model,
             ref_model=None,
-            accelerator=accelerator,
             aux_loss_enabled=False,
             ld_alpha=None,
             precompute_ref_logps=False,
@@ -108,7 +102,6 @@ class Dpo:
             label_smoothing=0.0,
             use_weighting=False,
             args=types.SimpleNamespace(gradient_checkpointing_kwargs=None),
-            _metrics={"train": defaultdict(list), "eval": defaultdict(list)},
             _total_train_tokens=0,
         )
 

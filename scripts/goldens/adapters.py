@@ -19,8 +19,9 @@ from safetensors.torch import save_file
 from goldens.adapter_cases import ADAPTERS
 from goldens.adapter_objectives import OBJECTIVES
 from goldens.checks import CheckError, check_finite_differences, check_results
-from goldens.fused_head import wide_backward
 from goldens.passes import ResultCheck, gradients_of, load_model, read_tensors
+from goldens.trainers import wide_backward
+from goldens.writing import describe_case
 
 VERSIONS = {"torch": "2.11.0", "transformers": "5.23.0", "trl": "1.16.0", "peft": "0.21.2"}
 
@@ -126,28 +127,25 @@ def make_case(root, name, adapter):
         model = load_adapted(model_folder, folder, objective)
         tensors = evaluate(model, objective, inputs)
     gradients = gradients_of(tensors)
+    source = {
+        "peer": objective.peer,
+        "adapter": "PEFT get_peft_model(LoraConfig), saved by save_pretrained, loaded by PeftModel.from_pretrained",
+    }
     case = {
-        "format": 1,
-        "name": name,
-        "set": "project",
-        "model": f"models/{adapter.model}",
-        "model_type": config["model_type"],
-        "objective": objective.name,
-        "variant": objective.variant,
-        "finetuning": "lora",
-        "dtype": "float64",
-        "attn_implementation": "eager",
-        "hyperparameters": objective.hyperparameters(adapter),
+        **describe_case(
+            name,
+            adapter.model,
+            config["model_type"],
+            objective.name,
+            objective.variant,
+            objective.hyperparameters(adapter),
+            source,
+            VERSIONS,
+            finetuning="lora",
+        ),
         "expected": {
             **objective.expected(inputs, tensors["out.loss"].item()),
             "grad_norm": math.sqrt(sum((gradient**2).sum().item() for gradient in gradients.values())),
-        },
-        "source": {
-            "loss": "peer-code",
-            "peer": objective.peer,
-            "adapter": "PEFT get_peft_model(LoraConfig), saved by save_pretrained, loaded by PeftModel.from_pretrained",
-            "made_by": "scripts/make_goldens.py",
-            "versions": VERSIONS,
         },
         "checks": {
             **check_results(results),

@@ -208,7 +208,7 @@ def write_case(root, name, seed):
     given = [key for key in ("attention_mask", "position_ids") if key in inputs]
     case = describe(
         name,
-        f"models/{model_name}",
+        model_name,
         config["model_type"],
         variant,
         padding="see attention_mask" if "attention_mask" in inputs else "none",

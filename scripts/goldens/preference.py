@@ -8,8 +8,6 @@ import inspect
 import json
 import math
 import textwrap
-from collections import defaultdict
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import torch
@@ -22,96 +20,11 @@ from trl.trainer import dpo_trainer, kto_trainer
 from trl.trainer.utils import add_fused_lm_head
 
 from goldens.checks import CheckError, check_finite_differences, check_results, check_routing, check_weights
-from goldens.fused_head import wide_backward
-from goldens.models import COMMON, MODELS, Model, rope
+from goldens.models import MODELS
 from goldens.passes import IGNORED, ResultCheck, as_in_file, gradients_of, load_model, read_tensors
-from goldens.writing import FIRST_TOKEN, write_model
-
-PAIRS_MODEL = "qwen3-pairs"
-OWN_MODELS = {
-    PAIRS_MODEL: Model(
-        "qwen3",
-        seed=201,
-        settings={
-            **COMMON,
-            "vocab_size": 31,
-            "hidden_size": 16,
-            "intermediate_size": 12,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "num_key_value_heads": 1,
-            "head_dim": 8,
-            "tie_word_embeddings": True,
-            "rope_parameters": rope(1000.0),
-        },
-        batches={},
-    )
-}
-
-# (prompt, chosen completion, rejected completion), and (prompt, completion, label, completion of the KL estimate).
-PAIRS = ((5, 7, 9), (3, 8, 2), (4, 3, 6))
-ROWS = ((5, 7, True, 4), (3, 6, False, 8), (6, 2, True, 5), (2, 9, False, 3))
-
-
-@dataclass(frozen=True)
-class Case:
-    model: str
-    objective: str
-    variant: str
-    settings: dict = field(default_factory=dict)
-
-
-def _pairs_cases():
-    dpo = {
-        "sigmoid_norm": {"loss_type": ["sigmoid_norm"]},
-        "hinge": {"loss_type": ["hinge"], "beta": 0.3},
-        "exo_pair": {"loss_type": ["exo_pair"], "label_smoothing": 0.05},
-        "nca_pair": {"loss_type": ["nca_pair"]},
-        "bco_pair": {"loss_type": ["bco_pair"]},
-        "sppo_hard": {"loss_type": ["sppo_hard"], "beta": 0.4},
-        "aot": {"loss_type": ["aot"], "label_smoothing": 0.1},
-        "aot_unpaired": {"loss_type": ["aot_unpaired"]},
-        "apo_zero": {"loss_type": ["apo_zero"]},
-        "apo_down": {"loss_type": ["apo_down"]},
-        "discopop": {"loss_type": ["discopop"], "discopop_tau": 0.2},
-        "sft": {"loss_type": ["sft"]},
-        "mpo": {"loss_type": ["sigmoid", "bco_pair", "sft"], "loss_weights": [0.8, 0.2, 1.0]},
-        "ld_alpha": {"loss_type": ["sigmoid"], "ld_alpha": 0.3},
-        "wpo": {"loss_type": ["sigmoid", "nca_pair"], "loss_weights": [1.0, 0.5], "use_weighting": True},
-        "forward_kl": {"loss_type": ["sigmoid"], "f_divergence_type": "forward_kl"},
-        "js_divergence": {"loss_type": ["robust"], "label_smoothing": 0.2, "f_divergence_type": "js_divergence"},
-        "alpha_divergence": {
-            "loss_type": ["ipo"],
-            "f_divergence_type": "alpha_divergence",
-            "f_alpha_divergence_coef": 0.7,
-        },
-    }
-    cpo = {
-        "sigmoid": {"loss_type": "sigmoid", "label_smoothing": 0.1, "cpo_alpha": 0.5},
-        "hinge": {"loss_type": "hinge", "cpo_alpha": 0.0},
-        "ipo": {"loss_type": "ipo", "beta": 0.2},
-        "alphapo": {"loss_type": "simpo", "alpha": 0.25, "cpo_alpha": 0.0, "beta": 1.5},
-    }
-    yield from (Case(PAIRS_MODEL, "dpo", name, settings) for name, settings in dpo.items())
-    yield from (Case(PAIRS_MODEL, "cpo", name, settings) for name, settings in cpo.items())
-    simpo = {"loss_type": "simpo", "cpo_alpha": 0.0, "beta": 2.0, "simpo_gamma": 0.7}
-    yield Case(PAIRS_MODEL, "simpo", "simpo", simpo)
-    yield Case(PAIRS_MODEL, "simpo", "simpo_smoothed", {**simpo, "label_smoothing": 0.1, "cpo_alpha": 0.3})
-    yield Case(PAIRS_MODEL, "orpo", "orpo", {"beta": 0.25})
-    yield Case(PAIRS_MODEL, "kto", "kto", {"calculate_KL": False, "desirable_weight": 1.3, "undesirable_weight": 0.8})
-    yield Case(PAIRS_MODEL, "kto", "kto_kl", {"calculate_KL": True, "beta": 0.2})
-    yield Case(PAIRS_MODEL, "kto", "apo_zero_unpaired", {"calculate_KL": False, "loss_type": "apo_zero_unpaired"})
-    yield Case("phi3", "dpo", "hinge", {"loss_type": ["hinge"]})
-    yield Case("mistral", "dpo", "sigmoid", {"loss_type": ["sigmoid"], "beta": 0.2})
-    yield Case("gemma2", "dpo", "robust", {"loss_type": ["robust"], "label_smoothing": 0.1})
-    yield Case("qwen3-moe", "dpo", "sigmoid", {"loss_type": ["sigmoid"]})
-    yield Case("qwen3-moe-aux", "dpo", "ipo", {"loss_type": ["ipo"]})
-    yield Case("qwen3-moe-aux", "orpo", "orpo", {})
-    yield Case("qwen3-moe-aux", "kto", "kto_kl", {"calculate_KL": True})
-
-
-CASES = tuple(_pairs_cases())
-
+from goldens.preference_cases import CASES, OWN_MODELS, PAIRS, ROWS
+from goldens.trainers import light_trainer, wide_backward
+from goldens.writing import FIRST_TOKEN, describe_case, write_model
 
 class Held:
     """Answers with the first value it was given: differences of a loss have to hold constant what it detaches."""
@@ -140,19 +53,6 @@ def _dpo_loss():
     return names["_compute_loss"]
 
 
-def _accelerator():
-    """Of one process: what is gathered is what there is."""
-    return SimpleNamespace(
-        device=torch.device("cpu"), gather=lambda x: x, gather_for_metrics=lambda x: x, unwrap_model=lambda x: x
-    )
-
-
-def _trainer(cls, model, **attributes):
-    trainer = object.__new__(cls)
-    trainer.__dict__ |= {"model": model, "accelerator": _accelerator(), **attributes}
-    return trainer
-
-
 def _router(model):
     """As the constructors of TRL's DPO and KTO trainers set it without an argument of their own."""
     config = model.config.get_text_config()
@@ -168,12 +68,11 @@ def _fused_trainer(cls, model, settings, **attributes):
     if settings.get("use_weighting"):
         outputs += ("log_sum_sq_probs",)
     add_fused_lm_head(model, outputs=outputs)
-    return _trainer(
+    return light_trainer(
         cls,
         model,
         precompute_ref_logps=True,
         ref_model=None,
-        _metrics={"train": defaultdict(list), "eval": defaultdict(list)},
         _total_train_tokens=0,
         _tp_size=1,
         **_router(model),
@@ -308,7 +207,7 @@ class Cpo:
         }
 
     def loss(self, model, settings):
-        trainer = _trainer(
+        trainer = light_trainer(
             self.trainer,
             model,
             is_encoder_decoder=False,
@@ -382,28 +281,22 @@ def _describe(case, model_type, objective, settings):
     settings = {name: value for name, value in settings.items() if value is not None}
     if isinstance(settings.get("loss_type"), list) and len(settings["loss_type"]) == 1:
         settings["loss_type"] = settings["loss_type"][0]
-    return {
-        "format": 1,
-        "name": f"{case.model}-{case.objective}-{case.variant}",
-        "set": "project",
-        "model": f"models/{case.model}",
-        "model_type": model_type,
-        "objective": case.objective,
-        "variant": case.variant,
-        "finetuning": "full",
-        "dtype": "float64",
-        "attn_implementation": "eager",
-        "hyperparameters": {**settings, **objective.described, "position_ids": "arange (TRL passes none)"},
-        "source": {
-            "loss": "peer-code",
-            "peer": f"{objective.peer}, of a trainer that has nothing but what it reads",
-            "batch": "TRL's collator",
-            "gradient": "torch.autograd through transformers' modules",
-            "per_token_logps": "torch log_softmax of transformers' logits",
-            "made_by": "scripts/make_goldens.py",
-            "versions": {"torch": "2.11.0", "transformers": "5.23.0", "trl": "1.16.0"},
-        },
+    source = {
+        "peer": f"{objective.peer}, of a trainer that has nothing but what it reads",
+        "batch": "TRL's collator",
+        "gradient": "torch.autograd through transformers' modules",
+        "per_token_logps": "torch log_softmax of transformers' logits",
     }
+    return describe_case(
+        f"{case.model}-{case.objective}-{case.variant}",
+        case.model,
+        model_type,
+        case.objective,
+        case.variant,
+        {**settings, **objective.described, "position_ids": "arange (TRL passes none)"},
+        source,
+        {"torch": "2.11.0", "transformers": "5.23.0", "trl": "1.16.0"},
+    )
 
 
 def _make_case(root, case, spec, seed):

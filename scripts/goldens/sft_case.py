@@ -3,6 +3,7 @@
 import math
 
 from goldens.passes import IGNORED, forward, gradients_of
+from goldens.writing import describe_case
 
 VERSIONS = {"torch": "2.11.0", "transformers": "5.23.0"}
 
@@ -27,28 +28,10 @@ def expected_numbers(model, inputs, outputs, tensors):
 
 def describe(name, model, model_type, variant, **hyperparameters):
     """What case.json says before any number."""
-    return {
-        "format": 1,
-        "name": name,
-        "set": "project",
-        "model": model,
-        "model_type": model_type,
-        "objective": "sft",
-        "variant": variant,
-        "finetuning": "full",
-        "dtype": "float64",
-        "attn_implementation": "eager",
-        "hyperparameters": {
-            "ignore_index": IGNORED,
-            "reduction": "mean over labels != -100",
-            **hyperparameters,
-        },
-        "source": {
-            "loss": "peer-code",
-            "peer": "transformers: <Model>ForCausalLM.forward(labels=...) -> loss/loss_utils.py ForCausalLMLoss",
-            "gradient": "torch.autograd through transformers' modules",
-            "per_token_logps": "torch log_softmax of transformers' logits",
-            "made_by": "scripts/make_goldens.py",
-            "versions": VERSIONS,
-        },
+    source = {
+        "peer": "transformers: <Model>ForCausalLM.forward(labels=...) -> loss/loss_utils.py ForCausalLMLoss",
+        "gradient": "torch.autograd through transformers' modules",
+        "per_token_logps": "torch log_softmax of transformers' logits",
     }
+    settings = {"ignore_index": IGNORED, "reduction": "mean over labels != -100", **hyperparameters}
+    return describe_case(name, model, model_type, "sft", variant, settings, source, VERSIONS)

@@ -7,7 +7,6 @@ MultipleNegativesRankingLoss.
 
 import json
 import math
-from collections import defaultdict
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -23,7 +22,10 @@ from trl.trainer.reward_trainer import RewardTrainer
 from goldens.checks import CheckError, check_finite_differences, check_results, check_weights
 from goldens.models import COMMON, Batch, Model, rope
 from goldens.passes import IGNORED, ResultCheck, as_in_file, gradients_of, load_model, read_tensors
-from goldens.writing import make_inputs, write_model
+from goldens.trainers import light_trainer
+from goldens.writing import describe_case, make_inputs, write_model
+
+VERSIONS = {"torch": "2.11.0", "transformers": "5.23.0", "trl": "1.16.0", "sentence-transformers": "6.2.0"}
 
 SMALL = {
     **COMMON,
@@ -168,12 +170,10 @@ def distill_loss(case, model, teacher, inputs):
 
 
 def reward_loss(case, model, teacher, inputs):
-    identity = SimpleNamespace(gather=lambda x: x, gather_for_metrics=lambda x: x)
-    trainer = SimpleNamespace(
-        model=model,
+    trainer = light_trainer(
+        RewardTrainer,
+        model,
         args=SimpleNamespace(center_rewards_coefficient=case.options.get("center_rewards_coefficient")),
-        accelerator=identity,
-        _metrics=defaultdict(lambda: defaultdict(list)),
         _total_train_tokens=0,
         _tp_size=1,
     )
@@ -283,24 +283,9 @@ def write_case(root, case, seed):
     if case.objective == "infonce":
         hyperparameters["row_order"] = "anchors, positives, negatives"
     model_type = json.loads((root / "models" / case.model / "config.json").read_text())["model_type"]
+    source = {"peer": PEERS[case.objective], "gradient": "torch.autograd through transformers' modules"}
     description = {
-        "format": 1,
-        "name": name,
-        "set": "project",
-        "model": f"models/{case.model}",
-        "model_type": model_type,
-        "objective": case.objective,
-        "variant": case.variant,
-        "finetuning": "full",
-        "dtype": "float64",
-        "attn_implementation": "eager",
-        "hyperparameters": hyperparameters,
-        "source": {
-            "loss": "peer-code",
-            "peer": PEERS[case.objective],
-            "gradient": "torch.autograd through transformers' modules",
-            "made_by": "scripts/make_goldens.py --topics teacher",
-        },
+        **describe_case(name, case.model, model_type, case.objective, case.variant, hyperparameters, source, VERSIONS),
         "expected": {"loss": tensors["out.loss"].item(), "grad_norm": math.sqrt(squares)},
         "checks": {
             **check_results(results),

@@ -42,6 +42,29 @@ def legacy_config(config, spec):
     return {**legacy, **spec.legacy}
 
 
+def describe_case(name, model, model_type, objective, variant, hyperparameters, source, versions, finetuning="full"):
+    """What case.json says before any number; `model` is its folder's name, `source` what differs by topic."""
+    return {
+        "format": 1,
+        "name": name,
+        "set": "project",
+        "model": f"models/{model}",
+        "model_type": model_type,
+        "objective": objective,
+        "variant": variant,
+        "finetuning": finetuning,
+        "dtype": "float64",
+        "attn_implementation": "eager",
+        "hyperparameters": hyperparameters,
+        "source": {
+            "loss": "peer-code",
+            **source,
+            "made_by": "scripts/make_goldens.py",
+            "versions": versions,
+        },
+    }
+
+
 def make_inputs(batch, vocab_size, generator):
     columns = max(batch.lengths)
     inputs = {
