@@ -5,12 +5,12 @@
 #include <functional>
 
 #include "bench/ways.h"
-#include "streambp/driver/command_line.h"
-#include "streambp/driver/records.h"
-#include "streambp/driver/table.h"
+#include "streambp/cli/command_line.h"
+#include "streambp/cli/records.h"
+#include "streambp/cli/table.h"
 #include "streambp/error.h"
 
-namespace streambp {
+namespace streambp::bench {
 namespace {
 
 using nlohmann::json;
@@ -206,4 +206,4 @@ json bytes_record(const Bench& bench, const ModelBytes& model, const BytesPerTok
   return record;
 }
 
-}  // namespace streambp
+}  // namespace streambp::bench

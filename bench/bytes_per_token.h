@@ -7,7 +7,7 @@
 
 #include "bench/predict.h"
 
-namespace streambp {
+namespace streambp::bench {
 
 /// The line through the peaks of two lengths, a token of the whole batch at a time.
 struct BytesPerToken {
@@ -71,4 +71,4 @@ std::string bytes_markdown(const std::vector<ModelBytes>& models, int64_t shorte
 /// predicted_winner and measured_winner.
 nlohmann::json bytes_record(const Bench& bench, const ModelBytes& model, const BytesPerToken& way);
 
-}  // namespace streambp
+}  // namespace streambp::bench

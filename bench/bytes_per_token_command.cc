@@ -6,17 +6,17 @@
 #include <memory>
 
 #include "bench/bytes_per_token.h"
-#include "bench/plan.h"
+#include "bench/sweep_cells.h"
 #include "bench/progress.h"
 #include "bench/run_flags.h"
 #include "bench/text_file.h"
-#include "streambp/driver/command_line.h"
-#include "streambp/driver/environment.h"
-#include "streambp/driver/inputs.h"
-#include "streambp/driver/records.h"
+#include "streambp/cli/command_line.h"
+#include "streambp/cli/environment.h"
+#include "streambp/model/open_model.h"
+#include "streambp/cli/records.h"
 #include "streambp/error.h"
 
-namespace streambp {
+namespace streambp::bench {
 namespace {
 
 using nlohmann::json;
@@ -148,4 +148,4 @@ void add_bytes_per_token_command(CLI::App& app, std::function<int()>& action, in
       [typed, flags, &action] { action = [typed, flags] { return run_bytes_per_token(*flags, *typed); }; });
 }
 
-}  // namespace streambp
+}  // namespace streambp::bench

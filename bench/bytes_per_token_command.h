@@ -4,10 +4,10 @@
 #include <CLI/App.hpp>
 #include <functional>
 
-namespace streambp {
+namespace streambp::bench {
 
 /// Adds the subcommand to `app`. When it is the one that is called, `action` receives its work.
 void add_bytes_per_token_command(CLI::App& app, std::function<int()>& action, int argc,
                                  const char* const* argv);
 
-}  // namespace streambp
+}  // namespace streambp::bench

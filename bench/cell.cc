@@ -10,21 +10,21 @@
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include "bench/hardware_flops.h"
-#include "bench/model_flops.h"
+#include "streambp/plan/hardware_flops.h"
+#include "streambp/plan/model_flops.h"
 #include "bench/models.h"
 #include "streambp/backprop/embeddings.h"
-#include "streambp/driver/failure.h"
-#include "streambp/driver/gpu.h"
-#include "streambp/driver/objective_inputs.h"
-#include "streambp/driver/records.h"
+#include "streambp/runtime/failure.h"
+#include "streambp/runtime/gpu.h"
+#include "streambp/data/objective_inputs.h"
+#include "streambp/cli/records.h"
 #include "streambp/error.h"
 #include "streambp/model/tensor_file.h"
 #include "streambp/objective/terms.h"
 #include "streambp/ops/attention_device.h"
 #include "streambp/ops/cuda/library.h"
 
-namespace streambp {
+namespace streambp::bench {
 namespace {
 
 using nlohmann::json;
@@ -222,7 +222,7 @@ void CellRun::ask_reference(Models& models) {
 }
 
 void CellRun::prepare(Models& models) {
-  model_flops_ = streambp::model_flops(*models.policy, sequence_lengths(cell_batch(bench_, cell_).offsets));
+  model_flops_ = plan::model_flops(*models.policy, plan::sequence_lengths(cell_batch(bench_, cell_).offsets));
   try {
     ask_reference(models);
   } catch (const std::exception& error) {
@@ -251,8 +251,8 @@ CellRun::Pass CellRun::run_pass(Models& models, std::optional<Recorder>& recorde
   if (!hardware_flops_) {
     hardware_flops_ = 0.0;
     for (const Batch& part : parts) {
-      *hardware_flops_ += streambp::hardware_flops(model, part, *whole, cell_.settings, teacher);
-      if (two_phases) *hardware_flops_ += forward_flops(model, part);
+      *hardware_flops_ += plan::hardware_flops(model, part, *whole, cell_.settings, teacher);
+      if (two_phases) *hardware_flops_ += plan::forward_flops(model, part);
     }
   }
   model.zero_gradients();
@@ -384,4 +384,4 @@ json CellRun::record(const json& environment) const {
   return record;
 }
 
-}  // namespace streambp
+}  // namespace streambp::bench

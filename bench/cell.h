@@ -15,7 +15,7 @@
 #include "streambp/model/model.h"
 #include "streambp/objective/objective.h"
 
-namespace streambp {
+namespace streambp::bench {
 
 /// The options that are given for objective `name`: those of `given` that it has.
 std::map<std::string, std::string> options_of(const std::string& name,
@@ -91,10 +91,10 @@ class CellRun {
   /// speed.
   void set_gemm(std::optional<double> flops_per_second) { gemm_flops_per_second_ = flops_per_second; }
 
-  /// What one pass asks for (bench/model_flops.h); nothing before prepare().
+  /// What one pass asks for (streambp/plan/model_flops.h); nothing before prepare().
   std::optional<double> model_flops() const { return model_flops_; }
 
-  /// What one pass executes (bench/hardware_flops.h); nothing before the first one was tried.
+  /// What one pass executes (streambp/plan/hardware_flops.h); nothing before the first one was tried.
   std::optional<double> hardware_flops() const { return hardware_flops_; }
 
   /// The cell can't be run or was not worth trying: status `oom` or `error`, and why.
@@ -126,4 +126,4 @@ class CellRun {
 /// The middle value, or the mean of the two in the middle. `values` must not be empty.
 double median(std::vector<double> values);
 
-}  // namespace streambp
+}  // namespace streambp::bench

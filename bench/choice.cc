@@ -5,10 +5,10 @@
 
 #include "bench/cost_model.h"
 #include "bench/ways.h"
-#include "streambp/driver/command_line.h"
+#include "streambp/cli/command_line.h"
 #include "streambp/error.h"
 
-namespace streambp {
+namespace streambp::bench {
 namespace {
 
 using nlohmann::json;
@@ -155,4 +155,4 @@ json choice_member(const Choice& choice) {
   return member;
 }
 
-}  // namespace streambp
+}  // namespace streambp::bench

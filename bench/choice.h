@@ -8,7 +8,7 @@
 
 #include "bench/max_length.h"
 
-namespace streambp {
+namespace streambp::bench {
 
 /// A way that was considered for a cell, dry-run at its length.
 struct Considered {
@@ -42,4 +42,4 @@ std::string describe_choice(const Choice& choice);
 /// considered, a list of {method, settings, chunk, predicted_peak_bytes, relative_cost, fits, why_not}.
 nlohmann::json choice_member(const Choice& choice);
 
-}  // namespace streambp
+}  // namespace streambp::bench

@@ -6,7 +6,7 @@
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
 
-namespace streambp {
+namespace streambp::bench {
 namespace {
 
 constexpr double kUsableMemory = 0.95;
@@ -62,4 +62,4 @@ Choice Chooser::choose(const Cell& asked) {
   return streambp::choose(bench_, *predictor_, asked, budget_);
 }
 
-}  // namespace streambp
+}  // namespace streambp::bench

@@ -5,7 +5,7 @@
 
 #include "bench/choice.h"
 
-namespace streambp {
+namespace streambp::bench {
 
 /// Of `bytes` that are free, the part that tensors may take: past it a run ends in an exception, and before
 /// the kernel ends the process.
@@ -37,4 +37,4 @@ class Chooser {
   std::optional<Predictor> predictor_;
 };
 
-}  // namespace streambp
+}  // namespace streambp::bench

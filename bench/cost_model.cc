@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "bench/hardware_flops.h"
+#include "streambp/plan/hardware_flops.h"
 
-namespace streambp {
+namespace streambp::bench {
 namespace {
 
 constexpr double kThinRows = 20.0;
@@ -47,7 +47,7 @@ double CostModel::operations(const Settings& settings) const {
   const double per_byte = bench_.device.is_cpu() ? kOperationsPerByteOfCpu : kOperationsPerByteOfGpu;
   const int64_t chunk = chunk_of(settings, batch_.size(), bench_.device);
   const double slower = chunk > 0 ? 1.0 + kThinRows / as_double(chunk) : 1.0;
-  return slower * (hardware_flops(*models_.policy, batch_, *objective_, settings, teacher) +
+  return slower * (plan::hardware_flops(*models_.policy, batch_, *objective_, settings, teacher) +
                    per_byte * moved_bytes(settings) + kOperationsPerHostByte * host_bytes(settings));
 }
 
@@ -94,4 +94,4 @@ double CostModel::host_bytes(const Settings& settings) const {
   return 2.0 * as_double(values) * as_double(batch_.size()) * element_bytes(bench_);
 }
 
-}  // namespace streambp
+}  // namespace streambp::bench

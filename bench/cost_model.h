@@ -7,7 +7,7 @@
 #include "bench/cell.h"
 #include "bench/models.h"
 
-namespace streambp {
+namespace streambp::bench {
 
 /// Estimates for one workload: an objective on a batch of a length.
 class CostModel {
@@ -21,7 +21,7 @@ class CostModel {
   ///   (F + m * moved + 2000 * bytes) * (1 + 20 / chunk) over the same of standard
   ///
   /// - F: operations of all matrix products that the method executes, recomputation included
-  ///   (bench/hardware_flops.h).
+  ///   (streambp/plan/hardware_flops.h).
   /// - moved: bytes that tensors too large for a cache of 32 MB pass through memory, with m = 20 operations a
   ///   byte on the CPU and 80 elsewhere. A head that is not streamed writes and reads the log-softmax of all
   ///   logits and its gradient, which the streamed one has in place of the logits. On the CPU layers write
@@ -50,4 +50,4 @@ class CostModel {
   std::unique_ptr<Objective> objective_;
 };
 
-}  // namespace streambp
+}  // namespace streambp::bench

@@ -6,12 +6,12 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "streambp/driver/command_line.h"
-#include "streambp/driver/inputs.h"
+#include "streambp/cli/command_line.h"
+#include "streambp/model/open_model.h"
 #include "streambp/error.h"
 #include "streambp/model/tensor_file.h"
 
-namespace streambp {
+namespace streambp::bench {
 namespace {
 
 struct Typed {
@@ -75,4 +75,4 @@ void add_export_command(CLI::App& app, std::function<int()>& action) {
   command->callback([typed, &action] { action = [typed] { return run_export(*typed); }; });
 }
 
-}  // namespace streambp
+}  // namespace streambp::bench

@@ -7,9 +7,9 @@
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include "streambp/driver/failure.h"
+#include "streambp/runtime/failure.h"
 
-namespace streambp {
+namespace streambp::bench {
 namespace {
 
 constexpr int64_t kLeast = 512;
@@ -75,4 +75,4 @@ std::optional<double> measure_gemm(at::ScalarType dtype, c10::Device device) {
   }
 }
 
-}  // namespace streambp
+}  // namespace streambp::bench

@@ -6,18 +6,18 @@
 #include <memory>
 
 #include "bench/cell.h"
-#include "bench/linear_example.h"
-#include "bench/paper_published.h"
+#include "bench/paper/linear_example.h"
+#include "bench/paper/published.h"
 #include "bench/run_flags.h"
-#include "streambp/driver/command_line.h"
-#include "streambp/driver/device.h"
-#include "streambp/driver/environment.h"
-#include "streambp/driver/records.h"
-#include "streambp/driver/table.h"
+#include "streambp/cli/command_line.h"
+#include "streambp/runtime/device.h"
+#include "streambp/cli/environment.h"
+#include "streambp/cli/records.h"
+#include "streambp/cli/table.h"
 #include "streambp/error.h"
 #include "streambp/model/tensor_file.h"
 
-namespace streambp {
+namespace streambp::bench {
 namespace {
 
 using nlohmann::json;
@@ -137,4 +137,4 @@ void add_linear_command(CLI::App& app, std::function<int()>& action) {
   command->callback([typed, &action] { action = [typed] { return run_linear(*typed); }; });
 }
 
-}  // namespace streambp
+}  // namespace streambp::bench

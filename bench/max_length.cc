@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "streambp/driver/command_line.h"
+#include "streambp/cli/command_line.h"
 
-namespace streambp {
+namespace streambp::bench {
 namespace {
 
 /// Lengths and their peaks on both sides of a budget.
@@ -96,4 +96,4 @@ std::string describe(const std::map<std::string, int64_t>& breakdown) {
   return fmt::format("{}: {}", format_bytes(total), fmt::join(texts, ", "));
 }
 
-}  // namespace streambp
+}  // namespace streambp::bench

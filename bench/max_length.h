@@ -8,7 +8,7 @@
 
 #include "bench/predict.h"
 
-namespace streambp {
+namespace streambp::bench {
 
 /// Where the search begins and ends, in tokens of a sequence.
 inline constexpr int64_t kShortest = 16;
@@ -50,4 +50,4 @@ LongestFit find_longest(Predictor& predictor, const Cell& cell, const Budget& bu
 /// "33.1 GB: weights 16.4 GB, gradients 16.4 GB, ...", the largest first.
 std::string describe(const std::map<std::string, int64_t>& breakdown);
 
-}  // namespace streambp
+}  // namespace streambp::bench

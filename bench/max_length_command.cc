@@ -4,17 +4,17 @@
 #include <CLI/Formatter.hpp>
 #include <memory>
 
-#include "bench/plan.h"
+#include "bench/sweep_cells.h"
 #include "bench/progress.h"
 #include "bench/run_flags.h"
 #include "bench/suggest.h"
 #include "bench/ways.h"
-#include "streambp/driver/command_line.h"
-#include "streambp/driver/records.h"
-#include "streambp/driver/table.h"
+#include "streambp/cli/command_line.h"
+#include "streambp/cli/records.h"
+#include "streambp/cli/table.h"
 #include "streambp/error.h"
 
-namespace streambp {
+namespace streambp::bench {
 namespace {
 
 using nlohmann::json;
@@ -254,4 +254,4 @@ void add_max_length_command(CLI::App& app, std::function<int()>& action) {
       [typed, flags, &action] { action = [typed, flags] { return run_max_length(*flags, *typed); }; });
 }
 
-}  // namespace streambp
+}  // namespace streambp::bench

@@ -1,9 +1,9 @@
 #include "bench/models.h"
 
-#include "bench/plan.h"
-#include "streambp/driver/inputs.h"
+#include "bench/sweep_cells.h"
+#include "streambp/model/open_model.h"
 
-namespace streambp {
+namespace streambp::bench {
 namespace {
 
 /// Another seed than the policy's: a random model that it is compared with is not the policy itself.
@@ -48,4 +48,4 @@ Model open_reference(const Bench& bench) {
   return open_frozen(bench, bench.options.reference, bench.options.seed + 1);
 }
 
-}  // namespace streambp
+}  // namespace streambp::bench

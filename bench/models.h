@@ -7,7 +7,7 @@
 
 #include "bench/cell.h"
 
-namespace streambp {
+namespace streambp::bench {
 
 /// The models of a sweep.
 struct Models {
@@ -25,4 +25,4 @@ Models open_models(const Bench& bench);
 /// The --reference model: frozen.
 Model open_reference(const Bench& bench);
 
-}  // namespace streambp
+}  // namespace streambp::bench

@@ -5,15 +5,15 @@
 #include <array>
 #include <memory>
 
-#include "bench/paper.h"
+#include "bench/paper/paper.h"
 #include "bench/progress.h"
 #include "bench/text_file.h"
-#include "streambp/driver/command_line.h"
-#include "streambp/driver/environment.h"
-#include "streambp/driver/records.h"
+#include "streambp/cli/command_line.h"
+#include "streambp/cli/environment.h"
+#include "streambp/cli/records.h"
 #include "streambp/error.h"
 
-namespace streambp {
+namespace streambp::bench {
 namespace {
 
 using nlohmann::json;
@@ -95,4 +95,4 @@ void add_paper_command(CLI::App& app, std::function<int()>& action, int argc, co
   command->callback([typed, &action] { action = [typed] { return run_paper(*typed); }; });
 }
 
-}  // namespace streambp
+}  // namespace streambp::bench

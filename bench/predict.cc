@@ -2,11 +2,11 @@
 
 #include <ATen/Parallel.h>
 
-#include "streambp/driver/records.h"
+#include "streambp/cli/records.h"
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
 
-namespace streambp {
+namespace streambp::bench {
 
 nlohmann::json prediction_record(const Bench& bench, const Cell& cell, const Prediction& prediction) {
   const auto positive_or_null = [](int64_t value) { return value > 0 ? nlohmann::json(value) : nullptr; };
@@ -57,4 +57,4 @@ Prediction Predictor::floor() const {
   return floor;
 }
 
-}  // namespace streambp
+}  // namespace streambp::bench

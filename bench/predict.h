@@ -8,7 +8,7 @@
 
 #include "bench/models.h"
 
-namespace streambp {
+namespace streambp::bench {
 
 /// The peak of one back-propagation and what it is made of, in bytes.
 struct Prediction {
@@ -47,4 +47,4 @@ class Predictor {
   Models models_;
 };
 
-}  // namespace streambp
+}  // namespace streambp::bench

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <unistd.h>
 
-namespace streambp {
+namespace streambp::bench {
 
 class ProgressLine {
  public:
@@ -33,4 +33,4 @@ class ProgressLine {
   bool on_;
 };
 
-}  // namespace streambp
+}  // namespace streambp::bench

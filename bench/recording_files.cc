@@ -3,7 +3,7 @@
 #include "streambp/memory/snapshot.h"
 #include "streambp/memory/trace.h"
 
-namespace streambp {
+namespace streambp::bench {
 namespace {
 
 RunDescription describe(const nlohmann::json& record) {
@@ -28,4 +28,4 @@ void write_recording(const SweepOptions& options, const Recording& recording, co
     write_file(*options.timeline, [&](std::ostream& out) { write_timeline(out, recording, about); });
 }
 
-}  // namespace streambp
+}  // namespace streambp::bench

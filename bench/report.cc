@@ -4,10 +4,10 @@
 #include <fmt/format.h>
 #include <optional>
 
-#include "streambp/driver/command_line.h"
-#include "streambp/driver/table.h"
+#include "streambp/cli/command_line.h"
+#include "streambp/cli/table.h"
 
-namespace streambp {
+namespace streambp::bench {
 namespace {
 
 using nlohmann::json;
@@ -82,4 +82,4 @@ std::string sweep_table(const std::vector<json>& records) {
   return table.text();
 }
 
-}  // namespace streambp
+}  // namespace streambp::bench

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace streambp {
+namespace streambp::bench {
 
 /// A row for each record, in their order. `memory` is the peak beyond what was resident; both ratios are to
 /// the checkpoint method at the same length, batch and objective, where it was measured; `% GEMM` is the
@@ -14,4 +14,4 @@ namespace streambp {
 /// shows as "-".
 std::string sweep_table(const std::vector<nlohmann::json>& records);
 
-}  // namespace streambp
+}  // namespace streambp::bench

@@ -4,12 +4,12 @@
 #include <CLI/Formatter.hpp>
 
 #include "bench/cell.h"
-#include "streambp/driver/command_line.h"
-#include "streambp/driver/inputs.h"
+#include "streambp/cli/command_line.h"
+#include "streambp/model/open_model.h"
 #include "streambp/error.h"
 #include "streambp/model/tensor_file.h"
 
-namespace streambp {
+namespace streambp::bench {
 namespace {
 
 std::optional<bool> parse_head(const std::string& head) {
@@ -221,4 +221,4 @@ void RunFlags::read_adapters(SweepOptions& options) const {
   options.lora = lora;
 }
 
-}  // namespace streambp
+}  // namespace streambp::bench

@@ -7,7 +7,7 @@
 
 #include "bench/sweep_options.h"
 
-namespace streambp {
+namespace streambp::bench {
 
 class RunFlags {
  public:
@@ -72,4 +72,4 @@ std::string describe_objectives();
 /// A range that is named in errors but not in --help, where it would crowd out the text.
 CLI::Validator from_to(int least, int most);
 
-}  // namespace streambp
+}  // namespace streambp::bench

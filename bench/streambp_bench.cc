@@ -7,8 +7,8 @@
 #include "bench/max_length_command.h"
 #include "bench/paper_command.h"
 #include "bench/sweep_command.h"
-#include "streambp/driver/command_line.h"
-#include "streambp/driver/environment.h"
+#include "streambp/cli/command_line.h"
+#include "streambp/cli/environment.h"
 #include "streambp/memory/meter.h"
 
 int main(int argc, char** argv) {

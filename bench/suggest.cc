@@ -6,7 +6,7 @@
 #include "bench/cost_model.h"
 #include "bench/ways.h"
 
-namespace streambp {
+namespace streambp::bench {
 namespace {
 
 /// At one length for all, so that they can be compared.
@@ -84,4 +84,4 @@ std::vector<Suggestion> suggest(const Bench& bench, Predictor& predictor, const 
   return group;
 }
 
-}  // namespace streambp
+}  // namespace streambp::bench

@@ -5,7 +5,7 @@
 
 #include "bench/max_length.h"
 
-namespace streambp {
+namespace streambp::bench {
 
 /// One way of running the wanted back-propagation.
 struct Suggestion {
@@ -21,4 +21,4 @@ struct Suggestion {
 std::vector<Suggestion> suggest(const Bench& bench, Predictor& predictor, const std::string& objective,
                                 int64_t batch, const Budget& budget, int64_t wanted);
 
-}  // namespace streambp
+}  // namespace streambp::bench

@@ -10,18 +10,18 @@
 #include "bench/chooser.h"
 #include "bench/gemm_rate.h"
 #include "bench/models.h"
-#include "bench/plan.h"
+#include "bench/sweep_cells.h"
 #include "bench/progress.h"
 #include "bench/recording_files.h"
 #include "bench/report.h"
-#include "streambp/driver/command_line.h"
-#include "streambp/driver/environment.h"
-#include "streambp/driver/failure.h"
-#include "streambp/driver/records.h"
+#include "streambp/cli/command_line.h"
+#include "streambp/cli/environment.h"
+#include "streambp/runtime/failure.h"
+#include "streambp/cli/records.h"
 #include "streambp/error.h"
 #include "streambp/model/tensor_file.h"
 
-namespace streambp {
+namespace streambp::bench {
 namespace {
 
 using nlohmann::json;
@@ -295,4 +295,4 @@ int run_sweep(const SweepOptions& options) {
   return Sweep(bench, cells, file).run();
 }
 
-}  // namespace streambp
+}  // namespace streambp::bench

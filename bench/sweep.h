@@ -3,7 +3,7 @@
 
 #include "bench/sweep_options.h"
 
-namespace streambp {
+namespace streambp::bench {
 
 /// Runs what is asked for and writes records, and the table (or, with `json`, the records) on stdout.
 ///
@@ -20,4 +20,4 @@ namespace streambp {
 /// InputError, before anything is run, for options that can't be honoured.
 int run_sweep(const SweepOptions& options);
 
-}  // namespace streambp
+}  // namespace streambp::bench

@@ -7,13 +7,13 @@
 
 #include "bench/run_flags.h"
 #include "bench/sweep.h"
-#include "streambp/driver/command_line.h"
-#include "streambp/driver/environment.h"
-#include "streambp/driver/limits.h"
-#include "streambp/driver/objective_inputs.h"
+#include "streambp/cli/command_line.h"
+#include "streambp/cli/environment.h"
+#include "streambp/cli/limits.h"
+#include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
 
-namespace streambp {
+namespace streambp::bench {
 namespace {
 
 /// The flags of this command alone whose values are more than one number or word, as typed.
@@ -158,4 +158,4 @@ void add_sweep_command(CLI::App& app, std::function<int()>& action, int argc, co
   });
 }
 
-}  // namespace streambp
+}  // namespace streambp::bench

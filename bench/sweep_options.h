@@ -11,12 +11,12 @@
 
 #include <ATen/ATen.h>
 
-#include "bench/optimizer_states.h"
+#include "streambp/optimizer/optimizer_states.h"
 #include "streambp/backprop/method.h"
 #include "streambp/model/lora.h"
 #include "streambp/optimizer/optimizer.h"
 
-namespace streambp {
+namespace streambp::bench {
 
 struct SweepOptions {
   std::string model = "qwen3-cpu";  // a folder or a preset
@@ -70,4 +70,4 @@ struct SweepOptions {
   bool records_memory() const { return trace || snapshot || timeline; }
 };
 
-}  // namespace streambp
+}  // namespace streambp::bench

@@ -7,7 +7,7 @@
 
 #include "streambp/error.h"
 
-namespace streambp {
+namespace streambp::bench {
 
 /// Creates the folder of `--out` where it is missing. Throws InputError.
 inline void create_out(const std::filesystem::path& out) {
@@ -24,4 +24,4 @@ inline void write_text_file(const std::filesystem::path& path, const std::string
   if (!file) throw InputError("{}: can't be written", path.string());
 }
 
-}  // namespace streambp
+}  // namespace streambp::bench

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 #include <set>
 
-namespace streambp {
+namespace streambp::bench {
 namespace {
 
 /// What is tried where the command line leaves it open, beside what `--chunk auto` stands for.
@@ -127,4 +127,4 @@ std::string describe_way(const Settings& settings) {
   return text;
 }
 
-}  // namespace streambp
+}  // namespace streambp::bench

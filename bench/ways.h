@@ -8,7 +8,7 @@
 #include "bench/sweep_options.h"
 #include "streambp/backprop/method.h"
 
-namespace streambp {
+namespace streambp::bench {
 
 /// The methods of `options`: all of them where `auto` is among them, those that are named elsewhere. A fused
 /// optimizer leaves streambp alone.
@@ -24,4 +24,4 @@ std::vector<Settings> list_ways(const SweepOptions& options, c10::Device device,
 /// "streambp, chunk 1024, keep-attention, every 4, offload host"; "standard, streamed head".
 std::string describe_way(const Settings& settings);
 
-}  // namespace streambp
+}  // namespace streambp::bench

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What transformers makes of some hundred random config.json files: verify/config_table.jsonl.
+"""What transformers makes of some hundred random config.json files: verify/tests/streambp/model/config_table.jsonl.
 
-    python scripts/make_config_table.py --out verify/config_table.jsonl
+    python scripts/make_config_table.py --out verify/tests/streambp/model/config_table.jsonl
 
 A second source beside our own parser, which the reference's numbers also come through: each file is given to
 transformers, the model is made, and what it holds or does is written down: windows are counted in the attention
 weights of a forward pass, frequencies read after it, names and shapes taken from the module. A line is
-{"config": the file, "derived": the values}, verify/config_table_test.cc reads them. A file that transformers itself
+{"config": the file, "derived": the values}, verify/tests/streambp/model/config_table_test.cc reads them. A file that transformers itself
 refuses is drawn again. Needs torch 2.11.0 and transformers 5.23.0.
 """
 
@@ -152,7 +152,7 @@ def draw_file(family, number):
     settings |= {"vocab_size": draw.one(31, 40), "num_attention_heads": heads}
     settings["hidden_size"] = heads * draw.one(*([4, 8, 12] if family == "phi3" else [4, 6, 8]))
     settings["intermediate_size"] = draw.one(10, 14)
-    # What is refused here (verify/config_table_test.cc counts it) is drawn now and then, so that most files are read.
+    # What is refused here (verify/tests/streambp/model/config_table_test.cc counts it) is drawn now and then, so that most files are read.
     rarely = draw.chance(0.06)
     head_dim = ABSENT
     if family not in ("phi3", "qwen2"):

@@ -3,15 +3,15 @@
 #include <cmath>
 #include <fmt/format.h>
 
-#include "streambp/driver/command_line.h"
+#include "streambp/cli/command_line.h"
 #include "streambp/error.h"
 #include "streambp/model/tensor_file.h"
-#include "verify/compare.h"
-#include "verify/compare_diagnose.h"
-#include "verify/compare_judge.h"
-#include "verify/compare_truth.h"
+#include "verify/compare/compare.h"
+#include "verify/diagnose/compare_diagnose.h"
+#include "verify/compare/judge.h"
+#include "verify/compare/truth.h"
 
-namespace streambp {
+namespace streambp::verify {
 namespace {
 
 Tensors read_gradients(const std::string& path) {
@@ -86,4 +86,4 @@ int run_compare(const CompareOptions& options) {
   return comparison.verdict == Verdict::kExact ? kExitGood : kExitCheckFailed;
 }
 
-}  // namespace streambp
+}  // namespace streambp::verify

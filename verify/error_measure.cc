@@ -8,7 +8,7 @@
 #include <limits>
 #include <set>
 
-namespace streambp {
+namespace streambp::verify {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
@@ -102,4 +102,4 @@ std::string error_text(double error) {
   return std::isnan(error) ? "NaN" : fmt::format("{:.1e}", error);
 }
 
-}  // namespace streambp
+}  // namespace streambp::verify

@@ -8,7 +8,7 @@
 
 #include <ATen/ATen.h>
 
-namespace streambp {
+namespace streambp::verify {
 
 /// Tensors by parameter name.
 using Tensors = std::map<std::string, at::Tensor>;
@@ -49,4 +49,4 @@ std::vector<ParameterError> gradient_errors(const Tensors& gradients, const Tens
 /// "1.2e-15", "NaN".
 std::string error_text(double error);
 
-}  // namespace streambp
+}  // namespace streambp::verify

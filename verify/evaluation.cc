@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-namespace streambp {
+namespace streambp::verify {
 namespace {
 
 at::Tensor on_cpu(const at::Tensor& tensor) {
@@ -76,4 +76,4 @@ bool bit_equal(const Evaluation& a, const Evaluation& b) {
       [](const auto& x, const auto& y) { return x.first == y.first && bit_equal(x.second, y.second); });
 }
 
-}  // namespace streambp
+}  // namespace streambp::verify

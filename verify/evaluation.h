@@ -6,7 +6,7 @@
 #include "verify/error_measure.h"
 #include "verify/reference_bridge.h"
 
-namespace streambp {
+namespace streambp::verify {
 
 struct Evaluation {
   double loss = 0.0;
@@ -48,4 +48,4 @@ EvaluationErrors measure(const Evaluation& value, const Evaluation& truth);
 /// Whether loss, log-probabilities, values and every gradient are the same to the last bit.
 bool bit_equal(const Evaluation& a, const Evaluation& b);
 
-}  // namespace streambp
+}  // namespace streambp::verify

@@ -4,12 +4,12 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "reference/check.h"
-#include "streambp/driver/command_line.h"
-#include "streambp/driver/table.h"
+#include "reference/check/check.h"
+#include "streambp/cli/command_line.h"
+#include "streambp/cli/table.h"
 #include "verify/error_measure.h"
 
-namespace streambp {
+namespace streambp::verify {
 namespace {
 
 void print_json(const reference::CheckResult& result) {
@@ -49,4 +49,4 @@ int run_gradcheck(uint64_t seed, bool json) {
   return failed == 0 && !results.empty() ? kExitGood : kExitCheckFailed;
 }
 
-}  // namespace streambp
+}  // namespace streambp::verify

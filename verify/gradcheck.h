@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-namespace streambp {
+namespace streambp::verify {
 
 /// Prints a row (or, with json, an object) for each check. Returns 0 if all pass, else 1.
 int run_gradcheck(uint64_t seed, bool json);
 
-}  // namespace streambp
+}  // namespace streambp::verify

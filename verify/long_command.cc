@@ -11,15 +11,15 @@
 
 #include <ATen/Parallel.h>
 
-#include "streambp/driver/command_line.h"
-#include "streambp/driver/limits.h"
-#include "streambp/driver/table.h"
+#include "streambp/cli/command_line.h"
+#include "streambp/cli/limits.h"
+#include "streambp/cli/table.h"
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
 #include "verify/error_measure.h"
-#include "verify/long_case.h"
+#include "verify/long/case.h"
 
-namespace streambp {
+namespace streambp::verify {
 namespace {
 
 constexpr int kMaxThreads = 4096;
@@ -188,4 +188,4 @@ void add_long_command(CLI::App& app, std::function<int()>& action) {
   command->callback([typed, &action] { action = [typed] { return run_long(*typed); }; });
 }
 
-}  // namespace streambp
+}  // namespace streambp::verify

@@ -5,15 +5,15 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "streambp/driver/command_line.h"
-#include "streambp/driver/objective_inputs.h"
-#include "streambp/driver/table.h"
+#include "streambp/cli/command_line.h"
+#include "streambp/data/objective_inputs.h"
+#include "streambp/cli/table.h"
 #include "streambp/error.h"
 #include "streambp/model/tensor_file.h"
-#include "verify/equality_batches.h"
+#include "verify/equality/batches.h"
 #include "verify/evaluation.h"
 
-namespace streambp {
+namespace streambp::verify {
 namespace {
 
 /// `model` in another precision, its values first rounded to it, so that both have the same.
@@ -159,4 +159,4 @@ int run_precision(const PrecisionOptions& options) {
   return good ? kExitGood : kExitCheckFailed;
 }
 
-}  // namespace streambp
+}  // namespace streambp::verify

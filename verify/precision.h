@@ -13,7 +13,7 @@
 #include "streambp/backprop/method.h"
 #include "verify/error_measure.h"
 
-namespace streambp {
+namespace streambp::verify {
 
 /// No method may be further from the truth than standard is, by more than a quarter.
 inline constexpr double kPrecisionFactor = 1.25;
@@ -64,4 +64,4 @@ struct PrecisionOptions {
 /// parameter is within kPrecisionFactor of standard's error, 1 if not.
 int run_precision(const PrecisionOptions& options);
 
-}  // namespace streambp
+}  // namespace streambp::verify

@@ -6,7 +6,7 @@
 
 #include "streambp/model/peft_name.h"
 
-namespace streambp {
+namespace streambp::verify {
 namespace {
 
 reference::RopeType reference_rope_type(RopeType type) {
@@ -247,4 +247,4 @@ Tensors tensors_of(const reference::Weights& gradients, const Model& model,
   return tensors;
 }
 
-}  // namespace streambp
+}  // namespace streambp::verify

@@ -9,7 +9,7 @@
 #include "streambp/model/model.h"
 #include "verify/error_measure.h"
 
-namespace streambp {
+namespace streambp::verify {
 
 /// A model's settings and parameters in the reference's terms.
 struct ReferenceModel {
@@ -38,4 +38,4 @@ reference::Matrix reference_logits(const Model& model, const Batch& batch);
 Tensors tensors_of(const reference::Weights& gradients, const Model& model,
                    const std::map<std::string, std::string>& names);
 
-}  // namespace streambp
+}  // namespace streambp::verify

@@ -9,7 +9,7 @@
 #include "reference/objectives.h"
 #include "streambp/objective/terms.h"
 
-namespace streambp {
+namespace streambp::verify {
 namespace {
 
 using Numbers = std::vector<double>;
@@ -317,4 +317,4 @@ reference::TokenObjective reference_objective(const std::string& name, const Bat
   return objective;
 }
 
-}  // namespace streambp
+}  // namespace streambp::verify

@@ -7,7 +7,7 @@
 #include "reference/model.h"
 #include "streambp/objective/objective.h"
 
-namespace streambp {
+namespace streambp::verify {
 
 /// What objective `name` under `given` means for the reference on the whole of `batch`. `teacher_logits` [M,
 /// V] are those of its scored tokens (distillation). Throws InputError as complete_options does, and
@@ -16,4 +16,4 @@ reference::TokenObjective reference_objective(const std::string& name, const Bat
                                               const std::map<std::string, std::string>& given,
                                               const reference::Matrix& teacher_logits = {});
 
-}  // namespace streambp
+}  // namespace streambp::verify

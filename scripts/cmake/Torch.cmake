@@ -1,6 +1,6 @@
 # The PyPI wheel of torch as CMake targets. Its own TorchConfig.cmake insists on a CUDA toolkit; the libraries don't.
 #   torch::cpu   libtorch_cpu and libc10, their headers as system headers
-#   fmt::fmt     the fmt that the wheel carries, header-only: one version in every target, with or without torch
+#   STREAMBP_FMT_INCLUDE  a folder with the headers of the fmt that the wheel carries: one version in every target, with or without torch
 
 file(GLOB torch_roots ${STREAMBP_VENV}/lib/python3*/site-packages/torch)
 list(LENGTH torch_roots torch_root_count)
@@ -42,7 +42,4 @@ endforeach()
 # The include folder of the wheel holds far more than fmt: show other targets that one library alone.
 file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/include)
 file(CREATE_LINK ${torch_root}/include/fmt ${PROJECT_BINARY_DIR}/include/fmt SYMBOLIC)
-add_library(fmt_headers INTERFACE)
-add_library(fmt::fmt ALIAS fmt_headers)
-target_include_directories(fmt_headers SYSTEM INTERFACE ${PROJECT_BINARY_DIR}/include)
-target_compile_definitions(fmt_headers INTERFACE FMT_HEADER_ONLY=1)
+set(STREAMBP_FMT_INCLUDE ${PROJECT_BINARY_DIR}/include)

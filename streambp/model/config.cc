@@ -5,7 +5,7 @@
 #include <cmath>
 #include <fmt/ranges.h>
 
-#include "streambp/model/config_settings.h"
+#include "streambp/model/config_reader.h"
 
 namespace streambp {
 namespace {
@@ -16,8 +16,8 @@ constexpr std::array<const char*, 4> kDtypes = {"float64", "float32", "bfloat16"
 
 // The text part of a multimodal Gemma 3, as a config of its own. There transformers leaves out what equals
 // the class's default, sizes included, and keeps a few settings of the whole model outside.
-json gemma3_text_part(const Settings& file) {
-  const Settings text = file.inner("text_config");
+json gemma3_text_part(const ConfigReader& file) {
+  const ConfigReader text = file.inner("text_config");
   text.only("model_type", "gemma3_text");
   json part = {{"model_type", "gemma3_text"}, {"vocab_size", 262208u},    {"hidden_size", 2304u},
                {"intermediate_size", 9216u},  {"num_hidden_layers", 26u}, {"num_attention_heads", 8u},
@@ -34,7 +34,7 @@ json gemma3_text_part(const Settings& file) {
   return part;
 }
 
-void parse_heads(const Settings& settings, const Family& family, Config& config) {
+void parse_heads(const ConfigReader& settings, const Family& family, Config& config) {
   config.num_attention_heads = settings.size("num_attention_heads", kMaxHeads);
   const int64_t heads = config.num_attention_heads;
   // Where the key is absent, transformers takes a fixed number for most families, which is hardly ever meant.
@@ -57,7 +57,7 @@ void parse_heads(const Settings& settings, const Family& family, Config& config)
 }
 
 // nn.Embedding counts a negative padding_idx from the end, and refuses one beyond the vocabulary.
-void parse_pad_token(const Settings& settings, const Family& family, Config& config) {
+void parse_pad_token(const ConfigReader& settings, const Family& family, Config& config) {
   std::optional<int64_t> fallback;
   if (family.gemma) fallback = 0;
   if (config.family == "phi3") fallback = 32000;
@@ -77,7 +77,7 @@ void parse_pad_token(const Settings& settings, const Family& family, Config& con
   if (token) config.pad_token_id = *token < 0 ? *token + config.vocab_size : *token;
 }
 
-void parse_dtype(const Settings& settings, Config& config) {
+void parse_dtype(const ConfigReader& settings, Config& config) {
   config.dtype =
       agreed(settings, "dtype", settings.text("dtype"), "torch_dtype", settings.text("torch_dtype"))
           .value_or(config.dtype);
@@ -89,7 +89,7 @@ void parse_dtype(const Settings& settings, Config& config) {
 
 /// A model with a score where the LM head would be, as transformers saves its
 /// <Model>ForSequenceClassification.
-bool parse_value_model(const Settings& settings) {
+bool parse_value_model(const ConfigReader& settings) {
   const json* const architectures = settings.find("architectures");
   const bool classifies =
       architectures != nullptr && architectures->is_array() &&
@@ -105,7 +105,7 @@ bool parse_value_model(const Settings& settings) {
   return true;
 }
 
-Config parse_settings(const Settings& settings) {
+Config parse_settings(const ConfigReader& settings) {
   const Family& family = find_family(settings);
   Config config;
   config.family = family.name;
@@ -130,11 +130,11 @@ Config parse_settings(const Settings& settings) {
 
 Config parse_config(std::string_view text, const std::string& where) {
   const json document = parse_strict_json(text, where);
-  const Settings file(document, where);
+  const ConfigReader file(document, where);
   const json* const type = file.find("model_type");
   if (type == nullptr || *type != "gemma3") return parse_settings(file);
   const json part = gemma3_text_part(file);
-  return parse_settings(Settings(part, where, "text_config."));
+  return parse_settings(ConfigReader(part, where, "text_config."));
 }
 
 Config read_config(const std::filesystem::path& path) {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <fmt/ranges.h>
 
-#include "streambp/model/config_settings.h"
+#include "streambp/model/config_reader.h"
 
 namespace streambp {
 namespace {
@@ -26,7 +26,7 @@ constexpr std::array<Family, 8> kFamilies = {{
 // clang-format on
 
 // Settings that change the mathematics, or the training of it, and have one supported value in every family.
-void refuse_unsupported(const Settings& settings) {
+void refuse_unsupported(const ConfigReader& settings) {
   static const std::vector<std::pair<const char*, json>> kOnly = {
       {"attention_dropout", 0}, {"resid_pdrop", 0},
       {"embd_pdrop", 0},        {"pretraining_tp", 1},
@@ -37,7 +37,7 @@ void refuse_unsupported(const Settings& settings) {
   for (const auto& [key, supported] : kOnly) settings.only(key, supported);
 }
 
-void parse_biases(const Settings& settings, const Family& family, Config& config) {
+void parse_biases(const ConfigReader& settings, const Family& family, Config& config) {
   switch (family.bias) {
     case Family::Bias::kNone:
       settings.only("attention_bias", false);
@@ -58,12 +58,12 @@ void parse_biases(const Settings& settings, const Family& family, Config& config
 }
 
 // A cap of gemma2, which null switches off.
-double softcap(const Settings& settings, const char* key, double fallback) {
+double softcap(const ConfigReader& settings, const char* key, double fallback) {
   if (settings.has(key) && settings.find(key) == nullptr) return 0.0;
   return settings.positive(key, fallback);
 }
 
-void parse_attention_and_norms(const Settings& settings, const Family& family, Config& config) {
+void parse_attention_and_norms(const ConfigReader& settings, const Family& family, Config& config) {
   const json activation = family.gemma ? "gelu_pytorch_tanh" : "silu";
   settings.only("hidden_act", activation);
   settings.only("hidden_activation", activation);
@@ -96,7 +96,7 @@ struct LocalLayers {
   bool stated = true;
 };
 
-LocalLayers gemma_layers(const Settings& settings, const Config& config) {
+LocalLayers gemma_layers(const ConfigReader& settings, const Config& config) {
   LocalLayers layers;
   int64_t pattern = 2;
   if (config.family == "gemma2") {
@@ -114,7 +114,7 @@ LocalLayers gemma_layers(const Settings& settings, const Config& config) {
 }
 
 // qwen2, qwen3, qwen3_moe: published files carry a window that is switched off.
-LocalLayers qwen_layers(const Settings& settings, const Config& config) {
+LocalLayers qwen_layers(const ConfigReader& settings, const Config& config) {
   const auto count = static_cast<std::size_t>(config.num_hidden_layers);
   if (!settings.flag("use_sliding_window", false)) {
     if (settings.find("sliding_window") != nullptr && settings.find("use_sliding_window") == nullptr) {
@@ -138,7 +138,7 @@ LocalLayers qwen_layers(const Settings& settings, const Config& config) {
   return layers;
 }
 
-LocalLayers local_layers(const Settings& settings, const Family& family, const Config& config) {
+LocalLayers local_layers(const ConfigReader& settings, const Family& family, const Config& config) {
   if (family.gemma) return gemma_layers(settings, config);
   if (config.family.starts_with("qwen")) return qwen_layers(settings, config);
   const auto count = static_cast<std::size_t>(config.num_hidden_layers);
@@ -155,7 +155,7 @@ LocalLayers local_layers(const Settings& settings, const Family& family, const C
 }
 
 // layer_types as which layers have a window.
-std::vector<bool> parse_layer_types(const Settings& settings, const json& types, int64_t layers) {
+std::vector<bool> parse_layer_types(const ConfigReader& settings, const json& types, int64_t layers) {
   bool good = types.is_array() && types.size() == static_cast<std::size_t>(layers);
   std::vector<bool> local;
   for (std::size_t i = 0; good && i < types.size(); ++i) {
@@ -169,7 +169,7 @@ std::vector<bool> parse_layer_types(const Settings& settings, const json& types,
   return local;
 }
 
-void parse_windows(const Settings& settings, const Family& family, Config& config) {
+void parse_windows(const ConfigReader& settings, const Family& family, Config& config) {
   LocalLayers layers = local_layers(settings, family, config);
   if (const json* const types = settings.find("layer_types")) {
     std::vector<bool> local = parse_layer_types(settings, *types, config.num_hidden_layers);
@@ -189,7 +189,7 @@ void parse_windows(const Settings& settings, const Family& family, Config& confi
   for (const bool local : layers.local) config.windows.push_back(local ? window : 0);
 }
 
-std::vector<bool> sparse_layers(const Settings& settings, int64_t layers) {
+std::vector<bool> sparse_layers(const ConfigReader& settings, int64_t layers) {
   const int64_t step = settings.size("decoder_sparse_step", kMaxLayers, 1);
   std::vector<bool> sparse;
   for (int64_t layer = 1; layer <= layers; ++layer) sparse.push_back(layer % step == 0);
@@ -205,7 +205,7 @@ std::vector<bool> sparse_layers(const Settings& settings, int64_t layers) {
   return sparse;
 }
 
-void parse_mixture(const Settings& settings, Config& config) {
+void parse_mixture(const ConfigReader& settings, Config& config) {
   const int64_t layers = config.num_hidden_layers;
   MixtureSettings& mixture = config.mixture;
   if (config.family != "qwen3_moe") {
@@ -234,7 +234,7 @@ void parse_mixture(const Settings& settings, Config& config) {
 
 }  // namespace
 
-const Family& find_family(const Settings& settings) {
+const Family& find_family(const ConfigReader& settings) {
   const std::string name = settings.text("model_type").value_or("");
   for (const Family& family : kFamilies) {
     if (name == family.name) return family;
@@ -245,7 +245,7 @@ const Family& find_family(const Settings& settings) {
   settings.refuse("model_type", fmt::format("one of {}", fmt::join(names, ", ")));
 }
 
-void parse_family(const Settings& settings, const Family& family, Config& config) {
+void parse_family(const ConfigReader& settings, const Family& family, Config& config) {
   refuse_unsupported(settings);
   parse_biases(settings, family, config);
   parse_attention_and_norms(settings, family, config);

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <string_view>
 
-#include "streambp/model/config_settings.h"
+#include "streambp/model/config_reader.h"
 
 namespace streambp {
 namespace {
@@ -39,18 +39,18 @@ const std::array<KnownType, 6>& known_types() {
 
 // What the types take from outside their own object.
 struct Surroundings {
-  const Settings& file;
+  const ConfigReader& file;
   const Config& config;
 };
 
-std::optional<std::string> type_name(const Settings& object, const char* key, const Config& config) {
+std::optional<std::string> type_name(const ConfigReader& object, const char* key, const Config& config) {
   std::optional<std::string> name = object.text(key);
   // Early Phi-3 files have these names for it.
   if (config.family == "phi3" && (name == "su" || name == "yarn")) name = "longrope";
   return name;
 }
 
-const KnownType& find_type(const Settings& object, const Config& config) {
+const KnownType& find_type(const ConfigReader& object, const Config& config) {
   const std::string name = agreed(object, "rope_type", type_name(object, "rope_type", config), "type",
                                   type_name(object, "type", config))
                                .value_or("default");
@@ -65,7 +65,7 @@ const KnownType& find_type(const Settings& object, const Config& config) {
 
 // original_max_position_embeddings, which Phi-3 has outside the object: there it holds, with the class's
 // default where it is absent, whatever the object says.
-std::optional<int64_t> original_positions(const Settings& object, const Surroundings& around) {
+std::optional<int64_t> original_positions(const ConfigReader& object, const Surroundings& around) {
   constexpr const char* kKey = "original_max_position_embeddings";
   if (around.config.family == "phi3" && !around.file.has(kKey)) {
     constexpr int64_t kOfClass = 4096;
@@ -78,7 +78,7 @@ std::optional<int64_t> original_positions(const Settings& object, const Surround
                 around.file.optional_size(kKey, kMaxPositions));
 }
 
-void parse_dynamic(const Settings& object, const Surroundings& around, RopeSettings& rope) {
+void parse_dynamic(const ConfigReader& object, const Surroundings& around, RopeSettings& rope) {
   rope.original_max_position_embeddings = around.config.max_position_embeddings;
   // transformers scales from max_position_embeddings and does not read this key.
   if (original_positions(object, around).value_or(rope.original_max_position_embeddings) !=
@@ -92,7 +92,7 @@ void parse_dynamic(const Settings& object, const Surroundings& around, RopeSetti
   }
 }
 
-void parse_llama3(const Settings& object, RopeSettings& rope) {
+void parse_llama3(const ConfigReader& object, RopeSettings& rope) {
   rope.low_freq_factor = object.positive("low_freq_factor", 0.0);
   rope.high_freq_factor = object.number("high_freq_factor").value_or(0.0);
   if (!(rope.high_freq_factor > rope.low_freq_factor)) {
@@ -101,7 +101,7 @@ void parse_llama3(const Settings& object, RopeSettings& rope) {
   }
 }
 
-double yarn_attention_factor(const Settings& object, double factor) {
+double yarn_attention_factor(const ConfigReader& object, double factor) {
   const double mscale = object.number("mscale").value_or(0.0);
   const double all_dim = object.number("mscale_all_dim").value_or(0.0);
   if (!(mscale >= 0.0)) object.refuse("mscale", "a number of at least 0");
@@ -117,7 +117,7 @@ double yarn_attention_factor(const Settings& object, double factor) {
   return object.positive("attention_factor", scaled ? of(mscale) / of(all_dim) : of(1.0));
 }
 
-void parse_yarn(const Settings& object, const Surroundings& around, RopeSettings& rope) {
+void parse_yarn(const ConfigReader& object, const Surroundings& around, RopeSettings& rope) {
   rope.beta_fast = object.positive("beta_fast", rope.beta_fast);
   rope.beta_slow = object.positive("beta_slow", rope.beta_slow);
   if (!(rope.beta_fast >= rope.beta_slow)) {
@@ -132,7 +132,7 @@ void parse_yarn(const Settings& object, const Surroundings& around, RopeSettings
 
 // LongRoPE (Ding et al. 2024). The factor by which the length grew matters only to the default of
 // attention_factor, and follows from the two lengths.
-void parse_longrope(const Settings& object, const Surroundings& around, RopeSettings& rope) {
+void parse_longrope(const ConfigReader& object, const Surroundings& around, RopeSettings& rope) {
   const auto count = static_cast<std::size_t>(around.config.rotary_dim / 2);
   rope.short_factor = object.positive_list("short_factor", count);
   rope.long_factor = object.positive_list("long_factor", count);
@@ -150,7 +150,7 @@ void parse_longrope(const Settings& object, const Surroundings& around, RopeSett
 }
 
 // One rope object; `theta` is the base where the object does not state it.
-RopeSettings parse_rope_object(const Settings& object, const Surroundings& around, double theta) {
+RopeSettings parse_rope_object(const ConfigReader& object, const Surroundings& around, double theta) {
   static constexpr std::array<std::string_view, 4> kCommon = {"rope_type", "type", "rope_theta",
                                                               "partial_rotary_factor"};
   const KnownType& known = find_type(object, around.config);
@@ -185,22 +185,22 @@ RopeSettings parse_rope_object(const Settings& object, const Surroundings& aroun
 
 // The rope that `objects` and the key `theta_key` outside them describe: each may be absent, and those that
 // are there have to agree.
-RopeSettings parse_rope_of(const std::vector<Settings>& objects, const char* theta_key, double default_theta,
+RopeSettings parse_rope_of(const std::vector<ConfigReader>& objects, const char* theta_key, double default_theta,
                            const Surroundings& around) {
   std::optional<double> stated = around.file.number(theta_key);
-  for (const Settings& object : objects) {
+  for (const ConfigReader& object : objects) {
     stated = agreed(object, "rope_theta", object.number("rope_theta"),
                     "the theta stated elsewhere in the file", stated);
   }
   RopeSettings rope;
   rope.theta = stated.value_or(default_theta);
   if (!(rope.theta > 0.0)) {
-    const Settings& source =
+    const ConfigReader& source =
         around.file.find(theta_key) != nullptr || objects.empty() ? around.file : objects.front();
     source.refuse(&source == &around.file ? theta_key : "rope_theta", "a number above 0");
   }
   std::vector<RopeSettings> parsed;
-  for (const Settings& object : objects) parsed.push_back(parse_rope_object(object, around, rope.theta));
+  for (const ConfigReader& object : objects) parsed.push_back(parse_rope_object(object, around, rope.theta));
   if (parsed.size() == 2 && parsed[0] != parsed[1]) {
     around.file.refuse("rope_scaling", "the same as rope_parameters");
   }
@@ -208,20 +208,20 @@ RopeSettings parse_rope_of(const std::vector<Settings>& objects, const char* the
 }
 
 // How much of a head turns: the whole of it in every family but phi3.
-void parse_rotary_dim(const Settings& settings, const std::vector<Settings>& objects, Config& config) {
+void parse_rotary_dim(const ConfigReader& settings, const std::vector<ConfigReader>& objects, Config& config) {
   constexpr const char* kKey = "partial_rotary_factor";
   config.rotary_dim = config.head_dim;
   if (config.family != "phi3") {
     settings.only(kKey, 1);
-    for (const Settings& object : objects) object.only(kKey, 1);
+    for (const ConfigReader& object : objects) object.only(kKey, 1);
     return;
   }
   std::optional<double> stated = settings.number(kKey);
-  for (const Settings& object : objects) {
+  for (const ConfigReader& object : objects) {
     stated = agreed(object, kKey, object.number(kKey), "the one stated elsewhere in the file", stated);
   }
   const double factor = stated.value_or(1.0);
-  const Settings& source = settings.find(kKey) != nullptr || objects.empty() ? settings : objects.front();
+  const ConfigReader& source = settings.find(kKey) != nullptr || objects.empty() ? settings : objects.front();
   if (!(factor > 0.0 && factor <= 1.0)) source.refuse(kKey, "a number above 0 and at most 1");
   config.rotary_dim = static_cast<int64_t>(static_cast<double>(config.head_dim) * factor);
   if (config.rotary_dim < 2 || config.rotary_dim % 2 != 0) {
@@ -232,12 +232,12 @@ void parse_rotary_dim(const Settings& settings, const std::vector<Settings>& obj
 
 }  // namespace
 
-void parse_rope(const Settings& settings, Config& config) {
+void parse_rope(const ConfigReader& settings, Config& config) {
   const bool gemma3 = config.family == "gemma3_text";
-  std::vector<Settings> objects;
-  std::vector<Settings> local_objects;
+  std::vector<ConfigReader> objects;
+  std::vector<ConfigReader> local_objects;
   if (settings.find("rope_parameters") != nullptr) {
-    const Settings parameters = settings.inner("rope_parameters");
+    const ConfigReader parameters = settings.inner("rope_parameters");
     if (gemma3) {
       for (const auto& [key, value] : parameters.object().items()) {
         if (key != "full_attention" && key != "sliding_attention" && !value.is_null()) {
@@ -254,12 +254,12 @@ void parse_rope(const Settings& settings, Config& config) {
   }
   if (settings.find("rope_scaling") != nullptr) {
     objects.push_back(settings.inner("rope_scaling"));
-    const Settings& scaling = objects.back();
+    const ConfigReader& scaling = objects.back();
     if (gemma3 && scaling.find("type") != nullptr && scaling.find("rope_type") == nullptr)
       scaling.refuse("type", "rope_type in its place: transformers 4 reads it, 5 does not");
   }
 
-  std::vector<Settings> all = objects;
+  std::vector<ConfigReader> all = objects;
   all.insert(all.end(), local_objects.begin(), local_objects.end());
   parse_rotary_dim(settings, all, config);
   const Surroundings around{settings, config};

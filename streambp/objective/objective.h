@@ -112,7 +112,7 @@ struct Counts {
 Counts count(const Batch& batch);
 
 /// What per-sequence and per-token inputs an objective's batch carries; also how its input file is read
-/// (driver/objective_inputs.h).
+/// (streambp/data/objective_inputs.h).
 enum class Layout {
   kLabels,       // labels per token (SFT, distillation)
   kPairs,        // sequences 0..n-1 chosen, n..2n-1 rejected, a completion mask (DPO, CPO, SimPO, ORPO)

@@ -1,0 +1,15 @@
+// streambp-microbench: single ops and whole passes under Google Benchmark. --help lists its flags.
+#include <benchmark/benchmark.h>
+
+#include "streambp/cli/environment.h"
+#include "streambp/memory/meter.h"
+
+int main(int argc, char** argv) {
+  streambp::install_meters();
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  benchmark::AddCustomContext("streambp", streambp::version_text());
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+}

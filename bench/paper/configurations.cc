@@ -1,0 +1,63 @@
+#include "bench/paper/configurations.h"
+
+#include "bench/sweep_cells.h"
+
+namespace streambp::bench {
+namespace {
+
+SweepOptions completed(SweepOptions options) {
+  options.dtype = at::kBFloat16;
+  options.gradient_dtype = at::kBFloat16;
+  options.device = "meta";
+  return options;
+}
+
+}  // namespace
+
+std::vector<PaperWay> trainer_ways(Method method) {
+  std::vector<PaperWay> ways = script_ways(method);
+  // A trainer has dropped the model's output, logits and all, before the backward pass: what checkpoint holds
+  // then is what it holds here.
+  if (method == Method::kCheckpoint) ways.erase(ways.begin());
+  return ways;
+}
+
+std::vector<PaperWay> script_ways(Method method) {
+  Settings settings;
+  settings.method = method;
+  if (method != Method::kStreambp) {
+    Settings baseline = settings;
+    baseline.hugging_face = true;
+    return {{"baseline hugging-face", baseline}, {"as here", settings}};
+  }
+  Settings published = settings;
+  published.chunk = 500;
+  published.head_chunk = 100;
+  return {{"chunk 500, head chunk 100", published}, {"as here", settings}};
+}
+
+std::vector<PaperWay> curve_ways(Method method) {
+  std::vector<PaperWay> ways = script_ways(method);
+  if (method != Method::kStreambp) return ways;
+  PaperWay every = ways.back();
+  every.name = "every 6th layer input";
+  every.settings.every = 6;
+  PaperWay host = ways.back();
+  host.name = "layer inputs on the host";
+  host.settings.offload = Offload::kHost;
+  ways.insert(ways.end(), {every, host});
+  return ways;
+}
+
+PaperModel::PaperModel(SweepOptions options)
+    : bench_(open_bench(completed(std::move(options)))), predictor_(bench_) {}
+
+LoraConfig paper_lora() {
+  LoraConfig lora;
+  lora.r = 32;
+  lora.lora_alpha = 128.0;
+  lora.target_modules = {kAllLinear};
+  return lora;
+}
+
+}  // namespace streambp::bench

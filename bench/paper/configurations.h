@@ -1,0 +1,41 @@
+// How the paper's methods are run here, and the models of its tables.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "bench/predict.h"
+
+namespace streambp::bench {
+
+/// A method's settings and what the report calls them.
+struct PaperWay {
+  std::string name;
+  Settings settings;
+};
+
+/// As the paper ran `method` in a trainer (table 3), then as this project does.
+std::vector<PaperWay> trainer_ways(Method method);
+/// The same for a single pass in a script (table 9).
+std::vector<PaperWay> script_ways(Method method);
+/// Those of script_ways, and streambp's further ways to keep less on the device.
+std::vector<PaperWay> curve_ways(Method method);
+
+/// A model of the paper with everything that is alive beside it.
+class PaperModel {
+ public:
+  /// `options` are completed with what all tables share: bfloat16 weights and gradients, the meta device.
+  explicit PaperModel(SweepOptions options);
+
+  const Bench& bench() const { return bench_; }
+  Predictor& predictor() { return predictor_; }
+
+ private:
+  Bench bench_;
+  Predictor predictor_;
+};
+
+/// LoRA of the authors' scripts: rank 32, alpha 128, all linear layers.
+LoraConfig paper_lora();
+
+}  // namespace streambp::bench

@@ -1,0 +1,110 @@
+// Checks of the mixture of experts and of the loss of its routers. Which experts a token has is found a
+// second time by counting the better ones.
+#include "reference/check/check_suite.h"
+#include "reference/mixture.h"
+#include "reference/ops.h"
+
+namespace streambp::reference {
+namespace {
+
+/// Whether e is among the `count` largest entries of row t, the first of equals before the others.
+bool is_chosen(const Matrix& p, Index t, Index e, int count) {
+  int better = 0;
+  for (Index other = 0; other < p.cols(); ++other) {
+    if (p(t, other) > p(t, e) || (p(t, other) == p(t, e) && other < e)) ++better;
+  }
+  return better < count;
+}
+
+/// Entries so far apart that no step of a difference changes their order, in another order in every row.
+Matrix distinct_probabilities(Suite& suite, Index rows, Index experts) {
+  const Matrix noise = suite.matrix(rows, experts, 0.0, 0.02);
+  return build(rows, experts, [&](Index t, Index e) {
+    return Real{0.1} + Real{0.15} * ((2 * t + (t % 2 == 0 ? e : experts - e)) % experts) + Real{noise(t, e)};
+  });
+}
+
+void check_mixture_case(Suite& suite, Index rows, const MixtureSettings& mixture) {
+  const Index hidden = 3;
+  Matrices inputs = {suite.matrix(rows, hidden), distinct_probabilities(suite, rows, mixture.num_experts)};
+  for (int e = 0; e < mixture.num_experts; ++e) inputs.push_back(suite.matrix(hidden, hidden));
+  CheckOptions options;
+  options.length_scales.assign(inputs.size(), 1.0);
+  options.length_scales[1] = 0.2;
+  options.refused = {inputs, inputs};
+  options.refused[0][1] = Matrix::Zero(rows + 1, mixture.num_experts);
+  options.refused[1][1] = Matrix::Zero(rows, mixture.num_experts + 1);
+  const std::string name = "mixture_of_experts " + std::to_string(mixture.num_experts_per_tok) +
+                           (mixture.norm_topk_prob ? " normalised" : "");
+  suite.check(
+      name,
+      [mixture](Tape&, const Vars& v) {
+        return mixture_of_experts(mixture, v[0], v[1], [&v](int e, const Var& x) {
+          return linear(x, v[2 + static_cast<std::size_t>(e)]);
+        });
+      },
+      inputs,
+      [mixture](const Matrices& v) {
+        const Matrix& p = v[1];
+        return build(v[0].rows(), v[0].cols(), [&](Index t, Index i) {
+          Real total = 0;
+          Real y = 0;
+          for (Index e = 0; e < p.cols(); ++e) {
+            if (!is_chosen(p, t, e, mixture.num_experts_per_tok)) continue;
+            total += p(t, e);
+            for (Index j = 0; j < v[0].cols(); ++j) {
+              y += Real{p(t, e)} * Real{v[2 + static_cast<std::size_t>(e)](i, j)} * Real{v[0](t, j)};
+            }
+          }
+          return mixture.norm_topk_prob ? y / total : y;
+        });
+      },
+      options);
+}
+
+void check_load_balancing(Suite& suite, Index rows, const MixtureSettings& mixture) {
+  CheckOptions options;
+  options.length_scales = {0.2};
+  options.refused = {{Matrix::Zero(0, mixture.num_experts)}, {Matrix::Zero(rows, mixture.num_experts + 1)}};
+  suite.check(
+      "load_balancing_loss " + std::to_string(mixture.num_experts_per_tok),
+      [mixture](Tape& tape, const Vars& v) { return load_balancing_loss(tape, mixture, v[0]); },
+      {distinct_probabilities(suite, rows, mixture.num_experts)},
+      [mixture](const Matrices& v) {
+        const Matrix& p = v[0];
+        return build(1, 1, [&](Index, Index) {
+          Real loss = 0;
+          for (Index e = 0; e < p.cols(); ++e) {
+            Real count = 0;
+            Real total = 0;
+            for (Index t = 0; t < p.rows(); ++t) {
+              count += is_chosen(p, t, e, mixture.num_experts_per_tok) ? 1 : 0;
+              total += p(t, e);
+            }
+            loss += count * total;
+          }
+          return loss * p.cols() / (Real{1} * p.rows() * p.rows());
+        });
+      },
+      options);
+}
+
+}  // namespace
+
+void check_mixture(Suite& suite) {
+  const std::pair<int, int> choices[] = {{1, 1}, {4, 1}, {5, 2}, {4, 4}};
+  for (const auto& [experts, chosen] : choices) {
+    MixtureSettings mixture;
+    mixture.num_experts = experts;
+    mixture.num_experts_per_tok = chosen;
+    for (Index rows : {1, 6}) {
+      for (bool normalised : {false, true}) {
+        mixture.norm_topk_prob = normalised;
+        check_mixture_case(suite, rows, mixture);
+      }
+      check_load_balancing(suite, rows, mixture);
+    }
+  }
+}
+
+}  // namespace streambp::reference

@@ -1,0 +1,292 @@
+// Checks of whole models: what the heads of a tiny model of each family say, and a loss of it, differentiated
+// by every parameter. What no difference quotient can see (is it the right model?) is what the golden cases
+// are for.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "reference/check/check.h"
+#include "reference/mixture.h"
+#include "reference/model.h"
+#include "reference/objectives.h"
+#include "reference/ops.h"
+
+namespace streambp::reference {
+namespace {
+
+ModelConfig tiny_model() {
+  ModelConfig config;
+  config.vocab_size = 11;
+  config.hidden_size = 6;
+  config.intermediate_size = 7;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = 3;
+  config.num_key_value_heads = 1;
+  config.head_dim = 4;
+  // Far larger than in real models, so that it is seen, and so that norms of small vectors are not too sharp
+  // for differences.
+  config.rms_norm_eps = 0.05;
+  return config;
+}
+
+ModelConfig tiny_gemma2() {
+  ModelConfig config = tiny_model();
+  config.tie_word_embeddings = true;
+  config.sandwich_norms = true;
+  config.norm_adds_one = true;
+  config.embedding_scale = 2.4;
+  config.attention_scale = 0.45;
+  config.attn_logit_softcapping = 1.5;
+  config.final_logit_softcapping = 2.0;
+  config.hidden_act = Activation::kGeluTanh;
+  config.windows = {2, 0};
+  return config;
+}
+
+ModelConfig tiny_gemma3() {
+  ModelConfig config = tiny_gemma2();
+  config.attn_logit_softcapping = 0.0;
+  config.final_logit_softcapping = 0.0;
+  config.qk_norm = true;
+  config.rope.type = RopeType::kLinear;
+  config.rope.factor = 8.0;
+  config.local_rope = RopeSettings{};
+  config.local_rope->theta = 100.0;
+  return config;
+}
+
+/// Its first layer is dense.
+ModelConfig tiny_mixture() {
+  ModelConfig config = tiny_model();
+  config.qk_norm = true;
+  config.mixture.num_experts = 4;
+  config.mixture.num_experts_per_tok = 2;
+  config.mixture.moe_intermediate_size = 5;
+  config.mixture.norm_topk_prob = true;
+  config.mixture.router_aux_loss_coef = 0.6;  // far larger than in real models, so that it is seen
+  config.mixture.sparse = {false, true};
+  return config;
+}
+
+std::vector<std::pair<std::string, ModelConfig>> families() {
+  ModelConfig qwen2 = tiny_model();
+  qwen2.qkv_bias = true;
+  qwen2.tie_word_embeddings = true;
+  qwen2.windows = {0, 2};
+
+  ModelConfig qwen3 = tiny_model();
+  qwen3.qk_norm = true;
+  qwen3.num_attention_heads = 4;
+  qwen3.num_key_value_heads = 2;
+  qwen3.rope.type = RopeType::kLinear;
+  qwen3.rope.factor = 2.5;
+
+  ModelConfig llama = tiny_model();
+  llama.num_key_value_heads = 3;
+  llama.qkv_bias = true;
+  llama.o_bias = true;
+  llama.mlp_bias = true;
+  llama.rope.type = RopeType::kLlama3;
+  llama.rope.factor = 8.0;
+  llama.rope.original_max_position_embeddings = 12;
+
+  // The tiny batch reaches position 30.
+  ModelConfig yarn = tiny_model();
+  yarn.rope.type = RopeType::kYarn;
+  yarn.rope.factor = 4.0;
+  yarn.rope.original_max_position_embeddings = 12;
+  yarn.rope.beta_fast = 1.5;
+  yarn.rope.beta_slow = 0.1;
+  yarn.rope.attention_factor = 1.2;
+
+  ModelConfig mistral = tiny_model();
+  mistral.windows = {3, 3};
+  mistral.rope.type = RopeType::kDynamic;
+  mistral.rope.factor = 2.0;
+  mistral.rope.original_max_position_embeddings = 12;
+
+  ModelConfig phi3 = tiny_model();
+  phi3.fused_projections = true;
+  phi3.head_dim = 6;
+  phi3.rotary_dim = 4;
+  phi3.rope.type = RopeType::kLongrope;
+  phi3.rope.original_max_position_embeddings = 12;
+  phi3.rope.short_factor = {1.0, 1.1};
+  phi3.rope.long_factor = {1.7, 3.1};
+  phi3.rope.attention_factor = 1.3;
+  return {{"qwen2", qwen2},          {"qwen3", qwen3},          {"llama", llama},
+          {"llama with yarn", yarn}, {"mistral", mistral},      {"phi3", phi3},
+          {"gemma2", tiny_gemma2()}, {"gemma3", tiny_gemma3()}, {"qwen3_moe", tiny_mixture()}};
+}
+
+/// Every linear layer, the embedding and experts all together have an adapter, of ranks 1 to 3 and different
+/// scales; rows of embedding and head are trained apart; a value head is there beside the LM head.
+ModelConfig adapted(ModelConfig config) {
+  int count = 0;
+  const auto adapt = [&](const std::string& module) {
+    config.adapters[module] = {1 + count % 3, 0.4 + 0.3 * (count % 4)};
+    ++count;
+  };
+  for (const auto& [name, shape] : parameter_shapes(config)) {
+    const std::string suffix = ".weight";
+    if (name.find("_proj.weight") == std::string::npos) continue;
+    adapt(name.substr(0, name.size() - suffix.size()));
+  }
+  for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
+    if (!config.is_sparse(layer)) continue;
+    adapt(layer_prefix(layer) + "mlp.experts.gate_up_proj");
+    adapt(layer_prefix(layer) + "mlp.experts.down_proj");
+  }
+  adapt("lm_head");
+  config.adapters.at("lm_head").has_bias = true;
+  adapt("model.embed_tokens");
+  config.adapters.at("model.embed_tokens").scale =
+      0.2;  // more makes the first norms too steep for differences
+  config.trained_rows["model.embed_tokens"] = {4, config.vocab_size - 1, 0};
+  if (!config.tie_word_embeddings) config.trained_rows["lm_head"] = {5, 1};
+  config.has_value_head = true;
+  return config;
+}
+
+/// Several sequences: one with gaps in its positions and tokens without a target, one of a single token, one
+/// that counts for nothing.
+std::vector<Sequence> tiny_batch() {
+  return {{{3, 1, 4, 1, 5, 9}, {0, 1, 2, 7, 8, 30}, {1, 4, kNoTarget, 5, 9, 2}},
+          {{6}, {3}, {5}},
+          {{2, 7}, {0, 1}, {kNoTarget, kNoTarget}},
+          {{10, 0, 8}, {0, 1, 2}, {kNoTarget, 8, 10}}};
+}
+
+/// The same, with values asked of tokens with and without a target.
+std::vector<Sequence> tiny_valued_batch() {
+  std::vector<Sequence> batch = tiny_batch();
+  batch[0].valued = {true, false, true, false, false, true};
+  batch[2].valued = {false, true};
+  return batch;
+}
+
+/// Asks the heads for everything they can say of `tokens` scored tokens.
+TokenObjective everything(Index tokens, int vocab_size, double beta, std::uint64_t seed) {
+  TokenObjective asked;
+  asked.temperature = 1.3;
+  asked.entropies = true;
+  asked.mean_log_probabilities = true;
+  asked.values = true;
+  asked.teacher = Teacher{random_matrix(tokens, vocab_size, seed), 0.8, beta};
+  return asked;
+}
+
+/// By how much, in the logarithm of their probabilities, the last expert that a token has is ahead of the
+/// first that it has not: the smallest such lead over all tokens and sparse layers.
+double smallest_lead(const ModelConfig& config, const Weights& weights) {
+  Tape tape;
+  Parameters parameters;
+  for (const auto& [name, weight] : weights) parameters.emplace(name, tape.leaf(weight));
+  const std::vector<Sequence> batch = tiny_batch();
+  const int chosen = config.mixture.num_experts_per_tok;
+  double smallest = std::numeric_limits<double>::infinity();
+  for (const Sequence& sequence : batch) {
+    const HiddenStates hidden =
+        hidden_states(config, parameters, sequence.tokens, sequence.positions, batch_length(batch));
+    for (const Var& p : hidden.router_probabilities) {
+      const auto columns = largest_columns(p.value(), chosen + 1);
+      for (Index t = 0; t < p.rows(); ++t) {
+        const std::vector<int>& of_token = columns[static_cast<std::size_t>(t)];
+        const double lead = std::log(p.value()(t, of_token.end()[-2]) / p.value()(t, of_token.back()));
+        smallest = std::min(smallest, lead);
+      }
+    }
+  }
+  return smallest;
+}
+
+/// Random weights, from the first seed from `seed` on with which no choice of an expert is a close one: where
+/// the choice changes the model jumps, and no difference quotient is a gradient.
+Weights settled_weights(const ModelConfig& config, std::uint64_t seed) {
+  Weights weights = random_weights(config, seed);
+  while (!(smallest_lead(config, weights) > 0.03)) weights = random_weights(config, ++seed);
+  return weights;
+}
+
+/// Checks f of a model by every parameter.
+CheckResult check_by_parameters(const std::string& name, const ModelConfig& config, std::uint64_t seed,
+                                std::size_t max_entries,
+                                const std::function<Var(Tape&, const Parameters&)>& f) {
+  std::vector<std::string> names;
+  std::vector<Matrix> inputs;
+  for (const auto& [parameter, weight] : settled_weights(config, seed)) {
+    names.push_back(parameter);
+    inputs.push_back(weight);
+  }
+  CheckOptions options;
+  options.seed = seed;
+  options.max_entries = max_entries;
+  options.length_scales.assign(inputs.size(), 0.2);
+  const Function of_inputs = [&](Tape& tape, const std::vector<Var>& x) {
+    Parameters parameters;
+    for (std::size_t i = 0; i < x.size(); ++i) parameters.emplace(names[i], x[i]);
+    return f(tape, parameters);
+  };
+  return check_gradient(name, of_inputs, inputs, options);
+}
+
+}  // namespace
+
+Weights random_weights(const ModelConfig& config, std::uint64_t seed) {
+  Weights weights;
+  for (const auto& [name, shape] : parameter_shapes(config)) {
+    // What a norm multiplies by is around 1; entries of the embedding are large enough to be normed without
+    // sharp bends; a linear layer keeps the size of what goes through it.
+    const bool is_norm = name.ends_with("norm.weight");
+    const double one = config.norm_adds_one ? 0.0 : 1.0;
+    const bool is_embedding = name == "model.embed_tokens.weight";
+    const double size = is_norm        ? 0.5
+                        : is_embedding ? 1.5
+                                       : 1.7 / std::sqrt(static_cast<double>(shape.second));
+    const double middle = is_norm ? one : 0.0;
+    weights[name] = random_matrix(shape.first, shape.second, ++seed, middle - size, middle + size);
+  }
+  return weights;
+}
+
+std::vector<CheckResult> check_models(std::uint64_t seed) {
+  std::vector<CheckResult> results;
+  const auto check = [&](const std::string& name, const ModelConfig& config, std::size_t max_entries,
+                         const std::function<Var(Tape&, const Parameters&)>& f) {
+    results.push_back(check_by_parameters(name, config, seed += 1000, max_entries, f));
+  };
+  double beta = 0.0;
+  for (const auto& [family, plain] : families()) {
+    const ModelConfig& config = plain;  // a binding cannot be captured
+    check("log-probabilities of a tiny " + family, config, 6, [&](Tape& tape, const Parameters& parameters) {
+      return token_values(tape, config, parameters, tiny_batch(), {}).log_probabilities;
+    });
+    check("SFT loss of a tiny " + family, config, 3, [&](Tape& tape, const Parameters& parameters) {
+      const TokenObjective objective = sft(7.0, 0.0);
+      return total_loss(tape, objective, token_values(tape, config, parameters, tiny_batch(), objective));
+    });
+
+    const ModelConfig full = adapted(plain);
+    const TokenObjective asked = everything(10, full.vocab_size, beta, seed);
+    check("all that the heads of a tiny " + family + " with adapters say", full, 2,
+          [&](Tape& tape, const Parameters& parameters) {
+            const TokenValues heads = token_values(tape, full, parameters, tiny_valued_batch(), asked);
+            return concat_rows({heads.log_probabilities, heads.entropies, heads.mean_log_probabilities,
+                                heads.divergences, heads.values});
+          });
+    beta = beta == 1.0 ? 0.0 : beta + 0.5;  // each divergence in its turn
+  }
+  ModelConfig critic = tiny_model();
+  critic.has_lm_head = false;
+  critic.has_value_head = true;
+  check("values of a tiny critic", critic, 5, [&](Tape& tape, const Parameters& parameters) {
+    TokenObjective asked;
+    asked.log_probabilities = false;
+    asked.values = true;
+    return token_values(tape, critic, parameters, tiny_valued_batch(), asked).values;
+  });
+  return results;
+}
+
+}  // namespace streambp::reference

@@ -1,0 +1,57 @@
+// What the lists of checks share: how a case is put together, and the operations written a second time as
+// plain loops over entries in extended precision. Used by check_*.cc only.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "reference/check/check.h"
+
+namespace streambp::reference {
+
+using Vars = std::vector<Var>;
+using Matrices = std::vector<Matrix>;
+using Expected = std::function<Matrix(const Matrices&)>;
+
+/// Extended precision: an expected value is then wrong by less than what it judges.
+using Real = long double;
+
+/// Collects results and hands out a new seed, and so new numbers, for every case.
+class Suite {
+ public:
+  explicit Suite(std::uint64_t seed) : seed_(seed) {}
+
+  Matrix matrix(Index rows, Index cols, double low = -1.5, double high = 1.5) {
+    return random_matrix(rows, cols, ++seed_, low, high);
+  }
+
+  /// Runs check_gradient; the case is called "<name> <shapes of the inputs>".
+  void check(const std::string& name, const Function& f, const Matrices& inputs, Expected expected,
+             CheckOptions options = {});
+
+  std::vector<CheckResult> results() && { return std::move(results_); }
+
+ private:
+  std::uint64_t seed_;
+  std::vector<CheckResult> results_;
+};
+
+/// A rows x cols matrix of entry(i, j), rounded to double.
+Matrix build(Index rows, Index cols, const std::function<Real(Index, Index)>& entry);
+
+/// "50", "0.0015"
+std::string number_text(double x);
+
+void check_elementwise_ops(Suite& suite);
+void check_matrix_ops(Suite& suite);
+void check_layer_ops(Suite& suite);
+void check_softmax_ops(Suite& suite);
+void check_divergences(Suite& suite);
+void check_attention(Suite& suite);
+void check_mixture(Suite& suite);
+void check_objectives(Suite& suite);
+void check_preference(Suite& suite);
+
+}  // namespace streambp::reference

@@ -1,0 +1,73 @@
+#include "streambp/cli/environment.h"
+
+#include <ctime>
+#include <fmt/format.h>
+#include <fstream>
+#include <sched.h>
+#include <string_view>
+#include <thread>
+#include <unistd.h>
+
+#include <torch/version.h>
+
+#include "streambp/runtime/gpu.h"
+#include "streambp_commit.h"
+
+namespace streambp {
+namespace {
+
+std::string cpu_name() {
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  for (std::string line; std::getline(cpuinfo, line);) {
+    const size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown";
+}
+
+std::string compiler_name() {
+#if defined(__clang__)
+  return "clang " __clang_version__;
+#else
+  return "g++ " __VERSION__;
+#endif
+}
+
+std::string utc_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+}  // namespace
+
+std::string version_text() {
+  return fmt::format("{} ({}{})", STREAMBP_VERSION, std::string_view(kCommit).substr(0, 12),
+                     kModified ? ", modified" : "");
+}
+
+int usable_cores() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
+  return static_cast<int>(std::thread::hardware_concurrency());
+}
+
+nlohmann::json describe_environment(int threads, int cuda_index, const std::vector<std::string>& arguments) {
+  const int64_t memory = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
+  return {{"cpu", cpu_name()},
+          {"cores", usable_cores()},
+          {"gpu", cuda_index >= 0 ? gpu_name(cuda_index) : nlohmann::json(nullptr)},
+          {"threads", threads},
+          {"host_memory_bytes", memory},
+          {"torch", TORCH_VERSION},
+          {"compiler", compiler_name()},
+          {"commit", kCommit},
+          {"modified", kModified},
+          {"date", utc_now()},
+          {"argv", arguments}};
+}
+
+}  // namespace streambp

@@ -1,0 +1,37 @@
+#include "streambp/model/open_model.h"
+
+#include <cstdio>
+#include <set>
+
+#include "streambp/error.h"
+#include "streambp/model/config_notes.h"
+
+namespace streambp {
+namespace {
+
+/// On stderr, once for each folder, however often it is opened.
+void print_notes(const std::string& model, const Config& config) {
+  static std::set<std::string> noted;
+  if (!noted.insert(model).second) return;
+  for (const std::string& note : config_notes(config)) fmt::print(stderr, "note: {}: {}\n", model, note);
+}
+
+}  // namespace
+
+Config open_config(const std::string& model) {
+  if (std::filesystem::is_directory(model)) return read_config(std::filesystem::path(model) / "config.json");
+  if (is_preset(model)) return preset(model);
+  throw InputError("model '{}': neither a folder nor a preset; presets: {}", model,
+                   fmt::join(preset_names(), ", "));
+}
+
+Model open_model(const std::string& model, const Model::Placement& placement, uint64_t seed) {
+  if (std::filesystem::is_directory(model)) {
+    const Checkpoint checkpoint = Checkpoint::open(model);
+    print_notes(model, checkpoint.config());
+    return Model::load(checkpoint, placement);
+  }
+  return Model::random(open_config(model), placement, seed);
+}
+
+}  // namespace streambp

@@ -1,0 +1,48 @@
+#include "streambp/plan/map_flops.h"
+
+namespace streambp::plan {
+namespace {
+
+double elements(const at::Tensor& tensor) {
+  return static_cast<double>(tensor.numel());
+}
+
+}  // namespace
+
+void MapFlops::add(const Linear& map, double share) {
+  const double weight = elements(map.weight->value);
+  forward += share * 2.0 * weight;
+  backward += share * 2.0 * weight * (map.weight->trainable() ? 2.0 : 1.0);
+  if (map.trained_rows != nullptr && map.trained_rows->enabled)
+    backward += share * 2.0 * elements(map.trained_rows->delta->value);
+  if (!map.adapter || !map.adapter->enabled) return;
+  const LowRankAdapter& adapter = *map.adapter;
+  const double of_a = share * 2.0 * elements(adapter.a->value),
+               of_b = share * 2.0 * elements(adapter.b->value);
+  forward += of_a + of_b;
+  backward += of_a + of_b;
+  if (adapter.a->trainable()) {
+    backward += of_a + of_b;
+    again += of_b;
+  }
+  if (adapter.b->trainable()) {
+    backward += of_a + of_b;
+    again += of_a;
+  }
+}
+
+void add_mlp(const DecoderLayer::Weights& weights, MapFlops& mlp, MapFlops& down) {
+  const auto add = [&](const GatedMlp& one, double share) {
+    for (const Linear* map : {one.gate, one.up}) mlp.add(*map, share);
+    down.add(*one.down, share);
+  };
+  const Mixture& mixture = weights.mixture;
+  if (mixture.router == nullptr) return add(weights.mlp, 1.0);
+  mlp.add(*mixture.router);
+  // Experts are of one size: whichever a token chooses, it costs as much.
+  const double share =
+      static_cast<double>(mixture.experts_per_token) / static_cast<double>(mixture.experts.size());
+  for (const GatedMlp& expert : mixture.experts) add(expert, share);
+}
+
+}  // namespace streambp::plan

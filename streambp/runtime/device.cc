@@ -1,0 +1,97 @@
+#include "streambp/runtime/device.h"
+
+#include <cstdlib>
+#include <dlfcn.h>
+#include <filesystem>
+
+#include <ATen/Context.h>
+
+#include "streambp/runtime/gpu.h"
+#include "streambp/error.h"
+#include "streambp/memory/meter.h"
+#include "streambp/ops/cuda/library.h"
+#include "streambp/ops/cuda/scratch.h"
+#include "streambp/ops/stand_in.h"
+
+namespace streambp {
+namespace {
+
+void make_deterministic() {
+  // cuBLAS takes its workspace at its first product: after that it is too late.
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*replace=*/0);
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  at::globalContext().setDeterministicFillUninitializedMemory(false);  // nobody reads it
+}
+
+/// What the caching allocator is told before its library is loaded. Segments that grow leave fewer holes
+/// behind when lengths change; a user's own settings go before ours.
+void configure_allocator(const std::string& name, int index, std::optional<int64_t> memory_limit) {
+  constexpr const char* kVariable = "PYTORCH_CUDA_ALLOC_CONF";
+  const char* const given = std::getenv(kVariable);
+  std::string settings = given != nullptr && *given != '\0' ? given : "expandable_segments:True";
+  if (memory_limit) {
+    const std::optional<int64_t> memory = gpu_memory(index);
+    if (!memory) throw InputError("device '{}': no GPU {} found", name, index);
+    if (*memory_limit > *memory)
+      throw InputError("--memory-limit {}: device '{}' has {} bytes", *memory_limit, name, *memory);
+    settings += fmt::format(",per_process_memory_fraction:{:.12f}",
+                            static_cast<double>(*memory_limit) / static_cast<double>(*memory));
+  }
+  setenv(kVariable, settings.c_str(), /*replace=*/1);
+}
+
+/// A dry run's share of what cuBLAS keeps.
+void hold_blas_workspace() {
+  const MemoryScope scope("kernel workspace");
+  static const at::Tensor workspace =
+      at::empty({cuda::kBlasWorkspaceBytes}, at::TensorOptions().device(at::kMeta).dtype(at::kByte));
+}
+
+c10::Device open_cuda(const std::string& name, const DeviceOptions& options) {
+  c10::Device device(name);
+  if (!device.has_index()) device.set_index(0);
+  configure_allocator(name, device.index(), options.memory_limit);
+  if (options.deterministic) make_deterministic();
+  // An experimental setting under which cuDNN's attention wants log-sum-exps in another layout.
+  unsetenv("TORCH_CUDNN_SDPA_AVOID_RECOMPILE");
+  // Its kernels register themselves when the library is loaded; nothing of it is linked, so that a machine
+  // without CUDA runs too.
+  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+    throw InputError("device '{}': torch's CUDA library can't be loaded ({})", name, dlerror());
+  }
+  if (!at::globalContext().hasCUDA()) throw InputError("device '{}': no CUDA device found", name);
+  at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
+  install_cuda_meter();
+  // Ours lie beside the program. Without them ATen's own ops serve, slower.
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
+  const std::string failure = cuda::load_kernels(program.parent_path() / "libstreambp_cuda.so");
+  if (!failure.empty()) fmt::print(stderr, "warning: no CUDA kernels of our own: {}\n", failure);
+  return device;
+}
+
+}  // namespace
+
+c10::Device open_device(const std::string& name, const DeviceOptions& options) {
+  if (name == "meta" || name == "meta:cuda") {
+    const bool for_cuda = name == "meta:cuda";
+    if (options.deterministic && !for_cuda)
+      throw InputError(
+          "--deterministic: a setting of cuda and meta:cuda; other passes repeat to the bit anyway");
+    if (options.deterministic) make_deterministic();
+    set_meta_stands_for(for_cuda ? c10::DeviceType::CUDA : c10::DeviceType::CPU);
+    set_meta_block_bytes(for_cuda ? cuda::kBlockBytes : 1);
+    if (for_cuda) hold_blas_workspace();
+    return at::kMeta;
+  }
+  if (name == "cpu") {
+    if (options.deterministic)
+      throw InputError(
+          "--deterministic: a setting of cuda and meta:cuda; the CPU's passes repeat to the bit anyway");
+    return at::kCPU;
+  }
+  if (name != "cuda" && !name.starts_with("cuda:"))
+    throw InputError("device '{}': expected cpu, cuda, meta or meta:cuda", name);
+  return open_cuda(name, options);
+}
+
+}  // namespace streambp

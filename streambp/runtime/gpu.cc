@@ -1,0 +1,97 @@
+#include "streambp/runtime/gpu.h"
+
+#include <dlfcn.h>
+
+namespace streambp {
+namespace {
+
+using nlohmann::json;
+
+/// A function of a library by its name; null where it is missing.
+template <typename Function>
+Function* function_of(void* library, const char* name) {
+  return library == nullptr ? nullptr : reinterpret_cast<Function*>(dlsym(library, name));
+}
+
+/// The driver's library, and a device of it.
+struct Driver {
+  void* library = dlopen("libcuda.so.1", RTLD_LAZY);
+  int device = 0;
+
+  bool open(int index) {
+    const auto init = function_of<int(unsigned)>(library, "cuInit");
+    const auto get = function_of<int(int*, int)>(library, "cuDeviceGet");
+    return init != nullptr && get != nullptr && init(0) == 0 && get(&device, index) == 0;
+  }
+};
+
+/// NVML's names for why clocks are lower than they could be (nvmlClocksEventReasons). Idling is none.
+struct Reason {
+  uint64_t bit;
+  const char* name;
+};
+constexpr Reason kReasons[] = {{0x2, "application_clocks"}, {0x4, "power_cap"},
+                               {0x8, "hardware_slowdown"},  {0x10, "sync_boost"},
+                               {0x20, "thermal"},           {0x40, "hardware_thermal"},
+                               {0x80, "power_brake"},       {0x100, "display_clocks"}};
+
+}  // namespace
+
+json gpu_name(int index) {
+  Driver driver;
+  const auto get_name = function_of<int(char*, int, int)>(driver.library, "cuDeviceGetName");
+  char name[256] = {};
+  if (get_name == nullptr || !driver.open(index) || get_name(name, sizeof(name), driver.device) != 0)
+    return nullptr;
+  return std::string(name);
+}
+
+std::optional<int64_t> gpu_memory(int index) {
+  Driver driver;
+  const auto get_memory = function_of<int(size_t*, int)>(driver.library, "cuDeviceTotalMem_v2");
+  size_t bytes = 0;
+  if (get_memory == nullptr || !driver.open(index) || get_memory(&bytes, driver.device) != 0)
+    return std::nullopt;
+  return static_cast<int64_t>(bytes);
+}
+
+json gpu_state(int index) {
+  void* const library = dlopen("libnvidia-ml.so.1", RTLD_LAZY);
+  const auto init = function_of<int()>(library, "nvmlInit_v2");
+  // By its place on the bus: NVML counts all of the machine's GPUs, CUDA those that it is shown.
+  const auto get = function_of<int(const char*, void**)>(library, "nvmlDeviceGetHandleByPciBusId_v2");
+  Driver driver;
+  const auto get_place = function_of<int(char*, int, int)>(driver.library, "cuDeviceGetPCIBusId");
+  char place[64] = {};
+  void* device = nullptr;
+  if (init == nullptr || get == nullptr || get_place == nullptr || init() != 0 || !driver.open(index) ||
+      get_place(place, sizeof(place), driver.device) != 0 || get(place, &device) != 0)
+    return nullptr;
+  json state = json::object();
+  // clockType 1 is that of the multiprocessors, 2 that of the memory.
+  const auto number = [&](const char* member, const char* function, unsigned type, double unit) {
+    const auto ask = function_of<int(void*, unsigned, unsigned*)>(library, function);
+    unsigned value = 0;
+    if (ask != nullptr && ask(device, type, &value) == 0) state[member] = unit * value;
+  };
+  number("sm_clock_mhz", "nvmlDeviceGetClockInfo", 1, 1.0);
+  number("memory_clock_mhz", "nvmlDeviceGetClockInfo", 2, 1.0);
+  number("sm_clock_max_mhz", "nvmlDeviceGetMaxClockInfo", 1, 1.0);
+  number("temperature_celsius", "nvmlDeviceGetTemperature", 0, 1.0);
+  if (const auto ask = function_of<int(void*, unsigned*)>(library, "nvmlDeviceGetPowerUsage")) {
+    unsigned milliwatts = 0;
+    if (ask(device, &milliwatts) == 0) state["power_watts"] = 1e-3 * milliwatts;
+  }
+  const auto ask =
+      function_of<int(void*, unsigned long long*)>(library, "nvmlDeviceGetCurrentClocksThrottleReasons");
+  unsigned long long reasons = 0;
+  if (ask != nullptr && ask(device, &reasons) == 0) {
+    state["throttle_reasons"] = json::array();
+    for (const Reason& reason : kReasons) {
+      if ((reasons & reason.bit) != 0) state["throttle_reasons"].push_back(reason.name);
+    }
+  }
+  return state;
+}
+
+}  // namespace streambp

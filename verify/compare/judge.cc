@@ -1,0 +1,196 @@
+#include "verify/compare/judge.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "streambp/model/tensor_file.h"
+#include "verify/compare/noise.h"
+#include "verify/evaluation.h"
+
+namespace streambp::verify {
+namespace {
+
+/// Whether errors are what the noise of the dtype is, neither larger nor smaller, alike in all parameters.
+/// What autocast to bfloat16 gives lies at 0.5 to 1.1 x the measured noise, nine tenths of the parameters
+/// within 0.8 to 1.4 x the median (every family, 40 to 2,048 tokens); an error in the mathematics spares some
+/// parameters. Where tokens near a tie between experts may go either way (`ties`) one run's noise says little
+/// of another's, parameter by parameter: the median alone counts.
+bool looks_like_noise(const Comparison& comparison, const std::optional<NearTies>& ties) {
+  const std::set<std::string> unsettled = ties ? ties->unsettled : std::set<std::string>{};
+  std::vector<double> ratios;
+  for (const ParameterFinding& finding : comparison.findings) {
+    if (finding.noise > 0.0 && !unsettled.contains(finding.of.name)) ratios.push_back(finding.ratio());
+  }
+  if (ratios.empty()) return false;
+  std::sort(ratios.begin(), ratios.end());
+  const auto last = static_cast<double>(ratios.size() - 1);
+  const double median = median_of(ratios);
+  if (median >= 0.4 && ties && ties->near > 0) return true;
+  return median >= 0.4 && ratios[static_cast<size_t>(0.1 * last)] >= 0.6 * median &&
+         ratios[static_cast<size_t>(0.9 * last)] <= 1.7 * median;
+}
+
+bool is_good(const Comparison& comparison) {
+  return comparison.verdict == Verdict::kExact || comparison.verdict == Verdict::kScaled;
+}
+
+/// Whether more measurements of noise could not change the verdict.
+bool is_clear(const Comparison& comparison) {
+  if (comparison.verdict == Verdict::kExact || comparison.verdict == Verdict::kIncomplete) return true;
+  return comparison.verdict == Verdict::kWrong && comparison.middle_ratio > 10.0 * comparison.middle_limit;
+}
+
+bool are_numbers_of(at::ScalarType dtype, const Tensors& gradients) {
+  return std::all_of(gradients.begin(), gradients.end(), [&](const auto& entry) {
+    const at::Tensor& gradient = entry.second;
+    return at::isFloatingType(gradient.scalar_type()) &&
+           at::equal(gradient.to(dtype).to(gradient.scalar_type()), gradient);
+  });
+}
+
+class Judge {
+ public:
+  Judge(Truth& truth, const CompareOptions& options, const Tensors& gradients)
+      : truth_(truth), options_(options), gradients_(gradients), as_stored_(evaluate()) {}
+
+  CompareReport run() {
+    const at::ScalarType dtype = options_.compute_dtype.value_or(narrowest_dtype(gradients_));
+    if (options_.tolerance) {
+      Judging judging;
+      judging.tolerance = options_.tolerance;
+      judging.dtype = dtype;
+      return report(compare_gradients(gradients_, as_stored_.gradients, judging), 0);
+    }
+    CompareReport result = dtype == at::kDouble ? in_double() : in_low(dtype);
+    if (options_.compute_dtype || result.comparison.verdict != Verdict::kWrong) return result;
+    return in_narrower(std::move(result), dtype);
+  }
+
+ private:
+  Evaluation evaluate() {
+    Settings settings;
+    settings.chunk = options_.chunk;
+    return streambp::evaluate(truth_.model, truth_.batch, *truth_.objective, settings,
+                              truth_.teacher ? &*truth_.teacher : nullptr);
+  }
+
+  CompareReport report(Comparison comparison, int runs) const {
+    return {std::move(comparison), as_stored_.loss, runs, std::nullopt};
+  }
+
+  CompareReport in_double() {
+    Judging judging;
+    judging.dtype = at::kDouble;
+    Comparison comparison = compare_gradients(gradients_, as_stored_.gradients, judging);
+    if (comparison.verdict != Verdict::kWrong) return report(std::move(comparison), 0);
+    // A parameter whose gradient is all cancellation has no 10 digits.
+    Settings settings;
+    settings.method = Method::kCheckpoint;
+    judging.noise = {noise_sample(streambp::evaluate(truth_.model, truth_.batch, *truth_.objective, settings,
+                                                     truth_.teacher ? &*truth_.teacher : nullptr)
+                                      .gradients,
+                                  as_stored_.gradients)};
+    return report(compare_gradients(gradients_, as_stored_.gradients, judging), 0);
+  }
+
+  CompareReport in_low(at::ScalarType dtype) {
+    const bool rounded = !are_numbers_of(dtype, truth_.model);
+    Tensors exact = as_stored_.gradients;
+    if (rounded) {
+      round_weights(truth_, dtype);
+      exact = evaluate().gradients;
+    }
+    CompareReport result = report({}, 0);
+    Judging judging;
+    judging.dtype = dtype;
+    result.ties = find_near_ties(truth_, options_, dtype);
+    judging.unsettled = result.ties->unsettled;
+    NoiseRuns runs(options_, dtype);
+    do {
+      judging.noise.push_back(runs.next(exact));
+      result.comparison = compare_gradients(gradients_, exact, judging);
+      if (rounded) prefer_stored(result.comparison, judging);
+    } while (runs.done() < NoiseRuns::kRuns && !is_clear(result.comparison));
+    result.noise_runs = runs.done();
+    note_ties(result);
+    return result;
+  }
+
+  /// Weights that were kept wider than the arithmetic.
+  void prefer_stored(Comparison& comparison, const Judging& judging) const {
+    const std::string name = dtype_name(comparison.dtype);
+    if (!is_good(comparison)) {
+      Comparison stored = compare_gradients(gradients_, as_stored_.gradients, judging);
+      if (is_good(stored)) {
+        comparison = std::move(stored);
+        comparison.notes.push_back(
+            fmt::format("the truth is that of the weights as stored, which are not all numbers of {}", name));
+        return;
+      }
+    }
+    comparison.notes.push_back(fmt::format("the truth is that of the weights rounded to {}", name));
+  }
+
+  static void note_ties(CompareReport& result) {
+    if (result.ties->near == 0) {
+      if (result.ties->tokens == 0) result.ties.reset();
+      return;
+    }
+    result.comparison.notes.push_back(fmt::format(
+        "{} of {} tokens are nearer to a tie between two experts than the noise of {} (layers {}): in that "
+        "dtype they may go to others than in float64",
+        result.ties->near, result.ties->tokens, dtype_name(result.comparison.dtype),
+        fmt::join(result.ties->layers, ", ")));
+  }
+
+  /// Wrong in `dtype`: perhaps they were computed in a narrower one. Whether they should have been is not for
+  /// the numbers to say.
+  CompareReport in_narrower(CompareReport result, at::ScalarType dtype) {
+    if (dtype == at::kBFloat16 || dtype == at::kHalf) return result;
+    for (const at::ScalarType narrower : {at::kFloat, at::kHalf, at::kBFloat16}) {
+      if (narrower == dtype || !are_numbers_of(narrower, gradients_)) continue;
+      CompareReport again = in_low(narrower);
+      if (again.comparison.verdict == Verdict::kWrong) continue;
+      return as_computed_in(std::move(again), "every number is one of {0}: if they were computed in it");
+    }
+    if (dtype != at::kFloat) return result;
+    CompareReport half = in_low(at::kBFloat16);
+    if (half.comparison.verdict == Verdict::kWrong) return result;
+    const char* const reason =
+        "all errors are within the noise of {0}: if products were taken in it (autocast, gradients kept in "
+        "float32 beside {0} weights)";
+    if (looks_like_noise(half.comparison, half.ties)) return as_computed_in(std::move(half), reason);
+    result.comparison.hints.push_back(compute_dtype_hint(reason, at::kBFloat16));
+    return result;
+  }
+
+  static std::string compute_dtype_hint(const char* reason, at::ScalarType dtype) {
+    return fmt::format(fmt::runtime(std::string(reason) + ", --compute-dtype {0} judges by that"),
+                       dtype_name(dtype));
+  }
+
+  static CompareReport as_computed_in(CompareReport report, const char* reason) {
+    Comparison& comparison = report.comparison;
+    if (comparison.verdict == Verdict::kExact) comparison.verdict = Verdict::kUndecided;
+    comparison.hints.push_back(compute_dtype_hint(reason, comparison.dtype));
+    return report;
+  }
+
+  Truth& truth_;
+  const CompareOptions& options_;
+  const Tensors& gradients_;
+  Evaluation as_stored_;
+};
+
+}  // namespace
+
+CompareReport judge(Truth& truth, const CompareOptions& options, const Tensors& gradients) {
+  return Judge(truth, options, gradients).run();
+}
+
+}  // namespace streambp::verify

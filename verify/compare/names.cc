@@ -1,0 +1,182 @@
+#include "verify/compare/names.h"
+
+#include <algorithm>
+#include <array>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
+
+#include "streambp/model/strict_json.h"
+
+namespace streambp::verify {
+namespace {
+
+constexpr const char* kEmbedding = "model.embed_tokens.weight";
+constexpr const char* kHead = "lm_head.weight";
+constexpr const char* kValueHead = "value_head.weight";
+
+/// Parts of a name that are a wrapper's.
+constexpr std::array<std::string_view, 9> kWrappers{"module",
+                                                    "_orig_mod",
+                                                    "_fsdp_wrapped_module",
+                                                    "_checkpoint_wrapped_module",
+                                                    "base_layer",
+                                                    "pretrained_model",
+                                                    "policy",
+                                                    "language_model",
+                                                    "_forward_module"};
+
+std::vector<std::string> parts_of(const std::string& name) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= name.size();) {
+    const size_t end = std::min(name.find('.', begin), name.size());
+    parts.push_back(name.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+/// Whether PEFT holds such parameters by the name of their adapter: lora_A.default.weight.
+bool has_adapter_names(const std::string& part) {
+  return part.starts_with("lora_") || part == "trainable_tokens_delta";
+}
+
+/// The name without what wrappers put into it; what was taken goes to `taken`.
+std::string bare(const std::string& name, std::set<std::string>& taken) {
+  const std::vector<std::string> parts = parts_of(name);
+  std::vector<std::string> kept;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const std::string& part = parts[i];
+    const bool last = i + 1 == parts.size();
+    if (std::find(kWrappers.begin(), kWrappers.end(), part) != kWrappers.end() ||
+        (i == 0 && part == "grad")) {
+      taken.insert(part + ".");
+    } else if (part == "base_model" && !last && parts[i + 1] == "model") {
+      taken.insert("base_model.model.");
+      ++i;
+    } else if (part == "modules_to_save") {
+      taken.insert("modules_to_save.");
+      if (i + 2 < parts.size()) ++i;  // an adapter's name
+    } else if (i > 0 && part != "weight" && has_adapter_names(parts[i - 1])) {
+      taken.insert("." + shown(part));
+    } else {
+      kept.push_back(part);
+    }
+  }
+  return fmt::format("{}", fmt::join(kept, "."));
+}
+
+/// The truth's names by their bare forms.
+class Names {
+ public:
+  explicit Names(const Tensors& truth) {
+    std::set<std::string> unused;
+    for (const auto& [name, tensor] : truth) names_.emplace(bare(name, unused), name);
+  }
+
+  /// The truth's name of a bare one; empty if it has none.
+  std::string find(const std::string& name) const {
+    for (const std::string& spelling : {name, "model." + name}) {
+      if (const auto found = names_.find(spelling); found != names_.end()) return found->second;
+    }
+    if (name == "v_head.summary.weight" || name == "v_head.weight" || name == "score.weight") {
+      if (const auto found = names_.find(kValueHead); found != names_.end()) return found->second;
+    }
+    return {};
+  }
+
+ private:
+  std::map<std::string, std::string> names_;
+};
+
+/// The matrices of each expert that a fused tensor holds, by their bare names; empty if `name` is no such
+/// tensor.
+std::vector<std::pair<std::string, at::Tensor>> experts_of(const std::string& name, const at::Tensor& fused) {
+  const auto holds = [&](std::string_view last) { return name.ends_with(last) && fused.dim() == 3; };
+  std::vector<std::pair<std::string, at::Tensor>> result;
+  if (holds(".experts.gate_up_proj") && fused.size(1) % 2 == 0) {
+    const std::string stem = name.substr(0, name.rfind('.'));
+    const int64_t half = fused.size(1) / 2;
+    for (int64_t i = 0; i < fused.size(0); ++i) {
+      result.emplace_back(fmt::format("{}.{}.gate_proj.weight", stem, i), fused[i].narrow(0, 0, half));
+      result.emplace_back(fmt::format("{}.{}.up_proj.weight", stem, i), fused[i].narrow(0, half, half));
+    }
+  } else if (holds(".experts.down_proj")) {
+    const std::string stem = name.substr(0, name.rfind('.'));
+    for (int64_t i = 0; i < fused.size(0); ++i)
+      result.emplace_back(fmt::format("{}.{}.down_proj.weight", stem, i), fused[i]);
+  }
+  return result;
+}
+
+/// A tied head beside its embedding or in its place.
+void settle_tied_head(const Tensors& truth, NamedGradients& named) {
+  const auto head = named.gradients.find(kHead);
+  if (head == named.gradients.end() || truth.contains(kHead) || !truth.contains(kEmbedding)) return;
+  const auto embedding = named.gradients.find(kEmbedding);
+  if (embedding == named.gradients.end()) {
+    named.gradients.emplace(kEmbedding, head->second);
+    named.notes.push_back("lm_head.weight stands for model.embed_tokens.weight, to which it is tied");
+  } else if (bit_equal(head->second, embedding->second)) {
+    named.notes.push_back("lm_head.weight is model.embed_tokens.weight, to which it is tied, once more");
+  } else {
+    named.notes.push_back(
+        "lm_head.weight is tied to model.embed_tokens.weight, and their gradients are not the same tensor");
+    return;
+  }
+  named.gradients.erase(kHead);
+}
+
+}  // namespace
+
+NamedGradients named_as(const Tensors& truth, Tensors gradients) {
+  const Names names(truth);
+  NamedGradients named;
+  std::set<std::string> taken;
+  size_t fused = 0;
+  const auto add = [&](const std::string& own, const std::string& name, const at::Tensor& gradient) {
+    if (name.empty() || !named.gradients.emplace(name, gradient).second)
+      named.gradients.emplace(own, gradient);
+  };
+  for (auto& [own, gradient] : gradients) {
+    if (truth.contains(own)) {
+      add(own, own, gradient);
+      continue;
+    }
+    std::set<std::string> of_this;
+    const std::string name = bare(own, of_this);
+    const auto experts = experts_of(name, gradient);
+    if (!experts.empty() && !names.find(experts.front().first).empty()) {
+      ++fused;
+      for (const auto& [expert, weight] : experts) add(expert, names.find(expert), weight);
+    } else if (const std::string found = names.find(name); !found.empty() || name == kHead) {
+      add(own, found.empty() ? name : found, gradient);
+    } else {
+      named.gradients.emplace(own, gradient);
+      continue;
+    }
+    taken.merge(of_this);
+  }
+  if (!taken.empty()) named.notes.push_back(fmt::format("taken out of names: {}", fmt::join(taken, ", ")));
+  if (fused > 0) named.notes.push_back(fmt::format("{} tensors hold all experts of a layer: split", fused));
+  settle_tied_head(truth, named);
+  return named;
+}
+
+void fill_left_out(const Tensors& truth, NamedGradients& named) {
+  std::vector<std::string> filled;
+  for (const auto& [name, tensor] : truth) {
+    if (!named.gradients.contains(name) && is_zero(tensor)) {
+      named.gradients.emplace(name, at::zeros_like(tensor));
+      filled.push_back(name);
+    }
+  }
+  if (filled.empty()) return;
+  named.notes.push_back(fmt::format("{} gradients are left out where the truth is 0, {} for one",
+                                    filled.size(), filled.front()));
+}
+
+}  // namespace streambp::verify

@@ -1,0 +1,31 @@
+// The names under which other people's gradients come, made the model's own.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "verify/error_measure.h"
+
+namespace streambp::verify {
+
+struct NamedGradients {
+  Tensors gradients;               // by the truth's names where they have one, else by their own
+  std::vector<std::string> notes;  // what was done to them, for people
+};
+
+/// Gives every gradient the name that the truth has for it. Understood are
+/// - what wrappers put into a name, anywhere: module (DistributedDataParallel, DeepSpeed), _orig_mod
+///   (torch.compile), _fsdp_wrapped_module, _checkpoint_wrapped_module, base_model.model, base_layer and the
+///   name of an adapter (PEFT), pretrained_model, policy and v_head (TRL), language_model, and the `grad.` of
+///   the golden cases; a model without head (AutoModel) leaves out `model.`;
+/// - the value head as v_head.summary.weight (TRL) or score.weight (a model of sequence classification);
+/// - experts fused as transformers 5 holds them: mlp.experts.gate_up_proj [X, 2 F, D] and
+///   mlp.experts.down_proj [X, D, F];
+/// - the head of a model that ties it to its embedding: left out, given twice (bit-equal), or given alone.
+NamedGradients named_as(const Tensors& truth, Tensors gradients);
+
+/// Puts zeros where the truth is exactly 0 and a gradient is left out: frameworks have None there (experts
+/// that no token chose).
+void fill_left_out(const Tensors& truth, NamedGradients& named);
+
+}  // namespace streambp::verify

@@ -1,0 +1,102 @@
+#include "verify/compare/noise.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include "streambp/ops/rope_angles.h"
+#include "verify/evaluation.h"
+
+namespace streambp::verify {
+namespace {
+
+/// Longer batches are run by streambp: standard would hold the activations of all layers.
+constexpr int64_t kLongBatch = 4096;
+
+template <typename Change>
+void change_weights(Truth& truth, const Change& change) {
+  const auto of = [&](Model& model) {
+    for (const auto& parameter : model.parameters()) parameter->value.copy_(change(parameter->value));
+  };
+  of(truth.model);
+  if (truth.teacher) of(*truth.teacher);
+}
+
+Tensors gradients_by(Truth& truth, const Settings& settings) {
+  return evaluate(truth.model, truth.batch, *truth.objective, settings,
+                  truth.teacher ? &*truth.teacher : nullptr)
+      .gradients;
+}
+
+/// Half the distance from 1 to the next number, relative to 1.
+double unit_roundoff(at::ScalarType dtype) {
+  return dtype == at::kFloat ? 0x1p-24 : dtype == at::kHalf ? 0x1p-11 : 0x1p-8;
+}
+
+/// An embedding's row gets the sum of its tokens' gradients, which frameworks add one after another in the
+/// dtype of the parameter (ATen's embedding_dense_backward on a CPU), and this project wide. k terms are then
+/// off by about sqrt(k) u / 4 of their sum at random and, where they point the same way, stall: (k u)^2 / 64
+/// fits 1,024 equal terms in bfloat16. u is the unit roundoff.
+void add_sums_of_tokens(NoiseSample& sample, const Tensors& exact, const Batch& batch, at::ScalarType dtype) {
+  const auto deviation = sample.find("model.embed_tokens.weight");
+  if (deviation == sample.end()) return;
+  const at::Tensor& truth = exact.at(deviation->first);
+  const double norm = norm_of(truth);
+  if (!(norm > 0.0)) return;
+  const double u = unit_roundoff(dtype);
+  const at::Tensor counts = at::bincount(batch.tokens, {}, truth.size(0)).to(at::kDouble);
+  const at::Tensor share = (counts.sqrt() * (u / 4.0) + (counts * u).square() / 64.0).clamp_max(1.0);
+  const double more = norm_of(truth * share.unsqueeze(1)) / norm;
+  deviation->second.error = std::hypot(deviation->second.error, more);
+}
+
+}  // namespace
+
+bool are_numbers_of(at::ScalarType dtype, const Model& model) {
+  return std::all_of(model.parameters().begin(), model.parameters().end(), [&](const auto& parameter) {
+    return at::equal(parameter->value.to(dtype).to(parameter->value.scalar_type()), parameter->value);
+  });
+}
+
+void round_weights(Truth& truth, at::ScalarType dtype) {
+  change_weights(truth, [&](const at::Tensor& value) { return value.to(dtype); });
+}
+
+NoiseSample NoiseRuns::next(const Tensors& exact) {
+  const Float32Angles as_transformers;
+  const int run = done_++;
+  Truth low = open_truth(options_, dtype_);
+  Settings settings;
+  settings.method = low.batch.size() > kLongBatch ? Method::kStreambp : Method::kStandard;
+  if (run == 1) {
+    settings.method = Method::kStreambp;
+    settings.chunk = std::max<int64_t>(1, low.batch.size() / 4);
+  }
+  const auto sample = [&](const Tensors& gradients, const Tensors& truth) {
+    NoiseSample result = noise_sample(gradients, truth);
+    add_sums_of_tokens(result, truth, low.batch, dtype_);
+    return result;
+  };
+  if (run < 2) return sample(gradients_by(low, settings), exact);
+
+  // Weights moved at random round otherwise everywhere.
+  at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(run));
+  const double unit = 2.0 * unit_roundoff(dtype_);
+  change_weights(low, [&](const at::Tensor& value) {
+    const at::Tensor wide = value.to(at::kDouble);
+    return wide + wide * unit * at::empty_like(wide).uniform_(-1.0, 1.0, generator);
+  });
+  Truth exact_there = open_truth(options_);
+  for (const auto& parameter : exact_there.model.parameters())
+    parameter->value.copy_(low.model.parameter(parameter->name).value);
+  if (low.teacher) {
+    for (const auto& parameter : exact_there.teacher->parameters())
+      parameter->value.copy_(low.teacher->parameter(parameter->name).value);
+  }
+  Settings streamed;
+  streamed.chunk = options_.chunk;
+  return sample(gradients_by(low, settings), gradients_by(exact_there, streamed));
+}
+
+}  // namespace streambp::verify

@@ -1,0 +1,181 @@
+#include "verify/compare/report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "streambp/cli/table.h"
+#include "streambp/model/strict_json.h"
+#include "streambp/model/tensor_file.h"
+
+namespace streambp::verify {
+namespace {
+
+constexpr size_t kShownParameters = 10;
+
+std::string number_text(double number) {
+  return std::isnan(number) ? "-" : fmt::format("{:.6g}", number);
+}
+
+std::string names_text(const std::vector<std::string>& names) {
+  std::vector<std::string> some;
+  for (size_t i = 0; i < std::min(names.size(), kShownParameters); ++i) some.push_back(shown(names[i]));
+  if (names.size() > kShownParameters)
+    some.push_back(fmt::format("and {} more", names.size() - kShownParameters));
+  return fmt::format("{}", fmt::join(some, ", "));
+}
+
+/// Whether limits are relative to floors that differ from parameter to parameter.
+bool has_floors(const CompareReport& report) {
+  return report.noise_runs > 0;
+}
+
+/// The findings that furthest exceed, or come closest to, what they are held against.
+std::vector<ParameterFinding> worst_findings(const CompareReport& report) {
+  std::vector<ParameterFinding> findings;
+  for (const ParameterFinding& finding : report.comparison.findings) {
+    if (finding.of.problem != "missing" && finding.of.problem != "surplus") findings.push_back(finding);
+  }
+  if (has_floors(report)) {
+    std::stable_sort(findings.begin(), findings.end(),
+                     [](const ParameterFinding& a, const ParameterFinding& b) {
+                       return is_worse(a.judged / a.limit, b.judged / b.limit);
+                     });
+  }
+  if (findings.size() > kShownParameters) findings.resize(kShownParameters);
+  return findings;
+}
+
+/// The parameters that are furthest off, with what the verdict makes worth knowing of them.
+void print_worst(const CompareReport& report) {
+  const Verdict verdict = report.comparison.verdict;
+  const bool scaled = verdict == Verdict::kScaled;
+  const bool exact = verdict == Verdict::kExact;
+  std::vector<std::string> header{"worst parameters", "error"};
+  if (has_floors(report)) header.insert(header.end(), {"noise", "x noise"});
+  if (scaled) header.insert(header.end(), {"best factor", "error without the factor"});
+  if (!scaled && !exact) header.insert(header.end(), {"best factor", "cosine", "note"});
+  Table table(header);
+  const std::vector<ParameterFinding> worst = worst_findings(report);
+  for (const ParameterFinding& finding : worst) {
+    std::vector<std::string> row{finding.of.name, error_text(finding.of.error)};
+    if (has_floors(report))
+      row.insert(row.end(), {error_text(finding.noise), fmt::format("{:.2f}", finding.ratio())});
+    if (scaled) row.insert(row.end(), {number_text(finding.factor), error_text(finding.residual)});
+    if (!scaled && !exact) {
+      row.insert(row.end(), {number_text(finding.factor), number_text(finding.cosine), finding.of.problem});
+    }
+    table.add(row);
+  }
+  if (!worst.empty()) fmt::print("\n{}", table.text());
+}
+
+/// "within 1e-10 of the float64 truth" in the words of the rule.
+std::string limit_text(const CompareReport& report) {
+  if (!has_floors(report)) return error_text(report.comparison.tolerance);
+  return fmt::format("3 x the noise of {}, measured in {} run{},", dtype_name(report.comparison.dtype),
+                     report.noise_runs, report.noise_runs == 1 ? "" : "s");
+}
+
+void print_verdict(const CompareReport& report) {
+  const Comparison& comparison = report.comparison;
+  const ParameterFinding& worst = comparison.findings.front();
+  const size_t size = comparison.findings.size();
+  const std::string limit = limit_text(report);
+  const auto beyond = std::count_if(comparison.findings.begin(), comparison.findings.end(),
+                                    [](const ParameterFinding& finding) { return !finding.within(); });
+  switch (comparison.verdict) {
+    case Verdict::kExact:
+      fmt::print("exact: all {} gradients within {} of the float64 truth; worst {} at {}\n", size, limit,
+                 error_text(worst.of.error), worst.of.name);
+      break;
+    case Verdict::kScaled:
+      fmt::print("scaled: all {} gradients are the truth times {:.12g} (1/{:.12g}), within {}\n", size,
+                 comparison.factor, 1.0 / comparison.factor, limit);
+      break;
+    case Verdict::kUndecided:
+      fmt::print(
+          "undecided: {} of {} gradients are more than {} from the float64 truth; see the notes and "
+          "hints for what keeps that from being a verdict\n",
+          beyond, size, limit);
+      break;
+    case Verdict::kWrong:
+      if (beyond == 0) {
+        fmt::print("wrong: the median error of {} gradients is {:.2f} x the noise of {}, beyond {:.2f} x\n",
+                   size, comparison.middle_ratio, dtype_name(comparison.dtype), comparison.middle_limit);
+      } else {
+        fmt::print("wrong: {} of {} gradients are more than {} from the float64 truth\n", beyond, size,
+                   limit);
+      }
+      break;
+    case Verdict::kIncomplete:
+      fmt::print("incomplete: these are not the gradients of this model's parameters\n");
+      break;
+  }
+}
+
+}  // namespace
+
+void print_report(const CompareReport& report) {
+  const Comparison& comparison = report.comparison;
+  print_verdict(report);
+  const FactorFit& fit = comparison.fit;
+  if (fit.found()) {
+    fmt::print("factor: {:.12g} ({:.12g} to {:.12g}), the median of {} parameters, {} from 1\n", fit.factor,
+               fit.low, fit.high, fit.parameters, comparison.differs ? "different" : "not told apart");
+  }
+  if (!comparison.missing.empty()) fmt::print("missing: {}\n", names_text(comparison.missing));
+  if (!comparison.surplus.empty()) fmt::print("surplus: {}\n", names_text(comparison.surplus));
+  for (const std::string& note : comparison.notes) fmt::print("note: {}\n", note);
+  for (const std::string& hint : comparison.hints) fmt::print("hint: {}\n", hint);
+  print_worst(report);
+}
+
+std::string json_line(const CompareOptions& options, const CompareReport& report) {
+  const Comparison& comparison = report.comparison;
+  nlohmann::json parameters = nlohmann::json::array();
+  for (const ParameterFinding& finding : worst_findings(report)) {
+    parameters.push_back({{"name", finding.of.name},
+                          {"error", finding.of.error},
+                          {"factor", finding.factor},
+                          {"cosine", finding.cosine},
+                          {"residual", finding.residual},
+                          {"noise", finding.noise},
+                          {"ratio", finding.ratio()},
+                          {"limit", finding.limit},
+                          {"problem", finding.of.problem}});
+  }
+  const ParameterError& worst = comparison.findings.front().of;
+  nlohmann::json line{{"kind", "comparison"},
+                      {"model", options.model},
+                      {"tokens", options.tokens},
+                      {"gradients", options.gradients},
+                      {"objective", options.objective},
+                      {"verdict", verdict_name(comparison.verdict)},
+                      {"compute_dtype", dtype_name(comparison.dtype)},
+                      {"tolerance", comparison.tolerance},
+                      {"worst_parameter", worst.name},
+                      {"worst_error", worst.error},
+                      {"factor", comparison.factor},
+                      {"factor_low", comparison.fit.low},
+                      {"factor_high", comparison.fit.high},
+                      {"factor_differs", comparison.differs},
+                      {"noise_runs", report.noise_runs},
+                      {"median_ratio", comparison.middle_ratio},
+                      {"median_limit", comparison.middle_limit},
+                      {"notes", comparison.notes},
+                      {"hints", comparison.hints},
+                      {"missing", comparison.missing},
+                      {"surplus", comparison.surplus},
+                      {"loss", report.loss},
+                      {"parameters", parameters}};
+  if (report.ties) {
+    line["near_ties"] = {
+        {"tokens", report.ties->tokens}, {"near", report.ties->near}, {"layers", report.ties->layers}};
+  }
+  return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace streambp::verify

@@ -1,0 +1,120 @@
+#include "verify/compare/truth.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fmt/format.h>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "streambp/cli/command_line.h"
+#include "streambp/model/open_model.h"
+#include "streambp/data/objective_inputs.h"
+#include "streambp/error.h"
+#include "streambp/model/tensor_file.h"
+#include "streambp/objective/terms.h"
+#include "streambp/ops/rope_angles.h"
+#include "verify/evaluation.h"
+
+namespace streambp::verify {
+namespace {
+
+/// Opens the models of one comparison in one dtype.
+class Opening {
+ public:
+  Opening(const CompareOptions& options, at::ScalarType dtype) : options_(options), dtype_(dtype) {}
+
+  /// A preset's random weights are drawn in the dtype that the gradients' owner drew them in: numbers drawn
+  /// in float64 would be others.
+  Model open(const std::string& name, const std::function<bool(const std::string&)>& trainable) const {
+    Model::Placement placement;
+    placement.dtype = placement.gradient_dtype = dtype_;
+    placement.trainable = trainable;
+    Model model = open_model(name, placement, options_.seed);
+    if (!std::filesystem::is_directory(name)) {
+      Model::Placement narrow;
+      narrow.dtype = narrow.gradient_dtype =
+          parse_dtype(options_.dtype.empty() ? model.config().dtype : options_.dtype);
+      narrow.trainable = [](const std::string&) { return false; };
+      const Model drawn = open_model(name, narrow, options_.seed);
+      for (const auto& parameter : model.parameters())
+        parameter->value.copy_(drawn.parameter(parameter->name).value);
+    }
+    return model;
+  }
+
+  Model open_frozen(const std::string& name) const {
+    return open(name, [](const std::string&) { return false; });
+  }
+
+ private:
+  const CompareOptions& options_;
+  at::ScalarType dtype_;
+};
+
+std::map<std::string, std::string> settings_of(const CompareOptions& options, const ObjectiveKind& kind) {
+  std::map<std::string, std::string> settings = options.settings;
+  if (options.divisor) {
+    if (kind.name != "sft") throw InputError("--divisor: for sft only, not for {}", kind.name);
+    settings["divisor"] = fmt::format("{}", *options.divisor);
+  }
+  return settings;
+}
+
+/// The reference's log-probabilities of `batch`, at the objective's temperature: of a model of its own, or of
+/// the base under an adapter.
+void fill_reference(Truth& truth, const CompareOptions& options, const ObjectiveKind& kind,
+                    const Options& settings, const Opening& opening) {
+  if (options.reference.empty() && !needs_reference(kind, settings, truth.batch)) return;
+  if (options.reference.empty() && options.adapter.empty()) {
+    throw InputError("{}: {} needs the reference's log-probabilities, or --reference", options.tokens,
+                     kind.name);
+  }
+  const Float32Angles as_transformers;
+  const bool tempered = std::any_of(kind.options.begin(), kind.options.end(),
+                                    [](const Option& option) { return option.name == "temperature"; });
+  const double temperature = tempered ? settings.positive("temperature") : 1.0;
+  at::Tensor& log_probabilities = truth.batch.token_inputs[inputs::kReferenceLogProbabilities];
+  truth.batch.sequence_inputs.erase(inputs::kReferenceSums);
+  if (!options.reference.empty()) {
+    Model reference = opening.open_frozen(options.reference);
+    log_probabilities = evaluate(reference, truth.batch, temperature).log_probabilities;
+  } else {
+    truth.model.enable_adapters(false);
+    log_probabilities = evaluate(truth.model, truth.batch, temperature).log_probabilities;
+    truth.model.enable_adapters(true);
+  }
+}
+
+}  // namespace
+
+Truth open_truth(const CompareOptions& options, at::ScalarType dtype) {
+  const ObjectiveKind& kind = objective_kind(options.objective);
+  const std::map<std::string, std::string> given = settings_of(options, kind);
+  const Options settings = complete_options(kind, given);
+  const Config config = open_config(options.model);
+  const SafetensorsFile tokens = SafetensorsFile::open(options.tokens);
+  const std::string prefix = tokens.entries().contains("in.input_ids") ? "in." : "";
+  Batch batch = read_objective_batch(kind, tokens, config.vocab_size, prefix, options.first_labels,
+                                     config.pad_token_id);
+  if (dtype == at::kDouble) {  // said once, not for every run that measures noise
+    for (const std::string& note : reading_notes(batch))
+      fmt::print(stderr, "streambp-verify: {}: {}\n", options.tokens, note);
+  }
+  const at::Tensor value_head = read_optional_tensor(tokens, prefix + "value_head.weight");
+  const Opening opening(options, dtype);
+  Truth truth{opening.open(options.model,
+                           [&](const std::string& name) {
+                             return options.adapter.empty() || name == "value_head.weight";
+                           }),
+              std::nullopt, std::move(batch), nullptr};
+  if (!options.adapter.empty()) truth.model.load_adapters(options.adapter);
+  if (value_head.defined()) truth.model.attach_value_head(value_head);
+  if (!options.teacher.empty()) truth.teacher = opening.open_frozen(options.teacher);
+  fill_reference(truth, options, kind, settings, opening);
+  truth.objective = make_objective(kind.name, truth.batch, given);
+  return truth;
+}
+
+}  // namespace streambp::verify

@@ -1,0 +1,178 @@
+#include "verify/diagnose/hypotheses.h"
+
+#include <algorithm>
+#include <fmt/ranges.h>
+#include <iterator>
+#include <set>
+#include <utility>
+
+#include "streambp/model/peft_name.h"
+#include "streambp/objective/terms.h"
+#include "verify/diagnose/hypotheses_table.h"
+
+namespace streambp::verify {
+
+HypothesisTable::HypothesisTable(const WrongSubject& subject, const std::vector<int64_t>& chunks)
+    : subject_(subject),
+      config_(subject.model.config()),
+      batch_(subject.batch),
+      kind_(objective_kind(subject.objective)),
+      options_(complete_options(kind_, subject.options, batch_)),
+      places_(places_of(batch_, false)),
+      padding_(left_padding(places_)),
+      live_(live_tokens()),
+      given_chunks_(chunks) {}
+
+std::vector<Hypothesis> HypothesisTable::all() {
+  labels();
+  inputs();
+  attention();
+  rotary();
+  weights();
+  gradients();
+  normalisers();
+  chunked();
+  return std::move(table_);
+}
+
+void HypothesisTable::add(std::string name, std::string about, std::string sentence,
+                          std::function<void(WrongSettings&)> make) {
+  table_.push_back({std::move(name), std::move(sentence), std::move(about), std::move(make)});
+}
+
+bool HypothesisTable::has_right_padding() const {
+  const at::Tensor last = at::full({batch_.padded_rows}, batch_.padded_columns, at::kLong)
+                              .scatter_reduce(0, places_.row, places_.column, "amax", /*include_self=*/false);
+  return last.lt(batch_.padded_columns - 1).any().item<bool>();
+}
+
+/// Padding on the left is seen by real tokens, on the right scored: it has to be known, and be tokens.
+bool HypothesisTable::knows_padding() const {
+  if (!has_padding() || has_documents()) return false;
+  const at::Tensor& ids = subject_.input_ids;
+  return ids.defined() && ids.ge(0).all().item<bool>() && ids.lt(config_.vocab_size).all().item<bool>();
+}
+
+bool HypothesisTable::has_documents() const {
+  return places_.place.numel() > 0 && !places_.place.eq(places_.column - padding_).all().item<bool>();
+}
+
+/// Tokens with a scored one of their sequence at their place or after it; all where experts are balanced.
+at::Tensor HypothesisTable::live_tokens() const {
+  at::Tensor live = at::zeros({batch_.size()}, at::kLong);
+  if (is_balanced()) return live.fill_(1);
+  const at::Tensor scored = scored_places(batch_);
+  for (size_t i = 0; i + 1 < batch_.offsets.size(); ++i) {
+    const at::Tensor own = scored.index({scored.ge(batch_.offsets[i]) & scored.lt(batch_.offsets[i + 1])});
+    if (own.numel() > 0) live.slice(0, batch_.offsets[i], own.max().item<int64_t>() + 1).fill_(1);
+  }
+  return live;
+}
+
+void HypothesisTable::labels() {
+  add("labels-not-shifted", "targets",
+      "labels are not shifted: logits are scored on the token at their own place",
+      [](WrongSettings& s) { s.target_shift = 1; });
+  if (kind_.layout == Layout::kLabels) {
+    add("labels-not-shifted-first-counts", "targets",
+        "labels are not shifted: logits are scored on the token at their own place, a row's first token "
+        "included",
+        [](WrongSettings& s) {
+          s.target_shift = 1;
+          s.first_label = true;
+        });
+  }
+  add("labels-shifted-twice", "targets",
+      "labels are shifted twice: logits are scored on the token after the next",
+      [](WrongSettings& s) { s.target_shift = -1; });
+  if (!knows_padding()) return;
+  if (has_left_padding()) {
+    add("padding-not-masked", "padding", "padding is not masked: real tokens see it",
+        [](WrongSettings& s) { s.padding_visible = true; });
+  }
+  if (kind_.layout != Layout::kLabels) return;
+  if (has_right_padding()) {
+    add("padding-scored", "padding", "padding on the right counts among the labels",
+        [](WrongSettings& s) { s.padding_scored = true; });
+  }
+  add("padding-not-masked-and-scored", "padding", "padding is neither masked nor left out of the labels",
+      [](WrongSettings& s) { s.padding_visible = s.padding_scored = true; });
+}
+
+void HypothesisTable::inputs() {
+  if (kind_.uses_reference && kind_.uses_reference(options_)) {
+    add("reference-is-policy", "reference", "the reference's log-probabilities are the policy's own",
+        [](WrongSettings& s) { s.reference_is_policy = true; });
+  }
+  if (batch_.token_inputs.contains(inputs::kOldLogProbabilities)) {
+    add("old-missing", "old", "the old log-probabilities are not used: they are the policy's own",
+        [](WrongSettings& s) { s.old_is_policy = true; });
+  }
+  if (batch_.token_inputs.contains(inputs::kAdvantages)) advantages();
+  if (kind_.name != "grpo") return;
+  for (const char* type : {"grpo", "bnpo", "dapo"}) {
+    if (options_.word("loss_type") == type) continue;
+    add(fmt::format("loss-type-{}", type), "normaliser",
+        fmt::format(
+            "terms are averaged {} (loss_type {})",
+            type == std::string("grpo") ? "over each row, then over rows" : "over the tokens of all rows",
+            type),
+        [type](WrongSettings& s) { s.options["loss_type"] = type; });
+  }
+}
+
+void HypothesisTable::advantages() {
+  const auto sequences = static_cast<int64_t>(batch_.offsets.size()) - 1;
+  const auto change = [&](const AdvantageChange& advantages, const std::string& of) {
+    const bool whitened = advantages.kind == AdvantageChange::Kind::kWhitened;
+    std::string name = whitened ? "advantages-normalised" : "advantages-centred";
+    if (advantages.over_tokens) name += "-tokens";
+    if (advantages.group > 0) name += fmt::format("-groups-of-{}", advantages.group);
+    WrongSettings settings;
+    settings.advantages = advantages;
+    const at::Tensor changed = wrong_advantages(batch_, settings);
+    if (!is_new_advantage(changed)) return;
+    add(name, "advantages",
+        fmt::format("the given advantages are {} again, over {}",
+                    whitened ? "centred and divided by their deviation" : "centred", of),
+        [advantages](WrongSettings& s) { s.advantages = advantages; });
+  };
+  for (const auto kind : {AdvantageChange::Kind::kCentred, AdvantageChange::Kind::kWhitened}) {
+    change({kind, 0, false, 0.0}, "all rows");
+    change({kind, 0, true, 0.0}, "all tokens");
+    for (int64_t group = 2; group <= sequences / 2; ++group) {
+      if (sequences % group == 0) change({kind, group, false, 1e-4}, fmt::format("groups of {} rows", group));
+    }
+  }
+}
+
+/// Another normalisation that comes to the same is no hypothesis of its own.
+bool HypothesisTable::is_new_advantage(const at::Tensor& changed) {
+  const auto is_same = [&](const at::Tensor& other) { return at::allclose(changed, other, 1e-9, 1e-12); };
+  if (advantages_.empty()) advantages_.push_back(batch_.token_inputs.at(inputs::kAdvantages));
+  if (is_zero(changed) || std::any_of(advantages_.begin(), advantages_.end(), is_same)) return false;
+  advantages_.push_back(changed);
+  return true;
+}
+
+std::vector<Hypothesis> hypotheses(const WrongSubject& subject, const std::vector<int64_t>& chunks) {
+  return HypothesisTable(subject, chunks).all();
+}
+
+std::vector<Hypothesis> missing_gradients(const Tensors& gradients, const Tensors& truth) {
+  std::set<std::string> missing;
+  for (const auto& [name, of_truth] : truth) {
+    const auto found = gradients.find(name);
+    if ((found == gradients.end() || is_zero(found->second)) && !is_zero(of_truth)) missing.insert(name);
+  }
+  if (missing.empty()) return {};
+  const bool adapters = std::all_of(missing.begin(), missing.end(), is_peft_name);
+  std::vector<std::string> some(missing.begin(),
+                                std::next(missing.begin(), std::min<std::ptrdiff_t>(3, std::ssize(missing))));
+  return {{adapters ? "adapters-without-gradient" : "parameters-without-gradient",
+           fmt::format("no gradient reaches {} of {} parameters: {}{}", missing.size(), truth.size(),
+                       fmt::join(some, ", "), some.size() < missing.size() ? ", ..." : ""),
+           "missing gradients", [missing](WrongSettings& s) { s.without_gradient = missing; }}};
+}
+
+}  // namespace streambp::verify

@@ -1,0 +1,44 @@
+// The mistakes that somebody's gradients may come from, as far as a batch and a model can show them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "verify/diagnose/wrong_engine.h"
+
+namespace streambp::verify {
+
+/// A mistake of training code.
+struct Hypothesis {
+  std::string name;      // labels-not-shifted, window+1, detached-8-columns
+  std::string sentence;  // what the code that made the gradients does
+  std::string about;     // what it is a mistake in: two about the same thing don't go together
+  std::function<void(WrongSettings&)> make;
+
+  WrongSettings settings() const {
+    WrongSettings settings;
+    make(settings);
+    return settings;
+  }
+};
+
+/// Those that would change something for this model, batch and objective: of several that come to the same
+/// the first. `chunks` are sizes of chunks to think of beside powers of two and even parts.
+std::vector<Hypothesis> hypotheses(const WrongSubject& subject, const std::vector<int64_t>& chunks);
+
+/// That no gradient reaches the parameters of which `gradients` has none, or zeros, where the truth has a
+/// gradient. Nothing where there are none such.
+std::vector<Hypothesis> missing_gradients(const Tensors& gradients, const Tensors& truth);
+
+/// A factor that all gradients have in common, and where it comes from.
+struct Scaling {
+  std::string name;  // 1/4, (N-B)/N
+  std::string sentence;
+  double factor = 1.0;
+};
+
+std::vector<Scaling> scalings(const WrongSubject& subject);
+
+}  // namespace streambp::verify

@@ -1,0 +1,193 @@
+// Hypotheses about code that works by chunks, and the factors that accumulation and normalisers bring.
+#include <algorithm>
+#include <fmt/format.h>
+#include <set>
+
+#include "verify/diagnose/hypotheses_table.h"
+
+namespace streambp::verify {
+namespace {
+
+using Along = Cut::Along;
+
+/// A number of tokens along something, as text: "8-columns", "8 columns of the padded rows".
+std::string short_text(const Cut& cut) {
+  switch (cut.along) {
+    case Along::kColumns:
+      return fmt::format("{}-columns", cut.size);
+    case Along::kStream:
+      return fmt::format("{}-packed", cut.size);
+    case Along::kFlat:
+      return fmt::format("{}-flat", cut.size);
+    case Along::kScored:
+      return fmt::format("{}-scored", cut.size);
+    case Along::kRows:
+      return fmt::format("{}-rows", cut.size);
+    case Along::kSequence:
+      break;
+  }
+  return fmt::format("{}", cut.size);
+}
+
+std::string long_text(const Cut& cut) {
+  switch (cut.along) {
+    case Along::kColumns:
+      return fmt::format("chunks of {} columns of the padded rows", cut.size);
+    case Along::kStream:
+      return fmt::format("chunks of {} tokens of the packed stream", cut.size);
+    case Along::kFlat:
+      return fmt::format("chunks of {} places of the padded rows one after another", cut.size);
+    case Along::kScored:
+      return fmt::format("chunks of {} scored tokens", cut.size);
+    case Along::kRows:
+      return cut.size == 1 ? "single rows" : fmt::format("micro-batches of {} rows", cut.size);
+    case Along::kSequence:
+      break;
+  }
+  return fmt::format("chunks of {} tokens", cut.size);
+}
+
+}  // namespace
+
+/// Sizes of chunks that a stretch of tokens may be cut into.
+std::vector<int64_t> HypothesisTable::sizes(int64_t length) const {
+  std::set<int64_t> all;
+  for (int64_t size = 2; size < length; size *= 2) {
+    if (size * 32 >= length) all.insert(size);
+  }
+  for (int64_t parts = 2; parts <= 4; ++parts) all.insert((length + parts - 1) / parts);
+  all.insert(given_chunks_.begin(), given_chunks_.end());
+  std::erase_if(all, [&](int64_t size) { return size < 1 || size >= length; });
+  return {all.begin(), all.end()};
+}
+
+/// Every cut along one of `along`.
+std::vector<Cut> HypothesisTable::cuts(const std::vector<Along>& along) const {
+  std::vector<Cut> all;
+  for (const Along each : along) {
+    if (each == Along::kRows) {
+      for (int64_t size = 1; size < batch_.padded_rows; ++size) all.push_back({each, size});
+      continue;
+    }
+    const int64_t length = each == Along::kColumns  ? batch_.padded_columns
+                           : each == Along::kStream ? batch_.size()
+                           : each == Along::kFlat   ? batch_.padded_rows * batch_.padded_columns
+                           : each == Along::kScored ? scored_places(batch_).size(0)
+                                                    : longest();
+    for (const int64_t size : sizes(length)) all.push_back({each, size});
+  }
+  return all;
+}
+
+void HypothesisTable::normalisers() {
+  if (kind_.layout != Layout::kLabels && kind_.layout != Layout::kCompletions) return;
+  const at::Tensor scored = scored_places(batch_);
+  if (scored.numel() == 0) return;
+  std::vector<at::Tensor> seen{at::ones({scored.size(0)}, at::kDouble)};
+  for (const Cut& cut : cuts(
+           {Along::kRows, Along::kColumns, Along::kSequence, Along::kStream, Along::kScored, Along::kFlat})) {
+    const at::Tensor weights = normaliser_weights(batch_, scored, cut);
+    const auto is_same = [&](const at::Tensor& other) { return at::allclose(weights, other, 1e-9); };
+    if (std::any_of(seen.begin(), seen.end(), is_same)) continue;
+    seen.push_back(weights);
+    add(fmt::format("mean-of-means-{}", short_text(cut)), "normaliser",
+        fmt::format("the loss is the mean of the means of {}", long_text(cut)),
+        [cut](WrongSettings& s) { s.normaliser = cut; });
+  }
+}
+
+void HypothesisTable::chunked() {
+  std::vector<at::Tensor> seen, seen_late;
+  for (const Cut& cut : cuts({Along::kSequence, Along::kColumns, Along::kStream})) {
+    const at::Tensor starts = chunk_starts(places_, cut) * live_;
+    const auto is_same = [&](const at::Tensor& other) { return at::equal(starts, other); };
+    if (!starts.any().item<bool>() || std::any_of(seen.begin(), seen.end(), is_same)) continue;
+    seen.push_back(starts);
+    const std::string size = short_text(cut), text = long_text(cut);
+    const auto add_cut = [&](const char* name, const char* about, const std::string& sentence,
+                             Cut WrongSettings::*field) {
+      add(fmt::format("{}-{}", name, size), about, sentence,
+          [cut, field](WrongSettings& s) { s.*field = cut; });
+    };
+    add_cut("detached", "detached",
+            fmt::format("no gradient flows to earlier chunks' keys and values, in {}", text),
+            &WrongSettings::detached);
+    add_cut("prefix-dropped", "chunk mask", fmt::format("earlier chunks are not seen, in {}", text),
+            &WrongSettings::own_chunk_only);
+    add_cut("top-left-causal", "chunk mask",
+            fmt::format(
+                "the causal mask begins at the top left: a chunk's first query sees the sequence's first key "
+                "only, in {}",
+                text),
+            &WrongSettings::top_left);
+    add_cut("not-causal", "chunk mask", fmt::format("there is no causal mask within {}", text),
+            &WrongSettings::sees_whole_chunk);
+    add_cut("rope-restarts", "positions", fmt::format("rotary positions begin anew in {}", text),
+            &WrongSettings::rope_restart);
+    const at::Tensor late = padding_ * starts.gt(0);
+    const auto is_known = [&](const at::Tensor& other) { return at::equal(late, other); };
+    if (late.any().item<bool>() && std::none_of(seen_late.begin(), seen_late.end(), is_known)) {
+      seen_late.push_back(late);
+      add_cut(
+          "rope-padding", "positions",
+          fmt::format("rotary positions are off by the padding on the left from the second chunk on, in {}",
+                      text),
+          &WrongSettings::padding_from_second_chunk);
+    }
+  }
+}
+
+std::vector<Scaling> scalings(const WrongSubject& subject) {
+  const Batch& batch = subject.batch;
+  std::vector<Scaling> all;
+  const auto scored = static_cast<double>(count(batch).scored);
+  const auto rows = static_cast<double>(batch.padded_rows),
+             columns = static_cast<double>(batch.padded_columns);
+  const auto sequences = static_cast<double>(batch.offsets.size()) - 1.0;
+  for (const auto& [text, sum] : {std::pair{"rows", rows}, std::pair{"documents", sequences}}) {
+    if (scored == 0.0 || (sum == rows && text != std::string("rows"))) continue;
+    all.push_back(
+        {"(N-B)/N",
+         fmt::format(
+             "the loss is divided by N = {} labels, the first ones of B = {} {} included, which nothing "
+             "predicts",
+             scored + sum, sum, text),
+         scored / (scored + sum)});
+    if (scored > sum) {
+      all.push_back({"N/(N-B)",
+                     fmt::format("the loss is divided by {} labels, B = {} too few, as if the first ones of "
+                                 "{} were among them",
+                                 scored - sum, sum, text),
+                     scored / (scored - sum)});
+    }
+  }
+  for (int k = 2; k <= 64; ++k) {
+    all.push_back({fmt::format("1/{}", k),
+                   fmt::format("gradients are divided once more by {} accumulation steps or ranks", k),
+                   1.0 / k});
+    all.push_back({fmt::format("times-{}", k),
+                   fmt::format("{} accumulation steps or ranks are summed, not averaged", k),
+                   static_cast<double>(k)});
+  }
+  const ObjectiveKind& kind = objective_kind(subject.objective);
+  if (kind.name == "sft" && scored > 0.0) {
+    const Options options = complete_options(kind, subject.options, batch);
+    const double divisor = options.given("divisor")             ? options.positive("divisor")
+                           : options.word("reduction") == "sum" ? 1.0
+                                                                : scored;
+    for (const auto& [text, other] :
+         {std::pair{"nothing (a sum)", 1.0}, std::pair{"the scored tokens", scored},
+          std::pair{"all tokens", static_cast<double>(batch.size())}, std::pair{"rows", rows},
+          std::pair{"columns", columns}, std::pair{"rows x columns", rows * columns},
+          std::pair{"rows x (columns - 1)", rows * (columns - 1.0)}}) {
+      if (other <= 0.0 || other == divisor) continue;
+      all.push_back({fmt::format("divisor-{}", other),
+                     fmt::format("the loss is divided by {} = {:g} instead of {:g}", text, other, divisor),
+                     divisor / other});
+    }
+  }
+  all.push_back({"opposite-sign", "the sign is the opposite", -1.0});
+  return all;
+}
+
+}  // namespace streambp::verify

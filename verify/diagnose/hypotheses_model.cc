@@ -1,0 +1,164 @@
+// Hypotheses about the model: attention, rotary positions, weights and their gradients.
+#include <algorithm>
+#include <fmt/format.h>
+#include <tuple>
+#include <utility>
+
+#include "streambp/model/rope_frequencies.h"
+#include "verify/diagnose/hypotheses_table.h"
+
+namespace streambp::verify {
+
+/// Whether positions go up by 1 in every sequence: where that is so, only their differences count.
+bool HypothesisTable::is_contiguous() const {
+  const at::Tensor base = batch_.positions - places_.place;
+  return base.narrow(0, 1, std::max<int64_t>(batch_.size() - 1, 0))
+      .eq(base.narrow(0, 0, std::max<int64_t>(batch_.size() - 1, 0)))
+      .logical_or(places_.place.narrow(0, 1, std::max<int64_t>(batch_.size() - 1, 0)).eq(0))
+      .all()
+      .item<bool>();
+}
+
+void HypothesisTable::attention() {
+  if (has_documents()) {
+    add("no-document-boundaries", "documents", "packed documents see each other: rows are single sequences",
+        [](WrongSettings& s) { s.ignores_documents = true; });
+    add("no-document-boundaries-positions-go-on", "documents",
+        "packed documents see each other, and positions go on from one to the next",
+        [](WrongSettings& s) { s.ignores_documents = s.positions_by_column = true; });
+  }
+  const auto widest = [&](int64_t offset) {
+    return std::any_of(config_.windows.begin(), config_.windows.end(),
+                       [&](int64_t window) { return window > 0 && window + offset < longest(); });
+  };
+  if (widest(0)) {
+    add("windows-ignored", "windows", "sliding windows are ignored: every layer sees all earlier tokens",
+        [](WrongSettings& s) { s.ignores_windows = true; });
+    add("window+1", "windows", "windows are one token too wide",
+        [](WrongSettings& s) { s.window_offset = 1; });
+  }
+  const bool can_shrink =
+      std::all_of(config_.windows.begin(), config_.windows.end(), [](int64_t window) { return window != 1; });
+  if (widest(-1) && can_shrink)
+    add("window-1", "windows", "windows are one token too narrow",
+        [](WrongSettings& s) { s.window_offset = -1; });
+  if (config_.attn_logit_softcapping > 0.0)
+    add("attention-softcap-missing", "attention softcap",
+        "attention scores are not capped (attn_logit_softcapping)",
+        [](WrongSettings& s) { s.no_attention_softcap = true; });
+  if (config_.final_logit_softcapping > 0.0)
+    add("final-softcap-missing", "final softcap", "logits are not capped (final_logit_softcapping)",
+        [](WrongSettings& s) { s.no_final_softcap = true; });
+}
+
+void HypothesisTable::rotary() {
+  if (!is_contiguous()) {
+    add("positions-ignored", "positions", "position_ids are ignored: positions go on along a row",
+        [](WrongSettings& s) { s.positions_by_column = true; });
+  }
+  if (has_left_padding()) {
+    for (const int64_t times : {int64_t{1}, int64_t{-1}}) {
+      add(times > 0 ? "key-positions-padding" : "query-positions-padding", "positions",
+          fmt::format("{}' rotary positions count the padding on the left, {}' don't",
+                      times > 0 ? "keys" : "queries", times > 0 ? "queries" : "keys"),
+          [times](WrongSettings& s) { s.key_padding = times; });
+    }
+  }
+  if (config_.local_rope) {
+    add("local-rope-missing", "local rope", "layers with a window turn by the other layers' rotary table",
+        [](WrongSettings& s) { s.global_rope_everywhere = true; });
+  }
+  rope_lengths();
+}
+
+void HypothesisTable::rope_lengths() {
+  if (batch_.size() == 0) return;
+  const auto frequencies = [&](int64_t length) {
+    auto all = rope_inverse_frequencies(config_.rope, config_.rotary_dim, length);
+    if (config_.local_rope) {
+      for (const double f : rope_inverse_frequencies(*config_.local_rope, config_.rotary_dim, length))
+        all.push_back(f);
+    }
+    return all;
+  };
+  std::vector<std::vector<double>> seen{frequencies(rope_length(batch_))};
+  for (const auto& [length, of] :
+       {std::pair{batch_.positions.max().item<int64_t>() + 1, "the real tokens' positions"},
+        std::pair{batch_.padded_columns, "the padded columns"}, std::pair{longest(), "the longest sequence"},
+        std::pair{batch_.size(), "the packed stream"},
+        std::pair{int64_t{1}, "no length at all (the short table)"}}) {
+    if (std::find(seen.begin(), seen.end(), frequencies(length)) != seen.end()) continue;
+    seen.push_back(frequencies(length));
+    add(fmt::format("rope-length-{}", length), "rope length",
+        fmt::format("rotary tables are made for {} tokens, the length of {}, instead of {}", length, of,
+                    rope_length(batch_)),
+        [length = length](WrongSettings& s) { s.rope_length = length; });
+  }
+}
+
+void HypothesisTable::weights() {
+  if (is_balanced()) {
+    add("router-loss-missing", "router loss",
+        "the loss that balances the experts is missing (router_aux_loss_coef)",
+        [](WrongSettings& s) { s.no_router_loss = true; });
+  }
+  if (!subject_.model.has_adapters()) return;
+  for (const auto& [name, power, text] :
+       {std::tuple{"adapter-scale-alpha", 1.0, "alpha instead of alpha / r"},
+        std::tuple{"adapter-scale-rslora", 0.5, "alpha / sqrt(r) instead of alpha / r"},
+        std::tuple{"adapter-scale-over-sqrt-r", -0.5, "alpha / r instead of alpha / sqrt(r)"},
+        std::tuple{"adapter-scale-over-r", -1.0, "divided by r once more"}}) {
+    add(name, "adapter scale", fmt::format("adapters are scaled by {}", text),
+        [power = power](WrongSettings& s) { s.adapter_rank_power = power; });
+  }
+  add("adapter-scale-one", "adapter scale", "adapters are not scaled at all",
+      [](WrongSettings& s) { s.adapter_scale_one = true; });
+  if (subject_.model.has_head() && subject_.model.head().adapter) {
+    add("head-adapter-bypassed", "head adapter",
+        "logits are made with the head's weight alone, without its adapter",
+        [](WrongSettings& s) { s.head_adapter_bypassed = true; });
+  }
+  add("lora-a-without-gradient", "adapter gradients", "no gradient reaches the adapters' A",
+      [](WrongSettings& s) { s.freezes_lora_a = true; });
+  add("lora-b-without-gradient", "adapter gradients", "no gradient reaches the adapters' B",
+      [](WrongSettings& s) { s.freezes_lora_b = true; });
+}
+
+void HypothesisTable::gradients() {
+  const bool trains_embedding = subject_.model.parameter("model.embed_tokens.weight").trainable();
+  if (trains_embedding && config_.pad_token_id &&
+      batch_.tokens.eq(*config_.pad_token_id).any().item<bool>()) {
+    add("padding-row-trained", "padding row",
+        "the padding token's row of the embedding has a gradient where the token is real (padding_idx is "
+        "ignored)",
+        [](WrongSettings& s) { s.padding_row_trained = true; });
+  }
+  if (config_.tie_word_embeddings && trains_embedding) {
+    for (const auto& [name, tied, text] :
+         {std::tuple{"tied-head-missing", TiedGradient{1, 0}, "misses the head's part"},
+          std::tuple{"tied-input-missing", TiedGradient{0, 1}, "is the head's part alone"},
+          std::tuple{"tied-head-doubled", TiedGradient{1, 2}, "has the head's part twice"},
+          std::tuple{"tied-doubled", TiedGradient{2, 2}, "is there twice"}}) {
+      add(name, "tied embedding", fmt::format("the tied embedding's gradient {}", text),
+          [tied = tied](WrongSettings& s) { s.tied = tied; });
+    }
+  }
+  if (config_.qk_norm && !subject_.model.has_adapters()) {
+    add("qk-norms-frozen", "q/k norms", "no gradient reaches the norms of queries and keys",
+        [](WrongSettings& s) { s.freezes_qk_norms = true; });
+  }
+  for (const auto& [name, sums, text] :
+       {std::tuple{"bf16-embedding-sum", NarrowSums::kEmbedding,
+                   "rows of the embedding's gradient are added up in bfloat16"},
+        std::tuple{"bf16-vector-sums", NarrowSums::kVectors,
+                   "gradients of embedding, norms and biases are added up in bfloat16, token by token"},
+        std::tuple{"bf16-row-sums", NarrowSums::kRows, "gradients are added up in bfloat16, row by row"},
+        std::tuple{"bf16-rounded", NarrowSums::kRounded, "gradients are rounded to bfloat16"}}) {
+    if (sums == NarrowSums::kEmbedding && !trains_embedding) continue;
+    if (sums == NarrowSums::kVectors && subject_.model.has_adapters()) continue;
+    if (sums == NarrowSums::kRows && batch_.padded_rows < 2) continue;
+    add(name, "sums", text, [sums = sums](WrongSettings& s) { s.sums = sums; });
+  }
+}
+
+}  // namespace streambp::verify

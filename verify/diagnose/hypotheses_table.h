@@ -1,0 +1,69 @@
+// How hypotheses.cc and its neighbours collect hypotheses: what they ask of a subject, and where they put
+// what they find.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "verify/diagnose/hypotheses.h"
+#include "verify/diagnose/wrong_batch.h"
+
+namespace streambp::verify {
+
+/// Collects the hypotheses of a subject.
+class HypothesisTable {
+ public:
+  /// `subject` must outlive it.
+  HypothesisTable(const WrongSubject& subject, const std::vector<int64_t>& chunks);
+
+  std::vector<Hypothesis> all();
+
+ private:
+  void add(std::string name, std::string about, std::string sentence,
+           std::function<void(WrongSettings&)> make);
+
+  // hypotheses.cc: of targets, padding, and an objective's inputs
+  void labels();
+  void inputs();
+  void advantages();
+  bool is_new_advantage(const at::Tensor& changed);
+
+  // hypotheses_model.cc: of the model
+  void attention();
+  void rotary();
+  void rope_lengths();
+  void weights();
+  void gradients();
+
+  // hypotheses_chunks.cc: of what works by chunks
+  void normalisers();
+  void chunked();
+  std::vector<Cut> cuts(const std::vector<Cut::Along>& along) const;
+  std::vector<int64_t> sizes(int64_t length) const;
+
+  bool has_padding() const { return batch_.size() < batch_.padded_rows * batch_.padded_columns; }
+  bool has_left_padding() const { return padding_.numel() > 0 && padding_.max().item<int64_t>() > 0; }
+  bool has_right_padding() const;
+  bool knows_padding() const;
+  bool has_documents() const;
+  bool is_contiguous() const;
+  /// Whether a loss balances the experts.
+  bool is_balanced() const { return router_loss(kind_, options_).of(config_.mixture) != 0.0; }
+  int64_t longest() const { return places_.place.numel() == 0 ? 0 : places_.place.max().item<int64_t>() + 1; }
+  at::Tensor live_tokens() const;
+
+  const WrongSubject& subject_;
+  const Config& config_;
+  const Batch& batch_;
+  const ObjectiveKind& kind_;
+  Options options_;
+  Places places_;
+  at::Tensor padding_;  // on the left of each token's row
+  at::Tensor live_;     // [N] int64: 1 where a loss hears of a token
+  std::vector<int64_t> given_chunks_;
+  std::vector<at::Tensor> advantages_;  // those that there is a hypothesis of
+  std::vector<Hypothesis> table_;
+};
+
+}  // namespace streambp::verify

@@ -1,0 +1,230 @@
+#include "verify/diagnose/wrong_batch.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "streambp/objective/terms.h"
+
+namespace streambp::verify {
+namespace {
+
+int64_t row_count(const Batch& batch) {
+  return batch.padded_rows;
+}
+
+/// Values [N] on the padded input, [rows, columns], `fill` elsewhere.
+at::Tensor padded(const Batch& batch, const at::Tensor& values, double fill) {
+  at::Tensor all = at::full({row_count(batch) * batch.padded_columns}, fill, values.options());
+  all.index_copy_(0, batch.padded_places, values);
+  return all.view({row_count(batch), batch.padded_columns});
+}
+
+/// Of each place of the padded input, what stands `by` columns before it.
+at::Tensor moved(const at::Tensor& grid, int64_t by, double fill) {
+  const int64_t columns = grid.size(1), kept = std::max<int64_t>(columns - std::abs(by), 0);
+  at::Tensor result = at::full_like(grid, fill);
+  result.narrow(1, std::max<int64_t>(by, 0), kept).copy_(grid.narrow(1, std::max<int64_t>(-by, 0), kept));
+  return result;
+}
+
+at::Tensor on_stream(const Batch& batch, const at::Tensor& grid) {
+  return grid.flatten().index_select(0, batch.padded_places);
+}
+
+/// Every target, and all that belongs to it, `by` places later. `first_labels` [N] (may be undefined) are the
+/// targets of tokens that have none before them.
+void shift_targets(Batch& batch, int64_t by, const at::Tensor& first_labels) {
+  const auto shift = [&](const at::Tensor& values, double fill) {
+    return on_stream(batch, moved(padded(batch, values, fill), by, fill));
+  };
+  at::Tensor targets = shift(batch.targets, kNoTarget);
+  if (first_labels.defined()) {
+    const at::Tensor has_token_before = shift(at::ones({batch.size()}, at::kLong), 0).to(at::kBool);
+    targets = at::where(has_token_before, targets, first_labels);
+  }
+  batch.targets = targets;
+  for (auto& [name, values] : batch.token_inputs) values = shift(values, 0);
+}
+
+/// The batch with its padding among the tokens: rows are sequences, positions go on to both sides.
+WrongBatch with_padding(const Batch& batch, const at::Tensor& input_ids, bool scored, bool visible) {
+  const int64_t rows = row_count(batch), columns = batch.padded_columns, all = rows * columns;
+  const at::Tensor real = padded(batch, at::ones({batch.size()}, at::kLong), 0).to(at::kBool);
+  const at::Tensor column = at::arange(columns, at::kLong).expand({rows, columns});
+  const at::Tensor ids =
+      input_ids.defined() ? input_ids.to(at::kLong) : at::zeros({rows, columns}, at::kLong);
+
+  WrongBatch wrong{batch, real.logical_not().flatten()};
+  Batch& whole = wrong.batch;
+  whole.tokens = at::where(real, padded(batch, batch.tokens, 0), ids);
+  // What positions would be at column 0, by the row's first and last real token.
+  const at::Tensor base = padded(batch, batch.positions, 0) - column;
+  const at::Tensor first = at::where(real, column, at::full_like(column, columns)).amin(1, true);
+  const at::Tensor last = at::where(real, column, at::full_like(column, -1)).amax(1, true);
+  const at::Tensor before = base.gather(1, first.clamp_max(columns - 1));
+  const at::Tensor after = base.gather(1, last.clamp_min(0));
+  const at::Tensor of_padding = column + at::where(column < first, before, after);
+  const at::Tensor targets = padded(batch, batch.targets, kNoTarget);
+  if (scored) {
+    const at::Tensor next = moved(whole.tokens, -1, kNoTarget);
+    // A place is scored on a label that is padding, or is padding itself: on the left only where it sees what
+    // is before it.
+    const at::Tensor at_end = (column >= last).logical_and(last >= 0);
+    const at::Tensor changed = visible ? real.logical_not().logical_or(at_end) : at_end;
+    whole.targets = at::where(changed, next, targets).flatten();
+  } else {
+    whole.targets = targets.flatten();
+  }
+  whole.positions = at::where(real, padded(batch, batch.positions, 0), of_padding).flatten();
+  whole.tokens = whole.tokens.flatten();
+  for (auto& [name, values] : whole.token_inputs) values = padded(batch, values, 0).flatten();
+  if (batch.value_mask.defined())
+    whole.value_mask = padded(batch, batch.value_mask.to(at::kLong), 0).to(at::kBool).flatten();
+  whole.padded_places = at::arange(all, at::kLong);
+  whole.offsets.clear();
+  for (int64_t row = 0; row <= rows; ++row) whole.offsets.push_back(row * columns);
+  whole.rope_length = rope_length(batch);
+  if (visible) wrong.hidden_key.fill_(false);
+  return wrong;
+}
+
+/// Values less their mean and, where `kind` says so, over their deviation (with n - 1, as torch and TRL have
+/// it).
+at::Tensor normalised(const at::Tensor& values, const AdvantageChange& change) {
+  if (values.numel() == 0) return values;
+  const at::Tensor centred = values - values.mean();
+  if (change.kind == AdvantageChange::Kind::kCentred || values.numel() < 2) return centred;
+  return centred / (values.std() + change.eps);
+}
+
+}  // namespace
+
+WrongBatch wrong_batch(const Batch& batch, const at::Tensor& input_ids, const at::Tensor& labels,
+                       const WrongSettings& settings) {
+  WrongBatch wrong{batch, {}};
+  if (settings.padding_visible || settings.padding_scored) {
+    wrong = with_padding(batch, input_ids, settings.padding_scored, settings.padding_visible);
+  } else {
+    wrong.hidden_key = at::zeros({batch.size()}, at::kBool);
+  }
+  if (settings.target_shift != 0) {
+    at::Tensor first_labels;
+    if (settings.first_label)
+      first_labels = labels.defined() ? on_stream(wrong.batch, labels.to(at::kLong)) : wrong.batch.tokens;
+    shift_targets(wrong.batch, settings.target_shift, first_labels);
+  }
+  if (wrong.batch.token_inputs.contains(inputs::kAdvantages))
+    wrong.batch.token_inputs[inputs::kAdvantages] = wrong_advantages(wrong.batch, settings);
+  return wrong;
+}
+
+at::Tensor wrong_advantages(const Batch& batch, const WrongSettings& settings) {
+  const AdvantageChange& change = settings.advantages;
+  at::Tensor advantages = batch.token_inputs.at(inputs::kAdvantages).clone();
+  const auto sequences = static_cast<int64_t>(batch.offsets.size()) - 1;
+  std::vector<at::Tensor> scored;  // places of each sequence
+  for (int64_t i = 0; i < sequences; ++i) {
+    const int64_t begin = batch.offsets[static_cast<size_t>(i)],
+                  end = batch.offsets[static_cast<size_t>(i) + 1];
+    scored.push_back(batch.targets.slice(0, begin, end).ne(kNoTarget).nonzero().squeeze(1) + begin);
+    if (!settings.advantage_factors.empty() && end > begin)
+      advantages.slice(0, begin, end).mul_(settings.advantage_factors[static_cast<size_t>(i)]);
+  }
+  if (change.kind == AdvantageChange::Kind::kNone) return advantages;
+  const int64_t group = change.group > 0 ? change.group : sequences;
+  for (int64_t begin = 0; begin < sequences; begin += group) {
+    std::vector<at::Tensor> places;
+    for (int64_t i = begin; i < std::min(begin + group, sequences); ++i) {
+      if (scored[static_cast<size_t>(i)].numel() > 0) places.push_back(scored[static_cast<size_t>(i)]);
+    }
+    if (places.empty()) continue;
+    if (change.over_tokens) {
+      const at::Tensor all = at::cat(places);
+      advantages.index_copy_(0, all, normalised(advantages.index_select(0, all), change));
+      continue;
+    }
+    std::vector<at::Tensor> of_rows;
+    for (const at::Tensor& row : places) of_rows.push_back(advantages.index_select(0, row).mean());
+    const at::Tensor changed = normalised(at::stack(of_rows), change);
+    for (size_t i = 0; i < places.size(); ++i)
+      advantages.index_fill_(0, places[i], changed[static_cast<int64_t>(i)]);
+  }
+  return advantages;
+}
+
+Places places_of(const Batch& batch, bool ignores_documents) {
+  const at::Tensor column = batch.padded_places.remainder(batch.padded_columns);
+  const at::Tensor row = batch.padded_places.div(batch.padded_columns, "floor");
+  at::Tensor sequence = at::empty_like(row);
+  at::Tensor place = at::empty_like(row);
+  for (size_t i = 0; i + 1 < batch.offsets.size(); ++i) {
+    const int64_t begin = batch.offsets[i], length = batch.offsets[i + 1] - begin;
+    sequence.narrow(0, begin, length).fill_(static_cast<int64_t>(i));
+    place.narrow(0, begin, length).copy_(at::arange(length, at::kLong));
+  }
+  Places places{row, column, sequence, place};
+  if (ignores_documents) {
+    places.sequence = row;
+    places.place = column - left_padding(places);
+  }
+  return places;
+}
+
+at::Tensor left_padding(const Places& places) {
+  if (places.row.numel() == 0) return places.row;
+  at::Tensor first =
+      at::full({places.row.max().item<int64_t>() + 1}, std::numeric_limits<int64_t>::max(), at::kLong);
+  first.scatter_reduce_(0, places.row, places.column, "amin");
+  return first.index_select(0, places.row);
+}
+
+at::Tensor chunk_starts(const Places& places, const Cut& cut) {
+  const auto start_by = [&](const at::Tensor& numbers) {
+    const at::Tensor start = numbers.div(cut.size, "floor") * cut.size;
+    return (start - (numbers - places.place)).clamp_min(0);
+  };
+  switch (cut.along) {
+    case Cut::Along::kColumns:
+      return start_by(places.column);
+    case Cut::Along::kStream:
+      return start_by(at::arange(places.place.size(0), at::kLong));
+    default:
+      return start_by(places.place);
+  }
+}
+
+at::Tensor chunk_numbers(const Batch& batch, const at::Tensor& scored, const Cut& cut) {
+  const Places places = places_of(batch, false);
+  const auto of_scored = [&](const at::Tensor& numbers) {
+    return numbers.index_select(0, scored).div(cut.size, "floor");
+  };
+  switch (cut.along) {
+    case Cut::Along::kSequence: {
+      // Chunks of different sequences are different chunks.
+      const at::Tensor chunk = places.place.div(cut.size, "floor");
+      return (places.sequence * batch.size() + chunk).index_select(0, scored);
+    }
+    case Cut::Along::kColumns:
+      return of_scored(places.column);
+    case Cut::Along::kStream:
+      return scored.div(cut.size, "floor");
+    case Cut::Along::kFlat:
+      return of_scored(batch.padded_places);
+    case Cut::Along::kScored:
+      return at::arange(scored.size(0), at::kLong).div(cut.size, "floor");
+    case Cut::Along::kRows:
+      return of_scored(places.row);
+  }
+  TORCH_INTERNAL_ASSERT(false, "no such cut");
+}
+
+at::Tensor normaliser_weights(const Batch& batch, const at::Tensor& scored, const Cut& cut) {
+  const at::Tensor has_target = batch.targets.index_select(0, scored).ne(kNoTarget).to(at::kDouble);
+  const auto [unique, inverse, unused] = at::_unique2(chunk_numbers(batch, scored, cut), true, true);
+  const at::Tensor counts = at::zeros({unique.size(0)}, at::kDouble).index_add_(0, inverse, has_target);
+  const at::Tensor chunks = counts.gt(0).sum().to(at::kDouble);
+  return has_target.sum() / (chunks * counts.index_select(0, inverse).clamp_min(1.0));
+}
+
+}  // namespace streambp::verify

@@ -1,0 +1,228 @@
+#include "verify/diagnose/wrong_decoder.h"
+
+#include <cmath>
+
+#include "streambp/model/rope_frequencies.h"
+
+namespace streambp::verify {
+namespace {
+
+at::Tensor frequencies_of(const RopeSettings& rope, const Config& config, int64_t length) {
+  const std::vector<double> frequencies = rope_inverse_frequencies(rope, config.rotary_dim, length);
+  return at::tensor(at::ArrayRef<double>(frequencies), at::kDouble);
+}
+
+/// Scores by chunk masks: a query's [b, T, 1], a key's [b, 1, T].
+at::Tensor of_queries(const at::Tensor& x) {
+  return x.unsqueeze(2);
+}
+at::Tensor of_keys(const at::Tensor& x) {
+  return x.unsqueeze(1);
+}
+
+/// The padding on a row's left where a later chunk counts it, or no longer counts it.
+at::Tensor late_padding(const Places& places, const at::Tensor& positions, const Cut& cut) {
+  const at::Tensor padding = left_padding(places);
+  const at::Tensor first = positions - places.place;
+  const at::Tensor sign = at::where(first >= padding, at::full_like(padding, -1), at::ones_like(padding));
+  return padding * sign * chunk_starts(places, cut).gt(0);
+}
+
+}  // namespace
+
+WrongRows wrong_rows(const WrongBatch& wrong, const WrongSettings& settings, int64_t first, int64_t last) {
+  const Batch& batch = wrong.batch;
+  const Places places = places_of(batch, settings.ignores_documents);
+  WrongRows rows;
+  rows.stream = (places.row.ge(first) & places.row.lt(last)).nonzero().squeeze(1);
+  rows.rows = last - first;
+  rows.columns = batch.padded_columns;
+  rows.grid = (batch.padded_places - first * batch.padded_columns).index_select(0, rows.stream);
+  const auto on_grid = [&](const at::Tensor& values, int64_t fill) {
+    at::Tensor grid = at::full({rows.rows * rows.columns}, fill, values.options());
+    grid.index_copy_(0, rows.grid, values.index_select(0, rows.stream));
+    return grid.view({rows.rows, rows.columns});
+  };
+  at::Tensor positions = settings.positions_by_column ? places.column : batch.positions;
+  if (settings.rope_restart.size > 0) positions = places.place - chunk_starts(places, settings.rope_restart);
+  if (settings.padding_from_second_chunk.size > 0)
+    positions = positions + late_padding(places, batch.positions, settings.padding_from_second_chunk);
+  rows.tokens = on_grid(batch.tokens, 0);
+  rows.positions = on_grid(positions, 0);
+  rows.key_positions = settings.key_padding == 0
+                           ? rows.positions
+                           : on_grid(positions + left_padding(places) * settings.key_padding, 0);
+  rows.sequence = on_grid(places.sequence, -1);
+  rows.place = on_grid(places.place, 0);
+  rows.key_is_seen = on_grid(wrong.hidden_key.logical_not(), 0);
+  const auto cut = [&](const Cut& of) {
+    return of.size > 0 ? on_grid(chunk_starts(places, of), 0) : at::Tensor();
+  };
+  rows.own_chunk_only = cut(settings.own_chunk_only);
+  rows.top_left = cut(settings.top_left);
+  rows.sees_whole_chunk = cut(settings.sees_whole_chunk);
+  rows.detached = cut(settings.detached);
+  return rows;
+}
+
+WrongDecoder::WrongDecoder(const Model& model, const WrongSettings& settings, int64_t rope_length)
+    : model_(model), config_(model.config()), settings_(settings), leaves_(model, settings) {
+  for (int64_t& window : config_.windows) {
+    if (window > 0) window = settings.ignores_windows ? 0 : window + settings.window_offset;
+  }
+  if (settings.no_attention_softcap) config_.attn_logit_softcapping = 0.0;
+  if (settings.no_final_softcap) config_.final_logit_softcapping = 0.0;
+  const int64_t length = settings.rope_length > 0 ? settings.rope_length : rope_length;
+  frequencies_ = frequencies_of(config_.rope, config_, length);
+  if (config_.local_rope) local_frequencies_ = frequencies_of(*config_.local_rope, config_, length);
+}
+
+at::Tensor WrongDecoder::linear(const Linear& map, const at::Tensor& x) {
+  const bool is_head = model_.has_head() && &map == &model_.head();
+  at::Tensor y = at::matmul(x, leaves_.matrix(*map.weight, map.first_row, is_head).t());
+  if (map.bias != nullptr) y = y + leaves_.vector(*map.bias, y);
+  if (!map.adapter || !map.adapter->enabled || (is_head && settings_.head_adapter_bypassed)) return y;
+  const LowRankAdapter& adapter = *map.adapter;
+  double scale = settings_.adapter_scale_one ? 1.0 : adapter.scale;
+  scale *= std::pow(static_cast<double>(adapter.a->value.size(0)), settings_.adapter_rank_power);
+  const at::Tensor low = at::matmul(x, leaves_.matrix(*adapter.a).t());
+  at::Tensor delta = at::matmul(low, leaves_.matrix(*adapter.b, map.first_row).t());
+  if (adapter.bias != nullptr) delta = delta + leaves_.vector(*adapter.bias, delta);
+  return y + delta * scale;
+}
+
+at::Tensor WrongDecoder::norm(const RmsNorm& norm, const at::Tensor& x) {
+  const at::Tensor normalised = x * (x.square().mean(-1, true) + norm.eps).rsqrt();
+  const at::Tensor weight = leaves_.vector(*norm.weight, x);
+  return normalised * (norm.adds_one ? weight + 1.0 : weight);
+}
+
+at::Tensor WrongDecoder::embed(const at::Tensor& tokens) const {
+  const at::Tensor value = model_.parameter("model.embed_tokens.weight").value.to(at::kCPU, at::kDouble);
+  return value.index_select(0, tokens.flatten()).view({tokens.size(0), tokens.size(1), -1}) *
+         config_.embedding_scale;
+}
+
+/// Heads [b, T, heads, E] turned by `positions` [b, T].
+at::Tensor WrongDecoder::turned(const at::Tensor& heads, const at::Tensor& positions, bool local) const {
+  const at::Tensor& frequencies = local ? local_frequencies_ : frequencies_;
+  const double factor = local ? config_.local_rope->attention_factor : config_.rope.attention_factor;
+  const at::Tensor angles = (positions.to(at::kDouble).unsqueeze(-1) * frequencies).unsqueeze(2);
+  const at::Tensor cosine = angles.cos() * factor, sine = angles.sin() * factor;
+  const int64_t half = frequencies.size(0);
+  const at::Tensor a = heads.narrow(-1, 0, half), b = heads.narrow(-1, half, half);
+  return at::cat({a * cosine - b * sine, b * cosine + a * sine, heads.slice(-1, 2 * half)}, -1);
+}
+
+/// Which keys a query sees, [b, 1, T, T].
+at::Tensor WrongDecoder::mask(const WrongRows& rows, int64_t window) const {
+  at::Tensor query = of_queries(rows.place);
+  const at::Tensor key = of_keys(rows.place);
+  if (rows.top_left.defined()) query = query - of_queries(rows.top_left);
+  at::Tensor seen = key <= query;
+  if (rows.sees_whole_chunk.defined())
+    seen = seen | (of_queries(rows.sees_whole_chunk) == of_keys(rows.sees_whole_chunk));
+  if (rows.own_chunk_only.defined()) seen = seen & (key >= of_queries(rows.own_chunk_only));
+  if (window > 0) seen = seen & (query - key < window);
+  seen = seen & (of_queries(rows.sequence) == of_keys(rows.sequence)) & of_keys(rows.key_is_seen);
+  // What sees nothing, padding above all, sees itself: a softmax over nothing is NaN.
+  const at::Tensor itself = at::eye(rows.columns, at::TensorOptions(at::kBool));
+  return (seen | (itself & seen.any(-1, true).logical_not())).unsqueeze(1);
+}
+
+at::Tensor WrongDecoder::attention(int64_t index, const at::Tensor& x, const WrongRows& rows) {
+  const DecoderLayer::Weights& w = model_.layers()[static_cast<size_t>(index)].weights();
+  const int64_t window = config_.windows[static_cast<size_t>(index)];
+  const bool local =
+      model_.config().local_rope && model_.config().has_window(index) && !settings_.global_rope_everywhere;
+  const auto heads = [&](const Linear& map) {
+    return linear(map, x).view({rows.rows, rows.columns, -1, config_.head_dim});
+  };
+  at::Tensor q = heads(*w.q_proj), k = heads(*w.k_proj), v = heads(*w.v_proj);
+  if (config_.qk_norm) {
+    q = norm(w.q_norm, q);
+    k = norm(w.k_norm, k);
+  }
+  q = turned(q, rows.positions, local).transpose(1, 2);
+  k = turned(k, rows.key_positions, local).transpose(1, 2);
+  v = v.transpose(1, 2);
+  const int64_t group = config_.num_attention_heads / config_.num_key_value_heads;
+  k = k.repeat_interleave(group, 1);
+  v = v.repeat_interleave(group, 1);
+  at::Tensor same;  // whether a key is of the query's own chunk, where the gradient ends at its edge
+  if (rows.detached.defined()) same = (of_queries(rows.detached) == of_keys(rows.detached)).unsqueeze(1);
+
+  at::Tensor scores = at::matmul(q, k.transpose(2, 3));
+  if (same.defined()) scores = at::where(same, scores, at::matmul(q, k.detach().transpose(2, 3)));
+  scores = scores * config_.attention_scale;
+  if (const double cap = config_.attn_logit_softcapping; cap > 0.0) scores = at::tanh(scores / cap) * cap;
+  const double nothing = -std::numeric_limits<double>::infinity();
+  const at::Tensor weights = at::softmax(scores.masked_fill(mask(rows, window).logical_not(), nothing), -1);
+  at::Tensor attended = same.defined()
+                            ? at::matmul(weights * same, v) + at::matmul(weights * ~same, v.detach())
+                            : at::matmul(weights, v);
+  attended = attended.transpose(1, 2).reshape({rows.rows, rows.columns, -1});
+  return linear(*w.o_proj, attended);
+}
+
+at::Tensor WrongDecoder::mlp(const GatedMlp& mlp, const at::Tensor& x) {
+  const at::Tensor gated = linear(*mlp.gate, x);
+  const at::Tensor active = mlp.activation == Activation::kSilu ? at::silu(gated) : at::gelu(gated, "tanh");
+  return linear(*mlp.down, active * linear(*mlp.up, x));
+}
+
+at::Tensor WrongDecoder::mixture(const Mixture& mixture, const at::Tensor& x, const WrongRows& rows,
+                                 LayerOutput& output) {
+  // Of real tokens alone: the others' choices would count.
+  const at::Tensor tokens = x.reshape({-1, x.size(-1)}).index_select(0, rows.grid);
+  const at::Tensor probabilities = at::softmax(linear(*mixture.router, tokens), -1);
+  auto [top, choices] = probabilities.topk(mixture.experts_per_token, -1);
+  if (mixture.normalise) top = top / top.sum(-1, true);
+  const at::Tensor chosen = at::zeros_like(probabilities).scatter(1, choices, 1.0).detach();
+  const at::Tensor weights = at::zeros_like(probabilities).scatter(1, choices, top);
+  const at::Tensor counted = rows.counted.defined() ? rows.counted : at::ones({tokens.size(0)}, at::kDouble);
+  output.probabilities = at::matmul(counted, probabilities);
+  output.choices = at::matmul(counted, chosen);
+  output.routed = counted.sum().item<double>();
+  at::Tensor y = at::zeros_like(tokens);
+  for (size_t expert = 0; expert < mixture.experts.size(); ++expert) {
+    const at::Tensor mine = chosen.select(1, static_cast<int64_t>(expert)).nonzero().squeeze(1);
+    if (mine.numel() == 0) continue;
+    const at::Tensor result = mlp(mixture.experts[expert], tokens.index_select(0, mine));
+    const at::Tensor weight = weights.select(1, static_cast<int64_t>(expert)).index_select(0, mine);
+    y = y.index_add(0, mine, result * weight.unsqueeze(1));
+  }
+  return at::zeros({rows.rows * rows.columns, x.size(-1)}, x.options())
+      .index_copy(0, rows.grid, y)
+      .view(x.sizes());
+}
+
+WrongDecoder::LayerOutput WrongDecoder::layer(int64_t index, const at::Tensor& x, const WrongRows& rows) {
+  const DecoderLayer::Weights& w = model_.layers()[static_cast<size_t>(index)].weights();
+  LayerOutput output;
+  at::Tensor attended = attention(index, norm(w.input_layernorm, x), rows);
+  if (config_.sandwich_norms) attended = norm(w.post_attention_layernorm, attended);
+  const at::Tensor middle = x + attended;
+  const at::Tensor normed =
+      norm(config_.sandwich_norms ? w.pre_feedforward_layernorm : w.post_attention_layernorm, middle);
+  at::Tensor fed = config_.is_sparse(index) ? mixture(w.mixture, normed, rows, output) : mlp(w.mlp, normed);
+  if (config_.sandwich_norms) fed = norm(w.post_feedforward_layernorm, fed);
+  output.hidden = middle + fed;
+  return output;
+}
+
+at::Tensor WrongDecoder::final_norm(const at::Tensor& hidden) {
+  return norm(model_.norm(), hidden);
+}
+
+at::Tensor WrongDecoder::logits(const at::Tensor& normed) {
+  const at::Tensor logits = linear(model_.head(), normed);
+  const double cap = config_.final_logit_softcapping;
+  return cap > 0.0 ? at::tanh(logits / cap) * cap : logits;
+}
+
+at::Tensor WrongDecoder::values(const at::Tensor& normed) {
+  return linear(model_.value_head(), normed).squeeze(1);
+}
+
+}  // namespace streambp::verify

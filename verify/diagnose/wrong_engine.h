@@ -1,0 +1,43 @@
+// Loss and gradients of a model that is trained wrongly, in a way that is asked for. For `streambp-verify
+// compare
+// --diagnose`, which looks for the mistake that explains somebody's gradients, and for its tests, which plant
+// mistakes.
+//
+// Plain ATen under autograd in float64, without chunks, streams or kernels of ours: masks are written out,
+// layers run one after another over padded rows. Nothing wrong: the gradients are the truth. A layer's scores
+// are held for as many rows at a time as fit, so memory grows with the square of a row's length.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "streambp/model/model.h"
+#include "streambp/objective/objective.h"
+#include "verify/error_measure.h"
+#include "verify/diagnose/wrong_settings.h"
+
+namespace streambp::verify {
+
+/// What is trained, and how, as the truth has it.
+struct WrongSubject {
+  const Model& model;
+  const Batch& batch;
+  std::string objective;
+  std::map<std::string, std::string> options;  // of the objective
+  at::Tensor input_ids;    // [rows, columns]: what stands under the padding; undefined: not known
+  at::Tensor labels = {};  // [rows, columns], as given; undefined: input_ids
+};
+
+struct WrongOutcome {
+  double loss = 0.0;
+  Tensors gradients;  // of the trainable parameters, float64
+};
+
+/// Throws InputError where the objective refuses what `settings` make of its batch, for an objective that
+/// asks for more than log-probabilities, entropies and values, and as check_wrong_memory does.
+WrongOutcome run_wrong(const WrongSubject& subject, const WrongSettings& settings);
+
+/// Throws InputError for rows whose scores don't fit.
+void check_wrong_memory(const Config& config, const Batch& batch);
+
+}  // namespace streambp::verify

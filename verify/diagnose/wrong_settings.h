@@ -1,0 +1,107 @@
+// What a wrong engine does wrong: the mistakes that training code makes, one field each. Nothing is set: it
+// is right.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace streambp::verify {
+
+/// Runs of tokens that some engine works on at a time.
+struct Cut {
+  enum class Along {
+    kSequence,  // tokens of a sequence, counted from its first
+    kColumns,   // columns of the padded input
+    kStream,    // the packed stream of all real tokens
+    kFlat,      // the padded input, row after row
+    kScored,    // the scored tokens of the stream
+    kRows,      // rows of the padded input
+  };
+  Along along = Along::kSequence;
+  int64_t size = 0;  // 0: not cut
+
+  bool operator==(const Cut&) const = default;
+};
+
+/// The given advantages, changed before they are used, group by group of neighbouring sequences.
+struct AdvantageChange {
+  enum class Kind { kNone, kCentred, kWhitened } kind = Kind::kNone;
+  int64_t group = 0;         // sequences of a group; 0: all
+  bool over_tokens = false;  // mean and deviation are of the tokens, not of the sequences
+  double eps = 0.0;          // added to the deviation
+
+  bool operator==(const AdvantageChange&) const = default;
+};
+
+/// Which part of a tied embedding's gradient is there how often.
+struct TiedGradient {
+  double input = 1.0;
+  double head = 1.0;
+
+  bool operator==(const TiedGradient&) const = default;
+};
+
+/// Sums that are kept in bfloat16.
+enum class NarrowSums {
+  kNone,
+  kEmbedding,  // rows of the embedding's gradient, token by token (index_add_)
+  kVectors,    // those, and the gradients of norms and biases, token by token
+  kRows,       // every gradient, row by row of the padded input (accumulation steps of one row)
+  kRounded,    // no sum, but every gradient in the end
+};
+
+struct WrongSettings {
+  // Targets.
+  int64_t target_shift =
+      0;  // 1: logits are scored on the label at their own place; -1: on the one after the next
+  bool first_label = false;                    // with a shift of 1: a row's first token is its own label
+  bool padding_scored = false;                 // padding counts among the labels
+  Cut normaliser;                              // the mean of the chunks' means
+  std::map<std::string, std::string> options;  // of the objective, in place of the given ones
+  bool reference_is_policy = false;
+  bool old_is_policy = false;
+  AdvantageChange advantages;
+  std::vector<double> advantage_factors;  // of each sequence; empty: none
+
+  // Attention.
+  bool padding_visible = false;
+  bool ignores_documents = false;
+  bool ignores_windows = false;
+  int64_t window_offset = 0;
+  Cut own_chunk_only;    // keys and values of earlier chunks are lost
+  Cut top_left;          // a chunk's first query is aligned with the sequence's first key
+  Cut sees_whole_chunk;  // no causal mask within a chunk
+  Cut detached;          // no gradient flows to keys and values of earlier chunks
+  bool no_attention_softcap = false;
+
+  // Rotary positions.
+  bool positions_by_column = false;  // 0, 1, ... along a row whatever is given
+  Cut rope_restart;                  // positions begin anew at each chunk
+  int64_t key_padding = 0;           // keys' positions are off by so many times the row's left padding
+  Cut padding_from_second_chunk;  // positions of all chunks but the first are off by the row's left padding
+  int64_t rope_length = 0;        // that tables are made for; 0: the batch's
+  bool global_rope_everywhere = false;
+
+  // Weights.
+  double adapter_rank_power = 0.0;  // adapters' scale is off by this power of their rank
+  bool adapter_scale_one = false;
+  bool head_adapter_bypassed = false;
+  bool no_final_softcap = false;
+  bool no_router_loss = false;
+
+  // Gradients.
+  TiedGradient tied;
+  std::set<std::string> without_gradient;  // parameters that none reaches
+  bool padding_row_trained = false;        // the embedding has no padding_idx
+  bool freezes_qk_norms = false;
+  bool freezes_lora_a = false;
+  bool freezes_lora_b = false;
+  NarrowSums sums = NarrowSums::kNone;
+
+  bool operator==(const WrongSettings&) const = default;
+};
+
+}  // namespace streambp::verify

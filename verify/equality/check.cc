@@ -1,0 +1,343 @@
+#include "verify/equality/check.h"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <optional>
+#include <set>
+
+#include "streambp/backprop/embeddings.h"
+#include "verify/equality/batches.h"
+#include "verify/equality/inputs.h"
+#include "verify/evaluation.h"
+
+namespace streambp::verify {
+namespace {
+
+/// Settings as people read them.
+std::string text_of(const Settings& settings) {
+  std::string text = method_name(settings.method);
+  if (is_chunked(settings.method))
+    text += settings.chunk == 0 ? " chunk auto" : fmt::format(" chunk {}", settings.chunk);
+  if (settings.hugging_face) text += " as Hugging Face";
+  if (settings.order == Order::kForward) text += ", forward order";
+  if (settings.keep_attention) text += ", attention kept";
+  if (settings.every > 1) text += fmt::format(", every {}", settings.every);
+  if (settings.offload == Offload::kHost) text += ", on the host";
+  if (!settings.streams_head()) return text + ", full head";
+  return text + (settings.head_chunk == 0 ? ", head chunk auto"
+                                          : fmt::format(", head chunk {}", settings.head_chunk));
+}
+
+/// `settings` with every way of keeping what streambp keeps of the layers, but the default.
+std::vector<Settings> other_keepings(Settings settings) {
+  std::vector<Settings> all;
+  for (const Offload offload : {Offload::kNone, Offload::kHost}) {
+    for (const bool attention : {false, true}) {
+      for (const int64_t every : {1, 2, 3, 100}) {
+        settings.keep_attention = attention;
+        settings.every = every;
+        settings.offload = offload;
+        if (attention || every > 1 || offload == Offload::kHost) all.push_back(settings);
+      }
+    }
+  }
+  return all;
+}
+
+Settings make_settings(Method method, int64_t chunk, std::optional<int64_t> head_chunk) {
+  Settings settings;
+  settings.method = method;
+  settings.chunk = chunk;
+  settings.stream_head = head_chunk.has_value();
+  settings.head_chunk = head_chunk.value_or(0);
+  return settings;
+}
+
+enum class Judge { kStandard, kReference };
+
+class RowCheck {
+ public:
+  RowCheck(const EqualityOptions& options, const RowName& name)
+      : options_(options), subject_(make_subject(name, options.seed)) {
+    scored_ = scored_places(subject_.batch).size(0);
+    row_.name = name;
+    const std::vector<int64_t>& offsets = subject_.batch.offsets;
+    for (size_t i = 0; i + 1 < offsets.size(); ++i) row_.lengths.push_back(offsets[i + 1] - offsets[i]);
+    standard_ = run(make_settings(Method::kStandard, 0, std::nullopt));
+    for (const std::string& method : options.methods) methods_.push_back(parse_method(method));
+  }
+
+  EqualityRow row() && {
+    if (row_.name.batch == "frozen") {
+      check_frozen();
+      return std::move(row_);
+    }
+    check_results();
+    check_identities();
+    for (const Method method : methods_) {
+      check_accumulation(method);
+      check_micro_batches(method);
+    }
+    return std::move(row_);
+  }
+
+ private:
+  Evaluation run(const Settings& settings) { return run_on(subject_.batch, settings); }
+
+  Evaluation run_on(const Batch& batch, const Settings& settings) {
+    return evaluate(subject_.model, batch, *subject_.objective, settings, subject_.teacher.get());
+  }
+
+  bool embeds() const { return subject_.objective->request().pooling != Pooling::kNone; }
+
+  bool is_padded() const { return is_padded_batch(row_.name.batch); }
+
+  /// Those that cut sequences at their ends and next to them.
+  std::vector<int64_t> chunks() const {
+    if (!options_.chunks.empty()) return options_.chunks;
+    if (is_padded()) return padded_chunks();
+    const int64_t tokens = subject_.batch.size();
+    const std::vector<int64_t>& offsets = subject_.batch.offsets;
+    // A long sequence is there for the attention kernel's tiles, which fewer chunks cut as well.
+    if (row_.name.length == options_.window_length) return {tokens * 2 / 5, tokens - 1};
+    std::set<int64_t> chunks{1, tokens - 1, tokens, tokens + 7};
+    for (size_t i = 1; i + 1 < offsets.size(); ++i) {
+      for (const int64_t around : {-1, 0, 1}) {
+        if (!options_.quick || (i == 1 && around >= 0)) chunks.insert(offsets[i] + around);
+      }
+    }
+    // The smallest that leaves a last chunk of one token.
+    for (int64_t chunk = 3; chunk < tokens; ++chunk) {
+      if (tokens % chunk != 1) continue;
+      chunks.insert(chunk);
+      break;
+    }
+    chunks.erase(chunks.begin(), chunks.upper_bound(0));
+    return {chunks.begin(), chunks.end()};
+  }
+
+  /// Fewer, for more rows: those that end with the first prompt, within its completion, at a sequence's end.
+  std::vector<int64_t> padded_chunks() const {
+    const int64_t tokens = subject_.batch.size();
+    // A completion begins behind its first scored place.
+    const int64_t sequence = subject_.batch.offsets[1];
+    const at::Tensor scored = scored_places(subject_.batch);
+    const int64_t prompt = scored.size(0) > 0 ? scored[0].item<int64_t>() + 1 : sequence / 2 + 1;
+    if (options_.quick) return {prompt, prompt + 1, tokens - 1};
+    const std::set<int64_t> chunks{1, prompt, prompt + 1, sequence, tokens - 1};
+    return {chunks.begin(), chunks.end()};
+  }
+
+  std::vector<int64_t> chunks_of(Method method) const {
+    return is_chunked(method) ? chunks() : std::vector<int64_t>{0};
+  }
+
+  /// The head in full, where the method has one.
+  static std::optional<int64_t> plain_head(Method method) {
+    return method == Method::kLogitsOnly ? std::optional<int64_t>(3) : std::nullopt;
+  }
+
+  /// Chunks of the head; nullopt: in full.
+  std::vector<std::optional<int64_t>> heads(Method method) const {
+    std::set<int64_t> chunks(options_.head_chunks.begin(), options_.head_chunks.end());
+    if (chunks.empty()) chunks.insert(3);
+    if (options_.head_chunks.empty() && !is_padded()) chunks.insert({1, std::max<int64_t>(scored_, 1)});
+    std::vector<std::optional<int64_t>> heads;
+    if (method != Method::kLogitsOnly) heads.emplace_back();
+    heads.insert(heads.end(), chunks.begin(), chunks.end());
+    return heads;
+  }
+
+  std::string repeat(const Settings& settings) const {
+    const RowName& name = row_.name;
+    std::string command = fmt::format(
+        "streambp-verify sweep --model {} --objective {} --tuning {} --batch {} --seq-len {} --seed {} "
+        "--method {}",
+        name.model, name.objective, name.tuning, name.batch, name.length, options_.seed,
+        method_name(settings.method));
+    if (!name.settings.empty()) command += " --set " + settings_text(name.settings);
+    if (settings.chunk > 0) command += fmt::format(" --chunk {}", settings.chunk);
+    if (settings.head_chunk > 0) command += fmt::format(" --head-chunk {}", settings.head_chunk);
+    return command;
+  }
+
+  /// Loss, log-probabilities and gradients within the judge's limit of `truth`.
+  void require_near(const Evaluation& value, const Evaluation& truth, Judge judge, const std::string& against,
+                    const Settings& settings) {
+    const EvaluationErrors errors = measure(value, truth);
+    const double limit = judge == Judge::kStandard ? kStandardLimit : kReferenceLimit;
+    double& worst_error = judge == Judge::kStandard ? row_.standard_error : row_.reference_error;
+    worst_error = worse(worst_error, errors.worst());
+    if (judge == Judge::kStandard && !errors.gradients.empty() &&
+        (row_.worst.name.empty() || is_worse(errors.worst_gradient(), row_.worst.error))) {
+      row_.worst = errors.gradients.front();
+    }
+    std::vector<ParameterError> all = errors.all();
+    row_.comparisons += static_cast<int64_t>(all.size());
+    std::stable_sort(all.begin(), all.end(), [](const ParameterError& a, const ParameterError& b) {
+      return is_worse(a.error, b.error);
+    });
+    const auto failed =
+        std::count_if(all.begin(), all.end(), [&](const ParameterError& of) { return !(of.error <= limit); });
+    row_.failed += failed;
+    if (failed == 0) return;
+    const ParameterError& worst = all.front();
+    const std::string problem = worst.problem.empty() ? "" : " (" + worst.problem + ")";
+    row_.failures.push_back({fmt::format("{}, against {}", text_of(settings), against),
+                             fmt::format("{} of {} beyond {}, worst {} {}{}", failed, all.size(),
+                                         error_text(limit), worst.name, error_text(worst.error), problem),
+                             repeat(settings)});
+  }
+
+  void require(bool holds, const std::string& what, const Settings& settings) {
+    ++row_.comparisons;
+    if (holds) return;
+    ++row_.failed;
+    row_.failures.push_back({text_of(settings) + ", " + what, "not so to the last bit", repeat(settings)});
+  }
+
+  /// Every method and setting against standard and against the reference.
+  void check_results() {
+    require_near(standard_, subject_.reference, Judge::kReference, "the reference",
+                 make_settings(Method::kStandard, 0, std::nullopt));
+    for (const Method method : methods_) {
+      for (const int64_t chunk : chunks_of(method)) {
+        for (const std::optional<int64_t> head : heads(method))
+          check_result(make_settings(method, chunk, head));
+        if (method != Method::kStreambp) continue;
+        Settings forward = make_settings(method, chunk, 3);
+        forward.order = Order::kForward;
+        check_result(forward);
+      }
+    }
+  }
+
+  void check_result(const Settings& settings) {
+    const Evaluation value = run(settings);
+    require_near(value, standard_, Judge::kStandard, "standard", settings);
+    require_near(value, subject_.reference, Judge::kReference, "the reference", settings);
+    if (scored_ == 0 && !embeds()) require_zero(value, settings);
+  }
+
+  /// Without a target there is no loss, and not the smallest gradient.
+  void require_zero(const Evaluation& value, const Settings& settings) {
+    require(value.loss == 0.0 && is_zero(value.log_probabilities), "loss 0 without a target", settings);
+    for (const auto& [name, gradient] : value.gradients) {
+      require(is_zero(gradient), "gradient of " + name + " 0 without a target", settings);
+    }
+  }
+
+  /// Where the arithmetic is the same, so is every bit.
+  void check_identities() {
+    for (const Method method : methods_) {
+      const std::vector<int64_t> cuts = chunks_of(method);
+      const Settings settings = make_settings(method, cuts[cuts.size() / 2], 3);
+      const Evaluation value = run(settings);
+      require(bit_equal(run(settings), value), "repeated", settings);
+      for (const auto& [what, twin] : subject_.twins)
+        require(bit_equal(run_on(twin, settings), value), what, settings);
+      if (has_baseline(method)) {
+        Settings holding = make_settings(method, settings.chunk, plain_head(method));
+        const Evaluation fair = run(holding);
+        holding.hugging_face = true;
+        require(bit_equal(run(holding), fair), "holding what Hugging Face holds changes nothing", holding);
+      }
+      if (method == Method::kStreambp) {
+        for (const Settings& keeping : other_keepings(settings))
+          require(bit_equal(run(keeping), value), "what is kept of the layers changes nothing", keeping);
+      }
+      if (!is_chunked(method)) continue;
+      for (const std::optional<int64_t> head : heads(method)) {
+        const Evaluation checkpoint = run(make_settings(Method::kCheckpoint, 0, head));
+        for (const int64_t chunk : {subject_.batch.size(), subject_.batch.size() + 7}) {
+          const Settings whole = make_settings(method, chunk, head);
+          require(bit_equal(run(whole), checkpoint), "checkpoint and one chunk of the whole stream", whole);
+        }
+      }
+    }
+  }
+
+  /// A second run without zeroing in between adds the same again.
+  void check_accumulation(Method method) {
+    const Settings settings = make_settings(method, chunks_of(method).front(), plain_head(method));
+    Evaluation twice = run(settings);
+    twice.log_probabilities.reset();
+    twice.values.reset();
+    for (auto& [name, gradient] : twice.gradients) gradient.mul_(2.0);
+    require_near(added({subject_.batch}, settings), twice, Judge::kStandard, "twice the gradient of one run",
+                 settings);
+  }
+
+  /// What runs over `parts` of the batch add to the gradients as they stand. The loss is the sum of theirs.
+  Evaluation added(const std::vector<Batch>& parts, const Settings& settings) {
+    Evaluation sum;
+    const RowName& name = row_.name;
+    const auto objectives =
+        part_objectives(subject_.model, name.objective, subject_.batch, parts, name.settings);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      sum.loss +=
+          backpropagate(subject_.model, parts[i], *objectives[i], settings, subject_.teacher.get()).loss;
+    }
+    sum.gradients = gradients_of(subject_.model);
+    return sum;
+  }
+
+  /// The whole batch's gradient from its parts, each normalised by the counts of all. Pairs stay together.
+  void check_micro_batches(Method method) {
+    const Layout layout = objective_kind(row_.name.objective).layout;
+    // Rows of KTO's estimate enter every other row: such a batch has no parts.
+    if (layout == Layout::kLabelled && row_.name.batch != "none") return;
+    // Nor have sorted pairs, tokens of which those of highest entropy count, and the experts' balance.
+    if (row_.name.settings.contains("top_entropy_quantile")) return;
+    const auto loss_type = row_.name.settings.find("loss_type");
+    if (loss_type != row_.name.settings.end() && loss_type->second.find("aot") != std::string::npos) return;
+    if (subject_.objective->router_loss.of(subject_.model.config().mixture) != 0.0) return;
+    const std::vector<Batch> parts = micro_batches(subject_.batch, 3, has_pairs(layout));
+    if (parts.size() < 2) return;
+    const Settings settings = make_settings(method, is_chunked(method) ? 5 : 0, 3);
+    Evaluation whole = run(settings);
+    whole.log_probabilities.reset();
+    whole.values.reset();
+    subject_.model.zero_gradients();
+    require_near(added(parts, settings), whole, Judge::kStandard, "the whole batch, from micro-batches",
+                 settings);
+  }
+
+  /// Frozen parameters get no gradient, and the others get theirs.
+  void check_frozen() {
+    for (const Trainable& choice : trainable_choices(subject_.model.config())) {
+      Evaluation truth = standard_;
+      std::erase_if(truth.gradients, [&](const auto& gradient) { return !choice.chosen(gradient.first); });
+      Evaluation reference_truth = subject_.reference;
+      std::erase_if(reference_truth.gradients,
+                    [&](const auto& gradient) { return !choice.chosen(gradient.first); });
+      Model model = equality_model(row_.name.model, options_.seed, choice.chosen);
+      for (const Method method : methods_) {
+        for (const int64_t chunk : chunks_of(method)) {
+          for (const std::optional<int64_t> head : {plain_head(method), std::optional<int64_t>(3)}) {
+            const Settings settings = make_settings(method, chunk, head);
+            const Evaluation value = evaluate(model, subject_.batch, *subject_.objective, settings);
+            const std::string against = fmt::format("standard with all but {} frozen", choice.name);
+            require_near(value, truth, Judge::kStandard, against, settings);
+            require_near(value, reference_truth, Judge::kReference, "the reference", settings);
+          }
+        }
+      }
+    }
+  }
+
+  const EqualityOptions& options_;
+  EqualitySubject subject_;
+  int64_t scored_ = 0;
+  std::vector<Method> methods_;
+  Evaluation standard_;
+  EqualityRow row_;
+};
+
+}  // namespace
+
+EqualityRow check_row(const EqualityOptions& options, const RowName& name) {
+  return RowCheck(options, name).row();
+}
+
+}  // namespace streambp::verify

@@ -1,0 +1,113 @@
+#include "verify/equality/equality.h"
+
+#include <algorithm>
+
+#include "streambp/cli/command_line.h"
+#include "streambp/error.h"
+#include "streambp/model/config.h"
+#include "verify/equality/check.h"
+
+namespace streambp::verify {
+namespace {
+
+/// The rows of a sweep, in order.
+class RowNames {
+ public:
+  explicit RowNames(const EqualityOptions& options) : options_(options) {}
+
+  std::vector<RowName> all() && {
+    for (const std::string& model : options_.models) {
+      for (const int64_t length : options_.lengths) {
+        for (const std::string& batch : options_.batches) {
+          if (!is_padded_batch(batch) && wants(options_.objectives, "sft") && wants(options_.tunings, "full"))
+            names_.push_back({model, "sft", options_.settings, "full", batch, length});
+        }
+      }
+      if (options_.window_length > 0 && has_windows(model) && wants(options_.batches, "single") &&
+          wants(options_.objectives, "sft") && wants(options_.tunings, "full"))
+        names_.push_back({model, "sft", options_.settings, "full", "single", options_.window_length});
+      for (const std::string& objective : options_.objectives) add_padded(model, objective);
+    }
+    return std::move(names_);
+  }
+
+ private:
+  static bool wants(const std::vector<std::string>& list, const std::string& word) {
+    return std::find(list.begin(), list.end(), word) != list.end();
+  }
+
+  static bool has_windows(const std::string& model) {
+    if (!is_preset(model)) return false;
+    const std::vector<int64_t> windows = preset(model).windows;
+    return std::any_of(windows.begin(), windows.end(), [](int64_t window) { return window > 0; });
+  }
+
+  /// The rows that every objective has. Their options take turns, and in a quick sweep
+  /// tunings and paddings do too.
+  void add_padded(const std::string& model, const std::string& objective) {
+    std::vector<std::string> paddings;
+    std::copy_if(
+        options_.batches.begin(), options_.batches.end(), std::back_inserter(paddings),
+        [&](const std::string& batch) { return is_padded_batch(batch) && has_batch(objective, batch); });
+    if (paddings.empty()) return;
+    const int64_t length = options_.padded_length;
+    if (length < 4)
+      throw InputError("--seq-len {}: expected at least 4 for batches left, right, none and documents",
+                       length);
+    if (options_.quick) {
+      // One combination for each model and objective, another one for the next.
+      const size_t turn = turns_[model]++ + turns_[objective];
+      add(model, objective, options_.tunings[turn % options_.tunings.size()],
+          paddings[turn % paddings.size()], length);
+      return;
+    }
+    for (const std::string& tuning : options_.tunings) {
+      for (const std::string& padding : paddings) add(model, objective, tuning, padding, length);
+    }
+  }
+
+  void add(const std::string& model, const std::string& objective, const std::string& tuning,
+           const std::string& padding, int64_t length) {
+    RowName name{model, objective, options_.settings, tuning, padding, length};
+    if (name.settings.empty()) {
+      const auto variants = objective_variants(objective);
+      name.settings = variants[turns_[objective]++ % variants.size()];
+    }
+    names_.push_back(name);
+  }
+
+  const EqualityOptions& options_;
+  std::map<std::string, size_t> turns_;
+  std::vector<RowName> names_;
+};
+
+}  // namespace
+
+std::vector<std::string> equality_batch_names() {
+  return {"single", "three", "short", "masked", "unscored", "packed",
+          "frozen", "left",  "right", "none",   "documents"};
+}
+
+std::vector<std::string> equality_tuning_names() {
+  return {"full", "lora"};
+}
+
+int run_equality(const EqualityOptions& options) {
+  const std::vector<RowName> names = RowNames(options).all();
+  if (names.empty()) {
+    throw InputError(
+        "sweep: nothing to check: batches left, right and none are for every objective and tuning, documents "
+        "for those whose rows they may stand for, the others for sft with tuning full");
+  }
+  std::vector<EqualityRow> rows;
+  for (const RowName& name : names) {
+    rows.push_back(check_row(options, name));
+    if (options.json) print_json(rows.back());
+  }
+  if (!options.json) print_table(rows);
+  const bool good =
+      std::all_of(rows.begin(), rows.end(), [](const EqualityRow& row) { return row.failures.empty(); });
+  return good ? kExitGood : kExitCheckFailed;
+}
+
+}  // namespace streambp::verify

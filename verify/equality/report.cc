@@ -1,0 +1,82 @@
+#include "verify/equality/report.h"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "streambp/cli/table.h"
+#include "verify/equality/equality.h"
+
+namespace streambp::verify {
+namespace {
+
+constexpr size_t kShownFailures = 10;
+
+/// "dpo loss_type=ipo".
+std::string objective_text(const RowName& name) {
+  return name.settings.empty() ? name.objective : name.objective + " " + settings_text(name.settings);
+}
+
+}  // namespace
+
+std::string settings_text(const std::map<std::string, std::string>& settings) {
+  std::vector<std::string> words;
+  for (const auto& [option, value] : settings) words.push_back(option + "=" + value);
+  return fmt::format("{}", fmt::join(words, ","));
+}
+
+void print_json(const EqualityRow& row) {
+  nlohmann::json failures = nlohmann::json::array();
+  for (const EqualityFailure& failure : row.failures) {
+    failures.push_back({{"what", failure.what}, {"error", failure.error}, {"repeat", failure.repeat}});
+  }
+  const nlohmann::json line{{"kind", "equality"},
+                            {"model", row.name.model},
+                            {"objective", row.name.objective},
+                            {"settings", row.name.settings},
+                            {"tuning", row.name.tuning},
+                            {"batch", row.name.batch},
+                            {"lengths", row.lengths},
+                            {"comparisons", row.comparisons},
+                            {"failed", row.failed},
+                            {"standard_error", row.standard_error},
+                            {"reference_error", row.reference_error},
+                            {"worst_parameter", row.worst.name},
+                            {"worst_error", row.worst.error},
+                            {"verdict", row.verdict()},
+                            {"failures", failures}};
+  fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  std::fflush(stdout);
+}
+
+void print_table(const std::vector<EqualityRow>& rows) {
+  Table table({"model", "objective", "tuning", "batch", "lengths", "comparisons", "vs standard",
+               "vs reference", "worst parameter", "verdict"});
+  int64_t comparisons = 0;
+  int64_t failed = 0;
+  for (const EqualityRow& row : rows) {
+    table.add({row.name.model, objective_text(row.name), row.name.tuning, row.name.batch,
+               fmt::format("{}", fmt::join(row.lengths, "+")), fmt::to_string(row.comparisons),
+               error_text(row.standard_error), error_text(row.reference_error), row.worst.name,
+               row.verdict()});
+    comparisons += row.comparisons;
+    failed += row.failed;
+  }
+  fmt::print("{}", table.text());
+  for (const EqualityRow& row : rows) {
+    if (row.failures.empty()) continue;
+    fmt::print("\n{}, {}, {}, {}: {} of {} comparisons failed\n", row.name.model, objective_text(row.name),
+               row.name.tuning, row.name.batch, row.failed, row.comparisons);
+    for (size_t i = 0; i < std::min(row.failures.size(), kShownFailures); ++i) {
+      const EqualityFailure& failure = row.failures[i];
+      fmt::print("  {}: {}\n    {}\n", failure.what, failure.error, failure.repeat);
+    }
+    if (row.failures.size() > kShownFailures)
+      fmt::print("  and {} more\n", row.failures.size() - kShownFailures);
+  }
+  fmt::print("\n{} comparisons, {} failed; limits {} to standard, {} to the reference\n", comparisons, failed,
+             error_text(kStandardLimit), error_text(kReferenceLimit));
+}
+
+}  // namespace streambp::verify

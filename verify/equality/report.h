@@ -1,0 +1,43 @@
+// What the equality sweep prints.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "verify/equality/subject.h"
+#include "verify/error_measure.h"
+
+namespace streambp::verify {
+
+struct EqualityFailure {
+  std::string what;    // "streambp chunk 7, head chunk 3, against standard"
+  std::string error;   // "3 of 27 beyond 1.0e-12, worst model.norm.weight 2.1e-03"
+  std::string repeat;  // command line
+};
+
+/// What a table row says.
+struct EqualityRow {
+  RowName name;
+  std::vector<int64_t> lengths;
+  int64_t comparisons = 0;
+  int64_t failed = 0;
+  double standard_error = 0.0;
+  double reference_error = 0.0;
+  ParameterError worst;  // against standard
+  std::vector<EqualityFailure> failures;
+
+  std::string verdict() const { return failures.empty() ? "pass" : "FAIL"; }
+};
+
+/// "loss_type=ipo,beta=0.3", as --set takes it.
+std::string settings_text(const std::map<std::string, std::string>& settings);
+
+/// One JSON object on a line of its own.
+void print_json(const EqualityRow& row);
+
+/// A table of all rows, then what failed and how to repeat it.
+void print_table(const std::vector<EqualityRow>& rows);
+
+}  // namespace streambp::verify

@@ -1,0 +1,46 @@
+// What a row of the equality sweep is about: a model, a batch and an objective.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "verify/evaluation.h"
+
+namespace streambp::verify {
+
+/// The coordinates of a row.
+struct RowName {
+  std::string model;
+  std::string objective = "sft";
+  std::map<std::string, std::string> settings;  // options of the objective
+  std::string tuning = "full";
+  std::string batch;
+  int64_t length = 0;
+};
+
+struct EqualitySubject {
+  Model model;
+  std::unique_ptr<Model> teacher;  // with distillation only
+  std::optional<LoraConfig> lora;
+  Batch batch;
+  std::vector<std::pair<std::string, Batch>> twins;  // the same rows, padded otherwise
+  std::unique_ptr<Objective> objective;
+  Evaluation reference;  // the reference's answer
+};
+
+/// Throws InputError for an unknown name.
+EqualitySubject make_subject(const RowName& name, uint64_t seed);
+
+/// Whether a batch of this name, padded in one way, is made for every objective; whether it is for this one.
+bool is_padded_batch(const std::string& batch);
+bool has_batch(const std::string& objective, const std::string& batch);
+
+/// Options of an objective that are worth a row of their own, the defaults first.
+std::vector<std::map<std::string, std::string>> objective_variants(const std::string& objective);
+
+}  // namespace streambp::verify

@@ -1,0 +1,373 @@
+// Records of a sweep: what a killed run leaves is repaired, everything else that is wrong is refused, keys
+// are stable, and the figures drawn from records are the right ones.
+#include <csignal>
+#include <functional>
+#include <gtest/gtest.h>
+#include <set>
+#include <sys/resource.h>
+
+#include "bench/cell.h"
+#include "streambp/plan/model_flops.h"
+#include "bench/models.h"
+#include "bench/paper/measured.h"
+#include "bench/report.h"
+#include "streambp/cli/environment.h"
+#include "streambp/cli/records.h"
+#include "verify/tests/streambp/model/file_testing.h"
+
+namespace streambp::bench {
+namespace {
+
+using nlohmann::json;
+
+json record(int64_t seq_len) {
+  return {{"schema", kRecordSchema}, {"key", record_key(seq_len)}, {"seq_len", seq_len}};
+}
+
+std::string lines(std::initializer_list<int64_t> lengths) {
+  std::string text;
+  for (const int64_t length : lengths) text += record_line(record(length)) + '\n';
+  return text;
+}
+
+TEST(RecordFile, CreatesTheFolderAndAppendsWholeLines) {
+  const TempFolder folder;
+  const auto nested = folder.path() / "a" / "b";
+  {
+    RecordFile file(nested);
+    EXPECT_TRUE(file.records().empty());
+    file.append(record(7));
+    file.append(record(33));
+    EXPECT_EQ(file.records().size(), 2u);
+  }
+  EXPECT_EQ(read_bytes(nested / "results.jsonl"), lines({7, 33}));
+  RecordFile again(nested);
+  ASSERT_EQ(again.records().size(), 2u);
+  EXPECT_EQ(again.records()[1], record(33));
+}
+
+TEST(RecordFile, DropsATornLastLineWhereverItWasTorn) {
+  const std::string last = lines({33});
+  for (size_t kept = 1; kept + 1 < last.size(); ++kept) {
+    const TempFolder folder;
+    folder.write("results.jsonl", lines({7}) + last.substr(0, kept));
+    {
+      RecordFile file(folder.path());
+      // Without its newline alone the record is whole; with any less it is none.
+      ASSERT_EQ(file.records().size(), 1u) << kept << " bytes kept";
+      file.append(record(65));
+    }
+    ASSERT_EQ(read_bytes(folder.path() / "results.jsonl"), lines({7, 65})) << kept << " bytes kept";
+  }
+}
+
+TEST(RecordFile, GivesALastLineItsEndBack) {
+  const TempFolder folder;
+  const std::string text = lines({7, 33});
+  folder.write("results.jsonl", text.substr(0, text.size() - 1));
+  {
+    RecordFile file(folder.path());
+    EXPECT_EQ(file.records().size(), 2u);
+    file.append(record(65));
+  }
+  EXPECT_EQ(read_bytes(folder.path() / "results.jsonl"), lines({7, 33, 65}));
+}
+
+TEST(RecordFile, RefusesOtherDamageNamingFileAndLine) {
+  const std::string good = lines({7});
+  for (const std::string bad : {"{\"schema\": 1", "nonsense", "[1]", "1", "null", "\xff\xfe", ""}) {
+    const TempFolder folder;
+    const auto path = folder.write("results.jsonl", good + bad + "\n" + good);
+    EXPECT_TRUE(refused([&] { RecordFile file(folder.path()); }, path.string(), "line 2", "JSON object"))
+        << bad;
+    EXPECT_EQ(read_bytes(path), good + bad + "\n" + good) << "a refused file must stay as it was";
+  }
+  for (const std::string other : {"{}", "{\"schema\": 2}", "{\"schema\": \"1\"}", "{\"schema\": null}"}) {
+    const TempFolder folder;
+    folder.write("results.jsonl", good + other + "\n");
+    EXPECT_TRUE(refused([&] { RecordFile file(folder.path()); }, "line 2", "schema 1")) << other;
+  }
+}
+
+TEST(RecordFile, RefusesFoldersThatCannotBeWritten) {
+  const TempFolder folder;
+  const auto file = folder.write("file", "");
+  EXPECT_TRUE(refused([&] { RecordFile records(file); }, file.string(), "can't be"));
+  EXPECT_TRUE(refused([&] { RecordFile records(file / "below"); }, "can't be created"));
+  std::filesystem::create_directories(folder.path() / "taken" / "results.jsonl");
+  EXPECT_TRUE(
+      refused([&] { RecordFile records(folder.path() / "taken"); }, "results.jsonl", "can't be written"));
+}
+
+TEST(RecordFile, BelongsToOneRunAtATime) {
+  const TempFolder folder;
+  {
+    const RecordFile first(folder.path());
+    EXPECT_TRUE(refused([&] { RecordFile second(folder.path()); }, "another run"));
+  }
+  EXPECT_TRUE(RecordFile(folder.path()).records().empty());
+}
+
+TEST(RecordFile, TakesBackWhatAFullDiskCutOff) {
+  const TempFolder folder;
+  RecordFile file(folder.path());
+  file.append(record(7));
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+  const rlimit full{lines({7}).size() + 10, limit.rlim_max};
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
+  EXPECT_THROW(file.append(record(33)), std::runtime_error);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(read_bytes(file.path()), lines({7}));
+  file.append(record(65));
+  EXPECT_EQ(read_bytes(file.path()), lines({7, 65}));
+}
+
+TEST(RecordKey, IsStableAndSeesEverything) {
+  // Computed by an independent FNV-1a of the text {"a":1,"b":"x"}.
+  EXPECT_EQ(record_key(json::parse(R"({"b": "x", "a": 1})")), "cfcc937b86ef6c1d");
+  EXPECT_EQ(record_key(json::parse(R"({"a": 1, "b": "x"})")),
+            record_key(json::parse(R"({"b": "x", "a": 1})")));
+  EXPECT_NE(record_key({{"a", 1}}), record_key({{"a", 2}}));
+  EXPECT_NE(record_key({{"a", 1}}), record_key({{"a", "1"}}));
+  EXPECT_NE(record_key({{"a", nullptr}}), record_key(json::object()));
+}
+
+Bench tiny_bench() {
+  install_meters();
+  Bench bench;
+  bench.options.model = "qwen3-tiny";
+  bench.options.dtype = bench.options.gradient_dtype = at::kDouble;
+  bench.config = preset("qwen3-tiny");
+  return bench;
+}
+
+Cell cell_of(Method method, int64_t seq_len) {
+  Cell cell;
+  cell.settings.method = method;
+  cell.seq_len = seq_len;
+  return cell;
+}
+
+TEST(CellConfiguration, HasAnotherKeyForEveryChange) {
+  const Bench bench = tiny_bench();
+  const Cell cell = cell_of(Method::kStreambp, 33);
+  const std::vector<std::function<void(Bench&, Cell&)>> changes{
+      [](Bench& b, Cell&) { b.options.model = "other"; },
+      [](Bench& b, Cell&) { b.options.dtype = at::kFloat; },
+      [](Bench& b, Cell&) { b.options.gradient_dtype = at::kFloat; },
+      [](Bench& b, Cell&) { b.options.device = "meta"; },
+      [](Bench& b, Cell&) { b.options.threads = 2; },
+      [](Bench& b, Cell&) { b.options.repeats = 5; },
+      [](Bench& b, Cell&) { b.options.seed = 1; },
+      [](Bench& b, Cell&) { b.options.memory_limit = 1; },
+      [](Bench& b, Cell&) {
+        b.options.objective_options = {{"divisor", "2"}};
+      },
+      [](Bench& b, Cell&) { b.options.freeze = {"norm"}; },
+      [](Bench& b, Cell&) { b.options.micro_batches = 2; },
+      [](Bench& b, Cell&) { b.options.lora = LoraConfig{}; },
+      [](Bench& b, Cell&) { b.options.adapter = "adapter"; },
+      [](Bench& b, Cell&) { b.options.reference = "other"; },
+      [](Bench& b, Cell&) { b.options.teacher = "other"; },
+      [](Bench& b, Cell&) { b.options.tokens = "tokens.safetensors"; },
+      [](Bench& b, Cell&) { b.options.tokens = "tokens.safetensors", b.batch_key = "other"; },
+      [](Bench&, Cell& c) { c.objective = "dpo"; },
+      [](Bench&, Cell& c) { c.settings.method = Method::kStandard; },
+      [](Bench&, Cell& c) { c.settings.chunk = 7; },
+      [](Bench&, Cell& c) { c.settings.head_chunk = 7; },
+      [](Bench&, Cell& c) { c.settings.stream_head = false; },
+      [](Bench&, Cell& c) { c.settings.order = Order::kForward; },
+      [](Bench&, Cell& c) { c.seq_len = 34; },
+      [](Bench&, Cell& c) { c.batch = 2; },
+      [](Bench&, Cell& c) { c.automatic = true; },
+      [](Bench& b, Cell& c) { c.automatic = true, b.options.budget = 1000; },
+      [](Bench& b, Cell& c) { c.automatic = true, b.options.host_budget = 1000; },
+      [](Bench& b, Cell& c) { c.automatic = true, b.options.chunks = {7}; },
+      [](Bench& b, Cell& c) { c.automatic = true, b.options.stream_head = false; },
+      [](Bench& b, Cell& c) { c.automatic = true, b.options.fixed = {"--every"}; },
+      [](Bench& b, Cell& c) { c.automatic = true, b.options.fixed = {"--every"}, b.options.every = 2; },
+  };
+  std::set<std::string> keys{record_key(cell_configuration(bench, cell))};
+  for (size_t i = 0; i < changes.size(); ++i) {
+    Bench other_bench = bench;
+    Cell other_cell = cell;
+    changes[i](other_bench, other_cell);
+    EXPECT_TRUE(keys.insert(record_key(cell_configuration(other_bench, other_cell))).second)
+        << "change " << i;
+  }
+  // What only decides how a sweep is run or shown is no part of it.
+  Bench same = bench;
+  same.options.json = same.options.quiet = same.options.resume = true;
+  same.options.out = "elsewhere";
+  EXPECT_EQ(keys.count(record_key(cell_configuration(same, cell))), 1u);
+}
+
+TEST(CellRun, RecordsWhatItMeasuredAndSurvivesRunningOutOfMemory) {
+  const Bench bench = tiny_bench();
+  Models models;
+  models.policy = Model::random(bench.config, {at::kDouble, at::kCPU, at::kDouble, {}}, 3);
+  const auto measured = [&](CellRun& run, int repeats) {
+    for (int i = 0; i < repeats && !run.failed(); ++i) run.repeat(models);
+    return run.record({});
+  };
+  CellRun checkpoint(bench, cell_of(Method::kCheckpoint, 61));
+  const json checkpoint_record = measured(checkpoint, 3);
+  ASSERT_EQ(checkpoint_record.at("status"), "ok") << checkpoint_record.dump(2);
+  EXPECT_EQ(checkpoint_record.at("seconds").size(), 3u);
+  EXPECT_GT(checkpoint_record.at("seconds_median"), 0.0);
+  int64_t at_peak = 0;
+  for (const auto& scope : checkpoint_record.at("breakdown_at_peak")) at_peak += scope.get<int64_t>();
+  EXPECT_EQ(at_peak, checkpoint_record.at("peak_bytes"));
+
+  const int64_t alive = read_meter(at::kCPU).live_bytes;
+  set_memory_limit(c10::DeviceType::CPU, checkpoint_record.at("peak_bytes").get<int64_t>());
+  CellRun standard(bench, cell_of(Method::kStandard, 61));
+  const json standard_record = measured(standard, 3);
+  CellRun again(bench, cell_of(Method::kCheckpoint, 61));
+  const json again_record = measured(again, 1);
+  set_memory_limit(c10::DeviceType::CPU, 0);
+  EXPECT_EQ(standard_record.at("status"), "oom");
+  EXPECT_NE(standard_record.at("error").get<std::string>().find("out of memory on cpu"), std::string::npos);
+  EXPECT_TRUE(standard_record.at("peak_bytes").is_null());
+  EXPECT_EQ(read_meter(at::kCPU).live_bytes, alive) << "bytes that the failed pass left behind";
+  EXPECT_EQ(again_record.at("status"), "ok") << again_record.at("error");
+  EXPECT_EQ(again_record.at("loss"), checkpoint_record.at("loss"));
+  EXPECT_EQ(again_record.at("peak_bytes"), checkpoint_record.at("peak_bytes"));
+}
+
+TEST(MeasuredOnAGpu, StandsBesideTheSameWayAlone) {
+  const Bench bench = tiny_bench();
+  const auto record_of = [&](Cell cell, const char* device, int64_t peak) {
+    json record = cell_configuration(bench, cell);
+    record.update({{"kind", "measured"}, {"device", device}, {"status", "ok"}, {"peak_bytes", peak}});
+    return record_line(record) + '\n';
+  };
+  const Cell plain = cell_of(Method::kStreambp, 61), checkpoint = cell_of(Method::kCheckpoint, 61);
+  Cell every = plain, kept = plain, host = plain, longer = plain, baseline = checkpoint;
+  every.settings.every = 6;
+  kept.settings.keep_attention = true;
+  host.settings.offload = Offload::kHost;
+  longer.seq_len = 100;
+  baseline.settings.hugging_face = true;
+  const TempFolder folder;
+  folder.write("results.jsonl", record_of(plain, "cpu", 1) + record_of(every, "cuda", 2) +
+                                    record_of(kept, "cuda", 3) + record_of(host, "cuda:1", 4) +
+                                    record_of(longer, "cuda", 50) + record_of(baseline, "cuda", 6) + "torn");
+  const Measured measured(folder.path());
+  EXPECT_EQ(measured.size(), 5u);
+  const auto configuration = [&](const Cell& cell) { return cell_configuration(bench, cell); };
+  EXPECT_EQ(measured.peak(configuration(plain)), std::nullopt) << "others keep less, or more";
+  EXPECT_EQ(measured.peak(configuration(every)), 2);
+  EXPECT_EQ(measured.peak(configuration(kept)), 3);
+  EXPECT_EQ(measured.peak(configuration(host)), 4);
+  EXPECT_EQ(measured.peak(configuration(checkpoint)), std::nullopt);
+  EXPECT_EQ(measured.peak(configuration(baseline)), 6);
+  EXPECT_EQ(measured.longest(configuration(plain), 50), 100);
+  EXPECT_EQ(measured.longest(configuration(plain), 49), std::nullopt);
+  EXPECT_EQ(measured.longest(configuration(every), 50), 61);
+}
+
+TEST(ModelFlops, CountsProductsAndPairs) {
+  for (const char* name : {"qwen3-tiny", "llama-tied-tiny"}) {
+    const Config config = preset(name);
+    double weights = 0.0;
+    for (const ParameterShape& shape : parameter_shapes(config)) {
+      if (shape.shape.size() != 2) continue;
+      const bool looked_up =
+          shape.name.find("embed_tokens") != std::string::npos && !config.tie_word_embeddings;
+      if (!looked_up) weights += static_cast<double>(shape.shape[0] * shape.shape[1]);
+    }
+    int64_t pairs = 0;
+    for (const int64_t length : {5, 1, 12}) {
+      for (int64_t i = 0; i < length; ++i) {
+        for (int64_t j = 0; j <= i; ++j) ++pairs;
+      }
+    }
+    // Scores and their product with the values: 2 E operations each for a head and a pair, three times with
+    // the backward pass.
+    const auto attention = static_cast<double>(3 * 4 * config.head_dim * config.num_attention_heads *
+                                               config.num_hidden_layers * pairs);
+    Model model = Model::random(config, {at::kDouble, at::kMeta, at::kDouble, {}}, 0);
+    EXPECT_EQ(plan::model_flops(model, {5, 1, 12}), 6.0 * weights * 18.0 + attention) << name;
+
+    // A frozen base has no weight gradients; an adapter's weights are trained ones.
+    Model adapted = Model::random(
+        config, {at::kDouble, at::kMeta, at::kDouble, [](const std::string&) { return false; }}, 0);
+    adapted.attach_adapters({3, 3.0, false, {"q_proj", "down_proj"}}, 0);
+    const auto of_layer =
+        static_cast<double>(3 * (config.hidden_size + config.num_attention_heads * config.head_dim +
+                                 config.intermediate_size + config.hidden_size));
+    const double adapters = static_cast<double>(config.num_hidden_layers) * of_layer;
+    EXPECT_EQ(plan::model_flops(adapted, {5, 1, 12}), (4.0 * weights + 6.0 * adapters) * 18.0 + attention) << name;
+
+    // A critic has no LM head.
+    Config critic = config;
+    critic.value_model = true;
+    critic.tie_word_embeddings = false;
+    const auto head = static_cast<double>(config.vocab_size * config.hidden_size);
+    EXPECT_EQ(plan::model_flops(Model::random(critic, {at::kDouble, at::kMeta, at::kDouble, {}}, 0), {5, 1, 12}),
+              6.0 * (weights - head) * 18.0 + attention)
+        << name;
+
+    // Below what is trained there is no backward pass.
+    const std::string last = fmt::format("model.layers.{}.", config.num_hidden_layers - 1);
+    const Model top = Model::random(
+        config,
+        {at::kDouble, at::kMeta, at::kDouble, [&](const std::string& of) { return of.starts_with(last); }},
+        0);
+    const auto layers = static_cast<double>(config.num_hidden_layers);
+    const double layer = (weights - head) / layers;
+    EXPECT_EQ(plan::model_flops(top, {5, 1, 12}), (2.0 * (layers - 1.0) * layer + 6.0 * layer + 4.0 * head) * 18.0 +
+                                                attention * ((layers - 1.0) / 3.0 + 1.0) / layers)
+        << name;
+  }
+}
+
+TEST(Median, IsTheMiddle) {
+  EXPECT_EQ(median({5.0}), 5.0);
+  EXPECT_EQ(median({9.0, 1.0, 2.0}), 2.0);
+  EXPECT_EQ(median({8.0, 1.0, 2.0, 4.0}), 3.0);
+}
+
+TEST(SweepTable, ComparesWithCheckpointOfTheSameLengthAndBatch) {
+  const auto row = [](const char* method, int64_t seq_len, int64_t bytes, double seconds) {
+    return json{{"method", method},
+                {"seq_len", seq_len},
+                {"batch", 1},
+                {"objective", "sft"},
+                {"status", "ok"},
+                {"peak_beyond_resident_bytes", bytes},
+                {"seconds_median", seconds},
+                {"cpu_seconds_median", 3.0 * seconds}};
+  };
+  const std::string table = sweep_table({row("streambp", 7, 500, 2.5),
+                                         row("checkpoint", 7, 2000, 2.0),
+                                         row("streambp", 9, 700, 1.0),
+                                         {{"method", "standard"}, {"status", "oom"}}});
+  EXPECT_NE(table.find("0.250   2.500   1.250  7.500   1.250"), std::string::npos) << table;
+  EXPECT_NE(table.find("700 B       -   1.000       -  3.000       -"), std::string::npos) << table;
+  EXPECT_NE(table.find("oom"), std::string::npos) << table;
+}
+
+TEST(Environment, NamesTheMachineAndTheProgram) {
+  const json environment = describe_environment(3, -1, {"program", "--flag"});
+  EXPECT_EQ(environment.at("threads"), 3);
+  EXPECT_TRUE(environment.at("gpu").is_null());
+  EXPECT_EQ(environment.at("argv"), json({"program", "--flag"}));
+  EXPECT_GE(environment.at("cores"), 1);
+  EXPECT_GT(environment.at("host_memory_bytes"), 0);
+  EXPECT_FALSE(environment.at("cpu").get<std::string>().empty());
+  const std::string commit = environment.at("commit");
+  EXPECT_TRUE(commit == "unknown" ||
+              (commit.size() == 40 && commit.find_first_not_of("0123456789abcdef") == std::string::npos))
+      << commit;
+  const std::string date = environment.at("date");
+  EXPECT_EQ(date.size(), std::string("2026-01-02T03:04:05Z").size()) << date;
+  EXPECT_EQ(date.back(), 'Z') << date;
+}
+
+}  // namespace
+}  // namespace streambp::bench

@@ -1,0 +1,128 @@
+// Whole passes in float32 and bfloat16, on the CPU and on a CUDA device: no method's gradient of any
+// parameter is further from the float64 truth than standard back-propagation's in the same precision, by more
+// than a quarter.
+#include <algorithm>
+#include <gtest/gtest.h>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "streambp/runtime/device.h"
+#include "streambp/error.h"
+#include "streambp/ops/cuda/library.h"
+#include "streambp/ops/cuda/on_host.h"
+#include "verify/equality/subject.h"
+#include "verify/tests/streambp/ops/ops_testing.h"
+#include "verify/precision.h"
+
+namespace streambp {
+namespace {
+
+/// A chunk that makes many of a short batch.
+constexpr int64_t kMany = 3;
+
+/// Standard first, then every method with few chunks, and streambp with many.
+std::vector<Settings> all_methods() {
+  std::vector<Settings> all(1);
+  all[0].method = Method::kStandard;
+  for (const std::string& name : method_names()) {
+    Settings settings;
+    settings.method = parse_method(name);
+    if (settings.method == Method::kStandard) continue;
+    if (is_chunked(settings.method)) settings.chunk = 9;
+    settings.head_chunk = 7;
+    all.push_back(settings);
+  }
+  Settings many;
+  many.chunk = many.head_chunk = kMany;
+  all.push_back(many);
+  Settings kept;
+  kept.chunk = 9;
+  kept.keep_attention = true;
+  kept.every = 2;
+  kept.offload = Offload::kHost;
+  all.push_back(kept);
+  return all;
+}
+
+using Subject = std::tuple<const char*, std::pair<const char*, const char*>>;
+
+class DevicePasses : public testing::TestWithParam<Subject> {};
+
+std::string name_of(const testing::TestParamInfo<Subject>& info) {
+  const auto& [device, subject] = info.param;
+  std::string name = fmt::format("{}_{}_{}", device, subject.first, subject.second);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+using Pair = std::pair<const char*, const char*>;
+INSTANTIATE_TEST_SUITE_P(
+    Devices, DevicePasses,
+    testing::Combine(testing::Values("cpu", "cuda"),
+                     testing::Values(Pair{"qwen3-tiny", "sft"}, Pair{"qwen3-tiny", "dpo"},
+                                     Pair{"qwen3-tiny", "grpo"}, Pair{"gemma2-tiny", "sft"},
+                                     Pair{"gemma3-tiny", "dpo"}, Pair{"phi3-tiny", "grpo"},
+                                     Pair{"llama-tied-tiny", "orpo"}, Pair{"mistral-tiny", "kto"},
+                                     Pair{"qwen2-window-tiny", "simpo"}, Pair{"llama-yarn-tiny", "ppo"})),
+    name_of);
+
+/// Parameter by parameter: a large error of one hides no larger one of another.
+TEST_P(DevicePasses, AreAsPreciseAsStandardOnes) {
+  const auto& [device, pair] = GetParam();
+  PrecisionSubject subject;
+  std::tie(subject.model, subject.objective) = pair;
+  // With fewer batches the errors of a norm of 16 numbers wander by more than a quarter.
+  subject.seq_len = 24;
+  subject.batches = 24;
+  try {
+    subject.device = open_device(device);
+  } catch (const InputError& error) {
+    GTEST_SKIP() << "needs a CUDA device: " << error.what();
+  }
+  const std::vector<Settings> ways = all_methods();
+  using Dtypes = std::pair<at::ScalarType, at::ScalarType>;
+  for (const auto& [dtype, gradient_dtype] :
+       {Dtypes{at::kFloat, at::kFloat}, Dtypes{at::kBFloat16, at::kFloat},
+        Dtypes{at::kBFloat16, at::kBFloat16}}) {
+    subject.dtype = dtype;
+    subject.gradient_dtype = gradient_dtype;
+    const std::vector<Precision> all = measure_precision(subject, ways);
+    const Precision& own = all.front();
+    EXPECT_TRUE(own.worst().second <= (dtype == at::kFloat ? 1e-3 : 0.5)) << own.worst().first;
+    // A log-probability can't be told better than to a unit in the last place.
+    const double unit = dtype == at::kFloat ? 0x1p-23 : 0x1p-7;
+    for (size_t i = 1; i < ways.size(); ++i) {
+      Precision checked = all[i];
+      // Of matrices every chunk's sum is rounded to bfloat16: that many roundings are float32 gradients' to
+      // avoid.
+      if (ways[i].chunk == kMany && gradient_dtype == at::kBFloat16)
+        std::erase_if(checked.gradients, [](const auto& of) { return !of.first.ends_with("norm.weight"); });
+      const std::string way = fmt::format("{} chunk {}, {} gradients of {}", method_name(ways[i].method),
+                                          ways[i].chunk, c10::toString(gradient_dtype), c10::toString(dtype));
+      const auto [name, times] = times_standard(checked, own, rounding_of(gradient_dtype));
+      EXPECT_TRUE(times <= kPrecisionFactor) << way << ": " << times << " times standard's error in " << name
+                                             << ", " << all[i].gradients.at(name);
+      EXPECT_TRUE(all[i].log_probabilities <= std::max(kPrecisionFactor * own.log_probabilities, unit))
+          << way;
+    }
+  }
+}
+
+/// All ops of a model through the CUDA kernels' source on the host, in float64.
+TEST(CudaKernelsOnHost, GiveAWholePassItsGradients) {
+  for (const char* name : {"qwen3-tiny", "gemma3-tiny", "qwen3-moe-tiny"}) {
+    EqualitySubject subject = make_subject({name, "sft", {}, "full", "three", 13}, 3);
+    const cuda::ServeCpu serve(cuda::kernels_on_host());
+    Settings settings;
+    settings.chunk = 8;
+    const EvaluationErrors errors =
+        measure(evaluate(subject.model, subject.batch, *subject.objective, settings), subject.reference);
+    EXPECT_TRUE(errors.worst() <= 1e-10)
+        << name << ": " << errors.worst() << " in " << errors.worst_parameter();
+  }
+}
+
+}  // namespace
+}  // namespace streambp

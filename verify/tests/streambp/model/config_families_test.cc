@@ -1,0 +1,265 @@
+// What each family of models adds to config.json: both spellings, defaults, and refusals by name.
+#include <cmath>
+
+#include "verify/tests/streambp/model/config_testing.h"
+
+namespace streambp {
+namespace {
+
+using nlohmann::json;
+
+using Windows = std::vector<int64_t>;
+
+TEST(Gemma3, ReadsTheGoldenModel) {
+  const Config config = read_config(kModels / "gemma3" / "config.json");
+  EXPECT_EQ(config.family, "gemma3_text");
+  EXPECT_EQ(config.windows, (Windows{9, 9, 0, 9}));
+  EXPECT_EQ(config.rope, rope_settings(RopeType::kLinear, 1e4, 8.0));
+  EXPECT_EQ(config.local_rope, rope_settings(RopeType::kDefault, 100.0));
+  EXPECT_EQ(config.attention_scale, 1.0 / std::sqrt(24.0));
+  EXPECT_EQ(config.embedding_scale, std::sqrt(24.0));
+  EXPECT_EQ(config.hidden_act, Activation::kGeluTanh);
+  EXPECT_TRUE(config.qk_norm && config.sandwich_norms && config.norm_adds_one && config.tie_word_embeddings);
+  EXPECT_EQ(config.attn_logit_softcapping, 0.0);
+  EXPECT_EQ(config.final_logit_softcapping, 0.0);
+}
+
+// google/gemma-3-4b-it, config.json.
+TEST(Gemma3, TakesTheTextPartOfAPublishedModel) {
+  const json published = {{"architectures", {"Gemma3ForConditionalGeneration"}},
+                          {"image_token_index", 262144},
+                          {"mm_tokens_per_image", 256},
+                          {"model_type", "gemma3"},
+                          {"text_config",
+                           {{"hidden_size", 2560},
+                            {"intermediate_size", 10240},
+                            {"model_type", "gemma3_text"},
+                            {"num_hidden_layers", 34},
+                            {"rope_scaling", {{"factor", 8.0}, {"rope_type", "linear"}}},
+                            {"sliding_window", 1024}}},
+                          {"torch_dtype", "bfloat16"},
+                          {"vision_config", {{"hidden_size", 1152}, {"num_hidden_layers", 27}}}};
+  Config expected = preset("gemma-3-4b");
+  expected.pad_token_id = 0;  // the default of the class, which a preset doesn't take
+  EXPECT_EQ(parse(published), expected);
+  const auto inside = [&](const json& changes) {
+    return with(published, {{"text_config", with(published["text_config"], changes)}});
+  };
+  EXPECT_EQ(parse(inside({{"dtype", "bfloat16"}, {"tie_word_embeddings", true}})), expected);
+  EXPECT_TRUE(
+      refuses(inside({{"torch_dtype", "float32"}}), "text_config.torch_dtype is \"float32\"", "bfloat16"));
+  EXPECT_TRUE(refuses(inside({{"dtype", "float32"}}), "text_config.dtype is \"float32\"", "torch_dtype"));
+  EXPECT_TRUE(refuses(with(inside({{"tie_word_embeddings", true}}), {{"tie_word_embeddings", false}}),
+                      "text_config.tie_word_embeddings is true"));
+  EXPECT_FALSE(parse(with(published, {{"tie_word_embeddings", false}})).tie_word_embeddings);
+  EXPECT_TRUE(refuses(with(published, {{"quantization_config", {{"bits", 4}}}}), "quantization_config"));
+  EXPECT_TRUE(refuses(inside({{"model_type", "gemma2"}}), "text_config.model_type is \"gemma2\""));
+  EXPECT_TRUE(refuses(without(published, "text_config"), "text_config is missing"));
+  EXPECT_TRUE(refuses(with(published, {{"text_config", 3}}), "text_config. is not a JSON object"));
+}
+
+TEST(Gemma3, TakesTheDefaultsOfTransformers) {
+  const json gemma =
+      without(without(without(small_config("gemma3_text"), "head_dim"), "rope_theta"), "tie_word_embeddings");
+  const Config config = parse(gemma);
+  EXPECT_EQ(config.head_dim, 256);
+  EXPECT_EQ(config.attention_scale, 1.0 / 16.0);
+  EXPECT_EQ(config.rope.theta, 1e6);
+  EXPECT_EQ(config.local_rope->theta, 1e4);
+  EXPECT_EQ(config.windows, (Windows{4096, 4096, 4096}));
+  EXPECT_TRUE(config.tie_word_embeddings);
+  EXPECT_FALSE(config.qkv_bias || config.o_bias || config.mlp_bias || config.fused_projections);
+  const Config biased = parse(with(gemma, {{"attention_bias", true}}));
+  EXPECT_TRUE(biased.qkv_bias && biased.o_bias);
+  // The pattern that transformers 5 writes for itself is not read, by it or here.
+  EXPECT_EQ(parse(with(gemma, {{"_sliding_window_pattern", 2}})), config);
+  EXPECT_EQ(parse(with(gemma, {{"sliding_window_pattern", 2}})).windows, (Windows{4096, 0, 4096}));
+  const json types = {"full_attention", "sliding_attention", "full_attention"};
+  EXPECT_EQ(parse(with(gemma, {{"layer_types", types}, {"sliding_window", 7}})).windows, (Windows{0, 7, 0}));
+  const json both = {{"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 500.0}}},
+                     {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 50.0}}}};
+  const Config five = parse(with(gemma, {{"rope_parameters", both}}));
+  EXPECT_EQ(five, parse(with(gemma, {{"rope_theta", 500.0},
+                                     {"rope_local_base_freq", 50.0},
+                                     {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}})));
+  EXPECT_EQ(parse(with(gemma, {{"rope_parameters", {{"full_attention", nullptr}}}})), config);
+}
+
+TEST(Gemma3, RefusesWhatItDoesNotHonour) {
+  const json gemma = small_config("gemma3_text");
+  const std::vector<std::pair<const char*, json>> unsupported = {
+      {"hidden_activation", "gelu"},
+      {"hidden_act", "silu"},
+      {"attn_logit_softcapping", 50.0},
+      {"final_logit_softcapping", 30.0},
+      {"use_bidirectional_attention", true},
+      {"attention_dropout", 0.1},
+      {"query_pre_attn_scalar", 0},
+      {"sliding_window", nullptr},
+      {"sliding_window", 0},
+      {"sliding_window_pattern", 0},
+      {"use_sliding_window", false},
+      {"mlp_bias", true},
+      {"partial_rotary_factor", 0.5},
+      {"layer_types", {"full_attention", "full_attention"}},
+      {"layer_types", {"full_attention", "chunked_attention", "full_attention"}}};
+  for (const auto& [key, value] : unsupported) {
+    EXPECT_TRUE(refuses(with(gemma, {{key, value}}), std::string(key) + " is ")) << value;
+  }
+  EXPECT_TRUE(refuses(with(gemma, {{"sliding_window_pattern", 2},
+                                   {"layer_types", {"full_attention", "full_attention", "full_attention"}}}),
+                      "layer_types is", "states elsewhere"));
+  EXPECT_TRUE(refuses(with(gemma, {{"rope_parameters", {{"rope_type", "default"}}}}),
+                      "rope_parameters.rope_type", "full_attention and sliding_attention only"));
+  EXPECT_TRUE(refuses(with(gemma, {{"rope_parameters", {{"full_attention", {{"rope_theta", 501.0}}}}}}),
+                      "rope_parameters.full_attention.rope_theta is 501.0", "500.0"));
+  EXPECT_TRUE(refuses(with(gemma, {{"rope_local_base_freq", 50.0},
+                                   {"rope_parameters", {{"sliding_attention", {{"rope_theta", 51.0}}}}}}),
+                      "rope_parameters.sliding_attention.rope_theta is 51.0", "50.0"));
+  EXPECT_TRUE(refuses(with(gemma, {{"rope_local_base_freq", 0}}), "rope_local_base_freq is 0", "above 0"));
+}
+
+TEST(Gemma2, HasCapsAndAWindowInEveryOtherLayer) {
+  const json gemma = without(small_config("gemma2"), "tie_word_embeddings");
+  const Config config = parse(gemma);
+  EXPECT_EQ(config.windows, (Windows{4096, 0, 4096}));
+  EXPECT_EQ(config.attn_logit_softcapping, 50.0);
+  EXPECT_EQ(config.final_logit_softcapping, 30.0);
+  EXPECT_EQ(config.attention_scale, 1.0 / 16.0);
+  EXPECT_EQ(config.local_rope, std::nullopt);
+  EXPECT_TRUE(config.sandwich_norms && config.norm_adds_one && config.tie_word_embeddings && !config.qk_norm);
+  const Config none =
+      parse(with(gemma, {{"attn_logit_softcapping", nullptr}, {"final_logit_softcapping", nullptr}}));
+  EXPECT_EQ(none.attn_logit_softcapping, 0.0);
+  EXPECT_EQ(none.final_logit_softcapping, 0.0);
+  const json types = {"sliding_attention", "full_attention", "sliding_attention"};
+  const json five = with(without(gemma, "rope_theta"),
+                         {{"layer_types", types},
+                          {"sliding_window", 4096},
+                          {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 500.0}}}});
+  EXPECT_EQ(parse(five), config);
+  EXPECT_EQ(
+      parse(with(gemma, {{"layer_types", {"full_attention", "full_attention", "full_attention"}}})).windows,
+      (Windows{0, 0, 0}));
+  EXPECT_EQ(parse(with(gemma, {{"hidden_act", "gelu_pytorch_tanh"}})), config);
+  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar"}) {
+    EXPECT_TRUE(refuses(with(gemma, {{key, 0}}), std::string(key) + " is 0", "above 0"));
+  }
+  EXPECT_TRUE(refuses(with(gemma, {{"sliding_window_pattern", 3}}), "sliding_window_pattern is 3"));
+  EXPECT_TRUE(refuses(with(gemma, {{"use_bidirectional_attention", true}}), "use_bidirectional_attention"));
+  EXPECT_TRUE(refuses(with(gemma, {{"hidden_activation", "gelu"}}), "hidden_activation is \"gelu\""));
+}
+
+TEST(Mistral, HasOneWindowInEveryLayer) {
+  const json mistral = small_config("mistral");
+  EXPECT_TRUE(refuses(mistral, "sliding_window is missing", "transformers would take 4096"));
+  EXPECT_EQ(parse(with(mistral, {{"sliding_window", nullptr}})).windows, (Windows{0, 0, 0}));
+  const Config config = parse(with(mistral, {{"sliding_window", 7}}));
+  EXPECT_EQ(config.windows, (Windows{7, 7, 7}));
+  EXPECT_EQ(parse(with(without(mistral, "head_dim"), {{"sliding_window", 7}})), config);
+  EXPECT_FALSE(config.qkv_bias || config.o_bias || config.mlp_bias || config.qk_norm);
+  const json sliding = {"sliding_attention", "sliding_attention", "sliding_attention"};
+  EXPECT_EQ(parse(with(mistral, {{"sliding_window", 7}, {"layer_types", sliding}})), config);
+  EXPECT_TRUE(
+      refuses(with(mistral, {{"sliding_window", nullptr}, {"layer_types", sliding}}), "layer_types is"));
+  for (const json& window : {json(0), json(-1), json(7.5), json("7"), json(int64_t{1} << 41)}) {
+    EXPECT_TRUE(
+        refuses(with(mistral, {{"sliding_window", window}}), "sliding_window is", "an integer from 1"));
+  }
+  const json windowless = with(mistral, {{"sliding_window", nullptr}});
+  EXPECT_TRUE(refuses(with(windowless, {{"attention_bias", true}}), "attention_bias is true"));
+  EXPECT_TRUE(refuses(with(windowless, {{"use_sliding_window", true}}), "use_sliding_window is true"));
+  EXPECT_TRUE(refuses(without(windowless, "num_key_value_heads"), "num_key_value_heads is missing"));
+}
+
+TEST(Phi3, FusesItsProjections) {
+  const json phi = small_config("phi3");
+  const Config config = parse(phi);
+  EXPECT_TRUE(config.fused_projections);
+  EXPECT_EQ(config.windows, (Windows{0, 0, 0}));
+  EXPECT_EQ(parse(with(phi, {{"sliding_window", 7}})).windows, (Windows{7, 7, 7}));
+  EXPECT_EQ(parse(without(phi, "num_key_value_heads")).num_key_value_heads, 6);
+  EXPECT_EQ(parse(without(phi, "rms_norm_eps")).rms_norm_eps, 1e-5);
+  EXPECT_EQ(parse(with(phi, {{"resid_pdrop", 0.0},
+                             {"embd_pdrop", 0.0},
+                             {"attention_bias", false},
+                             {"lm_head_bias", false},
+                             {"full_attn_mod", 1},
+                             {"interpolate_factor", 1},
+                             {"original_max_position_embeddings", 512}})),
+            config);
+  for (const char* key : {"resid_pdrop", "embd_pdrop", "attention_dropout"}) {
+    EXPECT_TRUE(refuses(with(phi, {{key, 0.1}}), std::string(key) + " is 0.1"));
+  }
+  EXPECT_TRUE(refuses(with(phi, {{"attention_bias", true}}), "attention_bias is true"));
+  EXPECT_TRUE(refuses(with(phi, {{"full_attn_mod", 2}}), "full_attn_mod is 2"));
+}
+
+TEST(Qwen, HasWindowsFromALayerOn) {
+  for (const char* family : {"qwen2", "qwen3"}) {
+    const json qwen = with(small_config(family), {{"use_sliding_window", true}});
+    const json windowed = with(qwen, {{"sliding_window", 4}, {"max_window_layers", 1}});
+    EXPECT_EQ(parse(windowed).windows, (Windows{0, 4, 4})) << family;
+    EXPECT_EQ(parse(with(windowed, {{"max_window_layers", 28}})).windows, (Windows{0, 0, 0})) << family;
+    const json types = {"full_attention", "sliding_attention", "sliding_attention"};
+    EXPECT_EQ(parse(with(windowed, {{"layer_types", types}})), parse(windowed)) << family;
+    EXPECT_EQ(parse(with(without(windowed, "max_window_layers"), {{"layer_types", types}})), parse(windowed));
+    EXPECT_TRUE(
+        refuses(with(windowed, {{"layer_types", types}, {"max_window_layers", 2}}), "layer_types is"));
+    EXPECT_TRUE(refuses(without(windowed, "max_window_layers"), "max_window_layers is missing"));
+    EXPECT_TRUE(refuses(with(windowed, {{"max_window_layers", -1}}), "max_window_layers is -1"));
+    EXPECT_TRUE(refuses(without(windowed, "sliding_window"), "sliding_window is missing"));
+    EXPECT_TRUE(refuses(with(windowed, {{"use_sliding_window", 1}}), "use_sliding_window is 1"));
+    EXPECT_TRUE(
+        refuses(with(windowed, {{"use_sliding_window", false}, {"layer_types", types}}), "layer_types"));
+  }
+}
+
+json moe() {
+  return with(small_config("qwen3_moe"),
+              {{"num_experts", 4}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 20}});
+}
+
+TEST(Qwen3Moe, ReadsItsMixture) {
+  const Config config = parse(moe());
+  EXPECT_EQ(config.mixture, (MixtureSettings{4, 2, 20, false, 0.001, false, {true, true, true}}));
+  EXPECT_TRUE(config.qk_norm && config.is_sparse(0));
+  const Config full = parse(with(moe(), {{"norm_topk_prob", true},
+                                         {"output_router_logits", true},
+                                         {"router_aux_loss_coef", 0.3},
+                                         {"mlp_only_layers", {1}}}));
+  EXPECT_EQ(full.mixture, (MixtureSettings{4, 2, 20, true, 0.3, true, {true, false, true}}));
+  EXPECT_EQ(parse(with(moe(), {{"router_aux_loss_coef", 0.3}})).mixture.router_aux_loss_coef, 0.3);
+  EXPECT_EQ(parse(with(moe(), {{"decoder_sparse_step", 2}})).mixture.sparse,
+            (std::vector<bool>{false, true, false}));
+  EXPECT_EQ(parse(with(without(moe(), "num_experts"), {{"num_local_experts", 4}})), config);
+  EXPECT_EQ(parse(with(moe(), {{"num_local_experts", 4}, {"mlp_only_layers", json::array()}})), config);
+  EXPECT_EQ(parse(with(moe(), {{"sliding_window", 7}, {"use_sliding_window", true}})).windows,
+            (Windows{7, 7, 7}));
+  EXPECT_EQ(parse(with(moe(), {{"use_sliding_window", false}, {"max_window_layers", 48}})), config);
+  EXPECT_FALSE(parse(small_config("qwen3")).is_sparse(0));
+}
+
+TEST(Qwen3Moe, RefusesImpossibleMixtures) {
+  for (const char* key : {"num_experts", "num_experts_per_tok", "moe_intermediate_size"}) {
+    EXPECT_TRUE(refuses(without(moe(), key), std::string(key) + " is missing"));
+    for (const json& value : {json(0), json(-1), json(2.0), json("2"), json(int64_t{1} << 23)}) {
+      EXPECT_TRUE(refuses(with(moe(), {{key, value}}), std::string(key) + " is", "an integer from 1 to"));
+    }
+  }
+  EXPECT_TRUE(refuses(with(moe(), {{"num_experts_per_tok", 5}}), "num_experts_per_tok is 5", "from 1 to 4"));
+  EXPECT_TRUE(refuses(with(moe(), {{"num_local_experts", 8}}), "num_experts is 4", "num_local_experts: 8"));
+  EXPECT_TRUE(refuses(with(moe(), {{"router_aux_loss_coef", -0.1}}), "router_aux_loss_coef is -0.1"));
+  EXPECT_TRUE(refuses(with(moe(), {{"decoder_sparse_step", 0}}), "decoder_sparse_step is 0"));
+  EXPECT_TRUE(
+      refuses(with(moe(), {{"shared_expert_intermediate_size", 8}}), "shared_expert_intermediate_size"));
+  for (const json& layers : {json({3}), json({-1}), json({0.5}), json(1), json("all")}) {
+    EXPECT_TRUE(refuses(with(moe(), {{"mlp_only_layers", layers}}), "mlp_only_layers is", "from 0 to 2"));
+  }
+  EXPECT_TRUE(
+      refuses(with(moe(), {{"sliding_window", 7}, {"use_sliding_window", true}, {"max_window_layers", 1}}),
+              "max_window_layers is 1"));
+}
+
+}  // namespace
+}  // namespace streambp

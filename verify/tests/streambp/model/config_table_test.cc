@@ -1,0 +1,211 @@
+// Our reading of config.json against transformers' own: some hundred random files, and what transformers'
+// classes and models made of each (verify/tests/streambp/model/config_table.jsonl, by scripts/make_config_table.py). Nothing of
+// what is expected here has been through our parser.
+#include <algorithm>
+#include <cmath>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "streambp/model/rope_frequencies.h"
+#include "verify/tests/streambp/model/config_testing.h"
+
+namespace streambp {
+namespace {
+
+using nlohmann::json;
+
+constexpr double kLimit = 1e-14;
+
+bool is_near(double value, double expected) {
+  return std::abs(value - expected) <= kLimit * std::max(1.0, std::abs(expected));
+}
+
+/// What differs between a config and the values derived from its file, in words.
+class Difference {
+ public:
+  Difference(const Config& config, const json& derived) : config_(config), derived_(derived) {}
+
+  std::vector<std::string> all() {
+    numbers();
+    experts();
+    frequencies("rope", config_.rope);
+    if (config_.local_rope) frequencies("local_rope", *config_.local_rope);
+    parameters();
+    return found_;
+  }
+
+ private:
+  template <typename Value>
+  void same(const char* key, const Value& value) {
+    if (derived_.at(key) != json(value))
+      found_.push_back(
+          fmt::format("{}: {}, transformers has {}", key, json(value).dump(), derived_.at(key).dump()));
+  }
+
+  void near(const std::string& key, double value, double expected) {
+    if (!is_near(value, expected))
+      found_.push_back(fmt::format("{}: {}, transformers has {}", key, value, expected));
+  }
+
+  void numbers() {
+    same("head_dim", config_.head_dim);
+    near("scaling", config_.attention_scale, derived_.at("scaling"));
+    same("windows", config_.windows);
+    near("rms_norm_eps", config_.rms_norm_eps, derived_.at("rms_norm_eps"));
+    same("norm_adds_one", config_.norm_adds_one);
+    near("embed_scale", config_.embedding_scale, derived_.at("embed_scale"));
+    same("tied", config_.tie_word_embeddings);
+    const auto cap = [&](const char* key) {
+      return derived_.at(key).is_null() ? 0.0 : derived_.at(key).get<double>();
+    };
+    near("attn_logit_softcapping", config_.attn_logit_softcapping, cap("attn_logit_softcapping"));
+    near("final_logit_softcapping", config_.final_logit_softcapping, cap("final_logit_softcapping"));
+    near("dropout", 0.0, derived_.at("dropout"));
+    padding(config_);
+    if (!derived_.at("dtype").is_null()) same("dtype", config_.dtype);
+    constexpr double kAt = 0.7;
+    const double silu = kAt / (1.0 + std::exp(-kAt));
+    const double gelu =
+        0.5 * kAt * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (kAt + 0.044715 * kAt * kAt * kAt)));
+    near("activation", config_.hidden_act == Activation::kSilu ? silu : gelu,
+         derived_.at("activation_at_0.7"));
+  }
+
+  /// The embedding's padding_idx.
+  template <typename Read>
+  void padding(const Read& config) {
+    if constexpr (requires { config.pad_token_id; }) {
+      const json& expected = derived_.at("padding_idx");
+      const auto index = config.pad_token_id;
+      if (index.has_value() == expected.is_null() || (index && *index != expected.get<int64_t>()))
+        found_.push_back(fmt::format("pad_token_id: {}, transformers has {}",
+                                     index ? std::to_string(*index) : "none", expected.dump()));
+    }
+  }
+
+  void experts() {
+    std::vector<bool> sparse;
+    for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer)
+      sparse.push_back(config_.is_sparse(layer));
+    same("sparse", sparse);
+    if (!derived_.contains("num_experts")) return;
+    same("num_experts", config_.mixture.num_experts);
+    same("top_k", config_.mixture.num_experts_per_tok);
+    same("norm_topk_prob", config_.mixture.norm_topk_prob);
+    const MixtureSettings& mixture = config_.mixture;
+    near("router_loss", mixture.output_router_logits ? mixture.router_aux_loss_coef : 0.0,
+         derived_.at("router_loss"));
+  }
+
+  void frequencies(const char* name, const RopeSettings& rope) {
+    if (!derived_.contains(name)) return;  // no layer of the kind
+    const json& expected = derived_.at(name);
+    near(std::string(name) + " attention_scaling", rope.attention_factor, expected.at("attention_scaling"));
+    const json& by_length = expected.at("inv_freq");
+    const std::vector<double> shortest = by_length.at("12");
+    for (const int64_t length : {12, 48}) {
+      const std::string key = std::to_string(length);
+      const auto truth = by_length.contains(key) ? by_length.at(key).get<std::vector<double>>() : shortest;
+      const auto ours = rope_inverse_frequencies(rope, config_.rotary_dim, length);
+      bool good = ours.size() == truth.size();
+      for (std::size_t i = 0; good && i < truth.size(); ++i)
+        good = std::abs(ours[i] - truth[i]) <= kLimit * truth[i];
+      if (!good)
+        found_.push_back(fmt::format("{} at length {}: [{}], transformers has [{}]", name, length,
+                                     fmt::join(ours, ", "), fmt::join(truth, ", ")));
+    }
+  }
+
+  /// Names and shapes of a weight file.
+  void parameters() {
+    using Shapes = std::map<std::string, std::vector<int64_t>>;
+    Shapes expected = derived_.at("others").get<Shapes>();
+    const json& kinds = derived_.at("layer_kinds");
+    for (std::size_t layer = 0; layer < derived_.at("layers").size(); ++layer) {
+      const auto shapes = kinds.at(derived_.at("layers")[layer].get<std::size_t>()).get<Shapes>();
+      for (const auto& [name, shape] : shapes) {
+        const std::string prefix = fmt::format("model.layers.{}.", layer);
+        const auto star = name.find('*');
+        if (star == std::string::npos) {
+          expected[prefix + name] = shape;
+          continue;
+        }
+        for (int64_t expert = 0; expert < derived_.at("num_experts").get<int64_t>(); ++expert)
+          expected[fmt::format("{}{}{}{}", prefix, name.substr(0, star), expert, name.substr(star + 1))] =
+              shape;
+      }
+    }
+    Shapes ours;
+    for (const ParameterShape& shape : parameter_shapes(config_)) ours[shape.name] = shape.shape;
+    for (const auto& [name, shape] : expected) {
+      const auto found = ours.find(name);
+      if (found == ours.end() || found->second != shape)
+        found_.push_back(fmt::format("{} [{}]: {}", name, fmt::join(shape, ", "),
+                                     found == ours.end() ? "not there" : "of another shape"));
+    }
+    for (const auto& [name, shape] : ours) {
+      if (!expected.contains(name)) found_.push_back(name + ": not in transformers");
+    }
+  }
+
+  const Config& config_;
+  const json& derived_;
+  std::vector<std::string> found_;
+};
+
+/// Why a file that transformers takes may be refused here: part of the message, and of how many files of the
+/// table. More would be files that we ought to read.
+const std::map<std::string, int> kReasons = {
+    {"hidden_act is \"gelu\"", 4},         // the exact GELU, in families of SiLU
+    {"hidden_activation is \"gelu\"", 1},  // and of its tanh form
+    {"attention_bias is true", 2},         // not read by transformers: mistral and phi3 have none,
+    {"attention_bias is false", 2},        // qwen2 always has some
+    {"attention_dropout is 0.1", 10},
+    {"expected mscale_all_dim beside it", 2},     // one alone is not read
+    {"factor is 0.8", 2},                         // a context made shorter
+    {"max_window_layers is", 4},                  // qwen3_moe: not read
+    {"original_max_position_embeddings is", 10},  // phi3: the key outside the object holds
+    {"rope_scaling.type is", 6},                  // gemma3: read by transformers 4, not by 5
+    {"truncate is false", 5},                     // gemma3: the same
+};
+
+TEST(ConfigTable, EveryFileIsReadAsTransformersReadsItOrRefusedByName) {
+  std::ifstream file(kModels.parent_path().parent_path() / "config_table.jsonl");
+  ASSERT_TRUE(file.good());
+  int read = 0, lines = 0;
+  std::map<std::string, int> refused;
+  std::set<std::string> families;
+  for (std::string line; std::getline(file, line); ++lines) {
+    const json entry = json::parse(line);
+    const std::string text = entry.at("config").dump();
+    try {
+      const Config config = parse_config(text, "table");
+      ++read;
+      families.insert(config.family);
+      const auto differences = Difference(config, entry.at("derived")).all();
+      EXPECT_TRUE(differences.empty()) << text << "\n  " << fmt::format("{}", fmt::join(differences, "\n  "));
+    } catch (const InputError& error) {
+      const std::string message = error.what();
+      const auto reason = std::find_if(kReasons.begin(), kReasons.end(), [&](const auto& one) {
+        return message.find(one.first) != std::string::npos;
+      });
+      EXPECT_NE(reason, kReasons.end()) << text << "\n  " << message;
+      if (reason != kReasons.end()) ++refused[reason->first];
+    }
+  }
+  EXPECT_EQ(lines, 480);
+  EXPECT_EQ(families.size(), 8u);
+  EXPECT_GE(read, 432);
+  for (const auto& [reason, count] : kReasons) {
+    EXPECT_LE(refused[reason], count) << reason;
+    fmt::print("{} refused: {}\n", refused[reason], reason);
+  }
+  fmt::print("{} of {} files read\n", read, lines);
+}
+
+}  // namespace
+}  // namespace streambp

@@ -1,0 +1,158 @@
+// Presets are the published models, and parameters come in the order, with the names and shapes, of the
+// model.
+#include <map>
+#include <set>
+
+#include "verify/tests/streambp/model/config_testing.h"
+
+namespace streambp {
+namespace {
+
+using nlohmann::json;
+
+// Parameters of the text part of a multimodal Gemma 3 with `total`: less SigLIP (27 layers of 1152 with an
+// MLP of 4304, patches of 14 x 14 x 3 with 4096 positions, a norm at the end) and the projection to `hidden`.
+int64_t text_part(int64_t total, int64_t hidden) {
+  const int64_t width = 1152, mlp = 4304;
+  const int64_t layer = 4 * (width * width + width) + 2 * width * mlp + mlp + width + 4 * width;
+  const int64_t tower = 27 * layer + 14 * 14 * 3 * width + width + 4096 * width + 2 * width;
+  return total - tower - (width * hidden + width);
+}
+
+// What the model cards and `model.safetensors.index.json` give; a tied embedding counts once.
+TEST(Presets, HaveThePublishedNumberOfParameters) {
+  const std::map<std::string, int64_t> published = {{"qwen3-0.6b", 596'049'920},
+                                                    {"qwen3-1.7b", 1'720'574'976},
+                                                    {"qwen3-4b", 4'022'468'096},
+                                                    {"qwen3-8b", 8'190'735'360},
+                                                    {"qwen3-14b", 14'768'307'200},
+                                                    {"qwen3-32b", 32'762'123'264},
+                                                    {"qwen2.5-0.5b", 494'032'768},
+                                                    {"qwen2.5-1.5b", 1'543'714'304},
+                                                    {"qwen2.5-3b", 3'085'938'688},
+                                                    {"qwen2.5-7b", 7'615'616'512},
+                                                    {"qwen2.5-14b", 14'770'033'664},
+                                                    {"qwen2.5-32b", 32'763'876'352},
+                                                    {"qwen2.5-72b", 72'706'203'648},
+                                                    {"llama-3-8b", 8'030'261'248},
+                                                    {"llama-3.1-8b", 8'030'261'248},
+                                                    {"llama-3.1-70b", 70'553'706'496},
+                                                    {"llama-3.2-1b", 1'235'814'400},
+                                                    {"llama-3.2-3b", 3'212'749'824},
+                                                    {"qwen3-30b-a3b", 30'532'122'624},
+                                                    {"qwen3-235b-a22b", 235'093'634'560},
+                                                    {"gemma-2-2b", 2'614'341'888},
+                                                    {"gemma-2-9b", 9'241'705'984},
+                                                    {"gemma-2-27b", 27'227'128'320},
+                                                    {"mistral-7b-v0.1", 7'241'732'096},
+                                                    {"mistral-7b", 7'248'023'552},
+                                                    {"phi-3-mini-4k", 3'821'079'552},
+                                                    {"phi-3.5-mini", 3'821'079'552},
+                                                    {"phi-4-mini", 3'836'021'760},
+                                                    {"gemma-3-1b", 999'885'952},
+                                                    {"gemma-3-4b", text_part(4'300'079'472, 2560)},
+                                                    {"gemma-3-12b", text_part(12'187'325'040, 3840)},
+                                                    {"gemma-3-27b", text_part(27'432'406'640, 5376)}};
+  for (const auto& [name, count] : published) EXPECT_EQ(parameter_count(preset(name)), count) << name;
+  std::size_t small = 0;
+  for (const std::string& name : preset_names()) {
+    small += name.ends_with("-cpu") || name.ends_with("-tiny");
+    EXPECT_TRUE(published.contains(name) || parameter_count(preset(name)) < 100'000'000) << name;
+  }
+  EXPECT_EQ(small + published.size(), preset_names().size());
+}
+
+TEST(Presets, AreFoundByName) {
+  const std::vector<std::string> names = preset_names();
+  EXPECT_EQ(std::set(names.begin(), names.end()).size(), names.size());
+  for (const char* name : {"qwen3-cpu", "qwen2-cpu", "llama-cpu", "qwen3-tiny", "qwen2-tiny", "llama-tiny",
+                           "llama-tied-tiny", "gemma3-cpu", "mistral-cpu", "qwen3-moe-cpu", "gemma3-tiny",
+                           "gemma2-tiny", "mistral-tiny", "phi3-tiny", "qwen2-window-tiny", "qwen3-moe-tiny",
+                           "qwen3-moe-plain-tiny", "llama-yarn-tiny", "llama-dynamic-tiny"}) {
+    EXPECT_TRUE(is_preset(name)) << name;
+  }
+  EXPECT_FALSE(is_preset("qwen3-9b"));
+  EXPECT_TRUE(refused([] { preset("qwen3-9b"); }, "no preset \"qwen3-9b\"", "qwen3-8b, ", "llama-tied-tiny"));
+  const Config config = preset("llama-3.2-3b");
+  EXPECT_EQ(config.rope, rope_settings(RopeType::kLlama3, 5e5, 32.0, 8192));
+  EXPECT_EQ(config.dtype, "bfloat16");
+  EXPECT_EQ(config.max_position_embeddings, 131072);
+}
+
+TEST(Parameters, AreListedInTheModelsOrder) {
+  std::vector<std::string> names;
+  for (const auto& parameter : parameter_shapes(
+           parse(with(small_config("qwen2"), {{"num_hidden_layers", 1}, {"tie_word_embeddings", false}})))) {
+    names.push_back(parameter.name + " " + json(parameter.shape).dump());
+  }
+  const std::vector<std::string> expected = {"model.embed_tokens.weight [101,48]",
+                                             "model.layers.0.input_layernorm.weight [48]",
+                                             "model.layers.0.self_attn.q_proj.weight [48,48]",
+                                             "model.layers.0.self_attn.q_proj.bias [48]",
+                                             "model.layers.0.self_attn.k_proj.weight [16,48]",
+                                             "model.layers.0.self_attn.k_proj.bias [16]",
+                                             "model.layers.0.self_attn.v_proj.weight [16,48]",
+                                             "model.layers.0.self_attn.v_proj.bias [16]",
+                                             "model.layers.0.self_attn.o_proj.weight [48,48]",
+                                             "model.layers.0.post_attention_layernorm.weight [48]",
+                                             "model.layers.0.mlp.gate_proj.weight [44,48]",
+                                             "model.layers.0.mlp.up_proj.weight [44,48]",
+                                             "model.layers.0.mlp.down_proj.weight [48,44]",
+                                             "model.norm.weight [48]",
+                                             "lm_head.weight [101,48]"};
+  EXPECT_EQ(names, expected);
+
+  std::set<std::string> biases;
+  for (const auto& parameter :
+       parameter_shapes(parse(with(small_config("llama"), {{"attention_bias", true}, {"mlp_bias", true}})))) {
+    EXPECT_NE(parameter.name, "lm_head.weight");
+    if (parameter.name.ends_with(".bias"))
+      biases.insert(parameter.name.substr(parameter.name.find('.', 13) + 1));
+  }
+  EXPECT_EQ(biases, (std::set<std::string>{"self_attn.q_proj.bias", "self_attn.k_proj.bias",
+                                           "self_attn.v_proj.bias", "self_attn.o_proj.bias",
+                                           "mlp.gate_proj.bias", "mlp.up_proj.bias", "mlp.down_proj.bias"}));
+}
+
+// Names and shapes of the parameters that `config` has in layer 0, without that layer's prefix.
+std::vector<std::string> first_layer(const Config& config) {
+  const std::string prefix = "model.layers.0.";
+  std::vector<std::string> names;
+  for (const auto& [name, shape] : parameter_shapes(config)) {
+    if (name.starts_with(prefix)) names.push_back(name.substr(prefix.size()) + " " + json(shape).dump());
+  }
+  return names;
+}
+
+TEST(Parameters, FollowTheFamily) {
+  EXPECT_EQ(
+      first_layer(preset("gemma3-tiny")),
+      (std::vector<std::string>{"input_layernorm.weight [32]", "self_attn.q_proj.weight [64,32]",
+                                "self_attn.k_proj.weight [32,32]", "self_attn.v_proj.weight [32,32]",
+                                "self_attn.q_norm.weight [16]", "self_attn.k_norm.weight [16]",
+                                "self_attn.o_proj.weight [32,64]", "post_attention_layernorm.weight [32]",
+                                "pre_feedforward_layernorm.weight [32]", "mlp.gate_proj.weight [44,32]",
+                                "mlp.up_proj.weight [44,32]", "mlp.down_proj.weight [32,44]",
+                                "post_feedforward_layernorm.weight [32]"}));
+  EXPECT_EQ(
+      first_layer(preset("phi3-tiny")),
+      (std::vector<std::string>{"input_layernorm.weight [32]", "self_attn.qkv_proj.weight [64,32]",
+                                "self_attn.o_proj.weight [32,32]", "post_attention_layernorm.weight [32]",
+                                "mlp.gate_up_proj.weight [88,32]", "mlp.down_proj.weight [32,44]"}));
+  const Config moe = preset("qwen3-moe-tiny");
+  const std::vector<std::string> sparse = first_layer(moe);
+  ASSERT_EQ(sparse.size(), 8u + 1u + 4u * 3u);
+  EXPECT_EQ(sparse[8], "mlp.gate.weight [4,32]");
+  EXPECT_EQ(sparse[9], "mlp.experts.0.gate_proj.weight [20,32]");
+  EXPECT_EQ(sparse[10], "mlp.experts.0.up_proj.weight [20,32]");
+  EXPECT_EQ(sparse[11], "mlp.experts.0.down_proj.weight [32,20]");
+  EXPECT_EQ(sparse.back(), "mlp.experts.3.down_proj.weight [32,20]");
+  std::set<std::string> names;
+  for (const ParameterShape& parameter : parameter_shapes(moe)) names.insert(parameter.name);
+  EXPECT_TRUE(names.contains("model.layers.1.mlp.gate_proj.weight"));
+  EXPECT_FALSE(names.contains("model.layers.1.mlp.gate.weight"));
+  EXPECT_TRUE(names.contains("model.layers.2.mlp.gate.weight"));
+}
+
+}  // namespace
+}  // namespace streambp

@@ -1,0 +1,232 @@
+// Attention against a softmax under an explicit mask, in float64: prefixes, packed sequences, windows, caps.
+#include "streambp/ops/attention.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "streambp/ops/attention_blocks.h"
+#include "streambp/ops/attention_fused.h"
+#include "streambp/ops/attention_kernels.h"
+#include "verify/tests/streambp/ops/ops_testing.h"
+
+namespace streambp {
+namespace {
+
+/// Attention of a packed run with its prefix, by an explicit mask.
+at::Tensor masked_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            const std::vector<int64_t>& offsets, int64_t prefix,
+                            const AttentionSettings& settings) {
+  const int64_t n = q.size(0);
+  at::Tensor hidden = at::ones({n, prefix + n}, at::kBool);
+  for (size_t s = 0; s + 1 < offsets.size(); ++s) {
+    for (int64_t i = offsets[s]; i < offsets[s + 1]; ++i) {
+      int64_t first = s == 0 ? 0 : prefix + offsets[s];
+      if (settings.window > 0) first = std::max(first, prefix + i - settings.window + 1);
+      hidden[i].narrow(0, first, prefix + i - first + 1).fill_(false);
+    }
+  }
+  const int64_t group = q.size(1) / k.size(1);
+  const at::Tensor wide_k = k.repeat_interleave(group, 1), wide_v = v.repeat_interleave(group, 1);
+  const auto& [scale, softcap] = settings.scoring;
+  at::Tensor scores = at::einsum("ihe,jhe->hij", {q, wide_k}) * scale;
+  if (softcap > 0.0) scores = at::tanh(scores / softcap) * softcap;
+  const at::Tensor weights =
+      scores.masked_fill(hidden.unsqueeze(0), -std::numeric_limits<double>::infinity()).softmax(-1);
+  return at::einsum("hij,jhe->ihe", {weights, wide_v});
+}
+
+struct AttentionShape {
+  int64_t prefix;
+  std::vector<int64_t> offsets;
+  int64_t heads, key_heads, size;
+  int64_t window = 0;
+  double softcap = 0.0;
+};
+
+class Attention : public testing::TestWithParam<AttentionShape> {};
+
+TEST_P(Attention, EqualsAMaskedSoftmax) {
+  const auto& [prefix, offsets, heads, key_heads, size, window, softcap] = GetParam();
+  const int64_t n = offsets.back();
+  const AttentionSettings settings{{0.3, softcap}, window};
+  const at::Tensor q = random({n, heads, size}, 1), k = random({prefix + n, key_heads, size}, 2),
+                   v = random({prefix + n, key_heads, size}, 3);
+  const auto leaf = [](const at::Tensor& x) { return x.clone().requires_grad_(); };
+  const at::Tensor plain_q = leaf(q), plain_k = leaf(k), plain_v = leaf(v);
+  const at::Tensor expected = masked_attention(plain_q, plain_k, plain_v, offsets, prefix, settings);
+  const at::Tensor cotangent = random(expected.sizes(), 4);
+  const auto truth = torch::autograd::grad({expected}, {plain_q, plain_k, plain_v}, {cotangent});
+
+  Prefix earlier{k.narrow(0, 0, prefix), v.narrow(0, 0, prefix),
+                 at::zeros({prefix, key_heads, size}, at::kDouble),
+                 at::zeros({prefix, key_heads, size}, at::kDouble)};
+  const at::Tensor own_q = leaf(q), own_k = leaf(k.narrow(0, prefix, n)),
+                   own_v = leaf(v.narrow(0, prefix, n));
+  AttentionBlock result;
+  const at::Tensor y = attention(own_q, own_k, own_v, offsets, earlier, settings, result);
+  expect_near(y.detach(), expected.detach(), "value");
+  const auto got = torch::autograd::grad({y}, {own_q, own_k, own_v}, {cotangent});
+  expect_near(got[0], truth[0], "queries");
+  expect_near(at::cat({earlier.key_gradients, got[1]}), truth[1], "keys, prefix included");
+  expect_near(at::cat({earlier.value_gradients, got[2]}), truth[2], "values, prefix included");
+
+  // Again with the result known: nothing is computed forward, and the gradients are the same to the last bit.
+  const AttentionBlock known{result.output.clone(), result.log_sum_exp.clone()};
+  AttentionBlock given = known;
+  const at::Tensor again =
+      attention(own_q, own_k, own_v, offsets, {earlier.keys, earlier.values, {}, {}}, settings, given);
+  EXPECT_EQ(given.output.data_ptr(), known.output.data_ptr());
+  const auto same = torch::autograd::grad({again}, {own_q, own_k, own_v}, {cotangent});
+  for (size_t i = 0; i < same.size(); ++i) EXPECT_TRUE(at::equal(same[i], got[i])) << i;
+}
+
+TEST_P(Attention, TiledKernelsAgree) {
+  const auto& [prefix, offsets, heads, key_heads, size, window, softcap] = GetParam();
+  const int64_t n = offsets.back();
+  const at::Tensor q = random({n, heads, size}, 1), dy = random({n, heads, size}, 4);
+  for (const auto& [visible, keys] : {std::pair{Visible::kCausal, n}, std::pair{Visible::kAll, prefix}}) {
+    if (keys == 0) continue;
+    const at::Tensor k = random({keys, key_heads, size}, 2), v = random({keys, key_heads, size}, 3);
+    const AttentionBlock fused = attend(q, k, v, visible, {0.3}),
+                         tiled = attend_tiled(q, k, v, visible, {0.3});
+    expect_near(tiled.output, fused.output, "output");
+    expect_near(tiled.log_sum_exp, fused.log_sum_exp, "log-sum-exp");
+    const auto a = attend_backward(dy, q, k, v, fused.output, fused.log_sum_exp, visible, {0.3});
+    const auto b = attend_backward_tiled(dy, q, k, v, fused.output, fused.log_sum_exp, visible, {0.3});
+    // A single key has all the weight: its score has no gradient, and both kernels return rounding noise.
+    if (keys > 1) {
+      expect_near(b.d_queries, a.d_queries, "queries");
+      expect_near(b.d_keys, a.d_keys, "keys");
+    }
+    expect_near(b.d_values, a.d_values, "values");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, Attention,
+    testing::Values(AttentionShape{0, {0, 9}, 4, 2, 8}, AttentionShape{7, {0, 9}, 4, 2, 8},
+                    AttentionShape{1, {0, 2}, 2, 2, 4}, AttentionShape{5, {0, 3, 4, 9}, 6, 2, 8},
+                    AttentionShape{0, {0, 3, 4, 9}, 3, 1, 6}, AttentionShape{1030, {0, 5, 40}, 4, 1, 8},
+                    AttentionShape{2048, {0, 300}, 2, 2, 16}, AttentionShape{1300, {0, 1}, 4, 2, 8}));
+
+// Windows of one token, shorter and longer than run and prefix, and as long; prefixes that end inside the
+// first window.
+INSTANTIATE_TEST_SUITE_P(
+    Windows, Attention,
+    testing::Values(AttentionShape{0, {0, 9}, 4, 2, 8, 2}, AttentionShape{0, {0, 9}, 2, 2, 8, 4},
+                    AttentionShape{0, {0, 9}, 2, 1, 8, 9}, AttentionShape{0, {0, 9}, 2, 1, 8, 12},
+                    AttentionShape{7, {0, 9}, 4, 2, 8, 3}, AttentionShape{7, {0, 9}, 4, 2, 8, 8},
+                    AttentionShape{3, {0, 9}, 4, 2, 8, 5}, AttentionShape{1, {0, 9}, 4, 2, 8, 16},
+                    AttentionShape{20, {0, 9}, 4, 2, 8, 10}, AttentionShape{20, {0, 9}, 4, 2, 8, 21},
+                    AttentionShape{5, {0, 3, 4, 9, 30}, 6, 2, 8, 4}, AttentionShape{4, {0, 1}, 2, 2, 8, 3},
+                    AttentionShape{1500, {0, 300}, 2, 1, 8, 1400},
+                    AttentionShape{90, {0, 700}, 2, 1, 8, 64}));
+
+INSTANTIATE_TEST_SUITE_P(Softcaps, Attention,
+                         testing::Values(AttentionShape{0, {0, 9}, 4, 2, 8, 0, 0.7},
+                                         AttentionShape{5, {0, 3, 4, 9}, 6, 2, 8, 0, 2.0},
+                                         AttentionShape{7, {0, 19}, 4, 2, 8, 6, 1.0},
+                                         AttentionShape{1100, {0, 300}, 2, 1, 8, 0, 0.5}));
+
+// Heads that our own kernels serve: tiles of queries and keys begin and end everywhere.
+INSTANTIATE_TEST_SUITE_P(
+    FusedHeads, Attention,
+    testing::Values(AttentionShape{0, {0, 9}, 4, 2, 16}, AttentionShape{7, {0, 9}, 4, 2, 48},
+                    AttentionShape{71, {0, 65}, 2, 2, 64}, AttentionShape{72, {0, 128}, 8, 2, 80},
+                    AttentionShape{5, {0, 3, 4, 9, 200}, 6, 2, 16},
+                    AttentionShape{1030, {0, 5, 40}, 5, 1, 16}, AttentionShape{0, {0, 300}, 8, 1, 128},
+                    AttentionShape{20, {0, 90}, 4, 2, 16, 10},
+                    AttentionShape{5, {0, 3, 4, 9, 130}, 6, 2, 16, 4}, AttentionShape{4, {0, 1}, 2, 2, 16, 3},
+                    AttentionShape{200, {0, 300}, 2, 1, 32, 150},
+                    AttentionShape{90, {0, 700}, 4, 1, 16, 64}));
+
+/// The kernels of each instruction set of this machine against an explicit mask.
+TEST(FusedAttention, EveryInstructionSetEqualsAMaskedSoftmax) {
+  struct Precision {
+    at::ScalarType dtype;
+    double limit;
+  };
+  for (const cpu::Kernels& kernels : cpu::available_kernels()) {
+    for (const auto& [dtype, limit] :
+         {Precision{at::kDouble, 1e-13}, Precision{at::kFloat, 4e-6}, Precision{at::kBFloat16, 1e-2}}) {
+      for (const auto& [prefix, offsets, heads, key_heads, size, window, softcap] :
+           {AttentionShape{0, {0, 2}, 2, 1, 16}, AttentionShape{77, {0, 131}, 6, 2, 48},
+            AttentionShape{30, {0, 150}, 2, 2, 16, 70}}) {
+        SCOPED_TRACE(fmt::format("{} {} prefix {} window {}", kernels.instruction_set, at::toString(dtype),
+                                 prefix, window));
+        const int64_t n = offsets.back();
+        const AttentionSettings settings{{0.3}, window};
+        const auto rounded = [&](at::Tensor x) { return x.to(dtype); };
+        const at::Tensor q = rounded(random({n, heads, size}, 1)),
+                         k = rounded(random({prefix + n, key_heads, size}, 2)),
+                         v = rounded(random({prefix + n, key_heads, size}, 3)),
+                         dy = rounded(random({n, heads, size}, 4));
+        const auto leaf = [](const at::Tensor& x) { return x.to(at::kDouble).requires_grad_(); };
+        const at::Tensor true_q = leaf(q), true_k = leaf(k), true_v = leaf(v);
+        const at::Tensor expected = masked_attention(true_q, true_k, true_v, offsets, prefix, settings);
+        const auto truth = torch::autograd::grad({expected}, {true_q, true_k, true_v}, {dy.to(at::kDouble)});
+
+        const auto wide = q.options().dtype(dtype == at::kDouble ? at::kDouble : at::kFloat);
+        const at::Tensor d_keys = at::zeros(k.sizes(), wide), d_values = at::zeros(v.sizes(), wide);
+        const auto earlier = [&](const at::Tensor& x) { return x.narrow(0, 0, prefix); };
+        const auto own = [&](const at::Tensor& x) { return x.narrow(0, prefix, n); };
+        const Prefix before{earlier(k), earlier(v), earlier(d_keys), earlier(d_values)};
+        const FusedAttention fused{q, own(k), own(v), before, settings, kernels};
+        const AttentionBlock result{at::empty_like(q), at::empty({n, heads}, wide)};
+        fused.forward(result);
+        const at::Tensor d_queries = at::empty_like(q);
+        fused.backward(dy, result, {d_queries, own(d_keys), own(d_values)});
+        const auto near = [&](const at::Tensor& got, const at::Tensor& wanted, const char* what) {
+          expect_near(got.to(at::kDouble), wanted.detach(), what, limit);
+        };
+        near(result.output, expected, "output");
+        near(d_queries, truth[0], "queries");
+        near(d_keys, truth[1], "keys");
+        near(d_values, truth[2], "values");
+      }
+    }
+  }
+}
+
+TEST(WindowAttention, AWindowOfOneTokenGivesItsValue) {
+  const at::Tensor q = random({5, 2, 4}, 1).requires_grad_(), k = random({5, 1, 4}, 2),
+                   v = random({5, 1, 4}, 3).requires_grad_();
+  AttentionBlock result;
+  const at::Tensor y = attention(q, k, v, {0, 3, 5}, {}, {{0.3}, 1}, result);
+  expect_near(y.detach(), v.detach().expand({5, 2, 4}), "value");
+  const at::Tensor cotangent = random({5, 2, 4}, 4);
+  const auto got = torch::autograd::grad({y}, {q, v}, {cotangent});
+  EXPECT_TRUE(got[0].abs().max().item<double>() <= 1e-15);
+  expect_near(got[1], cotangent.sum(1, true), "values");
+}
+
+TEST(ScoreBlocks, CoverABandOnceAndNothingElse) {
+  for (int64_t rows : {1, 2, 5, 9, 16}) {
+    for (int64_t prefix : {0, 1, 3, 8, 20}) {
+      for (int64_t window : {0, 1, 2, 3, 5, 8, 9, 16, 17, 40}) {
+        std::vector<std::vector<int>> seen(rows, std::vector<int>(prefix + rows, 0));
+        for (const ScoreBlock& block : score_blocks(rows, prefix, window)) {
+          ASSERT_TRUE(block.key >= 0 || block.key + block.keys <= 0) << "on both sides of the prefix's end";
+          for (int64_t i = 0; i < block.queries; ++i) {
+            for (int64_t j = 0; j < block.keys; ++j) {
+              const bool visible =
+                  block.visible == Visible::kAll || (block.visible == Visible::kCausal ? j <= i : j >= i);
+              if (visible) ++seen.at(block.query + i).at(prefix + block.key + j);
+            }
+          }
+        }
+        for (int64_t i = 0; i < rows; ++i) {
+          for (int64_t j = 0; j < prefix + rows; ++j) {
+            const int64_t back = prefix + i - j;
+            const int expected = back >= 0 && (window == 0 || back < window) ? 1 : 0;
+            ASSERT_EQ(seen[i][j], expected) << rows << " rows after " << prefix << ", window " << window
+                                            << ": query " << i << ", key " << j - prefix;
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace streambp

@@ -1,0 +1,169 @@
+// Sums over many tokens where gradients are bfloat16: n equal terms give n times the term, to the rounding of
+// the result. A sum that is itself kept in bfloat16 stands still at 256 times its term.
+#include <cmath>
+#include <gtest/gtest.h>
+#include <memory>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "streambp/ops/linear.h"
+#include "streambp/ops/mixture.h"
+#include "streambp/ops/mlp.h"
+#include "streambp/ops/rms_norm.h"
+#include "streambp/ops/rows.h"
+#include "verify/tests/streambp/ops/ops_testing.h"
+
+namespace streambp {
+namespace {
+
+constexpr int64_t kTerms = 1500;
+/// Half a unit in the last of 8 bits.
+constexpr double kRounding = 0x1p-8;
+
+at::Tensor all_of(at::IntArrayRef shape, double value, at::ScalarType dtype = at::kBFloat16) {
+  return at::full(shape, value, at::TensorOptions().dtype(dtype));
+}
+
+/// The largest relative error of an entry.
+double worst_entry(const at::Tensor& got, const at::Tensor& expected) {
+  const at::Tensor truth = expected.to(at::kDouble);
+  return ((got.to(at::kDouble) - truth) / truth).abs().max().item<double>();
+}
+
+/// `roundings`: how often a term or the result is rounded on the way.
+void expect_sum(const at::Tensor& got, const at::Tensor& expected, const char* what, double roundings = 1.0) {
+  const double error = worst_entry(got, expected);
+  EXPECT_TRUE(error <= roundings * kRounding) << what << ": relative error " << error;
+}
+
+TEST(LowPrecisionSums, RowsOfAnEmbedding) {
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    for (const auto gradient_dtype : {dtype, at::kFloat}) {
+      Parameter embedding{"embedding", all_of({3, 20}, 1.0, dtype), all_of({3, 20}, 0.0, gradient_dtype)};
+      const at::Tensor dx = all_of({kTerms + 1, 20}, 0.01, dtype);
+      at::Tensor places = at::full({kTerms + 1}, 2, at::kLong);
+      places[700] = 0;
+      accumulate_rows(embedding, places, dx);
+      // The sum in float64 is exact, and rounded once.
+      const at::Tensor term = dx[0].to(at::kDouble);
+      const at::Tensor expected =
+          at::stack({term, at::zeros_like(term), term * static_cast<double>(kTerms)}).to(gradient_dtype);
+      if (dtype == at::kBFloat16) {
+        EXPECT_TRUE(at::equal(embedding.gradient, expected)) << c10::toString(gradient_dtype);
+      } else {
+        EXPECT_TRUE(at::allclose(embedding.gradient.to(at::kDouble), expected.to(at::kDouble), 0x1p-11, 0));
+      }
+      // Together with what is there: as much again.
+      accumulate_rows(embedding, places, dx);
+      EXPECT_TRUE(
+          at::allclose(embedding.gradient.to(at::kDouble), 2.0 * expected.to(at::kDouble), kRounding, 0));
+    }
+  }
+}
+
+TEST(LowPrecisionSums, RowsAreAddedInAnyOrderByAnyNumberOfThreads) {
+  const int64_t tokens = 5000, table = 11, size = 48;
+  const at::Tensor places = at::randint(0, table, {tokens}, at::detail::createCPUGenerator(5), at::kLong);
+  places.narrow(0, 1000, 3000).fill_(7);
+  const at::Tensor dx = integers({tokens, size}, 1, at::kDouble),
+                   before = integers({table, size}, 2, at::kDouble);
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
+    Parameter embedding{"embedding", before.to(dtype), before.to(dtype).clone()};
+    accumulate_rows(embedding, places, dx.to(dtype));
+    EXPECT_TRUE(at::equal(embedding.gradient, before.index_add(0, places, dx).to(dtype)))
+        << c10::toString(dtype);
+  }
+}
+
+TEST(LowPrecisionSums, BiasesAndProducts) {
+  Parameter weight{"w", all_of({6, 16}, 0.5), all_of({6, 16}, 0.0)};
+  Parameter bias{"b", all_of({6}, 0.5), all_of({6}, 0.0)};
+  const at::Tensor dy = all_of({kTerms, 6}, 0.01), x = all_of({kTerms, 16}, 0.3);
+  linear_accumulate({"map", &weight, &bias}, x, dy);
+  const double d = dy[0][0].item<double>(), one = x[0][0].item<double>();
+  expect_sum(weight.gradient, all_of({6, 16}, kTerms * d * one, at::kDouble), "weight");
+  expect_sum(bias.gradient, all_of({6}, kTerms * d, at::kDouble), "bias");
+}
+
+TEST(LowPrecisionSums, AdaptersOfLowRank) {
+  Parameter weight{"w", all_of({6, 16}, 0.5), {}};
+  Parameter a{"a", all_of({4, 16}, 0.25), all_of({4, 16}, 0.0)},
+      b{"b", all_of({6, 4}, 0.5), all_of({6, 4}, 0.0)};
+  const Linear map{"map", &weight, nullptr, LowRankAdapter{&a, &b, 2.0}};
+  const at::Tensor dy = all_of({kTerms, 6}, 0.01), x = all_of({kTerms, 16}, 0.3);
+  linear_accumulate(map, x, dy);
+  const double d = dy[0][0].item<double>(), one = x[0][0].item<double>();
+  // Terms are rounded before they are summed: the product with the other matrix is bfloat16.
+  expect_sum(a.gradient, all_of({4, 16}, kTerms * 2.0 * d * 0.5 * 6 * one, at::kDouble), "A", 2.0);
+  expect_sum(b.gradient, all_of({6, 4}, kTerms * 2.0 * d * one * 0.25 * 16, at::kDouble), "B", 2.0);
+}
+
+TEST(LowPrecisionSums, WeightsOfNorms) {
+  for (const bool plain : {false, true}) {
+    Parameter weight{"norm", all_of({32}, 1.0), all_of({32}, 0.0)};
+    const RmsNorm norm{&weight, 1e-6};
+    const at::Tensor dy = all_of({kTerms, 32}, 0.01), x = all_of({kTerms, 32}, 0.5);
+    RmsNormSaved saved;
+    if (plain) {
+      rms_norm_forward_plain(x, norm, saved);
+      rms_norm_backward_plain(dy, saved, norm);
+    } else {
+      rms_norm_forward(x, norm, saved);
+      rms_norm_backward(dy, saved, norm);
+    }
+    const double normed = 0.5 / std::sqrt(0.25 + 1e-6);
+    expect_sum(weight.gradient, all_of({32}, kTerms * dy[0][0].item<double>() * normed, at::kDouble),
+               plain ? "plain" : "kernel", 1.01);
+  }
+}
+
+/// Equal tokens choose the same experts: each expert's weights, and the router's, get the same term from all.
+TEST(LowPrecisionSums, ExpertsAndRouters) {
+  const int64_t size = 16, width = 8, experts = 4;
+  const auto gradient_of = [&](int64_t tokens, at::ScalarType dtype) {
+    std::vector<std::unique_ptr<Parameter>> parameters;
+    std::vector<std::unique_ptr<Linear>> maps;
+    const auto map = [&](at::IntArrayRef shape, uint64_t seed) {
+      const at::Tensor value = random(shape, seed).to(at::kBFloat16).to(dtype);
+      parameters.push_back(std::make_unique<Parameter>(Parameter{"w", value, at::zeros_like(value)}));
+      maps.push_back(std::make_unique<Linear>(Linear{"map", parameters.back().get()}));
+      return maps.back().get();
+    };
+    Mixture mixture{map({experts, size}, 1), {}, 2, true};
+    for (uint64_t expert = 0; expert < experts; ++expert)
+      mixture.experts.push_back({map({width, size}, 10 + expert), map({width, size}, 20 + expert),
+                                 map({size, width}, 30 + expert), Activation::kSilu});
+    const auto rows = [&](uint64_t seed) {
+      return random({1, size}, seed).to(at::kBFloat16).to(dtype).expand({tokens, size}).contiguous();
+    };
+    const at::Tensor x = rows(40).requires_grad_();
+    const at::Tensor y = streambp::mixture({}, x, mixture, nullptr);
+    torch::autograd::grad({y}, {x}, {rows(41)});
+    std::vector<at::Tensor> gradients;
+    for (const auto& parameter : parameters) gradients.push_back(parameter->gradient.to(at::kDouble));
+    return gradients;
+  };
+  const auto many = gradient_of(kTerms, at::kBFloat16), one = gradient_of(1, at::kBFloat16);
+  const auto truth = gradient_of(kTerms, at::kDouble);
+  for (size_t i = 0; i < many.size(); ++i) {
+    if (truth[i].abs().max().item<double>() == 0.0) continue;  // of an expert that nobody chose
+    // A single token's gradient shows what its own roundings cost: the sum adds those of the result.
+    const at::Tensor scaled = one[i] * static_cast<double>(kTerms);
+    EXPECT_TRUE(relative_error(many[i], scaled) <= 2 * kRounding) << "parameter " << i;
+    EXPECT_TRUE(relative_error(many[i], truth[i]) <= relative_error(scaled, truth[i]) + 2 * kRounding)
+        << "parameter " << i;
+  }
+}
+
+/// The balance of experts is counted in float64.
+TEST(LowPrecisionSums, RouterLoss) {
+  RouterBalance balance(0.5, 2, at::kCPU);
+  for (int i = 0; i < 600; ++i) {
+    balance.count(at::tensor({0.7F, 0.3F}).view({1, 2}), at::zeros({1, 1}, at::kLong), i);
+  }
+  EXPECT_TRUE(std::abs(balance.loss() - 0.5 * 2 * static_cast<double>(0.7F)) <= 1e-14) << balance.loss();
+}
+
+}  // namespace
+}  // namespace streambp

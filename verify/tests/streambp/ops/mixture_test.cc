@@ -1,0 +1,162 @@
+// A mixture of experts against one that runs every expert on every token, in float64, with and without the
+// loss that balances the load.
+#include "streambp/ops/mixture.h"
+
+#include "verify/tests/streambp/ops/ops_testing.h"
+
+namespace streambp {
+namespace {
+
+constexpr int64_t kExperts = 5;
+constexpr int64_t kPerToken = 2;
+
+/// Parameters, maps and the mixture over them.
+struct Layer {
+  std::vector<Parameter> parameters;  // router, then gate, up and down of each expert
+  std::vector<Linear> maps;
+  Mixture mixture;
+
+  explicit Layer(bool normalise) {
+    parameters.push_back(parameter(random({kExperts, 6}, 1)));
+    for (uint64_t expert = 0; expert < kExperts; ++expert) {
+      for (const std::vector<int64_t>& shape : {std::vector<int64_t>{7, 6}, {7, 6}, {6, 7}})
+        parameters.push_back(parameter(random(shape, 10 * expert + static_cast<uint64_t>(shape[0]))));
+    }
+    for (Parameter& p : parameters) maps.push_back({"map", &p});
+    mixture = {&maps[0], {}, kPerToken, normalise};
+    for (size_t i = 1; i < maps.size(); i += 3)
+      mixture.experts.push_back({&maps[i], &maps[i + 1], &maps[i + 2]});
+  }
+
+  std::vector<Parameter*> pointers() {
+    std::vector<Parameter*> all;
+    for (Parameter& p : parameters) all.push_back(&p);
+    return all;
+  }
+};
+
+at::Tensor plain_mixture(const at::Tensor& residual, const at::Tensor& x, const std::vector<at::Tensor>& p,
+                         bool normalise) {
+  const at::Tensor probabilities = at::softmax(at::linear(x, p[0]), -1);
+  auto [top, chosen] = probabilities.topk(kPerToken, -1);
+  if (normalise) top = top / top.sum(-1, true);
+  const at::Tensor weights = at::zeros_like(probabilities).scatter(1, chosen, top);
+  at::Tensor y = residual;
+  for (int64_t e = 0; e < kExperts; ++e) {
+    const at::Tensor product = at::silu(at::linear(x, p[1 + 3 * e])) * at::linear(x, p[2 + 3 * e]);
+    y = y + weights.narrow(1, e, 1) * at::linear(product, p[3 + 3 * e]);
+  }
+  return y;
+}
+
+TEST(Mixture, EqualsEveryExpertOnEveryToken) {
+  for (const bool normalise : {true, false}) {
+    Layer layer(normalise);
+    expect_same(
+        {random({23, 6}, 100), random({23, 6}, 101)}, layer.pointers(),
+        [&](const auto& in) { return mixture(in[0], in[1], layer.mixture, nullptr); },
+        [&](const auto& in, const auto& p) { return plain_mixture(in[0], in[1], p, normalise); });
+  }
+}
+
+TEST(Mixture, FewerTokensThanExperts) {
+  Layer layer(true);
+  const at::Tensor residual = random({1, 6}, 3), x = random({1, 6}, 4).requires_grad_();
+  std::vector<at::Tensor> values;
+  for (const Parameter& p : layer.parameters) values.push_back(p.value);
+  const at::Tensor plain_x = x.detach().clone().requires_grad_();
+  const at::Tensor y = mixture(residual, x, layer.mixture, nullptr);
+  const at::Tensor expected = plain_mixture(residual, plain_x, values, true);
+  expect_near(y.detach(), expected.detach(), "value");
+  const at::Tensor cotangent = random({1, 6}, 5);
+  expect_near(torch::autograd::grad({y}, {x}, {cotangent}).front(),
+              torch::autograd::grad({expected}, {plain_x}, {cotangent}).front(), "input");
+}
+
+TEST(Mixture, TheBalancingLossStreams) {
+  constexpr double kCoefficient = 0.7;
+  constexpr int64_t kRows = 17;
+  const at::Tensor x = random({kRows, 6}, 7), cotangent = random({kRows, 6}, 8);
+  Layer plain(true);
+  const at::Tensor leaf = x.clone().requires_grad_();
+  std::vector<at::Tensor> leaves{leaf};
+  for (const Parameter& p : plain.parameters) leaves.push_back(p.value.clone().requires_grad_());
+  const std::vector<at::Tensor> parameters(leaves.begin() + 1, leaves.end());
+  const at::Tensor probabilities = at::softmax(at::linear(leaf, parameters[0]), -1);
+  const at::Tensor chosen = std::get<1>(probabilities.topk(kPerToken, -1));
+  const at::Tensor load = at::one_hot(chosen, kExperts).to(at::kDouble).sum(at::IntArrayRef{0, 1}) / kRows;
+  const at::Tensor balance_loss = kCoefficient * kExperts * (load * probabilities.mean(0)).sum();
+  const at::Tensor total =
+      (plain_mixture(at::zeros_like(leaf), leaf, parameters, true) * cotangent).sum() + balance_loss;
+  const auto truth = torch::autograd::grad({total}, leaves);
+
+  for (const int64_t chunk : {int64_t{1}, int64_t{4}, kRows - 1, kRows, kRows + 3}) {
+    Layer layer(true);
+    RouterBalance balance(kCoefficient, kExperts, at::kCPU);
+    const auto run = [&](const at::Tensor& rows) { return mixture({}, rows, layer.mixture, &balance); };
+    std::vector<int64_t> begins;
+    for (int64_t begin = 0; begin < kRows; begin += chunk) {
+      begins.push_back(begin);
+      run(x.narrow(0, begin, std::min(chunk, kRows - begin)));
+    }
+    balance.close();
+    at::Tensor dx = at::empty_like(x);
+    for (auto begin = begins.rbegin(); begin != begins.rend(); ++begin) {
+      const int64_t rows = std::min(chunk, kRows - *begin);
+      const at::Tensor part = x.narrow(0, *begin, rows).clone().requires_grad_();
+      dx.narrow(0, *begin, rows)
+          .copy_(torch::autograd::grad({run(part)}, {part}, {cotangent.narrow(0, *begin, rows)}).front());
+    }
+    const double expected = balance_loss.item<double>();
+    EXPECT_TRUE(std::abs(balance.loss() - expected) <= 1e-14 * expected) << balance.loss() << " " << expected;
+    expect_near(dx, truth[0], "input");
+    for (size_t i = 0; i < layer.parameters.size(); ++i)
+      expect_near(layer.parameters[i].gradient, truth[1 + i], "parameter");
+  }
+}
+
+TEST(Mixture, TheBalancingLossLeavesTokensOut) {
+  constexpr double kCoefficient = 0.7;
+  constexpr int64_t kRows = 17;
+  const at::Tensor x = random({kRows, 6}, 7);
+  const at::Tensor counted = at::arange(kRows).remainder(3).ne(1);
+  const at::Tensor places = counted.nonzero().squeeze(1);
+  // The same loss over the tokens that count, and nothing else: no cotangent reaches the rows.
+  Layer plain(true);
+  const at::Tensor leaf = x.clone().requires_grad_();
+  const at::Tensor router = plain.parameters.front().value.clone().requires_grad_();
+  const at::Tensor probabilities = at::softmax(at::linear(leaf, router), -1).index_select(0, places);
+  const at::Tensor chosen = std::get<1>(probabilities.topk(kPerToken, -1));
+  const auto rows = static_cast<double>(places.size(0));
+  const at::Tensor load = at::one_hot(chosen, kExperts).to(at::kDouble).sum(at::IntArrayRef{0, 1}) / rows;
+  const at::Tensor loss = kCoefficient * kExperts * (load * probabilities.mean(0)).sum();
+  const auto truth = torch::autograd::grad({loss}, {leaf, router});
+
+  for (const int64_t chunk : {int64_t{1}, int64_t{5}, kRows}) {
+    Layer layer(true);
+    RouterBalance balance(kCoefficient, kExperts, at::kCPU, counted);
+    at::Tensor dx = at::empty_like(x);
+    for (const bool backward : {false, true}) {
+      for (int64_t begin = 0; begin < kRows; begin += chunk) {
+        const at::Tensor part = x.slice(0, begin, begin + chunk).clone().requires_grad_(backward);
+        const at::Tensor y = mixture({}, part, layer.mixture, &balance, /*graph_only=*/false, begin);
+        if (backward)
+          dx.slice(0, begin, begin + chunk)
+              .copy_(torch::autograd::grad({y}, {part}, {at::zeros_like(y)}).front());
+      }
+      balance.close();
+    }
+    EXPECT_TRUE(std::abs(balance.loss() - loss.item<double>()) <= 1e-14 * loss.item<double>());
+    expect_near(dx, truth[0], "input");
+    expect_near(layer.parameters.front().gradient, truth[1], "router");
+    EXPECT_TRUE((dx.index_select(0, counted.logical_not().nonzero().squeeze(1)) == 0).all().item<bool>());
+  }
+  // Nothing counts: no loss, and a gradient of zero.
+  RouterBalance none(kCoefficient, kExperts, at::kCPU, at::zeros({kRows}, at::kBool));
+  none.count(probabilities.detach(), chosen, 0);
+  EXPECT_EQ(none.loss(), 0.0);
+  EXPECT_TRUE((none.gradient(0, 3) == 0).all().item<bool>());
+}
+
+}  // namespace
+}  // namespace streambp

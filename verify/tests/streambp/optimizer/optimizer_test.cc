@@ -1,0 +1,180 @@
+// Optimizers against torch's formulas written out, and passes that use their gradients up against passes that
+// leave them for a step afterwards: the same weights to the last bit.
+#include "streambp/optimizer/optimizer.h"
+
+#include <cmath>
+#include <gtest/gtest.h>
+
+#include "streambp/backprop/method.h"
+#include "streambp/error.h"
+#include "streambp/memory/meter.h"
+#include "verify/tests/streambp/model/adapter_testing.h"
+#include "verify/tests/streambp/ops/ops_testing.h"
+
+namespace streambp {
+namespace {
+
+OptimizerSettings settings_of(const std::string& name) {
+  OptimizerSettings settings;
+  settings.name = name;
+  settings.learning_rate = 0.05;
+  settings.rank = 5;
+  settings.refresh = 2;
+  return settings;
+}
+
+TEST(Optimizer, SgdSubtractsTheGradient) {
+  Parameter w = parameter(random({4, 3}, 1));
+  w.gradient = random({4, 3}, 2);
+  const at::Tensor expected = w.value - 0.05 * w.gradient;
+  make_optimizer(settings_of("sgd"))->step(w);
+  expect_near(w.value, expected, "weight");
+}
+
+TEST(Optimizer, AdamWFollowsItsFormula) {
+  const OptimizerSettings settings = settings_of("adamw");
+  const auto optimizer = make_optimizer(settings);
+  Parameter w = parameter(random({4, 3}, 1));
+  at::Tensor expected = w.value.clone(), m = at::zeros({4, 3}, at::kDouble), v = m.clone();
+  for (int step = 1; step <= 4; ++step) {
+    const at::Tensor g = random({4, 3}, 10 + static_cast<uint64_t>(step));
+    m = settings.beta1 * m + (1.0 - settings.beta1) * g;
+    v = settings.beta2 * v + (1.0 - settings.beta2) * g * g;
+    const at::Tensor unbiased_m = m / (1.0 - std::pow(settings.beta1, step));
+    const at::Tensor unbiased_v = v / (1.0 - std::pow(settings.beta2, step));
+    expected = expected - settings.learning_rate * (unbiased_m / (unbiased_v.sqrt() + settings.epsilon) +
+                                                    settings.weight_decay * expected);
+    w.gradient = g.clone();
+    optimizer->step(w);
+    expect_near(w.value, expected, "weight");
+  }
+}
+
+/// A gradient of rank 2 lies in the space that its singular vectors span: nothing is lost by projecting, and
+/// the step is adamw's in other coordinates.
+TEST(Optimizer, GaloreStepsInsideTheGradientsSpace) {
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{9, 20}, {20, 9}}) {
+    OptimizerSettings settings = settings_of("galore");
+    settings.rank = 2;
+    settings.weight_decay = 0.0;
+    const auto optimizer = make_optimizer(settings);
+    Parameter w = parameter(random(shape, 1));
+    const at::Tensor before = w.value.clone();
+    const at::Tensor g = random({shape[0], 2}, 2).matmul(random({2, shape[1]}, 3));
+    w.gradient = g.clone();
+    optimizer->step(w);
+    const at::Tensor moved = before - w.value;
+    const auto [u, s, vh] = at::linalg_svd(g, false);
+    const at::Tensor space = shape[0] > shape[1] ? vh.narrow(0, 0, 2) : u.narrow(1, 0, 2).t();
+    const at::Tensor inside =
+        shape[0] > shape[1] ? moved.matmul(space.t()).matmul(space) : space.t().matmul(space.matmul(moved));
+    expect_near(inside, moved, "the step's projection", 1e-12);
+    // Adam's first step is the gradient's sign, here of its coordinates: 2 x 20 of them, each 1.
+    const double expected = settings.learning_rate * settings.scale * std::sqrt(2.0 * 20.0);
+    EXPECT_TRUE(std::abs(moved.norm().item<double>() - expected) <= 1e-6 * expected);
+  }
+}
+
+TEST(Optimizer, RefusesNumbersOutOfTheirRange) {
+  OptimizerSettings settings = settings_of("adamw");
+  settings.beta2 = 1.0;
+  EXPECT_THROW(make_optimizer(settings), InputError);
+  EXPECT_THROW(make_optimizer(settings_of("lion")), InputError);
+  settings = settings_of("sgd");
+  settings.learning_rate = std::nan("");
+  EXPECT_THROW(make_optimizer(settings), InputError);
+}
+
+/// Three passes that use gradients up, on `fused`, against passes and steps afterwards, on `plain`: both the
+/// same model.
+void expect_the_same_weights(Model& fused, Model& plain, const std::string& optimizer_name) {
+  const auto used_up = make_optimizer(settings_of(optimizer_name)),
+             afterwards = make_optimizer(settings_of(optimizer_name));
+  Settings settings;
+  settings.chunk = 5;
+  for (uint64_t pass = 0; pass < 4; ++pass) {
+    Batch batch = random_batch({13, 4}, fused.config().vocab_size, pass);
+    // Gradients of zeros: averages and weights decay all the same.
+    if (pass == 2) batch.targets.fill_(kNoTarget);
+    const auto objective = make_objective("sft", batch, {});
+    settings.optimizer = used_up.get();
+    const double loss = backpropagate(fused, batch, *objective, settings).loss;
+    settings.optimizer = nullptr;
+    plain.zero_gradients();
+    EXPECT_EQ(loss, backpropagate(plain, batch, *objective, settings).loss);
+    for (const auto& parameter : plain.parameters()) {
+      if (!parameter->trainable()) continue;
+      const at::Tensor gradient = parameter->gradient.clone();
+      afterwards->step(*parameter);
+      parameter->gradient = gradient;
+    }
+    // The parts of fused maps look at the gradients that were there before.
+    plain.defer_gradients();
+    std::vector<Parameter*> all;
+    for (const auto& parameter : plain.parameters()) all.push_back(parameter.get());
+    plain.allocate_gradients(all);
+  }
+  for (const auto& parameter : plain.parameters()) {
+    const Parameter& other = fused.parameter(parameter->name);
+    EXPECT_TRUE(at::equal(other.value, parameter->value)) << parameter->name;
+    EXPECT_FALSE(other.gradient.defined()) << parameter->name;
+    EXPECT_EQ(other.trainable(), parameter->trainable()) << parameter->name;
+  }
+}
+
+class Fused : public testing::TestWithParam<std::pair<std::string, std::string>> {};
+
+TEST_P(Fused, PassesEndWithTheSameWeights) {
+  const auto& [preset_name, optimizer_name] = GetParam();
+  const Config config = preset(preset_name);
+  const Model::Placement placement{at::kDouble, at::kCPU, at::kDouble, {}};
+  Model fused = Model::random(config, placement, 1), plain = Model::random(config, placement, 1);
+  expect_the_same_weights(fused, plain, optimizer_name);
+}
+
+TEST(Fused, AdaptersOfEveryKindEndTheSame) {
+  for (const AdapterVariant& variant : adapter_variants()) {
+    Model fused = adapted_model(variant), plain = adapted_model(variant);
+    const Model before = adapted_model(variant);
+    expect_the_same_weights(fused, plain, "adamw");
+    for (const auto& parameter : before.parameters()) {
+      if (is_peft_name(parameter->name)) {
+        EXPECT_FALSE(at::equal(fused.parameter(parameter->name).value, parameter->value)) << parameter->name;
+      }
+    }
+  }
+}
+
+using Names = std::pair<std::string, std::string>;
+INSTANTIATE_TEST_SUITE_P(Models, Fused,
+                         testing::Values(Names{"qwen3-tiny", "sgd"}, Names{"llama-tied-tiny", "adamw"},
+                                         Names{"phi3-tiny", "adamw"}, Names{"gemma3-tiny", "galore"},
+                                         Names{"qwen3-moe-tiny", "galore"}));
+
+TEST(Fused, OneLayersGradientsAreAliveAtATime) {
+  install_meters();
+  const Config config = preset("qwen3-8b");
+  const auto gradients_at_peak = [&](bool fuse) {
+    Model model = Model::random(config, {at::kBFloat16, at::kMeta, at::kBFloat16, {}}, 1);
+    const auto optimizer = make_optimizer(settings_of("sgd"));
+    Settings settings;
+    if (fuse) {
+      model.defer_gradients();
+      settings.optimizer = optimizer.get();
+    }
+    const Batch batch = random_batch({8192}, config.vocab_size, 1);
+    reset_peak(at::kMeta);
+    backpropagate(model, batch, *make_objective("sft", batch, {}), settings);
+    return read_meter(at::kMeta).at_peak.at("gradients");
+  };
+  const int64_t all = gradients_at_peak(false), alive = gradients_at_peak(true);
+  // The largest share is the head's, 151,936 x 4096.
+  // Those of norms are also held in float32 while a pass adds to them.
+  const int64_t norms =
+      config.num_hidden_layers * 2 * (config.hidden_size + config.head_dim) + config.hidden_size;
+  EXPECT_EQ(all, 2 * parameter_count(config) + 4 * norms);
+  EXPECT_LE(alive, 2 * int64_t{151936} * 4096 + 2 * 4096);
+}
+
+}  // namespace
+}  // namespace streambp

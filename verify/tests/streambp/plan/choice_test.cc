@@ -1,0 +1,223 @@
+// --method auto: the estimated costs rank as measured times do, the ways leave alone what is fixed, and the
+// chosen one is the cheapest that fits.
+#include "bench/choice.h"
+
+#include <algorithm>
+#include <functional>
+#include <gtest/gtest.h>
+#include <limits>
+#include <set>
+
+#include "bench/cost_model.h"
+#include "bench/ways.h"
+
+namespace streambp::bench {
+namespace {
+
+/// On the meta device, with costs estimated for `device`.
+struct Subject {
+  explicit Subject(const std::string& model, at::ScalarType dtype = at::kFloat,
+                   c10::DeviceType device = at::kCPU, bool lora = false) {
+    install_meters();
+    bench.options.model = model;
+    bench.options.dtype = bench.options.gradient_dtype = dtype;
+    bench.options.device = "meta";
+    bench.device = at::kMeta;
+    bench.config = preset(model);
+    if (lora) bench.options.lora = LoraConfig{8, 8.0, false, {kAllLinear}};
+    predictor.emplace(bench);
+    timed = bench;
+    timed.device = device;
+    timed.options.picks_method = true;
+  }
+
+  double cost(int64_t tokens, const Settings& settings) const {
+    return CostModel(timed, predictor->models(), {"sft", {}, tokens, 1}).relative(settings);
+  }
+
+  Bench bench;  // of the predictor
+  Bench timed;  // whose costs are estimated
+  std::optional<Predictor> predictor;
+};
+
+Settings way(Method method, int64_t chunk = 0, const std::function<void(Settings&)>& change = {}) {
+  Settings settings;
+  settings.method = method;
+  settings.chunk = chunk;
+  if (change) change(settings);
+  return settings;
+}
+
+const auto kKeepAttention = [](Settings& settings) { settings.keep_attention = true; };
+
+TEST(CostModel, RanksMethodsAsTheyWereMeasuredOnTheCpu) {
+  // results/compare-2048, -4096 and -8192: medians at the chunks that --chunk auto stands for.
+  const Subject subject("qwen3-cpu");
+  for (const auto& [tokens, chunk] : {std::pair<int64_t, int64_t>{2048, 1024}, {4096, 1024}, {8192, 1024}}) {
+    const double standard = subject.cost(tokens, way(Method::kStandard));
+    const double kept = subject.cost(tokens, way(Method::kStreambp, chunk, kKeepAttention));
+    const double streambp = subject.cost(tokens, way(Method::kStreambp, chunk));
+    const double checkpoint = subject.cost(tokens, way(Method::kCheckpoint));
+    std::printf("%d tokens: standard %.3f, keep-attention %.3f, streambp %.3f, checkpoint %.3f\n",
+                static_cast<int>(tokens), standard, kept, streambp, checkpoint);
+    EXPECT_EQ(standard, 1.0);
+    EXPECT_LT(standard, kept);
+    EXPECT_LT(kept, streambp);
+    EXPECT_LT(streambp, checkpoint);
+    EXPECT_LT(subject.cost(tokens, way(Method::kLogitsOnly)), checkpoint) << "no full logits";
+  }
+}
+
+TEST(CostModel, ThinChunksAreSlowAndThickOnesGainLittle) {
+  const Subject subject("qwen3-8b", at::kBFloat16, at::kCUDA);
+  const auto cost = [&](int64_t chunk) { return subject.cost(65536, way(Method::kStreambp, chunk)); };
+  EXPECT_GT(cost(64), 1.2 * cost(1024));
+  EXPECT_GT(cost(256), 1.05 * cost(1024));
+  EXPECT_GT(cost(1024), cost(4096));
+  EXPECT_LT(cost(1024), 1.03 * cost(4096));
+}
+
+TEST(CostModel, WhatIsComputedOrSentAgainCosts) {
+  const Subject subject("qwen3-8b", at::kBFloat16, at::kCUDA);
+  const auto cost = [&](const std::function<void(Settings&)>& change) {
+    return subject.cost(32768, way(Method::kStreambp, 1024, change));
+  };
+  const double plain = cost({});
+  EXPECT_GT(plain, 1.0);
+  EXPECT_LT(cost(kKeepAttention), plain);
+  const double every2 = cost([](Settings& s) { s.every = 2; });
+  const double every4 = cost([](Settings& s) { s.every = 4; });
+  EXPECT_GT(every2, plain);
+  EXPECT_GT(every4, every2);
+  EXPECT_GT(cost([](Settings& s) { s.offload = Offload::kHost; }), plain);
+  EXPECT_GT(cost([](Settings& s) { s.order = Order::kForward; }), 1.2 * plain)
+      << "the keys and values of 16 chunks before each one on average";
+  // Without gradients of weights, what is computed again is a greater part of the whole.
+  const Subject lora("qwen3-8b", at::kBFloat16, at::kCUDA, /*lora=*/true);
+  EXPECT_GT(lora.cost(32768, way(Method::kCheckpoint)), subject.cost(32768, way(Method::kCheckpoint)) + 0.05);
+}
+
+std::set<std::string> descriptions(const std::vector<Settings>& ways) {
+  std::set<std::string> texts;
+  for (const Settings& settings : ways) texts.insert(describe_way(settings));
+  return texts;
+}
+
+TEST(Ways, AreDistinctAndCanBeRun) {
+  SweepOptions options;
+  options.methods.clear();
+  options.picks_method = true;
+  for (const int64_t tokens : {9, 300, 2048, 65536}) {
+    for (const bool may_offload : {false, true}) {
+      const std::vector<Settings> ways = list_ways(options, at::kCPU, 36, tokens, may_offload);
+      EXPECT_EQ(descriptions(ways).size(), ways.size());
+      std::set<Method> methods;
+      for (const Settings& settings : ways) {
+        EXPECT_NO_THROW(check_settings(settings));
+        EXPECT_LE(settings.chunk, tokens);
+        EXPECT_TRUE(may_offload || settings.offload == Offload::kNone);
+        methods.insert(settings.method);
+      }
+      EXPECT_EQ(methods.size(), method_names().size());
+    }
+  }
+  EXPECT_TRUE(descriptions(list_ways(options, at::kCPU, 36, 1500, false))
+                  .contains("streambp, chunk 750, keep-attention, every 4"))
+      << "the chunk that auto stands for is among them";
+  EXPECT_TRUE(
+      descriptions(list_ways(options, at::kCPU, 36, 2048, false)).contains("streambp, chunk 256, every 6"))
+      << "the square root of the layers";
+}
+
+TEST(Ways, LeaveAloneWhatIsFixed) {
+  SweepOptions options;
+  options.picks_method = true;
+  options.chunks = {512, 128};
+  options.stream_head = true;
+  options.keep_attention = true;
+  options.fixed = {"--keep-attention", "--every", "--offload"};
+  for (const Settings& settings : list_ways(options, at::kCPU, 36, 65536, /*may_offload=*/true)) {
+    EXPECT_TRUE(settings.streams_head());
+    EXPECT_EQ(settings.every, 1);
+    EXPECT_EQ(settings.offload, Offload::kNone);
+    EXPECT_TRUE(!is_chunked(settings.method) || settings.chunk == 512 || settings.chunk == 128);
+    EXPECT_TRUE(settings.method != Method::kStreambp || settings.keep_attention);
+  }
+  options.fused_optimizer = OptimizerSettings{};
+  for (const Settings& settings : list_ways(options, at::kCPU, 36, 65536, false))
+    EXPECT_EQ(settings.method, Method::kStreambp);
+  options = {};
+  options.methods = {Method::kStandard};
+  EXPECT_EQ(descriptions(list_ways(options, at::kCPU, 36, 65536, false)),
+            (std::set<std::string>{"standard", "standard, streamed head"}));
+}
+
+TEST(Choice, IsTheCheapestThatFitsAndSaysWhatDoesNot) {
+  Subject subject("qwen3-tiny", at::kDouble);
+  const Cell asked{"sft", {}, 1500, 1, /*automatic=*/true};
+  std::vector<std::pair<double, int64_t>> all;  // cost and peak of each way, by other means
+  const CostModel costs(subject.timed, subject.predictor->models(), asked);
+  for (const Settings& settings : list_ways(subject.timed.options, at::kCPU,
+                                            subject.bench.config.num_hidden_layers, asked.seq_len, false)) {
+    all.emplace_back(costs.relative(settings),
+                     subject.predictor->predict({"sft", settings, asked.seq_len, 1}).peak_bytes);
+  }
+  std::set<int64_t> peaks;
+  for (const auto& [cost, peak] : all) peaks.insert(peak);
+  ASSERT_GT(peaks.size(), 10u);
+  double cost_before = std::numeric_limits<double>::infinity();
+  std::set<std::string> chosen;
+  for (const int64_t budget : peaks) {
+    double cheapest = std::numeric_limits<double>::infinity();
+    for (const auto& [cost, peak] : all)
+      if (peak <= budget) cheapest = std::min(cheapest, cost);
+    const Choice choice = choose(subject.timed, *subject.predictor, asked, {budget, 0});
+    ASSERT_TRUE(choice.chosen);
+    const Considered& taken = choice.considered[*choice.chosen];
+    EXPECT_EQ(taken.cost, cheapest) << describe_choice(choice);
+    EXPECT_LE(taken.predicted->peak_bytes, budget);
+    EXPECT_TRUE(taken.why_not.empty());
+    EXPECT_LE(taken.cost, cost_before) << "more memory, more time";
+    EXPECT_EQ(choice.considered.size(), all.size());
+    cost_before = taken.cost;
+    chosen.insert(method_name(taken.settings.method));
+    const nlohmann::json member = choice_member(choice);
+    EXPECT_EQ(member.at("predicted_peak_bytes"), taken.predicted->peak_bytes);
+    EXPECT_EQ(member.at("considered").size(), all.size());
+    for (const auto& other : member.at("considered")) {
+      EXPECT_EQ(other.at("fits"), other.at("predicted_peak_bytes").get<int64_t>() <= budget);
+      EXPECT_TRUE(other.at("relative_cost") >= taken.cost || !other.at("why_not").is_null());
+    }
+  }
+  EXPECT_TRUE(chosen.contains("standard")) << "with all the memory there is";
+  EXPECT_TRUE(chosen.contains("streambp")) << "with the least";
+
+  const Choice nothing = choose(subject.timed, *subject.predictor, asked, {*peaks.begin() - 1, 0});
+  EXPECT_FALSE(nothing.chosen);
+  EXPECT_EQ(nothing.leanest()->predicted->peak_bytes, *peaks.begin());
+  EXPECT_NE(describe_choice(nothing).find("nothing fits"), std::string::npos);
+  EXPECT_NE(describe_choice(nothing).find("--budget"), std::string::npos);
+  const std::string tight =
+      describe_choice(choose(subject.timed, *subject.predictor, asked, {*peaks.begin(), 0}));
+  EXPECT_NE(tight.find("standard needs"), std::string::npos) << tight;
+  EXPECT_EQ(choice_member(nothing).at("relative_cost"), nullptr);
+}
+
+TEST(Choice, OffloadsWithinTheHostsBudget) {
+  Subject subject("qwen3-cpu", at::kFloat);  // of several layers: of two, one input alone is held
+  const Cell asked{"sft", {}, 4000, 1, true};
+  const auto least = [&](int64_t host) {
+    return choose(subject.timed, *subject.predictor, asked, {1, host}).leanest()->predicted;
+  };
+  const auto without = least(0);
+  EXPECT_EQ(without->host_peak_bytes, 0);
+  const Choice choice =
+      choose(subject.timed, *subject.predictor, asked, {without->peak_bytes - 1, int64_t{1} << 40});
+  ASSERT_TRUE(choice.chosen) << describe_choice(choice);
+  EXPECT_EQ(choice.considered[*choice.chosen].settings.offload, Offload::kHost);
+  EXPECT_FALSE(choose(subject.timed, *subject.predictor, asked, {without->peak_bytes - 1, 1}).chosen)
+      << "a host without memory";
+}
+
+}  // namespace
+}  // namespace streambp::bench

@@ -1,0 +1,150 @@
+// The verdict on a file of gradients.
+#include "verify/compare/compare.h"
+
+#include <cmath>
+#include <functional>
+#include <gtest/gtest.h>
+#include <limits>
+
+#include "verify/tests/verify/compare/testing.h"
+
+namespace streambp::verify {
+namespace {
+
+constexpr const char* kNorm = "model.norm.weight";
+
+Tensors random_truth() {
+  return {{kEmbedding, random_tensor({11, 6}, 1)},
+          {kProjection, random_tensor({8, 6}, 2) * 1e-3},
+          {kNorm, random_tensor({6}, 3)}};
+}
+
+Tensors mapped(const Tensors& tensors, const std::function<at::Tensor(const at::Tensor&)>& f) {
+  Tensors result;
+  for (const auto& [name, tensor] : tensors) result.emplace(name, f(tensor));
+  return result;
+}
+
+Judging within(double tolerance) {
+  Judging judging;
+  judging.tolerance = tolerance;
+  return judging;
+}
+
+Verdict verdict_of(const Tensors& gradients, const Tensors& truth, const Judging& judging = {}) {
+  return compare_gradients(gradients, truth, judging).verdict;
+}
+
+TEST(Compare, TheTruthIsExactInEveryDtype) {
+  const Tensors truth = random_truth();
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf}) {
+    const Comparison comparison =
+        compare_gradients(mapped(truth, [=](const at::Tensor& t) { return t.to(dtype); }), truth);
+    EXPECT_EQ(comparison.verdict, Verdict::kExact)
+        << c10::toString(dtype) << " " << comparison.findings.front().of.error;
+    EXPECT_EQ(comparison.dtype, dtype);
+    EXPECT_FALSE(comparison.differs) << c10::toString(dtype) << " " << comparison.factor;
+    EXPECT_EQ(comparison.tolerance == 1e-10, dtype == at::kDouble) << comparison.tolerance;
+  }
+}
+
+TEST(Compare, TheNarrowestDtypeSetsTheLimits) {
+  Tensors gradients = random_truth();
+  gradients[kNorm] = gradients[kNorm].to(at::kFloat);
+  EXPECT_EQ(compare_gradients(gradients, random_truth()).dtype, at::kFloat);
+  EXPECT_EQ(verdict_of(gradients, random_truth(), within(1e-10)), Verdict::kWrong);
+  Judging wide;
+  wide.dtype = at::kDouble;
+  EXPECT_EQ(verdict_of(gradients, random_truth(), wide), Verdict::kWrong);
+}
+
+TEST(Compare, OneFactorForAllIsAScale) {
+  const Tensors truth = random_truth();
+  for (const double c : {0.9, 65.0 / 66.0, 4.0, -1.0, 1e-6}) {
+    const Comparison comparison =
+        compare_gradients(mapped(truth, [=](const at::Tensor& t) { return t * c; }), truth);
+    EXPECT_EQ(comparison.verdict, Verdict::kScaled) << c;
+    EXPECT_NEAR(comparison.factor, c, 1e-12 * std::abs(c));
+    for (const ParameterFinding& finding : comparison.findings) {
+      EXPECT_NEAR(finding.factor, c, 1e-12 * std::abs(c));
+      EXPECT_NEAR(finding.cosine, c > 0 ? 1.0 : -1.0, 1e-12);
+    }
+  }
+}
+
+TEST(Compare, AFactorOfOneParameterOnlyIsWrong) {
+  Tensors gradients = mapped(random_truth(), [](const at::Tensor& t) { return t * 0.9; });
+  gradients[kProjection] = random_truth()[kProjection] * 0.8;
+  const Comparison comparison = compare_gradients(gradients, random_truth());
+  EXPECT_EQ(comparison.verdict, Verdict::kWrong);
+  EXPECT_EQ(comparison.findings.front().of.name, kProjection);
+  EXPECT_NEAR(comparison.findings.front().factor, 0.8, 1e-12);
+}
+
+TEST(Compare, AScaleAndASmallErrorIsWrong) {
+  Tensors gradients = mapped(random_truth(), [](const at::Tensor& t) { return t * 0.9; });
+  gradients[kNorm][0] += 1e-6;
+  EXPECT_EQ(verdict_of(gradients, random_truth()), Verdict::kWrong);
+  EXPECT_EQ(verdict_of(gradients, random_truth(), within(1e-4)), Verdict::kScaled);
+}
+
+TEST(Compare, AFlippedSignIsWrongAndNamed) {
+  Tensors gradients = random_truth();
+  gradients[kProjection].neg_();
+  const Comparison comparison = compare_gradients(gradients, random_truth());
+  EXPECT_EQ(comparison.verdict, Verdict::kWrong);
+  EXPECT_EQ(comparison.findings.front().of.name, kProjection);
+  EXPECT_NEAR(comparison.findings.front().of.error, 2.0, 1e-12);
+  EXPECT_NEAR(comparison.findings.front().cosine, -1.0, 1e-12);
+}
+
+TEST(Compare, NaNIsWrongWhateverTheTolerance) {
+  for (const double bad :
+       {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    Tensors gradients = random_truth();
+    gradients[kNorm][2] = bad;
+    const Comparison comparison = compare_gradients(gradients, random_truth(), within(1e300));
+    EXPECT_EQ(comparison.verdict, Verdict::kWrong);
+    EXPECT_EQ(comparison.findings.front().of.name, kNorm);
+    EXPECT_EQ(comparison.findings.front().of.problem, "holds NaN or infinity");
+  }
+}
+
+TEST(Compare, ZerosAreWrong) {
+  const Tensors zeros = mapped(random_truth(), [](const at::Tensor& t) { return at::zeros_like(t); });
+  EXPECT_EQ(verdict_of(zeros, random_truth()), Verdict::kWrong);
+  EXPECT_EQ(verdict_of(random_truth(), zeros), Verdict::kWrong);
+  EXPECT_EQ(verdict_of(zeros, zeros), Verdict::kExact);
+}
+
+TEST(Compare, NamesAndShapesHaveToBeTheModels) {
+  Tensors gradients = random_truth();
+  gradients.erase(kNorm);
+  gradients.emplace("model.extra.weight", at::zeros({2}));
+  const Comparison renamed = compare_gradients(gradients, random_truth(), within(1e300));
+  EXPECT_EQ(renamed.verdict, Verdict::kIncomplete);
+  EXPECT_EQ(renamed.missing, std::vector<std::string>{kNorm});
+  EXPECT_EQ(renamed.surplus, std::vector<std::string>{"model.extra.weight"});
+
+  gradients = random_truth();
+  gradients[kProjection] = gradients[kProjection].t();
+  EXPECT_EQ(verdict_of(gradients, random_truth(), within(1e300)), Verdict::kIncomplete);
+  gradients = random_truth();
+  gradients[kProjection] = gradients[kProjection].to(at::kLong);
+  EXPECT_EQ(verdict_of(gradients, random_truth(), within(1e300)), Verdict::kIncomplete);
+}
+
+TEST(ExplainFactor, NamesTheNormaliserThatFits) {
+  const std::vector<Normaliser> counts{{"scored tokens", 65.0}, {"tokens", 80.0}, {"rows", 3.0}};
+  const std::vector<std::string> by_tokens = explain_factor(65.0 / 80.0, 65.0, counts, 1e-10);
+  ASSERT_EQ(by_tokens.size(), 1u);
+  EXPECT_NE(by_tokens[0].find("tokens = 80 instead of 65"), std::string::npos) << by_tokens[0];
+  const std::vector<std::string> averaged = explain_factor(0.25, 65.0, counts, 1e-10);
+  ASSERT_EQ(averaged.size(), 1u);
+  EXPECT_NE(averaged[0].find("averaged over 4"), std::string::npos) << averaged[0];
+  EXPECT_TRUE(explain_factor(0.9137, 65.0, counts, 1e-10).empty());
+  EXPECT_TRUE(explain_factor(std::numeric_limits<double>::quiet_NaN(), 65.0, counts, 1.0).empty());
+}
+
+}  // namespace
+}  // namespace streambp::verify

@@ -1,0 +1,135 @@
+// The names that other people's gradients come under.
+#include "verify/compare/names.h"
+
+#include <gtest/gtest.h>
+
+#include "verify/compare/compare.h"
+#include "verify/tests/verify/compare/testing.h"
+
+namespace streambp::verify {
+namespace {
+
+constexpr const char* kHead = "lm_head.weight";
+
+Tensors random_truth() {
+  return {{kEmbedding, random_tensor({11, 6}, 1)}, {kProjection, random_tensor({8, 6}, 2)}};
+}
+
+/// The verdict, and what was noted.
+std::pair<Verdict, std::string> verdict_of(const Tensors& gradients, const Tensors& truth) {
+  const Comparison comparison = compare_gradients(gradients, truth);
+  std::string notes;
+  for (const std::string& note : comparison.notes) notes += note + "\n";
+  return {comparison.verdict, notes};
+}
+
+TEST(CompareNames, WhatWrappersPutIntoNamesIsTakenOut) {
+  const Tensors truth = random_truth();
+  for (const std::string spelling :
+       {"module.model.layers.0.self_attn.q_proj.weight", "_orig_mod.model.layers.0.self_attn.q_proj.weight",
+        "module._orig_mod.model.layers.0._orig_mod.self_attn.q_proj.weight",
+        "_fsdp_wrapped_module.model.layers.0._fsdp_wrapped_module._checkpoint_wrapped_module.self_attn.q_"
+        "proj."
+        "weight",
+        "base_model.model.model.layers.0.self_attn.q_proj.base_layer.weight",
+        "pretrained_model.model.layers.0.self_attn.q_proj.weight",
+        "model.language_model.layers.0.self_attn.q_proj.weight",
+        "language_model.model.layers.0.self_attn.q_proj.weight", "layers.0.self_attn.q_proj.weight",
+        "grad.model.layers.0.self_attn.q_proj.weight"}) {
+    Tensors gradients = truth;
+    gradients.erase(kProjection);
+    gradients.emplace(spelling, truth.at(kProjection));
+    const auto [verdict, notes] = verdict_of(gradients, truth);
+    EXPECT_EQ(verdict, Verdict::kExact) << spelling;
+    EXPECT_EQ(notes.empty(), spelling == "layers.0.self_attn.q_proj.weight") << spelling << ": " << notes;
+    gradients[spelling] = gradients[spelling] + 1.0;
+    EXPECT_EQ(verdict_of(gradients, truth).first, Verdict::kWrong) << spelling;
+  }
+}
+
+TEST(CompareNames, ANameGivenTwiceIsSurplus) {
+  Tensors gradients = random_truth();
+  gradients.emplace(std::string("module.") + kProjection, gradients.at(kProjection));
+  const Comparison comparison = compare_gradients(gradients, random_truth());
+  EXPECT_EQ(comparison.verdict, Verdict::kIncomplete);
+  EXPECT_EQ(comparison.surplus, std::vector<std::string>{std::string("module.") + kProjection});
+}
+
+TEST(CompareNames, AnAdaptersNameIsTakenOut) {
+  const std::string stem = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.";
+  const Tensors truth{{stem + "weight", random_tensor({2, 6}, 3)}};
+  for (const std::string middle : {"", "default.", "policy_2."}) {
+    const Tensors gradients{{stem + middle + "weight", truth.at(stem + "weight")}};
+    EXPECT_EQ(verdict_of(gradients, truth).first, Verdict::kExact) << middle;
+  }
+}
+
+TEST(CompareNames, AValueHeadHasSeveralNames) {
+  Tensors truth = random_truth();
+  truth.emplace("value_head.weight", random_tensor({1, 6}, 4));
+  for (const std::string spelling :
+       {"v_head.summary.weight", "score.weight", "module.v_head.summary.weight"}) {
+    Tensors gradients = truth;
+    gradients.erase("value_head.weight");
+    gradients.emplace(spelling, truth.at("value_head.weight"));
+    EXPECT_EQ(verdict_of(gradients, truth).first, Verdict::kExact) << spelling;
+  }
+}
+
+TEST(CompareNames, FusedExpertsAreSplit) {
+  const std::string stem = "model.layers.1.mlp.experts";
+  const at::Tensor gate_up = random_tensor({3, 10, 6}, 5);
+  const at::Tensor down = random_tensor({3, 6, 5}, 6);
+  Tensors truth;
+  for (int64_t i = 0; i < 3; ++i) {
+    const std::string expert = stem + "." + std::to_string(i);
+    truth.emplace(expert + ".gate_proj.weight", gate_up[i].narrow(0, 0, 5).clone());
+    truth.emplace(expert + ".up_proj.weight", gate_up[i].narrow(0, 5, 5).clone());
+    truth.emplace(expert + ".down_proj.weight", down[i].clone());
+  }
+  const auto [verdict, notes] =
+      verdict_of({{stem + ".gate_up_proj", gate_up}, {"module." + stem + ".down_proj", down}}, truth);
+  EXPECT_EQ(verdict, Verdict::kExact);
+  EXPECT_NE(notes.find("2 tensors hold all experts"), std::string::npos) << notes;
+  // Halves the other way round are wrong, and another number of experts is not the model's.
+  const at::Tensor exchanged = at::cat({gate_up.narrow(1, 5, 5), gate_up.narrow(1, 0, 5)}, 1);
+  EXPECT_EQ(verdict_of({{stem + ".gate_up_proj", exchanged}, {stem + ".down_proj", down}}, truth).first,
+            Verdict::kWrong);
+  EXPECT_EQ(
+      verdict_of({{stem + ".gate_up_proj", gate_up.narrow(0, 0, 2)}, {stem + ".down_proj", down}}, truth)
+          .first,
+      Verdict::kIncomplete);
+}
+
+TEST(CompareNames, ATiedHeadMayBeGivenOnceOrTwice) {
+  Tensors gradients = random_truth();
+  gradients.emplace(kHead, gradients[kEmbedding].clone());
+  EXPECT_EQ(verdict_of(gradients, random_truth()).first, Verdict::kExact);
+  gradients.erase(kEmbedding);
+  EXPECT_EQ(verdict_of(gradients, random_truth()).first, Verdict::kExact);
+  gradients.erase(kHead);
+  gradients.emplace(std::string("module.") + kHead, random_truth()[kEmbedding]);
+  EXPECT_EQ(verdict_of(gradients, random_truth()).first, Verdict::kExact);
+
+  gradients = random_truth();
+  gradients.emplace(kHead, gradients[kEmbedding].clone());
+  gradients[kHead][0][0] += 1e-3;
+  const Comparison comparison = compare_gradients(gradients, random_truth());
+  EXPECT_EQ(comparison.verdict, Verdict::kIncomplete);
+  EXPECT_EQ(comparison.surplus, std::vector<std::string>{kHead});
+}
+
+TEST(CompareNames, AGradientMayBeLeftOutWhereTheTruthIsZero) {
+  Tensors truth = random_truth();
+  truth[kProjection].zero_();
+  Tensors gradients = truth;
+  gradients.erase(kProjection);
+  const auto [verdict, notes] = verdict_of(gradients, truth);
+  EXPECT_EQ(verdict, Verdict::kExact);
+  EXPECT_NE(notes.find("1 gradients are left out"), std::string::npos) << notes;
+  truth[kProjection][0][0] = 1e-300;
+  EXPECT_EQ(verdict_of(gradients, truth).first, Verdict::kIncomplete);
+}
+
+}  // namespace
+}  // namespace streambp::verify

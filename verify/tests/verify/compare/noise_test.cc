@@ -1,0 +1,251 @@
+// Verdicts on gradients with the noise of a low precision, synthetic and of golden cases.
+#include "verify/compare/noise.h"
+
+#include <cmath>
+#include <fmt/format.h>
+#include <functional>
+#include <gtest/gtest.h>
+#include <limits>
+
+#include "streambp/model/rope_frequencies.h"
+#include "streambp/model/tensor_file.h"
+#include "streambp/ops/rope_angles.h"
+#include "verify/compare/judge.h"
+#include "verify/tests/verify/compare/testing.h"
+#include "verify/evaluation.h"
+
+namespace streambp::verify {
+namespace {
+
+constexpr int kParameters = 40;
+
+std::string parameter_name(uint64_t i) {
+  return fmt::format("p{}", i);
+}
+
+/// A model's worth of parameters, of sizes of their own.
+Tensors random_truth() {
+  Tensors truth;
+  for (uint64_t i = 0; i < kParameters; ++i)
+    truth.emplace(parameter_name(i), random_tensor({9, 7}, i) * std::pow(10.0, -static_cast<double>(i % 4)));
+  return truth;
+}
+
+/// The truth times `factor`, and relative noise of `size` in each parameter.
+Tensors noisy(const Tensors& truth, double size, uint64_t seed, double factor = 1.0) {
+  Tensors result;
+  for (const auto& [name, t] : truth) {
+    const at::Tensor noise = random_tensor(t.sizes(), seed++);
+    result.emplace(name, (t + noise * (size * norm_of(t) / norm_of(noise))) * factor);
+  }
+  return result;
+}
+
+Judging measured(at::ScalarType dtype, double size) {
+  Judging judging;
+  judging.dtype = dtype;
+  judging.noise = {noise_sample(noisy(random_truth(), size, 1000), random_truth())};
+  return judging;
+}
+
+TEST(CompareNoise, GradientsAsNoisyAsWhatWasMeasuredAreExact) {
+  const Tensors truth = random_truth();
+  for (const auto& [dtype, size] : {std::pair{at::kBFloat16, 0.066}, {at::kFloat, 2e-6}}) {
+    const Comparison comparison = compare_gradients(noisy(truth, size, 2000), truth, measured(dtype, size));
+    EXPECT_EQ(comparison.verdict, Verdict::kExact) << size;
+    EXPECT_NEAR(comparison.middle_ratio, 1.0, 0.1);
+    EXPECT_LT(comparison.fit.low, 1.0);
+    EXPECT_GT(comparison.fit.high, 1.0);
+    // Half of it is fine, twice of it everywhere is not, nor is 4 x in one place.
+    EXPECT_EQ(compare_gradients(noisy(truth, 0.5 * size, 3000), truth, measured(dtype, size)).verdict,
+              Verdict::kExact);
+    EXPECT_EQ(compare_gradients(noisy(truth, 2.0 * size, 4000), truth, measured(dtype, size)).verdict,
+              Verdict::kWrong);
+    Tensors one = noisy(truth, size, 5000);
+    one["p7"] = noisy(truth, 4.0 * size, 6000)["p7"];
+    const Comparison found = compare_gradients(one, truth, measured(dtype, size));
+    EXPECT_EQ(found.verdict, Verdict::kWrong);
+    EXPECT_EQ(found.findings.front().of.name, "p7");
+  }
+}
+
+TEST(CompareNoise, AFactorIsFoundBelowTheNoise) {
+  const Tensors truth = random_truth();
+  for (const double n : {20.0, 12.0}) {
+    const double factor = (n - 1.0) / n;
+    const Comparison comparison =
+        compare_gradients(noisy(truth, 0.066, 7000, factor), truth, measured(at::kBFloat16, 0.066));
+    EXPECT_EQ(comparison.verdict, Verdict::kScaled) << n;
+    EXPECT_LT(comparison.fit.low, factor);
+    EXPECT_GT(comparison.fit.high, factor);
+  }
+  for (const double n : {1e4, 1e5}) {
+    const double factor = (n - 1.0) / n;
+    const Comparison comparison =
+        compare_gradients(noisy(truth, 1e-6, 8000, factor), truth, measured(at::kFloat, 1e-6));
+    EXPECT_EQ(comparison.verdict, Verdict::kScaled) << n;
+    EXPECT_NEAR(comparison.factor, factor, 1e-6);
+  }
+}
+
+TEST(CompareNoise, AFactorThatCorrectArithmeticHasByItselfIsNone) {
+  const Tensors truth = random_truth();
+  Judging judging;
+  judging.dtype = at::kBFloat16;
+  judging.noise = {noise_sample(noisy(truth, 0.01, 1000, 1.02), truth)};
+  EXPECT_EQ(compare_gradients(noisy(truth, 0.01, 2000, 0.99), truth, judging).verdict, Verdict::kExact);
+  EXPECT_EQ(compare_gradients(noisy(truth, 0.01, 2000, 0.8), truth, judging).verdict, Verdict::kScaled);
+}
+
+TEST(CompareNoise, WrongParametersDoNotMoveTheFactor) {
+  const Tensors truth = random_truth();
+  Tensors gradients = noisy(truth, 1e-12, 9000, 0.75);
+  for (uint64_t i = 0; i < kParameters / 3; ++i) gradients[parameter_name(i)].neg_();
+  const Comparison comparison = compare_gradients(gradients, truth);
+  EXPECT_EQ(comparison.verdict, Verdict::kWrong);
+  EXPECT_NEAR(comparison.factor, 0.75, 1e-10);
+  int beyond = 0;
+  for (const ParameterFinding& finding : comparison.findings) beyond += finding.within() ? 0 : 1;
+  EXPECT_EQ(beyond, kParameters / 3);
+}
+
+TEST(CompareNoise, WhatATieLeavesOpenIsUndecided) {
+  const Tensors truth = random_truth();
+  Tensors gradients = noisy(truth, 0.02, 100);
+  gradients["p3"] = noisy(truth, 0.6, 200)["p3"];
+  Judging judging = measured(at::kBFloat16, 0.02);
+  EXPECT_EQ(compare_gradients(gradients, truth, judging).verdict, Verdict::kWrong);
+  judging.unsettled = {"p3"};
+  EXPECT_EQ(compare_gradients(gradients, truth, judging).verdict, Verdict::kUndecided);
+  gradients["p4"] = noisy(truth, 0.6, 300)["p4"];
+  EXPECT_EQ(compare_gradients(gradients, truth, judging).verdict, Verdict::kWrong);
+  gradients = noisy(truth, 0.02, 100);
+  gradients["p3"][0][0] = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(compare_gradients(gradients, truth, judging).verdict, Verdict::kWrong);
+}
+
+TEST(CompareNoise, WhereTheTruthIsZeroRoundingErrorsAreAllowed) {
+  Tensors truth = random_truth();
+  truth["p0"].zero_();
+  Tensors gradients = noisy(truth, 1e-6, 100);
+  gradients["p0"].fill_(1e-9);
+  EXPECT_EQ(compare_gradients(gradients, truth, measured(at::kFloat, 1e-6)).verdict, Verdict::kExact);
+  gradients["p0"].fill_(1e-3);
+  EXPECT_EQ(compare_gradients(gradients, truth, measured(at::kFloat, 1e-6)).verdict, Verdict::kWrong);
+}
+
+/// A golden case, compared as the command does.
+struct Golden {
+  CompareOptions options;
+  Tensors gradients;
+};
+
+Golden open_golden(const std::string& model, const std::string& name) {
+  const std::string root = STREAMBP_GOLDENS;
+  Golden golden;
+  golden.options.model = root + "/models/" + model;
+  golden.options.tokens = root + "/cases/" + name + "/tensors.safetensors";
+  const SafetensorsFile file = SafetensorsFile::open(golden.options.tokens);
+  for (const auto& [entry, unused] : file.entries()) {
+    if (entry.starts_with("grad.")) golden.gradients.emplace(entry.substr(5), read_tensor(file, entry));
+  }
+  return golden;
+}
+
+CompareReport judged(const Golden& golden, const std::function<at::Tensor(const at::Tensor&)>& change) {
+  Tensors gradients;
+  for (const auto& [name, gradient] : golden.gradients) gradients.emplace(name, change(gradient));
+  Truth truth = open_truth(golden.options);
+  return judge(truth, golden.options, gradients);
+}
+
+/// The project's own gradients of a golden case's batch in `dtype`, by checkpointing.
+Tensors gradients_in(const Golden& golden, at::ScalarType dtype, double factor = 1.0) {
+  Truth low = open_truth(golden.options, dtype);
+  Settings settings;
+  settings.method = Method::kTiled;
+  settings.chunk = 5;
+  Tensors gradients = evaluate(low.model, low.batch, *low.objective, settings).gradients;
+  for (auto& [name, gradient] : gradients) gradient.mul_(factor);
+  return gradients;
+}
+
+TEST(CompareJudge, GoldenGradientsRoundedToALowPrecision) {
+  for (const auto& [model, name] : {std::pair{"qwen3", "qwen3-sft-b3_left"},
+                                    {"gemma3", "gemma3-sft-b1"},
+                                    {"qwen3-moe", "qwen3-moe-sft-b1"}}) {
+    const Golden golden = open_golden(model, name);
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      const CompareReport report = judged(golden, [=](const at::Tensor& g) { return g.to(dtype); });
+      EXPECT_EQ(report.comparison.verdict, Verdict::kExact) << name << " " << c10::toString(dtype);
+      const CompareReport widened =
+          judged(golden, [=](const at::Tensor& g) { return g.to(dtype).to(at::kDouble); });
+      EXPECT_EQ(widened.comparison.verdict, Verdict::kUndecided) << name << " " << c10::toString(dtype);
+      EXPECT_EQ(widened.comparison.dtype, dtype) << name;
+    }
+    const CompareReport scaled =
+        judged(golden, [](const at::Tensor& g) { return (g * (9999.0 / 10000.0)).to(at::kFloat); });
+    EXPECT_EQ(scaled.comparison.verdict, Verdict::kScaled) << name;
+  }
+}
+
+TEST(CompareJudge, GradientsComputedInALowPrecision) {
+  const Golden golden = open_golden("gemma2", "gemma2-sft-b3_right");
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    Truth truth = open_truth(golden.options);
+    const CompareReport report = judge(truth, golden.options, gradients_in(golden, dtype));
+    EXPECT_EQ(report.comparison.verdict, Verdict::kExact) << c10::toString(dtype);
+    EXPECT_GE(report.noise_runs, 1);
+    Truth again = open_truth(golden.options);
+    EXPECT_EQ(judge(again, golden.options, gradients_in(golden, dtype, 0.9)).comparison.verdict,
+              Verdict::kScaled)
+        << c10::toString(dtype);
+  }
+}
+
+TEST(CompareJudge, WideGradientsOfNarrowArithmetic) {
+  Golden golden = open_golden("qwen3", "qwen3-sft-b3_left");
+  Tensors gradients = gradients_in(golden, at::kBFloat16);
+  for (auto& [name, gradient] : gradients) gradient = gradient.to(at::kFloat) * (1.0F + 0x1p-20F);
+  Truth truth = open_truth(golden.options);
+  const CompareReport guessed = judge(truth, golden.options, gradients);
+  EXPECT_EQ(guessed.comparison.verdict, Verdict::kUndecided);
+  EXPECT_EQ(guessed.comparison.dtype, at::kBFloat16);
+  golden.options.compute_dtype = at::kBFloat16;
+  Truth again = open_truth(golden.options);
+  EXPECT_EQ(judge(again, golden.options, gradients).comparison.verdict, Verdict::kExact);
+}
+
+TEST(CompareJudge, AnglesOfLowPrecisionsAreThoseOfFloat32) {
+  const Golden golden = open_golden("qwen3", "qwen3-sft-b1");
+  constexpr int64_t kLength = 3000;
+  const Batch batch = random_batch({kLength}, 83, /*seed=*/0);
+  const Float32Angles as_transformers;
+  const Truth low = open_truth(golden.options, at::kFloat);
+  const Config& config = low.model.config();
+  const std::vector<double> frequencies = rope_inverse_frequencies(config.rope, config.rotary_dim, kLength);
+  const at::Tensor angles = at::arange(kLength, at::kFloat).unsqueeze(1) *
+                            at::tensor(at::ArrayRef<double>(frequencies)).to(at::kFloat);
+  EXPECT_TRUE(at::equal(low.model.prepare(batch).rope.cosine, angles.cos()));
+  const at::Tensor exact = open_truth(golden.options).model.prepare(batch).rope.cosine;
+  EXPECT_GT((exact - angles.cos()).abs().max().item<double>(), 1e-6);
+}
+
+TEST(CompareJudge, ChoicesOfExpertsNearATieAreCounted) {
+  const Golden golden = open_golden("qwen3-moe", "qwen3-moe-sft-b3_left");
+  Truth exact = open_truth(golden.options);
+  const NearTies ties = find_near_ties(exact, golden.options, at::kBFloat16);
+  EXPECT_EQ(ties.tokens, exact.batch.size());
+  EXPECT_GT(ties.near, 0);
+  EXPECT_LT(ties.near, ties.tokens);
+  EXPECT_FALSE(ties.layers.empty());
+  for (const std::string& name : ties.unsettled) EXPECT_NO_THROW(exact.model.parameter(name)) << name;
+  const NearTies in_double = find_near_ties(exact, golden.options, at::kDouble);
+  EXPECT_EQ(in_double.near, 0);
+  const Golden dense = open_golden("qwen3", "qwen3-sft-b3_left");
+  Truth other = open_truth(dense.options);
+  EXPECT_EQ(find_near_ties(other, dense.options, at::kBFloat16).tokens, 0);
+}
+
+}  // namespace
+}  // namespace streambp::verify

@@ -1,0 +1,212 @@
+// Mistakes planted without the wrong engine: in the gradients, in the batch, or with pieces of the library;
+// and in bfloat16.
+#include <optional>
+
+#include "streambp/objective/terms.h"
+#include "verify/tests/verify/diagnose/diagnose_testing.h"
+#include "verify/equality/batches.h"
+
+namespace streambp::verify {
+namespace {
+
+/// Gradients of another batch or objective under the same model, by the library.
+Tensors library_gradients(DiagnoseCase& planted, const Batch& batch) {
+  const auto objective = make_objective(planted.objective, batch, planted.options);
+  return evaluate(planted.owned.model, batch, *objective, {}).gradients;
+}
+
+TEST(DiagnosePlants, FrozenNormsAndMissingGradients) {
+  const DiagnoseCase right = diagnose_case({"qwen3-tiny", "sft", {}, "full", "left", 9});
+  Tensors gradients = right.truth;
+  for (auto& [name, gradient] : gradients) {
+    if (name.ends_with("q_norm.weight") || name.ends_with("k_norm.weight"))
+      gradient = at::zeros_like(gradient);
+  }
+  expect_named(right, gradients, "qk-norms-frozen");
+  std::erase_if(gradients, [](const auto& entry) { return is_zero(entry.second); });
+  expect_named(right, gradients, "qk-norms-frozen");
+}
+
+TEST(DiagnosePlants, AdaptersWithoutGradient) {
+  const DiagnoseCase right = diagnose_case({"qwen3-tiny", "sft", {}, "lora", "left", 9});
+  // As with checkpointing that stops at the embedding: the first layer's get none. Then none at all.
+  Tensors gradients = right.truth;
+  std::erase_if(gradients,
+                [](const auto& entry) { return entry.first.find("layers.0.") != std::string::npos; });
+  expect_named(right, gradients, "adapters-without-gradient");
+  expect_named(right, times(right.truth, 0.0), "adapters-without-gradient");
+}
+
+TEST(DiagnosePlants, HeadAdapterBypassed) {
+  DiagnoseCase right = diagnose_case({"qwen3-tiny", "sft", {}, "full", "left", 9});
+  Model adapted = equality_model("qwen3-tiny", 3, [](const std::string&) { return false; });
+  LoraConfig lora;
+  lora.r = 3;
+  lora.target_modules = {"q_proj", "lm_head"};
+  adapted.attach_adapters(lora, 7);
+  at::Generator generator = at::detail::createCPUGenerator(8);
+  for (const auto& parameter : adapted.parameters()) {
+    if (parameter->name.ends_with(".lora_B.weight"))
+      parameter->value.copy_(at::randn(parameter->value.sizes(), generator, at::kDouble) * 0.3);
+  }
+  right.owned.model = std::move(adapted);
+  find_truth(right);
+  WrongSettings settings;
+  settings.head_adapter_bypassed = true;
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat})
+    expect_named(right, cast(right.wrong(settings), dtype), "head-adapter-bypassed");
+}
+
+TEST(DiagnosePlants, DocumentsInOneSequence) {
+  const std::vector<int64_t> lengths{7, 5, 4};
+  DiagnoseCase packed =
+      diagnose_case({"qwen3-tiny", "sft", {}, "full", "three", 9}, packed_rows(lengths, 16, 101));
+  Batch leaking = packed.owned.batch;
+  leaking.offsets = {0, 16};
+  expect_named(packed, library_gradients(packed, leaking), "no-document-boundaries");
+  leaking.positions = at::arange(16, at::kLong);
+  expect_named(packed, library_gradients(packed, leaking), "no-document-boundaries-positions-go-on");
+}
+
+TEST(DiagnosePlants, PaddingRowWithGradient) {
+  DiagnoseCase right = diagnose_case({"llama-tied-tiny", "sft", {}, "full", "three", 9});
+  Config config = right.owned.model.config();
+  Model::Placement wide;
+  wide.dtype = wide.gradient_dtype = at::kDouble;
+  const auto with_padding = [&](std::optional<int64_t> token) {
+    config.pad_token_id = token;
+    Model model = Model::random(config, wide, 1);
+    for (const auto& parameter : model.parameters())
+      parameter->value.copy_(right.owned.model.parameter(parameter->name).value);
+    return model;
+  };
+  Model without = with_padding(std::nullopt);
+  const Tensors gradients = evaluate(without, right.owned.batch, *right.owned.objective, {}).gradients;
+  right.owned.model = with_padding(right.owned.batch.tokens[2].item<int64_t>());
+  find_truth(right);
+  expect_named(right, gradients, "padding-row-trained");
+}
+
+TEST(DiagnosePlants, DroppedPrefix) {
+  // Sequences cut into sequences of 8 tokens: no prefix is seen. Targets and positions stay.
+  DiagnoseCase right = diagnose_case({"llama-tied-tiny", "sft", {}, "full", "three", 20});
+  Batch cut = right.owned.batch;
+  cut.offsets = {0};
+  for (size_t i = 0; i + 1 < right.owned.batch.offsets.size(); ++i) {
+    const int64_t end = right.owned.batch.offsets[i + 1];
+    for (int64_t place = right.owned.batch.offsets[i] + 8; place < end; place += 8)
+      cut.offsets.push_back(place);
+    cut.offsets.push_back(end);
+  }
+  expect_named(right, library_gradients(right, cut), "prefix-dropped-8");
+}
+
+TEST(DiagnosePlants, LabelsInTheirOwnPlace) {
+  DiagnoseCase right = diagnose_case({"qwen3-tiny", "sft", {}, "full", "three", 9});
+  Batch unshifted = right.owned.batch;
+  unshifted.targets = unshifted.tokens.clone();
+  for (size_t i = 0; i + 1 < unshifted.offsets.size(); ++i)
+    unshifted.targets[unshifted.offsets[i]] = kNoTarget;
+  expect_named(right, library_gradients(right, unshifted), "labels-not-shifted");
+}
+
+TEST(DiagnosePlants, LabelsInTheirOwnPlaceAsTheFileHasThem) {
+  // The first row's first token has a label, the others' have none: they are padded on the left.
+  DiagnoseCase right = diagnose_case({"qwen3-tiny", "sft", {}, "full", "three", 9});
+  Batch unshifted = right.owned.batch;
+  unshifted.targets = unshifted.tokens.clone();
+  for (size_t i = 1; i + 1 < unshifted.offsets.size(); ++i)
+    unshifted.targets[unshifted.offsets[i]] = kNoTarget;
+  WrongSubject subject = right.subject();
+  subject.labels = unpack(unshifted, unshifted.targets);
+  const Diagnosis diagnosis =
+      diagnose(subject, library_gradients(right, unshifted), right.truth, 0.0, right.diagnosing);
+  EXPECT_EQ(diagnosis.explanations.front().name, "labels-not-shifted-first-counts")
+      << diagnosis_text(diagnosis);
+  EXPECT_EQ(diagnosis.kind, Diagnosis::Kind::kExplained);
+}
+
+TEST(DiagnosePlants, MeanOfTheMeansOfRows) {
+  DiagnoseCase right = diagnose_case({"qwen2-tiny", "sft", {}, "full", "three", 11});
+  Tensors mean;
+  const auto rows = static_cast<int64_t>(right.owned.batch.offsets.size()) - 1;
+  for (int64_t row = 0; row < rows; ++row) {
+    for (const auto& [name, gradient] :
+         library_gradients(right, select_sequences(right.owned.batch, {row}))) {
+      at::Tensor& sum = mean.try_emplace(name, at::zeros_like(gradient)).first->second;
+      sum = sum + gradient / static_cast<double>(rows);
+    }
+  }
+  expect_named(right, mean, "mean-of-means-1-rows");
+}
+
+TEST(DiagnosePlants, OtherConfigs) {
+  // The library's own model of another config, with the same weights.
+  for (const auto& [model, name] :
+       {std::pair{"mistral-tiny", "windows-ignored"}, std::pair{"qwen3-moe-tiny", "router-loss-missing"}}) {
+    DiagnoseCase right = diagnose_case({model, "sft", {}, "full", "three", 13});
+    Config config = right.owned.model.config();
+    std::fill(config.windows.begin(), config.windows.end(), 0);
+    config.mixture.router_aux_loss_coef = 0.0;
+    Model::Placement wide;
+    wide.dtype = wide.gradient_dtype = at::kDouble;
+    Model other = Model::random(config, wide, 1);
+    for (const auto& parameter : other.parameters())
+      parameter->value.copy_(right.owned.model.parameter(parameter->name).value);
+    const Tensors gradients = evaluate(other, right.owned.batch, *right.owned.objective, {}).gradients;
+    expect_named(right, gradients, name);
+  }
+}
+
+TEST(DiagnosePlants, EmbeddingAddedUpInBfloat16) {
+  // What at::index_add_ does with tokens that come again and again: rows stall once the sum is large.
+  DiagnoseCase right = diagnose_case({"qwen3-tiny", "sft", {}, "full", "single", 60});
+  Batch batch = right.owned.batch;
+  batch.tokens.remainder_(3);
+  right = diagnose_case({"qwen3-tiny", "sft", {}, "full", "single", 60}, batch);
+  WrongSettings settings;
+  settings.sums = NarrowSums::kEmbedding;
+  expect_named(right, right.wrong(settings), "bf16-embedding-sum");
+}
+
+TEST(DiagnosePlants, InBfloat16AboveItsNoise) {
+  // The library's own pass in bfloat16 is as far from the truth as that precision takes it; mistakes are
+  // planted on top.
+  for (const char* model : {"qwen3-tiny"}) {
+    DiagnoseCase right = diagnose_case({model, "sft", {}, "full", "left", 11});
+    Model::Placement narrow;
+    narrow.dtype = narrow.gradient_dtype = at::kBFloat16;
+    Model half = Model::random(right.owned.model.config(), narrow, 1);
+    for (const auto& parameter : half.parameters()) {
+      const Parameter& wide = right.owned.model.parameter(parameter->name);
+      wide.value.copy_(wide.value.to(at::kBFloat16));  // weights that both dtypes hold
+      parameter->value.copy_(wide.value);
+    }
+    find_truth(right);
+    Settings standard;
+    standard.method = Method::kStandard;
+    const Tensors rounded = evaluate(half, right.owned.batch, *right.owned.objective, standard).gradients;
+    const double noise = precision_residual(rounded, right.truth);
+    EXPECT_EQ(diagnose(right, rounded, noise).kind, Diagnosis::Kind::kRight);
+    size_t above = 0;
+    for (const Hypothesis& hypothesis : hypotheses(right.subject(), {})) {
+      Tensors wrong = right.wrong(hypothesis.settings());
+      const double effect = FitGauge(wrong, right.truth).measure(right.truth).without_factor;
+      for (auto& [name, gradient] : wrong) {
+        const at::Tensor off = rounded.at(name).to(at::kDouble) - right.truth.at(name);
+        gradient = (gradient + off).to(at::kBFloat16);
+      }
+      const Diagnosis found = diagnose(right, wrong, noise);
+      bool named = false;
+      for (size_t i = 0; i < found.fitting; ++i)
+        named = named || found.explanations[i].name == hypothesis.name;
+      if (effect <= 2.0 * noise) continue;
+      ++above;
+      EXPECT_TRUE(named) << hypothesis.name << " effect " << effect << "\n" << diagnosis_text(found);
+    }
+    EXPECT_GT(above, 30U);
+  }
+}
+
+}  // namespace
+}  // namespace streambp::verify
