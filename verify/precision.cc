@@ -103,7 +103,7 @@ int run_precision(const PrecisionOptions& options) {
   for (const std::string& name : options.methods) {
     Settings settings;
     settings.method = parse_method(name);
-    if (settings.method == Method::kStandard) continue;
+    if (settings.method == ways.front().method) continue;
     for (const int64_t chunk : is_chunked(settings.method) ? options.chunks : std::vector<int64_t>{0}) {
       settings.chunk = settings.head_chunk = chunk;
       if (!settings.streams_head()) settings.head_chunk = 0;
