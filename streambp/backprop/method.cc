@@ -227,6 +227,7 @@ std::shared_ptr<RouterBalance> balance_of(const Model& model, const RouterLoss& 
 Outcome backpropagate(Model& model, const Batch& given, const Objective& objective, const Settings& settings,
                       Model* teacher) {
   check_settings(settings);
+  objective.require_batch(given);
   Batch batch = given;
   if (objective.targets().defined()) batch.targets = objective.targets();
   const at::NoGradGuard no_grad;  // methods turn autograd on where they want it
