@@ -1,36 +1,36 @@
 # The PyPI wheel of torch as a CMake target. The wheel's own TorchConfig.cmake requires a CUDA toolkit; the libraries do not.
 # Used by this project's build and, installed, by find_package(streambp).
 
-# streambp_find_torch(FOLDER VERSION PROBLEM): the wheel's folder and version into the named variables; where there is none, what is
-# wrong into PROBLEM. Looks at STREAMBP_TORCH (the folder that holds include/ and lib/) and then at STREAMBP_VENV (a virtual
-# environment with the wheel), first as CMake variables, then as environment variables, and last at the folders given as arguments.
+# streambp_find_torch(FOLDER VERSION PROBLEM [DEFAULT]): the wheel's folder and version into the named variables, or what is wrong into
+# PROBLEM. The first of these that is set says where to look: STREAMBP_TORCH, the folder that holds the wheel's include/ and lib/;
+# STREAMBP_VENV, a virtual environment with the wheel; the environment variables of these names; the folder DEFAULT.
 function(streambp_find_torch folder version problem)
-  set(candidates)
-  foreach(place IN ITEMS "${STREAMBP_TORCH}" "$ENV{STREAMBP_TORCH}")
-    if(place)
-      list(APPEND candidates "${place}")
-    endif()
-  endforeach()
-  foreach(place IN ITEMS "${STREAMBP_VENV}" "$ENV{STREAMBP_VENV}")
-    if(place)
-      file(GLOB found "${place}/lib/python3*/site-packages/torch")
-      list(APPEND candidates ${found} "${place}/lib/python3*/site-packages/torch")
-    endif()
-  endforeach()
-  list(APPEND candidates ${ARGN})
-  foreach(place IN LISTS candidates)
-    if(EXISTS "${place}/version.py" AND EXISTS "${place}/lib/libtorch_cpu.so")
-      file(READ "${place}/version.py" text)
-      string(REGEX MATCH "__version__ = '([^']+)'" _ "${text}")
-      set(${folder} "${place}" PARENT_SCOPE)
-      set(${version} "${CMAKE_MATCH_1}" PARENT_SCOPE)
-      set(${problem} "" PARENT_SCOPE)
-      return()
-    endif()
-  endforeach()
-  list(JOIN candidates "\n  " looked_at)
-  set(${problem} "no torch wheel found; set STREAMBP_VENV to a virtual environment that has one, or STREAMBP_TORCH to the folder \
-that holds its include/ and lib/. Looked at:\n  ${looked_at}" PARENT_SCOPE)
+  set(default ${ARGN})
+  if(STREAMBP_TORCH)
+    set(looked_at "${STREAMBP_TORCH}")
+  elseif(STREAMBP_VENV)
+    set(looked_at "${STREAMBP_VENV}/lib/python3*/site-packages/torch")
+  elseif(DEFINED ENV{STREAMBP_TORCH})
+    set(looked_at "$ENV{STREAMBP_TORCH}")
+  elseif(DEFINED ENV{STREAMBP_VENV})
+    set(looked_at "$ENV{STREAMBP_VENV}/lib/python3*/site-packages/torch")
+  else()
+    set(looked_at "${default}")
+  endif()
+  file(GLOB found "${looked_at}/lib/libtorch_cpu.so")
+  list(LENGTH found count)
+  if(NOT count EQUAL 1)
+    set(${problem} "no torch wheel in '${looked_at}': set STREAMBP_VENV to a virtual environment that has one, or STREAMBP_TORCH to the \
+folder of its include/ and lib/" PARENT_SCOPE)
+    return()
+  endif()
+  cmake_path(GET found PARENT_PATH libraries)
+  cmake_path(GET libraries PARENT_PATH torch)
+  file(READ "${torch}/version.py" text)
+  string(REGEX MATCH "__version__ = '([^']+)'" _ "${text}")
+  set(${folder} "${torch}" PARENT_SCOPE)
+  set(${version} "${CMAKE_MATCH_1}" PARENT_SCOPE)
+  set(${problem} "" PARENT_SCOPE)
 endfunction()
 
 # streambp_import_torch(FOLDER): makes the target streambp::torch: libtorch_cpu, libc10, and their headers as system headers.

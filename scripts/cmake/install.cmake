@@ -7,7 +7,8 @@ install(TARGETS streambp streambp_files streambp_cpu streambp_fmt EXPORT streamb
   INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 # Public are the headers of all rooms but the command line's, and but what a room keeps to itself: kernels, files that read JSON,
 # what the methods share.
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/streambp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h"
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/streambp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT streambp_headers
+  FILES_MATCHING PATTERN "*.h"
   PATTERN cli EXCLUDE
   PATTERN examples EXCLUDE
   PATTERN interop EXCLUDE
