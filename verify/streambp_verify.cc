@@ -31,6 +31,7 @@
 namespace {
 
 using namespace streambp;
+using namespace streambp::verify;
 
 /// Of the sweep's long sequence, whose windows cross tiles of the CPU's attention kernel (72 keys).
 constexpr int64_t kWindowLength = 163;
