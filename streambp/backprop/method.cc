@@ -162,6 +162,7 @@ std::shared_ptr<RouterBalance> balance_of(const Model& model, const RouterLoss& 
 Outcome backpropagate(Model& model, const Batch& given, const Objective& objective, const Settings& settings,
                       Model* teacher) {
   check_settings(settings);
+  objective.require_batch(given);
   const MethodKind& kind = method_kind(settings.method);
   Batch batch = given;
   if (objective.targets().defined()) batch.targets = objective.targets();
