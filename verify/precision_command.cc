@@ -45,7 +45,7 @@ std::vector<Settings> read_configurations(const Flags& flags) {
   for (const std::string& name : words_or(flags.methods, "--method", method_names())) {
     Settings settings;
     settings.method = parse_method(name);
-    if (settings.method == Method::kStandard) continue;
+    if (settings.method == configurations.front().method) continue;
     for (const int64_t chunk : is_chunked(settings.method) ? chunks : std::vector<int64_t>{0}) {
       settings.chunk = settings.head_chunk = chunk;
       if (!settings.streams_head()) settings.head_chunk = 0;

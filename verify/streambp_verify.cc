@@ -12,7 +12,8 @@ int main(int argc, char** argv) {
       "Checks that back-propagation is exact: against other people's numbers, between methods, and anyone's "
       "gradients.",
       "streambp-verify");
-  app.set_version_flag("--version", "streambp-verify " + version_text());
+  app.set_version_flag("--version", "streambp-verify " + version_text() + "\n" +
+                                        libraries_text({"Eigen " STREAMBP_EIGEN_VERSION}));
   app.require_subcommand(1);
   app.get_formatter()->column_width(32);
   std::function<int()> action;

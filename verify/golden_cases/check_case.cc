@@ -44,12 +44,9 @@ std::vector<Run> runs_of(const GoldensOptions& options, const Batch& batch) {
     for (const int64_t chunk : options.chunks.empty() ? default_chunks(batch) : options.chunks) {
       if (is_chunked(settings.method)) settings.chunk = chunk;
       settings.head_chunk = chunk;  // so that the head, too, is cut at awkward tokens
-      const std::string text = chunk == 0 ? name + " chunk auto" : fmt::format("{} chunk {}", name, chunk);
-      runs.push_back({text, settings});
-      if (settings.method != Method::kStreambp) continue;
-      Settings forward = settings;
-      forward.order = Order::kForward;
-      runs.push_back({text + ", forward order", forward});
+      runs.push_back({configuration_text(settings), settings});
+      for (const Settings& variant : same_gradients_variants(settings))
+        runs.push_back({configuration_text(variant), variant});
     }
   }
   return runs;

@@ -68,7 +68,7 @@ void check_head(int64_t tokens, LongCheck& check) {
   head.value.mul_(25.0);  // logits of about 1
   model.parameter("model.norm.weight").value.fill_(1.0);
   Batch batch = random_batch({tokens}, kVocabulary, 2);
-  // Targets on both sides of the indices of the logits' matrix that no longer fit.
+  // Targets on both sides of the elements of the logits' matrix that no longer fit.
   batch.targets.copy_((at::arange(tokens, at::kLong) * 4'567'891 + 11) % kVocabulary);
   batch.targets[tokens - 1].fill_(kVocabulary - 1);
   const std::vector<int64_t> indices = sampled_indices(tokens, {127, 128, 255, 256}, 0);
@@ -77,7 +77,7 @@ void check_head(int64_t tokens, LongCheck& check) {
 
   at::Tensor hidden = patterned_normal({tokens, kSize}, at::kFloat, 3);
   const at::Tensor states = rows_at(hidden, indices);
-  const Scored scored = find_scored(batch, at::kCPU);
+  const HeadTargets scored = head_targets(batch, at::kCPU);
   const HeadPass pass{model, scored, {}, {}};
   const WeightedSum objective(weights);
   StreamedHead streamed(pass, objective, /*chunk=*/tokens);
