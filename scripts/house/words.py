@@ -4,7 +4,7 @@ import re
 
 # Pattern (of lower-case words, after identifiers were cut into theirs) and what to write.
 WORDS = [
-    (r"(?<!in )(?<!take )(?<!takes )(?<!decimal )places?\b", "index, position, offset or row"),
+    (r"(?<!in )(?<!take )(?<!takes )(?<!decimal )(?<!last )places?\b", "index, position, offset or row"),
     (r"raised", "up_proj, or thrown of an exception"),
     (r"told(?! apart)", "kernel arguments (args), or: is given"),
     (r"softens?\b|softened", "online softmax step"),

@@ -48,7 +48,7 @@ struct GoldenCase {
 struct LoadedCase {
   std::vector<std::unique_ptr<GoldenModel>> models;
   std::vector<GoldenTask> tasks;       // those of the first model first
-  std::vector<ParameterError> checks;  // of what was computed besides: a reference's log-probabilities, ...
+  std::vector<ParameterError> checks;  // of what was computed for it: a reference's log-probabilities, ...
 };
 
 /// The cases of `folder`: itself if it holds a case.json, else those of the set whose models/ and cases/ it

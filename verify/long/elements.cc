@@ -282,7 +282,7 @@ void check_gated_mlp(int64_t elements, LongCheck& check) {
     y = linear_forward(down_map, gated_product(mlp, x, saved));
     dx = gated_mlp_backward(mlp, std::move(saved), dy);
   }
-  constexpr double kLimit = 5e-2;  // roundings to bfloat16 on the way
+  constexpr double kLimit = 5e-2;  // of intermediates rounded to bfloat16
   const std::vector<int64_t> rows = boundary_rows(n, kWide, 60);
   const auto [y_truth, dx_truth] = truth.rows(rows);
   check.rows("output", rows_at(y, rows), y_truth, kLimit);

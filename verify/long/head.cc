@@ -29,7 +29,7 @@ class WeightedSum final : public Objective {
   at::Tensor weights_;
 };
 
-/// One token's hidden state on its way through norm and head, by plain loops: every vocabulary entry's share
+/// One token's hidden state through norm and head, by plain loops: every vocabulary entry's share
 /// of d log p / d normed is summed.
 struct HeadRow {
   std::vector<double> normed;
