@@ -285,7 +285,7 @@ Recording pyramid(int blocks) {
 TEST(Timeline, SamplesKeepThePeak) {
   const Recording recording = pyramid(50);
   for (const size_t most : {2, 3, 4, 7, 19, 99, 100, 101, 102, 1000}) {
-    const std::vector<size_t> places = sampled_places(recording, most);
+    const std::vector<size_t> places = sampled_indices(recording, most);
     ASSERT_LE(places.size(), std::max<size_t>(most, 2)) << "of " << most;
     EXPECT_TRUE(std::is_sorted(places.begin(), places.end()));
     Replay replay(recording);
@@ -296,7 +296,7 @@ TEST(Timeline, SamplesKeepThePeak) {
     }
     EXPECT_EQ(highest, peak_bytes(recording)) << "of " << most;
   }
-  EXPECT_EQ(sampled_places(recording, 102).size(), 101U) << "the start and 100 events";
+  EXPECT_EQ(sampled_indices(recording, 102).size(), 101U) << "the start and 100 events";
 }
 
 TEST(Timeline, IsATableOfTheReplay) {
