@@ -1,4 +1,4 @@
-// Copies between a device and the host's memory that run beside the device's work; inside the library only.
+// Copies between a device and the host's memory that overlap with the device's work; inside the library only.
 #pragma once
 
 #include <deque>
@@ -33,7 +33,7 @@ class HostCopies {
   /// settle() is called.
   void leave(const at::Tensor& rows, const std::vector<at::Tensor>& to);
 
-  /// Begins to copy the pieces `from` into a new tensor on the device, behind all that has left so far.
+  /// Begins to copy the pieces `from` into a new tensor on the device, after all that has left so far.
   Arriving fetch(const std::vector<at::Tensor>& from);
 
   /// The rows, for work on the device's stream from here on.

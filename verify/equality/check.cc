@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 
+#include "bench/baseline/hugging_face.h"
 #include "streambp/backprop/embeddings.h"
 #include "streambp/model/scored.h"
 #include "verify/equality/batches.h"
@@ -240,6 +241,7 @@ class RowCheck {
       if (has_baseline(method)) {
         Settings holding = make_settings(method, settings.chunk, plain_head(method));
         const Evaluation fair = run(holding);
+        add_hugging_face_baseline();
         holding.hugging_face = true;
         require(bit_equal(run(holding), fair), "holding what Hugging Face holds changes nothing", holding);
       }
