@@ -71,7 +71,7 @@ double rows_seen(const std::vector<int64_t>& lengths, int64_t chunk, int64_t win
   return rows;
 }
 
-/// Whether a layer that runs again leaves out its last product (Rows::graph_only).
+/// Whether a layer that runs again leaves out its last product (LayerRun::graph_only).
 bool skips_down(const Settings& settings, const Config& config, int64_t layer) {
   if (config.sandwich_norms || settings.hugging_face || settings.order == Order::kForward) return false;
   return settings.method != Method::kChunkMajor || layer + 1 == config.num_hidden_layers;

@@ -10,10 +10,10 @@
 #include "streambp/model/strict_json.h"
 #include "streambp/model/tensor_file.h"
 #include "streambp/objective/terms.h"
-#include "verify/tests/streambp/ops/checked_device.h"
 #include "verify/golden_cases/golden_options.h"
 #include "verify/reference_bridge.h"
 #include "verify/reference_objective.h"
+#include "verify/tests/streambp/ops/checked_device.h"
 
 namespace streambp::verify {
 namespace {
@@ -72,7 +72,7 @@ at::Tensor read_predictions(const SafetensorsFile& file, const std::string& name
                      fmt::join(given.sizes(), ", "), batch.padded_rows, batch.padded_columns);
   }
   const int64_t before = batch.padded_columns - 1 - given.size(1);
-  return at::constant_pad_nd(given, {before, 1}).flatten().index_select(0, batch.padded_places);
+  return at::constant_pad_nd(given, {before, 1}).flatten().index_select(0, batch.padded_indices);
 }
 
 double read_loss(const CaseFile& file, const SafetensorsFile& tensors) {

@@ -23,7 +23,7 @@ constexpr int64_t kPower32 = int64_t{1} << 32;
 
 /// Rows of `size` elements before, at and after the places 2^31 and 2^32.
 std::vector<int64_t> boundary_rows(int64_t n, int64_t size, int64_t more) {
-  return sampled_places(n, {kPower31 / size, kPower32 / size}, more);
+  return sampled_indices(n, {kPower31 / size, kPower32 / size}, more);
 }
 
 /// Rows enough for more than `elements`.
@@ -207,14 +207,14 @@ void check_gated_mlp(int64_t elements, LongCheck& check) {
   }
   /// Row i through column f: gate and up before the activation, and the gradient of the product.
   struct Middle {
-    double gated = 0.0, raised = 0.0, d_product = 0.0;
+    double gate_proj = 0.0, up_proj = 0.0, d_product = 0.0;
   };
   const auto middle = [&](int64_t i, int64_t f) {
     Middle at;
     for (int64_t j = 0; j < kSize; ++j) {
       const auto row = static_cast<size_t>(i * kSize + j), column = static_cast<size_t>(f * kSize + j);
-      at.gated += inputs[row] * g[column];
-      at.raised += inputs[row] * u[column];
+      at.gate_proj += inputs[row] * g[column];
+      at.up_proj += inputs[row] * u[column];
       at.d_product += gradients[row] * d[static_cast<size_t>(j * kWide + f)];
     }
     return at;
@@ -224,12 +224,12 @@ void check_gated_mlp(int64_t elements, LongCheck& check) {
     std::vector<double> output(kSize, 0.0), d_input(kSize, 0.0);
     for (int64_t f = 0; f < kWide; ++f) {
       const Middle at = middle(place, f);
-      const SiluRow activation = silu(at.gated);
+      const SiluRow activation = silu(at.gate_proj);
       for (int64_t j = 0; j < kSize; ++j) {
         const auto of = static_cast<size_t>(j), column = static_cast<size_t>(f * kSize + j);
-        output[of] += d[static_cast<size_t>(j * kWide + f)] * activation.value * at.raised;
+        output[of] += d[static_cast<size_t>(j * kWide + f)] * activation.value * at.up_proj;
         d_input[of] +=
-            at.d_product * (at.raised * activation.slope * g[column] + activation.value * u[column]);
+            at.d_product * (at.up_proj * activation.slope * g[column] + activation.value * u[column]);
       }
     }
     y_truth.insert(y_truth.end(), output.begin(), output.end());
@@ -239,18 +239,18 @@ void check_gated_mlp(int64_t elements, LongCheck& check) {
   const std::vector<int64_t> shape{static_cast<int64_t>(places.size()), kSize};
   check.rows("output", rows_at(y, places), as_tensor(y_truth, shape), kLimit);
   check.rows("input's gradient", rows_at(dx, places), as_tensor(dx_truth, shape), kLimit);
-  const std::vector<int64_t> columns = sampled_places(kWide, {}, 4);
+  const std::vector<int64_t> columns = sampled_indices(kWide, {}, 4);
   std::vector<double> gate_truth, up_truth, down_truth;
   for (const int64_t f : columns) {
     std::vector<double> d_gate(kSize, 0.0), d_up(kSize, 0.0), d_down(kSize, 0.0);
     for (int64_t i = 0; i < n; ++i) {
       const Middle at = middle(i, f);
-      const SiluRow activation = silu(at.gated);
+      const SiluRow activation = silu(at.gate_proj);
       for (int64_t j = 0; j < kSize; ++j) {
         const auto of = static_cast<size_t>(j), row = static_cast<size_t>(i * kSize + j);
-        d_gate[of] += at.d_product * at.raised * activation.slope * inputs[row];
+        d_gate[of] += at.d_product * at.up_proj * activation.slope * inputs[row];
         d_up[of] += at.d_product * activation.value * inputs[row];
-        d_down[of] += gradients[row] * activation.value * at.raised;
+        d_down[of] += gradients[row] * activation.value * at.up_proj;
       }
     }
     gate_truth.insert(gate_truth.end(), d_gate.begin(), d_gate.end());

@@ -11,16 +11,26 @@
 #include <tuple>
 #include <vector>
 
-#include "streambp/runtime/device.h"
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
 #include "streambp/ops/attention.h"
+#include "streambp/ops/backend.h"
 #include "streambp/ops/cuda/scratch.h"
-#include "streambp/ops/stand_in.h"
+#include "streambp/runtime/device.h"
 #include "verify/tests/streambp/ops/ops_testing.h"
 
 namespace streambp {
 namespace {
+
+/// While it lives, `kernels` serve tensors on the CPU.
+struct ServeAttention {
+  explicit ServeAttention(std::vector<DeviceAttention> kernels) {
+    set_device_attention(c10::DeviceType::CPU, std::move(kernels));
+  }
+  ~ServeAttention() { set_device_attention(c10::DeviceType::CPU, {}); }
+  ServeAttention(const ServeAttention&) = delete;
+  ServeAttention& operator=(const ServeAttention&) = delete;
+};
 
 /// softmax(scores) v of a block under autograd, by the formula, with the masks that the libraries know.
 struct Formula {
@@ -409,8 +419,8 @@ TEST_P(DeviceLibrary, GivesTheFormulasValuesAndGradients) {
 
 /// While it lives, the meta device stands for a GPU.
 struct MetaForCuda {
-  MetaForCuda() { set_meta_stands_for(c10::DeviceType::CUDA); }
-  ~MetaForCuda() { set_meta_stands_for(c10::DeviceType::CPU); }
+  MetaForCuda() { set_backend(c10::DeviceType::Meta, Backend::kCuda); }
+  ~MetaForCuda() { set_backend(c10::DeviceType::Meta, Backend::kCpu); }
 };
 
 TEST(AttentionOnMeta, CountsWhatFlashAttentionTakes) {
@@ -483,7 +493,7 @@ TEST(MetaDevice, StandsForTheCpuOrAGpu) {
   EXPECT_FALSE(has_device_attention(q.to(at::kFloat), {1.0, 0.0})) << "float32";
   EXPECT_FALSE(has_device_attention(at::empty({4, 2, 12}, options), {1.0, 0.0})) << "heads of 12";
   EXPECT_FALSE(is_for_cuda(at::empty({1})));
-  EXPECT_THROW(set_meta_stands_for(c10::DeviceType::XPU), InputError);
+  EXPECT_THROW(set_backend(c10::DeviceType::XPU, Backend::kCuda), InputError);
 }
 
 }  // namespace
