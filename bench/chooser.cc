@@ -59,7 +59,7 @@ Chooser::~Chooser() {
 }
 
 Choice Chooser::choose(const Cell& asked) {
-  return streambp::choose(bench_, *predictor_, asked, budget_);
+  return bench::choose(bench_, *predictor_, asked, budget_);
 }
 
 }  // namespace streambp::bench

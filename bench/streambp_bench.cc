@@ -15,15 +15,16 @@ int main(int argc, char** argv) {
   streambp::install_meters();
   CLI::App app("Measures memory and time of exact back-propagation: standard, checkpointed, streamed",
                "streambp-bench");
-  app.set_version_flag("--version", "streambp-bench " + streambp::version_text());
+  app.set_version_flag("--version",
+                       "streambp-bench " + streambp::version_text() + "\n" + streambp::libraries_text());
   app.require_subcommand(1);
   app.get_formatter()->column_width(32);
   std::function<int()> action;
-  streambp::add_sweep_command(app, action, argc, argv);
-  streambp::add_max_length_command(app, action);
-  streambp::add_bytes_per_token_command(app, action, argc, argv);
-  streambp::add_linear_command(app, action);
-  streambp::add_paper_command(app, action, argc, argv);
-  streambp::add_export_command(app, action);
+  streambp::bench::add_sweep_command(app, action, argc, argv);
+  streambp::bench::add_max_length_command(app, action);
+  streambp::bench::add_bytes_per_token_command(app, action, argc, argv);
+  streambp::bench::add_linear_command(app, action);
+  streambp::bench::add_paper_command(app, action, argc, argv);
+  streambp::bench::add_export_command(app, action);
   return streambp::run_command_line(app, argc, argv, [&action] { return action(); });
 }

@@ -8,7 +8,7 @@
 #include "streambp/ops/differentiable.h"
 #include "streambp/ops/sum_dtype.h"
 
-namespace streambp {
+namespace streambp::bench {
 namespace {
 
 /// x itself, holding `kept` until its backward pass has run.
@@ -86,4 +86,4 @@ void add_hugging_face_baseline() {
   add_model_ops("hugging-face", ops);
 }
 
-}  // namespace streambp
+}  // namespace streambp::bench

@@ -2,7 +2,7 @@
 // baselines did.
 #pragma once
 
-namespace streambp {
+namespace streambp::bench {
 
 /// Adds the ops of the baseline "hugging-face" (model_ops.h), which Settings::hugging_face asks for. Each
 /// gives the values of ours and keeps more in its graph:
@@ -13,4 +13,4 @@ namespace streambp {
 ///   their float32 log-softmax
 void add_hugging_face_baseline();
 
-}  // namespace streambp
+}  // namespace streambp::bench

@@ -96,6 +96,16 @@ class Objective {
 
   /// make_objective fills in what the options say.
   RouterLoss router_loss;
+
+  /// make_objective records the batch, whose tensors it shares.
+  void set_batch(const Batch& batch);
+  /// Throws InputError unless `batch` has the sequences, tokens and targets of the recorded one. An objective
+  /// without a recorded batch takes any.
+  void require_batch(const Batch& batch) const;
+
+ private:
+  at::Tensor batch_tokens_, batch_targets_;  // [N] int64
+  std::vector<int64_t> batch_offsets_;       // [S + 1]
 };
 
 /// What normalisers count. Of a whole batch; where a batch is cut into micro-batches, each one's objective is

@@ -75,7 +75,7 @@ class Judge {
   Evaluation evaluate() {
     Settings settings;
     settings.chunk = options_.chunk;
-    return streambp::evaluate(truth_.model, truth_.batch, *truth_.objective, settings,
+    return verify::evaluate(truth_.model, truth_.batch, *truth_.objective, settings,
                               truth_.teacher ? &*truth_.teacher : nullptr);
   }
 
@@ -91,7 +91,7 @@ class Judge {
     // A parameter whose gradient is all cancellation has no 10 digits.
     Settings settings;
     settings.method = Method::kCheckpoint;
-    judging.noise = {noise_sample(streambp::evaluate(truth_.model, truth_.batch, *truth_.objective, settings,
+    judging.noise = {noise_sample(verify::evaluate(truth_.model, truth_.batch, *truth_.objective, settings,
                                                      truth_.teacher ? &*truth_.teacher : nullptr)
                                       .gradients,
                                   as_stored_.gradients)};
@@ -99,7 +99,7 @@ class Judge {
   }
 
   CompareReport in_low(at::ScalarType dtype) {
-    const bool rounded = !are_numbers_of(dtype, truth_.model);
+    const bool rounded = !verify::are_numbers_of(dtype, truth_.model);
     Tensors exact = as_stored_.gradients;
     if (rounded) {
       round_weights(truth_, dtype);

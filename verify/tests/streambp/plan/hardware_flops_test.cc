@@ -72,7 +72,7 @@ struct NamedSettings {
 };
 
 std::vector<NamedSettings> all_settings() {
-  add_hugging_face_baseline();
+  bench::add_hugging_face_baseline();
   std::vector<NamedSettings> all;
   const auto add = [&](const char* name, const std::function<void(Settings&)>& change) {
     Settings settings;
