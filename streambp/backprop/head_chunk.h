@@ -1,4 +1,4 @@
-// One chunk of scored tokens on its way through the head and back, without autograd.
+// One chunk of scored tokens through the head and back, without autograd.
 #pragma once
 
 #include <functional>

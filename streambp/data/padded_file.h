@@ -19,7 +19,7 @@ inline constexpr const char* kNumItemsInBatch = "num_items_in_batch";
 /// else it holds is refused.
 std::vector<std::string> known_tensors(const ObjectiveKind& kind);
 
-/// A file's tensors on their way into a packed batch. Names are the file's, without the prefix. B rows, T
+/// A file's tensors before they become a packed batch. Names are the file's, without the prefix. B rows, T
 /// columns.
 class PaddedFile {
  public:

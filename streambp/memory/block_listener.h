@@ -25,7 +25,7 @@ class BlockListener {
 };
 
 /// Makes `listener` hear of the CPU's, a GPU's or the meta device's blocks: of those alive first, then of
-/// what happens. Null: none. Returns when no call to the earlier listener is under way. Throws
+/// what happens. Null: none. Returns when no call to the earlier listener is running. Throws
 /// InputError for another device.
 void listen(c10::DeviceType device, BlockListener* listener);
 

@@ -96,7 +96,7 @@ class Packing {
     batch_.tokens = to_tensor(tokens_);
     batch_.positions = to_tensor(positions_);
     batch_.targets = to_tensor(targets_);
-    batch_.padded_indices = to_tensor(places_);
+    batch_.padded_indices = to_tensor(indices_);
     return std::move(batch_);
   }
 
@@ -135,7 +135,7 @@ class Packing {
       tokens_.push_back(token_[base + column]);
       positions_.push_back(position);
       targets_.push_back(target(row, column, real));
-      places_.push_back(base + column);
+      indices_.push_back(base + column);
     }
     batch_.offsets.push_back(static_cast<int64_t>(tokens_.size()));
   }
@@ -182,7 +182,7 @@ class Packing {
   const int64_t* mask_ = nullptr;
   const int64_t* label_ = nullptr;
   const int64_t* position_ = nullptr;
-  std::vector<int64_t> tokens_, positions_, targets_, places_;
+  std::vector<int64_t> tokens_, positions_, targets_, indices_;
   Batch batch_;
 };
 

@@ -257,7 +257,7 @@ void parse_rope(const ConfigReader& settings, Config& config) {
     objects.push_back(settings.inner("rope_scaling"));
     const ConfigReader& scaling = objects.back();
     if (gemma3 && scaling.find("type") != nullptr && scaling.find("rope_type") == nullptr)
-      scaling.refuse("type", "rope_type in its place: transformers 4 reads it, 5 does not");
+      scaling.refuse("type", "rope_type instead: transformers 4 reads it, 5 does not");
   }
 
   std::vector<ConfigReader> all = objects;

@@ -85,7 +85,7 @@ struct LoraExtras {
       biases;  // parameters, and their names in the adapter's file
 };
 
-/// Throws InputError for modules that are trained in two ways, and for what is not supported (parts of
+/// Throws InputError for modules that are trained twice over, and for what is not supported (parts of
 /// experts).
 LoraExtras lora_extras(const Config& config, const LoraConfig& lora);
 

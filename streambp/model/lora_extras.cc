@@ -102,7 +102,7 @@ LoraExtras lora_extras(const Config& config, const LoraConfig& lora) {
   for (const auto& [parameter, tokens] : extras.rows) {
     for (const std::string& name : config.tie_word_embeddings ? both : std::vector<std::string>{parameter}) {
       if (contains(extras.saved, name) || is_adapted(module_of(name)))
-        throw InputError("LoRA trainable_token_indices: {} is also trained another way", module_of(name));
+        throw InputError("LoRA trainable_token_indices: {} is also trained otherwise", module_of(name));
     }
   }
   if (lora.bias == "none") return extras;

@@ -122,12 +122,12 @@ bool online_softmax_step(T* logits, int64_t count, int64_t columns, int64_t stri
 
 /// A tile, and where what is known of it lies.
 template <typename T>
-struct TilePlace {
+struct VocabularyTile {
   int64_t first, last;  // vocabulary entries
   T *numbers, *largest, *sums;
 
   /// `own`: a tile's numbers, where they are not kept.
-  TilePlace(const TargetHead<T>& op, int64_t tile, int64_t stride, T* own = nullptr)
+  VocabularyTile(const TargetHead<T>& op, int64_t tile, int64_t stride, T* own = nullptr)
       : first(tile * kTile),
         last(at_most(first + kTile, op.vocabulary)),
         numbers(op.exponentials == nullptr ? own : op.exponentials + first * stride),
@@ -157,7 +157,7 @@ class Forward {
   }
 
   void run(int64_t index, const HeadShare<T>& share, double* target_logits) {
-    const TilePlace<T> tile(op_, index, stride_, exponentials_);
+    const VocabularyTile<T> tile(op_, index, stride_, exponentials_);
     multiply(op_, tile.first, tile.last, tile.numbers, stride_);
     tile.for_each_target(op_, stride_,
                          [&](int64_t row, T logit) { target_logits[row] = static_cast<double>(logit); });
@@ -179,7 +179,7 @@ class Forward {
     }
   }
 
-  void add_to_sum(const TilePlace<T>& tile, T* sum) {
+  void add_to_sum(const VocabularyTile<T>& tile, T* sum) {
     const int64_t count = tile.last - tile.first;
     to_panels(op_.weight + tile.first * op_.size, count, op_.size, kTile, weight_);
     for_each_column_tile<T>(op_.size, [&](int64_t column, auto vectors) {
@@ -250,14 +250,14 @@ class WeightGradient {
   }
 
   void run(int64_t index) {
-    const TilePlace<T> tile(op_, index, stride_);
+    const VocabularyTile<T> tile(op_, index, stride_);
     differentiate(tile);
     add(tile);
   }
 
  private:
   /// Exponentials become the logits' gradients: d (onehot - p) scale.
-  void differentiate(const TilePlace<T>& tile) {
+  void differentiate(const VocabularyTile<T>& tile) {
     const T scale = static_cast<T>(op_.scale);
     for (int64_t column = 0; column < columns_; column += kWidth<T>) {
       const Vector<T> shifted = (load(tile.largest + column) - load(largest_ + column)) * scale;
@@ -269,7 +269,7 @@ class WeightGradient {
     tile.for_each_target(op_, stride_, [&](int64_t row, T& number) { number += d_[row]; });
   }
 
-  void add(const TilePlace<T>& tile) const {
+  void add(const VocabularyTile<T>& tile) const {
     const int64_t count = tile.last - tile.first;
     T* const d_weight = op_.d_weight + tile.first * op_.size;
     for_each_column_tile<T>(op_.size, [&](int64_t column, auto vectors) {

@@ -9,7 +9,7 @@
 #include "verify/equality/subject.h"
 #include "verify/evaluation.h"
 
-namespace streambp {
+namespace streambp::verify {
 namespace {
 
 TEST(ConcurrentPasses, GiveTheBitsOfPassesOneAfterAnother) {
@@ -35,4 +35,4 @@ TEST(ConcurrentPasses, GiveTheBitsOfPassesOneAfterAnother) {
 }
 
 }  // namespace
-}  // namespace streambp
+}  // namespace streambp::verify

@@ -176,7 +176,7 @@ TEST(MetaBlocks, AreRoundedAsTheDeviceThatIsStoodFor) {
   EXPECT_EQ(read_meter(at::kMeta).live_bytes - before, 512 + 512 + 1024);
   {
     const HostMemoryScope host;
-    const at::Tensor beside = floats(1);
+    const at::Tensor small = floats(1);
     EXPECT_EQ(read_meter(at::kMeta).host_peak_bytes, 4) << "the host's memory has no such blocks";
   }
   set_meta_block_bytes(1);

@@ -1,4 +1,4 @@
-// Plain formulas in the place of a GPU library's attention kernels.
+// Plain formulas instead of a GPU library's attention kernels.
 #pragma once
 
 #include <chrono>

@@ -64,7 +64,7 @@ TEST_P(DeviceLibrary, GivesTheFormulasValuesAndGradients) {
   const auto all = library_attention();
   const DeviceAttention& library = *std::find_if(
       all.begin(), all.end(), [&, &wanted = name](const DeviceAttention& one) { return one.name == wanted; });
-  // Heads that lie beside others', as a fused projection leaves them.
+  // Heads strided by others', as a fused projection leaves them.
   const auto sample = [&](int64_t rows, int64_t heads, uint64_t seed) {
     return random({rows, heads + 3, block.size}, seed).to(at::kBFloat16).to(device).narrow(1, 2, heads);
   };

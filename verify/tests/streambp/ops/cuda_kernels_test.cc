@@ -136,11 +136,11 @@ TEST_P(CudaKernels, NormAndRotation) {
           const at::Tensor dx = norm_rope_backward(dy, op, x, rstd);
           RmsNormSaved saved;
           const at::Tensor normed = has_norm ? rms_norm_forward_plain(wide(x), exact_norm, saved) : wide(x);
-          const auto turned = [&](const at::Tensor& rows, double sign) {
+          const auto rotated = [&](const at::Tensor& rows, double sign) {
             return half > 0 ? rope_plain(rows, exact_table, sign) : rows;
           };
-          check(y, turned(normed, 1.0) + wide(residual), "value of " + what);
-          const at::Tensor d_normed = turned(wide(dy), -1.0);
+          check(y, rotated(normed, 1.0) + wide(residual), "value of " + what);
+          const at::Tensor d_normed = rotated(wide(dy), -1.0);
           // A head of one number is normalised to its sign: the gradient is what eps leaves of it.
           if (size > 1 || !has_norm)
             check(dx, has_norm ? rms_norm_backward_plain(d_normed, saved, exact_norm) : d_normed,
@@ -152,7 +152,7 @@ TEST_P(CudaKernels, NormAndRotation) {
           const at::Tensor in_place = x.clone(at::MemoryFormat::Contiguous);
           const at::Tensor over = norm_rope_forward(in_place, op, {}, rstd, /*overwrite=*/true);
           EXPECT_EQ(over.const_data_ptr(), in_place.const_data_ptr());
-          check(over, turned(wide(x), 1.0), "in place: " + what);
+          check(over, rotated(wide(x), 1.0), "in place: " + what);
         }
       }
     }
@@ -181,9 +181,9 @@ TEST_P(CudaKernels, GateAndItsBackwardPass) {
       }
       const at::Tensor value = gate(activation, gate_proj, up_proj);
       check(value, gate_plain(activation, wide(gate_proj), wide(up_proj)), "value");
-      const at::Tensor place = gate_proj.clone();
-      EXPECT_TRUE(at::equal(gate(activation, place, up_proj, /*overwrite=*/true), value));
-      EXPECT_TRUE(at::equal(place, value));
+      const at::Tensor over = gate_proj.clone();
+      EXPECT_TRUE(at::equal(gate(activation, over, up_proj, /*overwrite=*/true), value));
+      EXPECT_TRUE(at::equal(over, value));
     }
   }
 }
@@ -277,18 +277,18 @@ TEST_P(CudaKernels, RowsAreAddedExactly) {
   for (const int64_t size : {1, 4, 33, 512, 1040}) {
     for (const bool wide_gradient : {false, true}) {
       const int64_t tokens = 300, table = 7;
-      const at::Tensor places = at::randint(0, table, {tokens}, at::detail::createCPUGenerator(5),
-                                            at::TensorOptions().dtype(at::kLong));
-      places.narrow(0, 0, 90).fill_(table - 1);
+      const at::Tensor indices = at::randint(0, table, {tokens}, at::detail::createCPUGenerator(5),
+                                             at::TensorOptions().dtype(at::kLong));
+      indices.narrow(0, 0, 90).fill_(table - 1);
       // Small integers: every sum of a test's size is exact, and rounded once.
       const at::Tensor dx = integers({tokens, size}, 1, at::kDouble),
                        before = integers({table, size}, 2, at::kDouble);
       const auto gradient_dtype = wide_gradient ? sum_dtype() : dtype();
-      const at::Tensor expected = before.index_add(0, places, dx);
+      const at::Tensor expected = before.index_add(0, indices, dx);
       Parameter embedding{"embedding", before.to(device(), dtype()),
                           before.clone().to(device(), gradient_dtype)};
       const at::Tensor rows = size > 4 ? inside(dx.to(device(), dtype()), 8) : dx.to(device(), dtype());
-      accumulate_rows(embedding, places.to(device()), rows);
+      accumulate_rows(embedding, indices.to(device()), rows);
       EXPECT_TRUE(at::equal(embedding.gradient.to(at::kCPU), expected.to(gradient_dtype))) << "size " << size;
     }
   }
@@ -296,12 +296,12 @@ TEST_P(CudaKernels, RowsAreAddedExactly) {
 
 TEST_P(CudaKernels, RowsOfAscendingPlacesNeedNoOrder) {
   for (const int64_t size : {1, 8, 33, 512}) {
-    const at::Tensor places = at::tensor({1, 2, 5, 6, 40}, at::kLong);
+    const at::Tensor indices = at::tensor({1, 2, 5, 6, 40}, at::kLong);
     const at::Tensor rows = integers({5, size}, 1, at::kDouble),
                      before = integers({41, size}, 2, at::kDouble);
     at::Tensor sum = before.clone().to(device(), dtype());
-    add_sorted_rows(sum, places.to(device()), rows.to(device(), dtype()));
-    EXPECT_TRUE(at::equal(wide(sum), before.index_add(0, places, rows))) << "size " << size;
+    add_sorted_rows(sum, indices.to(device()), rows.to(device(), dtype()));
+    EXPECT_TRUE(at::equal(wide(sum), before.index_add(0, indices, rows))) << "size " << size;
   }
 }
 

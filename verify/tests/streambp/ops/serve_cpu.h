@@ -1,4 +1,4 @@
-// CUDA's kernels at work on the CPU, for tests of the way to them and of their source without a GPU.
+// CUDA's kernels at work on the CPU, for tests of their launches and of their source without a GPU.
 #pragma once
 
 #include "streambp/ops/backend.h"
