@@ -79,12 +79,12 @@ TokenValues empty_values(const HeadPass& pass) {
                  : at::Tensor();
   };
   const HeadRequest& request = pass.request;
-  return {column(request.log_probabilities),
-          column(request.entropies),
-          column(request.mean_log_probabilities),
-          column(request.values),
-          column(request.divergence != Divergence::kNone),
-          column(request.log_sum_squares)};
+  return {.log_probabilities = column(request.log_probabilities),
+          .entropies = column(request.entropies),
+          .mean_log_probabilities = column(request.mean_log_probabilities),
+          .values = column(request.values),
+          .divergences = column(request.divergence != Divergence::kNone),
+          .log_sum_squares = column(request.log_sum_squares)};
 }
 
 /// Puts the values of scored tokens [begin, end) among those of all.
@@ -127,7 +127,13 @@ Columns to_columns(const TokenValues& values) {
 }
 
 TokenValues to_values(const Columns& columns) {
-  return {columns[0], columns[1], columns[2], columns[3], columns[4], columns[5]};
+  return {.log_probabilities = columns[0],
+          .entropies = columns[1],
+          .mean_log_probabilities = columns[2],
+          .values = columns[3],
+          .divergences = columns[4],
+          .log_sum_squares = columns[5],
+          .embeddings = {}};
 }
 
 int64_t HeadPass::shared_vocabulary() const {

@@ -49,13 +49,13 @@ struct Sequence {
     const auto joined = [&](const at::Tensor& earlier, const at::Tensor& own) {
       return prefix.size() > 0 ? at::cat({earlier, own}) : own;
     };
-    return {q,
-            joined(prefix.keys, k),
-            joined(prefix.values, v),
-            /*causal=*/true,
-            settings.window,
-            settings.scoring.scale,
-            packed};
+    return {.q = q,
+            .k = joined(prefix.keys, k),
+            .v = joined(prefix.values, v),
+            .causal = true,
+            .window = settings.window,
+            .scale = settings.scoring.scale,
+            .offsets = packed};
   }
 
   /// Its backward pass; what reaches the prefix is the prefix's.

@@ -31,7 +31,8 @@ bool has_flash(const at::Tensor& q, const Scoring& scoring) {
 AttentionBlock attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, Visible visible,
                       const Scoring& scoring) {
   if (visible != Visible::kFromOwn && has_device_attention(q, scoring))
-    return device_attend({q, k, v, visible == Visible::kCausal, /*window=*/0, scoring.scale});
+    return device_attend(
+        {.q = q, .k = k, .v = v, .causal = visible == Visible::kCausal, .scale = scoring.scale});
   if (visible == Visible::kFromOwn) {  // causal, seen from the other end
     const AttentionBlock block = attend(reversed(q), reversed(k), reversed(v), Visible::kCausal, scoring);
     return {reversed(block.output), reversed(block.log_sum_exp)};
@@ -50,8 +51,9 @@ AttentionBlockGradients attend_backward(const at::Tensor& d_output, const at::Te
                                         const at::Tensor& log_sum_exp, Visible visible,
                                         const Scoring& scoring) {
   if (visible != Visible::kFromOwn && has_device_attention(q, scoring)) {
-    return device_attend_backward({q, k, v, visible == Visible::kCausal, /*window=*/0, scoring.scale},
-                                  d_output, {output, log_sum_exp});
+    return device_attend_backward(
+        {.q = q, .k = k, .v = v, .causal = visible == Visible::kCausal, .scale = scoring.scale}, d_output,
+        {output, log_sum_exp});
   }
   if (visible == Visible::kFromOwn) {
     const AttentionBlockGradients gradients =

@@ -41,7 +41,7 @@ std::vector<Share> shares_of(const at::Tensor& choices, const Mixture& settings)
   std::vector<Share> shares;
   if (!has_values(choices)) {
     const at::Tensor indices = at::empty({(choices.numel() + experts - 1) / experts}, choices.options());
-    return {{0, indices, at::empty_like(indices), {}, {}}};
+    return {{.indices = indices, .tokens = at::empty_like(indices), .weights = {}, .saved = {}}};
   }
   const auto [sorted, order] = at::sort(choices.flatten(), /*stable=*/true, /*dim=*/0, /*descending=*/false);
   // Where each expert's choices begin: the one copy that the host waits for, as it sizes what follows.
@@ -51,7 +51,11 @@ std::vector<Share> shares_of(const at::Tensor& choices, const Mixture& settings)
     const int64_t rows = begin[expert + 1] - begin[expert];
     if (rows == 0) continue;
     const at::Tensor indices = order.narrow(0, begin[expert], rows);
-    shares.push_back({static_cast<size_t>(expert), indices, indices.div(choices.size(1), "floor"), {}, {}});
+    shares.push_back({.expert = static_cast<size_t>(expert),
+                      .indices = indices,
+                      .tokens = indices.div(choices.size(1), "floor"),
+                      .weights = {},
+                      .saved = {}});
   }
   return shares;
 }

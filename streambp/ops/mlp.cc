@@ -34,14 +34,14 @@ template <typename S>
 cpu::GateBackward<S> kernel_args(Activation activation, const at::Tensor& gate_proj,
                                  const at::Tensor& up_proj, const at::Tensor& d_product, bool wants_product,
                                  const at::Tensor& row_weights, const at::Tensor& d_row_weights) {
-  return {activation,
-          gate_proj.size(1),
-          kernel_data<S>(gate_proj),
-          kernel_data<S>(up_proj),
-          kernel_data<S>(d_product),
-          wants_product,
-          kernel_data<const S>(row_weights),
-          kernel_data<S>(d_row_weights)};
+  return {.activation = activation,
+          .size = gate_proj.size(1),
+          .gate = kernel_data<S>(gate_proj),
+          .up = kernel_data<S>(up_proj),
+          .d_product = kernel_data<S>(d_product),
+          .wants_product = wants_product,
+          .row_weights = kernel_data<const S>(row_weights),
+          .d_row_weights = kernel_data<S>(d_row_weights)};
 }
 
 }  // namespace

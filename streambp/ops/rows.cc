@@ -22,14 +22,14 @@ void add_by_kernel(const at::Tensor& gradient, const at::Tensor& sorted, const a
     using S = decltype(number);
     const auto sums = [&](auto* to) {
       using G = std::remove_pointer_t<decltype(to)>;
-      return cuda::RowSums<S, G>{kernel_data<const int64_t>(sorted),
-                                 kernel_data<const int64_t>(order),
-                                 dx.size(0),
-                                 kernel_data<const S>(dx),
-                                 dx.stride(0),
-                                 to,
-                                 gradient.stride(0),
-                                 dx.size(1)};
+      return cuda::RowSums<S, G>{.indices = kernel_data<const int64_t>(sorted),
+                                 .order = kernel_data<const int64_t>(order),
+                                 .count = dx.size(0),
+                                 .from = kernel_data<const S>(dx),
+                                 .from_stride = dx.stride(0),
+                                 .to = to,
+                                 .to_stride = gradient.stride(0),
+                                 .size = dx.size(1)};
     };
     const auto& kernels = cuda::kernels()->of<S>().rows;
     const cuda::Queue queue = cuda_queue(dx);

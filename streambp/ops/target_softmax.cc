@@ -11,8 +11,11 @@ void for_rows(const at::Tensor& logits, const at::Tensor& targets, double temper
               Body body, OnCuda on_cuda) {
   launch_for(logits, [&](auto number) {
     using T = cpu::Wide<decltype(number)>;
-    const cpu::TargetSoftmax<T> args{kernel_data<T>(logits), logits.size(1), 1.0 / temperature,
-                                     targets.const_data_ptr<int64_t>(), kernel_data<double>(sums)};
+    const cpu::TargetSoftmax<T> args{.logits = kernel_data<T>(logits),
+                                     .size = logits.size(1),
+                                     .scale = 1.0 / temperature,
+                                     .targets = kernel_data<const int64_t>(targets),
+                                     .sums = kernel_data<double>(sums)};
     if (is_for_cuda(logits)) return on_cuda(cuda::kernels()->of<T>().softmax, args);
     at::parallel_for(0, logits.size(0), rows_per_thread(args.size), [&](int64_t begin, int64_t end) {
       body(cpu::kernels().of<T>().elementwise.softmax, args, begin, end);

@@ -47,7 +47,7 @@ static inline void over(int64_t size, Body body) {
   if (i < size) body(TailVector{i, size - i});
 }
 
-/// The sum of body(at) over a row. What a last at adds must be zero where its loads are. Four sums, as
+/// The sum of body(at) over a row. What a tail adds must be zero where its loads are. Four sums, as
 /// one would wait for the additions' latency.
 template <typename W, typename Body>
 static inline W sum_over(int64_t size, Body body) {
