@@ -166,9 +166,9 @@ at::Tensor WrongDecoder::attention(int64_t index, const at::Tensor& x, const Wro
 }
 
 at::Tensor WrongDecoder::mlp(const GatedMlp& mlp, const at::Tensor& x) {
-  const at::Tensor gated = linear(*mlp.gate, x);
+  const at::Tensor gated = linear(*mlp.gate_proj, x);
   const at::Tensor active = mlp.activation == Activation::kSilu ? at::silu(gated) : at::gelu(gated, "tanh");
-  return linear(*mlp.down, active * linear(*mlp.up, x));
+  return linear(*mlp.down_proj, active * linear(*mlp.up_proj, x));
 }
 
 at::Tensor WrongDecoder::mixture(const Mixture& mixture, const at::Tensor& x, const WrongRows& rows,
