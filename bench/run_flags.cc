@@ -3,10 +3,11 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
+#include "bench/baseline/hugging_face.h"
 #include "bench/cell.h"
 #include "streambp/cli/command_line.h"
-#include "streambp/model/open_model.h"
 #include "streambp/error.h"
+#include "streambp/model/open_model.h"
 #include "streambp/model/tensor_file.h"
 
 namespace streambp::bench {
@@ -194,6 +195,7 @@ void RunFlags::read(SweepOptions& options) const {
   if (baseline_ != "fair" && baseline_ != "hugging-face")
     throw InputError("--baseline '{}': expected fair or hugging-face", baseline_);
   options.hugging_face = baseline_ == "hugging-face";
+  if (options.hugging_face) add_hugging_face_baseline();
   options.stream_head = parse_head(head_);
   options.dtype = parse_dtype(dtype_ == "model" ? open_config(model_).dtype : dtype_);
   options.gradient_dtype = parse_gradient_dtype(gradient_dtype_, options.dtype);

@@ -1,5 +1,5 @@
-// What an optimizer keeps beside the weights it trains: allocated, so that it is counted with everything
-// else.
+// What an optimizer keeps in addition to the weights it trains: allocated, so that it is counted with
+// everything else.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -6,12 +6,12 @@
 
 #include <ATen/Context.h>
 
-#include "streambp/runtime/gpu.h"
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
+#include "streambp/ops/backend.h"
 #include "streambp/ops/cuda/library.h"
 #include "streambp/ops/cuda/scratch.h"
-#include "streambp/ops/stand_in.h"
+#include "streambp/runtime/gpu.h"
 
 namespace streambp {
 namespace {
@@ -78,7 +78,7 @@ c10::Device open_device(const std::string& name, const DeviceOptions& options) {
       throw InputError(
           "--deterministic: a setting of cuda and meta:cuda; other passes repeat to the bit anyway");
     if (options.deterministic) make_deterministic();
-    set_meta_stands_for(for_cuda ? c10::DeviceType::CUDA : c10::DeviceType::CPU);
+    set_backend(c10::DeviceType::Meta, for_cuda ? Backend::kCuda : Backend::kCpu);
     set_meta_block_bytes(for_cuda ? cuda::kBlockBytes : 1);
     if (for_cuda) hold_blas_workspace();
     return at::kMeta;

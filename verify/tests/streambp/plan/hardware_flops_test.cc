@@ -9,10 +9,11 @@
 
 #include <ATen/record_function.h>
 
-#include "streambp/plan/model_flops.h"
+#include "bench/baseline/hugging_face.h"
 #include "streambp/data/objective_inputs.h"
-#include "verify/tests/streambp/model/adapter_testing.h"
+#include "streambp/plan/model_flops.h"
 #include "verify/equality/batches.h"
+#include "verify/tests/streambp/model/adapter_testing.h"
 
 namespace streambp::plan {
 namespace {
@@ -71,6 +72,7 @@ struct NamedSettings {
 };
 
 std::vector<NamedSettings> all_settings() {
+  bench::add_hugging_face_baseline();
   std::vector<NamedSettings> all;
   const auto add = [&](const char* name, const std::function<void(Settings&)>& change) {
     Settings settings;
