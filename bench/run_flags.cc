@@ -3,10 +3,9 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
-#include "bench/cell.h"
 #include "streambp/cli/command_line.h"
-#include "streambp/model/open_model.h"
 #include "streambp/error.h"
+#include "streambp/model/open_model.h"
 #include "streambp/model/tensor_file.h"
 
 namespace streambp::bench {
@@ -43,7 +42,7 @@ std::map<std::string, std::string> parse_objective_options(const std::string& li
   std::vector<std::string> known;
   for (const std::string& name : objectives) {
     const ObjectiveKind& kind = objective_kind(name);
-    complete_options(kind, options_of(name, given));
+    complete_options(kind, plan::options_of(name, given));
     for (const Option& option : kind.options) {
       unused.erase(option.name);
       known.push_back(option.name);
@@ -120,7 +119,7 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
        "Dtype that parameter gradients are summed in: same (as --dtype: a matrix's in bfloat16 is "
        "then rounded with every chunk) or float32");
   text("--optimizer", optimizer_,
-       "OptimizerStates states beside the weights: none, sgd (its momentum) or adamw (two moments)");
+       "Optimizer states to count with the weights: none, sgd (its momentum) or adamw (two moments)");
   command.add_option("--optimizer-bits", optimizer_bits_, "Of a number in an optimizer state: 32, 16 or 8")
       ->capture_default_str()
       ->check(CLI::IsMember({8, 16, 32}).description(""));
@@ -157,7 +156,7 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
 }
 
 void RunFlags::read(SweepOptions& options) const {
-  options.model = model_;
+  options.setup.model = model_;
   options.objectives = parse_words(objectives_, "--objective");
   options.objective_options = parse_objective_options(objective_options_, options.objectives);
   options.methods.clear();
@@ -182,35 +181,36 @@ void RunFlags::read(SweepOptions& options) const {
   options.every = every_;
   options.offload = parse_offload(offload_);
   options.order = parse_order(order_);
-  options.fused_optimizer.reset();
+  options.setup.fused_optimizer.reset();
   if (fused_optimizer_ != "none") {
-    options.fused_optimizer = fused_;
-    options.fused_optimizer->name = fused_optimizer_;
-    if (optimizer_bits_ == 16) options.fused_optimizer->dtype = at::kBFloat16;
+    options.setup.fused_optimizer = fused_;
+    options.setup.fused_optimizer->name = fused_optimizer_;
+    if (optimizer_bits_ == 16) options.setup.fused_optimizer->dtype = at::kBFloat16;
     if (optimizer_bits_ == 8)
       throw InputError("--optimizer-bits 8: a fused optimizer's states have 32 or 16");
-    make_optimizer(*options.fused_optimizer);
+    make_optimizer(*options.setup.fused_optimizer);
   }
   if (baseline_ != "fair" && baseline_ != "hugging-face")
     throw InputError("--baseline '{}': expected fair or hugging-face", baseline_);
   options.hugging_face = baseline_ == "hugging-face";
   options.stream_head = parse_head(head_);
-  options.dtype = parse_dtype(dtype_ == "model" ? open_config(model_).dtype : dtype_);
-  options.gradient_dtype = parse_gradient_dtype(gradient_dtype_, options.dtype);
-  options.optimizer = parse_optimizer(optimizer_, optimizer_bits_, master_weights_, options.dtype);
-  options.freeze.clear();
-  if (command_.count("--freeze") > 0) options.freeze = parse_words(freeze_, "--freeze");
+  options.setup.dtype = parse_dtype(dtype_ == "model" ? open_config(model_).dtype : dtype_);
+  options.setup.gradient_dtype = parse_gradient_dtype(gradient_dtype_, options.setup.dtype);
+  options.setup.optimizer =
+      parse_optimizer(optimizer_, optimizer_bits_, master_weights_, options.setup.dtype);
+  options.setup.freeze.clear();
+  if (command_.count("--freeze") > 0) options.setup.freeze = parse_words(freeze_, "--freeze");
   read_adapters(options);
-  options.reference = reference_;
-  options.release_reference = release_reference_;
-  options.teacher = teacher_;
+  options.setup.reference = reference_;
+  options.setup.release_reference = release_reference_;
+  options.setup.teacher = teacher_;
   options.prompt = prompt_;
   options.micro_batches = micro_batches_;
-  options.seed = seed_;
+  options.setup.seed = seed_;
 }
 
 void RunFlags::read_adapters(SweepOptions& options) const {
-  if (command_.count("--adapter") > 0) options.adapter = adapter_;
+  if (command_.count("--adapter") > 0) options.setup.adapter = adapter_;
   if (command_.count("--lora-rank") == 0) return;
   LoraConfig lora;
   lora.r = lora_rank_;
@@ -218,7 +218,7 @@ void RunFlags::read_adapters(SweepOptions& options) const {
   lora.use_rslora = lora_rslora_;
   lora.target_modules = lora_targets_ == "all-linear" ? std::vector<std::string>{kAllLinear}
                                                       : parse_words(lora_targets_, "--lora-targets");
-  options.lora = lora;
+  options.setup.lora = lora;
 }
 
 }  // namespace streambp::bench

@@ -1,10 +1,9 @@
-#include "bench/sweep_command.h"
-
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <cmath>
 #include <memory>
 
+#include "bench/commands.h"
 #include "bench/run_flags.h"
 #include "bench/sweep.h"
 #include "streambp/cli/command_line.h"
@@ -90,7 +89,7 @@ SweepOptions read_options(const CLI::App& command, const RunFlags& flags, const 
 
 }  // namespace
 
-void add_sweep_command(CLI::App& app, std::function<int()>& action, int argc, const char* const* argv) {
+void add_sweep_command(CLI::App& app, Action& action, int argc, const char* const* argv) {
   const auto typed = std::make_shared<Typed>();
   SweepOptions& options = typed->options;
   options.threads = usable_cores();
@@ -136,7 +135,7 @@ void add_sweep_command(CLI::App& app, std::function<int()>& action, int argc, co
        "--method auto: bytes that the run has to fit, such as 80GB or 80GiB (default: --memory-limit, else "
        "what the device has free)");
   text("--host-budget", typed->host_budget,
-       "--method auto: memory of the host beside the device; with it, --offload host is tried too");
+       "--method auto: memory of the host in addition to the device's; with it, --offload host is tried too");
   command->add_flag("--deterministic", options.deterministic,
                     "On cuda (and meta:cuda, which counts its memory): equal passes give equal bits. "
                     "FlashAttention alone serves attention, with more float32 sums in its backward pass; "
