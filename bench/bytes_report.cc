@@ -60,7 +60,7 @@ using Grid = std::vector<std::vector<std::string>>;  // the header first
 /// A row for each model, a column for each configuration.
 Grid grid(const std::vector<ModelBytes>& models,
           const std::function<std::string(const plan::BytesPerToken&)>& cell_text) {
-  const auto name_of = [](const CellBytes& one) { return plan::describe(one.cell.settings); };
+  const auto name_of = [](const CellBytes& one) { return configuration_text(one.cell.settings); };
   std::vector<std::string> names;
   for (const ModelBytes& model : models) {
     for (const CellBytes& one : model.configurations) {
@@ -161,7 +161,7 @@ json bytes_record(const Bench& bench, const ModelBytes& model, const CellBytes& 
   const json lengths{bytes.shorter.seq_len, bytes.longer.seq_len};
   const Config& config = model.config;
   record.update({{"key", record_key({cell_configuration(bench, one.cell), lengths})},
-                 {"way", plan::describe(one.cell.settings)},
+                 {"way", configuration_text(one.cell.settings)},
                  {"seq_lens", lengths},
                  {"peaks", {bytes.shorter.peak_bytes, bytes.longer.peak_bytes}},
                  {"host_peaks", {bytes.shorter.host_peak_bytes, bytes.longer.host_peak_bytes}},

@@ -88,7 +88,7 @@ plan::SearchSpace search_space(const SweepOptions& options) {
   if (!options.picks_method) {
     space.methods = options.methods;
   } else if (options.setup.fused_optimizer) {
-    space.methods = {Method::kStreambp};
+    std::erase_if(space.methods, [](Method method) { return !method_kind(method).fuses_optimizer; });
   }
   space.chunks = options.chunks;
   space.given.keep_attention = options.keep_attention;
@@ -109,7 +109,7 @@ json cell_configuration(const Bench& bench, const Cell& cell) {
   const SweepOptions& options = bench.options;
   const plan::ModelSetup& setup = options.setup;
   const Settings& settings = cell.settings;
-  const bool streambp = settings.method == Method::kStreambp;
+  const bool streambp = takes(settings.method, "keep_attention");
   const bool chunked = is_chunked(settings.method);
   const json tokens_file = options.tokens ? json(options.tokens->string()) : json(nullptr);
   json configuration{{"model", setup.model},
@@ -127,9 +127,9 @@ json cell_configuration(const Bench& bench, const Cell& cell) {
                        {"order", !streambp                           ? json(nullptr)
                                  : settings.order == Order::kForward ? json("forward")
                                                                      : json("reverse")},
-                       {"baseline", !has_baseline(settings.method) ? json(nullptr)
-                                    : settings.hugging_face        ? json("hugging-face")
-                                                                   : json("fair")},
+                       {"baseline", !takes(settings.method, "baseline") ? json(nullptr)
+                                    : settings.hugging_face             ? json("hugging-face")
+                                                                        : json("fair")},
                        {"head", settings.streams_head() ? "streamed" : "full"},
                        {"head_chunk", settings.streams_head() ? or_auto(settings.head_chunk) : json(nullptr)},
                        {"gradient_dtype", dtype_name(setup.gradient_dtype)},

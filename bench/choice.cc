@@ -7,7 +7,7 @@ using nlohmann::json;
 
 /// As in the settings of a record.
 json settings_member(const Settings& settings) {
-  const bool streambp = settings.method == Method::kStreambp;
+  const bool streambp = takes(settings.method, "keep_attention");
   const auto of_streambp = [&](const json& value) { return streambp ? value : json(nullptr); };
   return {{"keep_attention", of_streambp(settings.keep_attention)},
           {"every", of_streambp(settings.every)},

@@ -88,13 +88,10 @@ json to_json(const Bench& bench, const Row& row, const plan::Budget& budget) {
   return object;
 }
 
-/// What a streamed pass keeps of its layers, in a word or two.
-std::string describe_keeping(const Settings& settings) {
-  if (settings.method == Method::kChunkMajor) return "keys+values";
-  if (settings.method != Method::kStreambp) return "-";
-  std::vector<std::string> words{settings.every == 1 ? "inputs" : fmt::format("1/{} inputs", settings.every)};
-  if (settings.keep_attention) words.emplace_back("attention");
-  return fmt::format("{}{}", fmt::join(words, "+"), settings.offload == Offload::kHost ? " on host" : "");
+/// What a pass keeps of its layers, in a word or two.
+std::string describe_kept(const Settings& settings) {
+  const auto describe = method_kind(settings.method).describe_kept;
+  return describe == nullptr ? "-" : describe(settings);
 }
 
 std::string table_of(const std::vector<Row>& rows, const plan::Budget& budget, bool with_costs) {
@@ -110,7 +107,7 @@ std::string table_of(const std::vector<Row>& rows, const plan::Budget& budget, b
     std::vector<std::string> cells{row.cell.objective,
                                    method_name(settings.method) + (row.choice.is_null() ? "" : " auto"),
                                    shown.chunk > 0 ? fmt::format("{}", shown.chunk) : "-",
-                                   describe_keeping(settings),
+                                   describe_kept(settings),
                                    settings.streams_head() ? "streamed" : "full",
                                    fmt::format("{}", row.cell.batch),
                                    fit.fits() ? fmt::format("{}", shown.seq_len) : "-",
@@ -139,7 +136,7 @@ Row furthest_of(const Cell& cell, const std::vector<plan::Suggestion>& found, co
         return budget.share(a.fit.at_shortest) < budget.share(b.fit.at_shortest);
       });
   Row row = row_of(cell, *best);
-  const std::string name = plan::describe(best->settings);
+  const std::string name = configuration_text(best->settings);
   const std::string reason =
       best->best
           ? fmt::format("{}: {} tokens, the furthest of {} configurations, or the cheapest within 1 % of it",
@@ -149,7 +146,7 @@ Row furthest_of(const Cell& cell, const std::vector<plan::Suggestion>& found, co
                         format_bytes(best->fit.at_shortest.peak_bytes), best->fit.at_shortest.seq_len);
   json considered = json::array();
   for (const plan::Suggestion& other : found) {
-    considered.push_back({{"way", plan::describe(other.settings)},
+    considered.push_back({{"way", configuration_text(other.settings)},
                           {"seq_len", other.fit.seq_len},
                           {"relative_cost", other.cost}});
   }

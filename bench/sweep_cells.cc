@@ -8,6 +8,7 @@
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
 #include "streambp/model/open_model.h"
+#include "streambp/model/scored.h"
 #include "streambp/objective/terms.h"
 #include "streambp/runtime/device.h"
 
@@ -102,16 +103,17 @@ void check_outputs(const Bench& bench, size_t cells) {
 
 /// Settings and methods that don't go together, as far as they can be told from the flags.
 void check_method_settings(const SweepOptions& options) {
-  const bool has_streambp = options.picks_method || std::find(options.methods.begin(), options.methods.end(),
-                                                              Method::kStreambp) != options.methods.end();
-  if (!has_streambp && (options.keep_attention || options.every > 1 || options.offload != Offload::kNone ||
-                        options.order != Order::kReverse)) {
+  const bool any_keeps =
+      options.picks_method || std::any_of(options.methods.begin(), options.methods.end(),
+                                          [](Method method) { return takes(method, "keep_attention"); });
+  if (!any_keeps && (options.keep_attention || options.every > 1 || options.offload != Offload::kNone ||
+                     options.order != Order::kReverse)) {
     throw InputError(
         "--keep-attention, --every, --offload, --order: settings of streambp, which is not in --method");
   }
   if (options.setup.fused_optimizer) {
     const bool others = std::any_of(options.methods.begin(), options.methods.end(),
-                                    [](Method method) { return method != Method::kStreambp; });
+                                    [](Method method) { return !method_kind(method).fuses_optimizer; });
     if (others) throw InputError("--fuse-optimizer: a setting of streambp, expected --method streambp");
     if (options.micro_batches > 1)
       throw InputError("--fuse-optimizer: uses gradients up in each pass, expected --micro-batches 1");
@@ -135,7 +137,7 @@ void read_tokens(Bench& bench) {
   const Batch& batch = *bench.batch;
   for (const std::string& note : reading_notes(batch))
     fmt::print(stderr, "streambp-bench: {}: {}\n", options.tokens->string(), note);
-  bench.batch_scored = scored_places(batch).size(0) > 0 || layout == Layout::kTexts;
+  bench.batch_scored = scored_indices(batch).size(0) > 0 || layout == Layout::kTexts;
   const auto numbers = [](const at::Tensor& tensor) {
     return std::vector<int64_t>(tensor.const_data_ptr<int64_t>(),
                                 tensor.const_data_ptr<int64_t>() + tensor.numel());
@@ -194,8 +196,8 @@ std::vector<Cell> list_cells(const Bench& bench) {
             settings.chunk = chunk;
             settings.stream_head = options.stream_head;
             settings.head_chunk = options.head_chunk;
-            settings.hugging_face = options.hugging_face && has_baseline(method);
-            if (method == Method::kStreambp) {
+            settings.hugging_face = options.hugging_face && takes(method, "baseline");
+            if (takes(method, "keep_attention")) {
               settings.keep_attention = options.keep_attention;
               settings.every = options.every;
               settings.offload = options.offload;

@@ -33,7 +33,7 @@ struct SweepOptions {
   int64_t every = 1;
   Offload offload = Offload::kNone;
   Order order = Order::kReverse;
-  bool hugging_face = false;        // of has_baseline() methods: they hold what Hugging Face holds
+  bool hugging_face = false;        // layers hold what Hugging Face's hold
   std::optional<bool> stream_head;  // default: the method's
   int64_t head_chunk = 0;           // of streamed heads; 0: auto
   std::string device = "cpu";

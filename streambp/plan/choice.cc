@@ -50,8 +50,8 @@ std::string describe_nothing(const Choice& choice) {
                        choice.considered.empty() ? "there is none" : choice.considered.front().why_not);
   }
   return fmt::format("nothing fits {}: the leanest of {} configurations, {}, needs {}",
-                     budget_text(choice.budget), choice.considered.size(), describe(leanest->settings),
-                     need_text(*leanest->predicted));
+                     budget_text(choice.budget), choice.considered.size(),
+                     configuration_text(leanest->settings), need_text(*leanest->predicted));
 }
 
 }  // namespace
@@ -107,7 +107,7 @@ Choice choose(const Workload& workload, const SearchSpace& space, const Budget& 
   Predictor predictor(complete_setup(workload), workload.device);
   SearchSpace runnable = space;
   if (workload.setup.fused_optimizer)
-    std::erase_if(runnable.methods, [](Method method) { return method != Method::kStreambp; });
+    std::erase_if(runnable.methods, [](Method method) { return !method_kind(method).fuses_optimizer; });
   return choose(predictor, workload.step, runnable, budget);
 }
 
@@ -119,7 +119,7 @@ std::string describe(const Choice& choice) {
   const std::string rank =
       fitting == 1 ? fmt::format("the only one of {} configurations that fits", choice.considered.size())
                    : fmt::format("the cheapest of {} configurations that fit", fitting);
-  std::string text = fmt::format("{}: {} {} (predicted {})", describe(one.settings), rank,
+  std::string text = fmt::format("{}: {} {} (predicted {})", configuration_text(one.settings), rank,
                                  budget_text(choice.budget), need_text(*one.predicted));
   if (const auto others = methods_that_do_not_fit(choice); !others.empty())
     text += fmt::format("; {}", fmt::join(others, ", "));

@@ -32,7 +32,7 @@ struct Choice {
 /// estimates it, that fits `budget`. Offloading is tried where the budget has bytes of the host.
 Choice choose(Predictor& predictor, const TrainingStep& step, const SearchSpace& space, const Budget& budget);
 
-/// The same with models made for this call. A fused optimizer leaves streambp alone of the space's methods.
+/// The same with models made for this call. With a fused optimizer the methods that take none are left out.
 Choice choose(const Workload& workload, const SearchSpace& space, const Budget& budget);
 
 /// In a line: "streambp, chunk 1024, keep-attention: the cheapest of 14 configurations that fit 80 GB

@@ -21,20 +21,17 @@ struct SearchSpace {
   std::vector<Method> methods = all_methods();
   /// Of methods by chunks. 0: auto_chunk's; {0}: that and a few others.
   std::vector<int64_t> chunks{0};
-  /// Settings that are not searched: head_chunk, order, hugging_face where the method has it; stream_head
-  /// where it is set; and those that `fixed` names.
+  /// Settings that are not searched (SettingKind::searched) are as here, where a method takes them; so are
+  /// stream_head where it is set, and those that `fixed` names. `method` and `chunk` mean nothing.
   Settings given;
-  /// Of keep_attention, every and offload: those that stay as in `given`.
+  /// Searched settings that stay as in `given`, by their names in setting_kinds().
   std::set<std::string> fixed;
 };
 
 /// Every configuration in `space` of a stream of `tokens` tokens on `device` through `layers` layers: chunks,
-/// whether the head is streamed, what streambp keeps of its layers and, with `may_offload`, where. No two are
-/// the same.
+/// whether the head is streamed, and the searched settings of each method, with offloading if `may_offload`.
+/// No two are the same.
 std::vector<Settings> list_configurations(const SearchSpace& space, c10::Device device, int64_t layers,
                                           int64_t tokens, bool may_offload);
-
-/// "streambp, chunk 1024, keep-attention, every 4, offload host"; "standard, streamed head".
-std::string describe(const Settings& settings);
 
 }  // namespace streambp::plan

@@ -101,7 +101,7 @@ TEST(CostModel, WhatIsComputedOrSentAgainCosts) {
 
 std::set<std::string> descriptions(const std::vector<Settings>& all) {
   std::set<std::string> texts;
-  for (const Settings& settings : all) texts.insert(describe(settings));
+  for (const Settings& settings : all) texts.insert(configuration_text(settings));
   return texts;
 }
 
