@@ -74,6 +74,9 @@ struct SettingKind {
   /// In place of "flag text" for a value that is not the default; "" where there is nothing to say.
   std::string (*describe)(const Settings& settings) = nullptr;
 
+  /// Whether records name it where it has its default. Not so for a new setting: the keys of older records,
+  /// by which --resume finds them, stay what they are.
+  bool default_recorded = false;
   /// Whether methods that don't take it refuse another value than the default, or pass over it.
   bool refused_elsewhere = true;
 
