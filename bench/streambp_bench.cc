@@ -15,7 +15,8 @@ int main(int argc, char** argv) {
   streambp::install_meters();
   CLI::App app("Measures memory and time of exact back-propagation: standard, checkpointed, streamed",
                "streambp-bench");
-  app.set_version_flag("--version", "streambp-bench " + streambp::version_text());
+  app.set_version_flag("--version",
+                       "streambp-bench " + streambp::version_text() + "\n" + streambp::libraries_text());
   app.require_subcommand(1);
   app.get_formatter()->column_width(32);
   std::function<int()> action;

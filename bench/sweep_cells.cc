@@ -4,6 +4,7 @@
 #include <set>
 #include <unistd.h>
 
+#include "streambp/model/scored.h"
 #include "streambp/runtime/device.h"
 #include "streambp/model/open_model.h"
 #include "streambp/data/objective_inputs.h"
@@ -149,7 +150,7 @@ Bench open_bench(const SweepOptions& options) {
     const Batch& batch = *bench.batch;
     for (const std::string& note : reading_notes(batch))
       fmt::print(stderr, "streambp-bench: {}: {}\n", options.tokens->string(), note);
-    bench.batch_scored = scored_places(batch).size(0) > 0 || layout == Layout::kTexts;
+    bench.batch_scored = scored_indices(batch).size(0) > 0 || layout == Layout::kTexts;
     const auto numbers = [](const at::Tensor& tensor) {
       return std::vector<int64_t>(tensor.const_data_ptr<int64_t>(),
                                   tensor.const_data_ptr<int64_t>() + tensor.numel());

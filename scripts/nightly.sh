@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
 # Every check at full size, one after another: the equality sweep, the golden cases, the reference's gradients, precision,
-# compare's verdicts on gradients of Hugging Face, and the long-index suite. Says at the end which held; a check that fails
-# does not keep the later ones from running.
+# compare's verdicts on gradients of Hugging Face, the long-index suite, headers by themselves, and a selection of tests with
+# sanitizers and with assertions. Says at the end which held; a check that fails does not keep the later ones from running.
 #   scripts/nightly.sh [ARGUMENT...]   arguments go to `streambp-verify long` (--max-memory 20GB, --case NAME, ...)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
-
-build_project release streambp-verify
+build_project release streambp-verify streambp-bench
 cd "$project"
 verify=build/release/bin/streambp-verify
 summary=()
@@ -26,12 +25,28 @@ check() {
   [ "$status" -ne 0 ] || status=$code
 }
 
+# tests_of PRESET: tests of files, memory, ops and methods, built with another preset.
+tests_of() {
+  (build_project "$1" files_test config_fuzz safetensors_fuzz reference_test library_test) || return
+  OMP_NUM_THREADS=1 ctest --preset "$1" -j "$(nproc)" \
+    -R 'Config|Safetensors|safetensors|Checkpoint|fuzz|Reference|Meter|Recorder|Snapshot|Ops|Attention|Adapters|Backpropagate|Fused'
+}
+
+headers() {
+  local torch
+  torch=$(echo "$venv"/lib/python3*/site-packages/torch)
+  bash verify/tests/install/headers_test.sh build/release "$torch" build/release/headers --all
+}
+
 check 'Equality of all methods on random small models, every objective' "$verify" sweep
 check 'Golden cases: losses, log-probabilities and gradients of Hugging Face' "$verify" goldens verify/goldens
 check 'The reference against finite differences' "$verify" gradcheck
-check 'Errors of float32 and bfloat16 beside those of standard back-propagation' "$verify" precision
+check "Errors of float32 and bfloat16 relative to standard back-propagation's" "$verify" precision
 check "compare's verdicts on gradients of Hugging Face" python3 scripts/compare_verdicts.py --out out/compare-verdicts
 check 'Lengths, products and element counts across 2^16, 2^31 and 2^32' "$verify" long "$@"
+check 'Every public header by itself' headers
+check 'A selection of tests with the address and undefined-behaviour sanitizers' tests_of asan
+check 'A selection of tests with assertions of libstdc++ and Eigen' tests_of debug
 
 echo "== Summary"
 printf '%s\n' "${summary[@]}"

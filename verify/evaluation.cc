@@ -28,11 +28,8 @@ bool same_column(const at::Tensor& a, const at::Tensor& b) {
 
 Tensors gradients_of(const Model& model) {
   Tensors gradients;
-  for (const auto& parameter : model.parameters()) {
-    if (!parameter->trainable()) continue;
-    gradients.emplace(parameter->name,
-                      parameter->gradient.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true));
-  }
+  for (const auto& [name, gradient] : model.gradients())
+    gradients.emplace(name, gradient.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true));
   return gradients;
 }
 

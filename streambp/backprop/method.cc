@@ -100,10 +100,10 @@ at::Tensor head_gradient(const Pass& pass, at::Tensor hidden, HeadOutcome& outco
 namespace {
 
 /// Puts the scored tokens' values back into the stream.
-void fill(Outcome& outcome, const TokenValues& values, const Scored& scored, int64_t tokens) {
+void fill(Outcome& outcome, const TokenValues& values, const HeadTargets& scored, int64_t tokens) {
   const auto scatter = [&](const at::Tensor& column) {
     if (!column.defined()) return at::Tensor();
-    return at::zeros({tokens}, column.options()).index_copy_(0, scored.places.to(column.device()), column);
+    return at::zeros({tokens}, column.options()).index_copy_(0, scored.indices.to(column.device()), column);
   };
   outcome.log_probabilities = scatter(values.log_probabilities);
   outcome.values = scatter(values.values);
@@ -162,6 +162,7 @@ std::shared_ptr<RouterBalance> balance_of(const Model& model, const RouterLoss& 
 Outcome backpropagate(Model& model, const Batch& given, const Objective& objective, const Settings& settings,
                       Model* teacher) {
   check_settings(settings);
+  objective.require_batch(given);
   const MethodKind& kind = method_kind(settings.method);
   Batch batch = given;
   if (objective.targets().defined()) batch.targets = objective.targets();
@@ -171,7 +172,7 @@ Outcome backpropagate(Model& model, const Batch& given, const Objective& objecti
   check_request(model, batch, request, teacher);
   Stream stream = model.prepare(batch);
   stream.balance = balance_of(model, objective.router_loss);
-  const Scored scored = find_scored(batch, model.device());
+  const HeadTargets scored = head_targets(batch, model.device());
   Outcome outcome;
   outcome.chunk = chunk_of(settings, stream.size(), model.device());
   const int64_t chunk = outcome.chunk > 0 ? outcome.chunk : stream.size();
@@ -220,7 +221,7 @@ Outcome evaluate(Model& model, const Batch& batch, double temperature) {
   const at::NoGradGuard no_grad;
   const MemoryScope scope("batch");
   const Stream stream = model.prepare(batch);
-  const Scored scored = find_scored(batch, model.device());
+  const HeadTargets scored = head_targets(batch, model.device());
   HeadRequest request;
   request.log_probabilities = model.has_head();
   request.values = model.has_value_head() && batch.value_mask.defined();

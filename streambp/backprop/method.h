@@ -50,8 +50,8 @@ int64_t auto_head_chunk(const Config& config, int64_t tokens, int64_t chunk, at:
                         const HeadRequest& request = {}, bool by_chunks = false);
 
 /// Loss and gradients of `objective` on `batch`. `teacher` is asked for by objectives with a divergence only;
-/// it sees the same tokens. Throws InputError as check_settings does, and for a value head or a teacher that
-/// is missing, a teacher with another vocabulary (check_vocabularies) or without a token of the batch;
+/// it sees the same tokens. Throws InputError as check_settings does, for an objective that was made from
+/// another batch, and for a value head or a teacher that is missing, a teacher with another vocabulary (check_vocabularies) or without a token of the batch;
 /// OutOfMemory (or c10's) when memory runs out: gradients are then incomplete.
 Outcome backpropagate(Model& model, const Batch& batch, const Objective& objective, const Settings& settings,
                       Model* teacher = nullptr);

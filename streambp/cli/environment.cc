@@ -1,7 +1,9 @@
 #include "streambp/cli/environment.h"
 
+#include <CLI/Version.hpp>
 #include <ctime>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <fstream>
 #include <sched.h>
 #include <string_view>
@@ -47,6 +49,14 @@ std::string utc_now() {
 std::string version_text() {
   return fmt::format("{} ({}{})", STREAMBP_VERSION, std::string_view(kCommit).substr(0, 12),
                      kModified ? ", modified" : "");
+}
+
+std::string libraries_text(std::vector<std::string> others) {
+  others.push_back(compiler_name());
+  return fmt::format("torch {}, fmt {}.{}.{}, nlohmann/json {}.{}.{}, CLI11 {}, {}", TORCH_VERSION,
+                     FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100,
+                     NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH,
+                     CLI11_VERSION, fmt::join(others, ", "));
 }
 
 int usable_cores() {

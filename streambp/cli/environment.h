@@ -11,6 +11,10 @@ namespace streambp {
 /// (343d89e12ab4, modified)".
 std::string version_text();
 
+/// The libraries that the program was compiled with: "torch 2.11.0, fmt 12.1.0, nlohmann/json 3.11.2, CLI11
+/// 2.1.2, g++ 12.2.0"; `others` ("Eigen 3.4.0") before the compiler.
+std::string libraries_text(std::vector<std::string> others = {});
+
 /// The machine and the program, as the member `environment` of a record:
 /// cpu (model name), cores (that this process may use), gpu (name; null on the CPU and the meta device),
 /// threads, host_memory_bytes, torch, compiler, commit (40 digits, or "unknown" for a build without git),

@@ -6,6 +6,14 @@
 
 namespace streambp {
 
+std::map<std::string, at::Tensor> Model::gradients() const {
+  std::map<std::string, at::Tensor> gradients;
+  for (const auto& parameter : parameters_) {
+    if (parameter->gradient.defined()) gradients.emplace(parameter->name, parameter->gradient);
+  }
+  return gradients;
+}
+
 void Model::defer_gradients(const std::vector<Parameter*>& parameters) {
   for (Parameter* parameter : parameters) {
     if (!parameter->trainable()) continue;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -58,6 +59,10 @@ class Model {
   const std::vector<std::unique_ptr<Parameter>>& parameters() const { return parameters_; }
   /// Throws InputError if there is none of this name.
   Parameter& parameter(const std::string& name) const;
+
+  /// The gradients of all trainable parameters by Hugging Face's names: the tensors themselves, which passes
+  /// add to. Without those that defer_gradients has freed.
+  std::map<std::string, at::Tensor> gradients() const;
 
   void zero_gradients();
 

@@ -72,6 +72,25 @@ RouterLoss router_loss(const ObjectiveKind& kind, const Options& options) {
   return loss;
 }
 
+void Objective::set_batch(const Batch& batch) {
+  batch_tokens_ = batch.tokens;
+  batch_targets_ = batch.targets;
+  batch_offsets_ = batch.offsets;
+}
+
+void Objective::require_batch(const Batch& batch) const {
+  if (!batch_tokens_.defined()) return;
+  const auto same = [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b) || at::equal(a, b); };
+  if (batch_offsets_ == batch.offsets && same(batch_tokens_, batch.tokens) &&
+      same(batch_targets_, batch.targets))
+    return;
+  throw InputError(
+      "{}: made from another batch ({} tokens in {} sequences; this one has {} in {}, or other tokens or "
+      "targets), expected the batch that make_objective was given",
+      name(), batch_offsets_.back(), batch_offsets_.size() - 1, batch.offsets.back(),
+      batch.offsets.size() - 1);
+}
+
 double Options::number(const std::string& name, double least, double most) const {
   const std::string& text = values_.at(name);
   const std::optional<double> value = parsed(text);
@@ -188,6 +207,7 @@ std::unique_ptr<Objective> make_objective(const std::string& name, const Batch& 
   std::unique_ptr<Objective> objective = kind.make(batch, options, whole);
   objective->router_loss.always = given_router.always;
   objective->router_loss.coefficient = given_router.coefficient;
+  objective->set_batch(batch);
   return objective;
 }
 

@@ -65,7 +65,7 @@ struct HeadRequest {
 /// The load-balancing loss of a mixture's routers (ops/mixture.h) in an objective's loss.
 struct RouterLoss {
   bool always = false;                // also where config.json has it off (output_router_logits)
-  std::optional<double> coefficient;  // in place of config.json's router_aux_loss_coef
+  std::optional<double> coefficient;  // instead of config.json's router_aux_loss_coef
   at::Tensor counted;  // [N] bool: the tokens that it counts, and that get its gradient; undefined: all
 
   /// What the loss is multiplied by; 0: it is left out. Throws InputError for a coefficient that a model
@@ -73,7 +73,7 @@ struct RouterLoss {
   double of(const MixtureSettings& mixture) const;
 };
 
-/// loss = f over the M scored tokens of a batch (scored_places), in stream order. An objective sees its batch
+/// loss = f over the M scored tokens of a batch (scored_indices), in stream order. An objective sees its batch
 /// once, when it is made: per-token inputs and normalisers are those of the whole batch, never of a chunk.
 class Objective {
  public:
@@ -95,6 +95,16 @@ class Objective {
 
   /// make_objective fills in what the options say.
   RouterLoss router_loss;
+
+  /// make_objective records the batch, whose tensors it shares.
+  void set_batch(const Batch& batch);
+  /// Throws InputError unless `batch` has the sequences, tokens and targets of the recorded one. An objective
+  /// without a recorded batch takes any.
+  void require_batch(const Batch& batch) const;
+
+ private:
+  at::Tensor batch_tokens_, batch_targets_;  // [N] int64
+  std::vector<int64_t> batch_offsets_;       // [S + 1]
 };
 
 /// What normalisers count. Of a whole batch; where a batch is cut into micro-batches, each one's objective is

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "streambp/model/scored.h"
 #include "streambp/plan/map_flops.h"
 #include "streambp/plan/model_flops.h"
 
@@ -58,7 +59,7 @@ double head_flops(const Model& model, const Objective& objective, const Settings
 
 double hardware_flops(const Model& model, const Batch& batch, const Objective& objective,
                       const Settings& given, const Model* teacher) {
-  const int64_t scored = scored_places(batch).size(0);
+  const int64_t scored = scored_indices(batch).size(0);
   if (scored == 0 && objective.request().pooling == Pooling::kNone) return 0.0;
   const std::vector<int64_t> lengths = sequence_lengths(batch.offsets);
   if (objective.request().divergence == Divergence::kNone) teacher = nullptr;

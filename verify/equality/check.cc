@@ -6,6 +6,7 @@
 #include <set>
 
 #include "streambp/backprop/embeddings.h"
+#include "streambp/model/scored.h"
 #include "verify/equality/batches.h"
 #include "verify/equality/inputs.h"
 #include "verify/evaluation.h"
@@ -28,7 +29,7 @@ class RowCheck {
  public:
   RowCheck(const EqualityOptions& options, const RowName& name)
       : options_(options), subject_(make_subject(name, options.seed)) {
-    scored_ = scored_places(subject_.batch).size(0);
+    scored_ = scored_indices(subject_.batch).size(0);
     row_.name = name;
     const std::vector<int64_t>& offsets = subject_.batch.offsets;
     for (size_t i = 0; i + 1 < offsets.size(); ++i) row_.lengths.push_back(offsets[i + 1] - offsets[i]);
@@ -90,7 +91,7 @@ class RowCheck {
     const int64_t tokens = subject_.batch.size();
     // A completion begins after its first scored index.
     const int64_t sequence = subject_.batch.offsets[1];
-    const at::Tensor scored = scored_places(subject_.batch);
+    const at::Tensor scored = scored_indices(subject_.batch);
     const int64_t prompt = scored.size(0) > 0 ? scored[0].item<int64_t>() + 1 : sequence / 2 + 1;
     if (options_.quick) return {prompt, prompt + 1, tokens - 1};
     const std::set<int64_t> chunks{1, prompt, prompt + 1, sequence, tokens - 1};
