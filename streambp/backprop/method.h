@@ -44,15 +44,16 @@ bool joins_head(const Model& model, const Objective& objective, const Settings& 
 
 /// As many rows of logits as fit into memory that is needed elsewhere: as much as the layers' backward passes
 /// need, or, where the head goes by the layers' chunks (`by_chunks`: streambp with a loss that is a sum over
-/// tokens), as the backward pass of one chunk's MLP needs. An objective that looks at the whole distribution needs
-/// more than one number for each logit, and gets fewer rows.
+/// tokens), as the backward pass of one chunk's MLP needs. An objective that looks at the whole distribution
+/// needs more than one number for each logit, and gets fewer rows.
 int64_t auto_head_chunk(const Config& config, int64_t tokens, int64_t chunk, at::ScalarType dtype,
                         const HeadRequest& request = {}, bool by_chunks = false);
 
 /// Loss and gradients of `objective` on `batch`. `teacher` is asked for by objectives with a divergence only;
 /// it sees the same tokens. Throws InputError as check_settings does, for an objective that was made from
-/// another batch, and for a value head or a teacher that is missing, a teacher with another vocabulary (check_vocabularies) or without a token of the batch;
-/// OutOfMemory (or c10's) when memory runs out: gradients are then incomplete.
+/// another batch, and for a value head or a teacher that is missing, a teacher with another vocabulary
+/// (check_vocabularies) or without a token of the batch; OutOfMemory (or c10's) when memory runs out:
+/// gradients are then incomplete.
 Outcome backpropagate(Model& model, const Batch& batch, const Objective& objective, const Settings& settings,
                       Model* teacher = nullptr);
 
