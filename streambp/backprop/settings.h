@@ -64,7 +64,7 @@ struct SettingKind {
   std::string flag;  // on the command line; without its dashes, in descriptions
   SettingType type;
   std::string help;                  // for --help, where the methods that take it are put before it
-  std::vector<std::string> choices;  // of a word; of a number the words that may stand in its place
+  std::vector<std::string> choices;  // of a word; of a number the words allowed instead of it
   /// The value as typed and recorded: "true" or "false", "512" or "auto", "host".
   std::string (*text)(const Settings& settings);
   /// Sets the value from such a text, which set_setting() has checked.
