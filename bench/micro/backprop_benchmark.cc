@@ -3,9 +3,9 @@
 #include <benchmark/benchmark.h>
 
 #include "bench/micro/benchmark_work.h"
-#include "streambp/plan/hardware_flops.h"
 #include "streambp/backprop/method.h"
 #include "streambp/memory/meter.h"
+#include "streambp/plan/hardware_flops.h"
 
 namespace streambp::bench {
 namespace {

@@ -6,12 +6,12 @@
 
 #include <ATen/Context.h>
 
-#include "streambp/runtime/gpu.h"
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
 #include "streambp/ops/cuda/library.h"
 #include "streambp/ops/cuda/scratch.h"
 #include "streambp/ops/stand_in.h"
+#include "streambp/runtime/gpu.h"
 
 namespace streambp {
 namespace {
@@ -40,11 +40,9 @@ void configure_allocator(const std::string& name, int index, std::optional<int64
   setenv(kVariable, settings.c_str(), /*replace=*/1);
 }
 
-/// A dry run's share of what cuBLAS keeps.
-void hold_blas_workspace() {
-  const MemoryScope scope("kernel workspace");
-  static const at::Tensor workspace =
-      at::empty({cuda::kBlasWorkspaceBytes}, at::TensorOptions().device(at::kMeta).dtype(at::kByte));
+void count_as(c10::DeviceType device) {
+  set_meta_stands_for(device);
+  set_meta_block_bytes(device == c10::DeviceType::CUDA ? cuda::kBlockBytes : 1);
 }
 
 c10::Device open_cuda(const std::string& name, const DeviceOptions& options) {
@@ -71,6 +69,18 @@ c10::Device open_cuda(const std::string& name, const DeviceOptions& options) {
 
 }  // namespace
 
+MetaStandIn::MetaStandIn(c10::DeviceType device) : before_(meta_stands_for()) {
+  count_as(device);
+  if (device != c10::DeviceType::CUDA || before_ == device) return;
+  const MemoryScope scope("kernel workspace");
+  blas_workspace_ =
+      at::empty({cuda::kBlasWorkspaceBytes}, at::TensorOptions().device(at::kMeta).dtype(at::kByte));
+}
+
+MetaStandIn::~MetaStandIn() {
+  count_as(before_);
+}
+
 c10::Device open_device(const std::string& name, const DeviceOptions& options) {
   if (name == "meta" || name == "meta:cuda") {
     const bool for_cuda = name == "meta:cuda";
@@ -78,9 +88,8 @@ c10::Device open_device(const std::string& name, const DeviceOptions& options) {
       throw InputError(
           "--deterministic: a setting of cuda and meta:cuda; other passes repeat to the bit anyway");
     if (options.deterministic) make_deterministic();
-    set_meta_stands_for(for_cuda ? c10::DeviceType::CUDA : c10::DeviceType::CPU);
-    set_meta_block_bytes(for_cuda ? cuda::kBlockBytes : 1);
-    if (for_cuda) hold_blas_workspace();
+    static std::optional<MetaStandIn> stand_in;  // until the next one is opened
+    stand_in.emplace(for_cuda ? c10::DeviceType::CUDA : c10::DeviceType::CPU);
     return at::kMeta;
   }
   if (name == "cpu") {

@@ -9,10 +9,10 @@
 
 #include <ATen/record_function.h>
 
-#include "streambp/plan/model_flops.h"
 #include "streambp/data/objective_inputs.h"
-#include "verify/tests/streambp/model/adapter_testing.h"
+#include "streambp/plan/model_flops.h"
 #include "verify/equality/batches.h"
+#include "verify/tests/streambp/model/adapter_testing.h"
 
 namespace streambp::plan {
 namespace {
