@@ -33,7 +33,7 @@ constexpr const char* kExamples = R"(Examples:
   streambp-bench bytes-per-token --model qwen3-8b,qwen2.5-7b --method streambp,chunk-major --chunk 512 --out out/bytes
   streambp-bench bytes-per-token --model llama-3.1-8b --lora-rank 32 --objective sft,dpo --json --out out/bytes
 
-Without --method: every method, and streambp with --keep-attention and with --offload host. Writes bytes-per-token.md and
+Without --method: every method, and streambp also with what it may keep and where. Writes bytes-per-token.md and
 results.jsonl into --out; scripts/plot_bytes.py draws the crossover of streambp and chunk-major from them.
 
 Exit codes: 0 written; 2 bad usage or input.)";
@@ -52,17 +52,19 @@ std::vector<std::string> read_models(const std::string& list) {
   return models;
 }
 
-/// The cells of one model; without named methods, streambp also with --keep-attention and with --offload
-/// host.
+/// The cells of one model; without named methods, each also with the switches and words that a search tries:
+/// what is kept of the layers, and where.
 std::vector<Cell> list_bytes_cells(const Bench& bench, bool with_variants) {
   std::vector<Cell> cells;
   for (const Cell& cell : list_cells(bench)) {
     cells.push_back(cell);
-    if (!with_variants || !takes(cell.settings.method, "keep_attention")) continue;
-    cells.push_back(cell);
-    cells.back().settings.keep_attention = true;
-    cells.push_back(cell);
-    cells.back().settings.offload = Offload::kHost;
+    if (!with_variants) continue;
+    for (const SettingKind& kind : setting_kinds()) {
+      if (kind.candidates == nullptr || kind.type == SettingType::kNumber) continue;
+      if (!takes(cell.settings.method, kind.name)) continue;
+      cells.push_back(cell);
+      set_setting(kind, cells.back().settings, kind.same_bits.front());
+    }
   }
   return cells;
 }

@@ -34,8 +34,10 @@ const plan::BytesPerToken* plain(const ModelBytes& model, Method method) {
   const auto& all = model.configurations;
   const auto found = std::find_if(all.begin(), all.end(), [&](const CellBytes& one) {
     const Settings& settings = one.cell.settings;
-    return settings.method == method && !settings.keep_attention && settings.every == 1 &&
-           settings.offload == Offload::kNone;
+    return settings.method == method &&
+           std::all_of(setting_kinds().begin(), setting_kinds().end(), [&](const SettingKind& kind) {
+             return kind.candidates == nullptr || is_default(kind, settings);
+           });
   });
   return found == all.end() ? nullptr : &found->bytes;
 }

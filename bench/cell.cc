@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "bench/setting_members.h"
 #include "streambp/cli/records.h"
 #include "streambp/model/tensor_file.h"
 
@@ -36,18 +37,9 @@ json lora_settings(const plan::ModelSetup& setup) {
 void leave_open(const SweepOptions& options, json& configuration) {
   configuration["method"] = "auto";
   json& settings = configuration["settings"];
-  const auto open_unless_fixed = [&](const char* flag, const char* member, const json& fixed) {
-    settings[member] = options.fixed.contains(flag) ? fixed : json("auto");
-  };
-  open_unless_fixed("--keep-attention", "keep_attention", options.keep_attention);
-  open_unless_fixed("--every", "every", options.every);
-  open_unless_fixed("--offload", "offload", options.offload == Offload::kHost ? "host" : "none");
+  settings.update(open_setting_members(options.given, options.fixed));
   settings["chunk"] = json::array();
   for (const int64_t chunk : options.chunks) settings["chunk"].push_back(or_auto(chunk));
-  settings["order"] = options.order == Order::kForward ? "forward" : "reverse";
-  settings["baseline"] = options.hugging_face ? "hugging-face" : "fair";
-  settings["head"] = !options.stream_head ? "auto" : *options.stream_head ? "streamed" : "full";
-  settings["head_chunk"] = or_auto(options.head_chunk);
   settings["budget"] = or_null(options.budget);
   settings["host_budget"] = or_null(options.host_budget);
 }
@@ -85,54 +77,26 @@ plan::TrainingStep step_of(const Bench& bench, const Cell& cell) {
 
 plan::SearchSpace search_space(const SweepOptions& options) {
   plan::SearchSpace space;
-  if (!options.picks_method) {
-    space.methods = options.methods;
-  } else if (options.setup.fused_optimizer) {
+  space.methods = options.picks_method ? plan::all_methods() : options.methods;
+  if (options.picks_method && options.setup.fused_optimizer)
     std::erase_if(space.methods, [](Method method) { return !method_kind(method).fuses_optimizer; });
-  }
   space.chunks = options.chunks;
-  space.given.keep_attention = options.keep_attention;
-  space.given.every = options.every;
-  space.given.offload = options.offload;
-  space.given.order = options.order;
-  space.given.hugging_face = options.hugging_face;
-  space.given.stream_head = options.stream_head;
-  space.given.head_chunk = options.head_chunk;
-  for (const auto& [flag, name] :
-       {std::pair{"--keep-attention", "keep_attention"}, {"--every", "every"}, {"--offload", "offload"}}) {
-    if (options.fixed.contains(flag)) space.fixed.insert(name);
-  }
+  space.given = options.given;
+  space.fixed = options.fixed;
   return space;
 }
 
 json cell_configuration(const Bench& bench, const Cell& cell) {
   const SweepOptions& options = bench.options;
   const plan::ModelSetup& setup = options.setup;
-  const Settings& settings = cell.settings;
-  const bool streambp = takes(settings.method, "keep_attention");
-  const bool chunked = is_chunked(settings.method);
   const json tokens_file = options.tokens ? json(options.tokens->string()) : json(nullptr);
   json configuration{{"model", setup.model},
                      {"family", bench.config.family},
                      {"parameters", parameter_count(bench.config)},
                      {"objective", cell.objective},
-                     {"method", method_name(settings.method)},
+                     {"method", method_name(cell.settings.method)},
                      {"settings",
-                      {{"chunk", chunked ? or_auto(settings.chunk) : json(nullptr)},
-                       {"keep_attention", streambp ? json(settings.keep_attention) : json(nullptr)},
-                       {"every", streambp ? json(settings.every) : json(nullptr)},
-                       {"offload", !streambp                            ? json(nullptr)
-                                   : settings.offload == Offload::kHost ? json("host")
-                                                                        : json("none")},
-                       {"order", !streambp                           ? json(nullptr)
-                                 : settings.order == Order::kForward ? json("forward")
-                                                                     : json("reverse")},
-                       {"baseline", !takes(settings.method, "baseline") ? json(nullptr)
-                                    : settings.hugging_face             ? json("hugging-face")
-                                                                        : json("fair")},
-                       {"head", settings.streams_head() ? "streamed" : "full"},
-                       {"head_chunk", settings.streams_head() ? or_auto(settings.head_chunk) : json(nullptr)},
-                       {"gradient_dtype", dtype_name(setup.gradient_dtype)},
+                      {{"gradient_dtype", dtype_name(setup.gradient_dtype)},
                        {"optimizer", optimizer_settings(setup.optimizer)},
                        {"fused_optimizer", fused_settings(setup)},
                        {"objective_options", plan::options_of(cell.objective, options.objective_options)},
@@ -153,6 +117,7 @@ json cell_configuration(const Bench& bench, const Cell& cell) {
                      {"batch", cell.batch},
                      {"dtype", dtype_name(setup.dtype)},
                      {"device", options.device}};
+  configuration["settings"].update(setting_members(cell.settings));
   if (cell.automatic) leave_open(options, configuration);
   // Where it is not set it is not named: keys of records from before it was a setting stay what they are.
   if (options.deterministic) configuration["settings"]["deterministic"] = true;

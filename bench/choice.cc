@@ -1,21 +1,10 @@
 #include "bench/choice.h"
 
+#include "bench/setting_members.h"
+
 namespace streambp::bench {
-namespace {
 
 using nlohmann::json;
-
-/// As in the settings of a record.
-json settings_member(const Settings& settings) {
-  const bool streambp = takes(settings.method, "keep_attention");
-  const auto of_streambp = [&](const json& value) { return streambp ? value : json(nullptr); };
-  return {{"keep_attention", of_streambp(settings.keep_attention)},
-          {"every", of_streambp(settings.every)},
-          {"offload", of_streambp(settings.offload == Offload::kHost ? "host" : "none")},
-          {"head", settings.streams_head() ? "streamed" : "full"}};
-}
-
-}  // namespace
 
 std::string choice_reason(const plan::Choice& choice) {
   std::string text = plan::describe(choice);
@@ -32,7 +21,7 @@ json choice_member(const plan::Choice& choice) {
   for (const plan::Considered& one : choice.considered) {
     considered.push_back(
         {{"method", method_name(one.settings.method)},
-         {"settings", settings_member(one.settings)},
+         {"settings", searched_setting_members(one.settings)},
          {"chunk", one.settings.chunk > 0 ? json(one.settings.chunk) : json(nullptr)},
          {"predicted_peak_bytes", one.predicted ? json(one.predicted->peak_bytes) : json(nullptr)},
          {"relative_cost", one.cost},

@@ -246,7 +246,7 @@ void add_max_length_command(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand(
       "max-length",
       "The longest sequence that fits a memory budget, predicted without a GPU; lists are comma-separated");
-  command->footer(describe_objectives() + "\n" + kExamples);
+  command->footer(describe_methods() + "\n" + describe_objectives() + "\n" + kExamples);
   const auto flags = std::make_shared<RunFlags>(*command, RunFlags::Defaults{"qwen3-8b", "model"});
   command->add_option("--budget", typed->budget, "Memory of the device, such as 80GB or 80GiB")->required();
   command->add_option(

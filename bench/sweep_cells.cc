@@ -103,20 +103,20 @@ void check_outputs(const Bench& bench, size_t cells) {
 
 /// Settings and methods that don't go together, as far as they can be told from the flags.
 void check_method_settings(const SweepOptions& options) {
-  const bool any_keeps =
-      options.picks_method || std::any_of(options.methods.begin(), options.methods.end(),
-                                          [](Method method) { return takes(method, "keep_attention"); });
-  if (!any_keeps && (options.keep_attention || options.every > 1 || options.offload != Offload::kNone ||
-                     options.order != Order::kReverse)) {
-    throw InputError(
-        "--keep-attention, --every, --offload, --order: settings of streambp, which is not in --method");
+  for (const SettingKind& kind : setting_kinds()) {
+    const bool taken =
+        options.picks_method || std::any_of(options.methods.begin(), options.methods.end(),
+                                            [&](Method method) { return takes(method, kind.name); });
+    if (taken || !kind.refused_elsewhere || is_default(kind, options.given)) continue;
+    throw InputError("{}: a setting of {}, which is not in --method", kind.flag,
+                     fmt::join(methods_that_take(kind.name), ", "));
   }
   if (options.setup.fused_optimizer) {
     const bool others = std::any_of(options.methods.begin(), options.methods.end(),
                                     [](Method method) { return !method_kind(method).fuses_optimizer; });
     if (others) throw InputError("--fuse-optimizer: a setting of streambp, expected --method streambp");
     if (options.micro_batches > 1)
-      throw InputError("--fuse-optimizer: uses gradients up in each pass, expected --micro-batches 1");
+      throw InputError("--fuse-optimizer: consumes gradients in each pass, expected --micro-batches 1");
     if (options.dump_gradients) throw InputError("--dump-gradients: --fuse-optimizer leaves none");
   }
 }
@@ -191,18 +191,8 @@ std::vector<Cell> list_cells(const Bench& bench) {
       for (const std::string& objective : options.objectives) {
         for (const Method method : options.methods) {
           for (const int64_t chunk : is_chunked(method) ? options.chunks : std::vector<int64_t>{0}) {
-            Settings settings;
-            settings.method = method;
+            Settings settings = settings_for(method, options.given);
             settings.chunk = chunk;
-            settings.stream_head = options.stream_head;
-            settings.head_chunk = options.head_chunk;
-            settings.hugging_face = options.hugging_face && takes(method, "baseline");
-            if (takes(method, "keep_attention")) {
-              settings.keep_attention = options.keep_attention;
-              settings.every = options.every;
-              settings.offload = options.offload;
-              settings.order = options.order;
-            }
             check_settings(settings);
             add({objective, settings, seq_len, batch});
           }

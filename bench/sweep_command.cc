@@ -38,8 +38,7 @@ constexpr const char* kExamples = R"(Examples:
   streambp-bench sweep --seq-len 8192 --memory-limit 2GB --resume --out out/cpu
   streambp-bench sweep --method auto --budget 80GiB --model qwen3-8b --dtype bfloat16 --device meta --seq-len 65536 --out out/auto
 
---method auto dry-runs every method with every chunk, head and setting of streambp that --chunk, --head, --keep-attention,
---every and --offload don't fix, for each objective, length and batch, and runs the cheapest in time, by an estimate,
+--method auto dry-runs every method with every chunk, head and further setting whose flag is not given, for each objective, length and batch, and runs the cheapest in time, by an estimate,
 that fits the budget. A line on stderr and the record's `choice` say why, and what else was considered.
 
 Exit codes: 0 all good; 1 a cell failed; 2 bad usage or input; 3 a cell ran out of memory and nothing else went wrong.)";
@@ -96,7 +95,7 @@ void add_sweep_command(CLI::App& app, Action& action, int argc, const char* cons
   options.arguments.assign(argv, argv + argc);
   CLI::App* const command =
       app.add_subcommand("sweep", "Memory and time of methods x lengths x chunks; lists are comma-separated");
-  command->footer(describe_objectives() + "\n" + describe_limits() + "\n" + kExamples);
+  command->footer(describe_methods() + "\n" + describe_objectives() + "\n" + describe_limits() + "\n" + kExamples);
   const auto flags = std::make_shared<RunFlags>(*command, RunFlags::Defaults{"qwen3-cpu", "float32"});
   const auto text = [&](const char* flag, std::string& value, const std::string& help) {
     return command->add_option(flag, value, help)->capture_default_str();

@@ -22,20 +22,13 @@ struct SweepOptions {
   std::map<std::string, std::string>
       objective_options;  // of those objectives that have an option of the name
   std::vector<Method> methods{Method::kStandard, Method::kCheckpoint, Method::kStreambp};
-  bool picks_method = false;  // `auto` beside or in place of them: plan::choose picks one for each cell
-  std::set<std::string>
-      fixed;  // --keep-attention, --every, --offload: those given, which `auto` leaves alone
+  bool picks_method = false;  // `auto` is among them or in their place: plan::choose picks one for each cell
+  Settings given;             // of the methods that take them; the chunk is in `chunks`
+  std::set<std::string> fixed;  // names of those of them that were given, which `auto` leaves alone
   std::optional<int64_t> budget, host_budget;  // bytes that `auto` has to fit; default: what the run has
   std::vector<int64_t> lengths{512, 1024, 2048};
   std::vector<int64_t> batches{1};  // sequences of one length in a packed stream
   std::vector<int64_t> chunks{0};   // of methods by chunks; 0: auto
-  bool keep_attention = false;      // of streambp, like the next three
-  int64_t every = 1;
-  Offload offload = Offload::kNone;
-  Order order = Order::kReverse;
-  bool hugging_face = false;        // layers hold what Hugging Face's hold
-  std::optional<bool> stream_head;  // default: the method's
-  int64_t head_chunk = 0;           // of streamed heads; 0: auto
   std::string device = "cpu";
   int threads = 1;
   int64_t repeats = 3;

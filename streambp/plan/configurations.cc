@@ -1,10 +1,26 @@
 #include "streambp/plan/configurations.h"
 
 #include <algorithm>
-#include <functional>
+#include <set>
+#include <utility>
 
 namespace streambp::plan {
 namespace {
+
+/// Every combination of the values that a search tries of the settings that `method` takes, but of chunk and
+/// head; those in `space.fixed` as they are given.
+std::vector<Settings> combinations(const SearchSpace& space, Method method, const SearchContext& context) {
+  std::vector<Settings> all{settings_for(method, space.given)};
+  for (const SettingKind& kind : setting_kinds()) {
+    if (kind.candidates == nullptr || !takes(method, kind.name) || space.fixed.contains(kind.name)) continue;
+    const std::vector<Settings> before = std::exchange(all, {});
+    for (const Settings& settings : before) {
+      for (const std::string& value : kind.candidates(context))
+        set_setting(kind, all.emplace_back(settings), value);
+    }
+  }
+  return all;
+}
 
 /// Longest first, at most the stream's length.
 std::vector<int64_t> chunks_of(const SearchSpace& space, c10::Device device, Method method, int64_t tokens) {
@@ -20,7 +36,7 @@ std::vector<int64_t> chunks_of(const SearchSpace& space, c10::Device device, Met
   return {distinct.begin(), distinct.end()};
 }
 
-/// With a streamed head checkpoint is logits-only: where both are in the space, it is listed once.
+/// With a streamed head checkpoint is logits-only: where both are searched, it is listed once.
 std::vector<bool> heads_of(const SearchSpace& space, const MethodKind& kind) {
   if (space.given.stream_head) return {*space.given.stream_head};
   if (kind.head != HeadDefault::kFull) return {true};
@@ -28,24 +44,6 @@ std::vector<bool> heads_of(const SearchSpace& space, const MethodKind& kind) {
   if (twin && std::find(space.methods.begin(), space.methods.end(), *twin) != space.methods.end())
     return {false};
   return {false, true};
-}
-
-/// The given settings of `method`, with each combination of candidates of those that are searched.
-std::vector<Settings> variants_of(const SearchSpace& space, Method method, const SearchContext& context) {
-  std::vector<Settings> all{settings_for(method, space.given)};
-  for (const SettingKind& kind : setting_kinds()) {
-    if (!kind.searched || kind.candidates == nullptr || !takes(method, kind.name)) continue;
-    if (space.fixed.contains(kind.name)) continue;
-    std::vector<Settings> variants;
-    for (const Settings& settings : all) {
-      for (const std::string& text : kind.candidates(context)) {
-        variants.push_back(settings);
-        set_setting(kind, variants.back(), text);
-      }
-    }
-    all = std::move(variants);
-  }
-  return all;
 }
 
 }  // namespace
@@ -58,15 +56,14 @@ std::vector<Method> all_methods() {
 
 std::vector<Settings> list_configurations(const SearchSpace& space, c10::Device device, int64_t layers,
                                           int64_t tokens, bool may_offload) {
-  const SearchContext context{layers, may_offload};
   std::vector<Settings> all;
   for (const Method method : space.methods) {
     const MethodKind& kind = method_kind(method);
     if (kind.head == HeadDefault::kAlwaysStreamed && space.given.stream_head == false) continue;
-    const std::vector<Settings> variants = variants_of(space, method, context);
+    const std::vector<Settings> kept = combinations(space, method, {layers, may_offload});
     for (const bool streamed : heads_of(space, kind)) {
       for (const int64_t chunk : chunks_of(space, device, method, tokens)) {
-        for (Settings settings : variants) {
+        for (Settings settings : kept) {
           settings.chunk = chunk;
           settings.stream_head = streamed;
           all.push_back(settings);

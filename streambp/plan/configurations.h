@@ -21,16 +21,15 @@ struct SearchSpace {
   std::vector<Method> methods = all_methods();
   /// Of methods by chunks. 0: auto_chunk's; {0}: that and a few others.
   std::vector<int64_t> chunks{0};
-  /// Settings that are not searched (SettingKind::searched) are as here, where a method takes them; so are
-  /// stream_head where it is set, and those that `fixed` names. `method` and `chunk` mean nothing.
+  /// Settings that are not searched, for the methods that take them: those whose SettingKind::searched is
+  /// off, stream_head where it is set, and those that `fixed` names.
   Settings given;
-  /// Searched settings that stay as in `given`, by their names in setting_kinds().
   std::set<std::string> fixed;
 };
 
 /// Every configuration in `space` of a stream of `tokens` tokens on `device` through `layers` layers: chunks,
-/// whether the head is streamed, and the searched settings of each method, with offloading if `may_offload`.
-/// No two are the same.
+/// whether the head is streamed, and the candidates of the settings that each method takes (with
+/// `may_offload` offloading too). No two are the same.
 std::vector<Settings> list_configurations(const SearchSpace& space, c10::Device device, int64_t layers,
                                           int64_t tokens, bool may_offload);
 

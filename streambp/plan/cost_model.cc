@@ -80,16 +80,13 @@ double CostModel::moved_by_layers(const Settings& settings) const {
 }
 
 double CostModel::host_bytes(const Settings& settings) const {
-  if (settings.offload != Offload::kHost) return 0.0;
+  const auto width = method_kind(settings.method).offloaded_width;
+  if (width == nullptr) return 0.0;
   const Config& config = models_.policy->config();
-  const int64_t layers = config.num_hidden_layers;
   const int64_t first = std::max<int64_t>(models_.policy->lowest_trainable_layer(), 0);
-  // Every layer's input but the lowest one's, which is the embedding; those of Settings::every later.
   int64_t values = 0;
-  for (int64_t layer = first; layer < layers; ++layer) {
-    if (layer > 0) values += config.hidden_size;
-    if (settings.keep_attention) values += config.num_attention_heads * config.head_dim;
-  }
+  for (int64_t layer = first; layer < config.num_hidden_layers; ++layer)
+    values += width(settings, config, layer);
   return 2.0 * as_double(values) * as_double(batch_.size()) * element_bytes();
 }
 

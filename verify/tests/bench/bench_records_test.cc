@@ -185,9 +185,9 @@ TEST(CellConfiguration, HasAnotherKeyForEveryChange) {
       [](Bench& b, Cell& c) { c.automatic = true, b.options.budget = 1000; },
       [](Bench& b, Cell& c) { c.automatic = true, b.options.host_budget = 1000; },
       [](Bench& b, Cell& c) { c.automatic = true, b.options.chunks = {7}; },
-      [](Bench& b, Cell& c) { c.automatic = true, b.options.stream_head = false; },
-      [](Bench& b, Cell& c) { c.automatic = true, b.options.fixed = {"--every"}; },
-      [](Bench& b, Cell& c) { c.automatic = true, b.options.fixed = {"--every"}, b.options.every = 2; },
+      [](Bench& b, Cell& c) { c.automatic = true, b.options.given.stream_head = false; },
+      [](Bench& b, Cell& c) { c.automatic = true, b.options.fixed = {"every"}; },
+      [](Bench& b, Cell& c) { c.automatic = true, b.options.fixed = {"every"}, b.options.given.every = 2; },
   };
   std::set<std::string> keys{record_key(cell_configuration(bench, cell))};
   for (size_t i = 0; i < changes.size(); ++i) {
