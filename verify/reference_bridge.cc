@@ -88,8 +88,8 @@ std::string reference_name(std::string name) {
 
 /// The reference's name of an adapter's module.
 std::string reference_module(const LoraTarget& target) {
-  if (target.place == LoraPlace::kGateUpExperts) return target.module + ".gate_up_proj";
-  if (target.place == LoraPlace::kDownExperts) return target.module + ".down_proj";
+  if (target.kind == LoraTargetKind::kGateUpExperts) return target.module + ".gate_up_proj";
+  if (target.kind == LoraTargetKind::kDownExperts) return target.module + ".down_proj";
   return target.module;
 }
 
@@ -171,7 +171,7 @@ namespace {
 /// and positions of their tokens: in each row a document ends where the next position is not the one after.
 std::vector<int64_t> sequence_bounds(const Batch& batch) {
   if (!batch.packed) return batch.offsets;
-  const std::vector<int64_t> places = integers(batch.padded_places);
+  const std::vector<int64_t> places = integers(batch.padded_indices);
   const std::vector<int64_t> positions = integers(batch.positions);
   std::vector<int64_t> bounds = {0};
   for (std::size_t t = 1; t < places.size(); ++t) {

@@ -8,9 +8,9 @@
 
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
+#include "streambp/ops/backend.h"
 #include "streambp/ops/cuda/library.h"
 #include "streambp/ops/cuda/scratch.h"
-#include "streambp/ops/stand_in.h"
 #include "streambp/runtime/gpu.h"
 
 namespace streambp {
@@ -40,9 +40,9 @@ void configure_allocator(const std::string& name, int index, std::optional<int64
   setenv(kVariable, settings.c_str(), /*replace=*/1);
 }
 
-void count_as(c10::DeviceType device) {
-  set_meta_stands_for(device);
-  set_meta_block_bytes(device == c10::DeviceType::CUDA ? cuda::kBlockBytes : 1);
+void count_as(Backend backend) {
+  set_backend(c10::DeviceType::Meta, backend);
+  set_meta_block_bytes(backend == Backend::kCuda ? cuda::kBlockBytes : 1);
 }
 
 c10::Device open_cuda(const std::string& name, const DeviceOptions& options) {
@@ -69,9 +69,10 @@ c10::Device open_cuda(const std::string& name, const DeviceOptions& options) {
 
 }  // namespace
 
-MetaStandIn::MetaStandIn(c10::DeviceType device) : before_(meta_stands_for()) {
-  count_as(device);
-  if (device != c10::DeviceType::CUDA || before_ == device) return;
+MetaStandIn::MetaStandIn(c10::DeviceType device) : before_(backend_of(c10::DeviceType::Meta)) {
+  const Backend backend = device == c10::DeviceType::CUDA ? Backend::kCuda : Backend::kCpu;
+  count_as(backend);
+  if (backend != Backend::kCuda || before_ == backend) return;
   const MemoryScope scope("kernel workspace");
   blas_workspace_ =
       at::empty({cuda::kBlasWorkspaceBytes}, at::TensorOptions().device(at::kMeta).dtype(at::kByte));

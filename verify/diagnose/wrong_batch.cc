@@ -16,7 +16,7 @@ int64_t row_count(const Batch& batch) {
 /// Values [N] on the padded input, [rows, columns], `fill` elsewhere.
 at::Tensor padded(const Batch& batch, const at::Tensor& values, double fill) {
   at::Tensor all = at::full({row_count(batch) * batch.padded_columns}, fill, values.options());
-  all.index_copy_(0, batch.padded_places, values);
+  all.index_copy_(0, batch.padded_indices, values);
   return all.view({row_count(batch), batch.padded_columns});
 }
 
@@ -29,7 +29,7 @@ at::Tensor moved(const at::Tensor& grid, int64_t by, double fill) {
 }
 
 at::Tensor on_stream(const Batch& batch, const at::Tensor& grid) {
-  return grid.flatten().index_select(0, batch.padded_places);
+  return grid.flatten().index_select(0, batch.padded_indices);
 }
 
 /// Every target, and all that belongs to it, `by` places later. `first_labels` [N] (may be undefined) are the
@@ -81,7 +81,7 @@ WrongBatch with_padding(const Batch& batch, const at::Tensor& input_ids, bool sc
   for (auto& [name, values] : whole.token_inputs) values = padded(batch, values, 0).flatten();
   if (batch.value_mask.defined())
     whole.value_mask = padded(batch, batch.value_mask.to(at::kLong), 0).to(at::kBool).flatten();
-  whole.padded_places = at::arange(all, at::kLong);
+  whole.padded_indices = at::arange(all, at::kLong);
   whole.offsets.clear();
   for (int64_t row = 0; row <= rows; ++row) whole.offsets.push_back(row * columns);
   whole.rope_length = rope_length(batch);
@@ -154,8 +154,8 @@ at::Tensor wrong_advantages(const Batch& batch, const WrongSettings& settings) {
 }
 
 Places places_of(const Batch& batch, bool ignores_documents) {
-  const at::Tensor column = batch.padded_places.remainder(batch.padded_columns);
-  const at::Tensor row = batch.padded_places.div(batch.padded_columns, "floor");
+  const at::Tensor column = batch.padded_indices.remainder(batch.padded_columns);
+  const at::Tensor row = batch.padded_indices.div(batch.padded_columns, "floor");
   at::Tensor sequence = at::empty_like(row);
   at::Tensor place = at::empty_like(row);
   for (size_t i = 0; i + 1 < batch.offsets.size(); ++i) {
@@ -210,7 +210,7 @@ at::Tensor chunk_numbers(const Batch& batch, const at::Tensor& scored, const Cut
     case Cut::Along::kStream:
       return scored.div(cut.size, "floor");
     case Cut::Along::kFlat:
-      return of_scored(batch.padded_places);
+      return of_scored(batch.padded_indices);
     case Cut::Along::kScored:
       return at::arange(scored.size(0), at::kLong).div(cut.size, "floor");
     case Cut::Along::kRows:

@@ -37,7 +37,7 @@ WrongRows wrong_rows(const WrongBatch& wrong, const WrongSettings& settings, int
   rows.stream = (places.row.ge(first) & places.row.lt(last)).nonzero().squeeze(1);
   rows.rows = last - first;
   rows.columns = batch.padded_columns;
-  rows.grid = (batch.padded_places - first * batch.padded_columns).index_select(0, rows.stream);
+  rows.grid = (batch.padded_indices - first * batch.padded_columns).index_select(0, rows.stream);
   const auto on_grid = [&](const at::Tensor& values, int64_t fill) {
     at::Tensor grid = at::full({rows.rows * rows.columns}, fill, values.options());
     grid.index_copy_(0, rows.grid, values.index_select(0, rows.stream));
@@ -166,9 +166,9 @@ at::Tensor WrongDecoder::attention(int64_t index, const at::Tensor& x, const Wro
 }
 
 at::Tensor WrongDecoder::mlp(const GatedMlp& mlp, const at::Tensor& x) {
-  const at::Tensor gated = linear(*mlp.gate, x);
+  const at::Tensor gated = linear(*mlp.gate_proj, x);
   const at::Tensor active = mlp.activation == Activation::kSilu ? at::silu(gated) : at::gelu(gated, "tanh");
-  return linear(*mlp.down, active * linear(*mlp.up, x));
+  return linear(*mlp.down_proj, active * linear(*mlp.up_proj, x));
 }
 
 at::Tensor WrongDecoder::mixture(const Mixture& mixture, const at::Tensor& x, const WrongRows& rows,

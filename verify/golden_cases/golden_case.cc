@@ -72,7 +72,7 @@ at::Tensor read_predictions(const SafetensorsFile& file, const std::string& name
                      fmt::join(given.sizes(), ", "), batch.padded_rows, batch.padded_columns);
   }
   const int64_t before = batch.padded_columns - 1 - given.size(1);
-  return at::constant_pad_nd(given, {before, 1}).flatten().index_select(0, batch.padded_places);
+  return at::constant_pad_nd(given, {before, 1}).flatten().index_select(0, batch.padded_indices);
 }
 
 double read_loss(const CaseFile& file, const SafetensorsFile& tensors) {

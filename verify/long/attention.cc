@@ -1,9 +1,10 @@
+#include "streambp/ops/attention.h"
+
 #include <algorithm>
 #include <cmath>
 
 #include <torch/csrc/autograd/autograd.h>
 
-#include "streambp/ops/attention.h"
 #include "verify/long/case.h"
 #include "verify/long/truth.h"
 
@@ -46,7 +47,7 @@ void check_attention(const Shape& shape, LongCheck& check) {
   const at::Tensor v = patterned_normal({shape.keys(), 1, size}, shape.dtype, 3);
   std::vector<int64_t> near;
   for (const int64_t place : {16384, 32768, 46340, 65535, 131071}) near.push_back(place - shape.prefix);
-  const std::vector<int64_t> places = sampled_places(shape.rows, near, shape.sampled);
+  const std::vector<int64_t> places = sampled_indices(shape.rows, near, shape.sampled);
 
   at::Tensor dy = at::zeros_like(q);
   for (const int64_t place : places) dy[place].copy_(q[(place * 7 + 3) % shape.rows]);

@@ -23,7 +23,7 @@ constexpr int64_t kPower32 = int64_t{1} << 32;
 
 /// Rows of `size` elements before, at and after the places 2^31 and 2^32.
 std::vector<int64_t> boundary_rows(int64_t n, int64_t size, int64_t more) {
-  return sampled_places(n, {kPower31 / size, kPower32 / size}, more);
+  return sampled_indices(n, {kPower31 / size, kPower32 / size}, more);
 }
 
 /// Rows enough for more than `elements`.
@@ -287,7 +287,7 @@ void check_gated_mlp(int64_t elements, LongCheck& check) {
   const auto [y_truth, dx_truth] = truth.rows(rows);
   check.rows("output", rows_at(y, rows), y_truth, kLimit);
   check.rows("input's gradient", rows_at(dx, rows), dx_truth, kLimit);
-  const std::vector<int64_t> columns = sampled_places(kWide, {}, 4);
+  const std::vector<int64_t> columns = sampled_indices(kWide, {}, 4);
   const GatedMlpTruth::WeightGradients weights = truth.weight_gradients(columns, n);
   check.rows("gate's gradient", rows_at(gate.gradient, columns), weights.gate, kLimit);
   check.rows("up's gradient", rows_at(up.gradient, columns), weights.up, kLimit);

@@ -1,8 +1,9 @@
+#include "streambp/backprop/head.h"
+
 #include <cmath>
 
 #include <ATen/Parallel.h>
 
-#include "streambp/backprop/head.h"
 #include "streambp/model/model.h"
 #include "verify/long/case.h"
 #include "verify/long/models.h"
@@ -70,7 +71,7 @@ void check_head(int64_t tokens, LongCheck& check) {
   // Targets on both sides of the places of the logits' matrix that no longer fit.
   batch.targets.copy_((at::arange(tokens, at::kLong) * 4'567'891 + 11) % kVocabulary);
   batch.targets[tokens - 1].fill_(kVocabulary - 1);
-  const std::vector<int64_t> places = sampled_places(tokens, {127, 128, 255, 256}, 0);
+  const std::vector<int64_t> places = sampled_indices(tokens, {127, 128, 255, 256}, 0);
   at::Tensor weights = at::zeros({tokens}, at::kDouble);
   for (const int64_t place : places) weights[place].fill_(1.0 + 0.25 * static_cast<double>(place % 5));
 
@@ -94,7 +95,7 @@ void check_head(int64_t tokens, LongCheck& check) {
   constexpr double kLimit = 1e-3;  // ATen adds up 2^24 exponentials in float32: about 1e-4
   const std::vector<int64_t> shape{static_cast<int64_t>(places.size()), kSize};
   std::vector<double> log_probabilities, d_hidden;
-  std::vector<int64_t> entries = sampled_places(kVocabulary, {}, 20);
+  std::vector<int64_t> entries = sampled_indices(kVocabulary, {}, 20);
   for (size_t i = 0; i < places.size(); ++i) {
     const HeadRow& row = rows[i];
     const auto target = batch.targets[places[i]].item<int64_t>();

@@ -77,10 +77,11 @@ class WrittenDecoder {
     const Vector query = heads(map(normed, "self_attn.q_proj.weight"), "self_attn.q_norm.weight", place);
     Vector middle = add(x, map(attended(query, place), "self_attn.o_proj.weight"));
     const Vector inner = norm(middle, of("post_attention_layernorm.weight"), 0, config_.hidden_size);
-    Vector gated = map(inner, "mlp.gate_proj.weight");
-    const Vector raised = map(inner, "mlp.up_proj.weight");
-    for (size_t i = 0; i < gated.size(); ++i) gated[i] *= raised[i] / (Scalar(1.0) + std::exp(-gated[i]));
-    const Vector y = add(std::move(middle), map(gated, "mlp.down_proj.weight"));
+    Vector gate_proj = map(inner, "mlp.gate_proj.weight");
+    const Vector up_proj = map(inner, "mlp.up_proj.weight");
+    for (size_t i = 0; i < gate_proj.size(); ++i)
+      gate_proj[i] *= up_proj[i] / (Scalar(1.0) + std::exp(-gate_proj[i]));
+    const Vector y = add(std::move(middle), map(gate_proj, "mlp.down_proj.weight"));
     const Vector last = norm(y, weights_.at("model.norm.weight"), 0, config_.hidden_size);
     const Vector logits =
         product(last, weights_.at(config_.tie_word_embeddings ? kEmbedding : "lm_head.weight"));

@@ -41,7 +41,7 @@ Batch make_batch(const PassShape& shape) {
   if (shape.targets == Targets::kSampled) {
     std::vector<int64_t> near{46340, 65535, 131071};
     for (const int64_t chunk : shape.chunks) near.push_back(std::min(chunk, batch.size()));
-    const std::vector<int64_t> places = sampled_places(batch.size(), near, 6);
+    const std::vector<int64_t> places = sampled_indices(batch.size(), near, 6);
     const at::Tensor index = at::tensor(at::ArrayRef<int64_t>(places), at::kLong);
     batch.targets.fill_(kNoTarget).index_copy_(0, index, any.index_select(0, index));
   }

@@ -68,7 +68,7 @@ void Elements::load(int64_t place, int64_t count, double* to) const {
   });
 }
 
-std::vector<int64_t> sampled_places(int64_t size, const std::vector<int64_t>& near, int64_t more) {
+std::vector<int64_t> sampled_indices(int64_t size, const std::vector<int64_t>& near, int64_t more) {
   std::set<int64_t> places;
   const auto add = [&](int64_t around) {
     for (int64_t place = around - 2; place <= around + 2; ++place) {

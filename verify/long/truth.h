@@ -25,7 +25,7 @@ class Elements {
 };
 
 /// Places of [0, size), ascending: the ends, those within two of an entry of `near`, and `more` others.
-std::vector<int64_t> sampled_places(int64_t size, const std::vector<int64_t>& near, int64_t more);
+std::vector<int64_t> sampled_indices(int64_t size, const std::vector<int64_t>& near, int64_t more);
 
 /// Rows of x [n, ...] as [m, elements of a row] float64; the elements of a row are neighbours.
 at::Tensor rows_at(const at::Tensor& x, const std::vector<int64_t>& places);
