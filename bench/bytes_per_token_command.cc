@@ -58,7 +58,7 @@ std::vector<Cell> list_bytes_cells(const Bench& bench, bool with_variants) {
   std::vector<Cell> cells;
   for (const Cell& cell : list_cells(bench)) {
     cells.push_back(cell);
-    if (!with_variants || cell.settings.method != Method::kStreambp) continue;
+    if (!with_variants || !takes(cell.settings.method, "keep_attention")) continue;
     cells.push_back(cell);
     cells.back().settings.keep_attention = true;
     cells.push_back(cell);

@@ -151,7 +151,7 @@ bool stand_in_for_reference(const std::string& objective, const std::map<std::st
 json cell_configuration(const Bench& bench, const Cell& cell) {
   const SweepOptions& options = bench.options;
   const Settings& settings = cell.settings;
-  const bool streambp = settings.method == Method::kStreambp;
+  const bool streambp = takes(settings.method, "keep_attention");
   const bool chunked = is_chunked(settings.method);
   const json tokens_file = options.tokens ? json(options.tokens->string()) : json(nullptr);
   json configuration{{"model", options.model},
@@ -169,7 +169,7 @@ json cell_configuration(const Bench& bench, const Cell& cell) {
                        {"order", !streambp                           ? json(nullptr)
                                  : settings.order == Order::kForward ? json("forward")
                                                                      : json("reverse")},
-                       {"baseline", !has_baseline(settings.method) ? json(nullptr)
+                       {"baseline", !takes(settings.method, "baseline") ? json(nullptr)
                                     : settings.hugging_face        ? json("hugging-face")
                                                                    : json("fair")},
                        {"head", settings.streams_head() ? "streamed" : "full"},

@@ -61,7 +61,7 @@ std::string describe_nothing(const Choice& choice) {
 
 /// What a way's settings say, as in the settings of a record.
 json settings_member(const Settings& settings) {
-  const bool streambp = settings.method == Method::kStreambp;
+  const bool streambp = takes(settings.method, "keep_attention");
   const auto of_streambp = [&](const json& value) { return streambp ? value : json(nullptr); };
   return {{"keep_attention", of_streambp(settings.keep_attention)},
           {"every", of_streambp(settings.every)},

@@ -64,11 +64,11 @@ double CostModel::moved_bytes(const Settings& settings) const {
 double CostModel::moved_by_layers(const Settings& settings) const {
   const Config& config = bench_.config;
   const auto tokens = as_double(batch_.size());
-  const bool tiled = settings.method == Method::kTiled;
+  const MethodKind& kind = method_kind(settings.method);
   const int64_t chunk = chunk_of(settings, batch_.size(), bench_.device);
   const double rows_of_mlp = chunk > 0 ? as_double(chunk) : tokens;
-  const double rows_of_hidden = tiled ? tokens : rows_of_mlp;
-  const double forwards = settings.method == Method::kStandard ? 1.0 : 2.0;
+  const double rows_of_hidden = kind.chunks_mlp_only ? tokens : rows_of_mlp;
+  const double forwards = kind.recomputes ? 2.0 : 1.0;
   const auto hidden = as_double(config.hidden_size);
   double values = 0.0;  // of one token
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {

@@ -83,13 +83,10 @@ json to_json(const Bench& bench, const Row& row, const Budget& budget) {
   return object;
 }
 
-/// What a streamed pass keeps of its layers, in a word or two.
-std::string describe_keeping(const Settings& settings) {
-  if (settings.method == Method::kChunkMajor) return "keys+values";
-  if (settings.method != Method::kStreambp) return "-";
-  std::vector<std::string> words{settings.every == 1 ? "inputs" : fmt::format("1/{} inputs", settings.every)};
-  if (settings.keep_attention) words.emplace_back("attention");
-  return fmt::format("{}{}", fmt::join(words, "+"), settings.offload == Offload::kHost ? " on host" : "");
+/// What a pass keeps of its layers, in a word or two.
+std::string describe_kept(const Settings& settings) {
+  const auto describe = method_kind(settings.method).describe_kept;
+  return describe == nullptr ? "-" : describe(settings);
 }
 
 std::string table_of(const std::vector<Row>& rows, const Budget& budget, bool with_costs) {
@@ -105,7 +102,7 @@ std::string table_of(const std::vector<Row>& rows, const Budget& budget, bool wi
     std::vector<std::string> cells{fit.cell.objective,
                                    method_name(settings.method) + (row.choice.is_null() ? "" : " auto"),
                                    shown.chunk > 0 ? fmt::format("{}", shown.chunk) : "-",
-                                   describe_keeping(settings),
+                                   describe_kept(settings),
                                    settings.streams_head() ? "streamed" : "full",
                                    fmt::format("{}", fit.cell.batch),
                                    fit.fits() ? fmt::format("{}", shown.seq_len) : "-",

@@ -4,6 +4,7 @@
 #include <set>
 #include <unistd.h>
 
+#include "streambp/model/scored.h"
 #include "streambp/runtime/device.h"
 #include "streambp/model/open_model.h"
 #include "streambp/data/objective_inputs.h"
@@ -114,16 +115,17 @@ Bench open_bench(const SweepOptions& options) {
     bench.options.warmup = 0;
   }
   check_models(options, bench.config);
-  const bool has_streambp = options.picks_method || std::find(options.methods.begin(), options.methods.end(),
-                                                              Method::kStreambp) != options.methods.end();
-  if (!has_streambp && (options.keep_attention || options.every > 1 || options.offload != Offload::kNone ||
+  const bool any_keeps =
+      options.picks_method || std::any_of(options.methods.begin(), options.methods.end(),
+                                          [](Method method) { return takes(method, "keep_attention"); });
+  if (!any_keeps && (options.keep_attention || options.every > 1 || options.offload != Offload::kNone ||
                         options.order != Order::kReverse)) {
     throw InputError(
         "--keep-attention, --every, --offload, --order: settings of streambp, which is not in --method");
   }
   if (options.fused_optimizer) {
     const bool others = std::any_of(options.methods.begin(), options.methods.end(),
-                                    [](Method method) { return method != Method::kStreambp; });
+                                    [](Method method) { return !method_kind(method).fuses_optimizer; });
     if (others) throw InputError("--fuse-optimizer: a setting of streambp, expected --method streambp");
     if (options.micro_batches > 1)
       throw InputError("--fuse-optimizer: uses gradients up in each pass, expected --micro-batches 1");
@@ -148,7 +150,7 @@ Bench open_bench(const SweepOptions& options) {
     const Batch& batch = *bench.batch;
     for (const std::string& note : reading_notes(batch))
       fmt::print(stderr, "streambp-bench: {}: {}\n", options.tokens->string(), note);
-    bench.batch_scored = scored_places(batch).size(0) > 0 || layout == Layout::kTexts;
+    bench.batch_scored = scored_indices(batch).size(0) > 0 || layout == Layout::kTexts;
     const auto numbers = [](const at::Tensor& tensor) {
       return std::vector<int64_t>(tensor.const_data_ptr<int64_t>(),
                                   tensor.const_data_ptr<int64_t>() + tensor.numel());
@@ -185,8 +187,8 @@ std::vector<Cell> list_cells(const Bench& bench) {
             settings.chunk = chunk;
             settings.stream_head = options.stream_head;
             settings.head_chunk = options.head_chunk;
-            settings.hugging_face = options.hugging_face && has_baseline(method);
-            if (method == Method::kStreambp) {
+            settings.hugging_face = options.hugging_face && takes(method, "baseline");
+            if (takes(method, "keep_attention")) {
               settings.keep_attention = options.keep_attention;
               settings.every = options.every;
               settings.offload = options.offload;

@@ -36,7 +36,7 @@ struct SweepOptions {
   Offload offload = Offload::kNone;
   Order order = Order::kReverse;
   std::optional<OptimizerSettings> fused_optimizer;  // of streambp: uses gradients up layer by layer
-  bool hugging_face = false;        // of has_baseline() methods: they hold what Hugging Face holds
+  bool hugging_face = false;        // they hold what Hugging Face holds
   std::optional<bool> stream_head;  // default: the method's
   int64_t head_chunk = 0;           // of streamed heads; 0: auto
   at::ScalarType dtype = at::kFloat;

@@ -8,10 +8,6 @@
 namespace streambp::bench {
 namespace {
 
-/// What is tried where the command line leaves it open, beside what `--chunk auto` stands for.
-constexpr int64_t kChunks[] = {4096, 1024, 256, 64};
-constexpr int64_t kChunksOfAllLayers[] = {1024, 256, 64};  // of chunk-major, for which a chunk costs more
-
 template <typename T>
 std::vector<T> open_or_fixed(const SweepOptions& options, const char* flag, T fixed, std::vector<T> open) {
   return options.fixed.contains(flag) ? std::vector<T>{fixed} : open;
@@ -54,11 +50,8 @@ std::vector<int64_t> chunks_of(const SweepOptions& options, c10::Device device, 
   if (!is_chunked(method)) return {0};
   std::vector<int64_t> chunks = options.chunks;
   if (chunks == std::vector<int64_t>{0}) {
-    if (method == Method::kChunkMajor) {
-      chunks.insert(chunks.end(), std::begin(kChunksOfAllLayers), std::end(kChunksOfAllLayers));
-    } else {
-      chunks.insert(chunks.end(), std::begin(kChunks), std::end(kChunks));
-    }
+    const std::vector<int64_t>& candidates = method_kind(method).candidate_chunks;
+    chunks.insert(chunks.end(), candidates.begin(), candidates.end());
   }
   std::set<int64_t, std::greater<>> distinct;
   for (const int64_t chunk : chunks)
@@ -66,13 +59,13 @@ std::vector<int64_t> chunks_of(const SweepOptions& options, c10::Device device, 
   return {distinct.begin(), distinct.end()};
 }
 
-std::vector<bool> heads_of(const SweepOptions& options, Method method, bool has_logits_only) {
+/// With a streamed head checkpoint is logits-only: where both are among `methods`, it is listed once.
+std::vector<bool> heads_of(const SweepOptions& options, const MethodKind& kind,
+                           const std::vector<Method>& methods) {
   if (options.stream_head) return {*options.stream_head};
-  Settings plain;
-  plain.method = method;
-  if (plain.streams_head()) return {true};
-  // Checkpoint with a streamed head is logits-only.
-  if (method == Method::kCheckpoint && has_logits_only) return {false};
+  if (kind.head != HeadDefault::kFull) return {true};
+  const auto& twin = kind.with_streamed_head;
+  if (twin && std::find(methods.begin(), methods.end(), *twin) != methods.end()) return {false};
   return {false, true};
 }
 
@@ -80,27 +73,27 @@ std::vector<bool> heads_of(const SweepOptions& options, Method method, bool has_
 
 std::vector<Method> candidate_methods(const SweepOptions& options) {
   if (!options.picks_method) return options.methods;
-  if (options.fused_optimizer) return {Method::kStreambp};
   std::vector<Method> methods;
-  for (const std::string& name : method_names()) methods.push_back(parse_method(name));
+  for (const MethodKind& kind : method_kinds()) {
+    if (!options.fused_optimizer || kind.fuses_optimizer) methods.push_back(kind.method);
+  }
   return methods;
 }
 
 std::vector<Settings> list_ways(const SweepOptions& options, c10::Device device, int64_t layers,
                                 int64_t tokens, bool may_offload) {
   const std::vector<Method> methods = candidate_methods(options);
-  const bool has_logits_only =
-      std::find(methods.begin(), methods.end(), Method::kLogitsOnly) != methods.end();
   std::vector<Settings> all;
   for (const Method method : methods) {
-    if (method == Method::kLogitsOnly && options.stream_head == false) continue;
+    const MethodKind& kind = method_kind(method);
+    if (kind.head == HeadDefault::kAlwaysStreamed && options.stream_head == false) continue;
     const std::vector<Settings> kept =
-        method == Method::kStreambp ? keepings(options, layers, may_offload) : std::vector<Settings>(1);
-    for (const bool streamed : heads_of(options, method, has_logits_only)) {
+        kind.takes("keep_attention") ? keepings(options, layers, may_offload) : std::vector<Settings>(1);
+    for (const bool streamed : heads_of(options, kind, methods)) {
       for (const int64_t chunk : chunks_of(options, device, method, tokens)) {
         for (Settings settings : kept) {
           settings.method = method;
-          settings.hugging_face = options.hugging_face && has_baseline(method);
+          settings.hugging_face = options.hugging_face && kind.takes("baseline");
           settings.chunk = chunk;
           settings.stream_head = streamed;
           settings.head_chunk = options.head_chunk;

@@ -1,18 +1,80 @@
-// The command around judge: files in, verdict out.
+// `streambp-verify compare`: files in, verdict out.
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
 #include <algorithm>
+#include <charconv>
 #include <cmath>
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "streambp/cli/command_line.h"
 #include "streambp/error.h"
 #include "streambp/model/tensor_file.h"
+#include "verify/command_flags.h"
+#include "verify/commands.h"
 #include "verify/compare/compare.h"
-#include "verify/diagnose/compare_diagnose.h"
 #include "verify/compare/judge.h"
 #include "verify/compare/truth.h"
+#include "verify/diagnose/compare_diagnose.h"
 
 namespace streambp::verify {
 namespace {
+
+struct Flags : CommonFlags {
+  std::string model, dtype, tokens, gradients;
+  std::string first_labels = "refuse";
+  std::string objective = "sft";
+  std::string settings, adapter, teacher, reference;
+  std::optional<double> divisor;
+  std::string tolerance = "auto";
+  std::string compute_dtype;
+  std::string chunk = "auto";
+  std::string diagnose_chunks;
+  bool diagnose = false;
+  uint64_t seed = 0;
+};
+
+constexpr const char* kExamples = R"(Examples:
+  streambp-verify compare --model DIR --tokens batch.safetensors --gradients gradients.safetensors
+  streambp-verify compare --model DIR --tokens batch.safetensors --gradients gradients.safetensors \
+    --objective dpo --set beta=0.1 --compute-dtype bfloat16 --diagnose
+
+Verdicts: exact; scaled, every gradient is off by the same factor; undecided, the precision leaves it open; wrong;
+incomplete, names or shapes are not the model's. Exit code 0 is for exact alone.
+)";
+
+double read_tolerance(const std::string& text) {
+  double tolerance = 0.0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), tolerance);
+  if (error != std::errc() || end != text.data() + text.size() || !(tolerance > 0.0) ||
+      !std::isfinite(tolerance)) {
+    throw InputError("--tolerance '{}': expected a number above 0, or auto", text);
+  }
+  return tolerance;
+}
+
+CompareOptions read_options(const Flags& flags) {
+  CompareOptions options;
+  options.model = flags.model;
+  options.dtype = flags.dtype;
+  options.tokens = flags.tokens;
+  options.first_labels = parse_first_labels(flags.first_labels);
+  options.gradients = flags.gradients;
+  options.objective = flags.objective;
+  options.settings = parse_settings(flags.settings, "--set");
+  options.adapter = flags.adapter;
+  options.teacher = flags.teacher;
+  options.reference = flags.reference;
+  options.divisor = flags.divisor;
+  if (flags.tolerance != "auto") options.tolerance = read_tolerance(flags.tolerance);
+  if (!flags.compute_dtype.empty()) options.compute_dtype = parse_dtype(flags.compute_dtype);
+  options.chunk = parse_chunks(flags.chunk, "--chunk").front();
+  options.seed = flags.seed;
+  options.json = flags.json;
+  options.diagnose = flags.diagnose || !flags.diagnose_chunks.empty();
+  if (!flags.diagnose_chunks.empty())
+    options.diagnose_chunks = parse_integers(flags.diagnose_chunks, "--diagnose-chunk", 1);
+  return options;
+}
 
 Tensors read_gradients(const std::string& path) {
   const SafetensorsFile file = SafetensorsFile::open(path);
@@ -44,17 +106,8 @@ std::vector<Normaliser> normalisers_of(const Batch& batch, double scored) {
           {"scored tokens and the first of each row", scored + rows}};
 }
 
-}  // namespace
-
-int run_compare(const CompareOptions& options) {
-  Truth truth = open_truth(options);
-  const Tensors gradients = read_gradients(options.gradients);
-  const auto scored = static_cast<double>(count(truth.batch).scored);
-  if (scored == 0.0)
-    fmt::print(stderr, "streambp-verify: {}: no token is scored, every gradient is 0\n", options.tokens);
-
-  CompareReport report = judge(truth, options, gradients);
-  Comparison& comparison = report.comparison;
+/// What may be the matter, in the words of who has to mend it.
+void add_hints(const Truth& truth, const CompareOptions& options, double scored, Comparison& comparison) {
   if (comparison.differs && options.objective == "sft") {
     const FactorFit& fit = comparison.fit;
     const double close = std::max((fit.high - fit.low) / std::abs(fit.factor), 1e-9);
@@ -74,6 +127,19 @@ int run_compare(const CompareOptions& options) {
       (comparison.verdict == Verdict::kWrong || comparison.verdict == Verdict::kScaled)) {
     comparison.hints.push_back("--diagnose looks for the mistake that gives such gradients");
   }
+}
+
+int run_compare(const Flags& flags) {
+  const CompareOptions options = read_options(flags);
+  Truth truth = open_truth(options);
+  const Tensors gradients = read_gradients(options.gradients);
+  const auto scored = static_cast<double>(count(truth.batch).scored);
+  if (scored == 0.0)
+    fmt::print(stderr, "streambp-verify: {}: no token is scored, every gradient is 0\n", options.tokens);
+
+  CompareReport report = judge(truth, options, gradients);
+  Comparison& comparison = report.comparison;
+  add_hints(truth, options, scored, comparison);
   if (options.json) {
     fmt::print("{}\n", json_line(options, report));
   } else {
@@ -84,6 +150,52 @@ int run_compare(const CompareOptions& options) {
     fmt::print("{}\n", options.json ? diagnosis_json(diagnosis) : "\n" + diagnosis_text(diagnosis));
   }
   return comparison.verdict == Verdict::kExact ? kExitGood : kExitCheckFailed;
+}
+
+}  // namespace
+
+void add_compare_command(CLI::App& app, std::function<int()>& action) {
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* const command =
+      app.add_subcommand("compare", "A file of gradients, from any framework, against the float64 truth");
+  command->footer(std::string(kExamples) + "\n" + kExitCodes);
+  const auto text = [&](const char* flag, std::string& value, const std::string& help) {
+    return command->add_option(flag, value, help);
+  };
+  text("--model", flags->model, "A folder or a preset")->required();
+  text("--tokens", flags->tokens,
+       "safetensors: input_ids, attention_mask, position_ids, and what the objective needs (labels, "
+       "completion_mask, advantages, ...)")
+      ->required();
+  text("--first-labels", flags->first_labels,
+       "Labels that padding on their left would predict: refuse, or ignore, which drops and counts them")
+      ->capture_default_str();
+  text("--gradients", flags->gradients, "safetensors: gradients under Hugging Face names")->required();
+  text("--objective", flags->objective, fmt::format("One of {}", fmt::join(objective_names(), ", ")))
+      ->capture_default_str();
+  text("--set", flags->settings, "Options of the objective, as beta=0.1,loss_type=ipo");
+  text("--adapter", flags->adapter, "A PEFT folder: the gradients are its, and it is its base's reference");
+  text("--reference", flags->reference, "A folder or a preset whose log-probabilities are the reference's");
+  text("--teacher", flags->teacher, "A folder or a preset to distil from");
+  command->add_option("--divisor", flags->divisor,
+                      "What the summed loss of sft is divided by (default: the number of scored tokens)");
+  text("--tolerance", flags->tolerance,
+       "Permitted relative error, or auto: 1e-10 for float64, below that 3 x the noise of the dtype, "
+       "measured on the same batch")
+      ->capture_default_str();
+  text("--compute-dtype", flags->compute_dtype,
+       "Dtype the gradients were computed in, where they were kept in a wider one (default: theirs)");
+  command->add_flag("--diagnose", flags->diagnose,
+                    "Make the mistakes that training code makes, one after another and two at a time, and "
+                    "name the one that gives these gradients; for short batches");
+  text("--diagnose-chunk", flags->diagnose_chunks,
+       "Sizes of chunks in which the mistake may lie, as 100,384 (in addition to powers of two and even "
+       "parts); implies --diagnose");
+  text("--chunk", flags->chunk, "Chunk of the float64 run")->capture_default_str();
+  command->add_option("--seed", flags->seed, "Of a preset's random weights")->capture_default_str();
+  text("--dtype", flags->dtype,
+       "Dtype a preset's random weights are drawn in (default: the preset's own)");
+  set_action(*command, flags, action, run_compare);
 }
 
 }  // namespace streambp::verify

@@ -1,36 +1,29 @@
-#include "verify/long_command.h"
-
+// `streambp-verify long`.
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
 #include <cmath>
-#include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <unistd.h>
-
-#include <ATen/Parallel.h>
 
 #include "streambp/cli/command_line.h"
 #include "streambp/cli/limits.h"
 #include "streambp/cli/table.h"
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
+#include "verify/command_flags.h"
+#include "verify/commands.h"
 #include "verify/error_measure.h"
 #include "verify/long/case.h"
+#include "verify/streaming_table.h"
 
 namespace streambp::verify {
 namespace {
 
-constexpr int kMaxThreads = 4096;
-
-struct Typed {
+struct Flags : CommonFlags {
   std::string names;
   std::string max_memory;
-  std::optional<int> threads;
   bool list = false;
   bool quick = false;
-  bool json = false;
 };
 
 const char* verdict_text(LongVerdict verdict) {
@@ -48,13 +41,13 @@ const char* verdict_text(LongVerdict verdict) {
 }
 
 /// The cases that are asked for, in the suite's order.
-std::vector<LongCase> chosen_cases(const Typed& typed) {
+std::vector<LongCase> chosen_cases(const Flags& flags) {
   std::vector<LongCase> all = long_cases();
-  if (typed.names.empty()) {
-    if (typed.quick) std::erase_if(all, [](const LongCase& of) { return !of.quick; });
+  if (flags.names.empty()) {
+    if (flags.quick) std::erase_if(all, [](const LongCase& of) { return !of.quick; });
     return all;
   }
-  const std::vector<std::string> names = parse_words(typed.names, "--case");
+  const std::vector<std::string> names = parse_words(flags.names, "--case");
   for (const std::string& name : names) {
     if (std::none_of(all.begin(), all.end(), [&](const LongCase& of) { return of.name == name; }))
       throw InputError("--case '{}': expected a name that --list prints", name);
@@ -102,6 +95,23 @@ void print_json(const LongCase& of, const LongOutcome& outcome) {
   std::fflush(stdout);
 }
 
+StreamingTable make_table(const std::vector<LongCase>& cases) {
+  size_t name_width = 0, crosses_width = 0;
+  for (const LongCase& of : cases) {
+    name_width = std::max(name_width, of.name.size());
+    crosses_width = std::max(crosses_width, of.crosses.size());
+  }
+  using enum StreamingTable::Align;
+  return StreamingTable({{"case", name_width, kLeft},
+                         {"crosses", crosses_width, kLeft},
+                         {"rows", 7, kRight},
+                         {"worst error", 0, kRight},
+                         {"limit", 7, kRight},
+                         {"seconds", 0, kRight},
+                         {"peak", 7, kRight},
+                         {"verdict", 0, kLeft}});
+}
+
 std::vector<std::string> table_row(const LongCase& of, const LongOutcome& outcome) {
   const LongCheck& check = outcome.check;
   const bool compared = check.sampled() > 0;
@@ -128,34 +138,30 @@ void print_problem(const LongCase& of, const LongOutcome& outcome) {
   }
 }
 
-int run_long(const Typed& typed) {
-  if (const int threads = typed.threads.value_or(1); threads < 1 || threads > kMaxThreads)
-    throw InputError("--threads {}: expected 1 to {}", threads, kMaxThreads);
-  if (typed.threads) at::set_num_threads(*typed.threads);
+int run_long(const Flags& flags) {
   const std::vector<LongCase> cases = chosen_cases(typed);
-  const int64_t max_memory = typed.max_memory.empty() ? available_memory() / 100 * 95
-                                                      : parse_bytes(typed.max_memory, "--max-memory");
-  if (typed.list) {
-    print_list(cases, typed.json);
+  const int64_t max_memory = flags.max_memory.empty() ? available_memory() / 100 * 95
+                                                      : parse_bytes(flags.max_memory, "--max-memory");
+  if (flags.list) {
+    print_list(cases, flags.json);
     return kExitGood;
   }
   install_meters();
-  const bool progress = isatty(STDERR_FILENO) != 0;
-  Table table({"case", "crosses", "rows", "worst error", "limit", "seconds", "peak", "verdict"});
+  StreamingTable table = make_table(cases);
   std::vector<LongOutcome> outcomes;
   for (const LongCase& of : cases) {
-    if (progress) fmt::print(stderr, "\r\x1b[2K{} of {}: {}", outcomes.size() + 1, cases.size(), of.name);
     outcomes.push_back(run_long_case(of, max_memory));
-    if (progress) fmt::print(stderr, "\r\x1b[2K");
-    if (typed.json) print_json(of, outcomes.back());
-    table.add(table_row(of, outcomes.back()));
+    if (flags.json) {
+      print_json(of, outcomes.back());
+    } else {
+      table.add(table_row(of, outcomes.back()));
+    }
   }
   const auto count = [&](LongVerdict verdict) {
     return std::count_if(outcomes.begin(), outcomes.end(),
                          [&](const LongOutcome& outcome) { return outcome.verdict == verdict; });
   };
-  if (!typed.json) {
-    fmt::print("{}", table.text());
+  if (!flags.json) {
     for (size_t i = 0; i < cases.size(); ++i) print_problem(cases[i], outcomes[i]);
     fmt::print("\n{} cases: {} passed, {} failed, {} skipped, {} out of memory\n", cases.size(),
                count(LongVerdict::kPass), count(LongVerdict::kFail), count(LongVerdict::kSkipped),
@@ -165,27 +171,27 @@ int run_long(const Typed& typed) {
   return count(LongVerdict::kOutOfMemory) > 0 ? kExitOutOfMemory : kExitGood;
 }
 
-constexpr const char* kFooter =
-    R"(Each case runs an op or a whole pass at a size that no longer fits into 16, 31 or 32 bits, and compares sampled rows
-with plain loops in double. A case that needs more memory than there is, or than --max-memory, is skipped by name.
+constexpr const char* kExamples = R"(Examples:
+  streambp-verify long --quick
+  streambp-verify long --max-memory 20GB
 
-Exit codes: 0 no case failed; 1 a case failed; 2 bad usage or input; 3 a case ran out of memory and nothing else went wrong.)";
+Each case runs an op or a whole pass at a size that no longer fits into 16, 31 or 32 bits, and compares sampled rows
+with plain loops in double. A case that needs more memory than there is, or than --max-memory, is skipped by name.
+)";
 
 }  // namespace
 
 void add_long_command(CLI::App& app, std::function<int()>& action) {
-  const auto typed = std::make_shared<Typed>();
+  const auto flags = std::make_shared<Flags>();
   CLI::App* const command =
       app.add_subcommand("long", "Lengths, products and element counts across 2^16, 2^31 and 2^32");
-  command->footer(std::string(kFooter) + "\n" + describe_limits());
-  command->add_option("--case", typed->names, "Cases by name (default: all)");
-  command->add_flag("--list", typed->list, "Print the cases and what they need, and run none");
-  command->add_flag("--quick", typed->quick, "The small part: seconds, and less than 1 GB");
-  command->add_option("--max-memory", typed->max_memory,
+  command->footer(fmt::format("{}\n{}\n{}", kExamples, describe_limits(), kExitCodes));
+  command->add_option("--case", flags->names, "Cases by name (default: all)");
+  command->add_flag("--list", flags->list, "Print the cases and what they need, and run none");
+  command->add_flag("--quick", flags->quick, "The small part: seconds, and less than 1 GB");
+  command->add_option("--max-memory", flags->max_memory,
                       "Skip cases that need more than this, such as 20GB (default: 95 % of what is free)");
-  command->add_flag("--json", typed->json, "One JSON object a line on stdout instead of a table");
-  command->add_option("--threads", typed->threads, "CPU threads, 1 to 4096 (default: all)");
-  command->callback([typed, &action] { action = [typed] { return run_long(*typed); }; });
+  set_action(*command, flags, action, run_long);
 }
 
 }  // namespace streambp::verify

@@ -2,14 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
-#include "streambp/cli/command_line.h"
 #include "streambp/data/objective_inputs.h"
-#include "streambp/cli/table.h"
 #include "streambp/error.h"
-#include "streambp/model/tensor_file.h"
 #include "verify/equality/batches.h"
 #include "verify/evaluation.h"
 
@@ -95,68 +90,6 @@ std::vector<Precision> measure_precision(const PrecisionSubject& subject, const 
   }
   for (Precision& one : all) finish(one, subject.batches);
   return all;
-}
-
-int run_precision(const PrecisionOptions& options) {
-  std::vector<Settings> ways(1);
-  ways[0].method = Method::kStandard;
-  for (const std::string& name : options.methods) {
-    Settings settings;
-    settings.method = parse_method(name);
-    if (settings.method == Method::kStandard) continue;
-    for (const int64_t chunk : is_chunked(settings.method) ? options.chunks : std::vector<int64_t>{0}) {
-      settings.chunk = settings.head_chunk = chunk;
-      if (!settings.streams_head()) settings.head_chunk = 0;
-      ways.push_back(settings);
-    }
-  }
-  Table table({"dtype", "gradients", "method", "chunk", "loss", "worst gradient", "of", "x standard", "in"});
-  bool good = true;
-  for (const at::ScalarType dtype : options.dtypes) {
-    std::vector<at::ScalarType> gradient_dtypes{dtype};
-    if (dtype != at::kFloat) gradient_dtypes.push_back(at::kFloat);
-    for (const at::ScalarType gradient_dtype : gradient_dtypes) {
-      PrecisionSubject subject = options.subject;
-      subject.dtype = dtype;
-      subject.gradient_dtype = gradient_dtype;
-      const std::vector<Precision> all = measure_precision(subject, ways);
-      for (size_t i = 0; i < ways.size(); ++i) {
-        const auto [worst, error] = all[i].worst();
-        const auto [most, times] = times_standard(all[i], all[0], rounding_of(gradient_dtype));
-        good = good && times <= kPrecisionFactor;
-        const std::string method = method_name(ways[i].method);
-        if (options.json) {
-          fmt::print("{}\n", nlohmann::json{{"model", subject.model},
-                                            {"objective", subject.objective},
-                                            {"seq_len", subject.seq_len},
-                                            {"batches", subject.batches},
-                                            {"dtype", dtype_name(dtype)},
-                                            {"gradient_dtype", dtype_name(gradient_dtype)},
-                                            {"method", method},
-                                            {"chunk", ways[i].chunk},
-                                            {"loss_error", all[i].loss},
-                                            {"worst_parameter", worst},
-                                            {"worst_error", error},
-                                            {"times_standard", times},
-                                            {"times_standard_in", most},
-                                            {"verdict", times <= kPrecisionFactor ? "ok" : "worse"}}
-                                 .dump());
-          continue;
-        }
-        table.add({dtype_name(dtype), dtype_name(gradient_dtype), method,
-                   ways[i].chunk > 0 ? std::to_string(ways[i].chunk) : "-", error_text(all[i].loss),
-                   error_text(error), worst, fmt::format("{:.2f}", times), most});
-      }
-    }
-  }
-  if (!options.json) {
-    fmt::print(
-        "{}\nx standard: the parameter whose error is the most times standard back-propagation's own; {}\n",
-        table.text(),
-        good ? fmt::format("all within {}", kPrecisionFactor)
-             : fmt::format("FAILED: beyond {}", kPrecisionFactor));
-  }
-  return good ? kExitGood : kExitCheckFailed;
 }
 
 }  // namespace streambp::verify

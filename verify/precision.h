@@ -52,16 +52,4 @@ double rounding_of(at::ScalarType dtype);
 std::pair<std::string, double> times_standard(const Precision& of, const Precision& standard,
                                               double rounding);
 
-struct PrecisionOptions {
-  PrecisionSubject subject;  // but for its dtypes
-  std::vector<std::string> methods;
-  std::vector<int64_t> chunks;
-  std::vector<at::ScalarType> dtypes{at::kFloat, at::kBFloat16};
-  bool json = false;
-};
-
-/// `streambp-verify precision`: a row for each dtype, gradient dtype, method and chunk. Returns 0 if every
-/// parameter is within kPrecisionFactor of standard's error, 1 if not.
-int run_precision(const PrecisionOptions& options);
-
 }  // namespace streambp::verify

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "streambp/model/peft_name.h"
+#include "streambp/model/scored.h"
 
 namespace streambp::verify {
 namespace {
@@ -226,7 +227,7 @@ reference::Matrix reference_logits(const Model& model, const Batch& batch) {
     all.middleRows(begin, logits.rows()) = logits.value();
     begin += logits.rows();
   }
-  return all(integers(scored_places(batch)), Eigen::all);
+  return all(integers(scored_indices(batch)), Eigen::all);
 }
 
 Tensors tensors_of(const reference::Weights& gradients, const Model& model,

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "reference/objectives.h"
+#include "streambp/model/scored.h"
 #include "streambp/objective/terms.h"
 
 namespace streambp::verify {
@@ -23,7 +24,7 @@ Numbers numbers_of(const at::Tensor& tensor) {
 class Source {
  public:
   Source(const Batch& batch, const Options& options, const reference::Matrix& teacher_logits)
-      : batch_(batch), options_(options), teacher_logits_(teacher_logits), places_(scored_places(batch)) {
+      : batch_(batch), options_(options), teacher_logits_(teacher_logits), places_(scored_indices(batch)) {
     layout_.sequences = static_cast<int>(batch.offsets.size()) - 1;
     for (const double place : numbers_of(places_)) {
       const auto next =

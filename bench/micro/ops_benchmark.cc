@@ -147,7 +147,7 @@ void streamed_head_by_chunk(benchmark::State& state) {
   constexpr uint64_t kSeed = 1;
   Model model = Model::random(preset("qwen3-cpu"), {}, kSeed);
   const Batch batch = random_batch({state.range(0)}, model.config().vocab_size, kSeed);
-  const Scored scored = find_scored(batch, at::kCPU);
+  const HeadTargets scored = head_targets(batch, at::kCPU);
   const auto objective = make_objective("sft", batch);
   const HeadPass pass{model, scored, objective->request(), {}};
   const at::Tensor hidden = at::randn({state.range(0), model.config().hidden_size});

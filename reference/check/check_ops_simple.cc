@@ -62,6 +62,156 @@ Matrix away_from(const Matrix& from, const Matrix& direction) {
   return from + direction.unaryExpr([](double d) { return d + std::copysign(0.2, d); });
 }
 
+void check_products(Suite& suite) {
+  const Index products[][3] = {{1, 1, 1}, {3, 4, 5}, {1, 7, 2}, {5, 1, 3}, {6, 9, 1}};
+  for (const auto& [m, k, n] : products) {
+    const Matrix a = suite.matrix(m, k);
+    CheckOptions options;
+    options.refused = {{a, Matrix::Zero(k + 1, n)}};
+    suite.check(
+        "matmul", [](Tape&, const Vars& x) { return matmul(x[0], x[1]); }, {a, suite.matrix(k, n)},
+        [k = k](const Matrices& x) {
+          return build(x[0].rows(), x[1].cols(), [&](Index i, Index j) {
+            Real total = 0;
+            for (Index l = 0; l < k; ++l) total += Real{x[0](i, l)} * Real{x[1](l, j)};
+            return total;
+          });
+        },
+        options);
+
+    const auto linear_value = [k = k](const Matrices& x) {
+      return build(x[0].rows(), x[1].rows(), [&](Index i, Index j) {
+        Real total = x.size() == 3 ? x[2](0, j) : 0.0;
+        for (Index l = 0; l < k; ++l) total += Real{x[0](i, l)} * Real{x[1](j, l)};
+        return total;
+      });
+    };
+    const Matrix weight = suite.matrix(n, k);
+    options.refused = {{a, Matrix::Zero(n, k + 1)}};
+    suite.check(
+        "linear", [](Tape&, const Vars& x) { return linear(x[0], x[1]); }, {a, weight}, linear_value,
+        options);
+    options.refused = {{a, weight, Matrix::Zero(1, n + 1)}, {a, weight, Matrix::Zero(2, n)}};
+    suite.check(
+        "linear with bias", [](Tape&, const Vars& x) { return linear(x[0], x[1], x[2]); },
+        {a, weight, suite.matrix(1, n)}, linear_value, options);
+  }
+}
+
+void check_row_sums(Suite& suite, const Matrix& x) {
+  const Index rows = x.rows(), cols = x.cols();
+  const auto row_total = [](const Matrix& x, Index i) {
+    Real total = 0;
+    for (Index j = 0; j < x.cols(); ++j) total += x(i, j);
+    return total;
+  };
+  suite.check(
+      "row_sum", [](Tape&, const Vars& v) { return row_sum(v[0]); }, {x},
+      [=](const Matrices& v) {
+        return build(v[0].rows(), 1, [&](Index i, Index) { return row_total(v[0], i); });
+      });
+  suite.check(
+      "sum", [](Tape&, const Vars& v) { return sum(v[0]); }, {x},
+      [=](const Matrices& v) {
+        return build(1, 1, [&](Index, Index) {
+          Real total = 0;
+          for (Index i = 0; i < v[0].rows(); ++i) total += row_total(v[0], i);
+          return total;
+        });
+      });
+
+  CheckOptions scaling;
+  scaling.refused = {{x, Matrix::Zero(rows + 1, 1)}, {x, Matrix::Zero(rows, 2)}};
+  suite.check(
+      "scale_rows", [](Tape&, const Vars& v) { return scale_rows(v[0], v[1]); }, {x, suite.matrix(rows, 1)},
+      [](const Matrices& v) {
+        return build(v[0].rows(), v[0].cols(),
+                     [&](Index i, Index j) { return Real{v[0](i, j)} * Real{v[1](i, 0)}; });
+      },
+      scaling);
+}
+
+/// Parts of a matrix: columns, rows, both exchanged.
+void check_selections(Suite& suite, const Matrix& x) {
+  const Index rows = x.rows(), cols = x.cols();
+  const Index begin = cols / 3;
+  const Index count = cols - begin - cols / 5;
+  CheckOptions slicing;
+  slicing.refused = {{Matrix::Zero(rows, begin + count - 1)}};
+  suite.check(
+      "slice_columns", [=](Tape&, const Vars& v) { return slice_columns(v[0], begin, count); }, {x},
+      [=](const Matrices& v) {
+        return build(v[0].rows(), count, [&](Index i, Index j) { return v[0](i, begin + j); });
+      },
+      slicing);
+
+  suite.check(
+      "transpose", [](Tape&, const Vars& v) { return transpose(v[0]); }, {x},
+      [](const Matrices& v) {
+        return build(v[0].cols(), v[0].rows(), [&](Index i, Index j) { return v[0](j, i); });
+      });
+
+  // Some rows more than once and, where there are many, some not at all.
+  const int last = static_cast<int>(rows) - 1;
+  const std::vector<int> chosen = {last, 0, last / 2, last};
+  CheckOptions options;
+  options.refused = {{Matrix::Zero(last, cols)}};
+  suite.check(
+      "gather_rows", [chosen](Tape&, const Vars& v) { return gather_rows(v[0], chosen); }, {x},
+      [chosen](const Matrices& v) {
+        return build(4, v[0].cols(),
+                     [&](Index i, Index j) { return v[0](chosen[static_cast<std::size_t>(i)], j); });
+      },
+      options);
+
+  std::vector<int> targets;
+  for (Index i = 0; i < rows; ++i) targets.push_back(static_cast<int>(i * i % 3));
+  options.refused = {{Matrix::Zero(rows + 1, cols)}};
+  suite.check(
+      "scatter_rows", [targets](Tape&, const Vars& v) { return scatter_rows(v[0], targets, 4); }, {x},
+      [targets](const Matrices& v) {
+        return build(4, v[0].cols(), [&](Index r, Index j) {
+          Real total = 0;
+          for (Index i = 0; i < v[0].rows(); ++i) {
+            if (targets[static_cast<std::size_t>(i)] == r) total += v[0](i, j);
+          }
+          return total;
+        });
+      },
+      options);
+}
+
+void check_picks(Suite& suite, const Matrix& x) {
+  const Index rows = x.rows(), cols = x.cols();
+  std::vector<int> columns;
+  for (Index i = 0; i < rows; ++i) columns.push_back(static_cast<int>((3 * i + cols - 1) % cols));
+  CheckOptions options;
+  options.refused = {{Matrix::Zero(rows + 1, cols)}, {Matrix::Zero(rows, 0)}};
+  suite.check(
+      "pick", [columns](Tape&, const Vars& v) { return pick(v[0], columns); }, {x},
+      [columns](const Matrices& v) {
+        return build(v[0].rows(), 1,
+                     [&](Index i, Index) { return v[0](i, columns[static_cast<std::size_t>(i)]); });
+      },
+      options);
+
+  // The first part comes twice, so that its gradient has two sources.
+  options.refused = {{x, Matrix::Zero(rows, cols + 1)}};
+  suite.check(
+      "concat_rows",
+      [](Tape&, const Vars& v) {
+        return concat_rows({v[0], v[1], v[0]});
+      },
+      {x, suite.matrix(2, cols)},
+      [](const Matrices& v) {
+        return build(2 * v[0].rows() + 2, v[0].cols(), [&](Index i, Index j) {
+          const Index first = v[0].rows();
+          return i < first ? v[0](i, j) : i < first + 2 ? v[1](i - first, j) : v[0](i - first - 2, j);
+        });
+      },
+      options);
+}
+
 }  // namespace
 
 void check_elementwise_ops(Suite& suite) {
@@ -107,142 +257,12 @@ void check_elementwise_ops(Suite& suite) {
 }
 
 void check_matrix_ops(Suite& suite) {
-  const Index products[][3] = {{1, 1, 1}, {3, 4, 5}, {1, 7, 2}, {5, 1, 3}, {6, 9, 1}};
-  for (const auto& [m, k, n] : products) {
-    const Matrix a = suite.matrix(m, k);
-    CheckOptions options;
-    options.refused = {{a, Matrix::Zero(k + 1, n)}};
-    suite.check(
-        "matmul", [](Tape&, const Vars& x) { return matmul(x[0], x[1]); }, {a, suite.matrix(k, n)},
-        [k = k](const Matrices& x) {
-          return build(x[0].rows(), x[1].cols(), [&](Index i, Index j) {
-            Real total = 0;
-            for (Index l = 0; l < k; ++l) total += Real{x[0](i, l)} * Real{x[1](l, j)};
-            return total;
-          });
-        },
-        options);
-
-    const auto linear_value = [k = k](const Matrices& x) {
-      return build(x[0].rows(), x[1].rows(), [&](Index i, Index j) {
-        Real total = x.size() == 3 ? x[2](0, j) : 0.0;
-        for (Index l = 0; l < k; ++l) total += Real{x[0](i, l)} * Real{x[1](j, l)};
-        return total;
-      });
-    };
-    const Matrix weight = suite.matrix(n, k);
-    options.refused = {{a, Matrix::Zero(n, k + 1)}};
-    suite.check(
-        "linear", [](Tape&, const Vars& x) { return linear(x[0], x[1]); }, {a, weight}, linear_value,
-        options);
-    options.refused = {{a, weight, Matrix::Zero(1, n + 1)}, {a, weight, Matrix::Zero(2, n)}};
-    suite.check(
-        "linear with bias", [](Tape&, const Vars& x) { return linear(x[0], x[1], x[2]); },
-        {a, weight, suite.matrix(1, n)}, linear_value, options);
-  }
+  check_products(suite);
   for (const auto& [rows, cols] : kShapes) {
-    const auto row_total = [](const Matrix& x, Index i) {
-      Real total = 0;
-      for (Index j = 0; j < x.cols(); ++j) total += x(i, j);
-      return total;
-    };
     const Matrix x = suite.matrix(rows, cols);
-    suite.check(
-        "row_sum", [](Tape&, const Vars& v) { return row_sum(v[0]); }, {x},
-        [=](const Matrices& v) {
-          return build(v[0].rows(), 1, [&](Index i, Index) { return row_total(v[0], i); });
-        });
-    suite.check(
-        "sum", [](Tape&, const Vars& v) { return sum(v[0]); }, {x},
-        [=](const Matrices& v) {
-          return build(1, 1, [&](Index, Index) {
-            Real total = 0;
-            for (Index i = 0; i < v[0].rows(); ++i) total += row_total(v[0], i);
-            return total;
-          });
-        });
-
-    CheckOptions scaling;
-    scaling.refused = {{x, Matrix::Zero(rows + 1, 1)}, {x, Matrix::Zero(rows, 2)}};
-    suite.check(
-        "scale_rows", [](Tape&, const Vars& v) { return scale_rows(v[0], v[1]); }, {x, suite.matrix(rows, 1)},
-        [](const Matrices& v) {
-          return build(v[0].rows(), v[0].cols(),
-                       [&](Index i, Index j) { return Real{v[0](i, j)} * Real{v[1](i, 0)}; });
-        },
-        scaling);
-    const Index begin = cols / 3;
-    const Index count = cols - begin - cols / 5;
-    CheckOptions slicing;
-    slicing.refused = {{Matrix::Zero(rows, begin + count - 1)}};
-    suite.check(
-        "slice_columns", [=](Tape&, const Vars& v) { return slice_columns(v[0], begin, count); }, {x},
-        [=](const Matrices& v) {
-          return build(v[0].rows(), count, [&](Index i, Index j) { return v[0](i, begin + j); });
-        },
-        slicing);
-
-    suite.check(
-        "transpose", [](Tape&, const Vars& v) { return transpose(v[0]); }, {x},
-        [](const Matrices& v) {
-          return build(v[0].cols(), v[0].rows(), [&](Index i, Index j) { return v[0](j, i); });
-        });
-
-    // Some rows more than once and, where there are many, some not at all.
-    const int last = static_cast<int>(rows) - 1;
-    const std::vector<int> chosen = {last, 0, last / 2, last};
-    CheckOptions options;
-    options.refused = {{Matrix::Zero(last, cols)}};
-    suite.check(
-        "gather_rows", [chosen](Tape&, const Vars& v) { return gather_rows(v[0], chosen); }, {x},
-        [chosen](const Matrices& v) {
-          return build(4, v[0].cols(),
-                       [&](Index i, Index j) { return v[0](chosen[static_cast<std::size_t>(i)], j); });
-        },
-        options);
-
-    std::vector<int> places;
-    for (Index i = 0; i < rows; ++i) places.push_back(static_cast<int>(i * i % 3));
-    options.refused = {{Matrix::Zero(rows + 1, cols)}};
-    suite.check(
-        "scatter_rows", [places](Tape&, const Vars& v) { return scatter_rows(v[0], places, 4); }, {x},
-        [places](const Matrices& v) {
-          return build(4, v[0].cols(), [&](Index r, Index j) {
-            Real total = 0;
-            for (Index i = 0; i < v[0].rows(); ++i) {
-              if (places[static_cast<std::size_t>(i)] == r) total += v[0](i, j);
-            }
-            return total;
-          });
-        },
-        options);
-
-    std::vector<int> columns;
-    for (Index i = 0; i < rows; ++i) columns.push_back(static_cast<int>((3 * i + cols - 1) % cols));
-    options.refused = {{Matrix::Zero(rows + 1, cols)}, {Matrix::Zero(rows, 0)}};
-    suite.check(
-        "pick", [columns](Tape&, const Vars& v) { return pick(v[0], columns); }, {x},
-        [columns](const Matrices& v) {
-          return build(v[0].rows(), 1,
-                       [&](Index i, Index) { return v[0](i, columns[static_cast<std::size_t>(i)]); });
-        },
-        options);
-
-    // The first part comes twice, so that its gradient has two sources.
-    options.refused = {{x, Matrix::Zero(rows, cols + 1)}};
-    suite.check(
-        "concat_rows",
-        [](Tape&, const Vars& v) {
-          return concat_rows({v[0], v[1], v[0]});
-        },
-        {x, suite.matrix(2, cols)},
-        [](const Matrices& v) {
-          return build(2 * v[0].rows() + 2, v[0].cols(), [&](Index i, Index j) {
-            const Index first = v[0].rows();
-            return i < first ? v[0](i, j) : i < first + 2 ? v[1](i - first, j) : v[0](i - first - 2, j);
-          });
-        },
-        options);
+    check_row_sums(suite, x);
+    check_selections(suite, x);
+    check_picks(suite, x);
   }
 }
 

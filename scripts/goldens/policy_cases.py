@@ -33,7 +33,7 @@ ROWS = {
 
 @dataclass(frozen=True)
 class Case:
-    """`inputs` names the tensors beside advantages that the batch has; a number is how far ratios are truncated."""
+    """`inputs` names the tensors that the batch has in addition to advantages; a number is how far ratios are truncated."""
 
     model: str
     objective: str

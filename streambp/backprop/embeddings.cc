@@ -125,7 +125,7 @@ std::vector<std::unique_ptr<Objective>> part_objectives(Model& model, const std:
   for (const Batch& part : parts) {
     const Stream stream = model.prepare(part);
     const int64_t chunk = auto_chunk(stream.size(), model.device());
-    const Scored scored = find_scored(part, model.device());
+    const HeadTargets scored = head_targets(part, model.device());
     of_parts.push_back(streamed_embeddings({model, scored, request, {}}, chunk,
                                            streamed_hidden_states(model, stream, chunk)));
   }

@@ -103,7 +103,7 @@ void for_each_chunk(const HeadPass& pass, int64_t first, int64_t last, int64_t c
   for (int64_t begin = first; begin < last; begin += chunk) {
     const int64_t end = std::min(begin + chunk, last);
     if (pass.model.device().is_meta() &&
-        !seen.insert({end - begin, pass.scored.are_neighbours(begin, end)}).second)
+        !seen.insert({end - begin, pass.scored.are_contiguous(begin, end)}).second)
       continue;
     const Span span("head chunk {}", begin / chunk);
     body(begin, end);
@@ -125,17 +125,6 @@ TokenValues to_values(const Columns& columns) {
   return {columns[0], columns[1], columns[2], columns[3], columns[4], columns[5]};
 }
 
-std::pair<int64_t, int64_t> Scored::within(int64_t begin, int64_t end) const {
-  const int64_t* const place = places.const_data_ptr<int64_t>();
-  const int64_t* const behind = place + places.size(0);
-  return {std::lower_bound(place, behind, begin) - place, std::lower_bound(place, behind, end) - place};
-}
-
-bool Scored::are_neighbours(int64_t begin, int64_t end) const {
-  const int64_t* const place = places.const_data_ptr<int64_t>();
-  return begin == end || place[end - 1] - place[begin] == end - 1 - begin;
-}
-
 int64_t HeadPass::shared_vocabulary() const {
   return std::min(model.config().vocab_size, teacher.model->config().vocab_size);
 }
@@ -154,19 +143,6 @@ double LossSum::read() const {
   return sum_.defined() && !sum_.is_meta() ? sum_.item<double>() : 0.0;
 }
 
-Scored find_scored(const Batch& batch, c10::Device device) {
-  const at::Tensor places = scored_places(batch);
-  at::Tensor targets = batch.targets.to(at::kCPU).index_select(0, places);
-  at::Tensor has_target = targets.ne(kNoTarget);
-  if (has_target.all().item<bool>()) {
-    has_target.reset();
-  } else {
-    targets = targets.clamp_min(0);
-    has_target = has_target.to(device);
-  }
-  return {places, targets.to(device), has_target, batch.offsets};
-}
-
 at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at::Tensor& hidden,
                      bool hold_logits, HeadOutcome& outcome) {
   const Span span("head");
@@ -180,7 +156,7 @@ at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at:
     if (!loss.is_meta()) outcome.loss = loss.item<double>();
     return loss;
   }
-  const at::Tensor places = pass.scored.places.to(hidden.device());
+  const at::Tensor places = pass.scored.indices.to(hidden.device());
   const at::Tensor normed = rms_norm(hidden, model.norm(), hold_logits);
   const auto capped = [&](at::Tensor logits, const Model& of) {
     logits = logits.to(of.dtype() == at::kDouble ? at::kDouble : at::kFloat);
@@ -269,7 +245,7 @@ void StreamedHead::run(int64_t begin, at::Tensor& hidden) {
                   hidden);
   });
   if (last - first != hidden.size(0)) {
-    const at::Tensor places = pass_.scored.places.narrow(0, first, last - first) - begin;
+    const at::Tensor places = pass_.scored.indices.narrow(0, first, last - first) - begin;
     const at::Tensor unscored =
         at::ones({hidden.size(0)}, at::TensorOptions(at::kBool)).index_fill_(0, places, false);
     hidden.masked_fill_(unscored.to(hidden.device()).unsqueeze(1), 0);

@@ -9,28 +9,10 @@
 #include <ATen/ATen.h>
 
 #include "streambp/model/model.h"
+#include "streambp/model/scored.h"
 #include "streambp/objective/objective.h"
 
 namespace streambp {
-
-/// The scored tokens of a stream.
-struct Scored {
-  at::Tensor places;  // [M] int64, ascending, on the CPU: where they are in the stream
-  at::Tensor
-      targets;  // [M] int64, on the model's device; 0 for a token that has none and is here for its value
-  at::Tensor has_target;              // [M] bool, on the model's device; undefined where all have
-  std::vector<int64_t> offsets = {};  // of the stream's sequences, as Batch's
-
-  int64_t size() const { return places.size(0); }
-
-  /// Which of them, [first, last), are tokens [begin, end) of the stream.
-  std::pair<int64_t, int64_t> within(int64_t begin, int64_t end) const;
-
-  /// Whether [begin, end) of them lie side by side in the stream.
-  bool are_neighbours(int64_t begin, int64_t end) const;
-};
-
-Scored find_scored(const Batch& batch, c10::Device device);
 
 /// A teacher to distil from: its final hidden states [N, Dt] on the same stream.
 struct Teacher {
@@ -57,7 +39,7 @@ struct HeadOutcome {
 /// What the head works on.
 struct HeadPass {
   Model& model;
-  const Scored& scored;
+  const HeadTargets& scored;
   HeadRequest request;
   Teacher teacher;  // with a divergence only
 

@@ -68,10 +68,10 @@ void multiply_(at::Tensor& log_p, const Slope& slope) {
 HeadChunk::HeadChunk(const HeadPass& pass, const at::Tensor& hidden, int64_t offset, int64_t begin,
                      int64_t end, bool goes_back)
     : pass_(pass), offset_(offset) {
-  const Scored& scored = pass.scored;
-  first_ = scored.places.const_data_ptr<int64_t>()[begin];
-  if (!scored.are_neighbours(begin, end)) {
-    places_ = scored.places.narrow(0, begin, end - begin).to(hidden.device(), /*non_blocking=*/true);
+  const HeadTargets& scored = pass.scored;
+  first_ = scored.indices.const_data_ptr<int64_t>()[begin];
+  if (!scored.are_contiguous(begin, end)) {
+    places_ = scored.indices.narrow(0, begin, end - begin).to(hidden.device(), /*non_blocking=*/true);
   }
   targets_ = scored.targets.narrow(0, begin, end - begin).unsqueeze(1);
   if (scored.has_target.defined()) has_target_ = scored.has_target.narrow(0, begin, end - begin);

@@ -14,66 +14,6 @@
 #include "streambp/ops/stand_in.h"
 
 namespace streambp {
-namespace {
-
-constexpr std::array<std::pair<const char*, Method>, 6> kMethods{{{"standard", Method::kStandard},
-                                                                  {"checkpoint", Method::kCheckpoint},
-                                                                  {"streambp", Method::kStreambp},
-                                                                  {"tiled", Method::kTiled},
-                                                                  {"logits-only", Method::kLogitsOnly},
-                                                                  {"chunk-major", Method::kChunkMajor}}};
-
-}  // namespace
-
-Method parse_method(const std::string& name) {
-  for (const auto& [known, method] : kMethods) {
-    if (name == known) return method;
-  }
-  throw InputError("method '{}': expected one of {}", name, fmt::join(method_names(), ", "));
-}
-
-std::string method_name(Method method) {
-  for (const auto& [name, known] : kMethods) {
-    if (method == known) return name;
-  }
-  return {};
-}
-
-std::vector<std::string> method_names() {
-  std::vector<std::string> names;
-  for (const auto& known : kMethods) names.emplace_back(known.first);
-  return names;
-}
-
-bool is_chunked(Method method) {
-  return method == Method::kStreambp || method == Method::kTiled || method == Method::kChunkMajor;
-}
-
-bool has_baseline(Method method) {
-  return method != Method::kStreambp && method != Method::kChunkMajor;
-}
-
-void check_settings(const Settings& settings) {
-  const Method method = settings.method;
-  if (settings.chunk < 0) throw InputError("chunk {}: expected 1 or more tokens, or auto", settings.chunk);
-  if (settings.every < 1) throw InputError("every {}: expected 1 or more layers", settings.every);
-  if (method != Method::kStreambp &&
-      (settings.keep_attention || settings.every > 1 || settings.offload != Offload::kNone ||
-       settings.order != Order::kReverse || settings.optimizer != nullptr)) {
-    throw InputError(
-        "{}: keep-attention, every, offload, order and fused optimizers are settings of streambp only",
-        method_name(method));
-  }
-  if (!has_baseline(method) && settings.hugging_face) {
-    throw InputError("{}: the baseline hugging-face is one of standard, checkpoint, tiled and logits-only",
-                     method_name(method));
-  }
-  if (method == Method::kLogitsOnly && !settings.streams_head())
-    throw InputError("logits-only: its head is streamed; with a full one it is checkpoint");
-  if (settings.head_chunk < 0)
-    throw InputError("head chunk {}: expected 1 or more tokens, or auto", settings.head_chunk);
-}
-
 void check_vocabularies(const HeadRequest& request, int64_t policy, int64_t teacher) {
   const int64_t larger = std::max(policy, teacher), smaller = std::min(policy, teacher);
   const bool padded = (larger - smaller) * 100 <= larger;
@@ -85,12 +25,7 @@ void check_vocabularies(const HeadRequest& request, int64_t policy, int64_t teac
 }
 
 int64_t auto_chunk(int64_t tokens, c10::Device device, Method method) {
-  const bool on_gpu = is_for_cuda(device);
-  // The graphs of all layers are alive for a chunk at once: as few rows as products bear.
-  if (method == Method::kChunkMajor) return std::min<int64_t>(tokens, on_gpu ? 1024 : 256);
-  // On a CPU matrix products lose speed below 512 rows and gain none above 1024. A GPU's attention wants some
-  // thousand queries at a time, an assumption until it is measured; the chunk stays small beside the weights.
-  return std::min(tokens, std::clamp<int64_t>(tokens / 2, on_gpu ? 1024 : 256, on_gpu ? 8192 : 1024));
+  return method_kind(method).auto_chunk(tokens, is_for_cuda(device));
 }
 
 int64_t chunk_of(const Settings& settings, int64_t tokens, c10::Device device) {
@@ -105,7 +40,7 @@ bool keeps_input(int64_t layer, int64_t first, int64_t layers, int64_t every) {
 }
 
 bool joins_head(const Model& model, const Objective& objective, const Settings& settings) {
-  return settings.method == Method::kStreambp && settings.order == Order::kReverse &&
+  return method_kind(settings.method).head_by_chunks && settings.order == Order::kReverse &&
          settings.optimizer == nullptr && settings.streams_head() && objective.separable() &&
          objective.router_loss.of(model.config().mixture) == 0.0 &&
          model.lowest_trainable_layer() < static_cast<int64_t>(model.layers().size());
@@ -165,10 +100,10 @@ at::Tensor head_gradient(const Pass& pass, at::Tensor hidden, HeadOutcome& outco
 namespace {
 
 /// Puts the scored tokens' values back into the stream.
-void fill(Outcome& outcome, const TokenValues& values, const Scored& scored, int64_t tokens) {
+void fill(Outcome& outcome, const TokenValues& values, const HeadTargets& scored, int64_t tokens) {
   const auto scatter = [&](const at::Tensor& column) {
     if (!column.defined()) return at::Tensor();
-    return at::zeros({tokens}, column.options()).index_copy_(0, scored.places.to(column.device()), column);
+    return at::zeros({tokens}, column.options()).index_copy_(0, scored.indices.to(column.device()), column);
   };
   outcome.log_probabilities = scatter(values.log_probabilities);
   outcome.values = scatter(values.values);
@@ -228,6 +163,7 @@ Outcome backpropagate(Model& model, const Batch& given, const Objective& objecti
                       Model* teacher) {
   check_settings(settings);
   objective.require_batch(given);
+  const MethodKind& kind = method_kind(settings.method);
   Batch batch = given;
   if (objective.targets().defined()) batch.targets = objective.targets();
   const at::NoGradGuard no_grad;  // methods turn autograd on where they want it
@@ -236,12 +172,12 @@ Outcome backpropagate(Model& model, const Batch& given, const Objective& objecti
   check_request(model, batch, request, teacher);
   Stream stream = model.prepare(batch);
   stream.balance = balance_of(model, objective.router_loss);
-  const Scored scored = find_scored(batch, model.device());
+  const HeadTargets scored = head_targets(batch, model.device());
   Outcome outcome;
   outcome.chunk = chunk_of(settings, stream.size(), model.device());
   const int64_t chunk = outcome.chunk > 0 ? outcome.chunk : stream.size();
   if (settings.streams_head()) {
-    const bool by_chunks = settings.method == Method::kStreambp && objective.separable();
+    const bool by_chunks = kind.head_by_chunks && objective.separable();
     outcome.head_chunk = settings.head_chunk > 0 ? settings.head_chunk
                                                  : auto_head_chunk(model.config(), stream.size(), chunk,
                                                                    model.dtype(), request, by_chunks);
@@ -273,26 +209,8 @@ Outcome backpropagate(Model& model, const Batch& given, const Objective& objecti
                   settings.order,
                   joins_head(model, objective, settings),
                   settings.hugging_face};
-  HeadOutcome result;
   const WideVectors sums(model);
-  switch (settings.method) {
-    case Method::kStandard:
-      result = run_standard(pass);
-      break;
-    case Method::kCheckpoint:
-    case Method::kLogitsOnly:
-      result = run_checkpoint(pass);
-      break;
-    case Method::kStreambp:
-      result = run_streambp(pass);
-      break;
-    case Method::kTiled:
-      result = run_tiled(pass);
-      break;
-    case Method::kChunkMajor:
-      result = run_chunk_major(pass);
-      break;
-  }
+  const HeadOutcome result = kind.run(pass);
   outcome.loss = result.loss;
   if (stream.balance != nullptr) outcome.loss += stream.balance->loss();
   fill(outcome, result.values, scored, stream.size());
@@ -303,7 +221,7 @@ Outcome evaluate(Model& model, const Batch& batch, double temperature) {
   const at::NoGradGuard no_grad;
   const MemoryScope scope("batch");
   const Stream stream = model.prepare(batch);
-  const Scored scored = find_scored(batch, model.device());
+  const HeadTargets scored = head_targets(batch, model.device());
   HeadRequest request;
   request.log_probabilities = model.has_head();
   request.values = model.has_value_head() && batch.value_mask.defined();

@@ -40,10 +40,10 @@ void use_gradients(const Pass& pass, const std::vector<Parameter*>& parameters) 
 /// The chunks to be run with the head: on the meta device a chunk stands for another one only if as much of
 /// it is scored.
 std::vector<int64_t> scored_alike(const Pass& pass, const Chunks& chunks) {
-  const Scored& scored = pass.head.scored;
+  const HeadTargets& scored = pass.head.scored;
   return chunks.to_run_by([&](const Rows& rows) {
     const auto [first, end] = scored.within(rows.begin, rows.end);
-    return std::vector<int64_t>{end - first, scored.are_neighbours(first, end)};
+    return std::vector<int64_t>{end - first, scored.are_contiguous(first, end)};
   });
 }
 

@@ -56,16 +56,6 @@ void check_in_vocabulary(const char* name, int64_t value, int64_t row, int64_t c
   }
 }
 
-}  // namespace
-
-at::Tensor scored_places(const Batch& batch) {
-  at::Tensor scored = batch.targets.to(at::kCPU).ne(kNoTarget);
-  if (batch.value_mask.defined()) scored.logical_or_(batch.value_mask.to(at::kCPU));
-  return scored.nonzero().squeeze(1);
-}
-
-namespace {
-
 /// Beyond any context. Positions stay whole numbers in float64, and differences of two in 64 bits.
 constexpr int64_t kMaxPosition = int64_t{1} << 40;
 

@@ -50,10 +50,6 @@ struct Batch {
   int64_t size() const { return offsets.back(); }
 };
 
-/// The tokens that reach the head, [M] int64 ascending, on the CPU: those with a target, and those asked for
-/// a value.
-at::Tensor scored_places(const Batch& batch);
-
 /// What to do with a label of a row's first real token that padding on its left would predict, as in rows
 /// whose labels are their input_ids.
 enum class FirstLabels { kRefuse, kIgnore };

@@ -65,7 +65,7 @@ struct HeadRequest {
 /// The load-balancing loss of a mixture's routers (ops/mixture.h) in an objective's loss.
 struct RouterLoss {
   bool always = false;                // also where config.json has it off (output_router_logits)
-  std::optional<double> coefficient;  // in place of config.json's router_aux_loss_coef
+  std::optional<double> coefficient;  // instead of config.json's router_aux_loss_coef
   at::Tensor counted;  // [N] bool: the tokens that it counts, and that get its gradient; undefined: all
 
   /// What the loss is multiplied by; 0: it is left out. Throws InputError for a coefficient that a model
@@ -73,7 +73,7 @@ struct RouterLoss {
   double of(const MixtureSettings& mixture) const;
 };
 
-/// loss = f over the M scored tokens of a batch (scored_places), in stream order. An objective sees its batch
+/// loss = f over the M scored tokens of a batch (scored_indices), in stream order. An objective sees its batch
 /// once, when it is made: per-token inputs and normalisers are those of the whole batch, never of a chunk.
 class Objective {
  public:

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "streambp/error.h"
+#include "streambp/model/scored.h"
 #include "streambp/objective/kinds.h"
 #include "streambp/objective/terms.h"
 
@@ -71,7 +72,7 @@ class Orpo final : public Objective {
     whole_chosen_ = static_cast<double>(std::max<int64_t>(chosen, 1));
     lengths_ = completions.lengths();
     in_completion_ =
-        given.targets.to(at::kCPU).ne(kNoTarget).to(at::kDouble).index_select(0, scored_places(batch));
+        given.targets.to(at::kCPU).ne(kNoTarget).to(at::kDouble).index_select(0, scored_indices(batch));
     if (is_sequence) targets_ = batch.targets;
   }
 

@@ -17,8 +17,8 @@ at::Tensor log_sigma(const at::Tensor& z) {
 /// pass on every device.
 at::Tensor sorted(const at::Tensor& x) {
   const at::Tensor order = x.detach().argsort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
-  const at::Tensor places = at::arange(x.size(0), order.options());
-  return order.unsqueeze(1).eq(places).to(x.scalar_type()).mv(x);
+  const at::Tensor columns = at::arange(x.size(0), order.options());
+  return order.unsqueeze(1).eq(columns).to(x.scalar_type()).mv(x);
 }
 
 at::Tensor exo(const Scores& pairs, const Settings& settings) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "streambp/error.h"
+#include "streambp/model/scored.h"
 #include "streambp/objective/kinds.h"
 #include "streambp/objective/terms.h"
 
@@ -18,12 +19,12 @@ class Reward final : public Objective {
       : pairs_(number_of_pairs("reward", count(batch).sequences)),
         weight_(1.0 / static_cast<double>(std::max<int64_t>(whole.sequences / 2, 1))),
         centering_(options.number("center_rewards_coefficient", 0.0, kInfinity)) {
-    const at::Tensor places = scored_places(batch);
-    bool one_each = batch.value_mask.defined() && places.size(0) == 2 * pairs_;
+    const at::Tensor scored = scored_indices(batch);
+    bool one_each = batch.value_mask.defined() && scored.size(0) == 2 * pairs_;
     for (int64_t i = 0; one_each && i < 2 * pairs_; ++i) {
-      const auto place = places[i].item<int64_t>();
-      one_each = place >= batch.offsets[static_cast<size_t>(i)] &&
-                 place < batch.offsets[static_cast<size_t>(i) + 1] && batch.value_mask[place].item<bool>();
+      const auto index = scored[i].item<int64_t>();
+      one_each = index >= batch.offsets[static_cast<size_t>(i)] &&
+                 index < batch.offsets[static_cast<size_t>(i) + 1] && batch.value_mask[index].item<bool>();
     }
     if (!one_each) throw InputError("reward: expected one token a sequence that is asked for its value");
     margins_ = at::zeros({pairs_}, at::kDouble);

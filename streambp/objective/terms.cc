@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "streambp/error.h"
+#include "streambp/model/scored.h"
 
 namespace streambp {
 namespace {
@@ -18,17 +19,17 @@ at::Tensor choose(const at::Tensor& first, const at::Tensor& a, const Other& b) 
 }  // namespace
 
 ScoredTokens::ScoredTokens(std::string objective, const Batch& batch)
-    : objective_(std::move(objective)), places_(scored_places(batch)) {
+    : objective_(std::move(objective)), indices_(scored_indices(batch)) {
   const auto of_scored = [&](const at::Tensor& flags) {
-    return flags.to(at::kCPU).index_select(0, places_).to(at::kDouble);
+    return flags.to(at::kCPU).index_select(0, indices_).to(at::kDouble);
   };
   has_target_ = of_scored(batch.targets.ne(kNoTarget));
   has_value_ = batch.value_mask.defined() ? of_scored(batch.value_mask) : at::zeros_like(has_target_);
-  const int64_t* const place = places_.const_data_ptr<int64_t>();
+  const int64_t* const index = indices_.const_data_ptr<int64_t>();
   int64_t next = 0;
   for (size_t i = 0; i + 1 < batch.offsets.size(); ++i) {
     const int64_t first = next;
-    while (next < size() && place[next] < batch.offsets[i + 1]) ++next;
+    while (next < size() && index[next] < batch.offsets[i + 1]) ++next;
     sizes_.push_back(next - first);
   }
   lengths_ = sums(at::ones_like(has_target_)).clamp_min(1.0);
@@ -62,11 +63,11 @@ at::Tensor ScoredTokens::token_input(const Batch& batch, const char* name, const
     throw InputError("{}: input '{}' is missing, expected one number a token", objective_, name);
   }
   const at::Tensor input =
-      checked(found->second, name, batch.size()).index_select(0, places_).masked_fill(mask.eq(0.0), 0.0);
+      checked(found->second, name, batch.size()).index_select(0, indices_).masked_fill(mask.eq(0.0), 0.0);
   const at::Tensor wrong = input.isfinite().logical_not().nonzero();
   if (wrong.size(0) > 0) {
     throw InputError("{}: input '{}' is not a finite number at token {} of the stream", objective_, name,
-                     places_[wrong[0][0].item<int64_t>()].item<int64_t>());
+                     indices_[wrong[0][0].item<int64_t>()].item<int64_t>());
   }
   return input;
 }

@@ -37,7 +37,7 @@ class ScoredTokens {
  public:
   ScoredTokens(std::string objective, const Batch& batch);
 
-  int64_t size() const { return places_.size(0); }
+  int64_t size() const { return indices_.size(0); }
   int64_t sequences() const { return static_cast<int64_t>(sizes_.size()); }
 
   /// [M] float64, 1 or 0: whether a token has a target, whether it is asked for a value.
@@ -69,7 +69,7 @@ class ScoredTokens {
   at::Tensor checked(const at::Tensor& input, const char* name, int64_t length) const;
 
   std::string objective_;
-  at::Tensor places_;           // [M]
+  at::Tensor indices_;           // [M]
   std::vector<int64_t> sizes_;  // [S]: scored tokens of each sequence, a run of the stream
   at::Tensor has_target_;
   at::Tensor has_value_;

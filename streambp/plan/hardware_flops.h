@@ -10,24 +10,6 @@
 
 namespace streambp::plan {
 
-/// What of a layer a method runs over a stream, in units of one pass of a part over all tokens: a method is
-/// described by where it differs from standard back-propagation, which runs everything once.
-struct LayerRuns {
-  double projections = 1.0;           // forward: those of queries, keys and values
-  double attention = 1.0;             // forward: scores and their product with the values
-  double output = 1.0;                // forward: attention's output projection
-  double mlp = 1.0;                   // forward: the MLP, or router and experts, but for the next
-  double down = 1.0;                  // forward: the MLP's (or the experts') down projection
-  double keys_values = 0.0;           // forward: the projections of keys and values beside `projections`
-  double keys_values_backward = 0.0;  // backward: the same projections beside the one that every part has
-};
-
-/// What `settings`, with their chunk as it is run, run of a layer of `config` that has a backward pass, over
-/// a stream of sequences of the given lengths; `joined`: it is the last one and joins the head (joins_head).
-/// A layer that Settings::every makes it run once more is not in it.
-LayerRuns layer_runs(const Settings& settings, const std::vector<int64_t>& lengths, const Config& config,
-                     int64_t layer, bool joined = false);
-
 /// Floating-point operations that backpropagate() executes for `batch` in matrix products, a multiplication
 /// and an addition counted as two:
 /// - a linear map [out, in] over n tokens: 2 n out in forward, as much for the gradient of its input, and as
@@ -39,7 +21,8 @@ LayerRuns layer_runs(const Settings& settings, const std::vector<int64_t>& lengt
 ///   2307.08691, section 4.1). Pairs that a kernel's tiles compute and mask are not counted.
 /// - the LM head: every token where the logits are taken in full, the scored tokens where it is streamed,
 ///   forward twice where the objective is not separable.
-/// - layers by layer_runs and `every`; those below the lowest layer with a backward pass run forward once.
+/// - layers by MethodKind::layer_runs and `every`; those below the lowest layer with a backward pass run
+/// forward once.
 /// - a teacher: once forward, its head as often as the model's.
 /// - an objective of embeddings: no head.
 /// Not counted: element-wise work, norms, softmax, rotary embeddings, biases, look-ups (nor an adapter of the

@@ -118,8 +118,4 @@ struct CompareOptions {
   std::vector<int64_t> diagnose_chunks;  // sizes of chunks that it may lie in, beside powers of two
 };
 
-/// Prints the verdict and the worst parameters. Returns 0 if the gradients are exact, else 1. Throws
-/// InputError for bad input.
-int run_compare(const CompareOptions& options);
-
 }  // namespace streambp::verify

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "streambp/model/peft_name.h"
+#include "streambp/model/scored.h"
 #include "streambp/objective/terms.h"
 #include "verify/diagnose/hypotheses_table.h"
 
@@ -61,7 +62,7 @@ bool HypothesisTable::has_documents() const {
 at::Tensor HypothesisTable::live_tokens() const {
   at::Tensor live = at::zeros({batch_.size()}, at::kLong);
   if (is_balanced()) return live.fill_(1);
-  const at::Tensor scored = scored_places(batch_);
+  const at::Tensor scored = scored_indices(batch_);
   for (size_t i = 0; i + 1 < batch_.offsets.size(); ++i) {
     const at::Tensor own = scored.index({scored.ge(batch_.offsets[i]) & scored.lt(batch_.offsets[i + 1])});
     if (own.numel() > 0) live.slice(0, batch_.offsets[i], own.max().item<int64_t>() + 1).fill_(1);

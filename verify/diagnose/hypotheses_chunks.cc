@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <set>
 
+#include "streambp/model/scored.h"
 #include "verify/diagnose/hypotheses_table.h"
 
 namespace streambp::verify {
@@ -72,7 +73,7 @@ std::vector<Cut> HypothesisTable::cuts(const std::vector<Along>& along) const {
     const int64_t length = each == Along::kColumns  ? batch_.padded_columns
                            : each == Along::kStream ? batch_.size()
                            : each == Along::kFlat   ? batch_.padded_rows * batch_.padded_columns
-                           : each == Along::kScored ? scored_places(batch_).size(0)
+                           : each == Along::kScored ? scored_indices(batch_).size(0)
                                                     : longest();
     for (const int64_t size : sizes(length)) all.push_back({each, size});
   }
@@ -81,7 +82,7 @@ std::vector<Cut> HypothesisTable::cuts(const std::vector<Along>& along) const {
 
 void HypothesisTable::normalisers() {
   if (kind_.layout != Layout::kLabels && kind_.layout != Layout::kCompletions) return;
-  const at::Tensor scored = scored_places(batch_);
+  const at::Tensor scored = scored_indices(batch_);
   if (scored.numel() == 0) return;
   std::vector<at::Tensor> seen{at::ones({scored.size(0)}, at::kDouble)};
   for (const Cut& cut : cuts(

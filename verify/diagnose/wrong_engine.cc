@@ -34,7 +34,7 @@ class Run {
         settings_(settings),
         wrong_(wrong_batch(subject.batch, subject.input_ids, subject.labels, settings)),
         decoder_(subject.model, settings, rope_length(wrong_.batch)),
-        scored_(find_scored(wrong_.batch, at::kCPU)) {
+        scored_(head_targets(wrong_.batch, at::kCPU)) {
     for (const auto& [name, value] : settings.options) options_[name] = value;
     for (const auto& [name, value] : subject.options) options_.try_emplace(name, value);
     const auto objective = make_objective(subject.objective, before_the_forward_pass(), options_);
@@ -97,7 +97,7 @@ class Run {
         group.rows.counted = counted_.index_select(0, group.rows.stream).to(at::kDouble);
       at::Tensor place = at::full({batch.size()}, -1, at::kLong);  // of a token of the stream, in [b T]
       place.index_copy_(0, group.rows.stream, group.rows.grid);
-      place = place.index_select(0, scored_.places);
+      place = place.index_select(0, scored_.indices);
       group.scored = place.ge(0).nonzero().squeeze(1);
       group.scored_grid = place.index_select(0, group.scored);
       groups_.push_back(std::move(group));
@@ -185,7 +185,7 @@ class Run {
     Batch batch = wrong_.batch;
     if (settings_.reference_is_policy || settings_.old_is_policy) {
       at::Tensor policy = at::zeros({batch.size()}, at::kDouble);
-      policy.index_copy_(0, scored_.places, values.log_probabilities);
+      policy.index_copy_(0, scored_.indices, values.log_probabilities);
       if (settings_.reference_is_policy) put_policy(batch, policy, inputs::kReferenceLogProbabilities);
       if (settings_.old_is_policy) put_policy(batch, policy, inputs::kOldLogProbabilities);
     }
@@ -211,7 +211,7 @@ class Run {
       if (!leaves[i].defined()) continue;
       gradients[i] = found[next++];
       if (gradients[i].defined() && settings_.normaliser.size > 0)
-        gradients[i] = gradients[i] * normaliser_weights(batch, scored_.places, settings_.normaliser);
+        gradients[i] = gradients[i] * normaliser_weights(batch, scored_.indices, settings_.normaliser);
     }
     return to_values(gradients);
   }
@@ -256,7 +256,7 @@ class Run {
   const WrongSettings& settings_;
   WrongBatch wrong_;
   WrongDecoder decoder_;
-  Scored scored_;
+  HeadTargets scored_;
   std::map<std::string, std::string> options_;
   HeadRequest request_;
   std::vector<Group> groups_;

@@ -7,7 +7,7 @@
 
 #include "streambp/model/open_model.h"
 #include "streambp/error.h"
-#include "verify/tests/streambp/ops/checked_device.h"
+#include "verify/checked_device.h"
 #include "verify/equality/equality.h"
 
 namespace streambp::verify {

@@ -6,43 +6,13 @@
 #include <set>
 
 #include "streambp/backprop/embeddings.h"
+#include "streambp/model/scored.h"
 #include "verify/equality/batches.h"
 #include "verify/equality/inputs.h"
 #include "verify/evaluation.h"
 
 namespace streambp::verify {
 namespace {
-
-/// Settings as people read them.
-std::string text_of(const Settings& settings) {
-  std::string text = method_name(settings.method);
-  if (is_chunked(settings.method))
-    text += settings.chunk == 0 ? " chunk auto" : fmt::format(" chunk {}", settings.chunk);
-  if (settings.hugging_face) text += " as Hugging Face";
-  if (settings.order == Order::kForward) text += ", forward order";
-  if (settings.keep_attention) text += ", attention kept";
-  if (settings.every > 1) text += fmt::format(", every {}", settings.every);
-  if (settings.offload == Offload::kHost) text += ", on the host";
-  if (!settings.streams_head()) return text + ", full head";
-  return text + (settings.head_chunk == 0 ? ", head chunk auto"
-                                          : fmt::format(", head chunk {}", settings.head_chunk));
-}
-
-/// `settings` with every way of keeping what streambp keeps of the layers, but the default.
-std::vector<Settings> other_keepings(Settings settings) {
-  std::vector<Settings> all;
-  for (const Offload offload : {Offload::kNone, Offload::kHost}) {
-    for (const bool attention : {false, true}) {
-      for (const int64_t every : {1, 2, 3, 100}) {
-        settings.keep_attention = attention;
-        settings.every = every;
-        settings.offload = offload;
-        if (attention || every > 1 || offload == Offload::kHost) all.push_back(settings);
-      }
-    }
-  }
-  return all;
-}
 
 Settings make_settings(Method method, int64_t chunk, std::optional<int64_t> head_chunk) {
   Settings settings;
@@ -59,7 +29,7 @@ class RowCheck {
  public:
   RowCheck(const EqualityOptions& options, const RowName& name)
       : options_(options), subject_(make_subject(name, options.seed)) {
-    scored_ = scored_places(subject_.batch).size(0);
+    scored_ = scored_indices(subject_.batch).size(0);
     row_.name = name;
     const std::vector<int64_t>& offsets = subject_.batch.offsets;
     for (size_t i = 0; i + 1 < offsets.size(); ++i) row_.lengths.push_back(offsets[i + 1] - offsets[i]);
@@ -121,7 +91,7 @@ class RowCheck {
     const int64_t tokens = subject_.batch.size();
     // A completion begins behind its first scored place.
     const int64_t sequence = subject_.batch.offsets[1];
-    const at::Tensor scored = scored_places(subject_.batch);
+    const at::Tensor scored = scored_indices(subject_.batch);
     const int64_t prompt = scored.size(0) > 0 ? scored[0].item<int64_t>() + 1 : sequence / 2 + 1;
     if (options_.quick) return {prompt, prompt + 1, tokens - 1};
     const std::set<int64_t> chunks{1, prompt, prompt + 1, sequence, tokens - 1};
@@ -134,7 +104,8 @@ class RowCheck {
 
   /// The head in full, where the method has one.
   static std::optional<int64_t> plain_head(Method method) {
-    return method == Method::kLogitsOnly ? std::optional<int64_t>(3) : std::nullopt;
+    const bool streamed = method_kind(method).head == HeadDefault::kAlwaysStreamed;
+    return streamed ? std::optional<int64_t>(3) : std::nullopt;
   }
 
   /// Chunks of the head; nullopt: in full.
@@ -143,7 +114,7 @@ class RowCheck {
     if (chunks.empty()) chunks.insert(3);
     if (options_.head_chunks.empty() && !is_padded()) chunks.insert({1, std::max<int64_t>(scored_, 1)});
     std::vector<std::optional<int64_t>> heads;
-    if (method != Method::kLogitsOnly) heads.emplace_back();
+    if (!plain_head(method)) heads.emplace_back();
     heads.insert(heads.end(), chunks.begin(), chunks.end());
     return heads;
   }
@@ -183,7 +154,7 @@ class RowCheck {
     if (failed == 0) return;
     const ParameterError& worst = all.front();
     const std::string problem = worst.problem.empty() ? "" : " (" + worst.problem + ")";
-    row_.failures.push_back({fmt::format("{}, against {}", text_of(settings), against),
+    row_.failures.push_back({fmt::format("{}, against {}", configuration_text(settings), against),
                              fmt::format("{} of {} beyond {}, worst {} {}{}", failed, all.size(),
                                          error_text(limit), worst.name, error_text(worst.error), problem),
                              repeat(settings)});
@@ -193,7 +164,8 @@ class RowCheck {
     ++row_.comparisons;
     if (holds) return;
     ++row_.failed;
-    row_.failures.push_back({text_of(settings) + ", " + what, "not so to the last bit", repeat(settings)});
+    row_.failures.push_back(
+        {configuration_text(settings) + ", " + what, "not so to the last bit", repeat(settings)});
   }
 
   /// Every method and setting against standard and against the reference.
@@ -204,10 +176,8 @@ class RowCheck {
       for (const int64_t chunk : chunks_of(method)) {
         for (const std::optional<int64_t> head : heads(method))
           check_result(make_settings(method, chunk, head));
-        if (method != Method::kStreambp) continue;
-        Settings forward = make_settings(method, chunk, 3);
-        forward.order = Order::kForward;
-        check_result(forward);
+        for (const Settings& variant : same_gradients_variants(make_settings(method, chunk, 3)))
+          check_result(variant);
       }
     }
   }
@@ -236,23 +206,30 @@ class RowCheck {
       require(bit_equal(run(settings), value), "repeated", settings);
       for (const auto& [what, twin] : subject_.twins)
         require(bit_equal(run_on(twin, settings), value), what, settings);
-      if (has_baseline(method)) {
-        Settings holding = make_settings(method, settings.chunk, plain_head(method));
-        const Evaluation fair = run(holding);
-        holding.hugging_face = true;
-        require(bit_equal(run(holding), fair), "holding what Hugging Face holds changes nothing", holding);
-      }
-      if (method == Method::kStreambp) {
-        for (const Settings& keeping : other_keepings(settings))
-          require(bit_equal(run(keeping), value), "what is kept of the layers changes nothing", keeping);
-      }
-      if (!is_chunked(method)) continue;
-      for (const std::optional<int64_t> head : heads(method)) {
-        const Evaluation checkpoint = run(make_settings(Method::kCheckpoint, 0, head));
-        for (const int64_t chunk : {subject_.batch.size(), subject_.batch.size() + 7}) {
-          const Settings whole = make_settings(method, chunk, head);
-          require(bit_equal(run(whole), checkpoint), "checkpoint and one chunk of the whole stream", whole);
-        }
+      check_variants(settings, /*with_full_head=*/false);
+      check_variants(make_settings(method, settings.chunk, plain_head(method)), /*with_full_head=*/true);
+      check_one_chunk(method);
+    }
+  }
+
+  /// Settings that change memory and time and no bit of the gradients.
+  void check_variants(const Settings& plain, bool with_full_head) {
+    const std::vector<Settings> variants = same_bits_variants(plain, with_full_head);
+    if (variants.empty()) return;
+    const Evaluation expected = run(plain);
+    for (const Settings& variant : variants)
+      require(bit_equal(run(variant), expected), "the same as " + configuration_text(plain), variant);
+  }
+
+  /// A method by chunks, with one that holds the whole stream.
+  void check_one_chunk(Method method) {
+    const std::optional<Method>& twin = method_kind(method).equal_with_one_chunk;
+    if (!twin) return;
+    for (const std::optional<int64_t> head : heads(method)) {
+      const Evaluation expected = run(make_settings(*twin, 0, head));
+      for (const int64_t chunk : {subject_.batch.size(), subject_.batch.size() + 7}) {
+        const Settings whole = make_settings(method, chunk, head);
+        require(bit_equal(run(whole), expected), "the same as " + method_name(*twin), whole);
       }
     }
   }

@@ -99,12 +99,17 @@ int run_equality(const EqualityOptions& options) {
         "sweep: nothing to check: batches left, right and none are for every objective and tuning, documents "
         "for those whose rows they may stand for, the others for sft with tuning full");
   }
+  StreamingTable table = equality_table(names);
   std::vector<EqualityRow> rows;
-  for (const RowName& name : names) {
-    rows.push_back(check_row(options, name));
-    if (options.json) print_json(rows.back());
+  for (size_t i = options.part_index - 1; i < names.size(); i += options.part_count) {
+    rows.push_back(check_row(options, names[i]));
+    if (options.json) {
+      print_json(rows.back());
+    } else {
+      table.add(table_row(rows.back()));
+    }
   }
-  if (!options.json) print_table(rows);
+  if (!options.json) print_summary(rows);
   const bool good =
       std::all_of(rows.begin(), rows.end(), [](const EqualityRow& row) { return row.failures.empty(); });
   return good ? kExitGood : kExitCheckFailed;

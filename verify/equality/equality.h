@@ -27,6 +27,8 @@ struct EqualityOptions {
   int64_t window_length = 0;         // of one more sequence for models with windows; 0: none
   std::vector<int64_t> chunks;       // of methods by chunks; empty: 1 and those around the batch's boundaries
   std::vector<int64_t> head_chunks;  // empty: 1, 3 and all scored tokens at once
+  size_t part_index = 1;             // of the rows, every part_count-th from the part_index-th on
+  size_t part_count = 1;
   uint64_t seed = 0;
   bool quick = false;  // fewer chunks, and of objectives, tunings and paddings one combination for each model
   bool json = false;
@@ -40,8 +42,9 @@ std::vector<std::string> equality_batch_names();
 /// full, lora.
 std::vector<std::string> equality_tuning_names();
 
-/// Prints a row (or, with json, an object) for each model, objective, tuning, batch and length. Returns 0 if
-/// all is equal, 1 if not, each failure with a command line that repeats it. Throws InputError for bad input.
+/// Prints a row (or, with json, an object) for each model, objective, tuning, batch and length as it is done.
+/// Returns 0 if all is equal, 1 if not, each failure with a command line that repeats it. Throws InputError
+/// for bad input.
 int run_equality(const EqualityOptions& options);
 
 }  // namespace streambp::verify

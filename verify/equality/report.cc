@@ -5,7 +5,6 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "streambp/cli/table.h"
 #include "verify/equality/equality.h"
 
 namespace streambp::verify {
@@ -50,20 +49,45 @@ void print_json(const EqualityRow& row) {
   std::fflush(stdout);
 }
 
-void print_table(const std::vector<EqualityRow>& rows) {
-  Table table({"model", "objective", "tuning", "batch", "lengths", "comparisons", "vs standard",
-               "vs reference", "worst parameter", "verdict"});
+StreamingTable equality_table(const std::vector<RowName>& names) {
+  size_t model_width = 0, objective_width = 0;
+  for (const RowName& name : names) {
+    model_width = std::max(model_width, name.model.size());
+    objective_width = std::max(objective_width, objective_text(name).size());
+  }
+  using enum StreamingTable::Align;
+  return StreamingTable({{"model", model_width, kLeft},
+                         {"objective", objective_width, kLeft},
+                         {"tuning", 0, kLeft},
+                         {"batch", 9, kLeft},
+                         {"lengths", 11, kLeft},
+                         {"comparisons", 0, kRight},
+                         {"vs standard", 0, kRight},
+                         {"vs reference", 0, kRight},
+                         {"verdict", 0, kLeft},
+                         {"worst parameter", 0, kLeft}});
+}
+
+std::vector<std::string> table_row(const EqualityRow& row) {
+  return {row.name.model,
+          objective_text(row.name),
+          row.name.tuning,
+          row.name.batch,
+          fmt::format("{}", fmt::join(row.lengths, "+")),
+          fmt::to_string(row.comparisons),
+          error_text(row.standard_error),
+          error_text(row.reference_error),
+          row.verdict(),
+          row.worst.name};
+}
+
+void print_summary(const std::vector<EqualityRow>& rows) {
   int64_t comparisons = 0;
   int64_t failed = 0;
   for (const EqualityRow& row : rows) {
-    table.add({row.name.model, objective_text(row.name), row.name.tuning, row.name.batch,
-               fmt::format("{}", fmt::join(row.lengths, "+")), fmt::to_string(row.comparisons),
-               error_text(row.standard_error), error_text(row.reference_error), row.worst.name,
-               row.verdict()});
     comparisons += row.comparisons;
     failed += row.failed;
   }
-  fmt::print("{}", table.text());
   for (const EqualityRow& row : rows) {
     if (row.failures.empty()) continue;
     fmt::print("\n{}, {}, {}, {}: {} of {} comparisons failed\n", row.name.model, objective_text(row.name),

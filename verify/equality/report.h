@@ -8,6 +8,7 @@
 
 #include "verify/equality/subject.h"
 #include "verify/error_measure.h"
+#include "verify/streaming_table.h"
 
 namespace streambp::verify {
 
@@ -37,7 +38,13 @@ std::string settings_text(const std::map<std::string, std::string>& settings);
 /// One JSON object on a line of its own.
 void print_json(const EqualityRow& row);
 
-/// A table of all rows, then what failed and how to repeat it.
-void print_table(const std::vector<EqualityRow>& rows);
+/// A table with a row for each name, as wide as they need.
+StreamingTable equality_table(const std::vector<RowName>& names);
+
+/// The row of equality_table.
+std::vector<std::string> table_row(const EqualityRow& row);
+
+/// What failed and how to repeat it, then the number of comparisons.
+void print_summary(const std::vector<EqualityRow>& rows);
 
 }  // namespace streambp::verify

@@ -10,7 +10,7 @@
 #include "streambp/model/strict_json.h"
 #include "streambp/model/tensor_file.h"
 #include "streambp/objective/terms.h"
-#include "verify/tests/streambp/ops/checked_device.h"
+#include "verify/checked_device.h"
 #include "verify/golden_cases/golden_options.h"
 #include "verify/reference_bridge.h"
 #include "verify/reference_objective.h"

@@ -182,6 +182,80 @@ SiluRow silu(double x) {
   return {x * s, s * (1.0 + x * (1.0 - s))};
 }
 
+/// A gated MLP in double, element by element.
+struct GatedMlpTruth {
+  int64_t size = 0, width = 0;
+  std::vector<double> gate, up, down;  // weights
+  std::vector<double> inputs, d_outputs;
+
+  /// Row i through column f: gate and up projections before the activation, and the gradient of their
+  /// product.
+  struct Unit {
+    double gate = 0.0, up = 0.0, d_product = 0.0;
+  };
+
+  Unit unit(int64_t i, int64_t f) const {
+    Unit at;
+    for (int64_t j = 0; j < size; ++j) {
+      const auto row = static_cast<size_t>(i * size + j), column = static_cast<size_t>(f * size + j);
+      at.gate += inputs[row] * gate[column];
+      at.up += inputs[row] * up[column];
+      at.d_product += d_outputs[row] * down[static_cast<size_t>(j * width + f)];
+    }
+    return at;
+  }
+
+  /// Output and input gradient of some rows, each [rows, size].
+  std::pair<at::Tensor, at::Tensor> rows(const std::vector<int64_t>& indices) const {
+    std::vector<double> y, dx;
+    for (const int64_t i : indices) {
+      std::vector<double> output(static_cast<size_t>(size), 0.0), d_input(static_cast<size_t>(size), 0.0);
+      for (int64_t f = 0; f < width; ++f) {
+        const Unit at = unit(i, f);
+        const SiluRow activation = silu(at.gate);
+        for (int64_t j = 0; j < size; ++j) {
+          const auto of = static_cast<size_t>(j), column = static_cast<size_t>(f * size + j);
+          output[of] += down[static_cast<size_t>(j * width + f)] * activation.value * at.up;
+          d_input[of] +=
+              at.d_product * (at.up * activation.slope * gate[column] + activation.value * up[column]);
+        }
+      }
+      y.insert(y.end(), output.begin(), output.end());
+      dx.insert(dx.end(), d_input.begin(), d_input.end());
+    }
+    const std::vector<int64_t> shape{static_cast<int64_t>(indices.size()), size};
+    return {as_tensor(y, shape), as_tensor(dx, shape)};
+  }
+
+  /// Weight gradients of some columns, each [columns, size].
+  struct WeightGradients {
+    at::Tensor gate, up, down;
+  };
+
+  WeightGradients weight_gradients(const std::vector<int64_t>& columns, int64_t row_count) const {
+    std::vector<double> all_gate, all_up, all_down;
+    for (const int64_t f : columns) {
+      const auto zeros = std::vector<double>(static_cast<size_t>(size), 0.0);
+      std::vector<double> d_gate = zeros, d_up = zeros, d_down = zeros;
+      for (int64_t i = 0; i < row_count; ++i) {
+        const Unit at = unit(i, f);
+        const SiluRow activation = silu(at.gate);
+        for (int64_t j = 0; j < size; ++j) {
+          const auto of = static_cast<size_t>(j), row = static_cast<size_t>(i * size + j);
+          d_gate[of] += at.d_product * at.up * activation.slope * inputs[row];
+          d_up[of] += at.d_product * activation.value * inputs[row];
+          d_down[of] += d_outputs[row] * activation.value * at.up;
+        }
+      }
+      all_gate.insert(all_gate.end(), d_gate.begin(), d_gate.end());
+      all_up.insert(all_up.end(), d_up.begin(), d_up.end());
+      all_down.insert(all_down.end(), d_down.begin(), d_down.end());
+    }
+    const std::vector<int64_t> shape{static_cast<int64_t>(columns.size()), size};
+    return {as_tensor(all_gate, shape), as_tensor(all_up, shape), as_tensor(all_down, shape)};
+  }
+};
+
 void check_gated_mlp(int64_t elements, LongCheck& check) {
   constexpr int64_t kSize = 8, kWide = int64_t{1} << 15;
   const int64_t n = rows_beyond(elements, kWide);
@@ -195,73 +269,29 @@ void check_gated_mlp(int64_t elements, LongCheck& check) {
   const GatedMlp mlp{&gate_map, &up_map, &down_map};
   const at::Tensor x = patterned_normal({n, kSize}, at::kBFloat16, 4),
                    dy = patterned_normal({n, kSize}, at::kBFloat16, 5);
-  const std::vector<int64_t> places = boundary_rows(n, kWide, 60);
-  const std::vector<double> g = all_elements(gate.value), u = all_elements(up.value),
-                            d = all_elements(down.value), inputs = all_elements(x),
-                            gradients = all_elements(dy);
+  const GatedMlpTruth truth{.size = kSize,
+                            .width = kWide,
+                            .gate = all_elements(gate.value),
+                            .up = all_elements(up.value),
+                            .down = all_elements(down.value),
+                            .inputs = all_elements(x),
+                            .d_outputs = all_elements(dy)};
   at::Tensor y, dx;
   {
     GatedMlpSaved saved;
     y = linear_forward(down_map, gated_product(mlp, x, saved));
     dx = gated_mlp_backward(mlp, std::move(saved), dy);
   }
-  /// Row i through column f: gate and up before the activation, and the gradient of the product.
-  struct Middle {
-    double gated = 0.0, raised = 0.0, d_product = 0.0;
-  };
-  const auto middle = [&](int64_t i, int64_t f) {
-    Middle at;
-    for (int64_t j = 0; j < kSize; ++j) {
-      const auto row = static_cast<size_t>(i * kSize + j), column = static_cast<size_t>(f * kSize + j);
-      at.gated += inputs[row] * g[column];
-      at.raised += inputs[row] * u[column];
-      at.d_product += gradients[row] * d[static_cast<size_t>(j * kWide + f)];
-    }
-    return at;
-  };
-  std::vector<double> y_truth, dx_truth;
-  for (const int64_t place : places) {
-    std::vector<double> output(kSize, 0.0), d_input(kSize, 0.0);
-    for (int64_t f = 0; f < kWide; ++f) {
-      const Middle at = middle(place, f);
-      const SiluRow activation = silu(at.gated);
-      for (int64_t j = 0; j < kSize; ++j) {
-        const auto of = static_cast<size_t>(j), column = static_cast<size_t>(f * kSize + j);
-        output[of] += d[static_cast<size_t>(j * kWide + f)] * activation.value * at.raised;
-        d_input[of] +=
-            at.d_product * (at.raised * activation.slope * g[column] + activation.value * u[column]);
-      }
-    }
-    y_truth.insert(y_truth.end(), output.begin(), output.end());
-    dx_truth.insert(dx_truth.end(), d_input.begin(), d_input.end());
-  }
   constexpr double kLimit = 5e-2;  // roundings to bfloat16 on the way
-  const std::vector<int64_t> shape{static_cast<int64_t>(places.size()), kSize};
-  check.rows("output", rows_at(y, places), as_tensor(y_truth, shape), kLimit);
-  check.rows("input's gradient", rows_at(dx, places), as_tensor(dx_truth, shape), kLimit);
+  const std::vector<int64_t> rows = boundary_rows(n, kWide, 60);
+  const auto [y_truth, dx_truth] = truth.rows(rows);
+  check.rows("output", rows_at(y, rows), y_truth, kLimit);
+  check.rows("input's gradient", rows_at(dx, rows), dx_truth, kLimit);
   const std::vector<int64_t> columns = sampled_places(kWide, {}, 4);
-  std::vector<double> gate_truth, up_truth, down_truth;
-  for (const int64_t f : columns) {
-    std::vector<double> d_gate(kSize, 0.0), d_up(kSize, 0.0), d_down(kSize, 0.0);
-    for (int64_t i = 0; i < n; ++i) {
-      const Middle at = middle(i, f);
-      const SiluRow activation = silu(at.gated);
-      for (int64_t j = 0; j < kSize; ++j) {
-        const auto of = static_cast<size_t>(j), row = static_cast<size_t>(i * kSize + j);
-        d_gate[of] += at.d_product * at.raised * activation.slope * inputs[row];
-        d_up[of] += at.d_product * activation.value * inputs[row];
-        d_down[of] += gradients[row] * activation.value * at.raised;
-      }
-    }
-    gate_truth.insert(gate_truth.end(), d_gate.begin(), d_gate.end());
-    up_truth.insert(up_truth.end(), d_up.begin(), d_up.end());
-    down_truth.insert(down_truth.end(), d_down.begin(), d_down.end());
-  }
-  const std::vector<int64_t> of_columns{static_cast<int64_t>(columns.size()), kSize};
-  check.rows("gate's gradient", rows_at(gate.gradient, columns), as_tensor(gate_truth, of_columns), kLimit);
-  check.rows("up's gradient", rows_at(up.gradient, columns), as_tensor(up_truth, of_columns), kLimit);
-  check.rows("down's gradient", rows_at(down.gradient.t().contiguous(), columns),
-             as_tensor(down_truth, of_columns), kLimit);
+  const GatedMlpTruth::WeightGradients weights = truth.weight_gradients(columns, n);
+  check.rows("gate's gradient", rows_at(gate.gradient, columns), weights.gate, kLimit);
+  check.rows("up's gradient", rows_at(up.gradient, columns), weights.up, kLimit);
+  check.rows("down's gradient", rows_at(down.gradient.t().contiguous(), columns), weights.down, kLimit);
 }
 
 /// How many elements are not 0. Their bytes are compared, eight at a time.

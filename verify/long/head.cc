@@ -76,7 +76,7 @@ void check_head(int64_t tokens, LongCheck& check) {
 
   at::Tensor hidden = patterned_normal({tokens, kSize}, at::kFloat, 3);
   const at::Tensor states = rows_at(hidden, places);
-  const Scored scored = find_scored(batch, at::kCPU);
+  const HeadTargets scored = head_targets(batch, at::kCPU);
   const HeadPass pass{model, scored, {}, {}};
   const WeightedSum objective(weights);
   StreamedHead streamed(pass, objective, /*chunk=*/tokens);

@@ -5,6 +5,7 @@
 #include <ATen/Parallel.h>
 
 #include "streambp/backprop/method.h"
+#include "streambp/model/scored.h"
 #include "verify/error_measure.h"
 #include "verify/long/case.h"
 #include "verify/long/models.h"
@@ -85,7 +86,7 @@ void check_with_truth(const Model& model, const Batch& batch, const PassResult& 
                       LongCheck& check) {
   const Weights<double> weights = weights_of(model);
   const std::vector<double> truth = written_log_probabilities(model.config(), weights, batch);
-  const at::Tensor places = scored_places(batch);
+  const at::Tensor places = scored_indices(batch);
   check.rows(what + ", log-probabilities against the decoder written out",
              got.outcome.log_probabilities.index_select(0, places).unsqueeze(1),
              at::tensor(at::ArrayRef<double>(truth), at::kDouble).unsqueeze(1), kToTruth);

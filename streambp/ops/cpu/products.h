@@ -15,13 +15,8 @@ static constexpr int64_t at_most(int64_t a, int64_t b) {
 
 /// Rows and vectors of the result that one product holds in registers: with one vector of b for each column
 /// and one broadcast number of a they fill the register file (32 of AVX-512, 16 elsewhere).
-#if STREAMBP_VECTOR_BYTES == 64
 inline constexpr int kTileRows = 6;
-inline constexpr int kTileVectors = 4;
-#else
-inline constexpr int kTileRows = 6;
-inline constexpr int kTileVectors = 2;
-#endif
+inline constexpr int kTileVectors = STREAMBP_VECTOR_BYTES == 64 ? 4 : 2;
 
 /// sum = a b for a [kRows, depth], whose number (m, k) lies at a[m * a_row + k * a_column], and b [depth,
 /// kVectors * kWidth] with rows b_row apart.

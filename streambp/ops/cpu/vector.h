@@ -60,19 +60,6 @@ static inline void store(T* to, Vector<T> v) {
   __builtin_memcpy(to, &v, sizeof(v));
 }
 
-/// The first `count` < kWidth numbers, zeros behind them.
-template <typename T>
-static inline Vector<T> load_first(const T* from, int count) {
-  Vector<T> v = {};
-  __builtin_memcpy(&v, from, static_cast<size_t>(count) * sizeof(T));
-  return v;
-}
-
-template <typename T>
-static inline void store_first(T* to, Vector<T> v, int count) {
-  __builtin_memcpy(to, &v, static_cast<size_t>(count) * sizeof(T));
-}
-
 template <typename T>
 static inline Vector<T> broadcast(T x) {
   return x - Vector<T>{};  // 0 + x would lose the sign of -0, so that the compiler could not leave it out

@@ -2,6 +2,7 @@
 // TRL's names.
 #include <gtest/gtest.h>
 
+#include "streambp/model/scored.h"
 #include "streambp/objective/terms.h"
 #include "verify/tests/streambp/data/objective_inputs_testing.h"
 
@@ -193,7 +194,7 @@ TEST(ObjectiveInputs, RankedRowsAreScoredAtTheirLastTokenButThePadding) {
   write_tensors(folder.path() / "batch.safetensors", {{"input_ids", rows({{5, 6, 2}, {7, 8, 9}})}});
   const SafetensorsFile file = SafetensorsFile::open(folder.path() / "batch.safetensors");
   const auto scored = [&](std::optional<int64_t> pad_token_id) {
-    return list(scored_places(read_objective_batch(objective_kind("reward"), file, kVocabulary, "",
+    return list(scored_indices(read_objective_batch(objective_kind("reward"), file, kVocabulary, "",
                                                    FirstLabels::kRefuse, pad_token_id)));
   };
   EXPECT_EQ(scored({}), (std::vector<double>{2, 5}));

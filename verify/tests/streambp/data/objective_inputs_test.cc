@@ -2,6 +2,7 @@
 // collated_inputs_test.cc.
 #include <gtest/gtest.h>
 
+#include "streambp/model/scored.h"
 #include "streambp/objective/terms.h"
 #include "verify/tests/streambp/data/objective_inputs_testing.h"
 
@@ -104,7 +105,7 @@ TEST(ObjectiveInputs, Responses) {
   const Batch batch = read("ppo", responses());
   EXPECT_EQ(list(batch.targets), (std::vector<double>{kNo, 7, 8, 9, kNo, 3, 4, kNo}));
   EXPECT_EQ(list(batch.value_mask), (std::vector<double>{0, 1, 1, 1, 0, 1, 1, 1}));
-  EXPECT_EQ(list(scored_places(batch)), (std::vector<double>{1, 2, 3, 5, 6, 7}));
+  EXPECT_EQ(list(scored_indices(batch)), (std::vector<double>{1, 2, 3, 5, 6, 7}));
   EXPECT_EQ(list(batch.token_inputs.at(inputs::kAdvantages)), (std::vector<double>{0, 1, 2, 3, 0, 4, 5, 0}));
   EXPECT_EQ(list(batch.token_inputs.at(inputs::kOldValues)),
             (std::vector<double>{0, 1.5, 2.5, 3.5, 0, 4.5, 5.5, 6.5}));

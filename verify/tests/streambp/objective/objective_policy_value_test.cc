@@ -3,6 +3,7 @@
 #include <cmath>
 #include <gtest/gtest.h>
 
+#include "streambp/model/scored.h"
 #include "streambp/objective/terms.h"
 #include "verify/tests/streambp/model/file_testing.h"
 #include "verify/tests/streambp/objective/objective_testing.h"
@@ -31,7 +32,7 @@ Batch batch_with(const std::map<std::string, std::vector<double>>& given) {
   Batch batch = random_batch({4, 3, 2}, 13, 1);
   for (const auto& [name, values] : given) {
     at::Tensor all = at::full({batch.size()}, 7.0, at::kDouble);
-    batch.token_inputs[name] = all.index_copy_(0, scored_places(batch), doubles(values));
+    batch.token_inputs[name] = all.index_copy_(0, scored_indices(batch), doubles(values));
   }
   return batch;
 }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "streambp/data/objective_inputs.h"
+#include "streambp/model/scored.h"
 #include "streambp/objective/terms.h"
 #include "verify/tests/streambp/model/file_testing.h"
 #include "verify/tests/streambp/objective/objective_testing.h"
@@ -109,7 +110,7 @@ std::vector<at::Tensor> attach_values(Batch& batch) {
 at::Tensor loss_of_attached(const Variant& variant, const Batch& batch, const Counts& whole) {
   std::vector<at::Tensor> all;
   for (size_t i = 0; i < 5; ++i) {
-    all.push_back(batch.token_inputs.at(fmt::format("column {}", i)).index_select(0, scored_places(batch)));
+    all.push_back(batch.token_inputs.at(fmt::format("column {}", i)).index_select(0, scored_indices(batch)));
   }
   return whole_loss(*make_objective(variant.name, batch, variant.options, whole), from_columns(all));
 }
@@ -145,7 +146,7 @@ TEST(Objective, TokensWithoutATargetDoNotCount) {
   for (const Variant& variant : all_variants()) {
     if (variant.name == "ppo") continue;  // its values count
     Case made = make_case(variant);
-    const at::Tensor targeted = scored_places(made.batch);
+    const at::Tensor targeted = scored_indices(made.batch);
     made.batch.value_mask = at::ones({made.batch.size()}, at::kBool);
     const auto objective = make_objective(variant.name, made.batch, variant.options);
     std::vector<at::Tensor> everywhere;

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <gtest/gtest.h>
 
+#include "streambp/model/scored.h"
 #include "streambp/objective/terms.h"
 #include "verify/tests/streambp/objective/objective_testing.h"
 
@@ -29,7 +30,7 @@ Batch toy() {
 at::Tensor on_stream(const std::vector<double>& scored) {
   const Batch batch = toy();
   at::Tensor all = at::zeros({batch.size()}, at::kDouble);
-  return all.index_copy_(0, scored_places(batch), doubles(scored));
+  return all.index_copy_(0, scored_indices(batch), doubles(scored));
 }
 
 double toy_loss(const Batch& batch, const std::string& name,

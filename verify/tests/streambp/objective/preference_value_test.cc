@@ -6,6 +6,7 @@
 
 #include "streambp/error.h"
 #include "streambp/model/config.h"
+#include "streambp/model/scored.h"
 #include "streambp/objective/terms.h"
 #include "verify/tests/streambp/objective/objective_testing.h"
 
@@ -151,7 +152,7 @@ TEST(PreferenceValue, LdAlphaWeighsTheLongerCompletionsTail) {
   Batch batch = toy();
   batch.sequence_inputs.clear();
   at::Tensor reference = at::zeros({batch.size()}, at::kDouble);
-  reference.index_copy_(0, scored_places(batch), doubles(kLogP) - 0.1);
+  reference.index_copy_(0, scored_indices(batch), doubles(kLogP) - 0.1);
   batch.token_inputs[inputs::kReferenceLogProbabilities] = reference;
   // Each token 0.1 above the reference's: the weights hold for both.
   expect_near(toy_loss(batch, "dpo", {{"ld_alpha", "0.25"}, {"beta", "0.5"}}).item<double>(),

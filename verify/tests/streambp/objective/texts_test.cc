@@ -5,6 +5,7 @@
 
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
+#include "streambp/model/scored.h"
 #include "streambp/objective/terms.h"
 #include "verify/equality/batches.h"
 #include "verify/evaluation.h"
@@ -80,7 +81,7 @@ TEST(Reward, ComparesScoresOfPairs) {
   Batch batch = random_batch({3, 2, 4, 1}, 50, 5);
   batch.targets.fill_(kNoTarget);
   score_ends(batch);
-  EXPECT_TRUE(at::equal(scored_places(batch), at::tensor({2, 4, 8, 9}, at::kLong)));
+  EXPECT_TRUE(at::equal(scored_indices(batch), at::tensor({2, 4, 8, 9}, at::kLong)));
   batch.sequence_inputs[inputs::kMargin] = doubles({0.5, 0.0, 0.5, 0.0});
   TokenValues values;
   values.values = doubles({1.0, -0.25, 0.75, 2.0}).requires_grad_();
@@ -105,9 +106,9 @@ TEST(Reward, ScoresTheLastTokenThatIsNotPadding) {
   batch.tokens = at::tensor({7, 8, 9, 7, 0, 0, 0, 0}, at::kLong);
   batch.targets.fill_(kNoTarget);
   score_ends(batch, 0);
-  EXPECT_TRUE(at::equal(scored_places(batch), at::tensor({2, 3, 6}, at::kLong)));
+  EXPECT_TRUE(at::equal(scored_indices(batch), at::tensor({2, 3, 6}, at::kLong)));
   score_ends(batch, 9);
-  EXPECT_TRUE(at::equal(scored_places(batch), at::tensor({1, 5, 7}, at::kLong)));
+  EXPECT_TRUE(at::equal(scored_indices(batch), at::tensor({1, 5, 7}, at::kLong)));
 }
 
 TEST(InfoNce, RefusesPartsAndIncompleteBlocks) {

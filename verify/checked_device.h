@@ -1,9 +1,9 @@
-// Where the models of streambp-verify's checks lie.
+// Where the models of the checks lie.
 #pragma once
 
 #include <c10/core/Device.h>
 
-namespace streambp {
+namespace streambp::verify {
 
 /// The CPU, until `--device` of the command line names another.
 inline c10::Device& checked_device() {
@@ -11,4 +11,4 @@ inline c10::Device& checked_device() {
   return device;
 }
 
-}  // namespace streambp
+}  // namespace streambp::verify

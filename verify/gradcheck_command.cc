@@ -1,16 +1,27 @@
-#include "verify/gradcheck.h"
-
-#include <cstdio>
+// `streambp-verify gradcheck`: the reference's own check, six-point differences on every operation and on small models.
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "reference/check/check.h"
 #include "streambp/cli/command_line.h"
 #include "streambp/cli/table.h"
+#include "verify/command_flags.h"
+#include "verify/commands.h"
 #include "verify/error_measure.h"
 
 namespace streambp::verify {
 namespace {
+
+struct Flags : CommonFlags {
+  uint64_t seed = 0;
+};
+
+constexpr const char* kExamples = R"(Examples:
+  streambp-verify gradcheck
+  streambp-verify gradcheck --seed 7 --json
+)";
 
 void print_json(const reference::CheckResult& result) {
   const nlohmann::json line{{"kind", "gradcheck"},
@@ -24,11 +35,10 @@ void print_json(const reference::CheckResult& result) {
   fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
-}  // namespace
-
-int run_gradcheck(uint64_t seed, bool json) {
-  std::vector<reference::CheckResult> results = reference::check_all_ops(seed);
-  for (reference::CheckResult& result : reference::check_models(seed)) results.push_back(std::move(result));
+int run_gradcheck(const Flags& flags) {
+  std::vector<reference::CheckResult> results = reference::check_all_ops(flags.seed);
+  for (reference::CheckResult& result : reference::check_models(flags.seed))
+    results.push_back(std::move(result));
   Table table({"check", "value error", "gradient error", "limit", "verdict"});
   size_t failed = 0;
   double worst_value = 0.0;
@@ -37,16 +47,26 @@ int run_gradcheck(uint64_t seed, bool json) {
     if (!result.passed) ++failed;
     worst_value = worse(worst_value, result.value_error);
     worst_gradient = worse(worst_gradient, result.gradient_error);
-    if (json) print_json(result);
+    if (flags.json) print_json(result);
     table.add({result.name, error_text(result.value_error), error_text(result.gradient_error),
                error_text(result.limit), result.passed ? "pass" : "FAIL: " + result.detail});
   }
-  if (!json) {
+  if (!flags.json) {
     fmt::print("{}\n{} checks, {} failed; worst value error {} (limit {}), worst gradient error {}\n",
-               table.text(), results.size(), failed, error_text(worst_value),
-               error_text(reference::kValueLimit), error_text(worst_gradient));
+               table.text(), results.size(), failed, error_text(worst_value), error_text(reference::kValueLimit),
+               error_text(worst_gradient));
   }
   return failed == 0 && !results.empty() ? kExitGood : kExitCheckFailed;
+}
+
+}  // namespace
+
+void add_gradcheck_command(CLI::App& app, std::function<int()>& action) {
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* const command = app.add_subcommand("gradcheck", "The reference against finite differences");
+  command->footer(std::string(kExamples) + "\n" + kExitCodes);
+  command->add_option("--seed", flags->seed, "Of inputs and cotangents")->capture_default_str();
+  set_action(*command, flags, action, run_gradcheck);
 }
 
 }  // namespace streambp::verify

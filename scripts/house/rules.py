@@ -1,0 +1,58 @@
+"""The tables that check_house.py holds the project to."""
+
+# Of each room, those whose headers its files may include, in addition to its own; "*" is everything. A room is a folder
+# with all below it, or a file; the longest entry that fits a path is its room.
+_BASE = ["streambp/error.h", "streambp/torch_headers.h"]
+_LOW = [*_BASE, "streambp/memory", "streambp/runtime"]
+_OPS = [*_LOW, "streambp/ops"]  # with its rooms cpu and cuda
+_MODEL = [*_OPS, "streambp/model"]
+_OBJECTIVE = [*_MODEL, "streambp/objective"]
+_BACKPROP = [*_OBJECTIVE, "streambp/optimizer", "streambp/backprop"]
+_LIBRARY = [*_BACKPROP, "streambp/data", "streambp/plan"]
+
+ROOMS = {
+    "streambp/error.h": [],
+    "streambp/torch_headers.h": [],
+    "streambp/fmt.cc": [],
+    "streambp/memory": [*_BASE, "streambp/runtime/processor.h"],
+    "streambp/runtime": _BASE,
+    "streambp/runtime/device.cc": [*_LOW, "streambp/ops"],  # opening a GPU loads our kernels for it
+    "streambp/ops": _OPS,
+    "streambp/ops/cpu": ["streambp/error.h", "streambp/ops/activation.h", "streambp/ops/attention_blocks.h"],
+    "streambp/ops/cuda": [*_LOW, "streambp/ops/cpu/elementwise.h"],  # formulas that both have
+    "streambp/model": _OPS,
+    "streambp/objective": _MODEL,
+    "streambp/backprop": _BACKPROP,
+    "streambp/optimizer": _MODEL,
+    "streambp/data": _OBJECTIVE,
+    "streambp/plan": _LIBRARY,
+    "streambp/interop": _LOW,
+    "streambp/cli": _LIBRARY,
+    "streambp/examples": _LIBRARY,
+    "reference": [],
+    "bench": [*_LIBRARY, "streambp/cli"],
+    "verify": [*_LIBRARY, "streambp/cli", "reference"],
+    "verify/tests": ["*"],
+}
+
+# Of each library the pattern of its headers, and the patterns of the files that may include them.
+LIBRARIES = {
+    "CLI11": (r"CLI/", [r"streambp/cli/", r"bench/", r"verify/"]),
+    "nlohmann/json": (
+        r"nlohmann/",
+        [r"streambp/cli/", r"bench/", r"verify/", r"streambp/.*\.cc$", r"streambp/model/(config_reader|strict_json)\.h$"],
+    ),
+    "Google Benchmark": (r"benchmark/", [r"bench/micro/"]),
+    "GoogleTest": (r"g(test|mock)/", [r"verify/tests/"]),
+    "Eigen": (r"Eigen/", [r"reference/", r"verify/"]),
+    "torch": (r"(ATen|c10|torch)/", [r"bench/", r"verify/", r"streambp/(?!ops/cpu/|fmt\.cc)"]),
+}
+
+# Files of which a program has one or the other: they may define the same names.
+ALTERNATIVES = [
+    ("streambp/ops/cuda/language.cuh", "streambp/ops/cuda/on_host.h"),
+    ("verify/tests/fuzz/config_fuzz.cc", "verify/tests/fuzz/safetensors_fuzz.cc"),
+]
+
+# Written by programs, or other people's.
+UNCHECKED = ("results/",)

@@ -1,0 +1,72 @@
+#include "streambp/backprop/layer_runs.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace streambp {
+namespace {
+
+/// The rows before a chunk that it looks at, summed over all chunks.
+double rows_seen(const std::vector<int64_t>& lengths, int64_t chunk, int64_t window) {
+  double rows = 0.0;
+  int64_t begin = 0;  // of the sequence
+  for (const int64_t length : lengths) {
+    const int64_t end = begin + length;
+    for (int64_t at = (begin + chunk - 1) / chunk * chunk; at < end; at += chunk) {
+      const int64_t earlier = at - begin;
+      rows += static_cast<double>(window > 0 ? std::min(earlier, window - 1) : earlier);
+    }
+    begin = end;
+  }
+  return rows;
+}
+
+LayerRuns twice(bool skips_down) {
+  return {.projections = 2.0,
+          .attention = 2.0,
+          .output = 2.0,
+          .mlp = 2.0,
+          .down = skips_down ? 1.0 : 2.0,
+          .keys_values = 0.0,
+          .keys_values_backward = 0.0};
+}
+
+/// Whether a layer that runs again leaves out its last product.
+bool skips_down(const Settings& settings, const Config& config) {
+  return !config.sandwich_norms && !settings.hugging_face && settings.order != Order::kForward;
+}
+
+}  // namespace
+
+LayerRuns run_once(const Settings&, const std::vector<int64_t>&, const Config&, int64_t, bool) {
+  return {};
+}
+
+LayerRuns run_again(const Settings& settings, const std::vector<int64_t>&, const Config& config, int64_t,
+                    bool joined) {
+  return joined ? LayerRuns{} : twice(skips_down(settings, config));
+}
+
+LayerRuns run_again_by_chunks(const Settings& settings, const std::vector<int64_t>& lengths,
+                              const Config& config, int64_t layer, bool joined) {
+  LayerRuns runs = run_again(settings, lengths, config, layer, joined);
+  if (settings.keep_attention) runs.attention = 1.0;
+  const auto tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  if (settings.order == Order::kForward) {
+    const int64_t window = config.windows[static_cast<size_t>(layer)];
+    runs.keys_values = runs.keys_values_backward =
+        rows_seen(lengths, settings.chunk, window) / static_cast<double>(tokens);
+  } else {  // the last chunk's keys and values are in no prefix
+    const int64_t before_last = (tokens - 1) / settings.chunk * settings.chunk;
+    runs.keys_values = static_cast<double>(before_last) / static_cast<double>(tokens);
+  }
+  return runs;
+}
+
+LayerRuns run_again_chunk_major(const Settings& settings, const std::vector<int64_t>&, const Config& config,
+                                int64_t layer, bool joined) {
+  if (joined) return {};
+  return twice(skips_down(settings, config) && layer + 1 == config.num_hidden_layers);
+}
+
+}  // namespace streambp

@@ -1,0 +1,74 @@
+#include "verify/command_flags.h"
+
+#include <algorithm>
+#include <charconv>
+#include <fmt/ranges.h>
+
+#include <ATen/Parallel.h>
+
+#include "streambp/cli/command_line.h"
+#include "streambp/error.h"
+#include "streambp/runtime/device.h"
+#include "verify/checked_device.h"
+
+namespace streambp::verify {
+namespace {
+
+constexpr int kMaxThreads = 4096;
+constexpr size_t kMaxParts = 1000;
+
+}  // namespace
+
+void add_common_flags(CLI::App& command, CommonFlags& flags) {
+  command.add_flag("--json", flags.json, "One JSON object a line on stdout instead of a table");
+  command.add_option("--threads", flags.threads, "CPU threads (default: all)");
+}
+
+void use_threads(const CommonFlags& flags) {
+  if (const int threads = flags.threads.value_or(1); threads < 1 || threads > kMaxThreads)
+    throw InputError("--threads {}: expected 1 to {}", threads, kMaxThreads);
+  if (flags.threads) at::set_num_threads(*flags.threads);
+}
+
+void add_device_flag(CLI::App& command, std::string& device) {
+  command.add_option("--device", device, "cpu or cuda: where the models lie")->capture_default_str();
+}
+
+void open_checked_device(const std::string& name) {
+  checked_device() = open_device(name);
+  if (checked_device().is_meta()) throw InputError("--device {}: expected cpu or cuda", name);
+}
+
+void add_part_flag(CLI::App& command, std::string& part, const std::string& of_what) {
+  command.add_option("--part", part,
+                     fmt::format("I/N: every N-th {0} from the I-th on, so that N processes share them", of_what));
+}
+
+Part parse_part(const std::string& text) {
+  if (text.empty()) return {};
+  Part part{0, 0};
+  const char* const end = text.data() + text.size();
+  const auto [slash, error] = std::from_chars(text.data(), end, part.index);
+  const bool cut = error == std::errc() && slash != end && *slash == '/';
+  const auto [last, count_error] = std::from_chars(cut ? slash + 1 : end, end, part.count);
+  if (!cut || count_error != std::errc() || last != end || part.index < 1 || part.index > part.count ||
+      part.count > kMaxParts) {
+    throw InputError("--part '{}': expected I/N with 1 <= I <= N <= {}", text, kMaxParts);
+  }
+  return part;
+}
+
+std::vector<std::string> words_or(const std::string& list, const std::string& flag,
+                                  std::vector<std::string> otherwise) {
+  return list.empty() ? otherwise : parse_words(list, flag);
+}
+
+void require_known(const std::vector<std::string>& words, const std::string& flag,
+                   const std::vector<std::string>& known) {
+  for (const std::string& word : words) {
+    if (std::find(known.begin(), known.end(), word) == known.end())
+      throw InputError("{} '{}': expected one of {}", flag, word, fmt::join(known, ", "));
+  }
+}
+
+}  // namespace streambp::verify

@@ -1,0 +1,115 @@
+// `streambp-verify goldens`.
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <algorithm>
+#include <fmt/format.h>
+
+#include "streambp/cli/command_line.h"
+#include "streambp/error.h"
+#include "verify/command_flags.h"
+#include "verify/commands.h"
+#include "verify/golden_cases/check_case.h"
+#include "verify/golden_cases/report.h"
+
+namespace streambp::verify {
+namespace {
+
+struct Flags : CommonFlags {
+  std::vector<std::string> folders;
+  std::string methods, chunks, part;
+  std::string device = "cpu";
+  double limit = 1e-10;
+};
+
+constexpr const char* kExamples = R"(Examples:
+  streambp-verify goldens verify/goldens
+  streambp-verify goldens verify/goldens/cases/qwen3-sft-b1 --method streambp --chunk 1,16,auto
+
+DIR is laid out as verify/goldens/README.md says. A case that this build does not support is named and counted, and
+is no failure.
+)";
+
+GoldensOptions read_options(const Flags& flags) {
+  if (!(flags.limit > 0.0)) throw InputError("--limit {}: expected a number above 0", flags.limit);
+  GoldensOptions options;
+  options.methods = words_or(flags.methods, "--method", {});
+  for (const std::string& name : options.methods) {
+    if (name == kReferenceName) continue;
+    try {
+      parse_method(name);
+    } catch (const InputError& error) {
+      throw InputError("{}, {}", error.what(), kReferenceName);
+    }
+  }
+  if (!flags.chunks.empty()) options.chunks = parse_chunks(flags.chunks, "--chunk");
+  options.limit = flags.limit;
+  return options;
+}
+
+std::vector<GoldenCase> find_cases(const Flags& flags) {
+  const Part part = parse_part(flags.part);
+  std::vector<GoldenCase> all;
+  for (const std::string& folder : flags.folders) {
+    for (GoldenCase& golden : find_golden_cases(folder)) all.push_back(std::move(golden));
+  }
+  std::vector<GoldenCase> chosen;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (part.holds(i)) chosen.push_back(std::move(all[i]));
+  }
+  return chosen;
+}
+
+int run_goldens(const Flags& flags) {
+  open_checked_device(flags.device);
+  const GoldensOptions options = read_options(flags);
+  const std::vector<GoldenCase> cases = find_cases(flags);
+  StreamingTable table = golden_table(cases);
+  std::vector<GoldenResult> results;
+  for (const GoldenCase& golden : cases) {
+    results.push_back(check_golden_case(golden, options));
+    if (flags.json) {
+      fmt::print("{}\n", golden_json(results.back()));
+      std::fflush(stdout);
+    } else {
+      table.add(golden_row(results.back()));
+    }
+  }
+  const auto count = [&](const std::string& verdict) {
+    return std::count_if(results.begin(), results.end(),
+                         [&](const GoldenResult& result) { return result.verdict() == verdict; });
+  };
+  const auto passed = count("pass"), failed = count("FAIL"), unsupported = count("unsupported");
+  if (!flags.json) {
+    for (const GoldenResult& result : results) {
+      if (!result.failures.empty()) print_golden_failures(result, options.limit);
+    }
+    if (!results.empty())
+      fmt::print("\n{} passed, {} failed, {} unsupported; limit {}\n", passed, failed, unsupported,
+                 error_text(options.limit));
+  }
+  if (passed + failed == 0) {
+    throw InputError("goldens: none of the {} cases could be run ({} unsupported)", results.size(),
+                     unsupported);
+  }
+  return failed == 0 ? kExitGood : kExitCheckFailed;
+}
+
+}  // namespace
+
+void add_goldens_command(CLI::App& app, std::function<int()>& action) {
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* const command = app.add_subcommand(
+      "goldens", "All methods on golden cases: losses and gradients of Hugging Face, PEFT, TRL");
+  command->footer(std::string(kExamples) + "\n" + kExitCodes);
+  command->add_option("DIR", flags->folders, "Sets (models/, cases/) or single cases")->required();
+  command->add_option("--method", flags->methods, "Methods to check, and reference (default: all)");
+  command->add_option(
+      "--chunk", flags->chunks,
+      "Chunks, of methods that have them (default: 1, 7, 16 and those around the case's lengths)");
+  add_device_flag(*command, flags->device);
+  command->add_option("--limit", flags->limit, "Permitted relative error")->capture_default_str();
+  add_part_flag(*command, flags->part, "case");
+  set_action(*command, flags, action, run_goldens);
+}
+
+}  // namespace streambp::verify

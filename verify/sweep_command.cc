@@ -1,0 +1,135 @@
+// `streambp-verify sweep`.
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <algorithm>
+#include <fmt/ranges.h>
+
+#include "streambp/backprop/method.h"
+#include "streambp/cli/command_line.h"
+#include "streambp/cli/limits.h"
+#include "streambp/error.h"
+#include "streambp/model/config.h"
+#include "streambp/objective/objective.h"
+#include "verify/command_flags.h"
+#include "verify/commands.h"
+#include "verify/equality/equality.h"
+
+namespace streambp::verify {
+namespace {
+
+/// Of the sweep's long sequence, whose windows cross tiles of the CPU's attention kernel (72 keys).
+constexpr int64_t kWindowLength = 163;
+/// The reference holds every score of a sequence in float64, for each layer and head.
+constexpr int64_t kMaxLength = 2048;
+
+struct Flags : CommonFlags {
+  std::string families, model, methods, objectives, settings, tunings, batches, lengths, chunks, head_chunks;
+  std::string dtype = "float64";
+  std::string device = "cpu";
+  std::string part;
+  uint64_t seed = 0;
+  bool quick = false;
+};
+
+constexpr const char* kExamples = R"(Examples:
+  streambp-verify sweep --quick
+  streambp-verify sweep --family qwen3,gemma3 --objective dpo --set beta=0.3,loss_type=ipo --tuning lora
+  streambp-verify sweep --model qwen3-tiny --method streambp --batch packed --seq-len 37 --chunk 7 --head-chunk 3
+
+A failure is printed with the command line that repeats it.
+)";
+
+/// Families and their variants that have a preset for tests: NAME-tiny.
+std::vector<std::string> sweep_families() {
+  constexpr std::string_view kTiny = "-tiny";
+  std::vector<std::string> families;
+  for (const std::string& name : preset_names()) {
+    if (name.ends_with(kTiny)) families.push_back(name.substr(0, name.size() - kTiny.size()));
+  }
+  return families;
+}
+
+std::vector<std::string> sweep_models(const Flags& flags) {
+  if (!flags.model.empty()) return {flags.model};
+  std::vector<std::string> models = words_or(flags.families, "--family", sweep_families());
+  require_known(models, "--family", sweep_families());
+  for (std::string& model : models) model += "-tiny";
+  return models;
+}
+
+void read_lengths(const Flags& flags, EqualityOptions& options) {
+  const std::string lengths = !flags.lengths.empty() ? flags.lengths : flags.quick ? "11" : "5,37";
+  options.lengths = parse_integers(lengths, "--seq-len", 1);
+  const int64_t longest = *std::max_element(options.lengths.begin(), options.lengths.end());
+  if (longest > kMaxLength)
+    throw InputError("--seq-len {}: expected at most {} tokens, for the reference", longest, kMaxLength);
+  if (flags.lengths.empty()) {
+    options.window_length = kWindowLength;
+  } else {
+    options.padded_length = longest;
+  }
+}
+
+int run_sweep(const Flags& flags) {
+  open_checked_device(flags.device);
+  require_known({flags.dtype}, "--dtype", {"float64"});
+  EqualityOptions options;
+  options.models = sweep_models(flags);
+  options.methods = words_or(flags.methods, "--method", method_names());
+  options.objectives = words_or(flags.objectives, "--objective", objective_names());
+  options.settings = parse_settings(flags.settings, "--set");
+  if (!options.settings.empty() && options.objectives.size() != 1)
+    throw InputError("--set: expected a single --objective with it, got {}", options.objectives.size());
+  for (const std::string& name : options.objectives) complete_options(objective_kind(name), options.settings);
+  options.tunings = words_or(flags.tunings, "--tuning", equality_tuning_names());
+  require_known(options.tunings, "--tuning", equality_tuning_names());
+  options.batches = words_or(flags.batches, "--batch", equality_batch_names());
+  require_known(options.batches, "--batch", equality_batch_names());
+  read_lengths(flags, options);
+  if (!flags.chunks.empty()) options.chunks = parse_chunks(flags.chunks, "--chunk");
+  if (!flags.head_chunks.empty()) options.head_chunks = parse_integers(flags.head_chunks, "--head-chunk", 1);
+  const Part part = parse_part(flags.part);
+  options.part_index = part.index;
+  options.part_count = part.count;
+  options.seed = flags.seed;
+  options.quick = flags.quick;
+  options.json = flags.json;
+  return run_equality(options);
+}
+
+}  // namespace
+
+void add_sweep_command(CLI::App& app, std::function<int()>& action) {
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* const command =
+      app.add_subcommand("sweep", "All methods on random small models: equal to standard and to the reference");
+  command->footer(fmt::format("{}\nA sequence of --seq-len has at most {} tokens.\n{}\n{}", kExamples,
+                              kMaxLength, describe_limits(), kExitCodes));
+  const auto list = [&](const char* flag, std::string& value, const std::string& help) {
+    return command->add_option(flag, value, help);
+  };
+  list("--family", flags->families,
+       fmt::format("Small models: {} (default: all)", fmt::join(sweep_families(), ", ")));
+  list("--model", flags->model, "A folder or a preset instead");
+  list("--method", flags->methods, fmt::format("{} (default: all)", fmt::join(method_names(), ", ")));
+  list("--objective", flags->objectives, fmt::format("{} (default: all)", fmt::join(objective_names(), ", ")));
+  list("--set", flags->settings,
+       "Options of a single objective, as beta=0.1,loss_type=ipo (default: several, in turn)");
+  list("--tuning", flags->tunings, "full, lora (default: both)");
+  list("--batch", flags->batches,
+       "single, three, short, masked, unscored, packed, frozen (of sft); left, right, none (padding, of every "
+       "objective), documents (one packed row, of sft, distill, pairs and kto) (default: all)");
+  list("--seq-len", flags->lengths,
+       "Tokens of a batch's longest sequence (default: 5,37, and 13 for left, right, none)");
+  list("--chunk", flags->chunks,
+       "Chunks, of methods that have them (default: 1 and those around the batch's boundaries)");
+  list("--head-chunk", flags->head_chunks, "Chunks of the LM head (default: 1, 3 and all)");
+  list("--dtype", flags->dtype, "float64")->capture_default_str();
+  add_device_flag(*command, flags->device);
+  command->add_option("--seed", flags->seed, "Of weights and tokens")->capture_default_str();
+  command->add_flag("--quick", flags->quick, "Shorter sequences, fewer chunks and combinations");
+  add_part_flag(*command, flags->part, "row");
+  set_action(*command, flags, action, run_sweep);
+}
+
+}  // namespace streambp::verify

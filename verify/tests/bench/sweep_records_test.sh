@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# streambp-bench sweep: what a record holds, that a killed sweep resumes, and running out of memory is a result.
+# sweep_records_test.sh PROGRAM
+source "$(dirname "${BASH_SOURCE[0]}")/cli_testing.sh"
+
+first=(--seq-len 9,33 --batch 1,2 --chunk auto,7)
+sweep "first sweep" 0 whole "${first[@]}"
+results=whole/results.jsonl
+check "16 records" 'len(records) == 16 and all(r["status"] == "ok" and r["schema"] == 1 for r in records)' "$results"
+check "distinct keys" 'len({r["key"] for r in records}) == 16' "$results"
+check "all that is promised" 'all({"kind", "model", "family", "parameters", "objective", "method", "settings", "seq_len", "batch",
+  "chunk", "dtype", "device", "peak_bytes", "resident_bytes", "breakdown_at_peak", "seconds", "seconds_median", "cpu_seconds",
+  "tokens_per_second", "model_flops", "loss", "status", "error"} <= r.keys() for r in records)' "$results"
+check "environment" 'all({"cpu", "gpu", "threads", "torch", "compiler", "commit", "date", "argv"} <= r["environment"].keys()
+  for r in records)' "$results"
+check "sums" 'all(sum(r["breakdown_at_peak"].values()) == r["peak_bytes"] and len(r["seconds"]) == 2 for r in records)' "$results"
+check "speed" 'all(r["hardware_flops"] > r["model_flops"] > 0 and r["gemm_flops_per_second"] > 0 and abs(r["percent_of_gemm"] / 100 *
+  r["gemm_flops_per_second"] * r["seconds_median"] / r["hardware_flops"] - 1) <= 1e-12 for r in records)' "$results"
+check "one loss for a batch" 'all(abs(r["loss"] - s["loss"]) <= 1e-12 * s["loss"] for r in records for s in records
+  if (r["seq_len"], r["batch"]) == (s["seq_len"], s["batch"]))' "$results"
+check "chunks" 'all((r["chunk"] is None) == (r["method"] != "streambp") for r in records)' "$results"
+check "turns" '[r["method"] for r in records[:4]] == ["standard", "checkpoint", "streambp", "streambp"]' "$results"
+grep -q "^records: $results\$" stdout || fail "the table does not end with the place of the records"
+[ "$(wc -l <stdout)" -eq 19 ] || fail "expected a table of 16 rows"
+[ ! -s stderr ] || fail "expected nothing on stderr away from a terminal"
+
+cp "$results" before
+sweep "same again without --resume" 2 whole "${first[@]}"
+cmp -s "$results" before || fail "the records were touched"
+grep -qF -- '--resume' stderr || fail "stderr does not mention --resume"
+sweep "nothing to resume" 0 whole "${first[@]}" --resume
+cmp -s "$results" before || fail "records were written although none was missing"
+[ "$(wc -l <stdout)" -eq 19 ] || fail "expected a table of 16 rows"
+
+sed -i '$d' "$results"
+sweep "a record is missing" 0 whole "${first[@]}" --resume
+check "16 records" 'len(records) == 16 and len({r["key"] for r in records}) == 16' "$results"
+[ "$(head -n 15 "$results")" = "$(head -n 15 before)" ] || fail "earlier records changed"
+
+truncate -s -100 "$results"
+sweep "the last line is torn" 0 whole "${first[@]}" --resume
+check "16 records" 'len(records) == 16 and len({r["key"] for r in records}) == 16' "$results"
+grep -q 'warning: line 16' stderr || fail "no warning about the torn line"
+
+sed -i '3s/"status":"ok"/"status":"error"/' "$results"
+sweep "an error is tried again" 0 whole "${first[@]}" --resume
+check "17 records" 'len(records) == 17 and records[-1]["status"] == "ok" and records[-1]["key"] == records[2]["key"]' "$results"
+
+sed -i '5s/.*/{"schema": 1/' "$results"
+sweep "a line within is damaged" 2 whole "${first[@]}" --resume
+grep -q "results.jsonl line 5" stderr || fail "stderr does not name file and line"
+
+# At length 33 standard takes 895 KB, and at 65 nothing but chunks fits.
+limited=(--seq-len 9,33,65 --chunk 7 --memory-limit 850KB)
+sweep "a memory limit" 3 limited "${limited[@]}"
+results=limited/results.jsonl
+check "9 records" 'len(records) == 9' "$results"
+check "statuses" '{(r["method"], r["seq_len"]): r["status"] for r in records} == {("standard", 9): "ok", ("checkpoint", 9): "ok",
+  ("streambp", 9): "ok", ("standard", 33): "oom", ("checkpoint", 33): "ok", ("streambp", 33): "ok", ("standard", 65): "oom",
+  ("checkpoint", 65): "oom", ("streambp", 65): "ok"}' "$results"
+check "not tried" '[r["error"] for r in records if r["method"] == "standard"][2].startswith("not run: length 33")' "$results"
+check "tried" '"out of memory on cpu" in [r["error"] for r in records if r["method"] == "checkpoint"][2]' "$results"
+cp "$results" before
+sweep "out of memory is a result" 3 limited "${limited[@]}" --resume
+cmp -s "$results" before || fail "cells that ran out of memory were run again"
+sweep "the model does not fit" 3 unfit --seq-len 9 --memory-limit 100KB
+check "3 records" '[r["status"] for r in records] == ["oom"] * 3' unfit/results.jsonl
+
+finish

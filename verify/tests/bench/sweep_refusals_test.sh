@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# streambp-bench sweep: bad input ends in exit code 2, one line on stderr, and no record.
+# sweep_refusals_test.sh PROGRAM
+source "$(dirname "${BASH_SOURCE[0]}")/cli_testing.sh"
+
+refuses '--chunk' --chunk 0
+refuses '--chunk' --chunk 7,-1
+refuses '--chunk' --chunk 1e3
+refuses '--seq-len' --seq-len 0
+refuses '--seq-len' --seq-len -5
+refuses '--seq-len' --seq-len 9,,10
+refuses '--seq-len' --seq-len ''
+refuses '--seq-len' --seq-len 99999999999999999999
+refuses '--batch' --batch 0
+refuses '--threads' --threads 0
+refuses '--repeats' --repeats 0
+refuses '--repeats' --repeats many
+refuses '--head-chunk' --head-chunk 0
+refuses 'auto, full or streamed' --head half
+refuses 'reverse or forward' --order sideways
+refuses '--order' --order forward --method checkpoint,tiled
+refuses 'logits-only: its head is streamed' --method logits-only --head full
+refuses 'standard, checkpoint, streambp' --method standard,magic
+refuses 'sft' --objective nonesuch
+refuses 'float64, float32, bfloat16' --dtype int8
+refuses 'same or float32' --grad-dtype float16
+refuses 'float64' --dtype float64 --grad-dtype float32
+refuses 'cpu, cuda, meta or meta:cuda' --device tpu
+refuses '--deterministic' --deterministic
+refuses '--deterministic' --deterministic --device meta
+refuses '--memory-limit' --memory-cap 5XB
+refuses 'qwen3-cpu' --model no-such-model
+refuses 'config.json' --model .
+refuses '--memory-limit' --memory-limit 5XB
+refuses 'positive' --divisor 0
+refuses 'positive' --divisor nan
+refuses 'no parameter' --freeze embed_tokens,nonesuch
+refuses 'nonesuch' --tokens nonesuch.safetensors
+refuses '--tokens' --tokens nonesuch.safetensors --batch 2
+refuses '--frobnicate' --frobnicate
+refuses 'expected some of' --set nonesuch=1
+refuses 'name=value' --set beta
+refuses 'beta' --objective dpo --set beta=-1
+refuses 'loss_type' --objective grpo --set loss_type=nonesuch
+refuses '--teacher' --objective distill
+refuses 'vocabulary' --objective distill --teacher qwen3-tiny
+refuses 'nonesuch' --objective dpo --reference nonesuch
+refuses 'rank' --lora-rank 0
+refuses 'no such linear map' --lora-rank 4 --lora-targets q_proj,nonesuch
+refuses 'alpha' --lora-rank 4 --lora-alpha -1
+refuses '--lora-rank' --lora-targets q_proj
+refuses 'adapter_config.json' --adapter nonesuch
+refuses '--micro-batches' --micro-batches 0
+refuses 'exactly one cell' --dump-gradients gradients.safetensors
+refuses "can't be written" --method standard --seq-len 9 --dump-gradients nonesuch/gradients.safetensors
+: >file
+refuses "can't be created" --out file/below
+refuses "can't be" --out file
+
+run "no subcommand" 2
+run "unknown subcommand" 2 swepe
+run "version" 0 --version
+grep -Eq '^streambp-bench [0-9.]+ \(([0-9a-f]{12}|unknown)(, modified)?\)$' stdout || fail "unexpected version"
+run "help" 0 sweep --help
+grep -q -- '--memory-limit' stdout || fail "help does not name --memory-limit"
+
+# Sizes beyond the limits that --help states.
+refuses '--seq-len 67108865' --method streambp --seq-len 67108865
+refuses '67108864 tokens' --method streambp --seq-len 1000000 --batch 100
+
+finish

@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# streambp-verify compare: bad input, verdicts and diagnoses.
+# compare_cli_test.sh PROGRAM GOLDENS
+source "$(dirname "${BASH_SOURCE[0]}")/cli_testing.sh"
+
+refuses 'unknown preset' 'presets:' compare --model nonsense --tokens "$tensors" --gradients "$tensors"
+refuses 'missing tokens' 'none.safetensors' compare --model "$model" --tokens "$folder/none.safetensors" --gradients "$tensors"
+refuses 'divisor 0' 'divisor is 0' compare --model "$model" --tokens "$tensors" --gradients "$tensors" --divisor 0
+refuses 'tolerance' "expected a number above 0, or auto" compare --model "$model" --tokens "$tensors" --gradients "$tensors" --tolerance 1e-3x
+refuses 'compute dtype' "'nonsense'" compare --model "$model" --tokens "$tensors" --gradients "$tensors" --compute-dtype nonsense
+refuses 'token outside the vocabulary' 'expected a token id' compare --model "$goldens/models/qwen2-small" --tokens "$tensors" --gradients "$tensors"
+refuses 'unknown dtype' 'nonsense' compare --model qwen3-cpu --dtype nonsense --tokens "$tensors" --gradients "$tensors"
+
+head -c -8 "$tensors" >"$folder/short.safetensors"
+refuses 'truncated gradients' 'short.safetensors' compare --model "$model" --tokens "$tensors" --gradients "$folder/short.safetensors"
+
+# Compare: exact, scaled, wrong, NaN.
+compare() {
+  local what=$1 code=$2
+  shift 2
+  run "$what" "$code" compare --model "$model" --tokens "$tensors" --gradients "$@"
+}
+compare 'the truth' 0 "$tensors"
+says 'exact: all'
+says 'factor: 1 ('
+compare 'the truth as JSON' 0 "$tensors" --json
+says '"verdict":"exact"'
+for field in compute_dtype factor_low factor_high factor_differs noise_runs median_ratio notes noise ratio limit; do
+  says "\"$field\":"
+done
+compare 'another divisor' 1 "$tensors" --divisor 133
+says 'the loss divided by scored tokens = 65 instead of 133'
+edit "$tensors" "$folder/scaled.safetensors" '[0.9 * x for x in values]'
+compare 'times 0.9' 1 "$folder/scaled.safetensors"
+says 'scaled: all'
+says 'times 0.9 (1/1.11111111111)'
+edit "$tensors" "$folder/flipped.safetensors" "values if name != '$parameter' else [-x for x in values]"
+compare 'one sign flipped' 1 "$folder/flipped.safetensors"
+says 'wrong: 1 of'
+says "$parameter"
+compare 'one sign flipped, as JSON' 1 "$folder/flipped.safetensors" --json
+says "\"worst_parameter\":\"$parameter\""
+says '"verdict":"wrong"'
+narrow='[struct.unpack("f", struct.pack("f", x))[0] for x in values]'
+edit "$tensors" "$folder/narrow.safetensors" "$narrow"
+compare 'rounded to float32' 1 "$folder/narrow.safetensors"
+says 'undecided: '
+says 'every number is one of float32'
+compare 'computed in float32' 0 "$folder/narrow.safetensors" --compute-dtype float32
+says 'exact: all'
+says 'the noise of float32'
+edit "$folder/scaled.safetensors" "$folder/narrow.safetensors" "$narrow"
+compare 'times 0.9 in float32' 1 "$folder/narrow.safetensors" --compute-dtype float32 --json
+says '"verdict":"scaled"'
+rename "$tensors" "$folder/renamed.safetensors" 'grad.model.layers.0.' 'grad._orig_mod.model.layers.0._checkpoint_wrapped_module.'
+compare 'names of a wrapper' 0 "$folder/renamed.safetensors"
+says "note: taken out of names: _checkpoint_wrapped_module., _orig_mod."
+edit "$tensors" "$folder/nan.safetensors" "values if name != '$parameter' else [math.nan] * len(values)"
+compare 'NaN' 1 "$folder/nan.safetensors" --tolerance 1e300
+says 'wrong: 1 of'
+says "holds NaN or infinity"
+
+# What is the matter with wrong gradients.
+compare 'diagnosis of a factor' 1 "$folder/scaled.safetensors" --diagnose
+says 'diagnosis: times 0.9'
+edit "$tensors" "$folder/frozen.safetensors" "[0.0] * len(values) if name.endswith(('q_norm.weight', 'k_norm.weight')) else values"
+compare 'diagnosis of frozen norms' 1 "$folder/frozen.safetensors" --diagnose
+says 'diagnosis: qk-norms-frozen'
+compare 'diagnosis as JSON' 1 "$folder/frozen.safetensors" --diagnose-chunk 3 --json
+says '"finding":"explained"'
+says '"name":"qk-norms-frozen"'
+compare 'diagnosis of the truth' 0 "$tensors" --diagnose
+says 'diagnosis: the truth'
+compare 'a hint at the diagnosis' 1 "$folder/frozen.safetensors"
+says '--diagnose'
+refuses 'chunk of a diagnosis' '--diagnose-chunk' compare --model "$model" --tokens "$tensors" --gradients "$tensors" --diagnose-chunk 0
+
+finish

@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# streambp-verify compare: objectives, adapters, and batches as trainers write them.
+# compare_objectives_cli_test.sh PROGRAM GOLDENS
+source "$(dirname "${BASH_SOURCE[0]}")/cli_testing.sh"
+
+# Other objectives: a golden case's tokens and gradients, and what they need beside them.
+other() {
+  local what=$1 code=$2 name=$3
+  shift 3
+  local file=$goldens/cases/$name/tensors.safetensors
+  run "$what" "$code" compare --model "$goldens/models/qwen3" --tokens "$file" --gradients "$file" "$@"
+}
+refuses_other() {
+  local what=$1 text=$2 name=$3
+  shift 3
+  local file=$goldens/cases/$name/tensors.safetensors
+  refuses "$what" "$text" compare --model "$goldens/models/qwen3" --tokens "$file" --gradients "$file" "$@"
+}
+other 'dpo' 0 qwen3-dpo-robust --objective dpo --set loss_type=robust,label_smoothing=0.1
+says 'exact: all'
+other 'dpo with other options' 1 qwen3-dpo-robust --objective dpo
+says 'wrong: '
+other 'grpo' 0 qwen3-grpo-grpo_kl --objective grpo --set beta=0.04,epsilon_high=0.28,temperature=0.7
+says 'exact: all'
+other 'ppo with a value head' 0 qwen3-ppo-shared --objective ppo --set temperature=0.7000000999999999
+says 'exact: all'
+other 'adapters' 0 qwen3-lora-dpo-sigmoid --objective dpo --adapter "$goldens/cases/qwen3-lora-dpo-sigmoid/adapter"
+says 'exact: all 28 gradients'
+other 'adapters with saved modules' 0 qwen3-lora-saved-dpo --objective dpo --set beta=0.3 \
+  --adapter "$goldens/cases/qwen3-lora-saved-dpo/adapter"
+says 'exact: all 14 gradients'
+mixture=$goldens/cases/qwen3-moe-lora-all_linear
+run 'adapters of a mixture' 0 compare --model "$goldens/models/qwen3-moe" --tokens "$mixture/tensors.safetensors" \
+  --gradients "$mixture/tensors.safetensors" --adapter "$mixture/adapter"
+says 'exact: all 36 gradients'
+cp -r "$goldens/cases/qwen3-lora-saved-dpo/adapter" "$folder/pissa"
+sed -i 's/"init_lora_weights": true/"init_lora_weights": "pissa"/' "$folder/pissa/adapter_config.json"
+refuses_other 'adapter that changes base weights' 'init_lora_weights' qwen3-lora-saved-dpo --objective dpo \
+  --adapter "$folder/pissa"
+refuses_other 'unknown objective of compare' 'expected one of sft, dpo' qwen3-dpo-sigmoid --objective nonsense
+refuses_other 'no completions in it' 'completion_mask' qwen3-sft-b3_left --objective grpo
+refuses_other 'inputs of another objective' "is none of simpo's" qwen3-ppo-shared --objective simpo
+refuses_other 'no reference' 'needs the reference' qwen3-grpo-grpo --objective grpo --set beta=0.1
+refuses_other 'no value head' 'value head' qwen3-ppo-separate --objective ppo
+refuses_other 'no teacher' 'teacher' qwen3-sft-b3_left --objective distill
+refuses_other 'another vocabulary' 'vocabulary' qwen3-sft-b3_left --objective distill --teacher qwen3-tiny
+refuses_other 'beta below 0' 'beta is ' qwen3-dpo-sigmoid --objective dpo --set beta=-0.1
+refuses_other 'divisor of another objective' '--divisor' qwen3-dpo-sigmoid --objective dpo --divisor 2
+refuses_other 'adapter of another model' 'adapter_model.safetensors' qwen3-sft-b3_left --adapter "$goldens/cases/llama-lora-sft-b3_right/adapter"
+
+# Batches as trainers write them: what is counted, dropped and refused is said.
+# warns TEXT: the last run's stderr is one line, which holds TEXT.
+warns() {
+  [ "$(wc -l <"$folder/err")" -eq 1 ] || fail "$name: expected one line on stderr"
+  grep -qF -- "$1" "$folder/err" || fail "$name: stderr does not say '$1'"
+}
+jumps=$goldens/cases/llama-pad-sft-packed_jumps/tensors.safetensors
+run 'labels across documents' 0 compare --model "$goldens/models/llama-pad" --tokens "$jumps" --gradients "$jumps"
+says 'exact'
+warns "labels of documents' first tokens: 3"
+sed 's/in\.position_ids/in.position_idz/' "$jumps" >"$folder/unknown.safetensors"
+refuses 'unknown tensor' "'in.position_idz' is none of sft's: expected input_ids" compare --model "$goldens/models/llama-pad" \
+  --tokens "$folder/unknown.safetensors" --gradients "$jumps"
+# labels = input_ids, -100 under the padding, as Hugging Face's collators write them.
+/usr/bin/python3 - "$tensors" "$folder/labelled.safetensors" <<'PYTHON'
+import json, struct, sys
+
+data = bytearray(open(sys.argv[1], "rb").read())
+(length,) = struct.unpack_from("<Q", data)
+header = json.loads(data[8 : 8 + length])
+begin = {name: 8 + length + header["in." + name]["data_offsets"][0] for name in ("input_ids", "attention_mask", "labels")}
+rows, columns = header["in.labels"]["shape"]
+for i in range(rows * columns):
+    read = lambda name: struct.unpack_from("<q", data, begin[name] + 8 * i)[0]
+    struct.pack_into("<q", data, begin["labels"] + 8 * i, read("input_ids") if read("attention_mask") else -100)
+open(sys.argv[2], "wb").write(data)
+PYTHON
+refuses 'first labels' 'predicted from padding: expected -100 there, or --first-labels ignore' compare --model "$model" \
+  --tokens "$folder/labelled.safetensors" --gradients "$tensors"
+run 'first labels ignored' 0 compare --model "$model" --tokens "$folder/labelled.safetensors" --gradients "$tensors" \
+  --first-labels ignore
+says 'exact'
+warns 'first labels ignored because padding would predict them: 2'
+refuses 'another word' "--first-labels 'drop'" compare --model "$model" --tokens "$tensors" --gradients "$tensors" \
+  --first-labels drop
+# A factor of YaRN that versions of transformers take in two ways is noted on stderr, once.
+yarn=$goldens/cases/llama-yarn-mscale-sft-b1/tensors.safetensors
+run 'yarn' 0 compare --model "$goldens/models/llama-yarn-mscale" --tokens "$yarn" --gradients "$yarn"
+[ "$(grep -c '^note: .*512 / 64 = 8' "$folder/err")" -eq 1 ] || fail 'no note of another factor'
+
+finish

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# streambp-verify sweep, gradcheck, precision: bad usage and small runs.
+# sweep_cli_test.sh PROGRAM GOLDENS
+source "$(dirname "${BASH_SOURCE[0]}")/cli_testing.sh"
+
+refuses 'unknown family' 'expected one of qwen3, qwen2, llama, llama-tied' sweep --family nonsense
+refuses 'unknown batch' 'expected one of single' sweep --quick --batch nonsense
+refuses 'unknown sweep method' 'expected one of standard, checkpoint, streambp' sweep --quick --method reference
+refuses 'unknown objective' 'expected one of sft, dpo' sweep --objective nonsense
+refuses 'one unknown objective of several' "'nonsense'" sweep --objective sft,nonsense
+refuses 'options of several objectives' 'expected a single --objective' sweep --objective dpo,grpo --set beta=0.1
+refuses 'unknown option' "no option 'nonsense'" sweep --objective dpo --set nonsense=1
+refuses 'unknown choice' "loss_type is 'nonsense'" sweep --objective dpo --set loss_type=nonsense
+refuses 'no name=value' "expected name=value" sweep --objective dpo --set beta
+refuses 'beta below 0' 'beta is ' sweep --quick --family qwen3 --objective dpo --set beta=-0.1
+refuses 'unknown tuning' 'expected one of full, lora' sweep --tuning nonsense
+refuses 'length 3 for pairs' 'expected at least 4' sweep --seq-len 3 --objective dpo
+refuses 'nothing left' 'nothing to check' sweep --objective dpo --batch single
+refuses 'length 0' "--seq-len '0'" sweep --seq-len 0
+refuses 'part 5 of 4' "--part '5/4'" sweep --part 5/4
+refuses 'another dtype' 'expected one of float64' sweep --dtype float32
+
+"$program" gradcheck --threads 0 >"$folder/out" 2>"$folder/err"
+[ $? -eq 2 ] && grep -q -- '--threads 0' "$folder/err" || fail 'no threads'
+
+run 'sweep' 0 sweep --quick --family qwen3 --batch three,unscored,packed --json
+says '"verdict":"pass"'
+cp "$folder/out" "$folder/whole"
+for part in 1 2 3; do
+  run "part $part" 0 sweep --quick --family qwen3 --batch three,unscored,packed --json --part "$part/3"
+  [ "$(wc -l <"$folder/out")" -eq 1 ] || fail "part $part: expected one row of three"
+  cat "$folder/out" >>"$folder/parts"
+done
+cmp -s <(sort "$folder/whole") <(sort "$folder/parts") || fail 'three parts are not the whole'
+run 'sweep of one objective' 0 sweep --family qwen3 --seq-len 9 --objective kto --set beta=0.4 --tuning lora --batch none
+says '0 failed'
+run 'sweep of documents' 0 sweep --family qwen3 --seq-len 9 --objective dpo --tuning lora --batch documents
+says '0 failed'
+refuses 'documents of an objective of rows' 'nothing to check' sweep --objective grpo --batch documents
+refuses 'precision of distill' 'needs a teacher' precision --objective distill
+refuses 'precision of float64' 'expected one of float32, bfloat16' precision --dtype float64
+run 'precision' 0 precision --dtype float32 --method streambp --chunk 8 --repeats 24 --seq-len 24 --json
+says '"gradient_dtype":"float32"'
+run 'gradcheck' 0 gradcheck
+says ' 0 failed'
+
+finish
