@@ -40,9 +40,10 @@ void configure_allocator(const std::string& name, int index, std::optional<int64
   setenv(kVariable, settings.c_str(), /*replace=*/1);
 }
 
-void count_as(Backend backend) {
-  set_backend(c10::DeviceType::Meta, backend);
-  set_meta_block_bytes(backend == Backend::kCuda ? cuda::kBlockBytes : 1);
+void count_as(c10::DeviceType device) {
+  const bool for_cuda = device == c10::DeviceType::CUDA;
+  set_backend(c10::DeviceType::Meta, for_cuda ? Backend::kCuda : Backend::kCpu);
+  set_meta_block_bytes(for_cuda ? cuda::kBlockBytes : 1);
 }
 
 c10::Device open_cuda(const std::string& name, const DeviceOptions& options) {
@@ -69,10 +70,10 @@ c10::Device open_cuda(const std::string& name, const DeviceOptions& options) {
 
 }  // namespace
 
-MetaStandIn::MetaStandIn(c10::DeviceType device) : before_(backend_of(c10::DeviceType::Meta)) {
-  const Backend backend = device == c10::DeviceType::CUDA ? Backend::kCuda : Backend::kCpu;
-  count_as(backend);
-  if (backend != Backend::kCuda || before_ == backend) return;
+MetaStandIn::MetaStandIn(c10::DeviceType device)
+    : before_(is_for_cuda(at::kMeta) ? c10::DeviceType::CUDA : c10::DeviceType::CPU) {
+  count_as(device);
+  if (device != c10::DeviceType::CUDA || before_ == device) return;
   const MemoryScope scope("kernel workspace");
   blas_workspace_ =
       at::empty({cuda::kBlasWorkspaceBytes}, at::TensorOptions().device(at::kMeta).dtype(at::kByte));

@@ -8,8 +8,6 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
-#include "streambp/ops/backend.h"
-
 namespace streambp {
 
 struct DeviceOptions {
@@ -37,7 +35,7 @@ class MetaStandIn {
   MetaStandIn& operator=(const MetaStandIn&) = delete;
 
  private:
-  Backend before_;
+  c10::DeviceType before_;
   at::Tensor blas_workspace_;
 };
 
