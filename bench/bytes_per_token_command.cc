@@ -1,20 +1,19 @@
-#include "bench/bytes_per_token_command.h"
-
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
 #include <memory>
 
-#include "bench/bytes_per_token.h"
-#include "bench/sweep_cells.h"
+#include "bench/bytes_report.h"
+#include "bench/commands.h"
 #include "bench/progress.h"
 #include "bench/run_flags.h"
+#include "bench/sweep_cells.h"
 #include "bench/text_file.h"
 #include "streambp/cli/command_line.h"
 #include "streambp/cli/environment.h"
-#include "streambp/model/open_model.h"
 #include "streambp/cli/records.h"
 #include "streambp/error.h"
+#include "streambp/model/open_model.h"
 
 namespace streambp::bench {
 namespace {
@@ -34,7 +33,7 @@ constexpr const char* kExamples = R"(Examples:
   streambp-bench bytes-per-token --model qwen3-8b,qwen2.5-7b --method streambp,chunk-major --chunk 512 --out out/bytes
   streambp-bench bytes-per-token --model llama-3.1-8b --lora-rank 32 --objective sft,dpo --json --out out/bytes
 
-Without --method: every method, and streambp with --keep-attention and with --offload host. Writes bytes-per-token.md and
+Without --method: every method, and streambp also with what it may keep and where. Writes bytes-per-token.md and
 results.jsonl into --out; scripts/plot_bytes.py draws the crossover of streambp and chunk-major from them.
 
 Exit codes: 0 written; 2 bad usage or input.)";
@@ -53,36 +52,42 @@ std::vector<std::string> read_models(const std::string& list) {
   return models;
 }
 
-/// The cells of one model; without named methods, streambp also with what it may keep or send away.
+/// The cells of one model; without named methods, each also with the switches and words that a search tries:
+/// what is kept of the layers, and where.
 std::vector<Cell> list_bytes_cells(const Bench& bench, bool with_variants) {
   std::vector<Cell> cells;
   for (const Cell& cell : list_cells(bench)) {
     cells.push_back(cell);
-    if (!with_variants || !takes(cell.settings.method, "keep_attention")) continue;
-    cells.push_back(cell);
-    cells.back().settings.keep_attention = true;
-    cells.push_back(cell);
-    cells.back().settings.offload = Offload::kHost;
+    if (!with_variants) continue;
+    for (const SettingKind& kind : setting_kinds()) {
+      if (kind.candidates == nullptr || kind.type == SettingType::kNumber) continue;
+      if (!takes(cell.settings.method, kind.name)) continue;
+      cells.push_back(cell);
+      set_setting(kind, cells.back().settings, kind.same_bits.front());
+    }
   }
   return cells;
 }
 
-/// All objectives and batches of one model, and the records beside them.
+/// All objectives and batches of one model; adds their records to `records`.
 std::vector<ModelBytes> measure(const Bench& bench, bool with_variants, const std::vector<int64_t>& lengths,
                                 std::vector<json>& records) {
-  Predictor predictor(bench);
-  const AnalyticBytes analytic = analytic_bytes(bench.config, bench.options.dtype, lengths[1]);
-  const int64_t full_layers = layers_without_window(bench.config, lengths[1]);
+  plan::Predictor predictor(bench.options.setup, bench.device);
+  const plan::AnalyticBytes analytic =
+      plan::analytic_bytes(bench.config, bench.options.setup.dtype, lengths[1]);
+  const int64_t full_layers = plan::layers_without_window(bench.config, lengths[1]);
   const bool several = bench.options.objectives.size() > 1 || bench.options.batches.size() > 1;
   std::vector<ModelBytes> models;
   for (const Cell& cell : list_bytes_cells(bench, with_variants)) {
     const std::string workload = several ? fmt::format("{}, batch {}", cell.objective, cell.batch) : "";
     if (models.empty() || models.back().workload != workload)
-      models.push_back({bench.options.model, workload, bench.config, full_layers, analytic, {}});
-    models.back().ways.push_back(bytes_per_token(predictor, cell, lengths[0], lengths[1]));
+      models.push_back({bench.options.setup.model, workload, bench.config, full_layers, analytic, {}});
+    models.back().configurations.push_back(
+        {cell,
+         plan::bytes_per_token(predictor, step_of(bench, cell), cell.settings, lengths[0], lengths[1])});
   }
   for (const ModelBytes& model : models) {
-    for (const BytesPerToken& way : model.ways) records.push_back(bytes_record(bench, model, way));
+    for (const CellBytes& one : model.configurations) records.push_back(bytes_record(bench, model, one));
   }
   return models;
 }
@@ -97,19 +102,16 @@ int run_bytes_per_token(const RunFlags& flags, const Typed& typed) {
     throw InputError("--seq-len {}: expected two lengths, the longer one last", typed.lengths);
   if (options.picks_method) throw InputError("--method auto: expected methods by name");
   const bool with_variants = !flags.names_methods();
-  if (with_variants) {
-    options.methods.clear();
-    for (const std::string& name : method_names()) options.methods.push_back(parse_method(name));
-  }
+  if (with_variants) options.methods = plan::all_methods();
   options.lengths = {lengths[1]};
-  const std::vector<std::string> names = read_models(options.model);
+  const std::vector<std::string> names = read_models(options.setup.model);
   create_out(typed.out);
   ProgressLine progress(!typed.quiet);
   std::vector<ModelBytes> models;
   std::vector<json> records;
   for (const std::string& name : names) {
     progress.show(fmt::format("[{}/{}] {}", &name - names.data() + 1, names.size(), name));
-    options.model = name;
+    options.setup.model = name;
     const std::vector<ModelBytes> of = measure(open_bench(options), with_variants, lengths, records);
     models.insert(models.end(), of.begin(), of.end());
   }
@@ -129,12 +131,11 @@ int run_bytes_per_token(const RunFlags& flags, const Typed& typed) {
 
 }  // namespace
 
-void add_bytes_per_token_command(CLI::App& app, std::function<int()>& action, int argc,
-                                 const char* const* argv) {
+void add_bytes_per_token_command(CLI::App& app, Action& action, int argc, const char* const* argv) {
   const auto typed = std::make_shared<Typed>();
   typed->arguments.assign(argv, argv + argc);
   CLI::App* const command = app.add_subcommand(
-      "bytes-per-token", "What a token more costs in memory, by model and method, predicted without a GPU");
+      "bytes-per-token", "Memory of one more token, by model and method, predicted without a GPU");
   command->footer(describe_objectives() + "\n" + kExamples);
   const auto flags = std::make_shared<RunFlags>(*command, RunFlags::Defaults{"all", "bfloat16"});
   command->get_option("--model")->description(

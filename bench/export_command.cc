@@ -1,14 +1,13 @@
-#include "bench/export_command.h"
-
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "bench/commands.h"
 #include "streambp/cli/command_line.h"
-#include "streambp/model/open_model.h"
 #include "streambp/error.h"
+#include "streambp/model/open_model.h"
 #include "streambp/model/tensor_file.h"
 
 namespace streambp::bench {
@@ -59,7 +58,7 @@ int run_export(const Typed& typed) {
 
 }  // namespace
 
-void add_export_command(CLI::App& app, std::function<int()>& action) {
+void add_export_command(CLI::App& app, Action& action) {
   const auto typed = std::make_shared<Typed>();
   CLI::App* const command =
       app.add_subcommand("export", "Write a preset with random weights as a Hugging Face folder");

@@ -1,4 +1,4 @@
-// What a machine's matrix product gives: the yardstick beside a method's time.
+// The speed of a machine's matrix product, to which records relate a method's time.
 #pragma once
 
 #include <optional>

@@ -1,21 +1,20 @@
-#include "bench/linear_command.h"
-
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
 #include <memory>
 
-#include "bench/cell.h"
+#include "bench/cell_run.h"
+#include "bench/commands.h"
 #include "bench/paper/linear_example.h"
 #include "bench/paper/published.h"
 #include "bench/run_flags.h"
 #include "streambp/cli/command_line.h"
-#include "streambp/runtime/device.h"
 #include "streambp/cli/environment.h"
 #include "streambp/cli/records.h"
 #include "streambp/cli/table.h"
 #include "streambp/error.h"
 #include "streambp/model/tensor_file.h"
+#include "streambp/runtime/device.h"
 
 namespace streambp::bench {
 namespace {
@@ -37,7 +36,7 @@ constexpr const char* kExamples = R"(Examples:
   streambp-bench linear
   streambp-bench linear --rows 4000 --size 512 --device cpu --dtype float64 --repeats 5
 
-Intermediate: the peak without input, weights and gradients. The paper's figures stand beside those of its own size;
+Intermediate: the peak without input, weights and gradients. The paper's figures stand next to those of its own size;
 its text says 1,000,000 rows, but its bytes are those of 100,000, as in its authors' script.
 
 Exit codes: 0 all good; 1 gradients differ by more than 4 sqrt(rows) units of rounding; 2 bad usage or input; 3 out of
@@ -47,7 +46,7 @@ const PublishedLinear* find_published(const LinearExample& example, const Linear
   if (example.rows != kLinearRows || example.size != kLinearSize || example.dtype != at::kFloat)
     return nullptr;
   for (const PublishedLinear& row : published_linear()) {
-    if (row.chunks == run.chunks && run.way != LinearWay::kInPlace) return &row;
+    if (row.chunks == run.chunks && run.method != LinearMethod::kInPlace) return &row;
   }
   return nullptr;
 }
@@ -59,7 +58,7 @@ json to_json(const LinearExample& example, const LinearRun& run, const Typed& ty
   return {{"schema", kRecordSchema},
           {"kind", example.device.is_meta() ? "predicted" : "measured"},
           {"example", "linear"},
-          {"method", linear_way_name(run.way)},
+          {"method", linear_method_name(run.method)},
           {"chunks", run.chunks > 0 ? json(run.chunks) : json(nullptr)},
           {"rows", example.rows},
           {"size", example.size},
@@ -82,7 +81,7 @@ std::string table_of(const LinearExample& example, const std::vector<LinearRun>&
     const auto of_paper = [&](double PublishedLinear::*figure, const char* unit) {
       return published == nullptr ? "-" : fmt::format("{:.2f} {}", published->*figure, unit);
     };
-    table.add({linear_way_name(run.way), run.chunks > 0 ? fmt::format("{}", run.chunks) : "-",
+    table.add({linear_method_name(run.method), run.chunks > 0 ? fmt::format("{}", run.chunks) : "-",
                format_bytes(run.peak_bytes), of_paper(&PublishedLinear::peak, "GB"),
                format_bytes(run.intermediate_bytes), of_paper(&PublishedLinear::intermediate, "GB"),
                run.seconds.empty() ? "-" : fmt::format("{:.3f}", median(run.seconds)),
@@ -114,7 +113,7 @@ int run_linear(const Typed& typed) {
 
 }  // namespace
 
-void add_linear_command(CLI::App& app, std::function<int()>& action) {
+void add_linear_command(CLI::App& app, Action& action) {
   const auto typed = std::make_shared<Typed>();
   CLI::App* const command = app.add_subcommand(
       "linear", "The paper's linear example: two maps, back-propagated at once and by chunks of rows");

@@ -1,18 +1,16 @@
-#include "bench/max_length_command.h"
-
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <memory>
 
-#include "bench/sweep_cells.h"
+#include "bench/commands.h"
 #include "bench/progress.h"
 #include "bench/run_flags.h"
-#include "bench/suggest.h"
-#include "bench/ways.h"
+#include "bench/sweep_cells.h"
 #include "streambp/cli/command_line.h"
 #include "streambp/cli/records.h"
 #include "streambp/cli/table.h"
 #include "streambp/error.h"
+#include "streambp/plan/suggest.h"
 
 namespace streambp::bench {
 namespace {
@@ -41,23 +39,30 @@ tensors of the pass, but neither the optimizer's step nor a device's own context
 sweep: for dpo a pair, half of the tokens for each of its two completions.
 
 Costs (--suggest, --method auto): time relative to standard back-propagation by the operations that are executed, what goes
-to the host and back, and 1 + 20 / chunk for products of few rows (bench/cost_model.h); an estimate to rank settings by.
+to the host and back, and 1 + 20 / chunk for products of few rows (streambp/plan/cost_model.h); an estimate to rank settings by.
 
 Exit codes: 0 all good; 2 bad usage or input, a budget below weights, gradients and optimizer states among them;
 3 some method does not fit at any length.)";
 
 /// A row of the table and an object of --json.
 struct Row {
-  LongestFit fit;
+  Cell cell;  // of the longest sequence that fits
+  plan::LongestFit fit;
   std::optional<double> cost;
   bool best = false;
   json choice = nullptr;  // of --method auto: how it was chosen
 };
 
-json to_json(const Bench& bench, const Row& row, const Budget& budget) {
-  const LongestFit& fit = row.fit;
-  const Prediction& shown = fit.fits() ? *fit.at_longest : fit.at_shortest;
-  json object = cell_configuration(bench, fit.cell);
+Row row_of(Cell cell, const plan::Suggestion& suggestion) {
+  cell.settings = suggestion.settings;
+  cell.seq_len = suggestion.fit.seq_len;
+  return {std::move(cell), suggestion.fit, suggestion.cost, suggestion.best, nullptr};
+}
+
+json to_json(const Bench& bench, const Row& row, const plan::Budget& budget) {
+  const plan::LongestFit& fit = row.fit;
+  const plan::Prediction& shown = fit.fits() ? *fit.at_longest : fit.at_shortest;
+  json object = cell_configuration(bench, row.cell);
   object.update({{"schema", kRecordSchema},
                  {"kind", "predicted"},
                  {"budget_bytes", budget.device},
@@ -77,7 +82,7 @@ json to_json(const Bench& bench, const Row& row, const Budget& budget) {
                  {"status", fit.fits() ? "ok" : "oom"},
                  {"error", nullptr}});
   if (!fit.fits())
-    object["error"] = fmt::format("{} tokens need {}", shown.seq_len, describe(shown.breakdown));
+    object["error"] = fmt::format("{} tokens need {}", shown.seq_len, plan::describe(shown.breakdown));
   if (row.cost) object.update({{"relative_cost", *row.cost}, {"suggested", row.best}});
   if (!row.choice.is_null()) object["choice"] = row.choice;
   return object;
@@ -89,22 +94,22 @@ std::string describe_kept(const Settings& settings) {
   return describe == nullptr ? "-" : describe(settings);
 }
 
-std::string table_of(const std::vector<Row>& rows, const Budget& budget, bool with_costs) {
+std::string table_of(const std::vector<Row>& rows, const plan::Budget& budget, bool with_costs) {
   std::vector<std::string> header{"objective", "method",  "chunk",  "keeps", "head",
                                   "batch",     "seq_len", "tokens", "peak",  "host"};
   if (with_costs) header.insert(header.end(), {"cost", "suggested"});
   header.push_back("of it");
   Table table(header);
   for (const Row& row : rows) {
-    const LongestFit& fit = row.fit;
-    const Settings& settings = fit.cell.settings;
-    const Prediction& shown = fit.fits() ? *fit.at_longest : fit.at_shortest;
-    std::vector<std::string> cells{fit.cell.objective,
+    const plan::LongestFit& fit = row.fit;
+    const Settings& settings = row.cell.settings;
+    const plan::Prediction& shown = fit.fits() ? *fit.at_longest : fit.at_shortest;
+    std::vector<std::string> cells{row.cell.objective,
                                    method_name(settings.method) + (row.choice.is_null() ? "" : " auto"),
                                    shown.chunk > 0 ? fmt::format("{}", shown.chunk) : "-",
                                    describe_kept(settings),
                                    settings.streams_head() ? "streamed" : "full",
-                                   fmt::format("{}", fit.cell.batch),
+                                   fmt::format("{}", row.cell.batch),
                                    fit.fits() ? fmt::format("{}", shown.seq_len) : "-",
                                    fit.fits() ? fmt::format("{}", shown.tokens) : "-",
                                    format_bytes(shown.peak_bytes),
@@ -113,7 +118,7 @@ std::string table_of(const std::vector<Row>& rows, const Budget& budget, bool wi
       cells.push_back(fmt::format("{:.3f}", row.cost.value_or(0.0)));
       cells.push_back(row.best ? "yes" : "");
     }
-    const std::string parts = describe(shown.breakdown);
+    const std::string parts = plan::describe(shown.breakdown);
     cells.push_back((fit.fits() ? "" : fmt::format("at {} tokens: ", shown.seq_len)) +
                     parts.substr(parts.find(':') + 2));
     table.add(cells);
@@ -124,24 +129,25 @@ std::string table_of(const std::vector<Row>& rows, const Budget& budget, bool wi
 }
 
 /// Of what suggest() found, the best; where nothing fits, what needs the least for the shortest sequence.
-Row furthest_of(const std::vector<Suggestion>& found, const Budget& budget) {
+Row furthest_of(const Cell& cell, const std::vector<plan::Suggestion>& found, const plan::Budget& budget) {
   const auto best =
-      std::min_element(found.begin(), found.end(), [&](const Suggestion& a, const Suggestion& b) {
+      std::min_element(found.begin(), found.end(), [&](const plan::Suggestion& a, const plan::Suggestion& b) {
         if (a.best != b.best) return a.best;
         return budget.share(a.fit.at_shortest) < budget.share(b.fit.at_shortest);
       });
-  Row row{best->fit, best->cost, best->best, {}};
-  const std::string way = describe_way(best->fit.cell.settings);
+  Row row = row_of(cell, *best);
+  const std::string name = configuration_text(best->settings);
   const std::string reason =
-      best->best ? fmt::format("{}: {} tokens, the furthest of {} ways, or the cheapest within 1 % of it",
-                               way, best->fit.cell.seq_len, found.size())
-                 : fmt::format("no length fits {}: {}, the leanest of {} ways, needs {} for {} tokens",
-                               format_bytes(budget.device), way, found.size(),
-                               format_bytes(best->fit.at_shortest.peak_bytes), best->fit.at_shortest.seq_len);
+      best->best
+          ? fmt::format("{}: {} tokens, the furthest of {} configurations, or the cheapest within 1 % of it",
+                        name, best->fit.seq_len, found.size())
+          : fmt::format("no length fits {}: {}, the leanest of {} configurations, needs {} for {} tokens",
+                        format_bytes(budget.device), name, found.size(),
+                        format_bytes(best->fit.at_shortest.peak_bytes), best->fit.at_shortest.seq_len);
   json considered = json::array();
-  for (const Suggestion& other : found) {
-    considered.push_back({{"way", describe_way(other.fit.cell.settings)},
-                          {"seq_len", other.fit.cell.seq_len},
+  for (const plan::Suggestion& other : found) {
+    considered.push_back({{"way", configuration_text(other.settings)},
+                          {"seq_len", other.fit.seq_len},
                           {"relative_cost", other.cost}});
   }
   row.choice = {{"asked", "auto"},
@@ -152,18 +158,24 @@ Row furthest_of(const std::vector<Suggestion>& found, const Budget& budget) {
   return row;
 }
 
-std::vector<Row> longest_of_all(const Bench& bench, Predictor& predictor, const Budget& budget,
+std::vector<Row> longest_of_all(const Bench& bench, plan::Predictor& predictor, const plan::Budget& budget,
                                 ProgressLine& progress) {
   std::vector<Row> rows;
-  for (const Cell& cell : list_cells(bench)) {
+  for (Cell& cell : list_cells(bench)) {
     const std::string method = cell.automatic ? "auto" : method_name(cell.settings.method);
     progress.show(fmt::format("{}, {}", cell.objective, method));
+    const plan::TrainingStep step = step_of(bench, cell);
     if (!cell.automatic) {
-      rows.push_back({find_longest(predictor, cell, budget), {}, false, {}});
+      Row row;
+      row.fit = plan::longest(predictor, step, cell.settings, budget);
+      cell.seq_len = row.fit.seq_len;
+      row.cell = cell;
+      rows.push_back(row);
       continue;
     }
-    const auto found = suggest(bench, predictor, cell.objective, cell.batch, budget, /*wanted=*/0);
-    rows.push_back(furthest_of(found, budget));
+    cell.automatic = false;
+    rows.push_back(furthest_of(
+        cell, plan::suggest(predictor, step, search_space(bench.options), budget, /*wanted=*/0), budget));
     progress.clear();
     if (bench.options.quiet) continue;
     fmt::print(stderr, "batch {}, {}: auto: {}\n", cell.batch, cell.objective,
@@ -172,12 +184,17 @@ std::vector<Row> longest_of_all(const Bench& bench, Predictor& predictor, const 
   return rows;
 }
 
-std::vector<Row> suggestions(const Bench& bench, Predictor& predictor, const Budget& budget, int64_t wanted) {
+std::vector<Row> suggestions(const Bench& bench, plan::Predictor& predictor, const plan::Budget& budget,
+                             int64_t wanted) {
   std::vector<Row> rows;
   for (const int64_t batch : bench.options.batches) {
     for (const std::string& objective : bench.options.objectives) {
-      for (const Suggestion& found : suggest(bench, predictor, objective, batch, budget, wanted))
-        rows.push_back({found.fit, found.cost, found.best, {}});
+      Cell cell;
+      cell.objective = objective;
+      cell.batch = batch;
+      for (const plan::Suggestion& found :
+           plan::suggest(predictor, step_of(bench, cell), search_space(bench.options), budget, wanted))
+        rows.push_back(row_of(cell, found));
     }
   }
   return rows;
@@ -195,19 +212,19 @@ int run_max_length(const RunFlags& flags, const Typed& typed) {
     throw InputError("--device '{}': lengths are predicted, expected meta or meta:cuda", typed.device);
   if (typed.seq_len > 0 && !typed.suggest)
     throw InputError("--seq-len: the wanted length, expected with --suggest");
-  if (typed.seq_len > kLongest)
-    throw InputError("--seq-len {}: expected {} at most", typed.seq_len, kLongest);
-  Budget budget{parse_bytes(typed.budget, "--budget"), 0};
+  if (typed.seq_len > plan::kLongest)
+    throw InputError("--seq-len {}: expected {} at most", typed.seq_len, plan::kLongest);
+  plan::Budget budget{parse_bytes(typed.budget, "--budget"), 0};
   if (!typed.host_budget.empty()) budget.host = parse_bytes(typed.host_budget, "--host-budget");
   options.device = typed.device;
-  options.lengths = {kShortest};
+  options.lengths = {plan::kShortest};
   const Bench bench = open_bench(options);
   ProgressLine progress(!typed.quiet);
-  progress.show("making " + options.model);
-  Predictor predictor(bench);
-  if (const Prediction floor = predictor.floor(); floor.peak_bytes > budget.device) {
-    throw InputError("--budget {}: below what {} needs before any pass, {}", typed.budget, options.model,
-                     describe(floor.breakdown));
+  progress.show("making " + options.setup.model);
+  plan::Predictor predictor(bench.options.setup, bench.device);
+  if (const plan::Prediction floor = predictor.floor(); floor.peak_bytes > budget.device) {
+    throw InputError("--budget {}: below what {} needs before any pass, {}", typed.budget,
+                     options.setup.model, plan::describe(floor.breakdown));
   }
   const std::vector<Row> rows = typed.suggest ? suggestions(bench, predictor, budget, typed.seq_len)
                                               : longest_of_all(bench, predictor, budget, progress);
@@ -224,12 +241,12 @@ int run_max_length(const RunFlags& flags, const Typed& typed) {
 
 }  // namespace
 
-void add_max_length_command(CLI::App& app, std::function<int()>& action) {
+void add_max_length_command(CLI::App& app, Action& action) {
   const auto typed = std::make_shared<Typed>();
   CLI::App* const command = app.add_subcommand(
       "max-length",
       "The longest sequence that fits a memory budget, predicted without a GPU; lists are comma-separated");
-  command->footer(describe_objectives() + "\n" + kExamples);
+  command->footer(describe_methods() + "\n" + describe_objectives() + "\n" + kExamples);
   const auto flags = std::make_shared<RunFlags>(*command, RunFlags::Defaults{"qwen3-8b", "model"});
   command->add_option("--budget", typed->budget, "Memory of the device, such as 80GB or 80GiB")->required();
   command->add_option(
@@ -240,7 +257,7 @@ void add_max_length_command(CLI::App& app, std::function<int()>& action) {
       "Also try chunks and heads, and without --method all methods: which reach --seq-len, or the greatest "
       "length, at the least cost");
   command->add_option("--seq-len", typed->seq_len, "Wanted tokens of a sequence, with --suggest")
-      ->check(from_to(1, static_cast<int>(kLongest)));
+      ->check(from_to(1, static_cast<int>(plan::kLongest)));
   command
       ->add_option("--device", typed->device,
                    "meta, or meta:cuda: as the CPU's or a GPU's kernels would take memory")

@@ -1,10 +1,9 @@
-#include "bench/paper_command.h"
-
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <array>
 #include <memory>
 
+#include "bench/commands.h"
 #include "bench/paper/paper.h"
 #include "bench/progress.h"
 #include "bench/text_file.h"
@@ -77,12 +76,12 @@ int run_paper(const Typed& typed) {
 
 }  // namespace
 
-void add_paper_command(CLI::App& app, std::function<int()>& action, int argc, const char* const* argv) {
+void add_paper_command(CLI::App& app, Action& action, int argc, const char* const* argv) {
   const auto typed = std::make_shared<Typed>();
   typed->arguments.assign(argv, argv + argc);
   CLI::App* const command = app.add_subcommand(
       "paper",
-      "StreamBP's published tables and curves beside predictions, which take no GPU, and measurements");
+      "StreamBP's published tables and curves next to predictions, which take no GPU, and measurements");
   command->footer(kExamples);
   const auto text = [&](const char* flag, std::string& value, const std::string& help) {
     command->add_option(flag, value, help)->capture_default_str();

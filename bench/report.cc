@@ -33,7 +33,7 @@ std::string formatted(std::optional<double> value, const char* format) {
   return value ? fmt::format(fmt::runtime(format), *value) : kNothing;
 }
 
-const json* checkpoint_beside(const json& record, const std::vector<json>& records) {
+const json* checkpoint_of(const json& record, const std::vector<json>& records) {
   for (const json& other : records) {
     if (text(other, "method") != "checkpoint" || text(other, "status") != "ok") continue;
     bool same = true;
@@ -69,7 +69,7 @@ std::string sweep_table(const std::vector<json>& records) {
   Table table({"seq_len", "batch", "objective", "method", "chunk", "memory", "x ckpt", "wall s", "x ckpt",
                "cpu s", "x ckpt", "tokens/s", "% GEMM", "loss", "status"});
   for (const json& record : records) {
-    const json* const base = checkpoint_beside(record, records);
+    const json* const base = checkpoint_of(record, records);
     const auto memory = number(record, kMemory);
     table.add({text(record, "seq_len"), text(record, "batch"), text(record, "objective"), method(record),
                chunk(record), memory ? format_bytes(std::llround(*memory)) : kNothing,

@@ -4,7 +4,6 @@
 #include <CLI/Formatter.hpp>
 
 #include "bench/baseline/hugging_face.h"
-#include "bench/cell.h"
 #include "streambp/cli/command_line.h"
 #include "streambp/error.h"
 #include "streambp/model/open_model.h"
@@ -13,20 +12,23 @@
 namespace streambp::bench {
 namespace {
 
-std::optional<bool> parse_head(const std::string& head) {
-  if (head == "auto") return std::nullopt;
-  if (head == "full" || head == "streamed") return head == "streamed";
-  throw InputError("--head '{}': expected auto, full or streamed", head);
+/// The methods are named where not all of them take the setting.
+std::string help_of(const SettingKind& kind) {
+  const std::vector<std::string> methods = methods_that_take(kind.name);
+  if (methods.size() < method_kinds().size())
+    return fmt::format("{}: {}", fmt::join(methods, ", "), kind.help);
+  std::string help = kind.help;
+  help[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(help[0])));
+  return help;
 }
 
-Offload parse_offload(const std::string& name) {
-  if (name == "none" || name == "host") return name == "host" ? Offload::kHost : Offload::kNone;
-  throw InputError("--offload '{}': expected none or host", name);
-}
-
-Order parse_order(const std::string& name) {
-  if (name == "reverse" || name == "forward") return name == "forward" ? Order::kForward : Order::kReverse;
-  throw InputError("--order '{}': expected reverse or forward", name);
+/// Names of the methods that take a fused optimizer.
+std::vector<std::string> fusing_methods() {
+  std::vector<std::string> names;
+  for (const MethodKind& kind : method_kinds()) {
+    if (kind.fuses_optimizer) names.push_back(kind.name);
+  }
+  return names;
 }
 
 at::ScalarType parse_gradient_dtype(const std::string& name, at::ScalarType dtype) {
@@ -44,7 +46,7 @@ std::map<std::string, std::string> parse_objective_options(const std::string& li
   std::vector<std::string> known;
   for (const std::string& name : objectives) {
     const ObjectiveKind& kind = objective_kind(name);
-    complete_options(kind, options_of(name, given));
+    complete_options(kind, plan::options_of(name, given));
     for (const Option& option : kind.options) {
       unused.erase(option.name);
       known.push_back(option.name);
@@ -84,49 +86,29 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
   text("--objective", objectives_, fmt::format("Objectives: {}", fmt::join(objective_names(), ", ")));
   text("--set", objective_options_, "Options of the objectives, as beta=0.1,loss_type=ipo (below)");
   text("--method", methods_,
-       fmt::format("Methods: {}; auto: the cheapest way that fits a budget, dry-run first",
+       fmt::format("Methods: {}; auto: the cheapest configuration that fits a budget, dry-run first",
                    fmt::join(method_names(), ", ")));
   text("--batch", batches_, "Sequences in a batch");
-  text("--chunk", chunks_,
-       "Tokens of a chunk of streambp, tiled or chunk-major, or auto; the others have none");
-  command.add_flag("--keep-attention", keep_attention_,
-                   "streambp: keep each layer's attention output instead of computing it again");
-  command
-      .add_option(
-          "--every", every_,
-          "streambp: keep every k-th layer's input and compute the others again (with --keep-attention "
-          "without attention)")
-      ->capture_default_str()
-      ->check(from_to(1, 1000000));
-  text("--offload", offload_, "streambp: keep what is kept of the layers in the host's memory: none or host");
-  text("--order", order_,
-       "streambp: a layer's chunks in the backward pass last to first (reverse), or first to last with all "
-       "keys and values before them again, as the published code does (forward)");
+  add_settings();
   text("--fuse-optimizer", fused_optimizer_,
-       fmt::format("streambp: use each layer's gradients up when its last chunk is done: none, {}",
-                   fmt::join(optimizer_names(), ", ")));
+       fmt::format("{}: consume each layer's gradients when its last chunk is done: none, {}",
+                   fmt::join(fusing_methods(), ", "), fmt::join(optimizer_names(), ", ")));
   command.add_option("--learning-rate", fused_.learning_rate, "Of the fused optimizer")
       ->capture_default_str();
   command.add_option("--galore-rank", fused_.rank, "Of galore's projection")
       ->capture_default_str()
       ->check(from_to(1, 1000000));
-  text("--baseline", baseline_,
-       "standard, checkpoint, tiled and logits-only: fair (what they need) or hugging-face (what "
-       "transformers 4.51 holds)");
-  text("--head", head_,
-       "LM head: full logits, streamed, or auto (standard and checkpoint don't stream it, the others do)");
-  text("--head-chunk", head_chunk_, "Scored tokens of a streamed head's chunk, or auto");
   text("--dtype", dtype_, "float32, float64, bfloat16, or model: as its config.json says");
   text("--grad-dtype", gradient_dtype_,
        "Dtype that parameter gradients are summed in: same (as --dtype: a matrix's in bfloat16 is "
        "then rounded with every chunk) or float32");
   text("--optimizer", optimizer_,
-       "OptimizerStates states beside the weights: none, sgd (its momentum) or adamw (two moments)");
+       "Optimizer states to count with the weights: none, sgd (its momentum) or adamw (two moments)");
   command.add_option("--optimizer-bits", optimizer_bits_, "Of a number in an optimizer state: 32, 16 or 8")
       ->capture_default_str()
       ->check(CLI::IsMember({8, 16, 32}).description(""));
   command.add_flag("--master-weights", master_weights_,
-                   "A float32 copy of the trained weights beside a half-precision model");
+                   "A float32 copy of the trained weights next to a half-precision model");
   text("--freeze", freeze_, "Parameters with any of these in their names get no gradient");
   CLI::Option* const rank =
       command.add_option("--lora-rank", lora_rank_, "Train LoRA adapters of this rank and freeze the rest");
@@ -157,8 +139,19 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
   command.add_option("--seed", seed_, "Of random weights and tokens")->capture_default_str();
 }
 
+void RunFlags::add_settings() {
+  for (const SettingKind& kind : setting_kinds()) {
+    if (kind.type == SettingType::kSwitch) {
+      command_.add_flag(kind.flag, help_of(kind));
+      continue;
+    }
+    std::string& text = settings_[kind.name] = kind.text(Settings{});
+    command_.add_option(kind.flag, text, help_of(kind))->capture_default_str();
+  }
+}
+
 void RunFlags::read(SweepOptions& options) const {
-  options.model = model_;
+  options.setup.model = model_;
   options.objectives = parse_words(objectives_, "--objective");
   options.objective_options = parse_objective_options(objective_options_, options.objectives);
   options.methods.clear();
@@ -170,49 +163,57 @@ void RunFlags::read(SweepOptions& options) const {
       options.methods.push_back(parse_method(method));
     }
   }
-  for (const char* flag : {"--keep-attention", "--every", "--offload"}) {
-    if (command_.count(flag) > 0) options.fixed.insert(flag);
-  }
   options.batches = parse_integers(batches_, "--batch", 1);
-  options.chunks = parse_chunks(chunks_, "--chunk");
-  const std::vector<int64_t> head_chunks = parse_chunks(head_chunk_, "--head-chunk");
-  if (head_chunks.size() != 1)
-    throw InputError("--head-chunk '{}': expected one number, or auto", head_chunk_);
-  options.head_chunk = head_chunks.front();
-  options.keep_attention = keep_attention_;
-  options.every = every_;
-  options.offload = parse_offload(offload_);
-  options.order = parse_order(order_);
-  options.fused_optimizer.reset();
+  read_settings(options);
+  if (options.given.hugging_face) add_hugging_face_baseline();
+  options.setup.fused_optimizer.reset();
   if (fused_optimizer_ != "none") {
-    options.fused_optimizer = fused_;
-    options.fused_optimizer->name = fused_optimizer_;
-    if (optimizer_bits_ == 16) options.fused_optimizer->dtype = at::kBFloat16;
+    options.setup.fused_optimizer = fused_;
+    options.setup.fused_optimizer->name = fused_optimizer_;
+    if (optimizer_bits_ == 16) options.setup.fused_optimizer->dtype = at::kBFloat16;
     if (optimizer_bits_ == 8)
       throw InputError("--optimizer-bits 8: a fused optimizer's states have 32 or 16");
-    make_optimizer(*options.fused_optimizer);
+    make_optimizer(*options.setup.fused_optimizer);
   }
-  if (baseline_ != "fair" && baseline_ != "hugging-face")
-    throw InputError("--baseline '{}': expected fair or hugging-face", baseline_);
-  options.hugging_face = baseline_ == "hugging-face";
-  if (options.hugging_face) add_hugging_face_baseline();
-  options.stream_head = parse_head(head_);
-  options.dtype = parse_dtype(dtype_ == "model" ? open_config(model_).dtype : dtype_);
-  options.gradient_dtype = parse_gradient_dtype(gradient_dtype_, options.dtype);
-  options.optimizer = parse_optimizer(optimizer_, optimizer_bits_, master_weights_, options.dtype);
-  options.freeze.clear();
-  if (command_.count("--freeze") > 0) options.freeze = parse_words(freeze_, "--freeze");
+  options.setup.dtype = parse_dtype(dtype_ == "model" ? open_config(model_).dtype : dtype_);
+  options.setup.gradient_dtype = parse_gradient_dtype(gradient_dtype_, options.setup.dtype);
+  options.setup.optimizer =
+      parse_optimizer(optimizer_, optimizer_bits_, master_weights_, options.setup.dtype);
+  options.setup.freeze.clear();
+  if (command_.count("--freeze") > 0) options.setup.freeze = parse_words(freeze_, "--freeze");
   read_adapters(options);
-  options.reference = reference_;
-  options.release_reference = release_reference_;
-  options.teacher = teacher_;
+  options.setup.reference = reference_;
+  options.setup.release_reference = release_reference_;
+  options.setup.teacher = teacher_;
   options.prompt = prompt_;
   options.micro_batches = micro_batches_;
-  options.seed = seed_;
+  options.setup.seed = seed_;
+}
+
+void RunFlags::read_settings(SweepOptions& options) const {
+  options.given = {};
+  options.fixed.clear();
+  options.chunks = {0};
+  for (const SettingKind& kind : setting_kinds()) {
+    if (command_.count(kind.flag) == 0) continue;
+    options.fixed.insert(kind.name);
+    if (kind.type == SettingType::kSwitch) {
+      set_setting(kind, options.given, "true");
+    } else if (kind.name == "chunk") {  // a list: each a cell of its own
+      options.chunks.clear();
+      for (const std::string& word : parse_words(settings_.at(kind.name), kind.flag)) {
+        Settings one;
+        set_setting(kind, one, word);
+        options.chunks.push_back(one.chunk);
+      }
+    } else {
+      set_setting(kind, options.given, settings_.at(kind.name));
+    }
+  }
 }
 
 void RunFlags::read_adapters(SweepOptions& options) const {
-  if (command_.count("--adapter") > 0) options.adapter = adapter_;
+  if (command_.count("--adapter") > 0) options.setup.adapter = adapter_;
   if (command_.count("--lora-rank") == 0) return;
   LoraConfig lora;
   lora.r = lora_rank_;
@@ -220,7 +221,7 @@ void RunFlags::read_adapters(SweepOptions& options) const {
   lora.use_rslora = lora_rslora_;
   lora.target_modules = lora_targets_ == "all-linear" ? std::vector<std::string>{kAllLinear}
                                                       : parse_words(lora_targets_, "--lora-targets");
-  options.lora = lora;
+  options.setup.lora = lora;
 }
 
 }  // namespace streambp::bench

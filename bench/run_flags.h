@@ -1,8 +1,9 @@
-// The flags that say what is trained and how, shared by the commands of streambp-bench. A new setting of a
-// method is registered, read and checked here, and nowhere else.
+// The flags that say what is trained and how, shared by the commands of streambp-bench. Those of
+// a method's settings come from their table (streambp/backprop/settings.h).
 #pragma once
 
 #include <CLI/App.hpp>
+#include <map>
 #include <string>
 
 #include "bench/sweep_options.h"
@@ -29,6 +30,8 @@ class RunFlags {
   bool names_methods() const { return command_.count("--method") > 0; }
 
  private:
+  void add_settings();
+  void read_settings(SweepOptions& options) const;
   void read_adapters(SweepOptions& options) const;
 
   CLI::App& command_;
@@ -37,16 +40,9 @@ class RunFlags {
   std::string objective_options_;
   std::string methods_ = "standard,checkpoint,streambp";
   std::string batches_ = "1";
-  std::string chunks_ = "auto";
-  bool keep_attention_ = false;
-  int64_t every_ = 1;
-  std::string offload_ = "none";
-  std::string order_ = "reverse";
+  std::map<std::string, std::string> settings_;  // as typed, by SettingKind::name
   std::string fused_optimizer_ = "none";
   OptimizerSettings fused_;
-  std::string baseline_ = "fair";
-  std::string head_ = "auto";
-  std::string head_chunk_ = "auto";
   std::string dtype_;
   std::string gradient_dtype_ = "same";
   std::string optimizer_ = "none";

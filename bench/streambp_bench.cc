@@ -1,12 +1,5 @@
 // streambp-bench: what each method of back-propagation costs.
-#include <functional>
-
-#include "bench/bytes_per_token_command.h"
-#include "bench/export_command.h"
-#include "bench/linear_command.h"
-#include "bench/max_length_command.h"
-#include "bench/paper_command.h"
-#include "bench/sweep_command.h"
+#include "bench/commands.h"
 #include "streambp/cli/command_line.h"
 #include "streambp/cli/environment.h"
 #include "streambp/memory/meter.h"
@@ -19,7 +12,7 @@ int main(int argc, char** argv) {
                        "streambp-bench " + streambp::version_text() + "\n" + streambp::libraries_text());
   app.require_subcommand(1);
   app.get_formatter()->column_width(32);
-  std::function<int()> action;
+  streambp::bench::Action action;
   streambp::bench::add_sweep_command(app, action, argc, argv);
   streambp::bench::add_max_length_command(app, action);
   streambp::bench::add_bytes_per_token_command(app, action, argc, argv);

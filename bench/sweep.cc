@@ -6,20 +6,20 @@
 
 #include <ATen/Parallel.h>
 
-#include "bench/cell.h"
-#include "bench/chooser.h"
+#include "bench/budget.h"
+#include "bench/cell_run.h"
+#include "bench/choice.h"
 #include "bench/gemm_rate.h"
-#include "bench/models.h"
-#include "bench/sweep_cells.h"
 #include "bench/progress.h"
 #include "bench/recording_files.h"
 #include "bench/report.h"
+#include "bench/sweep_cells.h"
 #include "streambp/cli/command_line.h"
 #include "streambp/cli/environment.h"
-#include "streambp/runtime/failure.h"
 #include "streambp/cli/records.h"
 #include "streambp/error.h"
 #include "streambp/model/tensor_file.h"
+#include "streambp/runtime/failure.h"
 
 namespace streambp::bench {
 namespace {
@@ -65,31 +65,37 @@ class Sweep {
 
  private:
   struct Pending {
-    size_t place;  // among the cells
+    size_t index;  // into the cells
     CellRun run;
     bool done = false;
   };
 
-  const json* known(size_t place) const {
-    const auto found = known_.find(json(keys_[place]).dump());
+  const json* known(size_t index) const {
+    const auto found = known_.find(json(keys_[index]).dump());
     return found == known_.end() ? nullptr : &found->second;
   }
 
   /// Every automatic cell that is not known becomes one that can be run, before anything is measured: the
   /// models of the dry run are gone by then.
   void choose_all() {
-    std::optional<Chooser> chooser;
+    std::optional<plan::Predictor> predictor;
+    plan::Budget budget;
     for (size_t i = 0; i < cells_.size(); ++i) {
       if (!cells_[i].automatic || known(i) != nullptr) continue;
-      if (!chooser) chooser.emplace(bench_);
+      if (!predictor) {
+        budget = budget_of(bench_);
+        predictor.emplace(bench_.options.setup, bench_.device);
+      }
       Cell& cell = cells_[i];
-      progress_.show(fmt::format("[{}/{}] choosing a way for length {}, batch {}, {}", i + 1, cells_.size(),
+      progress_.show(fmt::format("[{}/{}] choosing for length {}, batch {}, {}", i + 1, cells_.size(),
                                  cell.seq_len, cell.batch, cell.objective));
-      const Choice& choice = choices_[i].emplace(chooser->choose(cell));
-      const Considered* const way = choice.chosen ? &choice.considered[*choice.chosen] : choice.leanest();
-      if (way != nullptr) cell.settings = way->settings;
+      const plan::Choice& choice = choices_[i].emplace(
+          plan::choose(*predictor, step_of(bench_, cell), search_space(bench_.options), budget));
+      const plan::Considered* const taken =
+          choice.chosen ? &choice.considered[*choice.chosen] : choice.leanest();
+      if (taken != nullptr) cell.settings = taken->settings;
       cell.automatic = false;
-      say(cell, describe_choice(choice));
+      say(cell, choice_reason(choice));
     }
   }
 
@@ -116,12 +122,12 @@ class Sweep {
     if (!pending.empty()) open_models_once();
     for (Pending& cell : pending) {
       if (!models_.policy) cell.run.fail("oom", load_error_);
-      if (nothing_fits(cell.place)) {
-        const Choice& choice = *choices_[cell.place];
-        cell.run.fail(choice.leanest() != nullptr ? "oom" : "error", describe_choice(choice));
+      if (nothing_fits(cell.index)) {
+        const plan::Choice& choice = *choices_[cell.index];
+        cell.run.fail(choice.leanest() != nullptr ? "oom" : "error", choice_reason(choice));
         continue;
       }
-      const int64_t limit = shortest_oom(cells_[cell.place]);
+      const int64_t limit = shortest_oom(cells_[cell.index]);
       if (models_.policy && limit > 0) {
         cell.run.fail("oom", fmt::format("not run: length {} already ran out of memory", limit));
       }
@@ -146,17 +152,17 @@ class Sweep {
     const int cuda_index = bench_.device.is_cuda() ? bench_.device.index() : -1;
     json record =
         cell.run.record(describe_environment(bench_.options.threads, cuda_index, bench_.options.arguments));
-    // The way is the chosen one's, the key that of what was asked for: --resume knows it by that.
-    if (choices_[cell.place])
-      record.update({{"key", keys_[cell.place]}, {"choice", choice_member(*choices_[cell.place])}});
+    // The configuration is the chosen one, the key that of what was asked for: --resume knows it by that.
+    if (choices_[cell.index])
+      record.update({{"key", keys_[cell.index]}, {"choice", choice_member(*choices_[cell.index])}});
     file_.append(record);
-    show(cell.place, record);
+    show(cell.index, record);
     if (bench_.options.dump_gradients && !cell.run.failed()) dump_gradients();
     if (cell.run.recording() != nullptr) write_recording(bench_.options, *cell.run.recording(), record);
   }
 
-  void show(size_t place, const json& record) {
-    results_[place] = record;
+  void show(size_t index, const json& record) {
+    results_[index] = record;
     progress_.clear();
     if (!bench_.options.json) return;
     fmt::print("{}\n", record_line(record));
@@ -165,7 +171,7 @@ class Sweep {
 
   std::string describe(const Pending& cell) const {
     const Cell& what = cell.run.cell();
-    return fmt::format("[{}/{}] length {}, batch {}, {}, {}{}", cell.place + 1, cells_.size(), what.seq_len,
+    return fmt::format("[{}/{}] length {}, batch {}, {}, {}{}", cell.index + 1, cells_.size(), what.seq_len,
                        what.batch, what.objective, method_name(what.settings.method),
                        what.settings.chunk > 0 ? fmt::format(", chunk {}", what.settings.chunk) : "");
   }
@@ -194,16 +200,17 @@ class Sweep {
     const bool any =
         std::any_of(pending.begin(), pending.end(), [](const Pending& cell) { return !cell.run.failed(); });
     if (!any || bench_.device.is_meta()) return;
-    const std::optional<double> rate = measure_gemm(bench_.options.dtype, bench_.device);
+    const std::optional<double> rate = measure_gemm(bench_.options.setup.dtype, bench_.device);
     for (Pending& cell : pending) cell.run.set_gemm(rate);
   }
 
-  /// The reference model speaks before the passes; with --release-reference its weights go before they begin.
+  /// The reference's log-probabilities are computed before the passes; with --release-reference its weights
+  /// go before they begin.
   void ask_reference(std::vector<Pending>& pending) {
     if (pending.empty() || !models_.policy) return;
-    if (!bench_.options.reference.empty() && !models_.reference) {
+    if (!bench_.options.setup.reference.empty() && !models_.reference) {
       try {
-        models_.reference = open_reference(bench_);
+        models_.reference = plan::open_reference(bench_.options.setup, bench_.device);
       } catch (const std::exception& error) {
         if (!is_out_of_memory(error)) throw;
         for (Pending& cell : pending) cell.run.fail("oom", error.what());
@@ -213,14 +220,14 @@ class Sweep {
     for (Pending& cell : pending) {
       if (!cell.run.failed()) cell.run.prepare(models_);
     }
-    if (bench_.options.release_reference) models_.reference.reset();
+    if (bench_.options.setup.release_reference) models_.reference.reset();
   }
 
   void open_models_once() {
     if (models_.policy || !load_error_.empty()) return;
     try {
-      progress_.show("loading " + bench_.options.model);
-      models_ = open_models(bench_);
+      progress_.show("loading " + bench_.options.setup.model);
+      models_ = plan::open_models(bench_.options.setup, bench_.device);
     } catch (const std::exception& error) {
       if (!is_out_of_memory(error)) throw;
       models_ = {};
@@ -253,8 +260,8 @@ class Sweep {
     return shortest;
   }
 
-  /// Whether a way was looked for and none fits the budget, which says nothing of the device.
-  bool nothing_fits(size_t place) const { return choices_[place] && !choices_[place]->chosen; }
+  /// Whether a choice was made and nothing fits the budget, which says nothing about the device.
+  bool nothing_fits(size_t index) const { return choices_[index] && !choices_[index]->chosen; }
 
   void dump_gradients() {
     std::map<std::string, at::Tensor> gradients;
@@ -266,11 +273,12 @@ class Sweep {
 
   const Bench& bench_;
   std::vector<Cell> cells_;
-  std::vector<std::string> keys_;               // of each cell as it was asked for
-  std::vector<std::optional<Choice>> choices_;  // of each cell: made for automatic ones, but not known ones
+  std::vector<std::string> keys_;  // of each cell as it was asked for
+  std::vector<std::optional<plan::Choice>>
+      choices_;  // of each cell: made for automatic ones, but not known ones
   RecordFile& file_;
   ProgressLine progress_;
-  Models models_;
+  plan::Models models_;
   std::string load_error_;
   bool warm_ = false;
   std::map<std::string, json> known_;  // by key: what need not be run again

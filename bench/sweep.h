@@ -1,4 +1,4 @@
-// streambp-bench sweep: methods x lengths x batches x chunks, measured side by side.
+// streambp-bench sweep: methods x lengths x batches x chunks, measured next to each other.
 #pragma once
 
 #include "bench/sweep_options.h"
@@ -10,11 +10,11 @@ namespace streambp::bench {
 /// Cells of one length and batch take turns, repeat by repeat, so that a machine that slows down slows all of
 /// them. A cell's record is on disk as soon as its last repeat is done. A cell that runs out of memory or
 /// fails becomes a record with status `oom` or `error` and the sweep goes on; lengths at or beyond one that
-/// ran out are not tried again in the same way.
+/// ran out are not tried again in the same configuration.
 ///
-/// With `picks_method`, a way is chosen for each objective, length and batch (bench/choice.h) before anything
-/// is run; a line on stderr says why, and so does the record. The budget is `budget`, else `memory_limit`,
-/// else what the device has free.
+/// With `picks_method`, a configuration is chosen for each objective, length and batch (plan::choose) before
+/// anything is run; a line on stderr says why, and so does the record. The budget is `budget`, else
+/// `memory_limit`, else what the device has free.
 ///
 /// Returns an exit code: 1 if any cell ended in an error, else 3 if any ran out of memory, else 0. Throws
 /// InputError, before anything is run, for options that can't be honoured.

@@ -4,41 +4,42 @@
 #include <set>
 #include <unistd.h>
 
-#include "streambp/model/scored.h"
-#include "streambp/runtime/device.h"
-#include "streambp/model/open_model.h"
-#include "streambp/data/objective_inputs.h"
 #include "streambp/cli/records.h"
+#include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
+#include "streambp/model/open_model.h"
+#include "streambp/model/scored.h"
 #include "streambp/objective/terms.h"
+#include "streambp/runtime/device.h"
 
 namespace streambp::bench {
 namespace {
 
 using nlohmann::json;
 
-void check_freeze(const SweepOptions& options, const Config& config) {
+void check_freeze(const plan::ModelSetup& setup, const Config& config) {
   const auto shapes = parameter_shapes(config);
-  for (const std::string& pattern : options.freeze) {
+  for (const std::string& pattern : setup.freeze) {
     const bool used = std::any_of(shapes.begin(), shapes.end(),
-                                  [&](const auto& s) { return contains_any(s.name, {pattern}); });
+                                  [&](const auto& s) { return plan::contains_any(s.name, {pattern}); });
     if (!used) throw InputError("--freeze '{}': no parameter of the model has this in its name", pattern);
   }
 }
 
 /// Everything about adapters, reference and teacher that can be known before anything is run.
 void check_models(const SweepOptions& options, const Config& config) {
-  if (options.adapter) read_lora_config(*options.adapter, config);
-  if (options.lora) lora_extras(config, *options.lora);
-  if (!options.reference.empty()) {
-    const int64_t vocabulary = open_config(options.reference).vocab_size;
+  const plan::ModelSetup& setup = options.setup;
+  if (setup.adapter) read_lora_config(*setup.adapter, config);
+  if (setup.lora) lora_extras(config, *setup.lora);
+  if (!setup.reference.empty()) {
+    const int64_t vocabulary = open_config(setup.reference).vocab_size;
     if (vocabulary != config.vocab_size) {
-      throw InputError("model '{}': its vocabulary has {} tokens, that of {} has {}", options.reference,
-                       vocabulary, options.model, config.vocab_size);
+      throw InputError("model '{}': its vocabulary has {} tokens, that of {} has {}", setup.reference,
+                       vocabulary, setup.model, config.vocab_size);
     }
   }
   for (const std::string& name : options.objectives) {
-    if (name == "distill" && options.teacher.empty()) throw InputError("distill: expected a --teacher model");
+    if (name == "distill" && setup.teacher.empty()) throw InputError("distill: expected a --teacher model");
   }
 }
 
@@ -46,29 +47,33 @@ void check_models(const SweepOptions& options, const Config& config) {
 /// inputs shows now.
 void check_objectives(const Bench& bench) {
   constexpr int64_t kSequences = 2, kTokens = 16;
+  const plan::ModelSetup& setup = bench.options.setup;
   for (const std::string& name : bench.options.objectives) {
     const ObjectiveKind& kind = objective_kind(name);
-    const auto given = options_of(name, bench.options.objective_options);
+    const auto given = plan::options_of(name, bench.options.objective_options);
     const Options options = complete_options(kind, given);
-    Batch batch = bench.batch ? *bench.batch
-                              : synthetic_batch(kind, options, kSequences, kTokens, bench.config.vocab_size,
-                                                /*seed=*/0);
-    const bool has_reference =
-        !bench.options.reference.empty() || bench.options.lora || bench.options.adapter;
-    if (stand_in_for_reference(name, given, batch) && !has_reference) {
+    plan::TrainingStep step;
+    step.objective = name;
+    step.options = given;
+    step.seq_len = kTokens;
+    step.sequences = kSequences;
+    step.batch = bench.batch;
+    Batch batch = plan::make_batch(step, bench.config.vocab_size);
+    const bool has_reference = !setup.reference.empty() || setup.lora || setup.adapter;
+    if (plan::fill_reference(step, batch) && !has_reference) {
       throw InputError(
           "{}: no reference log-probabilities; expected them in --tokens, a --reference model, or LoRA",
           name);
     }
     const HeadRequest request = make_objective(name, batch, given)->request();
-    if (!bench.options.teacher.empty())
-      check_vocabularies(request, bench.config.vocab_size, open_config(bench.options.teacher).vocab_size);
+    if (!setup.teacher.empty())
+      check_vocabularies(request, bench.config.vocab_size, open_config(setup.teacher).vocab_size);
     const bool balances = router_loss(kind, options).of(bench.config.mixture) != 0.0;
     if (balances && bench.options.micro_batches > 1) {
       throw InputError(
           "--micro-batches {}: {} balances the experts of {} over the whole batch; expected 1, or "
           "router_aux_loss_coef=0",
-          bench.options.micro_batches, name, bench.options.model);
+          bench.options.micro_batches, name, setup.model);
     }
   }
 }
@@ -96,80 +101,84 @@ void check_outputs(const Bench& bench, size_t cells) {
     throw InputError("--dump-gradients: the meta device has no values");
 }
 
-}  // namespace
-
-bool contains_any(const std::string& name, const std::vector<std::string>& patterns) {
-  return std::any_of(patterns.begin(), patterns.end(),
-                     [&](const std::string& p) { return name.find(p) != std::string::npos; });
+/// Settings and methods that don't go together, as far as they can be told from the flags.
+void check_method_settings(const SweepOptions& options) {
+  for (const SettingKind& kind : setting_kinds()) {
+    const bool taken =
+        options.picks_method || std::any_of(options.methods.begin(), options.methods.end(),
+                                            [&](Method method) { return takes(method, kind.name); });
+    if (taken || !kind.refused_elsewhere || is_default(kind, options.given)) continue;
+    throw InputError("{}: a setting of {}, which is not in --method", kind.flag,
+                     fmt::join(methods_that_take(kind.name), ", "));
+  }
+  if (options.setup.fused_optimizer) {
+    const bool others = std::any_of(options.methods.begin(), options.methods.end(),
+                                    [](Method method) { return !method_kind(method).fuses_optimizer; });
+    if (others) throw InputError("--fuse-optimizer: a setting of streambp, expected --method streambp");
+    if (options.micro_batches > 1)
+      throw InputError("--fuse-optimizer: consumes gradients in each pass, expected --micro-batches 1");
+    if (options.dump_gradients) throw InputError("--dump-gradients: --fuse-optimizer leaves none");
+  }
 }
+
+/// Reads --tokens: the batch, and what it sets of the options.
+void read_tokens(Bench& bench) {
+  const SweepOptions& options = bench.options;
+  const Layout layout = objective_kind(options.objectives.front()).layout;
+  for (const std::string& name : options.objectives) {
+    if (objective_kind(name).layout != layout) {
+      throw InputError("--tokens: one file can't hold the inputs of {} and of {}", options.objectives.front(),
+                       name);
+    }
+  }
+  bench.batch = std::make_shared<const Batch>(
+      read_objective_batch(objective_kind(options.objectives.front()), SafetensorsFile::open(*options.tokens),
+                           bench.config.vocab_size, "", options.first_labels, bench.config.pad_token_id));
+  const Batch& batch = *bench.batch;
+  for (const std::string& note : reading_notes(batch))
+    fmt::print(stderr, "streambp-bench: {}: {}\n", options.tokens->string(), note);
+  bench.batch_scored = scored_indices(batch).size(0) > 0 || layout == Layout::kTexts;
+  const auto numbers = [](const at::Tensor& tensor) {
+    return std::vector<int64_t>(tensor.const_data_ptr<int64_t>(),
+                                tensor.const_data_ptr<int64_t>() + tensor.numel());
+  };
+  std::vector<std::vector<int64_t>> key{numbers(batch.tokens), numbers(batch.positions),
+                                        numbers(batch.targets), batch.offsets};
+  if (batch.rope_length > batch.positions.max().item<int64_t>() + 1) key.push_back({batch.rope_length});
+  bench.batch_key = record_key(key);
+  bench.options.batches = {static_cast<int64_t>(batch.offsets.size()) - 1};
+  int64_t longest = 0;
+  for (size_t i = 0; i + 1 < batch.offsets.size(); ++i)
+    longest = std::max(longest, batch.offsets[i + 1] - batch.offsets[i]);
+  bench.options.lengths = {longest};
+}
+
+}  // namespace
 
 Bench open_bench(const SweepOptions& options) {
   DeviceOptions device;
   if (options.device.starts_with("cuda")) device.memory_limit = options.memory_limit;
   device.deterministic = options.deterministic;
-  Bench bench{options, open_config(options.model), open_device(options.device, device), {}, {}, false};
-  check_freeze(options, bench.config);
+  Bench bench;
+  bench.options = options;
+  bench.config = open_config(options.setup.model);
+  bench.device = open_device(options.device, device);
+  check_freeze(options.setup, bench.config);
   // Nothing is timed on the meta device: one pass tells all there is to tell.
   if (bench.device.is_meta()) {
     bench.options.repeats = 1;
     bench.options.warmup = 0;
   }
   check_models(options, bench.config);
-  const bool any_keeps =
-      options.picks_method || std::any_of(options.methods.begin(), options.methods.end(),
-                                          [](Method method) { return takes(method, "keep_attention"); });
-  if (!any_keeps && (options.keep_attention || options.every > 1 || options.offload != Offload::kNone ||
-                        options.order != Order::kReverse)) {
-    throw InputError(
-        "--keep-attention, --every, --offload, --order: settings of streambp, which is not in --method");
-  }
-  if (options.fused_optimizer) {
-    const bool others = std::any_of(options.methods.begin(), options.methods.end(),
-                                    [](Method method) { return !method_kind(method).fuses_optimizer; });
-    if (others) throw InputError("--fuse-optimizer: a setting of streambp, expected --method streambp");
-    if (options.micro_batches > 1)
-      throw InputError("--fuse-optimizer: uses gradients up in each pass, expected --micro-batches 1");
-    if (options.dump_gradients) throw InputError("--dump-gradients: --fuse-optimizer leaves none");
-  }
+  check_method_settings(options);
   for (const std::string& name : options.objectives) {
-    const Layout layout = objective_kind(name).layout;
-    bench.needs_value_head =
-        bench.needs_value_head || layout == Layout::kResponses || layout == Layout::kRanked;
+    if (plan::needs_value_head(name)) bench.options.setup.value_head = true;
   }
-  if (options.tokens) {
-    const Layout layout = objective_kind(options.objectives.front()).layout;
-    for (const std::string& name : options.objectives) {
-      if (objective_kind(name).layout != layout) {
-        throw InputError("--tokens: one file can't hold the inputs of {} and of {}",
-                         options.objectives.front(), name);
-      }
-    }
-    bench.batch = read_objective_batch(objective_kind(options.objectives.front()),
-                                       SafetensorsFile::open(*options.tokens), bench.config.vocab_size, "",
-                                       options.first_labels, bench.config.pad_token_id);
-    const Batch& batch = *bench.batch;
-    for (const std::string& note : reading_notes(batch))
-      fmt::print(stderr, "streambp-bench: {}: {}\n", options.tokens->string(), note);
-    bench.batch_scored = scored_indices(batch).size(0) > 0 || layout == Layout::kTexts;
-    const auto numbers = [](const at::Tensor& tensor) {
-      return std::vector<int64_t>(tensor.const_data_ptr<int64_t>(),
-                                  tensor.const_data_ptr<int64_t>() + tensor.numel());
-    };
-    std::vector<std::vector<int64_t>> key{numbers(batch.tokens), numbers(batch.positions),
-                                          numbers(batch.targets), batch.offsets};
-    if (batch.rope_length > batch.positions.max().item<int64_t>() + 1) key.push_back({batch.rope_length});
-    bench.batch_key = record_key(key);
-    bench.options.batches = {static_cast<int64_t>(batch.offsets.size()) - 1};
-    int64_t longest = 0;
-    for (size_t i = 0; i + 1 < batch.offsets.size(); ++i)
-      longest = std::max(longest, batch.offsets[i + 1] - batch.offsets[i]);
-    bench.options.lengths = {longest};
-  }
+  if (options.tokens) read_tokens(bench);
   check_objectives(bench);
   return bench;
 }
 
-/// Every combination once, cells of one length and batch beside each other.
 std::vector<Cell> list_cells(const Bench& bench) {
   const SweepOptions& options = bench.options;
   std::vector<Cell> cells;
@@ -182,18 +191,8 @@ std::vector<Cell> list_cells(const Bench& bench) {
       for (const std::string& objective : options.objectives) {
         for (const Method method : options.methods) {
           for (const int64_t chunk : is_chunked(method) ? options.chunks : std::vector<int64_t>{0}) {
-            Settings settings;
-            settings.method = method;
+            Settings settings = settings_for(method, options.given);
             settings.chunk = chunk;
-            settings.stream_head = options.stream_head;
-            settings.head_chunk = options.head_chunk;
-            settings.hugging_face = options.hugging_face && takes(method, "baseline");
-            if (takes(method, "keep_attention")) {
-              settings.keep_attention = options.keep_attention;
-              settings.every = options.every;
-              settings.offload = options.offload;
-              settings.order = options.order;
-            }
             check_settings(settings);
             add({objective, settings, seq_len, batch});
           }

@@ -1,7 +1,6 @@
 // From the options of a sweep to its cells, with every check that can be made before anything is run.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "bench/cell.h"
@@ -14,12 +13,9 @@ namespace streambp::bench {
 /// parameter, and a memory limit on a device that has none.
 Bench open_bench(const SweepOptions& options);
 
-/// Every combination once, cells of one length and batch beside each other. Throws InputError where gradients
-/// are to be dumped and can't be: more than one cell, --resume, the meta device, a path that can't be
-/// written.
+/// Every combination once, cells of one length and batch next to each other. Throws InputError where
+/// gradients are to be dumped and can't be: more than one cell, --resume, the meta device, a path that can't
+/// be written.
 std::vector<Cell> list_cells(const Bench& bench);
-
-/// Whether `name` has one of `patterns` in it.
-bool contains_any(const std::string& name, const std::vector<std::string>& patterns);
 
 }  // namespace streambp::bench

@@ -1,10 +1,9 @@
-#include "bench/sweep_command.h"
-
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <cmath>
 #include <memory>
 
+#include "bench/commands.h"
 #include "bench/run_flags.h"
 #include "bench/sweep.h"
 #include "streambp/cli/command_line.h"
@@ -39,8 +38,7 @@ constexpr const char* kExamples = R"(Examples:
   streambp-bench sweep --seq-len 8192 --memory-limit 2GB --resume --out out/cpu
   streambp-bench sweep --method auto --budget 80GiB --model qwen3-8b --dtype bfloat16 --device meta --seq-len 65536 --out out/auto
 
---method auto dry-runs every method with every chunk, head and setting of streambp that --chunk, --head, --keep-attention,
---every and --offload don't fix, for each objective, length and batch, and runs the cheapest in time, by an estimate,
+--method auto dry-runs every method with every chunk, head and further setting whose flag is not given, for each objective, length and batch, and runs the cheapest in time, by an estimate,
 that fits the budget. A line on stderr and the record's `choice` say why, and what else was considered.
 
 Exit codes: 0 all good; 1 a cell failed; 2 bad usage or input; 3 a cell ran out of memory and nothing else went wrong.)";
@@ -90,14 +88,14 @@ SweepOptions read_options(const CLI::App& command, const RunFlags& flags, const 
 
 }  // namespace
 
-void add_sweep_command(CLI::App& app, std::function<int()>& action, int argc, const char* const* argv) {
+void add_sweep_command(CLI::App& app, Action& action, int argc, const char* const* argv) {
   const auto typed = std::make_shared<Typed>();
   SweepOptions& options = typed->options;
   options.threads = usable_cores();
   options.arguments.assign(argv, argv + argc);
   CLI::App* const command =
       app.add_subcommand("sweep", "Memory and time of methods x lengths x chunks; lists are comma-separated");
-  command->footer(describe_objectives() + "\n" + describe_limits() + "\n" + kExamples);
+  command->footer(describe_methods() + "\n" + describe_objectives() + "\n" + describe_limits() + "\n" + kExamples);
   const auto flags = std::make_shared<RunFlags>(*command, RunFlags::Defaults{"qwen3-cpu", "float32"});
   const auto text = [&](const char* flag, std::string& value, const std::string& help) {
     return command->add_option(flag, value, help)->capture_default_str();
@@ -136,7 +134,7 @@ void add_sweep_command(CLI::App& app, std::function<int()>& action, int argc, co
        "--method auto: bytes that the run has to fit, such as 80GB or 80GiB (default: --memory-limit, else "
        "what the device has free)");
   text("--host-budget", typed->host_budget,
-       "--method auto: memory of the host beside the device; with it, --offload host is tried too");
+       "--method auto: memory of the host in addition to the device's; with it, --offload host is tried too");
   command->add_flag("--deterministic", options.deterministic,
                     "On cuda (and meta:cuda, which counts its memory): equal passes give equal bits. "
                     "FlashAttention alone serves attention, with more float32 sums in its backward pass; "

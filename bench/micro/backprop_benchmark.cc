@@ -3,9 +3,9 @@
 #include <benchmark/benchmark.h>
 
 #include "bench/micro/benchmark_work.h"
-#include "streambp/plan/hardware_flops.h"
 #include "streambp/backprop/method.h"
 #include "streambp/memory/meter.h"
+#include "streambp/plan/hardware_flops.h"
 
 namespace streambp::bench {
 namespace {
@@ -33,12 +33,11 @@ void lengths(benchmark::internal::Benchmark* benchmark) {
   benchmark->ArgName("tokens")->Arg(512)->Arg(2048)->Unit(benchmark::kMillisecond)->UseRealTime();
 }
 
-BENCHMARK_CAPTURE(backprop, standard, Method::kStandard)->Apply(lengths);
-BENCHMARK_CAPTURE(backprop, checkpoint, Method::kCheckpoint)->Apply(lengths);
-BENCHMARK_CAPTURE(backprop, streambp, Method::kStreambp)->Apply(lengths);
-BENCHMARK_CAPTURE(backprop, tiled, Method::kTiled)->Apply(lengths);
-BENCHMARK_CAPTURE(backprop, logits_only, Method::kLogitsOnly)->Apply(lengths);
-BENCHMARK_CAPTURE(backprop, chunk_major, Method::kChunkMajor)->Apply(lengths);
+const bool kRegistered = [] {
+  for (const MethodKind& kind : method_kinds())
+    benchmark::RegisterBenchmark(("backprop/" + kind.name).c_str(), backprop, kind.method)->Apply(lengths);
+  return true;
+}();
 
 }  // namespace
 }  // namespace streambp::bench

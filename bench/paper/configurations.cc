@@ -7,23 +7,23 @@ namespace streambp::bench {
 namespace {
 
 SweepOptions completed(SweepOptions options) {
-  options.dtype = at::kBFloat16;
-  options.gradient_dtype = at::kBFloat16;
+  options.setup.dtype = at::kBFloat16;
+  options.setup.gradient_dtype = at::kBFloat16;
   options.device = "meta";
   return options;
 }
 
 }  // namespace
 
-std::vector<PaperWay> trainer_ways(Method method) {
-  std::vector<PaperWay> ways = script_ways(method);
+std::vector<PaperConfiguration> trainer_configurations(Method method) {
+  std::vector<PaperConfiguration> all = script_configurations(method);
   // A trainer has dropped the model's output, logits and all, before the backward pass: what checkpoint holds
   // then is what it holds here.
-  if (method == Method::kCheckpoint) ways.erase(ways.begin());
-  return ways;
+  if (method == Method::kCheckpoint) all.erase(all.begin());
+  return all;
 }
 
-std::vector<PaperWay> script_ways(Method method) {
+std::vector<PaperConfiguration> script_configurations(Method method) {
   Settings settings;
   settings.method = method;
   if (method != Method::kStreambp) {
@@ -38,21 +38,21 @@ std::vector<PaperWay> script_ways(Method method) {
   return {{"chunk 500, head chunk 100", published}, {"as here", settings}};
 }
 
-std::vector<PaperWay> curve_ways(Method method) {
-  std::vector<PaperWay> ways = script_ways(method);
-  if (method != Method::kStreambp) return ways;
-  PaperWay every = ways.back();
+std::vector<PaperConfiguration> curve_configurations(Method method) {
+  std::vector<PaperConfiguration> all = script_configurations(method);
+  if (method != Method::kStreambp) return all;
+  PaperConfiguration every = all.back();
   every.name = "every 6th layer input";
   every.settings.every = 6;
-  PaperWay host = ways.back();
+  PaperConfiguration host = all.back();
   host.name = "layer inputs on the host";
   host.settings.offload = Offload::kHost;
-  ways.insert(ways.end(), {every, host});
-  return ways;
+  all.insert(all.end(), {every, host});
+  return all;
 }
 
 PaperModel::PaperModel(SweepOptions options)
-    : bench_(open_bench(completed(std::move(options)))), predictor_(bench_) {}
+    : bench_(open_bench(completed(std::move(options)))), predictor_(bench_.options.setup, bench_.device) {}
 
 LoraConfig paper_lora() {
   LoraConfig lora;

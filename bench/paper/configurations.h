@@ -4,35 +4,35 @@
 #include <string>
 #include <vector>
 
-#include "bench/predict.h"
+#include "bench/cell.h"
 
 namespace streambp::bench {
 
 /// A method's settings and what the report calls them.
-struct PaperWay {
+struct PaperConfiguration {
   std::string name;
   Settings settings;
 };
 
 /// As the paper ran `method` in a trainer (table 3), then as this project does.
-std::vector<PaperWay> trainer_ways(Method method);
+std::vector<PaperConfiguration> trainer_configurations(Method method);
 /// The same for a single pass in a script (table 9).
-std::vector<PaperWay> script_ways(Method method);
-/// Those of script_ways, and streambp's further ways to keep less on the device.
-std::vector<PaperWay> curve_ways(Method method);
+std::vector<PaperConfiguration> script_configurations(Method method);
+/// Those of script_configurations, and streambp's further settings that keep less on the device.
+std::vector<PaperConfiguration> curve_configurations(Method method);
 
-/// A model of the paper with everything that is alive beside it.
+/// A model of the paper with everything that is alive with it.
 class PaperModel {
  public:
   /// `options` are completed with what all tables share: bfloat16 weights and gradients, the meta device.
   explicit PaperModel(SweepOptions options);
 
   const Bench& bench() const { return bench_; }
-  Predictor& predictor() { return predictor_; }
+  plan::Predictor& predictor() { return predictor_; }
 
  private:
   Bench bench_;
-  Predictor predictor_;
+  plan::Predictor predictor_;
 };
 
 /// LoRA of the authors' scripts: rank 32, alpha 128, all linear layers.

@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <array>
 
-#include "bench/max_length.h"
+#include "bench/paper/configurations.h"
 #include "bench/paper/paper.h"
 #include "bench/paper/published.h"
-#include "bench/paper/configurations.h"
+#include "streambp/plan/longest.h"
 
 namespace streambp::bench {
 namespace {
@@ -28,15 +28,15 @@ constexpr std::array<Column, 6> kColumns{{{"4B full", "qwen3-4b", false},
 
 SweepOptions options_of_column(const Column& column, const std::string& objective, int optimizer_bits) {
   SweepOptions options;
-  options.model = column.model;
+  options.setup.model = column.model;
   options.objectives = {objective};
-  options.optimizer = parse_optimizer(optimizer_bits > 0 ? "adamw" : "none", std::max(optimizer_bits, 8),
-                                      false, at::kBFloat16);
-  if (column.lora) options.lora = paper_lora();
+  options.setup.optimizer = parse_optimizer(optimizer_bits > 0 ? "adamw" : "none",
+                                            std::max(optimizer_bits, 8), false, at::kBFloat16);
+  if (column.lora) options.setup.lora = paper_lora();
   if (objective == "sft") return options;
   options.prompt = kPrompt;
   // With adapters the reference is the base without them.
-  if (!column.lora) options.reference = column.model;
+  if (!column.lora) options.setup.reference = column.model;
   if (objective == "grpo") {
     options.batches = {kGroup};
     options.objective_options = {{"beta", "0.04"}};
@@ -51,23 +51,25 @@ std::optional<double> thousands(std::optional<int64_t> seq_len, const std::strin
   return static_cast<double>(*seq_len) / (objective == "dpo" ? 2000.0 : 1000.0);
 }
 
-/// Fills in one cell for each way to run `method`.
+/// Fills in one cell for each configuration of `method`.
 void add_cells(const PaperRun& run, PaperModel& model, const PaperCell& blank, Method method,
                PaperTable& table) {
   const std::string& objective = model.bench().options.objectives.front();
-  for (const PaperWay& way : trainer_ways(method)) {
-    const Cell cell{objective, way.settings, kShortest, model.bench().options.batches.front()};
+  for (const PaperConfiguration& one : trainer_configurations(method)) {
+    Cell cell{objective, one.settings, plan::kShortest, model.bench().options.batches.front()};
     PaperCell filled = blank;
-    filled.way = way.name;
+    filled.configuration = one.name;
     filled.measured =
         thousands(run.measured.longest(cell_configuration(model.bench(), cell), run.budget), objective);
     if (model.predictor().floor().peak_bytes <= run.budget) {
-      const LongestFit fit = find_longest(model.predictor(), cell, {run.budget, 0});
-      filled.predicted = thousands(fit.cell.seq_len, objective);
+      const plan::LongestFit fit =
+          plan::longest(model.predictor(), step_of(model.bench(), cell), cell.settings, {run.budget, 0});
+      filled.predicted = thousands(fit.seq_len, objective);
       if (fit.fits()) {
-        nlohmann::json record = prediction_record(model.bench(), fit.cell, *fit.at_longest);
+        cell.seq_len = fit.seq_len;
+        nlohmann::json record = prediction_record(model.bench(), cell, *fit.at_longest);
         record.update(
-            {{"budget_bytes", run.budget}, {"resolution_tokens", fit.resolution}, {"way", way.name}});
+            {{"budget_bytes", run.budget}, {"resolution_tokens", fit.resolution}, {"way", one.name}});
         table.records.push_back(record);
       }
     }
@@ -140,7 +142,7 @@ PaperTable paper_lengths(const PaperRun& run) {
       "padding",
       fmt::format("full: AdamW with two states of 8 bits, which the paper does not say. Its curves and "
                   "lengths of 8B full "
-                  "SFT leave {} bytes a parameter beside weights and gradients of 2 bytes each",
+                  "SFT leave {} bytes per parameter in addition to weights and gradients of 2 bytes each",
                   bytes_left(run.budget)),
       "LoRA: rank 32, alpha 128, all linear layers; AdamW with two float32 states of the adapters",
       "DPO: a pair of two sequences of the length that is given, prompt of 1,000 tokens in each; GRPO: 8 "
@@ -148,7 +150,8 @@ PaperTable paper_lengths(const PaperRun& run) {
       "length in one batch, prompt of 1,000 tokens, beta 0.04. Where a sequence is shorter than 2,000 tokens "
       "its "
       "prompt is half of it: the published lengths below 1,000 can't have had the longer one",
-      "DPO and GRPO, full: a frozen bfloat16 reference model stays beside the policy; LoRA: the reference is "
+      "DPO and GRPO, full: a frozen bfloat16 reference model stays next to the policy; LoRA: the reference "
+      "is "
       "the base "
       "model without adapters",
       "checkpoint and standard take the whole batch's logits in float32 for every objective, as transformers "

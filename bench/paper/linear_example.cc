@@ -46,16 +46,16 @@ class Maps {
   void forget_gradients() { gradients_ = {}; }
 
   /// Fills the gradients, of which there are none yet, and returns the loss, 0 on the meta device.
-  double run(LinearWay way, int64_t chunks) {
+  double run(LinearMethod method, int64_t chunks) {
     loss_ = 0.0;
-    if (way == LinearWay::kInPlace) {
+    if (method == LinearMethod::kInPlace) {
       for (size_t i = 0; i < weights_.size(); ++i) gradients_[i] = at::zeros_like(weights_[i]);
     }
     const int64_t pieces = std::max<int64_t>(1, chunks);
     for (int64_t i = 0; i < pieces; ++i) {
       const int64_t begin = example_.rows * i / pieces;
       const at::Tensor rows = input_.narrow(0, begin, example_.rows * (i + 1) / pieces - begin);
-      way == LinearWay::kInPlace ? add_in_place(rows) : add_with_autograd(rows);
+      method == LinearMethod::kInPlace ? add_in_place(rows) : add_with_autograd(rows);
     }
     return loss_;
   }
@@ -122,8 +122,10 @@ double difference(const std::array<at::Tensor, 2>& a, const std::array<at::Tenso
 
 }  // namespace
 
-std::string linear_way_name(LinearWay way) {
-  return way == LinearWay::kStandard ? "standard" : way == LinearWay::kChunked ? "chunked" : "in-place";
+std::string linear_method_name(LinearMethod method) {
+  return method == LinearMethod::kStandard  ? "standard"
+         : method == LinearMethod::kChunked ? "chunked"
+                                            : "in-place";
 }
 
 std::vector<LinearRun> run_linear_example(const LinearExample& example, const std::vector<int64_t>& chunks,
@@ -135,9 +137,9 @@ std::vector<LinearRun> run_linear_example(const LinearExample& example, const st
   Maps maps(example);
   const bool predicted = example.device.is_meta();
   std::array<at::Tensor, 2> expected;
-  std::vector<LinearRun> runs{{LinearWay::kStandard, 0}};
-  for (const LinearWay way : {LinearWay::kChunked, LinearWay::kInPlace}) {
-    for (const int64_t number : chunks) runs.push_back({way, number});
+  std::vector<LinearRun> runs{{LinearMethod::kStandard, 0}};
+  for (const LinearMethod method : {LinearMethod::kChunked, LinearMethod::kInPlace}) {
+    for (const int64_t number : chunks) runs.push_back({method, number});
   }
   for (LinearRun& run : runs) {
     int64_t kept = 0;  // what is alive for the comparison alone
@@ -148,7 +150,7 @@ std::vector<LinearRun> run_linear_example(const LinearExample& example, const st
       synchronize(example.device);
       reset_peak(example.device);
       const auto start = std::chrono::steady_clock::now();
-      const double loss = maps.run(run.way, run.chunks);
+      const double loss = maps.run(run.method, run.chunks);
       synchronize(example.device);
       const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       run.peak_bytes = std::max(run.peak_bytes, read_meter(example.device).peak_bytes - kept);
@@ -157,7 +159,7 @@ std::vector<LinearRun> run_linear_example(const LinearExample& example, const st
       run.loss = loss;
     }
     run.intermediate_bytes = run.peak_bytes - maps.resident_bytes();
-    if (run.way == LinearWay::kStandard) expected = maps.gradients();
+    if (run.method == LinearMethod::kStandard) expected = maps.gradients();
     if (!predicted) run.error = difference(maps.gradients(), expected);
   }
   return runs;

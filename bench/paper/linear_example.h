@@ -11,14 +11,14 @@
 
 namespace streambp::bench {
 
-enum class LinearWay {
+enum class LinearMethod {
   kStandard,  // autograd over all rows
   kChunked,   // autograd over one chunk of rows after another, as the paper does
   kInPlace,   // the same chunks with this project's ops: products are added to the gradients where they are
 };
 
 /// standard, chunked, in-place.
-std::string linear_way_name(LinearWay way);
+std::string linear_method_name(LinearMethod method);
 
 /// X [rows, size] and two weights [size, size].
 struct LinearExample {
@@ -29,9 +29,9 @@ struct LinearExample {
   uint64_t seed = 0;
 };
 
-/// What one way of it took.
+/// What one run of it took.
 struct LinearRun {
-  LinearWay way = LinearWay::kStandard;
+  LinearMethod method = LinearMethod::kStandard;
   int64_t chunks = 0;                // 0: standard
   int64_t peak_bytes = 0;            // with input, weights and gradients
   int64_t intermediate_bytes = 0;    // the peak without them
@@ -41,9 +41,9 @@ struct LinearRun {
       {};  // of the gradients against standard: largest difference over largest entry
 };
 
-/// Standard first, then every number of chunks in both ways. The loss is sum(Y^2) / (2 rows): its gradient is
-/// as large as Y, and Y stays alive until it is used up. Throws InputError for more chunks than rows;
-/// OutOfMemory.
+/// Standard first, then every number of chunks by both chunked methods. The loss is sum(Y^2) / (2 rows): its
+/// gradient is as large as Y, and Y stays alive until its backward pass. Throws InputError for more chunks
+/// than rows; OutOfMemory.
 std::vector<LinearRun> run_linear_example(const LinearExample& example, const std::vector<int64_t>& chunks,
                                           int64_t repeats);
 

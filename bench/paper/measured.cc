@@ -4,6 +4,8 @@
 #include <fstream>
 #include <string>
 
+#include "streambp/backprop/settings.h"
+
 namespace streambp::bench {
 namespace {
 
@@ -22,10 +24,15 @@ bool same_run(const json& record, const json& configuration) {
     if (record.value(member, json()) != configuration.at(member)) return false;
   }
   const json settings = record.value("settings", json::object());
+  const auto equal = [&](const std::string& member) {
+    return settings.value(member, json()) == configuration.at("settings").value(member, json());
+  };
+  for (const SettingKind& kind : setting_kinds()) {
+    if (!equal(kind.name)) return false;
+  }
   for (const char* member :
-       {"chunk", "head", "head_chunk", "baseline", "keep_attention", "every", "offload", "order",
-        "gradient_dtype", "optimizer", "fused_optimizer", "lora", "reference", "prompt", "micro_batches"}) {
-    if (settings.value(member, json()) != configuration.at("settings").value(member, json())) return false;
+       {"gradient_dtype", "optimizer", "fused_optimizer", "lora", "reference", "prompt", "micro_batches"}) {
+    if (!equal(member)) return false;
   }
   return record.value("status", json()) == "ok" && record.contains("peak_bytes");
 }

@@ -1,4 +1,4 @@
-// Records of runs on a GPU, to stand beside predictions.
+// Records of runs on a GPU, to compare with predictions.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The paper's tables beside what the engine predicts on the meta device and what a GPU has measured.
+// The paper's tables next to what the engine predicts on the meta device and what a GPU has measured.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@
 
 namespace streambp::bench {
 
-/// One figure of the paper and ours for one way to run it.
+/// One figure of the paper and ours for one configuration.
 struct PaperCell {
   std::string table;    // "3", "curves", "8", "9"
   std::string section;  // a table of its own in the report: an objective, a model
   std::string row;
   std::string column;
-  std::string way;  // what was run
+  std::string configuration;  // what was run
   std::string unit;
   bool more_is_better = false;
   std::optional<double> published = std::nullopt;  // none: "-", did not fit

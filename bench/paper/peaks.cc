@@ -4,11 +4,11 @@
 #include <map>
 #include <memory>
 
+#include "bench/paper/configurations.h"
 #include "bench/paper/linear_example.h"
-#include "bench/max_length.h"
 #include "bench/paper/paper.h"
 #include "bench/paper/published.h"
-#include "bench/paper/configurations.h"
+#include "streambp/plan/longest.h"
 
 namespace streambp::bench {
 namespace {
@@ -28,22 +28,24 @@ int64_t tokens_of(double thousands) {
   return std::llround(1000.0 * thousands);
 }
 
-/// A way to run one model, by its peaks.
+/// A configuration of one model, by its peaks.
 class Curve {
  public:
-  Curve(const PaperRun& run, PaperModel& model, PaperWay way, PaperTable& table)
-      : run_(run), model_(model), way_(std::move(way)), table_(table) {}
+  Curve(const PaperRun& run, PaperModel& model, PaperConfiguration configuration, PaperTable& table)
+      : run_(run), model_(model), configuration_(std::move(configuration)), table_(table) {}
 
-  const std::string& name() const { return way_.name; }
+  const std::string& name() const { return configuration_.name; }
 
-  Cell at(int64_t seq_len) const { return {"sft", way_.settings, seq_len, 1}; }
+  Cell at(int64_t seq_len) const { return {"sft", configuration_.settings, seq_len, 1}; }
 
   int64_t peak(int64_t seq_len) {
     const auto [found, is_new] = peaks_.try_emplace(seq_len, 0);
     if (is_new) {
-      const Prediction prediction = model_.predictor().predict(at(seq_len));
+      const Cell cell = at(seq_len);
+      const plan::Prediction prediction =
+          model_.predictor().predict(step_of(model_.bench(), cell), cell.settings);
       found->second = prediction.peak_bytes;
-      record(at(seq_len), prediction);
+      record(cell, prediction);
     }
     return found->second;
   }
@@ -55,13 +57,15 @@ class Curve {
   /// The longest sequence in the budget; the curve up to there is recorded.
   int64_t longest() {
     constexpr int64_t kPoints = 8;
-    const LongestFit fit = find_longest(model_.predictor(), at(0), {run_.budget, 0});
+    const Cell cell = at(0);
+    const plan::LongestFit fit =
+        plan::longest(model_.predictor(), step_of(model_.bench(), cell), cell.settings, {run_.budget, 0});
     if (!fit.fits()) return 0;
-    record(fit.cell, *fit.at_longest);
+    record(at(fit.seq_len), *fit.at_longest);
     for (int64_t i = 1; i < kPoints; ++i) {
-      if (const int64_t length = fit.cell.seq_len * i / kPoints; length > 0) peak(length);
+      if (const int64_t length = fit.seq_len * i / kPoints; length > 0) peak(length);
     }
-    return fit.cell.seq_len;
+    return fit.seq_len;
   }
 
   std::optional<int64_t> longest_measured() const {
@@ -69,15 +73,15 @@ class Curve {
   }
 
  private:
-  void record(const Cell& cell, const Prediction& prediction) {
+  void record(const Cell& cell, const plan::Prediction& prediction) {
     nlohmann::json record = prediction_record(model_.bench(), cell, prediction);
-    record["way"] = way_.name;
+    record["way"] = configuration_.name;
     table_.records.push_back(std::move(record));
   }
 
   const PaperRun& run_;
   PaperModel& model_;
-  PaperWay way_;
+  PaperConfiguration configuration_;
   PaperTable& table_;
   std::map<int64_t, int64_t> peaks_;  // by length
 };
@@ -111,8 +115,8 @@ void add_curve(const PaperRun& run, const PublishedCurve& published, Curve& curv
 
 std::unique_ptr<PaperModel> open_paper_model(const std::string& name, bool lora) {
   SweepOptions options;
-  options.model = name;
-  if (lora) options.lora = paper_lora();
+  options.setup.model = name;
+  if (lora) options.setup.lora = paper_lora();
   return std::make_unique<PaperModel>(options);
 }
 
@@ -138,9 +142,9 @@ PaperTable paper_curves(const PaperRun& run) {
       floor.predicted = in_gib(model->predictor().floor().peak_bytes);
       table.cells.push_back(floor);
     }
-    for (const PaperWay& way : curve_ways(parse_method(published.method))) {
-      run.progress(fmt::format("curves: {}, {}, {}", of, published.method, way.name));
-      Curve curve(run, *model, way, table);
+    for (const PaperConfiguration& one : curve_configurations(parse_method(published.method))) {
+      run.progress(fmt::format("curves: {}, {}, {}", of, published.method, one.name));
+      Curve curve(run, *model, one, table);
       add_curve(run, published, curve, table);
     }
   }
@@ -164,8 +168,8 @@ PaperTable paper_peaks(const PaperRun& run) {
       }
       of = published.model;
       method = published.method;
-      for (const PaperWay& way : script_ways(parse_method(method)))
-        curves.emplace_back(run, *model, way, table);
+      for (const PaperConfiguration& one : script_configurations(parse_method(method)))
+        curves.emplace_back(run, *model, one, table);
     }
     run.progress(fmt::format("table 9: {}, {}", of, method));
     for (Curve& curve : curves) {
@@ -189,7 +193,7 @@ PaperTable paper_linear(const PaperRun& run) {
                   kLinearRows, kLinearSize),
       "intermediate: the peak without input, weights and gradients; standard holds four tensors of the "
       "input's size at its "
-      "peak and misses one gradient, D chunks hold the same four in 1/D and one weight gradient on its way",
+      "peak and misses one gradient, D chunks hold the same four in 1/D and one weight gradient in flight",
       "in-place: this project's ops add a chunk's product to the gradient where it is"};
   run.progress("table 8");
   const LinearExample example{kLinearRows, kLinearSize, at::kFloat, at::kMeta, 0};
@@ -203,7 +207,7 @@ PaperTable paper_linear(const PaperRun& run) {
                       [&](const PublishedLinear& row) { return row.chunks == result.chunks; });
     const nlohmann::json wanted{
         {"example", "linear"},
-        {"method", linear_way_name(result.way)},
+        {"method", linear_method_name(result.method)},
         {"rows", example.rows},
         {"size", example.size},
         {"dtype", "float32"},
@@ -212,7 +216,7 @@ PaperTable paper_linear(const PaperRun& run) {
                    "",
                    result.chunks > 0 ? fmt::format("D = {}", result.chunks) : "standard",
                    "",
-                   linear_way_name(result.way),
+                   linear_method_name(result.method),
                    "GB"};
     const auto add = [&](const char* column, double figure, int64_t bytes, const char* member) {
       cell.column = column;

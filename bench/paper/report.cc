@@ -29,14 +29,15 @@ std::string line(const std::vector<std::string>& cells) {
 /// A section of a table: columns as the paper has them, for each row its figures above ours.
 std::string section_text(const std::vector<const PaperCell*>& cells) {
   std::vector<std::string> columns;
-  std::vector<std::pair<std::string, std::string>> rows;  // and ways
+  std::vector<std::pair<std::string, std::string>> rows;  // and configurations
   for (const PaperCell* cell : cells) {
     add_once(columns, cell->column);
-    add_once(rows, {cell->row, cell->way});
+    add_once(rows, {cell->row, cell->configuration});
   }
-  const auto find = [&](const std::string& row, const std::string& way, const std::string& column) {
+  const auto find = [&](const std::string& row, const std::string& configuration, const std::string& column) {
     const auto found = std::find_if(cells.begin(), cells.end(), [&](const PaperCell* cell) {
-      return cell->row == row && cell->column == column && (way.empty() || cell->way == way);
+      return cell->row == row && cell->column == column &&
+             (configuration.empty() || cell->configuration == configuration);
     });
     return found == cells.end() ? nullptr : *found;
   };
@@ -47,7 +48,7 @@ std::string section_text(const std::vector<const PaperCell*>& cells) {
   }
   std::string text = line(header) + line(rule);
   std::string above;
-  for (const auto& [row, way] : rows) {
+  for (const auto& [row, configuration] : rows) {
     if (row != above) {
       std::vector<std::string> published{row, "paper"};
       for (const std::string& column : columns) {
@@ -57,10 +58,10 @@ std::string section_text(const std::vector<const PaperCell*>& cells) {
       text += line(published);
       above = row;
     }
-    std::vector<std::string> predicted{"", way}, measured{"", "measured"};
+    std::vector<std::string> predicted{"", configuration}, measured{"", "measured"};
     bool any_measured = false;
     for (const std::string& column : columns) {
-      const PaperCell* const cell = find(row, way, column);
+      const PaperCell* const cell = find(row, configuration, column);
       predicted.push_back(
           cell == nullptr ? "" : fmt::format("{} {}", number(cell->predicted), paper_verdict(*cell)));
       measured.push_back(cell == nullptr ? "" : number(cell->measured));
@@ -99,8 +100,8 @@ std::string summary(const std::vector<PaperTable>& tables) {
     std::map<Row, std::map<std::string, int>> counts;
     for (const PaperCell& cell : table.cells) {
       const std::string row = cell.table == "8" && cell.row != "standard" ? "D chunks" : cell.row;
-      add_once(rows, Row{cell.table, row, cell.way});
-      ++counts[{cell.table, row, cell.way}][paper_verdict(cell)];
+      add_once(rows, Row{cell.table, row, cell.configuration});
+      ++counts[{cell.table, row, cell.configuration}][paper_verdict(cell)];
     }
     for (const Row& row : rows) {
       std::vector<std::string> cells(row.begin(), row.end());
@@ -132,9 +133,9 @@ std::string paper_verdict(const PaperCell& cell) {
 std::string paper_markdown(const std::vector<PaperTable>& tables, int64_t budget) {
   std::string text = fmt::format(
       "# The paper's tables, predicted\n\n"
-      "StreamBP (arXiv 2506.03077) beside this project's engine on the meta device, where every allocation "
+      "StreamBP (arXiv 2506.03077) next to this project's engine on the meta device, where every allocation "
       "of the real pass "
-      "is counted and nothing is computed, and beside records of a GPU where results/ has some. Written by "
+      "is counted and nothing is computed, and next to records of a GPU where results/ has some. Written by "
       "`streambp-bench paper`.\n\n"
       "Reproduced: within {:.0f} % of the published figure; better and contradicted: beyond that. \"-\": no "
       "length fits. "
@@ -154,9 +155,9 @@ std::string paper_csv(const std::vector<PaperTable>& tables) {
   for (const PaperTable& table : tables) {
     for (const PaperCell& cell : table.cells) {
       text += fmt::format("{},{},{},{},{},{},{},{},{},{}\n", quoted(cell.table), quoted(cell.section),
-                          quoted(cell.row), quoted(cell.column), quoted(cell.way), quoted(cell.unit),
-                          value(cell.published), value(cell.predicted), value(cell.measured),
-                          quoted(paper_verdict(cell)));
+                          quoted(cell.row), quoted(cell.column), quoted(cell.configuration),
+                          quoted(cell.unit), value(cell.published), value(cell.predicted),
+                          value(cell.measured), quoted(paper_verdict(cell)));
     }
   }
   return text;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "streambp/backprop/method.h"
+
 namespace streambp {
 namespace {
 
@@ -61,6 +63,15 @@ LayerRuns run_again_by_chunks(const Settings& settings, const std::vector<int64_
     runs.keys_values = static_cast<double>(before_last) / static_cast<double>(tokens);
   }
   return runs;
+}
+
+std::optional<LayerRuns> rebuild_by_every(const Settings& settings, int64_t layer, int64_t first,
+                                          int64_t layers) {
+  if (layer < first || layer + 1 >= layers || keeps_input(layer + 1, first, layers, settings.every))
+    return std::nullopt;
+  if (!settings.keep_attention) return LayerRuns{};
+  // Without attention, and without what only attention needs.
+  return LayerRuns{.projections = 0.0, .attention = 0.0};
 }
 
 LayerRuns run_again_chunk_major(const Settings& settings, const std::vector<int64_t>&, const Config& config,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "streambp/backprop/settings.h"
@@ -20,6 +21,10 @@ LayerRuns run_again(const Settings& settings, const std::vector<int64_t>& length
 /// run_again in chunks that need the keys and values of their prefix.
 LayerRuns run_again_by_chunks(const Settings& settings, const std::vector<int64_t>& lengths,
                               const Config& config, int64_t layer, bool joined);
+
+/// MethodKind::rebuild_runs under Settings::every.
+std::optional<LayerRuns> rebuild_by_every(const Settings& settings, int64_t layer, int64_t first,
+                                          int64_t layers);
 
 /// run_again with the chunk's output of every layer but the last needed by the layer above.
 LayerRuns run_again_chunk_major(const Settings& settings, const std::vector<int64_t>& lengths,

@@ -14,10 +14,10 @@ namespace streambp {
 
 /// Tables of the same vocabulary are padded to different sizes (Qwen2.5: 151,936 or 152,064 rows). Throws
 /// InputError where those of a divergence differ by more than 1 % of the larger one and the request is not
-/// for any_vocabulary: a teacher of another vocabulary says nothing about the policy's tokens.
+/// for any_vocabulary: a teacher's distribution over another vocabulary is not one over the policy's tokens.
 void check_vocabularies(const HeadRequest& request, int64_t policy, int64_t teacher);
 
-/// What a pass gives beside the gradients, which it adds to those of the model's parameters.
+/// What a pass gives in addition to the gradients, which it adds to those of the model's parameters.
 struct Outcome {
   double loss = 0.0;
   at::Tensor log_probabilities;  // [N] float64, 0 where a token has no target; undefined where the objective
@@ -44,15 +44,16 @@ bool joins_head(const Model& model, const Objective& objective, const Settings& 
 
 /// As many rows of logits as fit into memory that is needed elsewhere: as much as the layers' backward passes
 /// need, or, where the head goes by the layers' chunks (`by_chunks`: streambp with a loss that is a sum over
-/// tokens) and beside one of them, as an MLP's does. An objective that looks at the whole distribution needs
-/// more than one number for each logit, and gets fewer rows.
+/// tokens), as the backward pass of one chunk's MLP needs. An objective that looks at the whole distribution
+/// needs more than one number for each logit, and gets fewer rows.
 int64_t auto_head_chunk(const Config& config, int64_t tokens, int64_t chunk, at::ScalarType dtype,
                         const HeadRequest& request = {}, bool by_chunks = false);
 
 /// Loss and gradients of `objective` on `batch`. `teacher` is asked for by objectives with a divergence only;
 /// it sees the same tokens. Throws InputError as check_settings does, for an objective that was made from
-/// another batch, and for a value head or a teacher that is missing, a teacher with another vocabulary (check_vocabularies) or without a token of the batch;
-/// OutOfMemory (or c10's) when memory runs out: gradients are then incomplete.
+/// another batch, and for a value head or a teacher that is missing, a teacher with another vocabulary
+/// (check_vocabularies) or without a token of the batch; OutOfMemory (or c10's) when memory runs out:
+/// gradients are then incomplete.
 Outcome backpropagate(Model& model, const Batch& batch, const Objective& objective, const Settings& settings,
                       Model* teacher = nullptr);
 

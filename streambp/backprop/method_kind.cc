@@ -27,6 +27,13 @@ std::string kept_by_streambp(const Settings& settings) {
   return settings.offload == Offload::kHost ? text + " on host" : text;
 }
 
+/// Layer inputs, but not the lowest one, which is the embedding, and attention's outputs.
+int64_t offloaded_by_streambp(const Settings& settings, const Config& config, int64_t layer) {
+  if (settings.offload != Offload::kHost) return 0;
+  const int64_t input = layer > 0 ? config.hidden_size : 0;
+  return input + (settings.keep_attention ? config.num_attention_heads * config.head_dim : 0);
+}
+
 std::string kept_by_chunk_major(const Settings&) {
   return "keys+values";
 }
@@ -62,6 +69,8 @@ std::vector<MethodKind> make_kinds() {
        .fuses_optimizer = true,
        .run = run_streambp,
        .layer_runs = run_again_by_chunks,
+       .rebuild_runs = rebuild_by_every,
+       .offloaded_width = offloaded_by_streambp,
        .describe_kept = kept_by_streambp,
        .auto_chunk = auto_chunk_of_layers,
        .candidate_chunks = {4096, 1024, 256, 64},

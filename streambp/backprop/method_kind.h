@@ -61,9 +61,16 @@ struct MethodKind {
   HeadOutcome (*run)(const Pass& pass) = nullptr;
   /// What it runs of layer `layer` of `config`, a layer with a backward pass, over a stream of sequences of
   /// `lengths` tokens; `settings.chunk` is resolved. `joined`: the layer is the last one and goes through the
-  /// head chunk by chunk (joins_head). The extra forward run of Settings::every is not in it. Never null.
+  /// head chunk by chunk (joins_head). Never null.
   LayerRuns (*layer_runs)(const Settings& settings, const std::vector<int64_t>& lengths, const Config& config,
                           int64_t layer, bool joined) = nullptr;
+  /// What it runs of the layer in addition, forward, where it has not kept the input of the layer above;
+  /// nothing where it has. `first` is the lowest of `layers` layers that has a backward pass. Null: it keeps
+  /// all inputs.
+  std::optional<LayerRuns> (*rebuild_runs)(const Settings& settings, int64_t layer, int64_t first,
+                                           int64_t layers) = nullptr;
+  /// How many numbers of a token the layer sends to the host's memory. Null: none.
+  int64_t (*offloaded_width)(const Settings& settings, const Config& config, int64_t layer) = nullptr;
   /// What it keeps of the layers, for tables ("1/4 inputs+attention on host"); null: nothing to choose.
   std::string (*describe_kept)(const Settings& settings) = nullptr;
 

@@ -45,6 +45,7 @@ SettingKind chunk_kind() {
           .choices = {"auto"},
           .text = [](const Settings& s) { return number_or_auto(s.chunk); },
           .assign = [](Settings& s, const std::string& text) { s.chunk = to_number(text); },
+          .default_recorded = true,
           .refused_elsewhere = false,
           .searched = true};
 }
@@ -57,6 +58,7 @@ SettingKind keep_attention_kind() {
           .choices = {},
           .text = [](const Settings& s) { return std::string(s.keep_attention ? "true" : "false"); },
           .assign = [](Settings& s, const std::string& text) { s.keep_attention = text == "true"; },
+          .default_recorded = true,
           .searched = true,
           .candidates =
               [](const SearchContext&) {
@@ -75,6 +77,7 @@ SettingKind every_kind() {
           .choices = {},
           .text = [](const Settings& s) { return fmt::to_string(s.every); },
           .assign = [](Settings& s, const std::string& text) { s.every = to_number(text); },
+          .default_recorded = true,
           .searched = true,
           .candidates = every_candidates,
           .same_bits = {"2", "3", "100"}};
@@ -90,6 +93,7 @@ SettingKind offload_kind() {
       .text = [](const Settings& s) { return std::string(s.offload == Offload::kHost ? "host" : "none"); },
       .assign = [](Settings& s,
                    const std::string& text) { s.offload = text == "host" ? Offload::kHost : Offload::kNone; },
+      .default_recorded = true,
       .searched = true,
       .candidates =
           [](const SearchContext& context) {
@@ -114,6 +118,7 @@ SettingKind order_kind() {
           [](Settings& s, const std::string& text) {
             s.order = text == "forward" ? Order::kForward : Order::kReverse;
           },
+      .default_recorded = true,
       .same_gradients = {"forward"}};
 }
 
@@ -137,6 +142,7 @@ SettingKind head_kind() {
                 s.stream_head = text == "auto" ? std::nullopt : std::optional<bool>(text == "streamed");
               },
           .describe = describe_head,
+          .default_recorded = true,
           .searched = true};
 }
 
@@ -148,7 +154,8 @@ SettingKind head_chunk_kind() {
           .choices = {"auto"},
           .text = [](const Settings& s) { return number_or_auto(s.head_chunk); },
           .assign = [](Settings& s, const std::string& text) { s.head_chunk = to_number(text); },
-          .applies = [](const Settings& s) { return s.streams_head(); }};
+          .applies = [](const Settings& s) { return s.streams_head(); },
+          .default_recorded = true};
 }
 
 SettingKind baseline_kind() {
@@ -159,6 +166,7 @@ SettingKind baseline_kind() {
           .choices = {"fair", "hugging-face"},
           .text = [](const Settings& s) { return std::string(s.hugging_face ? "hugging-face" : "fair"); },
           .assign = [](Settings& s, const std::string& text) { s.hugging_face = text == "hugging-face"; },
+          .default_recorded = true,
           .same_bits = {"hugging-face"},
           .checked_with_full_head = true};
 }

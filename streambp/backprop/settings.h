@@ -64,7 +64,7 @@ struct SettingKind {
   std::string flag;  // on the command line; without its dashes, in descriptions
   SettingType type;
   std::string help;                  // for --help, where the methods that take it are put before it
-  std::vector<std::string> choices;  // of a word; of a number the words that may stand in its place
+  std::vector<std::string> choices;  // of a word; of a number the words allowed instead of it
   /// The value as typed and recorded: "true" or "false", "512" or "auto", "host".
   std::string (*text)(const Settings& settings);
   /// Sets the value from such a text, which set_setting() has checked.
@@ -74,6 +74,9 @@ struct SettingKind {
   /// In place of "flag text" for a value that is not the default; "" where there is nothing to say.
   std::string (*describe)(const Settings& settings) = nullptr;
 
+  /// Whether records name it where it has its default. Not so for a new setting: the keys of older records,
+  /// by which --resume finds them, stay what they are.
+  bool default_recorded = false;
   /// Whether methods that don't take it refuse another value than the default, or pass over it.
   bool refused_elsewhere = true;
 

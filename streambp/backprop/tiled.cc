@@ -16,7 +16,7 @@ namespace {
 
 /// Calls body(rows) for the tiles of the stream that are to be run.
 template <typename Body>
-void for_each_tile(const Pass& pass, const Chunks& tiles, Body body) {
+void for_each_tile(const Chunks& tiles, Body body) {
   for (const int64_t i : tiles.to_run()) {
     const Span span("tile {}", i);
     body(tiles.rows(i));
@@ -32,7 +32,7 @@ at::Tensor forward(const Pass& pass, const Chunks& tiles, const DecoderLayer& la
   const at::Tensor output = at::empty_like(hidden);
   const MemoryScope scope("chunk");
   const at::Tensor middle = layer.attention_half(hidden, pass.all_rows(), pass.layer_run());
-  for_each_tile(pass, tiles, [&](const Rows& rows) {
+  for_each_tile(tiles, [&](const Rows& rows) {
     rows_of(output, rows).copy_(layer.feed_forward(rows_of(middle, rows), rows, pass.layer_run()));
   });
   return output;
@@ -43,7 +43,7 @@ at::Tensor backward(const Pass& pass, const Chunks& tiles, const DecoderLayer& l
   const at::Tensor middle = layer.attention_half(leaf, pass.all_rows(), pass.layer_run());
   {
     const MemoryScope scope("chunk");
-    for_each_tile(pass, tiles, [&](const Rows& rows) {
+    for_each_tile(tiles, [&](const Rows& rows) {
       const at::Tensor tile = rows_of(middle.detach(), rows).requires_grad_();
       const at::Tensor output = layer.feed_forward(tile, rows, pass.layer_run(/*graph_only=*/true));
       // The gradient of the MLP's input is written over that of its output, tile by tile.

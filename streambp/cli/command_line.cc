@@ -8,9 +8,9 @@
 
 #include <c10/util/Exception.h>
 
+#include "streambp/error.h"
 #include "streambp/runtime/failure.h"
 #include "streambp/runtime/processor.h"
-#include "streambp/error.h"
 
 namespace streambp {
 namespace {
@@ -113,22 +113,6 @@ int64_t parse_bytes(const std::string& text, const std::string& what) {
   }
   throw InputError("{} '{}': expected a size such as 80GB or 512MiB (KB, MB, GB, TB, KiB, MiB, GiB, TiB)",
                    what, text);
-}
-
-std::string format_bytes(int64_t bytes) {
-  constexpr const char* kUnits[] = {"B", "KB", "MB", "GB", "TB"};
-  auto value = static_cast<double>(bytes);
-  size_t unit = 0;
-  while (std::abs(value) >= 999.5 && unit + 1 < std::size(kUnits)) {
-    value /= 1000.0;
-    ++unit;
-  }
-  if (unit == 0) return fmt::format("{} B", bytes);
-  return fmt::format("{:.{}f} {}", value,
-                     std::abs(value) >= 99.95   ? 0
-                     : std::abs(value) >= 9.995 ? 1
-                                                : 2,
-                     kUnits[unit]);
 }
 
 }  // namespace streambp

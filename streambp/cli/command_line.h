@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "streambp/runtime/bytes.h"
+
 namespace streambp {
 
 /// Exit codes of both programs.
@@ -38,8 +40,5 @@ std::vector<int64_t> parse_chunks(const std::string& list, const std::string& wh
 /// "80GB", "512MiB", "1000" as bytes: KB, MB, GB, TB are decimal, KiB, MiB, GiB, TiB binary. Throws
 /// InputError.
 int64_t parse_bytes(const std::string& text, const std::string& what);
-
-/// 1234567890 as "1.23 GB" (decimal units, three digits).
-std::string format_bytes(int64_t bytes);
 
 }  // namespace streambp

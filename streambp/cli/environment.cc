@@ -12,7 +12,6 @@
 
 #include <torch/version.h>
 
-#include "streambp/runtime/gpu.h"
 #include "streambp_commit.h"
 
 namespace streambp {
@@ -65,11 +64,27 @@ int usable_cores() {
   return static_cast<int>(std::thread::hardware_concurrency());
 }
 
+nlohmann::json gpu_state_member(const std::optional<GpuState>& state) {
+  if (!state) return nullptr;
+  nlohmann::json member = nlohmann::json::object();
+  const auto add = [&](const char* name, const auto& value) {
+    if (value) member[name] = *value;
+  };
+  add("sm_clock_mhz", state->sm_clock_mhz);
+  add("memory_clock_mhz", state->memory_clock_mhz);
+  add("sm_clock_max_mhz", state->sm_clock_max_mhz);
+  add("temperature_celsius", state->temperature_celsius);
+  add("power_watts", state->power_watts);
+  add("throttle_reasons", state->throttle_reasons);
+  return member;
+}
+
 nlohmann::json describe_environment(int threads, int cuda_index, const std::vector<std::string>& arguments) {
   const int64_t memory = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
+  const std::optional<std::string> gpu = cuda_index >= 0 ? gpu_name(cuda_index) : std::nullopt;
   return {{"cpu", cpu_name()},
           {"cores", usable_cores()},
-          {"gpu", cuda_index >= 0 ? gpu_name(cuda_index) : nlohmann::json(nullptr)},
+          {"gpu", gpu ? nlohmann::json(*gpu) : nlohmann::json(nullptr)},
           {"threads", threads},
           {"host_memory_bytes", memory},
           {"torch", TORCH_VERSION},

@@ -1,9 +1,11 @@
-// What a record says of where and by what it was measured.
+// The machine and the program that a record was measured by.
 #pragma once
 
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
+
+#include "streambp/runtime/gpu.h"
 
 namespace streambp {
 
@@ -21,6 +23,9 @@ std::string libraries_text(std::vector<std::string> others = {});
 /// modified (sources differ from the commit), date (now, ISO 8601, UTC), argv (`arguments`). `cuda_index` is
 /// the number of the CUDA device in use, below 0 for none.
 nlohmann::json describe_environment(int threads, int cuda_index, const std::vector<std::string>& arguments);
+
+/// The members `gpu_before` and `gpu_after` of a record: what NVML tells of the GPU, null without it.
+nlohmann::json gpu_state_member(const std::optional<GpuState>& state);
 
 /// The number of processors that this process may use.
 int usable_cores();

@@ -24,13 +24,6 @@ OptimizerStates parse_optimizer(const std::string& name, int bits, bool master_w
   return optimizer;
 }
 
-nlohmann::json optimizer_settings(const OptimizerStates& optimizer) {
-  if (optimizer.states == 0 && !optimizer.master_weights) return nullptr;
-  return {{"name", optimizer.name},
-          {"bits", optimizer.states == 0 ? 0 : 8 * c10::elementSize(optimizer.dtype)},
-          {"master_weights", optimizer.master_weights}};
-}
-
 std::vector<at::Tensor> allocate_states(const OptimizerStates& optimizer, const Model& model) {
   std::vector<at::Tensor> states;
   for (const auto& parameter : model.parameters()) {

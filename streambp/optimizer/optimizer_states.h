@@ -1,8 +1,6 @@
-// What an optimizer keeps in addition to the weights it trains: allocated, so that it is counted with
-// everything else.
+// What an optimizer keeps for each weight it trains, allocated so that the meter counts it.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -21,9 +19,6 @@ struct OptimizerStates {
 /// `name` is none, sgd or adamw, `bits` 32, 16 or 8. Throws InputError for another name, and for master
 /// weights of a model that is not in half precision.
 OptimizerStates parse_optimizer(const std::string& name, int bits, bool master_weights, at::ScalarType dtype);
-
-/// As a member of a record's settings: null where nothing is kept.
-nlohmann::json optimizer_settings(const OptimizerStates& optimizer);
 
 /// The states of all trained parameters of `model`, on its device, under the scopes "optimizer" and "master
 /// weights".

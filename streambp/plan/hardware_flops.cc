@@ -70,9 +70,6 @@ double hardware_flops(const Model& model, const Batch& batch, const Objective& o
   const auto layers = static_cast<int64_t>(model.layers().size());
   const int64_t first = std::max<int64_t>(model.lowest_trainable_layer(), 0);
   const LayerRuns once;
-  // An input that was not kept is the output of the layer below, which runs again; without attention, and
-  // without what only attention needs, where its output was kept.
-  const LayerRuns again = settings.keep_attention ? LayerRuns{.projections = 0.0, .attention = 0.0} : once;
   double flops = teacher == nullptr ? 0.0 : forward_flops(*teacher, batch);
   flops += head_flops(model, objective, settings, tokens, static_cast<double>(scored), teacher);
   const auto layer_of = [&](const Model& of, int64_t i) {
@@ -83,9 +80,8 @@ double hardware_flops(const Model& model, const Batch& batch, const Objective& o
     const bool joined = i + 1 == layers && joins_head(model, objective, settings);
     const LayerRuns runs = kind.layer_runs(settings, lengths, model.config(), i, joined);
     flops += i < first ? layer.forward(once) : layer.forward(runs) + layer.backward(runs);
-    const bool runs_again =
-        i >= first && i + 1 < layers && !keeps_input(i + 1, first, layers, settings.every);
-    if (runs_again) flops += layer.forward(again);
+    if (kind.rebuild_runs == nullptr) continue;
+    if (const auto rebuild = kind.rebuild_runs(settings, i, first, layers)) flops += layer.forward(*rebuild);
   }
   return flops;
 }

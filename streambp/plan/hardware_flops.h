@@ -21,8 +21,8 @@ namespace streambp::plan {
 ///   2307.08691, section 4.1). Pairs that a kernel's tiles compute and mask are not counted.
 /// - the LM head: every token where the logits are taken in full, the scored tokens where it is streamed,
 ///   forward twice where the objective is not separable.
-/// - layers by MethodKind::layer_runs and `every`; those below the lowest layer with a backward pass run
-/// forward once.
+/// - layers as MethodKind::layer_runs and rebuild_runs say; those below the lowest layer with a backward pass
+///   once, forward.
 /// - a teacher: once forward, its head as often as the model's.
 /// - an objective of embeddings: no head.
 /// Not counted: element-wise work, norms, softmax, rotary embeddings, biases, look-ups (nor an adapter of the

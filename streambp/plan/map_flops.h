@@ -1,4 +1,4 @@
-// What a model's linear maps ask for, token by token.
+// Operations of a model's linear maps, token by token.
 #pragma once
 
 #include "streambp/model/layer.h"

@@ -1,4 +1,4 @@
-// How much arithmetic one step of training asks for, whatever the method.
+// How much arithmetic one step of training needs, whatever the method.
 #pragma once
 
 #include <cstdint>

@@ -40,11 +40,10 @@ void configure_allocator(const std::string& name, int index, std::optional<int64
   setenv(kVariable, settings.c_str(), /*replace=*/1);
 }
 
-/// A dry run's share of what cuBLAS keeps.
-void hold_blas_workspace() {
-  const MemoryScope scope("kernel workspace");
-  static const at::Tensor workspace =
-      at::empty({cuda::kBlasWorkspaceBytes}, at::TensorOptions().device(at::kMeta).dtype(at::kByte));
+void count_as(c10::DeviceType device) {
+  const bool for_cuda = device == c10::DeviceType::CUDA;
+  set_backend(c10::DeviceType::Meta, for_cuda ? Backend::kCuda : Backend::kCpu);
+  set_meta_block_bytes(for_cuda ? cuda::kBlockBytes : 1);
 }
 
 c10::Device open_cuda(const std::string& name, const DeviceOptions& options) {
@@ -71,6 +70,19 @@ c10::Device open_cuda(const std::string& name, const DeviceOptions& options) {
 
 }  // namespace
 
+MetaStandIn::MetaStandIn(c10::DeviceType device)
+    : before_(is_for_cuda(at::kMeta) ? c10::DeviceType::CUDA : c10::DeviceType::CPU) {
+  count_as(device);
+  if (device != c10::DeviceType::CUDA || before_ == device) return;
+  const MemoryScope scope("kernel workspace");
+  blas_workspace_ =
+      at::empty({cuda::kBlasWorkspaceBytes}, at::TensorOptions().device(at::kMeta).dtype(at::kByte));
+}
+
+MetaStandIn::~MetaStandIn() {
+  count_as(before_);
+}
+
 c10::Device open_device(const std::string& name, const DeviceOptions& options) {
   if (name == "meta" || name == "meta:cuda") {
     const bool for_cuda = name == "meta:cuda";
@@ -78,9 +90,8 @@ c10::Device open_device(const std::string& name, const DeviceOptions& options) {
       throw InputError(
           "--deterministic: a setting of cuda and meta:cuda; other passes repeat to the bit anyway");
     if (options.deterministic) make_deterministic();
-    set_backend(c10::DeviceType::Meta, for_cuda ? Backend::kCuda : Backend::kCpu);
-    set_meta_block_bytes(for_cuda ? cuda::kBlockBytes : 1);
-    if (for_cuda) hold_blas_workspace();
+    static std::optional<MetaStandIn> stand_in;  // until the next one is opened
+    stand_in.emplace(for_cuda ? c10::DeviceType::CUDA : c10::DeviceType::CPU);
     return at::kMeta;
   }
   if (name == "cpu") {

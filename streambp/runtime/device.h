@@ -1,10 +1,11 @@
-// From a device's name on the command line to a device that is ready for work.
+// Devices by name, made ready for work.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
 namespace streambp {
@@ -22,5 +23,20 @@ struct DeviceOptions {
 /// device's memory, and for options that mean nothing to the device: the CPU's passes repeat to the bit
 /// anyway, its limit and the meta device's are set_memory_limit's.
 c10::Device open_device(const std::string& name, const DeviceOptions& options = {});
+
+/// While it lives, the meta device stands for `device`, the CPU or CUDA: a dry run counts the scratch space
+/// of that device's kernels, what cuBLAS keeps, and its allocator's rounding. Nests; one for the device that
+/// is stood for already changes nothing.
+class MetaStandIn {
+ public:
+  explicit MetaStandIn(c10::DeviceType device);
+  ~MetaStandIn();
+  MetaStandIn(const MetaStandIn&) = delete;
+  MetaStandIn& operator=(const MetaStandIn&) = delete;
+
+ private:
+  c10::DeviceType before_;
+  at::Tensor blas_workspace_;
+};
 
 }  // namespace streambp

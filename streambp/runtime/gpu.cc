@@ -5,9 +5,7 @@
 namespace streambp {
 namespace {
 
-using nlohmann::json;
-
-/// A function of a library by its name; null where it is missing.
+/// A function of a library by name; null where it is missing.
 template <typename Function>
 Function* function_of(void* library, const char* name) {
   return library == nullptr ? nullptr : reinterpret_cast<Function*>(dlsym(library, name));
@@ -37,12 +35,12 @@ constexpr Reason kReasons[] = {{0x2, "application_clocks"}, {0x4, "power_cap"},
 
 }  // namespace
 
-json gpu_name(int index) {
+std::optional<std::string> gpu_name(int index) {
   Driver driver;
   const auto get_name = function_of<int(char*, int, int)>(driver.library, "cuDeviceGetName");
   char name[256] = {};
   if (get_name == nullptr || !driver.open(index) || get_name(name, sizeof(name), driver.device) != 0)
-    return nullptr;
+    return std::nullopt;
   return std::string(name);
 }
 
@@ -55,40 +53,40 @@ std::optional<int64_t> gpu_memory(int index) {
   return static_cast<int64_t>(bytes);
 }
 
-json gpu_state(int index) {
+std::optional<GpuState> gpu_state(int index) {
   void* const library = dlopen("libnvidia-ml.so.1", RTLD_LAZY);
   const auto init = function_of<int()>(library, "nvmlInit_v2");
-  // By its place on the bus: NVML counts all of the machine's GPUs, CUDA those that it is shown.
+  // By its address on the bus: NVML counts all of the machine's GPUs, CUDA those that it is shown.
   const auto get = function_of<int(const char*, void**)>(library, "nvmlDeviceGetHandleByPciBusId_v2");
   Driver driver;
-  const auto get_place = function_of<int(char*, int, int)>(driver.library, "cuDeviceGetPCIBusId");
-  char place[64] = {};
+  const auto get_address = function_of<int(char*, int, int)>(driver.library, "cuDeviceGetPCIBusId");
+  char address[64] = {};
   void* device = nullptr;
-  if (init == nullptr || get == nullptr || get_place == nullptr || init() != 0 || !driver.open(index) ||
-      get_place(place, sizeof(place), driver.device) != 0 || get(place, &device) != 0)
-    return nullptr;
-  json state = json::object();
+  if (init == nullptr || get == nullptr || get_address == nullptr || init() != 0 || !driver.open(index) ||
+      get_address(address, sizeof(address), driver.device) != 0 || get(address, &device) != 0)
+    return std::nullopt;
+  GpuState state;
   // clockType 1 is that of the multiprocessors, 2 that of the memory.
-  const auto number = [&](const char* member, const char* function, unsigned type, double unit) {
+  const auto number = [&](std::optional<double>& member, const char* function, unsigned type) {
     const auto ask = function_of<int(void*, unsigned, unsigned*)>(library, function);
     unsigned value = 0;
-    if (ask != nullptr && ask(device, type, &value) == 0) state[member] = unit * value;
+    if (ask != nullptr && ask(device, type, &value) == 0) member = value;
   };
-  number("sm_clock_mhz", "nvmlDeviceGetClockInfo", 1, 1.0);
-  number("memory_clock_mhz", "nvmlDeviceGetClockInfo", 2, 1.0);
-  number("sm_clock_max_mhz", "nvmlDeviceGetMaxClockInfo", 1, 1.0);
-  number("temperature_celsius", "nvmlDeviceGetTemperature", 0, 1.0);
+  number(state.sm_clock_mhz, "nvmlDeviceGetClockInfo", 1);
+  number(state.memory_clock_mhz, "nvmlDeviceGetClockInfo", 2);
+  number(state.sm_clock_max_mhz, "nvmlDeviceGetMaxClockInfo", 1);
+  number(state.temperature_celsius, "nvmlDeviceGetTemperature", 0);
   if (const auto ask = function_of<int(void*, unsigned*)>(library, "nvmlDeviceGetPowerUsage")) {
     unsigned milliwatts = 0;
-    if (ask(device, &milliwatts) == 0) state["power_watts"] = 1e-3 * milliwatts;
+    if (ask(device, &milliwatts) == 0) state.power_watts = 1e-3 * milliwatts;
   }
   const auto ask =
       function_of<int(void*, unsigned long long*)>(library, "nvmlDeviceGetCurrentClocksThrottleReasons");
   unsigned long long reasons = 0;
   if (ask != nullptr && ask(device, &reasons) == 0) {
-    state["throttle_reasons"] = json::array();
+    auto& names = state.throttle_reasons.emplace();
     for (const Reason& reason : kReasons) {
-      if ((reasons & reason.bit) != 0) state["throttle_reasons"].push_back(reason.name);
+      if ((reasons & reason.bit) != 0) names.emplace_back(reason.name);
     }
   }
   return state;

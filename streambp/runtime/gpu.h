@@ -3,21 +3,30 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace streambp {
 
-/// The name of GPU `index`; null where there is none.
-nlohmann::json gpu_name(int index);
+/// What decides how fast a GPU runs just now. What NVML does not tell is absent.
+struct GpuState {
+  std::optional<double> sm_clock_mhz;
+  std::optional<double> memory_clock_mhz;
+  std::optional<double> sm_clock_max_mhz;
+  std::optional<double> temperature_celsius;
+  std::optional<double> power_watts;
+  /// NVML's names (power_cap, thermal, ...); empty where it runs freely.
+  std::optional<std::vector<std::string>> throttle_reasons;
+};
+
+/// The name of GPU `index`; none where there is no such GPU.
+std::optional<std::string> gpu_name(int index);
 
 /// Bytes of its memory.
 std::optional<int64_t> gpu_memory(int index);
 
-/// What bears on how fast it is just now: sm_clock_mhz, memory_clock_mhz, sm_clock_max_mhz,
-/// temperature_celsius, power_watts, and throttle_reasons, a list of NVML's names (power_cap, thermal, ...),
-/// empty where it runs freely. Null where NVML is not there.
-nlohmann::json gpu_state(int index);
+/// Its state; none without NVML.
+std::optional<GpuState> gpu_state(int index);
 
 }  // namespace streambp

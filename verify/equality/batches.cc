@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "streambp/model/open_model.h"
 #include "streambp/error.h"
+#include "streambp/model/open_model.h"
 #include "verify/checked_device.h"
 #include "verify/equality/equality.h"
 

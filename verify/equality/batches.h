@@ -37,7 +37,7 @@ Batch repack(const Batch& batch, Side padding, int64_t vocab_size);
 
 /// A folder's weights, or a preset's random ones with deviations as after training: attention that prefers
 /// some tokens, norms that are not ones; with kPaddingToken. In float64. A preset's vocabulary has
-/// `more_tokens` more than it says.
+/// `more_tokens` more than the preset's.
 Model equality_model(const std::string& name, uint64_t seed,
                      const std::function<bool(const std::string&)>& trainable = {}, int64_t more_tokens = 0);
 

@@ -91,7 +91,7 @@ class RowCheck {
   /// Fewer, for more rows: those that end with the first prompt, within its completion, at a sequence's end.
   std::vector<int64_t> padded_chunks() const {
     const int64_t tokens = subject_.batch.size();
-    // A completion begins behind its first scored place.
+    // A completion begins after its first scored index.
     const int64_t sequence = subject_.batch.offsets[1];
     const at::Tensor scored = scored_indices(subject_.batch);
     const int64_t prompt = scored.size(0) > 0 ? scored[0].item<int64_t>() + 1 : sequence / 2 + 1;

@@ -15,7 +15,7 @@
 namespace streambp::verify {
 namespace {
 
-/// Rows of random tokens, each a prompt and a completion, and their place in a padded tensor.
+/// Rows of random tokens, each a prompt and a completion, and their columns in a padded tensor.
 class PaddedRows {
  public:
   PaddedRows(const ObjectiveKind& kind, Padding padding, int64_t length, int64_t vocab_size, uint64_t seed)

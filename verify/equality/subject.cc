@@ -79,7 +79,7 @@ const std::map<std::string, std::vector<OptionMap>> kVariants{
       {{"pooling", "mean"}, {"scale", "5"}, {"negatives", "2"}},
       {{"similarity", "dot"}, {"scale", "0.3"}, {"symmetric", "true"}}}}};
 
-/// Adapters on all maps or on some, with either scale, and what PEFT trains beside them; away from where they
+/// Adapters on all maps or on some, with either scale, and what PEFT trains with them; away from where they
 /// begin and do nothing yet.
 LoraConfig attach_adapters(Model& model, Padding padding, uint64_t seed) {
   LoraConfig lora;
@@ -130,7 +130,7 @@ void fill_plain(EqualitySubject& subject, const RowName& name, uint64_t seed) {
                    {"the batch padded on the right", repack(subject.batch, Side::kRight, vocab_size)}};
 }
 
-/// Batches as the objective reads them from a file, with what old policy and reference thought of them.
+/// Batches as the objective reads them from a file, with the log-probabilities of old policy and reference.
 void fill_padded(EqualitySubject& subject, const RowName& name, uint64_t seed) {
   const ObjectiveKind& kind = objective_kind(name.objective);
   const Options options = complete_options(kind, name.settings);

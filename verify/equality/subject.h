@@ -36,7 +36,8 @@ struct EqualitySubject {
 /// Throws InputError for an unknown name.
 EqualitySubject make_subject(const RowName& name, uint64_t seed);
 
-/// Whether a batch of this name, padded in one way, is made for every objective; whether it is for this one.
+/// Whether a batch of this name, padded on one side or not at all, is made for every objective; whether it is
+/// for this one.
 bool is_padded_batch(const std::string& batch);
 bool has_batch(const std::string& objective, const std::string& batch);
 

@@ -6,13 +6,12 @@
 #include <set>
 #include <sys/resource.h>
 
-#include "bench/cell.h"
-#include "streambp/plan/model_flops.h"
-#include "bench/models.h"
+#include "bench/cell_run.h"
 #include "bench/paper/measured.h"
 #include "bench/report.h"
 #include "streambp/cli/environment.h"
 #include "streambp/cli/records.h"
+#include "streambp/plan/model_flops.h"
 #include "verify/tests/streambp/model/file_testing.h"
 
 namespace streambp::bench {
@@ -138,8 +137,8 @@ TEST(RecordKey, IsStableAndSeesEverything) {
 Bench tiny_bench() {
   install_meters();
   Bench bench;
-  bench.options.model = "qwen3-tiny";
-  bench.options.dtype = bench.options.gradient_dtype = at::kDouble;
+  bench.options.setup.model = "qwen3-tiny";
+  bench.options.setup.dtype = bench.options.setup.gradient_dtype = at::kDouble;
   bench.config = preset("qwen3-tiny");
   return bench;
 }
@@ -155,23 +154,23 @@ TEST(CellConfiguration, HasAnotherKeyForEveryChange) {
   const Bench bench = tiny_bench();
   const Cell cell = cell_of(Method::kStreambp, 33);
   const std::vector<std::function<void(Bench&, Cell&)>> changes{
-      [](Bench& b, Cell&) { b.options.model = "other"; },
-      [](Bench& b, Cell&) { b.options.dtype = at::kFloat; },
-      [](Bench& b, Cell&) { b.options.gradient_dtype = at::kFloat; },
+      [](Bench& b, Cell&) { b.options.setup.model = "other"; },
+      [](Bench& b, Cell&) { b.options.setup.dtype = at::kFloat; },
+      [](Bench& b, Cell&) { b.options.setup.gradient_dtype = at::kFloat; },
       [](Bench& b, Cell&) { b.options.device = "meta"; },
       [](Bench& b, Cell&) { b.options.threads = 2; },
       [](Bench& b, Cell&) { b.options.repeats = 5; },
-      [](Bench& b, Cell&) { b.options.seed = 1; },
+      [](Bench& b, Cell&) { b.options.setup.seed = 1; },
       [](Bench& b, Cell&) { b.options.memory_limit = 1; },
       [](Bench& b, Cell&) {
         b.options.objective_options = {{"divisor", "2"}};
       },
-      [](Bench& b, Cell&) { b.options.freeze = {"norm"}; },
+      [](Bench& b, Cell&) { b.options.setup.freeze = {"norm"}; },
       [](Bench& b, Cell&) { b.options.micro_batches = 2; },
-      [](Bench& b, Cell&) { b.options.lora = LoraConfig{}; },
-      [](Bench& b, Cell&) { b.options.adapter = "adapter"; },
-      [](Bench& b, Cell&) { b.options.reference = "other"; },
-      [](Bench& b, Cell&) { b.options.teacher = "other"; },
+      [](Bench& b, Cell&) { b.options.setup.lora = LoraConfig{}; },
+      [](Bench& b, Cell&) { b.options.setup.adapter = "adapter"; },
+      [](Bench& b, Cell&) { b.options.setup.reference = "other"; },
+      [](Bench& b, Cell&) { b.options.setup.teacher = "other"; },
       [](Bench& b, Cell&) { b.options.tokens = "tokens.safetensors"; },
       [](Bench& b, Cell&) { b.options.tokens = "tokens.safetensors", b.batch_key = "other"; },
       [](Bench&, Cell& c) { c.objective = "dpo"; },
@@ -186,9 +185,9 @@ TEST(CellConfiguration, HasAnotherKeyForEveryChange) {
       [](Bench& b, Cell& c) { c.automatic = true, b.options.budget = 1000; },
       [](Bench& b, Cell& c) { c.automatic = true, b.options.host_budget = 1000; },
       [](Bench& b, Cell& c) { c.automatic = true, b.options.chunks = {7}; },
-      [](Bench& b, Cell& c) { c.automatic = true, b.options.stream_head = false; },
-      [](Bench& b, Cell& c) { c.automatic = true, b.options.fixed = {"--every"}; },
-      [](Bench& b, Cell& c) { c.automatic = true, b.options.fixed = {"--every"}, b.options.every = 2; },
+      [](Bench& b, Cell& c) { c.automatic = true, b.options.given.stream_head = false; },
+      [](Bench& b, Cell& c) { c.automatic = true, b.options.fixed = {"every"}; },
+      [](Bench& b, Cell& c) { c.automatic = true, b.options.fixed = {"every"}, b.options.given.every = 2; },
   };
   std::set<std::string> keys{record_key(cell_configuration(bench, cell))};
   for (size_t i = 0; i < changes.size(); ++i) {
@@ -207,7 +206,7 @@ TEST(CellConfiguration, HasAnotherKeyForEveryChange) {
 
 TEST(CellRun, RecordsWhatItMeasuredAndSurvivesRunningOutOfMemory) {
   const Bench bench = tiny_bench();
-  Models models;
+  plan::Models models;
   models.policy = Model::random(bench.config, {at::kDouble, at::kCPU, at::kDouble, {}}, 3);
   const auto measured = [&](CellRun& run, int repeats) {
     for (int i = 0; i < repeats && !run.failed(); ++i) run.repeat(models);
@@ -238,7 +237,7 @@ TEST(CellRun, RecordsWhatItMeasuredAndSurvivesRunningOutOfMemory) {
   EXPECT_EQ(again_record.at("peak_bytes"), checkpoint_record.at("peak_bytes"));
 }
 
-TEST(MeasuredOnAGpu, StandsBesideTheSameWayAlone) {
+TEST(MeasuredOnAGpu, ComparesWithTheSameConfigurationAlone) {
   const Bench bench = tiny_bench();
   const auto record_of = [&](Cell cell, const char* device, int64_t peak) {
     json record = cell_configuration(bench, cell);
@@ -301,15 +300,17 @@ TEST(ModelFlops, CountsProductsAndPairs) {
         static_cast<double>(3 * (config.hidden_size + config.num_attention_heads * config.head_dim +
                                  config.intermediate_size + config.hidden_size));
     const double adapters = static_cast<double>(config.num_hidden_layers) * of_layer;
-    EXPECT_EQ(plan::model_flops(adapted, {5, 1, 12}), (4.0 * weights + 6.0 * adapters) * 18.0 + attention) << name;
+    EXPECT_EQ(plan::model_flops(adapted, {5, 1, 12}), (4.0 * weights + 6.0 * adapters) * 18.0 + attention)
+        << name;
 
     // A critic has no LM head.
     Config critic = config;
     critic.value_model = true;
     critic.tie_word_embeddings = false;
     const auto head = static_cast<double>(config.vocab_size * config.hidden_size);
-    EXPECT_EQ(plan::model_flops(Model::random(critic, {at::kDouble, at::kMeta, at::kDouble, {}}, 0), {5, 1, 12}),
-              6.0 * (weights - head) * 18.0 + attention)
+    EXPECT_EQ(
+        plan::model_flops(Model::random(critic, {at::kDouble, at::kMeta, at::kDouble, {}}, 0), {5, 1, 12}),
+        6.0 * (weights - head) * 18.0 + attention)
         << name;
 
     // Below what is trained there is no backward pass.
@@ -320,8 +321,9 @@ TEST(ModelFlops, CountsProductsAndPairs) {
         0);
     const auto layers = static_cast<double>(config.num_hidden_layers);
     const double layer = (weights - head) / layers;
-    EXPECT_EQ(plan::model_flops(top, {5, 1, 12}), (2.0 * (layers - 1.0) * layer + 6.0 * layer + 4.0 * head) * 18.0 +
-                                                attention * ((layers - 1.0) / 3.0 + 1.0) / layers)
+    EXPECT_EQ(plan::model_flops(top, {5, 1, 12}),
+              (2.0 * (layers - 1.0) * layer + 6.0 * layer + 4.0 * head) * 18.0 +
+                  attention * ((layers - 1.0) / 3.0 + 1.0) / layers)
         << name;
   }
 }

@@ -1,44 +1,46 @@
-// Bytes a token: the slope of the dry run's peak is what the two orders of streaming keep by design.
-#include "bench/bytes_per_token.h"
+// Bytes per token: the slope of the dry run's peak is what the two orders of streaming keep by design.
+#include "streambp/plan/bytes_per_token.h"
 
 #include <cmath>
 #include <gtest/gtest.h>
 
-namespace streambp::bench {
+#include "bench/bytes_report.h"
+
+namespace streambp::plan {
 namespace {
 
 constexpr int64_t kLonger = 262144;
 
 struct Subject {
-  explicit Subject(const std::string& model) {
-    install_meters();
-    bench.options.model = model;
-    bench.options.dtype = bench.options.gradient_dtype = at::kBFloat16;
-    bench.options.device = "meta";
-    bench.device = at::kMeta;
-    bench.config = preset(model);
-    predictor.emplace(bench);
+  explicit Subject(const std::string& model) : config(preset(model)), predictor(setup_of(model), at::kMeta) {}
+
+  static ModelSetup setup_of(const std::string& model) {
+    ModelSetup setup;
+    setup.model = model;
+    setup.dtype = setup.gradient_dtype = at::kBFloat16;
+    return setup;
   }
 
   BytesPerToken bytes(Method method, Offload offload = Offload::kNone, int64_t batch = 1) {
-    Cell cell;
-    cell.settings.method = method;
-    cell.settings.offload = offload;
-    cell.batch = batch;
-    return bytes_per_token(*predictor, cell, kLonger / 2, kLonger);
+    Settings settings;
+    settings.method = method;
+    settings.offload = offload;
+    TrainingStep step;
+    step.sequences = batch;
+    return bytes_per_token(predictor, step, settings, kLonger / 2, kLonger);
   }
 
-  Bench bench;
-  std::optional<Predictor> predictor;
+  Config config;
+  Predictor predictor;
 };
 
-/// What a pass has of a token beside its layers: ids, targets and positions, angles, log-probabilities.
+/// What a pass has of a token outside its layers: ids, targets and positions, angles, log-probabilities.
 constexpr double kBatchBytes = 1200.0;
 
 TEST(BytesPerToken, AreLayerInputsOrKeysAndValues) {
   for (const char* name : {"qwen3-0.6b", "qwen2.5-7b", "llama-3.1-8b"}) {
     Subject subject(name);
-    const Config& config = subject.bench.config;
+    const Config& config = subject.config;
     const AnalyticBytes analytic = analytic_bytes(config, at::kBFloat16, kLonger);
     EXPECT_EQ(analytic.layer_inputs, 2 * config.hidden_size * config.num_hidden_layers);
     EXPECT_EQ(analytic.keys_values,
@@ -67,15 +69,19 @@ TEST(BytesPerToken, AreLayerInputsOrKeysAndValues) {
 TEST(BytesPerToken, CrossOverWhereTheyShould) {
   const auto winners = [](const char* name) {
     Subject subject(name);
-    const Config& config = subject.bench.config;
-    ModelBytes model{name,
-                     "",
-                     config,
-                     layers_without_window(config, kLonger),
-                     analytic_bytes(config, at::kBFloat16, kLonger),
-                     {}};
+    const Config& config = subject.config;
+    bench::ModelBytes model{.model = name,
+                            .workload = "",
+                            .config = config,
+                            .layers_without_window = layers_without_window(config, kLonger),
+                            .analytic = analytic_bytes(config, at::kBFloat16, kLonger),
+                            .configurations = {}};
     EXPECT_EQ(measured_winner(model), "-");
-    model.ways = {subject.bytes(Method::kStreambp), subject.bytes(Method::kChunkMajor)};
+    for (const Method method : {Method::kStreambp, Method::kChunkMajor}) {
+      bench::CellBytes& one = model.configurations.emplace_back();
+      one.cell.settings.method = method;
+      one.bytes = subject.bytes(method);
+    }
     const std::string table = bytes_table({model});
     EXPECT_NE(table.find(measured_winner(model)), std::string::npos) << table;
     EXPECT_NE(bytes_markdown({model}, kLonger / 2, kLonger).find(name), std::string::npos);
@@ -87,7 +93,7 @@ TEST(BytesPerToken, CrossOverWhereTheyShould) {
 
 TEST(BytesPerToken, OfLayersWithAWindowAreKeysAndValuesWithoutGradients) {
   Subject subject("gemma-3-1b");
-  const Config& config = subject.bench.config;
+  const Config& config = subject.config;
   const int64_t full = layers_without_window(config, kLonger);
   EXPECT_TRUE(0 < full && full < config.num_hidden_layers);
   EXPECT_EQ(layers_without_window(preset("phi-4-mini"), kLonger), preset("phi-4-mini").num_hidden_layers)
@@ -115,8 +121,8 @@ TEST(BytesPerToken, OfABatchAndOfTheHost) {
   EXPECT_TRUE(std::abs((host.host() + host.device()) / one.device() - 1.0) <= 0.25)
       << host.host() << " on the host, " << host.device() << " on the device";
   EXPECT_GT(one.intercept(), static_cast<double>(one.longer.resident_bytes));
-  EXPECT_THROW(bytes_per_token(*subject.predictor, one.cell, 64, 64), std::runtime_error);
+  EXPECT_THROW(bytes_per_token(subject.predictor, {}, one.settings, 64, 64), std::runtime_error);
 }
 
 }  // namespace
-}  // namespace streambp::bench
+}  // namespace streambp::plan

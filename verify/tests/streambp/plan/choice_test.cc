@@ -1,6 +1,6 @@
-// --method auto: the estimated costs rank as measured times do, the ways leave alone what is fixed, and the
-// chosen one is the cheapest that fits.
-#include "bench/choice.h"
+// Choosing a configuration: the estimated costs rank as measured times do, a search leaves alone what is
+// fixed, and the chosen configuration is the cheapest that fits.
+#include "streambp/plan/choice.h"
 
 #include <algorithm>
 #include <functional>
@@ -8,39 +8,40 @@
 #include <limits>
 #include <set>
 
-#include "bench/cost_model.h"
-#include "bench/ways.h"
+#include "bench/choice.h"
+#include "streambp/plan/cost_model.h"
 
-namespace streambp::bench {
+namespace streambp::plan {
 namespace {
 
-/// On the meta device, with costs estimated for `device`.
+TrainingStep step_of(int64_t tokens) {
+  TrainingStep step;
+  step.seq_len = tokens;
+  return step;
+}
+
+/// A model of shapes, and costs for `device`.
 struct Subject {
   explicit Subject(const std::string& model, at::ScalarType dtype = at::kFloat,
-                   c10::DeviceType device = at::kCPU, bool lora = false) {
-    install_meters();
-    bench.options.model = model;
-    bench.options.dtype = bench.options.gradient_dtype = dtype;
-    bench.options.device = "meta";
-    bench.device = at::kMeta;
-    bench.config = preset(model);
-    if (lora) bench.options.lora = LoraConfig{8, 8.0, false, {kAllLinear}};
-    predictor.emplace(bench);
-    timed = bench;
-    timed.device = device;
-    timed.options.picks_method = true;
+                   c10::DeviceType device = at::kCPU, bool lora = false)
+      : predictor(setup_of(model, dtype, lora), device) {}
+
+  static ModelSetup setup_of(const std::string& model, at::ScalarType dtype, bool lora) {
+    ModelSetup setup;
+    setup.model = model;
+    setup.dtype = setup.gradient_dtype = dtype;
+    if (lora) setup.lora = LoraConfig{8, 8.0, false, {kAllLinear}};
+    return setup;
   }
 
   double cost(int64_t tokens, const Settings& settings) const {
-    return CostModel(timed, predictor->models(), {"sft", {}, tokens, 1}).relative(settings);
+    return CostModel(predictor.models(), step_of(tokens), predictor.device()).relative(settings);
   }
 
-  Bench bench;  // of the predictor
-  Bench timed;  // whose costs are estimated
-  std::optional<Predictor> predictor;
+  Predictor predictor;
 };
 
-Settings way(Method method, int64_t chunk = 0, const std::function<void(Settings&)>& change = {}) {
+Settings with(Method method, int64_t chunk = 0, const std::function<void(Settings&)>& change = {}) {
   Settings settings;
   settings.method = method;
   settings.chunk = chunk;
@@ -54,23 +55,23 @@ TEST(CostModel, RanksMethodsAsTheyWereMeasuredOnTheCpu) {
   // results/compare-2048, -4096 and -8192: medians at the chunks that --chunk auto stands for.
   const Subject subject("qwen3-cpu");
   for (const auto& [tokens, chunk] : {std::pair<int64_t, int64_t>{2048, 1024}, {4096, 1024}, {8192, 1024}}) {
-    const double standard = subject.cost(tokens, way(Method::kStandard));
-    const double kept = subject.cost(tokens, way(Method::kStreambp, chunk, kKeepAttention));
-    const double streambp = subject.cost(tokens, way(Method::kStreambp, chunk));
-    const double checkpoint = subject.cost(tokens, way(Method::kCheckpoint));
+    const double standard = subject.cost(tokens, with(Method::kStandard));
+    const double kept = subject.cost(tokens, with(Method::kStreambp, chunk, kKeepAttention));
+    const double streambp = subject.cost(tokens, with(Method::kStreambp, chunk));
+    const double checkpoint = subject.cost(tokens, with(Method::kCheckpoint));
     std::printf("%d tokens: standard %.3f, keep-attention %.3f, streambp %.3f, checkpoint %.3f\n",
                 static_cast<int>(tokens), standard, kept, streambp, checkpoint);
     EXPECT_EQ(standard, 1.0);
     EXPECT_LT(standard, kept);
     EXPECT_LT(kept, streambp);
     EXPECT_LT(streambp, checkpoint);
-    EXPECT_LT(subject.cost(tokens, way(Method::kLogitsOnly)), checkpoint) << "no full logits";
+    EXPECT_LT(subject.cost(tokens, with(Method::kLogitsOnly)), checkpoint) << "no full logits";
   }
 }
 
 TEST(CostModel, ThinChunksAreSlowAndThickOnesGainLittle) {
   const Subject subject("qwen3-8b", at::kBFloat16, at::kCUDA);
-  const auto cost = [&](int64_t chunk) { return subject.cost(65536, way(Method::kStreambp, chunk)); };
+  const auto cost = [&](int64_t chunk) { return subject.cost(65536, with(Method::kStreambp, chunk)); };
   EXPECT_GT(cost(64), 1.2 * cost(1024));
   EXPECT_GT(cost(256), 1.05 * cost(1024));
   EXPECT_GT(cost(1024), cost(4096));
@@ -80,7 +81,7 @@ TEST(CostModel, ThinChunksAreSlowAndThickOnesGainLittle) {
 TEST(CostModel, WhatIsComputedOrSentAgainCosts) {
   const Subject subject("qwen3-8b", at::kBFloat16, at::kCUDA);
   const auto cost = [&](const std::function<void(Settings&)>& change) {
-    return subject.cost(32768, way(Method::kStreambp, 1024, change));
+    return subject.cost(32768, with(Method::kStreambp, 1024, change));
   };
   const double plain = cost({});
   EXPECT_GT(plain, 1.0);
@@ -94,25 +95,24 @@ TEST(CostModel, WhatIsComputedOrSentAgainCosts) {
       << "the keys and values of 16 chunks before each one on average";
   // Without gradients of weights, what is computed again is a greater part of the whole.
   const Subject lora("qwen3-8b", at::kBFloat16, at::kCUDA, /*lora=*/true);
-  EXPECT_GT(lora.cost(32768, way(Method::kCheckpoint)), subject.cost(32768, way(Method::kCheckpoint)) + 0.05);
+  EXPECT_GT(lora.cost(32768, with(Method::kCheckpoint)),
+            subject.cost(32768, with(Method::kCheckpoint)) + 0.05);
 }
 
-std::set<std::string> descriptions(const std::vector<Settings>& ways) {
+std::set<std::string> descriptions(const std::vector<Settings>& all) {
   std::set<std::string> texts;
-  for (const Settings& settings : ways) texts.insert(describe_way(settings));
+  for (const Settings& settings : all) texts.insert(configuration_text(settings));
   return texts;
 }
 
-TEST(Ways, AreDistinctAndCanBeRun) {
-  SweepOptions options;
-  options.methods.clear();
-  options.picks_method = true;
+TEST(Configurations, AreDistinctAndCanBeRun) {
+  const SearchSpace space;
   for (const int64_t tokens : {9, 300, 2048, 65536}) {
     for (const bool may_offload : {false, true}) {
-      const std::vector<Settings> ways = list_ways(options, at::kCPU, 36, tokens, may_offload);
-      EXPECT_EQ(descriptions(ways).size(), ways.size());
+      const std::vector<Settings> all = list_configurations(space, at::kCPU, 36, tokens, may_offload);
+      EXPECT_EQ(descriptions(all).size(), all.size());
       std::set<Method> methods;
-      for (const Settings& settings : ways) {
+      for (const Settings& settings : all) {
         EXPECT_NO_THROW(check_settings(settings));
         EXPECT_LE(settings.chunk, tokens);
         EXPECT_TRUE(may_offload || settings.offload == Offload::kNone);
@@ -121,46 +121,43 @@ TEST(Ways, AreDistinctAndCanBeRun) {
       EXPECT_EQ(methods.size(), method_names().size());
     }
   }
-  EXPECT_TRUE(descriptions(list_ways(options, at::kCPU, 36, 1500, false))
+  EXPECT_TRUE(descriptions(list_configurations(space, at::kCPU, 36, 1500, false))
                   .contains("streambp, chunk 750, keep-attention, every 4"))
       << "the chunk that auto stands for is among them";
-  EXPECT_TRUE(
-      descriptions(list_ways(options, at::kCPU, 36, 2048, false)).contains("streambp, chunk 256, every 6"))
+  EXPECT_TRUE(descriptions(list_configurations(space, at::kCPU, 36, 2048, false))
+                  .contains("streambp, chunk 256, every 6"))
       << "the square root of the layers";
 }
 
-TEST(Ways, LeaveAloneWhatIsFixed) {
-  SweepOptions options;
-  options.picks_method = true;
-  options.chunks = {512, 128};
-  options.stream_head = true;
-  options.keep_attention = true;
-  options.fixed = {"--keep-attention", "--every", "--offload"};
-  for (const Settings& settings : list_ways(options, at::kCPU, 36, 65536, /*may_offload=*/true)) {
+TEST(Configurations, LeaveAloneWhatIsFixed) {
+  SearchSpace space;
+  space.chunks = {512, 128};
+  space.given.stream_head = true;
+  space.given.keep_attention = true;
+  space.fixed = {"keep_attention", "every", "offload"};
+  for (const Settings& settings : list_configurations(space, at::kCPU, 36, 65536, /*may_offload=*/true)) {
     EXPECT_TRUE(settings.streams_head());
     EXPECT_EQ(settings.every, 1);
     EXPECT_EQ(settings.offload, Offload::kNone);
     EXPECT_TRUE(!is_chunked(settings.method) || settings.chunk == 512 || settings.chunk == 128);
     EXPECT_TRUE(settings.method != Method::kStreambp || settings.keep_attention);
   }
-  options.fused_optimizer = OptimizerSettings{};
-  for (const Settings& settings : list_ways(options, at::kCPU, 36, 65536, false))
-    EXPECT_EQ(settings.method, Method::kStreambp);
-  options = {};
-  options.methods = {Method::kStandard};
-  EXPECT_EQ(descriptions(list_ways(options, at::kCPU, 36, 65536, false)),
+  space = {};
+  space.methods = {Method::kStandard};
+  EXPECT_EQ(descriptions(list_configurations(space, at::kCPU, 36, 65536, false)),
             (std::set<std::string>{"standard", "standard, streamed head"}));
 }
 
 TEST(Choice, IsTheCheapestThatFitsAndSaysWhatDoesNot) {
   Subject subject("qwen3-tiny", at::kDouble);
-  const Cell asked{"sft", {}, 1500, 1, /*automatic=*/true};
-  std::vector<std::pair<double, int64_t>> all;  // cost and peak of each way, by other means
-  const CostModel costs(subject.timed, subject.predictor->models(), asked);
-  for (const Settings& settings : list_ways(subject.timed.options, at::kCPU,
-                                            subject.bench.config.num_hidden_layers, asked.seq_len, false)) {
-    all.emplace_back(costs.relative(settings),
-                     subject.predictor->predict({"sft", settings, asked.seq_len, 1}).peak_bytes);
+  const TrainingStep asked = step_of(1500);
+  const SearchSpace space;
+  std::vector<std::pair<double, int64_t>> all;  // cost and peak of each configuration, by other means
+  const CostModel costs(subject.predictor.models(), asked, at::kCPU);
+  for (const Settings& settings :
+       list_configurations(space, at::kCPU, subject.predictor.models().policy->config().num_hidden_layers,
+                           asked.seq_len, false)) {
+    all.emplace_back(costs.relative(settings), subject.predictor.predict(asked, settings).peak_bytes);
   }
   std::set<int64_t> peaks;
   for (const auto& [cost, peak] : all) peaks.insert(peak);
@@ -171,17 +168,17 @@ TEST(Choice, IsTheCheapestThatFitsAndSaysWhatDoesNot) {
     double cheapest = std::numeric_limits<double>::infinity();
     for (const auto& [cost, peak] : all)
       if (peak <= budget) cheapest = std::min(cheapest, cost);
-    const Choice choice = choose(subject.timed, *subject.predictor, asked, {budget, 0});
+    const Choice choice = choose(subject.predictor, asked, space, {budget, 0});
     ASSERT_TRUE(choice.chosen);
     const Considered& taken = choice.considered[*choice.chosen];
-    EXPECT_EQ(taken.cost, cheapest) << describe_choice(choice);
+    EXPECT_EQ(taken.cost, cheapest) << describe(choice);
     EXPECT_LE(taken.predicted->peak_bytes, budget);
     EXPECT_TRUE(taken.why_not.empty());
     EXPECT_LE(taken.cost, cost_before) << "more memory, more time";
     EXPECT_EQ(choice.considered.size(), all.size());
     cost_before = taken.cost;
     chosen.insert(method_name(taken.settings.method));
-    const nlohmann::json member = choice_member(choice);
+    const nlohmann::json member = bench::choice_member(choice);
     EXPECT_EQ(member.at("predicted_peak_bytes"), taken.predicted->peak_bytes);
     EXPECT_EQ(member.at("considered").size(), all.size());
     for (const auto& other : member.at("considered")) {
@@ -192,32 +189,31 @@ TEST(Choice, IsTheCheapestThatFitsAndSaysWhatDoesNot) {
   EXPECT_TRUE(chosen.contains("standard")) << "with all the memory there is";
   EXPECT_TRUE(chosen.contains("streambp")) << "with the least";
 
-  const Choice nothing = choose(subject.timed, *subject.predictor, asked, {*peaks.begin() - 1, 0});
+  const Choice nothing = choose(subject.predictor, asked, space, {*peaks.begin() - 1, 0});
   EXPECT_FALSE(nothing.chosen);
   EXPECT_EQ(nothing.leanest()->predicted->peak_bytes, *peaks.begin());
-  EXPECT_NE(describe_choice(nothing).find("nothing fits"), std::string::npos);
-  EXPECT_NE(describe_choice(nothing).find("--budget"), std::string::npos);
-  const std::string tight =
-      describe_choice(choose(subject.timed, *subject.predictor, asked, {*peaks.begin(), 0}));
+  EXPECT_NE(describe(nothing).find("nothing fits"), std::string::npos);
+  EXPECT_NE(bench::choice_reason(nothing).find("--budget"), std::string::npos);
+  const std::string tight = describe(choose(subject.predictor, asked, space, {*peaks.begin(), 0}));
   EXPECT_NE(tight.find("standard needs"), std::string::npos) << tight;
-  EXPECT_EQ(choice_member(nothing).at("relative_cost"), nullptr);
+  EXPECT_EQ(bench::choice_member(nothing).at("relative_cost"), nullptr);
 }
 
 TEST(Choice, OffloadsWithinTheHostsBudget) {
   Subject subject("qwen3-cpu", at::kFloat);  // of several layers: of two, one input alone is held
-  const Cell asked{"sft", {}, 4000, 1, true};
+  const TrainingStep asked = step_of(4000);
+  const SearchSpace space;
   const auto least = [&](int64_t host) {
-    return choose(subject.timed, *subject.predictor, asked, {1, host}).leanest()->predicted;
+    return choose(subject.predictor, asked, space, {1, host}).leanest()->predicted;
   };
   const auto without = least(0);
   EXPECT_EQ(without->host_peak_bytes, 0);
-  const Choice choice =
-      choose(subject.timed, *subject.predictor, asked, {without->peak_bytes - 1, int64_t{1} << 40});
-  ASSERT_TRUE(choice.chosen) << describe_choice(choice);
+  const Choice choice = choose(subject.predictor, asked, space, {without->peak_bytes - 1, int64_t{1} << 40});
+  ASSERT_TRUE(choice.chosen) << describe(choice);
   EXPECT_EQ(choice.considered[*choice.chosen].settings.offload, Offload::kHost);
-  EXPECT_FALSE(choose(subject.timed, *subject.predictor, asked, {without->peak_bytes - 1, 1}).chosen)
+  EXPECT_FALSE(choose(subject.predictor, asked, space, {without->peak_bytes - 1, 1}).chosen)
       << "a host without memory";
 }
 
 }  // namespace
-}  // namespace streambp::bench
+}  // namespace streambp::plan

@@ -4,11 +4,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
-#include <string>
 
-#include "bench/predict.h"
+#include "streambp/plan/predict.h"
 
-namespace streambp::bench {
+namespace streambp::plan {
 
 /// Where the search begins and ends, in tokens of a sequence.
 inline constexpr int64_t kShortest = 16;
@@ -17,9 +16,9 @@ inline constexpr int64_t kLongest = int64_t{1} << 24;
 /// How many bytes there are.
 struct Budget {
   int64_t device = 0;
-  int64_t host = 0;  // for what is kept off the device; 0: as much as is asked for
+  int64_t host = 0;  // for what is offloaded; 0: not limited, and no search tries offloading
 
-  /// The larger share of the two that a pass takes: it fits with 1 or less.
+  /// The larger of the shares of the two that a pass takes: it fits with 1 or less.
   double share(const Prediction& prediction) const {
     const auto part = [](int64_t bytes, int64_t of) {
       return static_cast<double>(bytes) / static_cast<double>(of);
@@ -30,9 +29,9 @@ struct Budget {
   bool holds(const Prediction& prediction) const { return share(prediction) <= 1.0; }
 };
 
-/// What was found for a method and its settings.
+/// What one configuration reaches.
 struct LongestFit {
-  Cell cell;  // its length is the longest that fits, 0 where none does
+  int64_t seq_len = 0;  // tokens of the longest sequence that fits, 0 where none does
   std::optional<Prediction> at_longest;
   Prediction at_shortest;  // of kShortest tokens: what is needed whatever the length
   int64_t resolution = 0;  // a sequence longer by this does not fit; 0: kLongest fits
@@ -41,13 +40,14 @@ struct LongestFit {
   bool fits() const { return at_longest.has_value(); }
 };
 
-/// The longest sequence for which `cell` needs no more than `budget`, to a token, or the `resolution`th part
-/// of the length where that is more. The peak is nearly linear in the length: the search follows the line
-/// through the two lengths that enclose the budget and halves the interval where that does not close it.
-LongestFit find_longest(Predictor& predictor, const Cell& cell, const Budget& budget,
-                        int64_t resolution = 1000);
+/// The longest sequence for which `step`, whatever its length, needs no more than `budget`, to a token, or
+/// the `resolution`th part of the length where that is more. The peak is nearly linear in the length: the
+/// search follows the line through the two lengths that enclose the budget and halves the interval where that
+/// does not close it. Throws as Predictor::predict does.
+LongestFit longest(Predictor& predictor, TrainingStep step, const Settings& settings, const Budget& budget,
+                   int64_t resolution = 1000);
 
-/// "33.1 GB: weights 16.4 GB, gradients 16.4 GB, ...", the largest first.
-std::string describe(const std::map<std::string, int64_t>& breakdown);
+/// The same with models made for this call.
+LongestFit longest(const Workload& workload, const Settings& settings, const Budget& budget);
 
-}  // namespace streambp::bench
+}  // namespace streambp::plan

@@ -1,14 +1,13 @@
-#include "bench/bytes_per_token.h"
+#include "bench/bytes_report.h"
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
 
-#include "bench/ways.h"
-#include "streambp/cli/command_line.h"
 #include "streambp/cli/records.h"
 #include "streambp/cli/table.h"
-#include "streambp/error.h"
+#include "streambp/plan/configurations.h"
+#include "streambp/runtime/bytes.h"
 
 namespace streambp::bench {
 namespace {
@@ -19,8 +18,9 @@ std::string rounded(double bytes) {
   return format_bytes(std::llround(bytes));
 }
 
-std::string slope_text(const BytesPerToken& way) {
-  return rounded(way.device()) + (way.host() > 0.0 ? fmt::format(" + {} host", rounded(way.host())) : "");
+std::string slope_text(const plan::BytesPerToken& bytes) {
+  return rounded(bytes.device()) +
+         (bytes.host() > 0.0 ? fmt::format(" + {} host", rounded(bytes.host())) : "");
 }
 
 /// D / (K E).
@@ -30,19 +30,22 @@ double width_ratio(const ModelBytes& model) {
          static_cast<double>(config.num_key_value_heads * config.head_dim);
 }
 
-const BytesPerToken* plain(const ModelBytes& model, Method method) {
-  const auto found = std::find_if(model.ways.begin(), model.ways.end(), [&](const BytesPerToken& way) {
-    const Settings& settings = way.cell.settings;
-    return settings.method == method && !settings.keep_attention && settings.every == 1 &&
-           settings.offload == Offload::kNone;
+const plan::BytesPerToken* plain(const ModelBytes& model, Method method) {
+  const auto& all = model.configurations;
+  const auto found = std::find_if(all.begin(), all.end(), [&](const CellBytes& one) {
+    const Settings& settings = one.cell.settings;
+    return settings.method == method &&
+           std::all_of(setting_kinds().begin(), setting_kinds().end(), [&](const SettingKind& kind) {
+             return kind.candidates == nullptr || is_default(kind, settings);
+           });
   });
-  return found == model.ways.end() ? nullptr : &*found;
+  return found == all.end() ? nullptr : &found->bytes;
 }
 
 std::string measured_over(const ModelBytes& model, Method method, int64_t analytic) {
-  const BytesPerToken* const way = plain(model, method);
-  if (way == nullptr || analytic == 0) return "-";
-  return fmt::format("{:.3f}", way->device() / static_cast<double>(analytic));
+  const plan::BytesPerToken* const bytes = plain(model, method);
+  if (bytes == nullptr || analytic == 0) return "-";
+  return fmt::format("{:.3f}", bytes->device() / static_cast<double>(analytic));
 }
 
 std::string winner(double layer_inputs, double keys_values) {
@@ -56,25 +59,25 @@ std::string title(const ModelBytes& model) {
 
 using Grid = std::vector<std::vector<std::string>>;  // the header first
 
-/// A row for each model, a column for each way.
+/// A row for each model, a column for each configuration.
 Grid grid(const std::vector<ModelBytes>& models,
-          const std::function<std::string(const BytesPerToken&)>& cell_text) {
-  std::vector<std::string> ways;
+          const std::function<std::string(const plan::BytesPerToken&)>& cell_text) {
+  const auto name_of = [](const CellBytes& one) { return configuration_text(one.cell.settings); };
+  std::vector<std::string> names;
   for (const ModelBytes& model : models) {
-    for (const BytesPerToken& way : model.ways) {
-      const std::string name = describe_way(way.cell.settings);
-      if (std::find(ways.begin(), ways.end(), name) == ways.end()) ways.push_back(name);
+    for (const CellBytes& one : model.configurations) {
+      if (std::find(names.begin(), names.end(), name_of(one)) == names.end()) names.push_back(name_of(one));
     }
   }
   Grid rows{{"model"}};
-  rows.front().insert(rows.front().end(), ways.begin(), ways.end());
+  rows.front().insert(rows.front().end(), names.begin(), names.end());
   for (const ModelBytes& model : models) {
+    const auto& all = model.configurations;
     std::vector<std::string> row{title(model)};
-    for (const std::string& name : ways) {
-      const auto found = std::find_if(model.ways.begin(), model.ways.end(), [&](const BytesPerToken& way) {
-        return describe_way(way.cell.settings) == name;
-      });
-      row.push_back(found == model.ways.end() ? "-" : cell_text(*found));
+    for (const std::string& name : names) {
+      const auto found =
+          std::find_if(all.begin(), all.end(), [&](const CellBytes& one) { return name_of(one) == name; });
+      row.push_back(found == all.end() ? "-" : cell_text(found->bytes));
     }
     rows.push_back(row);
   }
@@ -114,39 +117,10 @@ std::string as_markdown(const Grid& rows) {
 }
 
 Grid intercepts(const std::vector<ModelBytes>& models) {
-  return grid(models, [](const BytesPerToken& way) { return rounded(way.intercept()); });
+  return grid(models, [](const plan::BytesPerToken& bytes) { return rounded(bytes.intercept()); });
 }
 
 }  // namespace
-
-double BytesPerToken::intercept() const {
-  return static_cast<double>(longer.peak_bytes) - device() * static_cast<double>(longer.tokens);
-}
-
-BytesPerToken bytes_per_token(Predictor& predictor, Cell cell, int64_t shorter, int64_t longer) {
-  if (shorter < 1 || longer <= shorter)
-    throw InputError("lengths {} and {}: expected two, the longer one last", shorter, longer);
-  BytesPerToken bytes;
-  cell.seq_len = shorter;
-  bytes.shorter = predictor.predict(cell);
-  cell.seq_len = longer;
-  bytes.longer = predictor.predict(cell);
-  bytes.cell = cell;
-  return bytes;
-}
-
-int64_t layers_without_window(const Config& config, int64_t seq_len) {
-  return std::count_if(config.windows.begin(), config.windows.end(),
-                       [&](int64_t window) { return window == 0 || window >= seq_len; });
-}
-
-AnalyticBytes analytic_bytes(const Config& config, at::ScalarType dtype, int64_t seq_len) {
-  const auto element = static_cast<int64_t>(c10::elementSize(dtype));
-  const int64_t both = 2 * config.num_key_value_heads * config.head_dim;
-  return {element * config.hidden_size * config.num_hidden_layers,
-          both * (element * config.num_hidden_layers +
-                  std::max<int64_t>(element, 4) * layers_without_window(config, seq_len))};
-}
 
 std::string predicted_winner(const ModelBytes& model) {
   return winner(static_cast<double>(model.analytic.layer_inputs),
@@ -154,8 +128,8 @@ std::string predicted_winner(const ModelBytes& model) {
 }
 
 std::string measured_winner(const ModelBytes& model) {
-  const BytesPerToken* const inputs = plain(model, Method::kStreambp);
-  const BytesPerToken* const keys_values = plain(model, Method::kChunkMajor);
+  const plan::BytesPerToken* const inputs = plain(model, Method::kStreambp);
+  const plan::BytesPerToken* const keys_values = plain(model, Method::kChunkMajor);
   return inputs == nullptr || keys_values == nullptr ? "-" : winner(inputs->device(), keys_values->device());
 }
 
@@ -168,14 +142,14 @@ std::string bytes_table(const std::vector<ModelBytes>& models) {
 std::string bytes_markdown(const std::vector<ModelBytes>& models, int64_t shorter, int64_t longer) {
   return fmt::format(
       "# Bytes a token\n\n"
-      "Slope of the predicted peak between {} and {} tokens, by model and way of running.\n\n{}\n"
+      "Slope of the predicted peak between {} and {} tokens, by model and configuration.\n\n{}\n"
       "## Bytes of no token\n\n"
       "Where the same lines meet a length of 0: weights, gradients, and what does not grow.\n\n{}\n"
       "## Layer inputs or keys and values\n\n"
       "By design streambp keeps D numbers a layer and token (`inputs`), chunk-major 2 K E keys and values of "
       "each layer and as many gradients of those without a window (`full L`), of half-precision ones in "
       "float32 "
-      "(`keys, values`). Beside each the slope as a multiple of it: 1 where nothing else grows. The smaller "
+      "(`keys, values`). Next to each the slope as a multiple of it: 1 where nothing else grows. The smaller "
       "of "
       "the two is the predicted winner, the smaller slope the measured one: in bfloat16 the two meet at "
       "D / K E = 6 where no layer has a window.\n\n{}",
@@ -183,18 +157,19 @@ std::string bytes_markdown(const std::vector<ModelBytes>& models, int64_t shorte
       as_markdown(crossover_grid(models)));
 }
 
-json bytes_record(const Bench& bench, const ModelBytes& model, const BytesPerToken& way) {
-  json record = prediction_record(bench, way.cell, way.longer);
-  const json lengths{way.shorter.seq_len, way.longer.seq_len};
+json bytes_record(const Bench& bench, const ModelBytes& model, const CellBytes& one) {
+  const plan::BytesPerToken& bytes = one.bytes;
+  json record = prediction_record(bench, one.cell, bytes.longer);
+  const json lengths{bytes.shorter.seq_len, bytes.longer.seq_len};
   const Config& config = model.config;
-  record.update({{"key", record_key({cell_configuration(bench, way.cell), lengths})},
-                 {"way", describe_way(way.cell.settings)},
+  record.update({{"key", record_key({cell_configuration(bench, one.cell), lengths})},
+                 {"way", configuration_text(one.cell.settings)},
                  {"seq_lens", lengths},
-                 {"peaks", {way.shorter.peak_bytes, way.longer.peak_bytes}},
-                 {"host_peaks", {way.shorter.host_peak_bytes, way.longer.host_peak_bytes}},
-                 {"bytes_per_token", way.device()},
-                 {"host_bytes_per_token", way.host()},
-                 {"intercept_bytes", way.intercept()},
+                 {"peaks", {bytes.shorter.peak_bytes, bytes.longer.peak_bytes}},
+                 {"host_peaks", {bytes.shorter.host_peak_bytes, bytes.longer.host_peak_bytes}},
+                 {"bytes_per_token", bytes.device()},
+                 {"host_bytes_per_token", bytes.host()},
+                 {"intercept_bytes", bytes.intercept()},
                  {"hidden_size", config.hidden_size},
                  {"layers", config.num_hidden_layers},
                  {"layers_without_window", model.layers_without_window},

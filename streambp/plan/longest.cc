@@ -1,10 +1,9 @@
-#include "bench/max_length.h"
+#include "streambp/plan/longest.h"
 
 #include <algorithm>
+#include <utility>
 
-#include "streambp/cli/command_line.h"
-
-namespace streambp::bench {
+namespace streambp::plan {
 namespace {
 
 /// Lengths and their peaks on both sides of a budget.
@@ -61,39 +60,29 @@ class Enclosure {
 
 }  // namespace
 
-LongestFit find_longest(Predictor& predictor, const Cell& cell, const Budget& budget, int64_t resolution) {
+LongestFit longest(Predictor& predictor, TrainingStep step, const Settings& settings, const Budget& budget,
+                   int64_t resolution) {
   // A line that has not closed the interval by then is not one.
   constexpr int kOnLine = 8;
   LongestFit found;
-  found.cell = cell;
   const auto predict = [&](int64_t seq_len) {
     ++found.evaluations;
-    Cell longer = cell;
-    longer.seq_len = seq_len;
-    return predictor.predict(longer);
+    step.seq_len = seq_len;
+    return predictor.predict(step, settings);
   };
   found.at_shortest = predict(kShortest);
-  found.cell.seq_len = 0;
   if (!budget.holds(found.at_shortest)) return found;
   Enclosure enclosure(budget, resolution, found.at_shortest);
   while (!enclosure.closed()) enclosure.add(predict(enclosure.next(found.evaluations > kOnLine)));
   found.at_longest = enclosure.below();
-  found.cell.seq_len = enclosure.below().seq_len;
+  found.seq_len = enclosure.below().seq_len;
   found.resolution = enclosure.gap();
   return found;
 }
 
-std::string describe(const std::map<std::string, int64_t>& breakdown) {
-  std::vector<std::pair<std::string, int64_t>> parts(breakdown.begin(), breakdown.end());
-  std::stable_sort(parts.begin(), parts.end(),
-                   [](const auto& a, const auto& b) { return a.second > b.second; });
-  int64_t total = 0;
-  std::vector<std::string> texts;
-  for (const auto& [scope, bytes] : parts) {
-    total += bytes;
-    texts.push_back(scope + " " + format_bytes(bytes));
-  }
-  return fmt::format("{}: {}", format_bytes(total), fmt::join(texts, ", "));
+LongestFit longest(const Workload& workload, const Settings& settings, const Budget& budget) {
+  Predictor predictor(complete_setup(workload), workload.device);
+  return longest(predictor, workload.step, settings, budget);
 }
 
-}  // namespace streambp::bench
+}  // namespace streambp::plan

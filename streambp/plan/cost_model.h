@@ -1,24 +1,23 @@
-// What a way of running back-propagation costs in time, estimated: for ranking, not for promises.
+// What a configuration costs in time, estimated: for ranking, not for promises.
 #pragma once
 
 #include <memory>
-#include <vector>
 
-#include "bench/cell.h"
-#include "bench/models.h"
+#include "streambp/backprop/method.h"
+#include "streambp/plan/models.h"
 
-namespace streambp::bench {
+namespace streambp::plan {
 
-/// Estimates for one workload: an objective on a batch of a length.
+/// Estimates for one training step.
 class CostModel {
  public:
-  /// Of the objective, the length and the batch of `cell`, whatever its settings; the device is that of
-  /// `bench`, wherever `models` lie (they may be shapes without storage). Both must outlive it.
-  CostModel(const Bench& bench, const Models& models, const Cell& cell);
+  /// Of `step` on `device` (Workload::device), wherever `models` lie (they may be shapes without storage);
+  /// they must outlive it. Throws InputError as make_batch does.
+  CostModel(const Models& models, const TrainingStep& step, c10::Device device);
 
   /// The time of one pass, with 1 for standard back-propagation:
   ///
-  ///   (F + m * moved + 2000 * bytes) * (1 + 20 / chunk) over the same of standard
+  ///   (F + m * moved + 2000 * bytes) * (1 + 20 / chunk), relative to the same of standard
   ///
   /// - F: operations of all matrix products that the method executes, recomputation included
   ///   (streambp/plan/hardware_flops.h).
@@ -28,7 +27,7 @@ class CostModel {
   ///   and read the values between their products, 6 D + 3 F of a token forward and 6 D + 5 F backward, which
   ///   rows that are few enough find in the cache: those of a chunk, or for tiled those of the MLP.
   /// - bytes: what goes to the host's memory and comes back, at 2000 operations a byte (a GPU of 400 TFLOP/s
-  ///   that reaches half of it, beside a link of 100 GB/s in both directions together). An assumption.
+  ///   that reaches half of it, with a link of 100 GB/s in both directions together). An assumption.
   /// - 1 + 20 / chunk: products of few rows are slower, and each chunk reads the weights and adds to their
   ///   gradients again: 31 % at 64 rows, 8 % at 256, 2 % at 1024. Processor times of qwen3-cpu at 2048 tokens
   ///   (one thread, least of three, a busy machine) were 23 % and 9 % above those of 1024 rows; elsewhere an
@@ -43,11 +42,12 @@ class CostModel {
   double moved_bytes(const Settings& settings) const;
   double moved_by_layers(const Settings& settings) const;
   double host_bytes(const Settings& settings) const;
+  double element_bytes() const;
 
-  const Bench& bench_;
   const Models& models_;
+  c10::Device device_;
   Batch batch_;
   std::unique_ptr<Objective> objective_;
 };
 
-}  // namespace streambp::bench
+}  // namespace streambp::plan

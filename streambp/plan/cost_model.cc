@@ -1,10 +1,10 @@
-#include "bench/cost_model.h"
+#include "streambp/plan/cost_model.h"
 
 #include <algorithm>
 
 #include "streambp/plan/hardware_flops.h"
 
-namespace streambp::bench {
+namespace streambp::plan {
 namespace {
 
 constexpr double kThinRows = 20.0;
@@ -17,11 +17,7 @@ double as_double(int64_t number) {
   return static_cast<double>(number);
 }
 
-double element_bytes(const Bench& bench) {
-  return as_double(static_cast<int64_t>(c10::elementSize(bench.options.dtype)));
-}
-
-/// Width of what a token meets between an MLP's products.
+/// Numbers of a token between an MLP's products.
 double mlp_width(const Config& config, int64_t layer) {
   if (!config.is_sparse(layer)) return as_double(config.intermediate_size);
   return as_double(config.mixture.num_experts_per_tok * config.mixture.moe_intermediate_size);
@@ -29,11 +25,14 @@ double mlp_width(const Config& config, int64_t layer) {
 
 }  // namespace
 
-CostModel::CostModel(const Bench& bench, const Models& models, const Cell& cell)
-    : bench_(bench), models_(models), batch_(cell_batch(bench, cell)) {
-  const auto given = options_of(cell.objective, bench.options.objective_options);
-  stand_in_for_reference(cell.objective, given, batch_);
-  objective_ = make_objective(cell.objective, batch_, given);
+CostModel::CostModel(const Models& models, const TrainingStep& step, c10::Device device)
+    : models_(models), device_(device), batch_(make_batch(step, models.policy->config().vocab_size)) {
+  fill_reference(step, batch_);
+  objective_ = make_objective(step.objective, batch_, options_of(step.objective, step.options));
+}
+
+double CostModel::element_bytes() const {
+  return as_double(static_cast<int64_t>(c10::elementSize(models_.policy->dtype())));
 }
 
 double CostModel::relative(const Settings& settings) const {
@@ -44,28 +43,28 @@ double CostModel::relative(const Settings& settings) const {
 
 double CostModel::operations(const Settings& settings) const {
   const Model* const teacher = models_.teacher ? &*models_.teacher : nullptr;
-  const double per_byte = bench_.device.is_cpu() ? kOperationsPerByteOfCpu : kOperationsPerByteOfGpu;
-  const int64_t chunk = chunk_of(settings, batch_.size(), bench_.device);
+  const double per_byte = device_.is_cpu() ? kOperationsPerByteOfCpu : kOperationsPerByteOfGpu;
+  const int64_t chunk = chunk_of(settings, batch_.size(), device_);
   const double slower = chunk > 0 ? 1.0 + kThinRows / as_double(chunk) : 1.0;
-  return slower * (plan::hardware_flops(*models_.policy, batch_, *objective_, settings, teacher) +
+  return slower * (hardware_flops(*models_.policy, batch_, *objective_, settings, teacher) +
                    per_byte * moved_bytes(settings) + kOperationsPerHostByte * host_bytes(settings));
 }
 
 double CostModel::moved_bytes(const Settings& settings) const {
-  double bytes = bench_.device.is_cpu() ? moved_by_layers(settings) : 0.0;
+  double bytes = device_.is_cpu() ? moved_by_layers(settings) : 0.0;
   if (objective_->request().log_probabilities && !settings.streams_head()) {
-    const double logits =
-        std::max(element_bytes(bench_), 4.0) * as_double(batch_.size()) * as_double(bench_.config.vocab_size);
+    const double logits = std::max(element_bytes(), 4.0) * as_double(batch_.size()) *
+                          as_double(models_.policy->config().vocab_size);
     if (logits > kCacheBytes) bytes += 4.0 * logits;
   }
   return bytes;
 }
 
 double CostModel::moved_by_layers(const Settings& settings) const {
-  const Config& config = bench_.config;
+  const Config& config = models_.policy->config();
   const auto tokens = as_double(batch_.size());
   const MethodKind& kind = method_kind(settings.method);
-  const int64_t chunk = chunk_of(settings, batch_.size(), bench_.device);
+  const int64_t chunk = chunk_of(settings, batch_.size(), device_);
   const double rows_of_mlp = chunk > 0 ? as_double(chunk) : tokens;
   const double rows_of_hidden = kind.chunks_mlp_only ? tokens : rows_of_mlp;
   const double forwards = kind.recomputes ? 2.0 : 1.0;
@@ -73,25 +72,22 @@ double CostModel::moved_by_layers(const Settings& settings) const {
   double values = 0.0;  // of one token
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     const double width = mlp_width(config, layer);
-    const double row_bytes = element_bytes(bench_) * (6.0 * hidden + 3.0 * width);
+    const double row_bytes = element_bytes() * (6.0 * hidden + 3.0 * width);
     if (rows_of_hidden * row_bytes > kCacheBytes) values += (6.0 * forwards + 6.0) * hidden;
     if (rows_of_mlp * row_bytes > kCacheBytes) values += (3.0 * forwards + 5.0) * width;
   }
-  return element_bytes(bench_) * tokens * values;
+  return element_bytes() * tokens * values;
 }
 
 double CostModel::host_bytes(const Settings& settings) const {
-  if (settings.offload != Offload::kHost) return 0.0;
-  const Config& config = bench_.config;
-  const int64_t layers = config.num_hidden_layers;
+  const auto width = method_kind(settings.method).offloaded_width;
+  if (width == nullptr) return 0.0;
+  const Config& config = models_.policy->config();
   const int64_t first = std::max<int64_t>(models_.policy->lowest_trainable_layer(), 0);
-  // Every layer's input but the lowest one's, which is the embedding; those of Settings::every later.
   int64_t values = 0;
-  for (int64_t layer = first; layer < layers; ++layer) {
-    if (layer > 0) values += config.hidden_size;
-    if (settings.keep_attention) values += config.num_attention_heads * config.head_dim;
-  }
-  return 2.0 * as_double(values) * as_double(batch_.size()) * element_bytes(bench_);
+  for (int64_t layer = first; layer < config.num_hidden_layers; ++layer)
+    values += width(settings, config, layer);
+  return 2.0 * as_double(values) * as_double(batch_.size()) * element_bytes();
 }
 
-}  // namespace streambp::bench
+}  // namespace streambp::plan

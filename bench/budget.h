@@ -1,0 +1,18 @@
+// The memory that --method auto has to fit.
+#pragma once
+
+#include "bench/cell.h"
+#include "streambp/plan/longest.h"
+
+namespace streambp::bench {
+
+/// Of `bytes` that are free, the part that tensors may take: past it a run ends in an exception, and before
+/// the kernel ends the process.
+int64_t usable_part(int64_t bytes);
+
+/// --budget, else --memory-limit, else what the device has free (on the CPU the limit that is set for it).
+/// With CUDA the host's free memory is there for offloading. Throws InputError for the meta device, which has
+/// none.
+plan::Budget budget_of(const Bench& bench);
+
+}  // namespace streambp::bench

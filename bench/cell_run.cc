@@ -1,0 +1,141 @@
+#include "bench/cell_run.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include "streambp/cli/environment.h"
+#include "streambp/cli/records.h"
+#include "streambp/ops/attention_device.h"
+#include "streambp/ops/cuda/library.h"
+#include "streambp/runtime/failure.h"
+
+namespace streambp::bench {
+namespace {
+
+using nlohmann::json;
+
+template <typename T>
+json or_null(const std::optional<T>& value) {
+  return value ? json(*value) : json(nullptr);
+}
+
+json positive_or_null(int64_t value) {
+  return value > 0 ? json(value) : json(nullptr);
+}
+
+}  // namespace
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : 0.5 * (values[middle - 1] + values[middle]);
+}
+
+void CellRun::prepare(plan::Models& models) {
+  runner_.count_flops(models);
+  try {
+    runner_.ask_reference(models);
+  } catch (const std::exception& error) {
+    fail(is_out_of_memory(error) ? "oom" : "error", error.what());
+  }
+}
+
+void CellRun::repeat(plan::Models& models) {
+  std::optional<Recorder> recorder;
+  if (bench_.device.is_cuda() && passes_.empty()) gpu_before_ = gpu_state(bench_.device.index());
+  try {
+    passes_.push_back(runner_.run(models, bench_.options.records_memory() ? &recorder : nullptr));
+  } catch (const std::exception& error) {
+    fail(is_out_of_memory(error) ? "oom" : "error", error.what());
+  }
+  if (bench_.device.is_cuda()) gpu_after_ = gpu_state(bench_.device.index());
+  if (recorder) recording_ = std::make_shared<const Recording>(recorder->stop());
+  // Only now, with the exception gone, is everything free that it or the pass kept alive.
+  if (failed() && bench_.device.is_cuda()) c10::getDeviceAllocator(bench_.device.type())->emptyCache();
+  const bool predicted = bench_.device.is_meta();
+  if (!failed() && !predicted && !std::isfinite(passes_.back().outcome.loss)) {
+    fail("error", fmt::format("the loss is {}", passes_.back().outcome.loss));
+  }
+}
+
+void CellRun::fail(const std::string& status, const std::string& error) {
+  status_ = status;
+  error_ = error.substr(0, error.find('\n'));
+}
+
+json CellRun::record(const json& environment) const {
+  const int64_t tokens = plan::make_batch(step_of(bench_, cell_), bench_.config.vocab_size).size();
+  json record = cell_configuration(bench_, cell_);
+  const bool predicted = bench_.device.is_meta();
+  record.update({{"schema", kRecordSchema},
+                 {"key", record_key(record)},
+                 {"kind", predicted ? "predicted" : "measured"},
+                 {"tokens", tokens},
+                 {"model_flops", or_null(runner_.model_flops())},
+                 {"hardware_flops", or_null(runner_.hardware_flops())},
+                 {"gemm_flops_per_second", or_null(gemm_flops_per_second_)},
+                 {"percent_of_gemm", nullptr},
+                 {"chunk", positive_or_null(std::min(cell_.settings.chunk, tokens))},
+                 {"head_chunk", positive_or_null(cell_.settings.head_chunk)},
+                 {"peak_bytes", nullptr},
+                 {"resident_bytes", nullptr},
+                 {"peak_beyond_resident_bytes", nullptr},
+                 {"host_peak_bytes", nullptr},
+                 {"breakdown_at_peak", json::object()},
+                 {"seconds", json::array()},
+                 {"seconds_median", nullptr},
+                 {"cpu_seconds", json::array()},
+                 {"cpu_seconds_median", nullptr},
+                 {"tokens_per_second", nullptr},
+                 {"loss", nullptr},
+                 {"status", status_},
+                 {"error", failed() ? json(error_) : json(nullptr)},
+                 {"environment", environment}});
+  if (bench_.device.is_cuda()) {
+    record["environment"].update({{"gpu_before", gpu_state_member(gpu_before_)},
+                                  {"gpu_after", gpu_state_member(gpu_after_)},
+                                  {"own_kernels", cuda::kernels() != nullptr},
+                                  {"attention_choices", attention_choices()}});
+  }
+  if (!passes_.empty() && status_ != "oom") add_passes(record);
+  return record;
+}
+
+void CellRun::add_passes(json& record) const {
+  const plan::MeteredPass& most = *std::max_element(
+      passes_.begin(), passes_.end(),
+      [](const auto& a, const auto& b) { return a.beyond_resident() < b.beyond_resident(); });
+  record.update({{"chunk", positive_or_null(most.outcome.chunk)},
+                 {"head_chunk", positive_or_null(most.outcome.head_chunk)},
+                 {"peak_bytes", most.memory.peak_bytes},
+                 {"resident_bytes", most.resident_bytes},
+                 {"peak_beyond_resident_bytes", most.beyond_resident()},
+                 {"host_peak_bytes", most.memory.host_peak_bytes},
+                 {"breakdown_at_peak", most.memory.at_peak}});
+  if (bench_.device.is_meta()) return;
+  std::vector<double> seconds, cpu_seconds, gpu_seconds;
+  for (const plan::MeteredPass& pass : passes_) {
+    seconds.push_back(pass.seconds);
+    cpu_seconds.push_back(pass.cpu_seconds);
+    gpu_seconds.push_back(pass.gpu_seconds);
+  }
+  if (bench_.device.is_cuda()) {
+    record.update({{"reserved_peak_bytes", most.memory.reserved_peak_bytes},
+                   {"device_bytes", most.memory.device_bytes},
+                   {"gpu_seconds", gpu_seconds},
+                   {"gpu_seconds_median", median(gpu_seconds)}});
+  }
+  record.update({{"seconds", seconds},
+                 {"seconds_median", median(seconds)},
+                 {"cpu_seconds", cpu_seconds},
+                 {"cpu_seconds_median", median(cpu_seconds)},
+                 {"tokens_per_second", static_cast<double>(most.tokens) / median(seconds)},
+                 {"loss", passes_.back().outcome.loss}});
+  if (gemm_flops_per_second_) {
+    record["percent_of_gemm"] = 100.0 * *runner_.hardware_flops() / median(seconds) / *gemm_flops_per_second_;
+  }
+}
+
+}  // namespace streambp::bench

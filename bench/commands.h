@@ -1,0 +1,22 @@
+// The commands of streambp-bench. Each adds its flags to `app`; its callback puts into `action` what is to be
+// run, which returns an exit code. `argc` and `argv` go into the records.
+#pragma once
+
+#include <functional>
+
+namespace CLI {
+class App;
+}
+
+namespace streambp::bench {
+
+using Action = std::function<int()>;
+
+void add_sweep_command(CLI::App& app, Action& action, int argc, const char* const* argv);
+void add_max_length_command(CLI::App& app, Action& action);
+void add_bytes_per_token_command(CLI::App& app, Action& action, int argc, const char* const* argv);
+void add_linear_command(CLI::App& app, Action& action);
+void add_paper_command(CLI::App& app, Action& action, int argc, const char* const* argv);
+void add_export_command(CLI::App& app, Action& action);
+
+}  // namespace streambp::bench

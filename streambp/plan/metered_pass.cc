@@ -1,0 +1,136 @@
+#include "streambp/plan/metered_pass.h"
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <limits>
+
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "streambp/backprop/embeddings.h"
+#include "streambp/data/objective_inputs.h"
+#include "streambp/objective/terms.h"
+#include "streambp/plan/hardware_flops.h"
+#include "streambp/plan/model_flops.h"
+
+namespace streambp::plan {
+namespace {
+
+/// Kernels of a GPU run asynchronously: a clock is read when they are done.
+void synchronize(c10::Device device) {
+  if (device.is_cuda()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+}
+
+/// Time on a GPU's own clock, from construction on; nothing elsewhere.
+class GpuTimer {
+ public:
+  explicit GpuTimer(c10::Device device) : device_(device) {
+    if (device.is_cuda()) mark(start_);
+  }
+
+  double stop() {
+    if (!device_.is_cuda()) return 0.0;
+    mark(end_);
+    end_->synchronize();
+    return 1e-3 * start_->elapsedTime(*end_);
+  }
+
+ private:
+  void mark(std::optional<c10::Event>& event) const {
+    event.emplace(device_.type(), c10::EventFlag::BACKEND_DEFAULT);
+    event->record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+  }
+
+  c10::Device device_;
+  std::optional<c10::Event> start_, end_;
+};
+
+double process_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+}  // namespace
+
+void StepRunner::count_flops(const Models& models) {
+  const Batch batch = make_batch(step_, models.policy->config().vocab_size);
+  model_flops_ = plan::model_flops(*models.policy, sequence_lengths(batch.offsets));
+}
+
+void StepRunner::ask_reference(Models& models) {
+  const ObjectiveKind& kind = objective_kind(step_.objective);
+  const Options options = complete_options(kind, options_of(step_.objective, step_.options));
+  if (!kind.uses_reference || !kind.uses_reference(options)) return;
+  const Batch batch = make_batch(step_, models.policy->config().vocab_size);
+  if (!models.reference && !needs_reference(kind, options, batch)) return;
+  const bool has_temperature = std::any_of(kind.options.begin(), kind.options.end(),
+                                           [](const Option& option) { return option.name == "temperature"; });
+  const double temperature =
+      has_temperature ? options.number("temperature", 0.0, std::numeric_limits<double>::max()) : 1.0;
+  // The base of an adapted model is its own reference.
+  Model& reference = models.reference ? *models.reference : *models.policy;
+  reference.enable_adapters(false);
+  const at::Tensor log_probabilities = evaluate(reference, batch, temperature).log_probabilities;
+  reference.enable_adapters(true);
+  reference_ =
+      log_probabilities.is_meta() ? at::zeros({batch.size()}, at::kDouble) : log_probabilities.to(at::kCPU);
+}
+
+MeteredPass StepRunner::run(Models& models, std::optional<Recorder>* recorder) {
+  Model& model = *models.policy;
+  const c10::Device device = model.device();
+  Batch batch = make_batch(step_, model.config().vocab_size);
+  if (reference_.defined()) {
+    batch.sequence_inputs.erase(inputs::kReferenceSums);
+    batch.token_inputs[inputs::kReferenceLogProbabilities] = reference_;
+  }
+  const ObjectiveKind& kind = objective_kind(step_.objective);
+  const auto given = options_of(step_.objective, step_.options);
+  const auto whole = make_objective(kind.name, batch, given);
+  std::vector<Batch> parts = step_.micro_batches == 1
+                                 ? std::vector<Batch>{batch}
+                                 : micro_batches(batch, step_.micro_batches, has_pairs(kind.layout));
+  // What a part needs of the others is computed first: part of the run, where it takes passes of its own.
+  const bool two_phases = parts.size() > 1 && whole->request().pooling != Pooling::kNone;
+  std::vector<std::unique_ptr<Objective>> objectives;
+  if (!two_phases) objectives = part_objectives(model, kind.name, batch, parts, given);
+  Model* const teacher = models.teacher ? &*models.teacher : nullptr;
+  if (!hardware_flops_) {
+    hardware_flops_ = 0.0;
+    for (const Batch& part : parts) {
+      *hardware_flops_ += plan::hardware_flops(model, part, *whole, settings_, teacher);
+      if (two_phases) *hardware_flops_ += forward_flops(model, part);
+    }
+  }
+  Settings settings = settings_;
+  settings.optimizer = models.fused_optimizer.get();
+  model.zero_gradients();
+  MeteredPass pass;
+  pass.tokens = batch.size();
+  synchronize(device);
+  reset_peak(device);
+  pass.resident_bytes = read_meter(device).live_bytes;
+  if (recorder != nullptr) recorder->emplace(device.type());
+  const double cpu_start = process_seconds();
+  GpuTimer gpu_timer(device);
+  const auto start = std::chrono::steady_clock::now();
+  double loss = 0.0;
+  if (two_phases) objectives = part_objectives(model, kind.name, batch, parts, given);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    pass.outcome = backpropagate(model, parts[i], *objectives[i], settings, teacher);
+    loss += pass.outcome.loss;
+  }
+  pass.gpu_seconds = gpu_timer.stop();
+  synchronize(device);
+  pass.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  pass.cpu_seconds = process_seconds() - cpu_start;
+  pass.memory = read_meter(device);
+  pass.outcome.loss = loss;
+  pass.outcome.log_probabilities.reset();
+  pass.outcome.values.reset();
+  return pass;
+}
+
+}  // namespace streambp::plan

@@ -1,0 +1,55 @@
+#include "streambp/plan/models.h"
+
+#include <algorithm>
+
+#include "streambp/model/open_model.h"
+
+namespace streambp::plan {
+namespace {
+
+Model open_frozen(const ModelSetup& setup, c10::Device device, const std::string& name, uint64_t seed) {
+  Model::Placement placement{setup.dtype, device, setup.gradient_dtype, {}};
+  placement.trainable = [](const std::string&) { return false; };
+  return open_model(name, placement, seed);
+}
+
+}  // namespace
+
+bool contains_any(const std::string& name, const std::vector<std::string>& patterns) {
+  return std::any_of(patterns.begin(), patterns.end(),
+                     [&](const std::string& pattern) { return name.find(pattern) != std::string::npos; });
+}
+
+Models open_models(const ModelSetup& setup, c10::Device device) {
+  const bool adapted = setup.lora || setup.adapter;
+  Models models;
+  Model::Placement placement{setup.dtype, device, setup.gradient_dtype, {}};
+  placement.trainable = [&setup, adapted](const std::string& name) {
+    return (!adapted || name == "value_head.weight") && !contains_any(name, setup.freeze);
+  };
+  Model& policy = models.policy.emplace(open_model(setup.model, placement, setup.seed));
+  if (setup.adapter) policy.load_adapters(*setup.adapter);
+  if (setup.lora) policy.attach_adapters(*setup.lora, setup.seed);
+  if (setup.value_head && !policy.has_value_head()) {
+    const at::Tensor weight =
+        at::randn({1, policy.config().hidden_size}, at::detail::createCPUGenerator(setup.seed));
+    policy.attach_value_head(weight.mul_(0.02).to(setup.dtype));
+  }
+  if (setup.fused_optimizer) {
+    models.fused_optimizer = make_optimizer(*setup.fused_optimizer);
+    for (const auto& parameter : policy.parameters()) {
+      if (parameter->trainable()) models.fused_optimizer->prepare(*parameter);
+    }
+    policy.defer_gradients();
+  }
+  models.optimizer_states = allocate_states(setup.optimizer, policy);
+  // Other seeds than the policy's: a random model that it is compared with is not the policy itself.
+  if (!setup.teacher.empty()) models.teacher = open_frozen(setup, device, setup.teacher, setup.seed + 2);
+  return models;
+}
+
+Model open_reference(const ModelSetup& setup, c10::Device device) {
+  return open_frozen(setup, device, setup.reference, setup.seed + 1);
+}
+
+}  // namespace streambp::plan

@@ -1,0 +1,91 @@
+#include "streambp/plan/suggest.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "streambp/plan/cost_model.h"
+
+namespace streambp::plan {
+namespace {
+
+/// At one length for all, so that they can be compared.
+constexpr int64_t kCostLength = 32768;
+
+/// By rising cost of `step` at its length.
+std::vector<Suggestion> candidates(const Predictor& predictor, const TrainingStep& step,
+                                   const SearchSpace& space, const Budget& budget) {
+  const Models& models = predictor.models();
+  const CostModel costs(models, step, predictor.device());
+  std::vector<Suggestion> all;
+  for (const Settings& settings :
+       list_configurations(space, predictor.device(), models.policy->config().num_hidden_layers,
+                           costs.tokens(), budget.host > 0)) {
+    Suggestion suggestion;
+    suggestion.settings = settings;
+    suggestion.cost = costs.relative(settings);
+    all.push_back(suggestion);
+  }
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Suggestion& a, const Suggestion& b) { return a.cost < b.cost; });
+  return all;
+}
+
+/// Tries `candidates` in turn at the step's length, and drops those behind the first that fits.
+void try_at(Predictor& predictor, const TrainingStep& step, const Budget& budget,
+            std::vector<Suggestion>& candidates) {
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    LongestFit& fit = candidates[i].fit;
+    fit.at_shortest = predictor.predict(step, candidates[i].settings);
+    fit.evaluations = 1;
+    if (!budget.holds(fit.at_shortest)) continue;
+    fit.at_longest = fit.at_shortest;
+    fit.seq_len = step.seq_len;
+    candidates[i].best = true;
+    candidates.resize(i + 1);
+    return;
+  }
+}
+
+/// Drops what costs more than another candidate and takes no less at the step's length.
+void drop_dominated(Predictor& predictor, const TrainingStep& step, const Budget& budget,
+                    std::vector<Suggestion>& candidates) {
+  double least = std::numeric_limits<double>::infinity();
+  std::erase_if(candidates, [&](const Suggestion& candidate) {  // in the order of their costs
+    const double share = budget.share(predictor.predict(step, candidate.settings));
+    if (share >= least) return true;
+    least = share;
+    return false;
+  });
+}
+
+void find_all(Predictor& predictor, const TrainingStep& step, const Budget& budget,
+              std::vector<Suggestion>& candidates) {
+  constexpr double kSame = 0.99;
+  drop_dominated(predictor, step, budget, candidates);
+  int64_t furthest = 0;
+  for (Suggestion& candidate : candidates) {
+    candidate.fit = longest(predictor, step, candidate.settings, budget, /*resolution=*/100);
+    furthest = std::max(furthest, candidate.fit.seq_len);
+  }
+  const auto best = std::find_if(candidates.begin(), candidates.end(), [&](const Suggestion& candidate) {
+    return candidate.fit.fits() &&
+           static_cast<double>(candidate.fit.seq_len) >= kSame * static_cast<double>(furthest);
+  });
+  if (best != candidates.end()) best->best = true;
+}
+
+}  // namespace
+
+std::vector<Suggestion> suggest(Predictor& predictor, TrainingStep step, const SearchSpace& space,
+                                const Budget& budget, int64_t wanted) {
+  step.seq_len = wanted > 0 ? wanted : kCostLength;
+  std::vector<Suggestion> found = candidates(predictor, step, space, budget);
+  if (wanted > 0) {
+    try_at(predictor, step, budget, found);
+  } else {
+    find_all(predictor, step, budget, found);
+  }
+  return found;
+}
+
+}  // namespace streambp::plan
