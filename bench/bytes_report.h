@@ -37,9 +37,9 @@ std::string bytes_table(const std::vector<ModelBytes>& models);
 /// The same as Markdown, with what the crossover comes from.
 std::string bytes_markdown(const std::vector<ModelBytes>& models, int64_t shorter, int64_t longer);
 
-/// A record of kind "predicted" for the longer length, without its environment, with way (the configuration),
-/// seq_lens, peaks, host_peaks, bytes_per_token, host_bytes_per_token, intercept_bytes, and of the model
-/// hidden_size, layers, layers_without_window, key_value_width (K E), analytic_layer_inputs,
+/// A record of kind "predicted" for the longer length, without its environment, with "way" (the
+/// configuration), seq_lens, peaks, host_peaks, bytes_per_token, host_bytes_per_token, intercept_bytes, and
+/// of the model hidden_size, layers, layers_without_window, key_value_width (K E), analytic_layer_inputs,
 /// analytic_keys_values, predicted_winner and measured_winner.
 nlohmann::json bytes_record(const Bench& bench, const ModelBytes& model, const CellBytes& one);
 

@@ -101,7 +101,7 @@ void check_outputs(const Bench& bench, size_t cells) {
     throw InputError("--dump-gradients: the meta device has no values");
 }
 
-/// Settings and methods that don't go together, as far as they can be told from the flags.
+/// Settings and methods that don't go together, as far as the flags say.
 void check_method_settings(const SweepOptions& options) {
   for (const SettingKind& kind : setting_kinds()) {
     const bool taken =

@@ -1,5 +1,5 @@
 // The elementwise parts of a layer and the head at the sizes of the preset qwen3-cpu, fused (fused:1) and op
-// by op in ATen (fused:0), in float32; bytes are those that a single pass has to read and write. Beside them
+// by op in ATen (fused:0), in float32; bytes are those that a single pass has to read and write. Next to them
 // what the machine gives: a copy of memory, and a product of matrices.
 #include <benchmark/benchmark.h>
 

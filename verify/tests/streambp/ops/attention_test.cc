@@ -2,7 +2,9 @@
 #include "streambp/ops/attention.h"
 
 #include <algorithm>
+#include <fmt/ranges.h>
 #include <limits>
+#include <ostream>
 
 #include "streambp/ops/attention_blocks.h"
 #include "streambp/ops/attention_fused.h"
@@ -42,6 +44,11 @@ struct AttentionShape {
   int64_t window = 0;
   double softcap = 0.0;
 };
+
+void PrintTo(const AttentionShape& shape, std::ostream* out) {
+  *out << fmt::format("prefix {}, sequences {}, heads {} of {}, keys of {}, window {}, cap {}", shape.prefix,
+                      shape.offsets, shape.heads, shape.size, shape.key_heads, shape.window, shape.softcap);
+}
 
 class Attention : public testing::TestWithParam<AttentionShape> {};
 
