@@ -1,4 +1,4 @@
-// The two ends of a run that are not a defect of this program: the input is wrong, or memory ran out.
+// The two ways a run can end that are not a defect of this program: the input is wrong, or memory ran out.
 #pragma once
 
 #include <cstdint>

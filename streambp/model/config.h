@@ -125,10 +125,10 @@ int64_t parameter_count(const Config& config);
 /// (rope_parameters, dtype). Of a multimodal Gemma 3 it takes the text part, as gemma3_text. Throws
 /// InputError, naming the file, the key, what it holds and what is known, for a file that is missing or not
 /// JSON, an unknown model_type or rope type, a missing or impossible size, two keys that contradict each
-/// other, and every setting that would change the mathematics to what is not supported here (other
-/// activations, attention in both directions, ...): a setting is honoured or refused, never ignored. Where a
-/// key is absent the default of the family's class in transformers holds, unless that is hardly ever meant
-/// (key/value heads, Mistral's window): then the key is required.
+/// other, and every setting that would change the mathematics in a way not supported here (other activations,
+/// attention in both directions, ...): a setting is honoured or refused, never ignored. Where a key is absent
+/// the default of the family's class in transformers holds, unless that is hardly ever meant (key/value
+/// heads, Mistral's window): then the key is required.
 Config read_config(const std::filesystem::path& path);
 
 /// As read_config, from text; `where` names the source in errors.
