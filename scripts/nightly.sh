@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Every check at full size, one after another: the equality sweep, the golden cases, the reference's gradients, precision,
-# compare's verdicts on gradients of Hugging Face, the long-index suite, headers by themselves, and a selection of tests with
-# sanitizers and with assertions. Says at the end which held; a check that fails does not keep the later ones from running.
+# compare's verdicts on gradients of Hugging Face, the long-index suite, headers by themselves, a selection of tests with
+# sanitizers and with assertions, and one definition of each name. Says at the end which held; a check that fails does not keep the later
+# ones from running.
 #   scripts/nightly.sh [ARGUMENT...]   arguments go to `streambp-verify long` (--max-memory 20GB, --case NAME, ...)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
@@ -47,6 +48,7 @@ check 'Lengths, products and element counts across 2^16, 2^31 and 2^32' "$verify
 check 'Every public header by itself' headers
 check 'A selection of tests with the address and undefined-behaviour sanitizers' tests_of asan
 check 'A selection of tests with assertions of libstdc++ and Eigen' tests_of debug
+check 'One definition of each name across the files of both programs, at link time' build_project odr streambp-verify streambp-bench
 
 echo "== Summary"
 printf '%s\n' "${summary[@]}"
