@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "streambp/cli/command_line.h"
+#include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
 #include "streambp/model/tensor_file.h"
 #include "verify/command_flags.h"
@@ -193,8 +194,7 @@ void add_compare_command(CLI::App& app, std::function<int()>& action) {
        "parts); implies --diagnose");
   text("--chunk", flags->chunk, "Chunk of the float64 run")->capture_default_str();
   command->add_option("--seed", flags->seed, "Of a preset's random weights")->capture_default_str();
-  text("--dtype", flags->dtype,
-       "Dtype a preset's random weights are drawn in (default: the preset's own)");
+  text("--dtype", flags->dtype, "Dtype a preset's random weights are drawn in (default: the preset's own)");
   set_action(*command, flags, action, run_compare);
 }
 
