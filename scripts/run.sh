@@ -12,7 +12,7 @@ bin=build/release/bin
 build_project release streambp-verify
 cd "$project"
 echo "== Golden cases: losses, log-probabilities and gradients of Hugging Face, in float64"
-"$bin/streambp-verify" goldens verify/goldens
+"$bin/streambp-verify" goldens verify/goldens --jobs "$(nproc)"
 
 build_project release streambp-bench
 echo

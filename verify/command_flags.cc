@@ -16,6 +16,7 @@ namespace {
 
 constexpr int kMaxThreads = 4096;
 constexpr size_t kMaxParts = 1000;
+constexpr int kMaxJobs = 256;
 
 }  // namespace
 
@@ -40,8 +41,9 @@ void open_checked_device(const std::string& name) {
 }
 
 void add_part_flag(CLI::App& command, std::string& part, const std::string& of_what) {
-  command.add_option("--part", part,
-                     fmt::format("I/N: every N-th {0} from the I-th on, so that N processes share them", of_what));
+  command.add_option(
+      "--part", part,
+      fmt::format("I/N: every N-th {0} from the I-th on, so that N processes share them", of_what));
 }
 
 Part parse_part(const std::string& text) {
@@ -56,6 +58,17 @@ Part parse_part(const std::string& text) {
     throw InputError("--part '{}': expected I/N with 1 <= I <= N <= {}", text, kMaxParts);
   }
   return part;
+}
+
+void add_jobs_flag(CLI::App& command, int& jobs) {
+  command.add_option("--jobs", jobs, "Checks at the same time, each on one CPU thread")
+      ->capture_default_str();
+}
+
+void check_jobs(int jobs, const CommonFlags& flags) {
+  if (jobs < 1 || jobs > kMaxJobs) throw InputError("--jobs {}: expected 1 to {}", jobs, kMaxJobs);
+  if (jobs > 1 && flags.threads)
+    throw InputError("--threads: not with --jobs {}, whose checks have one each", jobs);
 }
 
 std::vector<std::string> words_or(const std::string& list, const std::string& flag,

@@ -1,4 +1,5 @@
-// What the commands of streambp-verify share: flags that several of them have, and the reading of their values.
+// What the commands of streambp-verify share: flags that several of them have, and the reading of their
+// values.
 #pragma once
 
 #include <CLI/App.hpp>
@@ -23,7 +24,8 @@ void add_common_flags(CLI::App& command, CommonFlags& flags);
 /// Sets the number of CPU threads that --threads asks for. Throws InputError for a number out of range.
 void use_threads(const CommonFlags& flags);
 
-/// Adds the flags of every command, and makes `run` with `flags` the `action` of a command line that calls `command`.
+/// Adds the flags of every command, and makes `run` with `flags` the `action` of a command line that calls
+/// `command`.
 template <class Flags>
 void set_action(CLI::App& command, const std::shared_ptr<Flags>& flags, std::function<int()>& action,
                 int (*run)(const Flags&)) {
@@ -39,7 +41,8 @@ void set_action(CLI::App& command, const std::shared_ptr<Flags>& flags, std::fun
 /// Adds --device, of checks that compare values.
 void add_device_flag(CLI::App& command, std::string& device);
 
-/// Puts the models of the checks on `name`, the value of --device. Throws InputError for a device without values.
+/// Puts the models of the checks on `name`, the value of --device. Throws InputError for a device without
+/// values.
 void open_checked_device(const std::string& name);
 
 /// A share of a list, so that processes may divide it: every count-th entry, from the index-th on.
@@ -55,6 +58,12 @@ void add_part_flag(CLI::App& command, std::string& part, const std::string& of_w
 
 /// "2/4"; empty: all. Throws InputError.
 Part parse_part(const std::string& text);
+
+/// Adds --jobs: how many checks run at the same time.
+void add_jobs_flag(CLI::App& command, int& jobs);
+
+/// Throws InputError for a number of jobs out of range, or for more than one together with --threads.
+void check_jobs(int jobs, const CommonFlags& flags);
 
 /// The words of a list, or `otherwise` if it is empty.
 std::vector<std::string> words_or(const std::string& list, const std::string& flag,

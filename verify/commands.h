@@ -1,5 +1,5 @@
-// The commands of streambp-verify. Each adds its subcommand to `app`; when it is the one that is called, `action`
-// receives its work.
+// The commands of streambp-verify. Each adds its subcommand to `app`; when it is the one that is called,
+// `action` receives its work.
 #pragma once
 
 #include <CLI/App.hpp>

@@ -3,6 +3,8 @@
 #include <CLI/Formatter.hpp>
 #include <algorithm>
 #include <fmt/format.h>
+#include <mutex>
+#include <numeric>
 
 #include "streambp/cli/command_line.h"
 #include "streambp/error.h"
@@ -10,6 +12,7 @@
 #include "verify/commands.h"
 #include "verify/golden_cases/check_case.h"
 #include "verify/golden_cases/report.h"
+#include "verify/jobs.h"
 
 namespace streambp::verify {
 namespace {
@@ -18,11 +21,12 @@ struct Flags : CommonFlags {
   std::vector<std::string> folders;
   std::string methods, chunks, part;
   std::string device = "cpu";
+  int jobs = 1;
   double limit = 1e-10;
 };
 
 constexpr const char* kExamples = R"(Examples:
-  streambp-verify goldens verify/goldens
+  streambp-verify goldens verify/goldens --jobs 4
   streambp-verify goldens verify/goldens/cases/qwen3-sft-b1 --method streambp --chunk 1,16,auto
 
 DIR is laid out as verify/goldens/README.md says. A case that this build does not support is named and counted, and
@@ -60,20 +64,26 @@ std::vector<GoldenCase> find_cases(const Flags& flags) {
 }
 
 int run_goldens(const Flags& flags) {
+  check_jobs(flags.jobs, flags);
   open_checked_device(flags.device);
   const GoldensOptions options = read_options(flags);
   const std::vector<GoldenCase> cases = find_cases(flags);
   StreamingTable table = golden_table(cases);
   std::vector<GoldenResult> results;
-  for (const GoldenCase& golden : cases) {
-    results.push_back(check_golden_case(golden, options));
+  std::vector<size_t> indices(cases.size());
+  std::iota(indices.begin(), indices.end(), size_t{0});
+  std::mutex output;
+  run_jobs(indices, flags.jobs, [&](size_t i) {
+    GoldenResult result = check_golden_case(cases[i], options);
+    const std::lock_guard lock(output);
+    results.push_back(std::move(result));
     if (flags.json) {
       fmt::print("{}\n", golden_json(results.back()));
       std::fflush(stdout);
     } else {
       table.add(golden_row(results.back()));
     }
-  }
+  });
   const auto count = [&](const std::string& verdict) {
     return std::count_if(results.begin(), results.end(),
                          [&](const GoldenResult& result) { return result.verdict() == verdict; });
@@ -108,6 +118,7 @@ void add_goldens_command(CLI::App& app, std::function<int()>& action) {
       "Chunks, of methods that have them (default: 1, 7, 16 and those around the case's lengths)");
   add_device_flag(*command, flags->device);
   command->add_option("--limit", flags->limit, "Permitted relative error")->capture_default_str();
+  add_jobs_flag(*command, flags->jobs);
   add_part_flag(*command, flags->part, "case");
   set_action(*command, flags, action, run_goldens);
 }

@@ -1,4 +1,5 @@
-// `streambp-verify gradcheck`: the reference's own check, six-point differences on every operation and on small models.
+// `streambp-verify gradcheck`: the reference's own check, six-point differences on every operation and on
+// small models.
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <fmt/format.h>
@@ -53,8 +54,8 @@ int run_gradcheck(const Flags& flags) {
   }
   if (!flags.json) {
     fmt::print("{}\n{} checks, {} failed; worst value error {} (limit {}), worst gradient error {}\n",
-               table.text(), results.size(), failed, error_text(worst_value), error_text(reference::kValueLimit),
-               error_text(worst_gradient));
+               table.text(), results.size(), failed, error_text(worst_value),
+               error_text(reference::kValueLimit), error_text(worst_gradient));
   }
   return failed == 0 && !results.empty() ? kExitGood : kExitCheckFailed;
 }

@@ -1,4 +1,5 @@
-// A plain-text table whose rows are printed as they come: runs of minutes show how far they are, in a pipe too.
+// A plain-text table whose rows are printed as they come: runs of minutes show how far they are, in a pipe
+// too.
 #pragma once
 
 #include <cstddef>

@@ -27,12 +27,13 @@ struct Flags : CommonFlags {
   std::string dtype = "float64";
   std::string device = "cpu";
   std::string part;
+  int jobs = 1;
   uint64_t seed = 0;
   bool quick = false;
 };
 
 constexpr const char* kExamples = R"(Examples:
-  streambp-verify sweep --quick
+  streambp-verify sweep --quick --jobs 4
   streambp-verify sweep --family qwen3,gemma3 --objective dpo --set beta=0.3,loss_type=ipo --tuning lora
   streambp-verify sweep --model qwen3-tiny --method streambp --batch packed --seq-len 37 --chunk 7 --head-chunk 3
 
@@ -71,6 +72,7 @@ void read_lengths(const Flags& flags, EqualityOptions& options) {
 }
 
 int run_sweep(const Flags& flags) {
+  check_jobs(flags.jobs, flags);
   open_checked_device(flags.device);
   require_known({flags.dtype}, "--dtype", {"float64"});
   EqualityOptions options;
@@ -91,6 +93,7 @@ int run_sweep(const Flags& flags) {
   const Part part = parse_part(flags.part);
   options.part_index = part.index;
   options.part_count = part.count;
+  options.jobs = flags.jobs;
   options.seed = flags.seed;
   options.quick = flags.quick;
   options.json = flags.json;
@@ -101,8 +104,8 @@ int run_sweep(const Flags& flags) {
 
 void add_sweep_command(CLI::App& app, std::function<int()>& action) {
   const auto flags = std::make_shared<Flags>();
-  CLI::App* const command =
-      app.add_subcommand("sweep", "All methods on random small models: equal to standard and to the reference");
+  CLI::App* const command = app.add_subcommand(
+      "sweep", "All methods on random small models: equal to standard and to the reference");
   command->footer(fmt::format("{}\nA sequence of --seq-len has at most {} tokens.\n{}\n{}", kExamples,
                               kMaxLength, describe_limits(), kExitCodes));
   const auto list = [&](const char* flag, std::string& value, const std::string& help) {
@@ -112,13 +115,15 @@ void add_sweep_command(CLI::App& app, std::function<int()>& action) {
        fmt::format("Small models: {} (default: all)", fmt::join(sweep_families(), ", ")));
   list("--model", flags->model, "A folder or a preset instead");
   list("--method", flags->methods, fmt::format("{} (default: all)", fmt::join(method_names(), ", ")));
-  list("--objective", flags->objectives, fmt::format("{} (default: all)", fmt::join(objective_names(), ", ")));
+  list("--objective", flags->objectives,
+       fmt::format("{} (default: all)", fmt::join(objective_names(), ", ")));
   list("--set", flags->settings,
        "Options of a single objective, as beta=0.1,loss_type=ipo (default: several, in turn)");
   list("--tuning", flags->tunings, "full, lora (default: both)");
-  list("--batch", flags->batches,
-       "single, three, short, masked, unscored, packed, frozen (of sft); left, right, none (padding, of every "
-       "objective), documents (one packed row, of sft, distill, pairs and kto) (default: all)");
+  list(
+      "--batch", flags->batches,
+      "single, three, short, masked, unscored, packed, frozen (of sft); left, right, none (padding, of every "
+      "objective), documents (one packed row, of sft, distill, pairs and kto) (default: all)");
   list("--seq-len", flags->lengths,
        "Tokens of a batch's longest sequence (default: 5,37, and 13 for left, right, none)");
   list("--chunk", flags->chunks,
@@ -128,6 +133,7 @@ void add_sweep_command(CLI::App& app, std::function<int()>& action) {
   add_device_flag(*command, flags->device);
   command->add_option("--seed", flags->seed, "Of weights and tokens")->capture_default_str();
   command->add_flag("--quick", flags->quick, "Shorter sequences, fewer chunks and combinations");
+  add_jobs_flag(*command, flags->jobs);
   add_part_flag(*command, flags->part, "row");
   set_action(*command, flags, action, run_sweep);
 }

@@ -1,6 +1,7 @@
 #include "streambp/model/open_model.h"
 
 #include <cstdio>
+#include <mutex>
 #include <set>
 
 #include "streambp/error.h"
@@ -11,7 +12,9 @@ namespace {
 
 /// On stderr, once for each folder, however often it is opened.
 void print_notes(const std::string& model, const Config& config) {
+  static std::mutex mutex;
   static std::set<std::string> noted;
+  const std::lock_guard lock(mutex);
   if (!noted.insert(model).second) return;
   for (const std::string& note : config_notes(config)) fmt::print(stderr, "note: {}: {}\n", model, note);
 }

@@ -1,11 +1,13 @@
 #include "verify/equality/equality.h"
 
 #include <algorithm>
+#include <mutex>
 
 #include "streambp/cli/command_line.h"
 #include "streambp/error.h"
 #include "streambp/model/config.h"
 #include "verify/equality/check.h"
+#include "verify/jobs.h"
 
 namespace streambp::verify {
 namespace {
@@ -101,14 +103,19 @@ int run_equality(const EqualityOptions& options) {
   }
   StreamingTable table = equality_table(names);
   std::vector<EqualityRow> rows;
-  for (size_t i = options.part_index - 1; i < names.size(); i += options.part_count) {
-    rows.push_back(check_row(options, names[i]));
+  std::vector<size_t> indices;
+  for (size_t i = options.part_index - 1; i < names.size(); i += options.part_count) indices.push_back(i);
+  std::mutex output;
+  run_jobs(indices, options.jobs, [&](size_t i) {
+    EqualityRow row = check_row(options, names[i]);
+    const std::lock_guard lock(output);
+    rows.push_back(std::move(row));
     if (options.json) {
       print_json(rows.back());
     } else {
       table.add(table_row(rows.back()));
     }
-  }
+  });
   if (!options.json) print_summary(rows);
   const bool good =
       std::all_of(rows.begin(), rows.end(), [](const EqualityRow& row) { return row.failures.empty(); });

@@ -29,6 +29,7 @@ struct EqualityOptions {
   std::vector<int64_t> head_chunks;  // empty: 1, 3 and all scored tokens at once
   size_t part_index = 1;             // of the rows, every part_count-th from the part_index-th on
   size_t part_count = 1;
+  int jobs = 1;  // rows at the same time
   uint64_t seed = 0;
   bool quick = false;  // fewer chunks, and of objectives, tunings and paddings one combination for each model
   bool json = false;

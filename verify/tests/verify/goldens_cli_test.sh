@@ -14,6 +14,11 @@ refuses 'chunk 0' "--chunk '0'" goldens "$set" --chunk 0
 refuses 'empty list' '--chunk' goldens "$set" --chunk 1,,2
 refuses 'limit 0' '--limit' goldens "$set" --limit 0
 for part in 0/2 3/2 2 1/2/3 a/b 1/ /2 1/2000; do refuses "part $part" "--part '$part'" goldens "$set" --part "$part"; done
+for jobs in 0 -1 1000; do
+  "$program" goldens "$set" --jobs "$jobs" >"$folder/out" 2>"$folder/err"
+  [ $? -eq 2 ] && grep -qF -- "--jobs $jobs" "$folder/err" || fail "jobs $jobs"
+done
+refuses 'jobs and threads' '--threads: not with --jobs 2' goldens "$set" --jobs 2
 for command in goldens sweep gradcheck precision compare long; do
   run "help of $command" 0 "$command" --help
   says "  streambp-verify $command"
@@ -74,6 +79,9 @@ for name in qwen3-lora-dpo-sigmoid qwen3-dpo-sigmoid_refmodel qwen3-ppo-separate
 done
 run 'three kinds' 0 goldens "$kinds" --chunk 7
 says '3 passed, 0 failed'
+"$program" goldens "$kinds" --chunk 7 --jobs 3 --json >"$folder/together" 2>"$folder/err" || fail 'three jobs'
+run 'one after another' 0 goldens "$kinds" --chunk 7 --json
+cmp -s <(sort "$folder/out") <(sort "$folder/together") || fail 'three jobs find something else'
 run 'first of two parts' 0 goldens "$kinds" --chunk 7 --part 1/2
 says '2 passed, 0 failed'
 run 'second of two parts' 0 goldens "$kinds" --chunk 7 --part 2/2

@@ -32,6 +32,8 @@ for part in 1 2 3; do
   cat "$folder/out" >>"$folder/parts"
 done
 cmp -s <(sort "$folder/whole") <(sort "$folder/parts") || fail 'three parts are not the whole'
+"$program" sweep --quick --family qwen3 --batch three,unscored,packed --json --jobs 3 >"$folder/together" || fail 'three jobs'
+cmp -s <(sort "$folder/whole") <(sort "$folder/together") || fail 'three jobs find something else'
 run 'sweep of one objective' 0 sweep --family qwen3 --seq-len 9 --objective kto --set beta=0.4 --tuning lora --batch none
 says '0 failed'
 run 'sweep of documents' 0 sweep --family qwen3 --seq-len 9 --objective dpo --tuning lora --batch documents
