@@ -167,9 +167,9 @@ BENCHMARK(cuda_rope)->Apply(rows);
 
 void cuda_gate(benchmark::State& state) {
   if (!has_gpu(state)) return;
-  const at::Tensor gated = gpu().tensor({state.range(0), kMlp}), raised = at::randn_like(gated);
+  const at::Tensor gated = gpu().tensor({state.range(0), kMlp}), up = at::randn_like(gated);
   if (state.range(1) == 0) {
-    measure(state, bytes_of({gated, gated, gated}), 0.0, [&] { gate(Activation::kSilu, gated, raised); });
+    measure(state, bytes_of({gated, gated, gated}), 0.0, [&] { gate(Activation::kSilu, gated, up); });
     return;
   }
   at::Tensor g, r, d;
@@ -178,8 +178,8 @@ void cuda_gate(benchmark::State& state) {
       [&] { gate_backward(Activation::kSilu, g, r, d, /*wants_product=*/true); },
       [&] {
         g = gated.clone();
-        r = raised.clone();
-        d = raised.clone();
+        r = up.clone();
+        d = up.clone();
       });
 }
 BENCHMARK(cuda_gate)->ArgNames({"rows", "backward"})->ArgsProduct({{2048, 8192}, {0, 1}})->UseManualTime();
@@ -230,10 +230,10 @@ BENCHMARK(cuda_merge)->ArgNames({"rows", "wide"})->ArgsProduct({{2048, 8192}, {0
 void cuda_embedding_gradient(benchmark::State& state) {
   if (!has_gpu(state)) return;
   const at::Tensor dx = gpu().tensor({state.range(0), kHidden});
-  const at::Tensor places = at::randint(kVocabulary, {state.range(0)}, dx.options().dtype(at::kLong));
+  const at::Tensor indices = at::randint(kVocabulary, {state.range(0)}, dx.options().dtype(at::kLong));
   Parameter table{"embedding", gpu().tensor({kVocabulary, 1}),
                   gpu().tensor({kVocabulary, kHidden}, at::kFloat)};
-  measure(state, 5 * bytes_of({dx}), 0.0, [&] { accumulate_rows(table, places, dx); });
+  measure(state, 5 * bytes_of({dx}), 0.0, [&] { accumulate_rows(table, indices, dx); });
 }
 BENCHMARK(cuda_embedding_gradient)->Apply(rows);
 
@@ -242,8 +242,8 @@ void cuda_expert_rows(benchmark::State& state) {
   if (!has_gpu(state)) return;
   at::Tensor sum = gpu().tensor({8 * state.range(0), kHidden});
   const at::Tensor added = gpu().tensor({state.range(0), kHidden});
-  const at::Tensor places = at::arange(0, 8 * state.range(0), 8, added.options().dtype(at::kLong));
-  measure(state, 3 * bytes_of({added}), 0.0, [&] { add_sorted_rows(sum, places, added); });
+  const at::Tensor indices = at::arange(0, 8 * state.range(0), 8, added.options().dtype(at::kLong));
+  measure(state, 3 * bytes_of({added}), 0.0, [&] { add_sorted_rows(sum, indices, added); });
 }
 BENCHMARK(cuda_expert_rows)->Apply(rows);
 

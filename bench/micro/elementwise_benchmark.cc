@@ -1,6 +1,6 @@
 // The elementwise parts of a layer and the head at the sizes of the preset qwen3-cpu, fused (fused:1) and op
-// by op in ATen (fused:0), in float32; bytes are those that a single pass has to read and write. Beside them
-// what the machine gives: a copy of memory, and a product of matrices.
+// by op in ATen (fused:0), in float32; bytes are those that a single pass has to read and write. For
+// comparison what the machine reaches: a copy of memory, and a product of matrices.
 #include <benchmark/benchmark.h>
 
 #include <ATen/ATen.h>
@@ -120,10 +120,10 @@ void normed_rope_backward(benchmark::State& state) {
 BENCHMARK(normed_rope_backward)->Apply(fused_or_not);
 
 void gate_forward(benchmark::State& state) {
-  const at::Tensor gated = at::randn({state.range(0), kMlp}), raised = at::randn({state.range(0), kMlp});
+  const at::Tensor gated = at::randn({state.range(0), kMlp}), up = at::randn({state.range(0), kMlp});
   for (auto _ : state) {
-    benchmark::DoNotOptimize((state.range(1) != 0 ? gate(Activation::kSilu, gated, raised)
-                                                  : gate_plain(Activation::kSilu, gated, raised))
+    benchmark::DoNotOptimize((state.range(1) != 0 ? gate(Activation::kSilu, gated, up)
+                                                  : gate_plain(Activation::kSilu, gated, up))
                                  .data_ptr());
   }
   set_work(state, 3 * gated.numel(), 4 * gated.numel());
@@ -138,9 +138,9 @@ void gate_backward_with_product(benchmark::State& state) {
     // What it leaves is no input for the next time: numbers would leave the normal range, and slow it down.
     state.PauseTiming();
     worked_on.copy_(source);
-    at::Tensor gated = worked_on[0], raised = worked_on[1], d = worked_on[2];
+    at::Tensor gated = worked_on[0], up = worked_on[1], d = worked_on[2];
     state.ResumeTiming();
-    backward(Activation::kSilu, gated, raised, d, /*wants_product=*/true, {}, nullptr);
+    backward(Activation::kSilu, gated, up, d, /*wants_product=*/true, {}, nullptr);
     benchmark::ClobberMemory();
   }
   set_work(state, 2 * source.numel(), 4 * source.numel());

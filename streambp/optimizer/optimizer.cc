@@ -34,7 +34,7 @@ struct Moments {
     return {at::zeros(shape, options), at::zeros(shape, options), 0};
   }
 
-  /// Takes `gradient` in, uses it up and returns the direction of the step in its place.
+  /// Consumes `gradient` and returns the direction of the step in its memory.
   at::Tensor direction(at::Tensor gradient, const OptimizerSettings& settings) {
     ++steps;
     const double bias1 = 1.0 - std::pow(settings.beta1, static_cast<double>(steps));

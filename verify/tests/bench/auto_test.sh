@@ -10,7 +10,7 @@ refuses 'one memory' --method auto --budget 1GB --host-budget 1GB
 refuses '--budget' --method auto --budget 5XB
 auto=(--method auto --seq-len 33,400 --device meta)
 sweep 'the cheapest that fits' 0 auto "${auto[@]}" --budget 2MB
-check 'a lean way for the longer one' '([r["choice"]["asked"] for r in records] == ["auto"] * 2 and records[0]["method"] == "standard"
+check 'a lean configuration for the longer one' '([r["choice"]["asked"] for r in records] == ["auto"] * 2 and records[0]["method"] == "standard"
   and records[1]["method"] in ("streambp", "chunk-major") and records[1]["chunk"] >= 1)' auto/results.jsonl
 check 'what was predicted is what ran, within the budget, and nothing cheaper fits' 'all(r["peak_bytes"] == r["choice"]["predicted_peak_bytes"]
   <= r["choice"]["budget_bytes"] == 2000000 and not any(w["fits"] for w in r["choice"]["considered"]
@@ -26,7 +26,7 @@ sweep 'another budget is another question' 3 auto "${auto[@]}" --budget 1MB --re
 check 'it was run' 'len(records) == 4 and len({r["key"] for r in records}) == 4' auto/results.jsonl
 check 'nothing fits' '([r["status"] for r in records] == ["ok", "ok", "ok", "oom"] and "nothing fits 1.00 MB: the leanest of" in records[3]["error"]
   and "--host-budget" in records[3]["error"] and records[3]["choice"]["relative_cost"] is None)' auto/results.jsonl
-# A model of four layers: where the last one's gradient lies in its input's place, two layers leave nothing to offload.
+# A model of four layers: where the last one's gradient overwrites its input, two layers leave nothing to offload.
 offloaded=(--model qwen3-cpu --method auto --seq-len 4000 --every 1 --device meta --budget 410MB)
 run 'too little without a host' 3 sweep "${offloaded[@]}" --out offloaded
 run 'offloaded' 0 sweep "${offloaded[@]}" --out offloaded --host-budget 1GB --resume
@@ -34,9 +34,9 @@ check 'on the host' 'records[-1]["settings"]["offload"] == "host" and records[-1
 sweep 'what is fixed stays' 0 fixed --method auto --seq-len 400 --device meta --budget 2MB --chunk 48 --keep-attention --head streamed --every 1
 check 'chunk, head and settings' 'all(w["chunk"] in (None, 48) and w["settings"]["head"] == "streamed"
   and w["settings"]["every"] in (None, 1) and w["settings"]["keep_attention"] in (None, True) for r in records for w in r["choice"]["considered"])' fixed/results.jsonl
-sweep 'beside a named method, for real' 0 beside --method standard,auto --seq-len 33 --objective sft,dpo --memory-limit 2MB
+sweep 'with a named method, for real' 0 with-named --method standard,auto --seq-len 33 --objective sft,dpo --memory-limit 2MB
 check 'both ran, one loss each' '(len(records) == 4 and sum("choice" in r for r in records) == 2 and len({(r["objective"], round(r["loss"], 9)) for r in records}) == 2
-  and all(r["choice"]["budget_bytes"] == 2000000 for r in records if "choice" in r))' beside/results.jsonl
+  and all(r["choice"]["budget_bytes"] == 2000000 for r in records if "choice" in r))' with-named/results.jsonl
 sweep 'with what the machine has' 0 machine --method auto --seq-len 33
 check 'there is enough' 'records[0]["choice"]["budget_bytes"] > 1e8 and records[0]["status"] == "ok"' machine/results.jsonl
 longest 'the furthest of all' 0 --budget 2MB --method standard,auto --json

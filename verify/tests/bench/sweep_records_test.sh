@@ -20,7 +20,7 @@ check "one loss for a batch" 'all(abs(r["loss"] - s["loss"]) <= 1e-12 * s["loss"
   if (r["seq_len"], r["batch"]) == (s["seq_len"], s["batch"]))' "$results"
 check "chunks" 'all((r["chunk"] is None) == (r["method"] != "streambp") for r in records)' "$results"
 check "turns" '[r["method"] for r in records[:4]] == ["standard", "checkpoint", "streambp", "streambp"]' "$results"
-grep -q "^records: $results\$" stdout || fail "the table does not end with the place of the records"
+grep -q "^records: $results\$" stdout || fail "the table does not end with the path of the records"
 [ "$(wc -l <stdout)" -eq 19 ] || fail "expected a table of 16 rows"
 [ ! -s stderr ] || fail "expected nothing on stderr away from a terminal"
 

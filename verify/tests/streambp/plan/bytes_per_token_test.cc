@@ -49,7 +49,7 @@ TEST(BytesPerToken, AreLayerInputsOrKeysAndValues) {
     const double hidden = 2.0 * static_cast<double>(config.hidden_size);
 
     const double streambp = subject.bytes(Method::kStreambp).device();
-    // The first layer's input is looked up again, and the gradient takes the place of the last one's.
+    // The first layer's input is looked up again, and the gradient overwrites the last one's.
     const double by_design = static_cast<double>(analytic.layer_inputs) - hidden + one_layer;
     std::printf("%s: streambp %.0f of %.0f", name, streambp, by_design);
     EXPECT_GE(streambp, by_design);
