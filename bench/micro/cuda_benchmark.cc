@@ -12,7 +12,6 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "bench/gemm_rate.h"
-#include "streambp/runtime/device.h"
 #include "streambp/error.h"
 #include "streambp/ops/attention_device.h"
 #include "streambp/ops/cuda/library.h"
@@ -20,6 +19,7 @@
 #include "streambp/ops/norm_rope.h"
 #include "streambp/ops/rows.h"
 #include "streambp/ops/target_softmax.h"
+#include "streambp/runtime/device.h"
 
 namespace streambp::bench {
 namespace {

@@ -122,9 +122,9 @@ BENCHMARK(normed_rope_backward)->Apply(fused_or_not);
 void gate_forward(benchmark::State& state) {
   const at::Tensor gated = at::randn({state.range(0), kMlp}), up = at::randn({state.range(0), kMlp});
   for (auto _ : state) {
-    benchmark::DoNotOptimize((state.range(1) != 0 ? gate(Activation::kSilu, gated, up)
-                                                  : gate_plain(Activation::kSilu, gated, up))
-                                 .data_ptr());
+    benchmark::DoNotOptimize(
+        (state.range(1) != 0 ? gate(Activation::kSilu, gated, up) : gate_plain(Activation::kSilu, gated, up))
+            .data_ptr());
   }
   set_work(state, 3 * gated.numel(), 4 * gated.numel());
 }
