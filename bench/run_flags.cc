@@ -3,6 +3,7 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
+#include "bench/baseline/hugging_face.h"
 #include "streambp/cli/command_line.h"
 #include "streambp/error.h"
 #include "streambp/model/open_model.h"
@@ -164,6 +165,7 @@ void RunFlags::read(SweepOptions& options) const {
   }
   options.batches = parse_integers(batches_, "--batch", 1);
   read_settings(options);
+  if (options.given.hugging_face) add_hugging_face_baseline();
   options.setup.fused_optimizer.reset();
   if (fused_optimizer_ != "none") {
     options.setup.fused_optimizer = fused_;

@@ -46,7 +46,7 @@ struct ModelConfig {
   int num_attention_heads = 0;
   int num_key_value_heads = 0;
   int head_dim = 0;
-  int rotary_dim = 0;  // the first entries of a head, which turn, while the rest pass; 0: all
+  int rotary_dim = 0;  // the first entries of a head, which are rotated, while the rest pass; 0: all
   double rms_norm_eps = 1e-6;
   bool qkv_bias = false;
   bool o_bias = false;
@@ -73,14 +73,14 @@ struct ModelConfig {
   /// "model.layers.0.mlp.experts.down_proj").
   std::map<std::string, LoraAdapter> adapters = {};
   /// By module ("model.embed_tokens", or "lm_head" where it is not tied): rows of its weight that are trained
-  /// apart from it, in whose places they stand (PEFT's trainable tokens).
+  /// apart from it, which they replace (PEFT's trainable tokens).
   std::map<std::string, std::vector<int>> trained_rows = {};
 
   int window(int layer) const { return windows.empty() ? 0 : windows[static_cast<std::size_t>(layer)]; }
   bool is_sparse(int layer) const {
     return mixture.num_experts > 0 && mixture.sparse[static_cast<std::size_t>(layer)];
   }
-  int turning_entries() const { return rotary_dim == 0 ? head_dim : rotary_dim; }
+  int rotary_entries() const { return rotary_dim == 0 ? head_dim : rotary_dim; }
 };
 
 /// Parameters, or their gradients, under Hugging Face's names ("model.layers.0.self_attn.q_proj.weight").
@@ -97,7 +97,7 @@ std::string layer_prefix(int layer);
 /// rows of query, key and value below one another, and `mlp.gate_up_proj` with gate above up. A sparse layer
 /// has the router `mlp.gate` and its experts `mlp.experts.0` and so on. Throws std::invalid_argument if a
 /// size is not positive (layers may be none), the key/value heads do not divide the query heads, head_dim or
-/// rotary_dim is odd or more turns than there is, windows or sparse layers are not given for each layer,
+/// rotary_dim is odd or more is rotated than there is, windows or sparse layers are not given for each layer,
 /// a token has no or more experts than there are, or an adapter or trained rows belong to a module that can't
 /// have them.
 std::map<std::string, std::pair<Index, Index>> parameter_shapes(const ModelConfig& config);

@@ -22,7 +22,7 @@ class Decoder {
     return found->second;
   }
 
-  /// The weight of a module, with the rows that are trained apart in their places.
+  /// The weight of a module, with the rows that are trained apart put in.
   Var weight_of(const std::string& module) const {
     const Var& weight = parameter(module + ".weight");
     const auto trained = config_.trained_rows.find(module);
@@ -96,7 +96,7 @@ class Decoder {
     const bool is_local = config_.window(layer) > 0 && config_.local_rope.has_value();
     const RopeSettings& settings = is_local ? *config_.local_rope : config_.rope;
     RopeOptions turn;
-    turn.inverse_frequencies = rope_inverse_frequencies(settings, config_.turning_entries(), length);
+    turn.inverse_frequencies = rope_inverse_frequencies(settings, config_.rotary_entries(), length);
     turn.head_dim = config_.head_dim;
     turn.attention_factor = settings.attention_factor;
 

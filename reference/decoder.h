@@ -8,7 +8,7 @@
 //     Qwen3            norms every head's query and key before the rotation
 //     Qwen3-MoE        a mixture of experts in place of the MLP of some layers
 //     Mistral, Qwen2   windows, in all or some layers
-//     Phi3             fused projections, and only the first entries of a head turn
+//     Phi3             fused projections, and only the first entries of a head rotate
 //     Gemma2, Gemma3   norms of the outputs of attention and MLP too, which multiply by 1 + weight, scaled
 //                      embeddings, gelu; caps on scores and logits (2), two rotations (3)
 // Any linear layer can carry a low-rank adapter. transformers, src/transformers/models, has each of them.

@@ -22,7 +22,7 @@ struct Sequence {
   std::vector<double> positions;  // for the rotation only; may have gaps
   std::vector<int> targets;       // targets[t] is what the logits at t are scored on, or kNoTarget
   std::vector<bool> valued = {};  // tokens that are scored for their value, with or without a target
-  /// Positions of the padding beside the sequence, which count for the length alone that some rotations
+  /// Positions of the padding around the sequence, which count for the length alone that some rotations
   /// depend on.
   std::vector<double> padding = {};
 };
@@ -102,7 +102,7 @@ struct Result {
   std::vector<double> values;
 };
 
-/// One more than the greatest position of all tokens and of the padding beside them, 0 without any: the
+/// One more than the greatest position of all tokens and of the padding around them, 0 without any: the
 /// length that some rotations depend on.
 double batch_length(const std::vector<Sequence>& sequences);
 

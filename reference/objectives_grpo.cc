@@ -137,8 +137,8 @@ Numbers near_policy(double threshold, const GrpoInputs& inputs, const Numbers& l
   return kept;
 }
 
-/// 1 for the entropies that are at least the (1 - share)-quantile of all, else 0. What is not a number has no
-/// place in an order: then all are NaN.
+/// 1 for the entropies that are at least the (1 - share)-quantile of all, else 0. Where one is
+/// NaN, which no order knows, all are NaN.
 Numbers highest(double share, const Numbers& entropies) {
   if (entropies.empty()) return {};
   for (double entropy : entropies) {

@@ -33,7 +33,7 @@ struct DistillOptions {
 
 /// Distillation (Hinton et al. 2015, https://arxiv.org/abs/1503.02531; reverse: Gu et al. 2023,
 /// https://arxiv.org/abs/2306.08543; generalised: Agarwal et al. 2023, https://arxiv.org/abs/2306.13649),
-/// with D_tau the divergence between both distributions softened by tau, which shrinks gradients by tau^2:
+/// with D_tau the divergence between both distributions at temperature tau, which shrinks gradients by tau^2:
 ///     loss = (1 / divisor) sum over tokens of [alpha w D_tau - (1 - alpha) ln p_target]
 /// and ln p at temperature 1, as in the paper. `teacher_logits` are [M, V] over the scored tokens. Throws
 /// std::invalid_argument unless tau > 0, 0 <= alpha <= 1, 0 <= beta <= 1 and divisor > 0.

@@ -9,7 +9,7 @@
 namespace streambp::reference {
 namespace {
 
-/// `x` with every pair turned by direction * position * frequency and stretched.
+/// `x` with every pair rotated by direction * position * frequency and stretched.
 Matrix rotate(const Matrix& x, const std::vector<double>& positions, const RopeOptions& options,
               double direction) {
   const auto half = static_cast<Index>(options.inverse_frequencies.size());

@@ -1,5 +1,5 @@
-// What a decoder has beside its products and its attention: the embedding of tokens, the norm and the rotary
-// position embedding.
+// What a decoder has in addition to its products and its attention: the embedding of tokens, the norm and the
+// rotary position embedding.
 #pragma once
 
 #include <vector>
@@ -24,16 +24,16 @@ Var rms_norm(const Var& x, const Var& weight, double epsilon);
 
 struct RopeOptions {
   std::vector<double> inverse_frequencies = {};  // f
-  int head_dim = 0;                              // E; 0: 2 f.size(), so that all entries turn
-  double attention_factor = 1.0;                 // c, by which what turns is stretched
+  int head_dim = 0;                              // E; 0: 2 f.size(), so that all entries rotate
+  double attention_factor = 1.0;                 // c, by which what rotates is stretched
 };
 
 /// Rotary position embedding (Su et al. 2021, https://arxiv.org/abs/2104.09864) in Hugging Face's order of
 /// entries: the first d = 2 f.size() of the E entries of a head are the pairs (x_i, x_{i + d/2}), and pair i
-/// of row t turns by the angle a = positions[t] f[i]:
+/// of row t is rotated by the angle a = positions[t] f[i]:
 ///     y_i = c (x_i cos a - x_{i+d/2} sin a),   y_{i+d/2} = c (x_{i+d/2} cos a + x_i sin a)
-/// The other entries pass as they are. x [rows, heads * E]. A rotation is orthogonal, so dx is dy turned back
-/// and stretched by c. Throws std::invalid_argument if f is empty, d is more than E, E does not divide
+/// The other entries pass as they are. x [rows, heads * E]. A rotation is orthogonal, so dx is dy rotated
+/// back and stretched by c. Throws std::invalid_argument if f is empty, d is more than E, E does not divide
 /// x.cols(), or there is not one position for every row.
 Var rope(const Var& x, const std::vector<double>& positions, const RopeOptions& options);
 

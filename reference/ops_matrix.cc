@@ -80,7 +80,7 @@ Var gather_rows(const Var& x, const std::vector<int>& rows) {
 
 Var scatter_rows(const Var& x, const std::vector<int>& rows, Index count) {
   require(static_cast<Index>(rows.size()) == x.rows(), "scatter_rows",
-          "expected " + std::to_string(x.rows()) + " places, one for every row, got " +
+          "expected " + std::to_string(x.rows()) + " indices, one for every row, got " +
               std::to_string(rows.size()));
   require_indices("scatter_rows", rows, count);
   Matrix value = Matrix::Zero(count, x.cols());

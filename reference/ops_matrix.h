@@ -41,7 +41,7 @@ Var row_sum(const Var& x);
 Var gather_rows(const Var& x, const std::vector<int>& rows);
 
 /// Y_r = the sum of X_i over all i with rows[i] = r, [rows.size(), cols] -> [count, cols]; zeros where there
-/// is none. It sums the tokens of every sequence, and puts back in their places rows that gather_rows took
+/// is none. It sums the tokens of every sequence, and puts rows back where they were that gather_rows took
 /// out. dX_i = dY_{rows[i]}. Throws std::invalid_argument if a row is not below count or there is not one for
 /// every row of X.
 Var scatter_rows(const Var& x, const std::vector<int>& rows, Index count);

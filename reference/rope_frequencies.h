@@ -1,4 +1,4 @@
-// How fast the pairs of a head turn: the rotary embedding's frequencies and what is done to them for long
+// How fast the pairs of a head rotate: the rotary embedding's frequencies and what is done to them for long
 // contexts.
 #pragma once
 
@@ -25,7 +25,7 @@ struct RopeSettings {
 };
 
 /// The d / 2 frequencies of the rotation of d = rotary_dim entries, f_i = theta^(-2i / d), changed for long
-/// contexts in this way (transformers, modeling_rope_utils.py, has all of these). With c the context length
+/// contexts so (transformers, modeling_rope_utils.py, has all of these). With c the context length
 /// of pre-training, `original_max_position_embeddings`, and `length` one more than the greatest position in
 /// the batch:
 /// - linear: f / factor (Chen et al. 2023, https://arxiv.org/abs/2306.15595).

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Hugging Face's standard and checkpointed back-propagation beside ours: same folder, tokens, dtype, threads and kernels, in turns.
+"""Hugging Face's standard and checkpointed back-propagation and ours: same folder, tokens, dtype, threads and kernels, in turns.
 
     python3 scripts/compare_hf.py --seq-len 512,1024,2048 --out out/compare
     python3 scripts/compare_hf.py --model path/to/Qwen3-0.6B --dtype bfloat16 --methods hf-checkpoint,streambp,streambp+chunk=512
@@ -60,7 +60,7 @@ def parse_options():
 
 
 class Records:
-    """results.jsonl: known measurements by key, and a place for new ones."""
+    """results.jsonl: known measurements by key, and the file for new ones."""
 
     def __init__(self, folder, resume):
         folder.mkdir(parents=True, exist_ok=True)
@@ -109,7 +109,7 @@ def write_tokens(path, length, vocabulary, seed):
 
 
 def configuration(options, model):
-    """What decides the figures, beside method, length and repeat."""
+    """What decides the figures, in addition to method, length and repeat."""
     return {"model": str(options.model), "folder": hashlib.sha256((model / "config.json").read_bytes()).hexdigest()[:16],
             "objective": "sft", "dtype": options.dtype, "threads": options.threads, "warmup": options.warmup, "seed": options.seed,
             "hf_gradients": options.hf_gradients, "versions": VERSIONS}

@@ -3,7 +3,7 @@
 # that it needs there; no package manager and no network.
 #
 #   scripts/gpu.sh pack                  here: what the build needs of Debian's packages, and our programs if they
-#                                        are built, into build/carry (beside the working tree, this travels)
+#                                        are built, into build/carry (this travels with the working tree)
 #   scripts/gpu.sh run DIR [PART...]     there: the parts (default: all, the most valuable first), records and logs
 #                                        below DIR; a part that is done there is not run again
 #   scripts/gpu.sh report DIR            here, afterwards: dry runs of what was measured, the paper's tables and curves

@@ -23,7 +23,7 @@ def records(folder):
                 yield file.parent.name, record
 
 
-def way(record):
+def configuration(record):
     settings = record["settings"]
     words = [record["method"]]
     if record.get("chunk"):
@@ -65,7 +65,7 @@ def measured_table(rows):
             spread = f"{(max(record['gpu_seconds']) - min(record['gpu_seconds'])) / seconds:.1%}"
         share = f"{record['model_flops'] / seconds / PEAK_FLOPS:.1%}" if seconds else "-"
         rate = f"{record['tokens'] / seconds:,.0f}" if seconds else "-"
-        print(f"| {part} | {record['model']} | {record['objective']} | {record['tokens']:,} | {way(record)} | "
+        print(f"| {part} | {record['model']} | {record['objective']} | {record['tokens']:,} | {configuration(record)} | "
               f"{f'{seconds:.3f}' if seconds else '-'} | {spread} | {rate} | {share} | {gib(record.get('peak_bytes'))} | "
               f"{gib(record.get('reserved_peak_bytes'))} | {record['status']} |")
 
@@ -81,20 +81,20 @@ def prediction_table(measured, predicted):
     print("|---|---:|---|---:|---:|---:|")
     for record, prediction in pairs:
         difference = prediction["peak_bytes"] / record["peak_bytes"] - 1
-        print(f"| {record['model']} | {record['tokens']:,} | {way(record)} | {gib(record['peak_bytes'])} | "
+        print(f"| {record['model']} | {record['tokens']:,} | {configuration(record)} | {gib(record['peak_bytes'])} | "
               f"{gib(prediction['peak_bytes'])} | {difference:+.2%} |")
 
 
 def ratios_table(measured):
-    """StreamBP's times beside checkpointing's, of the same model, objective and length in the same part."""
+    """StreamBP's times relative to checkpointing's, of the same model, objective and length in the same part."""
     baselines = {}
     for part, record in measured:
         if record["method"] == "checkpoint" and record.get("gpu_seconds_median") and "baseline" in record["settings"]:
             if record["settings"]["baseline"] == "fair" and not record["settings"].get("deterministic"):
-                place = record["model"], record["objective"], record["tokens"], record["batch"]
-                best = baselines.get(place)
+                cell = record["model"], record["objective"], record["tokens"], record["batch"]
+                best = baselines.get(cell)
                 if best is None or record["gpu_seconds_median"] < best["gpu_seconds_median"]:
-                    baselines[place] = record
+                    baselines[cell] = record
     rows = []
     for part, record in measured:
         base = baselines.get((record["model"], record["objective"], record["tokens"], record["batch"]))
@@ -106,7 +106,7 @@ def ratios_table(measured):
     print("| part | model | objective | tokens | method | x checkpoint |")
     print("|---|---|---|---:|---|---:|")
     for part, record, ratio in rows:
-        print(f"| {part} | {record['model']} | {record['objective']} | {record['tokens']:,} | {way(record)} | {ratio:.3f} |")
+        print(f"| {part} | {record['model']} | {record['objective']} | {record['tokens']:,} | {configuration(record)} | {ratio:.3f} |")
 
 
 def microbench_table(file):

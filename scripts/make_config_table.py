@@ -3,7 +3,7 @@
 
     python scripts/make_config_table.py --out verify/tests/streambp/model/config_table.jsonl
 
-A second source beside our own parser, which the reference's numbers also come through: each file is given to
+A second source in addition to our own parser, which the reference's numbers also come through: each file is given to
 transformers, the model is made, and what it holds or does is written down: windows are counted in the attention
 weights of a forward pass, frequencies read after it, names and shapes taken from the module. A line is
 {"config": the file, "derived": the values}, verify/tests/streambp/model/config_table_test.cc reads them. A file that transformers itself
@@ -85,7 +85,7 @@ def draw_rope(draw, theta, family, positions, rotary_dim):
 
 
 def put_rope(draw, family, rope, theta, local, spelling):
-    """Writes the rope in one of the spellings: rope_parameters, or rope_theta beside rope_scaling."""
+    """Writes the rope in one of the spellings: rope_parameters, or rope_theta and rope_scaling."""
     settings = draw.settings
     with_theta = {} if theta is ABSENT else {"rope_theta": theta}
     if spelling == 5:

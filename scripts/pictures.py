@@ -8,7 +8,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
-# Okabe and Ito's palette, told apart by every common kind of colour blindness.
+# Okabe and Ito's palette, distinguishable by every common kind of colour blindness.
 COLOURS = {"standard": "#D55E00", "checkpoint": "#0072B2", "streambp": "#009E73"}
 
 plt.rcParams["svg.hashsalt"] = "streambp"

@@ -43,8 +43,8 @@ def read_records(paths):
                 record = json.loads(line)
                 if record["schema"] != 1:
                     raise ValueError
-                place = [record[field] for field in (*PICTURE_FIELDS, "method", "seq_len", "status", "settings", "key")]
-                records[place[-1]] = record
+                key = [record[field] for field in (*PICTURE_FIELDS, "method", "seq_len", "status", "settings", "key")]
+                records[key[-1]] = record
             except (ValueError, KeyError, TypeError):
                 if number == len(lines):
                     continue
@@ -112,7 +112,7 @@ def set_values(axes, scale):
 
 
 def label_curves(axes, ends):
-    """Writes each (name, x, y, colour) beside its point, moved up or down where labels would touch."""
+    """Writes each (name, x, y, colour) next to its point, moved up or down where labels would touch."""
     figure = axes.figure
     figure.canvas.draw()
     spacing = 13.5 * figure.dpi / 72
@@ -153,8 +153,8 @@ def draw(axes, curves, styles, scale, factor=1.0):
     for name, (_, points, lost) in curves.items():
         colour = styles[name][0]
         for x in lost:
-            place = at_length.setdefault(x, itertools.count())
-            axes.annotate("✕", xy=(x, top), xytext=(11 * next(place), 0), textcoords="offset points", color=colour,
+            index = at_length.setdefault(x, itertools.count())
+            axes.annotate("✕", xy=(x, top), xytext=(11 * next(index), 0), textcoords="offset points", color=colour,
                           fontsize=12, fontweight="bold", ha="center", va="center", annotation_clip=False)
         if points:
             x = max(points)
@@ -283,9 +283,9 @@ def mark_spans(axes, rows, times):
         outer, inner = spans[0] or outer, (spans[1:2] or [inner])[0]
         if phases and spans[0]:
             phases[-1][2] = time
-    for places, colour in ((chunks, "#FFFFFF"), (layers, "#555555")):
-        for place in places if len(places) <= 200 else []:
-            axes.axvline(place, color=colour, linewidth=0.4, alpha=0.6)
+    for times, colour in ((chunks, "#FFFFFF"), (layers, "#555555")):
+        for time in times if len(times) <= 200 else []:
+            axes.axvline(time, color=colour, linewidth=0.4, alpha=0.6)
     for name, begin, end in phases:
         if end - begin > 0.05 * (times[-1] - times[0]):
             axes.text((begin + end) / 2, 1.005, name, transform=axes.get_xaxis_transform(), ha="center", va="bottom", fontsize=9.5, color="#555555")
@@ -371,9 +371,9 @@ def main():
     pictures = {}
     for record in records:
         pictures.setdefault(tuple(record[field] for field in PICTURE_FIELDS), []).append(record)
-    differing = [i for i in range(len(PICTURE_FIELDS)) if len({place[i] for place in pictures}) > 1]
-    for place, members in pictures.items():
-        suffix = "".join(f"-{PICTURE_FIELDS[i]}-{str(place[i]).strip('/').replace('/', '_')}" for i in differing)
+    differing = [i for i in range(len(PICTURE_FIELDS)) if len({key[i] for key in pictures}) > 1]
+    for key, members in pictures.items():
+        suffix = "".join(f"-{PICTURE_FIELDS[i]}-{str(key[i]).strip('/').replace('/', '_')}" for i in differing)
         memory_picture(members, arguments.scale, out, "memory" + suffix)
         time_picture(members, arguments.scale, arguments.clock, out, "time" + suffix)
 

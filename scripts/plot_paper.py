@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Pictures of `streambp-bench paper`: peak memory against length, the paper's curves beside the predicted ones, as PNG and SVG.
+"""Pictures of `streambp-bench paper`: peak memory against length, the paper's curves next to the predicted ones, as PNG and SVG.
 
     .venv/bin/python scripts/plot_paper.py --folder results/paper
 
 Reads results.jsonl (predictions) and cells.csv (the paper's figures, and measurements where there are some) from the folder and writes
-curves-MODEL.png and .svg beside them. The paper's points are drawn as crosses, its longest lengths on the line of the budget.
+curves-MODEL.png and .svg next to them. The paper's points are drawn as crosses, its longest lengths on the line of the budget.
 """
 
 import argparse
@@ -19,17 +19,18 @@ from pictures import COLOURS, InputError, plain, read_text, run, save
 
 STYLES = ["-", "--", ":", "-.", (0, (1, 3))]
 GIB = 2**30
+CONFIGURATION = "way"  # the member of a record that names it
 
 
 def read_curves(path):
-    """Model to way of running it, (method, way), to peaks in GiB by length."""
+    """Model to method and configuration to peaks in GiB by length."""
     curves = {}
     for number, line in enumerate(read_text(path).splitlines(), start=1):
         try:
             record = json.loads(line)
             if record["paper_table"] == "curves":
-                ways = curves.setdefault(record["model"], {})
-                ways.setdefault((record["method"], record["way"]), {})[record["seq_len"]] = record["peak_bytes"] / GIB
+                of_model = curves.setdefault(record["model"], {})
+                of_model.setdefault((record["method"], record[CONFIGURATION]), {})[record["seq_len"]] = record["peak_bytes"] / GIB
         except (ValueError, KeyError, TypeError):
             raise InputError(f"{path} line {number}: expected a record of streambp-bench paper") from None
     return curves
@@ -58,12 +59,12 @@ def read_points(path, budget):
 def draw(model, curves, points, budget, stem):
     figure, axes = plt.subplots(figsize=(8, 5))
     used = {}
-    for (method, way), peaks in curves.items():
+    for (method, configuration), peaks in curves.items():
         lengths = sorted(peaks)
         colour = COLOURS.get(method, "#000000")
         style = STYLES[used.get(method, 0) % len(STYLES)]
         used[method] = used.get(method, 0) + 1
-        axes.plot([x / 1000 for x in lengths], [peaks[x] for x in lengths], color=colour, linestyle=style, label=f"{method}, {way}")
+        axes.plot([x / 1000 for x in lengths], [peaks[x] for x in lengths], color=colour, linestyle=style, label=f"{method}, {configuration}")
     for method, of in points.items():
         for name, marker in (("paper", "x"), ("measured", "o")):
             chosen = sorted((x, y) for kind, x, y in of if kind == name)
@@ -92,8 +93,8 @@ def main():
     points = read_points(arguments.folder / "cells.csv", arguments.budget)
     if not curves:
         raise InputError(f"{arguments.folder}: no curves; run streambp-bench paper --table curves")
-    for model, ways in curves.items():
-        draw(model, ways, points.get(model, {}), arguments.budget, arguments.folder / f"curves-{model}")
+    for model, of_model in curves.items():
+        draw(model, of_model, points.get(model, {}), arguments.budget, arguments.folder / f"curves-{model}")
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ def main():
     exact = ", ".join(f"{scope} {equal} of {of}" for scope, (equal, of) in sorted(counts.items()))
     summary = (f"{len(rows)} pairs of records, worst prediction {100 * worst:.3f} % off the measured peak (limit "
                f"{100 * options.limit:g} %). Scopes at the peak that are equal to the byte: {exact}. Where batch, other and "
-               "logits differ it is by token ids, places and values: the CPU lends them where a device gets a copy.")
+               "logits differ it is by token ids, indices and values: the CPU lends them where a device gets a copy.")
     table = ["# Predicted and measured peaks", "",
              "The same sweeps on the meta device and on the CPU (`scripts/prediction.py`), weights and gradients included.",
              f"{environment['cpu']}, commit {environment['commit']}.", "", summary, "",

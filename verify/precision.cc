@@ -60,7 +60,8 @@ std::pair<std::string, double> times_standard(const Precision& of, const Precisi
   return most;
 }
 
-std::vector<Precision> measure_precision(const PrecisionSubject& subject, const std::vector<Settings>& ways) {
+std::vector<Precision> measure_precision(const PrecisionSubject& subject,
+                                         const std::vector<Settings>& configurations) {
   const ObjectiveKind& kind = objective_kind(subject.objective);
   const Options defaults = complete_options(kind, {});
   Model model = equality_model(subject.model, subject.seed);
@@ -75,17 +76,18 @@ std::vector<Precision> measure_precision(const PrecisionSubject& subject, const 
   Model twin = rounded_twin(model, subject);
   Settings standard;
   standard.method = Method::kStandard;
-  std::vector<Precision> all(ways.size());
-  for (int64_t i = 0; i < subject.batches; ++i) {
+  std::vector<Precision> all(configurations.size());
+  for (int64_t n = 0; n < subject.batches; ++n) {
     const Batch batch = synthetic_batch(kind, defaults, subject.sequences, subject.seq_len, vocab_size,
-                                        subject.seed + 10 + static_cast<uint64_t>(i));
+                                        subject.seed + 10 + static_cast<uint64_t>(n));
     const auto objective = make_objective(subject.objective, batch, {});
     const Evaluation truth = evaluate(model, batch, *objective, standard);
-    for (size_t way = 0; way < ways.size(); ++way) {
-      const EvaluationErrors errors = measure(in_double(evaluate(twin, batch, *objective, ways[way])), truth);
-      all[way].loss += errors.loss * errors.loss;
-      all[way].log_probabilities += errors.log_probabilities * errors.log_probabilities;
-      for (const ParameterError& of : errors.gradients) all[way].gradients[of.name] += of.error * of.error;
+    for (size_t i = 0; i < configurations.size(); ++i) {
+      const EvaluationErrors errors =
+          measure(in_double(evaluate(twin, batch, *objective, configurations[i])), truth);
+      all[i].loss += errors.loss * errors.loss;
+      all[i].log_probabilities += errors.log_probabilities * errors.log_probabilities;
+      for (const ParameterError& of : errors.gradients) all[i].gradients[of.name] += of.error * of.error;
     }
   }
   for (Precision& one : all) finish(one, subject.batches);

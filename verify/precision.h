@@ -1,5 +1,5 @@
-// How precise gradients are in float32 and bfloat16: every method's error against the float64 truth, beside
-// standard back-propagation's own in the same precision.
+// How precise gradients are in float32 and bfloat16: every method's error against the float64 truth, relative
+// to standard back-propagation's own in the same precision.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct PrecisionSubject {
   uint64_t seed = 0;
 };
 
-/// The errors of one way of running a pass.
+/// The errors of one configuration of a pass.
 struct Precision {
   double loss = 0.0;
   double log_probabilities = 0.0;
@@ -40,8 +40,9 @@ struct Precision {
   std::pair<std::string, double> worst() const;
 };
 
-/// Of each of `ways` in turn. The truth has the weights that the model has in that dtype.
-std::vector<Precision> measure_precision(const PrecisionSubject& subject, const std::vector<Settings>& ways);
+/// Of each of `configurations` in turn. The truth has the weights that the model has in that dtype.
+std::vector<Precision> measure_precision(const PrecisionSubject& subject,
+                                         const std::vector<Settings>& configurations);
 
 /// Up to this a gradient's error is the rounding of its numbers, which says nothing of how they were summed:
 /// half a unit in the last place of its dtype.

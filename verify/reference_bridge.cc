@@ -88,8 +88,8 @@ std::string reference_name(std::string name) {
 
 /// The reference's name of an adapter's module.
 std::string reference_module(const LoraTarget& target) {
-  if (target.place == LoraPlace::kGateUpExperts) return target.module + ".gate_up_proj";
-  if (target.place == LoraPlace::kDownExperts) return target.module + ".down_proj";
+  if (target.kind == LoraTargetKind::kGateUpExperts) return target.module + ".gate_up_proj";
+  if (target.kind == LoraTargetKind::kDownExperts) return target.module + ".down_proj";
   return target.module;
 }
 
@@ -167,18 +167,19 @@ ReferenceModel reference_model(const Model& model, const LoraConfig* lora) {
 
 namespace {
 
-/// Where the sequences of a batch begin, its end last. Of packed rows that is worked out anew from the places
-/// and positions of their tokens: in each row a document ends where the next position is not the one after.
+/// Where the sequences of a batch begin, its end last. Of packed rows that is worked out anew from the
+/// indices and positions of their tokens: in each row a document ends where the next position is not the one
+/// after.
 std::vector<int64_t> sequence_bounds(const Batch& batch) {
   if (!batch.packed) return batch.offsets;
-  const std::vector<int64_t> places = integers(batch.padded_places);
+  const std::vector<int64_t> indices = integers(batch.padded_indices);
   const std::vector<int64_t> positions = integers(batch.positions);
   std::vector<int64_t> bounds = {0};
-  for (std::size_t t = 1; t < places.size(); ++t) {
-    const bool same_row = places[t] == places[t - 1] + 1 && places[t] % batch.padded_columns != 0;
+  for (std::size_t t = 1; t < indices.size(); ++t) {
+    const bool same_row = indices[t] == indices[t - 1] + 1 && indices[t] % batch.padded_columns != 0;
     if (!same_row || positions[t] - positions[t - 1] != 1) bounds.push_back(static_cast<int64_t>(t));
   }
-  bounds.push_back(static_cast<int64_t>(places.size()));
+  bounds.push_back(static_cast<int64_t>(indices.size()));
   return bounds;
 }
 

@@ -24,11 +24,11 @@ Numbers numbers_of(const at::Tensor& tensor) {
 class Source {
  public:
   Source(const Batch& batch, const Options& options, const reference::Matrix& teacher_logits)
-      : batch_(batch), options_(options), teacher_logits_(teacher_logits), places_(scored_indices(batch)) {
+      : batch_(batch), options_(options), teacher_logits_(teacher_logits), indices_(scored_indices(batch)) {
     layout_.sequences = static_cast<int>(batch.offsets.size()) - 1;
-    for (const double place : numbers_of(places_)) {
+    for (const double index : numbers_of(indices_)) {
       const auto next =
-          std::upper_bound(batch.offsets.begin(), batch.offsets.end(), static_cast<int64_t>(place));
+          std::upper_bound(batch.offsets.begin(), batch.offsets.end(), static_cast<int64_t>(index));
       layout_.sequence_of_token.push_back(static_cast<int>(next - batch.offsets.begin()) - 1);
     }
   }
@@ -45,9 +45,9 @@ class Source {
     return given(name) ? std::optional(number(name)) : std::nullopt;
   }
 
-  Numbers has_target() const { return at_places(batch_.targets.ne(kNoTarget)); }
+  Numbers has_target() const { return at_scored(batch_.targets.ne(kNoTarget)); }
   Numbers has_value() const {
-    return batch_.value_mask.defined() ? at_places(batch_.value_mask) : Numbers(layout_.tokens(), 0.0);
+    return batch_.value_mask.defined() ? at_scored(batch_.value_mask) : Numbers(layout_.tokens(), 0.0);
   }
   double scored() const { return std::max(batch_.targets.ne(kNoTarget).sum().item<double>(), 1.0); }
 
@@ -59,7 +59,7 @@ class Source {
   /// Empty where the batch has no such input.
   Numbers tokens(const char* name) const {
     const auto found = batch_.token_inputs.find(name);
-    return found == batch_.token_inputs.end() ? Numbers() : at_places(found->second);
+    return found == batch_.token_inputs.end() ? Numbers() : at_scored(found->second);
   }
   /// The same, with as many zeros instead.
   Numbers tokens_or_zeros(const char* name) const {
@@ -100,14 +100,14 @@ class Source {
   }
 
  private:
-  Numbers at_places(const at::Tensor& of_tokens) const {
-    return numbers_of(of_tokens.index_select(0, places_));
+  Numbers at_scored(const at::Tensor& of_tokens) const {
+    return numbers_of(of_tokens.index_select(0, indices_));
   }
 
   const Batch& batch_;
   const Options& options_;
   const reference::Matrix& teacher_logits_;
-  at::Tensor places_;
+  at::Tensor indices_;
   reference::TokenLayout layout_;
 };
 

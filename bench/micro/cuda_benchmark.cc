@@ -167,19 +167,20 @@ BENCHMARK(cuda_rope)->Apply(rows);
 
 void cuda_gate(benchmark::State& state) {
   if (!has_gpu(state)) return;
-  const at::Tensor gated = gpu().tensor({state.range(0), kMlp}), up = at::randn_like(gated);
+  const at::Tensor gate_proj = gpu().tensor({state.range(0), kMlp}), up_proj = at::randn_like(gate_proj);
   if (state.range(1) == 0) {
-    measure(state, bytes_of({gated, gated, gated}), 0.0, [&] { gate(Activation::kSilu, gated, up); });
+    measure(state, bytes_of({gate_proj, gate_proj, gate_proj}), 0.0,
+            [&] { gate(Activation::kSilu, gate_proj, up_proj); });
     return;
   }
   at::Tensor g, r, d;
   measure(
-      state, 2 * bytes_of({gated, gated, gated}), 0.0,
+      state, 2 * bytes_of({gate_proj, gate_proj, gate_proj}), 0.0,
       [&] { gate_backward(Activation::kSilu, g, r, d, /*wants_product=*/true); },
       [&] {
-        g = gated.clone();
-        r = up.clone();
-        d = up.clone();
+        g = gate_proj.clone();
+        r = up_proj.clone();
+        d = up_proj.clone();
       });
 }
 BENCHMARK(cuda_gate)->ArgNames({"rows", "backward"})->ArgsProduct({{2048, 8192}, {0, 1}})->UseManualTime();
@@ -188,16 +189,16 @@ BENCHMARK(cuda_gate)->ArgNames({"rows", "backward"})->ArgsProduct({{2048, 8192},
 void cuda_weighted_gate(benchmark::State& state) {
   if (!has_gpu(state)) return;
   constexpr int64_t kExpert = 768;
-  const at::Tensor gated = gpu().tensor({state.range(0), kExpert}),
+  const at::Tensor gate_proj = gpu().tensor({state.range(0), kExpert}),
                    weights = gpu().tensor({state.range(0), 1});
   at::Tensor g, r, d, d_weights;
   measure(
-      state, 2 * bytes_of({gated, gated, gated}), 0.0,
+      state, 2 * bytes_of({gate_proj, gate_proj, gate_proj}), 0.0,
       [&] { gate_backward(Activation::kSilu, g, r, d, /*wants_product=*/true, weights, &d_weights); },
       [&] {
-        g = gated.clone();
-        r = gated.clone();
-        d = gated.clone();
+        g = gate_proj.clone();
+        r = gate_proj.clone();
+        d = gate_proj.clone();
       });
 }
 BENCHMARK(cuda_weighted_gate)->Apply(rows);

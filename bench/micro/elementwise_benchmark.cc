@@ -120,13 +120,13 @@ void normed_rope_backward(benchmark::State& state) {
 BENCHMARK(normed_rope_backward)->Apply(fused_or_not);
 
 void gate_forward(benchmark::State& state) {
-  const at::Tensor gated = at::randn({state.range(0), kMlp}), up = at::randn({state.range(0), kMlp});
+  const at::Tensor gate_proj = at::randn({state.range(0), kMlp}), up_proj = at::randn({state.range(0), kMlp});
   for (auto _ : state) {
-    benchmark::DoNotOptimize(
-        (state.range(1) != 0 ? gate(Activation::kSilu, gated, up) : gate_plain(Activation::kSilu, gated, up))
-            .data_ptr());
+    benchmark::DoNotOptimize((state.range(1) != 0 ? gate(Activation::kSilu, gate_proj, up_proj)
+                                                  : gate_plain(Activation::kSilu, gate_proj, up_proj))
+                                 .data_ptr());
   }
-  set_work(state, 3 * gated.numel(), 4 * gated.numel());
+  set_work(state, 3 * gate_proj.numel(), 4 * gate_proj.numel());
 }
 BENCHMARK(gate_forward)->Apply(fused_or_not);
 
@@ -138,9 +138,9 @@ void gate_backward_with_product(benchmark::State& state) {
     // What it leaves is no input for the next time: numbers would leave the normal range, and slow it down.
     state.PauseTiming();
     worked_on.copy_(source);
-    at::Tensor gated = worked_on[0], up = worked_on[1], d = worked_on[2];
+    at::Tensor gate_proj = worked_on[0], up_proj = worked_on[1], d = worked_on[2];
     state.ResumeTiming();
-    backward(Activation::kSilu, gated, up, d, /*wants_product=*/true, {}, nullptr);
+    backward(Activation::kSilu, gate_proj, up_proj, d, /*wants_product=*/true, {}, nullptr);
     benchmark::ClobberMemory();
   }
   set_work(state, 2 * source.numel(), 4 * source.numel());

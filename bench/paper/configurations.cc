@@ -1,5 +1,6 @@
 #include "bench/paper/configurations.h"
 
+#include "bench/baseline/hugging_face.h"
 #include "bench/sweep_cells.h"
 
 namespace streambp::bench {
@@ -27,6 +28,7 @@ std::vector<PaperConfiguration> script_configurations(Method method) {
   settings.method = method;
   if (method != Method::kStreambp) {
     Settings baseline = settings;
+    add_hugging_face_baseline();
     baseline.hugging_face = true;
     return {{"baseline hugging-face", baseline}, {"as here", settings}};
   }

@@ -37,7 +37,7 @@ struct CheckOptions {
   std::vector<double> length_scales;
   /// At most so many entries of each input are checked, chosen at random where there are more.
   std::size_t max_entries = 64;
-  /// The value of the function, computed in another way; may be empty.
+  /// The value of the function, computed by another formula; may be empty.
   std::function<Matrix(const std::vector<Matrix>&)> expected;
   /// Inputs that the function has to refuse with std::invalid_argument.
   std::vector<std::vector<Matrix>> refused;

@@ -121,7 +121,7 @@ std::vector<std::pair<std::string, ModelConfig>> families() {
 }
 
 /// Every linear layer, the embedding and experts all together have an adapter, of ranks 1 to 3 and different
-/// scales; rows of embedding and head are trained apart; a value head is there beside the LM head.
+/// scales; rows of embedding and head are trained apart; there is a value head in addition to the LM head.
 ModelConfig adapted(ModelConfig config) {
   int count = 0;
   const auto adapt = [&](const std::string& module) {

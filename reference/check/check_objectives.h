@@ -57,8 +57,8 @@ struct Sums {
   std::vector<Real> sum, count;
 };
 
-/// Puts the inputs in the places of TokenValues that `fill` says, and checks that another number of tokens is
-/// refused.
+/// Puts the inputs into the members of TokenValues that `fill` says, and checks that another number of tokens
+/// is refused.
 inline void check_objective(Suite& suite, const std::string& name, const TokenObjective& objective,
                             const Matrices& inputs, const std::function<TokenValues(const Vars&)>& fill,
                             const Expected& expected, bool knows_its_size = true) {

@@ -28,9 +28,9 @@ Matrix rope_value(const Matrix& x, const std::vector<double>& positions, const R
     if (j - head >= 2 * half) return Real{x(t, j)};
     const Index i = (j - head) % half;
     const double angle = positions[static_cast<std::size_t>(t)] * frequencies[static_cast<std::size_t>(i)];
-    const auto turned = std::complex<Real>(x(t, head + i), x(t, head + half + i)) *
-                        std::polar<Real>(options.attention_factor, angle);
-    return j - head < half ? turned.real() : turned.imag();
+    const auto rotated = std::complex<Real>(x(t, head + i), x(t, head + half + i)) *
+                         std::polar<Real>(options.attention_factor, angle);
+    return j - head < half ? rotated.real() : rotated.imag();
   });
 }
 
@@ -171,8 +171,8 @@ void check_softmax_ops(Suite& suite) {
                          [&](Index i, Index j) { return -logsumexp_value(v[0], i, v[0](i, j)); });
           },
           options);
-      // The first target is the least probable token: one that is all but certain has no log-probability to
-      // speak of.
+      // The first target is the least probable token: one that is all but certain has a log-probability
+      // near 0.
       std::vector<int> targets(static_cast<std::size_t>(rows));
       x.row(0).minCoeff(&targets[0]);
       for (Index i = 1; i < rows; ++i)

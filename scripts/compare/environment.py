@@ -1,4 +1,4 @@
-"""The virtual environment that Hugging Face runs in, made on first use beside the project's own.
+"""The virtual environment that Hugging Face runs in, made on first use next to the project's own.
 
 torch is the project's wheel, lent by a .pth file: both sides run the same kernels. The wheel is built for CUDA, and its Python part asks
 for CUDA's libraries before anything else; on a machine without them empty ones of the same names let it load, and nothing of them is

@@ -13,7 +13,7 @@ OTHER_COLOURS = ["#56B4E9", "#E69F00", "#CC79A7", "#F0E442", "#000000"]
 
 
 def baseline_of(method):
-    """What keeps every layer's activations stands beside standard back-propagation, the rest beside checkpointing."""
+    """What keeps every layer's activations is compared with standard back-propagation, the rest with checkpointing."""
     return "hf-standard" if method.split("+")[0] in ("standard", "logits-only") else "hf-checkpoint"
 
 
@@ -109,10 +109,10 @@ def draw(by_length, title, folder):
     figure, panels = plt.subplots(1, 2, figsize=(12, 4.5), layout="constrained")
     width = 0.8 / len(methods)
     for panel, name in zip(panels, ("ms of a step for each token", "KB for each token, beyond weights and gradients")):
-        for place, method in enumerate(methods):
+        for index, method in enumerate(methods):
             points = [(x, length, of_length[method]) for x, (length, of_length) in enumerate(by_length.items())
                       if method in of_length and of_length[method].seconds]
-            at = [x + (place - (len(methods) - 1) / 2) * width for x, _, _ in points]
+            at = [x + (index - (len(methods) - 1) / 2) * width for x, _, _ in points]
             if panel is panels[0]:
                 heights = [1e3 * s.median / n for _, n, s in points]
                 spread = [[1e3 * (s.median - s.quartiles[0]) / n for _, n, s in points],

@@ -84,7 +84,7 @@ class Ours:
             raise InputError(f"{method}: {done.stderr.strip() or f'streambp-bench ended with {done.returncode}'}")
         record = json.loads(done.stdout.splitlines()[-1])
         result = {name: record[name] for name in FIGURES if record.get(name) is not None}
-        # The program's arguments are this script's: temporary folders and the place of the checkout.
+        # The program's arguments are this script's: temporary folders and the path of the checkout.
         result["environment"] = {name: value for name, value in result["environment"].items() if name != "argv"}
         if record["status"] == "ok":
             result |= {"seconds": record["seconds"][0], "cpu_seconds": record["cpu_seconds"][0]}

@@ -73,7 +73,7 @@ def padding_free(lengths, pad_to_multiple_of):
 
 
 def padded(lengths, columns, side="right", positions=None, real=(), mask=True):
-    """Rows padded to more columns than the longest has, if any. `real` (row, place, token): tokens to put in the text.
+    """Rows padded to more columns than the longest has, if any. `real` (row, index, token): tokens to put in the text.
 
     Without `positions`, or a mask, the inputs have none. "columns" numbers the columns, "cumsum" the real tokens of a
     row, with 1 for its padding, as transformers' generate() does.
@@ -88,14 +88,14 @@ def padded(lengths, columns, side="right", positions=None, real=(), mask=True):
         }
         for row, length in enumerate(lengths):
             first = columns - length if side == "left" else 0
-            place = slice(first, first + length)
+            span = slice(first, first + length)
             tokens = torch.randint(FIRST_TOKEN, vocab_size - 1, (length,), generator=generator)
             for of_row, at, token in real:
                 if of_row == row:
                     tokens[at] = token
-            inputs["input_ids"][row, place] = tokens
-            inputs["attention_mask"][row, place] = 1
-            inputs["labels"][row, place] = tokens
+            inputs["input_ids"][row, span] = tokens
+            inputs["attention_mask"][row, span] = 1
+            inputs["labels"][row, span] = tokens
             inputs["labels"][row, first] = IGNORED
         if positions == "columns":
             inputs["position_ids"] = torch.arange(columns).repeat(len(lengths), 1)
@@ -114,7 +114,7 @@ TWO_ROWS = [[(0, 7), (0, 1), (0, 12)], [(0, 9), (0, 11)]]
 JUMPS = [[(0, 6), (9, 8), (0, 1), (2, 4)], [(5, 10), (5, 9)]]
 SHORT_ROWS = [[(0, 10), (0, 12)], [(0, 16), (0, 6)]]
 
-# Under the name of the case: the model, and its inputs. phi3 and llama-dynamic turn otherwise from 17 places on.
+# Under the name of the case: the model, and its inputs. phi3 and llama-dynamic rotate otherwise from 17 positions on.
 CASES = {
     "llama-pad-sft-packed": ("llama-pad", packed(TWO_ROWS)),
     "llama-pad-sft-packed_jumps": ("llama-pad", packed(JUMPS, across=(0,))),
@@ -173,11 +173,11 @@ def check_documents(model, inputs, tensors):
     for row in range(len(steps)):
         bounds = [0, *(steps[row].nonzero().flatten() + 1).tolist(), inputs["input_ids"].shape[1]]
         for begin, end in zip(bounds, bounds[1:]):
-            place = slice(begin, end)
+            span = slice(begin, end)
             with torch.no_grad():
                 alone = model(
-                    input_ids=inputs["input_ids"][row : row + 1, place],
-                    position_ids=inputs["position_ids"][row : row + 1, place],
+                    input_ids=inputs["input_ids"][row : row + 1, span],
+                    position_ids=inputs["position_ids"][row : row + 1, span],
                     use_cache=False,
                 ).logits.log_softmax(-1)
             targets = inputs["labels"][row, begin + 1 : end + 1]

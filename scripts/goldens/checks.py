@@ -17,7 +17,7 @@ from goldens.passes import (
 STEPS = (2e-3, 5e-4, 1e-4)
 FD_LIMIT = 1e-7
 COORDINATES = 12
-# Experts are chosen by comparison. A gap this wide can't be turned round by another order of summation.
+# Experts are chosen by comparison. A gap this wide can't be reversed by another order of summation.
 ROUTING_GAP = 1e-6
 OTHER_TOKEN = 4  # to put under the padding in place of 0
 

@@ -1,6 +1,6 @@
 """PPO's loss from verl's functions, read out of the installed package: importing verl would start Ray.
 
-Needs verl 0.9.1, which `pip install --no-deps verl==0.9.1` puts beside the other packages.
+Needs verl 0.9.1, which `pip install --no-deps verl==0.9.1` adds to the other packages.
 """
 
 import ast

@@ -75,11 +75,11 @@ def make_inputs(batch, vocab_size, generator):
     }
     for row, length in enumerate(batch.lengths):
         first = columns - length if batch.padding == "left" else 0
-        place = slice(first, first + length)
+        span = slice(first, first + length)
         tokens = torch.randint(FIRST_TOKEN, vocab_size, (length,), generator=generator)
-        inputs["input_ids"][row, place] = tokens
-        inputs["attention_mask"][row, place] = 1
-        inputs["labels"][row, place] = tokens
+        inputs["input_ids"][row, span] = tokens
+        inputs["attention_mask"][row, span] = 1
+        inputs["labels"][row, span] = tokens
         if first > 0:
             inputs["labels"][row, first] = IGNORED  # the column before it, which would predict it, is padding
     return inputs

@@ -30,8 +30,9 @@ ROOMS = {
     "streambp/cli": _LIBRARY,
     "streambp/examples": _LIBRARY,
     "reference": [],
-    "bench": [*_LIBRARY, "streambp/cli"],
-    "verify": [*_LIBRARY, "streambp/cli", "reference"],
+    "bench": [*_LIBRARY, "bench/baseline", "streambp/cli"],
+    "bench/baseline": _LIBRARY,
+    "verify": [*_LIBRARY, "bench/baseline", "streambp/cli", "reference"],
     "verify/tests": ["*"],
 }
 

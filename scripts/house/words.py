@@ -4,13 +4,13 @@ import re
 
 # Pattern (of lower-case words, after identifiers were cut into theirs) and what to write.
 WORDS = [
-    (r"(?<!in )(?<!take )(?<!takes )(?<!decimal )places?\b", "index, position, offset or row"),
+    (r"(?<!in )(?<!take )(?<!takes )(?<!decimal )(?<!last )places?\b", "index, position, offset or row"),
     (r"raised", "up_proj, or thrown of an exception"),
-    (r"told", "kernel arguments (args), or: is given"),
+    (r"told(?! apart)", "kernel arguments (args), or: is given"),
     (r"softens?\b|softened", "online softmax step"),
     (r"turned(?! (on|off|into))", "transposed or rotated"),
     (r"ways?\b", "configuration, plan or method"),
-    (r"besides?\b", "next to, relative to, in addition to, with"),
+    (r"beside\b", "next to, relative to, in addition to, with"),
     (r"uses? up|used up|using up|uses \w+ up", "consumes"),
     (r"speaks? of|spoken of", "describes"),
     (r"bears?\b", "has, or concerns"),

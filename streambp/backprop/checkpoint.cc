@@ -51,15 +51,13 @@ HeadOutcome run_by_layers(const Pass& pass, const LayerForward& forward, const L
 
 HeadOutcome run_checkpoint(const Pass& pass) {
   const Rows rows = pass.all_rows();
-  Rows again = rows;
-  again.graph_only = true;
   return run_by_layers(
       pass,
       [&](const DecoderLayer& layer, const at::Tensor& hidden) {
-        return layer.forward(hidden, rows, {}).hidden;
+        return layer.forward(hidden, rows, {}, pass.layer_run()).hidden;
       },
       [&](const DecoderLayer& layer, const at::Tensor& leaf, const at::Tensor& gradient) {
-        const at::Tensor output = layer.forward(leaf, again, {}).hidden;
+        const at::Tensor output = layer.forward(leaf, rows, {}, pass.layer_run(/*graph_only=*/true)).hidden;
         return torch::autograd::grad({output}, {leaf}, {gradient}).front();
       });
 }

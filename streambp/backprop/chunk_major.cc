@@ -4,14 +4,14 @@
 // where the other methods keep D L. The backward pass takes the chunks last to first. It runs a chunk through
 // all layers again under autograd, each with the keys and values of its earlier tokens, and then back: later
 // chunks are done, so that the gradient of the chunk's own keys and values is complete in every layer. The
-// gradients of keys and values of all layers lie beside them.
+// gradients of keys and values of all layers come on top.
 //
 // As in SeCO a chunk's graphs of all layers are alive at once. Holding one layer's at a time would take the
 // layer inputs of the chunk, and so one more forward pass: for memory that does not grow with the stream.
 // Unlike SeCO's one graph from the embedding to the loss, the layers' graphs are apart, so that each is freed
 // before the next one's backward pass; the head's pass over the whole stream comes first, so that objectives
 // that are no sums over tokens work as everywhere; and where the lowest layers are frozen, the input of the
-// first layer above them is kept in the place of their keys and values.
+// first layer above them is kept instead of their keys and values.
 #include <algorithm>
 
 #include "streambp/backprop/key_values.h"
@@ -54,7 +54,8 @@ class ChunkMajor {
         if (layer == first_ && input_.defined()) rows_of(input_, rows).copy_(x);
         KeyValueStream& seen = seen_[layer];
         seen.move_to(seen.first_seen_by(i));
-        const LayerOutput output = model_.layers()[layer].forward(x, rows, seen.before(rows));
+        const LayerOutput output =
+            model_.layers()[layer].forward(x, rows, seen.before(rows), pass_.layer_run());
         seen.store(rows, output.own);
         x = output.hidden;
       }
@@ -69,9 +70,9 @@ class ChunkMajor {
     if (first_ == layers_) return;
     for (int64_t layer = first_; layer < layers_; ++layer) seen_[layer].allocate_gradients();
     const MemoryScope scope("chunk");
-    for (auto place = chunks_.to_run().rbegin(); place != chunks_.to_run().rend(); ++place) {
-      const Span span("chunk {} backward", *place);
-      backward_chunk(*place, gradient);
+    for (auto step = chunks_.to_run().rbegin(); step != chunks_.to_run().rend(); ++step) {
+      const Span span("chunk {} backward", *step);
+      backward_chunk(*step, gradient);
     }
   }
 
@@ -81,14 +82,14 @@ class ChunkMajor {
   }
 
   void backward_chunk(int64_t index, const at::Tensor& gradient) {
-    Rows rows = chunks_.rows(index);
+    const Rows rows = chunks_.rows(index);
     std::vector<LayerChunk> runs;
     at::Tensor x = input_.defined() ? rows_of(input_, rows) : model_.embed(chunks_.tokens(rows));
     for (int64_t layer = first_; layer < layers_; ++layer) {
       KeyValueStream& seen = seen_[layer];
       seen.move_to(seen.first_seen_by(index));
-      rows.graph_only = layer + 1 == layers_;
-      runs.emplace_back(model_.layers()[layer], x, rows, seen.before(rows));
+      runs.emplace_back(model_.layers()[layer], x, rows, seen.before(rows),
+                        pass_.layer_run(/*graph_only=*/layer + 1 == layers_));
       x = runs.back().hidden();
     }
     x = rows_of(gradient, rows);

@@ -28,9 +28,9 @@ class Chunks {
     return stream_.batch.tokens.narrow(0, rows.begin, rows.size());
   }
 
-  /// The chunks that are run, in ascending order: all of them, but on the meta device, where a chunk only
-  /// costs memory, one for all that are cut alike (as many rows, sequences beginning at the same places): the
-  /// one with the longest prefix. The last chunk, which none looks at, stands for itself.
+  /// The chunks that are run, in ascending order: all of them, but in a dry run one for all
+  /// that are cut alike (as many rows, sequences beginning at the same offsets): the one with the longest
+  /// prefix. The last chunk, which none looks at, stands for itself.
   const std::vector<int64_t>& to_run() const { return to_run_; }
 
   /// The same where chunks are alike only if `kind` of their rows is the same too.
@@ -39,7 +39,7 @@ class Chunks {
  private:
   const Stream& stream_;
   int64_t size_;
-  bool costs_memory_alone_;
+  c10::Device device_;
   std::vector<int64_t> to_run_;
 };
 

@@ -8,6 +8,7 @@
 #include "streambp/backprop/passes.h"
 #include "streambp/memory/meter.h"
 #include "streambp/memory/recorder.h"
+#include "streambp/ops/dry_run.h"
 #include "streambp/ops/rms_norm.h"
 
 namespace streambp {
@@ -105,7 +106,7 @@ double embeddings_gradient(const Objective& objective, at::Tensor& embeddings) {
   values.embeddings = embeddings.detach().requires_grad_();
   const at::Tensor loss = objective.loss(values, 0, 0);
   embeddings = torch::autograd::grad({loss}, {values.embeddings}).front();
-  return loss.is_meta() ? 0.0 : loss.item<double>();
+  return item_or_zero(loss);
 }
 
 std::vector<std::unique_ptr<Objective>> part_objectives(Model& model, const std::string& name,
@@ -135,7 +136,7 @@ std::vector<std::unique_ptr<Objective>> part_objectives(Model& model, const std:
   for (const at::Tensor& of_part : of_parts) {
     at::Tensor d = gradient.narrow(0, begin, of_part.size(0));
     begin += of_part.size(0);
-    const double first_order = d.is_meta() ? 0.0 : (of_part * d).sum().item<double>();
+    const double first_order = has_values(d) ? (of_part * d).sum().item<double>() : 0.0;
     objectives.push_back(std::make_unique<CachedGradient>(name, request, std::move(d), share - first_order));
     objectives.back()->router_loss = whole->router_loss;
   }

@@ -69,7 +69,7 @@ void backward_in_order(const Pass& pass, const StreamedForward& forward, int64_t
       prefix.emplace(decoder, forward.input(layer, earlier), earlier);
     }
     LayerChunk run(decoder, forward.input(layer, rows), rows, prefix ? prefix->seen() : Prefix{},
-                   forward.attended(layer, rows));
+                   pass.layer_run(), forward.attended(layer, rows));
     rows_of(sum, rows).add_(run.backward(rows_of(gradient, rows), {}));
     if (prefix) rows_of(sum, earlier).add_(prefix->backward());
   }

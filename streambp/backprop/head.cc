@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <utility>
 
 #include <torch/csrc/autograd/autograd.h>
@@ -12,6 +11,8 @@
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
 #include "streambp/memory/recorder.h"
+#include "streambp/ops/dry_run.h"
+#include "streambp/ops/sum_dtype.h"
 
 namespace streambp {
 namespace {
@@ -37,7 +38,7 @@ TokenValues gradients_of(const Objective& objective, const TokenValues& values, 
   for (size_t i = 0; i < columns.size(); ++i) {
     if (leaves[i].defined()) columns[i] = gradients[next++];
   }
-  // The log-probabilities' gradient is the one that the logits are turned into: it is always there.
+  // The log-probabilities' gradient is the one that is written over the logits: it is always there.
   if (!columns[0].defined() && leaves[0].defined()) columns[0] = at::zeros_like(leaves[0]);
   return to_values(columns);
 }
@@ -78,12 +79,12 @@ TokenValues empty_values(const HeadPass& pass) {
                  : at::Tensor();
   };
   const HeadRequest& request = pass.request;
-  return {column(request.log_probabilities),
-          column(request.entropies),
-          column(request.mean_log_probabilities),
-          column(request.values),
-          column(request.divergence != Divergence::kNone),
-          column(request.log_sum_squares)};
+  return {.log_probabilities = column(request.log_probabilities),
+          .entropies = column(request.entropies),
+          .mean_log_probabilities = column(request.mean_log_probabilities),
+          .values = column(request.values),
+          .divergences = column(request.divergence != Divergence::kNone),
+          .log_sum_squares = column(request.log_sum_squares)};
 }
 
 /// Puts the values of scored tokens [begin, end) among those of all.
@@ -95,16 +96,20 @@ void put(const TokenValues& all, int64_t begin, int64_t end, const TokenValues& 
   }
 }
 
-/// Calls body(begin, end) for the chunks of scored tokens [first, last). On the meta device, where a chunk
-/// only costs memory, once for all that are alike: as long, and neighbours in the stream or not.
+/// Calls body(begin, end) for the chunks of scored tokens [first, last). Chunks are alike, for a dry run, if
+/// they are as long and both contiguous in the stream or both not.
 template <typename Body>
 void for_each_chunk(const HeadPass& pass, int64_t first, int64_t last, int64_t chunk, Body body) {
-  std::set<std::pair<int64_t, bool>> seen;
-  for (int64_t begin = first; begin < last; begin += chunk) {
-    const int64_t end = std::min(begin + chunk, last);
-    if (pass.model.device().is_meta() &&
-        !seen.insert({end - begin, pass.scored.are_contiguous(begin, end)}).second)
-      continue;
+  const auto range = [&](int64_t i) {
+    return std::pair(first + i * chunk, std::min(first + (i + 1) * chunk, last));
+  };
+  const auto kind = [&](int64_t i) {
+    const auto [begin, end] = range(i);
+    return std::pair(end - begin, pass.scored.are_contiguous(begin, end));
+  };
+  const int64_t count = (last - first + chunk - 1) / chunk;
+  for (const int64_t i : steps_to_run(pass.model.device(), count, kind, [](int64_t) { return 0; })) {
+    const auto [begin, end] = range(i);
     const Span span("head chunk {}", begin / chunk);
     body(begin, end);
   }
@@ -122,7 +127,13 @@ Columns to_columns(const TokenValues& values) {
 }
 
 TokenValues to_values(const Columns& columns) {
-  return {columns[0], columns[1], columns[2], columns[3], columns[4], columns[5]};
+  return {.log_probabilities = columns[0],
+          .entropies = columns[1],
+          .mean_log_probabilities = columns[2],
+          .values = columns[3],
+          .divergences = columns[4],
+          .log_sum_squares = columns[5],
+          .embeddings = {}};
 }
 
 int64_t HeadPass::shared_vocabulary() const {
@@ -140,11 +151,11 @@ void LossSum::add(const at::Tensor& terms) {
 }
 
 double LossSum::read() const {
-  return sum_.defined() && !sum_.is_meta() ? sum_.item<double>() : 0.0;
+  return sum_.defined() ? item_or_zero(sum_) : 0.0;
 }
 
 at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at::Tensor& hidden,
-                     bool hold_logits, HeadOutcome& outcome) {
+                     const ModelOps& ops, HeadOutcome& outcome) {
   const Span span("head");
   const MemoryScope scope("logits");
   const HeadRequest& request = pass.request;
@@ -153,13 +164,13 @@ at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at:
     TokenValues pooled;
     pooled.embeddings = embeddings(pass, hidden);
     const at::Tensor loss = objective.loss(pooled, 0, 0);
-    if (!loss.is_meta()) outcome.loss = loss.item<double>();
+    outcome.loss = item_or_zero(loss);
     return loss;
   }
-  const at::Tensor places = pass.scored.indices.to(hidden.device());
-  const at::Tensor normed = rms_norm(hidden, model.norm(), hold_logits);
+  const at::Tensor indices = pass.scored.indices.to(hidden.device());
+  const at::Tensor normed = ops.rms_norm(hidden, model.norm());
   const auto capped = [&](at::Tensor logits, const Model& of) {
-    logits = logits.to(of.dtype() == at::kDouble ? at::kDouble : at::kFloat);
+    logits = logits.to(sum_dtype(of.dtype()));
     const double cap = of.config().final_logit_softcapping;
     return cap > 0.0 ? at::tanh(logits / cap) * cap : logits;
   };
@@ -167,18 +178,18 @@ at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at:
     return at::log_softmax(temperature == 1.0 ? logits : logits / temperature, /*dim=*/-1);
   };
   const auto at_scored = [&](const at::Tensor& per_token) {
-    return per_token.index({places}).to(at::kDouble);
+    return per_token.index({indices}).to(at::kDouble);
   };
   TokenValues values;
   if (request.log_probabilities) {
     at::Tensor logits = linear(normed, {&model.head()}).front();
-    if (hold_logits) outcome.logits = logits.detach();
+    outcome.held = ops.held_with_logits(logits);
     logits = capped(std::move(logits), model);
     const at::Tensor log_p = log_softmax(logits, request.temperature);
     const bool diverges = request.divergence != Divergence::kNone;
-    const bool softens_again = diverges && !pass.has_one_softmax();
-    if (!softens_again) logits.reset();
-    values.log_probabilities = log_p.index({places, pass.scored.targets}).to(at::kDouble);
+    const bool needs_second_softmax = diverges && !pass.has_one_softmax();
+    if (!needs_second_softmax) logits.reset();
+    values.log_probabilities = log_p.index({indices, pass.scored.targets}).to(at::kDouble);
     if (pass.scored.has_target.defined())
       values.log_probabilities = values.log_probabilities * pass.scored.has_target;
     if (request.entropies) values.entropies = at_scored((log_p.exp() * log_p).sum(-1).neg());
@@ -194,13 +205,13 @@ at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at:
               teacher)),
           request.divergence_temperature);
       const at::Tensor log_d =
-          softens_again ? log_softmax(shared(logits), request.divergence_temperature) : log_p;
+          needs_second_softmax ? log_softmax(shared(logits), request.divergence_temperature) : log_p;
       values.divergences = at_scored(divergences(request, log_t, log_d));
     }
   }
   if (request.values) values.values = at_scored(linear(normed, {&model.value_head()}).front().squeeze(1));
   const at::Tensor loss = objective.loss(values, 0, pass.scored.size());
-  if (!loss.is_meta()) outcome.loss = loss.item<double>();
+  outcome.loss = item_or_zero(loss);
   Columns columns = to_columns(values);
   for (at::Tensor& column : columns) {
     if (column.defined()) column = column.detach();
@@ -245,9 +256,9 @@ void StreamedHead::run(int64_t begin, at::Tensor& hidden) {
                   hidden);
   });
   if (last - first != hidden.size(0)) {
-    const at::Tensor places = pass_.scored.indices.narrow(0, first, last - first) - begin;
+    const at::Tensor indices = pass_.scored.indices.narrow(0, first, last - first) - begin;
     const at::Tensor unscored =
-        at::ones({hidden.size(0)}, at::TensorOptions(at::kBool)).index_fill_(0, places, false);
+        at::ones({hidden.size(0)}, at::TensorOptions(at::kBool)).index_fill_(0, indices, false);
     hidden.masked_fill_(unscored.to(hidden.device()).unsqueeze(1), 0);
   }
 }

@@ -32,8 +32,8 @@ TokenValues to_values(const Columns& columns);
 /// What the head knows of the scored tokens after its pass.
 struct HeadOutcome {
   double loss = 0.0;
-  TokenValues values;  // [M] each
-  at::Tensor logits;   // [N, V] in the model's dtype, where a full head was asked to hold them
+  TokenValues values;            // [M] each
+  std::vector<at::Tensor> held;  // by a full head's ops, until the backward pass is done
 };
 
 /// What the head works on.
@@ -45,15 +45,15 @@ struct HeadPass {
 
   /// The tokens that both policy and teacher have: the first ones.
   int64_t shared_vocabulary() const;
-  /// Whether the policy's distribution in a divergence is the one that all else is asked of.
+  /// Whether the policy's distribution in a divergence is the one of all other values.
   bool has_one_softmax() const;
 };
 
 /// The loss of hidden states [N, D] under autograd with the logits of every token in full, [N, V], as Hugging
-/// Face computes it; with `hold_logits` they live on in `outcome`, as in the output of its models. Returns
+/// Face computes it; `ops` may hold more in `outcome`. Returns
 /// the differentiable loss; `outcome` receives its value and the tokens' values.
 at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at::Tensor& hidden,
-                     bool hold_logits, HeadOutcome& outcome);
+                     const ModelOps& ops, HeadOutcome& outcome);
 
 /// The scored tokens' values alone, by chunks, without gradients.
 TokenValues head_values(const HeadPass& pass, int64_t chunk, const at::Tensor& hidden);

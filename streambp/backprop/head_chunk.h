@@ -1,15 +1,44 @@
-// One chunk of scored tokens on its way through the head and back, without autograd.
+// One chunk of scored tokens through the head and back, without autograd.
 #pragma once
 
-#include <optional>
+#include <functional>
+#include <memory>
 
 #include <ATen/ATen.h>
 
 #include "streambp/backprop/head.h"
 #include "streambp/ops/rms_norm.h"
-#include "streambp/ops/target_head.h"
 
 namespace streambp {
+
+/// The rows of a chunk before the LM head.
+struct HeadRows {
+  const HeadPass& pass;
+  at::Tensor normed;      // [rows, D]
+  at::Tensor targets;     // [rows, 1]
+  at::Tensor has_target;  // [rows] bool, or undefined: all
+  /// The rows of the teacher's hidden states, [rows, Dt]: with a divergence only.
+  std::function<at::Tensor()> teacher_hidden;
+};
+
+/// The distributions that the LM head gives the rows, and what the objective asks of them. One implementation
+/// for each kind of request: see make_distributions.
+class Distributions {
+ public:
+  virtual ~Distributions() = default;
+
+  /// Fills in what is asked of the distributions, [rows] float64 each.
+  virtual void values(TokenValues& values) = 0;
+
+  /// Adds the head's gradients for d loss / d values and returns that of the normed rows, [rows, D]. To be
+  /// called once.
+  virtual at::Tensor backward(const TokenValues& d_values) = 0;
+};
+
+/// A request for the targets' log-probabilities alone, of logits that are not capped, is served by TargetHead
+/// where that can be, else by kernels over the logits where the device has them; all others by operations on
+/// the whole log-softmax. `goes_back`: backward() will follow.
+std::unique_ptr<Distributions> make_distributions(const HeadRows& rows, bool goes_back);
 
 class HeadChunk {
  public:
@@ -21,37 +50,22 @@ class HeadChunk {
   /// Their values, [rows] float64 each.
   TokenValues values();
 
-  /// Adds the gradients for d loss / d values ([rows] float64 each, undefined: zero) and puts that of the
-  /// hidden states in their place. Uses the chunk up.
+  /// Adds the gradients for d loss / d values ([rows] float64 each, undefined: zero) and writes that of the
+  /// hidden states over them. To be called once.
   void backward(const TokenValues& d_values, at::Tensor& hidden);
 
  private:
-  /// Out of hidden states of the stream's tokens from `offset` on.
+  /// The chunk's rows of the hidden states of the stream's tokens from `offset` on.
   at::Tensor rows_of(const at::Tensor& hidden, int64_t offset) const;
-  at::Tensor divergences();
-  at::Tensor logits_gradient(const TokenValues& d_values);
-  /// Whether the request is for log-probabilities of uncapped logits alone, on a device with kernels for
-  /// them.
-  bool is_plain() const;
 
   const HeadPass& pass_;
   int64_t offset_;
-  int64_t first_ = 0;      // stream place of the first row
-  at::Tensor places_;      // the rows' places, where they are not neighbours
-  at::Tensor targets_;     // [rows, 1]
-  at::Tensor has_target_;  // [rows] bool, or undefined
-  at::Tensor normed_;      // [rows, D]
+  int64_t first_ = 0;   // index of the first row in the stream
+  int64_t count_ = 0;   // rows
+  at::Tensor indices_;  // of the rows in the stream, where they are not contiguous
+  at::Tensor normed_;   // [rows, D]
   RmsNormSaved saved_;
-  at::Tensor cap_slope_;  // [rows, V], only where logits are capped: 1 - tanh^2
-  at::Tensor log_p_;      // [rows, V]: log-softmax (a plain request: logits), in the end their gradient
-  std::optional<TargetHead> target_head_;  // of a plain request, where it is served
-  at::Tensor plain_;                       // [rows] float64: a plain request's log-probabilities
-  at::Tensor sums_;  // [rows, 2] float64: what a plain request's gradient needs beside the logits
-  // For divergences, over the vocabulary that both models have and at the temperature that they ask for:
-  at::Tensor log_d_;      // [rows, V]: of the policy; undefined where it is log_p_
-  at::Tensor log_other_;  // [rows, V]: of the teacher; once there are values, of what p is compared with
-  at::Tensor excess_;     // [rows, 1]: KL(p || other)
-  at::Tensor entropy_;    // [rows, 1], in the dtype of the logits
+  std::unique_ptr<Distributions> distributions_;  // null where only values of the value head are asked for
 };
 
 }  // namespace streambp

@@ -1,4 +1,4 @@
-// Copies between a device and the host's memory that run beside the device's work; inside the library only.
+// Copies between a device and the host's memory that overlap with the device's work; inside the library only.
 #pragma once
 
 #include <deque>
@@ -11,19 +11,19 @@
 
 namespace streambp {
 
-/// Rows on their way to the device.
+/// Rows that are being copied to the device.
 struct Arriving {
   at::Tensor rows;  // on the device; to be read after HostCopies::arrive
   std::optional<c10::Event> ready;
 };
 
-/// One lane of copies each way. On a GPU each is a stream of its own: the host never waits, the device's
-/// stream waits for the copy that it needs and for no other. Elsewhere a copy is done when its call returns;
-/// tensors come and go in the same order, so that a dry run counts what a GPU would hold.
+/// One lane of copies in each direction. On a GPU each is a stream of its own: the host never waits, the
+/// device's stream waits for the copy that it needs and for no other. Elsewhere a copy is done when its call
+/// returns; tensors come and go in the same order, so that a dry run counts what a GPU would hold.
 class HostCopies {
  public:
   explicit HostCopies(c10::Device device);
-  /// The device's stream waits for what is under way.
+  /// The device's stream waits for copies that have begun.
   ~HostCopies();
   HostCopies(const HostCopies&) = delete;
   HostCopies& operator=(const HostCopies&) = delete;
@@ -33,7 +33,7 @@ class HostCopies {
   /// settle() is called.
   void leave(const at::Tensor& rows, const std::vector<at::Tensor>& to);
 
-  /// Begins to copy the pieces `from` into a new tensor on the device, behind all that has left so far.
+  /// Begins to copy the pieces `from` into a new tensor on the device, after all that has left so far.
   Arriving fetch(const std::vector<at::Tensor>& from);
 
   /// The rows, for work on the device's stream from here on.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "streambp/memory/meter.h"
+#include "streambp/ops/sum_dtype.h"
 
 namespace streambp {
 
@@ -28,9 +29,8 @@ KeyValueStream::KeyValueStream(const Model& model, int64_t layer, const Chunks& 
 void KeyValueStream::allocate_gradients() {
   const MemoryScope scope("key and value gradients");
   const at::Tensor& keys = seen_.rows.keys;
-  const auto dtype = keys.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   gradients_.rows.keys = at::zeros({std::min(last_, reach_ + 1) * chunk_, keys.size(1), keys.size(2)},
-                                   keys.options().dtype(dtype));
+                                   keys.options().dtype(sum_dtype(keys)));
   gradients_.rows.values = at::zeros_like(gradients_.rows.keys);
 }
 
@@ -41,15 +41,15 @@ void KeyValueStream::Stretch::move_to(int64_t first, int64_t chunk) {
   for (const at::Tensor& buffer : {rows.keys, rows.values}) {
     if (!buffer.defined()) continue;
     const int64_t chunks = buffer.size(0) / chunk;
-    const auto place = [&](int64_t index) { return buffer.narrow(0, index * chunk, chunk); };
+    const auto rows_of = [&](int64_t index) { return buffer.narrow(0, index * chunk, chunk); };
     // In an order in which no chunk is overwritten before it has moved.
     for (int64_t i = 0; i < chunks; ++i) {
       const int64_t to = shift > 0 ? i : chunks - 1 - i;
       const int64_t from = to + shift;
       if (from >= 0 && from < chunks) {
-        place(to).copy_(place(from));
+        rows_of(to).copy_(rows_of(from));
       } else {
-        place(to).zero_();
+        rows_of(to).zero_();
       }
     }
   }
@@ -67,9 +67,9 @@ KeysValues KeyValueStream::Stretch::narrow(int64_t from, int64_t to) const {
 
 void KeyValueStream::store(const Rows& rows, const KeysValues& own) {
   if (rows.begin == last_ * chunk_) return;
-  const KeysValues place = seen_.narrow(rows.begin, rows.end);
-  place.keys.copy_(own.keys);
-  place.values.copy_(own.values);
+  const KeysValues kept = seen_.narrow(rows.begin, rows.end);
+  kept.keys.copy_(own.keys);
+  kept.values.copy_(own.values);
 }
 
 Prefix KeyValueStream::before(const Rows& rows) const {

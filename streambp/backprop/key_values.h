@@ -13,9 +13,9 @@ namespace streambp {
 /// The first token of the stream that `rows` look at in a layer with `window` (0: none).
 int64_t first_seen(const Rows& rows, int64_t window);
 
-/// A buffer over some neighbouring chunks of the stream: all but the last one, which nobody looks at, or in a
-/// layer with a window a chunk and those before it that its window reaches. Such a buffer moves along the
-/// stream, and its size does not depend on the stream's.
+/// A buffer over some neighbouring chunks of the stream: all but the last one, which no other attends to, or
+/// in a layer with a window a chunk and those before it that its window reaches. Such a buffer moves along
+/// the stream, and its size does not depend on the stream's.
 class KeyValueStream {
  public:
   /// For backward passes that compute a layer's keys and values again, what the window reaches is enough;
@@ -29,18 +29,18 @@ class KeyValueStream {
   int64_t first_seen_by(int64_t index) const { return std::max<int64_t>(0, index - reach_); }
 
   /// Half-precision gradients are summed over chunks in float32: the sum has as many terms as there are
-  /// chunks that look at a row. They never lie over more than the window reaches.
+  /// chunks that look at a row. They never cover more than the window reaches.
   void allocate_gradients();
 
-  /// Moves the buffer by whole chunks so that it begins with chunk `first`. What lies in both stretches is
+  /// Moves the buffer by whole chunks so that it begins with chunk `first`. What is in both stretches is
   /// kept; the gradients of the other rows become zero. Where all keys and values are held, only their
   /// gradients move.
   void move_to(int64_t first);
 
-  /// Keys and values of a chunk that lies in the buffer; those of the last chunk are not kept.
+  /// Keys and values of a chunk within the buffer; those of the last chunk are not kept.
   void store(const Rows& rows, const KeysValues& own);
 
-  /// What a chunk's rows look at. The chunks before it, as far as its window reaches, lie in the buffer.
+  /// What a chunk's rows attend to. The chunks before it, as far as its window reaches, are in the buffer.
   Prefix before(const Rows& rows) const;
 
   /// The gradients that later chunks have left for a chunk's keys and values, in the keys' dtype.
@@ -50,7 +50,7 @@ class KeyValueStream {
   /// Neighbouring rows of the stream. Undefined tensors: they are not there.
   struct Stretch {
     KeysValues rows;    // [rows, K, E]
-    int64_t begin = 0;  // stream place of the first
+    int64_t begin = 0;  // index of the first in the stream
 
     void move_to(int64_t first, int64_t chunk);
     KeysValues narrow(int64_t from, int64_t to) const;

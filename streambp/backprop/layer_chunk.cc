@@ -7,10 +7,10 @@
 namespace streambp {
 
 LayerChunk::LayerChunk(const DecoderLayer& layer, const at::Tensor& input, const Rows& rows,
-                       const Prefix& prefix, AttentionBlock attended) {
+                       const Prefix& prefix, const LayerRun& run, AttentionBlock attended) {
   const at::AutoGradMode with_grad(true);
   leaf_ = input.detach().requires_grad_();
-  output_ = layer.forward(leaf_, rows, prefix, std::move(attended));
+  output_ = layer.forward(leaf_, rows, prefix, run, std::move(attended));
   output_.attended = {};
 }
 

@@ -11,10 +11,10 @@ namespace streambp {
 /// A chunk of a layer between its forward pass under autograd and its backward pass.
 class LayerChunk {
  public:
-  /// Runs `layer` on `input` [n, D]; `prefix` and `attended` as in DecoderLayer::forward. With
-  /// Rows::graph_only nobody may ask for hidden().
+  /// Runs `layer` on `input` [n, D]; the other arguments as in DecoderLayer::forward. With
+  /// LayerRun::graph_only hidden() must not be called.
   LayerChunk(const DecoderLayer& layer, const at::Tensor& input, const Rows& rows, const Prefix& prefix,
-             AttentionBlock attended = {});
+             const LayerRun& run, AttentionBlock attended = {});
 
   /// The layer's output [n, D], without its graph.
   at::Tensor hidden() const { return output_.hidden.detach(); }

@@ -11,7 +11,7 @@
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
 #include "streambp/memory/recorder.h"
-#include "streambp/ops/stand_in.h"
+#include "streambp/ops/backend.h"
 
 namespace streambp {
 void check_vocabularies(const HeadRequest& request, int64_t policy, int64_t teacher) {
@@ -90,10 +90,10 @@ at::Tensor head_gradient(const Pass& pass, at::Tensor hidden, HeadOutcome& outco
   const at::AutoGradMode with_grad(true);
   const at::Tensor leaf = hidden.detach().requires_grad_();
   hidden.reset();
-  const at::Tensor loss = full_head(pass.head, pass.objective, leaf, pass.hugging_face, outcome);
+  const at::Tensor loss = full_head(pass.head, pass.objective, leaf, pass.ops, outcome);
   const MemoryScope scope("logits");
   at::Tensor gradient = torch::autograd::grad({loss}, {leaf}).front();
-  outcome.logits.reset();
+  outcome.held.clear();
   return gradient;
 }
 
@@ -197,18 +197,18 @@ Outcome backpropagate(Model& model, const Batch& given, const Objective& objecti
   }
   const Keep keep{std::max<int64_t>(model.lowest_trainable_layer(), 0), settings.every,
                   settings.keep_attention, settings.offload};
-  const Pass pass{model,
-                  stream,
-                  head,
-                  objective,
-                  outcome.chunk,
-                  outcome.head_chunk,
-                  settings.streams_head(),
-                  keep,
-                  settings.optimizer,
-                  settings.order,
-                  joins_head(model, objective, settings),
-                  settings.hugging_face};
+  const Pass pass{.model = model,
+                  .stream = stream,
+                  .head = head,
+                  .objective = objective,
+                  .chunk = outcome.chunk,
+                  .head_chunk = outcome.head_chunk,
+                  .stream_head = settings.streams_head(),
+                  .keep = keep,
+                  .optimizer = settings.optimizer,
+                  .order = settings.order,
+                  .joins_head = joins_head(model, objective, settings),
+                  .ops = settings.hugging_face ? model_ops("hugging-face") : own_ops()};
   const WideVectors sums(model);
   const HeadOutcome result = kind.run(pass);
   outcome.loss = result.loss;

@@ -12,7 +12,7 @@
 
 namespace streambp {
 
-/// One pass: the model, its stream and what is asked of them.
+/// One pass: the model, its stream, the head and the resolved settings.
 struct Pass {
   Model& model;
   const Stream& stream;
@@ -21,17 +21,17 @@ struct Pass {
   int64_t chunk;       // resolved
   int64_t head_chunk;  // resolved
   bool stream_head;
-  Keep keep;                       // of streambp
-  Optimizer* optimizer = nullptr;  // of streambp: uses gradients up
-  Order order = Order::kReverse;   // of streambp
-  bool joins_head = false;         // of streambp
-  bool hugging_face = false;       // of has_baseline() methods: layers and head hold what Hugging Face's do
+  Keep keep;                        // of streambp
+  Optimizer* optimizer = nullptr;   // of streambp: consumes gradients
+  Order order = Order::kReverse;    // of streambp
+  bool joins_head = false;          // of streambp
+  const ModelOps& ops = own_ops();  // of has_baseline() methods: what layers and a full head are made of
 
   /// The whole stream, for the methods that know no chunks.
-  Rows all_rows() const {
-    Rows rows = stream.rows(0, stream.size());
-    rows.keep_all = hugging_face;
-    return rows;
+  Rows all_rows() const { return stream.rows(0, stream.size()); }
+
+  LayerRun layer_run(bool graph_only = false) const {
+    return {.ops = ops, .graph_only = graph_only, .balance = stream.balance.get()};
   }
 
   /// The forward pass of all layers is done: what runs again is not counted again.
@@ -60,7 +60,7 @@ HeadOutcome run_by_layers(const Pass& pass, const LayerForward& forward, const L
 /// D], of the layer's output, by that of its input.
 void backward_in_order(const Pass& pass, const StreamedForward& forward, int64_t layer, at::Tensor& gradient);
 
-/// A fused optimizer's step where no pass brings gradients, which are zero: moving averages decay and weights
+/// A fused optimizer's step with gradients that are all zero: moving averages decay and weights
 /// with them, as in the step afterwards. One parameter's gradient is alive at a time.
 void take_step_of_zeros(Model& model, Optimizer& optimizer);
 
@@ -68,8 +68,8 @@ void take_step_of_zeros(Model& model, Optimizer& optimizer);
 /// backward pass can follow.
 at::Tensor streamed_hidden_states(Model& model, const Stream& stream, int64_t chunk);
 
-/// The gradient of hidden states [N, D], for a method that has left them without a graph: streamed in their
-/// own place, or through the logits in full. `hidden` is used up.
+/// The gradient of hidden states [N, D], for a method that has left them without a graph: streamed and
+/// written over them, or through the logits in full. `hidden` is overwritten or freed.
 at::Tensor head_gradient(const Pass& pass, at::Tensor hidden, HeadOutcome& outcome);
 
 }  // namespace streambp

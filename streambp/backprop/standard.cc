@@ -18,7 +18,7 @@ HeadOutcome run_standard(const Pass& pass) {
   at::Tensor hidden = leaf;
   for (size_t i = 0; i < model.layers().size(); ++i) {
     const Span span("layer {} forward", static_cast<int64_t>(i));
-    hidden = model.layers()[i].forward(hidden, rows, {}).hidden;
+    hidden = model.layers()[i].forward(hidden, rows, {}, pass.layer_run()).hidden;
     // Below the lowest trainable layer nothing carries a graph; the next layer's input starts one.
     if (static_cast<int64_t>(i) + 1 == lowest) leaf = hidden.requires_grad_();
   }
@@ -33,7 +33,7 @@ HeadOutcome run_standard(const Pass& pass) {
     const Span span("layers backward");
     gradient = torch::autograd::grad({hidden}, {leaf}, {d_hidden}).front();
   } else {
-    const at::Tensor loss = full_head(pass.head, pass.objective, hidden, pass.hugging_face, outcome);
+    const at::Tensor loss = full_head(pass.head, pass.objective, hidden, pass.ops, outcome);
     hidden.reset();
     const Span span("head and layers backward");
     const MemoryScope backward("logits");  // what is not a layer's own is the head's

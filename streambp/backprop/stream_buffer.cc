@@ -35,21 +35,21 @@ StreamBuffer& StreamBuffer::operator=(StreamBuffer&& other) noexcept {
   return *this;
 }
 
-std::vector<at::Tensor> StreamBuffer::places(int64_t begin, int64_t end) const {
-  std::vector<at::Tensor> places;
+std::vector<at::Tensor> StreamBuffer::pieces(int64_t begin, int64_t end) const {
+  std::vector<at::Tensor> parts;
   while (begin < end) {
     const int64_t in_piece = begin % piece_rows_;
     const at::Tensor& piece = pieces_[static_cast<size_t>(begin / piece_rows_)];
     const int64_t count = std::min(end - begin, piece.size(0) - in_piece);
-    places.push_back(piece.narrow(0, in_piece, count));
+    parts.push_back(piece.narrow(0, in_piece, count));
     begin += count;
   }
-  return places;
+  return parts;
 }
 
 void StreamBuffer::expect(int64_t begin, int64_t end) const {
   if (copies_ == nullptr || find_expected(begin, end) != expected_.end()) return;
-  expected_.push_back({begin, end, copies_->fetch(places(begin, end))});
+  expected_.push_back({begin, end, copies_->fetch(pieces(begin, end))});
 }
 
 at::Tensor StreamBuffer::rows(int64_t begin, int64_t end) const {
@@ -70,7 +70,7 @@ void StreamBuffer::store(int64_t begin, const at::Tensor& rows) const {
   if (copies_ == nullptr) {
     pieces_.front().narrow(0, begin, rows.size(0)).copy_(rows);
   } else {
-    copies_->leave(rows, places(begin, begin + rows.size(0)));
+    copies_->leave(rows, pieces(begin, begin + rows.size(0)));
   }
 }
 

@@ -26,7 +26,7 @@ class StreamBuffer {
   static constexpr int64_t kPieceBytes = int64_t{64} << 20;
 
   StreamBuffer() = default;
-  /// Uninitialised rows of `shape` on the device of `options`, or in the host's memory beside it where there
+  /// Uninitialised rows of `shape` on the device of `options`, or in the host's memory where there
   /// are `copies`, which the buffer goes through then. Where the device is the CPU itself or has no memory at
   /// all (meta), the host's memory is a ledger of its own: see HostMemoryScope.
   StreamBuffer(const std::vector<int64_t>& shape, const at::TensorOptions& options,
@@ -48,7 +48,7 @@ class StreamBuffer {
   /// `rows` of a buffer in the host's memory are held until they have left: see HostCopies::leave.
   void store(int64_t begin, const at::Tensor& rows) const;
 
-  /// All rows, of a buffer on the device: handed over.
+  /// All rows, of a buffer on the device, which is empty afterwards.
   at::Tensor take();
 
   void reset();
@@ -60,14 +60,14 @@ class StreamBuffer {
     Arriving arriving;
   };
 
-  /// Rows [begin, end) where they lie.
-  std::vector<at::Tensor> places(int64_t begin, int64_t end) const;
+  /// Rows [begin, end), without a copy.
+  std::vector<at::Tensor> pieces(int64_t begin, int64_t end) const;
   std::vector<Expected>::iterator find_expected(int64_t begin, int64_t end) const;
   void forget_expected() const;
 
   std::vector<at::Tensor> pieces_;  // one, but for the host's memory
   int64_t piece_rows_ = 1;
-  std::shared_ptr<HostCopies> copies_;      // null: the rows lie on the device
+  std::shared_ptr<HostCopies> copies_;      // null: the rows are on the device
   mutable std::vector<Expected> expected_;  // one or two
 };
 

@@ -17,7 +17,7 @@
 namespace streambp {
 namespace {
 
-/// Where an optimizer uses gradients up: gives `parameters` theirs.
+/// Where an optimizer consumes gradients: gives `parameters` theirs.
 void begin_gradients(const Pass& pass, const std::vector<Parameter*>& parameters) {
   if (pass.optimizer != nullptr) pass.model.allocate_gradients(parameters);
 }
@@ -25,20 +25,20 @@ void begin_gradients(const Pass& pass, const std::vector<Parameter*>& parameters
 /// Takes the step of `parameters` and frees their gradients.
 void take_step(Model& model, Optimizer& optimizer, const std::vector<Parameter*>& parameters) {
   for (Parameter* parameter : parameters) {
-    parameter->deferred = true;  // stays trainable without the gradient that the step uses up
+    parameter->deferred = true;  // stays trainable without the gradient that the step consumes
     optimizer.step(*parameter);
     parameter->gradient.reset();
   }
   model.defer_gradients(parameters);
 }
 
-/// The same where an optimizer uses gradients up.
+/// The same where an optimizer consumes gradients.
 void use_gradients(const Pass& pass, const std::vector<Parameter*>& parameters) {
   if (pass.optimizer != nullptr) take_step(pass.model, *pass.optimizer, parameters);
 }
 
-/// The chunks to be run with the head: on the meta device a chunk stands for another one only if as much of
-/// it is scored.
+/// The chunks to be run with the head: in a dry run a chunk stands for another one only if as much of it is
+/// scored.
 std::vector<int64_t> scored_alike(const Pass& pass, const Chunks& chunks) {
   const HeadTargets& scored = pass.head.scored;
   return chunks.to_run_by([&](const Rows& rows) {
@@ -47,16 +47,16 @@ std::vector<int64_t> scored_alike(const Pass& pass, const Chunks& chunks) {
   });
 }
 
-/// The gradient of the final hidden states [N, D], which are used up. A sum over tokens is taken chunk by
-/// chunk, in the order in which the last layer's chunks would bring them: the gradients are then the same to
-/// the last bit whether the head is joined to that layer or not.
+/// The gradient of the final hidden states [N, D], which it is written over. A sum over tokens is taken chunk
+/// by chunk, in the order in which the last layer's chunks would bring them: the gradients are then the same
+/// to the last bit whether the head is joined to that layer or not.
 at::Tensor separate_head(const Pass& pass, const Chunks& chunks, at::Tensor hidden, HeadOutcome& outcome) {
   if (!pass.stream_head || !pass.objective.separable())
     return head_gradient(pass, std::move(hidden), outcome);
   StreamedHead head(pass.head, pass.objective, pass.head_chunk);
   const std::vector<int64_t> to_run = scored_alike(pass, chunks);
-  for (auto place = to_run.rbegin(); place != to_run.rend(); ++place) {
-    const Rows rows = chunks.rows(*place);
+  for (auto step = to_run.rbegin(); step != to_run.rend(); ++step) {
+    const Rows rows = chunks.rows(*step);
     at::Tensor of_chunk = hidden.narrow(0, rows.begin, rows.size());
     head.run(rows.begin, of_chunk);
   }
@@ -90,7 +90,7 @@ class StreamedBackward {
  private:
   void run_layer(int64_t layer, StreamedHead* head) {
     forward_.rebuild_input(layer);
-    // Looked up only where they are used up: a mixture has thousands.
+    // Looked up only where they are consumed: a mixture has thousands.
     std::vector<Parameter*> parameters;
     if (pass_.optimizer != nullptr) parameters = model_.layer_parameters(layer);
     begin_gradients(pass_, parameters);
@@ -123,33 +123,33 @@ class StreamedBackward {
     int64_t first = seen.first_seen_by(last);
     seen.move_to(first);
     const std::vector<int64_t> to_run = head == nullptr ? chunks.to_run() : scored_alike(pass_, chunks);
-    for (size_t place = 0; place < to_run.size(); ++place) {
-      const int64_t i = to_run[place];
+    for (size_t step = 0; step < to_run.size(); ++step) {
+      const int64_t i = to_run[step];
       if (i < first || i == last) continue;
       // The chunk after this one is seen next, the last one run.
       forward_.expect_input(layer, chunks.rows(i));
-      forward_.expect_input(layer, chunks.rows(to_run[place + 1]));
+      forward_.expect_input(layer, chunks.rows(to_run[step + 1]));
       see(i);
     }
     seen.allocate_gradients();
-    for (auto place = to_run.rbegin(); place != to_run.rend(); ++place) {
-      const int64_t i = *place;
+    for (auto step = to_run.rbegin(); step != to_run.rend(); ++step) {
+      const int64_t i = *step;
       const Span chunk_span("chunk {}", i);
       if (seen.first_seen_by(i) < first) {
         // One chunk further left, or as far as chunks have been left out.
         seen.move_to(first = seen.first_seen_by(i));
         see(first);
       }
-      Rows rows = chunks.rows(i);
-      rows.graph_only = head == nullptr;
+      const Rows rows = chunks.rows(i);
       const at::Tensor input = forward_.input(layer, rows);
       AttentionBlock attended = forward_.attended(layer, rows);
-      if (const auto next = std::next(place); next != to_run.rend()) {
+      if (const auto next = std::next(step); next != to_run.rend()) {
         const int64_t seen_next = seen.first_seen_by(*next);
         if (seen_next < first) forward_.expect_input(layer, chunks.rows(seen_next));
         expect_chunk(*next);
       }
-      LayerChunk run(decoder, input, rows, seen.before(rows), std::move(attended));
+      LayerChunk run(decoder, input, rows, seen.before(rows), pass_.layer_run(/*graph_only=*/head == nullptr),
+                     std::move(attended));
       const at::Tensor gradient = gradient_of(rows);
       at::Tensor of_output = gradient;
       if (head != nullptr) head->run(rows.begin, of_output = run.hidden());

@@ -68,20 +68,20 @@ void StreamedForward::allocate_input(int64_t layer) {
 void StreamedForward::forward(int64_t layer) {
   const Span layer_span("layer {} forward", layer);
   const auto head = static_cast<int64_t>(model_.layers().size());
-  // Chunk by chunk over the input, where nobody needs it again; the head's input lies on the device.
+  // Chunk by chunk over the input, where it is not needed again; the head's input is on the device.
   const bool in_place = layer > 0 && !is_kept(layer) && (layer + 1 < head || keep_.offload == Offload::kNone);
   if (!in_place) allocate_input(layer + 1);
   const StreamBuffer& output = inputs_[in_place ? layer : layer + 1];
   KeyValueStream seen = keys_values(layer);
   const MemoryScope scope("chunk");
-  for (size_t place = 0; place < chunks_.to_run().size(); ++place) {
-    const int64_t i = chunks_.to_run()[place];
+  for (size_t step = 0; step < chunks_.to_run().size(); ++step) {
+    const int64_t i = chunks_.to_run()[step];
     const Span chunk_span("chunk {}", i);
     const Rows rows = chunks_.rows(i);
     seen.move_to(seen.first_seen_by(i));
     const at::Tensor x = input(layer, rows);
-    if (place + 1 < chunks_.to_run().size()) expect_input(layer, chunks_.rows(chunks_.to_run()[place + 1]));
-    const LayerOutput result = model_.layers()[layer].forward(x, rows, seen.before(rows));
+    if (step + 1 < chunks_.to_run().size()) expect_input(layer, chunks_.rows(chunks_.to_run()[step + 1]));
+    const LayerOutput result = model_.layers()[layer].forward(x, rows, seen.before(rows), layer_run());
     seen.store(rows, result.own);
     if (keep_.attention && layer >= keep_.first) keep_attention(layer, rows, result.attended);
     output.store(rows.begin, result.hidden);
@@ -121,26 +121,30 @@ void StreamedForward::forward_again(int64_t layer) {
   KeyValueStream seen = needs_attention ? keys_values(layer) : KeyValueStream{};
   const MemoryScope scope("chunk");
   if (!needs_attention) expect_attended(layer, chunks_.rows(chunks_.to_run().front()));
-  for (size_t place = 0; place < chunks_.to_run().size(); ++place) {
-    const int64_t i = chunks_.to_run()[place];
+  for (size_t step = 0; step < chunks_.to_run().size(); ++step) {
+    const int64_t i = chunks_.to_run()[step];
     const Rows rows = chunks_.rows(i);
     const at::Tensor x = input(layer, rows);
     const AttentionBlock known = attended(layer, rows);
-    if (place + 1 < chunks_.to_run().size()) {
-      const Rows next = chunks_.rows(chunks_.to_run()[place + 1]);
+    if (step + 1 < chunks_.to_run().size()) {
+      const Rows next = chunks_.rows(chunks_.to_run()[step + 1]);
       expect_input(layer, next);
       expect_attended(layer, next);
     }
     if (needs_attention) {
       seen.move_to(seen.first_seen_by(i));
-      const LayerOutput result = decoder.forward(x, rows, seen.before(rows));
+      const LayerOutput result = decoder.forward(x, rows, seen.before(rows), layer_run());
       seen.store(rows, result.own);
       inputs_[layer + 1].store(rows.begin, result.hidden);
     } else {
-      inputs_[layer + 1].store(rows.begin, decoder.after_attention(x, known.output, rows));
+      inputs_[layer + 1].store(rows.begin, decoder.after_attention(x, known.output, rows, layer_run()));
     }
   }
   settle();
+}
+
+LayerRun StreamedForward::layer_run() const {
+  return {.balance = stream_.balance.get()};
 }
 
 void StreamedForward::settle() const {

@@ -39,7 +39,7 @@ class StreamedForward {
   /// An empty buffer for a layer's keys and values.
   KeyValueStream keys_values(int64_t layer) const { return {model_, layer, chunks_}; }
 
-  /// Tell that input() or attended() of these rows will be asked for soon: what lies on the host sets out.
+  /// Tell that input() or attended() of these rows will be asked for soon: copies from the host begin.
   void expect_input(int64_t layer, const Rows& rows) const;
   void expect_attended(int64_t layer, const Rows& rows) const;
 
@@ -54,10 +54,10 @@ class StreamedForward {
   /// theirs until they are dropped.
   void rebuild_input(int64_t layer);
 
-  /// The output of the last layer [N, D], handed over.
+  /// The output of the last layer [N, D], which is kept no longer.
   at::Tensor take_hidden() { return inputs_.back().take(); }
 
-  /// Room on the device for the gradient of the input of `layer`, [N, D]. Where that input lies there, this
+  /// Memory on the device for the gradient of the input of `layer`, [N, D]. Where that input is there, this
   /// is its own memory: a chunk's gradient may be written when its input is no longer needed.
   at::Tensor gradient_room(int64_t layer) const;
 
@@ -69,6 +69,7 @@ class StreamedForward {
   void allocate_input(int64_t layer);
   void forward(int64_t layer);
   void forward_again(int64_t layer);
+  LayerRun layer_run() const;
   /// A layer is done: what its last chunk has stored is let go of.
   void settle() const;
   void keep_attention(int64_t layer, const Rows& rows, const AttentionBlock& attended);
@@ -77,7 +78,7 @@ class StreamedForward {
   const Stream& stream_;
   Chunks chunks_;
   Keep keep_;
-  std::shared_ptr<HostCopies> copies_;  // where what is kept lies on the host
+  std::shared_ptr<HostCopies> copies_;  // where what is kept is on the host
   std::vector<StreamBuffer>
       inputs_;  // of each layer, [N, D]; the last one is the head's, the first never held
   std::vector<StreamBuffer> outputs_;       // of each layer's attention, [N, H, E], where they are kept

@@ -16,12 +16,10 @@ namespace {
 
 /// Calls body(rows) for the tiles of the stream that are to be run.
 template <typename Body>
-void for_each_tile(const Pass& pass, const Chunks& tiles, Body body) {
+void for_each_tile(const Chunks& tiles, Body body) {
   for (const int64_t i : tiles.to_run()) {
     const Span span("tile {}", i);
-    Rows rows = tiles.rows(i);
-    rows.keep_all = pass.hugging_face;
-    body(rows);
+    body(tiles.rows(i));
   }
 }
 
@@ -33,25 +31,24 @@ at::Tensor forward(const Pass& pass, const Chunks& tiles, const DecoderLayer& la
                    const at::Tensor& hidden) {
   const at::Tensor output = at::empty_like(hidden);
   const MemoryScope scope("chunk");
-  const at::Tensor middle = layer.attention_half(hidden, pass.all_rows());
-  for_each_tile(pass, tiles, [&](const Rows& rows) {
-    rows_of(output, rows).copy_(layer.feed_forward(rows_of(middle, rows), rows));
+  const at::Tensor middle = layer.attention_half(hidden, pass.all_rows(), pass.layer_run());
+  for_each_tile(tiles, [&](const Rows& rows) {
+    rows_of(output, rows).copy_(layer.feed_forward(rows_of(middle, rows), rows, pass.layer_run()));
   });
   return output;
 }
 
 at::Tensor backward(const Pass& pass, const Chunks& tiles, const DecoderLayer& layer, const at::Tensor& leaf,
                     const at::Tensor& gradient) {
-  const at::Tensor middle = layer.attention_half(leaf, pass.all_rows());
+  const at::Tensor middle = layer.attention_half(leaf, pass.all_rows(), pass.layer_run());
   {
     const MemoryScope scope("chunk");
-    for_each_tile(pass, tiles, [&](Rows rows) {
-      rows.graph_only = true;
+    for_each_tile(tiles, [&](const Rows& rows) {
       const at::Tensor tile = rows_of(middle.detach(), rows).requires_grad_();
-      const at::Tensor output = layer.feed_forward(tile, rows);
-      // The gradient of the MLP's output is used up here, row by row: its input's takes the place.
-      const at::Tensor place = rows_of(gradient, rows);
-      place.copy_(torch::autograd::grad({output}, {tile}, {place}).front());
+      const at::Tensor output = layer.feed_forward(tile, rows, pass.layer_run(/*graph_only=*/true));
+      // The gradient of the MLP's input is written over that of its output, tile by tile.
+      const at::Tensor of_tile = rows_of(gradient, rows);
+      of_tile.copy_(torch::autograd::grad({output}, {tile}, {of_tile}).front());
     });
   }
   return torch::autograd::grad({middle}, {leaf}, {gradient}).front();

@@ -291,7 +291,7 @@ Batch synthetic_batch(const ObjectiveKind& kind, const Options& options, int64_t
     invent.log_probabilities(inputs::kOldLogProbabilities);
   }
   if (kind.layout == Layout::kResponses) {
-    batch.value_mask = has_target;  // one place more than there are targets: the last token's
+    batch.value_mask = has_target;  // one more than there are targets: the last token's
     invent.numbers(inputs::kOldValues);
     invent.numbers(inputs::kReturns);
   }

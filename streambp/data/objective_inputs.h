@@ -1,4 +1,4 @@
-// What objectives are given beside the tokens: read from files, or made up for sweeps.
+// What objectives are given in addition to the tokens: read from files, or made up for sweeps.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ namespace streambp {
 /// - kResponses: responses and response_mask [B, R] of the last R columns, old_logprobs, advantages [B, R];
 ///   optional ref_logprobs [B, R], and value_mask with old_values and returns [B, R]: a value belongs to the
 ///   column before its response's.
-/// - where the objective has an option for it: num_items_in_batch, one number, in place of the option's
+/// - where the objective has an option for it: num_items_in_batch, one number, instead of the option's
 /// default. Numbers count only where their mask is 1. Throws InputError, naming the file and the tensor: one
 /// that is missing, unknown, or has another shape or dtype, a mask that selects padding or what padding would
 /// predict, one of a pair of tensors without the other, responses that are not the last columns of input_ids,
@@ -46,7 +46,7 @@ Batch read_objective_batch(const ObjectiveKind& kind, const SafetensorsFile& fil
 /// `--first-labels refuse|ignore`. Throws InputError for another word.
 FirstLabels parse_first_labels(const std::string& word);
 
-/// What whoever wrote the file should know of how it was read: a line each, for stderr.
+/// What the author of a file should know of how it was read: a line each, for stderr.
 std::vector<std::string> reading_notes(const Batch& batch);
 
 /// Asks for one value a sequence, as transformers' GenericForSequenceClassification takes its score: at the
@@ -60,7 +60,7 @@ bool needs_reference(const ObjectiveKind& kind, const Options& options, const Ba
 /// A seeded batch of `sequences` samples of `seq_len` tokens each, with every input of the objective under
 /// `options`. Completions follow a prompt of `prompt` tokens, but at most half of a sequence; 0: a quarter. A
 /// pair is one sample, each of its two completions having half of the tokens. Log-probabilities of old policy
-/// and reference lie around those of random weights, -log(vocab_size). Throws InputError for pairs of fewer
+/// and reference are around those of random weights, -log(vocab_size). Throws InputError for pairs of fewer
 /// than 4 tokens.
 Batch synthetic_batch(const ObjectiveKind& kind, const Options& options, int64_t sequences, int64_t seq_len,
                       int64_t vocab_size, uint64_t seed, int64_t prompt = 0);

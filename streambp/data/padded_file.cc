@@ -9,7 +9,7 @@
 namespace streambp {
 namespace {
 
-// What DataCollatorWithFlattening of transformers and TRL's collators write beside the tokens.
+// What DataCollatorWithFlattening of transformers and TRL's collators write in addition to the tokens.
 const std::vector<std::string> kOfAll = {"input_ids",     "attention_mask", "position_ids", "cu_seq_lens_q",
                                          "cu_seq_lens_k", "max_length_q",   "max_length_k", "seq_idx"};
 
@@ -38,7 +38,7 @@ void require_shape(const at::Tensor& tensor, const std::string& name, at::IntArr
                    fmt::join(tensor.sizes(), ", "));
 }
 
-/// Rows [b, t] with zeros behind them up to `columns`.
+/// Rows [b, t] padded with zeros up to `columns`.
 at::Tensor padded_right(const at::Tensor& rows, int64_t columns) {
   return at::constant_pad_nd(rows, {0, columns - rows.size(1)});
 }
@@ -95,7 +95,8 @@ void PaddedFile::refuse_unknown() const {
 /// As GRPOTrainer._compute_loss does: prompts, then completions, each with their mask.
 void PaddedFile::join_prompts_and_completions() {
   if (has("input_ids") || has("attention_mask"))
-    throw InputError("prompt_ids: given beside input_ids or attention_mask, expected one or the other");
+    throw InputError(
+        "prompt_ids: given together with input_ids or attention_mask, expected one or the other");
   const auto side_by_side = [&](const char* prompts, const char* completions) {
     const at::Tensor first = integers(prompts), second = integers(completions);
     if (first.size(0) != second.size(0))
@@ -109,7 +110,7 @@ void PaddedFile::join_prompts_and_completions() {
 
 /// The rows of KTOTrainer and, where they are there, those of its KL estimate below them.
 void PaddedFile::join_rows_and_estimates() {
-  if (has("role")) throw InputError("label: given beside role, expected one or the other");
+  if (has("role")) throw InputError("label: given together with role, expected one or the other");
   const at::Tensor labels = numbers("label", {integers("input_ids").size(0)});
   if (!has("KL_input_ids")) {
     joined_["role"] = labels;
@@ -117,7 +118,7 @@ void PaddedFile::join_rows_and_estimates() {
   }
   if (has("position_ids"))
     throw InputError(
-        "position_ids: given beside KL_input_ids, which have none; expected neither to have any");
+        "position_ids: given together with KL_input_ids, which have none; expected neither to have any");
   const int64_t columns = std::max(integers("input_ids").size(1), integers("KL_input_ids").size(1));
   const auto below = [&](const std::string& name) {
     return at::cat({padded_right(integers(name), columns), padded_right(integers("KL_" + name), columns)});
@@ -207,16 +208,16 @@ at::Tensor PaddedFile::moved(const at::Tensor& of_tokens) const {
 }
 
 at::Tensor PaddedFile::on_stream(const Batch& batch, const at::Tensor& of_tokens) const {
-  return moved(of_tokens).flatten().index_select(0, batch.padded_places);
+  return moved(of_tokens).flatten().index_select(0, batch.padded_indices);
 }
 
 void PaddedFile::require_real(const at::Tensor& flags, int64_t moved_by, const std::string& name,
                               const char* wrong) const {
   if (!attention_mask_.defined()) return;
-  const at::Tensor places = (flags & attention_mask_.eq(0)).nonzero();
-  if (places.size(0) == 0) return;
-  throw InputError("{}: row {}, column {} of input_ids {}", name, places[0][0].item<int64_t>(),
-                   places[0][1].item<int64_t>() + moved_by, wrong);
+  const at::Tensor wrong_at = (flags & attention_mask_.eq(0)).nonzero();
+  if (wrong_at.size(0) == 0) return;
+  throw InputError("{}: row {}, column {} of input_ids {}", name, wrong_at[0][0].item<int64_t>(),
+                   wrong_at[0][1].item<int64_t>() + moved_by, wrong);
 }
 
 Batch PaddedFile::packed(const at::Tensor& labels, int64_t vocab_size) const {
@@ -247,12 +248,12 @@ Batch PaddedFile::packed(const at::Tensor& labels, int64_t vocab_size) const {
   return batch;
 }
 
-/// That what the file says of documents beside position_ids is what they say.
+/// That what the file says of documents agrees with position_ids.
 void PaddedFile::require_documents(const Batch& batch) const {
   std::vector<int64_t> begins, lengths;
-  const int64_t* const place = batch.padded_places.const_data_ptr<int64_t>();
+  const int64_t* const index = batch.padded_indices.const_data_ptr<int64_t>();
   for (size_t i = 0; i + 1 < batch.offsets.size(); ++i) {
-    begins.push_back(place[batch.offsets[i]]);
+    begins.push_back(index[batch.offsets[i]]);
     lengths.push_back(batch.offsets[i + 1] - batch.offsets[i]);
   }
   const auto refuse = [](const std::string& name, const std::string& expected) {
@@ -263,7 +264,7 @@ void PaddedFile::require_documents(const Batch& batch) const {
     if (!has(name)) continue;
     if (attention_mask_.defined() || !position_ids_.defined()) {
       throw InputError(
-          "{}: expected position_ids and no attention_mask beside it, which tell documents apart "
+          "{}: expected position_ids and no attention_mask with it, which tell documents apart "
           "whatever attention runs",
           name);
     }

@@ -19,7 +19,7 @@ inline constexpr const char* kNumItemsInBatch = "num_items_in_batch";
 /// else it holds is refused.
 std::vector<std::string> known_tensors(const ObjectiveKind& kind);
 
-/// A file's tensors on their way into a packed batch. Names are the file's, without the prefix. B rows, T
+/// A file's tensors before they become a packed batch. Names are the file's, without the prefix. B rows, T
 /// columns.
 class PaddedFile {
  public:
@@ -69,7 +69,7 @@ class PaddedFile {
   at::Tensor on_stream(const Batch& batch, const at::Tensor& of_tokens) const;
 
   /// Throws with what `name` does wrong where `flags` [B, T] ask for padding; they stand `moved_by` columns
-  /// before what they speak of.
+  /// before what they are about.
   void require_real(const at::Tensor& flags, int64_t moved_by, const std::string& name,
                     const char* wrong) const;
 
@@ -83,7 +83,7 @@ class PaddedFile {
   std::string prefix_;
   const ObjectiveKind& kind_;
   FirstLabels first_labels_;
-  std::map<std::string, at::Tensor> joined_;  // in place of the file's, or where it has none
+  std::map<std::string, at::Tensor> joined_;  // instead of the file's, or where it has none
   at::Tensor input_ids_;
   at::Tensor attention_mask_;
   at::Tensor position_ids_;

@@ -1,4 +1,4 @@
-// What a meter tells of single blocks: each one that comes, goes or is refused, as it happens.
+// What a meter reports of single blocks: each allocation, release and refusal, as it happens.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +25,11 @@ class BlockListener {
 };
 
 /// Makes `listener` hear of the CPU's, a GPU's or the meta device's blocks: of those alive first, then of
-/// what happens. Null: nobody listens. Returns when no call to the earlier listener is under way. Throws
+/// what happens. Null: none. Returns when no call to the earlier listener is running. Throws
 /// InputError for another device.
 void listen(c10::DeviceType device, BlockListener* listener);
 
-/// The name of a scope that a listener was told of.
+/// The name of a scope by the number that listeners receive.
 std::string scope_name(int scope);
 
 }  // namespace streambp

@@ -4,11 +4,11 @@
 #include <array>
 #include <atomic>
 #include <cstring>
-#include <fstream>
 #include <limits>
 #include <mutex>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/Allocator.h>
@@ -26,7 +26,7 @@ namespace {
 constexpr int kMaxScopes = 64;
 constexpr std::string_view kUnnamed = "other";
 
-/// Scope names, each with a number. Scopes are opened in one thread at a time, numbers are read from any.
+/// Scope names, each with a number.
 class ScopeNames {
  public:
   int number(std::string_view name) {
@@ -54,8 +54,16 @@ ScopeNames& scope_names() {
   return names;
 }
 
-std::atomic<int> current_scope{0};
-std::atomic<bool> on_host{false};
+/// A thread that has opened no scope works for one that has: autograd's for the one that waits for them. It
+/// takes the scope that was opened or closed last in the process.
+constexpr int kNoScope = -1;
+thread_local int scope_of_thread = kNoScope;
+std::atomic<int> latest_scope{0};
+thread_local bool on_host = false;
+
+int current_scope() {
+  return scope_of_thread != kNoScope ? scope_of_thread : latest_scope.load(std::memory_order_relaxed);
+}
 
 class Ledger;
 
@@ -80,7 +88,7 @@ class Ledger {
   template <typename Make>
   Header* add(int64_t bytes, Make make) {
     const std::lock_guard lock(mutex_);
-    const int scope = current_scope.load(std::memory_order_relaxed);
+    const int scope = current_scope();
     // A product that wrapped around arrives here as a negative or absurd size.
     if (bytes < 0 || (limit_ > 0 && bytes > limit_ - live_)) {
       if (listener_ != nullptr) listener_->refused(bytes, scope, limit_ > 0 ? limit_ - live_ : 0);
@@ -181,14 +189,14 @@ Ledger& cuda_ledger() {
   return ledger;
 }
 
-/// What lies beside the device in the host's memory.
+/// What is kept in the host's memory on purpose.
 Ledger& host_ledger() {
   static Ledger& ledger = *new Ledger("the host");
   return ledger;
 }
 
 Ledger& side(Ledger& device) {
-  return on_host.load(std::memory_order_relaxed) ? host_ledger() : device;
+  return on_host ? host_ledger() : device;
 }
 
 Ledger& ledger_of(c10::DeviceType device) {
@@ -235,8 +243,8 @@ std::atomic<int64_t> meta_block_bytes{1};
 class CountingMetaAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
-    // The host's memory beside a device is not the device's allocator's.
-    const int64_t block = on_host.load(std::memory_order_relaxed) ? 1 : meta_block_bytes.load();
+    // The host's memory is not the device allocator's.
+    const int64_t block = on_host ? 1 : meta_block_bytes.load();
     const int64_t whole = (static_cast<int64_t>(bytes) + block - 1) / block * block;
     Header* const header = side(meta_ledger()).add(whole, [] { return new Header; });
     return {nullptr, header, &free_header, c10::Device(c10::DeviceType::Meta)};
@@ -259,7 +267,7 @@ class CudaReports final : public c10::MemoryReportingInfoBase {
   void reportMemoryUsage(void* data, int64_t bytes, size_t, size_t, c10::Device device) override {
     if (!device.is_cuda() || bytes == 0) return;
     const std::lock_guard lock(mutex_);
-    // A block may have gone in a thread that nobody listens to: its address comes again.
+    // A block may have gone in a thread without a listener: its address comes again.
     const auto known = blocks_.find(data);
     if (known != blocks_.end()) {
       cuda_ledger().remove(*known->second);
@@ -281,33 +289,32 @@ int64_t pinned_peak_bytes() {
   return at::getHostAllocator(at::kCUDA)->get_stats().active_bytes.peak;
 }
 
-int64_t read_number(const char* path) {
-  std::ifstream file(path);
-  int64_t value = -1;
-  return file >> value ? value : -1;
-}
-
 }  // namespace
 
-MemoryScope::MemoryScope(const char* name) : outer_(current_scope.exchange(scope_names().number(name))) {}
+MemoryScope::MemoryScope(const char* name)
+    : outer_(std::exchange(scope_of_thread, scope_names().number(name))) {
+  latest_scope.store(scope_of_thread, std::memory_order_relaxed);
+}
 
 MemoryScope::~MemoryScope() {
-  current_scope.store(outer_);
+  scope_of_thread = outer_;
+  latest_scope.store(outer_ == kNoScope ? 0 : outer_, std::memory_order_relaxed);
 }
 
-HostMemoryScope::HostMemoryScope() : outer_(on_host.exchange(true)) {}
+HostMemoryScope::HostMemoryScope() : outer_(std::exchange(on_host, true)) {}
 
 HostMemoryScope::~HostMemoryScope() {
-  on_host.store(outer_);
+  on_host = outer_;
 }
 
-RememberedScope::RememberedScope() : number_(current_scope.load(std::memory_order_relaxed)) {}
+RememberedScope::RememberedScope() : number_(current_scope()) {}
 
 RememberedScope::Reopened::Reopened(const RememberedScope& scope)
-    : outer_(current_scope.exchange(scope.number_)) {}
+    : outer_(std::exchange(scope_of_thread, scope.number_)), latest_(latest_scope.exchange(scope.number_)) {}
 
 RememberedScope::Reopened::~Reopened() {
-  current_scope.store(outer_);
+  scope_of_thread = outer_;
+  latest_scope.store(latest_);
 }
 
 void install_meters() {
@@ -376,22 +383,6 @@ void listen(c10::DeviceType device, BlockListener* listener) {
 
 std::string scope_name(int scope) {
   return scope_names().name(scope);
-}
-
-int64_t available_memory() {
-  int64_t available = std::numeric_limits<int64_t>::max();
-  std::ifstream meminfo("/proc/meminfo");
-  for (std::string key, unit; meminfo >> key;) {
-    int64_t kibibytes = 0;
-    if (!(meminfo >> kibibytes)) break;
-    std::getline(meminfo, unit);
-    if (key == "MemAvailable:") available = kibibytes * 1024;
-  }
-  const int64_t group_limit =
-      read_number("/sys/fs/cgroup/memory.max");  // "max" where there is none: not a number
-  const int64_t group_use = read_number("/sys/fs/cgroup/memory.current");
-  if (group_limit > 0 && group_use >= 0) available = std::min(available, group_limit - group_use);
-  return available;
 }
 
 }  // namespace streambp

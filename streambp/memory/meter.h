@@ -16,8 +16,8 @@
 namespace streambp {
 
 /// Names the allocations made while it lives (weights, layer inputs, chunk, logits, ...); the innermost scope
-/// counts. Scopes belong to the program, not to a thread: autograd may run on a thread of its own while the
-/// caller waits.
+/// counts. Scopes belong to a thread, so that passes may run in several at once. A thread that has opened
+/// none takes the one that was opened last: autograd may run on a thread of its own while the caller waits.
 class MemoryScope {
  public:
   explicit MemoryScope(const char* name);
@@ -29,7 +29,7 @@ class MemoryScope {
   int outer_;
 };
 
-/// Puts the allocations made while it lives on another ledger, that of the host's memory beside the device:
+/// Puts the allocations made while it lives on another ledger, that of the host's memory:
 /// for what is kept off the device on purpose. On CUDA such memory is the host's anyway; on the CPU and the
 /// meta device the ledger is all that tells the two apart.
 class HostMemoryScope {
@@ -48,9 +48,9 @@ struct MemoryReading {
   int64_t live_bytes = 0;
   int64_t peak_bytes = 0;
   std::map<std::string, int64_t> at_peak;  // bytes by scope, summing to peak_bytes
-  int64_t host_peak_bytes = 0;             // the most that lay in the host's memory beside the device
+  int64_t host_peak_bytes = 0;             // the most that was alive in the host's memory on purpose
   // On CUDA alone, 0 elsewhere. The caching allocator holds whole segments, and the driver a context,
-  // cuBLAS's and cuDNN's code and other processes' memory besides.
+  // cuBLAS's and cuDNN's code and other processes' memory in addition.
   int64_t reserved_peak_bytes = 0;
   int64_t device_bytes = 0;  // in use on the device when it was read, by whomever
 };
@@ -67,7 +67,7 @@ void install_cuda_meter();
 /// stands for does; 1: not at all.
 void set_meta_block_bytes(int64_t bytes);
 
-/// Starts a new measurement on `device` and the host beside it: the peak becomes what is alive now.
+/// Starts a new measurement on `device` and of the host's memory: the peak becomes what is alive now.
 void reset_peak(c10::Device device);
 
 MemoryReading read_meter(c10::Device device);
@@ -77,7 +77,7 @@ MemoryReading read_meter(c10::Device device);
 void set_memory_limit(c10::DeviceType device, int64_t bytes);
 int64_t memory_limit(c10::DeviceType device);
 
-/// The same of the host's memory beside the device.
+/// The same of the host's memory.
 void set_host_memory_limit(int64_t bytes);
 
 /// Bytes this process could still take on this machine: the smaller of the system's available memory and what

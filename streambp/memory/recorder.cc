@@ -39,7 +39,7 @@ class AddressSpace {
  private:
   using Gaps = std::map<uint64_t, uint64_t>;
 
-  /// Tensors begin on 64 bytes, as the CPU's allocator places them.
+  /// Tensors begin on 64 bytes, as the CPU's allocator aligns them.
   static uint64_t rounded(int64_t bytes) { return (static_cast<uint64_t>(bytes) + 63) / 64 * 64; }
 
   void merge_with_next(Gaps::iterator gap) {

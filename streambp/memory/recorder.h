@@ -75,7 +75,7 @@ class Recorder {
   std::unique_ptr<Work> work_;
 };
 
-/// Names what the program does while it lives; spans lie inside one another. Opened by one thread at a time,
+/// Names what the program does while it lives; spans are nested. Opened by one thread at a time,
 /// as scopes are.
 class Span {
  public:

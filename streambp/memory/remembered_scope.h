@@ -18,6 +18,7 @@ class RememberedScope {
 
    private:
     int outer_;
+    int latest_;
   };
 
  private:

@@ -37,8 +37,8 @@ Replay::Replay(const Recording& recording) : recording_(recording), by_scope_(re
 }
 
 bool Replay::next() {
-  if (place_ == recording_.entries.size()) return false;
-  const Recording::Entry& entry = recording_.entries[place_++];
+  if (index_ == recording_.entries.size()) return false;
+  const Recording::Entry& entry = recording_.entries[index_++];
   switch (entry.kind) {
     case Recording::Kind::kAllocated:
       count(entry.bytes, entry.name);
@@ -65,24 +65,24 @@ int64_t peak_bytes(const Recording& recording) {
   return peak;
 }
 
-std::vector<size_t> sampled_places(const Recording& recording, size_t most) {
-  const size_t places = recording.entries.size() + 1;
+std::vector<size_t> sampled_indices(const Recording& recording, size_t most) {
+  const size_t indices = recording.entries.size() + 1;
   const size_t runs = std::max<size_t>(most / 2, 1);
-  const size_t length = std::max<size_t>((places + runs - 1) / runs, 2);
+  const size_t length = std::max<size_t>((indices + runs - 1) / runs, 2);
   std::vector<size_t> sampled;
   Replay replay(recording);
   struct Extreme {
-    size_t place;
+    size_t index;
     int64_t live;
   };
   Extreme lowest{0, replay.live()}, highest = lowest;
   const auto close_run = [&] {
-    sampled.push_back(std::min(lowest.place, highest.place));
-    if (lowest.place != highest.place) sampled.push_back(std::max(lowest.place, highest.place));
+    sampled.push_back(std::min(lowest.index, highest.index));
+    if (lowest.index != highest.index) sampled.push_back(std::max(lowest.index, highest.index));
   };
   while (replay.next()) {
-    const Extreme here{replay.place(), replay.live()};
-    if (here.place % length == 0) {
+    const Extreme here{replay.index(), replay.live()};
+    if (here.index % length == 0) {
       close_run();
       lowest = highest = here;
     } else if (here.live < lowest.live) {
@@ -115,10 +115,10 @@ void write_timeline(std::ostream& out, const Recording& recording, const RunDesc
   for (const size_t scope : scopes) line += ',' + field(recording.scopes[scope]);
   out << line << '\n';
   Replay replay(recording);
-  for (const size_t place : sampled_places(recording, most)) {
-    while (replay.place() < place) replay.next();
+  for (const size_t index : sampled_indices(recording, most)) {
+    while (replay.index() < index) replay.next();
     line.clear();
-    fmt::format_to(std::back_inserter(line), "{},", place);
+    fmt::format_to(std::back_inserter(line), "{},", index);
     if (recording.timed) fmt::format_to(std::back_inserter(line), "{:.9f}", 1e-6 * replay.trace_time());
     line += ',';
     line += field(fmt::format("{}", fmt::join(replay.spans(), "/")));

@@ -30,11 +30,11 @@ class Replay {
   bool next();
 
   /// How many entries have been taken in.
-  size_t place() const { return place_; }
+  size_t index() const { return index_; }
   /// The last one taken in; there must be one.
-  const Recording::Entry& entry() const { return recording_.entries[place_ - 1]; }
+  const Recording::Entry& entry() const { return recording_.entries[index_ - 1]; }
   /// The entry's trace_time; 0 before the first.
-  double trace_time() const { return place_ == 0 ? 0.0 : recording_.trace_time(entry()); }
+  double trace_time() const { return index_ == 0 ? 0.0 : recording_.trace_time(entry()); }
 
   int64_t live() const { return live_; }
   /// Bytes by the scope's number, summing to live().
@@ -49,7 +49,7 @@ class Replay {
   }
 
   const Recording& recording_;
-  size_t place_ = 0;
+  size_t index_ = 0;
   int64_t live_ = 0;
   std::vector<int64_t> by_scope_;
   std::vector<std::string> spans_;
@@ -58,15 +58,15 @@ class Replay {
 /// The most bytes that were alive at once.
 int64_t peak_bytes(const Recording& recording);
 
-/// At most `most` places of a recording (2 or more), ascending, that draw the same picture as all of them: of
+/// At most `most` events of a recording (2 or more), ascending, that draw the same picture as all of them: of
 /// equally long runs of entries the lowest and the highest total. The peak is always among them.
-std::vector<size_t> sampled_places(const Recording& recording, size_t most);
+std::vector<size_t> sampled_indices(const Recording& recording, size_t most);
 
 /// The scopes under which any byte was ever alive, by number.
 std::vector<size_t> scopes_in_use(const Recording& recording);
 
 /// CSV for scripts/plot.py: lines "# name: value" with `about`, a header, and a row for each of
-/// sampled_places(recording, most): event (place), seconds (empty where nothing is timed), spans ("layer 3
+/// sampled_indices(recording, most): event (index), seconds (empty where nothing is timed), spans ("layer 3
 /// backward/chunk 1"), then bytes by scope.
 void write_timeline(std::ostream& out, const Recording& recording, const RunDescription& about,
                     size_t most = 20000);

@@ -75,15 +75,15 @@ void write_trace(std::ostream& out, const Recording& recording, const RunDescrip
   name_it("process_name", recording.timed ? "streambp, measured" : "streambp, predicted");
   name_it("thread_name", "pass");
 
-  const std::vector<size_t> places = sampled_places(recording, most);
-  auto sampled = places.begin();
+  const std::vector<size_t> indices = sampled_indices(recording, most);
+  auto sampled = indices.begin();
   const int64_t peak = peak_bytes(recording);
   bool peak_seen = false;
   Replay replay(recording);
   do {
     const double time = replay.trace_time();
-    if (replay.place() > 0) events.happened(time, replay);
-    if (sampled != places.end() && *sampled == replay.place()) {
+    if (replay.index() > 0) events.happened(time, replay);
+    if (sampled != indices.end() && *sampled == replay.index()) {
       events.counters(time, replay);
       ++sampled;
     }

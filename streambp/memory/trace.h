@@ -9,7 +9,7 @@ namespace streambp {
 
 /// Writes the Trace Event Format (JSON): spans as B and E events of one thread, live bytes as counters (C),
 /// the total as `memory` and the scopes, stacked, as `memory by scope`, the peak and refused allocations as
-/// instants (i). Spans are complete; counters are those of sampled_places(recording, most). Time is
+/// instants (i). Spans are complete; counters are those of sampled_indices(recording, most). Time is
 /// microseconds since the start, or, where nothing is timed, the number of the entry; `otherData` says which,
 /// and holds `about`.
 void write_trace(std::ostream& out, const Recording& recording, const RunDescription& about,

@@ -1,5 +1,5 @@
-// The parts of a model that training puts beside its weights: LoRA adapters with what PEFT trains beside
-// them, a value head; their files. See model.h.
+// The parts that training adds to a model: LoRA adapters and what PEFT trains with them, a value head; their
+// files. See model.h.
 #include <algorithm>
 #include <cmath>
 
@@ -8,6 +8,7 @@
 #include "streambp/model/model.h"
 #include "streambp/model/peft_name.h"
 #include "streambp/model/tensor_file.h"
+#include "streambp/ops/dry_run.h"
 
 namespace streambp {
 namespace {
@@ -21,7 +22,7 @@ std::string base_layer_name(const std::string& module) {
 void draw(const LoraTarget& target, const LowRankAdapter& adapter, at::Generator generator) {
   const auto wide = at::TensorOptions().dtype(at::kDouble);
   if (adapter.bias != nullptr) adapter.bias->value.zero_();
-  if (target.place == LoraPlace::kEmbedding) {
+  if (target.kind == LoraTargetKind::kEmbedding) {
     adapter.a->value.zero_();
     adapter.b->value.copy_(at::randn(adapter.b->value.sizes(), generator, wide));
     return;
@@ -68,10 +69,10 @@ void Model::attach(const LoraTarget& target, const LoraConfig& lora, const MapsB
     const std::string name = fmt::format("{}{}.lora_B.bias", kPeftPrefix, target.module);
     adapter.bias = &add_parameter({name, {target.out}}, /*trainable=*/true);
   }
-  if (!placement_.device.is_meta()) draw(target, adapter, std::move(generator));
-  if (target.place == LoraPlace::kEmbedding) {
+  if (has_values(placement_.device)) draw(target, adapter, std::move(generator));
+  if (target.kind == LoraTargetKind::kEmbedding) {
     embedding_adapter_ = adapter;
-  } else if (target.place == LoraPlace::kLinear) {
+  } else if (target.kind == LoraTargetKind::kLinear) {
     for (Linear* map : maps.at(target.module)) {
       const int64_t rows = map->weight->value.size(0);
       map->adapter = adapter;
@@ -85,7 +86,7 @@ void Model::attach(const LoraTarget& target, const LoraConfig& lora, const MapsB
 }
 
 void Model::attach_to_experts(const LoraTarget& target, const LowRankAdapter& whole, const MapsByName& maps) {
-  const bool is_down = target.place == LoraPlace::kDownExperts;
+  const bool is_down = target.kind == LoraTargetKind::kDownExperts;
   const std::vector<std::string> parts =
       is_down ? std::vector<std::string>{"down_proj"} : std::vector<std::string>{"gate_proj", "up_proj"};
   const int64_t rows = target.out / static_cast<int64_t>(parts.size());
@@ -109,7 +110,7 @@ void Model::save_parameter(const std::string& name) {
   if (is_tied && name == "lm_head.weight") {
     Linear& head = map_of("lm_head");
     Parameter& trained = add_parameter({trained_name, head.weight->value.sizes().vec()}, /*trainable=*/true);
-    if (!placement_.device.is_meta()) trained.value.copy_(head.weight->value);
+    trained.value.copy_(head.weight->value);
     saved_.push_back({&trained, head.weight, {}});
     head.weight = &trained;
     return;
@@ -133,21 +134,21 @@ void Model::save_parameter(const std::string& name) {
 
 void Model::train_rows(const std::string& name, const std::vector<int64_t>& tokens) {
   Parameter& whole = parameter(name);
-  const std::string module = name.substr(0, name.rfind('.'));
   const auto count = static_cast<int64_t>(tokens.size());
   auto rows = std::make_unique<TrainedRows>();
   rows->whole = &whole;
-  rows->delta = &add_parameter({trained_rows_name(module), {count, whole.value.size(1)}}, /*trainable=*/true);
+  rows->delta =
+      &add_parameter({trained_rows_name(module_of(name)), {count, whole.value.size(1)}}, /*trainable=*/true);
   const MemoryScope scope("weights");
-  rows->places = at::tensor(tokens, at::kLong);
+  rows->indices = at::tensor(tokens, at::kLong);
   rows->slots = at::full({whole.value.size(0)}, count, at::kLong);
-  rows->slots.index_copy_(0, rows->places, at::arange(count, at::kLong));
-  rows->places = rows->places.to(device());
+  rows->slots.index_copy_(0, rows->indices, at::arange(count, at::kLong));
+  rows->indices = rows->indices.to(device());
   // padding_idx: no gradient from the look-up.
   if (config_.pad_token_id) rows->slots[*config_.pad_token_id] = count;
   rows->slots = rows->slots.to(device());
-  rows->original = gather_rows(whole.value, rows->places);
-  if (!placement_.device.is_meta()) rows->delta->value.copy_(rows->original);
+  rows->original = gather_rows(whole.value, rows->indices);
+  rows->delta->value.copy_(rows->original);
   if (&whole == embedding_) embedding_rows_ = rows.get();
   for (const auto& map : maps_) {
     if (map->weight == &whole) map->trained_rows = rows.get();

@@ -96,7 +96,7 @@ class Packing {
     batch_.tokens = to_tensor(tokens_);
     batch_.positions = to_tensor(positions_);
     batch_.targets = to_tensor(targets_);
-    batch_.padded_places = to_tensor(places_);
+    batch_.padded_indices = to_tensor(indices_);
     return std::move(batch_);
   }
 
@@ -105,16 +105,16 @@ class Packing {
     return kept_.emplace_back(std::move(tensor)).const_data_ptr<int64_t>();
   }
 
-  /// 1 + the greatest position of all places, padding included, as transformers has it; without position_ids
+  /// 1 + the greatest position of all, padding included, as transformers has it; without position_ids
   /// it counts columns.
   int64_t length() const {
     if (position_ == nullptr) return columns_;
     const int64_t* const end = position_ + rows_ * columns_;
     const int64_t* const greatest = std::max_element(position_, end);
     if (*greatest >= kMaxPosition) {
-      const int64_t place = greatest - position_;
-      throw InputError("position_ids[{}, {}] is {}: expected less than {}", place / columns_,
-                       place % columns_, *greatest, kMaxPosition);
+      const int64_t index = greatest - position_;
+      throw InputError("position_ids[{}, {}] is {}: expected less than {}", index / columns_,
+                       index % columns_, *greatest, kMaxPosition);
     }
     return *greatest + 1;
   }
@@ -135,14 +135,14 @@ class Packing {
       tokens_.push_back(token_[base + column]);
       positions_.push_back(position);
       targets_.push_back(target(row, column, real));
-      places_.push_back(base + column);
+      indices_.push_back(base + column);
     }
     batch_.offsets.push_back(static_cast<int64_t>(tokens_.size()));
   }
 
-  /// Whether the place, not the first of its row, is another document's than the one before it.
-  bool begins_document(int64_t place) const {
-    return mask_ == nullptr && position_ != nullptr && position_[place] != position_[place - 1] + 1;
+  /// Whether the token at `index`, not the first of its row, is another document's than the one before it.
+  bool begins_document(int64_t index) const {
+    return mask_ == nullptr && position_ != nullptr && position_[index] != position_[index - 1] + 1;
   }
 
   void check_labels(int64_t row, const RealColumns& real) {
@@ -164,13 +164,13 @@ class Packing {
 
   /// What the logits at a real token are scored on.
   int64_t target(int64_t row, int64_t column, const RealColumns& real) {
-    const int64_t place = row * columns_ + column;
+    const int64_t index = row * columns_ + column;
     const int64_t next = column + 1;
     if (next == columns_) return kNoTarget;
-    const bool across = next < real.last && begins_document(place + 1);
-    if (label_ == nullptr) return next < real.last && !across ? token_[place + 1] : kNoTarget;
-    if (across && label_[place + 1] != kNoTarget) ++batch_.targets_across_documents;
-    return label_[place + 1];
+    const bool across = next < real.last && begins_document(index + 1);
+    if (label_ == nullptr) return next < real.last && !across ? token_[index + 1] : kNoTarget;
+    if (across && label_[index + 1] != kNoTarget) ++batch_.targets_across_documents;
+    return label_[index + 1];
   }
 
   int64_t vocab_size_;
@@ -182,7 +182,7 @@ class Packing {
   const int64_t* mask_ = nullptr;
   const int64_t* label_ = nullptr;
   const int64_t* position_ = nullptr;
-  std::vector<int64_t> tokens_, positions_, targets_, places_;
+  std::vector<int64_t> tokens_, positions_, targets_, indices_;
   Batch batch_;
 };
 
@@ -196,7 +196,7 @@ Batch pack(const at::Tensor& input_ids, const at::Tensor& attention_mask, const 
 Batch random_batch(const std::vector<int64_t>& lengths, int64_t vocab_size, uint64_t seed) {
   Batch batch;
   batch.offsets = {0};
-  std::vector<int64_t> positions, places;
+  std::vector<int64_t> positions, indices;
   for (const int64_t length : lengths) {
     if (length <= 0) throw InputError("sequence length {}: expected 1 or more", length);
     if (length > kMaxTokens - batch.offsets.back())
@@ -208,7 +208,7 @@ Batch random_batch(const std::vector<int64_t>& lengths, int64_t vocab_size, uint
   batch.padded_rows = static_cast<int64_t>(lengths.size());
   for (size_t i = 0; i < lengths.size(); ++i) {
     for (int64_t t = 0; t < lengths[i]; ++t)
-      places.push_back(static_cast<int64_t>(i) * batch.padded_columns + t);
+      indices.push_back(static_cast<int64_t>(i) * batch.padded_columns + t);
   }
   at::Generator generator = at::detail::createCPUGenerator(seed);
   batch.tokens = at::randint(vocab_size, {batch.size()}, generator, at::kLong);
@@ -218,7 +218,7 @@ Batch random_batch(const std::vector<int64_t>& lengths, int64_t vocab_size, uint
     const int64_t begin = batch.offsets[i];
     batch.targets.narrow(0, begin, lengths[i] - 1).copy_(batch.tokens.narrow(0, begin + 1, lengths[i] - 1));
   }
-  batch.padded_places = to_tensor(places);
+  batch.padded_indices = to_tensor(indices);
   return batch;
 }
 
@@ -231,15 +231,15 @@ Batch select_sequences(const Batch& batch, const std::vector<int64_t>& sequences
     runs.push_back(at::arange(begin, end, at::kLong));
     selected.offsets.push_back(selected.offsets.back() + end - begin);
   }
-  const at::Tensor places = at::cat(runs);
+  const at::Tensor indices = at::cat(runs);
   const auto pick = [&](const at::Tensor& per_token) {
-    return per_token.defined() ? per_token.index_select(0, places) : at::Tensor();
+    return per_token.defined() ? per_token.index_select(0, indices) : at::Tensor();
   };
   selected.tokens = pick(batch.tokens);
   selected.positions = pick(batch.positions);
   selected.targets = pick(batch.targets);
   selected.value_mask = pick(batch.value_mask);
-  selected.padded_places = pick(batch.padded_places);
+  selected.padded_indices = pick(batch.padded_indices);
   selected.padded_rows = batch.padded_rows;
   selected.padded_columns = batch.padded_columns;
   selected.packed = batch.packed;
@@ -276,7 +276,7 @@ at::Tensor unpack(const Batch& batch, const at::Tensor& values) {
   std::vector<int64_t> flat = values.sizes().vec();
   flat[0] = batch.padded_rows * batch.padded_columns;
   at::Tensor padded = at::zeros(flat, values.options());
-  padded.index_copy_(0, batch.padded_places.to(values.device()), values);
+  padded.index_copy_(0, batch.padded_indices.to(values.device()), values);
   std::vector<int64_t> shape{batch.padded_rows, batch.padded_columns};
   shape.insert(shape.end(), flat.begin() + 1, flat.end());
   return padded.reshape(shape);

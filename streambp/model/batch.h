@@ -14,7 +14,7 @@ namespace streambp {
 inline constexpr int64_t kNoTarget = -100;
 
 /// The most tokens that a batch may have, padding included: rows are counted in 32 bits by the BLAS libraries
-/// behind the matrix products, and streambp-verify long checks maps of as many.
+/// behind the matrix products, and streambp-verify long checks products of as many.
 inline constexpr int64_t kMaxTokens = int64_t{1} << 26;
 
 /// N tokens of S sequences: rows of the padded input, or the documents of packed rows. Tensors live on the
@@ -22,13 +22,14 @@ inline constexpr int64_t kMaxTokens = int64_t{1} << 26;
 struct Batch {
   at::Tensor tokens;     // [N] int64
   at::Tensor positions;  // [N] int64, for the rotary embedding
-  at::Tensor targets;    // [N] int64: the token that the logits at this place are scored on, or kNoTarget
+  at::Tensor targets;    // [N] int64: the token that the logits at this index are scored on, or kNoTarget
   std::vector<int64_t>
       offsets;  // [S + 1] ascending, 0 first, N last: sequence i is tokens [offsets[i], offsets[i+1])
-  /// [N] bool: tokens that a value head is asked about; undefined: none.
+  /// [N] bool: tokens that a value head scores; undefined: none.
   at::Tensor value_mask;
-  /// What an objective needs beside the tokens, on the CPU: per token [N] float64, at the token whose logits
-  /// it belongs to and 0 elsewhere (advantages, old_log_probabilities, ...), and per sequence [S] float64.
+  /// What an objective needs in addition to the tokens, on the CPU: per token [N] float64, at the token whose
+  /// logits it belongs to and 0 elsewhere (advantages, old_log_probabilities, ...), and per sequence [S]
+  /// float64.
   std::map<std::string, at::Tensor> token_inputs;
   std::map<std::string, at::Tensor> sequence_inputs;
   /// Numbers of the whole batch that stand for options of the objective where these are not given, by the
@@ -37,12 +38,13 @@ struct Batch {
   /// 1 + the greatest position of the padded input, padding included, and of the whole batch that this one is
   /// a part of; 0: of its own tokens. Rotary tables may depend on it.
   int64_t rope_length = 0;
-  at::Tensor padded_places;  // [N] int64: row * columns + column in the padded input this batch was read from
+  at::Tensor
+      padded_indices;  // [N] int64: row * columns + column in the padded input this batch was read from
   int64_t padded_rows = 0;
   int64_t padded_columns = 0;
   /// Whether rows hold documents of their own: a sequence is then one of these.
   bool packed = false;
-  /// What whoever wrote the padded input should know: targets at a document's last token, which the next
+  /// What the author of the padded input should know: targets at a document's last token, which the next
   /// document's first label gave; and first labels of rows that were dropped (FirstLabels::kIgnore).
   int64_t targets_across_documents = 0;
   int64_t first_labels_ignored = 0;

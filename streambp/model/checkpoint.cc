@@ -41,7 +41,7 @@ Files single_file(const std::filesystem::path& path) {
   return files;
 }
 
-// A shard is a file of the folder itself: whoever wrote the index may not point us elsewhere.
+// A shard is a file of the folder itself: an index may not point elsewhere.
 void check_shard_name(const std::string& shard, const std::string& where) {
   const bool inside = !shard.empty() && shard.find('/') == std::string::npos &&
                       shard.find('\\') == std::string::npos && shard.find("..") == std::string::npos &&
@@ -50,7 +50,7 @@ void check_shard_name(const std::string& shard, const std::string& where) {
     throw InputError("{}: shard name {}, expected a file name in the same folder", where, shown(shard));
 }
 
-// The shards of `folder` and the tensors they hold. Index and shards have to tell the same story.
+// The shards of `folder` and the tensors they hold. Index and shards have to agree.
 Files sharded_files(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / kIndex;
   const std::string where = path.string();

@@ -1,4 +1,4 @@
-// A Hugging Face folder: config.json and its weights, in one safetensors file or sharded behind an index.
+// A Hugging Face folder: config.json and its weights, in one safetensors file or sharded with an index.
 #pragma once
 
 #include <filesystem>

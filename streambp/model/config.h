@@ -33,7 +33,7 @@ struct RopeSettings {
   bool operator==(const RopeSettings&) const = default;
 };
 
-/// A mixture of experts in place of a layer's MLP (Qwen3-MoE).
+/// A mixture of experts instead of a layer's MLP (Qwen3-MoE).
 struct MixtureSettings {
   int64_t num_experts = 0;  // 0: every MLP is dense
   int64_t num_experts_per_tok = 0;
@@ -57,7 +57,8 @@ struct Config {
   int64_t num_attention_heads = 0;
   int64_t num_key_value_heads = 0;
   int64_t head_dim = 0;
-  int64_t rotary_dim = 0;  // the first entries of a head, which turn: head_dim times partial_rotary_factor
+  int64_t rotary_dim =
+      0;  // the first entries of a head, which are rotated: head_dim times partial_rotary_factor
   int64_t max_position_embeddings = 0;
   double rms_norm_eps = 1e-6;
   bool qkv_bias = false;  // qwen2: always; qwen3, llama: attention_bias
@@ -65,13 +66,13 @@ struct Config {
   bool mlp_bias = false;  // llama
   bool qk_norm = false;   // qwen3, gemma3: RMS norm of every query and key head
   bool tie_word_embeddings = false;
-  bool value_model = false;        // a critic or reward model: score.weight [1, D] in place of an LM head
-  bool fused_projections = false;  // phi3: one qkv_proj, one gate_up_proj
-  bool sandwich_norms = false;     // gemma: also the outputs of attention and MLP are normed
-  bool norm_adds_one = false;      // gemma: norms multiply by 1 + weight
-  double embedding_scale = 1.0;    // gemma: sqrt(hidden_size)
-  double attention_scale = 0.0;    // of the scores: head_dim or query_pre_attn_scalar to the power -1/2
-  double attn_logit_softcapping = 0.0;   // gemma2: scores s become cap tanh(s / cap); 0: they don't
+  bool value_model = false;             // a critic or reward model: score.weight [1, D] instead of an LM head
+  bool fused_projections = false;       // phi3: one qkv_proj, one gate_up_proj
+  bool sandwich_norms = false;          // gemma: also the outputs of attention and MLP are normed
+  bool norm_adds_one = false;           // gemma: norms multiply by 1 + weight
+  double embedding_scale = 1.0;         // gemma: sqrt(hidden_size)
+  double attention_scale = 0.0;         // of the scores: head_dim or query_pre_attn_scalar to the power -1/2
+  double attn_logit_softcapping = 0.0;  // gemma2: scores s become cap tanh(s / cap); 0: they don't
   double final_logit_softcapping = 0.0;  // gemma2: the same of the logits
   Activation hidden_act = Activation::kSilu;
   RopeSettings rope;
@@ -91,11 +92,27 @@ struct Config {
   bool operator==(const Config&) const = default;
 };
 
+/// What a parameter is in its model.
+enum class ParameterRole {
+  kEmbedding,  // model.embed_tokens.weight, the head too where they are tied
+  kNorm,       // [size]
+  kWeight,     // of a linear map, [out, in]
+  kBias,       // [out]
+  kHead,       // lm_head.weight or score.weight
+};
+
 /// Name and shape of one parameter, under Hugging Face's name.
 struct ParameterShape {
   std::string name;
   std::vector<int64_t> shape;
+  ParameterRole role = ParameterRole::kWeight;
+  bool of_expert = false;  // of a mixture's
 };
+
+/// "model.norm" of "model.norm.weight".
+inline std::string module_of(const std::string& parameter) {
+  return parameter.substr(0, parameter.rfind('.'));
+}
 
 /// The parameters of `config` in the order of the model: embedding, layers, norm, head. Linear weights are
 /// [out, in]. A tied head is not listed: it is the embedding.
@@ -111,7 +128,7 @@ int64_t parameter_count(const Config& config);
 /// other, and every setting that would change the mathematics in a way not supported here (other activations,
 /// attention in both directions, ...): a setting is honoured or refused, never ignored. Where a key is absent
 /// the default of the family's class in transformers holds, unless that is hardly ever meant (key/value
-/// heads, Mistral's window): then the key is asked for.
+/// heads, Mistral's window): then the key is required.
 Config read_config(const std::filesystem::path& path);
 
 /// As read_config, from text; `where` names the source in errors.

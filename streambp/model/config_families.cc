@@ -118,7 +118,7 @@ LocalLayers qwen_layers(const ConfigReader& settings, const Config& config) {
   const auto count = static_cast<std::size_t>(config.num_hidden_layers);
   if (!settings.flag("use_sliding_window", false)) {
     if (settings.find("sliding_window") != nullptr && settings.find("use_sliding_window") == nullptr) {
-      settings.refuse("sliding_window", "null, or use_sliding_window beside it");
+      settings.refuse("sliding_window", "null, or use_sliding_window with it");
     }
     return {std::vector<bool>(count, false)};
   }
@@ -144,7 +144,7 @@ LocalLayers local_layers(const ConfigReader& settings, const Family& family, con
   const auto count = static_cast<std::size_t>(config.num_hidden_layers);
   if (config.family == "llama") {
     if (settings.find("sliding_window") != nullptr && settings.find("use_sliding_window") == nullptr) {
-      settings.refuse("sliding_window", "null, or use_sliding_window: false beside it");
+      settings.refuse("sliding_window", "null, or use_sliding_window: false with it");
     }
     return {std::vector<bool>(count, false)};
   }

@@ -1,4 +1,4 @@
-// Rotary embedding in config.json. transformers 4 has rope_theta beside rope_scaling, transformers 5 has
+// Rotary embedding in config.json. transformers 4 has rope_theta next to rope_scaling, transformers 5 has
 // everything in rope_parameters; a file may hold both where both say the same.
 #include <algorithm>
 #include <array>
@@ -107,11 +107,11 @@ double yarn_attention_factor(const ConfigReader& object, double factor) {
   if (!(mscale >= 0.0)) object.refuse("mscale", "a number of at least 0");
   if (!(all_dim >= 0.0)) object.refuse("mscale_all_dim", "a number of at least 0");
   const bool scaled = mscale != 0.0 && all_dim != 0.0;
-  // 0 is as good as absent; one alone is not read by transformers, nor both beside attention_factor.
-  if (!scaled && mscale != 0.0) object.refuse("mscale", "mscale_all_dim beside it");
-  if (!scaled && all_dim != 0.0) object.refuse("mscale_all_dim", "mscale beside it");
+  // 0 is as good as absent; one alone is not read by transformers, nor both with attention_factor.
+  if (!scaled && mscale != 0.0) object.refuse("mscale", "mscale_all_dim with it");
+  if (!scaled && all_dim != 0.0) object.refuse("mscale_all_dim", "mscale with it");
   if (scaled && object.find("attention_factor") != nullptr) {
-    object.refuse("mscale", "none beside attention_factor");
+    object.refuse("mscale", "none with attention_factor");
   }
   const auto of = [&](double m) { return 0.1 * m * std::log(factor) + 1.0; };
   return object.positive("attention_factor", scaled ? of(mscale) / of(all_dim) : of(1.0));
@@ -185,8 +185,8 @@ RopeSettings parse_rope_object(const ConfigReader& object, const Surroundings& a
 
 // The rope that `objects` and the key `theta_key` outside them describe: each may be absent, and those that
 // are there have to agree.
-RopeSettings parse_rope_of(const std::vector<ConfigReader>& objects, const char* theta_key, double default_theta,
-                           const Surroundings& around) {
+RopeSettings parse_rope_of(const std::vector<ConfigReader>& objects, const char* theta_key,
+                           double default_theta, const Surroundings& around) {
   std::optional<double> stated = around.file.number(theta_key);
   for (const ConfigReader& object : objects) {
     stated = agreed(object, "rope_theta", object.number("rope_theta"),
@@ -207,8 +207,9 @@ RopeSettings parse_rope_of(const std::vector<ConfigReader>& objects, const char*
   return parsed.empty() ? rope : parsed.front();
 }
 
-// How much of a head turns: the whole of it in every family but phi3.
-void parse_rotary_dim(const ConfigReader& settings, const std::vector<ConfigReader>& objects, Config& config) {
+// How much of a head is rotated: the whole of it in every family but phi3.
+void parse_rotary_dim(const ConfigReader& settings, const std::vector<ConfigReader>& objects,
+                      Config& config) {
   constexpr const char* kKey = "partial_rotary_factor";
   config.rotary_dim = config.head_dim;
   if (config.family != "phi3") {
@@ -256,7 +257,7 @@ void parse_rope(const ConfigReader& settings, Config& config) {
     objects.push_back(settings.inner("rope_scaling"));
     const ConfigReader& scaling = objects.back();
     if (gemma3 && scaling.find("type") != nullptr && scaling.find("rope_type") == nullptr)
-      scaling.refuse("type", "rope_type in its place: transformers 4 reads it, 5 does not");
+      scaling.refuse("type", "rope_type instead: transformers 4 reads it, 5 does not");
   }
 
   std::vector<ConfigReader> all = objects;

@@ -50,11 +50,11 @@ void Model::renew_parts(const Parameter& whole) {
 }
 
 std::vector<Parameter*> Model::layer_parameters(int64_t layer) const {
-  const std::string place = fmt::format("model.layers.{}.", layer);
-  const std::string adapted = "base_model.model." + place;
+  const std::string prefix = fmt::format("model.layers.{}.", layer);
+  const std::string adapted = "base_model.model." + prefix;
   std::vector<Parameter*> found;
   for (const auto& parameter : parameters_) {
-    const bool here = parameter->name.starts_with(place) || parameter->name.starts_with(adapted);
+    const bool here = parameter->name.starts_with(prefix) || parameter->name.starts_with(adapted);
     if (here && parameter->trainable()) found.push_back(parameter.get());
   }
   return found;

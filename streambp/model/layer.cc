@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "streambp/memory/meter.h"
-#include "streambp/ops/norm_rope.h"
 
 namespace streambp {
 
@@ -20,18 +19,16 @@ const RopeTable& DecoderLayer::rope_of(const Rows& rows) const {
   return own_rope_ ? rows.local_rope : rows.rope;
 }
 
-at::Tensor DecoderLayer::query_heads(const at::Tensor& projected, const Rows& rows) const {
-  // The projection is read here alone: it may be overwritten.
-  return normed_rope(projected.view({-1, config_.num_attention_heads, config_.head_dim}),
-                     config_.qk_norm ? &weights_.q_norm : nullptr, rope_of(rows), rows.keep_all,
-                     /*overwrite=*/true);
+at::Tensor DecoderLayer::query_heads(const at::Tensor& projected, const Rows& rows,
+                                     const ModelOps& ops) const {
+  return ops.normed_rope(projected.view({-1, config_.num_attention_heads, config_.head_dim}),
+                         config_.qk_norm ? &weights_.q_norm : nullptr, rope_of(rows));
 }
 
-KeysValues DecoderLayer::key_value_heads(const at::Tensor& keys, const at::Tensor& values,
-                                         const Rows& rows) const {
-  return {normed_rope(keys.view({-1, config_.num_key_value_heads, config_.head_dim}),
-                      config_.qk_norm ? &weights_.k_norm : nullptr, rope_of(rows), rows.keep_all,
-                      /*overwrite=*/true),
+KeysValues DecoderLayer::key_value_heads(const at::Tensor& keys, const at::Tensor& values, const Rows& rows,
+                                         const ModelOps& ops) const {
+  return {ops.normed_rope(keys.view({-1, config_.num_key_value_heads, config_.head_dim}),
+                          config_.qk_norm ? &weights_.k_norm : nullptr, rope_of(rows)),
           values.view({-1, config_.num_key_value_heads, config_.head_dim})};
 }
 
@@ -39,37 +36,38 @@ KeysValues DecoderLayer::keys_values(const at::Tensor& x, const Rows& rows) cons
   const MemoryScope scope("attention");
   const at::Tensor normed = rms_norm(x, weights_.input_layernorm);
   const auto projected = linear(normed, {weights_.k_proj, weights_.v_proj});
-  return key_value_heads(projected[0], projected[1], rows);
+  return key_value_heads(projected[0], projected[1], rows, own_ops());
 }
 
 LayerOutput DecoderLayer::forward(const at::Tensor& x, const Rows& rows, const Prefix& prefix,
-                                  AttentionBlock attended) const {
+                                  const LayerRun& run, AttentionBlock attended) const {
   KeysValues own;
-  at::Tensor output = attend(x, rows, prefix, own, attended);
-  return {after_attention(x, std::move(output), rows), own, std::move(attended)};
+  at::Tensor output = attend(x, rows, prefix, run.ops, own, attended);
+  return {after_attention(x, std::move(output), rows, run), own, std::move(attended)};
 }
 
-at::Tensor DecoderLayer::attend(const at::Tensor& x, const Rows& rows, const Prefix& prefix, KeysValues& own,
-                                AttentionBlock& attended) const {
+at::Tensor DecoderLayer::attend(const at::Tensor& x, const Rows& rows, const Prefix& prefix,
+                                const ModelOps& ops, KeysValues& own, AttentionBlock& attended) const {
   const MemoryScope scope("attention");
   at::Tensor queries;
   {
-    const at::Tensor normed = rms_norm(x, weights_.input_layernorm, rows.keep_all);
+    const at::Tensor normed = ops.rms_norm(x, weights_.input_layernorm);
     const auto projected = linear(normed, {weights_.q_proj, weights_.k_proj, weights_.v_proj});
-    queries = query_heads(projected[0], rows);
-    own = key_value_heads(projected[1], projected[2], rows);
+    queries = query_heads(projected[0], rows, ops);
+    own = key_value_heads(projected[1], projected[2], rows, ops);
   }
   return attention(queries, own.keys, own.values, rows.offsets, prefix, attention_, attended);
 }
 
-at::Tensor DecoderLayer::after_attention(const at::Tensor& x, at::Tensor attended, const Rows& rows) const {
-  return feed_forward(add_attention(x, std::move(attended)), rows);
+at::Tensor DecoderLayer::after_attention(const at::Tensor& x, at::Tensor attended, const Rows& rows,
+                                         const LayerRun& run) const {
+  return feed_forward(add_attention(x, std::move(attended)), rows, run);
 }
 
-at::Tensor DecoderLayer::attention_half(const at::Tensor& x, const Rows& rows) const {
+at::Tensor DecoderLayer::attention_half(const at::Tensor& x, const Rows& rows, const LayerRun& run) const {
   KeysValues own;
   AttentionBlock attended;
-  return add_attention(x, attend(x, rows, {}, own, attended));
+  return add_attention(x, attend(x, rows, {}, run.ops, own, attended));
 }
 
 at::Tensor DecoderLayer::add_attention(const at::Tensor& x, at::Tensor attended) const {
@@ -80,21 +78,19 @@ at::Tensor DecoderLayer::add_attention(const at::Tensor& x, at::Tensor attended)
   return rms_norm_add(x, attended, weights_.post_attention_layernorm);
 }
 
-at::Tensor DecoderLayer::feed_forward(const at::Tensor& middle, const Rows& rows) const {
+at::Tensor DecoderLayer::feed_forward(const at::Tensor& middle, const Rows& rows, const LayerRun& run) const {
   const auto through = [&](const at::Tensor& residual, const at::Tensor& x) {
-    // A norm's backward pass reads what it has normalised; a graph that keeps all keeps this too.
-    const bool graph_only = rows.graph_only && !rows.keep_all && !config_.sandwich_norms;
-    return sparse_ ? mixture(residual, x, weights_.mixture, rows.balance, graph_only, rows.begin)
-                   : gated_mlp(residual, x, weights_.mlp, rows.keep_all, graph_only);
+    // A norm's backward pass reads what it has normalised.
+    const bool graph_only = run.graph_only && run.ops.skips_unread() && !config_.sandwich_norms;
+    return sparse_ ? mixture(residual, x, weights_.mixture, run.balance, graph_only, rows.begin)
+                   : run.ops.gated_mlp(residual, x, weights_.mlp, graph_only);
   };
   // The layer's output is the caller's to name.
   at::Tensor normed, raw;
   {
     const MemoryScope scope("MLP");
-    normed = rms_norm(
-        middle,
-        config_.sandwich_norms ? weights_.pre_feedforward_layernorm : weights_.post_attention_layernorm,
-        rows.keep_all);
+    normed = run.ops.rms_norm(middle, config_.sandwich_norms ? weights_.pre_feedforward_layernorm
+                                                             : weights_.post_attention_layernorm);
     if (config_.sandwich_norms) raw = through({}, normed);
   }
   if (!config_.sandwich_norms) return through(middle, normed);

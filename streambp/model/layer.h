@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "streambp/model/config.h"
+#include "streambp/model/model_ops.h"
 #include "streambp/ops/attention.h"
 #include "streambp/ops/linear.h"
 #include "streambp/ops/mixture.h"
@@ -20,21 +21,24 @@ namespace streambp {
 struct Rows {
   int64_t begin = 0;
   int64_t end = 0;
-  std::vector<int64_t> offsets;  // where the sequences among these rows begin, counted from `begin`; 0 first,
-                                 // the number of rows last
-  int64_t sequence_begin =
-      0;  // stream place where the sequence of the first row begins: [sequence_begin, begin) is its prefix
+  /// Where the sequences among these rows begin, relative to `begin`; 0 first, the number of rows last.
+  std::vector<int64_t> offsets;
+  /// Where in the stream the sequence of the first row begins: [sequence_begin, begin) is its prefix.
+  int64_t sequence_begin = 0;
   RopeTable rope;        // of these rows
   RopeTable local_rope;  // the same for layers with a window, where they have their own
-  /// Whether the layers' graphs hold what those of transformers 4.51 hold, where ours need less.
-  bool keep_all = false;
+
+  int64_t size() const { return end - begin; }
+};
+
+/// How a layer is run over some rows.
+struct LayerRun {
+  const ModelOps& ops = own_ops();
   /// Whether the output is wanted for its graph alone. Values that no backward pass reads are then left out:
   /// those of the output, with the product that makes them, where no norm follows it (they are NaN). Early
   /// stopping of torch.utils.checkpoint does the same.
   bool graph_only = false;
   RouterBalance* balance = nullptr;  // of the batch, where a loss keeps the experts' load balanced
-
-  int64_t size() const { return end - begin; }
 };
 
 /// What later tokens may look at: [n, K, E] each.
@@ -75,17 +79,18 @@ class DecoderLayer {
 
   /// The layer's output for x [n, D], whose first sequence continues `prefix`. `attended` is what an earlier
   /// pass over the same rows has given, or undefined: with it attention is not computed again.
-  LayerOutput forward(const at::Tensor& x, const Rows& rows, const Prefix& prefix,
+  LayerOutput forward(const at::Tensor& x, const Rows& rows, const Prefix& prefix, const LayerRun& run,
                       AttentionBlock attended = {}) const;
 
   /// The layer's output for x [n, D] and what its attention gave for them, [n, H, E]: token by token.
-  at::Tensor after_attention(const at::Tensor& x, at::Tensor attended, const Rows& rows) const;
+  at::Tensor after_attention(const at::Tensor& x, at::Tensor attended, const Rows& rows,
+                             const LayerRun& run) const;
 
   /// The first half of `forward`: middle [n, D] for x [n, D], rows that continue no sequence.
-  at::Tensor attention_half(const at::Tensor& x, const Rows& rows) const;
+  at::Tensor attention_half(const at::Tensor& x, const Rows& rows, const LayerRun& run) const;
 
   /// The second half: the layer's output for middle [n, D], token by token.
-  at::Tensor feed_forward(const at::Tensor& middle, const Rows& rows) const;
+  at::Tensor feed_forward(const at::Tensor& middle, const Rows& rows, const LayerRun& run) const;
 
   /// Whether any parameter of the layer needs a gradient.
   bool trainable() const;
@@ -94,17 +99,18 @@ class DecoderLayer {
 
  private:
   const RopeTable& rope_of(const Rows& rows) const;
-  at::Tensor query_heads(const at::Tensor& projected, const Rows& rows) const;
-  KeysValues key_value_heads(const at::Tensor& keys, const at::Tensor& values, const Rows& rows) const;
+  at::Tensor query_heads(const at::Tensor& projected, const Rows& rows, const ModelOps& ops) const;
+  KeysValues key_value_heads(const at::Tensor& keys, const at::Tensor& values, const Rows& rows,
+                             const ModelOps& ops) const;
   /// What attention gives before its projection, [n, H, E]; `own` and `attended` receive the rows' own.
-  at::Tensor attend(const at::Tensor& x, const Rows& rows, const Prefix& prefix, KeysValues& own,
-                    AttentionBlock& attended) const;
+  at::Tensor attend(const at::Tensor& x, const Rows& rows, const Prefix& prefix, const ModelOps& ops,
+                    KeysValues& own, AttentionBlock& attended) const;
   /// Middle [n, D] for x [n, D] and what its attention gave.
   at::Tensor add_attention(const at::Tensor& x, at::Tensor attended) const;
 
   Config config_;
   bool sparse_;
-  bool own_rope_;  // turns heads by the local table
+  bool own_rope_;  // rotates heads by the local table
   AttentionSettings attention_;
   Weights weights_;
 };

@@ -12,7 +12,6 @@
 namespace streambp {
 namespace {
 
-constexpr const char* kEmbeddingModule = "model.embed_tokens";
 constexpr const char* kHeadModule = "lm_head";
 constexpr const char* kExperts = ".mlp.experts.";
 
@@ -25,12 +24,11 @@ struct Adaptable {
 };
 
 std::vector<Adaptable> adaptable_modules(const Config& config) {
-  constexpr std::string_view kWeight = ".weight";
   std::vector<Adaptable> modules;
   for (const ParameterShape& parameter : parameter_shapes(config)) {
-    if (!parameter.name.ends_with(kWeight) || parameter.shape.size() != 2) continue;
-    const std::string name = parameter.name.substr(0, parameter.name.size() - kWeight.size());
-    modules.push_back({name, parameter.shape[0], parameter.shape[1], name == kEmbeddingModule});
+    if (parameter.role == ParameterRole::kNorm || parameter.role == ParameterRole::kBias) continue;
+    modules.push_back({module_of(parameter.name), parameter.shape[0], parameter.shape[1],
+                       parameter.role == ParameterRole::kEmbedding});
   }
   if (config.tie_word_embeddings && !config.value_model)
     modules.push_back({kHeadModule, config.vocab_size, config.hidden_size, false});
@@ -59,7 +57,7 @@ std::vector<std::string> all_linear_names(const Config& config) {
   return {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
 }
 
-/// `lora` without kAllLinear. On a mixture PEFT takes the router and the experts' parameters in place of the
+/// `lora` without kAllLinear. On a mixture PEFT takes the router and the experts' parameters instead of the
 /// linear maps of transformers 4 that had their names, dense MLPs of other layers included; the fused
 /// gate_up_proj gets the ranks and alphas of both (PEFT 0.21.2, _convert_peft_config_moe).
 LoraConfig without_all_linear(const Config& config, LoraConfig lora) {
@@ -180,7 +178,7 @@ class Targets {
     target.a = lora_parameter_name(module.name, 'A');
     target.b = lora_parameter_name(module.name, 'B');
     if (module.is_embedding) {
-      target.place = LoraPlace::kEmbedding;
+      target.kind = LoraTargetKind::kEmbedding;
       target.a = fmt::format("{}{}.lora_embedding_A", kPeftPrefix, module.name);
       target.b = fmt::format("{}{}.lora_embedding_B", kPeftPrefix, module.name);
       if (lora_.lora_bias) throw InputError("LoRA: lora_bias is not for {}", module.name);
@@ -225,7 +223,7 @@ class Targets {
     const int64_t width = config_.mixture.moe_intermediate_size;
     LoraTarget target = sized(experts, fmt::format("{}.{}", experts, part), is_down ? hidden : 2 * width,
                               is_down ? width : hidden);
-    target.place = is_down ? LoraPlace::kDownExperts : LoraPlace::kGateUpExperts;
+    target.kind = is_down ? LoraTargetKind::kDownExperts : LoraTargetKind::kGateUpExperts;
     target.experts = config_.mixture.num_experts;
     // Where both are adapted, gate_up_proj's wrapper is inside that of down_proj.
     const std::vector<std::string>& names = lora_.target_parameters;

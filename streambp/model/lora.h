@@ -26,7 +26,7 @@ struct LoraConfig {
   /// Names of modules, or the last parts of them: q_proj, layers.0.mlp.down_proj, lm_head, ...; or kAllLinear
   /// alone.
   std::vector<std::string> target_modules = {};
-  std::string target_pattern = {};  // in place of target_modules: a regular expression for whole names
+  std::string target_pattern = {};  // instead of target_modules: a regular expression for whole names
   /// Not these after all, likewise by names or a pattern.
   std::vector<std::string> exclude_modules = {};
   std::string exclude_pattern = {};
@@ -50,8 +50,8 @@ struct LoraConfig {
   bool may_miss_targets = false;
 };
 
-/// What an adapter is put beside.
-enum class LoraPlace {
+/// What an adapter is added to.
+enum class LoraTargetKind {
   kLinear,
   kEmbedding,      // h += scale B A[:, token]
   kGateUpExperts,  // the fused gate_up_proj of all experts of a layer
@@ -66,7 +66,7 @@ struct LoraTarget {
   int64_t in = 0;
   int64_t rank = 0;
   double scale = 1.0;
-  LoraPlace place = LoraPlace::kLinear;
+  LoraTargetKind kind = LoraTargetKind::kLinear;
   int64_t experts = 1;
   std::string a, b;  // names of its tensors in adapter_model.safetensors
 };
@@ -75,7 +75,7 @@ struct LoraTarget {
 /// that no module has or that can't be adapted, a rank below 1, or an alpha that is not positive.
 std::vector<LoraTarget> lora_targets(const Config& config, const LoraConfig& lora);
 
-/// What is trained of the base beside adapters.
+/// What is trained of the base in addition to adapters.
 struct LoraExtras {
   std::vector<std::string> saved;  // parameters trained whole, under Hugging Face's names; "lm_head.weight"
                                    // is also there where the head is the embedding
@@ -85,7 +85,7 @@ struct LoraExtras {
       biases;  // parameters, and their names in the adapter's file
 };
 
-/// Throws InputError for modules that are trained in two ways, and for what is not supported (parts of
+/// Throws InputError for modules that are trained twice over, and for what is not supported (parts of
 /// experts).
 LoraExtras lora_extras(const Config& config, const LoraConfig& lora);
 

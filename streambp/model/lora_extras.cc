@@ -1,4 +1,5 @@
-// What PEFT trains of the base beside adapters: whole modules, rows of the embedding, biases. See lora.h.
+// What PEFT trains of the base in addition to adapters: whole modules, rows of the embedding, biases. See
+// lora.h.
 #include <algorithm>
 #include <set>
 
@@ -12,10 +13,6 @@ namespace {
 constexpr const char* kEmbedding = "model.embed_tokens";
 constexpr const char* kHead = "lm_head";
 
-std::string module_of(const std::string& parameter) {
-  return parameter.substr(0, parameter.rfind('.'));
-}
-
 bool contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
@@ -25,7 +22,8 @@ bool contains(const std::vector<std::string>& names, const std::string& name) {
 std::vector<std::string> saved_parameters(const Config& config, const LoraConfig& lora,
                                           const std::vector<LoraTarget>& targets) {
   std::vector<ParameterShape> shapes = parameter_shapes(config);
-  if (config.tie_word_embeddings && !config.value_model) shapes.push_back({"lm_head.weight", {}});
+  if (config.tie_word_embeddings && !config.value_model)
+    shapes.push_back({"lm_head.weight", {}, ParameterRole::kHead});
   std::vector<std::string> saved;
   for (const ParameterShape& shape : shapes) {
     // The modules that hold the parameter, from the innermost to the outermost, that are saved.
@@ -40,7 +38,7 @@ std::vector<std::string> saved_parameters(const Config& config, const LoraConfig
     if (holders.size() > 1)
       throw InputError("LoRA modules_to_save: {} lies within {}, expected one of them", holders[0],
                        holders[1]);
-    if (shape.name.find(".mlp.experts.") != std::string::npos)
+    if (shape.of_expert)
       throw InputError("LoRA modules_to_save: {} holds experts, which is not supported", holders.front());
     for (const LoraTarget& target : targets) {
       if (has_part(target.module, holders.front()))
@@ -104,12 +102,12 @@ LoraExtras lora_extras(const Config& config, const LoraConfig& lora) {
   for (const auto& [parameter, tokens] : extras.rows) {
     for (const std::string& name : config.tie_word_embeddings ? both : std::vector<std::string>{parameter}) {
       if (contains(extras.saved, name) || is_adapted(module_of(name)))
-        throw InputError("LoRA trainable_token_indices: {} is also trained another way", module_of(name));
+        throw InputError("LoRA trainable_token_indices: {} is also trained otherwise", module_of(name));
     }
   }
   if (lora.bias == "none") return extras;
   for (const ParameterShape& shape : parameter_shapes(config)) {
-    if (!shape.name.ends_with(".bias")) continue;
+    if (shape.role != ParameterRole::kBias) continue;
     const std::string module = module_of(shape.name);
     if (contains(extras.saved, shape.name))
       throw InputError("LoRA: bias \"{}\" and modules_to_save both train {}", lora.bias, shape.name);

@@ -66,7 +66,7 @@ const std::vector<std::string> kSilent{"auto_mapping",      "base_model_name_or_
                                        "eva_config",        "corda_config",
                                        "lora_ga_config",    "merge_weights"};
 
-/// Initialisations that only draw A and B, which the file brings along anyway. The others subtract the
+/// Initialisations that only draw A and B, which the file has anyway. The others subtract the
 /// adapter from the base weights, or quantise them, when PEFT loads the folder (pissa, olora, corda, loftq,
 /// lora_ga), or freeze B (mica).
 bool is_harmless_init(const json& value) {

@@ -10,7 +10,9 @@
 #include "streambp/memory/meter.h"
 #include "streambp/model/rope_frequencies.h"
 #include "streambp/model/tensor_file.h"
+#include "streambp/ops/dry_run.h"
 #include "streambp/ops/rows.h"
+#include "streambp/ops/sum_dtype.h"
 
 namespace streambp {
 namespace {
@@ -25,7 +27,7 @@ constexpr int64_t kDrawnByGpu = int64_t{1} << 24;
 
 Rows Stream::rows(int64_t begin, int64_t end) const {
   const auto& offsets = batch.offsets;
-  Rows rows{begin, end, {0}, 0, rope.rows(begin, end), {}, false, false, balance.get()};
+  Rows rows{.begin = begin, .end = end, .offsets = {0}, .rope = rope.rows(begin, end), .local_rope = {}};
   if (local_rope.cosine.defined()) rows.local_rope = local_rope.rows(begin, end);
   // The last sequence that begins at or before `begin` and is not empty there.
   auto next = std::upper_bound(offsets.begin(), offsets.end(), begin);
@@ -137,10 +139,11 @@ DecoderLayer Model::make_layer(int64_t index) {
   return {config_, index, std::move(weights)};
 }
 
-Model::Model(const Config& config, const Placement& placement, const std::function<void(Parameter&)>& fill)
+Model::Model(const Config& config, const Placement& placement,
+             const std::function<void(Parameter&, ParameterRole)>& fill)
     : config_(config), placement_(placement) {
   for (const ParameterShape& shape : parameter_shapes(config)) {
-    fill(add_parameter(shape, !placement.trainable || placement.trainable(shape.name)));
+    fill(add_parameter(shape, !placement.trainable || placement.trainable(shape.name)), shape.role);
   }
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) layers_.push_back(make_layer(i));
   embedding_ = &parameter("model.embed_tokens.weight");
@@ -154,16 +157,16 @@ Model::Model(const Config& config, const Placement& placement, const std::functi
 }
 
 Model Model::load(const Checkpoint& checkpoint, const Placement& placement) {
-  return Model(checkpoint.config(), placement, [&](Parameter& parameter) {
+  return Model(checkpoint.config(), placement, [&](Parameter& parameter, ParameterRole) {
     parameter.value.copy_(as_tensor(checkpoint.entry(parameter.name), checkpoint.bytes(parameter.name)));
   });
 }
 
 Model Model::random(const Config& config, const Placement& placement, uint64_t seed) {
   uint64_t stream = seed;
-  return Model(config, placement, [&](Parameter& parameter) {
+  return Model(config, placement, [&](Parameter& parameter, ParameterRole role) {
     stream += 0x9E3779B97F4A7C15;  // each parameter its own seed
-    if (placement.device.is_meta()) return;
+    if (!has_values(placement.device)) return;
     if (placement.device.is_cuda() && parameter.value.numel() >= kDrawnByGpu) {
       at::Generator generator = at::globalContext().defaultGenerator(placement.device).clone();
       generator.set_current_seed(stream);
@@ -171,11 +174,11 @@ Model Model::random(const Config& config, const Placement& placement, uint64_t s
       return;
     }
     at::Generator generator = at::detail::createCPUGenerator(stream);
-    const at::ScalarType drawn = placement.dtype == at::kDouble ? at::kDouble : at::kFloat;
     const at::Tensor noise =
-        at::randn(parameter.value.sizes(), generator, at::TensorOptions().dtype(drawn)).mul_(kDeviation);
-    const bool norm = parameter.value.dim() == 1 && parameter.name.find("norm") != std::string::npos;
-    parameter.value.copy_(norm && !config.norm_adds_one ? noise + 1.0 : noise);
+        at::randn(parameter.value.sizes(), generator, at::TensorOptions().dtype(sum_dtype(placement.dtype)))
+            .mul_(kDeviation);
+    const bool is_norm = role == ParameterRole::kNorm;
+    parameter.value.copy_(is_norm && !config.norm_adds_one ? noise + 1.0 : noise);
   });
 }
 

@@ -24,7 +24,7 @@ namespace streambp {
 struct Stream {
   Batch batch;           // tokens and targets on the device
   RopeTable rope;        // of all tokens
-  RopeTable local_rope;  // for layers with a window, where the model turns their heads otherwise
+  RopeTable local_rope;  // for layers with a window, where the model rotates their heads otherwise
   std::shared_ptr<RouterBalance> balance;  // null where no loss balances the experts; a pass's own
 
   int64_t size() const { return batch.size(); }
@@ -66,7 +66,7 @@ class Model {
 
   void zero_gradients();
 
-  /// Frees the gradients of all trainable parameters, for passes that use gradients up: they come back with
+  /// Frees the gradients of all trainable parameters, for passes that consume gradients: they come back with
   /// allocate_gradients, zero, and go with defer_gradients.
   void defer_gradients();
   void defer_gradients(const std::vector<Parameter*>& parameters);
@@ -77,8 +77,8 @@ class Model {
   std::vector<Parameter*> head_parameters() const;
   std::vector<Parameter*> embedding_parameters() const;
 
-  /// Puts adapters beside the targeted maps: A random as PEFT draws it (uniform within 1/sqrt(in)), B zero
-  /// (of the embedding: A zero, B normal). Modules to save get a copy that is trained, in the place of the
+  /// Adds adapters to the targeted maps: A random as PEFT draws it (uniform within 1/sqrt(in)), B zero
+  /// (of the embedding: A zero, B normal). Modules to save get a copy that is trained instead of the
   /// base's. Base weights stay as the placement has them: freeze them there.
   void attach_adapters(const LoraConfig& lora, uint64_t seed);
 
@@ -95,12 +95,12 @@ class Model {
   /// PEFT has it.
   void enable_adapters(bool enabled);
 
-  /// Adds each adapter to its base weight, W += scale * B A, puts saved modules and trained rows in the
-  /// base's places, and takes all that away. A head that was the embedding becomes a weight of its own where
-  /// they differ. Throws InputError for an adapter with a bias beside a map without one.
+  /// Adds each adapter to its base weight, W += scale * B A, writes saved modules and trained rows over the
+  /// base's, and takes all that away. A head that was the embedding becomes a weight of its own where
+  /// they differ. Throws InputError for an adapter with a bias for a map without one.
   void merge_adapters();
 
-  /// Puts a value head [1, D] beside the LM head. Throws InputError for another shape.
+  /// Adds a value head [1, D] to the model. Throws InputError for another shape.
   void attach_value_head(const at::Tensor& weight);
 
   /// Takes `batch` to the device and computes its rotary tables.
@@ -117,7 +117,7 @@ class Model {
 
   /// Rows of the embedding for `tokens` [n], times Config::embedding_scale: [n, D].
   at::Tensor embed(const at::Tensor& tokens) const;
-  /// Adds dx [n, D], which is used up, to the gradient of the embedding's rows, but for the row of
+  /// Adds dx [n, D], which may be overwritten, to the gradient of the embedding's rows, but for the row of
   /// Config::pad_token_id.
   void accumulate_embedding(const at::Tensor& tokens, at::Tensor dx);
 
@@ -127,7 +127,8 @@ class Model {
   int64_t lowest_trainable_layer() const;
 
  private:
-  Model(const Config& config, const Placement& placement, const std::function<void(Parameter&)>& fill);
+  Model(const Config& config, const Placement& placement,
+        const std::function<void(Parameter&, ParameterRole)>& fill);
 
   Parameter& add_parameter(const ParameterShape& shape, bool trainable);
   Linear* add_linear(const std::string& name, const std::string& weight, const std::string& bias = "");
@@ -161,7 +162,7 @@ class Model {
   std::unordered_map<const Parameter*, std::vector<Part>> parts_;  // of fused parameters
   std::vector<std::unique_ptr<Linear>> maps_;                      // those of the layers, then the heads
   std::optional<LoraConfig> lora_;
-  /// A parameter that is trained in the place of the base's, whose value it shows while adapters are off.
+  /// A parameter that is trained instead of the base's, whose value it shows while adapters are off.
   struct SavedParameter {
     Parameter* trained;
     Parameter* base;

@@ -14,12 +14,18 @@ class ShapeList {
  public:
   explicit ShapeList(const Config& config) : config_(config) {}
 
-  void linear(const std::string& name, int64_t out, int64_t in, bool bias = false) {
-    shapes_.push_back({name + ".weight", {out, in}});
-    if (bias) shapes_.push_back({name + ".bias", {out}});
+  void matrix(const std::string& name, int64_t out, int64_t in, ParameterRole role) {
+    shapes_.push_back({name + ".weight", {out, in}, role, of_expert_});
   }
 
-  void norm(const std::string& name, int64_t size) { shapes_.push_back({name + ".weight", {size}}); }
+  void linear(const std::string& name, int64_t out, int64_t in, bool bias = false) {
+    matrix(name, out, in, ParameterRole::kWeight);
+    if (bias) shapes_.push_back({name + ".bias", {out}, ParameterRole::kBias, of_expert_});
+  }
+
+  void norm(const std::string& name, int64_t size) {
+    shapes_.push_back({name + ".weight", {size}, ParameterRole::kNorm});
+  }
 
   // `at` is the name of the layer and a dot in what follows.
   void attention(const std::string& at) {
@@ -52,9 +58,11 @@ class ShapeList {
   void mixture(const std::string& at) {
     const MixtureSettings& mixture = config_.mixture;
     linear(at + "mlp.gate", mixture.num_experts, config_.hidden_size);
+    of_expert_ = true;
     for (int64_t expert = 0; expert < mixture.num_experts; ++expert) {
       dense_mlp(fmt::format("{}mlp.experts.{}.", at, expert), mixture.moe_intermediate_size);
     }
+    of_expert_ = false;
   }
 
   std::vector<ParameterShape> take() { return std::move(shapes_); }
@@ -62,6 +70,7 @@ class ShapeList {
  private:
   const Config& config_;
   std::vector<ParameterShape> shapes_;
+  bool of_expert_ = false;  // what is appended
 };
 
 }  // namespace
@@ -69,7 +78,7 @@ class ShapeList {
 std::vector<ParameterShape> parameter_shapes(const Config& config) {
   const int64_t hidden = config.hidden_size;
   ShapeList list(config);
-  list.linear("model.embed_tokens", config.vocab_size, hidden);
+  list.matrix("model.embed_tokens", config.vocab_size, hidden, ParameterRole::kEmbedding);
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     const std::string at = fmt::format("model.layers.{}.", layer);
     list.norm(at + "input_layernorm", hidden);
@@ -85,9 +94,9 @@ std::vector<ParameterShape> parameter_shapes(const Config& config) {
   }
   list.norm("model.norm", hidden);
   if (config.value_model) {
-    list.linear("score", 1, hidden);
+    list.matrix("score", 1, hidden, ParameterRole::kHead);
   } else if (!config.tie_word_embeddings) {
-    list.linear("lm_head", config.vocab_size, hidden);
+    list.matrix("lm_head", config.vocab_size, hidden, ParameterRole::kHead);
   }
   return list.take();
 }

@@ -46,7 +46,7 @@ class YarnRamp {
   double stretched(double i) const { return std::clamp((i - low_) / (high_ - low_), 0.0, 1.0); }
 
  private:
-  // The pair, a real number, that turns `rotations` times within the original length.
+  // The pair, a real number, that completes `rotations` rotations within the original length.
   static double pair_of(const RopeSettings& rope, double dim, double rotations) {
     const auto original = static_cast<double>(rope.original_max_position_embeddings);
     return dim * std::log(original / (rotations * 2.0 * std::numbers::pi)) / (2.0 * std::log(rope.theta));

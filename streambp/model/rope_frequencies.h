@@ -1,4 +1,4 @@
-// The angles by which rotary position embedding turns a head's pairs from one token to the next.
+// The angles by which rotary position embedding rotates a head's pairs from one token to the next.
 #pragma once
 
 #include <cstdint>

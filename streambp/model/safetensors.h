@@ -88,7 +88,7 @@ struct SafetensorsView {
 };
 
 /// Writes `tensors` (sorted by dtype size, largest first, then name; header padded to 8 bytes) to a temporary
-/// file beside `path`, flushes it to disk and renames it, so that `path` is never seen half written; the
+/// file next to `path`, flushes it to disk and renames it, so that `path` is never seen half written; the
 /// tensors' bytes may lie in a map of `path`. Throws InputError if it can't be written (no temporary file is
 /// left), or if a tensor has an unknown dtype, a negative size, a number of bytes that is not its shape's, or
 /// a name that is taken, reserved (`__metadata__`) or not UTF-8.

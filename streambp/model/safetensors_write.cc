@@ -1,4 +1,4 @@
-// Writing safetensors files: the header, and a temporary file that takes the place of the old one in a single
+// Writing safetensors files: the header, and a temporary file that replaces the old one in a single
 // step.
 #include <algorithm>
 #include <cerrno>
@@ -21,7 +21,7 @@ using nlohmann::json;
   throw InputError("{}: cannot be written: {}", path.string(), std::generic_category().message(error));
 }
 
-// A new file beside `target` that either replaces it or vanishes.
+// A new file next to `target` that either replaces it or vanishes.
 class ReplacementFile {
  public:
   explicit ReplacementFile(const std::filesystem::path& target) : target_(target) {

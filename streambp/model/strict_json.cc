@@ -47,10 +47,10 @@ class Builder : public nlohmann::json_sax<json> {
   bool end_array() override { return close(); }
 
   bool key(string_t& name) override {
-    const auto [place, is_new] =
+    const auto [entry, is_new] =
         open_.back()->get_ref<json::object_t&>().try_emplace(std::move(name), nullptr);
-    if (!is_new) throw InputError("{}: the key {} appears twice in one object", where_, shown(place->first));
-    slot_ = &place->second;
+    if (!is_new) throw InputError("{}: the key {} appears twice in one object", where_, shown(entry->first));
+    slot_ = &entry->second;
     return true;
   }
 
@@ -67,14 +67,14 @@ class Builder : public nlohmann::json_sax<json> {
 
  private:
   bool put(json value) {
-    *place() = std::move(value);
+    *slot() = std::move(value);
     return true;
   }
 
   bool open(json container) {
     if (open_.size() >= kMaxDepth)
       throw InputError("{}: JSON nested deeper than {} levels", where_, kMaxDepth);
-    json* const at = place();
+    json* const at = slot();
     *at = std::move(container);
     open_.push_back(at);
     return true;
@@ -87,7 +87,7 @@ class Builder : public nlohmann::json_sax<json> {
 
   // Where the next value goes. A parent array does not grow while one of its elements is open, so the
   // pointers hold.
-  json* place() {
+  json* slot() {
     if (open_.empty()) return &root_;
     if (!open_.back()->is_array()) return slot_;
     auto& elements = open_.back()->get_ref<json::array_t&>();

@@ -5,7 +5,7 @@
 // - sigmoid: -(1 - e) log sigma(beta m) - e log sigma(-beta m)
 // - hinge: max(0, 1 - beta m)
 // - ipo: (m - 1 / (2 beta))^2
-// - simpo: sigmoid's of beta m - gamma in the place of beta m
+// - simpo: sigmoid's of beta m - gamma instead of beta m
 // and cpo_alpha times the mean over the tokens of all chosen completions of -log p. arXiv 2401.08417 (CPO),
 // 2405.14734, equation 6 (SimPO), 2501.03884 (AlphaPO); TRL, experimental/cpo, CPOTrainer. The mean of an
 // empty completion is 0. Exponents end at kLargestExponent.

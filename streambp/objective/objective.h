@@ -73,8 +73,9 @@ struct RouterLoss {
   double of(const MixtureSettings& mixture) const;
 };
 
-/// loss = f over the M scored tokens of a batch (scored_indices), in stream order. An objective sees its batch
-/// once, when it is made: per-token inputs and normalisers are those of the whole batch, never of a chunk.
+/// loss = f over the M scored tokens of a batch (scored_indices), in stream order. An objective sees its
+/// batch once, when it is made: per-token inputs and normalisers are those of the whole batch, never of a
+/// chunk.
 class Objective {
  public:
   virtual ~Objective() = default;
@@ -111,7 +112,7 @@ class Objective {
 /// made with the counts of all.
 struct Counts {
   int64_t scored = 0;     // tokens with a target
-  int64_t valued = 0;     // tokens asked for a value
+  int64_t valued = 0;     // tokens with a value
   int64_t sequences = 0;  // empty ones included
   int64_t chosen = 0;  // tokens with a target in the first half of the sequences: in pairs, the chosen ones
   int64_t chosen_next = 0;  // tokens of that half that another one of their sequence follows
@@ -138,7 +139,7 @@ inline bool has_pairs(Layout layout) {
   return layout == Layout::kPairs || layout == Layout::kRanked;
 }
 
-/// One hyperparameter of an objective: numbers are kept as text until they are asked for.
+/// One hyperparameter of an objective: numbers are kept as text until they are read.
 struct Option {
   std::string name;
   std::string default_value;
@@ -183,7 +184,7 @@ struct ObjectiveKind {
   /// Whether it needs a reference policy's log-probabilities under these options; empty: never.
   std::function<bool(const Options& options)> uses_reference = {};
   /// Whether its trainer adds the routers' load-balancing loss of a mixture whatever config.json says of
-  /// output_router_logits, as TRL's do. Every kind has the option router_aux_loss_coef in place of it.
+  /// output_router_logits, as TRL's do. Every kind has the option router_aux_loss_coef to override it.
   bool adds_router_loss = false;
   /// Whether that of config.json counts at all: not in the losses of classifiers and embeddings.
   bool knows_router_loss = true;

@@ -69,7 +69,7 @@ class ScoredTokens {
   at::Tensor checked(const at::Tensor& input, const char* name, int64_t length) const;
 
   std::string objective_;
-  at::Tensor indices_;           // [M]
+  at::Tensor indices_;          // [M]
   std::vector<int64_t> sizes_;  // [S]: scored tokens of each sequence, a run of the stream
   at::Tensor has_target_;
   at::Tensor has_value_;
@@ -125,7 +125,7 @@ struct ClipRange {
 at::Tensor clipped_surrogate(const at::Tensor& ratio, const at::Tensor& advantages, const ClipRange& range);
 
 /// How a sum over tokens with a target becomes a loss: options that objectives share, and what they divide
-/// by. Throws InputError for a divisor that is not above 0, or is given beside reduction sum.
+/// by. Throws InputError for a divisor that is not above 0, or is given with reduction sum.
 Option reduction_option();
 Option divisor_option();
 double token_divisor(const std::string& objective, const Options& options, const Counts& whole);

@@ -6,18 +6,15 @@
 #include "streambp/ops/attention_device.h"
 #include "streambp/ops/attention_fused.h"
 #include "streambp/ops/differentiable.h"
+#include "streambp/ops/dry_run.h"
+#include "streambp/ops/sum_dtype.h"
 
 namespace streambp {
 namespace {
 
-/// The prefix's gradients come out of the kernels as new tensors: by tiles they stay small beside the
+/// The prefix's gradients come out of the kernels as new tensors: by tiles they stay small next to the
 /// stream's. GPUs get kDeviceTile.
 constexpr int64_t kPrefixTile = 1024;
-
-/// In which log-sum-exps and sums over keys are taken.
-at::ScalarType wide_dtype(const at::Tensor& x) {
-  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
 
 /// The most sequences that one call of a GPU's kernels takes: the y dimension of a grid has 65,535 blocks.
 constexpr size_t kMostPacked = 32768;
@@ -52,13 +49,13 @@ struct Sequence {
     const auto joined = [&](const at::Tensor& earlier, const at::Tensor& own) {
       return prefix.size() > 0 ? at::cat({earlier, own}) : own;
     };
-    return {q,
-            joined(prefix.keys, k),
-            joined(prefix.values, v),
-            /*causal=*/true,
-            settings.window,
-            settings.scoring.scale,
-            packed};
+    return {.q = q,
+            .k = joined(prefix.keys, k),
+            .v = joined(prefix.values, v),
+            .causal = true,
+            .window = settings.window,
+            .scale = settings.scoring.scale,
+            .offsets = packed};
   }
 
   /// Its backward pass; what reaches the prefix is the prefix's.
@@ -74,8 +71,8 @@ struct Sequence {
     return all;
   }
 
-  /// The same for a backward pass: rectangles on the prefix are cut. On the meta device, where a tile only
-  /// costs memory, the first stands for those that are as large.
+  /// The same for a backward pass: rectangles on the prefix are cut. In a dry run the first tile
+  /// stands for those that are as large.
   std::vector<ScoreBlock> backward_blocks() const {
     std::vector<ScoreBlock> cut;
     const int64_t tile =
@@ -85,7 +82,7 @@ struct Sequence {
         ScoreBlock first = block;
         first.keys = tile;
         cut.push_back(first);
-        const int64_t alike = q.is_meta() ? (block.keys - 1) / tile : 1;
+        const int64_t alike = steps_in_one(q.device(), (block.keys - 1) / tile);
         block.key += alike * tile;
         block.keys -= alike * tile;
       }
@@ -205,7 +202,7 @@ AttentionBlock forward(const Run& run) {
   AttentionBlock all;
   if (has_fused_attention(run.q, run.settings.scoring)) {
     all = {at::empty_like(run.q, at::MemoryFormat::Contiguous),
-           at::empty({run.q.size(0), run.q.size(1)}, run.q.options().dtype(wide_dtype(run.q)))};
+           at::empty({run.q.size(0), run.q.size(1)}, run.q.options().dtype(sum_dtype(run.q)))};
     run.for_each_sequence([&](int64_t begin, int64_t rows, const Sequence& sequence) {
       sequence.fused().forward({all.output.narrow(0, begin, rows), all.log_sum_exp.narrow(0, begin, rows)});
     });
@@ -230,7 +227,7 @@ AttentionBlock forward(const Run& run) {
 AttentionBlockGradients backward(const Run& run, const at::Tensor& dy, const AttentionBlock& saved) {
   AttentionBlockGradients all;
   if (has_fused_attention(run.q, run.settings.scoring)) {
-    const auto zeros = [&] { return at::zeros(run.k.sizes(), run.k.options().dtype(wide_dtype(run.k))); };
+    const auto zeros = [&] { return at::zeros(run.k.sizes(), run.k.options().dtype(sum_dtype(run.k))); };
     all = {at::empty_like(run.q, at::MemoryFormat::Contiguous), zeros(), zeros()};
     run.for_each_sequence([&](int64_t begin, int64_t rows, const Sequence& sequence) {
       const auto part = [&](const at::Tensor& x) { return x.narrow(0, begin, rows); };

@@ -21,7 +21,7 @@ struct Prefix {
   int64_t size() const { return keys.defined() ? keys.size(0) : 0; }
 };
 
-/// What a layer's attention is, beside its operands.
+/// What a layer's attention is, apart from its operands.
 struct AttentionSettings {
   Scoring scoring;
   int64_t window = 0;  // how many tokens a query sees, itself included; 0: all up to itself

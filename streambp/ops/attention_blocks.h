@@ -14,7 +14,7 @@ enum class Visible {
 };
 
 /// Queries [query, query + queries) against keys [key, key + keys), both counted from the run's first token:
-/// keys of the prefix have negative places.
+/// keys of the prefix have negative indices.
 struct ScoreBlock {
   int64_t query = 0;
   int64_t queries = 0;
@@ -24,8 +24,8 @@ struct ScoreBlock {
 };
 
 /// The blocks of one sequence's `rows` tokens after `prefix` earlier ones, where each token sees itself and,
-/// with a window, the window - 1 tokens before it (0: all of them). A block's keys lie in the prefix or among
-/// the rows, never in both. Every query first meets a causal block, which shows it itself.
+/// with a window, the window - 1 tokens before it (0: all of them). A block's keys are in the prefix or among
+/// the rows, never in both. Every query's first block is causal and shows it itself.
 ///
 /// A window's band is cut into tiles of at most `window` queries [s, e). What such a tile sees is a causal
 /// square on itself, a rectangle on the keys [e - window, s) that all of its queries see, and the triangle of

@@ -15,8 +15,10 @@
 
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
+#include "streambp/ops/backend.h"
 #include "streambp/ops/cuda/scratch.h"
-#include "streambp/ops/stand_in.h"
+#include "streambp/ops/dry_run.h"
+#include "streambp/ops/sum_dtype.h"
 
 namespace streambp {
 namespace {
@@ -43,17 +45,18 @@ std::optional<int64_t> right_of(const AttentionOperands& operands) {
   return operands.window > 0 ? std::optional<int64_t>(0) : std::nullopt;
 }
 
-/// Where several sequences begin, as FlashAttention is told. The host does not wait for the copy.
-at::Tensor places_of(const AttentionOperands& x) {
+/// The cumulative lengths of several sequences, as FlashAttention takes them. The host does not wait for the
+/// copy.
+at::Tensor offsets_of(const AttentionOperands& x) {
   return at::tensor(x.offsets, at::kInt).to(x.q.device(), /*non_blocking=*/true);
 }
 
 AttentionBlock flash_forward(const AttentionOperands& x) {
   if (!x.offsets.empty()) {
-    const at::Tensor places = places_of(x);
+    const at::Tensor offsets = offsets_of(x);
     const int64_t longest = x.longest();
     const auto result =
-        at::_flash_attention_forward(x.q, x.k, x.v, places, places, longest, longest, /*dropout_p=*/0.0,
+        at::_flash_attention_forward(x.q, x.k, x.v, offsets, offsets, longest, longest, /*dropout_p=*/0.0,
                                      x.causal, /*return_debug_mask=*/false, x.scale, left_of(x), right_of(x));
     return {std::get<0>(result), std::get<1>(result).t()};
   }
@@ -68,10 +71,10 @@ AttentionBlockGradients flash_backward(const AttentionOperands& x, const at::Ten
                                        const AttentionBlock& saved) {
   // Without dropout the state of the random numbers is not looked at.
   if (!x.offsets.empty()) {
-    const at::Tensor places = places_of(x);
+    const at::Tensor offsets = offsets_of(x);
     const int64_t longest = x.longest();
     const auto [dq, dk, dv] = at::_flash_attention_backward(
-        d_output, x.q, x.k, x.v, saved.output, saved.log_sum_exp, places, places, longest, longest,
+        d_output, x.q, x.k, x.v, saved.output, saved.log_sum_exp, offsets, offsets, longest, longest,
         /*dropout_p=*/0.0, x.causal, /*rng_state=*/at::Tensor(), /*unused=*/at::Tensor(), x.scale, left_of(x),
         right_of(x));
     return {dq, dk, dv};
@@ -147,7 +150,7 @@ class Chooser {
   const DeviceAttention& first() const { return kernels_.front(); }
 
   /// Of those that take squares and rectangles, the fastest for `work` ("forward", "backward") on operands of
-  /// this shape. A shape that is met for the first time may be the only one of its kind: first() serves it.
+  /// this shape. A shape that occurs for the first time may be the only one of its kind: first() serves it.
   const DeviceAttention& choose(const char* work, const AttentionOperands& operands,
                                 const std::function<void(const DeviceAttention&)>& run) {
     if (only_ != nullptr) return *only_;
@@ -157,7 +160,7 @@ class Chooser {
     const std::lock_guard lock(mutex_);
     Choice& choice =
         choices_[fmt::format("{} {}{}", work, operands.causal ? "causal " : "", operands.shape())];
-    if (++choice.met == kMeetings) measure(choice, operands.q.device(), run);
+    if (++choice.seen == kOccurrences) measure(choice, operands.q.device(), run);
     return choice.fastest == nullptr ? first() : *choice.fastest;
   }
 
@@ -173,10 +176,10 @@ class Chooser {
   }
 
  private:
-  static constexpr int kMeetings = 2;
+  static constexpr int kOccurrences = 2;
 
   struct Choice {
-    int met = 0;
+    int seen = 0;
     const DeviceAttention* fastest = nullptr;
     std::vector<std::string> times;
   };
@@ -207,18 +210,19 @@ class Chooser {
   std::map<std::string, Choice> choices_;
 };
 
-std::unique_ptr<Chooser>& tests_chooser() {
-  static std::unique_ptr<Chooser> of_test;
-  return of_test;
+/// Those of GPUs, and by device type what set_device_attention has given instead.
+Chooser& library_chooser() {
+  static Chooser chooser(library_attention(), kPairsToChoose);
+  return chooser;
+}
+std::map<c10::DeviceType, std::unique_ptr<Chooser>>& given_choosers() {
+  static std::map<c10::DeviceType, std::unique_ptr<Chooser>> given;
+  return given;
 }
 
-Chooser& chooser() {
-  static Chooser of_libraries(library_attention(), kPairsToChoose);
-  return tests_chooser() != nullptr ? *tests_chooser() : of_libraries;
-}
-
-at::ScalarType sum_dtype(const at::Tensor& x) {
-  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+Chooser& chooser_of(const AttentionOperands& operands) {
+  const auto given = given_choosers().find(operands.q.device().type());
+  return given != given_choosers().end() ? *given->second : library_chooser();
 }
 
 /// Keys [begin, begin + count) of the operands.
@@ -250,30 +254,31 @@ std::array<int64_t, 2> rectangles_of(int64_t queries) {
 /// in one.
 AttentionBlock forward_rectangle(const AttentionOperands& operands) {
   const int64_t queries = operands.q.size(0), keys = operands.k.size(0);
+  Chooser& chooser = chooser_of(operands);
   AttentionBlock all;
   int64_t begin = 0;
   for (const int64_t rectangle : rectangles_of(queries)) {
     while (keys - begin >= rectangle) {
       const AttentionOperands some = with_keys(operands, begin, rectangle);
       const DeviceAttention& fastest =
-          chooser().choose("forward", some, [&](const DeviceAttention& one) { one.forward(some); });
-      if (&fastest == &chooser().first()) break;
+          chooser.choose("forward", some, [&](const DeviceAttention& one) { one.forward(some); });
+      if (&fastest == &chooser.first()) break;
       add_part(all, fastest.forward(some));
       begin += rectangle;
     }
   }
-  if (begin < keys) add_part(all, chooser().first().forward(with_keys(operands, begin, keys - begin)));
+  if (begin < keys) add_part(all, chooser.first().forward(with_keys(operands, begin, keys - begin)));
   return all;
 }
 
-AttentionBlock meta_forward(const AttentionOperands& operands) {
+AttentionBlock dry_forward(const AttentionOperands& operands) {
   const at::Tensor& q = operands.q;
   const int64_t queries = q.size(0), heads = q.size(1), keys = operands.k.size(0);
   AttentionBlock block{at::empty(q.sizes(), q.options()),
                        at::empty({heads, queries}, q.options().dtype(sum_dtype(q))).t()};
   const MemoryScope scope("kernel workspace");
   const bool is_cut = !operands.causal && keys > rectangles_of(queries).back();
-  if (is_cut) {  // if cuDNN takes rectangles: the last part lives beside the wide sum of the others
+  if (is_cut) {  // if cuDNN takes rectangles: the last part is alive together with the wide sum of the others
     const at::Tensor part = block.output;
     block.output = at::empty(q.sizes(), q.options().dtype(sum_dtype(q)));
     return block;
@@ -284,7 +289,7 @@ AttentionBlock meta_forward(const AttentionOperands& operands) {
   return block;
 }
 
-AttentionBlockGradients meta_backward(const AttentionOperands& operands) {
+AttentionBlockGradients dry_backward(const AttentionOperands& operands) {
   const auto like = [](const at::Tensor& x) { return at::empty(x.sizes(), x.options()); };
   AttentionBlockGradients gradients{like(operands.q), like(operands.k), like(operands.v)};
   const MemoryScope scope("kernel workspace");
@@ -323,42 +328,50 @@ int64_t AttentionOperands::longest() const {
 
 bool has_device_attention(const at::Tensor& q, const Scoring& scoring) {
   if (scoring.softcap != 0.0) return false;
-  if (q.is_cpu()) return tests_chooser() != nullptr;
+  if (given_choosers().contains(q.device().type())) return true;
   const bool is_half = q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf;
-  return is_for_cuda(q) && is_half && q.size(2) % 8 == 0 && q.size(2) <= 256;
+  const bool is_of_gpu = q.is_cuda() || (!has_values(q) && is_for_cuda(q));
+  return is_of_gpu && is_half && q.size(2) % 8 == 0 && q.size(2) <= 256;
 }
 
 AttentionBlock device_attend(const AttentionOperands& operands) {
-  if (operands.q.is_meta()) return meta_forward(operands);
+  if (!has_values(operands.q)) return dry_forward(operands);
   if (!operands.causal) return forward_rectangle(operands);
-  if (!operands.is_square()) return chooser().first().forward(operands);
-  return chooser()
+  if (!operands.is_square()) return chooser_of(operands).first().forward(operands);
+  return chooser_of(operands)
       .choose("forward", operands, [&](const DeviceAttention& one) { one.forward(operands); })
       .forward(operands);
 }
 
 AttentionBlockGradients device_attend_backward(const AttentionOperands& operands, const at::Tensor& d_output,
                                                const AttentionBlock& saved) {
-  // As the kernels leave them: no copy unless log-sum-exps were kept by rows, or rows lie apart.
+  // As the kernels leave them: no copy unless log-sum-exps were kept by rows, or rows are strided.
   const AttentionBlock whole{saved.output.contiguous(), saved.log_sum_exp.t().contiguous()};
   const at::Tensor dy = d_output.contiguous();
-  if (operands.q.is_meta()) return meta_backward(operands);
-  if (operands.causal && !operands.is_square()) return chooser().first().backward(operands, dy, whole);
-  return chooser()
+  if (!has_values(operands.q)) return dry_backward(operands);
+  if (operands.causal && !operands.is_square())
+    return chooser_of(operands).first().backward(operands, dy, whole);
+  return chooser_of(operands)
       .choose("backward", operands, [&](const DeviceAttention& one) { one.backward(operands, dy, whole); })
       .backward(operands, dy, whole);
 }
 
 std::vector<std::string> attention_choices() {
-  return chooser().report();
+  if (given_choosers().empty()) return library_chooser().report();
+  std::vector<std::string> choices;
+  for (const auto& [device, chooser] : given_choosers()) {
+    const std::vector<std::string> report = chooser->report();
+    choices.insert(choices.end(), report.begin(), report.end());
+  }
+  return choices;
 }
 
-ServeAttention::ServeAttention(std::vector<DeviceAttention> kernels) {
-  tests_chooser() = std::make_unique<Chooser>(std::move(kernels), /*least_pairs=*/0);
-}
-
-ServeAttention::~ServeAttention() {
-  tests_chooser().reset();
+void set_device_attention(c10::DeviceType device, std::vector<DeviceAttention> kernels) {
+  if (kernels.empty()) {
+    given_choosers().erase(device);
+  } else {
+    given_choosers()[device] = std::make_unique<Chooser>(std::move(kernels), /*least_pairs=*/0);
+  }
 }
 
 }  // namespace streambp

@@ -1,11 +1,11 @@
-// Attention by the kernels that torch brings for GPUs: FlashAttention's and cuDNN's, the faster one of the
+// Attention by the GPU kernels of torch: FlashAttention's and cuDNN's, the faster one of the
 // two for each shape by measurement. No mask is ever built.
 //
 // A chunk's rows take their prefix and themselves in calls of their own, though FlashAttention could take
-// both in one (its causal blocks are lower-right) where the chunk's keys lie behind the prefix's. Forward
+// both in one (its causal blocks are lower-right) where the chunk's keys follow the prefix's. Forward
 // that would save one merge: three trips of the output through memory, by arithmetic under a fiftieth of the
 // calls' time from a prefix of 8,192 keys on. Backward it would hold the gradients of the whole prefix for
-// each query head, 2.3 GB behind 140,000 keys of 32 heads of 128, where tiles hold 0.13 GB. And cuDNN's
+// each query head, 2.3 GB after 140,000 keys of 32 heads of 128, where tiles hold 0.13 GB. And cuDNN's
 // kernels, the faster ones on Hopper, know squares and rectangles alone.
 #pragma once
 
@@ -20,7 +20,7 @@
 
 namespace streambp {
 
-/// Keys that a backward pass takes at once beside queries that see all of them: their gradients come out as
+/// Keys that a backward pass takes at once with queries that see all of them: their gradients come out as
 /// new tensors, for each query head. As many as queries, where these are more.
 inline constexpr int64_t kDeviceTile = 8192;
 
@@ -79,14 +79,8 @@ AttentionBlockGradients device_attend_backward(const AttentionOperands& operands
 /// Sorted; empty where there was nothing to choose.
 std::vector<std::string> attention_choices();
 
-/// While it lives, `kernels` serve all tensors on the CPU, whatever their dtype, and choices are begun anew:
-/// for tests of what is made of them. The first takes causal blocks of any shape.
-class ServeAttention {
- public:
-  explicit ServeAttention(std::vector<DeviceAttention> kernels);
-  ~ServeAttention();
-  ServeAttention(const ServeAttention&) = delete;
-  ServeAttention& operator=(const ServeAttention&) = delete;
-};
+/// Makes the caller's `kernels` serve all tensors on devices of this type, whatever their dtype, with choices
+/// begun anew; none: back to what served before. The first takes causal blocks of any shape.
+void set_device_attention(c10::DeviceType device, std::vector<DeviceAttention> kernels);
 
 }  // namespace streambp

@@ -1,6 +1,5 @@
 #include "streambp/ops/attention_fused.h"
 
-#include <string_view>
 #include <vector>
 
 #include <ATen/record_function.h>
@@ -26,7 +25,7 @@ void for_each_task(int64_t tasks, int64_t workspace_size, const at::Tensor& like
   const int64_t threads = std::min<int64_t>(at::get_num_threads(), tasks);
   const at::Tensor workspaces =
       at::empty({threads, workspace_size}, like.options().dtype(c10::CppTypeToScalarType<T>()));
-  if (like.is_meta()) return;
+  if (!has_values(like)) return;
   const int64_t share = (tasks + threads - 1) / threads;
   at::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
     for (int64_t thread = begin; thread < end; ++thread) {
@@ -52,7 +51,7 @@ class Call {
     run_.groups = q_.size(1) / k_.size(1);
     run_.head_size = q_.size(2);
     run_.scale = operands.settings.scoring.scale;
-    if (q_.is_meta()) return;
+    if (!has_values(q_)) return;
     run_.q = kernel_data<S>(q_);
     run_.q_row = q_.stride(0);
     run_.output = kernel_data<S>(result.output);
@@ -82,7 +81,7 @@ class Call {
 
   void backward(const at::Tensor& d_output, const AttentionBlockGradients& gradients, const Prefix& prefix) {
     const at::Tensor d = with_near_heads(d_output);
-    if (!q_.is_meta()) {
+    if (has_values(q_)) {
       run_.d_output = kernel_data<S>(d);
       run_.d_output_row = d.stride(0);
       run_.d_q = kernel_data<S>(gradients.d_queries);
@@ -113,10 +112,9 @@ class Call {
 
 bool has_fused_attention(const at::Tensor& q, const Scoring& scoring) {
   const auto dtype = q.scalar_type();
-  return (q.is_cpu() || q.is_meta()) && !is_for_cuda(q) && !has_device_attention(q, scoring) &&
+  return is_for_cpu(q) && !has_device_attention(q, scoring) &&
          (dtype == at::kDouble || dtype == at::kFloat || dtype == at::kBFloat16) && scoring.softcap == 0.0 &&
-         q.size(2) % cpu::kHeadSizeStep == 0 &&
-         cpu::kernels().instruction_set != std::string_view("baseline");
+         q.size(2) % cpu::kHeadSizeStep == 0 && cpu::has_fast_products();
 }
 
 int64_t FusedAttention::visible_pairs() const {

@@ -12,7 +12,7 @@
 namespace streambp {
 
 /// Whether the kernels serve queries like q [n, H, E]: on the CPU (or the meta device, which stands for it)
-/// of a machine with AVX2 or more, without a cap on the scores, for heads of a multiple of 16.
+/// with fast products (cpu/kernels.h), without a cap on the scores, for heads of a multiple of 16.
 bool has_fused_attention(const at::Tensor& q, const Scoring& scoring);
 
 /// One sequence's rows q [n, H, E], k and v [n, K, E], and what of their past they look at.

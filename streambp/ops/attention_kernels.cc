@@ -2,6 +2,7 @@
 
 #include "streambp/ops/attention_device.h"
 #include "streambp/ops/fused.h"
+#include "streambp/ops/sum_dtype.h"
 
 namespace streambp {
 namespace {
@@ -16,17 +17,13 @@ at::Tensor as_rows(const at::Tensor& heads) {
   return heads.squeeze(0).transpose(0, 1);
 }
 
-at::ScalarType sum_dtype(const at::Tensor& x) {
-  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
-
 /// The rows of x from last to first, in a new tensor.
 at::Tensor reversed(const at::Tensor& x) {
-  return x.is_meta() ? at::empty_like(x, at::MemoryFormat::Contiguous) : x.flip({0});
+  return x.flip({0});
 }
 
 bool has_flash(const at::Tensor& q, const Scoring& scoring) {
-  return (q.is_cpu() || q.is_meta()) && !is_for_cuda(q) && scoring.softcap == 0.0;
+  return is_for_cpu(q) && scoring.softcap == 0.0;
 }
 
 }  // namespace
@@ -34,13 +31,14 @@ bool has_flash(const at::Tensor& q, const Scoring& scoring) {
 AttentionBlock attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, Visible visible,
                       const Scoring& scoring) {
   if (visible != Visible::kFromOwn && has_device_attention(q, scoring))
-    return device_attend({q, k, v, visible == Visible::kCausal, /*window=*/0, scoring.scale});
+    return device_attend(
+        {.q = q, .k = k, .v = v, .causal = visible == Visible::kCausal, .scale = scoring.scale});
   if (visible == Visible::kFromOwn) {  // causal, seen from the other end
     const AttentionBlock block = attend(reversed(q), reversed(k), reversed(v), Visible::kCausal, scoring);
     return {reversed(block.output), reversed(block.log_sum_exp)};
   }
   if (!has_flash(q, scoring)) return attend_tiled(q, k, v, visible, scoring);
-  if (q.is_meta())
+  if (!has_values(q))  // torch has no Meta kernel of this one
     return {at::empty_like(q), at::empty({q.size(0), q.size(1)}, q.options().dtype(sum_dtype(q)))};
   const auto [output, log_sum_exp] = at::_scaled_dot_product_flash_attention_for_cpu(
       as_heads(q), as_heads(k), as_heads(v), /*dropout_p=*/0.0, visible == Visible::kCausal, /*attn_mask=*/{},
@@ -53,8 +51,9 @@ AttentionBlockGradients attend_backward(const at::Tensor& d_output, const at::Te
                                         const at::Tensor& log_sum_exp, Visible visible,
                                         const Scoring& scoring) {
   if (visible != Visible::kFromOwn && has_device_attention(q, scoring)) {
-    return device_attend_backward({q, k, v, visible == Visible::kCausal, /*window=*/0, scoring.scale},
-                                  d_output, {output, log_sum_exp});
+    return device_attend_backward(
+        {.q = q, .k = k, .v = v, .causal = visible == Visible::kCausal, .scale = scoring.scale}, d_output,
+        {output, log_sum_exp});
   }
   if (visible == Visible::kFromOwn) {
     const AttentionBlockGradients gradients =
@@ -64,7 +63,7 @@ AttentionBlockGradients attend_backward(const at::Tensor& d_output, const at::Te
   }
   if (!has_flash(q, scoring))
     return attend_backward_tiled(d_output, q, k, v, output, log_sum_exp, visible, scoring);
-  if (q.is_meta()) return {at::empty_like(q), at::empty_like(k), at::empty_like(v)};
+  if (!has_values(q)) return {at::empty_like(q), at::empty_like(k), at::empty_like(v)};
   const auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
       as_heads(d_output), as_heads(q), as_heads(k), as_heads(v), as_heads(output),
       log_sum_exp.t().unsqueeze(0),
@@ -94,18 +93,19 @@ bool has_fused_merge(const AttentionBlock& all, const AttentionBlock& block) {
          all.log_sum_exp.scalar_type() == block.log_sum_exp.scalar_type();
 }
 
-cuda::Failure merge_by_kernel(const AttentionBlock& all, const AttentionBlock& block) {
+void merge_by_kernel(const AttentionBlock& all, const AttentionBlock& block) {
   const at::Tensor& output = all.output;
   const bool is_wide = output.scalar_type() == all.log_sum_exp.scalar_type();
   const bool block_is_wide = block.output.scalar_type() == all.log_sum_exp.scalar_type();
   const at::ScalarType narrow = is_wide ? block.output.scalar_type() : output.scalar_type();
-  cuda::Failure failure = nullptr;
+  if (!has_values(output)) return;
   with_kernel_dtype(narrow, [&](auto number) {
     using S = decltype(number);
     using W = cuda::Wide<S>;
     const auto& kernels = cuda::kernels()->of<S>().attention;
     const auto run = [&](auto kernel, const auto& whole, const auto& part) {
-      failure = kernel(cuda_queue(output), whole, part, output.size(0), output.size(1), output.size(2));
+      expect_launched(kernel(cuda_queue(output), whole, part, output.size(0), output.size(1), output.size(2)),
+                      "merge of attention");
     };
     if (is_wide == block_is_wide) {
       run(kernels.merge, attended<S, W>(all), attended<const S, const W>(block));
@@ -115,15 +115,13 @@ cuda::Failure merge_by_kernel(const AttentionBlock& all, const AttentionBlock& b
       run(kernels.merge_wide, attended<S, W>(all), attended<const W, const W>(block));
     }
   });
-  return failure;
 }
 
 }  // namespace
 
 void merge(AttentionBlock& all, const AttentionBlock& block) {
   if (has_fused_merge(all, block)) {
-    if (!all.output.is_meta()) expect_launched(merge_by_kernel(all, block), "merge of attention");
-    return;
+    return merge_by_kernel(all, block);
   }
   const at::Tensor log_sum_exp = at::logaddexp(all.log_sum_exp, block.log_sum_exp);
   const at::Tensor share = (all.log_sum_exp - log_sum_exp).exp_().unsqueeze(-1);

@@ -4,6 +4,8 @@
 
 #include "streambp/memory/meter.h"
 #include "streambp/ops/attention_kernels.h"
+#include "streambp/ops/dry_run.h"
+#include "streambp/ops/sum_dtype.h"
 
 namespace streambp {
 namespace {
@@ -27,13 +29,13 @@ at::Tensor ungroup(const at::Tensor& grouped, int64_t n) {
       .reshape({n, key_heads * groups, -1});
 }
 
-/// Calls body(q_begin, q_rows, k_begin, k_rows) for every pair of tiles with anything visible. On the meta
-/// device, where tiles only cost memory, the largest pair stands for all.
+/// Calls body(q_begin, q_rows, k_begin, k_rows) for every pair of tiles with anything visible. In a dry run a
+/// pair as large as any stands for all.
 template <typename Body>
 void for_each_tile(const at::Tensor& q, const at::Tensor& k, Visible visible, Body body) {
   const MemoryScope scope("kernel workspace");
   const int64_t queries = q.size(0), keys = k.size(0);
-  if (q.is_meta()) {
+  if (!has_values(q)) {
     const int64_t q_rows = std::min(kQueryTile, queries);
     return body(queries - q_rows, q_rows, 0, std::min(kKeyTile, keys));
   }
@@ -67,7 +69,7 @@ at::Tensor scores(const at::Tensor& q, const at::Tensor& k, int64_t q_begin, int
 }
 
 at::Tensor widen(const at::Tensor& x) {
-  return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
+  return x.to(sum_dtype(x));
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ class ClosureNode final : public torch::autograd::Node {
 
  private:
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
-    TORCH_CHECK(backward_, name_, ": a second backward pass through a graph that is used up");
+    TORCH_CHECK(backward_, name_, ": a second backward pass through the same graph");
     // Taken out first, so that what the closure captured is freed with it and not when the graph is.
     const Backward backward = std::exchange(backward_, nullptr);
     const at::NoGradGuard no_grad;
@@ -66,12 +66,6 @@ at::Tensor differentiable(const std::vector<at::Tensor>& inputs, at::Tensor outp
 
 at::Tensor unread(const at::Tensor& like) {
   return at::full({}, std::numeric_limits<double>::quiet_NaN(), like.options()).expand(like.sizes());
-}
-
-at::Tensor hold(const at::Tensor& x, std::vector<at::Tensor> kept) {
-  return differentiable({x}, x.detach(), "hold", [kept = std::move(kept)](std::vector<at::Tensor>&& dy) {
-    return std::vector<at::Tensor>{dy[0]};
-  });
 }
 
 }  // namespace streambp

@@ -35,8 +35,4 @@ at::Tensor differentiable(const std::vector<at::Tensor>& inputs, at::Tensor outp
 /// whoever reads it.
 at::Tensor unread(const at::Tensor& like);
 
-/// x itself, holding `kept` until its backward pass has run: for baselines that keep more than their backward
-/// pass needs.
-at::Tensor hold(const at::Tensor& x, std::vector<at::Tensor> kept);
-
 }  // namespace streambp

@@ -10,20 +10,25 @@
 #include <ATen/Parallel.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "streambp/ops/backend.h"
 #include "streambp/ops/cpu/kernels.h"
 #include "streambp/ops/cuda/library.h"
-#include "streambp/ops/stand_in.h"
+#include "streambp/ops/dry_run.h"
 
 namespace streambp {
 
-/// Whether our kernels take these tensors (undefined ones aside): all on the CPU, on a GPU whose kernels are
-/// loaded or, where only shapes are computed, on the meta device, and of one dtype, float32, float64 or
-/// bfloat16. Other tensors are left to ATen.
+/// Whether kernels of ours serve a device: the CPU, a GPU whose kernels are loaded and, for shapes alone, the
+/// meta device.
+inline bool has_kernels(c10::Device device) {
+  return device.is_cuda() ? cuda::kernels() != nullptr : device.is_cpu() || !has_values(device);
+}
+
+/// Whether our kernels take these tensors (undefined ones aside): all on one device with kernels, and of one
+/// dtype, float32, float64 or bfloat16. Other tensors are left to ATen.
 inline bool has_fused_kernels(std::initializer_list<at::Tensor> tensors) {
   const at::Tensor& first = *tensors.begin();
   const at::ScalarType dtype = first.scalar_type();
-  const bool is_served = first.is_cuda() ? cuda::kernels() != nullptr : first.is_cpu() || first.is_meta();
-  if (!is_served) return false;
+  if (!has_kernels(first.device())) return false;
   if (dtype != at::kFloat && dtype != at::kDouble && dtype != at::kBFloat16) return false;
   return std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& x) {
     return !x.defined() || (x.scalar_type() == dtype && x.device() == first.device());
@@ -40,6 +45,12 @@ void with_kernel_dtype(at::ScalarType dtype, Body body) {
   } else {
     body(cpu::Bfloat16{});
   }
+}
+
+/// The same for the dtype of x, to launch a kernel on x: does nothing where x has no values.
+template <typename Body>
+void launch_for(const at::Tensor& x, Body body) {
+  if (has_values(x)) with_kernel_dtype(x.scalar_type(), body);
 }
 
 /// The queue of the calling thread for x's GPU.

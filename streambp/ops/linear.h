@@ -1,4 +1,4 @@
-// y = x W^T + b, with or without a low-rank adapter beside it.
+// y = x W^T + b, with or without a low-rank adapter.
 #pragma once
 
 #include <optional>

@@ -4,7 +4,9 @@
 
 #include "streambp/memory/meter.h"
 #include "streambp/ops/differentiable.h"
+#include "streambp/ops/dry_run.h"
 #include "streambp/ops/rows.h"
+#include "streambp/ops/sum_dtype.h"
 
 namespace streambp {
 namespace {
@@ -12,7 +14,7 @@ namespace {
 /// One expert's tokens.
 struct Share {
   size_t expert = 0;
-  at::Tensor places;   // [r] int64: among the n * k choices, in the order of tokens
+  at::Tensor indices;  // [r] int64: among the n * k choices, in the order of tokens
   at::Tensor tokens;   // [r] int64: rows of x
   at::Tensor weights;  // [r, 1], in the dtype of x
   GatedMlpSaved saved;
@@ -20,26 +22,26 @@ struct Share {
 
 /// What a forward pass leaves for the backward pass.
 struct Routing {
-  int64_t begin = 0;         // the first row's place in the stream
+  int64_t begin = 0;         // index of the first row in the stream
   at::Tensor probabilities;  // [n, X], float32 or wider
   at::Tensor choices;        // [n, k] int64
   at::Tensor top;            // [n, k]: the chosen experts' probabilities
   std::vector<Share> shares;
-  std::vector<at::Tensor> untouched;  // on the meta device: the size of the shares that were not run
+  std::vector<at::Tensor> untouched;  // in a dry run: as large as the shares that were not run
 };
 
 at::Tensor weights_of(const Routing& routing, const Mixture& settings) {
   return settings.normalise ? routing.top / routing.top.sum(1, /*keepdim=*/true) : routing.top;
 }
 
-/// The choices of each expert. On the meta device, where nobody chooses, all have the same load, and the
-/// first stands for all.
+/// The choices of each expert. In a dry run, where nobody chooses, all have the same load, and the first
+/// stands for all.
 std::vector<Share> shares_of(const at::Tensor& choices, const Mixture& settings) {
   const int64_t experts = static_cast<int64_t>(settings.experts.size());
   std::vector<Share> shares;
-  if (choices.is_meta()) {
-    const at::Tensor places = at::empty({(choices.numel() + experts - 1) / experts}, choices.options());
-    return {{0, places, at::empty_like(places), {}, {}}};
+  if (!has_values(choices)) {
+    const at::Tensor indices = at::empty({(choices.numel() + experts - 1) / experts}, choices.options());
+    return {{.indices = indices, .tokens = at::empty_like(indices), .weights = {}, .saved = {}}};
   }
   const auto [sorted, order] = at::sort(choices.flatten(), /*stable=*/true, /*dim=*/0, /*descending=*/false);
   // Where each expert's choices begin: the one copy that the host waits for, as it sizes what follows.
@@ -48,8 +50,12 @@ std::vector<Share> shares_of(const at::Tensor& choices, const Mixture& settings)
   for (int64_t expert = 0; expert < experts; ++expert) {
     const int64_t rows = begin[expert + 1] - begin[expert];
     if (rows == 0) continue;
-    const at::Tensor places = order.narrow(0, begin[expert], rows);
-    shares.push_back({static_cast<size_t>(expert), places, places.div(choices.size(1), "floor"), {}, {}});
+    const at::Tensor indices = order.narrow(0, begin[expert], rows);
+    shares.push_back({.expert = static_cast<size_t>(expert),
+                      .indices = indices,
+                      .tokens = indices.div(choices.size(1), "floor"),
+                      .weights = {},
+                      .saved = {}});
   }
   return shares;
 }
@@ -59,25 +65,24 @@ at::Tensor forward(const at::Tensor& residual, const at::Tensor& x, const Mixtur
   const at::NoGradGuard no_grad;
   at::Tensor y = graph_only ? unread(x) : residual.defined() ? residual.clone() : at::zeros_like(x);
   const MemoryScope scope("MLP");  // all but the output, which is the caller's
-  const auto wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  routing.probabilities = at::softmax(linear_forward(*settings.router, x).to(wide), -1);
+  routing.probabilities = at::softmax(linear_forward(*settings.router, x).to(sum_dtype(x)), -1);
   std::tie(routing.top, routing.choices) = routing.probabilities.topk(settings.experts_per_token, -1);
   if (balance != nullptr) balance->count(routing.probabilities, routing.choices, routing.begin);
   const at::Tensor weights = weights_of(routing, settings).to(x.scalar_type()).flatten().unsqueeze(1);
   routing.shares = shares_of(routing.choices, settings);
   for (Share& share : routing.shares) {
     const GatedMlp& expert = settings.experts[share.expert];
-    share.weights = gather_rows(weights, share.places);
+    share.weights = gather_rows(weights, share.indices);
     if (graph_only) {
       share.saved = save_gated(expert, gather_rows(x, share.tokens));
     } else {
       const at::Tensor product = gated_product(expert, gather_rows(x, share.tokens), share.saved);
-      add_sorted_rows(y, share.tokens, linear_forward(*expert.down, product).mul_(share.weights));
+      add_sorted_rows(y, share.tokens, linear_forward(*expert.down_proj, product).mul_(share.weights));
     }
     share.saved.x.reset();  // gathered again: k copies of x would be more than the experts' own tensors
-    if (x.is_meta()) {
+    if (!has_values(x)) {
       const int64_t rest = routing.choices.numel() - share.tokens.size(0);
-      for (const at::Tensor& kept : {share.saved.gated, share.saved.raised})
+      for (const at::Tensor& kept : {share.saved.gate_proj, share.saved.up_proj})
         routing.untouched.push_back(at::empty({rest, kept.size(1)}, kept.options()));
     }
   }
@@ -106,12 +111,13 @@ at::Tensor backward(const at::Tensor& x, const Mixture& settings, const RouterBa
   at::Tensor dx = at::zeros_like(x);
   for (Share& share : routing.shares) {
     const GatedMlp& expert = settings.experts[share.expert];
-    if (expert.gate->trainable() || expert.up->trainable()) share.saved.x = gather_rows(x, share.tokens);
+    if (expert.gate_proj->trainable() || expert.up_proj->trainable())
+      share.saved.x = gather_rows(x, share.tokens);
     at::Tensor d_share;
     const at::Tensor d_rows = gated_mlp_backward(expert, std::move(share.saved),
                                                  gather_rows(dy, share.tokens), share.weights, &d_share);
     add_sorted_rows(dx, share.tokens, d_rows);
-    if (!d_weights.is_meta()) d_weights.index_copy_(0, share.places, d_share);
+    d_weights.index_copy_(0, share.indices, d_share);
   }
   const at::Tensor d_logits =
       backward_router(routing, settings, d_weights.view(routing.choices.sizes()), balance)
@@ -136,7 +142,7 @@ void RouterBalance::count(const at::Tensor& probabilities, const at::Tensor& cho
   if (!open_) return;
   const int64_t n = choices.size(0);
   rows_ += counted_.defined() ? counted_.narrow(0, begin, n).sum().item<double>() : static_cast<double>(n);
-  if (choices.is_meta()) return;
+  if (!has_values(choices)) return;
   const at::Tensor weights =
       weights_.defined() ? weights_.narrow(0, begin, n).unsqueeze(1) : at::ones({1, 1}, choices_.options());
   // Whole numbers: the sum is exact in any order, and the host does not wait as it would for bincount.
@@ -146,9 +152,9 @@ void RouterBalance::count(const at::Tensor& probabilities, const at::Tensor& cho
 }
 
 double RouterBalance::loss() const {
-  if (rows_ == 0.0 || choices_.is_meta()) return 0.0;
+  if (rows_ == 0.0) return 0.0;
   const auto experts = static_cast<double>(choices_.size(0));
-  return coefficient_ * experts * choices_.dot(probabilities_).item<double>() / (rows_ * rows_);
+  return coefficient_ * experts * item_or_zero(choices_.dot(probabilities_)) / (rows_ * rows_);
 }
 
 at::Tensor RouterBalance::gradient(int64_t begin, int64_t n) const {

@@ -24,7 +24,7 @@ class RouterBalance {
   /// `counted` [N] bool says which tokens of the stream count; undefined: all.
   RouterBalance(double coefficient, int64_t experts, c10::Device device, const at::Tensor& counted = {});
 
-  /// Counts a run of tokens from place `begin` of the stream on: their routers' probabilities [n, X] and
+  /// Counts a run of tokens from index `begin` of the stream on: their routers' probabilities [n, X] and
   /// choices [n, k]. Does nothing once the count is closed.
   void count(const at::Tensor& probabilities, const at::Tensor& choices, int64_t begin);
 
@@ -56,8 +56,8 @@ struct Mixture {
 
 /// residual + sum over the chosen experts e of x [n, D]: w_e expert_e(x), where w are the largest entries of
 /// softmax(router(x)), taken in float32 or wider. `balance` may be null. Maps and balance must outlive the
-/// graph. Equal probabilities are told apart by ATen's topk. With `graph_only` the values are left out: the
-/// result is unread(). `begin` is the first row's place in the stream, for the balance.
+/// graph. Ties between equal probabilities are broken as ATen's topk does. With `graph_only` the values are
+/// left out: the result is unread(). `begin` is the index of the first row in the stream, for the balance.
 at::Tensor mixture(const at::Tensor& residual, const at::Tensor& x, const Mixture& settings,
                    RouterBalance* balance, bool graph_only = false, int64_t begin = 0);
 

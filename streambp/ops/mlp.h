@@ -8,23 +8,23 @@
 
 namespace streambp {
 
-/// Maps gate and up [F, D], down [D, F].
+/// Maps gate_proj and up_proj [F, D], down_proj [D, F].
 struct GatedMlp {
-  const Linear* gate = nullptr;
-  const Linear* up = nullptr;
-  const Linear* down = nullptr;
+  const Linear* gate_proj = nullptr;
+  const Linear* up_proj = nullptr;
+  const Linear* down_proj = nullptr;
   Activation activation = Activation::kSilu;
 
-  bool trainable() const { return gate->trainable() || up->trainable() || down->trainable(); }
+  bool trainable() const { return gate_proj->trainable() || up_proj->trainable() || down_proj->trainable(); }
 };
 
 /// What the backward pass needs. Of the four [n, F] tensors that plain autograd would keep (gate, its
 /// activation, up, their product) two are kept: the activation and the product are cheaper to compute again
 /// than to hold.
 struct GatedMlpSaved {
-  at::Tensor x;       // [n, D], undefined where gate and up are frozen
-  at::Tensor gated;   // [n, F]
-  at::Tensor raised;  // [n, F]
+  at::Tensor x;          // [n, D], undefined where gate and up are frozen
+  at::Tensor gate_proj;  // [n, F]
+  at::Tensor up_proj;    // [n, F]
 };
 
 /// What the backward pass of the MLP at x [n, D] needs.
@@ -33,34 +33,34 @@ GatedMlpSaved save_gated(const GatedMlp& mlp, const at::Tensor& x);
 /// act(gate(x)) * up(x), [n, F], without autograd. Without `keep` nothing is saved.
 at::Tensor gated_product(const GatedMlp& mlp, const at::Tensor& x, GatedMlpSaved& saved, bool keep = true);
 
-/// act(gated) * raised, in the place of `gated` where `overwrite` is set and there is a kernel of ours.
-at::Tensor gate(Activation activation, const at::Tensor& gated, const at::Tensor& raised,
+/// act(gate_proj) * up_proj, written over `gate_proj` where `overwrite` is set and there is a kernel of
+/// ours.
+at::Tensor gate(Activation activation, const at::Tensor& gate_proj, const at::Tensor& up_proj,
                 bool overwrite = false);
 
-/// The backward pass of row_weights * gate(gated, raised), in place: `gated` and `raised` become their
-/// gradients, and `d_product`, the gradient of the result, becomes the product before it was weighted (is
-/// undefined afterwards where `wants_product` is not set). `row_weights` [n, 1] may be undefined; where it is
-/// defined, `d_row_weights` receives its gradient.
-void gate_backward(Activation activation, at::Tensor& gated, at::Tensor& raised, at::Tensor& d_product,
+/// The backward pass of row_weights * gate(gate_proj, up_proj), in place: `gate_proj` and `up_proj` become
+/// their gradients, and `d_product`, the gradient of the result, becomes the product before it was weighted
+/// (is undefined afterwards where `wants_product` is not set). `row_weights` [n, 1] may be undefined; where
+/// it is defined, `d_row_weights` receives its gradient.
+void gate_backward(Activation activation, at::Tensor& gate_proj, at::Tensor& up_proj, at::Tensor& d_product,
                    bool wants_product, const at::Tensor& row_weights = {},
                    at::Tensor* d_row_weights = nullptr);
 
 /// The same two op by op in ATen: for devices without kernels of ours, and a second opinion for tests.
-at::Tensor gate_plain(Activation activation, const at::Tensor& gated, const at::Tensor& raised);
-void gate_backward_plain(Activation activation, at::Tensor& gated, at::Tensor& raised, at::Tensor& d_product,
-                         bool wants_product, const at::Tensor& row_weights = {},
+at::Tensor gate_plain(Activation activation, const at::Tensor& gate_proj, const at::Tensor& up_proj);
+void gate_backward_plain(Activation activation, at::Tensor& gate_proj, at::Tensor& up_proj,
+                         at::Tensor& d_product, bool wants_product, const at::Tensor& row_weights = {},
                          at::Tensor* d_row_weights = nullptr);
 
-/// The gradient of x for the gradient dy [n, D] of the MLP's output; adds the parameters'. Uses `saved` up.
+/// The gradient of x for the gradient dy [n, D] of the MLP's output; adds the parameters'. Consumes `saved`.
 /// With `row_weights` [n, 1] the output was multiplied by them before it was used: `dy` is the gradient of
 /// the product, and `d_row_weights` receives theirs [n, 1].
 at::Tensor gated_mlp_backward(const GatedMlp& mlp, GatedMlpSaved&& saved, const at::Tensor& dy,
                               const at::Tensor& row_weights = {}, at::Tensor* d_row_weights = nullptr);
 
 /// down(act(gate(x)) * up(x)) for x [n, D], with `residual` [n, D] added where it is defined. The maps must
-/// outlive the graph. With `keep_all` the graph holds the activation and the product as well, as plain
-/// autograd does. With `graph_only` the values are left out: the result is unread().
+/// outlive the graph. With `graph_only` the values are left out: the result is unread().
 at::Tensor gated_mlp(const at::Tensor& residual, const at::Tensor& x, const GatedMlp& mlp,
-                     bool keep_all = false, bool graph_only = false);
+                     bool graph_only = false);
 
 }  // namespace streambp

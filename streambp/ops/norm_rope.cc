@@ -4,6 +4,7 @@
 
 #include "streambp/ops/differentiable.h"
 #include "streambp/ops/fused.h"
+#include "streambp/ops/sum_dtype.h"
 
 namespace streambp {
 namespace {
@@ -22,25 +23,25 @@ cpu::Heads<const S> heads_of(const at::Tensor& x) {
   return {kernel_data<const S>(x), x.stride(0), x.stride(1)};
 }
 
-/// What the kernels are told; `shaped` is any tensor [n, heads, E] of the op.
+/// The kernels' arguments; `shaped` is any tensor [n, heads, E] of the op.
 template <typename S>
-cpu::NormRope<S> kernel_op(const NormAndRope& op, const at::Tensor& shaped, const at::Tensor& rstd) {
-  cpu::NormRope<S> told;
-  told.heads = shaped.size(1);
-  told.size = shaped.size(2);
+cpu::NormRope<S> kernel_args(const NormAndRope& op, const at::Tensor& shaped, const at::Tensor& rstd) {
+  cpu::NormRope<S> args;
+  args.heads = shaped.size(1);
+  args.size = shaped.size(2);
   if (op.norm != nullptr) {
-    told.weight = kernel_data<const S>(op.norm->weight->value);
-    told.adds_one = op.norm->adds_one;
-    told.eps = op.norm->eps;
-    told.rstd = kernel_data<cpu::Wide<S>>(rstd);
+    args.weight = kernel_data<const S>(op.norm->weight->value);
+    args.adds_one = op.norm->adds_one;
+    args.eps = op.norm->eps;
+    args.rstd = kernel_data<cpu::Wide<S>>(rstd);
   }
   if (op.table != nullptr) {
-    told.cosine = kernel_data<const S>(op.table->cosine);
-    told.sine = kernel_data<const S>(op.table->sine);
-    told.half = op.table->cosine.size(1);
-    told.table_stride = op.table->cosine.stride(0);
+    args.cosine = kernel_data<const S>(op.table->cosine);
+    args.sine = kernel_data<const S>(op.table->sine);
+    args.half = op.table->cosine.size(1);
+    args.table_stride = op.table->cosine.stride(0);
   }
-  return told;
+  return args;
 }
 
 }  // namespace
@@ -63,23 +64,21 @@ at::Tensor norm_rope_forward(const at::Tensor& x, const NormAndRope& op, const a
   const bool in_place = overwrite && op.norm == nullptr && input.is_contiguous();
   const at::Tensor y = in_place ? input : at::empty(input.sizes(), input.options());
   if (op.norm != nullptr) {
-    const auto wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-    rstd = at::empty({x.size(0), x.size(1), 1}, x.options().dtype(wide));
+    rstd = at::empty({x.size(0), x.size(1), 1}, x.options().dtype(sum_dtype(x)));
   }
   const at::Tensor other = residual.defined() ? residual.contiguous() : residual;
-  if (x.is_meta()) return y;
-  with_kernel_dtype(x.scalar_type(), [&](auto number) {
+  launch_for(x, [&](auto number) {
     using S = decltype(number);
-    const auto told = kernel_op<S>(op, y, rstd);
+    const auto args = kernel_args<S>(op, y, rstd);
     if (is_for_cuda(x)) {
       const auto launch = cuda::kernels()->of<S>().norm_rope.forward;
-      return expect_launched(launch(cuda_queue(x), told, heads_of<S>(input), kernel_data<const S>(other),
+      return expect_launched(launch(cuda_queue(x), args, heads_of<S>(input), kernel_data<const S>(other),
                                     kernel_data<S>(y), x.size(0)),
                              "norm and rotation");
     }
     const auto run = cpu::kernels().of<S>().elementwise.norm_rope.forward;
-    at::parallel_for(0, x.size(0), rows_per_thread(told.heads * told.size), [&](int64_t begin, int64_t end) {
-      run(told, heads_of<S>(input), kernel_data<const S>(other), kernel_data<S>(y), begin, end);
+    at::parallel_for(0, x.size(0), rows_per_thread(args.heads * args.size), [&](int64_t begin, int64_t end) {
+      run(args, heads_of<S>(input), kernel_data<const S>(other), kernel_data<S>(y), begin, end);
     });
   });
   return y;
@@ -96,15 +95,13 @@ at::Tensor norm_rope_backward(const at::Tensor& dy, const NormAndRope& op, const
     const bool sums_weight = op.norm != nullptr && op.norm->weight->trainable();
     const int64_t parts = std::clamp<int64_t>(rows * d.size(1) / kRowsOfPart, 1, cuda::kWeightSumParts);
     const at::Tensor sums = sums_weight ? at::empty({parts, d.size(2)}, rstd.options()) : at::Tensor();
-    if (!d.is_meta()) {
-      with_kernel_dtype(d.scalar_type(), [&](auto number) {
-        using S = decltype(number);
-        const auto launch = cuda::kernels()->of<S>().norm_rope.backward;
-        expect_launched(launch(cuda_queue(d), kernel_op<S>(op, d, rstd), heads_of<S>(input), heads_of<S>(d),
-                               kernel_data<S>(dx), kernel_data<cuda::Wide<S>>(sums), parts, rows),
-                        "norm and rotation backward");
-      });
-    }
+    launch_for(d, [&](auto number) {
+      using S = decltype(number);
+      const auto launch = cuda::kernels()->of<S>().norm_rope.backward;
+      expect_launched(launch(cuda_queue(d), kernel_args<S>(op, d, rstd), heads_of<S>(input), heads_of<S>(d),
+                             kernel_data<S>(dx), kernel_data<cuda::Wide<S>>(sums), parts, rows),
+                      "norm and rotation backward");
+    });
     if (sums_weight) accumulate_sum(*op.norm->weight, sums);
     return dx;
   }
@@ -115,31 +112,27 @@ at::Tensor norm_rope_backward(const at::Tensor& dy, const NormAndRope& op, const
     recent = at::zeros({parts, d.size(2)}, rstd.options());
     total = at::zeros({parts, d.size(2)}, d.options().dtype(at::kDouble));
   }
-  if (!d.is_meta()) {
-    with_kernel_dtype(d.scalar_type(), [&](auto number) {
-      using S = decltype(number);
-      const auto told = kernel_op<S>(op, d, rstd);
-      const auto run = cpu::kernels().of<S>().elementwise.norm_rope.backward;
-      at::parallel_for(0, parts, 1, [&](int64_t first, int64_t last) {
-        for (int64_t part = first; part < last; ++part) {
-          cpu::WeightSums<S> sums;
-          if (total.defined())
-            sums = {kernel_data<cpu::Wide<S>>(recent) + part * told.size,
-                    kernel_data<double>(total) + part * told.size};
-          run(told, heads_of<S>(input), heads_of<S>(d), kernel_data<S>(dx), sums, rows * part / parts,
-              rows * (part + 1) / parts);
-        }
-      });
+  launch_for(d, [&](auto number) {
+    using S = decltype(number);
+    const auto args = kernel_args<S>(op, d, rstd);
+    const auto run = cpu::kernels().of<S>().elementwise.norm_rope.backward;
+    at::parallel_for(0, parts, 1, [&](int64_t first, int64_t last) {
+      for (int64_t part = first; part < last; ++part) {
+        cpu::WeightSums<S> sums;
+        if (total.defined())
+          sums = {kernel_data<cpu::Wide<S>>(recent) + part * args.size,
+                  kernel_data<double>(total) + part * args.size};
+        run(args, heads_of<S>(input), heads_of<S>(d), kernel_data<S>(dx), sums, rows * part / parts,
+            rows * (part + 1) / parts);
+      }
     });
-  }
+  });
   if (total.defined()) accumulate_sum(*op.norm->weight, total);
   return dx;
 }
 
-at::Tensor normed_rope(const at::Tensor& x, const RmsNorm* norm, const RopeTable& table, bool keep_all,
-                       bool overwrite) {
-  if (keep_all || !NormAndRope{norm, &table}.is_fused(x))
-    return rope(norm == nullptr ? x : rms_norm(x, *norm, keep_all), table, keep_all);
+at::Tensor normed_rope(const at::Tensor& x, const RmsNorm* norm, const RopeTable& table, bool overwrite) {
+  if (!NormAndRope{norm, &table}.is_fused(x)) return rope(norm == nullptr ? x : rms_norm(x, *norm), table);
   at::Tensor rstd;
   at::Tensor y = norm_rope_forward(x, {norm, &table}, {}, rstd, overwrite);
   const at::Tensor kept = norm == nullptr ? at::Tensor() : x.detach();

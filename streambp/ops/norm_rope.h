@@ -14,7 +14,7 @@ namespace streambp {
 /// `overwrite` the result may lie where x did: for an x that nobody else reads. The norm must outlive the
 /// graph.
 at::Tensor normed_rope(const at::Tensor& x, const RmsNorm* norm, const RopeTable& table,
-                       bool keep_all = false, bool overwrite = false);
+                       bool overwrite = false);
 
 /// A norm, a rotation, or one after the other; null: not that one.
 struct NormAndRope {

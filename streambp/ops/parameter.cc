@@ -1,6 +1,7 @@
 #include "streambp/ops/parameter.h"
 
-#include "streambp/ops/stand_in.h"
+#include "streambp/ops/backend.h"
+#include "streambp/ops/dry_run.h"
 
 namespace streambp {
 namespace {
@@ -19,8 +20,7 @@ void accumulate_product(Parameter& parameter, const at::Tensor& rows, const at::
   if (sum.scalar_type() == rows.scalar_type()) {
     sum.addmm_(rows.t(), inputs);
   } else if (multiplies_into_float(sum, rows)) {
-    if (sum.is_meta()) return;
-    at::addmm_out(sum, sum, rows.t(), inputs, sum.scalar_type());
+    if (has_values(sum)) at::addmm_out(sum, sum, rows.t(), inputs, sum.scalar_type());
   } else {
     sum.addmm_(rows.to(sum.scalar_type()).t(), inputs.to(sum.scalar_type()));
   }

@@ -3,14 +3,10 @@
 #include "streambp/ops/differentiable.h"
 #include "streambp/ops/fused.h"
 #include "streambp/ops/norm_rope.h"
+#include "streambp/ops/sum_dtype.h"
 
 namespace streambp {
 namespace {
-
-/// The dtype in which sums over a row are taken.
-at::ScalarType sum_dtype(const at::Tensor& x) {
-  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
 
 /// Rows as the kernels take them: [n, heads, size].
 at::Tensor as_heads(const at::Tensor& x) {
@@ -67,19 +63,12 @@ at::Tensor rms_norm_backward_plain(const at::Tensor& dy, const RmsNormSaved& sav
   return dx.to(dy.scalar_type());
 }
 
-at::Tensor rms_norm(const at::Tensor& x, const RmsNorm& norm, bool keep_all) {
+at::Tensor rms_norm(const at::Tensor& x, const RmsNorm& norm) {
   RmsNormSaved saved;
   at::Tensor y = rms_norm_forward(x, norm, saved);
-  std::vector<at::Tensor> kept;
-  if (keep_all) {
-    const at::NoGradGuard no_grad;
-    saved.x = saved.x.to(sum_dtype(x));
-    kept.push_back((saved.x * saved.rstd).to(x.scalar_type()));
-  }
-  y = differentiable({x}, std::move(y), "rms_norm", [saved, &norm](std::vector<at::Tensor>&& dy) {
+  return differentiable({x}, std::move(y), "rms_norm", [saved, &norm](std::vector<at::Tensor>&& dy) {
     return std::vector<at::Tensor>{rms_norm_backward(dy[0], saved, norm)};
   });
-  return keep_all ? hold(y, std::move(kept)) : y;
 }
 
 at::Tensor rms_norm_add(const at::Tensor& residual, const at::Tensor& x, const RmsNorm& norm) {

@@ -31,9 +31,8 @@ at::Tensor rms_norm_backward(const at::Tensor& dy, const RmsNormSaved& saved, co
 at::Tensor rms_norm_forward_plain(const at::Tensor& x, const RmsNorm& norm, RmsNormSaved& saved);
 at::Tensor rms_norm_backward_plain(const at::Tensor& dy, const RmsNormSaved& saved, const RmsNorm& norm);
 
-/// The norm must outlive the graph. With `keep_all` the graph holds what Hugging Face's does: x in float32
-/// and the normalised rows before they are scaled (transformers 4.51, Qwen3RMSNorm.forward).
-at::Tensor rms_norm(const at::Tensor& x, const RmsNorm& norm, bool keep_all = false);
+/// norm(x) under autograd. The norm must outlive the graph.
+at::Tensor rms_norm(const at::Tensor& x, const RmsNorm& norm);
 
 /// residual + norm(x), for the norms that Gemma puts on the outputs of attention and MLP.
 at::Tensor rms_norm_add(const at::Tensor& residual, const at::Tensor& x, const RmsNorm& norm);

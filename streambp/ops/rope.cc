@@ -13,14 +13,14 @@ at::Tensor rope_plain(const at::Tensor& x, const RopeTable& table, double sign) 
   const at::Tensor sine = table.sine.unsqueeze(1);
   const at::Tensor first = x.narrow(-1, 0, half);
   const at::Tensor second = x.narrow(-1, half, half);
-  at::Tensor turned = at::empty_like(x, at::MemoryFormat::Contiguous);
-  at::Tensor turned_first = turned.narrow(-1, 0, half);
-  at::Tensor turned_second = turned.narrow(-1, half, half);
-  at::mul_out(turned_first, first, cosine).addcmul_(second, sine, -sign);
-  at::mul_out(turned_second, second, cosine).addcmul_(first, sine, sign);
+  at::Tensor rotated = at::empty_like(x, at::MemoryFormat::Contiguous);
+  at::Tensor rotated_first = rotated.narrow(-1, 0, half);
+  at::Tensor rotated_second = rotated.narrow(-1, half, half);
+  at::mul_out(rotated_first, first, cosine).addcmul_(second, sine, -sign);
+  at::mul_out(rotated_second, second, cosine).addcmul_(first, sine, sign);
   const int64_t rest = x.size(-1) - 2 * half;
-  if (rest > 0) turned.narrow(-1, 2 * half, rest).copy_(x.narrow(-1, 2 * half, rest));
-  return turned;
+  if (rest > 0) rotated.narrow(-1, 2 * half, rest).copy_(x.narrow(-1, 2 * half, rest));
+  return rotated;
 }
 
 RopeTable rope_table(const at::Tensor& positions, const at::Tensor& inverse_frequencies, double factor,
@@ -42,18 +42,15 @@ RopeTable rope_table(const at::Tensor& positions, const at::Tensor& inverse_freq
   return table;
 }
 
-at::Tensor rope(const at::Tensor& x, const RopeTable& table, bool keep_all) {
+at::Tensor rope(const at::Tensor& x, const RopeTable& table) {
   const NormAndRope fused{nullptr, &table};
   at::Tensor unused;
   at::Tensor y = fused.is_fused(x) ? norm_rope_forward(x, fused, {}, unused) : rope_plain(x, table, 1.0);
-  y = differentiable({x}, std::move(y), "rope", [table](std::vector<at::Tensor>&& dy) {
+  return differentiable({x}, std::move(y), "rope", [table](std::vector<at::Tensor>&& dy) {
     const NormAndRope inverse{nullptr, &table};
     return std::vector<at::Tensor>{inverse.is_fused(dy[0]) ? norm_rope_backward(dy[0], inverse, {}, {})
                                                            : rope_plain(dy[0], table, -1.0)};
   });
-  if (!keep_all) return y;
-  const at::Tensor held = x.detach();
-  return hold(y, {held, held.clone(at::MemoryFormat::Contiguous)});
 }
 
 }  // namespace streambp

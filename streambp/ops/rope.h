@@ -1,4 +1,4 @@
-// Rotary position embedding: each pair (x_i, x_{i+R/2}) of a head's first R entries turns by the angle
+// Rotary position embedding: each pair (x_i, x_{i+R/2}) of a head's first R entries is rotated by the angle
 // position * frequency_i (Su et al., 2021; the half-split pairing of Hugging Face's rotate_half).
 #pragma once
 
@@ -21,13 +21,12 @@ struct RopeTable {
 RopeTable rope_table(const at::Tensor& positions, const at::Tensor& inverse_frequencies, double factor,
                      at::ScalarType dtype);
 
-/// x turned by `sign` times the table's angles, op by op in ATen: for devices without kernels of ours, and a
+/// x rotated by `sign` times the table's angles, op by op in ATen: for devices without kernels of ours, and a
 /// second opinion for tests.
 at::Tensor rope_plain(const at::Tensor& x, const RopeTable& table, double sign);
 
-/// Turns x [n, heads, E]. The inverse of a rotation is its transpose, so nothing of x is kept for the
-/// backward pass. With `keep_all` the graph holds x and its exchanged halves, as Hugging Face's does
-/// (apply_rotary_pos_emb).
-at::Tensor rope(const at::Tensor& x, const RopeTable& table, bool keep_all = false);
+/// Rotates x [n, heads, E]. The inverse of a rotation is its transpose, so nothing of x is kept for the
+/// backward pass.
+at::Tensor rope(const at::Tensor& x, const RopeTable& table);
 
 }  // namespace streambp

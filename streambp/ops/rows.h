@@ -7,19 +7,19 @@
 
 namespace streambp {
 
-/// Rows `places` [n] (int64) of x [N, D]: [n, D]. Without autograd.
-at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& places);
+/// Rows `indices` [n] (int64) of x [N, D]: [n, D]. Without autograd.
+at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& indices);
 
-/// Adds row i of dx [n, D] to row places[i] of the parameter's gradient: the rows of one place are summed
+/// Adds row i of dx [n, D] to row indices[i] of the parameter's gradient: the rows of one index are summed
 /// together with what is there, on the CPU in float64, else in float32 or wider, and rounded once. Does
 /// nothing where the parameter is frozen.
-void accumulate_rows(Parameter& parameter, const at::Tensor& places, const at::Tensor& dx);
+void accumulate_rows(Parameter& parameter, const at::Tensor& indices, const at::Tensor& dx);
 
 /// Rows of a frozen parameter that are trained apart from it (PEFT's trainable tokens).
 struct TrainedRows {
   Parameter* delta = nullptr;  // [n, D]: the rows themselves, not a difference
-  Parameter* whole = nullptr;  // [V, D], which holds them in the places of its own
-  at::Tensor places;           // [n] int64: which rows these are
+  Parameter* whole = nullptr;  // [V, D], which holds them among its rows
+  at::Tensor indices;          // [n] int64: which rows these are
   at::Tensor slots;            // [V] int64: where among them a row is; n for the others
   at::Tensor original;         // [n, D]: the base's rows
   bool enabled = true;
@@ -34,8 +34,8 @@ void accumulate_trained_rows(const TrainedRows& rows, const at::Tensor& tokens, 
 /// Adds the trained rows' part of dy^T x, the gradient of a weight [V, D], for dy [m, V] and x [m, D].
 void accumulate_trained_product(const TrainedRows& rows, const at::Tensor& dy, const at::Tensor& x);
 
-/// Adds row i of `rows` [n, D] to row places[i] of `sum` [N, D], of the same dtype. The places ascend, and
+/// Adds row i of `rows` [n, D] to row indices[i] of `sum` [N, D], of the same dtype. The indices ascend, and
 /// none comes twice. Without autograd.
-void add_sorted_rows(at::Tensor& sum, const at::Tensor& places, const at::Tensor& rows);
+void add_sorted_rows(at::Tensor& sum, const at::Tensor& indices, const at::Tensor& rows);
 
 }  // namespace streambp

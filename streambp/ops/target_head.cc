@@ -1,6 +1,5 @@
 #include "streambp/ops/target_head.h"
 
-#include <string_view>
 #include <vector>
 
 #include <ATen/record_function.h>
@@ -38,12 +37,11 @@ bool TargetHead::serves(const Linear& head, const at::Tensor& x) {
   const at::Tensor& gradient = head.weight->gradient;
   const auto dtype = x.scalar_type();
   return head.bias == nullptr && !(head.adapter && head.adapter->enabled) &&
-         !(head.trained_rows != nullptr && head.trained_rows->enabled) && (x.is_cpu() || x.is_meta()) &&
+         !(head.trained_rows != nullptr && head.trained_rows->enabled) && (x.is_cpu() || !has_values(x)) &&
          (dtype == at::kFloat || dtype == at::kDouble) && weight.scalar_type() == dtype &&
          weight.is_contiguous() &&
          (!gradient.defined() || (gradient.scalar_type() == dtype && gradient.is_contiguous())) &&
-         x.size(1) % cpu::kHeadInputStep == 0 &&
-         cpu::kernels().instruction_set != std::string_view("baseline");
+         x.size(1) % cpu::kHeadInputStep == 0 && cpu::has_fast_products();
 }
 
 TargetHead::TargetHead(const Linear& head, const at::Tensor& x, const at::Tensor& targets, double temperature,
@@ -56,22 +54,22 @@ TargetHead::TargetHead(const Linear& head, const at::Tensor& x, const at::Tensor
 
 template <typename Body>
 void TargetHead::with_op(Body body) const {
-  with_kernel_dtype(x_.scalar_type(), [&](auto number) {
+  launch_for(x_, [&](auto number) {
     using T = cpu::Wide<decltype(number)>;
     const Parameter& weight = *head_.weight;
-    const cpu::TargetHead<T> op{x_.size(0),
-                                x_.size(1),
-                                weight.value.size(0),
-                                kernel_data<const T>(x_),
-                                kernel_data<const T>(weight.value),
-                                1.0 / temperature_,
-                                kernel_data<const int64_t>(targets_),
-                                kernel_data<T>(columns_),
-                                kernel_data<T>(panels_),
-                                kernel_data<T>(exponentials_),
-                                kernel_data<T>(sums_),
-                                kernel_data<double>(log_sums_),
-                                kernel_data<T>(weight.gradient)};
+    const cpu::TargetHead<T> op{.rows = x_.size(0),
+                                .size = x_.size(1),
+                                .vocabulary = weight.value.size(0),
+                                .x = kernel_data<const T>(x_),
+                                .weight = kernel_data<const T>(weight.value),
+                                .scale = 1.0 / temperature_,
+                                .targets = kernel_data<const int64_t>(targets_),
+                                .columns = kernel_data<T>(columns_),
+                                .panels = kernel_data<T>(panels_),
+                                .exponentials = kernel_data<T>(exponentials_),
+                                .sums = kernel_data<T>(sums_),
+                                .log_sums = kernel_data<double>(log_sums_),
+                                .d_weight = kernel_data<T>(weight.gradient)};
     body(op, kernels_.of<T>().target_head);
   });
 }
@@ -107,7 +105,6 @@ at::Tensor TargetHead::log_probabilities(bool goes_back) {
     if (goes_back) share_sums_ = at::empty({threads, rows, x_.size(1)}, x_.options());
     workspaces_ = at::empty({threads, kernels.workspace(rows, x_.size(1))}, x_.options());
   });
-  if (x_.is_meta()) return log_probabilities;
   with_op([&](const auto& op, const auto& kernels) {
     double* const result = kernel_data<double>(log_probabilities);
     kernels.copy(op);
@@ -130,22 +127,20 @@ at::Tensor TargetHead::backward(const at::Tensor& d_target) {
   const int64_t threads = share_largest_.size(0);
   const at::Tensor d = d_target.contiguous();
   at::Tensor d_x = at::empty_like(x_);
-  if (!x_.is_meta()) {
-    with_op([&](const auto& op, const auto& kernels) {
-      using T = std::remove_cvref_t<decltype(*op.columns)>;
-      const double* const of_targets = kernel_data<const double>(d);
-      if (exponentials_.defined()) {
-        share_tiles(sums_.size(0), threads, [&](int64_t thread, int64_t begin, int64_t end) {
-          kernels.add_to_weight(op, of_targets, workspace<T>(thread), begin, end);
-        });
-      }
-      std::vector<cpu::HeadShare<T>> shares;
-      for (int64_t thread = 0; thread < threads; ++thread) shares.push_back(share<T>(thread));
-      at::parallel_for(0, x_.size(0), 16, [&](int64_t begin, int64_t end) {
-        kernels.gather(op, of_targets, shares.data(), threads, kernel_data<T>(d_x), begin, end);
+  with_op([&](const auto& op, const auto& kernels) {
+    using T = std::remove_cvref_t<decltype(*op.columns)>;
+    const double* const of_targets = kernel_data<const double>(d);
+    if (exponentials_.defined()) {
+      share_tiles(sums_.size(0), threads, [&](int64_t thread, int64_t begin, int64_t end) {
+        kernels.add_to_weight(op, of_targets, workspace<T>(thread), begin, end);
       });
+    }
+    std::vector<cpu::HeadShare<T>> shares;
+    for (int64_t thread = 0; thread < threads; ++thread) shares.push_back(share<T>(thread));
+    at::parallel_for(0, x_.size(0), 16, [&](int64_t begin, int64_t end) {
+      kernels.gather(op, of_targets, shares.data(), threads, kernel_data<T>(d_x), begin, end);
     });
-  }
+  });
   exponentials_.reset();
   return d_x;
 }

@@ -12,7 +12,7 @@ namespace streambp {
 class TargetHead {
  public:
   /// Whether this head is served: no bias, adapter or rows trained apart, float32 or float64 throughout, on
-  /// the CPU (or the meta device) with vectors wide enough to be worth while.
+  /// the CPU (or the meta device) with fast products (cpu/kernels.h).
   static bool serves(const Linear& head, const at::Tensor& x);
 
   /// Rows x [n, D], their targets [n] int64, and what their logits are divided by. `head` and `kernels` must

@@ -1,5 +1,5 @@
 // The log-probability of one target a row of logits and its gradient, without a tensor of probabilities: the
-// logits are read once for the value, and once more when their gradient takes their place.
+// logits are read once for the value, and once more when their gradient is written over them.
 #pragma once
 
 #include <ATen/ATen.h>

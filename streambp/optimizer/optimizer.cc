@@ -7,6 +7,8 @@
 
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
+#include "streambp/ops/dry_run.h"
+#include "streambp/ops/sum_dtype.h"
 
 namespace streambp {
 namespace {
@@ -34,7 +36,7 @@ struct Moments {
     return {at::zeros(shape, options), at::zeros(shape, options), 0};
   }
 
-  /// Consumes `gradient` and returns the direction of the step in its memory.
+  /// Takes `gradient` in and returns the direction of the step, written over it.
   at::Tensor direction(at::Tensor gradient, const OptimizerSettings& settings) {
     ++steps;
     const double bias1 = 1.0 - std::pow(settings.beta1, static_cast<double>(steps));
@@ -138,9 +140,8 @@ class GaLore final : public AdamW {
   }
 
   void choose_space(State& state, const at::Tensor& gradient) const {
-    if (gradient.is_meta()) return;  // no values, and no kernel
-    const auto wide = gradient.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-    const auto [u, s, vh] = at::linalg_svd(gradient.to(wide), /*full_matrices=*/false);
+    if (!has_values(gradient)) return;  // torch has no Meta kernel of the decomposition
+    const auto [u, s, vh] = at::linalg_svd(gradient.to(sum_dtype(gradient)), /*full_matrices=*/false);
     const at::Tensor vectors = gradient.size(0) > gradient.size(1) ? vh.t() : u;
     state.space.copy_(vectors.narrow(1, 0, settings_.rank));
   }

@@ -38,7 +38,8 @@ class Optimizer {
   /// Makes the parameter's state, so that it is there before the first pass.
   virtual void prepare(const Parameter& parameter) = 0;
 
-  /// Changes the parameter's value by its gradient, which is consumed. One call for each parameter and pass.
+  /// Changes the parameter's value by its gradient, which may be overwritten. One call for each parameter and
+  /// pass.
   virtual void step(Parameter& parameter) = 0;
 };
 

@@ -33,8 +33,8 @@ void MapFlops::add(const Linear& map, double share) {
 
 void add_mlp(const DecoderLayer::Weights& weights, MapFlops& mlp, MapFlops& down) {
   const auto add = [&](const GatedMlp& one, double share) {
-    for (const Linear* map : {one.gate, one.up}) mlp.add(*map, share);
-    down.add(*one.down, share);
+    for (const Linear* map : {one.gate_proj, one.up_proj}) mlp.add(*map, share);
+    down.add(*one.down_proj, share);
   };
   const Mixture& mixture = weights.mixture;
   if (mixture.router == nullptr) return add(weights.mlp, 1.0);

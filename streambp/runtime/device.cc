@@ -8,9 +8,9 @@
 
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
+#include "streambp/ops/backend.h"
 #include "streambp/ops/cuda/library.h"
 #include "streambp/ops/cuda/scratch.h"
-#include "streambp/ops/stand_in.h"
 #include "streambp/runtime/gpu.h"
 
 namespace streambp {
@@ -41,8 +41,9 @@ void configure_allocator(const std::string& name, int index, std::optional<int64
 }
 
 void count_as(c10::DeviceType device) {
-  set_meta_stands_for(device);
-  set_meta_block_bytes(device == c10::DeviceType::CUDA ? cuda::kBlockBytes : 1);
+  const bool for_cuda = device == c10::DeviceType::CUDA;
+  set_backend(c10::DeviceType::Meta, for_cuda ? Backend::kCuda : Backend::kCpu);
+  set_meta_block_bytes(for_cuda ? cuda::kBlockBytes : 1);
 }
 
 c10::Device open_cuda(const std::string& name, const DeviceOptions& options) {
@@ -69,7 +70,8 @@ c10::Device open_cuda(const std::string& name, const DeviceOptions& options) {
 
 }  // namespace
 
-MetaStandIn::MetaStandIn(c10::DeviceType device) : before_(meta_stands_for()) {
+MetaStandIn::MetaStandIn(c10::DeviceType device)
+    : before_(is_for_cuda(at::kMeta) ? c10::DeviceType::CUDA : c10::DeviceType::CPU) {
   count_as(device);
   if (device != c10::DeviceType::CUDA || before_ == device) return;
   const MemoryScope scope("kernel workspace");

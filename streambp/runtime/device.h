@@ -18,7 +18,7 @@ struct DeviceOptions {
 };
 
 /// A device by name: cpu, cuda, cuda:1, meta, and meta:cuda, the meta device that stands for a GPU (see
-/// stand_in.h). For cuda, loads torch's CUDA library and our kernels; to be called once then, before anything
+/// backend.h). For cuda, loads torch's CUDA library and our kernels; to be called once then, before anything
 /// else asks for CUDA. Throws InputError where that library or a device is missing, for a limit beyond the
 /// device's memory, and for options that mean nothing to the device: the CPU's passes repeat to the bit
 /// anyway, its limit and the meta device's are set_memory_limit's.

@@ -115,7 +115,7 @@ struct CompareOptions {
   uint64_t seed = 0;
   bool json = false;
   bool diagnose = false;                 // look for the mistake that explains the gradients
-  std::vector<int64_t> diagnose_chunks;  // sizes of chunks that it may lie in, beside powers of two
+  std::vector<int64_t> diagnose_chunks;  // sizes of chunks that it may lie in, in addition to powers of two
 };
 
 }  // namespace streambp::verify

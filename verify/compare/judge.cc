@@ -18,7 +18,7 @@ namespace {
 /// Whether errors are what the noise of the dtype is, neither larger nor smaller, alike in all parameters.
 /// What autocast to bfloat16 gives lies at 0.5 to 1.1 x the measured noise, nine tenths of the parameters
 /// within 0.8 to 1.4 x the median (every family, 40 to 2,048 tokens); an error in the mathematics spares some
-/// parameters. Where tokens near a tie between experts may go either way (`ties`) one run's noise says little
+/// parameters. Where tokens near a tie between experts may go to either (`ties`) one run's noise says little
 /// of another's, parameter by parameter: the median alone counts.
 bool looks_like_noise(const Comparison& comparison, const std::optional<NearTies>& ties) {
   const std::set<std::string> unsettled = ties ? ties->unsettled : std::set<std::string>{};
@@ -76,7 +76,7 @@ class Judge {
     Settings settings;
     settings.chunk = options_.chunk;
     return verify::evaluate(truth_.model, truth_.batch, *truth_.objective, settings,
-                              truth_.teacher ? &*truth_.teacher : nullptr);
+                            truth_.teacher ? &*truth_.teacher : nullptr);
   }
 
   CompareReport report(Comparison comparison, int runs) const {
@@ -92,7 +92,7 @@ class Judge {
     Settings settings;
     settings.method = Method::kCheckpoint;
     judging.noise = {noise_sample(verify::evaluate(truth_.model, truth_.batch, *truth_.objective, settings,
-                                                     truth_.teacher ? &*truth_.teacher : nullptr)
+                                                   truth_.teacher ? &*truth_.teacher : nullptr)
                                       .gradients,
                                   as_stored_.gradients)};
     return report(compare_gradients(gradients_, as_stored_.gradients, judging), 0);
@@ -163,7 +163,7 @@ class Judge {
     if (half.comparison.verdict == Verdict::kWrong) return result;
     const char* const reason =
         "all errors are within the noise of {0}: if products were taken in it (autocast, gradients kept in "
-        "float32 beside {0} weights)";
+        "float32 next to {0} weights)";
     if (looks_like_noise(half.comparison, half.ties)) return as_computed_in(std::move(half), reason);
     result.comparison.hints.push_back(compute_dtype_hint(reason, at::kBFloat16));
     return result;

@@ -15,7 +15,7 @@ namespace streambp::verify {
 /// - Gradients that are wrong in their own dtype, but exact in a narrower one that all their numbers belong
 /// to,
 ///   are undecided: they may have been computed in it and written wide, or rounded where they should not have
-///   been. So are float32 gradients whose errors are just what bfloat16's noise is. A common factor is told
+///   been. So are float32 gradients whose errors are just what bfloat16's noise is. A common factor is named
 ///   in either case. options.compute_dtype decides.
 /// Rounds the weights of `truth` in a low precision.
 CompareReport judge(Truth& truth, const CompareOptions& options, const Tensors& gradients);

@@ -112,7 +112,7 @@ std::vector<std::pair<std::string, at::Tensor>> experts_of(const std::string& na
   return result;
 }
 
-/// A tied head beside its embedding or in its place.
+/// A tied head next to its embedding or instead of it.
 void settle_tied_head(const Tensors& truth, NamedGradients& named) {
   const auto head = named.gradients.find(kHead);
   if (head == named.gradients.end() || truth.contains(kHead) || !truth.contains(kEmbedding)) return;

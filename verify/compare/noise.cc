@@ -36,7 +36,7 @@ double unit_roundoff(at::ScalarType dtype) {
 
 /// An embedding's row gets the sum of its tokens' gradients, which frameworks add one after another in the
 /// dtype of the parameter (ATen's embedding_dense_backward on a CPU), and this project wide. k terms are then
-/// off by about sqrt(k) u / 4 of their sum at random and, where they point the same way, stall: (k u)^2 / 64
+/// off by about sqrt(k) u / 4 of their sum at random and, where they have the same sign, stall: (k u)^2 / 64
 /// fits 1,024 equal terms in bfloat16. u is the unit roundoff.
 void add_sums_of_tokens(NoiseSample& sample, const Tensors& exact, const Batch& batch, at::ScalarType dtype) {
   const auto deviation = sample.find("model.embed_tokens.weight");

@@ -28,7 +28,7 @@ constexpr double kTie = 1.1;
 constexpr double kRounding = 1e-9;
 /// How far the plain engine may be from the truth, with nothing wrong.
 constexpr double kEngineLimit = 1e-8;
-/// Pairs that are run: of all, and beside them of every kind with the best single mistake and with the
+/// Pairs that are run: of all, and in addition of every kind with the best single mistake and with the
 /// second.
 constexpr size_t kPairs = 24;
 constexpr std::array<size_t, 2> kOfEveryKind{3, 1};

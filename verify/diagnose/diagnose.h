@@ -14,7 +14,7 @@
 namespace streambp::verify {
 
 struct DiagnoseOptions {
-  std::vector<int64_t> chunks;  // sizes to think of beside powers of two and even parts
+  std::vector<int64_t> chunks;  // sizes to try in addition to powers of two and even parts
   bool pairs = true;            // look for two mistakes where one explains nothing
   /// What makes mistakes: run_wrong, or one that remembers what it has run.
   std::function<Tensors(const WrongSubject&, const WrongSettings&)> run = [](const WrongSubject& subject,

@@ -66,19 +66,19 @@ FitGauge::FitGauge(const Tensors& gradients, const Tensors& truth) {
   for (size_t i = 0; i < parts.size(); ++i) norms.push_back(std::max(own_norms[i], scale * truth_norms[i]));
   const double largest = *std::max_element(norms.begin(), norms.end());
   at::Generator generator = at::detail::createCPUGenerator(1);
-  std::vector<at::Tensor> scales, places;
+  std::vector<at::Tensor> scales, indices;
   int64_t begin = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
     const double norm = std::max(norms[i], kSmallestNorm * largest);
     const int64_t size = ends_[i] - begin;
     scales.push_back(at::full({size}, norm > 0.0 ? 1.0 / norm : 1.0, at::kDouble));
-    places.push_back(at::randint(size, {std::min(kSketch, size)}, generator, at::kLong) + begin);
+    indices.push_back(at::randint(size, {std::min(kSketch, size)}, generator, at::kLong) + begin);
     begin = ends_[i];
   }
   scale_ = at::cat(scales);
-  sketch_places_ = at::cat(places);
+  sketch_indices_ = at::cat(indices);
   own_ = at::cat(parts) * scale_;
-  own_sketch_ = own_.index_select(0, sketch_places_);
+  own_sketch_ = own_.index_select(0, sketch_indices_);
 }
 
 at::Tensor FitGauge::flat(const Tensors& gradients) const {
@@ -90,7 +90,7 @@ at::Tensor FitGauge::flat(const Tensors& gradients) const {
 
 Fit FitGauge::measure(const Tensors& hypothesis, at::Tensor* sketch) const {
   const at::Tensor h = flat(hypothesis);
-  if (sketch != nullptr) *sketch = h.index_select(0, sketch_places_);
+  if (sketch != nullptr) *sketch = h.index_select(0, sketch_indices_);
   // By differences: products of nearly equal vectors would lose what is left of them.
   const auto residual = [&](double factor) {
     return at::sub(own_, h, factor).norm().item<double>() / std::sqrt(static_cast<double>(names_.size()));

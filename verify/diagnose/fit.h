@@ -44,7 +44,7 @@ class FitGauge {
   std::vector<int64_t> ends_;  // of each parameter in the vector
   at::Tensor scale_;           // 1 / norm of its parameter, of each entry
   at::Tensor own_;
-  at::Tensor sketch_places_;
+  at::Tensor sketch_indices_;
   at::Tensor own_sketch_;
 };
 

@@ -19,8 +19,8 @@ HypothesisTable::HypothesisTable(const WrongSubject& subject, const std::vector<
       batch_(subject.batch),
       kind_(objective_kind(subject.objective)),
       options_(complete_options(kind_, subject.options, batch_)),
-      places_(places_of(batch_, false)),
-      padding_(left_padding(places_)),
+      indices_(token_indices(batch_, false)),
+      padding_(left_padding(indices_)),
       live_(live_tokens()),
       given_chunks_(chunks) {}
 
@@ -42,8 +42,9 @@ void HypothesisTable::add(std::string name, std::string about, std::string sente
 }
 
 bool HypothesisTable::has_right_padding() const {
-  const at::Tensor last = at::full({batch_.padded_rows}, batch_.padded_columns, at::kLong)
-                              .scatter_reduce(0, places_.row, places_.column, "amax", /*include_self=*/false);
+  const at::Tensor last =
+      at::full({batch_.padded_rows}, batch_.padded_columns, at::kLong)
+          .scatter_reduce(0, indices_.row, indices_.column, "amax", /*include_self=*/false);
   return last.lt(batch_.padded_columns - 1).any().item<bool>();
 }
 
@@ -55,10 +56,11 @@ bool HypothesisTable::knows_padding() const {
 }
 
 bool HypothesisTable::has_documents() const {
-  return places_.place.numel() > 0 && !places_.place.eq(places_.column - padding_).all().item<bool>();
+  return indices_.in_sequence.numel() > 0 &&
+         !indices_.in_sequence.eq(indices_.column - padding_).all().item<bool>();
 }
 
-/// Tokens with a scored one of their sequence at their place or after it; all where experts are balanced.
+/// Tokens with a scored one of their sequence at their index or after it; all where experts are balanced.
 at::Tensor HypothesisTable::live_tokens() const {
   at::Tensor live = at::zeros({batch_.size()}, at::kLong);
   if (is_balanced()) return live.fill_(1);
@@ -72,11 +74,11 @@ at::Tensor HypothesisTable::live_tokens() const {
 
 void HypothesisTable::labels() {
   add("labels-not-shifted", "targets",
-      "labels are not shifted: logits are scored on the token at their own place",
+      "labels are not shifted: logits are scored on the token at their own position",
       [](WrongSettings& s) { s.target_shift = 1; });
   if (kind_.layout == Layout::kLabels) {
     add("labels-not-shifted-first-counts", "targets",
-        "labels are not shifted: logits are scored on the token at their own place, a row's first token "
+        "labels are not shifted: logits are scored on the token at their own position, a row's first token "
         "included",
         [](WrongSettings& s) {
           s.target_shift = 1;

@@ -25,7 +25,7 @@ struct Hypothesis {
 };
 
 /// Those that would change something for this model, batch and objective: of several that come to the same
-/// the first. `chunks` are sizes of chunks to think of beside powers of two and even parts.
+/// the first. `chunks` are sizes of chunks to try in addition to powers of two and even parts.
 std::vector<Hypothesis> hypotheses(const WrongSubject& subject, const std::vector<int64_t>& chunks);
 
 /// That no gradient reaches the parameters of which `gradients` has none, or zeros, where the truth has a

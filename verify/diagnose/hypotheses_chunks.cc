@@ -37,7 +37,7 @@ std::string long_text(const Cut& cut) {
     case Along::kStream:
       return fmt::format("chunks of {} tokens of the packed stream", cut.size);
     case Along::kFlat:
-      return fmt::format("chunks of {} places of the padded rows one after another", cut.size);
+      return fmt::format("chunks of {} positions of the padded rows one after another", cut.size);
     case Along::kScored:
       return fmt::format("chunks of {} scored tokens", cut.size);
     case Along::kRows:
@@ -100,7 +100,7 @@ void HypothesisTable::normalisers() {
 void HypothesisTable::chunked() {
   std::vector<at::Tensor> seen, seen_late;
   for (const Cut& cut : cuts({Along::kSequence, Along::kColumns, Along::kStream})) {
-    const at::Tensor starts = chunk_starts(places_, cut) * live_;
+    const at::Tensor starts = chunk_starts(indices_, cut) * live_;
     const auto is_same = [&](const at::Tensor& other) { return at::equal(starts, other); };
     if (!starts.any().item<bool>() || std::any_of(seen.begin(), seen.end(), is_same)) continue;
     seen.push_back(starts);

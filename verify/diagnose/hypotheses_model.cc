@@ -11,10 +11,10 @@ namespace streambp::verify {
 
 /// Whether positions go up by 1 in every sequence: where that is so, only their differences count.
 bool HypothesisTable::is_contiguous() const {
-  const at::Tensor base = batch_.positions - places_.place;
+  const at::Tensor base = batch_.positions - indices_.in_sequence;
   return base.narrow(0, 1, std::max<int64_t>(batch_.size() - 1, 0))
       .eq(base.narrow(0, 0, std::max<int64_t>(batch_.size() - 1, 0)))
-      .logical_or(places_.place.narrow(0, 1, std::max<int64_t>(batch_.size() - 1, 0)).eq(0))
+      .logical_or(indices_.in_sequence.narrow(0, 1, std::max<int64_t>(batch_.size() - 1, 0)).eq(0))
       .all()
       .item<bool>();
 }

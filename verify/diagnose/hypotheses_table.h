@@ -50,7 +50,9 @@ class HypothesisTable {
   bool is_contiguous() const;
   /// Whether a loss balances the experts.
   bool is_balanced() const { return router_loss(kind_, options_).of(config_.mixture) != 0.0; }
-  int64_t longest() const { return places_.place.numel() == 0 ? 0 : places_.place.max().item<int64_t>() + 1; }
+  int64_t longest() const {
+    return indices_.in_sequence.numel() == 0 ? 0 : indices_.in_sequence.max().item<int64_t>() + 1;
+  }
   at::Tensor live_tokens() const;
 
   const WrongSubject& subject_;
@@ -58,7 +60,7 @@ class HypothesisTable {
   const Batch& batch_;
   const ObjectiveKind& kind_;
   Options options_;
-  Places places_;
+  TokenIndices indices_;
   at::Tensor padding_;  // on the left of each token's row
   at::Tensor live_;     // [N] int64: 1 where a loss hears of a token
   std::vector<int64_t> given_chunks_;

@@ -16,11 +16,11 @@ int64_t row_count(const Batch& batch) {
 /// Values [N] on the padded input, [rows, columns], `fill` elsewhere.
 at::Tensor padded(const Batch& batch, const at::Tensor& values, double fill) {
   at::Tensor all = at::full({row_count(batch) * batch.padded_columns}, fill, values.options());
-  all.index_copy_(0, batch.padded_places, values);
+  all.index_copy_(0, batch.padded_indices, values);
   return all.view({row_count(batch), batch.padded_columns});
 }
 
-/// Of each place of the padded input, what stands `by` columns before it.
+/// Of each position of the padded input, what stands `by` columns before it.
 at::Tensor moved(const at::Tensor& grid, int64_t by, double fill) {
   const int64_t columns = grid.size(1), kept = std::max<int64_t>(columns - std::abs(by), 0);
   at::Tensor result = at::full_like(grid, fill);
@@ -29,11 +29,11 @@ at::Tensor moved(const at::Tensor& grid, int64_t by, double fill) {
 }
 
 at::Tensor on_stream(const Batch& batch, const at::Tensor& grid) {
-  return grid.flatten().index_select(0, batch.padded_places);
+  return grid.flatten().index_select(0, batch.padded_indices);
 }
 
-/// Every target, and all that belongs to it, `by` places later. `first_labels` [N] (may be undefined) are the
-/// targets of tokens that have none before them.
+/// Every target, and all that belongs to it, `by` positions later. `first_labels` [N] (may be undefined) are
+/// the targets of tokens that have none before them.
 void shift_targets(Batch& batch, int64_t by, const at::Tensor& first_labels) {
   const auto shift = [&](const at::Tensor& values, double fill) {
     return on_stream(batch, moved(padded(batch, values, fill), by, fill));
@@ -68,8 +68,8 @@ WrongBatch with_padding(const Batch& batch, const at::Tensor& input_ids, bool sc
   const at::Tensor targets = padded(batch, batch.targets, kNoTarget);
   if (scored) {
     const at::Tensor next = moved(whole.tokens, -1, kNoTarget);
-    // A place is scored on a label that is padding, or is padding itself: on the left only where it sees what
-    // is before it.
+    // A position is scored on a label that is padding, or is padding itself: on the left only where it sees
+    // what is before it.
     const at::Tensor at_end = (column >= last).logical_and(last >= 0);
     const at::Tensor changed = visible ? real.logical_not().logical_or(at_end) : at_end;
     whole.targets = at::where(changed, next, targets).flatten();
@@ -81,7 +81,7 @@ WrongBatch with_padding(const Batch& batch, const at::Tensor& input_ids, bool sc
   for (auto& [name, values] : whole.token_inputs) values = padded(batch, values, 0).flatten();
   if (batch.value_mask.defined())
     whole.value_mask = padded(batch, batch.value_mask.to(at::kLong), 0).to(at::kBool).flatten();
-  whole.padded_places = at::arange(all, at::kLong);
+  whole.padded_indices = at::arange(all, at::kLong);
   whole.offsets.clear();
   for (int64_t row = 0; row <= rows; ++row) whole.offsets.push_back(row * columns);
   whole.rope_length = rope_length(batch);
@@ -123,7 +123,7 @@ at::Tensor wrong_advantages(const Batch& batch, const WrongSettings& settings) {
   const AdvantageChange& change = settings.advantages;
   at::Tensor advantages = batch.token_inputs.at(inputs::kAdvantages).clone();
   const auto sequences = static_cast<int64_t>(batch.offsets.size()) - 1;
-  std::vector<at::Tensor> scored;  // places of each sequence
+  std::vector<at::Tensor> scored;  // indices of each sequence
   for (int64_t i = 0; i < sequences; ++i) {
     const int64_t begin = batch.offsets[static_cast<size_t>(i)],
                   end = batch.offsets[static_cast<size_t>(i) + 1];
@@ -134,87 +134,87 @@ at::Tensor wrong_advantages(const Batch& batch, const WrongSettings& settings) {
   if (change.kind == AdvantageChange::Kind::kNone) return advantages;
   const int64_t group = change.group > 0 ? change.group : sequences;
   for (int64_t begin = 0; begin < sequences; begin += group) {
-    std::vector<at::Tensor> places;
+    std::vector<at::Tensor> rows;
     for (int64_t i = begin; i < std::min(begin + group, sequences); ++i) {
-      if (scored[static_cast<size_t>(i)].numel() > 0) places.push_back(scored[static_cast<size_t>(i)]);
+      if (scored[static_cast<size_t>(i)].numel() > 0) rows.push_back(scored[static_cast<size_t>(i)]);
     }
-    if (places.empty()) continue;
+    if (rows.empty()) continue;
     if (change.over_tokens) {
-      const at::Tensor all = at::cat(places);
+      const at::Tensor all = at::cat(rows);
       advantages.index_copy_(0, all, normalised(advantages.index_select(0, all), change));
       continue;
     }
     std::vector<at::Tensor> of_rows;
-    for (const at::Tensor& row : places) of_rows.push_back(advantages.index_select(0, row).mean());
+    for (const at::Tensor& row : rows) of_rows.push_back(advantages.index_select(0, row).mean());
     const at::Tensor changed = normalised(at::stack(of_rows), change);
-    for (size_t i = 0; i < places.size(); ++i)
-      advantages.index_fill_(0, places[i], changed[static_cast<int64_t>(i)]);
+    for (size_t i = 0; i < rows.size(); ++i)
+      advantages.index_fill_(0, rows[i], changed[static_cast<int64_t>(i)]);
   }
   return advantages;
 }
 
-Places places_of(const Batch& batch, bool ignores_documents) {
-  const at::Tensor column = batch.padded_places.remainder(batch.padded_columns);
-  const at::Tensor row = batch.padded_places.div(batch.padded_columns, "floor");
+TokenIndices token_indices(const Batch& batch, bool ignores_documents) {
+  const at::Tensor column = batch.padded_indices.remainder(batch.padded_columns);
+  const at::Tensor row = batch.padded_indices.div(batch.padded_columns, "floor");
   at::Tensor sequence = at::empty_like(row);
-  at::Tensor place = at::empty_like(row);
+  at::Tensor in_sequence = at::empty_like(row);
   for (size_t i = 0; i + 1 < batch.offsets.size(); ++i) {
     const int64_t begin = batch.offsets[i], length = batch.offsets[i + 1] - begin;
     sequence.narrow(0, begin, length).fill_(static_cast<int64_t>(i));
-    place.narrow(0, begin, length).copy_(at::arange(length, at::kLong));
+    in_sequence.narrow(0, begin, length).copy_(at::arange(length, at::kLong));
   }
-  Places places{row, column, sequence, place};
+  TokenIndices indices{row, column, sequence, in_sequence};
   if (ignores_documents) {
-    places.sequence = row;
-    places.place = column - left_padding(places);
+    indices.sequence = row;
+    indices.in_sequence = column - left_padding(indices);
   }
-  return places;
+  return indices;
 }
 
-at::Tensor left_padding(const Places& places) {
-  if (places.row.numel() == 0) return places.row;
+at::Tensor left_padding(const TokenIndices& indices) {
+  if (indices.row.numel() == 0) return indices.row;
   at::Tensor first =
-      at::full({places.row.max().item<int64_t>() + 1}, std::numeric_limits<int64_t>::max(), at::kLong);
-  first.scatter_reduce_(0, places.row, places.column, "amin");
-  return first.index_select(0, places.row);
+      at::full({indices.row.max().item<int64_t>() + 1}, std::numeric_limits<int64_t>::max(), at::kLong);
+  first.scatter_reduce_(0, indices.row, indices.column, "amin");
+  return first.index_select(0, indices.row);
 }
 
-at::Tensor chunk_starts(const Places& places, const Cut& cut) {
+at::Tensor chunk_starts(const TokenIndices& indices, const Cut& cut) {
   const auto start_by = [&](const at::Tensor& numbers) {
     const at::Tensor start = numbers.div(cut.size, "floor") * cut.size;
-    return (start - (numbers - places.place)).clamp_min(0);
+    return (start - (numbers - indices.in_sequence)).clamp_min(0);
   };
   switch (cut.along) {
     case Cut::Along::kColumns:
-      return start_by(places.column);
+      return start_by(indices.column);
     case Cut::Along::kStream:
-      return start_by(at::arange(places.place.size(0), at::kLong));
+      return start_by(at::arange(indices.in_sequence.size(0), at::kLong));
     default:
-      return start_by(places.place);
+      return start_by(indices.in_sequence);
   }
 }
 
 at::Tensor chunk_numbers(const Batch& batch, const at::Tensor& scored, const Cut& cut) {
-  const Places places = places_of(batch, false);
+  const TokenIndices indices = token_indices(batch, false);
   const auto of_scored = [&](const at::Tensor& numbers) {
     return numbers.index_select(0, scored).div(cut.size, "floor");
   };
   switch (cut.along) {
     case Cut::Along::kSequence: {
       // Chunks of different sequences are different chunks.
-      const at::Tensor chunk = places.place.div(cut.size, "floor");
-      return (places.sequence * batch.size() + chunk).index_select(0, scored);
+      const at::Tensor chunk = indices.in_sequence.div(cut.size, "floor");
+      return (indices.sequence * batch.size() + chunk).index_select(0, scored);
     }
     case Cut::Along::kColumns:
-      return of_scored(places.column);
+      return of_scored(indices.column);
     case Cut::Along::kStream:
       return scored.div(cut.size, "floor");
     case Cut::Along::kFlat:
-      return of_scored(batch.padded_places);
+      return of_scored(batch.padded_indices);
     case Cut::Along::kScored:
       return at::arange(scored.size(0), at::kLong).div(cut.size, "floor");
     case Cut::Along::kRows:
-      return of_scored(places.row);
+      return of_scored(indices.row);
   }
   TORCH_INTERNAL_ASSERT(false, "no such cut");
 }

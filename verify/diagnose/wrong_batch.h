@@ -24,22 +24,22 @@ WrongBatch wrong_batch(const Batch& batch, const at::Tensor& input_ids, const at
 at::Tensor wrong_advantages(const Batch& batch, const WrongSettings& settings);
 
 /// Where each token of a batch stands, [N] int64 each.
-struct Places {
+struct TokenIndices {
   at::Tensor row, column;  // in the padded input
   at::Tensor sequence;     // its number: of the batch's sequences, or of rows where documents are ignored
-  at::Tensor place;        // in its sequence, from 0
+  at::Tensor in_sequence;  // index in its sequence, from 0
 };
 
-Places places_of(const Batch& batch, bool ignores_documents);
+TokenIndices token_indices(const Batch& batch, bool ignores_documents);
 
 /// Columns of padding before each token's row begins, [N].
-at::Tensor left_padding(const Places& places);
+at::Tensor left_padding(const TokenIndices& indices);
 
-/// The place in its own sequence at which each token's chunk begins, [N] int64: 0 where it began earlier. Of
+/// The index in its own sequence at which each token's chunk begins, [N] int64: 0 where it began earlier. Of
 /// cuts along sequences, columns and the stream.
-at::Tensor chunk_starts(const Places& places, const Cut& cut);
+at::Tensor chunk_starts(const TokenIndices& indices, const Cut& cut);
 
-/// The chunk that each of the scored tokens belongs to, [M] int64. `scored` [M] are places of the stream.
+/// The chunk that each of the scored tokens belongs to, [M] int64. `scored` [M] are indices of the stream.
 at::Tensor chunk_numbers(const Batch& batch, const at::Tensor& scored, const Cut& cut);
 
 /// What a scored token's term is multiplied by where means of chunks are averaged, [M]: M / (number of chunks

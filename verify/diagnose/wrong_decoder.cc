@@ -21,42 +21,43 @@ at::Tensor of_keys(const at::Tensor& x) {
 }
 
 /// The padding on a row's left where a later chunk counts it, or no longer counts it.
-at::Tensor late_padding(const Places& places, const at::Tensor& positions, const Cut& cut) {
-  const at::Tensor padding = left_padding(places);
-  const at::Tensor first = positions - places.place;
+at::Tensor late_padding(const TokenIndices& indices, const at::Tensor& positions, const Cut& cut) {
+  const at::Tensor padding = left_padding(indices);
+  const at::Tensor first = positions - indices.in_sequence;
   const at::Tensor sign = at::where(first >= padding, at::full_like(padding, -1), at::ones_like(padding));
-  return padding * sign * chunk_starts(places, cut).gt(0);
+  return padding * sign * chunk_starts(indices, cut).gt(0);
 }
 
 }  // namespace
 
 WrongRows wrong_rows(const WrongBatch& wrong, const WrongSettings& settings, int64_t first, int64_t last) {
   const Batch& batch = wrong.batch;
-  const Places places = places_of(batch, settings.ignores_documents);
+  const TokenIndices indices = token_indices(batch, settings.ignores_documents);
   WrongRows rows;
-  rows.stream = (places.row.ge(first) & places.row.lt(last)).nonzero().squeeze(1);
+  rows.stream = (indices.row.ge(first) & indices.row.lt(last)).nonzero().squeeze(1);
   rows.rows = last - first;
   rows.columns = batch.padded_columns;
-  rows.grid = (batch.padded_places - first * batch.padded_columns).index_select(0, rows.stream);
+  rows.grid = (batch.padded_indices - first * batch.padded_columns).index_select(0, rows.stream);
   const auto on_grid = [&](const at::Tensor& values, int64_t fill) {
     at::Tensor grid = at::full({rows.rows * rows.columns}, fill, values.options());
     grid.index_copy_(0, rows.grid, values.index_select(0, rows.stream));
     return grid.view({rows.rows, rows.columns});
   };
-  at::Tensor positions = settings.positions_by_column ? places.column : batch.positions;
-  if (settings.rope_restart.size > 0) positions = places.place - chunk_starts(places, settings.rope_restart);
+  at::Tensor positions = settings.positions_by_column ? indices.column : batch.positions;
+  if (settings.rope_restart.size > 0)
+    positions = indices.in_sequence - chunk_starts(indices, settings.rope_restart);
   if (settings.padding_from_second_chunk.size > 0)
-    positions = positions + late_padding(places, batch.positions, settings.padding_from_second_chunk);
+    positions = positions + late_padding(indices, batch.positions, settings.padding_from_second_chunk);
   rows.tokens = on_grid(batch.tokens, 0);
   rows.positions = on_grid(positions, 0);
   rows.key_positions = settings.key_padding == 0
                            ? rows.positions
-                           : on_grid(positions + left_padding(places) * settings.key_padding, 0);
-  rows.sequence = on_grid(places.sequence, -1);
-  rows.place = on_grid(places.place, 0);
+                           : on_grid(positions + left_padding(indices) * settings.key_padding, 0);
+  rows.sequence = on_grid(indices.sequence, -1);
+  rows.in_sequence = on_grid(indices.in_sequence, 0);
   rows.key_is_seen = on_grid(wrong.hidden_key.logical_not(), 0);
   const auto cut = [&](const Cut& of) {
-    return of.size > 0 ? on_grid(chunk_starts(places, of), 0) : at::Tensor();
+    return of.size > 0 ? on_grid(chunk_starts(indices, of), 0) : at::Tensor();
   };
   rows.own_chunk_only = cut(settings.own_chunk_only);
   rows.top_left = cut(settings.top_left);
@@ -103,8 +104,8 @@ at::Tensor WrongDecoder::embed(const at::Tensor& tokens) const {
          config_.embedding_scale;
 }
 
-/// Heads [b, T, heads, E] turned by `positions` [b, T].
-at::Tensor WrongDecoder::turned(const at::Tensor& heads, const at::Tensor& positions, bool local) const {
+/// Heads [b, T, heads, E] rotated by `positions` [b, T].
+at::Tensor WrongDecoder::rotated(const at::Tensor& heads, const at::Tensor& positions, bool local) const {
   const at::Tensor& frequencies = local ? local_frequencies_ : frequencies_;
   const double factor = local ? config_.local_rope->attention_factor : config_.rope.attention_factor;
   const at::Tensor angles = (positions.to(at::kDouble).unsqueeze(-1) * frequencies).unsqueeze(2);
@@ -116,8 +117,8 @@ at::Tensor WrongDecoder::turned(const at::Tensor& heads, const at::Tensor& posit
 
 /// Which keys a query sees, [b, 1, T, T].
 at::Tensor WrongDecoder::mask(const WrongRows& rows, int64_t window) const {
-  at::Tensor query = of_queries(rows.place);
-  const at::Tensor key = of_keys(rows.place);
+  at::Tensor query = of_queries(rows.in_sequence);
+  const at::Tensor key = of_keys(rows.in_sequence);
   if (rows.top_left.defined()) query = query - of_queries(rows.top_left);
   at::Tensor seen = key <= query;
   if (rows.sees_whole_chunk.defined())
@@ -143,8 +144,8 @@ at::Tensor WrongDecoder::attention(int64_t index, const at::Tensor& x, const Wro
     q = norm(w.q_norm, q);
     k = norm(w.k_norm, k);
   }
-  q = turned(q, rows.positions, local).transpose(1, 2);
-  k = turned(k, rows.key_positions, local).transpose(1, 2);
+  q = rotated(q, rows.positions, local).transpose(1, 2);
+  k = rotated(k, rows.key_positions, local).transpose(1, 2);
   v = v.transpose(1, 2);
   const int64_t group = config_.num_attention_heads / config_.num_key_value_heads;
   k = k.repeat_interleave(group, 1);
@@ -166,9 +167,9 @@ at::Tensor WrongDecoder::attention(int64_t index, const at::Tensor& x, const Wro
 }
 
 at::Tensor WrongDecoder::mlp(const GatedMlp& mlp, const at::Tensor& x) {
-  const at::Tensor gated = linear(*mlp.gate, x);
+  const at::Tensor gated = linear(*mlp.gate_proj, x);
   const at::Tensor active = mlp.activation == Activation::kSilu ? at::silu(gated) : at::gelu(gated, "tanh");
-  return linear(*mlp.down, active * linear(*mlp.up, x));
+  return linear(*mlp.down_proj, active * linear(*mlp.up_proj, x));
 }
 
 at::Tensor WrongDecoder::mixture(const Mixture& mixture, const at::Tensor& x, const WrongRows& rows,

@@ -1,5 +1,5 @@
-// A decoder in plain float64 ATen, with a mask of all queries by all keys, that makes the mistakes it is told
-// to. Takes the settings of a model and its structure, and nothing of the library's ops.
+// A decoder in plain float64 ATen, with a mask of all queries by all keys, that makes the mistakes it is
+// asked for. Takes the settings of a model and its structure, and nothing of the library's ops.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,14 @@ namespace streambp::verify {
 
 /// Rows [first, last) of the padded input, b of them with T columns.
 struct WrongRows {
-  at::Tensor stream;  // [n] int64: their tokens, places of the stream
-  at::Tensor grid;    // [n] int64: and their places in [b, T]
+  at::Tensor stream;  // [n] int64: their tokens, indices of the stream
+  at::Tensor grid;    // [n] int64: and their indices in [b, T]
   int64_t rows = 0, columns = 0;
   at::Tensor
       counted;        // [n] float64, 1 or 0: whether a loss that balances experts counts them; undefined: all
   at::Tensor tokens;  // [b, T], 0 where there is none
-  at::Tensor positions, key_positions;      // [b, T] int64
-  at::Tensor sequence, place, key_is_seen;  // [b, T]; sequence is -1 where there is no token
+  at::Tensor positions, key_positions;            // [b, T] int64
+  at::Tensor sequence, in_sequence, key_is_seen;  // [b, T]; sequence is -1 where there is no token
   /// Where a query's chunk begins by each kind of mistake, [b, T]; undefined: not cut.
   at::Tensor own_chunk_only, top_left, sees_whole_chunk, detached;
 };
@@ -52,7 +52,7 @@ class WrongDecoder {
  private:
   at::Tensor linear(const Linear& map, const at::Tensor& x);
   at::Tensor norm(const RmsNorm& norm, const at::Tensor& x);
-  at::Tensor turned(const at::Tensor& heads, const at::Tensor& positions, bool local) const;
+  at::Tensor rotated(const at::Tensor& heads, const at::Tensor& positions, bool local) const;
   at::Tensor mask(const WrongRows& rows, int64_t window) const;
   at::Tensor attention(int64_t index, const at::Tensor& x, const WrongRows& rows);
   at::Tensor mlp(const GatedMlp& mlp, const at::Tensor& x);

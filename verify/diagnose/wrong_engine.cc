@@ -80,7 +80,7 @@ class Run {
     WrongRows rows;
     std::vector<at::Tensor> inputs;  // of each layer, [b, T, D]
     at::Tensor scored;               // [m] int64: which of the scored tokens are among these rows
-    at::Tensor scored_grid;          // [m] int64: their places in [b T]
+    at::Tensor scored_grid;          // [m] int64: their indices in [b T]
     at::Tensor hidden;               // [m, D]: the last layer's output there
   };
 
@@ -95,11 +95,11 @@ class Run {
       if (group.rows.stream.numel() == 0) continue;
       if (counted_.defined())
         group.rows.counted = counted_.index_select(0, group.rows.stream).to(at::kDouble);
-      at::Tensor place = at::full({batch.size()}, -1, at::kLong);  // of a token of the stream, in [b T]
-      place.index_copy_(0, group.rows.stream, group.rows.grid);
-      place = place.index_select(0, scored_.indices);
-      group.scored = place.ge(0).nonzero().squeeze(1);
-      group.scored_grid = place.index_select(0, group.scored);
+      at::Tensor index = at::full({batch.size()}, -1, at::kLong);  // of a token of the stream, in [b T]
+      index.index_copy_(0, group.rows.stream, group.rows.grid);
+      index = index.index_select(0, scored_.indices);
+      group.scored = index.ge(0).nonzero().squeeze(1);
+      group.scored_grid = index.index_select(0, group.scored);
       groups_.push_back(std::move(group));
     }
   }

@@ -1,4 +1,4 @@
-// Loss and gradients of a model that is trained wrongly, in a way that is asked for. For `streambp-verify
+// Loss and gradients of a model that is trained wrongly, in what is asked for. For `streambp-verify
 // compare
 // --diagnose`, which looks for the mistake that explains somebody's gradients, and for its tests, which plant
 // mistakes.
@@ -13,8 +13,8 @@
 
 #include "streambp/model/model.h"
 #include "streambp/objective/objective.h"
-#include "verify/error_measure.h"
 #include "verify/diagnose/wrong_settings.h"
+#include "verify/error_measure.h"
 
 namespace streambp::verify {
 

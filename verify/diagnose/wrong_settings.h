@@ -56,11 +56,11 @@ enum class NarrowSums {
 struct WrongSettings {
   // Targets.
   int64_t target_shift =
-      0;  // 1: logits are scored on the label at their own place; -1: on the one after the next
+      0;  // 1: logits are scored on the label at their own position; -1: on the one after the next
   bool first_label = false;                    // with a shift of 1: a row's first token is its own label
   bool padding_scored = false;                 // padding counts among the labels
   Cut normaliser;                              // the mean of the chunks' means
-  std::map<std::string, std::string> options;  // of the objective, in place of the given ones
+  std::map<std::string, std::string> options;  // of the objective, instead of the given ones
   bool reference_is_policy = false;
   bool old_is_policy = false;
   AdvantageChange advantages;

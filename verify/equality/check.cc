@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 
+#include "bench/baseline/hugging_face.h"
 #include "streambp/backprop/embeddings.h"
 #include "streambp/model/scored.h"
 #include "verify/equality/batches.h"
@@ -29,6 +30,7 @@ class RowCheck {
  public:
   RowCheck(const EqualityOptions& options, const RowName& name)
       : options_(options), subject_(make_subject(name, options.seed)) {
+    bench::add_hugging_face_baseline();  // one of the settings that are run
     scored_ = scored_indices(subject_.batch).size(0);
     row_.name = name;
     const std::vector<int64_t>& offsets = subject_.batch.offsets;

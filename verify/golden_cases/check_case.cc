@@ -4,12 +4,10 @@
 #include <fmt/format.h>
 #include <set>
 
-
 namespace streambp::verify {
 namespace {
 
-
-/// One way to compute a case's result. No settings: the reference.
+/// One configuration that computes a case's result. No settings: the reference.
 struct Run {
   std::string text;  // "streambp chunk 7"
   std::optional<Settings> settings;
@@ -45,7 +43,7 @@ std::vector<Run> runs_of(const GoldensOptions& options, const Batch& batch) {
     }
     for (const int64_t chunk : options.chunks.empty() ? default_chunks(batch) : options.chunks) {
       if (is_chunked(settings.method)) settings.chunk = chunk;
-      settings.head_chunk = chunk;  // so that the head, too, is cut in awkward places
+      settings.head_chunk = chunk;  // so that the head, too, is cut at awkward tokens
       runs.push_back({configuration_text(settings), settings});
       for (const Settings& variant : same_gradients_variants(settings))
         runs.push_back({configuration_text(variant), variant});

@@ -72,7 +72,7 @@ at::Tensor read_predictions(const SafetensorsFile& file, const std::string& name
                      fmt::join(given.sizes(), ", "), batch.padded_rows, batch.padded_columns);
   }
   const int64_t before = batch.padded_columns - 1 - given.size(1);
-  return at::constant_pad_nd(given, {before, 1}).flatten().index_select(0, batch.padded_places);
+  return at::constant_pad_nd(given, {before, 1}).flatten().index_select(0, batch.padded_indices);
 }
 
 double read_loss(const CaseFile& file, const SafetensorsFile& tensors) {
@@ -116,7 +116,7 @@ at::Tensor sequence_sums(const at::Tensor& log_probabilities, const Batch& batch
   return at::stack(sums);
 }
 
-/// A case on its way into memory.
+/// A case that is being read.
 class Loader {
  public:
   Loader(const GoldenCase& golden, const CaseFile& file)
@@ -233,7 +233,7 @@ class Loader {
         std::nullopt}));
   }
 
-  /// Takes the place of the reference's sums where the case has the reference itself.
+  /// Replaces the reference's sums where the case has the reference itself.
   void compute_reference(Batch& batch) {
     if (options_.contains("reference_free") && options_.at("reference_free") == "true") return;
     const std::string reference = file_.text("hyperparameters", "reference");

@@ -11,8 +11,8 @@
 #include "reference/model.h"
 #include "streambp/model/batch.h"
 #include "streambp/objective/objective.h"
-#include "verify/golden_cases/case_file.h"
 #include "verify/evaluation.h"
+#include "verify/golden_cases/case_file.h"
 
 namespace streambp::verify {
 
@@ -47,9 +47,8 @@ struct GoldenCase {
 /// A case in memory.
 struct LoadedCase {
   std::vector<std::unique_ptr<GoldenModel>> models;
-  std::vector<GoldenTask> tasks;  // those of the first model first
-  std::vector<ParameterError>
-      checks;  // of what was computed on the way: a reference's log-probabilities, ...
+  std::vector<GoldenTask> tasks;       // those of the first model first
+  std::vector<ParameterError> checks;  // of what was computed for it: a reference's log-probabilities, ...
 };
 
 /// The cases of `folder`: itself if it holds a case.json, else those of the set whose models/ and cases/ it
@@ -58,7 +57,7 @@ std::vector<GoldenCase> find_golden_cases(const std::filesystem::path& folder);
 
 /// Every loss that the case gives numbers for, with loss, log-probabilities and values on the packed stream,
 /// and gradients. Throws Unsupported with the reason if the case's objective, one of its hyperparameters, its
-/// model family or its way of fine-tuning is not known here, and InputError, naming the file, where something
+/// model family or its fine-tuning is not known here, and InputError, naming the file, where something
 /// is missing or not what the README says.
 LoadedCase load_golden_case(const GoldenCase& golden);
 

@@ -1,9 +1,10 @@
+#include "streambp/ops/attention.h"
+
 #include <algorithm>
 #include <cmath>
 
 #include <torch/csrc/autograd/autograd.h>
 
-#include "streambp/ops/attention.h"
 #include "verify/long/case.h"
 #include "verify/long/truth.h"
 
@@ -45,11 +46,11 @@ void check_attention(const Shape& shape, LongCheck& check) {
   const at::Tensor k = patterned_normal({shape.keys(), 1, size}, shape.dtype, 2);
   const at::Tensor v = patterned_normal({shape.keys(), 1, size}, shape.dtype, 3);
   std::vector<int64_t> near;
-  for (const int64_t place : {16384, 32768, 46340, 65535, 131071}) near.push_back(place - shape.prefix);
-  const std::vector<int64_t> places = sampled_places(shape.rows, near, shape.sampled);
+  for (const int64_t index : {16384, 32768, 46340, 65535, 131071}) near.push_back(index - shape.prefix);
+  const std::vector<int64_t> indices = sampled_indices(shape.rows, near, shape.sampled);
 
   at::Tensor dy = at::zeros_like(q);
-  for (const int64_t place : places) dy[place].copy_(q[(place * 7 + 3) % shape.rows]);
+  for (const int64_t index : indices) dy[index].copy_(q[(index * 7 + 3) % shape.rows]);
   Prefix prefix{k.narrow(0, 0, shape.prefix), v.narrow(0, 0, shape.prefix), {}, {}};
   if (shape.key_gradients) {
     const auto sums = q.options().dtype(shape.dtype == at::kDouble ? at::kDouble : at::kFloat);
@@ -68,23 +69,23 @@ void check_attention(const Shape& shape, LongCheck& check) {
     d_keys.assign(static_cast<size_t>(shape.keys() * size), 0.0);
     d_values = d_keys;
   }
-  const at::Tensor dy_rows = rows_at(dy, places);
-  for (size_t i = 0; i < places.size(); ++i) {
-    const int64_t last = shape.prefix + places[i];
+  const at::Tensor dy_rows = rows_at(dy, indices);
+  for (size_t i = 0; i < indices.size(); ++i) {
+    const int64_t last = shape.prefix + indices[i];
     const int64_t first = shape.window == 0 ? 0 : std::max<int64_t>(0, last - shape.window + 1);
     const double* const d_output = dy_rows.const_data_ptr<double>() + static_cast<int64_t>(i) * heads * size;
-    const AttentionRow row = attention_row(q, k, v, places[i], first, last + 1, settings.scoring,
+    const AttentionRow row = attention_row(q, k, v, indices[i], first, last + 1, settings.scoring,
                                            {d_output, d_output + heads * size}, d_keys, d_values);
     output.insert(output.end(), row.output.begin(), row.output.end());
     d_queries.insert(d_queries.end(), row.d_query.begin(), row.d_query.end());
   }
   const double limit = limit_of(shape.dtype);
-  const auto m = static_cast<int64_t>(places.size());
+  const auto m = static_cast<int64_t>(indices.size());
   const at::Tensor y_rows = y.detach().contiguous(), dq = got[0].contiguous();
-  check.rows("output", rows_at(y_rows, places), as_rows(output, m), limit);
-  check.rows_of_one_scale("queries' gradients", rows_at(dq, places), as_rows(d_queries, m), limit);
+  check.rows("output", rows_at(y_rows, indices), as_rows(output, m), limit);
+  check.rows_of_one_scale("queries' gradients", rows_at(dq, indices), as_rows(d_queries, m), limit);
   int64_t others = dq.flatten(1).ne(0).any(1).sum().item<int64_t>();
-  for (const int64_t place : places) others -= dq[place].ne(0).any().item<bool>() ? 1 : 0;
+  for (const int64_t index : indices) others -= dq[index].ne(0).any().item<bool>() ? 1 : 0;
   check.error("rows with a gradient that nothing sent", static_cast<double>(others), 0.0);
   if (!shape.key_gradients) return;
   const auto all = [&](const at::Tensor& earlier, const at::Tensor& own) {

@@ -12,7 +12,7 @@
 namespace streambp::verify {
 namespace {
 
-/// How far an error is on its way to its limit.
+/// An error relative to its limit.
 double ratio_of(double error, double limit) {
   if (limit > 0.0) return error / limit;
   return error == 0.0 ? 0.0 : error * std::numeric_limits<double>::infinity();

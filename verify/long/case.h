@@ -19,8 +19,8 @@ class LongCheck {
   /// against `limit`. A limit of 0 asks for equal numbers.
   void rows(const std::string& what, const at::Tensor& got, const at::Tensor& truth, double limit);
 
-  /// Rows that may be small beside the others: errors relative to the row's norm or the root mean square of
-  /// all rows' norms, whichever is larger.
+  /// Rows that may be small relative to the others: errors relative to the row's norm or the root mean square
+  /// of all rows' norms, whichever is larger.
   void rows_of_one_scale(const std::string& what, const at::Tensor& got, const at::Tensor& truth,
                          double limit);
 

@@ -21,9 +21,9 @@ constexpr int64_t kMega = 1'000'000;
 constexpr int64_t kPower31 = int64_t{1} << 31;
 constexpr int64_t kPower32 = int64_t{1} << 32;
 
-/// Rows of `size` elements before, at and after the places 2^31 and 2^32.
+/// Rows of `size` elements before, at and after elements 2^31 and 2^32.
 std::vector<int64_t> boundary_rows(int64_t n, int64_t size, int64_t more) {
-  return sampled_places(n, {kPower31 / size, kPower32 / size}, more);
+  return sampled_indices(n, {kPower31 / size, kPower32 / size}, more);
 }
 
 /// Rows enough for more than `elements`.
@@ -64,12 +64,12 @@ at::Tensor product(const at::Tensor& a, const std::vector<double>& b, int64_t co
 
 std::vector<double> transposed(const std::vector<double>& x, int64_t rows) {
   const auto columns = static_cast<int64_t>(x.size()) / rows;
-  std::vector<double> turned(x.size());
+  std::vector<double> result(x.size());
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t j = 0; j < columns; ++j)
-      turned[static_cast<size_t>(j * rows + i)] = x[static_cast<size_t>(i * columns + j)];
+      result[static_cast<size_t>(j * rows + i)] = x[static_cast<size_t>(i * columns + j)];
   }
-  return turned;
+  return result;
 }
 
 /// Integers: whatever the order, sums are exact, and the results are the exact ones rounded once.
@@ -80,13 +80,13 @@ void check_linear(at::ScalarType dtype, int64_t elements, LongCheck& check) {
   weight.gradient = at::zeros_like(weight.value);
   const Linear map{"map", &weight};
   const std::vector<double> w = all_elements(weight.value);
-  const std::vector<int64_t> places = boundary_rows(n, kIn, 200);
+  const std::vector<int64_t> indices = boundary_rows(n, kIn, 200);
   const at::Tensor dy = patterned_integers({n, kOut}, dtype, 3);
   {
     const at::Tensor x = patterned_integers({n, kIn}, dtype, 1);
     const at::Tensor y = linear_forward(map, x);
-    check.rows("output", rows_at(y, places),
-               rounded(product(rows_at(x, places), transposed(w, kOut), kOut), dtype), 0.0);
+    check.rows("output", rows_at(y, indices),
+               rounded(product(rows_at(x, indices), transposed(w, kOut), kOut), dtype), 0.0);
     linear_accumulate(map, x, dy);
     const Elements inputs(x), rows(dy);
     constexpr std::pair<int64_t, int64_t> kSampled[] = {{0, 0}, {3, 17}, {7, 63}};
@@ -104,7 +104,7 @@ void check_linear(at::ScalarType dtype, int64_t elements, LongCheck& check) {
   }
   at::Tensor dx;
   linear_backward_input(map, dy, dx);
-  check.rows("input's gradient", rows_at(dx, places), rounded(product(rows_at(dy, places), w, kIn), dtype),
+  check.rows("input's gradient", rows_at(dx, indices), rounded(product(rows_at(dy, indices), w, kIn), dtype),
              0.0);
 }
 
@@ -115,7 +115,7 @@ void check_rms_norm(int64_t elements, bool backward, LongCheck& check) {
   const RmsNorm norm{&weight, 1e-6};
   const std::vector<double> w = all_elements(weight.value);
   const at::Tensor x = overlapping_rows(n, kSize, 1), dy = overlapping_rows(n, kSize, 3);
-  const std::vector<int64_t> places = boundary_rows(n, kSize, 200);
+  const std::vector<int64_t> indices = boundary_rows(n, kSize, 200);
   RmsNormSaved saved;
   at::Tensor got = rms_norm_forward(x, norm, saved);
   if (backward) {
@@ -124,21 +124,21 @@ void check_rms_norm(int64_t elements, bool backward, LongCheck& check) {
   }
   std::vector<double> truth;
   const Elements inputs(x), gradients(dy);
-  for (const int64_t place : places) {
+  for (const int64_t index : indices) {
     double squares = 0.0, along = 0.0;
     for (int64_t j = 0; j < kSize; ++j) {
-      squares += inputs[place + j] * inputs[place + j];
-      along += gradients[place + j] * w[static_cast<size_t>(j)] * inputs[place + j];
+      squares += inputs[index + j] * inputs[index + j];
+      along += gradients[index + j] * w[static_cast<size_t>(j)] * inputs[index + j];
     }
     const double rstd = 1.0 / std::sqrt(squares / kSize + norm.eps);
     for (int64_t j = 0; j < kSize; ++j) {
-      const double x_j = inputs[place + j], w_j = w[static_cast<size_t>(j)];
-      truth.push_back(backward ? rstd * (gradients[place + j] * w_j - x_j * rstd * rstd * along / kSize)
+      const double x_j = inputs[index + j], w_j = w[static_cast<size_t>(j)];
+      truth.push_back(backward ? rstd * (gradients[index + j] * w_j - x_j * rstd * rstd * along / kSize)
                                : w_j * x_j * rstd);
     }
   }
-  check.rows(backward ? "input's gradient" : "output", rows_at(got, places),
-             as_tensor(truth, {static_cast<int64_t>(places.size()), kSize}), 1e-5);
+  check.rows(backward ? "input's gradient" : "output", rows_at(got, indices),
+             as_tensor(truth, {static_cast<int64_t>(indices.size()), kSize}), 1e-5);
 }
 
 void check_rope(int64_t elements, LongCheck& check) {
@@ -147,10 +147,10 @@ void check_rope(int64_t elements, LongCheck& check) {
   const at::Tensor x = patterned_normal({n, kHeads, kSize}, at::kBFloat16, 1);
   const RopeTable table{patterned_normal({n, kHalf}, at::kBFloat16, 2),
                         patterned_normal({n, kHalf}, at::kBFloat16, 3)};
-  const std::vector<int64_t> places = boundary_rows(n, kRow, 200);
-  const at::Tensor cosines = rows_at(table.cosine, places), sines = rows_at(table.sine, places),
-                   inputs = rows_at(x, places);
-  const auto turned = [&](double sign) {
+  const std::vector<int64_t> indices = boundary_rows(n, kRow, 200);
+  const at::Tensor cosines = rows_at(table.cosine, indices), sines = rows_at(table.sine, indices),
+                   inputs = rows_at(x, indices);
+  const auto rotated = [&](double sign) {
     std::vector<double> truth;
     for (int64_t i = 0; i < inputs.size(0); ++i) {
       const double* const row = inputs.const_data_ptr<double>() + i * kRow;
@@ -166,11 +166,11 @@ void check_rope(int64_t elements, LongCheck& check) {
   constexpr double kLimit = 1e-2;  // two roundings to bfloat16
   const at::Tensor leaf = x.detach().requires_grad_();
   at::Tensor y = rope(leaf, table);
-  check.rows("output", rows_at(y.detach(), places), turned(1.0), kLimit);
+  check.rows("output", rows_at(y.detach(), indices), rotated(1.0), kLimit);
   // The output's storage goes before the gradient's comes: the node is all that is needed.
   const torch::autograd::Edge edge = torch::autograd::impl::gradient_edge(y);
   y.reset();
-  check.rows("input's gradient", rows_at((*edge.function)({x}).front(), places), turned(-1.0), kLimit);
+  check.rows("input's gradient", rows_at((*edge.function)({x}).front(), indices), rotated(-1.0), kLimit);
 }
 
 struct SiluRow {
@@ -282,12 +282,12 @@ void check_gated_mlp(int64_t elements, LongCheck& check) {
     y = linear_forward(down_map, gated_product(mlp, x, saved));
     dx = gated_mlp_backward(mlp, std::move(saved), dy);
   }
-  constexpr double kLimit = 5e-2;  // roundings to bfloat16 on the way
+  constexpr double kLimit = 5e-2;  // of intermediates rounded to bfloat16
   const std::vector<int64_t> rows = boundary_rows(n, kWide, 60);
   const auto [y_truth, dx_truth] = truth.rows(rows);
   check.rows("output", rows_at(y, rows), y_truth, kLimit);
   check.rows("input's gradient", rows_at(dx, rows), dx_truth, kLimit);
-  const std::vector<int64_t> columns = sampled_places(kWide, {}, 4);
+  const std::vector<int64_t> columns = sampled_indices(kWide, {}, 4);
   const GatedMlpTruth::WeightGradients weights = truth.weight_gradients(columns, n);
   check.rows("gate's gradient", rows_at(gate.gradient, columns), weights.gate, kLimit);
   check.rows("up's gradient", rows_at(up.gradient, columns), weights.up, kLimit);
@@ -311,15 +311,15 @@ void check_rows(LongCheck& check) {
   constexpr int64_t kSize = 256;
   const int64_t n = rows_beyond(kPower32, kSize);
   Parameter table{"embedding", {}, patterned_normal({n, kSize}, at::kBFloat16, 1)};
-  std::vector<int64_t> places = boundary_rows(n, kSize, 300);
-  const at::Tensor index = at::tensor(at::ArrayRef<int64_t>(places), at::kLong);
-  check.rows("rows", gather_rows(table.gradient, index), rows_at(table.gradient, places), 0.0);
+  std::vector<int64_t> indices = boundary_rows(n, kSize, 300);
+  const at::Tensor index = at::tensor(at::ArrayRef<int64_t>(indices), at::kLong);
+  check.rows("rows", gather_rows(table.gradient, index), rows_at(table.gradient, indices), 0.0);
   table.gradient.zero_();
   // Ones and twos, so that no sum is 0.
   const at::Tensor dx = patterned_integers({index.size(0), kSize}, at::kBFloat16, 2).square_().add_(1.0);
   accumulate_rows(table, index, dx);
   accumulate_rows(table, index.flip({0}), dx.flip({0}));
-  check.rows("gradient", rows_at(table.gradient, places), dx.to(at::kDouble) * 2.0, 0.0);
+  check.rows("gradient", rows_at(table.gradient, indices), dx.to(at::kDouble) * 2.0, 0.0);
   const int64_t others = count_nonzero_words(table.gradient) - index.size(0) * kSize / 4;
   check.error("gradient elsewhere", static_cast<double>(others), 0.0);
 }

@@ -1,8 +1,9 @@
+#include "streambp/backprop/head.h"
+
 #include <cmath>
 
 #include <ATen/Parallel.h>
 
-#include "streambp/backprop/head.h"
 #include "streambp/model/model.h"
 #include "verify/long/case.h"
 #include "verify/long/models.h"
@@ -28,7 +29,7 @@ class WeightedSum final : public Objective {
   at::Tensor weights_;
 };
 
-/// One token's hidden state on its way through norm and head, by plain loops: every vocabulary entry's share
+/// One token's hidden state through norm and head, by plain loops: every vocabulary entry's share
 /// of d log p / d normed is summed.
 struct HeadRow {
   std::vector<double> normed;
@@ -67,15 +68,15 @@ void check_head(int64_t tokens, LongCheck& check) {
   head.value.mul_(25.0);  // logits of about 1
   model.parameter("model.norm.weight").value.fill_(1.0);
   Batch batch = random_batch({tokens}, kVocabulary, 2);
-  // Targets on both sides of the places of the logits' matrix that no longer fit.
+  // Targets on both sides of the elements of the logits' matrix that no longer fit.
   batch.targets.copy_((at::arange(tokens, at::kLong) * 4'567'891 + 11) % kVocabulary);
   batch.targets[tokens - 1].fill_(kVocabulary - 1);
-  const std::vector<int64_t> places = sampled_places(tokens, {127, 128, 255, 256}, 0);
+  const std::vector<int64_t> indices = sampled_indices(tokens, {127, 128, 255, 256}, 0);
   at::Tensor weights = at::zeros({tokens}, at::kDouble);
-  for (const int64_t place : places) weights[place].fill_(1.0 + 0.25 * static_cast<double>(place % 5));
+  for (const int64_t index : indices) weights[index].fill_(1.0 + 0.25 * static_cast<double>(index % 5));
 
   at::Tensor hidden = patterned_normal({tokens, kSize}, at::kFloat, 3);
-  const at::Tensor states = rows_at(hidden, places);
+  const at::Tensor states = rows_at(hidden, indices);
   const HeadTargets scored = head_targets(batch, at::kCPU);
   const HeadPass pass{model, scored, {}, {}};
   const WeightedSum objective(weights);
@@ -84,20 +85,20 @@ void check_head(int64_t tokens, LongCheck& check) {
   const HeadOutcome outcome = streamed.outcome();
 
   const Elements weight(head.value);
-  std::vector<HeadRow> rows(places.size());
-  at::parallel_for(0, static_cast<int64_t>(places.size()), 1, [&](int64_t begin, int64_t end) {
+  std::vector<HeadRow> rows(indices.size());
+  at::parallel_for(0, static_cast<int64_t>(indices.size()), 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       rows[static_cast<size_t>(i)] =
           head_row(weight, states.const_data_ptr<double>() + i * kSize, config.rms_norm_eps);
     }
   });
   constexpr double kLimit = 1e-3;  // ATen adds up 2^24 exponentials in float32: about 1e-4
-  const std::vector<int64_t> shape{static_cast<int64_t>(places.size()), kSize};
+  const std::vector<int64_t> shape{static_cast<int64_t>(indices.size()), kSize};
   std::vector<double> log_probabilities, d_hidden;
-  std::vector<int64_t> entries = sampled_places(kVocabulary, {}, 20);
-  for (size_t i = 0; i < places.size(); ++i) {
+  std::vector<int64_t> entries = sampled_indices(kVocabulary, {}, 20);
+  for (size_t i = 0; i < indices.size(); ++i) {
     const HeadRow& row = rows[i];
-    const auto target = batch.targets[places[i]].item<int64_t>();
+    const auto target = batch.targets[indices[i]].item<int64_t>();
     entries.push_back(target);
     double entry[kSize];
     weight.load(target * kSize, kSize, entry);
@@ -105,27 +106,27 @@ void check_head(int64_t tokens, LongCheck& check) {
     std::vector<double> d(kSize);
     for (size_t j = 0; j < kSize; ++j) {
       logit += entry[j] * row.normed[j];
-      d[j] = (entry[j] + row.d_normed[j]) * (1.0 + 0.25 * static_cast<double>(places[i] % 5));
+      d[j] = (entry[j] + row.d_normed[j]) * (1.0 + 0.25 * static_cast<double>(indices[i] % 5));
       along += d[j] * row.normed[j] / kSize;
     }
     log_probabilities.push_back(logit - row.log_sum_exp);
     for (size_t j = 0; j < kSize; ++j) d_hidden.push_back(row.rstd * (d[j] - row.normed[j] * along));
   }
-  check.rows("log-probabilities", rows_at(outcome.values.log_probabilities.unsqueeze(1), places),
+  check.rows("log-probabilities", rows_at(outcome.values.log_probabilities.unsqueeze(1), indices),
              at::tensor(at::ArrayRef<double>(log_probabilities), at::kDouble).unsqueeze(1), kLimit);
-  check.rows("hidden states' gradients", rows_at(hidden, places),
+  check.rows("hidden states' gradients", rows_at(hidden, indices),
              at::tensor(at::ArrayRef<double>(d_hidden), at::kDouble).view(shape), kLimit);
   std::vector<double> d_weight;
   for (const int64_t v : entries) {
     std::vector<double> sum(kSize, 0.0);
     double entry[kSize];
     weight.load(v * kSize, kSize, entry);
-    for (size_t i = 0; i < places.size(); ++i) {
+    for (size_t i = 0; i < indices.size(); ++i) {
       double logit = 0.0;
       for (size_t j = 0; j < kSize; ++j) logit += entry[j] * rows[i].normed[j];
-      const double is_target = batch.targets[places[i]].item<int64_t>() == v ? 1.0 : 0.0;
+      const double is_target = batch.targets[indices[i]].item<int64_t>() == v ? 1.0 : 0.0;
       const double d = (is_target - std::exp(logit - rows[i].log_sum_exp)) *
-                       (1.0 + 0.25 * static_cast<double>(places[i] % 5));
+                       (1.0 + 0.25 * static_cast<double>(indices[i] % 5));
       for (size_t j = 0; j < kSize; ++j) sum[j] += d * rows[i].normed[j];
     }
     d_weight.insert(d_weight.end(), sum.begin(), sum.end());

@@ -8,14 +8,14 @@
 namespace streambp::verify {
 namespace {
 
-/// The log-probabilities at all places with a target.
+/// The log-probabilities at all indices with a target.
 template <typename Scalar>
 std::vector<Scalar> written_values(const Config& config, const Weights<Scalar>& weights, const Batch& batch) {
   const WrittenDecoder<Scalar> decoder(config, weights, batch);
   const int64_t* const targets = batch.targets.const_data_ptr<int64_t>();
   std::vector<Scalar> values;
-  for (int64_t place = 0; place < batch.size(); ++place) {
-    if (targets[place] != kNoTarget) values.push_back(decoder.log_probability(place, targets[place]));
+  for (int64_t index = 0; index < batch.size(); ++index) {
+    if (targets[index] != kNoTarget) values.push_back(decoder.log_probability(index, targets[index]));
   }
   return values;
 }

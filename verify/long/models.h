@@ -57,30 +57,31 @@ class WrittenDecoder {
     values_.resize(keys_.size());
     const int64_t* const targets = batch.targets.const_data_ptr<int64_t>();
     int64_t next = 0;
-    for (int64_t place = 0; place < batch.size(); ++place) {
-      if (targets[place] == kNoTarget) continue;
-      for (int64_t seen = std::max(next, first_seen(place)); seen <= place; ++seen) {
+    for (int64_t index = 0; index < batch.size(); ++index) {
+      if (targets[index] == kNoTarget) continue;
+      for (int64_t seen = std::max(next, first_seen(index)); seen <= index; ++seen) {
         const Vector normed = norm(embedded(seen), of("input_layernorm.weight"), 0, config_.hidden_size);
         const Vector key = heads(map(normed, "self_attn.k_proj.weight"), "self_attn.k_norm.weight", seen);
         const Vector value = map(normed, "self_attn.v_proj.weight");
         std::copy(key.begin(), key.end(), keys_.begin() + seen * width);
         std::copy(value.begin(), value.end(), values_.begin() + seen * width);
       }
-      next = place + 1;
+      next = index + 1;
     }
   }
 
-  /// Log-probability of `target` after the token at `place`.
-  Scalar log_probability(int64_t place, int64_t target) const {
-    const Vector x = embedded(place);
+  /// Log-probability of `target` after the token at `index`.
+  Scalar log_probability(int64_t index, int64_t target) const {
+    const Vector x = embedded(index);
     const Vector normed = norm(x, of("input_layernorm.weight"), 0, config_.hidden_size);
-    const Vector query = heads(map(normed, "self_attn.q_proj.weight"), "self_attn.q_norm.weight", place);
-    Vector middle = add(x, map(attended(query, place), "self_attn.o_proj.weight"));
+    const Vector query = heads(map(normed, "self_attn.q_proj.weight"), "self_attn.q_norm.weight", index);
+    Vector middle = add(x, map(attended(query, index), "self_attn.o_proj.weight"));
     const Vector inner = norm(middle, of("post_attention_layernorm.weight"), 0, config_.hidden_size);
-    Vector gated = map(inner, "mlp.gate_proj.weight");
-    const Vector raised = map(inner, "mlp.up_proj.weight");
-    for (size_t i = 0; i < gated.size(); ++i) gated[i] *= raised[i] / (Scalar(1.0) + std::exp(-gated[i]));
-    const Vector y = add(std::move(middle), map(gated, "mlp.down_proj.weight"));
+    Vector gate_proj = map(inner, "mlp.gate_proj.weight");
+    const Vector up_proj = map(inner, "mlp.up_proj.weight");
+    for (size_t i = 0; i < gate_proj.size(); ++i)
+      gate_proj[i] *= up_proj[i] / (Scalar(1.0) + std::exp(-gate_proj[i]));
+    const Vector y = add(std::move(middle), map(gate_proj, "mlp.down_proj.weight"));
     const Vector last = norm(y, weights_.at("model.norm.weight"), 0, config_.hidden_size);
     const Vector logits =
         product(last, weights_.at(config_.tie_word_embeddings ? kEmbedding : "lm_head.weight"));
@@ -94,9 +95,9 @@ class WrittenDecoder {
 
   const Vector& of(const std::string& name) const { return weights_.at("model.layers.0." + name); }
 
-  Vector embedded(int64_t place) const {
+  Vector embedded(int64_t index) const {
     const Vector& all = weights_.at(kEmbedding);
-    const auto first = all.begin() + tokens_[place] * config_.hidden_size;
+    const auto first = all.begin() + tokens_[index] * config_.hidden_size;
     return Vector(first, first + config_.hidden_size);
   }
 
@@ -126,15 +127,15 @@ class WrittenDecoder {
     return y;
   }
 
-  /// Each head normed, where the family does that, and turned by its position.
-  Vector heads(Vector x, const std::string& norm_name, int64_t place) const {
+  /// Each head normed, where the family does that, and rotated by its position.
+  Vector heads(Vector x, const std::string& norm_name, int64_t index) const {
     const int64_t size = config_.head_dim, half = size / 2;
     for (int64_t begin = 0; begin < static_cast<int64_t>(x.size()); begin += size) {
       Vector head = config_.qk_norm ? norm(x, of(norm_name), begin, size)
                                     : Vector(x.begin() + begin, x.begin() + begin + size);
       for (int64_t i = 0; i < half; ++i) {
         const double angle =
-            static_cast<double>(positions_[place]) *
+            static_cast<double>(positions_[index]) *
             std::pow(config_.rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(size));
         const double cosine = std::cos(angle), sine = std::sin(angle);
         const auto first = static_cast<size_t>(i), second = static_cast<size_t>(i + half);
@@ -145,24 +146,24 @@ class WrittenDecoder {
     return x;
   }
 
-  /// The first token that the one at `place` sees.
-  int64_t first_seen(int64_t place) const {
-    const int64_t begin = *std::prev(std::upper_bound(offsets_.begin(), offsets_.end(), place));
+  /// The first token that the one at `index` sees.
+  int64_t first_seen(int64_t index) const {
+    const int64_t begin = *std::prev(std::upper_bound(offsets_.begin(), offsets_.end(), index));
     const int64_t window = config_.windows[0];
-    return window == 0 ? begin : std::max(begin, place - window + 1);
+    return window == 0 ? begin : std::max(begin, index - window + 1);
   }
 
-  Vector attended(const Vector& query, int64_t place) const {
+  Vector attended(const Vector& query, int64_t index) const {
     const int64_t size = config_.head_dim, width = config_.num_key_value_heads * size,
                   group = config_.num_attention_heads / config_.num_key_value_heads;
-    const int64_t begin = first_seen(place);
+    const int64_t begin = first_seen(index);
     Vector y(query.size(), Scalar(0.0));
     const double scale = 1.0 / std::sqrt(static_cast<double>(size));
     for (int64_t head = 0; head < config_.num_attention_heads; ++head) {
       const auto q = query.begin() + head * size;
       const auto output = y.begin() + head * size;
       Scalar sum = 0.0;
-      for (int64_t key = begin; key <= place; ++key) {
+      for (int64_t key = begin; key <= index; ++key) {
         const int64_t row = key * width + head / group * size;
         Scalar score = 0.0;
         for (int64_t e = 0; e < size; ++e) score += q[e] * keys_[static_cast<size_t>(row + e)];

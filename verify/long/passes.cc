@@ -41,8 +41,8 @@ Batch make_batch(const PassShape& shape) {
   if (shape.targets == Targets::kSampled) {
     std::vector<int64_t> near{46340, 65535, 131071};
     for (const int64_t chunk : shape.chunks) near.push_back(std::min(chunk, batch.size()));
-    const std::vector<int64_t> places = sampled_places(batch.size(), near, 6);
-    const at::Tensor index = at::tensor(at::ArrayRef<int64_t>(places), at::kLong);
+    const std::vector<int64_t> indices = sampled_indices(batch.size(), near, 6);
+    const at::Tensor index = at::tensor(at::ArrayRef<int64_t>(indices), at::kLong);
     batch.targets.fill_(kNoTarget).index_copy_(0, index, any.index_select(0, index));
   }
   return batch;
@@ -86,9 +86,9 @@ void check_with_truth(const Model& model, const Batch& batch, const PassResult& 
                       LongCheck& check) {
   const Weights<double> weights = weights_of(model);
   const std::vector<double> truth = written_log_probabilities(model.config(), weights, batch);
-  const at::Tensor places = scored_indices(batch);
+  const at::Tensor indices = scored_indices(batch);
   check.rows(what + ", log-probabilities against the decoder written out",
-             got.outcome.log_probabilities.index_select(0, places).unsqueeze(1),
+             got.outcome.log_probabilities.index_select(0, indices).unsqueeze(1),
              at::tensor(at::ArrayRef<double>(truth), at::kDouble).unsqueeze(1), kToTruth);
   // The largest entry of each: an error there is not hidden by a small gradient.
   std::vector<std::string> names;

@@ -58,21 +58,21 @@ Elements::Elements(const at::Tensor& x) : data_(x.const_data_ptr()), dtype_(x.sc
   TORCH_CHECK(dtype_ == at::kDouble || dtype_ == at::kFloat || dtype_ == at::kBFloat16);
 }
 
-double Elements::operator[](int64_t place) const {
-  return with_type(data_, dtype_, [&](const auto* data) { return static_cast<double>(data[place]); });
+double Elements::operator[](int64_t index) const {
+  return with_type(data_, dtype_, [&](const auto* data) { return static_cast<double>(data[index]); });
 }
 
-void Elements::load(int64_t place, int64_t count, double* to) const {
+void Elements::load(int64_t index, int64_t count, double* to) const {
   with_type(data_, dtype_, [&](const auto* data) {
-    for (int64_t i = 0; i < count; ++i) to[i] = static_cast<double>(data[place + i]);
+    for (int64_t i = 0; i < count; ++i) to[i] = static_cast<double>(data[index + i]);
   });
 }
 
-std::vector<int64_t> sampled_places(int64_t size, const std::vector<int64_t>& near, int64_t more) {
-  std::set<int64_t> places;
+std::vector<int64_t> sampled_indices(int64_t size, const std::vector<int64_t>& near, int64_t more) {
+  std::set<int64_t> indices;
   const auto add = [&](int64_t around) {
-    for (int64_t place = around - 2; place <= around + 2; ++place) {
-      if (place >= 0 && place < size) places.insert(place);
+    for (int64_t index = around - 2; index <= around + 2; ++index) {
+      if (index >= 0 && index < size) indices.insert(index);
     }
   };
   add(0);
@@ -80,21 +80,21 @@ std::vector<int64_t> sampled_places(int64_t size, const std::vector<int64_t>& ne
   for (const int64_t around : near) add(around);
   std::mt19937_64 generator(static_cast<uint64_t>(size));
   std::uniform_int_distribution<int64_t> any(0, size - 1);
-  for (int64_t i = 0; i < more; ++i) places.insert(any(generator));
-  return {places.begin(), places.end()};
+  for (int64_t i = 0; i < more; ++i) indices.insert(any(generator));
+  return {indices.begin(), indices.end()};
 }
 
-at::Tensor rows_at(const at::Tensor& x, const std::vector<int64_t>& places) {
+at::Tensor rows_at(const at::Tensor& x, const std::vector<int64_t>& indices) {
   int64_t size = 1;
   for (int64_t d = x.dim() - 1; d > 0; --d) {
     TORCH_CHECK(x.stride(d) == size || x.size(d) == 1, "the elements of a row are not neighbours");
     size *= x.size(d);
   }
   const Elements elements(x);
-  at::Tensor rows = at::empty({static_cast<int64_t>(places.size()), size}, at::kDouble);
+  at::Tensor rows = at::empty({static_cast<int64_t>(indices.size()), size}, at::kDouble);
   double* to = rows.mutable_data_ptr<double>();
-  for (const int64_t place : places) {
-    elements.load(place * x.stride(0), size, to);
+  for (const int64_t index : indices) {
+    elements.load(index * x.stride(0), size, to);
     to += size;
   }
   return rows;
@@ -126,14 +126,14 @@ AttentionRow attention_row(const at::Tensor& q, const at::Tensor& k, const at::T
   std::vector<double> weights(n), slopes(n), along(n);  // exp(s), ds / d(q . k), dy . v
   for (int64_t head = 0; head < heads; ++head) {
     const int64_t key_head = head / (heads / key_heads);
-    const auto place = [&](int64_t key) { return key * stride + key_head * size; };
+    const auto offset = [&](int64_t key) { return key * stride + key_head * size; };
     double* const output = row.output.data() + head * size;
     const double* const d_output = dy.data() + head * size;
     queries.load((query * heads + head) * size, size, one.data());
     double sum = 0.0;
     for (int64_t key = first; key < end; ++key) {
       const auto i = static_cast<size_t>(key - first);
-      keys.load(place(key), size, other.data());
+      keys.load(offset(key), size, other.data());
       double score = scale * dot(one.data(), other.data(), size);
       slopes[i] = scale;
       if (cap > 0.0) {
@@ -143,7 +143,7 @@ AttentionRow attention_row(const at::Tensor& q, const at::Tensor& k, const at::T
       }
       weights[i] = std::exp(score);
       sum += weights[i];
-      values.load(place(key), size, other.data());
+      values.load(offset(key), size, other.data());
       add_multiple(output, other.data(), weights[i], size);
       along[i] = dot(d_output, other.data(), size);
     }
@@ -154,11 +154,11 @@ AttentionRow attention_row(const at::Tensor& q, const at::Tensor& k, const at::T
       const auto i = static_cast<size_t>(key - first);
       const double weight = weights[i] / sum;
       const double d_product = weight * (along[i] - mean) * slopes[i];
-      keys.load(place(key), size, other.data());
+      keys.load(offset(key), size, other.data());
       add_multiple(d_query, other.data(), d_product, size);
       if (d_keys.empty()) continue;
-      add_multiple(d_keys.data() + place(key), one.data(), d_product, size);
-      add_multiple(d_values.data() + place(key), d_output, weight, size);
+      add_multiple(d_keys.data() + offset(key), one.data(), d_product, size);
+      add_multiple(d_values.data() + offset(key), d_output, weight, size);
     }
   }
   return row;

@@ -1,4 +1,4 @@
-// What the long cases compare with: plain loops over the raw elements, in double, with places counted in 64
+// What the long cases compare with: plain loops over the raw elements, in double, with indices counted in 64
 // bits. Nothing here calls an op of ATen on the data of a case.
 #pragma once
 
@@ -11,24 +11,24 @@
 
 namespace streambp::verify {
 
-/// Elements of a float64, float32 or bfloat16 tensor by their place in its storage, from its first one on.
+/// Elements of a float64, float32 or bfloat16 tensor by their index in its storage, from its first one on.
 class Elements {
  public:
   explicit Elements(const at::Tensor& x);
 
-  double operator[](int64_t place) const;
-  void load(int64_t place, int64_t count, double* to) const;
+  double operator[](int64_t index) const;
+  void load(int64_t index, int64_t count, double* to) const;
 
  private:
   const void* data_;
   at::ScalarType dtype_;
 };
 
-/// Places of [0, size), ascending: the ends, those within two of an entry of `near`, and `more` others.
-std::vector<int64_t> sampled_places(int64_t size, const std::vector<int64_t>& near, int64_t more);
+/// Indices of [0, size), ascending: the ends, those within two of an entry of `near`, and `more` others.
+std::vector<int64_t> sampled_indices(int64_t size, const std::vector<int64_t>& near, int64_t more);
 
 /// Rows of x [n, ...] as [m, elements of a row] float64; the elements of a row are neighbours.
-at::Tensor rows_at(const at::Tensor& x, const std::vector<int64_t>& places);
+at::Tensor rows_at(const at::Tensor& x, const std::vector<int64_t>& indices);
 
 /// A tensor of standard normal numbers, or of integers from -1 to 1, which repeat after an odd number of
 /// elements: those a power of two apart differ, and a few billion are there in seconds.

@@ -35,8 +35,8 @@ class HeadPass {
       return taken;
     };
     const int64_t columns = run.groups * tile_;
-    turned_q_ = take(columns * size_);
-    turned_d_ = take(columns * size_);
+    transposed_q_ = take(columns * size_);
+    transposed_d_ = take(columns * size_);
     rows_ = take(columns * size_);
     q_ = take(columns * size_);
     d_ = take(columns * size_);
@@ -58,17 +58,17 @@ class HeadPass {
     fill(sum_, columns_, T{0});
     for_each_key_tile([&](const KeyTile& tile) {
       for_each_panel(tile, [&](const Panel& panel) {
-        multiply(tile, panel, keys_, turned_q_, scores_);
+        multiply(tile, panel, keys_, transposed_q_, scores_);
         if (panel.is_cut) hide(tile, panel, scores_, -kInfinity<T>);
-        call_with<kTileVectors>(panel.vectors,
-                                [&](auto vectors) { soften<decltype(vectors)::value>(tile, panel); });
+        call_with<kTileVectors>(
+            panel.vectors, [&](auto vectors) { online_softmax_step<decltype(vectors)::value>(tile, panel); });
         add_product<T>(panel.queries, size_, tile.count, scores_, 1, kColumns, values_, size_,
                        rows_ + panel.column * size_, size_);
       });
     });
-    for_each_row([&](int64_t column, int64_t place) {
-      run_.log_sum_exp[place] = largest_[column] * static_cast<T>(kLn2) + log_of(sum_[column]);
-      store_row(rows_ + column * size_, 1 / sum_[column], run_.output + place * size_);
+    for_each_row([&](int64_t column, int64_t row) {
+      run_.log_sum_exp[row] = largest_[column] * static_cast<T>(kLn2) + log_of(sum_[column]);
+      store_row(rows_ + column * size_, 1 / sum_[column], run_.output + row * size_);
     });
   }
 
@@ -103,7 +103,7 @@ class HeadPass {
     for (int64_t i = 0; i < count; ++i) numbers[i] = value;
   }
 
-  /// Calls body(column, place) for each query of the tile and its query heads; place is that of (query, head)
+  /// Calls body(column, row) for each query of the tile and its query heads; row is that of (query, head)
   /// among all of them.
   template <typename Body>
   void for_each_row(Body body) const {
@@ -119,15 +119,15 @@ class HeadPass {
     columns_ = run_.groups * tile_;
     fill(rows_, columns_ * size_, T{0});
     for (int64_t group = 0; group < run_.groups; ++group)
-      turn(run_.q, run_.q_row, group, static_cast<T>(run_.scale * kLog2OfE), turned_q_);
+      transpose(run_.q, run_.q_row, group, static_cast<T>(run_.scale * kLog2OfE), transposed_q_);
   }
 
   /// Turns the rows of a query head into the columns of its panels, [size, kColumns] each, times `scale`.
   /// Columns that are left are zeros.
-  void turn(const S* rows, int64_t row, int64_t group, T scale, T* turned) const {
+  void transpose(const S* rows, int64_t row, int64_t group, T scale, T* transposed) const {
     rows += query_ * row + (key_head_ * run_.groups + group) * size_;
     for (int64_t first = 0; first < queries_; first += kColumns) {
-      T* const panel = turned + (group * tile_ + first) * size_;
+      T* const panel = transposed + (group * tile_ + first) * size_;
       const int64_t count = at_most(kColumns, queries_ - first);
       for (int64_t e = 0; e < size_; ++e) {
         T* const column = panel + e * kColumns;
@@ -190,12 +190,13 @@ class HeadPass {
     }
   }
 
-  /// products [keys, kColumns] = rows [keys, size] times the panel's columns of `turned`.
-  void multiply(const KeyTile& tile, const Panel& panel, const T* rows, const T* turned, T* products) const {
+  /// products [keys, kColumns] = rows [keys, size] times the panel's columns of `transposed`.
+  void multiply(const KeyTile& tile, const Panel& panel, const T* rows, const T* transposed,
+                T* products) const {
     call_with<kTileVectors>(panel.vectors, [&](auto vectors) {
       for_each_row_tile(tile.count, [&](int64_t key, auto count) {
         product_rows<false, T, decltype(count)::value, decltype(vectors)::value>(
-            size_, rows + key * size_, size_, 1, turned + panel.column * size_, kColumns,
+            size_, rows + key * size_, size_, 1, transposed + panel.column * size_, kColumns,
             products + key * kColumns, kColumns);
       });
     });
@@ -217,10 +218,10 @@ class HeadPass {
     }
   }
 
-  /// One step of the online softmax: scores become powers beside the new maxima, and what has been summed so
-  /// far is scaled to those.
+  /// One step of the online softmax: scores become powers relative to the new maxima, and what has been
+  /// summed so far is scaled to those.
   template <int kVectors>
-  void soften(const KeyTile& tile, const Panel& panel) {
+  void online_softmax_step(const KeyTile& tile, const Panel& panel) {
     T* const largest = largest_ + panel.column;
     T* const sum = sum_ + panel.column;
     Vector<T> now[kVectors], shift[kVectors], total[kVectors];
@@ -265,16 +266,16 @@ class HeadPass {
     set_queries(query);
     for (int64_t group = 0; group < run_.groups; ++group) {
       const int64_t head = (key_head_ * run_.groups + group) * size_;
-      turn(run_.d_output, run_.d_output_row, group, T{1}, turned_d_);
+      transpose(run_.d_output, run_.d_output_row, group, T{1}, transposed_d_);
       gather(run_.q + query * run_.q_row + head, run_.q_row, queries_, q_ + group * tile_ * size_);
       gather(run_.d_output + query * run_.d_output_row + head, run_.d_output_row, queries_,
              d_ + group * tile_ * size_);
     }
     fill(largest_, columns_, T{0});
     fill(delta_, columns_, T{0});
-    for_each_row([&](int64_t column, int64_t place) {
-      largest_[column] = run_.log_sum_exp[place] * static_cast<T>(kLog2OfE);
-      delta_[column] = dot(d_ + column * size_, run_.output + place * size_);
+    for_each_row([&](int64_t column, int64_t row) {
+      largest_[column] = run_.log_sum_exp[row] * static_cast<T>(kLog2OfE);
+      delta_[column] = dot(d_ + column * size_, run_.output + row * size_);
     });
     for_each_key_tile([&](const KeyTile& tile) {
       const bool wants_keys = from_->d_keys != nullptr;
@@ -283,8 +284,8 @@ class HeadPass {
         fill(d_values_, tile.count * size_, T{0});
       }
       for_each_panel(tile, [&](const Panel& panel) {
-        multiply(tile, panel, keys_, turned_q_, scores_);
-        multiply(tile, panel, values_, turned_d_, d_scores_);
+        multiply(tile, panel, keys_, transposed_q_, scores_);
+        multiply(tile, panel, values_, transposed_d_, d_scores_);
         call_with<kTileVectors>(panel.vectors,
                                 [&](auto vectors) { differentiate<decltype(vectors)::value>(tile, panel); });
         if (panel.is_cut) {
@@ -305,8 +306,8 @@ class HeadPass {
         add_rows(d_values_, tile, from_->d_values);
       }
     });
-    for_each_row([&](int64_t column, int64_t place) {
-      store_row(rows_ + column * size_, T{1}, run_.d_q + place * size_);
+    for_each_row([&](int64_t column, int64_t row) {
+      store_row(rows_ + column * size_, T{1}, run_.d_q + row * size_);
     });
   }
 
@@ -353,14 +354,14 @@ class HeadPass {
   int64_t tile_;  // queries of a tile, of each query head
   int64_t query_ = 0, queries_ = 0, columns_ = 0;
   const KeyBlock<S>* from_ = nullptr;
-  T *turned_q_, *turned_d_;  // a panel after another, [size, kColumns] each
-  T* rows_;                  // [columns, size]: output, or d_q
-  T *q_, *d_;                // [columns, size]: queries and d_output
-  T* largest_;               // [columns]: largest score so far, or log-sum-exp, of powers of 2
-  T* sum_;                   // [columns]: of powers so far
-  T* delta_;                 // [columns]: d_output . output
-  T *scores_, *d_scores_;    // [kKeys, kColumns]
-  T *keys_, *values_;        // [kKeys, size]
+  T *transposed_q_, *transposed_d_;  // a panel after another, [size, kColumns] each
+  T* rows_;                          // [columns, size]: output, or d_q
+  T *q_, *d_;                        // [columns, size]: queries and d_output
+  T* largest_;                       // [columns]: largest score so far, or log-sum-exp, of powers of 2
+  T* sum_;                           // [columns]: of powers so far
+  T* delta_;                         // [columns]: d_output . output
+  T *scores_, *d_scores_;            // [kKeys, kColumns]
+  T *keys_, *values_;                // [kKeys, size]
   T *d_keys_, *d_values_;
 };
 

@@ -1,6 +1,7 @@
 #include <cstdlib>
 #include <fmt/ranges.h>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "streambp/error.h"
@@ -52,6 +53,14 @@ Kernels choose() {
 const Kernels& kernels() {
   static const Kernels chosen = choose();
   return chosen;
+}
+
+bool has_fast_products() {
+#ifdef STREAMBP_HAS_X86_SETS
+  return kernels().instruction_set != std::string_view("baseline");
+#else
+  return true;
+#endif
 }
 
 }  // namespace streambp::cpu

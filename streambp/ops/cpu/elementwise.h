@@ -2,7 +2,7 @@
 // range of rows. Each reads and writes its rows once; the ops share the rows out among threads.
 //
 // S is the dtype in memory, Wide<S> that of the arithmetic. Where S is narrower, results are rounded at the
-// places where the same formula written op by op in ATen would round them.
+// points where the same formula written op by op in ATen would round them.
 #pragma once
 
 #include <cstdint>

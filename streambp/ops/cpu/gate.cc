@@ -1,7 +1,7 @@
 // act(gate) * up of a gated MLP. Both activations are x s(z), s the logistic function: z = x for SiLU, and
 // z = 2 sqrt(2 / pi) (x + 0.044715 x^3) for GELU, as (1 + tanh(z / 2)) / 2 = s(z).
 #include "streambp/ops/cpu/elementwise.h"
-#include "streambp/ops/cpu/places.h"
+#include "streambp/ops/cpu/row_loops.h"
 
 namespace streambp::cpu::STREAMBP_ISA {
 namespace {
@@ -30,9 +30,9 @@ inline Activated<W> activate(Vector<W> x) {
 template <typename S, Activation kActivation>
 void product_of(const S* gate, const S* up, S* product, int64_t size) {
   using W = Wide<S>;
-  over<W>(size, [&](auto place) {
-    const Vector<W> activation = activate<kActivation, W>(place.load(gate)).value;
-    place.store(product, rounded<S>(activation) * place.load(up));
+  over<W>(size, [&](auto at) {
+    const Vector<W> activation = activate<kActivation, W>(at.load(gate)).value;
+    at.store(product, rounded<S>(activation) * at.load(up));
   });
 }
 
@@ -48,17 +48,17 @@ template <typename S, Activation kActivation, bool kWeighted>
 Wide<S> row_backward(const GateBackward<S>& op, S* gate, S* up, S* d_product, Wide<S> weight) {
   using W = Wide<S>;
   Vector<W> d_weight = {};
-  over<W>(op.size, [&](auto place) {
-    const Activated<W> gated = activate<kActivation, W>(place.load(gate));
-    const Vector<W> activation = rounded<S>(gated.value), raised = place.load(up);
-    Vector<W> d = place.load(d_product);
+  over<W>(op.size, [&](auto at) {
+    const Activated<W> gated = activate<kActivation, W>(at.load(gate));
+    const Vector<W> activation = rounded<S>(gated.value), up_proj = at.load(up);
+    Vector<W> d = at.load(d_product);
     if (kWeighted) {
-      d_weight += rounded<S>(rounded<S>(activation * raised) * d);
+      d_weight += rounded<S>(rounded<S>(activation * up_proj) * d);
       d = rounded<S>(d * weight);
     }
-    place.store(gate, rounded<S>(raised * d) * gated.slope);
-    place.store(up, d * activation);
-    if (op.wants_product) place.store(d_product, activation * raised);
+    at.store(gate, rounded<S>(up_proj * d) * gated.slope);
+    at.store(up, d * activation);
+    if (op.wants_product) at.store(d_product, activation * up_proj);
   });
   return sum_of<W>(d_weight);
 }
@@ -72,10 +72,10 @@ void rows_backward(const GateBackward<S>& op, int64_t begin, int64_t end) {
     if (op.row_weights == nullptr) {
       row_backward<S, kActivation, false>(op, gate, up, d, W{1});
     } else {
-      const LastPlace place{row, 1};
-      const W weight = place.load(op.row_weights)[0];
+      const TailVector at{row, 1};
+      const W weight = at.load(op.row_weights)[0];
       const W d_weight = row_backward<S, kActivation, true>(op, gate, up, d, weight);
-      place.store(op.d_row_weights, broadcast<W>(d_weight));
+      at.store(op.d_row_weights, broadcast<W>(d_weight));
     }
   }
 }

@@ -40,6 +40,10 @@ struct Kernels {
 /// that it has, for tests. Throws InputError where it names none.
 const Kernels& kernels();
 
+/// Whether kernels() multiply about as fast as ATen, so that attention and the head are worth taking from it:
+/// not those of x86's baseline, 16 bytes a vector, where ATen's libraries choose wider ones themselves.
+bool has_fast_products();
+
 /// One for each set that this machine can run, the widest first.
 std::vector<Kernels> available_kernels();
 

@@ -1,7 +1,7 @@
 // Root-mean-square norm and rotary embedding, apart or one after the other while a head lies in the
 // first-level cache.
 #include "streambp/ops/cpu/elementwise.h"
-#include "streambp/ops/cpu/places.h"
+#include "streambp/ops/cpu/row_loops.h"
 
 namespace streambp::cpu::STREAMBP_ISA {
 namespace {
@@ -15,26 +15,26 @@ S* row_of(const Heads<S>& heads, int64_t token, int64_t head) {
 }
 
 /// The weight, or what stands for it.
-template <typename S, typename Place>
-Vector<Wide<S>> factor(const NormRope<S>& op, Place place) {
-  const Vector<Wide<S>> weight = place.load(op.weight);
+template <typename S, typename At>
+Vector<Wide<S>> factor(const NormRope<S>& op, At at) {
+  const Vector<Wide<S>> weight = at.load(op.weight);
   return op.adds_one ? weight + Wide<S>{1} : weight;
 }
 
 template <typename S>
 void normalise(const NormRope<S>& op, const S* x, S* y, Wide<S>* rstd) {
   using W = Wide<S>;
-  const W squares = sum_over<W>(op.size, [&](auto place) {
-    const Vector<W> v = place.load(x);
+  const W squares = sum_over<W>(op.size, [&](auto at) {
+    const Vector<W> v = at.load(x);
     return v * v;
   });
   const W r = 1 / static_cast<W>(__builtin_sqrt(
                       static_cast<double>(squares / static_cast<W>(op.size) + static_cast<W>(op.eps))));
   *rstd = r;
-  over<W>(op.size, [&](auto place) {
-    const Vector<W> normalised = place.load(x) * r;
+  over<W>(op.size, [&](auto at) {
+    const Vector<W> normalised = at.load(x) * r;
     // Hugging Face rounds before it multiplies, except in Gemma's norms.
-    place.store(y, (op.adds_one ? normalised : rounded<S>(normalised)) * factor(op, place));
+    at.store(y, (op.adds_one ? normalised : rounded<S>(normalised)) * factor(op, at));
   });
 }
 
@@ -42,31 +42,30 @@ void normalise(const NormRope<S>& op, const S* x, S* y, Wide<S>* rstd) {
 template <typename S>
 void normalise_backward(const NormRope<S>& op, const S* x, Wide<S> rstd, const S* dy, S* dx, Wide<S>* sums) {
   using W = Wide<S>;
-  const W product =
-      sum_over<W>(op.size, [&](auto place) { return place.load(dy) * factor(op, place) * place.load(x); });
+  const W product = sum_over<W>(op.size, [&](auto at) { return at.load(dy) * factor(op, at) * at.load(x); });
   const W along = product * rstd / static_cast<W>(op.size);
-  over<W>(op.size, [&](auto place) {
-    const Vector<W> d = place.load(dy), normalised = place.load(x) * rstd;
-    if (sums != nullptr) place.store(sums, place.load(sums) + d * normalised);
-    place.store(dx, (d * factor(op, place) - normalised * along) * rstd);
+  over<W>(op.size, [&](auto at) {
+    const Vector<W> d = at.load(dy), normalised = at.load(x) * rstd;
+    if (sums != nullptr) at.store(sums, at.load(sums) + d * normalised);
+    at.store(dx, (d * factor(op, at) - normalised * along) * rstd);
   });
 }
 
-/// Turns a head by `sign` times its token's angles. y may be x.
+/// Rotates a head by `sign` times its token's angles. y may be x.
 template <typename S>
 void rotate(const NormRope<S>& op, int64_t token, Wide<S> sign, const S* x, S* y) {
   using W = Wide<S>;
   const S* const cosines = op.cosine + token * op.table_stride;
   const S* const sines = op.sine + token * op.table_stride;
-  over<W>(op.half, [&](auto place) {
-    const Vector<W> first = place.load(x), second = place.load(x + op.half);
-    const Vector<W> cosine = place.load(cosines), sine = place.load(sines) * sign;
-    place.store(y, rounded<S>(first * cosine) - second * sine);
-    place.store(y + op.half, rounded<S>(second * cosine) + first * sine);
+  over<W>(op.half, [&](auto at) {
+    const Vector<W> first = at.load(x), second = at.load(x + op.half);
+    const Vector<W> cosine = at.load(cosines), sine = at.load(sines) * sign;
+    at.store(y, rounded<S>(first * cosine) - second * sine);
+    at.store(y + op.half, rounded<S>(second * cosine) + first * sine);
   });
   if (y != x) {
-    const int64_t turned = 2 * op.half;
-    __builtin_memcpy(y + turned, x + turned, static_cast<size_t>(op.size - turned) * sizeof(S));
+    const int64_t rotated = 2 * op.half;
+    __builtin_memcpy(y + rotated, x + rotated, static_cast<size_t>(op.size - rotated) * sizeof(S));
   }
 }
 
@@ -75,17 +74,17 @@ void forward(const NormRope<S>& op, Heads<const S> x, const S* residual, S* y, i
   using W = Wide<S>;
   for (int64_t token = begin; token < end; ++token) {
     for (int64_t head = 0; head < op.heads; ++head) {
-      const int64_t place_of_row = token * op.heads + head;
+      const int64_t row = token * op.heads + head;
       const S* from = row_of(x, token, head);
-      S* const to = y + place_of_row * op.size;
+      S* const to = y + row * op.size;
       if (op.weight != nullptr) {
-        normalise(op, from, to, op.rstd + place_of_row);
+        normalise(op, from, to, op.rstd + row);
         from = to;
       }
       if (op.cosine != nullptr) rotate(op, token, W{1}, from, to);
       if (residual == nullptr) continue;
-      const S* const other = residual + place_of_row * op.size;
-      over<W>(op.size, [&](auto place) { place.store(to, place.load(to) + place.load(other)); });
+      const S* const other = residual + row * op.size;
+      over<W>(op.size, [&](auto at) { at.store(to, at.load(to) + at.load(other)); });
     }
   }
 }
@@ -103,15 +102,15 @@ void backward(const NormRope<S>& op, Heads<const S> x, Heads<const S> dy, S* dx,
   };
   for (int64_t token = begin; token < end; ++token) {
     for (int64_t head = 0; head < op.heads; ++head) {
-      const int64_t place_of_row = token * op.heads + head;
+      const int64_t row = token * op.heads + head;
       const S* d = row_of(dy, token, head);
-      S* const to = dx + place_of_row * op.size;
+      S* const to = dx + row * op.size;
       if (op.cosine != nullptr) {
         rotate(op, token, Wide<S>{-1}, d, to);
         d = to;
       }
       if (op.weight == nullptr) continue;
-      normalise_backward(op, row_of(x, token, head), op.rstd[place_of_row], d, to, sums.recent);
+      normalise_backward(op, row_of(x, token, head), op.rstd[row], d, to, sums.recent);
       if (++rows % kShortSum == 0) take_over();
     }
   }

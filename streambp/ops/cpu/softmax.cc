@@ -1,6 +1,6 @@
-// The log-probability of one target a row, and its gradient in place of the logits.
+// The log-probability of one target a row, and its gradient written over the logits.
 #include "streambp/ops/cpu/elementwise.h"
-#include "streambp/ops/cpu/places.h"
+#include "streambp/ops/cpu/row_loops.h"
 
 namespace streambp::cpu::STREAMBP_ISA {
 namespace {
@@ -47,7 +47,7 @@ void forward(const TargetSoftmax<T>& op, double* log_probabilities, int64_t begi
         largest = block_largest;
       }
       const int64_t whole = count / kWidth<T> * kWidth<T>;
-      T part = sum_over<T>(whole, [&](auto place) { return exp_of<T>((place.load(x) - largest) * scale); });
+      T part = sum_over<T>(whole, [&](auto at) { return exp_of<T>((at.load(x) - largest) * scale); });
       for (int64_t i = whole; i < count; ++i) part += exp_of<T>(broadcast<T>((x[i] - largest) * scale))[0];
       sum += static_cast<double>(part);
     }
@@ -66,8 +66,8 @@ void backward(const TargetSoftmax<T>& op, const double* d_target, int64_t begin,
     T* const logits = op.logits + row * op.size;
     const T largest = static_cast<T>(op.sums[2 * row]), log_sum = static_cast<T>(op.sums[2 * row + 1]);
     const T d = static_cast<T>(d_target[row] * op.scale);
-    over<T>(op.size, [&](auto place) {
-      place.store(logits, exp_of<T>((place.load(logits) - largest) * scale - log_sum) * -d);
+    over<T>(op.size, [&](auto at) {
+      at.store(logits, exp_of<T>((at.load(logits) - largest) * scale - log_sum) * -d);
     });
     logits[op.targets[row]] += d;
   }

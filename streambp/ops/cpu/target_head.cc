@@ -89,12 +89,13 @@ void multiply(const TargetHead<T>& op, int64_t begin, int64_t end, T* logits, in
   }
 }
 
-/// Turns a tile of logits into exponentials beside their columns' largest so far, `largest`, and sums them.
-/// `shares`: by what exponentials of earlier tiles are to be multiplied, that they stand beside that one too.
-/// Returns whether any share is not 1.
+/// Turns a tile of logits into exponentials relative to their columns' largest so far, `largest`, and sums
+/// them.
+/// `shares`: by what exponentials of earlier tiles are to be multiplied, so that they are relative to that
+/// one too. Returns whether any share is not 1.
 template <typename T>
-bool soften(T* logits, int64_t count, int64_t columns, int64_t stride, double scale, T* largest, T* sums,
-            T* shares) {
+bool online_softmax_step(T* logits, int64_t count, int64_t columns, int64_t stride, double scale, T* largest,
+                         T* sums, T* shares) {
   const T factor = static_cast<T>(scale * kLog2OfE);
   bool is_new = false;
   for (int64_t column = 0; column < columns; column += kWidth<T>) {
@@ -106,9 +107,9 @@ bool soften(T* logits, int64_t count, int64_t columns, int64_t stride, double sc
       most = logit > most ? logit : most;
     }
     for (int64_t i = 0; i < count; ++i) {
-      T* const place = first + i * stride;
-      const Vector<T> power = exp2_of<T>((load(place) - most) * factor);
-      store(place, power);
+      T* const numbers = first + i * stride;
+      const Vector<T> power = exp2_of<T>((load(numbers) - most) * factor);
+      store(numbers, power);
       sum += power;
     }
     store(shares + column, exp2_of<T>((before - most) * factor));
@@ -121,12 +122,12 @@ bool soften(T* logits, int64_t count, int64_t columns, int64_t stride, double sc
 
 /// A tile, and where what is known of it lies.
 template <typename T>
-struct TilePlace {
+struct VocabularyTile {
   int64_t first, last;  // vocabulary entries
   T *numbers, *largest, *sums;
 
   /// `own`: a tile's numbers, where they are not kept.
-  TilePlace(const TargetHead<T>& op, int64_t tile, int64_t stride, T* own = nullptr)
+  VocabularyTile(const TargetHead<T>& op, int64_t tile, int64_t stride, T* own = nullptr)
       : first(tile * kTile),
         last(at_most(first + kTile, op.vocabulary)),
         numbers(op.exponentials == nullptr ? own : op.exponentials + first * stride),
@@ -156,12 +157,12 @@ class Forward {
   }
 
   void run(int64_t index, const HeadShare<T>& share, double* target_logits) {
-    const TilePlace<T> tile(op_, index, stride_, exponentials_);
+    const VocabularyTile<T> tile(op_, index, stride_, exponentials_);
     multiply(op_, tile.first, tile.last, tile.numbers, stride_);
     tile.for_each_target(op_, stride_,
                          [&](int64_t row, T logit) { target_logits[row] = static_cast<double>(logit); });
-    const bool is_new = soften(tile.numbers, tile.last - tile.first, columns_, stride_, op_.scale,
-                               share.largest, tile.sums, shares_);
+    const bool is_new = online_softmax_step(tile.numbers, tile.last - tile.first, columns_, stride_,
+                                            op_.scale, share.largest, tile.sums, shares_);
     for (int64_t column = 0; column < columns_; column += kWidth<T>)
       store(tile.largest + column, load(share.largest + column));
     if (share.sum == nullptr) return;
@@ -178,7 +179,7 @@ class Forward {
     }
   }
 
-  void add_to_sum(const TilePlace<T>& tile, T* sum) {
+  void add_to_sum(const VocabularyTile<T>& tile, T* sum) {
     const int64_t count = tile.last - tile.first;
     to_panels(op_.weight + tile.first * op_.size, count, op_.size, kTile, weight_);
     for_each_column_tile<T>(op_.size, [&](int64_t column, auto vectors) {
@@ -249,18 +250,18 @@ class WeightGradient {
   }
 
   void run(int64_t index) {
-    const TilePlace<T> tile(op_, index, stride_);
+    const VocabularyTile<T> tile(op_, index, stride_);
     differentiate(tile);
     add(tile);
   }
 
  private:
   /// Exponentials become the logits' gradients: d (onehot - p) scale.
-  void differentiate(const TilePlace<T>& tile) {
+  void differentiate(const VocabularyTile<T>& tile) {
     const T scale = static_cast<T>(op_.scale);
     for (int64_t column = 0; column < columns_; column += kWidth<T>) {
-      const Vector<T> beside = (load(tile.largest + column) - load(largest_ + column)) * scale;
-      const Vector<T> factor = exp_of<T>(beside - load(log_sum_ + column)) * -load(d_ + column);
+      const Vector<T> shifted = (load(tile.largest + column) - load(largest_ + column)) * scale;
+      const Vector<T> factor = exp_of<T>(shifted - load(log_sum_ + column)) * -load(d_ + column);
       T* const first = tile.numbers + column;
       for (int64_t i = 0; i < tile.last - tile.first; ++i)
         store(first + i * stride_, load(first + i * stride_) * factor);
@@ -268,7 +269,7 @@ class WeightGradient {
     tile.for_each_target(op_, stride_, [&](int64_t row, T& number) { number += d_[row]; });
   }
 
-  void add(const TilePlace<T>& tile) const {
+  void add(const VocabularyTile<T>& tile) const {
     const int64_t count = tile.last - tile.first;
     T* const d_weight = op_.d_weight + tile.first * op_.size;
     for_each_column_tile<T>(op_.size, [&](int64_t column, auto vectors) {
@@ -309,8 +310,8 @@ void gather(const TargetHead<T>& op, const double* d_target, const HeadShare<T>*
       const T* const target = op.weight + op.targets[row] * op.size + first;
       for (int64_t d = 0; d < count; ++d) sum[d] = static_cast<double>(target[d]);
       for (int64_t i = 0; i < share_count; ++i) {
-        const double beside = static_cast<double>(shares[i].largest[row]) - op.log_sums[2 * row];
-        const double part = __builtin_exp(beside * op.scale - op.log_sums[2 * row + 1]);
+        const double shifted = static_cast<double>(shares[i].largest[row]) - op.log_sums[2 * row];
+        const double part = __builtin_exp(shifted * op.scale - op.log_sums[2 * row + 1]);
         const T* const of_share = shares[i].sum + row * op.size + first;
         for (int64_t d = 0; d < count; ++d) sum[d] -= part * static_cast<double>(of_share[d]);
       }

@@ -23,21 +23,21 @@ struct TargetHead {
   const T* weight = nullptr;         // [vocabulary, size]
   double scale = 1.0;                // of the logits: one over the temperature
   const int64_t* targets = nullptr;  // [rows]
-  T* columns = nullptr;              // [copy_size]: x turned
+  T* columns = nullptr;              // [copy_size]: x transposed
   T* panels = nullptr;               // [copy_size]: x by panels
   T* exponentials = nullptr;         // [vocabulary, column_count]; in the end the logits' gradients; null:
                                      // they are not kept, and no backward pass over the tiles follows
   T* sums = nullptr;                 // [tiles, 2, column_count]: the largest logit so far, unscaled, and
-                                     // the sum of a tile's exponentials beside it
-  double* log_sums = nullptr;        // [rows, 2]: the largest of all, and the logarithm of the sum beside it
-  T* d_weight = nullptr;             // [vocabulary, size], added to; null: the weight is frozen
+                                     // the sum of a tile's exponentials relative to it
+  double* log_sums = nullptr;  // [rows, 2]: the largest of all, and the logarithm of the sum relative to it
+  T* d_weight = nullptr;       // [vocabulary, size], added to; null: the weight is frozen
 };
 
 /// What some tiles, taken one after another, leave for the gradient of x.
 template <typename T>
 struct HeadShare {
   T* largest = nullptr;  // [column_count]: of the logits, unscaled
-  T* sum = nullptr;      // [rows, size]: weights times exponentials beside the largest; null: not wanted
+  T* sum = nullptr;      // [rows, size]: weights times exponentials relative to the largest; null: not wanted
 };
 
 template <typename T>

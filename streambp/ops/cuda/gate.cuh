@@ -30,12 +30,13 @@ STREAMBP_GLOBAL void gate_product(const S* gate, const S* up, S* product, int64_
   using W = Wide<S>;
   const int64_t step = block_count() * kThreads * kCount;
   for (int64_t i = (block_index() * kThreads + thread_index()) * kCount; i < count; i += step) {
-    W gated[kCount], raised[kCount];
-    load(gate + i, gated);
-    load(up + i, raised);
+    W gate_proj[kCount], up_proj[kCount];
+    load(gate + i, gate_proj);
+    load(up + i, up_proj);
     STREAMBP_UNROLL
-    for (int k = 0; k < kCount; ++k) gated[k] = rounded<S>(activate<kActivation>(gated[k]).value) * raised[k];
-    store(product + i, gated);
+    for (int k = 0; k < kCount; ++k)
+      gate_proj[k] = rounded<S>(activate<kActivation>(gate_proj[k]).value) * up_proj[k];
+    store(product + i, gate_proj);
   }
 }
 
@@ -43,25 +44,25 @@ STREAMBP_GLOBAL void gate_product(const S* gate, const S* up, S* product, int64_
 template <typename S, Activation kActivation, bool kWeighted, int kCount>
 STREAMBP_DEVICE Wide<S> gate_backward_at(const GateBackward<S>& op, int64_t i, Wide<S> weight) {
   using W = Wide<S>;
-  W gated[kCount], raised[kCount], d[kCount], d_weight = 0;
-  load(op.gate + i, gated);
-  load(op.up + i, raised);
+  W gate_proj[kCount], up_proj[kCount], d[kCount], d_weight = 0;
+  load(op.gate + i, gate_proj);
+  load(op.up + i, up_proj);
   load(op.d_product + i, d);
   W product[kCount];
   STREAMBP_UNROLL
   for (int k = 0; k < kCount; ++k) {
-    const Activated<W> activated = activate<kActivation>(gated[k]);
+    const Activated<W> activated = activate<kActivation>(gate_proj[k]);
     const W activation = rounded<S>(activated.value);
-    product[k] = activation * raised[k];
+    product[k] = activation * up_proj[k];
     if (kWeighted) {
       d_weight += rounded<S>(rounded<S>(product[k]) * d[k]);
       d[k] = rounded<S>(d[k] * weight);
     }
-    gated[k] = rounded<S>(raised[k] * d[k]) * activated.slope;
-    raised[k] = d[k] * activation;
+    gate_proj[k] = rounded<S>(up_proj[k] * d[k]) * activated.slope;
+    up_proj[k] = d[k] * activation;
   }
-  store(op.gate + i, gated);
-  store(op.up + i, raised);
+  store(op.gate + i, gate_proj);
+  store(op.up + i, up_proj);
   if (op.wants_product) store(op.d_product + i, product);
   return d_weight;
 }

@@ -2,7 +2,7 @@
 // pointers: no header of CUDA or torch is needed to call them, and nothing of CUDA is linked by who does.
 //
 // They read and write what the CPU's kernels of the same names do (ops/cpu/elementwise.h), rounded at the
-// same places. A call puts work into a queue and returns; it gives null, or what CUDA says of a launch that
+// same points. A call puts work into a queue and returns; it gives null, or what CUDA says of a launch that
 // failed. Every sum is taken in one order: equal calls give equal bits.
 #pragma once
 
@@ -81,11 +81,11 @@ struct AttentionKernels {
                         int64_t size);
 };
 
-/// Rows of `from` [count, size] to be added to those of `to`: the i-th of `places`, which are sorted,
+/// Rows of `from` [count, size] to be added to those of `to`: the i-th of `indices`, which are sorted,
 /// receives row order[i], or row i without an order.
 template <typename S, typename G>
 struct RowSums {
-  const int64_t* places = nullptr;
+  const int64_t* indices = nullptr;
   const int64_t* order = nullptr;
   int64_t count = 0;
   const S* from = nullptr;
@@ -97,7 +97,7 @@ struct RowSums {
 
 template <typename S>
 struct RowKernels {
-  /// Rows of the same place are summed in Wide<S> and rounded once.
+  /// Rows of the same index are summed in Wide<S> and rounded once.
   Failure (*add)(const Queue& queue, const RowSums<S, S>& op);
   Failure (*add_to_wide)(const Queue& queue, const RowSums<S, Wide<S>>& op);
 };

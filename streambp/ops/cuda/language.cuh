@@ -83,8 +83,8 @@ namespace streambp::cuda {
 inline constexpr int kThreads = 256;
 inline constexpr int kWarp = 32;
 
-/// Blocks that share out `items`, `each` a block, in turns where there are more than a grid needs: enough to
-/// fill any GPU many times.
+/// Blocks that share out `items`, `each` a block, in several rounds where there are more than a grid needs:
+/// enough to fill any GPU many times.
 inline int64_t blocks_for(int64_t items, int64_t each) {
   constexpr int64_t kMost = 1 << 20;
   const int64_t blocks = (items + each - 1) / each;

@@ -1,12 +1,12 @@
 #include "streambp/ops/cuda/library.h"
 
 #include <dlfcn.h>
+#include <utility>
 
 namespace streambp::cuda {
 namespace {
 
 const Kernels* loaded = nullptr;
-bool serves_cpu = false;
 
 }  // namespace
 
@@ -24,18 +24,8 @@ const Kernels* kernels() {
   return loaded;
 }
 
-ServeCpu::ServeCpu(const Kernels& kernels) : outer_(loaded) {
-  loaded = &kernels;
-  serves_cpu = true;
-}
-
-ServeCpu::~ServeCpu() {
-  loaded = outer_;
-  serves_cpu = false;
-}
-
-bool ServeCpu::is_on() {
-  return serves_cpu;
+const Kernels* set_kernels(const Kernels* kernels) {
+  return std::exchange(loaded, kernels);
 }
 
 }  // namespace streambp::cuda

@@ -1,5 +1,5 @@
-// Finding the CUDA kernels at run time: they live in a shared library beside the program, so that one program
-// runs on machines with and without CUDA.
+// Finding the CUDA kernels at run time: they live in a shared library next to the program, so that one
+// program runs on machines with and without CUDA.
 #pragma once
 
 #include <cstdint>
@@ -10,29 +10,17 @@
 
 namespace streambp::cuda {
 
-/// Counts up whenever the table of kernels or what they are told changes: a library of another build is not
+/// Counts up whenever the table of kernels or their arguments change: a library of another build is not
 /// taken.
 inline constexpr uint64_t kInterface = 2;
 
 /// Loads the library's kernels. Returns an empty text, or why they can't be had: then ATen's own ops serve.
 std::string load_kernels(const std::filesystem::path& library);
 
-/// The kernels that serve CUDA tensors; null where none were loaded.
+/// The kernels that serve where CUDA's do (backend.h); null: none, ATen's own ops serve.
 const Kernels* kernels();
 
-/// While it lives, `kernels` serve tensors on the CPU as if they lay on a GPU: for tests that run the way to
-/// the kernels and the kernels' source without one (on_host.h).
-class ServeCpu {
- public:
-  explicit ServeCpu(const Kernels& kernels);
-  ~ServeCpu();
-  ServeCpu(const ServeCpu&) = delete;
-  ServeCpu& operator=(const ServeCpu&) = delete;
-
-  static bool is_on();
-
- private:
-  const Kernels* outer_;
-};
+/// Makes `kernels` those, and returns what they were.
+const Kernels* set_kernels(const Kernels* kernels);
 
 }  // namespace streambp::cuda

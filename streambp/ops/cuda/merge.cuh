@@ -15,8 +15,8 @@ STREAMBP_GLOBAL void merge_attended(Attended<A, Wide<A>> all, Attended<const B, 
     const int64_t row = first + team.number;
     const bool has_row = row < rows;
     const int64_t token = has_row ? row / heads : 0, head = has_row ? row % heads : 0;
-    W* const place = all.log_sum_exp + token * all.token_stride + head * all.head_stride;
-    const W a = has_row ? *place : W{0};
+    W* const sum = all.log_sum_exp + token * all.token_stride + head * all.head_stride;
+    const W a = has_row ? *sum : W{0};
     const W b = has_row ? block.log_sum_exp[token * block.token_stride + head * block.head_stride] : W{0};
     const W most = a > b ? a : b, least = a > b ? b : a;
     // Rows that have seen nothing yet have a sum of nothing, and no share in the result.
@@ -25,7 +25,7 @@ STREAMBP_GLOBAL void merge_attended(Attended<A, Wide<A>> all, Attended<const B, 
     const W share = is_empty ? W{0} : exp(a - both), block_share = is_empty ? W{0} : exp(b - both);
     barrier();  // the team has read what its first thread writes
     if (!has_row) continue;
-    if (team.rank == 0) *place = both;
+    if (team.rank == 0) *sum = both;
     A* const to = row_of(all.output, token, head);
     const B* const from = row_of(block.output, token, head);
     for (int64_t i = team.rank * kCount; i < size; i += kTeam * kCount) {

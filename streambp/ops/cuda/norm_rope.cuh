@@ -7,7 +7,7 @@
 
 namespace streambp::cuda {
 
-/// A row's place in memory by token and head.
+/// A row's offset in memory by token and head.
 template <typename S>
 STREAMBP_DEVICE S* row_of(const Heads<S>& heads, int64_t token, int64_t head) {
   return heads.data + token * heads.token_stride + head * heads.head_stride;
@@ -16,8 +16,8 @@ STREAMBP_DEVICE S* row_of(const Heads<S>& heads, int64_t token, int64_t head) {
 /// Calls body(column, numbers) for all columns of a row that are this thread's, after before(column, numbers)
 /// and the turn by `sign` times the token's angles.
 template <int kTeam, int kCount, typename S, typename Before, typename Body>
-STREAMBP_DEVICE void over_turned(const NormRope<S>& op, int64_t token, Wide<S> sign, const S* row, int rank,
-                                 Before before, Body body) {
+STREAMBP_DEVICE void over_rotated(const NormRope<S>& op, int64_t token, Wide<S> sign, const S* row, int rank,
+                                  Before before, Body body) {
   using W = Wide<S>;
   const int64_t half = op.cosine == nullptr ? 0 : op.half;
   for (int64_t i = rank * kCount; i < half; i += kTeam * kCount) {
@@ -71,7 +71,7 @@ STREAMBP_GLOBAL void norm_rope_forward(NormRope<S> op, Heads<const S> x, const S
       if (has_row && team.rank == 0) op.rstd[row] = rstd;
     }
     if (!has_row) continue;
-    over_turned<kTeam, kCount>(
+    over_rotated<kTeam, kCount>(
         op, token, W{1}, from, team.rank,
         [&](int64_t i, W(&numbers)[kCount]) {
           if (op.weight == nullptr) return;
@@ -120,8 +120,8 @@ STREAMBP_GLOBAL void norm_rope_backward(NormRope<S> op, Heads<const S> x, Heads<
     S* const to = dx + row * op.size;
     if (op.weight == nullptr) {
       if (has_row) {
-        over_turned<kTeam, kCount>(op, token, W{-1}, d_row, team.rank, as_is,
-                                   [&](int64_t i, W(&d)[kCount]) { store(to + i, d); });
+        over_rotated<kTeam, kCount>(op, token, W{-1}, d_row, team.rank, as_is,
+                                    [&](int64_t i, W(&d)[kCount]) { store(to + i, d); });
       }
       continue;
     }
@@ -133,7 +133,7 @@ STREAMBP_GLOBAL void norm_rope_backward(NormRope<S> op, Heads<const S> x, Heads<
     };
     W product = 0;
     if (has_row) {
-      over_turned<kTeam, kCount>(op, token, W{-1}, d_row, team.rank, as_is, [&](int64_t i, W(&d)[kCount]) {
+      over_rotated<kTeam, kCount>(op, token, W{-1}, d_row, team.rank, as_is, [&](int64_t i, W(&d)[kCount]) {
         W weight[kCount], numbers[kCount];
         factors(i, weight);
         load(x_row + i, numbers);
@@ -145,7 +145,7 @@ STREAMBP_GLOBAL void norm_rope_backward(NormRope<S> op, Heads<const S> x, Heads<
     if (!has_row) continue;
     const W rstd = op.rstd[row];
     const W along = product * rstd / static_cast<W>(op.size);
-    over_turned<kTeam, kCount>(op, token, W{-1}, d_row, team.rank, as_is, [&](int64_t i, W(&d)[kCount]) {
+    over_rotated<kTeam, kCount>(op, token, W{-1}, d_row, team.rank, as_is, [&](int64_t i, W(&d)[kCount]) {
       W weight[kCount], numbers[kCount];
       factors(i, weight);
       load(x_row + i, numbers);

@@ -25,7 +25,7 @@ struct Fiber {
   State state = State::kDone;
 };
 
-Turns chosen_turns = Turns::kForward;
+ThreadOrder chosen_order = ThreadOrder::kForward;
 
 /// The one grid that runs.
 class Grid {
@@ -35,28 +35,28 @@ class Grid {
     slots_.resize(static_cast<size_t>(threads) * kSlotBytes);
     shared_.resize((shared_bytes + kGuardBytes) / sizeof(double) + 1);
     body_ = &body;
-    place_.threads = threads;
-    place_.blocks = blocks;
+    current_.threads = threads;
+    current_.blocks = blocks;
     for (int64_t block = 0; block < blocks; ++block) {
-      place_.block = block;
+      current_.block = block;
       std::memset(shared_.data(), kPoison, shared_.size() * sizeof(double));
       run_block();
       const auto* const bytes = reinterpret_cast<const unsigned char*>(shared_.data());
       if (!std::all_of(bytes + shared_bytes, bytes + shared_bytes + kGuardBytes,
                        [](unsigned char byte) { return byte == kPoison; }))
-        throw std::logic_error("a block wrote behind its shared memory");
+        throw std::logic_error("a block wrote past its shared memory");
     }
   }
 
-  const Place& place() const { return place_; }
+  const ThreadIndex& current() const { return current_; }
   void* shared_bytes() { return shared_.data(); }
   void* slot(int thread) {
-    if (thread >= place_.threads) return outside_;  // a lane that the block does not have
+    if (thread >= current_.threads) return outside_;  // a lane that the block does not have
     return slots_.data() + static_cast<size_t>(thread) * kSlotBytes;
   }
 
   void wait(State state) {
-    Fiber& fiber = fibers_[static_cast<size_t>(place_.thread)];
+    Fiber& fiber = fibers_[static_cast<size_t>(current_.thread)];
     fiber.state = state;
     swapcontext(&fiber.context, &scheduler_);
   }
@@ -65,7 +65,7 @@ class Grid {
   static void enter();
 
   void run_block() {
-    for (int thread = 0; thread < place_.threads; ++thread) {
+    for (int thread = 0; thread < current_.threads; ++thread) {
       Fiber& fiber = fibers_[static_cast<size_t>(thread)];
       getcontext(&fiber.context);
       fiber.context.uc_stack.ss_sp = fiber.stack.get();
@@ -78,23 +78,23 @@ class Grid {
       for (const int thread : order()) {
         Fiber& fiber = fibers_[static_cast<size_t>(thread)];
         if (fiber.state != State::kRuns) continue;
-        place_.thread = thread;
+        current_.thread = thread;
         swapcontext(&scheduler_, &fiber.context);
       }
-      if (all(0, place_.threads, State::kDone)) return;
+      if (all(0, current_.threads, State::kDone)) return;
       if (!release()) throw std::logic_error("threads of a block wait at different barriers");
     }
   }
 
   /// Lets those go on who have all arrived.
   bool release() {
-    if (all(0, place_.threads, State::kWaitsForBlock)) {
-      set(0, place_.threads, State::kRuns);
+    if (all(0, current_.threads, State::kWaitsForBlock)) {
+      set(0, current_.threads, State::kRuns);
       return true;
     }
     bool any = false;
-    for (int first = 0; first < place_.threads; first += kWarpThreads) {
-      const int last = std::min(first + kWarpThreads, place_.threads);
+    for (int first = 0; first < current_.threads; first += kWarpThreads) {
+      const int last = std::min(first + kWarpThreads, current_.threads);
       if (!all(first, last, State::kWaitsForWarp)) continue;
       set(first, last, State::kRuns);
       any = true;
@@ -112,10 +112,10 @@ class Grid {
   }
 
   std::vector<int> order() {
-    std::vector<int> threads(static_cast<size_t>(place_.threads));
+    std::vector<int> threads(static_cast<size_t>(current_.threads));
     std::iota(threads.begin(), threads.end(), 0);
-    if (chosen_turns == Turns::kBackward) std::reverse(threads.begin(), threads.end());
-    if (chosen_turns == Turns::kShuffled) std::shuffle(threads.begin(), threads.end(), random_);
+    if (chosen_order == ThreadOrder::kBackward) std::reverse(threads.begin(), threads.end());
+    if (chosen_order == ThreadOrder::kShuffled) std::shuffle(threads.begin(), threads.end(), random_);
     return threads;
   }
 
@@ -124,7 +124,7 @@ class Grid {
   std::vector<char> slots_;
   std::vector<double> shared_;
   const std::function<void()>* body_ = nullptr;
-  Place place_;
+  ThreadIndex current_;
   std::mt19937 random_{1};
   double outside_[1] = {};
 };
@@ -133,21 +133,21 @@ Grid grid;
 
 void Grid::enter() {
   (*grid.body_)();
-  grid.fibers_[static_cast<size_t>(grid.place_.thread)].state = State::kDone;
+  grid.fibers_[static_cast<size_t>(grid.current_.thread)].state = State::kDone;
 }
 
 }  // namespace
 
-void set_turns(Turns turns) {
-  chosen_turns = turns;
+void set_thread_order(ThreadOrder order) {
+  chosen_order = order;
 }
 
 void run(int64_t blocks, int threads, size_t shared_bytes, const std::function<void()>& body) {
   grid.run(blocks, threads, shared_bytes, body);
 }
 
-const Place& place() {
-  return grid.place();
+const ThreadIndex& current() {
+  return grid.current();
 }
 void* shared_bytes() {
   return grid.shared_bytes();

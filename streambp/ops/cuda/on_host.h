@@ -18,40 +18,40 @@ namespace streambp::cuda {
 namespace on_host {
 
 /// In which order the threads of a block run between two barriers.
-enum class Turns { kForward, kBackward, kShuffled };
-void set_turns(Turns turns);
+enum class ThreadOrder { kForward, kBackward, kShuffled };
+void set_thread_order(ThreadOrder order);
 
 /// Runs body() once for each thread of each block. Throws std::logic_error where threads of a block wait for
-/// one another in vain, or have written behind the shared memory.
+/// one another in vain, or have written past the shared memory.
 void run(int64_t blocks, int threads, size_t shared_bytes, const std::function<void()>& body);
 
-struct Place {
+struct ThreadIndex {
   int thread = 0;
   int threads = 0;
   int64_t block = 0;
   int64_t blocks = 0;
 };
 /// Of the thread that is running.
-const Place& place();
+const ThreadIndex& current();
 void* shared_bytes();
 void wait_for_block();
 void wait_for_warp();
-/// A place for a thread of this block to leave up to 8 bytes for its warp.
+/// Room for a thread of this block to leave up to 8 bytes for its warp.
 void* slot(int thread);
 
 }  // namespace on_host
 
 inline int thread_index() {
-  return on_host::place().thread;
+  return on_host::current().thread;
 }
 inline int thread_count() {
-  return on_host::place().threads;
+  return on_host::current().threads;
 }
 inline int64_t block_index() {
-  return on_host::place().block;
+  return on_host::current().block;
 }
 inline int64_t block_count() {
-  return on_host::place().blocks;
+  return on_host::current().blocks;
 }
 inline void barrier() {
   on_host::wait_for_block();
@@ -59,7 +59,7 @@ inline void barrier() {
 
 template <typename T>
 T shuffle_xor(T value, int mask) {
-  const int thread = on_host::place().thread;
+  const int thread = on_host::current().thread;
   std::memcpy(on_host::slot(thread), &value, sizeof(T));
   on_host::wait_for_warp();
   std::memcpy(&value, on_host::slot(thread ^ mask), sizeof(T));

@@ -1,4 +1,4 @@
-// Rows added to the rows of a table that their places name, in one order: the gradient of an embedding
+// Rows added to the rows of a table that `indices` name, in one order: the gradient of an embedding
 // without atomic additions.
 #pragma once
 
@@ -6,16 +6,16 @@
 
 namespace streambp::cuda {
 
-/// A block for each of the sorted places; the first of equal ones adds all their rows up.
+/// A block for each of the sorted indices; the first of equal ones sums all their rows.
 template <typename S, typename G, int kCount>
 STREAMBP_GLOBAL void add_rows_of(RowSums<S, G> op) {
   using W = Wide<S>;
   for (int64_t first = block_index(); first < op.count; first += block_count()) {
-    const int64_t place = op.places[first];
-    if (first > 0 && op.places[first - 1] == place) continue;
+    const int64_t index = op.indices[first];
+    if (first > 0 && op.indices[first - 1] == index) continue;
     int64_t last = first + 1;
-    while (last < op.count && op.places[last] == place) ++last;
-    G* const to = op.to + place * op.to_stride;
+    while (last < op.count && op.indices[last] == index) ++last;
+    G* const to = op.to + index * op.to_stride;
     for (int64_t i = thread_index() * kCount; i < op.size; i += kThreads * kCount) {
       W sum[kCount];
       load(to + i, sum);

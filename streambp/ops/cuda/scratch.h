@@ -1,5 +1,5 @@
-// Memory that torch's CUDA kernels take beside their operands, for dry runs: the Meta implementations count
-// it.
+// Memory that torch's CUDA kernels take in addition to their operands, for dry runs: the Meta implementations
+// count it.
 //
 // Read from the sources of torch 2.11 for a Hopper GPU of 132 multiprocessors; `scripts/gpu.sh` holds the sum
 // against the allocator on a GPU, and what it finds is corrected here and nowhere else.

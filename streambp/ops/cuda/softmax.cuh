@@ -1,4 +1,4 @@
-// The log-probability of one target a row of logits, and its gradient in place of the logits:
+// The log-probability of one target a row of logits, and its gradient written over the logits:
 // ops/cpu/softmax.cc for the GPU. A block takes a row and reads it once.
 #pragma once
 

@@ -3,8 +3,10 @@
 #   headers_test.sh BUILD TORCH WORK [--all]   BUILD is a build tree, TORCH the wheel's folder; without --all, which takes minutes,
 #                                              headers that read torch's are left out
 set -euo pipefail
-build=$1 torch=$2 work=$3 all=${4:-}
-rm -rf "$work"
+build=$1 torch=$(realpath "$2") all=${4:-}
+rm -rf "$3"
+mkdir -p "$3"
+work=$(realpath "$3")
 cmake --install "$build" --prefix "$work" --component streambp_headers >/dev/null
 mkdir "$work/fmt"
 ln -s "$torch/include/fmt" "$work/fmt/fmt"

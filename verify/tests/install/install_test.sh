@@ -4,17 +4,18 @@
 #   install_test.sh add_subdirectory SOURCE VENV WORK  takes SOURCE as a subdirectory; what WORK has of it is used again
 # VENV is the virtual environment with the torch wheel.
 set -euo pipefail
-mode=$1 from=$2 venv=$3 work=$4
+mode=$1 from=$(realpath "$2") venv=$(realpath "$3")
+mkdir -p "$4"
+work=$(realpath "$4")
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 project=$(cd "$here/../../.." && pwd)
-mkdir -p "$work"
 
 # configure FOLDER ARGUMENT...: configures the consumer into FOLDER of WORK
 configure() {
   local folder=$1 package arguments=()
   shift
   for package in CLI11 Eigen3 GTest benchmark; do arguments+=("-DCMAKE_DISABLE_FIND_PACKAGE_$package=ON"); done
-  cmake -S "$here/consumer" -B "$work/$folder" -G Ninja -DONE_STEP="$project/streambp/examples/one_step.cc" "${arguments[@]}" "$@"
+  cmake --no-warn-unused-cli -S "$here/consumer" -B "$work/$folder" -G Ninja -DONE_STEP="$project/streambp/examples/one_step.cc" "${arguments[@]}" "$@"
 }
 
 # refuses WORDS ARGUMENT...: configuring fails with a message that has WORDS in it

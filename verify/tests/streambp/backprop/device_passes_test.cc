@@ -8,13 +8,14 @@
 #include <utility>
 #include <vector>
 
-#include "streambp/runtime/device.h"
 #include "streambp/error.h"
 #include "streambp/ops/cuda/library.h"
 #include "streambp/ops/cuda/on_host.h"
+#include "streambp/runtime/device.h"
 #include "verify/equality/subject.h"
-#include "verify/tests/streambp/ops/ops_testing.h"
 #include "verify/precision.h"
+#include "verify/tests/streambp/ops/ops_testing.h"
+#include "verify/tests/streambp/ops/serve_cpu.h"
 
 namespace streambp {
 namespace {
@@ -114,7 +115,7 @@ TEST_P(DevicePasses, AreAsPreciseAsStandardOnes) {
 TEST(CudaKernelsOnHost, GiveAWholePassItsGradients) {
   for (const char* name : {"qwen3-tiny", "gemma3-tiny", "qwen3-moe-tiny"}) {
     EqualitySubject subject = make_subject({name, "sft", {}, "full", "three", 13}, 3);
-    const cuda::ServeCpu serve(cuda::kernels_on_host());
+    const ServeCpu serve(cuda::kernels_on_host());
     Settings settings;
     settings.chunk = 8;
     const EvaluationErrors errors =

@@ -1,4 +1,5 @@
-// Rows on the device and beside it: pieces of the host's memory, copies that are begun early, what they hold.
+// Rows on the device and on the host: pieces of the host's memory, copies that are begun early, what they
+// hold.
 #include "streambp/backprop/stream_buffer.h"
 
 #include <gtest/gtest.h>

@@ -107,7 +107,7 @@ TEST(ObjectiveInputs, WhatTrlWritesIsReadAndTheRestRefused) {
   grpo["prompt_ids"] = rows({{5, 6}, {0, 2}});
   grpo["prompt_mask"] = rows({{1, 1}, {0, 1}});
   grpo["completion_ids"] = rows({{7, 8, 9}, {3, 4, 0}});
-  EXPECT_TRUE(refuses("grpo", grpo, "prompt_ids: given beside input_ids"));
+  EXPECT_TRUE(refuses("grpo", grpo, "prompt_ids: given together with input_ids"));
   grpo = without(without(grpo, "input_ids"), "attention_mask");
   EXPECT_TRUE(at::equal(read("grpo", grpo).tokens, read("grpo", completions()).tokens));
   EXPECT_TRUE(refuses("grpo", without(grpo, "prompt_mask"), "prompt_mask"));
@@ -141,7 +141,7 @@ TEST(ObjectiveInputs, WhatTrlWritesIsReadAndTheRestRefused) {
   EXPECT_EQ(list(batch.targets), (std::vector<double>{2, 3, kNo, 5, kNo, kNo, 6, 7, kNo, 8, kNo}));
   EXPECT_EQ(list(batch.sequence_inputs.at(inputs::kRole)), (std::vector<double>{1, 0, 2, 2}));
   EXPECT_EQ(list(batch.sequence_inputs.at(inputs::kReferenceSums)), (std::vector<double>{-1, -2, -3, -4}));
-  EXPECT_TRUE(refuses("kto", with(kto, "role", doubles({1, 0})), "label: given beside role"));
+  EXPECT_TRUE(refuses("kto", with(kto, "role", doubles({1, 0})), "label: given together with role"));
   EXPECT_TRUE(refuses("kto", without(kto, "ref_KL_logps"), "ref_KL_logps"));
   EXPECT_TRUE(refuses("kto", without(kto, "KL_attention_mask"), "KL_attention_mask"));
 }
@@ -195,7 +195,7 @@ TEST(ObjectiveInputs, RankedRowsAreScoredAtTheirLastTokenButThePadding) {
   const SafetensorsFile file = SafetensorsFile::open(folder.path() / "batch.safetensors");
   const auto scored = [&](std::optional<int64_t> pad_token_id) {
     return list(scored_indices(read_objective_batch(objective_kind("reward"), file, kVocabulary, "",
-                                                   FirstLabels::kRefuse, pad_token_id)));
+                                                    FirstLabels::kRefuse, pad_token_id)));
   };
   EXPECT_EQ(scored({}), (std::vector<double>{2, 5}));
   EXPECT_EQ(scored(2), (std::vector<double>{1, 5}));

@@ -273,7 +273,7 @@ TEST(Memory, LoraTakesNoMoreThanSftBesideItsGradients) {
   pass.lora = all_linear(32);
   const int64_t bytes = pass.peak_beyond_resident();
   fmt::print("sft {:.1f} MB, with adapters of rank 32 {:.1f} MB\n", megabytes(sft), megabytes(bytes));
-  // The largest moment is a product's, and an adapter's own product [C, r] is alive beside it.
+  // The largest moment is a product's, and an adapter's own product [C, r] is alive with it.
   const double ratio = static_cast<double>(bytes) / static_cast<double>(sft);
   EXPECT_TRUE(ratio <= 1.002) << ratio;
 }

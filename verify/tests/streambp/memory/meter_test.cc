@@ -1,8 +1,10 @@
 // The meter: what it counts, in whose name, and where it stops.
 #include "streambp/memory/meter.h"
 
+#include <future>
 #include <gtest/gtest.h>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -57,6 +59,32 @@ TEST_P(Meter, NamesThePeakByInnermostScope) {
   int64_t sum = 0;
   for (const auto& [scope, bytes] : reading.at_peak) sum += bytes;
   EXPECT_EQ(sum, reading.peak_bytes);
+}
+
+TEST_P(Meter, ScopesBelongToTheirThreads) {
+  const MemoryScope here("scope here");
+  std::promise<void> opened, allocated;
+  at::Tensor there;
+  std::thread other([&] {
+    const MemoryScope scope("scope there");
+    opened.set_value();
+    allocated.get_future().wait();
+    there = floats(100);
+  });
+  opened.get_future().wait();
+  const at::Tensor a = floats(10);  // while the other thread's scope is open
+  allocated.set_value();
+  other.join();
+  const MemoryReading reading = read_meter(device());
+  EXPECT_EQ(reading.at_peak.at("scope here"), 40);
+  EXPECT_EQ(reading.at_peak.at("scope there"), 400);
+}
+
+TEST_P(Meter, AThreadWithoutScopesTakesTheLatest) {
+  const MemoryScope here("waiting scope");
+  at::Tensor there;
+  std::thread([&] { there = floats(100); }).join();
+  EXPECT_EQ(read_meter(device()).at_peak.at("waiting scope"), 400);
 }
 
 TEST_P(Meter, AViewCostsNothing) {
@@ -148,7 +176,7 @@ TEST(MetaBlocks, AreRoundedAsTheDeviceThatIsStoodFor) {
   EXPECT_EQ(read_meter(at::kMeta).live_bytes - before, 512 + 512 + 1024);
   {
     const HostMemoryScope host;
-    const at::Tensor beside = floats(1);
+    const at::Tensor small = floats(1);
     EXPECT_EQ(read_meter(at::kMeta).host_peak_bytes, 4) << "the host's memory has no such blocks";
   }
   set_meta_block_bytes(1);

@@ -42,11 +42,11 @@ std::vector<int64_t> totals(const Recording& recording) {
   do {
     int64_t sum = 0;
     for (const int64_t bytes : replay.by_scope()) {
-      EXPECT_GE(bytes, 0) << "event " << replay.place();
+      EXPECT_GE(bytes, 0) << "event " << replay.index();
       sum += bytes;
     }
-    EXPECT_EQ(sum, replay.live()) << "event " << replay.place();
-    if (replay.place() == 0 || !Recording::is_span(replay.entry().kind)) totals.push_back(replay.live());
+    EXPECT_EQ(sum, replay.live()) << "event " << replay.index();
+    if (replay.index() == 0 || !Recording::is_span(replay.entry().kind)) totals.push_back(replay.live());
   } while (replay.next());
   return totals;
 }
@@ -75,11 +75,11 @@ TEST_P(Recorded, TotalsAreTheMetersAfterEveryEvent) {
   for (int step = 0; step < 500; ++step) {
     const Span span(step % 2 == 0 ? "even {}" : "odd", step % 2 == 0 ? step : -1);
     const MemoryScope scope(step % 3 == 0 ? "first scope" : "second scope");
-    at::Tensor& place = alive[random() % alive.size()];
-    if (place.defined()) {
-      place.reset();
+    at::Tensor& slot = alive[random() % alive.size()];
+    if (slot.defined()) {
+      slot.reset();
     } else {
-      place = bytes(1 + static_cast<int64_t>(random() % 700));
+      slot = bytes(1 + static_cast<int64_t>(random() % 700));
     }
     expected.push_back(meter().live_bytes);
   }
@@ -96,11 +96,11 @@ TEST_P(Recorded, BlocksAliveTogetherNeverOverlap) {
   std::mt19937 random(7);
   Recorder recorder(GetParam());
   for (int step = 0; step < 2000; ++step) {
-    at::Tensor& place = alive[random() % alive.size()];
-    if (place.defined()) {
-      place.reset();
+    at::Tensor& slot = alive[random() % alive.size()];
+    if (slot.defined()) {
+      slot.reset();
     } else {
-      place = bytes(1 + static_cast<int64_t>(random() % 1000));
+      slot = bytes(1 + static_cast<int64_t>(random() % 1000));
     }
   }
   const Recording recording = recorder.stop();
@@ -285,18 +285,18 @@ Recording pyramid(int blocks) {
 TEST(Timeline, SamplesKeepThePeak) {
   const Recording recording = pyramid(50);
   for (const size_t most : {2, 3, 4, 7, 19, 99, 100, 101, 102, 1000}) {
-    const std::vector<size_t> places = sampled_places(recording, most);
-    ASSERT_LE(places.size(), std::max<size_t>(most, 2)) << "of " << most;
-    EXPECT_TRUE(std::is_sorted(places.begin(), places.end()));
+    const std::vector<size_t> indices = sampled_indices(recording, most);
+    ASSERT_LE(indices.size(), std::max<size_t>(most, 2)) << "of " << most;
+    EXPECT_TRUE(std::is_sorted(indices.begin(), indices.end()));
     Replay replay(recording);
     int64_t highest = 0;
-    for (const size_t place : places) {
-      while (replay.place() < place) ASSERT_TRUE(replay.next());
+    for (const size_t index : indices) {
+      while (replay.index() < index) ASSERT_TRUE(replay.next());
       highest = std::max(highest, replay.live());
     }
     EXPECT_EQ(highest, peak_bytes(recording)) << "of " << most;
   }
-  EXPECT_EQ(sampled_places(recording, 102).size(), 101U) << "the start and 100 events";
+  EXPECT_EQ(sampled_indices(recording, 102).size(), 101U) << "the start and 100 events";
 }
 
 TEST(Timeline, IsATableOfTheReplay) {

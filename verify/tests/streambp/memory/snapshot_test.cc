@@ -76,7 +76,8 @@ class PickleReader {
           stack_.push_back(memo_.at(static_cast<size_t>(integer(4, false))));
           break;
         case '.':
-          if (stack_.size() != 1 || place_ != bytes_.size()) throw std::runtime_error("expected one value");
+          if (stack_.size() != 1 || position_ != bytes_.size())
+            throw std::runtime_error("expected one value");
           return *stack_.front();
         default:
           throw std::runtime_error("unknown opcode " + std::to_string(static_cast<unsigned char>(opcode)));
@@ -88,9 +89,9 @@ class PickleReader {
   using Value = std::shared_ptr<json>;
 
   std::string take(size_t count) {
-    if (count > bytes_.size() - place_) throw std::runtime_error("the pickle ends early");
-    place_ += count;
-    return bytes_.substr(place_ - count, count);
+    if (count > bytes_.size() - position_) throw std::runtime_error("the pickle ends early");
+    position_ += count;
+    return bytes_.substr(position_ - count, count);
   }
 
   int64_t integer(int bytes, bool is_signed) {
@@ -113,7 +114,7 @@ class PickleReader {
   }
 
   std::string bytes_;
-  size_t place_ = 0;
+  size_t position_ = 0;
   std::vector<Value> stack_, memo_;
   std::vector<size_t> marks_;
 };

@@ -1,4 +1,4 @@
-// Adapters as files and beside weights: what goes out comes back, and what does not fit is refused.
+// Adapters as files and merged into weights: what goes out comes back, and what does not fit is refused.
 #include <algorithm>
 #include <cctype>
 #include <cmath>
@@ -9,8 +9,8 @@
 #include "streambp/backprop/method.h"
 #include "streambp/model/model.h"
 #include "streambp/model/tensor_file.h"
-#include "verify/tests/streambp/model/adapter_testing.h"
 #include "verify/error_measure.h"
+#include "verify/tests/streambp/model/adapter_testing.h"
 #include "verify/tests/streambp/model/file_testing.h"
 
 namespace streambp {

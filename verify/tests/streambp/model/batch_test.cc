@@ -38,7 +38,7 @@ TEST(Pack, DropsPaddingOnBothSides) {
   EXPECT_EQ(batch.offsets, (std::vector<int64_t>{0, 3, 5, 10}));
   EXPECT_EQ(list(batch.positions), (std::vector<int64_t>{0, 1, 2, 0, 1, 0, 1, 2, 3, 4}));
   EXPECT_EQ(list(batch.targets), (std::vector<int64_t>{6, 7, -100, 9, -100, 2, 3, 4, 5, -100}));
-  EXPECT_EQ(list(batch.padded_places), (std::vector<int64_t>{2, 3, 4, 5, 6, 10, 11, 12, 13, 14}));
+  EXPECT_EQ(list(batch.padded_indices), (std::vector<int64_t>{2, 3, 4, 5, 6, 10, 11, 12, 13, 14}));
 }
 
 TEST(Pack, LabelsAreShiftedAndMayLieBehindTheLastToken) {

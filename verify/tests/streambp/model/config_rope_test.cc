@@ -115,8 +115,8 @@ TEST(Rope, ReadsYarn) {
   EXPECT_TRUE(refuses_yarn({{"beta_fast", 0.5}}, "beta_fast is 0.5", "at least beta_slow (1)"));
   EXPECT_TRUE(refuses_yarn({{"beta_slow", 0}}, "beta_slow is 0"));
   EXPECT_TRUE(refuses_yarn({{"truncate", 1}}, "truncate is 1", "true or false"));
-  EXPECT_TRUE(refuses_yarn({{"mscale", 1.0}}, "mscale is 1.0", "mscale_all_dim beside it"));
-  EXPECT_TRUE(refuses_yarn({{"mscale_all_dim", 1.0}}, "mscale_all_dim is 1.0", "mscale beside it"));
+  EXPECT_TRUE(refuses_yarn({{"mscale", 1.0}}, "mscale is 1.0", "mscale_all_dim with it"));
+  EXPECT_TRUE(refuses_yarn({{"mscale_all_dim", 1.0}}, "mscale_all_dim is 1.0", "mscale with it"));
   EXPECT_TRUE(refuses_yarn({{"mscale", -1.0}}, "mscale is -1.0"));
   EXPECT_TRUE(refuses_yarn({{"mscale", 1.0}, {"mscale_all_dim", 1.0}, {"attention_factor", 1.0}}, "mscale",
                            "attention_factor"));

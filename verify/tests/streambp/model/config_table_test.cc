@@ -1,6 +1,6 @@
 // Our reading of config.json against transformers' own: some hundred random files, and what transformers'
-// classes and models made of each (verify/tests/streambp/model/config_table.jsonl, by scripts/make_config_table.py). Nothing of
-// what is expected here has been through our parser.
+// classes and models made of each (verify/tests/streambp/model/config_table.jsonl, by
+// scripts/make_config_table.py). Nothing of what is expected here has been through our parser.
 #include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
@@ -165,7 +165,7 @@ const std::map<std::string, int> kReasons = {
     {"attention_bias is true", 2},         // not read by transformers: mistral and phi3 have none,
     {"attention_bias is false", 2},        // qwen2 always has some
     {"attention_dropout is 0.1", 10},
-    {"expected mscale_all_dim beside it", 2},     // one alone is not read
+    {"expected mscale_all_dim with it", 2},       // one alone is not read
     {"factor is 0.8", 2},                         // a context made shorter
     {"max_window_layers is", 4},                  // qwen3_moe: not read
     {"original_max_position_embeddings is", 10},  // phi3: the key outside the object holds

@@ -1,5 +1,5 @@
-// The options of GRPO, PPO and SFT beside their defaults: each value and gradient against its formula written
-// out by hand.
+// The options of GRPO, PPO and SFT other than their defaults: each value and gradient against its formula
+// written out by hand.
 #include <cmath>
 #include <gtest/gtest.h>
 

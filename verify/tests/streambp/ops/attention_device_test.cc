@@ -1,5 +1,5 @@
 // What is made of a GPU library's attention kernels: rectangles, squares, tiles of the prefix, windows and
-// their merging, with plain formulas in the libraries' place.
+// their merging, with plain formulas instead of the libraries.
 #include "streambp/ops/attention_device.h"
 
 #include <fmt/ranges.h>

@@ -1,16 +1,27 @@
-// Plain formulas in the place of a GPU library's attention kernels.
+// Plain formulas instead of a GPU library's attention kernels.
 #pragma once
 
 #include <chrono>
 #include <gtest/gtest.h>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "streambp/ops/attention_device.h"
 #include "verify/tests/streambp/ops/ops_testing.h"
 
 namespace streambp {
+
+/// While it lives, `kernels` serve tensors on the CPU.
+struct ServeAttention {
+  explicit ServeAttention(std::vector<DeviceAttention> kernels) {
+    set_device_attention(c10::DeviceType::CPU, std::move(kernels));
+  }
+  ~ServeAttention() { set_device_attention(c10::DeviceType::CPU, {}); }
+  ServeAttention(const ServeAttention&) = delete;
+  ServeAttention& operator=(const ServeAttention&) = delete;
+};
 
 /// softmax(scores) v of a block under autograd, by the formula, with the masks that the libraries know.
 struct Formula {

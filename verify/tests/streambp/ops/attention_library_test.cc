@@ -12,8 +12,8 @@
 #include "streambp/memory/meter.h"
 #include "streambp/ops/attention.h"
 #include "streambp/ops/attention_device.h"
+#include "streambp/ops/backend.h"
 #include "streambp/ops/cuda/scratch.h"
-#include "streambp/ops/stand_in.h"
 #include "streambp/runtime/device.h"
 #include "verify/tests/streambp/ops/attention_device_testing.h"
 
@@ -64,7 +64,7 @@ TEST_P(DeviceLibrary, GivesTheFormulasValuesAndGradients) {
   const auto all = library_attention();
   const DeviceAttention& library = *std::find_if(
       all.begin(), all.end(), [&, &wanted = name](const DeviceAttention& one) { return one.name == wanted; });
-  // Heads that lie beside others', as a fused projection leaves them.
+  // Heads strided by others', as a fused projection leaves them.
   const auto sample = [&](int64_t rows, int64_t heads, uint64_t seed) {
     return random({rows, heads + 3, block.size}, seed).to(at::kBFloat16).to(device).narrow(1, 2, heads);
   };
@@ -116,8 +116,8 @@ TEST_P(DeviceLibrary, GivesTheFormulasValuesAndGradients) {
 
 /// While it lives, the meta device stands for a GPU.
 struct MetaForCuda {
-  MetaForCuda() { set_meta_stands_for(c10::DeviceType::CUDA); }
-  ~MetaForCuda() { set_meta_stands_for(c10::DeviceType::CPU); }
+  MetaForCuda() { set_backend(c10::DeviceType::Meta, Backend::kCuda); }
+  ~MetaForCuda() { set_backend(c10::DeviceType::Meta, Backend::kCpu); }
 };
 
 TEST(AttentionOnMeta, CountsWhatFlashAttentionTakes) {
@@ -190,7 +190,7 @@ TEST(MetaDevice, StandsForTheCpuOrAGpu) {
   EXPECT_FALSE(has_device_attention(q.to(at::kFloat), {1.0, 0.0})) << "float32";
   EXPECT_FALSE(has_device_attention(at::empty({4, 2, 12}, options), {1.0, 0.0})) << "heads of 12";
   EXPECT_FALSE(is_for_cuda(at::empty({1})));
-  EXPECT_THROW(set_meta_stands_for(c10::DeviceType::XPU), InputError);
+  EXPECT_THROW(set_backend(c10::DeviceType::XPU, Backend::kCuda), InputError);
 }
 
 }  // namespace

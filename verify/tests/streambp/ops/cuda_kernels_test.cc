@@ -9,7 +9,6 @@
 #include <tuple>
 #include <vector>
 
-#include "streambp/runtime/device.h"
 #include "streambp/error.h"
 #include "streambp/ops/attention_kernels.h"
 #include "streambp/ops/cuda/library.h"
@@ -18,7 +17,9 @@
 #include "streambp/ops/norm_rope.h"
 #include "streambp/ops/rows.h"
 #include "streambp/ops/target_softmax.h"
+#include "streambp/runtime/device.h"
 #include "verify/tests/streambp/ops/ops_testing.h"
+#include "verify/tests/streambp/ops/serve_cpu.h"
 
 namespace streambp {
 namespace {
@@ -40,7 +41,7 @@ class CudaKernels : public testing::TestWithParam<Subject> {
   void SetUp() override {
     const Where where = std::get<0>(GetParam());
     if (where != Where::kDevice) {
-      cuda::on_host::set_turns(static_cast<cuda::on_host::Turns>(where));
+      cuda::on_host::set_thread_order(static_cast<cuda::on_host::ThreadOrder>(where));
       serve_.emplace(cuda::kernels_on_host());
       return;
     }
@@ -51,7 +52,7 @@ class CudaKernels : public testing::TestWithParam<Subject> {
     }
     ASSERT_NE(cuda::kernels(), nullptr) << "a CUDA device, and none of our kernels";
   }
-  void TearDown() override { cuda::on_host::set_turns(cuda::on_host::Turns::kForward); }
+  void TearDown() override { cuda::on_host::set_thread_order(cuda::on_host::ThreadOrder::kForward); }
 
   at::ScalarType dtype() const { return std::get<1>(GetParam()); }
   at::ScalarType sum_dtype() const { return dtype() == at::kDouble ? at::kDouble : at::kFloat; }
@@ -88,7 +89,7 @@ class CudaKernels : public testing::TestWithParam<Subject> {
   }
 
  private:
-  std::optional<cuda::ServeCpu> serve_;
+  std::optional<ServeCpu> serve_;
   c10::Device device_ = at::kCPU;
 };
 
@@ -135,11 +136,11 @@ TEST_P(CudaKernels, NormAndRotation) {
           const at::Tensor dx = norm_rope_backward(dy, op, x, rstd);
           RmsNormSaved saved;
           const at::Tensor normed = has_norm ? rms_norm_forward_plain(wide(x), exact_norm, saved) : wide(x);
-          const auto turned = [&](const at::Tensor& rows, double sign) {
+          const auto rotated = [&](const at::Tensor& rows, double sign) {
             return half > 0 ? rope_plain(rows, exact_table, sign) : rows;
           };
-          check(y, turned(normed, 1.0) + wide(residual), "value of " + what);
-          const at::Tensor d_normed = turned(wide(dy), -1.0);
+          check(y, rotated(normed, 1.0) + wide(residual), "value of " + what);
+          const at::Tensor d_normed = rotated(wide(dy), -1.0);
           // A head of one number is normalised to its sign: the gradient is what eps leaves of it.
           if (size > 1 || !has_norm)
             check(dx, has_norm ? rms_norm_backward_plain(d_normed, saved, exact_norm) : d_normed,
@@ -151,7 +152,7 @@ TEST_P(CudaKernels, NormAndRotation) {
           const at::Tensor in_place = x.clone(at::MemoryFormat::Contiguous);
           const at::Tensor over = norm_rope_forward(in_place, op, {}, rstd, /*overwrite=*/true);
           EXPECT_EQ(over.const_data_ptr(), in_place.const_data_ptr());
-          check(over, turned(wide(x), 1.0), "in place: " + what);
+          check(over, rotated(wide(x), 1.0), "in place: " + what);
         }
       }
     }
@@ -162,13 +163,13 @@ TEST_P(CudaKernels, GateAndItsBackwardPass) {
   for (const auto& [rows, size] :
        {std::pair<int64_t, int64_t>{1, 1}, {3, 6}, {5, 17}, {2, 64}, {4, 515}, {3, 2056}}) {
     for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
-      const at::Tensor gated = sample({rows, size}, 1) * 4, raised = sample({rows, size}, 2);
+      const at::Tensor gate_proj = sample({rows, size}, 1) * 4, up_proj = sample({rows, size}, 2);
       const at::Tensor d = sample({rows, size}, 3), weights = sample({rows, 1}, 4);
       for (const bool weighted : {false, true}) {
         const std::string what = fmt::format("[{}, {}], activation {}, weighted {}", rows, size,
                                              static_cast<int>(activation), weighted);
-        at::Tensor got[4] = {gated.clone(), raised.clone(), d.clone(), {}};
-        at::Tensor exact[4] = {wide(gated).clone(), wide(raised).clone(), wide(d).clone(), {}};
+        at::Tensor got[4] = {gate_proj.clone(), up_proj.clone(), d.clone(), {}};
+        at::Tensor exact[4] = {wide(gate_proj).clone(), wide(up_proj).clone(), wide(d).clone(), {}};
         gate_backward(activation, got[0], got[1], got[2], true, weighted ? weights : at::Tensor(), &got[3]);
         gate_backward_plain(activation, exact[0], exact[1], exact[2], true,
                             weighted ? wide(weights) : at::Tensor(), &exact[3]);
@@ -178,11 +179,11 @@ TEST_P(CudaKernels, GateAndItsBackwardPass) {
         if (weighted)
           check(got[3], exact[3], "row weights of " + what, dtype() == at::kBFloat16 ? 0.05 : 20 * limit());
       }
-      const at::Tensor value = gate(activation, gated, raised);
-      check(value, gate_plain(activation, wide(gated), wide(raised)), "value");
-      const at::Tensor place = gated.clone();
-      EXPECT_TRUE(at::equal(gate(activation, place, raised, /*overwrite=*/true), value));
-      EXPECT_TRUE(at::equal(place, value));
+      const at::Tensor value = gate(activation, gate_proj, up_proj);
+      check(value, gate_plain(activation, wide(gate_proj), wide(up_proj)), "value");
+      const at::Tensor over = gate_proj.clone();
+      EXPECT_TRUE(at::equal(gate(activation, over, up_proj, /*overwrite=*/true), value));
+      EXPECT_TRUE(at::equal(over, value));
     }
   }
 }
@@ -276,18 +277,18 @@ TEST_P(CudaKernels, RowsAreAddedExactly) {
   for (const int64_t size : {1, 4, 33, 512, 1040}) {
     for (const bool wide_gradient : {false, true}) {
       const int64_t tokens = 300, table = 7;
-      const at::Tensor places = at::randint(0, table, {tokens}, at::detail::createCPUGenerator(5),
-                                            at::TensorOptions().dtype(at::kLong));
-      places.narrow(0, 0, 90).fill_(table - 1);
+      const at::Tensor indices = at::randint(0, table, {tokens}, at::detail::createCPUGenerator(5),
+                                             at::TensorOptions().dtype(at::kLong));
+      indices.narrow(0, 0, 90).fill_(table - 1);
       // Small integers: every sum of a test's size is exact, and rounded once.
       const at::Tensor dx = integers({tokens, size}, 1, at::kDouble),
                        before = integers({table, size}, 2, at::kDouble);
       const auto gradient_dtype = wide_gradient ? sum_dtype() : dtype();
-      const at::Tensor expected = before.index_add(0, places, dx);
+      const at::Tensor expected = before.index_add(0, indices, dx);
       Parameter embedding{"embedding", before.to(device(), dtype()),
                           before.clone().to(device(), gradient_dtype)};
       const at::Tensor rows = size > 4 ? inside(dx.to(device(), dtype()), 8) : dx.to(device(), dtype());
-      accumulate_rows(embedding, places.to(device()), rows);
+      accumulate_rows(embedding, indices.to(device()), rows);
       EXPECT_TRUE(at::equal(embedding.gradient.to(at::kCPU), expected.to(gradient_dtype))) << "size " << size;
     }
   }
@@ -295,18 +296,18 @@ TEST_P(CudaKernels, RowsAreAddedExactly) {
 
 TEST_P(CudaKernels, RowsOfAscendingPlacesNeedNoOrder) {
   for (const int64_t size : {1, 8, 33, 512}) {
-    const at::Tensor places = at::tensor({1, 2, 5, 6, 40}, at::kLong);
+    const at::Tensor indices = at::tensor({1, 2, 5, 6, 40}, at::kLong);
     const at::Tensor rows = integers({5, size}, 1, at::kDouble),
                      before = integers({41, size}, 2, at::kDouble);
     at::Tensor sum = before.clone().to(device(), dtype());
-    add_sorted_rows(sum, places.to(device()), rows.to(device(), dtype()));
-    EXPECT_TRUE(at::equal(wide(sum), before.index_add(0, places, rows))) << "size " << size;
+    add_sorted_rows(sum, indices.to(device()), rows.to(device(), dtype()));
+    EXPECT_TRUE(at::equal(wide(sum), before.index_add(0, indices, rows))) << "size " << size;
   }
 }
 
 TEST_P(CudaKernels, ARepeatedCallGivesTheSameBits) {
   const at::Tensor x = sample({700, 2, 64}, 1), dy = sample({700, 2, 64}, 2), w = sample({64}, 3);
-  const at::Tensor gated = sample({40, 300}, 4), weights = sample({40, 1}, 5);
+  const at::Tensor gate_proj = sample({40, 300}, 4), weights = sample({40, 1}, 5);
   std::vector<std::vector<at::Tensor>> runs;
   for (int run = 0; run < 2; ++run) {
     Parameter weight{"w", w, at::zeros_like(w)};
@@ -314,7 +315,7 @@ TEST_P(CudaKernels, ARepeatedCallGivesTheSameBits) {
     at::Tensor rstd;
     const at::Tensor y = norm_rope_forward(x, {&norm}, {}, rstd);
     const at::Tensor dx = norm_rope_backward(dy, {&norm}, x, rstd);
-    at::Tensor g[4] = {gated.clone(), gated.clone(), gated.clone(), {}};
+    at::Tensor g[4] = {gate_proj.clone(), gate_proj.clone(), gate_proj.clone(), {}};
     gate_backward(Activation::kSilu, g[0], g[1], g[2], true, weights, &g[3]);
     runs.push_back({y, dx, weight.gradient, g[0], g[3]});
   }
@@ -352,13 +353,13 @@ TEST(GridOnHost, FindsAMissingBarrierADivergentOneAndAnOverrun) {
   for (int i = 0; i < kCount; ++i) expected[i] = (i + 1) % kCount;
   const auto run = [&](auto kernel) {
     int wrong = 0;
-    for (const auto turns :
-         {cuda::on_host::Turns::kForward, cuda::on_host::Turns::kBackward, cuda::on_host::Turns::kShuffled}) {
-      cuda::on_host::set_turns(turns);
+    for (const auto turns : {cuda::on_host::ThreadOrder::kForward, cuda::on_host::ThreadOrder::kBackward,
+                             cuda::on_host::ThreadOrder::kShuffled}) {
+      cuda::on_host::set_thread_order(turns);
       cuda::launch(queue, kernel, 1, kCount, kCount * sizeof(int), got.data());
       wrong += got != expected;
     }
-    cuda::on_host::set_turns(cuda::on_host::Turns::kForward);
+    cuda::on_host::set_thread_order(cuda::on_host::ThreadOrder::kForward);
     return wrong;
   };
   EXPECT_EQ(run(neighbours), 0);

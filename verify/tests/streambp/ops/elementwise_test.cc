@@ -150,30 +150,30 @@ TEST_P(CpuKernels, Gate) {
         const std::string where = fmt::format("[{}, {}], activation {}, weighted {}", rows, size,
                                               static_cast<int>(activation), weighted);
         // Wide enough for both tails of the activation.
-        const at::Tensor gated = sample({rows, size}, 1) * 4, raised = sample({rows, size}, 2);
+        const at::Tensor gate_proj = sample({rows, size}, 1) * 4, up_proj = sample({rows, size}, 2);
         const at::Tensor d = sample({rows, size}, 3), weights = sample({rows, 1}, 4);
-        const at::Tensor d_gated = gated.clone(), d_raised = raised.clone(), product = d.clone();
-        at::Tensor value = at::empty_like(gated), d_weights = at::empty_like(weights);
+        const at::Tensor d_gate = gate_proj.clone(), d_up = up_proj.clone(), product = d.clone();
+        at::Tensor value = at::empty_like(gate_proj), d_weights = at::empty_like(weights);
         with_kernels([&](auto number, const auto& kernels) {
           using S = decltype(number);
-          kernels.gate.product(activation, gated.const_data_ptr<S>(), raised.const_data_ptr<S>(),
-                               value.data_ptr<S>(), 0, gated.numel());
+          kernels.gate.product(activation, gate_proj.const_data_ptr<S>(), up_proj.const_data_ptr<S>(),
+                               value.data_ptr<S>(), 0, gate_proj.numel());
           kernels.gate.backward(
-              {activation, size, d_gated.data_ptr<S>(), d_raised.data_ptr<S>(), product.data_ptr<S>(), true,
+              {activation, size, d_gate.data_ptr<S>(), d_up.data_ptr<S>(), product.data_ptr<S>(), true,
                weighted ? weights.const_data_ptr<S>() : nullptr, d_weights.data_ptr<S>()},
               0, rows);
         });
-        at::Tensor expected_gated = wide(gated), expected_raised = wide(raised),
+        at::Tensor expected_gate = wide(gate_proj), expected_up = wide(up_proj),
                    expected_product = wide(d).clone();
-        expected_gated = expected_gated.clone();
-        expected_raised = expected_raised.clone();
+        expected_gate = expected_gate.clone();
+        expected_up = expected_up.clone();
         at::Tensor expected_weights;
-        gate_backward_plain(activation, expected_gated, expected_raised, expected_product, true,
+        gate_backward_plain(activation, expected_gate, expected_up, expected_product, true,
                             weighted ? wide(weights) : at::Tensor(), &expected_weights);
-        errors.check(value, gate_plain(activation, wide(gated), wide(raised)), "value of " + where);
+        errors.check(value, gate_plain(activation, wide(gate_proj), wide(up_proj)), "value of " + where);
         errors.check(product, expected_product, "product of " + where);
-        errors.check(d_gated, expected_gated, "gradient of gate of " + where);
-        errors.check(d_raised, expected_raised, "gradient of up of " + where);
+        errors.check(d_gate, expected_gate, "gradient of gate of " + where);
+        errors.check(d_up, expected_up, "gradient of up of " + where);
         if (weighted) errors.check(d_weights, expected_weights, "gradient of the weights of " + where);
       }
     }
@@ -298,32 +298,32 @@ TEST_P(FusedOps, NormsOfRows) {
 
 TEST_P(FusedOps, GateAndItsBackwardPass) {
   Errors errors("gate", limit());
-  const at::Tensor gated = sample({301, 130}, 1) * 3, raised = sample({301, 130}, 2),
+  const at::Tensor gate_proj = sample({301, 130}, 1) * 3, up_proj = sample({301, 130}, 2),
                    d = sample({301, 130}, 3);
   const at::Tensor weights = sample({301, 1}, 4);
   for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
-    errors.check(gate(activation, gated, raised), gate_plain(activation, gated, raised), "value");
+    errors.check(gate(activation, gate_proj, up_proj), gate_plain(activation, gate_proj, up_proj), "value");
     for (const bool weighted : {false, true}) {
-      at::Tensor got[4] = {gated.clone(), raised.clone(), d.clone(), {}};
-      at::Tensor expected[4] = {gated.clone(), raised.clone(), d.clone(), {}};
+      at::Tensor got[4] = {gate_proj.clone(), up_proj.clone(), d.clone(), {}};
+      at::Tensor expected[4] = {gate_proj.clone(), up_proj.clone(), d.clone(), {}};
       const at::Tensor row_weights = weighted ? weights : at::Tensor();
       gate_backward(activation, got[0], got[1], got[2], true, row_weights, &got[3]);
       gate_backward_plain(activation, expected[0], expected[1], expected[2], true, row_weights, &expected[3]);
       for (const int i : {0, 1, 2}) errors.check(got[i], expected[i], fmt::format("tensor {}", i));
       if (weighted) errors.check(got[3], expected[3], "row weights");
     }
-    at::Tensor frozen = d.clone(), d_gated = gated.clone(), d_raised = raised.clone();
-    gate_backward(activation, d_gated, d_raised, frozen, /*wants_product=*/false);
+    at::Tensor frozen = d.clone(), d_gate = gate_proj.clone(), d_up = up_proj.clone();
+    gate_backward(activation, d_gate, d_up, frozen, /*wants_product=*/false);
     EXPECT_FALSE(frozen.defined());
   }
 }
 
 TEST(FusedOps, InfinitiesAndNanComeThroughTheGateAsThroughAten) {
-  const at::Tensor gated =
+  const at::Tensor gate_proj =
       at::tensor({-kInfinity, kInfinity, std::nan(""), -1e30, 1e30, -0.0, -800.0, 800.0});
   for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
     for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
-      const at::Tensor x = gated.to(dtype), ones = at::ones_like(x);
+      const at::Tensor x = gate_proj.to(dtype), ones = at::ones_like(x);
       EXPECT_TRUE(at::allclose(gate(activation, x, ones), gate_plain(activation, x, ones), 1e-6, 1e-30,
                                /*equal_nan=*/true))
           << gate(activation, x, ones) << gate_plain(activation, x, ones);

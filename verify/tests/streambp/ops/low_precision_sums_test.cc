@@ -42,9 +42,9 @@ TEST(LowPrecisionSums, RowsOfAnEmbedding) {
     for (const auto gradient_dtype : {dtype, at::kFloat}) {
       Parameter embedding{"embedding", all_of({3, 20}, 1.0, dtype), all_of({3, 20}, 0.0, gradient_dtype)};
       const at::Tensor dx = all_of({kTerms + 1, 20}, 0.01, dtype);
-      at::Tensor places = at::full({kTerms + 1}, 2, at::kLong);
-      places[700] = 0;
-      accumulate_rows(embedding, places, dx);
+      at::Tensor indices = at::full({kTerms + 1}, 2, at::kLong);
+      indices[700] = 0;
+      accumulate_rows(embedding, indices, dx);
       // The sum in float64 is exact, and rounded once.
       const at::Tensor term = dx[0].to(at::kDouble);
       const at::Tensor expected =
@@ -55,7 +55,7 @@ TEST(LowPrecisionSums, RowsOfAnEmbedding) {
         EXPECT_TRUE(at::allclose(embedding.gradient.to(at::kDouble), expected.to(at::kDouble), 0x1p-11, 0));
       }
       // Together with what is there: as much again.
-      accumulate_rows(embedding, places, dx);
+      accumulate_rows(embedding, indices, dx);
       EXPECT_TRUE(
           at::allclose(embedding.gradient.to(at::kDouble), 2.0 * expected.to(at::kDouble), kRounding, 0));
     }
@@ -64,14 +64,14 @@ TEST(LowPrecisionSums, RowsOfAnEmbedding) {
 
 TEST(LowPrecisionSums, RowsAreAddedInAnyOrderByAnyNumberOfThreads) {
   const int64_t tokens = 5000, table = 11, size = 48;
-  const at::Tensor places = at::randint(0, table, {tokens}, at::detail::createCPUGenerator(5), at::kLong);
-  places.narrow(0, 1000, 3000).fill_(7);
+  const at::Tensor indices = at::randint(0, table, {tokens}, at::detail::createCPUGenerator(5), at::kLong);
+  indices.narrow(0, 1000, 3000).fill_(7);
   const at::Tensor dx = integers({tokens, size}, 1, at::kDouble),
                    before = integers({table, size}, 2, at::kDouble);
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
     Parameter embedding{"embedding", before.to(dtype), before.to(dtype).clone()};
-    accumulate_rows(embedding, places, dx.to(dtype));
-    EXPECT_TRUE(at::equal(embedding.gradient, before.index_add(0, places, dx).to(dtype)))
+    accumulate_rows(embedding, indices, dx.to(dtype));
+    EXPECT_TRUE(at::equal(embedding.gradient, before.index_add(0, indices, dx).to(dtype)))
         << c10::toString(dtype);
   }
 }

@@ -120,14 +120,14 @@ TEST(Mixture, TheBalancingLossLeavesTokensOut) {
   constexpr int64_t kRows = 17;
   const at::Tensor x = random({kRows, 6}, 7);
   const at::Tensor counted = at::arange(kRows).remainder(3).ne(1);
-  const at::Tensor places = counted.nonzero().squeeze(1);
+  const at::Tensor indices = counted.nonzero().squeeze(1);
   // The same loss over the tokens that count, and nothing else: no cotangent reaches the rows.
   Layer plain(true);
   const at::Tensor leaf = x.clone().requires_grad_();
   const at::Tensor router = plain.parameters.front().value.clone().requires_grad_();
-  const at::Tensor probabilities = at::softmax(at::linear(leaf, router), -1).index_select(0, places);
+  const at::Tensor probabilities = at::softmax(at::linear(leaf, router), -1).index_select(0, indices);
   const at::Tensor chosen = std::get<1>(probabilities.topk(kPerToken, -1));
-  const auto rows = static_cast<double>(places.size(0));
+  const auto rows = static_cast<double>(indices.size(0));
   const at::Tensor load = at::one_hot(chosen, kExperts).to(at::kDouble).sum(at::IntArrayRef{0, 1}) / rows;
   const at::Tensor loss = kCoefficient * kExperts * (load * probabilities.mean(0)).sum();
   const auto truth = torch::autograd::grad({loss}, {leaf, router});

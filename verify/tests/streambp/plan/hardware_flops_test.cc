@@ -9,6 +9,7 @@
 
 #include <ATen/record_function.h>
 
+#include "bench/baseline/hugging_face.h"
 #include "streambp/data/objective_inputs.h"
 #include "streambp/plan/model_flops.h"
 #include "verify/equality/batches.h"
@@ -71,6 +72,7 @@ struct NamedSettings {
 };
 
 std::vector<NamedSettings> all_settings() {
+  bench::add_hugging_face_baseline();
   std::vector<NamedSettings> all;
   const auto add = [&](const char* name, const std::function<void(Settings&)>& change) {
     Settings settings;

@@ -3,8 +3,8 @@
 #include <optional>
 
 #include "streambp/objective/terms.h"
-#include "verify/tests/verify/diagnose/diagnose_testing.h"
 #include "verify/equality/batches.h"
+#include "verify/tests/verify/diagnose/diagnose_testing.h"
 
 namespace streambp::verify {
 namespace {
@@ -94,14 +94,14 @@ TEST(DiagnosePlants, DroppedPrefix) {
   cut.offsets = {0};
   for (size_t i = 0; i + 1 < right.owned.batch.offsets.size(); ++i) {
     const int64_t end = right.owned.batch.offsets[i + 1];
-    for (int64_t place = right.owned.batch.offsets[i] + 8; place < end; place += 8)
-      cut.offsets.push_back(place);
+    for (int64_t index = right.owned.batch.offsets[i] + 8; index < end; index += 8)
+      cut.offsets.push_back(index);
     cut.offsets.push_back(end);
   }
   expect_named(right, library_gradients(right, cut), "prefix-dropped-8");
 }
 
-TEST(DiagnosePlants, LabelsInTheirOwnPlace) {
+TEST(DiagnosePlants, LabelsAtTheirOwnPosition) {
   DiagnoseCase right = diagnose_case({"qwen3-tiny", "sft", {}, "full", "three", 9});
   Batch unshifted = right.owned.batch;
   unshifted.targets = unshifted.tokens.clone();
@@ -110,7 +110,7 @@ TEST(DiagnosePlants, LabelsInTheirOwnPlace) {
   expect_named(right, library_gradients(right, unshifted), "labels-not-shifted");
 }
 
-TEST(DiagnosePlants, LabelsInTheirOwnPlaceAsTheFileHasThem) {
+TEST(DiagnosePlants, LabelsAtTheirOwnPositionAsTheFileHasThem) {
   // The first row's first token has a label, the others' have none: they are padded on the left.
   DiagnoseCase right = diagnose_case({"qwen3-tiny", "sft", {}, "full", "three", 9});
   Batch unshifted = right.owned.batch;

@@ -72,7 +72,7 @@ inline Batch packed_rows(const std::vector<int64_t>& lengths, int64_t columns, i
   batch.padded_rows = batch.size() / columns;
   batch.padded_columns = columns;
   batch.packed = true;
-  batch.padded_places = at::arange(batch.size(), at::kLong);
+  batch.padded_indices = at::arange(batch.size(), at::kLong);
   return batch;
 }
 

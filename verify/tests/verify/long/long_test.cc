@@ -99,8 +99,8 @@ TEST(LongTruth, PatternsDifferWhereAnIndexWouldWrap) {
   const at::Tensor x = patterned_normal({3'000'000}, at::kFloat, 1);
   EXPECT_FALSE(at::equal(x.narrow(0, 0, 1000), x.narrow(0, 1 << 20, 1000)));
   EXPECT_TRUE(at::equal(x.narrow(0, 0, 1000), x.narrow(0, 1'000'003, 1000)));
-  const std::vector<int64_t> places = sampled_places(100, {50, 1000, -7}, 0);
-  EXPECT_EQ(places, (std::vector<int64_t>{0, 1, 2, 48, 49, 50, 51, 52, 97, 98, 99}));
+  const std::vector<int64_t> indices = sampled_indices(100, {50, 1000, -7}, 0);
+  EXPECT_EQ(indices, (std::vector<int64_t>{0, 1, 2, 48, 49, 50, 51, 52, 97, 98, 99}));
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 namespace streambp::cpu::STREAMBP_ISA {
 
 /// A register's worth of a row, from number `i` on.
-struct FullPlace {
+struct FullVector {
   int64_t i;
 
   template <typename S>
@@ -21,7 +21,7 @@ struct FullPlace {
 };
 
 /// The last `count` numbers of a row, fewer than a register's worth; zeros stand for the others.
-struct LastPlace {
+struct TailVector {
   int64_t i;
   int64_t count;
 
@@ -39,24 +39,24 @@ struct LastPlace {
   }
 };
 
-/// Calls body(place) for a row of `size` numbers of arithmetic W.
+/// Calls body(at) for a row of `size` numbers of arithmetic W.
 template <typename W, typename Body>
 static inline void over(int64_t size, Body body) {
   int64_t i = 0;
-  for (; i + kWidth<W> <= size; i += kWidth<W>) body(FullPlace{i});
-  if (i < size) body(LastPlace{i, size - i});
+  for (; i + kWidth<W> <= size; i += kWidth<W>) body(FullVector{i});
+  if (i < size) body(TailVector{i, size - i});
 }
 
-/// The sum of body(place) over a row. What a last place adds must be zero where its loads are. Four sums, as
+/// The sum of body(at) over a row. What a tail adds must be zero where its loads are. Four sums, as
 /// one would wait for the additions' latency.
 template <typename W, typename Body>
 static inline W sum_over(int64_t size, Body body) {
   Vector<W> sums[4] = {};
   int64_t i = 0;
   for (; i + 4 * kWidth<W> <= size; i += 4 * kWidth<W>)
-    for (int part = 0; part < 4; ++part) sums[part] += body(FullPlace{i + part * kWidth<W>});
-  for (; i + kWidth<W> <= size; i += kWidth<W>) sums[0] += body(FullPlace{i});
-  if (i < size) sums[1] += body(LastPlace{i, size - i});
+    for (int part = 0; part < 4; ++part) sums[part] += body(FullVector{i + part * kWidth<W>});
+  for (; i + kWidth<W> <= size; i += kWidth<W>) sums[0] += body(FullVector{i});
+  if (i < size) sums[1] += body(TailVector{i, size - i});
   return sum_of<W>((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
