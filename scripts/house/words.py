@@ -9,7 +9,7 @@ WORDS = [
     (r"told(?! apart)", "kernel arguments (args), or: is given"),
     (r"softens?\b|softened", "online softmax step"),
     (r"turned(?! (on|off|into))", "transposed or rotated"),
-    (r"ways?\b", "configuration, plan or method"),
+    (r"(?<!\")ways?\b(?!\")", "configuration, plan or method"),
     (r"beside\b", "next to, relative to, in addition to, with"),
     (r"uses? up|used up|using up|uses \w+ up", "consumes"),
     (r"speaks? of|spoken of", "describes"),

@@ -115,15 +115,16 @@ TEST(ReferenceLora, RefusesAdaptersThatDoNotFit) {
   EXPECT_THROW(evaluate(small_model(), random_weights(config, 33), kBatch, sft(8.0)), std::invalid_argument);
 }
 
-/// The sum of the values and the log-probabilities, each times its place: every token counts differently.
+/// The sum of the values and the log-probabilities, each times its position: every token counts differently.
 TokenObjective weighted_heads(bool values) {
   TokenObjective objective;
   objective.values = values;
   objective.loss = [values](Tape& tape, const TokenValues& heads) {
-    std::vector<double> places;
-    for (Index t = 0; t < heads.log_probabilities.rows(); ++t) places.push_back(1.0 + static_cast<double>(t));
-    const Var loss = weighted_sum(tape, heads.log_probabilities, places);
-    return values ? add(loss, weighted_sum(tape, heads.values, places)) : loss;
+    std::vector<double> weights;
+    for (Index t = 0; t < heads.log_probabilities.rows(); ++t)
+      weights.push_back(1.0 + static_cast<double>(t));
+    const Var loss = weighted_sum(tape, heads.log_probabilities, weights);
+    return values ? add(loss, weighted_sum(tape, heads.values, weights)) : loss;
   };
   return objective;
 }

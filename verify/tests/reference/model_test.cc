@@ -1,12 +1,13 @@
 // The reference's models: gradients against differences, and identities that hold for any decoder and that a
 // wrong model would break. Agreement with other people's models is what the golden cases show.
+#include "reference/model.h"
+
 #include <cmath>
 #include <cstdio>
 #include <gtest/gtest.h>
 #include <stdexcept>
 
 #include "reference/check/check.h"
-#include "reference/model.h"
 #include "reference/objectives.h"
 #include "reference/ops.h"
 #include "verify/tests/reference/model_testing.h"
@@ -65,7 +66,7 @@ TEST(ReferenceModel, ThePaddingTokenLearnsFromTheHeadAlone) {
   const Result padded = evaluate(config, weights, kBatch, sft(1.0));
   EXPECT_EQ(padded.gradients.at("model.embed_tokens.weight"), expected);
 
-  // Two tables of the same numbers, one for the input and one for the head, beside one for both.
+  // Two tables of the same numbers, one for the input and one for the head, next to one for both.
   config.tie_word_embeddings = true;
   Weights tied = weights;
   tied.erase("lm_head.weight");
@@ -200,18 +201,17 @@ TEST(ReferenceModel, GroupedHeadsAreHeadsWithRepeatedKeysAndValues) {
   Weights repeated = weights;
   for (auto& [name, weight] : repeated) {
     if (!is_key_or_value(name)) continue;
-    const Matrix turned = is_bias(name) ? Matrix(weight.transpose()) : weight;
-    Matrix all(2 * turned.rows(), turned.cols());
-    for (Index head = 0; head < 4; ++head) all.middleRows(6 * head, 6) = turned.middleRows(6 * (head / 2), 6);
+    const Matrix rows = is_bias(name) ? Matrix(weight.transpose()) : weight;
+    Matrix all(2 * rows.rows(), rows.cols());
+    for (Index head = 0; head < 4; ++head) all.middleRows(6 * head, 6) = rows.middleRows(6 * (head / 2), 6);
     weight = is_bias(name) ? Matrix(all.transpose()) : all;
   }
   Weights folded = evaluate(full, repeated, {kSequence}, sft(6.0)).gradients;
   for (auto& [name, gradient] : folded) {
     if (!is_key_or_value(name)) continue;
-    const Matrix turned = is_bias(name) ? Matrix(gradient.transpose()) : gradient;
-    Matrix sum = Matrix::Zero(turned.rows() / 2, turned.cols());
-    for (Index head = 0; head < 4; ++head)
-      sum.middleRows(6 * (head / 2), 6) += turned.middleRows(6 * head, 6);
+    const Matrix rows = is_bias(name) ? Matrix(gradient.transpose()) : gradient;
+    Matrix sum = Matrix::Zero(rows.rows() / 2, rows.cols());
+    for (Index head = 0; head < 4; ++head) sum.middleRows(6 * (head / 2), 6) += rows.middleRows(6 * head, 6);
     gradient = is_bias(name) ? Matrix(sum.transpose()) : sum;
   }
   EXPECT_FALSE(!(worst_error(evaluate(grouped, weights, {kSequence}, sft(6.0)).gradients, folded) <= 1e-13));

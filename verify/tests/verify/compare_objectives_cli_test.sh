@@ -3,7 +3,7 @@
 # compare_objectives_cli_test.sh PROGRAM GOLDENS
 source "$(dirname "${BASH_SOURCE[0]}")/cli_testing.sh"
 
-# Other objectives: a golden case's tokens and gradients, and what they need beside them.
+# Other objectives: a golden case's tokens and gradients, and what they need in addition.
 other() {
   local what=$1 code=$2 name=$3
   shift 3
@@ -83,7 +83,7 @@ says 'exact'
 warns 'first labels ignored because padding would predict them: 2'
 refuses 'another word' "--first-labels 'drop'" compare --model "$model" --tokens "$tensors" --gradients "$tensors" \
   --first-labels drop
-# A factor of YaRN that versions of transformers take in two ways is noted on stderr, once.
+# A factor of YaRN that versions of transformers take differently is noted on stderr, once.
 yarn=$goldens/cases/llama-yarn-mscale-sft-b1/tensors.safetensors
 run 'yarn' 0 compare --model "$goldens/models/llama-yarn-mscale" --tokens "$yarn" --gradients "$yarn"
 [ "$(grep -c '^note: .*512 / 64 = 8' "$folder/err")" -eq 1 ] || fail 'no note of another factor'

@@ -82,31 +82,33 @@ TEST_P(DevicePasses, AreAsPreciseAsStandardOnes) {
   } catch (const InputError& error) {
     GTEST_SKIP() << "needs a CUDA device: " << error.what();
   }
-  const std::vector<Settings> ways = all_methods();
+  const std::vector<Settings> configurations = all_methods();
   using Dtypes = std::pair<at::ScalarType, at::ScalarType>;
   for (const auto& [dtype, gradient_dtype] :
        {Dtypes{at::kFloat, at::kFloat}, Dtypes{at::kBFloat16, at::kFloat},
         Dtypes{at::kBFloat16, at::kBFloat16}}) {
     subject.dtype = dtype;
     subject.gradient_dtype = gradient_dtype;
-    const std::vector<Precision> all = measure_precision(subject, ways);
+    const std::vector<Precision> all = measure_precision(subject, configurations);
     const Precision& own = all.front();
     EXPECT_TRUE(own.worst().second <= (dtype == at::kFloat ? 1e-3 : 0.5)) << own.worst().first;
-    // A log-probability can't be told better than to a unit in the last place.
+    // A log-probability is known to no more than a unit in the last place.
     const double unit = dtype == at::kFloat ? 0x1p-23 : 0x1p-7;
-    for (size_t i = 1; i < ways.size(); ++i) {
+    for (size_t i = 1; i < configurations.size(); ++i) {
       Precision checked = all[i];
       // Of matrices every chunk's sum is rounded to bfloat16: that many roundings are float32 gradients' to
       // avoid.
-      if (ways[i].chunk == kMany && gradient_dtype == at::kBFloat16)
+      if (configurations[i].chunk == kMany && gradient_dtype == at::kBFloat16)
         std::erase_if(checked.gradients, [](const auto& of) { return !of.first.ends_with("norm.weight"); });
-      const std::string way = fmt::format("{} chunk {}, {} gradients of {}", method_name(ways[i].method),
-                                          ways[i].chunk, c10::toString(gradient_dtype), c10::toString(dtype));
+      const std::string configuration =
+          fmt::format("{} chunk {}, {} gradients of {}", method_name(configurations[i].method),
+                      configurations[i].chunk, c10::toString(gradient_dtype), c10::toString(dtype));
       const auto [name, times] = times_standard(checked, own, rounding_of(gradient_dtype));
-      EXPECT_TRUE(times <= kPrecisionFactor) << way << ": " << times << " times standard's error in " << name
-                                             << ", " << all[i].gradients.at(name);
+      EXPECT_TRUE(times <= kPrecisionFactor)
+          << configuration << ": " << times << " times standard's error in " << name << ", "
+          << all[i].gradients.at(name);
       EXPECT_TRUE(all[i].log_probabilities <= std::max(kPrecisionFactor * own.log_probabilities, unit))
-          << way;
+          << configuration;
     }
   }
 }

@@ -68,7 +68,7 @@ TEST(StreamBuffer, ADryRunHoldsWhatAGpuWould) {
   EXPECT_EQ(alive(), 0);
   EXPECT_EQ(read_meter(at::kMeta).host_peak_bytes, 3200);
   buffer.store(0, at::empty({10, 8}, floats(at::kMeta)));
-  EXPECT_EQ(alive(), 320) << "rows on their way to the host";
+  EXPECT_EQ(alive(), 320) << "rows that are being copied to the host";
   buffer.store(10, at::empty({10, 8}, floats(at::kMeta)));
   EXPECT_EQ(alive(), 320) << "the first rows have left";
   copies->settle();

@@ -96,8 +96,8 @@ TEST(Memory, StreambpGrowsWithTheStreamsItKeeps) {
 TEST(Memory, StreambpTakesWhatItKeepsAndOneChunk) {
   const Config config = preset("qwen3-cpu");
   constexpr int64_t kChunk = 1024;
-  // Layer inputs but the lowest one's, which is the embedding; the gradient's stream lies in the last one's
-  // place. One layer's keys, values and their gradients.
+  // Layer inputs but the lowest one's, which is the embedding; the gradient's stream overwrites the last
+  // one's. One layer's keys, values and their gradients.
   const int64_t per_token = 4 * ((config.num_hidden_layers - 1) * config.hidden_size +
                                  4 * config.num_key_value_heads * config.head_dim);
   const int64_t one_chunk = dry_run(kChunk, kChunk) - kChunk * per_token;
@@ -266,7 +266,7 @@ TEST(Memory, ObjectivesTakeLittleMoreThanSft) {
   }
 }
 
-TEST(Memory, LoraTakesNoMoreThanSftBesideItsGradients) {
+TEST(Memory, LoraTakesNoMoreThanSftAboveItsGradients) {
   constexpr int64_t kTokens = 8192;
   const int64_t sft = dry_run(kTokens, 0);
   Measured pass = measured({"sft"}, preset("qwen3-cpu"), at::kMeta, kTokens);

@@ -365,7 +365,7 @@ TEST(SafetensorsWriter, LeavesTheOldFileAndNothingElseWhenItFails) {
 
   write_safetensors(path, {});
   const std::string before = read_bytes(path);
-  // A limit on file sizes stands in for a full disk: the write fails half way.
+  // A limit on file sizes stands in for a full disk: the write fails in the middle.
   const auto old_handler = ::signal(SIGXFSZ, SIG_IGN);
   struct rlimit old_limit = {};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &old_limit), 0);

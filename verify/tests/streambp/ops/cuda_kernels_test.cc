@@ -93,7 +93,7 @@ class CudaKernels : public testing::TestWithParam<Subject> {
   c10::Device device_ = at::kCPU;
 };
 
-INSTANTIATE_TEST_SUITE_P(Places, CudaKernels,
+INSTANTIATE_TEST_SUITE_P(Devices, CudaKernels,
                          testing::Combine(testing::Values(Where::kForward, Where::kBackward, Where::kShuffled,
                                                           Where::kDevice),
                                           testing::Values(at::kFloat, at::kDouble, at::kBFloat16)),
@@ -294,7 +294,7 @@ TEST_P(CudaKernels, RowsAreAddedExactly) {
   }
 }
 
-TEST_P(CudaKernels, RowsOfAscendingPlacesNeedNoOrder) {
+TEST_P(CudaKernels, RowsOfAscendingIndicesNeedNoOrder) {
   for (const int64_t size : {1, 8, 33, 512}) {
     const at::Tensor indices = at::tensor({1, 2, 5, 6, 40}, at::kLong);
     const at::Tensor rows = integers({5, size}, 1, at::kDouble),

@@ -331,7 +331,7 @@ TEST(FusedOps, InfinitiesAndNanComeThroughTheGateAsThroughAten) {
   }
 }
 
-TEST(FusedOps, TheMetaDeviceIsToldTheSameShapes) {
+TEST(FusedOps, TheMetaDeviceGivesTheSameShapes) {
   const auto options = at::TensorOptions().device(at::kMeta).dtype(at::kFloat);
   Parameter weight{"weight", at::empty({6}, options), at::empty({6}, options)};
   const RmsNorm norm{&weight, 1e-6};

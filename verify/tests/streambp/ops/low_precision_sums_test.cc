@@ -31,7 +31,7 @@ double worst_entry(const at::Tensor& got, const at::Tensor& expected) {
   return ((got.to(at::kDouble) - truth) / truth).abs().max().item<double>();
 }
 
-/// `roundings`: how often a term or the result is rounded on the way.
+/// `roundings`: how often a term or the result is rounded before the end.
 void expect_sum(const at::Tensor& got, const at::Tensor& expected, const char* what, double roundings = 1.0) {
   const double error = worst_entry(got, expected);
   EXPECT_TRUE(error <= roundings * kRounding) << what << ": relative error " << error;

@@ -88,7 +88,7 @@ TEST(Optimizer, RefusesNumbersOutOfTheirRange) {
 /// Three passes that use gradients up, on `fused`, against passes and steps afterwards, on `plain`: both the
 /// same model.
 void expect_the_same_weights(Model& fused, Model& plain, const std::string& optimizer_name) {
-  const auto used_up = make_optimizer(settings_of(optimizer_name)),
+  const auto consumed = make_optimizer(settings_of(optimizer_name)),
              afterwards = make_optimizer(settings_of(optimizer_name));
   Settings settings;
   settings.chunk = 5;
@@ -97,7 +97,7 @@ void expect_the_same_weights(Model& fused, Model& plain, const std::string& opti
     // Gradients of zeros: averages and weights decay all the same.
     if (pass == 2) batch.targets.fill_(kNoTarget);
     const auto objective = make_objective("sft", batch, {});
-    settings.optimizer = used_up.get();
+    settings.optimizer = consumed.get();
     const double loss = backpropagate(fused, batch, *objective, settings).loss;
     settings.optimizer = nullptr;
     plain.zero_gradients();

@@ -91,7 +91,7 @@ TEST(CompareNames, FusedExpertsAreSplit) {
       verdict_of({{stem + ".gate_up_proj", gate_up}, {"module." + stem + ".down_proj", down}}, truth);
   EXPECT_EQ(verdict, Verdict::kExact);
   EXPECT_NE(notes.find("2 tensors hold all experts"), std::string::npos) << notes;
-  // Halves the other way round are wrong, and another number of experts is not the model's.
+  // Halves in the other order are wrong, and another number of experts is not the model's.
   const at::Tensor exchanged = at::cat({gate_up.narrow(1, 5, 5), gate_up.narrow(1, 0, 5)}, 1);
   EXPECT_EQ(verdict_of({{stem + ".gate_up_proj", exchanged}, {stem + ".down_proj", down}}, truth).first,
             Verdict::kWrong);

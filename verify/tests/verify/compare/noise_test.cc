@@ -11,8 +11,8 @@
 #include "streambp/model/tensor_file.h"
 #include "streambp/ops/rope_angles.h"
 #include "verify/compare/judge.h"
-#include "verify/tests/verify/compare/testing.h"
 #include "verify/evaluation.h"
+#include "verify/tests/verify/compare/testing.h"
 
 namespace streambp::verify {
 namespace {
@@ -56,7 +56,7 @@ TEST(CompareNoise, GradientsAsNoisyAsWhatWasMeasuredAreExact) {
     EXPECT_NEAR(comparison.middle_ratio, 1.0, 0.1);
     EXPECT_LT(comparison.fit.low, 1.0);
     EXPECT_GT(comparison.fit.high, 1.0);
-    // Half of it is fine, twice of it everywhere is not, nor is 4 x in one place.
+    // Half of it is fine, twice of it everywhere is not, nor is 4 x in one parameter.
     EXPECT_EQ(compare_gradients(noisy(truth, 0.5 * size, 3000), truth, measured(dtype, size)).verdict,
               Verdict::kExact);
     EXPECT_EQ(compare_gradients(noisy(truth, 2.0 * size, 4000), truth, measured(dtype, size)).verdict,
