@@ -134,16 +134,16 @@ std::string measured_winner(const ModelBytes& model) {
 }
 
 std::string bytes_table(const std::vector<ModelBytes>& models) {
-  return "bytes a token\n" + as_table(grid(models, slope_text)) + "\nbytes of no token\n" +
-         as_table(intercepts(models)) + "\nstreambp's layer inputs against chunk-major's keys and values\n" +
+  return "bytes per token\n" + as_table(grid(models, slope_text)) + "\nintercept: bytes at a length of 0\n" +
+         as_table(intercepts(models)) + "\nstreambp's layer inputs and chunk-major's keys and values\n" +
          as_table(crossover_grid(models));
 }
 
 std::string bytes_markdown(const std::vector<ModelBytes>& models, int64_t shorter, int64_t longer) {
   return fmt::format(
-      "# Bytes a token\n\n"
+      "# Bytes per token\n\n"
       "Slope of the predicted peak between {} and {} tokens, by model and configuration.\n\n{}\n"
-      "## Bytes of no token\n\n"
+      "## Intercept\n\n"
       "Where the same lines meet a length of 0: weights, gradients, and what does not grow.\n\n{}\n"
       "## Layer inputs or keys and values\n\n"
       "By design streambp keeps D numbers a layer and token (`inputs`), chunk-major 2 K E keys and values of "

@@ -101,7 +101,7 @@ void check_outputs(const Bench& bench, size_t cells) {
     throw InputError("--dump-gradients: the meta device has no values");
 }
 
-/// Settings and methods that don't go together, as far as the flags say.
+/// Refuses settings and methods that don't go together, as far as the flags show.
 void check_method_settings(const SweepOptions& options) {
   for (const SettingKind& kind : setting_kinds()) {
     const bool taken =
@@ -164,7 +164,7 @@ Bench open_bench(const SweepOptions& options) {
   bench.config = open_config(options.setup.model);
   bench.device = open_device(options.device, device);
   check_freeze(options.setup, bench.config);
-  // Nothing is timed on the meta device: one pass tells all there is to tell.
+  // Nothing is timed on the meta device: one pass is enough.
   if (bench.device.is_meta()) {
     bench.options.repeats = 1;
     bench.options.warmup = 0;

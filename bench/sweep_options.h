@@ -22,8 +22,8 @@ struct SweepOptions {
   std::map<std::string, std::string>
       objective_options;  // of those objectives that have an option of the name
   std::vector<Method> methods{Method::kStandard, Method::kCheckpoint, Method::kStreambp};
-  bool picks_method = false;  // `auto` is among them or instead of them: plan::choose picks one for each cell
-  Settings given;             // of the methods that take them; the chunk is in `chunks`
+  bool picks_method = false;    // `auto` was named, alone or with others: plan::choose picks one
+  Settings given;               // of the methods that take them; the chunk is in `chunks`
   std::set<std::string> fixed;  // names of those of them that were given, which `auto` leaves alone
   std::optional<int64_t> budget, host_budget;  // bytes that `auto` has to fit; default: what the run has
   std::vector<int64_t> lengths{512, 1024, 2048};

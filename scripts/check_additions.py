@@ -6,7 +6,8 @@
 
 A README lists the files that an addition touches as paths in backquotes, in the first column of the table under its heading
 "Add a ...", relative to its own folder. Searched are the sources of streambp/, bench/, verify/ and reference/ without their
-comments; tests are free to use any method or model as their example, and are left out.
+comments; tests are free to use any method or model as their example, and are left out. A name that also stands in an example
+of a help text or in a table of the paper (dpo, mistral) shows up there as not listed: that is a use, which no addition needs.
 """
 import argparse
 import pathlib
@@ -50,8 +51,8 @@ def spellings(name):
     return re.compile(r"(?<![A-Za-z])(?:" + "|".join(words) + r")(?![a-z])")
 
 
-def listed(kind, readme):
-    """The files of the table under the heading "Add a KIND"."""
+def listed(kind, name, readme):
+    """The files of the table under the heading "Add a KIND"; NAME in a path stands for `name`."""
     text = readme.read_text() if readme.exists() else ""
     section = re.search(rf"^#+ Add an? {kind}\b.*?$(.*?)(?=^#|\Z)", text, re.DOTALL | re.MULTILINE)
     if section is None:
@@ -60,7 +61,8 @@ def listed(kind, readme):
     for cell in re.findall(r"^\|([^|]*)\|", section[1], re.MULTILINE):
         for path in re.findall(r"`([^`]+)`", cell):
             for one in expanded(path):
-                files.update(found.resolve() for found in readme.parent.glob(one.replace("NAME", "*")) if found.is_file())
+                pattern = one.replace("NAME", name.replace("-", "_"))
+                files.update(found.resolve() for found in readme.parent.glob(pattern) if found.is_file())
     return files
 
 
@@ -79,7 +81,7 @@ def main():
     unlisted = 0
     for kind, (_, readme) in KINDS.items():
         name = arguments[kind]
-        known = listed(kind, ROOT / readme)
+        known = listed(kind, name, ROOT / readme)
         pattern = spellings(name)
         print(f"{kind} {name} ({readme}):")
         found = [path for path, text in files.items() if pattern.search(text)]

@@ -126,7 +126,7 @@ sanitizer() {
   for tool in memcheck racecheck synccheck initcheck; do
     check=(compute-sanitizer --tool "$tool" --error-exitcode 1 --kernel-regex kns=streambp)
     [ -z "$rehearsal" ] || check=()
-    "${check[@]}" "$bin/cuda_test" --gtest_filter='Devices/CudaKernels.*device*' >"$out/sanitizer-$tool.txt" 2>&1 || failed=1
+    "${check[@]}" "$bin/cuda_test" --gtest_filter='*CudaKernels.*device*' >"$out/sanitizer-$tool.txt" 2>&1 || failed=1
     tail -n 1 "$out/sanitizer-$tool.txt"
   done
   return "$failed"

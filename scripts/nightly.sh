@@ -46,6 +46,8 @@ check "Errors of float32 and bfloat16 relative to standard back-propagation's" "
 check "compare's verdicts on gradients of Hugging Face" python3 scripts/compare_verdicts.py --out out/compare-verdicts
 check 'Lengths, products and element counts across 2^16, 2^31 and 2^32' "$verify" long "$@"
 check 'Every public header by itself' headers
+check 'The whole library as a subdirectory of another project' \
+  bash verify/tests/install/install_test.sh add_subdirectory . "$venv" build/release/subdirectory --all
 check 'A selection of tests with the address and undefined-behaviour sanitizers' tests_of asan
 check 'A selection of tests with assertions of libstdc++ and Eigen' tests_of debug
 check 'One definition of each name across the files of both programs, at link time' build_project odr streambp-verify streambp-bench

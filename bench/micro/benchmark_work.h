@@ -1,4 +1,4 @@
-// What an iteration of a benchmark computes, relative to what the machine gives.
+// What an iteration of a benchmark computes, relative to the machine's matrix product.
 #pragma once
 
 #include <benchmark/benchmark.h>

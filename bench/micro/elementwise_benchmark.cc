@@ -1,6 +1,6 @@
 // The elementwise parts of a layer and the head at the sizes of the preset qwen3-cpu, fused (fused:1) and op
-// by op in ATen (fused:0), in float32; bytes are those that a single pass has to read and write. Next to them
-// what the machine gives: a copy of memory, and a product of matrices.
+// by op in ATen (fused:0), in float32; bytes are those that a single pass has to read and write. For
+// comparison what the machine reaches: a copy of memory, and a product of matrices.
 #include <benchmark/benchmark.h>
 
 #include <ATen/ATen.h>

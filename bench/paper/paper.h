@@ -25,7 +25,7 @@ struct PaperCell {
   std::optional<double> published = std::nullopt;  // none: "-", did not fit
   std::optional<double> predicted = std::nullopt;
   std::optional<double> measured = std::nullopt;
-  bool testable = true;  // false: nothing here tells this figure
+  bool testable = true;  // false: nothing here gives this figure
 };
 
 /// How near a figure has to be to count as reproduced.

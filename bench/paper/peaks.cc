@@ -194,7 +194,7 @@ PaperTable paper_linear(const PaperRun& run) {
       "intermediate: the peak without input, weights and gradients; standard holds four tensors of the "
       "input's size at its "
       "peak and misses one gradient, D chunks hold the same four in 1/D and one weight gradient in flight",
-      "in-place: this project's ops add a chunk's product to the gradient where it is"};
+      "in-place: this project's ops add a chunk's product to the gradient in place"};
   run.progress("table 8");
   const LinearExample example{kLinearRows, kLinearSize, at::kFloat, at::kMeta, 0};
   std::vector<int64_t> chunks;

@@ -23,7 +23,7 @@ void make_deterministic() {
   at::globalContext().setDeterministicFillUninitializedMemory(false);  // nobody reads it
 }
 
-/// What the caching allocator reads before its library is loaded. Segments that grow leave fewer holes
+/// Configures the caching allocator, before its library is loaded. Segments that grow leave fewer holes
 /// behind when lengths change; a user's own settings go before ours.
 void configure_allocator(const std::string& name, int index, std::optional<int64_t> memory_limit) {
   constexpr const char* kVariable = "PYTORCH_CUDA_ALLOC_CONF";
@@ -61,7 +61,7 @@ c10::Device open_cuda(const std::string& name, const DeviceOptions& options) {
   if (!at::globalContext().hasCUDA()) throw InputError("device '{}': no CUDA device found", name);
   at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
   install_cuda_meter();
-  // Ours lie next to the program. Without them ATen's own ops serve, slower.
+  // Ours are in the program's folder. Without them ATen's own ops serve, slower.
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
   const std::string failure = cuda::load_kernels(program.parent_path() / "libstreambp_cuda.so");
   if (!failure.empty()) fmt::print(stderr, "warning: no CUDA kernels of our own: {}\n", failure);

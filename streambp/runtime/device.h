@@ -26,7 +26,7 @@ c10::Device open_device(const std::string& name, const DeviceOptions& options = 
 
 /// While it lives, the meta device stands for `device`, the CPU or CUDA: a dry run counts the scratch space
 /// of that device's kernels, what cuBLAS keeps, and its allocator's rounding. Nests; one for the device that
-/// is stood for already changes nothing.
+/// meta stands for already changes nothing.
 class MetaStandIn {
  public:
   explicit MetaStandIn(c10::DeviceType device);

@@ -1,4 +1,4 @@
-// How a failed run is told apart.
+// Why a run failed.
 #pragma once
 
 #include <exception>

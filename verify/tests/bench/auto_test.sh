@@ -34,9 +34,9 @@ check 'on the host' 'records[-1]["settings"]["offload"] == "host" and records[-1
 sweep 'what is fixed stays' 0 fixed --method auto --seq-len 400 --device meta --budget 2MB --chunk 48 --keep-attention --head streamed --every 1
 check 'chunk, head and settings' 'all(w["chunk"] in (None, 48) and w["settings"]["head"] == "streamed"
   and w["settings"]["every"] in (None, 1) and w["settings"]["keep_attention"] in (None, True) for r in records for w in r["choice"]["considered"])' fixed/results.jsonl
-sweep 'with a named method, for real' 0 named --method standard,auto --seq-len 33 --objective sft,dpo --memory-limit 2MB
+sweep 'with a named method, for real' 0 with-named --method standard,auto --seq-len 33 --objective sft,dpo --memory-limit 2MB
 check 'both ran, one loss each' '(len(records) == 4 and sum("choice" in r for r in records) == 2 and len({(r["objective"], round(r["loss"], 9)) for r in records}) == 2
-  and all(r["choice"]["budget_bytes"] == 2000000 for r in records if "choice" in r))' named/results.jsonl
+  and all(r["choice"]["budget_bytes"] == 2000000 for r in records if "choice" in r))' with-named/results.jsonl
 sweep 'with what the machine has' 0 machine --method auto --seq-len 33
 check 'there is enough' 'records[0]["choice"]["budget_bytes"] > 1e8 and records[0]["status"] == "ok"' machine/results.jsonl
 longest 'the furthest of all' 0 --budget 2MB --method standard,auto --json

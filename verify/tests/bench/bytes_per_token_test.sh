@@ -10,7 +10,7 @@ check 'eight configurations of two models' '(len(records) == 16 and all(r["kind"
 check 'slopes through both peaks' 'all(abs(r["bytes_per_token"] * (r["seq_lens"][i] - 0) + r["intercept_bytes"] - r["peaks"][i]) < 1
   and r["peaks"][1] == r["peak_bytes"] for r in records for i in (0, 1))' bytes/results.jsonl
 check 'the host has what the device has not' 'all((r["host_bytes_per_token"] > 0) == (r["settings"]["offload"] == "host") for r in records)' bytes/results.jsonl
-# Of two layers one input is kept, which the gradient overwrites.
+# Of two layers one input is kept, and the gradient overwrites it.
 check 'layer inputs, with keys and values of a layer' '0 <= [r for r in records if r["way"] == "streambp"][0]["bytes_per_token"] - (8 * 32 * (2 - 1) + 4 * 8 * 32) <= 200' bytes/results.jsonl
 grep -q '^| qwen3-tiny | ' bytes/bytes-per-token.md || fail 'no row of the model in the report'
 run 'one configuration, as records' 0 "${bytes[@]}" --seq-len 4096,8192 --method streambp --every 2 --chunk 64 --json --out bytes

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# streambp-bench sweep: objectives, methods, adapters, other models with the trained one, dtypes and devices.
+# streambp-bench sweep: objectives, methods, adapters, models next to the trained one, dtypes and devices.
 # sweep_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/cli_testing.sh"
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# scripts/gpu.sh on a machine without a GPU: every part's commands are taken, what was run and what was not is told apart,
+# scripts/gpu.sh on a machine without a GPU: every part's commands are taken, what was run and what was not is listed apart,
 # and records as a GPU gives them become tables.
 # gpu_script_test.sh PROJECT BIN PYTHON
 set -uo pipefail
@@ -28,7 +28,7 @@ for log in "$folder"/run/*.failed; do
   fail "part $(basename "$log" .failed)"
   tail -n 5 "${log%.failed}.log"
 done
-grep -q 'nothing was measured' "$folder/run/README.md" || fail 'a rehearsal does not look like a run'
+grep -q 'nothing was measured' "$folder/run/README.md" || fail 'a rehearsal is marked as one'
 ! grep -q '| not run |' "$folder/run/README.md" || fail 'a part that was left out'
 
 python3 - "$folder" <<'PYTHON' || fail 'records of the rehearsal'
