@@ -142,7 +142,8 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
 void RunFlags::add_settings() {
   for (const SettingKind& kind : setting_kinds()) {
     if (kind.type == SettingType::kSwitch) {
-      command_.add_flag(kind.flag, help_of(kind));
+      const std::string help = help_of(kind);
+      command_.add_flag(kind.flag, help);
       continue;
     }
     std::string& text = settings_[kind.name] = kind.text(Settings{});

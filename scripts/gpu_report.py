@@ -9,7 +9,7 @@ import pathlib
 import sys
 
 # Of a record's settings, what says nothing of the memory that a pass takes.
-NOT_OF_THE_PASS = {"threads", "repeats", "seed", "memory_limit"}
+UNRELATED_SETTINGS = {"threads", "repeats", "seed", "memory_limit"}
 
 # Dense bf16 peak of a Hopper SXM GPU, without sparsity: what utilisation is relative to.
 PEAK_FLOPS = 989e12
@@ -49,7 +49,7 @@ def gib(count):
 
 def identity(record):
     """What a prediction and a measurement have in common."""
-    settings = {name: value for name, value in record["settings"].items() if name not in NOT_OF_THE_PASS}
+    settings = {name: value for name, value in record["settings"].items() if name not in UNRELATED_SETTINGS}
     return (record["model"], record["objective"], record["method"], record["seq_len"], record["batch"], record["dtype"],
             json.dumps(settings, sort_keys=True))
 

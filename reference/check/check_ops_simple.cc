@@ -99,10 +99,10 @@ void check_products(Suite& suite) {
 }
 
 void check_row_sums(Suite& suite, const Matrix& x) {
-  const Index rows = x.rows(), cols = x.cols();
-  const auto row_total = [](const Matrix& x, Index i) {
+  const Index rows = x.rows();
+  const auto row_total = [](const Matrix& of, Index i) {
     Real total = 0;
-    for (Index j = 0; j < x.cols(); ++j) total += x(i, j);
+    for (Index j = 0; j < of.cols(); ++j) total += of(i, j);
     return total;
   };
   suite.check(
