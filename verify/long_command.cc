@@ -139,7 +139,7 @@ void print_problem(const LongCase& of, const LongOutcome& outcome) {
 }
 
 int run_long(const Flags& flags) {
-  const std::vector<LongCase> cases = chosen_cases(typed);
+  const std::vector<LongCase> cases = chosen_cases(flags);
   const int64_t max_memory = flags.max_memory.empty() ? available_memory() / 100 * 95
                                                       : parse_bytes(flags.max_memory, "--max-memory");
   if (flags.list) {
