@@ -18,6 +18,8 @@
 #include "verify/tests/streambp/ops/serve_cpu.h"
 
 namespace streambp {
+
+using namespace verify;
 namespace {
 
 /// A chunk that makes many of a short batch.

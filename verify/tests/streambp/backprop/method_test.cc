@@ -12,6 +12,8 @@
 #include "verify/evaluation.h"
 
 namespace streambp {
+
+using namespace verify;
 namespace {
 
 TEST(Methods, AreKnownByName) {

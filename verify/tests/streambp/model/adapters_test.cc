@@ -14,6 +14,8 @@
 #include "verify/tests/streambp/model/file_testing.h"
 
 namespace streambp {
+
+using namespace verify;
 namespace {
 
 LoraConfig lora_config() {

@@ -295,7 +295,8 @@ TEST_F(CheckpointTest, ReadsThousandsOfTensors) {
 TEST_F(CheckpointTest, ReadsShards) {
   write_shards();
   const Checkpoint checkpoint = open();
-  for (const auto& [name, shape] : parameter_shapes(checkpoint.config())) {
+  for (const ParameterShape& parameter : parameter_shapes(checkpoint.config())) {
+    const std::string& name = parameter.name;
     EXPECT_TRUE(std::ranges::equal(checkpoint.bytes(name), tensors_.bytes(name))) << name;
   }
   // As in transformers, one file goes before shards.

@@ -118,8 +118,9 @@ TEST(Parameters, AreListedInTheModelsOrder) {
 std::vector<std::string> first_layer(const Config& config) {
   const std::string prefix = "model.layers.0.";
   std::vector<std::string> names;
-  for (const auto& [name, shape] : parameter_shapes(config)) {
-    if (name.starts_with(prefix)) names.push_back(name.substr(prefix.size()) + " " + json(shape).dump());
+  for (const ParameterShape& parameter : parameter_shapes(config)) {
+    if (parameter.name.starts_with(prefix))
+      names.push_back(parameter.name.substr(prefix.size()) + " " + json(parameter.shape).dump());
   }
   return names;
 }

@@ -12,6 +12,8 @@
 #include "verify/tests/streambp/objective/objective_testing.h"
 
 namespace streambp {
+
+using namespace verify;
 namespace {
 
 using Given = std::map<std::string, std::string>;

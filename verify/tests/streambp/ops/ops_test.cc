@@ -135,10 +135,10 @@ TEST(Ops, RopeOfAPartOfEachHeadTimesAFactor) {
       [&](const auto& in, const auto&) {
         const at::Tensor angles = positions.to(at::kDouble).outer(frequencies);
         const at::Tensor wide = at::cat({angles, angles}, 1).unsqueeze(1);
-        const at::Tensor rotated = in[0].narrow(-1, 0, 4);
-        const auto halves = rotated.chunk(2, -1);
+        const at::Tensor first = in[0].narrow(-1, 0, 4);
+        const auto halves = first.chunk(2, -1);
         const at::Tensor rotated =
-            (rotated * wide.cos() + at::cat({-halves[1], halves[0]}, -1) * wide.sin()) * 1.25;
+            (first * wide.cos() + at::cat({-halves[1], halves[0]}, -1) * wide.sin()) * 1.25;
         return at::cat({rotated, in[0].narrow(-1, 4, 6)}, -1);
       });
 }

@@ -16,6 +16,8 @@
 #include "verify/tests/streambp/model/adapter_testing.h"
 
 namespace streambp::plan {
+
+using namespace verify;
 namespace {
 
 double executed_flops = 0.0;
