@@ -82,9 +82,9 @@ TEST(BytesPerToken, CrossOverWhereTheyShould) {
       one.cell.settings.method = method;
       one.bytes = subject.bytes(method);
     }
-    const std::string table = bytes_table({model});
+    const std::string table = bench::bytes_table({model});
     EXPECT_NE(table.find(measured_winner(model)), std::string::npos) << table;
-    EXPECT_NE(bytes_markdown({model}, kLonger / 2, kLonger).find(name), std::string::npos);
+    EXPECT_NE(bench::bytes_markdown({model}, kLonger / 2, kLonger).find(name), std::string::npos);
     return std::pair(predicted_winner(model), measured_winner(model));
   };
   EXPECT_EQ(winners("qwen3-0.6b"), std::pair(std::string("streambp"), std::string("streambp")));
