@@ -5,6 +5,7 @@
 
 #include "streambp/backprop/layer_runs.h"
 #include "streambp/backprop/passes.h"
+#include "streambp/backprop/settings.h"
 #include "streambp/error.h"
 
 namespace streambp {
@@ -43,7 +44,7 @@ std::vector<MethodKind> make_kinds() {
       {.method = Method::kStandard,
        .name = "standard",
        .summary = "forward over the whole stream under autograd, one backward",
-       .source = "Rumelhart, Hinton and Williams, 1986",
+       .source = "Rumelhart et al., 1986, Nature 323, 533",
        .keeps = "every activation",
        .settings = {"baseline", "head", "head_chunk"},
        .head = HeadDefault::kFull,
@@ -151,8 +152,10 @@ bool takes(Method method, const std::string& setting) {
 std::string describe_methods() {
   std::string text = "Methods (--method) and the settings that they take:\n";
   for (const MethodKind& kind : method_kinds()) {
+    std::vector<std::string> flags;
+    for (const std::string& setting : kind.settings) flags.push_back(setting_kind(setting).flag);
     text += fmt::format("  {}: {} ({})\n    keeps {}; takes {}\n", kind.name, kind.summary, kind.source,
-                        kind.keeps, fmt::join(kind.settings, ", "));
+                        kind.keeps, fmt::join(flags, ", "));
   }
   return text;
 }

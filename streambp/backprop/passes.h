@@ -25,7 +25,7 @@ struct Pass {
   Optimizer* optimizer = nullptr;   // of streambp: consumes gradients
   Order order = Order::kReverse;    // of streambp
   bool joins_head = false;          // of streambp
-  const ModelOps& ops = own_ops();  // of has_baseline() methods: what layers and a full head are made of
+  const ModelOps& ops = own_ops();  // of methods with a baseline: what layers and a full head are made of
 
   /// The whole stream, for the methods that know no chunks.
   Rows all_rows() const { return stream.rows(0, stream.size()); }

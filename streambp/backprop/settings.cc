@@ -88,7 +88,7 @@ SettingKind offload_kind() {
       .name = "offload",
       .flag = "--offload",
       .type = SettingType::kWord,
-      .help = "where what is kept of the layers lies: none (on the device) or host (its memory)",
+      .help = "move what is kept of the layers to the host's memory: none or host",
       .choices = {"none", "host"},
       .text = [](const Settings& s) { return std::string(s.offload == Offload::kHost ? "host" : "none"); },
       .assign = [](Settings& s,
