@@ -7,6 +7,7 @@
 #include "bench/sweep.h"
 #include "streambp/cli/command_line.h"
 #include "streambp/cli/records.h"
+#include "streambp/memory/meter.h"
 #include "streambp/plan/choice.h"
 #include "verify/tests/streambp/model/file_testing.h"
 
@@ -35,6 +36,7 @@ Settings settings_of(Method method, int64_t chunk = 0) {
 /// chosen.
 json record_of(const Workload& workload, const Settings& settings, const std::string& device,
                std::optional<int64_t> budget = {}) {
+  install_meters();  // as the program's main() does
   const TempFolder folder;
   bench::SweepOptions options;
   options.setup = workload.setup;
