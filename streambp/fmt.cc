@@ -1,5 +1,6 @@
-// fmt's compiled half. The torch wheel carries fmt's headers and no library; compiled once here instead of in every file that
-// formats a message (header-only use took 3.5 s of processor time a file). As fmt 12's own src/format.cc.
+// fmt's compiled half. The torch wheel carries fmt's headers and no library; compiled once here instead of in
+// every file that formats a message (header-only use took 3.5 s of processor time a file). As fmt 12's own
+// src/format.cc.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

@@ -1,8 +1,8 @@
 #include "streambp/interop/meter_c.h"
 
-#include "streambp/runtime/processor.h"
 #include "streambp/memory/host_blocks.h"
 #include "streambp/memory/meter.h"
+#include "streambp/runtime/processor.h"
 
 void streambp_meter_install() {
   streambp::avoid_refused_instructions();

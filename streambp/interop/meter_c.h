@@ -7,8 +7,8 @@
 extern "C" {
 
 /// Puts the counting allocator in place: what is allocated from now on is counted. Keeps oneDNN to
-/// instructions that the machine allows, as our programs do (streambp/runtime/processor.h). Call once, before the first
-/// tensor op.
+/// instructions that the machine allows, as our programs do (streambp/runtime/processor.h). Call once, before
+/// the first tensor op.
 void streambp_meter_install();
 
 /// The peak becomes what is alive now.

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "streambp/cli/command_line.h"
-#include "streambp/model/open_model.h"
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
+#include "streambp/model/open_model.h"
 #include "streambp/model/tensor_file.h"
 #include "streambp/objective/terms.h"
 #include "streambp/ops/rope_angles.h"

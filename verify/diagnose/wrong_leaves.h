@@ -10,8 +10,8 @@
 #include <ATen/ATen.h>
 
 #include "streambp/model/model.h"
-#include "verify/error_measure.h"
 #include "verify/diagnose/wrong_settings.h"
+#include "verify/error_measure.h"
 
 namespace streambp::verify {
 

@@ -1,4 +1,5 @@
-// One golden case: every method, at several chunk sizes, against losses and gradients that other people's code gave.
+// One golden case: every method, at several chunk sizes, against losses and gradients that other people's
+// code gave.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,9 @@ inline constexpr const char* kReferenceName = "reference";
 
 struct GoldensOptions {
   std::vector<std::string> methods;  // of method_names(), and kReferenceName; empty: all
-  std::vector<int64_t> chunks;       // of methods by chunks, 0 for auto; empty: 1, 7, 16, those near the case's lengths
-  double limit = 1e-10;              // permitted relative error
+  std::vector<int64_t>
+      chunks;            // of methods by chunks, 0 for auto; empty: 1, 7, 16, those near the case's lengths
+  double limit = 1e-10;  // permitted relative error
 };
 
 /// A parameter (or the loss, the log-probabilities, the values) that was too far off.
@@ -43,8 +45,8 @@ struct GoldenResult {
   }
 };
 
-/// Runs the case. What this build does not support is a result, not an error. Throws InputError where a file of the
-/// case is missing or malformed.
+/// Runs the case. What this build does not support is a result, not an error. Throws InputError where a file
+/// of the case is missing or malformed.
 GoldenResult check_golden_case(const GoldenCase& golden, const GoldensOptions& options);
 
 }  // namespace streambp::verify

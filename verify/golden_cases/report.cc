@@ -33,7 +33,8 @@ StreamingTable golden_table(const std::vector<GoldenCase>& cases) {
 
 std::vector<std::string> golden_row(const GoldenResult& result) {
   if (!result.unsupported.empty())
-    return {result.name, result.model, "-", "-", "-", "-", "-", "-", "unsupported: " + result.unsupported, ""};
+    return {result.name, result.model, "-", "-", "-", "-", "-", "-", "unsupported: " + result.unsupported,
+            ""};
   return {result.name,
           result.model,
           fmt::to_string(result.tokens),
@@ -74,8 +75,9 @@ void print_golden_failures(const GoldenResult& result, double limit) {
   }
   std::vector<GoldenFailure> failures;
   for (const auto& [name, failure] : worst) failures.push_back(failure);
-  std::stable_sort(failures.begin(), failures.end(),
-                   [](const GoldenFailure& a, const GoldenFailure& b) { return is_worse(a.of.error, b.of.error); });
+  std::stable_sort(failures.begin(), failures.end(), [](const GoldenFailure& a, const GoldenFailure& b) {
+    return is_worse(a.of.error, b.of.error);
+  });
   std::stable_partition(failures.begin(), failures.end(),
                         [](const GoldenFailure& failure) { return failure.of.name.starts_with('('); });
   fmt::print("\n{}: {} of {} checks failed (limit {})\n", result.name, result.failures.size(), result.checks,

@@ -18,8 +18,8 @@ std::vector<std::string> golden_row(const GoldenResult& result);
 /// A JSON object without its end of line.
 std::string golden_json(const GoldenResult& result);
 
-/// What was too far off and in which run; the worst of each name, the worst first, and before all gradients what is no
-/// gradient (its name is in parentheses): it explains them.
+/// What was too far off and in which run; the worst of each name, the worst first, and before all gradients
+/// what is no gradient (its name is in parentheses): it explains them.
 void print_golden_failures(const GoldenResult& result, double limit);
 
 }  // namespace streambp::verify

@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "streambp/cli/command_line.h"
-#include "streambp/runtime/failure.h"
 #include "streambp/memory/meter.h"
+#include "streambp/runtime/failure.h"
 #include "verify/error_measure.h"
 
 namespace streambp::verify {

@@ -1,11 +1,12 @@
 // The reference's mixture of experts and the loss of its routers: identities that tie experts to a dense
 // model, and numbers for pen and paper.
+#include "reference/mixture.h"
+
 #include <algorithm>
 #include <gtest/gtest.h>
 #include <stdexcept>
 
 #include "reference/check/check.h"
-#include "reference/mixture.h"
 #include "reference/ops.h"
 #include "verify/tests/reference/model_testing.h"
 

@@ -1,5 +1,7 @@
 // The reference's operations against differences and second formulas, the corners that differences cannot
 // judge, and the checker itself against operations that are wrong on purpose.
+#include "reference/ops.h"
+
 #include <cmath>
 #include <cstdio>
 #include <gtest/gtest.h>
@@ -10,7 +12,6 @@
 #include <vector>
 
 #include "reference/check/check.h"
-#include "reference/ops.h"
 
 namespace streambp::reference {
 namespace {
