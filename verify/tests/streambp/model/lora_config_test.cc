@@ -19,7 +19,8 @@ using json = nlohmann::ordered_json;  // patterns count in their order
 const std::filesystem::path kGoldens = STREAMBP_GOLDENS;
 
 const json& table() {
-  static const json read = json::parse(read_bytes(kGoldens.parent_path() / "tests/streambp/model/peft/lora.json"));
+  static const json read =
+      json::parse(read_bytes(kGoldens.parent_path() / "tests/streambp/model/peft/lora.json"));
   return read;
 }
 
