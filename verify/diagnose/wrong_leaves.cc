@@ -1,6 +1,7 @@
 #include "verify/diagnose/wrong_leaves.h"
 
 #include <algorithm>
+#include <fmt/format.h>
 
 #include <torch/csrc/autograd/autograd.h>
 
@@ -9,7 +10,7 @@ namespace {
 
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
 /// What a tied head's use of the embedding is called here.
-const std::string kTiedHead = std::string(kEmbedding) + " (head)";
+const std::string kTiedHead = fmt::format("{} (head)", kEmbedding);
 
 /// Adds rows [n, D] in bfloat16, one after another.
 void add_one_by_one(at::Tensor& sum, const at::Tensor& index, const at::Tensor& rows) {
