@@ -166,7 +166,7 @@ void RunFlags::read(SweepOptions& options) const {
   }
   options.batches = parse_integers(batches_, "--batch", 1);
   read_settings(options);
-  if (options.given.hugging_face) add_hugging_face_baseline();
+  if (!options.given.is_fair()) add_baselines();
   options.setup.fused_optimizer.reset();
   if (fused_optimizer_ != "none") {
     options.setup.fused_optimizer = fused_;

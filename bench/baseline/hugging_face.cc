@@ -18,7 +18,7 @@ at::Tensor hold(const at::Tensor& x, std::vector<at::Tensor> kept) {
   });
 }
 
-class HuggingFaceOps final : public ModelOps {
+class HuggingFaceOps : public ModelOps {
  public:
   at::Tensor rms_norm(const at::Tensor& x, const RmsNorm& norm) const override {
     RmsNormSaved saved;
@@ -79,11 +79,35 @@ class HuggingFaceOps final : public ModelOps {
   }
 };
 
+class TrlOps final : public HuggingFaceOps {
+ public:
+  std::vector<at::Tensor> held_with_logits(const at::Tensor&) const override { return {}; }
+
+  at::Tensor target_log_probabilities(const at::Tensor& logits, const HeadTargets& scored,
+                                      double temperature) const override {
+    const std::vector<int64_t>& offsets = scored.offsets;
+    std::vector<int64_t> lengths;
+    for (size_t i = 0; i + 1 < offsets.size(); ++i) lengths.push_back(offsets[i + 1] - offsets[i]);
+    const std::vector<at::Tensor> rows =
+        (temperature == 1.0 ? logits : logits / temperature).split_with_sizes(lengths);
+    std::vector<at::Tensor> values;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const at::Tensor log_p = at::log_softmax(rows[i], /*dim=*/-1);
+      const auto [first, last] = scored.within(offsets[i], offsets[i + 1]);
+      const at::Tensor of_row = scored.indices.slice(0, first, last) - offsets[i];
+      values.push_back(log_p.index({of_row.to(logits.device()), scored.targets.slice(0, first, last)}));
+    }
+    return at::cat(values);
+  }
+};
+
 }  // namespace
 
-void add_hugging_face_baseline() {
-  static const HuggingFaceOps ops;
-  add_model_ops("hugging-face", ops);
+void add_baselines() {
+  static const HuggingFaceOps hugging_face;
+  static const TrlOps trl;
+  add_model_ops("hugging-face", hugging_face);
+  add_model_ops("trl", trl);
 }
 
 }  // namespace streambp::bench

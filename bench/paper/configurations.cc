@@ -15,11 +15,16 @@ SweepOptions completed(SweepOptions options) {
 
 }  // namespace
 
-std::vector<PaperConfiguration> trainer_configurations(Method method) {
+std::vector<PaperConfiguration> trainer_configurations(Method method, const std::string& objective) {
   std::vector<PaperConfiguration> all = script_configurations(method);
+  if (method == Method::kStreambp) return all;
   // A trainer has dropped the model's output, logits and all, before the backward pass: what checkpoint holds
   // then is what it holds here.
   if (method == Method::kCheckpoint) all.erase(all.begin());
+  if (objective == "sft") return all;
+  PaperConfiguration trl{.name = "baseline trl", .settings = all.back().settings};
+  trl.settings.baseline = "trl";
+  all.insert(all.begin(), trl);
   return all;
 }
 
@@ -27,10 +32,10 @@ std::vector<PaperConfiguration> script_configurations(Method method) {
   Settings settings;
   settings.method = method;
   if (method != Method::kStreambp) {
-    Settings baseline = settings;
-    add_hugging_face_baseline();
-    baseline.hugging_face = true;
-    return {{"baseline hugging-face", baseline}, {"as here", settings}};
+    Settings held = settings;
+    add_baselines();
+    held.baseline = "hugging-face";
+    return {{"baseline hugging-face", held}, {"as here", settings}};
   }
   Settings published = settings;
   published.chunk = 500;

@@ -14,8 +14,9 @@ struct PaperConfiguration {
   Settings settings;
 };
 
-/// As the paper ran `method` in a trainer (table 3), then as this project does.
-std::vector<PaperConfiguration> trainer_configurations(Method method);
+/// As the paper ran `method` in a trainer (table 3), then as this project does. The trainers of other
+/// objectives than "sft" are TRL's.
+std::vector<PaperConfiguration> trainer_configurations(Method method, const std::string& objective);
 /// The same for a single pass in a script (table 9).
 std::vector<PaperConfiguration> script_configurations(Method method);
 /// Those of script_configurations, and streambp's further settings that keep less on the device.

@@ -55,7 +55,7 @@ std::optional<double> thousands(std::optional<int64_t> seq_len, const std::strin
 void add_cells(const PaperRun& run, PaperModel& model, const PaperCell& blank, Method method,
                PaperTable& table) {
   const std::string& objective = model.bench().options.objectives.front();
-  for (const PaperConfiguration& one : trainer_configurations(method)) {
+  for (const PaperConfiguration& one : trainer_configurations(method, objective)) {
     Cell cell{objective, one.settings, plan::kShortest, model.bench().options.batches.front()};
     PaperCell filled = blank;
     filled.configuration = one.name;

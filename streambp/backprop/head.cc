@@ -154,6 +154,58 @@ double LossSum::read() const {
   return sum_.defined() ? item_or_zero(sum_) : 0.0;
 }
 
+namespace {
+
+/// Logits in float32 or wider, capped where `of` caps them.
+at::Tensor capped(at::Tensor logits, const Model& of) {
+  logits = logits.to(sum_dtype(of.dtype()));
+  const double cap = of.config().final_logit_softcapping;
+  return cap > 0.0 ? at::tanh(logits / cap) * cap : logits;
+}
+
+at::Tensor log_softmax_at(const at::Tensor& logits, double temperature) {
+  return at::log_softmax(temperature == 1.0 ? logits : logits / temperature, /*dim=*/-1);
+}
+
+/// In float64, 0 where a token has no target.
+at::Tensor where_scored(const HeadPass& pass, const at::Tensor& log_probabilities) {
+  const at::Tensor values = log_probabilities.to(at::kDouble);
+  return pass.scored.has_target.defined() ? values * pass.scored.has_target : values;
+}
+
+/// Every value of the scored tokens' distributions that the request has, [M] each, out of `logits` [N, V],
+/// those of all tokens, under autograd.
+void take_distributions(const HeadPass& pass, at::Tensor logits, TokenValues& values) {
+  const HeadRequest& request = pass.request;
+  const at::Tensor indices = pass.scored.indices.to(logits.device());
+  const auto at_scored = [&](const at::Tensor& per_token) {
+    return per_token.index({indices}).to(at::kDouble);
+  };
+  logits = capped(std::move(logits), pass.model);
+  const at::Tensor log_p = log_softmax_at(logits, request.temperature);
+  const bool diverges = request.divergence != Divergence::kNone;
+  const bool needs_second_softmax = diverges && !pass.has_one_softmax();
+  if (!needs_second_softmax) logits.reset();
+  values.log_probabilities = where_scored(pass, log_p.index({indices, pass.scored.targets}));
+  if (request.entropies) values.entropies = at_scored((log_p.exp() * log_p).sum(-1).neg());
+  if (request.mean_log_probabilities) values.mean_log_probabilities = at_scored(log_p.mean(-1));
+  if (request.log_sum_squares) values.log_sum_squares = at_scored(log_sum_squares(log_p.detach()));
+  if (!diverges) return;
+  const Model& teacher = *pass.teacher.model;
+  const auto shared = [&](const at::Tensor& of) { return of.narrow(-1, 0, pass.shared_vocabulary()); };
+  RmsNormSaved unused;
+  const at::Tensor log_t = log_softmax_at(
+      shared(capped(
+          linear_forward(teacher.head(), rms_norm_forward(pass.teacher.hidden, teacher.norm(), unused)),
+          teacher)),
+      request.divergence_temperature);
+  const at::Tensor log_d =
+      needs_second_softmax ? log_softmax_at(shared(logits), request.divergence_temperature) : log_p;
+  values.divergences = at_scored(divergences(request, log_t, log_d));
+}
+
+}  // namespace
+
 at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at::Tensor& hidden,
                      const ModelOps& ops, HeadOutcome& outcome) {
   const Span span("head");
@@ -167,49 +219,24 @@ at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at:
     outcome.loss = item_or_zero(loss);
     return loss;
   }
-  const at::Tensor indices = pass.scored.indices.to(hidden.device());
   const at::Tensor normed = ops.rms_norm(hidden, model.norm());
-  const auto capped = [&](at::Tensor logits, const Model& of) {
-    logits = logits.to(sum_dtype(of.dtype()));
-    const double cap = of.config().final_logit_softcapping;
-    return cap > 0.0 ? at::tanh(logits / cap) * cap : logits;
-  };
-  const auto log_softmax = [](const at::Tensor& logits, double temperature) {
-    return at::log_softmax(temperature == 1.0 ? logits : logits / temperature, /*dim=*/-1);
-  };
-  const auto at_scored = [&](const at::Tensor& per_token) {
-    return per_token.index({indices}).to(at::kDouble);
-  };
   TokenValues values;
   if (request.log_probabilities) {
     at::Tensor logits = linear(normed, {&model.head()}).front();
     outcome.held = ops.held_with_logits(logits);
-    logits = capped(std::move(logits), model);
-    const at::Tensor log_p = log_softmax(logits, request.temperature);
-    const bool diverges = request.divergence != Divergence::kNone;
-    const bool needs_second_softmax = diverges && !pass.has_one_softmax();
-    if (!needs_second_softmax) logits.reset();
-    values.log_probabilities = log_p.index({indices, pass.scored.targets}).to(at::kDouble);
-    if (pass.scored.has_target.defined())
-      values.log_probabilities = values.log_probabilities * pass.scored.has_target;
-    if (request.entropies) values.entropies = at_scored((log_p.exp() * log_p).sum(-1).neg());
-    if (request.mean_log_probabilities) values.mean_log_probabilities = at_scored(log_p.mean(-1));
-    if (request.log_sum_squares) values.log_sum_squares = at_scored(log_sum_squares(log_p.detach()));
-    if (diverges) {
-      const Model& teacher = *pass.teacher.model;
-      const auto shared = [&](const at::Tensor& of) { return of.narrow(-1, 0, pass.shared_vocabulary()); };
-      RmsNormSaved unused;
-      const at::Tensor log_t = log_softmax(
-          shared(capped(
-              linear_forward(teacher.head(), rms_norm_forward(pass.teacher.hidden, teacher.norm(), unused)),
-              teacher)),
-          request.divergence_temperature);
-      const at::Tensor log_d =
-          needs_second_softmax ? log_softmax(shared(logits), request.divergence_temperature) : log_p;
-      values.divergences = at_scored(divergences(request, log_t, log_d));
+    at::Tensor alone;
+    if (request.needs_targets_alone() && model.config().final_logit_softcapping == 0.0)
+      alone = ops.target_log_probabilities(logits, pass.scored, request.temperature);
+    if (alone.defined()) {
+      values.log_probabilities = where_scored(pass, alone);
+    } else {
+      take_distributions(pass, std::move(logits), values);
     }
   }
-  if (request.values) values.values = at_scored(linear(normed, {&model.value_head()}).front().squeeze(1));
+  if (request.values) {
+    const at::Tensor all = linear(normed, {&model.value_head()}).front().squeeze(1);
+    values.values = all.index({pass.scored.indices.to(hidden.device())}).to(at::kDouble);
+  }
   const at::Tensor loss = objective.loss(values, 0, pass.scored.size());
   outcome.loss = item_or_zero(loss);
   Columns columns = to_columns(values);

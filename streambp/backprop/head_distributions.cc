@@ -165,9 +165,7 @@ at::Tensor ByLogSoftmax::logits_gradient(const TokenValues& d_values) {
 
 /// Whether the request is for log-probabilities of uncapped logits alone, on a device with kernels for them.
 bool asks_for_targets_alone(const HeadPass& pass) {
-  const HeadRequest& request = pass.request;
-  return has_target_softmax(pass.model.device()) && !request.entropies && !request.mean_log_probabilities &&
-         !request.log_sum_squares && request.divergence == Divergence::kNone &&
+  return has_target_softmax(pass.model.device()) && pass.request.needs_targets_alone() &&
          pass.model.config().final_logit_softcapping == 0.0;
 }
 

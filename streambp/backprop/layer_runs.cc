@@ -35,7 +35,7 @@ LayerRuns twice(bool skips_down) {
 
 /// Whether a layer that runs again leaves out its last product.
 bool skips_down(const Settings& settings, const Config& config) {
-  return !config.sandwich_norms && !settings.hugging_face && settings.order != Order::kForward;
+  return !config.sandwich_norms && settings.is_fair() && settings.order != Order::kForward;
 }
 
 }  // namespace

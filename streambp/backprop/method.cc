@@ -208,7 +208,7 @@ Outcome backpropagate(Model& model, const Batch& given, const Objective& objecti
                   .optimizer = settings.optimizer,
                   .order = settings.order,
                   .joins_head = joins_head(model, objective, settings),
-                  .ops = settings.hugging_face ? model_ops("hugging-face") : own_ops()};
+                  .ops = settings.is_fair() ? own_ops() : model_ops(settings.baseline)};
   const WideVectors sums(model);
   const HeadOutcome result = kind.run(pass);
   outcome.loss = result.loss;

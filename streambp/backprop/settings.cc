@@ -162,12 +162,14 @@ SettingKind baseline_kind() {
   return {.name = "baseline",
           .flag = "--baseline",
           .type = SettingType::kWord,
-          .help = "fair (what the method needs) or hugging-face (what transformers 4.51 holds)",
-          .choices = {"fair", "hugging-face"},
-          .text = [](const Settings& s) { return std::string(s.hugging_face ? "hugging-face" : "fair"); },
-          .assign = [](Settings& s, const std::string& text) { s.hugging_face = text == "hugging-face"; },
+          .help =
+              "fair (what the method needs), hugging-face (what transformers 4.51 holds) or trl (the same "
+              "with the log-probabilities of TRL's trainers, sequence by sequence in the model's dtype)",
+          .choices = {"fair", "hugging-face", "trl"},
+          .text = [](const Settings& s) { return s.baseline; },
+          .assign = [](Settings& s, const std::string& text) { s.baseline = text; },
           .default_recorded = true,
-          .same_bits = {"hugging-face"},
+          .same_bits = {"hugging-face", "trl"},
           .checked_with_full_head = true};
 }
 

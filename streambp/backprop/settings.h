@@ -37,11 +37,11 @@ struct Settings {
   std::optional<bool> stream_head;
   /// Scored tokens of a streamed head's chunk; 0: chosen by auto_head_chunk.
   int64_t head_chunk = 0;
-  /// Whether layers and a full head hold all that transformers 4.51 holds between forward and backward pass
-  /// (float32 copies in norms, halves exchanged by the rotary embedding, activation and product of the MLP,
-  /// the logits in the model's dtype as well as their float32 log-softmax), as the paper's baselines did. The
-  /// gradients are the same.
-  bool hugging_face = false;
+  /// Whose ops layers and a full head are made of: ours ("fair"), or those that were added under this name
+  /// (add_model_ops): "hugging-face" and "trl" (bench/baseline) hold all that transformers 4.51 and TRL's
+  /// trainers hold between forward and backward pass. The gradients are the same.
+  std::string baseline = "fair";
+  bool is_fair() const { return baseline == "fair"; }
   /// Consumes each layer's gradients as soon as they are final (LOMO, arXiv 2306.09782): the pass begins with
   /// no gradient, takes one step for every trainable parameter, and leaves none. Null: gradients are added
   /// to. An object, and so not in setting_kinds(): MethodKind::fuses_optimizer says which methods take it.

@@ -32,6 +32,10 @@ std::vector<at::Tensor> ModelOps::held_with_logits(const at::Tensor&) const {
   return {};
 }
 
+at::Tensor ModelOps::target_log_probabilities(const at::Tensor&, const HeadTargets&, double) const {
+  return {};
+}
+
 const ModelOps& own_ops() {
   static const ModelOps ops;
   return ops;

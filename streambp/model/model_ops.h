@@ -7,6 +7,7 @@
 
 #include <ATen/ATen.h>
 
+#include "streambp/model/scored.h"
 #include "streambp/ops/mlp.h"
 #include "streambp/ops/rms_norm.h"
 #include "streambp/ops/rope.h"
@@ -33,6 +34,12 @@ class ModelOps {
 
   /// What a full head holds until the backward pass is done, for its logits [N, V] in the model's dtype.
   virtual std::vector<at::Tensor> held_with_logits(const at::Tensor& logits) const;
+
+  /// A head of its own for requests of log-probabilities alone: those of the targets, [M] under autograd, of
+  /// uncapped `logits` [N, V] in the model's dtype divided by `temperature`. Undefined, as here: the
+  /// log-softmax of all logits at once, in float32 or wider.
+  virtual at::Tensor target_log_probabilities(const at::Tensor& logits, const HeadTargets& scored,
+                                              double temperature) const;
 };
 
 /// Ours.

@@ -60,6 +60,12 @@ struct HeadRequest {
   /// Divergences are those of the distributions over the first tokens, which both have.
   bool any_vocabulary = false;
   Pooling pooling = Pooling::kNone;  // not kNone: embeddings of the sequences, and nothing else
+
+  /// Whether of each token's distribution only its target's log-probability is asked for.
+  bool needs_targets_alone() const {
+    return log_probabilities && !entropies && !mean_log_probabilities && !log_sum_squares &&
+           divergence == Divergence::kNone;
+  }
 };
 
 /// The load-balancing loss of a mixture's routers (ops/mixture.h) in an objective's loss.

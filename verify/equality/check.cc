@@ -30,7 +30,7 @@ class RowCheck {
  public:
   RowCheck(const EqualityOptions& options, const RowName& name)
       : options_(options), subject_(make_subject(name, options.seed)) {
-    bench::add_hugging_face_baseline();  // one of the settings that are run
+    bench::add_baselines();  // one of the settings that are run
     scored_ = scored_indices(subject_.batch).size(0);
     row_.name = name;
     const std::vector<int64_t>& offsets = subject_.batch.offsets;

@@ -250,7 +250,7 @@ TEST(MeasuredOnAGpu, ComparesWithTheSameConfigurationAlone) {
   kept.settings.keep_attention = true;
   host.settings.offload = Offload::kHost;
   longer.seq_len = 100;
-  baseline.settings.hugging_face = true;
+  baseline.settings.baseline = "hugging-face";
   const TempFolder folder;
   folder.write("results.jsonl", record_of(plain, "cpu", 1) + record_of(every, "cuda", 2) +
                                     record_of(kept, "cuda", 3) + record_of(host, "cuda:1", 4) +

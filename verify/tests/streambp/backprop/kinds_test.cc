@@ -189,7 +189,7 @@ TEST(Settings, AreDescribedWhereTheyAreNotTheDefault) {
   settings.method = Method::kStandard;
   EXPECT_EQ(configuration_text(settings), "standard");
   settings.stream_head = true;
-  settings.hugging_face = true;
+  settings.baseline = "hugging-face";
   EXPECT_EQ(configuration_text(settings), "standard, streamed head, baseline hugging-face");
 }
 
@@ -209,8 +209,9 @@ TEST(Settings, HaveVariantsForTheEqualitySweep) {
   Settings standard;
   standard.method = Method::kStandard;
   EXPECT_TRUE(same_bits_variants(standard, false).empty());
-  ASSERT_EQ(same_bits_variants(standard, true).size(), 1u);
-  EXPECT_TRUE(same_bits_variants(standard, true).front().hugging_face);
+  ASSERT_EQ(same_bits_variants(standard, true).size(), 2u);
+  EXPECT_EQ(same_bits_variants(standard, true).front().baseline, "hugging-face");
+  EXPECT_EQ(same_bits_variants(standard, true).back().baseline, "trl");
   EXPECT_TRUE(same_gradients_variants(standard).empty());
 }
 

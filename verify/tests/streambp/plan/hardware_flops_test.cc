@@ -74,7 +74,7 @@ struct NamedSettings {
 };
 
 std::vector<NamedSettings> all_settings() {
-  bench::add_hugging_face_baseline();
+  bench::add_baselines();
   std::vector<NamedSettings> all;
   const auto add = [&](const char* name, const std::function<void(Settings&)>& change) {
     Settings settings;
@@ -88,7 +88,7 @@ std::vector<NamedSettings> all_settings() {
   add("standard, head streamed", [](Settings& s) { s.method = Method::kStandard, s.stream_head = true; });
   add("checkpoint", [](Settings& s) { s.method = Method::kCheckpoint; });
   add("checkpoint, Hugging Face's",
-      [](Settings& s) { s.method = Method::kCheckpoint, s.hugging_face = true; });
+      [](Settings& s) { s.method = Method::kCheckpoint, s.baseline = "hugging-face"; });
   add("streambp", [](Settings&) {});
   add("streambp, chunk 1", [](Settings& s) { s.chunk = 1; });
   add("streambp, one chunk", [](Settings& s) { s.chunk = 1000; });
@@ -191,9 +191,9 @@ TEST(HardwareFlops, AreThoseCountedByHand) {
   settings.method = Method::kCheckpoint;
   const double down = 2.0 * tokens * 32 * 44;  // nobody reads the output of a layer that runs again
   EXPECT_EQ(flops(), standard + layers * (linear - down + attention));
-  settings.hugging_face = true;
+  settings.baseline = "hugging-face";
   EXPECT_EQ(flops(), standard + layers * (linear + attention));
-  settings.hugging_face = false;
+  settings.baseline = "fair";
   settings.method = Method::kStreambp;
   settings.chunk = 5;  // 5 + 5 + 2: ten tokens' keys and values are somebody's prefix
   const double streamed = layers * (4.0 * linear + 4.5 * attention + 2.0 * 10.0 * keys_values) -
