@@ -169,6 +169,7 @@ std::vector<Row> longest_of_all(const Bench& bench, plan::Predictor& predictor, 
       Row row;
       row.fit = plan::longest(predictor, step, cell.settings, budget);
       cell.seq_len = row.fit.seq_len;
+      cell.settings = row.fit.settings;
       row.cell = cell;
       rows.push_back(row);
       continue;

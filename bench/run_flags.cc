@@ -211,6 +211,8 @@ void RunFlags::read_settings(SweepOptions& options) const {
       set_setting(kind, options.given, settings_.at(kind.name));
     }
   }
+  // --keep names all that is kept.
+  if (options.fixed.contains("keep")) options.fixed.insert("keep_attention");
 }
 
 void RunFlags::read_adapters(SweepOptions& options) const {

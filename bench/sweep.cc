@@ -19,6 +19,7 @@
 #include "streambp/cli/records.h"
 #include "streambp/error.h"
 #include "streambp/model/tensor_file.h"
+#include "streambp/plan/offload.h"
 #include "streambp/runtime/failure.h"
 
 namespace streambp::bench {
@@ -75,18 +76,25 @@ class Sweep {
     return found == known_.end() ? nullptr : &found->second;
   }
 
-  /// Every automatic cell that is not known becomes one that can be run, before anything is measured: the
-  /// models of the dry run are gone by then.
+  /// Every cell that leaves something open and is not known becomes one that can be run, before anything is
+  /// measured: the models of the dry run are gone by then.
   void choose_all() {
     std::optional<plan::Predictor> predictor;
     plan::Budget budget;
     for (size_t i = 0; i < cells_.size(); ++i) {
-      if (!cells_[i].automatic || known(i) != nullptr) continue;
+      Cell& cell = cells_[i];
+      const bool open_offload = plan::leaves_offload_open(cell.settings) && knows_budget(bench_);
+      if (!(cell.automatic || open_offload) || known(i) != nullptr) continue;
       if (!predictor) {
         budget = budget_of(bench_);
         predictor.emplace(bench_.options.setup, bench_.device);
       }
-      Cell& cell = cells_[i];
+      if (!cell.automatic) {
+        cell.settings = plan::fit_offload(*predictor, step_of(bench_, cell), cell.settings, budget,
+                                          plan::OffloadGoal::kFewest)
+                            .settings;
+        continue;
+      }
       progress_.show(fmt::format("[{}/{}] choosing for length {}, batch {}, {}", i + 1, cells_.size(),
                                  cell.seq_len, cell.batch, cell.objective));
       const plan::Choice& choice = choices_[i].emplace(
@@ -153,8 +161,8 @@ class Sweep {
     json record =
         cell.run.record(describe_environment(bench_.options.threads, cuda_index, bench_.options.arguments));
     // The configuration is the chosen one, the key that of what was asked for: --resume knows it by that.
-    if (choices_[cell.index])
-      record.update({{"key", keys_[cell.index]}, {"choice", choice_member(*choices_[cell.index])}});
+    record["key"] = keys_[cell.index];
+    if (choices_[cell.index]) record["choice"] = choice_member(*choices_[cell.index]);
     file_.append(record);
     show(cell.index, record);
     if (bench_.options.dump_gradients && !cell.run.failed()) dump_gradients();

@@ -195,8 +195,11 @@ Outcome backpropagate(Model& model, const Batch& given, const Objective& objecti
     head.teacher = {teacher, streamed_hidden_states(*teacher, teacher->prepare(batch),
                                                     auto_chunk(stream.size(), model.device()))};
   }
-  const Keep keep{std::max<int64_t>(model.lowest_trainable_layer(), 0), settings.every,
-                  settings.keep_attention, settings.offload};
+  const Keep keep{.first = std::max<int64_t>(model.lowest_trainable_layer(), 0),
+                  .every = settings.every,
+                  .activations = settings.keep,
+                  .offload = settings.offload,
+                  .offload_layers = settings.offload_layers};
   const Pass pass{.model = model,
                   .stream = stream,
                   .head = head,

@@ -247,7 +247,7 @@ TEST(MeasuredOnAGpu, ComparesWithTheSameConfigurationAlone) {
   const Cell plain = cell_of(Method::kStreambp, 61), checkpoint = cell_of(Method::kCheckpoint, 61);
   Cell every = plain, kept = plain, host = plain, longer = plain, baseline = checkpoint;
   every.settings.every = 6;
-  kept.settings.keep_attention = true;
+  kept.settings.keep.attention = kAllLayers;
   host.settings.offload = Offload::kHost;
   longer.seq_len = 100;
   baseline.settings.baseline = "hugging-face";

@@ -42,7 +42,7 @@ std::vector<Settings> all_methods() {
   all.push_back(many);
   Settings kept;
   kept.chunk = 9;
-  kept.keep_attention = true;
+  kept.keep.attention = kAllLayers;
   kept.every = 2;
   kept.offload = Offload::kHost;
   all.push_back(kept);
