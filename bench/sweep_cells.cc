@@ -101,6 +101,25 @@ void check_outputs(const Bench& bench, size_t cells) {
     throw InputError("--dump-gradients: the meta device has no values");
 }
 
+/// Refuses layers that `config` does not have.
+void check_kept_layers(const Settings& given, const Config& config) {
+  const int64_t layers = config.num_hidden_layers;
+  const KeptLayers& keep = given.keep;
+  for (const int64_t count : {keep.attention, keep.keys_values, keep.attention_half, keep.gate_up}) {
+    if (count != kAllLayers && count > layers)
+      throw InputError("--keep {}: {} layers, the model has {}", kept_layers_text(keep), count, layers);
+  }
+  if (given.offload_layers && *given.offload_layers > layers)
+    throw InputError("--offload host:{}: the model has {} layers", *given.offload_layers, layers);
+  const std::vector<bool>& sparse = config.mixture.sparse;
+  if (keep.gate_up > 0 && !sparse.empty() && std::find(sparse.begin(), sparse.end(), false) == sparse.end()) {
+    throw InputError(
+        "--keep {}: gate-up is kept of dense layers, and every layer of the model is a mixture of experts; "
+        "expected it without gate-up",
+        kept_layers_text(keep));
+  }
+}
+
 /// Refuses settings and methods that don't go together, as far as the flags show.
 void check_method_settings(const SweepOptions& options) {
   for (const SettingKind& kind : setting_kinds()) {
@@ -171,6 +190,7 @@ Bench open_bench(const SweepOptions& options) {
   }
   check_models(options, bench.config);
   check_method_settings(options);
+  check_kept_layers(options.given, bench.config);
   for (const std::string& name : options.objectives) {
     if (plan::needs_value_head(name)) bench.options.setup.value_head = true;
   }

@@ -97,7 +97,7 @@ void StreamedForward::forward_again(int64_t layer) {
   const bool needs_attention = !kept.replaces_attention();
   KeyValueStream seen = needs_attention ? keys_values(layer) : KeyValueStream{};
   const MemoryScope scope("chunk");
-  const LayerRun run{.balance = stream_.balance.get()};
+  const LayerRun run{.balance = stream_.balance.get(), .choices = stream_.choices.get()};
   kept.expect(chunks_.rows(chunks_.to_run().front()));
   for (size_t step = 0; step < chunks_.to_run().size(); ++step) {
     const int64_t i = chunks_.to_run()[step];
@@ -130,6 +130,7 @@ bool StreamedForward::keeps(int64_t count, int64_t layer) const {
 
 LayerRun StreamedForward::layer_run(int64_t layer) const {
   return {.balance = stream_.balance.get(),
+          .choices = stream_.choices.get(),
           .keeps_projected = keeps(keep_.activations.keys_values, layer),
           .keeps_attention_half = keeps(keep_.activations.attention_half, layer),
           .keeps_projections = keeps(keep_.activations.gate_up, layer)};

@@ -11,6 +11,7 @@ namespace streambp {
 
 DecoderLayer::DecoderLayer(const Config& config, int64_t index, Weights weights)
     : config_(config),
+      index_(index),
       sparse_(config.is_sparse(index)),
       own_rope_(config.local_rope && config.has_window(index)),
       attention_{{config.attention_scale, config.attn_logit_softcapping},
@@ -110,7 +111,14 @@ at::Tensor DecoderLayer::feed_forward(const at::Tensor& middle, const Rows& rows
   const auto through = [&](const at::Tensor& residual, const at::Tensor& x) {
     // A norm's backward pass reads what it has normalised.
     const bool graph_only = run.graph_only && run.ops.skips_unread() && !config_.sandwich_norms;
-    if (sparse_) return mixture(residual, x, weights_.mixture, run.balance, graph_only, rows.begin);
+    if (sparse_) {
+      return mixture(residual, x, weights_.mixture,
+                     {.layer = index_,
+                      .begin = rows.begin,
+                      .graph_only = graph_only,
+                      .balance = run.balance,
+                      .choices = run.choices});
+    }
     // What is kept is kept of our ops.
     return projections != nullptr ? gated_mlp(residual, x, weights_.mlp, graph_only, projections)
                                   : run.ops.gated_mlp(residual, x, weights_.mlp, graph_only);

@@ -54,6 +54,7 @@ struct LayerRun {
   /// stopping of torch.utils.checkpoint does the same.
   bool graph_only = false;
   RouterBalance* balance = nullptr;  // of the batch, where a loss keeps the experts' load balanced
+  RouterChoices* choices = nullptr;  // of the batch, where layers run more than once
   /// Which activations the run hands out in addition to attention's.
   bool keeps_projected = false;
   bool keeps_attention_half = false;
@@ -128,6 +129,7 @@ class DecoderLayer {
   at::Tensor add_attention(const at::Tensor& x, const at::Tensor& attended, at::Tensor& half) const;
 
   Config config_;
+  int64_t index_;
   bool sparse_;
   bool own_rope_;  // rotates heads by the local table
   AttentionSettings attention_;

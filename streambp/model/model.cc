@@ -205,7 +205,8 @@ RopeTable Model::rope_of(const RopeSettings& rope, const Batch& batch) const {
 Stream Model::prepare(const Batch& batch) const {
   const MemoryScope scope("batch");
   for (const auto& rows : trained_rows_) rows->write();  // a step may have moved them
-  Stream stream{batch, {}, {}, {}};
+  Stream stream;
+  stream.batch = batch;
   stream.batch.tokens = batch.tokens.to(device());
   stream.batch.targets = batch.targets.to(device());
   stream.rope = rope_of(config_.rope, batch);

@@ -96,6 +96,7 @@ TEST(KeptActivations, TakeTheBytesOfTheirShapes) {
       {"keys-values", {"projected keys and values", 2 * 2 * 16}},
       {"attention-half", {"attention halves", 32}},
       {"gate-up", {"gate and up projections", 2 * 44}}};
+  install_meters();
   Packed packed{"qwen3-tiny"};
   Settings settings;
   settings.chunk = 25;
@@ -117,6 +118,49 @@ TEST(KeptActivations, TakeTheBytesOfTheirShapes) {
         ASSERT_NE(found, reading.at_peak.end()) << configuration_text(settings);
         EXPECT_EQ(found->second, (layers - on_host) * bytes) << configuration_text(settings);
       }
+    }
+  }
+}
+
+TEST(KeptActivations, IncludeTheChoicesOfExperts) {
+  install_meters();
+  Packed packed{"qwen3-moe-tiny"};
+  const Config& config = packed.model.config();
+  const auto sparse = std::count(config.mixture.sparse.begin(), config.mixture.sparse.end(), true);
+  for (const Method method :
+       {Method::kCheckpoint, Method::kStreambp, Method::kTiled, Method::kChunkMajor, Method::kStandard}) {
+    Settings settings;
+    settings.method = method;
+    settings.chunk = is_chunked(method) ? 25 : 0;
+    settings.stream_head = false;  // the last layer runs twice too
+    reset_peak(at::kCPU);
+    packed.run(settings);
+    // A byte for each of a token's experts, where layers run again.
+    const int64_t bytes = method == Method::kStandard ? 0 : sparse * 75 * config.mixture.num_experts_per_tok;
+    const MemoryReading reading = read_meter(at::kCPU);
+    const auto found = reading.at_peak.find("router choices");
+    EXPECT_EQ(found == reading.at_peak.end() ? 0 : found->second, bytes) << method_name(method);
+  }
+}
+
+TEST(KeptActivations, HaveTheirHostMemoryReserved) {
+  install_meters();
+  Packed packed{"qwen3-tiny"};
+  for (const char* offload : {"none", "host", "host:0", "host:1"}) {
+    for (const int64_t every : {1, 2}) {
+      Settings settings;
+      settings.chunk = 25;
+      settings.keep = parse_kept_layers("attention,gate-up:1");
+      settings.every = every;
+      settings.stream_head = false;
+      set_setting(setting_kind("offload"), settings, offload);
+      reset_peak(at::kCPU);
+      packed.run(settings);
+      const int64_t taken = read_meter(at::kCPU).host_peak_bytes;
+      reset_peak(at::kCPU);
+      reserve_host_memory(packed.model, 75, settings);
+      const MemoryReading reserved = read_meter(at::kCPU);
+      EXPECT_EQ(reserved.host_peak_bytes, taken) << configuration_text(settings);
     }
   }
 }
