@@ -198,6 +198,7 @@ void RunFlags::read_settings(SweepOptions& options) const {
   for (const SettingKind& kind : setting_kinds()) {
     if (command_.count(kind.flag) == 0) continue;
     options.fixed.insert(kind.name);
+    options.fixed.insert(kind.fixes.begin(), kind.fixes.end());
     if (kind.type == SettingType::kSwitch) {
       set_setting(kind, options.given, "true");
     } else if (kind.name == "chunk") {  // a list: each a cell of its own
@@ -211,8 +212,6 @@ void RunFlags::read_settings(SweepOptions& options) const {
       set_setting(kind, options.given, settings_.at(kind.name));
     }
   }
-  // --keep names all that is kept.
-  if (options.fixed.contains("keep")) options.fixed.insert("keep_attention");
 }
 
 void RunFlags::read_adapters(SweepOptions& options) const {

@@ -91,6 +91,8 @@ struct SettingKind {
   /// the method's row says (chunk and head).
   bool searched = false;
   std::vector<std::string> (*candidates)(const SearchContext& context) = nullptr;
+  /// Names of other settings that are no longer open where this one is given.
+  std::vector<std::string> fixes = {};
 
   /// Further values that `streambp-verify sweep` runs: those that leave every gradient the same to the last
   /// bit, in all combinations with other settings' ones, and those that change the order of sums.
