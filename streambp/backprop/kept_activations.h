@@ -13,7 +13,8 @@ namespace streambp {
 /// Buffers over the whole stream, made when the first chunk is stored.
 class KeptActivations {
  public:
-  /// `copies`: null, or the way to the host's memory, where the buffers are then.
+  /// `copies`: null, or the copies to and from the host's memory, where the
+  /// buffers are then.
   explicit KeptActivations(std::shared_ptr<HostCopies> copies = nullptr) : copies_(std::move(copies)) {}
 
   /// Those tensors of `activations` that are defined, of a stream of `tokens` tokens; the same ones for every

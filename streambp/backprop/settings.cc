@@ -133,6 +133,7 @@ SettingKind keep_kind() {
           },
       .searched = true,
       .candidates = keep_candidates,
+      .fixes = {"keep_attention"},
       .same_bits = {"keys-values,attention-half,gate-up"}};
 }
 

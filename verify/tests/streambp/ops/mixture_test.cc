@@ -77,7 +77,7 @@ TEST(Mixture, RunsAgainWithTheChoicesOfItsFirstRun) {
   constexpr int64_t kRows = 40;
   const at::Tensor x = random({kRows, 6}, 7), cotangent = random({kRows, 6}, 8);
   const at::Tensor nudge = 1e-12 * random({6}, 9);
-  /// The gradient of x, with the routers of experts 0 and 1 a rounding error apart, one way or the other.
+  /// The gradient of x, with the routers of experts 0 and 1 a rounding error apart, above or below.
   const auto run = [&](double side, RouterChoices* choices) {
     Layer layer(true);
     const at::Tensor router = layer.parameters[0].value;
