@@ -8,7 +8,7 @@
 #include "bench/progress.h"
 #include "bench/run_flags.h"
 #include "bench/sweep_cells.h"
-#include "bench/text_file.h"
+#include "bench/report_folder.h"
 #include "streambp/cli/command_line.h"
 #include "streambp/cli/environment.h"
 #include "streambp/cli/records.h"
@@ -105,7 +105,7 @@ int run_bytes_per_token(const RunFlags& flags, const Typed& typed) {
   if (with_variants) options.methods = plan::all_methods();
   options.lengths = {lengths[1]};
   const std::vector<std::string> names = read_models(options.setup.model);
-  create_out(typed.out);
+  open_report_folder(typed.out, {"bytes-per-token.md", "results.jsonl"});
   ProgressLine progress(!typed.quiet);
   std::vector<ModelBytes> models;
   std::vector<json> records;
@@ -123,8 +123,8 @@ int run_bytes_per_token(const RunFlags& flags, const Typed& typed) {
     lines += record_line(record) + "\n";
   }
   const std::filesystem::path out = typed.out;
-  write_text_file(out / "results.jsonl", lines);
-  write_text_file(out / "bytes-per-token.md", bytes_markdown(models, lengths[0], lengths[1]));
+  write_file(out / "results.jsonl", lines);
+  write_file(out / "bytes-per-token.md", bytes_markdown(models, lengths[0], lengths[1]));
   fmt::print("{}", typed.json ? lines : bytes_table(models));
   return kExitGood;
 }

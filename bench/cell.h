@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "bench/sweep_files.h"
 #include "bench/sweep_options.h"
 #include "streambp/model/config.h"
 #include "streambp/plan/configurations.h"
@@ -31,6 +32,7 @@ struct Bench {
   std::shared_ptr<const Batch> batch;  // of --tokens; otherwise each pass draws its own from the seed
   std::string batch_key;               // stands for the contents of that batch
   bool batch_scored = false;           // whether any of its tokens has a target
+  InputFiles inputs;                   // what models and tokens are read from
 };
 
 /// What a cell trains on.

@@ -21,6 +21,16 @@ json or_null(const std::optional<T>& value) {
   return value ? json(*value) : json(nullptr);
 }
 
+/// None where memory does not suffice for a batch.
+std::optional<int64_t> tokens_of(const plan::TrainingStep& step, int64_t vocab_size) {
+  try {
+    return plan::make_batch(step, vocab_size).size();
+  } catch (const std::exception& error) {
+    if (!is_out_of_memory(error)) throw;
+    return std::nullopt;
+  }
+}
+
 json positive_or_null(int64_t value) {
   return value > 0 ? json(value) : json(nullptr);
 }
@@ -34,8 +44,8 @@ double median(std::vector<double> values) {
 }
 
 void CellRun::prepare(plan::Models& models) {
-  runner_.count_flops(models);
   try {
+    runner_.count_flops(models);
     runner_.ask_reference(models);
   } catch (const std::exception& error) {
     fail(is_out_of_memory(error) ? "oom" : "error", error.what());
@@ -66,18 +76,18 @@ void CellRun::fail(const std::string& status, const std::string& error) {
 }
 
 json CellRun::record(const json& environment) const {
-  const int64_t tokens = plan::make_batch(step_of(bench_, cell_), bench_.config.vocab_size).size();
+  const std::optional<int64_t> tokens = tokens_of(step_of(bench_, cell_), bench_.config.vocab_size);
   json record = cell_configuration(bench_, cell_);
   const bool predicted = bench_.device.is_meta();
   record.update({{"schema", kRecordSchema},
                  {"key", record_key(record)},
                  {"kind", predicted ? "predicted" : "measured"},
-                 {"tokens", tokens},
+                 {"tokens", or_null(tokens)},
                  {"model_flops", or_null(runner_.model_flops())},
                  {"hardware_flops", or_null(runner_.hardware_flops())},
                  {"gemm_flops_per_second", or_null(gemm_flops_per_second_)},
                  {"percent_of_gemm", nullptr},
-                 {"chunk", positive_or_null(std::min(cell_.settings.chunk, tokens))},
+                 {"chunk", positive_or_null(std::min(cell_.settings.chunk, tokens.value_or(cell_.settings.chunk)))},
                  {"head_chunk", positive_or_null(cell_.settings.head_chunk)},
                  {"peak_bytes", nullptr},
                  {"resident_bytes", nullptr},

@@ -1,6 +1,5 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -9,6 +8,7 @@
 #include "streambp/error.h"
 #include "streambp/model/open_model.h"
 #include "streambp/model/tensor_file.h"
+#include "streambp/runtime/output_file.h"
 
 namespace streambp::bench {
 namespace {
@@ -28,11 +28,6 @@ The weights are those that the other commands draw for the same preset, dtype an
 
 Exit codes: 0 all good; 2 bad usage or input; 3 out of memory.)";
 
-void write_text(const std::filesystem::path& path, const std::string& text) {
-  std::ofstream file(path);
-  if (!(file << text << '\n').flush()) throw InputError("{}: can't be written", path.string());
-}
-
 int run_export(const Typed& typed) {
   const std::filesystem::path folder = typed.out;
   const Config config = preset(typed.model);
@@ -51,7 +46,7 @@ int run_export(const Typed& typed) {
   std::map<std::string, at::Tensor> tensors;
   for (const auto& parameter : model.parameters()) tensors[parameter->name] = parameter->value;
   write_tensors(folder / "model.safetensors", tensors, {{"format", "pt"}});
-  write_text(folder / "config.json", settings.dump(1));
+  write_file(folder / "config.json", settings.dump(1) + '\n');
   fmt::print("{}: {} parameters, {}\n", folder.string(), parameter_count(config), dtype_name(dtype));
   return kExitGood;
 }

@@ -6,7 +6,7 @@
 #include "bench/commands.h"
 #include "bench/paper/paper.h"
 #include "bench/progress.h"
-#include "bench/text_file.h"
+#include "bench/report_folder.h"
 #include "streambp/cli/command_line.h"
 #include "streambp/cli/environment.h"
 #include "streambp/cli/records.h"
@@ -60,16 +60,16 @@ int run_paper(const Typed& typed) {
   ProgressLine progress(!typed.quiet);
   PaperRun run{parse_bytes(typed.budget, "--budget"), Measured(typed.measured),
                [&progress](const std::string& text) { progress.show(text); }};
-  create_out(out);
+  open_report_folder(out, {"paper.md", "cells.csv", "results.jsonl"});
   std::vector<PaperTable> tables;
   for (const auto& [name, fill] : kTables) {
     if (std::find(wanted.begin(), wanted.end(), name) != wanted.end()) tables.push_back(fill(run));
   }
   progress.clear();
   const std::string report = paper_markdown(tables, run.budget);
-  write_text_file(out / "paper.md", report);
-  write_text_file(out / "cells.csv", paper_csv(tables));
-  write_text_file(out / "results.jsonl", record_lines(tables, typed.arguments));
+  write_file(out / "paper.md", report);
+  write_file(out / "cells.csv", paper_csv(tables));
+  write_file(out / "results.jsonl", record_lines(tables, typed.arguments));
   fmt::print("{}", report);
   return kExitGood;
 }

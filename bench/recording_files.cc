@@ -2,6 +2,7 @@
 
 #include "streambp/memory/snapshot.h"
 #include "streambp/memory/trace.h"
+#include "streambp/runtime/output_file.h"
 
 namespace streambp::bench {
 namespace {

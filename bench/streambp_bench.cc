@@ -2,9 +2,11 @@
 #include "bench/commands.h"
 #include "streambp/cli/command_line.h"
 #include "streambp/cli/environment.h"
+#include "streambp/cli/standard_streams.h"
 #include "streambp/memory/meter.h"
 
 int main(int argc, char** argv) {
+  streambp::open_standard_streams();
   streambp::install_meters();
   CLI::App app("Measures memory and time of exact back-propagation: standard, checkpointed, streamed",
                "streambp-bench");
@@ -19,5 +21,6 @@ int main(int argc, char** argv) {
   streambp::bench::add_linear_command(app, action);
   streambp::bench::add_paper_command(app, action, argc, argv);
   streambp::bench::add_export_command(app, action);
-  return streambp::run_command_line(app, argc, argv, [&action] { return action(); });
+  return streambp::close_standard_streams(
+      "streambp-bench", streambp::run_command_line(app, argc, argv, [&action] { return action(); }));
 }

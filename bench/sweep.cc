@@ -2,14 +2,12 @@
 
 #include <algorithm>
 #include <set>
-#include <unistd.h>
-
-#include <ATen/Parallel.h>
 
 #include "bench/budget.h"
 #include "bench/cell_run.h"
 #include "bench/choice.h"
 #include "bench/gemm_rate.h"
+#include "bench/known_records.h"
 #include "bench/progress.h"
 #include "bench/recording_files.h"
 #include "bench/report.h"
@@ -17,6 +15,7 @@
 #include "streambp/cli/command_line.h"
 #include "streambp/cli/environment.h"
 #include "streambp/cli/records.h"
+#include "streambp/cli/threads.h"
 #include "streambp/error.h"
 #include "streambp/model/tensor_file.h"
 #include "streambp/plan/offload.h"
@@ -37,13 +36,16 @@ class Sweep {
       : bench_(bench),
         cells_(std::move(cells)),
         choices_(cells_.size()),
+        choice_errors_(cells_.size()),
         file_(file),
         progress_(!bench.options.quiet),
         results_(cells_.size()) {
-    for (const Cell& cell : cells_) keys_.push_back(record_key(cell_configuration(bench_, cell)));
-    for (const json& record : file.records()) {
-      const json status = record.value("status", json());
-      if (status == "ok" || status == "oom") known_[record.value("key", json()).dump()] = record;
+    const KnownRecords known(file, bench_.inputs);
+    for (const Cell& cell : cells_) {
+      const json configuration = cell_configuration(bench_, cell);
+      keys_.push_back(record_key(configuration));
+      const json* const record = known.find(configuration);
+      known_.push_back(record != nullptr ? std::optional(*record) : std::nullopt);
     }
   }
 
@@ -71,11 +73,6 @@ class Sweep {
     bool done = false;
   };
 
-  const json* known(size_t index) const {
-    const auto found = known_.find(json(keys_[index]).dump());
-    return found == known_.end() ? nullptr : &found->second;
-  }
-
   /// Every cell that leaves something open and is not known becomes one that can be run, before anything is
   /// measured: the models of the dry run are gone by then.
   void choose_all() {
@@ -84,21 +81,27 @@ class Sweep {
     for (size_t i = 0; i < cells_.size(); ++i) {
       Cell& cell = cells_[i];
       const bool open_offload = plan::leaves_offload_open(cell.settings) && knows_budget(bench_);
-      if (!(cell.automatic || open_offload) || known(i) != nullptr) continue;
+      if (!(cell.automatic || open_offload) || known_[i]) continue;
       if (!predictor) {
         budget = budget_of(bench_);
         predictor.emplace(bench_.options.setup, bench_.device);
       }
-      if (!cell.automatic) {
-        cell.settings = plan::fit_offload(*predictor, step_of(bench_, cell), cell.settings, budget,
-                                          plan::OffloadGoal::kFewest)
-                            .settings;
-        continue;
-      }
       progress_.show(fmt::format("[{}/{}] choosing for length {}, batch {}, {}", i + 1, cells_.size(),
                                  cell.seq_len, cell.batch, cell.objective));
-      const plan::Choice& choice = choices_[i].emplace(
-          plan::choose(*predictor, step_of(bench_, cell), search_space(bench_.options), budget));
+      try {
+        if (!cell.automatic) {
+          cell.settings = plan::fit_offload(*predictor, step_of(bench_, cell), cell.settings, budget,
+                                            plan::OffloadGoal::kFewest)
+                              .settings;
+          continue;
+        }
+        choices_[i] = plan::choose(*predictor, step_of(bench_, cell), search_space(bench_.options), budget);
+      } catch (const std::exception& error) {
+        if (!is_out_of_memory(error)) throw;
+        choice_errors_[i] = error.what();
+        continue;
+      }
+      const plan::Choice& choice = *choices_[i];
       const plan::Considered* const taken =
           choice.chosen ? &choice.considered[*choice.chosen] : choice.leanest();
       if (taken != nullptr) cell.settings = taken->settings;
@@ -119,10 +122,10 @@ class Sweep {
     warn_if_unscored(cells_[begin]);
     std::vector<Pending> pending;
     for (size_t i = begin; i < end; ++i) {
-      if (const json* const record = known(i)) {
-        if (const auto choice = record->find("choice"); choice != record->end())
+      if (known_[i]) {
+        if (const auto choice = known_[i]->find("choice"); choice != known_[i]->end() && choice->is_object())
           say(cells_[i], choice->value("reason", ""));
-        show(i, *record);
+        show(i, *known_[i]);
       } else {
         pending.push_back({i, CellRun(bench_, cells_[i])});
       }
@@ -130,6 +133,10 @@ class Sweep {
     if (!pending.empty()) open_models_once();
     for (Pending& cell : pending) {
       if (!models_.policy) cell.run.fail("oom", load_error_);
+      if (!choice_errors_[cell.index].empty()) {
+        cell.run.fail("oom", choice_errors_[cell.index]);
+        continue;
+      }
       if (nothing_fits(cell.index)) {
         const plan::Choice& choice = *choices_[cell.index];
         cell.run.fail(choice.leanest() != nullptr ? "oom" : "error", choice_reason(choice));
@@ -284,19 +291,20 @@ class Sweep {
   std::vector<std::string> keys_;  // of each cell as it was asked for
   std::vector<std::optional<plan::Choice>>
       choices_;  // of each cell: made for automatic ones, but not known ones
+  std::vector<std::string> choice_errors_;  // of each cell: why none could be made
   RecordFile& file_;
   ProgressLine progress_;
   plan::Models models_;
   std::string load_error_;
   bool warm_ = false;
-  std::map<std::string, json> known_;  // by key: what need not be run again
-  std::vector<json> results_;          // of each cell
+  std::vector<std::optional<json>> known_;  // of each cell: a record by which it need not be run again
+  std::vector<json> results_;               // of each cell
 };
 
 }  // namespace
 
 int run_sweep(const SweepOptions& options) {
-  at::set_num_threads(options.threads);
+  set_threads(options.threads, "streambp-bench");
   const Bench bench = open_bench(options);
   const std::vector<Cell> cells = list_cells(bench);
   RecordFile file(options.out);
@@ -308,7 +316,9 @@ int run_sweep(const SweepOptions& options) {
     const int64_t most = bench.device.is_meta() ? 0 : usable_part(available_memory());
     set_memory_limit(bench.device.type(), options.memory_limit.value_or(most));
   }
-  return Sweep(bench, cells, file).run();
+  Sweep sweep(bench, cells, file);
+  file.start();
+  return sweep.run();
 }
 
 }  // namespace streambp::bench

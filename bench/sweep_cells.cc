@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <set>
-#include <unistd.h>
 
 #include "streambp/cli/records.h"
 #include "streambp/data/objective_inputs.h"
@@ -11,6 +10,7 @@
 #include "streambp/model/scored.h"
 #include "streambp/objective/terms.h"
 #include "streambp/runtime/device.h"
+#include "streambp/runtime/output_file.h"
 
 namespace streambp::bench {
 namespace {
@@ -85,10 +85,7 @@ void check_output(const char* flag, const std::optional<std::filesystem::path>& 
   if (cells != 1) throw InputError("{}: expected a sweep of exactly one cell, this one has {}", flag, cells);
   if (options.resume)
     throw InputError("{}: what it writes is not in the records, so it can't be used with --resume", flag);
-  const std::filesystem::path folder = file->has_parent_path() ? file->parent_path() : ".";
-  if (::access(folder.c_str(), W_OK | X_OK) != 0 || std::filesystem::is_directory(*file)) {
-    throw InputError("{} {}: can't be written", flag, file->string());
-  }
+  check_output_file(flag, *file);
 }
 
 void check_outputs(const Bench& bench, size_t cells) {
@@ -99,6 +96,7 @@ void check_outputs(const Bench& bench, size_t cells) {
   check_output("--timeline", options.timeline, options, cells);
   if (options.dump_gradients && bench.device.is_meta())
     throw InputError("--dump-gradients: the meta device has no values");
+  check_distinct(output_files(options), bench.inputs.files);
 }
 
 /// Refuses layers that `config` does not have.
@@ -194,6 +192,7 @@ Bench open_bench(const SweepOptions& options) {
   for (const std::string& name : options.objectives) {
     if (plan::needs_value_head(name)) bench.options.setup.value_head = true;
   }
+  bench.inputs = input_files(options, /*config_only=*/bench.device.is_meta());
   if (options.tokens) read_tokens(bench);
   check_objectives(bench);
   return bench;

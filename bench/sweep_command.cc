@@ -41,7 +41,7 @@ constexpr const char* kExamples = R"(Examples:
 --method auto dry-runs every method with every chunk, head and further setting whose flag is not given, for each objective, length and batch, and runs the cheapest in time, by an estimate,
 that fits the budget. A line on stderr and the record's `choice` say why, and what else was considered.
 
-Exit codes: 0 all good; 1 a cell failed; 2 bad usage or input; 3 a cell ran out of memory and nothing else went wrong.)";
+Exit codes: 0 all good; 1 a cell failed; 2 bad usage or input, or lost output; 3 a cell ran out of memory and nothing else went wrong.)";
 
 /// What --method auto has to fit.
 void read_budgets(const CLI::App& command, const Typed& typed, SweepOptions& options) {
@@ -117,8 +117,7 @@ void add_sweep_command(CLI::App& app, Action& action, int argc, const char* cons
   text("--device", options.device,
        "cpu, cuda, cuda:1, or meta and meta:cuda (shapes only: memory is predicted as the CPU's or a GPU's "
        "kernels would take it, and nothing is timed)");
-  command->add_option("--threads", options.threads, "Threads of the CPU (default: every core)")
-      ->check(from_to(1, 4096));
+  command->add_option("--threads", options.threads, "Threads of the CPU (default: every core)");
   command->add_option("--repeats", options.repeats, "Timed passes of each cell; methods take turns")
       ->capture_default_str()
       ->check(from_to(1, 1000000));

@@ -14,6 +14,7 @@ environment (.venv-hf, or STREAMBP_HF_VENV) with transformers.
 """
 
 import argparse
+import fcntl
 import hashlib
 import json
 import os
@@ -26,6 +27,7 @@ from pathlib import Path
 from compare.environment import ROOT, VERSIONS, InputError, enter_venv
 from compare.report import draw, markdown, summaries, tables, text_table
 from compare.runners import BENCH, HF_METHODS, METER, VERIFY, HuggingFace, Ours, gradient_error
+from files import check_replaceable, open_standard_descriptors, parse_record, read_text, write_file
 
 METHODS = [*HF_METHODS, "standard", "checkpoint", "streambp", "streambp+keep-attention"]
 
@@ -60,31 +62,51 @@ def parse_options():
 
 
 class Records:
-    """results.jsonl: known measurements by key, and the file for new ones."""
+    """results.jsonl: known measurements by key, and the file for new ones, held for this process alone."""
 
     def __init__(self, folder, resume):
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / "results.jsonl"
-        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
+        check_replaceable(self.path)
+        self.file = open(self.path, "a", encoding="utf-8")
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"{self.path}: another run is writing to it") from None
         self.known = {}
+        *lines, last = read_text(self.path).split("\n")
         for number, line in enumerate(lines, start=1):
-            try:
-                record = json.loads(line)
-                self.known[record["key"]] = record
-            except (ValueError, KeyError, TypeError):
-                if number != len(lines):
-                    raise InputError(f"{self.path} line {number}: expected a record of compare_hf") from None
+            self.add_known(line, number)
         if self.known and not resume:
             raise InputError(f"{self.path}: holds {len(self.known)} records already; expected --resume, or another --out")
-        # A last line that a killed run left torn is dropped.
-        self.path.write_text("".join(json.dumps(record) + "\n" for record in self.known.values()), encoding="utf-8")
+        if last:
+            self.repair(last, len(lines) + 1)
+
+    def add_known(self, line, number):
+        try:
+            record = parse_record(line)
+            self.known[record["key"]] = record
+        except (ValueError, KeyError, TypeError):
+            raise InputError(f"{self.path} line {number}: expected a record of compare_hf") from None
+
+    def repair(self, last, number):
+        """A last line without its end gets it; one that a killed run left torn moves to results.jsonl.torn."""
+        start = '{"schema":'  # of every record
+        try:
+            self.add_known(last, number)
+            self.file.write("\n")
+        except InputError:
+            if last[: len(start)] != start[: len(last)]:
+                raise
+            write_file(f"{self.path}.torn", last + "\n")
+            os.truncate(self.path, self.path.stat().st_size - len(last.encode()))
+        self.file.flush()
 
     def add(self, record):
         self.known[record["key"]] = record
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        self.file.write(json.dumps(record) + "\n")
+        self.file.flush()
+        os.fsync(self.file.fileno())
 
 
 def model_folder(options):
@@ -216,16 +238,18 @@ def main():
             comparison.close()
     by_length = summaries(records, options.methods)
     title = f"Hugging Face and StreamBP bench, {options.model}, {options.dtype}"
-    (options.out / "compare.md").write_text(markdown(title, notes(options, records), by_length), encoding="utf-8")
+    write_file(options.out / "compare.md", markdown(title, notes(options, records), by_length))
     draw(by_length, title, options.out)
     print(f"records, tables and picture: {options.out}")
     return 1 if any(record["status"] == "error" for record in records) else 0
 
 
 if __name__ == "__main__":
+    open_standard_descriptors()
     try:
         sys.exit(main())
     except InputError as error:
-        sys.exit(f"compare_hf: {error}")
+        print(f"compare_hf: {error}", file=sys.stderr)
+        sys.exit(2)
     except subprocess.CalledProcessError as error:
         sys.exit(f"compare_hf: {error}")

@@ -24,6 +24,7 @@ from pathlib import Path
 from compare.environment import ROOT, VERSIONS, InputError, enter_venv, import_torch
 from compare.runners import VERIFY
 from compare.verdict_models import MODELS, ONLY_EAGER, write_model
+from files import open_standard_descriptors, write_file
 
 RECIPES = ["float32 eager", "float32 sdpa", "bfloat16 eager", "bfloat16 sdpa", "autocast sdpa"]
 FACTORS = {"float32": [99999 / 100000, 999 / 1000, 1 / 2, 1 / 64, -1.0], "bfloat16": [19 / 20, 3 / 4, 1 / 8]}
@@ -166,7 +167,7 @@ def write_summary(folder, records):
         *planted_table(records),
         "",
     ]
-    (folder / "verdicts.md").write_text("\n".join(text), encoding="utf-8")
+    write_file(folder / "verdicts.md", "\n".join(text))
     return wrong
 
 
@@ -198,6 +199,7 @@ def main():
 
 
 if __name__ == "__main__":
+    open_standard_descriptors()
     try:
         sys.exit(main())
     except InputError as error:

@@ -9,7 +9,7 @@ import pathlib
 import sys
 
 # Of a record's settings, what says nothing of the memory that a pass takes.
-UNRELATED_SETTINGS = {"threads", "repeats", "seed", "memory_limit"}
+UNRELATED_SETTINGS = {"threads", "repeats", "seed", "memory_limit", "content"}
 
 # Dense bf16 peak of a Hopper SXM GPU, without sparsity: what utilisation is relative to.
 PEAK_FLOPS = 989e12

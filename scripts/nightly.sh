@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every check at full size, one after another: the equality sweep, the golden cases, the reference's gradients, precision,
-# compare's verdicts on gradients of Hugging Face, the long-index suite, headers by themselves, a selection of tests with
+# compare's verdicts on gradients of Hugging Face, fifty kills and other faults, the long-index suite, headers by themselves, a selection of tests with
 # sanitizers and with assertions, and one definition of each name. Says at the end which held; a check that fails does not keep the later
 # ones from running.
 #   scripts/nightly.sh [ARGUMENT...]   arguments go to `streambp-verify long` (--max-memory 20GB, --case NAME, ...)
@@ -44,6 +44,8 @@ check 'Golden cases: losses, log-probabilities and gradients of Hugging Face' "$
 check 'The reference against finite differences' "$verify" gradcheck
 check "Errors of float32 and bfloat16 relative to standard back-propagation's" "$verify" precision
 check "compare's verdicts on gradients of Hugging Face" python3 scripts/compare_verdicts.py --out out/compare-verdicts
+check 'Kills, full disks, closed descriptors, writers at the same time' \
+  bash verify/tests/bench/faults_test.sh build/release/bin/streambp-bench 50
 check 'Lengths, products and element counts across 2^16, 2^31 and 2^32' "$verify" long "$@"
 check 'Every public header by itself' headers
 check 'The whole library as a subdirectory of another project' \

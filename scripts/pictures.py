@@ -1,28 +1,18 @@
-"""What the scripts that draw share: colours, plain axes, files that stay the same for the same figures, errors of one line."""
+"""What the scripts that draw share: colours, plain axes, files that stay the same for the same figures."""
 
-import sys
-from pathlib import Path
+import io
 
 import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
+from files import write_file  # noqa: E402
+
 # Okabe and Ito's palette, distinguishable by every common kind of colour blindness.
 COLOURS = {"standard": "#D55E00", "checkpoint": "#0072B2", "streambp": "#009E73"}
 
 plt.rcParams["svg.hashsalt"] = "streambp"
-
-
-class InputError(Exception):
-    """Bad input: the message is one line for the user."""
-
-
-def read_text(path):
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: can't be read: {getattr(error, 'strerror', None) or 'not UTF-8'}") from None
 
 
 def plain(axes):
@@ -38,15 +28,8 @@ def save(figure, stem, dpi=150):
     for ending in ("png", "svg"):
         path = f"{stem}.{ending}"
         # No date and fixed ids: the same figures give the same file.
-        figure.savefig(path, dpi=dpi, metadata={"Date": None} if ending == "svg" else None)
+        picture = io.BytesIO()
+        figure.savefig(picture, format=ending, dpi=dpi, metadata={"Date": None} if ending == "svg" else None)
+        write_file(path, picture.getvalue())
         print(path)
     plt.close(figure)
-
-
-def run(main):
-    """Calls main(); bad input is one line on stderr and exit code 2."""
-    try:
-        main()
-    except InputError as error:
-        print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
-        sys.exit(2)

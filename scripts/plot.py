@@ -12,13 +12,13 @@ A timeline (streambp-bench sweep --timeline FILE) gives a picture named after it
 import argparse
 import csv
 import itertools
-import json
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from pictures import COLOURS, InputError, plain, read_text, run, save
+from files import InputError, parse_record, read_text, run
+from pictures import COLOURS, plain, save
 
 OTHER_COLOURS = ["#CC79A7", "#56B4E9", "#E69F00", "#000000"]
 STYLES = [("-", "o"), ("--", "s"), (":", "^"), ("-.", "D"), ((0, (1, 3)), "v")]
@@ -40,7 +40,7 @@ def read_records(paths):
             if not line.strip():
                 continue
             try:
-                record = json.loads(line)
+                record = parse_record(line)
                 if record["schema"] != 1:
                     raise ValueError
                 key = [record[field] for field in (*PICTURE_FIELDS, "method", "seq_len", "status", "settings", "key")]

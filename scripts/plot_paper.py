@@ -9,13 +9,13 @@ curves-MODEL.png and .svg next to them. The paper's points are drawn as crosses,
 
 import argparse
 import csv
-import json
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 from matplotlib.ticker import FuncFormatter
 
-from pictures import COLOURS, InputError, plain, read_text, run, save
+from files import InputError, parse_record, read_text, run
+from pictures import COLOURS, plain, save
 
 STYLES = ["-", "--", ":", "-.", (0, (1, 3))]
 GIB = 2**30
@@ -27,7 +27,7 @@ def read_curves(path):
     curves = {}
     for number, line in enumerate(read_text(path).splitlines(), start=1):
         try:
-            record = json.loads(line)
+            record = parse_record(line)
             if record["paper_table"] == "curves":
                 of_model = curves.setdefault(record["model"], {})
                 of_model.setdefault((record["method"], record[CONFIGURATION]), {})[record["seq_len"]] = record["peak_bytes"] / GIB
@@ -40,9 +40,8 @@ def read_points(path, budget):
     """Model to method to the paper's and the measured points, ("paper" or "measured", thousands of tokens, GiB)."""
     points = {}
     try:
-        with open(path, encoding="utf-8", newline="") as file:
-            rows = [row for row in csv.DictReader(file) if row["table"] == "curves"]
-    except (OSError, KeyError) as error:
+        rows = [row for row in csv.DictReader(read_text(path).splitlines()) if row["table"] == "curves"]
+    except (csv.Error, KeyError) as error:
         raise InputError(f"{path}: expected the cells.csv of streambp-bench paper ({error})") from None
     for row in rows:
         of = points.setdefault(row["section"], {}).setdefault(row["row"], set())

@@ -8,10 +8,13 @@ off by more than --limit of the measured peak.
 """
 import argparse
 import csv
+import io
 import json
 import pathlib
 import subprocess
 import sys
+
+from files import run, write_file
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BENCH = "build/release/bin/streambp-bench"  # from the root: records keep the command line
@@ -43,7 +46,7 @@ COLUMNS = ["model", "objective", "method", "settings", "tokens", "dtype", "predi
            "scopes off by bytes"]
 
 
-def run(arguments, device):
+def sweep(arguments, device):
     """The records of one sweep, in its order."""
     command = [BENCH, "sweep", *arguments, "--device", device, "--repeats", "1", "--warmup", "0", "--json", "--quiet",
                "--out", f"out/prediction/{device}", "--resume"]
@@ -100,7 +103,7 @@ def main():
     for number, arguments in enumerate(SWEEPS, 1):
         if sys.stderr.isatty():
             print(f"\r{number}/{len(SWEEPS)} {' '.join(arguments)[:100]:100}", end="", file=sys.stderr)
-        pairs = list(zip(run(arguments, "meta"), run(arguments, "cpu"), strict=True))
+        pairs = list(zip(sweep(arguments, "meta"), sweep(arguments, "cpu"), strict=True))
         for predicted, measured in pairs:
             cells, off = row(predicted, measured)
             rows.append(cells)
@@ -110,9 +113,10 @@ def main():
         print(file=sys.stderr)
 
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "results.jsonl").write_text("".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records))
-    with open(options.out / "table.csv", "w", newline="") as file:
-        csv.writer(file).writerows([COLUMNS, *rows])
+    write_file(options.out / "results.jsonl", "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records))
+    lines = io.StringIO(newline="")
+    csv.writer(lines).writerows([COLUMNS, *rows])
+    write_file(options.out / "table.csv", lines.getvalue())
     environment = records[1]["environment"]
     counts = {}
     for predicted, measured in zip(records[::2], records[1::2], strict=True):
@@ -128,10 +132,10 @@ def main():
              f"{environment['cpu']}, commit {environment['commit']}.", "", summary, "",
              "| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
     table += ["| " + " | ".join(str(cell) for cell in cells) + " |" for cells in rows]
-    (options.out / "table.md").write_text("\n".join(table) + "\n")
+    write_file(options.out / "table.md", "\n".join(table) + "\n")
     print(summary)
     return 0 if worst <= options.limit else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

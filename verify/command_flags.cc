@@ -4,9 +4,8 @@
 #include <charconv>
 #include <fmt/ranges.h>
 
-#include <ATen/Parallel.h>
-
 #include "streambp/cli/command_line.h"
+#include "streambp/cli/threads.h"
 #include "streambp/error.h"
 #include "streambp/runtime/device.h"
 #include "verify/checked_device.h"
@@ -14,7 +13,6 @@
 namespace streambp::verify {
 namespace {
 
-constexpr int kMaxThreads = 4096;
 constexpr size_t kMaxParts = 1000;
 constexpr int kMaxJobs = 256;
 
@@ -26,9 +24,7 @@ void add_common_flags(CLI::App& command, CommonFlags& flags) {
 }
 
 void use_threads(const CommonFlags& flags) {
-  if (const int threads = flags.threads.value_or(1); threads < 1 || threads > kMaxThreads)
-    throw InputError("--threads {}: expected 1 to {}", threads, kMaxThreads);
-  if (flags.threads) at::set_num_threads(*flags.threads);
+  if (flags.threads) set_threads(*flags.threads, "streambp-verify");
 }
 
 void add_device_flag(CLI::App& command, std::string& device) {

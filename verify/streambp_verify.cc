@@ -4,10 +4,12 @@
 
 #include "streambp/cli/command_line.h"
 #include "streambp/cli/environment.h"
+#include "streambp/cli/standard_streams.h"
 #include "verify/commands.h"
 
 int main(int argc, char** argv) {
   using namespace streambp;
+  open_standard_streams();
   CLI::App app(
       "Checks that back-propagation is exact: against other people's numbers, between methods, and anyone's "
       "gradients.",
@@ -23,5 +25,6 @@ int main(int argc, char** argv) {
   verify::add_precision_command(app, action);
   verify::add_compare_command(app, action);
   verify::add_long_command(app, action);
-  return run_command_line(app, argc, argv, [&action] { return action(); });
+  return close_standard_streams("streambp-verify",
+                                run_command_line(app, argc, argv, [&action] { return action(); }));
 }

@@ -1,10 +1,11 @@
 #include "bench/paper/measured.h"
 
 #include <algorithm>
-#include <fstream>
 #include <string>
 
 #include "streambp/backprop/settings.h"
+#include "streambp/cli/records.h"
+#include "streambp/error.h"
 
 namespace streambp::bench {
 namespace {
@@ -23,7 +24,8 @@ bool same_run(const json& record, const json& configuration) {
   for (const char* member : {"model", "objective", "method", "batch", "dtype"}) {
     if (record.value(member, json()) != configuration.at(member)) return false;
   }
-  const json settings = record.value("settings", json::object());
+  const json settings = record.value("settings", json());
+  if (!settings.is_object()) return false;
   const auto equal = [&](const std::string& member) {
     return settings.value(member, json()) == configuration.at("settings").value(member, json());
   };
@@ -34,7 +36,17 @@ bool same_run(const json& record, const json& configuration) {
        {"gradient_dtype", "optimizer", "fused_optimizer", "lora", "reference", "prompt", "micro_batches"}) {
     if (!equal(member)) return false;
   }
-  return record.value("status", json()) == "ok" && record.contains("peak_bytes");
+  return record.value("status", json()) == "ok" && record.value("peak_bytes", json()).is_number_integer() &&
+         record.value("seq_len", json()).is_number_integer();
+}
+
+/// None of a file that can't be read: other people's folders may hold anything.
+std::vector<json> records_in(const std::filesystem::path& path) {
+  try {
+    return read_records(path);
+  } catch (const InputError&) {
+    return {};
+  }
 }
 
 }  // namespace
@@ -42,17 +54,17 @@ bool same_run(const json& record, const json& configuration) {
 Measured::Measured(const std::filesystem::path& folder) {
   std::error_code error;
   std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder, error)) {
-    if (entry.path().filename() == "results.jsonl") files.push_back(entry.path());
+  using Iterator = std::filesystem::recursive_directory_iterator;
+  const auto options = std::filesystem::directory_options::skip_permission_denied;
+  for (Iterator entry(folder, options, error), end; !error && entry != end; entry.increment(error)) {
+    if (entry->path().filename() == "results.jsonl") files.push_back(entry->path());
   }
   std::sort(files.begin(), files.end());
   for (const auto& path : files) {
-    std::ifstream file(path);
-    for (std::string line; std::getline(file, line);) {
-      const json record = json::parse(line, nullptr, /*allow_exceptions=*/false);
-      if (!record.is_object() || record.value("kind", json()) != "measured") continue;
+    for (json& record : records_in(path)) {
       const json device = record.value("device", json());
-      if (device.is_string() && device.get<std::string>().starts_with("cuda")) records_.push_back(record);
+      const bool on_gpu = device.is_string() && device.get<std::string>().starts_with("cuda");
+      if (on_gpu && record.value("kind", json()) == "measured") records_.push_back(std::move(record));
     }
   }
 }

@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from files import InputError
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 VERSIONS = {"torch": "2.11.0", "transformers": "5.23.0", "safetensors": "0.8.0"}
 # transformers' own dependencies come with it; the last three are torch's.
@@ -18,10 +20,6 @@ PACKAGES = [f"transformers=={VERSIONS['transformers']}", f"safetensors=={VERSION
             "networkx>=2.5.1", "jinja2"]
 CUDA_LIBRARIES = ["libcublas.so.13", "libcublasLt.so.13", "libcudnn.so.9", "libcufft.so.12", "libcufile.so.0", "libcurand.so.10",
                   "libcusolver.so.12", "libcusparse.so.12", "libcusparseLt.so.0", "libnccl.so.2", "libnvshmem_host.so.3"]
-
-
-class InputError(Exception):
-    """Bad input: the message is one line for the user."""
 
 
 def venv_folder():

@@ -1,8 +1,10 @@
 """From the records of a comparison to its tables, verdicts and picture."""
 
+import io
 import statistics
 
 from compare.runners import HF_METHODS
+from files import write_file
 
 HEADER = ["method", "median s", "quartiles s", "range s", "cpu s", "x HF std", "x HF ckpt", "MB beyond", "mem / HF std", "mem / HF ckpt",
           "gradient error", "against", "verdict"]
@@ -128,5 +130,7 @@ def draw(by_length, title, folder):
     panels[1].legend(frameon=False, fontsize="small")
     figure.suptitle(title)
     for kind in ("svg", "png"):
-        figure.savefig(folder / f"compare.{kind}", dpi=150)
+        picture = io.BytesIO()
+        figure.savefig(picture, format=kind, dpi=150)
+        write_file(folder / f"compare.{kind}", picture.getvalue())
     plt.close(figure)

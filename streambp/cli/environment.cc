@@ -34,15 +34,6 @@ std::string compiler_name() {
 #endif
 }
 
-std::string utc_now() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  gmtime_r(&now, &parts);
-  char text[32];
-  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text;
-}
-
 }  // namespace
 
 std::string version_text() {
@@ -56,6 +47,14 @@ std::string libraries_text(std::vector<std::string> others) {
                      FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100,
                      NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH,
                      CLI11_VERSION, fmt::join(others, ", "));
+}
+
+std::string utc_text(std::time_t time) {
+  std::tm parts{};
+  gmtime_r(&time, &parts);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
 }
 
 int usable_cores() {
@@ -91,7 +90,7 @@ nlohmann::json describe_environment(int threads, int cuda_index, const std::vect
           {"compiler", compiler_name()},
           {"commit", kCommit},
           {"modified", kModified},
-          {"date", utc_now()},
+          {"date", utc_text(std::time(nullptr))},
           {"argv", arguments}};
 }
 

@@ -1,6 +1,7 @@
 // The machine and the program that a record was measured by.
 #pragma once
 
+#include <ctime>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -26,6 +27,9 @@ nlohmann::json describe_environment(int threads, int cuda_index, const std::vect
 
 /// The members `gpu_before` and `gpu_after` of a record: what NVML tells of the GPU, null without it.
 nlohmann::json gpu_state_member(const std::optional<GpuState>& state);
+
+/// ISO 8601, UTC, to the second: the member `date`. Texts of equal length are in the order of their times.
+std::string utc_text(std::time_t time);
 
 /// The number of processors that this process may use.
 int usable_cores();

@@ -1,12 +1,9 @@
 #include "streambp/memory/timeline.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <fstream>
+#include <fmt/format.h>
 #include <iterator>
-#include <system_error>
 
-#include "streambp/error.h"
 
 namespace streambp {
 namespace {
@@ -126,19 +123,6 @@ void write_timeline(std::ostream& out, const Recording& recording, const RunDesc
       fmt::format_to(std::back_inserter(line), ",{}", replay.by_scope()[scope]);
     out << line << '\n';
   }
-}
-
-void write_file(const std::filesystem::path& path, const std::function<void(std::ostream&)>& write) {
-  const auto check = [&path](const std::ofstream& file) {
-    if (!file)
-      throw InputError("{}: can't be written: {}", path.string(), std::generic_category().message(errno));
-  };
-  errno = 0;
-  std::ofstream file(path, std::ios::binary);
-  check(file);
-  write(file);
-  file.close();
-  check(file);
 }
 
 }  // namespace streambp

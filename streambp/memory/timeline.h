@@ -4,8 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
-#include <functional>
 #include <ostream>
 #include <string>
 #include <utility>
@@ -70,8 +68,5 @@ std::vector<size_t> scopes_in_use(const Recording& recording);
 /// backward/chunk 1"), then bytes by scope.
 void write_timeline(std::ostream& out, const Recording& recording, const RunDescription& about,
                     size_t most = 20000);
-
-/// Calls write(stream) on a new file. Throws InputError that names a file which can't be written.
-void write_file(const std::filesystem::path& path, const std::function<void(std::ostream&)>& write);
 
 }  // namespace streambp

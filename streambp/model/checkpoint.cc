@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "streambp/error.h"
+#include "streambp/model/model_files.h"
 #include "streambp/model/strict_json.h"
 
 namespace streambp {
@@ -19,8 +20,6 @@ using nlohmann::json;
 using Files = std::map<std::string, SafetensorsFile>;  // a tensor's name to the file that holds it
 using Tensors = std::map<std::string, StoredTensor>;   // by the names of parameters
 
-constexpr const char* kSingle = "model.safetensors";
-constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
 constexpr const char* kHead = "lm_head.weight";
 
@@ -52,7 +51,7 @@ void check_shard_name(const std::string& shard, const std::string& where) {
 
 // The shards of `folder` and the tensors they hold. Index and shards have to agree.
 Files sharded_files(const std::filesystem::path& folder) {
-  const std::filesystem::path path = folder / kIndex;
+  const std::filesystem::path path = folder / kWeightIndex;
   const std::string where = path.string();
   const json index = parse_strict_json(read_text_file(path), where);
   const auto weight_map = index.is_object() ? index.find("weight_map") : index.end();
@@ -189,12 +188,12 @@ Checkpoint Checkpoint::open(const std::filesystem::path& folder, const std::stri
   Checkpoint checkpoint;
   checkpoint.config_ = read_config(folder / config_name);
   Files files;
-  if (is_there(folder / kSingle)) {
-    files = single_file(folder / kSingle);
-  } else if (is_there(folder / kIndex)) {
+  if (is_there(folder / kWeightFile)) {
+    files = single_file(folder / kWeightFile);
+  } else if (is_there(folder / kWeightIndex)) {
     files = sharded_files(folder);
   } else {
-    throw InputError("{}: no weights, expected {} or {}", folder.string(), kSingle, kIndex);
+    throw InputError("{}: no weights, expected {} or {}", folder.string(), kWeightFile, kWeightIndex);
   }
   checkpoint.tensors_ = checked(files, checkpoint.config_, folder.string());
   return checkpoint;

@@ -1,9 +1,8 @@
 // Writing adapter_config.json. See lora.h.
-#include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "streambp/error.h"
 #include "streambp/model/lora.h"
+#include "streambp/runtime/output_file.h"
 
 namespace streambp {
 namespace {
@@ -28,7 +27,6 @@ json list_or_null(const auto& list) {
 }  // namespace
 
 void write_lora_config(const std::filesystem::path& folder, const LoraConfig& lora, const std::string& base) {
-  const std::filesystem::path path = folder / "adapter_config.json";
   const bool all_linear = lora.target_modules == std::vector<std::string>{kAllLinear};
   json targets = names_or_pattern(lora.target_modules, lora.target_pattern);
   if (all_linear) targets = kAllLinear;
@@ -53,9 +51,7 @@ void write_lora_config(const std::filesystem::path& folder, const LoraConfig& lo
                     {"task_type", "CAUSAL_LM"},
                     {"trainable_token_indices", list_or_null(lora.trainable_token_indices)},
                     {"use_rslora", lora.use_rslora}};
-  std::ofstream file(path);
-  file << config.dump(2) << '\n';
-  if (!file.flush()) throw InputError("{}: can't be written", path.string());
+  write_file(folder / "adapter_config.json", config.dump(2) + '\n');
 }
 
 }  // namespace streambp

@@ -47,6 +47,18 @@ class GpuTimer {
   std::optional<c10::Event> start_, end_;
 };
 
+/// While it lives the model's adapters are left out, whatever is thrown meanwhile.
+class AdaptersOff {
+ public:
+  explicit AdaptersOff(Model& model) : model_(model) { model_.enable_adapters(false); }
+  ~AdaptersOff() { model_.enable_adapters(true); }
+  AdaptersOff(const AdaptersOff&) = delete;
+  AdaptersOff& operator=(const AdaptersOff&) = delete;
+
+ private:
+  Model& model_;
+};
+
 double process_seconds() {
   timespec time{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
@@ -72,9 +84,8 @@ void StepRunner::ask_reference(Models& models) {
       has_temperature ? options.number("temperature", 0.0, std::numeric_limits<double>::max()) : 1.0;
   // The base of an adapted model is its own reference.
   Model& reference = models.reference ? *models.reference : *models.policy;
-  reference.enable_adapters(false);
+  const AdaptersOff off(reference);
   const at::Tensor log_probabilities = evaluate(reference, batch, temperature).log_probabilities;
-  reference.enable_adapters(true);
   reference_ =
       log_probabilities.is_meta() ? at::zeros({batch.size()}, at::kDouble) : log_probabilities.to(at::kCPU);
 }

@@ -9,6 +9,7 @@
 #include "streambp/error.h"
 #include "streambp/plan/metered_pass.h"
 #include "streambp/runtime/bytes.h"
+#include "streambp/runtime/failure.h"
 
 namespace streambp::plan {
 namespace {
@@ -56,6 +57,7 @@ Prediction Predictor::predict(const TrainingStep& step, const Settings& settings
   try {
     return dry_run(models_, step, settings);
   } catch (const std::exception& error) {
+    if (is_out_of_memory(error)) throw;  // this machine's, for the batch
     const std::string text = error.what();
     throw InputError("{}", text.substr(0, text.find('\n')));
   }

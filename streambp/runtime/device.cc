@@ -1,8 +1,11 @@
 #include "streambp/runtime/device.h"
 
+#include <charconv>
 #include <cstdlib>
 #include <dlfcn.h>
 #include <filesystem>
+#include <limits>
+#include <string_view>
 
 #include <ATen/Context.h>
 
@@ -58,9 +61,24 @@ void count_as(c10::DeviceType device) {
   set_meta_block_bytes(for_cuda ? cuda::kBlockBytes : 1);
 }
 
+[[noreturn]] void refuse_name(const std::string& name) {
+  throw InputError("device '{}': expected cpu, cuda, cuda:N (N-th GPU, from 0), meta or meta:cuda", name);
+}
+
+/// Of `cuda` or `cuda:N`.
+c10::DeviceIndex cuda_index(const std::string& name) {
+  constexpr std::string_view kFirst = "cuda", kNumbered = "cuda:";
+  if (name == kFirst) return 0;
+  int index = 0;
+  const char* const end = name.data() + name.size();
+  const auto [last, error] = std::from_chars(name.data() + kNumbered.size(), end, index);
+  const bool number = error == std::errc() && last == end && index >= 0;
+  if (!number || index > std::numeric_limits<c10::DeviceIndex>::max()) refuse_name(name);
+  return static_cast<c10::DeviceIndex>(index);
+}
+
 c10::Device open_cuda(const std::string& name, const DeviceOptions& options) {
-  c10::Device device(name);
-  if (!device.has_index()) device.set_index(0);
+  const c10::Device device(c10::DeviceType::CUDA, cuda_index(name));
   configure_allocator(name, device.index(), options.memory_limit);
   if (options.deterministic) make_deterministic();
   sum_in_float();
@@ -114,8 +132,7 @@ c10::Device open_device(const std::string& name, const DeviceOptions& options) {
           "--deterministic: a setting of cuda and meta:cuda; the CPU's passes repeat to the bit anyway");
     return at::kCPU;
   }
-  if (name != "cuda" && !name.starts_with("cuda:"))
-    throw InputError("device '{}': expected cpu, cuda, meta or meta:cuda", name);
+  if (name != "cuda" && !name.starts_with("cuda:")) refuse_name(name);
   return open_cuda(name, options);
 }
 

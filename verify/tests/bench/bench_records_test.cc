@@ -60,6 +60,39 @@ TEST(RecordFile, DropsATornLastLineWhereverItWasTorn) {
   }
 }
 
+TEST(RecordFile, ChangesNothingBeforeItStartsAndKeepsWhatWasTorn) {
+  const std::string torn = lines({33}).substr(0, 20), nuls(4096, '\0');
+  std::string kept;
+  const TempFolder folder;
+  for (const std::string& tail : {torn, nuls, std::string("{\"batch\":1,\"b")}) {
+    const auto path = folder.write("results.jsonl", lines({7}) + tail);
+    { const RecordFile only_read(folder.path()); }
+    EXPECT_EQ(read_bytes(path), lines({7}) + tail);
+    EXPECT_EQ(read_bytes(torn_lines_path(path)), kept);
+    RecordFile file(folder.path());
+    file.start();
+    file.start();
+    kept += tail + '\n';
+    EXPECT_EQ(read_bytes(path), lines({7}));
+    EXPECT_EQ(read_bytes(torn_lines_path(path)), kept);
+  }
+}
+
+TEST(RecordFile, RefusesALastLineThatIsNotOurs) {
+  for (const std::string foreign : {"notes", "{\"note\": \"two hours", "[", "\"", " {\"key\":", "{ ", "{\"b"}) {
+    for (const std::string& before : {std::string(), lines({7})}) {
+      if (before.empty() && foreign == "{\"b") continue;  // {"batch":
+      const TempFolder folder;
+      const auto path = folder.write("results.jsonl", before + foreign);
+      EXPECT_EQ(static_cast<bool>(refused([&] { RecordFile file(folder.path()); }, path.string(), "JSON object")),
+                foreign != "{\"b")
+          << foreign;
+      EXPECT_EQ(read_bytes(path), before + foreign);
+      EXPECT_EQ(folder.count(), 1);
+    }
+  }
+}
+
 TEST(RecordFile, GivesALastLineItsEndBack) {
   const TempFolder folder;
   const std::string text = lines({7, 33});
@@ -181,6 +214,9 @@ TEST(CellConfiguration, HasAnotherKeyForEveryChange) {
       [](Bench&, Cell& c) { c.settings.order = Order::kForward; },
       [](Bench&, Cell& c) { c.seq_len = 34; },
       [](Bench&, Cell& c) { c.batch = 2; },
+      [](Bench& b, Cell&) { b.inputs.keys = {{"model", "1"}}; },
+      [](Bench& b, Cell&) { b.inputs.keys = {{"model", "2"}}; },
+      [](Bench& b, Cell&) { b.inputs.keys = {{"tokens", "2"}}; },
       [](Bench&, Cell& c) { c.automatic = true; },
       [](Bench& b, Cell& c) { c.automatic = true, b.options.budget = 1000; },
       [](Bench& b, Cell& c) { c.automatic = true, b.options.host_budget = 1000; },
@@ -235,6 +271,24 @@ TEST(CellRun, RecordsWhatItMeasuredAndSurvivesRunningOutOfMemory) {
   EXPECT_EQ(again_record.at("status"), "ok") << again_record.at("error");
   EXPECT_EQ(again_record.at("loss"), checkpoint_record.at("loss"));
   EXPECT_EQ(again_record.at("peak_bytes"), checkpoint_record.at("peak_bytes"));
+}
+
+TEST(CellRun, RecordsThatMemoryDoesNotSufficeForTheBatch) {
+  const Bench bench = tiny_bench();
+  plan::Models models;
+  models.policy = Model::random(bench.config, {at::kDouble, at::kCPU, at::kDouble, {}}, 3);
+  set_memory_limit(c10::DeviceType::CPU, read_meter(at::kCPU).live_bytes + 100'000);
+  CellRun run(bench, cell_of(Method::kStreambp, 100'000));
+  run.prepare(models);
+  const json oom_record = run.record({});
+  CellRun next(bench, cell_of(Method::kStreambp, 5));
+  next.prepare(models);
+  set_memory_limit(c10::DeviceType::CPU, 0);
+  EXPECT_EQ(oom_record.at("status"), "oom");
+  EXPECT_NE(oom_record.at("error").get<std::string>().find("out of memory on cpu"), std::string::npos);
+  EXPECT_TRUE(oom_record.at("tokens").is_null());
+  EXPECT_EQ(oom_record.at("seq_len"), 100'000);
+  EXPECT_FALSE(next.failed()) << next.error();
 }
 
 TEST(MeasuredOnAGpu, ComparesWithTheSameConfigurationAlone) {

@@ -319,16 +319,5 @@ TEST(Timeline, IsATableOfTheReplay) {
             "4,,\"layer 4/a, \"\"b\"\"\",0\n5,,layer 4,0\n6,,,0\n");
 }
 
-TEST(Timeline, NamesAFileThatCannotBeWritten) {
-  try {
-    write_file("no/such/folder/timeline.csv", [](std::ostream&) {});
-    FAIL() << "it was written";
-  } catch (const InputError& error) {
-    EXPECT_NE(std::string(error.what()).find("no/such/folder/timeline.csv: can't be written"),
-              std::string::npos)
-        << error.what();
-  }
-}
-
 }  // namespace
 }  // namespace streambp

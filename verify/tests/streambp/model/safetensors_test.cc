@@ -357,10 +357,10 @@ TEST(SafetensorsWriter, LeavesTheOldFileAndNothingElseWhenItFails) {
   const auto path = folder.path() / "x";
   const std::string data(1 << 20, 'x');
   const std::vector<SafetensorsView> tensors = {{"a", "U8", {1 << 20}, as_span(data)}};
-  EXPECT_TRUE(refused([&] { write_safetensors(folder.path() / "no" / "x", tensors); }, "cannot be written",
+  EXPECT_TRUE(refused([&] { write_safetensors(folder.path() / "no" / "x", tensors); }, "can't be written",
                       "No such file"));
   std::filesystem::create_directory(folder.path() / "d");
-  EXPECT_TRUE(refused([&] { write_safetensors(folder.path() / "d", tensors); }, "cannot be written"));
+  EXPECT_TRUE(refused([&] { write_safetensors(folder.path() / "d", tensors); }, "can't be written"));
   std::filesystem::remove(folder.path() / "d");
 
   write_safetensors(path, {});
@@ -372,7 +372,7 @@ TEST(SafetensorsWriter, LeavesTheOldFileAndNothingElseWhenItFails) {
   const struct rlimit limit = {300'000, old_limit.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
   const auto result =
-      refused([&] { write_safetensors(path, tensors); }, path.string(), "cannot be written", "too large");
+      refused([&] { write_safetensors(path, tensors); }, path.string(), "can't be written", "too large");
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &old_limit), 0);
   ::signal(SIGXFSZ, old_handler);
   EXPECT_TRUE(result);
