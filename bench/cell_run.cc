@@ -25,6 +25,20 @@ json positive_or_null(int64_t value) {
   return value > 0 ? json(value) : json(nullptr);
 }
 
+/// Which weights are to blame for a loss that is not finite.
+std::string non_finite_weights(const plan::Models& models) {
+  const std::pair<const char*, const std::optional<Model>*> all[] = {
+      {"--model", &models.policy}, {"--reference", &models.reference}, {"--teacher", &models.teacher}};
+  for (const auto& [flag, model] : all) {
+    if (!*model) continue;
+    for (const auto& parameter : (*model)->parameters()) {
+      if (!parameter->value.isfinite().all().item<bool>())
+        return fmt::format("{} of {} is not finite everywhere", parameter->name, flag);
+    }
+  }
+  return "all weights are finite, but not what is computed of them; --dtype float64 has the widest range";
+}
+
 }  // namespace
 
 double median(std::vector<double> values) {
@@ -55,9 +69,8 @@ void CellRun::repeat(plan::Models& models) {
   // Only now, with the exception gone, is everything free that it or the pass kept alive.
   if (failed() && bench_.device.is_cuda()) c10::getDeviceAllocator(bench_.device.type())->emptyCache();
   const bool predicted = bench_.device.is_meta();
-  if (!failed() && !predicted && !std::isfinite(passes_.back().outcome.loss)) {
-    fail("error", fmt::format("the loss is {}", passes_.back().outcome.loss));
-  }
+  if (!failed() && !predicted && !std::isfinite(passes_.back().outcome.loss))
+    fail("error", fmt::format("the loss is {}: {}", passes_.back().outcome.loss, non_finite_weights(models)));
 }
 
 void CellRun::fail(const std::string& status, const std::string& error) {

@@ -8,10 +8,13 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
+from printable import printable  # noqa: E402
+
 # Okabe and Ito's palette, distinguishable by every common kind of colour blindness.
 COLOURS = {"standard": "#D55E00", "checkpoint": "#0072B2", "streambp": "#009E73"}
 
 plt.rcParams["svg.hashsalt"] = "streambp"
+plt.rcParams["text.parse_math"] = False  # a dollar sign in somebody's model name is one
 
 
 class InputError(Exception):
@@ -48,5 +51,5 @@ def run(main):
     try:
         main()
     except InputError as error:
-        print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
+        print(f"{Path(sys.argv[0]).name}: {printable(error, 900)}", file=sys.stderr)
         sys.exit(2)

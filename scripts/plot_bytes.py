@@ -9,13 +9,13 @@ chunk-major.
 """
 
 import argparse
-import json
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
 from pictures import COLOURS, InputError, plain, read_text, run, save
+from printable import parse_record
 
 # Configuration to colour (the palette of pictures.py), marker, filled.
 STYLES = {
@@ -38,7 +38,7 @@ def read_models(path):
     models = {}
     for number, line in enumerate(read_text(path).splitlines(), start=1):
         try:
-            record = json.loads(line)
+            record = parse_record(line)
             if (record["objective"], record["batch"]) != ("sft", 1):
                 continue
             ratio = record["analytic_layer_inputs"] / record["analytic_keys_values"]

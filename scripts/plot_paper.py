@@ -9,13 +9,13 @@ curves-MODEL.png and .svg next to them. The paper's points are drawn as crosses,
 
 import argparse
 import csv
-import json
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 from matplotlib.ticker import FuncFormatter
 
 from pictures import COLOURS, InputError, plain, read_text, run, save
+from printable import parse_record
 
 STYLES = ["-", "--", ":", "-.", (0, (1, 3))]
 GIB = 2**30
@@ -27,7 +27,7 @@ def read_curves(path):
     curves = {}
     for number, line in enumerate(read_text(path).splitlines(), start=1):
         try:
-            record = json.loads(line)
+            record = parse_record(line)
             if record["paper_table"] == "curves":
                 of_model = curves.setdefault(record["model"], {})
                 of_model.setdefault((record["method"], record[CONFIGURATION]), {})[record["seq_len"]] = record["peak_bytes"] / GIB
