@@ -7,6 +7,7 @@
 #include "bench/run_flags.h"
 #include "bench/sweep_cells.h"
 #include "streambp/cli/command_line.h"
+#include "streambp/cli/print.h"
 #include "streambp/cli/records.h"
 #include "streambp/cli/table.h"
 #include "streambp/error.h"
@@ -179,7 +180,7 @@ std::vector<Row> longest_of_all(const Bench& bench, plan::Predictor& predictor, 
         cell, plan::suggest(predictor, step, search_space(bench.options), budget, /*wanted=*/0), budget));
     progress.clear();
     if (bench.options.quiet) continue;
-    fmt::print(stderr, "batch {}, {}: auto: {}\n", cell.batch, cell.objective,
+    print_line(stderr, "batch {}, {}: auto: {}", cell.batch, cell.objective,
                rows.back().choice.at("reason").get<std::string>());
   }
   return rows;
@@ -231,7 +232,7 @@ int run_max_length(const RunFlags& flags, const Typed& typed) {
                                               : longest_of_all(bench, predictor, budget, progress);
   progress.clear();
   if (typed.json) {
-    for (const Row& row : rows) fmt::print("{}\n", record_line(to_json(bench, row, budget)));
+    for (const Row& row : rows) fmt::print("{}\n", json_text(to_json(bench, row, budget)));
   } else {
     fmt::print("{}", table_of(rows, budget, typed.suggest));
   }

@@ -14,6 +14,7 @@
 #include "bench/sweep_cells.h"
 #include "streambp/cli/command_line.h"
 #include "streambp/cli/environment.h"
+#include "streambp/cli/print.h"
 #include "streambp/cli/records.h"
 #include "streambp/cli/threads.h"
 #include "streambp/error.h"
@@ -58,7 +59,10 @@ class Sweep {
       begin = end;
     }
     progress_.clear();
-    if (!bench_.options.json) fmt::print("{}records: {}\n", sweep_table(results_), file_.path().string());
+    if (!bench_.options.json) {
+      fmt::print("{}", sweep_table(results_));
+      print_line(stdout, "records: {}", file_.path().string());
+    }
     const auto any = [&](const char* status) {
       return std::any_of(results_.begin(), results_.end(),
                          [&](const json& r) { return r.at("status") == status; });
@@ -113,8 +117,7 @@ class Sweep {
   void say(const Cell& cell, const std::string& reason) {
     progress_.clear();
     if (bench_.options.quiet) return;
-    fmt::print(stderr, "length {}, batch {}, {}: auto: {}\n", cell.seq_len, cell.batch, cell.objective,
-               reason);
+    print_line(stderr, "length {}, batch {}, {}: auto: {}", cell.seq_len, cell.batch, cell.objective, reason);
   }
 
   /// Cells [begin, end): one length, one batch.
@@ -172,15 +175,22 @@ class Sweep {
     if (choices_[cell.index]) record["choice"] = choice_member(*choices_[cell.index]);
     file_.append(record);
     show(cell.index, record);
+    if (record.at("status") == "error") complain(cell);
     if (bench_.options.dump_gradients && !cell.run.failed()) dump_gradients();
     if (cell.run.recording() != nullptr) write_recording(bench_.options, *cell.run.recording(), record);
+  }
+
+  /// A failed cell ends the program with exit code 1: why is not left to the records.
+  void complain(const Pending& cell) {
+    progress_.clear();
+    print_line(stderr, "streambp-bench: {}: {}", describe(cell), cell.run.error());
   }
 
   void show(size_t index, const json& record) {
     results_[index] = record;
     progress_.clear();
     if (!bench_.options.json) return;
-    fmt::print("{}\n", record_line(record));
+    fmt::print("{}\n", json_text(record));
     std::fflush(stdout);
   }
 
@@ -290,7 +300,7 @@ class Sweep {
   std::vector<Cell> cells_;
   std::vector<std::string> keys_;  // of each cell as it was asked for
   std::vector<std::optional<plan::Choice>>
-      choices_;  // of each cell: made for automatic ones, but not known ones
+      choices_;                             // of each cell: made for automatic ones, but not known ones
   std::vector<std::string> choice_errors_;  // of each cell: why none could be made
   RecordFile& file_;
   ProgressLine progress_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "streambp/cli/print.h"
 #include "streambp/cli/records.h"
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
@@ -26,11 +27,19 @@ void check_freeze(const plan::ModelSetup& setup, const Config& config) {
   }
 }
 
+void check_lora(const Config& config, const LoraConfig& lora) {
+  try {
+    lora_extras(config, lora);
+  } catch (const InputError& error) {
+    throw InputError("--lora-rank, --lora-targets: {}", error.what());
+  }
+}
+
 /// Everything about adapters, reference and teacher that can be known before anything is run.
 void check_models(const SweepOptions& options, const Config& config) {
   const plan::ModelSetup& setup = options.setup;
   if (setup.adapter) read_lora_config(*setup.adapter, config);
-  if (setup.lora) lora_extras(config, *setup.lora);
+  if (setup.lora) check_lora(config, *setup.lora);
   if (!setup.reference.empty()) {
     const int64_t vocabulary = open_config(setup.reference).vocab_size;
     if (vocabulary != config.vocab_size) {
@@ -118,6 +127,21 @@ void check_kept_layers(const Settings& given, const Config& config) {
   }
 }
 
+/// Each of --micro-batches needs a sequence, or a pair.
+void check_micro_batches(const Bench& bench) {
+  const SweepOptions& options = bench.options;
+  for (const std::string& name : options.objectives) {
+    const bool halved = options.tokens && has_pairs(objective_kind(name).layout);
+    for (const int64_t batch : options.batches) {
+      const int64_t most = halved ? batch / 2 : batch;
+      if (options.micro_batches > most) {
+        throw InputError("--micro-batches {}: expected at most {}, what a batch of {} has of {}",
+                         options.micro_batches, most, name, halved ? "pairs" : "sequences");
+      }
+    }
+  }
+}
+
 /// Refuses settings and methods that don't go together, as far as the flags show.
 void check_method_settings(const SweepOptions& options) {
   for (const SettingKind& kind : setting_kinds()) {
@@ -153,7 +177,7 @@ void read_tokens(Bench& bench) {
                            bench.config.vocab_size, "", options.first_labels, bench.config.pad_token_id));
   const Batch& batch = *bench.batch;
   for (const std::string& note : reading_notes(batch))
-    fmt::print(stderr, "streambp-bench: {}: {}\n", options.tokens->string(), note);
+    print_line(stderr, "streambp-bench: {}: {}", options.tokens->string(), note);
   bench.batch_scored = scored_indices(batch).size(0) > 0 || layout == Layout::kTexts;
   const auto numbers = [](const at::Tensor& tensor) {
     return std::vector<int64_t>(tensor.const_data_ptr<int64_t>(),
@@ -180,6 +204,12 @@ Bench open_bench(const SweepOptions& options) {
   bench.options = options;
   bench.config = open_config(options.setup.model);
   bench.device = open_device(options.device, device);
+  if (bench.device.is_cpu() && options.setup.dtype == at::kHalf) {
+    throw InputError(
+        "--dtype float16: on a CPU it takes minutes where others take seconds; expected float32 or bfloat16, "
+        "or "
+        "--device cuda, meta or meta:cuda");
+  }
   check_freeze(options.setup, bench.config);
   // Nothing is timed on the meta device: one pass is enough.
   if (bench.device.is_meta()) {
@@ -194,6 +224,7 @@ Bench open_bench(const SweepOptions& options) {
   }
   bench.inputs = input_files(options, /*config_only=*/bench.device.is_meta());
   if (options.tokens) read_tokens(bench);
+  check_micro_batches(bench);
   check_objectives(bench);
   return bench;
 }

@@ -158,7 +158,7 @@ Model::Model(const Config& config, const Placement& placement,
 
 Model Model::load(const Checkpoint& checkpoint, const Placement& placement) {
   return Model(checkpoint.config(), placement, [&](Parameter& parameter, ParameterRole) {
-    parameter.value.copy_(as_tensor(checkpoint.entry(parameter.name), checkpoint.bytes(parameter.name)));
+    read_into(checkpoint.stored(parameter.name), parameter.value);
   });
 }
 

@@ -79,13 +79,15 @@ TEST(RecordFile, ChangesNothingBeforeItStartsAndKeepsWhatWasTorn) {
 }
 
 TEST(RecordFile, RefusesALastLineThatIsNotOurs) {
-  for (const std::string foreign : {"notes", "{\"note\": \"two hours", "[", "\"", " {\"key\":", "{ ", "{\"b"}) {
+  for (const std::string foreign :
+       {"notes", "{\"note\": \"two hours", "[", "\"", " {\"key\":", "{ ", "{\"b"}) {
     for (const std::string& before : {std::string(), lines({7})}) {
       if (before.empty() && foreign == "{\"b") continue;  // {"batch":
       const TempFolder folder;
       const auto path = folder.write("results.jsonl", before + foreign);
-      EXPECT_EQ(static_cast<bool>(refused([&] { RecordFile file(folder.path()); }, path.string(), "JSON object")),
-                foreign != "{\"b")
+      EXPECT_EQ(
+          static_cast<bool>(refused([&] { RecordFile file(folder.path()); }, path.string(), "JSON object")),
+          foreign != "{\"b")
           << foreign;
       EXPECT_EQ(read_bytes(path), before + foreign);
       EXPECT_EQ(folder.count(), 1);
@@ -214,9 +216,15 @@ TEST(CellConfiguration, HasAnotherKeyForEveryChange) {
       [](Bench&, Cell& c) { c.settings.order = Order::kForward; },
       [](Bench&, Cell& c) { c.seq_len = 34; },
       [](Bench&, Cell& c) { c.batch = 2; },
-      [](Bench& b, Cell&) { b.inputs.keys = {{"model", "1"}}; },
-      [](Bench& b, Cell&) { b.inputs.keys = {{"model", "2"}}; },
-      [](Bench& b, Cell&) { b.inputs.keys = {{"tokens", "2"}}; },
+      [](Bench& b, Cell&) {
+        b.inputs.keys = {{"model", "1"}};
+      },
+      [](Bench& b, Cell&) {
+        b.inputs.keys = {{"model", "2"}};
+      },
+      [](Bench& b, Cell&) {
+        b.inputs.keys = {{"tokens", "2"}};
+      },
       [](Bench&, Cell& c) { c.automatic = true; },
       [](Bench& b, Cell& c) { c.automatic = true, b.options.budget = 1000; },
       [](Bench& b, Cell& c) { c.automatic = true, b.options.host_budget = 1000; },
