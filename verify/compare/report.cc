@@ -125,7 +125,7 @@ void print_report(const CompareReport& report) {
   const FactorFit& fit = comparison.fit;
   if (fit.found()) {
     fmt::print("factor: {:.12g} ({:.12g} to {:.12g}), the median of {} parameters, {} from 1\n", fit.factor,
-               fit.low, fit.high, fit.parameters, comparison.differs ? "different" : "not told apart");
+               fit.low, fit.high, fit.parameters, comparison.differs ? "different" : "indistinguishable");
   }
   if (!comparison.missing.empty()) print_line(stdout, "missing: {}", names_text(comparison.missing));
   if (!comparison.surplus.empty()) print_line(stdout, "surplus: {}", names_text(comparison.surplus));
