@@ -94,7 +94,7 @@ std::vector<MethodKind> make_kinds() {
        .offloaded_width = offloaded_by_streambp,
        .describe_kept = kept_by_streambp,
        .auto_chunk = auto_chunk_of_layers,
-       .candidate_chunks = {4096, 1024, 256, 64},
+       .candidate_chunks = {4096, 1024, 512, 256, 64},
        .head_by_chunks = true,
        .equal_with_one_chunk = Method::kCheckpoint},
       {.method = Method::kTiled,

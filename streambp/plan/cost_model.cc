@@ -79,11 +79,14 @@ double CostModel::moved_by_layers(const Settings& settings) const {
   return element_bytes() * tokens * values;
 }
 
-double CostModel::bytes_of_layers(const std::function<int64_t(int64_t layer, int64_t first)>& width) const {
+double CostModel::bytes_of_layers(const Settings& settings,
+                                  const std::function<int64_t(int64_t layer, int64_t first)>& width) const {
   const int64_t first = std::max<int64_t>(models_.policy->lowest_trainable_layer(), 0);
+  // A layer that runs once has nothing to keep.
+  const int64_t end = models_.policy->config().num_hidden_layers -
+                      (joins_head(*models_.policy, *objective_, settings) ? 1 : 0);
   int64_t values = 0;
-  for (int64_t layer = first; layer < models_.policy->config().num_hidden_layers; ++layer)
-    values += width(layer, first);
+  for (int64_t layer = first; layer < end; ++layer) values += width(layer, first);
   return as_double(values) * as_double(batch_.size()) * element_bytes();
 }
 
@@ -91,13 +94,13 @@ double CostModel::kept_bytes(const Settings& settings) const {
   const auto width = method_kind(settings.method).kept_width;
   if (width == nullptr) return 0.0;
   return bytes_of_layers(
-      [&](int64_t layer, int64_t) { return width(settings, models_.policy->config(), layer); });
+      settings, [&](int64_t layer, int64_t) { return width(settings, models_.policy->config(), layer); });
 }
 
 double CostModel::host_bytes(const Settings& settings) const {
   const auto width = method_kind(settings.method).offloaded_width;
   if (width == nullptr) return 0.0;
-  return 2.0 * bytes_of_layers([&](int64_t layer, int64_t first) {
+  return 2.0 * bytes_of_layers(settings, [&](int64_t layer, int64_t first) {
            return width(settings, models_.policy->config(), layer, first);
          });
 }

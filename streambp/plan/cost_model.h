@@ -46,7 +46,8 @@ class CostModel {
   double kept_bytes(const Settings& settings) const;
   double host_bytes(const Settings& settings) const;
   /// `width`: how many numbers of a token, of a layer with a backward pass.
-  double bytes_of_layers(const std::function<int64_t(int64_t layer, int64_t first)>& width) const;
+  double bytes_of_layers(const Settings& settings,
+                         const std::function<int64_t(int64_t layer, int64_t first)>& width) const;
   double element_bytes() const;
 
   const Models& models_;

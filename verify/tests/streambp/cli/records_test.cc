@@ -1,9 +1,10 @@
 // The file of records: what a killed run leaves is repaired, everything else that is wrong is refused.
+#include "streambp/cli/records.h"
+
 #include <csignal>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
-#include "streambp/cli/records.h"
 #include "verify/tests/streambp/model/file_testing.h"
 
 namespace streambp {
