@@ -25,7 +25,7 @@ refuses 'sft' --objective nonesuch
 refuses 'float64, float32, bfloat16' --dtype int8
 refuses 'same or float32' --grad-dtype float16
 refuses 'float64' --dtype float64 --grad-dtype float32
-refuses 'cpu, cuda, meta or meta:cuda' --device tpu
+refuses 'expected cpu, cuda, cuda:N' --device tpu
 refuses '--deterministic' --deterministic
 refuses '--deterministic' --deterministic --device meta
 refuses '--memory-limit' --memory-cap 5XB
