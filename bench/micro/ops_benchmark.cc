@@ -36,11 +36,11 @@ struct AttentionCase {
   Prefix prefix;
   std::vector<int64_t> offsets;
 
-  AttentionCase(int64_t rows, int64_t earlier) : offsets{0, rows} {
+  AttentionCase(int64_t rows, int64_t earlier, int64_t key_heads = kKeyValueHeads) : offsets{0, rows} {
     q = at::randn({rows, kHeads, kHeadSize});
-    k = at::randn({rows, kKeyValueHeads, kHeadSize});
-    v = at::randn({rows, kKeyValueHeads, kHeadSize});
-    const std::vector<int64_t> shape{earlier, kKeyValueHeads, kHeadSize};
+    k = at::randn({rows, key_heads, kHeadSize});
+    v = at::randn({rows, key_heads, kHeadSize});
+    const std::vector<int64_t> shape{earlier, key_heads, kHeadSize};
     if (earlier > 0) prefix = {at::randn(shape), at::randn(shape), at::zeros(shape), at::zeros(shape)};
   }
   /// Of one product of queries and keys.
@@ -51,7 +51,10 @@ struct AttentionCase {
   }
   at::Tensor run(int64_t window = 0) const {
     AttentionBlock none;
-    return attention(q, k, v, offsets, prefix, {{kScale}, window}, none);
+    return run(none, window);
+  }
+  at::Tensor run(AttentionBlock& known, int64_t window = 0) const {
+    return attention(q, k, v, offsets, prefix, {{kScale}, window}, known);
   }
 };
 
@@ -74,6 +77,26 @@ void attention_forward_backward(benchmark::State& state) {
   set_flops(state, 7.0 * inputs.product_flops());
   set_tokens(state);
 }
+
+/// The backward pass alone, of 8 query heads that share 1, 2 or 8 key heads.
+void attention_backward(benchmark::State& state) {
+  const int64_t rows = state.range(0), earlier = state.range(1), key_heads = state.range(2);
+  AttentionCase inputs(rows, earlier, key_heads);
+  for (at::Tensor* leaf : {&inputs.q, &inputs.k, &inputs.v}) leaf->requires_grad_();
+  const at::Tensor cotangent = at::randn({rows, kHeads, kHeadSize});
+  AttentionBlock known;
+  inputs.run(known);
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(
+        torch::autograd::grad({inputs.run(known)}, {inputs.q, inputs.k, inputs.v}, {cotangent}));
+  }
+  set_flops(state, 5.0 * inputs.product_flops());
+  set_tokens(state);
+}
+BENCHMARK(attention_backward)
+    ->ArgNames({"rows", "prefix", "key_heads"})
+    ->ArgsProduct({{512, 2048}, {0, 7168}, {1, 2, kHeads}})
+    ->UseRealTime();
 
 /// A layer with a window over a whole stream: time in proportion to the stream.
 void window_attention_forward_backward(benchmark::State& state) {

@@ -1,5 +1,9 @@
 #include "streambp/ops/attention_fused.h"
 
+#include <algorithm>
+#include <atomic>
+#include <limits>
+#include <thread>
 #include <vector>
 
 #include <ATen/record_function.h>
@@ -18,7 +22,7 @@ at::Tensor with_near_heads(const at::Tensor& x) {
   return near ? x : x.contiguous();
 }
 
-/// Work for body(task, workspace): the tasks go to the threads, and each thread has a workspace of its own.
+/// Work for body(task, workspace): threads take one task after another, each with a workspace of its own.
 template <typename T, typename Body>
 void for_each_task(int64_t tasks, int64_t workspace_size, const at::Tensor& like, Body body) {
   const MemoryScope scope("kernel workspace");
@@ -26,15 +30,38 @@ void for_each_task(int64_t tasks, int64_t workspace_size, const at::Tensor& like
   const at::Tensor workspaces =
       at::empty({threads, workspace_size}, like.options().dtype(c10::CppTypeToScalarType<T>()));
   if (!has_values(like)) return;
-  const int64_t share = (tasks + threads - 1) / threads;
+  std::atomic<int64_t> next = 0;
   at::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
     for (int64_t thread = begin; thread < end; ++thread) {
       T* const workspace = workspaces.data_ptr<T>() + thread * workspace_size;
-      for (int64_t task = thread * share; task < std::min(tasks, (thread + 1) * share); ++task)
-        body(task, workspace);
+      for (int64_t task = next++; task < tasks; task = next++) body(task, workspace);
     }
   });
 }
+
+/// Returns once *done >= key: see cpu::KeyTurn.
+void wait_for_key(const int64_t* done, int64_t key) {
+  while (__atomic_load_n(done, __ATOMIC_ACQUIRE) < key) std::this_thread::yield();
+}
+
+/// The order in which tiles of queries are taken: from the last, which sees the most keys, to the first, and
+/// as many key heads side by side as there are threads. So a thread keeps to the keys of one head while there
+/// are enough, and no tile comes before one that it waits for.
+struct TileOrder {
+  int64_t key_heads, tiles;  // of a head
+  int64_t side_by_side = std::min<int64_t>(at::get_num_threads(), key_heads);
+
+  struct Tile {
+    int64_t key_head, number;
+  };
+  int64_t count() const { return key_heads * tiles; }
+  Tile operator[](int64_t task) const {
+    const int64_t first = task / (side_by_side * tiles) * side_by_side;
+    const int64_t heads = std::min(side_by_side, key_heads - first);
+    const int64_t rest = task - first * tiles;
+    return {first + rest % heads, tiles - 1 - rest / heads};
+  }
+};
 
 template <typename S>
 class Call {
@@ -71,11 +98,11 @@ class Call {
 
   void forward() {
     const auto& kernels = kernels_.of<S>().attention;
-    const int64_t tile = kernels.query_tile(run_.groups);
-    const int64_t tiles = (run_.queries + tile - 1) / tile;
-    for_each_task<T>(run_.key_heads * tiles, kernels.workspace(run_.head_size, run_.groups), q_,
+    const TileOrder order = tile_order();
+    for_each_task<T>(order.count(), kernels.workspace(run_.head_size, run_.groups), q_,
                      [&](int64_t task, T* workspace) {
-                       kernels.forward(run_, task / tiles, task % tiles * tile, workspace);
+                       const auto [key_head, tile] = order[task];
+                       kernels.forward(run_, key_head, tile * kernels.query_tile(run_.groups), workspace);
                      });
   }
 
@@ -95,13 +122,27 @@ class Call {
         block.d_values = kernel_data<T>(d_values) + first * d_values.stride(0);
       }
     }
+    std::stable_sort(blocks_.begin(), blocks_.end(),
+                     [](const auto& a, const auto& b) { return a.block.key < b.block.key; });
     const auto& kernels = kernels_.of<S>().attention;
-    // A key head's gradients are one thread's, so that they are summed in one order.
-    for_each_task<T>(run_.key_heads, kernels.workspace(run_.head_size, run_.groups), q_,
-                     [&](int64_t key_head, T* workspace) { kernels.backward(run_, key_head, workspace); });
+    const TileOrder order = tile_order();
+    std::vector<int64_t> done(static_cast<size_t>(order.count()), std::numeric_limits<int64_t>::min());
+    for_each_task<T>(order.count(), kernels.workspace(run_.head_size, run_.groups), q_,
+                     [&](int64_t task, T* workspace) {
+                       const auto [key_head, tile] = order[task];
+                       int64_t* const own = &done[static_cast<size_t>(key_head * order.tiles + tile)];
+                       const int64_t* const next = tile + 1 < order.tiles ? own + 1 : nullptr;
+                       kernels.backward(run_, key_head, tile * kernels.query_tile(run_.groups),
+                                        {own, next, wait_for_key}, workspace);
+                     });
   }
 
  private:
+  TileOrder tile_order() const {
+    const int64_t tile = kernels_.of<S>().attention.query_tile(run_.groups);
+    return {run_.key_heads, (run_.queries + tile - 1) / tile};
+  }
+
   const cpu::Kernels& kernels_;
   at::Tensor q_, k_, v_;
   cpu::AttentionRun<S> run_;

@@ -19,7 +19,7 @@ namespace streambp::cpu {
 /// apart.
 template <typename S>
 struct KeyBlock {
-  ScoreBlock block;         // its `key` is not read
+  ScoreBlock block;
   const S* keys = nullptr;  // of the block's first key, first head
   int64_t key_row = 0;
   const S* values = nullptr;
@@ -48,19 +48,30 @@ struct AttentionRun {
   S* d_q = nullptr;  // [queries, H, E], contiguous
 };
 
+/// Whose turn it is to add to the gradients of keys and values. A tile of queries adds to those of the keys
+/// that it sees, from the first key on, and to each after the next tile of queries has: whichever threads run
+/// the tiles, the sums are taken in one order, from the last query to the first.
+struct KeyTurn {
+  int64_t* done = nullptr;        // nothing more comes from this tile for keys before this one
+  const int64_t* next = nullptr;  // the same of the next tile of queries; null: this is the last one
+  void (*wait)(const int64_t* next, int64_t key) = nullptr;  // returns once *next >= key
+};
+
 /// Heads of another size are not served.
 inline constexpr int64_t kHeadSizeStep = 16;
 
 template <typename S>
 struct AttentionKernels {
-  /// Queries of one call of `forward`.
+  /// Queries of one call.
   int64_t (*query_tile)(int64_t groups) = nullptr;
   /// Numbers of workspace that a thread needs for `forward` or `backward`.
   int64_t (*workspace)(int64_t head_size, int64_t groups) = nullptr;
   /// Output and log-sum-exps of queries [query, query + query_tile) of the heads of one key head.
   void (*forward)(const AttentionRun<S>& run, int64_t key_head, int64_t query, Wide<S>* workspace) = nullptr;
-  /// The gradients of all queries, keys and values of the heads of one key head.
-  void (*backward)(const AttentionRun<S>& run, int64_t key_head, Wide<S>* workspace) = nullptr;
+  /// The gradients of the same queries, and what they add to those of the keys and values that they see.
+  /// Blocks are sorted by their first key.
+  void (*backward)(const AttentionRun<S>& run, int64_t key_head, int64_t query, const KeyTurn& turn,
+                   Wide<S>* workspace) = nullptr;
 };
 
 }  // namespace streambp::cpu

@@ -11,6 +11,7 @@
 #include "streambp/ops/mlp.h"
 #include "streambp/ops/norm_rope.h"
 #include "streambp/ops/target_softmax.h"
+#include "verify/tests/on_threads.h"
 #include "verify/tests/streambp/ops/ops_testing.h"
 
 namespace streambp {
@@ -348,20 +349,19 @@ TEST(FusedOps, TheMetaDeviceGivesTheSameShapes) {
 }
 
 TEST(FusedOps, SumsForAWeightAreTheSameAgainWithSeveralThreads) {
-  const int threads = at::get_num_threads();
-  at::set_num_threads(2);
   const at::Tensor x = random({700, 130}, 1).to(at::kFloat), dy = random({700, 130}, 2).to(at::kFloat);
-  std::vector<at::Tensor> gradients;
-  for (int run = 0; run < 3; ++run) {
-    Parameter weight = parameter(random({130}, 3).to(at::kFloat));
-    const RmsNorm norm{&weight, 1e-6};
-    RmsNormSaved saved;
-    rms_norm_forward(x, norm, saved);
-    rms_norm_backward(dy, saved, norm);
-    gradients.push_back(weight.gradient);
+  for (const int threads : {2, 8}) {
+    const auto run = [&] {
+      Parameter weight = parameter(random({130}, 3).to(at::kFloat));
+      const RmsNorm norm{&weight, 1e-6};
+      RmsNormSaved saved;
+      rms_norm_forward(x, norm, saved);
+      rms_norm_backward(dy, saved, norm);
+      return weight.gradient;
+    };
+    const at::Tensor first = on_threads(threads, run);
+    for (int repeat = 0; repeat < 5; ++repeat) EXPECT_TRUE(at::equal(on_threads(threads, run), first));
   }
-  at::set_num_threads(threads);
-  EXPECT_TRUE(at::equal(gradients[0], gradients[1]) && at::equal(gradients[0], gradients[2]));
 }
 
 }  // namespace

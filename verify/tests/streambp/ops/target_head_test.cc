@@ -12,6 +12,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "streambp/ops/fused.h"
+#include "verify/tests/on_threads.h"
 #include "verify/tests/streambp/ops/ops_testing.h"
 
 namespace streambp {
@@ -152,17 +153,17 @@ TEST_P(TargetHeads, ANanStaysInItsRow) {
 }
 
 TEST_P(TargetHeads, ARepeatedRunIsTheSameWithSeveralThreads) {
-  const int threads = at::get_num_threads();
-  at::set_num_threads(2);
-  std::vector<Results> results;
-  for (int i = 0; i < 3; ++i) {
-    Case one(70, 64, 1000, dtype());
-    results.push_back(run(one, 1.0, kernels()));
-  }
-  at::set_num_threads(threads);
-  for (const Results& again : results) {
-    EXPECT_TRUE(at::equal(again.d_x, results[0].d_x));
-    EXPECT_TRUE(at::equal(again.gradient, results[0].gradient));
+  for (const int threads : {2, 8}) {
+    const auto once = [&] {
+      Case one(70, 64, 1000, dtype());
+      return run(one, 1.0, kernels());
+    };
+    const Results first = on_threads(threads, once);
+    for (int repeat = 0; repeat < 5; ++repeat) {
+      const Results again = on_threads(threads, once);
+      EXPECT_TRUE(at::equal(again.d_x, first.d_x)) << threads << " threads";
+      EXPECT_TRUE(at::equal(again.gradient, first.gradient)) << threads << " threads";
+    }
   }
 }
 
