@@ -8,6 +8,7 @@
 #include "streambp/cli/environment.h"
 #include "streambp/cli/records.h"
 #include "streambp/ops/attention_device.h"
+#include "streambp/ops/backend.h"
 #include "streambp/ops/cuda/library.h"
 #include "streambp/runtime/failure.h"
 
@@ -60,10 +61,22 @@ double median(std::vector<double> values) {
 void CellRun::prepare(plan::Models& models) {
   try {
     runner_.count_flops(models);
+    count_work(models);
     runner_.ask_reference(models);
   } catch (const std::exception& error) {
     fail(is_out_of_memory(error) ? "oom" : "error", error.what());
   }
+}
+
+void CellRun::count_work(const plan::Models& models) {
+  if (!is_for_cuda(bench_.device)) return;
+  const plan::TrainingStep step = step_of(bench_, cell_);
+  Batch batch = plan::make_batch(step, bench_.config.vocab_size);
+  plan::fill_reference(step, batch);
+  const auto objective =
+      make_objective(step.objective, batch, plan::options_of(step.objective, step.options));
+  work_ =
+      work_of(*models.policy, batch, *objective, cell_.settings, models.teacher ? &*models.teacher : nullptr);
 }
 
 void CellRun::repeat(plan::Models& models) {
@@ -117,6 +130,7 @@ json CellRun::record(const json& environment) const {
        {"status", status_},
        {"error", failed() ? json(error_) : json(nullptr)},
        {"environment", environment}});
+  if (work_) record["work"] = work_member(*work_);
   if (bench_.device.is_cuda()) {
     record["environment"].update({{"gpu_before", gpu_state_member(gpu_before_)},
                                   {"gpu_after", gpu_state_member(gpu_after_)},

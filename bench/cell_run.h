@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bench/cell.h"
+#include "bench/work.h"
 #include "streambp/memory/recorder.h"
 #include "streambp/plan/metered_pass.h"
 #include "streambp/runtime/gpu.h"
@@ -44,6 +45,7 @@ class CellRun {
   nlohmann::json record(const nlohmann::json& environment) const;
 
  private:
+  void count_work(const plan::Models& models);
   void add_passes(nlohmann::json& record) const;
 
   const Bench& bench_;
@@ -52,6 +54,7 @@ class CellRun {
   std::vector<plan::MeteredPass> passes_;
   std::shared_ptr<const Recording> recording_;
   std::optional<double> gemm_flops_per_second_;
+  std::optional<Work> work_;                        // on a GPU, or where one is predicted for
   std::optional<GpuState> gpu_before_, gpu_after_;  // before the first pass and after the last one
   std::string status_ = "ok";
   std::string error_;

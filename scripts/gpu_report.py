@@ -1,5 +1,11 @@
 #!/usr/bin/env python3
-"""What the records of scripts/gpu.sh say, as Markdown: times, memory, utilisation, predicted against measured."""
+"""What the records of scripts/gpu.sh say, as Markdown: times, memory and utilisation, predicted (DIR/predicted) and measured
+(DIR) side by side, next to what must be reached.
+
+    gpu_report.py DIR
+
+Predicted bytes are a dry run's. Predicted seconds are the record's `work` at the rates of bench/roofline.json, an H200's.
+"""
 
 import argparse
 import json
@@ -8,11 +14,12 @@ import pathlib
 from files import parse_record
 from printable import printable_values
 
+ROOFLINE = pathlib.Path(__file__).resolve().parent.parent / "bench" / "roofline.json"
+
 # Of a record's settings, what says nothing of the memory that a pass takes.
 UNRELATED_SETTINGS = {"threads", "repeats", "seed", "memory_limit", "content"}
 
-# Dense bf16 peak of a Hopper SXM GPU, without sparsity: what utilisation is relative to.
-PEAK_FLOPS = 989e12
+KINDS = ("products", "attention_forward", "attention_backward")
 
 
 def records(folder):
@@ -54,59 +61,213 @@ def identity(record):
             json.dumps(settings, sort_keys=True))
 
 
-def measured_table(rows):
-    print("\n## Measured\n")
-    print("| part | model | objective | tokens | method | seconds | spread | tokens/s | of peak | allocated GiB | reserved GiB | status |")
-    print("|---|---|---|---:|---|---:|---:|---:|---:|---:|---:|---|")
-    for part, record in rows:
-        seconds = record.get("gpu_seconds_median")
-        spread = "-"
-        if seconds and len(record["gpu_seconds"]) > 1:
-            spread = f"{(max(record['gpu_seconds']) - min(record['gpu_seconds'])) / seconds:.1%}"
-        share = f"{record['model_flops'] / seconds / PEAK_FLOPS:.1%}" if seconds else "-"
-        rate = f"{record['tokens'] / seconds:,.0f}" if seconds else "-"
-        print(f"| {part} | {record['model']} | {record['objective']} | {record['tokens']:,} | {configuration(record)} | "
-              f"{f'{seconds:.3f}' if seconds else '-'} | {spread} | {rate} | {share} | {gib(record.get('peak_bytes'))} | "
-              f"{gib(record.get('reserved_peak_bytes'))} | {record['status']} |")
+class Gpu:
+    """The rates of one GPU of bench/roofline.json."""
+
+    def __init__(self, rates):
+        self.name, self.words = rates["name"], rates["words"]
+        self.flops, self.memory, self.link = (rates[f"{what}_per_second"] for what in ("flops", "memory_bytes", "host_bytes"))
+        self.part = {kind: reach["part"] for kind, reach in rates["reaches"].items()}
+
+    def seconds(self, work, deterministic):
+        """What a pass takes at the rates that its kinds of work reach."""
+        busy = work["moved_bytes"] / (self.memory * self.part["moved"])
+        for kind in KINDS:
+            reach = f"deterministic_{kind}" if deterministic and kind != "products" else kind
+            busy += work[f"{kind}_flops"] / (self.flops * self.part[reach])
+        return max(busy, work["host_bytes"] / (self.link * self.part["host"]))  # copies go on beside the rest
+
+    def roofline(self, work):
+        """The least seconds that the published peaks allow."""
+        flops = sum(work[f"{kind}_flops"] for kind in KINDS)
+        return max(flops / self.flops, work["moved_bytes"] / self.memory, work["host_bytes"] / self.link)
 
 
-def prediction_table(measured, predicted):
-    by_identity = {identity(record): record for _, record in predicted if record["status"] == "ok"}
-    pairs = [(record, by_identity[identity(record)]) for _, record in measured
-             if record["status"] == "ok" and identity(record) in by_identity]
-    if not pairs:
-        return
-    print("\n## Predicted against measured peaks\n")
-    print("| model | tokens | method | measured GiB | predicted GiB | difference |")
-    print("|---|---:|---|---:|---:|---:|")
-    for record, prediction in pairs:
-        difference = prediction["peak_bytes"] / record["peak_bytes"] - 1
-        print(f"| {record['model']} | {record['tokens']:,} | {configuration(record)} | {gib(record['peak_bytes'])} | "
-              f"{gib(prediction['peak_bytes'])} | {difference:+.2%} |")
+def load_gpus():
+    return {name: Gpu(rates) for name, rates in json.loads(ROOFLINE.read_text())["gpus"].items()}
 
 
-def ratios_table(measured):
-    """StreamBP's times relative to checkpointing's, of the same model, objective and length in the same part."""
-    baselines = {}
-    for part, record in measured:
-        if record["method"] == "checkpoint" and record.get("gpu_seconds_median") and "baseline" in record["settings"]:
-            if record["settings"]["baseline"] == "fair" and not record["settings"].get("deterministic"):
-                cell = record["model"], record["objective"], record["tokens"], record["batch"]
-                best = baselines.get(cell)
-                if best is None or record["gpu_seconds_median"] < best["gpu_seconds_median"]:
-                    baselines[cell] = record
-    rows = []
-    for part, record in measured:
-        base = baselines.get((record["model"], record["objective"], record["tokens"], record["batch"]))
-        if record["method"] == "streambp" and base and record.get("gpu_seconds_median"):
-            rows.append((part, record, record["gpu_seconds_median"] / base["gpu_seconds_median"]))
+def gpu_of(record, gpus):
+    """By the name that the driver gives it; an H200 where the machine had another one or none."""
+    name = record["environment"].get("gpu") or ""
+    return next((gpu for gpu in gpus.values() if any(word in name for word in gpu.words)), gpus["H200"])
+
+
+def is_cold(record):
+    """Whether it is the first pass of a sweep without warm-up: that of the others."""
+    arguments = record["environment"].get("argv") or []
+    value = {flag: arguments[i + 1] for i, flag in enumerate(arguments[:-1]) if flag.startswith("--")}
+    return value.get("--warmup") == "0" and value.get("--seq-len", "").split(",")[0] == str(record["seq_len"])
+
+
+class Cell:
+    """One configuration in one part: its dry run and its measurement, either of which may be missing."""
+
+    def __init__(self, part, predicted, measured, gpus):
+        self.part, self.predicted, self.measured = part, predicted, measured
+        self.record = measured or predicted
+        self.fits = predicted is not None and predicted["status"] == "ok"
+        gpu = gpu_of(self.record, gpus)
+        work = self.record.get("work")
+        self.predicted_seconds = gpu.seconds(work, self.setting("deterministic")) if work and self.fits else None
+        self.roofline = gpu.roofline(work) if work else None
+        self.peak_flops = gpu.flops
+        self.cold = measured is not None and is_cold(measured)
+        self.measured_seconds = measured.get("gpu_seconds_median") if measured and measured["status"] == "ok" else None
+
+    def key(self):
+        return (self.record["model"], self.record["objective"], self.record["tokens"], self.record["batch"])
+
+    def setting(self, name):
+        return self.record["settings"].get(name)
+
+    def seconds(self, which):
+        """Of "predicted" or "measured"; none where the time says nothing."""
+        return None if which == "measured" and self.cold else getattr(self, f"{which}_seconds")
+
+    def utilisation(self, which):
+        seconds = self.seconds(which)
+        return self.record["model_flops"] / seconds / self.peak_flops if seconds else None
+
+    def difference(self):
+        """Of the predicted peak, relative to the measured one."""
+        if self.measured_seconds is None or not self.fits:
+            return None
+        return self.predicted["peak_bytes"] / self.measured["peak_bytes"] - 1
+
+
+def all_cells(everything, gpus):
+    pairs = {}
+    for part, record in everything:
+        pairs.setdefault((part, identity(record)), {})[record["kind"]] = record
+    return [Cell(part, pair.get("predicted"), pair.get("measured"), gpus) for (part, _), pair in pairs.items()]
+
+
+def shown(value, form):
+    return "-" if value is None else format(value, form)
+
+
+def cells_table(cells):
+    print("\n## Cells, predicted and measured\n")
+    print("Seconds of one pass, and the share of them that the roofline is; memory allocated at the peak, of a cap where one is set.\n")
+    print("| part | model | objective | tokens | method | predicted s | of roofline | measured s | spread | of roofline | tokens/s | "
+          "of peak FLOP/s | predicted GiB | measured GiB | difference | reserved GiB | status |")
+    print("|---|---|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|")
+    for cell in cells:
+        record, measured = cell.record, cell.measured
+        taken, spread = cell.measured_seconds, None
+        if taken and len(measured["gpu_seconds"]) > 1:
+            spread = (max(measured["gpu_seconds"]) - min(measured["gpu_seconds"])) / taken
+        share = [cell.roofline / one if cell.roofline and one else None for one in (cell.predicted_seconds, taken)]
+        row = [cell.part, record["model"], record["objective"], f"{record['tokens']:,}", configuration(record),
+               shown(cell.predicted_seconds, ".3f"), shown(share[0], ".0%"),
+               shown(taken, ".3f") + (" (cold)" if cell.cold and taken else ""), shown(spread, ".1%"), shown(share[1], ".0%"),
+               shown(record["tokens"] / taken if taken else None, ",.0f"), shown(cell.utilisation("measured"), ".1%"),
+               gib(cell.predicted.get("peak_bytes")) if cell.predicted else "-",
+               gib(measured.get("peak_bytes")) if measured else "-", shown(cell.difference(), "+.2%"),
+               gib(measured.get("reserved_peak_bytes")) if measured else "-", measured["status"] if measured else "not run"]
+        print(f"| {' | '.join(row)} |")
+
+
+def checkpointing(cells, which):
+    """Of each model, objective and length the fastest of our own checkpointing's cells."""
+    best = {}
+    for cell in cells:
+        if cell.record["method"] != "checkpoint" or cell.setting("baseline") != "fair" or cell.setting("deterministic"):
+            continue
+        seconds = cell.seconds(which)
+        if seconds and seconds < best.get(cell.key(), float("inf")):
+            best[cell.key()] = seconds
+    return best
+
+
+def ratio(cell, bases, which):
+    base, seconds = bases[which].get(cell.key()), cell.seconds(which)
+    return seconds / base if base and seconds else None
+
+
+def ratios_table(cells):
+    """StreamBP's times relative to checkpointing's, of the same model, objective and length."""
+    bases = {which: checkpointing(cells, which) for which in ("predicted", "measured")}
+    rows = [(cell, ratio(cell, bases, "predicted"), ratio(cell, bases, "measured")) for cell in cells
+            if cell.record["method"] == "streambp"]
+    rows = [row for row in rows if row[1] or row[2]]
     if not rows:
         return
     print("\n## StreamBP's time against the faster checkpointing\n")
-    print("| part | model | objective | tokens | method | x checkpoint |")
-    print("|---|---|---|---:|---|---:|")
-    for part, record, ratio in rows:
-        print(f"| {part} | {record['model']} | {record['objective']} | {record['tokens']:,} | {configuration(record)} | {ratio:.3f} |")
+    print("| part | model | objective | tokens | method | predicted x checkpoint | measured x checkpoint |")
+    print("|---|---|---|---:|---|---:|---:|")
+    for cell, predicted, measured in rows:
+        print(f"| {cell.part} | {cell.record['model']} | {cell.record['objective']} | {cell.record['tokens']:,} | "
+              f"{configuration(cell.record)} | {shown(predicted, '.3f')} | {shown(measured, '.3f')} |")
+
+
+def targets(cells, which):
+    """Of "predicted" or "measured": what must be reached, how far it has come, and whether that is enough (none: not run)."""
+    bases = {which: checkpointing(cells, which)}
+    ours = [cell for cell in cells if cell.record["method"] == "streambp" and cell.record["model"] == "qwen3-8b"]
+
+    def least(values):
+        return min((value for value in values if value is not None), default=None)
+
+    def of(parts, tokens):
+        return [cell for cell in ours if cell.part in parts and cell.record["tokens"] == tokens]
+
+    def row(what, wanted, value, form, enough):
+        return what, wanted, "not run" if value is None else format(value, form), None if value is None else enough(value)
+
+    def known(cell):
+        return cell.fits if which == "predicted" else cell.measured is not None and cell.measured["status"] == "ok"
+
+    def fits(part, tokens):
+        found = [cell for cell in of([part], tokens) if which == "predicted" or cell.measured is not None]
+        return (sum(known(cell) for cell in found) / len(found)) if found else None
+
+    speed = ["speed", "speed-kept", "speed-auto"]
+    plain, host = (least(cell.seconds(which) for cell in of([part], 147456)) for part in ("lengths", "offload"))
+    rows = [
+        row("streambp's time at 8,192 tokens", "at most 1.0 x checkpoint",
+            least(ratio(cell, bases, which) for cell in of(["speed"], 8192)), ".3f", lambda value: value <= 1.0),
+        row("the same at 32,768 with what may be kept", "at most 0.9 x checkpoint",
+            least(ratio(cell, bases, which) for cell in of(speed, 32768)), ".3f", lambda value: value <= 0.9),
+        row("model FLOPs utilisation at 32,768", "at least 45 %",
+            max((share for cell in of(speed, 32768) if (share := cell.utilisation(which))), default=None), ".1%",
+            lambda value: value >= 0.45),
+        row("500,000 tokens in one pass", "at most 540 s", least(cell.seconds(which) for cell in of(["long"], 500000)), ".0f",
+            lambda value: value <= 540),
+        row("147,456 tokens within 80 GiB", "fit", fits("lengths", 147456), ".0%", lambda value: value == 1.0),
+        row("303,104 tokens within 80 GiB, offloaded", "fit", fits("offload300k", 303104), ".0%", lambda value: value == 1.0),
+        row("offloading's time at 147,456", "at most 1.1 x without", host / plain if host and plain else None, ".3f",
+            lambda value: value <= 1.1),
+    ]
+    worst = max((abs(one) for cell in cells if (one := cell.difference()) is not None), default=None)
+    if which == "measured":
+        rows.append(row("predicted peaks, the worst of all cells", "within 2 %", worst, ".2%", lambda value: value <= 0.02))
+    else:
+        rows.append(("predicted peaks, the worst of all cells", "within 2 %", "-", None))
+    return rows
+
+
+def targets_table(cells):
+    print("\n## Must reach\n")
+    print("Qwen3-8B in bfloat16 on one H200.\n")
+    print("| what | target | predicted | measured | reached |")
+    print("|---|---|---:|---:|---|")
+    for predicted, measured in zip(targets(cells, "predicted"), targets(cells, "measured")):
+        reached = {None: "-", True: "yes", False: "no"}[measured[3]]
+        print(f"| {predicted[0]} | {predicted[1]} | {predicted[2]} | {measured[2]} | {reached} |")
+
+
+def rates_table(gpus):
+    rates = json.loads(ROOFLINE.read_text())["gpus"]["H200"]
+    print("\n## Rates of the prediction\n")
+    print(f"{gpus['H200'].name}: {rates['flops_per_second'] / 1e12:.0f} TFLOP/s, {rates['memory_bytes_per_second'] / 1e12:.1f} TB/s, "
+          f"{rates['host_bytes_per_second'] / 1e9:.0f} GB/s to the host ({rates['source']}). Of these each kind of work reaches:\n")
+    print("Windows and sequences packed into one call are FlashAttention's, and slower than predicted.\n")
+    print("| work | part | source |")
+    print("|---|---:|---|")
+    for kind, reach in rates["reaches"].items():
+        print(f"| {kind.replace('_', ' ')} | {reach['part']:.0%} | {reach['source']} |")
 
 
 def microbench_table(file):
@@ -126,20 +287,21 @@ def microbench_table(file):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path, help="out/gpu, or wherever gpu.sh left its records")
-    folder = parser.parse_args().folder
+    folder, gpus = parser.parse_args().folder, load_gpus()
     if not folder.is_dir():
         parser.error(f"{folder}: no such folder")
     everything = list(records(folder))
-    measured = [(part, record) for part, record in everything if record["kind"] == "measured"]
-    predicted = [(part, record) for part, record in everything if record["kind"] == "predicted"]
-    if measured:
-        measured_table(measured)
-        ratios_table(measured)
-    prediction_table(measured, predicted)
+    cells = all_cells(everything, gpus)
+    if cells:
+        targets_table(cells)
+        ratios_table(cells)
+        cells_table(cells)
+        rates_table(gpus)
     microbench_table(folder / "microbench.json")
-    choices = sorted({line for _, record in measured for line in record["environment"].get("attention_choices", [])})
+    measured = [record for _, record in everything if record["kind"] == "measured"]
+    choices = sorted({line for record in measured for line in record["environment"].get("attention_choices", [])})
     if choices:
         print("\n## Attention kernels chosen by measurement\n")
         for line in choices:

@@ -23,6 +23,8 @@ rm -rf "$folder/run"
 "$project/scripts/gpu.sh" run "$folder/run" >"$folder/stdout" 2>&1 || fail 'a rehearsal'
 cat "$folder/stdout"
 [ -s "$folder/run/README.md" ] || fail 'no table'
+tar -tzf "$folder/run/gpu.tar.gz" | grep -q '/speed/results.jsonl$' || fail 'no archive of the records'
+[ "$(tar -tzf "$folder/run/gpu.tar.gz" | grep -c 'gpu.tar.gz')" -eq 0 ] || fail 'an archive within the archive'
 for log in "$folder"/run/*.failed; do
   [ -e "$log" ] || continue
   fail "part $(basename "$log" .failed)"
@@ -37,8 +39,8 @@ folder = pathlib.Path(sys.argv[1])
 records = {}
 for file in sorted((folder / "run").rglob("results.jsonl")):
     records[file.parent.name] = [json.loads(line) for line in file.read_text().splitlines()]
-wanted = {"speed", "speed-kept", "speed-streamed-head", "lengths", "offload", "curves", "published", "table9", "table8",
-          "tables", "tables-objectives", "deterministic", "nondeterministic", "long"}
+wanted = {"speed", "speed-auto", "speed-kept", "speed-streamed-head", "lengths", "offload", "offload300k", "curves",
+          "published", "table9", "table8", "tables", "tables-objectives", "deterministic", "nondeterministic", "long"}
 assert set(records) == wanted, set(records) ^ wanted
 for name, lines in records.items():
     for record in lines:
@@ -47,6 +49,13 @@ for name, lines in records.items():
         assert record["status"] in ("ok", "oom"), (name, record["error"])
 assert any(record["status"] == "oom" for record in records["tables"]), "the cap on memory is not in force"
 assert all(record["status"] == "ok" for record in records["lengths"] + records["offload"] + records["curves"])
+for name, lines in records.items():
+    keys = [record["key"] for record in lines if "key" in record]
+    assert len(keys) == len(set(keys)), f"{name}: a cell twice"
+# Long passes are whole chunks, so that no shape is met once alone.
+for name in ("lengths", "offload", "offload300k", "long"):
+    for record in records[name]:
+        assert record["method"] != "streambp" or record["seq_len"] % record["chunk"] == 0, (name, record["seq_len"])
 
 # The same as a GPU would have measured them, a hundredth larger, next to the dry runs.
 made = folder / "made"
@@ -67,10 +76,48 @@ for name in ("speed", "curves"):
 PYTHON
 
 "$project/scripts/gpu.sh" table "$folder/made" || fail 'a table of measurements'
-for text in '| speed | done, 61 s |' '| curves | failed: exit code 1 after 5 s |' '| lengths | not run |' '## Measured' \
-  "## StreamBP's time" '## Predicted against measured peaks' '-0.99%' '## Attention kernels chosen'; do
+for text in '| speed | done, 61 s |' '| curves | failed: exit code 1 after 5 s |' '| lengths | not run |' '## Must reach' \
+  '| 500,000 tokens in one pass | at most 540 s | not run | not run | - |' "## StreamBP's time" '## Cells, predicted and measured' \
+  '-0.99%' '## Rates of the prediction' '## Attention kernels chosen'; do
   grep -qF -- "$text" "$folder/made/README.md" || fail "the table does not say '$text'"
 done
+
+# What was not run is said to be so, next to what is predicted of it.
+grep -q '^| 500,000 tokens in one pass | at most 540 s | [0-9]* | not run | - |$' "$folder/run/README.md" || fail 'no predicted seconds'
+grep -q '^| long | qwen3-8b | sft | 500,000 | .* | not run |$' "$folder/run/README.md" || fail 'a predicted cell that is not run'
+
+# A part goes on after a failure, and fails at its end.
+mkdir -p "$folder/broken/bin"
+cat >"$folder/broken/bin/streambp-bench" <<'PROGRAM'
+#!/bin/sh
+echo "$@" >>"$(dirname "$0")/calls"
+exit 1
+PROGRAM
+chmod +x "$folder/broken/bin/streambp-bench"
+STREAMBP_BIN=$folder/broken/bin "$project/scripts/gpu.sh" run "$folder/broken/run" speed >/dev/null 2>&1
+grep -q 'exit code 1' "$folder/broken/run/speed.failed" || fail 'a part whose sweeps fail'
+[ "$(grep -c '^sweep' "$folder/broken/bin/calls")" -ge 4 ] || fail 'a failed sweep ended its part'
+[ -s "$folder/broken/run/gpu.tar.gz" ] || fail 'no archive of a call that failed'
+
+# Tests that were skipped and kernels that are missing.
+checks() {  # EXPECTED-CODE KIND TEXT
+  printf '%s\n' "$3" >"$folder/report"
+  "$STREAMBP_PYTHON" "$project/scripts/gpu_checks.py" "$2" "$folder/report" >"$folder/checks" 2>&1
+  [ $? -eq "$1" ] || fail "gpu_checks.py $2 of $3"
+}
+case_of() {  # SUITE NAME RESULT
+  echo "<testcase name='$2' classname='$1' status='run' result='$3'>$([ "$3" = completed ] || echo "<skipped message='why'/>")</testcase>"
+}
+suite=cuda/DeviceLibrary test=GivesTheFormulasValuesAndGradients
+checks 0 tests "<testsuites>$(case_of "$suite" "$test/flash_square" completed)</testsuites>"
+checks 1 tests "<testsuites>$(case_of "$suite" "$test/cudnn_square" skipped)</testsuites>"
+grep -q 'cudnn_square was skipped: why' "$folder/checks" || fail 'which test was skipped'
+checks 0 tests "<testsuites>$(case_of "$suite" "$test/cudnn_large_heads" skipped)</testsuites>"
+checks 1 tests '<testsuites></testsuites>'
+checks 0 microbench '{"benchmarks": [{"name": "cuda_attention", "label": "forward 8192 x 8192: flash 2 ms, cudnn 1 ms: cudnn"}]}'
+checks 1 microbench '{"benchmarks": [{"name": "cuda_attention", "label": "forward 8192 x 8192: flash 2 ms, cudnn unsupported: flash"}]}'
+checks 1 microbench '{"benchmarks": [{"name": "cuda_gate", "error_occurred": true, "error_message": "needs a CUDA device"}]}'
+checks 1 microbench '{"benchmarks": []}'
 
 [ "$failures" -eq 0 ] && echo 'gpu.sh: all good'
 exit $((failures > 0))

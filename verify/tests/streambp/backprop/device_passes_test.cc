@@ -138,9 +138,8 @@ TEST(CudaKernelsOnHost, GiveAWholePassItsGradients) {
 /// Every method as it runs on a GPU: the calls of library_attention() answered by attention_libraries.h,
 /// cuDNN's wherever it serves, and once our kernels from their source as well.
 TEST(LibrariesOnHost, GiveAWholePassItsGradients) {
-  for (const auto& [model, objective] :
-       {Pair{"qwen3-tiny", "sft"}, Pair{"gemma3-tiny", "dpo"}, Pair{"qwen2-window-tiny", "grpo"},
-        Pair{"llama-tied-tiny", "orpo"}, Pair{"phi3-tiny", "kto"}}) {
+  for (const auto& [model, objective] : {Pair{"qwen3-tiny", "sft"}, Pair{"gemma3-tiny", "dpo"},
+                                         Pair{"qwen2-window-tiny", "sft"}, Pair{"llama-tied-tiny", "orpo"}}) {
     std::optional<ServeCpu> kernels;
     if (model == std::string("qwen3-tiny")) kernels.emplace(cuda::kernels_on_host());
     std::vector<DeviceAttention> libraries = library_attention();
@@ -152,7 +151,7 @@ TEST(LibrariesOnHost, GiveAWholePassItsGradients) {
     subject.objective = objective;
     subject.dtype = at::kBFloat16;
     subject.seq_len = 24;
-    subject.batches = 2;
+    subject.batches = kernels ? 1 : 2;  // fibers are slow
     const std::vector<Settings> configurations = all_methods();
     const std::vector<Precision> all = measure_precision(subject, configurations);
     EXPECT_TRUE(all.front().worst().second <= 0.5) << model << " " << all.front().worst().first;
