@@ -22,6 +22,8 @@ plan::Budget budget_of(const Bench& bench) {
   if (bench.device.is_cuda() && !options.host_budget) budget.host = usable_part(available_memory());
   if (options.budget || options.memory_limit) {
     budget.device = options.budget ? *options.budget : *options.memory_limit;
+    // A limit of a GPU's allocator also holds what libraries take for themselves.
+    if (bench.device.is_cuda() && !options.budget) budget.device = usable_part(budget.device);
   } else if (bench.device.is_cpu()) {
     budget.device = memory_limit(bench.device.type());
   } else if (bench.device.is_cuda()) {
@@ -31,6 +33,10 @@ plan::Budget budget_of(const Bench& bench) {
     throw InputError("--method auto: the meta device has no memory to fit, expected --budget, such as 80GiB");
   }
   return budget;
+}
+
+bool knows_budget(const Bench& bench) {
+  return bench.device.is_cuda() || bench.options.budget || bench.options.memory_limit;
 }
 
 }  // namespace streambp::bench

@@ -15,4 +15,7 @@ int64_t usable_part(int64_t bytes);
 /// none.
 plan::Budget budget_of(const Bench& bench);
 
+/// Whether the device's memory is known to a run that nobody gave a budget: a GPU's, or a limit that was set.
+bool knows_budget(const Bench& bench);
+
 }  // namespace streambp::bench

@@ -35,6 +35,20 @@ json positive_or_null(int64_t value) {
   return value > 0 ? json(value) : json(nullptr);
 }
 
+/// Which weights are to blame for a loss that is not finite.
+std::string non_finite_weights(const plan::Models& models) {
+  const std::pair<const char*, const std::optional<Model>*> all[] = {
+      {"--model", &models.policy}, {"--reference", &models.reference}, {"--teacher", &models.teacher}};
+  for (const auto& [flag, model] : all) {
+    if (!*model) continue;
+    for (const auto& parameter : (*model)->parameters()) {
+      if (!parameter->value.isfinite().all().item<bool>())
+        return fmt::format("{} of {} is not finite everywhere", parameter->name, flag);
+    }
+  }
+  return "all weights are finite, but not what is computed of them; --dtype float64 has the widest range";
+}
+
 }  // namespace
 
 double median(std::vector<double> values) {
@@ -65,9 +79,8 @@ void CellRun::repeat(plan::Models& models) {
   // Only now, with the exception gone, is everything free that it or the pass kept alive.
   if (failed() && bench_.device.is_cuda()) c10::getDeviceAllocator(bench_.device.type())->emptyCache();
   const bool predicted = bench_.device.is_meta();
-  if (!failed() && !predicted && !std::isfinite(passes_.back().outcome.loss)) {
-    fail("error", fmt::format("the loss is {}", passes_.back().outcome.loss));
-  }
+  if (!failed() && !predicted && !std::isfinite(passes_.back().outcome.loss))
+    fail("error", fmt::format("the loss is {}: {}", passes_.back().outcome.loss, non_finite_weights(models)));
 }
 
 void CellRun::fail(const std::string& status, const std::string& error) {
@@ -79,30 +92,31 @@ json CellRun::record(const json& environment) const {
   const std::optional<int64_t> tokens = tokens_of(step_of(bench_, cell_), bench_.config.vocab_size);
   json record = cell_configuration(bench_, cell_);
   const bool predicted = bench_.device.is_meta();
-  record.update({{"schema", kRecordSchema},
-                 {"key", record_key(record)},
-                 {"kind", predicted ? "predicted" : "measured"},
-                 {"tokens", or_null(tokens)},
-                 {"model_flops", or_null(runner_.model_flops())},
-                 {"hardware_flops", or_null(runner_.hardware_flops())},
-                 {"gemm_flops_per_second", or_null(gemm_flops_per_second_)},
-                 {"percent_of_gemm", nullptr},
-                 {"chunk", positive_or_null(std::min(cell_.settings.chunk, tokens.value_or(cell_.settings.chunk)))},
-                 {"head_chunk", positive_or_null(cell_.settings.head_chunk)},
-                 {"peak_bytes", nullptr},
-                 {"resident_bytes", nullptr},
-                 {"peak_beyond_resident_bytes", nullptr},
-                 {"host_peak_bytes", nullptr},
-                 {"breakdown_at_peak", json::object()},
-                 {"seconds", json::array()},
-                 {"seconds_median", nullptr},
-                 {"cpu_seconds", json::array()},
-                 {"cpu_seconds_median", nullptr},
-                 {"tokens_per_second", nullptr},
-                 {"loss", nullptr},
-                 {"status", status_},
-                 {"error", failed() ? json(error_) : json(nullptr)},
-                 {"environment", environment}});
+  record.update(
+      {{"schema", kRecordSchema},
+       {"key", record_key(record)},
+       {"kind", predicted ? "predicted" : "measured"},
+       {"tokens", or_null(tokens)},
+       {"model_flops", or_null(runner_.model_flops())},
+       {"hardware_flops", or_null(runner_.hardware_flops())},
+       {"gemm_flops_per_second", or_null(gemm_flops_per_second_)},
+       {"percent_of_gemm", nullptr},
+       {"chunk", positive_or_null(std::min(cell_.settings.chunk, tokens.value_or(cell_.settings.chunk)))},
+       {"head_chunk", positive_or_null(cell_.settings.head_chunk)},
+       {"peak_bytes", nullptr},
+       {"resident_bytes", nullptr},
+       {"peak_beyond_resident_bytes", nullptr},
+       {"host_peak_bytes", nullptr},
+       {"breakdown_at_peak", json::object()},
+       {"seconds", json::array()},
+       {"seconds_median", nullptr},
+       {"cpu_seconds", json::array()},
+       {"cpu_seconds_median", nullptr},
+       {"tokens_per_second", nullptr},
+       {"loss", nullptr},
+       {"status", status_},
+       {"error", failed() ? json(error_) : json(nullptr)},
+       {"environment", environment}});
   if (bench_.device.is_cuda()) {
     record["environment"].update({{"gpu_before", gpu_state_member(gpu_before_)},
                                   {"gpu_after", gpu_state_member(gpu_after_)},

@@ -5,6 +5,7 @@
 
 #include "bench/commands.h"
 #include "streambp/cli/command_line.h"
+#include "streambp/cli/print.h"
 #include "streambp/error.h"
 #include "streambp/model/open_model.h"
 #include "streambp/model/tensor_file.h"
@@ -47,7 +48,7 @@ int run_export(const Typed& typed) {
   for (const auto& parameter : model.parameters()) tensors[parameter->name] = parameter->value;
   write_tensors(folder / "model.safetensors", tensors, {{"format", "pt"}});
   write_file(folder / "config.json", settings.dump(1) + '\n');
-  fmt::print("{}: {} parameters, {}\n", folder.string(), parameter_count(config), dtype_name(dtype));
+  print_line(stdout, "{}: {} parameters, {}", folder.string(), parameter_count(config), dtype_name(dtype));
   return kExitGood;
 }
 
@@ -64,8 +65,9 @@ void add_export_command(CLI::App& app, Action& action) {
   text("--model", typed->model, "A preset")->capture_default_str();
   text("--out", typed->out, "Folder for config.json and model.safetensors, which must not hold them yet")
       ->required();
-  text("--dtype", typed->dtype, "float32, float64, bfloat16, or model: the preset's")->capture_default_str();
-  command->add_option("--seed", typed->seed, "Of the weights")->capture_default_str();
+  text("--dtype", typed->dtype, "float32, float64, bfloat16, float16, or model: the preset's")
+      ->capture_default_str();
+  add_seed_flag(*command, typed->seed, "Of the weights");
   command->callback([typed, &action] { action = [typed] { return run_export(*typed); }; });
 }
 

@@ -10,6 +10,7 @@
 #include "bench/run_flags.h"
 #include "streambp/cli/command_line.h"
 #include "streambp/cli/environment.h"
+#include "streambp/cli/print.h"
 #include "streambp/cli/records.h"
 #include "streambp/cli/table.h"
 #include "streambp/error.h"
@@ -94,15 +95,17 @@ std::string table_of(const LinearExample& example, const std::vector<LinearRun>&
 int run_linear(const Typed& typed) {
   LinearExample example{typed.rows, typed.size, parse_dtype(typed.dtype), open_device(typed.device),
                         typed.seed};
-  if (example.dtype == at::kBFloat16)
-    throw InputError("--dtype bfloat16: expected float32 or float64, in which the gradients can be compared");
+  if (c10::elementSize(example.dtype) < 4) {
+    throw InputError("--dtype {}: expected float32 or float64, in which the gradients can be compared",
+                     typed.dtype);
+  }
   const std::vector<LinearRun> runs =
       run_linear_example(example, parse_integers(typed.chunks, "--chunks", 1), typed.repeats);
   const double limit = linear_error_limit(example.rows, example.dtype);
   bool exact = true;
   for (const LinearRun& run : runs) exact = exact && (!run.error || *run.error <= limit);
   if (typed.json) {
-    for (const LinearRun& run : runs) fmt::print("{}\n", record_line(to_json(example, run, typed)));
+    for (const LinearRun& run : runs) fmt::print("{}\n", json_text(to_json(example, run, typed)));
   } else {
     fmt::print("{}", table_of(example, runs));
   }
@@ -131,7 +134,7 @@ void add_linear_command(CLI::App& app, Action& action) {
   command->add_option("--repeats", typed->repeats, "Timed passes of each")
       ->capture_default_str()
       ->check(from_to(1, 1000000));
-  command->add_option("--seed", typed->seed, "Of the random numbers")->capture_default_str();
+  add_seed_flag(*command, typed->seed, "Of the random numbers");
   command->add_flag("--json", typed->json, "Print a JSON object for each row instead of the table");
   command->callback([typed, &action] { action = [typed] { return run_linear(*typed); }; });
 }

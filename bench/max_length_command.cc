@@ -7,6 +7,7 @@
 #include "bench/run_flags.h"
 #include "bench/sweep_cells.h"
 #include "streambp/cli/command_line.h"
+#include "streambp/cli/print.h"
 #include "streambp/cli/records.h"
 #include "streambp/cli/table.h"
 #include "streambp/error.h"
@@ -169,6 +170,7 @@ std::vector<Row> longest_of_all(const Bench& bench, plan::Predictor& predictor, 
       Row row;
       row.fit = plan::longest(predictor, step, cell.settings, budget);
       cell.seq_len = row.fit.seq_len;
+      cell.settings = row.fit.settings;
       row.cell = cell;
       rows.push_back(row);
       continue;
@@ -178,7 +180,7 @@ std::vector<Row> longest_of_all(const Bench& bench, plan::Predictor& predictor, 
         cell, plan::suggest(predictor, step, search_space(bench.options), budget, /*wanted=*/0), budget));
     progress.clear();
     if (bench.options.quiet) continue;
-    fmt::print(stderr, "batch {}, {}: auto: {}\n", cell.batch, cell.objective,
+    print_line(stderr, "batch {}, {}: auto: {}", cell.batch, cell.objective,
                rows.back().choice.at("reason").get<std::string>());
   }
   return rows;
@@ -230,7 +232,7 @@ int run_max_length(const RunFlags& flags, const Typed& typed) {
                                               : longest_of_all(bench, predictor, budget, progress);
   progress.clear();
   if (typed.json) {
-    for (const Row& row : rows) fmt::print("{}\n", record_line(to_json(bench, row, budget)));
+    for (const Row& row : rows) fmt::print("{}\n", json_text(to_json(bench, row, budget)));
   } else {
     fmt::print("{}", table_of(rows, budget, typed.suggest));
   }

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <unistd.h>
 
+#include "streambp/printable.h"
+
 namespace streambp::bench {
 
 class ProgressLine {
@@ -18,7 +20,7 @@ class ProgressLine {
 
   void show(const std::string& text) {
     if (!on_) return;
-    fmt::print(stderr, "\r\x1b[2K{}", text);
+    fmt::print(stderr, "\r\x1b[2K{}", printable(text, kPrintedCell));
     std::fflush(stderr);
   }
   /// Before anything else is printed.

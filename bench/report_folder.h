@@ -10,8 +10,8 @@
 
 namespace streambp::bench {
 
-/// Creates the folder of `--out` where it is missing. Throws InputError, before anything is computed, where one of
-/// the `files` could not be written, or where the folder's results.jsonl holds measured records.
+/// Creates the folder of `--out` where it is missing. Throws InputError, before anything is computed, where
+/// one of the `files` could not be written, or where the folder's results.jsonl holds measured records.
 inline void open_report_folder(const std::filesystem::path& out, std::initializer_list<const char*> files) {
   std::error_code error;
   std::filesystem::create_directories(out, error);

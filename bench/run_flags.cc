@@ -98,7 +98,8 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
   command.add_option("--galore-rank", fused_.rank, "Of galore's projection")
       ->capture_default_str()
       ->check(from_to(1, 1000000));
-  text("--dtype", dtype_, "float32, float64, bfloat16, or model: as its config.json says");
+  text("--dtype", dtype_,
+       "float32, float64, bfloat16, float16 (on cuda and meta devices), or model: as its config.json says");
   text("--grad-dtype", gradient_dtype_,
        "Dtype that parameter gradients are summed in: same (as --dtype: a matrix's in bfloat16 is "
        "then rounded with every chunk) or float32");
@@ -111,7 +112,8 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
                    "A float32 copy of the trained weights next to a half-precision model");
   text("--freeze", freeze_, "Parameters with any of these in their names get no gradient");
   CLI::Option* const rank =
-      command.add_option("--lora-rank", lora_rank_, "Train LoRA adapters of this rank and freeze the rest");
+      command.add_option("--lora-rank", lora_rank_, "Train LoRA adapters of this rank and freeze the rest")
+          ->check(from_to(1, 1000000));
   command
       .add_option("--lora-alpha", lora_alpha_, "Scale of the adapters times their rank (default: the rank)")
       ->needs(rank);
@@ -128,15 +130,16 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
   text("--teacher", teacher_, "A folder or preset to distil from");
   command
       .add_option("--micro-batches", micro_batches_,
-                  "Cut each batch into this many and add up their gradients (rotary tables that depend on a "
+                  "Cut each batch into this many, at most its sequences, and add up their gradients (rotary "
+                  "tables that depend on a "
                   "length, longrope and dynamic, take the whole batch's)")
       ->capture_default_str()
       ->check(from_to(1, 1000000));
   command
       .add_option("--prompt", prompt_,
-                  "Tokens before a completion, at most half of its sequence (default: a quarter)")
+                  "Tokens before a completion of a made-up sequence, at most half of it (default: a quarter)")
       ->check(from_to(1, 1 << 24));
-  command.add_option("--seed", seed_, "Of random weights and tokens")->capture_default_str();
+  add_seed_flag(command, seed_, "Of random weights and tokens");
 }
 
 void RunFlags::add_settings() {
@@ -152,6 +155,13 @@ void RunFlags::add_settings() {
 }
 
 void RunFlags::read(SweepOptions& options) const {
+  for (const auto& [flag, value] : {std::pair{"--model", &model_},
+                                    {"--adapter", &adapter_},
+                                    {"--reference", &reference_},
+                                    {"--teacher", &teacher_}}) {
+    if (command_.count(flag) > 0 && value->empty())
+      throw InputError("{} '': expected a folder{}", flag, value == &adapter_ ? "" : " or a preset");
+  }
   options.setup.model = model_;
   options.objectives = parse_words(objectives_, "--objective");
   options.objective_options = parse_objective_options(objective_options_, options.objectives);
@@ -165,8 +175,16 @@ void RunFlags::read(SweepOptions& options) const {
     }
   }
   options.batches = parse_integers(batches_, "--batch", 1);
+  for (const int64_t batch : options.batches) {
+    if (batch > kMaxTokens)
+      throw InputError("--batch {}: expected at most {} sequences, of one token each", batch, kMaxTokens);
+  }
   read_settings(options);
   if (!options.given.is_fair()) add_baselines();
+  for (const char* flag : {"--learning-rate", "--galore-rank"}) {
+    if (command_.count(flag) > 0 && fused_optimizer_ == "none")
+      throw InputError("{}: of the fused optimizer, expected --fuse-optimizer with it", flag);
+  }
   options.setup.fused_optimizer.reset();
   if (fused_optimizer_ != "none") {
     options.setup.fused_optimizer = fused_;
@@ -198,6 +216,7 @@ void RunFlags::read_settings(SweepOptions& options) const {
   for (const SettingKind& kind : setting_kinds()) {
     if (command_.count(kind.flag) == 0) continue;
     options.fixed.insert(kind.name);
+    options.fixed.insert(kind.fixes.begin(), kind.fixes.end());
     if (kind.type == SettingType::kSwitch) {
       set_setting(kind, options.given, "true");
     } else if (kind.name == "chunk") {  // a list: each a cell of its own

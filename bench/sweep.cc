@@ -14,10 +14,12 @@
 #include "bench/sweep_cells.h"
 #include "streambp/cli/command_line.h"
 #include "streambp/cli/environment.h"
+#include "streambp/cli/print.h"
 #include "streambp/cli/records.h"
 #include "streambp/cli/threads.h"
 #include "streambp/error.h"
 #include "streambp/model/tensor_file.h"
+#include "streambp/plan/offload.h"
 #include "streambp/runtime/failure.h"
 
 namespace streambp::bench {
@@ -57,7 +59,10 @@ class Sweep {
       begin = end;
     }
     progress_.clear();
-    if (!bench_.options.json) fmt::print("{}records: {}\n", sweep_table(results_), file_.path().string());
+    if (!bench_.options.json) {
+      fmt::print("{}", sweep_table(results_));
+      print_line(stdout, "records: {}", file_.path().string());
+    }
     const auto any = [&](const char* status) {
       return std::any_of(results_.begin(), results_.end(),
                          [&](const json& r) { return r.at("status") == status; });
@@ -72,21 +77,28 @@ class Sweep {
     bool done = false;
   };
 
-  /// Every automatic cell that is not known becomes one that can be run, before anything is measured: the
-  /// models of the dry run are gone by then.
+  /// Every cell that leaves something open and is not known becomes one that can be run, before anything is
+  /// measured: the models of the dry run are gone by then.
   void choose_all() {
     std::optional<plan::Predictor> predictor;
     plan::Budget budget;
     for (size_t i = 0; i < cells_.size(); ++i) {
-      if (!cells_[i].automatic || known_[i]) continue;
+      Cell& cell = cells_[i];
+      const bool open_offload = plan::leaves_offload_open(cell.settings) && knows_budget(bench_);
+      if (!(cell.automatic || open_offload) || known_[i]) continue;
       if (!predictor) {
         budget = budget_of(bench_);
         predictor.emplace(bench_.options.setup, bench_.device);
       }
-      Cell& cell = cells_[i];
       progress_.show(fmt::format("[{}/{}] choosing for length {}, batch {}, {}", i + 1, cells_.size(),
                                  cell.seq_len, cell.batch, cell.objective));
       try {
+        if (!cell.automatic) {
+          cell.settings = plan::fit_offload(*predictor, step_of(bench_, cell), cell.settings, budget,
+                                            plan::OffloadGoal::kFewest)
+                              .settings;
+          continue;
+        }
         choices_[i] = plan::choose(*predictor, step_of(bench_, cell), search_space(bench_.options), budget);
       } catch (const std::exception& error) {
         if (!is_out_of_memory(error)) throw;
@@ -105,8 +117,7 @@ class Sweep {
   void say(const Cell& cell, const std::string& reason) {
     progress_.clear();
     if (bench_.options.quiet) return;
-    fmt::print(stderr, "length {}, batch {}, {}: auto: {}\n", cell.seq_len, cell.batch, cell.objective,
-               reason);
+    print_line(stderr, "length {}, batch {}, {}: auto: {}", cell.seq_len, cell.batch, cell.objective, reason);
   }
 
   /// Cells [begin, end): one length, one batch.
@@ -160,19 +171,26 @@ class Sweep {
     json record =
         cell.run.record(describe_environment(bench_.options.threads, cuda_index, bench_.options.arguments));
     // The configuration is the chosen one, the key that of what was asked for: --resume knows it by that.
-    if (choices_[cell.index])
-      record.update({{"key", keys_[cell.index]}, {"choice", choice_member(*choices_[cell.index])}});
+    record["key"] = keys_[cell.index];
+    if (choices_[cell.index]) record["choice"] = choice_member(*choices_[cell.index]);
     file_.append(record);
     show(cell.index, record);
+    if (record.at("status") == "error") complain(cell);
     if (bench_.options.dump_gradients && !cell.run.failed()) dump_gradients();
     if (cell.run.recording() != nullptr) write_recording(bench_.options, *cell.run.recording(), record);
+  }
+
+  /// A failed cell ends the program with exit code 1: why is not left to the records.
+  void complain(const Pending& cell) {
+    progress_.clear();
+    print_line(stderr, "streambp-bench: {}: {}", describe(cell), cell.run.error());
   }
 
   void show(size_t index, const json& record) {
     results_[index] = record;
     progress_.clear();
     if (!bench_.options.json) return;
-    fmt::print("{}\n", record_line(record));
+    fmt::print("{}\n", json_text(record));
     std::fflush(stdout);
   }
 
@@ -282,7 +300,7 @@ class Sweep {
   std::vector<Cell> cells_;
   std::vector<std::string> keys_;  // of each cell as it was asked for
   std::vector<std::optional<plan::Choice>>
-      choices_;  // of each cell: made for automatic ones, but not known ones
+      choices_;                             // of each cell: made for automatic ones, but not known ones
   std::vector<std::string> choice_errors_;  // of each cell: why none could be made
   RecordFile& file_;
   ProgressLine progress_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "streambp/cli/print.h"
 #include "streambp/cli/records.h"
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
@@ -26,11 +27,19 @@ void check_freeze(const plan::ModelSetup& setup, const Config& config) {
   }
 }
 
+void check_lora(const Config& config, const LoraConfig& lora) {
+  try {
+    lora_extras(config, lora);
+  } catch (const InputError& error) {
+    throw InputError("--lora-rank, --lora-targets: {}", error.what());
+  }
+}
+
 /// Everything about adapters, reference and teacher that can be known before anything is run.
 void check_models(const SweepOptions& options, const Config& config) {
   const plan::ModelSetup& setup = options.setup;
   if (setup.adapter) read_lora_config(*setup.adapter, config);
-  if (setup.lora) lora_extras(config, *setup.lora);
+  if (setup.lora) check_lora(config, *setup.lora);
   if (!setup.reference.empty()) {
     const int64_t vocabulary = open_config(setup.reference).vocab_size;
     if (vocabulary != config.vocab_size) {
@@ -99,6 +108,40 @@ void check_outputs(const Bench& bench, size_t cells) {
   check_distinct(output_files(options), bench.inputs.files);
 }
 
+/// Refuses layers that `config` does not have.
+void check_kept_layers(const Settings& given, const Config& config) {
+  const int64_t layers = config.num_hidden_layers;
+  const KeptLayers& keep = given.keep;
+  for (const int64_t count : {keep.attention, keep.keys_values, keep.attention_half, keep.gate_up}) {
+    if (count != kAllLayers && count > layers)
+      throw InputError("--keep {}: {} layers, the model has {}", kept_layers_text(keep), count, layers);
+  }
+  if (given.offload_layers && *given.offload_layers > layers)
+    throw InputError("--offload host:{}: the model has {} layers", *given.offload_layers, layers);
+  const std::vector<bool>& sparse = config.mixture.sparse;
+  if (keep.gate_up > 0 && !sparse.empty() && std::find(sparse.begin(), sparse.end(), false) == sparse.end()) {
+    throw InputError(
+        "--keep {}: gate-up is kept of dense layers, and every layer of the model is a mixture of experts; "
+        "expected it without gate-up",
+        kept_layers_text(keep));
+  }
+}
+
+/// Each of --micro-batches needs a sequence, or a pair.
+void check_micro_batches(const Bench& bench) {
+  const SweepOptions& options = bench.options;
+  for (const std::string& name : options.objectives) {
+    const bool halved = options.tokens && has_pairs(objective_kind(name).layout);
+    for (const int64_t batch : options.batches) {
+      const int64_t most = halved ? batch / 2 : batch;
+      if (options.micro_batches > most) {
+        throw InputError("--micro-batches {}: expected at most {}, what a batch of {} has of {}",
+                         options.micro_batches, most, name, halved ? "pairs" : "sequences");
+      }
+    }
+  }
+}
+
 /// Refuses settings and methods that don't go together, as far as the flags show.
 void check_method_settings(const SweepOptions& options) {
   for (const SettingKind& kind : setting_kinds()) {
@@ -134,7 +177,7 @@ void read_tokens(Bench& bench) {
                            bench.config.vocab_size, "", options.first_labels, bench.config.pad_token_id));
   const Batch& batch = *bench.batch;
   for (const std::string& note : reading_notes(batch))
-    fmt::print(stderr, "streambp-bench: {}: {}\n", options.tokens->string(), note);
+    print_line(stderr, "streambp-bench: {}: {}", options.tokens->string(), note);
   bench.batch_scored = scored_indices(batch).size(0) > 0 || layout == Layout::kTexts;
   const auto numbers = [](const at::Tensor& tensor) {
     return std::vector<int64_t>(tensor.const_data_ptr<int64_t>(),
@@ -161,6 +204,12 @@ Bench open_bench(const SweepOptions& options) {
   bench.options = options;
   bench.config = open_config(options.setup.model);
   bench.device = open_device(options.device, device);
+  if (bench.device.is_cpu() && options.setup.dtype == at::kHalf) {
+    throw InputError(
+        "--dtype float16: on a CPU it takes minutes where others take seconds; expected float32 or bfloat16, "
+        "or "
+        "--device cuda, meta or meta:cuda");
+  }
   check_freeze(options.setup, bench.config);
   // Nothing is timed on the meta device: one pass is enough.
   if (bench.device.is_meta()) {
@@ -169,11 +218,13 @@ Bench open_bench(const SweepOptions& options) {
   }
   check_models(options, bench.config);
   check_method_settings(options);
+  check_kept_layers(options.given, bench.config);
   for (const std::string& name : options.objectives) {
     if (plan::needs_value_head(name)) bench.options.setup.value_head = true;
   }
   bench.inputs = input_files(options, /*config_only=*/bench.device.is_meta());
   if (options.tokens) read_tokens(bench);
+  check_micro_batches(bench);
   check_objectives(bench);
   return bench;
 }

@@ -55,6 +55,23 @@ void read_budgets(const CLI::App& command, const Typed& typed, SweepOptions& opt
   if (options.device == "cpu") throw InputError("--host-budget: with --device cpu there is one memory only");
 }
 
+/// Throws where --prompt would not be what the made-up sequences have.
+void check_prompt(const SweepOptions& options) {
+  if (options.prompt == 0) return;
+  if (options.tokens)
+    throw InputError("--prompt {}: of made-up sequences, expected none with --tokens", options.prompt);
+  for (const std::string& name : options.objectives) {
+    const bool pairs = has_pairs(objective_kind(name).layout);
+    for (const int64_t length : options.lengths) {
+      const int64_t most = length / (pairs ? 4 : 2);
+      if (options.prompt > most) {
+        throw InputError("--prompt {}: expected at most {}, half of {} of {} tokens (--seq-len)",
+                         options.prompt, most, pairs ? "each sequence of a pair" : "a sequence", length);
+      }
+    }
+  }
+}
+
 SweepOptions read_options(const CLI::App& command, const RunFlags& flags, const Typed& typed) {
   SweepOptions options = typed.options;
   const auto given = [&](const char* flag) { return command.count(flag) > 0; };
@@ -63,14 +80,19 @@ SweepOptions read_options(const CLI::App& command, const RunFlags& flags, const 
   for (const int64_t batch : options.batches) {
     for (const int64_t length : options.lengths) {
       if (length > kMaxTokens / batch) {
-        throw InputError("--seq-len {} with --batch {}: expected at most {} tokens in a batch", length, batch,
-                         kMaxTokens);
+        throw InputError(
+            "--seq-len {} with --batch {}: expected at most {} tokens in a batch: a smaller "
+            "--batch or --seq-len",
+            length, batch, kMaxTokens);
       }
     }
   }
   if (given("--memory-limit")) options.memory_limit = parse_bytes(typed.memory_limit, "--memory-limit");
   read_budgets(command, typed, options);
+  if (given("--tokens") && typed.tokens.empty())
+    throw InputError("--tokens '': expected a safetensors file with input_ids");
   if (given("--tokens")) options.tokens = typed.tokens;
+  check_prompt(options);
   options.first_labels = parse_first_labels(typed.first_labels);
   if (given("--dump-gradients")) options.dump_gradients = typed.dump_gradients;
   if (given("--trace")) options.trace = typed.trace;
@@ -80,6 +102,9 @@ SweepOptions read_options(const CLI::App& command, const RunFlags& flags, const 
     if (!(typed.divisor > 0.0 && std::isfinite(typed.divisor))) {
       throw InputError("--divisor {}: expected a positive number", typed.divisor);
     }
+    if (options.objective_options.contains("divisor"))
+      throw InputError("--divisor {}: given with --set divisor={}, expected one of them", typed.divisor,
+                       options.objective_options.at("divisor"));
     options.objective_options["divisor"] = fmt::format("{}", typed.divisor);
   }
   options.out = typed.out;
@@ -91,7 +116,7 @@ SweepOptions read_options(const CLI::App& command, const RunFlags& flags, const 
 void add_sweep_command(CLI::App& app, Action& action, int argc, const char* const* argv) {
   const auto typed = std::make_shared<Typed>();
   SweepOptions& options = typed->options;
-  options.threads = usable_cores();
+  options.threads = default_threads();
   options.arguments.assign(argv, argv + argc);
   CLI::App* const command =
       app.add_subcommand("sweep", "Memory and time of methods x lengths x chunks; lists are comma-separated");
@@ -117,7 +142,8 @@ void add_sweep_command(CLI::App& app, Action& action, int argc, const char* cons
   text("--device", options.device,
        "cpu, cuda, cuda:1, or meta and meta:cuda (shapes only: memory is predicted as the CPU's or a GPU's "
        "kernels would take it, and nothing is timed)");
-  command->add_option("--threads", options.threads, "Threads of the CPU (default: every core)");
+  command->add_option("--threads", options.threads,
+                      "Threads of the CPU (default: OMP_NUM_THREADS, else every core)");
   command->add_option("--repeats", options.repeats, "Timed passes of each cell; methods take turns")
       ->capture_default_str()
       ->check(from_to(1, 1000000));

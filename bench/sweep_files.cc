@@ -28,7 +28,8 @@ InputFiles input_files(const SweepOptions& options, bool config_only) {
     inputs.keys[name] = content_key(files, whole);
   };
   const auto add_model = [&](const char* name, const char* flag, const std::string& model) {
-    if (std::filesystem::is_directory(model)) add(name, flag, model_files(model, config_only), kWhollyHashedBytes);
+    if (std::filesystem::is_directory(model))
+      add(name, flag, model_files(model, config_only), kWhollyHashedBytes);
   };
   const plan::ModelSetup& setup = options.setup;
   add_model("model", "--model", setup.model);
@@ -57,8 +58,8 @@ void check_distinct(const std::vector<NamedFile>& outputs, const std::vector<Nam
     const NamedFile& output = outputs[i];
     const auto check = [&](const NamedFile& other, const char* what) {
       if (!same_file(output.path, other.path)) return;
-      throw InputError("{} {}: would replace {} {}, {}; expected another name", output.flag, output.path.string(),
-                       other.flag, other.path.string(), what);
+      throw InputError("{} {}: would replace {} {}, {}; expected another name", output.flag,
+                       output.path.string(), other.flag, other.path.string(), what);
     };
     for (const NamedFile& input : inputs) check(input, "which is read");
     for (size_t j = 0; j < i; ++j) check(outputs[j], "which is written too");

@@ -1,4 +1,5 @@
-// The files that a sweep reads and writes: what stands for the contents of the former, and that no two are the same.
+// The files that a sweep reads and writes: what stands for the contents of the former, and that no two are
+// the same.
 #pragma once
 
 #include <filesystem>
@@ -17,8 +18,8 @@ struct NamedFile {
 
 struct InputFiles {
   std::vector<NamedFile> files;
-  /// content_key() of what model, adapter, reference, teacher and tokens are read from, by these names; presets
-  /// have none.
+  /// content_key() of what model, adapter, reference, teacher and tokens are read from, by these names;
+  /// presets have none.
   std::map<std::string, std::string> keys;
 };
 

@@ -7,6 +7,8 @@ import stat
 import sys
 from pathlib import Path
 
+from printable import printable
+
 
 class InputError(Exception):
     """Bad input: the message is one line for the user."""
@@ -84,7 +86,7 @@ def run(main):
         if sys.stdout:
             sys.stdout.flush()
     except InputError as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        print(f"{name}: {printable(error, 900)}", file=sys.stderr)
         code = 2
     except BrokenPipeError:
         code = lost_output(name, "Broken pipe")

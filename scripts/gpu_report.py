@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What the records of scripts/gpu.sh say, as Markdown: times, memory, utilisation, predicted against measured.
+"""What the records of scripts/gpu.sh say, as Markdown: times, memory, utilisation, predicted against measured."""
 
-    gpu_report.py DIR
-"""
-
+import argparse
 import json
 import pathlib
-import sys
+
+from files import parse_record
+from printable import printable_values
 
 # Of a record's settings, what says nothing of the memory that a pass takes.
 UNRELATED_SETTINGS = {"threads", "repeats", "seed", "memory_limit", "content"}
@@ -18,7 +18,7 @@ PEAK_FLOPS = 989e12
 def records(folder):
     for file in sorted(folder.rglob("results.jsonl")):
         for line in file.read_text().splitlines():
-            record = json.loads(line)
+            record = printable_values(parse_record(line))
             if "settings" in record:  # not the linear example's, which the paper's tables show
                 yield file.parent.name, record
 
@@ -126,16 +126,19 @@ def microbench_table(file):
 
 
 def main():
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    everything = list(records(pathlib.Path(sys.argv[1])))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=pathlib.Path, help="out/gpu, or wherever gpu.sh left its records")
+    folder = parser.parse_args().folder
+    if not folder.is_dir():
+        parser.error(f"{folder}: no such folder")
+    everything = list(records(folder))
     measured = [(part, record) for part, record in everything if record["kind"] == "measured"]
     predicted = [(part, record) for part, record in everything if record["kind"] == "predicted"]
     if measured:
         measured_table(measured)
         ratios_table(measured)
     prediction_table(measured, predicted)
-    microbench_table(pathlib.Path(sys.argv[1]) / "microbench.json")
+    microbench_table(folder / "microbench.json")
     choices = sorted({line for _, record in measured for line in record["environment"].get("attention_choices", [])})
     if choices:
         print("\n## Attention kernels chosen by measurement\n")

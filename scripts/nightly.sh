@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Every check at full size, one after another: the equality sweep, the golden cases, the reference's gradients, precision,
-# compare's verdicts on gradients of Hugging Face, fifty kills and other faults, the long-index suite, headers by themselves, a selection of tests with
+# compare's verdicts on gradients of Hugging Face, fifty kills and other faults, the long-index suite, hostile inputs, headers by
+# themselves, a selection of tests with
 # sanitizers and with assertions, and one definition of each name. Says at the end which held; a check that fails does not keep the later
 # ones from running.
 #   scripts/nightly.sh [ARGUMENT...]   arguments go to `streambp-verify long` (--max-memory 20GB, --case NAME, ...)
@@ -47,6 +48,8 @@ check "compare's verdicts on gradients of Hugging Face" python3 scripts/compare_
 check 'Kills, full disks, closed descriptors, writers at the same time' \
   bash verify/tests/bench/faults_test.sh build/release/bin/streambp-bench 50
 check 'Lengths, products and element counts across 2^16, 2^31 and 2^32' "$verify" long "$@"
+check 'Hostile inputs: files, folders and command lines that have to be refused' \
+  python3 verify/tests/hostile/inputs_test.py build/release/bin verify/goldens --all
 check 'Every public header by itself' headers
 check 'The whole library as a subdirectory of another project' \
   bash verify/tests/install/install_test.sh add_subdirectory . "$venv" build/release/subdirectory --all

@@ -13,6 +13,7 @@ from files import write_file  # noqa: E402
 COLOURS = {"standard": "#D55E00", "checkpoint": "#0072B2", "streambp": "#009E73"}
 
 plt.rcParams["svg.hashsalt"] = "streambp"
+plt.rcParams["text.parse_math"] = False  # a dollar sign in somebody's model name is one
 
 
 def plain(axes):

@@ -19,6 +19,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLo
 
 from files import InputError, parse_record, read_text, run
 from pictures import COLOURS, plain, save
+from printable import printable, printable_values
 
 OTHER_COLOURS = ["#CC79A7", "#56B4E9", "#E69F00", "#000000"]
 STYLES = [("-", "o"), ("--", "s"), (":", "^"), ("-.", "D"), ((0, (1, 3)), "v")]
@@ -40,7 +41,7 @@ def read_records(paths):
             if not line.strip():
                 continue
             try:
-                record = parse_record(line)
+                record = printable_values(parse_record(line))
                 if record["schema"] != 1:
                     raise ValueError
                 key = [record[field] for field in (*PICTURE_FIELDS, "method", "seq_len", "status", "settings", "key")]
@@ -236,18 +237,18 @@ def time_picture(records, scale, clock, out, name):
 def read_timeline(path):
     """The run's description, the scopes' names and the rows (event, seconds or None, spans, bytes by scope)."""
     lines = read_text(path).splitlines()
-    about = dict(line[2:].split(": ", 1) for line in lines if line.startswith("# ") and ": " in line)
+    about = dict(map(printable, line[2:].split(": ", 1)) for line in lines if line.startswith("# ") and ": " in line)
     table = csv.reader(line for line in lines if not line.startswith("#"))
     header = next(table, [])
     if header[:3] != ["event", "seconds", "spans"] or len(header) == 3:
         raise InputError(f"{path}: expected a timeline: event, seconds, spans, then scopes")
     try:
-        rows = [(int(row[0]), float(row[1]) if row[1] else None, row[2].split("/"), [int(b) for b in row[3:]]) for row in table]
+        rows = [(int(row[0]), float(row[1]) if row[1] else None, printable(row[2]).split("/"), [int(b) for b in row[3:]]) for row in table]
         if not rows or any(len(row[3]) != len(header) - 3 for row in rows):
             raise ValueError
     except (ValueError, IndexError):
         raise InputError(f"{path}: expected rows of {len(header)} numbers (spans: text)") from None
-    return about, header[3:], rows
+    return about, list(map(printable, header[3:])), rows
 
 
 def thin(rows, times, most=600):

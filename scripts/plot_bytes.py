@@ -16,6 +16,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
 from files import InputError, parse_record, read_text, run
 from pictures import COLOURS, plain, save
+from printable import printable_values
 
 # Configuration to colour (the palette of pictures.py), marker, filled.
 STYLES = {
@@ -38,7 +39,7 @@ def read_models(path):
     models = {}
     for number, line in enumerate(read_text(path).splitlines(), start=1):
         try:
-            record = parse_record(line)
+            record = printable_values(parse_record(line))
             if (record["objective"], record["batch"]) != ("sft", 1):
                 continue
             ratio = record["analytic_layer_inputs"] / record["analytic_keys_values"]

@@ -16,6 +16,7 @@ from matplotlib.ticker import FuncFormatter
 
 from files import InputError, parse_record, read_text, run
 from pictures import COLOURS, plain, save
+from printable import printable_values
 
 STYLES = ["-", "--", ":", "-.", (0, (1, 3))]
 GIB = 2**30
@@ -27,7 +28,7 @@ def read_curves(path):
     curves = {}
     for number, line in enumerate(read_text(path).splitlines(), start=1):
         try:
-            record = parse_record(line)
+            record = printable_values(parse_record(line))
             if record["paper_table"] == "curves":
                 of_model = curves.setdefault(record["model"], {})
                 of_model.setdefault((record["method"], record[CONFIGURATION]), {})[record["seq_len"]] = record["peak_bytes"] / GIB

@@ -32,6 +32,12 @@ SWEEPS = [
     ["--model", "llama-cpu", "--method", "streambp", "--seq-len", "2048", "--chunk", "128,512", "--every", "2"],
     ["--model", "llama-cpu", "--method", "streambp", "--seq-len", "2048", "--chunk", "128,512", "--keep-attention",
      "--every", "4", "--offload", "host"],
+    ["--model", "llama-cpu", "--method", "streambp", "--seq-len", "2048", "--chunk", "128,512", "--keep",
+     "attention,keys-values,attention-half,gate-up"],
+    ["--model", "gemma3-cpu", "--method", "streambp", "--seq-len", "2048", "--chunk", "128,512", "--keep",
+     "attention:3,keys-values,gate-up:4", "--offload", "host:5"],
+    ["--model", "qwen3-moe-cpu", "--method", "streambp", "--seq-len", "2048", "--chunk", "512", "--keep",
+     "attention,keys-values,attention-half"],
     ["--model", "llama-cpu", "--method", "streambp", "--seq-len", "2048", "--chunk", "512", "--fuse-optimizer", "adamw"],
     ["--model", "qwen3-cpu", "--method", "streambp", "--seq-len", "1024", "--batch", "3", "--chunk", "256",
      "--dtype", "float64"],
@@ -55,10 +61,12 @@ def settings_text(record):
     words = [f"chunk {record['chunk']}"] if record["chunk"] else []
     if settings["keep_attention"]:
         words.append("attention kept")
+    if "keep" in settings:
+        words.append(f"kept {settings['keep']}")
     if (settings["every"] or 1) > 1:
         words.append(f"every {settings['every']}")
-    if settings["offload"] == "host":
-        words.append("on the host")
+    if (settings["offload"] or "none") != "none":
+        words.append(f"on the {settings['offload']}")
     if settings["fused_optimizer"]:
         words.append(f"fused {settings['fused_optimizer']['name']}")
     if settings["lora"]:

@@ -10,14 +10,15 @@
 namespace streambp {
 
 /// Bad input: a file, a flag or a tensor that is not what it has to be. The message is one line that says
-/// what, where, and what was expected; the drivers print it and exit with status 2.
+/// what, where, and what was expected; the drivers print it and exit with status 2. Names and paths of
+/// others may be in it: what() is printable() (streambp/printable.h), safe for a terminal and not long.
 class InputError : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  explicit InputError(const std::string& message);
 
   template <typename... Args>
   explicit InputError(fmt::format_string<Args...> format, Args&&... args)
-      : std::runtime_error(fmt::format(format, std::forward<Args>(args)...)) {}
+      : InputError(fmt::format(format, std::forward<Args>(args)...)) {}
 };
 
 /// Memory ran out, really or by the meter's limit. A result, not a failure: the drivers record it with status

@@ -20,7 +20,7 @@ constexpr int kMaxJobs = 256;
 
 void add_common_flags(CLI::App& command, CommonFlags& flags) {
   command.add_flag("--json", flags.json, "One JSON object a line on stdout instead of a table");
-  command.add_option("--threads", flags.threads, "CPU threads (default: all)");
+  command.add_option("--threads", flags.threads, "CPU threads (default: OMP_NUM_THREADS, else every core)");
 }
 
 void use_threads(const CommonFlags& flags) {

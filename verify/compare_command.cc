@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "streambp/cli/command_line.h"
+#include "streambp/cli/print.h"
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
 #include "streambp/model/tensor_file.h"
@@ -136,7 +137,7 @@ int run_compare(const Flags& flags) {
   const Tensors gradients = read_gradients(options.gradients);
   const auto scored = static_cast<double>(count(truth.batch).scored);
   if (scored == 0.0)
-    fmt::print(stderr, "streambp-verify: {}: no token is scored, every gradient is 0\n", options.tokens);
+    print_line(stderr, "streambp-verify: {}: no token is scored, every gradient is 0", options.tokens);
 
   CompareReport report = judge(truth, options, gradients);
   Comparison& comparison = report.comparison;
@@ -193,7 +194,7 @@ void add_compare_command(CLI::App& app, std::function<int()>& action) {
        "Sizes of chunks in which the mistake may lie, as 100,384 (in addition to powers of two and even "
        "parts); implies --diagnose");
   text("--chunk", flags->chunk, "Chunk of the float64 run")->capture_default_str();
-  command->add_option("--seed", flags->seed, "Of a preset's random weights")->capture_default_str();
+  add_seed_flag(*command, flags->seed, "Of a preset's random weights");
   text("--dtype", flags->dtype, "Dtype a preset's random weights are drawn in (default: the preset's own)");
   set_action(*command, flags, action, run_compare);
 }

@@ -2,6 +2,7 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
+#include <cmath>
 #include <fmt/format.h>
 #include <mutex>
 #include <numeric>
@@ -34,7 +35,8 @@ is no failure.
 )";
 
 GoldensOptions read_options(const Flags& flags) {
-  if (!(flags.limit > 0.0)) throw InputError("--limit {}: expected a number above 0", flags.limit);
+  if (!(flags.limit > 0.0 && std::isfinite(flags.limit)))
+    throw InputError("--limit {}: expected a finite number above 0", flags.limit);
   GoldensOptions options;
   options.methods = words_or(flags.methods, "--method", {});
   for (const std::string& name : options.methods) {

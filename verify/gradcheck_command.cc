@@ -7,6 +7,7 @@
 
 #include "reference/check/check.h"
 #include "streambp/cli/command_line.h"
+#include "streambp/cli/print.h"
 #include "streambp/cli/table.h"
 #include "verify/command_flags.h"
 #include "verify/commands.h"
@@ -33,7 +34,7 @@ void print_json(const reference::CheckResult& result) {
                             {"limit", result.limit},
                             {"verdict", result.passed ? "pass" : "FAIL"},
                             {"detail", result.detail}};
-  fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  fmt::print("{}\n", json_text(line));
 }
 
 int run_gradcheck(const Flags& flags) {
@@ -66,7 +67,7 @@ void add_gradcheck_command(CLI::App& app, std::function<int()>& action) {
   const auto flags = std::make_shared<Flags>();
   CLI::App* const command = app.add_subcommand("gradcheck", "The reference against finite differences");
   command->footer(std::string(kExamples) + "\n" + kExitCodes);
-  command->add_option("--seed", flags->seed, "Of inputs and cotangents")->capture_default_str();
+  add_seed_flag(*command, flags->seed, "Of inputs and cotangents");
   set_action(*command, flags, action, run_gradcheck);
 }
 

@@ -7,6 +7,7 @@
 
 #include "streambp/cli/command_line.h"
 #include "streambp/cli/limits.h"
+#include "streambp/cli/print.h"
 #include "streambp/cli/table.h"
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
@@ -61,12 +62,11 @@ void print_list(const std::vector<LongCase>& cases, bool json) {
   Table table({"case", "crosses", "needs", "part"});
   for (const LongCase& of : cases) {
     if (json) {
-      fmt::print("{}\n", nlohmann::json{{"kind", "long case"},
-                                        {"case", of.name},
-                                        {"crosses", of.crosses},
-                                        {"needs_bytes", of.bytes},
-                                        {"quick", of.quick}}
-                             .dump());
+      fmt::print("{}\n", json_text({{"kind", "long case"},
+                                    {"case", of.name},
+                                    {"crosses", of.crosses},
+                                    {"needs_bytes", of.bytes},
+                                    {"quick", of.quick}}));
     }
     table.add({of.name, of.crosses, format_bytes(of.bytes), of.quick ? "quick" : "full"});
   }
@@ -91,7 +91,7 @@ void print_json(const LongCase& of, const LongOutcome& outcome) {
                             {"needs_bytes", of.bytes},
                             {"verdict", verdict_text(outcome.verdict)},
                             {"message", outcome.message}};
-  fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  fmt::print("{}\n", json_text(line));
   std::fflush(stdout);
 }
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "streambp/cli/command_line.h"
+#include "streambp/cli/print.h"
 #include "streambp/error.h"
 #include "streambp/model/tensor_file.h"
 #include "verify/checked_device.h"
@@ -80,21 +81,20 @@ struct Row {
 
 void print_json(const Row& row) {
   const auto [worst, error] = row.precision.worst();
-  fmt::print("{}\n", nlohmann::json{{"model", row.subject.model},
-                                    {"objective", row.subject.objective},
-                                    {"seq_len", row.subject.seq_len},
-                                    {"batches", row.subject.batches},
-                                    {"dtype", dtype_name(row.subject.dtype)},
-                                    {"gradient_dtype", dtype_name(row.subject.gradient_dtype)},
-                                    {"method", method_name(row.settings.method)},
-                                    {"chunk", row.settings.chunk},
-                                    {"loss_error", row.precision.loss},
-                                    {"worst_parameter", worst},
-                                    {"worst_error", error},
-                                    {"times_standard", row.worst_ratio},
-                                    {"times_standard_in", row.worst_ratio_of},
-                                    {"verdict", row.within() ? "ok" : "worse"}}
-                         .dump());
+  fmt::print("{}\n", json_text({{"model", row.subject.model},
+                                {"objective", row.subject.objective},
+                                {"seq_len", row.subject.seq_len},
+                                {"batches", row.subject.batches},
+                                {"dtype", dtype_name(row.subject.dtype)},
+                                {"gradient_dtype", dtype_name(row.subject.gradient_dtype)},
+                                {"method", method_name(row.settings.method)},
+                                {"chunk", row.settings.chunk},
+                                {"loss_error", row.precision.loss},
+                                {"worst_parameter", worst},
+                                {"worst_error", error},
+                                {"times_standard", row.worst_ratio},
+                                {"times_standard_in", row.worst_ratio_of},
+                                {"verdict", row.within() ? "ok" : "worse"}}));
   std::fflush(stdout);
 }
 
@@ -181,7 +181,7 @@ void add_precision_command(CLI::App& app, std::function<int()>& action) {
       ->capture_default_str();
   command->add_option("--dtype", flags->dtype, "float32 or bfloat16 (default: both)");
   add_device_flag(*command, flags->device);
-  command->add_option("--seed", flags->seed, "Of weights and tokens")->capture_default_str();
+  add_seed_flag(*command, flags->seed, "Of weights and tokens");
   set_action(*command, flags, action, run_precision);
 }
 

@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <fmt/format.h>
 
+#include "streambp/printable.h"
+
 namespace streambp::verify {
 
 void StreamingTable::add(const std::vector<std::string>& row) {
@@ -27,8 +29,9 @@ std::string StreamingTable::line(const std::vector<std::string>& cells) const {
   for (size_t i = 0; i < columns_.size(); ++i) {
     const size_t width = std::max(columns_[i].width, columns_[i].title.size());
     const std::string gap = i == 0 ? "" : "  ";
-    text += columns_[i].align == Align::kRight ? fmt::format("{}{:>{}}", gap, cells[i], width)
-                                               : fmt::format("{}{:<{}}", gap, cells[i], width);
+    const std::string cell = printable(cells[i], kPrintedCell);
+    text += columns_[i].align == Align::kRight ? fmt::format("{}{:>{}}", gap, cell, width)
+                                               : fmt::format("{}{:<{}}", gap, cell, width);
   }
   text.erase(text.find_last_not_of(' ') + 1);
   return text + "\n";

@@ -21,7 +21,8 @@ class StreamingTable {
 
   explicit StreamingTable(std::vector<Column> columns) : columns_(std::move(columns)) {}
 
-  /// Prints a row to stdout and flushes it; before the first one, the underlined header. One cell a column.
+  /// Prints a row, each cell printable(), to stdout and flushes it; before the first one, the underlined
+  /// header. One cell a column.
   void add(const std::vector<std::string>& row);
 
  private:

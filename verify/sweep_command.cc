@@ -131,7 +131,7 @@ void add_sweep_command(CLI::App& app, std::function<int()>& action) {
   list("--head-chunk", flags->head_chunks, "Chunks of the LM head (default: 1, 3 and all)");
   list("--dtype", flags->dtype, "float64")->capture_default_str();
   add_device_flag(*command, flags->device);
-  command->add_option("--seed", flags->seed, "Of weights and tokens")->capture_default_str();
+  add_seed_flag(*command, flags->seed, "Of weights and tokens");
   command->add_flag("--quick", flags->quick, "Shorter sequences, fewer chunks and combinations");
   add_jobs_flag(*command, flags->jobs);
   add_part_flag(*command, flags->part, "row");

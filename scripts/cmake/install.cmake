@@ -3,7 +3,7 @@
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
-install(TARGETS streambp streambp_files streambp_cpu streambp_fmt EXPORT streambp-targets
+install(TARGETS streambp streambp_files streambp_cpu streambp_error streambp_fmt EXPORT streambp-targets
   INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 # Public are the headers of all rooms but the command line's, and but what a room keeps to itself: kernels, files that read JSON,
 # what the methods share.

@@ -18,12 +18,12 @@ FIGURES = ("status", "error", "loss", "resident_bytes", "peak_bytes", "peak_beyo
 
 
 def command_of(method):
-    """Flags of streambp-bench sweep for "streambp+keep-attention+chunk=512"."""
+    """Flags of streambp-bench sweep for "streambp+keep=attention/gate-up+chunk=512": a list's commas are slashes here."""
     name, *settings = method.split("+")
     flags = ["--method", name]
     for setting in settings:
         key, equals, value = setting.partition("=")
-        flags += [f"--{key}", value] if equals else [f"--{key}"]
+        flags += [f"--{key}", value.replace("/", ",")] if equals else [f"--{key}"]
     return flags
 
 

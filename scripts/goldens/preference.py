@@ -242,7 +242,7 @@ def _log_probabilities(model, inputs, prefix, scored):
 
 
 def _joined(tensors):
-    """A KTO batch with the rows of the KL estimate below the others, told apart by `role`."""
+    """A KTO batch with the rows of the KL estimate below the others, distinguished by `role`."""
     roles = tensors.pop("in.label").long()
     of_estimate = {name: tensors.pop(name) for name in list(tensors) if ".KL_" in name or ".ref_KL_" in name}
     for name, rows in of_estimate.items():

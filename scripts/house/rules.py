@@ -2,7 +2,7 @@
 
 # Of each room, those whose headers its files may include, in addition to its own; "*" is everything. A room is a folder
 # with all below it, or a file; the longest entry that fits a path is its room.
-_BASE = ["streambp/error.h", "streambp/torch_headers.h"]
+_BASE = ["streambp/error.h", "streambp/printable.h", "streambp/torch_headers.h"]
 _LOW = [*_BASE, "streambp/memory", "streambp/runtime"]
 _OPS = [*_LOW, "streambp/ops"]  # with its rooms cpu and cuda
 _MODEL = [*_OPS, "streambp/model"]
@@ -12,6 +12,9 @@ _LIBRARY = [*_BACKPROP, "streambp/data", "streambp/plan"]
 
 ROOMS = {
     "streambp/error.h": [],
+    "streambp/error.cc": ["streambp/error.h", "streambp/printable.h"],
+    "streambp/printable.h": [],
+    "streambp/printable.cc": ["streambp/printable.h"],
     "streambp/torch_headers.h": [],
     "streambp/fmt.cc": [],
     "streambp/memory": [*_BASE, "streambp/runtime/processor.h"],

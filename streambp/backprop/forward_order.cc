@@ -20,10 +20,11 @@ namespace {
 /// The rows that a chunk looks at, computed again under autograd.
 class PrefixRun {
  public:
-  PrefixRun(const DecoderLayer& layer, const at::Tensor& input, const Rows& rows) {
+  PrefixRun(const DecoderLayer& layer, const at::Tensor& input, const Rows& rows,
+            const KeysValues& projected) {
     const at::AutoGradMode with_grad(true);
     leaf_ = input.detach().requires_grad_();
-    computed_ = layer.keys_values(leaf_, rows);
+    computed_ = layer.keys_values(leaf_, rows, projected);
     seen_ = {computed_.keys.detach(), computed_.values.detach(), at::zeros_like(computed_.keys),
              at::zeros_like(computed_.values)};
   }
@@ -66,10 +67,10 @@ void backward_in_order(const Pass& pass, const StreamedForward& forward, int64_t
     Rows earlier;
     if (const int64_t first = first_seen(rows, window); first < rows.begin) {
       earlier = pass.stream.rows(first, rows.begin);
-      prefix.emplace(decoder, forward.input(layer, earlier), earlier);
+      prefix.emplace(decoder, forward.input(layer, earlier), earlier, forward.kept(layer).projected(earlier));
     }
     LayerChunk run(decoder, forward.input(layer, rows), rows, prefix ? prefix->seen() : Prefix{},
-                   pass.layer_run(), forward.attended(layer, rows));
+                   pass.layer_run(), forward.kept(layer).rows(rows));
     rows_of(sum, rows).add_(run.backward(rows_of(gradient, rows), {}));
     if (prefix) rows_of(sum, earlier).add_(prefix->backward());
   }

@@ -9,9 +9,6 @@
 namespace streambp {
 namespace {
 
-/// How many tensors are held while they leave: one is copied while the next one is computed.
-constexpr size_t kLeaving = 1;
-
 c10::impl::VirtualGuardImpl guard_of(c10::Device device) {
   return c10::impl::VirtualGuardImpl(device.type());
 }
@@ -61,7 +58,6 @@ HostCopies::~HostCopies() {
 }
 
 void HostCopies::leave(const at::Tensor& rows, const std::vector<at::Tensor>& to) {
-  while (leaving_.size() >= kLeaving) let_go();
   Leaving leaving{rows, std::nullopt};
   if (!out_) {
     copy_pieces(rows, to, /*to_pieces=*/true);
@@ -99,12 +95,10 @@ at::Tensor HostCopies::arrive(Arriving&& arriving) const {
 }
 
 void HostCopies::settle() {
-  while (!leaving_.empty()) let_go();
-}
-
-void HostCopies::let_go() {
-  if (leaving_.front().done) leaving_.front().done->block(guard_of(device_).getStream(device_));
-  leaving_.pop_front();
+  for (Leaving& leaving : leaving_) {
+    if (leaving.done) leaving.done->block(guard_of(device_).getStream(device_));
+  }
+  leaving_.clear();
 }
 
 }  // namespace streambp

@@ -1,7 +1,6 @@
 // Copies between a device and the host's memory that overlap with the device's work; inside the library only.
 #pragma once
 
-#include <deque>
 #include <optional>
 #include <vector>
 
@@ -29,8 +28,7 @@ class HostCopies {
   HostCopies& operator=(const HostCopies&) = delete;
 
   /// Begins to copy `rows` of the device to the pieces of the host's memory `to`, which have as many rows
-  /// together. `rows` must not be overwritten; it is held until the copy after the next one is begun, or
-  /// settle() is called.
+  /// together. `rows` must not be overwritten; it is held until settle().
   void leave(const at::Tensor& rows, const std::vector<at::Tensor>& to);
 
   /// Begins to copy the pieces `from` into a new tensor on the device, after all that has left so far.
@@ -48,11 +46,9 @@ class HostCopies {
     std::optional<c10::Event> done;
   };
 
-  void let_go();
-
   c10::Device device_;
   std::optional<c10::Stream> in_, out_;  // on a GPU
-  std::deque<Leaving> leaving_;
+  std::vector<Leaving> leaving_;
 };
 
 }  // namespace streambp

@@ -7,11 +7,11 @@
 namespace streambp {
 
 LayerChunk::LayerChunk(const DecoderLayer& layer, const at::Tensor& input, const Rows& rows,
-                       const Prefix& prefix, const LayerRun& run, AttentionBlock attended) {
+                       const Prefix& prefix, const LayerRun& run, Activations known) {
   const at::AutoGradMode with_grad(true);
   leaf_ = input.detach().requires_grad_();
-  output_ = layer.forward(leaf_, rows, prefix, run, std::move(attended));
-  output_.attended = {};
+  output_ = layer.forward(leaf_, rows, prefix, run, std::move(known));
+  output_.activations = {};
 }
 
 at::Tensor LayerChunk::backward(const at::Tensor& gradient, const KeysValues& received) {

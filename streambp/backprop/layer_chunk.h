@@ -14,7 +14,7 @@ class LayerChunk {
   /// Runs `layer` on `input` [n, D]; the other arguments as in DecoderLayer::forward. With
   /// LayerRun::graph_only hidden() must not be called.
   LayerChunk(const DecoderLayer& layer, const at::Tensor& input, const Rows& rows, const Prefix& prefix,
-             const LayerRun& run, AttentionBlock attended = {});
+             const LayerRun& run, Activations known = {});
 
   /// The layer's output [n, D], without its graph.
   at::Tensor hidden() const { return output_.hidden.detach(); }

@@ -52,26 +52,39 @@ LayerRuns run_again(const Settings& settings, const std::vector<int64_t>&, const
 LayerRuns run_again_by_chunks(const Settings& settings, const std::vector<int64_t>& lengths,
                               const Config& config, int64_t layer, bool joined) {
   LayerRuns runs = run_again(settings, lengths, config, layer, joined);
-  if (settings.keep_attention) runs.attention = 1.0;
+  const auto kept = [&](int64_t count) { return keeps_of(count, layer, config.num_hidden_layers); };
+  if (kept(settings.keep.attention)) runs.attention = 1.0;
+  if (kept(settings.keep.attention_half)) runs.output = 1.0;
+  if (kept(settings.keep.gate_up) && !config.is_sparse(layer)) runs.mlp = 1.0;
   const auto tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
   if (settings.order == Order::kForward) {
     const int64_t window = config.windows[static_cast<size_t>(layer)];
     runs.keys_values = runs.keys_values_backward =
         rows_seen(lengths, settings.chunk, window) / static_cast<double>(tokens);
+    if (kept(settings.keep.keys_values) && !joined) runs.keys_values = -1.0;
   } else {  // the last chunk's keys and values are in no prefix
     const int64_t before_last = (tokens - 1) / settings.chunk * settings.chunk;
     runs.keys_values = static_cast<double>(before_last) / static_cast<double>(tokens);
+    // Not in the second of the two runs of all projections either.
+    if (kept(settings.keep.keys_values) && !joined) runs.keys_values = -1.0;
   }
   return runs;
 }
 
-std::optional<LayerRuns> rebuild_by_every(const Settings& settings, int64_t layer, int64_t first,
-                                          int64_t layers) {
+std::optional<LayerRuns> rebuild_by_every(const Settings& settings, const Config& config, int64_t layer,
+                                          int64_t first) {
+  const int64_t layers = config.num_hidden_layers;
   if (layer < first || layer + 1 >= layers || keeps_input(layer + 1, first, layers, settings.every))
     return std::nullopt;
-  if (!settings.keep_attention) return LayerRuns{};
+  const auto kept = [&](int64_t count) { return keeps_of(count, layer, layers); };
+  LayerRuns runs;
+  if (kept(settings.keep.keys_values)) runs.keys_values = -1.0;
   // Without attention, and without what only attention needs.
-  return LayerRuns{.projections = 0.0, .attention = 0.0};
+  if (kept(settings.keep.attention) || kept(settings.keep.attention_half))
+    runs.projections = runs.attention = runs.keys_values = 0.0;
+  if (kept(settings.keep.attention_half)) runs.output = 0.0;
+  if (kept(settings.keep.gate_up) && !config.is_sparse(layer)) runs.mlp = 0.0;
+  return runs;
 }
 
 LayerRuns run_again_chunk_major(const Settings& settings, const std::vector<int64_t>&, const Config& config,

@@ -23,8 +23,8 @@ LayerRuns run_again_by_chunks(const Settings& settings, const std::vector<int64_
                               const Config& config, int64_t layer, bool joined);
 
 /// MethodKind::rebuild_runs under Settings::every.
-std::optional<LayerRuns> rebuild_by_every(const Settings& settings, int64_t layer, int64_t first,
-                                          int64_t layers);
+std::optional<LayerRuns> rebuild_by_every(const Settings& settings, const Config& config, int64_t layer,
+                                          int64_t first);
 
 /// run_again with the chunk's output of every layer but the last needed by the layer above.
 LayerRuns run_again_chunk_major(const Settings& settings, const std::vector<int64_t>& lengths,

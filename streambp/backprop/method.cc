@@ -12,6 +12,7 @@
 #include "streambp/memory/meter.h"
 #include "streambp/memory/recorder.h"
 #include "streambp/ops/backend.h"
+#include "streambp/ops/sum_dtype.h"
 
 namespace streambp {
 void check_vocabularies(const HeadRequest& request, int64_t policy, int64_t teacher) {
@@ -149,12 +150,28 @@ void check_request(const Model& model, const Batch& batch, const HeadRequest& re
   }
 }
 
+Keep keep_of(const Model& model, const Settings& settings) {
+  return {.first = std::max<int64_t>(model.lowest_trainable_layer(), 0),
+          .every = settings.every,
+          .activations = settings.keep,
+          .offload = settings.offload,
+          .offload_layers = settings.offload_layers};
+}
+
 /// Null where the loss has no such term.
 std::shared_ptr<RouterBalance> balance_of(const Model& model, const RouterLoss& loss) {
   const MixtureSettings& mixture = model.config().mixture;
   const double coefficient = loss.of(mixture);
   if (coefficient == 0.0) return nullptr;
   return std::make_shared<RouterBalance>(coefficient, mixture.num_experts, model.device(), loss.counted);
+}
+
+/// Null where no layer has experts to choose.
+std::shared_ptr<RouterChoices> choices_of(const Model& model, int64_t tokens) {
+  const MixtureSettings& mixture = model.config().mixture;
+  if (mixture.num_experts == 0) return nullptr;
+  return std::make_shared<RouterChoices>(static_cast<int64_t>(model.layers().size()), tokens,
+                                         mixture.num_experts_per_tok, mixture.num_experts, model.device());
 }
 
 }  // namespace
@@ -172,6 +189,7 @@ Outcome backpropagate(Model& model, const Batch& given, const Objective& objecti
   check_request(model, batch, request, teacher);
   Stream stream = model.prepare(batch);
   stream.balance = balance_of(model, objective.router_loss);
+  if (kind.recomputes) stream.choices = choices_of(model, stream.size());
   const HeadTargets scored = head_targets(batch, model.device());
   Outcome outcome;
   outcome.chunk = chunk_of(settings, stream.size(), model.device());
@@ -195,8 +213,6 @@ Outcome backpropagate(Model& model, const Batch& given, const Objective& objecti
     head.teacher = {teacher, streamed_hidden_states(*teacher, teacher->prepare(batch),
                                                     auto_chunk(stream.size(), model.device()))};
   }
-  const Keep keep{std::max<int64_t>(model.lowest_trainable_layer(), 0), settings.every,
-                  settings.keep_attention, settings.offload};
   const Pass pass{.model = model,
                   .stream = stream,
                   .head = head,
@@ -204,7 +220,7 @@ Outcome backpropagate(Model& model, const Batch& given, const Objective& objecti
                   .chunk = outcome.chunk,
                   .head_chunk = outcome.head_chunk,
                   .stream_head = settings.streams_head(),
-                  .keep = keep,
+                  .keep = keep_of(model, settings),
                   .optimizer = settings.optimizer,
                   .order = settings.order,
                   .joins_head = joins_head(model, objective, settings),
@@ -215,6 +231,34 @@ Outcome backpropagate(Model& model, const Batch& given, const Objective& objecti
   if (stream.balance != nullptr) outcome.loss += stream.balance->loss();
   fill(outcome, result.values, scored, stream.size());
   return outcome;
+}
+
+void reserve_host_memory(const Model& model, int64_t tokens, const Settings& settings) {
+  const Keep keep = keep_of(model, settings);
+  if (keep.offload != Offload::kHost) return;
+  const Config& config = model.config();
+  const auto copies = std::make_shared<HostCopies>(model.device());
+  const auto options = at::TensorOptions().device(model.device()).dtype(model.dtype());
+  const auto layers = static_cast<int64_t>(model.layers().size());
+  std::vector<StreamBuffer> buffers;
+  const auto reserve = [&](int64_t width, const at::TensorOptions& of) {
+    buffers.emplace_back(std::vector<int64_t>{tokens, width}, of, copies);
+  };
+  for (int64_t layer = keep.first; layer < layers; ++layer) {
+    if (keep.inputs_on_host() && layer > 0 && keeps_input(layer, keep.first, layers, keep.every))
+      reserve(config.hidden_size, options);
+    if (!keep.activations_on_host(layer)) continue;
+    const auto kept = [&](int64_t count) { return keeps_of(count, layer, layers); };
+    if (kept(keep.activations.attention)) {
+      reserve(config.num_attention_heads * config.head_dim, options);
+      reserve(config.num_attention_heads, options.dtype(sum_dtype(model.dtype())));
+    }
+    for (int i = 0; i < 2 && kept(keep.activations.keys_values); ++i)
+      reserve(config.num_key_value_heads * config.head_dim, options);
+    if (kept(keep.activations.attention_half)) reserve(config.hidden_size, options);
+    for (int i = 0; i < 2 && kept(keep.activations.gate_up) && !config.is_sparse(layer); ++i)
+      reserve(config.intermediate_size, options);
+  }
 }
 
 Outcome evaluate(Model& model, const Batch& batch, double temperature) {

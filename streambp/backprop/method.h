@@ -57,6 +57,11 @@ int64_t auto_head_chunk(const Config& config, int64_t tokens, int64_t chunk, at:
 Outcome backpropagate(Model& model, const Batch& batch, const Objective& objective, const Settings& settings,
                       Model* teacher = nullptr);
 
+/// Takes as much of the host's memory as a pass over `tokens` tokens will keep there, and gives it back to
+/// the allocator: page-locked memory, which costs a second for some gigabytes, is then there before the pass
+/// begins. Does nothing where nothing is offloaded.
+void reserve_host_memory(const Model& model, int64_t tokens, const Settings& settings);
+
 /// The log-probabilities (at `temperature`) and, where the model has a value head and the batch asks for
 /// them, the values of the scored tokens, by chunks, without gradients: what a reference model is for. Keeps
 /// one stream of hidden states and one layer's keys and values.

@@ -12,9 +12,11 @@ namespace streambp {
 namespace {
 
 /// On a CPU matrix products lose speed below 512 rows and gain none above 1024. A GPU's attention wants some
-/// thousand queries at a time, an assumption until it is measured; the chunk stays small next to the weights.
+/// thousand queries at a time, and its merges of parts cost the more the shorter chunks are: a stream that is
+/// one chunk has none. An assumption until it is measured; the chunk stays small next to the weights.
 int64_t auto_chunk_of_layers(int64_t tokens, bool on_gpu) {
-  return std::min(tokens, std::clamp<int64_t>(tokens / 2, on_gpu ? 1024 : 256, on_gpu ? 8192 : 1024));
+  if (on_gpu) return std::min<int64_t>(tokens, 8192);
+  return std::min(tokens, std::clamp<int64_t>(tokens / 2, 256, 1024));
 }
 
 /// The graphs of all layers are alive for a chunk at once: as few rows as keep products efficient.
@@ -24,15 +26,32 @@ int64_t auto_chunk_of_all_layers(int64_t tokens, bool on_gpu) {
 
 std::string kept_by_streambp(const Settings& settings) {
   std::string text = settings.every == 1 ? "inputs" : fmt::format("1/{} inputs", settings.every);
-  if (settings.keep_attention) text += "+attention";
-  return settings.offload == Offload::kHost ? text + " on host" : text;
+  if (settings.keep.any()) {
+    std::string kept = kept_layers_text(settings.keep);
+    std::replace(kept.begin(), kept.end(), ',', '+');
+    text += "+" + kept;
+  }
+  if (settings.offload == Offload::kNone) return text;
+  return text +
+         (settings.offload_layers ? fmt::format(", {} on host", *settings.offload_layers) : " on host");
 }
 
-/// Layer inputs, but not the lowest one, which is the embedding, and attention's outputs.
-int64_t offloaded_by_streambp(const Settings& settings, const Config& config, int64_t layer) {
+int64_t kept_width_of_streambp(const Settings& settings, const Config& config, int64_t layer) {
+  const auto kept = [&](int64_t count) { return keeps_of(count, layer, config.num_hidden_layers); };
+  int64_t width = 0;
+  if (kept(settings.keep.attention)) width += config.num_attention_heads * config.head_dim;
+  if (kept(settings.keep.keys_values)) width += 2 * config.num_key_value_heads * config.head_dim;
+  if (kept(settings.keep.attention_half)) width += config.hidden_size;
+  if (kept(settings.keep.gate_up) && !config.is_sparse(layer)) width += 2 * config.intermediate_size;
+  return width;
+}
+
+/// Layer inputs, but not the lowest one, which is the embedding, and what else is kept.
+int64_t offloaded_by_streambp(const Settings& settings, const Config& config, int64_t layer, int64_t first) {
   if (settings.offload != Offload::kHost) return 0;
-  const int64_t input = layer > 0 ? config.hidden_size : 0;
-  return input + (settings.keep_attention ? config.num_attention_heads * config.head_dim : 0);
+  const int64_t kept = kept_width_of_streambp(settings, config, layer);
+  if (settings.offload_layers) return layer - first < *settings.offload_layers ? kept : 0;
+  return kept + (layer > 0 ? config.hidden_size : 0);
 }
 
 std::string kept_by_chunk_major(const Settings&) {
@@ -66,11 +85,12 @@ std::vector<MethodKind> make_kinds() {
        .summary = "checkpoint by chunks of the stream, last to first, layer by layer",
        .source = "arXiv 2506.03077",
        .keeps = "each layer's input",
-       .settings = {"chunk", "keep_attention", "every", "offload", "order", "head", "head_chunk"},
+       .settings = {"chunk", "keep_attention", "every", "keep", "offload", "order", "head", "head_chunk"},
        .fuses_optimizer = true,
        .run = run_streambp,
        .layer_runs = run_again_by_chunks,
        .rebuild_runs = rebuild_by_every,
+       .kept_width = kept_width_of_streambp,
        .offloaded_width = offloaded_by_streambp,
        .describe_kept = kept_by_streambp,
        .auto_chunk = auto_chunk_of_layers,

@@ -32,7 +32,8 @@ struct LayerRuns {
   double output = 1.0;       // forward: attention's output projection
   double mlp = 1.0;          // forward: the MLP, or router and experts, without the next
   double down = 1.0;         // forward: the MLP's (or the experts') down projection
-  double keys_values = 0.0;  // forward: the projections of keys and values, in addition to `projections`
+  double keys_values = 0.0;  // forward: the projections of keys and values, in addition to `projections`;
+                             // below 0: as many of those without keys and values
   double keys_values_backward = 0.0;  // backward: the same, in addition to the one that every part has
 };
 
@@ -65,12 +66,14 @@ struct MethodKind {
   LayerRuns (*layer_runs)(const Settings& settings, const std::vector<int64_t>& lengths, const Config& config,
                           int64_t layer, bool joined) = nullptr;
   /// What it runs of the layer in addition, forward, where it has not kept the input of the layer above;
-  /// nothing where it has. `first` is the lowest of `layers` layers that has a backward pass. Null: it keeps
-  /// all inputs.
-  std::optional<LayerRuns> (*rebuild_runs)(const Settings& settings, int64_t layer, int64_t first,
-                                           int64_t layers) = nullptr;
-  /// How many numbers of a token the layer sends to the host's memory. Null: none.
-  int64_t (*offloaded_width)(const Settings& settings, const Config& config, int64_t layer) = nullptr;
+  /// nothing where it has. `first` is the lowest layer that has a backward pass. Null: it keeps all inputs.
+  std::optional<LayerRuns> (*rebuild_runs)(const Settings& settings, const Config& config, int64_t layer,
+                                           int64_t first) = nullptr;
+  /// How many numbers of a token it keeps of the layer's activations in addition to the input. Null: none.
+  int64_t (*kept_width)(const Settings& settings, const Config& config, int64_t layer) = nullptr;
+  /// How many numbers of a token the layer sends to the host's memory; `first` as above. Null: none.
+  int64_t (*offloaded_width)(const Settings& settings, const Config& config, int64_t layer,
+                             int64_t first) = nullptr;
   /// What it keeps of the layers, for tables ("1/4 inputs+attention on host"); null: nothing to choose.
   std::string (*describe_kept)(const Settings& settings) = nullptr;
 

@@ -31,12 +31,17 @@ struct Pass {
   Rows all_rows() const { return stream.rows(0, stream.size()); }
 
   LayerRun layer_run(bool graph_only = false) const {
-    return {.ops = ops, .graph_only = graph_only, .balance = stream.balance.get()};
+    return {.ops = ops,
+            .graph_only = graph_only,
+            .balance = stream.balance.get(),
+            .choices = stream.choices.get()};
   }
 
-  /// The forward pass of all layers is done: what runs again is not counted again.
+  /// The forward pass of all layers is done: what runs again is not counted again, and what has not run yet
+  /// does not run twice.
   void close_forward() const {
     if (stream.balance != nullptr) stream.balance->close();
+    if (stream.choices != nullptr) stream.choices->close();
   }
 };
 

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <fmt/ranges.h>
+#include <set>
 
 #include "streambp/error.h"
 
@@ -50,14 +51,22 @@ SettingKind chunk_kind() {
           .searched = true};
 }
 
+bool keeps_all_attention(const Settings& settings) {
+  return settings.keep.attention == kAllLayers;
+}
+
 SettingKind keep_attention_kind() {
   return {.name = "keep_attention",
           .flag = "--keep-attention",
           .type = SettingType::kSwitch,
-          .help = "keep each layer's attention output instead of computing it again",
+          .help = "keep each layer's attention output instead of computing it again: --keep attention",
           .choices = {},
-          .text = [](const Settings& s) { return std::string(s.keep_attention ? "true" : "false"); },
-          .assign = [](Settings& s, const std::string& text) { s.keep_attention = text == "true"; },
+          .text = [](const Settings& s) { return std::string(keeps_all_attention(s) ? "true" : "false"); },
+          .assign =
+              [](Settings& s, const std::string& text) {
+                if (text == "true") s.keep.attention = kAllLayers;
+                if (text == "false" && keeps_all_attention(s)) s.keep.attention = 0;
+              },
           .default_recorded = true,
           .searched = true,
           .candidates =
@@ -83,24 +92,95 @@ SettingKind every_kind() {
           .same_bits = {"2", "3", "100"}};
 }
 
-SettingKind offload_kind() {
+/// In addition to all attention outputs, which keep_attention records.
+KeptLayers further_kept(const Settings& settings) {
+  KeptLayers kept = settings.keep;
+  if (keeps_all_attention(settings)) kept.attention = 0;
+  return kept;
+}
+
+/// What costs the least memory for its time first: keys and values are projected twice otherwise. Gate and up
+/// projections, which are large, also of some layers alone. Where inputs are not kept, nothing but attention
+/// is worth its memory.
+std::vector<std::string> keep_candidates(const SearchContext& context) {
+  if (context.settings.every > 1) return {"none"};
+  std::vector<std::string> candidates{"none", "keys-values", "keys-values,attention-half"};
+  std::set<int64_t> counts;
+  for (int64_t quarter = 1; quarter < 4; ++quarter)
+    counts.insert(std::max<int64_t>(1, context.layers * quarter / 4));
+  for (const int64_t count : counts)
+    candidates.push_back(fmt::format("keys-values,attention-half,gate-up:{}", count));
+  candidates.emplace_back("keys-values,attention-half,gate-up");
+  return candidates;
+}
+
+SettingKind keep_kind() {
   return {
-      .name = "offload",
-      .flag = "--offload",
+      .name = "keep",
+      .flag = "--keep",
       .type = SettingType::kWord,
-      .help = "move what is kept of the layers to the host's memory: none or host",
-      .choices = {"none", "host"},
-      .text = [](const Settings& s) { return std::string(s.offload == Offload::kHost ? "host" : "none"); },
-      .assign = [](Settings& s,
-                   const std::string& text) { s.offload = text == "host" ? Offload::kHost : Offload::kNone; },
-      .default_recorded = true,
-      .searched = true,
-      .candidates =
-          [](const SearchContext& context) {
-            return context.may_offload ? std::vector<std::string>{"none", "host"}
-                                       : std::vector<std::string>{"none"};
+      .help =
+          "activations to keep of each layer instead of computing them again, a list of attention, "
+          "keys-values, attention-half, gate-up (of dense layers); attention:12 means the 12 highest layers",
+      .choices = {"none"},
+      .examples = {"keys-values", "attention:2", "attention:1,keys-values,attention-half:7,gate-up"},
+      .text = [](const Settings& s) { return kept_layers_text(further_kept(s)); },
+      .assign =
+          [](Settings& s, const std::string& text) {
+            const bool all_attention = keeps_all_attention(s);
+            s.keep = parse_kept_layers(text);
+            if (s.keep.attention == 0 && all_attention) s.keep.attention = kAllLayers;
           },
-      .same_bits = {"host"}};
+      .searched = true,
+      .candidates = keep_candidates,
+      .fixes = {"keep_attention"},
+      .same_bits = {"keys-values,attention-half,gate-up"}};
+}
+
+std::string offload_text(const Settings& settings) {
+  if (settings.offload == Offload::kNone) return "none";
+  return settings.offload_layers ? fmt::format("host:{}", *settings.offload_layers) : "host";
+}
+
+void assign_offload(Settings& settings, const std::string& text) {
+  settings.offload = text == "none" ? Offload::kNone : Offload::kHost;
+  settings.offload_layers.reset();
+  if (text == "none" || text == "host") return;
+  int64_t layers = 0;
+  const char* const end = text.data() + text.size();
+  const bool is_host = text.starts_with("host:");
+  if (is_host) {
+    const auto [stopped, problem] = std::from_chars(text.data() + 5, end, layers);
+    if (problem == std::errc() && stopped == end && layers >= 0) {
+      settings.offload_layers = layers;
+      return;
+    }
+  }
+  throw InputError("--offload '{}': expected none, host, or host:LAYERS", text);
+}
+
+SettingKind offload_kind() {
+  return {.name = "offload",
+          .flag = "--offload",
+          .type = SettingType::kWord,
+          .help =
+              "move what is kept of the layers to the host's memory: none, host, or host:LAYERS for the "
+              "activations "
+              "of so many layers from the lowest one alone, while inputs stay (with --keep and a known "
+              "budget, host "
+              "means as many of them as must go)",
+          .choices = {"none", "host"},
+          .examples = {"host:0", "host:3"},
+          .text = offload_text,
+          .assign = assign_offload,
+          .default_recorded = true,
+          .searched = true,
+          .candidates =
+              [](const SearchContext& context) {
+                return context.may_offload ? std::vector<std::string>{"none", "host"}
+                                           : std::vector<std::string>{"none"};
+              },
+          .same_bits = {"host", "host:1"}};
 }
 
 SettingKind order_kind() {
@@ -189,9 +269,9 @@ std::string choices_text(const std::vector<std::string>& choices) {
 }  // namespace
 
 const std::vector<SettingKind>& setting_kinds() {
-  static const std::vector<SettingKind> kinds{chunk_kind(),      keep_attention_kind(), every_kind(),
-                                              offload_kind(),    order_kind(),          head_kind(),
-                                              head_chunk_kind(), baseline_kind()};
+  static const std::vector<SettingKind> kinds{chunk_kind(), keep_attention_kind(), every_kind(),
+                                              keep_kind(),  offload_kind(),        order_kind(),
+                                              head_kind(),  head_chunk_kind(),     baseline_kind()};
   return kinds;
 }
 
@@ -218,7 +298,8 @@ void set_setting(const SettingKind& kind, Settings& settings, const std::string&
       }
       break;
     case SettingType::kWord:
-      if (!is_choice) throw InputError("{} '{}': expected {}", kind.flag, text, choices_text(kind.choices));
+      if (!is_choice && kind.examples.empty())
+        throw InputError("{} '{}': expected {}", kind.flag, text, choices_text(kind.choices));
       break;
   }
   kind.assign(settings, text);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "streambp/backprop/kept_layers.h"
 #include "streambp/backprop/method_kind.h"
 #include "streambp/backprop/stream_buffer.h"
 
@@ -25,13 +26,16 @@ struct Settings {
   Method method = Method::kStreambp;
   /// Tokens of a chunk (or tile); 0: chosen by auto_chunk.
   int64_t chunk = 0;
-  /// Keep each layer's attention output, so that attention is run forward only once (LightSeq's
-  /// rematerialisation-aware checkpointing, arXiv 2310.03294).
-  bool keep_attention = false;
+  /// Activations to keep in addition to inputs. Attention's output alone is LightSeq's
+  /// rematerialisation-aware checkpointing (arXiv 2310.03294).
+  KeptLayers keep;
   /// Keep every k-th layer's input and compute the others again (Chen et al., 2016, arXiv 1604.06174).
   int64_t every = 1;
   /// Where what is kept of the layers lies.
   Offload offload = Offload::kNone;
+  /// Of how many layers, from the lowest trained one, `keep`'s activations are offloaded, while inputs stay
+  /// on the device. Nothing: all that is kept is offloaded.
+  std::optional<int64_t> offload_layers;
   Order order = Order::kReverse;
   /// Whether the LM head is streamed over chunks of scored tokens. Default: as its method does.
   std::optional<bool> stream_head;
@@ -52,10 +56,11 @@ struct Settings {
 
 enum class SettingType { kSwitch, kNumber, kWord };
 
-/// What a search for the cheapest configuration knows when it asks for the values to try.
+/// What a search for the cheapest configuration knows when it asks for the values of a setting to try.
 struct SearchContext {
   int64_t layers = 0;
   bool may_offload = false;  // memory of the host is given
+  Settings settings = {};    // with the settings that come before it in setting_kinds()
 };
 
 /// One setting: all that command lines, records, messages, searches and checks need to know of it.
@@ -65,6 +70,8 @@ struct SettingKind {
   SettingType type;
   std::string help;                  // for --help, where the methods that take it are put before it
   std::vector<std::string> choices;  // of a word; of a number the words allowed instead of it
+  /// Values of a word that are no choices, as examples; `assign` throws InputError for what is neither.
+  std::vector<std::string> examples = {};
   /// The value as typed and recorded: "true" or "false", "512" or "auto", "host".
   std::string (*text)(const Settings& settings);
   /// Sets the value from such a text, which set_setting() has checked.
@@ -84,6 +91,8 @@ struct SettingKind {
   /// the method's row says (chunk and head).
   bool searched = false;
   std::vector<std::string> (*candidates)(const SearchContext& context) = nullptr;
+  /// Names of other settings that are no longer open where this one is given.
+  std::vector<std::string> fixes = {};
 
   /// Further values that `streambp-verify sweep` runs: those that leave every gradient the same to the last
   /// bit, in all combinations with other settings' ones, and those that change the order of sums.

@@ -108,17 +108,27 @@ class StreamedBackward {
   void backward(int64_t layer, StreamedHead* head) {
     const Chunks& chunks = forward_.chunks();
     const DecoderLayer& decoder = model_.layers()[layer];
+    const KeptActivations& kept = forward_.kept(layer);
     KeyValueStream seen = forward_.keys_values(layer);
     const MemoryScope scope("chunk");
     const int64_t last = chunks.last();
     const auto see = [&](int64_t index) {
       const Span span("keys and values of chunk {}", index);
       const Rows rows = chunks.rows(index);
-      seen.store(rows, decoder.keys_values(forward_.input(layer, rows), rows));
+      const KeysValues projected = kept.projected(rows);
+      const at::Tensor input = projected.keys.defined() ? at::Tensor() : forward_.input(layer, rows);
+      seen.store(rows, decoder.keys_values(input, rows, projected));
+    };
+    const auto expect_seen = [&](int64_t index) {
+      if (kept.has_projected()) {
+        kept.expect_projected(chunks.rows(index));
+      } else {
+        forward_.expect_input(layer, chunks.rows(index));
+      }
     };
     const auto expect_chunk = [&](int64_t index) {
       forward_.expect_input(layer, chunks.rows(index));
-      forward_.expect_attended(layer, chunks.rows(index));
+      kept.expect(chunks.rows(index));
     };
     int64_t first = seen.first_seen_by(last);
     seen.move_to(first);
@@ -127,8 +137,12 @@ class StreamedBackward {
       const int64_t i = to_run[step];
       if (i < first || i == last) continue;
       // The chunk after this one is seen next, the last one run.
-      forward_.expect_input(layer, chunks.rows(i));
-      forward_.expect_input(layer, chunks.rows(to_run[step + 1]));
+      expect_seen(i);
+      if (to_run[step + 1] == last) {
+        expect_chunk(last);
+      } else {
+        expect_seen(to_run[step + 1]);
+      }
       see(i);
     }
     seen.allocate_gradients();
@@ -142,14 +156,14 @@ class StreamedBackward {
       }
       const Rows rows = chunks.rows(i);
       const at::Tensor input = forward_.input(layer, rows);
-      AttentionBlock attended = forward_.attended(layer, rows);
+      Activations known = kept.rows(rows);
       if (const auto next = std::next(step); next != to_run.rend()) {
         const int64_t seen_next = seen.first_seen_by(*next);
-        if (seen_next < first) forward_.expect_input(layer, chunks.rows(seen_next));
+        if (seen_next < first) expect_seen(seen_next);
         expect_chunk(*next);
       }
       LayerChunk run(decoder, input, rows, seen.before(rows), pass_.layer_run(/*graph_only=*/head == nullptr),
-                     std::move(attended));
+                     std::move(known));
       const at::Tensor gradient = gradient_of(rows);
       at::Tensor of_output = gradient;
       if (head != nullptr) head->run(rows.begin, of_output = run.hidden());

@@ -3,11 +3,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <ATen/ATen.h>
 
 #include "streambp/backprop/chunks.h"
+#include "streambp/backprop/kept_activations.h"
+#include "streambp/backprop/kept_layers.h"
 #include "streambp/backprop/key_values.h"
 #include "streambp/backprop/stream_buffer.h"
 #include "streambp/model/model.h"
@@ -21,10 +24,18 @@ struct Keep {
   /// Every k-th layer's input from there on is kept, and those of the last k layers; the others are computed
   /// again when their turn comes (Chen et al., 2016, arXiv 1604.06174).
   int64_t every = 1;
-  /// Each layer's attention output and log-sum-exps: attention is then run forward only once, and an input
-  /// that was not kept is computed again token by token, without keys, values or attention.
-  bool attention = false;
+  /// Activations in addition to inputs. Where attention's output is among them, an input that was not kept is
+  /// computed again token by token, without keys, values or attention.
+  KeptLayers activations;
   Offload offload = Offload::kNone;
+  /// Of how many layers, the lowest ones that have a backward pass, the activations go to the host's memory;
+  /// inputs stay on the device. Nothing: all that is kept goes.
+  std::optional<int64_t> offload_layers;
+
+  bool inputs_on_host() const { return offload == Offload::kHost && !offload_layers; }
+  bool activations_on_host(int64_t layer) const {
+    return offload == Offload::kHost && (!offload_layers || layer - first < *offload_layers);
+  }
 };
 
 class StreamedForward {
@@ -39,16 +50,15 @@ class StreamedForward {
   /// An empty buffer for a layer's keys and values.
   KeyValueStream keys_values(int64_t layer) const { return {model_, layer, chunks_}; }
 
-  /// Tell that input() or attended() of these rows will be asked for soon: copies from the host begin.
+  /// Tells that input() of these rows will be asked for soon: a copy from the host begins.
   void expect_input(int64_t layer, const Rows& rows) const;
-  void expect_attended(int64_t layer, const Rows& rows) const;
 
   /// The input of `layer`, [n, D]. The first layer's is looked up again rather than kept: it costs a copy of
   /// the rows.
   at::Tensor input(int64_t layer, const Rows& rows) const;
 
-  /// The kept attention output and log-sum-exps of `layer`; undefined tensors where they are not kept.
-  AttentionBlock attended(int64_t layer, const Rows& rows) const;
+  /// What else is kept of `layer`.
+  const KeptActivations& kept(int64_t layer) const { return kept_[layer]; }
 
   /// Makes the input of `layer` be there: runs the layers from the kept input below it again, and keeps
   /// theirs until they are dropped.
@@ -66,23 +76,24 @@ class StreamedForward {
 
  private:
   bool is_kept(int64_t layer) const;
+  /// Whether an activation of which `count` layers keep theirs is kept of `layer`.
+  bool keeps(int64_t count, int64_t layer) const;
   void allocate_input(int64_t layer);
   void forward(int64_t layer);
   void forward_again(int64_t layer);
-  LayerRun layer_run() const;
-  /// A layer is done: what its last chunk has stored is let go of.
+  /// A run of `layer` that hands out what is to be kept of it.
+  LayerRun layer_run(int64_t layer) const;
+  /// Lets go of what has been stored: the copies of one chunk go on while the next one is computed.
   void settle() const;
-  void keep_attention(int64_t layer, const Rows& rows, const AttentionBlock& attended);
 
   const Model& model_;
   const Stream& stream_;
   Chunks chunks_;
   Keep keep_;
   std::shared_ptr<HostCopies> copies_;  // where what is kept is on the host
-  std::vector<StreamBuffer>
-      inputs_;  // of each layer, [N, D]; the last one is the head's, the first never held
-  std::vector<StreamBuffer> outputs_;       // of each layer's attention, [N, H, E], where they are kept
-  std::vector<StreamBuffer> log_sum_exps_;  // [N, H]
+  /// Of each layer, [N, D]; the last one is the head's, the first never held.
+  std::vector<StreamBuffer> inputs_;
+  std::vector<KeptActivations> kept_;  // of each layer
 };
 
 }  // namespace streambp

@@ -3,24 +3,42 @@
 #include <CLI/Error.hpp>
 #include <charconv>
 #include <cmath>
-#include <new>
+#include <filesystem>
+#include <limits>
 #include <sstream>
 
-#include <c10/util/Exception.h>
-
+#include "streambp/cli/print.h"
 #include "streambp/error.h"
+#include "streambp/ops/cpu/kernels.h"
 #include "streambp/runtime/failure.h"
 #include "streambp/runtime/processor.h"
 
 namespace streambp {
 namespace {
 
-std::string first_line(const std::string& text) {
-  return text.substr(0, text.find('\n'));
+/// What there is to say of `error`. LibTorch's messages go on with a trace of the stack.
+std::string message_of(const std::exception& error) {
+  if (const auto* const file = dynamic_cast<const std::filesystem::filesystem_error*>(&error))
+    return fmt::format("{}: {}", file->path1().string(), file->code().message());
+  const std::string what = error.what();
+  if (what == "std::bad_alloc") return "out of memory";
+  return what.substr(0, what.find('\n'));
 }
 
-void print_error(const CLI::App& app, const std::string& message) {
-  fmt::print(stderr, "{}: {}\n", app.get_name(), first_line(message));
+int exit_code_of(const std::exception& error) {
+  if (is_out_of_memory(error)) return kExitOutOfMemory;
+  const bool bad_input = dynamic_cast<const InputError*>(&error) != nullptr ||
+                         dynamic_cast<const std::filesystem::filesystem_error*>(&error) != nullptr;
+  return bad_input ? kExitBadInput : kExitCheckFailed;
+}
+
+/// Whether `text` is a number of 64 bits without a sign; an error's text otherwise.
+std::string seed_problem(const std::string& text) {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc() && end == text.data() + text.size()) return {};
+  return fmt::format("'{}': expected a whole number from 0 to {}", text,
+                     std::numeric_limits<uint64_t>::max());
 }
 
 int64_t parse_integer(const std::string& text, const std::string& what, int64_t least) {
@@ -40,17 +58,23 @@ int run_command_line(CLI::App& app, int argc, const char* const* argv, const std
   } catch (const CLI::Success& asked) {  // --help, --version
     return app.exit(asked);
   } catch (const CLI::ParseError& error) {
-    print_error(app, fmt::format("{} (see --help)", error.what()));
+    print_line(stderr, "{}: {} (see --help)", app.get_name(), printable(error.what()));
     return kExitBadInput;
   }
   avoid_refused_instructions();
   try {
+    cpu::kernels();  // STREAMBP_ISA is read here: a wrong one is bad usage, not a failure of what asks first
     return action();
   } catch (const std::exception& error) {
-    print_error(app, error.what());
-    if (is_out_of_memory(error)) return kExitOutOfMemory;
-    return dynamic_cast<const InputError*>(&error) != nullptr ? kExitBadInput : kExitCheckFailed;
+    print_line(stderr, "{}: {}", app.get_name(), message_of(error));
+    return exit_code_of(error);
   }
+}
+
+void add_seed_flag(CLI::App& command, uint64_t& seed, const std::string& help) {
+  command.add_option("--seed", seed, help)
+      ->capture_default_str()
+      ->check(CLI::Validator([](std::string& text) { return seed_problem(text); }, ""));
 }
 
 std::vector<std::string> parse_words(const std::string& list, const std::string& what) {
@@ -79,7 +103,9 @@ std::map<std::string, std::string> parse_settings(const std::string& list, const
     if (equals == std::string::npos || equals == 0) {
       throw InputError("{} '{}': expected name=value", what, word);
     }
-    settings[word.substr(0, equals)] = word.substr(equals + 1);
+    const std::string name = word.substr(0, equals);
+    if (!settings.emplace(name, word.substr(equals + 1)).second)
+      throw InputError("{} '{}': {} is given twice, expected once", what, list, name);
   }
   return settings;
 }

@@ -1,6 +1,8 @@
 #include "streambp/cli/environment.h"
 
 #include <CLI/Version.hpp>
+#include <charconv>
+#include <cstdlib>
 #include <ctime>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -61,6 +63,15 @@ int usable_cores() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
   return static_cast<int>(std::thread::hardware_concurrency());
+}
+
+int default_threads() {
+  const char* const given = std::getenv("OMP_NUM_THREADS");
+  const std::string_view text = given == nullptr ? "" : given;
+  int threads = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), threads);
+  const bool whole = end == text.data() + text.size() || *end == ',';  // a list is of nested regions
+  return error == std::errc() && whole && threads >= 1 && threads <= 4096 ? threads : usable_cores();
 }
 
 nlohmann::json gpu_state_member(const std::optional<GpuState>& state) {

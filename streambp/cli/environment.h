@@ -34,4 +34,8 @@ std::string utc_text(std::time_t time);
 /// The number of processors that this process may use.
 int usable_cores();
 
+/// What --threads is where it is not given: OMP_NUM_THREADS (its first number, from 1 to 4096), else
+/// usable_cores().
+int default_threads();
+
 }  // namespace streambp

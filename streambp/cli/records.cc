@@ -33,8 +33,8 @@ void sync_folder(const std::filesystem::path& folder) {
 
 /// Opens a regular file, which is created where it is missing. A link is not followed, a FIFO not waited for.
 int open_regular(const std::filesystem::path& path) {
-  const int file =
-      ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0644);
+  const int file = ::open(path.c_str(),
+                          O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0644);
   if (file < 0 && errno == ELOOP)
     throw InputError("{}: is a symbolic link; expected a regular file or a free name", path.string());
   if (file < 0) fail(path, "written");
@@ -168,7 +168,8 @@ void RecordFile::move_torn_line() {
   ::close(file);
   sync_folder(path_.parent_path());
   struct stat status {};
-  if (::fstat(file_, &status) != 0 || ::ftruncate(file_, status.st_size - static_cast<off_t>(torn_.size())) != 0)
+  if (::fstat(file_, &status) != 0 ||
+      ::ftruncate(file_, status.st_size - static_cast<off_t>(torn_.size())) != 0)
     fail(path_, "repaired");
   fmt::print(stderr, "{}: warning: line {} was torn by a run that was killed; it is moved to {}\n",
              path_.string(), records_.size() + 1, kept.filename().string());

@@ -4,7 +4,14 @@
 #include <fmt/format.h>
 #include <string_view>
 
+#include "streambp/printable.h"
+
 namespace streambp {
+
+void Table::add(std::vector<std::string> row) {
+  for (std::string& cell : row) cell = printable(cell, kPrintedCell);
+  rows_.push_back(std::move(row));
+}
 
 std::string Table::text() const {
   const size_t columns = header_.size();

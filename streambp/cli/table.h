@@ -10,8 +10,8 @@ class Table {
  public:
   explicit Table(std::vector<std::string> header) : header_(std::move(header)) {}
 
-  /// One cell for each column of the header.
-  void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  /// One cell for each column of the header; they are made printable().
+  void add(std::vector<std::string> row);
 
   /// Columns two spaces apart under an underlined header, ending in a newline. A column whose cells all begin
   /// with a digit, a sign or a dash is aligned to the right.

@@ -16,10 +16,13 @@ int most_threads() {
 void set_threads(int threads, const std::string& program) {
   const int cores = usable_cores();
   if (threads < 1 || threads > most_threads())
-    throw InputError("--threads {}: expected 1 to {}, this process may use {} cores", threads, most_threads(), cores);
+    throw InputError("--threads {}: expected 1 to {}, this process may use {} cores", threads, most_threads(),
+                     cores);
   if (threads > cores) {
-    fmt::print(stderr, "{}: warning: --threads {}: this process may use {} cores; times are those of threads that wait\n",
-               program, threads, cores);
+    fmt::print(
+        stderr,
+        "{}: warning: --threads {}: this process may use {} cores; times are those of threads that wait\n",
+        program, threads, cores);
   }
   at::set_num_threads(threads);
 }

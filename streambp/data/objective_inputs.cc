@@ -55,17 +55,19 @@ Batch read_labelled(const PaddedFile& file, int64_t vocab_size) {
   return batch;
 }
 
-/// Puts `numbers` [B, w] of the last columns into token input `input`, where `mask` [B, T] is.
-void put_tokens(const PaddedFile& file, Batch& batch, const at::Tensor& numbers, const char* input,
-                const at::Tensor& mask) {
-  batch.token_inputs[input] =
-      file.on_stream(batch, file.last_columns(numbers).masked_fill(mask.logical_not(), 0.0));
+/// Puts `numbers` [B, w] of the last columns, the file's `name`, into token input `input`, where `mask` [B,
+/// T] is.
+void put_tokens(const PaddedFile& file, Batch& batch, const at::Tensor& numbers, const std::string& name,
+                const char* input, const at::Tensor& mask) {
+  const at::Tensor masked = file.last_columns(numbers).masked_fill(mask.logical_not(), 0.0);
+  PaddedFile::require_finite(masked, name);
+  batch.token_inputs[input] = file.on_stream(batch, masked);
 }
 
 /// The same of `name` [B, width].
 void read_tokens(const PaddedFile& file, Batch& batch, const std::string& name, const char* input,
                  int64_t width, const at::Tensor& mask) {
-  put_tokens(file, batch, file.numbers(name, {file.rows(), width}), input, mask);
+  put_tokens(file, batch, file.numbers(name, {file.rows(), width}), name, input, mask);
 }
 
 /// The same of `name` [B, width], [B, 1] or [B]: one number for each row.
@@ -76,7 +78,7 @@ void read_tokens_or_rows(const PaddedFile& file, Batch& batch, const std::string
   if (!of_rows) return read_tokens(file, batch, name, input, width, mask);
   std::vector<int64_t> shape(static_cast<size_t>(given.dim()), 1);
   shape[0] = file.rows();
-  put_tokens(file, batch, file.numbers(name, shape).reshape({-1, 1}).expand({-1, width}), input, mask);
+  put_tokens(file, batch, file.numbers(name, shape).reshape({-1, 1}).expand({-1, width}), name, input, mask);
 }
 
 Batch read_completions(const PaddedFile& file, int64_t vocab_size) {

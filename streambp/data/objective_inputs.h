@@ -35,10 +35,10 @@ namespace streambp {
 ///   optional ref_logprobs [B, R], and value_mask with old_values and returns [B, R]: a value belongs to the
 ///   column before its response's.
 /// - where the objective has an option for it: num_items_in_batch, one number, instead of the option's
-/// default. Numbers count only where their mask is 1. Throws InputError, naming the file and the tensor: one
-/// that is missing, unknown, or has another shape or dtype, a mask that selects padding or what padding would
-/// predict, one of a pair of tensors without the other, responses that are not the last columns of input_ids,
-/// documents where the objective scores rows; and as pack does.
+/// default. Numbers count, and have to be finite, only where their mask is 1. Throws InputError, naming the
+/// file and the tensor: one that is missing, unknown, or has another shape or dtype, a mask that selects
+/// padding or what padding would predict, one of a pair of tensors without the other, responses that are not
+/// the last columns of input_ids, documents where the objective scores rows; and as pack does.
 Batch read_objective_batch(const ObjectiveKind& kind, const SafetensorsFile& file, int64_t vocab_size,
                            const std::string& prefix = "", FirstLabels first_labels = FirstLabels::kRefuse,
                            std::optional<int64_t> pad_token_id = {});

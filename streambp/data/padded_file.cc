@@ -160,7 +160,20 @@ at::Tensor PaddedFile::integers(const std::string& name) const {
 at::Tensor PaddedFile::numbers(const std::string& name, at::IntArrayRef shape) const {
   const at::Tensor read = tensor(name);
   require_shape(read, name, shape);
+  // Of numbers for each token only those count whose mask is 1.
+  if (shape.size() == 1) require_finite(read, name);
   return read.to(at::kDouble);
+}
+
+void PaddedFile::require_finite(const at::Tensor& values, const std::string& name) {
+  const at::Tensor wrong = values.isfinite().logical_not().nonzero();
+  if (wrong.size(0) == 0) return;
+  const auto row = wrong[0][0].item<int64_t>();
+  if (values.dim() == 1)
+    throw InputError("{}: row {} is {}, expected a finite number", name, row, values[row].item<double>());
+  const auto column = wrong[0][1].item<int64_t>();
+  throw InputError("{}: row {}, column {} of input_ids is {}, expected a finite number", name, row, column,
+                   values[row][column].item<double>());
 }
 
 double PaddedFile::scalar(const std::string& name) const {

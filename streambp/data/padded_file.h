@@ -43,7 +43,8 @@ class PaddedFile {
   /// of labelled completions), and for cu_seq_lens_q and its like where they contradict position_ids.
   Batch packed(const at::Tensor& labels, int64_t vocab_size) const;
 
-  /// Integers `name` of two dimensions, in int64; numbers of a shape, in float64; a single finite number.
+  /// Integers `name` of two dimensions, in int64; numbers of a shape, in float64, finite where there is one
+  /// for each row; a single finite number.
   at::Tensor integers(const std::string& name) const;
   at::Tensor numbers(const std::string& name, at::IntArrayRef shape) const;
   double scalar(const std::string& name) const;
@@ -53,6 +54,9 @@ class PaddedFile {
 
   /// Zeros and ones `name` [B, width] over the last columns, as bool [B, T].
   at::Tensor mask(const std::string& name, int64_t width) const;
+
+  /// Throws where one of `values` [B, T] or [B] is not finite.
+  static void require_finite(const at::Tensor& values, const std::string& name);
 
   /// [B, w] put under the last w of T columns, 0 before them.
   at::Tensor last_columns(const at::Tensor& values) const;

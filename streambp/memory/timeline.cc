@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <iterator>
 
-
 namespace streambp {
 namespace {
 

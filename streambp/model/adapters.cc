@@ -2,11 +2,13 @@
 // files. See model.h.
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
 #include "streambp/model/model.h"
 #include "streambp/model/peft_name.h"
+#include "streambp/model/strict_json.h"
 #include "streambp/model/tensor_file.h"
 #include "streambp/ops/dry_run.h"
 
@@ -32,14 +34,29 @@ void draw(const LoraTarget& target, const LowRankAdapter& adapter, at::Generator
   adapter.b->value.zero_();
 }
 
-at::Tensor read_like(const SafetensorsFile& file, const std::string& name, const at::Tensor& like) {
-  const at::Tensor stored = read_tensor(file, name);
-  if (stored.sizes() != like.sizes() || !at::isFloatingType(stored.scalar_type())) {
-    throw InputError("{}: tensor '{}' is {} [{}], expected floating [{}]", file.path().string(), name,
-                     c10::toString(stored.scalar_type()), fmt::join(stored.sizes(), ", "),
-                     fmt::join(like.sizes(), ", "));
+void require_stored(const SafetensorsFile& file, const std::string& name, at::IntArrayRef shape) {
+  const SafetensorsEntry& entry = file.entry(name);
+  const bool floating =
+      entry.dtype == "F64" || entry.dtype == "F32" || entry.dtype == "BF16" || entry.dtype == "F16";
+  if (shape != at::IntArrayRef(entry.shape) || !floating) {
+    throw InputError("{}: tensor {} is {} {}, expected floating [{}]", file.path().string(), shown(name),
+                     entry.dtype, shown(entry.shape), fmt::join(shape, ", "));
   }
-  return stored;
+}
+
+void read_like(const SafetensorsFile& file, const std::string& name, const at::Tensor& into) {
+  require_stored(file, name, into.sizes());
+  read_into({file, name}, into);
+}
+
+/// That `file` has what `targets` say of it. adapter_config.json may name any rank: nothing of its size is
+/// allocated before the tensors are known to have it.
+void require_targets(const SafetensorsFile& file, const std::vector<LoraTarget>& targets) {
+  for (const LoraTarget& target : targets) {
+    const int64_t ranks = target.rank * target.experts;
+    require_stored(file, target.a, {ranks, target.in});
+    require_stored(file, target.b, {target.out, ranks});
+  }
 }
 
 }  // namespace
@@ -179,10 +196,10 @@ void Model::attach_adapters(const LoraConfig& lora, uint64_t seed) {
 void Model::load_adapters(const std::filesystem::path& folder) {
   const LoraConfig lora = read_lora_config(folder, config_);
   const SafetensorsFile file = SafetensorsFile::open(folder / "adapter_model.safetensors");
+  require_targets(file, lora_targets(config_, lora));
   attach_adapters(lora, /*seed=*/0);
   for (const auto& parameter : parameters_) {
-    if (is_peft_name(parameter->name))
-      parameter->value.copy_(read_like(file, parameter->name, parameter->value));
+    if (is_peft_name(parameter->name)) read_like(file, parameter->name, parameter->value);
   }
   // PEFT writes the base of an embedding or head that is a target, and loads it back.
   const std::string embedding_base = base_layer_name("model.embed_tokens");
@@ -190,11 +207,12 @@ void Model::load_adapters(const std::filesystem::path& folder) {
   for (const auto& [name, entry] : file.entries()) {
     if (by_name_.contains(name)) continue;
     if (name == embedding_base && embedding_adapter_) {
-      embedding_->value.copy_(read_like(file, name, embedding_->value));
+      read_like(file, name, embedding_->value);
     } else if (name == head_base && head_ != nullptr && head_->adapter) {
-      head_->weight->value.copy_(read_like(file, name, head_->weight->value));
+      read_like(file, name, head_->weight->value);
     } else {
-      throw InputError("{}: tensor '{}' belongs to none of the adapted modules", file.path().string(), name);
+      throw InputError("{}: tensor {} belongs to none of the adapted modules", file.path().string(),
+                       shown(name));
     }
   }
 }

@@ -23,9 +23,10 @@ using Tensors = std::map<std::string, StoredTensor>;   // by the names of parame
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
 constexpr const char* kHead = "lm_head.weight";
 
+// A link that leads nowhere, or in a circle, is there as well: opening it says what is the matter.
 bool is_there(const std::filesystem::path& path) {
   std::error_code error;
-  return std::filesystem::exists(path, error);
+  return std::filesystem::exists(std::filesystem::symlink_status(path, error));
 }
 
 // A table that files saved by old versions of transformers hold; here it is computed.
@@ -49,6 +50,21 @@ void check_shard_name(const std::string& shard, const std::string& where) {
     throw InputError("{}: shard name {}, expected a file name in the same folder", where, shown(shard));
 }
 
+// `where` names the index.
+SafetensorsFile open_shard(const std::filesystem::path& path, const std::string& shard,
+                           const std::string& where) {
+  if (!is_there(path)) {
+    throw InputError(
+        "{}: its shard {} is missing, expected it in the same folder: download it, or another index", where,
+        shown(shard));
+  }
+  try {
+    return SafetensorsFile::open(path);
+  } catch (const InputError& error) {
+    throw InputError("{}: its shard: {}", where, error.what());
+  }
+}
+
 // The shards of `folder` and the tensors they hold. Index and shards have to agree.
 Files sharded_files(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / kWeightIndex;
@@ -66,9 +82,8 @@ Files sharded_files(const std::filesystem::path& folder) {
     const auto shard_name = value.get<std::string>();
     check_shard_name(shard_name, where);
     auto shard = shards.find(shard_name);
-    if (shard == shards.end()) {
-      shard = shards.emplace(shard_name, SafetensorsFile::open(folder / shard_name)).first;
-    }
+    if (shard == shards.end())
+      shard = shards.emplace(shard_name, open_shard(folder / shard_name, shard_name, where)).first;
     if (!shard->second.entries().contains(name)) {
       throw InputError("{}: tensor {} is not in {}, where the index has it", where, shown(name),
                        shown(shard_name));
@@ -131,6 +146,21 @@ Tensors named_as_parameters(const Files& files, const Config& config) {
   return tensors;
 }
 
+// Of tensors of one size.
+bool same_bytes(const StoredTensor& a, const StoredTensor& b) {
+  constexpr uint64_t kAtOnce = uint64_t{1} << 20;
+  const uint64_t size = a.entry().end - a.entry().begin;
+  std::vector<std::byte> of_a(std::min(kAtOnce, size)), of_b(of_a.size());
+  for (uint64_t begin = 0; begin < size; begin += kAtOnce) {
+    const uint64_t count = std::min(kAtOnce, size - begin);
+    a.read(begin, std::span(of_a).first(count));
+    b.read(begin, std::span(of_b).first(count));
+    if (!std::equal(of_a.begin(), of_a.begin() + static_cast<std::ptrdiff_t>(count), of_b.begin()))
+      return false;
+  }
+  return true;
+}
+
 // Some files of tied models hold the embedding twice.
 bool is_tolerated(const std::string& name, const StoredTensor& tensor, const Tensors& tensors,
                   const Config& config) {
@@ -138,10 +168,8 @@ bool is_tolerated(const std::string& name, const StoredTensor& tensor, const Ten
   const auto embedding = tensors.find(kEmbedding);
   if (name != kHead || !config.tie_word_embeddings || embedding == tensors.end()) return false;
   const SafetensorsEntry& tied = embedding->second.entry();
-  const auto head_bytes = tensor.bytes();
-  const auto tied_bytes = embedding->second.bytes();
   if (tensor.entry().dtype != tied.dtype || tensor.entry().shape != tied.shape ||
-      !std::equal(head_bytes.begin(), head_bytes.end(), tied_bytes.begin(), tied_bytes.end())) {
+      !same_bytes(tensor, embedding->second)) {
     throw InputError("{}: {} differs from {}, but config.json says tie_word_embeddings: true",
                      tensor.file.path().string(), tensor.name, embedding->second.name);
   }
@@ -187,15 +215,12 @@ Checkpoint Checkpoint::open(const std::filesystem::path& folder, const std::stri
   if (!std::filesystem::is_directory(folder, error)) throw InputError("{}: no such folder", folder.string());
   Checkpoint checkpoint;
   checkpoint.config_ = read_config(folder / config_name);
-  Files files;
-  if (is_there(folder / kWeightFile)) {
-    files = single_file(folder / kWeightFile);
-  } else if (is_there(folder / kWeightIndex)) {
-    files = sharded_files(folder);
-  } else {
+  const bool single = is_there(folder / kWeightFile);
+  if (!single && !is_there(folder / kWeightIndex))
     throw InputError("{}: no weights, expected {} or {}", folder.string(), kWeightFile, kWeightIndex);
-  }
-  checkpoint.tensors_ = checked(files, checkpoint.config_, folder.string());
+  const std::filesystem::path path = folder / (single ? kWeightFile : kWeightIndex);
+  checkpoint.tensors_ =
+      checked(single ? single_file(path) : sharded_files(folder), checkpoint.config_, path.string());
   return checkpoint;
 }
 

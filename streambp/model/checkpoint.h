@@ -3,22 +3,13 @@
 
 #include <filesystem>
 #include <map>
-#include <span>
 #include <string>
+#include <vector>
 
 #include "streambp/model/config.h"
 #include "streambp/model/safetensors.h"
 
 namespace streambp {
-
-/// A tensor and the file that holds it, under the name it has there.
-struct StoredTensor {
-  SafetensorsFile file;
-  std::string name;
-
-  const SafetensorsEntry& entry() const { return file.entry(name); }
-  std::span<const std::byte> bytes() const { return file.bytes(name); }
-};
 
 /// A model folder that has been checked against its own config: every parameter is there exactly once, with
 /// the right shape and a floating dtype (F64, F32, BF16, F16), and nothing else is.
@@ -39,9 +30,12 @@ class Checkpoint {
   static Checkpoint open_file(const std::filesystem::path& file, const Config& config);
 
   const Config& config() const { return config_; }
-  /// The entry and the bytes of parameter `name`; std::out_of_range if the model has no such parameter.
-  const SafetensorsEntry& entry(const std::string& name) const { return tensors_.at(name).entry(); }
-  std::span<const std::byte> bytes(const std::string& name) const { return tensors_.at(name).bytes(); }
+  /// Where parameter `name` is stored; std::out_of_range if the model has no such parameter.
+  const StoredTensor& stored(const std::string& name) const { return tensors_.at(name); }
+  const SafetensorsEntry& entry(const std::string& name) const { return stored(name).entry(); }
+  std::vector<std::byte> bytes(const std::string& name) const {
+    return stored(name).file.bytes(stored(name).name);
+  }
 
  private:
   Config config_;

@@ -159,7 +159,8 @@ void refuse_unsupported(const json& config, const std::string& where) {
     throw InputError("{}: {} is {}, only {} is supported", where, fixed.key, shown(*found),
                      fixed.value.dump());
   }
-  if (!config.contains("peft_type")) throw InputError("{}: no peft_type in it, expected \"LORA\"", where);
+  if (const auto type = config.find("peft_type"); type == config.end() || type->is_null())
+    throw InputError("{}: no peft_type in it, expected \"LORA\"", where);
   const std::vector<std::string> known = known_lora_keys();
   for (const auto& [key, value] : config.items()) {
     if (std::find(known.begin(), known.end(), key) == known.end())

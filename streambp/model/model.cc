@@ -158,7 +158,7 @@ Model::Model(const Config& config, const Placement& placement,
 
 Model Model::load(const Checkpoint& checkpoint, const Placement& placement) {
   return Model(checkpoint.config(), placement, [&](Parameter& parameter, ParameterRole) {
-    parameter.value.copy_(as_tensor(checkpoint.entry(parameter.name), checkpoint.bytes(parameter.name)));
+    read_into(checkpoint.stored(parameter.name), parameter.value);
   });
 }
 
@@ -205,7 +205,8 @@ RopeTable Model::rope_of(const RopeSettings& rope, const Batch& batch) const {
 Stream Model::prepare(const Batch& batch) const {
   const MemoryScope scope("batch");
   for (const auto& rows : trained_rows_) rows->write();  // a step may have moved them
-  Stream stream{batch, {}, {}, {}};
+  Stream stream;
+  stream.batch = batch;
   stream.batch.tokens = batch.tokens.to(device());
   stream.batch.targets = batch.targets.to(device());
   stream.rope = rope_of(config_.rope, batch);

@@ -26,6 +26,7 @@ struct Stream {
   RopeTable rope;        // of all tokens
   RopeTable local_rope;  // for layers with a window, where the model rotates their heads otherwise
   std::shared_ptr<RouterBalance> balance;  // null where no loss balances the experts; a pass's own
+  std::shared_ptr<RouterChoices> choices;  // null where no layer runs twice; a pass's own
 
   int64_t size() const { return batch.size(); }
   /// Tokens [begin, end), begin < end.

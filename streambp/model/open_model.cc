@@ -6,6 +6,7 @@
 
 #include "streambp/error.h"
 #include "streambp/model/config_notes.h"
+#include "streambp/printable.h"
 
 namespace streambp {
 namespace {
@@ -16,20 +17,30 @@ void print_notes(const std::string& model, const Config& config) {
   static std::set<std::string> noted;
   const std::lock_guard lock(mutex);
   if (!noted.insert(model).second) return;
-  for (const std::string& note : config_notes(config)) fmt::print(stderr, "note: {}: {}\n", model, note);
+  for (const std::string& note : config_notes(config))
+    fmt::print(stderr, "{}\n", printable(fmt::format("note: {}: {}", model, note)));
+}
+
+/// Throws where the system does not let `model` be looked at: a name too long, links in a circle.
+bool is_folder(const std::string& model) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(model, error);
+  if (error && status.type() != std::filesystem::file_type::not_found)
+    throw InputError("model '{}': {}", printable(model, kPrintedCell), error.message());
+  return std::filesystem::is_directory(status);
 }
 
 }  // namespace
 
 Config open_config(const std::string& model) {
-  if (std::filesystem::is_directory(model)) return read_config(std::filesystem::path(model) / "config.json");
+  if (is_folder(model)) return read_config(std::filesystem::path(model) / "config.json");
   if (is_preset(model)) return preset(model);
   throw InputError("model '{}': neither a folder nor a preset; presets: {}", model,
                    fmt::join(preset_names(), ", "));
 }
 
 Model open_model(const std::string& model, const Model::Placement& placement, uint64_t seed) {
-  if (std::filesystem::is_directory(model)) {
+  if (is_folder(model)) {
     const Checkpoint checkpoint = Checkpoint::open(model);
     print_notes(model, checkpoint.config());
     return Model::load(checkpoint, placement);

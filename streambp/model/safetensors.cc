@@ -7,7 +7,7 @@
 #include <fcntl.h>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <sys/mman.h>
+#include <stdexcept>
 #include <sys/stat.h>
 #include <system_error>
 #include <unistd.h>
@@ -21,7 +21,7 @@ namespace {
 using nlohmann::json;
 
 static_assert(std::endian::native == std::endian::little,
-              "safetensors data is little-endian and is used in place");
+              "safetensors data is little-endian and is copied as it is");
 
 constexpr uint64_t kLengthBytes = 8;
 
@@ -136,46 +136,99 @@ class FileDescriptor {
   int fd_;
 };
 
-// A read-only private map of a whole file. The descriptor is not kept: the map outlives it.
-class FileMap {
+// A regular file, open for reading.
+class InputFile {
  public:
-  explicit FileMap(const std::filesystem::path& path) {
-    // O_NONBLOCK: opening a pipe must not wait for a writer before it is refused.
-    const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  explicit InputFile(const std::filesystem::path& path)
+      // O_NONBLOCK: opening a pipe must not wait for a writer before it is refused.
+      : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
     struct stat status = {};
-    if (file.get() < 0 || ::fstat(file.get(), &status) != 0) fail(path, "cannot be opened");
-    if (!S_ISREG(status.st_mode)) throw InputError("{}: not a regular file", path.string());
-    size_ = static_cast<std::size_t>(status.st_size);
-    if (size_ == 0) return;  // an empty map is not allowed; the parser refuses the empty span
-    void* const address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.get(), 0);
-    if (address == MAP_FAILED) fail(path, "cannot be mapped");
-    address_ = address;
+    if (file_.get() < 0 || ::fstat(file_.get(), &status) != 0) fail("cannot be opened");
+    if (!S_ISREG(status.st_mode)) throw InputError("{}: not a regular file", path_.string());
+    size_ = static_cast<uint64_t>(status.st_size);
   }
-  ~FileMap() {
-    if (address_ != nullptr) ::munmap(address_, size_);
-  }
-  FileMap(const FileMap&) = delete;
-  FileMap& operator=(const FileMap&) = delete;
 
-  std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(address_), size_}; }
+  const std::filesystem::path& path() const { return path_; }
+  /// When it was opened.
+  uint64_t size() const { return size_; }
+
+  void read(uint64_t offset, std::span<std::byte> into) const {
+    while (!into.empty()) {
+      const ssize_t count =
+          ::pread(file_.get(), into.data(), std::min(into.size(), kMostAtOnce), static_cast<off_t>(offset));
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0) fail("cannot be read");
+      if (count == 0) {
+        throw InputError("{}: ends at byte {}, it had {} when it was opened: it was truncated meanwhile",
+                         path_.string(), offset, size_);
+      }
+      into = into.subspan(static_cast<std::size_t>(count));
+      offset += static_cast<uint64_t>(count);
+    }
+  }
 
  private:
-  [[noreturn]] static void fail(const std::filesystem::path& path, const char* what) {
-    throw InputError("{}: {}: {}", path.string(), what, std::generic_category().message(errno));
+  static constexpr std::size_t kMostAtOnce = std::size_t{1} << 30;
+
+  [[noreturn]] void fail(const char* what) const {
+    throw InputError("{}: {}: {}", path_.string(), what, std::generic_category().message(errno));
   }
 
-  void* address_ = nullptr;
-  std::size_t size_ = 0;
+  std::filesystem::path path_;
+  FileDescriptor file_;
+  uint64_t size_ = 0;
 };
+
+// The length of the header of a file of `size` bytes that begins with `head`, its first 8 or all there are.
+uint64_t header_length(std::span<const std::byte> head, uint64_t size, const std::string& where) {
+  if (head.size() < kLengthBytes)
+    throw InputError("{}: {} bytes, expected at least the 8 of a safetensors header length", where, size);
+  uint64_t length = 0;
+  for (uint64_t i = 0; i < kLengthBytes; ++i) length |= std::to_integer<uint64_t>(head[i]) << (8 * i);
+  if (length > kMaxSafetensorsHeader)
+    throw InputError("{}: header length {}, expected at most {}", where, length, kMaxSafetensorsHeader);
+  if (length > size - kLengthBytes)
+    throw InputError("{}: header length {}, but only {} bytes follow", where, length, size - kLengthBytes);
+  return length;
+}
+
+// The header `text` of a file of `size` bytes.
+SafetensorsHeader parse_header(std::string_view text, uint64_t size, const std::string& where) {
+  SafetensorsHeader header;
+  header.data_begin = kLengthBytes + text.size();
+  const json document = parse_strict_json(text, where + ": header");
+  if (!document.is_object()) throw InputError("{}: header is not a JSON object", where);
+  for (const auto& [name, info] : document.items()) {
+    if (name == "__metadata__") {
+      header.metadata = parse_metadata(info, where);
+      continue;
+    }
+    try {
+      header.entries.emplace(name, parse_entry(info));
+    } catch (const InputError& error) {
+      throw InputError("{}: tensor {}: {}", where, shown(name), error.what());
+    }
+  }
+  check_cover(header.entries, size - header.data_begin, where);
+  return header;
+}
+
+SafetensorsHeader read_header(const InputFile& file) {
+  const std::string where = file.path().string();
+  std::array<std::byte, kLengthBytes> head{};
+  const auto begin = std::span(head).first(std::min<uint64_t>(head.size(), file.size()));
+  file.read(0, begin);
+  std::string text(header_length(begin, file.size(), where), '\0');
+  file.read(kLengthBytes, std::as_writable_bytes(std::span(text)));
+  return parse_header(text, file.size(), where);
+}
 
 }  // namespace
 
 struct SafetensorsFile::Contents {
-  explicit Contents(const std::filesystem::path& file_path)
-      : path(file_path), map(file_path), header(parse_safetensors(map.bytes(), file_path.string())) {}
+  explicit Contents(const std::filesystem::path& path) : file(path), header(read_header(file)) {}
 
-  std::filesystem::path path;
-  FileMap map;
+  InputFile file;
   SafetensorsHeader header;
 };
 
@@ -204,37 +257,9 @@ uint64_t safetensors_size(std::string_view dtype, std::span<const int64_t> shape
 }
 
 SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const std::string& where) {
-  if (file.size() < kLengthBytes) {
-    throw InputError("{}: {} bytes, expected at least the 8 of a safetensors header length", where,
-                     file.size());
-  }
-  uint64_t length = 0;
-  for (uint64_t i = 0; i < kLengthBytes; ++i) length |= std::to_integer<uint64_t>(file[i]) << (8 * i);
-  if (length > kMaxSafetensorsHeader) {
-    throw InputError("{}: header length {}, expected at most {}", where, length, kMaxSafetensorsHeader);
-  }
-  if (length > file.size() - kLengthBytes) {
-    throw InputError("{}: header length {}, but only {} bytes follow", where, length,
-                     file.size() - kLengthBytes);
-  }
-  SafetensorsHeader header;
-  header.data_begin = kLengthBytes + length;
-  const std::string_view text(reinterpret_cast<const char*>(file.data()) + kLengthBytes, length);
-  const json document = parse_strict_json(text, where + ": header");
-  if (!document.is_object()) throw InputError("{}: header is not a JSON object", where);
-  for (const auto& [name, info] : document.items()) {
-    if (name == "__metadata__") {
-      header.metadata = parse_metadata(info, where);
-      continue;
-    }
-    try {
-      header.entries.emplace(name, parse_entry(info));
-    } catch (const InputError& error) {
-      throw InputError("{}: tensor {}: {}", where, shown(name), error.what());
-    }
-  }
-  check_cover(header.entries, file.size() - header.data_begin, where);
-  return header;
+  const uint64_t length = header_length(file, file.size(), where);
+  return parse_header({reinterpret_cast<const char*>(file.data()) + kLengthBytes, length}, file.size(),
+                      where);
 }
 
 SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
@@ -242,7 +267,7 @@ SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
 }
 
 const std::filesystem::path& SafetensorsFile::path() const {
-  return contents_->path;
+  return contents_->file.path();
 }
 
 const std::map<std::string, SafetensorsEntry>& SafetensorsFile::entries() const {
@@ -259,9 +284,18 @@ const SafetensorsEntry& SafetensorsFile::entry(const std::string& name) const {
   return at->second;
 }
 
-std::span<const std::byte> SafetensorsFile::bytes(const std::string& name) const {
+void SafetensorsFile::read(const std::string& name, uint64_t offset, std::span<std::byte> into) const {
   const SafetensorsEntry& at = entry(name);
-  return contents_->map.bytes().subspan(contents_->header.data_begin + at.begin, at.end - at.begin);
+  if (offset > at.end - at.begin || into.size() > at.end - at.begin - offset)
+    throw std::out_of_range("SafetensorsFile::read: beyond the tensor");
+  contents_->file.read(contents_->header.data_begin + at.begin + offset, into);
+}
+
+std::vector<std::byte> SafetensorsFile::bytes(const std::string& name) const {
+  const SafetensorsEntry& at = entry(name);
+  std::vector<std::byte> bytes(at.end - at.begin);
+  read(name, 0, bytes);
+  return bytes;
 }
 
 }  // namespace streambp

@@ -1,6 +1,6 @@
-// The safetensors format: read by memory map, checked as strictly as the reference reader
-// (huggingface/safetensors, safetensors/src/tensor.rs), and written by temporary file and rename. Knows
-// bytes, not tensors: no torch header here.
+// The safetensors format: its header checked as strictly as the reference reader does
+// (huggingface/safetensors, safetensors/src/tensor.rs), its tensors read where they are asked for, and
+// written by temporary file and rename. Knows bytes, not tensors: no torch header here.
 #pragma once
 
 #include <cstddef>
@@ -46,11 +46,12 @@ struct SafetensorsHeader {
 /// tensors without elements and tensors of rank 0 are allowed.
 SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const std::string& where);
 
-/// A validated, memory-mapped safetensors file. Copies share the map; spans and references stay valid while
-/// any copy lives. The file must not be truncated or written to while it is mapped.
+/// A validated safetensors file that is open for reading. Copies share it; references stay valid while any
+/// copy lives. It is not mapped: a file that is truncated in the meantime gives an error, where an access to
+/// a map would end the process.
 class SafetensorsFile {
  public:
-  /// Maps `path` and validates it as parse_safetensors does.
+  /// Opens `path` and validates it as parse_safetensors does.
   /// Throws InputError naming the file if it is missing, can't be read, is not a regular file, or breaks a
   /// rule of the format.
   static SafetensorsFile open(const std::filesystem::path& path);
@@ -61,15 +62,27 @@ class SafetensorsFile {
 
   /// The entry of tensor `name`; throws InputError naming the file if there is none.
   const SafetensorsEntry& entry(const std::string& name) const;
-  /// The bytes of tensor `name`, little-endian and row-major; throws InputError if there is none. They start
-  /// anywhere: a header need not be padded, so they may not be aligned for their dtype.
-  std::span<const std::byte> bytes(const std::string& name) const;
+  /// Reads bytes of tensor `name`, which are little-endian and row-major, from its byte `offset` on, as many
+  /// as `into` holds. Throws InputError if there is none, or where the file no longer has them;
+  /// std::out_of_range for bytes beyond the tensor's.
+  void read(const std::string& name, uint64_t offset, std::span<std::byte> into) const;
+  /// All of them.
+  std::vector<std::byte> bytes(const std::string& name) const;
 
  private:
   struct Contents;
   explicit SafetensorsFile(std::shared_ptr<const Contents> contents) : contents_(std::move(contents)) {}
 
   std::shared_ptr<const Contents> contents_;
+};
+
+/// A tensor and the file that holds it, under the name it has there.
+struct StoredTensor {
+  SafetensorsFile file;
+  std::string name;
+
+  const SafetensorsEntry& entry() const { return file.entry(name); }
+  void read(uint64_t offset, std::span<std::byte> into) const { file.read(name, offset, into); }
 };
 
 /// Bits of one element of `dtype`, 0 for a dtype the format does not know.
@@ -89,7 +102,7 @@ struct SafetensorsView {
 
 /// Writes `tensors` (sorted by dtype size, largest first, then name; header padded to 8 bytes) to a temporary
 /// file next to `path`, flushes it to disk and renames it, so that `path` is never seen half written; the
-/// tensors' bytes may lie in a map of `path`. Throws InputError if it can't be written (no temporary file is
+/// file that it replaces may still be open. Throws InputError if it can't be written (no temporary file is
 /// left), or if a tensor has an unknown dtype, a negative size, a number of bytes that is not its shape's, or
 /// a name that is taken, reserved (`__metadata__`) or not UTF-8.
 void write_safetensors(const std::filesystem::path& path, std::vector<SafetensorsView> tensors,

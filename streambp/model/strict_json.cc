@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "streambp/error.h"
+#include "streambp/printable.h"
 
 namespace streambp {
 namespace {
@@ -16,14 +17,6 @@ using nlohmann::json;
 constexpr std::size_t kMaxDepth = 64;
 constexpr std::size_t kMaxShown = 120;
 constexpr std::uintmax_t kMaxTextFile = 100'000'000;
-
-std::string shortened(std::string text) {
-  if (text.size() > kMaxShown) {
-    text.resize(kMaxShown);
-    text += "...";
-  }
-  return text;
-}
 
 // Builds the document from parser events. The library's own builder keeps the last of two equal keys; this
 // one refuses.
@@ -59,10 +52,7 @@ class Builder : public nlohmann::json_sax<json> {
     // what() starts with the library's own error id in brackets, and may quote any bytes of the text.
     std::string reason = error.what();
     reason.erase(0, reason.find("] ") == std::string::npos ? 0 : reason.find("] ") + 2);
-    for (char& c : reason) {
-      if (c < ' ' || c > '~') c = '?';
-    }
-    throw InputError("{}: not valid JSON at byte {}: {}", where_, position, shortened(std::move(reason)));
+    throw InputError("{}: not valid JSON at byte {}: {}", where_, position, printable(reason, kMaxShown));
   }
 
  private:
@@ -114,7 +104,9 @@ json parse_strict_json(std::string_view text, const std::string& where) {
 std::string read_text_file(const std::filesystem::path& path) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
-  if (!std::filesystem::exists(status)) throw InputError("{}: no such file", path.string());
+  if (status.type() == std::filesystem::file_type::not_found)
+    throw InputError("{}: no such file", path.string());
+  if (error) throw InputError("{}: {}", path.string(), error.message());
   if (!std::filesystem::is_regular_file(status)) throw InputError("{}: not a regular file", path.string());
   const std::uintmax_t size = std::filesystem::file_size(path, error);
   if (error) throw InputError("{}: {}", path.string(), error.message());
@@ -130,7 +122,7 @@ std::string read_text_file(const std::filesystem::path& path) {
 }
 
 std::string shown(const json& value) {
-  return shortened(value.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace));
+  return printable(value.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace), kMaxShown);
 }
 
 }  // namespace streambp

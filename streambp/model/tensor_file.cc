@@ -1,9 +1,12 @@
 #include "streambp/model/tensor_file.h"
 
+#include <algorithm>
 #include <array>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "streambp/error.h"
+#include "streambp/model/strict_json.h"
 
 namespace streambp {
 namespace {
@@ -28,25 +31,52 @@ const DtypeNames& names_of(at::ScalarType type) {
   throw InputError("dtype {}: no name in the safetensors format", c10::toString(type));
 }
 
+at::ScalarType stored_dtype(const StoredTensor& stored) {
+  const std::string& dtype = stored.entry().dtype;
+  for (const DtypeNames& names : kDtypes) {
+    if (dtype == names.safetensors) return names.type;
+  }
+  throw InputError("{}: tensor {}: dtype {}: expected F64, F32, BF16, F16, an integer or BOOL",
+                   stored.file.path().string(), shown(stored.name), dtype);
+}
+
 }  // namespace
 
-at::Tensor as_tensor(const SafetensorsEntry& entry, std::span<const std::byte> bytes) {
-  for (const DtypeNames& names : kDtypes) {
-    if (entry.dtype != names.safetensors) continue;
-    if (bytes.empty()) return at::empty(entry.shape, names.type);
-    return at::from_blob(const_cast<std::byte*>(bytes.data()), entry.shape,
-                         at::TensorOptions().dtype(names.type));
+void read_into(const StoredTensor& stored, const at::Tensor& into) {
+  constexpr int64_t kAtOnce = int64_t{1} << 20;
+  const at::ScalarType dtype = stored_dtype(stored);
+  if (into.is_meta() || into.numel() == 0) return;
+  const auto element = static_cast<int64_t>(c10::elementSize(dtype));
+  if (into.is_cpu() && into.scalar_type() == dtype) {
+    stored.read(0, {static_cast<std::byte*>(into.mutable_data_ptr()), into.nbytes()});
+    return;
   }
-  throw InputError("dtype {}: expected F64, F32, BF16, F16, an integer or BOOL", entry.dtype);
+  // Converted, or sent to a device, in parts: a second copy of a whole embedding would count as memory.
+  const at::Tensor flat = into.view({-1});
+  std::vector<std::byte> buffer(static_cast<size_t>(std::min(flat.numel(), kAtOnce) * element));
+  for (int64_t begin = 0; begin < flat.numel(); begin += kAtOnce) {
+    const int64_t count = std::min(kAtOnce, flat.numel() - begin);
+    stored.read(static_cast<uint64_t>(begin * element),
+                std::span(buffer).first(static_cast<size_t>(count * element)));
+    flat.narrow(0, begin, count)
+        .copy_(at::from_blob(buffer.data(), {count}, at::TensorOptions().dtype(dtype)));
+  }
 }
 
 at::Tensor read_tensor(const SafetensorsFile& file, const std::string& name) {
-  const SafetensorsEntry& entry = file.entry(name);
-  try {
-    return as_tensor(entry, file.bytes(name)).clone();
-  } catch (const InputError& error) {
-    throw InputError("{}: tensor '{}': {}", file.path().string(), name, error.what());
+  const StoredTensor stored{file, name};
+  const std::vector<int64_t>& shape = stored.entry().shape;
+  // The format allows any sizes next to a zero; a tensor's strides leave zeros out.
+  int64_t product = 1;
+  for (const int64_t size : shape) {
+    if (size > 0 && __builtin_mul_overflow(product, size, &product)) {
+      throw InputError("{}: tensor {}: shape [{}] overflows 63 bits", file.path().string(), shown(name),
+                       fmt::join(shape, ", "));
+    }
   }
+  at::Tensor tensor = at::empty(shape, stored_dtype(stored));
+  read_into(stored, tensor);
+  return tensor;
 }
 
 at::Tensor read_optional_tensor(const SafetensorsFile& file, const std::string& name) {

@@ -11,11 +11,13 @@
 
 namespace streambp {
 
-/// A tensor over `bytes`, without a copy: it must not outlive the file and must not be written to.
-/// Throws InputError for a dtype that torch has no tensor for.
-at::Tensor as_tensor(const SafetensorsEntry& entry, std::span<const std::byte> bytes);
+/// Reads a stored tensor into `into`, of its shape and contiguous, in any dtype and on any device; on the
+/// meta device nothing is read. Throws InputError for a dtype that torch has no tensor for, and as
+/// SafetensorsFile::read does.
+void read_into(const StoredTensor& stored, const at::Tensor& into);
 
-/// A copy of tensor `name` of `file`; throws InputError if there is none.
+/// Tensor `name` of `file` on the CPU; throws InputError if there is none, for a dtype that torch has no
+/// tensor for, and for a shape whose sizes' product, zeros left out, overflows 63 bits.
 at::Tensor read_tensor(const SafetensorsFile& file, const std::string& name);
 
 /// The same, or an undefined tensor if there is none.

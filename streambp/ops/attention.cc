@@ -13,7 +13,7 @@ namespace streambp {
 namespace {
 
 /// The prefix's gradients come out of the kernels as new tensors: by tiles they stay small next to the
-/// stream's. GPUs get kDeviceTile.
+/// stream's. GPUs get device_tile.
 constexpr int64_t kPrefixTile = 1024;
 
 /// The most sequences that one call of a GPU's kernels takes: the y dimension of a grid has 65,535 blocks.
@@ -75,8 +75,7 @@ struct Sequence {
   /// stands for those that are as large.
   std::vector<ScoreBlock> backward_blocks() const {
     std::vector<ScoreBlock> cut;
-    const int64_t tile =
-        has_device_attention(q, settings.scoring) ? std::max(kDeviceTile, q.size(0)) : kPrefixTile;
+    const int64_t tile = has_device_attention(q, settings.scoring) ? device_tile(q.size(0)) : kPrefixTile;
     for (ScoreBlock block : blocks()) {
       while (is_prefix(block) && block.visible == Visible::kAll && block.keys > tile) {
         ScoreBlock first = block;

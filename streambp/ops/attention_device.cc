@@ -23,9 +23,13 @@
 namespace streambp {
 namespace {
 
-/// How many times kDeviceTile the long rectangles of keys have that cuDNN takes forward, as far as there are
-/// so many keys: it prepares a plan for every shape, so shapes have to come again.
-constexpr int64_t kLongRectangle = 4;
+/// Keys of the long rectangles that cuDNN takes forward, as far as there are so many: it prepares a plan for
+/// every shape, so shapes have to come again.
+constexpr int64_t kLongRectangle = 4 * kDeviceTile;
+
+/// Queries from which rectangles are made of as many keys: a chunk's prefix is then whole ones, and nothing
+/// is left for the library that is slower. With fewer queries the merging of such parts would cost more.
+constexpr int64_t kManyQueries = 2048;
 
 /// Pairs of a query and a key below which a choice is not worth its measurement: cuDNN takes longer to plan a
 /// shape than passes over many such blocks take.
@@ -136,8 +140,8 @@ double seconds_of(c10::Device device, const std::function<void()>& run) {
 /// Times the libraries on the shapes that come again, and remembers which was fastest.
 class Chooser {
  public:
-  Chooser(std::vector<DeviceAttention> kernels, int64_t least_pairs)
-      : kernels_(std::move(kernels)), least_pairs_(least_pairs) {
+  Chooser(std::vector<DeviceAttention> kernels, int64_t least_pairs, Served served)
+      : kernels_(std::move(kernels)), least_pairs_(least_pairs), served_(served) {
     const char* const wanted = std::getenv("STREAMBP_ATTENTION");
     if (wanted == nullptr || *wanted == '\0') return;
     for (const DeviceAttention& one : kernels_) {
@@ -145,6 +149,8 @@ class Chooser {
     }
     if (only_ == nullptr) throw InputError("STREAMBP_ATTENTION '{}': expected flash or cudnn", wanted);
   }
+
+  Served served() const { return served_; }
 
   /// The kernels that take every shape.
   const DeviceAttention& first() const { return kernels_.front(); }
@@ -205,6 +211,7 @@ class Chooser {
 
   std::vector<DeviceAttention> kernels_;
   int64_t least_pairs_;
+  Served served_;
   const DeviceAttention* only_ = nullptr;
   mutable std::mutex mutex_;
   std::map<std::string, Choice> choices_;
@@ -212,7 +219,7 @@ class Chooser {
 
 /// Those of GPUs, and by device type what set_device_attention has given instead.
 Chooser& library_chooser() {
-  static Chooser chooser(library_attention(), kPairsToChoose);
+  static Chooser chooser(library_attention(), kPairsToChoose, Served::kAsOnGpus);
   return chooser;
 }
 std::map<c10::DeviceType, std::unique_ptr<Chooser>>& given_choosers() {
@@ -246,8 +253,8 @@ void add_part(AttentionBlock& all, AttentionBlock&& part) {
 
 /// The shapes of rectangles, the longer first, in which `queries` take many keys.
 std::array<int64_t, 2> rectangles_of(int64_t queries) {
-  const int64_t tile = std::max(queries, kDeviceTile);
-  return {std::max(tile, kLongRectangle * kDeviceTile), tile};
+  if (queries < kManyQueries) return {kLongRectangle, kDeviceTile};
+  return {queries * std::max<int64_t>(1, kLongRectangle / queries), queries};
 }
 
 /// All queries see all keys: in rectangles of shapes that come again where cuDNN's kernels are faster, else
@@ -278,7 +285,9 @@ AttentionBlock dry_forward(const AttentionOperands& operands) {
                        at::empty({heads, queries}, q.options().dtype(sum_dtype(q))).t()};
   const MemoryScope scope("kernel workspace");
   const bool is_cut = !operands.causal && keys > rectangles_of(queries).back();
-  if (is_cut) {  // if cuDNN takes rectangles: the last part is alive together with the wide sum of the others
+  // If cuDNN takes rectangles, the last part is alive together with the wide sum of the others. A prefix that
+  // is one long rectangle has no other parts, but the shorter ones before it had: they are the peak.
+  if (is_cut) {
     const at::Tensor part = block.output;
     block.output = at::empty(q.sizes(), q.options().dtype(sum_dtype(q)));
     return block;
@@ -315,6 +324,10 @@ std::string AttentionOperands::shape() const {
   return fmt::format("{} x {}, {}/{} heads of {}", q.size(0), k.size(0), q.size(1), k.size(1), q.size(2));
 }
 
+int64_t device_tile(int64_t queries) {
+  return std::max(kDeviceTile, 2 * queries);
+}
+
 std::vector<DeviceAttention> library_attention() {
   return {{"flash", /*lower_right=*/true, flash_forward, flash_backward},
           {"cudnn", /*lower_right=*/false, cudnn_forward, cudnn_backward}};
@@ -328,9 +341,11 @@ int64_t AttentionOperands::longest() const {
 
 bool has_device_attention(const at::Tensor& q, const Scoring& scoring) {
   if (scoring.softcap != 0.0) return false;
-  if (given_choosers().contains(q.device().type())) return true;
+  const auto given = given_choosers().find(q.device().type());
+  const bool is_given = given != given_choosers().end();
+  if (is_given && given->second->served() == Served::kAll) return true;
   const bool is_half = q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf;
-  const bool is_of_gpu = q.is_cuda() || (!has_values(q) && is_for_cuda(q));
+  const bool is_of_gpu = is_given || q.is_cuda() || (!has_values(q) && is_for_cuda(q));
   return is_of_gpu && is_half && q.size(2) % 8 == 0 && q.size(2) <= 256;
 }
 
@@ -366,11 +381,11 @@ std::vector<std::string> attention_choices() {
   return choices;
 }
 
-void set_device_attention(c10::DeviceType device, std::vector<DeviceAttention> kernels) {
+void set_device_attention(c10::DeviceType device, std::vector<DeviceAttention> kernels, Served served) {
   if (kernels.empty()) {
     given_choosers().erase(device);
   } else {
-    given_choosers()[device] = std::make_unique<Chooser>(std::move(kernels), /*least_pairs=*/0);
+    given_choosers()[device] = std::make_unique<Chooser>(std::move(kernels), /*least_pairs=*/0, served);
   }
 }
 

@@ -20,9 +20,14 @@
 
 namespace streambp {
 
-/// Keys that a backward pass takes at once with queries that see all of them: their gradients come out as
-/// new tensors, for each query head. As many as queries, where these are more.
+/// The least keys that a backward pass takes at once with queries that see all of them.
 inline constexpr int64_t kDeviceTile = 8192;
+
+/// Keys that a backward pass takes at once with so many queries, all of which see all of them: twice as many,
+/// kDeviceTile at least. The keys' gradients come out as new tensors, for each query head, which bounds them;
+/// the queries' are added up once for each tile, by arithmetic 5 % of its time at 8,192 keys and under 3 % at
+/// 16,384.
+int64_t device_tile(int64_t queries);
 
 /// One block of attention: q [n, H, E], k and v [m, K, E].
 struct AttentionOperands {
@@ -79,8 +84,15 @@ AttentionBlockGradients device_attend_backward(const AttentionOperands& operands
 /// Sorted; empty where there was nothing to choose.
 std::vector<std::string> attention_choices();
 
-/// Makes the caller's `kernels` serve all tensors on devices of this type, whatever their dtype, with choices
-/// begun anew; none: back to what served before. The first takes causal blocks of any shape.
-void set_device_attention(c10::DeviceType device, std::vector<DeviceAttention> kernels);
+/// Which tensors on a device such kernels serve.
+enum class Served {
+  kAll,       // whatever their dtype and heads
+  kAsOnGpus,  // those that has_device_attention names
+};
+
+/// Makes the caller's `kernels` serve tensors on devices of this type, with choices begun anew; none: back to
+/// what served before. The first takes causal blocks of any shape.
+void set_device_attention(c10::DeviceType device, std::vector<DeviceAttention> kernels,
+                          Served served = Served::kAll);
 
 }  // namespace streambp

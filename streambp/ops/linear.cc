@@ -1,6 +1,7 @@
 #include "streambp/ops/linear.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "streambp/ops/differentiable.h"
 
@@ -57,10 +58,13 @@ void linear_backward_input(const Linear& linear, const at::Tensor& dy, at::Tenso
   dx.addmm_(at::mm(dy, adapter.b->value), adapter.a->value, /*beta=*/1, adapter.scale);
 }
 
-std::vector<at::Tensor> linear(const at::Tensor& x, const std::vector<const Linear*>& maps) {
-  std::vector<at::Tensor> outputs;
-  outputs.reserve(maps.size());
-  for (const Linear* map : maps) outputs.push_back(linear_forward(*map, x));
+std::vector<at::Tensor> linear(const at::Tensor& x, const std::vector<const Linear*>& maps,
+                               const std::vector<at::Tensor>& known) {
+  std::vector<at::Tensor> outputs = known;
+  outputs.resize(maps.size());
+  for (size_t i = 0; i < maps.size(); ++i) {
+    if (!outputs[i].defined()) outputs[i] = linear_forward(*maps[i], x);
+  }
   const bool keep_input =
       std::any_of(maps.begin(), maps.end(), [](const Linear* map) { return map->trainable(); });
   at::Tensor kept = keep_input ? x.detach() : at::Tensor();
@@ -76,9 +80,11 @@ std::vector<at::Tensor> linear(const at::Tensor& x, const std::vector<const Line
   });
 }
 
-at::Tensor linear_add(const at::Tensor& residual, const at::Tensor& x, const Linear& map) {
+at::Tensor linear_add(const at::Tensor& residual, const at::Tensor& x, const Linear& map,
+                      const at::Tensor& known) {
   at::Tensor kept = map.trainable() ? x.detach() : at::Tensor();
-  return differentiable({residual, x}, linear_add_forward(residual, x, map), "linear_add",
+  at::Tensor y = known.defined() ? known : linear_add_forward(residual, x, map);
+  return differentiable({residual, x}, std::move(y), "linear_add",
                         [&map, kept](std::vector<at::Tensor>&& dy) {
                           at::Tensor dx;
                           linear_accumulate(map, kept, dy[0]);

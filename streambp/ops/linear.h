@@ -51,11 +51,13 @@ void linear_accumulate(const Linear& linear, const at::Tensor& x, const at::Tens
 void linear_backward_input(const Linear& linear, const at::Tensor& dy, at::Tensor& dx);
 
 /// Several maps of one input: x is kept once and its gradient is summed in place. The maps must outlive the
-/// graph.
-std::vector<at::Tensor> linear(const at::Tensor& x, const std::vector<const Linear*>& maps);
+/// graph. Where there are `known` outputs, one of each map, those that are defined are not computed again.
+std::vector<at::Tensor> linear(const at::Tensor& x, const std::vector<const Linear*>& maps,
+                               const std::vector<at::Tensor>& known = {});
 
-/// residual + map(x). residual [n, out], x [n, in].
-at::Tensor linear_add(const at::Tensor& residual, const at::Tensor& x, const Linear& map);
+/// residual + map(x). residual [n, out], x [n, in]. `known`: the sum itself, which is not computed then.
+at::Tensor linear_add(const at::Tensor& residual, const at::Tensor& x, const Linear& map,
+                      const at::Tensor& known = {});
 
 /// linear_add without autograd.
 at::Tensor linear_add_forward(const at::Tensor& residual, const at::Tensor& x, const Linear& map);

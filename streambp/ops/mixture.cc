@@ -60,20 +60,31 @@ std::vector<Share> shares_of(const at::Tensor& choices, const Mixture& settings)
   return shares;
 }
 
-at::Tensor forward(const at::Tensor& residual, const at::Tensor& x, const Mixture& settings,
-                   RouterBalance* balance, bool graph_only, Routing& routing) {
-  const at::NoGradGuard no_grad;
-  at::Tensor y = graph_only ? unread(x) : residual.defined() ? residual.clone() : at::zeros_like(x);
-  const MemoryScope scope("MLP");  // all but the output, which is the caller's
+/// Sets the probabilities and choices of `routing`, and the chosen experts' probabilities.
+void route(const at::Tensor& x, const Mixture& settings, const MixtureRun& run, Routing& routing) {
   routing.probabilities = at::softmax(linear_forward(*settings.router, x).to(sum_dtype(x)), -1);
-  std::tie(routing.top, routing.choices) = routing.probabilities.topk(settings.experts_per_token, -1);
-  if (balance != nullptr) balance->count(routing.probabilities, routing.choices, routing.begin);
+  if (run.choices != nullptr) routing.choices = run.choices->find(run.layer, run.begin, x.size(0));
+  if (routing.choices.defined()) {
+    routing.top = routing.probabilities.gather(1, routing.choices);
+  } else {
+    std::tie(routing.top, routing.choices) = routing.probabilities.topk(settings.experts_per_token, -1);
+    if (run.choices != nullptr) run.choices->keep(run.layer, run.begin, routing.choices);
+  }
+  if (run.balance != nullptr) run.balance->count(routing.probabilities, routing.choices, run.begin);
+}
+
+at::Tensor forward(const at::Tensor& residual, const at::Tensor& x, const Mixture& settings,
+                   const MixtureRun& run, Routing& routing) {
+  const at::NoGradGuard no_grad;
+  at::Tensor y = run.graph_only ? unread(x) : residual.defined() ? residual.clone() : at::zeros_like(x);
+  const MemoryScope scope("MLP");  // all but the output, which is the caller's
+  route(x, settings, run, routing);
   const at::Tensor weights = weights_of(routing, settings).to(x.scalar_type()).flatten().unsqueeze(1);
   routing.shares = shares_of(routing.choices, settings);
   for (Share& share : routing.shares) {
     const GatedMlp& expert = settings.experts[share.expert];
     share.weights = gather_rows(weights, share.indices);
-    if (graph_only) {
+    if (run.graph_only) {
       share.saved = save_gated(expert, gather_rows(x, share.tokens));
     } else {
       const at::Tensor product = gated_product(expert, gather_rows(x, share.tokens), share.saved);
@@ -165,15 +176,15 @@ at::Tensor RouterBalance::gradient(int64_t begin, int64_t n) const {
 }
 
 at::Tensor mixture(const at::Tensor& residual, const at::Tensor& x, const Mixture& settings,
-                   RouterBalance* balance, bool graph_only, int64_t begin) {
+                   const MixtureRun& run) {
   Routing routing;
-  routing.begin = begin;
-  at::Tensor y = forward(residual, x, settings, balance, graph_only, routing);
+  routing.begin = run.begin;
+  at::Tensor y = forward(residual, x, settings, run, routing);
   std::vector<at::Tensor> inputs{x};
   if (residual.defined()) inputs.push_back(residual);
   const MemoryScope scope("MLP");
   return differentiable(inputs, std::move(y), "mixture",
-                        [x = x.detach(), &settings, balance, routing,
+                        [x = x.detach(), &settings, balance = run.balance, routing,
                          inputs = inputs.size()](std::vector<at::Tensor>&& dy) mutable {
                           std::vector<at::Tensor> gradients{backward(x, settings, balance, routing, dy[0])};
                           if (inputs == 2) gradients.push_back(dy[0]);

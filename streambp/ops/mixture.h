@@ -12,6 +12,7 @@
 
 #include "streambp/ops/linear.h"
 #include "streambp/ops/mlp.h"
+#include "streambp/ops/router_choices.h"
 
 namespace streambp {
 
@@ -54,11 +55,19 @@ struct Mixture {
   bool normalise = false;  // whether the chosen experts' weights are divided by their sum
 };
 
+/// How a mixture is run over some rows of a stream. Pointers may be null.
+struct MixtureRun {
+  int64_t layer = 0;                 // its number
+  int64_t begin = 0;                 // index of the first row in the stream
+  bool graph_only = false;           // the values are left out: the result is unread()
+  RouterBalance* balance = nullptr;  // counts, and has a gradient
+  RouterChoices* choices = nullptr;  // are taken where they are kept, and kept where not
+};
+
 /// residual + sum over the chosen experts e of x [n, D]: w_e expert_e(x), where w are the largest entries of
-/// softmax(router(x)), taken in float32 or wider. `balance` may be null. Maps and balance must outlive the
-/// graph. Ties between equal probabilities are broken as ATen's topk does. With `graph_only` the values are
-/// left out: the result is unread(). `begin` is the index of the first row in the stream, for the balance.
+/// softmax(router(x)), taken in float32 or wider. Maps and balance must outlive the graph. Ties between equal
+/// probabilities are broken as ATen's topk does.
 at::Tensor mixture(const at::Tensor& residual, const at::Tensor& x, const Mixture& settings,
-                   RouterBalance* balance, bool graph_only = false, int64_t begin = 0);
+                   const MixtureRun& run = {});
 
 }  // namespace streambp

@@ -113,10 +113,23 @@ void gate_backward(Activation activation, at::Tensor& gate_proj, at::Tensor& up_
   if (!wants_product) d_product.reset();
 }
 
-GatedMlpSaved save_gated(const GatedMlp& mlp, const at::Tensor& x) {
+namespace {
+
+/// `known`: null, or what is taken instead of computing it.
+GatedMlpSaved save_gated(const GatedMlp& mlp, const at::Tensor& x, const GatedProjections* known) {
   const at::NoGradGuard no_grad;
-  return {mlp.gate_proj->trainable() || mlp.up_proj->trainable() ? x.detach() : at::Tensor(),
-          linear_forward(*mlp.gate_proj, x), linear_forward(*mlp.up_proj, x)};
+  GatedMlpSaved saved;
+  if (mlp.gate_proj->trainable() || mlp.up_proj->trainable()) saved.x = x.detach();
+  const bool knows = known != nullptr && known->gate.defined();
+  saved.gate_proj = knows ? known->gate : linear_forward(*mlp.gate_proj, x);
+  saved.up_proj = knows ? known->up : linear_forward(*mlp.up_proj, x);
+  return saved;
+}
+
+}  // namespace
+
+GatedMlpSaved save_gated(const GatedMlp& mlp, const at::Tensor& x) {
+  return save_gated(mlp, x, nullptr);
 }
 
 at::Tensor gated_product(const GatedMlp& mlp, const at::Tensor& x, GatedMlpSaved& saved, bool keep) {
@@ -146,7 +159,8 @@ at::Tensor gated_mlp_backward(const GatedMlp& mlp, GatedMlpSaved&& saved, const 
   return dx;
 }
 
-at::Tensor gated_mlp(const at::Tensor& residual, const at::Tensor& x, const GatedMlp& mlp, bool graph_only) {
+at::Tensor gated_mlp(const at::Tensor& residual, const at::Tensor& x, const GatedMlp& mlp, bool graph_only,
+                     GatedProjections* known) {
   GatedMlpSaved saved;
   at::Tensor output;
   std::vector<at::Tensor> inputs{x};
@@ -154,18 +168,21 @@ at::Tensor gated_mlp(const at::Tensor& residual, const at::Tensor& x, const Gate
   const bool keep = needs_backward(inputs);  // asked before autograd is off
   if (graph_only) {
     const MemoryScope scope("MLP");
-    saved = save_gated(mlp, x);
+    saved = save_gated(mlp, x, known);
     output = unread(x);
   } else {
     const at::NoGradGuard no_grad;
     at::Tensor product;
-    {
-      const MemoryScope scope("MLP");
+    if (const MemoryScope scope("MLP"); known == nullptr) {
       product = gated_product(mlp, x, saved, keep);
+    } else {
+      saved = save_gated(mlp, x, known);
+      product = gate(mlp.activation, saved.gate_proj, saved.up_proj);
     }
     output = residual.defined() ? linear_add_forward(residual, product, *mlp.down_proj)
                                 : linear_forward(*mlp.down_proj, product);
   }
+  if (known != nullptr) *known = {saved.gate_proj, saved.up_proj};
   const MemoryScope scope("MLP");  // that of the backward pass; the output is the caller's
   return differentiable(inputs, std::move(output), "gated_mlp",
                         [&mlp, saved, inputs = inputs.size()](std::vector<at::Tensor>&& dy) mutable {

@@ -18,6 +18,12 @@ struct GatedMlp {
   bool trainable() const { return gate_proj->trainable() || up_proj->trainable() || down_proj->trainable(); }
 };
 
+/// What gate_proj and up_proj give, [n, F] each.
+struct GatedProjections {
+  at::Tensor gate;
+  at::Tensor up;
+};
+
 /// What the backward pass needs. Of the four [n, F] tensors that plain autograd would keep (gate, its
 /// activation, up, their product) two are kept: the activation and the product are cheaper to compute again
 /// than to hold.
@@ -59,8 +65,10 @@ at::Tensor gated_mlp_backward(const GatedMlp& mlp, GatedMlpSaved&& saved, const 
                               const at::Tensor& row_weights = {}, at::Tensor* d_row_weights = nullptr);
 
 /// down(act(gate(x)) * up(x)) for x [n, D], with `residual` [n, D] added where it is defined. The maps must
-/// outlive the graph. With `graph_only` the values are left out: the result is unread().
+/// outlive the graph. With `graph_only` the values are left out: the result is unread(). `known`: null, or
+/// where the gate's and the up projection are received, or, if they are defined, taken from instead of being
+/// computed again; the backward pass then writes over them.
 at::Tensor gated_mlp(const at::Tensor& residual, const at::Tensor& x, const GatedMlp& mlp,
-                     bool graph_only = false);
+                     bool graph_only = false, GatedProjections* known = nullptr);
 
 }  // namespace streambp

@@ -6,6 +6,7 @@
 
 #include "streambp/error.h"
 #include "streambp/plan/cost_model.h"
+#include "streambp/plan/offload.h"
 #include "streambp/runtime/bytes.h"
 
 namespace streambp::plan {
@@ -75,14 +76,16 @@ Choice choose(Predictor& predictor, const TrainingStep& step, const SearchSpace&
                            costs.tokens(), budget.host > 0)) {
     Considered one;
     one.settings = settings;
-    one.cost = costs.relative(settings);
     try {
-      one.predicted = predictor.predict(step, settings);
+      const OffloadFit fit = fit_offload(predictor, step, settings, budget, OffloadGoal::kFewest);
+      one.settings = fit.settings;
+      one.predicted = fit.prediction;
       one.fits = budget.holds(*one.predicted);
       if (!one.fits) one.why_not = fmt::format("needs {}", need_text(*one.predicted));
     } catch (const InputError& error) {
       one.why_not = error.what();
     }
+    one.cost = costs.relative(one.settings);
     choice.considered.push_back(std::move(one));
   }
   const auto rank = [](const Considered& one) {

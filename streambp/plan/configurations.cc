@@ -9,12 +9,13 @@ namespace {
 
 /// Every combination of the values that a search tries of the settings that `method` takes, but of chunk and
 /// head; those in `space.fixed` as they are given.
-std::vector<Settings> combinations(const SearchSpace& space, Method method, const SearchContext& context) {
+std::vector<Settings> combinations(const SearchSpace& space, Method method, SearchContext context) {
   std::vector<Settings> all{settings_for(method, space.given)};
   for (const SettingKind& kind : setting_kinds()) {
     if (kind.candidates == nullptr || !takes(method, kind.name) || space.fixed.contains(kind.name)) continue;
     const std::vector<Settings> before = std::exchange(all, {});
     for (const Settings& settings : before) {
+      context.settings = settings;
       for (const std::string& value : kind.candidates(context))
         set_setting(kind, all.emplace_back(settings), value);
     }
@@ -60,7 +61,8 @@ std::vector<Settings> list_configurations(const SearchSpace& space, c10::Device 
   for (const Method method : space.methods) {
     const MethodKind& kind = method_kind(method);
     if (kind.head == HeadDefault::kAlwaysStreamed && space.given.stream_head == false) continue;
-    const std::vector<Settings> kept = combinations(space, method, {layers, may_offload});
+    const std::vector<Settings> kept =
+        combinations(space, method, {.layers = layers, .may_offload = may_offload});
     for (const bool streamed : heads_of(space, kind)) {
       for (const int64_t chunk : chunks_of(space, device, method, tokens)) {
         for (Settings settings : kept) {

@@ -51,7 +51,7 @@ double CostModel::operations(const Settings& settings) const {
 }
 
 double CostModel::moved_bytes(const Settings& settings) const {
-  double bytes = device_.is_cpu() ? moved_by_layers(settings) : 0.0;
+  double bytes = 2.0 * kept_bytes(settings) + (device_.is_cpu() ? moved_by_layers(settings) : 0.0);
   if (objective_->request().log_probabilities && !settings.streams_head()) {
     const double logits = std::max(element_bytes(), 4.0) * as_double(batch_.size()) *
                           as_double(models_.policy->config().vocab_size);
@@ -79,15 +79,27 @@ double CostModel::moved_by_layers(const Settings& settings) const {
   return element_bytes() * tokens * values;
 }
 
+double CostModel::bytes_of_layers(const std::function<int64_t(int64_t layer, int64_t first)>& width) const {
+  const int64_t first = std::max<int64_t>(models_.policy->lowest_trainable_layer(), 0);
+  int64_t values = 0;
+  for (int64_t layer = first; layer < models_.policy->config().num_hidden_layers; ++layer)
+    values += width(layer, first);
+  return as_double(values) * as_double(batch_.size()) * element_bytes();
+}
+
+double CostModel::kept_bytes(const Settings& settings) const {
+  const auto width = method_kind(settings.method).kept_width;
+  if (width == nullptr) return 0.0;
+  return bytes_of_layers(
+      [&](int64_t layer, int64_t) { return width(settings, models_.policy->config(), layer); });
+}
+
 double CostModel::host_bytes(const Settings& settings) const {
   const auto width = method_kind(settings.method).offloaded_width;
   if (width == nullptr) return 0.0;
-  const Config& config = models_.policy->config();
-  const int64_t first = std::max<int64_t>(models_.policy->lowest_trainable_layer(), 0);
-  int64_t values = 0;
-  for (int64_t layer = first; layer < config.num_hidden_layers; ++layer)
-    values += width(settings, config, layer);
-  return 2.0 * as_double(values) * as_double(batch_.size()) * element_bytes();
+  return 2.0 * bytes_of_layers([&](int64_t layer, int64_t first) {
+           return width(settings, models_.policy->config(), layer, first);
+         });
 }
 
 }  // namespace streambp::plan

@@ -1,6 +1,7 @@
 // What a configuration costs in time, estimated: for ranking, not for promises.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "streambp/backprop/method.h"
@@ -25,7 +26,8 @@ class CostModel {
   ///   byte on the CPU and 80 elsewhere. A head that is not streamed writes and reads the log-softmax of all
   ///   logits and its gradient, which the streamed one has in place of the logits. On the CPU layers write
   ///   and read the values between their products, 6 D + 3 F of a token forward and 6 D + 5 F backward, which
-  ///   rows that are few enough find in the cache: those of a chunk, or for tiled those of the MLP.
+  ///   rows that are few enough find in the cache: those of a chunk, or for tiled those of the MLP. What is
+  ///   kept in addition to inputs is written once and read once.
   /// - bytes: what goes to the host's memory and comes back, at 2000 operations a byte (a GPU of 400 TFLOP/s
   ///   that reaches half of it, with a link of 100 GB/s in both directions together). An assumption.
   /// - 1 + 20 / chunk: products of few rows are slower, and each chunk reads the weights and adds to their
@@ -41,7 +43,10 @@ class CostModel {
   double operations(const Settings& settings) const;
   double moved_bytes(const Settings& settings) const;
   double moved_by_layers(const Settings& settings) const;
+  double kept_bytes(const Settings& settings) const;
   double host_bytes(const Settings& settings) const;
+  /// `width`: how many numbers of a token, of a layer with a backward pass.
+  double bytes_of_layers(const std::function<int64_t(int64_t layer, int64_t first)>& width) const;
   double element_bytes() const;
 
   const Models& models_;

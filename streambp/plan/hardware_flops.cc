@@ -81,7 +81,8 @@ double hardware_flops(const Model& model, const Batch& batch, const Objective& o
     const LayerRuns runs = kind.layer_runs(settings, lengths, model.config(), i, joined);
     flops += i < first ? layer.forward(once) : layer.forward(runs) + layer.backward(runs);
     if (kind.rebuild_runs == nullptr) continue;
-    if (const auto rebuild = kind.rebuild_runs(settings, i, first, layers)) flops += layer.forward(*rebuild);
+    if (const auto rebuild = kind.rebuild_runs(settings, model.config(), i, first))
+      flops += layer.forward(*rebuild);
   }
   return flops;
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "streambp/plan/offload.h"
+
 namespace streambp::plan {
 namespace {
 
@@ -68,13 +70,17 @@ LongestFit longest(Predictor& predictor, TrainingStep step, const Settings& sett
   const auto predict = [&](int64_t seq_len) {
     ++found.evaluations;
     step.seq_len = seq_len;
-    return predictor.predict(step, settings);
+    return fit_offload(predictor, step, settings, budget, OffloadGoal::kBalanced).prediction;
   };
+  found.settings = settings;
   found.at_shortest = predict(kShortest);
   if (!budget.holds(found.at_shortest)) return found;
   Enclosure enclosure(budget, resolution, found.at_shortest);
   while (!enclosure.closed()) enclosure.add(predict(enclosure.next(found.evaluations > kOnLine)));
-  found.at_longest = enclosure.below();
+  step.seq_len = enclosure.below().seq_len;
+  const OffloadFit chosen = fit_offload(predictor, step, settings, budget, OffloadGoal::kFewest);
+  found.settings = chosen.settings;
+  found.at_longest = chosen.prediction;
   found.seq_len = enclosure.below().seq_len;
   found.resolution = enclosure.gap();
   return found;

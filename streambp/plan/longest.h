@@ -33,6 +33,7 @@ struct Budget {
 struct LongestFit {
   int64_t seq_len = 0;  // tokens of the longest sequence that fits, 0 where none does
   std::optional<Prediction> at_longest;
+  Settings settings;       // as given, with the layers to offload chosen (fit_offload)
   Prediction at_shortest;  // of kShortest tokens: what is needed whatever the length
   int64_t resolution = 0;  // a sequence longer by this does not fit; 0: kLongest fits
   int evaluations = 0;     // passes on the meta device
@@ -43,7 +44,8 @@ struct LongestFit {
 /// The longest sequence for which `step`, whatever its length, needs no more than `budget`, to a token, or
 /// the `resolution`th part of the length where that is more. The peak is nearly linear in the length: the
 /// search follows the line through the two lengths that enclose the budget and halves the interval where that
-/// does not close it. Throws as Predictor::predict does.
+/// does not close it. The layers to offload, where they are left open, are chosen for each length. Throws as
+/// Predictor::predict does.
 LongestFit longest(Predictor& predictor, TrainingStep step, const Settings& settings, const Budget& budget,
                    int64_t resolution = 1000);
 

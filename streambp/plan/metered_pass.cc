@@ -4,6 +4,7 @@
 #include <chrono>
 #include <ctime>
 #include <limits>
+#include <utility>
 
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -118,6 +119,8 @@ MeteredPass StepRunner::run(Models& models, std::optional<Recorder>* recorder) {
   Settings settings = settings_;
   settings.optimizer = models.fused_optimizer.get();
   model.zero_gradients();
+  if (device.is_cuda() && !std::exchange(reserved_, true))
+    reserve_host_memory(model, parts.front().size(), settings);
   MeteredPass pass;
   pass.tokens = batch.size();
   synchronize(device);

@@ -52,7 +52,8 @@ class StepRunner {
   Settings settings_;
   std::optional<double> model_flops_;
   std::optional<double> hardware_flops_;
-  at::Tensor reference_;  // [N] log-probabilities, where ask_reference() has asked for them
+  bool reserved_ = false;  // host memory for what is offloaded
+  at::Tensor reference_;   // [N] log-probabilities, where ask_reference() has asked for them
 };
 
 }  // namespace streambp::plan

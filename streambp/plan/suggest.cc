@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "streambp/plan/cost_model.h"
+#include "streambp/plan/offload.h"
 
 namespace streambp::plan {
 namespace {
@@ -35,7 +36,10 @@ void try_at(Predictor& predictor, const TrainingStep& step, const Budget& budget
             std::vector<Suggestion>& candidates) {
   for (size_t i = 0; i < candidates.size(); ++i) {
     LongestFit& fit = candidates[i].fit;
-    fit.at_shortest = predictor.predict(step, candidates[i].settings);
+    const OffloadFit offload =
+        fit_offload(predictor, step, candidates[i].settings, budget, OffloadGoal::kFewest);
+    candidates[i].settings = fit.settings = offload.settings;
+    fit.at_shortest = offload.prediction;
     fit.evaluations = 1;
     if (!budget.holds(fit.at_shortest)) continue;
     fit.at_longest = fit.at_shortest;
@@ -51,7 +55,8 @@ void drop_dominated(Predictor& predictor, const TrainingStep& step, const Budget
                     std::vector<Suggestion>& candidates) {
   double least = std::numeric_limits<double>::infinity();
   std::erase_if(candidates, [&](const Suggestion& candidate) {  // in the order of their costs
-    const double share = budget.share(predictor.predict(step, candidate.settings));
+    const double share = budget.share(
+        fit_offload(predictor, step, candidate.settings, budget, OffloadGoal::kBalanced).prediction);
     if (share >= least) return true;
     least = share;
     return false;
@@ -65,6 +70,7 @@ void find_all(Predictor& predictor, const TrainingStep& step, const Budget& budg
   int64_t furthest = 0;
   for (Suggestion& candidate : candidates) {
     candidate.fit = longest(predictor, step, candidate.settings, budget, /*resolution=*/100);
+    candidate.settings = candidate.fit.settings;
     furthest = std::max(furthest, candidate.fit.seq_len);
   }
   const auto best = std::find_if(candidates.begin(), candidates.end(), [&](const Suggestion& candidate) {

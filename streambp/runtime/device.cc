@@ -15,6 +15,7 @@
 #include "streambp/ops/cuda/library.h"
 #include "streambp/ops/cuda/scratch.h"
 #include "streambp/runtime/gpu.h"
+#include "streambp/runtime/wheel_libraries.h"
 
 namespace streambp {
 namespace {
@@ -26,12 +27,16 @@ void make_deterministic() {
   at::globalContext().setDeterministicFillUninitializedMemory(false);  // nobody reads it
 }
 
-/// Configures the caching allocator, before its library is loaded. Segments that grow leave fewer holes
-/// behind when lengths change; a user's own settings go before ours.
+/// Configures the caching allocators, before their library is loaded; a user's own settings go before ours.
+/// Segments that grow leave fewer holes behind when lengths change. The host's memory is pinned where it
+/// lies, by eight threads: cudaHostAlloc, the default, takes tens of seconds for what --offload host keeps.
 void configure_allocator(const std::string& name, int index, std::optional<int64_t> memory_limit) {
   constexpr const char* kVariable = "PYTORCH_CUDA_ALLOC_CONF";
   const char* const given = std::getenv(kVariable);
-  std::string settings = given != nullptr && *given != '\0' ? given : "expandable_segments:True";
+  std::string settings = given != nullptr && *given != '\0'
+                             ? given
+                             : "expandable_segments:True,pinned_use_cuda_host_register:True,"
+                               "pinned_num_register_threads:8";
   if (memory_limit) {
     const std::optional<int64_t> memory = gpu_memory(index);
     if (!memory) throw InputError("device '{}': no GPU {} found", name, index);
@@ -41,6 +46,13 @@ void configure_allocator(const std::string& name, int index, std::optional<int64
                             static_cast<double>(*memory_limit) / static_cast<double>(*memory));
   }
   setenv(kVariable, settings.c_str(), /*replace=*/1);
+}
+
+/// Sums of products in float32, as records and tests promise: by default cuBLAS may add up the parts of a sum
+/// that it splits in the operands' half precision.
+void sum_in_float() {
+  at::globalContext().setAllowBF16ReductionCuBLAS(false);
+  at::globalContext().setAllowFP16ReductionCuBLAS(false);
 }
 
 void count_as(c10::DeviceType device) {
@@ -69,8 +81,10 @@ c10::Device open_cuda(const std::string& name, const DeviceOptions& options) {
   const c10::Device device(c10::DeviceType::CUDA, cuda_index(name));
   configure_allocator(name, device.index(), options.memory_limit);
   if (options.deterministic) make_deterministic();
+  sum_in_float();
   // An experimental setting under which cuDNN's attention wants log-sum-exps in another layout.
   unsetenv("TORCH_CUDNN_SDPA_AVOID_RECOMPILE");
+  open_nvrtc(folder_of_library("libtorch_cpu.so"));
   // Its kernels register themselves when the library is loaded; nothing of it is linked, so that a machine
   // without CUDA runs too.
   if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {

@@ -55,7 +55,8 @@ bool is_temporary_of(const std::string& target, const std::string& name) {
   const std::string middle = name.substr(target.size() + 1, name.size() - target.size() - 5);
   const size_t dash = middle.find('-');
   const auto digits = [](std::string_view text) {
-    return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+    return !text.empty() &&
+           std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
   };
   return dash != std::string::npos && digits(std::string_view(middle).substr(0, dash)) &&
          digits(std::string_view(middle).substr(dash + 1));
@@ -73,7 +74,9 @@ void sync_folder(const std::filesystem::path& folder) {
 /// A stream's characters, in blocks.
 class OutputBuffer : public std::streambuf {
  public:
-  explicit OutputBuffer(OutputFile& file) : file_(file) { setp(block_.data(), block_.data() + block_.size()); }
+  explicit OutputBuffer(OutputFile& file) : file_(file) {
+    setp(block_.data(), block_.data() + block_.size());
+  }
 
   int sync() override {
     file_.write(std::as_bytes(std::span(pbase(), static_cast<size_t>(pptr() - pbase()))));

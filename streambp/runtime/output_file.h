@@ -1,5 +1,5 @@
-// How every file is written that replaces what was there: a temporary file next to it, flushed to disk, that takes its
-// name in one step.
+// How every file is written that replaces what was there: a temporary file next to it, flushed to disk, that
+// takes its name in one step.
 #pragma once
 
 #include <cstddef>
@@ -52,8 +52,8 @@ void write_file(const std::filesystem::path& path, std::string_view text);
 /// `write` throws: then an older file stays.
 void write_file(const std::filesystem::path& path, const std::function<void(std::ostream&)>& write);
 
-/// Throws InputError, beginning with `what` (such as "--trace"), where `path` could not be written now. Leaves
-/// nothing behind.
+/// Throws InputError, beginning with `what` (such as "--trace"), where `path` could not be written now.
+/// Leaves nothing behind.
 void check_output_file(const std::string& what, const std::filesystem::path& path);
 
 }  // namespace streambp

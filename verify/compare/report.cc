@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "streambp/cli/print.h"
 #include "streambp/cli/table.h"
 #include "streambp/model/strict_json.h"
 #include "streambp/model/tensor_file.h"
@@ -88,8 +89,8 @@ void print_verdict(const CompareReport& report) {
                                     [](const ParameterFinding& finding) { return !finding.within(); });
   switch (comparison.verdict) {
     case Verdict::kExact:
-      fmt::print("exact: all {} gradients within {} of the float64 truth; worst {} at {}\n", size, limit,
-                 error_text(worst.of.error), worst.of.name);
+      print_line(stdout, "exact: all {} gradients within {} of the float64 truth; worst {} at {}", size,
+                 limit, error_text(worst.of.error), worst.of.name);
       break;
     case Verdict::kScaled:
       fmt::print("scaled: all {} gradients are the truth times {:.12g} (1/{:.12g}), within {}\n", size,
@@ -124,12 +125,12 @@ void print_report(const CompareReport& report) {
   const FactorFit& fit = comparison.fit;
   if (fit.found()) {
     fmt::print("factor: {:.12g} ({:.12g} to {:.12g}), the median of {} parameters, {} from 1\n", fit.factor,
-               fit.low, fit.high, fit.parameters, comparison.differs ? "different" : "not told apart");
+               fit.low, fit.high, fit.parameters, comparison.differs ? "different" : "indistinguishable");
   }
-  if (!comparison.missing.empty()) fmt::print("missing: {}\n", names_text(comparison.missing));
-  if (!comparison.surplus.empty()) fmt::print("surplus: {}\n", names_text(comparison.surplus));
-  for (const std::string& note : comparison.notes) fmt::print("note: {}\n", note);
-  for (const std::string& hint : comparison.hints) fmt::print("hint: {}\n", hint);
+  if (!comparison.missing.empty()) print_line(stdout, "missing: {}", names_text(comparison.missing));
+  if (!comparison.surplus.empty()) print_line(stdout, "surplus: {}", names_text(comparison.surplus));
+  for (const std::string& note : comparison.notes) print_line(stdout, "note: {}", note);
+  for (const std::string& hint : comparison.hints) print_line(stdout, "hint: {}", hint);
   print_worst(report);
 }
 
@@ -175,7 +176,7 @@ std::string json_line(const CompareOptions& options, const CompareReport& report
     line["near_ties"] = {
         {"tokens", report.ties->tokens}, {"near", report.ties->near}, {"layers", report.ties->layers}};
   }
-  return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return json_text(line);
 }
 
 }  // namespace streambp::verify

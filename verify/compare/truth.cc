@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "streambp/cli/command_line.h"
+#include "streambp/cli/print.h"
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
 #include "streambp/model/open_model.h"
@@ -100,7 +101,7 @@ Truth open_truth(const CompareOptions& options, at::ScalarType dtype) {
                                      config.pad_token_id);
   if (dtype == at::kDouble) {  // said once, not for every run that measures noise
     for (const std::string& note : reading_notes(batch))
-      fmt::print(stderr, "streambp-verify: {}: {}\n", options.tokens, note);
+      print_line(stderr, "streambp-verify: {}: {}", options.tokens, note);
   }
   const at::Tensor value_head = read_optional_tensor(tokens, prefix + "value_head.weight");
   const Opening opening(options, dtype);

@@ -22,7 +22,7 @@ constexpr double kNoiseAllowance = 1.5;
 constexpr double kTruthAllowance = 1.25;
 /// An explanation has to leave less than this share of what the truth leaves.
 constexpr double kBetterThanTruth = 0.8;
-/// Explanations within this factor of the best can't be told apart.
+/// Explanations within this factor of the best are indistinguishable from it.
 constexpr double kTie = 1.1;
 /// Residuals below are rounding.
 constexpr double kRounding = 1e-9;

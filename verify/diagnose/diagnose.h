@@ -38,7 +38,7 @@ struct Diagnosis {
   };
   Kind kind = Kind::kUnknown;
   std::vector<Explanation> explanations;  // the best first, the truth ("truth") among them
-  size_t fitting = 0;                     // how many of them, from the first on, can't be told apart
+  size_t fitting = 0;                     // how many of them, from the first on, are indistinguishable
   size_t tried = 0;                       // hypotheses, pairs not counted
   size_t pairs_tried = 0;
   double limit = 0.0;  // residual up to which something fits

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "streambp/cli/print.h"
 #include "streambp/cli/table.h"
 #include "verify/diagnose/diagnose.h"
 
@@ -75,7 +76,7 @@ std::string diagnosis_json(const Diagnosis& diagnosis) {
                             {"mistakes_tried", diagnosis.tried},
                             {"pairs_tried", diagnosis.pairs_tried},
                             {"explanations", explanations}};
-  return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return json_text(line);
 }
 
 }  // namespace streambp::verify

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "streambp/cli/print.h"
 #include "verify/equality/equality.h"
 
 namespace streambp::verify {
@@ -45,14 +46,14 @@ void print_json(const EqualityRow& row) {
                             {"worst_error", row.worst.error},
                             {"verdict", row.verdict()},
                             {"failures", failures}};
-  fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  fmt::print("{}\n", json_text(line));
   std::fflush(stdout);
 }
 
 StreamingTable equality_table(const std::vector<RowName>& names) {
   size_t model_width = 0, objective_width = 0;
   for (const RowName& name : names) {
-    model_width = std::max(model_width, name.model.size());
+    model_width = std::max(model_width, printable(name.model, kPrintedCell).size());
     objective_width = std::max(objective_width, objective_text(name).size());
   }
   using enum StreamingTable::Align;
@@ -90,11 +91,13 @@ void print_summary(const std::vector<EqualityRow>& rows) {
   }
   for (const EqualityRow& row : rows) {
     if (row.failures.empty()) continue;
-    fmt::print("\n{}, {}, {}, {}: {} of {} comparisons failed\n", row.name.model, objective_text(row.name),
-               row.name.tuning, row.name.batch, row.failed, row.comparisons);
+    fmt::print("\n");
+    print_line(stdout, "{}, {}, {}, {}: {} of {} comparisons failed", row.name.model,
+               objective_text(row.name), row.name.tuning, row.name.batch, row.failed, row.comparisons);
     for (size_t i = 0; i < std::min(row.failures.size(), kShownFailures); ++i) {
       const EqualityFailure& failure = row.failures[i];
-      fmt::print("  {}: {}\n    {}\n", failure.what, failure.error, failure.repeat);
+      print_line(stdout, "  {}: {}", failure.what, failure.error);
+      print_line(stdout, "    {}", failure.repeat);
     }
     if (row.failures.size() > kShownFailures)
       fmt::print("  and {} more\n", row.failures.size() - kShownFailures);

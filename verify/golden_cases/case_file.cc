@@ -1,5 +1,7 @@
 #include "verify/golden_cases/case_file.h"
 
+#include <algorithm>
+
 #include "streambp/error.h"
 #include "streambp/model/strict_json.h"
 
@@ -22,6 +24,16 @@ std::string CaseFile::text(const std::string& object, const std::string& key) co
   if (!value.is_string())
     throw InputError("{}: {}.{} is {}, expected a string", where_, object, key, shown(value));
   return value.get<std::string>();
+}
+
+std::filesystem::path CaseFile::path(const std::string& key) const {
+  const std::filesystem::path given = text(key);
+  const bool leaves = std::find(given.begin(), given.end(), "..") != given.end();
+  if (given.empty() || given.is_absolute() || leaves) {
+    throw InputError("{}: {} is {}, expected a path within the set, without ..", where_, key,
+                     shown(given.string()));
+  }
+  return given;
 }
 
 double CaseFile::number(const std::string& object, const std::string& key) const {

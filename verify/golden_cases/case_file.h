@@ -22,6 +22,8 @@ class CaseFile {
 
   std::string text(const std::string& key) const;
   std::string text(const std::string& object, const std::string& key) const;
+  /// A path that does not leave the folder it is relative to.
+  std::filesystem::path path(const std::string& key) const;
   double number(const std::string& object, const std::string& key) const;
   bool has(const std::string& object, const std::string& key) const;
   const nlohmann::json& hyperparameters() const { return at(json_, "hyperparameters"); }

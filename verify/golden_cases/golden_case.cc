@@ -34,7 +34,7 @@ std::filesystem::path set_root(const std::filesystem::path& folder) {
 
 GoldenCase read_case(const std::filesystem::path& folder) {
   const CaseFile file(folder);
-  return {folder, set_root(folder) / file.text("model"), file.text("name"), file.text("objective")};
+  return {folder, set_root(folder) / file.path("model"), file.text("name"), file.text("objective")};
 }
 
 /// A tensor of the case in float64, as the README promises.
@@ -170,7 +170,7 @@ class Loader {
   GoldenModel policy(const std::function<bool(const std::string&)>& trainable) const {
     GoldenModel policy{Model::load(checkpoint_, placement(trainable)), std::nullopt};
     if (is_lora_) {
-      const std::filesystem::path folder = golden_.folder / file_.text("adapter");
+      const std::filesystem::path folder = golden_.folder / file_.path("adapter");
       policy.lora = read_lora_config(folder);
       policy.model.load_adapters(folder);
     }

@@ -5,6 +5,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "streambp/cli/print.h"
+
 namespace streambp::verify {
 namespace {
 
@@ -15,8 +17,8 @@ constexpr size_t kShownFailures = 8;
 StreamingTable golden_table(const std::vector<GoldenCase>& cases) {
   size_t name_width = 0, model_width = 0;
   for (const GoldenCase& golden : cases) {
-    name_width = std::max(name_width, golden.name.size());
-    model_width = std::max(model_width, golden.model.filename().string().size());
+    name_width = std::max(name_width, printable(golden.name, kPrintedCell).size());
+    model_width = std::max(model_width, printable(golden.model.filename().string(), kPrintedCell).size());
   }
   using enum StreamingTable::Align;
   return StreamingTable({{"case", name_width, kLeft},
@@ -64,7 +66,7 @@ std::string golden_json(const GoldenResult& result) {
   } else {
     line["reason"] = result.unsupported;
   }
-  return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return json_text(line);
 }
 
 void print_golden_failures(const GoldenResult& result, double limit) {
@@ -80,11 +82,12 @@ void print_golden_failures(const GoldenResult& result, double limit) {
   });
   std::stable_partition(failures.begin(), failures.end(),
                         [](const GoldenFailure& failure) { return failure.of.name.starts_with('('); });
-  fmt::print("\n{}: {} of {} checks failed (limit {})\n", result.name, result.failures.size(), result.checks,
-             error_text(limit));
+  fmt::print("\n");
+  print_line(stdout, "{}: {} of {} checks failed (limit {})", result.name, result.failures.size(),
+             result.checks, error_text(limit));
   for (size_t i = 0; i < std::min(failures.size(), kShownFailures); ++i) {
     const GoldenFailure& failure = failures[i];
-    fmt::print("  {}  {}{}  in {}\n", failure.of.name, error_text(failure.of.error),
+    print_line(stdout, "  {}  {}{}  in {}", failure.of.name, error_text(failure.of.error),
                failure.of.problem.empty() ? "" : " (" + failure.of.problem + ")", failure.run);
   }
   if (failures.size() > kShownFailures) fmt::print("  and {} more\n", failures.size() - kShownFailures);

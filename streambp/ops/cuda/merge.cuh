@@ -33,7 +33,7 @@ STREAMBP_GLOBAL void merge_attended(Attended<A, Wide<A>> all, Attended<const B, 
       load(to + i, numbers);
       load(from + i, others);
       STREAMBP_UNROLL
-      for (int k = 0; k < kCount; ++k) numbers[k] = numbers[k] * share + others[k] * block_share;
+      for (int k = 0; k < kCount; ++k) numbers[k] = multiply_add(numbers[k], share, others[k] * block_share);
       store(to + i, numbers);
     }
   }

@@ -48,6 +48,15 @@ STREAMBP_DEVICE Wide<S> rounded(Wide<S> x) {
   return widen(narrow<S>(x));
 }
 
+/// a b + c, rounded once. Written out where kernels of different types have to give the same bits: a compiler
+/// may or may not make one of a product and a sum.
+STREAMBP_DEVICE float multiply_add(float a, float b, float c) {
+  return fmaf(a, b, c);
+}
+STREAMBP_DEVICE double multiply_add(double a, double b, double c) {
+  return fma(a, b, c);
+}
+
 /// The largest finite number, without its sign.
 template <typename T>
 inline constexpr T kLargest = static_cast<T>(sizeof(T) == sizeof(float) ? 3.402823466385288598e38

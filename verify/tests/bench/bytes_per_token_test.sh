@@ -5,8 +5,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/cli_testing.sh"
 
 bytes=(bytes-per-token --model gemma3-tiny,qwen3-tiny --dtype float64 --quiet)
 run 'bytes a token' 0 "${bytes[@]}" --seq-len 4096,8192 --out bytes
-check 'eight configurations of two models' '(len(records) == 16 and all(r["kind"] == "predicted" and r["status"] == "ok" for r in records)
-  and len({r["key"] for r in records}) == 16 and [r["model"] for r in records] == ["qwen3-tiny"] * 8 + ["gemma3-tiny"] * 8)' bytes/results.jsonl
+check 'nine configurations of two models' '(len(records) == 18 and all(r["kind"] == "predicted" and r["status"] == "ok" for r in records)
+  and len({r["key"] for r in records}) == 18 and [r["model"] for r in records] == ["qwen3-tiny"] * 9 + ["gemma3-tiny"] * 9)' bytes/results.jsonl
 check 'slopes through both peaks' 'all(abs(r["bytes_per_token"] * (r["seq_lens"][i] - 0) + r["intercept_bytes"] - r["peaks"][i]) < 1
   and r["peaks"][1] == r["peak_bytes"] for r in records for i in (0, 1))' bytes/results.jsonl
 check 'the host has what the device has not' 'all((r["host_bytes_per_token"] > 0) == (r["settings"]["offload"] == "host") for r in records)' bytes/results.jsonl

@@ -24,6 +24,10 @@ grep -q "^records: $results\$" stdout || fail "the table does not end with the p
 [ "$(wc -l <stdout)" -eq 19 ] || fail "expected a table of 16 rows"
 [ ! -s stderr ] || fail "expected nothing on stderr away from a terminal"
 
+OMP_NUM_THREADS=1 run "threads of the environment" 0 sweep --model qwen3-tiny --seq-len 9 --method streambp --out threads
+check "one thread, as OMP_NUM_THREADS says" 'all(r["environment"]["threads"] == 1 and r["settings"]["threads"] == 1
+  for r in records)' threads/results.jsonl
+
 cp "$results" before
 sweep "same again without --resume" 2 whole "${first[@]}"
 cmp -s "$results" before || fail "the records were touched"

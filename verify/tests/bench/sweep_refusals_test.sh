@@ -38,6 +38,20 @@ refuses 'no parameter' --freeze embed_tokens,nonesuch
 refuses 'nonesuch' --tokens nonesuch.safetensors
 refuses '--tokens' --tokens nonesuch.safetensors --batch 2
 refuses '--frobnicate' --frobnicate
+refuses 'whole number from 0 to 18446744073709551615' --seed -1
+refuses '--seed' --seed 18446744073709551616
+refuses 'label_smoothing is given twice' --set label_smoothing=0.1,label_smoothing=0.2
+refuses 'given with --set divisor=4' --divisor 3 --set divisor=4
+refuses '--micro-batches 3: expected at most 2' --batch 2 --micro-batches 3
+refuses '--prompt 5: expected at most 4' --seq-len 9 --prompt 5
+refuses '--prompt 3: expected at most 2' --seq-len 9 --prompt 3 --objective dpo --lora-rank 2
+refuses "--reference '': expected a folder or a preset" --reference ''
+refuses "--tokens '': expected a safetensors file" --tokens ''
+refuses '--batch 4611686018427387904: expected at most' --batch 4611686018427387904
+refuses '--lora-rank' --lora-rank 1000000000000
+refuses '--fuse-optimizer' --learning-rate nan
+refuses 'expected float32 or bfloat16, or --device cuda, meta or meta:cuda' --dtype float16
+STREAMBP_ISA=nope refuses "STREAMBP_ISA 'nope'" --seq-len 9
 refuses 'expected some of' --set nonesuch=1
 refuses 'name=value' --set beta
 refuses 'beta' --objective dpo --set beta=-1

@@ -43,6 +43,8 @@ dtype=float64
 sweep "the meta device" 0 meta --seq-len 33 --chunk 7 --device meta
 check "predictions" 'all(r["kind"] == "predicted" and r["seconds"] == [] and r["loss"] is None and r["peak_bytes"] > 0
   for r in records)' meta/results.jsonl
+dtype=float16 sweep "float16 on a GPU, predicted" 0 float16 --seq-len 300 --chunk 128 --device meta:cuda
+check "as much as in bfloat16" 'len(records) == 3 and all(r["dtype"] == "float16" and r["status"] == "ok" for r in records)' float16/results.jsonl
 dtype=bfloat16 sweep "half precision" 0 half --seq-len 33 --chunk 7 --grad-dtype float32
 check "sums in float32" 'all(r["settings"]["gradient_dtype"] == "float32" for r in records)' half/results.jsonl
 sweep "nothing to score" 0 unscored --seq-len 1 --batch 3

@@ -13,6 +13,8 @@ refuses 'unknown method' "expected one of standard, checkpoint, streambp, tiled,
 refuses 'chunk 0' "--chunk '0'" goldens "$set" --chunk 0
 refuses 'empty list' '--chunk' goldens "$set" --chunk 1,,2
 refuses 'limit 0' '--limit' goldens "$set" --limit 0
+refuses 'limit inf' 'expected a finite number above 0' goldens "$set" --limit inf
+refuses 'seed -1' '--seed' gradcheck --seed -1
 for part in 0/2 3/2 2 1/2/3 a/b 1/ /2 1/2000; do refuses "part $part" "--part '$part'" goldens "$set" --part "$part"; done
 for jobs in 0 -1 1000; do
   "$program" goldens "$set" --jobs "$jobs" >"$folder/out" 2>"$folder/err"
@@ -39,6 +41,10 @@ mv "$set/models/other" "$set/models/qwen3"
 cp "$set/cases/$case/case.json" "$folder/case.json"
 sed -i 's/"num_valid_labels": 65/"num_valid_labels": 66/' "$set/cases/$case/case.json"
 refuses 'labels miscounted' 'num_valid_labels' goldens "$set"
+sed "s|\"model\": \"models/qwen3\"|\"model\": \"../set/models/qwen3\"|" "$folder/case.json" >"$set/cases/$case/case.json"
+refuses 'model outside of the set' 'model is "../set/models/qwen3", expected a path within the set' goldens "$set"
+sed "s|\"model\": \"models/qwen3\"|\"model\": \"$set/models/qwen3\"|" "$folder/case.json" >"$set/cases/$case/case.json"
+refuses 'an absolute model' 'expected a path within the set' goldens "$set"
 echo '{"name": ' >"$set/cases/$case/case.json"
 refuses 'case.json is no JSON' 'case.json' goldens "$set"
 sed 's/"objective": "sft"/"objective": "nonsense"/' "$folder/case.json" >"$set/cases/$case/case.json"

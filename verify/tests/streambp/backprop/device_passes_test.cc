@@ -3,6 +3,7 @@
 // than a quarter.
 #include <algorithm>
 #include <gtest/gtest.h>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -14,7 +15,8 @@
 #include "streambp/runtime/device.h"
 #include "verify/equality/subject.h"
 #include "verify/precision.h"
-#include "verify/tests/streambp/ops/ops_testing.h"
+#include "verify/tests/streambp/ops/attention_device_testing.h"
+#include "verify/tests/streambp/ops/attention_libraries.h"
 #include "verify/tests/streambp/ops/serve_cpu.h"
 
 namespace streambp {
@@ -42,9 +44,13 @@ std::vector<Settings> all_methods() {
   all.push_back(many);
   Settings kept;
   kept.chunk = 9;
-  kept.keep_attention = true;
+  kept.keep.attention = kAllLayers;
   kept.every = 2;
   kept.offload = Offload::kHost;
+  all.push_back(kept);
+  kept.keep = parse_kept_layers("attention,keys-values,attention-half,gate-up");
+  kept.every = 1;
+  kept.offload_layers = 1;
   all.push_back(kept);
   return all;
 }
@@ -126,6 +132,41 @@ TEST(CudaKernelsOnHost, GiveAWholePassItsGradients) {
         measure(evaluate(subject.model, subject.batch, *subject.objective, settings), subject.reference);
     EXPECT_TRUE(errors.worst() <= 1e-10)
         << name << ": " << errors.worst() << " in " << errors.worst_parameter();
+  }
+}
+
+/// Every method as it runs on a GPU: the calls of library_attention() answered by attention_libraries.h,
+/// cuDNN's wherever it serves, and once our kernels from their source as well.
+TEST(LibrariesOnHost, GiveAWholePassItsGradients) {
+  for (const auto& [model, objective] :
+       {Pair{"qwen3-tiny", "sft"}, Pair{"gemma3-tiny", "dpo"}, Pair{"qwen2-window-tiny", "grpo"},
+        Pair{"llama-tied-tiny", "orpo"}, Pair{"phi3-tiny", "kto"}}) {
+    std::optional<ServeCpu> kernels;
+    if (model == std::string("qwen3-tiny")) kernels.emplace(cuda::kernels_on_host());
+    std::vector<DeviceAttention> libraries = library_attention();
+    libraries.front() = slow(libraries.front(), 1e-3);
+    const ServeAttention attention(std::move(libraries), Served::kAsOnGpus);
+    const libraries_on_host::Calls before = libraries_on_host::calls();
+    PrecisionSubject subject;
+    subject.model = model;
+    subject.objective = objective;
+    subject.dtype = at::kBFloat16;
+    subject.seq_len = 24;
+    subject.batches = 2;
+    const std::vector<Settings> configurations = all_methods();
+    const std::vector<Precision> all = measure_precision(subject, configurations);
+    EXPECT_TRUE(all.front().worst().second <= 0.5) << model << " " << all.front().worst().first;
+    for (size_t i = 1; i < configurations.size(); ++i) {
+      const auto [name, times] = times_standard(all[i], all.front(), rounding_of(at::kBFloat16));
+      // Of two batches errors scatter; a wrong mask or layout gives a gradient that has nothing of the right
+      // one.
+      EXPECT_TRUE(times <= 3.0) << model << " " << objective << " " << method_name(configurations[i].method)
+                                << " chunk " << configurations[i].chunk << ": " << times
+                                << " times standard's error in " << name;
+    }
+    const libraries_on_host::Calls after = libraries_on_host::calls();
+    EXPECT_GT(after.flash_backward, before.flash_backward) << model;
+    EXPECT_GT(after.cudnn_backward, before.cudnn_backward) << model;
   }
 }
 

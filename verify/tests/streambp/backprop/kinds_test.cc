@@ -13,6 +13,7 @@ namespace {
 /// Values of `kind` to try: all words, and some numbers.
 std::vector<std::string> values_of(const SettingKind& kind) {
   std::vector<std::string> values = kind.choices;
+  values.insert(values.end(), kind.examples.begin(), kind.examples.end());
   if (kind.type == SettingType::kSwitch) values = {"true", "false"};
   if (kind.type == SettingType::kNumber) values.insert(values.end(), {"1", "7", "123456789012"});
   return values;
@@ -63,7 +64,7 @@ TEST(MethodKinds, RunLayersAsTheySay) {
   const auto of_streambp = method_kind(Method::kStreambp).layer_runs;
   EXPECT_EQ(of_streambp(settings, {10, 3}, config, 0, false).keys_values, 12.0 / 13.0);
   EXPECT_EQ(of_streambp(settings, {10, 3}, config, 0, false).down, 1.0);
-  settings.keep_attention = true;
+  settings.keep.attention = kAllLayers;
   EXPECT_EQ(of_streambp(settings, {10, 3}, config, 0, false).attention, 1.0);
   // In forward order the chunks see 4, 8 and 2 earlier tokens of their sequences.
   settings.order = Order::kForward;
@@ -176,7 +177,7 @@ TEST(Settings, AreDescribedWhereTheyAreNotTheDefault) {
   Settings settings;
   EXPECT_EQ(configuration_text(settings), "streambp");
   settings.chunk = 1024;
-  settings.keep_attention = true;
+  settings.keep.attention = kAllLayers;
   settings.every = 4;
   settings.offload = Offload::kHost;
   settings.order = Order::kForward;
@@ -195,9 +196,9 @@ TEST(Settings, AreDescribedWhereTheyAreNotTheDefault) {
 
 TEST(Settings, HaveVariantsForTheEqualitySweep) {
   Settings streambp;
-  // Two values of keep_attention, four of every, two of offload, without the plain pass.
+  // Two values of keep_attention, four of every, two of keep, three of offload, without the plain pass.
   const std::vector<Settings> variants = same_bits_variants(streambp, /*with_full_head=*/false);
-  EXPECT_EQ(variants.size(), 15u);
+  EXPECT_EQ(variants.size(), 47u);
   std::set<std::string> texts{configuration_text(streambp)};
   for (const Settings& variant : variants) {
     EXPECT_NO_THROW(check_settings(variant));

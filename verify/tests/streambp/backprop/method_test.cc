@@ -32,7 +32,8 @@ TEST(Methods, ChunksAreChosenWithinTheStream) {
   EXPECT_EQ(auto_chunk(7, cpu, Method::kChunkMajor), 7);
   EXPECT_EQ(auto_chunk(100000, cpu, Method::kChunkMajor), 256);
   EXPECT_EQ(auto_chunk(7, gpu), 7);
-  EXPECT_EQ(auto_chunk(8192, gpu), 4096);
+  EXPECT_EQ(auto_chunk(8000, gpu), 8000);
+  EXPECT_EQ(auto_chunk(8192, gpu), 8192);
   EXPECT_EQ(auto_chunk(100000, gpu), 8192);
   EXPECT_EQ(auto_chunk(100000, at::kMeta), auto_chunk(100000, cpu));
 }
@@ -62,7 +63,7 @@ TEST(ForwardOrder, ComposesWithWhatIsKept) {
     EXPECT_TRUE(bit_equal(packed.run(model, settings), plain)) << name;
     // In this order attention that runs again sees keys out of one product over the whole prefix, where the
     // forward pass had one for each chunk: BLAS libraries may round the two differently.
-    settings.keep_attention = true;
+    settings.keep.attention = kAllLayers;
     const double error = measure(packed.run(model, settings), plain).worst();
     EXPECT_TRUE(error <= 1e-14) << name << " " << error;
   }

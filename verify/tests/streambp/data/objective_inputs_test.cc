@@ -1,6 +1,8 @@
 // Batches of objectives: read from files, made up, and refused. Packed rows and what trainers write:
 // collated_inputs_test.cc.
+#include <cmath>
 #include <gtest/gtest.h>
+#include <limits>
 
 #include "streambp/model/scored.h"
 #include "streambp/objective/terms.h"
@@ -99,6 +101,24 @@ TEST(ObjectiveInputs, CompletionsAreRefused) {
                       "expected shape [2, 1 to 5]"));
   EXPECT_TRUE(refuses(with(completions(), "completion_mask", rows({{1, 1, 1}})),
                       "completion_mask: expected shape [2, 3]"));
+}
+
+TEST(ObjectiveInputs, NumbersThatCountAreFinite) {
+  const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
+  const auto refuses = [](const char* objective, const File& file, const char* part) {
+    return refused([&] { read(objective, file); }, "batch.safetensors: ", part, "expected a finite number");
+  };
+  EXPECT_TRUE(refuses("dpo", with(pairs(), "ref_chosen_logps", doubles({-1, nan})),
+                      "ref_chosen_logps: row 1 is nan"));
+  EXPECT_TRUE(refuses("dpo", with(pairs(), "ref_rejected_logps", doubles({-inf, -4})),
+                      "ref_rejected_logps: row 0 is -inf"));
+  EXPECT_TRUE(
+      refuses("grpo", with(completions(), "advantages", doubles({inf, 1})), "advantages: row 0 is inf"));
+  const auto old = [&](double counted, double masked) {
+    return with(completions(), "old_per_token_logps", table({{-1, counted, -3}, {-4, -5, masked}}));
+  };
+  EXPECT_TRUE(refuses("grpo", old(nan, 0), "old_per_token_logps: row 0, column 3 of input_ids is nan"));
+  EXPECT_NO_THROW(read("grpo", old(-2, nan)));
 }
 
 TEST(ObjectiveInputs, Responses) {

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "streambp/backprop/method.h"
+#include "streambp/memory/meter.h"
 #include "streambp/model/model.h"
 #include "streambp/model/tensor_file.h"
 #include "verify/error_measure.h"
@@ -238,14 +239,29 @@ TEST(AdapterRefusals, NameFileAndKeyOfOtherFolders) {
   EXPECT_TRUE(refused([&] { load_changed(nullptr, [&](auto& tensors) { tensors.erase(a); }); }, a));
   EXPECT_TRUE(
       refused([&] { load_changed(nullptr, [&](auto& tensors) { tensors["surplus"] = at::zeros({2}); }); },
-              "'surplus'"));
+              "\"surplus\""));
   EXPECT_TRUE(refused(
       [&] { load_changed(nullptr, [&](auto& tensors) { tensors[a] = tensors[a].t().contiguous(); }); }, a));
   EXPECT_TRUE(
       refused([&] { load_changed(nullptr, [&](auto& tensors) { tensors[a] = tensors[a].to(at::kLong); }); },
-              a, "Long"));
+              a, "I64"));
   EXPECT_TRUE(
       refused([] { frozen_model("qwen3-tiny").load_adapters("no-such-folder"); }, "adapter_config.json"));
+}
+
+// A rank that only adapter_config.json names would take 1.5 GB here.
+TEST(AdapterRefusals, AllocateNothingOfAWrongRank) {
+  install_meters();
+  const TempFolder folder;
+  save_changed(
+      adapted_model(adapter_variants().front()), folder.path() / "adapter",
+      [](nlohmann::json& config) { config["r"] = 1'000'000; }, nullptr);
+  Model model = frozen_model("qwen3-tiny");
+  reset_peak(at::kCPU);
+  const int64_t before = read_meter(at::kCPU).peak_bytes;
+  EXPECT_TRUE(refused([&] { model.load_adapters(folder.path() / "adapter"); }, "adapter_model.safetensors",
+                      "lora_A", "expected floating [1000000, "));
+  EXPECT_LE(read_meter(at::kCPU).peak_bytes, before + 100'000);
 }
 
 TEST(ValueHead, RefusesAnotherShapeAndASecondOne) {

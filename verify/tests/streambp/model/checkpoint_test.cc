@@ -292,6 +292,25 @@ TEST_F(CheckpointTest, ReadsThousandsOfTensors) {
   std::printf("%zu tensors in %.2f s\n", index["weight_map"].size(), seconds.count());
 }
 
+TEST_F(CheckpointTest, NamesTheIndexOfAShardThatIsMissingOrBroken) {
+  const json index = write_shards();
+  const std::string shard = index["weight_map"].begin().value();
+  const std::string bytes = read_bytes(folder_.path() / shard);
+  folder_.write(shard, bytes.substr(0, bytes.size() - 1));
+  EXPECT_TRUE(refuses("model.safetensors.index.json: its shard: ", shard, "bytes after the header"));
+  std::filesystem::remove(folder_.path() / shard);
+  EXPECT_TRUE(refuses("model.safetensors.index.json: its shard \"" + shard + "\" is missing"));
+  std::filesystem::create_symlink(shard, folder_.path() / shard);
+  EXPECT_TRUE(refuses("model.safetensors.index.json: its shard: ", shard, "symbolic links"));
+}
+
+TEST_F(CheckpointTest, ShowsForeignNamesAsTheyAre) {
+  json index = write_shards();
+  index["weight_map"][kNorm] = "\x1b[31m" + std::string(100'000, 'x');
+  write_index(index);
+  EXPECT_TRUE(refuses("index.json: its shard \"\\u001b[31mxxx", "...", "is missing"));
+}
+
 TEST_F(CheckpointTest, ReadsShards) {
   write_shards();
   const Checkpoint checkpoint = open();

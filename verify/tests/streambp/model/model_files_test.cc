@@ -31,12 +31,14 @@ TEST(ModelFiles, AreThoseThatAreRead) {
   EXPECT_TRUE(sharded[2].starts_with("model-00001-of-")) << sharded[2];
 
   const TempFolder folder;
-  EXPECT_EQ(names(model_files(folder.path())), Names{"config.json"}) << "others say that there are no weights";
+  EXPECT_EQ(names(model_files(folder.path())), Names{"config.json"})
+      << "others say that there are no weights";
   EXPECT_TRUE(adapter_files(folder.path()).empty());
   folder.write("model.safetensors.index.json",
                R"({"weight_map": {"a": "../../etc/passwd", "b": 3, "c": "here", "d": "missing"}})");
   folder.write("here", "");
-  EXPECT_EQ(names(model_files(folder.path())), (Names{"config.json", "model.safetensors.index.json", "here"}));
+  EXPECT_EQ(names(model_files(folder.path())),
+            (Names{"config.json", "model.safetensors.index.json", "here"}));
   folder.write("model.safetensors.index.json", "{");
   EXPECT_TRUE(refused([&] { model_files(folder.path()); }, "index.json", "not valid JSON"));
 }
@@ -80,7 +82,8 @@ TEST(ContentKey, SeesSizeTimeHeadAndPagesOfALargeFile) {
   }
   // Other weights differ everywhere.
   std::string changed = bytes;
-  for (size_t i = 2 << 20; i < changed.size(); i += 16384) changed[i] = changed[i + 4096] = changed[i + 8192] = 'b';
+  for (size_t i = 2 << 20; i < changed.size(); i += 16384)
+    changed[i] = changed[i + 4096] = changed[i + 8192] = 'b';
   EXPECT_TRUE(keys.insert(key_of(changed)).second);
 }
 

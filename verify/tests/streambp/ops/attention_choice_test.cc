@@ -1,8 +1,11 @@
 // Which library's attention kernel a shape gets, and in which parts.
+#include <algorithm>
 #include <gtest/gtest.h>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "streambp/ops/attention.h"
 #include "streambp/ops/attention_device.h"
 #include "verify/tests/streambp/ops/attention_device_testing.h"
 
@@ -113,6 +116,59 @@ TEST(AttentionChoice, ALongPrefixGoesInRectanglesOfTwoShapes) {
   EXPECT_EQ(second.shapes, (std::vector<std::string>{shape(4 * kDeviceTile), shape(4 * kDeviceTile),
                                                      shape(kDeviceTile), shape(kDeviceTile)}));
   EXPECT_EQ(first.shapes, (std::vector<std::string>{shape(3)}));
+}
+
+TEST(AttentionChoice, ManyQueriesTakeAPrefixInRectanglesOfTheirLength) {
+  struct Case {
+    int64_t queries, keys;
+    std::vector<int64_t> rectangles;  // the second library's
+    std::vector<int64_t> rest;        // the first one's
+  };
+  // Chunks of 2,048 and 3,000 tokens, and of more than a long rectangle.
+  for (const auto& [queries, keys, rectangles, rest] :
+       std::vector<Case>{{2048, 3 * 2048, {2048, 2048, 2048}, {}},
+                         {2048, 32768 + 2 * 2048, {32768, 2048, 2048}, {}},
+                         {3000, 30000 + 3000 + 7, {30000, 3000}, {7}},
+                         {8192, 5 * 8192, {32768, 8192}, {}},
+                         {40000, 2 * 40000, {40000, 40000}, {}},
+                         {2047, 8192 + 2047, {8192}, {2047}}}) {
+    const AttentionOperands rectangle{
+        random({queries, 1, 8}, 1), random({keys, 1, 8}, 2), random({keys, 1, 8}, 3), false, 0, 1.0};
+    Shapes first, second;
+    const ServeAttention serve({slow(first.named("flash", true), 0.05), second.named("cudnn", false)});
+    for (int i = 0; i < 3; ++i) device_attend(rectangle);
+    first.forward.clear();
+    second.forward.clear();
+    device_attend(rectangle);
+    const auto shapes = [&, count = queries](const std::vector<int64_t>& all) {
+      std::vector<std::string> names;
+      for (const int64_t one : all) names.push_back(fmt::format("{} x {}, 1/1 heads of 8", count, one));
+      return names;
+    };
+    EXPECT_EQ(second.forward, shapes(rectangles));
+    EXPECT_EQ(first.forward, shapes(rest));
+  }
+}
+
+TEST(AttentionChoice, TilesOfABackwardPassGrowWithTheChunk) {
+  for (const auto& [rows, prefix, tiles] :
+       {std::tuple<int64_t, int64_t, std::vector<int64_t>>{8, 2 * 8192 + 8, {8192, 8}},
+        {8192, 5 * 8192, {16384, 8192}},
+        {10000, 30000, {20000, 10000}}}) {
+    const at::Tensor q = random({rows, 1, 8}, 1).requires_grad_(), k = random({rows, 1, 8}, 2),
+                     earlier = random({prefix, 1, 8}, 3), gradients = at::zeros_like(earlier);
+    Shapes flash;
+    const ServeAttention serve({flash.named("flash", true)});
+    AttentionBlock known;
+    const at::Tensor y =
+        attention(q, k, k, {0, rows}, {earlier, earlier, gradients, gradients}, {{0.4, 0.0}, 0}, known);
+    torch::autograd::grad({y}, {q}, {y.detach()});
+    std::vector<std::string> expected{fmt::format("{} x {}, 1/1 heads of 8", rows, rows)};
+    for (const int64_t tile : tiles) expected.push_back(fmt::format("{} x {}, 1/1 heads of 8", rows, tile));
+    std::vector<std::string>& got = flash.backward;  // one after another, each again where it is measured
+    got.erase(std::unique(got.begin(), got.end()), got.end());
+    EXPECT_EQ(got, expected);
+  }
 }
 
 }  // namespace

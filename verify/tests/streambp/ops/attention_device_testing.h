@@ -15,8 +15,8 @@ namespace streambp {
 
 /// While it lives, `kernels` serve tensors on the CPU.
 struct ServeAttention {
-  explicit ServeAttention(std::vector<DeviceAttention> kernels) {
-    set_device_attention(c10::DeviceType::CPU, std::move(kernels));
+  explicit ServeAttention(std::vector<DeviceAttention> kernels, Served served = Served::kAll) {
+    set_device_attention(c10::DeviceType::CPU, std::move(kernels), served);
   }
   ~ServeAttention() { set_device_attention(c10::DeviceType::CPU, {}); }
   ServeAttention(const ServeAttention&) = delete;
@@ -87,6 +87,24 @@ struct Library {
     const auto d = torch::autograd::grad({formula.output, formula.log_sum_exp},
                                          {formula.q, formula.k, formula.v}, {d_block, d_sum});
     return {d[0], d[1], d[2]};
+  }
+};
+
+/// A library that computes nothing and notes the shapes that it is asked for.
+struct Shapes {
+  std::vector<std::string> forward, backward;
+
+  DeviceAttention named(const char* name, bool lower_right) {
+    return {
+        name, lower_right,
+        [this](const AttentionOperands& x) {
+          forward.push_back(x.shape());
+          return AttentionBlock{at::zeros_like(x.q), at::zeros({x.q.size(1), x.q.size(0)}, at::kDouble).t()};
+        },
+        [this](const AttentionOperands& x, const at::Tensor&, const AttentionBlock&) {
+          backward.push_back(x.shape());
+          return AttentionBlockGradients{at::zeros_like(x.q), at::zeros_like(x.k), at::zeros_like(x.v)};
+        }};
   }
 };
 

@@ -138,7 +138,7 @@ TEST(LowPrecisionSums, ExpertsAndRouters) {
       return random({1, size}, seed).to(at::kBFloat16).to(dtype).expand({tokens, size}).contiguous();
     };
     const at::Tensor x = rows(40).requires_grad_();
-    const at::Tensor y = streambp::mixture({}, x, mixture, nullptr);
+    const at::Tensor y = streambp::mixture({}, x, mixture);
     torch::autograd::grad({y}, {x}, {rows(41)});
     std::vector<at::Tensor> gradients;
     for (const auto& parameter : parameters) gradients.push_back(parameter->gradient.to(at::kDouble));

@@ -54,7 +54,7 @@ TEST(Mixture, EqualsEveryExpertOnEveryToken) {
     Layer layer(normalise);
     expect_same(
         {random({23, 6}, 100), random({23, 6}, 101)}, layer.pointers(),
-        [&](const auto& in) { return mixture(in[0], in[1], layer.mixture, nullptr); },
+        [&](const auto& in) { return mixture(in[0], in[1], layer.mixture); },
         [&](const auto& in, const auto& p) { return plain_mixture(in[0], in[1], p, normalise); });
   }
 }
@@ -65,12 +65,50 @@ TEST(Mixture, FewerTokensThanExperts) {
   std::vector<at::Tensor> values;
   for (const Parameter& p : layer.parameters) values.push_back(p.value);
   const at::Tensor plain_x = x.detach().clone().requires_grad_();
-  const at::Tensor y = mixture(residual, x, layer.mixture, nullptr);
+  const at::Tensor y = mixture(residual, x, layer.mixture);
   const at::Tensor expected = plain_mixture(residual, plain_x, values, true);
   expect_near(y.detach(), expected.detach(), "value");
   const at::Tensor cotangent = random({1, 6}, 5);
   expect_near(torch::autograd::grad({y}, {x}, {cotangent}).front(),
               torch::autograd::grad({expected}, {plain_x}, {cotangent}).front(), "input");
+}
+
+TEST(Mixture, RunsAgainWithTheChoicesOfItsFirstRun) {
+  constexpr int64_t kRows = 40;
+  const at::Tensor x = random({kRows, 6}, 7), cotangent = random({kRows, 6}, 8);
+  const at::Tensor nudge = 1e-12 * random({6}, 9);
+  /// The gradient of x, with the routers of experts 0 and 1 a rounding error apart, above or below.
+  const auto run = [&](double side, RouterChoices* choices) {
+    Layer layer(true);
+    const at::Tensor router = layer.parameters[0].value;
+    router[0].copy_(router[1] + side * nudge);
+    const at::Tensor leaf = x.clone().requires_grad_();
+    const at::Tensor y = mixture({}, leaf, layer.mixture, {.layer = 1, .choices = choices});
+    return torch::autograd::grad({y}, {leaf}, {cotangent}).front();
+  };
+  const auto apart = [](const at::Tensor& a, const at::Tensor& b) {
+    return (a - b).abs().max().item<double>();
+  };
+  RouterChoices choices(/*layers=*/2, kRows, kPerToken, kExperts, at::kCPU);
+  const at::Tensor first = run(1.0, &choices);
+  EXPECT_TRUE(apart(run(-1.0, nullptr), first) > 1e-3) << "no near tie: the test says nothing";
+  const double error = apart(run(-1.0, &choices), first);
+  EXPECT_TRUE(error <= 1e-9) << error;
+}
+
+TEST(RouterChoices, AreThoseOfTheSameRows) {
+  for (const int64_t experts : {256, 257}) {
+    RouterChoices choices(/*layers=*/2, /*tokens=*/10, /*per_token=*/3, experts, at::kCPU);
+    const at::Tensor chosen = at::randint(experts, {4, 3}, at::kLong);
+    chosen[0][0] = experts - 1;
+    choices.keep(1, 2, chosen);
+    EXPECT_TRUE(at::equal(choices.find(1, 2, 4), chosen));
+    for (const auto& [layer, begin, rows] : {std::array<int64_t, 3>{0, 2, 4}, {1, 3, 4}, {1, 2, 3}})
+      EXPECT_FALSE(choices.find(layer, begin, rows).defined());
+    choices.close();
+    choices.keep(0, 2, chosen);
+    EXPECT_FALSE(choices.find(0, 2, 4).defined()) << "after the forward pass nothing is kept";
+  }
 }
 
 TEST(Mixture, TheBalancingLossStreams) {
@@ -93,7 +131,9 @@ TEST(Mixture, TheBalancingLossStreams) {
   for (const int64_t chunk : {int64_t{1}, int64_t{4}, kRows - 1, kRows, kRows + 3}) {
     Layer layer(true);
     RouterBalance balance(kCoefficient, kExperts, at::kCPU);
-    const auto run = [&](const at::Tensor& rows) { return mixture({}, rows, layer.mixture, &balance); };
+    const auto run = [&](const at::Tensor& rows) {
+      return mixture({}, rows, layer.mixture, {.balance = &balance});
+    };
     std::vector<int64_t> begins;
     for (int64_t begin = 0; begin < kRows; begin += chunk) {
       begins.push_back(begin);
@@ -139,7 +179,7 @@ TEST(Mixture, TheBalancingLossLeavesTokensOut) {
     for (const bool backward : {false, true}) {
       for (int64_t begin = 0; begin < kRows; begin += chunk) {
         const at::Tensor part = x.slice(0, begin, begin + chunk).clone().requires_grad_(backward);
-        const at::Tensor y = mixture({}, part, layer.mixture, &balance, /*graph_only=*/false, begin);
+        const at::Tensor y = mixture({}, part, layer.mixture, {.begin = begin, .balance = &balance});
         if (backward)
           dx.slice(0, begin, begin + chunk)
               .copy_(torch::autograd::grad({y}, {part}, {at::zeros_like(y)}).front());

@@ -49,7 +49,7 @@ Settings with(Method method, int64_t chunk = 0, const std::function<void(Setting
   return settings;
 }
 
-const auto kKeepAttention = [](Settings& settings) { settings.keep_attention = true; };
+const auto kKeepAttention = [](Settings& settings) { settings.keep.attention = kAllLayers; };
 
 TEST(CostModel, RanksMethodsAsTheyWereMeasuredOnTheCpu) {
   // results/compare-2048, -4096 and -8192: medians at the chunks that --chunk auto stands for.
@@ -133,14 +133,14 @@ TEST(Configurations, LeaveAloneWhatIsFixed) {
   SearchSpace space;
   space.chunks = {512, 128};
   space.given.stream_head = true;
-  space.given.keep_attention = true;
+  space.given.keep.attention = kAllLayers;
   space.fixed = {"keep_attention", "every", "offload"};
   for (const Settings& settings : list_configurations(space, at::kCPU, 36, 65536, /*may_offload=*/true)) {
     EXPECT_TRUE(settings.streams_head());
     EXPECT_EQ(settings.every, 1);
     EXPECT_EQ(settings.offload, Offload::kNone);
     EXPECT_TRUE(!is_chunked(settings.method) || settings.chunk == 512 || settings.chunk == 128);
-    EXPECT_TRUE(settings.method != Method::kStreambp || settings.keep_attention);
+    EXPECT_TRUE(settings.method != Method::kStreambp || settings.keep.attention == kAllLayers);
   }
   space = {};
   space.methods = {Method::kStandard};

@@ -76,7 +76,7 @@ struct NamedSettings {
 std::vector<NamedSettings> all_settings() {
   bench::add_baselines();
   std::vector<NamedSettings> all;
-  const auto add = [&](const char* name, const std::function<void(Settings&)>& change) {
+  const auto add = [&](const std::string& name, const std::function<void(Settings&)>& change) {
     Settings settings;
     settings.chunk = 7;
     settings.head_chunk = 5;
@@ -93,13 +93,22 @@ std::vector<NamedSettings> all_settings() {
   add("streambp, chunk 1", [](Settings& s) { s.chunk = 1; });
   add("streambp, one chunk", [](Settings& s) { s.chunk = 1000; });
   add("streambp, head in full", [](Settings& s) { s.stream_head = false; });
-  add("streambp, attention kept", [](Settings& s) { s.keep_attention = true; });
+  add("streambp, attention kept", [](Settings& s) { s.keep.attention = kAllLayers; });
   add("streambp, forward order", [](Settings& s) { s.order = Order::kForward; });
   add("logits-only", [](Settings& s) { s.method = Method::kLogitsOnly; });
   add("tiled", [](Settings& s) { s.method = Method::kTiled; });
   add("chunk-major", [](Settings& s) { s.method = Method::kChunkMajor; });
   add("streambp, every 2", [](Settings& s) { s.every = 2; });
-  add("streambp, every 2, attention kept", [](Settings& s) { s.every = 2, s.keep_attention = true; });
+  add("streambp, every 2, attention kept", [](Settings& s) { s.every = 2, s.keep.attention = kAllLayers; });
+  for (const char* kept : {"keys-values", "attention-half", "gate-up", "attention:1,keys-values:2,gate-up:1",
+                           "attention,keys-values,attention-half,gate-up"}) {
+    for (const int64_t every : {1, 2}) {
+      add(fmt::format("streambp, every {}, {} kept", every, kept),
+          [&](Settings& s) { s.every = every, s.keep = parse_kept_layers(kept); });
+    }
+  }
+  add("streambp, forward order, keys and values kept",
+      [](Settings& s) { s.order = Order::kForward, s.keep = parse_kept_layers("keys-values,gate-up"); });
   return all;
 }
 
@@ -200,7 +209,7 @@ TEST(HardwareFlops, AreThoseCountedByHand) {
                           (linear + attention) -  // the last layer is run once
                           (layers - 1.0) * down + 3.0 * streamed_head;
   EXPECT_TRUE(std::abs(flops() - streamed) <= 1e-12 * streamed) << flops() << ", by hand " << streamed;
-  settings.keep_attention = true;
+  settings.keep.attention = kAllLayers;
   EXPECT_TRUE(std::abs(flops() - (streamed - (layers - 1.0) * attention)) <= 1e-12 * streamed) << flops();
 }
 

@@ -95,9 +95,9 @@ TEST(OutputFile, KeepsTheOldFileOnAFullDisk) {
 TEST(OutputFile, ReplacesRegularFilesAlone) {
   const TempFolder folder;
   const auto target = folder.write("target", "precious");
-  const auto link = folder.path() / "link", dangling = folder.path() / "dangling", loop = folder.path() / "loop",
-             fifo = folder.path() / "fifo", folder_inside = folder.path() / "folder",
-             socket = folder.path() / "socket";
+  const auto link = folder.path() / "link", dangling = folder.path() / "dangling",
+             loop = folder.path() / "loop", fifo = folder.path() / "fifo",
+             folder_inside = folder.path() / "folder", socket = folder.path() / "socket";
   std::filesystem::create_symlink(target, link);
   std::filesystem::create_symlink(folder.path() / "nothing", dangling);
   std::filesystem::create_symlink("loop", loop);
@@ -117,7 +117,8 @@ TEST(OutputFile, ReplacesRegularFilesAlone) {
   for (const auto& [path, kind] : others) {
     const mode_t before = mode_of(path);
     EXPECT_TRUE(refused([&] { write_file(path, "x"); }, path.string(), kind, "regular file")) << path;
-    EXPECT_TRUE(refused([&] { check_output_file("--trace", path); }, "--trace " + path.string(), kind)) << path;
+    EXPECT_TRUE(refused([&] { check_output_file("--trace", path); }, "--trace " + path.string(), kind))
+        << path;
     EXPECT_EQ(mode_of(path), before) << path;
   }
   EXPECT_EQ(read_bytes(target), "precious");

@@ -1,0 +1,70 @@
+#include "streambp/backprop/kept_activations.h"
+
+#include <utility>
+
+#include "streambp/memory/meter.h"
+
+namespace streambp {
+namespace {
+
+/// In the order of KeptActivations::Index.
+constexpr std::array<const char*, 7> kScopes{
+    "attention outputs", "attention outputs",       "projected keys and values", "projected keys and values",
+    "attention halves",  "gate and up projections", "gate and up projections"};
+
+}  // namespace
+
+std::array<at::Tensor*, KeptActivations::kCount> KeptActivations::tensors_of(Activations& activations) {
+  return {&activations.attention.output, &activations.attention.log_sum_exp, &activations.projected.keys,
+          &activations.projected.values, &activations.attention_half,        &activations.projections.gate,
+          &activations.projections.up};
+}
+
+void KeptActivations::store(const Rows& rows, const Activations& activations, int64_t tokens) {
+  Activations of_chunk = activations;
+  const auto tensors = tensors_of(of_chunk);
+  for (size_t i = 0; i < kCount; ++i) {
+    const at::Tensor& tensor = *tensors[i];
+    if (!tensor.defined()) continue;
+    if (!buffers_[i].defined()) {
+      const MemoryScope scope(kScopes[i]);
+      std::vector<int64_t> shape = tensor.sizes().vec();
+      shape.front() = tokens;
+      buffers_[i] = StreamBuffer(shape, tensor.options(), copies_);
+    }
+    buffers_[i].store(rows.begin, tensor);
+  }
+}
+
+void KeptActivations::expect(const Rows& rows) const {
+  for (const StreamBuffer& buffer : buffers_) {
+    if (buffer.defined()) buffer.expect(rows.begin, rows.end);
+  }
+}
+
+void KeptActivations::expect_projected(const Rows& rows) const {
+  for (const Index index : {kKeys, kValues}) {
+    if (buffers_[index].defined()) buffers_[index].expect(rows.begin, rows.end);
+  }
+}
+
+at::Tensor KeptActivations::take(Index index, const Rows& rows) const {
+  return buffers_[index].defined() ? buffers_[index].rows(rows.begin, rows.end) : at::Tensor();
+}
+
+Activations KeptActivations::rows(const Rows& rows) const {
+  Activations kept;
+  const auto tensors = tensors_of(kept);
+  for (size_t i = 0; i < kCount; ++i) *tensors[i] = take(static_cast<Index>(i), rows);
+  return kept;
+}
+
+KeysValues KeptActivations::projected(const Rows& rows) const {
+  return {take(kKeys, rows), take(kValues, rows)};
+}
+
+void KeptActivations::reset() {
+  for (StreamBuffer& buffer : buffers_) buffer.reset();
+}
+
+}  // namespace streambp
