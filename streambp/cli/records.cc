@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "streambp/cli/print.h"
 #include "streambp/error.h"
 #include "streambp/model/strict_json.h"
 #include "streambp/runtime/fnv1a.h"
@@ -171,7 +172,7 @@ void RecordFile::move_torn_line() {
   if (::fstat(file_, &status) != 0 ||
       ::ftruncate(file_, status.st_size - static_cast<off_t>(torn_.size())) != 0)
     fail(path_, "repaired");
-  fmt::print(stderr, "{}: warning: line {} was torn by a run that was killed; it is moved to {}\n",
+  print_line(stderr, "{}: warning: line {} was torn by a run that was killed; it is moved to {}",
              path_.string(), records_.size() + 1, kept.filename().string());
 }
 
