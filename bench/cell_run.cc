@@ -36,7 +36,7 @@ json positive_or_null(int64_t value) {
   return value > 0 ? json(value) : json(nullptr);
 }
 
-/// Which weights are to blame for a loss that is not finite.
+/// Which weights are to blame for a loss that is not finite. Throws where memory does not suffice to look.
 std::string non_finite_weights(const plan::Models& models) {
   const std::pair<const char*, const std::optional<Model>*> all[] = {
       {"--model", &models.policy}, {"--reference", &models.reference}, {"--teacher", &models.teacher}};
@@ -92,8 +92,13 @@ void CellRun::repeat(plan::Models& models) {
   // Only now, with the exception gone, is everything free that it or the pass kept alive.
   if (failed() && bench_.device.is_cuda()) c10::getDeviceAllocator(bench_.device.type())->emptyCache();
   const bool predicted = bench_.device.is_meta();
-  if (!failed() && !predicted && !std::isfinite(passes_.back().outcome.loss))
-    fail("error", fmt::format("the loss is {}: {}", passes_.back().outcome.loss, non_finite_weights(models)));
+  if (failed() || predicted || std::isfinite(passes_.back().outcome.loss)) return;
+  fail("error", fmt::format("the loss is {}", passes_.back().outcome.loss));
+  try {
+    error_ += ": " + non_finite_weights(models);
+  } catch (const std::exception& error) {
+    if (!is_out_of_memory(error)) throw;
+  }
 }
 
 void CellRun::fail(const std::string& status, const std::string& error) {

@@ -12,8 +12,11 @@ using std::filesystem::path;
 bool same_file(const path& a, const path& b) {
   std::error_code error;
   if (std::filesystem::equivalent(a, b, error)) return true;
-  const path canonical_a = std::filesystem::weakly_canonical(a, error);
-  return !error && canonical_a == std::filesystem::weakly_canonical(b, error) && !error;
+  const auto canonical = [&](const path& file) {
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(file), error);
+  };
+  const path canonical_a = canonical(a);
+  return !error && canonical_a == canonical(b) && !error;
 }
 
 }  // namespace

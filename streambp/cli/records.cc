@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "streambp/cli/print.h"
 #include "streambp/error.h"
 #include "streambp/model/strict_json.h"
 #include "streambp/runtime/fnv1a.h"
@@ -63,12 +64,16 @@ std::string read_all(int file, const std::filesystem::path& path) {
 /// Writes all of `text` at the end of the file and waits until it is on disk, or takes back what was written.
 void append_text(int file, const std::filesystem::path& path, std::string_view text) {
   const off_t size = ::lseek(file, 0, SEEK_END);
-  const ssize_t written = ::write(file, text.data(), text.size());
-  if (written != static_cast<ssize_t>(text.size())) {
-    const std::string reason = written < 0 ? std::strerror(errno) : "the disk is full";
-    const bool taken_back = written <= 0 || ::ftruncate(file, size) == 0;
-    throw InputError("{}: can't be written: {}{}", path.string(), reason,
-                     taken_back ? "" : "; its last line is torn");
+  while (!text.empty()) {
+    const ssize_t written = ::write(file, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      const std::string reason = std::strerror(errno);
+      const bool taken_back = ::ftruncate(file, size) == 0;
+      throw InputError("{}: can't be written: {}{}", path.string(), reason,
+                       taken_back ? "" : "; its last line is torn");
+    }
+    text.remove_prefix(static_cast<size_t>(written));
   }
   if (::fsync(file) != 0) fail(path, "flushed to disk");
 }
@@ -167,7 +172,7 @@ void RecordFile::move_torn_line() {
   if (::fstat(file_, &status) != 0 ||
       ::ftruncate(file_, status.st_size - static_cast<off_t>(torn_.size())) != 0)
     fail(path_, "repaired");
-  fmt::print(stderr, "{}: warning: line {} was torn by a run that was killed; it is moved to {}\n",
+  print_line(stderr, "{}: warning: line {} was torn by a run that was killed; it is moved to {}",
              path_.string(), records_.size() + 1, kept.filename().string());
 }
 

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <ext/stdio_sync_filebuf.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <iostream>
@@ -47,14 +48,15 @@ ssize_t write_stderr(void*, const char* text, size_t size) {
   return static_cast<ssize_t>(size);
 }
 
-/// A stream like the C library's own, in whose stead it is used.
-void replace(std::FILE*& stream, cookie_write_function_t* write, int buffering) {
+/// Replaces the C library's stream, and what the C++ library's writes to.
+void replace(std::FILE*& stream, std::ostream& same, cookie_write_function_t* write, int buffering) {
   cookie_io_functions_t functions{};
   functions.write = write;
   std::FILE* const ours = fopencookie(nullptr, "w", functions);
   if (ours == nullptr) return;
   std::setvbuf(ours, nullptr, buffering, BUFSIZ);
   stream = ours;
+  same.rdbuf(new __gnu_cxx::stdio_sync_filebuf<char>(ours));  // used until the very end of the process
 }
 
 }  // namespace
@@ -69,14 +71,13 @@ void open_standard_streams() {
   }
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
-  replace(stdout, write_stdout, ::isatty(STDOUT_FILENO) != 0 ? _IOLBF : _IOFBF);
-  replace(stderr, write_stderr, _IONBF);
+  replace(stdout, std::cout, write_stdout, ::isatty(STDOUT_FILENO) != 0 ? _IOLBF : _IOFBF);
+  replace(stderr, std::cerr, write_stderr, _IONBF);
 }
 
 int close_standard_streams(const std::string& program, int code) {
+  std::cout.flush();
   std::fflush(stdout);
-  errno = 0;
-  if (!std::cout.flush() && first_error == 0) first_error = errno != 0 ? errno : EIO;  // CLI11's --help
   if (first_error == 0) return code;
   fmt::print(stderr, "{}: stdout: a part of the output was lost: {}\n", program,
              std::generic_category().message(first_error));
