@@ -39,6 +39,7 @@ int run_export(const Typed& typed) {
   for (const char* name : {"config.json", "model.safetensors"}) {
     if (std::filesystem::exists(folder / name))
       throw InputError("--out {}: holds a {} already", typed.out, name);
+    check_output_file("--out:", folder / name);
   }
   nlohmann::json settings = nlohmann::json::parse(preset_json(typed.model));
   settings["torch_dtype"] = dtype_name(dtype);

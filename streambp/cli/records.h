@@ -33,7 +33,7 @@ class RecordFile {
   void start();
 
   /// Appends one line in one write, after start(), and waits until it is on disk. Throws InputError where the
-  /// disk takes only a part of it (which is then taken back).
+  /// disk takes only a part of it (which is then taken back), or where the file was removed meanwhile.
   void append(const nlohmann::json& record);
 
  private:

@@ -135,6 +135,18 @@ TEST(RecordFile, BelongsToOneRunAtATime) {
   EXPECT_TRUE(RecordFile(folder.path()).records().empty());
 }
 
+TEST(RecordFile, SaysThatItWasRemovedOrReplaced) {
+  const TempFolder folder;
+  RecordFile file(folder.path());
+  file.append(record(7));
+  std::filesystem::rename(file.path(), folder.path() / "moved");
+  EXPECT_TRUE(refused([&] { file.append(record(33)); }, "results.jsonl", "removed or replaced"));
+  folder.write("results.jsonl", "");
+  EXPECT_TRUE(refused([&] { file.append(record(33)); }, "results.jsonl", "removed or replaced"));
+  EXPECT_EQ(read_bytes(folder.path() / "moved"), lines({7}));
+  EXPECT_EQ(read_bytes(file.path()), "");
+}
+
 TEST(RecordFile, TakesBackWhatAFullDiskCutOff) {
   const TempFolder folder;
   RecordFile file(folder.path());
