@@ -182,7 +182,7 @@ name="kills"
 storm >stdout 2>stderr || fail "$(tail -n 1 stderr)"
 cat stdout
 for attempt in 0.2 0.3 0.4; do
-  timeout -s KILL "$attempt" "$program" export --model qwen3-cpu --out killed-model >stdout 2>stderr
+  { timeout -s KILL "$attempt" "$program" export --model qwen3-cpu --out killed-model; } >stdout 2>stderr
 done
 rm -f killed-model/config.json killed-model/model.safetensors
 run "export after kills" 0 export --model qwen3-cpu --out killed-model
