@@ -112,7 +112,8 @@ TEST(ObjectiveInputs, NumbersThatCountAreFinite) {
                       "ref_chosen_logps: row 1 is nan"));
   EXPECT_TRUE(refuses("dpo", with(pairs(), "ref_rejected_logps", doubles({-inf, -4})),
                       "ref_rejected_logps: row 0 is -inf"));
-  EXPECT_TRUE(refuses("grpo", with(completions(), "advantages", doubles({inf, 1})), "advantages: row 0 is inf"));
+  EXPECT_TRUE(
+      refuses("grpo", with(completions(), "advantages", doubles({inf, 1})), "advantages: row 0 is inf"));
   const auto old = [&](double counted, double masked) {
     return with(completions(), "old_per_token_logps", table({{-1, counted, -3}, {-4, -5, masked}}));
   };
