@@ -27,11 +27,11 @@ check() {
   [ "$status" -ne 0 ] || status=$code
 }
 
-# tests_of PRESET: tests of files, records, faults, memory, ops and methods, built with another preset.
+# tests_of PRESET: tests of files, records, faults, memory, ops, methods and hostile inputs, built with another preset.
 tests_of() {
-  (build_project "$1" files_test config_fuzz safetensors_fuzz reference_test library_test bench_records_test streambp-bench) || return
+  (build_project "$1" files_test config_fuzz safetensors_fuzz reference_test library_test bench_records_test streambp-bench streambp-verify) || return
   OMP_NUM_THREADS=1 ctest --preset "$1" -j "$(nproc)" \
-    -R 'Config|Safetensors|safetensors|Checkpoint|fuzz|Reference|Meter|Recorder|Snapshot|Ops|Attention|Adapters|Backpropagate|Fused|OutputFile|ContentKey|ModelFiles|RecordFile|CellRun|bench_cli_faults|bench_cli_resume'
+    -R 'Config|Safetensors|safetensors|Checkpoint|TensorFile|Printable|hostile|fuzz|Reference|Meter|Recorder|Snapshot|Ops|Attention|Adapters|Backpropagate|Fused|OutputFile|ContentKey|ModelFiles|RecordFile|CellRun|bench_cli_faults|bench_cli_resume'
 }
 
 headers() {

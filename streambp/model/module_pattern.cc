@@ -11,6 +11,16 @@ namespace streambp {
 namespace {
 
 constexpr size_t kLongest = 2000;
+/// With counted repetitions written out. The states of a match follow it, and with them time and stack.
+constexpr size_t kLongestWrittenOut = 4000;
+
+/// Backtracking takes some patterns, (.*.*)*x, more time than there is. This asks that all states go on at
+/// once, which knows no back-references; neither do we.
+#ifdef __GLIBCXX__
+constexpr auto kSyntax = std::regex_constants::ECMAScript | std::regex_constants::__polynomial;
+#else
+constexpr auto kSyntax = std::regex_constants::ECMAScript;
+#endif
 
 bool is_digit(char c) {
   return std::isdigit(static_cast<unsigned char>(c)) != 0;
@@ -55,12 +65,35 @@ std::string foreign_construct(const std::string& pattern) {
   return {};
 }
 
+/// The length of `pattern`, free of foreign constructs, times its counted repetitions, as if all were nested;
+/// `kLongestWrittenOut` + 1 where it is more.
+size_t length_written_out(const std::string& pattern) {
+  size_t length = std::max<size_t>(pattern.size(), 1);
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    if (pattern[i] == '\\') ++i;
+    if (i >= pattern.size() || pattern[i] != '{') continue;
+    size_t count = 1;
+    for (size_t number = 0; ++i < pattern.size() && pattern[i] != '}';) {
+      number = is_digit(pattern[i])
+                   ? std::min(10 * number + static_cast<size_t>(pattern[i] - '0'), kLongestWrittenOut + 1)
+                   : 0;
+      count = std::max(count, number);
+    }
+    length = std::min(length * count, kLongestWrittenOut + 1);
+  }
+  return length;
+}
+
 std::regex compiled(const std::string& pattern, const std::string& where) {
   if (pattern.size() > kLongest) throw InputError("{}: longer than {} characters", where, kLongest);
   if (const std::string foreign = foreign_construct(pattern); !foreign.empty())
     throw InputError("{}: {} holds {}, which is not supported here", where, shown(pattern), foreign);
+  if (length_written_out(pattern) > kLongestWrittenOut) {
+    throw InputError("{}: {} is longer than {} characters with its repetitions written out", where,
+                     shown(pattern), kLongestWrittenOut);
+  }
   try {
-    return std::regex(pattern, std::regex::ECMAScript);
+    return std::regex(pattern, kSyntax);
   } catch (const std::regex_error& error) {
     throw InputError("{}: {} is no regular expression: {}", where, shown(pattern), error.what());
   }

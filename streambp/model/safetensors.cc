@@ -159,8 +159,10 @@ class InputFile {
       if (count < 0 && errno == EINTR) continue;
       if (count < 0) fail("cannot be read");
       if (count == 0) {
-        throw InputError("{}: ends at byte {}, it had {} when it was opened: it was truncated meanwhile",
-                         path_.string(), offset, size_);
+        struct stat status = {};
+        ::fstat(file_.get(), &status);
+        throw InputError("{}: {} bytes, it had {} when it was opened: it was truncated meanwhile",
+                         path_.string(), status.st_size, size_);
       }
       into = into.subspan(static_cast<std::size_t>(count));
       offset += static_cast<uint64_t>(count);

@@ -151,14 +151,16 @@ def adapters(bench, shop):
     for key, values in {
         "r": (0, -1, 4.0, "4", None, 2**63, 2**64 - 1, 5, 1_000_000),
         "lora_alpha": (0, -1, "x"),
-        "target_modules": (["nope"], [RED], [], None, [1], ["q_proj"], ["x" * 1_000_000], "(" * 1000, "(a+)+$"),
+        "target_modules": (["nope"], [RED], [], None, [1], ["q_proj"], ["x" * 1_000_000], "(" * 1000, "(.*.*)*x",
+                           "(.{1,1000}){1,1000}"),
+        "exclude_modules": ("(" * 1000, "(.{0,50}){0,50}"),
         "peft_type": ("IA3", RED, None),
-        "rank_pattern": ({"q_proj": 1_000_000}, {"q_proj": 0}, {"(": 2}),
+        "rank_pattern": ({"q_proj": 1_000_000}, {"q_proj": 0}, {"(": 2}, {"x{999}{999}": 2}),
         "use_dora": (True,),
         "lora_magic": (3,),
     }.items():
         for value in values:
-            quick = value in (1_000_000, [RED], ["x" * 1_000_000])
+            quick = value in (1_000_000, [RED], ["x" * 1_000_000], "(.*.*)*x")
             yield case(f"{key} {str(value)[:30]!r}", {key: value}, quick=quick)
     for text in ("x", "[]", DEEP):
         yield case(f"text {text[:10]!r}", text)

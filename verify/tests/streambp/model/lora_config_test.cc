@@ -1,5 +1,6 @@
 // What an adapter's folder says, against PEFT's own answers: verify/tests/streambp/model/peft/lora.json, made
 // by scripts/peft_table.py.
+#include <chrono>
 #include <cmath>
 #include <fmt/format.h>
 #include <functional>
@@ -187,6 +188,22 @@ TEST(LoraConfigFile, RefusesWhatIsTrainedTwice) {
       refused(with("llama-tied", {{"modules_to_save", {"embed_tokens"}}, {"ensure_weight_tying", true}}),
               "ensure_weight_tying"));
   EXPECT_NO_THROW(with("qwen3", {{"modules_to_save", {"embed_tokens"}}, {"ensure_weight_tying", true}})());
+}
+
+// What backtracking takes hours for, and what would take a stack of its own.
+TEST(ModulePattern, TakesNoLongerForAPatternThatMeansHarm) {
+  const std::string name = "model.layers.0.self_attn.q_proj";
+  const auto start = std::chrono::steady_clock::now();
+  for (const char* pattern :
+       {"(.*.*)*x", "(.*)*(.*)*(.*)*(.*)*nope", "((((.+)+)+)+)+!", "(a|b|ab|.)*(.|..)*$x"})
+    EXPECT_FALSE(ModulePattern(pattern, "test").matches(name)) << pattern;
+  EXPECT_TRUE(ModulePattern("(.*.*)*proj", "test").matches(name));
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  EXPECT_TRUE(seconds.count() <= 1.0) << seconds.count() << " s";
+  for (const char* pattern : {"(.{0,100}){0,100}", "a{9999999999999999999999}", "(a?b?c?){0,1000}"})
+    EXPECT_TRUE(refused([&] { ModulePattern(pattern, "test"); }, "test", "repetitions written out"))
+        << pattern;
+  EXPECT_TRUE(ModulePattern(R"(model\.layers\.\d{1,3}\.self_attn\.[qk]_proj)", "test").matches(name));
 }
 
 TEST(ModulePattern, MatchesWholeNamesAsPythonDoes) {
