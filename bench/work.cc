@@ -78,7 +78,7 @@ Work work_of(const Model& model, const Batch& batch, const Objective& objective,
   const double tokens = as_double(batch.size());
   const auto element = static_cast<double>(c10::elementSize(model.dtype()));
   const double hidden = as_double(config.hidden_size),
-               turned =
+               rotated =
                    as_double((config.num_attention_heads + config.num_key_value_heads) * config.head_dim);
   Settings settings = given;
   settings.chunk = chunk_of(given, batch.size(), model.device());
@@ -92,10 +92,10 @@ Work work_of(const Model& model, const Batch& batch, const Objective& objective,
     const Forwards forwards = forwards_of(model, objective, settings, lengths, layer);
     const double width = mlp_width(config, layer);
     work.attention_forward += forwards.attention * 2.0 * product;
-    work.moved_bytes += forwards.rest * tokens * element * (10.0 * hidden + 2.0 * turned + 3.0 * width);
+    work.moved_bytes += forwards.rest * tokens * element * (10.0 * hidden + 2.0 * rotated + 3.0 * width);
     if (layer < first) continue;
     work.attention_backward += 5.0 * product;
-    work.moved_bytes += tokens * element * (12.0 * hidden + 3.0 * turned + 6.0 * width) +
+    work.moved_bytes += tokens * element * (12.0 * hidden + 3.0 * rotated + 6.0 * width) +
                         bytes_of_parts(config, lengths, attended, element, forwards.attention);
     if (kind.offloaded_width != nullptr)
       work.host_bytes += 2.0 * tokens * element * as_double(kind.offloaded_width(settings, config, layer));

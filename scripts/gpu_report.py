@@ -72,7 +72,7 @@ class Gpu:
         for kind in KINDS:
             reach = f"deterministic_{kind}" if deterministic and kind != "products" else kind
             busy += work[f"{kind}_flops"] / (self.flops * self.part[reach])
-        return max(busy, work["host_bytes"] / (self.link * self.part["host"]))  # copies go on beside the rest
+        return max(busy, work["host_bytes"] / (self.link * self.part["host"]))  # copies go on at the same time
 
     def roofline(self, work):
         """The least seconds that the published peaks allow."""
