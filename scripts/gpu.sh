@@ -23,6 +23,15 @@ set -euo pipefail
 
 project=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 carry=$project/build/carry
+for name in STREAMBP_BIN STREAMBP_ARCHIVE; do
+  [ -z "${!name:-}" ] || export "$name=$(realpath -m "${!name}")"
+done
+
+# A path as records name it: from the project's folder, where it is below that.
+from_project() {
+  realpath -m --relative-base="$project" "$1"
+}
+
 all_parts=(build tests microbench speed lengths long offload offload300k tables table8 table9 curves memcheck racecheck
   deterministic published)
 # Those whose memory a dry run predicts.
@@ -104,15 +113,15 @@ find_programs() {
   else
     bin=$project/build/release/bin
   fi
+  bin=$(from_project "$bin")
 }
 
 build() {
   find_programs
-  if [ -n "$rehearsal" ] || [ "$bin" != "$project/build/release/bin" ]; then
+  if [ -n "$rehearsal" ] || [ "$bin" != build/release/bin ]; then
     "$bin/streambp-bench" --version
     return 0
   fi
-  cd "$project"
   [ -e build/release/build.ninja ] || cmake --preset release -DSTREAMBP_VENV="$venv" \
     -DCMAKE_PREFIX_PATH="$carry/usr;$carry/usr/lib/x86_64-linux-gnu/cmake" -DSTREAMBP_WERROR=OFF
   cmake --build --preset release --target streambp-bench streambp-verify streambp-microbench cuda_test
@@ -125,7 +134,7 @@ source "$project/scripts/gpu_parts.sh"
 # All sweeps as dry runs, into DIR/predicted.
 predict() {
   local folder=$1 part
-  bin=${STREAMBP_BIN:-$project/build/release/bin}
+  bin=$(from_project "${STREAMBP_BIN:-build/release/bin}")
   [ -n "${STREAMBP_PYTHON:-}" ] || [ ! -x "$project/.venv/bin/python" ] || python=$project/.venv/bin/python
   mkdir -p "$folder/predicted"
   (
@@ -133,6 +142,7 @@ predict() {
     for part in "${sweeps[@]}"; do "$part"; done
     exit "$failed"
   ) >"$folder/predicted.log" 2>&1 || { tail -n 5 "$folder/predicted.log" >&2 && return 1; }
+  rm "$folder/predicted.log"
   table "$folder"
 }
 
@@ -157,7 +167,7 @@ archive() {
 # One part as a process of its own, so that one that fails or takes too long costs the others nothing.
 run_part() {  # PART SECONDS
   local start=$SECONDS status=0
-  STREAMBP_OUT=$out timeout "$2" bash "${BASH_SOURCE[0]}" part "$1" >"$out/$1.log" 2>&1 || status=$?
+  STREAMBP_OUT=$out timeout "$2" bash "$project/scripts/gpu.sh" part "$1" >"$out/$1.log" 2>&1 || status=$?
   rm -f "$out/$1.done" "$out/$1.failed"
   if [ "$status" -eq 0 ]; then
     echo "$((SECONDS - start)) s" >"$out/$1.done"
@@ -169,7 +179,7 @@ run_part() {  # PART SECONDS
 }
 
 run() {
-  out=$(mkdir -p "$1" && cd "$1" && pwd)
+  out=$1
   shift
   local parts=("$@") part left begun=
   [ ${#parts[@]} -gt 0 ] || parts=("${all_parts[@]}")
@@ -205,10 +215,11 @@ table() {
   mkdir -p "$1"
   local folder=$1 part
   {
-    echo "# What was run on the GPU"
+    echo "# On a GPU: what is predicted, what was run"
     echo
     [ -z "$rehearsal" ] || echo "A rehearsal without a GPU: nothing was measured."
-    echo "Written by \`scripts/gpu.sh run\`; records are in each folder's results.jsonl, with their machine and commit."
+    echo "Written by \`scripts/gpu.sh\` (\`predict\`, \`run\`, \`report\`); records are in each folder's results.jsonl, with their machine and"
+    echo "commit, those of dry runs below \`predicted\`."
     echo
     echo "| part | result |"
     echo "|---|---|"
@@ -226,32 +237,32 @@ table() {
   mv "$folder/README.md.new" "$folder/README.md"
 }
 
+# The folder DIR, and from now on paths from the project's.
+enter() {
+  [ $# -ge 2 ] || { echo "usage: scripts/gpu.sh $1 DIR" >&2; exit 2; }
+  mkdir -p "$2"
+  folder=$(from_project "$2")
+  cd "$project"
+}
+
 case ${1:-} in
   pack) pack ;;
   run)
-    [ $# -ge 2 ] || { echo "usage: scripts/gpu.sh run DIR [PART...]" >&2; exit 2; }
-    shift
-    run "$@"
+    enter "$@"
+    shift 2
+    run "$folder" "$@"
     ;;
   part)
+    cd "$project"
     out=$STREAMBP_OUT
     link_torch
     find_programs
     "$2"
     exit "$failed"
     ;;
-  predict)
-    [ $# -eq 2 ] || { echo "usage: scripts/gpu.sh predict DIR" >&2; exit 2; }
-    mkdir -p "$2"
-    predict "$(cd "$2" && pwd)"
-    ;;
-  report)
-    [ $# -eq 2 ] && [ -d "$2" ] || { echo "usage: scripts/gpu.sh report DIR" >&2; exit 2; }
-    report "$(cd "$2" && pwd)"
-    ;;
-  table)
-    [ $# -eq 2 ] || { echo "usage: scripts/gpu.sh table DIR" >&2; exit 2; }
-    table "$2"
+  predict | report | table)
+    enter "$@"
+    "$1" "$folder"
     ;;
   *)
     sed -n '2,/^set/p' "${BASH_SOURCE[0]}" | grep '^#' | sed 's/^# \{0,1\}//' >&2
