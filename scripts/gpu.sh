@@ -23,6 +23,15 @@ set -euo pipefail
 
 project=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 carry=$project/build/carry
+for name in STREAMBP_BIN STREAMBP_ARCHIVE; do
+  [ -z "${!name:-}" ] || export "$name=$(realpath -m "${!name}")"
+done
+
+# A path as records name it: from the project's folder, where it is below that.
+from_project() {
+  realpath -m --relative-base="$project" "$1"
+}
+
 all_parts=(build tests microbench speed lengths long offload offload300k tables table8 table9 curves memcheck racecheck
   deterministic published)
 # Those whose memory a dry run predicts.
@@ -104,184 +113,28 @@ find_programs() {
   else
     bin=$project/build/release/bin
   fi
+  bin=$(from_project "$bin")
 }
 
 build() {
   find_programs
-  if [ -n "$rehearsal" ] || [ "$bin" != "$project/build/release/bin" ]; then
+  if [ -n "$rehearsal" ] || [ "$bin" != build/release/bin ]; then
     "$bin/streambp-bench" --version
     return 0
   fi
-  cd "$project"
   [ -e build/release/build.ninja ] || cmake --preset release -DSTREAMBP_VENV="$venv" \
     -DCMAKE_PREFIX_PATH="$carry/usr;$carry/usr/lib/x86_64-linux-gnu/cmake" -DSTREAMBP_WERROR=OFF
   cmake --build --preset release --target streambp-bench streambp-verify streambp-microbench cuda_test
 }
 
-# What fails is noted and the part goes on: it fails at its end.
-failed=0
-
-check() {  # COMMAND...
-  local status=0
-  "$@" || status=$?
-  [ "$status" -eq 0 ] || { failed=1 && echo "gpu.sh: exit code $status: $*" >&2; }
-}
-
-sweep() {  # NAME ARGUMENT...: records into $out/NAME, those that are there are not run again
-  local name=$1 status=0
-  shift
-  "$bin/streambp-bench" sweep --device "$device" --resume --quiet --out "$out/$name" "$@" || status=$?
-  # Running out of memory (3) is a result.
-  [ "$status" -eq 0 ] || [ "$status" -eq 3 ] || { failed=1 && echo "gpu.sh: exit code $status: sweep $name $*" >&2; }
-}
-
-tests() {
-  local checked=(--device cuda) goldens=$project/verify/goldens sizes=(--family qwen3,gemma3 --batch left)
-  local filter='*device*:*cuda*:-*host*'
-  if [ -n "$rehearsal" ]; then
-    checked=() goldens+=/cases/llama-sft-b1 sizes+=(--objective sft --tuning full --method checkpoint) filter='*host_forward*'
-  fi
-  check "$bin/cuda_test" --gtest_filter="$filter" --gtest_output="xml:$out/tests.xml"
-  check "$python" "$project/scripts/gpu_checks.py" tests "$out/tests.xml"
-  check "$bin/streambp-verify" goldens "$goldens" "${checked[@]}" --method standard,checkpoint,streambp,tiled,chunk-major \
-    --chunk 7,auto >"$out/goldens.txt"
-  check "$bin/streambp-verify" sweep --quick "${checked[@]}" "${sizes[@]}" >"$out/equality.txt"
-}
-
-sanitize() {  # TOOL: our kernels alone run under it
-  local sanitizer=(compute-sanitizer --tool "$1" --error-exitcode 1 --kernel-regex kns=streambp) filter='*CudaKernels.*device*'
-  [ -z "$rehearsal" ] || sanitizer=() filter='*CudaKernels.Gate*host_forward*'
-  check "${sanitizer[@]}" "$bin/cuda_test" --gtest_filter="$filter" --gtest_output="xml:$out/$1.xml" >"$out/$1.txt" 2>&1
-  check "$python" "$project/scripts/gpu_checks.py" tests "$out/$1.xml"
-  tail -n 1 "$out/$1.txt"
-}
-
-memcheck() { sanitize memcheck; }
-racecheck() { sanitize racecheck; }
-
-# Where a library has no kernel for a shape that the headline figures need, this part fails, and the call ends.
-microbench() {
-  check "$bin/streambp-microbench" --benchmark_filter=cuda --benchmark_out="$out/microbench.json" --benchmark_out_format=json \
-    >"$out/microbench.txt"
-  [ -n "$rehearsal" ] || check "$python" "$project/scripts/gpu_checks.py" microbench "$out/microbench.json"
-}
-
-eight_b=(--model qwen3-8b --dtype bfloat16)
-
-# The figures that the project stands for: StreamBP against checkpointing, and how near to the chip's speed. At 32,768
-# tokens a full head's logits don't fit a card of 80 GiB: checkpointing has a streamed one there too.
-speed() {
-  sweep speed "${eight_b[@]}" --method checkpoint,streambp --seq-len 8192 --chunk 2048,4096,8192 --repeats 3
-  sweep speed-streamed-head "${eight_b[@]}" --method checkpoint --head streamed --seq-len 32768 --repeats 2
-  sweep speed "${eight_b[@]}" --method checkpoint,streambp --seq-len 32768 --chunk 8192,16384,32768 --repeats 2
-  sweep speed-kept "${eight_b[@]}" --method streambp --keep-attention --seq-len 32768 --chunk 8192,16384,32768 --repeats 2
-  sweep speed-auto "${eight_b[@]}" --method auto --budget 130GiB --seq-len 32768 --repeats 2
-}
-
-# Sets `capped`: one pass a cell, and on a card of more than 80 GiB, which stands for the paper's then, as much and no
-# more.
-cap_memory() {
-  capped=(--repeats 1)
-  local mebibytes=0
-  if [ -n "$rehearsal" ]; then
-    mebibytes=143771
-  elif [ "$device" = cuda ]; then
-    mebibytes=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits | head -n 1)
-  fi
-  [ "$mebibytes" -le 81920 ] || capped+=(--memory-cap 80GiB)
-}
-
-# Lengths are multiples of the chunk. A long pass has no warm-up of its own: the first length is short and has chunks
-# of every shape that the others have; what it makes of plans and choices they find.
-long_chunk=(--chunk 8192)
-long_first=49152
-
-lengths() {
-  cap_memory
-  sweep lengths "${eight_b[@]}" "${capped[@]}" --warmup 0 --method streambp "${long_chunk[@]}" --seq-len "$long_first,147456,163840"
-  sweep lengths "${eight_b[@]}" "${capped[@]}" --method checkpoint --seq-len 16384,24576
-}
-
-# A full warm-up pins the host's memory, which later passes find.
-offload() {
-  cap_memory
-  sweep offload "${eight_b[@]}" "${capped[@]}" --method streambp --offload host "${long_chunk[@]}" --seq-len 147456
-}
-
-offload300k() {
-  cap_memory
-  sweep offload300k "${eight_b[@]}" "${capped[@]}" --warmup 0 --method streambp --offload host "${long_chunk[@]}" \
-    --seq-len "$long_first,303104"
-}
-
-# 500,000 tokens in one pass on the whole card: 32 chunks of 15,625; the first length is three.
-whole_card=(--method streambp --offload host --keep-attention --chunk 15625)
-
-long() {
-  sweep long "${eight_b[@]}" "${whole_card[@]}" --repeats 1 --warmup 0 --seq-len 46875,500000
-}
-
-# The paper's figure of peak against length, at its points: `lengths` has the longest.
-curves() {
-  cap_memory
-  local baseline
-  for baseline in fair hugging-face; do
-    sweep curves "${eight_b[@]}" "${capped[@]}" --baseline "$baseline" --method standard --seq-len 1000,2000,3000,4700
-    sweep curves "${eight_b[@]}" "${capped[@]}" --baseline "$baseline" --method checkpoint --seq-len 5000,10000,15000,20000
-  done
-  sweep curves "${eight_b[@]}" "${capped[@]}" --method streambp --seq-len 10000,20000,50000,75000,100000
-}
-
-# The same with the published chunk of 500 tokens and head of 100.
-published() {
-  cap_memory
-  sweep published "${eight_b[@]}" "${capped[@]}" --method streambp --chunk 500 --head-chunk 100 --seq-len 10000,20000,50000,75000
-}
-
-# Peaks of two further models.
-table9() {
-  cap_memory
-  local model baseline lengths=3000,6000,9000,18000
-  for model in llama-3.1-8b gemma-3-1b; do
-    for baseline in fair hugging-face; do
-      sweep table9 --model "$model" --dtype bfloat16 "${capped[@]}" --baseline "$baseline" --method checkpoint --seq-len "$lengths"
-    done
-    sweep table9 --model "$model" --dtype bfloat16 "${capped[@]}" --method streambp --seq-len "$lengths"
-    sweep table9 --model "$model" --dtype bfloat16 "${capped[@]}" --method streambp --chunk 500 --head-chunk 100 --seq-len "$lengths"
-  done
-}
-
-# The linear example; its records take no --resume: all or nothing.
-table8() {
-  local status=0
-  mkdir -p "$out/table8"
-  "$bin/streambp-bench" linear --device "$device" --json >"$out/table8/results.new" || status=$?
-  [ "$status" -eq 0 ] || [ "$status" -eq 3 ] || return "$status"
-  mv "$out/table8/results.new" "$out/table8/results.jsonl"
-}
-
-# Times and peaks of the paper's tables 1 and 2: Qwen3 models on one GPU, objectives.
-tables() {
-  cap_memory
-  sweep tables "${eight_b[@]}" "${capped[@]}" --method standard,checkpoint,streambp --seq-len 3072,6144,9216,15360
-  sweep tables --model qwen3-4b --dtype bfloat16 "${capped[@]}" --method standard,checkpoint,streambp \
-    --seq-len 3072,9216,15360,27648
-  sweep tables-objectives --model qwen3-4b --dtype bfloat16 "${capped[@]}" --objective dpo,grpo \
-    --method checkpoint,streambp --seq-len 8192,16384
-}
-
-# What it costs that equal passes give equal bits.
-deterministic() {
-  sweep deterministic --model qwen3-4b --dtype bfloat16 --deterministic --method checkpoint,streambp --seq-len 8192 --repeats 3
-  sweep nondeterministic --model qwen3-4b --dtype bfloat16 --method checkpoint,streambp --seq-len 8192 --repeats 3
-}
+source "$project/scripts/gpu_parts.sh"
 
 # -------------------------------------------------------------------------------------------------------------- report
 
 # All sweeps as dry runs, into DIR/predicted.
 predict() {
   local folder=$1 part
-  bin=${STREAMBP_BIN:-$project/build/release/bin}
+  bin=$(from_project "${STREAMBP_BIN:-build/release/bin}")
   [ -n "${STREAMBP_PYTHON:-}" ] || [ ! -x "$project/.venv/bin/python" ] || python=$project/.venv/bin/python
   mkdir -p "$folder/predicted"
   (
@@ -289,6 +142,7 @@ predict() {
     for part in "${sweeps[@]}"; do "$part"; done
     exit "$failed"
   ) >"$folder/predicted.log" 2>&1 || { tail -n 5 "$folder/predicted.log" >&2 && return 1; }
+  rm "$folder/predicted.log"
   table "$folder"
 }
 
@@ -313,7 +167,7 @@ archive() {
 # One part as a process of its own, so that one that fails or takes too long costs the others nothing.
 run_part() {  # PART SECONDS
   local start=$SECONDS status=0
-  STREAMBP_OUT=$out timeout "$2" bash "${BASH_SOURCE[0]}" part "$1" >"$out/$1.log" 2>&1 || status=$?
+  STREAMBP_OUT=$out timeout "$2" bash "$project/scripts/gpu.sh" part "$1" >"$out/$1.log" 2>&1 || status=$?
   rm -f "$out/$1.done" "$out/$1.failed"
   if [ "$status" -eq 0 ]; then
     echo "$((SECONDS - start)) s" >"$out/$1.done"
@@ -325,7 +179,7 @@ run_part() {  # PART SECONDS
 }
 
 run() {
-  out=$(mkdir -p "$1" && cd "$1" && pwd)
+  out=$1
   shift
   local parts=("$@") part left begun=
   [ ${#parts[@]} -gt 0 ] || parts=("${all_parts[@]}")
@@ -361,10 +215,11 @@ table() {
   mkdir -p "$1"
   local folder=$1 part
   {
-    echo "# What was run on the GPU"
+    echo "# On a GPU: what is predicted, what was run"
     echo
     [ -z "$rehearsal" ] || echo "A rehearsal without a GPU: nothing was measured."
-    echo "Written by \`scripts/gpu.sh run\`; records are in each folder's results.jsonl, with their machine and commit."
+    echo "Written by \`scripts/gpu.sh\` (\`predict\`, \`run\`, \`report\`); records are in each folder's results.jsonl, with their machine and"
+    echo "commit, those of dry runs below \`predicted\`."
     echo
     echo "| part | result |"
     echo "|---|---|"
@@ -382,32 +237,32 @@ table() {
   mv "$folder/README.md.new" "$folder/README.md"
 }
 
+# The folder DIR, and from now on paths from the project's.
+enter() {
+  [ $# -ge 2 ] || { echo "usage: scripts/gpu.sh $1 DIR" >&2; exit 2; }
+  mkdir -p "$2"
+  folder=$(from_project "$2")
+  cd "$project"
+}
+
 case ${1:-} in
   pack) pack ;;
   run)
-    [ $# -ge 2 ] || { echo "usage: scripts/gpu.sh run DIR [PART...]" >&2; exit 2; }
-    shift
-    run "$@"
+    enter "$@"
+    shift 2
+    run "$folder" "$@"
     ;;
   part)
+    cd "$project"
     out=$STREAMBP_OUT
     link_torch
     find_programs
     "$2"
     exit "$failed"
     ;;
-  predict)
-    [ $# -eq 2 ] || { echo "usage: scripts/gpu.sh predict DIR" >&2; exit 2; }
-    mkdir -p "$2"
-    predict "$(cd "$2" && pwd)"
-    ;;
-  report)
-    [ $# -eq 2 ] && [ -d "$2" ] || { echo "usage: scripts/gpu.sh report DIR" >&2; exit 2; }
-    report "$(cd "$2" && pwd)"
-    ;;
-  table)
-    [ $# -eq 2 ] || { echo "usage: scripts/gpu.sh table DIR" >&2; exit 2; }
-    table "$2"
+  predict | report | table)
+    enter "$@"
+    "$1" "$folder"
     ;;
   *)
     sed -n '2,/^set/p' "${BASH_SOURCE[0]}" | grep '^#' | sed 's/^# \{0,1\}//' >&2
