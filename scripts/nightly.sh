@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # Every check at full size, one after another: the equality sweep, the golden cases, the reference's gradients, precision,
 # compare's verdicts on gradients of Hugging Face, fifty kills and other faults, the long-index suite, hostile inputs, headers by
-# themselves, a selection of tests with
-# sanitizers and with assertions, and one definition of each name. Says at the end which held; a check that fails does not keep the later
-# ones from running.
+# themselves, a selection of tests with sanitizers and with assertions, the CUDA kernels on the host with sanitizers and in many orders,
+# and one definition of each name. Says at the end which held; a check that fails does not keep the later ones from running.
 #   scripts/nightly.sh [ARGUMENT...]   arguments go to `streambp-verify long` (--max-memory 20GB, --case NAME, ...)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
@@ -34,6 +33,20 @@ tests_of() {
     -R 'Config|Safetensors|safetensors|Checkpoint|TensorFile|Printable|hostile|fuzz|Reference|Meter|Recorder|Snapshot|Ops|Attention|Adapters|Backpropagate|Fused|OutputFile|ContentKey|ModelFiles|RecordFile|CellRun|bench_cli_faults|bench_cli_resume'
 }
 
+# The CUDA kernels under their twin on the host: many orders of blocks and threads, no race, no access out of bounds.
+cuda_on_host() {
+  (build_project release cuda_host_test cuda_test) || return
+  STREAMBP_ORDERS=200 build/release/bin/cuda_host_test --gtest_brief=1 || return
+  OMP_NUM_THREADS=1 build/release/bin/cuda_test --gtest_brief=1 --gtest_filter='*CudaKernels*host*'
+}
+cuda_with_sanitizers() {
+  (build_project asan cuda_host_test cuda_test && build_project tsan cuda_host_test) || return
+  build/asan/bin/cuda_host_test --gtest_brief=1 || return
+  OMP_NUM_THREADS=1 build/asan/bin/cuda_test --gtest_brief=1 --gtest_filter='*CudaKernels*host*' || return
+  # The sanitizer wants its own addresses free. It is asked for races alone, not for far indices.
+  setarch -R build/tsan/bin/cuda_host_test --gtest_brief=1 --gtest_filter='-LongIndex*'
+}
+
 headers() {
   local torch
   torch=$(echo "$venv"/lib/python3*/site-packages/torch)
@@ -54,6 +67,8 @@ check 'Every public header by itself' headers
 check 'The whole library as a subdirectory of another project' \
   bash verify/tests/install/install_test.sh add_subdirectory . "$venv" build/release/subdirectory --all
 check 'A selection of tests with the address and undefined-behaviour sanitizers' tests_of asan
+check 'CUDA kernels on the host, in 200 orders of blocks and threads' cuda_on_host
+check 'CUDA kernels on the host with the address, undefined-behaviour and thread sanitizers' cuda_with_sanitizers
 check 'A selection of tests with assertions of libstdc++ and Eigen' tests_of debug
 check 'One definition of each name across the files of both programs, at link time' build_project odr streambp-verify streambp-bench
 

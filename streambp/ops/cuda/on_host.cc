@@ -1,54 +1,64 @@
 #include "streambp/ops/cuda/on_host.h"
 
 #include <algorithm>
-#include <memory>
+#include <deque>
 #include <numeric>
 #include <random>
 #include <stdexcept>
-#include <ucontext.h>
+#include <utility>
 #include <vector>
+
+#include "streambp/ops/cuda/fiber.h"
 
 namespace streambp::cuda::on_host {
 namespace {
 
-constexpr size_t kStackBytes = 64 * 1024;
 constexpr size_t kSlotBytes = 8;
 constexpr size_t kGuardBytes = 64;
 constexpr unsigned char kPoison = 0xff;  // NaN in every floating type
 constexpr int kWarpThreads = 32;
+constexpr int kMostThreads = 1024;  // of a block, as on a GPU
 
 enum class State { kRuns, kWaitsForWarp, kWaitsForBlock, kDone };
 
-struct Fiber {
-  ucontext_t context;
-  std::unique_ptr<char[]> stack = std::make_unique<char[]>(kStackBytes);
-  State state = State::kDone;
-};
+Order chosen_order;
+std::vector<int64_t> chosen_blocks;
 
-ThreadOrder chosen_order = ThreadOrder::kForward;
+/// Puts indices into the order that the tester has chosen.
+template <typename T>
+void arrange(std::vector<T>& indices, std::mt19937_64& random) {
+  if (chosen_order.turns == Turns::kBackward) std::reverse(indices.begin(), indices.end());
+  if (chosen_order.turns == Turns::kShuffled) std::shuffle(indices.begin(), indices.end(), random);
+}
 
-/// The one grid that runs.
-class Grid {
+/// A block's threads, and the memory that they share.
+class Block {
  public:
-  void run(int64_t blocks, int threads, size_t shared_bytes, const std::function<void()>& body) {
-    if (fibers_.size() < static_cast<size_t>(threads)) fibers_.resize(static_cast<size_t>(threads));
-    slots_.resize(static_cast<size_t>(threads) * kSlotBytes);
-    shared_.resize((shared_bytes + kGuardBytes) / sizeof(double) + 1);
+  void run(const ThreadIndex& index, size_t shared_bytes, const std::function<void()>& body,
+           std::mt19937_64& random) {
+    current_ = index;
+    const auto threads = static_cast<size_t>(index.threads);
+    fibers_.resize(std::max(fibers_.size(), threads));
     body_ = &body;
-    current_.threads = threads;
-    current_.blocks = blocks;
-    for (int64_t block = 0; block < blocks; ++block) {
-      current_.block = block;
-      std::memset(shared_.data(), kPoison, shared_.size() * sizeof(double));
-      run_block();
-      const auto* const bytes = reinterpret_cast<const unsigned char*>(shared_.data());
-      if (!std::all_of(bytes + shared_bytes, bytes + shared_bytes + kGuardBytes,
-                       [](unsigned char byte) { return byte == kPoison; }))
-        throw std::logic_error("a block wrote past its shared memory");
-    }
+    states_.assign(threads, State::kRuns);
+    barriers_.assign(threads, {});
+    warp_barriers_.assign(threads, {});
+    slots_.resize(threads * kSlotBytes);
+    shared_.resize((shared_bytes + kGuardBytes) / sizeof(double) + 1);
+    std::memset(shared_.data(), kPoison, shared_.size() * sizeof(double));
+    for (size_t i = 0; i < threads; ++i) fibers_[i].start(&Block::run_thread, this);
+    start_.arrive();
+    run_all(random);
+    const auto* const bytes = reinterpret_cast<const unsigned char*>(shared_.data());
+    if (!std::all_of(bytes + shared_bytes, bytes + shared_bytes + kGuardBytes,
+                     [](unsigned char byte) { return byte == kPoison; }))
+      throw std::logic_error("a block wrote past its shared memory");
   }
 
-  const ThreadIndex& current() const { return current_; }
+  /// Orders all that the block's threads did before what follows.
+  void join() { end_.leave(); }
+
+  ThreadIndex current() const { return current_; }
   void* shared_bytes() { return shared_.data(); }
   void* slot(int thread) {
     if (thread >= current_.threads) return outside_;  // a lane that the block does not have
@@ -56,45 +66,51 @@ class Grid {
   }
 
   void wait(State state) {
-    Fiber& fiber = fibers_[static_cast<size_t>(current_.thread)];
-    fiber.state = state;
-    swapcontext(&fiber.context, &scheduler_);
+    const auto thread = static_cast<size_t>(current_.thread);
+    const bool of_block = state == State::kWaitsForBlock;
+    // A barrier and the next one, where some already are, have a meeting each.
+    int& passed = (of_block ? barriers_ : warp_barriers_)[thread];
+    Meeting& meeting = (of_block ? meetings_ : warp_meetings_[thread / kWarpThreads])[passed++ % 2];
+    meeting.arrive();
+    states_[thread] = state;
+    fibers_[thread].yield();
+    meeting.leave();
   }
 
  private:
-  static void enter();
+  static void run_thread(void* self) {
+    Block& block = *static_cast<Block*>(self);
+    block.start_.leave();
+    (*block.body_)();
+    block.end_.arrive();
+    block.states_[static_cast<size_t>(block.current_.thread)] = State::kDone;
+  }
 
-  void run_block() {
-    for (int thread = 0; thread < current_.threads; ++thread) {
-      Fiber& fiber = fibers_[static_cast<size_t>(thread)];
-      getcontext(&fiber.context);
-      fiber.context.uc_stack.ss_sp = fiber.stack.get();
-      fiber.context.uc_stack.ss_size = kStackBytes;
-      fiber.context.uc_link = &scheduler_;
-      fiber.state = State::kRuns;
-      makecontext(&fiber.context, &Grid::enter, 0);
-    }
+  void run_all(std::mt19937_64& random) {
+    std::vector<int> order(states_.size());
     for (;;) {
-      for (const int thread : order()) {
-        Fiber& fiber = fibers_[static_cast<size_t>(thread)];
-        if (fiber.state != State::kRuns) continue;
+      std::iota(order.begin(), order.end(), 0);
+      arrange(order, random);
+      for (const int thread : order) {
+        const auto i = static_cast<size_t>(thread);
+        if (states_[i] != State::kRuns) continue;
         current_.thread = thread;
-        swapcontext(&scheduler_, &fiber.context);
+        fibers_[i].resume();
       }
-      if (all(0, current_.threads, State::kDone)) return;
+      if (all(0, states_.size(), State::kDone)) return;
       if (!release()) throw std::logic_error("threads of a block wait at different barriers");
     }
   }
 
   /// Lets those go on who have all arrived.
   bool release() {
-    if (all(0, current_.threads, State::kWaitsForBlock)) {
-      set(0, current_.threads, State::kRuns);
+    if (all(0, states_.size(), State::kWaitsForBlock)) {
+      set(0, states_.size(), State::kRuns);
       return true;
     }
     bool any = false;
-    for (int first = 0; first < current_.threads; first += kWarpThreads) {
-      const int last = std::min(first + kWarpThreads, current_.threads);
+    for (size_t first = 0; first < states_.size(); first += kWarpThreads) {
+      const size_t last = std::min(first + kWarpThreads, states_.size());
       if (!all(first, last, State::kWaitsForWarp)) continue;
       set(first, last, State::kRuns);
       any = true;
@@ -102,64 +118,90 @@ class Grid {
     return any;
   }
 
-  bool all(int first, int last, State state) const {
-    return std::all_of(fibers_.begin() + first, fibers_.begin() + last,
-                       [&](const Fiber& fiber) { return fiber.state == state; });
+  bool all(size_t first, size_t last, State state) const {
+    return std::all_of(states_.data() + first, states_.data() + last,
+                       [&](State one) { return one == state; });
   }
-  void set(int first, int last, State state) {
-    std::for_each(fibers_.begin() + first, fibers_.begin() + last,
-                  [&](Fiber& fiber) { fiber.state = state; });
-  }
-
-  std::vector<int> order() {
-    std::vector<int> threads(static_cast<size_t>(current_.threads));
-    std::iota(threads.begin(), threads.end(), 0);
-    if (chosen_order == ThreadOrder::kBackward) std::reverse(threads.begin(), threads.end());
-    if (chosen_order == ThreadOrder::kShuffled) std::shuffle(threads.begin(), threads.end(), random_);
-    return threads;
+  void set(size_t first, size_t last, State state) {
+    std::fill(states_.data() + first, states_.data() + last, state);
   }
 
-  ucontext_t scheduler_;
+  ThreadIndex current_;
   std::vector<Fiber> fibers_;
+  std::vector<State> states_;
+  std::vector<int> barriers_, warp_barriers_;  // of which a thread has come through so many
+  Meeting start_, end_, meetings_[2], warp_meetings_[kMostThreads / kWarpThreads][2];
+  const std::function<void()>* body_ = nullptr;
   std::vector<char> slots_;
   std::vector<double> shared_;
-  const std::function<void()>* body_ = nullptr;
-  ThreadIndex current_;
-  std::mt19937 random_{1};
   double outside_[1] = {};
+};
+
+/// The one grid that runs.
+class Grid {
+ public:
+  void run(int64_t count, int threads, size_t shared_bytes, const std::function<void()>& body) {
+    if (threads > kMostThreads) throw std::logic_error("a block of more than 1024 threads");
+    std::mt19937_64 random(chosen_order.seed);
+    for (const int64_t index : blocks_of(count, random)) {
+      // What another block has left in a stack or in shared memory is no race with this one.
+      if (blocks_.empty() || kFindsRaces) blocks_.emplace_back();
+      blocks_.back().run({0, threads, index, count}, shared_bytes, body, random);
+    }
+    for (Block& block : blocks_) block.join();
+    if (kFindsRaces) blocks_.clear();
+  }
+
+  Block& running() { return blocks_.back(); }
+
+ private:
+  static std::vector<int64_t> blocks_of(int64_t count, std::mt19937_64& random) {
+    std::vector<int64_t> blocks;
+    for (const int64_t chosen : chosen_blocks) {
+      const int64_t block = chosen < 0 ? count + chosen : chosen;
+      if (block >= 0 && block < count) blocks.push_back(block);
+    }
+    if (chosen_blocks.empty()) {
+      blocks.resize(static_cast<size_t>(count));
+      std::iota(blocks.begin(), blocks.end(), 0);
+    }
+    arrange(blocks, random);
+    return blocks;
+  }
+
+  std::deque<Block> blocks_;
 };
 
 Grid grid;
 
-void Grid::enter() {
-  (*grid.body_)();
-  grid.fibers_[static_cast<size_t>(grid.current_.thread)].state = State::kDone;
-}
-
 }  // namespace
 
-void set_thread_order(ThreadOrder order) {
+void set_order(Order order) {
   chosen_order = order;
+}
+
+void set_blocks(std::vector<int64_t> blocks) {
+  chosen_blocks = std::move(blocks);
 }
 
 void run(int64_t blocks, int threads, size_t shared_bytes, const std::function<void()>& body) {
   grid.run(blocks, threads, shared_bytes, body);
 }
 
-const ThreadIndex& current() {
-  return grid.current();
+ThreadIndex current() {
+  return grid.running().current();
 }
 void* shared_bytes() {
-  return grid.shared_bytes();
+  return grid.running().shared_bytes();
 }
 void wait_for_block() {
-  grid.wait(State::kWaitsForBlock);
+  grid.running().wait(State::kWaitsForBlock);
 }
 void wait_for_warp() {
-  grid.wait(State::kWaitsForWarp);
+  grid.running().wait(State::kWaitsForWarp);
 }
 void* slot(int thread) {
-  return grid.slot(thread);
+  return grid.running().slot(thread);
 }
 
 }  // namespace streambp::cuda::on_host

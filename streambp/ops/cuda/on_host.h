@@ -1,12 +1,14 @@
 // A grid of threads on the host, for tests: blocks one after another, the threads of a block as fibers that
 // run until they wait for one another. Slow, and strict: shared memory is NaN until it is written, threads
-// that wait at different barriers are an error, and the order in which threads run is the tester's choice, so
-// that a missing barrier shows as a wrong result.
+// that wait at different barriers are an error, and the order in which blocks and threads run is the tester's
+// choice, so that a missing barrier shows as a wrong result. Built with the thread sanitizer it reports every
+// pair of accesses, one of them a write, that no barrier orders, within a block and between two.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <vector>
 
 #include "streambp/ops/cuda/kernels.h"
 
@@ -17,9 +19,17 @@
 namespace streambp::cuda {
 namespace on_host {
 
-/// In which order the threads of a block run between two barriers.
-enum class ThreadOrder { kForward, kBackward, kShuffled };
-void set_thread_order(ThreadOrder order);
+/// In which order blocks run, and the threads of a block between two barriers. Other seeds shuffle otherwise.
+enum class Turns { kForward, kBackward, kShuffled };
+struct Order {
+  Turns turns = Turns::kForward;
+  uint64_t seed = 0;
+};
+void set_order(Order order);
+
+/// Lets only these blocks of every grid run, negative ones counted from the last, as far as there are such;
+/// none: all of them. Tensors of which few rows are in memory can then be larger than it.
+void set_blocks(std::vector<int64_t> blocks);
 
 /// Runs body() once for each thread of each block. Throws std::logic_error where threads of a block wait for
 /// one another in vain, or have written past the shared memory.
@@ -32,7 +42,7 @@ struct ThreadIndex {
   int64_t blocks = 0;
 };
 /// Of the thread that is running.
-const ThreadIndex& current();
+ThreadIndex current();
 void* shared_bytes();
 void wait_for_block();
 void wait_for_warp();

@@ -41,7 +41,7 @@ class CudaKernels : public testing::TestWithParam<Subject> {
   void SetUp() override {
     const Where where = std::get<0>(GetParam());
     if (where != Where::kDevice) {
-      cuda::on_host::set_thread_order(static_cast<cuda::on_host::ThreadOrder>(where));
+      cuda::on_host::set_order({static_cast<cuda::on_host::Turns>(where)});
       serve_.emplace(cuda::kernels_on_host());
       return;
     }
@@ -52,7 +52,7 @@ class CudaKernels : public testing::TestWithParam<Subject> {
     }
     ASSERT_NE(cuda::kernels(), nullptr) << "a CUDA device, and none of our kernels";
   }
-  void TearDown() override { cuda::on_host::set_thread_order(cuda::on_host::ThreadOrder::kForward); }
+  void TearDown() override { cuda::on_host::set_order({}); }
 
   at::ScalarType dtype() const { return std::get<1>(GetParam()); }
   at::ScalarType sum_dtype() const { return dtype() == at::kDouble ? at::kDouble : at::kFloat; }
@@ -326,51 +326,6 @@ TEST_P(CudaKernels, ARepeatedCallGivesTheSameBits) {
   }
   for (size_t i = 0; i < runs[0].size(); ++i)
     EXPECT_TRUE(at::equal(runs[0][i], runs[1][i])) << "tensor " << i;
-}
-
-// The host's grid is strict enough to find what is wrong with a kernel.
-
-void neighbours_without_a_barrier(int* out) {
-  int* const left = cuda::shared_memory<int>();
-  left[cuda::thread_index()] = cuda::thread_index();
-  out[cuda::thread_index()] = left[(cuda::thread_index() + 1) % cuda::thread_count()];
-}
-
-void neighbours(int* out) {
-  int* const left = cuda::shared_memory<int>();
-  left[cuda::thread_index()] = cuda::thread_index();
-  cuda::barrier();
-  out[cuda::thread_index()] = left[(cuda::thread_index() + 1) % cuda::thread_count()];
-}
-
-void some_wait() {
-  if (cuda::thread_index() % 2 == 0) cuda::barrier();
-}
-
-void writes_too_far() {
-  cuda::shared_memory<char>()[64 + cuda::thread_index()] = 1;
-}
-
-TEST(GridOnHost, FindsAMissingBarrierADivergentOneAndAnOverrun) {
-  constexpr int kCount = 64;
-  const cuda::Queue queue;
-  std::vector<int> expected(kCount), got(kCount);
-  for (int i = 0; i < kCount; ++i) expected[i] = (i + 1) % kCount;
-  const auto run = [&](auto kernel) {
-    int wrong = 0;
-    for (const auto turns : {cuda::on_host::ThreadOrder::kForward, cuda::on_host::ThreadOrder::kBackward,
-                             cuda::on_host::ThreadOrder::kShuffled}) {
-      cuda::on_host::set_thread_order(turns);
-      cuda::launch(queue, kernel, 1, kCount, kCount * sizeof(int), got.data());
-      wrong += got != expected;
-    }
-    cuda::on_host::set_thread_order(cuda::on_host::ThreadOrder::kForward);
-    return wrong;
-  };
-  EXPECT_EQ(run(neighbours), 0);
-  EXPECT_EQ(run(neighbours_without_a_barrier), 3);
-  EXPECT_THROW(cuda::launch(queue, some_wait, 1, kCount, 0), std::logic_error);
-  EXPECT_THROW(cuda::launch(queue, writes_too_far, 1, kCount, 64), std::logic_error);
 }
 
 TEST(CudaLibrary, SaysWhyKernelsCantBeHad) {
