@@ -37,10 +37,12 @@ def configuration(record):
         words.append(f"chunk {record['chunk']}")
     if settings.get("keep_attention"):
         words.append("attention kept")
+    if settings.get("keep"):
+        words.append(f"kept {settings['keep']}")
     if (settings.get("every") or 1) > 1:
         words.append(f"every {settings['every']}")
-    if settings.get("offload") == "host":
-        words.append("on the host")
+    if (settings.get("offload") or "none") != "none":
+        words.append(f"on the {settings['offload']}")
     if settings.get("baseline") == "hugging-face":
         words.append("as in transformers")
     if settings.get("head") == "streamed" and record["method"] in ("standard", "checkpoint"):
@@ -89,7 +91,7 @@ def load_gpus():
 
 def gpu_of(record, gpus):
     """By the name that the driver gives it; an H200 where the machine had another one or none."""
-    name = record["environment"].get("gpu") or ""
+    name = record.get("environment", {}).get("gpu") or ""
     return next((gpu for gpu in gpus.values() if any(word in name for word in gpu.words)), gpus["H200"])
 
 
