@@ -178,12 +178,14 @@ void RecordFile::move_torn_line() {
 
 void RecordFile::append(const nlohmann::json& record) {
   start();
-  struct stat ours {}, named {};
+  struct stat ours {
+  }, named{};
   const bool same = ::fstat(file_, &ours) == 0 && ::lstat(path_.c_str(), &named) == 0 &&
                     ours.st_dev == named.st_dev && ours.st_ino == named.st_ino;
   if (!same) {
-    throw InputError("{}: was removed or replaced while this run was writing to it; expected it to be left alone",
-                     path_.string());
+    throw InputError(
+        "{}: was removed or replaced while this run was writing to it; expected it to be left alone",
+        path_.string());
   }
   append_text(file_, path_, record_line(record) + '\n');
   records_.push_back(record);
