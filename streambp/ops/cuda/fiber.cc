@@ -18,7 +18,8 @@ Fiber* entered = nullptr;  // the fiber whose first turn this is
 
 }  // namespace
 
-Fiber::Fiber(Fiber&& other) noexcept : stack_(std::move(other.stack_)), id_(std::exchange(other.id_, nullptr)) {}
+Fiber::Fiber(Fiber&& other) noexcept
+    : stack_(std::move(other.stack_)), id_(std::exchange(other.id_, nullptr)) {}
 
 Fiber::~Fiber() {
 #if defined(STREAMBP_FINDS_RACES)

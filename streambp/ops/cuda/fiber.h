@@ -1,6 +1,6 @@
-// Threads of control that take turns by themselves, for the grid on the host (on_host.h), and that the address
-// and the thread sanitizer know of: to the latter a change of turn orders nothing, so that what one fiber
-// writes and another reads is a race unless both say when (Meeting).
+// Threads of control that take turns by themselves, for the grid on the host (on_host.h), and that the
+// address and the thread sanitizer know of: to the latter a change of turn orders nothing, so that what one
+// fiber writes and another reads is a race unless both say when (Meeting).
 #pragma once
 
 #include <cstddef>

@@ -82,8 +82,7 @@ TEST_P(Threads, TheSamePassGivesTheSameBits) {
 
 TEST_P(Threads, LowerPrecisionIsAsPreciseAsStandardsOnOne) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-    const PrecisionSubject subject{
-        .model = GetParam(), .dtype = dtype, .sequences = 1, .seq_len = 130};
+    const PrecisionSubject subject{.model = GetParam(), .dtype = dtype, .sequences = 1, .seq_len = 130};
     Settings standard;
     standard.method = Method::kStandard;
     const Precision alone = on_threads(1, [&] { return measure_precision(subject, {standard}); }).front();

@@ -70,32 +70,32 @@ TYPED_TEST(KernelOrders, NormAndRotation) {
     const auto x = numbers<S>(rows * size, 1), dy = numbers<S>(rows * size, 2), weight = numbers<S>(size, 3),
                residual = numbers<S>(rows * size, 4), cosine = numbers<S>(tokens * half, 5),
                sine = numbers<S>(tokens * half, 6);
-    expect_one_result("norm of " + std::to_string(size), [&, tokens = tokens, heads = heads, size = size,
-                                                          half = half] {
-      auto rstd = unwritten<W>(rows), sums = unwritten<W>(parts * size);
-      auto y = unwritten<S>(rows * size), dx = unwritten<S>(rows * size);
-      const NormRope<S> op{.heads = heads,
-                           .size = size,
-                           .weight = weight.data(),
-                           .eps = 1e-6,
-                           .rstd = rstd.data(),
-                           .cosine = half > 0 ? cosine.data() : nullptr,
-                           .sine = half > 0 ? sine.data() : nullptr,
-                           .half = half,
-                           .table_stride = half};
-      const auto heads_of = [&](const std::vector<S>& all) {
-        return Heads<const S>{all.data(), heads * size, size};
-      };
-      this->kernels.norm_rope.forward(kQueue, op, heads_of(x), residual.data(), y.data(), tokens);
-      this->kernels.norm_rope.backward(kQueue, op, heads_of(x), heads_of(dy), dx.data(), sums.data(), parts,
-                                       tokens);
-      std::string bytes;
-      append(bytes, y);
-      append(bytes, dx);
-      append(bytes, rstd);
-      append(bytes, sums);
-      return bytes;
-    });
+    expect_one_result(
+        "norm of " + std::to_string(size), [&, tokens = tokens, heads = heads, size = size, half = half] {
+          auto rstd = unwritten<W>(rows), sums = unwritten<W>(parts * size);
+          auto y = unwritten<S>(rows * size), dx = unwritten<S>(rows * size);
+          const NormRope<S> op{.heads = heads,
+                               .size = size,
+                               .weight = weight.data(),
+                               .eps = 1e-6,
+                               .rstd = rstd.data(),
+                               .cosine = half > 0 ? cosine.data() : nullptr,
+                               .sine = half > 0 ? sine.data() : nullptr,
+                               .half = half,
+                               .table_stride = half};
+          const auto heads_of = [&](const std::vector<S>& all) {
+            return Heads<const S>{all.data(), heads * size, size};
+          };
+          this->kernels.norm_rope.forward(kQueue, op, heads_of(x), residual.data(), y.data(), tokens);
+          this->kernels.norm_rope.backward(kQueue, op, heads_of(x), heads_of(dy), dx.data(), sums.data(),
+                                           parts, tokens);
+          std::string bytes;
+          append(bytes, y);
+          append(bytes, dx);
+          append(bytes, rstd);
+          append(bytes, sums);
+          return bytes;
+        });
   }
 }
 

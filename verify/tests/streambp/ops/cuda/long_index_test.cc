@@ -1,6 +1,6 @@
 // Indices of the CUDA kernels beyond 2^31 and 2^32 numbers: the last rows of tensors that are mapped and,
-// apart from these, never in memory. They equal the rows of a small call on the same numbers. An index that is
-// computed in 32 bits ends up elsewhere within the mapping.
+// apart from these, never in memory. They equal the rows of a small call on the same numbers. An index that
+// is computed in 32 bits ends up elsewhere within the mapping.
 #include <algorithm>
 #include <array>
 #include <gtest/gtest.h>
@@ -13,8 +13,8 @@
 namespace streambp::cuda {
 namespace {
 
-/// Numbers that are zero, and in memory only where they are touched. As many lie before the first as an index
-/// that has turned negative reaches.
+/// Numbers that are zero, and in memory only where they are touched. As many lie before the first as a
+/// negative index reaches.
 template <typename S>
 class Sparse {
  public:
@@ -102,8 +102,8 @@ TYPED_TEST(LongIndex, NormAndRotation) {
         sums.data(), 1);
     for (const int64_t count : kCounts) {
       const int64_t tokens = count / token, parts = int64_t{1} << 20;
-      const Sparse<S> all_x(count), all_dy(count), added(count), all_y(count), all_dx(count),
-          cosines(count), sines(count);
+      const Sparse<S> all_x(count), all_dy(count), added(count), all_y(count), all_dx(count), cosines(count),
+          sines(count);
       const Sparse<W> all_rstd(tokens * kHeads), all_sums(parts * size);
       all_x.set_last(x);
       all_dy.set_last(dy);
@@ -151,7 +151,8 @@ TYPED_TEST(LongIndex, Gate) {
       ups.set_last(up);
       ds.set_last(d);
       weights.set_last(weight);
-      // A block takes as many numbers as its threads move at once: the last row is that of the last two blocks.
+      // A block takes as many numbers as its threads move at once: the last row is that of the last two
+      // blocks.
       const RestoredGrid restored;
       on_host::set_blocks({-1, -2, -3, -4, -5, -6, -7, -8});
       run(rows, gates.data(), ups.data(), ds.data(), products.data(), weights.data(), d_weights.data());
@@ -187,9 +188,8 @@ TYPED_TEST(LongIndex, TargetSoftmax) {
     all.set_last(logits);
     targets.set_last(target);
     ds.set_last(d);
-    this->on_last_block([&] {
-      run(rows, all.data(), targets.data(), all_sums.data(), log_probabilities.data(), ds.data());
-    });
+    this->on_last_block(
+        [&] { run(rows, all.data(), targets.data(), all_sums.data(), log_probabilities.data(), ds.data()); });
     EXPECT_TRUE(same(all.last(kSize), gradient)) << count;
     EXPECT_TRUE(same(all_sums.last(2), sums)) << count;
     EXPECT_TRUE(same(log_probabilities.last(1), log_probability)) << count;
@@ -218,9 +218,9 @@ TYPED_TEST(LongIndex, MergeOfAttention) {
       other_sums.set_last(log_b);
       // The one by tokens, the other by heads.
       this->on_last_block([&, size = size] {
-        this->kernels.attention.merge(
-            kQueue, {{all.data(), kHeads * size, size}, sums.data(), kHeads, 1},
-            {{others.data(), size, tokens * size}, other_sums.data(), 1, tokens}, tokens, kHeads, size);
+        this->kernels.attention.merge(kQueue, {{all.data(), kHeads * size, size}, sums.data(), kHeads, 1},
+                                      {{others.data(), size, tokens * size}, other_sums.data(), 1, tokens},
+                                      tokens, kHeads, size);
       });
       EXPECT_TRUE(same(all.last(size), output)) << count << " in heads of " << size;
       EXPECT_TRUE(same(sums.last(1), log_sum)) << "log-sum-exps, " << count << " in heads of " << size;
