@@ -55,8 +55,13 @@ class Block {
       throw std::logic_error("a block wrote past its shared memory");
   }
 
-  /// Orders all that the block's threads did before what follows.
-  void join() { end_.leave(); }
+  /// Orders all that the block's threads did, those that wait in vain included, before what follows.
+  void join() {
+    end_.leave();
+    for (Meeting& meeting : meetings_) meeting.leave();
+    for (auto& of_warp : warp_meetings_)
+      for (Meeting& meeting : of_warp) meeting.leave();
+  }
 
   ThreadIndex current() const { return current_; }
   void* shared_bytes() { return shared_.data(); }
@@ -142,19 +147,27 @@ class Grid {
  public:
   void run(int64_t count, int threads, size_t shared_bytes, const std::function<void()>& body) {
     if (threads > kMostThreads) throw std::logic_error("a block of more than 1024 threads");
+    const Joined joined{blocks_};
     std::mt19937_64 random(chosen_order.seed);
     for (const int64_t index : blocks_of(count, random)) {
       // What another block has left in a stack or in shared memory is no race with this one.
       if (blocks_.empty() || kFindsRaces) blocks_.emplace_back();
       blocks_.back().run({0, threads, index, count}, shared_bytes, body, random);
     }
-    for (Block& block : blocks_) block.join();
-    if (kFindsRaces) blocks_.clear();
   }
 
   Block& running() { return blocks_.back(); }
 
  private:
+  /// At the end of a launch, whether it throws or not.
+  struct Joined {
+    std::deque<Block>& blocks;
+    ~Joined() {
+      for (Block& block : blocks) block.join();
+      if (kFindsRaces) blocks.clear();
+    }
+  };
+
   static std::vector<int64_t> blocks_of(int64_t count, std::mt19937_64& random) {
     std::vector<int64_t> blocks;
     for (const int64_t chosen : chosen_blocks) {

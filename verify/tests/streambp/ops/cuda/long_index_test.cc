@@ -13,8 +13,8 @@
 namespace streambp::cuda {
 namespace {
 
-/// Numbers that are zero, and in memory only where they are touched. As many lie before the first as an index
-/// that is negative reaches.
+/// Numbers that are zero, and in memory only where they are touched. As many lie before the first as a
+/// negative index reaches.
 template <typename S>
 class Sparse {
  public:
