@@ -62,7 +62,7 @@ TEST(Work, TakesAttentionOutOfWhatAMethodExecutes) {
   EXPECT_DOUBLE_EQ(standard.work.attention_forward, 2.0 * standard.product());
   EXPECT_DOUBLE_EQ(checkpoint.work.attention_forward, 4.0 * checkpoint.product());
   Settings kept = by(Method::kStreambp, 16);
-  kept.keep_attention = true;
+  kept.keep.attention = kAllLayers;
   EXPECT_DOUBLE_EQ(Counted(kept).work.attention_forward, 2.0 * standard.product());
 }
 
