@@ -161,11 +161,12 @@ void add_sweep_command(CLI::App& app, Action& action, int argc, const char* cons
        "what the device has free)");
   text("--host-budget", typed->host_budget,
        "--method auto: memory of the host in addition to the device's; with it, --offload host is tried too");
-  command->add_flag("--deterministic", options.deterministic,
-                    "On cuda (and meta:cuda, which counts its memory): equal passes give equal bits. "
-                    "FlashAttention alone serves attention, with more float32 sums in its backward pass; "
-                    "gpu_seconds of the same cells with and without say what that costs. Sums whose order matters are "
-                    "named in streambp/ops/README.md");
+  command->add_flag(
+      "--deterministic", options.deterministic,
+      "On cuda (and meta:cuda, which counts its memory): equal passes give equal bits. "
+      "FlashAttention alone serves attention, with more float32 sums in its backward pass; "
+      "gpu_seconds of the same cells with and without say what that costs. Sums whose order matters are "
+      "named in streambp/ops/README.md");
   text("--dump-gradients", typed->dump_gradients,
        "Write the gradients as safetensors under Hugging Face names; for a sweep of one cell");
   text("--trace", typed->trace,
