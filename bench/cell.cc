@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "bench/json_members.h"
 #include "bench/setting_members.h"
 #include "streambp/cli/records.h"
 #include "streambp/model/tensor_file.h"
@@ -11,17 +12,8 @@ namespace {
 
 using nlohmann::json;
 
-template <typename T>
-json or_null(const std::optional<T>& value) {
-  return value ? json(*value) : json(nullptr);
-}
-
 json or_auto(int64_t value) {
   return value > 0 ? json(value) : json("auto");
-}
-
-json positive_or_null(int64_t value) {
-  return value > 0 ? json(value) : json(nullptr);
 }
 
 json lora_settings(const plan::ModelSetup& setup) {

@@ -5,6 +5,7 @@
 
 #include <c10/core/CachingDeviceAllocator.h>
 
+#include "bench/json_members.h"
 #include "streambp/cli/environment.h"
 #include "streambp/cli/records.h"
 #include "streambp/ops/attention_device.h"
@@ -17,11 +18,6 @@ namespace {
 
 using nlohmann::json;
 
-template <typename T>
-json or_null(const std::optional<T>& value) {
-  return value ? json(*value) : json(nullptr);
-}
-
 /// None where memory does not suffice for a batch.
 std::optional<int64_t> tokens_of(const plan::TrainingStep& step, int64_t vocab_size) {
   try {
@@ -30,10 +26,6 @@ std::optional<int64_t> tokens_of(const plan::TrainingStep& step, int64_t vocab_s
     if (!is_out_of_memory(error)) throw;
     return std::nullopt;
   }
-}
-
-json positive_or_null(int64_t value) {
-  return value > 0 ? json(value) : json(nullptr);
 }
 
 /// Which weights are to blame for a loss that is not finite. Throws where memory does not suffice to look.

@@ -1,5 +1,6 @@
 #include "bench/choice.h"
 
+#include "bench/json_members.h"
 #include "bench/setting_members.h"
 
 namespace streambp::bench {
@@ -22,7 +23,7 @@ json choice_member(const plan::Choice& choice) {
     considered.push_back(
         {{"method", method_name(one.settings.method)},
          {"settings", searched_setting_members(one.settings)},
-         {"chunk", one.settings.chunk > 0 ? json(one.settings.chunk) : json(nullptr)},
+         {"chunk", positive_or_null(one.settings.chunk)},
          {"predicted_peak_bytes", one.predicted ? json(one.predicted->peak_bytes) : json(nullptr)},
          {"relative_cost", one.cost},
          {"fits", one.fits},
@@ -30,7 +31,7 @@ json choice_member(const plan::Choice& choice) {
   }
   json member{{"asked", "auto"},
               {"budget_bytes", choice.budget.device},
-              {"host_budget_bytes", choice.budget.host > 0 ? json(choice.budget.host) : json(nullptr)},
+              {"host_budget_bytes", positive_or_null(choice.budget.host)},
               {"predicted_peak_bytes", nullptr},
               {"relative_cost", nullptr},
               {"reason", choice_reason(choice)},

@@ -5,6 +5,7 @@
 
 #include "bench/cell_run.h"
 #include "bench/commands.h"
+#include "bench/json_members.h"
 #include "bench/paper/linear_example.h"
 #include "bench/paper/published.h"
 #include "bench/run_flags.h"
@@ -53,14 +54,11 @@ const PublishedLinear* find_published(const LinearExample& example, const Linear
 }
 
 json to_json(const LinearExample& example, const LinearRun& run, const Typed& typed) {
-  const auto or_null = [](const std::optional<double>& value) {
-    return value ? json(*value) : json(nullptr);
-  };
   return {{"schema", kRecordSchema},
           {"kind", example.device.is_meta() ? "predicted" : "measured"},
           {"example", "linear"},
           {"method", linear_method_name(run.method)},
-          {"chunks", run.chunks > 0 ? json(run.chunks) : json(nullptr)},
+          {"chunks", positive_or_null(run.chunks)},
           {"rows", example.rows},
           {"size", example.size},
           {"dtype", dtype_name(example.dtype)},

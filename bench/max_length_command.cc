@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "bench/commands.h"
+#include "bench/json_members.h"
 #include "bench/progress.h"
 #include "bench/run_flags.h"
 #include "bench/sweep_cells.h"
@@ -67,14 +68,14 @@ json to_json(const Bench& bench, const Row& row, const plan::Budget& budget) {
   object.update({{"schema", kRecordSchema},
                  {"kind", "predicted"},
                  {"budget_bytes", budget.device},
-                 {"host_budget_bytes", budget.host > 0 ? json(budget.host) : json(nullptr)},
+                 {"host_budget_bytes", positive_or_null(budget.host)},
                  {"seq_len", fit.fits() ? shown.seq_len : 0},
                  {"tokens", fit.fits() ? shown.tokens : 0},
                  {"model_flops", shown.model_flops},
                  {"hardware_flops", shown.hardware_flops},
                  {"resolution_tokens", fit.resolution},
-                 {"chunk", shown.chunk > 0 ? json(shown.chunk) : json(nullptr)},
-                 {"head_chunk", shown.head_chunk > 0 ? json(shown.head_chunk) : json(nullptr)},
+                 {"chunk", positive_or_null(shown.chunk)},
+                 {"head_chunk", positive_or_null(shown.head_chunk)},
                  {"peak_bytes", shown.peak_bytes},
                  {"resident_bytes", shown.resident_bytes},
                  {"host_peak_bytes", shown.host_peak_bytes},

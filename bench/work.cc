@@ -7,6 +7,7 @@
 #include "streambp/model/scored.h"
 #include "streambp/ops/attention_device.h"
 #include "streambp/plan/hardware_flops.h"
+#include "streambp/plan/map_flops.h"
 #include "streambp/plan/model_flops.h"
 
 namespace streambp::bench {
@@ -16,12 +17,6 @@ constexpr double kWide = 4.0;  // bytes of a float32
 
 double as_double(int64_t number) {
   return static_cast<double>(number);
-}
-
-/// Numbers of a token between an MLP's products.
-double mlp_width(const Config& config, int64_t layer) {
-  if (!config.is_sparse(layer)) return as_double(config.intermediate_size);
-  return as_double(config.mixture.num_experts_per_tok * config.mixture.moe_intermediate_size);
 }
 
 /// How often a layer's attention and its other parts run forward.
@@ -90,7 +85,7 @@ Work work_of(const Model& model, const Batch& batch, const Objective& objective,
     const double product = 2.0 * as_double(config.num_attention_heads * config.head_dim) *
                            plan::visible_pairs(lengths, config.windows[static_cast<size_t>(layer)]);
     const Forwards forwards = forwards_of(model, objective, settings, lengths, layer);
-    const double width = mlp_width(config, layer);
+    const double width = plan::mlp_width(config, layer);
     work.attention_forward += forwards.attention * 2.0 * product;
     work.moved_bytes += forwards.rest * tokens * element * (10.0 * hidden + 2.0 * rotated + 3.0 * width);
     if (layer < first) continue;

@@ -26,8 +26,7 @@ constexpr std::array<Kind, 4> kKinds{{{"attention", &KeptLayers::attention},
   for (const Kind& kind : kKinds) names.emplace_back(kind.name);
   throw InputError(
       "--keep '{}': expected none, or some of {}, each with :LAYERS where only that many of the highest "
-      "layers "
-      "are meant",
+      "layers are meant",
       text, fmt::join(names, ", "));
 }
 

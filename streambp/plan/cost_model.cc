@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "streambp/plan/hardware_flops.h"
+#include "streambp/plan/map_flops.h"
 
 namespace streambp::plan {
 namespace {
@@ -15,12 +16,6 @@ constexpr double kCacheBytes = 32e6;
 
 double as_double(int64_t number) {
   return static_cast<double>(number);
-}
-
-/// Numbers of a token between an MLP's products.
-double mlp_width(const Config& config, int64_t layer) {
-  if (!config.is_sparse(layer)) return as_double(config.intermediate_size);
-  return as_double(config.mixture.num_experts_per_tok * config.mixture.moe_intermediate_size);
 }
 
 }  // namespace

@@ -31,6 +31,12 @@ void MapFlops::add(const Linear& map, double share) {
   }
 }
 
+double mlp_width(const Config& config, int64_t layer) {
+  return static_cast<double>(config.is_sparse(layer)
+                                 ? config.mixture.num_experts_per_tok * config.mixture.moe_intermediate_size
+                                 : config.intermediate_size);
+}
+
 void add_mlp(const DecoderLayer::Weights& weights, MapFlops& mlp, MapFlops& down) {
   const auto add = [&](const GatedMlp& one, double share) {
     for (const Linear* map : {one.gate_proj, one.up_proj}) mlp.add(*map, share);

@@ -19,6 +19,9 @@ struct MapFlops {
   void add(const Linear& map, double share = 1.0);
 };
 
+/// Numbers of a token between the products of a layer's MLP, or of its chosen experts.
+double mlp_width(const Config& config, int64_t layer);
+
 /// Adds a layer's MLP, or its router and experts, to `mlp`, and the last projections to `down`.
 void add_mlp(const DecoderLayer::Weights& weights, MapFlops& mlp, MapFlops& down);
 
