@@ -24,7 +24,7 @@ using TextDict = c10::Dict<std::string, std::string>;
 /// The tokens of one forward pass as layers that run alone need them, until its backward pass is done.
 class StreamHandle : public torch::CustomClassHolder {
  public:
-  /// input_ids [B, T] with what pack() takes beside them, on the CPU.
+  /// input_ids [B, T] with what pack() takes in addition, on the CPU.
   StreamHandle(const Model& model, at::Tensor input_ids, at::Tensor attention_mask, at::Tensor position_ids);
 
   int64_t size() const { return stream_.size(); }
