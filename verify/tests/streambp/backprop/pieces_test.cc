@@ -41,6 +41,10 @@ struct PiecesCase {
   std::string objective;
 };
 
+std::ostream& operator<<(std::ostream& out, const PiecesCase& of) {
+  return out << of.model << ", " << of.tuning << ", " << of.batch << ", " << of.objective;
+}
+
 std::string name_of(const testing::TestParamInfo<PiecesCase>& info) {
   const PiecesCase& of = info.param;
   std::string name = of.model + "_" + of.tuning + "_" + of.batch + "_" + of.objective;
@@ -91,10 +95,11 @@ TEST_P(Pieces, GiveTheGradientsOfTheWholePass) {
 
 INSTANTIATE_TEST_SUITE_P(Families, Pieces,
                          testing::Values(PiecesCase{"qwen3-tiny", "full", "three", "sft"},
-                                         PiecesCase{"qwen3-tiny", "lora", "short", "sft"},
+                                         PiecesCase{"qwen3-tiny", "lora", "left", "sft"},
+                                         PiecesCase{"phi3-tiny", "lora", "none", "sft"},
                                          PiecesCase{"gemma3-tiny", "full", "packed", "sft"},
-                                         PiecesCase{"qwen3-moe-tiny", "full", "masked", "sft"},
-                                         PiecesCase{"llama-tiny", "full", "three", "dpo"}),
+                                         PiecesCase{"qwen3-moe-plain-tiny", "full", "masked", "sft"},
+                                         PiecesCase{"llama-tiny", "full", "right", "dpo"}),
                          name_of);
 
 TEST(Pieces, AWeightedSumOfLogProbabilitiesGoesBackAsItsWeights) {
