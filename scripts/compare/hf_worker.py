@@ -15,12 +15,10 @@ import sys
 import time
 import warnings
 
-from compare.environment import import_torch
-
-torch = import_torch()
-import transformers  # noqa: E402
-from goldens.passes import as_in_file  # noqa: E402
-from safetensors.torch import load_file, save_file  # noqa: E402
+import torch
+import transformers
+from goldens.passes import as_in_file
+from safetensors.torch import load_file, save_file
 
 USABLE_MEMORY = 0.95  # of what is free at the start, as in streambp-bench sweep
 

@@ -115,7 +115,7 @@ def _lent(model, role):
 
 def _reference(engine, values, weights, batch, objective, options, reference, first_labels):
     """What the reference says of the batch's tokens, [N] float64, or None where the objective asks for nothing of it."""
-    if not checked(engine.needs_reference, objective, options, batch):
+    if not checked(engine.needs_reference, objective, options, batch, first_labels):
         if reference is not None:
             raise InputError(f"reference: {objective} asks for none with these options and this batch; leave it out")
         return None
