@@ -102,11 +102,12 @@ def check_hooks(base):
 
 
 def is_harmless(hook):
-    """Hooks that a step may pass over: those that ask for gradients of inputs (for checkpointing), and those of torch's sharding."""
+    """Hooks that a step may pass over: those that ask for gradients of inputs (for checkpointing), those by which transformers collects
+    outputs of layers, and those of torch's sharding."""
     if getattr(hook, "__name__", "") == "make_inputs_require_grads":
         return True
     module = getattr(hook, "__module__", None) or type(hook).__module__
-    return module.startswith("torch.distributed.")
+    return module.startswith(("transformers.utils.output_capturing", "torch.distributed."))
 
 
 def check_parameters(base, patched):

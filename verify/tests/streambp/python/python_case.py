@@ -1,5 +1,6 @@
 """What the tests of the Python package share: tiny models, Hugging Face's own gradients in float64, comparisons."""
 
+import contextlib
 import unittest
 from pathlib import Path
 
@@ -16,9 +17,21 @@ LIMIT = 1e-10  # of a gradient's largest entry
 transformers.logging.disable_progress_bar()
 
 
+@contextlib.contextmanager
+def in_float64():
+    """Hugging Face's code in float64 throughout, as make_goldens.py runs it."""
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with InFloat64():
+            yield
+    finally:
+        torch.set_default_dtype(default)
+
+
 def model_in_float64(name):
     """A model of verify/goldens/models, tables of its rotary embedding included."""
-    with InFloat64():
+    with in_float64():
         if not name.endswith("-score"):
             return load_model(GOLDENS / "models" / name)
         options = {"dtype": torch.float64, "attn_implementation": "eager"}
@@ -48,14 +61,10 @@ def take_gradients(model):
     return gradients
 
 
-def autograd(model, inputs, in_float64=True):
-    """(loss, gradients) of Hugging Face's own forward and backward pass."""
+def autograd(model, inputs, wide=True):
+    """(loss, gradients) of Hugging Face's own forward and backward pass, in float64 throughout or in the model's dtype."""
     model.zero_grad(set_to_none=True)
-    if in_float64:
-        with InFloat64():
-            loss = model(**inputs, use_cache=False).loss
-            loss.backward()
-    else:
+    with in_float64() if wide else contextlib.nullcontext():
         loss = model(**inputs, use_cache=False).loss
         loss.backward()
     return loss.item(), take_gradients(model)
@@ -96,5 +105,5 @@ class Case(unittest.TestCase):
             print(f"{cls.__name__}: worst error {cls.reached:.1e}")
 
 
-__all__ = ["Case", "GOLDENS", "InFloat64", "LIMIT", "as_in_file", "autograd", "inputs_of", "model_in_float64", "packed_inputs",
+__all__ = ["Case", "GOLDENS", "LIMIT", "as_in_file", "autograd", "in_float64", "inputs_of", "model_in_float64", "packed_inputs",
            "read_tensors", "relative_difference", "take_gradients"]
