@@ -7,7 +7,9 @@ import re
 from ._library import InputError
 
 PREFIX = "base_model.model."  # of every name in adapter_model.safetensors
-MATRICES = ("lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B")
+# What PEFT adds to a module, followed by the adapter's name.
+ADDED = ("lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B")
+WRAPPERS = ("base_layer", "original_module")  # where it puts the base's own parameters
 
 
 class Adapter:
@@ -32,6 +34,9 @@ class Adapter:
         if self.config.use_dora:
             raise InputError(f"adapter '{self.name}': use_dora: DoRA divides by the norms of whole weights, which is not supported; "
                              "train with use_dora=False")
+        if self.config.trainable_token_indices is not None:
+            raise InputError(f"adapter '{self.name}': trainable_token_indices: its rows are no parameter of the engine's, which reads whole "
+                             "tables; adapt embed_tokens as a target module, or train it whole with modules_to_save")
         for module_name, layer in lora_layers(base):
             self._check_layer(module_name, layer)
 
@@ -76,7 +81,7 @@ class Adapter:
         """The engine's name of parameter `name` of the base with its adapters; None for another adapter's, which has no part in the step."""
         parts = name.split(".")
         for i, part in enumerate(parts):
-            if part in MATRICES:
+            if part in ADDED:
                 if parts[i + 1] != self.name:
                     return None
                 return PREFIX + ".".join(parts[: i + 1] + parts[i + 2:])
@@ -90,12 +95,12 @@ class Adapter:
 
 def base_name(name):
     """The name in the base's own file of a parameter that PEFT has wrapped."""
-    return ".".join(part for part in name.split(".") if part not in ("base_layer", "original_module"))
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 
 def is_adapter_name(name):
     """Whether the parameter of this name is one that PEFT has added."""
-    return any(part in MATRICES or part == "modules_to_save" for part in name.split("."))
+    return any(part in ADDED or part == "modules_to_save" for part in name.split("."))
 
 
 def lora_layers(base):

@@ -62,7 +62,8 @@ def mask_of_columns(mask, position_ids=None):
     if not (sees ^ (causal & real[:, None, :]))[real].any():
         return real.long()
     first = sees.int().argmax(-1)  # the first key that each query sees: its document's first token
-    if real.all() and torch.equal(sees, causal & (columns[None, None, :] >= first[:, :, None])):
+    starts = torch.equal(first.gather(1, first), first)  # else a window, which moves with the query
+    if real.all() and starts and torch.equal(sees, causal & (columns[None, None, :] >= first[:, :, None])):
         if position_ids is not None and torch.equal(position_ids.expand(first.shape), columns - first):
             return None
         raise InputError("attention_mask: keeps documents of a row apart; expected position_ids that start at 0 with each of them")

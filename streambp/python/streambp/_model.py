@@ -14,7 +14,7 @@ import torch
 
 from ._adapters import base_name, find_adapter, is_adapter_name
 from ._library import InputError, checked, library
-from ._refusals import check_class
+from ._refusals import check_class, model_class
 
 DTYPES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 DROPOUTS = ("attention_dropout", "resid_pdrop", "embd_pdrop")
@@ -46,7 +46,8 @@ class Weights:
     def __init__(self, model, adapters=True):
         outer, self.base = unwrap(model)
         check_class(self.base)
-        self.source = f"{type(self.base).__name__}.config"
+        self.class_name = model_class(self.base).__name__
+        self.source = f"{self.class_name}.config"
         self.adapter = find_adapter(outer, self.base) if adapters else None
         self.adapter_json = self.adapter.json() if self.adapter else ""
         self.config_json = config_json(self.base)
@@ -98,7 +99,7 @@ class Weights:
             if candidate is module:
                 start = prefix + "." if prefix else ""
                 return [name for name in self.names if name.startswith(start)]
-        raise InputError(f"{type(module).__name__}: no module of {type(self.base).__name__}")
+        raise InputError(f"{type(module).__name__}: no module of {self.class_name}")
 
     def head_names(self):
         """Names of the final norm's and the head's parameters; a tied head's is the embedding's."""
@@ -138,12 +139,12 @@ class Weights:
         lent = self.lend(tensors, tensors.values())
         for name, tensor in lent.items():
             if name not in expected:
-                raise InputError(f"{type(self.base).__name__} has a parameter {name}, which its config says nothing of")
+                raise InputError(f"{self.class_name} has a parameter {name}, which its config says nothing of")
             if list(tensor.shape) != list(expected[name]):
                 raise InputError(f"{name} is {list(tensor.shape)}, its config says {list(expected[name])}")
         missing = [name for name in expected if name not in lent]
         if missing:
-            raise InputError(f"{type(self.base).__name__} has no parameter {missing[0]}, which its config asks for "
+            raise InputError(f"{self.class_name} has no parameter {missing[0]}, which its config asks for "
                              f"({len(missing)} missing)")
 
 
@@ -170,7 +171,7 @@ def config_json(base):
     Dropout is 0 in evaluation mode, whatever the config says.
     """
     settings = json.loads(base.config.to_json_string(use_diff=False))
-    settings["architectures"] = [type(base).__name__]
+    settings["architectures"] = [model_class(base).__name__]
     settings.pop("dtype", None)  # the parameters' own counts
     settings.pop("torch_dtype", None)
     if not base.training:

@@ -21,9 +21,14 @@ WRAPPERS = {
 }
 
 
+def model_class(base):
+    """The class of a transformers model: FSDP2 puts one of its own in front of it."""
+    return next(kind for kind in type(base).__mro__ if not kind.__module__.startswith("torch.distributed."))
+
+
 def check_class(base):
     """Raises InputError unless `base` is an object of one of transformers' own classes that are known."""
-    kind = type(base)
+    kind = type(base) if type(base).__name__ in WRAPPERS else model_class(base)
     name = f"{kind.__module__}.{kind.__name__}"
     if kind.__name__ in WRAPPERS:
         raise InputError(f"{kind.__name__}: {WRAPPERS[kind.__name__]}; wrap streambp.patch(model) in it and call loss.backward(), or pass "
@@ -79,8 +84,8 @@ def check_modules(base):
         if hasattr(module, "_hf_hook"):
             raise InputError(f"{name or 'model'}: accelerate moves its weights (device_map or cpu_offload), which are not lent; load the "
                              "model on one device")
-        kind = type(module)
-        if not kind.__module__.startswith(MODULES) and not kind.__name__.startswith("FSDP"):
+        kind = model_class(module)
+        if not kind.__module__.startswith(MODULES):
             raise InputError(f"{name}: {kind.__module__}.{kind.__name__} is none of transformers' or PEFT's modules; its mathematics is not "
                              "known to streambp")
         forward = module.__dict__.get("forward")
