@@ -15,7 +15,7 @@ function(streambp_torch_of_interpreter torch)
   set(${torch} ${found} PARENT_SCOPE)
 endfunction()
 
-# The library as a part of the package, with the version of torch beside it, which is read before it is loaded.
+# The library as a part of the package, with the version of torch next to it, which is read before it is loaded.
 function(streambp_install_python)
   set(libraries streambp_torch)
   if(TARGET streambp_cuda)

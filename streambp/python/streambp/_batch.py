@@ -1,4 +1,4 @@
-"""A batch as transformers' and TRL's collators make it, as the engine takes it: tensors by name, padding told by a mask [B, T]."""
+"""A batch as transformers' and TRL's collators make it, as the engine takes it: tensors by name, padding known by a mask [B, T]."""
 
 from collections.abc import Mapping
 

@@ -1,10 +1,10 @@
 """A Hugging Face model as the engine sees it: the text of config.json, and its own tensors under the names of weight files.
 
-Weights maps between the two in one place. Hugging Face's parameters are named relative to the model inside PEFT's and torch.compile's
+Weights maps between the two. Hugging Face's parameters are named relative to the model inside PEFT's and torch.compile's
 wrappers ("model.layers.0.self_attn.q_proj.base_layer.weight"), the engine's as the Hub's files and PEFT's adapter files name them
 ("model.layers.0.self_attn.q_proj.weight"). A parameter is one tensor of the engine's, except that transformers 5 holds all experts of a
 layer in two parameters of which the engine sees two or one views for each expert. The tensors that are lent need not be the parameters
-themselves: gradients, and the tensors that FSDP2 puts in their place, have the same shapes and the same views.
+themselves: gradients, and the whole tensors that FSDP2 gathers for a layer, have the same shapes and the same views.
 """
 
 import json
