@@ -15,8 +15,9 @@ from ._refusals import check_autocast, check_state
 class StepInfo:
     """What a step gives in addition to its loss.
 
-    log_probabilities: [B, T] float64, of the target at the column whose logits predict it, 0 elsewhere; None where the objective has none;
-    values: the same of a value head or score; chunk, head_chunk: tokens of a chunk as run (0: none); tokens: without padding; method.
+    log_probabilities: [B, T] float64 on the CPU, of the target at the column whose logits predict it, 0 elsewhere; None where the objective
+    has none, or the batch was cut into micro-batches; values: the same of a score; chunk, head_chunk: tokens of a chunk as run (0: none);
+    tokens: without padding; method; notes: what the batch's author should know of how it was read, a line each.
     """
 
     log_probabilities: torch.Tensor | None
@@ -25,6 +26,7 @@ class StepInfo:
     head_chunk: int
     tokens: int
     method: str
+    notes: tuple = ()
 
 
 def backward(model, batch, objective="sft", *, chunk="auto", options=None, reference=None, teacher=None, return_info=False,
@@ -86,7 +88,7 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
         return loss
     run = json.loads(line)
     return loss, StepInfo(of_tokens.get("log_probabilities"), of_tokens.get("values"), run["chunk"], run["head_chunk"], run["tokens"],
-                          run["method"])
+                          run["method"], tuple(run["notes"]))
 
 
 def _gradient(name, parameter):
@@ -163,8 +165,10 @@ def _text(name, value, separator):
         return "true" if value else "false"
     if isinstance(value, (list, tuple)):
         return separator.join(_text(name, entry, separator) for entry in value)
-    if isinstance(value, (int, float)):
-        return repr(value)
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return repr(float(value))  # of NumPy's too
     if not isinstance(value, str):
         raise InputError(f"{name}: a {type(value).__name__}, expected a number, a word, True or False, or a list")
     return value

@@ -7,7 +7,8 @@ import json
 import unittest
 
 import torch
-from python_case import GOLDENS, Case, as_in_file, model_in_float64, read_tensors, take_gradients
+import transformers
+from python_case import GOLDENS, Case, as_in_file, in_float64, model_in_float64, read_tensors, take_gradients
 
 import streambp
 from streambp._library import library
@@ -111,6 +112,20 @@ class GoldenCases(Case):
         streambp.backward(model, policy_batch, "ppo", chunk=7, **{**options, "vf_coef": 0})
         policy = {key: tensor for key, tensor in expected.items() if not key.startswith("value_model.")}
         self.assert_gradients(take_gradients(model), policy, "policy")
+
+        # A critic predicts no tokens: none of the responses' is scored.
+        folder = GOLDENS / "cases/qwen3-ppo-separate"
+        with in_float64():
+            config = transformers.AutoConfig.from_pretrained(GOLDENS / "models/qwen3", num_labels=1)
+            critic = transformers.AutoModelForSequenceClassification.from_config(config, dtype=torch.float64).eval()
+        critic.load_state_dict(read_tensors(folder / "value_model.safetensors"))
+        batch = {**inputs, "response_mask": torch.zeros_like(inputs["response_mask"])}
+        loss, info = streambp.backward(critic, batch, "ppo", chunk=7, options=options, return_info=True)
+        self.assert_loss(loss, options["vf_coef"] * case["expected"]["vf_loss"], "critic")
+        self.assertIsNone(info.log_probabilities)
+        self.assertEqual(info.values.shape, inputs["input_ids"].shape)
+        of_critic = {key.removeprefix("value_model."): tensor for key, tensor in expected.items() if key.startswith("value_model.")}
+        self.assert_gradients(take_gradients(critic), of_critic, "critic")
 
     def test_unknown_names(self):
         model = self.model("llama")
