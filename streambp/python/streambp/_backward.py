@@ -41,7 +41,8 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
     model: a transformers model (Qwen2, Qwen3, Qwen3-MoE, Llama, Mistral, Phi-3, Gemma 2 or Gemma 3: <Family>ForCausalLM, or
         <Family>ForSequenceClassification with one label for objectives that score texts), or PEFT's wrapper of one with one LoRA adapter.
     batch: dict, BatchEncoding or BatchFeature of tensors [B, T] under the names that transformers and TRL give them, on any device:
-        input_ids, attention_mask, position_ids, labels (sft, distill), completion_mask (dpo, ...), advantages (grpo, ...); None is left out.
+        input_ids, attention_mask, position_ids, labels (sft, distill; without them every token is scored but a row's first),
+        completion_mask (dpo, ...), advantages (grpo, ...); None is left out.
         Several documents of a row are told apart by position_ids without attention_mask. num_items_in_batch, a number, is the loss's divisor
         where the objective has one.
     objective: "sft", "dpo", "cpo", "simpo", "orpo", "kto", "grpo", "rloo", "ppo", "distill", "reward" or "infonce".

@@ -11,6 +11,7 @@ NOT_STREAMED = {
     "cache_position": "a cache of earlier tokens has no gradients; pass the whole sequence",
     "inputs_embeds": "the embedding's gradients need token ids; pass input_ids",
     "pixel_values": "only text is streamed",
+    "use_cache": "a step keeps no cache; leave it out",
     "output_attentions": "attention weights are never there as a whole; leave it out",
     "output_hidden_states": "hidden states are not kept; leave it out",
     "head_mask": "not supported; leave it out",
@@ -29,10 +30,14 @@ def batch_tensors(batch):
     for name, value in batch.items():
         if value is None:
             continue
-        if name in NOT_STREAMED and value is not False:
+        if name in NOT_STREAMED and value is False:
+            continue
+        if name in NOT_STREAMED:
             raise InputError(f"batch: {name}: {NOT_STREAMED[name]}")
         if isinstance(value, (bool, str)) or not isinstance(value, (int, float, torch.Tensor)):
             raise InputError(f"batch: {name} is a {type(value).__name__}, expected a tensor")
+        if name == "token_type_ids" and not torch.as_tensor(value).any():
+            continue  # tokenizers write them; 0 is text
         tensors[name] = value.detach() if isinstance(value, torch.Tensor) else torch.tensor(value)
     if "input_ids" not in tensors and "prompt_ids" not in tensors:
         raise InputError(f"batch: no input_ids in it, only {', '.join(map(str, tensors)) or 'nothing'}")

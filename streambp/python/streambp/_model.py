@@ -135,8 +135,9 @@ class Weights:
     def check_names(self, engine):
         """Raises InputError, naming one parameter, where the model's and the engine's differ in names or shapes."""
         expected = checked(engine.parameters)
-        tensors = self.parameters()
-        lent = self.lend(tensors, tensors.values())
+        # Of shapes alone: slices of sharded parameters would be gathered.
+        shapes = [torch.empty(parameter.shape, device="meta") for parameter in self.parameters().values()]
+        lent = self.lend(self.names, shapes)
         for name, tensor in lent.items():
             if name not in expected:
                 raise InputError(f"{self.class_name} has a parameter {name}, which its config says nothing of")

@@ -121,8 +121,9 @@ def check_parameters(base, patched):
             raise InputError(f"{name} is on the meta device and has no values; load the model, or ask streambp.predict() what it would take")
         if patched:
             continue
-        if type(parameter.data).__name__ == "DTensor":
-            raise InputError(f"{name} is sharded (DTensor): streambp.backward() needs whole tensors; use streambp.patch(model) before "
+        if type(parameter.data).__name__ == "DTensor" or hasattr(parameter, "ds_id"):
+            kind = "DTensor" if not hasattr(parameter, "ds_id") else "DeepSpeed ZeRO-3"
+            raise InputError(f"{name} is sharded ({kind}): streambp.backward() needs whole tensors; use streambp.patch(model) before "
                              "fully_shard and loss.backward()")
         if getattr(parameter, "_backward_hooks", None) or getattr(parameter, "_post_accumulate_grad_hooks", None):
             raise InputError(f"{name} has a hook on its gradient, which streambp.backward() would not call; remove it, or use "
@@ -130,7 +131,9 @@ def check_parameters(base, patched):
 
 
 def check_autocast(dtype, device):
-    """Raises InputError where autocast is on with another dtype than the model's ("float32", ...)."""
+    """Raises InputError where autocast is on with another dtype than the model's ("float32", ...), and under inference_mode."""
+    if torch.is_inference_mode_enabled():
+        raise InputError("inference_mode is on: gradients made in it could not be used; leave it")
     if not torch.is_autocast_enabled(device.type):
         return
     cast = str(torch.get_autocast_dtype(device.type)).removeprefix("torch.")

@@ -59,7 +59,10 @@ class Refused(Case):
     def test_caches_and_other_inputs(self):
         self.refuse("past_key_values", past_key_values=transformers.DynamicCache())
         self.refuse("inputs_embeds", inputs_embeds=torch.zeros(3, 29, 8))
-        self.refuse("token_type_ids", token_type_ids=torch.zeros(3, 29))
+        self.refuse("token_type_ids", token_type_ids=torch.ones(3, 29))
+        self.refuse("use_cache", use_cache=True)
+        streambp.backward(self.model, {**self.inputs, "token_type_ids": torch.zeros(3, 29), "use_cache": False, "past_key_values": None})
+        take_gradients(self.model)
         self.refuse("labels", labels="text")
         self.assert_refused(lambda: streambp.backward(self.model, {}), "input_ids")
         self.assert_refused(lambda: streambp.backward(self.model, [1, 2]), "dict", "list")
@@ -102,6 +105,8 @@ class Refused(Case):
     def test_autocast(self):
         with torch.autocast("cpu", torch.bfloat16):
             self.refuse("autocast", "bfloat16", "float64")
+        with torch.inference_mode():
+            self.refuse("inference_mode")
         self.model.to(torch.bfloat16)
         with torch.autocast("cpu", torch.bfloat16):
             self.accept()
