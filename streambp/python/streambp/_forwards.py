@@ -6,8 +6,8 @@ import torch
 from transformers.loss.loss_utils import ForCausalLMLoss
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast, MoeCausalLMOutputWithPast, MoeModelOutputWithPast
 
+from ._batch import mask_of_columns
 from ._library import InputError, checked
-from ._masks import plain_mask
 from ._streamed_head import streamed_loss
 from ._streamed_layers import StreamedLayer
 
@@ -77,8 +77,13 @@ def backbone_forward(call, *args, **kwargs):
     given = call.bound(args, kwargs)
     if not _streams(call, given):
         return call.original(*args, **kwargs)
-    call.state.check()
-    stream, hidden = _start(call.state, given)
+    try:
+        call.state.check()
+        stream, hidden = _start(call.state, given)
+    except InputError:
+        if packed or torch.is_grad_enabled():
+            raise
+        return call.original(*args, **kwargs)  # without gradients the model's own code is as good
     for index, layer in enumerate(call.module.layers[: call.module.config.num_hidden_layers]):
         hidden = layer(hidden, stream=stream)
     if packed:
@@ -133,7 +138,11 @@ def _start(state, given):
     positions = given.get("position_ids")
     if positions is None:
         positions = torch.arange(columns, device=input_ids.device).unsqueeze(0)
-    mask, positions = plain_mask(given.get("attention_mask"), positions, input_ids.shape)
+    mask = given.get("attention_mask")
+    if isinstance(mask, dict):
+        raise InputError("attention_mask: one for each kind of layer is given with gradients, expected [rows, columns]")
+    if mask is not None and mask.dim() == 4:
+        mask = mask_of_columns(mask, positions)
     stream = Stream(state.configuration(), state.chunk, input_ids, mask, positions)
     return stream, stream.pack(embeddings)
 
@@ -194,20 +203,29 @@ def _loss_streams(call, given):
     return module.loss_function is ForCausalLMLoss and not torch.is_tensor(keep) and keep == 0 and given.get("ignore_index", IGNORED) == IGNORED
 
 
-def labels_of(state, stream, labels, shift_labels):
-    """labels [B, T] int64 on the CPU or the model's device, where column t + 1 holds the target of column t.
+def labels_of(state, stream, labels, shift_labels=None):
+    """labels [B, T] where column t + 1 holds the target of column t, and none that padding would predict.
 
-    Raises InputError for shift_labels with a target of the last column, which no column follows.
+    Raises InputError for the latter unless state.first_labels is "ignore", and for shift_labels with a target of the last column, which no
+    column follows.
     """
+    shape = stream.inputs[0].shape
     if shift_labels is not None:
-        shift_labels = shift_labels.reshape(stream.inputs[0].shape)
+        shift_labels = shift_labels.reshape(shape)
         if (shift_labels[:, -1] != IGNORED).any():
             raise InputError("shift_labels: the last column has a target; sequence parallelism is not supported, give labels, or -100 there")
         labels = torch.nn.functional.pad(shift_labels[:, :-1], (1, 0), value=IGNORED)
+    if labels.shape != shape:
+        raise InputError(f"labels: shape {list(labels.shape)}, expected that of input_ids, {list(shape)}")
     mask = stream.inputs[1]
-    if state.first_labels == "ignore" and mask is not None:
-        mask = mask.to(labels.device).bool()
-        after_padding = torch.zeros_like(mask)
-        after_padding[:, 1:] = mask[:, 1:] & ~mask[:, :-1]
-        labels = labels.masked_fill(after_padding, IGNORED)
-    return labels
+    if mask is None:
+        return labels
+    from_padding = torch.zeros(shape, dtype=torch.bool, device=labels.device)
+    from_padding[:, 1:] = (mask[:, :-1] == 0).to(labels.device)
+    from_padding &= labels != IGNORED
+    if not from_padding.any():
+        return labels
+    if state.first_labels != "ignore":
+        row, column = from_padding.nonzero()[0].tolist()
+        raise InputError(f"labels: row {row} column {column}: padding would predict it; set it to -100, or patch(..., first_labels=\"ignore\")")
+    return labels.masked_fill(from_padding, IGNORED)

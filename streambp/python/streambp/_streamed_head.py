@@ -30,7 +30,8 @@ def streamed_loss(state, stream, hidden, labels, num_items_in_batch):
     hidden: packed [N, D], before the final norm. Returns a scalar of dtype wide(). Raises InputError for labels that pack() refuses.
     """
     slots = head_slots(state, stream)
-    batch = {"labels": labels}
+    batch = {name: tensor for name, tensor in zip(("input_ids", "attention_mask", "position_ids"), stream.inputs) if tensor is not None}
+    batch["labels"] = labels
     if num_items_in_batch is not None:
         items = torch.as_tensor(num_items_in_batch).detach()
         batch["num_items_in_batch"] = items.to("cpu", torch.float64).reshape(1)
@@ -48,13 +49,11 @@ class StreamedLoss(torch.autograd.Function):
         first = 6  # of the parameters, among the arguments
         needed = [wants_gradients and need for need in ctx.needs_input_grad[first:]]
         gradients = zeros_where(needed, parameters)
-        given = hidden.detach().contiguous()
-        if wants_gradients and any(ctx.needs_input_grad):
-            given.requires_grad_()  # asks for its gradient
+        goes_back = wants_gradients and any(ctx.needs_input_grad)
         engine, packed = stream.on(hidden)
         with outside_autocast(hidden):
-            loss, of_hidden = checked(engine.head_loss, packed, given, batch, "sft", {}, slots.lend(parameters), slots.lend(gradients),
-                                      head_chunk)
+            loss, of_hidden = checked(engine.head_loss, packed, hidden.contiguous(), batch, "sft", {}, slots.lend(parameters),
+                                      slots.lend(gradients), head_chunk, goes_back)
         ctx.gradients = [of_hidden, *gradients]
         return torch.tensor(loss, dtype=wide(hidden.dtype), device=hidden.device)
 
