@@ -131,6 +131,10 @@ class Configuration:
         if key not in self._engines:
             weights = self.weights
             self._engines[key] = checked(library().Engine, weights.config_json, weights.source, weights.adapter_json, *key)
+            try:  # TEMPORARY
+                self._engines[key].evaluate({}, {"input_ids": torch.tensor([[3, 4]])}, "sft", {}, "refuse", True)
+            except RuntimeError as e:
+                pass
         return self._engines[key]
 
     def __deepcopy__(self, memo):
@@ -220,6 +224,7 @@ class Patched:
         """Restores what install() has found."""
         self.active = False
         for module, found, forward in reversed(self._found):
+            module.__dict__.pop("_streambp_forward", None)
             if module.__dict__.get("forward") is not forward:
                 continue  # something was put around it since, and goes through it
             if found is None:
@@ -246,7 +251,6 @@ class StreamedForward:
 def streamed_method(call, function, module):
     """A bound method of `module` with its forward's signature, which torch.compile leaves alone."""
     streamed = StreamedForward(call, function)
-    call.streamed = streamed
     original = getattr(module.forward, "__func__", module.forward)
 
     @torch.compiler.disable
@@ -254,6 +258,7 @@ def streamed_method(call, function, module):
         return streamed_of(self, streamed).run(*args, **kwargs)
 
     functools.update_wrapper(forward, original)
+    forward.__module__ = __name__
     module.__dict__["_streambp_forward"] = streamed
     return types.MethodType(forward, module)
 

@@ -2,13 +2,12 @@
 """streambp.patch() in float64: losses and gradients of every family equal Hugging Face's, padded on both sides and packed, at several chunks;
 what has no labels gives the model's own logits; unpatch() restores it bit for bit."""
 
+import copy
 import unittest
 
-from patching import FAMILIES, LIMIT, InFloat64, batch_of, difference, load, packed_batch, patched, reference_step, relative, step
-
-import torch
-
 import streambp
+import torch
+from patching import FAMILIES, LIMIT, batch_of, difference, in_float64, load, packed_batch, patched, reference_step, relative, step
 
 CHUNKS = (5, 64, "auto")
 
@@ -65,7 +64,7 @@ class PatchExact(unittest.TestCase):
 
     def test_a_loss_times_a_number(self):
         model, batch = load("llama-tied"), batch_of(61, (19, 12))
-        with InFloat64():
+        with in_float64():
             (model(**batch).loss * -2.5).backward()
         expected = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
         model.zero_grad()
@@ -82,12 +81,12 @@ class PatchExact(unittest.TestCase):
             model, batch = load(name), batch_of(61, (19, 12), "left")
             inputs = {key: batch[key] for key in ("input_ids", "attention_mask")}
             weights = torch.rand(2, 4, model.config.vocab_size, dtype=torch.float64)
-            with InFloat64():
+            with in_float64():
                 theirs = model(**inputs, logits_to_keep=4).logits
                 (theirs * weights).sum().backward()
             expected = {key: p.grad.clone() for key, p in model.named_parameters()}
             model.zero_grad()
-            with patched(model, chunk=5), InFloat64():
+            with patched(model, chunk=5), in_float64():
                 ours = model(**inputs, logits_to_keep=4).logits
                 (ours * weights).sum().backward()
             error = difference({"logits": ours, **{key: p.grad for key, p in model.named_parameters()}}, {"logits": theirs, **expected})
@@ -98,12 +97,12 @@ class PatchExact(unittest.TestCase):
         inputs = {key: batch[key] for key in ("input_ids", "attention_mask")}
         real = batch["attention_mask"].unsqueeze(-1).double()
         weights = torch.rand(2, 19, model.config.hidden_size, dtype=torch.float64) * real
-        with InFloat64():
+        with in_float64():
             theirs = model.model(**inputs).last_hidden_state
             (theirs * weights).sum().backward()
         expected = {key: p.grad.clone() for key, p in model.named_parameters() if p.grad is not None}
         model.zero_grad()
-        with patched(model, chunk=5), InFloat64():
+        with patched(model, chunk=5), in_float64():
             ours = model.model(**inputs).last_hidden_state
             (ours * weights).sum().backward()
         found = {key: p.grad for key, p in model.named_parameters() if p.grad is not None}
@@ -115,7 +114,7 @@ class PatchExact(unittest.TestCase):
             model, batch = load(name), batch_of(61, (19, 12), "left")
             inputs = {key: batch[key] for key in ("input_ids", "attention_mask")}
             weights = torch.rand(2, 18, dtype=torch.float64)
-            with InFloat64():
+            with in_float64():
                 logits = model(**inputs).logits[:, :-1] / temperature
                 targets = batch["labels"][:, 1:]
                 theirs = logits.log_softmax(-1).gather(-1, targets.clamp(min=0).unsqueeze(-1)).squeeze(-1) * (targets != -100)
@@ -130,19 +129,15 @@ class PatchExact(unittest.TestCase):
             self.assertTrue(error <= LIMIT, f"{name}: {error:.1e}")
 
     def test_reward_model(self):
-        import transformers
-        from patching import MODELS
-
-        model = transformers.AutoModelForSequenceClassification.from_pretrained(
-            MODELS / "qwen3-score", dtype=torch.float64, attn_implementation="eager").train()
+        model = load("qwen3-score")
         batch = batch_of(61, (19, 12), "right")
         inputs = {key: batch[key] for key in ("input_ids", "attention_mask")}
-        with InFloat64():
+        with in_float64():
             theirs = model(**inputs, use_cache=False).logits
             theirs.square().sum().backward()
         expected = {key: p.grad.clone() for key, p in model.named_parameters()}
         model.zero_grad()
-        with patched(model, chunk=5), InFloat64():
+        with patched(model, chunk=5), in_float64():
             ours = model(**inputs, use_cache=False).logits
             ours.square().sum().backward()
         found = {key: p.grad for key, p in model.named_parameters()}
@@ -172,8 +167,6 @@ class PatchExact(unittest.TestCase):
         streambp.unpatch(model)
 
     def test_a_copy_has_its_own_weights(self):
-        import copy
-
         model, batch = load("qwen3"), batch_of(61, (19, 12))
         streambp.patch(model, chunk=5)
         twin = copy.deepcopy(model)

@@ -1,37 +1,22 @@
 """What the tests of streambp.patch() share: tiny models of every family, batches, and gradients in float64 as Hugging Face computes them."""
 
 import contextlib
-import os
-import sys
-from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-
-ROOT = Path(__file__).resolve().parents[4]
-for folder in (ROOT / "streambp" / "python", ROOT / "scripts"):
-    sys.path.insert(0, str(folder))
-
-import torch  # noqa: E402
-import transformers  # noqa: E402
-
-from goldens.passes import InFloat64, load_model  # noqa: E402
-
-import streambp  # noqa: E402, F401
+import streambp
+import torch
+import transformers
+from python_case import GOLDENS, LIMIT, in_float64, model_in_float64
 
 torch.set_num_threads(1)
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
-MODELS = ROOT / "verify" / "goldens" / "models"
 FAMILIES = ("qwen3", "qwen2", "qwen2-window", "llama", "llama-tied", "llama-yarn", "llama-yarn-mscale", "llama-dynamic", "llama-linear",
             "mistral", "phi3", "gemma2", "gemma3", "qwen3-moe", "qwen3-moe-step", "qwen3-yarn-factor")
-LIMIT = 1e-10
 
 
 def load(name, training=True):
     """A golden model in float64, without its routers' loss."""
-    model = load_model(MODELS / name)
+    model = model_in_float64(name)
     model.config.use_cache = False
     if hasattr(model.config, "output_router_logits"):
         model.config.output_router_logits = False
@@ -95,7 +80,7 @@ def step(model, batch, **more):
 
 def reference_step(model, batch, **more):
     """step(), with float32 islands in float64."""
-    with InFloat64():
+    with in_float64():
         return step(model, batch, **more)
 
 
@@ -126,3 +111,7 @@ def patched(model, **settings):
         yield model
     finally:
         streambp.unpatch(model)
+
+
+__all__ = ["FAMILIES", "GOLDENS", "LIMIT", "batch_of", "difference", "gradients", "in_float64", "load", "packed_batch", "patched",
+           "reference_step", "relative", "step", "tiny", "tiny_config"]
