@@ -1,5 +1,6 @@
 """The forward functions that patch() puts onto a model: of the decoder, of its layers, of the final norm and head, and of the whole."""
 
+import inspect
 import warnings
 
 import torch
@@ -30,8 +31,6 @@ class Call:
         return dict(zip(names, args, strict=False)) | kwargs
 
     def arguments(self):
-        import inspect
-
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         return [name for name, parameter in inspect.signature(self.original).parameters.items() if parameter.kind in kinds]
 

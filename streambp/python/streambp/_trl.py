@@ -28,7 +28,8 @@ def patch_trainer(trainer, **settings):
     """
     from ._patch import patch, patched_state, unpatch
 
-    if getattr(trainer.args, "gradient_checkpointing", False):
+    arguments = vars(trainer.args)  # transformers 5.23 renames it, and warns of each look at the older name
+    if arguments.get("activation_checkpointing") or arguments.get("gradient_checkpointing"):
         raise InputError("gradient_checkpointing is on in the trainer's arguments (TRL's default): layers would be computed twice over; make "
                          "the trainer with gradient_checkpointing=False")
     for model in (trainer.model, getattr(trainer, "ref_model", None)):

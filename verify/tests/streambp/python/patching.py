@@ -32,9 +32,13 @@ def tiny_config(**settings):
 
 
 def tiny(seed=0, dtype=torch.float32, **settings):
-    """The model of tiny_config(), with weights large enough that every gradient matters."""
+    """The model of tiny_config(), with weights large enough that every gradient matters; plain attention in float64."""
     torch.manual_seed(seed)
-    model = transformers.Qwen3ForCausalLM(tiny_config(**settings)).to(dtype)
+    config = tiny_config(**settings)
+    with in_float64() if dtype == torch.float64 else contextlib.nullcontext():
+        if dtype == torch.float64:
+            config._attn_implementation = "eager"
+        model = transformers.Qwen3ForCausalLM(config).to(dtype)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
@@ -113,5 +117,16 @@ def patched(model, **settings):
         streambp.unpatch(model)
 
 
-__all__ = ["FAMILIES", "GOLDENS", "LIMIT", "batch_of", "difference", "gradients", "in_float64", "load", "packed_batch", "patched",
+def character_tokenizer():
+    """A tokenizer of lower-case letters and spaces, for vocabularies of 30 tokens and more."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = {"<pad>": 0, "<eos>": 1, "<bos>": 2, **{chr(97 + i): 3 + i for i in range(26)}, " ": 29, "<unk>": 30}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", bos_token="<bos>",
+                                                unk_token="<unk>")
+
+
+__all__ = ["FAMILIES", "GOLDENS", "LIMIT", "batch_of", "character_tokenizer", "difference", "gradients", "in_float64", "load", "packed_batch", "patched",
            "reference_step", "relative", "step", "tiny", "tiny_config"]
