@@ -194,7 +194,7 @@ def packed_hidden(call, given):
 def _loss_streams(call, given):
     """Whether this call's loss is streamed: labels in training mode, with transformers' own loss of all logits."""
     module = call.module
-    if given.get("labels") is None or not module.training or given.get("past_key_values") is not None:
+    if given.get("labels") is None or not module.training or given.get("past_key_values") is not None or given.get("fused_lm_head"):
         return False
     if not torch.is_grad_enabled() and any(_asked(module.config, given, name) for name in (*NOT_KEPT, "output_router_logits")):
         return False

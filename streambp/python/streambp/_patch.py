@@ -85,7 +85,7 @@ def _tokens(name, value):
 
 
 class Slots:
-    """The model's parameters under `names`, wherever they are at the moment: FSDP2 puts other tensors in their place during a call."""
+    """The model's parameters under `names`, wherever they are at the moment: FSDP2 exchanges them during a call."""
 
     def __init__(self, weights, names):
         self.weights, self.names = weights, names
@@ -131,10 +131,6 @@ class Configuration:
         if key not in self._engines:
             weights = self.weights
             self._engines[key] = checked(library().Engine, weights.config_json, weights.source, weights.adapter_json, *key)
-            try:  # TEMPORARY
-                self._engines[key].evaluate({}, {"input_ids": torch.tensor([[3, 4]])}, "sft", {}, "refuse", True)
-            except RuntimeError as e:
-                pass
         return self._engines[key]
 
     def __deepcopy__(self, memo):
