@@ -10,6 +10,7 @@ from pathlib import Path
 
 import streambp
 import torch
+import torch.distributed.fsdp
 import transformers
 from patching import LIMIT, batch_of, difference, gradients, reference_step, relative, tiny
 
@@ -82,18 +83,19 @@ def data_parallel(rank):
     return gradients(model)
 
 
-def fully_sharded(rank, split_head):
+def fully_sharded(rank, split_head=False, policy=None):
+    """The gradients of two passes, halved; with `policy` those of a model in float32, gathered in the policy's dtype."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    mesh = init_device_mesh("cpu", (RANKS,))
-    model = streambp.patch(model_in_float64(), chunk=5)
+    options = {"mesh": init_device_mesh("cpu", (RANKS,))} | ({"mp_policy": policy} if policy else {})
+    model = streambp.patch(model_in_float64().float() if policy else model_in_float64(), chunk=5)
     for layer in model.model.layers:
-        fully_shard(layer, mesh=mesh)
+        fully_shard(layer, **options)
     if split_head:
-        fully_shard(model.lm_head, mesh=mesh)
-        fully_shard(model.model.norm, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+        fully_shard(model.lm_head, **options)
+        fully_shard(model.model.norm, **options)
+    fully_shard(model, **options)
     batch, items = share_of(rank)
     for _ in range(2):  # the second pass adds to sharded gradients
         (model(**batch, num_items_in_batch=items).loss * RANKS).backward()
@@ -105,7 +107,10 @@ def work(rank, port, folder):
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", rank=rank, world_size=RANKS)
-    results = {"ddp": data_parallel(rank), "fsdp2": fully_sharded(rank, False), "fsdp2, head sharded alone": fully_sharded(rank, True)}
+    results = {"ddp": data_parallel(rank), "fsdp2": fully_sharded(rank),
+               "fsdp2, head sharded alone": fully_sharded(rank, split_head=True)}
+    half = torch.distributed.fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    results["fsdp2, bfloat16"] = fully_sharded(rank, policy=half)
     for accumulated in (1, 2, 4):
         results[f"trainer {accumulated}"] = train(accumulated, RANKS)
     torch.save(results, Path(folder) / f"{rank}.pt")
@@ -141,6 +146,14 @@ class PatchDistributed(unittest.TestCase):
 
     def test_fully_sharded_with_the_head_alone(self):
         self.check("fsdp2, head sharded alone")
+
+    def test_fully_sharded_and_gathered_in_bfloat16(self):
+        _, expected = reference_step(model_in_float64(), whole_batch())
+        found = self.results[0]["fsdp2, bfloat16"]
+        error = (sum(((found[name].double() - g) ** 2).sum() for name, g in expected.items()) /
+                 sum((g ** 2).sum() for g in expected.values())).sqrt().item()
+        print(f"fsdp2, gathered in bfloat16: {error:.1e}")
+        self.assertTrue(error <= 0.05, f"{error:.1e}")
 
     def test_trainer(self):
         losses, parameters = train(1, 1)

@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
 """streambp.patch() and what hangs around a model: hooks, caches, adapters, compilers, optimizers; and what is refused, by name."""
 
+import inspect
+import tempfile
 import unittest
 
 import peft
 import streambp
 import torch
 from patching import LIMIT, batch_of, difference, gradients, in_float64, load, packed_batch, patched, reference_step, relative, step, tiny
+from streambp._patch import patched_state
+from streambp._trl import fused_options
+from trl.trainer.utils import add_fused_lm_head
 
 
 def inputs_of(batch):
@@ -156,6 +161,50 @@ class Around(unittest.TestCase):
         mask = torch.ones(29, 29, dtype=torch.bool).tril() & (document[:, None] == document[None, :])
         with patched(self.model, chunk=5):
             self.assert_exact(step(self.model, {**batch, "attention_mask": mask[None, None]}), expected)
+
+    def test_another_dtype_after_patching(self):
+        model = tiny()
+        with patched(model, chunk=5):
+            loss = model(**self.batch).loss.item()
+            model.to(torch.bfloat16)
+            self.assertTrue(relative(step(model, self.batch)[0], loss) <= 0.01)
+
+    def test_signatures_and_files_are_the_model_s(self):
+        signatures = [inspect.signature(module.forward) for module in (self.model, self.model.model)]
+        with patched(self.model, chunk=5), tempfile.TemporaryDirectory() as folder:
+            self.assertEqual([inspect.signature(module.forward) for module in (self.model, self.model.model)], signatures)
+            self.model.save_pretrained(folder)
+            again = type(self.model).from_pretrained(folder, dtype=torch.float64)
+        own = self.model.state_dict()
+        self.assertTrue(all(torch.equal(tensor, own[name]) for name, tensor in again.state_dict().items()))
+
+    def test_nothing_to_score(self):
+        nothing = {**self.batch, "labels": torch.full_like(self.batch["labels"], -100)}
+        with patched(self.model, chunk=5):
+            loss, found = step(self.model, nothing, num_items_in_batch=7)
+        self.assertEqual(loss, 0.0)
+        self.assertTrue(all(gradient.abs().max() == 0 for gradient in found.values()))
+
+    def test_statistics_of_trl_s_head(self):
+        for name in ("qwen3", "gemma2"):
+            model = load(name)
+            add_fused_lm_head(model, temperature=0.8, outputs=("log_probs", "entropy", "log_sum_sq_probs", "mean_logits", "is_top1"))
+            with in_float64():
+                theirs = model(**self.batch, fused_lm_head=True)
+                theirs.log_probs.square().sum().backward()
+            expected = gradients(model)
+            model.zero_grad()
+            with patched(model, chunk=5, head_chunk=7):
+                state = patched_state(model)
+                state.fused_head = fused_options(state.base)
+                ours = model(**self.batch, fused_lm_head=True)
+                self.assertEqual(set(ours), set(theirs))
+                ours.log_probs.square().sum().backward()
+            for key in theirs:  # TRL's are float32
+                error = (ours[key].double() - theirs[key].double()).abs().max().item()
+                self.assertTrue(error <= 1e-5, f"{name}: {key}: {error:.1e}")
+            error = difference(gradients(model), expected)
+            self.assertTrue(error <= 1e-5, f"{name}: gradients: {error:.1e}")
 
     def test_embeddings_as_input(self):
         embeddings = self.model.model.embed_tokens(self.batch["input_ids"]).detach()
