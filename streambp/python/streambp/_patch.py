@@ -60,9 +60,12 @@ def unpatch(model):
     Raises InputError for a model that isn't patched.
     """
     if not isinstance(model, torch.nn.Module) and hasattr(model, "model"):
-        for each in (model.model, getattr(model, "ref_model", None)):
-            if each is not None and patched_state(each) is not None:
-                unpatch(each)
+        found = [each for each in (model.model, getattr(model, "ref_model", None))
+                 if isinstance(each, torch.nn.Module) and patched_state(each) is not None]
+        if not found:
+            raise InputError(f"{type(model).__name__}: its model is not patched")
+        for each in found:
+            unpatch(each)
         return model
     state = patched_state(model)
     if state is None:

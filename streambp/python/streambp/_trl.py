@@ -24,7 +24,7 @@ def patch_trainer(trainer, **settings):
     """patch() for a trainer of TRL: its model, its reference model where there is one, and their heads. Returns the trainer.
 
     The head is left to TRL where a gradient of the entropy is wanted (GRPO's entropy bonus) or the head is cast to float32.
-    Raises InputError as patch() does, and for checkpointing in the trainer's arguments.
+    Raises InputError as patch() does, and for checkpointing or another dtype than the model's in the trainer's arguments.
     """
     from ._patch import patch, patched_state, unpatch
 
@@ -32,6 +32,10 @@ def patch_trainer(trainer, **settings):
     if arguments.get("activation_checkpointing") or arguments.get("gradient_checkpointing"):
         raise InputError("gradient_checkpointing is on in the trainer's arguments (TRL's default): layers would be computed twice over; make "
                          "the trainer with gradient_checkpointing=False")
+    cast = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(trainer.accelerator.mixed_precision)
+    if cast not in (None, trainer.model.dtype):
+        raise InputError(f"the trainer casts to {str(cast).removeprefix('torch.')} (TRL's default is bf16=True) and the model is "
+                         f"{str(trainer.model.dtype).removeprefix('torch.')}: make the trainer with bf16=False, or load the model in that dtype")
     for model in (trainer.model, getattr(trainer, "ref_model", None)):
         if not isinstance(model, torch.nn.Module):
             continue

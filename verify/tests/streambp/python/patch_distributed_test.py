@@ -102,6 +102,19 @@ def fully_sharded(rank, split_head=False, policy=None):
     return {name: gradient.full_tensor() / 2 for name, gradient in gradients(model).items()}
 
 
+def refusal_of_inner_shards(rank):
+    """The message for a model of which something inside a layer is sharded on its own."""
+    from torch.distributed.fsdp import fully_shard
+
+    model = streambp.patch(model_in_float64(), chunk=5)
+    fully_shard(model.model.layers[1].mlp)
+    try:
+        model(**share_of(rank)[0])
+    except streambp.InputError as error:
+        return str(error)
+    return "accepted"
+
+
 def work(rank, port, folder):
     """One rank: every result into a file of `folder`."""
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
@@ -111,6 +124,7 @@ def work(rank, port, folder):
                "fsdp2, head sharded alone": fully_sharded(rank, split_head=True)}
     half = torch.distributed.fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     results["fsdp2, bfloat16"] = fully_sharded(rank, policy=half)
+    results["refusal"] = refusal_of_inner_shards(rank)
     for accumulated in (1, 2, 4):
         results[f"trainer {accumulated}"] = train(accumulated, RANKS)
     torch.save(results, Path(folder) / f"{rank}.pt")
@@ -146,6 +160,10 @@ class PatchDistributed(unittest.TestCase):
 
     def test_fully_sharded_with_the_head_alone(self):
         self.check("fsdp2, head sharded alone")
+
+    def test_shards_inside_a_layer_are_refused(self):
+        for result in self.results:
+            self.assertRegex(result["refusal"], "layers.1.mlp.*sharded.*fully_shard")
 
     def test_fully_sharded_and_gathered_in_bfloat16(self):
         _, expected = reference_step(model_in_float64(), whole_batch())

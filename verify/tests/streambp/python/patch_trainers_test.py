@@ -158,12 +158,35 @@ class Trainers(unittest.TestCase):
             with self.assertRaisesRegex(streambp.InputError, "checkpointing"):
                 streambp.patch(trainer)
 
+    def sft_in_bfloat16(self, model, folder):
+        data = datasets.Dataset.from_list([{"text": TEXT[: 20 + i]} for i in range(8)])
+        arguments = trl.SFTConfig(output_dir=folder, per_device_train_batch_size=2, max_steps=2, **{**OF_TRL, "bf16": True})
+        return trl.SFTTrainer(model=model, args=arguments, train_dataset=data, processing_class=character_tokenizer())
+
+    def test_mixed_precision_is_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            trainer = self.sft_in_bfloat16(tiny(), folder)
+            with self.assertRaisesRegex(streambp.InputError, "bfloat16.*float32.*bf16=False"):
+                streambp.patch(trainer)
+
+    def test_bfloat16_throughout(self):
+        histories = []
+        for chunk in (None, 8):
+            with tempfile.TemporaryDirectory() as folder:
+                trainer = self.sft_in_bfloat16(tiny(seed=4).to(torch.bfloat16), folder)
+                histories.append(history(streambp.patch(trainer, chunk=chunk) if chunk else trainer))
+        error = max(relative(ours["loss"], theirs["loss"]) for theirs, ours in zip(*histories, strict=True))
+        print(f"SFTTrainer, bfloat16: {error:.1e}")
+        self.assertTrue(error <= 0.02, f"{error:.1e}")
+
     def test_unpatch_of_a_trainer(self):
         data = datasets.Dataset.from_list([{"text": TEXT[: 20 + i]} for i in range(4)])
         with tempfile.TemporaryDirectory() as folder:
             arguments = trl.SFTConfig(output_dir=folder, max_steps=1, **OF_TRL)
             trainer = trl.SFTTrainer(model=tiny(), args=arguments, train_dataset=data, processing_class=character_tokenizer())
             forward = trainer.model.forward
+            with self.assertRaisesRegex(streambp.InputError, "not patched"):
+                streambp.unpatch(trainer)
             streambp.unpatch(streambp.patch(trainer))
             self.assertEqual(trainer.model.forward, forward)
             for name, module in trainer.model.named_modules():
