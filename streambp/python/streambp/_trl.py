@@ -23,7 +23,8 @@ LEAST_CHUNK = 32  # tokens
 def patch_trainer(trainer, **settings):
     """patch() for a trainer of TRL: its model, its reference model where there is one, and their heads. Returns the trainer.
 
-    The head is left to TRL where a gradient of the entropy is wanted (GRPO's entropy bonus) or the head is cast to float32.
+    The head is left to TRL where a gradient of the entropy is wanted (GRPO's entropy bonus), where it is cast to float32, and where PEFT has
+    wrapped it.
     Raises InputError as patch() does, and for checkpointing or another dtype than the model's in the trainer's arguments.
     """
     from ._patch import patch, patched_state, unpatch
@@ -44,7 +45,7 @@ def patch_trainer(trainer, **settings):
             unpatch(model)  # the trainer has put its own forward around ours, ours goes around that
         patch(model, **settings)
         state = patched_state(model)
-        options = fused_options(state.base)
+        options = fused_options(state.base) if isinstance(getattr(state.base, "lm_head", None), torch.nn.Linear) else None
         if options and not options["cast_lm_head_to_fp32"] and not getattr(trainer, "_entropy_bonus_enabled", False):
             state.fused_head = options
     return trainer

@@ -228,14 +228,18 @@ def adapted(model=None, **settings):
 
 class Adapters(unittest.TestCase):
     def test_gradients(self):
-        model, batch = adapted(), batch_of(61, (19, 12), "left")
-        expected = reference_step(model, batch)
-        with patched(model, chunk=5):
-            ours = step(model, batch)
-        self.assertTrue(all("lora_" in name for name in ours[1]))
-        error = max(relative(ours[0], expected[0]), difference(ours[1], expected[1]))
-        print(f"adapters: {error:.1e}")
-        self.assertTrue(error <= LIMIT)
+        batch = batch_of(61, (19, 12), "left")
+        for what, settings in (("projections", {}), ("head", {"target_modules": ["k_proj", "lm_head"]}),
+                               ("embeddings", {"target_modules": ["gate_proj", "embed_tokens"]}),
+                               ("saved head", {"modules_to_save": ["lm_head"]}), ("every map", {"use_rslora": True, "target_modules": "all-linear"})):
+            model = adapted(**settings)
+            expected = reference_step(model, batch)
+            with patched(model, chunk=5):
+                ours = step(model, batch)
+                self.assertTrue(all("lora_" in name or "modules_to_save" in name for name in ours[1]))
+            error = max(relative(ours[0], expected[0]), difference(ours[1], expected[1]))
+            print(f"adapters, {what}: {error:.1e}")
+            self.assertTrue(error <= LIMIT, f"{what}: {error:.1e}")
 
     def test_disabled_adapters_are_the_base(self):
         model, batch = adapted(), batch_of(61, (19, 12), "left")

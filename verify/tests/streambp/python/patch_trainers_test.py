@@ -10,7 +10,7 @@ import streambp
 import torch
 import transformers
 import trl
-from patching import batch_of, character_tokenizer, relative, tiny
+from patching import batch_of, character_tokenizer, relative, tiny, tiny_config
 
 STEPS = 50
 NOISE = 1e-4  # of float32, over the steps of a run
@@ -28,19 +28,24 @@ def history(trainer):
             for entry in trainer.state.log_history if "loss" in entry]
 
 
+def vowels(completions, **_):
+    """A reward."""
+    return [sum(letter in "aeiou" for letter in text) / 10 for text in completions]
+
+
 def adapter():
     return peft.LoraConfig(r=4, lora_alpha=8, lora_dropout=0.0, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM",
                            init_lora_weights="gaussian")
 
 
 class Trainers(unittest.TestCase):
-    def compare(self, make, steps, what, how=("model", "trainer")):
+    def compare(self, make, steps, what, how=("model", "trainer"), model_of=tiny):
         """make(model, folder) -> trainer: its history without streambp, with a patched model, and patched itself."""
         histories = {}
         for kind in ("plain", *how):
             torch.manual_seed(7)
             with tempfile.TemporaryDirectory() as folder:
-                model = tiny(seed=4)
+                model = model_of(seed=4)
                 trainer = make(streambp.patch(model, chunk=8) if kind == "model" else model, folder)
                 if kind == "trainer":
                     self.assertIs(streambp.patch(trainer, chunk=8), trainer)
@@ -127,11 +132,45 @@ class Trainers(unittest.TestCase):
 
             self.compare(make, 3, "DPOTrainer" + (", adapters" if given else ""), ("trainer",) if given else ("model", "trainer"))
 
-    def grpo(self, what, how=("model", "trainer"), **settings):
+    def test_kto(self):
+        rows = [{"prompt": TEXT[: 8 + i], "completion": TEXT[20: 32 + i], "label": i % 2 == 0} for i in range(8)]
+
+        def make(model, folder):
+            arguments = trl.KTOConfig(output_dir=folder, per_device_train_batch_size=4, max_steps=2, **OF_TRL)
+            return trl.KTOTrainer(model=model, ref_model=tiny(seed=9), args=arguments, train_dataset=datasets.Dataset.from_list(rows),
+                                  processing_class=character_tokenizer())
+
+        self.compare(make, 2, "KTOTrainer", ("trainer",))
+
+    def test_reward(self):
+        rows = [{"chosen": TEXT[: 12 + i], "rejected": TEXT[31: 40 + 2 * i]} for i in range(8)]
+
+        def scorer(seed):
+            torch.manual_seed(seed)
+            return transformers.Qwen3ForSequenceClassification(tiny_config(num_labels=1)).train()
+
+        def make(model, folder):
+            arguments = trl.RewardConfig(output_dir=folder, per_device_train_batch_size=2, max_steps=3, **OF_TRL)
+            return trl.RewardTrainer(model=model, args=arguments, train_dataset=datasets.Dataset.from_list(rows),
+                                     processing_class=character_tokenizer())
+
+        self.compare(make, 3, "RewardTrainer", model_of=scorer)
+
+    def test_rloo(self):
         data = datasets.Dataset.from_list([{"prompt": TEXT[i: i + 6 + i % 4]} for i in range(8)])
 
-        def vowels(completions, **_):
-            return [sum(letter in "aeiou" for letter in text) / 10 for text in completions]
+        def make(model, folder):
+            arguments = trl.RLOOConfig(output_dir=folder, per_device_train_batch_size=4, num_generations=4, max_completion_length=10,
+                                       max_steps=2, beta=0.1, **OF_TRL)
+            model.save_pretrained(folder)  # the trainer loads the reference from where the model came from
+            model.config._name_or_path = folder
+            return trl.RLOOTrainer(model=model, reward_funcs=vowels, args=arguments, train_dataset=data,
+                                   processing_class=character_tokenizer())
+
+        self.compare(make, 2, "RLOOTrainer", ("trainer",))
+
+    def grpo(self, what, how=("model", "trainer"), **settings):
+        data = datasets.Dataset.from_list([{"prompt": TEXT[i: i + 6 + i % 4]} for i in range(8)])
 
         def make(model, folder):
             arguments = trl.GRPOConfig(output_dir=folder, per_device_train_batch_size=4, num_generations=4, max_completion_length=10,
