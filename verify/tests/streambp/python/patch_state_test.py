@@ -138,6 +138,17 @@ class Around(unittest.TestCase):
             with torch.no_grad():
                 self.assertTrue(relative(self.model(**self.batch).loss.item(), expected.loss.item()) <= 1e-6)
 
+    def test_what_only_the_model_has_without_gradients(self):
+        model = load("qwen3-moe")
+        model.config.output_router_logits = True
+        with torch.no_grad():
+            theirs = model(**self.batch, output_hidden_states=True)
+            with patched(model, chunk=5):
+                ours = model(**self.batch, output_hidden_states=True)
+        self.assertEqual(ours.loss, theirs.loss)
+        self.assertEqual(ours.aux_loss, theirs.aux_loss)
+        self.assertTrue(all(torch.equal(a, b) for a, b in zip(ours.hidden_states, theirs.hidden_states, strict=True)))
+
     def test_torch_compile(self):
         expected = self.expected()
         with patched(self.model, chunk=5):
@@ -275,7 +286,8 @@ class Adapters(unittest.TestCase):
         batch = batch_of(61, (19, 12), "left")
         for what, settings in (("projections", {}), ("head", {"target_modules": ["k_proj", "lm_head"]}),
                                ("embeddings", {"target_modules": ["gate_proj", "embed_tokens"]}),
-                               ("saved head", {"modules_to_save": ["lm_head"]}), ("every map", {"use_rslora": True, "target_modules": "all-linear"})):
+                               ("saved head", {"modules_to_save": ["lm_head"]}),
+                               ("every map", {"use_rslora": True, "target_modules": "all-linear"})):
             model = adapted(**settings)
             expected = reference_step(model, batch)
             with patched(model, chunk=5):
