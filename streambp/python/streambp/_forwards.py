@@ -74,7 +74,7 @@ def backbone_forward(call, *args, **kwargs):
     """The decoder: streamed where gradients are wanted or no cache is, the model's own elsewhere."""
     packed = kwargs.pop(PACKED, False)
     given = call.bound(args, kwargs)
-    if not _streams(call, given):
+    if not _streams(call, given, packed):
         return call.original(*args, **kwargs)
     try:
         call.state.check()
@@ -98,20 +98,20 @@ def _returns_dict(module, given):
     return getattr(module.config, "return_dict", True) if chosen is None else chosen
 
 
-def _streams(call, given):
+def _streams(call, given, packed):
     """Whether this call is streamed. Raises InputError for what it asks for and a streamed pass with gradients can't give."""
     config = call.module.config
     caching = given.get("past_key_values") is not None
     wanted = given.get("use_cache")
     wanted = getattr(config, "use_cache", False) if wanted is None else wanted
     extras = [name for name in (*NOT_KEPT, "output_router_logits") if _asked(config, given, name)]
-    if not torch.is_grad_enabled():
+    if not torch.is_grad_enabled() and not packed:
         return not (caching or wanted or extras or isinstance(given.get("attention_mask"), dict))
     if caching:
         raise InputError("past_key_values: a cache can't be continued with gradients; call under torch.no_grad(), or leave it out")
     for name in extras:
         reason = "the load-balancing loss is streambp.backward()'s alone" if name == "output_router_logits" else "streamed layers keep none"
-        raise InputError(f"{name} is asked for with gradients: {reason}; leave it False" +
+        raise InputError(f"{name} is asked for: {reason}; leave it False" +
                          (" (router_aux_loss_coef=0.0 in TRL's arguments)" if name == "output_router_logits" else ""))
     if given.get("use_cache"):
         warnings.warn("use_cache=True with gradients: streamed layers keep no cache, it is left out", stacklevel=2)
@@ -167,11 +167,11 @@ def inside_head(state, hidden, function):
 def causal_forward(call, *args, **kwargs):
     """<Family>ForCausalLM: with labels in training mode a streamed loss, without logits; else the model's own forward."""
     state = call.state
-    if kwargs.get("fused_lm_head") and state.fused_head is not None:
+    given = call.bound(args, kwargs)
+    if given.get("fused_lm_head") and state.fused_head is not None and not _only_the_model_has(call, given):
         from ._trl import fused_forward
 
-        return fused_forward(call, call.bound(args, kwargs))
-    given = call.bound(args, kwargs)
+        return fused_forward(call, given)
     if not _loss_streams(call, given):
         return call.original(*args, **kwargs)
     loss_inputs = {name: given.pop(name, None) for name in ("labels", "shift_labels", "num_items_in_batch")}
@@ -186,9 +186,15 @@ def causal_forward(call, *args, **kwargs):
 
 def packed_hidden(call, given):
     """(packed hidden states before the final norm [N, D], Stream) of a model's arguments."""
-    inputs = {name: value for name, value in given.items() if name not in ("logits_to_keep", "fused_lm_head", "return_dict", "ignore_index")}
+    of_head = ("logits_to_keep", "fused_lm_head", "return_dict", "ignore_index")
+    inputs = {name: value for name, value in given.items() if name not in of_head}
     inputs["use_cache"] = False
     return call.module.model(**{PACKED: True}, **inputs)
+
+
+def _only_the_model_has(call, given):
+    """Whether, without gradients, something is asked for that the model's own forward gives and a streamed one doesn't."""
+    return not torch.is_grad_enabled() and any(_asked(call.module.config, given, name) for name in (*NOT_KEPT, "output_router_logits"))
 
 
 def _loss_streams(call, given):
@@ -196,10 +202,12 @@ def _loss_streams(call, given):
     module = call.module
     if given.get("labels") is None or not module.training or given.get("past_key_values") is not None or given.get("fused_lm_head"):
         return False
-    if not torch.is_grad_enabled() and any(_asked(module.config, given, name) for name in (*NOT_KEPT, "output_router_logits")):
+    if _only_the_model_has(call, given):
         return False
     keep = given.get("logits_to_keep", 0)
-    return module.loss_function is ForCausalLMLoss and not torch.is_tensor(keep) and keep == 0 and given.get("ignore_index", IGNORED) == IGNORED
+    if torch.is_tensor(keep) or keep != 0 or given.get("ignore_index", IGNORED) != IGNORED:
+        return False
+    return module.loss_function is ForCausalLMLoss
 
 
 def labels_of(state, stream, labels, shift_labels=None):
@@ -212,7 +220,8 @@ def labels_of(state, stream, labels, shift_labels=None):
     if shift_labels is not None:
         shift_labels = shift_labels.reshape(shape)
         if (shift_labels[:, -1] != IGNORED).any():
-            raise InputError("shift_labels: the last column has a target; sequence parallelism is not supported, give labels, or -100 there")
+            raise InputError("shift_labels: the last column has a target; sequence parallelism is not supported, give labels, or -100 "
+                             "there")
         labels = torch.nn.functional.pad(shift_labels[:, :-1], (1, 0), value=IGNORED)
     if labels.shape != shape:
         raise InputError(f"labels: shape {list(labels.shape)}, expected that of input_ids, {list(shape)}")
@@ -226,5 +235,6 @@ def labels_of(state, stream, labels, shift_labels=None):
         return labels
     if state.first_labels != "ignore":
         row, column = from_padding.nonzero()[0].tolist()
-        raise InputError(f"labels: row {row} column {column}: padding would predict it; set it to -100, or patch(..., first_labels=\"ignore\")")
+        raise InputError(f"labels: row {row} column {column}: padding would predict it; set it to -100, or patch(..., "
+                         "first_labels=\"ignore\")")
     return labels.masked_fill(from_padding, IGNORED)

@@ -27,13 +27,14 @@ FIRST_LABELS = ("refuse", "ignore")
 def patch(model, chunk="auto", head_chunk="auto", first_labels="refuse"):
     """Makes `model` compute its layers, and its loss where labels are given in training mode, in chunks; returns it.
 
-    model: a transformers model of a known family, PEFT's wrapper of one, or one of TRL's trainers, whose model (and reference model) is then
-    patched together with the head that the trainer asks for log-probabilities.
+    model: a transformers model of a known family, PEFT's wrapper of one, or one of TRL's trainers, whose model (and reference model) is
+    then patched together with the head that the trainer asks for log-probabilities.
     chunk, head_chunk: tokens of a layer's and of the head's chunk, or "auto"; they change memory and time, and gradients by rounding alone.
     first_labels: what becomes of a label that padding on its left would predict: "refuse" it, or "ignore" it, as if it were -100.
 
-    In training mode with labels the output has a loss and no logits. Without labels, in evaluation mode, and with a cache the model answers as
-    it always does. Patching again changes the settings. Raises InputError for models and states that can't be exact (README.md lists them).
+    In training mode with labels the output has a loss and no logits. Without labels, in evaluation mode, and with a cache the model
+    answers as it always does. Patching again changes the settings. Raises InputError for models and states that can't be exact
+    (README.md lists them).
     """
     if hasattr(model, "train") and hasattr(model, "accelerator") and not isinstance(model, torch.nn.Module):
         from ._trl import patch_trainer
@@ -106,8 +107,8 @@ class Slots:
         tensors = self._read()
         for name, tensor, shape in zip(self.names, tensors, self._shapes, strict=True):
             if type(tensor.data).__name__ == "DTensor":
-                raise InputError(f"{name} is sharded while it is needed (DTensor): shard whole decoder layers with fully_shard(layer) and then "
-                                 "the model, nothing inside a layer")
+                raise InputError(f"{name} is sharded while it is needed (DTensor): shard whole decoder layers with fully_shard(layer) and "
+                                 "then the model, nothing inside a layer")
             if tuple(tensor.shape) != shape:
                 raise InputError(f"{name} is {list(tensor.shape)} while it is needed, expected {list(shape)}: with DeepSpeed's ZeRO-3 call "
                                  "set_z3_leaf_modules(model, [type of the decoder layer])")

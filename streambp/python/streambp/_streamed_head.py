@@ -61,8 +61,8 @@ class StreamedLoss(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, gradient):
         if ctx.gradients is None:
-            raise RuntimeError("Trying to backward through the graph of a streamed loss a second time: its gradients are computed once, and "
-                               "were given to the first; compute the loss again")
+            raise RuntimeError("Trying to backward through the graph of a streamed loss a second time: its gradients are computed once, "
+                               "and were given to the first; compute the loss again")
         gradients, ctx.gradients = ctx.gradients, None
         for tensor in gradients:
             if tensor is not None:
@@ -83,7 +83,8 @@ class StreamedLogProbabilities(torch.autograd.Function):
         ctx.save_for_backward(hidden, *parameters)
         engine, packed = stream.on(hidden)
         with outside_autocast(hidden):
-            result = checked(engine.head_log_probabilities, packed, hidden.detach(), targets, temperature, slots.lend(parameters), head_chunk)
+            result = checked(engine.head_log_probabilities, packed, hidden.detach(), targets, temperature, slots.lend(parameters),
+                             head_chunk)
         return result.to(hidden.device, wide(hidden.dtype))
 
     @staticmethod

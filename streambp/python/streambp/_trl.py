@@ -1,7 +1,7 @@
 """The head of TRL's trainers, streamed: model(..., labels=..., fused_lm_head=True) of trl.trainer.utils.add_fused_lm_head.
 
-All trainers of TRL 1.16 ask for log-probabilities, and some statistics of the logits that no gradient flows through, by this call. TRL's own
-head works on tiles of 4,096 tokens x 32,768 words; this one works on the engine's chunks and starts at the hidden states before the final norm.
+All trainers of TRL 1.16 ask for log-probabilities, and some statistics of the logits that no gradient flows through, by this call.
+TRL's own head works on tiles of 4,096 tokens x 32,768 words; this one works on chunks and starts before the final norm.
 """
 
 import inspect
@@ -23,20 +23,21 @@ LEAST_CHUNK = 32  # tokens
 def patch_trainer(trainer, **settings):
     """patch() for a trainer of TRL: its model, its reference model where there is one, and their heads. Returns the trainer.
 
-    The head is left to TRL where a gradient of the entropy is wanted (GRPO's entropy bonus), where it is cast to float32, and where PEFT has
-    wrapped it.
+    The head is left to TRL where a gradient of the entropy is wanted (GRPO's entropy bonus), where it is cast to float32, and where
+    PEFT has wrapped it.
     Raises InputError as patch() does, and for checkpointing or another dtype than the model's in the trainer's arguments.
     """
     from ._patch import patch, patched_state, unpatch
 
     arguments = vars(trainer.args)  # transformers 5.23 renames it, and warns of each look at the older name
     if arguments.get("activation_checkpointing") or arguments.get("gradient_checkpointing"):
-        raise InputError("gradient_checkpointing is on in the trainer's arguments (TRL's default): layers would be computed twice over; make "
-                         "the trainer with gradient_checkpointing=False")
+        raise InputError("gradient_checkpointing is on in the trainer's arguments (TRL's default): layers would be computed twice over; "
+                         "make the trainer with gradient_checkpointing=False")
     cast = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(trainer.accelerator.mixed_precision)
     if cast not in (None, trainer.model.dtype):
         raise InputError(f"the trainer casts to {str(cast).removeprefix('torch.')} (TRL's default is bf16=True) and the model is "
-                         f"{str(trainer.model.dtype).removeprefix('torch.')}: make the trainer with bf16=False, or load the model in that dtype")
+                         f"{str(trainer.model.dtype).removeprefix('torch.')}: make the trainer with bf16=False, or load the model in "
+                         "that dtype")
     for model in (trainer.model, getattr(trainer, "ref_model", None)):
         if not isinstance(model, torch.nn.Module):
             continue
@@ -96,7 +97,8 @@ class StreamedStatistics(torch.autograd.Function):
         hidden = hidden.contiguous()
         check_dtypes(slots, hidden, parameters)
         norm, head_chunk = module_and_chunk
-        ctx.stream, ctx.slots, ctx.targets, ctx.temperature, ctx.head_chunk = stream, slots, targets, float(options["temperature"]), head_chunk
+        ctx.stream, ctx.slots, ctx.targets = stream, slots, targets
+        ctx.temperature, ctx.head_chunk = float(options["temperature"]), head_chunk
         ctx.save_for_backward(hidden, *parameters)
         weight = parameters[-1]  # of the head: the final norm's come first
         packed = scored_tokens(stream, hidden, targets)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""streambp.patch() on two Gloo ranks, in float64: DistributedDataParallel and FSDP2 give the gradients of the whole batch, and transformers'
-Trainer the same steps at 1, 2 and 4 accumulated batches on one rank and on two."""
+"""streambp.patch() on two Gloo ranks, in float64: DistributedDataParallel and FSDP2 give the gradients of the whole batch, and
+transformers' Trainer the same steps at 1, 2 and 4 accumulated batches on one rank and on two."""
 
 import os
 import socket
@@ -117,7 +117,8 @@ def refusal_of_inner_shards(rank):
 
 def work(rank, port, folder):
     """One rank: every result into a file of `folder`."""
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1",
+                   "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", rank=rank, world_size=RANKS)
     results = {"ddp": data_parallel(rank), "fsdp2": fully_sharded(rank),

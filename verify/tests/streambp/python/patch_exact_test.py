@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""streambp.patch() in float64: losses and gradients of every family equal Hugging Face's, padded on both sides and packed, at several chunks;
-what has no labels gives the model's own logits; unpatch() restores it bit for bit."""
+"""streambp.patch() in float64: losses and gradients of every family equal Hugging Face's, padded on both sides and packed, at several
+chunks; what has no labels gives the model's own logits; unpatch() restores it bit for bit."""
 
 import copy
 import unittest

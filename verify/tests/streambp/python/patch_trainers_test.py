@@ -15,7 +15,8 @@ from patching import batch_of, character_tokenizer, relative, tiny, tiny_config
 STEPS = 50
 NOISE = 1e-4  # of float32, over the steps of a run
 TEXT = "the quick brown fox jumps over the lazy dog and runs away from the rain "
-COMMON = {"report_to": [], "use_cpu": True, "save_strategy": "no", "disable_tqdm": True, "logging_steps": 1, "lr_scheduler_type": "constant"}
+COMMON = {"report_to": [], "use_cpu": True, "save_strategy": "no", "disable_tqdm": True, "logging_steps": 1,
+          "lr_scheduler_type": "constant"}
 OF_TRL = {**COMMON, "bf16": False, "gradient_checkpointing": False, "learning_rate": 1e-2}
 IGNORED = ("runtime", "per_second", "flos", "time", "epoch", "num_tokens")
 datasets.disable_progress_bars()

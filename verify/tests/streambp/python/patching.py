@@ -1,4 +1,4 @@
-"""What the tests of streambp.patch() share: tiny models of every family, batches, and gradients in float64 as Hugging Face computes them."""
+"""What the tests of streambp.patch() share: tiny models of every family, batches, gradients in float64 as Hugging Face computes them."""
 
 import contextlib
 
@@ -89,7 +89,7 @@ def reference_step(model, batch, **more):
 
 
 def difference(ours, theirs):
-    """The largest difference of two dictionaries of tensors, relative to the largest entry of each of theirs; infinite where names differ."""
+    """The largest difference of two dictionaries of tensors, relative to each of theirs' largest entry; infinite where names differ."""
     if ours.keys() != theirs.keys():
         print("only ours:", sorted(ours.keys() - theirs.keys())[:4], "only theirs:", sorted(theirs.keys() - ours.keys())[:4])
         return float("inf")
@@ -128,5 +128,5 @@ def character_tokenizer():
                                                 unk_token="<unk>")
 
 
-__all__ = ["FAMILIES", "GOLDENS", "LIMIT", "batch_of", "character_tokenizer", "difference", "gradients", "in_float64", "load", "packed_batch", "patched",
-           "reference_step", "relative", "step", "tiny", "tiny_config"]
+__all__ = ["FAMILIES", "GOLDENS", "LIMIT", "batch_of", "character_tokenizer", "difference", "gradients", "in_float64", "load",
+           "packed_batch", "patched", "reference_step", "relative", "step", "tiny", "tiny_config"]
