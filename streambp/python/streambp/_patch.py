@@ -49,6 +49,7 @@ def patch(model, chunk="auto", head_chunk="auto", first_labels="refuse"):
     if first_labels not in FIRST_LABELS:
         raise InputError(f"first_labels is {first_labels!r}, expected one of {', '.join(FIRST_LABELS)}")
     state.first_labels = first_labels
+    state.fused_head = None  # patch_trainer() knows whether it streams
     state.check()
     state.install()
     return model

@@ -213,6 +213,8 @@ class Around(unittest.TestCase):
                 ours = model(**self.batch, fused_lm_head=True)
                 self.assertEqual(set(ours), set(theirs))
                 ours.log_probs.square().sum().backward()
+                with self.assertRaisesRegex(streambp.InputError, "entropy"):
+                    model(**self.batch, fused_lm_head=True).entropy.sum().backward()
             for key in theirs:  # TRL's are float32
                 error = (ours[key].double() - theirs[key].double()).abs().max().item()
                 self.assertTrue(error <= 1e-5, f"{name}: {key}: {error:.1e}")
