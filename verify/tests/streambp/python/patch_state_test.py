@@ -149,6 +149,16 @@ class Around(unittest.TestCase):
         self.assertEqual(ours.aux_loss, theirs.aux_loss)
         self.assertTrue(all(torch.equal(a, b) for a, b in zip(ours.hidden_states, theirs.hidden_states, strict=True)))
 
+    def test_inference_mode_is_the_model_s_own(self):
+        with torch.inference_mode():
+            theirs = self.model(**self.batch)
+            with patched(self.model, chunk=5):
+                ours = self.model(**self.batch)
+                with self.assertRaisesRegex(streambp.InputError, "inference_mode"):
+                    streambp.log_probabilities(self.model, self.batch["input_ids"])
+        self.assertEqual(ours.loss, theirs.loss)
+        self.assertTrue(torch.equal(ours.logits, theirs.logits))
+
     def test_torch_compile(self):
         expected = self.expected()
         with patched(self.model, chunk=5):
