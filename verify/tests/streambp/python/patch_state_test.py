@@ -326,6 +326,18 @@ class Adapters(unittest.TestCase):
                 model(**batch)
             model.unmerge_adapter()
 
+    def test_adapters_that_come_later(self):
+        model, batch = streambp.patch(tiny(dtype=torch.float64), chunk=5), batch_of(61, (19, 12))
+        later = adapted(model)
+        with self.assertRaisesRegex(streambp.InputError, "other parameters.*again"):
+            later(**batch)
+        ours = step(streambp.patch(later, chunk=5), batch)
+        streambp.unpatch(later)
+        expected = reference_step(later, batch)
+        self.assertTrue(max(relative(ours[0], expected[0]), difference(ours[1], expected[1])) <= LIMIT)
+        for name, module in later.named_modules():
+            self.assertNotIn("forward", module.__dict__, name)
+
     def test_other_adapters_are_refused(self):
         with self.assertRaisesRegex(streambp.InputError, "DoRA"):
             streambp.patch(adapted(use_dora=True))
