@@ -193,7 +193,12 @@ def packed_hidden(call, given):
 
 
 def _only_the_model_has(call, given):
-    """Whether, without gradients, something is asked for that the model's own forward gives and a streamed one doesn't."""
+    """Whether, without gradients, something is asked for that the model's own forward gives and a streamed one doesn't.
+
+    In inference mode that is all: its tensors are not those of autograd's nodes.
+    """
+    if torch.is_inference_mode_enabled():
+        return True
     return not torch.is_grad_enabled() and any(_asked(call.module.config, given, name) for name in (*NOT_KEPT, "output_router_logits"))
 
 

@@ -40,8 +40,11 @@ def patch(model, chunk="auto", head_chunk="auto", first_labels="refuse"):
         from ._trl import patch_trainer
 
         return patch_trainer(model, chunk=chunk, head_chunk=head_chunk, first_labels=first_labels)
-    _, base = unwrap(model)
+    outer, base = unwrap(model)
     state = getattr(base, ATTRIBUTE, None)
+    if state is not None and (state.outer is not outer or state.has_changed()):
+        state.remove()  # adapters have come or gone
+        state = None
     if state is None:
         check_class(base)
         state = Patched(model)
@@ -49,6 +52,7 @@ def patch(model, chunk="auto", head_chunk="auto", first_labels="refuse"):
     if first_labels not in FIRST_LABELS:
         raise InputError(f"first_labels is {first_labels!r}, expected one of {', '.join(FIRST_LABELS)}")
     state.first_labels = first_labels
+    state.fused_head = None  # patch_trainer() knows whether it streams
     state.check()
     state.install()
     return model
@@ -154,6 +158,7 @@ class Patched:
     def __init__(self, model):
         self.outer, self.base = unwrap(model)
         self.backbone = self.base.model
+        self._names = self._parameter_names()
         self.active = False
         self.fused_head = None  # TRL's options of the head, where it streams (_trl.py)
         self._configurations = {}
@@ -173,8 +178,18 @@ class Patched:
             self._configurations[key] = Configuration(self.outer, adapters=key is not None)
         return self._configurations[key]
 
+    def _parameter_names(self):
+        return [name for name, _ in self.base.named_parameters(remove_duplicate=False)]
+
+    def has_changed(self):
+        """Whether the model has other parameters than when it was patched."""
+        return self._parameter_names() != self._names
+
     def check(self):
         """Raises InputError for what is set on the model that would make its gradients inexact."""
+        if self.has_changed():
+            raise InputError(f"{type(self.base).__name__} has other parameters than when it was patched (adapters added or merged?): call "
+                             "streambp.patch() again, on the model as it is now")
         if self.base.training and torch.is_grad_enabled():
             check_checkpointing(self.base)
         check_config(self.base)

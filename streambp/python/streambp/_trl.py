@@ -88,7 +88,7 @@ def fused_forward(call, given):
 class StreamedStatistics(torch.autograd.Function):
     """hidden [N, D] -> log-probabilities [B, T - 1] and what of STATISTICS was asked for (else None), 0 where nothing is scored.
 
-    Only the log-probabilities have a gradient, which is computed by the engine.
+    Only the log-probabilities have a gradient, which is computed by the engine. That of the entropy is refused when it is asked for.
     """
 
     @staticmethod
@@ -106,12 +106,15 @@ class StreamedStatistics(torch.autograd.Function):
         shape = targets[:, 1:].shape
         results = [None if column is None else scattered(column, packed, targets).view(targets.shape)[:, :-1].reshape(shape)
                    for column in columns]
-        ctx.mark_non_differentiable(*(result for result in results[1:] if result is not None))
+        ctx.mark_non_differentiable(*(result for result in results[2:] if result is not None))  # as TRL's
         return tuple(results)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, gradient, *others):
+    def backward(ctx, gradient, of_entropy, *others):
+        if of_entropy is not None:
+            raise InputError("the loss depends on the entropy, whose gradient is not streamed: use streambp.patch(trainer.model), which "
+                             "leaves the head to TRL")
         if gradient is None:
             return (None,) * len(ctx.needs_input_grad)
         hidden, *parameters = ctx.saved_tensors

@@ -177,6 +177,7 @@ class PatchDistributed(unittest.TestCase):
     def test_trainer(self):
         losses, parameters = train(1, 1)
         self.assertEqual(len(losses), STEPS)
+        self.assertTrue(difference(parameters, dict(model_in_float64().named_parameters())) > 0.01, "nothing was learned")
         runs = {f"{accumulated} x 1 rank": train(accumulated, 1) for accumulated in (2, 4)}
         runs |= {f"{accumulated} x {RANKS} ranks, rank {rank}": self.results[rank][f"trainer {accumulated}"]
                  for accumulated in (1, 2, 4) for rank in range(RANKS)}

@@ -149,6 +149,16 @@ class Around(unittest.TestCase):
         self.assertEqual(ours.aux_loss, theirs.aux_loss)
         self.assertTrue(all(torch.equal(a, b) for a, b in zip(ours.hidden_states, theirs.hidden_states, strict=True)))
 
+    def test_inference_mode_is_the_model_s_own(self):
+        with torch.inference_mode():
+            theirs = self.model(**self.batch)
+            with patched(self.model, chunk=5):
+                ours = self.model(**self.batch)
+                with self.assertRaisesRegex(streambp.InputError, "inference_mode"):
+                    streambp.log_probabilities(self.model, self.batch["input_ids"])
+        self.assertEqual(ours.loss, theirs.loss)
+        self.assertTrue(torch.equal(ours.logits, theirs.logits))
+
     def test_torch_compile(self):
         expected = self.expected()
         with patched(self.model, chunk=5):
@@ -213,6 +223,8 @@ class Around(unittest.TestCase):
                 ours = model(**self.batch, fused_lm_head=True)
                 self.assertEqual(set(ours), set(theirs))
                 ours.log_probs.square().sum().backward()
+                with self.assertRaisesRegex(streambp.InputError, "entropy"):
+                    model(**self.batch, fused_lm_head=True).entropy.sum().backward()
             for key in theirs:  # TRL's are float32
                 error = (ours[key].double() - theirs[key].double()).abs().max().item()
                 self.assertTrue(error <= 1e-5, f"{name}: {key}: {error:.1e}")
@@ -313,6 +325,18 @@ class Adapters(unittest.TestCase):
             with self.assertRaisesRegex(streambp.InputError, "merged"):
                 model(**batch)
             model.unmerge_adapter()
+
+    def test_adapters_that_come_later(self):
+        model, batch = streambp.patch(tiny(dtype=torch.float64), chunk=5), batch_of(61, (19, 12))
+        later = adapted(model)
+        with self.assertRaisesRegex(streambp.InputError, "other parameters.*again"):
+            later(**batch)
+        ours = step(streambp.patch(later, chunk=5), batch)
+        streambp.unpatch(later)
+        expected = reference_step(later, batch)
+        self.assertTrue(max(relative(ours[0], expected[0]), difference(ours[1], expected[1])) <= LIMIT)
+        for name, module in later.named_modules():
+            self.assertNotIn("forward", module.__dict__, name)
 
     def test_other_adapters_are_refused(self):
         with self.assertRaisesRegex(streambp.InputError, "DoRA"):
