@@ -54,8 +54,8 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
     teacher: the model that "distill" learns from.
     return_info: (loss, StepInfo) instead of the loss.
     first_labels: "ignore" drops the label of a row's first token where padding stands before it; "refuse" raises.
-    settings: method ("streambp" by default; "standard", "checkpoint", ...), keep, every, offload, order, stream_head, head_chunk and
-        micro_batches: as the flags of streambp-bench, and with their values.
+    settings: method ("streambp" by default; "standard", "checkpoint", "logits-only", "tiled", "chunk-major"), keep, every, offload, order,
+        head, head_chunk and micro_batches: as the flags of streambp-bench, and with their values.
 
     Returns a detached tensor [] on the model's device, float64 for a float64 model and else float32.
 

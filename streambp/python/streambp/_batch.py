@@ -39,6 +39,9 @@ def batch_tensors(batch):
         if name == "token_type_ids" and not torch.as_tensor(value).any():
             continue  # tokenizers write them; 0 is text
         tensors[name] = value.detach() if isinstance(value, torch.Tensor) else torch.tensor(value)
+        if tensors[name].is_meta or tensors[name].is_complex() or tensors[name].layout != torch.strided:
+            kind = "on the meta device" if tensors[name].is_meta else f"{tensors[name].dtype}, {tensors[name].layout}"
+            raise InputError(f"batch: {name} is {kind}, expected a dense tensor of real numbers")
     if "input_ids" not in tensors and "prompt_ids" not in tensors:
         raise InputError(f"batch: no input_ids in it, only {', '.join(map(str, tensors)) or 'nothing'}")
     mask = tensors.get("attention_mask")

@@ -1,6 +1,7 @@
 """Finds and loads libstreambp_torch.so, the engine: a library of torch's operators and classes, without Python's ABI."""
 
 import os
+import re
 import threading
 from pathlib import Path
 
@@ -75,12 +76,15 @@ def first_line(error):
 
 
 def checked(call, *args):
-    """`call(*args)`; an error of the engine's that begins with "streambp: " becomes an InputError with the text after that."""
+    """`call(*args)`; an error of the engine's that begins with "streambp: " becomes an InputError with the text after that.
+
+    Flags of the command line in it become the settings of these names: --head-chunk, head_chunk.
+    """
     try:
         return call(*args)
     except RuntimeError as error:
         text = first_line(error)
         if not text.startswith(PREFIX):
             raise
-        message = text[len(PREFIX):]
+        message = re.sub(r"--([a-z]+(-[a-z]+)*)", lambda flag: flag[1].replace("-", "_"), text[len(PREFIX):])
     raise InputError(message)

@@ -96,13 +96,13 @@ def check_modules(base):
 
 
 def check_hooks(base):
-    """Hooks of modules inside the model: streamed layers call no inner module. Those of torch's own wrappers count only on layers."""
+    """Hooks of the model and of the modules in it: level 1 calls none of them."""
     for name, module in base.named_modules():
         for kind in ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"):
             for hook in getattr(module, kind, {}).values():
-                if module is not base and not is_harmless(hook):
+                if not is_harmless(hook):
                     word = kind.strip("_").removesuffix("s").replace("_", " ")
-                    raise InputError(f"{name}: has a {word} ({getattr(hook, '__qualname__', type(hook).__qualname__)}), which would not be "
+                    raise InputError(f"{name or 'model'}: has a {word} ({getattr(hook, '__qualname__', type(hook).__qualname__)}), which would not be "
                                      "called; remove it (handle.remove())")
 
 

@@ -217,5 +217,24 @@ class OtherDtypes(Case):
             self.assertTrue(error.sqrt() <= 0.1, f"{name}: {error.sqrt():.2e}")
 
 
+class OnCuda(Case):
+    @unittest.skipUnless(torch.cuda.is_available(), "needs a CUDA device")
+    def test_gradients_on_a_stream_of_the_caller_s(self):
+        model = model_in_float64("qwen3")
+        inputs = inputs_of(model)
+        truth_loss, truth = autograd(model, inputs)
+        model = model.float().cuda()
+        on_device = {name: tensor.cuda() for name, tensor in inputs.items()}
+        stream = torch.cuda.Stream()
+        for batch in (on_device, inputs):
+            with torch.cuda.stream(stream):
+                loss = streambp.backward(model, batch, chunk=7)
+            stream.synchronize()
+            self.assertEqual(loss.device.type, "cuda")
+            self.assert_loss(loss, truth_loss, "on CUDA", limit=1e-5)
+            ours = {name: gradient.double().cpu() for name, gradient in take_gradients(model).items()}
+            self.assert_gradients(ours, truth, "on CUDA", limit=1e-3)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -136,6 +136,8 @@ class GoldenCases(Case):
         self.assert_refused(lambda: streambp.backward(model, inputs, options={"loss_type": "nll"}, loss_type="nll"), "twice")
         self.assert_refused(lambda: streambp.backward(model, inputs, chunk=0.5), "chunk")
         self.assert_refused(lambda: streambp.backward(model, inputs, method="magic"), "magic", "streambp")
+        message = self.assert_refused(lambda: streambp.backward(model, inputs, head_chunk=-3), "head_chunk", "-3")
+        self.assertNotIn("--", message)
         self.assert_refused(lambda: streambp.backward(model, {**inputs, "advantages": torch.ones(1)}), "advantages")
         self.assert_refused(lambda: streambp.backward(model, inputs, first_labels="maybe"), "maybe")
         self.assert_refused(lambda: streambp.backward(model, inputs, "distill"), "teacher")

@@ -10,7 +10,7 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from python_case import Case, model_in_float64
+from python_case import ROOT, Case, model_in_float64
 
 import streambp
 from streambp import _library
@@ -67,6 +67,32 @@ class Library(Case):
             environment = {"PYTHONPATH": folder, "STREAMBP_TORCH_LIBRARY": "", "STREAMBP_METER": "off"}
             run = run_python(program, **environment)
             self.assertEqual((run.returncode, run.stdout.strip()), (0, str(package / "lib" / built.name)), run.stderr)
+
+
+class Scripts(Case):
+    """What scripts/python.sh says where something is missing."""
+
+    def run_script(self, *arguments, **environment):
+        run = subprocess.run(arguments, capture_output=True, text=True, check=False, env={**os.environ, **environment})
+        self.assertEqual(run.returncode, 2, run.stderr)
+        return run.stderr.strip().splitlines()[-1]
+
+    def test_environments_that_will_not_do(self):
+        script = ROOT / "scripts/python.sh"
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertIn("no virtual environment", self.run_script(script, folder))
+            (Path(folder) / "bin").mkdir()
+            python = Path(folder) / "bin/python"
+            python.write_text("#!/bin/sh\nexec /usr/bin/python3 -S -E \"$@\"\n")
+            python.chmod(0o755)
+            message = self.run_script(script, folder)
+            self.assertIn("no torch there", message)
+            self.assertIn("pip install torch==", message)
+
+    def test_no_torch_to_lend(self):
+        with tempfile.TemporaryDirectory() as folder:
+            message = self.run_script("/usr/bin/python3", ROOT / "scripts/python_environment.py", f"{folder}/new", STREAMBP_VENV=folder)
+        self.assertIn("scripts/setup.sh", message)
 
 
 class Names(Case):

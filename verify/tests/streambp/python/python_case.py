@@ -105,5 +105,5 @@ class Case(unittest.TestCase):
             print(f"{cls.__name__}: worst error {cls.reached:.1e}")
 
 
-__all__ = ["Case", "GOLDENS", "LIMIT", "as_in_file", "autograd", "in_float64", "inputs_of", "model_in_float64", "packed_inputs",
+__all__ = ["Case", "GOLDENS", "LIMIT", "ROOT", "as_in_file", "autograd", "in_float64", "inputs_of", "model_in_float64", "packed_inputs",
            "read_tensors", "relative_difference", "take_gradients"]

@@ -7,6 +7,7 @@ import warnings
 
 import torch
 import transformers
+from objectives_test import read_case
 from python_case import GOLDENS, Case, inputs_of, model_in_float64, packed_inputs, take_gradients
 
 import streambp
@@ -64,6 +65,8 @@ class Refused(Case):
         streambp.backward(self.model, {**self.inputs, "token_type_ids": torch.zeros(3, 29), "use_cache": False, "past_key_values": None})
         take_gradients(self.model)
         self.refuse("labels", labels="text")
+        for wrong in (self.inputs["labels"].to("meta"), self.inputs["labels"].to(torch.complex64), self.inputs["labels"].to_sparse()):
+            self.refuse("labels", "dense", labels=wrong)
         self.assert_refused(lambda: streambp.backward(self.model, {}), "input_ids")
         self.assert_refused(lambda: streambp.backward(self.model, [1, 2]), "dict", "list")
 
@@ -73,6 +76,9 @@ class Refused(Case):
         handle.remove()
         handle = self.model.model.norm.register_full_backward_hook(lambda module, a, b: None)
         self.refuse("model.norm", "backward hook")
+        handle.remove()
+        handle = self.model.register_forward_pre_hook(lambda module, args: None)
+        self.refuse("model: has a forward pre hook")
         handle.remove()
         handle = self.model.model.embed_tokens.weight.register_post_accumulate_grad_hook(lambda parameter: None)
         self.refuse("model.embed_tokens.weight", "hook", "patch")
@@ -157,6 +163,43 @@ class Refused(Case):
         folder = GOLDENS / "models/qwen3-score"
         two = transformers.AutoModelForSequenceClassification.from_pretrained(folder, num_labels=2, ignore_mismatched_sizes=True)
         self.refuse("id2label", model=two)
+
+
+class EveryInput(Case):
+    """Whatever is done to one tensor of a batch: a loss, or one line."""
+
+    def test_of_every_objective(self):
+        changes = {
+            "missing": lambda tensor: None,
+            "shorter": lambda tensor: tensor[..., :-1],
+            "no rows": lambda tensor: tensor[:0],
+            "another dimension": lambda tensor: tensor[None],
+            "negative": lambda tensor: -1 - tensor.long(),
+            "NaN": lambda tensor: torch.full(tensor.shape, float("nan")),
+            "a number": lambda tensor: torch.tensor(3),
+        }
+        refused = 0
+        for model_name, objective, case in (
+            ("llama", "sft", "llama-sft-b3_right"), ("qwen3-pairs", "dpo", "qwen3-pairs-dpo-hinge"),
+            ("qwen3-pairs", "kto", "qwen3-pairs-kto-kto_kl"), ("llama", "grpo", "llama-grpo-grpo_onpolicy"),
+            ("qwen3", "ppo", "qwen3-ppo-separate"), ("qwen3-score", "reward", "qwen3-score-reward-margin"),
+            ("qwen3-score", "sft", "llama-sft-b3_right"), ("llama", "infonce", "qwen3-score-reward-centered_left"),
+        ):
+            model = model_in_float64(model_name)
+            _, inputs, _ = read_case(case)
+            inputs["input_ids"].clamp_(max=model.config.vocab_size - 1)
+            for name, change in ((name, change) for name in inputs for change in changes):
+                with self.subTest(objective=objective, tensor=name, change=change):
+                    try:
+                        loss = streambp.backward(model, {**inputs, name: changes[change](inputs[name])}, objective, chunk=5)
+                        self.assertTrue(loss.isfinite())
+                    except streambp.InputError as error:
+                        refused += 1
+                        self.assertNotIn("\n", str(error))
+                        self.assertLess(len(str(error)), 500)
+                    take_gradients(model)
+        print(f"changed batches: {refused} refused")
+        self.assertGreater(refused, 200)
 
 
 class Wrapped(Case):
