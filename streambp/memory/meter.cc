@@ -195,8 +195,15 @@ Ledger& host_ledger() {
   return ledger;
 }
 
-Ledger& side(Ledger& device) {
-  return on_host ? host_ledger() : device;
+/// The same of a dry run, which has shapes alone.
+Ledger& dry_host_ledger() {
+  static Ledger& ledger = *new Ledger("the host");
+  return ledger;
+}
+
+/// The host's memory as passes on `device` see it.
+Ledger& host_ledger_of(c10::DeviceType device) {
+  return device == c10::DeviceType::Meta ? dry_host_ledger() : host_ledger();
 }
 
 Ledger& ledger_of(c10::DeviceType device) {
@@ -216,7 +223,7 @@ class CountingCpuAllocator final : public c10::Allocator {
     if (bytes == 0) return {nullptr, nullptr, &free_data, device};
     if (bytes > static_cast<size_t>(std::numeric_limits<int64_t>::max()))
       throw OutOfMemory("out of memory on cpu: size overflow");
-    Header* const header = side(cpu_ledger()).add(static_cast<int64_t>(bytes), [bytes]() -> Header* {
+    Header* const header = (on_host ? host_ledger() : cpu_ledger()).add(static_cast<int64_t>(bytes), [bytes]() -> Header* {
       void* block = take_host_block(bytes + kAlignment);
       return block == nullptr ? nullptr : new (block) Header;
     });
@@ -246,7 +253,7 @@ class CountingMetaAllocator final : public c10::Allocator {
     // The host's memory is not the device allocator's.
     const int64_t block = on_host ? 1 : meta_block_bytes.load();
     const int64_t whole = (static_cast<int64_t>(bytes) + block - 1) / block * block;
-    Header* const header = side(meta_ledger()).add(whole, [] { return new Header; });
+    Header* const header = (on_host ? dry_host_ledger() : meta_ledger()).add(whole, [] { return new Header; });
     return {nullptr, header, &free_header, c10::Device(c10::DeviceType::Meta)};
   }
 
@@ -317,11 +324,20 @@ RememberedScope::Reopened::~Reopened() {
   latest_scope.store(latest_);
 }
 
+namespace {
+
+constexpr uint8_t kHighestPriority = 255;
+
+}  // namespace
+
 void install_meters() {
   static CountingCpuAllocator& cpu = *new CountingCpuAllocator;
-  static CountingMetaAllocator& meta = *new CountingMetaAllocator;
-  constexpr uint8_t kHighestPriority = 255;
   c10::SetCPUAllocator(&cpu, kHighestPriority);
+  install_meta_meter();
+}
+
+void install_meta_meter() {
+  static CountingMetaAllocator& meta = *new CountingMetaAllocator;
   c10::SetAllocator(c10::DeviceType::Meta, &meta, kHighestPriority);
 }
 
@@ -338,7 +354,7 @@ void set_meta_block_bytes(int64_t bytes) {
 }
 
 void reset_peak(c10::Device device) {
-  host_ledger().reset_peak();
+  host_ledger_of(device.type()).reset_peak();
   ledger_of(device.type()).reset_peak();
   if (!device.is_cuda()) return;
   c10::getDeviceAllocator(device.type())->resetPeakStats(device.index());
@@ -347,7 +363,7 @@ void reset_peak(c10::Device device) {
 
 MemoryReading read_meter(c10::Device device) {
   MemoryReading reading = ledger_of(device.type()).read();
-  reading.host_peak_bytes = host_ledger().read().peak_bytes;
+  reading.host_peak_bytes = host_ledger_of(device.type()).read().peak_bytes;
   if (!device.is_cuda()) return reading;
   c10::DeviceAllocator* const allocator = c10::getDeviceAllocator(device.type());
   const auto stats = allocator->getDeviceStats(device.index());
@@ -367,6 +383,7 @@ MemoryReading read_meter(c10::Device device) {
 
 void set_host_memory_limit(int64_t bytes) {
   host_ledger().set_limit(bytes);
+  dry_host_ledger().set_limit(bytes);
 }
 
 void set_memory_limit(c10::DeviceType device, int64_t bytes) {

@@ -59,6 +59,9 @@ struct MemoryReading {
 /// not seen.
 void install_meters();
 
+/// That of the meta device alone: all that a dry run needs.
+void install_meta_meter();
+
 /// Enters what the CUDA caching allocator gives and takes back in a ledger, under the scopes, for this thread
 /// and those that run its backward passes. Call once, before the first tensor on the device.
 void install_cuda_meter();
@@ -67,7 +70,8 @@ void install_cuda_meter();
 /// stands for does; 1: not at all.
 void set_meta_block_bytes(int64_t bytes);
 
-/// Starts a new measurement on `device` and of the host's memory: the peak becomes what is alive now.
+/// Starts a new measurement on `device` and of the host's memory: the peak becomes what is alive now. What
+/// the meta device's passes put into the host's memory is a ledger of its own.
 void reset_peak(c10::Device device);
 
 MemoryReading read_meter(c10::Device device);

@@ -35,7 +35,7 @@ Prediction dry_run(Models& models, const TrainingStep& step, const Settings& set
 
 DryRunScope::DryRunScope(c10::Device device)
     : threads_(at::get_num_threads()), memory_limit_(memory_limit(c10::DeviceType::Meta)) {
-  install_meters();
+  install_meta_meter();
   if (!device.is_meta()) stand_in_.emplace(device.type());
   set_memory_limit(c10::DeviceType::Meta, 0);  // a dry run that goes beyond it says by how much
   at::set_num_threads(1);                      // others would only wait

@@ -1,0 +1,269 @@
+#include "streambp/python/planning.h"
+
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <utility>
+
+#include <torch/library.h>
+
+#include "streambp/data/objective_inputs.h"
+#include "streambp/error.h"
+#include "streambp/memory/meter.h"
+#include "streambp/model/open_model.h"
+#include "streambp/model/strict_json.h"
+#include "streambp/model/tensor_file.h"
+#include "streambp/plan/suggest.h"
+#include "streambp/python/guest.h"
+
+namespace streambp::python {
+namespace {
+
+using nlohmann::json;
+
+/// What a request asks to be predicted.
+struct Question {
+  plan::Workload workload;
+  Settings settings;
+  std::set<std::string> fixed;  // names of the settings that were given
+};
+
+int64_t at_least(const json& request, const char* name, int64_t least) {
+  const auto value = request.value(name, least);
+  if (value < least) throw InputError("{} {}: expected {} or more", name, value, least);
+  return value;
+}
+
+/// The config of a model of a request, where it brings one; its name otherwise.
+std::optional<Config> read_model(const json& model, std::string& name) {
+  name = model.at("source").get<std::string>();
+  if (!model.contains("config")) return std::nullopt;
+  return parse_config(model.at("config").get<std::string>(), name);
+}
+
+void read_settings(const json& request, Question& question, std::string& first_labels) {
+  for (const auto& [name, text] : request.at("settings").items()) {
+    const auto given = text.get<std::string>();
+    if (name == "method") {
+      question.settings.method = parse_method(given);
+    } else if (name == "micro_batches") {
+      question.workload.step.micro_batches = at_least({{name, json::parse(given, nullptr, false)}}, "micro_batches", 1);
+    } else if (name == "first_labels") {
+      first_labels = given;
+    } else {
+      const SettingKind& kind = setting_kind(name);
+      set_setting(kind, question.settings, given);
+      question.fixed.insert(name);
+      question.fixed.insert(kind.fixes.begin(), kind.fixes.end());
+    }
+  }
+  if (!question.settings.is_fair())
+    throw InputError("baseline '{}': imitates other libraries in the programs alone", question.settings.baseline);
+  check_settings(question.settings);
+}
+
+void read_setup(const json& request, plan::ModelSetup& setup) {
+  const json& model = request.at("model");
+  setup.config = read_model(model, setup.model);
+  const std::string dtype = request.value("dtype", "model");
+  const auto own_dtype = [&] { return setup.config ? setup.config->dtype : open_config(setup.model).dtype; };
+  setup.dtype = parse_dtype(dtype == "model" ? own_dtype() : dtype);
+  const std::string sums = request.value("gradient_dtype", "same");
+  if (sums != "same" && (sums != "float32" || setup.dtype == at::kDouble))
+    throw InputError("gradient_dtype '{}': expected same or float32, no narrower than the model's {}", sums,
+                     dtype_name(setup.dtype));
+  setup.gradient_dtype = sums == "same" ? setup.dtype : at::kFloat;
+  setup.freeze = request.value("freeze", std::vector<std::string>{});
+  setup.value_head = request.value("value_head", false);
+  if (model.contains("adapter"))
+    setup.lora = parse_lora_config(model.at("adapter").get<std::string>(), setup.model + ", adapter");
+  setup.optimizer = parse_optimizer(request.value("optimizer", "none"), request.value("optimizer_bits", 32),
+                                    request.value("master_weights", false), setup.dtype);
+  setup.release_reference = request.value("release_reference", false);
+  if (request.contains("reference"))
+    setup.reference_config = read_model(request.at("reference"), setup.reference);
+  if (request.contains("teacher")) setup.teacher_config = read_model(request.at("teacher"), setup.teacher);
+}
+
+Question read_question(const json& request, const BatchDict& batch) {
+  Question question;
+  plan::Workload& workload = question.workload;
+  read_setup(request, workload.setup);
+  plan::TrainingStep& step = workload.step;
+  step.objective = request.at("objective").get<std::string>();
+  step.options = request.at("options").get<std::map<std::string, std::string>>();
+  const ObjectiveKind& kind = objective_kind(step.objective);
+  complete_options(kind, step.options);  // throws for what is none
+  if (step.objective == "distill" && workload.setup.teacher.empty())
+    throw InputError("distill: expected a teacher");
+  std::string first_labels = "refuse";
+  read_settings(request, question, first_labels);
+  step.seq_len = at_least(request, "seq_len", 1);
+  step.sequences = at_least(request, "sequences", 1);
+  step.prompt = at_least(request, "prompt", 0);
+  const c10::Device device(request.value("device", "cpu"));
+  if (!device.is_cpu() && !device.is_cuda())
+    throw InputError("device '{}': expected cpu or cuda", device.str());
+  workload.device = c10::Device(device.type());
+  if (batch.empty()) return question;
+  const Config config = workload.setup.config ? *workload.setup.config : open_config(workload.setup.model);
+  std::map<std::string, at::Tensor> tensors;
+  for (const auto& entry : batch) tensors.emplace(entry.key(), entry.value());
+  step.batch = std::make_shared<const Batch>(
+      read_objective_batch(kind, tensors, config.vocab_size, parse_first_labels(first_labels), config.pad_token_id));
+  step.sequences = static_cast<int64_t>(step.batch->offsets.size()) - 1;
+  step.seq_len = step.batch->padded_columns;
+  return question;
+}
+
+/// What lies on the meta device before a dry run and is none of its own: a model that somebody made there.
+class Others {
+ public:
+  Others() {
+    install_meta_meter();
+    reset_peak(at::kMeta);
+    before_ = read_meter(at::kMeta);
+  }
+
+  plan::Prediction without(plan::Prediction prediction) const {
+    prediction.peak_bytes -= before_.live_bytes;
+    prediction.resident_bytes -= before_.live_bytes;
+    prediction.host_peak_bytes -= before_.host_peak_bytes;
+    for (const auto& [scope, bytes] : before_.at_peak) {
+      if ((prediction.breakdown[scope] -= bytes) == 0) prediction.breakdown.erase(scope);
+    }
+    return prediction;
+  }
+
+  plan::Budget with(plan::Budget budget) const {
+    budget.device += before_.live_bytes;
+    if (budget.host > 0) budget.host += before_.host_peak_bytes;
+    return budget;
+  }
+
+ private:
+  MemoryReading before_;
+};
+
+json to_json(const plan::Prediction& prediction) {
+  return {{"seq_len", prediction.seq_len},
+          {"tokens", prediction.tokens},
+          {"chunk", prediction.chunk},
+          {"head_chunk", prediction.head_chunk},
+          {"peak_bytes", prediction.peak_bytes},
+          {"resident_bytes", prediction.resident_bytes},
+          {"breakdown", prediction.breakdown},
+          {"host_peak_bytes", prediction.host_peak_bytes},
+          {"model_flops", prediction.model_flops},
+          {"hardware_flops", prediction.hardware_flops}};
+}
+
+json to_json(const plan::LongestFit& fit, const Others& others) {
+  json object{{"seq_len", fit.seq_len},
+              {"resolution", fit.resolution},
+              {"evaluations", fit.evaluations},
+              {"configuration", configuration_text(fit.settings)},
+              {"at_longest", nullptr},
+              {"at_shortest", to_json(others.without(fit.at_shortest))}};
+  if (fit.at_longest) object["at_longest"] = to_json(others.without(*fit.at_longest));
+  return object;
+}
+
+/// The settings of a configuration that are not the defaults, as Python gives them.
+json settings_of(const Settings& settings) {
+  json given{{"method", method_name(settings.method)}};
+  for (const SettingKind& kind : setting_kinds()) {
+    if (applies(kind, settings) && !is_default(kind, settings)) given[kind.name] = kind.text(settings);
+  }
+  return given;
+}
+
+plan::Budget read_budget(const json& request) {
+  plan::Budget budget;
+  budget.device = at_least(request, "budget_bytes", 1);
+  budget.host = at_least(request, "host_budget_bytes", 0);
+  return budget;
+}
+
+/// answer() on a thread of its own, where nothing of the caller's is on (autocast, inference mode, hooks, a
+/// number of threads): one at a time, as dry runs share the meta device's meter.
+std::string alone(const std::function<json()>& answer) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  return answered([&] {
+    std::string text;
+    std::exception_ptr failure;
+    std::thread([&] {
+      try {
+        text = answer().dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
+      } catch (...) {
+        failure = std::current_exception();
+      }
+    }).join();
+    if (failure) std::rethrow_exception(failure);
+    return text;
+  });
+}
+
+}  // namespace
+
+std::string predict(const std::string& text, const BatchDict& batch) {
+  return alone([&] {
+    const json request = parse_strict_json(text, "request");
+    const Question question = read_question(request, batch);
+    const Others others;
+    json object = to_json(others.without(plan::predict(question.workload, question.settings)));
+    object["model"] = question.workload.setup.model;
+    object["configuration"] = configuration_text(question.settings);
+    return object;
+  });
+}
+
+std::string longest(const std::string& text) {
+  return alone([&] {
+    const json request = parse_strict_json(text, "request");
+    const Question question = read_question(request, {});
+    const Others others;
+    plan::Predictor predictor(plan::complete_setup(question.workload), question.workload.device);
+    const plan::LongestFit fit =
+        plan::longest(predictor, question.workload.step, question.settings, others.with(read_budget(request)),
+                      at_least(request, "resolution", 1));
+    return to_json(fit, others);
+  });
+}
+
+std::string suggest(const std::string& text) {
+  return alone([&] {
+    const json request = parse_strict_json(text, "request");
+    const Question question = read_question(request, {});
+    const Others others;
+    plan::SearchSpace space;
+    space.given = question.settings;
+    space.fixed = question.fixed;
+    if (request.at("settings").contains("method")) space.methods = {question.settings.method};
+    space.chunks = {question.settings.chunk};
+    plan::Predictor predictor(plan::complete_setup(question.workload), question.workload.device);
+    json all = json::array();
+    for (const plan::Suggestion& found :
+         plan::suggest(predictor, question.workload.step, space, others.with(read_budget(request)),
+                       at_least(request, "wanted", 0))) {
+      json object = to_json(found.fit, others);
+      object["settings"] = settings_of(found.settings);
+      object["configuration"] = configuration_text(found.settings);
+      object["cost"] = found.cost;
+      object["best"] = found.best;
+      all.push_back(object);
+    }
+    return all;
+  });
+}
+
+TORCH_LIBRARY_FRAGMENT(streambp, m) {
+  m.def("predict(str request, Dict(str, Tensor) batch) -> str", &predict);
+  m.def("longest(str request) -> str", &longest);
+  m.def("suggest(str request) -> str", &suggest);
+}
+
+}  // namespace streambp::python
