@@ -234,7 +234,6 @@ class CountingCpuAllocator final : public c10::Allocator {
   c10::DeleterFnPtr raw_deleter() const override { return &free_data; }
   void copy_data(void* to, const void* from, size_t count) const override { std::memcpy(to, from, count); }
 
- private:
   static void free_data(void* data) {
     if (data == nullptr) return;
     void* block = static_cast<char*>(data) - kAlignment;
@@ -339,6 +338,10 @@ void install_meters() {
 void install_meta_meter() {
   static CountingMetaAllocator& meta = *new CountingMetaAllocator;
   c10::SetAllocator(c10::DeviceType::Meta, &meta, kHighestPriority);
+}
+
+bool is_counted(const c10::DataPtr& data) {
+  return data.get_deleter() == &CountingCpuAllocator::free_data;
 }
 
 void install_cuda_meter() {

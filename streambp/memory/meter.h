@@ -11,6 +11,7 @@
 #include <map>
 #include <string>
 
+#include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
 
 namespace streambp {
@@ -65,6 +66,10 @@ void install_meta_meter();
 /// Enters what the CUDA caching allocator gives and takes back in a ledger, under the scopes, for this thread
 /// and those that run its backward passes. Call once, before the first tensor on the device.
 void install_cuda_meter();
+
+/// Whether the CPU's meter has counted this allocation: it was made after install_meters(), and not taken over
+/// from elsewhere (a mapped file, another library's array).
+bool is_counted(const c10::DataPtr& data);
 
 /// Rounds the meta device's blocks up to whole multiples of `bytes`, as the allocator of the device that it
 /// stands for does; 1: not at all.

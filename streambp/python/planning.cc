@@ -1,9 +1,11 @@
 #include "streambp/python/planning.h"
 
+#include <charconv>
 #include <exception>
 #include <functional>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -16,6 +18,7 @@
 #include "streambp/model/strict_json.h"
 #include "streambp/model/tensor_file.h"
 #include "streambp/plan/suggest.h"
+#include "streambp/python/engine.h"
 #include "streambp/python/guest.h"
 
 namespace streambp::python {
@@ -36,6 +39,14 @@ int64_t at_least(const json& request, const char* name, int64_t least) {
   return value;
 }
 
+int64_t whole_number(const std::string& name, const std::string& text) {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || number < 1)
+    throw InputError("{} '{}': expected a whole number from 1 on", name, text);
+  return number;
+}
+
 /// The config of a model of a request, where it brings one; its name otherwise.
 std::optional<Config> read_model(const json& model, std::string& name) {
   name = model.at("source").get<std::string>();
@@ -49,7 +60,7 @@ void read_settings(const json& request, Question& question, std::string& first_l
     if (name == "method") {
       question.settings.method = parse_method(given);
     } else if (name == "micro_batches") {
-      question.workload.step.micro_batches = at_least({{name, json::parse(given, nullptr, false)}}, "micro_batches", 1);
+      question.workload.step.micro_batches = whole_number(name, given);
     } else if (name == "first_labels") {
       first_labels = given;
     } else {
@@ -160,8 +171,9 @@ json to_json(const plan::Prediction& prediction) {
           {"hardware_flops", prediction.hardware_flops}};
 }
 
-json to_json(const plan::LongestFit& fit, const Others& others) {
-  json object{{"seq_len", fit.seq_len},
+json to_json(const plan::LongestFit& fit, const Others& others, const std::string& model) {
+  json object{{"model", model},
+              {"seq_len", fit.seq_len},
               {"resolution", fit.resolution},
               {"evaluations", fit.evaluations},
               {"configuration", configuration_text(fit.settings)},
@@ -230,7 +242,7 @@ std::string longest(const std::string& text) {
     const plan::LongestFit fit =
         plan::longest(predictor, question.workload.step, question.settings, others.with(read_budget(request)),
                       at_least(request, "resolution", 1));
-    return to_json(fit, others);
+    return to_json(fit, others, question.workload.setup.model);
   });
 }
 
@@ -249,7 +261,7 @@ std::string suggest(const std::string& text) {
     for (const plan::Suggestion& found :
          plan::suggest(predictor, question.workload.step, space, others.with(read_budget(request)),
                        at_least(request, "wanted", 0))) {
-      json object = to_json(found.fit, others);
+      json object = to_json(found.fit, others, question.workload.setup.model);
       object["settings"] = settings_of(found.settings);
       object["configuration"] = configuration_text(found.settings);
       object["cost"] = found.cost;
@@ -262,6 +274,8 @@ std::string suggest(const std::string& text) {
 
 TORCH_LIBRARY_FRAGMENT(streambp, m) {
   m.def("predict(str request, Dict(str, Tensor) batch) -> str", &predict);
+  m.def("objectives() -> str", &objectives_json);
+  m.def("settings() -> str", &settings_json);
   m.def("longest(str request) -> str", &longest);
   m.def("suggest(str request) -> str", &suggest);
 }
