@@ -32,6 +32,7 @@ ROOMS = {
     "streambp/interop": _LOW,
     "streambp/cli": _LIBRARY,
     "streambp/examples": _LIBRARY,
+    "streambp/python": _LIBRARY,  # the shared library for Python
     "reference": [],
     "bench": [*_LIBRARY, "bench/baseline", "streambp/cli"],
     "bench/baseline": _LIBRARY,

@@ -8,6 +8,7 @@
 
 #include "streambp/backprop/embeddings.h"
 #include "streambp/backprop/passes.h"
+#include "streambp/backprop/wide_vectors.h"
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
 #include "streambp/memory/recorder.h"
@@ -98,43 +99,6 @@ at::Tensor head_gradient(const Pass& pass, at::Tensor hidden, HeadOutcome& outco
   return gradient;
 }
 
-namespace {
-
-/// Puts the scored tokens' values back into the stream.
-void fill(Outcome& outcome, const TokenValues& values, const HeadTargets& scored, int64_t tokens) {
-  const auto scatter = [&](const at::Tensor& column) {
-    if (!column.defined()) return at::Tensor();
-    return at::zeros({tokens}, column.options()).index_copy_(0, scored.indices.to(column.device()), column);
-  };
-  outcome.log_probabilities = scatter(values.log_probabilities);
-  outcome.values = scatter(values.values);
-}
-
-/// bfloat16 gradients of norms and biases, which are next to nothing in memory, in float32 while a pass adds
-/// to them chunk by chunk: they are rounded once, at its end. A matrix's are rounded with every chunk;
-/// float32 gradients (Model::Placement) are the remedy there.
-class WideVectors {
- public:
-  explicit WideVectors(const Model& model) {
-    const MemoryScope scope("gradients");
-    for (const auto& parameter : model.parameters()) {
-      at::Tensor& gradient = parameter->gradient;
-      if (!gradient.defined() || gradient.dim() != 1 || gradient.scalar_type() != at::kBFloat16) continue;
-      narrow_.emplace_back(parameter.get(), gradient);
-      gradient = gradient.to(at::kFloat);
-    }
-  }
-  ~WideVectors() {
-    for (auto& [parameter, gradient] : narrow_)
-      parameter->gradient = gradient.copy_(std::exchange(parameter->gradient, {}));
-  }
-  WideVectors(const WideVectors&) = delete;
-  WideVectors& operator=(const WideVectors&) = delete;
-
- private:
-  std::vector<std::pair<Parameter*, at::Tensor>> narrow_;
-};
-
 void check_request(const Model& model, const Batch& batch, const HeadRequest& request, const Model* teacher) {
   if (request.log_probabilities && !model.has_head())
     throw InputError("the model has no LM head, and the objective needs one");
@@ -148,6 +112,14 @@ void check_request(const Model& model, const Batch& batch, const HeadRequest& re
     throw InputError("token {} in the batch: the teacher's vocabulary has {} tokens", largest,
                      teacher->config().vocab_size);
   }
+}
+
+namespace {
+
+/// Puts the scored tokens' values back into the stream.
+void fill(Outcome& outcome, const TokenValues& values, const HeadTargets& scored, int64_t tokens) {
+  outcome.log_probabilities = in_stream(values.log_probabilities, scored, tokens);
+  outcome.values = in_stream(values.values, scored, tokens);
 }
 
 Keep keep_of(const Model& model, const Settings& settings) {

@@ -45,6 +45,9 @@ struct Pass {
   }
 };
 
+/// Throws InputError where the model can't give what is requested, or the teacher (null: none).
+void check_request(const Model& model, const Batch& batch, const HeadRequest& request, const Model* teacher);
+
 HeadOutcome run_standard(const Pass& pass);
 HeadOutcome run_checkpoint(const Pass& pass);
 HeadOutcome run_streambp(const Pass& pass);
@@ -64,6 +67,15 @@ HeadOutcome run_by_layers(const Pass& pass, const LayerForward& forward, const L
 /// Order::kForward: the backward pass of `layer` with its chunks from first to last. Replaces `gradient` [N,
 /// D], of the layer's output, by that of its input.
 void backward_in_order(const Pass& pass, const StreamedForward& forward, int64_t layer, at::Tensor& gradient);
+
+/// Order::kReverse: the backward pass of `layer`, those of its chunks that are `to_run` (Chunks::to_run) from
+/// last to first. `gradient` [N, D] is that of the layer's output, or of nothing where there is a `head`,
+/// which each chunk's output goes through first. It is replaced by the gradient of the input, unless there is
+/// memory `of_input` [N, D] for that.
+void backward_in_reverse(const Model& model, const StreamedForward& forward, int64_t layer,
+                         const LayerRun& layer_run, const std::vector<int64_t>& to_run,
+                         const at::Tensor& gradient, StreamedHead* head = nullptr,
+                         const at::Tensor& of_input = {});
 
 /// A fused optimizer's step with gradients that are all zero: moving averages decay and weights
 /// with them, as in the step afterwards. One parameter's gradient is alive at a time.

@@ -1,6 +1,7 @@
 // A tensor with a row for each token of the stream, on the model's device or in the host's memory.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -31,6 +32,10 @@ class StreamBuffer {
   /// all (meta), the host's memory is a ledger of its own: see HostMemoryScope.
   StreamBuffer(const std::vector<int64_t>& shape, const at::TensorOptions& options,
                std::shared_ptr<HostCopies> copies = nullptr, int64_t piece_bytes = kPieceBytes);
+  /// Over `rows`, which stay their owner's.
+  explicit StreamBuffer(at::Tensor rows) : piece_rows_(std::max<int64_t>(1, rows.size(0))) {
+    pieces_.push_back(std::move(rows));
+  }
   /// Rows that were expected and never read are waited for before their memory goes.
   ~StreamBuffer() { forget_expected(); }
   StreamBuffer(StreamBuffer&& other) noexcept { *this = std::move(other); }

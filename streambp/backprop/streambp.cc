@@ -7,7 +7,6 @@
 // value projections.
 #include <algorithm>
 
-#include "streambp/backprop/layer_chunk.h"
 #include "streambp/backprop/passes.h"
 #include "streambp/backprop/streamed_forward.h"
 #include "streambp/memory/meter.h"
@@ -99,79 +98,13 @@ class StreamedBackward {
     if (pass_.order == Order::kForward) {
       backward_in_order(pass_, forward_, layer, gradient_);
     } else {
-      backward(layer, head);
+      const Chunks& chunks = forward_.chunks();
+      backward_in_reverse(model_, forward_, layer, pass_.layer_run(/*graph_only=*/head == nullptr),
+                          head == nullptr ? chunks.to_run() : scored_alike(pass_, chunks), gradient_, head);
     }
     use_gradients(pass_, parameters);
     forward_.drop(layer);
   }
-
-  void backward(int64_t layer, StreamedHead* head) {
-    const Chunks& chunks = forward_.chunks();
-    const DecoderLayer& decoder = model_.layers()[layer];
-    const KeptActivations& kept = forward_.kept(layer);
-    KeyValueStream seen = forward_.keys_values(layer);
-    const MemoryScope scope("chunk");
-    const int64_t last = chunks.last();
-    const auto see = [&](int64_t index) {
-      const Span span("keys and values of chunk {}", index);
-      const Rows rows = chunks.rows(index);
-      const KeysValues projected = kept.projected(rows);
-      const at::Tensor input = projected.keys.defined() ? at::Tensor() : forward_.input(layer, rows);
-      seen.store(rows, decoder.keys_values(input, rows, projected));
-    };
-    const auto expect_seen = [&](int64_t index) {
-      if (kept.has_projected()) {
-        kept.expect_projected(chunks.rows(index));
-      } else {
-        forward_.expect_input(layer, chunks.rows(index));
-      }
-    };
-    const auto expect_chunk = [&](int64_t index) {
-      forward_.expect_input(layer, chunks.rows(index));
-      kept.expect(chunks.rows(index));
-    };
-    int64_t first = seen.first_seen_by(last);
-    seen.move_to(first);
-    const std::vector<int64_t> to_run = head == nullptr ? chunks.to_run() : scored_alike(pass_, chunks);
-    for (size_t step = 0; step < to_run.size(); ++step) {
-      const int64_t i = to_run[step];
-      if (i < first || i == last) continue;
-      // The chunk after this one is seen next, the last one run.
-      expect_seen(i);
-      if (to_run[step + 1] == last) {
-        expect_chunk(last);
-      } else {
-        expect_seen(to_run[step + 1]);
-      }
-      see(i);
-    }
-    seen.allocate_gradients();
-    for (auto step = to_run.rbegin(); step != to_run.rend(); ++step) {
-      const int64_t i = *step;
-      const Span chunk_span("chunk {}", i);
-      if (seen.first_seen_by(i) < first) {
-        // One chunk further left, or as far as chunks have been left out.
-        seen.move_to(first = seen.first_seen_by(i));
-        see(first);
-      }
-      const Rows rows = chunks.rows(i);
-      const at::Tensor input = forward_.input(layer, rows);
-      Activations known = kept.rows(rows);
-      if (const auto next = std::next(step); next != to_run.rend()) {
-        const int64_t seen_next = seen.first_seen_by(*next);
-        if (seen_next < first) expect_seen(seen_next);
-        expect_chunk(*next);
-      }
-      LayerChunk run(decoder, input, rows, seen.before(rows), pass_.layer_run(/*graph_only=*/head == nullptr),
-                     std::move(known));
-      const at::Tensor gradient = gradient_of(rows);
-      at::Tensor of_output = gradient;
-      if (head != nullptr) head->run(rows.begin, of_output = run.hidden());
-      gradient.copy_(run.backward(of_output, i < last ? seen.received(rows) : KeysValues{}));
-    }
-  }
-
-  at::Tensor gradient_of(const Rows& rows) const { return gradient_.narrow(0, rows.begin, rows.size()); }
 
   const Pass& pass_;
   Model& model_;

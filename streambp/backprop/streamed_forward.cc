@@ -23,11 +23,17 @@ void StreamedForward::run(int64_t end) {
 }
 
 void StreamedForward::expect_input(int64_t layer, const Rows& rows) const {
-  if (layer > 0 && inputs_[layer].defined()) inputs_[layer].expect(rows.begin, rows.end);
+  if (inputs_[layer].defined()) inputs_[layer].expect(rows.begin, rows.end);
 }
 
 at::Tensor StreamedForward::input(int64_t layer, const Rows& rows) const {
-  return layer == 0 ? model_.embed(chunks_.tokens(rows)) : inputs_[layer].rows(rows.begin, rows.end);
+  const bool looks_up = layer == 0 && !inputs_.front().defined();
+  return looks_up ? model_.embed(chunks_.tokens(rows)) : inputs_[layer].rows(rows.begin, rows.end);
+}
+
+at::Tensor StreamedForward::run_alone(int64_t layer) {
+  forward(layer);
+  return inputs_[layer + 1].take();
 }
 
 at::Tensor StreamedForward::gradient_room(int64_t layer) const {

@@ -45,6 +45,10 @@ class StreamedForward {
   /// Runs the layers below `end`.
   void run(int64_t end);
 
+  /// One layer by itself, whose input [N, D] somebody else keeps: lends it that input; returns its output.
+  void lend_input(int64_t layer, at::Tensor input) { inputs_[layer] = StreamBuffer(std::move(input)); }
+  at::Tensor run_alone(int64_t layer);
+
   const Chunks& chunks() const { return chunks_; }
 
   /// An empty buffer for a layer's keys and values.

@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "streambp/data/padded_file.h"
+#include "streambp/data/padded_tensors.h"
 #include "streambp/error.h"
+#include "streambp/model/tensor_file.h"
 #include "streambp/objective/terms.h"
 
 namespace streambp {
@@ -15,7 +16,7 @@ int64_t sequences_of(const Batch& batch) {
   return static_cast<int64_t>(batch.offsets.size()) - 1;
 }
 
-Batch read_pairs(const PaddedFile& file, const ObjectiveKind& kind, int64_t vocab_size) {
+Batch read_pairs(const PaddedTensors& file, const ObjectiveKind& kind, int64_t vocab_size) {
   Batch batch =
       file.packed(file.labels(file.mask("completion_mask", file.columns()), "completion_mask"), vocab_size);
   const int64_t pairs = number_of_pairs(kind.name, sequences_of(batch));
@@ -27,13 +28,13 @@ Batch read_pairs(const PaddedFile& file, const ObjectiveKind& kind, int64_t voca
 }
 
 /// Texts of which no token is predicted.
-Batch read_texts(const PaddedFile& file, int64_t vocab_size) {
+Batch read_texts(const PaddedTensors& file, int64_t vocab_size) {
   Batch batch = file.packed({}, vocab_size);
   batch.targets.fill_(kNoTarget);
   return batch;
 }
 
-Batch read_ranked(const PaddedFile& file, const ObjectiveKind& kind, int64_t vocab_size,
+Batch read_ranked(const PaddedTensors& file, const ObjectiveKind& kind, int64_t vocab_size,
                   std::optional<int64_t> pad_token_id) {
   const int64_t pairs = number_of_pairs(kind.name, file.rows());
   Batch batch = read_texts(file, vocab_size);
@@ -45,7 +46,7 @@ Batch read_ranked(const PaddedFile& file, const ObjectiveKind& kind, int64_t voc
   return batch;
 }
 
-Batch read_labelled(const PaddedFile& file, int64_t vocab_size) {
+Batch read_labelled(const PaddedTensors& file, int64_t vocab_size) {
   Batch batch =
       file.packed(file.labels(file.mask("completion_mask", file.columns()), "completion_mask"), vocab_size);
   batch.sequence_inputs[inputs::kRole] = file.numbers("role", {sequences_of(batch)});
@@ -57,21 +58,21 @@ Batch read_labelled(const PaddedFile& file, int64_t vocab_size) {
 
 /// Puts `numbers` [B, w] of the last columns, the file's `name`, into token input `input`, where `mask` [B,
 /// T] is.
-void put_tokens(const PaddedFile& file, Batch& batch, const at::Tensor& numbers, const std::string& name,
+void put_tokens(const PaddedTensors& file, Batch& batch, const at::Tensor& numbers, const std::string& name,
                 const char* input, const at::Tensor& mask) {
   const at::Tensor masked = file.last_columns(numbers).masked_fill(mask.logical_not(), 0.0);
-  PaddedFile::require_finite(masked, name);
+  PaddedTensors::require_finite(masked, name);
   batch.token_inputs[input] = file.on_stream(batch, masked);
 }
 
 /// The same of `name` [B, width].
-void read_tokens(const PaddedFile& file, Batch& batch, const std::string& name, const char* input,
+void read_tokens(const PaddedTensors& file, Batch& batch, const std::string& name, const char* input,
                  int64_t width, const at::Tensor& mask) {
   put_tokens(file, batch, file.numbers(name, {file.rows(), width}), name, input, mask);
 }
 
 /// The same of `name` [B, width], [B, 1] or [B]: one number for each row.
-void read_tokens_or_rows(const PaddedFile& file, Batch& batch, const std::string& name, const char* input,
+void read_tokens_or_rows(const PaddedTensors& file, Batch& batch, const std::string& name, const char* input,
                          int64_t width, const at::Tensor& mask) {
   const at::Tensor given = file.tensor(name);
   const bool of_rows = given.dim() == 1 || (given.dim() == 2 && given.size(1) == 1);
@@ -81,7 +82,7 @@ void read_tokens_or_rows(const PaddedFile& file, Batch& batch, const std::string
   put_tokens(file, batch, file.numbers(name, shape).reshape({-1, 1}).expand({-1, width}), name, input, mask);
 }
 
-Batch read_completions(const PaddedFile& file, int64_t vocab_size) {
+Batch read_completions(const PaddedTensors& file, int64_t vocab_size) {
   const int64_t width = file.width("completion_mask");
   at::Tensor mask = file.mask("completion_mask", width);
   // What a tool wrote is seen and not scored.
@@ -110,7 +111,7 @@ Batch read_completions(const PaddedFile& file, int64_t vocab_size) {
   return batch;
 }
 
-Batch read_responses(const PaddedFile& file, int64_t vocab_size) {
+Batch read_responses(const PaddedTensors& file, int64_t vocab_size) {
   const int64_t width = file.width("response_mask");
   const at::Tensor mask = file.mask("response_mask", width);
   const at::Tensor responses = file.last_columns(file.numbers("responses", {file.rows(), width}));
@@ -171,30 +172,49 @@ int64_t prompt_length(int64_t length, int64_t wanted) {
 
 }  // namespace
 
+Batch read_objective_batch(const ObjectiveKind& kind, std::map<std::string, at::Tensor> tensors,
+                           int64_t vocab_size, FirstLabels first_labels, std::optional<int64_t> pad_token_id,
+                           const std::string& prefix) {
+  std::vector<std::string> names;
+  for (auto& [name, tensor] : tensors) {
+    names.push_back(name);
+    tensor = tensor.detach().to(at::kCPU);
+  }
+  refuse_unknown(kind, names, prefix);
+  const PaddedTensors padded(std::move(tensors), prefix, kind, first_labels);
+  switch (kind.layout) {
+    case Layout::kPairs:
+      return read_pairs(padded, kind, vocab_size);
+    case Layout::kRanked:
+      return read_ranked(padded, kind, vocab_size, pad_token_id);
+    case Layout::kTexts:
+      return read_texts(padded, vocab_size);
+    case Layout::kLabelled:
+      return read_labelled(padded, vocab_size);
+    case Layout::kCompletions:
+      return read_completions(padded, vocab_size);
+    case Layout::kResponses:
+      return read_responses(padded, vocab_size);
+    case Layout::kLabels:
+      break;
+  }
+  return padded.packed(padded.optional("labels"), vocab_size);
+}
+
 Batch read_objective_batch(const ObjectiveKind& kind, const SafetensorsFile& file, int64_t vocab_size,
                            const std::string& prefix, FirstLabels first_labels,
                            std::optional<int64_t> pad_token_id) {
   // Tensors that can't be read are reported with their file already.
   const std::string where = file.path().string() + ": ";
   try {
-    const PaddedFile padded(file, prefix, kind, first_labels);
-    switch (kind.layout) {
-      case Layout::kPairs:
-        return read_pairs(padded, kind, vocab_size);
-      case Layout::kRanked:
-        return read_ranked(padded, kind, vocab_size, pad_token_id);
-      case Layout::kTexts:
-        return read_texts(padded, vocab_size);
-      case Layout::kLabelled:
-        return read_labelled(padded, vocab_size);
-      case Layout::kCompletions:
-        return read_completions(padded, vocab_size);
-      case Layout::kResponses:
-        return read_responses(padded, vocab_size);
-      case Layout::kLabels:
-        break;
+    std::vector<std::string> names;
+    for (const auto& [name, entry] : file.entries()) {
+      if (name.starts_with(prefix)) names.push_back(name.substr(prefix.size()));
     }
-    return padded.packed(padded.optional("labels"), vocab_size);
+    refuse_unknown(kind, names, prefix);  // before anything is read
+    std::map<std::string, at::Tensor> tensors;
+    for (const std::string& name : names) tensors[name] = read_tensor(file, prefix + name);
+    return read_objective_batch(kind, std::move(tensors), vocab_size, first_labels, pad_token_id, prefix);
   } catch (const InputError& error) {
     const std::string message = error.what();
     throw InputError("{}{}", message.starts_with(where) ? "" : where, message);

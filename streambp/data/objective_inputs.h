@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -42,6 +43,11 @@ namespace streambp {
 Batch read_objective_batch(const ObjectiveKind& kind, const SafetensorsFile& file, int64_t vocab_size,
                            const std::string& prefix = "", FirstLabels first_labels = FirstLabels::kRefuse,
                            std::optional<int64_t> pad_token_id = {});
+
+/// The same of tensors at hand, on any device, by the same names. `prefix` stands before names in messages.
+Batch read_objective_batch(const ObjectiveKind& kind, std::map<std::string, at::Tensor> tensors,
+                           int64_t vocab_size, FirstLabels first_labels = FirstLabels::kRefuse,
+                           std::optional<int64_t> pad_token_id = {}, const std::string& prefix = "");
 
 /// `--first-labels refuse|ignore`. Throws InputError for another word.
 FirstLabels parse_first_labels(const std::string& word);

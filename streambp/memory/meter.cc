@@ -19,35 +19,10 @@
 #include "streambp/memory/block_listener.h"
 #include "streambp/memory/host_blocks.h"
 #include "streambp/memory/remembered_scope.h"
+#include "streambp/memory/scope_names.h"
 
 namespace streambp {
 namespace {
-
-constexpr int kMaxScopes = 64;
-constexpr std::string_view kUnnamed = "other";
-
-/// Scope names, each with a number.
-class ScopeNames {
- public:
-  int number(std::string_view name) {
-    const std::lock_guard lock(mutex_);
-    const auto found = std::find(names_.begin(), names_.begin() + count_, name);
-    if (found != names_.begin() + count_) return static_cast<int>(found - names_.begin());
-    if (count_ == kMaxScopes) return 0;
-    names_[count_] = name;
-    return count_++;
-  }
-
-  std::string name(int number) {
-    const std::lock_guard lock(mutex_);
-    return names_[number];
-  }
-
- private:
-  std::mutex mutex_;
-  std::array<std::string, kMaxScopes> names_{std::string(kUnnamed)};
-  int count_ = 1;
-};
 
 ScopeNames& scope_names() {
   static ScopeNames names;
@@ -223,10 +198,11 @@ class CountingCpuAllocator final : public c10::Allocator {
     if (bytes == 0) return {nullptr, nullptr, &free_data, device};
     if (bytes > static_cast<size_t>(std::numeric_limits<int64_t>::max()))
       throw OutOfMemory("out of memory on cpu: size overflow");
-    Header* const header = (on_host ? host_ledger() : cpu_ledger()).add(static_cast<int64_t>(bytes), [bytes]() -> Header* {
-      void* block = take_host_block(bytes + kAlignment);
-      return block == nullptr ? nullptr : new (block) Header;
-    });
+    Header* const header =
+        (on_host ? host_ledger() : cpu_ledger()).add(static_cast<int64_t>(bytes), [bytes]() -> Header* {
+          void* block = take_host_block(bytes + kAlignment);
+          return block == nullptr ? nullptr : new (block) Header;
+        });
     void* data = reinterpret_cast<char*>(header) + kAlignment;
     return {data, data, &free_data, device};
   }
@@ -252,7 +228,8 @@ class CountingMetaAllocator final : public c10::Allocator {
     // The host's memory is not the device allocator's.
     const int64_t block = on_host ? 1 : meta_block_bytes.load();
     const int64_t whole = (static_cast<int64_t>(bytes) + block - 1) / block * block;
-    Header* const header = (on_host ? dry_host_ledger() : meta_ledger()).add(whole, [] { return new Header; });
+    Header* const header =
+        (on_host ? dry_host_ledger() : meta_ledger()).add(whole, [] { return new Header; });
     return {nullptr, header, &free_header, c10::Device(c10::DeviceType::Meta)};
   }
 

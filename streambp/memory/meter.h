@@ -67,8 +67,8 @@ void install_meta_meter();
 /// and those that run its backward passes. Call once, before the first tensor on the device.
 void install_cuda_meter();
 
-/// Whether the CPU's meter has counted this allocation: it was made after install_meters(), and not taken over
-/// from elsewhere (a mapped file, another library's array).
+/// Whether the CPU's meter has counted this allocation: it was made after install_meters(), and not taken
+/// over from elsewhere (a mapped file, another library's array).
 bool is_counted(const c10::DataPtr& data);
 
 /// Rounds the meta device's blocks up to whole multiples of `bytes`, as the allocator of the device that it

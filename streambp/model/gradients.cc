@@ -44,36 +44,36 @@ void Model::renew_parts(const Parameter& whole) {
   if (found == parts_.end()) return;
   for (const Part& part : found->second) {
     part.parameter->deferred = whole.deferred;
-    part.parameter->value = part.view(whole.value);
+    part.parameter->value = whole.value.defined() ? part.view(whole.value) : at::Tensor();
     part.parameter->gradient = whole.gradient.defined() ? part.view(whole.gradient) : at::Tensor();
   }
 }
 
-std::vector<Parameter*> Model::layer_parameters(int64_t layer) const {
+std::vector<Parameter*> Model::layer_parameters(int64_t layer, bool trainable_alone) const {
   const std::string prefix = fmt::format("model.layers.{}.", layer);
   const std::string adapted = "base_model.model." + prefix;
   std::vector<Parameter*> found;
   for (const auto& parameter : parameters_) {
     const bool here = parameter->name.starts_with(prefix) || parameter->name.starts_with(adapted);
-    if (here && parameter->trainable()) found.push_back(parameter.get());
+    if (here && (parameter->trainable() || !trainable_alone)) found.push_back(parameter.get());
   }
   return found;
 }
 
 namespace {
 
-/// Of these, without what is absent or frozen.
-std::vector<Parameter*> trained(const std::vector<Parameter*>& parameters) {
+/// Of these, without what is absent, and frozen ones where `trainable_alone`.
+std::vector<Parameter*> present(const std::vector<Parameter*>& parameters, bool trainable_alone = true) {
   std::vector<Parameter*> found;
   for (Parameter* parameter : parameters) {
-    if (parameter != nullptr && parameter->trainable()) found.push_back(parameter);
+    if (parameter != nullptr && (parameter->trainable() || !trainable_alone)) found.push_back(parameter);
   }
   return found;
 }
 
 }  // namespace
 
-std::vector<Parameter*> Model::head_parameters() const {
+std::vector<Parameter*> Model::head_parameters(bool trainable_alone) const {
   std::vector<Parameter*> all{norm_.weight};
   for (const Linear* head : {head_, value_head_}) {
     if (head == nullptr) continue;
@@ -81,14 +81,14 @@ std::vector<Parameter*> Model::head_parameters() const {
     if (head->trained_rows != nullptr) all.push_back(head->trained_rows->delta);
     if (head->adapter) all.insert(all.end(), {head->adapter->a, head->adapter->b, head->adapter->bias});
   }
-  return trained(all);
+  return present(all, trainable_alone);
 }
 
 std::vector<Parameter*> Model::embedding_parameters() const {
   std::vector<Parameter*> all{embedding_};
   if (embedding_rows_ != nullptr) all.push_back(embedding_rows_->delta);
   if (embedding_adapter_) all.insert(all.end(), {embedding_adapter_->a, embedding_adapter_->b});
-  return trained(all);
+  return present(all);
 }
 
 }  // namespace streambp

@@ -103,6 +103,9 @@ std::string trained_rows_name(const std::string& module);
 /// keys that PEFT 0.21 doesn't have: a setting is honoured or refused.
 LoraConfig read_lora_config(const std::filesystem::path& folder);
 
+/// The same from text; `where` names the source in errors.
+LoraConfig parse_lora_config(const std::string& text, const std::string& where);
+
 /// The same, for a model: throws InputError, naming the file, as lora_extras does where it does not fit.
 LoraConfig read_lora_config(const std::filesystem::path& folder, const Config& config);
 

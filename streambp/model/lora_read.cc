@@ -252,8 +252,10 @@ std::vector<std::string> known_lora_keys() {
 
 LoraConfig read_lora_config(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / "adapter_config.json";
-  const std::string where = path.string();
-  const std::string text = read_text_file(path);
+  return parse_lora_config(read_text_file(path), path.string());
+}
+
+LoraConfig parse_lora_config(const std::string& text, const std::string& where) {
   const json config = parse_strict_json(text, where);
   if (!config.is_object()) throw InputError("{}: expected a JSON object", where);
   refuse_unsupported(config, where);

@@ -52,6 +52,23 @@ class Model {
   /// device, but for parameters of 2^24 numbers and more, which a GPU draws itself.
   static Model random(const Config& config, const Placement& placement, uint64_t seed);
 
+  /// A model without values, for tensors that somebody else owns: see lend(). Adapters may be attached to it.
+  /// `device`: where they will be.
+  static Model skeleton(const Config& config, at::ScalarType dtype, c10::Device device);
+
+  /// Of a skeleton: these are the parameters of the names from now on, and their gradients, which passes add
+  /// to; nothing is copied. Parameters without a gradient are frozen. Values may be fewer than the model has:
+  /// a pass uses those of its layers. All tensors are the model's dtype, of their parameter's shape, on one
+  /// device, and contiguous. Throws InputError naming a tensor that is not so, or unknown.
+  void lend(const std::map<std::string, at::Tensor>& values,
+            const std::map<std::string, at::Tensor>& gradients);
+
+  /// Lets go of all that was lent.
+  void give_back();
+
+  /// The shape of each of a skeleton's parameters, by name. Filled by give_back().
+  const std::map<std::string, std::vector<int64_t>>& skeleton_shapes() const { return skeleton_shapes_; }
+
   const Config& config() const { return config_; }
   c10::Device device() const { return placement_.device; }
   at::ScalarType dtype() const { return placement_.dtype; }
@@ -73,9 +90,10 @@ class Model {
   void defer_gradients(const std::vector<Parameter*>& parameters);
   void allocate_gradients(const std::vector<Parameter*>& parameters);
 
-  /// The trainable parameters of a layer; of what the head's pass uses (final norm, heads); the embedding.
-  std::vector<Parameter*> layer_parameters(int64_t layer) const;
-  std::vector<Parameter*> head_parameters() const;
+  /// The trainable parameters, or all, of a layer; of what the head's pass uses (final norm, heads); the
+  /// trainable ones of the embedding.
+  std::vector<Parameter*> layer_parameters(int64_t layer, bool trainable_alone = true) const;
+  std::vector<Parameter*> head_parameters(bool trainable_alone = true) const;
   std::vector<Parameter*> embedding_parameters() const;
 
   /// Adds adapters to the targeted maps: A random as PEFT draws it (uniform within 1/sqrt(in)), B zero
@@ -154,6 +172,9 @@ class Model {
 
   Config config_;
   Placement placement_;
+  bool is_skeleton_ = false;
+  c10::Device lender_ = at::kCPU;  // of a skeleton: where what it is lent lies
+  std::map<std::string, std::vector<int64_t>> skeleton_shapes_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
   std::unordered_map<std::string, Parameter*> by_name_;
   struct Part {
@@ -180,6 +201,18 @@ class Model {
   const Linear* head_ = nullptr;
   const Linear* value_head_ = nullptr;
   double embedding_scale_ = 1.0;  // rounded to the dtype of the parameters, as Hugging Face does
+};
+
+/// While it lives the model's adapters are left out, whatever is thrown meanwhile.
+class AdaptersOff {
+ public:
+  explicit AdaptersOff(Model& model) : model_(model) { model_.enable_adapters(false); }
+  ~AdaptersOff() { model_.enable_adapters(true); }
+  AdaptersOff(const AdaptersOff&) = delete;
+  AdaptersOff& operator=(const AdaptersOff&) = delete;
+
+ private:
+  Model& model_;
 };
 
 }  // namespace streambp

@@ -34,4 +34,10 @@ HeadTargets head_targets(const Batch& batch, c10::Device device) {
   return {indices, targets.to(device), has_target, batch.offsets};
 }
 
+at::Tensor in_stream(const at::Tensor& of_scored, const HeadTargets& scored, int64_t tokens) {
+  if (!of_scored.defined()) return {};
+  return at::zeros({tokens}, of_scored.options())
+      .index_copy_(0, scored.indices.to(of_scored.device()), of_scored);
+}
+
 }  // namespace streambp

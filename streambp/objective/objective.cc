@@ -189,6 +189,12 @@ Options complete_options(const ObjectiveKind& kind, std::map<std::string, std::s
   return complete_options(kind, given);
 }
 
+double logit_temperature(const ObjectiveKind& kind, const Options& options) {
+  const bool has_one = std::any_of(kind.options.begin(), kind.options.end(),
+                                   [](const Option& option) { return option.name == "temperature"; });
+  return has_one ? options.number("temperature", 0.0, std::numeric_limits<double>::max()) : 1.0;
+}
+
 std::unique_ptr<Objective> make_objective(const std::string& name, const Batch& batch,
                                           const std::map<std::string, std::string>& given) {
   return make_objective(name, batch, given, count(batch));

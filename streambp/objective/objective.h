@@ -212,6 +212,9 @@ Options complete_options(const ObjectiveKind& kind, const std::map<std::string, 
 Options complete_options(const ObjectiveKind& kind, std::map<std::string, std::string> given,
                          const Batch& batch);
 
+/// What the objective divides logits by: its option `temperature`, 1 where it has none.
+double logit_temperature(const ObjectiveKind& kind, const Options& options);
+
 /// The objective `name` on `batch`; `given` overrides defaults of its options. Normalisers are those of
 /// `whole`, by default the batch's own. Throws InputError as complete_options and ObjectiveKind::make do, and
 /// for a whole that is smaller than the batch.

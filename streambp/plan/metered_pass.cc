@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <ctime>
-#include <limits>
 #include <utility>
 
 #include <c10/core/Event.h>
@@ -47,18 +46,6 @@ class GpuTimer {
   std::optional<c10::Event> start_, end_;
 };
 
-/// While it lives the model's adapters are left out, whatever is thrown meanwhile.
-class AdaptersOff {
- public:
-  explicit AdaptersOff(Model& model) : model_(model) { model_.enable_adapters(false); }
-  ~AdaptersOff() { model_.enable_adapters(true); }
-  AdaptersOff(const AdaptersOff&) = delete;
-  AdaptersOff& operator=(const AdaptersOff&) = delete;
-
- private:
-  Model& model_;
-};
-
 double process_seconds() {
   timespec time{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
@@ -78,14 +65,11 @@ void StepRunner::ask_reference(Models& models) {
   if (!kind.uses_reference || !kind.uses_reference(options)) return;
   const Batch batch = make_batch(step_, models.policy->config().vocab_size);
   if (!models.reference && !needs_reference(kind, options, batch)) return;
-  const bool has_temperature = std::any_of(kind.options.begin(), kind.options.end(),
-                                           [](const Option& option) { return option.name == "temperature"; });
-  const double temperature =
-      has_temperature ? options.number("temperature", 0.0, std::numeric_limits<double>::max()) : 1.0;
   // The base of an adapted model is its own reference.
   Model& reference = models.reference ? *models.reference : *models.policy;
   const AdaptersOff off(reference);
-  const at::Tensor log_probabilities = evaluate(reference, batch, temperature).log_probabilities;
+  const at::Tensor log_probabilities =
+      evaluate(reference, batch, logit_temperature(kind, options)).log_probabilities;
   reference_ =
       log_probabilities.is_meta() ? at::zeros({batch.size()}, at::kDouble) : log_probabilities.to(at::kCPU);
 }

@@ -35,7 +35,7 @@ struct ModelSetup {
   std::string teacher;             // a folder or preset to distil from
   /// In place of what `reference` and `teacher` name, as `config`.
   std::optional<Config> reference_config, teacher_config;
-  uint64_t seed = 0;               // of random weights
+  uint64_t seed = 0;  // of random weights
 };
 
 /// One training step: an objective and its batch.

@@ -9,8 +9,6 @@
 #include <thread>
 #include <utility>
 
-#include <torch/library.h>
-
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
@@ -18,7 +16,6 @@
 #include "streambp/model/strict_json.h"
 #include "streambp/model/tensor_file.h"
 #include "streambp/plan/suggest.h"
-#include "streambp/python/engine.h"
 #include "streambp/python/guest.h"
 
 namespace streambp::python {
@@ -71,7 +68,8 @@ void read_settings(const json& request, Question& question, std::string& first_l
     }
   }
   if (!question.settings.is_fair())
-    throw InputError("baseline '{}': imitates other libraries in the programs alone", question.settings.baseline);
+    throw InputError("baseline '{}': imitates other libraries in the programs alone",
+                     question.settings.baseline);
   check_settings(question.settings);
 }
 
@@ -98,7 +96,7 @@ void read_setup(const json& request, plan::ModelSetup& setup) {
   if (request.contains("teacher")) setup.teacher_config = read_model(request.at("teacher"), setup.teacher);
 }
 
-Question read_question(const json& request, const BatchDict& batch) {
+Question read_question(const json& request, const TensorDict& batch) {
   Question question;
   plan::Workload& workload = question.workload;
   read_setup(request, workload.setup);
@@ -122,8 +120,8 @@ Question read_question(const json& request, const BatchDict& batch) {
   const Config config = workload.setup.config ? *workload.setup.config : open_config(workload.setup.model);
   std::map<std::string, at::Tensor> tensors;
   for (const auto& entry : batch) tensors.emplace(entry.key(), entry.value());
-  step.batch = std::make_shared<const Batch>(
-      read_objective_batch(kind, tensors, config.vocab_size, parse_first_labels(first_labels), config.pad_token_id));
+  step.batch = std::make_shared<const Batch>(read_objective_batch(
+      kind, tensors, config.vocab_size, parse_first_labels(first_labels), config.pad_token_id));
   step.sequences = static_cast<int64_t>(step.batch->offsets.size()) - 1;
   step.seq_len = step.batch->padded_columns;
   return question;
@@ -221,7 +219,7 @@ std::string alone(const std::function<json()>& answer) {
 
 }  // namespace
 
-std::string predict(const std::string& text, const BatchDict& batch) {
+std::string predict(const std::string& text, const TensorDict& batch) {
   return alone([&] {
     const json request = parse_strict_json(text, "request");
     const Question question = read_question(request, batch);
@@ -270,14 +268,6 @@ std::string suggest(const std::string& text) {
     }
     return all;
   });
-}
-
-TORCH_LIBRARY_FRAGMENT(streambp, m) {
-  m.def("predict(str request, Dict(str, Tensor) batch) -> str", &predict);
-  m.def("objectives() -> str", &objectives_json);
-  m.def("settings() -> str", &settings_json);
-  m.def("longest(str request) -> str", &longest);
-  m.def("suggest(str request) -> str", &suggest);
 }
 
 }  // namespace streambp::python

@@ -3,12 +3,9 @@
 
 #include <string>
 
-#include <ATen/core/Dict.h>
-#include <ATen/core/Tensor.h>
+#include "streambp/python/engine.h"
 
 namespace streambp::python {
-
-using BatchDict = c10::Dict<std::string, at::Tensor>;
 
 /// A dry run of a step. `request`, a JSON object:
 /// - model: an object with source, a folder or preset, or, with config (the text of a config.json), the
@@ -24,14 +21,14 @@ using BatchDict = c10::Dict<std::string, at::Tensor>;
 /// Returns a JSON object with the members of plan::Prediction, and `configuration` and `model`.
 /// Safe from any thread, next to passes that run: dry runs wait for one another, on a thread of their own,
 /// and what they leave behind is what they found. Throws as answered() does.
-std::string predict(const std::string& request, const BatchDict& batch);
+std::string predict(const std::string& request, const TensorDict& batch);
 
-/// The longest sequence within a budget. `request` in addition: budget_bytes, host_budget_bytes (0: no limit),
-/// resolution. Returns a JSON object with the members of plan::LongestFit.
+/// The longest sequence within a budget. `request` in addition: budget_bytes, host_budget_bytes (0: no
+/// limit), resolution. Returns a JSON object with the members of plan::LongestFit.
 std::string longest(const std::string& request);
 
-/// Configurations that reach `seq_len` tokens, or the furthest with 0, by rising cost: a JSON array of objects
-/// as longest's with settings, cost and best. `settings` are not searched.
+/// Configurations that reach `seq_len` tokens, or the furthest with 0, by rising cost: a JSON array of
+/// objects as longest's with settings, cost and best. `settings` are not searched.
 std::string suggest(const std::string& request);
 
 }  // namespace streambp::python

@@ -1,11 +1,8 @@
-// Scopes of the meter for Python: names of the allocations that are made between two calls of a thread.
+#include "streambp/python/scopes.h"
+
 #include <memory>
-#include <string>
 #include <vector>
 
-#include <torch/library.h>
-
-#include "streambp/error.h"
 #include "streambp/memory/meter.h"
 #include "streambp/python/guest.h"
 
@@ -18,6 +15,8 @@ std::vector<std::unique_ptr<MemoryScope>>& open_scopes() {
   return scopes;
 }
 
+}  // namespace
+
 void scope_push(const std::string& name) {
   open_scopes().push_back(std::make_unique<MemoryScope>(name.c_str()));
 }
@@ -26,16 +25,6 @@ void scope_pop() {
   answered([] {
     if (open_scopes().empty()) throw InputError("no memory scope is open on this thread");
     open_scopes().pop_back();
-  });
-}
-
-}  // namespace
-
-TORCH_LIBRARY_FRAGMENT(streambp, m) {
-  m.def("scope_push(str name) -> ()", &scope_push);
-  m.def("scope_pop() -> ()", &scope_pop);
-  m.def("meter_counts(Tensor tensor) -> bool", [](const at::Tensor& tensor) {
-    return tensor.has_storage() && is_counted(tensor.storage().data_ptr());
   });
 }
 

@@ -58,7 +58,8 @@ class Opening {
 std::map<std::string, std::string> objective_options(const CompareOptions& options) {
   std::map<std::string, std::string> given = options.settings;
   if (options.divisor) {
-    if (options.objective != "sft") throw InputError("--divisor: for sft only, not for {}", options.objective);
+    if (options.objective != "sft")
+      throw InputError("--divisor: for sft only, not for {}", options.objective);
     given["divisor"] = fmt::format("{}", *options.divisor);
   }
   return given;
@@ -72,9 +73,8 @@ void complete_truth(Truth& truth, const CompareOptions& options, std::optional<M
   if (reference || needs_reference(kind, settings, truth.batch)) {
     if (!reference && !truth.model.has_adapters()) throw InputError("{}", no_reference);
     const Float32Angles as_transformers;
-    const bool tempered =
-        std::any_of(kind.options.begin(), kind.options.end(),
-                    [](const Option& option) { return option.name == "temperature"; });
+    const bool tempered = std::any_of(kind.options.begin(), kind.options.end(),
+                                      [](const Option& option) { return option.name == "temperature"; });
     const double temperature = tempered ? settings.positive("temperature") : 1.0;
     at::Tensor& log_probabilities = truth.batch.token_inputs[inputs::kReferenceLogProbabilities];
     truth.batch.sequence_inputs.erase(inputs::kReferenceSums);

@@ -23,8 +23,7 @@ Model open_model(const ModelTensors& tensors, at::ScalarType dtype,
   std::map<std::string, at::Tensor> values, gradients;
   for (const auto& [name, shape] : model.skeleton_shapes()) {
     const auto found = tensors.values.find(name);
-    if (found == tensors.values.end())
-      throw InputError("{}: weight {} is missing", tensors.source, name);
+    if (found == tensors.values.end()) throw InputError("{}: weight {} is missing", tensors.source, name);
     const at::Tensor& value = found->second;
     if (value.sizes() != at::IntArrayRef(shape) || !at::isFloatingType(value.scalar_type())) {
       throw InputError("{}: weight {} is {} of shape [{}], expected floating numbers [{}]", tensors.source,
@@ -69,14 +68,14 @@ Truth truth_of(const TruthTensors& tensors, const CompareOptions& options, at::S
     if (adapted) return name.starts_with(kPeftPrefix) || name == kValueHead;
     return tensors.trained.contains(name);
   };
-  Truth truth{open_model(tensors.model, dtype, trained),
-              std::nullopt,
-              read_objective_batch(kind, tensors.batch, config.vocab_size, options.first_labels,
-                                   config.pad_token_id),
-              nullptr,
-              integers_of(tensors.batch, "input_ids"),
-              integers_of(tensors.batch, "labels"),
-              [tensors, options](at::ScalarType other) { return truth_of(tensors, options, other); }};
+  Truth truth{
+      open_model(tensors.model, dtype, trained),
+      std::nullopt,
+      read_objective_batch(kind, tensors.batch, config.vocab_size, options.first_labels, config.pad_token_id),
+      nullptr,
+      integers_of(tensors.batch, "input_ids"),
+      integers_of(tensors.batch, "labels"),
+      [tensors, options](at::ScalarType other) { return truth_of(tensors, options, other); }};
   if (tensors.teacher) truth.teacher = open_frozen(*tensors.teacher, dtype);
   std::optional<Model> reference;
   if (tensors.reference) reference = open_frozen(*tensors.reference, dtype);

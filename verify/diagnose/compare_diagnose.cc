@@ -28,12 +28,8 @@ Diagnosis diagnose_comparison(Truth& truth, const CompareOptions& options, const
                               const Tensors& gradients) {
   std::map<std::string, std::string> settings = options.settings;
   if (options.divisor) settings["divisor"] = fmt::format("{}", *options.divisor);
-  const WrongSubject subject{truth.model,
-                             truth.batch,
-                             options.objective,
-                             settings,
-                             truth.input_ids,
-                             truth.labels};
+  const WrongSubject subject{truth.model, truth.batch,     options.objective,
+                             settings,    truth.input_ids, truth.labels};
   Settings exact;
   exact.chunk = options.chunk;
   const Tensors right =

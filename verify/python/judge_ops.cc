@@ -94,8 +94,8 @@ std::tuple<std::string, std::string> judge_op(const std::string& request, const 
   std::exception_ptr failure;
   std::thread([&] {
     try {
-      judgement = judge_tensors(parse_strict_json(request, "request"), values, batch, gradients, teacher,
-                                reference);
+      judgement =
+          judge_tensors(parse_strict_json(request, "request"), values, batch, gradients, teacher, reference);
     } catch (...) {
       failure = std::current_exception();
     }

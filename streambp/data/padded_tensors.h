@@ -1,4 +1,4 @@
-// The padded tensors of a safetensors file that an objective's batch is read from.
+// The padded tensors that an objective's batch is read from.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "streambp/model/batch.h"
-#include "streambp/model/safetensors.h"
 #include "streambp/objective/objective.h"
 
 namespace streambp {
@@ -15,19 +14,23 @@ namespace streambp {
 /// The tensor of a file, and the option of an objective, that a sum over tokens is divided by.
 inline constexpr const char* kNumItemsInBatch = "num_items_in_batch";
 
-/// The tensors that a file for `kind` may hold, by the names that transformers and TRL give them; whatever
-/// else it holds is refused.
+/// The tensors that a batch for `kind` may have, by the names that transformers and TRL give them; whatever
+/// else is there is refused.
 std::vector<std::string> known_tensors(const ObjectiveKind& kind);
 
-/// A file's tensors before they become a packed batch. Names are the file's, without the prefix. B rows, T
-/// columns.
-class PaddedFile {
+/// Throws InputError for one of `names` that is not known_tensors' of `kind`; `prefix` stands before it in
+/// the message.
+void refuse_unknown(const ObjectiveKind& kind, const std::vector<std::string>& names,
+                    const std::string& prefix = "");
+
+/// Tensors on the CPU before they become a packed batch. B rows, T columns.
+class PaddedTensors {
  public:
-  /// Throws InputError for a tensor that is not known, and for input_ids that are no integers [B, T]. Where
-  /// TRL's collators write prompts and completions, or rows and those of a KL estimate, apart, they are put
-  /// together here.
-  PaddedFile(const SafetensorsFile& file, const std::string& prefix, const ObjectiveKind& kind,
-             FirstLabels first_labels);
+  /// `tensors` by the names of known_tensors; `prefix` stands before names in messages. Throws InputError for
+  /// input_ids that are no integers [B, T]. Where TRL's collators write prompts and completions, or rows and
+  /// those of a KL estimate, apart, they are put together here.
+  PaddedTensors(std::map<std::string, at::Tensor> tensors, const std::string& prefix,
+                const ObjectiveKind& kind, FirstLabels first_labels);
 
   int64_t rows() const { return input_ids_.size(0); }
   int64_t columns() const { return input_ids_.size(1); }
@@ -78,16 +81,14 @@ class PaddedFile {
                     const char* wrong) const;
 
  private:
-  void refuse_unknown() const;
   void join_prompts_and_completions();
   void join_rows_and_estimates();
   void require_documents(const Batch& batch) const;
 
-  const SafetensorsFile& file_;
+  std::map<std::string, at::Tensor> tensors_;
   std::string prefix_;
   const ObjectiveKind& kind_;
   FirstLabels first_labels_;
-  std::map<std::string, at::Tensor> joined_;  // instead of the file's, or where it has none
   at::Tensor input_ids_;
   at::Tensor attention_mask_;
   at::Tensor position_ids_;

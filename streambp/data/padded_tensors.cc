@@ -1,10 +1,11 @@
-#include "streambp/data/padded_file.h"
+#include "streambp/data/padded_tensors.h"
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "streambp/error.h"
-#include "streambp/model/tensor_file.h"
+#include "streambp/model/strict_json.h"
 
 namespace streambp {
 namespace {
@@ -61,12 +62,21 @@ std::vector<std::string> known_tensors(const ObjectiveKind& kind) {
   return names;
 }
 
-PaddedFile::PaddedFile(const SafetensorsFile& file, const std::string& prefix, const ObjectiveKind& kind,
-                       FirstLabels first_labels)
-    : file_(file), prefix_(prefix), kind_(kind), first_labels_(first_labels) {
+void refuse_unknown(const ObjectiveKind& kind, const std::vector<std::string>& names,
+                    const std::string& prefix) {
+  const std::vector<std::string> known = known_tensors(kind);
+  for (const std::string& name : names) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    throw InputError("tensor '{}' is none of {}'s: expected {}", prefix + name, kind.name,
+                     fmt::join(known, ", "));
+  }
+}
+
+PaddedTensors::PaddedTensors(std::map<std::string, at::Tensor> tensors, const std::string& prefix,
+                             const ObjectiveKind& kind, FirstLabels first_labels)
+    : tensors_(std::move(tensors)), prefix_(prefix), kind_(kind), first_labels_(first_labels) {
   if (kind.layout == Layout::kCompletions && has("prompt_ids")) join_prompts_and_completions();
   input_ids_ = tensor("input_ids");
-  refuse_unknown();
   if (kind.layout == Layout::kLabelled && has("label")) {
     join_rows_and_estimates();
     input_ids_ = tensor("input_ids");
@@ -83,17 +93,8 @@ PaddedFile::PaddedFile(const SafetensorsFile& file, const std::string& prefix, c
   if (attention_mask_.defined()) require_shape(attention_mask_, "attention_mask", {rows(), columns()});
 }
 
-void PaddedFile::refuse_unknown() const {
-  const std::vector<std::string> known = known_tensors(kind_);
-  for (const auto& [name, entry] : file_.entries()) {
-    if (!name.starts_with(prefix_)) continue;
-    if (std::find(known.begin(), known.end(), name.substr(prefix_.size())) != known.end()) continue;
-    throw InputError("tensor '{}' is none of {}'s: expected {}", name, kind_.name, fmt::join(known, ", "));
-  }
-}
-
 /// As GRPOTrainer._compute_loss does: prompts, then completions, each with their mask.
-void PaddedFile::join_prompts_and_completions() {
+void PaddedTensors::join_prompts_and_completions() {
   if (has("input_ids") || has("attention_mask"))
     throw InputError(
         "prompt_ids: given together with input_ids or attention_mask, expected one or the other");
@@ -104,16 +105,16 @@ void PaddedFile::join_prompts_and_completions() {
                        prompts);
     return at::cat({first, second}, 1);
   };
-  joined_["input_ids"] = side_by_side("prompt_ids", "completion_ids");
-  joined_["attention_mask"] = side_by_side("prompt_mask", "completion_mask");
+  tensors_["input_ids"] = side_by_side("prompt_ids", "completion_ids");
+  tensors_["attention_mask"] = side_by_side("prompt_mask", "completion_mask");
 }
 
 /// The rows of KTOTrainer and, where they are there, those of its KL estimate below them.
-void PaddedFile::join_rows_and_estimates() {
+void PaddedTensors::join_rows_and_estimates() {
   if (has("role")) throw InputError("label: given together with role, expected one or the other");
   const at::Tensor labels = numbers("label", {integers("input_ids").size(0)});
   if (!has("KL_input_ids")) {
-    joined_["role"] = labels;
+    tensors_["role"] = labels;
     return;
   }
   if (has("position_ids"))
@@ -131,24 +132,25 @@ void PaddedFile::join_rows_and_estimates() {
     joined["ref_logps"] =
         at::cat({numbers("ref_logps", labels.sizes()), numbers("ref_KL_logps", {estimates})});
   }
-  joined_ = std::move(joined);
+  for (auto& [name, tensor] : joined) tensors_[name] = std::move(tensor);
 }
 
-at::Tensor PaddedFile::optional(const std::string& name) const {
-  const auto joined = joined_.find(name);
-  return joined != joined_.end() ? joined->second : read_optional_tensor(file_, prefix_ + name);
+at::Tensor PaddedTensors::optional(const std::string& name) const {
+  const auto found = tensors_.find(name);
+  return found != tensors_.end() ? found->second : at::Tensor();
 }
 
-at::Tensor PaddedFile::tensor(const std::string& name) const {
-  const auto joined = joined_.find(name);
-  return joined != joined_.end() ? joined->second : read_tensor(file_, prefix_ + name);
+at::Tensor PaddedTensors::tensor(const std::string& name) const {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) throw InputError("no tensor {}", shown(nlohmann::json(prefix_ + name)));
+  return found->second;
 }
 
-bool PaddedFile::has(const std::string& name) const {
-  return joined_.contains(name) || file_.entries().contains(prefix_ + name);
+bool PaddedTensors::has(const std::string& name) const {
+  return tensors_.contains(name);
 }
 
-at::Tensor PaddedFile::integers(const std::string& name) const {
+at::Tensor PaddedTensors::integers(const std::string& name) const {
   const at::Tensor read = tensor(name);
   if (read.dim() != 2 || !at::isIntegralType(read.scalar_type(), /*includeBool=*/true)) {
     throw InputError("{}: expected integers [rows, columns], got {} [{}]", name,
@@ -157,7 +159,7 @@ at::Tensor PaddedFile::integers(const std::string& name) const {
   return read.to(at::kLong);
 }
 
-at::Tensor PaddedFile::numbers(const std::string& name, at::IntArrayRef shape) const {
+at::Tensor PaddedTensors::numbers(const std::string& name, at::IntArrayRef shape) const {
   const at::Tensor read = tensor(name);
   require_shape(read, name, shape);
   // Of numbers for each token only those count whose mask is 1.
@@ -165,7 +167,7 @@ at::Tensor PaddedFile::numbers(const std::string& name, at::IntArrayRef shape) c
   return read.to(at::kDouble);
 }
 
-void PaddedFile::require_finite(const at::Tensor& values, const std::string& name) {
+void PaddedTensors::require_finite(const at::Tensor& values, const std::string& name) {
   const at::Tensor wrong = values.isfinite().logical_not().nonzero();
   if (wrong.size(0) == 0) return;
   const auto row = wrong[0][0].item<int64_t>();
@@ -176,14 +178,14 @@ void PaddedFile::require_finite(const at::Tensor& values, const std::string& nam
                    values[row][column].item<double>());
 }
 
-double PaddedFile::scalar(const std::string& name) const {
+double PaddedTensors::scalar(const std::string& name) const {
   const at::Tensor read = tensor(name);
   if (read.numel() != 1 || !std::isfinite(read.to(at::kDouble).item<double>()))
     throw InputError("{}: expected one finite number, got shape [{}]", name, fmt::join(read.sizes(), ", "));
   return read.to(at::kDouble).item<double>();
 }
 
-int64_t PaddedFile::width(const std::string& name) const {
+int64_t PaddedTensors::width(const std::string& name) const {
   const at::Tensor read = tensor(name);
   if (read.dim() != 2 || read.size(1) < 1 || read.size(1) > columns()) {
     throw InputError("{}: expected shape [{}, 1 to {}], got [{}]", name, rows(), columns(),
@@ -192,7 +194,7 @@ int64_t PaddedFile::width(const std::string& name) const {
   return read.size(1);
 }
 
-at::Tensor PaddedFile::mask(const std::string& name, int64_t width) const {
+at::Tensor PaddedTensors::mask(const std::string& name, int64_t width) const {
   const at::Tensor read = tensor(name);
   require_shape(read, name, {rows(), width});
   if (!at::isIntegralType(read.scalar_type(), /*includeBool=*/true) ||
@@ -202,11 +204,11 @@ at::Tensor PaddedFile::mask(const std::string& name, int64_t width) const {
   return last_columns(read.to(at::kBool));
 }
 
-at::Tensor PaddedFile::last_columns(const at::Tensor& values) const {
+at::Tensor PaddedTensors::last_columns(const at::Tensor& values) const {
   return at::constant_pad_nd(values, {columns() - values.size(1), 0});
 }
 
-at::Tensor PaddedFile::labels(const at::Tensor& mask, const std::string& name) const {
+at::Tensor PaddedTensors::labels(const at::Tensor& mask, const std::string& name) const {
   require_real(mask, 0, name, "selects padding, expected 0 where attention_mask is 0");
   if (first_labels_ == FirstLabels::kRefuse) {
     require_real(
@@ -216,16 +218,16 @@ at::Tensor PaddedFile::labels(const at::Tensor& mask, const std::string& name) c
   return at::where(mask, input_ids_, at::full_like(input_ids_, kNoTarget));
 }
 
-at::Tensor PaddedFile::moved(const at::Tensor& of_tokens) const {
+at::Tensor PaddedTensors::moved(const at::Tensor& of_tokens) const {
   return at::constant_pad_nd(of_tokens.narrow(1, 1, columns() - 1), {0, 1});
 }
 
-at::Tensor PaddedFile::on_stream(const Batch& batch, const at::Tensor& of_tokens) const {
+at::Tensor PaddedTensors::on_stream(const Batch& batch, const at::Tensor& of_tokens) const {
   return moved(of_tokens).flatten().index_select(0, batch.padded_indices);
 }
 
-void PaddedFile::require_real(const at::Tensor& flags, int64_t moved_by, const std::string& name,
-                              const char* wrong) const {
+void PaddedTensors::require_real(const at::Tensor& flags, int64_t moved_by, const std::string& name,
+                                 const char* wrong) const {
   if (!attention_mask_.defined()) return;
   const at::Tensor wrong_at = (flags & attention_mask_.eq(0)).nonzero();
   if (wrong_at.size(0) == 0) return;
@@ -233,7 +235,7 @@ void PaddedFile::require_real(const at::Tensor& flags, int64_t moved_by, const s
                    wrong_at[0][1].item<int64_t>() + moved_by, wrong);
 }
 
-Batch PaddedFile::packed(const at::Tensor& labels, int64_t vocab_size) const {
+Batch PaddedTensors::packed(const at::Tensor& labels, int64_t vocab_size) const {
   Batch batch = pack(input_ids_, attention_mask_, labels, position_ids_, vocab_size, first_labels_);
   require_documents(batch);
   if (const std::string option = items_option(kind_); !option.empty() && has(kNumItemsInBatch))
@@ -262,7 +264,7 @@ Batch PaddedFile::packed(const at::Tensor& labels, int64_t vocab_size) const {
 }
 
 /// That what the file says of documents agrees with position_ids.
-void PaddedFile::require_documents(const Batch& batch) const {
+void PaddedTensors::require_documents(const Batch& batch) const {
   std::vector<int64_t> begins, lengths;
   const int64_t* const index = batch.padded_indices.const_data_ptr<int64_t>();
   for (size_t i = 0; i + 1 < batch.offsets.size(); ++i) {

@@ -1,0 +1,62 @@
+// Models over tensors that somebody else owns. See model.h.
+#include <algorithm>
+#include <utility>
+
+#include "streambp/error.h"
+#include "streambp/model/model.h"
+
+namespace streambp {
+
+Model Model::skeleton(const Config& config, at::ScalarType dtype, c10::Device device) {
+  Placement shapes_alone{dtype, c10::DeviceType::Meta, dtype, [](const std::string&) { return false; }};
+  Model model(config, shapes_alone, [](Parameter&, ParameterRole) {});
+  model.is_skeleton_ = true;
+  model.lender_ = device;
+  return model;
+}
+
+void Model::give_back() {
+  TORCH_CHECK(is_skeleton_, "only a skeleton was lent tensors");
+  for (const auto& parameter : parameters_) {
+    if (parameter->value.defined())
+      skeleton_shapes_.try_emplace(parameter->name, parameter->value.sizes().vec());
+    parameter->value.reset();
+    parameter->gradient.reset();
+    renew_parts(*parameter);
+  }
+}
+
+void Model::lend(const std::map<std::string, at::Tensor>& values,
+                 const std::map<std::string, at::Tensor>& gradients) {
+  TORCH_CHECK(is_skeleton_, "only a skeleton is lent tensors");
+  if (!trained_rows_.empty())
+    throw InputError(
+        "trainable_token_indices: rows are written into the base's embedding, which is not ours to "
+        "write; expected an adapter without them");
+  give_back();
+  placement_.device = lender_;
+  const auto check = [&](const std::string& name, const at::Tensor& tensor, const char* what) {
+    const std::vector<int64_t>& shape = skeleton_shapes_.at(name);
+    if (tensor.sizes() == at::IntArrayRef(shape) && tensor.scalar_type() == placement_.dtype &&
+        tensor.device() == lender_ && tensor.is_contiguous())
+      return;
+    throw InputError("{}: {} is {} [{}] on {}{}, expected {} [{}] on {}", name, what,
+                     c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "),
+                     tensor.device().str(), tensor.is_contiguous() ? "" : ", not contiguous",
+                     c10::toString(placement_.dtype), fmt::join(shape, ", "), lender_.str());
+  };
+  for (const auto& [name, value] : values) {
+    Parameter& own = parameter(name);
+    check(name, value, "the parameter");
+    own.value = value.detach();
+  }
+  for (const auto& [name, gradient] : gradients) {
+    Parameter& own = parameter(name);
+    if (!own.value.defined()) throw InputError("{}: a gradient, and no value, was given", name);
+    check(name, gradient, "its gradient");
+    own.gradient = gradient;
+  }
+  for (const auto& [whole, parts] : parts_) renew_parts(*whole);
+}
+
+}  // namespace streambp

@@ -1,0 +1,346 @@
+#include "streambp/python/engine.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <utility>
+
+#include "streambp/backprop/embeddings.h"
+#include "streambp/backprop/method.h"
+#include "streambp/backprop/pieces.h"
+#include "streambp/data/objective_inputs.h"
+#include "streambp/data/padded_tensors.h"
+#include "streambp/error.h"
+#include "streambp/model/tensor_file.h"
+#include "streambp/objective/terms.h"
+#include "streambp/python/guest.h"
+
+namespace streambp::python {
+namespace {
+
+std::map<std::string, at::Tensor> to_map(const TensorDict& tensors) {
+  std::map<std::string, at::Tensor> map;
+  for (const auto& entry : tensors) map.emplace(entry.key(), entry.value());
+  return map;
+}
+
+std::map<std::string, std::string> to_map(const TextDict& texts) {
+  std::map<std::string, std::string> map;
+  for (const auto& entry : texts) map.emplace(entry.key(), entry.value());
+  return map;
+}
+
+/// A model's tensors while this lives.
+class Loan {
+ public:
+  Loan(Model& model, const TensorDict& values, const TensorDict& gradients = TensorDict()) : model_(model) {
+    model_.lend(to_map(values), to_map(gradients));
+  }
+  ~Loan() { model_.give_back(); }
+  Loan(const Loan&) = delete;
+  Loan& operator=(const Loan&) = delete;
+
+ private:
+  Model& model_;
+};
+
+/// What the settings of a call say.
+struct Request {
+  Settings settings;
+  int64_t micro_batches = 1;
+  std::string first_labels = "refuse";
+};
+
+int64_t whole_number(const std::string& name, const std::string& text) {
+  size_t used = 0;
+  int64_t number = 0;
+  try {
+    number = std::stoll(text, &used);
+  } catch (const std::logic_error&) {
+    used = 0;
+  }
+  if (used == 0 || used != text.size() || number < 1)
+    throw InputError("{} '{}': expected a whole number from 1 on", name, text);
+  return number;
+}
+
+Request read_settings(std::map<std::string, std::string> given) {
+  Request request;
+  const auto take = [&given](const char* name) {
+    std::optional<std::string> text;
+    if (const auto found = given.find(name); found != given.end()) {
+      text = found->second;
+      given.erase(found);
+    }
+    return text;
+  };
+  if (const auto text = take("method")) request.settings.method = parse_method(*text);
+  if (const auto text = take("micro_batches")) request.micro_batches = whole_number("micro_batches", *text);
+  if (const auto text = take("first_labels")) request.first_labels = *text;
+  for (const auto& [name, text] : given) set_setting(setting_kind(name), request.settings, text);
+  if (!request.settings.is_fair())
+    throw InputError("baseline '{}': imitates other libraries in the programs alone",
+                     request.settings.baseline);
+  check_settings(request.settings);
+  return request;
+}
+
+at::Tensor cpu_longs(const at::Tensor& integers) {
+  return integers.defined() ? integers.detach().to(at::kCPU) : integers;
+}
+
+}  // namespace
+
+StreamHandle::StreamHandle(const Model& model, at::Tensor input_ids, at::Tensor attention_mask,
+                           at::Tensor position_ids)
+    : input_ids_(std::move(input_ids)),
+      attention_mask_(std::move(attention_mask)),
+      position_ids_(std::move(position_ids)) {
+  const Batch batch = scored_on({}, model.config().vocab_size);
+  stream_ = prepare_pieces(model, batch);
+  indices_ = batch.padded_indices.to(model.device());
+}
+
+Batch StreamHandle::scored_on(const at::Tensor& targets, int64_t vocab_size) const {
+  return pack(input_ids_, attention_mask_, targets, position_ids_, vocab_size, FirstLabels::kIgnore);
+}
+
+Engine::Engine(const std::string& config_json, const std::string& source, const std::string& adapter_json,
+               const std::string& dtype, const std::string& device)
+    : model_(answered([&] {
+        join_device(device);
+        Model model =
+            Model::skeleton(parse_config(config_json, source), parse_dtype(dtype), c10::Device(device));
+        if (!adapter_json.empty()) {
+          const LoraConfig lora = parse_lora_config(adapter_json, source + ", adapter");
+          model.attach_adapters(lora, /*seed=*/0);
+        }
+        model.give_back();
+        return model;
+      })) {}
+
+c10::Dict<std::string, std::vector<int64_t>> Engine::parameters() const {
+  c10::Dict<std::string, std::vector<int64_t>> shapes;
+  for (const auto& parameter : model_.parameters())
+    shapes.insert(parameter->name, model_.skeleton_shapes().at(parameter->name));
+  return shapes;
+}
+
+std::vector<std::string> Engine::layer_parameters(int64_t layer) const {
+  return answered([&] {
+    const auto layers = static_cast<int64_t>(model_.layers().size());
+    if (layer < 0 || layer >= layers)
+      throw InputError("layer {}: expected one of 0 to {}", layer, layers - 1);
+    std::vector<std::string> names;
+    for (const Parameter* parameter : model_.layer_parameters(layer, /*trainable_alone=*/false))
+      names.push_back(parameter->name);
+    return names;
+  });
+}
+
+std::vector<std::string> Engine::head_parameters() const {
+  std::vector<std::string> names;
+  for (const Parameter* parameter : model_.head_parameters(/*trainable_alone=*/false))
+    names.push_back(parameter->name);
+  return names;
+}
+
+Batch Engine::read(const TensorDict& batch, const std::string& objective,
+                   const std::string& first_labels) const {
+  const Config& config = model_.config();
+  return read_objective_batch(objective_kind(objective), to_map(batch), config.vocab_size,
+                              parse_first_labels(first_labels), config.pad_token_id);
+}
+
+std::tuple<double, TensorDict, std::string> Engine::backward(
+    const TensorDict& values, const TensorDict& gradients, const TensorDict& given,
+    const std::string& objective, const TextDict& options, const TextDict& settings,
+    const std::optional<at::Tensor>& reference, const std::optional<c10::intrusive_ptr<Engine>>& teacher,
+    const TensorDict& teacher_values) {
+  return answered([&] {
+    const std::lock_guard lock(mutex_);
+    const GuestScope guest;
+    const Request request = read_settings(to_map(settings));
+    Batch batch = read(given, objective, request.first_labels);
+    if (reference) {
+      batch.sequence_inputs.erase(inputs::kReferenceSums);
+      batch.token_inputs[inputs::kReferenceLogProbabilities] = reference->to(at::kCPU);
+    }
+    const Loan loan(model_, values, gradients);
+    std::optional<Loan> teachers;
+    Model* const teaching = teacher ? &(*teacher)->model_ : nullptr;
+    if (teaching != nullptr) teachers.emplace(*teaching, teacher_values);
+    const std::vector<Batch> parts =
+        request.micro_batches == 1
+            ? std::vector<Batch>{batch}
+            : micro_batches(batch, request.micro_batches, has_pairs(objective_kind(objective).layout));
+    const auto objectives = part_objectives(model_, objective, batch, parts, to_map(options));
+    double loss = 0.0;
+    Outcome outcome;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      outcome = backpropagate(model_, parts[i], *objectives[i], request.settings, teaching);
+      loss += outcome.loss;
+    }
+    TensorDict per_token;
+    const auto put = [&](const char* name, const at::Tensor& of_stream) {
+      if (parts.size() == 1 && of_stream.defined())
+        per_token.insert(name, unpack(batch, of_stream.to(at::kCPU)));
+    };
+    put("log_probabilities", outcome.log_probabilities);
+    put("values", outcome.values);
+    const nlohmann::json run{{"method", method_kind(request.settings.method).name},
+                             {"configuration", configuration_text(request.settings)},
+                             {"tokens", batch.size()},
+                             {"chunk", outcome.chunk},
+                             {"head_chunk", outcome.head_chunk},
+                             {"notes", reading_notes(batch)}};
+    return std::tuple{loss, per_token, run.dump()};
+  });
+}
+
+bool Engine::needs_reference(const std::string& objective, const TextDict& options, const TensorDict& batch,
+                             const std::string& first_labels) const {
+  return answered([&] {
+    const ObjectiveKind& kind = objective_kind(objective);
+    const Batch read_batch = read(batch, objective, first_labels);
+    return streambp::needs_reference(kind, complete_options(kind, to_map(options), read_batch), read_batch);
+  });
+}
+
+at::Tensor Engine::evaluate(const TensorDict& values, const TensorDict& given, const std::string& objective,
+                            const TextDict& options, const std::string& first_labels, bool adapters) {
+  return answered([&] {
+    const std::lock_guard lock(mutex_);
+    const GuestScope guest;
+    const Batch batch = read(given, objective, first_labels);
+    const ObjectiveKind& kind = objective_kind(objective);
+    const Options complete = complete_options(kind, to_map(options), batch);
+    const Loan loan(model_, values);
+    std::optional<AdaptersOff> base;
+    if (!adapters) base.emplace(model_);
+    return streambp::evaluate(model_, batch, logit_temperature(kind, complete))
+        .log_probabilities.to(at::kCPU);
+  });
+}
+
+c10::intrusive_ptr<StreamHandle> Engine::stream(const at::Tensor& input_ids,
+                                                const std::optional<at::Tensor>& attention_mask,
+                                                const std::optional<at::Tensor>& position_ids) {
+  return answered([&] {
+    const std::lock_guard lock(mutex_);
+    const GuestScope guest;
+    return c10::make_intrusive<StreamHandle>(model_, cpu_longs(input_ids),
+                                             cpu_longs(attention_mask.value_or(at::Tensor())),
+                                             cpu_longs(position_ids.value_or(at::Tensor())));
+  });
+}
+
+at::Tensor Engine::layer_forward(const c10::intrusive_ptr<StreamHandle>& stream, int64_t layer,
+                                 const at::Tensor& x, const TensorDict& values, int64_t chunk) {
+  return answered([&] {
+    const std::lock_guard lock(mutex_);
+    const GuestScope guest;
+    const Loan loan(model_, values);
+    return streambp::layer_forward(model_, stream->stream(), layer, x.detach(), chunk);
+  });
+}
+
+at::Tensor Engine::layer_backward(const c10::intrusive_ptr<StreamHandle>& stream, int64_t layer,
+                                  const at::Tensor& x, const at::Tensor& dy, const TensorDict& values,
+                                  const TensorDict& gradients, int64_t chunk) {
+  return answered([&] {
+    const std::lock_guard lock(mutex_);
+    const GuestScope guest;
+    const Loan loan(model_, values, gradients);
+    return streambp::layer_backward(model_, stream->stream(), layer, x.detach(), dy.detach(), chunk);
+  });
+}
+
+std::tuple<double, at::Tensor> Engine::head_loss(const c10::intrusive_ptr<StreamHandle>& stream,
+                                                 const at::Tensor& hidden, const TensorDict& given,
+                                                 const std::string& objective, const TextDict& options,
+                                                 const TensorDict& values, const TensorDict& gradients,
+                                                 int64_t head_chunk, bool goes_back) {
+  return answered([&] {
+    const std::lock_guard lock(mutex_);
+    const GuestScope guest;
+    const Batch batch = read(given, objective, "ignore");
+    if (batch.offsets != stream->stream().batch.offsets)
+      throw InputError("batch: its rows have other lengths than the stream that the layers ran on");
+    const auto loss = make_objective(objective, batch, to_map(options));
+    const Loan loan(model_, values, gradients);
+    HeadPiece piece = head_piece(model_, batch, *loss, hidden.detach(), head_chunk, goes_back);
+    if (!piece.gradient.defined()) piece.gradient = at::empty({0}, hidden.options());
+    return std::tuple{piece.loss, piece.gradient};
+  });
+}
+
+at::Tensor Engine::head_log_probabilities(const c10::intrusive_ptr<StreamHandle>& stream,
+                                          const at::Tensor& hidden, const at::Tensor& targets,
+                                          double temperature, const TensorDict& values, int64_t head_chunk) {
+  return answered([&] {
+    const std::lock_guard lock(mutex_);
+    const GuestScope guest;
+    const Batch batch = stream->scored_on(cpu_longs(targets), model_.config().vocab_size);
+    const auto sum = weighted_log_probabilities(batch, {}, temperature);
+    const Loan loan(model_, values);
+    const HeadPiece piece = head_piece(model_, batch, *sum, hidden.detach(), head_chunk, /*goes_back=*/false);
+    return unpack(batch, piece.log_probabilities.to(at::kCPU)).to(hidden.device());
+  });
+}
+
+at::Tensor Engine::head_log_probabilities_backward(const c10::intrusive_ptr<StreamHandle>& stream,
+                                                   const at::Tensor& hidden, const at::Tensor& targets,
+                                                   double temperature, const at::Tensor& gradient,
+                                                   const TensorDict& values, const TensorDict& gradients,
+                                                   int64_t head_chunk) {
+  return answered([&] {
+    const std::lock_guard lock(mutex_);
+    const GuestScope guest;
+    const Batch batch = stream->scored_on(cpu_longs(targets), model_.config().vocab_size);
+    if (gradient.sizes() != targets.sizes())
+      throw InputError("gradient: [{}], expected that of the log-probabilities, [{}]",
+                       fmt::join(gradient.sizes(), ", "), fmt::join(targets.sizes(), ", "));
+    const at::Tensor weights =
+        gradient.detach().to(hidden.device(), at::kDouble).flatten().index_select(0, stream->indices());
+    const auto sum = weighted_log_probabilities(batch, weights, temperature);
+    const Loan loan(model_, values, gradients);
+    return head_piece(model_, batch, *sum, hidden.detach(), head_chunk, /*goes_back=*/true).gradient;
+  });
+}
+
+std::string objectives_json() {
+  nlohmann::json all = nlohmann::json::array();
+  for (const ObjectiveKind& kind : objective_kinds()) {
+    nlohmann::json options = nlohmann::json::array();
+    for (const Option& option : kind.options)
+      options.push_back({{"name", option.name},
+                         {"default", option.default_value},
+                         {"help", option.help},
+                         {"choices", option.choices}});
+    all.push_back({{"name", kind.name},
+                   {"summary", kind.summary},
+                   {"source", kind.source},
+                   {"inputs", known_tensors(kind)},
+                   {"options", options}});
+  }
+  return all.dump();
+}
+
+std::string settings_json() {
+  nlohmann::json all = nlohmann::json::array();
+  all.push_back({{"name", "method"}, {"help", "method of back-propagation"}, {"choices", method_names()}});
+  for (const SettingKind& kind : setting_kinds()) {
+    if (kind.name == "baseline") continue;
+    all.push_back({{"name", kind.name}, {"help", kind.help}, {"choices", kind.choices}});
+  }
+  all.push_back({{"name", "micro_batches"},
+                 {"help", "passes whose gradients are added up"},
+                 {"choices", nlohmann::json::array()}});
+  all.push_back({{"name", "first_labels"},
+                 {"help", "what to do with a label that padding on the left would predict"},
+                 {"choices", {"refuse", "ignore"}}});
+  return all.dump();
+}
+
+}  // namespace streambp::python
