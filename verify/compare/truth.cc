@@ -1,6 +1,5 @@
 #include "verify/compare/truth.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <fmt/format.h>
 #include <functional>
@@ -73,17 +72,14 @@ void complete_truth(Truth& truth, const CompareOptions& options, std::optional<M
   if (reference || needs_reference(kind, settings, truth.batch)) {
     if (!reference && !truth.model.has_adapters()) throw InputError("{}", no_reference);
     const Float32Angles as_transformers;
-    const bool tempered = std::any_of(kind.options.begin(), kind.options.end(),
-                                      [](const Option& option) { return option.name == "temperature"; });
-    const double temperature = tempered ? settings.positive("temperature") : 1.0;
+    const double temperature = logit_temperature(kind, settings);
     at::Tensor& log_probabilities = truth.batch.token_inputs[inputs::kReferenceLogProbabilities];
     truth.batch.sequence_inputs.erase(inputs::kReferenceSums);
     if (reference) {
       log_probabilities = evaluate(*reference, truth.batch, temperature).log_probabilities;
     } else {
-      truth.model.enable_adapters(false);
+      const AdaptersOff base(truth.model);
       log_probabilities = evaluate(truth.model, truth.batch, temperature).log_probabilities;
-      truth.model.enable_adapters(true);
     }
   }
   truth.objective = make_objective(kind.name, truth.batch, given);

@@ -6,17 +6,16 @@
 
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
+#include "streambp/model/peft_name.h"
 
 namespace streambp::verify {
 namespace {
-
-constexpr const char* kValueHead = "value_head.weight";
 
 /// The model of `tensors` in `dtype`, its parameters copies of the values.
 Model open_model(const ModelTensors& tensors, at::ScalarType dtype,
                  const std::function<bool(const std::string&)>& trained) {
   const Config config = parse_config(tensors.config_json, tensors.source);
-  Model model = Model::skeleton(config, dtype);
+  Model model = Model::skeleton(config, dtype, at::kCPU);
   if (!tensors.adapter_json.empty())
     model.attach_adapters(parse_lora_config(tensors.adapter_json, tensors.source), /*seed=*/0);
   model.give_back();
@@ -37,14 +36,10 @@ Model open_model(const ModelTensors& tensors, at::ScalarType dtype,
     if (trained(name)) gradients.emplace(name, at::zeros(shape, at::TensorOptions(dtype)));
   }
   for (const auto& [name, value] : tensors.values) {
-    if (!values.contains(name) && name != kValueHead)
+    if (!values.contains(name))
       throw InputError("{}: {} is no weight of this model", tensors.source, name);
   }
   model.lend(values, gradients);
-  if (!values.contains(kValueHead)) {
-    if (const auto head = tensors.values.find(kValueHead); head != tensors.values.end())
-      model.attach_value_head(head->second.detach().to(at::kCPU));
-  }
   return model;
 }
 
@@ -65,8 +60,7 @@ Truth truth_of(const TruthTensors& tensors, const CompareOptions& options, at::S
   const Config config = parse_config(tensors.model.config_json, tensors.model.source);
   const bool adapted = !tensors.model.adapter_json.empty();
   const auto trained = [&](const std::string& name) {
-    if (adapted) return name.starts_with(kPeftPrefix) || name == kValueHead;
-    return tensors.trained.contains(name);
+    return adapted ? is_peft_name(name) : tensors.trained.contains(name);
   };
   Truth truth{
       open_model(tensors.model, dtype, trained),

@@ -15,8 +15,7 @@ struct ModelTensors {
   std::string config_json;   // the text of a config.json
   std::string source;        // its name in errors
   std::string adapter_json;  // the text of an adapter_config.json; empty: no adapters
-  /// By the names of Model::parameters(), in any floating dtype, on any device; value_head.weight [1, D] is
-  /// that of a model that has none of its own.
+  /// By the names of Model::parameters(), in any floating dtype, on any device.
   std::map<std::string, at::Tensor> values;
 };
 
