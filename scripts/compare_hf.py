@@ -26,7 +26,7 @@ from pathlib import Path
 
 from compare.environment import ROOT, VERSIONS, InputError, enter_venv
 from compare.report import draw, markdown, summaries, tables, text_table
-from compare.runners import BENCH, HF_METHODS, METER, VERIFY, HuggingFace, Ours, gradient_error
+from compare.runners import BENCH, ENGINE, HF_METHODS, METER, PYTHON_METHODS, VERIFY, HuggingFace, Ours, gradient_error
 from files import check_replaceable, open_standard_descriptors, parse_record, read_text, write_file
 
 METHODS = [*HF_METHODS, "standard", "checkpoint", "streambp", "streambp+keep-attention"]
@@ -37,7 +37,7 @@ def parse_options():
     parser.add_argument("--model", default="qwen3-cpu", help="a Hugging Face folder, or a preset of streambp-bench (default: qwen3-cpu)")
     parser.add_argument("--seq-len", default="512,1024,2048,4096", help="lengths, by commas (default: 512,1024,2048,4096)")
     parser.add_argument("--methods", default=",".join(METHODS),
-                        help="by commas; ours are sweep's, settings after + (streambp+chunk=512+keep=attention/gate-up) (default: %(default)s)")
+                        help="by commas; ours are sweep's, settings after + (streambp+chunk=512+keep=attention/gate-up), or python and python-patch, the package's backward() and patch() (default: %(default)s)")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float64"])
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: every core")
     parser.add_argument("--repeats", type=int, default=7)
@@ -145,10 +145,14 @@ class Comparison:
         self.settings = configuration(options, self.model)
         self.vocabulary = json.loads((self.model / "config.json").read_text())["vocab_size"]
         self.ours = Ours(self.model, options)
-        self.hugging_face = None
+        self.hugging_face = self.python = None
         self.lost = {}  # method to the shortest length that ran out of memory
 
     def side(self, method):
+        if method in PYTHON_METHODS:
+            if self.python is None:
+                self.python = HuggingFace(self.model, self.options, engine=True)
+            return self.python
         if method not in HF_METHODS:
             return self.ours
         if self.hugging_face is None:
@@ -202,8 +206,9 @@ class Comparison:
             print(f"\r{text:100}\r" if not text else f"\r{text:100}", end="", file=sys.stderr, flush=True)
 
     def close(self):
-        if self.hugging_face is not None:
-            self.hugging_face.close()
+        for worker in (self.hugging_face, self.python):
+            if worker is not None:
+                worker.close()
 
 
 def notes(options, records):
@@ -223,7 +228,7 @@ def notes(options, records):
 def main():
     options = parse_options()
     enter_venv()
-    for path in (BENCH, VERIFY, METER):
+    for path in (BENCH, VERIFY, METER, ENGINE):
         if not path.exists():
             raise InputError(f"{path.relative_to(ROOT)} is missing: build first (cmake --build --preset release)")
     records = []

@@ -1,9 +1,10 @@
 """One process that holds a Hugging Face model and runs steps of it on demand: a JSON object a line on stdin, its answer on stdout.
 
-    {"do": "step", "method": "hf-standard" or "hf-checkpoint", "tokens": FILE, "warmup": 1}
+    {"do": "step", "method": "hf-standard", "hf-checkpoint", "python" or "python-patch", "tokens": FILE, "warmup": 1}
     {"do": "gradients", "file": FILE}          writes those of the last step under the names of the weight file
 
-Memory is counted by the project's own meter (libstreambp_meter_c), put in place before the model is loaded.
+Memory is counted by the project's own meter, put in place before the model is loaded: libstreambp_meter_c, which leaves tensors to come
+and go as ever, or for the methods of streambp's package that of its engine.
 """
 
 import argparse
@@ -15,10 +16,11 @@ import sys
 import time
 import warnings
 
-from compare.environment import import_torch
+from compare.environment import ROOT, import_torch
 
 torch = import_torch()
 import transformers  # noqa: E402
+from compare.runners import PYTHON_METHODS  # noqa: E402
 from goldens.passes import as_in_file  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
@@ -44,11 +46,30 @@ class Meter:
         return self.library.streambp_meter_peak_bytes()
 
 
+class EngineMeter:
+    def __init__(self, library):
+        os.environ["STREAMBP_TORCH_LIBRARY"] = library
+        sys.path.insert(0, str(ROOT / "streambp/python"))
+        from streambp._library import library as load
+
+        load()
+
+    def reset_peak(self):
+        torch.ops.streambp.meter_reset("cpu")
+
+    def live_bytes(self):
+        return json.loads(torch.ops.streambp.meter_read("cpu"))["live_bytes"]
+
+    def peak_bytes(self):
+        return json.loads(torch.ops.streambp.meter_read("cpu"))["peak_bytes"]
+
+
 class Worker:
     def __init__(self, options):
         torch.set_num_threads(options.threads)
         self.keep_zeros = options.gradients == "zeros"
-        self.meter = Meter(options.meter)
+        self.meter = EngineMeter(options.engine) if options.engine else Meter(options.meter)
+        self.method = None
         try:
             self.model, report = self.load(options, "sdpa")
         except ValueError:  # a family that has no such attention (Gemma 2)
@@ -69,10 +90,18 @@ class Worker:
         )
 
     def set_method(self, method):
-        if method == "hf-checkpoint":
+        if method in PYTHON_METHODS:
+            import streambp
+
+            if method == "python-patch" and self.method != method:
+                streambp.patch(self.model)
+            if method == "python" and self.method == "python-patch":
+                streambp.unpatch(self.model)
+        elif method == "hf-checkpoint":
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         else:
             self.model.gradient_checkpointing_disable()
+        self.method = method
 
     def zero_gradients(self):
         """Returns the bytes of gradients that a step will add."""
@@ -97,9 +126,14 @@ class Worker:
         self.meter.reset_peak()
         resident = self.meter.live_bytes() + missing
         cpu_start, start = time.process_time(), time.perf_counter()
-        loss = self.loss(tokens)
-        loss.backward()
-        value = loss.item()
+        if self.method == "python":
+            import streambp
+
+            value = streambp.backward(self.model, tokens).item()
+        else:
+            loss = self.loss(tokens)
+            loss.backward()
+            value = loss.item()
         seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
         peak = self.meter.peak_bytes()
         return {
@@ -132,8 +166,10 @@ class Worker:
 
 def main():
     parser = argparse.ArgumentParser()
-    for name in ("model", "dtype", "meter", "gradients"):
+    for name in ("model", "dtype", "gradients"):
         parser.add_argument(f"--{name}", required=True)
+    for name in ("meter", "engine"):
+        parser.add_argument(f"--{name}")
     parser.add_argument("--threads", type=int, required=True)
     options = parser.parse_args()
     # Whatever a library prints goes to stderr: stdout is for answers.

@@ -12,7 +12,9 @@ from compare.environment import ROOT, InputError, venv_python
 BENCH = ROOT / "build/release/bin/streambp-bench"
 VERIFY = ROOT / "build/release/bin/streambp-verify"
 METER = ROOT / "build/release/lib/libstreambp_meter_c.so"
+ENGINE = ROOT / "build/release/lib/libstreambp_torch.so"
 HF_METHODS = ("hf-standard", "hf-checkpoint")
+PYTHON_METHODS = ("python", "python-patch")  # streambp.backward() and streambp.patch() on Hugging Face's model
 FIGURES = ("status", "error", "loss", "resident_bytes", "peak_bytes", "peak_beyond_resident_bytes", "model_flops", "hardware_flops",
            "gemm_flops_per_second", "percent_of_gemm", "chunk", "environment")
 
@@ -28,12 +30,14 @@ def command_of(method):
 
 
 class HuggingFace:
-    """The worker process. It is stopped but while it runs a step, so that nothing of it can disturb the other side."""
+    """The worker process. It is stopped but while it runs a step, so that nothing of it can disturb the other side.
 
-    def __init__(self, model, options):
+    `engine`: one with our engine for Python and its allocator, for PYTHON_METHODS."""
+
+    def __init__(self, model, options, engine=False):
         environment = {**os.environ, "OMP_NUM_THREADS": str(options.threads), "HF_HUB_OFFLINE": "1"}
         command = [venv_python(), "-m", "compare.hf_worker", "--model", model, "--dtype", options.dtype, "--threads",
-                   str(options.threads), "--gradients", options.hf_gradients, "--meter", METER]
+                   str(options.threads), "--gradients", options.hf_gradients, *(["--engine", ENGINE] if engine else ["--meter", METER])]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
                                         cwd=ROOT / "scripts")
         self.environment = self.read()

@@ -24,6 +24,7 @@ void Model::give_back() {
     parameter->gradient.reset();
     renew_parts(*parameter);
   }
+  placement_.device = lender_;
 }
 
 void Model::lend(const std::map<std::string, at::Tensor>& values,
@@ -34,7 +35,6 @@ void Model::lend(const std::map<std::string, at::Tensor>& values,
         "trainable_token_indices: rows are written into the base's embedding, which is not ours to "
         "write; expected an adapter without them");
   give_back();
-  placement_.device = lender_;
   const auto check = [&](const std::string& name, const at::Tensor& tensor, const char* what) {
     const std::vector<int64_t>& shape = skeleton_shapes_.at(name);
     if (tensor.sizes() == at::IntArrayRef(shape) && tensor.scalar_type() == placement_.dtype &&

@@ -1,0 +1,184 @@
+// A pass put together from its pieces, over tensors that were lent: layers and head as nodes of somebody
+// else's autograd.
+#include "streambp/backprop/pieces.h"
+
+#include <gtest/gtest.h>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "streambp/backprop/method.h"
+#include "streambp/error.h"
+#include "verify/equality/subject.h"
+#include "verify/evaluation.h"
+
+namespace streambp::verify {
+namespace {
+
+constexpr int64_t kLength = 13;
+
+/// A skeleton over the tensors of `owner`, with gradients of its own.
+struct Lent {
+  Lent(const EqualitySubject& subject)
+      : model(Model::skeleton(subject.model.config(), at::kDouble, at::kCPU)) {
+    if (subject.lora) model.attach_adapters(*subject.lora, /*seed=*/0);
+    model.give_back();
+    for (const auto& parameter : subject.model.parameters()) {
+      values[parameter->name] = parameter->value;
+      if (parameter->trainable()) gradients[parameter->name] = at::zeros_like(parameter->value);
+    }
+    model.lend(values, gradients);
+  }
+
+  Model model;
+  std::map<std::string, at::Tensor> values, gradients;
+};
+
+struct PiecesCase {
+  std::string model;
+  std::string tuning;
+  std::string batch;
+  std::string objective;
+};
+
+std::ostream& operator<<(std::ostream& out, const PiecesCase& of) {
+  return out << of.model << ", " << of.tuning << ", " << of.batch << ", " << of.objective;
+}
+
+std::string name_of(const testing::TestParamInfo<PiecesCase>& info) {
+  const PiecesCase& of = info.param;
+  std::string name = of.model + "_" + of.tuning + "_" + of.batch + "_" + of.objective;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+class Pieces : public testing::TestWithParam<PiecesCase> {};
+
+TEST_P(Pieces, GiveTheGradientsOfTheWholePass) {
+  const PiecesCase& of = GetParam();
+  EqualitySubject subject = make_subject({of.model, of.objective, {}, of.tuning, of.batch, kLength}, 7);
+  Settings standard;
+  standard.method = Method::kStandard;
+  const Evaluation expected = evaluate(subject.model, subject.batch, *subject.objective, standard);
+  for (const int64_t chunk : {1, 4, 12, 13, 14, 0}) {
+    Lent lent(subject);
+    Model& model = lent.model;
+    const at::NoGradGuard no_grad;
+    const Stream stream = prepare_pieces(model, subject.batch);
+    const auto layers = static_cast<int64_t>(model.layers().size());
+    std::vector<at::Tensor> inputs{model.embed(stream.batch.tokens)};
+    for (int64_t i = 0; i < layers; ++i)
+      inputs.push_back(layer_forward(model, stream, i, inputs.back(), chunk));
+    const HeadPiece alone =
+        head_piece(model, subject.batch, *subject.objective, inputs.back(), chunk, /*goes_back=*/false);
+    const HeadPiece head =
+        head_piece(model, subject.batch, *subject.objective, inputs.back(), chunk, /*goes_back=*/true);
+    EXPECT_FALSE(alone.gradient.defined());
+    EXPECT_LE(relative_error(alone.loss, head.loss), 1e-13);
+    at::Tensor gradient = head.gradient;
+    for (int64_t i = layers - 1; i >= 0; --i) {
+      const at::Tensor dy = gradient;
+      const at::Tensor before = dy.clone();
+      gradient = layer_backward(model, stream, i, inputs[static_cast<size_t>(i)], dy, chunk);
+      EXPECT_TRUE(dy.equal(before)) << "the caller's gradient was written to";
+    }
+    if (model.lowest_trainable_layer() < 0) model.accumulate_embedding(stream.batch.tokens, gradient);
+    const Evaluation found{head.loss, head.log_probabilities, {}, lent.gradients};
+    const EvaluationErrors errors = measure(found, expected);
+    EXPECT_TRUE(errors.worst() <= 1e-12)
+        << "chunk " << chunk << ": " << error_text(errors.worst()) << " in " << errors.worst_parameter();
+    const EvaluationErrors to_reference = measure(found, subject.reference);
+    EXPECT_TRUE(to_reference.worst() <= 1e-10)
+        << "chunk " << chunk << ": " << error_text(to_reference.worst());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Pieces,
+                         testing::Values(PiecesCase{"qwen3-tiny", "full", "three", "sft"},
+                                         PiecesCase{"qwen3-tiny", "lora", "left", "sft"},
+                                         PiecesCase{"phi3-tiny", "lora", "none", "sft"},
+                                         PiecesCase{"gemma3-tiny", "full", "packed", "sft"},
+                                         PiecesCase{"qwen3-moe-plain-tiny", "full", "masked", "sft"},
+                                         PiecesCase{"llama-tiny", "full", "right", "dpo"}),
+                         name_of);
+
+TEST(Pieces, AWeightedSumOfLogProbabilitiesGoesBackAsItsWeights) {
+  EqualitySubject subject = make_subject({"qwen3-tiny", "sft", {}, "full", "masked", kLength}, 7);
+  Settings settings;
+  settings.chunk = 4;
+  const Evaluation expected = evaluate(subject.model, subject.batch, *subject.objective, settings);
+  const double scored = subject.batch.targets.ne(kNoTarget).sum().item<double>();
+  Lent lent(subject);
+  const at::NoGradGuard no_grad;
+  const Stream stream = prepare_pieces(lent.model, subject.batch);
+  at::Tensor hidden = lent.model.embed(stream.batch.tokens);
+  for (size_t i = 0; i < lent.model.layers().size(); ++i)
+    hidden = layer_forward(lent.model, stream, static_cast<int64_t>(i), hidden, 4);
+  const at::Tensor weights = at::full({subject.batch.size()}, -1.0 / scored, at::kDouble);
+  const auto sum = weighted_log_probabilities(subject.batch, weights, 1.0);
+  const HeadPiece piece = head_piece(lent.model, subject.batch, *sum, hidden, 3, /*goes_back=*/true);
+  EXPECT_LE(relative_error(piece.loss, expected.loss), 1e-13);
+  for (const char* name : {"model.norm.weight", "lm_head.weight"}) {
+    const double error = relative_error(lent.gradients.at(name), expected.gradients.at(name));
+    EXPECT_TRUE(error <= 1e-12) << name << ": " << error_text(error);
+  }
+}
+
+/// What `body` throws.
+template <typename Body>
+std::string refusal(Body body) {
+  try {
+    body();
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "nothing was refused";
+}
+
+TEST(Lent, TensorsAreUsedWhereTheyLie) {
+  EqualitySubject subject = make_subject({"qwen3-tiny", "sft", {}, "full", "single", kLength}, 7);
+  Lent lent(subject);
+  for (const auto& parameter : lent.model.parameters()) {
+    EXPECT_EQ(parameter->value.const_data_ptr(), lent.values.at(parameter->name).const_data_ptr());
+    EXPECT_EQ(parameter->gradient.const_data_ptr(), lent.gradients.at(parameter->name).const_data_ptr());
+  }
+  lent.model.give_back();
+  for (const auto& parameter : lent.model.parameters()) EXPECT_FALSE(parameter->value.defined());
+}
+
+TEST(Lent, WhatDoesNotFitIsRefusedByName) {
+  EqualitySubject subject = make_subject({"qwen3-tiny", "sft", {}, "full", "single", kLength}, 7);
+  Lent lent(subject);
+  const std::string name = "model.layers.1.self_attn.q_proj.weight";
+  const at::Tensor right = lent.values.at(name);
+  const auto lend = [&](const std::string& of, const at::Tensor& value, const at::Tensor& gradient) {
+    return refusal([&] {
+      lent.model.lend({{of, value}}, gradient.defined() ? std::map<std::string, at::Tensor>{{of, gradient}}
+                                                        : std::map<std::string, at::Tensor>{});
+    });
+  };
+  EXPECT_NE(lend("model.layers.9.q", right, {}).find("no parameter is named"), std::string::npos);
+  EXPECT_NE(lend(name, right.to(at::kFloat), {}).find("the parameter is Float"), std::string::npos);
+  EXPECT_NE(lend(name, right.narrow(0, 0, 2), {}).find("expected Double ["), std::string::npos);
+  EXPECT_NE(lend(name, right, right.narrow(0, 0, 2)).find("its gradient is"), std::string::npos);
+  EXPECT_NE(lend(name, at::empty_like(right).t().contiguous().t(), {}).find("not contiguous"),
+            std::string::npos);
+  EXPECT_NE(refusal([&] { lent.model.lend({}, {{name, right}}); }).find("no value"), std::string::npos);
+}
+
+TEST(Lent, LayersRefuseInputsOfAnotherStream) {
+  EqualitySubject subject = make_subject({"qwen3-tiny", "sft", {}, "full", "single", kLength}, 7);
+  Lent lent(subject);
+  const Stream stream = prepare_pieces(lent.model, subject.batch);
+  const at::Tensor x = at::zeros({kLength, lent.model.config().hidden_size}, at::kDouble);
+  const auto run = [&](int64_t layer, const at::Tensor& input, int64_t chunk) {
+    return refusal([&] { layer_forward(lent.model, stream, layer, input, chunk); });
+  };
+  EXPECT_NE(run(0, x.narrow(0, 0, 3), 4).find("layer input"), std::string::npos);
+  EXPECT_NE(run(0, x.to(at::kFloat), 4).find("layer input"), std::string::npos);
+  EXPECT_NE(run(99, x, 4).find("layer 99"), std::string::npos);
+  EXPECT_NE(run(0, x, -1).find("chunk -1"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace streambp::verify
