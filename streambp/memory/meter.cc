@@ -17,6 +17,7 @@
 
 #include "streambp/error.h"
 #include "streambp/memory/block_listener.h"
+#include "streambp/memory/counted.h"
 #include "streambp/memory/host_blocks.h"
 #include "streambp/memory/remembered_scope.h"
 #include "streambp/memory/scope_names.h"

@@ -11,7 +11,6 @@
 #include <map>
 #include <string>
 
-#include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
 
 namespace streambp {
@@ -60,23 +59,15 @@ struct MemoryReading {
 /// not seen.
 void install_meters();
 
-/// That of the meta device alone: all that a dry run needs.
-void install_meta_meter();
-
 /// Enters what the CUDA caching allocator gives and takes back in a ledger, under the scopes, for this thread
 /// and those that run its backward passes. Call once, before the first tensor on the device.
 void install_cuda_meter();
-
-/// Whether the CPU's meter has counted this allocation: it was made after install_meters(), and not taken
-/// over from elsewhere (a mapped file, another library's array).
-bool is_counted(const c10::DataPtr& data);
 
 /// Rounds the meta device's blocks up to whole multiples of `bytes`, as the allocator of the device that it
 /// stands for does; 1: not at all.
 void set_meta_block_bytes(int64_t bytes);
 
-/// Starts a new measurement on `device` and of the host's memory: the peak becomes what is alive now. What
-/// the meta device's passes put into the host's memory is a ledger of its own.
+/// Starts a new measurement on `device` and of the host's memory: the peak becomes what is alive now.
 void reset_peak(c10::Device device);
 
 MemoryReading read_meter(c10::Device device);

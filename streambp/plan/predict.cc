@@ -7,6 +7,7 @@
 #include <ATen/Parallel.h>
 
 #include "streambp/error.h"
+#include "streambp/memory/counted.h"
 #include "streambp/plan/metered_pass.h"
 #include "streambp/runtime/bytes.h"
 #include "streambp/runtime/failure.h"

@@ -4,6 +4,7 @@
 #include <torch/library.h>
 #include <torch/version.h>
 
+#include "streambp/memory/counted.h"
 #include "streambp/memory/meter.h"
 #include "streambp/python/engine.h"
 #include "streambp/python/guest.h"

@@ -11,6 +11,7 @@
 
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
+#include "streambp/memory/counted.h"
 #include "streambp/memory/meter.h"
 #include "streambp/model/open_model.h"
 #include "streambp/model/strict_json.h"
@@ -234,7 +235,7 @@ std::string predict(const std::string& text, const TensorDict& batch) {
 std::string longest(const std::string& text) {
   return alone([&] {
     const json request = parse_strict_json(text, "request");
-    const Question question = read_question(request, {});
+    const Question question = read_question(request, TensorDict());
     const Others others;
     plan::Predictor predictor(plan::complete_setup(question.workload), question.workload.device);
     const plan::LongestFit fit =
@@ -247,7 +248,7 @@ std::string longest(const std::string& text) {
 std::string suggest(const std::string& text) {
   return alone([&] {
     const json request = parse_strict_json(text, "request");
-    const Question question = read_question(request, {});
+    const Question question = read_question(request, TensorDict());
     const Others others;
     plan::SearchSpace space;
     space.given = question.settings;
