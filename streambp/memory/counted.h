@@ -5,9 +5,6 @@
 
 namespace streambp {
 
-/// The meter of the meta device alone, in place of install_meters(): all that a dry run needs.
-void install_meta_meter();
-
 /// Whether the CPU's meter has counted this allocation: it was made after install_meters(), and not taken over
 /// from elsewhere (a mapped file, another library's array).
 bool is_counted(const c10::DataPtr& data);

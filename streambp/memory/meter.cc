@@ -20,10 +20,35 @@
 #include "streambp/memory/counted.h"
 #include "streambp/memory/host_blocks.h"
 #include "streambp/memory/remembered_scope.h"
-#include "streambp/memory/scope_names.h"
 
 namespace streambp {
 namespace {
+
+constexpr int kMaxScopes = 64;
+constexpr std::string_view kUnnamed = "other";
+
+/// Scope names, each with a number.
+class ScopeNames {
+ public:
+  int number(std::string_view name) {
+    const std::lock_guard lock(mutex_);
+    const auto found = std::find(names_.begin(), names_.begin() + count_, name);
+    if (found != names_.begin() + count_) return static_cast<int>(found - names_.begin());
+    if (count_ == kMaxScopes) return 0;
+    names_[count_] = name;
+    return count_++;
+  }
+
+  std::string name(int number) {
+    const std::lock_guard lock(mutex_);
+    return names_[number];
+  }
+
+ private:
+  std::mutex mutex_;
+  std::array<std::string, kMaxScopes> names_{std::string(kUnnamed)};
+  int count_ = 1;
+};
 
 ScopeNames& scope_names() {
   static ScopeNames names;
@@ -171,15 +196,8 @@ Ledger& host_ledger() {
   return ledger;
 }
 
-/// The same of a dry run, which has shapes alone.
-Ledger& dry_host_ledger() {
-  static Ledger& ledger = *new Ledger("the host");
-  return ledger;
-}
-
-/// The host's memory as passes on `device` see it.
-Ledger& host_ledger_of(c10::DeviceType device) {
-  return device == c10::DeviceType::Meta ? dry_host_ledger() : host_ledger();
+Ledger& side(Ledger& device) {
+  return on_host ? host_ledger() : device;
 }
 
 Ledger& ledger_of(c10::DeviceType device) {
@@ -199,11 +217,10 @@ class CountingCpuAllocator final : public c10::Allocator {
     if (bytes == 0) return {nullptr, nullptr, &free_data, device};
     if (bytes > static_cast<size_t>(std::numeric_limits<int64_t>::max()))
       throw OutOfMemory("out of memory on cpu: size overflow");
-    Header* const header =
-        (on_host ? host_ledger() : cpu_ledger()).add(static_cast<int64_t>(bytes), [bytes]() -> Header* {
-          void* block = take_host_block(bytes + kAlignment);
-          return block == nullptr ? nullptr : new (block) Header;
-        });
+    Header* const header = side(cpu_ledger()).add(static_cast<int64_t>(bytes), [bytes]() -> Header* {
+      void* block = take_host_block(bytes + kAlignment);
+      return block == nullptr ? nullptr : new (block) Header;
+    });
     void* data = reinterpret_cast<char*>(header) + kAlignment;
     return {data, data, &free_data, device};
   }
@@ -229,8 +246,7 @@ class CountingMetaAllocator final : public c10::Allocator {
     // The host's memory is not the device allocator's.
     const int64_t block = on_host ? 1 : meta_block_bytes.load();
     const int64_t whole = (static_cast<int64_t>(bytes) + block - 1) / block * block;
-    Header* const header =
-        (on_host ? dry_host_ledger() : meta_ledger()).add(whole, [] { return new Header; });
+    Header* const header = side(meta_ledger()).add(whole, [] { return new Header; });
     return {nullptr, header, &free_header, c10::Device(c10::DeviceType::Meta)};
   }
 
@@ -301,20 +317,11 @@ RememberedScope::Reopened::~Reopened() {
   latest_scope.store(latest_);
 }
 
-namespace {
-
-constexpr uint8_t kHighestPriority = 255;
-
-}  // namespace
-
 void install_meters() {
   static CountingCpuAllocator& cpu = *new CountingCpuAllocator;
-  c10::SetCPUAllocator(&cpu, kHighestPriority);
-  install_meta_meter();
-}
-
-void install_meta_meter() {
   static CountingMetaAllocator& meta = *new CountingMetaAllocator;
+  constexpr uint8_t kHighestPriority = 255;
+  c10::SetCPUAllocator(&cpu, kHighestPriority);
   c10::SetAllocator(c10::DeviceType::Meta, &meta, kHighestPriority);
 }
 
@@ -335,7 +342,7 @@ void set_meta_block_bytes(int64_t bytes) {
 }
 
 void reset_peak(c10::Device device) {
-  host_ledger_of(device.type()).reset_peak();
+  host_ledger().reset_peak();
   ledger_of(device.type()).reset_peak();
   if (!device.is_cuda()) return;
   c10::getDeviceAllocator(device.type())->resetPeakStats(device.index());
@@ -344,7 +351,7 @@ void reset_peak(c10::Device device) {
 
 MemoryReading read_meter(c10::Device device) {
   MemoryReading reading = ledger_of(device.type()).read();
-  reading.host_peak_bytes = host_ledger_of(device.type()).read().peak_bytes;
+  reading.host_peak_bytes = host_ledger().read().peak_bytes;
   if (!device.is_cuda()) return reading;
   c10::DeviceAllocator* const allocator = c10::getDeviceAllocator(device.type());
   const auto stats = allocator->getDeviceStats(device.index());
@@ -364,7 +371,6 @@ MemoryReading read_meter(c10::Device device) {
 
 void set_host_memory_limit(int64_t bytes) {
   host_ledger().set_limit(bytes);
-  dry_host_ledger().set_limit(bytes);
 }
 
 void set_memory_limit(c10::DeviceType device, int64_t bytes) {

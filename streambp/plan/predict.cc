@@ -7,7 +7,6 @@
 #include <ATen/Parallel.h>
 
 #include "streambp/error.h"
-#include "streambp/memory/counted.h"
 #include "streambp/plan/metered_pass.h"
 #include "streambp/runtime/bytes.h"
 #include "streambp/runtime/failure.h"
@@ -36,7 +35,7 @@ Prediction dry_run(Models& models, const TrainingStep& step, const Settings& set
 
 DryRunScope::DryRunScope(c10::Device device)
     : threads_(at::get_num_threads()), memory_limit_(memory_limit(c10::DeviceType::Meta)) {
-  install_meta_meter();
+  install_meters();
   if (!device.is_meta()) stand_in_.emplace(device.type());
   set_memory_limit(c10::DeviceType::Meta, 0);  // a dry run that goes beyond it says by how much
   at::set_num_threads(1);                      // others would only wait

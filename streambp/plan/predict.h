@@ -30,9 +30,9 @@ struct Prediction {
 /// "33.1 GB: weights 16.4 GB, gradients 16.4 GB, ...", the largest first.
 std::string describe(const std::map<std::string, int64_t>& breakdown);
 
-/// The process as dry runs for `device` need it, while this lives: the meta device's meter is installed, that
-/// device stands for `device` (unless that is meta) and has no memory limit, and LibTorch has one thread, as
-/// nothing is computed.
+/// The process as dry runs for `device` need it, while this lives: meters are installed, the meta device
+/// stands for `device` (unless that is meta) and has no memory limit, and LibTorch has one thread, as nothing
+/// is computed.
 class DryRunScope {
  public:
   explicit DryRunScope(c10::Device device);

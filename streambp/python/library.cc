@@ -8,7 +8,6 @@
 #include "streambp/memory/meter.h"
 #include "streambp/python/engine.h"
 #include "streambp/python/guest.h"
-#include "streambp/python/planning.h"
 #include "streambp/python/scopes.h"
 #include "streambp/runtime/processor.h"
 
@@ -76,9 +75,6 @@ TORCH_LIBRARY(streambp, m) {
   m.def("meter_counts", meter_counts);
   m.def("scope_push", scope_push);
   m.def("scope_pop", scope_pop);
-  m.def("predict", predict);
-  m.def("longest", longest);
-  m.def("suggest", suggest);
   m.def("objectives", objectives_json);
   m.def("settings", settings_json);
 }

@@ -1,23 +1,17 @@
 #include "streambp/python/planning.h"
 
+#include <algorithm>
 #include <charconv>
-#include <exception>
-#include <functional>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <thread>
-#include <utility>
+#include <vector>
 
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
-#include "streambp/memory/counted.h"
-#include "streambp/memory/meter.h"
 #include "streambp/model/open_model.h"
 #include "streambp/model/strict_json.h"
 #include "streambp/model/tensor_file.h"
 #include "streambp/plan/suggest.h"
-#include "streambp/python/guest.h"
 
 namespace streambp::python {
 namespace {
@@ -97,7 +91,21 @@ void read_setup(const json& request, plan::ModelSetup& setup) {
   if (request.contains("teacher")) setup.teacher_config = read_model(request.at("teacher"), setup.teacher);
 }
 
-Question read_question(const json& request, const TensorDict& batch) {
+/// Tensors of a request, by name: shape, and values in one list.
+std::map<std::string, at::Tensor> read_tensors(const json& batch) {
+  std::map<std::string, at::Tensor> tensors;
+  for (const auto& [name, tensor] : batch.items()) {
+    const json& values = tensor.at("values");
+    const bool whole =
+        std::all_of(values.begin(), values.end(), [](const json& v) { return v.is_number_integer(); });
+    const at::Tensor flat = whole ? at::tensor(values.get<std::vector<int64_t>>(), at::kLong)
+                                  : at::tensor(values.get<std::vector<double>>(), at::kDouble);
+    tensors.emplace(name, flat.view(tensor.at("shape").get<std::vector<int64_t>>()));
+  }
+  return tensors;
+}
+
+Question read_question(const json& request) {
   Question question;
   plan::Workload& workload = question.workload;
   read_setup(request, workload.setup);
@@ -117,45 +125,14 @@ Question read_question(const json& request, const TensorDict& batch) {
   if (!device.is_cpu() && !device.is_cuda())
     throw InputError("device '{}': expected cpu or cuda", device.str());
   workload.device = c10::Device(device.type());
-  if (batch.empty()) return question;
+  if (!request.contains("batch")) return question;
   const Config config = workload.setup.config ? *workload.setup.config : open_config(workload.setup.model);
-  std::map<std::string, at::Tensor> tensors;
-  for (const auto& entry : batch) tensors.emplace(entry.key(), entry.value());
   step.batch = std::make_shared<const Batch>(read_objective_batch(
       kind, tensors, config.vocab_size, parse_first_labels(first_labels), config.pad_token_id));
   step.sequences = static_cast<int64_t>(step.batch->offsets.size()) - 1;
   step.seq_len = step.batch->padded_columns;
   return question;
 }
-
-/// What lies on the meta device before a dry run and is none of its own: a model that somebody made there.
-class Others {
- public:
-  Others() {
-    install_meta_meter();
-    reset_peak(at::kMeta);
-    before_ = read_meter(at::kMeta);
-  }
-
-  plan::Prediction without(plan::Prediction prediction) const {
-    prediction.peak_bytes -= before_.live_bytes;
-    prediction.resident_bytes -= before_.live_bytes;
-    prediction.host_peak_bytes -= before_.host_peak_bytes;
-    for (const auto& [scope, bytes] : before_.at_peak) {
-      if ((prediction.breakdown[scope] -= bytes) == 0) prediction.breakdown.erase(scope);
-    }
-    return prediction;
-  }
-
-  plan::Budget with(plan::Budget budget) const {
-    budget.device += before_.live_bytes;
-    if (budget.host > 0) budget.host += before_.host_peak_bytes;
-    return budget;
-  }
-
- private:
-  MemoryReading before_;
-};
 
 json to_json(const plan::Prediction& prediction) {
   return {{"seq_len", prediction.seq_len},
@@ -170,15 +147,15 @@ json to_json(const plan::Prediction& prediction) {
           {"hardware_flops", prediction.hardware_flops}};
 }
 
-json to_json(const plan::LongestFit& fit, const Others& others, const std::string& model) {
+json to_json(const plan::LongestFit& fit, const std::string& model) {
   json object{{"model", model},
               {"seq_len", fit.seq_len},
               {"resolution", fit.resolution},
               {"evaluations", fit.evaluations},
               {"configuration", configuration_text(fit.settings)},
               {"at_longest", nullptr},
-              {"at_shortest", to_json(others.without(fit.at_shortest))}};
-  if (fit.at_longest) object["at_longest"] = to_json(others.without(*fit.at_longest));
+              {"at_shortest", to_json(fit.at_shortest)}};
+  if (fit.at_longest) object["at_longest"] = to_json(*fit.at_longest);
   return object;
 }
 
@@ -198,77 +175,62 @@ plan::Budget read_budget(const json& request) {
   return budget;
 }
 
-/// answer() on a thread of its own, where nothing of the caller's is on (autocast, inference mode, hooks, a
-/// number of threads): one at a time, as dry runs share the meta device's meter.
-std::string alone(const std::function<json()>& answer) {
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
-  return answered([&] {
-    std::string text;
-    std::exception_ptr failure;
-    std::thread([&] {
-      try {
-        text = answer().dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
-      } catch (...) {
-        failure = std::current_exception();
-      }
-    }).join();
-    if (failure) std::rethrow_exception(failure);
-    return text;
-  });
+json predict(const json& request) {
+  const Question question = read_question(request);
+  json object = to_json(plan::predict(question.workload, question.settings));
+  object["model"] = question.workload.setup.model;
+  object["configuration"] = configuration_text(question.settings);
+  return object;
+}
+
+json longest(const json& request) {
+  const Question question = read_question(request);
+  plan::Predictor predictor(plan::complete_setup(question.workload), question.workload.device);
+  return to_json(plan::longest(predictor, question.workload.step, question.settings, read_budget(request),
+                               at_least(request, "resolution", 1)),
+                 question.workload.setup.model);
+}
+
+json suggest(const json& request) {
+  const Question question = read_question(request);
+  plan::SearchSpace space;
+  space.given = question.settings;
+  space.fixed = question.fixed;
+  if (request.at("settings").contains("method")) space.methods = {question.settings.method};
+  space.chunks = {question.settings.chunk};
+  plan::Predictor predictor(plan::complete_setup(question.workload), question.workload.device);
+  json all = json::array();
+  for (const plan::Suggestion& found : plan::suggest(predictor, question.workload.step, space,
+                                                     read_budget(request), at_least(request, "wanted", 0))) {
+    json object = to_json(found.fit, question.workload.setup.model);
+    object["settings"] = settings_of(found.settings);
+    object["configuration"] = configuration_text(found.settings);
+    object["cost"] = found.cost;
+    object["best"] = found.best;
+    all.push_back(object);
+  }
+  return all;
 }
 
 }  // namespace
 
-std::string predict(const std::string& text, const TensorDict& batch) {
-  return alone([&] {
+std::string answer_question(const std::string& question, const std::string& text) {
+  json result;
+  try {
     const json request = parse_strict_json(text, "request");
-    const Question question = read_question(request, batch);
-    const Others others;
-    json object = to_json(others.without(plan::predict(question.workload, question.settings)));
-    object["model"] = question.workload.setup.model;
-    object["configuration"] = configuration_text(question.settings);
-    return object;
-  });
-}
-
-std::string longest(const std::string& text) {
-  return alone([&] {
-    const json request = parse_strict_json(text, "request");
-    const Question question = read_question(request, TensorDict());
-    const Others others;
-    plan::Predictor predictor(plan::complete_setup(question.workload), question.workload.device);
-    const plan::LongestFit fit =
-        plan::longest(predictor, question.workload.step, question.settings, others.with(read_budget(request)),
-                      at_least(request, "resolution", 1));
-    return to_json(fit, others, question.workload.setup.model);
-  });
-}
-
-std::string suggest(const std::string& text) {
-  return alone([&] {
-    const json request = parse_strict_json(text, "request");
-    const Question question = read_question(request, TensorDict());
-    const Others others;
-    plan::SearchSpace space;
-    space.given = question.settings;
-    space.fixed = question.fixed;
-    if (request.at("settings").contains("method")) space.methods = {question.settings.method};
-    space.chunks = {question.settings.chunk};
-    plan::Predictor predictor(plan::complete_setup(question.workload), question.workload.device);
-    json all = json::array();
-    for (const plan::Suggestion& found :
-         plan::suggest(predictor, question.workload.step, space, others.with(read_budget(request)),
-                       at_least(request, "wanted", 0))) {
-      json object = to_json(found.fit, others, question.workload.setup.model);
-      object["settings"] = settings_of(found.settings);
-      object["configuration"] = configuration_text(found.settings);
-      object["cost"] = found.cost;
-      object["best"] = found.best;
-      all.push_back(object);
+    if (question == "predict") {
+      result["answer"] = predict(request);
+    } else if (question == "longest") {
+      result["answer"] = longest(request);
+    } else if (question == "suggest") {
+      result["answer"] = suggest(request);
+    } else {
+      throw InputError("'{}': expected predict, longest or suggest", question);
     }
-    return all;
-  });
+  } catch (const InputError& error) {
+    result = {{"refused", error.what()}};
+  }
+  return result.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
 }
 
 }  // namespace streambp::python

@@ -1,13 +1,18 @@
-// What a step would take, asked from Python: texts in, texts out, nothing computed (streambp/plan).
+// What a step would take, asked from Python (streambp/plan): JSON in, JSON out, nothing computed.
+//
+// In a process of its own (plan_program.cc). Where Python has imported torch, many of ATen's kernels of the
+// meta device are Python's, which allocate tensors that the CPU's and the GPU's kernels do not: a dry run
+// there predicts too much. A process of its own also leaves the caller's threads, meters and limits alone.
 #pragma once
 
 #include <string>
 
-#include "streambp/python/engine.h"
-
 namespace streambp::python {
 
-/// A dry run of a step. `request`, a JSON object:
+/// The answer to a question as a JSON object: {"answer": ...}, or {"refused": "..."} with the message of an
+/// InputError. `request` is a JSON object.
+///
+/// predict: a dry run of a step.
 /// - model: an object with source, a folder or preset, or, with config (the text of a config.json), the
 ///   model's name in messages; adapter: the text of an adapter_config.json
 /// - reference, teacher: objects as model, or left out; release_reference
@@ -16,19 +21,16 @@ namespace streambp::python {
 /// - optimizer (none, sgd, adamw), optimizer_bits (32, 16, 8), master_weights
 /// - objective, options (of the objective, texts by name), settings (those of setting_kinds(), method,
 ///   micro_batches and first_labels; texts by name)
-/// - seq_len, sequences, prompt: of a batch that is made up where `batch` is empty. Padded tensors under the
-///   names of streambp/data/objective_inputs.h otherwise.
-/// Returns a JSON object with the members of plan::Prediction, and `configuration` and `model`.
-/// Safe from any thread, next to passes that run: dry runs wait for one another, on a thread of their own,
-/// and what they leave behind is what they found. Throws as answered() does.
-std::string predict(const std::string& request, const TensorDict& batch);
-
-/// The longest sequence within a budget. `request` in addition: budget_bytes, host_budget_bytes (0: no
-/// limit), resolution. Returns a JSON object with the members of plan::LongestFit.
-std::string longest(const std::string& request);
-
-/// Configurations that reach `seq_len` tokens, or the furthest with 0, by rising cost: a JSON array of
-/// objects as longest's with settings, cost and best. `settings` are not searched.
-std::string suggest(const std::string& request);
+/// - batch: padded tensors under the names of streambp/data/objective_inputs.h, objects with shape and
+/// values;
+///   or seq_len, sequences, prompt: of a batch that is made up
+/// The answer: an object with the members of plan::Prediction, configuration and model.
+///
+/// longest: the longest sequence within a budget. In addition: budget_bytes, host_budget_bytes (0: no limit),
+/// resolution. The answer: an object with the members of plan::LongestFit.
+///
+/// suggest: configurations that reach `wanted` tokens, or the furthest with 0, by rising cost; `settings` are
+/// not searched. The answer: an array of objects as longest's with settings, cost and best.
+std::string answer_question(const std::string& question, const std::string& request);
 
 }  // namespace streambp::python

@@ -3,16 +3,19 @@
 import json
 import os
 import re
+import subprocess
 from dataclasses import dataclass, fields
+from pathlib import Path
 
 import torch
 
 from ._backward import _sort_keywords
 from ._batch import batch_tensors
-from ._library import InputError, checked, library
+from ._library import InputError, first_line, library, library_path
 from ._measure import format_bytes
 from ._model import Weights
 
+PROGRAM = "streambp_plan"
 UNITS = {"": 1, "B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
@@ -96,15 +99,18 @@ def predict(model, batch=None, *, tokens=None, sequences=1, objective="sft", opt
     reference, teacher: models, configs, folders or presets that are in memory too; release_reference=True: its weights are freed before.
     settings: those of backward() (chunk, keep, every, offload, method, micro_batches, ...), options=, and options of the objective.
 
-    Raises InputError for what backward() would refuse.
+    Asks a program that lies next to the engine's library, so that this process stays as it is. Raises InputError for what backward() would
+    refuse.
     """
     library()
-    request, tensors = _request(model, objective, optimizer, settings, batch)
-    if not tensors:
-        if tokens is None:
-            raise InputError("predict: how long are the sequences? Pass tokens=N, or a batch")
+    request = _request(model, objective, optimizer, settings)
+    if batch is not None:
+        request["batch"] = {name: _plain(tensor) for name, tensor in batch_tensors(batch).items()}
+    elif tokens is None:
+        raise InputError("predict: how long are the sequences? Pass tokens=N, or a batch")
+    else:
         request |= {"seq_len": _whole("tokens", tokens), "sequences": _whole("sequences", sequences)}
-    return _prediction(json.loads(checked(torch.ops.streambp.predict, json.dumps(request), tensors)))
+    return _prediction(_ask("predict", request))
 
 
 def longest(model, budget="80GB", *, host_budget=None, sequences=1, objective="sft", optimizer=None, resolution=1000, **settings):
@@ -113,9 +119,9 @@ def longest(model, budget="80GB", *, host_budget=None, sequences=1, objective="s
     host_budget: of host memory, for offload; default no limit. The rest as in predict(). Raises InputError as predict() does.
     """
     library()
-    request, _ = _request(model, objective, optimizer, settings)
+    request = _request(model, objective, optimizer, settings)
     request |= _budgets(budget, host_budget) | {"sequences": _whole("sequences", sequences), "resolution": _whole("resolution", resolution)}
-    return _longest(json.loads(checked(torch.ops.streambp.longest, json.dumps(request))))
+    return _longest(_ask("longest", request))
 
 
 def suggest(model, budget="80GB", *, tokens=None, host_budget=None, sequences=1, objective="sft", optimizer=None, **settings):
@@ -125,10 +131,31 @@ def suggest(model, budget="80GB", *, tokens=None, host_budget=None, sequences=1,
     bytes of host memory; offloading is tried where it is given. settings: not searched. The rest as in longest().
     """
     library()
-    request, _ = _request(model, objective, optimizer, settings)
+    request = _request(model, objective, optimizer, settings)
     request |= _budgets(budget, host_budget) | {"sequences": _whole("sequences", sequences),
                                                 "wanted": 0 if tokens is None else _whole("tokens", tokens)}
-    return [_longest(found) for found in json.loads(checked(torch.ops.streambp.suggest, json.dumps(request)))]
+    return [_longest(found) for found in _ask("suggest", request)]
+
+
+def _ask(question, request):
+    """What the program streambp_plan, next to the engine's library, answers. It runs on one thread and computes nothing."""
+    program = library_path().with_name(PROGRAM)
+    if not program.is_file():
+        raise InputError(f"{program}: no such file; it is built and installed together with the engine's library")
+    libraries = [str(Path(torch.__file__).parent / "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "LD_LIBRARY_PATH": os.pathsep.join(filter(None, libraries))}
+    run = subprocess.run([program, question], input=json.dumps(request), env=environment, capture_output=True, text=True)
+    if run.returncode != 0:
+        reason = first_line(run.stderr) or f"exit status {run.returncode}"
+        raise RuntimeError(f"{program}: {reason}")
+    answer = json.loads(run.stdout)
+    if "refused" in answer:
+        raise InputError(answer["refused"])
+    return answer["answer"]
+
+
+def _plain(tensor):
+    return {"shape": list(tensor.shape), "values": (tensor.long() if tensor.dtype == torch.bool else tensor).flatten().tolist()}
 
 
 # What is no setting of a pass and no option of an objective, with its default.
@@ -137,8 +164,8 @@ _OF_THE_REQUEST = {"dtype": None, "device": None, "gradient_dtype": "same", "opt
                    "options": None}
 
 
-def _request(model, objective, optimizer, keywords, batch=None):
-    """({...} as streambp/python/planning.h takes it, the batch's tensors by name)."""
+def _request(model, objective, optimizer, keywords):
+    """{...} as streambp/python/planning.h takes it."""
     keywords = {name: value for name, value in keywords.items() if value is not None}
     given = {name: keywords.pop(name, default) for name, default in _OF_THE_REQUEST.items()}
     described = _describe(model, given)
@@ -152,7 +179,7 @@ def _request(model, objective, optimizer, keywords, batch=None):
     for role in ("reference", "teacher"):
         if given[role] is not None and not (role == "reference" and given[role] == "base"):
             request[role] = _describe(given[role], {}, role)["model"]
-    return request, {} if batch is None else batch_tensors(batch)
+    return request
 
 
 def _describe(model, given, role="model"):
