@@ -127,8 +127,9 @@ Question read_question(const json& request) {
   workload.device = c10::Device(device.type());
   if (!request.contains("batch")) return question;
   const Config config = workload.setup.config ? *workload.setup.config : open_config(workload.setup.model);
-  step.batch = std::make_shared<const Batch>(read_objective_batch(
-      kind, tensors, config.vocab_size, parse_first_labels(first_labels), config.pad_token_id));
+  step.batch = std::make_shared<const Batch>(
+      read_objective_batch(kind, read_tensors(request.at("batch")), config.vocab_size,
+                           parse_first_labels(first_labels), config.pad_token_id));
   step.sequences = static_cast<int64_t>(step.batch->offsets.size()) - 1;
   step.seq_len = step.batch->padded_columns;
   return question;
