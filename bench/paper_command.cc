@@ -17,10 +17,12 @@ namespace {
 
 using nlohmann::json;
 
+constexpr const char* kOwnResults = "results";
+
 struct Typed {
   std::string tables = "3,curves,8,9";
   std::string budget = "78GiB";
-  std::string measured = "results";
+  std::string measured = kOwnResults;
   std::string out = "results/paper";
   bool quiet = false;
   std::vector<std::string> arguments;
@@ -57,6 +59,10 @@ int run_paper(const Typed& typed) {
     if (std::none_of(kTables.begin(), kTables.end(), [&](const auto& table) { return name == table.first; }))
       throw InputError("--table '{}': expected some of 3, curves, 8, 9", name);
   }
+  // Away from this project there may be no such folder; one that is asked for has to be there.
+  std::error_code error;
+  if (typed.measured != kOwnResults && !std::filesystem::is_directory(typed.measured, error))
+    throw InputError("--measured {}: not a folder", typed.measured);
   ProgressLine progress(!typed.quiet);
   PaperRun run{parse_bytes(typed.budget, "--budget"), Measured(typed.measured),
                [&progress](const std::string& text) { progress.show(text); }};

@@ -24,7 +24,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from compare.environment import ROOT, VERSIONS, InputError, enter_venv
+from python_environment import ROOT, VERSIONS, InputError, enter_venv
 from compare.report import draw, markdown, summaries, tables, text_table
 from compare.runners import BENCH, ENGINE, HF_METHODS, METER, PYTHON_METHODS, VERIFY, HuggingFace, Ours, gradient_error
 from files import check_replaceable, open_standard_descriptors, parse_record, read_text, write_file

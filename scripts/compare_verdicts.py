@@ -21,7 +21,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from compare.environment import ROOT, VERSIONS, InputError, enter_venv, import_torch
+from python_environment import ROOT, VERSIONS, InputError, enter_venv
 from compare.runners import VERIFY
 from compare.verdict_models import MODELS, ONLY_EAGER, write_model
 from files import open_standard_descriptors, write_file
@@ -176,7 +176,7 @@ def main():
     enter_venv()
     if not VERIFY.exists():
         raise InputError(f"{VERIFY.relative_to(ROOT)} is missing: build first (cmake --build --preset release)")
-    torch = import_torch()
+    import torch
     import transformers
     from safetensors.torch import save_file
 

@@ -1,8 +1,12 @@
 """What the scripts that draw share: colours, plain axes, files that stay the same for the same figures."""
 
 import io
+import sys
 
-import matplotlib
+try:
+    import matplotlib
+except ImportError as error:
+    sys.exit(f"{sys.argv[0]}: {error}: run it with .venv/bin/python, which scripts/setup.sh makes")
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402

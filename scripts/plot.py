@@ -14,11 +14,10 @@ import csv
 import itertools
 from pathlib import Path
 
-import matplotlib.pyplot as plt
+from pictures import COLOURS, plain, plt, save  # first: says what to do without matplotlib
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from files import InputError, parse_record, read_text, run
-from pictures import COLOURS, plain, save
 from printable import printable, printable_values
 
 OTHER_COLOURS = ["#CC79A7", "#56B4E9", "#E69F00", "#000000"]

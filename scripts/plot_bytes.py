@@ -11,11 +11,10 @@ chunk-major.
 import argparse
 from pathlib import Path
 
-import matplotlib.pyplot as plt
+from pictures import COLOURS, plain, plt, save  # first: says what to do without matplotlib
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
 from files import InputError, parse_record, read_text, run
-from pictures import COLOURS, plain, save
 from printable import printable_values
 
 # Configuration to colour (the palette of pictures.py), marker, filled.

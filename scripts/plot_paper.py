@@ -11,11 +11,10 @@ import argparse
 import csv
 from pathlib import Path
 
-import matplotlib.pyplot as plt
+from pictures import COLOURS, plain, plt, save  # first: says what to do without matplotlib
 from matplotlib.ticker import FuncFormatter
 
 from files import InputError, parse_record, read_text, run
-from pictures import COLOURS, plain, save
 from printable import printable_values
 
 STYLES = ["-", "--", ":", "-.", (0, (1, 3))]

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Everything a fresh Debian 12 machine needs, once: packages, a virtual environment with the torch wheel (its LibTorch), a
-# configured build. Sourced by run.sh and test.sh; a second call finds its stamps and does nothing.
+# configured build. Sourced by run.sh and test.sh; a second call finds its stamps and does nothing. python.sh sources it with
+# setup_for=package, for what the Python package's build needs alone, or setup_for=package-on-own-torch.
 set -euo pipefail
 
 project=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -11,6 +12,9 @@ debian_packages=(
   g++ cmake ninja-build ccache git ca-certificates python3 python3-venv
   libeigen3-dev libcli11-dev nlohmann-json3-dev libgtest-dev libbenchmark-dev
 )
+if [ "${setup_for:-everything}" != everything ]; then
+  debian_packages=(g++ cmake ninja-build python3 python3-venv nlohmann-json3-dev)
+fi
 
 # dpkg answers without a network, so that a machine that has the packages is never asked for one.
 install_debian_packages() {
@@ -52,4 +56,6 @@ build_project() {
 }
 
 install_debian_packages
-install_python_packages
+if [ "${setup_for:-everything}" != package-on-own-torch ]; then
+  install_python_packages
+fi

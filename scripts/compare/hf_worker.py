@@ -16,13 +16,12 @@ import sys
 import time
 import warnings
 
-from compare.environment import ROOT, import_torch
-
-torch = import_torch()
-import transformers  # noqa: E402
-from compare.runners import PYTHON_METHODS  # noqa: E402
-from goldens.passes import as_in_file  # noqa: E402
-from safetensors.torch import load_file, save_file  # noqa: E402
+import torch
+import transformers
+from compare.runners import PYTHON_METHODS
+from goldens.passes import as_in_file
+from python_environment import ROOT
+from safetensors.torch import load_file, save_file
 
 USABLE_MEMORY = 0.95  # of what is free at the start, as in streambp-bench sweep
 

@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from compare.environment import ROOT, InputError, venv_python
+from python_environment import ROOT, InputError, venv_python
 
 BENCH = ROOT / "build/release/bin/streambp-bench"
 VERIFY = ROOT / "build/release/bin/streambp-verify"

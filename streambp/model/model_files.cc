@@ -27,15 +27,17 @@ bool is_there(const path& file) {
   return std::filesystem::exists(file, error);
 }
 
-/// The shards that an index names, as far as they are names of files.
+/// The shards that an index names, as far as they may be names of files: others are Checkpoint's to refuse.
 std::set<std::string> shards_of(const path& index) {
   const nlohmann::json document = parse_strict_json(read_text_file(index), index.string());
   const auto map = document.is_object() ? document.find("weight_map") : document.end();
   std::set<std::string> shards;
   if (map == document.end() || !map->is_object()) return shards;
   for (const nlohmann::json& shard : *map) {
-    if (shard.is_string() && shard.get_ref<const std::string&>().find('/') == std::string::npos)
-      shards.insert(shard.get<std::string>());
+    if (!shard.is_string()) continue;
+    const auto& name = shard.get_ref<const std::string&>();
+    if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) continue;
+    shards.insert(name);
   }
   return shards;
 }

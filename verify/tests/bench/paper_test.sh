@@ -9,5 +9,6 @@ run 'the linear example at paper scale' 0 paper --table 8 --out paper --quiet
 grep -q 'Table 8' paper/paper.md || fail 'paper.md has no table 8'
 [ -s paper/cells.csv ] || fail 'no cells of the paper'
 run 'a table that the paper does not have' 2 paper --table 12 --out paper --quiet
+run 'measurements in a folder that is not there' 2 paper --table 8 --measured nowhere --out paper --quiet
 
 finish

@@ -1,0 +1,40 @@
+#!/usr/bin/env python3
+"""FSDP2 around a patched model: patch first, then shard whole decoder layers, then the model.
+
+    python fsdp2.py [--steps 5]            starts two processes itself
+    torchrun --nproc-per-node 2 fsdp2.py   or is started by torchrun
+"""
+
+import argparse
+
+import streambp
+import torch
+from ranks import run_ranks
+from tiny_model import WORDS, tiny_model
+from torch.distributed.fsdp import fully_shard
+
+ARGUMENTS = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+ARGUMENTS.add_argument("--steps", type=int, default=5, help="default: %(default)s")
+ARGUMENTS.add_argument("--tokens", type=int, default=256, help="of each rank's row (default: %(default)s)")
+
+
+def train(rank, ranks):
+    arguments = ARGUMENTS.parse_args()
+    model = streambp.patch(tiny_model(), chunk="auto")
+    for layer in model.model.layers:
+        fully_shard(layer)
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    generator = torch.Generator().manual_seed(rank)
+    tokens = torch.randint(WORDS, (1, arguments.tokens), generator=generator)  # the rank's own
+    for step in range(arguments.steps):
+        loss = model(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        print(f"rank {rank} of {ranks}, step {step + 1}: loss {loss.item():.4f}", flush=True)
+
+
+if __name__ == "__main__":
+    ARGUMENTS.parse_args()  # --help and mistakes, once
+    run_ranks(train)

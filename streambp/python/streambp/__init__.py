@@ -1,0 +1,37 @@
+"""StreamBP's engine inside Hugging Face training: exact gradients of long sequences in little memory.
+
+    import streambp
+
+    loss = streambp.backward(model, batch)      # instead of loss = model(**batch).loss; loss.backward()
+    model = streambp.patch(model)               # or: a Trainer trains this model as it is
+"""
+
+import importlib
+
+# What stands where: modules, and the engine's library, are loaded when something of them is asked for.
+_NAMES = {
+    "backward": "_backward",
+    "StepInfo": "_backward",
+    "InputError": "_library",
+    "patch": "_patch",
+    "unpatch": "_patch",
+    "log_probabilities": "_streamed_head",
+    "predict": "_plan",
+    "longest": "_plan",
+    "verify": "_verify",
+    "measure": "_measure",
+}
+
+__all__ = list(_NAMES)
+
+
+def __getattr__(name):
+    if name not in _NAMES:
+        raise AttributeError(f"module 'streambp' has no attribute '{name}'")
+    value = getattr(importlib.import_module(f".{_NAMES[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return sorted([*globals(), *_NAMES])

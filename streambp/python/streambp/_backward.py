@@ -1,0 +1,175 @@
+"""Level 1: one call instead of a forward and a backward pass. It fills .grad of an unmodified model, and autograd sees nothing of it."""
+
+import json
+from dataclasses import dataclass
+
+import torch
+
+from ._batch import batch_tensors
+from ._library import InputError, checked
+from ._model import Weights, engine_of
+from ._refusals import check_autocast, check_state
+
+
+@dataclass(frozen=True)
+class StepInfo:
+    """What a step gives in addition to its loss.
+
+    log_probabilities: [B, T] float64 on the CPU, of the target at the column whose logits predict it, 0 elsewhere; None where the objective
+    has none, or the batch was cut into micro-batches; values: the same of a score; chunk, head_chunk: tokens of a chunk as run (0: none);
+    tokens: without padding; method; notes: what the batch's author should know of how it was read, a line each.
+    """
+
+    log_probabilities: torch.Tensor | None
+    values: torch.Tensor | None
+    chunk: int
+    head_chunk: int
+    tokens: int
+    method: str
+    notes: tuple = ()
+
+
+def backward(model, batch, objective="sft", *, chunk="auto", options=None, reference=None, teacher=None, return_info=False,
+             first_labels="refuse", **settings):
+    """The loss of `objective` on `batch`, with its gradients added to .grad of the model's trainable parameters.
+
+    As `loss = model(**batch).loss; loss.backward()`, exactly and in little memory: no logits, no activations of the whole sequence. The
+    model is lent, not copied or changed; parameters with requires_grad=False cost nothing and get nothing. Where .grad is None it is made,
+    zeros for a parameter that the loss does not depend on; where there is one, it is added to in place. Hooks of modules and parameters do
+    not run: a model in DistributedDataParallel, FSDP or DeepSpeed needs streambp.patch().
+
+    model: a transformers model (Qwen2, Qwen3, Qwen3-MoE, Llama, Mistral, Phi-3, Gemma 2 or Gemma 3: <Family>ForCausalLM, or
+        <Family>ForSequenceClassification with one label for objectives that score texts), or PEFT's wrapper of one with one LoRA adapter.
+    batch: dict, BatchEncoding or BatchFeature of tensors [B, T] under the names that transformers and TRL give them, on any device:
+        input_ids, attention_mask, position_ids, labels (sft, distill; without them every token is scored but a row's first),
+        completion_mask (dpo, ...), advantages (grpo, ...); None is left out.
+        Several documents of a row are told apart by position_ids without attention_mask. num_items_in_batch, a number, is the loss's divisor
+        where the objective has one.
+    objective: "sft", "dpo", "cpo", "simpo", "orpo", "kto", "grpo", "rloo", "ppo", "distill", "reward" or "infonce".
+    chunk: tokens of a chunk, or "auto".
+    options: of the objective, by name, as numbers, words or lists of these ({"beta": 0.1}); any of them may also be a keyword argument:
+        backward(model, batch, "dpo", beta=0.1).
+    reference: for objectives that compare with a reference model, where the batch does not hold its log-probabilities: a model, or "base",
+        the model with its adapters off, which is the default for a model with adapters.
+    teacher: the model that "distill" learns from.
+    return_info: (loss, StepInfo) instead of the loss.
+    first_labels: "ignore" drops the label of a row's first token where padding stands before it; "refuse" raises.
+    settings: method ("streambp" by default; "standard", "checkpoint", ...), keep, every, offload, order, stream_head, head_chunk and
+        micro_batches: as the flags of streambp-bench, and with their values.
+
+    Returns a detached tensor [] on the model's device, float64 for a float64 model and else float32.
+
+    Raises InputError (a ValueError), in one line that says what to do, for whatever can't be computed exactly; .grad is then as it was.
+    Where memory runs out torch's OutOfMemoryError or RuntimeError passes through, and .grad that was there before may be incomplete.
+    """
+    weights = Weights(model)
+    check_state(weights.base)
+    check_autocast(weights.dtype, weights.device)
+    engine = engine_of(weights)
+    tensors = batch_tensors(batch)
+    given, settings = _sort_keywords(engine, objective, options, {"chunk": chunk, **settings})
+    settings["first_labels"] = first_labels
+    parameters = weights.parameters()
+    values = weights.lend(parameters, parameters.values())
+    of_reference = _reference(engine, values, weights, tensors, objective, given, reference, first_labels)
+    of_teacher = _lent(teacher, "teacher") if teacher is not None else (None, {})
+
+    made = [parameter for name, parameter in parameters.items() if parameter.requires_grad and parameter.grad is None]
+    try:
+        gradients = weights.lend(parameters, [_gradient(name, parameter) for name, parameter in parameters.items()])
+        if not gradients:
+            raise InputError("no parameter of the model has requires_grad: there is nothing to train")
+        loss, of_tokens, line = checked(engine.backward, values, gradients, tensors, objective, given, settings, of_reference, *of_teacher)
+    except BaseException:
+        for parameter in made:
+            parameter.grad = None
+        raise
+    loss = torch.tensor(loss, dtype=torch.float64 if weights.dtype == "float64" else torch.float32, device=weights.device)
+    if not return_info:
+        return loss
+    run = json.loads(line)
+    return loss, StepInfo(of_tokens.get("log_probabilities"), of_tokens.get("values"), run["chunk"], run["head_chunk"], run["tokens"],
+                          run["method"], tuple(run["notes"]))
+
+
+def _gradient(name, parameter):
+    """The parameter's .grad, made where it is None; None where it is not trained. Raises InputError for one that can't be added to."""
+    if not parameter.requires_grad:
+        return None
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter.data)
+    gradient = parameter.grad
+    if gradient.dtype != parameter.dtype or gradient.device != parameter.device or gradient.layout != torch.strided:
+        raise InputError(f"{name}: its .grad is {gradient.dtype} on {gradient.device} ({gradient.layout}), expected {parameter.dtype} on "
+                         f"{parameter.device}; set it to None")
+    return gradient
+
+
+def _lent(model, role):
+    """(engine, {name: tensor}) of another model that takes part. Raises InputError that names its role."""
+    try:
+        weights = Weights(model)
+        check_state(weights.base)
+        parameters = weights.parameters()
+        return engine_of(weights), weights.lend(parameters, parameters.values())
+    except InputError as error:
+        raise InputError(f"{role}: {error}") from None
+
+
+def _reference(engine, values, weights, batch, objective, options, reference, first_labels):
+    """What the reference says of the batch's tokens, [N] float64, or None where the objective asks for nothing of it."""
+    if not checked(engine.needs_reference, objective, options, batch, first_labels):
+        if reference is not None:
+            raise InputError(f"reference: {objective} asks for none with these options and this batch; leave it out")
+        return None
+    if reference is None and weights.adapter is None:
+        raise InputError(f"{objective} compares with a reference model: pass reference=MODEL, or its log-probabilities in the batch")
+    if reference is None or isinstance(reference, str):
+        if reference not in (None, "base"):
+            raise InputError(f"reference: '{reference}', expected a model or \"base\"")
+        if weights.adapter is None:
+            raise InputError('reference: "base" is a model with its adapters off, and this one has none; pass a model')
+        return checked(engine.evaluate, values, batch, objective, options, first_labels, False)
+    other, its_values = _lent(reference, "reference")
+    return checked(other.evaluate, its_values, batch, objective, options, first_labels, True)
+
+
+def _sort_keywords(engine, objective, options, keywords):
+    """({option: text}, {setting: text}) of what was given. Raises InputError for names that are neither, with those that are known."""
+    objectives = {kind["name"]: kind for kind in json.loads(engine.objectives())}
+    if objective not in objectives:
+        raise InputError(f"objective '{objective}': expected one of {', '.join(objectives)}")
+    known_options = [option["name"] for option in objectives[objective]["options"]]
+    known_settings = [setting["name"] for setting in json.loads(engine.settings())]
+    given, settings = {}, {}
+    for name, value in (options or {}).items():
+        if name not in known_options:
+            raise InputError(f"{objective}: no option '{name}', expected some of {', '.join(known_options)}")
+        given[name] = value
+    for name, value in keywords.items():
+        if name in known_settings:
+            settings[name] = value
+        elif name not in known_options:
+            raise InputError(f"'{name}': neither an option of {objective} ({', '.join(known_options)}) nor a setting "
+                             f"({', '.join(known_settings)})")
+        elif name in given:
+            raise InputError(f"'{name}': given twice, as a keyword and in options")
+        else:
+            given[name] = value
+    return ({name: _text(name, value, "+") for name, value in given.items() if value is not None},
+            {name: _text(name, value, ",") for name, value in settings.items() if value is not None})
+
+
+def _text(name, value, separator):
+    """A number, word, switch or list of these as the command line spells it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return separator.join(_text(name, entry, separator) for entry in value)
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return repr(float(value))  # of NumPy's too
+    if not isinstance(value, str):
+        raise InputError(f"{name}: a {type(value).__name__}, expected a number, a word, True or False, or a list")
+    return value

@@ -1,0 +1,197 @@
+"""A Hugging Face model as the engine sees it: the text of config.json, and its own tensors under the names of weight files.
+
+Weights maps between the two. Hugging Face's parameters are named relative to the model inside PEFT's and torch.compile's
+wrappers ("model.layers.0.self_attn.q_proj.base_layer.weight"), the engine's as the Hub's files and PEFT's adapter files name them
+("model.layers.0.self_attn.q_proj.weight"). A parameter is one tensor of the engine's, except that transformers 5 holds all experts of a
+layer in two parameters of which the engine sees two or one views for each expert. The tensors that are lent need not be the parameters
+themselves: gradients, and the whole tensors that FSDP2 gathers for a layer, have the same shapes and the same views.
+"""
+
+import json
+import weakref
+
+import torch
+
+from ._adapters import base_name, find_adapter, is_adapter_name
+from ._library import InputError, checked, library
+from ._refusals import check_class, model_class
+
+DTYPES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+DROPOUTS = ("attention_dropout", "resid_pdrop", "embd_pdrop")
+
+
+def unwrap(model):
+    """(outer, base): the model without torch.compile's wrapper, and the transformers model in it, inside PEFT's where it has one."""
+    outer = getattr(model, "_orig_mod", model)
+    base = outer
+    if hasattr(outer, "peft_config") and hasattr(outer, "get_base_model"):
+        base = outer.get_base_model()
+    return outer, getattr(base, "_orig_mod", base)
+
+
+class Weights:
+    """What the engine is to know of `model`, and the map between its parameters' names and the engine's.
+
+    model: a transformers model of a known family (<Family>ForCausalLM or <Family>ForSequenceClassification with one label), or PEFT's
+    wrapper of one with a LoRA adapter; adapters=False: its base alone, as if the adapter were disabled.
+
+    base: the transformers model; adapter: an Adapter or None; config_json, adapter_json ("" without an adapter): text for the engine;
+    dtype: "float64", "float32", "bfloat16" or "float16"; device: torch.device; names: Hugging Face's names of all parameters that take part,
+    relative to base, in its order.
+
+    Holds no tensors. Raises InputError for a class that is not known, adapters that are not supported (Adapter), parameters of different
+    dtypes or devices.
+    """
+
+    def __init__(self, model, adapters=True):
+        outer, self.base = unwrap(model)
+        check_class(self.base)
+        self.class_name = model_class(self.base).__name__
+        self.source = f"{self.class_name}.config"
+        self.adapter = find_adapter(outer, self.base) if adapters else None
+        self.adapter_json = self.adapter.json() if self.adapter else ""
+        self.config_json = config_json(self.base)
+        self._engine_names = {}
+        for name, parameter in self.base.named_parameters():
+            engine_name = self._engine_name(name)
+            if engine_name is not None:
+                self._engine_names[name] = tuple(_views(engine_name, parameter.shape))
+        self.names = list(self._engine_names)
+        self.dtype, self.device = self._dtype_and_device()
+
+    def _engine_name(self, name):
+        if self.adapter:
+            return self.adapter.engine_name(name)
+        return None if is_adapter_name(name) else base_name(name)
+
+    def _dtype_and_device(self):
+        first_name, first = next((name, parameter) for name, parameter in self.base.named_parameters() if name in self._engine_names)
+        for name, parameter in self.base.named_parameters():
+            if name not in self._engine_names:
+                continue
+            if parameter.dtype != first.dtype:
+                cure = ("load the adapter with autocast_adapter_dtype=False" if is_adapter_name(name) and self.adapter
+                        else "convert the model with model.to(dtype)")
+                raise InputError(f"{name} is {_short(parameter.dtype)}, {first_name} {_short(first.dtype)}: expected one dtype; {cure}")
+            if parameter.device != first.device:
+                raise InputError(f"{name} is on {parameter.device}, {first_name} on {first.device}: expected one device; load the model "
+                                 "without device_map")
+        if first.dtype not in DTYPES:
+            raise InputError(f"{first_name} is {_short(first.dtype)}, expected float64, float32, bfloat16 or float16; quantized models are "
+                             "not supported")
+        return DTYPES[first.dtype], first.device
+
+    @property
+    def key(self):
+        """What an engine is made from: two equal keys can share one."""
+        return self.config_json, self.adapter_json, self.dtype, str(self.device)
+
+    def layers(self):
+        """The decoder's layers, a ModuleList."""
+        return self.base.model.layers
+
+    def names_of(self, module):
+        """Names of the parameters, relative to base, that `module` (of base, or base itself) holds, in its order: of a layer, of the norm.
+
+        Raises InputError for a module that base does not have.
+        """
+        for prefix, candidate in self.base.named_modules():
+            if candidate is module:
+                start = prefix + "." if prefix else ""
+                return [name for name in self.names if name.startswith(start)]
+        raise InputError(f"{type(module).__name__}: no module of {self.class_name}")
+
+    def head_names(self):
+        """Names of the final norm's and the head's parameters; a tied head's is the embedding's."""
+        modules = [self.base.model.norm] + [module for module in (getattr(self.base, "lm_head", None), getattr(self.base, "score", None))
+                                            if module is not None]
+        own = [name for module in modules for name in self.names_of(module)]
+        tied = isinstance(getattr(self.base, "lm_head", None), torch.nn.Module) and self.base.config.tie_word_embeddings
+        return own + [name for name in self.names_of(self.base.model.embed_tokens) if tied and name not in own]
+
+    def parameters(self, names=None):
+        """The model's tensors as they are now, by name; under FSDP2 these change between calls."""
+        all_names = dict(self.base.named_parameters())
+        return {name: all_names[name] for name in (self.names if names is None else names)}
+
+    def lend(self, names, tensors):
+        """The engine's {name: view} of `tensors`, which stand for the parameters `names` in the same order; None: left out.
+
+        A tensor has its parameter's shape; views share its storage, so that what the engine writes into them is written into it.
+        """
+        lent = {}
+        for name, tensor in zip(names, tensors, strict=True):
+            if tensor is None:
+                continue
+            tensor = tensor.detach()
+            for engine_name, view in self._engine_names[name]:
+                lent[engine_name] = tensor if view is None else view(tensor)
+        return lent
+
+    def engine_names(self, name):
+        """The engine's names of the views of parameter `name`."""
+        return [engine_name for engine_name, _ in self._engine_names[name]]
+
+    def check_names(self, engine):
+        """Raises InputError, naming one parameter, where the model's and the engine's differ in names or shapes."""
+        expected = checked(engine.parameters)
+        # Of shapes alone: slices of sharded parameters would be gathered.
+        shapes = [torch.empty(parameter.shape, device="meta") for parameter in self.parameters().values()]
+        lent = self.lend(self.names, shapes)
+        for name, tensor in lent.items():
+            if name not in expected:
+                raise InputError(f"{self.class_name} has a parameter {name}, which its config says nothing of")
+            if list(tensor.shape) != list(expected[name]):
+                raise InputError(f"{name} is {list(tensor.shape)}, its config says {list(expected[name])}")
+        missing = [name for name in expected if name not in lent]
+        if missing:
+            raise InputError(f"{self.class_name} has no parameter {missing[0]}, which its config asks for "
+                             f"({len(missing)} missing)")
+
+
+_engines = weakref.WeakKeyDictionary()  # base model -> {adapters on or off: (key, engine)}
+
+
+def engine_of(weights):
+    """The engine of a model: kept as long as the model lives, made again when its config, adapters, dtype or device change.
+
+    Raises InputError for a config that the engine does not honour, by its key, and for parameters that are not those of the config.
+    """
+    kept = _engines.setdefault(weights.base, {})
+    which = weights.adapter is not None
+    if which not in kept or kept[which][0] != (weights.key, weights.names):
+        engine = checked(library().Engine, weights.config_json, weights.source, weights.adapter_json, weights.dtype, str(weights.device))
+        weights.check_names(engine)
+        kept[which] = ((weights.key, weights.names), engine)
+    return kept[which][1]
+
+
+def config_json(base):
+    """The model's config as the text of a config.json: all keys, with the class as its architecture.
+
+    Dropout is 0 in evaluation mode, whatever the config says.
+    """
+    settings = json.loads(base.config.to_json_string(use_diff=False))
+    settings["architectures"] = [model_class(base).__name__]
+    settings.pop("dtype", None)  # the parameters' own counts
+    settings.pop("torch_dtype", None)
+    if not base.training:
+        settings |= {key: 0.0 for key in DROPOUTS if key in settings}
+    return json.dumps(settings)
+
+
+def _views(name, shape):
+    """(engine's name, function of the parameter's tensor or None for the whole) of each tensor that the engine sees of a parameter."""
+    stem, _, last = name.rpartition(".")
+    if len(shape) != 3 or not stem.endswith("mlp.experts"):
+        return [(name, None)]
+    experts, rows = shape[0], shape[1]
+    if last == "gate_up_proj":
+        half = rows // 2
+        return [(f"{stem}.{e}.{part}.weight", lambda t, e=e, first=first, half=half: t[e, first:first + half])
+                for e in range(experts) for part, first in (("gate_proj", 0), ("up_proj", half))]
+    return [(f"{stem}.{e}.{last}.weight", lambda t, e=e: t[e]) for e in range(experts)]
+
+
+def _short(dtype):
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,142 @@
+"""What a step can't be exact under, refused by name with the reason and the cure, before anything is computed.
+
+Both levels use these: check_class and check_state for the model, check_autocast for the call.
+"""
+
+import torch
+
+from ._library import InputError
+
+# The classes of transformers whose mathematics the engine has, by their names.
+FAMILIES = ("Gemma2", "Gemma3", "Gemma3Text", "Llama", "Mistral", "Phi3", "Qwen2", "Qwen3", "Qwen3Moe")
+CLASSES = tuple(f"{family}ForCausalLM" for family in FAMILIES if family != "Gemma3Text") + tuple(
+    f"{family}ForSequenceClassification" for family in FAMILIES if family != "Gemma3")
+MODULES = ("transformers.", "torch.nn.", "peft.", "streambp.")  # whose modules' forward is known
+FORWARDS = ("transformers.", "peft.", "streambp.", "liger_kernel.")
+WRAPPERS = {
+    "DistributedDataParallel": "its hooks would not see gradients that are not autograd's",
+    "FullyShardedDataParallel": "its parameters are sharded",
+    "DeepSpeedEngine": "it reduces gradients in its own backward",
+    "DataParallel": "it runs copies of the model",
+}
+
+
+def model_class(base):
+    """The class of a transformers model: FSDP2 puts one of its own in front of it."""
+    return next(kind for kind in type(base).__mro__ if not kind.__module__.startswith("torch.distributed."))
+
+
+def check_class(base):
+    """Raises InputError unless `base` is an object of one of transformers' own classes that are known."""
+    kind = type(base) if type(base).__name__ in WRAPPERS else model_class(base)
+    name = f"{kind.__module__}.{kind.__name__}"
+    if kind.__name__ in WRAPPERS:
+        raise InputError(f"{kind.__name__}: {WRAPPERS[kind.__name__]}; wrap streambp.patch(model) in it and call loss.backward(), or pass "
+                         "the model inside it")
+    if not kind.__module__.startswith("transformers.models.") or kind.__name__ not in CLASSES:
+        raise InputError(f"{name}: not one of the classes that are known: {', '.join(CLASSES)}")
+
+
+def check_state(base, patched=False):
+    """Raises InputError for what is set on a transformers model that the engine would pass over: see the functions below, one each.
+
+    patched: for level 2, whose gradients flow through torch's autograd: sharded parameters and hooks on parameters are then welcome.
+    """
+    check_checkpointing(base)
+    check_config(base)
+    check_dropout(base)
+    check_modules(base)
+    check_hooks(base)
+    check_parameters(base, patched)
+
+
+def check_checkpointing(base):
+    if any(getattr(module, "gradient_checkpointing", False) for module in base.modules()):
+        raise InputError("gradient_checkpointing is on: layers would be computed twice over; call model.gradient_checkpointing_disable(), or "
+                         "set gradient_checkpointing=False in the trainer's arguments")
+
+
+def check_config(base):
+    for key in ("output_attentions", "output_hidden_states"):
+        if getattr(base.config, key, False):
+            raise InputError(f"{key} is set in the model's config: streamed layers keep neither; set model.config.{key} = False")
+    if getattr(base, "is_quantized", False) or getattr(base.config, "quantization_config", None) is not None:
+        raise InputError("the model is quantized: its weights can't be lent as they are; load it in float32 or bfloat16")
+
+
+def check_dropout(base):
+    if not base.training:
+        return
+    for key in ("attention_dropout", "resid_pdrop", "embd_pdrop"):
+        if (getattr(base.config, key, 0.0) or 0.0) > 0:
+            raise InputError(f"{key} is {getattr(base.config, key)} in training mode, expected 0: a chunk that runs again would draw another "
+                             f"mask; set model.config.{key} = 0 before the model is made, or call model.eval()")
+    for name, module in base.named_modules():
+        # LoRA's own have a message of theirs.
+        if isinstance(module, torch.nn.Dropout) and module.p > 0 and module.training and "lora_dropout" not in name:
+            raise InputError(f"{name}: dropout {module.p} in training mode, expected 0: a chunk that runs again would draw another mask; "
+                             "set its p to 0, or call model.eval()")
+
+
+def check_modules(base):
+    """Whatever computes something else than its class says: offloaded by accelerate, replaced, or with a forward of its own."""
+    for name, module in base.named_modules():
+        if hasattr(module, "_hf_hook"):
+            raise InputError(f"{name or 'model'}: accelerate moves its weights (device_map or cpu_offload), which are not lent; load the "
+                             "model on one device")
+        kind = model_class(module)
+        if not kind.__module__.startswith(MODULES):
+            raise InputError(f"{name}: {kind.__module__}.{kind.__name__} is none of transformers' or PEFT's modules; its mathematics is not "
+                             "known to streambp")
+        forward = module.__dict__.get("forward")
+        source = getattr(forward, "__module__", None) or ""
+        if forward is not None and module is not base and not source.startswith(FORWARDS):
+            raise InputError(f"{name}: has a forward of its own ({source}.{getattr(forward, '__qualname__', forward)}), which would not run; "
+                             "remove it")
+
+
+def check_hooks(base):
+    """Hooks of modules inside the model: streamed layers call no inner module. Those of torch's own wrappers count only on layers."""
+    for name, module in base.named_modules():
+        for kind in ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"):
+            for hook in getattr(module, kind, {}).values():
+                if module is not base and not is_harmless(hook):
+                    word = kind.strip("_").removesuffix("s").replace("_", " ")
+                    raise InputError(f"{name}: has a {word} ({getattr(hook, '__qualname__', type(hook).__qualname__)}), which would not be "
+                                     "called; remove it (handle.remove())")
+
+
+def is_harmless(hook):
+    """Hooks that a step may pass over: those that ask for gradients of inputs (for checkpointing), those by which transformers collects
+    outputs of layers, and those of torch's sharding."""
+    if getattr(hook, "__name__", "") == "make_inputs_require_grads":
+        return True
+    module = getattr(hook, "__module__", None) or type(hook).__module__
+    return module.startswith(("transformers.utils.output_capturing", "torch.distributed."))
+
+
+def check_parameters(base, patched):
+    for name, parameter in base.named_parameters():
+        if parameter.is_meta:
+            raise InputError(f"{name} is on the meta device and has no values; load the model, or ask streambp.predict() what it would take")
+        if patched:
+            continue
+        if type(parameter.data).__name__ == "DTensor" or hasattr(parameter, "ds_id"):
+            kind = "DTensor" if not hasattr(parameter, "ds_id") else "DeepSpeed ZeRO-3"
+            raise InputError(f"{name} is sharded ({kind}): streambp.backward() needs whole tensors; use streambp.patch(model) before "
+                             "fully_shard and loss.backward()")
+        if getattr(parameter, "_backward_hooks", None) or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            raise InputError(f"{name} has a hook on its gradient, which streambp.backward() would not call; remove it, or use "
+                             "streambp.patch(model) and loss.backward()")
+
+
+def check_autocast(dtype, device):
+    """Raises InputError where autocast is on with another dtype than the model's ("float32", ...), and under inference_mode."""
+    if torch.is_inference_mode_enabled():
+        raise InputError("inference_mode is on: gradients made in it could not be used; leave it")
+    if not torch.is_autocast_enabled(device.type):
+        return
+    cast = str(torch.get_autocast_dtype(device.type)).removeprefix("torch.")
+    if cast != dtype:
+        raise InputError(f"autocast to {cast} is on and the model is {dtype}: products would run in another dtype than they say; convert the "
+                         f"model with model.to(torch.{cast}), or leave autocast")

@@ -1,0 +1,132 @@
+"""Final norm, LM head and what is asked of their logits as nodes of torch's autograd: a loss, or log-probabilities.
+
+The loss's node computes its gradients in the forward pass, with the logits at hand, and scales them in the backward pass: nothing is
+computed twice. Log-probabilities are computed again in the backward pass, when the gradient of each is known.
+"""
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from . import _forwards
+from ._library import InputError, checked
+from ._streamed_layers import check_dtypes, outside_autocast, zeros_where
+
+
+def wide(dtype):
+    """The dtype of a loss: float32, as transformers computes it, float64 for models of float64."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def head_slots(state, stream):
+    """The Slots of the final norm and the head. Raises InputError for a model without an LM head."""
+    if not isinstance(getattr(state.base, "lm_head", None), torch.nn.Module):
+        raise InputError(f"{type(state.base).__name__} has no LM head")
+    return stream.configuration.head
+
+
+def streamed_loss(state, stream, hidden, labels, num_items_in_batch):
+    """The mean cross-entropy of `labels` [B, T] (-100: not scored; column t is scored on t + 1), or its sum / num_items_in_batch.
+
+    hidden: packed [N, D], before the final norm. Returns a scalar of dtype wide(). Raises InputError for labels that pack() refuses.
+    """
+    slots = head_slots(state, stream)
+    batch = {name: tensor for name, tensor in zip(("input_ids", "attention_mask", "position_ids"), stream.inputs) if tensor is not None}
+    batch["labels"] = labels
+    if num_items_in_batch is not None:
+        items = torch.as_tensor(num_items_in_batch).detach()
+        batch["num_items_in_batch"] = items.to("cpu", torch.float64).reshape(1)
+    wants = torch.is_grad_enabled()
+    return _forwards.inside_head(state, hidden, lambda inner: StreamedLoss.apply(stream, slots, batch, state.head_chunk, wants, inner,
+                                                                               *slots.tensors()))
+
+
+class StreamedLoss(torch.autograd.Function):
+    """hidden [N, D] -> loss; `parameters` are those of `slots`, in its order."""
+
+    @staticmethod
+    def forward(ctx, stream, slots, batch, head_chunk, wants_gradients, hidden, *parameters):
+        check_dtypes(slots, hidden, parameters)
+        first = 6  # of the parameters, among the arguments
+        needed = [wants_gradients and need for need in ctx.needs_input_grad[first:]]
+        gradients = zeros_where(needed, parameters)
+        goes_back = wants_gradients and any(ctx.needs_input_grad)
+        engine, packed = stream.on(hidden)
+        with outside_autocast(hidden):
+            loss, of_hidden = checked(engine.head_loss, packed, hidden.contiguous(), batch, "sft", {}, slots.lend(parameters),
+                                      slots.lend(gradients), head_chunk, goes_back)
+        ctx.gradients = [of_hidden, *gradients]
+        return torch.tensor(loss, dtype=wide(hidden.dtype), device=hidden.device)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        if ctx.gradients is None:
+            raise RuntimeError("Trying to backward through the graph of a streamed loss a second time: its gradients are computed once, "
+                               "and were given to the first; compute the loss again")
+        gradients, ctx.gradients = ctx.gradients, None
+        for tensor in gradients:
+            if tensor is not None:
+                tensor.mul_(gradient.to(tensor.dtype))
+        if not ctx.needs_input_grad[5]:
+            gradients[0] = None
+        return None, None, None, None, None, *gradients
+
+
+class StreamedLogProbabilities(torch.autograd.Function):
+    """hidden [N, D] -> log-probabilities [B, T] of targets [B, T]: at column t that of targets[t + 1], 0 where that is -100."""
+
+    @staticmethod
+    def forward(ctx, stream, slots, targets, temperature, head_chunk, hidden, *parameters):
+        hidden = hidden.contiguous()
+        check_dtypes(slots, hidden, parameters)
+        ctx.stream, ctx.slots, ctx.targets, ctx.temperature, ctx.head_chunk = stream, slots, targets, temperature, head_chunk
+        ctx.save_for_backward(hidden, *parameters)
+        engine, packed = stream.on(hidden)
+        with outside_autocast(hidden):
+            result = checked(engine.head_log_probabilities, packed, hidden.detach(), targets, temperature, slots.lend(parameters),
+                             head_chunk)
+        return result.to(hidden.device, wide(hidden.dtype))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        hidden, *parameters = ctx.saved_tensors
+        of_hidden, gradients = log_probability_gradients(ctx, hidden, parameters, gradient, ctx.needs_input_grad[6:])
+        return None, None, None, None, None, of_hidden if ctx.needs_input_grad[5] else None, *gradients
+
+
+def log_probability_gradients(ctx, hidden, parameters, gradient, needed):
+    """(gradient of hidden [N, D], those of the parameters that need one) for the gradient [B, T] of log-probabilities."""
+    gradients = zeros_where(needed, parameters)
+    slots = ctx.slots
+    engine, packed = ctx.stream.on(hidden)
+    with outside_autocast(hidden):
+        of_hidden = checked(engine.head_log_probabilities_backward, packed, hidden.detach(), ctx.targets, ctx.temperature,
+                            gradient.contiguous(), slots.lend(parameters), slots.lend(gradients), ctx.head_chunk)
+    return of_hidden, gradients
+
+
+def log_probabilities(model, input_ids, attention_mask=None, position_ids=None, targets=None, temperature=1.0):
+    """Log-probabilities of the next tokens, streamed and differentiable: [B, T - 1], at column t that of targets[:, t + 1].
+
+    model: a patched model with an LM head. input_ids [B, T]; attention_mask, position_ids as the model takes them; targets [B, T]
+    (default: input_ids where attention_mask is 1; -100: not scored, and 0 in the result); temperature: what logits are divided by.
+    float32, or float64 for models of float64. Raises InputError for models that aren't patched and inputs that the engine refuses.
+    """
+    from ._patch import patched_state
+
+    state = patched_state(model)
+    if state is None:
+        raise InputError(f"{type(model).__name__}: not patched; call streambp.patch(model) first")
+    if not temperature > 0:
+        raise InputError(f"temperature is {temperature}, expected a number above 0")
+    if targets is None:
+        targets = input_ids.clone() if attention_mask is None else input_ids.masked_fill(attention_mask == 0, _forwards.IGNORED)
+        if attention_mask is not None:  # nothing predicts a row's first token, be there padding before it
+            targets[:, 1:][attention_mask[:, :-1] == 0] = _forwards.IGNORED
+    hidden, stream = state.base.model(input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, use_cache=False,
+                                      **{_forwards.PACKED: True})
+    slots = head_slots(state, stream)
+    rows = _forwards.inside_head(state, hidden, lambda inner: StreamedLogProbabilities.apply(
+        stream, slots, targets, float(temperature), state.head_chunk, inner, *slots.tensors()))
+    return rows[:, :-1]

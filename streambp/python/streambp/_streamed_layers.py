@@ -1,0 +1,51 @@
+"""A decoder layer as one node of torch's autograd: what it keeps is its input, and the parameters, which live anyway."""
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from ._library import InputError, checked
+
+
+def outside_autocast(tensor):
+    """A context in which the engine's products run in the dtype of their operands."""
+    return torch.autocast(tensor.device.type, enabled=False)
+
+
+def zeros_where(needed, tensors):
+    """A zero tensor like each that a gradient is wanted of, None elsewhere."""
+    return [torch.zeros_like(tensor, memory_format=torch.contiguous_format) if need else None
+            for need, tensor in zip(needed, tensors, strict=True)]
+
+
+class StreamedLayer(torch.autograd.Function):
+    """hidden [N, D] -> [N, D], of layer `index` of a Stream; `parameters` are those of `slots`, in its order."""
+
+    @staticmethod
+    def forward(ctx, stream, index, slots, hidden, *parameters):
+        hidden = hidden.contiguous()
+        check_dtypes(slots, hidden, parameters)
+        ctx.stream, ctx.index, ctx.slots = stream, index, slots
+        ctx.save_for_backward(hidden, *parameters)
+        engine, packed = stream.on(hidden)
+        with outside_autocast(hidden):
+            return checked(engine.layer_forward, packed, index, hidden.detach(), slots.lend(parameters), stream.chunk)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        hidden, *parameters = ctx.saved_tensors
+        gradients = zeros_where(ctx.needs_input_grad[4:], parameters)
+        engine, packed = ctx.stream.on(hidden)
+        slots = ctx.slots
+        with outside_autocast(hidden):
+            of_hidden = checked(engine.layer_backward, packed, ctx.index, hidden.detach(), gradient.contiguous(), slots.lend(parameters),
+                                slots.lend(gradients), ctx.stream.chunk)
+        return None, None, None, of_hidden if ctx.needs_input_grad[3] else None, *gradients
+
+
+def check_dtypes(slots, hidden, parameters):
+    """Raises InputError unless the hidden states and all parameters are of one dtype and on one device."""
+    for name, tensor in zip(slots.names, parameters, strict=True):
+        if tensor.dtype != hidden.dtype or tensor.device != hidden.device:
+            raise InputError(f"{name} is {tensor.dtype} on {tensor.device}, hidden states are {hidden.dtype} on {hidden.device}: expected "
+                             "one dtype and device; convert the model with model.to(...)")

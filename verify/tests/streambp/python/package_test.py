@@ -1,0 +1,100 @@
+"""The package without a model: what is loaded when, the library's version, names of parameters."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from unittest import mock
+
+import torch
+from python_case import Case, model_in_float64
+
+import streambp
+from streambp import _library
+from streambp._model import Weights, engine_of
+
+
+def run_python(program, **environment):
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env={**os.environ, **environment})
+
+
+class Library(Case):
+    def test_import_is_small(self):
+        run = run_python("import sys, streambp; print('torch' in sys.modules, sorted(streambp.__all__))")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertTrue(run.stdout.startswith("False ["), run.stdout)
+        for name in ("backward", "patch", "unpatch", "predict", "longest", "verify", "measure", "InputError"):
+            self.assertIn(name, streambp.__all__)
+        with self.assertRaises(AttributeError):
+            streambp.forward
+
+    def test_no_library(self):
+        with mock.patch.dict(os.environ, {"STREAMBP_TORCH_LIBRARY": "/nowhere/libstreambp_torch.so"}):
+            self.assert_refused(_library.library_path, "/nowhere/libstreambp_torch.so", "scripts/python.sh")
+        with mock.patch.dict(os.environ):
+            del os.environ["STREAMBP_TORCH_LIBRARY"]
+            if not (Path(_library.__file__).parent / "lib").exists():
+                self.assert_refused(_library.library_path, "scripts/python.sh")
+
+    def test_another_torch_is_refused_before_loading(self):
+        with tempfile.TemporaryDirectory() as folder:
+            library = Path(folder) / "libstreambp_torch.so"
+            library.write_bytes(b"not a library")
+            library.with_suffix(".torch").write_text("2.10.1\n")
+            message = self.assert_refused(lambda: _library._load(library), "2.10.1", torch.__version__, "pip install --no-build-isolation")
+            self.assertNotIn("ELF", message)
+            library.with_suffix(".torch").write_text(torch.__version__ + "\n")
+            self.assert_refused(lambda: _library._load(library), "can't be loaded", "scripts/python.sh")
+
+    def test_versions(self):
+        _library.check_version("2.11.3", "lib")
+        self.assertEqual(_library.major_minor("2.11.0+cu130"), ("2", "11"))
+        _library.library()
+        _library.check_version(torch.ops.streambp.built_with(), "lib")
+
+    def test_library_in_the_package(self):
+        with tempfile.TemporaryDirectory() as folder:
+            package = Path(folder) / "streambp"
+            shutil.copytree(Path(_library.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__", "lib"))
+            (package / "lib").mkdir()
+            built = _library.library_path()
+            for file in (built, built.with_suffix(".torch")):
+                (package / "lib" / file.name).symlink_to(file.absolute())
+            program = "from streambp._library import *; print(library_path()); library()"
+            environment = {"PYTHONPATH": folder, "STREAMBP_TORCH_LIBRARY": "", "STREAMBP_METER": "off"}
+            run = run_python(program, **environment)
+            self.assertEqual((run.returncode, run.stdout.strip()), (0, str(package / "lib" / built.name)), run.stderr)
+
+
+class Names(Case):
+    def test_of_layers_and_head_cover_the_engine_s(self):
+        for name in ("llama-tied", "qwen3-moe", "phi3", "gemma3", "qwen3-score"):
+            with self.subTest(model=name):
+                weights = Weights(model_in_float64(name))
+                engine = engine_of(weights)
+                for i, layer in enumerate(weights.layers()):
+                    names = weights.names_of(layer)
+                    lent = weights.lend(names, weights.parameters(names).values())
+                    self.assertEqual(sorted(lent), sorted(engine.layer_parameters(i)))
+                    self.assertTrue(all(tensor.is_contiguous() for tensor in lent.values()))
+                head = weights.head_names()
+                self.assertEqual(sorted(weights.lend(head, weights.parameters(head).values())), sorted(engine.head_parameters()))
+                self.assertIs(engine_of(Weights(weights.base)), engine)
+
+    def test_any_tensors_may_stand_for_parameters(self):
+        weights = Weights(model_in_float64("qwen3-moe"))
+        names = weights.names_of(weights.layers()[0])
+        tensors = [torch.zeros_like(tensor) for tensor in weights.parameters(names).values()]
+        lent = weights.lend(names, tensors)
+        for view in lent.values():
+            view.add_(1.0)
+        self.assertTrue(all((tensor == 1).all() for tensor in tensors))
+        self.assertEqual(list(weights.lend(names, [None] * len(names))), [])
+        self.assert_refused(lambda: weights.names_of(torch.nn.Linear(1, 1)), "Linear")
+
+
+if __name__ == "__main__":
+    unittest.main()

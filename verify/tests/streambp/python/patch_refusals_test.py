@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""What streambp.patch() refuses: in one line that names the thing and says what to do, and with the model as it was."""
+
+import unittest
+
+import streambp
+import torch
+from patching import batch_of, load, patched, step, tiny
+
+
+class Refused(unittest.TestCase):
+    def setUp(self):
+        self.model, self.batch = tiny(), batch_of(61, (19, 12))
+
+    def assert_refused(self, *words, model=None, **more):
+        """InputError of one line with every word, from patching or from the call."""
+        with self.assertRaises(streambp.InputError) as caught, patched(model or self.model, chunk=5) as patched_model:
+            patched_model(**{**self.batch, **more})
+        message = str(caught.exception)
+        self.assertNotIn("\n", message)
+        for word in words:
+            self.assertIn(word, message)
+
+    def tearDown(self):
+        for name, module in self.model.named_modules():
+            self.assertNotIn("forward", module.__dict__, name)
+
+    def test_checkpointing(self):
+        self.model.gradient_checkpointing_enable()
+        self.assert_refused("gradient_checkpointing", "False")
+
+    def test_dropout(self):
+        self.assert_refused("attention_dropout", model=tiny(attention_dropout=0.1))
+
+    def test_outputs_that_are_not_kept(self):
+        for name in ("output_attentions", "output_hidden_states"):
+            self.assert_refused(name, **{name: True})
+
+    def test_router_logits(self):
+        model = load("qwen3-moe")
+        model.config.output_router_logits = True
+        self.assert_refused("output_router_logits", "streambp.backward", model=model)
+
+    def test_caches(self):
+        with torch.no_grad():
+            cache = self.model(self.batch["input_ids"], use_cache=True).past_key_values
+        self.assert_refused("past_key_values", "no_grad", past_key_values=cache)
+
+    def test_hooks_on_inner_modules(self):
+        for module in (self.model.model.layers[1].mlp.down_proj, self.model.lm_head):
+            handle = module.register_forward_hook(lambda module, args, output: None)
+            self.assert_refused("forward hook", "remove")
+            handle.remove()
+
+    def test_hooks_that_come_later(self):
+        with patched(self.model, chunk=5):
+            handle = self.model.model.layers[0].self_attn.register_forward_pre_hook(lambda module, args: None)
+            with self.assertRaisesRegex(streambp.InputError, "layers.0.self_attn.*forward pre hook"):
+                self.model(**self.batch)
+            handle.remove()
+
+    def test_masks(self):
+        holes = self.batch["attention_mask"].clone()
+        holes[0, 7] = 0
+        labels = self.batch["labels"].masked_fill(torch.nn.functional.pad(holes[:, :-1], (1, 0), value=0) == 0, -100)
+        self.assert_refused("attention_mask", "hole", attention_mask=holes, labels=labels)
+        self.assert_refused("attention_mask", attention_mask=torch.ones(2, 1, 19, 19, dtype=torch.bool))
+
+    def test_labels_that_padding_predicts(self):
+        batch = batch_of(61, (12, 19), "left")
+        batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+        self.assert_refused("labels", "row 0 column 7", "first_labels", **batch)
+        expected = batch["labels"].clone()
+        expected[0, 7] = -100
+        with patched(self.model, chunk=5):
+            kept = step(self.model, {**batch, "labels": expected})
+        with patched(self.model, chunk=5, first_labels="ignore"):
+            self.assertEqual(step(self.model, batch)[0], kept[0])
+
+    def test_shifted_labels_of_the_last_column(self):
+        shifted = torch.full((2, 19), 5)
+        self.assert_refused("shift_labels", "last column", shift_labels=shifted)
+
+    def test_autocast(self):
+        with torch.autocast("cpu", torch.bfloat16):
+            self.assert_refused("autocast", "bfloat16")
+
+    def test_tokens_of_the_vocabulary(self):
+        labels = self.batch["labels"].clone()
+        labels[0, 3] = 61
+        self.assert_refused("label", "61", labels=labels)
+
+    def test_settings(self):
+        for settings, word in (({"chunk": 0}, "chunk"), ({"chunk": "big"}, "chunk"), ({"head_chunk": True}, "head_chunk"),
+                               ({"first_labels": "drop"}, "first_labels")):
+            with self.assertRaisesRegex(streambp.InputError, word):
+                streambp.patch(self.model, **settings)
+
+    def test_models_that_are_not_known(self):
+        with self.assertRaisesRegex(streambp.InputError, "Linear"):
+            streambp.patch(torch.nn.Linear(2, 2))
+
+    def test_mixed_dtypes(self):
+        self.model.lm_head.double()
+        self.assert_refused("lm_head", "dtype")
+
+    def test_log_probabilities_of_others(self):
+        with self.assertRaisesRegex(streambp.InputError, "not patched"):
+            streambp.log_probabilities(self.model, self.batch["input_ids"])
+
+
+if __name__ == "__main__":
+    unittest.main()
