@@ -186,7 +186,7 @@ def _describe(model, given, role="model"):
     """{model: {source, config, adapter}, dtype, device, freeze} of whatever stands for a model."""
     dtype = given.get("dtype")
     described = {"dtype": "model" if dtype is None else str(dtype).removeprefix("torch."),
-                 "device": str(given.get("device") or "cuda"), "freeze": list(_words("freeze", given.get("freeze", ())))}
+                 "device": _device(given.get("device") or "cuda"), "freeze": list(_words("freeze", given.get("freeze", ())))}
     if isinstance(model, (str, os.PathLike)):
         described["model"] = {"source": os.fspath(model)}
     elif isinstance(model, torch.nn.Module):
@@ -231,6 +231,12 @@ def _optimizer(optimizer):
     if isinstance(optimizer, torch.optim.Optimizer):
         raise InputError("optimizer: expected its name, \"adamw\" or \"sgd\", and optimizer_bits for its states' numbers")
     return "none" if optimizer is None else _choice("optimizer", str(optimizer).lower(), ("none", "sgd", "adamw"))
+
+
+def _device(device):
+    if not re.fullmatch(r"(cpu|cuda)(:\d+)?", str(device)):
+        raise InputError(f"device: '{device}', expected cpu or cuda")
+    return str(device)
 
 
 def _words(name, words):

@@ -112,7 +112,8 @@ class Verdicts(Case):
         mask[:, :4] = 0
         batch = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "completion_mask": mask,
                  "ref_chosen_logps": torch.tensor([-30.0]), "ref_rejected_logps": torch.tensor([-31.0])}
-        streambp.backward(model, batch, "dpo", beta=0.3)
+        streambp.backward(model, batch, "dpo", beta=0.3, chunk=5)
+        self.assertGreater(float(model.model.norm.weight.grad.abs().max()), 1e-6)
         self.assert_verdict(verify(model, batch, "dpo", "grad", beta=0.3), "exact", "dpo")
         self.assert_verdict(verify(model, batch, "dpo", "grad", beta=0.2), "scaled", "dpo with another beta, one pair")
         without = {name: tensor for name, tensor in batch.items() if not name.startswith("ref_")}
@@ -120,7 +121,7 @@ class Verdicts(Case):
         reference = model_in_float64("qwen3")
         with torch.no_grad():
             reference.lm_head.weight.mul_(1.1) if not reference.config.tie_word_embeddings else reference.model.norm.weight.mul_(1.1)
-        streambp.backward(model, without, "dpo", reference=reference)
+        streambp.backward(model, without, "dpo", reference=reference, chunk=5)
         self.assert_verdict(verify(model, without, "dpo", "grad", reference=reference), "exact", "dpo with a reference model")
 
 
