@@ -111,6 +111,17 @@ class Peaks(Case):
         self.assertLess(m.beyond_start, 21 * MEGABYTE)
         self.assertGreaterEqual(m.beyond_start, 20 * MEGABYTE)
 
+    @unittest.skipUnless(torch.cuda.is_available(), "no CUDA device")
+    def test_on_cuda(self):
+        kept = torch.empty(MEGABYTE, device="cuda")
+        with measure("cuda") as m:
+            a = torch.empty(2 * MEGABYTE, device="cuda")
+            del a
+        self.assertGreaterEqual(m.start_bytes, kept.nbytes)
+        self.assertGreaterEqual(m.beyond_start, 8 * MEGABYTE)
+        self.assertLess(m.beyond_start, 9 * MEGABYTE)
+        self.assertEqual(m.live_bytes, m.start_bytes)
+
     def test_refusals(self):
         self.assert_refused(lambda: measure("meta"), "meta", "cpu or cuda")
         with measure() as m:

@@ -61,6 +61,18 @@ class Verdicts(Case):
             if name in kept:
                 self.assertTrue(bool((parameter.grad == number).all()))
 
+    def test_models_that_train_otherwise(self):
+        model = model_in_float64("llama").float().train()
+        inputs = labelled(model)
+        model.gradient_checkpointing_enable()
+        self.assert_verdict(verify(model, inputs), "exact", "float32 with gradient checkpointing")
+        model.gradient_checkpointing_disable()
+        patched = streambp.patch(model, chunk=6)
+        self.assert_verdict(verify(patched, inputs), "exact", "float32, patched")
+        streambp.unpatch(model)
+        without_labels = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+        self.assert_verdict(verify(model, without_labels), "exact", "float32, labels left out")
+
     def test_scaled_and_perturbed(self):
         model = model_in_float64("qwen2")
         inputs = inputs_of(model)
