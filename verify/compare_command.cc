@@ -1,7 +1,6 @@
 // `streambp-verify compare`: files in, verdict out.
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
-#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <fmt/ranges.h>
@@ -14,6 +13,7 @@
 #include "verify/command_flags.h"
 #include "verify/commands.h"
 #include "verify/compare/compare.h"
+#include "verify/compare/hints.h"
 #include "verify/compare/judge.h"
 #include "verify/compare/truth.h"
 #include "verify/diagnose/compare_diagnose.h"
@@ -95,30 +95,9 @@ Tensors read_gradients(const std::string& path) {
   return gradients;
 }
 
-std::vector<Normaliser> normalisers_of(const Batch& batch, double scored) {
-  const auto rows = static_cast<double>(batch.padded_rows);
-  const auto columns = static_cast<double>(batch.padded_columns);
-  return {{"nothing (a sum)", 1.0},
-          {"scored tokens", scored},
-          {"tokens", static_cast<double>(batch.size())},
-          {"rows", rows},
-          {"columns", columns},
-          {"rows x columns", rows * columns},
-          {"rows x (columns - 1)", rows * (columns - 1.0)},
-          {"scored tokens and the first of each row", scored + rows}};
-}
-
 /// What may be the matter, in the words of who has to mend it.
-void add_hints(const Truth& truth, const CompareOptions& options, double scored, Comparison& comparison) {
-  if (comparison.differs && options.objective == "sft") {
-    const FactorFit& fit = comparison.fit;
-    const double close = std::max((fit.high - fit.low) / std::abs(fit.factor), 1e-9);
-    for (const std::string& guess :
-         explain_factor(comparison.factor, options.divisor.value_or(std::max(scored, 1.0)),
-                        normalisers_of(truth.batch, scored), close)) {
-      comparison.hints.push_back("the factor fits " + guess);
-    }
-  }
+void add_hints(const Truth& truth, const CompareOptions& options, Comparison& comparison) {
+  add_factor_hints(truth.batch, options, comparison);
   if (comparison.verdict == Verdict::kWrong && is_preset(options.model)) {
     comparison.hints.push_back(
         fmt::format("a preset's weights are drawn: --seed ({} here) and --dtype ({} here) have to be those "
@@ -135,13 +114,12 @@ int run_compare(const Flags& flags) {
   const CompareOptions options = read_options(flags);
   Truth truth = open_truth(options);
   const Tensors gradients = read_gradients(options.gradients);
-  const auto scored = static_cast<double>(count(truth.batch).scored);
-  if (scored == 0.0)
+  if (count(truth.batch).scored == 0)
     print_line(stderr, "streambp-verify: {}: no token is scored, every gradient is 0", options.tokens);
 
   CompareReport report = judge(truth, options, gradients);
   Comparison& comparison = report.comparison;
-  add_hints(truth, options, scored, comparison);
+  add_hints(truth, options, comparison);
   if (options.json) {
     fmt::print("{}\n", json_line(options, report));
   } else {

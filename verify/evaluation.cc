@@ -10,10 +10,6 @@ at::Tensor on_cpu(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.to(at::kCPU) : tensor;
 }
 
-at::Tensor tensor_of(const std::vector<double>& numbers) {
-  return numbers.empty() ? at::Tensor() : at::tensor(at::ArrayRef<double>(numbers), at::kDouble);
-}
-
 /// Of one of the columns that an objective may not ask for.
 double column_error(const at::Tensor& value, const at::Tensor& truth) {
   if (!truth.defined()) return 0.0;
@@ -38,15 +34,6 @@ Evaluation evaluate(Model& model, const Batch& batch, const Objective& objective
   model.zero_gradients();
   const Outcome outcome = backpropagate(model, batch, objective, settings, teacher);
   return {outcome.loss, on_cpu(outcome.log_probabilities), on_cpu(outcome.values), gradients_of(model)};
-}
-
-Evaluation evaluate_reference(const Model& model, const Batch& batch,
-                              const reference::TokenObjective& objective, const LoraConfig* lora) {
-  const ReferenceModel same = reference_model(model, lora);
-  const reference::Result result =
-      reference::evaluate(same.config, same.weights, reference_sequences(batch), objective);
-  return {result.loss, tensor_of(result.log_probabilities), tensor_of(result.values),
-          tensors_of(result.gradients, model, same.names)};
 }
 
 std::vector<ParameterError> EvaluationErrors::all() const {

@@ -1,10 +1,8 @@
 // What one run of a method, or of the reference, gives, and how far that is from the truth.
 #pragma once
 
-#include "reference/model.h"
 #include "streambp/backprop/method.h"
 #include "verify/error_measure.h"
-#include "verify/reference_bridge.h"
 
 namespace streambp::verify {
 
@@ -21,11 +19,6 @@ Evaluation evaluate(Model& model, const Batch& batch, const Objective& objective
 
 /// The gradients of the trainable parameters as they stand, copied.
 Tensors gradients_of(const Model& model);
-
-/// The reference's answer for the same model and batch, in double whatever the model's dtype. `lora`: as
-/// reference_model takes it.
-Evaluation evaluate_reference(const Model& model, const Batch& batch,
-                              const reference::TokenObjective& objective, const LoraConfig* lora = nullptr);
 
 struct EvaluationErrors {
   double loss = 0.0;

@@ -15,12 +15,13 @@ function(streambp_torch_of_interpreter torch)
   set(${torch} ${found} PARENT_SCOPE)
 endfunction()
 
-# The library as a part of the package, with the version of torch next to it, which is read before it is loaded.
+# The libraries and the program of predictions as a part of the package, with the version of torch next to it, which is read before it is loaded.
 function(streambp_install_python)
-  set(libraries streambp_torch)
+  set(libraries streambp_torch streambp_judge)
   if(TARGET streambp_cuda)
     list(APPEND libraries streambp_cuda)
   endif()
   install(TARGETS ${libraries} LIBRARY DESTINATION streambp/lib COMPONENT streambp_python)
+  install(TARGETS streambp_plan RUNTIME DESTINATION streambp/lib COMPONENT streambp_python)
   install(FILES ${PROJECT_BINARY_DIR}/lib/libstreambp_torch.torch DESTINATION streambp/lib COMPONENT streambp_python)
 endfunction()

@@ -17,6 +17,7 @@
 
 #include "streambp/error.h"
 #include "streambp/memory/block_listener.h"
+#include "streambp/memory/counted.h"
 #include "streambp/memory/host_blocks.h"
 #include "streambp/memory/remembered_scope.h"
 
@@ -227,7 +228,6 @@ class CountingCpuAllocator final : public c10::Allocator {
   c10::DeleterFnPtr raw_deleter() const override { return &free_data; }
   void copy_data(void* to, const void* from, size_t count) const override { std::memcpy(to, from, count); }
 
- private:
   static void free_data(void* data) {
     if (data == nullptr) return;
     void* block = static_cast<char*>(data) - kAlignment;
@@ -323,6 +323,10 @@ void install_meters() {
   constexpr uint8_t kHighestPriority = 255;
   c10::SetCPUAllocator(&cpu, kHighestPriority);
   c10::SetAllocator(c10::DeviceType::Meta, &meta, kHighestPriority);
+}
+
+bool is_counted(const c10::DataPtr& data) {
+  return data.get_deleter() == &CountingCpuAllocator::free_data;
 }
 
 void install_cuda_meter() {

@@ -7,10 +7,17 @@
 namespace streambp::plan {
 namespace {
 
-Model open_frozen(const ModelSetup& setup, c10::Device device, const std::string& name, uint64_t seed) {
+/// The model of `config`, or that `name` names.
+Model open_either(const std::optional<Config>& config, const std::string& name,
+                  const Model::Placement& placement, uint64_t seed) {
+  return config ? Model::random(*config, placement, seed) : open_model(name, placement, seed);
+}
+
+Model open_frozen(const ModelSetup& setup, c10::Device device, const std::optional<Config>& config,
+                  const std::string& name, uint64_t seed) {
   Model::Placement placement{setup.dtype, device, setup.gradient_dtype, {}};
   placement.trainable = [](const std::string&) { return false; };
-  return open_model(name, placement, seed);
+  return open_either(config, name, placement, seed);
 }
 
 }  // namespace
@@ -27,7 +34,7 @@ Models open_models(const ModelSetup& setup, c10::Device device) {
   placement.trainable = [&setup, adapted](const std::string& name) {
     return (!adapted || name == "value_head.weight") && !contains_any(name, setup.freeze);
   };
-  Model& policy = models.policy.emplace(open_model(setup.model, placement, setup.seed));
+  Model& policy = models.policy.emplace(open_either(setup.config, setup.model, placement, setup.seed));
   if (setup.adapter) policy.load_adapters(*setup.adapter);
   if (setup.lora) policy.attach_adapters(*setup.lora, setup.seed);
   if (setup.value_head && !policy.has_value_head()) {
@@ -44,12 +51,13 @@ Models open_models(const ModelSetup& setup, c10::Device device) {
   }
   models.optimizer_states = allocate_states(setup.optimizer, policy);
   // Other seeds than the policy's: a random model that it is compared with is not the policy itself.
-  if (!setup.teacher.empty()) models.teacher = open_frozen(setup, device, setup.teacher, setup.seed + 2);
+  if (!setup.teacher.empty())
+    models.teacher = open_frozen(setup, device, setup.teacher_config, setup.teacher, setup.seed + 2);
   return models;
 }
 
 Model open_reference(const ModelSetup& setup, c10::Device device) {
-  return open_frozen(setup, device, setup.reference, setup.seed + 1);
+  return open_frozen(setup, device, setup.reference_config, setup.reference, setup.seed + 1);
 }
 
 }  // namespace streambp::plan

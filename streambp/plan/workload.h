@@ -21,6 +21,7 @@ namespace streambp::plan {
 /// The models of a training run and the states of its optimizer: what is alive before and after every pass.
 struct ModelSetup {
   std::string model = "qwen3-cpu";                   // a Hugging Face folder or a preset
+  std::optional<Config> config;                      // of random weights, in place of what `model` names
   at::ScalarType dtype = at::kFloat;                 // of weights and activations
   at::ScalarType gradient_dtype = at::kFloat;        // that parameter gradients are summed in
   std::vector<std::string> freeze;                   // parameters whose name contains one of these
@@ -32,7 +33,9 @@ struct ModelSetup {
   std::string reference;           // a folder or preset whose log-probabilities the objective compares with
   bool release_reference = false;  // its weights are freed once its log-probabilities are known
   std::string teacher;             // a folder or preset to distil from
-  uint64_t seed = 0;               // of random weights
+  /// In place of what `reference` and `teacher` name, as `config`.
+  std::optional<Config> reference_config, teacher_config;
+  uint64_t seed = 0;  // of random weights
 };
 
 /// One training step: an objective and its batch.

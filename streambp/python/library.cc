@@ -4,9 +4,11 @@
 #include <torch/library.h>
 #include <torch/version.h>
 
+#include "streambp/memory/counted.h"
 #include "streambp/memory/meter.h"
 #include "streambp/python/engine.h"
 #include "streambp/python/guest.h"
+#include "streambp/python/scopes.h"
 #include "streambp/runtime/processor.h"
 
 namespace streambp::python {
@@ -31,6 +33,10 @@ std::string meter_read(const std::string& device) {
                           {"reserved_peak_bytes", reading.reserved_peak_bytes}}
         .dump();
   });
+}
+
+bool meter_counts(const at::Tensor& tensor) {
+  return tensor.has_storage() && is_counted(tensor.storage().data_ptr());
 }
 
 std::string built_with() {
@@ -66,6 +72,11 @@ TORCH_LIBRARY(streambp, m) {
   m.def("meter_install", meter_install);
   m.def("meter_reset", meter_reset);
   m.def("meter_read", meter_read);
+  m.def("meter_counts", meter_counts);
+  m.def("scope_push", scope_push);
+  m.def("scope_pop", scope_pop);
+  m.def("objectives", objectives_json);
+  m.def("settings", settings_json);
 }
 
 }  // namespace streambp::python

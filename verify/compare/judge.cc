@@ -108,9 +108,9 @@ class Judge {
     CompareReport result = report({}, 0);
     Judging judging;
     judging.dtype = dtype;
-    result.ties = find_near_ties(truth_, options_, dtype);
+    result.ties = find_near_ties(truth_, dtype);
     judging.unsettled = result.ties->unsettled;
-    NoiseRuns runs(options_, dtype);
+    NoiseRuns runs(truth_, dtype, options_.chunk);
     do {
       judging.noise.push_back(runs.next(exact));
       result.comparison = compare_gradients(gradients_, exact, judging);

@@ -66,7 +66,7 @@ void round_weights(Truth& truth, at::ScalarType dtype) {
 NoiseSample NoiseRuns::next(const Tensors& exact) {
   const Float32Angles as_transformers;
   const int run = done_++;
-  Truth low = open_truth(options_, dtype_);
+  Truth low = truth_.open_again(dtype_);
   Settings settings;
   settings.method = low.batch.size() > kLongBatch ? Method::kStreambp : Method::kStandard;
   if (run == 1) {
@@ -87,7 +87,7 @@ NoiseSample NoiseRuns::next(const Tensors& exact) {
     const at::Tensor wide = value.to(at::kDouble);
     return wide + wide * unit * at::empty_like(wide).uniform_(-1.0, 1.0, generator);
   });
-  Truth exact_there = open_truth(options_);
+  Truth exact_there = truth_.open_again(at::kDouble);
   for (const auto& parameter : exact_there.model.parameters())
     parameter->value.copy_(low.model.parameter(parameter->name).value);
   if (low.teacher) {
@@ -95,7 +95,7 @@ NoiseSample NoiseRuns::next(const Tensors& exact) {
       parameter->value.copy_(low.teacher->parameter(parameter->name).value);
   }
   Settings streamed;
-  streamed.chunk = options_.chunk;
+  streamed.chunk = chunk_;
   return sample(gradients_by(low, settings), gradients_by(exact_there, streamed));
 }
 

@@ -23,7 +23,9 @@ class NoiseRuns {
  public:
   static constexpr int kRuns = 4;
 
-  NoiseRuns(const CompareOptions& options, at::ScalarType dtype) : options_(options), dtype_(dtype) {}
+  /// Of `truth`'s model, batch and objective, opened anew; `chunk`: of the float64 runs (0: auto).
+  NoiseRuns(const Truth& truth, at::ScalarType dtype, int64_t chunk)
+      : truth_(truth), dtype_(dtype), chunk_(chunk) {}
 
   /// The next run, against `exact`, the float64 gradients at weights rounded to the dtype. The first is the
   /// project's `standard`, or `streambp` for batches of more than 4,096 tokens; the second is `streambp` with
@@ -33,8 +35,9 @@ class NoiseRuns {
   int done() const { return done_; }
 
  private:
-  const CompareOptions& options_;
+  const Truth& truth_;
   at::ScalarType dtype_;
+  int64_t chunk_;
   int done_ = 0;
 };
 
@@ -49,6 +52,6 @@ struct NearTies {
 /// A token of a mixture's layer is near a tie if it chooses other experts in `dtype` than in float64, or if
 /// the log-probabilities of its last chosen and its first left-out expert are no further apart than four
 /// times the median error of a log-probability in `dtype`. Nothing for a model without experts.
-NearTies find_near_ties(Truth& exact, const CompareOptions& options, at::ScalarType dtype);
+NearTies find_near_ties(Truth& exact, at::ScalarType dtype);
 
 }  // namespace streambp::verify

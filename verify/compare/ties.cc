@@ -105,13 +105,13 @@ at::Tensor near_in_layer(const at::Tensor& exact, const at::Tensor& low, int64_t
 
 }  // namespace
 
-NearTies find_near_ties(Truth& exact, const CompareOptions& options, at::ScalarType dtype) {
+NearTies find_near_ties(Truth& exact, at::ScalarType dtype) {
   NearTies ties;
   const Config& config = exact.model.config();
   if (config.mixture.num_experts <= config.mixture.num_experts_per_tok) return ties;
   ties.tokens = exact.batch.size();
   const Routers in_double = routers_of(exact.model, exact.batch);
-  Truth low = open_truth(options, dtype);
+  Truth low = exact.open_again(dtype);
   const Routers in_dtype = routers_of(low.model, low.batch);
   at::Tensor near = at::zeros({ties.tokens}, at::kBool);
   size_t router = 0;

@@ -1,6 +1,5 @@
 #include "verify/compare/truth.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <fmt/format.h>
 #include <functional>
@@ -8,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "streambp/cli/command_line.h"
 #include "streambp/cli/print.h"
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
@@ -54,46 +52,42 @@ class Opening {
   at::ScalarType dtype_;
 };
 
-std::map<std::string, std::string> settings_of(const CompareOptions& options, const ObjectiveKind& kind) {
-  std::map<std::string, std::string> settings = options.settings;
-  if (options.divisor) {
-    if (kind.name != "sft") throw InputError("--divisor: for sft only, not for {}", kind.name);
-    settings["divisor"] = fmt::format("{}", *options.divisor);
-  }
-  return settings;
-}
-
-/// The reference's log-probabilities of `batch`, at the objective's temperature: of a model of its own, or of
-/// the base under an adapter.
-void fill_reference(Truth& truth, const CompareOptions& options, const ObjectiveKind& kind,
-                    const Options& settings, const Opening& opening) {
-  if (options.reference.empty() && !needs_reference(kind, settings, truth.batch)) return;
-  if (options.reference.empty() && options.adapter.empty()) {
-    throw InputError("{}: {} needs the reference's log-probabilities, or --reference", options.tokens,
-                     kind.name);
-  }
-  const Float32Angles as_transformers;
-  const bool tempered = std::any_of(kind.options.begin(), kind.options.end(),
-                                    [](const Option& option) { return option.name == "temperature"; });
-  const double temperature = tempered ? settings.positive("temperature") : 1.0;
-  at::Tensor& log_probabilities = truth.batch.token_inputs[inputs::kReferenceLogProbabilities];
-  truth.batch.sequence_inputs.erase(inputs::kReferenceSums);
-  if (!options.reference.empty()) {
-    Model reference = opening.open_frozen(options.reference);
-    log_probabilities = evaluate(reference, truth.batch, temperature).log_probabilities;
-  } else {
-    truth.model.enable_adapters(false);
-    log_probabilities = evaluate(truth.model, truth.batch, temperature).log_probabilities;
-    truth.model.enable_adapters(true);
-  }
-}
-
 }  // namespace
+
+std::map<std::string, std::string> objective_options(const CompareOptions& options) {
+  std::map<std::string, std::string> given = options.settings;
+  if (options.divisor) {
+    if (options.objective != "sft")
+      throw InputError("--divisor: for sft only, not for {}", options.objective);
+    given["divisor"] = fmt::format("{}", *options.divisor);
+  }
+  return given;
+}
+
+void complete_truth(Truth& truth, const CompareOptions& options, std::optional<Model> reference,
+                    const std::string& no_reference) {
+  const ObjectiveKind& kind = objective_kind(options.objective);
+  const std::map<std::string, std::string> given = objective_options(options);
+  const Options settings = complete_options(kind, given);
+  if (reference || needs_reference(kind, settings, truth.batch)) {
+    if (!reference && !truth.model.has_adapters()) throw InputError("{}", no_reference);
+    const Float32Angles as_transformers;
+    const double temperature = logit_temperature(kind, settings);
+    at::Tensor& log_probabilities = truth.batch.token_inputs[inputs::kReferenceLogProbabilities];
+    truth.batch.sequence_inputs.erase(inputs::kReferenceSums);
+    if (reference) {
+      log_probabilities = evaluate(*reference, truth.batch, temperature).log_probabilities;
+    } else {
+      const AdaptersOff base(truth.model);
+      log_probabilities = evaluate(truth.model, truth.batch, temperature).log_probabilities;
+    }
+  }
+  truth.objective = make_objective(kind.name, truth.batch, given);
+}
 
 Truth open_truth(const CompareOptions& options, at::ScalarType dtype) {
   const ObjectiveKind& kind = objective_kind(options.objective);
-  const std::map<std::string, std::string> given = settings_of(options, kind);
-  const Options settings = complete_options(kind, given);
+  complete_options(kind, objective_options(options));  // throws for what is none before anything is opened
   const Config config = open_config(options.model);
   const SafetensorsFile tokens = SafetensorsFile::open(options.tokens);
   const std::string prefix = tokens.entries().contains("in.input_ids") ? "in." : "";
@@ -104,17 +98,27 @@ Truth open_truth(const CompareOptions& options, at::ScalarType dtype) {
       print_line(stderr, "streambp-verify: {}: {}", options.tokens, note);
   }
   const at::Tensor value_head = read_optional_tensor(tokens, prefix + "value_head.weight");
+  at::Tensor input_ids = read_optional_tensor(tokens, prefix + "input_ids");
+  if (input_ids.defined()) input_ids = input_ids.to(at::kLong);
   const Opening opening(options, dtype);
   Truth truth{opening.open(options.model,
                            [&](const std::string& name) {
                              return options.adapter.empty() || name == "value_head.weight";
                            }),
-              std::nullopt, std::move(batch), nullptr};
+              std::nullopt,
+              std::move(batch),
+              nullptr,
+              input_ids,
+              read_optional_tensor(tokens, prefix + "labels"),
+              [options](at::ScalarType other) { return open_truth(options, other); }};
   if (!options.adapter.empty()) truth.model.load_adapters(options.adapter);
   if (value_head.defined()) truth.model.attach_value_head(value_head);
   if (!options.teacher.empty()) truth.teacher = opening.open_frozen(options.teacher);
-  fill_reference(truth, options, kind, settings, opening);
-  truth.objective = make_objective(kind.name, truth.batch, given);
+  std::optional<Model> reference;
+  if (!options.reference.empty()) reference = opening.open_frozen(options.reference);
+  complete_truth(truth, options, std::move(reference),
+                 fmt::format("{}: {} needs the reference's log-probabilities, or --reference", options.tokens,
+                             kind.name));
   return truth;
 }
 

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <fmt/format.h>
 
-#include "streambp/model/tensor_file.h"
 #include "verify/compare/names.h"
 #include "verify/evaluation.h"
 
@@ -29,14 +28,8 @@ Diagnosis diagnose_comparison(Truth& truth, const CompareOptions& options, const
                               const Tensors& gradients) {
   std::map<std::string, std::string> settings = options.settings;
   if (options.divisor) settings["divisor"] = fmt::format("{}", *options.divisor);
-  const SafetensorsFile tokens = SafetensorsFile::open(options.tokens);
-  const std::string prefix = tokens.entries().contains("in.input_ids") ? "in." : "";
-  const WrongSubject subject{truth.model,
-                             truth.batch,
-                             options.objective,
-                             settings,
-                             read_tensor(tokens, prefix + "input_ids").to(at::kLong),
-                             read_optional_tensor(tokens, prefix + "labels")};
+  const WrongSubject subject{truth.model, truth.batch,     options.objective,
+                             settings,    truth.input_ids, truth.labels};
   Settings exact;
   exact.chunk = options.chunk;
   const Tensors right =

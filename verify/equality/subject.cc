@@ -4,6 +4,7 @@
 #include "streambp/model/peft_name.h"
 #include "verify/equality/batches.h"
 #include "verify/equality/inputs.h"
+#include "verify/reference_evaluation.h"
 #include "verify/reference_objective.h"
 
 namespace streambp::verify {

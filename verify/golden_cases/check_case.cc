@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <set>
 
+#include "verify/reference_evaluation.h"
+
 namespace streambp::verify {
 namespace {
 

@@ -18,8 +18,11 @@ _NAMES = {
     "log_probabilities": "_streamed_head",
     "predict": "_plan",
     "longest": "_plan",
+    "suggest": "_plan",
     "verify": "_verify",
     "measure": "_measure",
+    "scope": "_measure",
+    "load": "_measure",
 }
 
 __all__ = list(_NAMES)

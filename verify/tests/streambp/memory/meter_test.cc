@@ -1,6 +1,7 @@
 // The meter: what it counts, in whose name, and where it stops.
 #include "streambp/memory/meter.h"
 
+#include <array>
 #include <future>
 #include <gtest/gtest.h>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "streambp/error.h"
 #include "streambp/memory/block_listener.h"
+#include "streambp/memory/counted.h"
 
 namespace streambp {
 namespace {
@@ -42,6 +44,13 @@ TEST_P(Meter, CountsLiveBytesAndTheirPeakToTheByte) {
   EXPECT_EQ(reading.peak_bytes - before_, 6004);
   reset_peak(device());
   EXPECT_EQ(read_meter(device()).peak_bytes - before_, 2004);
+}
+
+TEST(MeterOfTheCpu, TellsWhatItHasCounted) {
+  install_meters();
+  EXPECT_TRUE(is_counted(at::empty({10}).storage().data_ptr()));
+  std::array<float, 10> elsewhere{};
+  EXPECT_FALSE(is_counted(at::from_blob(elsewhere.data(), {10}).storage().data_ptr()));
 }
 
 TEST_P(Meter, NamesThePeakByInnermostScope) {

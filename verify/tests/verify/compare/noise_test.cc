@@ -234,17 +234,17 @@ TEST(CompareJudge, AnglesOfLowPrecisionsAreThoseOfFloat32) {
 TEST(CompareJudge, ChoicesOfExpertsNearATieAreCounted) {
   const Golden golden = open_golden("qwen3-moe", "qwen3-moe-sft-b3_left");
   Truth exact = open_truth(golden.options);
-  const NearTies ties = find_near_ties(exact, golden.options, at::kBFloat16);
+  const NearTies ties = find_near_ties(exact, at::kBFloat16);
   EXPECT_EQ(ties.tokens, exact.batch.size());
   EXPECT_GT(ties.near, 0);
   EXPECT_LT(ties.near, ties.tokens);
   EXPECT_FALSE(ties.layers.empty());
   for (const std::string& name : ties.unsettled) EXPECT_NO_THROW(exact.model.parameter(name)) << name;
-  const NearTies in_double = find_near_ties(exact, golden.options, at::kDouble);
+  const NearTies in_double = find_near_ties(exact, at::kDouble);
   EXPECT_EQ(in_double.near, 0);
   const Golden dense = open_golden("qwen3", "qwen3-sft-b3_left");
   Truth other = open_truth(dense.options);
-  EXPECT_EQ(find_near_ties(other, dense.options, at::kBFloat16).tokens, 0);
+  EXPECT_EQ(find_near_ties(other, at::kBFloat16).tokens, 0);
 }
 
 }  // namespace

@@ -1,0 +1,237 @@
+#include "streambp/python/planning.h"
+
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <vector>
+
+#include "streambp/data/objective_inputs.h"
+#include "streambp/error.h"
+#include "streambp/model/open_model.h"
+#include "streambp/model/strict_json.h"
+#include "streambp/model/tensor_file.h"
+#include "streambp/plan/suggest.h"
+
+namespace streambp::python {
+namespace {
+
+using nlohmann::json;
+
+/// What a request asks to be predicted.
+struct Question {
+  plan::Workload workload;
+  Settings settings;
+  std::set<std::string> fixed;  // names of the settings that were given
+};
+
+int64_t at_least(const json& request, const char* name, int64_t least) {
+  const auto value = request.value(name, least);
+  if (value < least) throw InputError("{} {}: expected {} or more", name, value, least);
+  return value;
+}
+
+int64_t whole_number(const std::string& name, const std::string& text) {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || number < 1)
+    throw InputError("{} '{}': expected a whole number from 1 on", name, text);
+  return number;
+}
+
+/// The config of a model of a request, where it brings one; its name otherwise.
+std::optional<Config> read_model(const json& model, std::string& name) {
+  name = model.at("source").get<std::string>();
+  if (!model.contains("config")) return std::nullopt;
+  return parse_config(model.at("config").get<std::string>(), name);
+}
+
+void read_settings(const json& request, Question& question, std::string& first_labels) {
+  for (const auto& [name, text] : request.at("settings").items()) {
+    const auto given = text.get<std::string>();
+    if (name == "method") {
+      question.settings.method = parse_method(given);
+    } else if (name == "micro_batches") {
+      question.workload.step.micro_batches = whole_number(name, given);
+    } else if (name == "first_labels") {
+      first_labels = given;
+    } else {
+      const SettingKind& kind = setting_kind(name);
+      set_setting(kind, question.settings, given);
+      question.fixed.insert(name);
+      question.fixed.insert(kind.fixes.begin(), kind.fixes.end());
+    }
+  }
+  if (!question.settings.is_fair())
+    throw InputError("baseline '{}': imitates other libraries in the programs alone",
+                     question.settings.baseline);
+  check_settings(question.settings);
+}
+
+void read_setup(const json& request, plan::ModelSetup& setup) {
+  const json& model = request.at("model");
+  setup.config = read_model(model, setup.model);
+  const std::string dtype = request.value("dtype", "model");
+  const auto own_dtype = [&] { return setup.config ? setup.config->dtype : open_config(setup.model).dtype; };
+  setup.dtype = parse_dtype(dtype == "model" ? own_dtype() : dtype);
+  const std::string sums = request.value("gradient_dtype", "same");
+  if (sums != "same" && (sums != "float32" || setup.dtype == at::kDouble))
+    throw InputError("gradient_dtype '{}': expected same or float32, no narrower than the model's {}", sums,
+                     dtype_name(setup.dtype));
+  setup.gradient_dtype = sums == "same" ? setup.dtype : at::kFloat;
+  setup.freeze = request.value("freeze", std::vector<std::string>{});
+  setup.value_head = request.value("value_head", false);
+  if (model.contains("adapter"))
+    setup.lora = parse_lora_config(model.at("adapter").get<std::string>(), setup.model + ", adapter");
+  setup.optimizer = parse_optimizer(request.value("optimizer", "none"), request.value("optimizer_bits", 32),
+                                    request.value("master_weights", false), setup.dtype);
+  setup.release_reference = request.value("release_reference", false);
+  if (request.contains("reference"))
+    setup.reference_config = read_model(request.at("reference"), setup.reference);
+  if (request.contains("teacher")) setup.teacher_config = read_model(request.at("teacher"), setup.teacher);
+}
+
+/// Tensors of a request, by name: shape, and values in one list.
+std::map<std::string, at::Tensor> read_tensors(const json& batch) {
+  std::map<std::string, at::Tensor> tensors;
+  for (const auto& [name, tensor] : batch.items()) {
+    const json& values = tensor.at("values");
+    const bool whole =
+        std::all_of(values.begin(), values.end(), [](const json& v) { return v.is_number_integer(); });
+    const at::Tensor flat = whole ? at::tensor(values.get<std::vector<int64_t>>(), at::kLong)
+                                  : at::tensor(values.get<std::vector<double>>(), at::kDouble);
+    tensors.emplace(name, flat.view(tensor.at("shape").get<std::vector<int64_t>>()));
+  }
+  return tensors;
+}
+
+Question read_question(const json& request) {
+  Question question;
+  plan::Workload& workload = question.workload;
+  read_setup(request, workload.setup);
+  plan::TrainingStep& step = workload.step;
+  step.objective = request.at("objective").get<std::string>();
+  step.options = request.at("options").get<std::map<std::string, std::string>>();
+  const ObjectiveKind& kind = objective_kind(step.objective);
+  complete_options(kind, step.options);  // throws for what is none
+  if (step.objective == "distill" && workload.setup.teacher.empty())
+    throw InputError("distill: expected a teacher");
+  std::string first_labels = "refuse";
+  read_settings(request, question, first_labels);
+  step.seq_len = at_least(request, "seq_len", 1);
+  step.sequences = at_least(request, "sequences", 1);
+  step.prompt = at_least(request, "prompt", 0);
+  const c10::Device device(request.value("device", "cpu"));
+  if (!device.is_cpu() && !device.is_cuda())
+    throw InputError("device '{}': expected cpu or cuda", device.str());
+  workload.device = c10::Device(device.type());
+  if (!request.contains("batch")) return question;
+  const Config config = workload.setup.config ? *workload.setup.config : open_config(workload.setup.model);
+  step.batch = std::make_shared<const Batch>(
+      read_objective_batch(kind, read_tensors(request.at("batch")), config.vocab_size,
+                           parse_first_labels(first_labels), config.pad_token_id));
+  step.sequences = static_cast<int64_t>(step.batch->offsets.size()) - 1;
+  step.seq_len = step.batch->padded_columns;
+  return question;
+}
+
+json to_json(const plan::Prediction& prediction) {
+  return {{"seq_len", prediction.seq_len},
+          {"tokens", prediction.tokens},
+          {"chunk", prediction.chunk},
+          {"head_chunk", prediction.head_chunk},
+          {"peak_bytes", prediction.peak_bytes},
+          {"resident_bytes", prediction.resident_bytes},
+          {"breakdown", prediction.breakdown},
+          {"host_peak_bytes", prediction.host_peak_bytes},
+          {"model_flops", prediction.model_flops},
+          {"hardware_flops", prediction.hardware_flops}};
+}
+
+json to_json(const plan::LongestFit& fit, const std::string& model) {
+  json object{{"model", model},
+              {"seq_len", fit.seq_len},
+              {"resolution", fit.resolution},
+              {"evaluations", fit.evaluations},
+              {"configuration", configuration_text(fit.settings)},
+              {"at_longest", nullptr},
+              {"at_shortest", to_json(fit.at_shortest)}};
+  if (fit.at_longest) object["at_longest"] = to_json(*fit.at_longest);
+  return object;
+}
+
+/// The settings of a configuration that are not the defaults, as Python gives them.
+json settings_of(const Settings& settings) {
+  json given{{"method", method_name(settings.method)}};
+  for (const SettingKind& kind : setting_kinds()) {
+    if (applies(kind, settings) && !is_default(kind, settings)) given[kind.name] = kind.text(settings);
+  }
+  return given;
+}
+
+plan::Budget read_budget(const json& request) {
+  plan::Budget budget;
+  budget.device = at_least(request, "budget_bytes", 1);
+  budget.host = at_least(request, "host_budget_bytes", 0);
+  return budget;
+}
+
+json predict(const json& request) {
+  const Question question = read_question(request);
+  json object = to_json(plan::predict(question.workload, question.settings));
+  object["model"] = question.workload.setup.model;
+  object["configuration"] = configuration_text(question.settings);
+  return object;
+}
+
+json longest(const json& request) {
+  const Question question = read_question(request);
+  plan::Predictor predictor(plan::complete_setup(question.workload), question.workload.device);
+  return to_json(plan::longest(predictor, question.workload.step, question.settings, read_budget(request),
+                               at_least(request, "resolution", 1)),
+                 question.workload.setup.model);
+}
+
+json suggest(const json& request) {
+  const Question question = read_question(request);
+  plan::SearchSpace space;
+  space.given = question.settings;
+  space.fixed = question.fixed;
+  if (request.at("settings").contains("method")) space.methods = {question.settings.method};
+  space.chunks = {question.settings.chunk};
+  plan::Predictor predictor(plan::complete_setup(question.workload), question.workload.device);
+  json all = json::array();
+  for (const plan::Suggestion& found : plan::suggest(predictor, question.workload.step, space,
+                                                     read_budget(request), at_least(request, "wanted", 0))) {
+    json object = to_json(found.fit, question.workload.setup.model);
+    object["settings"] = settings_of(found.settings);
+    object["configuration"] = configuration_text(found.settings);
+    object["cost"] = found.cost;
+    object["best"] = found.best;
+    all.push_back(object);
+  }
+  return all;
+}
+
+}  // namespace
+
+std::string answer_question(const std::string& question, const std::string& text) {
+  json result;
+  try {
+    const json request = parse_strict_json(text, "request");
+    if (question == "predict") {
+      result["answer"] = predict(request);
+    } else if (question == "longest") {
+      result["answer"] = longest(request);
+    } else if (question == "suggest") {
+      result["answer"] = suggest(request);
+    } else {
+      throw InputError("'{}': expected predict, longest or suggest", question);
+    }
+  } catch (const InputError& error) {
+    result = {{"refused", error.what()}};
+  }
+  return result.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
+}
+
+}  // namespace streambp::python
