@@ -33,7 +33,8 @@ struct HeadTargets {
 
 HeadTargets head_targets(const Batch& batch, c10::Device device);
 
-/// The scored tokens' numbers [M] in the stream of `tokens` tokens, [N], 0 elsewhere; undefined stays undefined.
+/// The scored tokens' numbers [M] in the stream of `tokens` tokens, [N], 0 elsewhere; undefined stays
+/// undefined.
 at::Tensor in_stream(const at::Tensor& of_scored, const HeadTargets& scored, int64_t tokens);
 
 }  // namespace streambp

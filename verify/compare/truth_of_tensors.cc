@@ -36,8 +36,7 @@ Model open_model(const ModelTensors& tensors, at::ScalarType dtype,
     if (trained(name)) gradients.emplace(name, at::zeros(shape, at::TensorOptions(dtype)));
   }
   for (const auto& [name, value] : tensors.values) {
-    if (!values.contains(name))
-      throw InputError("{}: {} is no weight of this model", tensors.source, name);
+    if (!values.contains(name)) throw InputError("{}: {} is no weight of this model", tensors.source, name);
   }
   model.lend(values, gradients);
   return model;

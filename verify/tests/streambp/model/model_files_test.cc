@@ -34,8 +34,9 @@ TEST(ModelFiles, AreThoseThatAreRead) {
   EXPECT_EQ(names(model_files(folder.path())), Names{"config.json"})
       << "others say that there are no weights";
   EXPECT_TRUE(adapter_files(folder.path()).empty());
-  folder.write("model.safetensors.index.json",
-               R"({"weight_map": {"a": "../../etc/passwd", "b": 3, "c": "here", "d": "missing", "e": "", "f": "."}})");
+  folder.write(
+      "model.safetensors.index.json",
+      R"({"weight_map": {"a": "../../etc/passwd", "b": 3, "c": "here", "d": "missing", "e": "", "f": "."}})");
   folder.write("here", "");
   EXPECT_EQ(names(model_files(folder.path())),
             (Names{"config.json", "model.safetensors.index.json", "here"}));
