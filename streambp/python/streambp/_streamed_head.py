@@ -64,8 +64,10 @@ class StreamedLoss(torch.autograd.Function):
             raise RuntimeError("Trying to backward through the graph of a streamed loss a second time: its gradients are computed once, "
                                "and were given to the first; compute the loss again")
         gradients, ctx.gradients = ctx.gradients, None
+        # Asking a GPU for the number would wait for it; there the product is cheap.
+        is_one = gradient.device.type == "cpu" and gradient.item() == 1.0
         for tensor in gradients:
-            if tensor is not None:
+            if tensor is not None and not is_one:
                 tensor.mul_(gradient.to(tensor.dtype))
         if not ctx.needs_input_grad[5]:
             gradients[0] = None
