@@ -134,7 +134,7 @@ TEST(KeptActivations, IncludeTheChoicesOfExperts) {
     settings.chunk = is_chunked(method) ? 25 : 0;
     settings.stream_head = false;  // the last layer runs twice too
     reset_peak(at::kCPU);
-    packed.run(settings);
+    backpropagate(packed.model, packed.batch, *packed.objective, settings);
     // A byte for each of a token's experts, where layers run again.
     const int64_t bytes = method == Method::kStandard ? 0 : sparse * 75 * config.mixture.num_experts_per_tok;
     const MemoryReading reading = read_meter(at::kCPU);
