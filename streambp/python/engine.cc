@@ -14,6 +14,7 @@
 #include "streambp/model/tensor_file.h"
 #include "streambp/objective/terms.h"
 #include "streambp/python/guest.h"
+#include "streambp/python/pass_request.h"
 
 namespace streambp::python {
 namespace {
@@ -43,47 +44,6 @@ class Loan {
  private:
   Model& model_;
 };
-
-/// What the settings of a call say.
-struct Request {
-  Settings settings;
-  int64_t micro_batches = 1;
-  std::string first_labels = "refuse";
-};
-
-int64_t whole_number(const std::string& name, const std::string& text) {
-  size_t used = 0;
-  int64_t number = 0;
-  try {
-    number = std::stoll(text, &used);
-  } catch (const std::logic_error&) {
-    used = 0;
-  }
-  if (used == 0 || used != text.size() || number < 1)
-    throw InputError("{} '{}': expected a whole number from 1 on", name, text);
-  return number;
-}
-
-Request read_settings(std::map<std::string, std::string> given) {
-  Request request;
-  const auto take = [&given](const char* name) {
-    std::optional<std::string> text;
-    if (const auto found = given.find(name); found != given.end()) {
-      text = found->second;
-      given.erase(found);
-    }
-    return text;
-  };
-  if (const auto text = take("method")) request.settings.method = parse_method(*text);
-  if (const auto text = take("micro_batches")) request.micro_batches = whole_number("micro_batches", *text);
-  if (const auto text = take("first_labels")) request.first_labels = *text;
-  for (const auto& [name, text] : given) set_setting(setting_kind(name), request.settings, text);
-  if (!request.settings.is_fair())
-    throw InputError("baseline '{}': imitates other libraries in the programs alone",
-                     request.settings.baseline);
-  check_settings(request.settings);
-  return request;
-}
 
 at::Tensor cpu_longs(const at::Tensor& integers) {
   return integers.defined() ? integers.detach().to(at::kCPU) : integers;
@@ -160,7 +120,7 @@ std::tuple<double, TensorDict, std::string> Engine::backward(
   return answered([&] {
     const std::lock_guard lock(mutex_);
     const GuestScope guest;
-    const Request request = read_settings(to_map(settings));
+    const PassRequest request = read_pass_request(to_map(settings));
     Batch batch = read(given, objective, request.first_labels);
     if (reference) {
       batch.sequence_inputs.erase(inputs::kReferenceSums);

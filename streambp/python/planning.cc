@@ -1,7 +1,6 @@
 #include "streambp/python/planning.h"
 
 #include <algorithm>
-#include <charconv>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "streambp/model/strict_json.h"
 #include "streambp/model/tensor_file.h"
 #include "streambp/plan/suggest.h"
+#include "streambp/python/pass_request.h"
 
 namespace streambp::python {
 namespace {
@@ -31,41 +31,11 @@ int64_t at_least(const json& request, const char* name, int64_t least) {
   return value;
 }
 
-int64_t whole_number(const std::string& name, const std::string& text) {
-  int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || number < 1)
-    throw InputError("{} '{}': expected a whole number from 1 on", name, text);
-  return number;
-}
-
 /// The config of a model of a request, where it brings one; its name otherwise.
 std::optional<Config> read_model(const json& model, std::string& name) {
   name = model.at("source").get<std::string>();
   if (!model.contains("config")) return std::nullopt;
   return parse_config(model.at("config").get<std::string>(), name);
-}
-
-void read_settings(const json& request, Question& question, std::string& first_labels) {
-  for (const auto& [name, text] : request.at("settings").items()) {
-    const auto given = text.get<std::string>();
-    if (name == "method") {
-      question.settings.method = parse_method(given);
-    } else if (name == "micro_batches") {
-      question.workload.step.micro_batches = whole_number(name, given);
-    } else if (name == "first_labels") {
-      first_labels = given;
-    } else {
-      const SettingKind& kind = setting_kind(name);
-      set_setting(kind, question.settings, given);
-      question.fixed.insert(name);
-      question.fixed.insert(kind.fixes.begin(), kind.fixes.end());
-    }
-  }
-  if (!question.settings.is_fair())
-    throw InputError("baseline '{}': imitates other libraries in the programs alone",
-                     question.settings.baseline);
-  check_settings(question.settings);
 }
 
 void read_setup(const json& request, plan::ModelSetup& setup) {
@@ -116,8 +86,10 @@ Question read_question(const json& request) {
   complete_options(kind, step.options);  // throws for what is none
   if (step.objective == "distill" && workload.setup.teacher.empty())
     throw InputError("distill: expected a teacher");
-  std::string first_labels = "refuse";
-  read_settings(request, question, first_labels);
+  const auto pass = read_pass_request(request.at("settings").get<std::map<std::string, std::string>>());
+  question.settings = pass.settings;
+  question.fixed = pass.fixed;
+  step.micro_batches = pass.micro_batches;
   step.seq_len = at_least(request, "seq_len", 1);
   step.sequences = at_least(request, "sequences", 1);
   step.prompt = at_least(request, "prompt", 0);
@@ -129,7 +101,7 @@ Question read_question(const json& request) {
   const Config config = workload.setup.config ? *workload.setup.config : open_config(workload.setup.model);
   step.batch = std::make_shared<const Batch>(
       read_objective_batch(kind, read_tensors(request.at("batch")), config.vocab_size,
-                           parse_first_labels(first_labels), config.pad_token_id));
+                           parse_first_labels(pass.first_labels), config.pad_token_id));
   step.sequences = static_cast<int64_t>(step.batch->offsets.size()) - 1;
   step.seq_len = step.batch->padded_columns;
   return question;

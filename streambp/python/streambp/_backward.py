@@ -125,13 +125,20 @@ def _reference(engine, values, weights, batch, objective, options, reference, fi
     if reference is None and weights.adapter is None:
         raise InputError(f"{objective} compares with a reference model: pass reference=MODEL, or its log-probabilities in the batch")
     if reference is None or isinstance(reference, str):
-        if reference not in (None, "base"):
-            raise InputError(f"reference: '{reference}', expected a model or \"base\"")
-        if weights.adapter is None:
-            raise InputError('reference: "base" is a model with its adapters off, and this one has none; pass a model')
+        check_reference_name(reference, weights)
         return checked(engine.evaluate, values, batch, objective, options, first_labels, False)
     other, its_values = _lent(reference, "reference")
     return checked(other.evaluate, its_values, batch, objective, options, first_labels, True)
+
+
+def check_reference_name(reference, weights):
+    """Raises InputError for a reference given by a name that is not "base", or that the model has no base for."""
+    if not isinstance(reference, str):
+        return
+    if reference != "base":
+        raise InputError(f"reference: '{reference}', expected a model or \"base\"")
+    if weights.adapter is None:
+        raise InputError('reference: "base" is a model with its adapters off, and this one has none; pass a model')
 
 
 def _sort_keywords(engine, objective, options, keywords):

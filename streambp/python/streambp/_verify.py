@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ._backward import _sort_keywords
+from ._backward import _sort_keywords, check_reference_name
 from ._batch import batch_tensors
 from ._library import InputError, checked, first_line, library, library_path
 from ._model import Weights
@@ -145,7 +145,7 @@ def verify(model, batch, objective="sft", gradients=None, diagnose=False, *, dia
     for role, other in (("teacher", teacher), ("reference", None if isinstance(reference, str) else reference)):
         if other is not None:
             request[role], others[role] = _model_of(Weights(other))
-    _check_reference_name(reference, weights)
+    check_reference_name(reference, weights)
     judged = _gradients(model, weights, tensors, objective, gradients, objective_options)
     comparison, diagnosis = checked(torch.ops.streambp_judge.judge, json.dumps(request), values, tensors, judged, others["teacher"],
                                     others["reference"])
@@ -173,15 +173,6 @@ def _model_of(weights):
     if weights.adapter_json:
         model["adapter"] = weights.adapter_json
     return model, weights.lend(parameters, parameters.values())
-
-
-def _check_reference_name(reference, weights):
-    if not isinstance(reference, str):
-        return
-    if reference != "base":
-        raise InputError(f"reference: '{reference}', expected a model or \"base\"")
-    if weights.adapter is None:
-        raise InputError('reference: "base" is a model with its adapters off, and this one has none; pass a model')
 
 
 def _gradients(model, weights, batch, objective, gradients, options):
