@@ -61,7 +61,8 @@ void parse_pad_token(const ConfigReader& settings, const Family& family, Config&
   std::optional<int64_t> fallback;
   if (family.gemma) fallback = 0;
   if (config.family == "phi3") fallback = 32000;
-  std::optional<int64_t> token = settings.has("pad_token_id") ? std::nullopt : fallback;
+  std::optional<int64_t> token;
+  if (!settings.has("pad_token_id")) token = fallback;
   const json* const value = settings.find("pad_token_id");
   const bool is_integer = value != nullptr && value->is_number_integer();
   // Far ids would not fit into 64 bits with a sign.

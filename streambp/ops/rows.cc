@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/core/grad_mode.h>
 #include <c10/util/BFloat16.h>
 
 #include "streambp/memory/meter.h"
