@@ -10,6 +10,7 @@
 #include "streambp/model/open_model.h"
 #include "streambp/model/strict_json.h"
 #include "streambp/model/tensor_file.h"
+#include "streambp/plan/choice.h"
 #include "streambp/plan/suggest.h"
 #include "streambp/python/pass_request.h"
 
@@ -148,12 +149,27 @@ plan::Budget read_budget(const json& request) {
   return budget;
 }
 
+json to_json(const plan::Prediction& prediction, const std::string& model, const Settings& settings) {
+  json object = to_json(prediction);
+  object["model"] = model;
+  object["configuration"] = configuration_text(settings);
+  return object;
+}
+
+/// What is searched: whatever was not given.
+plan::SearchSpace search_space(const json& request, const Question& question) {
+  plan::SearchSpace space;
+  space.given = question.settings;
+  space.fixed = question.fixed;
+  if (request.at("settings").contains("method")) space.methods = {question.settings.method};
+  space.chunks = {question.settings.chunk};
+  return space;
+}
+
 json predict(const json& request) {
   const Question question = read_question(request);
-  json object = to_json(plan::predict(question.workload, question.settings));
-  object["model"] = question.workload.setup.model;
-  object["configuration"] = configuration_text(question.settings);
-  return object;
+  return to_json(plan::predict(question.workload, question.settings), question.workload.setup.model,
+                 question.settings);
 }
 
 json longest(const json& request) {
@@ -166,11 +182,7 @@ json longest(const json& request) {
 
 json suggest(const json& request) {
   const Question question = read_question(request);
-  plan::SearchSpace space;
-  space.given = question.settings;
-  space.fixed = question.fixed;
-  if (request.at("settings").contains("method")) space.methods = {question.settings.method};
-  space.chunks = {question.settings.chunk};
+  const plan::SearchSpace space = search_space(request, question);
   plan::Predictor predictor(plan::complete_setup(question.workload), question.workload.device);
   json all = json::array();
   for (const plan::Suggestion& found : plan::suggest(predictor, question.workload.step, space,
@@ -185,6 +197,19 @@ json suggest(const json& request) {
   return all;
 }
 
+json choose(const json& request) {
+  const Question question = read_question(request);
+  const plan::Choice choice =
+      plan::choose(question.workload, search_space(request, question), read_budget(request));
+  json object{{"description", plan::describe(choice)}, {"considered", choice.considered.size()}};
+  if (!choice.chosen) return object;
+  const plan::Considered& one = choice.considered[*choice.chosen];
+  object["settings"] = settings_of(one.settings);
+  object["cost"] = one.cost;
+  object["prediction"] = to_json(*one.predicted, question.workload.setup.model, one.settings);
+  return object;
+}
+
 }  // namespace
 
 std::string answer_question(const std::string& question, const std::string& text) {
@@ -197,8 +222,10 @@ std::string answer_question(const std::string& question, const std::string& text
       result["answer"] = longest(request);
     } else if (question == "suggest") {
       result["answer"] = suggest(request);
+    } else if (question == "choose") {
+      result["answer"] = choose(request);
     } else {
-      throw InputError("'{}': expected predict, longest or suggest", question);
+      throw InputError("'{}': expected predict, longest, suggest or choose", question);
     }
   } catch (const InputError& error) {
     result = {{"refused", error.what()}};

@@ -31,6 +31,10 @@ namespace streambp::python {
 ///
 /// suggest: configurations that reach `wanted` tokens, or the furthest with 0, by rising cost; `settings` are
 /// not searched. The answer: an array of objects as longest's with settings, cost and best.
+///
+/// choose: the cheapest configuration of the step that fits budget_bytes and host_budget_bytes; `settings`
+/// are not searched. The answer: an object with description (of plan::Choice) and considered, their number;
+/// where one fits also settings, cost, and prediction, an object as predict's.
 std::string answer_question(const std::string& question, const std::string& request);
 
 }  // namespace streambp::python

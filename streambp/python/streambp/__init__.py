@@ -19,6 +19,7 @@ _NAMES = {
     "predict": "_plan",
     "longest": "_plan",
     "suggest": "_plan",
+    "choose": "_plan",
     "verify": "_verify",
     "measure": "_measure",
     "scope": "_measure",

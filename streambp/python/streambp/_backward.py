@@ -153,6 +153,9 @@ def _sort_keywords(engine, objective, options, keywords):
         if name not in known_options:
             raise InputError(f"{objective}: no option '{name}', expected some of {', '.join(known_options)}")
         given[name] = value
+    if keywords.get("method") == "auto":
+        raise InputError("method 'auto': settings are chosen once, before the loop: backward(model, batch, **streambp.choose(model, "
+                         "longest_batch, budget).settings)")
     for name, value in keywords.items():
         if name in known_settings:
             settings[name] = value

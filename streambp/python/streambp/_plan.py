@@ -83,6 +83,28 @@ class Longest:
         return f"no length fits: {self.at_shortest}"
 
 
+@dataclass(frozen=True)
+class Choice:
+    """The settings of a step that fit a budget in the least time.
+
+    settings: keyword arguments for backward(); prediction: what the step takes with them; cost: time relative to standard back-propagation
+    (an estimate); all None where nothing fits. considered: configurations; description: the choice and its reason, or what the leanest needs.
+    """
+
+    settings: dict | None
+    prediction: Prediction | None
+    cost: float | None
+    considered: int
+    description: str
+
+    @property
+    def fits(self):
+        return self.settings is not None
+
+    def __str__(self):
+        return self.description
+
+
 def predict(model, batch=None, *, tokens=None, sequences=1, objective="sft", optimizer=None, **settings):
     """The Prediction of one step of back-propagation; nothing is run, and no device is needed.
 
@@ -103,14 +125,24 @@ def predict(model, batch=None, *, tokens=None, sequences=1, objective="sft", opt
     refuse.
     """
     library()
-    request = _request(model, objective, optimizer, settings)
-    if batch is not None:
-        request["batch"] = {name: _plain(tensor) for name, tensor in batch_tensors(batch).items()}
-    elif tokens is None:
-        raise InputError("predict: how long are the sequences? Pass tokens=N, or a batch")
-    else:
-        request |= {"seq_len": _whole("tokens", tokens), "sequences": _whole("sequences", sequences)}
+    request = _request(model, objective, optimizer, settings) | _of_batch("predict", batch, tokens, sequences)
     return _prediction(_ask("predict", request))
+
+
+def choose(model, batch=None, budget="80GB", *, host_budget=None, tokens=None, sequences=1, objective="sft", optimizer=None, **settings):
+    """The Choice of settings with which a step fits `budget` in the least time, as `streambp-bench sweep --method auto` chooses them:
+
+        choice = streambp.choose(model, longest_batch, "20GB")
+        loss = streambp.backward(model, batch, **choice.settings)
+
+    host_budget: bytes of host memory; offloading is tried where it is given. settings: not searched. The rest as in predict(); raises
+    InputError as it does, but not where nothing fits.
+    """
+    library()
+    request = _request(model, objective, optimizer, settings) | _of_batch("choose", batch, tokens, sequences)
+    found = _ask("choose", request | _budgets(budget, host_budget))
+    prediction = _prediction(found["prediction"]) if "prediction" in found else None
+    return Choice(found.get("settings"), prediction, found.get("cost"), found["considered"], found["description"])
 
 
 def longest(model, budget="80GB", *, host_budget=None, sequences=1, objective="sft", optimizer=None, resolution=1000, **settings):
@@ -152,6 +184,15 @@ def _ask(question, request):
     if "refused" in answer:
         raise InputError(answer["refused"])
     return answer["answer"]
+
+
+def _of_batch(question, batch, tokens, sequences):
+    """The members of a request that say which batch."""
+    if batch is not None:
+        return {"batch": {name: _plain(tensor) for name, tensor in batch_tensors(batch).items()}}
+    if tokens is None:
+        raise InputError(f"{question}: how long are the sequences? Pass tokens=N, or a batch")
+    return {"seq_len": _whole("tokens", tokens), "sequences": _whole("sequences", sequences)}
 
 
 def _plain(tensor):

@@ -1,4 +1,4 @@
-"""streambp.predict, longest and suggest: what is predicted is what is measured, and what streambp-bench predicts."""
+"""streambp.predict, longest, suggest and choose: what is predicted is what is measured, and what streambp-bench predicts."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from python_case import GOLDENS, Case, inputs_of, model_in_float64
 
 import streambp
 from streambp._measure import load, measure
-from streambp._plan import longest, parse_bytes, predict, suggest
+from streambp._plan import choose, longest, parse_bytes, predict, suggest
 
 load()  # before any model is made: its tensors are counted
 BENCH = Path(os.environ["STREAMBP_TORCH_LIBRARY"]).parents[1] / "bin/streambp-bench"
@@ -156,6 +156,29 @@ class Models(Case):
         self.assertEqual([each.cost for each in found], sorted(each.cost for each in found))
         again = predict("qwen3-1.7b", tokens=16384, device="cuda", **found[-1].settings)
         self.assertEqual(again.peak_bytes, found[-1].at_longest.peak_bytes)
+
+    def test_choose(self):
+        on = {"tokens": 2048, "device": "cuda", "dtype": "float32"}
+        none = choose("qwen3-cpu", budget="1MB", **on)
+        self.assertFalse(none.fits)
+        self.assertIn("nothing fits 1.00 MB", str(none))
+        lean, rich = (choose("qwen3-cpu", budget=budget, **on) for budget in ("600MB", "100GB"))
+        self.assertLessEqual(lean.prediction.peak_bytes, 600_000_000)
+        self.assertEqual(predict("qwen3-cpu", **on, **lean.settings), lean.prediction)
+        self.assertLess(rich.cost, lean.cost)
+        record = bench_record("--model", "qwen3-cpu", "--seq-len", 2048, "--method", "auto", "--budget", "600MB", "--device", "meta:cuda")
+        self.assertEqual((record["method"], record["chunk"]), (lean.settings["method"], lean.prediction.chunk))
+
+    def test_what_was_chosen_runs(self):
+        model = transformers.Qwen3ForCausalLM(small_config()).double()
+        batch = batch_of(2, 300)
+        budget = predict(model, batch, method="checkpoint").peak_bytes - 1
+        choice = choose(model, batch, budget)
+        self.assertNotIn(choice.settings["method"], ("standard", "checkpoint"))
+        loss, info = streambp.backward(model, batch, return_info=True, **choice.settings)
+        self.assertEqual(info.chunk, choice.prediction.chunk)
+        self.assertAlmostEqual(float(loss), float(streambp.backward(model, batch)), places=12)
+        self.assert_refused(lambda: streambp.backward(model, batch, method="auto"), "streambp.choose")
 
 
 class GoodGuest(Case):
