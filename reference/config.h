@@ -70,7 +70,7 @@ struct ModelConfig {
   double final_logit_softcapping = 0.0;  // the same of the logits
   double logits_scaling = 1.0;           // Granite: logits are divided by it, before any cap
   Activation hidden_act = Activation::kSilu;
-  double swiglu_alpha = 0.0;  // GPT-OSS: experts have clamped_swiglu in place of hidden_act; 0: they don't
+  double swiglu_alpha = 0.0;  // GPT-OSS: experts have clamped_swiglu (mixture.h), not hidden_act; 0: no
   double swiglu_limit = 0.0;  // what gate and up are clamped to in it
   RopeSettings rope = {};
   std::optional<RopeSettings> local_rope = std::nullopt;  // of the layers with a window, if it is another
@@ -111,13 +111,20 @@ using Weights = std::map<std::string, Matrix>;
 /// "model.layers.3."
 std::string layer_prefix(int layer);
 
+/// The names of a layer's norms after its prefix, in the order in which they act; empty: there is none.
+struct LayerNorms {
+  std::string before_attention, after_attention, before_mlp, after_mlp;
+};
+
+/// Before attention and MLP `input_layernorm` and `post_attention_layernorm`. In a sandwich
+/// `input_layernorm`, `post_attention_layernorm`, `pre_feedforward_layernorm` and
+/// `post_feedforward_layernorm`, the last three of which are with glm_norm_names `post_self_attn_layernorm`,
+/// `post_attention_layernorm` and `post_mlp_layernorm`. With norm_after the names of a sandwich, of what
+/// comes after alone.
+LayerNorms layer_norms(const ModelConfig& config);
+
 /// The name and shape (rows, columns) of every parameter. Names are those of transformers 5's modules:
-/// - norms of a layer: `input_layernorm` and `post_attention_layernorm`, before attention and MLP. In a
-/// sandwich
-///   `input_layernorm`, `post_attention_layernorm`, `pre_feedforward_layernorm` and
-///   `post_feedforward_layernorm`, in the order in which they act; with glm_norm_names the last three are
-///   `post_self_attn_layernorm`, `post_attention_layernorm` and `post_mlp_layernorm`. With norm_after
-///   `post_attention_layernorm` and `post_feedforward_layernorm` alone.
+/// - norms: `model.norm`, and of a layer those of layer_norms.
 /// - fused projections: `self_attn.qkv_proj` with the rows of query, key and value below one another, and
 ///   `mlp.gate_up_proj` with gate above up.
 /// - qk_norm_full_width: `self_attn.q_norm` [1, H E], `self_attn.k_norm` [1, K E].
@@ -133,8 +140,9 @@ std::string layer_prefix(int layer);
 /// Throws std::invalid_argument if a size is not positive (layers may be none), the key/value heads do not
 /// divide the query heads, head_dim or rotary_dim is odd or more is rotated than there is, windows, layers
 /// that do not rotate or sparse layers are not given for each layer, a token has no or more experts than
-/// there are, a factor is not positive, norms are to stand both only after and around, or an adapter or
-/// trained rows belong to a module that can't have them.
+/// there are, a factor or divisor is not positive, settings exclude each other (norm_after and
+/// sandwich_norms) or lack what they change, or an adapter or trained rows belong to a module that can't have
+/// them.
 std::map<std::string, std::pair<Index, Index>> parameter_shapes(const ModelConfig& config);
 
 }  // namespace streambp::reference
