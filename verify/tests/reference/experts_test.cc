@@ -36,10 +36,11 @@ TEST(ReferenceMixture, NormalisedProbabilitiesAreTheSoftmaxOfTheChosenLogits) {
   const Var x = tape.leaf(random_matrix(5, 1, 302, 0.5, 2.0));
   const Var y = mixture_of_experts(mixture, x, exp(log_softmax(tape.leaf(z))),
                                    [](int e, const Var& rows) { return scale(rows, 1.0 + e * e); });
+  const auto chosen = largest_columns(z, 3);
   double worst = 0.0;
   for (Index t = 0; t < z.rows(); ++t) {
     double total = 0.0, mixed = 0.0;
-    for (int e : largest_columns(z, 3)[static_cast<std::size_t>(t)]) {
+    for (int e : chosen[static_cast<std::size_t>(t)]) {
       total += std::exp(z(t, e));
       mixed += std::exp(z(t, e)) * (1.0 + e * e);
     }
@@ -130,7 +131,8 @@ class ByHand {
     const Eigen::ArrayXd weight = z.array().exp();
     double total = mixture.norm_topk_prob ? 0.0 : weight.sum();
     Vector y = Vector::Zero(n.size());
-    for (int e : largest_columns(z.transpose(), mixture.num_experts_per_tok)[0]) {
+    const auto chosen = largest_columns(z.transpose(), mixture.num_experts_per_tok);
+    for (int e : chosen.front()) {
       if (mixture.norm_topk_prob) total += weight(e);
       y += weight(e) * (mixture.biased_interleaved ? interleaved(e, n)
                                                    : dense(kMlp + "experts." + std::to_string(e) + ".", n));
