@@ -9,6 +9,24 @@ namespace {
 
 using Shapes = std::map<std::string, std::pair<Index, Index>>;
 
+/// What some families multiply and divide by, and settings that go together.
+void require_consistent(const ModelConfig& config) {
+  require(config.residual_multiplier > 0.0 && config.logits_scaling > 0.0, "model",
+          "expected a positive residual_multiplier and logits_scaling, got " +
+              std::to_string(config.residual_multiplier) + " and " + std::to_string(config.logits_scaling));
+  require(config.query_scale_beta == 0.0 || config.query_scale_original > 0.0, "model",
+          "expected a positive query_scale_original, got " + std::to_string(config.query_scale_original));
+  require(config.swiglu_alpha >= 0.0 && (config.swiglu_alpha == 0.0 || config.swiglu_limit > 0.0), "model",
+          "expected a swiglu_alpha of at least 0 and with it a positive swiglu_limit, got " +
+              std::to_string(config.swiglu_alpha) + " and " + std::to_string(config.swiglu_limit));
+  require(!config.norm_after || !config.sandwich_norms, "model",
+          "expected either norm_after or sandwich_norms, not both");
+  require(!config.glm_norm_names || config.sandwich_norms, "model",
+          "expected sandwich_norms where they have GLM's names");
+  require(!config.qk_norm_full_width || config.qk_norm, "model",
+          "expected qk_norm where it is of the full width");
+}
+
 void require_valid(const ModelConfig& config) {
   require(config.vocab_size > 0 && config.hidden_size > 0 && config.intermediate_size > 0 &&
               config.num_hidden_layers >= 0 && config.num_attention_heads > 0 &&
@@ -28,6 +46,9 @@ void require_valid(const ModelConfig& config) {
   for (int window : config.windows) {
     require(window >= 0, "model", "expected windows of at least 0, got " + std::to_string(window));
   }
+  require(config.no_rope.empty() || config.no_rope.size() == layers, "model",
+          "expected to know of none or each of " + std::to_string(layers) + " layers whether it rotates");
+  require_consistent(config);
   const MixtureSettings& mixture = config.mixture;
   require(mixture.num_experts >= 0, "model", "expected at least no experts");
   if (mixture.num_experts == 0) return;
@@ -37,6 +58,9 @@ void require_valid(const ModelConfig& config) {
           "expected from 1 to " + std::to_string(mixture.num_experts) + " experts for a token, got " +
               std::to_string(mixture.num_experts_per_tok));
   require(mixture.moe_intermediate_size > 0, "model", "expected a positive size of the experts");
+  require(mixture.shared_expert_intermediate_size >= 0, "model",
+          "expected a size of the shared expert of at least 0, got " +
+              std::to_string(mixture.shared_expert_intermediate_size));
 }
 
 /// Collects shapes module by module, and counts the adapters that have found theirs.
@@ -75,6 +99,9 @@ class Collector {
   }
 
   void row(const std::string& module, Index size) { shapes_[module + ".weight"] = {1, size}; }
+  void norm(const std::string& prefix, const std::string& name) {
+    if (!name.empty()) row(prefix + name, config_.hidden_size);
+  }
   void embedding(const std::string& module) {
     shapes_[module + ".weight"] = {config_.vocab_size, config_.hidden_size};
     adapter(module, config_.hidden_size, config_.vocab_size);
@@ -93,15 +120,16 @@ class Collector {
       linear(module + "v_proj", keys, hidden, config_.qkv_bias);
     }
     linear(module + "o_proj", hidden, queries, config_.o_bias);
+    if (config_.attention_sinks) shapes_[module + "sinks"] = {1, config_.num_attention_heads};
     if (!config_.qk_norm) return;
-    row(module + "q_norm", config_.head_dim);
-    row(module + "k_norm", config_.head_dim);
+    row(module + "q_norm", config_.qk_norm_full_width ? queries : config_.head_dim);
+    row(module + "k_norm", config_.qk_norm_full_width ? keys : config_.head_dim);
   }
 
   void mlp(const std::string& module) {
     const Index hidden = config_.hidden_size;
     const Index width = config_.intermediate_size;
-    if (config_.fused_projections) {
+    if (config_.fused_projections || config_.fused_gate_up) {
       linear(module + "gate_up_proj", 2 * width, hidden, config_.mlp_bias);
     } else {
       linear(module + "gate_proj", width, hidden, config_.mlp_bias);
@@ -113,15 +141,28 @@ class Collector {
   void experts(const std::string& module) {
     const Index hidden = config_.hidden_size;
     const Index width = config_.mixture.moe_intermediate_size;
-    linear(module + "gate", config_.mixture.num_experts, hidden);
-    adapter(module + "experts.gate_up_proj", 2 * width, hidden, config_.mixture.num_experts);
-    adapter(module + "experts.down_proj", hidden, width, config_.mixture.num_experts);
-    for (int j = 0; j < config_.mixture.num_experts; ++j) {
-      const std::string expert = module + "experts." + std::to_string(j) + ".";
-      linear(expert + "gate_proj", width, hidden);
-      linear(expert + "up_proj", width, hidden);
-      linear(expert + "down_proj", hidden, width);
+    const int count = config_.mixture.num_experts;
+    adapter(module + "experts.gate_up_proj", 2 * width, hidden, count);
+    adapter(module + "experts.down_proj", hidden, width, count);
+    if (config_.mixture.biased_interleaved) {
+      linear(module + "router", count, hidden, true);
+      shapes_[module + "experts.gate_up_proj"] = {count * hidden, 2 * width};
+      shapes_[module + "experts.gate_up_proj_bias"] = {count, 2 * width};
+      shapes_[module + "experts.down_proj"] = {count * width, hidden};
+      shapes_[module + "experts.down_proj_bias"] = {count, hidden};
+    } else {
+      linear(module + "gate", count, hidden);
+      for (int j = 0; j < count; ++j) expert(module + "experts." + std::to_string(j) + ".", width);
     }
+    if (config_.mixture.shared_expert_intermediate_size == 0) return;
+    expert(module + "shared_expert.", config_.mixture.shared_expert_intermediate_size);
+    linear(module + "shared_expert_gate", 1, hidden);
+  }
+
+  void expert(const std::string& module, Index width) {
+    linear(module + "gate_proj", width, config_.hidden_size);
+    linear(module + "up_proj", width, config_.hidden_size);
+    linear(module + "down_proj", config_.hidden_size, width);
   }
 
   std::size_t adapters() const { return adapters_; }
@@ -141,17 +182,28 @@ std::string layer_prefix(int layer) {
   return "model.layers." + std::to_string(layer) + ".";
 }
 
+LayerNorms layer_norms(const ModelConfig& config) {
+  if (config.glm_norm_names) {
+    return {"input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"};
+  }
+  if (config.sandwich_norms) {
+    return {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
+            "post_feedforward_layernorm"};
+  }
+  if (config.norm_after) return {"", "post_attention_layernorm", "", "post_feedforward_layernorm"};
+  return {"input_layernorm", "", "post_attention_layernorm", ""};
+}
+
 Shapes parameter_shapes(const ModelConfig& config) {
   require_valid(config);
   Collector collect(config);
+  const LayerNorms norms = layer_norms(config);
   collect.embedding("model.embed_tokens");
   for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
     const std::string prefix = layer_prefix(layer);
-    collect.row(prefix + "input_layernorm", config.hidden_size);
-    collect.row(prefix + "post_attention_layernorm", config.hidden_size);
-    if (config.sandwich_norms) {
-      collect.row(prefix + "pre_feedforward_layernorm", config.hidden_size);
-      collect.row(prefix + "post_feedforward_layernorm", config.hidden_size);
+    for (const std::string& name :
+         {norms.before_attention, norms.after_attention, norms.before_mlp, norms.after_mlp}) {
+      collect.norm(prefix, name);
     }
     collect.attention(prefix + "self_attn.");
     if (config.is_sparse(layer)) {

@@ -32,9 +32,12 @@ struct MixtureSettings {
   int num_experts_per_tok = 0;
   int moe_intermediate_size = 0;
   bool norm_topk_prob = false;
-  double router_aux_loss_coef = 0.0;  // of load_balancing_loss; 0: the loss has no such term
-  std::vector<bool> sparse = {};      // of each layer: experts, or a dense MLP
-  bool output_router_logits = true;   // whether a loss that does not say so has that term
+  double router_aux_loss_coef = 0.0;        // of load_balancing_loss; 0: the loss has no such term
+  std::vector<bool> sparse = {};            // of each layer: experts, or a dense MLP
+  bool output_router_logits = true;         // whether a loss that does not say so has that term
+  int shared_expert_intermediate_size = 0;  // Qwen2-MoE: of an expert that every token has; 0: there is none
+  bool biased_interleaved = false;          // GPT-OSS: biases of router and experts, whose gate and up
+                                            // alternate in one matrix for all; see parameter_shapes
 };
 
 /// A model's settings under Hugging Face's names.
@@ -53,18 +56,32 @@ struct ModelConfig {
   bool mlp_bias = false;
   bool qk_norm = false;
   bool tie_word_embeddings = false;
-  bool fused_projections = false;  // one matrix for query, key and value, and one for gate and up
-  bool sandwich_norms = false;     // also the outputs of attention and MLP are normed
-  bool norm_adds_one = false;      // norms multiply by 1 + weight
-  double embedding_scale = 1.0;
-  double attention_scale = 0.0;          // of the scores; 0: 1 / sqrt(head_dim)
-  double attn_logit_softcapping = 0.0;   // scores s become cap tanh(s / cap); 0: they don't
+  bool qk_norm_full_width = false;      // OLMo 2: qk_norm takes all heads as one group, before they are split
+  bool fused_projections = false;       // one matrix for query, key and value, and one for gate and up
+  bool fused_gate_up = false;           // GLM-4: only the second of these
+  bool sandwich_norms = false;          // also the outputs of attention and MLP are normed
+  bool glm_norm_names = false;          // the sandwich's norms are called as in GLM-4; see parameter_shapes
+  bool norm_after = false;              // OLMo 2: only the outputs of attention and MLP are normed
+  bool norm_adds_one = false;           // norms multiply by 1 + weight
+  double embedding_scale = 1.0;         // Granite's embedding_multiplier
+  double residual_multiplier = 1.0;     // Granite: of what attention and MLP add to the residual stream
+  double attention_scale = 0.0;         // of the scores; 0: 1 / sqrt(head_dim)
+  double attn_logit_softcapping = 0.0;  // scores s become cap tanh(s / cap); 0: they don't
   double final_logit_softcapping = 0.0;  // the same of the logits
+  double logits_scaling = 1.0;           // Granite: logits are divided by it, before any cap
   Activation hidden_act = Activation::kSilu;
+  double swiglu_alpha = 0.0;  // GPT-OSS: experts have clamped_swiglu (mixture.h), not hidden_act; 0: no
+  double swiglu_limit = 0.0;  // what gate and up are clamped to in it
   RopeSettings rope = {};
   std::optional<RopeSettings> local_rope = std::nullopt;  // of the layers with a window, if it is another
-  std::vector<int> windows = {};  // of each layer: how many tokens a query sees, itself included; 0: all.
-                                  // Empty: all in every layer
+  bool rope_interleaved = false;    // GLM-4: entries 2 i and 2 i + 1 are a pair, not i and i + rotary_dim / 2
+  std::vector<bool> no_rope = {};   // of each layer: neither queries nor keys rotate (Hugging Face's
+                                    // no_rope_layers is 0 there). Empty: all layers rotate
+  double query_scale_beta = 0.0;    // Ministral 3 (llama_4_scaling_beta): rotated queries are multiplied by
+  double query_scale_original = 0;  // 1 + beta ln(1 + floor(position / original)); beta 0: they aren't
+  bool attention_sinks = false;     // GPT-OSS: one more score of every head, a parameter, whose value is 0
+  std::vector<int> windows = {};    // of each layer: how many tokens a query sees, itself included; 0: all.
+                                    // Empty: all in every layer
   MixtureSettings mixture = {};
   int pad_token_id = -1;    // its embedding is a constant of the network's input; -1: there is none
   bool has_lm_head = true;  // false: a critic, which only has a value head
@@ -77,6 +94,7 @@ struct ModelConfig {
   std::map<std::string, std::vector<int>> trained_rows = {};
 
   int window(int layer) const { return windows.empty() ? 0 : windows[static_cast<std::size_t>(layer)]; }
+  bool rotates(int layer) const { return no_rope.empty() || !no_rope[static_cast<std::size_t>(layer)]; }
   bool is_sparse(int layer) const {
     return mixture.num_experts > 0 && mixture.sparse[static_cast<std::size_t>(layer)];
   }
@@ -93,13 +111,38 @@ using Weights = std::map<std::string, Matrix>;
 /// "model.layers.3."
 std::string layer_prefix(int layer);
 
-/// The name and shape (rows, columns) of every parameter. Fused projections are `self_attn.qkv_proj` with the
-/// rows of query, key and value below one another, and `mlp.gate_up_proj` with gate above up. A sparse layer
-/// has the router `mlp.gate` and its experts `mlp.experts.0` and so on. Throws std::invalid_argument if a
-/// size is not positive (layers may be none), the key/value heads do not divide the query heads, head_dim or
-/// rotary_dim is odd or more is rotated than there is, windows or sparse layers are not given for each layer,
-/// a token has no or more experts than there are, or an adapter or trained rows belong to a module that can't
-/// have them.
+/// The names of a layer's norms after its prefix, in the order in which they act; empty: there is none.
+struct LayerNorms {
+  std::string before_attention, after_attention, before_mlp, after_mlp;
+};
+
+/// Before attention and MLP `input_layernorm` and `post_attention_layernorm`. In a sandwich
+/// `input_layernorm`, `post_attention_layernorm`, `pre_feedforward_layernorm` and
+/// `post_feedforward_layernorm`, the last three of which are with glm_norm_names `post_self_attn_layernorm`,
+/// `post_attention_layernorm` and `post_mlp_layernorm`. With norm_after the names of a sandwich, of what
+/// comes after alone.
+LayerNorms layer_norms(const ModelConfig& config);
+
+/// The name and shape (rows, columns) of every parameter. Names are those of transformers 5's modules:
+/// - norms: `model.norm`, and of a layer those of layer_norms.
+/// - fused projections: `self_attn.qkv_proj` with the rows of query, key and value below one another, and
+///   `mlp.gate_up_proj` with gate above up.
+/// - qk_norm_full_width: `self_attn.q_norm` [1, H E], `self_attn.k_norm` [1, K E].
+/// - attention_sinks: `self_attn.sinks` [1, H], without ".weight".
+/// - a sparse layer: the router `mlp.gate` and its experts `mlp.experts.0` and so on, each with `gate_proj`,
+///   `up_proj` and `down_proj` (which Mixtral's files call `block_sparse_moe.gate`, `experts.0.w1`, `w3` and
+///   `w2`); `mlp.shared_expert` with the same three, and `mlp.shared_expert_gate` [1, hidden_size].
+/// - biased_interleaved: the router `mlp.router` with `.weight` and `.bias`, and without ".weight"
+///   `mlp.experts.gate_up_proj` [E D, 2 F], `gate_up_proj_bias` [E, 2 F], `down_proj` [E F, D] and
+///   `down_proj_bias` [E, D] for E experts of width F and hidden size D: Hugging Face's tensors [E, D, 2 F]
+///   and [E, F, D] with the first two dimensions as one. They multiply from the right, and column 2 j of
+///   gate_up is row j of a gate, column 2 j + 1 of an up.
+/// Throws std::invalid_argument if a size is not positive (layers may be none), the key/value heads do not
+/// divide the query heads, head_dim or rotary_dim is odd or more is rotated than there is, windows, layers
+/// that do not rotate or sparse layers are not given for each layer, a token has no or more experts than
+/// there are, a factor or divisor is not positive, settings exclude each other (norm_after and
+/// sandwich_norms) or lack what they change, or an adapter or trained rows belong to a module that can't have
+/// them.
 std::map<std::string, std::pair<Index, Index>> parameter_shapes(const ModelConfig& config);
 
 }  // namespace streambp::reference

@@ -93,12 +93,12 @@ class Decoder {
       q = norm(module + "q_norm", q);
       k = norm(module + "k_norm", k);
     }
-    const bool is_local = config_.window(layer) > 0 && config_.local_rope.has_value();
-    const RopeSettings& settings = is_local ? *config_.local_rope : config_.rope;
-    RopeOptions turn;
-    turn.inverse_frequencies = rope_inverse_frequencies(settings, config_.rotary_entries(), length);
-    turn.head_dim = config_.head_dim;
-    turn.attention_factor = settings.attention_factor;
+    if (config_.rotates(layer)) {
+      const RopeOptions turn = rotation(layer, length);
+      q = rope(q, positions, turn);
+      k = rope(k, positions, turn);
+    }
+    if (config_.query_scale_beta != 0.0) q = scale_rows(q, query_factors(positions));
 
     AttentionOptions options;
     options.query_heads = config_.num_attention_heads;
@@ -107,12 +107,35 @@ class Decoder {
                                                   : 1.0 / std::sqrt(static_cast<double>(config_.head_dim));
     options.window = config_.window(layer);
     options.softcap = config_.attn_logit_softcapping;
-    const Var mixed = causal_attention(rope(q, positions, turn), rope(k, positions, turn), v, options);
+    const Var mixed = config_.attention_sinks
+                          ? causal_attention(q, k, v, parameter(module + "sinks"), options)
+                          : causal_attention(q, k, v, options);
     return project(module + "o_proj", config_.o_bias, mixed);
   }
 
+  RopeOptions rotation(int layer, double length) const {
+    const bool is_local = config_.window(layer) > 0 && config_.local_rope.has_value();
+    const RopeSettings& settings = is_local ? *config_.local_rope : config_.rope;
+    RopeOptions turn;
+    turn.inverse_frequencies = rope_inverse_frequencies(settings, config_.rotary_entries(), length);
+    turn.head_dim = config_.head_dim;
+    turn.attention_factor = settings.attention_factor;
+    turn.interleaved = config_.rope_interleaved;
+    return turn;
+  }
+
+  /// By how much the queries far behind the context of pre-training count more.
+  std::vector<double> query_factors(const std::vector<double>& positions) const {
+    std::vector<double> factors;
+    for (double position : positions) {
+      const double contexts = std::floor(position / config_.query_scale_original);
+      factors.push_back(1.0 + config_.query_scale_beta * std::log1p(contexts));
+    }
+    return factors;
+  }
+
   Var mlp(const std::string& module, const Var& x) const {
-    if (!config_.fused_projections) return gated(module, config_.mlp_bias, x);
+    if (!config_.fused_projections && !config_.fused_gate_up) return gated(module, config_.mlp_bias, x);
     const Var both = project(module + "gate_up_proj", config_.mlp_bias, x);
     const Index width = config_.intermediate_size;
     const Var gate = slice_columns(both, 0, width);
@@ -121,12 +144,18 @@ class Decoder {
   }
 
   Var router(const std::string& module, const Var& x) const {
-    return exp(log_softmax(project(module + "gate", false, x)));
+    const bool is_biased = config_.mixture.biased_interleaved;
+    return exp(log_softmax(project(module + (is_biased ? "router" : "gate"), is_biased, x)));
   }
 
   Var experts(const std::string& module, const Var& x, const Var& p) const {
-    return mixture_of_experts(config_.mixture, x, p,
-                              [&](int e, const Var& rows) { return expert(module + "experts.", e, rows); });
+    const std::string all = module + "experts.";
+    const Var y = mixture_of_experts(config_.mixture, x, p, [&](int e, const Var& rows) {
+      return config_.mixture.biased_interleaved ? interleaved_expert(all, e, rows) : expert(all, e, rows);
+    });
+    if (config_.mixture.shared_expert_intermediate_size == 0) return y;
+    const Var share = exp(log_sigmoid(project(module + "shared_expert_gate", false, x)));
+    return add(y, scale_rows(gated(module + "shared_expert.", false, x), share));
   }
 
  private:
@@ -140,10 +169,33 @@ class Decoder {
       gate = add(gate, slice_columns(both, 0, width));
       up = add(up, slice_columns(both, width, width));
     }
-    const Var inner = mul(activation(gate), up);
+    const Var inner = expert_activation(gate, up);
     const Var y = project(module + "down_proj", false, inner);
     if (!config_.adapters.contains(experts + "down_proj")) return y;
     return add(y, expert_delta(experts + "down_proj", e, inner));
+  }
+
+  Var interleaved_expert(const std::string& experts, int e, const Var& x) const {
+    const Index width = config_.mixture.moe_intermediate_size;
+    const Var both = transpose(interleaved_linear(experts + "gate_up_proj", e, x));
+    std::vector<int> gate(static_cast<std::size_t>(width)), up(gate.size());
+    for (std::size_t j = 0; j < gate.size(); ++j) gate[j] = static_cast<int>(2 * j), up[j] = gate[j] + 1;
+    const Var inner = expert_activation(transpose(gather_rows(both, gate)), transpose(gather_rows(both, up)));
+    return interleaved_linear(experts + "down_proj", e, inner);
+  }
+
+  /// x W_e + b_e with expert e's rows of the matrices of all experts, and its adapter.
+  Var interleaved_linear(const std::string& module, int e, const Var& x) const {
+    std::vector<int> rows(static_cast<std::size_t>(x.cols()));
+    std::iota(rows.begin(), rows.end(), e * static_cast<int>(x.cols()));
+    const Var bias = gather_rows(parameter(module + "_bias"), {e});
+    const Var y = linear(x, transpose(gather_rows(parameter(module), rows)), bias);
+    return config_.adapters.contains(module) ? add(y, expert_delta(module, e, x)) : y;
+  }
+
+  Var expert_activation(const Var& gate, const Var& up) const {
+    if (config_.swiglu_alpha == 0.0) return mul(activation(gate), up);
+    return clamped_swiglu(gate, up, config_.swiglu_alpha, config_.swiglu_limit);
   }
 
   /// What expert e's part of an adapter of all experts adds; see LoraAdapter.
@@ -181,16 +233,21 @@ HiddenStates hidden_states(const ModelConfig& config, const Parameters& paramete
   const Decoder decoder(config, parameters);
   HiddenStates result;
   Var h = scale(decoder.embed(tokens), config.embedding_scale);
+  const LayerNorms norms = layer_norms(config);
   for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
     const std::string prefix = layer_prefix(layer);
     const std::string mlp = prefix + "mlp.";
-    const Var attended = decoder.attention(prefix + "self_attn.", layer,
-                                           decoder.norm(prefix + "input_layernorm", h), positions, length);
-    const std::string after_attention = prefix + "post_attention_layernorm";
-    h = add(h, config.sandwich_norms ? decoder.norm(after_attention, attended) : attended);
+    const auto norm = [&](const std::string& name, const Var& x) {
+      return name.empty() ? x : decoder.norm(prefix + name, x);
+    };
+    const auto add_to_stream = [&](const Var& x) {
+      h = add(h, config.residual_multiplier == 1.0 ? x : scale(x, config.residual_multiplier));
+    };
+    const Var attended =
+        decoder.attention(prefix + "self_attn.", layer, norm(norms.before_attention, h), positions, length);
+    add_to_stream(norm(norms.after_attention, attended));
 
-    const Var n =
-        decoder.norm(config.sandwich_norms ? prefix + "pre_feedforward_layernorm" : after_attention, h);
+    const Var n = norm(norms.before_mlp, h);
     Var fed;
     if (config.is_sparse(layer)) {
       result.router_probabilities.push_back(decoder.router(mlp, n));
@@ -198,7 +255,7 @@ HiddenStates hidden_states(const ModelConfig& config, const Parameters& paramete
     } else {
       fed = decoder.mlp(mlp, n);
     }
-    h = add(h, config.sandwich_norms ? decoder.norm(prefix + "post_feedforward_layernorm", fed) : fed);
+    add_to_stream(norm(norms.after_mlp, fed));
   }
   result.states = decoder.norm("model.norm", h);
   return result;
@@ -206,7 +263,8 @@ HiddenStates hidden_states(const ModelConfig& config, const Parameters& paramete
 
 Var logits(const ModelConfig& config, const Parameters& parameters, const Var& hidden) {
   require(config.has_lm_head, "model", "expected an LM head to compute log-probabilities with");
-  const Var z = Decoder(config, parameters).head(hidden);
+  Var z = Decoder(config, parameters).head(hidden);
+  if (config.logits_scaling != 1.0) z = scale(z, 1.0 / config.logits_scaling);
   const double cap = config.final_logit_softcapping;
   return cap > 0.0 ? scale(tanh(scale(z, 1.0 / cap)), cap) : z;
 }

@@ -10,7 +10,17 @@
 //     Mistral, Qwen2   windows, in all or some layers
 //     Phi3             fused projections, and only the first entries of a head rotate
 //     Gemma2, Gemma3   norms of the outputs of attention and MLP too, which multiply by 1 + weight, scaled
-//                      embeddings, gelu; caps on scores and logits (2), two rotations (3)
+//                      embeddings, gelu; caps on scores and logits (2), two rotations (3); Gemma has the
+//                      scaled embeddings, gelu and 1 + weight of them
+//     OLMo 2, OLMo 3   norms of the outputs of attention and MLP only, and of the queries and keys of all
+//                      heads together; two rotations (3)
+//     SmolLM3          layers that do not rotate
+//     Granite          factors of embedding, residual stream, scores and logits
+//     GLM-4            norms as in Gemma 2, and pairs of neighbours rotate, half of a head's entries
+//     Ministral 3      queries grow with their position
+//     Mixtral          Qwen3-MoE's experts, and windows
+//     Qwen2-MoE        an expert that every token has, times a gate of its own
+//     GPT-OSS          a sink in every head's softmax; biases of router and experts, whose gates are clamped
 // Any linear layer can carry a low-rank adapter. transformers, src/transformers/models, has each of them.
 #pragma once
 
@@ -39,8 +49,8 @@ HiddenStates hidden_states(const ModelConfig& config, const Parameters& paramete
                            const std::vector<int>& tokens, const std::vector<double>& positions,
                            double length);
 
-/// W_head hidden, capped where the model does so, [rows, vocab_size]. Throws std::invalid_argument if the
-/// model has no such head.
+/// W_head hidden, divided and capped where the model does so, [rows, vocab_size]. Throws
+/// std::invalid_argument if the model has no such head.
 Var logits(const ModelConfig& config, const Parameters& parameters, const Var& hidden);
 
 /// w_value . hidden, [rows, 1]. Throws std::invalid_argument if the model has no such head.

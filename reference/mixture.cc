@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 #include <numeric>
 #include <string>
 
@@ -69,6 +70,13 @@ Var mixture_of_experts(const MixtureSettings& mixture, const Var& x, const Var& 
     }
   }
   return scatter_rows(concat_rows(outputs), tokens, x.rows());
+}
+
+Var clamped_swiglu(const Var& gate, const Var& up, double alpha, double limit) {
+  require(alpha != 0.0, "clamped_swiglu", "expected an alpha that is not 0");
+  const Var g = clip(gate, -std::numeric_limits<double>::infinity(), limit);
+  const Var u = clip(up, -limit, limit);
+  return mul(offset(u, 1.0), scale(silu(scale(g, alpha)), 1.0 / alpha));
 }
 
 Var load_balancing_loss(Tape& tape, const MixtureSettings& mixture, const Var& p) {

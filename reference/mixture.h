@@ -19,9 +19,16 @@ std::vector<std::vector<int>> largest_columns(const Matrix& x, int count);
 /// router's logits. With the num_experts_per_tok largest p_e of a token, divided by their sum if
 /// norm_topk_prob,
 ///     y = sum over the chosen experts of p_e expert(e, x)
+/// (The softmax of the logits of the chosen alone, which GPT-OSS takes, is the same as these p_e divided by
+/// their sum: the sum over all experts cancels.)
 /// The gradient goes through the p_e of the chosen; which ones are chosen is held constant.
 Var mixture_of_experts(const MixtureSettings& mixture, const Var& x, const Var& p,
                        const std::function<Var(int expert, const Var& rows)>& expert);
+
+/// GPT-OSS's gate of an expert (transformers, modeling_gpt_oss.py), entry by entry with a limit c > 0:
+///     g = min(gate, c),   u = min(max(up, -c), c),   y = (u + 1) g / (1 + e^(-alpha g))
+/// Throws std::invalid_argument if the shapes differ, alpha is 0 or c < 0.
+Var clamped_swiglu(const Var& gate, const Var& up, double alpha, double limit);
 
 /// The loss that keeps experts equally busy (Fedus et al. 2021, https://arxiv.org/abs/2101.03961, equations 4
 /// to 6; transformers, load_balancing_loss_func). p [m, E] are the routers' probabilities of all tokens of

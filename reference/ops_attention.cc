@@ -29,13 +29,11 @@ void for_each_query(Index length, Index head_dim, const AttentionOptions& option
   }
 }
 
-}  // namespace
-
-Var causal_attention(const Var& q, const Var& k, const Var& v, const AttentionOptions& options) {
+/// Throws what the header says of wrong shapes and options. Gives head_dim.
+Index require_valid(const Var& q, const Var& k, const Var& v, const AttentionOptions& options) {
   const Index length = q.rows();
   const int heads = options.query_heads;
   const int key_value_heads = options.key_value_heads;
-  const double cap = options.softcap;
   require(heads > 0 && key_value_heads > 0 && heads % key_value_heads == 0, "causal_attention",
           "expected query heads that are a multiple of the key/value heads, got " + std::to_string(heads) +
               " and " + std::to_string(key_value_heads));
@@ -48,25 +46,46 @@ Var causal_attention(const Var& q, const Var& k, const Var& v, const AttentionOp
   const Index head_dim = q.cols() / heads;
   require_shape("causal_attention", "the keys", k.value(), length, key_value_heads * head_dim);
   require_shape("causal_attention", "the values", v.value(), length, key_value_heads * head_dim);
+  return head_dim;
+}
+
+/// With `sinks` (null: there are none) the probability of the sink is behind those of the keys.
+Var attention(const Var& q, const Var& k, const Var& v, const Var* sinks, const AttentionOptions& options) {
+  const Index head_dim = require_valid(q, k, v, options);
+  const Index length = q.rows();
+  const double cap = options.softcap;
+  const bool has_sinks = sinks != nullptr;
+  const Var sink = has_sinks ? *sinks : Var();
+  if (has_sinks) {
+    require_shape("causal_attention", "the sinks", sink.value(), 1, options.query_heads);
+  }
 
   std::vector<Eigen::VectorXd>
       probabilities;  // of every query, head by head; the backward pass needs them again
-  probabilities.reserve(static_cast<std::size_t>(heads * length));
+  probabilities.reserve(static_cast<std::size_t>(options.query_heads * length));
   Matrix value(length, q.cols());
-  for_each_query(length, head_dim, options, [&](Index, Index i, const View& at) {
+  for_each_query(length, head_dim, options, [&](Index head, Index i, const View& at) {
     const auto keys = k.value().block(at.first, at.key_column, at.count, head_dim);
     const auto values = v.value().block(at.first, at.key_column, at.count, head_dim);
     const auto query = q.value().row(i).segment(at.query_column, head_dim);
-    const Eigen::VectorXd scores = options.scale * (keys * query.transpose());
-    probabilities.push_back(
-        softmax(cap > 0.0 ? Eigen::VectorXd(cap * (scores / cap).array().tanh()) : scores));
-    value.row(i).segment(at.query_column, head_dim) = probabilities.back().transpose() * values;
+    Eigen::VectorXd scores = options.scale * (keys * query.transpose());
+    if (cap > 0.0) scores = cap * (scores / cap).array().tanh();
+    if (has_sinks) {
+      scores.conservativeResize(at.count + 1);
+      scores(at.count) = sink.value()(0, head);
+    }
+    probabilities.push_back(softmax(scores));
+    value.row(i).segment(at.query_column, head_dim) =
+        probabilities.back().head(at.count).transpose() * values;
   });
 
+  const std::vector<Var> inputs = has_sinks ? std::vector<Var>{q, k, v, sink} : std::vector<Var>{q, k, v};
   return Tape::record(
-      {q, k, v}, std::move(value), [q, k, v, options, cap, length, head_dim, probabilities](const Var& y) {
+      inputs, std::move(value),
+      [q, k, v, sink, has_sinks, options, cap, length, head_dim, probabilities](const Var& y) {
         for_each_query(length, head_dim, options, [&](Index head, Index i, const View& at) {
-          const Eigen::VectorXd& p = probabilities[static_cast<std::size_t>(head * length + i)];
+          const Eigen::VectorXd& all = probabilities[static_cast<std::size_t>(head * length + i)];
+          const Eigen::VectorXd p = all.head(at.count);
           const auto keys = k.value().block(at.first, at.key_column, at.count, head_dim);
           const auto values = v.value().block(at.first, at.key_column, at.count, head_dim);
           const auto query = q.value().row(i).segment(at.query_column, head_dim);
@@ -74,6 +93,7 @@ Var causal_attention(const Var& q, const Var& k, const Var& v, const AttentionOp
 
           const Eigen::VectorXd dp = values * d_output.transpose();
           Eigen::VectorXd ds = p.array() * (dp.array() - p.dot(dp));
+          if (has_sinks) sink.gradient()(0, head) -= all(at.count) * p.dot(dp);
           if (cap > 0.0) {
             const Eigen::ArrayXd scores = options.scale * (keys * query.transpose());
             ds.array() /= (scores / cap).cosh().square();  // 1 - tanh^2, without cancellation
@@ -83,6 +103,17 @@ Var causal_attention(const Var& q, const Var& k, const Var& v, const AttentionOp
           k.gradient().block(at.first, at.key_column, at.count, head_dim) += options.scale * (ds * query);
         });
       });
+}
+
+}  // namespace
+
+Var causal_attention(const Var& q, const Var& k, const Var& v, const AttentionOptions& options) {
+  return attention(q, k, v, nullptr, options);
+}
+
+Var causal_attention(const Var& q, const Var& k, const Var& v, const Var& sinks,
+                     const AttentionOptions& options) {
+  return attention(q, k, v, &sinks, options);
 }
 
 }  // namespace streambp::reference

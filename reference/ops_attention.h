@@ -28,4 +28,11 @@ struct AttentionOptions {
 /// softcap < 0.
 Var causal_attention(const Var& q, const Var& k, const Var& v, const AttentionOptions& options);
 
+/// The same with a sink in every head (transformers, modeling_gpt_oss.py): one more score a_h of each of its
+/// queries, sinks [1, H], uncapped, whose key has the value 0. With Z = e^{a_h} + sum_j e^{s_j}
+///     p_j = e^{s_j} / Z,   o_i = sum_j p_j v_j,   da_h = -sum_i (e^{a_h} / Z) sum_j p_j dp_j
+/// and all else as above.
+Var causal_attention(const Var& q, const Var& k, const Var& v, const Var& sinks,
+                     const AttentionOptions& options);
+
 }  // namespace streambp::reference

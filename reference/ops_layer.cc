@@ -20,8 +20,9 @@ Matrix rotate(const Matrix& x, const std::vector<double>& positions, const RopeO
           positions[static_cast<std::size_t>(t)] * options.inverse_frequencies[static_cast<std::size_t>(i)];
       const double c = options.attention_factor * std::cos(angle);
       const double s = options.attention_factor * direction * std::sin(angle);
-      for (Index a = i; a < x.cols(); a += options.head_dim) {
-        const Index b = a + half;
+      const Index first = options.interleaved ? 2 * i : i;
+      for (Index a = first; a < x.cols(); a += options.head_dim) {
+        const Index b = options.interleaved ? a + 1 : a + half;
         y(t, a) = x(t, a) * c - x(t, b) * s;
         y(t, b) = x(t, b) * c + x(t, a) * s;
       }

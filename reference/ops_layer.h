@@ -26,15 +26,17 @@ struct RopeOptions {
   std::vector<double> inverse_frequencies = {};  // f
   int head_dim = 0;                              // E; 0: 2 f.size(), so that all entries rotate
   double attention_factor = 1.0;                 // c, by which what rotates is stretched
+  bool interleaved = false;                      // pairs are neighbours
 };
 
 /// Rotary position embedding (Su et al. 2021, https://arxiv.org/abs/2104.09864) in Hugging Face's order of
 /// entries: the first d = 2 f.size() of the E entries of a head are the pairs (x_i, x_{i + d/2}), and pair i
 /// of row t is rotated by the angle a = positions[t] f[i]:
 ///     y_i = c (x_i cos a - x_{i+d/2} sin a),   y_{i+d/2} = c (x_{i+d/2} cos a + x_i sin a)
-/// The other entries pass as they are. x [rows, heads * E]. A rotation is orthogonal, so dx is dy rotated
-/// back and stretched by c. Throws std::invalid_argument if f is empty, d is more than E, E does not divide
-/// x.cols(), or there is not one position for every row.
+/// or, interleaved, the same of the pairs (x_{2i}, x_{2i+1}), as the paper has them. The other entries pass
+/// as they are. x [rows, heads * E]. A rotation is orthogonal, so dx is dy rotated back and stretched by c.
+/// Throws std::invalid_argument if f is empty, d is more than E, E does not divide x.cols(), or there is not
+/// one position for every row.
 Var rope(const Var& x, const std::vector<double>& positions, const RopeOptions& options);
 
 }  // namespace streambp::reference

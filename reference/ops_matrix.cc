@@ -50,6 +50,17 @@ Var scale_rows(const Var& x, const Var& s) {
   });
 }
 
+Var scale_rows(const Var& x, const std::vector<double>& s) {
+  require(static_cast<Index>(s.size()) == x.rows(), "scale_rows",
+          "expected " + std::to_string(x.rows()) + " factors, one for every row, got " +
+              std::to_string(s.size()));
+  const Eigen::ArrayXd factors = Eigen::Map<const Eigen::ArrayXd>(s.data(), x.rows());
+  Matrix value = x.value().array().colwise() * factors;
+  return Tape::record({x}, std::move(value), [x, factors](const Var& y) {
+    x.gradient().array() += y.gradient().array().colwise() * factors;
+  });
+}
+
 Var slice_columns(const Var& x, Index first, Index count) {
   require(first >= 0 && count >= 0 && first + count <= x.cols(), "slice_columns",
           "expected " + std::to_string(count) + " columns from " + std::to_string(first) + " on, got " +

@@ -25,6 +25,9 @@ Var transpose(const Var& x);
 /// dX_ij = dY_ij s_i,   ds_i = sum_j dY_ij X_ij. Throws std::invalid_argument if s is not [rows, 1].
 Var scale_rows(const Var& x, const Var& s);
 
+/// The same with constant numbers, s.size() = rows.
+Var scale_rows(const Var& x, const std::vector<double>& s);
+
 /// Y_ij = X_{i, first + j} for 0 <= j < count: neighbouring columns, [rows, cols] -> [rows, count].   dX is
 /// dY in those columns and 0 elsewhere. Throws std::invalid_argument if there are not as many.
 Var slice_columns(const Var& x, Index first, Index count);

@@ -1,5 +1,8 @@
 // Checks of the mixture of experts and of the loss of its routers. Which experts a token has is found a
 // second time by counting the better ones.
+#include <algorithm>
+#include <cmath>
+
 #include "reference/check/check_suite.h"
 #include "reference/mixture.h"
 #include "reference/ops.h"
@@ -89,9 +92,38 @@ void check_load_balancing(Suite& suite, Index rows, const MixtureSettings& mixtu
       options);
 }
 
+/// Entries within the limit, above and below it, and none where a difference would meet the bend.
+void check_clamped_swiglu(Suite& suite, Index rows, Index cols, double alpha) {
+  const double limit = 1.5;
+  const auto apart = [&](Index shift) {
+    const Matrix x = suite.matrix(rows, cols, -1.3, 1.3);
+    return build(rows, cols,
+                 [&](Index i, Index j) { return Real{x(i, j)} + Real{3} * ((2 * i + j + shift) % 3 - 1); });
+  };
+  CheckOptions options;
+  options.length_scales = {0.5, 0.5};
+  options.refused = {{Matrix::Zero(rows, cols), Matrix::Zero(rows, cols + 1)}};
+  suite.check(
+      "clamped_swiglu of alpha " + number_text(alpha),
+      [=](Tape&, const Vars& v) { return clamped_swiglu(v[0], v[1], alpha, limit); },
+      {apart(0), apart(cols == 1 ? 0 : 1)},
+      [=](const Matrices& v) {
+        return build(rows, cols, [&](Index i, Index j) {
+          const Real gate = std::min(Real{v[0](i, j)}, Real{limit});
+          const Real up = std::clamp(Real{v[1](i, j)}, Real{-limit}, Real{limit});
+          return (up + 1) * gate / (1 + std::exp(-Real{alpha} * gate));
+        });
+      },
+      options);
+}
+
 }  // namespace
 
 void check_mixture(Suite& suite) {
+  for (double alpha : {1.0, 1.702}) {
+    check_clamped_swiglu(suite, 1, 1, alpha);
+    check_clamped_swiglu(suite, 4, 7, alpha);
+  }
   const std::pair<int, int> choices[] = {{1, 1}, {4, 1}, {5, 2}, {4, 4}};
   for (const auto& [experts, chosen] : choices) {
     MixtureSettings mixture;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "reference/check/check.h"
+#include "reference/check/check_families.h"
 #include "reference/mixture.h"
 #include "reference/model.h"
 #include "reference/objectives.h"
@@ -14,111 +15,6 @@
 
 namespace streambp::reference {
 namespace {
-
-ModelConfig tiny_model() {
-  ModelConfig config;
-  config.vocab_size = 11;
-  config.hidden_size = 6;
-  config.intermediate_size = 7;
-  config.num_hidden_layers = 2;
-  config.num_attention_heads = 3;
-  config.num_key_value_heads = 1;
-  config.head_dim = 4;
-  // Far larger than in real models, so that it is seen, and so that norms of small vectors are not too sharp
-  // for differences.
-  config.rms_norm_eps = 0.05;
-  return config;
-}
-
-ModelConfig tiny_gemma2() {
-  ModelConfig config = tiny_model();
-  config.tie_word_embeddings = true;
-  config.sandwich_norms = true;
-  config.norm_adds_one = true;
-  config.embedding_scale = 2.4;
-  config.attention_scale = 0.45;
-  config.attn_logit_softcapping = 1.5;
-  config.final_logit_softcapping = 2.0;
-  config.hidden_act = Activation::kGeluTanh;
-  config.windows = {2, 0};
-  return config;
-}
-
-ModelConfig tiny_gemma3() {
-  ModelConfig config = tiny_gemma2();
-  config.attn_logit_softcapping = 0.0;
-  config.final_logit_softcapping = 0.0;
-  config.qk_norm = true;
-  config.rope.type = RopeType::kLinear;
-  config.rope.factor = 8.0;
-  config.local_rope = RopeSettings{};
-  config.local_rope->theta = 100.0;
-  return config;
-}
-
-/// Its first layer is dense.
-ModelConfig tiny_mixture() {
-  ModelConfig config = tiny_model();
-  config.qk_norm = true;
-  config.mixture.num_experts = 4;
-  config.mixture.num_experts_per_tok = 2;
-  config.mixture.moe_intermediate_size = 5;
-  config.mixture.norm_topk_prob = true;
-  config.mixture.router_aux_loss_coef = 0.6;  // far larger than in real models, so that it is seen
-  config.mixture.sparse = {false, true};
-  return config;
-}
-
-std::vector<std::pair<std::string, ModelConfig>> families() {
-  ModelConfig qwen2 = tiny_model();
-  qwen2.qkv_bias = true;
-  qwen2.tie_word_embeddings = true;
-  qwen2.windows = {0, 2};
-
-  ModelConfig qwen3 = tiny_model();
-  qwen3.qk_norm = true;
-  qwen3.num_attention_heads = 4;
-  qwen3.num_key_value_heads = 2;
-  qwen3.rope.type = RopeType::kLinear;
-  qwen3.rope.factor = 2.5;
-
-  ModelConfig llama = tiny_model();
-  llama.num_key_value_heads = 3;
-  llama.qkv_bias = true;
-  llama.o_bias = true;
-  llama.mlp_bias = true;
-  llama.rope.type = RopeType::kLlama3;
-  llama.rope.factor = 8.0;
-  llama.rope.original_max_position_embeddings = 12;
-
-  // The tiny batch reaches position 30.
-  ModelConfig yarn = tiny_model();
-  yarn.rope.type = RopeType::kYarn;
-  yarn.rope.factor = 4.0;
-  yarn.rope.original_max_position_embeddings = 12;
-  yarn.rope.beta_fast = 1.5;
-  yarn.rope.beta_slow = 0.1;
-  yarn.rope.attention_factor = 1.2;
-
-  ModelConfig mistral = tiny_model();
-  mistral.windows = {3, 3};
-  mistral.rope.type = RopeType::kDynamic;
-  mistral.rope.factor = 2.0;
-  mistral.rope.original_max_position_embeddings = 12;
-
-  ModelConfig phi3 = tiny_model();
-  phi3.fused_projections = true;
-  phi3.head_dim = 6;
-  phi3.rotary_dim = 4;
-  phi3.rope.type = RopeType::kLongrope;
-  phi3.rope.original_max_position_embeddings = 12;
-  phi3.rope.short_factor = {1.0, 1.1};
-  phi3.rope.long_factor = {1.7, 3.1};
-  phi3.rope.attention_factor = 1.3;
-  return {{"qwen2", qwen2},          {"qwen3", qwen3},          {"llama", llama},
-          {"llama with yarn", yarn}, {"mistral", mistral},      {"phi3", phi3},
-          {"gemma2", tiny_gemma2()}, {"gemma3", tiny_gemma3()}, {"qwen3_moe", tiny_mixture()}};
-}
 
 /// Every linear layer, the embedding and experts all together have an adapter, of ranks 1 to 3 and different
 /// scales; rows of embedding and head are trained apart; there is a value head in addition to the LM head.
@@ -257,7 +153,7 @@ std::vector<CheckResult> check_models(std::uint64_t seed) {
     results.push_back(check_by_parameters(name, config, seed += 1000, max_entries, f));
   };
   double beta = 0.0;
-  for (const auto& [family, plain] : families()) {
+  for (const auto& [family, plain] : tiny_families()) {
     const ModelConfig& config = plain;  // a binding cannot be captured
     check("log-probabilities of a tiny " + family, config, 6, [&](Tape& tape, const Parameters& parameters) {
       return token_values(tape, config, parameters, tiny_batch(), {}).log_probabilities;

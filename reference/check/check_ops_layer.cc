@@ -26,11 +26,13 @@ Matrix rope_value(const Matrix& x, const std::vector<double>& positions, const R
   return build(x.rows(), x.cols(), [&](Index t, Index j) {
     const Index head = j / head_dim * head_dim;
     if (j - head >= 2 * half) return Real{x(t, j)};
-    const Index i = (j - head) % half;
+    const bool neighbours = options.interleaved;
+    const Index i = neighbours ? (j - head) / 2 : (j - head) % half;
+    const Index first = neighbours ? 2 * i : i, second = neighbours ? 2 * i + 1 : half + i;
     const double angle = positions[static_cast<std::size_t>(t)] * frequencies[static_cast<std::size_t>(i)];
-    const auto rotated = std::complex<Real>(x(t, head + i), x(t, head + half + i)) *
+    const auto rotated = std::complex<Real>(x(t, head + first), x(t, head + second)) *
                          std::polar<Real>(options.attention_factor, angle);
-    return j - head < half ? rotated.real() : rotated.imag();
+    return j - head == first ? rotated.real() : rotated.imag();
   });
 }
 
@@ -42,14 +44,16 @@ Real logsumexp_value(const Matrix& x, Index row, Real origin) {
   return std::log(total);
 }
 
-/// Every key is looked at, and those that are not visible weigh nothing.
-Matrix attention_value(const Matrix& q, const Matrix& k, const Matrix& v, const AttentionOptions& options) {
+/// Every key is looked at, and those that are not visible weigh nothing. `sinks` has no columns where there
+/// are none.
+Matrix attention_value(const Matrix& q, const Matrix& k, const Matrix& v, const Matrix& sinks,
+                       const AttentionOptions& options) {
   const Index head_dim = q.cols() / options.query_heads;
   const Index group = options.query_heads / options.key_value_heads;
   return build(q.rows(), q.cols(), [&](Index i, Index column) {
     const Index head = column / head_dim;
     const Index start = head / group * head_dim;
-    Real total = 0;
+    Real total = sinks.cols() == 0 ? Real{0} : std::exp(Real{sinks(0, head)});
     Real mixed = 0;
     for (Index j = 0; j < k.rows(); ++j) {
       const bool visible = j <= i && (options.window == 0 || i - j < options.window);
@@ -114,8 +118,19 @@ void check_attention_case(Suite& suite, Index length, Index head_dim, const Atte
                            ", scores to +-" + number_text(largest_score);
   suite.check(
       name, [attention](Tape&, const Vars& x) { return causal_attention(x[0], x[1], x[2], attention); },
-      {q, k, v}, [attention](const Matrices& x) { return attention_value(x[0], x[1], x[2], attention); },
+      {q, k, v},
+      [attention](const Matrices& x) { return attention_value(x[0], x[1], x[2], Matrix(1, 0), attention); },
       options);
+  const Matrix sinks = suite.matrix(1, shape.query_heads);
+  options.length_scales.push_back(1.0);
+  for (Matrices& inputs : options.refused) inputs.push_back(sinks);
+  options.refused.push_back({q, k, v, Matrix::Zero(1, shape.query_heads + 1)});
+  options.refused.push_back({q, k, v, Matrix::Zero(2, shape.query_heads)});
+  suite.check(
+      name + ", sinks",
+      [attention](Tape&, const Vars& x) { return causal_attention(x[0], x[1], x[2], x[3], attention); },
+      {q, k, v, sinks},
+      [attention](const Matrices& x) { return attention_value(x[0], x[1], x[2], x[3], attention); }, options);
 }
 
 }  // namespace
@@ -131,7 +146,11 @@ void check_layer_ops(Suite& suite) {
   const std::vector<std::vector<double>> all_positions = {
       {0.0}, {4.0}, {0, 1, 2, 3, 4}, {2, 3, 40, 41, 100000}};
   const std::vector<double> frequencies = {1.0, 0.31, 0.007};
-  const RopeOptions all_options[] = {{frequencies}, {frequencies, 6, 1.3}, {frequencies, 10, 0.7}};
+  const RopeOptions all_options[] = {{frequencies},
+                                     {frequencies, 6, 1.3},
+                                     {frequencies, 10, 0.7},
+                                     {frequencies, 0, 1.0, true},
+                                     {frequencies, 10, 0.7, true}};
   for (const std::vector<double>& positions : all_positions) {
     for (const RopeOptions& turn : all_options) {
       const Index head_dim = turn.head_dim == 0 ? 6 : turn.head_dim;

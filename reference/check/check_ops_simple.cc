@@ -129,6 +129,17 @@ void check_row_sums(Suite& suite, const Matrix& x) {
                      [&](Index i, Index j) { return Real{v[0](i, j)} * Real{v[1](i, 0)}; });
       },
       scaling);
+  std::vector<double> factors;
+  for (Index i = 0; i < rows; ++i) factors.push_back(0.4 + 0.7 * static_cast<double>(i));
+  scaling.refused = {{Matrix::Zero(rows + 1, x.cols())}};
+  suite.check(
+      "scale_rows by constants", [factors](Tape&, const Vars& v) { return scale_rows(v[0], factors); }, {x},
+      [factors](const Matrices& v) {
+        return build(v[0].rows(), v[0].cols(), [&](Index i, Index j) {
+          return Real{v[0](i, j)} * Real{factors[static_cast<std::size_t>(i)]};
+        });
+      },
+      scaling);
 }
 
 /// Parts of a matrix: columns, rows, both exchanged.

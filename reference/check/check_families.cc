@@ -1,0 +1,235 @@
+// A tiny model of each family, for the checks by differences.
+#include "reference/check/check_families.h"
+
+namespace streambp::reference {
+
+ModelConfig tiny_model() {
+  ModelConfig config;
+  config.vocab_size = 11;
+  config.hidden_size = 6;
+  config.intermediate_size = 7;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = 3;
+  config.num_key_value_heads = 1;
+  config.head_dim = 4;
+  // Far larger than in real models, so that it is seen, and so that norms of small vectors are not too sharp
+  // for differences.
+  config.rms_norm_eps = 0.05;
+  return config;
+}
+
+namespace {
+
+ModelConfig tiny_gemma2() {
+  ModelConfig config = tiny_model();
+  config.tie_word_embeddings = true;
+  config.sandwich_norms = true;
+  config.norm_adds_one = true;
+  config.embedding_scale = 2.4;
+  config.attention_scale = 0.45;
+  config.attn_logit_softcapping = 1.5;
+  config.final_logit_softcapping = 2.0;
+  config.hidden_act = Activation::kGeluTanh;
+  config.windows = {2, 0};
+  return config;
+}
+
+ModelConfig tiny_gemma3() {
+  ModelConfig config = tiny_gemma2();
+  config.attn_logit_softcapping = 0.0;
+  config.final_logit_softcapping = 0.0;
+  config.qk_norm = true;
+  config.rope.type = RopeType::kLinear;
+  config.rope.factor = 8.0;
+  config.local_rope = RopeSettings{};
+  config.local_rope->theta = 100.0;
+  return config;
+}
+
+/// Its first layer is dense.
+ModelConfig tiny_mixture() {
+  ModelConfig config = tiny_model();
+  config.qk_norm = true;
+  config.mixture.num_experts = 4;
+  config.mixture.num_experts_per_tok = 2;
+  config.mixture.moe_intermediate_size = 5;
+  config.mixture.norm_topk_prob = true;
+  config.mixture.router_aux_loss_coef = 0.6;  // far larger than in real models, so that it is seen
+  config.mixture.sparse = {false, true};
+  return config;
+}
+
+ModelConfig tiny_gemma() {
+  ModelConfig config = tiny_model();
+  config.tie_word_embeddings = true;
+  config.norm_adds_one = true;
+  config.embedding_scale = 2.4;
+  config.hidden_act = Activation::kGeluTanh;
+  return config;
+}
+
+/// The tiny batch reaches position 30.
+RopeSettings tiny_yarn() {
+  RopeSettings rope;
+  rope.type = RopeType::kYarn;
+  rope.factor = 4.0;
+  rope.original_max_position_embeddings = 12;
+  rope.beta_fast = 1.5;
+  rope.beta_slow = 0.1;
+  rope.attention_factor = 1.2;
+  return rope;
+}
+
+ModelConfig tiny_smollm3() {
+  ModelConfig config = tiny_model();
+  config.tie_word_embeddings = true;
+  config.no_rope = {false, true};
+  config.windows = {3, 0};
+  return config;
+}
+
+ModelConfig tiny_granite() {
+  ModelConfig config = tiny_model();
+  config.embedding_scale = 1.6;
+  config.residual_multiplier = 0.6;
+  config.attention_scale = 0.3;
+  config.logits_scaling = 1.8;
+  return config;
+}
+
+ModelConfig tiny_olmo2() {
+  ModelConfig config = tiny_model();
+  config.norm_after = true;
+  config.qk_norm = true;
+  config.qk_norm_full_width = true;
+  config.num_attention_heads = 4;
+  config.num_key_value_heads = 2;
+  return config;
+}
+
+ModelConfig tiny_olmo3() {
+  ModelConfig config = tiny_olmo2();
+  config.windows = {2, 0};
+  config.rope = tiny_yarn();
+  config.local_rope = RopeSettings{};
+  config.local_rope->theta = 100.0;
+  return config;
+}
+
+ModelConfig tiny_ministral3() {
+  ModelConfig config = tiny_model();
+  config.rope = tiny_yarn();
+  config.query_scale_beta = 0.4;
+  config.query_scale_original = 4;
+  return config;
+}
+
+ModelConfig tiny_glm4() {
+  ModelConfig config = tiny_model();
+  config.qkv_bias = true;
+  config.sandwich_norms = true;
+  config.glm_norm_names = true;
+  config.fused_gate_up = true;
+  config.rope_interleaved = true;
+  config.head_dim = 6;
+  config.rotary_dim = 4;
+  return config;
+}
+
+ModelConfig tiny_mixtral() {
+  ModelConfig config = tiny_mixture();
+  config.qk_norm = false;
+  config.windows = {3, 3};
+  config.mixture.sparse = {true, true};
+  return config;
+}
+
+ModelConfig tiny_qwen2_moe() {
+  ModelConfig config = tiny_mixture();
+  config.qk_norm = false;
+  config.qkv_bias = true;
+  config.mixture.norm_topk_prob = false;
+  config.mixture.shared_expert_intermediate_size = 3;
+  return config;
+}
+
+/// Nothing in it is clamped, where a difference would be of two sides of a bend: that is what the checks of
+/// clamped_swiglu are for.
+ModelConfig tiny_gpt_oss() {
+  ModelConfig config = tiny_mixtral();
+  config.windows = {2, 0};
+  config.qkv_bias = true;
+  config.o_bias = true;
+  config.attention_sinks = true;
+  config.rope = tiny_yarn();
+  config.rope.truncate = false;
+  config.swiglu_alpha = 1.702;
+  config.swiglu_limit = 40.0;
+  config.mixture.biased_interleaved = true;
+  return config;
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, ModelConfig>> tiny_families() {
+  ModelConfig qwen2 = tiny_model();
+  qwen2.qkv_bias = true;
+  qwen2.tie_word_embeddings = true;
+  qwen2.windows = {0, 2};
+
+  ModelConfig qwen3 = tiny_model();
+  qwen3.qk_norm = true;
+  qwen3.num_attention_heads = 4;
+  qwen3.num_key_value_heads = 2;
+  qwen3.rope.type = RopeType::kLinear;
+  qwen3.rope.factor = 2.5;
+
+  ModelConfig llama = tiny_model();
+  llama.num_key_value_heads = 3;
+  llama.qkv_bias = true;
+  llama.o_bias = true;
+  llama.mlp_bias = true;
+  llama.rope.type = RopeType::kLlama3;
+  llama.rope.factor = 8.0;
+  llama.rope.original_max_position_embeddings = 12;
+
+  ModelConfig yarn = tiny_model();
+  yarn.rope = tiny_yarn();
+
+  ModelConfig mistral = tiny_model();
+  mistral.windows = {3, 3};
+  mistral.rope.type = RopeType::kDynamic;
+  mistral.rope.factor = 2.0;
+  mistral.rope.original_max_position_embeddings = 12;
+
+  ModelConfig phi3 = tiny_model();
+  phi3.fused_projections = true;
+  phi3.head_dim = 6;
+  phi3.rotary_dim = 4;
+  phi3.rope.type = RopeType::kLongrope;
+  phi3.rope.original_max_position_embeddings = 12;
+  phi3.rope.short_factor = {1.0, 1.1};
+  phi3.rope.long_factor = {1.7, 3.1};
+  phi3.rope.attention_factor = 1.3;
+  return {{"qwen2", qwen2},
+          {"qwen3", qwen3},
+          {"llama", llama},
+          {"llama with yarn", yarn},
+          {"mistral", mistral},
+          {"phi3", phi3},
+          {"gemma2", tiny_gemma2()},
+          {"gemma3", tiny_gemma3()},
+          {"qwen3_moe", tiny_mixture()},
+          {"gemma", tiny_gemma()},
+          {"smollm3", tiny_smollm3()},
+          {"granite", tiny_granite()},
+          {"olmo2", tiny_olmo2()},
+          {"olmo3", tiny_olmo3()},
+          {"ministral3", tiny_ministral3()},
+          {"glm4", tiny_glm4()},
+          {"mixtral", tiny_mixtral()},
+          {"qwen2_moe", tiny_qwen2_moe()},
+          {"gpt_oss", tiny_gpt_oss()}};
+}
+
+}  // namespace streambp::reference

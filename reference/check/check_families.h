@@ -1,0 +1,18 @@
+// A tiny model of each family, for the checks by differences.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "reference/config.h"
+
+namespace streambp::reference {
+
+/// Two layers of sizes that differ from each other, with nothing that only some families have.
+ModelConfig tiny_model();
+
+/// By the family's name, with settings that act within the few tokens of a tiny batch.
+std::vector<std::pair<std::string, ModelConfig>> tiny_families();
+
+}  // namespace streambp::reference
