@@ -22,9 +22,11 @@ from safetensors.torch import save_file
 from goldens.batches import make_batches
 from goldens.checks import (
     CheckError,
+    check_documents,
     check_finite_differences,
     check_legacy_config,
     check_padding,
+    check_recurrence,
     check_results,
     check_routing,
     check_weights,
@@ -34,12 +36,14 @@ from goldens.passes import (
     InFloat64,
     ResultCheck,
     evaluate,
+    experts_per_token,
     gradients_of,
     load_model,
     read_tensors,
     relative_difference,
     worst,
 )
+from goldens.recurrence import has_recurrence
 from goldens.sft_case import VERSIONS, describe, expected_numbers
 from goldens.writing import make_inputs, write_model
 
@@ -64,11 +68,15 @@ def make_case(root, model_name, batch_name, seed):
         **check_results(results),
         **check_weights(model, tensors, read_tensors(folder / "model.safetensors")),
         "finite_difference": check_finite_differences(model, inputs, gradients_of(tensors), generator),
-        "legacy_config": check_legacy_config(folder, inputs, tensors),
     }
+    if spec.legacy is not None:
+        case["checks"]["legacy_config"] = check_legacy_config(folder, inputs, tensors)
     if not inputs["attention_mask"].all():
         case["checks"]["other_pad_tokens"] = check_padding(model, inputs, tensors)
-    if hasattr(model.config, "num_experts_per_tok"):
+    if has_recurrence(model):
+        case["checks"]["token_by_token"] = check_recurrence(model, inputs, tensors)
+        case["checks"]["rows_without_padding"] = check_documents(model, inputs, tensors)
+    if experts_per_token(model.config):
         case["checks"]["routing"] = check_routing(model, inputs, tensors)
     if hasattr(model.model.embed_tokens, "embed_scale"):
         case["embed_scale"] = model.model.embed_tokens.embed_scale.item()
@@ -85,7 +93,7 @@ def make_case(root, model_name, batch_name, seed):
 
 def make_sft(root, names):
     """DIR/cases/<model>-sft-<batch> for the models of goldens/models.py."""
-    for model_name in names:
+    for model_name in names or MODELS:
         spec = MODELS[model_name]
         write_model(root / "models" / model_name, spec)
         for i, batch_name in enumerate(spec.batches):
@@ -100,7 +108,7 @@ def of_module(name):
     return lambda root, names: importlib.import_module(f"goldens.{name}").make(root, names)
 
 
-# What can be made, each by a function of the folder and the models' names (which only the topic sft has).
+# What can be made, each by a function of the folder and the models' names, None for all.
 TOPICS = {
     "sft": make_sft,
     "batches": make_batches,
@@ -142,11 +150,11 @@ def main():
     job.add_argument("--out", type=Path, metavar="DIR", help="write models/ and cases/ in DIR")
     job.add_argument("--check", type=Path, metavar="DIR", help="compute the SFT cases of DIR again")
     parser.add_argument("--topics", default=",".join(TOPICS), metavar="NAMES", help="topics to make, by commas")
-    parser.add_argument("--only", default=",".join(MODELS), metavar="NAMES", help="models to make of the topic sft, by commas")
+    parser.add_argument("--only", metavar="NAMES", help="models to make, by commas")
     parser.add_argument("--limit", type=float, default=1e-12, help="of --check: relative to a tensor's largest entry")
     arguments = parser.parse_args()
-    names = arguments.only.split(",")
-    unknown = [name for name in names if name not in MODELS]
+    names = arguments.only and arguments.only.split(",")
+    unknown = [name for name in names or () if name not in MODELS]
     if unknown:
         raise InputError(f"--only {','.join(unknown)}: expected some of {', '.join(MODELS)}")
     topics = arguments.topics.split(",")

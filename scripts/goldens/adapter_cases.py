@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from goldens.models import BATCHES as LONG
-from goldens.models import Batch
+from goldens.specs import BATCHES as LONG
+from goldens.specs import Batch
 
 BATCHES = {**LONG, "b2_right": Batch((17, 9), "right"), "b1_short": Batch((13,)), "b2_left": Batch((8, 15), "left")}
 
@@ -151,4 +151,56 @@ ADAPTERS = {
         {"target_modules": ["q_proj", "v_proj"], "bias": "lora_only", "lora_bias": True},
         seed=221,
     ),
+    # The later families: every linear map, or what only they have.
+    "gemma-lora-all_linear": Adapter("gemma", "b2_left", {"target_modules": "all-linear"}, seed=222),
+    "smollm3-lora-all_linear": Adapter("smollm3", "b2_right", {"target_modules": "all-linear", "use_rslora": True}, seed=223),
+    "granite-lora-dpo": Adapter(
+        "granite", "dpo", {"target_modules": ["q_proj", "o_proj", "down_proj"]}, seed=224, objective="dpo"
+    ),
+    "granite-lora-embedding": Adapter("granite", "b2_left", {"target_modules": ["embed_tokens", "v_proj"]}, seed=225),
+    "olmo2-lora-saved": Adapter(
+        "olmo2", "b2_left", {"target_modules": ATTENTION, "modules_to_save": ["q_norm", "post_feedforward_layernorm"]}, seed=226
+    ),
+    "olmo3-lora-all_linear": Adapter("olmo3", "b1_short", {"target_modules": "all-linear"}, seed=227),
+    "ministral3-lora-all_linear": Adapter("ministral3", "b2_right", {"target_modules": "all-linear"}, seed=228),
+    "glm4-lora-all_linear": Adapter(
+        "glm4", "b2_left", {"target_modules": "all-linear", "rank_pattern": {"gate_up_proj": 3}, "bias": "lora_only"}, seed=229
+    ),
+    "mixtral-lora-all_linear": Adapter("mixtral", "b2_right", {"target_modules": "all-linear"}, seed=230),
+    "qwen2-moe-lora-all_linear": Adapter("qwen2-moe", "b2_left", {"target_modules": "all-linear"}, seed=235),
+    "qwen2-moe-lora-shared": Adapter(
+        "qwen2-moe",
+        "b1_short",
+        {"target_modules": ["q_proj", "shared_expert.up_proj", "shared_expert.down_proj", "shared_expert_gate"]},
+        seed=232,
+    ),
+    "gpt-oss-lora-all_linear": Adapter("gpt-oss", "b2_right", {"target_modules": "all-linear"}, seed=233),
+    "gpt-oss-lora-parameters": Adapter(
+        "gpt-oss",
+        "b1_short",
+        {"target_modules": ["q_proj"], "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]},
+        seed=234,
+    ),
+    # Every linear map, which the convolution is none of.
+    "qwen3-5-lora-all_linear": Adapter("qwen3-5", "b2_left", {"target_modules": "all-linear"}, seed=236),
+    "qwen3-5-lora-saved": Adapter(
+        "qwen3-5",
+        "b2_right",
+        {"target_modules": ["in_proj_qkv", "in_proj_a", "q_proj"], "modules_to_save": ["linear_attn.norm", "in_proj_b"]},
+        seed=237,
+    ),
+    "qwen3-next-lora-all_linear": Adapter("qwen3-next", "b2_right", {"target_modules": "all-linear"}, seed=238),
+    "qwen3-5-moe-lora-all_linear": Adapter("qwen3-5-moe", "b2_left", {"target_modules": "all-linear"}, seed=239),
+    "deepseek-v3-lora-all_linear": Adapter("deepseek-v3", "b2_right", {"target_modules": "all-linear"}, seed=240),
+    "deepseek-v3-lora-latent": Adapter(
+        "deepseek-v3",
+        "b1_short",
+        # As a target, shared_experts.down_proj would be taken for the experts' parameter of that name.
+        {"target_modules": ["q_b_proj", "kv_b_proj"], "modules_to_save": ["kv_a_layernorm", "layers.2.mlp.shared_experts"]},
+        seed=241,
+    ),
+    "glm4-moe-lora-all_linear": Adapter("glm4-moe", "b2_left", {"target_modules": "all-linear"}, seed=242),
+    "gemma4-lora-all_linear": Adapter("gemma4", "b2_left", {"target_modules": "all-linear"}, seed=243),
+    "gemma4-per-layer-lora-all_linear": Adapter("gemma4-per-layer", "b2_right", {"target_modules": "all-linear"}, seed=244),
+    "gemma4-moe-lora-all_linear": Adapter("gemma4-moe", "b1_short", {"target_modules": "all-linear"}, seed=245),
 }

@@ -7,7 +7,7 @@ from trl.trainer.dpo_trainer import DPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
 from goldens.adapter_cases import BATCHES
-from goldens.models import Batch
+from goldens.specs import Batch
 from goldens.passes import IGNORED, forward
 from goldens.trainers import light_trainer
 from goldens.writing import make_inputs

@@ -171,9 +171,10 @@ def make_case(root, name, adapter):
 
 
 def make(root, names):
-    """DIR/cases/<model>-lora-<what>, on models that are in DIR."""
+    """DIR/cases/<model>-lora-<what>, on models that are in DIR; of the models `names`, or all."""
     installed = {"trl": trl.__version__, "peft": peft.__version__, "transformers": transformers.__version__}
     if any(VERSIONS[package] != version for package, version in installed.items()):
         raise CheckError(f"expected {VERSIONS}, found {installed}")
     for name, adapter in ADAPTERS.items():
-        make_case(root, name, adapter)
+        if not names or adapter.model in names:
+            make_case(root, name, adapter)

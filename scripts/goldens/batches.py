@@ -9,10 +9,20 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from goldens.checks import CheckError, check_finite_differences, check_results, check_routing, check_weights
-from goldens.models import COMMON, MODELS, Model, rope
-from goldens.passes import IGNORED, ResultCheck, evaluate, gradients_of, load_model, read_tensors, relative_difference
+from goldens.checks import (
+    CheckError,
+    check_documents,
+    check_finite_differences,
+    check_recurrence,
+    check_results,
+    check_routing,
+    check_weights,
+)
+from goldens.models import MODELS
+from goldens.passes import IGNORED, ResultCheck, evaluate, experts_per_token, gradients_of, load_model, read_tensors, relative_difference
+from goldens.recurrence import has_recurrence, is_packed
 from goldens.sft_case import describe, expected_numbers
+from goldens.specs import COMMON, Model, rope
 from goldens.writing import FIRST_TOKEN, write_model
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "verify" / "goldens" / "models"  # of the models not made here
@@ -112,6 +122,8 @@ def padded(lengths, columns, side="right", positions=None, real=(), mask=True):
 TWO_ROWS = [[(0, 7), (0, 1), (0, 12)], [(0, 9), (0, 11)]]
 # Positions that go on after a jump, and a row's that start anywhere; labels across documents in the first row.
 JUMPS = [[(0, 6), (9, 8), (0, 1), (2, 4)], [(5, 10), (5, 9)]]
+# Documents longer than a recurrence's blocks of 64, and shorter than its convolution's kernel.
+LONG_ROWS = [[(0, 70), (0, 1), (0, 15)], [(0, 2), (0, 3), (0, 81)]]
 SHORT_ROWS = [[(0, 10), (0, 12)], [(0, 16), (0, 6)]]
 
 # Under the name of the case: the model, and its inputs. phi3 and llama-dynamic rotate otherwise from 17 positions on.
@@ -130,6 +142,20 @@ CASES = {
     "qwen3-pad-sft-real_pad": ("qwen3-pad", padded((14, 9), 14, side="left", real=((0, 6, 36), (1, 0, 36)))),
     "gemma2-sft-real_pad_bare": ("gemma2", padded((12, 12), 12, real=((0, 5, 0), (1, 11, 0)), mask=False)),
     "llama-pad-sft-bare": ("llama-pad", padded((15, 15), 15, mask=False)),
+    "gemma-sft-real_pad_bare": ("gemma", padded((12, 12), 12, real=((0, 5, 0), (1, 11, 0)), mask=False)),
+    "smollm3-window-sft-packed": ("smollm3-window", packed(TWO_ROWS)),
+    "olmo3-sft-packed_jumps": ("olmo3", packed(JUMPS)),
+    # The query's scale follows positions: 6 to 16 and 5 to 14 of the documents cross 8, padding's own are 1.
+    "ministral3-sft-packed_jumps": ("ministral3", packed(JUMPS)),
+    "ministral3-window-sft-b2_over_cumsum": ("ministral3-window", padded((12, 9), 20, side="left", positions="cumsum")),
+    "gpt-oss-sft-packed": ("gpt-oss", packed(TWO_ROWS)),
+    "qwen3-5-sft-packed_long": ("qwen3-5", packed(LONG_ROWS)),
+    "qwen3-5-conv2-sft-packed_jumps": ("qwen3-5-conv2", packed(JUMPS, across=(0,))),
+    "qwen3-next-sft-packed": ("qwen3-next", packed(TWO_ROWS)),
+    "qwen3-5-moe-sft-packed": ("qwen3-5-moe", packed(TWO_ROWS)),
+    "deepseek-v3-sft-packed": ("deepseek-v3", packed(TWO_ROWS)),
+    "gemma4-sft-packed": ("gemma4", packed(TWO_ROWS)),
+    "gemma4-per-layer-sft-packed": ("gemma4-per-layer", packed(TWO_ROWS)),
 }
 
 
@@ -164,32 +190,6 @@ def check_padding_index(model, inputs, tensors):
     return derivatives, {"padding_idx": token, "left_out_of_its_gradient": through_input, "relative_error": error}
 
 
-def check_documents(model, inputs, tensors):
-    """Each document alone gives the log-probabilities that it has in its row."""
-    if "attention_mask" in inputs or "position_ids" not in inputs:
-        return {}
-    steps = inputs["position_ids"].diff(dim=-1) != 1
-    worst = 0.0
-    for row in range(len(steps)):
-        bounds = [0, *(steps[row].nonzero().flatten() + 1).tolist(), inputs["input_ids"].shape[1]]
-        for begin, end in zip(bounds, bounds[1:]):
-            span = slice(begin, end)
-            with torch.no_grad():
-                alone = model(
-                    input_ids=inputs["input_ids"][row : row + 1, span],
-                    position_ids=inputs["position_ids"][row : row + 1, span],
-                    use_cache=False,
-                ).logits.log_softmax(-1)
-            targets = inputs["labels"][row, begin + 1 : end + 1]
-            for column, target in enumerate(targets.tolist()):
-                if target != IGNORED:
-                    given = tensors["out.per_token_logps"][row, begin + column]
-                    worst = max(worst, (alone[0, column, target] - given).abs().item())
-    if not worst <= 1e-13:
-        raise CheckError(f"documents on their own differ by {worst}")
-    return {"documents_alone": worst}
-
-
 def write_case(root, name, seed):
     model_name, make = CASES[name]
     folder = root / "models" / model_name
@@ -214,6 +214,8 @@ def write_case(root, name, seed):
         padding="see attention_mask" if "attention_mask" in inputs else "none",
         position_ids="see position_ids" if "position_ids" in inputs else "none given",
     )
+    if config["model_type"] == "gpt_oss":
+        case["source"]["masks"] = "transformers' masking_utils, given the position_ids that GptOssModel leaves out"
     if "cu_seq_lens_q" in inputs:
         case["source"]["inputs"] = "TRL 1.16.0: trainer/sft_trainer.py DataCollatorForLanguageModeling(padding_free=True)"
     case["expected"] = expected_numbers(model, inputs, outputs, tensors)
@@ -222,10 +224,13 @@ def write_case(root, name, seed):
         **check_results(results),
         **check_weights(model, tensors, read_tensors(folder / "model.safetensors")),
         **of_padding,
-        **check_documents(model, inputs, tensors),
+        **({"documents_alone": check_documents(model, inputs, tensors)} if is_packed(inputs) else {}),
         "finite_difference": check_finite_differences(model, inputs, derivatives, generator),
     }
-    if hasattr(model.config, "num_experts_per_tok"):
+    if has_recurrence(model):
+        case["checks"]["token_by_token"] = check_recurrence(model, inputs, tensors)
+        case["source"]["recurrence"] = "each document on its own through transformers' module"
+    if experts_per_token(model.config):
         case["checks"]["routing"] = check_routing(model, inputs, tensors)
     target = root / "cases" / name
     target.mkdir(parents=True, exist_ok=True)
@@ -235,8 +240,10 @@ def write_case(root, name, seed):
 
 
 def make_batches(root, names):
-    """DIR/cases/<model>-sft-<batch> of CASES, and the models that they need and this project makes."""
+    """DIR/cases/<model>-sft-<batch> of CASES, or those of the models `names`, and the models that this project makes."""
     for i, name in enumerate(CASES):
+        if names and CASES[name][0] not in names:
+            continue
         try:
             write_case(root, name, 110_000 + i)
         except CheckError as error:

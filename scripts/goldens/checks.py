@@ -1,11 +1,15 @@
 """What a case must pass before it is written."""
 
 import math
+import re
 
 import torch
 
 from goldens.passes import (
+    IGNORED,
     evaluate,
+    experts_per_token,
+    fixed_tensors,
     forward,
     gradients_of,
     load_model,
@@ -13,8 +17,12 @@ from goldens.passes import (
     relative_difference,
     worst,
 )
+from goldens.recurrence import document_spans, has_recurrence, token_by_token
 
 STEPS = (2e-3, 5e-4, 1e-4)
+# A step that is to stay on one side of the kinks of GPT-OSS's clamped activations, and within the curves of norms of what may
+# be small: a gated delta rule's outputs, Gemma 4's per-layer inputs.
+SHORT_STEP = 1e-5
 FD_LIMIT = 1e-7
 COORDINATES = 12
 # Experts are chosen by comparison. A gap this wide can't be reversed by another order of summation.
@@ -40,8 +48,12 @@ def check_weights(model, tensors, weights):
     """
     loaded = parameters_of(model)
     gradients = gradients_of(tensors)
-    if not loaded.keys() == gradients.keys() == weights.keys():
+    fixed = fixed_tensors(model)
+    if not (loaded.keys() == gradients.keys() and loaded.keys() | fixed.keys() == weights.keys()):
         raise CheckError("weights, gradients and weight file differ in names")
+    for name, buffer in fixed.items():
+        if not torch.equal(buffer, weights[name]):
+            raise CheckError(f"{name} in memory is not that of the file")
     for name, gradient in gradients.items():
         if not torch.equal(loaded[name], weights[name]):
             raise CheckError(f"{name} in memory is not that of the file")
@@ -56,8 +68,13 @@ def transformers_loss(model, inputs):
     return forward(model, inputs).loss
 
 
+def steps_of(model):
+    needs_short = model.config.model_type in ("gpt_oss", "gemma4_text") or has_recurrence(model)
+    return (*STEPS, SHORT_STEP) if needs_short else STEPS
+
+
 def central_difference(model, inputs, move, loss_of=transformers_loss):
-    """Derivatives of the loss at 0 along move(step), of fourth order, one for each of STEPS."""
+    """Derivatives of the loss at 0 along move(step), of fourth order, one for each of steps_of(model)."""
 
     def loss(step):
         move(step)
@@ -65,7 +82,7 @@ def central_difference(model, inputs, move, loss_of=transformers_loss):
             return loss_of(model, inputs).item()
 
     derivatives = []
-    for step in STEPS:
+    for step in steps_of(model):
         near = loss(step) - loss(-step)
         far = loss(2 * step) - loss(-2 * step)
         derivatives.append((8 * near - far) / (12 * step))
@@ -124,8 +141,9 @@ def check_finite_differences(model, inputs, gradients, generator, parameters=Non
             f"finite differences of {len(coordinates)} entries are off by {error:.2e},"
             f" along a direction {direction_error:.2e}"
         )
+    steps = "2e-3, 5e-4 and 1e-4" if steps_of(model) == STEPS else "2e-3, 5e-4, 1e-4 and 1e-5"
     return {
-        "scheme": "4th-order central differences, steps 2e-3, 5e-4 and 1e-4, the best one",
+        "scheme": f"4th-order central differences, steps {steps}, the best one",
         "coordinates": coordinates,
         "max_relative_error": error,
         "direction_relative_error": direction_error,
@@ -146,6 +164,39 @@ def check_padding(model, inputs, tensors):
     return {"loss_difference": loss_difference, "max_relative_gradient_difference": gradient_difference}
 
 
+def check_documents(model, inputs, tensors):
+    """Each document of a packed row alone, and each padded row without its padding, gives the log-probabilities it has there."""
+    difference = 0.0
+    for row, spans in enumerate(document_spans(inputs)):
+        for begin, end in spans:
+            given = {name: inputs[name][row : row + 1, begin:end] for name in ("input_ids", "position_ids")}
+            with torch.no_grad():
+                alone = model(**given, use_cache=False).logits.log_softmax(-1)
+            targets = inputs["labels"][row, begin + 1 : end + 1]
+            for column, target in enumerate(targets.tolist()):
+                if target != IGNORED:
+                    there = tensors["out.per_token_logps"][row, begin + column]
+                    difference = max(difference, (alone[0, column, target] - there).abs().item())
+    if not difference <= 1e-13:
+        raise CheckError(f"documents on their own differ by {difference}")
+    return difference
+
+
+def check_recurrence(model, inputs, tensors):
+    """transformers' loop over tokens gives what its blocks of 64 do, and gates forget and write neither all nor nothing."""
+    with token_by_token(model) as gates:
+        others = evaluate(model, inputs)[1]
+    ours, theirs = gradients_of(others), gradients_of(tensors)
+    error = worst(relative_difference(ours[name], theirs[name]) for name in theirs)
+    loss_error = (others["out.loss"] - tensors["out.loss"]).abs().item()
+    if not (error <= 1e-12 and loss_error <= 1e-14 * max(1.0, tensors["out.loss"].item())):
+        raise CheckError(f"token by token the loss is {loss_error} off, a gradient {error}")
+    quantiles = {name: torch.cat(values).quantile(torch.tensor([0.05, 0.5, 0.95])).tolist() for name, values in gates.items()}
+    if not (quantiles["decay"][2] > 0.9 and quantiles["decay"][0] < 0.9 and 0.01 < quantiles["beta"][0] < quantiles["beta"][2] < 0.99):
+        raise CheckError(f"gates are at their ends: {quantiles}")
+    return {"loss_difference": loss_error, "max_relative_gradient_difference": error, "quantiles_5_50_95": quantiles}
+
+
 def check_legacy_config(folder, inputs, tensors):
     """config.legacy.json is the same model, to the last bit of the loss."""
     loss = forward(load_model(folder, "config.legacy.json"), inputs).loss.item()
@@ -155,17 +206,50 @@ def check_legacy_config(folder, inputs, tensors):
     return {"loss_difference": difference}
 
 
+def _gap(scores, count):
+    """How far, in each row of `scores`, the last one of the first `count` is from the next; infinite if there is none."""
+    ordered = scores.sort(descending=True).values
+    return (ordered[..., count - 1] - ordered[..., count]).min().item() if count < ordered.shape[-1] else math.inf
+
+
+def _of_groups(config, scores):
+    """`scores` with -inf outside the groups chosen by their two best scores, and how far the choice of groups is from another."""
+    scores = scores.unflatten(-1, (config.n_group, -1))
+    of_groups = scores.topk(2).values.sum(-1)
+    kept = of_groups >= of_groups.topk(config.topk_group).values[..., -1:]
+    return scores.masked_fill(~kept.unsqueeze(-1), -math.inf).flatten(-2), _gap(of_groups, config.topk_group)
+
+
+def _grouped_choices(config, router, logits):
+    """How far choices of groups and experts are from others, and how many tokens' differ without biases, or without groups."""
+    own = logits.sigmoid()
+    scores, gap = _of_groups(config, own + router.e_score_correction_bias)
+
+    def differing(others):
+        chosen, other = (each.topk(config.num_experts_per_tok).indices.sort().values for each in (scores, others))
+        return int((chosen != other).any(-1).sum())
+
+    without_groups = differing(own + router.e_score_correction_bias)
+    return min(gap, _gap(scores, config.num_experts_per_tok)), differing(_of_groups(config, own)[0]), without_groups
+
+
 def check_routing(model, inputs, tensors):
-    """How far each real token is from another choice of experts, in router logits, and which experts none chose."""
-    real = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"])).flatten() == 1
-    chosen = model.config.num_experts_per_tok
-    gap = math.inf
-    for logits in forward(model, inputs, output_router_logits=True).router_logits:
-        ordered = logits[real].sort(descending=True).values
-        gap = min(gap, (ordered[:, chosen - 1] - ordered[:, chosen]).min().item())
+    """How far each real token is from another choice of experts, in what they are chosen by, and which experts none chose."""
+    mask = inputs.get("attention_mask")
+    real = (torch.ones_like(inputs["input_ids"]) if mask is None else mask).flatten() == 1
+    routers = [router for _, router in model.named_modules() if hasattr(router, "e_score_correction_bias")]
+    logits = [logits[real] for logits in forward(model, inputs, output_router_logits=True).router_logits]
+    settled_by = {}
+    if routers:
+        choices = [_grouped_choices(model.config, *pair) for pair in zip(routers, logits, strict=True)]
+        gap = min(choice[0] for choice in choices)
+        settled_by = {"by_biases": sum(choice[1] for choice in choices), "by_groups": sum(choice[2] for choice in choices)}
+        if not (settled_by["by_biases"] > 0 and (settled_by["by_groups"] > 0 or model.config.n_group == 1)):
+            raise CheckError(f"choices of experts that would be others without biases or groups: {settled_by}")
+    else:
+        gap = min(_gap(each, experts_per_token(model.config)) for each in logits)
     if not gap >= ROUTING_GAP:
         raise CheckError(f"the last expert chosen and the first one left out are only {gap} apart")
-    end = ".down_proj.weight"
-    unused = [name for name, gradient in gradients_of(tensors).items() if name.endswith(end) and not gradient.any()]
-    experts = [name.removesuffix(end) for name in unused]
-    return {"smallest_gap": gap, "unused_experts": sorted(experts)}
+    expert = re.compile(r"(.*\.experts\.\d+)\.(down_proj|w2)\.weight")
+    unused = [match[1] for name, gradient in gradients_of(tensors).items() if not gradient.any() and (match := expert.fullmatch(name))]
+    return {"smallest_gap": gap, **settled_by, "unused_experts": sorted(unused)}

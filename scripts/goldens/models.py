@@ -1,64 +1,14 @@
-"""The tiny models and batches of make_goldens.py, one entry for each folder of models/.
+"""The tiny models of make_goldens.py, one entry for each folder of models/; the other *_models.py have the later families.
 
 Sizes are awkward on purpose: hidden sizes that aren't heads times head size, an odd number of frequencies, prime
 vocabularies, windows and context lengths that a batch of 29 tokens crosses.
 """
 
-from dataclasses import dataclass, field
-
-LONGEST = 29
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Rows of `lengths` tokens, padded on one side to the longest of them."""
-
-    lengths: tuple
-    padding: str = "none"
-
-
-BATCHES = {
-    "b1": Batch((LONGEST,)),
-    "b3_right": Batch((LONGEST, 11, 18), "right"),
-    "b3_left": Batch((17, LONGEST, 10), "left"),
-}
-
-FEW = {name: BATCHES[name] for name in ("b1", "b3_left")}
-
-# The original context of the models with one of 16: the last length that leaves their frequencies alone.
-SHORT = {"b1_short": Batch((16,))}
-
-
-@dataclass(frozen=True)
-class Model:
-    """`settings` go to the config class of `model_type`; `legacy` is what transformers 4 spells otherwise."""
-
-    model_type: str
-    seed: int
-    settings: dict
-    legacy: dict = field(default_factory=dict)
-    batches: dict = field(default_factory=lambda: BATCHES)
-    norms_add_one: bool = False
-
-
-COMMON = {
-    "vocab_size": 83,
-    "hidden_size": 24,
-    "intermediate_size": 14,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-    "rms_norm_eps": 1e-5,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": None,
-}
-
-
-def rope(theta, rope_type="default", **settings):
-    return {"rope_type": rope_type, "rope_theta": theta, **settings}
-
+from goldens.family_models import FAMILY_MODELS
+from goldens.gemma4_models import GEMMA4_MODELS
+from goldens.grouped_models import GROUPED_MODELS
+from goldens.recurrent_models import RECURRENT_MODELS
+from goldens.specs import BATCHES, COMMON, FEW, SHORT, Model, rope
 
 EXPERTS = {
     **COMMON,
@@ -238,4 +188,8 @@ MODELS = {
         settings={**COMMON, "num_hidden_layers": 2, "attention_bias": True, "rope_parameters": rope(500.0, "linear", factor=2.5)},
         batches=FEW,
     ),
+    **FAMILY_MODELS,
+    **RECURRENT_MODELS,
+    **GROUPED_MODELS,
+    **GEMMA4_MODELS,
 }

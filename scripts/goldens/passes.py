@@ -12,8 +12,15 @@ from safetensors import safe_open
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from transformers import masking_utils
+
+from goldens.recurrence import has_recurrence, keep_documents_apart
 
 IGNORED = -100  # the label of a token that is not scored
+MIXTURES = (
+    *("deepseek_v3", "gemma4_text", "glm4_moe", "gpt_oss", "mixtral", "qwen2_moe"),
+    *("qwen3_5_moe_text", "qwen3_moe", "qwen3_next"),
+)
 
 
 class InFloat64(TorchFunctionMode):
@@ -50,36 +57,77 @@ def load_model(folder, config_name="config.json"):
     """The model in `folder`, in float64, with plain attention and a plain loop over experts."""
     config = transformers.AutoConfig.from_pretrained(folder / config_name)
     options = {"dtype": torch.float64, "attn_implementation": "eager"}
-    if config.model_type == "qwen3_moe":
+    if config.model_type in MIXTURES:
         options["experts_implementation"] = "eager"
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, config=config, **options)
+    if config.model_type == "gpt_oss":
+        model.model.register_forward_pre_hook(with_documents, with_kwargs=True)
+    if has_recurrence(model):
+        keep_documents_apart(model.model)
     return model.eval()
 
 
-def as_in_file(tensors):
-    """Views of `tensors` under the names of the weight file.
+def with_documents(model, args, kwargs):
+    """GPT-OSS's masks with the documents of packed rows kept apart, as in other models.
 
-    transformers 5 holds all experts of a layer in two tensors; files hold three matrices for each expert.
+    Those that it makes don't know position_ids (transformers 5.23, models/gpt_oss/modeling_gpt_oss.py), so without
+    flash attention its documents see each other.
     """
+    if kwargs.get("position_ids") is None or kwargs.get("attention_mask") is not None:
+        return args, kwargs
+    given = {
+        "config": model.config,
+        "inputs_embeds": model.embed_tokens(kwargs["input_ids"]),
+        "attention_mask": None,
+        "past_key_values": None,
+        "position_ids": kwargs["position_ids"],
+    }
+    masks = {
+        "full_attention": masking_utils.create_causal_mask(**given),
+        "sliding_attention": masking_utils.create_sliding_window_causal_mask(**given),
+    }
+    return args, {**kwargs, "attention_mask": masks}
+
+
+def as_in_file(tensors, model_type=None):
+    """Views of `tensors` under the names of the weight file of a model of `model_type`.
+
+    transformers 5 holds all experts of a layer in two tensors; files hold three matrices for each expert, under names of
+    its own in Mixtral's. GPT-OSS's and Gemma 4's files hold what transformers does.
+    """
+    gate_name, up_name, down_name = ("w1", "w3", "w2") if model_type == "mixtral" else ("gate_proj", "up_proj", "down_proj")
     result = {}
     for name, tensor in tensors.items():
         stem, _, last = name.rpartition(".")
-        if not stem.endswith("mlp.experts"):
+        if model_type == "mixtral":
+            name, stem = (text.replace(".mlp.", ".block_sparse_moe.") for text in (name, stem))
+        if not stem.endswith(".experts") or model_type in ("gpt_oss", "gemma4_text"):
             result[name] = tensor
             continue
         for expert, weights in enumerate(tensor):
             if last == "gate_up_proj":
                 gate, up = weights.chunk(2)
-                result[f"{stem}.{expert}.gate_proj.weight"] = gate
-                result[f"{stem}.{expert}.up_proj.weight"] = up
+                result[f"{stem}.{expert}.{gate_name}.weight"] = gate
+                result[f"{stem}.{expert}.{up_name}.weight"] = up
             else:
-                result[f"{stem}.{expert}.{last}.weight"] = weights
+                result[f"{stem}.{expert}.{down_name}.weight"] = weights
     return result
+
+
+def experts_per_token(config):
+    """How many experts a token has, None without experts."""
+    return getattr(config, "num_experts_per_tok", None) or getattr(config, "top_k_experts", None)
 
 
 def parameters_of(model):
     """The model's own parameters under the names of the weight file; what is written there is written in the model."""
-    return as_in_file({name: parameter.data for name, parameter in model.named_parameters()})
+    return as_in_file({name: parameter.data for name, parameter in model.named_parameters()}, model.config.model_type)
+
+
+def fixed_tensors(model):
+    """What the weight file holds besides parameters: biases by which routers choose, and what Gemma 4 multiplies layers by."""
+    in_file = model.state_dict().keys()
+    return {name: buffer for name, buffer in model.named_buffers() if name in in_file}
 
 
 def read_tensors(path):
@@ -109,7 +157,7 @@ def evaluate(model, inputs):
         real = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"]))
         tensors["out.hidden_states"] = captured["hidden"] * real.unsqueeze(-1)
         tensors["out.per_token_logps"] = torch.where(targets != IGNORED, log_probabilities, 0.0)
-        gradients = as_in_file({name: parameter.grad for name, parameter in model.named_parameters()})
+        gradients = as_in_file({name: parameter.grad for name, parameter in model.named_parameters()}, model.config.model_type)
         tensors |= {f"grad.{name}": gradient for name, gradient in gradients.items()}
     return outputs, {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
 

@@ -13,13 +13,14 @@ from torch.overrides import TorchFunctionMode
 
 from goldens.checks import check_finite_differences, check_results, check_routing, check_weights
 from goldens.models import MODELS
-from goldens.passes import ResultCheck, as_in_file, gradients_of, load_model, read_tensors
+from goldens.passes import ResultCheck, as_in_file, experts_per_token, gradients_of, load_model, read_tensors
 from goldens.policy_cases import CASES, SMALL, SMALL_MODEL
 from goldens.policy_objectives import OBJECTIVES
 from goldens.trainers import wide_backward
 from goldens.writing import describe_case, write_model
 
-VERSIONS = {"torch": "2.11.0", "transformers": "5.23.0", "trl": "1.16.0", "verl": "0.9.1"}
+VERSIONS = {"torch": "2.11.0", "transformers": "5.23.0", "trl": "1.16.0"}
+OF_PPO = {**VERSIONS, "verl": "0.9.1"}
 
 
 class HeldDetach(TorchFunctionMode):
@@ -55,7 +56,7 @@ def describe(case, objective, spec, inputs):
         case.variant,
         objective.described(inputs),
         source,
-        VERSIONS,
+        OF_PPO if case.objective == "ppo" else VERSIONS,
     )
 
 
@@ -77,7 +78,7 @@ def make_case(root, case, spec, seed):
         with held:
             return loss()
 
-    gradients = as_in_file({name: parameter.grad for name, parameter in model.named_parameters()})
+    gradients = as_in_file({name: parameter.grad for name, parameter in model.named_parameters()}, model.config.model_type)
     tensors = {f"in.{name}": tensor for name, tensor in inputs.items()}
     tensors["out.loss"] = total.reshape(1)
     tensors |= {f"grad.{name}": gradient for name, gradient in gradients.items()}
@@ -94,7 +95,7 @@ def make_case(root, case, spec, seed):
         **check_weights(model, tensors, weights),
         "finite_difference": check_finite_differences(model, inputs, gradients_of(tensors), generator, loss_of=again),
     }
-    if hasattr(model.config, "num_experts_per_tok"):
+    if experts_per_token(model.config):
         described["checks"]["routing"] = check_routing(load_model(folder), {"labels": None, **inputs}, tensors)
     target = root / "cases" / described["name"]
     target.mkdir(parents=True, exist_ok=True)
@@ -108,10 +109,11 @@ def make_case(root, case, spec, seed):
 
 
 def make(root, names):
-    """DIR/cases/<model>-<objective>-<variant> for all of CASES, and the models that they need."""
+    """DIR/cases/<model>-<objective>-<variant> for all of CASES, or the models `names`, and the models that they need."""
     specs = {**MODELS, SMALL: SMALL_MODEL}
-    for name in {case.model for case in CASES}:
-        if not (root / "models" / name).exists():
-            write_model(root / "models" / name, specs[name])
     for i, case in enumerate(CASES):
+        if names and case.model not in names:
+            continue
+        if not (root / "models" / case.model).exists():
+            write_model(root / "models" / case.model, specs[case.model])
         make_case(root, case, specs[case.model], 300000 + 100 * i + case.seed)

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from goldens.models import COMMON, Batch, Model, rope
+from goldens.family_models import FAMILIES
+from goldens.specs import COMMON, Batch, Model, rope
 
 SMALL = "llama-small"
 SMALL_MODEL = Model(
@@ -47,6 +48,8 @@ SEQUENCE = {"importance_sampling_level": "sequence"}
 TOKEN_RATIO = {"old": True, "ratio": 1.5}
 SEQUENCE_RATIO = {"old": True, "sequence_ratio": 1.2}
 
+ROUTER = {model: {"router_aux_loss_coef": 0.05} for model in ("mixtral", "qwen2-moe", "gpt-oss", "qwen3-next", "qwen3-5-moe")}
+
 CASES = (
     Case("mistral", "grpo", "delta", {"delta": 1.1, "beta": 0.05, "use_bias_correction_kl": True}),
     Case("phi3", "grpo", "cispo_is", {"loss_type": "cispo", "epsilon_high": 1.15, "temperature": 0.8}, TOKEN_RATIO),
@@ -86,4 +89,5 @@ CASES = (
     Case("qwen3-moe-aux", "rloo", "aux"),
     Case(SMALL, "sft", "dft"),
     Case("gemma2", "sft", "dft"),
+    *(Case(model, "grpo", "grpo_kl", {"beta": 0.1, "temperature": 0.9, **ROUTER.get(model, {})}) for model in FAMILIES),
 )

@@ -9,7 +9,7 @@ from trl.trainer.sft_trainer import SFTTrainer
 from trl.trainer.utils import add_fused_lm_head
 
 from goldens import verl_losses
-from goldens.models import Batch
+from goldens.specs import Batch
 from goldens.passes import IGNORED
 from goldens.policy_cases import ROWS
 from goldens.trainers import light_trainer

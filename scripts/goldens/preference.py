@@ -21,7 +21,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from goldens.checks import CheckError, check_finite_differences, check_results, check_routing, check_weights
 from goldens.models import MODELS
-from goldens.passes import IGNORED, ResultCheck, as_in_file, gradients_of, load_model, read_tensors
+from goldens.passes import IGNORED, ResultCheck, as_in_file, experts_per_token, gradients_of, load_model, read_tensors
 from goldens.preference_cases import CASES, OWN_MODELS, PAIRS, ROWS
 from goldens.trainers import light_trainer, wide_backward
 from goldens.writing import FIRST_TOKEN, describe_case, write_model
@@ -272,7 +272,7 @@ def _evaluate(model, loss, case, inputs):
             )
     if case.objective == "kto":
         tensors = _joined(tensors)
-    gradients = as_in_file({name: parameter.grad for name, parameter in model.named_parameters()})
+    gradients = as_in_file({name: parameter.grad for name, parameter in model.named_parameters()}, model.config.model_type)
     tensors |= {f"grad.{name}": gradient for name, gradient in gradients.items()}
     return {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
 
@@ -321,7 +321,7 @@ def _make_case(root, case, spec, seed):
                 model, inputs, gradients_of(tensors), generator, loss_of=lambda model, inputs: loss(inputs)
             ),
         }
-        if hasattr(model.config, "num_experts_per_tok"):
+        if experts_per_token(model.config):
             described["checks"]["routing"] = check_routing(model, {**inputs, "position_ids": None, "labels": None}, tensors)
     target = root / "cases" / described["name"]
     target.mkdir(parents=True, exist_ok=True)
@@ -335,8 +335,10 @@ def _make_case(root, case, spec, seed):
 
 
 def make(root, names):
-    """DIR/cases/<model>-<objective>-<variant> for CASES."""
+    """DIR/cases/<model>-<objective>-<variant> for CASES, or those of the models `names`."""
     for i, case in enumerate(CASES):
+        if names and case.model not in names:
+            continue
         spec = OWN_MODELS.get(case.model) or MODELS[case.model]
         if not (root / "models" / case.model).exists():
             write_model(root / "models" / case.model, spec)

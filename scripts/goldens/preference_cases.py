@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from goldens.models import COMMON, Model, rope
+from goldens.family_models import FAMILIES
+from goldens.specs import COMMON, Model, rope
 
 PAIRS_MODEL = "qwen3-pairs"
 OWN_MODELS = {
@@ -85,6 +86,8 @@ def _pairs_cases():
     yield Case("qwen3-moe-aux", "dpo", "ipo", {"loss_type": ["ipo"]})
     yield Case("qwen3-moe-aux", "orpo", "orpo", {})
     yield Case("qwen3-moe-aux", "kto", "kto_kl", {"calculate_KL": True})
+    for model in FAMILIES:
+        yield Case(model, "dpo", "sigmoid", {"loss_type": ["sigmoid"], "beta": 0.3})
 
 
 CASES = tuple(_pairs_cases())

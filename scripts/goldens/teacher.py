@@ -13,19 +13,17 @@ from types import SimpleNamespace
 import torch
 import transformers
 from safetensors.torch import save_file
-from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
-from sentence_transformers.sentence_transformer.modules import Pooling
-from sentence_transformers.util import cos_sim, dot_score
 from trl.experimental.gkd import GKDTrainer
 from trl.trainer.reward_trainer import RewardTrainer
 
 from goldens.checks import CheckError, check_finite_differences, check_results, check_weights
-from goldens.models import COMMON, Batch, Model, rope
 from goldens.passes import IGNORED, ResultCheck, as_in_file, gradients_of, load_model, read_tensors
+from goldens.specs import COMMON, Batch, Model, rope
 from goldens.trainers import light_trainer
 from goldens.writing import describe_case, make_inputs, write_model
 
-VERSIONS = {"torch": "2.11.0", "transformers": "5.23.0", "trl": "1.16.0", "sentence-transformers": "6.2.0"}
+VERSIONS = {"torch": "2.11.0", "transformers": "5.23.0", "trl": "1.16.0"}
+OF_INFONCE = {**VERSIONS, "sentence-transformers": "6.2.0"}
 
 SMALL = {
     **COMMON,
@@ -125,6 +123,9 @@ CASES = (
     Case("infonce", "llama-yarn", "dot", PAIRS, {"pooling": "last", "scale": 0.5, "similarity": "dot"}),
     # Rows that end with real tokens of pad_token_id: their score is taken before these.
     Case("reward", "qwen3-score", "real_pad", PAIRS, {"real_pad": True}),
+    # Logits that are scaled, of the student and of the teacher.
+    Case("distill", "granite", "jsd_alpha", RIGHT, {"divergence": "jsd", "beta": 0.4, "temperature": 1.3, "alpha": 0.7}, "glm4"),
+    Case("distill", "glm4", "forward", LEFT, {"divergence": "forward", "temperature": 0.8}, "granite"),
 )
 
 PEERS = {
@@ -190,6 +191,11 @@ def reward_loss(case, model, teacher, inputs):
 
 
 def infonce_loss(case, model, teacher, inputs):
+    # Of this objective alone: it needs no such package for the others.
+    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+    from sentence_transformers.sentence_transformer.modules import Pooling
+    from sentence_transformers.util import cos_sim, dot_score
+
     options = case.options
     hidden = model.model(**passed_on(inputs), use_cache=False).last_hidden_state
     pooling = Pooling(hidden.shape[-1], pooling_mode={"last": "lasttoken", "mean": "mean"}[options["pooling"]])
@@ -214,6 +220,10 @@ class WithLoss:
 
     def __init__(self, case, model, teacher):
         self.case, self.model, self.teacher = case, model, teacher
+
+    @property
+    def config(self):
+        return self.model.config
 
     def named_parameters(self):
         return self.model.named_parameters()
@@ -272,7 +282,7 @@ def write_case(root, case, seed):
         key: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         for key, parameter in model.named_parameters()
     }
-    tensors |= {f"grad.{key}": gradient for key, gradient in as_in_file(gradients).items()}
+    tensors |= {f"grad.{key}": gradient for key, gradient in as_in_file(gradients, model.config.model_type).items()}
     tensors = {key: tensor.detach().contiguous().clone() for key, tensor in tensors.items()}
     squares = sum((gradient**2).sum().item() for gradient in gradients_of(tensors).values())
     hyperparameters = {"position_ids": "arange", **{k: v for k, v in case.options.items() if k not in ("margin", "real_pad")}}
@@ -283,9 +293,10 @@ def write_case(root, case, seed):
     if case.objective == "infonce":
         hyperparameters["row_order"] = "anchors, positives, negatives"
     model_type = json.loads((root / "models" / case.model / "config.json").read_text())["model_type"]
+    versions = OF_INFONCE if case.objective == "infonce" else VERSIONS
     source = {"peer": PEERS[case.objective], "gradient": "torch.autograd through transformers' modules"}
     description = {
-        **describe_case(name, case.model, model_type, case.objective, case.variant, hyperparameters, source, VERSIONS),
+        **describe_case(name, case.model, model_type, case.objective, case.variant, hyperparameters, source, versions),
         "expected": {"loss": tensors["out.loss"].item(), "grad_norm": math.sqrt(squares)},
         "checks": {
             **check_results(results),
@@ -304,10 +315,16 @@ def write_case(root, case, seed):
 
 
 def make(root, names):
-    """DIR/cases/<model>-distill|reward|infonce-<variant>, on models of the topic sft and of the public set."""
+    """DIR/cases/<model>-distill|reward|infonce-<variant>, on models of the topic sft and of the public set.
+
+    Of the models `names`, or all.
+    """
     for name, spec in OWN_MODELS.items():
-        write_model(root / "models" / name, spec, transformers.AutoModelForSequenceClassification)
+        if not names or name in names:
+            write_model(root / "models" / name, spec, transformers.AutoModelForSequenceClassification)
     for i, case in enumerate(CASES):
+        if names and case.model not in names:
+            continue
         try:
             write_case(root, case, 40000 + i)
         except CheckError as error:

@@ -1,28 +1,38 @@
 """Writes the folder of a model with random weights, and draws the tokens of a batch."""
 
 import json
+import re
 
 import torch
 import transformers
 
-from goldens.passes import IGNORED
+from goldens.passes import IGNORED, fixed_tensors
 
+# Of norms, and of Gemma 4's routers.
+ABOUT_ONE = re.compile(r"norm(_\d)?\.weight$|router\.(scale|per_expert_scale)$")
 FIRST_TOKEN = 3  # below are the special tokens; 0 stands under the padding
 
 
 def write_model(folder, spec, auto_class=transformers.AutoModelForCausalLM):
-    """config.json, config.legacy.json, generation_config.json and model.safetensors of random weights."""
+    """config.json, config.legacy.json (if transformers 4 can say it), generation_config.json and model.safetensors of random weights."""
     config = transformers.AutoConfig.for_model(spec.model_type, **spec.settings)
     model = auto_class.from_config(config, dtype=torch.float64)
     generator = torch.Generator().manual_seed(spec.seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.normal_(0.0, 0.3, generator=generator)
-            if name.endswith("norm.weight"):
+            if ABOUT_ONE.search(name):
                 parameter.mul_(2 / 3)
-                if not spec.norms_add_one:
+                # The norm within a gated delta rule multiplies by its weight alone.
+                if not spec.norms_add_one or name.endswith("linear_attn.norm.weight"):
                     parameter.add_(1.0)
+            elif name.endswith("A_log"):
+                parameter.mul_(5.0).sub_(2.0)  # memories of one token to a hundred
+        for name, buffer in fixed_tensors(model).items():
+            buffer.normal_(1.0 if name.endswith("layer_scalar") else 0.0, 0.1, generator=generator)
     model.save_pretrained(folder)
+    if spec.legacy is None:
+        return
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.legacy.json").write_text(json.dumps(legacy_config(config, spec), indent=2, sort_keys=True) + "\n")
 
@@ -30,14 +40,18 @@ def write_model(folder, spec, auto_class=transformers.AutoModelForCausalLM):
 def legacy_config(config, spec):
     """The same settings in the spelling of transformers 4, which has no list of layer types."""
     legacy = dict(config)
+    if spec.model_type == "gemma4_text":  # which transformers 4 didn't know
+        del legacy["per_layer_config"]
+        return {**legacy, **spec.legacy}
     rope = legacy.pop("rope_parameters")
+    rope = rope.get("full_attention", rope)  # OLMo 3's sliding layers have the same base and no scaling
     legacy.pop("layer_types", None)
     legacy["torch_dtype"] = legacy.pop("dtype")
     legacy["transformers_version"] = "4.51.3"
     legacy["rope_theta"] = rope.pop("rope_theta")
     rope.pop("partial_rotary_factor", None)
     legacy["rope_scaling"] = None if rope["rope_type"] == "default" else rope
-    if "num_local_experts" in legacy:
+    if spec.model_type == "qwen3_moe":
         legacy["num_experts"] = legacy.pop("num_local_experts")
     return {**legacy, **spec.legacy}
 
@@ -82,4 +96,6 @@ def make_inputs(batch, vocab_size, generator):
         inputs["labels"][row, span] = tokens
         if first > 0:
             inputs["labels"][row, first] = IGNORED  # the column before it, which would predict it, is padding
+        if batch.prompts:
+            inputs["labels"][row, first : first + batch.prompts[row]] = IGNORED
     return inputs

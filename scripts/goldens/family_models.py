@@ -1,0 +1,274 @@
+"""The tiny models of the later families: Gemma 1, SmolLM3, Granite, OLMo 2 and 3, Ministral 3, GLM-4 and mixtures of experts.
+
+What a family adds acts within a batch of 29 tokens: windows and original contexts are short, multipliers far from 1.
+"""
+
+from goldens.specs import BATCHES, COMMON, PROMPTS, Model, rope
+
+SMALL = {**COMMON, "vocab_size": 41, "hidden_size": 20, "intermediate_size": 13, "num_hidden_layers": 2, "rope_parameters": rope(1000.0)}
+
+# A row, rows padded on the right of which prompts are not scored, rows padded on the left.
+ALL = {"b1": BATCHES["b1"], **PROMPTS, "b3_left": BATCHES["b3_left"]}
+ONE = {"b3_left": BATCHES["b3_left"]}
+
+
+def short_yarn(theta, beta_slow=0.25, **settings):
+    """Its original context ends within a row."""
+    return rope(
+        theta, "yarn", factor=4.0, original_max_position_embeddings=8, beta_fast=2.0, beta_slow=beta_slow, **settings
+    )
+
+
+DENSE = {
+    "gemma": Model(
+        "gemma",
+        seed=401,
+        settings={
+            **SMALL,
+            "num_attention_heads": 3,
+            "num_key_value_heads": 1,
+            "head_dim": 8,
+            "hidden_act": "gelu_pytorch_tanh",
+            "rms_norm_eps": 1e-6,
+            "bos_token_id": 2,
+            "eos_token_id": 1,
+            "pad_token_id": 0,
+        },
+        batches=ALL,
+        norms_add_one=True,
+    ),
+    "smollm3": Model(
+        "smollm3",
+        seed=402,
+        settings={**SMALL, "hidden_size": 24, "num_hidden_layers": 4, "no_rope_layer_interval": 3, "tie_word_embeddings": True},
+        batches=ALL,
+    ),
+    # The layers without rope are those that have the window. A key's bias would have no gradient there but rounding: it
+    # adds the same to all scores of a query.
+    "smollm3-window": Model(
+        "smollm3",
+        seed=403,
+        settings={
+            **SMALL,
+            "hidden_size": 24,
+            "num_hidden_layers": 3,
+            "no_rope_layers": [0, 1, 0],
+            "use_sliding_window": True,
+            "sliding_window": 6,
+            "mlp_bias": True,
+            "tie_word_embeddings": False,
+        },
+        batches=ONE,
+    ),
+    # Without its attention_multiplier, scores would be multiplied by 0.316.
+    "granite": Model(
+        "granite",
+        seed=404,
+        settings={
+            **SMALL,
+            "vocab_size": 47,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "embedding_multiplier": 5.5,
+            "residual_multiplier": 0.35,
+            "attention_multiplier": 0.125,
+            "logits_scaling": 3.5,
+            "tie_word_embeddings": True,
+        },
+        batches=ALL,
+    ),
+    "granite-bias": Model(
+        "granite",
+        seed=405,
+        settings={
+            **SMALL,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "embedding_multiplier": 0.4,
+            "residual_multiplier": 1.75,
+            "attention_multiplier": 0.9,
+            "logits_scaling": 0.3,
+        },
+        batches=ONE,
+    ),
+    "olmo2": Model("olmo2", seed=406, settings={**SMALL, "vocab_size": 37, "hidden_size": 24}, batches=ALL),
+    # Three sliding layers, then a full one. Its bases are those that OLMo 3 has, and that transformers 4 can say.
+    "olmo3": Model(
+        "olmo3",
+        seed=407,
+        settings={
+            **SMALL,
+            "hidden_size": 24,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "sliding_window": 5,
+            "rope_parameters": {
+                "full_attention": short_yarn(500000.0, attention_factor=1.2),
+                "sliding_attention": rope(500000.0),
+            },
+        },
+        batches=ALL,
+    ),
+    "olmo3-bases": Model(
+        "olmo3",
+        seed=408,
+        settings={
+            **SMALL,
+            "hidden_size": 24,
+            "attention_bias": True,
+            "sliding_window": 9,
+            "layer_types": ["full_attention", "sliding_attention"],
+            "rope_parameters": {
+                "full_attention": short_yarn(200.0, beta_slow=0.1),
+                "sliding_attention": rope(30.0),
+            },
+        },
+        legacy=None,
+        batches=ONE,
+    ),
+    "ministral3": Model(
+        "ministral3",
+        seed=409,
+        settings={
+            **SMALL,
+            "vocab_size": 43,
+            "head_dim": 8,
+            "rope_parameters": short_yarn(200.0, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.35),
+        },
+        legacy=None,
+        batches=ALL,
+    ),
+    "ministral3-window": Model(
+        "ministral3",
+        seed=410,
+        settings={
+            **SMALL,
+            "head_dim": 6,
+            "sliding_window": 7,
+            "tie_word_embeddings": True,
+            "rope_parameters": short_yarn(100.0, mscale=0.75, mscale_all_dim=1.5, llama_4_scaling_beta=0.8, truncate=False),
+        },
+        legacy=None,
+        batches=ONE,
+    ),
+    "glm4": Model(
+        "glm4",
+        seed=411,
+        settings={
+            **SMALL,
+            "vocab_size": 47,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "head_dim": 12,
+            "attention_bias": True,
+            "rope_parameters": rope(100.0, partial_rotary_factor=0.5),
+        },
+        legacy={"partial_rotary_factor": 0.5},
+        batches=ALL,
+    ),
+}
+
+MIXTURES = {
+    "mixtral": Model(
+        "mixtral",
+        seed=412,
+        settings={
+            **SMALL,
+            "vocab_size": 37,
+            "hidden_size": 16,
+            "intermediate_size": 6,
+            "head_dim": 6,
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "sliding_window": 7,
+        },
+        batches=ALL,
+    ),
+    "mixtral-aux": Model(
+        "mixtral",
+        seed=413,
+        settings={
+            **SMALL,
+            "vocab_size": 37,
+            "hidden_size": 16,
+            "intermediate_size": 5,
+            "num_hidden_layers": 3,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 3,
+            "output_router_logits": True,
+            "router_aux_loss_coef": 0.25,
+        },
+        batches=ONE,
+    ),
+    # Layer 0 slides, layer 1 is dense.
+    "qwen2-moe": Model(
+        "qwen2_moe",
+        seed=414,
+        settings={
+            **SMALL,
+            "hidden_size": 16,
+            "intermediate_size": 10,
+            "num_hidden_layers": 3,
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 5,
+            "shared_expert_intermediate_size": 9,
+            "mlp_only_layers": [1],
+            "use_sliding_window": True,
+            "sliding_window": 6,
+            "max_window_layers": 2,
+        },
+        batches=ALL,
+    ),
+    "qwen2-moe-step": Model(
+        "qwen2_moe",
+        seed=415,
+        settings={
+            **SMALL,
+            "hidden_size": 16,
+            "intermediate_size": 7,
+            "num_experts": 4,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 4,
+            "shared_expert_intermediate_size": 6,
+            "decoder_sparse_step": 2,
+            "norm_topk_prob": True,
+            "qkv_bias": False,
+            "output_router_logits": True,
+            "router_aux_loss_coef": 0.3,
+            "tie_word_embeddings": True,
+        },
+        batches=ONE,
+    ),
+    # One gate in ten is above the limit.
+    "gpt-oss": Model(
+        "gpt_oss",
+        seed=416,
+        settings={
+            **SMALL,
+            "hidden_size": 16,
+            "intermediate_size": 6,
+            "num_hidden_layers": 3,
+            "head_dim": 6,
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "sliding_window": 5,
+            "swiglu_limit": 1.5,
+            "swiglu_alpha": 1.3,
+            "rope_parameters": short_yarn(100.0, truncate=False),
+        },
+        batches=ALL,
+    ),
+}
+
+FAMILY_MODELS = {**DENSE, **MIXTURES}
+
+# The model of each family that has cases of every objective, those of the other files too.
+FAMILIES = (
+    *("gemma", "smollm3", "granite", "olmo2", "olmo3", "ministral3", "glm4", "mixtral", "qwen2-moe", "gpt-oss"),
+    *("qwen3-5", "qwen3-next", "qwen3-5-moe", "deepseek-v3", "glm4-moe", "gemma4"),
+)
