@@ -38,6 +38,34 @@ struct MixtureSettings {
   int shared_expert_intermediate_size = 0;  // Qwen2-MoE: of an expert that every token has; 0: there is none
   bool biased_interleaved = false;          // GPT-OSS: biases of router and experts, whose gate and up
                                             // alternate in one matrix for all; see parameter_shapes
+  bool shared_expert_ungated = false;       // DeepSeek-V3's, which is called shared_experts and has no gate
+  bool sigmoid_scores = false;  // DeepSeek-V3: the router's scores are no softmax, and the choice is of
+                                // scores with a correction and of groups; see chosen_experts
+  int n_group = 1;              // of experts, with sigmoid scores
+  int topk_group = 1;           // in how many of the groups a token's experts are
+  double routed_scaling_factor = 1.0;  // of what the experts add, with sigmoid scores
+};
+
+/// Latent attention (DeepSeek-V2, 2024, https://arxiv.org/abs/2405.04434): keys and values of all heads are
+/// projected up from one small vector; see Layers::latent_attention.
+struct LatentAttentionSettings {
+  int q_lora_rank = 0;       // of the queries' vector; 0: they are projected at once
+  int kv_lora_rank = 0;      // of the keys' and values'; 0: the model has ordinary attention
+  int qk_nope_head_dim = 0;  // the entries of a head that do not rotate
+  int qk_rope_head_dim = 0;  // those that do, whose key all heads share
+  int v_head_dim = 0;
+  double mscale_all_dim = 0.0;  // with a rotation for long contexts, scores are multiplied by the square of
+                                // 0.1 mscale_all_dim ln(factor) + 1
+};
+
+/// The gated delta rule in place of attention; see ops_recurrent.h.
+struct DeltaRuleSettings {
+  int key_heads = 0;       // linear_num_key_heads
+  int value_heads = 0;     // linear_num_value_heads, a multiple of key_heads: as many memories are there
+  int key_head_dim = 0;    // linear_key_head_dim
+  int value_head_dim = 0;  // linear_value_head_dim
+  int conv_kernel = 0;     // linear_conv_kernel_dim: how many tokens the convolution sees, the own included
+  bool fused_projections = false;  // Qwen3-Next; see parameter_shapes
 };
 
 /// A model's settings under Hugging Face's names.
@@ -79,9 +107,14 @@ struct ModelConfig {
                                     // no_rope_layers is 0 there). Empty: all layers rotate
   double query_scale_beta = 0.0;    // Ministral 3 (llama_4_scaling_beta): rotated queries are multiplied by
   double query_scale_original = 0;  // 1 + beta ln(1 + floor(position / original)); beta 0: they aren't
-  bool attention_sinks = false;     // GPT-OSS: one more score of every head, a parameter, whose value is 0
-  std::vector<int> windows = {};    // of each layer: how many tokens a query sees, itself included; 0: all.
-                                    // Empty: all in every layer
+  bool attention_output_gate = false;       // Qwen3-Next: what a head mixes is multiplied by a sigmoid; see
+                                            // parameter_shapes
+  std::vector<bool> linear_attention = {};  // of each layer: the gated delta rule. Empty: no layer has it
+  DeltaRuleSettings delta_rule = {};
+  LatentAttentionSettings latent = {};  // in place of head_dim and num_key_value_heads
+  bool attention_sinks = false;   // GPT-OSS: one more score of every head, a parameter, whose value is 0
+  std::vector<int> windows = {};  // of each layer: how many tokens a query sees, itself included; 0: all.
+                                  // Empty: all in every layer
   MixtureSettings mixture = {};
   int pad_token_id = -1;    // its embedding is a constant of the network's input; -1: there is none
   bool has_lm_head = true;  // false: a critic, which only has a value head
@@ -95,9 +128,13 @@ struct ModelConfig {
 
   int window(int layer) const { return windows.empty() ? 0 : windows[static_cast<std::size_t>(layer)]; }
   bool rotates(int layer) const { return no_rope.empty() || !no_rope[static_cast<std::size_t>(layer)]; }
+  bool is_linear(int layer) const {
+    return !linear_attention.empty() && linear_attention[static_cast<std::size_t>(layer)];
+  }
   bool is_sparse(int layer) const {
     return mixture.num_experts > 0 && mixture.sparse[static_cast<std::size_t>(layer)];
   }
+  bool is_latent() const { return latent.kv_lora_rank > 0; }
   int rotary_entries() const { return rotary_dim == 0 ? head_dim : rotary_dim; }
 };
 
@@ -107,6 +144,9 @@ struct ModelConfig {
 /// "<module>.lora_B.weight" and perhaps "<module>.lora_B.bias", trained rows
 /// "<module>.token_adapter.trainable_tokens_delta".
 using Weights = std::map<std::string, Matrix>;
+
+/// The same on a tape.
+using Parameters = std::map<std::string, Var>;
 
 /// "model.layers.3."
 std::string layer_prefix(int layer);
@@ -128,21 +168,34 @@ LayerNorms layer_norms(const ModelConfig& config);
 /// - fused projections: `self_attn.qkv_proj` with the rows of query, key and value below one another, and
 ///   `mlp.gate_up_proj` with gate above up.
 /// - qk_norm_full_width: `self_attn.q_norm` [1, H E], `self_attn.k_norm` [1, K E].
+/// - attention_output_gate: `self_attn.q_proj` is twice as wide, and of every head has the rows of its query
+///   and then those of its gate.
+/// - linear_attention: `linear_attn.in_proj_qkv`, the queries of all K key heads above their keys above the
+///   values of all H heads, `in_proj_z`, `in_proj_b` and `in_proj_a` (of H rows each), `conv1d` [C, taps] for
+///   the C columns of query, key and value (Hugging Face's [C, 1, taps]), `norm` [1, value_head_dim],
+///   `out_proj`, and without ".weight" `A_log` and `dt_bias` [1, H]. Fused, `in_proj_qkvz` has of every key
+///   head its query, its key, the values of its H / K heads and then their z; `in_proj_ba` likewise b and a.
+/// - latent attention, with H heads: `self_attn.q_proj`, or `q_a_proj` to the rank, `q_a_layernorm` and
+///   `q_b_proj`, of every head the rows that do not rotate and then those that do; `kv_a_proj_with_mqa` to
+///   the rank and below it the key that rotates, `kv_a_layernorm`, and `kv_b_proj`, of every head its key and
+///   then its value. qkv_bias is of the `_a_` projections.
 /// - attention_sinks: `self_attn.sinks` [1, H], without ".weight".
 /// - a sparse layer: the router `mlp.gate` and its experts `mlp.experts.0` and so on, each with `gate_proj`,
 ///   `up_proj` and `down_proj` (which Mixtral's files call `block_sparse_moe.gate`, `experts.0.w1`, `w3` and
-///   `w2`); `mlp.shared_expert` with the same three, and `mlp.shared_expert_gate` [1, hidden_size].
+///   `w2`); `mlp.shared_expert` with the same three, and `mlp.shared_expert_gate` [1, hidden_size]; or
+///   `mlp.shared_experts` alone. With sigmoid scores there is `mlp.gate.e_score_correction_bias` [1, E],
+///   which never has a gradient.
 /// - biased_interleaved: the router `mlp.router` with `.weight` and `.bias`, and without ".weight"
 ///   `mlp.experts.gate_up_proj` [E D, 2 F], `gate_up_proj_bias` [E, 2 F], `down_proj` [E F, D] and
 ///   `down_proj_bias` [E, D] for E experts of width F and hidden size D: Hugging Face's tensors [E, D, 2 F]
 ///   and [E, F, D] with the first two dimensions as one. They multiply from the right, and column 2 j of
 ///   gate_up is row j of a gate, column 2 j + 1 of an up.
 /// Throws std::invalid_argument if a size is not positive (layers may be none), the key/value heads do not
-/// divide the query heads, head_dim or rotary_dim is odd or more is rotated than there is, windows, layers
-/// that do not rotate or sparse layers are not given for each layer, a token has no or more experts than
-/// there are, a factor or divisor is not positive, settings exclude each other (norm_after and
-/// sandwich_norms) or lack what they change, or an adapter or trained rows belong to a module that can't have
-/// them.
+/// divide the query heads or the delta rule's key heads its value heads, head_dim or rotary_dim is odd or
+/// more is rotated than there is, windows, layers that do not rotate or sparse layers are not given for each
+/// layer, a token has no or more experts than there are, a factor or divisor is not positive, settings
+/// exclude each other (norm_after and sandwich_norms) or lack what they change, or an adapter or trained rows
+/// belong to a module that can't have them.
 std::map<std::string, std::pair<Index, Index>> parameter_shapes(const ModelConfig& config);
 
 }  // namespace streambp::reference

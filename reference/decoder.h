@@ -21,20 +21,22 @@
 //     Mixtral          Qwen3-MoE's experts, and windows
 //     Qwen2-MoE        an expert that every token has, times a gate of its own
 //     GPT-OSS          a sink in every head's softmax; biases of router and experts, whose gates are clamped
+//     Qwen3.5          the gated delta rule in place of attention in most layers, and gates of the outputs of
+//                      the others; 1 + weight; part of a head rotates. Its mixtures are Qwen2-MoE's
+//     Qwen3-Next       the same, with fused projections of the delta rule
+//     DeepSeek-V3      keys and values, and queries, out of small latents; routers of sigmoids with a
+//     correction
+//                      and groups, and an expert that every token has, without a gate
+//     GLM-4-MoE        DeepSeek-V3's experts with Qwen3's attention, of which half of a head rotates
 // Any linear layer can carry a low-rank adapter. transformers, src/transformers/models, has each of them.
 #pragma once
 
-#include <map>
-#include <string>
 #include <vector>
 
 #include "reference/config.h"
 #include "reference/tape.h"
 
 namespace streambp::reference {
-
-/// The weights on a tape.
-using Parameters = std::map<std::string, Var>;
 
 /// What the layers make of one sequence.
 struct HiddenStates {

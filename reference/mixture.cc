@@ -38,10 +38,34 @@ std::vector<std::vector<int>> largest_columns(const Matrix& x, int count) {
   return largest;
 }
 
+std::vector<std::vector<int>> chosen_experts(const MixtureSettings& mixture, const Matrix& p,
+                                             const Matrix& correction) {
+  if (!mixture.sigmoid_scores) return largest_columns(p, mixture.num_experts_per_tok);
+  require_shape("chosen_experts", "the correction", correction, 1, p.cols());
+  Matrix choice = p.rowwise() + correction.row(0);
+  const Index size = p.cols() / mixture.n_group;
+  for (Index t = 0; mixture.n_group > 1 && t < p.rows(); ++t) {
+    Matrix groups(1, mixture.n_group);
+    for (Index group = 0; group < mixture.n_group; ++group) {
+      const Matrix of_group = choice.row(t).segment(group * size, size);
+      const std::vector<int> best = largest_columns(of_group, 2).front();
+      groups(0, group) = of_group(0, best[0]) + of_group(0, best[1]);
+    }
+    const std::vector<int> open = largest_columns(groups, mixture.topk_group).front();
+    for (int group = 0; group < mixture.n_group; ++group) {
+      const bool is_open = std::find(open.begin(), open.end(), group) != open.end();
+      if (!is_open)
+        choice.row(t).segment(group * size, size).setConstant(-std::numeric_limits<double>::infinity());
+    }
+  }
+  return largest_columns(choice, mixture.num_experts_per_tok);
+}
+
 Var mixture_of_experts(const MixtureSettings& mixture, const Var& x, const Var& p,
-                       const std::function<Var(int expert, const Var& rows)>& expert) {
+                       const std::function<Var(int expert, const Var& rows)>& expert,
+                       const Matrix& correction) {
   require_shape("mixture_of_experts", "the probabilities", p.value(), x.rows(), mixture.num_experts);
-  const auto chosen = largest_columns(p.value(), mixture.num_experts_per_tok);
+  const auto chosen = chosen_experts(mixture, p.value(), correction);
 
   // Of every token, slot by slot: how probable the chosen expert is.
   std::vector<Var> weights;
@@ -51,9 +75,14 @@ Var mixture_of_experts(const MixtureSettings& mixture, const Var& x, const Var& 
     weights.push_back(pick(p, columns));
   }
   if (mixture.norm_topk_prob) {
-    const Var total = std::accumulate(weights.begin() + 1, weights.end(), weights.front(), add);
+    Var total = std::accumulate(weights.begin() + 1, weights.end(), weights.front(), add);
+    if (mixture.sigmoid_scores) total = offset(total, 1e-20);
     const Var reciprocal = exp(scale(log(total), -1.0));  // a sum of probabilities is positive
     for (Var& weight : weights) weight = mul(weight, reciprocal);
+  }
+
+  if (mixture.sigmoid_scores) {
+    for (Var& weight : weights) weight = scale(weight, mixture.routed_scaling_factor);
   }
 
   std::vector<Var> outputs;

@@ -14,16 +14,26 @@ namespace streambp::reference {
 /// count <= cols. A plain function, not an operation of the tape: a choice has no gradient.
 std::vector<std::vector<int>> largest_columns(const Matrix& x, int count);
 
+/// The experts of each token, given the router's p [tokens, num_experts]: the num_experts_per_tok largest,
+/// the best one first. A sigmoid router (DeepSeek-V3, 2024, https://arxiv.org/abs/2412.19437; transformers,
+/// modeling_deepseek_v3.py) chooses by c = p + correction, [1, num_experts], and only among the experts of
+/// the topk_group groups of neighbours whose two largest c have the largest sums. Another has no correction.
+/// A plain function, like largest_columns. Throws std::invalid_argument if the correction has another shape.
+std::vector<std::vector<int>> chosen_experts(const MixtureSettings& mixture, const Matrix& p,
+                                             const Matrix& correction);
+
 /// The output of the experts that a router has chosen (Shazeer et al. 2017, https://arxiv.org/abs/1701.06538;
 /// transformers, modeling_qwen3_moe.py). x [tokens, hidden], and p [tokens, num_experts] the softmax of the
 /// router's logits. With the num_experts_per_tok largest p_e of a token, divided by their sum if
 /// norm_topk_prob,
 ///     y = sum over the chosen experts of p_e expert(e, x)
 /// (The softmax of the logits of the chosen alone, which GPT-OSS takes, is the same as these p_e divided by
-/// their sum: the sum over all experts cancels.)
-/// The gradient goes through the p_e of the chosen; which ones are chosen is held constant.
+/// their sum: the sum over all experts cancels.) Of a sigmoid router p is the sigmoid of the logits, the sum
+/// is 1e-20 more, and y is multiplied by routed_scaling_factor.
+/// The gradient goes through the p_e of the chosen; which ones are chosen (chosen_experts) is held constant.
 Var mixture_of_experts(const MixtureSettings& mixture, const Var& x, const Var& p,
-                       const std::function<Var(int expert, const Var& rows)>& expert);
+                       const std::function<Var(int expert, const Var& rows)>& expert,
+                       const Matrix& correction = Matrix());
 
 /// GPT-OSS's gate of an expert (transformers, modeling_gpt_oss.py), entry by entry with a limit c > 0:
 ///     g = min(gate, c),   u = min(max(up, -c), c),   y = (u + 1) g / (1 + e^(-alpha g))

@@ -62,6 +62,8 @@ Scored scored_tokens(Tape& tape, const ModelConfig& config, const Parameters& pa
   Scored scored;
   int count = 0;
   const bool asks_routers = router.of(config.mixture) != 0.0;
+  require(!asks_routers || !config.mixture.sigmoid_scores, "model",
+          "expected no load-balancing loss of routers whose scores are no probabilities");
   require(router.left_out.empty() || router.left_out.size() == sequences.size(), "sequences",
           "expected to know of none or each of " + std::to_string(sequences.size()) +
               " whether the routers' loss leaves it out, got " + std::to_string(router.left_out.size()));

@@ -6,4 +6,5 @@
 #include "reference/ops_elementwise.h"
 #include "reference/ops_layer.h"
 #include "reference/ops_matrix.h"
+#include "reference/ops_recurrent.h"
 #include "reference/ops_softmax.h"

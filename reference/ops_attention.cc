@@ -11,26 +11,33 @@
 namespace streambp::reference {
 namespace {
 
-/// Where the operands of one query of one head lie: columns of its query and of its keys and values, and the
+/// The entries of a head's queries and keys, and of its values.
+struct Sizes {
+  Index key, value;
+};
+
+/// Where the operands of one query of one head lie: columns of its query, keys, values and output, and the
 /// rows it sees.
 struct View {
-  Index query_column, key_column, first, count;
+  Index query_column, key_column, value_column, output_column, first, count;
 };
 
 /// Calls visit(head, i, view) for every head and query.
 template <typename Visit>
-void for_each_query(Index length, Index head_dim, const AttentionOptions& options, Visit visit) {
+void for_each_query(Index length, const Sizes& size, const AttentionOptions& options, Visit visit) {
   const Index group = options.query_heads / options.key_value_heads;
   for (Index head = 0; head < options.query_heads; ++head) {
     for (Index i = 0; i < length; ++i) {
       const Index first = options.window == 0 ? 0 : std::max<Index>(0, i - options.window + 1);
-      visit(head, i, View{head * head_dim, head / group * head_dim, first, i - first + 1});
+      visit(head, i,
+            View{head * size.key, head / group * size.key, head / group * size.value, head * size.value,
+                 first, i - first + 1});
     }
   }
 }
 
-/// Throws what the header says of wrong shapes and options. Gives head_dim.
-Index require_valid(const Var& q, const Var& k, const Var& v, const AttentionOptions& options) {
+/// Throws what the header says of wrong shapes and options.
+Sizes require_valid(const Var& q, const Var& k, const Var& v, const AttentionOptions& options) {
   const Index length = q.rows();
   const int heads = options.query_heads;
   const int key_value_heads = options.key_value_heads;
@@ -45,13 +52,15 @@ Index require_valid(const Var& q, const Var& k, const Var& v, const AttentionOpt
           "expected queries of " + std::to_string(heads) + " heads, got " + shape_text(q.value()));
   const Index head_dim = q.cols() / heads;
   require_shape("causal_attention", "the keys", k.value(), length, key_value_heads * head_dim);
-  require_shape("causal_attention", "the values", v.value(), length, key_value_heads * head_dim);
-  return head_dim;
+  require(v.cols() % key_value_heads == 0, "causal_attention",
+          "expected values of " + std::to_string(key_value_heads) + " heads, got " + shape_text(v.value()));
+  require_shape("causal_attention", "the values", v.value(), length, v.cols());
+  return {head_dim, v.cols() / key_value_heads};
 }
 
 /// With `sinks` (null: there are none) the probability of the sink is behind those of the keys.
 Var attention(const Var& q, const Var& k, const Var& v, const Var* sinks, const AttentionOptions& options) {
-  const Index head_dim = require_valid(q, k, v, options);
+  const Sizes size = require_valid(q, k, v, options);
   const Index length = q.rows();
   const double cap = options.softcap;
   const bool has_sinks = sinks != nullptr;
@@ -63,11 +72,11 @@ Var attention(const Var& q, const Var& k, const Var& v, const Var* sinks, const 
   std::vector<Eigen::VectorXd>
       probabilities;  // of every query, head by head; the backward pass needs them again
   probabilities.reserve(static_cast<std::size_t>(options.query_heads * length));
-  Matrix value(length, q.cols());
-  for_each_query(length, head_dim, options, [&](Index head, Index i, const View& at) {
-    const auto keys = k.value().block(at.first, at.key_column, at.count, head_dim);
-    const auto values = v.value().block(at.first, at.key_column, at.count, head_dim);
-    const auto query = q.value().row(i).segment(at.query_column, head_dim);
+  Matrix value(length, options.query_heads * size.value);
+  for_each_query(length, size, options, [&](Index head, Index i, const View& at) {
+    const auto keys = k.value().block(at.first, at.key_column, at.count, size.key);
+    const auto values = v.value().block(at.first, at.value_column, at.count, size.value);
+    const auto query = q.value().row(i).segment(at.query_column, size.key);
     Eigen::VectorXd scores = options.scale * (keys * query.transpose());
     if (cap > 0.0) scores = cap * (scores / cap).array().tanh();
     if (has_sinks) {
@@ -75,21 +84,21 @@ Var attention(const Var& q, const Var& k, const Var& v, const Var* sinks, const 
       scores(at.count) = sink.value()(0, head);
     }
     probabilities.push_back(softmax(scores));
-    value.row(i).segment(at.query_column, head_dim) =
+    value.row(i).segment(at.output_column, size.value) =
         probabilities.back().head(at.count).transpose() * values;
   });
 
   const std::vector<Var> inputs = has_sinks ? std::vector<Var>{q, k, v, sink} : std::vector<Var>{q, k, v};
   return Tape::record(
       inputs, std::move(value),
-      [q, k, v, sink, has_sinks, options, cap, length, head_dim, probabilities](const Var& y) {
-        for_each_query(length, head_dim, options, [&](Index head, Index i, const View& at) {
+      [q, k, v, sink, has_sinks, options, cap, length, size, probabilities](const Var& y) {
+        for_each_query(length, size, options, [&](Index head, Index i, const View& at) {
           const Eigen::VectorXd& all = probabilities[static_cast<std::size_t>(head * length + i)];
-          const Eigen::VectorXd p = all.head(at.count);
-          const auto keys = k.value().block(at.first, at.key_column, at.count, head_dim);
-          const auto values = v.value().block(at.first, at.key_column, at.count, head_dim);
-          const auto query = q.value().row(i).segment(at.query_column, head_dim);
-          const auto d_output = y.gradient().row(i).segment(at.query_column, head_dim);
+          const auto p = all.head(at.count);
+          const auto keys = k.value().block(at.first, at.key_column, at.count, size.key);
+          const auto values = v.value().block(at.first, at.value_column, at.count, size.value);
+          const auto query = q.value().row(i).segment(at.query_column, size.key);
+          const auto d_output = y.gradient().row(i).segment(at.output_column, size.value);
 
           const Eigen::VectorXd dp = values * d_output.transpose();
           Eigen::VectorXd ds = p.array() * (dp.array() - p.dot(dp));
@@ -98,9 +107,9 @@ Var attention(const Var& q, const Var& k, const Var& v, const Var* sinks, const 
             const Eigen::ArrayXd scores = options.scale * (keys * query.transpose());
             ds.array() /= (scores / cap).cosh().square();  // 1 - tanh^2, without cancellation
           }
-          v.gradient().block(at.first, at.key_column, at.count, head_dim) += p * d_output;
-          q.gradient().row(i).segment(at.query_column, head_dim) += options.scale * (ds.transpose() * keys);
-          k.gradient().block(at.first, at.key_column, at.count, head_dim) += options.scale * (ds * query);
+          v.gradient().block(at.first, at.value_column, at.count, size.value) += p * d_output;
+          q.gradient().row(i).segment(at.query_column, size.key) += options.scale * (ds.transpose() * keys);
+          k.gradient().block(at.first, at.key_column, at.count, size.key) += options.scale * (ds * query);
         });
       });
 }

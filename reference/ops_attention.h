@@ -14,9 +14,9 @@ struct AttentionOptions {
 };
 
 /// Attention of a sequence of T tokens on itself (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762;
-/// grouped heads: Ainslie et al. 2023, https://arxiv.org/abs/2305.13245). q [T, H * E], k and v [T, K * E] ->
-/// [T, H * E]. For every head and every query i, over the keys j with j <= i and, with a window, i - j <
-/// window:
+/// grouped heads: Ainslie et al. 2023, https://arxiv.org/abs/2305.13245). q [T, H * E], k [T, K * E] and v
+/// [T, K * D] -> [T, H * D]. For every head and every query i, over the keys j with j <= i and, with a
+/// window, i - j < window:
 ///     r_j = scale q_i . k_j,   s_j = c tanh(r_j / c) with a cap c, else r_j,
 ///     p = softmax(s),   o_i = sum_j p_j v_j
 /// and backwards

@@ -128,6 +128,17 @@ Var gelu_tanh(const Var& x) {
       });
 }
 
+Var sigmoid(const Var& x) {
+  return elementwise(
+      x, [](double t) { return sigmoid(t); }, [](double t) { return sigmoid(t) * sigmoid(-t); });
+}
+
+Var softplus(const Var& x) {
+  return elementwise(
+      x, [](double t) { return (t > 0.0 ? t : 0.0) + std::log1p(std::exp(-std::abs(t))); },
+      [](double t) { return sigmoid(t); });
+}
+
 Var log_sigmoid(const Var& x) {
   return elementwise(
       x, [](double t) { return (t < 0.0 ? t : 0.0) - std::log1p(std::exp(-std::abs(t))); },

@@ -49,6 +49,13 @@ Var silu(const Var& x);
 /// dx = dy [(1 + tanh u) / 2 + x (1 - tanh^2 u) u' / 2]
 Var gelu_tanh(const Var& x);
 
+/// y = 1 / (1 + e^-x).   dx = dy y (1 - y)
+Var sigmoid(const Var& x);
+
+/// y = ln(1 + e^x) = max(x, 0) + ln(1 + e^-|x|), which does not overflow.   dx = dy / (1 + e^-x). (PyTorch
+/// takes x itself above 20, where the rest is less than 2.1e-9.)
+Var softplus(const Var& x);
+
 /// y = ln(1 / (1 + e^-x)) = min(x, 0) - ln(1 + e^-|x|), which neither overflows nor cancels.   dx = dy / (1 +
 /// e^x)
 Var log_sigmoid(const Var& x);

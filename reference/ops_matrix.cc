@@ -89,6 +89,10 @@ Var gather_rows(const Var& x, const std::vector<int>& rows) {
   });
 }
 
+Var gather_columns(const Var& x, const std::vector<int>& columns) {
+  return transpose(gather_rows(transpose(x), columns));
+}
+
 Var scatter_rows(const Var& x, const std::vector<int>& rows, Index count) {
   require(static_cast<Index>(rows.size()) == x.rows(), "scatter_rows",
           "expected " + std::to_string(x.rows()) + " indices, one for every row, got " +

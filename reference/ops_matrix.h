@@ -43,6 +43,9 @@ Var row_sum(const Var& x);
 /// exist.
 Var gather_rows(const Var& x, const std::vector<int>& rows);
 
+/// Y_ij = X_{i, columns[j]}: the same of columns, made of the transpose.
+Var gather_columns(const Var& x, const std::vector<int>& columns);
+
 /// Y_r = the sum of X_i over all i with rows[i] = r, [rows.size(), cols] -> [count, cols]; zeros where there
 /// is none. It sums the tokens of every sequence, and puts rows back where they were that gather_rows took
 /// out. dX_i = dY_{rows[i]}. Throws std::invalid_argument if a row is not below count or there is not one for

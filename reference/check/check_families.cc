@@ -20,16 +20,21 @@ ModelConfig tiny_model() {
 
 namespace {
 
-ModelConfig tiny_gemma2() {
+ModelConfig tiny_gemma() {
   ModelConfig config = tiny_model();
   config.tie_word_embeddings = true;
-  config.sandwich_norms = true;
   config.norm_adds_one = true;
   config.embedding_scale = 2.4;
+  config.hidden_act = Activation::kGeluTanh;
+  return config;
+}
+
+ModelConfig tiny_gemma2() {
+  ModelConfig config = tiny_gemma();
+  config.sandwich_norms = true;
   config.attention_scale = 0.45;
   config.attn_logit_softcapping = 1.5;
   config.final_logit_softcapping = 2.0;
-  config.hidden_act = Activation::kGeluTanh;
   config.windows = {2, 0};
   return config;
 }
@@ -56,15 +61,6 @@ ModelConfig tiny_mixture() {
   config.mixture.norm_topk_prob = true;
   config.mixture.router_aux_loss_coef = 0.6;  // far larger than in real models, so that it is seen
   config.mixture.sparse = {false, true};
-  return config;
-}
-
-ModelConfig tiny_gemma() {
-  ModelConfig config = tiny_model();
-  config.tie_word_embeddings = true;
-  config.norm_adds_one = true;
-  config.embedding_scale = 2.4;
-  config.hidden_act = Activation::kGeluTanh;
   return config;
 }
 
@@ -169,6 +165,79 @@ ModelConfig tiny_gpt_oss() {
   return config;
 }
 
+/// One layer of either kind, with heads that share their keys.
+ModelConfig tiny_qwen3_5() {
+  ModelConfig config = tiny_model();
+  config.norm_adds_one = true;
+  config.qk_norm = true;
+  config.rotary_dim = 2;
+  config.attention_output_gate = true;
+  config.linear_attention = {true, false};
+  config.delta_rule = {2, 4, 3, 2, 3};
+  return config;
+}
+
+ModelConfig tiny_qwen3_5_moe() {
+  ModelConfig config = tiny_qwen3_5();
+  config.intermediate_size = 0;
+  config.mixture = tiny_qwen2_moe().mixture;
+  config.mixture.norm_topk_prob = true;
+  config.mixture.sparse = {true, true};
+  return config;
+}
+
+/// Its first layer is dense.
+ModelConfig tiny_qwen3_next() {
+  ModelConfig config = tiny_qwen3_5_moe();
+  config.intermediate_size = 7;
+  config.delta_rule.fused_projections = true;
+  config.mixture.sparse = {false, true};
+  return config;
+}
+
+/// Its first layer is dense, and the experts are two groups.
+ModelConfig tiny_deepseek_v3() {
+  ModelConfig config = tiny_model();
+  config.qkv_bias = true;
+  config.o_bias = true;
+  config.rope = tiny_yarn();
+  config.rope_interleaved = true;
+  config.latent = {5, 4, 3, 4, 2, 0.7};
+  config.mixture = tiny_mixture().mixture;
+  config.mixture.router_aux_loss_coef = 0.0;
+  config.mixture.shared_expert_intermediate_size = 3;
+  config.mixture.shared_expert_ungated = true;
+  config.mixture.sigmoid_scores = true;
+  config.mixture.num_experts = 6;
+  config.mixture.n_group = 2;
+  config.mixture.topk_group = 1;
+  config.mixture.routed_scaling_factor = 1.7;
+  return config;
+}
+
+/// Queries without a latent, and all groups open.
+ModelConfig tiny_deepseek_v3_small() {
+  ModelConfig config = tiny_deepseek_v3();
+  config.qkv_bias = false;
+  config.o_bias = false;
+  config.rope = {};
+  config.rope_interleaved = false;
+  config.latent.q_lora_rank = 0;
+  config.mixture.n_group = 1;
+  config.mixture.norm_topk_prob = false;
+  return config;
+}
+
+ModelConfig tiny_glm4_moe() {
+  ModelConfig config = tiny_model();
+  config.qk_norm = true;
+  config.qkv_bias = true;
+  config.rotary_dim = 2;
+  config.mixture = tiny_deepseek_v3().mixture;
+  config.mixture.routed_scaling_factor = 1.0;  // more makes it too steep for differences
+  return config;
+}
+
 }  // namespace
 
 std::vector<std::pair<std::string, ModelConfig>> tiny_families() {
@@ -229,7 +298,13 @@ std::vector<std::pair<std::string, ModelConfig>> tiny_families() {
           {"glm4", tiny_glm4()},
           {"mixtral", tiny_mixtral()},
           {"qwen2_moe", tiny_qwen2_moe()},
-          {"gpt_oss", tiny_gpt_oss()}};
+          {"gpt_oss", tiny_gpt_oss()},
+          {"qwen3_5", tiny_qwen3_5()},
+          {"qwen3_5_moe", tiny_qwen3_5_moe()},
+          {"qwen3_next", tiny_qwen3_next()},
+          {"deepseek_v3", tiny_deepseek_v3()},
+          {"deepseek_v3 without a latent of the queries", tiny_deepseek_v3_small()},
+          {"glm4_moe", tiny_glm4_moe()}};
 }
 
 }  // namespace streambp::reference

@@ -2,6 +2,10 @@
 // second time by counting the better ones.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <limits>
+#include <string>
+#include <vector>
 
 #include "reference/check/check_suite.h"
 #include "reference/mixture.h"
@@ -65,6 +69,94 @@ void check_mixture_case(Suite& suite, Index rows, const MixtureSettings& mixture
       options);
 }
 
+/// By how much the last of the `count` largest entries of a row is ahead of the next; infinite without one.
+double lead(const Matrix& row, int count) {
+  if (count >= row.cols()) return std::numeric_limits<double>::infinity();
+  const std::vector<int> best = largest_columns(row, count + 1).front();
+  return row(0, best.end()[-2]) - row(0, best.back());
+}
+
+/// The sum of the two largest corrected scores of each group of one token.
+std::vector<Real> sums_of_groups(const MixtureSettings& mixture, const Matrix& p, const Matrix& correction) {
+  const Index size = p.cols() / mixture.n_group;
+  std::vector<Real> sums;
+  for (Index first = 0; first < p.cols(); first += size) {
+    Real sum = -std::numeric_limits<Real>::infinity();
+    for (Index a = first; a < first + size; ++a) {
+      for (Index b = first; b < a; ++b) {
+        sum = std::max(sum, Real{p(0, a)} + Real{correction(0, a)} + Real{p(0, b)} + Real{correction(0, b)});
+      }
+    }
+    sums.push_back(sum);
+  }
+  return sums;
+}
+
+/// Whether a token's group is among its topk_group best ones.
+bool is_open(const MixtureSettings& mixture, const std::vector<Real>& sums, std::size_t group) {
+  const auto better = std::count_if(sums.begin(), sums.end(), [&](Real sum) { return sum > sums[group]; });
+  return better < mixture.topk_group;
+}
+
+/// The corrected scores of a token's experts in open groups, and a large negative number for the others.
+Matrix open_scores(const MixtureSettings& mixture, const Matrix& p, const Matrix& correction) {
+  const std::vector<Real> sums = sums_of_groups(mixture, p, correction);
+  const Index size = p.cols() / mixture.n_group;
+  Matrix scores = p + correction;
+  for (Index e = 0; e < p.cols(); ++e) {
+    if (!is_open(mixture, sums, static_cast<std::size_t>(e / size))) scores(0, e) = -1e9;
+  }
+  return scores;
+}
+
+/// A router of sigmoids, whose groups and corrections decide who is chosen but not how much they weigh.
+void check_sigmoid_mixture(Suite& suite, Index rows, const MixtureSettings& mixture) {
+  const Index hidden = 3;
+  Matrix p, correction;
+  const auto smallest_lead = [&] {
+    double smallest = std::numeric_limits<double>::infinity();
+    for (Index t = 0; t < rows; ++t) {
+      smallest = std::min(smallest, lead_of_choice(mixture, p.row(t), correction));
+    }
+    return smallest;
+  };
+  do {
+    p = suite.matrix(rows, mixture.num_experts, 0.1, 0.9);
+    correction = suite.matrix(1, mixture.num_experts, -0.4, 0.4);
+  } while (!(smallest_lead() > 0.1));
+  Matrices inputs = {suite.matrix(rows, hidden), p};
+  for (int e = 0; e < mixture.num_experts; ++e) inputs.push_back(suite.matrix(hidden, hidden));
+  CheckOptions options;
+  options.length_scales.assign(inputs.size(), 1.0);
+  options.length_scales[1] = 0.2;
+  suite.check(
+      "mixture_of_experts of a sigmoid router, " + std::to_string(mixture.topk_group) + " of " +
+          std::to_string(mixture.n_group) + " groups" + (mixture.norm_topk_prob ? ", normalised" : ""),
+      [mixture, correction](Tape&, const Vars& v) {
+        const auto expert = [&v](int e, const Var& x) {
+          return linear(x, v[2 + static_cast<std::size_t>(e)]);
+        };
+        return mixture_of_experts(mixture, v[0], v[1], expert, correction);
+      },
+      inputs,
+      [mixture, correction](const Matrices& v) {
+        return build(v[0].rows(), v[0].cols(), [&](Index t, Index i) {
+          const Matrix scores = open_scores(mixture, v[1].row(t), correction);
+          Real total = 1e-20;
+          Real y = 0;
+          for (Index e = 0; e < scores.cols(); ++e) {
+            if (!is_chosen(scores, 0, e, mixture.num_experts_per_tok)) continue;
+            total += v[1](t, e);
+            for (Index j = 0; j < v[0].cols(); ++j) {
+              y += Real{v[1](t, e)} * Real{v[2 + static_cast<std::size_t>(e)](i, j)} * Real{v[0](t, j)};
+            }
+          }
+          return Real{mixture.routed_scaling_factor} * (mixture.norm_topk_prob ? y / total : y);
+        });
+      },
+      options);
+}
+
 void check_load_balancing(Suite& suite, Index rows, const MixtureSettings& mixture) {
   CheckOptions options;
   options.length_scales = {0.2};
@@ -119,6 +211,17 @@ void check_clamped_swiglu(Suite& suite, Index rows, Index cols, double alpha) {
 
 }  // namespace
 
+double lead_of_choice(const MixtureSettings& mixture, const Matrix& p, const Matrix& correction) {
+  if (!mixture.sigmoid_scores) return lead(p.array().log().matrix(), mixture.num_experts_per_tok);
+  const std::vector<Real> sums = sums_of_groups(mixture, p, correction);
+  Matrix groups(1, mixture.n_group);
+  for (Index group = 0; group < mixture.n_group; ++group) {
+    groups(0, group) = static_cast<double>(sums[static_cast<std::size_t>(group)]);
+  }
+  return 4.0 * std::min(lead(groups, mixture.topk_group),
+                        lead(open_scores(mixture, p, correction), mixture.num_experts_per_tok));
+}
+
 void check_mixture(Suite& suite) {
   for (double alpha : {1.0, 1.702}) {
     check_clamped_swiglu(suite, 1, 1, alpha);
@@ -135,6 +238,20 @@ void check_mixture(Suite& suite) {
         check_mixture_case(suite, rows, mixture);
       }
       check_load_balancing(suite, rows, mixture);
+    }
+  }
+  const int groups[][4] = {{3, 1, 1, 2}, {6, 2, 1, 2}, {6, 3, 2, 3}, {8, 2, 2, 3}};
+  for (const auto& [experts, all, open, chosen] : groups) {
+    MixtureSettings mixture;
+    mixture.sigmoid_scores = true;
+    mixture.routed_scaling_factor = 2.5;
+    mixture.num_experts = experts;
+    mixture.n_group = all;
+    mixture.topk_group = open;
+    mixture.num_experts_per_tok = chosen;
+    for (bool normalised : {false, true}) {
+      mixture.norm_topk_prob = normalised;
+      check_sigmoid_mixture(suite, 4, mixture);
     }
   }
 }

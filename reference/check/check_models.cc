@@ -8,6 +8,7 @@
 
 #include "reference/check/check.h"
 #include "reference/check/check_families.h"
+#include "reference/check/check_suite.h"
 #include "reference/mixture.h"
 #include "reference/model.h"
 #include "reference/objectives.h"
@@ -26,7 +27,7 @@ ModelConfig adapted(ModelConfig config) {
   };
   for (const auto& [name, shape] : parameter_shapes(config)) {
     const std::string suffix = ".weight";
-    if (name.find("_proj.weight") == std::string::npos) continue;
+    if (name.find("_proj") == std::string::npos || !name.ends_with(suffix)) continue;
     adapt(name.substr(0, name.size() - suffix.size()));
   }
   for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
@@ -73,24 +74,25 @@ TokenObjective everything(Index tokens, int vocab_size, double beta, std::uint64
   return asked;
 }
 
-/// By how much, in the logarithm of their probabilities, the last expert that a token has is ahead of the
-/// first that it has not: the smallest such lead over all tokens and sparse layers.
+/// The smallest lead of a choice of experts over all tokens and sparse layers.
 double smallest_lead(const ModelConfig& config, const Weights& weights) {
   Tape tape;
   Parameters parameters;
   for (const auto& [name, weight] : weights) parameters.emplace(name, tape.leaf(weight));
   const std::vector<Sequence> batch = tiny_batch();
-  const int chosen = config.mixture.num_experts_per_tok;
   double smallest = std::numeric_limits<double>::infinity();
   for (const Sequence& sequence : batch) {
     const HiddenStates hidden =
         hidden_states(config, parameters, sequence.tokens, sequence.positions, batch_length(batch));
-    for (const Var& p : hidden.router_probabilities) {
-      const auto columns = largest_columns(p.value(), chosen + 1);
+    std::size_t sparse = 0;
+    for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
+      if (!config.is_sparse(layer)) continue;
+      const Matrix& p = hidden.router_probabilities[sparse++].value();
+      const Matrix correction = config.mixture.sigmoid_scores
+                                    ? weights.at(layer_prefix(layer) + "mlp.gate.e_score_correction_bias")
+                                    : Matrix();
       for (Index t = 0; t < p.rows(); ++t) {
-        const std::vector<int>& of_token = columns[static_cast<std::size_t>(t)];
-        const double lead = std::log(p.value()(t, of_token.end()[-2]) / p.value()(t, of_token.back()));
-        smallest = std::min(smallest, lead);
+        smallest = std::min(smallest, lead_of_choice(config.mixture, p.row(t), correction));
       }
     }
   }
@@ -135,7 +137,7 @@ Weights random_weights(const ModelConfig& config, std::uint64_t seed) {
     // What a norm multiplies by is around 1; entries of the embedding are large enough to be normed without
     // sharp bends; a linear layer keeps the size of what goes through it.
     const bool is_norm = name.ends_with("norm.weight");
-    const double one = config.norm_adds_one ? 0.0 : 1.0;
+    const double one = config.norm_adds_one && !name.ends_with("linear_attn.norm.weight") ? 0.0 : 1.0;
     const bool is_embedding = name == "model.embed_tokens.weight";
     const double size = is_norm        ? 0.5
                         : is_embedding ? 1.5

@@ -49,9 +49,10 @@ Real logsumexp_value(const Matrix& x, Index row, Real origin) {
 Matrix attention_value(const Matrix& q, const Matrix& k, const Matrix& v, const Matrix& sinks,
                        const AttentionOptions& options) {
   const Index head_dim = q.cols() / options.query_heads;
+  const Index value_dim = v.cols() / options.key_value_heads;
   const Index group = options.query_heads / options.key_value_heads;
-  return build(q.rows(), q.cols(), [&](Index i, Index column) {
-    const Index head = column / head_dim;
+  return build(q.rows(), options.query_heads * value_dim, [&](Index i, Index column) {
+    const Index head = column / value_dim;
     const Index start = head / group * head_dim;
     Real total = sinks.cols() == 0 ? Real{0} : std::exp(Real{sinks(0, head)});
     Real mixed = 0;
@@ -63,7 +64,7 @@ Matrix attention_value(const Matrix& q, const Matrix& k, const Matrix& v, const 
       if (options.softcap > 0.0) score = Real{options.softcap} * std::tanh(score / Real{options.softcap});
       const Real weight = visible ? std::exp(score) : 0;
       total += weight;
-      mixed += weight * Real{v(j, start + column % head_dim)};
+      mixed += weight * Real{v(j, head / group * value_dim + column % value_dim)};
     }
     return mixed / total;
   });
@@ -101,17 +102,18 @@ void check_rms_norm(Suite& suite, Index rows, Index groups, Index n, double size
 }
 
 void check_attention_case(Suite& suite, Index length, Index head_dim, const AttentionOptions& shape,
-                          double largest_score) {
+                          double largest_score, Index value_dim) {
   AttentionOptions attention = shape;
   attention.scale = largest_score / (1.5 * 1.5 * static_cast<double>(head_dim));
   const Matrix q = suite.matrix(length, shape.query_heads * head_dim);
   const Matrix k = suite.matrix(length, shape.key_value_heads * head_dim);
-  const Matrix v = suite.matrix(length, shape.key_value_heads * head_dim);
+  const Matrix v = suite.matrix(length, shape.key_value_heads * value_dim);
   CheckOptions options;
   options.length_scales.assign(3, std::min(1.0, 2.0 / largest_score));
-  const Matrix taller = Matrix::Zero(length + 1, k.cols());
-  const Matrix wider = Matrix::Zero(length, k.cols() + 1);
-  options.refused = {{q, taller, v}, {q, k, taller}, {q, wider, v}, {q, k, wider}};
+  options.refused = {{q, Matrix::Zero(length + 1, k.cols()), v},
+                     {q, k, Matrix::Zero(length + 1, v.cols())},
+                     {q, Matrix::Zero(length, k.cols() + 1), v}};
+  if (shape.key_value_heads > 1) options.refused.push_back({q, k, Matrix::Zero(length, v.cols() + 1)});
   const std::string name = "causal_attention with " + std::to_string(shape.query_heads) + "/" +
                            std::to_string(shape.key_value_heads) + " heads, window " +
                            std::to_string(shape.window) + ", cap " + number_text(shape.softcap) +
@@ -262,16 +264,17 @@ void check_attention(Suite& suite) {
     AttentionOptions shape;
     shape.query_heads = query_heads;
     shape.key_value_heads = key_value_heads;
-    for (Index length : {1, 2, 7}) check_attention_case(suite, length, 3, shape, 1.0);
+    for (Index length : {1, 2, 7}) check_attention_case(suite, length, 3, shape, 1.0, 3);
+    for (Index value_dim : {1, 5}) check_attention_case(suite, 5, 3, shape, 1.0, value_dim);
   }
   for (int window : {0, 1, 3, 7, 20}) {
     AttentionOptions shape;
     shape.query_heads = 2;
     shape.window = window;
-    check_attention_case(suite, 7, 1, shape, 1.0);
-    check_attention_case(suite, 7, 4, shape, 50.0);
+    check_attention_case(suite, 7, 1, shape, 1.0, 1);
+    check_attention_case(suite, 7, 4, shape, 50.0, 4);
     shape.softcap = 3.0;
-    check_attention_case(suite, 7, 4, shape, 6.0);
+    check_attention_case(suite, 7, 4, shape, 6.0, 4);
   }
 }
 

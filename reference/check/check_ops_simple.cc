@@ -37,6 +37,14 @@ const Unary kUnaries[] = {
        return x - x / (std::exp(2 * u) + 1);  // because (1 + tanh u) / 2 = 1 - 1 / (e^2u + 1)
      },
      -3.0, 3.0},
+    {"sigmoid", [](const Var& x) { return sigmoid(x); },
+     [](Real x) { return std::exp(x) / (std::exp(x) + 1); }, -1.5, 1.5},
+    {"sigmoid +-50", [](const Var& x) { return sigmoid(x); },
+     [](Real x) { return std::exp(x) / (std::exp(x) + 1); }, -50, 50},
+    {"softplus", [](const Var& x) { return softplus(x); }, [](Real x) { return std::log(1 + std::exp(x)); },
+     -1.5, 1.5},
+    {"softplus +-50", [](const Var& x) { return softplus(x); },
+     [](Real x) { return std::log1p(std::exp(x)); }, -50, 50},
     {"log_sigmoid", [](const Var& x) { return log_sigmoid(x); },
      [](Real x) { return -std::log1p(std::exp(-x)); }, -1.5, 1.5},
     {"log_sigmoid +-50", [](const Var& x) { return log_sigmoid(x); },
@@ -172,6 +180,18 @@ void check_selections(Suite& suite, const Matrix& x) {
       [chosen](const Matrices& v) {
         return build(4, v[0].cols(),
                      [&](Index i, Index j) { return v[0](chosen[static_cast<std::size_t>(i)], j); });
+      },
+      options);
+
+  const auto last_column = static_cast<int>(cols) - 1;
+  const std::vector<int> columns = {last_column, 0, last_column};
+  options.refused.clear();  // a matrix of no columns is none
+  if (cols > 1) options.refused.push_back({Matrix::Zero(rows, last_column)});
+  suite.check(
+      "gather_columns", [columns](Tape&, const Vars& v) { return gather_columns(v[0], columns); }, {x},
+      [columns](const Matrices& v) {
+        return build(v[0].rows(), 3,
+                     [&](Index i, Index j) { return v[0](i, columns[static_cast<std::size_t>(j)]); });
       },
       options);
 

@@ -38,6 +38,7 @@ std::vector<CheckResult> check_all_ops(std::uint64_t seed) {
   check_divergences(suite);
   check_attention(suite);
   check_mixture(suite);
+  check_recurrence(suite);
   check_objectives(suite);
   check_preference(suite);
   return std::move(suite).results();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "reference/check/check.h"
+#include "reference/config.h"
 
 namespace streambp::reference {
 
@@ -44,6 +45,12 @@ Matrix build(Index rows, Index cols, const std::function<Real(Index, Index)>& en
 /// "50", "0.0015"
 std::string number_text(double x);
 
+/// How far one token's choice of experts, given the router's row p, is from another one: the smallest lead of
+/// the last that is chosen over the first that is not, in units of the router's logits or less. Of
+/// probabilities it is the logarithm's, of a sigmoid router's corrected scores, and of its groups, four times
+/// the difference, because no sigmoid is steeper than 1/4.
+double lead_of_choice(const MixtureSettings& mixture, const Matrix& p, const Matrix& correction);
+
 void check_elementwise_ops(Suite& suite);
 void check_matrix_ops(Suite& suite);
 void check_layer_ops(Suite& suite);
@@ -51,6 +58,7 @@ void check_softmax_ops(Suite& suite);
 void check_divergences(Suite& suite);
 void check_attention(Suite& suite);
 void check_mixture(Suite& suite);
+void check_recurrence(Suite& suite);
 void check_objectives(Suite& suite);
 void check_preference(Suite& suite);
 

@@ -173,13 +173,10 @@ TEST(ReferenceEmbedding, ScaleIsPartOfTheTable) {
 TEST(ReferenceCaps, LogitsStayBelowTheCapAndScoresUnderAHighOneAreTheirOwn) {
   ModelConfig config = small_model();
   const Weights weights = random_weights(config, 60);
-  Tape tape;
-  Parameters parameters;
-  for (const auto& [name, weight] : weights) parameters.emplace(name, tape.leaf(weight));
-  const Var hidden = tape.leaf(random_matrix(5, config.hidden_size, 61, -9.0, 9.0));
-  const Matrix free = logits(config, parameters, hidden).value();
+  const Matrix hidden = random_matrix(5, config.hidden_size, 61, -9.0, 9.0);
+  const Matrix free = logits_of(config, weights, hidden);
   config.final_logit_softcapping = 3.0;
-  const Matrix capped = logits(config, parameters, hidden).value();
+  const Matrix capped = logits_of(config, weights, hidden);
   EXPECT_GT(free.cwiseAbs().maxCoeff(), 3.0);
   for (Index i = 0; i < free.size(); ++i) {
     EXPECT_NEAR(capped.data()[i], 3.0 * std::tanh(free.data()[i] / 3.0), 1e-14);

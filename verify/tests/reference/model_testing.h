@@ -42,6 +42,14 @@ inline std::vector<double> scores(const ModelConfig& config, const Weights& weig
   return evaluate(config, weights, batch, sft(1.0)).log_probabilities;
 }
 
+/// The logits of the given hidden states.
+inline Matrix logits_of(const ModelConfig& config, const Weights& weights, const Matrix& hidden) {
+  Tape tape;
+  Parameters parameters;
+  for (const auto& [name, weight] : weights) parameters.emplace(name, tape.leaf(weight));
+  return logits(config, parameters, tape.leaf(hidden)).value();
+}
+
 inline double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
   EXPECT_EQ(a.size(), b.size());
   double largest = 0.0;

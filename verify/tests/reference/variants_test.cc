@@ -131,13 +131,10 @@ TEST(ReferenceGranite, FactorsArePartsOfWeights) {
   expect_equal_models(config, weights, plain, rescaled, [&](Weights& of) { rescale(of, true); });
 
   // Divided first, capped afterwards.
-  Tape tape;
-  Parameters parameters;
-  for (const auto& [name, weight] : weights) parameters.emplace(name, tape.leaf(weight));
-  const Var hidden = tape.leaf(random_matrix(3, config.hidden_size, 205, -9.0, 9.0));
-  const Matrix divided = logits(config, parameters, hidden).value();
+  const Matrix hidden = random_matrix(3, config.hidden_size, 205, -9.0, 9.0);
+  const Matrix divided = logits_of(config, weights, hidden);
   config.final_logit_softcapping = 0.7;
-  const Matrix capped = logits(config, parameters, hidden).value();
+  const Matrix capped = logits_of(config, weights, hidden);
   for (Index i = 0; i < divided.size(); ++i) {
     EXPECT_NEAR(capped.data()[i], 0.7 * std::tanh(divided.data()[i] / 0.7), 1e-15);
   }

@@ -1,0 +1,87 @@
+#include "reference/layers.h"
+
+#include <numeric>
+
+#include "reference/ops.h"
+#include "reference/require.h"
+
+namespace streambp::reference {
+
+const Var& Layers::parameter(const std::string& name) const {
+  const auto found = parameters_.find(name);
+  require(found != parameters_.end(), "model", "expected a parameter " + name);
+  return found->second;
+}
+
+/// The weight of a module, with the rows that are trained apart put in.
+Var Layers::weight_of(const std::string& module) const {
+  const Var& weight = parameter(module + ".weight");
+  const auto trained = config_.trained_rows.find(module);
+  if (trained == config_.trained_rows.end()) return weight;
+  std::vector<int> rows(static_cast<std::size_t>(weight.rows()));
+  std::iota(rows.begin(), rows.end(), 0);
+  int next = static_cast<int>(weight.rows());
+  for (int row : trained->second) rows[static_cast<std::size_t>(row)] = next++;
+  return gather_rows(concat_rows({weight, parameter(module + ".token_adapter.trainable_tokens_delta")}),
+                     rows);
+}
+
+/// A linear layer, with its bias and its adapter where the model has them.
+Var Layers::project(const std::string& module, bool has_bias, const Var& x) const {
+  const Var weight = weight_of(module);
+  const Var y = has_bias ? linear(x, weight, parameter(module + ".bias")) : linear(x, weight);
+  return add_adapter(module, x, y);
+}
+
+Var Layers::add_adapter(const std::string& module, const Var& x, const Var& y) const {
+  const auto adapter = config_.adapters.find(module);
+  if (adapter == config_.adapters.end()) return y;
+  const Var low = linear(x, parameter(module + ".lora_A.weight"));
+  const Var& b = parameter(module + ".lora_B.weight");
+  const Var delta =
+      adapter->second.has_bias ? linear(low, b, parameter(module + ".lora_B.bias")) : linear(low, b);
+  return add(y, scale(delta, adapter->second.scale));
+}
+
+/// The embedding's rows, [tokens, hidden_size].
+Var Layers::embed(const std::vector<int>& tokens) const {
+  const std::string module = "model.embed_tokens";
+  const Var h = embedding(weight_of(module), tokens, config_.pad_token_id);
+  const auto adapter = config_.adapters.find(module);
+  if (adapter == config_.adapters.end()) return h;
+  // PEFT looks its rows up as nn.Embedding does: the padding token's has no gradient.
+  const Var low = embedding(transpose(parameter(module + ".lora_A.weight")), tokens, config_.pad_token_id);
+  return add(h, scale(linear(low, parameter(module + ".lora_B.weight")), adapter->second.scale));
+}
+
+/// What the head makes of hidden states.
+Var Layers::head(const Var& hidden) const {
+  if (!config_.tie_word_embeddings) return project("lm_head", false, hidden);
+  return add_adapter("lm_head", hidden, linear(hidden, weight_of("model.embed_tokens")));
+}
+
+Var Layers::norm(const std::string& module, const Var& x) const {
+  const Var& weight = parameter(module + ".weight");
+  return rms_norm(x, config_.norm_adds_one ? offset(weight, 1.0) : weight, config_.rms_norm_eps);
+}
+
+Var Layers::activation(const Var& x) const {
+  return config_.hidden_act == Activation::kSilu ? silu(x) : gelu_tanh(x);
+}
+
+Var Layers::gated(const std::string& module, bool has_bias, const Var& x) const {
+  const Var gate = activation(project(module + "gate_proj", has_bias, x));
+  const Var up = project(module + "up_proj", has_bias, x);
+  return project(module + "down_proj", has_bias, mul(gate, up));
+}
+
+Var Layers::mlp(const std::string& module, const Var& x) const {
+  if (!config_.fused_projections && !config_.fused_gate_up) return gated(module, config_.mlp_bias, x);
+  const Var both = project(module + "gate_up_proj", config_.mlp_bias, x);
+  const Index width = config_.intermediate_size;
+  const Var gate = slice_columns(both, 0, width);
+  const Var up = slice_columns(both, width, width);
+  return project(module + "down_proj", config_.mlp_bias, mul(activation(gate), up));
+}
+
+}  // namespace streambp::reference

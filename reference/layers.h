@@ -1,0 +1,84 @@
+// The modules of a model over one sequence: linear layers with their adapters, norms, attention, MLPs and
+// experts, each of which knows its own part of the settings. decoder.h puts them together.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "reference/config.h"
+#include "reference/ops_layer.h"
+#include "reference/tape.h"
+
+namespace streambp::reference {
+
+/// The modules under their names, "model.layers.0.mlp." with its dot where more names follow. Rows are the
+/// tokens of one sequence, x [tokens, in].
+class Layers {
+ public:
+  Layers(const ModelConfig& config, const Parameters& parameters)
+      : config_(config), parameters_(parameters) {}
+
+  /// Throws std::invalid_argument if there is none of that name.
+  const Var& parameter(const std::string& name) const;
+
+  /// The embedding's rows, [tokens, hidden_size].
+  Var embed(const std::vector<int>& tokens) const;
+
+  /// What the head makes of hidden states, [rows, vocab_size].
+  Var head(const Var& hidden) const;
+
+  Var norm(const std::string& module, const Var& x) const;
+
+  /// Softmax attention of a layer's tokens on themselves, "model.layers.0.self_attn.". Positions and length
+  /// as in decoder.h.
+  Var attention(const std::string& module, int layer, const Var& x, const std::vector<double>& positions,
+                double length) const;
+
+  /// The same of a model with latent attention. With c = norm(W_kva x) and the queries' latent x or
+  /// norm(W_qa x), head h has
+  ///     q_h = [W_qh latent, rope of the rest of it],   k_h = [W_kh c, rope(W_r x)],   v_h = W_vh c
+  /// and the scores are scaled by 1 / sqrt of the entries of q_h; see LatentAttentionSettings.
+  Var latent_attention(const std::string& module, int layer, const Var& x,
+                       const std::vector<double>& positions, double length) const;
+
+  /// The gated delta rule instead, "model.layers.0.linear_attn.": with L2-normed q and k,
+  ///     [q, k, v] = silu(conv(W_qkv x)),   g = -e^A_log softplus(W_a x + dt_bias),   beta = sigmoid(W_b x)
+  ///     y = W_out (rms_norm(gated_delta_rule(q / sqrt(E), k, v, g, beta)) silu(W_z x))
+  Var delta_rule(const std::string& module, const Var& x) const;
+
+  /// A dense MLP, "model.layers.0.mlp.".
+  Var mlp(const std::string& module, const Var& x) const;
+
+  /// What a sparse layer's router gives the experts, [tokens, num_experts]: a softmax, or sigmoids.
+  Var router(const std::string& module, const Var& x) const;
+
+  /// What the experts make of x with the router's p.
+  Var experts(const std::string& module, const Var& x, const Var& p) const;
+
+ private:
+  /// The inputs of the gated delta rule before its convolution and gates, [tokens, ...].
+  struct DeltaInputs {
+    Var qkv, z, b, a;
+  };
+
+  Var weight_of(const std::string& module) const;
+  Var project(const std::string& module, bool has_bias, const Var& x) const;
+  Var add_adapter(const std::string& module, const Var& x, const Var& y) const;
+  Var activation(const Var& x) const;
+  Var gated(const std::string& module, bool has_bias, const Var& x) const;
+
+  RopeOptions rotation(int layer, double length) const;
+  std::vector<double> query_factors(const std::vector<double>& positions) const;
+  DeltaInputs delta_inputs(const std::string& module, const Var& x) const;
+
+  Var expert(const std::string& experts, int e, const Var& x) const;
+  Var interleaved_expert(const std::string& experts, int e, const Var& x) const;
+  Var interleaved_linear(const std::string& module, int e, const Var& x) const;
+  Var expert_activation(const Var& gate, const Var& up) const;
+  Var expert_delta(const std::string& module, int e, const Var& x) const;
+
+  const ModelConfig& config_;
+  const Parameters& parameters_;
+};
+
+}  // namespace streambp::reference

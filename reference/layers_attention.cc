@@ -1,0 +1,195 @@
+#include <cmath>
+#include <cstddef>
+#include <numeric>
+
+#include "reference/layers.h"
+#include "reference/ops.h"
+
+namespace streambp::reference {
+namespace {
+
+/// `groups` groups of neighbouring columns, each of which has the parts one after another: part by part, the
+/// columns of all groups.
+std::vector<Var> split_groups(const Var& x, int groups, const std::vector<int>& sizes) {
+  const int group = std::accumulate(sizes.begin(), sizes.end(), 0);
+  std::vector<Var> parts;
+  int first = 0;
+  for (int size : sizes) {
+    std::vector<int> columns;
+    for (int i = 0; i < groups * size; ++i) columns.push_back(i / size * group + first + i % size);
+    parts.push_back(gather_columns(x, columns));
+    first += size;
+  }
+  return parts;
+}
+
+/// The reverse: of every group the parts one after another.
+Var join_groups(const std::vector<Var>& parts, int groups) {
+  std::vector<Var> transposed;
+  std::vector<int> first = {0};  // columns of the parts side by side
+  for (const Var& part : parts) {
+    transposed.push_back(transpose(part));
+    first.push_back(first.back() + static_cast<int>(part.cols()));
+  }
+  std::vector<int> columns;
+  for (int group = 0; group < groups; ++group) {
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const int size = static_cast<int>(parts[i].cols()) / groups;
+      for (int j = 0; j < size; ++j) columns.push_back(first[i] + group * size + j);
+    }
+  }
+  return transpose(gather_rows(concat_rows(transposed), columns));
+}
+
+/// A row, [1, n], once for every token.
+Var for_every_token(const Var& row, Index tokens) {
+  return gather_rows(row, std::vector<int>(static_cast<std::size_t>(tokens), 0));
+}
+
+}  // namespace
+
+Var Layers::attention(const std::string& module, int layer, const Var& x,
+                      const std::vector<double>& positions, double length) const {
+  const Index queries = Index{config_.num_attention_heads} * config_.head_dim;
+  const Index keys = Index{config_.num_key_value_heads} * config_.head_dim;
+  Var q, k, v, gate;
+  if (config_.fused_projections) {
+    const Var qkv = project(module + "qkv_proj", config_.qkv_bias, x);
+    q = slice_columns(qkv, 0, queries);
+    k = slice_columns(qkv, queries, keys);
+    v = slice_columns(qkv, queries + keys, keys);
+  } else {
+    q = project(module + "q_proj", config_.qkv_bias, x);
+    if (config_.attention_output_gate) {
+      const std::vector<Var> parts =
+          split_groups(q, config_.num_attention_heads, {config_.head_dim, config_.head_dim});
+      q = parts[0];
+      gate = parts[1];
+    }
+    k = project(module + "k_proj", config_.qkv_bias, x);
+    v = project(module + "v_proj", config_.qkv_bias, x);
+  }
+  if (config_.qk_norm) {
+    q = norm(module + "q_norm", q);
+    k = norm(module + "k_norm", k);
+  }
+  if (config_.rotates(layer)) {
+    const RopeOptions turn = rotation(layer, length);
+    q = rope(q, positions, turn);
+    k = rope(k, positions, turn);
+  }
+  if (config_.query_scale_beta != 0.0) q = scale_rows(q, query_factors(positions));
+
+  AttentionOptions options;
+  options.query_heads = config_.num_attention_heads;
+  options.key_value_heads = config_.num_key_value_heads;
+  options.scale = config_.attention_scale > 0.0 ? config_.attention_scale
+                                                : 1.0 / std::sqrt(static_cast<double>(config_.head_dim));
+  options.window = config_.window(layer);
+  options.softcap = config_.attn_logit_softcapping;
+  Var mixed = config_.attention_sinks ? causal_attention(q, k, v, parameter(module + "sinks"), options)
+                                      : causal_attention(q, k, v, options);
+  if (config_.attention_output_gate) mixed = mul(mixed, sigmoid(gate));
+  return project(module + "o_proj", config_.o_bias, mixed);
+}
+
+Var Layers::latent_attention(const std::string& module, int layer, const Var& x,
+                             const std::vector<double>& positions, double length) const {
+  const LatentAttentionSettings& latent = config_.latent;
+  const int heads = config_.num_attention_heads;
+  const int nope = latent.qk_nope_head_dim, turning = latent.qk_rope_head_dim;
+  const auto norm = [this](const std::string& name, const Var& c) {
+    return rms_norm(c, parameter(name + ".weight"), 1e-6);  // the class's own, not rms_norm_eps
+  };
+  const Var queries =
+      latent.q_lora_rank == 0
+          ? project(module + "q_proj", false, x)
+          : project(module + "q_b_proj", false,
+                    norm(module + "q_a_layernorm", project(module + "q_a_proj", config_.qkv_bias, x)));
+  const std::vector<Var> q = split_groups(queries, heads, {nope, turning});
+  const std::vector<Var> compressed = split_groups(
+      project(module + "kv_a_proj_with_mqa", config_.qkv_bias, x), 1, {latent.kv_lora_rank, turning});
+  const std::vector<Var> kv =
+      split_groups(project(module + "kv_b_proj", false, norm(module + "kv_a_layernorm", compressed[0])),
+                   heads, {nope, latent.v_head_dim});
+  const RopeOptions turn = rotation(layer, length);
+  const Var shared_key = rope(compressed[1], positions, turn);
+  std::vector<int> of_every_head;
+  for (int i = 0; i < heads * turning; ++i) of_every_head.push_back(i % turning);
+
+  AttentionOptions options;
+  options.query_heads = options.key_value_heads = heads;
+  options.scale =
+      config_.attention_scale > 0.0 ? config_.attention_scale : 1.0 / std::sqrt(1.0 * (nope + turning));
+  if (config_.rope.type != RopeType::kDefault && config_.rope.factor > 1.0) {
+    const double stretch = 0.1 * latent.mscale_all_dim * std::log(config_.rope.factor) + 1.0;
+    options.scale *= stretch * stretch;
+  }
+  options.window = config_.window(layer);
+  options.softcap = config_.attn_logit_softcapping;
+  const Var mixed = causal_attention(join_groups({q[0], rope(q[1], positions, turn)}, heads),
+                                     join_groups({kv[0], gather_columns(shared_key, of_every_head)}, heads),
+                                     kv[1], options);
+  return project(module + "o_proj", config_.o_bias, mixed);
+}
+
+RopeOptions Layers::rotation(int layer, double length) const {
+  const bool is_local = config_.window(layer) > 0 && config_.local_rope.has_value();
+  const RopeSettings& settings = is_local ? *config_.local_rope : config_.rope;
+  RopeOptions turn;
+  const bool is_latent = config_.is_latent();
+  const int turning = is_latent ? config_.latent.qk_rope_head_dim : config_.rotary_entries();
+  turn.inverse_frequencies = rope_inverse_frequencies(settings, turning, length);
+  turn.head_dim = is_latent ? turning : config_.head_dim;
+  turn.attention_factor = settings.attention_factor;
+  turn.interleaved = config_.rope_interleaved;
+  return turn;
+}
+
+/// By how much the queries far behind the context of pre-training count more.
+std::vector<double> Layers::query_factors(const std::vector<double>& positions) const {
+  std::vector<double> factors;
+  for (double position : positions) {
+    const double contexts = std::floor(position / config_.query_scale_original);
+    factors.push_back(1.0 + config_.query_scale_beta * std::log1p(contexts));
+  }
+  return factors;
+}
+
+Layers::DeltaInputs Layers::delta_inputs(const std::string& module, const Var& x) const {
+  const DeltaRuleSettings& settings = config_.delta_rule;
+  if (!settings.fused_projections) {
+    return {project(module + "in_proj_qkv", false, x), project(module + "in_proj_z", false, x),
+            project(module + "in_proj_b", false, x), project(module + "in_proj_a", false, x)};
+  }
+  // Of every key head: its query and key, then the values and gates of the heads that have it.
+  const int heads = settings.key_heads, shared_by = settings.value_heads / heads;
+  const int key = settings.key_head_dim, values = shared_by * settings.value_head_dim;
+  const auto qkvz =
+      split_groups(project(module + "in_proj_qkvz", false, x), heads, {key, key, values, values});
+  const auto ba = split_groups(project(module + "in_proj_ba", false, x), heads, {shared_by, shared_by});
+  const Var qkv = join_groups({qkvz[0], qkvz[1], qkvz[2]}, 1);
+  return {qkv, qkvz[3], ba[0], ba[1]};
+}
+
+Var Layers::delta_rule(const std::string& module, const Var& x) const {
+  const DeltaRuleSettings& settings = config_.delta_rule;
+  const DeltaInputs inputs = delta_inputs(module, x);
+  const Var mixed = activation(causal_convolution(inputs.qkv, parameter(module + "conv1d.weight")));
+  const Index keys = Index{settings.key_heads} * settings.key_head_dim;
+  const Index values = Index{settings.value_heads} * settings.value_head_dim;
+  const double epsilon = 1e-6;  // transformers' own, not rms_norm_eps
+  const Var q = l2_norm(slice_columns(mixed, 0, keys), settings.key_head_dim, epsilon);
+  const Var k = l2_norm(slice_columns(mixed, keys, keys), settings.key_head_dim, epsilon);
+  const Var v = slice_columns(mixed, 2 * keys, values);
+
+  const Var step = softplus(add(inputs.a, for_every_token(parameter(module + "dt_bias"), x.rows())));
+  const Var g = scale(mul(for_every_token(exp(parameter(module + "A_log")), x.rows()), step), -1.0);
+  const Var o = gated_delta_rule(scale(q, 1.0 / std::sqrt(static_cast<double>(settings.key_head_dim))), k, v,
+                                 g, sigmoid(inputs.b), settings.key_heads);
+  // Its norm multiplies by the weight itself, where the others multiply by 1 + weight.
+  const Var normed = rms_norm(o, parameter(module + "norm.weight"), config_.rms_norm_eps);
+  return project(module + "out_proj", false, mul(normed, silu(inputs.z)));
+}
+
+}  // namespace streambp::reference

@@ -1,0 +1,81 @@
+#include <numeric>
+
+#include "reference/layers.h"
+#include "reference/mixture.h"
+#include "reference/ops.h"
+
+namespace streambp::reference {
+
+Var Layers::router(const std::string& module, const Var& x) const {
+  const bool is_biased = config_.mixture.biased_interleaved;
+  const Var z = project(module + (is_biased ? "router" : "gate"), is_biased, x);
+  return config_.mixture.sigmoid_scores ? sigmoid(z) : exp(log_softmax(z));
+}
+
+Var Layers::experts(const std::string& module, const Var& x, const Var& p) const {
+  const std::string all = module + "experts.";
+  const Matrix correction =
+      config_.mixture.sigmoid_scores ? parameter(module + "gate.e_score_correction_bias").value() : Matrix();
+  const auto of_rows = [&](int e, const Var& rows) {
+    return config_.mixture.biased_interleaved ? interleaved_expert(all, e, rows) : expert(all, e, rows);
+  };
+  const Var y = mixture_of_experts(config_.mixture, x, p, of_rows, correction);
+  if (config_.mixture.shared_expert_intermediate_size == 0) return y;
+  if (config_.mixture.shared_expert_ungated) return add(y, gated(module + "shared_experts.", false, x));
+  const Var share = sigmoid(project(module + "shared_expert_gate", false, x));
+  return add(y, scale_rows(gated(module + "shared_expert.", false, x), share));
+}
+
+Var Layers::expert(const std::string& experts, int e, const Var& x) const {
+  const std::string module = experts + std::to_string(e) + ".";
+  const Index width = config_.mixture.moe_intermediate_size;
+  Var gate = project(module + "gate_proj", false, x);
+  Var up = project(module + "up_proj", false, x);
+  if (config_.adapters.contains(experts + "gate_up_proj")) {
+    const Var both = expert_delta(experts + "gate_up_proj", e, x);
+    gate = add(gate, slice_columns(both, 0, width));
+    up = add(up, slice_columns(both, width, width));
+  }
+  const Var inner = expert_activation(gate, up);
+  const Var y = project(module + "down_proj", false, inner);
+  if (!config_.adapters.contains(experts + "down_proj")) return y;
+  return add(y, expert_delta(experts + "down_proj", e, inner));
+}
+
+Var Layers::interleaved_expert(const std::string& experts, int e, const Var& x) const {
+  const Index width = config_.mixture.moe_intermediate_size;
+  const Var both = interleaved_linear(experts + "gate_up_proj", e, x);
+  std::vector<int> gate(static_cast<std::size_t>(width)), up(gate.size());
+  for (std::size_t j = 0; j < gate.size(); ++j) gate[j] = static_cast<int>(2 * j), up[j] = gate[j] + 1;
+  const Var inner = expert_activation(gather_columns(both, gate), gather_columns(both, up));
+  return interleaved_linear(experts + "down_proj", e, inner);
+}
+
+/// x W_e + b_e with expert e's rows of the matrices of all experts, and its adapter.
+Var Layers::interleaved_linear(const std::string& module, int e, const Var& x) const {
+  std::vector<int> rows(static_cast<std::size_t>(x.cols()));
+  std::iota(rows.begin(), rows.end(), e * static_cast<int>(x.cols()));
+  const Var bias = gather_rows(parameter(module + "_bias"), {e});
+  const Var y = linear(x, transpose(gather_rows(parameter(module), rows)), bias);
+  return config_.adapters.contains(module) ? add(y, expert_delta(module, e, x)) : y;
+}
+
+Var Layers::expert_activation(const Var& gate, const Var& up) const {
+  if (config_.swiglu_alpha == 0.0) return mul(activation(gate), up);
+  return clamped_swiglu(gate, up, config_.swiglu_alpha, config_.swiglu_limit);
+}
+
+/// What expert e's part of an adapter of all experts adds; see LoraAdapter.
+Var Layers::expert_delta(const std::string& module, int e, const Var& x) const {
+  const LoraAdapter& adapter = config_.adapters.at(module);
+  std::vector<int> rows, columns;
+  for (int j = 0; j < adapter.rank; ++j) {
+    rows.push_back(e * adapter.rank + j);
+    columns.push_back(j * config_.mixture.num_experts + e);
+  }
+  const Var a = gather_rows(parameter(module + ".lora_A.weight"), rows);
+  const Var b = gather_columns(parameter(module + ".lora_B.weight"), columns);
+  return scale(linear(linear(x, a), b), adapter.scale);
+}
+
+}  // namespace streambp::reference
