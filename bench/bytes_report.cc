@@ -23,11 +23,15 @@ std::string slope_text(const plan::BytesPerToken& bytes) {
          (bytes.host() > 0.0 ? fmt::format(" + {} host", rounded(bytes.host())) : "");
 }
 
+/// Half of what a token hands on in a layer: K E, or of latent attention.
+double carry_width(const Config& config) {
+  return static_cast<double>(config.carry_width()) / 2.0;
+}
+
 /// D / (K E).
 double width_ratio(const ModelBytes& model) {
   const Config& config = model.config;
-  return static_cast<double>(config.hidden_size) /
-         static_cast<double>(config.num_key_value_heads * config.head_dim);
+  return static_cast<double>(config.hidden_size) / carry_width(config);
 }
 
 const plan::BytesPerToken* plain(const ModelBytes& model, Method method) {
@@ -91,8 +95,7 @@ Grid crossover_grid(const std::vector<ModelBytes>& models) {
     const Config& config = model.config;
     rows.push_back({title(model), fmt::format("{}", config.hidden_size),
                     fmt::format("{}", config.num_hidden_layers),
-                    fmt::format("{}", model.layers_without_window),
-                    fmt::format("{}", config.num_key_value_heads * config.head_dim),
+                    fmt::format("{}", model.layers_without_window), fmt::format("{}", carry_width(config)),
                     fmt::format("{:.2f}", width_ratio(model)), format_bytes(model.analytic.layer_inputs),
                     measured_over(model, Method::kStreambp, model.analytic.layer_inputs),
                     format_bytes(model.analytic.keys_values),
@@ -173,7 +176,7 @@ json bytes_record(const Bench& bench, const ModelBytes& model, const CellBytes& 
                  {"hidden_size", config.hidden_size},
                  {"layers", config.num_hidden_layers},
                  {"layers_without_window", model.layers_without_window},
-                 {"key_value_width", config.num_key_value_heads * config.head_dim},
+                 {"key_value_width", config.carry_width() / 2},
                  {"analytic_layer_inputs", model.analytic.layer_inputs},
                  {"analytic_keys_values", model.analytic.keys_values},
                  {"predicted_winner", predicted_winner(model)},

@@ -46,7 +46,8 @@ int run_export(const Typed& typed) {
   Model::Placement placement{dtype, at::kCPU, dtype, [](const std::string&) { return false; }};
   const Model model = Model::random(config, placement, typed.seed);
   std::map<std::string, at::Tensor> tensors;
-  for (const auto& parameter : model.parameters()) tensors[parameter->name] = parameter->value;
+  for (const auto& parameter : model.parameters())
+    tensors[stored_name(config, parameter->name)] = parameter->value;
   write_tensors(folder / "model.safetensors", tensors, {{"format", "pt"}});
   write_file(folder / "config.json", settings.dump(1) + '\n');
   print_line(stdout, "{}: {} parameters, {}", folder.string(), parameter_count(config), dtype_name(dtype));

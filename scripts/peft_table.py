@@ -67,6 +67,15 @@ QUESTIONS = [
     ("qwen3", {"target_modules": ["q_proj"], "alpha_pattern": {"proj": 3, "_proj": 4, ".*_proj": 5}, "use_rslora": True}),
     ("qwen2", {"target_modules": ["q_proj", "o_proj"], "bias": "all"}),
     ("qwen2", {"target_modules": ["q_proj", "o_proj"], "bias": "lora_only", "lora_bias": True}),
+    ("gpt-oss", {"target_modules": "all-linear"}),
+    ("gpt-oss", {"target_modules": ["q_proj"], "target_parameters": ["experts.gate_up_proj", "mlp.experts.down_proj"]}),
+    ("gpt-oss", {"target_modules": ["q_proj"], "target_parameters": ["experts.gate_up_proj"], "rank_pattern": {"experts.*": 5}}),
+    ("gpt-oss", {"target_modules": ["v_proj"], "target_parameters": ["router.weight"], "bias": "lora_only"}),
+    ("gpt-oss", {"target_modules": ["v_proj"], "target_parameters": ["experts.down_proj"], "bias": "all"}),
+    ("gpt-oss", {"target_modules": ["o_proj"], "modules_to_save": ["router"]}),
+    ("gpt-oss", {"target_modules": ["router"]}),
+    ("gpt-oss", {"target_modules": ["q_proj", "down_proj"]}),
+    ("gpt-oss", {"target_modules": r".*self_attn.*"}),
 ]
 
 

@@ -25,8 +25,8 @@ STYLES = [("-", "o"), ("--", "s"), (":", "^"), ("-.", "D"), ((0, (1, 3)), "v")]
 RESIDENT = ("weights", "gradients", "master weights", "optimizer")
 # From the bottom of the stack to its top: what stays, what grows with the length, what comes and goes with a chunk.
 SCOPES = {"weights": "#BDBDBD", "gradients": "#8F8F8F", "master weights": "#A3A3A3", "optimizer": "#636363", "batch": "#DDDDDD",
-          "other": "#EEEEEE", "teacher": "#B2A48C", "layer inputs": "#0072B2", "keys and values": "#56B4E9",
-          "key and value gradients": "#9ADBC5", "attention outputs": "#F0E442", "attention": "#E69F00", "MLP": "#009E73",
+          "other": "#EEEEEE", "teacher": "#B2A48C", "layer inputs": "#0072B2", "keys and values": "#56B4E9", "latent keys and values": "#86CDF2",
+          "key and value gradients": "#9ADBC5", "recurrent states": "#1B7FA0", "attention outputs": "#F0E442", "attention": "#E69F00", "MLP": "#009E73",
           "activations": "#D8A0C0", "chunk": "#CC79A7", "head chunk": "#B98CE0", "logits": "#D55E00", "kernel workspace": "#000000"}
 PICTURE_FIELDS = ("model", "dtype", "device", "objective", "batch")
 

@@ -54,7 +54,35 @@ reference::MixtureSettings reference_mixture(const MixtureSettings& mixture) {
   same.router_aux_loss_coef = mixture.router_aux_loss_coef;
   same.output_router_logits = mixture.output_router_logits;
   same.sparse = mixture.sparse;
+  same.shared_expert_intermediate_size = static_cast<int>(mixture.shared_expert_intermediate_size);
+  same.biased_interleaved = mixture.biased_interleaved;
+  same.shared_expert_ungated = mixture.shared_expert_ungated;
+  same.sigmoid_scores = mixture.sigmoid_scores;
+  same.n_group = static_cast<int>(mixture.n_group);
+  same.topk_group = static_cast<int>(mixture.topk_group);
+  same.routed_scaling_factor = mixture.routed_scaling_factor;
   return same;
+}
+
+reference::DeltaRuleSettings reference_delta_rule(const DeltaRuleSettings& rule) {
+  reference::DeltaRuleSettings same;
+  same.key_heads = static_cast<int>(rule.key_heads);
+  same.value_heads = static_cast<int>(rule.value_heads);
+  same.key_head_dim = static_cast<int>(rule.key_head_dim);
+  same.value_head_dim = static_cast<int>(rule.value_head_dim);
+  same.conv_kernel = static_cast<int>(rule.conv_kernel);
+  same.fused_projections = rule.fused_projections;
+  return same;
+}
+
+reference::LatentAttentionSettings reference_latent(const LatentAttentionSettings& latent) {
+  reference::LatentAttentionSettings same;
+  same.q_lora_rank = static_cast<int>(latent.q_lora_rank);
+  same.kv_lora_rank = static_cast<int>(latent.kv_lora_rank);
+  same.qk_nope_head_dim = static_cast<int>(latent.qk_nope_head_dim);
+  same.qk_rope_head_dim = static_cast<int>(latent.qk_rope_head_dim);
+  same.v_head_dim = static_cast<int>(latent.v_head_dim);
+  return same;  // mscale_all_dim 0: attention_scale has that factor
 }
 
 reference::Activation reference_activation(Activation activation) {
@@ -67,9 +95,10 @@ reference::Activation reference_activation(Activation activation) {
   throw std::invalid_argument("reference: no such activation");
 }
 
+/// Of several matrices one under another.
 reference::Matrix matrix_of(const at::Tensor& tensor) {
   const at::Tensor wide = tensor.to(at::kCPU, at::kDouble).contiguous();
-  const int64_t rows = wide.dim() == 2 ? wide.size(0) : 1;
+  const int64_t rows = wide.numel() / wide.size(-1);
   return Eigen::Map<const reference::Matrix>(wide.const_data_ptr<double>(), rows, wide.numel() / rows);
 }
 
@@ -132,17 +161,38 @@ reference::ModelConfig reference_config(const Config& config) {
   same.qk_norm = config.qk_norm;
   same.tie_word_embeddings = config.tie_word_embeddings;
   same.has_lm_head = !config.value_model;
+  same.qk_norm_full_width = config.qk_norm_full_width;
   same.fused_projections = config.fused_projections;
+  same.fused_gate_up = config.fused_gate_up;
   same.sandwich_norms = config.sandwich_norms;
+  same.glm_norm_names = config.glm_norm_names;
+  same.norm_after = config.norm_after;
   same.norm_adds_one = config.norm_adds_one;
   same.embedding_scale = config.embedding_scale;
+  same.residual_multiplier = config.residual_multiplier;
+  same.logits_scaling = config.logits_scaling;
   same.attention_scale = config.attention_scale;
   same.attn_logit_softcapping = config.attn_logit_softcapping;
   same.final_logit_softcapping = config.final_logit_softcapping;
   same.hidden_act = reference_activation(config.hidden_act);
+  same.swiglu_alpha = config.swiglu_alpha;
+  same.swiglu_limit = config.swiglu_limit;
+  same.attention_sinks = config.attention_sinks;
   same.rope = reference_rope(config.rope);
   if (config.local_rope) same.local_rope = reference_rope(*config.local_rope);
+  same.rope_interleaved = config.rope_interleaved;
+  same.no_rope = config.no_rope;
+  same.query_scale_beta = config.query_scale_beta;
+  same.query_scale_original = static_cast<double>(config.query_scale_original);
   for (const int64_t window : config.windows) same.windows.push_back(static_cast<int>(window));
+  same.linear_attention = config.linear_attention;
+  same.attention_output_gate = config.attention_output_gate;
+  same.delta_rule = reference_delta_rule(config.delta_rule);
+  if (config.is_latent()) {  // which has neither of the two in the reference
+    same.latent = reference_latent(config.latent);
+    same.head_dim = static_cast<int>(config.latent.qk_rope_head_dim);
+    same.rotary_dim = 0;
+  }
   same.mixture = reference_mixture(config.mixture);
   if (config.pad_token_id) same.pad_token_id = static_cast<int>(*config.pad_token_id);
   return same;

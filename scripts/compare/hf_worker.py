@@ -158,7 +158,8 @@ class Worker:
             return {"status": "oom" if is_memory else "error", "error": text}
 
     def gradients(self, request):
-        gradients = as_in_file({name: p.grad for name, p in self.model.named_parameters() if p.grad is not None})
+        gradients = {name: p.grad for name, p in self.model.named_parameters() if p.grad is not None}
+        gradients = as_in_file(gradients, self.model.config.model_type)
         save_file({name: gradient.contiguous() for name, gradient in gradients.items()}, request["file"])
         return {"status": "ok"}
 

@@ -14,7 +14,7 @@
 // first layer above them is kept instead of their keys and values.
 #include <algorithm>
 
-#include "streambp/backprop/key_values.h"
+#include "streambp/backprop/carry_stream.h"
 #include "streambp/backprop/layer_chunk.h"
 #include "streambp/backprop/passes.h"
 #include "streambp/memory/meter.h"
@@ -31,9 +31,9 @@ class ChunkMajor {
         layers_(static_cast<int64_t>(model_.layers().size())),
         first_(std::max<int64_t>(model_.lowest_trainable_layer(), 0)),
         chunks_(pass.stream, pass.chunk, model_.device()) {
-    using Holds = KeyValueStream::Holds;
+    using Holds = CarryStream::Holds;
     for (int64_t layer = 0; layer < layers_; ++layer)
-      seen_.emplace_back(model_, layer, chunks_, layer < first_ ? Holds::kWindow : Holds::kAll);
+      seen_.push_back(carry_stream(model_, layer, chunks_, layer < first_ ? Holds::kForward : Holds::kAll));
   }
 
   /// The final hidden states, [N, D].
@@ -52,7 +52,7 @@ class ChunkMajor {
       at::Tensor x = model_.embed(chunks_.tokens(rows));
       for (int64_t layer = 0; layer < layers_; ++layer) {
         if (layer == first_ && input_.defined()) rows_of(input_, rows).copy_(x);
-        KeyValueStream& seen = seen_[layer];
+        CarryStream& seen = *seen_[layer];
         seen.move_to(seen.first_seen_by(i));
         const LayerOutput output =
             model_.layers()[layer].forward(x, rows, seen.before(rows), pass_.layer_run());
@@ -61,14 +61,14 @@ class ChunkMajor {
       }
       rows_of(hidden, rows).copy_(x);
     }
-    for (int64_t layer = 0; layer < first_; ++layer) seen_[layer] = {};
+    for (int64_t layer = 0; layer < first_; ++layer) seen_[layer].reset();
     return hidden;
   }
 
   /// From the gradient of the final hidden states, [N, D].
   void backward(const at::Tensor& gradient) {
     if (first_ == layers_) return;
-    for (int64_t layer = first_; layer < layers_; ++layer) seen_[layer].allocate_gradients();
+    for (int64_t layer = first_; layer < layers_; ++layer) seen_[layer]->allocate_gradients();
     const MemoryScope scope("chunk");
     for (auto step = chunks_.to_run().rbegin(); step != chunks_.to_run().rend(); ++step) {
       const Span span("chunk {} backward", *step);
@@ -86,7 +86,7 @@ class ChunkMajor {
     std::vector<LayerChunk> runs;
     at::Tensor x = input_.defined() ? rows_of(input_, rows) : model_.embed(chunks_.tokens(rows));
     for (int64_t layer = first_; layer < layers_; ++layer) {
-      KeyValueStream& seen = seen_[layer];
+      CarryStream& seen = *seen_[layer];
       seen.move_to(seen.first_seen_by(index));
       runs.emplace_back(model_.layers()[layer], x, rows, seen.before(rows),
                         pass_.layer_run(/*graph_only=*/layer + 1 == layers_));
@@ -95,8 +95,7 @@ class ChunkMajor {
     x = rows_of(gradient, rows);
     for (int64_t layer = layers_ - 1; layer >= first_; --layer) {
       const Span span("layer {}", layer);
-      const KeysValues received = index < chunks_.last() ? seen_[layer].received(rows) : KeysValues{};
-      x = runs.back().backward(x, received);
+      x = runs.back().backward(x, seen_[layer]->received(rows));
       runs.pop_back();
     }
     if (model_.lowest_trainable_layer() < 0) model_.accumulate_embedding(chunks_.tokens(rows), x);
@@ -107,8 +106,8 @@ class ChunkMajor {
   int64_t layers_;
   int64_t first_;  // the lowest layer with a backward pass
   Chunks chunks_;
-  std::vector<KeyValueStream> seen_;  // of each layer
-  at::Tensor input_;                  // of layer first_, [N, D]; undefined where that is the embedding
+  std::vector<std::unique_ptr<CarryStream>> seen_;  // of each layer
+  at::Tensor input_;  // of layer first_, [N, D]; undefined where that is the embedding
 };
 
 }  // namespace

@@ -5,10 +5,14 @@
 // gradient that reaches them goes at once through their projections into the prefix's rows. With k chunks
 // that is (k - 1) / 2 times the work of a layer's key and value projections, forward and backward, and a
 // second stream of gradients, since a row's gradient is complete only after the last chunk.
+//
+// A recurrent layer has no such order: what reaches a state would have to go through all earlier rows at once
+// for every chunk, so its chunks are taken last to first here too.
 #include <optional>
 
 #include <torch/csrc/autograd/autograd.h>
 
+#include "streambp/backprop/key_values.h"
 #include "streambp/backprop/layer_chunk.h"
 #include "streambp/backprop/passes.h"
 #include "streambp/memory/meter.h"
@@ -69,8 +73,9 @@ void backward_in_order(const Pass& pass, const StreamedForward& forward, int64_t
       earlier = pass.stream.rows(first, rows.begin);
       prefix.emplace(decoder, forward.input(layer, earlier), earlier, forward.kept(layer).projected(earlier));
     }
-    LayerChunk run(decoder, forward.input(layer, rows), rows, prefix ? prefix->seen() : Prefix{},
-                   pass.layer_run(), forward.kept(layer).rows(rows));
+    LayerChunk run(decoder, forward.input(layer, rows), rows,
+                   {.attention = prefix ? prefix->seen() : Prefix{}, .recurrent = {}}, pass.layer_run(),
+                   forward.kept(layer).rows(rows));
     rows_of(sum, rows).add_(run.backward(rows_of(gradient, rows), {}));
     if (prefix) rows_of(sum, earlier).add_(prefix->backward());
   }

@@ -2,10 +2,17 @@
 
 #include <algorithm>
 
+#include "streambp/backprop/states.h"
 #include "streambp/memory/meter.h"
 #include "streambp/ops/sum_dtype.h"
 
 namespace streambp {
+
+std::unique_ptr<CarryStream> carry_stream(const Model& model, int64_t layer, const Chunks& chunks,
+                                          CarryStream::Holds holds) {
+  if (model.config().is_recurrent(layer)) return std::make_unique<StateStream>(model, chunks, holds);
+  return std::make_unique<KeyValueStream>(model, layer, chunks, holds);
+}
 
 int64_t first_seen(const Rows& rows, int64_t window) {
   return window > 0 ? std::max(rows.sequence_begin, rows.begin - (window - 1)) : rows.sequence_begin;
@@ -22,16 +29,21 @@ KeyValueStream::KeyValueStream(const Model& model, int64_t layer, const Chunks& 
   const Config& config = model.config();
   const auto options = at::TensorOptions().device(model.device()).dtype(model.dtype());
   const int64_t held = holds == Holds::kAll ? last_ : std::min(last_, reach_ + 1);
-  seen_.rows.keys = at::empty({held * chunk_, config.num_key_value_heads, config.head_dim}, options);
-  seen_.rows.values = at::empty_like(seen_.rows.keys);
+  const auto rows_of = [&](int64_t width) {
+    return at::empty({held * chunk_, config.carry_heads(), width}, options);
+  };
+  seen_.rows.keys = rows_of(config.carry_key_width());
+  seen_.rows.values = rows_of(config.carry_value_width());
 }
 
 void KeyValueStream::allocate_gradients() {
   const MemoryScope scope("key and value gradients");
-  const at::Tensor& keys = seen_.rows.keys;
-  gradients_.rows.keys = at::zeros({std::min(last_, reach_ + 1) * chunk_, keys.size(1), keys.size(2)},
-                                   keys.options().dtype(sum_dtype(keys)));
-  gradients_.rows.values = at::zeros_like(gradients_.rows.keys);
+  const auto zeros = [&](const at::Tensor& like) {
+    return at::zeros({std::min(last_, reach_ + 1) * chunk_, like.size(1), like.size(2)},
+                     like.options().dtype(sum_dtype(like)));
+  };
+  gradients_.rows.keys = zeros(seen_.rows.keys);
+  gradients_.rows.values = zeros(seen_.rows.values);
 }
 
 void KeyValueStream::Stretch::move_to(int64_t first, int64_t chunk) {
@@ -56,7 +68,7 @@ void KeyValueStream::Stretch::move_to(int64_t first, int64_t chunk) {
 }
 
 void KeyValueStream::move_to(int64_t first) {
-  if (holds_ == Holds::kWindow) seen_.move_to(first, chunk_);
+  if (holds_ != Holds::kAll) seen_.move_to(first, chunk_);
   gradients_.move_to(first, chunk_);
 }
 
@@ -65,25 +77,26 @@ KeysValues KeyValueStream::Stretch::narrow(int64_t from, int64_t to) const {
   return {rows.keys.narrow(0, from - begin, to - from), rows.values.narrow(0, from - begin, to - from)};
 }
 
-void KeyValueStream::store(const Rows& rows, const KeysValues& own) {
+void KeyValueStream::store(const Rows& rows, const Carry& own) {
   if (rows.begin == last_ * chunk_) return;
   const KeysValues kept = seen_.narrow(rows.begin, rows.end);
-  kept.keys.copy_(own.keys);
-  kept.values.copy_(own.values);
+  kept.keys.copy_(own.attention.keys);
+  kept.values.copy_(own.attention.values);
 }
 
-Prefix KeyValueStream::before(const Rows& rows) const {
+Before KeyValueStream::before(const Rows& rows) {
   const int64_t first = first_seen(rows, window_);
   if (first == rows.begin) return {};
   const KeysValues seen = seen_.narrow(first, rows.begin);
   const KeysValues gradients = gradients_.narrow(first, rows.begin);
-  return {seen.keys, seen.values, gradients.keys, gradients.values};
+  return {.attention = {seen.keys, seen.values, gradients.keys, gradients.values}, .recurrent = {}};
 }
 
-KeysValues KeyValueStream::received(const Rows& rows) const {
+Carry KeyValueStream::received(const Rows& rows) const {
+  if (rows.begin == last_ * chunk_) return {};
   const KeysValues sums = gradients_.narrow(rows.begin, rows.end);
   const at::ScalarType dtype = seen_.rows.keys.scalar_type();
-  return {sums.keys.to(dtype), sums.values.to(dtype)};
+  return {.attention = {sums.keys.to(dtype), sums.values.to(dtype)}, .recurrent = {}};
 }
 
 }  // namespace streambp

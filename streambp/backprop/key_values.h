@@ -5,8 +5,7 @@
 
 #include <ATen/ATen.h>
 
-#include "streambp/backprop/chunks.h"
-#include "streambp/model/model.h"
+#include "streambp/backprop/carry_stream.h"
 
 namespace streambp {
 
@@ -16,40 +15,34 @@ int64_t first_seen(const Rows& rows, int64_t window);
 /// A buffer over some neighbouring chunks of the stream: all but the last one, which no other attends to, or
 /// in a layer with a window a chunk and those before it that its window reaches. Such a buffer moves along
 /// the stream, and its size does not depend on the stream's.
-class KeyValueStream {
+class KeyValueStream final : public CarryStream {
  public:
-  /// For backward passes that compute a layer's keys and values again, what the window reaches is enough;
-  /// others come back for all of them.
-  enum class Holds { kWindow, kAll };
-
-  KeyValueStream() = default;
-  KeyValueStream(const Model& model, int64_t layer, const Chunks& chunks, Holds holds = Holds::kWindow);
+  KeyValueStream(const Model& model, int64_t layer, const Chunks& chunks, Holds holds);
 
   /// The first chunk that chunk `index` looks at.
-  int64_t first_seen_by(int64_t index) const { return std::max<int64_t>(0, index - reach_); }
+  int64_t first_seen_by(int64_t index) const override { return std::max<int64_t>(0, index - reach_); }
 
   /// Half-precision gradients are summed over chunks in float32: the sum has as many terms as there are
   /// chunks that look at a row. They never cover more than the window reaches.
-  void allocate_gradients();
+  void allocate_gradients() override;
 
-  /// Moves the buffer by whole chunks so that it begins with chunk `first`. What is in both stretches is
-  /// kept; the gradients of the other rows become zero. Where all keys and values are held, only their
-  /// gradients move.
-  void move_to(int64_t first);
+  /// Moves the buffer by whole chunks so that it begins with chunk `first`. Where all keys and values are
+  /// held, only their gradients move.
+  void move_to(int64_t first) override;
 
   /// Keys and values of a chunk within the buffer; those of the last chunk are not kept.
-  void store(const Rows& rows, const KeysValues& own);
+  void store(const Rows& rows, const Carry& own) override;
 
-  /// What a chunk's rows attend to. The chunks before it, as far as its window reaches, are in the buffer.
-  Prefix before(const Rows& rows) const;
+  /// What a chunk's rows attend to, as far as the window reaches.
+  Before before(const Rows& rows) override;
 
-  /// The gradients that later chunks have left for a chunk's keys and values, in the keys' dtype.
-  KeysValues received(const Rows& rows) const;
+  /// In the keys' dtype.
+  Carry received(const Rows& rows) const override;
 
  private:
   /// Neighbouring rows of the stream. Undefined tensors: they are not there.
   struct Stretch {
-    KeysValues rows;    // [rows, K, E]
+    KeysValues rows;    // [rows, K, E], or of latent attention
     int64_t begin = 0;  // index of the first in the stream
 
     void move_to(int64_t first, int64_t chunk);
@@ -60,7 +53,7 @@ class KeyValueStream {
   int64_t window_ = 0;  // of the layer; 0: none
   int64_t reach_ = 0;   // how many chunks back a chunk looks
   int64_t last_ = 0;    // index of the last chunk
-  Holds holds_ = Holds::kWindow;
+  Holds holds_ = Holds::kForward;
   Stretch seen_;
   Stretch gradients_;
 };

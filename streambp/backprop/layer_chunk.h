@@ -13,16 +13,16 @@ class LayerChunk {
  public:
   /// Runs `layer` on `input` [n, D]; the other arguments as in DecoderLayer::forward. With
   /// LayerRun::graph_only hidden() must not be called.
-  LayerChunk(const DecoderLayer& layer, const at::Tensor& input, const Rows& rows, const Prefix& prefix,
+  LayerChunk(const DecoderLayer& layer, const at::Tensor& input, const Rows& rows, const Before& before,
              const LayerRun& run, Activations known = {});
 
   /// The layer's output [n, D], without its graph.
   at::Tensor hidden() const { return output_.hidden.detach(); }
 
   /// The gradient of the input, [n, D], for that of the output and, where later chunks have looked at these
-  /// rows, what they have left for the rows' own keys and values. Adds the gradients of the layer's
-  /// parameters and those of the prefix. To be called once.
-  at::Tensor backward(const at::Tensor& gradient, const KeysValues& received);
+  /// rows, what they have left for the rows' own carry. Adds the gradients of the layer's parameters and
+  /// those of what the rows continue. To be called once.
+  at::Tensor backward(const at::Tensor& gradient, const Carry& received);
 
  private:
   at::Tensor leaf_;

@@ -23,6 +23,15 @@ double rows_seen(const std::vector<int64_t>& lengths, int64_t chunk, int64_t win
   return rows;
 }
 
+/// LayerRuns::prefixes.
+double prefixes_of(const Settings& settings, const std::vector<int64_t>& lengths, const Config& config,
+                   int64_t layer) {
+  if (config.is_recurrent(layer) || settings.chunk == 0) return 0.0;
+  const auto tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  return rows_seen(lengths, settings.chunk, config.windows[static_cast<size_t>(layer)]) /
+         static_cast<double>(tokens);
+}
+
 LayerRuns twice(bool skips_down) {
   return {.projections = 2.0,
           .attention = 2.0,
@@ -30,12 +39,13 @@ LayerRuns twice(bool skips_down) {
           .mlp = 2.0,
           .down = skips_down ? 1.0 : 2.0,
           .keys_values = 0.0,
-          .keys_values_backward = 0.0};
+          .keys_values_backward = 0.0,
+          .prefixes = 0.0};
 }
 
 /// Whether a layer that runs again leaves out its last product.
 bool skips_down(const Settings& settings, const Config& config) {
-  return !config.sandwich_norms && settings.is_fair() && settings.order != Order::kForward;
+  return !config.norms_outputs() && settings.is_fair() && settings.order != Order::kForward;
 }
 
 }  // namespace
@@ -53,20 +63,21 @@ LayerRuns run_again_by_chunks(const Settings& settings, const std::vector<int64_
                               const Config& config, int64_t layer, bool joined) {
   LayerRuns runs = run_again(settings, lengths, config, layer, joined);
   const auto kept = [&](int64_t count) { return keeps_of(count, layer, config.num_hidden_layers); };
-  if (kept(settings.keep.attention)) runs.attention = 1.0;
+  const bool recurrent = config.is_recurrent(layer);
+  const bool can_keep = config.can_store_attention(layer);
+  runs.prefixes = prefixes_of(settings, lengths, config, layer);
+  if (kept(settings.keep.attention) && can_keep) runs.attention = 1.0;
   if (kept(settings.keep.attention_half)) runs.output = 1.0;
   if (kept(settings.keep.gate_up) && !config.is_sparse(layer)) runs.mlp = 1.0;
   const auto tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
-  if (settings.order == Order::kForward) {
-    const int64_t window = config.windows[static_cast<size_t>(layer)];
-    runs.keys_values = runs.keys_values_backward =
-        rows_seen(lengths, settings.chunk, window) / static_cast<double>(tokens);
-    if (kept(settings.keep.keys_values) && !joined) runs.keys_values = -1.0;
+  if (settings.order == Order::kForward && !recurrent) {
+    runs.keys_values = runs.keys_values_backward = runs.prefixes;
+    if (kept(settings.keep.keys_values) && !joined && can_keep) runs.keys_values = -1.0;
   } else {  // the last chunk's keys and values are in no prefix
     const int64_t before_last = (tokens - 1) / settings.chunk * settings.chunk;
     runs.keys_values = static_cast<double>(before_last) / static_cast<double>(tokens);
     // Not in the second of the two runs of all projections either.
-    if (kept(settings.keep.keys_values) && !joined) runs.keys_values = -1.0;
+    if (kept(settings.keep.keys_values) && !joined && can_keep) runs.keys_values = -1.0;
   }
   return runs;
 }
@@ -77,20 +88,23 @@ std::optional<LayerRuns> rebuild_by_every(const Settings& settings, const Config
   if (layer < first || layer + 1 >= layers || keeps_input(layer + 1, first, layers, settings.every))
     return std::nullopt;
   const auto kept = [&](int64_t count) { return keeps_of(count, layer, layers); };
+  const bool can_keep = config.can_store_attention(layer);
   LayerRuns runs;
-  if (kept(settings.keep.keys_values)) runs.keys_values = -1.0;
+  if (kept(settings.keep.keys_values) && can_keep) runs.keys_values = -1.0;
   // Without attention, and without what only attention needs.
-  if (kept(settings.keep.attention) || kept(settings.keep.attention_half))
+  if ((kept(settings.keep.attention) && can_keep) || kept(settings.keep.attention_half))
     runs.projections = runs.attention = runs.keys_values = 0.0;
   if (kept(settings.keep.attention_half)) runs.output = 0.0;
   if (kept(settings.keep.gate_up) && !config.is_sparse(layer)) runs.mlp = 0.0;
   return runs;
 }
 
-LayerRuns run_again_chunk_major(const Settings& settings, const std::vector<int64_t>&, const Config& config,
-                                int64_t layer, bool joined) {
+LayerRuns run_again_chunk_major(const Settings& settings, const std::vector<int64_t>& lengths,
+                                const Config& config, int64_t layer, bool joined) {
   if (joined) return {};
-  return twice(skips_down(settings, config) && layer + 1 == config.num_hidden_layers);
+  LayerRuns runs = twice(skips_down(settings, config) && layer + 1 == config.num_hidden_layers);
+  runs.prefixes = prefixes_of(settings, lengths, config, layer);
+  return runs;
 }
 
 }  // namespace streambp

@@ -58,7 +58,7 @@ int64_t auto_head_chunk(const Config& config, int64_t tokens, int64_t chunk, at:
   int64_t seen = 0;
   for (const int64_t window : config.windows)
     seen = std::max(seen, window > 0 ? std::min(tokens, window + chunk) : tokens);
-  const int64_t layer_bytes = element * 4 * seen * config.num_key_value_heads * config.head_dim + mlp_bytes;
+  const int64_t layer_bytes = element * 2 * seen * config.carry_width() + mlp_bytes;
   const int64_t per_logit = 1 + (config.final_logit_softcapping > 0.0 ? 1 : 0) + (request.entropies ? 1 : 0) +
                             (request.log_sum_squares ? 1 : 0) +
                             (request.divergence != Divergence::kNone ? 2 : 0) +
@@ -221,12 +221,13 @@ void reserve_host_memory(const Model& model, int64_t tokens, const Settings& set
       reserve(config.hidden_size, options);
     if (!keep.activations_on_host(layer)) continue;
     const auto kept = [&](int64_t count) { return keeps_of(count, layer, layers); };
-    if (kept(keep.activations.attention)) {
-      reserve(config.num_attention_heads * config.head_dim, options);
+    const bool attends = config.can_store_attention(layer);
+    if (kept(keep.activations.attention) && attends) {
+      reserve(config.attention_width(), options);
       reserve(config.num_attention_heads, options.dtype(sum_dtype(model.dtype())));
     }
-    for (int i = 0; i < 2 && kept(keep.activations.keys_values); ++i)
-      reserve(config.num_key_value_heads * config.head_dim, options);
+    for (int i = 0; i < 2 && kept(keep.activations.keys_values) && attends; ++i)
+      reserve(config.carry_width() / 2, options);
     if (kept(keep.activations.attention_half)) reserve(config.hidden_size, options);
     for (int i = 0; i < 2 && kept(keep.activations.gate_up) && !config.is_sparse(layer); ++i)
       reserve(config.intermediate_size, options);

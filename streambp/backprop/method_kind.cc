@@ -39,8 +39,9 @@ std::string kept_by_streambp(const Settings& settings) {
 int64_t kept_width_of_streambp(const Settings& settings, const Config& config, int64_t layer) {
   const auto kept = [&](int64_t count) { return keeps_of(count, layer, config.num_hidden_layers); };
   int64_t width = 0;
-  if (kept(settings.keep.attention)) width += config.num_attention_heads * config.head_dim;
-  if (kept(settings.keep.keys_values)) width += 2 * config.num_key_value_heads * config.head_dim;
+  const bool attends = config.can_store_attention(layer);
+  if (kept(settings.keep.attention) && attends) width += config.attention_width();
+  if (kept(settings.keep.keys_values) && attends) width += config.carry_width();
   if (kept(settings.keep.attention_half)) width += config.hidden_size;
   if (kept(settings.keep.gate_up) && !config.is_sparse(layer)) width += 2 * config.intermediate_size;
   return width;
@@ -122,7 +123,7 @@ std::vector<MethodKind> make_kinds() {
        .name = "chunk-major",
        .summary = "chunks outside, layers inside: each chunk runs through all layers again",
        .source = "arXiv 2505.16710",
-       .keeps = "keys and values of all layers",
+       .keeps = "keys and values of all layers, or their states",
        .settings = {"chunk", "head", "head_chunk"},
        .run = run_chunk_major,
        .layer_runs = run_again_chunk_major,

@@ -35,6 +35,8 @@ struct LayerRuns {
   double keys_values = 0.0;  // forward: the projections of keys and values, in addition to `projections`;
                              // below 0: as many of those without keys and values
   double keys_values_backward = 0.0;  // backward: the same, in addition to the one that every part has
+  double prefixes = 0.0;  // rows of the prefixes that chunks look at, for every token: with latent attention
+                          // their keys and values are made for each chunk, in each run of attention
 };
 
 /// How a method takes the LM head where Settings::stream_head does not say.

@@ -7,23 +7,28 @@
 namespace streambp {
 namespace {
 
-/// The keys and values that a layer's chunks look at, computed again as the backward pass asks for them.
+/// The carries of a layer's chunks, computed again as the backward pass asks for them.
 class SeenAgain {
  public:
   SeenAgain(const Model& model, const StreamedForward& forward, int64_t layer)
       : decoder_(model.layers()[layer]),
         forward_(forward),
         layer_(layer),
-        stream_(forward.keys_values(layer)) {}
+        stream_(forward.carry_stream_of(layer, CarryStream::Holds::kBackward)) {}
 
-  KeyValueStream& stream() { return stream_; }
+  CarryStream& stream() { return *stream_; }
 
   void compute(int64_t index) {
-    const Span span("keys and values of chunk {}", index);
+    const Span span(decoder_.is_recurrent() ? "state of chunk {}" : "keys and values of chunk {}", index);
     const Rows rows = forward_.chunks().rows(index);
+    if (decoder_.is_recurrent()) {
+      const DeltaCarry left =
+          decoder_.state_after(forward_.input(layer_, rows), rows, stream_->before(rows).recurrent);
+      return stream_->store(rows, {.attention = {}, .recurrent = left});
+    }
     const KeysValues projected = kept().projected(rows);
     const at::Tensor input = projected.keys.defined() ? at::Tensor() : forward_.input(layer_, rows);
-    stream_.store(rows, decoder_.keys_values(input, rows, projected));
+    stream_->store(rows, {.attention = decoder_.keys_values(input, rows, projected), .recurrent = {}});
   }
 
   /// Tell that compute(index), or the chunk's run, comes soon: copies from the host begin.
@@ -44,8 +49,8 @@ class SeenAgain {
   /// All that the last chunk looks at. Returns the first chunk among it.
   int64_t begin(const std::vector<int64_t>& to_run) {
     const int64_t last = forward_.chunks().last();
-    const int64_t first = stream_.first_seen_by(last);
-    stream_.move_to(first);
+    const int64_t first = stream_->first_seen_by(last);
+    stream_->move_to(first);
     for (size_t step = 0; step < to_run.size(); ++step) {
       const int64_t i = to_run[step];
       if (i < first || i == last) continue;
@@ -58,7 +63,7 @@ class SeenAgain {
       }
       compute(i);
     }
-    stream_.allocate_gradients();
+    stream_->allocate_gradients();
     return first;
   }
 
@@ -68,7 +73,7 @@ class SeenAgain {
   const DecoderLayer& decoder_;
   const StreamedForward& forward_;
   int64_t layer_;
-  KeyValueStream stream_;
+  std::unique_ptr<CarryStream> stream_;
 };
 
 }  // namespace
@@ -80,7 +85,7 @@ void backward_in_reverse(const Model& model, const StreamedForward& forward, int
   const DecoderLayer& decoder = model.layers()[layer];
   const KeptActivations& kept = forward.kept(layer);
   SeenAgain again(model, forward, layer);
-  KeyValueStream& seen = again.stream();
+  CarryStream& seen = again.stream();
   const MemoryScope scope("chunk");
   int64_t first = again.begin(to_run);
   for (auto step = to_run.rbegin(); step != to_run.rend(); ++step) {
@@ -103,8 +108,7 @@ void backward_in_reverse(const Model& model, const StreamedForward& forward, int
     const auto of_chunk = [&rows](const at::Tensor& all) { return all.narrow(0, rows.begin, rows.size()); };
     at::Tensor of_output = of_chunk(gradient);
     if (head != nullptr) head->run(rows.begin, of_output = run.hidden());
-    const KeysValues received = i < chunks.last() ? seen.received(rows) : KeysValues{};
-    of_chunk(of_input.defined() ? of_input : gradient).copy_(run.backward(of_output, received));
+    of_chunk(of_input.defined() ? of_input : gradient).copy_(run.backward(of_output, seen.received(rows)));
   }
 }
 

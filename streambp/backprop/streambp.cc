@@ -95,7 +95,7 @@ class StreamedBackward {
     begin_gradients(pass_, parameters);
     if (layer == 0) begin_gradients(pass_, model_.embedding_parameters());
     const Span span("layer {} backward", layer);
-    if (pass_.order == Order::kForward) {
+    if (pass_.order == Order::kForward && !model_.config().is_recurrent(layer)) {
       backward_in_order(pass_, forward_, layer, gradient_);
     } else {
       const Chunks& chunks = forward_.chunks();

@@ -67,17 +67,17 @@ void StreamedForward::forward(int64_t layer) {
   const bool in_place = layer > 0 && !is_kept(layer) && (layer + 1 < head || !keep_.inputs_on_host());
   if (!in_place) allocate_input(layer + 1);
   const StreamBuffer& output = inputs_[in_place ? layer : layer + 1];
-  KeyValueStream seen = keys_values(layer);
+  const auto seen = carry_stream_of(layer);
   const MemoryScope scope("chunk");
   for (size_t step = 0; step < chunks_.to_run().size(); ++step) {
     const int64_t i = chunks_.to_run()[step];
     const Span chunk_span("chunk {}", i);
     const Rows rows = chunks_.rows(i);
-    seen.move_to(seen.first_seen_by(i));
+    seen->move_to(seen->first_seen_by(i));
     const at::Tensor x = input(layer, rows);
     if (step + 1 < chunks_.to_run().size()) expect_input(layer, chunks_.rows(chunks_.to_run()[step + 1]));
-    LayerOutput result = model_.layers()[layer].forward(x, rows, seen.before(rows), layer_run(layer));
-    seen.store(rows, result.own);
+    LayerOutput result = model_.layers()[layer].forward(x, rows, seen->before(rows), layer_run(layer));
+    seen->store(rows, result.own);
     if (!keeps(keep_.activations.attention, layer)) result.activations.attention = {};
     settle();
     kept_[layer].store(rows, result.activations, stream_.size());
@@ -101,7 +101,7 @@ void StreamedForward::forward_again(int64_t layer) {
   const DecoderLayer& decoder = model_.layers()[layer];
   const KeptActivations& kept = kept_[layer];
   const bool needs_attention = !kept.replaces_attention();
-  KeyValueStream seen = needs_attention ? keys_values(layer) : KeyValueStream{};
+  const auto seen = needs_attention ? carry_stream_of(layer) : nullptr;
   const MemoryScope scope("chunk");
   const LayerRun run{.balance = stream_.balance.get(), .choices = stream_.choices.get()};
   kept.expect(chunks_.rows(chunks_.to_run().front()));
@@ -116,9 +116,9 @@ void StreamedForward::forward_again(int64_t layer) {
       kept.expect(next);
     }
     if (needs_attention) {
-      seen.move_to(seen.first_seen_by(i));
-      const LayerOutput result = decoder.forward(x, rows, seen.before(rows), run, std::move(known));
-      seen.store(rows, result.own);
+      seen->move_to(seen->first_seen_by(i));
+      const LayerOutput result = decoder.forward(x, rows, seen->before(rows), run, std::move(known));
+      seen->store(rows, result.own);
       settle();
       inputs_[layer + 1].store(rows.begin, result.hidden);
     } else {

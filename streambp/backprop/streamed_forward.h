@@ -8,10 +8,10 @@
 
 #include <ATen/ATen.h>
 
+#include "streambp/backprop/carry_stream.h"
 #include "streambp/backprop/chunks.h"
 #include "streambp/backprop/kept_activations.h"
 #include "streambp/backprop/kept_layers.h"
-#include "streambp/backprop/key_values.h"
 #include "streambp/backprop/stream_buffer.h"
 #include "streambp/model/model.h"
 
@@ -51,8 +51,11 @@ class StreamedForward {
 
   const Chunks& chunks() const { return chunks_; }
 
-  /// An empty buffer for a layer's keys and values.
-  KeyValueStream keys_values(int64_t layer) const { return {model_, layer, chunks_}; }
+  /// An empty one.
+  std::unique_ptr<CarryStream> carry_stream_of(
+      int64_t layer, CarryStream::Holds holds = CarryStream::Holds::kForward) const {
+    return carry_stream(model_, layer, chunks_, holds);
+  }
 
   /// Tells that input() of these rows will be asked for soon: a copy from the host begins.
   void expect_input(int64_t layer, const Rows& rows) const;

@@ -104,8 +104,9 @@ void Model::attach(const LoraTarget& target, const LoraConfig& lora, const MapsB
 
 void Model::attach_to_experts(const LoraTarget& target, const LowRankAdapter& whole, const MapsByName& maps) {
   const bool is_down = target.kind == LoraTargetKind::kDownExperts;
-  const std::vector<std::string> parts =
-      is_down ? std::vector<std::string>{"down_proj"} : std::vector<std::string>{"gate_proj", "up_proj"};
+  std::vector<std::string> parts{"down_proj"};
+  if (!is_down) parts = {"gate_proj", "up_proj"};
+  if (!is_down && config_.mixture.biased_interleaved) parts = {"gate_up_proj"};
   const int64_t rows = target.out / static_cast<int64_t>(parts.size());
   for (int64_t expert = 0; expert < target.experts; ++expert) {
     LowRankAdapter adapter = whole;

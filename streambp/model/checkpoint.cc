@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
@@ -112,12 +113,15 @@ bool is_floating(const std::string& dtype) {
   return std::find(kFloating.begin(), kFloating.end(), dtype) != kFloating.end();
 }
 
-// The name a parameter has in a Gemma 3 that is only text, given its name in any: in the whole model the text
-// part's names begin with language_model (transformers 4) or model.language_model (5). Nothing for a tensor
-// of the vision part.
-std::optional<std::string> gemma3_text_name(const std::string& name) {
-  static constexpr std::array<std::string_view, 4> kVision = {
-      "vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."};
+// The name a parameter has in a Gemma 3, Ministral 3 or Qwen3.5 that is only text, given its name in any: in
+// the whole model the text part's names begin with language_model (transformers 4) or model.language_model
+// (5). Nothing for a tensor of the vision part, and of Qwen3.5's layers that predict more than the next
+// token.
+std::optional<std::string> text_name(const std::string& name) {
+  static constexpr std::array<std::string_view, 6> kVision = {
+      "vision_tower.",       "multi_modal_projector.",
+      "model.vision_tower.", "model.multi_modal_projector.",
+      "model.visual.",       "mtp."};
   static constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kText = {
       {{"language_model.model.", "model."},
        {"model.language_model.", "model."},
@@ -130,18 +134,85 @@ std::optional<std::string> gemma3_text_name(const std::string& name) {
   return name;
 }
 
+// What Mixtral's files call the modules of a layer's mixture, and what they are here.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kBlockSparseMoe = {
+    {{".block_sparse_moe.experts.", ".mlp.experts."},
+     {".block_sparse_moe.gate.", ".mlp.gate."},
+     {".w1.weight", ".gate_proj.weight"},
+     {".w3.weight", ".up_proj.weight"},
+     {".w2.weight", ".down_proj.weight"}}};
+
+std::string replaced(std::string name, std::string_view from, std::string_view to) {
+  if (const auto at = name.find(from); at != std::string::npos) name.replace(at, from.size(), to);
+  return name;
+}
+
+// Whether a tensor belongs to the layer after the last one, which predicts the token after the next
+// (num_nextn_predict_layers): transformers leaves it out too.
+bool is_of_next_token_layer(const std::string& name, const Config& config) {
+  return config.mixture.sigmoid_scores &&
+         name.starts_with(fmt::format("model.layers.{}.", config.num_hidden_layers));
+}
+
+// The rows [first, first + rows) of what `tensor` holds of one expert, [width, size] for each.
+StoredTensor expert_rows(const StoredTensor& tensor, int64_t expert, int64_t first, int64_t rows) {
+  const SafetensorsEntry& whole = tensor.entry();
+  const uint64_t row = (whole.end - whole.begin) / static_cast<uint64_t>(whole.shape[0] * whole.shape[1]);
+  SafetensorsEntry part = whole;
+  part.shape = {rows, whole.shape[2]};
+  part.begin += row * static_cast<uint64_t>(expert * whole.shape[1] + first);
+  part.end = part.begin + row * static_cast<uint64_t>(rows);
+  return {tensor.file, tensor.name, part};
+}
+
+// The parameters of a layer's experts that `tensor` holds if it is one of the two of all experts, its names
+// and what belongs to them: gate_up_proj [experts, 2 F, D], the gate's rows before the up's, or down_proj
+// [experts, D, F]. Empty: it is none, or of another shape.
+std::vector<std::pair<std::string, StoredTensor>> of_experts(const std::string& name,
+                                                             const StoredTensor& tensor,
+                                                             const Config& config) {
+  const MixtureSettings& mixture = config.mixture;
+  const bool gate_up = name.ends_with(".mlp.experts.gate_up_proj");
+  if (mixture.num_experts == 0 || mixture.biased_interleaved ||
+      (!gate_up && !name.ends_with(".mlp.experts.down_proj")))
+    return {};
+  const int64_t width = mixture.moe_intermediate_size, hidden = config.hidden_size;
+  const std::vector<int64_t> shape = gate_up ? std::vector{mixture.num_experts, 2 * width, hidden}
+                                             : std::vector{mixture.num_experts, hidden, width};
+  if (tensor.entry().shape != shape || !is_floating(tensor.entry().dtype)) return {};
+  const std::string experts = name.substr(0, name.rfind('.'));
+  std::vector<std::pair<std::string, StoredTensor>> parts;
+  for (int64_t expert = 0; expert < mixture.num_experts; ++expert) {
+    const std::string one = fmt::format("{}.{}.", experts, expert);
+    if (gate_up) {
+      parts.emplace_back(one + "gate_proj.weight", expert_rows(tensor, expert, 0, width));
+      parts.emplace_back(one + "up_proj.weight", expert_rows(tensor, expert, width, width));
+    } else {
+      parts.emplace_back(one + "down_proj.weight", expert_rows(tensor, expert, 0, hidden));
+    }
+  }
+  return parts;
+}
+
 // The tensors of `files` by the names of parameters.
 Tensors named_as_parameters(const Files& files, const Config& config) {
-  const bool gemma3 = config.family == "gemma3_text";
+  const bool may_be_part =
+      config.family == "gemma3_text" || config.family == "ministral3" || !config.linear_attention.empty();
   Tensors tensors;
-  for (const auto& [stored_name, file] : files) {
-    const std::optional<std::string> name = gemma3 ? gemma3_text_name(stored_name) : stored_name;
-    if (!name) continue;
-    const auto [at, is_new] = tensors.try_emplace(*name, StoredTensor{file, stored_name});
+  const auto add = [&](const std::string& name, const StoredTensor& tensor) {
+    const auto [at, is_new] = tensors.try_emplace(name, tensor);
     if (!is_new) {
-      throw InputError("{}: tensors {} and {} are the same parameter", file.path().string(),
-                       shown(at->second.name), shown(stored_name));
+      throw InputError("{}: tensors {} and {} are the same parameter", tensor.file.path().string(),
+                       shown(at->second.name), shown(tensor.name));
     }
+  };
+  for (const auto& [stored_name, file] : files) {
+    const std::optional<std::string> name = may_be_part ? text_name(stored_name) : stored_name;
+    if (!name || is_of_next_token_layer(*name, config)) continue;
+    const StoredTensor tensor{file, stored_name};
+    const auto parts = of_experts(*name, tensor, config);
+    for (const auto& [parameter, part] : parts) add(parameter, part);
+    if (parts.empty()) add(parameter_name(config, *name), tensor);
   }
   return tensors;
 }
@@ -209,6 +280,27 @@ Tensors checked(const Files& files, const Config& config, const std::string& whe
 }
 
 }  // namespace
+
+std::string stored_name(const Config& config, const std::string& parameter) {
+  std::string name = parameter;
+  if (!config.mixture.block_sparse_moe_names || name.find(".mlp.") == std::string::npos) return name;
+  for (const auto& [stored, ours] : kBlockSparseMoe) name = replaced(std::move(name), ours, stored);
+  return name;
+}
+
+std::string parameter_name(const Config& config, const std::string& stored) {
+  std::string name = stored;
+  if (!config.mixture.block_sparse_moe_names) return name;
+  for (const auto& [theirs, ours] : kBlockSparseMoe) name = replaced(std::move(name), theirs, ours);
+  return name;
+}
+
+std::vector<std::byte> Checkpoint::bytes(const std::string& name) const {
+  const StoredTensor& tensor = stored(name);
+  std::vector<std::byte> all(tensor.entry().end - tensor.entry().begin);
+  tensor.read(0, all);
+  return all;
+}
 
 Checkpoint Checkpoint::open(const std::filesystem::path& folder, const std::string& config_name) {
   std::error_code error;

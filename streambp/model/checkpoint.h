@@ -21,9 +21,10 @@ class Checkpoint {
   /// leaves the folder; a tensor missing, surplus, listed in the index but absent from its shard (or the
   /// reverse), in two shards, of the wrong shape or of a dtype that is not floating. Tolerated as
   /// transformers does: `*.rotary_emb.inv_freq`, and `lm_head.weight` of a tied model where its bytes equal
-  /// the embedding's. Of a multimodal Gemma 3 the text part is read, under the names it would have alone:
-  /// the prefixes `language_model.` and `model.language_model.` go, the tensors of the vision part are left
-  /// out.
+  /// the embedding's. Of a multimodal Gemma 3, Mistral 3 or Qwen3.5 the text part is read, under the names it
+  /// would have alone: the prefixes `language_model.` and `model.language_model.` go, the tensors of the
+  /// vision part are left out. A layer's experts may be stored in two tensors, `mlp.experts.gate_up_proj` and
+  /// `mlp.experts.down_proj`, as transformers 5 holds them.
   static Checkpoint open(const std::filesystem::path& folder, const std::string& config_name = "config.json");
 
   /// One weight file alone against a config (golden cases keep a reference model's weights so).
@@ -33,13 +34,17 @@ class Checkpoint {
   /// Where parameter `name` is stored; std::out_of_range if the model has no such parameter.
   const StoredTensor& stored(const std::string& name) const { return tensors_.at(name); }
   const SafetensorsEntry& entry(const std::string& name) const { return stored(name).entry(); }
-  std::vector<std::byte> bytes(const std::string& name) const {
-    return stored(name).file.bytes(stored(name).name);
-  }
+  std::vector<std::byte> bytes(const std::string& name) const;
 
  private:
   Config config_;
   std::map<std::string, StoredTensor> tensors_;  // by the names of the parameters
 };
+
+/// What files call a parameter: its own name, but for the mixtures of Mixtral.
+std::string stored_name(const Config& config, const std::string& parameter);
+
+/// The parameter that files call `stored`: the inverse of stored_name.
+std::string parameter_name(const Config& config, const std::string& stored);
 
 }  // namespace streambp

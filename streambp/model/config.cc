@@ -14,14 +14,43 @@ using nlohmann::json;
 
 constexpr std::array<const char*, 4> kDtypes = {"float64", "float32", "bfloat16", "float16"};
 
-// The text part of a multimodal Gemma 3, as a config of its own. There transformers leaves out what equals
-// the class's default, sizes included, and keeps a few settings of the whole model outside.
-json gemma3_text_part(const ConfigReader& file) {
+// What the text part of a multimodal model is as a config of its own, and its class's sizes.
+const json& text_defaults(const std::string& model_type) {
+  static const json kGemma3 = {{"model_type", "gemma3_text"}, {"vocab_size", 262208u},
+                               {"hidden_size", 2304u},        {"intermediate_size", 9216u},
+                               {"num_hidden_layers", 26u},    {"num_attention_heads", 8u},
+                               {"num_key_value_heads", 4u}};
+  static const json kMistral3 = {{"model_type", "ministral3"}, {"vocab_size", 131072u},
+                                 {"hidden_size", 4096u},       {"intermediate_size", 14336u},
+                                 {"num_hidden_layers", 34u},   {"num_attention_heads", 32u},
+                                 {"num_key_value_heads", 8u}};
+  static const json kQwen35 = {{"model_type", "qwen3_5_text"}, {"vocab_size", 248320u},
+                               {"hidden_size", 4096u},         {"intermediate_size", 12288u},
+                               {"num_hidden_layers", 32u},     {"num_attention_heads", 16u},
+                               {"num_key_value_heads", 4u}};
+  static const json kQwen35Moe = {{"model_type", "qwen3_5_moe_text"},
+                                  {"vocab_size", 248320u},
+                                  {"hidden_size", 2048u},
+                                  {"num_hidden_layers", 40u},
+                                  {"num_attention_heads", 16u},
+                                  {"num_key_value_heads", 2u},
+                                  {"moe_intermediate_size", 512u},
+                                  {"shared_expert_intermediate_size", 512u},
+                                  {"num_experts_per_tok", 8u},
+                                  {"num_experts", 256u}};
+  static const json kNone;
+  if (model_type == "gemma3") return kGemma3;
+  if (model_type == "qwen3_5") return kQwen35;
+  if (model_type == "qwen3_5_moe") return kQwen35Moe;
+  return model_type == "mistral3" ? kMistral3 : kNone;
+}
+
+// The text part of a multimodal Gemma 3, Mistral 3 or Qwen3.5, as a config of its own. There transformers
+// leaves out what equals the class's default, sizes included, and keeps a few settings of the whole model
+// outside.
+json text_part(const ConfigReader& file, json part) {
   const ConfigReader text = file.inner("text_config");
-  text.only("model_type", "gemma3_text");
-  json part = {{"model_type", "gemma3_text"}, {"vocab_size", 262208u},    {"hidden_size", 2304u},
-               {"intermediate_size", 9216u},  {"num_hidden_layers", 26u}, {"num_attention_heads", 8u},
-               {"num_key_value_heads", 4u}};
+  text.only("model_type", part["model_type"]);
   part.update(text.object());
   for (const char* key : {"tie_word_embeddings", "dtype", "torch_dtype", "quantization_config"}) {
     const json* const outside = file.find(key);
@@ -45,10 +74,14 @@ void parse_heads(const ConfigReader& settings, const Family& family, Config& con
   if (heads % config.num_key_value_heads != 0) {
     settings.refuse("num_key_value_heads", fmt::format("a divisor of num_attention_heads ({})", heads));
   }
+  if (family.latent) return;  // heads of other sizes: parse_latent
   int64_t fallback = family.head_dim;
   if (fallback == 0 && config.hidden_size % heads == 0) fallback = config.hidden_size / heads;
-  // transformers takes 128 for a Qwen3 without head_dim, other readers the quotient.
-  if (config.family == "qwen3" && config.hidden_size != heads * family.head_dim) fallback = 0;
+  // transformers takes 128 for a Qwen3 without head_dim, other readers the quotient; for a Ministral 3 and a
+  // GPT-OSS it takes its own number where the key is absent and the quotient where it is null.
+  if ((config.family == "qwen3" || config.family == "ministral3" || config.family == "gpt_oss") &&
+      config.hidden_size != heads * family.head_dim)
+    fallback = 0;
   config.head_dim = fallback > 0 ? settings.size("head_dim", kMaxHeadDim, fallback)
                                  : settings.size("head_dim", kMaxHeadDim);
   if (config.head_dim % 2 != 0) {
@@ -59,8 +92,7 @@ void parse_heads(const ConfigReader& settings, const Family& family, Config& con
 // nn.Embedding counts a negative padding_idx from the end, and refuses one beyond the vocabulary.
 void parse_pad_token(const ConfigReader& settings, const Family& family, Config& config) {
   std::optional<int64_t> fallback;
-  if (family.gemma) fallback = 0;
-  if (config.family == "phi3") fallback = 32000;
+  if (family.pad_token_id >= 0) fallback = family.pad_token_id;
   std::optional<int64_t> token;
   if (!settings.has("pad_token_id")) token = fallback;
   const json* const value = settings.find("pad_token_id");
@@ -112,7 +144,12 @@ Config parse_settings(const ConfigReader& settings) {
   config.family = family.name;
   config.vocab_size = settings.size("vocab_size", kMaxVocab);
   config.hidden_size = settings.size("hidden_size", kMaxHidden);
-  config.intermediate_size = settings.size("intermediate_size", kMaxIntermediate);
+  // Qwen3.5's mixture has no dense MLP.
+  const bool all_experts = config.family == "qwen3_5_moe_text";
+  config.intermediate_size =
+      settings.size(all_experts && settings.find("intermediate_size") == nullptr ? "moe_intermediate_size"
+                                                                                 : "intermediate_size",
+                    kMaxIntermediate);
   config.num_hidden_layers = settings.size("num_hidden_layers", kMaxLayers);
   parse_heads(settings, family, config);
   // The length a model was trained for limits nothing here, but some scalings of positions start from it.
@@ -122,7 +159,7 @@ Config parse_settings(const ConfigReader& settings) {
   parse_pad_token(settings, family, config);
   parse_dtype(settings, config);
   parse_family(settings, family, config);
-  parse_rope(settings, config);
+  parse_rope(settings, family, config);
   config.value_model = parse_value_model(settings);
   return config;
 }
@@ -133,8 +170,10 @@ Config parse_config(std::string_view text, const std::string& where) {
   const json document = parse_strict_json(text, where);
   const ConfigReader file(document, where);
   const json* const type = file.find("model_type");
-  if (type == nullptr || *type != "gemma3") return parse_settings(file);
-  const json part = gemma3_text_part(file);
+  const json& defaults =
+      text_defaults(type != nullptr && type->is_string() ? type->get<std::string>() : std::string());
+  if (defaults.is_null()) return parse_settings(file);
+  const json part = text_part(file, defaults);
   return parse_settings(ConfigReader(part, where, "text_config."));
 }
 

@@ -33,23 +33,78 @@ struct RopeSettings {
   bool operator==(const RopeSettings&) const = default;
 };
 
-/// A mixture of experts instead of a layer's MLP (Qwen3-MoE).
+/// A mixture of experts instead of a layer's MLP (Mixtral, Qwen2-MoE, Qwen3-MoE, GPT-OSS, DeepSeek V3,
+/// GLM-4.5).
 struct MixtureSettings {
   int64_t num_experts = 0;  // 0: every MLP is dense
   int64_t num_experts_per_tok = 0;
   int64_t moe_intermediate_size = 0;
-  bool norm_topk_prob = false;        // whether the chosen experts' weights are made to sum to 1
-  double router_aux_loss_coef = 0.0;  // weight of the routers' load-balancing loss
-  bool output_router_logits = false;  // whether transformers' own loss has that term
-  std::vector<bool> sparse;           // of each layer: experts, or a dense MLP
+  bool norm_topk_prob = false;                  // whether the chosen experts' weights are made to sum to 1
+  double router_aux_loss_coef = 0.0;            // weight of the routers' load-balancing loss
+  bool output_router_logits = false;            // whether transformers' own loss has that term
+  std::vector<bool> sparse;                     // of each layer: experts, or a dense MLP
+  int64_t shared_expert_intermediate_size = 0;  // of an expert that every token has; 0: none
+  /// mixtral: files call mlp.gate block_sparse_moe.gate, and an expert's gate_proj, up_proj and down_proj w1,
+  /// w3 and w2.
+  bool block_sparse_moe_names = false;
+  /// gpt_oss: router and experts have biases, and all experts of a layer are two tensors, whose gate and up
+  /// projections alternate.
+  bool biased_interleaved = false;
+  /// deepseek_v3, glm4_moe: the shared expert (n_shared_experts of them, side by side) is added as it is,
+  /// under the name shared_experts; else times the sigmoid of a gate.
+  bool shared_expert_ungated = false;
+  /// deepseek_v3, glm4_moe: scores are sigmoids of the router's logits, not a softmax. The choice is among
+  /// the experts of the topk_group best of n_group groups, by scores to which a stored number of each expert
+  /// is added (e_score_correction_bias, which no gradient reaches); the chosen scores themselves, normalised
+  /// or not, times routed_scaling_factor are the weights.
+  bool sigmoid_scores = false;
+  int64_t n_group = 1;
+  int64_t topk_group = 1;
+  double routed_scaling_factor = 1.0;
 
   bool operator==(const MixtureSettings&) const = default;
+};
+
+/// The gated delta rule of layers that are recurrent instead of attending (Qwen3-Next, Qwen3.5).
+struct DeltaRuleSettings {
+  int64_t key_heads = 0;     // linear_num_key_heads
+  int64_t value_heads = 0;   // linear_num_value_heads
+  int64_t key_head_dim = 0;  // linear_key_head_dim
+  int64_t value_head_dim = 0;
+  int64_t conv_kernel = 0;         // linear_conv_kernel_dim: the tokens that the convolution sees
+  bool fused_projections = false;  // qwen3_next: in_proj_qkvz and in_proj_ba
+
+  int64_t keys() const { return key_heads * key_head_dim; }        // the width of all keys, or queries
+  int64_t values() const { return value_heads * value_head_dim; }  // of all values
+  int64_t channels() const { return 2 * keys() + values(); }       // of the convolution
+
+  bool operator==(const DeltaRuleSettings&) const = default;
+};
+
+/// Latent attention (DeepSeek V3): keys and values of all heads are projected up from one small vector a
+/// token, next to one rotated key for all heads.
+struct LatentAttentionSettings {
+  int64_t q_lora_rank = 0;   // queries are projected through as many numbers; 0: at once
+  int64_t kv_lora_rank = 0;  // of that vector; 0: the model has ordinary attention
+  int64_t qk_nope_head_dim = 0;
+  int64_t qk_rope_head_dim = 0;
+  int64_t v_head_dim = 0;
+
+  bool operator==(const LatentAttentionSettings&) const = default;
+};
+
+/// Where the norms of a layer stand, by the names of their modules; empty: there is none.
+struct NormNames {
+  std::string before_attention;
+  std::string after_attention;
+  std::string before_mlp;
+  std::string after_mlp;
 };
 
 /// Settings of one decoder. Sizes are positive and consistent once parsed: heads are a multiple of key/value
 /// heads and head_dim and rotary_dim are even.
 struct Config {
-  std::string family;  // model_type: gemma2, gemma3_text, llama, mistral, phi3, qwen2, qwen3, qwen3_moe
+  std::string family;  // model_type; of a multimodal model its text part's
   int64_t vocab_size = 0;
   int64_t hidden_size = 0;
   int64_t intermediate_size = 0;
@@ -61,23 +116,42 @@ struct Config {
       0;  // the first entries of a head, which are rotated: head_dim times partial_rotary_factor
   int64_t max_position_embeddings = 0;
   double rms_norm_eps = 1e-6;
-  bool qkv_bias = false;  // qwen2: always; qwen3, llama: attention_bias
-  bool o_bias = false;    // qwen3, llama: attention_bias
-  bool mlp_bias = false;  // llama
-  bool qk_norm = false;   // qwen3, gemma3: RMS norm of every query and key head
+  bool qkv_bias = false;  // qwen2: always; most others: attention_bias; deepseek_v3: of the maps to its ranks
+  bool o_bias = false;    // attention_bias, but for qwen2 and glm4
+  bool mlp_bias = false;  // llama, granite, smollm3
+  bool qk_norm = false;   // qwen3, gemma3, olmo: RMS norm of queries and keys before they are rotated
+  bool qk_norm_full_width = false;  // olmo: of all heads as one group, else of every head
   bool tie_word_embeddings = false;
-  bool value_model = false;             // a critic or reward model: score.weight [1, D] instead of an LM head
-  bool fused_projections = false;       // phi3: one qkv_proj, one gate_up_proj
-  bool sandwich_norms = false;          // gemma: also the outputs of attention and MLP are normed
-  bool norm_adds_one = false;           // gemma: norms multiply by 1 + weight
-  double embedding_scale = 1.0;         // gemma: sqrt(hidden_size)
-  double attention_scale = 0.0;         // of the scores: head_dim or query_pre_attn_scalar to the power -1/2
-  double attn_logit_softcapping = 0.0;  // gemma2: scores s become cap tanh(s / cap); 0: they don't
+  bool value_model = false;        // a critic or reward model: score.weight [1, D] instead of an LM head
+  bool fused_projections = false;  // phi3: one qkv_proj, one gate_up_proj
+  bool fused_gate_up = false;      // glm4: one gate_up_proj
+  bool sandwich_norms = false;     // gemma2, gemma3, glm4: also the outputs of attention and MLP are normed
+  bool glm_norm_names = false;     // glm4: the sandwich's norms have other names
+  bool norm_after = false;         // olmo: only the outputs of attention and MLP are normed
+  bool norm_adds_one = false;      // gemma: norms multiply by 1 + weight
+  double embedding_scale = 1.0;    // gemma: sqrt(hidden_size); granite: embedding_multiplier
+  bool rounds_embedding_scale = false;   // gemma: to the dtype of the parameters
+  double residual_multiplier = 1.0;      // granite: of what attention and MLP add to the residual stream
+  double logits_scaling = 1.0;           // granite: the logits are divided by it
+  double attention_scale = 0.0;          // of the scores: granite's attention_multiplier, or head_dim or
+                                         // query_pre_attn_scalar to the power -1/2
+  double attn_logit_softcapping = 0.0;   // gemma2: scores s become cap tanh(s / cap); 0: they don't
   double final_logit_softcapping = 0.0;  // gemma2: the same of the logits
   Activation hidden_act = Activation::kSilu;
+  double swiglu_alpha = 0.0;           // gpt_oss: experts have a clamped gate instead; 0: hidden_act
+  double swiglu_limit = 0.0;           // what gate and up are clamped to in it
+  bool attention_sinks = false;        // gpt_oss: one more score of every head, whose value is 0
+  bool attention_output_gate = false;  // qwen3_next: what attention gives times sigmoid of a part of q_proj
   RopeSettings rope;
-  std::optional<RopeSettings> local_rope;  // gemma3: of the layers with a window
-  std::vector<int64_t> windows;  // of each layer: how many tokens a query sees, itself included; 0: all
+  std::optional<RopeSettings> local_rope;  // gemma3, olmo3: of the layers with a window
+  bool rope_interleaved = false;       // glm4: entries 2i and 2i + 1 are rotated together, not i and i + R/2
+  std::vector<bool> no_rope;           // smollm3, of each layer: nothing is rotated. Empty: in no layer
+  double query_scale_beta = 0.0;       // ministral3 (llama_4_scaling_beta): rotated queries are multiplied by
+  int64_t query_scale_original = 0;    // 1 + beta log(1 + floor(position / original)); beta 0: they aren't
+  std::vector<int64_t> windows;        // of each layer: how many tokens a query sees, itself included; 0: all
+  std::vector<bool> linear_attention;  // of each layer: the delta rule instead of attention. Empty: none
+  DeltaRuleSettings delta_rule;
+  LatentAttentionSettings latent;
   MixtureSettings mixture;
   /// The embedding's padding_idx: its row gets no gradient from the input's side, even where the token is
   /// real.
@@ -85,20 +159,46 @@ struct Config {
   std::string dtype = "float32";  // of the stored weights, as config.json names it
 
   bool has_window(int64_t layer) const { return windows[static_cast<size_t>(layer)] > 0; }
+  bool rotates(int64_t layer) const { return no_rope.empty() || !no_rope[static_cast<size_t>(layer)]; }
+  bool is_recurrent(int64_t layer) const {
+    return !linear_attention.empty() && linear_attention[static_cast<size_t>(layer)];
+  }
+  bool is_latent() const { return latent.kv_lora_rank > 0; }
+  /// What a token hands on to later ones in a layer that attends, [heads, width] each: its keys and values,
+  /// or with latent attention what they are projected from and the rotated key.
+  int64_t carry_heads() const { return is_latent() ? 1 : num_key_value_heads; }
+  int64_t carry_key_width() const { return is_latent() ? latent.kv_lora_rank : head_dim; }
+  int64_t carry_value_width() const { return is_latent() ? latent.qk_rope_head_dim : head_dim; }
+  /// Numbers of a token in both.
+  int64_t carry_width() const { return carry_heads() * (carry_key_width() + carry_value_width()); }
+  /// Numbers of a token that attention gives.
+  int64_t attention_width() const {
+    return num_attention_heads * (is_latent() ? latent.v_head_dim : head_dim);
+  }
+  /// Whether a layer's attention, and what its keys and values are made of, can be kept for another pass
+  /// (Settings::keep): not in recurrent layers, nor yet with latent attention.
+  bool can_store_attention(int64_t layer) const { return !is_recurrent(layer) && !is_latent(); }
   bool is_sparse(int64_t layer) const {
     return mixture.num_experts > 0 && mixture.sparse[static_cast<size_t>(layer)];
   }
+  /// Whether the outputs of attention and MLP are normed before they are added to the residual stream.
+  bool norms_outputs() const { return sandwich_norms || norm_after; }
+  NormNames norm_names() const;
 
   bool operator==(const Config&) const = default;
 };
 
 /// What a parameter is in its model.
 enum class ParameterRole {
-  kEmbedding,  // model.embed_tokens.weight, the head too where they are tied
-  kNorm,       // [size]
-  kWeight,     // of a linear map, [out, in]
-  kBias,       // [out]
-  kHead,       // lm_head.weight or score.weight
+  kEmbedding,    // model.embed_tokens.weight, the head too where they are tied
+  kNorm,         // [size]
+  kWeight,       // of a linear map, [out, in]
+  kBias,         // [out]; of all experts of a layer [experts, out]
+  kExperts,      // of the linear maps of all experts of a layer, [experts, in, out]
+  kConvolution,  // [channels, 1, tokens]
+  kPerHead,      // [heads]: sinks of attention, decays
+  kCorrection,   // [experts]: of a router's choice; never trained, float32 or wider in every model
+  kHead,         // lm_head.weight or score.weight
 };
 
 /// Name and shape of one parameter, under Hugging Face's name.
@@ -108,6 +208,11 @@ struct ParameterShape {
   ParameterRole role = ParameterRole::kWeight;
   bool of_expert = false;  // of a mixture's
 };
+
+/// Whether a parameter of this name has the role kCorrection.
+inline bool is_correction(const std::string& name) {
+  return name.ends_with(".e_score_correction_bias");
+}
 
 /// "model.norm" of "model.norm.weight".
 inline std::string module_of(const std::string& parameter) {
@@ -122,7 +227,7 @@ std::vector<ParameterShape> parameter_shapes(const Config& config);
 int64_t parameter_count(const Config& config);
 
 /// Reads a config.json in the spelling of transformers 4 (rope_theta, rope_scaling, torch_dtype) or 5
-/// (rope_parameters, dtype). Of a multimodal Gemma 3 it takes the text part, as gemma3_text. Throws
+/// (rope_parameters, dtype). Of a multimodal Gemma 3, Mistral 3 or Qwen3.5 it takes the text part. Throws
 /// InputError, naming the file, the key, what it holds and what is known, for a file that is missing or not
 /// JSON, an unknown model_type or rope type, a missing or impossible size, two keys that contradict each
 /// other, and every setting that would change the mathematics in a way not supported here (other activations,

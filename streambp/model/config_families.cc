@@ -12,16 +12,31 @@ namespace {
 using nlohmann::json;
 
 // clang-format off
-constexpr std::array<Family, 8> kFamilies = {{
-  // name         positions  eps  tied  head_dim K absent  attention's bias       gemma
-  {"gemma2",          8192, 1e-6, true,  256,    false, Family::Bias::kByKey, true},
-  {"gemma3_text",   131072, 1e-6, true,  256,    false, Family::Bias::kByKey, true},
-  {"llama",           2048, 1e-6, false, 0,      true,  Family::Bias::kByKey, false},
-  {"mistral",       131072, 1e-6, false, 0,      false, Family::Bias::kNone,  false},
-  {"phi3",            4096, 1e-5, false, 0,      true,  Family::Bias::kNone,  false},
-  {"qwen2",          32768, 1e-6, false, 0,      false, Family::Bias::kQkv,   false},
-  {"qwen3",          32768, 1e-6, false, 128,    false, Family::Bias::kByKey, false},
-  {"qwen3_moe",      32768, 1e-6, false, 0,      false, Family::Bias::kByKey, false},
+constexpr std::array<Family, 23> kFamilies = {{
+  // name         positions  eps  tied  head_dim K absent  attention's bias          gemma  theta  pad_token_id
+  {"deepseek_v3",     4096, 1e-6, false, 0,      false, Family::Bias::kByKey,    false, 1e4, -1, false, true},
+  {"gemma",           8192, 1e-6, true,  256,    false, Family::Bias::kByKey,    true,  1e4, 0},
+  {"gemma2",          8192, 1e-6, true,  256,    false, Family::Bias::kByKey,    true,  1e4, 0},
+  {"gemma3_text",   131072, 1e-6, true,  256,    false, Family::Bias::kByKey,    true,  1e6, 0},
+  {"glm4",       131072, 1.5625e-7, false, 128,  false, Family::Bias::kQkvByKey, false, 1e4, 151329},
+  {"glm4_moe",      131072, 1e-5, false, 0,      false, Family::Bias::kQkvByKey, false, 1e4, -1},
+  {"gpt_oss",       131072, 1e-5, false, 64,     false, Family::Bias::kByKey,    false, 1.5e5, -1},
+  {"granite",         2048, 1e-6, false, 0,      true,  Family::Bias::kByKey,    false, 1e4, -1},
+  {"llama",           2048, 1e-6, false, 0,      true,  Family::Bias::kByKey,    false, 1e4, -1},
+  {"ministral3",    262144, 1e-5, false, 128,    false, Family::Bias::kNone,     false, 1e4, 11},
+  {"mistral",       131072, 1e-6, false, 0,      false, Family::Bias::kNone,     false, 1e4, -1},
+  {"mixtral",       131072, 1e-5, false, 0,      false, Family::Bias::kNone,     false, 1e6, -1},
+  {"olmo2",           2048, 1e-5, false, 0,      true,  Family::Bias::kByKey,    false, 1e4, 1},
+  {"olmo3",           2048, 1e-5, false, 0,      true,  Family::Bias::kByKey,    false, 5e5, 1},
+  {"phi3",            4096, 1e-5, false, 0,      true,  Family::Bias::kNone,     false, 1e4, 32000},
+  {"qwen2",          32768, 1e-6, false, 0,      false, Family::Bias::kQkv,      false, 1e4, -1},
+  {"qwen2_moe",      32768, 1e-6, false, 0,      false, Family::Bias::kQkvByKey, false, 1e4, -1},
+  {"qwen3",          32768, 1e-6, false, 128,    false, Family::Bias::kByKey,    false, 1e4, -1},
+  {"qwen3_5_moe_text", 32768, 1e-6, false, 256,  false, Family::Bias::kByKey,    false, 1e4, -1, true},
+  {"qwen3_5_text",   32768, 1e-6, false, 256,    false, Family::Bias::kByKey,    false, 1e4, -1, true},
+  {"qwen3_moe",      32768, 1e-6, false, 0,      false, Family::Bias::kByKey,    false, 1e4, -1},
+  {"qwen3_next",     32768, 1e-6, false, 256,    false, Family::Bias::kByKey,    false, 1e4, -1, true},
+  {"smollm3",        32768, 1e-6, true,  0,      false, Family::Bias::kByKey,    false, 2e6, 128004},
 }};
 // clang-format on
 
@@ -29,12 +44,29 @@ constexpr std::array<Family, 8> kFamilies = {{
 void refuse_unsupported(const ConfigReader& settings) {
   static const std::vector<std::pair<const char*, json>> kOnly = {
       {"attention_dropout", 0}, {"resid_pdrop", 0},
-      {"embd_pdrop", 0},        {"pretraining_tp", 1},
+      {"embd_pdrop", 0},        {"clip_qkv", nullptr},
       {"full_attn_mod", 1},     {"interpolate_factor", 1},
       {"lm_head_bias", false},  {"quantization_config", nullptr},
       {"is_causal", true},      {"use_bidirectional_attention", false},
   };
+  if (settings.find("quantization_config") != nullptr && settings.text("model_type") == "gpt_oss") {
+    settings.refuse("quantization_config",
+                    "none: MXFP4 weights can't be trained; load the model in transformers with "
+                    "quantization_config=Mxfp4Config(dequantize=True) and save it in bfloat16");
+  }
+  if (settings.find("quantization_config") != nullptr && settings.text("model_type") == "deepseek_v3") {
+    settings.refuse(
+        "quantization_config",
+        "none: FP8 weights can't be trained; convert them to bfloat16 first and take the key away");
+  }
   for (const auto& [key, supported] : kOnly) settings.only(key, supported);
+  // A choice of keys by a second, small attention, whose indices no gradient reaches.
+  for (const char* key : {"index_topk", "index_n_heads", "index_head_dim"}) {
+    if (settings.find(key) != nullptr)
+      settings.refuse(key, "none: sparse attention by an indexer (DeepSeek V3.2, GLM-5) is not supported");
+  }
+  // SmolLM3's published file holds a 2, which nothing reads.
+  if (settings.text("model_type") != "smollm3") settings.only("pretraining_tp", 1);
 }
 
 void parse_biases(const ConfigReader& settings, const Family& family, Config& config) {
@@ -46,11 +78,17 @@ void parse_biases(const ConfigReader& settings, const Family& family, Config& co
       settings.only("attention_bias", true);
       config.qkv_bias = true;
       break;
+    case Family::Bias::kQkvByKey:
+      config.qkv_bias = settings.flag(config.family == "qwen2_moe" ? "qkv_bias" : "attention_bias",
+                                      config.family != "glm4_moe");
+      break;
     case Family::Bias::kByKey:
-      config.qkv_bias = config.o_bias = settings.flag("attention_bias", false);
+      config.qkv_bias = config.o_bias = settings.flag("attention_bias", config.family == "gpt_oss");
       break;
   }
-  if (config.family == "llama") {
+  // What the key says that another family's class reads.
+  settings.only(config.family == "qwen2_moe" ? "attention_bias" : "qkv_bias", config.qkv_bias);
+  if (config.family == "llama" || config.family == "granite" || config.family == "smollm3") {
     config.mlp_bias = settings.flag("mlp_bias", false);
   } else {
     settings.only("mlp_bias", false);
@@ -63,24 +101,32 @@ double softcap(const ConfigReader& settings, const char* key, double fallback) {
   return settings.positive(key, fallback);
 }
 
-void parse_attention_and_norms(const ConfigReader& settings, const Family& family, Config& config) {
+void parse_activation(const ConfigReader& settings, const Family& family, Config& config) {
   const json activation = family.gemma ? "gelu_pytorch_tanh" : "silu";
-  settings.only("hidden_act", activation);
+  // Gemma's first files say gelu and mean this one.
+  const bool says_gelu = config.family == "gemma" && settings.text("hidden_act") == "gelu";
+  if (!says_gelu) settings.only("hidden_act", activation);
   settings.only("hidden_activation", activation);
-  config.qk_norm = config.family == "qwen3" || config.family == "qwen3_moe" || config.family == "gemma3_text";
-  config.fused_projections = config.family == "phi3";
+  if (family.gemma) config.hidden_act = Activation::kGeluTanh;
+}
+
+void parse_attention(const ConfigReader& settings, const Family& family, Config& config) {
+  const std::string& name = config.family;
+  config.qk_norm_full_width = name == "olmo2" || name == "olmo3";
+  config.qk_norm = config.qk_norm_full_width || name.starts_with("qwen3") || name == "gemma3_text" ||
+                   (name == "glm4_moe" && settings.flag("use_qk_norm", false));
+  config.fused_projections = name == "phi3";
+  config.fused_gate_up = config.rope_interleaved = name == "glm4";
+  config.attention_sinks = name == "gpt_oss";
   double scale_of = static_cast<double>(config.head_dim);
-  if (family.gemma) {
-    config.hidden_act = Activation::kGeluTanh;
-    config.sandwich_norms = true;
-    config.norm_adds_one = true;
-    config.embedding_scale = std::sqrt(static_cast<double>(config.hidden_size));
+  if (family.gemma && name != "gemma") {
     scale_of = settings.positive("query_pre_attn_scalar", 256.0);
   } else {
     settings.only("query_pre_attn_scalar", nullptr);
   }
   config.attention_scale = 1.0 / std::sqrt(scale_of);
-  if (config.family == "gemma2") {
+  if (family.latent) parse_latent(settings, config);
+  if (name == "gemma2") {
     config.attn_logit_softcapping = softcap(settings, "attn_logit_softcapping", 50.0);
     config.final_logit_softcapping = softcap(settings, "final_logit_softcapping", 30.0);
   } else {
@@ -89,147 +135,65 @@ void parse_attention_and_norms(const ConfigReader& settings, const Family& famil
   }
 }
 
-// Which layers have a window, and whether the file says so in words of its own: if so, layer_types may only
-// repeat it; if not, layer_types decides where it is there.
-struct LocalLayers {
-  std::vector<bool> local;
-  bool stated = true;
-};
-
-LocalLayers gemma_layers(const ConfigReader& settings, const Config& config) {
-  LocalLayers layers;
-  int64_t pattern = 2;
-  if (config.family == "gemma2") {
-    settings.only("sliding_window_pattern", 2);
-    layers.stated = settings.find("sliding_window_pattern") != nullptr;
-  } else {
-    // transformers 5 also writes the pattern's default as _sliding_window_pattern, and does not read it.
-    pattern = settings.size("sliding_window_pattern", kMaxLayers, 6);
-    layers.stated = settings.find("sliding_window_pattern") != nullptr;
-  }
-  for (int64_t layer = 1; layer <= config.num_hidden_layers; ++layer) {
-    layers.local.push_back(layer % pattern != 0);
-  }
-  return layers;
+void parse_norms(const Family& family, Config& config) {
+  config.norm_adds_one = family.gemma || family.recurrent;
+  config.norm_after = config.family == "olmo2" || config.family == "olmo3";
+  config.glm_norm_names = config.family == "glm4";
+  config.sandwich_norms = config.glm_norm_names || (family.gemma && config.family != "gemma");
 }
 
-// qwen2, qwen3, qwen3_moe: published files carry a window that is switched off.
-LocalLayers qwen_layers(const ConfigReader& settings, const Config& config) {
-  const auto count = static_cast<std::size_t>(config.num_hidden_layers);
-  if (!settings.flag("use_sliding_window", false)) {
-    if (settings.find("sliding_window") != nullptr && settings.find("use_sliding_window") == nullptr) {
-      settings.refuse("sliding_window", "null, or use_sliding_window with it");
-    }
-    return {std::vector<bool>(count, false)};
+// Constant factors: Gemma's of the embedding, and Granite's.
+void parse_multipliers(const ConfigReader& settings, const Family& family, Config& config) {
+  if (family.gemma) {
+    config.embedding_scale = std::sqrt(static_cast<double>(config.hidden_size));
+    config.rounds_embedding_scale = true;
   }
-  if (config.family == "qwen3_moe") {
-    settings.only("max_window_layers", 0);
-    return {std::vector<bool>(count, true)};
-  }
-  const json* const from = settings.find("max_window_layers");
-  if (from == nullptr && settings.find("layer_types") != nullptr) {
-    return {std::vector<bool>(count, false), false};
-  }
-  if (from == nullptr || !from->is_number_unsigned()) {
-    settings.refuse("max_window_layers", "an integer: the first layer that has the window");
-  }
-  LocalLayers layers;
-  for (uint64_t layer = 0; layer < count; ++layer) layers.local.push_back(layer >= from->get<uint64_t>());
-  return layers;
-}
-
-LocalLayers local_layers(const ConfigReader& settings, const Family& family, const Config& config) {
-  if (family.gemma) return gemma_layers(settings, config);
-  if (config.family.starts_with("qwen")) return qwen_layers(settings, config);
-  const auto count = static_cast<std::size_t>(config.num_hidden_layers);
-  if (config.family == "llama") {
-    if (settings.find("sliding_window") != nullptr && settings.find("use_sliding_window") == nullptr) {
-      settings.refuse("sliding_window", "null, or use_sliding_window: false with it");
-    }
-    return {std::vector<bool>(count, false)};
-  }
-  if (config.family == "mistral" && !settings.has("sliding_window")) {
-    settings.refuse("sliding_window", "an integer, or null for none (transformers would take 4096)");
-  }
-  return {std::vector<bool>(count, settings.find("sliding_window") != nullptr)};
-}
-
-// layer_types as which layers have a window.
-std::vector<bool> parse_layer_types(const ConfigReader& settings, const json& types, int64_t layers) {
-  bool good = types.is_array() && types.size() == static_cast<std::size_t>(layers);
-  std::vector<bool> local;
-  for (std::size_t i = 0; good && i < types.size(); ++i) {
-    good = types[i] == "full_attention" || types[i] == "sliding_attention";
-    local.push_back(types[i] == "sliding_attention");
-  }
-  if (!good) {
-    settings.refuse("layer_types",
-                    fmt::format("full_attention or sliding_attention for each of the {} layers", layers));
-  }
-  return local;
-}
-
-void parse_windows(const ConfigReader& settings, const Family& family, Config& config) {
-  LocalLayers layers = local_layers(settings, family, config);
-  if (const json* const types = settings.find("layer_types")) {
-    std::vector<bool> local = parse_layer_types(settings, *types, config.num_hidden_layers);
-    if (layers.stated && local != layers.local) {
-      settings.refuse("layer_types", "the windows that the file states elsewhere");
-    }
-    layers.local = std::move(local);
-  }
-  const bool any = std::find(layers.local.begin(), layers.local.end(), true) != layers.local.end();
-  // Families without this switch don't read it; it may be there if it says what is so.
-  if (!config.family.starts_with("qwen") && settings.find("use_sliding_window") != nullptr) {
-    settings.only("use_sliding_window", any);
-  }
-  std::optional<int64_t> fallback;
-  if (family.gemma && !settings.has("sliding_window")) fallback = 4096;
-  const int64_t window = any ? settings.size("sliding_window", kMaxPositions, fallback) : 0;
-  for (const bool local : layers.local) config.windows.push_back(local ? window : 0);
-}
-
-std::vector<bool> sparse_layers(const ConfigReader& settings, int64_t layers) {
-  const int64_t step = settings.size("decoder_sparse_step", kMaxLayers, 1);
-  std::vector<bool> sparse;
-  for (int64_t layer = 1; layer <= layers; ++layer) sparse.push_back(layer % step == 0);
-  const json* const dense = settings.find("mlp_only_layers");
-  if (dense == nullptr) return sparse;
-  const auto is_layer = [&](const json& value) {
-    return value.is_number_unsigned() && value.get<uint64_t>() < static_cast<uint64_t>(layers);
-  };
-  if (!dense->is_array() || !std::all_of(dense->begin(), dense->end(), is_layer)) {
-    settings.refuse("mlp_only_layers", fmt::format("a list of layers from 0 to {}", layers - 1));
-  }
-  for (const json& layer : *dense) sparse[layer.get<std::size_t>()] = false;
-  return sparse;
-}
-
-void parse_mixture(const ConfigReader& settings, Config& config) {
-  const int64_t layers = config.num_hidden_layers;
-  MixtureSettings& mixture = config.mixture;
-  if (config.family != "qwen3_moe") {
-    for (const char* key : {"num_experts", "num_local_experts", "num_experts_per_tok"}) {
-      settings.only(key, nullptr);
-    }
-    mixture.sparse.assign(static_cast<std::size_t>(layers), false);
+  if (config.family == "granite") {
+    config.embedding_scale = settings.positive("embedding_multiplier", 1.0);
+    config.residual_multiplier = settings.positive("residual_multiplier", 1.0);
+    config.logits_scaling = settings.positive("logits_scaling", 1.0);
+    config.attention_scale = settings.positive("attention_multiplier", 1.0);
     return;
   }
-  settings.only("shared_expert_intermediate_size", nullptr);
-  // transformers 5 may write num_local_experts.
-  const int64_t limit = kMaxExpertsOfAllLayers / layers;
-  const auto experts = agreed(settings, "num_experts", settings.optional_size("num_experts", limit),
-                              "num_local_experts", settings.optional_size("num_local_experts", limit));
-  mixture.num_experts = experts ? *experts : settings.size("num_experts", limit);
-  mixture.num_experts_per_tok = settings.size("num_experts_per_tok", mixture.num_experts);
-  mixture.moe_intermediate_size =
-      settings.size("moe_intermediate_size", kMaxIntermediate / mixture.num_experts);
-  mixture.norm_topk_prob = settings.flag("norm_topk_prob", false);
-  const double coefficient = settings.number("router_aux_loss_coef").value_or(0.001);
-  if (!(coefficient >= 0.0)) settings.refuse("router_aux_loss_coef", "a number of at least 0");
-  mixture.router_aux_loss_coef = coefficient;
-  mixture.output_router_logits = settings.flag("output_router_logits", false);
-  mixture.sparse = sparse_layers(settings, layers);
+  for (const char* key :
+       {"embedding_multiplier", "residual_multiplier", "logits_scaling", "attention_multiplier"}) {
+    settings.only(key, nullptr);
+  }
+}
+
+// GPT-OSS's clamped gate.
+void parse_clamps(const ConfigReader& settings, Config& config) {
+  if (config.family == "gpt_oss") {
+    config.swiglu_alpha = settings.positive("swiglu_alpha", 1.702);
+    config.swiglu_limit = settings.positive("swiglu_limit", 7.0);
+    return;
+  }
+  settings.only("swiglu_alpha", nullptr);
+  settings.only("swiglu_limit", nullptr);
+}
+
+// SmolLM3's layers without rotary embedding: in no_rope_layers they are the zeros.
+void parse_no_rope(const ConfigReader& settings, Config& config) {
+  constexpr const char* kKey = "no_rope_layers";
+  constexpr const char* kInterval = "no_rope_layer_interval";
+  if (config.family != "smollm3") {
+    settings.only(kKey, nullptr);
+    settings.only(kInterval, nullptr);
+    return;
+  }
+  const auto layers = static_cast<std::size_t>(config.num_hidden_layers);
+  if (const json* const rotates = settings.find(kKey)) {
+    const auto is_flag = [](const json& flag) { return flag == 0 || flag == 1; };
+    if (!rotates->is_array() || rotates->size() < layers ||
+        !std::all_of(rotates->begin(), rotates->end(), is_flag)) {
+      settings.refuse(
+          kKey, fmt::format("a list of {} numbers, 0 for a layer that does not rotate, else 1", layers));
+    }
+    for (std::size_t layer = 0; layer < layers; ++layer) config.no_rope.push_back((*rotates)[layer] == 0);
+    return;
+  }
+  const auto interval = static_cast<std::size_t>(settings.size(kInterval, kMaxLayers, 4));
+  for (std::size_t layer = 1; layer <= layers; ++layer) config.no_rope.push_back(layer % interval == 0);
 }
 
 }  // namespace
@@ -239,17 +203,30 @@ const Family& find_family(const ConfigReader& settings) {
   for (const Family& family : kFamilies) {
     if (name == family.name) return family;
   }
-  std::vector<std::string> names = {"gemma3"};
+  std::vector<std::string> names = {"gemma3", "mistral3", "qwen3_5", "qwen3_5_moe"};
   for (const Family& family : kFamilies) names.emplace_back(family.name);
   std::sort(names.begin(), names.end());
+  if (name == "kimi_k2")
+    settings.refuse(
+        "model_type",
+        "deepseek_v3, whose mathematics it has: transformers knows kimi_k2 by code of its own alone");
   settings.refuse("model_type", fmt::format("one of {}", fmt::join(names, ", ")));
 }
 
 void parse_family(const ConfigReader& settings, const Family& family, Config& config) {
   refuse_unsupported(settings);
   parse_biases(settings, family, config);
-  parse_attention_and_norms(settings, family, config);
-  parse_windows(settings, family, config);
+  parse_activation(settings, family, config);
+  parse_attention(settings, family, config);
+  parse_norms(family, config);
+  parse_multipliers(settings, family, config);
+  parse_clamps(settings, config);
+  parse_no_rope(settings, config);
+  if (family.recurrent) {
+    parse_recurrent(settings, config);
+  } else {
+    parse_windows(settings, family, config);
+  }
   parse_mixture(settings, config);
 }
 

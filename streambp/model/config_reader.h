@@ -145,7 +145,7 @@ std::optional<T> agreed(const ConfigReader& settings, const char* key, std::opti
 
 /// What the classes of transformers fix for a family, or take where config.json lacks a key.
 struct Family {
-  enum class Bias { kNone, kQkv, kByKey };
+  enum class Bias { kNone, kQkv, kQkvByKey, kByKey };
 
   const char* name;
   int64_t positions;  // max_position_embeddings
@@ -153,8 +153,13 @@ struct Family {
   bool tied;
   int64_t head_dim;      // 0: hidden_size / num_attention_heads
   bool key_value_heads;  // may be absent: num_attention_heads
-  Bias bias;             // of attention; kByKey: attention_bias says whether there is one
-  bool gemma;            // Gemma's norms, activation and embedding
+  Bias bias;     // of attention; kByKey: attention_bias says whether there is one; kQkvByKey: a key says
+                 // whether queries, keys and values have one (absent: yes), the output has none
+  bool gemma;    // Gemma's norms, activation and embedding
+  double theta;  // rope_theta
+  int64_t pad_token_id;    // -1: none
+  bool recurrent = false;  // some layers have the gated delta rule
+  bool latent = false;     // latent attention
 };
 
 /// The family that `settings` names as its model_type; throws InputError with the known ones otherwise.
@@ -164,7 +169,14 @@ const Family& find_family(const ConfigReader& settings);
 /// scores and logits, the layers' windows, the mixture of experts. Refuses what has no counterpart here.
 void parse_family(const ConfigReader& settings, const Family& family, Config& config);
 
-/// Fills rotary_dim, rope and local_rope, once sizes and family are there.
-void parse_rope(const ConfigReader& settings, Config& config);
+/// Parts of parse_family: the layers' windows, once no_rope is there, or which of them are recurrent; latent
+/// attention; and the mixture of experts.
+void parse_windows(const ConfigReader& settings, const Family& family, Config& config);
+void parse_recurrent(const ConfigReader& settings, Config& config);
+void parse_latent(const ConfigReader& settings, Config& config);
+void parse_mixture(const ConfigReader& settings, Config& config);
+
+/// Fills rotary_dim, rope, local_rope and the scale of queries, once sizes and family are there.
+void parse_rope(const ConfigReader& settings, const Family& family, Config& config);
 
 }  // namespace streambp

@@ -12,6 +12,27 @@ namespace {
 
 using nlohmann::json;
 
+constexpr const char* kQueryScaleBeta = "llama_4_scaling_beta";
+constexpr const char* kMscaleAllDim = "mscale_all_dim";
+
+// The rope of a Ministral 3 whose file has none: its class's.
+const json& ministral3_rope() {
+  static const json kRope = {{"rope_type", "yarn"},   {"rope_theta", 1e6},
+                             {"factor", 16.0},        {"original_max_position_embeddings", 16384u},
+                             {"beta_fast", 32.0},     {"beta_slow", 1.0},
+                             {"mscale_all_dim", 1.0}, {"mscale", 1.0},
+                             {kQueryScaleBeta, 0.1}};
+  return kRope;
+}
+
+// The rope of a GPT-OSS whose file has none: its class's.
+const json& gpt_oss_rope() {
+  static const json kRope = {
+      {"rope_type", "yarn"}, {"factor", 32.0},   {"original_max_position_embeddings", 4096u},
+      {"beta_fast", 32.0},   {"beta_slow", 1.0}, {"truncate", false}};
+  return kRope;
+}
+
 struct KnownType {
   const char* name;
   RopeType type;
@@ -37,6 +58,12 @@ const std::array<KnownType, 6>& known_types() {
   return kTypes;
 }
 
+// Whether layers with a window have a rope of their own, and rope_parameters one object for each kind of
+// layer.
+bool has_two_ropes(const Config& config) {
+  return config.family == "gemma3_text" || config.family == "olmo3";
+}
+
 // What the types take from outside their own object.
 struct Surroundings {
   const ConfigReader& file;
@@ -54,13 +81,16 @@ const KnownType& find_type(const ConfigReader& object, const Config& config) {
   const std::string name = agreed(object, "rope_type", type_name(object, "rope_type", config), "type",
                                   type_name(object, "type", config))
                                .value_or("default");
-  const bool phi3 = config.family == "phi3";
+  const bool phi3 = config.family == "phi3", ministral3 = config.family == "ministral3";
   for (const KnownType& known : known_types()) {
-    const bool possible = !phi3 || known.type == RopeType::kDefault || known.type == RopeType::kLongrope;
+    bool possible = !phi3 || known.type == RopeType::kDefault || known.type == RopeType::kLongrope;
+    if (ministral3) possible = known.type == RopeType::kYarn;  // the only one with all that its class reads
     if (name == known.name && possible) return known;
   }
   object.refuse(object.find("rope_type") != nullptr ? "rope_type" : "type",
-                phi3 ? "default or longrope" : "default, linear, dynamic, llama3, yarn or longrope");
+                ministral3 ? "yarn"
+                : phi3     ? "default or longrope"
+                           : "default, linear, dynamic, llama3, yarn or longrope");
 }
 
 // original_max_position_embeddings, which Phi-3 has outside the object: there it holds, with the class's
@@ -101,15 +131,16 @@ void parse_llama3(const ConfigReader& object, RopeSettings& rope) {
   }
 }
 
-double yarn_attention_factor(const ConfigReader& object, double factor) {
+double yarn_attention_factor(const ConfigReader& object, double factor, bool latent) {
   const double mscale = object.number("mscale").value_or(0.0);
-  const double all_dim = object.number("mscale_all_dim").value_or(0.0);
+  const double all_dim = object.number(kMscaleAllDim).value_or(0.0);
   if (!(mscale >= 0.0)) object.refuse("mscale", "a number of at least 0");
   if (!(all_dim >= 0.0)) object.refuse("mscale_all_dim", "a number of at least 0");
   const bool scaled = mscale != 0.0 && all_dim != 0.0;
   // 0 is as good as absent; one alone is not read by transformers, nor both with attention_factor.
   if (!scaled && mscale != 0.0) object.refuse("mscale", "mscale_all_dim with it");
-  if (!scaled && all_dim != 0.0) object.refuse("mscale_all_dim", "mscale with it");
+  // With latent attention it has a meaning of its own.
+  if (!scaled && all_dim != 0.0 && !latent) object.refuse("mscale_all_dim", "mscale with it");
   if (scaled && object.find("attention_factor") != nullptr) {
     object.refuse("mscale", "none with attention_factor");
   }
@@ -124,9 +155,11 @@ void parse_yarn(const ConfigReader& object, const Surroundings& around, RopeSett
     object.refuse("beta_fast", fmt::format("at least beta_slow ({})", rope.beta_slow));
   }
   rope.truncate = object.flag("truncate", true);
-  if (!rope.truncate && around.config.family == "gemma3_text")
-    object.refuse("truncate", "true with gemma3: transformers 4 reads false, 5 does not");
-  rope.attention_factor = yarn_attention_factor(object, rope.factor);
+  if (!rope.truncate && has_two_ropes(around.config))
+    object.refuse(
+        "truncate",
+        "true where layers with a window have another rope: transformers 4 reads false, 5 does not");
+  rope.attention_factor = yarn_attention_factor(object, rope.factor, around.config.is_latent());
   if (!(rope.theta > 1.0)) object.refuse("rope_theta", "a number above 1 with rope type yarn");
 }
 
@@ -155,7 +188,12 @@ RopeSettings parse_rope_object(const ConfigReader& object, const Surroundings& a
                                                               "partial_rotary_factor"};
   const KnownType& known = find_type(object, around.config);
   for (const auto& [key, value] : object.object().items()) {
-    const bool used = std::find(kCommon.begin(), kCommon.end(), key) != kCommon.end() ||
+    const bool of_ministral3 = key == kQueryScaleBeta || key == "max_position_embeddings";  // reads the first
+    // Which entries the three positions of an image's patches rotate: a text's are equal.
+    const bool of_qwen3_5 = key == "mrope_section" || key == "mrope_interleaved";
+    const bool used = (of_qwen3_5 && around.config.family.starts_with("qwen3_5")) ||
+                      (of_ministral3 && around.config.family == "ministral3") ||
+                      std::find(kCommon.begin(), kCommon.end(), key) != kCommon.end() ||
                       std::find(known.keys.begin(), known.keys.end(), key) != known.keys.end();
     if (!used && !value.is_null()) {
       object.refuse(key, fmt::format("no such key with rope type {}", known.name));
@@ -207,12 +245,19 @@ RopeSettings parse_rope_of(const std::vector<ConfigReader>& objects, const char*
   return parsed.empty() ? rope : parsed.front();
 }
 
-// How much of a head is rotated: the whole of it in every family but phi3.
+// How much of a head is rotated: the whole of it in every family but phi3, glm4 and those with recurrent
+// layers.
 void parse_rotary_dim(const ConfigReader& settings, const std::vector<ConfigReader>& objects,
                       Config& config) {
   constexpr const char* kKey = "partial_rotary_factor";
+  if (config.is_latent()) {  // has it
+    settings.only(kKey, 1);
+    for (const ConfigReader& object : objects) object.only(kKey, 1);
+    return;
+  }
   config.rotary_dim = config.head_dim;
-  if (config.family != "phi3") {
+  const bool glm4 = config.family.starts_with("glm4"), recurrent = !config.linear_attention.empty();
+  if (!glm4 && !recurrent && config.family != "phi3") {
     settings.only(kKey, 1);
     for (const ConfigReader& object : objects) object.only(kKey, 1);
     return;
@@ -221,7 +266,7 @@ void parse_rotary_dim(const ConfigReader& settings, const std::vector<ConfigRead
   for (const ConfigReader& object : objects) {
     stated = agreed(object, kKey, object.number(kKey), "the one stated elsewhere in the file", stated);
   }
-  const double factor = stated.value_or(1.0);
+  const double factor = stated.value_or(recurrent ? 0.25 : glm4 ? 0.5 : 1.0);
   const ConfigReader& source = settings.find(kKey) != nullptr || objects.empty() ? settings : objects.front();
   if (!(factor > 0.0 && factor <= 1.0)) source.refuse(kKey, "a number above 0 and at most 1");
   config.rotary_dim = static_cast<int64_t>(static_cast<double>(config.head_dim) * factor);
@@ -231,44 +276,99 @@ void parse_rotary_dim(const ConfigReader& settings, const std::vector<ConfigRead
   }
 }
 
-}  // namespace
+// The rope objects of a file: those of all layers, or of the layers that look at everything, and those of the
+// layers with a window.
+struct RopeObjects {
+  std::vector<ConfigReader> full;
+  std::vector<ConfigReader> local;
+};
 
-void parse_rope(const ConfigReader& settings, Config& config) {
-  const bool gemma3 = config.family == "gemma3_text";
-  std::vector<ConfigReader> objects;
-  std::vector<ConfigReader> local_objects;
+RopeObjects rope_objects(const ConfigReader& settings, const Config& config) {
+  RopeObjects objects;
+  const bool two = has_two_ropes(config);
   if (settings.find("rope_parameters") != nullptr) {
     const ConfigReader parameters = settings.inner("rope_parameters");
-    if (gemma3) {
+    if (two) {
       for (const auto& [key, value] : parameters.object().items()) {
         if (key != "full_attention" && key != "sliding_attention" && !value.is_null()) {
           parameters.refuse(key, "full_attention and sliding_attention only");
         }
       }
-      if (parameters.find("full_attention") != nullptr) objects.push_back(parameters.inner("full_attention"));
-      if (parameters.find("sliding_attention") != nullptr) {
-        local_objects.push_back(parameters.inner("sliding_attention"));
-      }
+      if (parameters.find("full_attention") != nullptr)
+        objects.full.push_back(parameters.inner("full_attention"));
+      if (parameters.find("sliding_attention") != nullptr)
+        objects.local.push_back(parameters.inner("sliding_attention"));
     } else {
-      objects.push_back(parameters);
+      objects.full.push_back(parameters);
     }
   }
   if (settings.find("rope_scaling") != nullptr) {
-    objects.push_back(settings.inner("rope_scaling"));
-    const ConfigReader& scaling = objects.back();
-    if (gemma3 && scaling.find("type") != nullptr && scaling.find("rope_type") == nullptr)
+    objects.full.push_back(settings.inner("rope_scaling"));
+    const ConfigReader& scaling = objects.full.back();
+    if (two && scaling.find("type") != nullptr && scaling.find("rope_type") == nullptr)
       scaling.refuse("type", "rope_type instead: transformers 4 reads it, 5 does not");
   }
+  return objects;
+}
 
-  std::vector<ConfigReader> all = objects;
-  all.insert(all.end(), local_objects.begin(), local_objects.end());
+// DeepSeek V3's scores are multiplied by a square of what grows with the length (yarn_apply_mscale).
+void scale_latent(const std::vector<ConfigReader>& objects, Config& config) {
+  std::optional<double> stated;
+  for (const ConfigReader& object : objects) {
+    const double all_dim = object.number(kMscaleAllDim).value_or(0.0);
+    if (stated.value_or(all_dim) != all_dim)
+      object.refuse(kMscaleAllDim, "the one stated elsewhere in the file");
+    stated = all_dim;
+  }
+  if (stated.value_or(0.0) == 0.0 || config.rope.factor <= 1.0) return;
+  const double scale = 0.1 * *stated * std::log(config.rope.factor) + 1.0;
+  config.attention_scale *= scale * scale;
+}
+
+void parse_query_scale(const std::vector<ConfigReader>& objects, Config& config) {
+  for (const ConfigReader& object : objects) {
+    const std::optional<double> beta = object.number(kQueryScaleBeta);
+    if (!beta || !(*beta >= 0.0)) object.refuse(kQueryScaleBeta, "a number of at least 0");
+    config.query_scale_beta = *beta;
+  }
+  for (const ConfigReader& object : objects) {
+    if (*object.number(kQueryScaleBeta) != config.query_scale_beta)
+      object.refuse(kQueryScaleBeta, "the one stated elsewhere in the file");
+  }
+  config.query_scale_original = config.rope.original_max_position_embeddings;
+}
+
+}  // namespace
+
+void parse_rope(const ConfigReader& settings, const Family& family, Config& config) {
+  RopeObjects objects = rope_objects(settings, config);
+  static const std::string kMinistral3 = "the default of Ministral 3", kGptOss = "the default of GPT-OSS";
+  if (objects.full.empty() && config.family == "ministral3")
+    objects.full.emplace_back(ministral3_rope(), kMinistral3, "rope_parameters.");
+  if (objects.full.empty() && config.family == "gpt_oss") {
+    if (settings.has("rope_scaling"))
+      settings.refuse("rope_scaling",
+                      "an object (of none, transformers 4 makes plain rotary embedding, 5 YaRN)");
+    objects.full.emplace_back(gpt_oss_rope(), kGptOss, "rope_parameters.");
+  }
+  std::vector<ConfigReader> all = objects.full;
+  all.insert(all.end(), objects.local.begin(), objects.local.end());
   parse_rotary_dim(settings, all, config);
   const Surroundings around{settings, config};
-  config.rope = parse_rope_of(objects, "rope_theta", gemma3 ? 1e6 : 1e4, around);
-  if (gemma3) {
-    config.local_rope = parse_rope_of(local_objects, "rope_local_base_freq", 1e4, around);
-  } else {
-    settings.only("rope_local_base_freq", nullptr);
+  config.rope = parse_rope_of(objects.full, "rope_theta", family.theta, around);
+  if (config.family == "ministral3") parse_query_scale(objects.full, config);
+  if (config.is_latent()) scale_latent(objects.full, config);
+  if (config.family != "gemma3_text") settings.only("rope_local_base_freq", nullptr);
+  if (!has_two_ropes(config)) return;
+  const bool olmo3 = config.family == "olmo3";
+  config.local_rope =
+      parse_rope_of(objects.local, "rope_local_base_freq", olmo3 ? family.theta : 1e4, around);
+  // transformers 5 takes rope_theta for the layers without a window alone, 4 for all.
+  const bool states_local = !objects.local.empty() && objects.local.front().find("rope_theta") != nullptr;
+  if (olmo3 && !states_local && settings.number("rope_theta").value_or(family.theta) != family.theta) {
+    settings.refuse(
+        "rope_theta",
+        fmt::format("{}, or sliding_attention.rope_theta with it in rope_parameters", family.theta));
   }
 }
 

@@ -1,10 +1,12 @@
 #include "streambp/model/layer.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "streambp/memory/meter.h"
 #include "streambp/ops/differentiable.h"
+#include "streambp/ops/gated_output.h"
 #include "streambp/ops/norm_rope.h"
 
 namespace streambp {
@@ -13,48 +15,90 @@ DecoderLayer::DecoderLayer(const Config& config, int64_t index, Weights weights)
     : config_(config),
       index_(index),
       sparse_(config.is_sparse(index)),
+      recurrent_(config.is_recurrent(index)),
+      rotates_(config.rotates(index)),
       own_rope_(config.local_rope && config.has_window(index)),
       attention_{{config.attention_scale, config.attn_logit_softcapping},
-                 config.windows[static_cast<size_t>(index)]},
+                 config.windows[static_cast<size_t>(index)],
+                 weights.sinks},
       weights_(std::move(weights)) {}
 
-const RopeTable& DecoderLayer::rope_of(const Rows& rows) const {
-  return own_rope_ ? rows.local_rope : rows.rope;
+std::vector<at::Tensor> Carry::tensors() const {
+  std::vector<at::Tensor> all;
+  for (const at::Tensor& tensor : {attention.keys, attention.values, recurrent.state, recurrent.tail}) {
+    if (tensor.defined()) all.push_back(tensor);
+  }
+  return all;
+}
+
+const RopeTable& DecoderLayer::rope_of(const Rows& rows, bool of_queries) const {
+  if (own_rope_) return rows.local_rope;
+  return of_queries && rows.query_rope.cosine.defined() ? rows.query_rope : rows.rope;
+}
+
+at::Tensor DecoderLayer::normed(const at::Tensor& x, const RmsNorm& norm, const ModelOps& ops) {
+  return norm.weight == nullptr ? x : ops.rms_norm(x, norm);
+}
+
+at::Tensor DecoderLayer::heads(const at::Tensor& projected, const RmsNorm& norm, const RopeTable& table,
+                               const ModelOps& ops, bool shared) const {
+  at::Tensor x = projected;
+  const RmsNorm* of_heads = norm.weight == nullptr ? nullptr : &norm;
+  if (of_heads != nullptr && config_.qk_norm_full_width) {
+    x = ops.rms_norm(x, norm);
+    of_heads = nullptr;
+    shared = false;
+  }
+  x = x.view({-1, x.size(1) / config_.head_dim, config_.head_dim});
+  if (!rotates_) return of_heads == nullptr ? x : ops.rms_norm(x, *of_heads);
+  if (config_.rope_interleaved) {
+    if (of_heads != nullptr) x = ops.rms_norm(x, *of_heads);  // in the order of its weight
+    x = split_pairs(x, config_.rotary_dim);
+    return ops.normed_rope(x, nullptr, table);
+  }
+  // The ops may write over what they rotate.
+  return shared ? streambp::normed_rope(x, of_heads, table) : ops.normed_rope(x, of_heads, table);
 }
 
 at::Tensor DecoderLayer::query_heads(const at::Tensor& projected, const Rows& rows,
                                      const ModelOps& ops) const {
-  return ops.normed_rope(projected.view({-1, config_.num_attention_heads, config_.head_dim}),
-                         config_.qk_norm ? &weights_.q_norm : nullptr, rope_of(rows));
+  return heads(projected, weights_.q_norm, rope_of(rows, /*of_queries=*/true), ops, /*shared=*/false);
 }
 
 KeysValues DecoderLayer::key_value_heads(const at::Tensor& keys, const at::Tensor& values, const Rows& rows,
                                          const ModelOps& ops, bool shared) const {
-  const at::Tensor heads = keys.view({-1, config_.num_key_value_heads, config_.head_dim});
-  const RmsNorm* const norm = config_.qk_norm ? &weights_.k_norm : nullptr;
-  // The ops may write over what they rotate.
-  return {shared ? streambp::normed_rope(heads, norm, rope_of(rows))
-                 : ops.normed_rope(heads, norm, rope_of(rows)),
+  return {heads(keys, weights_.k_norm, rope_of(rows, /*of_queries=*/false), ops, shared),
           values.view({-1, config_.num_key_value_heads, config_.head_dim})};
 }
 
 KeysValues DecoderLayer::keys_values(const at::Tensor& x, const Rows& rows,
                                      const KeysValues& projected) const {
   const MemoryScope scope("attention");
+  if (config_.is_latent()) {
+    LatentRows of_rows = latent_rows(weights_.latent, normed(x, weights_.before_attention, own_ops()),
+                                     rope_of(rows, /*of_queries=*/false), own_ops());
+    return {std::move(of_rows.latents), std::move(of_rows.rotated)};
+  }
   const bool known = projected.keys.defined();
   if (known && !needs_backward({x}))
     return key_value_heads(projected.keys, projected.values, rows, own_ops(), known);
-  const at::Tensor normed = rms_norm(x, weights_.input_layernorm);
-  const auto both = linear(normed, {weights_.k_proj, weights_.v_proj}, {projected.keys, projected.values});
+  const at::Tensor input = normed(x, weights_.before_attention, own_ops());
+  const auto both = linear(input, {weights_.k_proj, weights_.v_proj}, {projected.keys, projected.values});
   return key_value_heads(both[0], both[1], rows, own_ops(), known);
 }
 
-LayerOutput DecoderLayer::forward(const at::Tensor& x, const Rows& rows, const Prefix& prefix,
+DeltaCarry DecoderLayer::state_after(const at::Tensor& x, const Rows& rows, const DeltaBefore& before) const {
+  const MemoryScope scope("attention");
+  return delta_rule_carry(weights_.delta_rule, normed(x, weights_.before_attention, own_ops()), rows.offsets,
+                          before);
+}
+
+LayerOutput DecoderLayer::forward(const at::Tensor& x, const Rows& rows, const Before& before,
                                   const LayerRun& run, Activations known) const {
   LayerOutput result;
   at::Tensor middle;
   {
-    const at::Tensor attended = attend(x, rows, prefix, run, result.own, known);
+    const at::Tensor attended = mixed(x, rows, before, run, result.own, known);
     middle = add_attention(x, attended, known.attention_half);
   }
   known.attention_half = run.keeps_attention_half ? known.attention_half.detach() : at::Tensor();
@@ -65,33 +109,72 @@ LayerOutput DecoderLayer::forward(const at::Tensor& x, const Rows& rows, const P
   return result;
 }
 
+at::Tensor DecoderLayer::mixed(const at::Tensor& x, const Rows& rows, const Before& before,
+                               const LayerRun& run, Carry& own, Activations& known) const {
+  const MemoryScope scope("attention");
+  if (config_.is_latent()) return attend_latents(x, rows, before.attention, run, own.attention).flatten(1);
+  if (!recurrent_) return attend(x, rows, before.attention, run, own.attention, known).flatten(1);
+  DeltaOutput output = delta_rule_forward(weights_.delta_rule, normed(x, weights_.before_attention, run.ops),
+                                          rows.offsets, before.recurrent);
+  own.recurrent = std::move(output.own);
+  return std::move(output.hidden);
+}
+
+at::Tensor DecoderLayer::attend_latents(const at::Tensor& x, const Rows& rows, const Prefix& prefix,
+                                        const LayerRun& run, KeysValues& own) const {
+  LatentRows of_rows;
+  at::Tensor attended =
+      latent_forward(weights_.latent, normed(x, weights_.before_attention, run.ops),
+                     rope_of(rows, /*of_queries=*/false), rows.offsets, prefix, attention_, run.ops, of_rows);
+  own = {std::move(of_rows.latents), std::move(of_rows.rotated)};
+  return attended;
+}
+
+std::pair<at::Tensor, at::Tensor> DecoderLayer::queries_and_gates(const at::Tensor& projected) const {
+  if (!config_.attention_output_gate) return {projected, {}};
+  const auto parts =
+      projected.view({projected.size(0), -1, 2 * config_.head_dim}).split(config_.head_dim, /*dim=*/2);
+  return {parts[0].flatten(1), parts[1]};
+}
+
 at::Tensor DecoderLayer::attend(const at::Tensor& x, const Rows& rows, const Prefix& prefix,
                                 const LayerRun& run, KeysValues& own, Activations& known) const {
-  const MemoryScope scope("attention");
-  at::Tensor queries;
+  at::Tensor queries, gates;
   {
-    const at::Tensor normed = run.ops.rms_norm(x, weights_.input_layernorm);
-    const auto projected = linear(normed, {weights_.q_proj, weights_.k_proj, weights_.v_proj},
+    const at::Tensor input = normed(x, weights_.before_attention, run.ops);
+    const auto projected = linear(input, {weights_.q_proj, weights_.k_proj, weights_.v_proj},
                                   {{}, known.projected.keys, known.projected.values});
     const bool shared = run.keeps_projected || known.projected.keys.defined();
-    queries = query_heads(projected[0], rows, run.ops);
+    at::Tensor raw;
+    std::tie(raw, gates) = queries_and_gates(projected[0]);
+    queries = query_heads(raw, rows, run.ops);
     own = key_value_heads(projected[1], projected[2], rows, run.ops, shared);
     known.projected = {};
     if (run.keeps_projected) known.projected = {projected[1].detach(), projected[2].detach()};
   }
-  return attention(queries, own.keys, own.values, rows.offsets, prefix, attention_, known.attention);
+  const at::Tensor attended =
+      attention(queries, own.keys, own.values, rows.offsets, prefix, attention_, known.attention);
+  return gates.defined() ? gated_output(attended, gates) : attended;
 }
 
 at::Tensor DecoderLayer::after_attention(const at::Tensor& x, Activations known, const Rows& rows,
                                          const LayerRun& run) const {
-  const at::Tensor middle = add_attention(x, known.attention.output, known.attention_half);
+  at::Tensor attended = known.attention.output;
+  if (attended.defined()) {
+    if (config_.attention_output_gate && !known.attention_half.defined()) {
+      const at::Tensor input = normed(x, weights_.before_attention, run.ops);
+      attended = gated_output(attended, queries_and_gates(linear(input, {weights_.q_proj}).front()).second);
+    }
+    attended = attended.flatten(1);
+  }
+  const at::Tensor middle = add_attention(x, attended, known.attention_half);
   return feed_forward(middle, rows, run, known.projections.gate.defined() ? &known.projections : nullptr);
 }
 
 at::Tensor DecoderLayer::attention_half(const at::Tensor& x, const Rows& rows, const LayerRun& run) const {
-  KeysValues own;
+  Carry own;
   Activations known;
-  const at::Tensor attended = attend(x, rows, {}, run, own, known);
+  const at::Tensor attended = mixed(x, rows, {}, run, own, known);
   return add_attention(x, attended, known.attention_half);
 }
 
@@ -99,18 +182,17 @@ at::Tensor DecoderLayer::add_attention(const at::Tensor& x, const at::Tensor& at
                                        at::Tensor& half) const {
   const MemoryScope scope("attention");
   if (attended.defined()) {
-    const at::Tensor rows = attended.flatten(1);
-    half = config_.sandwich_norms ? linear(rows, {weights_.o_proj}, {half}).front()
-                                  : linear_add(x, rows, *weights_.o_proj, half);
+    half = config_.norms_outputs() ? linear(attended, {weights_.o_proj}, {half}).front()
+                                   : linear_add(x, attended, *weights_.o_proj, half);
   }
-  return config_.sandwich_norms ? rms_norm_add(x, half, weights_.post_attention_layernorm) : half;
+  return config_.norms_outputs() ? rms_norm_add(x, half, weights_.after_attention) : half;
 }
 
 at::Tensor DecoderLayer::feed_forward(const at::Tensor& middle, const Rows& rows, const LayerRun& run,
                                       GatedProjections* projections) const {
   const auto through = [&](const at::Tensor& residual, const at::Tensor& x) {
     // A norm's backward pass reads what it has normalised.
-    const bool graph_only = run.graph_only && run.ops.skips_unread() && !config_.sandwich_norms;
+    const bool graph_only = run.graph_only && run.ops.skips_unread() && !config_.norms_outputs();
     if (sparse_) {
       return mixture(residual, x, weights_.mixture,
                      {.layer = index_,
@@ -124,29 +206,32 @@ at::Tensor DecoderLayer::feed_forward(const at::Tensor& middle, const Rows& rows
                                   : run.ops.gated_mlp(residual, x, weights_.mlp, graph_only);
   };
   // The layer's output is the caller's to name.
-  at::Tensor normed, raw;
+  at::Tensor input, raw;
   {
     const MemoryScope scope("MLP");
-    normed = run.ops.rms_norm(middle, config_.sandwich_norms ? weights_.pre_feedforward_layernorm
-                                                             : weights_.post_attention_layernorm);
-    if (config_.sandwich_norms) raw = through({}, normed);
+    input = normed(middle, weights_.before_mlp, run.ops);
+    if (config_.norms_outputs()) raw = through({}, input);
   }
-  if (!config_.sandwich_norms) return through(middle, normed);
-  normed.reset();
-  return rms_norm_add(middle, raw, weights_.post_feedforward_layernorm);
+  if (!config_.norms_outputs()) return through(middle, input);
+  input.reset();
+  return rms_norm_add(middle, raw, weights_.after_mlp);
 }
 
 bool DecoderLayer::trainable() const {
   const Weights& w = weights_;
+  if (w.delta_rule.trainable() || w.latent.trainable()) return true;
   const auto is_trained = [](const Linear* map) { return map != nullptr && map->trainable(); };
-  for (const Linear* map : {w.q_proj, w.k_proj, w.v_proj, w.o_proj, w.mixture.router}) {
+  for (const Linear* map :
+       {w.q_proj, w.k_proj, w.v_proj, w.o_proj, w.mixture.router, w.mixture.shared_expert_gate}) {
     if (is_trained(map)) return true;
   }
-  for (const RmsNorm* norm : {&w.input_layernorm, &w.q_norm, &w.k_norm, &w.post_attention_layernorm,
-                              &w.pre_feedforward_layernorm, &w.post_feedforward_layernorm}) {
+  for (const RmsNorm* norm :
+       {&w.before_attention, &w.q_norm, &w.k_norm, &w.after_attention, &w.before_mlp, &w.after_mlp}) {
     if (norm->weight != nullptr && norm->weight->trainable()) return true;
   }
+  if (w.sinks != nullptr && w.sinks->trainable()) return true;
   if (!sparse_) return w.mlp.trainable();
+  if (w.mixture.shared_expert.gate_proj != nullptr && w.mixture.shared_expert.trainable()) return true;
   return std::any_of(w.mixture.experts.begin(), w.mixture.experts.end(),
                      [](const GatedMlp& expert) { return expert.trainable(); });
 }

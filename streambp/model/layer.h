@@ -2,11 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
 
 #include "streambp/model/config.h"
+#include "streambp/model/delta_rule_layer.h"
+#include "streambp/model/latent_layer.h"
 #include "streambp/model/model_ops.h"
 #include "streambp/ops/attention.h"
 #include "streambp/ops/linear.h"
@@ -27,14 +30,33 @@ struct Rows {
   int64_t sequence_begin = 0;
   RopeTable rope;        // of these rows
   RopeTable local_rope;  // the same for layers with a window, where they have their own
+  RopeTable query_rope;  // the same for queries, where it differs from the keys'
 
   int64_t size() const { return end - begin; }
 };
 
-/// What later tokens may look at: [n, K, E] each.
+/// Keys and values of n tokens, [n, K, E] each, or as projected; with latent attention the normed latents
+/// [n, 1, kv_lora_rank] and the rotated keys [n, 1, qk_rope_head_dim].
 struct KeysValues {
   at::Tensor keys;
   at::Tensor values;
+};
+
+/// What later tokens may see of some rows: in a layer with attention their keys and values, in a recurrent
+/// one the state that they leave.
+struct Carry {
+  KeysValues attention;
+  DeltaCarry recurrent;
+
+  /// Those that are defined.
+  std::vector<at::Tensor> tensors() const;
+};
+
+/// What the first sequence of some rows continues, if it does: its earlier tokens' carry, and where the
+/// gradient that reaches it is added.
+struct Before {
+  Prefix attention;
+  DeltaBefore recurrent;
 };
 
 /// What a layer has computed for some rows, without a graph, for another pass over the same rows that need
@@ -63,38 +85,49 @@ struct LayerRun {
 
 struct LayerOutput {
   at::Tensor hidden;        // [n, D]
-  KeysValues own;           // of these rows
+  Carry own;                // of these rows
   Activations activations;  // attention's, and those that LayerRun asks for
 };
 
-/// One layer of a pre-norm decoder with rotary grouped-query attention and a gated MLP or a mixture of them:
-/// Qwen2, Qwen3, Llama, Mistral, Phi-3, Gemma 2 and 3, Qwen3-MoE.
+/// One layer of a decoder with rotary grouped-query, or latent, attention and a gated MLP or a mixture of
+/// them, whose norms stand before both (Llama and most others)
 ///     middle = x + attention(input_layernorm(x)),   y = middle + mlp(post_attention_layernorm(middle))
-/// and where norms come in sandwiches (Gemma)
+/// or around them (Gemma 2 and 3; GLM-4 under other names)
 ///     middle = x + post_attention_layernorm(attention(input_layernorm(x)))
 ///     y = middle + post_feedforward_layernorm(mlp(pre_feedforward_layernorm(middle)))
+/// or after them (OLMo 2 and 3)
+///     middle = x + post_attention_layernorm(attention(x)),   y = middle +
+///     post_feedforward_layernorm(mlp(middle))
 class DecoderLayer {
  public:
   struct Weights {
-    RmsNorm input_layernorm;
+    // Where the layer's norms stand, under any name; without a weight: there is none.
+    RmsNorm before_attention, after_attention, before_mlp, after_mlp;
     const Linear *q_proj = nullptr, *k_proj = nullptr, *v_proj = nullptr, *o_proj = nullptr;
-    RmsNorm q_norm, k_norm;  // [E], only with Config::qk_norm
-    RmsNorm post_attention_layernorm;
-    RmsNorm pre_feedforward_layernorm, post_feedforward_layernorm;  // only with Config::sandwich_norms
-    GatedMlp mlp;                                                   // of a dense layer
-    Mixture mixture;                                                // of a sparse one
+    RmsNorm q_norm, k_norm;      // only with Config::qk_norm: [E], or [H E] and [K E] with qk_norm_full_width
+    Parameter* sinks = nullptr;  // [H], only with Config::attention_sinks
+    DeltaRule delta_rule;        // of a recurrent layer, whose o_proj is linear_attn.out_proj; no q_proj
+    LatentAttention latent;      // with latent attention; no q_proj
+    GatedMlp mlp;                // of a dense layer
+    Mixture mixture;             // of a sparse one
   };
 
   /// `index` is the layer's number, from 0.
   DecoderLayer(const Config& config, int64_t index, Weights weights);
 
+  /// Whether it hands a state from token to token instead of looking at all of them.
+  bool is_recurrent() const { return recurrent_; }
+
   /// Keys and values of hidden states x [n, D], or of `projected`; x may then be undefined where no graph is
-  /// wanted.
+  /// wanted. Not of a recurrent layer.
   KeysValues keys_values(const at::Tensor& x, const Rows& rows, const KeysValues& projected = {}) const;
 
-  /// The layer's output for x [n, D], whose first sequence continues `prefix`. `known` is what an earlier
+  /// What a recurrent layer's rows x [n, D] leave, without a graph.
+  DeltaCarry state_after(const at::Tensor& x, const Rows& rows, const DeltaBefore& before) const;
+
+  /// The layer's output for x [n, D], whose first sequence continues `before`. `known` is what an earlier
   /// pass over the same rows has given. The backward pass may write over its `projections`.
-  LayerOutput forward(const at::Tensor& x, const Rows& rows, const Prefix& prefix, const LayerRun& run,
+  LayerOutput forward(const at::Tensor& x, const Rows& rows, const Before& before, const LayerRun& run,
                       Activations known = {}) const;
 
   /// The layer's output for x [n, D] and `known`, which has attention's output or the first half's: token by
@@ -115,15 +148,27 @@ class DecoderLayer {
   const Weights& weights() const { return weights_; }
 
  private:
-  const RopeTable& rope_of(const Rows& rows) const;
+  const RopeTable& rope_of(const Rows& rows, bool of_queries) const;
+  /// Heads [n, heads, E] of a projection [n, heads E], normed and rotated as the layer has it. `shared`:
+  /// whether somebody else reads the projection too; else it may be written over.
+  at::Tensor heads(const at::Tensor& projected, const RmsNorm& norm, const RopeTable& table,
+                   const ModelOps& ops, bool shared) const;
+  /// What attention or MLP reads of x: `norm` of it, or x itself where there is none.
+  static at::Tensor normed(const at::Tensor& x, const RmsNorm& norm, const ModelOps& ops);
   at::Tensor query_heads(const at::Tensor& projected, const Rows& rows, const ModelOps& ops) const;
   /// `shared`: whether somebody else reads `keys` too, the projected ones.
   KeysValues key_value_heads(const at::Tensor& keys, const at::Tensor& values, const Rows& rows,
                              const ModelOps& ops, bool shared) const;
-  /// What attention gives before its projection, [n, H, E]; `own` receives the rows' own keys and values,
-  /// `known` what is computed.
+  /// What attention, or the recurrence, gives before its projection, [n, H E]; `own` receives what the rows
+  /// hand on, `known` what is computed.
+  at::Tensor mixed(const at::Tensor& x, const Rows& rows, const Before& before, const LayerRun& run,
+                   Carry& own, Activations& known) const;
+  at::Tensor attend_latents(const at::Tensor& x, const Rows& rows, const Prefix& prefix, const LayerRun& run,
+                            KeysValues& own) const;
   at::Tensor attend(const at::Tensor& x, const Rows& rows, const Prefix& prefix, const LayerRun& run,
                     KeysValues& own, Activations& known) const;
+  /// Queries [n, H E] of what q_proj gives, and their gates [n, H E], undefined where there are none.
+  std::pair<at::Tensor, at::Tensor> queries_and_gates(const at::Tensor& projected) const;
   /// Middle [n, D] for x [n, D] and what its attention gave. `half`: Activations::attention_half, which
   /// receives what is computed; where it is known and no graph is wanted, `attended` may be undefined.
   at::Tensor add_attention(const at::Tensor& x, const at::Tensor& attended, at::Tensor& half) const;
@@ -131,6 +176,8 @@ class DecoderLayer {
   Config config_;
   int64_t index_;
   bool sparse_;
+  bool recurrent_;
+  bool rotates_;
   bool own_rope_;  // rotates heads by the local table
   AttentionSettings attention_;
   Weights weights_;

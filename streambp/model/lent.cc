@@ -37,13 +37,14 @@ void Model::lend(const std::map<std::string, at::Tensor>& values,
   give_back();
   const auto check = [&](const std::string& name, const at::Tensor& tensor, const char* what) {
     const std::vector<int64_t>& shape = skeleton_shapes_.at(name);
-    if (tensor.sizes() == at::IntArrayRef(shape) && tensor.scalar_type() == placement_.dtype &&
+    const at::ScalarType dtype = dtype_of(name);
+    if (tensor.sizes() == at::IntArrayRef(shape) && tensor.scalar_type() == dtype &&
         tensor.device() == lender_ && tensor.is_contiguous())
       return;
     throw InputError("{}: {} is {} [{}] on {}{}, expected {} [{}] on {}", name, what,
                      c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "),
                      tensor.device().str(), tensor.is_contiguous() ? "" : ", not contiguous",
-                     c10::toString(placement_.dtype), fmt::join(shape, ", "), lender_.str());
+                     c10::toString(dtype), fmt::join(shape, ", "), lender_.str());
   };
   for (const auto& [name, value] : values) {
     Parameter& own = parameter(name);

@@ -21,17 +21,34 @@ struct Adaptable {
   int64_t out = 0;
   int64_t in = 0;
   bool is_embedding = false;
+  bool is_parameter = false;  // only a target parameter: its module is no linear map
 };
+
+/// Whether the maps of experts are no modules to PEFT: transformers 5 holds them in two parameters. For other
+/// mixtures than Qwen2-MoE and GPT-OSS, PEFT 0.21.2 takes their old names for the parameters.
+bool hides_experts(const Config& config) {
+  const MixtureSettings& mixture = config.mixture;
+  return (mixture.shared_expert_intermediate_size > 0 && !mixture.shared_expert_ungated) ||
+         mixture.biased_interleaved;
+}
+
+/// Whether a parameter is the matrix of a linear map or the embedding's. PEFT adapts convolutions otherwise,
+/// where they are named; kAllLinear leaves them out.
+bool is_map(ParameterRole role) {
+  return role == ParameterRole::kEmbedding || role == ParameterRole::kWeight || role == ParameterRole::kHead;
+}
 
 std::vector<Adaptable> adaptable_modules(const Config& config) {
   std::vector<Adaptable> modules;
   for (const ParameterShape& parameter : parameter_shapes(config)) {
-    if (parameter.role == ParameterRole::kNorm || parameter.role == ParameterRole::kBias) continue;
+    if (!is_map(parameter.role) || (parameter.of_expert && hides_experts(config))) continue;
     modules.push_back({module_of(parameter.name), parameter.shape[0], parameter.shape[1],
-                       parameter.role == ParameterRole::kEmbedding});
+                       parameter.role == ParameterRole::kEmbedding,
+                       parameter.name.ends_with(".mlp.router.weight") ||
+                           (config.mixture.sigmoid_scores && parameter.name.ends_with(".mlp.gate.weight"))});
   }
   if (config.tie_word_embeddings && !config.value_model)
-    modules.push_back({kHeadModule, config.vocab_size, config.hidden_size, false});
+    modules.push_back({kHeadModule, config.vocab_size, config.hidden_size});
   for (Adaptable& module : modules) {
     if (module.is_embedding) std::swap(module.out, module.in);  // from tokens to hidden states
   }
@@ -51,10 +68,27 @@ std::set<std::string> all_modules(const Config& config) {
   return modules;
 }
 
+/// A layer's linear maps in attention.
+std::vector<std::string> attention_names(const Config& config) {
+  if (!config.is_latent()) return {"q_proj", "k_proj", "v_proj", "o_proj"};
+  if (config.latent.q_lora_rank == 0) return {"q_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"};
+  return {"q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"};
+}
+
 /// Linear maps that kAllLinear stands for outside a mixture: the head, and a critic's, excluded.
 std::vector<std::string> all_linear_names(const Config& config) {
+  if (config.mixture.biased_interleaved) return {"q_proj", "k_proj", "v_proj", "o_proj"};
   if (config.fused_projections) return {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"};
-  return {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
+  if (config.fused_gate_up) return {"q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"};
+  std::vector<std::string> names = attention_names(config);
+  names.insert(names.end(), {"gate_proj", "up_proj", "down_proj"});
+  if (config.linear_attention.empty()) return names;
+  names.emplace_back("out_proj");
+  const auto in = config.delta_rule.fused_projections
+                      ? std::vector<std::string>{"in_proj_qkvz", "in_proj_ba"}
+                      : std::vector<std::string>{"in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"};
+  names.insert(names.end(), in.begin(), in.end());
+  return names;
 }
 
 /// `lora` without kAllLinear. On a mixture PEFT takes the router and the experts' parameters instead of the
@@ -63,8 +97,10 @@ std::vector<std::string> all_linear_names(const Config& config) {
 LoraConfig without_all_linear(const Config& config, LoraConfig lora) {
   if (lora.target_modules != std::vector<std::string>{kAllLinear}) return lora;
   lora.target_modules = all_linear_names(config);
-  if (config.mixture.num_experts == 0) return lora;
-  lora.target_modules = {"q_proj", "k_proj", "v_proj", "o_proj"};
+  if (config.mixture.shared_expert_intermediate_size > 0 && !config.mixture.shared_expert_ungated)
+    lora.target_modules.emplace_back("shared_expert_gate");
+  if (config.mixture.num_experts == 0 || hides_experts(config)) return lora;
+  lora.target_modules = attention_names(config);
   lora.target_parameters.insert(lora.target_parameters.end(), {"gate.weight", "gate_up_proj", "down_proj"});
   lora.rank_pattern.emplace_back(R"(.*\.gate_up_proj)", 2 * lora.r);
   lora.alpha_pattern.emplace_back(R"(.*\.gate_up_proj)", 2.0 * lora.lora_alpha);
@@ -123,7 +159,7 @@ class Targets {
     const std::vector<Adaptable> modules = adaptable_modules(config_);
     require_names(modules);
     for (const Adaptable& module : modules) {
-      if (is_target(module.name)) add(module);
+      if (!module.is_parameter && is_target(module.name)) add(module);
     }
     for (const std::string& parameter : lora_.target_parameters) add_parameters(parameter, modules);
     if (found_.empty()) throw InputError("LoRA: no target modules");
@@ -155,7 +191,8 @@ class Targets {
   void require_names(const std::vector<Adaptable>& modules) const {
     const std::set<std::string> all = all_modules(config_);
     const auto can_adapt = [&](const std::string& name) {
-      return std::any_of(modules.begin(), modules.end(), [&](const Adaptable& m) { return m.name == name; });
+      return std::any_of(modules.begin(), modules.end(),
+                         [&](const Adaptable& m) { return !m.is_parameter && m.name == name; });
     };
     for (const std::string& module : all) {
       if (target_ && is_target(module) && !can_adapt(module))
@@ -164,8 +201,8 @@ class Targets {
     }
     for (const std::string& target : lora_.target_modules) {
       const auto fits = [&](const std::string& name) { return is_named(name, target); };
-      if (std::any_of(modules.begin(), modules.end(), [&](const Adaptable& m) { return fits(m.name); }))
-        continue;
+      const auto can_adapt_it = [&](const Adaptable& m) { return !m.is_parameter && fits(m.name); };
+      if (std::any_of(modules.begin(), modules.end(), can_adapt_it)) continue;
       if (lora_.may_miss_targets && std::none_of(all.begin(), all.end(), fits)) continue;
       throw InputError(
           "LoRA target '{}': no such linear map in a {} model; expected some of {}, embed_tokens, lm_head",

@@ -40,6 +40,10 @@ std::vector<std::string> saved_parameters(const Config& config, const LoraConfig
                        holders[1]);
     if (shape.of_expert)
       throw InputError("LoRA modules_to_save: {} holds experts, which is not supported", holders.front());
+    if (shape.role == ParameterRole::kCorrection)
+      throw InputError(
+          "LoRA modules_to_save: {} holds what its choice is corrected by, which is not supported",
+          holders.front());
     for (const LoraTarget& target : targets) {
       if (has_part(target.module, holders.front()))
         throw InputError("LoRA modules_to_save: {} is also a target of the adapter", target.module);
@@ -107,7 +111,8 @@ LoraExtras lora_extras(const Config& config, const LoraConfig& lora) {
   }
   if (lora.bias == "none") return extras;
   for (const ParameterShape& shape : parameter_shapes(config)) {
-    if (shape.role != ParameterRole::kBias) continue;
+    // PEFT goes by the name: the biases of experts in two tensors have another.
+    if (shape.role != ParameterRole::kBias || !shape.name.ends_with(".bias")) continue;
     const std::string module = module_of(shape.name);
     if (contains(extras.saved, shape.name))
       throw InputError("LoRA: bias \"{}\" and modules_to_save both train {}", lora.bias, shape.name);

@@ -19,6 +19,7 @@ namespace {
 
 /// Of random weights.
 constexpr double kDeviation = 0.02;
+constexpr double kConvolutionDeviation = 0.5;  // few terms: what they mix stays about as large
 /// Parameters of fewer numbers are drawn by the CPU, the same for every device. A GPU draws larger ones
 /// itself: billions of normal numbers take the CPU minutes.
 constexpr int64_t kDrawnByGpu = int64_t{1} << 24;
@@ -27,8 +28,14 @@ constexpr int64_t kDrawnByGpu = int64_t{1} << 24;
 
 Rows Stream::rows(int64_t begin, int64_t end) const {
   const auto& offsets = batch.offsets;
-  Rows rows{.begin = begin, .end = end, .offsets = {0}, .rope = rope.rows(begin, end), .local_rope = {}};
+  Rows rows{.begin = begin,
+            .end = end,
+            .offsets = {0},
+            .rope = rope.rows(begin, end),
+            .local_rope = {},
+            .query_rope = {}};
   if (local_rope.cosine.defined()) rows.local_rope = local_rope.rows(begin, end);
+  if (query_rope.cosine.defined()) rows.query_rope = query_rope.rows(begin, end);
   // The last sequence that begins at or before `begin` and is not empty there.
   auto next = std::upper_bound(offsets.begin(), offsets.end(), begin);
   rows.sequence_begin = *(next - 1);
@@ -39,15 +46,19 @@ Rows Stream::rows(int64_t begin, int64_t end) const {
   return rows;
 }
 
+at::ScalarType Model::dtype_of(const std::string& name) const {
+  return is_correction(name) ? sum_dtype(placement_.dtype) : placement_.dtype;
+}
+
 Parameter& Model::add_parameter(const ParameterShape& shape, bool trainable) {
   const auto options = at::TensorOptions().device(placement_.device);
   auto parameter = std::make_unique<Parameter>();
   parameter->name = shape.name;
   {
     const MemoryScope scope("weights");
-    parameter->value = at::empty(shape.shape, options.dtype(placement_.dtype));
+    parameter->value = at::empty(shape.shape, options.dtype(dtype_of(shape.name)));
   }
-  if (trainable) {
+  if (trainable && !is_correction(shape.name)) {
     const MemoryScope scope("gradients");
     parameter->gradient = at::zeros(shape.shape, options.dtype(placement_.gradient_dtype));
   }
@@ -68,77 +79,6 @@ Parameter* Model::add_rows(const Parameter& whole, int64_t first_row, int64_t ro
   return add_part(whole, [=](const at::Tensor& x) { return x.narrow(0, first_row, rows); });
 }
 
-Linear* Model::add_linear(const std::string& name, const std::string& weight, const std::string& bias) {
-  auto map = std::make_unique<Linear>();
-  map->name = name;
-  map->weight = &parameter(weight);
-  if (!bias.empty()) map->bias = &parameter(bias);
-  return maps_.emplace_back(std::move(map)).get();
-}
-
-DecoderLayer Model::make_layer(int64_t index) {
-  const std::string prefix = fmt::format("model.layers.{}.", index);
-  const auto linear = [&](const std::string& name, bool bias = false) {
-    return add_linear(prefix + name, prefix + name + ".weight", bias ? prefix + name + ".bias" : "");
-  };
-  // The maps of `sizes` rows that stand one after another in one.
-  const auto parts = [&](const std::string& name, const std::vector<int64_t>& sizes) {
-    const Parameter& whole = parameter(prefix + name + ".weight");
-    std::vector<const Linear*> maps;
-    int64_t first_row = 0;
-    for (const int64_t rows : sizes) {
-      Linear* const map = linear(name);
-      map->weight = add_rows(whole, first_row, rows);
-      map->first_row = std::exchange(first_row, first_row + rows);
-      maps.push_back(map);
-    }
-    return maps;
-  };
-  const auto norm = [&](const std::string& name) {
-    return RmsNorm{&parameter(prefix + name + ".weight"), config_.rms_norm_eps, config_.norm_adds_one};
-  };
-  const auto mlp = [&](const std::string& name) {
-    return GatedMlp{linear(name + ".gate_proj", config_.mlp_bias),
-                    linear(name + ".up_proj", config_.mlp_bias),
-                    linear(name + ".down_proj", config_.mlp_bias), config_.hidden_act};
-  };
-
-  DecoderLayer::Weights weights;
-  weights.input_layernorm = norm("input_layernorm");
-  if (config_.fused_projections) {
-    const int64_t keys = config_.num_key_value_heads * config_.head_dim;
-    const auto qkv =
-        parts("self_attn.qkv_proj", {config_.num_attention_heads * config_.head_dim, keys, keys});
-    std::tie(weights.q_proj, weights.k_proj, weights.v_proj) = std::tie(qkv[0], qkv[1], qkv[2]);
-  } else {
-    weights.q_proj = linear("self_attn.q_proj", config_.qkv_bias);
-    weights.k_proj = linear("self_attn.k_proj", config_.qkv_bias);
-    weights.v_proj = linear("self_attn.v_proj", config_.qkv_bias);
-  }
-  weights.o_proj = linear("self_attn.o_proj", config_.o_bias);
-  if (config_.qk_norm) {
-    weights.q_norm = norm("self_attn.q_norm");
-    weights.k_norm = norm("self_attn.k_norm");
-  }
-  weights.post_attention_layernorm = norm("post_attention_layernorm");
-  if (config_.sandwich_norms) {
-    weights.pre_feedforward_layernorm = norm("pre_feedforward_layernorm");
-    weights.post_feedforward_layernorm = norm("post_feedforward_layernorm");
-  }
-  if (config_.is_sparse(index)) {
-    weights.mixture = {
-        linear("mlp.gate"), {}, config_.mixture.num_experts_per_tok, config_.mixture.norm_topk_prob};
-    for (int64_t expert = 0; expert < config_.mixture.num_experts; ++expert)
-      weights.mixture.experts.push_back(mlp(fmt::format("mlp.experts.{}", expert)));
-  } else if (config_.fused_projections) {
-    const auto maps = parts("mlp.gate_up_proj", {config_.intermediate_size, config_.intermediate_size});
-    weights.mlp = {maps[0], maps[1], linear("mlp.down_proj"), config_.hidden_act};
-  } else {
-    weights.mlp = mlp("mlp");
-  }
-  return {config_, index, std::move(weights)};
-}
-
 Model::Model(const Config& config, const Placement& placement,
              const std::function<void(Parameter&, ParameterRole)>& fill)
     : config_(config), placement_(placement) {
@@ -151,9 +91,14 @@ Model::Model(const Config& config, const Placement& placement,
   if (config.value_model) {
     value_head_ = add_linear("score", "score.weight");
   } else {
-    head_ = add_linear("lm_head", config.tie_word_embeddings ? embedding_->name : "lm_head.weight");
+    Linear* const head =
+        add_linear("lm_head", config.tie_word_embeddings ? embedding_->name : "lm_head.weight");
+    head->output_scale = 1.0 / config.logits_scaling;
+    head_ = head;
   }
-  embedding_scale_ = at::scalar_tensor(config.embedding_scale, placement.dtype).item<double>();
+  embedding_scale_ = config.embedding_scale;
+  if (config.rounds_embedding_scale)
+    embedding_scale_ = at::scalar_tensor(embedding_scale_, placement.dtype).item<double>();
 }
 
 Model Model::load(const Checkpoint& checkpoint, const Placement& placement) {
@@ -177,8 +122,10 @@ Model Model::random(const Config& config, const Placement& placement, uint64_t s
     const at::Tensor noise =
         at::randn(parameter.value.sizes(), generator, at::TensorOptions().dtype(sum_dtype(placement.dtype)))
             .mul_(kDeviation);
-    const bool is_norm = role == ParameterRole::kNorm;
-    parameter.value.copy_(is_norm && !config.norm_adds_one ? noise + 1.0 : noise);
+    // The delta rule's own norm multiplies by its weight in every family.
+    const bool adds_one = config.norm_adds_one && !parameter.name.ends_with(".linear_attn.norm.weight");
+    if (role == ParameterRole::kConvolution) noise.mul_(kConvolutionDeviation / kDeviation);
+    parameter.value.copy_(role == ParameterRole::kNorm && !adds_one ? noise + 1.0 : noise);
   });
 }
 
@@ -194,13 +141,23 @@ void Model::zero_gradients() {
   }
 }
 
-RopeTable Model::rope_of(const RopeSettings& rope, const Batch& batch) const {
+RopeTable Model::rope_of(const RopeSettings& rope, const Batch& batch, const at::Tensor& row_factors) const {
   const std::vector<double> frequencies =
       rope_inverse_frequencies(rope, config_.rotary_dim, rope_length(batch));
   return rope_table(batch.positions.to(device()),
                     at::tensor(at::ArrayRef<double>(frequencies), at::kDouble).to(device()),
-                    rope.attention_factor, dtype());
+                    rope.attention_factor, dtype(), row_factors);
 }
+
+namespace {
+
+/// What each token's rotated queries are multiplied by (Config::query_scale_beta), [N] float64.
+at::Tensor query_scales(const Config& config, const at::Tensor& positions) {
+  const at::Tensor turns = positions.div(config.query_scale_original, "floor").to(at::kDouble);
+  return turns.log1p_().mul_(config.query_scale_beta).add_(1.0);
+}
+
+}  // namespace
 
 Stream Model::prepare(const Batch& batch) const {
   const MemoryScope scope("batch");
@@ -211,6 +168,8 @@ Stream Model::prepare(const Batch& batch) const {
   stream.batch.targets = batch.targets.to(device());
   stream.rope = rope_of(config_.rope, batch);
   if (config_.local_rope) stream.local_rope = rope_of(*config_.local_rope, batch);
+  if (config_.query_scale_beta != 0.0)
+    stream.query_rope = rope_of(config_.rope, batch, query_scales(config_, batch.positions.to(device())));
   return stream;
 }
 

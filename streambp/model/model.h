@@ -25,6 +25,7 @@ struct Stream {
   Batch batch;           // tokens and targets on the device
   RopeTable rope;        // of all tokens
   RopeTable local_rope;  // for layers with a window, where the model rotates their heads otherwise
+  RopeTable query_rope;  // for queries, where it differs from the keys'
   std::shared_ptr<RouterBalance> balance;  // null where no loss balances the experts; a pass's own
   std::shared_ptr<RouterChoices> choices;  // null where no layer runs twice; a pass's own
 
@@ -167,8 +168,24 @@ class Model {
   void rename(Parameter& parameter, const std::string& name);
   void split_head();
   void take_saved_parameters();
+  /// The map of `name`'s weight, and bias where it has one; one that is added to the residual stream.
+  Linear* add_map(const std::string& name, bool bias);
+  Linear* add_residual_map(const std::string& name, bool bias);
+  /// The maps of `sizes` rows that stand one after another in one.
+  std::vector<const Linear*> add_fused_maps(const std::string& name, const std::vector<int64_t>& sizes);
+  /// One expert's map in the two tensors of all: [in, out] of [experts, in, out], [out] of [experts, out].
+  Linear* add_expert_map(const std::string& experts, int64_t expert, const std::string& part);
+  RmsNorm norm_of(const std::string& name) const;
+  GatedMlp make_mlp(const std::string& name);
+  Mixture make_mixture(const std::string& name);
+  void make_attention(const std::string& name, DecoderLayer::Weights& weights);
+  void make_delta_rule(const std::string& name, DecoderLayer::Weights& weights);
+  void make_latent(const std::string& name, DecoderLayer::Weights& weights);
+  /// Of the parameter `name`: the model's, but of a kCorrection.
+  at::ScalarType dtype_of(const std::string& name) const;
   DecoderLayer make_layer(int64_t index);
-  RopeTable rope_of(const RopeSettings& rope, const Batch& batch) const;
+  /// `row_factors` as in rope_table.
+  RopeTable rope_of(const RopeSettings& rope, const Batch& batch, const at::Tensor& row_factors = {}) const;
 
   Config config_;
   Placement placement_;
@@ -200,7 +217,7 @@ class Model {
   RmsNorm norm_;
   const Linear* head_ = nullptr;
   const Linear* value_head_ = nullptr;
-  double embedding_scale_ = 1.0;  // rounded to the dtype of the parameters, as Hugging Face does
+  double embedding_scale_ = 1.0;  // rounded where the config says so
 };
 
 /// While it lives the model's adapters are left out, whatever is thrown meanwhile.

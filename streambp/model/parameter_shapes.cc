@@ -23,11 +23,41 @@ class ShapeList {
     if (bias) shapes_.push_back({name + ".bias", {out}, ParameterRole::kBias, of_expert_});
   }
 
+  // Of a norm that a layer need not have: `module` is empty then.
+  void norm_of_layer(const std::string& at, const std::string& module) {
+    if (!module.empty()) norm(at + module, config_.hidden_size);
+  }
+
   void norm(const std::string& name, int64_t size) {
     shapes_.push_back({name + ".weight", {size}, ParameterRole::kNorm});
   }
 
+  void per_head(const std::string& name, int64_t heads) {
+    shapes_.push_back({name, {heads}, ParameterRole::kPerHead});
+  }
+
   // `at` is the name of the layer and a dot in what follows.
+  void delta_rule(const std::string& at) {
+    const DeltaRuleSettings& rule = config_.delta_rule;
+    const int64_t hidden = config_.hidden_size;
+    const std::string in = at + "linear_attn.";
+    per_head(in + "dt_bias", rule.value_heads);
+    per_head(in + "A_log", rule.value_heads);
+    shapes_.push_back(
+        {in + "conv1d.weight", {rule.channels(), 1, rule.conv_kernel}, ParameterRole::kConvolution});
+    if (rule.fused_projections) {
+      linear(in + "in_proj_qkvz", rule.channels() + rule.values(), hidden);
+      linear(in + "in_proj_ba", 2 * rule.value_heads, hidden);
+    } else {
+      linear(in + "in_proj_qkv", rule.channels(), hidden);
+      linear(in + "in_proj_z", rule.values(), hidden);
+      linear(in + "in_proj_b", rule.value_heads, hidden);
+      linear(in + "in_proj_a", rule.value_heads, hidden);
+    }
+    norm(in + "norm", rule.value_head_dim);
+    linear(in + "out_proj", hidden, rule.values());
+  }
+
   void attention(const std::string& at) {
     const int64_t hidden = config_.hidden_size;
     const int64_t queries = config_.num_attention_heads * config_.head_dim;
@@ -35,18 +65,41 @@ class ShapeList {
     if (config_.fused_projections) {
       linear(at + "self_attn.qkv_proj", queries + 2 * keys, hidden, config_.qkv_bias);
     } else {
-      linear(at + "self_attn.q_proj", queries, hidden, config_.qkv_bias);
+      linear(at + "self_attn.q_proj", config_.attention_output_gate ? 2 * queries : queries, hidden,
+             config_.qkv_bias);
       linear(at + "self_attn.k_proj", keys, hidden, config_.qkv_bias);
       linear(at + "self_attn.v_proj", keys, hidden, config_.qkv_bias);
     }
-    if (config_.qk_norm) norm(at + "self_attn.q_norm", config_.head_dim);
-    if (config_.qk_norm) norm(at + "self_attn.k_norm", config_.head_dim);
+    const bool full_width = config_.qk_norm_full_width;
+    if (config_.qk_norm) norm(at + "self_attn.q_norm", full_width ? queries : config_.head_dim);
+    if (config_.qk_norm) norm(at + "self_attn.k_norm", full_width ? keys : config_.head_dim);
     linear(at + "self_attn.o_proj", hidden, queries, config_.o_bias);
+    if (config_.attention_sinks)
+      shapes_.push_back({at + "self_attn.sinks", {config_.num_attention_heads}, ParameterRole::kPerHead});
+  }
+
+  void latent_attention(const std::string& at) {
+    const LatentAttentionSettings& latent = config_.latent;
+    const int64_t hidden = config_.hidden_size, heads = config_.num_attention_heads;
+    const std::string in = at + "self_attn.";
+    const int64_t queries = heads * (latent.qk_nope_head_dim + latent.qk_rope_head_dim);
+    if (latent.q_lora_rank > 0) {
+      linear(in + "q_a_proj", latent.q_lora_rank, hidden, config_.qkv_bias);
+      norm(in + "q_a_layernorm", latent.q_lora_rank);
+      linear(in + "q_b_proj", queries, latent.q_lora_rank);
+    } else {
+      linear(in + "q_proj", queries, hidden);
+    }
+    linear(in + "kv_a_proj_with_mqa", latent.kv_lora_rank + latent.qk_rope_head_dim, hidden,
+           config_.qkv_bias);
+    norm(in + "kv_a_layernorm", latent.kv_lora_rank);
+    linear(in + "kv_b_proj", heads * (latent.qk_nope_head_dim + latent.v_head_dim), latent.kv_lora_rank);
+    linear(in + "o_proj", hidden, heads * latent.v_head_dim, config_.o_bias);
   }
 
   void dense_mlp(const std::string& at, int64_t width) {
     const int64_t hidden = config_.hidden_size;
-    if (config_.fused_projections) {
+    if (config_.fused_projections || config_.fused_gate_up) {
       linear(at + "gate_up_proj", 2 * width, hidden, config_.mlp_bias);
     } else {
       linear(at + "gate_proj", width, hidden, config_.mlp_bias);
@@ -55,14 +108,37 @@ class ShapeList {
     linear(at + "down_proj", hidden, width, config_.mlp_bias);
   }
 
+  // GPT-OSS's: two tensors and their biases for all experts, [in, out] each.
+  void interleaved_mixture(const std::string& at) {
+    const int64_t experts = config_.mixture.num_experts, width = config_.mixture.moe_intermediate_size;
+    const auto add = [&](const std::string& part, int64_t in, int64_t out) {
+      const std::string name = at + "mlp.experts." + part;
+      shapes_.push_back({name, {experts, in, out}, ParameterRole::kExperts, /*of_expert=*/true});
+      shapes_.push_back({name + "_bias", {experts, out}, ParameterRole::kBias, /*of_expert=*/true});
+    };
+    linear(at + "mlp.router", experts, config_.hidden_size, /*bias=*/true);
+    add("gate_up_proj", config_.hidden_size, 2 * width);
+    add("down_proj", width, config_.hidden_size);
+  }
+
   void mixture(const std::string& at) {
     const MixtureSettings& mixture = config_.mixture;
+    if (mixture.biased_interleaved) return interleaved_mixture(at);
     linear(at + "mlp.gate", mixture.num_experts, config_.hidden_size);
+    if (mixture.sigmoid_scores) {
+      shapes_.push_back(
+          {at + "mlp.gate.e_score_correction_bias", {mixture.num_experts}, ParameterRole::kCorrection});
+    }
     of_expert_ = true;
     for (int64_t expert = 0; expert < mixture.num_experts; ++expert) {
       dense_mlp(fmt::format("{}mlp.experts.{}.", at, expert), mixture.moe_intermediate_size);
     }
     of_expert_ = false;
+    if (mixture.shared_expert_intermediate_size == 0) return;
+    if (mixture.shared_expert_ungated)
+      return dense_mlp(at + "mlp.shared_experts.", mixture.shared_expert_intermediate_size);
+    dense_mlp(at + "mlp.shared_expert.", mixture.shared_expert_intermediate_size);
+    linear(at + "mlp.shared_expert_gate", 1, config_.hidden_size);
   }
 
   std::vector<ParameterShape> take() { return std::move(shapes_); }
@@ -75,22 +151,40 @@ class ShapeList {
 
 }  // namespace
 
+NormNames Config::norm_names() const {
+  if (norm_after) return {"", "post_attention_layernorm", "", "post_feedforward_layernorm"};
+  if (glm_norm_names)
+    return {"input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"};
+  if (sandwich_norms) {
+    return {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
+            "post_feedforward_layernorm"};
+  }
+  return {"input_layernorm", "", "post_attention_layernorm", ""};
+}
+
 std::vector<ParameterShape> parameter_shapes(const Config& config) {
   const int64_t hidden = config.hidden_size;
+  const NormNames norms = config.norm_names();
   ShapeList list(config);
   list.matrix("model.embed_tokens", config.vocab_size, hidden, ParameterRole::kEmbedding);
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     const std::string at = fmt::format("model.layers.{}.", layer);
-    list.norm(at + "input_layernorm", hidden);
-    list.attention(at);
-    list.norm(at + "post_attention_layernorm", hidden);
-    if (config.sandwich_norms) list.norm(at + "pre_feedforward_layernorm", hidden);
+    list.norm_of_layer(at, norms.before_attention);
+    if (config.is_recurrent(layer)) {
+      list.delta_rule(at);
+    } else if (config.is_latent()) {
+      list.latent_attention(at);
+    } else {
+      list.attention(at);
+    }
+    list.norm_of_layer(at, norms.after_attention);
+    list.norm_of_layer(at, norms.before_mlp);
     if (config.is_sparse(layer)) {
       list.mixture(at);
     } else {
       list.dense_mlp(at + "mlp.", config.intermediate_size);
     }
-    if (config.sandwich_norms) list.norm(at + "post_feedforward_layernorm", hidden);
+    list.norm_of_layer(at, norms.after_mlp);
   }
   list.norm("model.norm", hidden);
   if (config.value_model) {

@@ -17,7 +17,9 @@ using nlohmann::json;
 struct Preset {
   const char* name;
   const char* family;
-  int64_t vocab, hidden, layers, heads, key_value_heads, head_dim, intermediate, positions;
+  int64_t vocab, hidden, layers, heads, key_value_heads;
+  int64_t head_dim;  // 0: `more` has other sizes
+  int64_t intermediate, positions;
   double eps, theta;
   bool tied;
   const char* dtype;
@@ -52,6 +54,35 @@ constexpr const char* kGemma3Cpu = R"({"sliding_window": 512, "rope_local_base_f
 constexpr const char* kGemma3Tiny = R"({"sliding_window": 5, "sliding_window_pattern": 3, "rope_local_base_freq": 100,
   "query_pre_attn_scalar": 24, "rope_scaling": {"rope_type": "linear", "factor": 8.0}})";
 
+constexpr const char* kSmollm3Tiny = R"({"no_rope_layers": [1, 0, 1], "use_sliding_window": true, "sliding_window": 6,
+  "mlp_bias": true})";
+constexpr const char* kGranite2B = R"({"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.015625,
+  "logits_scaling": 8.0})";
+constexpr const char* kGranite8B = R"({"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.0078125,
+  "logits_scaling": 16.0})";
+constexpr const char* kGraniteTiny = R"({"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.35,
+  "logits_scaling": 0.3, "attention_bias": true, "mlp_bias": true})";
+constexpr const char* kOlmo3 = R"({"sliding_window": 4096, "rope_scaling": {"rope_type": "yarn", "factor": 8.0,
+  "original_max_position_embeddings": 8192, "beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": 1.2079441541679836}})";
+constexpr const char* kOlmo3Tiny = R"({"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention",
+  "sliding_attention"], "rope_parameters": {"full_attention": {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0,
+  "original_max_position_embeddings": 32}, "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}})";
+constexpr const char* kMinistral3 = R"({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1000000.0, "factor": 16.0,
+  "original_max_position_embeddings": 16384, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+  "llama_4_scaling_beta": 0.1}})";
+constexpr const char* kMinistral3Tiny = R"({"rope_parameters": {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0,
+  "original_max_position_embeddings": 8, "llama_4_scaling_beta": 0.3}})";
+constexpr const char* kGlm4 = R"({"partial_rotary_factor": 0.5, "attention_bias": true})";
+
+constexpr const char* kGptOss20 = R"({"num_local_experts": 32, "num_experts_per_tok": 4, "sliding_window": 128, "attention_bias": true,
+  "router_aux_loss_coef": 0.9, "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096,
+  "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false}, "swiglu_limit": 7.0})";
+constexpr const char* kGptOss120 = R"({"num_local_experts": 128, "num_experts_per_tok": 4, "sliding_window": 128,
+  "attention_bias": true, "router_aux_loss_coef": 0.9, "rope_scaling": {"rope_type": "yarn", "factor": 32.0,
+  "original_max_position_embeddings": 4096, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false}, "swiglu_limit": 7.0})";
+constexpr const char* kGptOssTiny = R"({"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 5, "attention_bias": true,
+  "output_router_logits": true, "router_aux_loss_coef": 0.3, "rope_scaling": {"rope_type": "yarn", "factor": 4.0,
+  "original_max_position_embeddings": 32, "truncate": false}, "swiglu_alpha": 1.3, "swiglu_limit": 1.2})";
 constexpr const char* kNoWindow = R"({"sliding_window": null})";
 constexpr const char* kWindow7 = R"({"sliding_window": 7})";
 constexpr const char* kWindow1024 = R"({"sliding_window": 1024})";
@@ -62,6 +93,15 @@ constexpr const char* kPhi3Tiny = R"({"sliding_window": 9, "partial_rotary_facto
   "original_max_position_embeddings": 16, "rope_scaling": {"type": "longrope",
   "short_factor": [1.0, 1.25, 1.5, 2.0], "long_factor": [1.0, 3.0, 5.0, 8.0]}})";
 
+constexpr const char* kMixtral8x7 = R"({"num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": null,
+  "router_aux_loss_coef": 0.02})";
+constexpr const char* kMixtralTiny = R"({"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 9,
+  "output_router_logits": true, "router_aux_loss_coef": 0.3})";
+constexpr const char* kQwen15Moe = R"({"num_experts": 60, "num_experts_per_tok": 4, "moe_intermediate_size": 1408,
+  "shared_expert_intermediate_size": 5632, "norm_topk_prob": false})";
+constexpr const char* kQwen2MoeTiny = R"({"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20,
+  "shared_expert_intermediate_size": 24, "norm_topk_prob": false, "mlp_only_layers": [1], "output_router_logits": true,
+  "router_aux_loss_coef": 0.3, "use_sliding_window": true, "sliding_window": 6, "max_window_layers": 2})";
 constexpr const char* kQwen3Moe30 = R"({"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
   "norm_topk_prob": true})";
 constexpr const char* kQwen3Moe235 = R"({"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 1536,
@@ -73,9 +113,57 @@ constexpr const char* kQwen3MoeTiny = R"({"num_experts": 4, "num_experts_per_tok
 constexpr const char* kQwen3MoePlainTiny = R"({"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20,
   "norm_topk_prob": false})";
 
+constexpr const char* kQwen35Small = R"({"linear_num_value_heads": 16})";
+constexpr const char* kQwen3527B = R"({"linear_num_value_heads": 48})";
+constexpr const char* kQwen35Moe35 = R"({"num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 512,
+  "shared_expert_intermediate_size": 512})";
+constexpr const char* kQwen3Next = R"({"num_experts": 512, "num_experts_per_tok": 10, "moe_intermediate_size": 512,
+  "shared_expert_intermediate_size": 512, "norm_topk_prob": true})";
+constexpr const char* kQwen35Cpu = R"({"linear_num_key_heads": 4, "linear_num_value_heads": 8, "linear_key_head_dim": 64,
+  "linear_value_head_dim": 64})";
+constexpr const char* kQwen35Tiny = R"({"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 6,
+  "linear_value_head_dim": 5, "full_attention_interval": 3})";
+constexpr const char* kQwen3NextTiny = R"({"linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 5,
+  "linear_value_head_dim": 7, "linear_conv_kernel_dim": 3, "partial_rotary_factor": 0.5, "layer_types": ["full_attention",
+  "linear_attention"], "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20, "mlp_only_layers": [0],
+  "shared_expert_intermediate_size": 24, "output_router_logits": true, "router_aux_loss_coef": 0.3})";
+constexpr const char* kQwen35MoeTiny = R"({"linear_num_key_heads": 1, "linear_num_value_heads": 3, "linear_key_head_dim": 4,
+  "linear_value_head_dim": 6, "linear_conv_kernel_dim": 2, "full_attention_interval": 2, "num_experts": 4,
+  "num_experts_per_tok": 2, "moe_intermediate_size": 20, "shared_expert_intermediate_size": 24})";
+
+constexpr const char* kDeepseekV3 = R"({"n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
+  "n_shared_experts": 1, "n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5, "norm_topk_prob": true,
+  "first_k_dense_replace": 3, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+  "v_head_dim": 128, "rope_scaling": {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 4096,
+  "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}})";
+constexpr const char* kKimiK2 = R"({"n_routed_experts": 384, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
+  "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.827, "norm_topk_prob": true,
+  "first_k_dense_replace": 1, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+  "v_head_dim": 128, "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096,
+  "beta_fast": 1.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}})";
+constexpr const char* kGlm45Air = R"({"n_routed_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 1408,
+  "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0, "norm_topk_prob": true,
+  "first_k_dense_replace": 1, "attention_bias": true, "use_qk_norm": false, "partial_rotary_factor": 0.5})";
+constexpr const char* kDeepseekV3Tiny = R"({"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 12,
+  "n_shared_experts": 2, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 1.7, "norm_topk_prob": true,
+  "first_k_dense_replace": 1, "q_lora_rank": 10, "kv_lora_rank": 14, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4,
+  "v_head_dim": 7, "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32,
+  "mscale": 0.7, "mscale_all_dim": 0.9}})";
+constexpr const char* kDeepseekV3PlainTiny = R"({"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20,
+  "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 0.8, "norm_topk_prob": false,
+  "first_k_dense_replace": 0, "q_lora_rank": null, "kv_lora_rank": 9, "qk_nope_head_dim": 4, "qk_rope_head_dim": 6,
+  "v_head_dim": 13, "rope_interleave": false, "attention_bias": true})";
+constexpr const char* kGlm4MoeTiny = R"({"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20,
+  "n_shared_experts": 1, "n_group": 2, "topk_group": 1, "routed_scaling_factor": 1.3, "norm_topk_prob": true,
+  "first_k_dense_replace": 1, "attention_bias": true, "use_qk_norm": true, "partial_rotary_factor": 0.5})";
+
 // The published rows are the config.json of Qwen/Qwen3-*, Qwen/Qwen2.5-* (the base models), meta-llama/Llama-3.1-*,
 // meta-llama/Llama-3.2-*, meta-llama/Meta-Llama-3-8B, google/gemma-2-*, google/gemma-3-*-pt (from 4b on the text
-// part), mistralai/Mistral-7B-v0.1 and -v0.3, and microsoft/Phi-* on the Hugging Face hub.
+// part), mistralai/Mistral-7B-v0.1 and -v0.3, microsoft/Phi-*, google/gemma-2b and -7b, HuggingFaceTB/SmolLM3-3B,
+// ibm-granite/granite-3.3-*-instruct, allenai/OLMo-2-1124-7B and Olmo-3-1025-7B, mistralai/Ministral-3-8B-* (text part),
+// THUDM/GLM-4-9B-0414, mistralai/Mixtral-8x7B-v0.1, openai/gpt-oss-*, Qwen/Qwen1.5-MoE-A2.7B, Qwen/Qwen3.5-* (text
+// part), Qwen/Qwen3-Next-80B-A3B-*, deepseek-ai/DeepSeek-V3, moonshotai/Kimi-K2-* (whose model_type is another) and
+// zai-org/GLM-4.5-Air on the Hugging Face hub.
 constexpr Preset kPresets[] = {
   // name             family        vocab   hidden L   H  K    E    mlp  positions eps theta tied  dtype, more
   {"qwen3-0.6b",      "qwen3",      151936, 1024, 28, 16, 8, 128,  3072,  40960, 1e-6, 1e6, true,  kB16},
@@ -110,6 +198,29 @@ constexpr Preset kPresets[] = {
   {"phi-3-mini-4k",   "phi3",        32064, 3072, 32, 32, 32, 96,  8192,   4096, 1e-5, 1e4, false, kB16, kWindow2047},
   {"phi-3.5-mini",    "phi3",        32064, 3072, 32, 32, 32, 96,  8192, 131072, 1e-5, 1e4, false, kB16, kPhi35MiniRope},
   {"phi-4-mini",      "phi3",       200064, 3072, 32, 24, 8, 128,  8192, 131072, 1e-5, 1e4, true,  kB16, kPhi4MiniRope},
+  {"gemma-2b",        "gemma",      256000, 2048, 18,  8, 1, 256, 16384,   8192, 1e-6, 1e4, true,  kB16},
+  {"gemma-7b",        "gemma",      256000, 3072, 28, 16, 16, 256, 24576,  8192, 1e-6, 1e4, true,  kB16},
+  {"smollm3-3b",      "smollm3",    128256, 2048, 36, 16, 4, 128, 11008,  65536, 1e-6, 5e6, true,  kB16},
+  {"granite-3.3-2b",  "granite",     49159, 2048, 40, 32, 8,  64,  8192, 131072, 1e-5, 1e7, true,  kB16, kGranite2B},
+  {"granite-3.3-8b",  "granite",     49159, 4096, 40, 32, 8, 128, 12800, 131072, 1e-5, 1e7, true,  kB16, kGranite8B},
+  {"olmo2-7b",        "olmo2",      100352, 4096, 32, 32, 32, 128, 11008,  4096, 1e-6, 5e5, false, kB16},
+  {"olmo3-7b",        "olmo3",      100278, 4096, 32, 32, 32, 128, 11008, 65536, 1e-6, 5e5, false, kB16, kOlmo3},
+  {"ministral3-8b",   "ministral3", 131072, 4096, 34, 32, 8, 128, 14336, 262144, 1e-5, 1e6, false, kB16, kMinistral3},
+  {"glm4-9b",         "glm4",       151552, 4096, 40, 32, 2, 128, 13696,  32768, 1e-5, 1e4, false, kB16, kGlm4},
+  {"mixtral-8x7b",    "mixtral",     32000, 4096, 32, 32, 8, 128, 14336,  32768, 1e-5, 1e6, false, kB16, kMixtral8x7},
+  {"gpt-oss-20b",     "gpt_oss",    201088, 2880, 24, 64, 8,  64,  2880, 131072, 1e-5, 1.5e5, false, kB16, kGptOss20},
+  {"gpt-oss-120b",    "gpt_oss",    201088, 2880, 36, 64, 8,  64,  2880, 131072, 1e-5, 1.5e5, false, kB16, kGptOss120},
+  {"qwen1.5-moe-a2.7b", "qwen2_moe", 151936, 2048, 24, 16, 16, 128, 5632,  8192, 1e-6, 1e6, false, kB16, kQwen15Moe},
+  {"qwen3.5-0.8b",    "qwen3_5_text", 248320, 1024, 24,  8, 2, 256,  3584, 262144, 1e-6, 1e7, true,  kB16, kQwen35Small},
+  {"qwen3.5-2b",      "qwen3_5_text", 248320, 2048, 24,  8, 2, 256,  6144, 262144, 1e-6, 1e7, true,  kB16, kQwen35Small},
+  {"qwen3.5-4b",      "qwen3_5_text", 248320, 2560, 32, 16, 4, 256,  9216, 262144, 1e-6, 1e7, true,  kB16},
+  {"qwen3.5-9b",      "qwen3_5_text", 248320, 4096, 32, 16, 4, 256, 12288, 262144, 1e-6, 1e7, false, kB16},
+  {"qwen3.5-27b",     "qwen3_5_text", 248320, 5120, 64, 24, 4, 256, 17408, 262144, 1e-6, 1e7, false, kB16, kQwen3527B},
+  {"qwen3.5-35b-a3b", "qwen3_5_moe_text", 248320, 2048, 40, 16, 2, 256, 512, 262144, 1e-6, 1e7, false, kB16, kQwen35Moe35},
+  {"qwen3-next-80b-a3b", "qwen3_next", 151936, 2048, 48, 16, 2, 256, 5120, 262144, 1e-6, 1e7, false, kB16, kQwen3Next},
+  {"deepseek-v3",     "deepseek_v3", 129280, 7168, 61, 128, 128, 0, 18432, 163840, 1e-6, 1e4, false, kB16, kDeepseekV3},
+  {"kimi-k2",         "deepseek_v3", 163840, 7168, 61, 64, 64,  0, 18432, 131072, 1e-6, 5e4, false, kB16, kKimiK2},
+  {"glm-4.5-air",     "glm4_moe",   151552, 4096, 46, 96, 8, 128, 10944, 131072, 1e-5, 1e6, false, kB16, kGlm45Air},
   // Small enough to measure on two cores.
   {"qwen3-cpu",       "qwen3",       32000,  512,  4,  8, 4,  64,  1536,  32768, 1e-6, 1e6, false, kF32},
   {"qwen2-cpu",       "qwen2",       32000,  512,  4,  8, 4,  64,  1536,  32768, 1e-6, 1e6, false, kF32},
@@ -117,6 +228,7 @@ constexpr Preset kPresets[] = {
   {"gemma3-cpu",      "gemma3_text", 32000,  512,  6,  8, 4,  64,  1536,  32768, 1e-6, 1e6, true,  kF32, kGemma3Cpu},
   {"mistral-cpu",     "mistral",     32000,  512,  4,  8, 4,  64,  1536,  32768, 1e-5, 1e6, false, kF32, kWindow1024},
   {"qwen3-moe-cpu",   "qwen3_moe",   32000,  512,  4,  8, 4,  64,  1536,  32768, 1e-6, 1e6, false, kF32, kQwen3MoeCpu},
+  {"qwen3.5-cpu",     "qwen3_5_text", 32000, 512,  4,  4, 2, 128,  1536,  32768, 1e-6, 1e6, false, kF32, kQwen35Cpu},
   // For tests: sizes that differ from each other, and windows and scaling that start within a few dozen tokens.
   {"qwen3-tiny",      "qwen3",         101,   32,  2,  4, 2,  16,    44,    512, 1e-6, 1e4, false, kF64},
   {"qwen2-tiny",      "qwen2",         101,   32,  3,  4, 2,   8,    44,    512, 1e-6, 1e4, false, kF64},
@@ -130,6 +242,22 @@ constexpr Preset kPresets[] = {
   {"phi3-tiny",       "phi3",          101,   32,  2,  2, 1,  16,    44,    512, 1e-5, 1e4, false, kF64, kPhi3Tiny},
   {"qwen2-window-tiny", "qwen2",       101,   32,  3,  4, 2,  16,    44,    512, 1e-6, 1e4, false, kF64, kQwen2WindowTiny},
   {"qwen3-moe-tiny",  "qwen3_moe",     101,   32,  3,  4, 2,  16,    44,    512, 1e-6, 1e4, false, kF64, kQwen3MoeTiny},
+  {"gemma-tiny",      "gemma",         101,   32,  2,  4, 1,  16,    44,    512, 1e-6, 1e4, true,  kF64},
+  {"smollm3-tiny",    "smollm3",       101,   32,  3,  4, 2,   8,    44,    512, 1e-6, 1e4, true,  kF64, kSmollm3Tiny},
+  {"granite-tiny",    "granite",       101,   32,  2,  4, 2,   8,    44,    512, 1e-5, 1e4, true,  kF64, kGraniteTiny},
+  {"olmo2-tiny",      "olmo2",         101,   32,  2,  4, 2,  16,    44,    512, 1e-6, 1e4, false, kF64},
+  {"olmo3-tiny",      "olmo3",         101,   32,  3,  4, 2,   8,    44,    128, 1e-6, 500, false, kF64, kOlmo3Tiny},
+  {"ministral3-tiny", "ministral3",    101,   32,  2,  4, 2,  16,    44,     32, 1e-5, 500, false, kF64, kMinistral3Tiny},
+  {"glm4-tiny",       "glm4",          101,   32,  2,  4, 2,  16,    44,    512, 1e-5, 1e4, false, kF64, kGlm4},
+  {"gpt-oss-tiny",    "gpt_oss",       101,   32,  3,  4, 2,  16,    20,    512, 1e-5, 500, false, kF64, kGptOssTiny},
+  {"mixtral-tiny",    "mixtral",       101,   32,  2,  4, 2,  16,    20,    512, 1e-5, 1e4, false, kF64, kMixtralTiny},
+  {"qwen2-moe-tiny",  "qwen2_moe",     101,   32,  3,  4, 2,  16,    44,    512, 1e-6, 1e4, false, kF64, kQwen2MoeTiny},
+  {"qwen3.5-tiny",    "qwen3_5_text",  101,   32,  3,  4, 2,  16,    44,    512, 1e-6, 1e4, false, kF64, kQwen35Tiny},
+  {"qwen3-next-tiny", "qwen3_next",    101,   32,  2,  4, 2,   8,    44,    512, 1e-6, 1e4, true,  kF64, kQwen3NextTiny},
+  {"qwen3.5-moe-tiny", "qwen3_5_moe_text", 101, 32, 2, 4, 1,  16,    44,    512, 1e-6, 1e4, false, kF64, kQwen35MoeTiny},
+  {"deepseek-v3-tiny", "deepseek_v3",  101,   32,  3,  4, 4,   0,    44,    128, 1e-6, 500, false, kF64, kDeepseekV3Tiny},
+  {"deepseek-v3-plain-tiny", "deepseek_v3", 101, 32, 2, 3, 3,  0,    44,    512, 1e-5, 1e4, true,  kF64, kDeepseekV3PlainTiny},
+  {"glm4-moe-tiny",   "glm4_moe",      101,   32,  3,  4, 2,  16,    44,    512, 1e-5, 1e4, false, kF64, kGlm4MoeTiny},
   {"qwen3-moe-plain-tiny", "qwen3_moe", 101,  32,  2,  4, 2,  16,    44,    512, 1e-6, 1e4, false, kF64, kQwen3MoePlainTiny},
 };
 // clang-format on
@@ -161,6 +289,7 @@ std::string preset_json(const std::string& name) {
                  {"rope_theta", row->theta},
                  {"pad_token_id", nullptr},
                  {"torch_dtype", row->dtype}};
+  if (row->head_dim == 0) config.erase("head_dim");
   config.update(json::parse(row->more));
   return config.dump();
 }

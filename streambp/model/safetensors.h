@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -76,13 +77,18 @@ class SafetensorsFile {
   std::shared_ptr<const Contents> contents_;
 };
 
-/// A tensor and the file that holds it, under the name it has there.
+/// A tensor and the file that holds it, under the name it has there; or neighbouring rows of that tensor.
 struct StoredTensor {
   SafetensorsFile file;
   std::string name;
+  /// Shape and bytes of the rows that are meant; nothing: the whole tensor.
+  std::optional<SafetensorsEntry> part = std::nullopt;
 
-  const SafetensorsEntry& entry() const { return file.entry(name); }
-  void read(uint64_t offset, std::span<std::byte> into) const { file.read(name, offset, into); }
+  const SafetensorsEntry& entry() const { return part ? *part : file.entry(name); }
+  /// From byte `offset` of what is meant on.
+  void read(uint64_t offset, std::span<std::byte> into) const {
+    file.read(name, entry().begin - file.entry(name).begin + offset, into);
+  }
 };
 
 /// Bits of one element of `dtype`, 0 for a dtype the format does not know.

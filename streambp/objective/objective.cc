@@ -59,6 +59,14 @@ double RouterLoss::of(const MixtureSettings& mixture) const {
     if (coefficient.value_or(0.0) == 0.0) return 0.0;
     throw InputError("{} is {}, but the model has no experts", kRouterCoefficient, *coefficient);
   }
+  if (mixture.sigmoid_scores) {
+    if (coefficient.value_or(0.0) == 0.0) return 0.0;
+    throw InputError(
+        "{} is {}, but the load of this model's experts is balanced by the correction of its routers' "
+        "choice: "
+        "transformers has no loss for it",
+        kRouterCoefficient, *coefficient);
+  }
   if (coefficient) return *coefficient;
   return always || mixture.output_router_logits ? mixture.router_aux_loss_coef : 0.0;
 }

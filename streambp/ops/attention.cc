@@ -5,6 +5,7 @@
 #include "streambp/ops/attention_blocks.h"
 #include "streambp/ops/attention_device.h"
 #include "streambp/ops/attention_fused.h"
+#include "streambp/ops/attention_sinks.h"
 #include "streambp/ops/differentiable.h"
 #include "streambp/ops/dry_run.h"
 #include "streambp/ops/sum_dtype.h"
@@ -255,13 +256,30 @@ AttentionBlockGradients backward(const Run& run, const at::Tensor& dy, const Att
 
 }  // namespace
 
+AttentionBlock attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                 const std::vector<int64_t>& offsets, const Prefix& prefix,
+                                 const AttentionSettings& settings) {
+  return forward({q.detach(), k.detach(), v.detach(), offsets, prefix, settings});
+}
+
+AttentionBlockGradients attention_backward(const at::Tensor& dy, const AttentionBlock& saved,
+                                           const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                           const std::vector<int64_t>& offsets, const Prefix& prefix,
+                                           const AttentionSettings& settings) {
+  return backward({q, k, v, offsets, prefix, settings}, dy, saved);
+}
+
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                      const std::vector<int64_t>& offsets, const Prefix& prefix,
                      const AttentionSettings& settings, AttentionBlock& known) {
   const Run run{q.detach(), k.detach(), v.detach(), offsets, prefix, settings};
-  if (!known.output.defined()) known = forward(run);
+  if (!known.output.defined()) {
+    known = forward(run);
+    if (settings.sinks != nullptr) add_sinks(known, settings.sinks->value);
+  }
   return differentiable(
       {q, k, v}, known.output, "attention", [run, saved = known](std::vector<at::Tensor>&& dy) {
+        if (run.settings.sinks != nullptr) accumulate_sinks(*run.settings.sinks, dy[0], saved);
         const AttentionBlockGradients gradients = backward(run, dy[0], saved);
         return std::vector<at::Tensor>{gradients.d_queries, gradients.d_keys, gradients.d_values};
       });

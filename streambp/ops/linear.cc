@@ -8,12 +8,13 @@
 namespace streambp {
 namespace {
 
-/// y += scale * B (A x), in place.
-void add_adapter(const Linear& linear, const at::Tensor& x, at::Tensor& y) {
+/// y += factor * scale * B (A x), in place.
+void add_adapter(const Linear& linear, const at::Tensor& x, at::Tensor& y, double factor = 1.0) {
   if (!linear.adapter || !linear.adapter->enabled) return;
   const LowRankAdapter& adapter = *linear.adapter;
-  y.addmm_(at::mm(x, adapter.a->value.t()), adapter.b->value.t(), /*beta=*/1, adapter.scale);
-  if (adapter.bias != nullptr) y.add_(adapter.bias->value, adapter.scale);
+  const double scale = factor * adapter.scale;
+  y.addmm_(at::mm(x, adapter.a->value.t()), adapter.b->value.t(), /*beta=*/1, scale);
+  if (adapter.bias != nullptr) y.add_(adapter.bias->value, scale);
 }
 
 }  // namespace
@@ -23,39 +24,45 @@ at::Tensor linear_forward(const Linear& linear, const at::Tensor& x) {
   const at::Tensor weight = linear.weight->value.t();
   at::Tensor y = linear.bias == nullptr ? at::mm(x, weight) : at::addmm(linear.bias->value, x, weight);
   add_adapter(linear, x, y);
-  return y;
+  return linear.output_scale == 1.0 ? y : y.mul_(linear.output_scale);
 }
 
 at::Tensor linear_add_forward(const at::Tensor& residual, const at::Tensor& x, const Linear& map) {
   const at::NoGradGuard no_grad;
-  at::Tensor y = at::addmm(residual, x, map.weight->value.t());
-  if (map.bias != nullptr) y.add_(map.bias->value);
-  add_adapter(map, x, y);
+  const double scale = map.output_scale;
+  at::Tensor y = at::addmm(residual, x, map.weight->value.t(), /*beta=*/1, scale);
+  if (map.bias != nullptr) y.add_(map.bias->value, scale);
+  add_adapter(map, x, y, scale);
   return y;
 }
 
 void linear_accumulate(const Linear& linear, const at::Tensor& x, const at::Tensor& dy) {
-  accumulate_product(*linear.weight, dy, x);
-  if (linear.bias != nullptr) accumulate_sum(*linear.bias, dy);
-  if (linear.trained_rows != nullptr) accumulate_trained_product(*linear.trained_rows, dy, x);
+  const double scale = linear.output_scale;
+  accumulate_product(*linear.weight, dy, x, scale);
+  if (linear.bias != nullptr) accumulate_sum(*linear.bias, scale == 1.0 ? dy : dy * scale);
+  if (linear.trained_rows != nullptr)
+    accumulate_trained_product(*linear.trained_rows, dy, scale == 1.0 ? x : x * scale);
   if (!linear.adapter || !linear.adapter->trainable()) return;
   const LowRankAdapter& adapter = *linear.adapter;
-  if (adapter.bias != nullptr) accumulate_sum(*adapter.bias, dy * adapter.scale);
+  const double of_adapter = scale * adapter.scale;
+  if (adapter.bias != nullptr) accumulate_sum(*adapter.bias, dy * of_adapter);
   if (adapter.b->trainable())
-    accumulate_product(*adapter.b, dy, at::mm(x, adapter.a->value.t()).mul_(adapter.scale));
+    accumulate_product(*adapter.b, dy, at::mm(x, adapter.a->value.t()).mul_(of_adapter));
   if (adapter.a->trainable())
-    accumulate_product(*adapter.a, at::mm(dy, adapter.b->value).mul_(adapter.scale), x);
+    accumulate_product(*adapter.a, at::mm(dy, adapter.b->value).mul_(of_adapter), x);
 }
 
 void linear_backward_input(const Linear& linear, const at::Tensor& dy, at::Tensor& dx) {
+  const double scale = linear.output_scale;
   if (dx.defined()) {
-    dx.addmm_(dy, linear.weight->value);
+    dx.addmm_(dy, linear.weight->value, /*beta=*/1, scale);
   } else {
     dx = at::mm(dy, linear.weight->value);
+    if (scale != 1.0) dx.mul_(scale);
   }
   if (!linear.adapter || !linear.adapter->enabled) return;
   const LowRankAdapter& adapter = *linear.adapter;
-  dx.addmm_(at::mm(dy, adapter.b->value), adapter.a->value, /*beta=*/1, adapter.scale);
+  dx.addmm_(at::mm(dy, adapter.b->value), adapter.a->value, /*beta=*/1, scale * adapter.scale);
 }
 
 std::vector<at::Tensor> linear(const at::Tensor& x, const std::vector<const Linear*>& maps,

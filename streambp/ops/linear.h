@@ -25,7 +25,8 @@ struct LowRankAdapter {
   }
 };
 
-/// A linear map: weight [out, in] and, where there are, bias [out] and adapter.
+/// A linear map: weight [out, in] and, where there are, bias [out] and adapter; what they give is multiplied
+/// by `output_scale`.
 struct Linear {
   std::string name;  // Hugging Face's module name
   Parameter* weight = nullptr;
@@ -33,6 +34,7 @@ struct Linear {
   std::optional<LowRankAdapter> adapter = std::nullopt;
   const TrainedRows* trained_rows = nullptr;  // of the weight, where it is frozen but for them
   int64_t first_row = 0;  // of the weight, in the map of this name: above 0 for parts of a fused map
+  double output_scale = 1.0;
 
   bool trainable() const {
     return weight->trainable() || (bias != nullptr && bias->trainable()) ||
@@ -47,7 +49,7 @@ at::Tensor linear_forward(const Linear& linear, const at::Tensor& x);
 /// out].
 void linear_accumulate(const Linear& linear, const at::Tensor& x, const at::Tensor& dy);
 
-/// dx += dy W, or dx = dy W where dx is undefined. dy [n, out], dx [n, in].
+/// dx += output_scale dy W, or dx = that where dx is undefined. dy [n, out], dx [n, in].
 void linear_backward_input(const Linear& linear, const at::Tensor& dy, at::Tensor& dx);
 
 /// Several maps of one input: x is kept once and its gradient is summed in place. The maps must outlive the

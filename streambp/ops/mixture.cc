@@ -1,6 +1,7 @@
 #include "streambp/ops/mixture.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "streambp/memory/meter.h"
 #include "streambp/ops/differentiable.h"
@@ -23,15 +24,28 @@ struct Share {
 /// What a forward pass leaves for the backward pass.
 struct Routing {
   int64_t begin = 0;         // index of the first row in the stream
-  at::Tensor probabilities;  // [n, X], float32 or wider
+  at::Tensor probabilities;  // [n, X], float32 or wider; with a correction the sigmoids
   at::Tensor choices;        // [n, k] int64
   at::Tensor top;            // [n, k]: the chosen experts' probabilities
   std::vector<Share> shares;
   std::vector<at::Tensor> untouched;  // in a dry run: as large as the shares that were not run
 };
 
+/// What the chosen experts' probabilities are divided by where they are normalised, [n, 1]; sigmoids may all
+/// be 0.
+at::Tensor divisor_of(const Routing& routing, const Mixture& settings) {
+  at::Tensor sum = routing.top.sum(1, /*keepdim=*/true);
+  return settings.correction == nullptr ? sum : sum.add_(1e-20);
+}
+
+/// The chosen experts' shares, [n, k]: their weights before Mixture::scale.
+at::Tensor top_shares(const Routing& routing, const Mixture& settings) {
+  return settings.normalise ? routing.top / divisor_of(routing, settings) : routing.top;
+}
+
 at::Tensor weights_of(const Routing& routing, const Mixture& settings) {
-  return settings.normalise ? routing.top / routing.top.sum(1, /*keepdim=*/true) : routing.top;
+  const at::Tensor shares = top_shares(routing, settings);
+  return settings.scale == 1.0 ? shares : shares * settings.scale;
 }
 
 /// The choices of each expert. In a dry run, where nobody chooses, all have the same load, and the first
@@ -60,16 +74,48 @@ std::vector<Share> shares_of(const at::Tensor& choices, const Mixture& settings)
   return shares;
 }
 
+/// [n, X], float32 or wider. Sigmoids, which a correction next to them is to tell apart, are of logits that
+/// are summed so wide, as in transformers.
+at::Tensor scores_of(const at::Tensor& x, const Mixture& settings) {
+  const Linear& router = *settings.router;
+  const at::ScalarType wide = sum_dtype(x);
+  if (settings.correction == nullptr) return at::softmax(linear_forward(router, x).to(wide), -1);
+  if (x.scalar_type() == wide) return linear_forward(router, x).sigmoid_();
+  const at::Tensor rows = x.to(wide);
+  const auto transposed = [&](const Parameter& matrix) { return matrix.value.to(wide).t(); };
+  at::Tensor logits = at::mm(rows, transposed(*router.weight));
+  if (router.adapter && router.adapter->enabled) {
+    const LowRankAdapter& adapter = *router.adapter;
+    logits.addmm_(at::mm(rows, transposed(*adapter.a)), transposed(*adapter.b), /*beta=*/1, adapter.scale);
+  }
+  return logits.sigmoid_();
+}
+
+/// The chosen experts, [n, k] int64.
+at::Tensor choose(const at::Tensor& scores, const Mixture& settings) {
+  const int64_t k = settings.experts_per_token;
+  if (settings.correction == nullptr) return std::get<1>(scores.topk(k, -1));
+  at::Tensor corrected = scores + settings.correction->value;
+  if (settings.topk_groups < settings.groups) {
+    const at::Tensor groups = corrected.view({scores.size(0), settings.groups, -1});
+    const at::Tensor best = std::get<0>(groups.topk(2, -1)).sum(-1);
+    const at::Tensor chosen = std::get<1>(best.topk(settings.topk_groups, -1));
+    const at::Tensor is_left_out = at::ones_like(best, at::kBool).scatter_(1, chosen, false);
+    corrected = groups.masked_fill(is_left_out.unsqueeze(-1), -std::numeric_limits<double>::infinity())
+                    .view(scores.sizes());
+  }
+  return std::get<1>(corrected.topk(k, -1));
+}
+
 /// Sets the probabilities and choices of `routing`, and the chosen experts' probabilities.
 void route(const at::Tensor& x, const Mixture& settings, const MixtureRun& run, Routing& routing) {
-  routing.probabilities = at::softmax(linear_forward(*settings.router, x).to(sum_dtype(x)), -1);
+  routing.probabilities = scores_of(x, settings);
   if (run.choices != nullptr) routing.choices = run.choices->find(run.layer, run.begin, x.size(0));
-  if (routing.choices.defined()) {
-    routing.top = routing.probabilities.gather(1, routing.choices);
-  } else {
-    std::tie(routing.top, routing.choices) = routing.probabilities.topk(settings.experts_per_token, -1);
+  if (!routing.choices.defined()) {
+    routing.choices = choose(routing.probabilities, settings);
     if (run.choices != nullptr) run.choices->keep(run.layer, run.begin, routing.choices);
   }
+  routing.top = routing.probabilities.gather(1, routing.choices);
   if (run.balance != nullptr) run.balance->count(routing.probabilities, routing.choices, run.begin);
 }
 
@@ -93,8 +139,9 @@ at::Tensor forward(const at::Tensor& residual, const at::Tensor& x, const Mixtur
     share.saved.x.reset();  // gathered again: k copies of x would be more than the experts' own tensors
     if (!has_values(x)) {
       const int64_t rest = routing.choices.numel() - share.tokens.size(0);
-      for (const at::Tensor& kept : {share.saved.gate_proj, share.saved.up_proj})
-        routing.untouched.push_back(at::empty({rest, kept.size(1)}, kept.options()));
+      for (const at::Tensor& kept : {share.saved.gate_proj, share.saved.up_proj}) {
+        if (kept.defined()) routing.untouched.push_back(at::empty({rest, kept.size(1)}, kept.options()));
+      }
     }
   }
   return y;
@@ -105,12 +152,14 @@ at::Tensor backward_router(const Routing& routing, const Mixture& settings, cons
                            const RouterBalance* balance) {
   const at::Tensor& p = routing.probabilities;
   at::Tensor d_top = d_weights.to(p.scalar_type());
+  if (settings.scale != 1.0) d_top = d_top * settings.scale;
   if (settings.normalise) {
-    const at::Tensor along = (d_top * weights_of(routing, settings)).sum(1, /*keepdim=*/true);
-    d_top = (d_top - along).div_(routing.top.sum(1, /*keepdim=*/true));
+    const at::Tensor along = (d_top * top_shares(routing, settings)).sum(1, /*keepdim=*/true);
+    d_top = (d_top - along).div_(divisor_of(routing, settings));
   }
   at::Tensor dp = at::zeros_like(p);
   dp.scatter_(1, routing.choices, d_top);
+  if (settings.correction != nullptr) return dp.mul_(at::mul(p, 1.0 - p));
   if (balance != nullptr) dp.add_(balance->gradient(routing.begin, p.size(0)).to(p.scalar_type()));
   return (dp - (dp * p).sum(1, /*keepdim=*/true)).mul_(p);
 }
@@ -122,8 +171,7 @@ at::Tensor backward(const at::Tensor& x, const Mixture& settings, const RouterBa
   at::Tensor dx = at::zeros_like(x);
   for (Share& share : routing.shares) {
     const GatedMlp& expert = settings.experts[share.expert];
-    if (expert.gate_proj->trainable() || expert.up_proj->trainable())
-      share.saved.x = gather_rows(x, share.tokens);
+    if (expert.trains_input_maps()) share.saved.x = gather_rows(x, share.tokens);
     at::Tensor d_share;
     const at::Tensor d_rows = gated_mlp_backward(expert, std::move(share.saved),
                                                  gather_rows(dy, share.tokens), share.weights, &d_share);
@@ -136,6 +184,42 @@ at::Tensor backward(const at::Tensor& x, const Mixture& settings, const RouterBa
   linear_accumulate(*settings.router, x, d_logits);
   linear_backward_input(*settings.router, d_logits, dx);
   return dx;
+}
+
+/// residual + sigmoid(gate(x)) expert(x) for the expert that every token has.
+at::Tensor add_shared_expert(const at::Tensor& residual, const at::Tensor& x, const Mixture& settings,
+                             bool graph_only) {
+  const GatedMlp& expert = settings.shared_expert;
+  std::vector<at::Tensor> inputs{x};
+  if (residual.defined()) inputs.push_back(residual);
+  const bool keep = needs_backward(inputs);  // asked before autograd is off
+  const MemoryScope scope("MLP");
+  GatedMlpSaved saved;
+  at::Tensor weights, y;
+  {
+    const at::NoGradGuard no_grad;
+    weights = linear_forward(*settings.shared_expert_gate, x).sigmoid_();
+    if (graph_only) {
+      saved = save_gated(expert, x);
+      y = unread(x);
+    } else {
+      y = linear_forward(*expert.down_proj, gated_product(expert, x, saved, keep)).mul_(weights);
+      if (residual.defined()) y.add_(residual);
+    }
+  }
+  return differentiable(inputs, std::move(y), "shared_expert",
+                        [x = x.detach(), &settings, saved, weights,
+                         inputs = inputs.size()](std::vector<at::Tensor>&& dy) mutable {
+                          at::Tensor d_weights;
+                          at::Tensor dx = gated_mlp_backward(settings.shared_expert, std::move(saved), dy[0],
+                                                             weights, &d_weights);
+                          const at::Tensor d_logits = at::sigmoid_backward(d_weights, weights);
+                          linear_accumulate(*settings.shared_expert_gate, x, d_logits);
+                          linear_backward_input(*settings.shared_expert_gate, d_logits, dx);
+                          std::vector<at::Tensor> gradients{dx};
+                          if (inputs == 2) gradients.push_back(dy[0]);
+                          return gradients;
+                        });
 }
 
 }  // namespace
@@ -165,7 +249,7 @@ void RouterBalance::count(const at::Tensor& probabilities, const at::Tensor& cho
 double RouterBalance::loss() const {
   if (rows_ == 0.0) return 0.0;
   const auto experts = static_cast<double>(choices_.size(0));
-  return coefficient_ * experts * item_or_zero(choices_.dot(probabilities_)) / (rows_ * rows_);
+  return coefficient_ * experts * item_or_zero((choices_ * probabilities_).sum()) / (rows_ * rows_);
 }
 
 at::Tensor RouterBalance::gradient(int64_t begin, int64_t n) const {
@@ -175,8 +259,14 @@ at::Tensor RouterBalance::gradient(int64_t begin, int64_t n) const {
   return weights_.defined() ? weights_.narrow(0, begin, n).unsqueeze(1) * of_token : of_token;
 }
 
-at::Tensor mixture(const at::Tensor& residual, const at::Tensor& x, const Mixture& settings,
+at::Tensor mixture(const at::Tensor& before, const at::Tensor& x, const Mixture& settings,
                    const MixtureRun& run) {
+  at::Tensor residual = before;
+  if (settings.shared_expert_gate != nullptr) {
+    residual = add_shared_expert(before, x, settings, run.graph_only);
+  } else if (settings.has_shared_expert()) {
+    residual = gated_mlp(before, x, settings.shared_expert, run.graph_only);
+  }
   Routing routing;
   routing.begin = run.begin;
   at::Tensor y = forward(residual, x, settings, run, routing);

@@ -1,5 +1,6 @@
-// A mixture of experts in place of an MLP (Shazeer et al., 2017, arXiv 1701.06538, as Qwen3-MoE has it): a
-// router picks some of many gated MLPs for each token and adds up what they give.
+// A mixture of experts in place of an MLP (Shazeer et al., 2017, arXiv 1701.06538, as Mixtral, Qwen2-MoE,
+// Qwen3-MoE, GPT-OSS, DeepSeek V3 and GLM-4.5 have it): a router picks some of many gated MLPs for each token
+// and adds up what they give.
 //
 // Routing looks at one token alone, so a mixture streams over chunks as any MLP does. Only the auxiliary loss
 // that balances the experts' load is a matter of the whole batch; it is linear in the routers' probabilities,
@@ -50,9 +51,22 @@ class RouterBalance {
 
 struct Mixture {
   const Linear* router = nullptr;  // [X, D]
+  /// DeepSeek V3 and GLM-4.5: the scores are sigmoids of the logits instead of their softmax, and what is
+  /// added to them for the choice alone, [X] in float32 or wider.
+  const Parameter* correction = nullptr;
+  int64_t groups = 1;       // of experts of neighbouring numbers, with a correction ...
+  int64_t topk_groups = 1;  // ... of which those with the largest sum of their two best have the choice
+  double scale = 1.0;       // of the chosen experts' weights
   std::vector<GatedMlp> experts;
   int64_t experts_per_token = 1;
-  bool normalise = false;  // whether the chosen experts' weights are divided by their sum
+  bool normalise =
+      false;  // whether the chosen experts' weights are divided by their sum: a softmax of theirs
+  /// An expert that every token has, where it has maps: times the sigmoid of this map [1, D] (Qwen2-MoE), or
+  /// where the map is null as it is (DeepSeek V3).
+  const Linear* shared_expert_gate = nullptr;
+  GatedMlp shared_expert;
+
+  bool has_shared_expert() const { return shared_expert.down_proj != nullptr; }
 };
 
 /// How a mixture is run over some rows of a stream. Pointers may be null.
@@ -65,8 +79,9 @@ struct MixtureRun {
 };
 
 /// residual + sum over the chosen experts e of x [n, D]: w_e expert_e(x), where w are the largest entries of
-/// softmax(router(x)), taken in float32 or wider. Maps and balance must outlive the graph. Ties between equal
-/// probabilities are broken as ATen's topk does.
+/// softmax(router(x)), taken in float32 or wider, or are of sigmoids as Mixture::correction says; and the
+/// shared expert's output where there is one. No balance goes with a correction. Maps and balance must
+/// outlive the graph. Ties between equal probabilities are broken as ATen's topk does.
 at::Tensor mixture(const at::Tensor& residual, const at::Tensor& x, const Mixture& settings,
                    const MixtureRun& run = {});
 

@@ -1,5 +1,6 @@
 #include "streambp/ops/mlp.h"
 
+#include <array>
 #include <utility>
 
 #include "streambp/memory/meter.h"
@@ -119,7 +120,11 @@ namespace {
 GatedMlpSaved save_gated(const GatedMlp& mlp, const at::Tensor& x, const GatedProjections* known) {
   const at::NoGradGuard no_grad;
   GatedMlpSaved saved;
-  if (mlp.gate_proj->trainable() || mlp.up_proj->trainable()) saved.x = x.detach();
+  if (mlp.trains_input_maps()) saved.x = x.detach();
+  if (mlp.gate_up_proj != nullptr) {
+    saved.gate_proj = linear_forward(*mlp.gate_up_proj, x);
+    return saved;
+  }
   const bool knows = known != nullptr && known->gate.defined();
   saved.gate_proj = knows ? known->gate : linear_forward(*mlp.gate_proj, x);
   saved.up_proj = knows ? known->up : linear_forward(*mlp.up_proj, x);
@@ -135,27 +140,50 @@ GatedMlpSaved save_gated(const GatedMlp& mlp, const at::Tensor& x) {
 at::Tensor gated_product(const GatedMlp& mlp, const at::Tensor& x, GatedMlpSaved& saved, bool keep) {
   const at::NoGradGuard no_grad;
   GatedMlpSaved made = save_gated(mlp, x);
-  at::Tensor product = gate(mlp.activation, made.gate_proj, made.up_proj, /*overwrite=*/!keep);
+  at::Tensor product = mlp.gate_up_proj != nullptr
+                           ? clamped_gate(mlp.clamped, made.gate_proj)
+                           : gate(mlp.activation, made.gate_proj, made.up_proj, /*overwrite=*/!keep);
   if (keep) saved = std::move(made);
   return product;
 }
 
+namespace {
+
+/// Adds to `d_row_weights` [n, 1] what the map's biases make of it: they are weighted with the rest of its
+/// output.
+void add_part_of_biases(const Linear& map, const at::Tensor& dy, at::Tensor& d_row_weights) {
+  const auto add = [&](const Parameter* bias, double scale) {
+    if (bias != nullptr) d_row_weights.squeeze(1).add_(at::mv(dy, bias->value), scale);
+  };
+  add(map.bias, map.output_scale);
+  if (map.adapter && map.adapter->enabled) add(map.adapter->bias, map.output_scale * map.adapter->scale);
+}
+
+}  // namespace
+
 at::Tensor gated_mlp_backward(const GatedMlp& mlp, GatedMlpSaved&& saved, const at::Tensor& dy,
                               const at::Tensor& row_weights, at::Tensor* d_row_weights) {
-  at::Tensor gate_proj = std::move(saved.gate_proj), up_proj = std::move(saved.up_proj), product;
-  linear_backward_input(*mlp.down_proj, dy,
-                        product);  // the product's gradient, until the product is written over it
-  gate_backward(mlp.activation, gate_proj, up_proj, product, mlp.down_proj->trainable(), row_weights,
-                d_row_weights);
+  at::Tensor product;  // its gradient, until the product is written over it
+  linear_backward_input(*mlp.down_proj, dy, product);
+  const bool wants_product = mlp.down_proj->trainable();
+  if (mlp.gate_up_proj != nullptr) {
+    clamped_gate_backward(mlp.clamped, saved.gate_proj, product, wants_product, row_weights, d_row_weights);
+  } else {
+    gate_backward(mlp.activation, saved.gate_proj, saved.up_proj, product, wants_product, row_weights,
+                  d_row_weights);
+  }
+  if (row_weights.defined()) add_part_of_biases(*mlp.down_proj, dy, *d_row_weights);
   if (product.defined())
     linear_accumulate(*mlp.down_proj, product, row_weights.defined() ? dy * row_weights : dy);
   product.reset();
   at::Tensor dx;
-  linear_accumulate(*mlp.gate_proj, saved.x, gate_proj);
-  linear_backward_input(*mlp.gate_proj, gate_proj, dx);
-  gate_proj.reset();
-  linear_accumulate(*mlp.up_proj, saved.x, up_proj);
-  linear_backward_input(*mlp.up_proj, up_proj, dx);
+  std::array<at::Tensor, 2> gradients{std::move(saved.gate_proj), std::move(saved.up_proj)};
+  const std::vector<const Linear*> maps = mlp.input_maps();
+  for (size_t i = 0; i < maps.size(); ++i) {
+    linear_accumulate(*maps[i], saved.x, gradients[i]);
+    linear_backward_input(*maps[i], gradients[i], dx);
+    gradients[i].reset();
+  }
   return dx;
 }
 

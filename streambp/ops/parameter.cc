@@ -14,15 +14,23 @@ bool multiplies_into_float(const at::Tensor& sum, const at::Tensor& rows) {
 
 }  // namespace
 
-void accumulate_product(Parameter& parameter, const at::Tensor& rows, const at::Tensor& inputs) {
+void accumulate_product(Parameter& parameter, const at::Tensor& rows, const at::Tensor& inputs,
+                        double scale) {
   if (!parameter.trainable()) return;
+  // Of a map that is stored as [in, out] the gradient is a transposed view.
+  const bool is_transposed = !parameter.gradient.is_contiguous() && parameter.gradient.t().is_contiguous();
+  if (is_transposed) {
+    Parameter stored;
+    stored.gradient = parameter.gradient.t();
+    return accumulate_product(stored, inputs, rows, scale);
+  }
   at::Tensor& sum = parameter.gradient;
   if (sum.scalar_type() == rows.scalar_type()) {
-    sum.addmm_(rows.t(), inputs);
+    sum.addmm_(rows.t(), inputs, /*beta=*/1, scale);
   } else if (multiplies_into_float(sum, rows)) {
-    if (has_values(sum)) at::addmm_out(sum, sum, rows.t(), inputs, sum.scalar_type());
+    if (has_values(sum)) at::addmm_out(sum, sum, rows.t(), inputs, sum.scalar_type(), /*beta=*/1, scale);
   } else {
-    sum.addmm_(rows.to(sum.scalar_type()).t(), inputs.to(sum.scalar_type()));
+    sum.addmm_(rows.to(sum.scalar_type()).t(), inputs.to(sum.scalar_type()), /*beta=*/1, scale);
   }
 }
 

@@ -20,9 +20,10 @@ struct Parameter {
   bool trainable() const { return gradient.defined() || deferred; }
 };
 
-/// gradient += rows^T inputs, for a weight [out, in], rows [n, out] and inputs [n, in]. A gradient of a wider
-/// dtype than its operands is summed in that dtype. Does nothing where the parameter is frozen.
-void accumulate_product(Parameter& parameter, const at::Tensor& rows, const at::Tensor& inputs);
+/// gradient += scale rows^T inputs, for a weight [out, in], rows [n, out] and inputs [n, in]. A gradient of a
+/// wider dtype than its operands is summed in that dtype. Does nothing where the parameter is frozen.
+void accumulate_product(Parameter& parameter, const at::Tensor& rows, const at::Tensor& inputs,
+                        double scale = 1.0);
 
 /// gradient += sum of `rows` [n, size] over n. Does nothing where the parameter is frozen.
 void accumulate_sum(Parameter& parameter, const at::Tensor& rows);

@@ -23,8 +23,40 @@ at::Tensor rope_plain(const at::Tensor& x, const RopeTable& table, double sign) 
   return rotated;
 }
 
+namespace {
+
+/// Copies `from` to `to`, both [n, heads, E]: the pairs of `from` one after another, or with `joins` the two
+/// halves that they were split into back to pairs.
+at::Tensor copy_pairs(const at::Tensor& from, int64_t rotated, bool joins) {
+  const at::NoGradGuard no_grad;
+  at::Tensor to = at::empty_like(from, at::MemoryFormat::Contiguous);
+  const int64_t half = rotated / 2, rest = from.size(-1) - rotated;
+  const at::Tensor& halves = joins ? from : to;
+  const at::Tensor& pairs = joins ? to : from;
+  for (const int64_t odd : {0, 1}) {
+    at::Tensor of_halves = halves.narrow(-1, odd * half, half);
+    at::Tensor of_pairs = pairs.slice(-1, odd, rotated, 2);
+    if (joins) {
+      of_pairs.copy_(of_halves);
+    } else {
+      of_halves.copy_(of_pairs);
+    }
+  }
+  if (rest > 0) to.narrow(-1, rotated, rest).copy_(from.narrow(-1, rotated, rest));
+  return to;
+}
+
+}  // namespace
+
+at::Tensor split_pairs(const at::Tensor& x, int64_t rotated) {
+  return differentiable({x}, copy_pairs(x, rotated, /*joins=*/false), "split_pairs",
+                        [rotated](std::vector<at::Tensor>&& dy) {
+                          return std::vector<at::Tensor>{copy_pairs(dy[0], rotated, /*joins=*/true)};
+                        });
+}
+
 RopeTable rope_table(const at::Tensor& positions, const at::Tensor& inverse_frequencies, double factor,
-                     at::ScalarType dtype) {
+                     at::ScalarType dtype, const at::Tensor& row_factors) {
   const int64_t tokens = positions.size(0);
   const auto options = inverse_frequencies.options().dtype(dtype);
   RopeTable table{at::empty({tokens, inverse_frequencies.size(0)}, options),
@@ -36,8 +68,13 @@ RopeTable rope_table(const at::Tensor& positions, const at::Tensor& inverse_freq
   for (int64_t begin = 0; begin < tokens; begin += kBlock) {
     const int64_t rows = std::min(kBlock, tokens - begin);
     const at::Tensor angles = positions.narrow(0, begin, rows).to(wide).unsqueeze(1) * frequencies;
-    table.cosine.narrow(0, begin, rows).copy_(angles.cos().mul_(factor));
-    table.sine.narrow(0, begin, rows).copy_(angles.sin().mul_(factor));
+    const auto put = [&](at::Tensor values, const at::Tensor& to) {
+      values.mul_(factor);
+      if (row_factors.defined()) values.mul_(row_factors.narrow(0, begin, rows).to(wide).unsqueeze(1));
+      to.narrow(0, begin, rows).copy_(values);
+    };
+    put(angles.cos(), table.cosine);
+    put(angles.sin(), table.sine);
   }
   return table;
 }

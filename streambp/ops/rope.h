@@ -17,13 +17,19 @@ struct RopeTable {
 };
 
 /// The table of `positions` [n] (int64) for `inverse_frequencies` [R/2] (float64), times `factor` (yarn,
-/// longrope): angles, cosines and sines are taken in double, rounded to `dtype` once.
+/// longrope): angles, cosines and sines are taken in double, rounded to `dtype` once. `row_factors` [n],
+/// where it is defined, multiplies each row as well (float64).
 RopeTable rope_table(const at::Tensor& positions, const at::Tensor& inverse_frequencies, double factor,
-                     at::ScalarType dtype);
+                     at::ScalarType dtype, const at::Tensor& row_factors = {});
 
 /// x rotated by `sign` times the table's angles, op by op in ATen: for devices without kernels of ours, and a
 /// second opinion for tests.
 at::Tensor rope_plain(const at::Tensor& x, const RopeTable& table, double sign);
+
+/// x [n, heads, E] with the even ones of each head's first `rotated` entries before the odd ones: turns pairs
+/// (x_2i, x_2i+1), as GLM's rotation has them, into those of rope(). Scores are the same for queries and keys
+/// in any common order. Nothing is kept for the backward pass.
+at::Tensor split_pairs(const at::Tensor& x, int64_t rotated);
 
 /// Rotates x [n, heads, E]. The inverse of a rotation is its transpose, so nothing of x is kept for the
 /// backward pass.

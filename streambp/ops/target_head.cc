@@ -50,7 +50,7 @@ TargetHead::TargetHead(const Linear& head, const at::Tensor& x, const at::Tensor
       kernels_(kernels),
       x_(x.contiguous()),
       targets_(targets.contiguous()),
-      temperature_(temperature) {}
+      temperature_(temperature / head.output_scale) {}
 
 template <typename Body>
 void TargetHead::with_op(Body body) const {

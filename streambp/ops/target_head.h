@@ -39,7 +39,7 @@ class TargetHead {
   const Linear& head_;
   const cpu::Kernels& kernels_;
   at::Tensor x_, targets_;
-  double temperature_;
+  double temperature_;           // the head's output_scale included
   at::Tensor columns_, panels_;  // copies of x
   at::Tensor exponentials_;      // [V, columns]: of the logits, in the end their gradients; undefined where
                                  // nobody wants the weight's gradient

@@ -24,15 +24,20 @@ BytesPerToken bytes_per_token(Predictor& predictor, TrainingStep step, const Set
 }
 
 int64_t layers_without_window(const Config& config, int64_t seq_len) {
-  return std::count_if(config.windows.begin(), config.windows.end(),
-                       [&](int64_t window) { return window == 0 || window >= seq_len; });
+  int64_t layers = 0;
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    const int64_t window = config.windows[static_cast<size_t>(layer)];
+    layers += !config.is_recurrent(layer) && (window == 0 || window >= seq_len) ? 1 : 0;
+  }
+  return layers;
 }
 
 AnalyticBytes analytic_bytes(const Config& config, at::ScalarType dtype, int64_t seq_len) {
   const auto element = static_cast<int64_t>(c10::elementSize(dtype));
-  const int64_t both = 2 * config.num_key_value_heads * config.head_dim;
+  const int64_t both = config.carry_width();
+  const int64_t recurrent = std::count(config.linear_attention.begin(), config.linear_attention.end(), true);
   return {element * config.hidden_size * config.num_hidden_layers,
-          both * (element * config.num_hidden_layers +
+          both * (element * (config.num_hidden_layers - recurrent) +
                   std::max<int64_t>(element, 4) * layers_without_window(config, seq_len))};
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "streambp/model/scored.h"
+#include "streambp/plan/delta_rule_flops.h"
 #include "streambp/plan/map_flops.h"
 #include "streambp/plan/model_flops.h"
 
@@ -14,12 +15,25 @@ class LayerFlops {
  public:
   LayerFlops(const Config& config, const DecoderLayer& layer, int64_t index, double tokens,
              const std::vector<int64_t>& lengths)
-      : tokens_(tokens),
-        attention_(2.0 * static_cast<double>(config.num_attention_heads * config.head_dim) *
-                   visible_pairs(lengths, config.windows[static_cast<size_t>(index)])) {
+      : tokens_(tokens) {
     const DecoderLayer::Weights& weights = layer.weights();
-    queries_.add(*weights.q_proj);
-    for (const Linear* map : {weights.k_proj, weights.v_proj}) keys_values_.add(*map);
+    if (config.is_recurrent(index)) {
+      const DeltaRule& rule = weights.delta_rule;
+      rule_ = delta_rule_flops(rule.settings);
+      for (const Linear* map : rule.maps()) (map == rule.in_proj_z ? queries_ : keys_values_).add(*map);
+    } else if (config.is_latent()) {
+      const LatentAttention& latent = weights.latent;
+      attention_ = 2.0 * static_cast<double>(latent.heads.heads * latent.heads.width()) *
+                   visible_pairs(lengths, config.windows[static_cast<size_t>(index)]);
+      for (const Linear* map : latent.query_maps()) queries_.add(*map);
+      keys_values_.add(*latent.kv_a_proj);
+      expansion_.add(*latent.kv_b_proj);
+    } else {
+      attention_ = 2.0 * static_cast<double>(config.num_attention_heads * config.head_dim) *
+                   visible_pairs(lengths, config.windows[static_cast<size_t>(index)]);
+      queries_.add(*weights.q_proj);
+      for (const Linear* map : {weights.k_proj, weights.v_proj}) keys_values_.add(*map);
+    }
     output_.add(*weights.o_proj);
     add_mlp(weights, mlp_, down_);
   }
@@ -27,20 +41,25 @@ class LayerFlops {
   double forward(const LayerRuns& runs) const {
     return tokens_ * (runs.projections * queries_.forward +
                       (runs.projections + runs.keys_values) * keys_values_.forward +
-                      runs.output * output_.forward + runs.mlp * mlp_.forward + runs.down * down_.forward) +
+                      runs.output * output_.forward + runs.mlp * mlp_.forward + runs.down * down_.forward +
+                      runs.attention * rule_.forward + runs.keys_values * rule_.state +
+                      runs.attention * (1.0 + runs.prefixes) * expansion_.forward) +
            runs.attention * 2.0 * attention_;
   }
 
   double backward(const LayerRuns& runs) const {
     return tokens_ * (queries_.backward + (1.0 + runs.keys_values_backward) * keys_values_.backward +
-                      output_.backward + mlp_.backward + down_.backward) +
+                      output_.backward + mlp_.backward + down_.backward + rule_.backward +
+                      (1.0 + runs.prefixes) * (expansion_.forward + expansion_.backward)) +
            5.0 * attention_;
   }
 
  private:
   double tokens_;
-  double attention_;  // one product of scores, or with them
+  double attention_ = 0.0;  // one product of scores, or with them
+  DeltaRuleFlops rule_;     // of a recurrent layer
   MapFlops queries_, keys_values_, output_, mlp_, down_;
+  MapFlops expansion_;  // of latents to keys and values: in every run of attention, and in its backward pass
 };
 
 double head_flops(const Model& model, const Objective& objective, const Settings& settings, double tokens,
@@ -69,7 +88,6 @@ double hardware_flops(const Model& model, const Batch& batch, const Objective& o
   settings.chunk = chunk_of(given, batch.size(), model.device());
   const auto layers = static_cast<int64_t>(model.layers().size());
   const int64_t first = std::max<int64_t>(model.lowest_trainable_layer(), 0);
-  const LayerRuns once;
   double flops = teacher == nullptr ? 0.0 : forward_flops(*teacher, batch);
   flops += head_flops(model, objective, settings, tokens, static_cast<double>(scored), teacher);
   const auto layer_of = [&](const Model& of, int64_t i) {
@@ -79,10 +97,13 @@ double hardware_flops(const Model& model, const Batch& batch, const Objective& o
     const LayerFlops layer = layer_of(model, i);
     const bool joined = i + 1 == layers && joins_head(model, objective, settings);
     const LayerRuns runs = kind.layer_runs(settings, lengths, model.config(), i, joined);
-    flops += i < first ? layer.forward(once) : layer.forward(runs) + layer.backward(runs);
+    flops +=
+        i < first ? layer.forward({.prefixes = runs.prefixes}) : layer.forward(runs) + layer.backward(runs);
     if (kind.rebuild_runs == nullptr) continue;
-    if (const auto rebuild = kind.rebuild_runs(settings, model.config(), i, first))
+    if (auto rebuild = kind.rebuild_runs(settings, model.config(), i, first)) {
+      rebuild->prefixes = runs.prefixes;
       flops += layer.forward(*rebuild);
+    }
   }
   return flops;
 }
@@ -90,10 +111,16 @@ double hardware_flops(const Model& model, const Batch& batch, const Objective& o
 double forward_flops(const Model& model, const Batch& batch) {
   const auto tokens = static_cast<double>(batch.size());
   const std::vector<int64_t> lengths = sequence_lengths(batch.offsets);
+  Settings by_chunks;  // as streamed_hidden_states has it
+  by_chunks.chunk = auto_chunk(batch.size(), model.device());
+  const auto runs_of = method_kind(by_chunks.method).layer_runs;
   double flops = 0.0;
-  for (size_t i = 0; i < model.layers().size(); ++i)
+  for (size_t i = 0; i < model.layers().size(); ++i) {
+    const auto layer = static_cast<int64_t>(i);
+    const double prefixes = runs_of(by_chunks, lengths, model.config(), layer, /*joined=*/false).prefixes;
     flops +=
-        LayerFlops(model.config(), model.layers()[i], static_cast<int64_t>(i), tokens, lengths).forward({});
+        LayerFlops(model.config(), model.layers()[i], layer, tokens, lengths).forward({.prefixes = prefixes});
+  }
   return flops;
 }
 

@@ -33,13 +33,14 @@ void MapFlops::add(const Linear& map, double share) {
 
 double mlp_width(const Config& config, int64_t layer) {
   return static_cast<double>(config.is_sparse(layer)
-                                 ? config.mixture.num_experts_per_tok * config.mixture.moe_intermediate_size
+                                 ? config.mixture.num_experts_per_tok * config.mixture.moe_intermediate_size +
+                                       config.mixture.shared_expert_intermediate_size
                                  : config.intermediate_size);
 }
 
 void add_mlp(const DecoderLayer::Weights& weights, MapFlops& mlp, MapFlops& down) {
   const auto add = [&](const GatedMlp& one, double share) {
-    for (const Linear* map : {one.gate_proj, one.up_proj}) mlp.add(*map, share);
+    for (const Linear* map : one.input_maps()) mlp.add(*map, share);
     down.add(*one.down_proj, share);
   };
   const Mixture& mixture = weights.mixture;
@@ -49,6 +50,8 @@ void add_mlp(const DecoderLayer::Weights& weights, MapFlops& mlp, MapFlops& down
   const double share =
       static_cast<double>(mixture.experts_per_token) / static_cast<double>(mixture.experts.size());
   for (const GatedMlp& expert : mixture.experts) add(expert, share);
+  if (mixture.shared_expert_gate != nullptr) mlp.add(*mixture.shared_expert_gate);
+  if (mixture.has_shared_expert()) add(mixture.shared_expert, 1.0);
 }
 
 }  // namespace streambp::plan

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "streambp/plan/delta_rule_flops.h"
 #include "streambp/plan/map_flops.h"
 
 namespace streambp::plan {
@@ -22,6 +23,18 @@ double visible_pairs(const std::vector<int64_t>& lengths, int64_t window) {
   return pairs;
 }
 
+namespace {
+
+std::vector<const Linear*> maps_before_attention(const DecoderLayer::Weights& weights) {
+  if (weights.delta_rule.conv1d != nullptr) return weights.delta_rule.maps();
+  if (weights.latent.kv_b_proj == nullptr) return {weights.q_proj, weights.k_proj, weights.v_proj};
+  std::vector<const Linear*> maps = weights.latent.query_maps();
+  maps.insert(maps.end(), {weights.latent.kv_a_proj, weights.latent.kv_b_proj});
+  return maps;
+}
+
+}  // namespace
+
 double model_flops(const Model& model, const std::vector<int64_t>& lengths) {
   const Config& config = model.config();
   double tokens = 0.0;
@@ -33,12 +46,18 @@ double model_flops(const Model& model, const std::vector<int64_t>& lengths) {
   for (size_t i = 0; i < model.layers().size(); ++i) {
     const DecoderLayer::Weights& weights = model.layers()[i].weights();
     MapFlops maps;
-    for (const Linear* map : {weights.q_proj, weights.k_proj, weights.v_proj, weights.o_proj}) maps.add(*map);
+    const bool recurrent = model.layers()[i].is_recurrent();
+    maps.add(*weights.o_proj);
+    for (const Linear* map : maps_before_attention(weights)) maps.add(*map);
     add_mlp(weights, maps, maps);
     const bool goes_back = static_cast<int64_t>(i) >= model.lowest_trainable_layer();
     add(maps, goes_back);
-    flops += (goes_back ? 12.0 : 4.0) * static_cast<double>(config.num_attention_heads * config.head_dim) *
-             visible_pairs(lengths, config.windows[i]);
+    if (recurrent) {
+      flops += (goes_back ? 3.0 : 1.0) * tokens * delta_rule_flops(weights.delta_rule.settings).recurrence;
+      continue;
+    }
+    const int64_t both = config.num_attention_heads * config.head_dim + config.attention_width();
+    flops += (goes_back ? 6.0 : 2.0) * static_cast<double>(both) * visible_pairs(lengths, config.windows[i]);
   }
   if (!model.has_head()) return flops;
   MapFlops head;

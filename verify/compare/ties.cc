@@ -73,14 +73,22 @@ at::Tensor choices_of(const at::Tensor& router, int64_t k) {
   return std::get<0>(std::get<1>(router.topk(k, -1)).sort(-1));
 }
 
-void add_expert(std::set<std::string>& names, int64_t layer, int64_t expert) {
+/// Experts in two tensors are all unsettled where one is.
+void add_expert(std::set<std::string>& names, const Config& config, int64_t layer, int64_t expert) {
+  if (config.mixture.biased_interleaved) {
+    for (const char* tensor : {"gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias"})
+      names.insert(fmt::format("model.layers.{}.mlp.experts.{}", layer, tensor));
+    return;
+  }
   for (const char* map : {"gate_proj", "up_proj", "down_proj"})
     names.insert(fmt::format("model.layers.{}.mlp.experts.{}.{}.weight", layer, expert, map));
 }
 
 /// The tokens near a tie in one layer, [N] bool; adds the experts on both sides.
-at::Tensor near_in_layer(const at::Tensor& exact, const at::Tensor& low, int64_t layer, int64_t k,
+at::Tensor near_in_layer(const at::Tensor& exact, const at::Tensor& low, int64_t layer, const Config& config,
                          NearTies& ties) {
+  const int64_t k = config.mixture.num_experts_per_tok;
+  const auto add = [&](int64_t expert) { add_expert(ties.unsettled, config, layer, expert); };
   const at::Tensor noise = (low - exact).abs().flatten();
   const double typical = noise.median().item<double>();
   const auto [sorted, order] = exact.sort(/*dim=*/-1, /*descending=*/true);
@@ -91,13 +99,13 @@ at::Tensor near_in_layer(const at::Tensor& exact, const at::Tensor& low, int64_t
   const at::Tensor near = margin.le(4.0 * typical).logical_or_(differs);
   for (int64_t token = 0; token < near.size(0); ++token) {
     if (!near[token].item<bool>()) continue;
-    add_expert(ties.unsettled, layer, order[token][k - 1].item<int64_t>());
-    add_expert(ties.unsettled, layer, order[token][k].item<int64_t>());
+    add(order[token][k - 1].item<int64_t>());
+    add(order[token][k].item<int64_t>());
     for (int64_t i = 0; i < k; ++i) {
       if (!low_choices[token].eq(exact_choices[token][i]).any().item<bool>())
-        add_expert(ties.unsettled, layer, exact_choices[token][i].item<int64_t>());
+        add(exact_choices[token][i].item<int64_t>());
       if (!exact_choices[token].eq(low_choices[token][i]).any().item<bool>())
-        add_expert(ties.unsettled, layer, low_choices[token][i].item<int64_t>());
+        add(low_choices[token][i].item<int64_t>());
     }
   }
   return near;
@@ -117,8 +125,7 @@ NearTies find_near_ties(Truth& exact, at::ScalarType dtype) {
   size_t router = 0;
   for (int64_t layer = 0; layer < config.num_hidden_layers && router < in_double.size(); ++layer) {
     if (!config.is_sparse(layer)) continue;
-    const at::Tensor of_layer =
-        near_in_layer(in_double[router], in_dtype[router], layer, config.mixture.num_experts_per_tok, ties);
+    const at::Tensor of_layer = near_in_layer(in_double[router], in_dtype[router], layer, config, ties);
     ++router;
     if (!of_layer.any().item<bool>()) continue;
     ties.layers.push_back(layer);

@@ -46,6 +46,9 @@ void HypothesisTable::attention() {
     add("attention-softcap-missing", "attention softcap",
         "attention scores are not capped (attn_logit_softcapping)",
         [](WrongSettings& s) { s.no_attention_softcap = true; });
+  if (config_.attention_sinks)
+    add("sinks-missing", "sinks", "attention has no sinks (self_attn.sinks)",
+        [](WrongSettings& s) { s.no_sinks = true; });
   if (config_.final_logit_softcapping > 0.0)
     add("final-softcap-missing", "final softcap", "logits are not capped (final_logit_softcapping)",
         [](WrongSettings& s) { s.no_final_softcap = true; });
@@ -102,6 +105,9 @@ void HypothesisTable::weights() {
         "the loss that balances the experts is missing (router_aux_loss_coef)",
         [](WrongSettings& s) { s.no_router_loss = true; });
   }
+  if (config_.swiglu_alpha > 0.0)
+    add("gate-clamps-missing", "gate clamps", "gate and up projection are not clamped (swiglu_limit)",
+        [](WrongSettings& s) { s.no_gate_clamps = true; });
   if (!subject_.model.has_adapters()) return;
   for (const auto& [name, power, text] :
        {std::tuple{"adapter-scale-alpha", 1.0, "alpha instead of alpha / r"},

@@ -1,7 +1,9 @@
 #include "verify/diagnose/wrong_decoder.h"
 
 #include <cmath>
+#include <limits>
 
+#include "streambp/error.h"
 #include "streambp/model/rope_frequencies.h"
 
 namespace streambp::verify {
@@ -68,6 +70,11 @@ WrongRows wrong_rows(const WrongBatch& wrong, const WrongSettings& settings, int
 
 WrongDecoder::WrongDecoder(const Model& model, const WrongSettings& settings, int64_t rope_length)
     : model_(model), config_(model.config()), settings_(settings), leaves_(model, settings) {
+  if (!config_.linear_attention.empty() || config_.is_latent() || config_.mixture.sigmoid_scores)
+    throw InputError("a {} model: the wrong engines have no {}", config_.family,
+                     config_.is_latent()              ? "latent attention"
+                     : config_.mixture.sigmoid_scores ? "routers of sigmoids"
+                                                      : "recurrent layers");
   for (int64_t& window : config_.windows) {
     if (window > 0) window = settings.ignores_windows ? 0 : window + settings.window_offset;
   }
@@ -82,17 +89,19 @@ at::Tensor WrongDecoder::linear(const Linear& map, const at::Tensor& x) {
   const bool is_head = model_.has_head() && &map == &model_.head();
   at::Tensor y = at::matmul(x, leaves_.matrix(*map.weight, map.first_row, is_head).t());
   if (map.bias != nullptr) y = y + leaves_.vector(*map.bias, y);
-  if (!map.adapter || !map.adapter->enabled || (is_head && settings_.head_adapter_bypassed)) return y;
+  if (!map.adapter || !map.adapter->enabled || (is_head && settings_.head_adapter_bypassed))
+    return y * map.output_scale;
   const LowRankAdapter& adapter = *map.adapter;
   double scale = settings_.adapter_scale_one ? 1.0 : adapter.scale;
   scale *= std::pow(static_cast<double>(adapter.a->value.size(0)), settings_.adapter_rank_power);
   const at::Tensor low = at::matmul(x, leaves_.matrix(*adapter.a).t());
   at::Tensor delta = at::matmul(low, leaves_.matrix(*adapter.b, map.first_row).t());
   if (adapter.bias != nullptr) delta = delta + leaves_.vector(*adapter.bias, delta);
-  return y + delta * scale;
+  return (y + delta * scale) * map.output_scale;
 }
 
 at::Tensor WrongDecoder::norm(const RmsNorm& norm, const at::Tensor& x) {
+  if (norm.weight == nullptr) return x;  // the layer has none there
   const at::Tensor normalised = x * (x.square().mean(-1, true) + norm.eps).rsqrt();
   const at::Tensor weight = leaves_.vector(*norm.weight, x);
   return normalised * (norm.adds_one ? weight + 1.0 : weight);
@@ -105,12 +114,16 @@ at::Tensor WrongDecoder::embed(const at::Tensor& tokens) const {
 }
 
 /// Heads [b, T, heads, E] rotated by `positions` [b, T].
-at::Tensor WrongDecoder::rotated(const at::Tensor& heads, const at::Tensor& positions, bool local) const {
+at::Tensor WrongDecoder::rotated(at::Tensor heads, const at::Tensor& positions, bool local) const {
   const at::Tensor& frequencies = local ? local_frequencies_ : frequencies_;
   const double factor = local ? config_.local_rope->attention_factor : config_.rope.attention_factor;
   const at::Tensor angles = (positions.to(at::kDouble).unsqueeze(-1) * frequencies).unsqueeze(2);
   const at::Tensor cosine = angles.cos() * factor, sine = angles.sin() * factor;
   const int64_t half = frequencies.size(0);
+  if (config_.rope_interleaved) {  // in another order, which scores do not depend on
+    const at::Tensor pairs = heads.narrow(-1, 0, 2 * half).unflatten(-1, {half, 2});
+    heads = at::cat({pairs.select(-1, 0), pairs.select(-1, 1), heads.slice(-1, 2 * half)}, -1);
+  }
   const at::Tensor a = heads.narrow(-1, 0, half), b = heads.narrow(-1, half, half);
   return at::cat({a * cosine - b * sine, b * cosine + a * sine, heads.slice(-1, 2 * half)}, -1);
 }
@@ -136,16 +149,24 @@ at::Tensor WrongDecoder::attention(int64_t index, const at::Tensor& x, const Wro
   const int64_t window = config_.windows[static_cast<size_t>(index)];
   const bool local =
       model_.config().local_rope && model_.config().has_window(index) && !settings_.global_rope_everywhere;
-  const auto heads = [&](const Linear& map) {
-    return linear(map, x).view({rows.rows, rows.columns, -1, config_.head_dim});
+  const auto heads = [&](const Linear& map, const RmsNorm& of) {
+    at::Tensor projected = linear(map, x);
+    const bool full_width = config_.qk_norm_full_width;
+    if (full_width) projected = norm(of, projected);
+    projected = projected.view({rows.rows, rows.columns, -1, config_.head_dim});
+    return full_width ? projected : norm(of, projected);
   };
-  at::Tensor q = heads(*w.q_proj), k = heads(*w.k_proj), v = heads(*w.v_proj);
-  if (config_.qk_norm) {
-    q = norm(w.q_norm, q);
-    k = norm(w.k_norm, k);
+  at::Tensor q = heads(*w.q_proj, w.q_norm), k = heads(*w.k_proj, w.k_norm), v = heads(*w.v_proj, {});
+  if (config_.rotates(index)) {
+    q = rotated(q, rows.positions, local);
+    k = rotated(k, rows.key_positions, local);
   }
-  q = rotated(q, rows.positions, local).transpose(1, 2);
-  k = rotated(k, rows.key_positions, local).transpose(1, 2);
+  if (config_.query_scale_beta != 0.0) {
+    const at::Tensor turns = rows.positions.div(config_.query_scale_original, "floor").to(at::kDouble);
+    q = q * (turns.log1p() * config_.query_scale_beta + 1.0).unsqueeze(-1).unsqueeze(-1);
+  }
+  q = q.transpose(1, 2);
+  k = k.transpose(1, 2);
   v = v.transpose(1, 2);
   const int64_t group = config_.num_attention_heads / config_.num_key_value_heads;
   k = k.repeat_interleave(group, 1);
@@ -158,7 +179,12 @@ at::Tensor WrongDecoder::attention(int64_t index, const at::Tensor& x, const Wro
   scores = scores * config_.attention_scale;
   if (const double cap = config_.attn_logit_softcapping; cap > 0.0) scores = at::tanh(scores / cap) * cap;
   const double nothing = -std::numeric_limits<double>::infinity();
-  const at::Tensor weights = at::softmax(scores.masked_fill(mask(rows, window).logical_not(), nothing), -1);
+  scores = scores.masked_fill(mask(rows, window).logical_not(), nothing);
+  if (w.sinks != nullptr && !settings_.no_sinks) {
+    const at::Tensor sinks = leaves_.matrix(*w.sinks).view({1, -1, 1, 1});
+    scores = at::cat({scores, sinks.expand({rows.rows, -1, rows.columns, 1})}, -1);
+  }
+  const at::Tensor weights = at::softmax(scores, -1).narrow(-1, 0, rows.columns);
   at::Tensor attended = same.defined()
                             ? at::matmul(weights * same, v) + at::matmul(weights * ~same, v.detach())
                             : at::matmul(weights, v);
@@ -167,6 +193,15 @@ at::Tensor WrongDecoder::attention(int64_t index, const at::Tensor& x, const Wro
 }
 
 at::Tensor WrongDecoder::mlp(const GatedMlp& mlp, const at::Tensor& x) {
+  if (mlp.gate_up_proj != nullptr) {
+    const double alpha = mlp.clamped.alpha;
+    const double limit =
+        settings_.no_gate_clamps ? std::numeric_limits<double>::infinity() : mlp.clamped.limit;
+    const at::Tensor both = linear(*mlp.gate_up_proj, x);
+    const at::Tensor gate = both.slice(-1, 0, {}, 2).clamp_max(limit);
+    const at::Tensor up = both.slice(-1, 1, {}, 2).clamp(-limit, limit);
+    return linear(*mlp.down_proj, gate * at::sigmoid(gate * alpha) * (up + 1.0));
+  }
   const at::Tensor gated = linear(*mlp.gate_proj, x);
   const at::Tensor active = mlp.activation == Activation::kSilu ? at::silu(gated) : at::gelu(gated, "tanh");
   return linear(*mlp.down_proj, active * linear(*mlp.up_proj, x));
@@ -193,6 +228,8 @@ at::Tensor WrongDecoder::mixture(const Mixture& mixture, const at::Tensor& x, co
     const at::Tensor weight = weights.select(1, static_cast<int64_t>(expert)).index_select(0, mine);
     y = y.index_add(0, mine, result * weight.unsqueeze(1));
   }
+  if (mixture.shared_expert_gate != nullptr)
+    y = y + at::sigmoid(linear(*mixture.shared_expert_gate, tokens)) * mlp(mixture.shared_expert, tokens);
   return at::zeros({rows.rows * rows.columns, x.size(-1)}, x.options())
       .index_copy(0, rows.grid, y)
       .view(x.sizes());
@@ -201,14 +238,11 @@ at::Tensor WrongDecoder::mixture(const Mixture& mixture, const at::Tensor& x, co
 WrongDecoder::LayerOutput WrongDecoder::layer(int64_t index, const at::Tensor& x, const WrongRows& rows) {
   const DecoderLayer::Weights& w = model_.layers()[static_cast<size_t>(index)].weights();
   LayerOutput output;
-  at::Tensor attended = attention(index, norm(w.input_layernorm, x), rows);
-  if (config_.sandwich_norms) attended = norm(w.post_attention_layernorm, attended);
-  const at::Tensor middle = x + attended;
-  const at::Tensor normed =
-      norm(config_.sandwich_norms ? w.pre_feedforward_layernorm : w.post_attention_layernorm, middle);
-  at::Tensor fed = config_.is_sparse(index) ? mixture(w.mixture, normed, rows, output) : mlp(w.mlp, normed);
-  if (config_.sandwich_norms) fed = norm(w.post_feedforward_layernorm, fed);
-  output.hidden = middle + fed;
+  const at::Tensor middle = x + norm(w.after_attention, attention(index, norm(w.before_attention, x), rows));
+  const at::Tensor normed = norm(w.before_mlp, middle);
+  const at::Tensor fed =
+      config_.is_sparse(index) ? mixture(w.mixture, normed, rows, output) : mlp(w.mlp, normed);
+  output.hidden = middle + norm(w.after_mlp, fed);
   return output;
 }
 

@@ -52,7 +52,7 @@ class WrongDecoder {
  private:
   at::Tensor linear(const Linear& map, const at::Tensor& x);
   at::Tensor norm(const RmsNorm& norm, const at::Tensor& x);
-  at::Tensor rotated(const at::Tensor& heads, const at::Tensor& positions, bool local) const;
+  at::Tensor rotated(at::Tensor heads, const at::Tensor& positions, bool local) const;
   at::Tensor mask(const WrongRows& rows, int64_t window) const;
   at::Tensor attention(int64_t index, const at::Tensor& x, const WrongRows& rows);
   at::Tensor mlp(const GatedMlp& mlp, const at::Tensor& x);

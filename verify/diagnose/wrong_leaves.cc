@@ -17,6 +17,11 @@ void add_one_by_one(at::Tensor& sum, const at::Tensor& index, const at::Tensor& 
   sum.index_add_(0, index, rows.to(at::kBFloat16));
 }
 
+/// Which expert's part of a tensor of all experts this is.
+int64_t expert_of(const Parameter& part) {
+  return part.value.storage_offset() / part.value.numel();
+}
+
 }  // namespace
 
 WrongLeaves::WrongLeaves(const Model& model, const WrongSettings& settings)
@@ -44,11 +49,16 @@ at::Tensor WrongLeaves::matrix(const Parameter& parameter, int64_t first_row, bo
   const std::string& name = as_head && parameter.name == kEmbedding ? kTiedHead : parameter.name;
   const at::Tensor leaf = leaf_of(name, parameter.name);
   if (leaf.requires_grad()) used_.push_back({name, leaf, false});
+  if (leaf.dim() == 3) return leaf.select(0, expert_of(parameter)).t();
   return leaf.size(0) == parameter.value.size(0) ? leaf : leaf.narrow(0, first_row, parameter.value.size(0));
 }
 
 at::Tensor WrongLeaves::vector(const Parameter& parameter, const at::Tensor& x) {
   at::Tensor leaf = leaf_of(parameter.name, parameter.name);
+  if (leaf.dim() == 2) {
+    if (leaf.requires_grad()) used_.push_back({parameter.name, leaf, false});
+    return leaf.select(0, expert_of(parameter));
+  }
   if (!leaf.requires_grad()) return leaf;
   const bool by_token = settings_.sums == NarrowSums::kVectors;
   if (by_token) leaf = leaf.detach().expand(x.sizes()).clone().requires_grad_();

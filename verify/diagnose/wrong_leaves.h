@@ -20,12 +20,13 @@ class WrongLeaves {
   /// `model` must outlive it.
   WrongLeaves(const Model& model, const WrongSettings& settings);
 
-  /// A parameter, or rows [first_row, first_row + its own rows) of the one it is a part of. As the head's
-  /// where `as_head`: a tied embedding's two uses are leaves of their own.
+  /// A parameter, or rows [first_row, first_row + its own rows) of the one it is a part of, or its expert's
+  /// of a tensor of all experts. As the head's where `as_head`: a tied embedding's two uses are leaves of
+  /// their own.
   at::Tensor matrix(const Parameter& parameter, int64_t first_row = 0, bool as_head = false);
 
   /// A bias, or the weight of a norm, as it is applied to x [..., size]: [size], or [..., size] where its
-  /// gradient is summed token by token.
+  /// gradient is summed token by token. Of a tensor of all experts its expert's.
   at::Tensor vector(const Parameter& parameter, const at::Tensor& x);
 
   /// Sends `cotangents` back from `outputs` to the parameters used since the last call, and returns the

@@ -76,6 +76,7 @@ struct WrongSettings {
   Cut sees_whole_chunk;  // no causal mask within a chunk
   Cut detached;          // no gradient flows to keys and values of earlier chunks
   bool no_attention_softcap = false;
+  bool no_sinks = false;
 
   // Rotary positions.
   bool positions_by_column = false;  // 0, 1, ... along a row whatever is given
@@ -91,6 +92,7 @@ struct WrongSettings {
   bool head_adapter_bypassed = false;
   bool no_final_softcap = false;
   bool no_router_loss = false;
+  bool no_gate_clamps = false;
 
   // Gradients.
   TiedGradient tied;

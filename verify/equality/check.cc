@@ -175,11 +175,11 @@ class RowCheck {
     require_near(standard_, subject_.reference, Judge::kReference, "the reference",
                  make_settings(Method::kStandard, 0, std::nullopt));
     for (const Method method : methods_) {
+      const std::vector<std::optional<int64_t>> all = heads(method);
+      // In a quick sweep a chunk has every other head, the next chunk the others.
+      const size_t step = options_.quick && is_chunked(method) ? 2 : 1;
       size_t turn = 0;
       for (const int64_t chunk : chunks_of(method)) {
-        const std::vector<std::optional<int64_t>> all = heads(method);
-        // In a quick sweep a chunk has every other head, the next chunk the others.
-        const size_t step = options_.quick && is_chunked(method) ? 2 : 1;
         for (size_t i = turn++ % step; i < all.size(); i += step)
           check_result(make_settings(method, chunk, all[i]));
         for (const Settings& variant : same_gradients_variants(make_settings(method, chunk, 3)))

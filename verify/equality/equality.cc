@@ -28,7 +28,7 @@ class RowNames {
       if (options_.window_length > 0 && has_windows(model) && wants(options_.batches, "single") &&
           wants(options_.objectives, "sft") && wants(options_.tunings, "full"))
         names_.push_back({model, "sft", options_.settings, "full", "single", options_.window_length});
-      for (const std::string& objective : options_.objectives) add_padded(model, objective);
+      for (const std::string& objective : objectives_of(model)) add_padded(model, objective);
     }
     return std::move(names_);
   }
@@ -42,6 +42,21 @@ class RowNames {
     if (!is_preset(model)) return false;
     const std::vector<int64_t> windows = preset(model).windows;
     return std::any_of(windows.begin(), windows.end(), [](int64_t window) { return window > 0; });
+  }
+
+  /// All, but in a quick sweep over many models each has sft and a few of the others, the next model the next
+  /// few: an objective sees no more of a model than its log-probabilities.
+  std::vector<std::string> objectives_of(const std::string& model) const {
+    constexpr size_t kModels = 4;  // from this many on, as many take turns
+    const auto& models = options_.models;
+    if (!options_.quick || models.size() < kModels) return options_.objectives;
+    const auto turn = static_cast<size_t>(std::find(models.begin(), models.end(), model) - models.begin());
+    std::vector<std::string> some;
+    for (size_t i = 0; i < options_.objectives.size(); ++i) {
+      const std::string& objective = options_.objectives[i];
+      if (objective == "sft" || i % kModels == turn % kModels) some.push_back(objective);
+    }
+    return some;
   }
 
   /// The rows that every objective has. Their options take turns, and in a quick sweep

@@ -97,9 +97,13 @@ LoraConfig attach_adapters(Model& model, Padding padding, uint64_t seed) {
     lora.trainable_token_indices = {{"embed_tokens", {3, 90, 1, 17, 44}}};
   }
   if (padding == Padding::kNone) {
-    const bool fused = model.config().fused_projections;
-    lora.target_modules = fused ? std::vector<std::string>{"qkv_proj", "down_proj"}
-                                : std::vector<std::string>{"v_proj", "o_proj", "up_proj"};
+    const Config& config = model.config();
+    lora.target_modules = {"v_proj", "o_proj", config.fused_gate_up ? "gate_up_proj" : "up_proj"};
+    if (config.fused_projections) lora.target_modules = {"qkv_proj", "down_proj"};
+    if (config.mixture.biased_interleaved) {
+      lora.target_modules = {"v_proj", "o_proj"};
+      lora.target_parameters = {"router.weight", "experts.gate_up_proj", "experts.down_proj"};
+    }
     lora.target_modules.insert(lora.target_modules.end(), {"lm_head", "embed_tokens"});
     lora.exclude_modules = {"layers.0.mlp.down_proj", "layers.0.mlp.up_proj"};
   }

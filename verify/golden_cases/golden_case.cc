@@ -47,12 +47,13 @@ at::Tensor read_double(const SafetensorsFile& file, const std::string& name) {
   return tensor;
 }
 
-/// The gradients whose names begin with `prefix`, without it.
-Tensors read_gradients(const SafetensorsFile& file, const std::string& prefix = "") {
+/// The gradients whose names begin with `prefix`, without it, under the names of parameters.
+Tensors read_gradients(const SafetensorsFile& file, const Config& config, const std::string& prefix = "") {
   const std::string start = "grad." + prefix;
   Tensors gradients;
   for (const auto& [name, entry] : file.entries()) {
-    if (name.starts_with(start)) gradients.emplace(name.substr(start.size()), read_double(file, name));
+    if (name.starts_with(start))
+      gradients.emplace(parameter_name(config, name.substr(start.size())), read_double(file, name));
   }
   return gradients;
 }
@@ -126,7 +127,7 @@ class Loader {
         tensors_(SafetensorsFile::open(golden.folder / "tensors.safetensors")),
         checkpoint_(Checkpoint::open(golden.model)),
         is_lora_(file.text("finetuning") == "lora"),
-        gradients_(read_gradients(tensors_)) {}
+        gradients_(read_gradients(tensors_, checkpoint_.config())) {}
 
   LoadedCase load() && {
     loaded_.models.push_back(std::make_unique<GoldenModel>(
@@ -302,7 +303,7 @@ class Loader {
     Batch critic_batch = batch;
     critic_batch.targets = at::full_like(batch.targets, kNoTarget);
     add("critic", critic, critic_batch, options_,
-        {value_loss, {}, values, read_gradients(tensors_, kCriticPrefix)}, kCriticPrefix);
+        {value_loss, {}, values, read_gradients(tensors_, config, kCriticPrefix)}, kCriticPrefix);
   }
 
   /// With every adapter added to its weight the model is an ordinary one, and says the same. Only the last

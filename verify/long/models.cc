@@ -41,7 +41,18 @@ Config thin_config(const ThinShape& shape) {
     json["model_type"] = "mistral";
     json["sliding_window"] = shape.window;
   }
-  return parse_config(json.dump(), "a thin model");
+  Config config = parse_config(json.dump(), "a thin model");
+  config.attention_sinks = shape.sinks;
+  if (shape.recurrent) {
+    config.linear_attention.assign(static_cast<size_t>(shape.layers), true);
+    config.delta_rule = {.key_heads = 1,
+                         .value_heads = 2,
+                         .key_head_dim = 4,
+                         .value_head_dim = 3,
+                         .conv_kernel = 4,
+                         .fused_projections = false};
+  }
+  return config;
 }
 
 Model thin_model(const Config& config, uint64_t seed) {

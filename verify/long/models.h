@@ -14,10 +14,11 @@
 #include "streambp/model/batch.h"
 #include "streambp/model/config.h"
 #include "streambp/model/model.h"
+#include "verify/long/delta_rule.h"
 
 namespace streambp::verify {
 
-/// What a thin model is: a qwen3, or with a window a mistral.
+/// What a thin model is: a qwen3, or with a window a mistral; with sinks besides, or recurrent.
 struct ThinShape {
   int64_t vocabulary = 37;
   int64_t hidden = 16;
@@ -25,6 +26,8 @@ struct ThinShape {
   int64_t layers = 1;
   int64_t window = 0;
   bool tied = false;
+  bool sinks = false;      // as GPT-OSS has them
+  bool recurrent = false;  // every layer has Qwen3.5's delta rule
 };
 
 Config thin_config(const ThinShape& shape);
@@ -38,7 +41,7 @@ using Weights = std::map<std::string, std::vector<Scalar>>;
 
 Weights<double> weights_of(const Model& model);
 
-/// A decoder of one layer (qwen3 or mistral), for numbers that are real or, for derivatives by the complex
+/// A decoder of one layer of a thin model, for numbers that are real or, for derivatives by the complex
 /// step (Squire and Trapp, 1998), complex: d f / d w = Im f(w + ih) / h without cancellation.
 template <typename Scalar>
 class WrittenDecoder {
@@ -56,6 +59,10 @@ class WrittenDecoder {
     keys_.resize(static_cast<size_t>(batch.size() * width));
     values_.resize(keys_.size());
     const int64_t* const targets = batch.targets.const_data_ptr<int64_t>();
+    if (config.is_recurrent(0)) {
+      run_recurrence(targets);
+      return;
+    }
     int64_t next = 0;
     for (int64_t index = 0; index < batch.size(); ++index) {
       if (targets[index] == kNoTarget) continue;
@@ -73,9 +80,7 @@ class WrittenDecoder {
   /// Log-probability of `target` after the token at `index`.
   Scalar log_probability(int64_t index, int64_t target) const {
     const Vector x = embedded(index);
-    const Vector normed = norm(x, of("input_layernorm.weight"), 0, config_.hidden_size);
-    const Vector query = heads(map(normed, "self_attn.q_proj.weight"), "self_attn.q_norm.weight", index);
-    Vector middle = add(x, map(attended(query, index), "self_attn.o_proj.weight"));
+    Vector middle = add(x, mixed(x, index));
     const Vector inner = norm(middle, of("post_attention_layernorm.weight"), 0, config_.hidden_size);
     Vector gate_proj = map(inner, "mlp.gate_proj.weight");
     const Vector up_proj = map(inner, "mlp.up_proj.weight");
@@ -99,6 +104,28 @@ class WrittenDecoder {
     const Vector& all = weights_.at(kEmbedding);
     const auto first = all.begin() + tokens_[index] * config_.hidden_size;
     return Vector(first, first + config_.hidden_size);
+  }
+
+  /// What the layer's tokens give before its last projection, where they hand a state on.
+  void run_recurrence(const int64_t* targets) {
+    const auto parameter = [this](const std::string& name) -> const Vector& {
+      return of("linear_attn." + name);
+    };
+    for (size_t i = 0; i + 1 < offsets_.size(); ++i) {
+      WrittenDeltaRule<Scalar> rule(config_.delta_rule, config_.rms_norm_eps, parameter);
+      for (int64_t index = offsets_[i]; index < offsets_[i + 1]; ++index) {
+        Vector y = rule.next(norm(embedded(index), of("input_layernorm.weight"), 0, config_.hidden_size));
+        if (targets[index] != kNoTarget) recurrent_[index] = std::move(y);
+      }
+    }
+  }
+
+  /// What attention or the recurrence adds to x.
+  Vector mixed(const Vector& x, int64_t index) const {
+    if (config_.is_recurrent(0)) return map(recurrent_.at(index), "linear_attn.out_proj.weight");
+    const Vector normed = norm(x, of("input_layernorm.weight"), 0, config_.hidden_size);
+    const Vector query = heads(map(normed, "self_attn.q_proj.weight"), "self_attn.q_norm.weight", index);
+    return map(attended(query, index), "self_attn.o_proj.weight");
   }
 
   static Vector product(const Vector& x, const Vector& matrix) {
@@ -162,7 +189,8 @@ class WrittenDecoder {
     for (int64_t head = 0; head < config_.num_attention_heads; ++head) {
       const auto q = query.begin() + head * size;
       const auto output = y.begin() + head * size;
-      Scalar sum = 0.0;
+      Scalar sum =
+          config_.attention_sinks ? std::exp(of("self_attn.sinks")[static_cast<size_t>(head)]) : Scalar(0.0);
       for (int64_t key = begin; key <= index; ++key) {
         const int64_t row = key * width + head / group * size;
         Scalar score = 0.0;
@@ -183,6 +211,7 @@ class WrittenDecoder {
   std::vector<int64_t> offsets_;
   Vector keys_;  // [N, K, E]
   Vector values_;
+  std::map<int64_t, Vector> recurrent_;  // by the token's index, of those with a target
 };
 
 /// d f / d entry `index` of parameter `name`, where f is the mean of -log p over the batch's targets, which

@@ -156,6 +156,8 @@ std::vector<LongCase> long_pass_cases() {
   const ThinShape one_head{.heads = 1};
   const ThinShape windowed{.window = 512};
   const ThinShape two_layers{.layers = 2, .window = 512};
+  const ThinShape sinks{.window = 512, .sinks = true};
+  const ThinShape recurrent{.recurrent = true};
   return {
       pass_case("46341", "46,341 tokens; a chunk of 1,000 (the last is odd)", 200,
                 {{46341}, {1000}, Targets::kSampled, one_head}),
@@ -171,6 +173,13 @@ std::vector<LongCase> long_pass_cases() {
                 {{65537}, {1000}, Targets::kMaskedChunk, two_layers}),
       pass_case("window", "131,073 tokens within a window of 512; chunks of 1,000 and 2^63 - 1", 450,
                 {{131073}, {1000, kHuge}, Targets::kSampled, windowed}, /*quick=*/true),
+      pass_case("sinks", "65,537 tokens within a window of 512, with sinks; chunks of 1,000 and 65,536", 300,
+                {{65537}, {1000, 65536}, Targets::kSampled, sinks}),
+      pass_case("recurrent", "65,537 tokens of a recurrent layer; chunks of 1,000 and 65,536", 300,
+                {{65537}, {1000, 65536}, Targets::kSampled, recurrent}, /*quick=*/true),
+      pass_case("recurrent-sequences",
+                "65,537 sequences of two tokens in a recurrent layer; a chunk of 1,001", 600,
+                {std::vector<int64_t>(65537, 2), {1001}, Targets::kSampled, recurrent}),
       pass_case("one-token-sequences", "1,000 sequences of one token; chunks of 7, 999 and 1,001", 100,
                 {std::vector<int64_t>(1000, 1), {7, 999, 1001}, Targets::kSampled}, /*quick=*/true),
       pass_case("unscored", "1,000 sequences of one token without any target", 100,

@@ -4,7 +4,10 @@
 #include <vector>
 
 #include "streambp/ops/cpu/attention.h"
+#include "streambp/ops/cpu/causal_conv.h"
+#include "streambp/ops/cpu/delta_rule.h"
 #include "streambp/ops/cpu/elementwise.h"
+#include "streambp/ops/cpu/gated_norm.h"
 #include "streambp/ops/cpu/target_head.h"
 
 namespace streambp::cpu {
@@ -15,6 +18,9 @@ struct KernelsOf {
   AttentionKernels<S> attention;
   ElementwiseKernels<S> elementwise;
   TargetHeadKernels<Wide<S>> target_head;  // of float and double
+  DeltaRuleKernels<S> delta_rule;
+  CausalConvKernels<S> causal_conv;
+  GatedNormKernels<S> gated_norm;
 };
 
 /// The kernels of one instruction set.

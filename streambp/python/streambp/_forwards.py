@@ -132,6 +132,9 @@ def _start(state, given):
         embeddings = state.backbone.embed_tokens(input_ids)
     else:
         input_ids = torch.zeros(embeddings.shape[:2], dtype=torch.int64, device=embeddings.device)
+    scale = getattr(state.backbone, "embedding_multiplier", 1.0)  # Granite's, of embeddings that are given as well
+    if scale != 1.0:
+        embeddings = embeddings * scale
     state.check_call(embeddings)
     columns = input_ids.shape[1]
     positions = given.get("position_ids")

@@ -17,6 +17,7 @@ from ._library import InputError, checked, library
 from ._refusals import check_class, model_class
 
 DTYPES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+CORRECTION = ".e_score_correction_bias"  # a router's buffer
 DROPOUTS = ("attention_dropout", "resid_pdrop", "embd_pdrop")
 
 
@@ -51,13 +52,24 @@ class Weights:
         self.adapter = find_adapter(outer, self.base) if adapters else None
         self.adapter_json = self.adapter.json() if self.adapter else ""
         self.config_json = config_json(self.base)
+        whole_experts = self.base.config.model_type == "gpt_oss"  # whose files have them as transformers does
         self._engine_names = {}
-        for name, parameter in self.base.named_parameters():
+        for name, parameter in self._tensors():
             engine_name = self._engine_name(name)
             if engine_name is not None:
-                self._engine_names[name] = tuple(_views(engine_name, parameter.shape))
+                self._engine_names[name] = tuple(_views(engine_name, parameter.shape, whole_experts))
         self.names = list(self._engine_names)
         self.dtype, self.device = self._dtype_and_device()
+        # transformers keeps these in float32 where a model is loaded, and model.to(dtype) does not.
+        self._engine_names |= {name: ((base_name(name), self._wide),) for name in self.names if name.endswith(CORRECTION)}
+
+    def _tensors(self):
+        """(name, tensor) of the base's parameters, then of the buffers that are parameters to the engine, which never have a gradient."""
+        yield from self.base.named_parameters()
+        yield from ((name, buffer) for name, buffer in self.base.named_buffers() if name.endswith(CORRECTION))
+
+    def _wide(self, tensor):
+        return tensor.to(torch.float64 if self.dtype == "float64" else torch.float32)
 
     def _engine_name(self, name):
         if self.adapter:
@@ -66,10 +78,10 @@ class Weights:
 
     def _dtype_and_device(self):
         first_name, first = next((name, parameter) for name, parameter in self.base.named_parameters() if name in self._engine_names)
-        for name, parameter in self.base.named_parameters():
+        for name, parameter in self._tensors():
             if name not in self._engine_names:
                 continue
-            if parameter.dtype != first.dtype:
+            if parameter.dtype != first.dtype and not name.endswith(CORRECTION):
                 cure = ("load the adapter with autocast_adapter_dtype=False" if is_adapter_name(name) and self.adapter
                         else "convert the model with model.to(dtype)")
                 raise InputError(f"{name} is {_short(parameter.dtype)}, {first_name} {_short(first.dtype)}: expected one dtype; {cure}")
@@ -111,7 +123,7 @@ class Weights:
 
     def parameters(self, names=None):
         """The model's tensors as they are now, by name; under FSDP2 these change between calls."""
-        all_names = dict(self.base.named_parameters())
+        all_names = dict(self._tensors())
         return {name: all_names[name] for name in (self.names if names is None else names)}
 
     def lend(self, names, tensors):
@@ -180,10 +192,10 @@ def config_json(base):
     return json.dumps(settings)
 
 
-def _views(name, shape):
+def _views(name, shape, whole_experts):
     """(engine's name, function of the parameter's tensor or None for the whole) of each tensor that the engine sees of a parameter."""
     stem, _, last = name.rpartition(".")
-    if len(shape) != 3 or not stem.endswith("mlp.experts"):
+    if len(shape) != 3 or not stem.endswith("mlp.experts") or whole_experts:
         return [(name, None)]
     experts, rows = shape[0], shape[1]
     if last == "gate_up_proj":

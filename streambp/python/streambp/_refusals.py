@@ -8,9 +8,11 @@ import torch
 from ._library import InputError
 
 # The classes of transformers whose mathematics the engine has, by their names.
-FAMILIES = ("Gemma2", "Gemma3", "Gemma3Text", "Llama", "Mistral", "Phi3", "Qwen2", "Qwen3", "Qwen3Moe")
-CLASSES = tuple(f"{family}ForCausalLM" for family in FAMILIES if family != "Gemma3Text") + tuple(
-    f"{family}ForSequenceClassification" for family in FAMILIES if family != "Gemma3")
+FAMILIES = ("DeepseekV3", "Gemma", "Gemma2", "Gemma3", "Gemma3Text", "Glm4", "Glm4Moe", "GptOss", "Granite", "Llama", "Ministral3", "Mistral",
+            "Mixtral", "Olmo2", "Olmo3", "Phi3", "Qwen2", "Qwen2Moe", "Qwen3", "Qwen3Moe", "Qwen3Next", "Qwen3_5", "Qwen3_5Moe", "Qwen3_5Text",
+            "SmolLM3")
+CLASSES = tuple(f"{family}ForCausalLM" for family in FAMILIES if family not in ("Gemma3Text", "Qwen3_5Text")) + tuple(
+    f"{family}ForSequenceClassification" for family in FAMILIES if family not in ("Gemma3", "Glm4Moe", "Granite", "Qwen3_5", "Qwen3_5Moe"))
 MODULES = ("transformers.", "torch.nn.", "peft.", "streambp.")  # whose modules' forward is known
 FORWARDS = ("transformers.", "peft.", "streambp.", "liger_kernel.")
 WRAPPERS = {
@@ -34,7 +36,8 @@ def check_class(base):
         raise InputError(f"{kind.__name__}: {WRAPPERS[kind.__name__]}; wrap streambp.patch(model) in it and call loss.backward(), or pass "
                          "the model inside it")
     if not kind.__module__.startswith("transformers.models.") or kind.__name__ not in CLASSES:
-        raise InputError(f"{name}: not one of the classes that are known: {', '.join(CLASSES)}")
+        raise InputError(f"{name}: not one of the classes that are known, ForCausalLM or ForSequenceClassification of "
+                         f"{', '.join(FAMILIES)}")
 
 
 def check_state(base, patched=False):
@@ -61,7 +64,8 @@ def check_config(base):
         if getattr(base.config, key, False):
             raise InputError(f"{key} is set in the model's config: streamed layers keep neither; set model.config.{key} = False")
     if getattr(base, "is_quantized", False) or getattr(base.config, "quantization_config", None) is not None:
-        raise InputError("the model is quantized: its weights can't be lent as they are; load it in float32 or bfloat16")
+        raise InputError("the model is quantized: its weights can't be lent as they are; load it in float32 or bfloat16 (GPT-OSS with "
+                         "quantization_config=Mxfp4Config(dequantize=True))")
 
 
 def check_dropout(base):

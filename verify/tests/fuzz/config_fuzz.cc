@@ -29,10 +29,16 @@ void require_promises(const streambp::Config& config) {
   require_positive(config.rms_norm_eps);
   require_positive(config.attention_scale);
   require_positive(config.embedding_scale);
+  require_positive(config.residual_multiplier);
+  require_positive(config.logits_scaling);
+  require(std::isfinite(config.query_scale_beta) && config.query_scale_beta >= 0.0);
+  require(config.query_scale_beta == 0.0 || config.query_scale_original > 0);
+  require(!config.norm_after || !config.sandwich_norms);
   require(std::isfinite(config.attn_logit_softcapping) && config.attn_logit_softcapping >= 0.0);
   require(std::isfinite(config.final_logit_softcapping) && config.final_logit_softcapping >= 0.0);
   const auto layers = static_cast<std::size_t>(config.num_hidden_layers);
   require(config.windows.size() == layers && config.mixture.sparse.size() == layers);
+  require(config.no_rope.empty() || config.no_rope.size() == layers);
   for (const int64_t window : config.windows) require(window >= 0);
   require(config.mixture.num_experts_per_tok <= config.mixture.num_experts);
   require(config.mixture.router_aux_loss_coef >= 0.0);
@@ -100,6 +106,27 @@ std::vector<std::string> corpus() {
       R"({"model_type":"qwen3_moe",)" + sizes +
           R"(,"num_experts":4,"num_experts_per_tok":2,"moe_intermediate_size":20,"mlp_only_layers":[1],)"
           R"("decoder_sparse_step":1,"output_router_logits":true,"router_aux_loss_coef":0.3})",
+      R"({"model_type":"mixtral",)" + sizes +
+          R"(,"num_local_experts":4,"num_experts_per_tok":2,"router_jitter_noise":0.0,"sliding_window":7})",
+      R"({"model_type":"qwen2_moe",)" + sizes +
+          R"(,"num_experts":4,"num_experts_per_tok":2,"moe_intermediate_size":20,"qkv_bias":true,)"
+          R"("shared_expert_intermediate_size":24,"max_window_layers":1,"use_sliding_window":true,"sliding_window":5})",
+      R"({"model_type":"gpt_oss",)" + sizes +
+          R"(,"num_local_experts":4,"num_experts_per_tok":2,"sliding_window":5,"swiglu_limit":7.0,"swiglu_alpha":1.7,)"
+          R"("rope_scaling":{"rope_type":"yarn","factor":32,"original_max_position_embeddings":64,"truncate":false}})",
+      R"({"model_type":"smollm3",)" + sizes +
+          R"(,"pad_token_id":1,"no_rope_layers":[1,0],"sliding_window":null})",
+      R"({"model_type":"granite",)" + sizes +
+          R"(,"embedding_multiplier":12,"residual_multiplier":0.22,"attention_multiplier":0.1,"logits_scaling":8})",
+      R"({"model_type":"olmo3",)" + sizes +
+          R"(,"pad_token_id":1,"rope_theta":500000,"rope_scaling":{"rope_type":"yarn","factor":8,)"
+          R"("original_max_position_embeddings":64}})",
+      R"({"model_type":"mistral3","text_config":{"model_type":"ministral3",)" + sizes +
+          R"(,"rope_parameters":{"type":"yarn","rope_theta":1e6,"factor":16,"llama_4_scaling_beta":0.1,)"
+          R"("original_max_position_embeddings":64}}})",
+      R"({"model_type":"glm4",)" + sizes +
+          R"(,"pad_token_id":1,"attention_bias":true,"partial_rotary_factor":0.5})",
+      R"({"model_type":"gemma",)" + sizes + R"(,"hidden_act":"gelu"})",
       R"({"model_type":"gemma2",)" + sizes +
           R"(,"query_pre_attn_scalar":24,"attn_logit_softcapping":2,"final_logit_softcapping":null})",
       R"({"model_type":"gemma3_text",)" + sizes +

@@ -123,7 +123,7 @@ TEST_P(DevicePasses, AreAsPreciseAsStandardOnes) {
 
 /// All ops of a model through the CUDA kernels' source on the host, in float64.
 TEST(CudaKernelsOnHost, GiveAWholePassItsGradients) {
-  for (const char* name : {"qwen3-tiny", "gemma3-tiny", "qwen3-moe-tiny"}) {
+  for (const char* name : {"qwen3-tiny", "gemma3-tiny", "qwen3-moe-tiny", "gpt-oss-tiny"}) {
     EqualitySubject subject = make_subject({name, "sft", {}, "full", "three", 13}, 3);
     const ServeCpu serve(cuda::kernels_on_host());
     Settings settings;

@@ -45,6 +45,15 @@ inline std::vector<AdapterVariant> adapter_variants() {
   });
   add("a mixture", "qwen3-moe-tiny", {kAllLinear}, [](LoraConfig&) {});
   add("experts one by one", "qwen3-moe-tiny", {"gate_proj", "o_proj"}, [](LoraConfig&) {});
+  add("experts in two tensors", "gpt-oss-tiny", {"v_proj"}, [](LoraConfig& lora) {
+    lora.target_parameters = {"experts.gate_up_proj", "experts.down_proj", "router.weight"};
+    lora.rank_pattern = {{"experts.down_proj", 2}};
+  });
+  add("a saved router", "gpt-oss-tiny", {"o_proj"},
+      [](LoraConfig& lora) { lora.modules_to_save = {"layers.1.mlp.router"}; });
+  add("recurrent layers", "qwen3.5-tiny", {kAllLinear}, [](LoraConfig&) {});
+  add("recurrent layers with fused maps", "qwen3-next-tiny", {"in_proj_qkvz", "in_proj_ba", "out_proj"},
+      [](LoraConfig& lora) { lora.modules_to_save = {"layers.1.input_layernorm"}; });
   add("saved norms and head", "qwen3-tiny", {"k_proj"}, [](LoraConfig& lora) {
     lora.modules_to_save = {"norm", "lm_head"};
   });

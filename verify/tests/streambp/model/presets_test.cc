@@ -49,6 +49,26 @@ TEST(Presets, HaveThePublishedNumberOfParameters) {
                                                     {"phi-3-mini-4k", 3'821'079'552},
                                                     {"phi-3.5-mini", 3'821'079'552},
                                                     {"phi-4-mini", 3'836'021'760},
+                                                    {"gemma-2b", 2'506'172'416},
+                                                    {"gemma-7b", 8'537'680'896},
+                                                    {"smollm3-3b", 3'075'098'624},
+                                                    {"granite-3.3-2b", 2'533'539'840},
+                                                    {"granite-3.3-8b", 8'170'864'640},
+                                                    {"olmo2-7b", 7'298'617'344},
+                                                    {"olmo3-7b", 7'298'011'136},
+                                                    {"ministral3-8b", 8'489'553'920},
+                                                    {"glm4-9b", 9'400'279'040},
+                                                    {"mixtral-8x7b", 46'702'792'704},
+                                                    {"qwen1.5-moe-a2.7b", 14'315'784'192},
+                                                    {"qwen3.5-0.8b", 752'393'024},
+                                                    {"qwen3.5-2b", 1'881'825'088},
+                                                    {"qwen3.5-4b", 4'205'751'296},
+                                                    {"qwen3.5-9b", 8'953'803'264},
+                                                    {"qwen3.5-27b", 26'895'998'464},
+                                                    {"qwen3.5-35b-a3b", 34'660'610'688},
+                                                    {"qwen3-next-80b-a3b", 79'674'391'296},
+                                                    {"gpt-oss-20b", 20'914'757'184},
+                                                    {"gpt-oss-120b", 116'829'156'672},
                                                     {"gemma-3-1b", 999'885'952},
                                                     {"gemma-3-4b", text_part(4'300'079'472, 2560)},
                                                     {"gemma-3-12b", text_part(12'187'325'040, 3840)},
@@ -140,6 +160,33 @@ TEST(Parameters, FollowTheFamily) {
       (std::vector<std::string>{"input_layernorm.weight [32]", "self_attn.qkv_proj.weight [64,32]",
                                 "self_attn.o_proj.weight [32,32]", "post_attention_layernorm.weight [32]",
                                 "mlp.gate_up_proj.weight [88,32]", "mlp.down_proj.weight [32,44]"}));
+  EXPECT_EQ(first_layer(preset("olmo2-tiny")),
+            (std::vector<std::string>{"self_attn.q_proj.weight [64,32]", "self_attn.k_proj.weight [32,32]",
+                                      "self_attn.v_proj.weight [32,32]", "self_attn.q_norm.weight [64]",
+                                      "self_attn.k_norm.weight [32]", "self_attn.o_proj.weight [32,64]",
+                                      "post_attention_layernorm.weight [32]", "mlp.gate_proj.weight [44,32]",
+                                      "mlp.up_proj.weight [44,32]", "mlp.down_proj.weight [32,44]",
+                                      "post_feedforward_layernorm.weight [32]"}));
+  EXPECT_EQ(first_layer(preset("glm4-tiny")),
+            (std::vector<std::string>{
+                "input_layernorm.weight [32]", "self_attn.q_proj.weight [64,32]",
+                "self_attn.q_proj.bias [64]", "self_attn.k_proj.weight [32,32]", "self_attn.k_proj.bias [32]",
+                "self_attn.v_proj.weight [32,32]", "self_attn.v_proj.bias [32]",
+                "self_attn.o_proj.weight [32,64]", "post_self_attn_layernorm.weight [32]",
+                "post_attention_layernorm.weight [32]", "mlp.gate_up_proj.weight [88,32]",
+                "mlp.down_proj.weight [32,44]", "post_mlp_layernorm.weight [32]"}));
+  const std::vector<std::string> shared = first_layer(preset("qwen2-moe-tiny"));
+  EXPECT_EQ(shared.back(), "mlp.shared_expert_gate.weight [1,32]");
+  EXPECT_EQ(shared[shared.size() - 2], "mlp.shared_expert.down_proj.weight [32,24]");
+  EXPECT_EQ(
+      first_layer(preset("gpt-oss-tiny")),
+      (std::vector<std::string>{
+          "input_layernorm.weight [32]", "self_attn.q_proj.weight [64,32]", "self_attn.q_proj.bias [64]",
+          "self_attn.k_proj.weight [32,32]", "self_attn.k_proj.bias [32]", "self_attn.v_proj.weight [32,32]",
+          "self_attn.v_proj.bias [32]", "self_attn.o_proj.weight [32,64]", "self_attn.o_proj.bias [32]",
+          "self_attn.sinks [4]", "post_attention_layernorm.weight [32]", "mlp.router.weight [4,32]",
+          "mlp.router.bias [4]", "mlp.experts.gate_up_proj [4,32,40]", "mlp.experts.gate_up_proj_bias [4,40]",
+          "mlp.experts.down_proj [4,20,32]", "mlp.experts.down_proj_bias [4,32]"}));
   const Config moe = preset("qwen3-moe-tiny");
   const std::vector<std::string> sparse = first_layer(moe);
   ASSERT_EQ(sparse.size(), 8u + 1u + 4u * 3u);

@@ -18,25 +18,29 @@ struct RunShape {
   std::vector<int64_t> offsets;
   int64_t prefix;
   int64_t window;
+  bool sinks = false;
 };
 
 void PrintTo(const RunShape& shape, std::ostream* out) {
-  *out << fmt::format("sequences {}, prefix {}, window {}", shape.offsets, shape.prefix, shape.window);
+  *out << fmt::format("sequences {}, prefix {}, window {}, sinks {}", shape.offsets, shape.prefix,
+                      shape.window, shape.sinks);
 }
 
 class AttentionOfLibraries : public testing::TestWithParam<RunShape> {};
 
 INSTANTIATE_TEST_SUITE_P(Runs, AttentionOfLibraries,
                          testing::Values(RunShape{{0, 8}, 0, 0}, RunShape{{0, 8}, 8, 0},
-                                         RunShape{{0, 8}, 43, 0}, RunShape{{0, 8}, 2 * kDeviceTile + 5, 0},
-                                         RunShape{{0, 3, 8}, 9, 0}, RunShape{{0, 1}, 5, 0},
-                                         RunShape{{0, 8}, 0, 3}, RunShape{{0, 8}, 4, 5},
-                                         RunShape{{0, 5, 8}, 2, 4}, RunShape{{0, 8}, 20, 21},
-                                         RunShape{{0, 3, 4, 4, 9}, 0, 0}, RunShape{{0, 3, 4, 9, 11}, 7, 0},
-                                         RunShape{{0, 5, 6, 13}, 0, 3}, RunShape{{0, 5, 6, 13}, 4, 3}));
+                                         RunShape{{0, 8}, 43, 0, true}, RunShape{{0, 8}, 4, 5, true},
+                                         RunShape{{0, 3, 4, 9, 11}, 7, 0, true}, RunShape{{0, 8}, 43, 0},
+                                         RunShape{{0, 8}, 2 * kDeviceTile + 5, 0}, RunShape{{0, 3, 8}, 9, 0},
+                                         RunShape{{0, 1}, 5, 0}, RunShape{{0, 8}, 0, 3},
+                                         RunShape{{0, 8}, 4, 5}, RunShape{{0, 5, 8}, 2, 4},
+                                         RunShape{{0, 8}, 20, 21}, RunShape{{0, 3, 4, 4, 9}, 0, 0},
+                                         RunShape{{0, 3, 4, 9, 11}, 7, 0}, RunShape{{0, 5, 6, 13}, 0, 3},
+                                         RunShape{{0, 5, 6, 13}, 4, 3}));
 
 TEST_P(AttentionOfLibraries, IsTheTiledOne) {
-  const auto& [offsets, prefix_rows, window] = GetParam();
+  const auto& [offsets, prefix_rows, window, has_sinks] = GetParam();
   const int64_t rows = offsets.back();
   const auto run = [&](Prefix& prefix) {
     const at::Tensor q = random({rows, 4, 6}, 1).requires_grad_(),
@@ -47,9 +51,12 @@ TEST_P(AttentionOfLibraries, IsTheTiledOne) {
                 at::zeros({prefix_rows, 2, 6}, at::kDouble), at::zeros({prefix_rows, 2, 6}, at::kDouble)};
     }
     AttentionBlock known;
-    const at::Tensor y = attention(q, k, v, offsets, prefix, {{0.4, 0.0}, window}, known);
+    Parameter sinks = parameter(random({4}, 7));
+    const AttentionSettings settings{{0.4, 0.0}, window, has_sinks ? &sinks : nullptr};
+    const at::Tensor y = attention(q, k, v, offsets, prefix, settings, known);
     auto all = torch::autograd::grad({y}, {q, k, v}, {random({rows, 4, 6}, 6)});
     all.push_back(y.detach());
+    if (has_sinks) all.push_back(sinks.gradient);
     return all;
   };
   Prefix expected_prefix;

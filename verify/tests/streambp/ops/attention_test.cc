@@ -1,4 +1,5 @@
-// Attention against a softmax under an explicit mask, in float64: prefixes, packed sequences, windows, caps.
+// Attention against a softmax under an explicit mask, in float64: prefixes, packed sequences, windows, caps,
+// sinks.
 #include "streambp/ops/attention.h"
 
 #include <algorithm>
@@ -14,10 +15,10 @@
 namespace streambp {
 namespace {
 
-/// Attention of a packed run with its prefix, by an explicit mask.
+/// Attention of a packed run with its prefix, by an explicit mask. `sinks` [H] may be undefined.
 at::Tensor masked_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             const std::vector<int64_t>& offsets, int64_t prefix,
-                            const AttentionSettings& settings) {
+                            const AttentionSettings& settings, const at::Tensor& sinks = {}) {
   const int64_t n = q.size(0);
   at::Tensor hidden = at::ones({n, prefix + n}, at::kBool);
   for (size_t s = 0; s + 1 < offsets.size(); ++s) {
@@ -32,9 +33,9 @@ at::Tensor masked_attention(const at::Tensor& q, const at::Tensor& k, const at::
   const auto& [scale, softcap] = settings.scoring;
   at::Tensor scores = at::einsum("ihe,jhe->hij", {q, wide_k}) * scale;
   if (softcap > 0.0) scores = at::tanh(scores / softcap) * softcap;
-  const at::Tensor weights =
-      scores.masked_fill(hidden.unsqueeze(0), -std::numeric_limits<double>::infinity()).softmax(-1);
-  return at::einsum("hij,jhe->ihe", {weights, wide_v});
+  scores = scores.masked_fill(hidden.unsqueeze(0), -std::numeric_limits<double>::infinity());
+  if (sinks.defined()) scores = at::cat({scores, sinks.view({-1, 1, 1}).expand({-1, n, 1})}, -1);
+  return at::einsum("hij,jhe->ihe", {scores.softmax(-1).narrow(-1, 0, prefix + n), wide_v});
 }
 
 struct AttentionShape {
@@ -43,26 +44,33 @@ struct AttentionShape {
   int64_t heads, key_heads, size;
   int64_t window = 0;
   double softcap = 0.0;
+  bool sinks = false;
 };
 
 void PrintTo(const AttentionShape& shape, std::ostream* out) {
-  *out << fmt::format("prefix {}, sequences {}, heads {} of {}, keys of {}, window {}, cap {}", shape.prefix,
-                      shape.offsets, shape.heads, shape.size, shape.key_heads, shape.window, shape.softcap);
+  *out << fmt::format("prefix {}, sequences {}, heads {} of {}, keys of {}, window {}, cap {}, sinks {}",
+                      shape.prefix, shape.offsets, shape.heads, shape.size, shape.key_heads, shape.window,
+                      shape.softcap, shape.sinks);
 }
 
 class Attention : public testing::TestWithParam<AttentionShape> {};
 
 TEST_P(Attention, EqualsAMaskedSoftmax) {
-  const auto& [prefix, offsets, heads, key_heads, size, window, softcap] = GetParam();
+  const auto& [prefix, offsets, heads, key_heads, size, window, softcap, has_sinks] = GetParam();
   const int64_t n = offsets.back();
-  const AttentionSettings settings{{0.3, softcap}, window};
+  Parameter sinks = parameter(random({heads}, 5));
+  const AttentionSettings settings{{0.3, softcap}, window, has_sinks ? &sinks : nullptr};
   const at::Tensor q = random({n, heads, size}, 1), k = random({prefix + n, key_heads, size}, 2),
                    v = random({prefix + n, key_heads, size}, 3);
   const auto leaf = [](const at::Tensor& x) { return x.clone().requires_grad_(); };
   const at::Tensor plain_q = leaf(q), plain_k = leaf(k), plain_v = leaf(v);
-  const at::Tensor expected = masked_attention(plain_q, plain_k, plain_v, offsets, prefix, settings);
+  const at::Tensor plain_sinks = has_sinks ? leaf(sinks.value) : at::Tensor();
+  const at::Tensor expected =
+      masked_attention(plain_q, plain_k, plain_v, offsets, prefix, settings, plain_sinks);
   const at::Tensor cotangent = random(expected.sizes(), 4);
-  const auto truth = torch::autograd::grad({expected}, {plain_q, plain_k, plain_v}, {cotangent});
+  std::vector<at::Tensor> leaves{plain_q, plain_k, plain_v};
+  if (has_sinks) leaves.push_back(plain_sinks);
+  const auto truth = torch::autograd::grad({expected}, leaves, {cotangent});
 
   Prefix earlier{k.narrow(0, 0, prefix), v.narrow(0, 0, prefix),
                  at::zeros({prefix, key_heads, size}, at::kDouble),
@@ -76,6 +84,8 @@ TEST_P(Attention, EqualsAMaskedSoftmax) {
   expect_near(got[0], truth[0], "queries");
   expect_near(at::cat({earlier.key_gradients, got[1]}), truth[1], "keys, prefix included");
   expect_near(at::cat({earlier.value_gradients, got[2]}), truth[2], "values, prefix included");
+  if (has_sinks) expect_near(sinks.gradient, truth[3], "sinks");
+  const at::Tensor once = sinks.gradient.clone();
 
   // Again with the result known: nothing is computed forward, and the gradients are the same to the last bit.
   const AttentionBlock known{result.output.clone(), result.log_sum_exp.clone()};
@@ -85,10 +95,11 @@ TEST_P(Attention, EqualsAMaskedSoftmax) {
   EXPECT_EQ(given.output.data_ptr(), known.output.data_ptr());
   const auto same = torch::autograd::grad({again}, {own_q, own_k, own_v}, {cotangent});
   for (size_t i = 0; i < same.size(); ++i) EXPECT_TRUE(at::equal(same[i], got[i])) << i;
+  EXPECT_TRUE(at::equal(sinks.gradient, 2.0 * once)) << "sinks, added a second time";
 }
 
 TEST_P(Attention, TiledKernelsAgree) {
-  const auto& [prefix, offsets, heads, key_heads, size, window, softcap] = GetParam();
+  const auto& [prefix, offsets, heads, key_heads, size, window, softcap, has_sinks] = GetParam();
   const int64_t n = offsets.back();
   const at::Tensor q = random({n, heads, size}, 1), dy = random({n, heads, size}, 4);
   for (const auto& [visible, keys] : {std::pair{Visible::kCausal, n}, std::pair{Visible::kAll, prefix}}) {
@@ -135,6 +146,19 @@ INSTANTIATE_TEST_SUITE_P(Softcaps, Attention,
                                          AttentionShape{7, {0, 19}, 4, 2, 8, 6, 1.0},
                                          AttentionShape{1100, {0, 300}, 2, 1, 8, 0, 0.5}));
 
+INSTANTIATE_TEST_SUITE_P(Sinks, Attention,
+                         testing::Values(AttentionShape{0, {0, 9}, 4, 2, 8, 0, 0.0, true},
+                                         AttentionShape{7, {0, 9}, 4, 2, 8, 0, 0.0, true},
+                                         AttentionShape{5, {0, 3, 4, 9}, 6, 2, 8, 0, 0.0, true},
+                                         AttentionShape{5, {0, 3, 4, 9, 30}, 6, 2, 8, 4, 0.0, true},
+                                         AttentionShape{0, {0, 9}, 2, 2, 8, 1, 0.0, true},
+                                         AttentionShape{7, {0, 19}, 4, 2, 8, 6, 1.0, true},
+                                         AttentionShape{1500, {0, 1100}, 2, 1, 8, 1400, 0.0, true},
+                                         AttentionShape{71, {0, 65}, 2, 2, 64, 0, 0.0, true},
+                                         AttentionShape{5, {0, 3, 4, 9, 200}, 6, 2, 16, 0, 0.0, true},
+                                         AttentionShape{90, {0, 700}, 4, 1, 16, 64, 0.0, true},
+                                         AttentionShape{4, {0, 1}, 2, 2, 16, 3, 0.0, true}));
+
 // Heads that our own kernels serve: tiles of queries and keys begin and end everywhere.
 INSTANTIATE_TEST_SUITE_P(
     FusedHeads, Attention,
@@ -156,7 +180,7 @@ TEST(FusedAttention, EveryInstructionSetEqualsAMaskedSoftmax) {
   for (const cpu::Kernels& kernels : cpu::available_kernels()) {
     for (const auto& [dtype, limit] :
          {Precision{at::kDouble, 1e-13}, Precision{at::kFloat, 4e-6}, Precision{at::kBFloat16, 1e-2}}) {
-      for (const auto& [prefix, offsets, heads, key_heads, size, window, softcap] :
+      for (const auto& [prefix, offsets, heads, key_heads, size, window, softcap, has_sinks] :
            {AttentionShape{0, {0, 2}, 2, 1, 16}, AttentionShape{77, {0, 131}, 6, 2, 48},
             AttentionShape{30, {0, 150}, 2, 2, 16, 70}}) {
         SCOPED_TRACE(fmt::format("{} {} prefix {} window {}", kernels.instruction_set, at::toString(dtype),
@@ -193,6 +217,52 @@ TEST(FusedAttention, EveryInstructionSetEqualsAMaskedSoftmax) {
       }
     }
   }
+}
+
+TEST(Sinks, AreTakenInFloat32OfNarrowerTensors) {
+  struct Precision {
+    at::ScalarType dtype;
+    double limit;
+  };
+  for (const auto& [dtype, limit] :
+       {Precision{at::kFloat, 4e-6}, Precision{at::kBFloat16, 1e-2}, Precision{at::kHalf, 2e-3}}) {
+    for (const int64_t size : {16, 8}) {  // our own kernels and ATen's
+      SCOPED_TRACE(fmt::format("{}, heads of {}", at::toString(dtype), size));
+      constexpr int64_t kRows = 1300, kHeads = 4;
+      const auto sample = [&](int64_t heads, uint64_t seed) {
+        return random({kRows, heads, size}, seed).to(dtype);
+      };
+      const at::Tensor q = sample(kHeads, 1), k = sample(2, 2), v = sample(2, 3), dy = sample(kHeads, 4);
+      Parameter sinks = parameter(random({kHeads}, 5).add_(3.0).to(dtype));
+      sinks.gradient = sinks.gradient.to(at::kFloat);
+      const AttentionSettings settings{{0.3}, 40, &sinks};
+      const auto leaf = [](const at::Tensor& x) { return x.to(at::kDouble).requires_grad_(); };
+      const std::vector<at::Tensor> leaves{leaf(q), leaf(k), leaf(v), leaf(sinks.value)};
+      const at::Tensor expected =
+          masked_attention(leaves[0], leaves[1], leaves[2], {0, kRows}, 0, settings, leaves[3]);
+      const auto truth = torch::autograd::grad({expected}, leaves, {dy.to(at::kDouble)});
+      const std::vector<at::Tensor> own{q.requires_grad_(), k.requires_grad_(), v.requires_grad_()};
+      AttentionBlock result;
+      const at::Tensor y = attention(q, k, v, {0, kRows}, {}, settings, result);
+      EXPECT_EQ(result.log_sum_exp.scalar_type(), at::kFloat);
+      const auto got = torch::autograd::grad({y}, own, {dy});
+      expect_near(y.detach().to(at::kDouble), expected.detach(), "value", limit);
+      for (size_t i = 0; i < got.size(); ++i) expect_near(got[i].to(at::kDouble), truth[i], "input", limit);
+      expect_near(sinks.gradient.to(at::kDouble), truth[3], "sinks", limit);
+    }
+  }
+}
+
+TEST(Sinks, FrozenOnesHaveNoGradientAndTakeTheirShare) {
+  Parameter sinks = parameter(at::full({2}, 1000.0, at::kDouble), /*trainable=*/false);
+  const at::Tensor q = random({5, 2, 4}, 1).requires_grad_(), k = random({5, 1, 4}, 2),
+                   v = random({5, 1, 4}, 3);
+  AttentionBlock result;
+  const at::Tensor y = attention(q, k, v, {0, 5}, {}, {{0.3}, 0, &sinks}, result);
+  EXPECT_TRUE(at::equal(y.detach(), at::zeros_like(y))) << "a sink of nearly all the weight leaves nothing";
+  const auto got = torch::autograd::grad({y}, {q}, {random(y.sizes(), 4)});
+  EXPECT_TRUE(at::equal(got[0], at::zeros_like(q)));
+  EXPECT_FALSE(sinks.gradient.defined());
 }
 
 TEST(WindowAttention, AWindowOfOneTokenGivesItsValue) {

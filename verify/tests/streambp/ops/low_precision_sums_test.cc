@@ -130,7 +130,10 @@ TEST(LowPrecisionSums, ExpertsAndRouters) {
       maps.push_back(std::make_unique<Linear>(Linear{"map", parameters.back().get()}));
       return maps.back().get();
     };
-    Mixture mixture{map({experts, size}, 1), {}, 2, true};
+    Mixture mixture;
+    mixture.router = map({experts, size}, 1);
+    mixture.experts_per_token = 2;
+    mixture.normalise = true;
     for (uint64_t expert = 0; expert < experts; ++expert)
       mixture.experts.push_back({map({width, size}, 10 + expert), map({width, size}, 20 + expert),
                                  map({size, width}, 30 + expert), Activation::kSilu});

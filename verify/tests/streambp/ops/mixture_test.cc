@@ -23,7 +23,9 @@ struct Layer {
         parameters.push_back(parameter(random(shape, 10 * expert + static_cast<uint64_t>(shape[0]))));
     }
     for (Parameter& p : parameters) maps.push_back({"map", &p});
-    mixture = {&maps[0], {}, kPerToken, normalise};
+    mixture.router = &maps[0];
+    mixture.experts_per_token = kPerToken;
+    mixture.normalise = normalise;
     for (size_t i = 1; i < maps.size(); i += 3)
       mixture.experts.push_back({&maps[i], &maps[i + 1], &maps[i + 2]});
   }
@@ -49,6 +51,90 @@ at::Tensor plain_mixture(const at::Tensor& residual, const at::Tensor& x, const 
   return y;
 }
 
+TEST(Mixture, AddsTheExpertThatEveryTokenHas) {
+  Layer layer(/*normalise=*/false);
+  std::vector<Parameter> shared = {parameter(random({1, 6}, 201)), parameter(random({9, 6}, 202)),
+                                   parameter(random({9, 6}, 203)), parameter(random({6, 9}, 204))};
+  const std::vector<Linear> maps = {
+      {"gate", &shared[0]}, {"g", &shared[1]}, {"u", &shared[2]}, {"d", &shared[3]}};
+  layer.mixture.shared_expert_gate = &maps[0];
+  layer.mixture.shared_expert = {&maps[1], &maps[2], &maps[3]};
+  std::vector<Parameter*> all = layer.pointers();
+  const size_t own = all.size();
+  for (Parameter& p : shared) all.push_back(&p);
+  const auto plain = [&](const at::Tensor& residual, const at::Tensor& x, const std::vector<at::Tensor>& p) {
+    const at::Tensor product = at::silu(at::linear(x, p[own + 1])) * at::linear(x, p[own + 2]);
+    return plain_mixture(residual, x, p, false) +
+           at::sigmoid(at::linear(x, p[own])) * at::linear(product, p[own + 3]);
+  };
+  expect_same(
+      {random({23, 6}, 100), random({23, 6}, 101)}, all,
+      [&](const auto& in) { return mixture(in[0], in[1], layer.mixture); },
+      [&](const auto& in, const auto& p) { return plain(in[0], in[1], p); });
+  for (Parameter* p : all) p->gradient.zero_();
+  expect_same(
+      {random({23, 6}, 101)}, all, [&](const auto& in) { return mixture({}, in[0], layer.mixture); },
+      [&](const auto& in, const auto& p) { return plain(at::zeros_like(in[0]), in[0], p); });
+}
+
+/// DeepSeek V3's: sigmoids, the choice among the experts of some groups by corrected scores.
+at::Tensor plain_corrected(const Mixture& mixture, const at::Tensor& residual, const at::Tensor& x,
+                           const std::vector<at::Tensor>& p) {
+  const at::Tensor scores = at::sigmoid(at::linear(x, p[0]));
+  at::Tensor choice = scores.detach() + mixture.correction->value;
+  const at::Tensor groups = choice.view({x.size(0), mixture.groups, -1});
+  const at::Tensor sums = std::get<0>(groups.sort(-1, /*descending=*/true)).narrow(-1, 0, 2).sum(-1);
+  const at::Tensor least =
+      std::get<0>(sums.sort(-1, /*descending=*/true)).narrow(-1, mixture.topk_groups - 1, 1);
+  choice = groups.masked_fill((sums < least).unsqueeze(-1), -1e9).view(scores.sizes());
+  const at::Tensor chosen = std::get<1>(choice.topk(mixture.experts_per_token, -1));
+  at::Tensor top = scores.gather(-1, chosen);
+  if (mixture.normalise) top = top / top.sum(-1, true);
+  const at::Tensor weights = at::zeros_like(scores).scatter(1, chosen, top * mixture.scale);
+  at::Tensor y = residual;
+  const auto expert = [&](size_t first) {
+    return at::linear(at::silu(at::linear(x, p[first])) * at::linear(x, p[first + 1]), p[first + 2]);
+  };
+  for (int64_t e = 0; e < weights.size(1); ++e)
+    y = y + weights.narrow(1, e, 1) * expert(1 + 3 * static_cast<size_t>(e));
+  return y + expert(p.size() - 3);
+}
+
+TEST(Mixture, ChoosesInGroupsByCorrectedSigmoids) {
+  for (const bool normalise : {true, false}) {
+    std::vector<Parameter> parameters = {parameter(random({6, 5}, 1))};
+    for (uint64_t expert = 0; expert < 7; ++expert) {  // the last one is shared
+      for (const std::vector<int64_t>& shape : {std::vector<int64_t>{7, 5}, {7, 5}, {5, 7}})
+        parameters.push_back(parameter(random(shape, 20 * expert + parameters.size())));
+    }
+    std::vector<Linear> maps;
+    for (Parameter& p : parameters) maps.push_back({"map", &p});
+    const Parameter correction = parameter(0.5 * random({6}, 77), /*trainable=*/false);
+    Mixture settings;
+    settings.router = &maps[0];
+    settings.correction = &correction;
+    settings.groups = 3;
+    settings.topk_groups = 2;
+    settings.scale = 1.7;
+    settings.experts_per_token = 3;
+    settings.normalise = normalise;
+    for (size_t i = 1; i + 3 < maps.size(); i += 3)
+      settings.experts.push_back({&maps[i], &maps[i + 1], &maps[i + 2]});
+    settings.shared_expert = {&maps[19], &maps[20], &maps[21]};
+    std::vector<Parameter*> all;
+    for (Parameter& p : parameters) all.push_back(&p);
+    // The groups and the correction decide something.
+    const at::Tensor x = random({40, 5}, 101), scores = at::sigmoid(at::linear(x, parameters[0].value));
+    const auto chosen = [](const at::Tensor& by) {
+      return std::get<0>(std::get<1>(by.topk(3, -1)).sort(-1));
+    };
+    EXPECT_FALSE(at::equal(chosen(scores), chosen(scores + correction.value)));
+    expect_same(
+        {random({40, 5}, 100), x}, all, [&](const auto& in) { return mixture(in[0], in[1], settings); },
+        [&](const auto& in, const auto& p) { return plain_corrected(settings, in[0], in[1], p); });
+  }
+}
+
 TEST(Mixture, EqualsEveryExpertOnEveryToken) {
   for (const bool normalise : {true, false}) {
     Layer layer(normalise);
@@ -57,6 +143,31 @@ TEST(Mixture, EqualsEveryExpertOnEveryToken) {
         [&](const auto& in) { return mixture(in[0], in[1], layer.mixture); },
         [&](const auto& in, const auto& p) { return plain_mixture(in[0], in[1], p, normalise); });
   }
+}
+
+TEST(Mixture, BiasesOfExpertsAreWeightedWithTheRest) {
+  Layer layer(/*normalise=*/true);
+  std::vector<Parameter> more = {parameter(random({6}, 301)), parameter(random({2, 7}, 302)),
+                                 parameter(random({6, 2}, 303)), parameter(random({6}, 304))};
+  layer.maps[3].bias = &more[0];  // of the first expert's down_proj
+  layer.maps[6].adapter = {&more[1], &more[2], 0.7, &more[3]};
+  std::vector<Parameter*> all = layer.pointers();
+  const size_t own = all.size();
+  for (Parameter& p : more) all.push_back(&p);
+  const auto plain = [&](const at::Tensor& residual, const at::Tensor& x, const std::vector<at::Tensor>& p) {
+    const at::Tensor probabilities = at::softmax(at::linear(x, p[0]), -1);
+    const auto [top, chosen] = probabilities.topk(kPerToken, -1);
+    const at::Tensor weights =
+        at::zeros_like(probabilities).scatter(1, chosen, top / top.sum(-1, /*keepdim=*/true));
+    const at::Tensor product = at::silu(at::linear(x, p[4])) * at::linear(x, p[5]);
+    const at::Tensor low = at::linear(at::linear(product, p[own + 1]), p[own + 2], p[own + 3]);
+    return plain_mixture(residual, x, p, true) + weights.narrow(1, 0, 1) * p[own] +
+           weights.narrow(1, 1, 1) * low * 0.7;
+  };
+  expect_same(
+      {random({23, 6}, 100), random({23, 6}, 101)}, all,
+      [&](const auto& in) { return mixture(in[0], in[1], layer.mixture); },
+      [&](const auto& in, const auto& p) { return plain(in[0], in[1], p); });
 }
 
 TEST(Mixture, FewerTokensThanExperts) {

@@ -40,6 +40,31 @@ TEST(Ops, LinearAddedToAResidual) {
       [](const auto& in, const auto& p) { return in[0] + at::linear(in[1], p[0], p[1]); });
 }
 
+TEST(Ops, LinearTimesAConstant) {
+  Parameter w = parameter(random({5, 7}, 1)), b = parameter(random({5}, 2)),
+            low = parameter(random({2, 7}, 5)), high = parameter(random({5, 2}, 6)),
+            low_bias = parameter(random({5}, 7));
+  Linear map{"map", &w, &b, LowRankAdapter{&low, &high, 0.25, &low_bias}};
+  map.output_scale = 0.3;
+  const auto plain = [](const at::Tensor& x, const auto& p) {
+    return 0.3 * (at::linear(x, p[0], p[1]) + 0.25 * at::linear(at::linear(x, p[2]), p[3], p[4]));
+  };
+  const std::vector<Parameter*> parameters{&w, &b, &low, &high, &low_bias};
+  expect_same(
+      {random({11, 5}, 3), random({11, 7}, 4)}, parameters,
+      [&](const auto& in) { return linear_add(in[0], in[1], map); },
+      [&](const auto& in, const auto& p) { return in[0] + plain(in[1], p); });
+  // Two maps of one input: the second adds to the gradient of the first.
+  expect_same(
+      {random({11, 7}, 4)}, parameters,
+      [&](const auto& in) {
+        return at::cat(linear(in[0], {&map, &map}), 1);
+      },
+      [&](const auto& in, const auto& p) {
+        return at::cat({plain(in[0], p), plain(in[0], p)}, 1);
+      });
+}
+
 TEST(Ops, LinearWithALowRankAdapter) {
   Parameter w = parameter(random({5, 7}, 1), /*trainable=*/false), a = parameter(random({2, 7}, 2)),
             b = parameter(random({5, 2}, 3));
@@ -140,6 +165,40 @@ TEST(Ops, RopeOfAPartOfEachHeadTimesAFactor) {
         const at::Tensor rotated =
             (first * wide.cos() + at::cat({-halves[1], halves[0]}, -1) * wide.sin()) * 1.25;
         return at::cat({rotated, in[0].narrow(-1, 4, 6)}, -1);
+      });
+}
+
+TEST(Ops, RopeOfPairsIsRopeOfHalvesInAnotherOrder) {
+  const at::Tensor positions = at::tensor({3, 4, 700}, at::kLong);
+  const at::Tensor frequencies = at::tensor({1.0, 0.01}, at::kDouble);
+  const RopeTable table = rope_table(positions, frequencies, 1.0, at::kDouble);
+  expect_same(
+      {random({3, 2, 10}, 1)}, {}, [&](const auto& in) { return rope(split_pairs(in[0], 4), table); },
+      [&](const auto& in, const auto&) {
+        // rotate_half of transformers' GLM-4, then the even entries before the odd ones.
+        const at::Tensor angles =
+            positions.to(at::kDouble).outer(frequencies).repeat_interleave(2, 1).unsqueeze(1);
+        const at::Tensor first = in[0].narrow(-1, 0, 4);
+        const at::Tensor even = first.slice(-1, 0, 4, 2), odd = first.slice(-1, 1, 4, 2);
+        const at::Tensor rotated =
+            first * angles.cos() + at::stack({-odd, even}, -1).flatten(-2) * angles.sin();
+        return at::cat({rotated.slice(-1, 0, 4, 2), rotated.slice(-1, 1, 4, 2), in[0].narrow(-1, 4, 6)}, -1);
+      });
+}
+
+TEST(Ops, RopeTimesAFactorOfEachRow) {
+  const at::Tensor positions = at::tensor({3, 4, 700}, at::kLong);
+  const at::Tensor frequencies = at::tensor({1.0, 0.01}, at::kDouble);
+  const at::Tensor factors = at::tensor({1.0, 1.5, 0.25}, at::kDouble);
+  const RopeTable table = rope_table(positions, frequencies, 1.0, at::kDouble),
+                  scaled = rope_table(positions, frequencies, 1.0, at::kDouble, factors);
+  expect_same(
+      {random({3, 2, 4}, 1)}, {}, [&](const auto& in) { return rope(in[0], scaled); },
+      [&](const auto& in, const auto&) {
+        const at::Tensor cosine = at::cat({table.cosine, table.cosine}, 1).unsqueeze(1);
+        const at::Tensor sine = at::cat({table.sine, table.sine}, 1).unsqueeze(1);
+        const auto halves = in[0].chunk(2, -1);
+        return (in[0] * cosine + at::cat({-halves[1], halves[0]}, -1) * sine) * factors.view({3, 1, 1});
       });
 }
 

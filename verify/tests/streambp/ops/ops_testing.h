@@ -52,7 +52,10 @@ inline void expect_same(
     return copies;
   };
   std::vector<at::Tensor> values;
-  for (const Parameter* p : parameters) values.push_back(p->value);
+  for (const Parameter* p : parameters) {
+    values.push_back(p->value);
+    if (p->gradient.defined()) p->gradient.zero_();  // of an earlier call
+  }
   const std::vector<at::Tensor> op_inputs = leaves(inputs), plain_inputs = leaves(inputs),
                                 plain_values = leaves(values);
   const at::Tensor y = op(op_inputs);

@@ -9,8 +9,8 @@ from python_case import LIMIT, Case, autograd, in_float64, inputs_of, model_in_f
 import streambp
 from streambp._model import Weights
 
-MODELS = ("gemma2", "gemma3", "llama", "llama-dynamic", "llama-linear", "llama-tied", "llama-yarn", "llama-yarn-mscale", "mistral", "phi3",
-          "qwen2", "qwen2-window", "qwen3", "qwen3-moe", "qwen3-moe-aux", "qwen3-moe-step", "qwen3-yarn-factor", "llama-pad")
+MODELS = ("gemma2", "gemma3", "gpt-oss", "llama", "llama-dynamic", "llama-linear", "llama-tied", "llama-yarn", "llama-yarn-mscale", "mistral",
+          "phi3", "qwen2", "qwen2-window", "qwen3", "qwen3-moe", "qwen3-moe-aux", "qwen3-moe-step", "qwen3-yarn-factor", "llama-pad")
 
 
 class EveryFamily(Case):

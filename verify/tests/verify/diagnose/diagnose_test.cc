@@ -81,6 +81,8 @@ TEST(Diagnose, NamesMistakesOfPackedRows) {
 TEST(Diagnose, NamesMistakesOfMixturesAdaptersAndTables) {
   expect_planted(expect_all_named(diagnose_case({"qwen3-moe-tiny", "sft", {}, "full", "right", 9})),
                  {"router-loss-missing"});
+  expect_planted(expect_all_named(diagnose_case({"gpt-oss-tiny", "sft", {}, "full", "right", 9})),
+                 {"router-loss-missing", "sinks-missing", "gate-clamps-missing", "window+1"});
   expect_planted(expect_all_named(diagnose_case({"phi3-tiny", "sft", {}, "lora", "left", 15})),
                  {"adapter-scale-alpha", "adapter-scale-rslora", "adapter-scale-over-r", "adapter-scale-one",
                   "lora-a-without-gradient", "lora-b-without-gradient", "rope-length-17"});

@@ -34,7 +34,7 @@ void expect_truth(const RowName& name) {
 TEST(WrongEngine, IsRightWhereNothingIsWrong) {
   for (const char* model : {"qwen3-tiny", "qwen2-tiny", "llama-tiny", "llama-tied-tiny", "llama-yarn-tiny",
                             "llama-dynamic-tiny", "gemma2-tiny", "gemma3-tiny", "mistral-tiny", "phi3-tiny",
-                            "qwen2-window-tiny", "qwen3-moe-tiny", "qwen3-moe-plain-tiny"}) {
+                            "qwen2-window-tiny", "qwen3-moe-tiny", "qwen3-moe-plain-tiny", "gpt-oss-tiny"}) {
     expect_truth({model, "sft", {}, "full", "left", 13});
     const bool is_mixture = std::string(model).find("-moe") != std::string::npos;
     if (!is_mixture) expect_truth({model, "sft", {}, "lora", "left", 13});

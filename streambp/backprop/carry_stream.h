@@ -1,0 +1,53 @@
+// What one layer's chunks hand to later ones, inside the library only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "streambp/backprop/chunks.h"
+#include "streambp/model/model.h"
+
+namespace streambp {
+
+/// The carries of one layer's chunks, and the gradients that come back to them.
+///
+/// A pass forward asks before() for a chunk, runs it and gives its carry to store(). A pass backward has
+/// the carries stored first, then takes the chunks from last to first: before() hands out where a chunk's run
+/// adds the gradients of what it has looked at, received() is the sum that all later chunks have left.
+class CarryStream {
+ public:
+  /// What is held at a time.
+  enum class Holds {
+    kForward,   // what the next chunk looks at
+    kBackward,  // what a layer's backward pass needs that computes keys and values again as it goes
+    kAll        // of every chunk: for passes that come back to it
+  };
+
+  virtual ~CarryStream() = default;
+
+  /// The first chunk whose carry chunk `index` needs. Whoever computes carries again computes those from
+  /// there on.
+  virtual int64_t first_seen_by(int64_t index) const = 0;
+
+  /// Memory for gradients, which before() hands out from then on.
+  virtual void allocate_gradients() = 0;
+
+  /// Makes room for the carries from chunk `first` on; those that were there and still fit are kept, the
+  /// gradients of the others become zero.
+  virtual void move_to(int64_t first) = 0;
+
+  /// The carry of a chunk within the room.
+  virtual void store(const Rows& rows, const Carry& own) = 0;
+
+  /// What a chunk's rows continue. The carries that it needs are there.
+  virtual Before before(const Rows& rows) = 0;
+
+  /// The gradient that later chunks have left for a chunk's carry; undefined tensors: none looked at it.
+  virtual Carry received(const Rows& rows) const = 0;
+};
+
+/// An empty one for `layer`: keys and values, or the state of a recurrent layer.
+std::unique_ptr<CarryStream> carry_stream(const Model& model, int64_t layer, const Chunks& chunks,
+                                          CarryStream::Holds holds = CarryStream::Holds::kForward);
+
+}  // namespace streambp

@@ -1,0 +1,143 @@
+// Mixtures of experts in config.json (transformers, configuration_*.py).
+#include <algorithm>
+
+#include "streambp/model/config_reader.h"
+
+namespace streambp {
+namespace {
+
+using nlohmann::json;
+
+std::vector<bool> sparse_layers(const ConfigReader& settings, int64_t layers) {
+  const int64_t step = settings.size("decoder_sparse_step", kMaxLayers, 1);
+  std::vector<bool> sparse;
+  for (int64_t layer = 1; layer <= layers; ++layer) sparse.push_back(layer % step == 0);
+  const json* const dense = settings.find("mlp_only_layers");
+  if (dense == nullptr) return sparse;
+  const auto is_layer = [&](const json& value) {
+    return value.is_number_unsigned() && value.get<uint64_t>() < static_cast<uint64_t>(layers);
+  };
+  if (!dense->is_array() || !std::all_of(dense->begin(), dense->end(), is_layer)) {
+    settings.refuse("mlp_only_layers", fmt::format("a list of layers from 0 to {}", layers - 1));
+  }
+  for (const json& layer : *dense) sparse[layer.get<std::size_t>()] = false;
+  return sparse;
+}
+
+// Sizes and rules of the experts, but for their width.
+void parse_experts(const ConfigReader& settings, const Config& config, MixtureSettings& mixture) {
+  // transformers 5 may write num_local_experts for num_experts; of Mixtral it is the key itself.
+  const int64_t limit = kMaxExpertsOfAllLayers / config.num_hidden_layers;
+  const auto experts = agreed(settings, "num_experts", settings.optional_size("num_experts", limit),
+                              "num_local_experts", settings.optional_size("num_local_experts", limit));
+  mixture.num_experts = experts ? *experts : settings.size("num_experts", limit);
+  // The other classes know it by one name alone.
+  const bool has_both_names =
+      config.family == "gpt_oss" || config.family == "mixtral" || config.family == "qwen3_moe";
+  if (!has_both_names && settings.find("num_experts") == nullptr)
+    settings.refuse("num_experts", "an integer (num_local_experts is not read)");
+  mixture.num_experts_per_tok = settings.size("num_experts_per_tok", mixture.num_experts);
+  const double coefficient = settings.number("router_aux_loss_coef").value_or(0.001);
+  if (!(coefficient >= 0.0)) settings.refuse("router_aux_loss_coef", "a number of at least 0");
+  mixture.router_aux_loss_coef = coefficient;
+  mixture.output_router_logits = settings.flag("output_router_logits", false);
+}
+
+// Mixtral and GPT-OSS: all layers have experts, as wide as intermediate_size, and the chosen ones' logits are
+// what the softmax is of, which is the same as dividing by the sum of their probabilities.
+void parse_all_sparse(const ConfigReader& settings, const Config& config, MixtureSettings& mixture) {
+  settings.only("router_jitter_noise", 0);
+  settings.only("norm_topk_prob", true);
+  for (const char* key : {"moe_intermediate_size", "mlp_only_layers", "decoder_sparse_step"}) {
+    settings.only(key, nullptr);
+  }
+  mixture.moe_intermediate_size = settings.size("intermediate_size", kMaxIntermediate / mixture.num_experts);
+  mixture.norm_topk_prob = true;
+  mixture.block_sparse_moe_names = config.family == "mixtral";
+  mixture.biased_interleaved = config.family == "gpt_oss";
+  // Of the files of OpenAI's own reader, which hold both.
+  if (mixture.biased_interleaved) settings.only("experts_per_token", mixture.num_experts_per_tok);
+  mixture.sparse.assign(static_cast<std::size_t>(config.num_hidden_layers), true);
+}
+
+// How many layers, from the first, have a dense MLP.
+int64_t dense_layers(const ConfigReader& settings, int64_t fallback) {
+  constexpr const char* kKey = "first_k_dense_replace";
+  const json* const count = settings.find(kKey);
+  return count != nullptr && *count == 0 ? 0 : settings.size(kKey, kMaxLayers, fallback);
+}
+
+// DeepSeek V3 and GLM-4.5.
+void parse_sigmoid_mixture(const ConfigReader& settings, Config& config) {
+  const bool deepseek = config.family == "deepseek_v3";
+  MixtureSettings& mixture = config.mixture;
+  const int64_t layers = config.num_hidden_layers, limit = kMaxExpertsOfAllLayers / layers;
+  const auto experts = agreed(settings, "n_routed_experts", settings.optional_size("n_routed_experts", limit),
+                              "num_local_experts", settings.optional_size("num_local_experts", limit));
+  mixture.num_experts = experts ? *experts : settings.size("n_routed_experts", limit, deepseek ? 256 : 128);
+  mixture.num_experts_per_tok = settings.size("num_experts_per_tok", mixture.num_experts, 8);
+  mixture.moe_intermediate_size =
+      settings.size("moe_intermediate_size", kMaxIntermediate / mixture.num_experts, deepseek ? 2048 : 1408);
+  mixture.shared_expert_intermediate_size =
+      mixture.moe_intermediate_size *
+      settings.size("n_shared_experts", kMaxIntermediate / mixture.moe_intermediate_size, 1);
+  mixture.shared_expert_ungated = mixture.sigmoid_scores = true;
+  mixture.norm_topk_prob = settings.flag("norm_topk_prob", true);
+  mixture.routed_scaling_factor = settings.positive("routed_scaling_factor", deepseek ? 2.5 : 1.0);
+  mixture.n_group = settings.size("n_group", mixture.num_experts, deepseek ? 8 : 1);
+  mixture.topk_group = settings.size("topk_group", mixture.n_group, deepseek ? 4 : 1);
+  const int64_t of_group = mixture.num_experts / mixture.n_group;
+  if (mixture.num_experts % mixture.n_group != 0 || of_group < 2)
+    settings.refuse("n_group", fmt::format("a divisor of the {} experts that leaves groups of 2 or more",
+                                           mixture.num_experts));
+  if (mixture.num_experts_per_tok > mixture.topk_group * of_group)
+    settings.refuse("num_experts_per_tok", fmt::format("at most {}, the experts of the topk_group groups",
+                                                       mixture.topk_group * of_group));
+  settings.only("num_experts", mixture.num_experts);
+  settings.only("shared_expert_intermediate_size", nullptr);
+  // What the files of DeepSeek's own reader say of it.
+  settings.only("scoring_func", "sigmoid");
+  settings.only("topk_method", "noaux_tc");
+  settings.only("moe_layer_freq", 1);
+  // transformers has no such loss for these classes; aux_loss_alpha and seq_aux it does not read.
+  settings.only("output_router_logits", false);
+  settings.only("router_aux_loss_coef", 0);
+  const int64_t dense = dense_layers(settings, deepseek ? 3 : 1);
+  for (int64_t layer = 0; layer < layers; ++layer) mixture.sparse.push_back(layer >= dense);
+}
+
+}  // namespace
+
+void parse_mixture(const ConfigReader& settings, Config& config) {
+  const int64_t layers = config.num_hidden_layers;
+  MixtureSettings& mixture = config.mixture;
+  if (config.family == "deepseek_v3" || config.family == "glm4_moe")
+    return parse_sigmoid_mixture(settings, config);
+  const bool all_sparse = config.family == "mixtral" || config.family == "gpt_oss";
+  const bool qwen3_5 = config.family == "qwen3_5_moe_text";
+  const bool shares = qwen3_5 || config.family == "qwen2_moe" || config.family == "qwen3_next";
+  if (!all_sparse && !shares && config.family != "qwen3_moe") {
+    for (const char* key : {"num_experts", "num_local_experts", "num_experts_per_tok"}) {
+      settings.only(key, nullptr);
+    }
+    mixture.sparse.assign(static_cast<std::size_t>(layers), false);
+    return;
+  }
+  if (!shares) settings.only("shared_expert_intermediate_size", nullptr);
+  parse_experts(settings, config, mixture);
+  if (all_sparse) return parse_all_sparse(settings, config, mixture);
+  mixture.moe_intermediate_size =
+      settings.size("moe_intermediate_size", kMaxIntermediate / mixture.num_experts);
+  if (qwen3_5) settings.only("norm_topk_prob", true);
+  mixture.norm_topk_prob = qwen3_5 || settings.flag("norm_topk_prob", config.family == "qwen3_next");
+  mixture.sparse = sparse_layers(settings, layers);
+  if (qwen3_5 && std::find(mixture.sparse.begin(), mixture.sparse.end(), false) != mixture.sparse.end())
+    settings.refuse(settings.find("mlp_only_layers") != nullptr ? "mlp_only_layers" : "decoder_sparse_step",
+                    "none: every layer has experts");
+  if (shares) {
+    mixture.shared_expert_intermediate_size =
+        settings.size("shared_expert_intermediate_size", kMaxIntermediate);
+  }
+}
+
+}  // namespace streambp

@@ -1,0 +1,62 @@
+// A gated delta rule instead of a layer's attention (Qwen3-Next, Qwen3.5; Yang et al., 2024, arXiv
+// 2412.06464).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "streambp/model/config.h"
+#include "streambp/ops/causal_conv.h"
+#include "streambp/ops/delta_rule.h"
+#include "streambp/ops/gated_norm.h"
+#include "streambp/ops/linear.h"
+
+namespace streambp {
+
+/// What the rows before a token have left in a recurrent layer. No size depends on their number.
+struct DeltaCarry {
+  at::Tensor state;  // [Hv, Dk, Dv], float32, or float64 of float64 rows
+  at::Tensor tail;   // [kernel - 1, channels]: the convolution's last inputs
+};
+
+/// The same of the sequence that some rows continue, and where gradients that reach it are added; undefined
+/// tensors: they continue none, or nobody wants them.
+struct DeltaBefore {
+  StateBefore state;
+  TailBefore tail;
+};
+
+/// The maps, in the model's names below model.layers.N.linear_attn.
+struct DeltaRule {
+  // Qwen3.5's ...
+  const Linear *in_proj_qkv = nullptr, *in_proj_z = nullptr, *in_proj_b = nullptr, *in_proj_a = nullptr;
+  // ... or Qwen3-Next's, in which what belongs to a key head stands together.
+  const Linear *in_proj_qkvz = nullptr, *in_proj_ba = nullptr;
+  Parameter* conv1d = nullptr;  // [channels, 1, kernel]
+  Parameter* a_log = nullptr;   // [Hv]
+  Parameter* dt_bias = nullptr;
+  Parameter* norm = nullptr;  // [Dv]
+  double norm_eps = 1e-6;
+  DeltaRuleSettings settings;
+
+  std::vector<const Linear*> maps() const;
+  bool trainable() const;
+};
+
+struct DeltaOutput {
+  at::Tensor hidden;  // [n, Hv Dv], to be projected
+  DeltaCarry own;     // after the last row
+};
+
+/// The rule over x [n, D], what a layer's attention would read. `offsets` (0 first, n last) cut the rows into
+/// sequences, the first of which continues `before`; the others begin anew.
+DeltaOutput delta_rule_forward(const DeltaRule& rule, const at::Tensor& x,
+                               const std::vector<int64_t>& offsets, const DeltaBefore& before);
+
+/// What the rows leave alone, without a graph.
+DeltaCarry delta_rule_carry(const DeltaRule& rule, const at::Tensor& x, const std::vector<int64_t>& offsets,
+                            const DeltaBefore& before);
+
+}  // namespace streambp

@@ -1,0 +1,36 @@
+// A causal convolution of each channel with a kernel of its own, then SiLU: what a gated delta rule's
+// queries, keys and values pass through.
+#pragma once
+
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "streambp/ops/parameter.h"
+
+namespace streambp {
+
+/// What the first rows' sequence has had before them.
+struct TailBefore {
+  at::Tensor tail;      // [K - 1, channels], the last inputs, oldest first; undefined: zeros
+  at::Tensor gradient;  // of the same shape: what reaches the tail is added here; undefined: it is dropped
+};
+
+struct ConvOutput {
+  at::Tensor hidden;  // [n, channels]
+  at::Tensor tail;    // [K - 1, channels], the last sequence's last inputs, zeros where it has fewer; part of
+                      // the graph
+};
+
+/// silu(y) of y_t = sum_j weight_j x_(t - K + 1 + j) for x [n, channels] and a weight [channels, 1, K] of the
+/// same dtype, summed in float32, or float64 for float64. offsets (0 first, n last) cut the rows into
+/// sequences: the first continues `before`, the others begin after zeros. Adds the weight's gradient. Throws
+/// InputError for shapes, dtypes or offsets that don't fit. The weight must outlive the graph.
+ConvOutput causal_conv_silu(const at::Tensor& x, Parameter& weight, const std::vector<int64_t>& offsets,
+                            const TailBefore& before);
+
+/// The value alone, without a graph.
+ConvOutput causal_conv_silu_forward(const at::Tensor& x, const Parameter& weight,
+                                    const std::vector<int64_t>& offsets, const at::Tensor& tail_before);
+
+}  // namespace streambp

@@ -1,0 +1,365 @@
+#include "streambp/ops/cpu/delta_rule.h"
+
+#include "streambp/ops/cpu/delta_rule_scratch.h"
+#include "streambp/ops/cpu/delta_rule_tiles.h"
+
+namespace streambp::cpu::STREAMBP_ISA {
+namespace {
+
+/// One key head and its value heads through one sequence. Products of queries and keys, and in the end their
+/// gradients, are the value heads' together.
+template <typename S>
+class KeyHeadPass {
+  using T = Wide<S>;
+
+ public:
+  static int64_t workspace(const DeltaRuleHeads& heads, bool backward) {
+    return DeltaRuleScratch<T>(heads, backward, nullptr).size;
+  }
+
+  KeyHeadPass(const DeltaRuleRun<S>& run, const DeltaRuleSequence& sequence, int64_t key_head, T* workspace,
+              bool backward)
+      : run_(run),
+        sequence_(sequence),
+        key_head_(key_head),
+        heads_(run.heads),
+        keys_(padded<T>(run.heads.key_dim)),
+        values_(padded<T>(run.heads.value_dim)),
+        m_(run.heads, backward, workspace) {}
+
+  void forward() {
+    for (int64_t group = 0; group < heads_.groups; ++group)
+      bring_state(sequence_.is_first ? run_.state_before : nullptr, head(group), state_of(group));
+    int64_t block = sequence_.first_block;
+    for (row_ = sequence_.begin; row_ < sequence_.end; row_ += kDeltaBlock, ++block) {
+      bring_block(run_.hidden != nullptr);
+      for (int64_t group = 0; group < heads_.groups; ++group) {
+        if (run_.states != nullptr) put_state(state_of(group), state_in(run_.states, block, head(group)));
+        forward_head(group);
+      }
+    }
+    if (!sequence_.is_last) return;
+    for (int64_t group = 0; group < heads_.groups; ++group)
+      put_state(state_of(group), state_in(run_.state, 0, head(group)));
+  }
+
+  void backward() {
+    for (int64_t group = 0; group < heads_.groups; ++group)
+      bring_state(sequence_.is_last ? run_.d_state : nullptr, head(group), state_of(group));
+    const int64_t blocks = (sequence_.end - sequence_.begin + kDeltaBlock - 1) / kDeltaBlock;
+    for (int64_t i = blocks - 1; i >= 0; --i) {
+      row_ = sequence_.begin + i * kDeltaBlock;
+      bring_block(true);
+      fill(m_.d_query_products, rows_, padded<T>(rows_), T{0});
+      fill(m_.d_key_products, rows_, padded<T>(rows_), T{0});
+      fill(m_.dq, rows_, keys_, T{0});
+      fill(m_.dk, rows_, keys_, T{0});
+      for (int64_t group = 0; group < heads_.groups; ++group) backward_head(group, sequence_.first_block + i);
+      put_key_head();
+    }
+    if (!sequence_.is_first || run_.d_state_before == nullptr) return;
+    for (int64_t group = 0; group < heads_.groups; ++group) {
+      T* const to = state_in(run_.d_state_before, 0, head(group));
+      for (int64_t k = 0; k < heads_.key_dim; ++k)
+        for (int64_t e = 0; e < heads_.value_dim; ++e) to[k * heads_.value_dim + e] += state_of(group)[k][e];
+    }
+  }
+
+ private:
+  int64_t head(int64_t group) const { return key_head_ * heads_.groups + group; }
+  Matrix<T> state_of(int64_t group) const { return {m_.states[group * keys_], values_}; }
+  const T* numbers(const T* all, int64_t group) const {
+    return all + row_ * heads_.value_heads() + head(group);
+  }
+
+  template <typename N>
+  N* state_in(N* states, int64_t block, int64_t value_head) const {
+    return states + (block * heads_.value_heads() + value_head) * heads_.state_size();
+  }
+
+  /// A state of all heads' `states`, null: zeros, into padded rows.
+  void bring_state(const T* states, int64_t value_head, Matrix<T> to) const {
+    fill(to, keys_, values_, T{0});
+    if (states == nullptr) return;
+    const T* const from = state_in(states, 0, value_head);
+    for (int64_t k = 0; k < heads_.key_dim; ++k)
+      __builtin_memcpy(to[k], from + k * heads_.value_dim, sizeof(T) * static_cast<size_t>(heads_.value_dim));
+  }
+  void put_state(Matrix<T> state, T* to) const {
+    for (int64_t k = 0; k < heads_.key_dim; ++k)
+      __builtin_memcpy(to + k * heads_.value_dim, state[k],
+                       sizeof(T) * static_cast<size_t>(heads_.value_dim));
+  }
+
+  /// The block's rows of S, `size` numbers each, into padded rows, each times a factor.
+  template <typename Factor>
+  void bring_rows(const S* from, int64_t stride, int64_t size, Matrix<T> to, Factor factor) const {
+    for (int64_t t = 0; t < rows_; ++t) {
+      const T times = factor(t);
+      over<T>(size, [&](auto at) { store(to[t] + at.i, at.load(from + t * stride) * times); });
+    }
+  }
+
+  const S* mixed_rows(int64_t column) const { return run_.mixed + row_ * heads_.columns() + column; }
+  int64_t query_column() const { return key_head_ * heads_.key_dim; }
+  int64_t key_column() const { return (heads_.key_heads + key_head_) * heads_.key_dim; }
+  int64_t value_column(int64_t group) const {
+    return 2 * heads_.key_heads * heads_.key_dim + head(group) * heads_.value_dim;
+  }
+  T scale() const { return static_cast<T>(1 / __builtin_sqrt(static_cast<double>(heads_.key_dim))); }
+
+  /// Vectors divided by their lengths, times `scale`; `rstd` gets what they were divided by.
+  void bring_directions(int64_t column, T scale, Matrix<T> to, T* rstd) const {
+    const S* const from = mixed_rows(column);
+    bring_rows(from, heads_.columns(), heads_.key_dim, to, [&](int64_t t) {
+      const S* const row = from + t * heads_.columns();
+      const T squares = sum_over<T>(heads_.key_dim, [&](auto at) { return at.load(row) * at.load(row); });
+      rstd[t] = static_cast<T>(1 / __builtin_sqrt(static_cast<double>(squares + static_cast<T>(1e-6))));
+      return rstd[t] * scale;
+    });
+  }
+
+  /// What the value heads share of the block that begins with row_.
+  void bring_block(bool wants_queries) {
+    rows_ = at_most(kDeltaBlock, sequence_.end - row_);
+    const int64_t columns = padded<T>(rows_);
+    bring_directions(key_column(), T{1}, m_.k, m_.numbers[0]);
+    transpose(m_.k, rows_, keys_, m_.keys_transposed);
+    multiply<false>(rows_, columns, heads_.key_dim, m_.k, m_.keys_transposed, m_.key_products);
+    if (!wants_queries) return;
+    bring_directions(query_column(), scale(), m_.q, m_.numbers[1]);
+    multiply<false>(rows_, columns, heads_.key_dim, m_.q, m_.keys_transposed, m_.query_products);
+  }
+
+  /// The head's numbers, its triangular system and, in m_.updates, u and -w.
+  void set_updates(int64_t group, bool wants_queries) {
+    const int64_t columns = padded<T>(rows_), heads = heads_.value_heads();
+    const T* const log_decays = numbers(run_.log_decay, group);
+    const T* const betas = numbers(run_.beta, group);
+    T log_decay[kDeltaBlock];
+    for (int64_t t = 0; t < rows_; ++t) {
+      log_decay[t] = log_decays[t * heads];
+      beta()[t] = betas[t * heads];
+    }
+    set_decays(rows_, log_decay, m_.decays, decay());
+    for (int64_t t = 0; t < rows_; ++t) {
+      for (int64_t s = 0; s < columns; s += kWidth<T>) {
+        const Vector<T> shares = load(m_.decays[t] + s);
+        store(m_.system[t] + s, load(m_.key_products[t] + s) * shares * -beta()[t]);
+        if (wants_queries) store(m_.attention[t] + s, load(m_.query_products[t] + s) * shares);
+      }
+      m_.system[t][t] = 0;
+      rest()[t] = m_.decays[rows_ - 1][t];
+    }
+    bring_rows(mixed_rows(value_column(group)), heads_.columns(), heads_.value_dim, m_.updates,
+               [&](int64_t t) { return beta()[t]; });
+    for (int64_t t = 0; t < rows_; ++t) {
+      const T factor = -beta()[t] * decay()[t];
+      for (int64_t e = 0; e < keys_; e += kWidth<T>)
+        store(m_.updates[t] + values_ + e, load(m_.k[t] + e) * factor);
+    }
+    solve(rows_, values_ + keys_, m_.system, m_.updates);
+  }
+
+  /// v' = u - w S.
+  void set_new_values(Matrix<T> state) const {
+    for (int64_t t = 0; t < rows_; ++t)
+      __builtin_memcpy(m_.new_values[t], m_.updates[t], sizeof(T) * static_cast<size_t>(values_));
+    multiply<true>(rows_, values_, heads_.key_dim, m_.updates.column(values_), state, m_.new_values);
+  }
+
+  void forward_head(int64_t group) {
+    const Matrix<T> state = state_of(group);
+    set_updates(group, run_.hidden != nullptr);
+    set_new_values(state);
+    if (run_.hidden != nullptr) {
+      const Matrix<T> hidden = m_.updates;  // which are read no more
+      multiply<false>(rows_, values_, heads_.key_dim, m_.q, state, hidden);
+      scale_rows(hidden, rows_, values_, decay());
+      multiply<true>(rows_, values_, rows_, m_.attention, m_.new_values, hidden);
+      S* const to = run_.hidden + (row_ * heads_.value_heads() + head(group)) * heads_.value_dim;
+      put_rows(hidden, heads_.value_dim, to, heads_.value_heads() * heads_.value_dim);
+    }
+    scale_rows(m_.new_values, rows_, values_, rest());
+    scale_matrix(state, decay()[rows_ - 1]);
+    multiply_transposed<true>(heads_.key_dim, values_, rows_, m_.k, m_.new_values, state);
+  }
+
+  void scale_matrix(Matrix<T> state, T factor) const {
+    for (int64_t k = 0; k < keys_; ++k)
+      for (int64_t e = 0; e < values_; e += kWidth<T>) store(state[k] + e, load(state[k] + e) * factor);
+  }
+
+  void put_rows(Matrix<T> from, int64_t size, S* to, int64_t stride) const {
+    for (int64_t t = 0; t < rows_; ++t)
+      over<T>(size, [&](auto at) { at.store(to + t * stride, load(from[t] + at.i)); });
+  }
+
+  /// From the gradient of the head's state after the block, in state_of(), to that of the state before it;
+  /// adds to what the value heads share.
+  void backward_head(int64_t group, int64_t block) {
+    const Matrix<T> d_state = state_of(group), state = m_.saved_state;
+    const int64_t stride = heads_.value_heads() * heads_.value_dim;
+    bring_state(state_in(run_.states, block, 0), head(group), state);
+    set_updates(group, true);
+    set_new_values(state);
+    const auto one = [](int64_t) { return T{1}; };
+    bring_rows(mixed_rows(value_column(group)), heads_.columns(), heads_.value_dim, m_.v, one);
+    if (run_.d_hidden == nullptr) {
+      fill(m_.d_hidden, rows_, values_, T{0});
+    } else {
+      bring_rows(run_.d_hidden + row_ * stride + head(group) * heads_.value_dim, stride, heads_.value_dim,
+                 m_.d_hidden, one);
+    }
+    // dk~ = v' dS^T; what states and their gradients have in common.
+    transpose(d_state, heads_.key_dim, values_, transposed(keys_));
+    multiply<false>(rows_, keys_, heads_.value_dim, m_.new_values, transposed(keys_), m_.dk_decayed);
+    T of_states = 0;
+    for (int64_t k = 0; k < heads_.key_dim; ++k) of_states += dot(state[k], d_state[k], values_);
+    // dv' = k~ dS + P^T do
+    multiply<false>(rows_, values_, heads_.key_dim, m_.k, d_state, m_.d_updates);
+    scale_rows(m_.d_updates, rows_, values_, rest());
+    multiply_transposed<true>(rows_, values_, rows_, m_.attention, m_.d_hidden, m_.d_updates);
+    // dq~ = do S^T and, next to dv', -dw = dv' S^T
+    transpose(state, heads_.key_dim, values_, transposed(keys_));
+    multiply<false>(rows_, keys_, heads_.value_dim, m_.d_hidden, transposed(keys_), m_.dq_decayed);
+    multiply<false>(rows_, keys_, heads_.value_dim, m_.d_updates, transposed(keys_),
+                    m_.d_updates.column(values_));
+    // dP = do v'^T
+    transpose(m_.new_values, rows_, values_, transposed(kDeltaBlock));
+    multiply<false>(rows_, padded<T>(rows_), heads_.value_dim, m_.d_hidden, transposed(kDeltaBlock),
+                    m_.d_attention);
+    // dS = e^(G_B) dS - w^T dv' + q~^T do
+    scale_matrix(d_state, decay()[rows_ - 1]);
+    multiply_transposed<true>(heads_.key_dim, values_, rows_, m_.updates.column(values_), m_.d_updates,
+                              d_state);
+    scale_rows(m_.d_hidden, rows_, values_, decay());
+    multiply_transposed<true>(heads_.key_dim, values_, rows_, m_.q, m_.d_hidden, d_state);
+    // The systems' gradients: d(beta v), -d(beta k e^G), and dA = -(d(beta v) u^T + d(beta k e^G) w^T).
+    solve_transposed(rows_, values_ + keys_, m_.system, m_.d_updates);
+    transpose(m_.updates, rows_, values_ + keys_, transposed(kDeltaBlock));
+    multiply<false>(rows_, padded<T>(rows_), values_ + keys_, m_.d_updates, transposed(kDeltaBlock),
+                    m_.d_system);
+    put_numbers(group, of_states * decay()[rows_ - 1]);
+    add_shared_gradients();
+    put_values(group);
+  }
+
+  /// Gradients of beta and of the decays. See DeltaRuleTensors's put_decay for the sums.
+  void put_numbers(int64_t group, T of_states) {
+    const int64_t columns = padded<T>(rows_), heads = heads_.value_heads();
+    T later[kDeltaBlock] = {};  // of each s: the sum over pairs (t, s), t from some row on
+    T d_log_decay[kDeltaBlock];
+    T *const d_log_decays = run_.d_log_decay + row_ * heads + head(group), *const d_betas = run_.d_beta +
+                                                                                            row_ * heads +
+                                                                                            head(group);
+    T from_before = of_states;
+    for (int64_t t = rows_ - 1; t >= 0; --t) {
+      const T factor = -beta()[t];
+      m_.d_system[t][t] = 0;
+      const T along_key = -decay()[t] * dot(m_.k[t], m_.d_updates[t] + values_, keys_);
+      Vector<T> d_beta = {};
+      T of_pairs = 0;
+      for (int64_t s = 0; s < columns; s += kWidth<T>) {
+        const Vector<T> d_key_product = load(m_.d_system[t] + s) * load(m_.decays[t] + s);
+        const Vector<T> d_query_product = load(m_.d_attention[t] + s) * load(m_.decays[t] + s);
+        d_beta -= d_key_product * load(m_.key_products[t] + s);
+        store(later + s, load(later + s) + d_key_product * load(m_.key_products[t] + s) * factor +
+                             d_query_product * load(m_.query_products[t] + s));
+        store(m_.d_system[t] + s, d_key_product * factor);
+        store(m_.d_attention[t] + s, d_query_product);
+      }
+      for (int64_t s = 0; s < t; ++s) of_pairs += later[s];
+      d_betas[t * heads] = sum_of<T>(d_beta) + along_key + dot(m_.v[t], m_.d_updates[t], values_);
+      from_before += decay()[t] * dot(m_.q[t], m_.dq_decayed[t], keys_) + beta()[t] * along_key;
+      d_log_decay[t] = of_pairs + from_before;
+    }
+    T to_after = 0;
+    for (int64_t t = 0; t < rows_; ++t) {
+      d_log_decays[t * heads] = d_log_decay[t] + to_after;
+      to_after += rest()[t] * dot(m_.k[t], m_.dk_decayed[t], keys_);
+    }
+  }
+
+  /// The head's part of what the value heads share.
+  void add_shared_gradients() const {
+    const int64_t columns = padded<T>(rows_);
+    for (int64_t t = 0; t < rows_; ++t) {
+      for (int64_t s = 0; s < columns; s += kWidth<T>) {
+        store(m_.d_key_products[t] + s, load(m_.d_key_products[t] + s) + load(m_.d_system[t] + s));
+        store(m_.d_query_products[t] + s, load(m_.d_query_products[t] + s) + load(m_.d_attention[t] + s));
+      }
+    }
+    T of_updates[kDeltaBlock];
+    for (int64_t t = 0; t < rows_; ++t) of_updates[t] = -beta()[t] * decay()[t];
+    add_scaled_rows(m_.dq, rows_, keys_, decay(), m_.dq_decayed);
+    add_scaled_rows(m_.dk, rows_, keys_, rest(), m_.dk_decayed);
+    add_scaled_rows(m_.dk, rows_, keys_, of_updates, m_.d_updates.column(values_));
+  }
+
+  void put_values(int64_t group) const {
+    scale_rows(m_.d_updates, rows_, values_, beta());
+    put_rows(m_.d_updates, heads_.value_dim, d_mixed_rows(value_column(group)), heads_.columns());
+  }
+
+  /// Gradients of the key head's queries and keys, once all value heads are done.
+  void put_key_head() const {
+    multiply<true>(rows_, keys_, rows_, m_.d_query_products, m_.k, m_.dq);
+    multiply_transposed<true>(rows_, keys_, rows_, m_.d_query_products, m_.q, m_.dk);
+    multiply<true>(rows_, keys_, rows_, m_.d_key_products, m_.k, m_.dk);
+    multiply_transposed<true>(rows_, keys_, rows_, m_.d_key_products, m_.k, m_.dk);
+    put_direction_gradients(m_.dq, m_.q, m_.numbers[1], scale(), d_mixed_rows(query_column()));
+    put_direction_gradients(m_.dk, m_.k, m_.numbers[0], T{1}, d_mixed_rows(key_column()));
+  }
+
+  /// From the gradients of `scale` times directions, which are in `scaled`, to those of the vectors.
+  void put_direction_gradients(Matrix<T> d, Matrix<T> scaled, const T* rstd, T scale, S* to) const {
+    for (int64_t t = 0; t < rows_; ++t) {
+      const T along = dot(d[t], scaled[t], keys_) / (scale * scale);
+      over<T>(heads_.key_dim, [&](auto at) {
+        at.store(to + t * heads_.columns(),
+                 (load(d[t] + at.i) - load(scaled[t] + at.i) * along) * (rstd[t] * scale));
+      });
+    }
+  }
+
+  S* d_mixed_rows(int64_t column) const { return run_.d_mixed + row_ * heads_.columns() + column; }
+  T* beta() const { return m_.numbers[2]; }
+  T* decay() const { return m_.numbers[3]; }
+  T* rest() const { return m_.numbers[4]; }
+  Matrix<T> transposed(int64_t row) const { return {m_.transposed.data, row}; }
+
+  const DeltaRuleRun<S>& run_;
+  const DeltaRuleSequence& sequence_;
+  int64_t key_head_;
+  const DeltaRuleHeads& heads_;
+  int64_t keys_, values_;  // sizes of a head, padded
+  const DeltaRuleScratch<T> m_;
+  int64_t row_ = 0, rows_ = 0;  // of the block
+};
+
+template <typename S>
+void forward(const DeltaRuleRun<S>& run, const DeltaRuleSequence& sequence, int64_t key_head,
+             Wide<S>* workspace) {
+  KeyHeadPass<S>(run, sequence, key_head, workspace, /*backward=*/false).forward();
+}
+
+template <typename S>
+void backward(const DeltaRuleRun<S>& run, const DeltaRuleSequence& sequence, int64_t key_head,
+              Wide<S>* workspace) {
+  KeyHeadPass<S>(run, sequence, key_head, workspace, /*backward=*/true).backward();
+}
+
+}  // namespace
+
+template <typename S>
+DeltaRuleKernels<S> delta_rule_kernels();
+template <typename S>
+DeltaRuleKernels<S> delta_rule_kernels() {
+  return {KeyHeadPass<S>::workspace, forward<S>, backward<S>};
+}
+template DeltaRuleKernels<float> delta_rule_kernels<float>();
+template DeltaRuleKernels<double> delta_rule_kernels<double>();
+template DeltaRuleKernels<Bfloat16> delta_rule_kernels<Bfloat16>();
+
+}  // namespace streambp::cpu::STREAMBP_ISA

@@ -1,0 +1,62 @@
+// The gated delta rule on the CPU: one key head's value heads through one sequence, block by block. The
+// formulas stand in ops/delta_rule_group.h.
+#pragma once
+
+#include <cstdint>
+
+#include "streambp/ops/cpu/number.h"
+
+namespace streambp::cpu {
+
+/// Tokens of a block; a sequence's last may have fewer.
+inline constexpr int64_t kDeltaBlock = 64;
+
+struct DeltaRuleHeads {
+  int64_t key_heads = 0;
+  int64_t groups = 0;  // value heads of a key head
+  int64_t key_dim = 0;
+  int64_t value_dim = 0;
+
+  int64_t value_heads() const { return key_heads * groups; }
+  int64_t columns() const { return 2 * key_heads * key_dim + value_heads() * value_dim; }
+  int64_t state_size() const { return key_dim * value_dim; }
+};
+
+/// Rows of all sequences, without gaps. States are [value_heads, key_dim, value_dim].
+template <typename S>
+struct DeltaRuleRun {
+  DeltaRuleHeads heads;
+  const S* mixed = nullptr;               // [n, columns]: queries, keys, values
+  const Wide<S>* log_decay = nullptr;     // [n, value_heads]
+  const Wide<S>* beta = nullptr;          // the same
+  const Wide<S>* state_before = nullptr;  // of the first sequence; null: zeros
+  S* hidden = nullptr;       // [n, value_heads, value_dim]; null: not wanted, nor are queries read
+  Wide<S>* state = nullptr;  // after the last row
+  Wide<S>* states =
+      nullptr;  // at the beginning of each block: forward writes them, null: not; backward reads
+  // Of the backward pass.
+  const S* d_hidden = nullptr;        // null: zeros
+  const Wide<S>* d_state = nullptr;   // null: zeros
+  S* d_mixed = nullptr;               // as mixed
+  Wide<S>* d_log_decay = nullptr;     // [n, value_heads]
+  Wide<S>* d_beta = nullptr;          // the same
+  Wide<S>* d_state_before = nullptr;  // is added to; null: not wanted
+};
+
+struct DeltaRuleSequence {
+  int64_t begin, end;   // rows
+  int64_t first_block;  // among those of all sequences
+  bool is_first, is_last;
+};
+
+template <typename S>
+struct DeltaRuleKernels {
+  /// Numbers of scratch space that one call needs.
+  int64_t (*workspace)(const DeltaRuleHeads& heads, bool backward);
+  void (*forward)(const DeltaRuleRun<S>& run, const DeltaRuleSequence& sequence, int64_t key_head,
+                  Wide<S>* workspace);
+  void (*backward)(const DeltaRuleRun<S>& run, const DeltaRuleSequence& sequence, int64_t key_head,
+                   Wide<S>* workspace);
+};
+
+}  // namespace streambp::cpu

@@ -1,0 +1,32 @@
+// A root-mean-square norm times silu of a gate: see ops/gated_norm.h.
+#pragma once
+
+#include <cstdint>
+
+#include "streambp/ops/cpu/elementwise.h"
+
+namespace streambp::cpu {
+
+/// Rows of `size` numbers without gaps.
+template <typename S>
+struct GatedNorm {
+  int64_t size = 0;
+  double eps = 0;
+  const S* weight = nullptr;  // [size]
+  const S* x = nullptr;
+  const S* z = nullptr;
+  S* y = nullptr;
+  // Of the backward pass.
+  const S* dy = nullptr;
+  S* dx = nullptr;
+  S* dz = nullptr;
+};
+
+template <typename S>
+struct GatedNormKernels {
+  void (*forward)(const GatedNorm<S>& op, int64_t begin, int64_t end);
+  /// Adds to the sums for the weight.
+  void (*backward)(const GatedNorm<S>& op, WeightSums<S> sums, int64_t begin, int64_t end);
+};
+
+}  // namespace streambp::cpu

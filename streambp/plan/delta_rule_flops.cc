@@ -1,0 +1,25 @@
+#include "streambp/plan/delta_rule_flops.h"
+
+#include "streambp/ops/delta_rule.h"
+
+namespace streambp::plan {
+
+DeltaRuleFlops delta_rule_flops(const DeltaRuleSettings& rule) {
+  const auto key = static_cast<double>(rule.key_head_dim), value = static_cast<double>(rule.value_head_dim);
+  const auto block = static_cast<double>(kDeltaRuleBlock);
+  const double heads = 2.0 * static_cast<double>(rule.value_heads);  // two operations a multiplication
+  const double state = key * value;
+  // As the CPU's kernels run a block: what depends on keys and queries alone is shared by the value heads of
+  // a key head, and a triangle is half a square.
+  const double shared =
+      block * key * static_cast<double>(rule.key_heads) / static_cast<double>(rule.value_heads);
+  const double half = block * (key + value) / 2.0;
+  DeltaRuleFlops flops;
+  flops.recurrence = heads * 3.0 * state;
+  flops.state = heads * (shared + half + 2.0 * state);
+  flops.forward = heads * (2.0 * shared + half + block * value + 3.0 * state);
+  flops.backward = heads * (6.0 * shared + 4.0 * half + 2.0 * block * value + 7.0 * state);
+  return flops;
+}
+
+}  // namespace streambp::plan

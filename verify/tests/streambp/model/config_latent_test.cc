@@ -1,0 +1,147 @@
+// DeepSeek V3 and GLM-4.5 in config.json: latent attention, routers of sigmoids, and refusals by name.
+#include <algorithm>
+#include <cmath>
+
+#include "verify/tests/streambp/model/config_testing.h"
+
+namespace streambp {
+namespace {
+
+using nlohmann::json;
+
+json deepseek() {
+  return with(without(small_config("deepseek_v3"), "head_dim"), {{"num_key_value_heads", 6},
+                                                                 {"n_routed_experts", 8},
+                                                                 {"num_experts_per_tok", 3},
+                                                                 {"n_group", 4},
+                                                                 {"topk_group", 2},
+                                                                 {"moe_intermediate_size", 12},
+                                                                 {"n_shared_experts", 2},
+                                                                 {"first_k_dense_replace", 1},
+                                                                 {"q_lora_rank", 10},
+                                                                 {"kv_lora_rank", 14},
+                                                                 {"qk_nope_head_dim", 6},
+                                                                 {"qk_rope_head_dim", 4},
+                                                                 {"v_head_dim", 7}});
+}
+
+json glm() {
+  return with(small_config("glm4_moe"), {{"n_routed_experts", 6}, {"num_experts_per_tok", 2}});
+}
+
+bool has(const Config& config, const std::string& name, const std::vector<int64_t>& shape) {
+  const auto shapes = parameter_shapes(config);
+  return std::any_of(shapes.begin(), shapes.end(), [&](const ParameterShape& parameter) {
+    return parameter.name == name && parameter.shape == shape;
+  });
+}
+
+TEST(DeepseekV3, ReadsTheGoldenModels) {
+  for (const char* file : {"config.json", "config.legacy.json"}) {
+    const Config config = read_config(kModels / "deepseek-v3" / file);
+    EXPECT_EQ(config.latent, (LatentAttentionSettings{9, 7, 5, 6, 4}));
+    EXPECT_EQ(config.head_dim, 11);
+    EXPECT_EQ(config.rotary_dim, 6);
+    EXPECT_TRUE(config.rope_interleaved && !config.qkv_bias && !config.o_bias);
+    const double scale = 0.1 * 1.5 * std::log(4.0) + 1.0;
+    EXPECT_DOUBLE_EQ(config.attention_scale, scale * scale / std::sqrt(11.0));
+    EXPECT_DOUBLE_EQ(config.rope.attention_factor, (0.1 * 0.5 * std::log(4.0) + 1.0) / scale);
+    const MixtureSettings& mixture = config.mixture;
+    EXPECT_EQ(mixture.sparse, (std::vector<bool>{false, true, true}));
+    EXPECT_TRUE(mixture.sigmoid_scores && mixture.shared_expert_ungated && mixture.norm_topk_prob);
+    EXPECT_EQ(mixture.shared_expert_intermediate_size, 10);
+    EXPECT_EQ(mixture.n_group, 4);
+    EXPECT_EQ(mixture.topk_group, 2);
+    EXPECT_EQ(mixture.routed_scaling_factor, 1.7);
+    const Config plain = read_config(kModels / "deepseek-v3-plain" / file);
+    EXPECT_EQ(plain.latent.q_lora_rank, 0);
+    EXPECT_FALSE(plain.rope_interleaved);
+    EXPECT_TRUE(plain.qkv_bias && plain.o_bias && !plain.mixture.norm_topk_prob);
+    EXPECT_DOUBLE_EQ(plain.attention_scale, 1.0 / std::sqrt(11.0));
+  }
+}
+
+TEST(DeepseekV3, HasTheParametersOfTransformers) {
+  const Config config = parse(deepseek());
+  const std::string attention = "model.layers.0.self_attn.", mlp = "model.layers.1.mlp.";
+  EXPECT_TRUE(has(config, attention + "q_a_proj.weight", {10, 48}));
+  EXPECT_TRUE(has(config, attention + "q_a_layernorm.weight", {10}));
+  EXPECT_TRUE(has(config, attention + "q_b_proj.weight", {60, 10}));
+  EXPECT_TRUE(has(config, attention + "kv_a_proj_with_mqa.weight", {18, 48}));
+  EXPECT_TRUE(has(config, attention + "kv_a_layernorm.weight", {14}));
+  EXPECT_TRUE(has(config, attention + "kv_b_proj.weight", {78, 14}));
+  EXPECT_TRUE(has(config, attention + "o_proj.weight", {48, 42}));
+  EXPECT_TRUE(has(config, mlp + "gate.e_score_correction_bias", {8}));
+  EXPECT_TRUE(has(config, mlp + "shared_experts.up_proj.weight", {24, 48}));
+  EXPECT_TRUE(has(config, mlp + "experts.7.down_proj.weight", {48, 12}));
+  EXPECT_EQ(config.carry_width(), 18);
+  EXPECT_EQ(config.attention_width(), 42);
+  // Null is not absent: the class's default is 1536.
+  const Config plain = parse(with(deepseek(), {{"q_lora_rank", nullptr}, {"attention_bias", true}}));
+  EXPECT_TRUE(has(plain, attention + "q_proj.weight", {60, 48}));
+  EXPECT_FALSE(has(plain, attention + "q_proj.bias", {60}));
+  EXPECT_TRUE(has(plain, attention + "kv_a_proj_with_mqa.bias", {18}));
+  EXPECT_TRUE(has(plain, attention + "o_proj.bias", {48}));
+  EXPECT_EQ(parse(without(deepseek(), "q_lora_rank")).latent.q_lora_rank, 1536);
+}
+
+TEST(DeepseekV3, HasThePublishedSizes) {
+  const double billions = static_cast<double>(parameter_count(preset("deepseek-v3"))) / 1e9;
+  EXPECT_TRUE(billions > 670.5 && billions < 671.5) << billions;  // 671B
+  const double kimi = static_cast<double>(parameter_count(preset("kimi-k2"))) / 1e12;
+  EXPECT_TRUE(kimi > 1.0 && kimi < 1.05) << kimi;  // 1T
+  const double glm = static_cast<double>(parameter_count(preset("glm-4.5-air"))) / 1e9;
+  EXPECT_TRUE(glm > 104.0 && glm < 111.0) << glm;  // 106B, without the layer that predicts one token more
+  EXPECT_EQ(preset("deepseek-v3").carry_width(), 576);
+}
+
+TEST(DeepseekV3, RefusesWhatItDoesNotHonour) {
+  const json config = deepseek();
+  EXPECT_TRUE(refuses(with(config, {{"model_type", "kimi_k2"}}), "model_type", "deepseek_v3"));
+  EXPECT_TRUE(
+      refuses(with(config, {{"num_key_value_heads", 2}}), "num_key_value_heads", "num_attention_heads (6)"));
+  EXPECT_TRUE(refuses(with(config, {{"head_dim", 10}}), "head_dim is 10", "4"));
+  EXPECT_TRUE(refuses(with(config, {{"qk_rope_head_dim", 5}}), "qk_rope_head_dim"));
+  EXPECT_TRUE(refuses(with(config, {{"index_topk", 2048}}), "index_topk", "sparse attention"));
+  EXPECT_TRUE(refuses(with(config, {{"quantization_config", {{"quant_method", "fp8"}}}}),
+                      "quantization_config", "bfloat16"));
+  EXPECT_TRUE(refuses(with(config, {{"scoring_func", "softmax"}}), "scoring_func"));
+  EXPECT_TRUE(refuses(with(config, {{"topk_method", "greedy"}}), "topk_method", "noaux_tc"));
+  EXPECT_TRUE(refuses(with(config, {{"moe_layer_freq", 2}}), "moe_layer_freq"));
+  EXPECT_TRUE(refuses(with(config, {{"output_router_logits", true}}), "output_router_logits"));
+  EXPECT_TRUE(refuses(with(config, {{"router_aux_loss_coef", 0.001}}), "router_aux_loss_coef"));
+  EXPECT_TRUE(refuses(with(config, {{"n_group", 3}}), "n_group", "divisor of the 8 experts"));
+  EXPECT_TRUE(refuses(with(config, {{"n_group", 8}}), "n_group", "2 or more"));
+  EXPECT_TRUE(refuses(with(config, {{"topk_group", 5}}), "topk_group"));
+  EXPECT_TRUE(refuses(with(config, {{"num_experts_per_tok", 5}}), "num_experts_per_tok", "at most 4"));
+  EXPECT_TRUE(refuses(with(config, {{"partial_rotary_factor", 0.5}}), "partial_rotary_factor"));
+  // What transformers writes, and does not read.
+  EXPECT_EQ(parse(with(config, {{"head_dim", 4},
+                                {"qk_head_dim", 10},
+                                {"num_nextn_predict_layers", 1},
+                                {"aux_loss_alpha", 0.001},
+                                {"seq_aux", true},
+                                {"scoring_func", "sigmoid"}})),
+            parse(config));
+  EXPECT_EQ(parse(with(config, {{"first_k_dense_replace", 0}})).mixture.sparse, std::vector<bool>(3, true));
+}
+
+TEST(Glm4Moe, ReadsItsSettings) {
+  const Config config = parse(glm());
+  EXPECT_EQ(config.rotary_dim, 4);
+  EXPECT_FALSE(config.qkv_bias || config.o_bias || config.qk_norm || config.rope_interleaved ||
+               config.is_latent());
+  EXPECT_EQ(config.mixture.n_group, 1);
+  EXPECT_EQ(config.mixture.routed_scaling_factor, 1.0);
+  EXPECT_EQ(config.mixture.moe_intermediate_size, 1408);
+  const Config more = parse(with(glm(), {{"attention_bias", true}, {"use_qk_norm", true}}));
+  EXPECT_TRUE(more.qkv_bias && !more.o_bias && more.qk_norm);
+  EXPECT_EQ(read_config(kModels / "glm4-moe" / "config.json"),
+            read_config(kModels / "glm4-moe" / "config.legacy.json"));
+  const Config groups = read_config(kModels / "glm4-moe-groups" / "config.json");
+  EXPECT_EQ(groups.rotary_dim, groups.head_dim);
+  EXPECT_EQ(groups.mixture.shared_expert_intermediate_size, 15);
+}
+
+}  // namespace
+}  // namespace streambp
