@@ -2,17 +2,10 @@
 
 #include <algorithm>
 
-#include "streambp/backprop/states.h"
 #include "streambp/memory/meter.h"
 #include "streambp/ops/sum_dtype.h"
 
 namespace streambp {
-
-std::unique_ptr<CarryStream> carry_stream(const Model& model, int64_t layer, const Chunks& chunks,
-                                          CarryStream::Holds holds) {
-  if (model.config().is_recurrent(layer)) return std::make_unique<StateStream>(model, chunks, holds);
-  return std::make_unique<KeyValueStream>(model, layer, chunks, holds);
-}
 
 int64_t first_seen(const Rows& rows, int64_t window) {
   return window > 0 ? std::max(rows.sequence_begin, rows.begin - (window - 1)) : rows.sequence_begin;

@@ -134,7 +134,7 @@ std::pair<at::Tensor, at::Tensor> DecoderLayer::queries_and_gates(const at::Tens
   if (!config_.attention_output_gate) return {projected, {}};
   const auto parts =
       projected.view({projected.size(0), -1, 2 * config_.head_dim}).split(config_.head_dim, /*dim=*/2);
-  return {parts[0].flatten(1), parts[1]};
+  return {parts[0], parts[1]};
 }
 
 at::Tensor DecoderLayer::attend(const at::Tensor& x, const Rows& rows, const Prefix& prefix,
@@ -147,7 +147,7 @@ at::Tensor DecoderLayer::attend(const at::Tensor& x, const Rows& rows, const Pre
     const bool shared = run.keeps_projected || known.projected.keys.defined();
     at::Tensor raw;
     std::tie(raw, gates) = queries_and_gates(projected[0]);
-    queries = query_heads(raw, rows, run.ops);
+    queries = query_heads(raw.flatten(1), rows, run.ops);
     own = key_value_heads(projected[1], projected[2], rows, run.ops, shared);
     known.projected = {};
     if (run.keeps_projected) known.projected = {projected[1].detach(), projected[2].detach()};

@@ -167,7 +167,7 @@ class DecoderLayer {
                             KeysValues& own) const;
   at::Tensor attend(const at::Tensor& x, const Rows& rows, const Prefix& prefix, const LayerRun& run,
                     KeysValues& own, Activations& known) const;
-  /// Queries [n, H E] of what q_proj gives, and their gates [n, H E], undefined where there are none.
+  /// Queries of what q_proj gives, and their gates [n, H, E], undefined where there are none.
   std::pair<at::Tensor, at::Tensor> queries_and_gates(const at::Tensor& projected) const;
   /// Middle [n, D] for x [n, D] and what its attention gave. `half`: Activations::attention_half, which
   /// receives what is computed; where it is known and no graph is wanted, `attended` may be undefined.

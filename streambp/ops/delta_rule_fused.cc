@@ -4,6 +4,8 @@
 #include <atomic>
 #include <vector>
 
+#include <ATen/record_function.h>
+
 #include "streambp/memory/meter.h"
 #include "streambp/ops/fused.h"
 #include "streambp/ops/sum_dtype.h"
@@ -73,6 +75,12 @@ struct Operands {
   }
 };
 
+/// For who records the functions that run: its rows, sizes of its heads and what of it runs.
+std::vector<c10::IValue> recorded(const DeltaRuleInputs& in, bool outputs) {
+  const DeltaRuleSizes& sizes = in.sizes;
+  return {in.mixed, sizes.key_heads, sizes.value_heads, sizes.key_dim, sizes.value_dim, outputs};
+}
+
 }  // namespace
 
 bool has_fused_delta_rule(const at::Tensor& mixed) {
@@ -80,6 +88,7 @@ bool has_fused_delta_rule(const at::Tensor& mixed) {
 }
 
 DeltaRuleResult delta_rule_forward_fused(const DeltaRuleInputs& in, DeltaRuleWants wants) {
+  RECORD_FUNCTION("streambp::delta_rule", recorded(in, wants != DeltaRuleWants::kState));
   const DeltaRuleSizes& sizes = in.sizes;
   const auto wide = in.mixed.options().dtype(sum_dtype(in.mixed));
   DeltaRuleResult result;
@@ -108,6 +117,7 @@ DeltaRuleResult delta_rule_forward_fused(const DeltaRuleInputs& in, DeltaRuleWan
 DeltaRuleGradients delta_rule_backward_fused(const DeltaRuleInputs& in, const at::Tensor& states,
                                              const at::Tensor& d_hidden, const at::Tensor& d_state,
                                              const at::Tensor& d_state_before) {
+  RECORD_FUNCTION("streambp::delta_rule_backward", recorded(in, /*outputs=*/true));
   const Operands operands(in);
   const auto contiguous = [](const at::Tensor& x) { return x.defined() ? x.contiguous() : x; };
   const at::Tensor dy = contiguous(d_hidden), d_after = contiguous(d_state);

@@ -3,7 +3,9 @@
 
 #include <cmath>
 #include <cstdio>
+#include <functional>
 #include <gtest/gtest.h>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -72,6 +74,18 @@ inline void expect_same(const Weights& actual, const Weights& expected) {
   for (const auto& [name, gradient] : expected) {
     const double error = relative_error(actual.at(name), gradient);
     EXPECT_FALSE(!(error <= 1e-13)) << name << " reached " << error;
+  }
+}
+
+/// Whether a config that `spoil` has changed is refused with a message that mentions `mentioned`.
+inline void expect_refused(ModelConfig config, const std::function<void(ModelConfig&)>& spoil,
+                           const std::string& mentioned) {
+  spoil(config);
+  try {
+    parameter_shapes(config);
+    ADD_FAILURE() << "accepted; expected a refusal that mentions " << mentioned;
+  } catch (const std::invalid_argument& error) {
+    EXPECT_NE(std::string(error.what()).find(mentioned), std::string::npos) << error.what();
   }
 }
 

@@ -116,7 +116,7 @@ class Difference {
   /// Which rope each layer's keys were rotated by, how the entries were paired, and the scale of queries.
   void rotations() {
     for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
-      // Two of the same frequencies can't be told apart.
+      // Two ropes of the same frequencies look the same.
       const json& seen = derived_.at("ropes").at(static_cast<std::size_t>(layer));
       const char* const ours = config_.local_rope && config_.has_window(layer) ? "local_rope" : "rope";
       const bool turns = config_.rotates(layer) && !config_.is_recurrent(layer);

@@ -11,6 +11,7 @@
 
 #include "bench/baseline/hugging_face.h"
 #include "streambp/data/objective_inputs.h"
+#include "streambp/plan/delta_rule_flops.h"
 #include "streambp/plan/model_flops.h"
 #include "verify/equality/batches.h"
 #include "verify/tests/streambp/model/adapter_testing.h"
@@ -50,6 +51,14 @@ std::unique_ptr<at::ObserverContext> count_products(const at::RecordFunction& fu
     const double product = 2.0 * size(inputs[0], 0) * size(inputs[0], 1) * size(inputs[1], 0);
     executed_flops +=
         product * ((name == "streambp::target_head" ? 1.0 : 0.0) + (inputs[2].toBool() ? 1.0 : 0.0));
+  } else if (name == "streambp::delta_rule" || name == "streambp::delta_rule_backward") {
+    // Blocks of one size: what a token takes is the library's own count, how often it is taken is not.
+    const DeltaRuleFlops one = delta_rule_flops({.key_heads = inputs[1].toInt(),
+                                                 .value_heads = inputs[2].toInt(),
+                                                 .key_head_dim = inputs[3].toInt(),
+                                                 .value_head_dim = inputs[4].toInt()});
+    const double outputs = inputs[5].toBool() ? one.forward : one.state;
+    executed_flops += size(inputs[0], 0) * (name == "streambp::delta_rule" ? outputs : one.backward);
   } else if (name == "aten::_scaled_dot_product_flash_attention_for_cpu") {
     executed_flops += attention_products(inputs[0], inputs[1], inputs[4].toBool());
   } else if (name == "aten::_scaled_dot_product_flash_attention_for_cpu_backward") {
