@@ -33,14 +33,16 @@ GEMMA4_MODELS = {
         legacy=PUBLISHED,
         batches=ALL,
     ),
-    # Layers 2 and 3 have neither keys nor values of their own, and an MLP twice as wide.
+    # Layers 3 and 4 have the keys and values of layers 1 and 2, none of their own, and an MLP twice as wide.
     "gemma4-per-layer": Model(
         "gemma4_text",
         seed=702,
         settings={
             **HEADS,
+            "num_hidden_layers": 5,
+            "layer_types": [*["sliding_attention"] * 2, "full_attention", "sliding_attention", "full_attention"],
             "hidden_size_per_layer_input": 5,
-            "vocab_size_per_layer_input": 41,
+            "vocab_size_per_layer_input": 43,
             "num_kv_shared_layers": 2,
             "use_double_wide_mlp": True,
         },
