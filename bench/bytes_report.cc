@@ -23,9 +23,11 @@ std::string slope_text(const plan::BytesPerToken& bytes) {
          (bytes.host() > 0.0 ? fmt::format(" + {} host", rounded(bytes.host())) : "");
 }
 
-/// Half of what a token hands on in a layer: K E, or of latent attention.
+/// Half of what a token hands on in a layer, their mean where layers differ: K E, or of latent attention.
 double carry_width(const Config& config) {
-  return static_cast<double>(config.carry_width()) / 2.0;
+  int64_t sum = 0;
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) sum += config.carry_width(layer);
+  return static_cast<double>(sum) / static_cast<double>(2 * config.num_hidden_layers);
 }
 
 /// D / (K E).
@@ -176,7 +178,7 @@ json bytes_record(const Bench& bench, const ModelBytes& model, const CellBytes& 
                  {"hidden_size", config.hidden_size},
                  {"layers", config.num_hidden_layers},
                  {"layers_without_window", model.layers_without_window},
-                 {"key_value_width", config.carry_width() / 2},
+                 {"key_value_width", carry_width(config)},
                  {"analytic_layer_inputs", model.analytic.layer_inputs},
                  {"analytic_keys_values", model.analytic.keys_values},
                  {"predicted_winner", predicted_winner(model)},

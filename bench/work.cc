@@ -42,13 +42,16 @@ Forwards forwards_of(const Model& model, const Objective& objective, const Setti
   return all;
 }
 
+int64_t key_width(const Config& config, int64_t layer) {
+  return config.key_value_heads_of(layer) * config.head_dim_of(layer);
+}
+
 /// Bytes that putting together the parts of a chunk's attention moves, of one layer: `forward` runs and one
 /// backward pass.
-double bytes_of_parts(const Config& config, const std::vector<int64_t>& lengths, int64_t chunk,
+double bytes_of_parts(const Config& config, int64_t layer, const std::vector<int64_t>& lengths, int64_t chunk,
                       double element, double forward) {
   if (chunk == 0) return 0.0;
-  const double queries = as_double(config.num_attention_heads * config.head_dim),
-               keys = as_double(config.num_key_value_heads * config.head_dim);
+  const double queries = as_double(config.query_width(layer)), keys = as_double(key_width(config, layer));
   // A part is read, and the wide sum read and written.
   const double added = element + 2.0 * kWide;
   double bytes = 0.0;
@@ -72,9 +75,7 @@ Work work_of(const Model& model, const Batch& batch, const Objective& objective,
   const std::vector<int64_t> lengths = plan::sequence_lengths(batch.offsets);
   const double tokens = as_double(batch.size());
   const auto element = static_cast<double>(c10::elementSize(model.dtype()));
-  const double hidden = as_double(config.hidden_size),
-               rotated =
-                   as_double((config.num_attention_heads + config.num_key_value_heads) * config.head_dim);
+  const double hidden = as_double(config.hidden_size);
   Settings settings = given;
   settings.chunk = chunk_of(given, batch.size(), model.device());
   const MethodKind& kind = method_kind(settings.method);
@@ -82,7 +83,8 @@ Work work_of(const Model& model, const Batch& batch, const Objective& objective,
   const int64_t first = std::max<int64_t>(model.lowest_trainable_layer(), 0);
   Work work;
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
-    const double product = 2.0 * as_double(config.num_attention_heads * config.head_dim) *
+    const double rotated = as_double(config.query_width(layer) + key_width(config, layer));
+    const double product = 2.0 * as_double(config.query_width(layer)) *
                            plan::visible_pairs(lengths, config.windows[static_cast<size_t>(layer)]);
     const Forwards forwards = forwards_of(model, objective, settings, lengths, layer);
     const double width = plan::mlp_width(config, layer);
@@ -91,7 +93,7 @@ Work work_of(const Model& model, const Batch& batch, const Objective& objective,
     if (layer < first) continue;
     work.attention_backward += 5.0 * product;
     work.moved_bytes += tokens * element * (12.0 * hidden + 3.0 * rotated + 6.0 * width) +
-                        bytes_of_parts(config, lengths, attended, element, forwards.attention);
+                        bytes_of_parts(config, layer, lengths, attended, element, forwards.attention);
     if (kind.offloaded_width != nullptr)
       work.host_bytes +=
           2.0 * tokens * element * as_double(kind.offloaded_width(settings, config, layer, first));

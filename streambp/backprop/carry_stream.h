@@ -46,8 +46,10 @@ class CarryStream {
   virtual Carry received(const Rows& rows) const = 0;
 };
 
-/// An empty one for `layer`: keys and values, or the state of a recurrent layer.
-std::unique_ptr<CarryStream> carry_stream(const Model& model, int64_t layer, const Chunks& chunks,
+/// An empty one for `layer`: keys and values, the layer's own or another's, or the state of a recurrent
+/// layer.
+std::unique_ptr<CarryStream> carry_stream(const Model& model, const Stream& stream, int64_t layer,
+                                          const Chunks& chunks,
                                           CarryStream::Holds holds = CarryStream::Holds::kForward);
 
 }  // namespace streambp

@@ -2,8 +2,7 @@
 // again in the backward pass. With a streamed head it is logits-only.
 #include <algorithm>
 
-#include <torch/csrc/autograd/autograd.h>
-
+#include "streambp/backprop/layer_chunk.h"
 #include "streambp/backprop/passes.h"
 #include "streambp/memory/meter.h"
 #include "streambp/memory/recorder.h"
@@ -16,6 +15,12 @@ HeadOutcome run_by_layers(const Pass& pass, const LayerForward& forward, const L
   const int64_t lowest = model.lowest_trainable_layer();
   const int64_t first = std::max<int64_t>(lowest, 0);  // the lowest layer with a backward pass
   std::vector<at::Tensor> inputs(static_cast<size_t>(layers));
+  SharedKeysValues* const shared = pass.stream.shared.get();
+  const auto before_of = [&](int64_t layer) {
+    Before before;
+    if (model.config().shares_keys_values(layer)) before.shared = shared->rows(layer, 0, pass.stream.size());
+    return before;
+  };
 
   at::Tensor hidden;
   {
@@ -28,7 +33,9 @@ HeadOutcome run_by_layers(const Pass& pass, const LayerForward& forward, const L
     at::Tensor output;
     {
       const MemoryScope scope("layer inputs");
-      output = forward(model.layers()[i], hidden);
+      Carry own;
+      output = forward(model.layers()[i], hidden, before_of(i), own);
+      if (model.config().has_consumers(i)) shared->store(i, 0, own.attention);
     }
     hidden.reset();
     hidden = std::move(output);
@@ -43,9 +50,13 @@ HeadOutcome run_by_layers(const Pass& pass, const LayerForward& forward, const L
     const at::AutoGradMode with_grad(true);
     const at::Tensor leaf = inputs[i].detach().requires_grad_();
     inputs[i].reset();
-    gradient = backward(model.layers()[i], leaf, gradient);
+    Carry received;
+    if (model.config().has_consumers(i))
+      received.attention = shared->received(i, 0, pass.stream.size());
+    gradient = backward(model.layers()[i], leaf, gradient, before_of(i), received);
+    if (shared != nullptr) shared->drop(i);
   }
-  if (lowest < 0) model.accumulate_embedding(pass.stream.batch.tokens, gradient);
+  if (lowest < 0) accumulate_embedding(pass, pass.all_rows(), gradient);
   return outcome;
 }
 
@@ -53,12 +64,15 @@ HeadOutcome run_checkpoint(const Pass& pass) {
   const Rows rows = pass.all_rows();
   return run_by_layers(
       pass,
-      [&](const DecoderLayer& layer, const at::Tensor& hidden) {
-        return layer.forward(hidden, rows, {}, pass.layer_run()).hidden;
+      [&](const DecoderLayer& layer, const at::Tensor& hidden, const Before& before, Carry& own) {
+        LayerOutput output = layer.forward(hidden, rows, before, pass.layer_run());
+        own = std::move(output.own);
+        return output.hidden;
       },
-      [&](const DecoderLayer& layer, const at::Tensor& leaf, const at::Tensor& gradient) {
-        const at::Tensor output = layer.forward(leaf, rows, {}, pass.layer_run(/*graph_only=*/true)).hidden;
-        return torch::autograd::grad({output}, {leaf}, {gradient}).front();
+      [&](const DecoderLayer& layer, const at::Tensor& leaf, const at::Tensor& gradient, const Before& before,
+          const Carry& received) {
+        return LayerChunk(layer, leaf, rows, before, pass.layer_run(/*graph_only=*/true))
+            .backward(gradient, received);
       });
 }
 

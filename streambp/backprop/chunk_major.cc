@@ -33,7 +33,8 @@ class ChunkMajor {
         chunks_(pass.stream, pass.chunk, model_.device()) {
     using Holds = CarryStream::Holds;
     for (int64_t layer = 0; layer < layers_; ++layer)
-      seen_.push_back(carry_stream(model_, layer, chunks_, layer < first_ ? Holds::kForward : Holds::kAll));
+      seen_.push_back(carry_stream(model_, pass.stream, layer, chunks_,
+                                   layer < first_ ? Holds::kForward : Holds::kAll));
   }
 
   /// The final hidden states, [N, D].
@@ -98,7 +99,7 @@ class ChunkMajor {
       x = runs.back().backward(x, seen_[layer]->received(rows));
       runs.pop_back();
     }
-    if (model_.lowest_trainable_layer() < 0) model_.accumulate_embedding(chunks_.tokens(rows), x);
+    if (model_.lowest_trainable_layer() < 0) accumulate_embedding(pass_, rows, x);
   }
 
   const Pass& pass_;

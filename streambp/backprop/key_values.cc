@@ -23,10 +23,10 @@ KeyValueStream::KeyValueStream(const Model& model, int64_t layer, const Chunks& 
   const auto options = at::TensorOptions().device(model.device()).dtype(model.dtype());
   const int64_t held = holds == Holds::kAll ? last_ : std::min(last_, reach_ + 1);
   const auto rows_of = [&](int64_t width) {
-    return at::empty({held * chunk_, config.carry_heads(), width}, options);
+    return at::empty({held * chunk_, config.carry_heads(layer), width}, options);
   };
-  seen_.rows.keys = rows_of(config.carry_key_width());
-  seen_.rows.values = rows_of(config.carry_value_width());
+  seen_.rows.keys = rows_of(config.carry_key_width(layer));
+  seen_.rows.values = rows_of(config.carry_value_width(layer));
 }
 
 void KeyValueStream::allocate_gradients() {

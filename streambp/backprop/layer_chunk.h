@@ -2,11 +2,32 @@
 // library only.
 #pragma once
 
+#include <vector>
+
 #include <ATen/ATen.h>
 
 #include "streambp/model/layer.h"
 
 namespace streambp {
+
+/// What the rows of a layer read but their input, as leaves of the layer's graph: the model's first hidden
+/// states, another layer's keys and values.
+class OtherInputs {
+ public:
+  OtherInputs() = default;
+  /// Makes them leaves in both.
+  OtherInputs(Rows& rows, Before& before);
+
+  /// The gradient of `leaf` for that of `output` and, where tensors of it are defined, of `own`; adds the
+  /// others' where Rows and Before have said.
+  at::Tensor backward(const at::Tensor& output, const Carry& own, const at::Tensor& leaf,
+                      const at::Tensor& gradient, const Carry& received) const;
+
+ private:
+  void add(at::Tensor& input, const at::Tensor& gradient);
+
+  std::vector<at::Tensor> leaves_, gradients_;
+};
 
 /// A chunk of a layer between its forward pass under autograd and its backward pass.
 class LayerChunk {
@@ -26,6 +47,7 @@ class LayerChunk {
 
  private:
   at::Tensor leaf_;
+  OtherInputs others_;
   LayerOutput output_;
 };
 

@@ -63,14 +63,13 @@ LayerRuns run_again_by_chunks(const Settings& settings, const std::vector<int64_
                               const Config& config, int64_t layer, bool joined) {
   LayerRuns runs = run_again(settings, lengths, config, layer, joined);
   const auto kept = [&](int64_t count) { return keeps_of(count, layer, config.num_hidden_layers); };
-  const bool recurrent = config.is_recurrent(layer);
   const bool can_keep = config.can_store_attention(layer);
   runs.prefixes = prefixes_of(settings, lengths, config, layer);
   if (kept(settings.keep.attention) && can_keep) runs.attention = 1.0;
   if (kept(settings.keep.attention_half)) runs.output = 1.0;
   if (kept(settings.keep.gate_up) && !config.is_sparse(layer)) runs.mlp = 1.0;
   const auto tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
-  if (settings.order == Order::kForward && !recurrent) {
+  if (settings.order == Order::kForward && !config.in_reverse_alone(layer)) {
     runs.keys_values = runs.keys_values_backward = runs.prefixes;
     if (kept(settings.keep.keys_values) && !joined && can_keep) runs.keys_values = -1.0;
   } else {  // the last chunk's keys and values are in no prefix

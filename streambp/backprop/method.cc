@@ -58,7 +58,10 @@ int64_t auto_head_chunk(const Config& config, int64_t tokens, int64_t chunk, at:
   int64_t seen = 0;
   for (const int64_t window : config.windows)
     seen = std::max(seen, window > 0 ? std::min(tokens, window + chunk) : tokens);
-  const int64_t layer_bytes = element * 2 * seen * config.carry_width() + mlp_bytes;
+  int64_t width = 0;
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
+    width = std::max(width, config.carry_width(layer));
+  const int64_t layer_bytes = element * 2 * seen * width + mlp_bytes;
   const int64_t per_logit = 1 + (config.final_logit_softcapping > 0.0 ? 1 : 0) + (request.entropies ? 1 : 0) +
                             (request.log_sum_squares ? 1 : 0) +
                             (request.divergence != Divergence::kNone ? 2 : 0) +
@@ -73,6 +76,12 @@ int64_t auto_head_chunk(const Config& config, int64_t tokens, int64_t chunk, at:
   const int64_t parts = std::max<int64_t>(1, (2 * rows + most) / (2 * most));
   const int64_t tile = per_logit == 1 ? 64 : 1;
   return std::min(rows, ((rows + parts - 1) / parts + tile - 1) / tile * tile);
+}
+
+void accumulate_embedding(const Pass& pass, const Rows& rows, at::Tensor gradient) {
+  if (rows.embedded_gradient.defined()) gradient.add_(rows.embedded_gradient);
+  pass.model.accumulate_embedding(pass.stream.batch.tokens.narrow(0, rows.begin, rows.size()),
+                                  std::move(gradient));
 }
 
 at::Tensor head_gradient(const Pass& pass, at::Tensor hidden, HeadOutcome& outcome) {
@@ -162,6 +171,11 @@ Outcome backpropagate(Model& model, const Batch& given, const Objective& objecti
   Stream stream = model.prepare(batch);
   stream.balance = balance_of(model, objective.router_loss);
   if (kind.recomputes) stream.choices = choices_of(model, stream.size());
+  if (kind.recomputes && stream.embedded.defined() && model.lowest_trainable_layer() < 0) {
+    const MemoryScope inputs("layer inputs");
+    stream.embedded_gradient =
+        at::zeros(stream.embedded.sizes(), stream.embedded.options().dtype(sum_dtype(stream.embedded)));
+  }
   const HeadTargets scored = head_targets(batch, model.device());
   Outcome outcome;
   outcome.chunk = chunk_of(settings, stream.size(), model.device());
@@ -223,14 +237,14 @@ void reserve_host_memory(const Model& model, int64_t tokens, const Settings& set
     const auto kept = [&](int64_t count) { return keeps_of(count, layer, layers); };
     const bool attends = config.can_store_attention(layer);
     if (kept(keep.activations.attention) && attends) {
-      reserve(config.attention_width(), options);
+      reserve(config.attention_width(layer), options);
       reserve(config.num_attention_heads, options.dtype(sum_dtype(model.dtype())));
     }
     for (int i = 0; i < 2 && kept(keep.activations.keys_values) && attends; ++i)
-      reserve(config.carry_width() / 2, options);
+      reserve(config.carry_width(layer) / 2, options);
     if (kept(keep.activations.attention_half)) reserve(config.hidden_size, options);
     for (int i = 0; i < 2 && kept(keep.activations.gate_up) && !config.is_sparse(layer); ++i)
-      reserve(config.intermediate_size, options);
+      reserve(config.intermediate_size_of(layer), options);
   }
 }
 

@@ -40,10 +40,10 @@ int64_t kept_width_of_streambp(const Settings& settings, const Config& config, i
   const auto kept = [&](int64_t count) { return keeps_of(count, layer, config.num_hidden_layers); };
   int64_t width = 0;
   const bool attends = config.can_store_attention(layer);
-  if (kept(settings.keep.attention) && attends) width += config.attention_width();
-  if (kept(settings.keep.keys_values) && attends) width += config.carry_width();
+  if (kept(settings.keep.attention) && attends) width += config.attention_width(layer);
+  if (kept(settings.keep.keys_values) && attends) width += config.carry_width(layer);
   if (kept(settings.keep.attention_half)) width += config.hidden_size;
-  if (kept(settings.keep.gate_up) && !config.is_sparse(layer)) width += 2 * config.intermediate_size;
+  if (kept(settings.keep.gate_up) && !config.is_sparse(layer)) width += 2 * config.intermediate_size_of(layer);
   return width;
 }
 

@@ -1,6 +1,7 @@
 // What the methods share, inside the library only.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <vector>
 
@@ -42,6 +43,8 @@ struct Pass {
   void close_forward() const {
     if (stream.balance != nullptr) stream.balance->close();
     if (stream.choices != nullptr) stream.choices->close();
+    if (stream.shared != nullptr)
+      stream.shared->begin_backward(std::max<int64_t>(model.lowest_trainable_layer(), 0));
   }
 };
 
@@ -54,12 +57,15 @@ HeadOutcome run_streambp(const Pass& pass);
 HeadOutcome run_tiled(const Pass& pass);
 HeadOutcome run_chunk_major(const Pass& pass);
 
-/// How a method that keeps each layer's input runs a layer over the whole stream: forward without autograd,
-/// and forward under autograd and backward, from `leaf` [N, D] and the gradient of the output, which it may
-/// overwrite, to the gradient of the leaf.
-using LayerForward = std::function<at::Tensor(const DecoderLayer& layer, const at::Tensor& hidden)>;
+/// How a method that keeps each layer's input runs a layer over the whole stream, whose `before` are other
+/// layers' keys and values: forward without autograd, `own` receiving the layer's own, and forward under
+/// autograd and backward, from `leaf` [N, D], the gradient of the output, which it may overwrite, and what
+/// other layers have left for the layer's keys and values, to the gradient of the leaf.
+using LayerForward = std::function<at::Tensor(const DecoderLayer& layer, const at::Tensor& hidden,
+                                              const Before& before, Carry& own)>;
 using LayerBackward =
-    std::function<at::Tensor(const DecoderLayer& layer, const at::Tensor& leaf, const at::Tensor& gradient)>;
+    std::function<at::Tensor(const DecoderLayer& layer, const at::Tensor& leaf, const at::Tensor& gradient,
+                             const Before& before, const Carry& received)>;
 
 /// Keeps each layer's input, and runs each layer again when its turn comes.
 HeadOutcome run_by_layers(const Pass& pass, const LayerForward& forward, const LayerBackward& backward);
@@ -84,6 +90,10 @@ void take_step_of_zeros(Model& model, Optimizer& optimizer);
 /// The final hidden states [N, D], by chunks, with one layer's keys and values and nothing else kept: no
 /// backward pass can follow.
 at::Tensor streamed_hidden_states(Model& model, const Stream& stream, int64_t chunk);
+
+/// Adds the gradient of the embedding for that of the first layer's input, `gradient` [n, D] of `rows`, which
+/// may be overwritten, and what other layers have left (Stream::embedded_gradient).
+void accumulate_embedding(const Pass& pass, const Rows& rows, at::Tensor gradient);
 
 /// The gradient of hidden states [N, D], for a method that has left them without a graph: streamed and
 /// written over them, or through the logits in full. `hidden` is overwritten or freed.

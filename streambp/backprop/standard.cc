@@ -1,4 +1,6 @@
 // Standard back-propagation: every activation is kept from the forward pass to the backward pass.
+#include <map>
+
 #include <torch/csrc/autograd/autograd.h>
 
 #include "streambp/backprop/passes.h"
@@ -9,37 +11,53 @@ namespace streambp {
 
 HeadOutcome run_standard(const Pass& pass) {
   Model& model = pass.model;
-  const Rows rows = pass.all_rows();
+  Rows rows = pass.all_rows();
   const int64_t lowest = model.lowest_trainable_layer();
   const MemoryScope scope("layer inputs");
   at::Tensor leaf = model.embed(pass.stream.batch.tokens);
   const at::AutoGradMode with_grad(true);
   if (lowest <= 0) leaf.requires_grad_();
   at::Tensor hidden = leaf;
+  std::vector<at::Tensor> leaves{leaf};
+  std::map<int64_t, KeysValues> shared;  // of layers that others read, with their graph
   for (size_t i = 0; i < model.layers().size(); ++i) {
-    const Span span("layer {} forward", static_cast<int64_t>(i));
-    hidden = model.layers()[i].forward(hidden, rows, {}, pass.layer_run()).hidden;
+    const auto layer = static_cast<int64_t>(i);
+    const Span span("layer {} forward", layer);
+    if (layer == std::max<int64_t>(lowest, 0) && rows.embedded.defined())
+      leaves.push_back(rows.embedded = rows.embedded.detach().requires_grad_());
+    Before before;
+    if (model.config().shares_keys_values(layer)) {
+      const KeysValues& of_producer = shared.at(model.config().producer_of(layer));
+      before.shared.keys = of_producer.keys;
+      before.shared.values = of_producer.values;
+    }
+    LayerOutput output = model.layers()[i].forward(hidden, rows, before, pass.layer_run());
+    if (model.config().has_consumers(layer)) shared.emplace(layer, std::move(output.own.attention));
+    hidden = std::move(output.hidden);
     // Below the lowest trainable layer nothing carries a graph; the next layer's input starts one.
-    if (static_cast<int64_t>(i) + 1 == lowest) leaf = hidden.requires_grad_();
+    if (layer + 1 == lowest) leaves.front() = leaf = hidden.requires_grad_();
   }
+  shared.clear();
   pass.close_forward();
   const MemoryScope rest("activations");
   HeadOutcome outcome;
-  at::Tensor gradient;
+  std::vector<at::Tensor> gradients;
   if (pass.stream_head) {
     // Nothing above the last layer has kept its output: its gradient may be written over it.
     const at::Tensor d_hidden = head_gradient(pass, hidden.detach(), outcome);
     if (static_cast<size_t>(std::max<int64_t>(lowest, 0)) == model.layers().size()) return outcome;
     const Span span("layers backward");
-    gradient = torch::autograd::grad({hidden}, {leaf}, {d_hidden}).front();
+    gradients = torch::autograd::grad({hidden}, leaves, {d_hidden});
   } else {
     const at::Tensor loss = full_head(pass.head, pass.objective, hidden, pass.ops, outcome);
     hidden.reset();
     const Span span("head and layers backward");
     const MemoryScope backward("logits");  // what is not a layer's own is the head's
-    gradient = torch::autograd::grad({loss}, {leaf}).front();
+    gradients = torch::autograd::grad({loss}, leaves);
   }
-  if (lowest < 0) model.accumulate_embedding(pass.stream.batch.tokens, gradient);
+  if (lowest >= 0) return outcome;
+  if (gradients.size() > 1) gradients[0].add_(gradients[1]);
+  model.accumulate_embedding(pass.stream.batch.tokens, gradients[0]);
   return outcome;
 }
 

@@ -82,7 +82,7 @@ class StreamedBackward {
     for (; layer >= std::max<int64_t>(lowest_, 0); --layer) run_layer(layer, nullptr);
     if (lowest_ >= 0) return;
     // All at once: a token's rows are summed wide, and rounded once.
-    model_.accumulate_embedding(pass_.stream.batch.tokens, gradient_);
+    accumulate_embedding(pass_, pass_.stream.rows(0, pass_.stream.size()), gradient_);
     use_gradients(pass_, model_.embedding_parameters());
   }
 
@@ -93,9 +93,11 @@ class StreamedBackward {
     std::vector<Parameter*> parameters;
     if (pass_.optimizer != nullptr) parameters = model_.layer_parameters(layer);
     begin_gradients(pass_, parameters);
-    if (layer == 0) begin_gradients(pass_, model_.embedding_parameters());
+    // Per-layer inputs leave gradients for the embedding in every layer.
+    if (layer == 0 || model_.config().has_per_layer_inputs())
+      begin_gradients(pass_, model_.embedding_parameters());
     const Span span("layer {} backward", layer);
-    if (pass_.order == Order::kForward && !model_.config().is_recurrent(layer)) {
+    if (pass_.order == Order::kForward && !model_.config().in_reverse_alone(layer)) {
       backward_in_order(pass_, forward_, layer, gradient_);
     } else {
       const Chunks& chunks = forward_.chunks();

@@ -46,6 +46,7 @@ at::Tensor StreamedForward::gradient_room(int64_t layer) const {
 void StreamedForward::drop(int64_t layer) {
   inputs_[layer].reset();
   kept_[layer].reset();
+  if (stream_.shared != nullptr) stream_.shared->drop(layer);
 }
 
 bool StreamedForward::is_kept(int64_t layer) const {

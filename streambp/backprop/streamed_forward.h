@@ -54,7 +54,7 @@ class StreamedForward {
   /// An empty one.
   std::unique_ptr<CarryStream> carry_stream_of(
       int64_t layer, CarryStream::Holds holds = CarryStream::Holds::kForward) const {
-    return carry_stream(model_, layer, chunks_, holds);
+    return carry_stream(model_, stream_, layer, chunks_, holds);
   }
 
   /// Tells that input() of these rows will be asked for soon: a copy from the host begins.

@@ -113,15 +113,17 @@ bool is_floating(const std::string& dtype) {
   return std::find(kFloating.begin(), kFloating.end(), dtype) != kFloating.end();
 }
 
-// The name a parameter has in a Gemma 3, Ministral 3 or Qwen3.5 that is only text, given its name in any: in
-// the whole model the text part's names begin with language_model (transformers 4) or model.language_model
-// (5). Nothing for a tensor of the vision part, and of Qwen3.5's layers that predict more than the next
+// The name a parameter has in a Gemma 3 or 4, Ministral 3 or Qwen3.5 that is only text, given its name in
+// any: in the whole model the text part's names begin with language_model (transformers 4) or
+// model.language_model (5). Nothing for a tensor of the vision or audio part, and of Qwen3.5's layers that predict more than the next
 // token.
 std::optional<std::string> text_name(const std::string& name) {
-  static constexpr std::array<std::string_view, 6> kVision = {
+  static constexpr std::array<std::string_view, 9> kVision = {
       "vision_tower.",       "multi_modal_projector.",
       "model.vision_tower.", "model.multi_modal_projector.",
-      "model.visual.",       "mtp."};
+      "model.visual.",       "mtp.",
+      "model.audio_tower.",  "model.embed_vision.",
+      "model.embed_audio."};
   static constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kText = {
       {{"language_model.model.", "model."},
        {"model.language_model.", "model."},
@@ -173,7 +175,7 @@ std::vector<std::pair<std::string, StoredTensor>> of_experts(const std::string& 
                                                              const Config& config) {
   const MixtureSettings& mixture = config.mixture;
   const bool gate_up = name.ends_with(".mlp.experts.gate_up_proj");
-  if (mixture.num_experts == 0 || mixture.biased_interleaved ||
+  if (mixture.num_experts == 0 || mixture.biased_interleaved || mixture.next_to_mlp ||
       (!gate_up && !name.ends_with(".mlp.experts.down_proj")))
     return {};
   const int64_t width = mixture.moe_intermediate_size, hidden = config.hidden_size;
@@ -196,8 +198,8 @@ std::vector<std::pair<std::string, StoredTensor>> of_experts(const std::string& 
 
 // The tensors of `files` by the names of parameters.
 Tensors named_as_parameters(const Files& files, const Config& config) {
-  const bool may_be_part =
-      config.family == "gemma3_text" || config.family == "ministral3" || !config.linear_attention.empty();
+  const bool may_be_part = config.family == "gemma3_text" || config.family == "gemma4_text" ||
+                           config.family == "ministral3" || !config.linear_attention.empty();
   Tensors tensors;
   const auto add = [&](const std::string& name, const StoredTensor& tensor) {
     const auto [at, is_new] = tensors.try_emplace(name, tensor);
@@ -232,10 +234,21 @@ bool same_bytes(const StoredTensor& a, const StoredTensor& b) {
   return true;
 }
 
+// Published files of Gemma 4 hold what makes keys and values in layers that read another's; nobody uses it.
+bool is_of_shared_keys_values(const std::string& name, const Config& config) {
+  const int64_t layers = config.num_hidden_layers;
+  for (int64_t layer = layers - config.gemma4.num_kv_shared_layers; layer < layers; ++layer) {
+    for (const char* part : {"k_proj", "v_proj", "k_norm", "v_norm"}) {
+      if (name == fmt::format("model.layers.{}.self_attn.{}.weight", layer, part)) return true;
+    }
+  }
+  return false;
+}
+
 // Some files of tied models hold the embedding twice.
 bool is_tolerated(const std::string& name, const StoredTensor& tensor, const Tensors& tensors,
                   const Config& config) {
-  if (is_rope_table(name)) return true;
+  if (is_rope_table(name) || is_of_shared_keys_values(name, config)) return true;
   const auto embedding = tensors.find(kEmbedding);
   if (name != kHead || !config.tie_word_embeddings || embedding == tensors.end()) return false;
   const SafetensorsEntry& tied = embedding->second.entry();

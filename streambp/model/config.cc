@@ -20,6 +20,10 @@ const json& text_defaults(const std::string& model_type) {
                                {"hidden_size", 2304u},        {"intermediate_size", 9216u},
                                {"num_hidden_layers", 26u},    {"num_attention_heads", 8u},
                                {"num_key_value_heads", 4u}};
+  static const json kGemma4 = {{"model_type", "gemma4_text"}, {"vocab_size", 262144u},
+                               {"hidden_size", 2304u},        {"intermediate_size", 9216u},
+                               {"num_hidden_layers", 30u},    {"num_attention_heads", 8u},
+                               {"num_key_value_heads", 4u}};
   static const json kMistral3 = {{"model_type", "ministral3"}, {"vocab_size", 131072u},
                                  {"hidden_size", 4096u},       {"intermediate_size", 14336u},
                                  {"num_hidden_layers", 34u},   {"num_attention_heads", 32u},
@@ -40,12 +44,13 @@ const json& text_defaults(const std::string& model_type) {
                                   {"num_experts", 256u}};
   static const json kNone;
   if (model_type == "gemma3") return kGemma3;
+  if (model_type == "gemma4") return kGemma4;
   if (model_type == "qwen3_5") return kQwen35;
   if (model_type == "qwen3_5_moe") return kQwen35Moe;
   return model_type == "mistral3" ? kMistral3 : kNone;
 }
 
-// The text part of a multimodal Gemma 3, Mistral 3 or Qwen3.5, as a config of its own. There transformers
+// The text part of a multimodal Gemma 3 or 4, Mistral 3 or Qwen3.5, as a config of its own. There transformers
 // leaves out what equals the class's default, sizes included, and keeps a few settings of the whole model
 // outside.
 json text_part(const ConfigReader& file, json part) {

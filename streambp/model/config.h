@@ -13,13 +13,13 @@
 
 namespace streambp {
 
-enum class RopeType { kDefault, kLinear, kDynamic, kLlama3, kYarn, kLongrope };
+enum class RopeType { kDefault, kLinear, kDynamic, kLlama3, kYarn, kLongrope, kProportional };
 
 /// Rotary position embedding, as transformers' modeling_rope_utils.py defines each type.
 struct RopeSettings {
   RopeType type = RopeType::kDefault;
   double theta = 10000.0;
-  double factor = 1.0;                           // linear, dynamic, llama3, yarn
+  double factor = 1.0;                           // linear, dynamic, llama3, yarn, proportional
   double low_freq_factor = 1.0;                  // llama3
   double high_freq_factor = 4.0;                 // llama3
   int64_t original_max_position_embeddings = 0;  // llama3, yarn, longrope; dynamic: max_position_embeddings
@@ -27,6 +27,7 @@ struct RopeSettings {
   double beta_slow = 1.0;                        // yarn
   bool truncate = true;                          // yarn: whether the ramp's ends are whole numbers
   double attention_factor = 1.0;                 // yarn, longrope: cosines and sines are multiplied by it
+  double proportion = 1.0;           // proportional: how much of a head turns; the other frequencies are 0
   std::vector<double> short_factor;              // longrope, [rotary_dim / 2]
   std::vector<double> long_factor;               // longrope, [rotary_dim / 2]
 
@@ -34,7 +35,7 @@ struct RopeSettings {
 };
 
 /// A mixture of experts instead of a layer's MLP (Mixtral, Qwen2-MoE, Qwen3-MoE, GPT-OSS, DeepSeek V3,
-/// GLM-4.5).
+/// GLM-4.5), or next to it (Gemma 4).
 struct MixtureSettings {
   int64_t num_experts = 0;  // 0: every MLP is dense
   int64_t num_experts_per_tok = 0;
@@ -61,6 +62,10 @@ struct MixtureSettings {
   int64_t n_group = 1;
   int64_t topk_group = 1;
   double routed_scaling_factor = 1.0;
+  /// gemma4: every layer has its MLP as well, and both read the first half's result through norms of their
+  /// own and give theirs through norms of their own. All experts of a layer are two tensors, [out, in] for
+  /// each; each expert's weight is multiplied by a trained number.
+  bool next_to_mlp = false;
 
   bool operator==(const MixtureSettings&) const = default;
 };
@@ -93,6 +98,24 @@ struct LatentAttentionSettings {
   bool operator==(const LatentAttentionSettings&) const = default;
 };
 
+/// What differs in Gemma 4 from layer to layer, and what its layers read but the layer below. See Config for
+/// those that see all tokens.
+struct Gemma4Settings {
+  int64_t global_head_dim = 0;             // of the layers that see all tokens; 0: the model is no Gemma 4
+  int64_t num_global_key_value_heads = 0;  // of the same
+  bool attention_k_eq_v = false;           // in the same: values are the projected keys
+  /// The last layers have no keys and values of their own: they read those of the last layer of their kind
+  /// (with a window or without) below them.
+  int64_t num_kv_shared_layers = 0;
+  bool use_double_wide_mlp = false;  // of those last layers
+  /// Each layer adds a gated function of a small vector of the token, from a second embedding and a
+  /// projection of the first; 0: none.
+  int64_t hidden_size_per_layer_input = 0;
+  int64_t vocab_size_per_layer_input = 0;
+
+  bool operator==(const Gemma4Settings&) const = default;
+};
+
 /// Where the norms of a layer stand, by the names of their modules; empty: there is none.
 struct NormNames {
   std::string before_attention;
@@ -111,9 +134,9 @@ struct Config {
   int64_t num_hidden_layers = 0;
   int64_t num_attention_heads = 0;
   int64_t num_key_value_heads = 0;
-  int64_t head_dim = 0;
-  int64_t rotary_dim =
-      0;  // the first entries of a head, which are rotated: head_dim times partial_rotary_factor
+  int64_t head_dim = 0;    // gemma4: of the layers with a window
+  int64_t rotary_dim = 0;  // the first entries of a head, which `rope` rotates: head_dim times
+                           // partial_rotary_factor; gemma4: global_head_dim
   int64_t max_position_embeddings = 0;
   double rms_norm_eps = 1e-6;
   bool qkv_bias = false;  // qwen2: always; most others: attention_bias; deepseek_v3: of the maps to its ranks
@@ -127,6 +150,8 @@ struct Config {
   bool fused_gate_up = false;      // glm4: one gate_up_proj
   bool sandwich_norms = false;     // gemma2, gemma3, glm4: also the outputs of attention and MLP are normed
   bool glm_norm_names = false;     // glm4: the sandwich's norms have other names
+  bool norms_values = false;       // gemma4: also values have an RMS norm, without a weight
+  bool layer_scalar = false;       // gemma4: a layer's output is multiplied by a number that is not trained
   bool norm_after = false;         // olmo: only the outputs of attention and MLP are normed
   bool norm_adds_one = false;      // gemma: norms multiply by 1 + weight
   double embedding_scale = 1.0;    // gemma: sqrt(hidden_size); granite: embedding_multiplier
@@ -143,7 +168,7 @@ struct Config {
   bool attention_sinks = false;        // gpt_oss: one more score of every head, whose value is 0
   bool attention_output_gate = false;  // qwen3_next: what attention gives times sigmoid of a part of q_proj
   RopeSettings rope;
-  std::optional<RopeSettings> local_rope;  // gemma3, olmo3: of the layers with a window
+  std::optional<RopeSettings> local_rope;  // gemma3, gemma4, olmo3: of the layers with a window
   bool rope_interleaved = false;       // glm4: entries 2i and 2i + 1 are rotated together, not i and i + R/2
   std::vector<bool> no_rope;           // smollm3, of each layer: nothing is rotated. Empty: in no layer
   double query_scale_beta = 0.0;       // ministral3 (llama_4_scaling_beta): rotated queries are multiplied by
@@ -152,6 +177,7 @@ struct Config {
   std::vector<bool> linear_attention;  // of each layer: the delta rule instead of attention. Empty: none
   DeltaRuleSettings delta_rule;
   LatentAttentionSettings latent;
+  Gemma4Settings gemma4;
   MixtureSettings mixture;
   /// The embedding's padding_idx: its row gets no gradient from the input's side, even where the token is
   /// real.
@@ -164,20 +190,54 @@ struct Config {
     return !linear_attention.empty() && linear_attention[static_cast<size_t>(layer)];
   }
   bool is_latent() const { return latent.kv_lora_rank > 0; }
+  bool is_global(int64_t layer) const { return gemma4.global_head_dim > 0 && !has_window(layer); }
+  /// Sizes of a layer's attention, and of its dense MLP.
+  int64_t head_dim_of(int64_t layer) const { return is_global(layer) ? gemma4.global_head_dim : head_dim; }
+  int64_t key_value_heads_of(int64_t layer) const {
+    return is_global(layer) ? gemma4.num_global_key_value_heads : num_key_value_heads;
+  }
+  int64_t local_rotary_dim() const { return gemma4.global_head_dim > 0 ? head_dim : rotary_dim; }
+  int64_t query_width(int64_t layer) const { return num_attention_heads * head_dim_of(layer); }
+  int64_t intermediate_size_of(int64_t layer) const {
+    return shares_keys_values(layer) && gemma4.use_double_wide_mlp ? 2 * intermediate_size
+                                                                   : intermediate_size;
+  }
+  bool keys_are_values(int64_t layer) const { return is_global(layer) && gemma4.attention_k_eq_v; }
+  /// Whether a layer reads keys and values of one below; which one that is; and whether a layer's are read
+  /// by others.
+  bool shares_keys_values(int64_t layer) const {
+    return layer >= num_hidden_layers - gemma4.num_kv_shared_layers;
+  }
+  int64_t producer_of(int64_t layer) const;
+  /// Whether the backward pass can only take the layer's chunks from last to first.
+  bool in_reverse_alone(int64_t layer) const {
+    return is_recurrent(layer) || shares_keys_values(layer) || has_consumers(layer);
+  }
+  bool has_consumers(int64_t layer) const;
+  bool has_per_layer_inputs() const { return gemma4.hidden_size_per_layer_input > 0; }
   /// What a token hands on to later ones in a layer that attends, [heads, width] each: its keys and values,
   /// or with latent attention what they are projected from and the rotated key.
-  int64_t carry_heads() const { return is_latent() ? 1 : num_key_value_heads; }
-  int64_t carry_key_width() const { return is_latent() ? latent.kv_lora_rank : head_dim; }
-  int64_t carry_value_width() const { return is_latent() ? latent.qk_rope_head_dim : head_dim; }
+  int64_t carry_heads(int64_t layer) const { return is_latent() ? 1 : key_value_heads_of(layer); }
+  int64_t carry_key_width(int64_t layer) const {
+    return is_latent() ? latent.kv_lora_rank : head_dim_of(layer);
+  }
+  int64_t carry_value_width(int64_t layer) const {
+    return is_latent() ? latent.qk_rope_head_dim : head_dim_of(layer);
+  }
   /// Numbers of a token in both.
-  int64_t carry_width() const { return carry_heads() * (carry_key_width() + carry_value_width()); }
+  int64_t carry_width(int64_t layer) const {
+    return carry_heads(layer) * (carry_key_width(layer) + carry_value_width(layer));
+  }
   /// Numbers of a token that attention gives.
-  int64_t attention_width() const {
-    return num_attention_heads * (is_latent() ? latent.v_head_dim : head_dim);
+  int64_t attention_width(int64_t layer) const {
+    return is_latent() ? num_attention_heads * latent.v_head_dim : query_width(layer);
   }
   /// Whether a layer's attention, and what its keys and values are made of, can be kept for another pass
-  /// (Settings::keep): not in recurrent layers, nor yet with latent attention.
-  bool can_store_attention(int64_t layer) const { return !is_recurrent(layer) && !is_latent(); }
+  /// (Settings::keep): not in recurrent layers, nor yet with latent attention, nor where keys and values are
+  /// another layer's.
+  bool can_store_attention(int64_t layer) const {
+    return !is_recurrent(layer) && !is_latent() && !shares_keys_values(layer);
+  }
   bool is_sparse(int64_t layer) const {
     return mixture.num_experts > 0 && mixture.sparse[static_cast<size_t>(layer)];
   }
@@ -191,13 +251,15 @@ struct Config {
 /// What a parameter is in its model.
 enum class ParameterRole {
   kEmbedding,    // model.embed_tokens.weight, the head too where they are tied
+  kTable,        // model.embed_tokens_per_layer.weight
   kNorm,         // [size]
   kWeight,       // of a linear map, [out, in]
   kBias,         // [out]; of all experts of a layer [experts, out]
-  kExperts,      // of the linear maps of all experts of a layer, [experts, in, out]
+  kExperts,      // of the linear maps of all experts of a layer, [experts, in, out] or [experts, out, in]
   kConvolution,  // [channels, 1, tokens]
   kPerHead,      // [heads]: sinks of attention, decays
   kCorrection,   // [experts]: of a router's choice; never trained, float32 or wider in every model
+  kScalar,       // [1]: of a layer's output; never trained
   kHead,         // lm_head.weight or score.weight
 };
 
@@ -214,6 +276,11 @@ inline bool is_correction(const std::string& name) {
   return name.ends_with(".e_score_correction_bias");
 }
 
+/// Whether a parameter of this name is a buffer in transformers, which no optimizer sees.
+inline bool is_buffer(const std::string& name) {
+  return is_correction(name) || name.ends_with(".layer_scalar");
+}
+
 /// "model.norm" of "model.norm.weight".
 inline std::string module_of(const std::string& parameter) {
   return parameter.substr(0, parameter.rfind('.'));
@@ -227,7 +294,7 @@ std::vector<ParameterShape> parameter_shapes(const Config& config);
 int64_t parameter_count(const Config& config);
 
 /// Reads a config.json in the spelling of transformers 4 (rope_theta, rope_scaling, torch_dtype) or 5
-/// (rope_parameters, dtype). Of a multimodal Gemma 3, Mistral 3 or Qwen3.5 it takes the text part. Throws
+/// (rope_parameters, dtype). Of a multimodal Gemma 3 or 4, Mistral 3 or Qwen3.5 it takes the text part. Throws
 /// InputError, naming the file, the key, what it holds and what is known, for a file that is missing or not
 /// JSON, an unknown model_type or rope type, a missing or impossible size, two keys that contradict each
 /// other, and every setting that would change the mathematics in a way not supported here (other activations,

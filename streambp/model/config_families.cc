@@ -12,12 +12,13 @@ namespace {
 using nlohmann::json;
 
 // clang-format off
-constexpr std::array<Family, 23> kFamilies = {{
+constexpr std::array<Family, 24> kFamilies = {{
   // name         positions  eps  tied  head_dim K absent  attention's bias          gemma  theta  pad_token_id
   {"deepseek_v3",     4096, 1e-6, false, 0,      false, Family::Bias::kByKey,    false, 1e4, -1, false, true},
   {"gemma",           8192, 1e-6, true,  256,    false, Family::Bias::kByKey,    true,  1e4, 0},
   {"gemma2",          8192, 1e-6, true,  256,    false, Family::Bias::kByKey,    true,  1e4, 0},
   {"gemma3_text",   131072, 1e-6, true,  256,    false, Family::Bias::kByKey,    true,  1e6, 0},
+  {"gemma4_text",   131072, 1e-6, true,  256,    false, Family::Bias::kByKey,    true,  1e6, 0},
   {"glm4",       131072, 1.5625e-7, false, 128,  false, Family::Bias::kQkvByKey, false, 1e4, 151329},
   {"glm4_moe",      131072, 1e-5, false, 0,      false, Family::Bias::kQkvByKey, false, 1e4, -1},
   {"gpt_oss",       131072, 1e-5, false, 64,     false, Family::Bias::kByKey,    false, 1.5e5, -1},
@@ -47,7 +48,7 @@ void refuse_unsupported(const ConfigReader& settings) {
       {"embd_pdrop", 0},        {"clip_qkv", nullptr},
       {"full_attn_mod", 1},     {"interpolate_factor", 1},
       {"lm_head_bias", false},  {"quantization_config", nullptr},
-      {"is_causal", true},      {"use_bidirectional_attention", false},
+      {"is_causal", true},
   };
   if (settings.find("quantization_config") != nullptr && settings.text("model_type") == "gpt_oss") {
     settings.refuse("quantization_config",
@@ -60,6 +61,9 @@ void refuse_unsupported(const ConfigReader& settings) {
         "none: FP8 weights can't be trained; convert them to bfloat16 first and take the key away");
   }
   for (const auto& [key, supported] : kOnly) settings.only(key, supported);
+  // Gemma 4's "vision" is of an image's tokens alone.
+  constexpr const char* kBothWays = "use_bidirectional_attention";
+  settings.only(kBothWays, settings.text("model_type") == "gemma4_text" ? json("vision") : json(false));
   // A choice of keys by a second, small attention, whose indices no gradient reaches.
   for (const char* key : {"index_topk", "index_n_heads", "index_head_dim"}) {
     if (settings.find(key) != nullptr)
@@ -114,12 +118,12 @@ void parse_attention(const ConfigReader& settings, const Family& family, Config&
   const std::string& name = config.family;
   config.qk_norm_full_width = name == "olmo2" || name == "olmo3";
   config.qk_norm = config.qk_norm_full_width || name.starts_with("qwen3") || name == "gemma3_text" ||
-                   (name == "glm4_moe" && settings.flag("use_qk_norm", false));
+                   name == "gemma4_text" || (name == "glm4_moe" && settings.flag("use_qk_norm", false));
   config.fused_projections = name == "phi3";
   config.fused_gate_up = config.rope_interleaved = name == "glm4";
   config.attention_sinks = name == "gpt_oss";
   double scale_of = static_cast<double>(config.head_dim);
-  if (family.gemma && name != "gemma") {
+  if (name == "gemma2" || name == "gemma3_text") {
     scale_of = settings.positive("query_pre_attn_scalar", 256.0);
   } else {
     settings.only("query_pre_attn_scalar", nullptr);
@@ -131,12 +135,16 @@ void parse_attention(const ConfigReader& settings, const Family& family, Config&
     config.final_logit_softcapping = softcap(settings, "final_logit_softcapping", 30.0);
   } else {
     settings.only("attn_logit_softcapping", nullptr);
-    settings.only("final_logit_softcapping", nullptr);
+    if (name == "gemma4_text" && settings.find("final_logit_softcapping") != nullptr) {
+      config.final_logit_softcapping = softcap(settings, "final_logit_softcapping", 0.0);
+    } else {
+      settings.only("final_logit_softcapping", nullptr);
+    }
   }
 }
 
 void parse_norms(const Family& family, Config& config) {
-  config.norm_adds_one = family.gemma || family.recurrent;
+  config.norm_adds_one = (family.gemma && config.family != "gemma4_text") || family.recurrent;
   config.norm_after = config.family == "olmo2" || config.family == "olmo3";
   config.glm_norm_names = config.family == "glm4";
   config.sandwich_norms = config.glm_norm_names || (family.gemma && config.family != "gemma");
@@ -203,7 +211,7 @@ const Family& find_family(const ConfigReader& settings) {
   for (const Family& family : kFamilies) {
     if (name == family.name) return family;
   }
-  std::vector<std::string> names = {"gemma3", "mistral3", "qwen3_5", "qwen3_5_moe"};
+  std::vector<std::string> names = {"gemma3", "gemma4", "mistral3", "qwen3_5", "qwen3_5_moe"};
   for (const Family& family : kFamilies) names.emplace_back(family.name);
   std::sort(names.begin(), names.end());
   if (name == "kimi_k2")
@@ -227,6 +235,7 @@ void parse_family(const ConfigReader& settings, const Family& family, Config& co
   } else {
     parse_windows(settings, family, config);
   }
+  parse_gemma4(settings, config);
   parse_mixture(settings, config);
 }
 

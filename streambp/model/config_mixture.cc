@@ -106,6 +106,26 @@ void parse_sigmoid_mixture(const ConfigReader& settings, Config& config) {
   for (int64_t layer = 0; layer < layers; ++layer) mixture.sparse.push_back(layer >= dense);
 }
 
+// Gemma 4's, in every layer next to its MLP. transformers knows no loss that balances them.
+void parse_next_to_mlp(const ConfigReader& settings, Config& config) {
+  MixtureSettings& mixture = config.mixture;
+  const int64_t layers = config.num_hidden_layers;
+  if (!settings.flag("enable_moe_block", false)) {
+    for (const char* key : {"num_experts", "top_k_experts", "moe_intermediate_size"})
+      settings.only(key, nullptr);
+    mixture.sparse.assign(static_cast<std::size_t>(layers), false);
+    return;
+  }
+  mixture.num_experts = settings.size("num_experts", kMaxExpertsOfAllLayers / layers);
+  mixture.num_experts_per_tok = settings.size("top_k_experts", mixture.num_experts);
+  mixture.moe_intermediate_size =
+      settings.size("moe_intermediate_size", kMaxIntermediate / mixture.num_experts);
+  mixture.norm_topk_prob = mixture.next_to_mlp = true;
+  mixture.sparse.assign(static_cast<std::size_t>(layers), true);
+  settings.only("router_aux_loss_coef", 0);
+  settings.only("output_router_logits", false);
+}
+
 }  // namespace
 
 void parse_mixture(const ConfigReader& settings, Config& config) {
@@ -113,6 +133,7 @@ void parse_mixture(const ConfigReader& settings, Config& config) {
   MixtureSettings& mixture = config.mixture;
   if (config.family == "deepseek_v3" || config.family == "glm4_moe")
     return parse_sigmoid_mixture(settings, config);
+  if (config.family == "gemma4_text") return parse_next_to_mlp(settings, config);
   const bool all_sparse = config.family == "mixtral" || config.family == "gpt_oss";
   const bool qwen3_5 = config.family == "qwen3_5_moe_text";
   const bool shares = qwen3_5 || config.family == "qwen2_moe" || config.family == "qwen3_next";

@@ -170,10 +170,11 @@ const Family& find_family(const ConfigReader& settings);
 void parse_family(const ConfigReader& settings, const Family& family, Config& config);
 
 /// Parts of parse_family: the layers' windows, once no_rope is there, or which of them are recurrent; latent
-/// attention; and the mixture of experts.
+/// attention; what Gemma 4 alone has, once the windows are there; and the mixture of experts.
 void parse_windows(const ConfigReader& settings, const Family& family, Config& config);
 void parse_recurrent(const ConfigReader& settings, Config& config);
 void parse_latent(const ConfigReader& settings, Config& config);
+void parse_gemma4(const ConfigReader& settings, Config& config);
 void parse_mixture(const ConfigReader& settings, Config& config);
 
 /// Fills rotary_dim, rope, local_rope and the scale of queries, once sizes and family are there.

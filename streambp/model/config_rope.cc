@@ -25,6 +25,13 @@ const json& ministral3_rope() {
   return kRope;
 }
 
+// The rope of the layers of a Gemma 4 that see all tokens, where its file has none: its class's.
+const json& gemma4_rope() {
+  static const json kRope = {
+      {"rope_type", "proportional"}, {"partial_rotary_factor", 0.25}, {"rope_theta", 1e6}};
+  return kRope;
+}
+
 // The rope of a GPT-OSS whose file has none: its class's.
 const json& gpt_oss_rope() {
   static const json kRope = {
@@ -39,8 +46,8 @@ struct KnownType {
   std::vector<std::string_view> keys;  // beyond those that every type has
 };
 
-const std::array<KnownType, 6>& known_types() {
-  static const std::array<KnownType, 6> kTypes = {{
+const std::array<KnownType, 7>& known_types() {
+  static const std::array<KnownType, 7> kTypes = {{
       {"default", RopeType::kDefault, {}},
       {"linear", RopeType::kLinear, {"factor"}},
       {"dynamic", RopeType::kDynamic, {"factor", "original_max_position_embeddings"}},
@@ -54,6 +61,7 @@ const std::array<KnownType, 6>& known_types() {
       {"longrope",
        RopeType::kLongrope,
        {"factor", "original_max_position_embeddings", "attention_factor", "short_factor", "long_factor"}},
+      {"proportional", RopeType::kProportional, {"factor"}},
   }};
   return kTypes;
 }
@@ -61,7 +69,7 @@ const std::array<KnownType, 6>& known_types() {
 // Whether layers with a window have a rope of their own, and rope_parameters one object for each kind of
 // layer.
 bool has_two_ropes(const Config& config) {
-  return config.family == "gemma3_text" || config.family == "olmo3";
+  return config.family == "gemma3_text" || config.family == "gemma4_text" || config.family == "olmo3";
 }
 
 // What the types take from outside their own object.
@@ -82,13 +90,18 @@ const KnownType& find_type(const ConfigReader& object, const Config& config) {
                                   type_name(object, "type", config))
                                .value_or("default");
   const bool phi3 = config.family == "phi3", ministral3 = config.family == "ministral3";
+  const bool gemma4 = config.family == "gemma4_text";
   for (const KnownType& known : known_types()) {
     bool possible = !phi3 || known.type == RopeType::kDefault || known.type == RopeType::kLongrope;
     if (ministral3) possible = known.type == RopeType::kYarn;  // the only one with all that its class reads
+    // Of the others some would take the head's size from elsewhere.
+    const bool proportional = known.type == RopeType::kProportional;
+    possible = gemma4 ? proportional || known.type == RopeType::kDefault : possible && !proportional;
     if (name == known.name && possible) return known;
   }
   object.refuse(object.find("rope_type") != nullptr ? "rope_type" : "type",
                 ministral3 ? "yarn"
+                : gemma4   ? "default or proportional"
                 : phi3     ? "default or longrope"
                            : "default, linear, dynamic, llama3, yarn or longrope");
 }
@@ -203,6 +216,12 @@ RopeSettings parse_rope_object(const ConfigReader& object, const Surroundings& a
   rope.type = known.type;
   rope.theta = theta;
   if (rope.type == RopeType::kDefault) return rope;
+  if (rope.type == RopeType::kProportional) {
+    rope.factor = object.positive("factor", 1.0);
+    rope.proportion = object.positive("partial_rotary_factor", 1.0);
+    if (!(rope.proportion <= 1.0)) object.refuse("partial_rotary_factor", "a number above 0 and at most 1");
+    return rope;
+  }
   if (rope.type != RopeType::kLongrope) {
     rope.factor = object.number("factor").value_or(0.0);
     if (!(rope.factor >= 1.0)) object.refuse("factor", "a number of at least 1");
@@ -256,6 +275,14 @@ void parse_rotary_dim(const ConfigReader& settings, const std::vector<ConfigRead
     return;
   }
   config.rotary_dim = config.head_dim;
+  if (config.gemma4.global_head_dim > 0) {  // its rope says how many of the pairs turn
+    config.rotary_dim = config.gemma4.global_head_dim;
+    settings.only(kKey, nullptr);
+    for (const ConfigReader& object : objects) {
+      if (object.text("rope_type") != "proportional") object.only(kKey, 1);
+    }
+    return;
+  }
   const bool glm4 = config.family.starts_with("glm4"), recurrent = !config.linear_attention.empty();
   if (!glm4 && !recurrent && config.family != "phi3") {
     settings.only(kKey, 1);
@@ -350,6 +377,19 @@ void parse_rope(const ConfigReader& settings, const Family& family, Config& conf
       settings.refuse("rope_scaling",
                       "an object (of none, transformers 4 makes plain rotary embedding, 5 YaRN)");
     objects.full.emplace_back(gpt_oss_rope(), kGptOss, "rope_parameters.");
+  }
+  static const std::string kGemma4 = "the default of Gemma 4";
+  if (config.family == "gemma4_text") {
+    // Its class reads both from rope_parameters, or neither.
+    settings.only("rope_scaling", nullptr);
+    settings.only("rope_theta", nullptr);
+    if (objects.full.empty() != objects.local.empty())
+      settings.refuse("rope_parameters", "full_attention and sliding_attention");
+    for (const auto* part : {&objects.full, &objects.local}) {
+      if (!part->empty() && part->front().find("rope_theta") == nullptr)
+        part->front().refuse("rope_theta", "a number above 0");
+    }
+    if (objects.full.empty()) objects.full.emplace_back(gemma4_rope(), kGemma4, "rope_parameters.");
   }
   std::vector<ConfigReader> all = objects.full;
   all.insert(all.end(), objects.local.begin(), objects.local.end());

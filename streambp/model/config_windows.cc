@@ -23,6 +23,10 @@ LocalLayers gemma_layers(const ConfigReader& settings, const Config& config) {
   if (config.family == "gemma2") {
     settings.only("sliding_window_pattern", 2);
     layers.stated = settings.find("sliding_window_pattern") != nullptr;
+  } else if (config.family == "gemma4_text") {
+    settings.only("sliding_window_pattern", 6);  // transformers does not read it
+    pattern = 6;
+    layers.stated = false;
   } else {
     // transformers 5 also writes the pattern's default as _sliding_window_pattern, and does not read it.
     pattern = settings.size("sliding_window_pattern", kMaxLayers, 6);
@@ -31,6 +35,7 @@ LocalLayers gemma_layers(const ConfigReader& settings, const Config& config) {
   for (int64_t layer = 1; layer <= config.num_hidden_layers; ++layer) {
     layers.local.push_back(layer % pattern != 0);
   }
+  if (config.family == "gemma4_text") layers.local.back() = false;  // whatever comes before
   return layers;
 }
 
@@ -137,7 +142,7 @@ void parse_windows(const ConfigReader& settings, const Family& family, Config& c
   }
   std::optional<int64_t> fallback;
   if (!settings.has("sliding_window")) {
-    if (family.gemma || config.family == "olmo3") fallback = 4096;
+    if (family.gemma || config.family == "olmo3") fallback = config.family == "gemma4_text" ? 512 : 4096;
     if (config.family == "gpt_oss") fallback = 128;
   }
   const int64_t window = any ? settings.size("sliding_window", kMaxPositions, fallback) : 0;

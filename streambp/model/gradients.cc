@@ -85,6 +85,17 @@ std::vector<Parameter*> Model::head_parameters(bool trainable_alone) const {
 }
 
 std::vector<Parameter*> Model::embedding_parameters() const {
+  std::vector<Parameter*> found = present_embedding_parameters();
+  if (!config_.has_per_layer_inputs()) return found;
+  for (const auto& parameter : parameters_) {
+    const bool here = parameter->name.find("model.per_layer_") != std::string::npos ||
+                      parameter->name.find("model.embed_tokens_per_layer.") != std::string::npos;
+    if (here && parameter->trainable()) found.push_back(parameter.get());
+  }
+  return found;
+}
+
+std::vector<Parameter*> Model::present_embedding_parameters() const {
   std::vector<Parameter*> all{embedding_};
   if (embedding_rows_ != nullptr) all.push_back(embedding_rows_->delta);
   if (embedding_adapter_) all.insert(all.end(), {embedding_adapter_->a, embedding_adapter_->b});

@@ -14,6 +14,7 @@ namespace streambp {
 DecoderLayer::DecoderLayer(const Config& config, int64_t index, Weights weights)
     : config_(config),
       index_(index),
+      head_dim_(config.head_dim_of(index)),
       sparse_(config.is_sparse(index)),
       recurrent_(config.is_recurrent(index)),
       rotates_(config.rotates(index)),
@@ -22,6 +23,22 @@ DecoderLayer::DecoderLayer(const Config& config, int64_t index, Weights weights)
                  config.windows[static_cast<size_t>(index)],
                  weights.sinks},
       weights_(std::move(weights)) {}
+
+namespace {
+
+/// x times a constant [1].
+at::Tensor scaled(const at::Tensor& x, const at::Tensor& factor) {
+  at::Tensor y;
+  {
+    const at::NoGradGuard no_grad;
+    y = x * factor;
+  }
+  return differentiable({x}, std::move(y), "layer_scalar", [factor](std::vector<at::Tensor>&& dy) {
+    return std::vector<at::Tensor>{dy[0] * factor};
+  });
+}
+
+}  // namespace
 
 std::vector<at::Tensor> Carry::tensors() const {
   std::vector<at::Tensor> all;
@@ -49,7 +66,7 @@ at::Tensor DecoderLayer::heads(const at::Tensor& projected, const RmsNorm& norm,
     of_heads = nullptr;
     shared = false;
   }
-  x = x.view({-1, x.size(1) / config_.head_dim, config_.head_dim});
+  x = x.view({-1, x.size(1) / head_dim_, head_dim_});
   if (!rotates_) return of_heads == nullptr ? x : ops.rms_norm(x, *of_heads);
   if (config_.rope_interleaved) {
     if (of_heads != nullptr) x = ops.rms_norm(x, *of_heads);  // in the order of its weight
@@ -67,8 +84,19 @@ at::Tensor DecoderLayer::query_heads(const at::Tensor& projected, const Rows& ro
 
 KeysValues DecoderLayer::key_value_heads(const at::Tensor& keys, const at::Tensor& values, const Rows& rows,
                                          const ModelOps& ops, bool shared) const {
-  return {heads(keys, weights_.k_norm, rope_of(rows, /*of_queries=*/false), ops, shared),
-          values.view({-1, config_.num_key_value_heads, config_.head_dim})};
+  const at::Tensor of_heads = values.view({-1, config_.key_value_heads_of(index_), head_dim_});
+  const bool both_read = shared || values.is_same(keys);
+  return {heads(keys, weights_.k_norm, rope_of(rows, /*of_queries=*/false), ops, both_read),
+          normed(of_heads, weights_.v_norm, ops)};
+}
+
+KeysValues DecoderLayer::projected_keys_values(const at::Tensor& input, const KeysValues& known) const {
+  if (weights_.v_proj != nullptr) {
+    const auto both = linear(input, {weights_.k_proj, weights_.v_proj}, {known.keys, known.values});
+    return {both[0], both[1]};
+  }
+  const at::Tensor keys = linear(input, {weights_.k_proj}, {known.keys}).front();
+  return {keys, keys};
 }
 
 KeysValues DecoderLayer::keys_values(const at::Tensor& x, const Rows& rows,
@@ -83,8 +111,8 @@ KeysValues DecoderLayer::keys_values(const at::Tensor& x, const Rows& rows,
   if (known && !needs_backward({x}))
     return key_value_heads(projected.keys, projected.values, rows, own_ops(), known);
   const at::Tensor input = normed(x, weights_.before_attention, own_ops());
-  const auto both = linear(input, {weights_.k_proj, weights_.v_proj}, {projected.keys, projected.values});
-  return key_value_heads(both[0], both[1], rows, own_ops(), known);
+  const KeysValues both = projected_keys_values(input, projected);
+  return key_value_heads(both.keys, both.values, rows, own_ops(), known);
 }
 
 DeltaCarry DecoderLayer::state_after(const at::Tensor& x, const Rows& rows, const DeltaBefore& before) const {
@@ -113,7 +141,7 @@ at::Tensor DecoderLayer::mixed(const at::Tensor& x, const Rows& rows, const Befo
                                const LayerRun& run, Carry& own, Activations& known) const {
   const MemoryScope scope("attention");
   if (config_.is_latent()) return attend_latents(x, rows, before.attention, run, own.attention).flatten(1);
-  if (!recurrent_) return attend(x, rows, before.attention, run, own.attention, known).flatten(1);
+  if (!recurrent_) return attend(x, rows, before, run, own.attention, known).flatten(1);
   DeltaOutput output = delta_rule_forward(weights_.delta_rule, normed(x, weights_.before_attention, run.ops),
                                           rows.offsets, before.recurrent);
   own.recurrent = std::move(output.own);
@@ -133,27 +161,37 @@ at::Tensor DecoderLayer::attend_latents(const at::Tensor& x, const Rows& rows, c
 std::pair<at::Tensor, at::Tensor> DecoderLayer::queries_and_gates(const at::Tensor& projected) const {
   if (!config_.attention_output_gate) return {projected, {}};
   const auto parts =
-      projected.view({projected.size(0), -1, 2 * config_.head_dim}).split(config_.head_dim, /*dim=*/2);
+      projected.view({projected.size(0), -1, 2 * head_dim_}).split(head_dim_, /*dim=*/2);
   return {parts[0], parts[1]};
 }
 
-at::Tensor DecoderLayer::attend(const at::Tensor& x, const Rows& rows, const Prefix& prefix,
+at::Tensor DecoderLayer::attend(const at::Tensor& x, const Rows& rows, const Before& before,
                                 const LayerRun& run, KeysValues& own, Activations& known) const {
   at::Tensor queries, gates;
   {
     const at::Tensor input = normed(x, weights_.before_attention, run.ops);
-    const auto projected = linear(input, {weights_.q_proj, weights_.k_proj, weights_.v_proj},
-                                  {{}, known.projected.keys, known.projected.values});
-    const bool shared = run.keeps_projected || known.projected.keys.defined();
+    // Of one input, which is kept once: all maps that there are.
+    std::vector<const Linear*> maps{weights_.q_proj};
+    std::vector<at::Tensor> of_maps{{}};
+    const KeysValues& given = known.projected;
+    if (weights_.k_proj != nullptr) maps.push_back(weights_.k_proj), of_maps.push_back(given.keys);
+    if (weights_.v_proj != nullptr) maps.push_back(weights_.v_proj), of_maps.push_back(given.values);
+    const auto projected = linear(input, maps, of_maps);
+    const bool shared = run.keeps_projected || given.keys.defined();
     at::Tensor raw;
     std::tie(raw, gates) = queries_and_gates(projected[0]);
     queries = query_heads(raw.flatten(1), rows, run.ops);
-    own = key_value_heads(projected[1], projected[2], rows, run.ops, shared);
     known.projected = {};
-    if (run.keeps_projected) known.projected = {projected[1].detach(), projected[2].detach()};
+    if (weights_.k_proj == nullptr) {
+      own = {before.shared.keys, before.shared.values};
+    } else {
+      const at::Tensor& values = weights_.v_proj == nullptr ? projected[1] : projected[2];
+      own = key_value_heads(projected[1], values, rows, run.ops, shared);
+      if (run.keeps_projected) known.projected = {projected[1].detach(), values.detach()};
+    }
   }
   const at::Tensor attended =
-      attention(queries, own.keys, own.values, rows.offsets, prefix, attention_, known.attention);
+      attention(queries, own.keys, own.values, rows.offsets, before.attention, attention_, known.attention);
   return gates.defined() ? gated_output(attended, gates) : attended;
 }
 
@@ -171,10 +209,10 @@ at::Tensor DecoderLayer::after_attention(const at::Tensor& x, Activations known,
   return feed_forward(middle, rows, run, known.projections.gate.defined() ? &known.projections : nullptr);
 }
 
-at::Tensor DecoderLayer::attention_half(const at::Tensor& x, const Rows& rows, const LayerRun& run) const {
-  Carry own;
+at::Tensor DecoderLayer::attention_half(const at::Tensor& x, const Rows& rows, const Before& before,
+                                        const LayerRun& run, Carry& own) const {
   Activations known;
-  const at::Tensor attended = mixed(x, rows, {}, run, own, known);
+  const at::Tensor attended = mixed(x, rows, before, run, own, known);
   return add_attention(x, attended, known.attention_half);
 }
 
@@ -188,21 +226,32 @@ at::Tensor DecoderLayer::add_attention(const at::Tensor& x, const at::Tensor& at
   return config_.norms_outputs() ? rms_norm_add(x, half, weights_.after_attention) : half;
 }
 
+MixtureRun DecoderLayer::mixture_run(const Rows& rows, const LayerRun& run, bool graph_only) const {
+  return {.layer = index_,
+          .begin = rows.begin,
+          .graph_only = graph_only,
+          .balance = run.balance,
+          .choices = run.choices};
+}
+
+at::Tensor DecoderLayer::add_experts(const at::Tensor& middle, const at::Tensor& mlp, const Rows& rows,
+                                     const LayerRun& run) const {
+  const at::Tensor of_mlp = run.ops.rms_norm(mlp, weights_.after_mlp_alone);
+  const at::Tensor of_router = run.ops.rms_norm(middle, weights_.router_norm);
+  const at::Tensor experts = mixture({}, run.ops.rms_norm(middle, weights_.before_experts), weights_.mixture,
+                                     mixture_run(rows, run, /*graph_only=*/false), of_router);
+  return rms_norm_add(of_mlp, experts, weights_.after_experts);
+}
+
 at::Tensor DecoderLayer::feed_forward(const at::Tensor& middle, const Rows& rows, const LayerRun& run,
                                       GatedProjections* projections) const {
   const auto through = [&](const at::Tensor& residual, const at::Tensor& x) {
     // A norm's backward pass reads what it has normalised.
     const bool graph_only = run.graph_only && run.ops.skips_unread() && !config_.norms_outputs();
-    if (sparse_) {
-      return mixture(residual, x, weights_.mixture,
-                     {.layer = index_,
-                      .begin = rows.begin,
-                      .graph_only = graph_only,
-                      .balance = run.balance,
-                      .choices = run.choices});
-    }
+    if (weights_.mlp.down_proj == nullptr)
+      return mixture(residual, x, weights_.mixture, mixture_run(rows, run, graph_only));
     // What is kept is kept of our ops.
-    return projections != nullptr ? gated_mlp(residual, x, weights_.mlp, graph_only, projections)
+    return projections != nullptr && !sparse_ ? gated_mlp(residual, x, weights_.mlp, graph_only, projections)
                                   : run.ops.gated_mlp(residual, x, weights_.mlp, graph_only);
   };
   // The layer's output is the caller's to name.
@@ -214,23 +263,33 @@ at::Tensor DecoderLayer::feed_forward(const at::Tensor& middle, const Rows& rows
   }
   if (!config_.norms_outputs()) return through(middle, input);
   input.reset();
-  return rms_norm_add(middle, raw, weights_.after_mlp);
+  if (sparse_ && weights_.mlp.down_proj != nullptr) {
+    const MemoryScope scope("MLP");
+    raw = add_experts(middle, raw, rows, run);
+  }
+  at::Tensor y = rms_norm_add(middle, raw, weights_.after_mlp);
+  if (weights_.per_layer.is_there())
+    y = add_per_layer_input(y, rows.tokens, rows.embedded, weights_.per_layer);
+  return weights_.layer_scalar == nullptr ? y : scaled(y, weights_.layer_scalar->value);
 }
 
 bool DecoderLayer::trainable() const {
   const Weights& w = weights_;
-  if (w.delta_rule.trainable() || w.latent.trainable()) return true;
+  if (w.delta_rule.trainable() || w.latent.trainable() || w.per_layer.trainable()) return true;
   const auto is_trained = [](const Linear* map) { return map != nullptr && map->trainable(); };
   for (const Linear* map :
        {w.q_proj, w.k_proj, w.v_proj, w.o_proj, w.mixture.router, w.mixture.shared_expert_gate}) {
     if (is_trained(map)) return true;
   }
   for (const RmsNorm* norm :
-       {&w.before_attention, &w.q_norm, &w.k_norm, &w.after_attention, &w.before_mlp, &w.after_mlp}) {
+       {&w.before_attention, &w.q_norm, &w.k_norm, &w.after_attention, &w.before_mlp, &w.after_mlp,
+        &w.router_norm, &w.after_mlp_alone, &w.before_experts, &w.after_experts}) {
     if (norm->weight != nullptr && norm->weight->trainable()) return true;
   }
   if (w.sinks != nullptr && w.sinks->trainable()) return true;
-  if (!sparse_) return w.mlp.trainable();
+  if (w.mlp.down_proj != nullptr && w.mlp.trainable()) return true;
+  if (!sparse_) return false;
+  if (w.mixture.expert_scale != nullptr && w.mixture.expert_scale->trainable()) return true;
   if (w.mixture.shared_expert.gate_proj != nullptr && w.mixture.shared_expert.trainable()) return true;
   return std::any_of(w.mixture.experts.begin(), w.mixture.experts.end(),
                      [](const GatedMlp& expert) { return expert.trainable(); });

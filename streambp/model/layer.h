@@ -11,6 +11,7 @@
 #include "streambp/model/delta_rule_layer.h"
 #include "streambp/model/latent_layer.h"
 #include "streambp/model/model_ops.h"
+#include "streambp/model/per_layer_input.h"
 #include "streambp/ops/attention.h"
 #include "streambp/ops/linear.h"
 #include "streambp/ops/mixture.h"
@@ -31,6 +32,9 @@ struct Rows {
   RopeTable rope;        // of these rows
   RopeTable local_rope;  // the same for layers with a window, where they have their own
   RopeTable query_rope;  // the same for queries, where it differs from the keys'
+  /// Where the layers read them (Gemma 4): tokens [n], the model's first hidden states [n, D], which are part
+  /// of the layer's graph, and where their gradient is added; undefined: nobody wants it.
+  at::Tensor tokens, embedded, embedded_gradient;
 
   int64_t size() const { return end - begin; }
 };
@@ -53,10 +57,12 @@ struct Carry {
 };
 
 /// What the first sequence of some rows continues, if it does: its earlier tokens' carry, and where the
-/// gradient that reaches it is added.
+/// gradient that reaches it is added; and what other layers have of the rows.
 struct Before {
   Prefix attention;
   DeltaBefore recurrent;
+  /// Keys and values of the rows themselves in a layer that has none of its own.
+  Prefix shared = {};
 };
 
 /// What a layer has computed for some rows, without a graph, for another pass over the same rows that need
@@ -95,6 +101,7 @@ struct LayerOutput {
 /// or around them (Gemma 2 and 3; GLM-4 under other names)
 ///     middle = x + post_attention_layernorm(attention(input_layernorm(x)))
 ///     y = middle + post_feedforward_layernorm(mlp(pre_feedforward_layernorm(middle)))
+/// (Gemma 4 likewise, with experts next to the MLP, per-layer inputs after it and a constant factor)
 /// or after them (OLMo 2 and 3)
 ///     middle = x + post_attention_layernorm(attention(x)),   y = middle +
 ///     post_feedforward_layernorm(mlp(middle))
@@ -105,11 +112,24 @@ class DecoderLayer {
     RmsNorm before_attention, after_attention, before_mlp, after_mlp;
     const Linear *q_proj = nullptr, *k_proj = nullptr, *v_proj = nullptr, *o_proj = nullptr;
     RmsNorm q_norm, k_norm;      // only with Config::qk_norm: [E], or [H E] and [K E] with qk_norm_full_width
+    RmsNorm v_norm;              // only with Config::norms_values: [E]
     Parameter* sinks = nullptr;  // [H], only with Config::attention_sinks
     DeltaRule delta_rule;        // of a recurrent layer, whose o_proj is linear_attn.out_proj; no q_proj
     LatentAttention latent;      // with latent attention; no q_proj
-    GatedMlp mlp;                // of a dense layer
+    GatedMlp mlp;                // of a dense layer, or one with both
     Mixture mixture;             // of a sparse one
+    RmsNorm router_norm, after_mlp_alone, before_experts, after_experts;  // of one with both
+    PerLayerInput per_layer;            // only with Config::has_per_layer_inputs()
+    Parameter* layer_scalar = nullptr;  // [1], only with Config::layer_scalar
+
+    /// Of q_proj, k_proj and v_proj those that there are.
+    std::vector<const Linear*> projections() const {
+      std::vector<const Linear*> maps;
+      for (const Linear* map : {q_proj, k_proj, v_proj}) {
+        if (map != nullptr) maps.push_back(map);
+      }
+      return maps;
+    }
   };
 
   /// `index` is the layer's number, from 0.
@@ -135,8 +155,10 @@ class DecoderLayer {
   at::Tensor after_attention(const at::Tensor& x, Activations known, const Rows& rows,
                              const LayerRun& run) const;
 
-  /// The first half of `forward`: middle [n, D] for x [n, D], rows that continue no sequence.
-  at::Tensor attention_half(const at::Tensor& x, const Rows& rows, const LayerRun& run) const;
+  /// The first half of `forward`: middle [n, D] for x [n, D], rows that continue no sequence. `own` receives
+  /// what the rows hand on.
+  at::Tensor attention_half(const at::Tensor& x, const Rows& rows, const Before& before, const LayerRun& run,
+                            Carry& own) const;
 
   /// The second half: the layer's output for middle [n, D], token by token. `projections` as in gated_mlp.
   at::Tensor feed_forward(const at::Tensor& middle, const Rows& rows, const LayerRun& run,
@@ -159,22 +181,29 @@ class DecoderLayer {
   /// `shared`: whether somebody else reads `keys` too, the projected ones.
   KeysValues key_value_heads(const at::Tensor& keys, const at::Tensor& values, const Rows& rows,
                              const ModelOps& ops, bool shared) const;
+  /// Keys and values as projected from `input`; those that are `known` are not computed again.
+  KeysValues projected_keys_values(const at::Tensor& input, const KeysValues& known) const;
   /// What attention, or the recurrence, gives before its projection, [n, H E]; `own` receives what the rows
   /// hand on, `known` what is computed.
   at::Tensor mixed(const at::Tensor& x, const Rows& rows, const Before& before, const LayerRun& run,
                    Carry& own, Activations& known) const;
   at::Tensor attend_latents(const at::Tensor& x, const Rows& rows, const Prefix& prefix, const LayerRun& run,
                             KeysValues& own) const;
-  at::Tensor attend(const at::Tensor& x, const Rows& rows, const Prefix& prefix, const LayerRun& run,
+  at::Tensor attend(const at::Tensor& x, const Rows& rows, const Before& before, const LayerRun& run,
                     KeysValues& own, Activations& known) const;
   /// Queries of what q_proj gives, and their gates [n, H, E], undefined where there are none.
   std::pair<at::Tensor, at::Tensor> queries_and_gates(const at::Tensor& projected) const;
   /// Middle [n, D] for x [n, D] and what its attention gave. `half`: Activations::attention_half, which
   /// receives what is computed; where it is known and no graph is wanted, `attended` may be undefined.
   at::Tensor add_attention(const at::Tensor& x, const at::Tensor& attended, at::Tensor& half) const;
+  /// norm(mlp) + norm(experts(norm(middle))), where a layer has both; `mlp` is what its MLP gives.
+  at::Tensor add_experts(const at::Tensor& middle, const at::Tensor& mlp, const Rows& rows,
+                         const LayerRun& run) const;
+  MixtureRun mixture_run(const Rows& rows, const LayerRun& run, bool graph_only) const;
 
   Config config_;
   int64_t index_;
+  int64_t head_dim_;
   bool sparse_;
   bool recurrent_;
   bool rotates_;

@@ -25,6 +25,9 @@ void Model::give_back() {
     renew_parts(*parameter);
   }
   placement_.device = lender_;
+  for (const auto& [size, ones] : ones_) {
+    if (ones->value.device() != lender_) ones->value = at::ones({size}, ones->value.options().device(lender_));
+  }
 }
 
 void Model::lend(const std::map<std::string, at::Tensor>& values,

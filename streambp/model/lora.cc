@@ -13,7 +13,7 @@ namespace streambp {
 namespace {
 
 constexpr const char* kHeadModule = "lm_head";
-constexpr const char* kExperts = ".mlp.experts.";
+constexpr const char* kExperts = ".experts.";
 
 /// A module that can have an adapter.
 struct Adaptable {
@@ -25,11 +25,11 @@ struct Adaptable {
 };
 
 /// Whether the maps of experts are no modules to PEFT: transformers 5 holds them in two parameters. For other
-/// mixtures than Qwen2-MoE and GPT-OSS, PEFT 0.21.2 takes their old names for the parameters.
+/// mixtures than Qwen2-MoE, GPT-OSS and Gemma 4, PEFT 0.21.2 takes their old names for the parameters.
 bool hides_experts(const Config& config) {
   const MixtureSettings& mixture = config.mixture;
   return (mixture.shared_expert_intermediate_size > 0 && !mixture.shared_expert_ungated) ||
-         mixture.biased_interleaved;
+         mixture.biased_interleaved || mixture.next_to_mlp;
 }
 
 /// Whether a parameter is the matrix of a linear map or the embedding's. PEFT adapts convolutions otherwise,
@@ -75,6 +75,15 @@ std::vector<std::string> attention_names(const Config& config) {
   return {"q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"};
 }
 
+/// Those of Gemma 4 that are not in every decoder.
+std::vector<std::string> gemma4_names(const Config& config) {
+  std::vector<std::string> names;
+  if (config.mixture.next_to_mlp) names.emplace_back("proj");
+  if (config.has_per_layer_inputs())
+    names.insert(names.end(), {"per_layer_model_projection", "per_layer_input_gate", "per_layer_projection"});
+  return names;
+}
+
 /// Linear maps that kAllLinear stands for outside a mixture: the head, and a critic's, excluded.
 std::vector<std::string> all_linear_names(const Config& config) {
   if (config.mixture.biased_interleaved) return {"q_proj", "k_proj", "v_proj", "o_proj"};
@@ -82,6 +91,8 @@ std::vector<std::string> all_linear_names(const Config& config) {
   if (config.fused_gate_up) return {"q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"};
   std::vector<std::string> names = attention_names(config);
   names.insert(names.end(), {"gate_proj", "up_proj", "down_proj"});
+  const std::vector<std::string> more = gemma4_names(config);
+  names.insert(names.end(), more.begin(), more.end());
   if (config.linear_attention.empty()) return names;
   names.emplace_back("out_proj");
   const auto in = config.delta_rule.fused_projections
@@ -228,7 +239,8 @@ class Targets {
     bool is_there = false;
     for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
       if (!config_.is_sparse(layer)) continue;
-      const std::string experts = fmt::format("model.layers.{}.mlp.experts", layer);
+      const std::string experts =
+          fmt::format("model.layers.{}.{}", layer, config_.mixture.next_to_mlp ? "experts" : "mlp.experts");
       for (const char* part : {"gate_up_proj", "down_proj"}) {
         if (!is_named(fmt::format("{}.{}", experts, part), name)) continue;
         is_there = true;

@@ -40,7 +40,7 @@ std::vector<std::string> saved_parameters(const Config& config, const LoraConfig
                        holders[1]);
     if (shape.of_expert)
       throw InputError("LoRA modules_to_save: {} holds experts, which is not supported", holders.front());
-    if (shape.role == ParameterRole::kCorrection)
+    if (is_buffer(shape.name))
       throw InputError(
           "LoRA modules_to_save: {} holds what its choice is corrected by, which is not supported",
           holders.front());

@@ -33,7 +33,15 @@ Rows Stream::rows(int64_t begin, int64_t end) const {
             .offsets = {0},
             .rope = rope.rows(begin, end),
             .local_rope = {},
-            .query_rope = {}};
+            .query_rope = {},
+            .tokens = {},
+            .embedded = {},
+            .embedded_gradient = {}};
+  if (embedded.defined()) {
+    rows.tokens = batch.tokens.narrow(0, begin, end - begin);
+    rows.embedded = embedded.narrow(0, begin, end - begin);
+  }
+  if (embedded_gradient.defined()) rows.embedded_gradient = embedded_gradient.narrow(0, begin, end - begin);
   if (local_rope.cosine.defined()) rows.local_rope = local_rope.rows(begin, end);
   if (query_rope.cosine.defined()) rows.query_rope = query_rope.rows(begin, end);
   // The last sequence that begins at or before `begin` and is not empty there.
@@ -58,7 +66,7 @@ Parameter& Model::add_parameter(const ParameterShape& shape, bool trainable) {
     const MemoryScope scope("weights");
     parameter->value = at::empty(shape.shape, options.dtype(dtype_of(shape.name)));
   }
-  if (trainable && !is_correction(shape.name)) {
+  if (trainable && !is_buffer(shape.name)) {
     const MemoryScope scope("gradients");
     parameter->gradient = at::zeros(shape.shape, options.dtype(placement_.gradient_dtype));
   }
@@ -125,7 +133,8 @@ Model Model::random(const Config& config, const Placement& placement, uint64_t s
     // The delta rule's own norm multiplies by its weight in every family.
     const bool adds_one = config.norm_adds_one && !parameter.name.ends_with(".linear_attn.norm.weight");
     if (role == ParameterRole::kConvolution) noise.mul_(kConvolutionDeviation / kDeviation);
-    parameter.value.copy_(role == ParameterRole::kNorm && !adds_one ? noise + 1.0 : noise);
+    const bool around_one = (role == ParameterRole::kNorm && !adds_one) || role == ParameterRole::kScalar;
+    parameter.value.copy_(around_one ? noise + 1.0 : noise);
   });
 }
 
@@ -141,9 +150,9 @@ void Model::zero_gradients() {
   }
 }
 
-RopeTable Model::rope_of(const RopeSettings& rope, const Batch& batch, const at::Tensor& row_factors) const {
-  const std::vector<double> frequencies =
-      rope_inverse_frequencies(rope, config_.rotary_dim, rope_length(batch));
+RopeTable Model::rope_of(const RopeSettings& rope, int64_t rotary_dim, const Batch& batch,
+                         const at::Tensor& row_factors) const {
+  const std::vector<double> frequencies = rope_inverse_frequencies(rope, rotary_dim, rope_length(batch));
   return rope_table(batch.positions.to(device()),
                     at::tensor(at::ArrayRef<double>(frequencies), at::kDouble).to(device()),
                     rope.attention_factor, dtype(), row_factors);
@@ -166,10 +175,18 @@ Stream Model::prepare(const Batch& batch) const {
   stream.batch = batch;
   stream.batch.tokens = batch.tokens.to(device());
   stream.batch.targets = batch.targets.to(device());
-  stream.rope = rope_of(config_.rope, batch);
-  if (config_.local_rope) stream.local_rope = rope_of(*config_.local_rope, batch);
+  stream.rope = rope_of(config_.rope, config_.rotary_dim, batch);
+  if (config_.local_rope)
+    stream.local_rope = rope_of(*config_.local_rope, config_.local_rotary_dim(), batch);
   if (config_.query_scale_beta != 0.0)
-    stream.query_rope = rope_of(config_.rope, batch, query_scales(config_, batch.positions.to(device())));
+    stream.query_rope = rope_of(config_.rope, config_.rotary_dim, batch,
+                                query_scales(config_, batch.positions.to(device())));
+  if (config_.has_per_layer_inputs()) {
+    const MemoryScope inputs("layer inputs");
+    stream.embedded = embed(stream.batch.tokens);
+  }
+  if (config_.gemma4.num_kv_shared_layers > 0)
+    stream.shared = std::make_shared<SharedKeysValues>(config_, stream.size());
   return stream;
 }
 
@@ -186,26 +203,18 @@ void Model::accumulate_embedding(const at::Tensor& tokens, at::Tensor dx) {
   if (embedding_scale_ != 1.0) dx.mul_(embedding_scale_);  // a whole stream: no copy of it
   // nn.Embedding and PEFT's look-ups hold the row of padding_idx constant: it keeps what it has, which is the
   // head's part where the two are tied.
-  const auto add_rows = [&](Parameter& parameter, const at::Tensor& d) {
-    if (!parameter.trainable()) return;
-    if (!config_.pad_token_id) return accumulate_rows(parameter, tokens, d);
-    const at::Tensor row = parameter.gradient.narrow(0, *config_.pad_token_id, 1);
-    const at::Tensor kept = row.clone();
-    accumulate_rows(parameter, tokens, d);
-    row.copy_(kept);
-  };
-  add_rows(*embedding_, dx);
+  accumulate_rows(*embedding_, tokens, dx, config_.pad_token_id);
   if (embedding_rows_ != nullptr) accumulate_trained_rows(*embedding_rows_, tokens, dx);
   if (!embedding_adapter_ || !embedding_adapter_->trainable()) return;
   const LowRankAdapter& adapter = *embedding_adapter_;
   accumulate_product(*adapter.b, dx, gather_rows(adapter.a->value.t(), tokens).mul_(adapter.scale));
   Parameter columns;
   columns.gradient = adapter.a->gradient.t();
-  add_rows(columns, at::mm(dx, adapter.b->value).mul_(adapter.scale));
+  accumulate_rows(columns, tokens, at::mm(dx, adapter.b->value).mul_(adapter.scale), config_.pad_token_id);
 }
 
 int64_t Model::lowest_trainable_layer() const {
-  if (!embedding_parameters().empty()) return -1;
+  if (!present_embedding_parameters().empty()) return -1;
   for (size_t i = 0; i < layers_.size(); ++i) {
     if (layers_[i].trainable()) return static_cast<int64_t>(i);
   }

@@ -17,6 +17,7 @@
 #include "streambp/model/config.h"
 #include "streambp/model/layer.h"
 #include "streambp/model/lora.h"
+#include "streambp/model/shared_keys_values.h"
 
 namespace streambp {
 
@@ -26,6 +27,10 @@ struct Stream {
   RopeTable rope;        // of all tokens
   RopeTable local_rope;  // for layers with a window, where the model rotates their heads otherwise
   RopeTable query_rope;  // for queries, where it differs from the keys'
+  /// Where layers read them (Gemma 4): the model's first hidden states [N, D], and where the gradient that
+  /// layers leave for them is added (undefined: nobody wants it).
+  at::Tensor embedded, embedded_gradient;
+  std::shared_ptr<SharedKeysValues> shared;  // null where every layer has its own; a pass's own
   std::shared_ptr<RouterBalance> balance;  // null where no loss balances the experts; a pass's own
   std::shared_ptr<RouterChoices> choices;  // null where no layer runs twice; a pass's own
 
@@ -92,7 +97,7 @@ class Model {
   void allocate_gradients(const std::vector<Parameter*>& parameters);
 
   /// The trainable parameters, or all, of a layer; of what the head's pass uses (final norm, heads); the
-  /// trainable ones of the embedding.
+  /// trainable ones of the embedding, with those that make per-layer inputs.
   std::vector<Parameter*> layer_parameters(int64_t layer, bool trainable_alone = true) const;
   std::vector<Parameter*> head_parameters(bool trainable_alone = true) const;
   std::vector<Parameter*> embedding_parameters() const;
@@ -150,6 +155,7 @@ class Model {
   Model(const Config& config, const Placement& placement,
         const std::function<void(Parameter&, ParameterRole)>& fill);
 
+  std::vector<Parameter*> present_embedding_parameters() const;
   Parameter& add_parameter(const ParameterShape& shape, bool trainable);
   Linear* add_linear(const std::string& name, const std::string& weight, const std::string& bias = "");
   /// A part of `whole` as a parameter over the same storage.
@@ -176,16 +182,21 @@ class Model {
   /// One expert's map in the two tensors of all: [in, out] of [experts, in, out], [out] of [experts, out].
   Linear* add_expert_map(const std::string& experts, int64_t expert, const std::string& part);
   RmsNorm norm_of(const std::string& name) const;
+  /// One without a weight of its own, over `size` numbers.
+  RmsNorm plain_norm(int64_t size);
   GatedMlp make_mlp(const std::string& name);
   Mixture make_mixture(const std::string& name);
-  void make_attention(const std::string& name, DecoderLayer::Weights& weights);
+  void make_mixture_next_to_mlp(const std::string& prefix, DecoderLayer::Weights& weights);
+  PerLayerInput make_per_layer_input(const std::string& prefix, int64_t index);
+  void make_attention(const std::string& name, int64_t index, DecoderLayer::Weights& weights);
   void make_delta_rule(const std::string& name, DecoderLayer::Weights& weights);
   void make_latent(const std::string& name, DecoderLayer::Weights& weights);
   /// Of the parameter `name`: the model's, but of a kCorrection.
   at::ScalarType dtype_of(const std::string& name) const;
   DecoderLayer make_layer(int64_t index);
   /// `row_factors` as in rope_table.
-  RopeTable rope_of(const RopeSettings& rope, const Batch& batch, const at::Tensor& row_factors = {}) const;
+  RopeTable rope_of(const RopeSettings& rope, int64_t rotary_dim, const Batch& batch,
+                    const at::Tensor& row_factors = {}) const;
 
   Config config_;
   Placement placement_;
@@ -200,6 +211,7 @@ class Model {
   };
   std::unordered_map<const Parameter*, std::vector<Part>> parts_;  // of fused parameters
   std::vector<std::unique_ptr<Linear>> maps_;                      // those of the layers, then the heads
+  std::map<int64_t, std::unique_ptr<Parameter>> ones_;  // weights of norms without any, by size; frozen
   std::optional<LoraConfig> lora_;
   /// A parameter that is trained instead of the base's, whose value it shows while adapters are off.
   struct SavedParameter {

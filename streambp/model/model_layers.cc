@@ -1,8 +1,10 @@
 // Parameters become layers: which maps and norms a layer has, over which parameters or parts of them. See
 // model.h.
+#include <cmath>
 #include <fmt/format.h>
 #include <utility>
 
+#include "streambp/memory/meter.h"
 #include "streambp/model/model.h"
 
 namespace streambp {
@@ -86,7 +88,58 @@ Mixture Model::make_mixture(const std::string& name) {
   return mixture;
 }
 
-void Model::make_attention(const std::string& name, DecoderLayer::Weights& weights) {
+void Model::make_mixture_next_to_mlp(const std::string& prefix, DecoderLayer::Weights& weights) {
+  const MixtureSettings& settings = config_.mixture;
+  Mixture& mixture = weights.mixture;
+  Linear* const router = add_map(prefix + "router.proj", /*bias=*/false);
+  router->output_scale = 1.0 / std::sqrt(static_cast<double>(config_.hidden_size));
+  mixture.router = router;
+  mixture.expert_scale = &parameter(prefix + "router.per_expert_scale");
+  mixture.experts_per_token = settings.num_experts_per_tok;
+  mixture.normalise = settings.norm_topk_prob;
+  const std::string experts = prefix + "experts";
+  const auto map_of_expert = [&](int64_t expert, const char* part, const char* name, int64_t first,
+                                 int64_t rows) {
+    Linear* const map = add_linear(fmt::format("{}.{}.{}", experts, expert, name), experts + "." + part);
+    map->weight = add_part(
+        *map->weight, [=](const at::Tensor& x) { return x.select(0, expert).narrow(0, first, rows); });
+    return map;
+  };
+  const int64_t width = settings.moe_intermediate_size;
+  for (int64_t expert = 0; expert < settings.num_experts; ++expert) {
+    mixture.experts.push_back({map_of_expert(expert, "gate_up_proj", "gate_proj", 0, width),
+                               map_of_expert(expert, "gate_up_proj", "up_proj", width, width),
+                               map_of_expert(expert, "down_proj", "down_proj", 0, config_.hidden_size),
+                               config_.hidden_act});
+  }
+  weights.router_norm = {&parameter(prefix + "router.scale"), config_.rms_norm_eps, false};
+  weights.after_mlp_alone = norm_of(prefix + "post_feedforward_layernorm_1");
+  weights.before_experts = norm_of(prefix + "pre_feedforward_layernorm_2");
+  weights.after_experts = norm_of(prefix + "post_feedforward_layernorm_2");
+}
+
+PerLayerInput Model::make_per_layer_input(const std::string& prefix, int64_t index) {
+  const int64_t size = config_.gemma4.hidden_size_per_layer_input;
+  PerLayerInput input;
+  Linear* const projection = add_map("model.per_layer_model_projection", /*bias=*/false);
+  projection->weight = add_rows(*projection->weight, index * size, size);
+  projection->first_row = index * size;
+  projection->output_scale = 1.0 / std::sqrt(static_cast<double>(config_.hidden_size));
+  input.model_projection = projection;
+  input.projection_norm = norm_of("model.per_layer_projection_norm");
+  input.table = add_part(parameter("model.embed_tokens_per_layer.weight"),
+                         [=](const at::Tensor& x) { return x.narrow(1, index * size, size); });
+  input.table_scale =
+      at::scalar_tensor(std::sqrt(static_cast<double>(size)), placement_.dtype).item<double>();
+  input.pad_token_id = config_.pad_token_id;
+  input.gate = add_map(prefix + "per_layer_input_gate", /*bias=*/false);
+  input.projection = add_map(prefix + "per_layer_projection", /*bias=*/false);
+  input.norm = norm_of(prefix + "post_per_layer_input_norm");
+  return input;
+}
+
+void Model::make_attention(const std::string& name, int64_t index, DecoderLayer::Weights& weights) {
+  const bool own_keys = !config_.shares_keys_values(index);
   if (config_.fused_projections) {
     const int64_t keys = config_.num_key_value_heads * config_.head_dim;
     const auto qkv =
@@ -94,14 +147,16 @@ void Model::make_attention(const std::string& name, DecoderLayer::Weights& weigh
     std::tie(weights.q_proj, weights.k_proj, weights.v_proj) = std::tie(qkv[0], qkv[1], qkv[2]);
   } else {
     weights.q_proj = add_map(name + ".q_proj", config_.qkv_bias);
-    weights.k_proj = add_map(name + ".k_proj", config_.qkv_bias);
-    weights.v_proj = add_map(name + ".v_proj", config_.qkv_bias);
+    if (own_keys) weights.k_proj = add_map(name + ".k_proj", config_.qkv_bias);
+    if (own_keys && !config_.keys_are_values(index))
+      weights.v_proj = add_map(name + ".v_proj", config_.qkv_bias);
   }
   weights.o_proj = add_residual_map(name + ".o_proj", config_.o_bias);
   if (config_.qk_norm) {
     weights.q_norm = norm_of(name + ".q_norm");
-    weights.k_norm = norm_of(name + ".k_norm");
+    if (own_keys) weights.k_norm = norm_of(name + ".k_norm");
   }
+  if (config_.norms_values && own_keys) weights.v_norm = plain_norm(config_.head_dim_of(index));
   if (config_.attention_sinks) weights.sinks = &parameter(name + ".sinks");
 }
 
@@ -150,6 +205,16 @@ RmsNorm Model::norm_of(const std::string& name) const {
   return {&parameter(name + ".weight"), config_.rms_norm_eps, config_.norm_adds_one};
 }
 
+RmsNorm Model::plain_norm(int64_t size) {
+  std::unique_ptr<Parameter>& ones = ones_[size];
+  if (ones == nullptr) {
+    const MemoryScope scope("weights");
+    ones = std::make_unique<Parameter>();
+    ones->value = at::ones({size}, at::TensorOptions().device(placement_.device).dtype(placement_.dtype));
+  }
+  return {ones.get(), config_.rms_norm_eps, false};
+}
+
 DecoderLayer Model::make_layer(int64_t index) {
   const std::string prefix = fmt::format("model.layers.{}.", index);
   const auto norm = [&](const std::string& name) {
@@ -166,10 +231,10 @@ DecoderLayer Model::make_layer(int64_t index) {
   } else if (config_.is_latent()) {
     make_latent(prefix + "self_attn", weights);
   } else {
-    make_attention(prefix + "self_attn", weights);
+    make_attention(prefix + "self_attn", index, weights);
   }
   const std::string mlp = prefix + "mlp";
-  if (config_.is_sparse(index)) {
+  if (config_.is_sparse(index) && !config_.mixture.next_to_mlp) {
     weights.mixture = make_mixture(mlp);
   } else if (config_.fused_projections || config_.fused_gate_up) {
     const auto maps =
@@ -178,7 +243,10 @@ DecoderLayer Model::make_layer(int64_t index) {
                    config_.hidden_act};
   } else {
     weights.mlp = make_mlp(mlp);
+    if (config_.is_sparse(index)) make_mixture_next_to_mlp(prefix, weights);
   }
+  if (config_.has_per_layer_inputs()) weights.per_layer = make_per_layer_input(prefix, index);
+  if (config_.layer_scalar) weights.layer_scalar = &parameter(prefix + "layer_scalar");
   return {config_, index, std::move(weights)};
 }
 

@@ -58,21 +58,23 @@ class ShapeList {
     linear(in + "out_proj", hidden, rule.values());
   }
 
-  void attention(const std::string& at) {
-    const int64_t hidden = config_.hidden_size;
-    const int64_t queries = config_.num_attention_heads * config_.head_dim;
-    const int64_t keys = config_.num_key_value_heads * config_.head_dim;
+  void attention(const std::string& at, int64_t layer) {
+    const int64_t hidden = config_.hidden_size, head_dim = config_.head_dim_of(layer);
+    const int64_t queries = config_.query_width(layer);
+    const int64_t keys = config_.key_value_heads_of(layer) * head_dim;
+    const bool own_keys = !config_.shares_keys_values(layer);
     if (config_.fused_projections) {
       linear(at + "self_attn.qkv_proj", queries + 2 * keys, hidden, config_.qkv_bias);
     } else {
       linear(at + "self_attn.q_proj", config_.attention_output_gate ? 2 * queries : queries, hidden,
              config_.qkv_bias);
-      linear(at + "self_attn.k_proj", keys, hidden, config_.qkv_bias);
-      linear(at + "self_attn.v_proj", keys, hidden, config_.qkv_bias);
+      if (own_keys) linear(at + "self_attn.k_proj", keys, hidden, config_.qkv_bias);
+      if (own_keys && !config_.keys_are_values(layer))
+        linear(at + "self_attn.v_proj", keys, hidden, config_.qkv_bias);
     }
     const bool full_width = config_.qk_norm_full_width;
-    if (config_.qk_norm) norm(at + "self_attn.q_norm", full_width ? queries : config_.head_dim);
-    if (config_.qk_norm) norm(at + "self_attn.k_norm", full_width ? keys : config_.head_dim);
+    if (config_.qk_norm) norm(at + "self_attn.q_norm", full_width ? queries : head_dim);
+    if (config_.qk_norm && own_keys) norm(at + "self_attn.k_norm", full_width ? keys : head_dim);
     linear(at + "self_attn.o_proj", hidden, queries, config_.o_bias);
     if (config_.attention_sinks)
       shapes_.push_back({at + "self_attn.sinks", {config_.num_attention_heads}, ParameterRole::kPerHead});
@@ -121,6 +123,44 @@ class ShapeList {
     add("down_proj", width, config_.hidden_size);
   }
 
+  // Gemma 4's, next to the MLP: norms, router and two tensors for all experts, [out, in] each.
+  void mixture_next_to_mlp(const std::string& at) {
+    const int64_t experts = config_.mixture.num_experts, width = config_.mixture.moe_intermediate_size;
+    const int64_t hidden = config_.hidden_size;
+    for (const char* name : {"post_feedforward_layernorm_1", "post_feedforward_layernorm_2",
+                             "pre_feedforward_layernorm_2"})
+      norm(at + name, hidden);
+    shapes_.push_back({at + "router.scale", {hidden}, ParameterRole::kNorm});
+    shapes_.push_back({at + "router.per_expert_scale", {experts}, ParameterRole::kNorm});
+    linear(at + "router.proj", experts, hidden);
+    const auto add = [&](const char* part, int64_t out, int64_t in) {
+      shapes_.push_back(
+          {at + "experts." + part, {experts, out, in}, ParameterRole::kExperts, /*of_expert=*/true});
+    };
+    add("gate_up_proj", 2 * width, hidden);
+    add("down_proj", hidden, width);
+  }
+
+  // Gemma 4's second embedding and what makes each layer's share of it.
+  void per_layer_inputs() {
+    const int64_t width = config_.num_hidden_layers * config_.gemma4.hidden_size_per_layer_input;
+    matrix("model.embed_tokens_per_layer", config_.gemma4.vocab_size_per_layer_input, width,
+           ParameterRole::kTable);
+    linear("model.per_layer_model_projection", width, config_.hidden_size);
+    norm("model.per_layer_projection_norm", config_.gemma4.hidden_size_per_layer_input);
+  }
+
+  void per_layer_maps(const std::string& at) {
+    const int64_t size = config_.gemma4.hidden_size_per_layer_input;
+    linear(at + "per_layer_input_gate", size, config_.hidden_size);
+    linear(at + "per_layer_projection", config_.hidden_size, size);
+    norm(at + "post_per_layer_input_norm", config_.hidden_size);
+  }
+
+  void layer_scalar(const std::string& at) {
+    shapes_.push_back({at + "layer_scalar", {1}, ParameterRole::kScalar});
+  }
+
   void mixture(const std::string& at) {
     const MixtureSettings& mixture = config_.mixture;
     if (mixture.biased_interleaved) return interleaved_mixture(at);
@@ -151,6 +191,21 @@ class ShapeList {
 
 }  // namespace
 
+int64_t Config::producer_of(int64_t layer) const {
+  if (!shares_keys_values(layer)) return layer;
+  int64_t producer = num_hidden_layers - gemma4.num_kv_shared_layers - 1;
+  while (has_window(producer) != has_window(layer)) --producer;
+  return producer;
+}
+
+bool Config::has_consumers(int64_t layer) const {
+  if (shares_keys_values(layer)) return false;
+  for (int64_t above = num_hidden_layers - gemma4.num_kv_shared_layers; above < num_hidden_layers; ++above) {
+    if (producer_of(above) == layer) return true;
+  }
+  return false;
+}
+
 NormNames Config::norm_names() const {
   if (norm_after) return {"", "post_attention_layernorm", "", "post_feedforward_layernorm"};
   if (glm_norm_names)
@@ -167,6 +222,7 @@ std::vector<ParameterShape> parameter_shapes(const Config& config) {
   const NormNames norms = config.norm_names();
   ShapeList list(config);
   list.matrix("model.embed_tokens", config.vocab_size, hidden, ParameterRole::kEmbedding);
+  if (config.has_per_layer_inputs()) list.per_layer_inputs();
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     const std::string at = fmt::format("model.layers.{}.", layer);
     list.norm_of_layer(at, norms.before_attention);
@@ -175,16 +231,19 @@ std::vector<ParameterShape> parameter_shapes(const Config& config) {
     } else if (config.is_latent()) {
       list.latent_attention(at);
     } else {
-      list.attention(at);
+      list.attention(at, layer);
     }
     list.norm_of_layer(at, norms.after_attention);
     list.norm_of_layer(at, norms.before_mlp);
-    if (config.is_sparse(layer)) {
+    if (config.is_sparse(layer) && !config.mixture.next_to_mlp) {
       list.mixture(at);
     } else {
-      list.dense_mlp(at + "mlp.", config.intermediate_size);
+      list.dense_mlp(at + "mlp.", config.intermediate_size_of(layer));
+      if (config.is_sparse(layer)) list.mixture_next_to_mlp(at);
     }
     list.norm_of_layer(at, norms.after_mlp);
+    if (config.has_per_layer_inputs()) list.per_layer_maps(at);
+    if (config.layer_scalar) list.layer_scalar(at);
   }
   list.norm("model.norm", hidden);
   if (config.value_model) {

@@ -20,7 +20,7 @@ struct Preset {
   int64_t vocab, hidden, layers, heads, key_value_heads;
   int64_t head_dim;  // 0: `more` has other sizes
   int64_t intermediate, positions;
-  double eps, theta;
+  double eps, theta;  // theta 0: `more` or the family's default has it
   bool tied;
   const char* dtype;
   const char* more = "{}";  // the keys of config.json beyond these
@@ -53,6 +53,28 @@ constexpr const char* kGemma3Big = R"({"sliding_window": 1024, "rope_local_base_
 constexpr const char* kGemma3Cpu = R"({"sliding_window": 512, "rope_local_base_freq": 10000, "query_pre_attn_scalar": 64})";
 constexpr const char* kGemma3Tiny = R"({"sliding_window": 5, "sliding_window_pattern": 3, "rope_local_base_freq": 100,
   "query_pre_attn_scalar": 24, "rope_scaling": {"rope_type": "linear", "factor": 8.0}})";
+
+constexpr const char* kGemma4E2B = R"({"sliding_window": 512, "layer_types": "every 5", "num_kv_shared_layers": 20,
+  "use_double_wide_mlp": true, "hidden_size_per_layer_input": 256, "final_logit_softcapping": 30.0})";
+constexpr const char* kGemma4E4B = R"({"sliding_window": 512, "num_kv_shared_layers": 18, "hidden_size_per_layer_input": 256,
+  "final_logit_softcapping": 30.0})";
+constexpr const char* kGemma431B = R"({"sliding_window": 1024, "attention_k_eq_v": true, "num_global_key_value_heads": 4,
+  "hidden_size_per_layer_input": 0, "final_logit_softcapping": 30.0})";
+constexpr const char* kGemma426B = R"({"sliding_window": 1024, "attention_k_eq_v": true, "num_global_key_value_heads": 2,
+  "hidden_size_per_layer_input": 0, "final_logit_softcapping": 30.0, "enable_moe_block": true, "num_experts": 128,
+  "top_k_experts": 8, "moe_intermediate_size": 704})";
+constexpr const char* kGemma4Cpu = R"({"sliding_window": 512, "global_head_dim": 128, "layer_types": "every 3",
+  "num_kv_shared_layers": 3, "use_double_wide_mlp": true, "hidden_size_per_layer_input": 64,
+  "vocab_size_per_layer_input": 32000})";
+constexpr const char* kGemma4Tiny = R"({"sliding_window": 5, "layer_types": "every 2", "global_head_dim": 8,
+  "attention_k_eq_v": true, "num_global_key_value_heads": 1, "hidden_size_per_layer_input": 0, "final_logit_softcapping": 3.0,
+  "rope_parameters": {"full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 500.0},
+  "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}})";
+constexpr const char* kGemma4PerLayerTiny = R"({"sliding_window": 5, "layer_types": "every 2", "global_head_dim": 24,
+  "num_kv_shared_layers": 2, "use_double_wide_mlp": true, "hidden_size_per_layer_input": 6, "vocab_size_per_layer_input": 101})";
+constexpr const char* kGemma4MoeTiny = R"({"sliding_window": 7, "layer_types": "every 2", "global_head_dim": 24,
+  "attention_k_eq_v": true, "num_global_key_value_heads": 2, "hidden_size_per_layer_input": 0, "enable_moe_block": true,
+  "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 12})";
 
 constexpr const char* kSmollm3Tiny = R"({"no_rope_layers": [1, 0, 1], "use_sliding_window": true, "sliding_window": 6,
   "mlp_bias": true})";
@@ -161,7 +183,7 @@ constexpr const char* kGlm4MoeTiny = R"({"n_routed_experts": 6, "num_experts_per
 // meta-llama/Llama-3.2-*, meta-llama/Meta-Llama-3-8B, google/gemma-2-*, google/gemma-3-*-pt (from 4b on the text
 // part), mistralai/Mistral-7B-v0.1 and -v0.3, microsoft/Phi-*, google/gemma-2b and -7b, HuggingFaceTB/SmolLM3-3B,
 // ibm-granite/granite-3.3-*-instruct, allenai/OLMo-2-1124-7B and Olmo-3-1025-7B, mistralai/Ministral-3-8B-* (text part),
-// THUDM/GLM-4-9B-0414, mistralai/Mixtral-8x7B-v0.1, openai/gpt-oss-*, Qwen/Qwen1.5-MoE-A2.7B, Qwen/Qwen3.5-* (text
+// THUDM/GLM-4-9B-0414, google/gemma-4-* (text part), mistralai/Mixtral-8x7B-v0.1, openai/gpt-oss-*, Qwen/Qwen1.5-MoE-A2.7B, Qwen/Qwen3.5-* (text
 // part), Qwen/Qwen3-Next-80B-A3B-*, deepseek-ai/DeepSeek-V3, moonshotai/Kimi-K2-* (whose model_type is another) and
 // zai-org/GLM-4.5-Air on the Hugging Face hub.
 constexpr Preset kPresets[] = {
@@ -193,6 +215,10 @@ constexpr Preset kPresets[] = {
   {"gemma-3-4b",      "gemma3_text", 262208, 2560, 34, 8, 4, 256, 10240, 131072, 1e-6, 1e6, true,  kB16, kGemma3},
   {"gemma-3-12b",     "gemma3_text", 262208, 3840, 48, 16, 8, 256, 15360, 131072, 1e-6, 1e6, true, kB16, kGemma3},
   {"gemma-3-27b",     "gemma3_text", 262208, 5376, 62, 32, 16, 128, 21504, 131072, 1e-6, 1e6, true, kB16, kGemma3Big},
+  {"gemma-4-e2b",     "gemma4_text", 262144, 1536, 35,  8, 1, 256,  6144, 131072, 1e-6, 0,   true,  kB16, kGemma4E2B},
+  {"gemma-4-e4b",     "gemma4_text", 262144, 2560, 42,  8, 2, 256, 10240, 131072, 1e-6, 0,   true,  kB16, kGemma4E4B},
+  {"gemma-4-31b",     "gemma4_text", 262144, 5376, 60, 32, 16, 256, 21504, 262144, 1e-6, 0,  true,  kB16, kGemma431B},
+  {"gemma-4-26b-a4b", "gemma4_text", 262144, 2816, 30, 16, 8, 256,  2112, 262144, 1e-6, 0,   true,  kB16, kGemma426B},
   {"mistral-7b-v0.1", "mistral",     32000, 4096, 32, 32, 8, 128, 14336,  32768, 1e-5, 1e4, false, kB16, kWindow4096},
   {"mistral-7b",      "mistral",     32768, 4096, 32, 32, 8, 128, 14336,  32768, 1e-5, 1e6, false, kB16, kNoWindow},
   {"phi-3-mini-4k",   "phi3",        32064, 3072, 32, 32, 32, 96,  8192,   4096, 1e-5, 1e4, false, kB16, kWindow2047},
@@ -226,6 +252,7 @@ constexpr Preset kPresets[] = {
   {"qwen2-cpu",       "qwen2",       32000,  512,  4,  8, 4,  64,  1536,  32768, 1e-6, 1e6, false, kF32},
   {"llama-cpu",       "llama",       32000,  512,  4,  8, 4,  64,  1536, 131072, 1e-5, 5e5, false, kF32, kLlama31},
   {"gemma3-cpu",      "gemma3_text", 32000,  512,  6,  8, 4,  64,  1536,  32768, 1e-6, 1e6, true,  kF32, kGemma3Cpu},
+  {"gemma4-cpu",      "gemma4_text", 32000,  512,  6,  8, 2,  64,  1536,  32768, 1e-6, 0,   true,  kF32, kGemma4Cpu},
   {"mistral-cpu",     "mistral",     32000,  512,  4,  8, 4,  64,  1536,  32768, 1e-5, 1e6, false, kF32, kWindow1024},
   {"qwen3-moe-cpu",   "qwen3_moe",   32000,  512,  4,  8, 4,  64,  1536,  32768, 1e-6, 1e6, false, kF32, kQwen3MoeCpu},
   {"qwen3.5-cpu",     "qwen3_5_text", 32000, 512,  4,  4, 2, 128,  1536,  32768, 1e-6, 1e6, false, kF32, kQwen35Cpu},
@@ -238,6 +265,9 @@ constexpr Preset kPresets[] = {
   {"llama-dynamic-tiny", "llama",      101,   32,  2,  4, 2,   8,    44,     16, 1e-5, 500, false, kF64, kLlamaDynamicTiny},
   {"gemma2-tiny",     "gemma2",        101,   32,  3,  4, 2,  16,    44,    512, 1e-6, 1e4, true,  kF64, kGemma2Tiny},
   {"gemma3-tiny",     "gemma3_text",   101,   32,  3,  4, 2,  16,    44,    512, 1e-6, 1e4, true,  kF64, kGemma3Tiny},
+  {"gemma4-tiny",     "gemma4_text",   101,   32,  4,  4, 2,  16,    44,    512, 1e-6, 0,   true,  kF64, kGemma4Tiny},
+  {"gemma4-per-layer-tiny", "gemma4_text", 101, 32, 4,  4, 2,  16,    44,    512, 1e-6, 0,   true,  kF64, kGemma4PerLayerTiny},
+  {"gemma4-moe-tiny", "gemma4_text",   101,   32,  2,  4, 2,  16,    44,    512, 1e-6, 0,   false, kF64, kGemma4MoeTiny},
   {"mistral-tiny",    "mistral",       101,   32,  2,  4, 2,  16,    44,    512, 1e-5, 1e4, false, kF64, kWindow7},
   {"phi3-tiny",       "phi3",          101,   32,  2,  2, 1,  16,    44,    512, 1e-5, 1e4, false, kF64, kPhi3Tiny},
   {"qwen2-window-tiny", "qwen2",       101,   32,  3,  4, 2,  16,    44,    512, 1e-6, 1e4, false, kF64, kQwen2WindowTiny},
@@ -269,6 +299,15 @@ const Preset* find(const std::string& name) {
   return nullptr;
 }
 
+/// Of "every 5" a list in which each fifth layer sees all tokens and the others have a window.
+json layer_types(const std::string& every, int64_t layers) {
+  const int64_t period = std::stoll(every.substr(every.find(' ')));
+  json types = json::array();
+  for (int64_t layer = 1; layer <= layers; ++layer)
+    types.push_back(layer % period == 0 ? "full_attention" : "sliding_attention");
+  return types;
+}
+
 }  // namespace
 
 std::string preset_json(const std::string& name) {
@@ -290,7 +329,10 @@ std::string preset_json(const std::string& name) {
                  {"pad_token_id", nullptr},
                  {"torch_dtype", row->dtype}};
   if (row->head_dim == 0) config.erase("head_dim");
+  if (row->theta == 0.0) config.erase("rope_theta");
   config.update(json::parse(row->more));
+  if (config.contains("layer_types") && config["layer_types"].is_string())
+    config["layer_types"] = layer_types(config["layer_types"], row->layers);
   return config.dump();
 }
 

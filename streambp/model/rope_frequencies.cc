@@ -75,6 +75,12 @@ std::vector<double> rope_inverse_frequencies(const RopeSettings& rope, int64_t r
     case RopeType::kLlama3:
       for (double& frequency : frequencies) frequency = llama3_frequency(rope, frequency);
       break;
+    case RopeType::kProportional: {
+      const auto turning = static_cast<std::size_t>(rope.proportion * dim / 2.0);
+      for (std::size_t i = 0; i < frequencies.size(); ++i)
+        frequencies[i] = i < turning ? frequencies[i] / rope.factor : 0.0;
+      break;
+    }
     case RopeType::kYarn: {
       const YarnRamp ramp(rope, dim);
       for (std::size_t i = 0; i < frequencies.size(); ++i) {

@@ -43,8 +43,17 @@ at::Tensor top_shares(const Routing& routing, const Mixture& settings) {
   return settings.normalise ? routing.top / divisor_of(routing, settings) : routing.top;
 }
 
+/// Each choice's factor of its own, [n, k], in the dtype of the probabilities.
+at::Tensor expert_scales(const Routing& routing, const Mixture& settings) {
+  const at::Tensor& scales = settings.expert_scale->value;
+  return scales.to(routing.top.scalar_type())
+      .index_select(0, routing.choices.flatten())
+      .view(routing.choices.sizes());
+}
+
 at::Tensor weights_of(const Routing& routing, const Mixture& settings) {
-  const at::Tensor shares = top_shares(routing, settings);
+  at::Tensor shares = top_shares(routing, settings);
+  if (settings.expert_scale != nullptr) shares = shares * expert_scales(routing, settings);
   return settings.scale == 1.0 ? shares : shares * settings.scale;
 }
 
@@ -119,12 +128,12 @@ void route(const at::Tensor& x, const Mixture& settings, const MixtureRun& run, 
   if (run.balance != nullptr) run.balance->count(routing.probabilities, routing.choices, run.begin);
 }
 
-at::Tensor forward(const at::Tensor& residual, const at::Tensor& x, const Mixture& settings,
-                   const MixtureRun& run, Routing& routing) {
+at::Tensor forward(const at::Tensor& residual, const at::Tensor& x, const at::Tensor& of_router,
+                   const Mixture& settings, const MixtureRun& run, Routing& routing) {
   const at::NoGradGuard no_grad;
   at::Tensor y = run.graph_only ? unread(x) : residual.defined() ? residual.clone() : at::zeros_like(x);
   const MemoryScope scope("MLP");  // all but the output, which is the caller's
-  route(x, settings, run, routing);
+  route(of_router.defined() ? of_router : x, settings, run, routing);
   const at::Tensor weights = weights_of(routing, settings).to(x.scalar_type()).flatten().unsqueeze(1);
   routing.shares = shares_of(routing.choices, settings);
   for (Share& share : routing.shares) {
@@ -153,6 +162,14 @@ at::Tensor backward_router(const Routing& routing, const Mixture& settings, cons
   const at::Tensor& p = routing.probabilities;
   at::Tensor d_top = d_weights.to(p.scalar_type());
   if (settings.scale != 1.0) d_top = d_top * settings.scale;
+  if (settings.expert_scale != nullptr) {
+    const at::Tensor d_scales = (d_top * top_shares(routing, settings)).flatten().unsqueeze(1);
+    Parameter column;
+    column.gradient = settings.expert_scale->gradient;
+    if (column.gradient.defined()) column.gradient = column.gradient.unsqueeze(1);
+    accumulate_rows(column, routing.choices.flatten(), d_scales.to(settings.expert_scale->value.scalar_type()));
+    d_top = d_top * expert_scales(routing, settings);
+  }
   if (settings.normalise) {
     const at::Tensor along = (d_top * top_shares(routing, settings)).sum(1, /*keepdim=*/true);
     d_top = (d_top - along).div_(divisor_of(routing, settings));
@@ -164,9 +181,9 @@ at::Tensor backward_router(const Routing& routing, const Mixture& settings, cons
   return (dp - (dp * p).sum(1, /*keepdim=*/true)).mul_(p);
 }
 
-/// The gradient of x; adds the parameters'.
-at::Tensor backward(const at::Tensor& x, const Mixture& settings, const RouterBalance* balance,
-                    Routing& routing, const at::Tensor& dy) {
+/// The gradients of x and, where it is not x, of what the router reads; adds the parameters'.
+std::vector<at::Tensor> backward(const at::Tensor& x, const at::Tensor& of_router, const Mixture& settings,
+                                 const RouterBalance* balance, Routing& routing, const at::Tensor& dy) {
   at::Tensor d_weights = at::zeros({routing.choices.numel(), 1}, x.options());
   at::Tensor dx = at::zeros_like(x);
   for (Share& share : routing.shares) {
@@ -181,9 +198,14 @@ at::Tensor backward(const at::Tensor& x, const Mixture& settings, const RouterBa
   const at::Tensor d_logits =
       backward_router(routing, settings, d_weights.view(routing.choices.sizes()), balance)
           .to(x.scalar_type());
-  linear_accumulate(*settings.router, x, d_logits);
-  linear_backward_input(*settings.router, d_logits, dx);
-  return dx;
+  linear_accumulate(*settings.router, of_router.defined() ? of_router : x, d_logits);
+  if (!of_router.defined()) {
+    linear_backward_input(*settings.router, d_logits, dx);
+    return {dx};
+  }
+  at::Tensor d_router;
+  linear_backward_input(*settings.router, d_logits, d_router);
+  return {dx, d_router};
 }
 
 /// residual + sigmoid(gate(x)) expert(x) for the expert that every token has.
@@ -260,7 +282,7 @@ at::Tensor RouterBalance::gradient(int64_t begin, int64_t n) const {
 }
 
 at::Tensor mixture(const at::Tensor& before, const at::Tensor& x, const Mixture& settings,
-                   const MixtureRun& run) {
+                   const MixtureRun& run, const at::Tensor& of_router) {
   at::Tensor residual = before;
   if (settings.shared_expert_gate != nullptr) {
     residual = add_shared_expert(before, x, settings, run.graph_only);
@@ -269,15 +291,18 @@ at::Tensor mixture(const at::Tensor& before, const at::Tensor& x, const Mixture&
   }
   Routing routing;
   routing.begin = run.begin;
-  at::Tensor y = forward(residual, x, settings, run, routing);
+  at::Tensor y = forward(residual, x, of_router, settings, run, routing);
   std::vector<at::Tensor> inputs{x};
-  if (residual.defined()) inputs.push_back(residual);
+  if (of_router.defined()) inputs.push_back(of_router);
+  const bool has_residual = residual.defined();
+  if (has_residual) inputs.push_back(residual);
   const MemoryScope scope("MLP");
   return differentiable(inputs, std::move(y), "mixture",
-                        [x = x.detach(), &settings, balance = run.balance, routing,
-                         inputs = inputs.size()](std::vector<at::Tensor>&& dy) mutable {
-                          std::vector<at::Tensor> gradients{backward(x, settings, balance, routing, dy[0])};
-                          if (inputs == 2) gradients.push_back(dy[0]);
+                        [x = x.detach(), of_router = of_router.defined() ? of_router.detach() : of_router,
+                         &settings, balance = run.balance, routing,
+                         has_residual](std::vector<at::Tensor>&& dy) mutable {
+                          auto gradients = backward(x, of_router, settings, balance, routing, dy[0]);
+                          if (has_residual) gradients.push_back(dy[0]);
                           return gradients;
                         });
 }

@@ -1,5 +1,5 @@
 // A mixture of experts in place of an MLP (Shazeer et al., 2017, arXiv 1701.06538, as Mixtral, Qwen2-MoE,
-// Qwen3-MoE, GPT-OSS, DeepSeek V3 and GLM-4.5 have it): a router picks some of many gated MLPs for each token
+// Qwen3-MoE, GPT-OSS, DeepSeek V3, GLM-4.5 and Gemma 4 have it): a router picks some of many gated MLPs for each token
 // and adds up what they give.
 //
 // Routing looks at one token alone, so a mixture streams over chunks as any MLP does. Only the auxiliary loss
@@ -57,6 +57,7 @@ struct Mixture {
   int64_t groups = 1;       // of experts of neighbouring numbers, with a correction ...
   int64_t topk_groups = 1;  // ... of which those with the largest sum of their two best have the choice
   double scale = 1.0;       // of the chosen experts' weights
+  Parameter* expert_scale = nullptr;  // [X], Gemma 4: each expert's weights are multiplied by its own
   std::vector<GatedMlp> experts;
   int64_t experts_per_token = 1;
   bool normalise =
@@ -82,7 +83,8 @@ struct MixtureRun {
 /// softmax(router(x)), taken in float32 or wider, or are of sigmoids as Mixture::correction says; and the
 /// shared expert's output where there is one. No balance goes with a correction. Maps and balance must
 /// outlive the graph. Ties between equal probabilities are broken as ATen's topk does.
+/// `of_router` [n, D]: what the router reads instead of x, where it is defined.
 at::Tensor mixture(const at::Tensor& residual, const at::Tensor& x, const Mixture& settings,
-                   const MixtureRun& run = {});
+                   const MixtureRun& run = {}, const at::Tensor& of_router = {});
 
 }  // namespace streambp

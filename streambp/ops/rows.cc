@@ -128,8 +128,16 @@ at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& indices) {
   return x.index_select(0, indices);
 }
 
-void accumulate_rows(Parameter& parameter, const at::Tensor& indices, const at::Tensor& dx) {
+void accumulate_rows(Parameter& parameter, const at::Tensor& indices, const at::Tensor& dx,
+                     std::optional<int64_t> constant) {
   if (!parameter.trainable()) return;
+  if (constant) {
+    const at::Tensor row = parameter.gradient.narrow(0, *constant, 1);
+    const at::Tensor kept = row.clone();
+    accumulate_rows(parameter, indices, dx);
+    row.copy_(kept);
+    return;
+  }
   if (is_sortable(parameter.gradient, dx)) return accumulate_unsorted(parameter.gradient, indices, dx);
   accumulate_by_aten(parameter.gradient, indices, dx);
 }

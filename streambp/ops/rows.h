@@ -1,6 +1,9 @@
 // Rows picked by index, and the gradient of picking them.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+
 #include <ATen/ATen.h>
 
 #include "streambp/ops/parameter.h"
@@ -11,9 +14,11 @@ namespace streambp {
 at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& indices);
 
 /// Adds row i of dx [n, D] to row indices[i] of the parameter's gradient: the rows of one index are summed
-/// together with what is there, on the CPU in float64, else in float32 or wider, and rounded once. Does
-/// nothing where the parameter is frozen.
-void accumulate_rows(Parameter& parameter, const at::Tensor& indices, const at::Tensor& dx);
+/// together with what is there, on the CPU in float64, else in float32 or wider, and rounded once. Row
+/// `constant`, if there is one, keeps what it has: nn.Embedding's padding_idx. Does nothing where the
+/// parameter is frozen.
+void accumulate_rows(Parameter& parameter, const at::Tensor& indices, const at::Tensor& dx,
+                     std::optional<int64_t> constant = {});
 
 /// Rows of a frozen parameter that are trained apart from it (PEFT's trainable tokens).
 struct TrainedRows {

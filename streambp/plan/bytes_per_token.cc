@@ -23,22 +23,33 @@ BytesPerToken bytes_per_token(Predictor& predictor, TrainingStep step, const Set
   return bytes;
 }
 
+namespace {
+
+/// Whether a layer attends to all earlier tokens.
+bool sees_all(const Config& config, int64_t layer, int64_t seq_len) {
+  const int64_t window = config.windows[static_cast<size_t>(layer)];
+  return !config.is_recurrent(layer) && (window == 0 || window >= seq_len);
+}
+
+}  // namespace
+
 int64_t layers_without_window(const Config& config, int64_t seq_len) {
   int64_t layers = 0;
-  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
-    const int64_t window = config.windows[static_cast<size_t>(layer)];
-    layers += !config.is_recurrent(layer) && (window == 0 || window >= seq_len) ? 1 : 0;
-  }
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
+    layers += sees_all(config, layer, seq_len) ? 1 : 0;
   return layers;
 }
 
 AnalyticBytes analytic_bytes(const Config& config, at::ScalarType dtype, int64_t seq_len) {
   const auto element = static_cast<int64_t>(c10::elementSize(dtype));
-  const int64_t both = config.carry_width();
-  const int64_t recurrent = std::count(config.linear_attention.begin(), config.linear_attention.end(), true);
+  int64_t carries = 0, gradients = 0;  // numbers of a token
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    if (config.is_recurrent(layer) || config.shares_keys_values(layer)) continue;
+    carries += config.carry_width(layer);
+    if (sees_all(config, layer, seq_len)) gradients += config.carry_width(layer);
+  }
   return {element * config.hidden_size * config.num_hidden_layers,
-          both * (element * (config.num_hidden_layers - recurrent) +
-                  std::max<int64_t>(element, 4) * layers_without_window(config, seq_len))};
+          element * carries + std::max<int64_t>(element, 4) * gradients};
 }
 
 }  // namespace streambp::plan

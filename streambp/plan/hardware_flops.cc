@@ -29,10 +29,12 @@ class LayerFlops {
       keys_values_.add(*latent.kv_a_proj);
       expansion_.add(*latent.kv_b_proj);
     } else {
-      attention_ = 2.0 * static_cast<double>(config.num_attention_heads * config.head_dim) *
+      attention_ = 2.0 * static_cast<double>(config.query_width(index)) *
                    visible_pairs(lengths, config.windows[static_cast<size_t>(index)]);
       queries_.add(*weights.q_proj);
-      for (const Linear* map : {weights.k_proj, weights.v_proj}) keys_values_.add(*map);
+      for (const Linear* map : weights.projections()) {
+        if (map != weights.q_proj) keys_values_.add(*map);
+      }
     }
     output_.add(*weights.o_proj);
     add_mlp(weights, mlp_, down_);

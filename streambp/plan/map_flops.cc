@@ -32,10 +32,13 @@ void MapFlops::add(const Linear& map, double share) {
 }
 
 double mlp_width(const Config& config, int64_t layer) {
-  return static_cast<double>(config.is_sparse(layer)
-                                 ? config.mixture.num_experts_per_tok * config.mixture.moe_intermediate_size +
-                                       config.mixture.shared_expert_intermediate_size
-                                 : config.intermediate_size);
+  const MixtureSettings& mixture = config.mixture;
+  int64_t width = 0;
+  if (config.is_sparse(layer))
+    width = mixture.num_experts_per_tok * mixture.moe_intermediate_size +
+            mixture.shared_expert_intermediate_size;
+  if (!config.is_sparse(layer) || mixture.next_to_mlp) width += config.intermediate_size_of(layer);
+  return static_cast<double>(width);
 }
 
 void add_mlp(const DecoderLayer::Weights& weights, MapFlops& mlp, MapFlops& down) {
@@ -43,8 +46,13 @@ void add_mlp(const DecoderLayer::Weights& weights, MapFlops& mlp, MapFlops& down
     for (const Linear* map : one.input_maps()) mlp.add(*map, share);
     down.add(*one.down_proj, share);
   };
+  if (weights.mlp.down_proj != nullptr) add(weights.mlp, 1.0);
+  const PerLayerInput& input = weights.per_layer;
+  if (input.is_there()) {
+    for (const Linear* map : {input.model_projection, input.gate, input.projection}) mlp.add(*map);
+  }
   const Mixture& mixture = weights.mixture;
-  if (mixture.router == nullptr) return add(weights.mlp, 1.0);
+  if (mixture.router == nullptr) return;
   mlp.add(*mixture.router);
   // Experts are of one size: whichever a token chooses, it costs as much.
   const double share =

@@ -27,7 +27,7 @@ namespace {
 
 std::vector<const Linear*> maps_before_attention(const DecoderLayer::Weights& weights) {
   if (weights.delta_rule.conv1d != nullptr) return weights.delta_rule.maps();
-  if (weights.latent.kv_b_proj == nullptr) return {weights.q_proj, weights.k_proj, weights.v_proj};
+  if (weights.latent.kv_b_proj == nullptr) return weights.projections();
   std::vector<const Linear*> maps = weights.latent.query_maps();
   maps.insert(maps.end(), {weights.latent.kv_a_proj, weights.latent.kv_b_proj});
   return maps;
@@ -56,7 +56,8 @@ double model_flops(const Model& model, const std::vector<int64_t>& lengths) {
       flops += (goes_back ? 3.0 : 1.0) * tokens * delta_rule_flops(weights.delta_rule.settings).recurrence;
       continue;
     }
-    const int64_t both = config.num_attention_heads * config.head_dim + config.attention_width();
+    const auto layer = static_cast<int64_t>(i);
+    const int64_t both = config.query_width(layer) + config.attention_width(layer);
     flops += (goes_back ? 6.0 : 2.0) * static_cast<double>(both) * visible_pairs(lengths, config.windows[i]);
   }
   if (!model.has_head()) return flops;

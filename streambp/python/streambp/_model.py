@@ -18,6 +18,7 @@ from ._refusals import check_class, model_class
 
 DTYPES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 CORRECTION = ".e_score_correction_bias"  # a router's buffer
+BUFFERS = (CORRECTION, ".layer_scalar")  # that are parameters to the engine, and never trained
 DROPOUTS = ("attention_dropout", "resid_pdrop", "embd_pdrop")
 
 
@@ -52,7 +53,8 @@ class Weights:
         self.adapter = find_adapter(outer, self.base) if adapters else None
         self.adapter_json = self.adapter.json() if self.adapter else ""
         self.config_json = config_json(self.base)
-        whole_experts = self.base.config.model_type == "gpt_oss"  # whose files have them as transformers does
+        # Those whose files have experts as transformers does.
+        whole_experts = self.base.config.model_type in ("gpt_oss", "gemma4_text")
         self._engine_names = {}
         for name, parameter in self._tensors():
             engine_name = self._engine_name(name)
@@ -66,7 +68,7 @@ class Weights:
     def _tensors(self):
         """(name, tensor) of the base's parameters, then of the buffers that are parameters to the engine, which never have a gradient."""
         yield from self.base.named_parameters()
-        yield from ((name, buffer) for name, buffer in self.base.named_buffers() if name.endswith(CORRECTION))
+        yield from ((name, buffer) for name, buffer in self.base.named_buffers() if name.endswith(BUFFERS))
 
     def _wide(self, tensor):
         return tensor.to(torch.float64 if self.dtype == "float64" else torch.float32)

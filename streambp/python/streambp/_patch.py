@@ -18,7 +18,7 @@ from . import _forwards
 from ._adapters import find_adapter, lora_layers
 from ._library import InputError, checked, library
 from ._model import DTYPES, Weights, engine_of, unwrap
-from ._refusals import check_autocast, check_checkpointing, check_class, check_config, check_dropout, check_modules, check_parameters
+from ._refusals import check_autocast, check_checkpointing, check_class, check_config, check_dropout, check_layers, check_modules, check_parameters
 
 ATTRIBUTE = "_streambp"
 FIRST_LABELS = ("refuse", "ignore")
@@ -47,6 +47,7 @@ def patch(model, chunk="auto", head_chunk="auto", first_labels="refuse"):
         state = None
     if state is None:
         check_class(base)
+        check_layers(base)
         state = Patched(model)
     state.chunk, state.head_chunk = _tokens("chunk", chunk), _tokens("head_chunk", head_chunk)
     if first_labels not in FIRST_LABELS:

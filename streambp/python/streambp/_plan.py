@@ -13,7 +13,7 @@ from ._backward import _sort_keywords
 from ._batch import batch_tensors
 from ._library import InputError, first_line, library, library_path
 from ._measure import format_bytes
-from ._model import CORRECTION, Weights
+from ._model import BUFFERS, Weights
 
 PROGRAM = "streambp_plan"
 UNITS = {"": 1, "B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -249,7 +249,7 @@ def _describe_module(model, given, described):
     described["dtype"] = described["dtype"] if described["dtype"] != "model" else weights.dtype
     if not given.get("device") and weights.device.type != "meta":
         described["device"] = weights.device.type
-    frozen = [name for name, parameter in weights.parameters().items() if not parameter.requires_grad and not name.endswith(CORRECTION)]
+    frozen = [name for name, parameter in weights.parameters().items() if not parameter.requires_grad and not name.endswith(BUFFERS)]
     if weights.adapter is None:
         described["freeze"] += [engine_name for name in frozen for engine_name in weights.engine_names(name)]
     else:

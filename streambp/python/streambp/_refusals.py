@@ -8,11 +8,12 @@ import torch
 from ._library import InputError
 
 # The classes of transformers whose mathematics the engine has, by their names.
-FAMILIES = ("DeepseekV3", "Gemma", "Gemma2", "Gemma3", "Gemma3Text", "Glm4", "Glm4Moe", "GptOss", "Granite", "Llama", "Ministral3", "Mistral",
-            "Mixtral", "Olmo2", "Olmo3", "Phi3", "Qwen2", "Qwen2Moe", "Qwen3", "Qwen3Moe", "Qwen3Next", "Qwen3_5", "Qwen3_5Moe", "Qwen3_5Text",
-            "SmolLM3")
+FAMILIES = ("DeepseekV3", "Gemma", "Gemma2", "Gemma3", "Gemma3Text", "Gemma4", "Glm4", "Glm4Moe", "GptOss", "Granite", "Llama", "Ministral3",
+            "Mistral", "Mixtral", "Olmo2", "Olmo3", "Phi3", "Qwen2", "Qwen2Moe", "Qwen3", "Qwen3Moe", "Qwen3Next", "Qwen3_5", "Qwen3_5Moe",
+            "Qwen3_5Text", "SmolLM3")
 CLASSES = tuple(f"{family}ForCausalLM" for family in FAMILIES if family not in ("Gemma3Text", "Qwen3_5Text")) + tuple(
-    f"{family}ForSequenceClassification" for family in FAMILIES if family not in ("Gemma3", "Glm4Moe", "Granite", "Qwen3_5", "Qwen3_5Moe"))
+    f"{family}ForSequenceClassification" for family in FAMILIES
+    if family not in ("Gemma3", "Gemma4", "Glm4Moe", "Granite", "Qwen3_5", "Qwen3_5Moe"))
 MODULES = ("transformers.", "torch.nn.", "peft.", "streambp.")  # whose modules' forward is known
 FORWARDS = ("transformers.", "peft.", "streambp.", "liger_kernel.")
 WRAPPERS = {
@@ -38,6 +39,13 @@ def check_class(base):
     if not kind.__module__.startswith("transformers.models.") or kind.__name__ not in CLASSES:
         raise InputError(f"{name}: not one of the classes that are known, ForCausalLM or ForSequenceClassification of "
                          f"{', '.join(FAMILIES)}")
+
+
+def check_layers(base):
+    """Raises InputError for a model whose layers read more than the layer below gives: they are no nodes of their own."""
+    if base.config.model_type == "gemma4_text":
+        raise InputError("Gemma 4: its layers take keys, values and embeddings from elsewhere, which streambp.patch() does not hand them; "
+                         "streambp.backward(model, ...) has the same gradients")
 
 
 def check_state(base, patched=False):

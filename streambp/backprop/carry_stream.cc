@@ -1,0 +1,20 @@
+#include "streambp/backprop/carry_stream.h"
+
+#include "streambp/backprop/shared_streams.h"
+#include "streambp/backprop/states.h"
+
+namespace streambp {
+
+std::unique_ptr<CarryStream> carry_stream(const Model& model, const Stream& stream, int64_t layer,
+                                          const Chunks& chunks, CarryStream::Holds holds) {
+  const Config& config = model.config();
+  if (config.is_recurrent(layer)) return std::make_unique<StateStream>(model, chunks, holds);
+  if (config.shares_keys_values(layer))
+    return std::make_unique<ConsumerStream>(*stream.shared, layer, config.windows[static_cast<size_t>(layer)],
+                                            chunks);
+  auto own = std::make_unique<KeyValueStream>(model, layer, chunks, holds);
+  if (!config.has_consumers(layer)) return own;
+  return std::make_unique<ProducerStream>(*stream.shared, layer, std::move(own));
+}
+
+}  // namespace streambp
