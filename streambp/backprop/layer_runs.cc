@@ -44,8 +44,9 @@ LayerRuns twice(bool skips_down) {
 }
 
 /// Whether a layer that runs again leaves out its last product.
-bool skips_down(const Settings& settings, const Config& config) {
-  return !config.norms_outputs() && settings.is_fair() && settings.order != Order::kForward;
+bool skips_down(const Settings& settings, const Config& config, int64_t layer) {
+  const bool in_order = settings.order == Order::kForward && !config.is_recurrent(layer);
+  return !config.norms_outputs() && settings.is_fair() && !in_order;
 }
 
 }  // namespace
@@ -54,9 +55,9 @@ LayerRuns run_once(const Settings&, const std::vector<int64_t>&, const Config&, 
   return {};
 }
 
-LayerRuns run_again(const Settings& settings, const std::vector<int64_t>&, const Config& config, int64_t,
-                    bool joined) {
-  return joined ? LayerRuns{} : twice(skips_down(settings, config));
+LayerRuns run_again(const Settings& settings, const std::vector<int64_t>&, const Config& config,
+                    int64_t layer, bool joined) {
+  return joined ? LayerRuns{} : twice(skips_down(settings, config, layer));
 }
 
 LayerRuns run_again_by_chunks(const Settings& settings, const std::vector<int64_t>& lengths,
@@ -101,7 +102,7 @@ std::optional<LayerRuns> rebuild_by_every(const Settings& settings, const Config
 LayerRuns run_again_chunk_major(const Settings& settings, const std::vector<int64_t>& lengths,
                                 const Config& config, int64_t layer, bool joined) {
   if (joined) return {};
-  LayerRuns runs = twice(skips_down(settings, config) && layer + 1 == config.num_hidden_layers);
+  LayerRuns runs = twice(skips_down(settings, config, layer) && layer + 1 == config.num_hidden_layers);
   runs.prefixes = prefixes_of(settings, lengths, config, layer);
   return runs;
 }

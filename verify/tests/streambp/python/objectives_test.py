@@ -68,7 +68,7 @@ class GoldenCases(Case):
             more["teacher"] = self.model(case["hyperparameters"]["teacher"].removeprefix("models/"))
         loss = streambp.backward(model, inputs, case["objective"], chunk=7, options=options, **more)
         self.assert_loss(loss, case["expected"]["loss"], name)
-        gradients = as_in_file(take_gradients(model))
+        gradients = as_in_file(take_gradients(model), model.config.model_type)
         self.assert_gradients({key: gradients[key] for key in expected}, expected, name)
         for key in gradients.keys() - expected.keys():
             self.assertFalse(gradients[key].any(), f"{name}: {key}")
