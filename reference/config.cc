@@ -8,8 +8,6 @@
 namespace streambp::reference {
 namespace {
 
-using Shapes = std::map<std::string, std::pair<Index, Index>>;
-
 /// What some families multiply and divide by, and settings that go together.
 void require_consistent(const ModelConfig& config) {
   require(config.residual_multiplier > 0.0 && config.logits_scaling > 0.0, "model",
@@ -50,6 +48,54 @@ void require_valid(const ModelConfig& config, const LatentAttentionSettings& lat
           "model",
           "expected latent attention without qk_norm, fused projections, sinks, an output gate, rotary_dim, "
           "layers that do not rotate and a scale of the queries");
+  const Gemma4Settings& gemma4 = config.gemma4;
+  require(gemma4.global_head_dim == 0 && gemma4.num_global_key_value_heads == 0 && !gemma4.attention_k_eq_v &&
+              !gemma4.value_norm && gemma4.num_kv_shared_layers == 0,
+          "model", "expected latent attention without Gemma 4's keys and values");
+}
+
+void require_valid(const ModelConfig& config, const Gemma4Settings& gemma4) {
+  const auto layers = std::to_string(config.num_hidden_layers);
+  require(gemma4.global_head_dim >= 0 && gemma4.global_head_dim % 2 == 0, "model",
+          "expected an even global_head_dim, got " + std::to_string(gemma4.global_head_dim));
+  require(gemma4.global_head_dim == 0 || config.rotary_dim == 0, "model",
+          "expected no rotary_dim with a global_head_dim");
+  const int global = gemma4.num_global_key_value_heads;
+  require(global >= 0 && (global == 0 || config.num_attention_heads % global == 0), "model",
+          "expected a number of query heads that is a multiple of num_global_key_value_heads, got " +
+              std::to_string(config.num_attention_heads) + " and " + std::to_string(global));
+  require(gemma4.hidden_size_per_layer_input >= 0 &&
+              (gemma4.hidden_size_per_layer_input > 0) == (gemma4.vocab_size_per_layer_input > 0),
+          "model",
+          "expected positive sizes of per-layer inputs or none, got hidden_size_per_layer_input " +
+              std::to_string(gemma4.hidden_size_per_layer_input) + " and vocab_size_per_layer_input " +
+              std::to_string(gemma4.vocab_size_per_layer_input));
+  const int shared = gemma4.num_kv_shared_layers;
+  require(shared == 0 || (shared > 0 && shared < config.num_hidden_layers), "model",
+          "expected num_kv_shared_layers below the " + layers + " layers, got " + std::to_string(shared));
+  for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
+    require(config.key_value_layer(layer) >= 0, "model",
+            "expected another layer with the keys of layer " + std::to_string(layer));
+  }
+  require(shared == 0 || config.linear_attention.empty(), "model",
+          "expected no num_kv_shared_layers with linear attention");
+  const bool has_parts = shared > 0 || gemma4.attention_k_eq_v;
+  require(!has_parts || !config.fused_projections, "model",
+          "expected no fused projections where keys are shared or are values");
+  require(!gemma4.use_double_wide_mlp || !config.fused_gate_up, "model",
+          "expected no fused gate_up_proj where some MLPs are wider");
+}
+
+/// A mixture added to the MLP is Gemma 4's in everything.
+void require_added_to_mlp(const ModelConfig& config) {
+  const MixtureSettings& mixture = config.mixture;
+  require(config.sandwich_norms && mixture.norm_topk_prob, "model",
+          "expected sandwich_norms and norm_topk_prob where experts are added to the MLP");
+  require(!mixture.sigmoid_scores && !mixture.biased_interleaved && config.swiglu_alpha == 0.0 &&
+              mixture.shared_expert_intermediate_size == 0,
+          "model",
+          "expected neither sigmoid scores, biases, clamped gates nor shared experts where experts are "
+          "added to the MLP");
 }
 
 void require_valid(const MixtureSettings& mixture) {
@@ -97,6 +143,8 @@ void require_of_layers(const ModelConfig& config) {
   if (any(config.linear_attention)) require_valid(config.delta_rule);
 }
 
+}  // namespace
+
 void require_valid(const ModelConfig& config) {
   require(config.vocab_size > 0 && config.hidden_size > 0 && config.intermediate_size >= 0 &&
               config.num_hidden_layers >= 0 && config.num_attention_heads > 0 &&
@@ -114,174 +162,26 @@ void require_valid(const ModelConfig& config) {
   require_of_layers(config);
   require_consistent(config);
   if (config.is_latent()) require_valid(config, config.latent);
+  require_valid(config, config.gemma4);
   const MixtureSettings& mixture = config.mixture;
   require(mixture.num_experts >= 0, "model", "expected at least no experts");
   if (mixture.num_experts == 0) return;
   require(mixture.sparse.size() == layers, "model",
           "expected to know of each of " + std::to_string(layers) + " layers whether it is sparse");
   require_valid(mixture);
+  if (mixture.added_to_mlp) require_added_to_mlp(config);
 }
 
-/// Collects shapes module by module, and counts the adapters that have found theirs.
-class Collector {
- public:
-  explicit Collector(const ModelConfig& config) : config_(config) {}
+int ModelConfig::key_value_layer(int layer) const {
+  if (!shares_keys(layer)) return layer;
+  int source = num_hidden_layers - gemma4.num_kv_shared_layers - 1;
+  while (source >= 0 && is_full(source) != is_full(layer)) --source;
+  return source;
+}
 
-  void linear(const std::string& module, Index out, Index in, bool has_bias = false) {
-    shapes_[module + ".weight"] = {out, in};
-    if (has_bias) shapes_[module + ".bias"] = {1, out};
-    adapter(module, out, in);
-  }
-
-  void adapter(const std::string& module, Index out, Index in, int experts = 1) {
-    const auto found = config_.adapters.find(module);
-    if (found == config_.adapters.end()) return;
-    const int ranks = found->second.rank * experts;
-    require(ranks > 0, "model", "expected a positive rank of the adapter of " + module);
-    shapes_[module + ".lora_A.weight"] = {ranks, in};
-    shapes_[module + ".lora_B.weight"] = {out, ranks};
-    if (found->second.has_bias) shapes_[module + ".lora_B.bias"] = {1, out};
-    ++adapters_;
-  }
-
-  void trained_rows(const std::string& module) {
-    const auto found = config_.trained_rows.find(module);
-    if (found == config_.trained_rows.end()) return;
-    for (int row : found->second) {
-      require(row >= 0 && row < config_.vocab_size, "model",
-              "expected trained rows from 0 to " + std::to_string(config_.vocab_size - 1) + ", got " +
-                  std::to_string(row));
-    }
-    const auto count = static_cast<Index>(found->second.size());
-    shapes_[module + ".token_adapter.trainable_tokens_delta"] = {count, config_.hidden_size};
-    ++trained_;
-  }
-
-  void row(const std::string& module, Index size) { shapes_[module + ".weight"] = {1, size}; }
-  void norm(const std::string& prefix, const std::string& name) {
-    if (!name.empty()) row(prefix + name, config_.hidden_size);
-  }
-  void embedding(const std::string& module) {
-    shapes_[module + ".weight"] = {config_.vocab_size, config_.hidden_size};
-    adapter(module, config_.hidden_size, config_.vocab_size);
-    trained_rows(module);
-  }
-
-  void attention(const std::string& module) {
-    const Index hidden = config_.hidden_size;
-    const Index queries = Index{config_.num_attention_heads} * config_.head_dim;
-    const Index keys = Index{config_.num_key_value_heads} * config_.head_dim;
-    if (config_.fused_projections) {
-      linear(module + "qkv_proj", queries + 2 * keys, hidden, config_.qkv_bias);
-    } else {
-      linear(module + "q_proj", config_.attention_output_gate ? 2 * queries : queries, hidden,
-             config_.qkv_bias);
-      linear(module + "k_proj", keys, hidden, config_.qkv_bias);
-      linear(module + "v_proj", keys, hidden, config_.qkv_bias);
-    }
-    linear(module + "o_proj", hidden, queries, config_.o_bias);
-    if (config_.attention_sinks) shapes_[module + "sinks"] = {1, config_.num_attention_heads};
-    if (!config_.qk_norm) return;
-    row(module + "q_norm", config_.qk_norm_full_width ? queries : config_.head_dim);
-    row(module + "k_norm", config_.qk_norm_full_width ? keys : config_.head_dim);
-  }
-
-  void latent_attention(const std::string& module) {
-    const Index hidden = config_.hidden_size, heads = config_.num_attention_heads;
-    const LatentAttentionSettings& latent = config_.latent;
-    const Index queries = heads * (latent.qk_nope_head_dim + latent.qk_rope_head_dim);
-    if (latent.q_lora_rank > 0) {
-      linear(module + "q_a_proj", latent.q_lora_rank, hidden, config_.qkv_bias);
-      row(module + "q_a_layernorm", latent.q_lora_rank);
-      linear(module + "q_b_proj", queries, latent.q_lora_rank);
-    } else {
-      linear(module + "q_proj", queries, hidden);
-    }
-    const Index rank = latent.kv_lora_rank;
-    linear(module + "kv_a_proj_with_mqa", rank + latent.qk_rope_head_dim, hidden, config_.qkv_bias);
-    row(module + "kv_a_layernorm", rank);
-    linear(module + "kv_b_proj", heads * (latent.qk_nope_head_dim + latent.v_head_dim), rank);
-    linear(module + "o_proj", hidden, heads * latent.v_head_dim, config_.o_bias);
-  }
-
-  void delta_rule(const std::string& module) {
-    const Index hidden = config_.hidden_size;
-    const DeltaRuleSettings& rule = config_.delta_rule;
-    const Index heads = rule.value_heads, values = heads * rule.value_head_dim;
-    const Index mixed = Index{2} * rule.key_heads * rule.key_head_dim + values;
-    if (rule.fused_projections) {
-      linear(module + "in_proj_qkvz", mixed + values, hidden);
-      linear(module + "in_proj_ba", 2 * heads, hidden);
-    } else {
-      linear(module + "in_proj_qkv", mixed, hidden);
-      linear(module + "in_proj_z", values, hidden);
-      linear(module + "in_proj_b", heads, hidden);
-      linear(module + "in_proj_a", heads, hidden);
-    }
-    shapes_[module + "conv1d.weight"] = {mixed, rule.conv_kernel};
-    shapes_[module + "A_log"] = {1, heads};
-    shapes_[module + "dt_bias"] = {1, heads};
-    row(module + "norm", rule.value_head_dim);
-    linear(module + "out_proj", hidden, values);
-  }
-
-  void mlp(const std::string& module) {
-    const Index hidden = config_.hidden_size;
-    const Index width = config_.intermediate_size;
-    require(width > 0, "model", "expected a positive intermediate_size of a dense layer");
-    if (config_.fused_projections || config_.fused_gate_up) {
-      linear(module + "gate_up_proj", 2 * width, hidden, config_.mlp_bias);
-    } else {
-      linear(module + "gate_proj", width, hidden, config_.mlp_bias);
-      linear(module + "up_proj", width, hidden, config_.mlp_bias);
-    }
-    linear(module + "down_proj", hidden, width, config_.mlp_bias);
-  }
-
-  void experts(const std::string& module) {
-    const Index hidden = config_.hidden_size;
-    const Index width = config_.mixture.moe_intermediate_size;
-    const int count = config_.mixture.num_experts;
-    adapter(module + "experts.gate_up_proj", 2 * width, hidden, count);
-    adapter(module + "experts.down_proj", hidden, width, count);
-    if (config_.mixture.biased_interleaved) {
-      linear(module + "router", count, hidden, true);
-      shapes_[module + "experts.gate_up_proj"] = {count * hidden, 2 * width};
-      shapes_[module + "experts.gate_up_proj_bias"] = {count, 2 * width};
-      shapes_[module + "experts.down_proj"] = {count * width, hidden};
-      shapes_[module + "experts.down_proj_bias"] = {count, hidden};
-    } else {
-      linear(module + "gate", count, hidden);
-      for (int j = 0; j < count; ++j) expert(module + "experts." + std::to_string(j) + ".", width);
-    }
-    if (config_.mixture.sigmoid_scores) shapes_[module + "gate.e_score_correction_bias"] = {1, count};
-    const int shared = config_.mixture.shared_expert_intermediate_size;
-    if (shared > 0 && !config_.mixture.shared_expert_ungated) {
-      expert(module + "shared_expert.", shared);
-      linear(module + "shared_expert_gate", 1, hidden);
-    } else if (shared > 0) {
-      expert(module + "shared_experts.", shared);
-    }
-  }
-
-  void expert(const std::string& module, Index width) {
-    linear(module + "gate_proj", width, config_.hidden_size);
-    linear(module + "up_proj", width, config_.hidden_size);
-    linear(module + "down_proj", config_.hidden_size, width);
-  }
-
-  std::size_t adapters() const { return adapters_; }
-  std::size_t trained() const { return trained_; }
-  Shapes shapes() && { return std::move(shapes_); }
-
- private:
-  const ModelConfig& config_;
-  Shapes shapes_;
-  std::size_t adapters_ = 0;
-  std::size_t trained_ = 0;
-};
-
-}  // namespace
+bool is_constant(const std::string& name) {
+  return name.ends_with(".layer_scalar");
+}
 
 std::string layer_prefix(int layer) {
   return "model.layers." + std::to_string(layer) + ".";
@@ -297,46 +197,6 @@ LayerNorms layer_norms(const ModelConfig& config) {
   }
   if (config.norm_after) return {"", "post_attention_layernorm", "", "post_feedforward_layernorm"};
   return {"input_layernorm", "", "post_attention_layernorm", ""};
-}
-
-Shapes parameter_shapes(const ModelConfig& config) {
-  require_valid(config);
-  Collector collect(config);
-  const LayerNorms norms = layer_norms(config);
-  collect.embedding("model.embed_tokens");
-  for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
-    const std::string prefix = layer_prefix(layer);
-    for (const std::string& name :
-         {norms.before_attention, norms.after_attention, norms.before_mlp, norms.after_mlp}) {
-      collect.norm(prefix, name);
-    }
-    if (config.is_linear(layer)) {
-      collect.delta_rule(prefix + "linear_attn.");
-    } else if (config.is_latent()) {
-      collect.latent_attention(prefix + "self_attn.");
-    } else {
-      collect.attention(prefix + "self_attn.");
-    }
-    if (config.is_sparse(layer)) {
-      collect.experts(prefix + "mlp.");
-    } else {
-      collect.mlp(prefix + "mlp.");
-    }
-  }
-  collect.row("model.norm", config.hidden_size);
-  if (config.has_lm_head && config.tie_word_embeddings) {
-    collect.adapter("lm_head", config.vocab_size, config.hidden_size);
-  } else if (config.has_lm_head) {
-    collect.linear("lm_head", config.vocab_size, config.hidden_size);
-    collect.trained_rows("lm_head");
-  }
-  if (config.has_value_head) collect.row("value_head", config.hidden_size);
-  require(collect.adapters() == config.adapters.size(), "model",
-          "expected adapters of linear layers and the embedding only, " +
-              std::to_string(config.adapters.size() - collect.adapters()) + " belong to other modules");
-  require(collect.trained() == config.trained_rows.size(), "model",
-          "expected trained rows of the embedding, and of a head of its own");
-  return std::move(collect).shapes();
 }
 
 }  // namespace streambp::reference

@@ -44,6 +44,7 @@ struct MixtureSettings {
   int n_group = 1;              // of experts, with sigmoid scores
   int topk_group = 1;           // in how many of the groups a token's experts are
   double routed_scaling_factor = 1.0;  // of what the experts add, with sigmoid scores
+  bool added_to_mlp = false;           // Gemma 4: the experts add to the MLP; see Layers::mlp_and_experts
 };
 
 /// Latent attention (DeepSeek-V2, 2024, https://arxiv.org/abs/2405.04434): keys and values of all heads are
@@ -66,6 +67,19 @@ struct DeltaRuleSettings {
   int value_head_dim = 0;  // linear_value_head_dim
   int conv_kernel = 0;     // linear_conv_kernel_dim: how many tokens the convolution sees, the own included
   bool fused_projections = false;  // Qwen3-Next; see parameter_shapes
+};
+
+/// What Gemma 4 changes in some of its layers and gives to all of them. A full layer is one without a window.
+struct Gemma4Settings {
+  int global_head_dim = 0;             // of full layers, in place of head_dim; 0: they have that too
+  int num_global_key_value_heads = 0;  // of full layers, in place of num_key_value_heads; 0: likewise
+  bool attention_k_eq_v = false;       // the values of full layers are their keys before norm and rotation
+  bool value_norm = false;             // values are normed as keys are, without a weight
+  int num_kv_shared_layers = 0;  // the last layers, which have another's keys and values; see key_value_layer
+  bool use_double_wide_mlp = false;     // the MLP of those is twice as wide
+  int hidden_size_per_layer_input = 0;  // see Layers::per_layer_inputs; 0: there are none
+  int vocab_size_per_layer_input = 0;   // the rows of their table
+  bool layer_scalar = false;            // what a layer gives is multiplied by a number, which is not trained
 };
 
 /// A model's settings under Hugging Face's names.
@@ -112,6 +126,7 @@ struct ModelConfig {
   std::vector<bool> linear_attention = {};  // of each layer: the gated delta rule. Empty: no layer has it
   DeltaRuleSettings delta_rule = {};
   LatentAttentionSettings latent = {};  // in place of head_dim and num_key_value_heads
+  Gemma4Settings gemma4 = {};
   bool attention_sinks = false;   // GPT-OSS: one more score of every head, a parameter, whose value is 0
   std::vector<int> windows = {};  // of each layer: how many tokens a query sees, itself included; 0: all.
                                   // Empty: all in every layer
@@ -135,7 +150,23 @@ struct ModelConfig {
     return mixture.num_experts > 0 && mixture.sparse[static_cast<std::size_t>(layer)];
   }
   bool is_latent() const { return latent.kv_lora_rank > 0; }
-  int rotary_entries() const { return rotary_dim == 0 ? head_dim : rotary_dim; }
+  bool is_full(int layer) const { return window(layer) == 0; }
+  int head_dim_of(int layer) const {
+    return is_full(layer) && gemma4.global_head_dim > 0 ? gemma4.global_head_dim : head_dim;
+  }
+  int key_value_heads_of(int layer) const {
+    const int global = gemma4.num_global_key_value_heads;
+    return is_full(layer) && global > 0 ? global : num_key_value_heads;
+  }
+  int rotary_entries(int layer) const { return rotary_dim == 0 ? head_dim_of(layer) : rotary_dim; }
+  bool shares_keys(int layer) const { return layer >= num_hidden_layers - gemma4.num_kv_shared_layers; }
+  bool values_are_keys(int layer) const { return gemma4.attention_k_eq_v && is_full(layer); }
+  /// The layer whose keys and values a layer sees: its own, or of one that shares them those of the last
+  /// layer with keys of its own that is full or not as it is; -1: there is none.
+  int key_value_layer(int layer) const;
+  int mlp_width(int layer) const {
+    return gemma4.use_double_wide_mlp && shares_keys(layer) ? 2 * intermediate_size : intermediate_size;
+  }
 };
 
 /// Parameters, or their gradients, under Hugging Face's names ("model.layers.0.self_attn.q_proj.weight").
@@ -147,6 +178,10 @@ using Weights = std::map<std::string, Matrix>;
 
 /// The same on a tape.
 using Parameters = std::map<std::string, Var>;
+
+/// Whether the parameter of that name is held constant, and has the gradient 0, although the loss depends on
+/// it: Gemma 4's layer_scalar.
+bool is_constant(const std::string& name);
 
 /// "model.layers.3."
 std::string layer_prefix(int layer);
@@ -190,12 +225,26 @@ LayerNorms layer_norms(const ModelConfig& config);
 ///   `down_proj_bias` [E, D] for E experts of width F and hidden size D: Hugging Face's tensors [E, D, 2 F]
 ///   and [E, F, D] with the first two dimensions as one. They multiply from the right, and column 2 j of
 ///   gate_up is row j of a gate, column 2 j + 1 of an up.
+/// - Gemma 4: `self_attn.k_proj`, `v_proj` and `k_norm` are of layers with keys of their own, and `v_proj` is
+///   not of full ones with attention_k_eq_v. `model.embed_tokens_per_layer` and
+///   `model.per_layer_model_projection`, both of P numbers for every layer, and
+///   `model.per_layer_projection_norm` [1, P]; of a layer
+///   `per_layer_input_gate`, `per_layer_projection` and `post_per_layer_input_norm`; without ".weight"
+///   `layer_scalar` [1, 1], which never has a gradient.
+/// - added_to_mlp: `mlp` as of a dense layer, the norms `post_feedforward_layernorm_1`,
+///   `pre_feedforward_layernorm_2` and `post_feedforward_layernorm_2`, the router `router.proj` and without
+///   ".weight" its `router.scale` [1, D] and `router.per_expert_scale` [1, E], and `experts.gate_up_proj`
+///   [E 2 F, D], of every expert gate above up, and `experts.down_proj` [E D, F]: Hugging Face's tensors
+///   [E, 2 F, D] and [E, D, F] with the first two dimensions as one.
 /// Throws std::invalid_argument if a size is not positive (layers may be none), the key/value heads do not
 /// divide the query heads or the delta rule's key heads its value heads, head_dim or rotary_dim is odd or
 /// more is rotated than there is, windows, layers that do not rotate or sparse layers are not given for each
 /// layer, a token has no or more experts than there are, a factor or divisor is not positive, settings
-/// exclude each other (norm_after and sandwich_norms) or lack what they change, or an adapter or trained rows
-/// belong to a module that can't have them.
+/// exclude each other (norm_after and sandwich_norms) or lack what they change, no layer has keys for one
+/// that shares them, or an adapter or trained rows belong to a module that can't have them.
 std::map<std::string, std::pair<Index, Index>> parameter_shapes(const ModelConfig& config);
+
+/// Throws what parameter_shapes does, but for adapters and trained rows.
+void require_valid(const ModelConfig& config);
 
 }  // namespace streambp::reference

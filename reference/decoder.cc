@@ -5,42 +5,86 @@
 #include "reference/require.h"
 
 namespace streambp::reference {
+namespace {
+
+/// One sequence on its path through the layers.
+class Path {
+ public:
+  Path(const ModelConfig& config, const Layers& layers, const std::vector<int>& tokens,
+       const std::vector<double>& positions, double length)
+      : config_(config),
+        layers_(layers),
+        norms_(layer_norms(config)),
+        positions_(positions),
+        length_(length) {
+    h_ = scale(layers.embed("model.embed_tokens", tokens), config.embedding_scale);
+    if (config.gemma4.hidden_size_per_layer_input > 0) inputs_ = layers.per_layer_inputs(tokens, h_);
+  }
+
+  void through(int layer) {
+    add_to_stream(after(layer, norms_.after_attention, mixed(layer)));
+    add_to_stream(after(layer, norms_.after_mlp, fed(layer)));
+    if (config_.gemma4.hidden_size_per_layer_input > 0) {
+      const Index size = config_.gemma4.hidden_size_per_layer_input;
+      const Var own = slice_columns(inputs_, layer * size, size);
+      h_ = add(h_, layers_.per_layer_input(layer_prefix(layer), h_, own));
+    }
+    if (config_.gemma4.layer_scalar) {
+      h_ = scale(h_, layers_.parameter(layer_prefix(layer) + "layer_scalar").value()(0, 0));
+    }
+  }
+
+  HiddenStates result() const { return {layers_.norm("model.norm", h_), router_probabilities_}; }
+
+ private:
+  Var after(int layer, const std::string& name, const Var& x) const {
+    return name.empty() ? x : layers_.norm(layer_prefix(layer) + name, x);
+  }
+
+  void add_to_stream(const Var& x) {
+    h_ = add(h_, config_.residual_multiplier == 1.0 ? x : scale(x, config_.residual_multiplier));
+  }
+
+  /// What attention, or what stands in its stead, makes of the stream.
+  Var mixed(int layer) {
+    const Var x = after(layer, norms_.before_attention, h_);
+    const std::string module = layer_prefix(layer) + "self_attn.";
+    if (config_.is_linear(layer)) return layers_.delta_rule(layer_prefix(layer) + "linear_attn.", x);
+    if (config_.is_latent()) return layers_.latent_attention(module, layer, x, positions_, length_);
+    return layers_.attention(module, layer, x, positions_, length_, seen_);
+  }
+
+  /// What the MLP, the experts or both make of it.
+  Var fed(int layer) {
+    const Var x = after(layer, norms_.before_mlp, h_);
+    const std::string prefix = layer_prefix(layer), mlp = prefix + "mlp.";
+    if (!config_.is_sparse(layer)) return layers_.mlp(mlp, x);
+    const bool is_added = config_.mixture.added_to_mlp;
+    router_probabilities_.push_back(is_added ? layers_.router_added_to_mlp(prefix, h_)
+                                             : layers_.router(mlp, x));
+    const Var& p = router_probabilities_.back();
+    return is_added ? layers_.mlp_and_experts(prefix, h_, x, p) : layers_.experts(mlp, x, p);
+  }
+
+  const ModelConfig& config_;
+  const Layers& layers_;
+  const LayerNorms norms_;
+  const std::vector<double>& positions_;
+  const double length_;
+  Var h_, inputs_;
+  KeyValuesOfLayers seen_;
+  std::vector<Var> router_probabilities_;
+};
+
+}  // namespace
 
 HiddenStates hidden_states(const ModelConfig& config, const Parameters& parameters,
                            const std::vector<int>& tokens, const std::vector<double>& positions,
                            double length) {
   const Layers layers(config, parameters);
-  HiddenStates result;
-  Var h = scale(layers.embed(tokens), config.embedding_scale);
-  const LayerNorms norms = layer_norms(config);
-  for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
-    const std::string prefix = layer_prefix(layer);
-    const std::string mlp = prefix + "mlp.";
-    const auto norm = [&](const std::string& name, const Var& x) {
-      return name.empty() ? x : layers.norm(prefix + name, x);
-    };
-    const auto add_to_stream = [&](const Var& x) {
-      h = add(h, config.residual_multiplier == 1.0 ? x : scale(x, config.residual_multiplier));
-    };
-    const Var x = norm(norms.before_attention, h);
-    const std::string attention = prefix + "self_attn.";
-    const Var mixed = config.is_linear(layer) ? layers.delta_rule(prefix + "linear_attn.", x)
-                      : config.is_latent() ? layers.latent_attention(attention, layer, x, positions, length)
-                                           : layers.attention(attention, layer, x, positions, length);
-    add_to_stream(norm(norms.after_attention, mixed));
-
-    const Var n = norm(norms.before_mlp, h);
-    Var fed;
-    if (config.is_sparse(layer)) {
-      result.router_probabilities.push_back(layers.router(mlp, n));
-      fed = layers.experts(mlp, n, result.router_probabilities.back());
-    } else {
-      fed = layers.mlp(mlp, n);
-    }
-    add_to_stream(norm(norms.after_mlp, fed));
-  }
-  result.states = layers.norm("model.norm", h);
-  return result;
+  Path path(config, layers, tokens, positions, length);
+  for (int layer = 0; layer < config.num_hidden_layers; ++layer) path.through(layer);
+  return path.result();
 }
 
 Var logits(const ModelConfig& config, const Parameters& parameters, const Var& hidden) {

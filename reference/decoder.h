@@ -28,6 +28,11 @@
 //     correction
 //                      and groups, and an expert that every token has, without a gate
 //     GLM-4-MoE        DeepSeek-V3's experts with Qwen3's attention, of which half of a head rotates
+//     Gemma 4          Gemma 3's norms, but multiplied by the weight itself, and one of the values too;
+//     layers
+//                      without a window have larger heads, part of which rotates by frequencies of the whole,
+//                      and values that are their keys; the last layers have the keys and values of others. A
+//                      second embedding for every layer, experts added to the MLP, a factor of every layer
 // Any linear layer can carry a low-rank adapter. transformers, src/transformers/models, has each of them.
 #pragma once
 

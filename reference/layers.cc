@@ -1,5 +1,6 @@
 #include "reference/layers.h"
 
+#include <cmath>
 #include <numeric>
 
 #include "reference/ops.h"
@@ -43,15 +44,27 @@ Var Layers::add_adapter(const std::string& module, const Var& x, const Var& y) c
   return add(y, scale(delta, adapter->second.scale));
 }
 
-/// The embedding's rows, [tokens, hidden_size].
-Var Layers::embed(const std::vector<int>& tokens) const {
-  const std::string module = "model.embed_tokens";
+Var Layers::embed(const std::string& module, const std::vector<int>& tokens) const {
   const Var h = embedding(weight_of(module), tokens, config_.pad_token_id);
   const auto adapter = config_.adapters.find(module);
   if (adapter == config_.adapters.end()) return h;
   // PEFT looks its rows up as nn.Embedding does: the padding token's has no gradient.
   const Var low = embedding(transpose(parameter(module + ".lora_A.weight")), tokens, config_.pad_token_id);
   return add(h, scale(linear(low, parameter(module + ".lora_B.weight")), adapter->second.scale));
+}
+
+Var Layers::per_layer_inputs(const std::vector<int>& tokens, const Var& h) const {
+  const double size = config_.gemma4.hidden_size_per_layer_input;
+  const double hidden = config_.hidden_size;
+  const Var of_token = scale(embed("model.embed_tokens_per_layer", tokens), std::sqrt(size));
+  const Var projected = scale(project("model.per_layer_model_projection", false, h), 1.0 / std::sqrt(hidden));
+  return scale(add(norm("model.per_layer_projection_norm", projected), of_token), std::sqrt(0.5));
+}
+
+Var Layers::per_layer_input(const std::string& prefix, const Var& h, const Var& a) const {
+  const Var gate = activation(project(prefix + "per_layer_input_gate", false, h));
+  return norm(prefix + "post_per_layer_input_norm",
+              project(prefix + "per_layer_projection", false, mul(gate, a)));
 }
 
 /// What the head makes of hidden states.

@@ -2,6 +2,7 @@
 // experts, each of which knows its own part of the settings. decoder.h puts them together.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,14 @@
 #include "reference/tape.h"
 
 namespace streambp::reference {
+
+/// The keys and values of one sequence in one layer, as its queries see them.
+struct KeyValues {
+  Var k, v;
+};
+
+/// By layer, of all layers so far that have keys of their own.
+using KeyValuesOfLayers = std::map<int, KeyValues>;
 
 /// The modules under their names, "model.layers.0.mlp." with its dot where more names follow. Rows are the
 /// tokens of one sequence, x [tokens, in].
@@ -21,8 +30,18 @@ class Layers {
   /// Throws std::invalid_argument if there is none of that name.
   const Var& parameter(const std::string& name) const;
 
-  /// The embedding's rows, [tokens, hidden_size].
-  Var embed(const std::vector<int>& tokens) const;
+  /// An embedding's rows, [tokens, hidden_size] of "model.embed_tokens".
+  Var embed(const std::string& module, const std::vector<int>& tokens) const;
+
+  /// Gemma 4: what every layer is given of each token, besides h, the scaled embedding. With P =
+  /// hidden_size_per_layer_input and L layers, [tokens, L P], layer by layer
+  ///     (rms_norm(W h / sqrt(hidden_size)) + sqrt(P) e) / sqrt(2)
+  /// with e the token's row of a table of its own, and the norm over each layer's P numbers.
+  Var per_layer_inputs(const std::vector<int>& tokens, const Var& h) const;
+
+  /// What a layer, "model.layers.0.", makes of h and of its part a of per_layer_inputs, [tokens, P]:
+  ///     rms_norm(W_projection (gelu(W_gate h) a))
+  Var per_layer_input(const std::string& prefix, const Var& h, const Var& a) const;
 
   /// What the head makes of hidden states, [rows, vocab_size].
   Var head(const Var& hidden) const;
@@ -30,9 +49,9 @@ class Layers {
   Var norm(const std::string& module, const Var& x) const;
 
   /// Softmax attention of a layer's tokens on themselves, "model.layers.0.self_attn.". Positions and length
-  /// as in decoder.h.
+  /// as in decoder.h. It adds its keys and values to `seen`, or takes another layer's from there.
   Var attention(const std::string& module, int layer, const Var& x, const std::vector<double>& positions,
-                double length) const;
+                double length, KeyValuesOfLayers& seen) const;
 
   /// The same of a model with latent attention. With c = norm(W_kva x) and the queries' latent x or
   /// norm(W_qa x), head h has
@@ -55,10 +74,24 @@ class Layers {
   /// What the experts make of x with the router's p.
   Var experts(const std::string& module, const Var& x, const Var& p) const;
 
+  /// Gemma 4's router in "model.layers.0.": the softmax of W_proj (scale rms_norm(h) / sqrt(hidden_size)).
+  Var router_added_to_mlp(const std::string& prefix, const Var& h) const;
+
+  /// What Gemma 4's MLP and its experts make of the residual stream h together. With the norms n and n_2
+  /// before them, n_1' and n_2' after them, and n(h) = x,
+  ///     n_1'(mlp(x)) + n_2'(experts(n_2(h)))
+  /// where the experts' probabilities, divided by their sum, are multiplied by per_expert_scale.
+  Var mlp_and_experts(const std::string& prefix, const Var& h, const Var& x, const Var& p) const;
+
  private:
   /// The inputs of the gated delta rule before its convolution and gates, [tokens, ...].
   struct DeltaInputs {
     Var qkv, z, b, a;
+  };
+
+  /// Projections of a layer's tokens: k and v if it has keys of its own, gate with attention_output_gate.
+  struct Heads {
+    Var q, k, v, gate;
   };
 
   Var weight_of(const std::string& module) const;
@@ -67,6 +100,8 @@ class Layers {
   Var activation(const Var& x) const;
   Var gated(const std::string& module, bool has_bias, const Var& x) const;
 
+  Heads project_heads(const std::string& module, int layer, const Var& x) const;
+  KeyValues normed_keys(const std::string& module, int layer, const Heads& heads) const;
   RopeOptions rotation(int layer, double length) const;
   std::vector<double> query_factors(const std::vector<double>& positions) const;
   DeltaInputs delta_inputs(const std::string& module, const Var& x) const;
@@ -74,6 +109,8 @@ class Layers {
   Var expert(const std::string& experts, int e, const Var& x) const;
   Var interleaved_expert(const std::string& experts, int e, const Var& x) const;
   Var interleaved_linear(const std::string& module, int e, const Var& x) const;
+  Var stacked_expert(const std::string& experts, int e, const Var& x) const;
+  Var stacked_linear(const std::string& module, int e, const Var& x) const;
   Var expert_activation(const Var& gate, const Var& up) const;
   Var expert_delta(const std::string& module, int e, const Var& x) const;
 

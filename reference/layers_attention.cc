@@ -48,48 +48,68 @@ Var for_every_token(const Var& row, Index tokens) {
 
 }  // namespace
 
-Var Layers::attention(const std::string& module, int layer, const Var& x,
-                      const std::vector<double>& positions, double length) const {
-  const Index queries = Index{config_.num_attention_heads} * config_.head_dim;
-  const Index keys = Index{config_.num_key_value_heads} * config_.head_dim;
-  Var q, k, v, gate;
+Layers::Heads Layers::project_heads(const std::string& module, int layer, const Var& x) const {
+  const int head_dim = config_.head_dim_of(layer);
+  Heads heads;
   if (config_.fused_projections) {
+    const Index queries = Index{config_.num_attention_heads} * head_dim;
+    const Index keys = Index{config_.key_value_heads_of(layer)} * head_dim;
     const Var qkv = project(module + "qkv_proj", config_.qkv_bias, x);
-    q = slice_columns(qkv, 0, queries);
-    k = slice_columns(qkv, queries, keys);
-    v = slice_columns(qkv, queries + keys, keys);
-  } else {
-    q = project(module + "q_proj", config_.qkv_bias, x);
-    if (config_.attention_output_gate) {
-      const std::vector<Var> parts =
-          split_groups(q, config_.num_attention_heads, {config_.head_dim, config_.head_dim});
-      q = parts[0];
-      gate = parts[1];
-    }
-    k = project(module + "k_proj", config_.qkv_bias, x);
-    v = project(module + "v_proj", config_.qkv_bias, x);
+    heads.q = slice_columns(qkv, 0, queries);
+    heads.k = slice_columns(qkv, queries, keys);
+    heads.v = slice_columns(qkv, queries + keys, keys);
+    return heads;
   }
-  if (config_.qk_norm) {
-    q = norm(module + "q_norm", q);
-    k = norm(module + "k_norm", k);
+  heads.q = project(module + "q_proj", config_.qkv_bias, x);
+  if (config_.attention_output_gate) {
+    const std::vector<Var> parts = split_groups(heads.q, config_.num_attention_heads, {head_dim, head_dim});
+    heads.q = parts[0];
+    heads.gate = parts[1];
   }
-  if (config_.rotates(layer)) {
-    const RopeOptions turn = rotation(layer, length);
-    q = rope(q, positions, turn);
-    k = rope(k, positions, turn);
+  if (config_.shares_keys(layer)) return heads;
+  heads.k = project(module + "k_proj", config_.qkv_bias, x);
+  heads.v = config_.values_are_keys(layer) ? heads.k : project(module + "v_proj", config_.qkv_bias, x);
+  return heads;
+}
+
+/// The keys and values before any rotation.
+KeyValues Layers::normed_keys(const std::string& module, int layer, const Heads& heads) const {
+  KeyValues normed = {heads.k, heads.v};
+  if (config_.qk_norm) normed.k = norm(module + "k_norm", heads.k);
+  if (config_.gemma4.value_norm) {
+    // Each head divided by its root mean square, which is its length by the root of the number of entries.
+    const double size = config_.head_dim_of(layer);
+    normed.v =
+        scale(l2_norm(heads.v, config_.head_dim_of(layer), size * config_.rms_norm_eps), std::sqrt(size));
   }
+  return normed;
+}
+
+Var Layers::attention(const std::string& module, int layer, const Var& x,
+                      const std::vector<double>& positions, double length, KeyValuesOfLayers& seen) const {
+  const Heads heads = project_heads(module, layer, x);
+  const auto rotated = [&](const Var& normed) {
+    return config_.rotates(layer) ? rope(normed, positions, rotation(layer, length)) : normed;
+  };
+  if (!config_.shares_keys(layer)) {
+    const KeyValues normed = normed_keys(module, layer, heads);
+    seen[layer] = {rotated(normed.k), normed.v};
+  }
+  const KeyValues& source = seen.at(config_.key_value_layer(layer));
+  Var q = rotated(config_.qk_norm ? norm(module + "q_norm", heads.q) : heads.q);
   if (config_.query_scale_beta != 0.0) q = scale_rows(q, query_factors(positions));
 
   AttentionOptions options;
   options.query_heads = config_.num_attention_heads;
-  options.key_value_heads = config_.num_key_value_heads;
-  options.scale = config_.attention_scale > 0.0 ? config_.attention_scale
-                                                : 1.0 / std::sqrt(static_cast<double>(config_.head_dim));
+  options.key_value_heads = config_.key_value_heads_of(layer);
+  const double head_dim = config_.head_dim_of(layer);
+  options.scale = config_.attention_scale > 0.0 ? config_.attention_scale : 1.0 / std::sqrt(head_dim);
   options.window = config_.window(layer);
   options.softcap = config_.attn_logit_softcapping;
-  Var mixed = config_.attention_sinks ? causal_attention(q, k, v, parameter(module + "sinks"), options)
-                                      : causal_attention(q, k, v, options);
-  if (config_.attention_output_gate) mixed = mul(mixed, sigmoid(gate));
+  Var mixed = config_.attention_sinks
+                  ? causal_attention(q, source.k, source.v, parameter(module + "sinks"), options)
+                  : causal_attention(q, source.k, source.v, options);
+  if (config_.attention_output_gate) mixed = mul(mixed, sigmoid(heads.gate));
   return project(module + "o_proj", config_.o_bias, mixed);
 }
 
@@ -138,9 +158,9 @@ RopeOptions Layers::rotation(int layer, double length) const {
   const RopeSettings& settings = is_local ? *config_.local_rope : config_.rope;
   RopeOptions turn;
   const bool is_latent = config_.is_latent();
-  const int turning = is_latent ? config_.latent.qk_rope_head_dim : config_.rotary_entries();
+  const int turning = is_latent ? config_.latent.qk_rope_head_dim : config_.rotary_entries(layer);
   turn.inverse_frequencies = rope_inverse_frequencies(settings, turning, length);
-  turn.head_dim = is_latent ? turning : config_.head_dim;
+  turn.head_dim = is_latent ? turning : config_.head_dim_of(layer);
   turn.attention_factor = settings.attention_factor;
   turn.interleaved = config_.rope_interleaved;
   return turn;

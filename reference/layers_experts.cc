@@ -1,3 +1,5 @@
+#include <cmath>
+#include <cstddef>
 #include <numeric>
 
 #include "reference/layers.h"
@@ -24,6 +26,41 @@ Var Layers::experts(const std::string& module, const Var& x, const Var& p) const
   if (config_.mixture.shared_expert_ungated) return add(y, gated(module + "shared_experts.", false, x));
   const Var share = sigmoid(project(module + "shared_expert_gate", false, x));
   return add(y, scale_rows(gated(module + "shared_expert.", false, x), share));
+}
+
+Var Layers::router_added_to_mlp(const std::string& prefix, const Var& h) const {
+  const Var normed = rms_norm(h, parameter(prefix + "router.scale"), config_.rms_norm_eps);
+  const double hidden = config_.hidden_size;
+  return exp(log_softmax(project(prefix + "router.proj", false, scale(normed, 1.0 / std::sqrt(hidden)))));
+}
+
+Var Layers::mlp_and_experts(const std::string& prefix, const Var& h, const Var& x, const Var& p) const {
+  const Var scales = transpose(parameter(prefix + "router.per_expert_scale"));
+  const auto of_rows = [&](int e, const Var& rows) {
+    const std::vector<int> of_every_row(static_cast<std::size_t>(rows.rows()), e);
+    return scale_rows(stacked_expert(prefix + "experts.", e, rows), gather_rows(scales, of_every_row));
+  };
+  const Var of_experts =
+      mixture_of_experts(config_.mixture, norm(prefix + "pre_feedforward_layernorm_2", h), p, of_rows);
+  return add(norm(prefix + "post_feedforward_layernorm_1", mlp(prefix + "mlp.", x)),
+             norm(prefix + "post_feedforward_layernorm_2", of_experts));
+}
+
+Var Layers::stacked_expert(const std::string& experts, int e, const Var& x) const {
+  const Index width = config_.mixture.moe_intermediate_size;
+  const Var both = stacked_linear(experts + "gate_up_proj", e, x);
+  const Var inner = expert_activation(slice_columns(both, 0, width), slice_columns(both, width, width));
+  return stacked_linear(experts + "down_proj", e, inner);
+}
+
+/// W_e x with expert e's rows of the matrices of all experts below one another, and its adapter.
+Var Layers::stacked_linear(const std::string& module, int e, const Var& x) const {
+  const Var& all = parameter(module);
+  const auto count = static_cast<int>(all.rows()) / config_.mixture.num_experts;
+  std::vector<int> rows(static_cast<std::size_t>(count));
+  std::iota(rows.begin(), rows.end(), e * count);
+  const Var y = linear(x, gather_rows(all, rows));
+  return config_.adapters.contains(module) ? add(y, expert_delta(module, e, x)) : y;
 }
 
 Var Layers::expert(const std::string& experts, int e, const Var& x) const {

@@ -64,6 +64,13 @@ double longrope(const RopeSettings& rope, int i, int rotary_dim, double length) 
   return plain(rope.theta, i, rotary_dim) / divisor;
 }
 
+double proportional(const RopeSettings& rope, int i, int rotary_dim) {
+  const double share = rope.partial_rotary_factor;
+  require(share >= 0.0 && share <= 1.0, "rope",
+          "expected a partial_rotary_factor from 0 to 1, got " + std::to_string(share));
+  return i < std::floor(share * rotary_dim / 2.0) ? plain(rope.theta, i, rotary_dim) / rope.factor : 0.0;
+}
+
 double frequency(const RopeSettings& rope, int i, int rotary_dim, double length) {
   const double f = plain(rope.theta, i, rotary_dim);
   switch (rope.type) {
@@ -79,6 +86,8 @@ double frequency(const RopeSettings& rope, int i, int rotary_dim, double length)
       return yarn(rope, i, rotary_dim);
     case RopeType::kLongrope:
       return longrope(rope, i, rotary_dim, length);
+    case RopeType::kProportional:
+      return proportional(rope, i, rotary_dim);
   }
   throw std::invalid_argument("rope: no such type");
 }
@@ -89,7 +98,8 @@ std::vector<double> rope_inverse_frequencies(const RopeSettings& rope, int rotar
   require(rotary_dim > 0 && rotary_dim % 2 == 0, "rope",
           "expected an even number of entries to turn, got " + std::to_string(rotary_dim));
   require(rope.theta > 0.0 && rope.factor > 0.0, "rope", "expected a positive theta and factor");
-  const bool knows_context = rope.type != RopeType::kDefault && rope.type != RopeType::kLinear;
+  const bool knows_context = rope.type != RopeType::kDefault && rope.type != RopeType::kLinear &&
+                             rope.type != RopeType::kProportional;
   require(!knows_context || rope.original_max_position_embeddings > 0.0, "rope",
           "expected the context length of pre-training");
   std::vector<double> frequencies;

@@ -6,13 +6,13 @@
 
 namespace streambp::reference {
 
-enum class RopeType { kDefault, kLinear, kDynamic, kLlama3, kYarn, kLongrope };
+enum class RopeType { kDefault, kLinear, kDynamic, kLlama3, kYarn, kLongrope, kProportional };
 
 /// Settings of the rotation, under Hugging Face's names.
 struct RopeSettings {
   RopeType type = RopeType::kDefault;
   double theta = 10000.0;
-  double factor = 1.0;                          // linear, dynamic, llama3, yarn
+  double factor = 1.0;                          // linear, dynamic, llama3, yarn, proportional
   double low_freq_factor = 1.0;                 // llama3
   double high_freq_factor = 4.0;                // llama3
   double original_max_position_embeddings = 0;  // dynamic, llama3, yarn, longrope
@@ -22,6 +22,7 @@ struct RopeSettings {
   double attention_factor = 1.0;                // yarn, longrope: cosines and sines are multiplied by it
   std::vector<double> short_factor = {};        // longrope, one for every pair
   std::vector<double> long_factor = {};         // longrope, one for every pair
+  double partial_rotary_factor = 1.0;           // proportional: the share of the pairs that rotate
 };
 
 /// The d / 2 frequencies of the rotation of d = rotary_dim entries, f_i = theta^(-2i / d), changed for long
@@ -40,8 +41,13 @@ struct RopeSettings {
 ///   between 0 and 1 (high is 0.001 more where both are equal):   s f / factor + (1 - s) f
 /// - longrope (Ding et al. 2024, https://arxiv.org/abs/2402.13753): f_i / long_factor[i] if length > c, else
 ///   f_i / short_factor[i].
+/// - proportional (Gemma 4): f_i / factor for the first pairs, floor(partial_rotary_factor d / 2) of them,
+/// and
+///   0 for the others, so that d is a whole head and the entries that rotate are the first of both its
+///   halves.
 /// Throws std::invalid_argument if d is not even and positive, a setting that divides is not positive,
-/// dynamic scaling has fewer than two pairs to spread over, or longrope has not one factor for every pair.
+/// dynamic scaling has fewer than two pairs to spread over, longrope has not one factor for every pair, or
+/// partial_rotary_factor is not from 0 to 1.
 std::vector<double> rope_inverse_frequencies(const RopeSettings& rope, int rotary_dim, double length);
 
 }  // namespace streambp::reference

@@ -238,6 +238,50 @@ ModelConfig tiny_glm4_moe() {
   return config;
 }
 
+/// A layer with a window and a full one, whose values are its keys.
+ModelConfig tiny_gemma4() {
+  ModelConfig config = tiny_gemma3();
+  config.norm_adds_one = false;
+  config.attention_scale = 0.0;
+  config.final_logit_softcapping = 2.0;
+  config.rope = {};
+  config.rope.type = RopeType::kProportional;
+  config.rope.theta = 30.0;
+  config.rope.partial_rotary_factor = 0.4;  // one pair of three
+  config.gemma4.global_head_dim = 6;
+  config.gemma4.num_global_key_value_heads = 3;
+  config.gemma4.attention_k_eq_v = true;
+  config.gemma4.value_norm = true;
+  config.gemma4.layer_scalar = true;
+  return config;
+}
+
+/// Its last two layers have the keys and values of the first two.
+ModelConfig tiny_gemma4_per_layer() {
+  ModelConfig config = tiny_gemma4();
+  config.num_hidden_layers = 4;
+  config.windows = {2, 0, 0, 2};
+  config.final_logit_softcapping = 0.0;
+  config.gemma4.num_global_key_value_heads = 0;
+  config.gemma4.attention_k_eq_v = false;
+  config.gemma4.num_kv_shared_layers = 2;
+  config.gemma4.use_double_wide_mlp = true;
+  config.gemma4.hidden_size_per_layer_input = 3;
+  config.gemma4.vocab_size_per_layer_input = 12;
+  return config;
+}
+
+ModelConfig tiny_gemma4_moe() {
+  ModelConfig config = tiny_gemma4();
+  config.tie_word_embeddings = false;
+  config.final_logit_softcapping = 0.0;
+  config.mixture = tiny_mixture().mixture;
+  config.mixture.router_aux_loss_coef = 0.0;
+  config.mixture.sparse = {true, true};
+  config.mixture.added_to_mlp = true;
+  return config;
+}
+
 }  // namespace
 
 std::vector<std::pair<std::string, ModelConfig>> tiny_families() {
@@ -304,7 +348,10 @@ std::vector<std::pair<std::string, ModelConfig>> tiny_families() {
           {"qwen3_next", tiny_qwen3_next()},
           {"deepseek_v3", tiny_deepseek_v3()},
           {"deepseek_v3 without a latent of the queries", tiny_deepseek_v3_small()},
-          {"glm4_moe", tiny_glm4_moe()}};
+          {"glm4_moe", tiny_glm4_moe()},
+          {"gemma4", tiny_gemma4()},
+          {"gemma4 with per-layer inputs", tiny_gemma4_per_layer()},
+          {"gemma4 with experts", tiny_gemma4_moe()}};
 }
 
 }  // namespace streambp::reference

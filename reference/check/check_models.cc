@@ -17,6 +17,10 @@
 namespace streambp::reference {
 namespace {
 
+bool is_norm(const std::string& name) {
+  return name.ends_with("norm.weight") || name.ends_with("norm_1.weight") || name.ends_with("norm_2.weight");
+}
+
 /// Every linear layer, the embedding and experts all together have an adapter, of ranks 1 to 3 and different
 /// scales; rows of embedding and head are trained apart; there is a value head in addition to the LM head.
 ModelConfig adapted(ModelConfig config) {
@@ -27,13 +31,17 @@ ModelConfig adapted(ModelConfig config) {
   };
   for (const auto& [name, shape] : parameter_shapes(config)) {
     const std::string suffix = ".weight";
-    if (name.find("_proj") == std::string::npos || !name.ends_with(suffix)) continue;
+    const bool is_linear =
+        name.find("proj") != std::string::npos || name.find("input_gate") != std::string::npos;
+    if (!is_linear || !name.ends_with(suffix) || is_norm(name)) continue;
     adapt(name.substr(0, name.size() - suffix.size()));
   }
   for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
     if (!config.is_sparse(layer)) continue;
-    adapt(layer_prefix(layer) + "mlp.experts.gate_up_proj");
-    adapt(layer_prefix(layer) + "mlp.experts.down_proj");
+    const std::string experts =
+        layer_prefix(layer) + (config.mixture.added_to_mlp ? "" : "mlp.") + "experts.";
+    adapt(experts + "gate_up_proj");
+    adapt(experts + "down_proj");
   }
   adapt("lm_head");
   config.adapters.at("lm_head").has_bias = true;
@@ -107,13 +115,18 @@ Weights settled_weights(const ModelConfig& config, std::uint64_t seed) {
   return weights;
 }
 
-/// Checks f of a model by every parameter.
+/// Checks f of a model by every parameter that is not held constant.
 CheckResult check_by_parameters(const std::string& name, const ModelConfig& config, std::uint64_t seed,
                                 std::size_t max_entries,
                                 const std::function<Var(Tape&, const Parameters&)>& f) {
   std::vector<std::string> names;
   std::vector<Matrix> inputs;
+  Weights constants;
   for (const auto& [parameter, weight] : settled_weights(config, seed)) {
+    if (is_constant(parameter)) {
+      constants[parameter] = weight;
+      continue;
+    }
     names.push_back(parameter);
     inputs.push_back(weight);
   }
@@ -124,6 +137,7 @@ CheckResult check_by_parameters(const std::string& name, const ModelConfig& conf
   const Function of_inputs = [&](Tape& tape, const std::vector<Var>& x) {
     Parameters parameters;
     for (std::size_t i = 0; i < x.size(); ++i) parameters.emplace(names[i], x[i]);
+    for (const auto& [parameter, weight] : constants) parameters.emplace(parameter, tape.leaf(weight));
     return f(tape, parameters);
   };
   return check_gradient(name, of_inputs, inputs, options);
@@ -134,15 +148,15 @@ CheckResult check_by_parameters(const std::string& name, const ModelConfig& conf
 Weights random_weights(const ModelConfig& config, std::uint64_t seed) {
   Weights weights;
   for (const auto& [name, shape] : parameter_shapes(config)) {
-    // What a norm multiplies by is around 1; entries of the embedding are large enough to be normed without
-    // sharp bends; a linear layer keeps the size of what goes through it.
-    const bool is_norm = name.ends_with("norm.weight");
+    // What norms, routers and layers multiply by is around 1; entries of the embedding are large enough to be
+    // normed without sharp bends; a linear layer keeps the size of what goes through it.
+    const bool is_factor = is_norm(name) || name.ends_with("scale") || is_constant(name);
     const double one = config.norm_adds_one && !name.ends_with("linear_attn.norm.weight") ? 0.0 : 1.0;
     const bool is_embedding = name == "model.embed_tokens.weight";
-    const double size = is_norm        ? 0.5
+    const double size = is_factor      ? 0.5
                         : is_embedding ? 1.5
                                        : 1.7 / std::sqrt(static_cast<double>(shape.second));
-    const double middle = is_norm ? one : 0.0;
+    const double middle = is_factor ? one : 0.0;
     weights[name] = random_matrix(shape.first, shape.second, ++seed, middle - size, middle + size);
   }
   return weights;

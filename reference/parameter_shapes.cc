@@ -1,0 +1,254 @@
+#include <cstddef>
+#include <string>
+
+#include "reference/config.h"
+#include "reference/require.h"
+
+namespace streambp::reference {
+namespace {
+
+using Shapes = std::map<std::string, std::pair<Index, Index>>;
+
+/// Collects shapes module by module, and counts the adapters that have found theirs.
+class Collector {
+ public:
+  explicit Collector(const ModelConfig& config) : config_(config) {}
+
+  void linear(const std::string& module, Index out, Index in, bool has_bias = false) {
+    shapes_[module + ".weight"] = {out, in};
+    if (has_bias) shapes_[module + ".bias"] = {1, out};
+    adapter(module, out, in);
+  }
+
+  void adapter(const std::string& module, Index out, Index in, int experts = 1) {
+    const auto found = config_.adapters.find(module);
+    if (found == config_.adapters.end()) return;
+    const int ranks = found->second.rank * experts;
+    require(ranks > 0, "model", "expected a positive rank of the adapter of " + module);
+    shapes_[module + ".lora_A.weight"] = {ranks, in};
+    shapes_[module + ".lora_B.weight"] = {out, ranks};
+    if (found->second.has_bias) shapes_[module + ".lora_B.bias"] = {1, out};
+    ++adapters_;
+  }
+
+  /// Of a table or a head with one row for every token.
+  void trained_rows(const std::string& module, Index rows, Index size) {
+    const auto found = config_.trained_rows.find(module);
+    if (found == config_.trained_rows.end()) return;
+    for (int row : found->second) {
+      require(row >= 0 && row < rows, "model",
+              "expected trained rows from 0 to " + std::to_string(rows - 1) + ", got " + std::to_string(row));
+    }
+    const auto count = static_cast<Index>(found->second.size());
+    shapes_[module + ".token_adapter.trainable_tokens_delta"] = {count, size};
+    ++trained_;
+  }
+
+  void row(const std::string& module, Index size) { shapes_[module + ".weight"] = {1, size}; }
+  void norm(const std::string& prefix, const std::string& name) {
+    if (!name.empty()) row(prefix + name, config_.hidden_size);
+  }
+  void embedding(const std::string& module, Index rows, Index size) {
+    shapes_[module + ".weight"] = {rows, size};
+    adapter(module, size, rows);
+    trained_rows(module, rows, size);
+  }
+
+  void attention(const std::string& module, int layer) {
+    const Index hidden = config_.hidden_size;
+    const Index queries = Index{config_.num_attention_heads} * config_.head_dim_of(layer);
+    const Index keys = Index{config_.key_value_heads_of(layer)} * config_.head_dim_of(layer);
+    const bool has_keys = !config_.shares_keys(layer);
+    if (config_.fused_projections) {
+      linear(module + "qkv_proj", queries + 2 * keys, hidden, config_.qkv_bias);
+    } else {
+      linear(module + "q_proj", config_.attention_output_gate ? 2 * queries : queries, hidden,
+             config_.qkv_bias);
+      if (has_keys) linear(module + "k_proj", keys, hidden, config_.qkv_bias);
+      if (has_keys && !config_.values_are_keys(layer))
+        linear(module + "v_proj", keys, hidden, config_.qkv_bias);
+    }
+    linear(module + "o_proj", hidden, queries, config_.o_bias);
+    if (config_.attention_sinks) shapes_[module + "sinks"] = {1, config_.num_attention_heads};
+    if (!config_.qk_norm) return;
+    const bool is_wide = config_.qk_norm_full_width;
+    row(module + "q_norm", is_wide ? queries : config_.head_dim_of(layer));
+    if (has_keys) row(module + "k_norm", is_wide ? keys : config_.head_dim_of(layer));
+  }
+
+  void latent_attention(const std::string& module) {
+    const Index hidden = config_.hidden_size, heads = config_.num_attention_heads;
+    const LatentAttentionSettings& latent = config_.latent;
+    const Index queries = heads * (latent.qk_nope_head_dim + latent.qk_rope_head_dim);
+    if (latent.q_lora_rank > 0) {
+      linear(module + "q_a_proj", latent.q_lora_rank, hidden, config_.qkv_bias);
+      row(module + "q_a_layernorm", latent.q_lora_rank);
+      linear(module + "q_b_proj", queries, latent.q_lora_rank);
+    } else {
+      linear(module + "q_proj", queries, hidden);
+    }
+    const Index rank = latent.kv_lora_rank;
+    linear(module + "kv_a_proj_with_mqa", rank + latent.qk_rope_head_dim, hidden, config_.qkv_bias);
+    row(module + "kv_a_layernorm", rank);
+    linear(module + "kv_b_proj", heads * (latent.qk_nope_head_dim + latent.v_head_dim), rank);
+    linear(module + "o_proj", hidden, heads * latent.v_head_dim, config_.o_bias);
+  }
+
+  void delta_rule(const std::string& module) {
+    const Index hidden = config_.hidden_size;
+    const DeltaRuleSettings& rule = config_.delta_rule;
+    const Index heads = rule.value_heads, values = heads * rule.value_head_dim;
+    const Index mixed = Index{2} * rule.key_heads * rule.key_head_dim + values;
+    if (rule.fused_projections) {
+      linear(module + "in_proj_qkvz", mixed + values, hidden);
+      linear(module + "in_proj_ba", 2 * heads, hidden);
+    } else {
+      linear(module + "in_proj_qkv", mixed, hidden);
+      linear(module + "in_proj_z", values, hidden);
+      linear(module + "in_proj_b", heads, hidden);
+      linear(module + "in_proj_a", heads, hidden);
+    }
+    shapes_[module + "conv1d.weight"] = {mixed, rule.conv_kernel};
+    shapes_[module + "A_log"] = {1, heads};
+    shapes_[module + "dt_bias"] = {1, heads};
+    row(module + "norm", rule.value_head_dim);
+    linear(module + "out_proj", hidden, values);
+  }
+
+  void mlp(const std::string& module, int layer) {
+    const Index hidden = config_.hidden_size;
+    const Index width = config_.mlp_width(layer);
+    require(width > 0, "model", "expected a positive intermediate_size of a dense layer");
+    if (config_.fused_projections || config_.fused_gate_up) {
+      linear(module + "gate_up_proj", 2 * width, hidden, config_.mlp_bias);
+    } else {
+      linear(module + "gate_proj", width, hidden, config_.mlp_bias);
+      linear(module + "up_proj", width, hidden, config_.mlp_bias);
+    }
+    linear(module + "down_proj", hidden, width, config_.mlp_bias);
+  }
+
+  void experts(const std::string& module) {
+    const Index hidden = config_.hidden_size;
+    const Index width = config_.mixture.moe_intermediate_size;
+    const int count = config_.mixture.num_experts;
+    adapter(module + "experts.gate_up_proj", 2 * width, hidden, count);
+    adapter(module + "experts.down_proj", hidden, width, count);
+    if (config_.mixture.biased_interleaved) {
+      linear(module + "router", count, hidden, true);
+      shapes_[module + "experts.gate_up_proj"] = {count * hidden, 2 * width};
+      shapes_[module + "experts.gate_up_proj_bias"] = {count, 2 * width};
+      shapes_[module + "experts.down_proj"] = {count * width, hidden};
+      shapes_[module + "experts.down_proj_bias"] = {count, hidden};
+    } else {
+      linear(module + "gate", count, hidden);
+      for (int j = 0; j < count; ++j) expert(module + "experts." + std::to_string(j) + ".", width);
+    }
+    if (config_.mixture.sigmoid_scores) shapes_[module + "gate.e_score_correction_bias"] = {1, count};
+    const int shared = config_.mixture.shared_expert_intermediate_size;
+    if (shared > 0 && !config_.mixture.shared_expert_ungated) {
+      expert(module + "shared_expert.", shared);
+      linear(module + "shared_expert_gate", 1, hidden);
+    } else if (shared > 0) {
+      expert(module + "shared_experts.", shared);
+    }
+  }
+
+  /// Gemma 4's, of "model.layers.0.".
+  void experts_added_to_mlp(const std::string& prefix) {
+    const Index hidden = config_.hidden_size;
+    const Index width = config_.mixture.moe_intermediate_size;
+    const int count = config_.mixture.num_experts;
+    for (const char* name :
+         {"post_feedforward_layernorm_1", "pre_feedforward_layernorm_2", "post_feedforward_layernorm_2"}) {
+      norm(prefix, name);
+    }
+    linear(prefix + "router.proj", count, hidden);
+    shapes_[prefix + "router.scale"] = {1, hidden};
+    shapes_[prefix + "router.per_expert_scale"] = {1, count};
+    shapes_[prefix + "experts.gate_up_proj"] = {count * 2 * width, hidden};
+    shapes_[prefix + "experts.down_proj"] = {count * hidden, width};
+    adapter(prefix + "experts.gate_up_proj", 2 * width, hidden, count);
+    adapter(prefix + "experts.down_proj", hidden, width, count);
+  }
+
+  /// Gemma 4's, of the model and of each of its layers.
+  void per_layer_inputs() {
+    const Index size = config_.gemma4.hidden_size_per_layer_input;
+    const Index hidden = config_.hidden_size;
+    if (size == 0) return;
+    const Index all = config_.num_hidden_layers * size;
+    embedding("model.embed_tokens_per_layer", config_.gemma4.vocab_size_per_layer_input, all);
+    linear("model.per_layer_model_projection", all, hidden);
+    row("model.per_layer_projection_norm", size);
+    for (int layer = 0; layer < config_.num_hidden_layers; ++layer) {
+      const std::string prefix = layer_prefix(layer);
+      linear(prefix + "per_layer_input_gate", size, hidden);
+      linear(prefix + "per_layer_projection", hidden, size);
+      norm(prefix, "post_per_layer_input_norm");
+    }
+  }
+
+  void scalar(const std::string& name) { shapes_[name] = {1, 1}; }
+
+  void expert(const std::string& module, Index width) {
+    linear(module + "gate_proj", width, config_.hidden_size);
+    linear(module + "up_proj", width, config_.hidden_size);
+    linear(module + "down_proj", config_.hidden_size, width);
+  }
+
+  std::size_t adapters() const { return adapters_; }
+  std::size_t trained() const { return trained_; }
+  Shapes shapes() && { return std::move(shapes_); }
+
+ private:
+  const ModelConfig& config_;
+  Shapes shapes_;
+  std::size_t adapters_ = 0;
+  std::size_t trained_ = 0;
+};
+
+}  // namespace
+
+Shapes parameter_shapes(const ModelConfig& config) {
+  require_valid(config);
+  Collector collect(config);
+  const LayerNorms norms = layer_norms(config);
+  collect.embedding("model.embed_tokens", config.vocab_size, config.hidden_size);
+  collect.per_layer_inputs();
+  for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
+    const std::string prefix = layer_prefix(layer);
+    for (const std::string& name :
+         {norms.before_attention, norms.after_attention, norms.before_mlp, norms.after_mlp}) {
+      collect.norm(prefix, name);
+    }
+    if (config.is_linear(layer)) {
+      collect.delta_rule(prefix + "linear_attn.");
+    } else if (config.is_latent()) {
+      collect.latent_attention(prefix + "self_attn.");
+    } else {
+      collect.attention(prefix + "self_attn.", layer);
+    }
+    const bool is_sparse = config.is_sparse(layer), is_added = config.mixture.added_to_mlp;
+    if (!is_sparse || is_added) collect.mlp(prefix + "mlp.", layer);
+    if (is_sparse && !is_added) collect.experts(prefix + "mlp.");
+    if (is_sparse && is_added) collect.experts_added_to_mlp(prefix);
+    if (config.gemma4.layer_scalar) collect.scalar(prefix + "layer_scalar");
+  }
+  collect.row("model.norm", config.hidden_size);
+  if (config.has_lm_head && config.tie_word_embeddings) {
+    collect.adapter("lm_head", config.vocab_size, config.hidden_size);
+  } else if (config.has_lm_head) {
+    collect.linear("lm_head", config.vocab_size, config.hidden_size);
+    collect.trained_rows("lm_head", config.vocab_size, config.hidden_size);
+  }
+  if (config.has_value_head) collect.row("value_head", config.hidden_size);
+  require(collect.adapters() == config.adapters.size(), "model",
+          "expected adapters of linear layers and embeddings only, " +
+              std::to_string(config.adapters.size() - collect.adapters()) + " belong to other modules");
+  require(collect.trained() == config.trained_rows.size(), "model",
+          "expected trained rows of embeddings, and of a head of its own");
+  return std::move(collect).shapes();
+}
+
+}  // namespace streambp::reference
