@@ -24,6 +24,8 @@ reference::RopeType reference_rope_type(RopeType type) {
       return reference::RopeType::kYarn;
     case RopeType::kLongrope:
       return reference::RopeType::kLongrope;
+    case RopeType::kProportional:
+      return reference::RopeType::kProportional;
   }
   throw std::invalid_argument("reference: no such rope type");
 }
@@ -40,6 +42,7 @@ reference::RopeSettings reference_rope(const RopeSettings& rope) {
   same.beta_slow = rope.beta_slow;
   same.truncate = rope.truncate;
   same.attention_factor = rope.attention_factor;
+  same.partial_rotary_factor = rope.proportion;
   same.short_factor = rope.short_factor;
   same.long_factor = rope.long_factor;
   return same;
@@ -61,6 +64,7 @@ reference::MixtureSettings reference_mixture(const MixtureSettings& mixture) {
   same.n_group = static_cast<int>(mixture.n_group);
   same.topk_group = static_cast<int>(mixture.topk_group);
   same.routed_scaling_factor = mixture.routed_scaling_factor;
+  same.added_to_mlp = mixture.next_to_mlp;
   return same;
 }
 
@@ -83,6 +87,21 @@ reference::LatentAttentionSettings reference_latent(const LatentAttentionSetting
   same.qk_rope_head_dim = static_cast<int>(latent.qk_rope_head_dim);
   same.v_head_dim = static_cast<int>(latent.v_head_dim);
   return same;  // mscale_all_dim 0: attention_scale has that factor
+}
+
+reference::Gemma4Settings reference_gemma4(const Config& config) {
+  const Gemma4Settings& gemma4 = config.gemma4;
+  reference::Gemma4Settings same;
+  same.global_head_dim = static_cast<int>(gemma4.global_head_dim);
+  same.num_global_key_value_heads = static_cast<int>(gemma4.num_global_key_value_heads);
+  same.attention_k_eq_v = gemma4.attention_k_eq_v;
+  same.value_norm = config.norms_values;
+  same.num_kv_shared_layers = static_cast<int>(gemma4.num_kv_shared_layers);
+  same.use_double_wide_mlp = gemma4.use_double_wide_mlp;
+  same.hidden_size_per_layer_input = static_cast<int>(gemma4.hidden_size_per_layer_input);
+  same.vocab_size_per_layer_input = static_cast<int>(gemma4.vocab_size_per_layer_input);
+  same.layer_scalar = config.layer_scalar;
+  return same;
 }
 
 reference::Activation reference_activation(Activation activation) {
@@ -192,6 +211,10 @@ reference::ModelConfig reference_config(const Config& config) {
     same.latent = reference_latent(config.latent);
     same.head_dim = static_cast<int>(config.latent.qk_rope_head_dim);
     same.rotary_dim = 0;
+  }
+  if (config.gemma4.global_head_dim > 0) {
+    same.gemma4 = reference_gemma4(config);
+    same.rotary_dim = 0;  // of whole heads, of either size
   }
   same.mixture = reference_mixture(config.mixture);
   if (config.pad_token_id) same.pad_token_id = static_cast<int>(*config.pad_token_id);

@@ -51,8 +51,7 @@ HeadOutcome run_by_layers(const Pass& pass, const LayerForward& forward, const L
     const at::Tensor leaf = inputs[i].detach().requires_grad_();
     inputs[i].reset();
     Carry received;
-    if (model.config().has_consumers(i))
-      received.attention = shared->received(i, 0, pass.stream.size());
+    if (model.config().has_consumers(i)) received.attention = shared->received(i, 0, pass.stream.size());
     gradient = backward(model.layers()[i], leaf, gradient, before_of(i), received);
     if (shared != nullptr) shared->drop(i);
   }

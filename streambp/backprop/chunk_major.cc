@@ -33,8 +33,8 @@ class ChunkMajor {
         chunks_(pass.stream, pass.chunk, model_.device()) {
     using Holds = CarryStream::Holds;
     for (int64_t layer = 0; layer < layers_; ++layer)
-      seen_.push_back(carry_stream(model_, pass.stream, layer, chunks_,
-                                   layer < first_ ? Holds::kForward : Holds::kAll));
+      seen_.push_back(
+          carry_stream(model_, pass.stream, layer, chunks_, layer < first_ ? Holds::kForward : Holds::kAll));
   }
 
   /// The final hidden states, [N, D].

@@ -6,8 +6,9 @@
 // that is (k - 1) / 2 times the work of a layer's key and value projections, forward and backward, and a
 // second stream of gradients, since a row's gradient is complete only after the last chunk.
 //
-// Layers with keys and values in common are taken last to first as well. A recurrent layer has no such order: what reaches a state would have to go through all earlier rows at once
-// for every chunk, so its chunks are taken last to first here too.
+// Layers with keys and values in common are taken last to first as well. A recurrent layer has no such order:
+// what reaches a state would have to go through all earlier rows at once for every chunk, so its chunks are
+// taken last to first here too.
 #include <optional>
 
 #include <torch/csrc/autograd/autograd.h>

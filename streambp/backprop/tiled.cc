@@ -69,9 +69,7 @@ HeadOutcome run_tiled(const Pass& pass) {
         return forward(pass, tiles, layer, hidden, before, own);
       },
       [&](const DecoderLayer& layer, const at::Tensor& leaf, const at::Tensor& gradient, const Before& before,
-          const Carry& received) {
-        return backward(pass, tiles, layer, leaf, gradient, before, received);
-      });
+          const Carry& received) { return backward(pass, tiles, layer, leaf, gradient, before, received); });
 }
 
 }  // namespace streambp

@@ -115,8 +115,8 @@ bool is_floating(const std::string& dtype) {
 
 // The name a parameter has in a Gemma 3 or 4, Ministral 3 or Qwen3.5 that is only text, given its name in
 // any: in the whole model the text part's names begin with language_model (transformers 4) or
-// model.language_model (5). Nothing for a tensor of the vision or audio part, and of Qwen3.5's layers that predict more than the next
-// token.
+// model.language_model (5). Nothing for a tensor of the vision or audio part, and of Qwen3.5's layers that
+// predict more than the next token.
 std::optional<std::string> text_name(const std::string& name) {
   static constexpr std::array<std::string_view, 9> kVision = {
       "vision_tower.",       "multi_modal_projector.",

@@ -50,9 +50,9 @@ const json& text_defaults(const std::string& model_type) {
   return model_type == "mistral3" ? kMistral3 : kNone;
 }
 
-// The text part of a multimodal Gemma 3 or 4, Mistral 3 or Qwen3.5, as a config of its own. There transformers
-// leaves out what equals the class's default, sizes included, and keeps a few settings of the whole model
-// outside.
+// The text part of a multimodal Gemma 3 or 4, Mistral 3 or Qwen3.5, as a config of its own. There
+// transformers leaves out what equals the class's default, sizes included, and keeps a few settings of the
+// whole model outside.
 json text_part(const ConfigReader& file, json part) {
   const ConfigReader text = file.inner("text_config");
   text.only("model_type", part["model_type"]);

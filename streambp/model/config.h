@@ -28,8 +28,8 @@ struct RopeSettings {
   bool truncate = true;                          // yarn: whether the ramp's ends are whole numbers
   double attention_factor = 1.0;                 // yarn, longrope: cosines and sines are multiplied by it
   double proportion = 1.0;           // proportional: how much of a head turns; the other frequencies are 0
-  std::vector<double> short_factor;              // longrope, [rotary_dim / 2]
-  std::vector<double> long_factor;               // longrope, [rotary_dim / 2]
+  std::vector<double> short_factor;  // longrope, [rotary_dim / 2]
+  std::vector<double> long_factor;   // longrope, [rotary_dim / 2]
 
   bool operator==(const RopeSettings&) const = default;
 };
@@ -294,13 +294,13 @@ std::vector<ParameterShape> parameter_shapes(const Config& config);
 int64_t parameter_count(const Config& config);
 
 /// Reads a config.json in the spelling of transformers 4 (rope_theta, rope_scaling, torch_dtype) or 5
-/// (rope_parameters, dtype). Of a multimodal Gemma 3 or 4, Mistral 3 or Qwen3.5 it takes the text part. Throws
-/// InputError, naming the file, the key, what it holds and what is known, for a file that is missing or not
-/// JSON, an unknown model_type or rope type, a missing or impossible size, two keys that contradict each
-/// other, and every setting that would change the mathematics in a way not supported here (other activations,
-/// attention in both directions, ...): a setting is honoured or refused, never ignored. Where a key is absent
-/// the default of the family's class in transformers holds, unless that is hardly ever meant (key/value
-/// heads, Mistral's window): then the key is required.
+/// (rope_parameters, dtype). Of a multimodal Gemma 3 or 4, Mistral 3 or Qwen3.5 it takes the text part.
+/// Throws InputError, naming the file, the key, what it holds and what is known, for a file that is missing
+/// or not JSON, an unknown model_type or rope type, a missing or impossible size, two keys that contradict
+/// each other, and every setting that would change the mathematics in a way not supported here (other
+/// activations, attention in both directions, ...): a setting is honoured or refused, never ignored. Where a
+/// key is absent the default of the family's class in transformers holds, unless that is hardly ever meant
+/// (key/value heads, Mistral's window): then the key is required.
 Config read_config(const std::filesystem::path& path);
 
 /// As read_config, from text; `where` names the source in errors.

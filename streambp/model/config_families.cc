@@ -62,8 +62,8 @@ void refuse_unsupported(const ConfigReader& settings) {
   }
   for (const auto& [key, supported] : kOnly) settings.only(key, supported);
   // Gemma 4's "vision" is of an image's tokens alone.
-  constexpr const char* kBothWays = "use_bidirectional_attention";
-  settings.only(kBothWays, settings.text("model_type") == "gemma4_text" ? json("vision") : json(false));
+  constexpr const char* kBothDirections = "use_bidirectional_attention";
+  settings.only(kBothDirections, settings.text("model_type") == "gemma4_text" ? json("vision") : json(false));
   // A choice of keys by a second, small attention, whose indices no gradient reaches.
   for (const char* key : {"index_topk", "index_n_heads", "index_head_dim"}) {
     if (settings.find(key) != nullptr)

@@ -70,13 +70,11 @@ void parse_global_heads(const ConfigReader& settings, Config& config) {
     heads.head_dim = settings.size(kHeadDim, kMaxHeadDim, kHeadDimOfClass);
     // transformers reads the key only where values are keys.
     const auto stated = settings.optional_size(kHeads, kMaxHeads);
-    heads.key_value_heads =
-        stated && gemma4.attention_k_eq_v ? *stated : config.num_key_value_heads;
+    heads.key_value_heads = stated && gemma4.attention_k_eq_v ? *stated : config.num_key_value_heads;
   }
   if (heads.head_dim % 2 != 0) settings.refuse(kHeadDim, "an even number");
   if (config.num_attention_heads % heads.key_value_heads != 0)
-    settings.refuse(kHeads,
-                    fmt::format("a divisor of num_attention_heads ({})", config.num_attention_heads));
+    settings.refuse(kHeads, fmt::format("a divisor of num_attention_heads ({})", config.num_attention_heads));
   gemma4.global_head_dim = heads.head_dim;
   gemma4.num_global_key_value_heads = heads.key_value_heads;
 }
@@ -91,7 +89,8 @@ void parse_sharing(const ConfigReader& settings, Config& config) {
       return window == config.windows[static_cast<size_t>(layer)];
     });
     if (!has_producer)
-      settings.refuse(kKey, fmt::format("fewer: layer {} has no layer of its kind below to share with", layer));
+      settings.refuse(kKey,
+                      fmt::format("fewer: layer {} has no layer of its kind below to share with", layer));
   }
   config.gemma4.num_kv_shared_layers = shared;
   config.gemma4.use_double_wide_mlp = settings.flag("use_double_wide_mlp", false);
@@ -109,16 +108,17 @@ void parse_gemma4(const ConfigReader& settings, Config& config) {
     settings.only("enable_moe_block", false);
     return;
   }
-  if (config.has_window(config.num_hidden_layers - 1))
-    settings.refuse("layer_types", "full_attention for the last layer");
+  config.windows.back() = 0;  // whatever layer_types says, as transformers has it
   Gemma4Settings& gemma4 = config.gemma4;
   gemma4.attention_k_eq_v = settings.flag("attention_k_eq_v", false);
   parse_global_heads(settings, config);
   parse_sharing(settings, config);
   config.norms_values = config.layer_scalar = true;
   config.attention_scale = 1.0;
-  gemma4.hidden_size_per_layer_input =
-      size_or_zero(settings, "hidden_size_per_layer_input", kMaxHidden, 256);
+  constexpr const char* kPerLayer = "hidden_size_per_layer_input";
+  if (settings.has(kPerLayer) && settings.find(kPerLayer) == nullptr)
+    settings.refuse(kPerLayer, "an integer, 0 for none");
+  gemma4.hidden_size_per_layer_input = size_or_zero(settings, kPerLayer, kMaxHidden, 256);
   if (!config.has_per_layer_inputs()) return;
   constexpr const char* kVocab = "vocab_size_per_layer_input";
   gemma4.vocab_size_per_layer_input = settings.size(kVocab, kMaxVocab, 262144);

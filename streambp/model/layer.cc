@@ -160,8 +160,7 @@ at::Tensor DecoderLayer::attend_latents(const at::Tensor& x, const Rows& rows, c
 
 std::pair<at::Tensor, at::Tensor> DecoderLayer::queries_and_gates(const at::Tensor& projected) const {
   if (!config_.attention_output_gate) return {projected, {}};
-  const auto parts =
-      projected.view({projected.size(0), -1, 2 * head_dim_}).split(head_dim_, /*dim=*/2);
+  const auto parts = projected.view({projected.size(0), -1, 2 * head_dim_}).split(head_dim_, /*dim=*/2);
   return {parts[0], parts[1]};
 }
 
@@ -252,7 +251,7 @@ at::Tensor DecoderLayer::feed_forward(const at::Tensor& middle, const Rows& rows
       return mixture(residual, x, weights_.mixture, mixture_run(rows, run, graph_only));
     // What is kept is kept of our ops.
     return projections != nullptr && !sparse_ ? gated_mlp(residual, x, weights_.mlp, graph_only, projections)
-                                  : run.ops.gated_mlp(residual, x, weights_.mlp, graph_only);
+                                              : run.ops.gated_mlp(residual, x, weights_.mlp, graph_only);
   };
   // The layer's output is the caller's to name.
   at::Tensor input, raw;

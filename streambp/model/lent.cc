@@ -26,7 +26,8 @@ void Model::give_back() {
   }
   placement_.device = lender_;
   for (const auto& [size, ones] : ones_) {
-    if (ones->value.device() != lender_) ones->value = at::ones({size}, ones->value.options().device(lender_));
+    if (ones->value.device() != lender_)
+      ones->value = at::ones({size}, ones->value.options().device(lender_));
   }
 }
 

@@ -176,11 +176,10 @@ Stream Model::prepare(const Batch& batch) const {
   stream.batch.tokens = batch.tokens.to(device());
   stream.batch.targets = batch.targets.to(device());
   stream.rope = rope_of(config_.rope, config_.rotary_dim, batch);
-  if (config_.local_rope)
-    stream.local_rope = rope_of(*config_.local_rope, config_.local_rotary_dim(), batch);
+  if (config_.local_rope) stream.local_rope = rope_of(*config_.local_rope, config_.local_rotary_dim(), batch);
   if (config_.query_scale_beta != 0.0)
-    stream.query_rope = rope_of(config_.rope, config_.rotary_dim, batch,
-                                query_scales(config_, batch.positions.to(device())));
+    stream.query_rope =
+        rope_of(config_.rope, config_.rotary_dim, batch, query_scales(config_, batch.positions.to(device())));
   if (config_.has_per_layer_inputs()) {
     const MemoryScope inputs("layer inputs");
     stream.embedded = embed(stream.batch.tokens);

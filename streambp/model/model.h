@@ -31,8 +31,8 @@ struct Stream {
   /// layers leave for them is added (undefined: nobody wants it).
   at::Tensor embedded, embedded_gradient;
   std::shared_ptr<SharedKeysValues> shared;  // null where every layer has its own; a pass's own
-  std::shared_ptr<RouterBalance> balance;  // null where no loss balances the experts; a pass's own
-  std::shared_ptr<RouterChoices> choices;  // null where no layer runs twice; a pass's own
+  std::shared_ptr<RouterBalance> balance;    // null where no loss balances the experts; a pass's own
+  std::shared_ptr<RouterChoices> choices;    // null where no layer runs twice; a pass's own
 
   int64_t size() const { return batch.size(); }
   /// Tokens [begin, end), begin < end.

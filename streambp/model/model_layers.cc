@@ -101,8 +101,8 @@ void Model::make_mixture_next_to_mlp(const std::string& prefix, DecoderLayer::We
   const auto map_of_expert = [&](int64_t expert, const char* part, const char* name, int64_t first,
                                  int64_t rows) {
     Linear* const map = add_linear(fmt::format("{}.{}.{}", experts, expert, name), experts + "." + part);
-    map->weight = add_part(
-        *map->weight, [=](const at::Tensor& x) { return x.select(0, expert).narrow(0, first, rows); });
+    map->weight = add_part(*map->weight,
+                           [=](const at::Tensor& x) { return x.select(0, expert).narrow(0, first, rows); });
     return map;
   };
   const int64_t width = settings.moe_intermediate_size;

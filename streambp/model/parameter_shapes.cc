@@ -127,8 +127,8 @@ class ShapeList {
   void mixture_next_to_mlp(const std::string& at) {
     const int64_t experts = config_.mixture.num_experts, width = config_.mixture.moe_intermediate_size;
     const int64_t hidden = config_.hidden_size;
-    for (const char* name : {"post_feedforward_layernorm_1", "post_feedforward_layernorm_2",
-                             "pre_feedforward_layernorm_2"})
+    for (const char* name :
+         {"post_feedforward_layernorm_1", "post_feedforward_layernorm_2", "pre_feedforward_layernorm_2"})
       norm(at + name, hidden);
     shapes_.push_back({at + "router.scale", {hidden}, ParameterRole::kNorm});
     shapes_.push_back({at + "router.per_expert_scale", {experts}, ParameterRole::kNorm});

@@ -18,14 +18,13 @@ at::Tensor add_table(const at::Tensor& projected, const at::Tensor& tokens, cons
     sum = gather_rows(settings.table->value, tokens).mul_(settings.table_scale).add_(projected);
     sum.mul_(M_SQRT1_2);
   }
-  return differentiable({projected}, std::move(sum), "per_layer_table",
-                        [tokens, &settings](std::vector<at::Tensor>&& dy) {
-                          at::Tensor d = dy[0] * M_SQRT1_2;
-                          if (settings.table->trainable())
-                            accumulate_rows(*settings.table, tokens, d * settings.table_scale,
-                                            settings.pad_token_id);
-                          return std::vector<at::Tensor>{std::move(d)};
-                        });
+  return differentiable(
+      {projected}, std::move(sum), "per_layer_table", [tokens, &settings](std::vector<at::Tensor>&& dy) {
+        at::Tensor d = dy[0] * M_SQRT1_2;
+        if (settings.table->trainable())
+          accumulate_rows(*settings.table, tokens, d * settings.table_scale, settings.pad_token_id);
+        return std::vector<at::Tensor>{std::move(d)};
+      });
 }
 
 /// gelu(gate) * input. The backward pass writes over both.
@@ -60,8 +59,8 @@ at::Tensor add_per_layer_input(const at::Tensor& hidden, const at::Tensor& token
     const MemoryScope scope("MLP");
     const at::Tensor projected =
         rms_norm(linear(embedded, {settings.model_projection}).front(), settings.projection_norm);
-    const at::Tensor product = gated(linear(hidden, {settings.gate}).front(),
-                                     add_table(projected, tokens, settings));
+    const at::Tensor product =
+        gated(linear(hidden, {settings.gate}).front(), add_table(projected, tokens, settings));
     added = linear(product, {settings.projection}).front();
   }
   return rms_norm_add(hidden, added, settings.norm);

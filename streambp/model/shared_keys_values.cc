@@ -37,9 +37,7 @@ Prefix& SharedKeysValues::all_of(int64_t producer) {
 
 Prefix SharedKeysValues::rows(int64_t layer, int64_t begin, int64_t end) {
   const Prefix& all = all_of(config_.producer_of(layer));
-  const auto narrow = [&](const at::Tensor& x) {
-    return x.defined() ? x.narrow(0, begin, end - begin) : x;
-  };
+  const auto narrow = [&](const at::Tensor& x) { return x.defined() ? x.narrow(0, begin, end - begin) : x; };
   return {narrow(all.keys), narrow(all.values), narrow(all.key_gradients), narrow(all.value_gradients)};
 }
 

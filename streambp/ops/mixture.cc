@@ -167,7 +167,8 @@ at::Tensor backward_router(const Routing& routing, const Mixture& settings, cons
     Parameter column;
     column.gradient = settings.expert_scale->gradient;
     if (column.gradient.defined()) column.gradient = column.gradient.unsqueeze(1);
-    accumulate_rows(column, routing.choices.flatten(), d_scales.to(settings.expert_scale->value.scalar_type()));
+    accumulate_rows(column, routing.choices.flatten(),
+                    d_scales.to(settings.expert_scale->value.scalar_type()));
     d_top = d_top * expert_scales(routing, settings);
   }
   if (settings.normalise) {
@@ -297,14 +298,14 @@ at::Tensor mixture(const at::Tensor& before, const at::Tensor& x, const Mixture&
   const bool has_residual = residual.defined();
   if (has_residual) inputs.push_back(residual);
   const MemoryScope scope("MLP");
-  return differentiable(inputs, std::move(y), "mixture",
-                        [x = x.detach(), of_router = of_router.defined() ? of_router.detach() : of_router,
-                         &settings, balance = run.balance, routing,
-                         has_residual](std::vector<at::Tensor>&& dy) mutable {
-                          auto gradients = backward(x, of_router, settings, balance, routing, dy[0]);
-                          if (has_residual) gradients.push_back(dy[0]);
-                          return gradients;
-                        });
+  return differentiable(
+      inputs, std::move(y), "mixture",
+      [x = x.detach(), of_router = of_router.defined() ? of_router.detach() : of_router, &settings,
+       balance = run.balance, routing, has_residual](std::vector<at::Tensor>&& dy) mutable {
+        auto gradients = backward(x, of_router, settings, balance, routing, dy[0]);
+        if (has_residual) gradients.push_back(dy[0]);
+        return gradients;
+      });
 }
 
 }  // namespace streambp

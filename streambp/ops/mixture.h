@@ -1,6 +1,6 @@
 // A mixture of experts in place of an MLP (Shazeer et al., 2017, arXiv 1701.06538, as Mixtral, Qwen2-MoE,
-// Qwen3-MoE, GPT-OSS, DeepSeek V3, GLM-4.5 and Gemma 4 have it): a router picks some of many gated MLPs for each token
-// and adds up what they give.
+// Qwen3-MoE, GPT-OSS, DeepSeek V3, GLM-4.5 and Gemma 4 have it): a router picks some of many gated MLPs for
+// each token and adds up what they give.
 //
 // Routing looks at one token alone, so a mixture streams over chunks as any MLP does. Only the auxiliary loss
 // that balances the experts' load is a matter of the whole batch; it is linear in the routers' probabilities,
