@@ -74,13 +74,16 @@ TEST(Presets, HaveThePublishedNumberOfParameters) {
                                                     {"gemma-3-4b", text_part(4'300'079'472, 2560)},
                                                     {"gemma-3-12b", text_part(12'187'325'040, 3840)},
                                                     {"gemma-3-27b", text_part(27'432'406'640, 5376)}};
-  // Billions on the model cards, where files hold more than the model (layers that predict further tokens).
-  const std::map<std::string, double> rounded = {
-      {"deepseek-v3", 671.0}, {"kimi-k2", 1027.0}, {"glm-4.5-air", 106.8}};
+  // Billions on the model cards, where files hold more than the model: layers that predict further tokens,
+  // and 0.46 in what sees and hears.
+  const std::map<std::string, double> rounded = {{"deepseek-v3", 671.0},     {"kimi-k2", 1027.0},
+                                                 {"glm-4.5-air", 106.8},     {"gemma-4-31b", 30.7},
+                                                 {"gemma-4-26b-a4b", 25.2},  {"gemma-4-e2b", 5.1 - 0.46},
+                                                 {"gemma-4-e4b", 8.0 - 0.46}};
   for (const auto& [name, count] : published) EXPECT_EQ(parameter_count(preset(name)), count) << name;
   for (const auto& [name, billions] : rounded) {
     const double count = static_cast<double>(parameter_count(preset(name))) * 1e-9;
-    EXPECT_TRUE(std::abs(count - billions) <= 0.002 * billions) << name << ": " << count;
+    EXPECT_TRUE(std::abs(count - billions) <= 0.011 * billions) << name << ": " << count;
   }
   std::size_t small = 0;
   for (const std::string& name : preset_names()) {
