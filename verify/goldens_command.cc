@@ -24,6 +24,7 @@ struct Flags : CommonFlags {
   std::string device = "cpu";
   int jobs = 1;
   double limit = 1e-10;
+  bool quick = false;
 };
 
 constexpr const char* kExamples = R"(Examples:
@@ -49,6 +50,7 @@ GoldensOptions read_options(const Flags& flags) {
   }
   if (!flags.chunks.empty()) options.chunks = parse_chunks(flags.chunks, "--chunk");
   options.limit = flags.limit;
+  options.quick = flags.quick;
   return options;
 }
 
@@ -76,7 +78,7 @@ int run_goldens(const Flags& flags) {
   std::iota(indices.begin(), indices.end(), size_t{0});
   std::mutex output;
   run_jobs(indices, flags.jobs, [&](size_t i) {
-    GoldenResult result = check_golden_case(cases[i], options);
+    GoldenResult result = check_golden_case(cases[i], options, i);
     const std::lock_guard lock(output);
     results.push_back(std::move(result));
     if (flags.json) {
@@ -120,6 +122,7 @@ void add_goldens_command(CLI::App& app, std::function<int()>& action) {
       "Chunks, of methods that have them (default: 1, 7, 16 and those around the case's lengths)");
   add_device_flag(*command, flags->device);
   command->add_option("--limit", flags->limit, "Permitted relative error")->capture_default_str();
+  command->add_flag("--quick", flags->quick, "Two of those chunks, in the next case the next two");
   add_jobs_flag(*command, flags->jobs);
   add_part_flag(*command, flags->part, "case");
   set_action(*command, flags, action, run_goldens);

@@ -232,11 +232,11 @@ struct Config {
   int64_t attention_width(int64_t layer) const {
     return is_latent() ? num_attention_heads * latent.v_head_dim : query_width(layer);
   }
-  /// Whether a layer's attention, and what its keys and values are made of, can be kept for another pass
-  /// (Settings::keep): not in recurrent layers, nor yet with latent attention, nor where keys and values are
-  /// another layer's.
-  bool can_store_attention(int64_t layer) const {
-    return !is_recurrent(layer) && !is_latent() && !shares_keys_values(layer);
+  /// Whether a layer's attention can be kept for another pass (Settings::keep): not in recurrent layers, nor
+  /// yet with latent attention; and what its keys and values are made of: only where they are its own.
+  bool can_store_attention(int64_t layer) const { return !is_recurrent(layer) && !is_latent(); }
+  bool can_store_keys_values(int64_t layer) const {
+    return can_store_attention(layer) && !shares_keys_values(layer);
   }
   bool is_sparse(int64_t layer) const {
     return mixture.num_experts > 0 && mixture.sparse[static_cast<size_t>(layer)];
@@ -316,5 +316,9 @@ std::string preset_json(const std::string& name);
 
 bool is_preset(const std::string& name);
 std::vector<std::string> preset_names();
+
+/// Those that a user may mean, for messages, which are cut at their ends: small ones for a CPU first, without
+/// those for tests.
+std::vector<std::string> suggested_presets();
 
 }  // namespace streambp

@@ -1,11 +1,8 @@
 #include "streambp/model/open_model.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <mutex>
 #include <set>
-#include <string>
-#include <vector>
 
 #include "streambp/error.h"
 #include "streambp/model/config_notes.h"
@@ -33,22 +30,13 @@ bool is_folder(const std::string& model) {
   return std::filesystem::is_directory(status);
 }
 
-/// Those that a user may mean: small ones for a CPU first, as a message may be cut at its end.
-std::vector<std::string> presets_to_choose_from() {
-  std::vector<std::string> names = preset_names();
-  std::erase_if(names, [](const std::string& name) { return name.ends_with("-tiny"); });
-  std::stable_partition(names.begin(), names.end(),
-                        [](const std::string& name) { return name.ends_with("-cpu"); });
-  return names;
-}
-
 }  // namespace
 
 Config open_config(const std::string& model) {
   if (is_folder(model)) return read_config(std::filesystem::path(model) / "config.json");
   if (is_preset(model)) return preset(model);
   throw InputError("model '{}': neither a folder nor a preset; presets: {}", model,
-                   fmt::join(presets_to_choose_from(), ", "));
+                   fmt::join(suggested_presets(), ", "));
 }
 
 Model open_model(const std::string& model, const Model::Placement& placement, uint64_t seed) {

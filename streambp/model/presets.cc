@@ -1,5 +1,6 @@
 // Architectures by name. Each is turned into a config.json and parsed, so that a preset is subject to every
 // check of a file.
+#include <algorithm>
 #include <cstdint>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -313,7 +314,7 @@ json layer_types(const std::string& every, int64_t layers) {
 std::string preset_json(const std::string& name) {
   const Preset* const row = find(name);
   if (row == nullptr)
-    throw InputError("no preset {}, expected one of {}", shown(name), fmt::join(preset_names(), ", "));
+    throw InputError("no preset {}, expected one of {}", shown(name), fmt::join(suggested_presets(), ", "));
   json config = {{"model_type", row->family},
                  {"vocab_size", row->vocab},
                  {"hidden_size", row->hidden},
@@ -347,6 +348,14 @@ bool is_preset(const std::string& name) {
 std::vector<std::string> preset_names() {
   std::vector<std::string> names;
   for (const Preset& row : kPresets) names.emplace_back(row.name);
+  return names;
+}
+
+std::vector<std::string> suggested_presets() {
+  std::vector<std::string> names = preset_names();
+  std::erase_if(names, [](const std::string& name) { return name.ends_with("-tiny"); });
+  std::stable_partition(names.begin(), names.end(),
+                        [](const std::string& name) { return name.ends_with("-cpu"); });
   return names;
 }
 

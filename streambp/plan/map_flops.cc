@@ -49,7 +49,8 @@ void add_mlp(const DecoderLayer::Weights& weights, MapFlops& mlp, MapFlops& down
   if (weights.mlp.down_proj != nullptr) add(weights.mlp, 1.0);
   const PerLayerInput& input = weights.per_layer;
   if (input.is_there()) {
-    for (const Linear* map : {input.model_projection, input.gate, input.projection}) mlp.add(*map);
+    // As often as the last product of the MLP: they follow it, and nothing of them is kept.
+    for (const Linear* map : {input.model_projection, input.gate, input.projection}) down.add(*map);
   }
   const Mixture& mixture = weights.mixture;
   if (mixture.router == nullptr) return;

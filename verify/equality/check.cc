@@ -176,14 +176,15 @@ class RowCheck {
                  make_settings(Method::kStandard, 0, std::nullopt));
     for (const Method method : methods_) {
       const std::vector<std::optional<int64_t>> all = heads(method);
-      // In a quick sweep a chunk has every other head, the next chunk the others.
+      // In a quick sweep a chunk has every other head and variant, the next chunk the others.
       const size_t step = options_.quick && is_chunked(method) ? 2 : 1;
       size_t turn = 0;
       for (const int64_t chunk : chunks_of(method)) {
-        for (size_t i = turn++ % step; i < all.size(); i += step)
+        const auto variants = same_gradients_variants(make_settings(method, chunk, 3));
+        for (size_t i = turn % step; i < all.size(); i += step)
           check_result(make_settings(method, chunk, all[i]));
-        for (const Settings& variant : same_gradients_variants(make_settings(method, chunk, 3)))
-          check_result(variant);
+        for (size_t i = turn % step; i < variants.size(); i += step) check_result(variants[i]);
+        ++turn;
       }
     }
   }

@@ -20,7 +20,7 @@ class RowNames {
   std::vector<RowName> all() && {
     for (const std::string& model : options_.models) {
       for (const int64_t length : options_.lengths) {
-        for (const std::string& batch : options_.batches) {
+        for (const std::string& batch : batches_of(model)) {
           if (!is_padded_batch(batch) && wants(options_.objectives, "sft") && wants(options_.tunings, "full"))
             names_.push_back({model, "sft", options_.settings, "full", batch, length});
         }
@@ -44,13 +44,31 @@ class RowNames {
     return std::any_of(windows.begin(), windows.end(), [](int64_t window) { return window > 0; });
   }
 
+  static constexpr size_t kModels = 4;  // from this many on, a quick sweep lets them take turns
+
+  bool take_turns() const { return options_.quick && options_.models.size() >= kModels; }
+
+  size_t turn_of(const std::string& model) const {
+    const auto& models = options_.models;
+    return static_cast<size_t>(std::find(models.begin(), models.end(), model) - models.begin());
+  }
+
+  /// All, but in a quick sweep over many models each has every other one, and all have three sequences.
+  std::vector<std::string> batches_of(const std::string& model) const {
+    if (!take_turns()) return options_.batches;
+    std::vector<std::string> some;
+    for (size_t i = 0; i < options_.batches.size(); ++i) {
+      if (options_.batches[i] == "three" || (i + turn_of(model)) % 2 == 0)
+        some.push_back(options_.batches[i]);
+    }
+    return some;
+  }
+
   /// All, but in a quick sweep over many models each has sft and a few of the others, the next model the next
   /// few: an objective sees no more of a model than its log-probabilities.
   std::vector<std::string> objectives_of(const std::string& model) const {
-    constexpr size_t kModels = 4;  // from this many on, as many take turns
-    const auto& models = options_.models;
-    if (!options_.quick || models.size() < kModels) return options_.objectives;
-    const auto turn = static_cast<size_t>(std::find(models.begin(), models.end(), model) - models.begin());
+    if (!take_turns()) return options_.objectives;
+    const size_t turn = turn_of(model);
     std::vector<std::string> some;
     for (size_t i = 0; i < options_.objectives.size(); ++i) {
       const std::string& objective = options_.objectives[i];

@@ -19,6 +19,7 @@ struct GoldensOptions {
   std::vector<int64_t>
       chunks;            // of methods by chunks, 0 for auto; empty: 1, 7, 16, those near the case's lengths
   double limit = 1e-10;  // permitted relative error
+  bool quick = false;    // two of those chunks, the next case the next two
 };
 
 /// A parameter (or the loss, the log-probabilities, the values) that was too far off.
@@ -46,7 +47,7 @@ struct GoldenResult {
 };
 
 /// Runs the case. What this build does not support is a result, not an error. Throws InputError where a file
-/// of the case is missing or malformed.
-GoldenResult check_golden_case(const GoldenCase& golden, const GoldensOptions& options);
+/// of the case is missing or malformed. `turn`: the number of the case, of a quick run.
+GoldenResult check_golden_case(const GoldenCase& golden, const GoldensOptions& options, size_t turn = 0);
 
 }  // namespace streambp::verify

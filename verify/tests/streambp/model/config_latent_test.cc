@@ -74,8 +74,8 @@ TEST(DeepseekV3, HasTheParametersOfTransformers) {
   EXPECT_TRUE(has(config, mlp + "gate.e_score_correction_bias", {8}));
   EXPECT_TRUE(has(config, mlp + "shared_experts.up_proj.weight", {24, 48}));
   EXPECT_TRUE(has(config, mlp + "experts.7.down_proj.weight", {48, 12}));
-  EXPECT_EQ(config.carry_width(), 18);
-  EXPECT_EQ(config.attention_width(), 42);
+  EXPECT_EQ(config.carry_width(0), 18);
+  EXPECT_EQ(config.attention_width(0), 42);
   // Null is not absent: the class's default is 1536.
   const Config plain = parse(with(deepseek(), {{"q_lora_rank", nullptr}, {"attention_bias", true}}));
   EXPECT_TRUE(has(plain, attention + "q_proj.weight", {60, 48}));
@@ -92,7 +92,7 @@ TEST(DeepseekV3, HasThePublishedSizes) {
   EXPECT_TRUE(kimi > 1.0 && kimi < 1.05) << kimi;  // 1T
   const double glm = static_cast<double>(parameter_count(preset("glm-4.5-air"))) / 1e9;
   EXPECT_TRUE(glm > 104.0 && glm < 111.0) << glm;  // 106B, without the layer that predicts one token more
-  EXPECT_EQ(preset("deepseek-v3").carry_width(), 576);
+  EXPECT_EQ(preset("deepseek-v3").carry_width(0), 576);
 }
 
 TEST(DeepseekV3, RefusesWhatItDoesNotHonour) {
