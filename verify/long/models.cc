@@ -43,6 +43,7 @@ Config thin_config(const ThinShape& shape) {
   }
   Config config = parse_config(json.dump(), "a thin model");
   config.attention_sinks = shape.sinks;
+  if (shape.shared) config.gemma4.num_kv_shared_layers = shape.layers - 1;
   if (shape.recurrent) {
     config.linear_attention.assign(static_cast<size_t>(shape.layers), true);
     config.delta_rule = {.key_heads = 1,

@@ -18,7 +18,8 @@
 
 namespace streambp::verify {
 
-/// What a thin model is: a qwen3, or with a window a mistral; with sinks besides, or recurrent.
+/// What a thin model is: a qwen3, or with a window a mistral; with sinks besides, or recurrent, or with keys
+/// and values in common.
 struct ThinShape {
   int64_t vocabulary = 37;
   int64_t hidden = 16;
@@ -28,6 +29,7 @@ struct ThinShape {
   bool tied = false;
   bool sinks = false;      // as GPT-OSS has them
   bool recurrent = false;  // every layer has Qwen3.5's delta rule
+  bool shared = false;     // layers above the first read its keys and values, as Gemma 4 has it
 };
 
 Config thin_config(const ThinShape& shape);
@@ -41,8 +43,9 @@ using Weights = std::map<std::string, std::vector<Scalar>>;
 
 Weights<double> weights_of(const Model& model);
 
-/// A decoder of one layer of a thin model, for numbers that are real or, for derivatives by the complex
-/// step (Squire and Trapp, 1998), complex: d f / d w = Im f(w + ih) / h without cancellation.
+/// A decoder of one layer of a thin model, or of several with the keys and values of the first, for numbers
+/// that are real or, for derivatives by the complex step (Squire and Trapp, 1998), complex: d f / d w = Im
+/// f(w + ih) / h without cancellation.
 template <typename Scalar>
 class WrittenDecoder {
  public:
@@ -67,9 +70,10 @@ class WrittenDecoder {
     for (int64_t index = 0; index < batch.size(); ++index) {
       if (targets[index] == kNoTarget) continue;
       for (int64_t seen = std::max(next, first_seen(index)); seen <= index; ++seen) {
-        const Vector normed = norm(embedded(seen), of("input_layernorm.weight"), 0, config_.hidden_size);
-        const Vector key = heads(map(normed, "self_attn.k_proj.weight"), "self_attn.k_norm.weight", seen);
-        const Vector value = map(normed, "self_attn.v_proj.weight");
+        const Vector normed = norm(embedded(seen), of(0, "input_layernorm.weight"), 0, config_.hidden_size);
+        const Vector key =
+            heads(map(normed, 0, "self_attn.k_proj.weight"), 0, "self_attn.k_norm.weight", seen);
+        const Vector value = map(normed, 0, "self_attn.v_proj.weight");
         std::copy(key.begin(), key.end(), keys_.begin() + seen * width);
         std::copy(value.begin(), value.end(), values_.begin() + seen * width);
       }
@@ -79,14 +83,8 @@ class WrittenDecoder {
 
   /// Log-probability of `target` after the token at `index`.
   Scalar log_probability(int64_t index, int64_t target) const {
-    const Vector x = embedded(index);
-    Vector middle = add(x, mixed(x, index));
-    const Vector inner = norm(middle, of("post_attention_layernorm.weight"), 0, config_.hidden_size);
-    Vector gate_proj = map(inner, "mlp.gate_proj.weight");
-    const Vector up_proj = map(inner, "mlp.up_proj.weight");
-    for (size_t i = 0; i < gate_proj.size(); ++i)
-      gate_proj[i] *= up_proj[i] / (Scalar(1.0) + std::exp(-gate_proj[i]));
-    const Vector y = add(std::move(middle), map(gate_proj, "mlp.down_proj.weight"));
+    Vector y = embedded(index);
+    for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer) y = output(y, layer, index);
     const Vector last = norm(y, weights_.at("model.norm.weight"), 0, config_.hidden_size);
     const Vector logits =
         product(last, weights_.at(config_.tie_word_embeddings ? kEmbedding : "lm_head.weight"));
@@ -98,7 +96,20 @@ class WrittenDecoder {
  private:
   static constexpr const char* kEmbedding = "model.embed_tokens.weight";
 
-  const Vector& of(const std::string& name) const { return weights_.at("model.layers.0." + name); }
+  const Vector& of(int64_t layer, const std::string& name) const {
+    return weights_.at("model.layers." + std::to_string(layer) + "." + name);
+  }
+
+  /// Of a layer for the token at `index`, whose input is x.
+  Vector output(const Vector& x, int64_t layer, int64_t index) const {
+    Vector middle = add(x, mixed(x, layer, index));
+    const Vector inner = norm(middle, of(layer, "post_attention_layernorm.weight"), 0, config_.hidden_size);
+    Vector gate_proj = map(inner, layer, "mlp.gate_proj.weight");
+    const Vector up_proj = map(inner, layer, "mlp.up_proj.weight");
+    for (size_t i = 0; i < gate_proj.size(); ++i)
+      gate_proj[i] *= up_proj[i] / (Scalar(1.0) + std::exp(-gate_proj[i]));
+    return add(std::move(middle), map(gate_proj, layer, "mlp.down_proj.weight"));
+  }
 
   Vector embedded(int64_t index) const {
     const Vector& all = weights_.at(kEmbedding);
@@ -109,23 +120,24 @@ class WrittenDecoder {
   /// What the layer's tokens give before its last projection, where they hand a state on.
   void run_recurrence(const int64_t* targets) {
     const auto parameter = [this](const std::string& name) -> const Vector& {
-      return of("linear_attn." + name);
+      return of(0, "linear_attn." + name);
     };
     for (size_t i = 0; i + 1 < offsets_.size(); ++i) {
       WrittenDeltaRule<Scalar> rule(config_.delta_rule, config_.rms_norm_eps, parameter);
       for (int64_t index = offsets_[i]; index < offsets_[i + 1]; ++index) {
-        Vector y = rule.next(norm(embedded(index), of("input_layernorm.weight"), 0, config_.hidden_size));
+        Vector y = rule.next(norm(embedded(index), of(0, "input_layernorm.weight"), 0, config_.hidden_size));
         if (targets[index] != kNoTarget) recurrent_[index] = std::move(y);
       }
     }
   }
 
   /// What attention or the recurrence adds to x.
-  Vector mixed(const Vector& x, int64_t index) const {
-    if (config_.is_recurrent(0)) return map(recurrent_.at(index), "linear_attn.out_proj.weight");
-    const Vector normed = norm(x, of("input_layernorm.weight"), 0, config_.hidden_size);
-    const Vector query = heads(map(normed, "self_attn.q_proj.weight"), "self_attn.q_norm.weight", index);
-    return map(attended(query, index), "self_attn.o_proj.weight");
+  Vector mixed(const Vector& x, int64_t layer, int64_t index) const {
+    if (config_.is_recurrent(0)) return map(recurrent_.at(index), 0, "linear_attn.out_proj.weight");
+    const Vector normed = norm(x, of(layer, "input_layernorm.weight"), 0, config_.hidden_size);
+    const Vector query =
+        heads(map(normed, layer, "self_attn.q_proj.weight"), layer, "self_attn.q_norm.weight", index);
+    return map(attended(query, layer, index), layer, "self_attn.o_proj.weight");
   }
 
   static Vector product(const Vector& x, const Vector& matrix) {
@@ -136,7 +148,9 @@ class WrittenDecoder {
     return y;
   }
 
-  Vector map(const Vector& x, const std::string& name) const { return product(x, of(name)); }
+  Vector map(const Vector& x, int64_t layer, const std::string& name) const {
+    return product(x, of(layer, name));
+  }
 
   static Vector add(Vector x, const Vector& y) {
     for (size_t i = 0; i < x.size(); ++i) x[i] += y[i];
@@ -155,10 +169,10 @@ class WrittenDecoder {
   }
 
   /// Each head normed, where the family does that, and rotated by its position.
-  Vector heads(Vector x, const std::string& norm_name, int64_t index) const {
+  Vector heads(Vector x, int64_t layer, const std::string& norm_name, int64_t index) const {
     const int64_t size = config_.head_dim, half = size / 2;
     for (int64_t begin = 0; begin < static_cast<int64_t>(x.size()); begin += size) {
-      Vector head = config_.qk_norm ? norm(x, of(norm_name), begin, size)
+      Vector head = config_.qk_norm ? norm(x, of(layer, norm_name), begin, size)
                                     : Vector(x.begin() + begin, x.begin() + begin + size);
       for (int64_t i = 0; i < half; ++i) {
         const double angle =
@@ -180,7 +194,7 @@ class WrittenDecoder {
     return window == 0 ? begin : std::max(begin, index - window + 1);
   }
 
-  Vector attended(const Vector& query, int64_t index) const {
+  Vector attended(const Vector& query, int64_t layer, int64_t index) const {
     const int64_t size = config_.head_dim, width = config_.num_key_value_heads * size,
                   group = config_.num_attention_heads / config_.num_key_value_heads;
     const int64_t begin = first_seen(index);
@@ -189,8 +203,8 @@ class WrittenDecoder {
     for (int64_t head = 0; head < config_.num_attention_heads; ++head) {
       const auto q = query.begin() + head * size;
       const auto output = y.begin() + head * size;
-      Scalar sum =
-          config_.attention_sinks ? std::exp(of("self_attn.sinks")[static_cast<size_t>(head)]) : Scalar(0.0);
+      Scalar sum = config_.attention_sinks ? std::exp(of(layer, "self_attn.sinks")[static_cast<size_t>(head)])
+                                           : Scalar(0.0);
       for (int64_t key = begin; key <= index; ++key) {
         const int64_t row = key * width + head / group * size;
         Scalar score = 0.0;

@@ -158,6 +158,7 @@ std::vector<LongCase> long_pass_cases() {
   const ThinShape two_layers{.layers = 2, .window = 512};
   const ThinShape sinks{.window = 512, .sinks = true};
   const ThinShape recurrent{.recurrent = true};
+  const ThinShape shared{.layers = 3, .window = 512, .shared = true};
   return {
       pass_case("46341", "46,341 tokens; a chunk of 1,000 (the last is odd)", 200,
                 {{46341}, {1000}, Targets::kSampled, one_head}),
@@ -175,6 +176,11 @@ std::vector<LongCase> long_pass_cases() {
                 {{131073}, {1000, kHuge}, Targets::kSampled, windowed}, /*quick=*/true),
       pass_case("sinks", "65,537 tokens within a window of 512, with sinks; chunks of 1,000 and 65,536", 300,
                 {{65537}, {1000, 65536}, Targets::kSampled, sinks}),
+      pass_case(
+          "shared",
+          "65,537 tokens within a window of 512, three layers with one's keys and values; chunks of 1,000 "
+          "and 65,536",
+          500, {{65537}, {1000, 65536}, Targets::kSampled, shared}),
       pass_case("recurrent", "65,537 tokens of a recurrent layer; chunks of 1,000 and 65,536", 300,
                 {{65537}, {1000, 65536}, Targets::kSampled, recurrent}, /*quick=*/true),
       pass_case("recurrent-sequences",
