@@ -95,14 +95,14 @@ Grid crossover_grid(const std::vector<ModelBytes>& models) {
              "chunk-major / it", "predicted", "measured"}};
   for (const ModelBytes& model : models) {
     const Config& config = model.config;
-    rows.push_back({title(model), fmt::format("{}", config.hidden_size),
-                    fmt::format("{}", config.num_hidden_layers),
-                    fmt::format("{}", model.layers_without_window), fmt::format("{}", carry_width(config)),
-                    fmt::format("{:.2f}", width_ratio(model)), format_bytes(model.analytic.layer_inputs),
-                    measured_over(model, Method::kStreambp, model.analytic.layer_inputs),
-                    format_bytes(model.analytic.keys_values),
-                    measured_over(model, Method::kChunkMajor, model.analytic.keys_values),
-                    predicted_winner(model), measured_winner(model)});
+    rows.push_back(
+        {title(model), fmt::format("{}", config.hidden_size), fmt::format("{}", config.num_hidden_layers),
+         fmt::format("{}", model.layers_without_window), fmt::format("{:.4g}", carry_width(config)),
+         fmt::format("{:.2f}", width_ratio(model)), format_bytes(model.analytic.layer_inputs),
+         measured_over(model, Method::kStreambp, model.analytic.layer_inputs),
+         format_bytes(model.analytic.keys_values),
+         measured_over(model, Method::kChunkMajor, model.analytic.keys_values), predicted_winner(model),
+         measured_winner(model)});
   }
   return rows;
 }
