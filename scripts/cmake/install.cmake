@@ -16,6 +16,7 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/streambp DESTINATION ${CMAKE_INSTALL_INC
   PATTERN ops/cuda EXCLUDE
   PATTERN backprop/passes.h EXCLUDE
   PATTERN model/config_reader.h EXCLUDE
+  PATTERN model/rope_defaults.h EXCLUDE
   PATTERN model/presets_longrope.h EXCLUDE
   PATTERN model/strict_json.h EXCLUDE
   PATTERN torch_headers.h EXCLUDE)

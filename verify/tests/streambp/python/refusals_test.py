@@ -135,6 +135,8 @@ class Refused(Case):
         self.refuse("Linear", model=torch.nn.Linear(2, 2))
         mine = type("MyLlama", (type(self.model),), {"__module__": "mine"})(self.model.config)
         self.refuse("mine.MyLlama", model=mine)
+        gemma4 = model_in_float64("gemma4")
+        self.assert_refused(lambda: streambp.patch(gemma4), "Gemma 4", "streambp.backward")
 
     def test_wrappers(self):
         with tempfile.TemporaryDirectory() as folder:
