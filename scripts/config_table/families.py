@@ -1,26 +1,31 @@
 """Random config.json files of every family that the parser knows."""
 
 from config_table.draw import ABSENT, Draw
+from config_table.gemma4 import as_part_of_multimodal, own_gemma4
 from config_table.ropes import draw_rope, put_rope, put_share
+from config_table.sigmoid_mixtures import draw_latent_heads, draw_latent_scale, own_deepseek_v3, own_glm4_moe
 
 FAMILIES = (
     "llama", "mistral", "phi3", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3_text",
     "gemma", "smollm3", "granite", "olmo2", "olmo3", "ministral3", "glm4", "mixtral", "qwen2_moe",
-    "qwen3_5_text", "qwen3_next", "qwen3_5_moe_text", "gpt_oss",
+    "qwen3_5_text", "qwen3_next", "qwen3_5_moe_text", "gpt_oss", "deepseek_v3", "glm4_moe", "gemma4_text",
 )  # fmt: skip
 LATER = FAMILIES[8:]  # those added later, whose class defaults are drawn more often
 RECURRENT = ("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
 # Those whose class takes a null for as many heads of keys as of queries.
 NULL_KEY_VALUE_HEADS = ("granite", "olmo2", "olmo3", "smollm3")
 WITHOUT_ATTENTION_BIAS = ("ministral3", "mistral", "mixtral", "phi3", "qwen2", "qwen2_moe")
-WITHOUT_LAYER_TYPES = ("gemma", "glm4", "granite", "llama", "ministral3", "mistral", "mixtral", "olmo2", "phi3", "qwen3_moe")
+WITHOUT_LAYER_TYPES = (
+    "deepseek_v3", "gemma", "glm4", "glm4_moe", "granite", "llama", "ministral3", "mistral", "mixtral", "olmo2",
+    "phi3", "qwen3_moe",
+)  # fmt: skip
 # The class's padding token is beyond the small vocabularies, and its head_dim long.
 FAR_PADDING = ("glm4", "smollm3")
 LONG_HEADS = ("gemma", "glm4", "gpt_oss", "ministral3", *RECURRENT)
 
 
 def draw_windows(draw, family, layers, spelling):
-    if family in RECURRENT:
+    if family in RECURRENT or family == "gemma4_text":  # has drawn them
         return
     window = draw.one(3, 7, 11)
     if family in ("mistral", "phi3"):
@@ -159,8 +164,11 @@ def own_gpt_oss(draw, layers):
 
 
 OWN_SETTINGS = {
+    "deepseek_v3": own_deepseek_v3,
     "gemma": own_gemma,
+    "gemma4_text": own_gemma4,
     "glm4": own_glm4,
+    "glm4_moe": own_glm4_moe,
     "gpt_oss": own_gpt_oss,
     "granite": own_granite,
     "mixtral": own_mixtral,
@@ -176,7 +184,9 @@ OWN_SETTINGS = {
 
 
 def draw_heads(draw, family, heads, rarely):
-    """head_dim, or ABSENT, and the number of heads of keys and values."""
+    """head_dim (of latent attention what is rotated of it), or ABSENT, and the number of heads of keys and values."""
+    if family == "deepseek_v3":
+        return draw_latent_heads(draw, heads)
     head_dim = ABSENT
     if family not in ("phi3", "qwen2"):
         absent = [ABSENT] if family not in ("qwen3", *LONG_HEADS) or rarely else []
@@ -217,6 +227,8 @@ def draw_rotary(draw, family, spelling, head_dim, positions, rarely):
     if family == "olmo3" and spelling == 4 and not rarely:
         theta = (ABSENT, 500000)  # transformers 5 reads another for the layers without a window alone
     rope, theta = draw_rope(draw, theta, family, positions, rotary_dim)
+    if family == "deepseek_v3" and rope["rope_type"] == "yarn":
+        draw_latent_scale(draw, rope)
     if spelling == 5 and share is not ABSENT:
         rope["partial_rotary_factor"] = share
     if family == "ministral3":
@@ -267,7 +279,8 @@ def draw_file(family, number):
     draw_windows(draw, family, layers, spelling)
     if head_dim is ABSENT:
         head_dim = 256 if family in RECURRENT else settings["hidden_size"] // heads
-    draw_rotary(draw, family, spelling, head_dim, positions, rarely)
+    if family != "gemma4_text":  # has drawn them
+        draw_rotary(draw, family, spelling, head_dim, positions, rarely)
     if family in LATER and draw.chance(0.15):
         del settings["max_position_embeddings"]
-    return settings
+    return as_part_of_multimodal(draw) if family == "gemma4_text" and draw.chance(0.25) else settings

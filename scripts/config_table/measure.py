@@ -1,16 +1,15 @@
 """What transformers' classes make of a config.json, taken from the model and from what it computes."""
 
 import json
-import sys
-from unittest import mock
 
 import torch
 import transformers
+from goldens.passes import MIXTURES
 from transformers.core_model_loading import revert_weight_conversion
 
+from config_table.recorder import Recorder
 from config_table.ropes import TWO_ROPES
-
-MIXTURES = ("gpt_oss", "mixtral", "qwen2_moe", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next")
+from config_table.routers import experts_of
 
 TOKENS = 30
 # Of which frequencies are read: within and beyond every original length drawn here.
@@ -23,34 +22,13 @@ class OtherRotationError(Exception):
     """Keys are rotated in a way that is none of those known here."""
 
 
-class Recorder:
-    """What the attention of each layer is given and makes, while `recording`."""
-
-    def __init__(self, model):
-        self.module = sys.modules[type(model).__module__]
-        self.rotary, self.attention = self.module.apply_rotary_pos_emb, self.module.eager_attention_forward
-        self.layers = {}
-        self.rotation = None
-
-    def recording(self):
-        return mock.patch.multiple(self.module, apply_rotary_pos_emb=self.rotate, eager_attention_forward=self.attend)
-
-    def rotate(self, query, key, *arguments, **options):
-        rotated = self.rotary(query, key, *arguments, **options)
-        self.rotation = {"key": key[0], "rotated_key": rotated[1][0], "rotated_query": rotated[0][0]}
-        return rotated
-
-    def attend(self, layer, query, *arguments, **options):
-        output, weights = self.attention(layer, query, *arguments, **options)
-        self.layers[layer.layer_idx] = {"rotation": self.rotation, "query": query[0], "weights": weights[0].mean(0), "module": layer}
-        self.rotation = None
-        return output, weights
-
-
 def shapes_of(model):
     """Names and shapes as in a weight file: experts apart, layers alike once."""
     layers, others = {}, {}
-    stored = revert_weight_conversion(model, dict(model.named_parameters()))
+    in_file = model.state_dict()
+    buffers = {name: buffer for name, buffer in model.named_buffers() if name in in_file}
+    converted = revert_weight_conversion(model, dict(model.named_parameters()) | buffers)
+    stored = {name.replace("model.language_model.", "model."): tensor for name, tensor in converted.items()}
     for name in sorted(stored):
         shape = list(stored[name].shape)
         if not name.startswith("model.layers."):
@@ -79,12 +57,21 @@ def window_of(recorded):
     return stated if stated > TOKENS else 0
 
 
+def decoder_of(model):
+    """The decoder without its head, also of a multimodal model."""
+    return getattr(model.model, "language_model", model.model)
+
+
+def text_config(model):
+    return model.config.get_text_config()
+
+
 def kinds_of_rope(model):
     """Names in the table and in transformers of each kind that a layer has."""
-    if model.config.model_type not in TWO_ROPES:
+    if text_config(model).model_type not in TWO_ROPES:
         return {"rope": None}
     kinds = {"rope": "full_attention", "local_rope": "sliding_attention"}
-    return {name: kind for name, kind in kinds.items() if kind in model.config.layer_types}
+    return {name: kind for name, kind in kinds.items() if kind in text_config(model).layer_types}
 
 
 def rotate_by(key, angles, scaling, pairs):
@@ -99,13 +86,19 @@ def rotate_by(key, angles, scaling, pairs):
     return rotated
 
 
+def is_rotated_by(angles, scaling, pairs, before, after):
+    if 2 * angles.shape[-1] > before.shape[-1]:
+        return False  # of longer heads
+    return bool((rotate_by(before, angles, scaling, pairs) - after).abs().max() < 1e-10)
+
+
 def rotations(model, recorder):
     """Of each layer which kinds of rope its keys were rotated by (none: they weren't), and whether the entries rotated
     together are neighbours (None: a single pair, where it is all one), after a forward pass of TOKENS."""
-    rotary = model.model.rotary_emb
+    rotary = decoder_of(model).rotary_emb
     kinds, layouts = [], {False, True}
-    for layer in range(model.config.num_hidden_layers):
-        recorded = recorder.layers.get(layer, {"rotation": None})["rotation"]
+    for layer in range(text_config(model).num_hidden_layers):
+        recorded = recorder.layers.get(layer, {"rotated": None})["rotated"]
         kinds.append([])
         if recorded is None:
             continue
@@ -114,11 +107,7 @@ def rotations(model, recorder):
             prefix = "" if kind is None else f"{kind}_"
             angles = torch.arange(TOKENS)[:, None] * getattr(rotary, f"{prefix}inv_freq")
             scaling = getattr(rotary, f"{prefix}attention_scaling")
-            fits = {
-                pairs
-                for pairs in (False, True)
-                if (rotate_by(recorded["key"], angles, scaling, pairs) - recorded["rotated_key"]).abs().max() < 1e-10
-            }
+            fits = {pairs for pairs in (False, True) if is_rotated_by(angles, scaling, pairs, *recorded)}
             if fits:
                 kinds[-1].append(name)
             found |= fits
@@ -131,17 +120,30 @@ def rotations(model, recorder):
 def query_scale(recorder):
     """The factor of rotated queries at POSITIONS, beyond the scale of all scores."""
     for recorded in recorder.layers.values():
-        if recorded["rotation"] is None:
+        if recorded["rotated_query"] is None:
             continue
-        before, after = recorded["rotation"]["rotated_query"][0], recorded["query"][0]
+        before = recorded["rotated_query"][0]
+        after = recorded["query"][0][:, -before.shape[-1] :]
         entries = before.abs().argmax(-1)
         return [(after[at, entries[at]] / before[at, entries[at]]).item() for at in POSITIONS]
     return [1.0] * len(POSITIONS)
 
 
+def keys_and_values(recorder, config):
+    """Of Gemma 4: which layer's keys each layer reads, and the number and size of its heads."""
+    if config.model_type != "gemma4_text":
+        return {}
+    keys = [recorder.layers[layer]["key"] for layer in range(config.num_hidden_layers)]
+    return {
+        "producers": [next(i for i, other in enumerate(keys) if other is key) for key in keys],
+        "head_dims": [key.shape[-1] for key in keys],
+        "key_value_heads": [key.shape[1] for key in keys],
+    }
+
+
 def frequencies(model):
     """Inverse frequencies and attention scaling of each kind of layer, for sequences of LENGTHS."""
-    rotary = model.model.rotary_emb
+    rotary = decoder_of(model).rotary_emb
     result = {}
     for name, kind in kinds_of_rope(model).items():
         arguments = {} if kind is None else {"layer_type": kind}
@@ -158,63 +160,49 @@ def frequencies(model):
 
 def forward(model, recorder):
     """A forward pass of TOKENS: the factors of the embedding's rows and 1 / that of the logits."""
+    config, decoder = text_config(model), decoder_of(model)
     entering = []
-    ids = torch.arange(TOKENS).remainder(model.config.vocab_size).unsqueeze(0)
-    hook = model.model.layers[0].register_forward_pre_hook(lambda _, given, named: entering.append([*given, *named.values()][0]), with_kwargs=True)
+    ids = torch.arange(TOKENS).remainder(config.vocab_size).unsqueeze(0)
+    hook = decoder.layers[0].register_forward_pre_hook(lambda _, given, named: entering.append([*given, *named.values()][0]), with_kwargs=True)
+    # Without it, layers of Gemma 4 with others' keys and values fail where there are no per-layer inputs.
+    of_family = {"output_hidden_states": True} if config.model_type == "gemma4_text" else {}
     with recorder.recording():
-        last = model.model(input_ids=ids, position_ids=torch.arange(TOKENS).unsqueeze(0), use_cache=False).last_hidden_state
+        last = decoder(input_ids=ids, position_ids=torch.arange(TOKENS).unsqueeze(0), use_cache=False, **of_family).last_hidden_state
     hook.remove()
-    row = model.model.embed_tokens.weight[ids[0, 1]]
+    row = decoder.embed_tokens.weight[ids[0, 1]]
     entry = row.abs().argmax()
     scales = {"embed_scale": (entering[0][0, 1, entry] / row[entry]).item(), "logits_scaling": 1.0}
-    if getattr(model.config, "final_logit_softcapping", None) is None:
-        no_router_loss = {"output_router_logits": False} if model.config.model_type in MIXTURES else {}
-        logits = model(input_ids=ids, use_cache=False, **no_router_loss).logits[0, 1]
+    if getattr(config, "final_logit_softcapping", None) is None:
+        no_router_loss = {"output_router_logits": False} if config.model_type in MIXTURES else {}
+        logits = model(input_ids=ids, use_cache=False, **no_router_loss, **of_family).logits[0, 1]
         plain = model.lm_head(last)[0, 1]
         entry = plain.abs().argmax()
         scales["logits_scaling"] = (plain[entry] / logits[entry]).item()
     return scales
 
 
-def mixture(model):
-    """Which layers have experts, and their rules."""
-    routers = [getattr(layer.mlp, "gate", getattr(layer.mlp, "router", None)) for layer in model.model.layers]
-    derived = {"sparse": [router is not None for router in routers]}
-    router = next((router for router in routers if router is not None), None)
-    if router is None:
-        return derived
-    scores = router(torch.randn(7, model.config.hidden_size))[1]
-    sums_to_one = bool((scores.sum(-1) - 1.0).abs().max() < 1e-12)
-    return derived | {
-        "num_experts": router.num_experts,
-        "top_k": router.top_k,
-        # All experts' weights sum to 1 in any case.
-        "norm_topk_prob": bool(getattr(router, "norm_topk_prob", True)) if router.top_k == router.num_experts else sums_to_one,
-        "router_loss": model.router_aux_loss_coef if model.config.output_router_logits else 0.0,
-    }
-
-
 def norm_and_activation(model):
     """Of the last norm and of the MLPs."""
-    norm = model.model.norm
+    decoder = decoder_of(model)
+    norm = decoder.norm
     norm.weight.zero_()
-    modules = [mlp for layer in model.model.layers for mlp in (layer.mlp, getattr(layer.mlp, "experts", None))]
+    modules = [mlp for layer in decoder.layers for mlp in (layer.mlp, getattr(layer.mlp, "experts", None))]
     act = next((getattr(mlp, name) for mlp in modules for name in ("act_fn", "activation_fn") if hasattr(mlp, name)), None)
     if act is None:  # GPT-OSS's
-        experts = model.model.layers[0].mlp.experts
+        experts = decoder.layers[0].mlp.experts
         activation = {"swiglu_alpha": float(experts.alpha), "swiglu_limit": float(experts.limit)}
     else:
         activation = {"activation_at_0.7": act(torch.tensor(0.7)).item()}
     return {
         "rms_norm_eps": float(getattr(norm, "variance_epsilon", None) or norm.eps),
-        "norm_adds_one": bool(norm(torch.ones(1, model.config.hidden_size)).abs().sum() > 0),
+        "norm_adds_one": bool(norm(torch.ones(1, norm.weight.numel())).abs().sum() > 0),
         **activation,
     }
 
 
 def recurrent_layers(model):
     """Which layers have the delta rule, and its sizes; nothing for a model without."""
-    rules = [getattr(layer, "linear_attn", None) for layer in model.model.layers]
+    rules = [getattr(layer, "linear_attn", None) for layer in decoder_of(model).layers]
     rule = next((rule for rule in rules if rule is not None), None)
     if rule is None:
         return {}
@@ -222,29 +210,36 @@ def recurrent_layers(model):
     return {"linear_attention": [rule is not None for rule in rules], "delta_rule": sizes}
 
 
-@torch.no_grad()
-def derive(settings):
-    """What transformers makes of a file."""
+def make_model(settings):
+    """The model of a file in float64, of a multimodal file with its text part alone, with random parameters."""
     config = transformers.AutoConfig.for_model(**json.loads(json.dumps(settings)))
-    dtype = config.dtype
     options = {"dtype": torch.float64, "attn_implementation": "eager"}
-    if config.model_type in MIXTURES:
+    if config.get_text_config().model_type in MIXTURES:
         options["experts_implementation"] = "eager"
+    dtype = config.dtype or config.get_text_config().dtype
     model = transformers.AutoModelForCausalLM.from_config(config, **options).eval()
     torch.manual_seed(1)
     for parameter in model.parameters():
         parameter.normal_(0.0, 0.1)
+    return model, dtype
+
+
+@torch.no_grad()
+def derive(settings):
+    """What transformers makes of a file."""
+    model, dtype = make_model(settings)
+    config, decoder = text_config(model), decoder_of(model)
     recorder = Recorder(model)
     scales = forward(model, recorder)
-    attention = next(layer.self_attn for layer in model.model.layers if hasattr(layer, "self_attn"))
+    attention = next(layer.self_attn for layer in decoder.layers if hasattr(layer, "self_attn"))
     derived = {
-        "head_dim": attention.head_dim,
+        "head_dim": attention.qk_head_dim if hasattr(attention, "qk_head_dim") else attention.head_dim,
         "scaling": attention.scaling,
         "windows": [window_of(recorder.layers.get(layer)) for layer in range(config.num_hidden_layers)],
         **scales,
-        "residual_multiplier": float(getattr(model.model.layers[0], "residual_multiplier", 1.0)),
-        "padding_idx": model.model.embed_tokens.padding_idx,
-        "tied": model.lm_head.weight is model.model.embed_tokens.weight,
+        "residual_multiplier": float(getattr(decoder.layers[0], "residual_multiplier", 1.0)),
+        "padding_idx": decoder.embed_tokens.padding_idx,
+        "tied": model.lm_head.weight is decoder.embed_tokens.weight,
         "attn_logit_softcapping": getattr(attention, "attn_logit_softcapping", None),
         "final_logit_softcapping": getattr(config, "final_logit_softcapping", None),
         "dropout": config.attention_dropout,
@@ -252,8 +247,9 @@ def derive(settings):
         **rotations(model, recorder),
         "query_scale": query_scale(recorder),
         **frequencies(model),
+        **keys_and_values(recorder, config),
         **recurrent_layers(model),
-        **mixture(model),
+        **experts_of(model, decoder.layers, config),
         **norm_and_activation(model),
         **shapes_of(model),
     }

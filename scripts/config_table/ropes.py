@@ -3,9 +3,9 @@
 from config_table.draw import ABSENT
 
 # Families that have a rope of their own in the layers with a window.
-TWO_ROPES = ("gemma3_text", "olmo3")
+TWO_ROPES = ("gemma3_text", "gemma4_text", "olmo3")
 # Of those that rotate a part of a head alone, the part where the file doesn't say.
-PARTIAL = {"glm4": 0.5, "phi3": 1.0, "qwen3_5_moe_text": 0.25, "qwen3_5_text": 0.25, "qwen3_next": 0.25}
+PARTIAL = {"glm4": 0.5, "glm4_moe": 0.5, "phi3": 1.0, "qwen3_5_moe_text": 0.25, "qwen3_5_text": 0.25, "qwen3_next": 0.25}
 
 
 def draw_rope(draw, theta, family, positions, rotary_dim):
@@ -96,6 +96,9 @@ def put_share(draw, family, head_dim, spelling):
     choices = (ABSENT, 0.5) if family == "phi3" else (ABSENT, 0.5, 1.0)
     if family == "glm4" and draw.chance(0.1):
         choices = (0.25,)
+    if family == "glm4_moe" and draw.chance(0.2):
+        draw.settings["partial_rotary_factor"] = None  # not absent: the whole of a head
+        return ABSENT, head_dim
     share = draw.put("partial_rotary_factor", *choices) if spelling == 4 else draw.one(*choices)
     rotary_dim = int(head_dim * (PARTIAL[family] if share is ABSENT else share))
     return share, rotary_dim - rotary_dim % 2

@@ -56,8 +56,15 @@ const json& text_defaults(const std::string& model_type) {
 json text_part(const ConfigReader& file, json part) {
   const ConfigReader text = file.inner("text_config");
   text.only("model_type", part["model_type"]);
+  constexpr const char* kTied = "tie_word_embeddings";
+  // transformers 5 takes the key outside, or its default there. Mistral 3's files may have it inside alone:
+  // an own head among the weights is then not tied in transformers either.
+  const bool outside_default = part["model_type"].get<std::string>().starts_with("gemma");
+  if (part["model_type"] != "ministral3" && file.find(kTied) == nullptr &&
+      text.flag(kTied, outside_default) != outside_default)
+    text.refuse(kTied, fmt::format("{} or the same key outside text_config, which counts", outside_default));
   part.update(text.object());
-  for (const char* key : {"tie_word_embeddings", "dtype", "torch_dtype", "quantization_config"}) {
+  for (const char* key : {kTied, "dtype", "torch_dtype", "quantization_config"}) {
     const json* const outside = file.find(key);
     const json* const inside = text.find(key);
     if (outside != nullptr && inside != nullptr && *outside != *inside) {

@@ -1,5 +1,6 @@
 // Gemma 4 in config.json (transformers, configuration_gemma4.py).
 #include <algorithm>
+#include <map>
 #include <string>
 
 #include "streambp/model/config_reader.h"
@@ -8,6 +9,8 @@ namespace streambp {
 namespace {
 
 using nlohmann::json;
+
+constexpr const char* kPerLayerConfig = "per_layer_config";
 
 // An integer from 0 to `limit`.
 int64_t size_or_zero(const ConfigReader& settings, const char* key, int64_t limit, int64_t fallback) {
@@ -32,14 +35,30 @@ LayerHeads heads_of(const ConfigReader& layer, const Config& config) {
           layer.size("num_key_value_heads", kMaxHeads, config.num_key_value_heads)};
 }
 
+// The keys of per_layer_config by their layers. transformers pads them with zeros to one length.
+std::map<int64_t, std::string> layer_keys(const ConfigReader& layers, const Config& config) {
+  std::map<int64_t, std::string> keys;
+  for (const auto& [key, value] : layers.object().items()) {
+    const bool is_number =
+        !key.empty() && key.size() < 6 && key.find_first_not_of("0123456789") == std::string::npos;
+    if (!is_number || std::stoll(key) >= config.num_hidden_layers)
+      layers.refuse(key, fmt::format("numbers of layers, 0 to {}", config.num_hidden_layers - 1));
+    const auto [at, is_new] = keys.emplace(std::stoll(key), key);
+    if (!is_new) layers.refuse(key, fmt::format("one key for the layer, not {} too", at->second));
+  }
+  return keys;
+}
+
 LayerHeads parse_per_layer_config(const ConfigReader& settings, const Config& config) {
-  const ConfigReader layers = settings.inner("per_layer_config");
+  const LayerHeads of_model{config.head_dim, config.num_key_value_heads};
+  if (settings.find(kPerLayerConfig) == nullptr) return of_model;  // null: no layer differs
+  const ConfigReader layers = settings.inner(kPerLayerConfig);
+  const std::map<int64_t, std::string> keys = layer_keys(layers, config);
   std::optional<LayerHeads> global;
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
-    const std::string key = std::to_string(layer);
-    const LayerHeads of_model{config.head_dim, config.num_key_value_heads};
-    const bool stated = layers.find(key.c_str()) != nullptr;
-    const LayerHeads heads = stated ? heads_of(layers.inner(key.c_str()), config) : of_model;
+    const auto stated = keys.find(layer);
+    const std::string key = stated == keys.end() ? std::to_string(layer) : stated->second;
+    const LayerHeads heads = stated == keys.end() ? of_model : heads_of(layers.inner(key.c_str()), config);
     if (config.has_window(layer)) {
       if (heads != of_model) layers.refuse(key, "the model's sizes in layers with a window");
     } else if (global.value_or(heads) != heads) {
@@ -47,12 +66,6 @@ LayerHeads parse_per_layer_config(const ConfigReader& settings, const Config& co
     } else {
       global = heads;
     }
-  }
-  for (const auto& [key, value] : layers.object().items()) {
-    const bool is_number =
-        !key.empty() && key.size() < 6 && key.find_first_not_of("0123456789") == std::string::npos;
-    if (!is_number || std::stoll(key) >= config.num_hidden_layers)
-      layers.refuse(key, fmt::format("numbers of layers, 0 to {}", config.num_hidden_layers - 1));
   }
   return *global;
 }
@@ -62,7 +75,7 @@ void parse_global_heads(const ConfigReader& settings, Config& config) {
   constexpr const char *kHeadDim = "global_head_dim", *kHeads = "num_global_key_value_heads";
   constexpr int64_t kHeadDimOfClass = 512;
   LayerHeads heads{};
-  if (settings.find("per_layer_config") != nullptr) {
+  if (settings.has(kPerLayerConfig)) {
     heads = parse_per_layer_config(settings, config);
     settings.only(kHeadDim, heads.head_dim);
     if (gemma4.attention_k_eq_v) settings.only(kHeads, heads.key_value_heads);
@@ -100,7 +113,7 @@ void parse_sharing(const ConfigReader& settings, Config& config) {
 
 void parse_gemma4(const ConfigReader& settings, Config& config) {
   if (config.family != "gemma4_text") {
-    for (const char* key : {"global_head_dim", "num_global_key_value_heads", "per_layer_config",
+    for (const char* key : {"global_head_dim", "num_global_key_value_heads", kPerLayerConfig,
                             "num_kv_shared_layers", "hidden_size_per_layer_input"})
       settings.only(key, nullptr);
     settings.only("attention_k_eq_v", false);
@@ -108,7 +121,6 @@ void parse_gemma4(const ConfigReader& settings, Config& config) {
     settings.only("enable_moe_block", false);
     return;
   }
-  config.windows.back() = 0;  // whatever layer_types says, as transformers has it
   Gemma4Settings& gemma4 = config.gemma4;
   gemma4.attention_k_eq_v = settings.flag("attention_k_eq_v", false);
   parse_global_heads(settings, config);

@@ -27,7 +27,8 @@ void parse_latent(const ConfigReader& settings, Config& config) {
                                 config.num_attention_heads));
   config.head_dim = key;
   config.rotary_dim = latent.qk_rope_head_dim;
-  config.rope_interleaved = settings.flag("rope_interleave", true);
+  constexpr const char* kInterleave = "rope_interleave";
+  config.rope_interleaved = settings.flag(kInterleave, !settings.has(kInterleave));  // null: false
   config.attention_scale = 1.0 / std::sqrt(static_cast<double>(key));
 }
 

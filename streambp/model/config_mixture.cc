@@ -82,7 +82,9 @@ void parse_sigmoid_mixture(const ConfigReader& settings, Config& config) {
       mixture.moe_intermediate_size *
       settings.size("n_shared_experts", kMaxIntermediate / mixture.moe_intermediate_size, 1);
   mixture.shared_expert_ungated = mixture.sigmoid_scores = true;
-  mixture.norm_topk_prob = settings.flag("norm_topk_prob", true);
+  constexpr const char* kNormalised = "norm_topk_prob";
+  mixture.norm_topk_prob =
+      settings.flag(kNormalised, !(deepseek && settings.has(kNormalised)));  // DeepSeek's null: false
   mixture.routed_scaling_factor = settings.positive("routed_scaling_factor", deepseek ? 2.5 : 1.0);
   mixture.n_group = settings.size("n_group", mixture.num_experts, deepseek ? 8 : 1);
   mixture.topk_group = settings.size("topk_group", mixture.n_group, deepseek ? 4 : 1);

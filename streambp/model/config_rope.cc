@@ -254,7 +254,7 @@ void parse_rotary_dim(const ConfigReader& settings, const std::vector<ConfigRead
     config.rotary_dim = config.gemma4.global_head_dim;
     settings.only(kKey, nullptr);
     for (const ConfigReader& object : objects) {
-      if (object.text("rope_type") != "proportional") object.only(kKey, 1);
+      if (find_type(object, config).type != RopeType::kProportional) object.only(kKey, 1);
     }
     return;
   }
@@ -268,7 +268,9 @@ void parse_rotary_dim(const ConfigReader& settings, const std::vector<ConfigRead
   for (const ConfigReader& object : objects) {
     stated = agreed(object, kKey, object.number(kKey), "the one stated elsewhere in the file", stated);
   }
-  const double factor = stated.value_or(recurrent ? 0.25 : glm4 ? 0.5 : 1.0);
+  const bool is_null =
+      settings.has(kKey) && settings.find(kKey) == nullptr;  // the whole, not the class's part
+  const double factor = stated.value_or(is_null ? 1.0 : recurrent ? 0.25 : glm4 ? 0.5 : 1.0);
   const ConfigReader& source = settings.find(kKey) != nullptr || objects.empty() ? settings : objects.front();
   if (!(factor > 0.0 && factor <= 1.0)) source.refuse(kKey, "a number above 0 and at most 1");
   config.rotary_dim = static_cast<int64_t>(static_cast<double>(config.head_dim) * factor);
@@ -327,6 +329,26 @@ void scale_latent(const std::vector<ConfigReader>& objects, Config& config) {
   config.attention_scale *= scale * scale;
 }
 
+// Gemma 4's class reads rope_parameters alone, with an object for each kind of layer that there is; without
+// the key it has ropes of its own.
+void settle_gemma4_ropes(const ConfigReader& settings, const Config& config, RopeObjects& objects) {
+  constexpr const char* kKey = "rope_parameters";
+  static const std::string kOfClass = "the default of Gemma 4";
+  settings.only("rope_scaling", nullptr);
+  settings.only("rope_theta", nullptr);
+  if (settings.find(kKey) == nullptr) {
+    objects.full.emplace_back(gemma4_rope(), kOfClass, "rope_parameters.");
+    return;
+  }
+  const bool windows = std::count(config.windows.begin(), config.windows.end(), 0) < config.num_hidden_layers;
+  if (objects.full.empty() || (windows && objects.local.empty()))
+    settings.refuse(kKey, windows ? "full_attention and sliding_attention" : "full_attention");
+  for (const auto* part : {&objects.full, &objects.local}) {
+    if (!part->empty() && part->front().find("rope_theta") == nullptr)
+      part->front().refuse("rope_theta", "a number above 0");
+  }
+}
+
 void parse_query_scale(const std::vector<ConfigReader>& objects, Config& config) {
   for (const ConfigReader& object : objects) {
     const std::optional<double> beta = object.number(kQueryScaleBeta);
@@ -353,19 +375,7 @@ void parse_rope(const ConfigReader& settings, const Family& family, Config& conf
                       "an object (of none, transformers 4 makes plain rotary embedding, 5 YaRN)");
     objects.full.emplace_back(gpt_oss_rope(), kGptOss, "rope_parameters.");
   }
-  static const std::string kGemma4 = "the default of Gemma 4";
-  if (config.family == "gemma4_text") {
-    // Its class reads both from rope_parameters, or neither.
-    settings.only("rope_scaling", nullptr);
-    settings.only("rope_theta", nullptr);
-    if (objects.full.empty() != objects.local.empty())
-      settings.refuse("rope_parameters", "full_attention and sliding_attention");
-    for (const auto* part : {&objects.full, &objects.local}) {
-      if (!part->empty() && part->front().find("rope_theta") == nullptr)
-        part->front().refuse("rope_theta", "a number above 0");
-    }
-    if (objects.full.empty()) objects.full.emplace_back(gemma4_rope(), kGemma4, "rope_parameters.");
-  }
+  if (config.family == "gemma4_text") settle_gemma4_ropes(settings, config, objects);
   std::vector<ConfigReader> all = objects.full;
   all.insert(all.end(), objects.local.begin(), objects.local.end());
   parse_rotary_dim(settings, all, config);

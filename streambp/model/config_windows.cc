@@ -35,7 +35,6 @@ LocalLayers gemma_layers(const ConfigReader& settings, const Config& config) {
   for (int64_t layer = 1; layer <= config.num_hidden_layers; ++layer) {
     layers.local.push_back(layer % pattern != 0);
   }
-  if (config.family == "gemma4_text") layers.local.back() = false;  // whatever comes before
   return layers;
 }
 
@@ -134,6 +133,7 @@ void parse_windows(const ConfigReader& settings, const Family& family, Config& c
     }
     layers.local = std::move(local);
   }
+  if (config.family == "gemma4_text") layers.local.back() = false;  // whatever layer_types says
   const bool any = std::find(layers.local.begin(), layers.local.end(), true) != layers.local.end();
   // Families without this switch don't read it; it may be there if it says what is so.
   const bool has_switch = config.family.starts_with("qwen") || config.family == "smollm3";

@@ -52,6 +52,9 @@ TEST(Gemma3, TakesTheTextPartOfAPublishedModel) {
   EXPECT_TRUE(refuses(with(inside({{"tie_word_embeddings", true}}), {{"tie_word_embeddings", false}}),
                       "text_config.tie_word_embeddings is true"));
   EXPECT_FALSE(parse(with(published, {{"tie_word_embeddings", false}})).tie_word_embeddings);
+  // transformers 5 ties them all the same.
+  EXPECT_TRUE(
+      refuses(inside({{"tie_word_embeddings", false}}), "tie_word_embeddings", "outside text_config"));
   EXPECT_TRUE(refuses(with(published, {{"quantization_config", {{"bits", 4}}}}), "quantization_config"));
   EXPECT_TRUE(refuses(inside({{"model_type", "gemma2"}}), "text_config.model_type is \"gemma2\""));
   EXPECT_TRUE(refuses(without(published, "text_config"), "text_config is missing"));

@@ -1,5 +1,4 @@
 // DeepSeek V3 and GLM-4.5 in config.json: latent attention, routers of sigmoids, and refusals by name.
-#include <algorithm>
 #include <cmath>
 
 #include "verify/tests/streambp/model/config_testing.h"
@@ -27,13 +26,6 @@ json deepseek() {
 
 json glm() {
   return with(small_config("glm4_moe"), {{"n_routed_experts", 6}, {"num_experts_per_tok", 2}});
-}
-
-bool has(const Config& config, const std::string& name, const std::vector<int64_t>& shape) {
-  const auto shapes = parameter_shapes(config);
-  return std::any_of(shapes.begin(), shapes.end(), [&](const ParameterShape& parameter) {
-    return parameter.name == name && parameter.shape == shape;
-  });
 }
 
 TEST(DeepseekV3, ReadsTheGoldenModels) {
@@ -64,25 +56,32 @@ TEST(DeepseekV3, ReadsTheGoldenModels) {
 TEST(DeepseekV3, HasTheParametersOfTransformers) {
   const Config config = parse(deepseek());
   const std::string attention = "model.layers.0.self_attn.", mlp = "model.layers.1.mlp.";
-  EXPECT_TRUE(has(config, attention + "q_a_proj.weight", {10, 48}));
-  EXPECT_TRUE(has(config, attention + "q_a_layernorm.weight", {10}));
-  EXPECT_TRUE(has(config, attention + "q_b_proj.weight", {60, 10}));
-  EXPECT_TRUE(has(config, attention + "kv_a_proj_with_mqa.weight", {18, 48}));
-  EXPECT_TRUE(has(config, attention + "kv_a_layernorm.weight", {14}));
-  EXPECT_TRUE(has(config, attention + "kv_b_proj.weight", {78, 14}));
-  EXPECT_TRUE(has(config, attention + "o_proj.weight", {48, 42}));
-  EXPECT_TRUE(has(config, mlp + "gate.e_score_correction_bias", {8}));
-  EXPECT_TRUE(has(config, mlp + "shared_experts.up_proj.weight", {24, 48}));
-  EXPECT_TRUE(has(config, mlp + "experts.7.down_proj.weight", {48, 12}));
+  EXPECT_TRUE(has_parameter(config, attention + "q_a_proj.weight", {10, 48}));
+  EXPECT_TRUE(has_parameter(config, attention + "q_a_layernorm.weight", {10}));
+  EXPECT_TRUE(has_parameter(config, attention + "q_b_proj.weight", {60, 10}));
+  EXPECT_TRUE(has_parameter(config, attention + "kv_a_proj_with_mqa.weight", {18, 48}));
+  EXPECT_TRUE(has_parameter(config, attention + "kv_a_layernorm.weight", {14}));
+  EXPECT_TRUE(has_parameter(config, attention + "kv_b_proj.weight", {78, 14}));
+  EXPECT_TRUE(has_parameter(config, attention + "o_proj.weight", {48, 42}));
+  EXPECT_TRUE(has_parameter(config, mlp + "gate.e_score_correction_bias", {8}));
+  EXPECT_TRUE(has_parameter(config, mlp + "shared_experts.up_proj.weight", {24, 48}));
+  EXPECT_TRUE(has_parameter(config, mlp + "experts.7.down_proj.weight", {48, 12}));
   EXPECT_EQ(config.carry_width(0), 18);
   EXPECT_EQ(config.attention_width(0), 42);
   // Null is not absent: the class's default is 1536.
   const Config plain = parse(with(deepseek(), {{"q_lora_rank", nullptr}, {"attention_bias", true}}));
-  EXPECT_TRUE(has(plain, attention + "q_proj.weight", {60, 48}));
-  EXPECT_FALSE(has(plain, attention + "q_proj.bias", {60}));
-  EXPECT_TRUE(has(plain, attention + "kv_a_proj_with_mqa.bias", {18}));
-  EXPECT_TRUE(has(plain, attention + "o_proj.bias", {48}));
+  EXPECT_TRUE(has_parameter(plain, attention + "q_proj.weight", {60, 48}));
+  EXPECT_FALSE(has_parameter(plain, attention + "q_proj.bias", {60}));
+  EXPECT_TRUE(has_parameter(plain, attention + "kv_a_proj_with_mqa.bias", {18}));
+  EXPECT_TRUE(has_parameter(plain, attention + "o_proj.bias", {48}));
   EXPECT_EQ(parse(without(deepseek(), "q_lora_rank")).latent.q_lora_rank, 1536);
+}
+
+TEST(DeepseekV3, TakesNullForFalseAsItsClassDoes) {
+  const json config = deepseek();
+  EXPECT_TRUE(parse(config).rope_interleaved && parse(config).mixture.norm_topk_prob);
+  EXPECT_FALSE(parse(with(config, {{"rope_interleave", nullptr}})).rope_interleaved);
+  EXPECT_FALSE(parse(with(config, {{"norm_topk_prob", nullptr}})).mixture.norm_topk_prob);
 }
 
 TEST(DeepseekV3, HasThePublishedSizes) {
@@ -102,6 +101,8 @@ TEST(DeepseekV3, RefusesWhatItDoesNotHonour) {
       refuses(with(config, {{"num_key_value_heads", 2}}), "num_key_value_heads", "num_attention_heads (6)"));
   EXPECT_TRUE(refuses(with(config, {{"head_dim", 10}}), "head_dim is 10", "4"));
   EXPECT_TRUE(refuses(with(config, {{"qk_rope_head_dim", 5}}), "qk_rope_head_dim"));
+  EXPECT_TRUE(refuses(with(config, {{"q_lora_rank", 0}}), "q_lora_rank is 0"));
+  EXPECT_TRUE(refuses(with(config, {{"n_shared_experts", 0}}), "n_shared_experts is 0"));
   EXPECT_TRUE(refuses(with(config, {{"index_topk", 2048}}), "index_topk", "sparse attention"));
   EXPECT_TRUE(refuses(with(config, {{"quantization_config", {{"quant_method", "fp8"}}}}),
                       "quantization_config", "bfloat16"));
@@ -131,6 +132,9 @@ TEST(Glm4Moe, ReadsItsSettings) {
   EXPECT_EQ(config.rotary_dim, 4);
   EXPECT_FALSE(config.qkv_bias || config.o_bias || config.qk_norm || config.rope_interleaved ||
                config.is_latent());
+  // Null is not absent: nothing but the whole of a head is left then.
+  EXPECT_EQ(parse(with(glm(), {{"partial_rotary_factor", nullptr}})).rotary_dim, 8);
+  EXPECT_EQ(parse(with(small_config("glm4"), {{"partial_rotary_factor", nullptr}})).rotary_dim, 8);
   EXPECT_EQ(config.mixture.n_group, 1);
   EXPECT_EQ(config.mixture.routed_scaling_factor, 1.0);
   EXPECT_EQ(config.mixture.moe_intermediate_size, 1408);

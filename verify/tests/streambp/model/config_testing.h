@@ -1,10 +1,12 @@
 // What the tests of config.json share: small configs, changes to them, and checks of refusals.
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "streambp/model/config.h"
 #include "verify/tests/streambp/model/file_testing.h"
@@ -34,6 +36,13 @@ inline nlohmann::json without(nlohmann::json config, const std::string& key) {
 
 inline Config parse(const nlohmann::json& config) {
   return parse_config(config.dump(), "test.json");
+}
+
+inline bool has_parameter(const Config& config, const std::string& name, const std::vector<int64_t>& shape) {
+  const auto shapes = parameter_shapes(config);
+  return std::any_of(shapes.begin(), shapes.end(), [&](const ParameterShape& parameter) {
+    return parameter.name == name && parameter.shape == shape;
+  });
 }
 
 /// Rope settings of which the rest is as by default.
