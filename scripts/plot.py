@@ -5,6 +5,7 @@
     .venv/bin/python scripts/plot.py --timeline out/sweep/timeline.csv --out out/sweep
 
 A picture of records holds one model, dtype, device, objective and batch; records that differ in these give several, named after what differs.
+A curve holds one method with one set of settings: every setting in which curves differ is in their names, and the folder where two hold the same.
 Medians are drawn; lengths that ran out of memory are crosses at the top; errors are left out.
 A timeline (streambp-bench sweep --timeline FILE) gives a picture named after its file: live bytes stacked by what they are for.
 """
@@ -17,8 +18,9 @@ from pathlib import Path
 from pictures import COLOURS, plain, plt, save  # first: says what to do without matplotlib
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from files import InputError, parse_record, read_text, run
-from printable import printable, printable_values
+from files import InputError, read_text, run
+from printable import printable
+from series import PICTURE_FIELDS, base_of, read_records, series_of
 
 OTHER_COLOURS = ["#CC79A7", "#56B4E9", "#E69F00", "#000000"]
 STYLES = [("-", "o"), ("--", "s"), (":", "^"), ("-.", "D"), ((0, (1, 3)), "v")]
@@ -28,58 +30,24 @@ SCOPES = {"weights": "#BDBDBD", "gradients": "#8F8F8F", "master weights": "#A3A3
           "other": "#EEEEEE", "teacher": "#B2A48C", "layer inputs": "#0072B2", "keys and values": "#56B4E9", "latent keys and values": "#86CDF2",
           "key and value gradients": "#9ADBC5", "recurrent states": "#1B7FA0", "attention outputs": "#F0E442", "attention": "#E69F00", "MLP": "#009E73",
           "activations": "#D8A0C0", "chunk": "#CC79A7", "head chunk": "#B98CE0", "logits": "#D55E00", "kernel workspace": "#000000"}
-PICTURE_FIELDS = ("model", "dtype", "device", "objective", "batch")
 
 
-def read_records(paths):
-    """The last record of each configuration, in the order of the files. A torn last line is skipped."""
-    records = {}
-    for path in paths:
-        lines = read_text(path).split("\n")
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                record = printable_values(parse_record(line))
-                if record["schema"] != 1:
-                    raise ValueError
-                key = [record[field] for field in (*PICTURE_FIELDS, "method", "seq_len", "status", "settings", "key")]
-                records[key[-1]] = record
-            except (ValueError, KeyError, TypeError):
-                if number == len(lines):
-                    continue
-                raise InputError(f"{path} line {number}: expected a record of schema 1") from None
-    return list(records.values())
+def curves_of(series, field):
+    """Those of `series` that have something to draw: (series, values by length, lengths out of memory)."""
+    curves = [(one, one.points(field), one.lost()) for one in series]
+    return [curve for curve in curves if curve[1] or curve[2]]
 
 
-def curve_name(record):
-    chunk = record["settings"].get("chunk")
-    return record["method"] if chunk is None else f"{record['method']}, chunk {chunk}"
-
-
-def curves_of(records, field):
-    """Name to (method, lengths, values, lengths out of memory), in the order of the records."""
-    curves = {}
-    for record in sorted(records, key=lambda r: r["seq_len"]):
-        method, points, lost = curves.setdefault(curve_name(record), (record["method"], {}, []))
-        if record["status"] == "oom":
-            lost.append(record["seq_len"])
-        elif record["status"] == "ok" and record.get(field) is not None:
-            points[record["seq_len"]] = record[field]
-    order = list(dict.fromkeys(curve_name(r) for r in records))
-    return {name: curves[name] for name in order if curves[name][1] or curves[name][2]}
-
-
-def styles_of(curves):
-    """Name to (colour, line, marker): the method gives the colour, its chunks the rest."""
+def styles_of(series):
+    """Name to (colour, line, marker): the method gives the colour, its settings the rest."""
     others = itertools.cycle(OTHER_COLOURS)
     colours, used, styles = dict(COLOURS), {}, {}
-    for name, (method, _, _) in curves.items():
-        if method not in colours:
-            colours[method] = next(others)
-        line, marker = STYLES[used.get(method, 0) % len(STYLES)]
-        used[method] = used.get(method, 0) + 1
-        styles[name] = (colours[method], line, marker)
+    for one in series:
+        if one.method not in colours:
+            colours[one.method] = next(others)
+        line, marker = STYLES[used.get(one.method, 0) % len(STYLES)]
+        used[one.method] = used.get(one.method, 0) + 1
+        styles[one.name] = (colours[one.method], line, marker)
     return styles
 
 
@@ -130,37 +98,37 @@ def label_curves(axes, ends):
         offset = ((right - pixel[0]) * 72 / figure.dpi + 22, (height - pixel[1]) * 72 / figure.dpi)
         axes.annotate(name, xy=point, xytext=offset, textcoords="offset points", color=colour, fontsize=10.5, va="center",
                       annotation_clip=False,
-                      arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.7, "alpha": 0.6, "shrinkA": 1, "shrinkB": 5})
+                      arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.7, "alpha": 0.6, "relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 5})
 
 
 def draw(axes, curves, styles, scale, factor=1.0):
     """All curves, their labels and, at the top, the lengths that ran out of memory."""
-    lengths = sorted({x for _, points, lost in curves.values() for x in (*points, *lost)})
+    lengths = sorted({x for _, points, lost in curves for x in (*points, *lost)})
     set_scale(axes, scale, lengths)
-    for name, (_, points, _) in curves.items():
-        colour, line, marker = styles[name]
+    for one, points, _ in curves:
+        colour, line, marker = styles[one.name]
         axes.plot(list(points), [y * factor for y in points.values()], color=colour, linestyle=line, marker=marker,
                   linewidth=2, markersize=5.5)
     if scale == "log":
         axes.set_yscale("log")
-    if any(lost for _, _, lost in curves.values()):
+    if any(lost for _, _, lost in curves):
         low, high = axes.get_ylim()
         axes.set_ylim(low, high * (high / low) ** 0.08 if scale == "log" else high * 1.08)
     set_values(axes, scale)
     top = axes.get_ylim()[1]
     at_length = {}
     ends = []
-    for name, (_, points, lost) in curves.items():
-        colour = styles[name][0]
+    for one, points, lost in curves:
+        colour = styles[one.name][0]
         for x in lost:
             index = at_length.setdefault(x, itertools.count())
             axes.annotate("✕", xy=(x, top), xytext=(11 * next(index), 0), textcoords="offset points", color=colour,
                           fontsize=12, fontweight="bold", ha="center", va="center", annotation_clip=False)
         if points:
             x = max(points)
-            ends.append((name, x, points[x] * factor, colour))
+            ends.append((one.name, x, points[x] * factor, colour))
         else:
-            ends.append((f"{name} (out of memory)", min(lost), top, colour))
+            ends.append((f"{one.name} (out of memory)", min(lost), top, colour))
     if at_length:
         axes.annotate("✕ out of memory", xy=(0, 1), xytext=(4, 0), xycoords="axes fraction", textcoords="offset points",
                       color="#555555", fontsize=9.5, va="center")
@@ -179,12 +147,13 @@ def subtitle(records):
 
 
 def memory_picture(records, scale, out, name):
-    curves = curves_of(records, "peak_beyond_resident_bytes")
-    if not any(points for _, points, _ in curves.values()):
+    series = series_of(records)
+    curves = curves_of(series, "peak_beyond_resident_bytes")
+    if not any(points for _, points, _ in curves):
         return
     figure, axes = plt.subplots(figsize=(9, 5))
     figure.subplots_adjust(left=0.085, right=0.76, top=0.84, bottom=0.12)
-    ends = draw(axes, curves, styles_of(curves), scale, 1e-9)
+    ends = draw(axes, curves, styles_of(series), scale, 1e-9)
     axes.set_ylabel("peak beyond weights and gradients (GB)")
     figure.text(0.085, 0.94, "Peak memory of one training step", fontsize=14, fontweight="bold")
     figure.text(0.085, 0.89, subtitle(records), fontsize=10, color="#555555")
@@ -192,22 +161,26 @@ def memory_picture(records, scale, out, name):
     save(figure, out / name, dpi=160)
 
 
-def relative_to_checkpoint(curves):
-    base = next((points for method, points, _ in curves.values() if method == "checkpoint"), {})
-    relative = {}
-    for name, (method, points, _) in curves.items():
-        shared = {x: y / base[x] for x, y in points.items() if base.get(x)}
+def relative_to_checkpoint(series, field):
+    """(series, ratios by length) of those that share lengths with the checkpointing that they are relative to."""
+    relative = []
+    for one in series:
+        base = base_of(one, series)
+        basis = base.points(field) if base else {}
+        shared = {x: y / basis[x] for x, y in one.points(field).items() if basis.get(x)}
         if shared:
-            relative[name] = (method, shared, [])
+            relative.append((one, shared))
     return relative
 
 
 def time_picture(records, scale, clock, out, name):
-    curves = curves_of(records, "seconds_median" if clock == "wall" else "cpu_seconds_median")
-    if not any(points for _, points, _ in curves.values()):
+    field = "seconds_median" if clock == "wall" else "cpu_seconds_median"
+    series = series_of(records)
+    curves = curves_of(series, field)
+    if not any(points for _, points, _ in curves):
         return
-    styles = styles_of(curves)
-    relative = relative_to_checkpoint(curves)
+    styles = styles_of(series)
+    relative = relative_to_checkpoint(series, field)
     panels = 2 if len(relative) > 1 else 1
     figure, all_axes = plt.subplots(1, panels, figsize=(6.5 * panels, 4.8), squeeze=False)
     left, right = all_axes[0][0], all_axes[0][-1]
@@ -220,15 +193,15 @@ def time_picture(records, scale, clock, out, name):
     ends = draw(left, curves, styles, scale)
     left.set_ylabel(f"{what} (s)")
     if panels == 2:
-        lengths = sorted({x for _, points, _ in relative.values() for x in points})
+        lengths = sorted({x for _, points in relative for x in points})
         set_scale(right, scale, lengths)
         ends = []
-        for curve, (_, points, _) in relative.items():
-            colour, line, marker = styles[curve]
+        for one, points in relative:
+            colour, line, marker = styles[one.name]
             right.plot(list(points), list(points.values()), color=colour, linestyle=line, marker=marker, linewidth=2, markersize=5.5)
-            ends.append((curve, max(points), points[max(points)], colour))
+            ends.append((one.name, max(points), points[max(points)], colour))
         right.set_ylabel(f"{what} relative to checkpoint")
-        ends += [(f"{n} (out of memory)", min(lost), 1.0, styles[n][0]) for n, (_, points, lost) in curves.items() if not points]
+        ends += [(f"{one.name} (out of memory)", min(lost), 1.0, styles[one.name][0]) for one, points, lost in curves if not points]
     label_curves(right, ends)
     save(figure, out / name, dpi=160)
 
