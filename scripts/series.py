@@ -78,6 +78,11 @@ def fingerprint(value):
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:6]
 
 
+def unit_of(most):
+    """Name and bytes of the unit in which `most` bytes are a number from 1 to 1,000."""
+    return next((unit for unit in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)) if most >= unit[1]), ("bytes", 1.0))
+
+
 def describe(name, value):
     """A setting in a few words; nothing where it is off."""
     if value is None or value is False or value in ("", [], {}, "none"):
@@ -95,7 +100,8 @@ def describe(name, value):
     if name == "objective_options" and isinstance(value, dict):
         return ", ".join(f"{option} {text}" for option, text in sorted(value.items()))
     if name in ("budget", "memory_limit"):
-        return f"{words} {value * 1e-9:.4g} GB"
+        unit, size = unit_of(value)
+        return f"{words} {value / size:.4g} {unit}"
     if name in ("content", "tokens_key"):
         return f"{'files' if name == 'content' else 'tokens'} {fingerprint(value)}"
     if name == "machine":
@@ -172,6 +178,9 @@ def series_of(records):
 
 
 def base_of(one, series):
-    """The series of checkpointing that `one` is relative to: of the same run, as little changed as possible. None where there is none."""
-    same = [other for other in series if other.method == "checkpoint" and other.shared == one.shared and other.folder in ("", one.folder)]
+    """The series of checkpointing that `one` is relative to: of the same run (whatever the memory limit, which changes no figure), as little
+    changed as possible. None where there is none."""
+    run = {**one.shared, "memory_limit": None}
+    same = [other for other in series
+            if other.method == "checkpoint" and {**other.shared, "memory_limit": None} == run and other.folder in ("", one.folder)]
     return min(same, key=lambda other: (other.folder != one.folder, len(other.own)), default=None)

@@ -97,8 +97,23 @@ def check_picture(folder):
     assert "streambp, chunk auto, 2 threads" in texts and "streambp, chunk auto, keep attention, 1 thread" in texts, texts
 
 
+def check_small_picture(folder):
+    path = write(folder / "small", [record("streambp", n, n * 1000, threads=1) for n in (8, 16)] + [record("checkpoint", 8, 6000, threads=1)]
+                 + [record("checkpoint", 16, 0, threads=1, status="oom"), record("standard", 8, 0, threads=1, status="oom")])
+    subprocess.run([sys.argv[2], SCRIPTS / "plot.py", "--records", path.parent, "--out", folder], check=True, capture_output=True)
+    texts = texts_of(folder / "memory.svg")
+    for text in ("peak beyond weights and gradients (KB)", "tiny, float32, sft \u00b7 Xeon, 1 thread", "Peak memory of one forward and backward pass",
+                 "checkpoint (out of memory from 16)", "standard (out of memory)", "streambp, chunk auto", "10"):
+        assert text in texts, (text, texts)
+    leaders = len(re.findall(r"opacity: 0\.6;", (folder / "memory.svg").read_text()))
+    assert leaders == 1, f"{leaders} lines lead to names, expected one: to the curve that does not end in want of memory"
+    assert "wall time (ms)" in texts_of(folder / "time.svg")
+    refused = subprocess.run([sys.argv[2], SCRIPTS / "plot.py", "--records", folder, "--out", folder], capture_output=True, text=True)
+    assert refused.returncode == 2 and str(folder / "results.jsonl") in refused.stderr, refused
+
+
 def main():
-    for check in (check_settings, check_folders, check_bases, check_picture):
+    for check in (check_settings, check_folders, check_bases, check_picture, check_small_picture):
         with tempfile.TemporaryDirectory() as folder:
             check(Path(folder))
     print("all checks passed")
