@@ -5,6 +5,7 @@
 #include "bench/commands.h"
 #include "bench/json_members.h"
 #include "bench/progress.h"
+#include "bench/remedies.h"
 #include "bench/run_flags.h"
 #include "bench/sweep_cells.h"
 #include "streambp/cli/command_line.h"
@@ -224,19 +225,28 @@ int run_max_length(const RunFlags& flags, const Typed& typed) {
   const Bench bench = open_bench(options);
   ProgressLine progress(!typed.quiet);
   progress.show("making " + options.setup.model);
-  plan::Predictor predictor(bench.options.setup, bench.device);
-  if (const plan::Prediction floor = predictor.floor(); floor.peak_bytes > budget.device) {
-    throw InputError("--budget {}: below what {} needs before any pass, {}", typed.budget,
-                     options.setup.model, plan::describe(floor.breakdown));
+  std::optional<plan::Predictor> predictor(std::in_place, bench.options.setup, bench.device);
+  if (const plan::Prediction floor = predictor->floor(); floor.peak_bytes > budget.device) {
+    predictor.reset();
+    progress.show("looking for what would fit");
+    const std::string remedies = describe_remedies(bench, budget);
+    progress.clear();
+    throw InputError("--budget {}: below what {} needs before any pass, {}; {}", typed.budget,
+                     options.setup.model, plan::describe(floor.breakdown), remedies);
   }
-  const std::vector<Row> rows = typed.suggest ? suggestions(bench, predictor, budget, typed.seq_len)
-                                              : longest_of_all(bench, predictor, budget, progress);
+  const std::vector<Row> rows = typed.suggest ? suggestions(bench, *predictor, budget, typed.seq_len)
+                                              : longest_of_all(bench, *predictor, budget, progress);
+  predictor.reset();
   progress.clear();
   if (typed.json) {
     for (const Row& row : rows) fmt::print("{}\n", json_text(to_json(bench, row, budget)));
   } else {
     fmt::print("{}", table_of(rows, budget, typed.suggest));
   }
+  const bool fits = std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.fit.fits(); });
+  if (!fits && typed.seq_len == 0)
+    print_line(stderr, "streambp-bench: no length fits {}; {}", typed.budget,
+               describe_remedies(bench, budget));
   const auto counts = [&](const Row& row) { return typed.suggest ? row.best : !row.fit.fits(); };
   const bool any = std::any_of(rows.begin(), rows.end(), counts);
   return any == typed.suggest ? kExitGood : kExitOutOfMemory;

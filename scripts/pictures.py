@@ -10,6 +10,7 @@ except ImportError as error:
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
+from matplotlib.transforms import Bbox  # noqa: E402
 
 from files import write_file  # noqa: E402
 
@@ -29,12 +30,16 @@ def plain(axes):
 
 
 def save(figure, stem, dpi=150):
-    """Writes stem.png and stem.svg, says where, and closes the figure."""
+    """Writes stem.png and stem.svg, says where, and closes the figure. What lies beyond its edges makes it larger: nothing is cut off."""
+    figure.canvas.draw()
+    edges, needed = figure.bbox_inches, figure.get_tightbbox()
+    overflows = needed.x0 < edges.x0 or needed.y0 < edges.y0 or needed.x1 > edges.x1 or needed.y1 > edges.y1
+    whole = Bbox.union([edges, needed.padded(0.1)]) if overflows else None
     for ending in ("png", "svg"):
         path = f"{stem}.{ending}"
         # No date and fixed ids: the same figures give the same file.
         picture = io.BytesIO()
-        figure.savefig(picture, format=ending, dpi=dpi, metadata={"Date": None} if ending == "svg" else None)
+        figure.savefig(picture, format=ending, dpi=dpi, bbox_inches=whole, metadata={"Date": None} if ending == "svg" else None)
         write_file(path, picture.getvalue())
         print(path)
     plt.close(figure)

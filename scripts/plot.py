@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Pictures of a sweep: memory against length and time against length, and memory over the time of one pass, as PNG and SVG.
 
-    .venv/bin/python scripts/plot.py --records out/sweep/results.jsonl --out out/sweep
+    .venv/bin/python scripts/plot.py --records out/sweep --out out/sweep
+    .venv/bin/python scripts/plot.py --records out/mine out/theirs/results.jsonl --out out/both
     .venv/bin/python scripts/plot.py --timeline out/sweep/timeline.csv --out out/sweep
 
 A picture of records holds one model, dtype, device, objective and batch; records that differ in these give several, named after what differs.
-Medians are drawn; lengths that ran out of memory are crosses at the top; errors are left out.
+A curve holds one method with one set of settings: every setting in which curves differ is in their names, and the folder where two hold the same.
+Medians are drawn; lengths that ran out of memory are crosses at the top; errors are left out. Units follow the sizes.
 A timeline (streambp-bench sweep --timeline FILE) gives a picture named after its file: live bytes stacked by what they are for.
 """
 
@@ -17,8 +19,9 @@ from pathlib import Path
 from pictures import COLOURS, plain, plt, save  # first: says what to do without matplotlib
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from files import InputError, parse_record, read_text, run
-from printable import printable, printable_values
+from files import InputError, read_text, run
+from printable import printable
+from series import PICTURE_FIELDS, base_of, describe, read_records, series_of, unit_of
 
 OTHER_COLOURS = ["#CC79A7", "#56B4E9", "#E69F00", "#000000"]
 STYLES = [("-", "o"), ("--", "s"), (":", "^"), ("-.", "D"), ((0, (1, 3)), "v")]
@@ -28,58 +31,24 @@ SCOPES = {"weights": "#BDBDBD", "gradients": "#8F8F8F", "master weights": "#A3A3
           "other": "#EEEEEE", "teacher": "#B2A48C", "layer inputs": "#0072B2", "keys and values": "#56B4E9", "latent keys and values": "#86CDF2",
           "key and value gradients": "#9ADBC5", "recurrent states": "#1B7FA0", "attention outputs": "#F0E442", "attention": "#E69F00", "MLP": "#009E73",
           "activations": "#D8A0C0", "chunk": "#CC79A7", "head chunk": "#B98CE0", "logits": "#D55E00", "kernel workspace": "#000000"}
-PICTURE_FIELDS = ("model", "dtype", "device", "objective", "batch")
 
 
-def read_records(paths):
-    """The last record of each configuration, in the order of the files. A torn last line is skipped."""
-    records = {}
-    for path in paths:
-        lines = read_text(path).split("\n")
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                record = printable_values(parse_record(line))
-                if record["schema"] != 1:
-                    raise ValueError
-                key = [record[field] for field in (*PICTURE_FIELDS, "method", "seq_len", "status", "settings", "key")]
-                records[key[-1]] = record
-            except (ValueError, KeyError, TypeError):
-                if number == len(lines):
-                    continue
-                raise InputError(f"{path} line {number}: expected a record of schema 1") from None
-    return list(records.values())
+def curves_of(series, field):
+    """Those of `series` that have something to draw: (series, values by length, lengths out of memory)."""
+    curves = [(one, one.points(field), one.lost()) for one in series]
+    return [curve for curve in curves if curve[1] or curve[2]]
 
 
-def curve_name(record):
-    chunk = record["settings"].get("chunk")
-    return record["method"] if chunk is None else f"{record['method']}, chunk {chunk}"
-
-
-def curves_of(records, field):
-    """Name to (method, lengths, values, lengths out of memory), in the order of the records."""
-    curves = {}
-    for record in sorted(records, key=lambda r: r["seq_len"]):
-        method, points, lost = curves.setdefault(curve_name(record), (record["method"], {}, []))
-        if record["status"] == "oom":
-            lost.append(record["seq_len"])
-        elif record["status"] == "ok" and record.get(field) is not None:
-            points[record["seq_len"]] = record[field]
-    order = list(dict.fromkeys(curve_name(r) for r in records))
-    return {name: curves[name] for name in order if curves[name][1] or curves[name][2]}
-
-
-def styles_of(curves):
-    """Name to (colour, line, marker): the method gives the colour, its chunks the rest."""
+def styles_of(series):
+    """Name to (colour, line, marker): the method gives the colour, its settings the rest."""
     others = itertools.cycle(OTHER_COLOURS)
     colours, used, styles = dict(COLOURS), {}, {}
-    for name, (method, _, _) in curves.items():
-        if method not in colours:
-            colours[method] = next(others)
-        line, marker = STYLES[used.get(method, 0) % len(STYLES)]
-        used[method] = used.get(method, 0) + 1
-        styles[name] = (colours[method], line, marker)
+    for one in series:
+        if one.method not in colours:
+            colours[one.method] = next(others)
+        line, marker = STYLES[used.get(one.method, 0) % len(STYLES)]
+        used[one.method] = used.get(one.method, 0) + 1
+        styles[one.name] = (colours[one.method], line, marker)
     return styles
 
 
@@ -112,11 +81,14 @@ def set_values(axes, scale):
 
 
 def label_curves(axes, ends):
-    """Writes each (name, x, y, colour) next to its point, moved up or down where labels would touch."""
+    """Writes each (name, point, colour) to the right at its point's height, moved up or down where labels would touch. A line leads there from the
+    last points alone: from others it would look measured. What has no point (None) is named at the top."""
     figure = axes.figure
     figure.canvas.draw()
     spacing = 13.5 * figure.dpi / 72
-    placed = sorted(((axes.transData.transform((x, y)), (x, y), name, colour) for name, x, y, colour in ends), key=lambda e: e[0][1])
+    corner = axes.transAxes.transform((1, 1))
+    placed = sorted(((axes.transData.transform(point) if point else corner, point, name, colour) for name, point, colour in ends),
+                    key=lambda e: e[0][1])
     heights = [pixel[1] for pixel, *_ in placed]
     for _ in range(200):
         for i in range(len(heights) - 1):
@@ -124,90 +96,104 @@ def label_curves(axes, ends):
             if overlap > 1e-6:
                 heights[i] -= overlap / 2
                 heights[i + 1] += overlap / 2
-    right = max((pixel[0] for pixel, *_ in placed), default=0)
+    right = max((pixel[0] for pixel, point, *_ in placed if point), default=corner[0])
     for (pixel, point, name, colour), height in zip(placed, heights):
         # As an offset in points: a picture may be saved at another resolution than it was measured at.
         offset = ((right - pixel[0]) * 72 / figure.dpi + 22, (height - pixel[1]) * 72 / figure.dpi)
-        axes.annotate(name, xy=point, xytext=offset, textcoords="offset points", color=colour, fontsize=10.5, va="center",
-                      annotation_clip=False,
-                      arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.7, "alpha": 0.6, "shrinkA": 1, "shrinkB": 5})
+        ends_here = point and pixel[0] > right - 1
+        leader = {"arrowstyle": "-", "color": colour, "linewidth": 0.7, "alpha": 0.6, "relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 5}
+        axes.annotate(name, xy=point or (1, 1), xycoords="data" if point else "axes fraction", xytext=offset, textcoords="offset points",
+                      color=colour, fontsize=10.5, va="center", annotation_clip=False, arrowprops=leader if ends_here else None)
+
+
+def end_name(one, points, lost):
+    """The name, and from where on a curve ends for want of memory."""
+    beyond = [x for x in lost if x > max(points, default=0)]
+    return f"{one.name} (out of memory{f' from {min(beyond):,}' if points else ''})" if beyond else one.name
 
 
 def draw(axes, curves, styles, scale, factor=1.0):
     """All curves, their labels and, at the top, the lengths that ran out of memory."""
-    lengths = sorted({x for _, points, lost in curves.values() for x in (*points, *lost)})
+    lengths = sorted({x for _, points, lost in curves for x in (*points, *lost)})
     set_scale(axes, scale, lengths)
-    for name, (_, points, _) in curves.items():
-        colour, line, marker = styles[name]
+    for one, points, _ in curves:
+        colour, line, marker = styles[one.name]
         axes.plot(list(points), [y * factor for y in points.values()], color=colour, linestyle=line, marker=marker,
                   linewidth=2, markersize=5.5)
     if scale == "log":
         axes.set_yscale("log")
-    if any(lost for _, _, lost in curves.values()):
+    if any(lost for _, _, lost in curves):
         low, high = axes.get_ylim()
         axes.set_ylim(low, high * (high / low) ** 0.08 if scale == "log" else high * 1.08)
     set_values(axes, scale)
     top = axes.get_ylim()[1]
     at_length = {}
     ends = []
-    for name, (_, points, lost) in curves.items():
-        colour = styles[name][0]
+    for one, points, lost in curves:
+        colour = styles[one.name][0]
         for x in lost:
             index = at_length.setdefault(x, itertools.count())
             axes.annotate("✕", xy=(x, top), xytext=(11 * next(index), 0), textcoords="offset points", color=colour,
                           fontsize=12, fontweight="bold", ha="center", va="center", annotation_clip=False)
         if points:
             x = max(points)
-            ends.append((name, x, points[x] * factor, colour))
+            ends.append((end_name(one, points, lost), (x, points[x] * factor), colour))
         else:
-            ends.append((f"{name} (out of memory)", min(lost), top, colour))
+            ends.append((end_name(one, points, lost), None, colour))
     if at_length:
         axes.annotate("✕ out of memory", xy=(0, 1), xytext=(4, 0), xycoords="axes fraction", textcoords="offset points",
                       color="#555555", fontsize=9.5, va="center")
     return ends
 
 
-def subtitle(records):
+def subtitle(records, series):
+    """What all curves have in common."""
     first = records[0]
-    environment = first.get("environment", {})
-    machine = environment.get("gpu") or environment.get("cpu") or "unknown machine"
-    threads = f", {environment['threads']} threads" if first["device"] == "cpu" and "threads" in environment else ""
-    if first["device"] == "meta":
-        machine, threads = "predicted on the meta device", ""
     batch = f", batch {first['batch']}" if first["batch"] != 1 else ""
-    return f"{first['model']}, {first['dtype']}, {first['objective']}{batch} · {machine}{threads}"
+    where = "predicted on the meta device"
+    if not first["device"].startswith("meta"):
+        common = ["machine"] + (["threads"] if first["device"] == "cpu" else [])
+        known = [{one.shared.get(name) for one in series} for name in common]
+        where = ", ".join(filter(None, (describe(name, *values) for name, values in zip(common, known) if len(values) == 1))) or "several machines"
+    return f"{first['model']}, {first['dtype']}, {first['objective']}{batch} · {where}"
 
 
 def memory_picture(records, scale, out, name):
-    curves = curves_of(records, "peak_beyond_resident_bytes")
-    if not any(points for _, points, _ in curves.values()):
+    series = series_of(records)
+    curves = curves_of(series, "peak_beyond_resident_bytes")
+    if not any(points for _, points, _ in curves):
         return
     figure, axes = plt.subplots(figsize=(9, 5))
     figure.subplots_adjust(left=0.085, right=0.76, top=0.84, bottom=0.12)
-    ends = draw(axes, curves, styles_of(curves), scale, 1e-9)
-    axes.set_ylabel("peak beyond weights and gradients (GB)")
-    figure.text(0.085, 0.94, "Peak memory of one training step", fontsize=14, fontweight="bold")
-    figure.text(0.085, 0.89, subtitle(records), fontsize=10, color="#555555")
+    unit, size = unit_of(max(value for _, points, _ in curves for value in points.values()))
+    ends = draw(axes, curves, styles_of(series), scale, 1 / size)
+    axes.set_ylabel(f"peak beyond weights and gradients ({unit})")
+    figure.text(0.085, 0.94, "Peak memory of one forward and backward pass", fontsize=14, fontweight="bold")
+    figure.text(0.085, 0.89, subtitle(records, series), fontsize=10, color="#555555")
     label_curves(axes, ends)
     save(figure, out / name, dpi=160)
 
 
-def relative_to_checkpoint(curves):
-    base = next((points for method, points, _ in curves.values() if method == "checkpoint"), {})
-    relative = {}
-    for name, (method, points, _) in curves.items():
-        shared = {x: y / base[x] for x, y in points.items() if base.get(x)}
+def relative_to_checkpoint(series, field):
+    """(series, ratios by length) of those that share lengths with the checkpointing that they are relative to."""
+    relative = []
+    for one in series:
+        base = base_of(one, series)
+        basis = base.points(field) if base else {}
+        shared = {x: y / basis[x] for x, y in one.points(field).items() if basis.get(x)}
         if shared:
-            relative[name] = (method, shared, [])
+            relative.append((one, shared))
     return relative
 
 
 def time_picture(records, scale, clock, out, name):
-    curves = curves_of(records, "seconds_median" if clock == "wall" else "cpu_seconds_median")
-    if not any(points for _, points, _ in curves.values()):
+    field = "seconds_median" if clock == "wall" else "cpu_seconds_median"
+    series = series_of(records)
+    curves = curves_of(series, field)
+    if not any(points for _, points, _ in curves):
         return
-    styles = styles_of(curves)
-    relative = relative_to_checkpoint(curves)
+    styles = styles_of(series)
+    relative = relative_to_checkpoint(series, field)
     panels = 2 if len(relative) > 1 else 1
     figure, all_axes = plt.subplots(1, panels, figsize=(6.5 * panels, 4.8), squeeze=False)
     left, right = all_axes[0][0], all_axes[0][-1]
@@ -215,20 +201,22 @@ def time_picture(records, scale, clock, out, name):
                            wspace=0.2)
     what = {"wall": "wall time", "cpu": "processor time"}[clock]
     edge = 0.06 if panels == 2 else 0.11
-    figure.text(edge, 0.94, "Time of one training step", fontsize=14, fontweight="bold")
-    figure.text(edge, 0.89, subtitle(records), fontsize=10, color="#555555")
-    ends = draw(left, curves, styles, scale)
-    left.set_ylabel(f"{what} (s)")
+    figure.text(edge, 0.94, "Time of one forward and backward pass", fontsize=14, fontweight="bold")
+    figure.text(edge, 0.89, subtitle(records, series), fontsize=10, color="#555555")
+    unit, size = ("s", 1.0) if max(value for _, points, _ in curves for value in points.values()) >= 0.1 else ("ms", 1e-3)
+    ends = draw(left, curves, styles, scale, 1 / size)
+    left.set_ylabel(f"{what} ({unit})")
     if panels == 2:
-        lengths = sorted({x for _, points, _ in relative.values() for x in points})
+        lengths = sorted({x for _, points in relative for x in points})
         set_scale(right, scale, lengths)
         ends = []
-        for curve, (_, points, _) in relative.items():
-            colour, line, marker = styles[curve]
+        for one, points in relative:
+            colour, line, marker = styles[one.name]
             right.plot(list(points), list(points.values()), color=colour, linestyle=line, marker=marker, linewidth=2, markersize=5.5)
-            ends.append((curve, max(points), points[max(points)], colour))
+            ends.append((end_name(one, one.points(field), one.lost()), (max(points), points[max(points)]), colour))
         right.set_ylabel(f"{what} relative to checkpoint")
-        ends += [(f"{n} (out of memory)", min(lost), 1.0, styles[n][0]) for n, (_, points, lost) in curves.items() if not points]
+        related = {one.name for one, _ in relative}
+        ends += [(end_name(one, points, lost), None, styles[one.name][0]) for one, points, lost in curves if one.name not in related]
     label_curves(right, ends)
     save(figure, out / name, dpi=160)
 
@@ -292,7 +280,8 @@ def mark_spans(axes, rows, times):
 
 
 def size_text(count):
-    return f"{count * 1e-9:,.2f} GB" if count >= 1e9 else f"{count * 1e-6:,.1f} MB"
+    unit, size = unit_of(count)
+    return f"{count / size:,.{2 if unit in ('GB', 'TB') else 1 if unit == 'MB' else 0}f} {unit}"
 
 
 def timeline_picture(path, out):
@@ -310,8 +299,9 @@ def timeline_picture(path, out):
     order = sorted((i for i in range(len(names)) if i not in (*small, *resident)),
                    key=lambda i: list(SCOPES).index(names[i]) if names[i] in SCOPES else len(SCOPES))
     kept = thin(rows, times)
-    layers = {names[i]: ([rows[k][3][i] * 1e-9 for k in kept], peak[3][i]) for i in order}
-    rest = [sum(rows[k][3][i] for i in small) * 1e-9 for k in kept]
+    unit, size = unit_of(beyond)
+    layers = {names[i]: ([rows[k][3][i] / size for k in kept], peak[3][i]) for i in order}
+    rest = [sum(rows[k][3][i] for i in small) / size for k in kept]
     if small:
         have, at_peak = layers.get("other", ([0.0] * len(kept), 0))
         layers["other"] = ([a + b for a, b in zip(have, rest)], at_peak + sum(peak[3][i] for i in small))
@@ -322,13 +312,13 @@ def timeline_picture(path, out):
     figure.subplots_adjust(left=0.07, right=0.73, top=0.82, bottom=0.11)
     axes.stackplot([times[k] for k in kept], [values for values, _ in layers.values()], colors=colours, step="post", linewidth=0)
     axes.set_xlim(times[0], times[-1])
-    axes.set_ylim(0, beyond * 1.08e-9)
+    axes.set_ylim(0, beyond * 1.08 / size)
     mark_spans(axes, rows, times)
-    axes.plot([peak_time], [beyond * 1e-9], marker="v", color="#000000", markersize=6, clip_on=False)
-    axes.annotate(f"peak {beyond * 1e-9:.4g} GB", xy=(peak_time, beyond * 1e-9), xytext=(7, 1), textcoords="offset points", fontsize=9.5,
+    axes.plot([peak_time], [beyond / size], marker="v", color="#000000", markersize=6, clip_on=False)
+    axes.annotate(f"peak {beyond / size:.4g} {unit}", xy=(peak_time, beyond / size), xytext=(7, 1), textcoords="offset points", fontsize=9.5,
                   ha="left" if peak_time < 0.8 * times[-1] else "right")
     axes.set_xlabel("time (s)" if timed else "allocations and frees, in order")
-    axes.set_ylabel(" ".join(("live memory", *(["beyond", " and ".join(names[i] for i in resident)] if resident else []), "(GB)")))
+    axes.set_ylabel(" ".join(("live memory", *(["beyond", " and ".join(names[i] for i in resident)] if resident else []), f"({unit})")))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.5g}" if timed else f"{x:,.0f}"))
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
@@ -338,7 +328,7 @@ def timeline_picture(path, out):
     labels = labels[::-1] + [f"{names[i]}, {size_text(most[i])}" for i in resident]
     legend = axes.legend(handles, labels, title="alive at the peak", loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=9.5)
     legend.set_alignment("left")
-    figure.text(0.07, 0.94, "Memory over one training step", fontsize=14, fontweight="bold")
+    figure.text(0.07, 0.94, "Memory over one forward and backward pass", fontsize=14, fontweight="bold")
     chunk = f", chunk {about['chunk']}" if about.get("chunk", "null") != "null" else ""
     figure.text(0.07, 0.89, ", ".join(about[k] for k in ("model", "dtype", "objective", "method") if k in about) + chunk
                 + (f", {int(about['seq_len']):,} tokens" if about.get("seq_len", "").isdigit() else "")
@@ -348,7 +338,7 @@ def timeline_picture(path, out):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", nargs="+", default=[], help="results.jsonl, one or more")
+    parser.add_argument("--records", nargs="+", default=[], help="results.jsonl, or the folder that holds it; one or more")
     parser.add_argument("--timeline", nargs="+", default=[], help="CSV of --timeline, one or more")
     parser.add_argument("--out", required=True, help="folder for the pictures")
     parser.add_argument("--scale", choices=("log", "linear"), default="log", help="both axes (default: log)")

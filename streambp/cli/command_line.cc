@@ -130,9 +130,13 @@ int64_t parse_bytes(const std::string& text, const std::string& what) {
   double value = 0.0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const std::string unit(end, text.data() + text.size());
-  constexpr std::pair<const char*, double> kUnits[] = {
-      {"", 1.0},    {"B", 1.0},      {"KB", 1e3},     {"MB", 1e6},     {"GB", 1e9},
-      {"TB", 1e12}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
+  constexpr std::pair<const char*, double> kUnits[] = {{"B", 1.0},      {"KB", 1e3},     {"MB", 1e6},
+                                                       {"GB", 1e9},     {"TB", 1e12},    {"KiB", 0x1p10},
+                                                       {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
+  // 24 might be meant as gigabytes: taken for bytes it would fit nothing.
+  if (error == std::errc() && unit.empty())
+    throw InputError("{} {}: of what? Expected a unit, as in {}GB, {}GiB or {}B", what, text, text, text,
+                     text);
   for (const auto& [name, scale] : kUnits) {
     const double bytes = value * scale;
     if (error == std::errc() && unit == name && bytes >= 1.0 && bytes < 0x1p62) return std::llround(bytes);

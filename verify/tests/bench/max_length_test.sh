@@ -13,6 +13,7 @@ rejects() {
 }
 rejects '--budget'
 rejects '--budget' --budget 5XB
+rejects '--budget 24: of what? Expected a unit, as in 24GB' --budget 24
 rejects 'expected meta' --budget 1MB --device cpu
 longest "for a GPU" 0 --budget 80MB --device meta:cuda --method streambp --json
 check "a GPU's workspace counts" 'all(r["breakdown"]["kernel workspace"] >= 2**26 for r in records)' stdout
@@ -22,8 +23,35 @@ rejects '--optimizer-bits' --budget 1MB --optimizer adamw --optimizer-bits 4
 rejects '--master-weights' --budget 1MB --master-weights
 rejects 'gradients 219 KB, weights 219 KB' --budget 400KB
 rejects 'optimizer 219 KB' --budget 600KB --optimizer adamw
+rejects 'nothing that was tried fits, the leanest needs ' --budget 20KB --method standard
+
+# Each remedy that the last command named, after these arguments of max-length, reaches the length that it says.
+remedies_hold() {
+  python3 - stderr "$program" "$@" <<'PYTHON' || fail "a remedy is not what it says"
+import json, re, subprocess, sys
+text = open(sys.argv[1], encoding="utf-8").read()
+remedies = re.findall(r"(--method [^;]*), (\d+) tokens", text.split("what would fit: ")[1])
+assert remedies and all(int(tokens) > 0 for _, tokens in remedies), text
+for flags, tokens in remedies:
+    command = [sys.argv[2], "max-length", *sys.argv[3:], *flags.split(), "--json"]
+    record = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    assert record["seq_len"] == int(tokens), (command, record["seq_len"], tokens)
+PYTHON
+}
+rejects 'what would fit: --method streambp --dtype bfloat16, ' --budget 430KB
+remedies_hold --model qwen3-tiny --budget 430KB
 longest "no length fits" 3 --budget 440KB
-grep -q 'at 16 tokens: ' stdout || fail "the table does not say what the shortest needs"
+grep -q 'no length fits 440KB; what would fit: ' stderr || fail "stderr does not say what would"
+remedies_hold --model qwen3-tiny --budget 440KB
+half=(--model qwen3-cpu --dtype bfloat16 --budget 150MB)
+run "weights fit, gradients do not" 2 max-length "${half[@]}"
+grep -q 'what would fit: --method streambp --fuse-optimizer sgd, .*; --method streambp --lora-rank 16, ' stderr || fail "what would fit"
+remedies_hold "${half[@]}"
+run "no room for a second model" 2 max-length "${half[@]}" --objective dpo --reference qwen3-cpu
+grep -q 'what would fit: --method streambp --lora-rank 16 without --reference, ' stderr || fail "adapters need no reference"
+run "two changes" 2 max-length --model qwen3-cpu --budget 150MB
+grep -q 'what would fit: --method streambp --fuse-optimizer sgd --dtype bfloat16, ' stderr || fail "two changes"
+remedies_hold --model qwen3-cpu --budget 150MB
 longest "every method and objective" 0 --budget 2MB --objective sft,dpo,grpo --batch 1,2 --chunk 7,auto --json
 check "24 objects, sums" 'len(records) == 24 and all(sum(r["breakdown"].values()) == r["peak_bytes"] <= r["budget_bytes"]
   and r["seq_len"] > 0 and 0 < r["resolution_tokens"] <= 1 for r in records)' stdout

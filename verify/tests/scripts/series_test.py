@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Records become curves: one for each set of settings, named by all that differs, whatever the order of the files.
+
+series_test.py PROJECT PYTHON (one with matplotlib)
+"""
+
+import itertools
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+SCRIPTS = Path(sys.argv[1]) / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+
+from series import base_of, read_records, series_of  # noqa: E402
+
+METHOD_SETTINGS = {"standard": {"baseline": "fair", "chunk": None, "every": None, "head": "full", "keep_attention": None},
+                   "checkpoint": {"baseline": "fair", "chunk": None, "every": None, "head": "full", "keep_attention": None},
+                   "streambp": {"baseline": None, "chunk": "auto", "every": 1, "head": "streamed", "keep_attention": False}}
+numbers = itertools.count()
+
+
+def record(method, seq_len, memory, cpu="Xeon", status="ok", choice=None, **changed):
+    settings = {"threads": 2, "repeats": 3, "lora": None, "optimizer": None, **METHOD_SETTINGS[method], **changed}
+    return {"schema": 1, "key": f"{next(numbers):016x}", "model": "tiny", "dtype": "float32", "device": "cpu", "objective": "sft", "batch": 1,
+            "method": method, "seq_len": seq_len, "status": status, "settings": settings, "environment": {"cpu": cpu, "threads": settings["threads"]},
+            "peak_beyond_resident_bytes": memory if status == "ok" else None, "seconds_median": memory * 1e-6 if status == "ok" else None,
+            "cpu_seconds_median": None, **({"choice": choice} if choice else {})}
+
+
+def write(folder, records):
+    folder.mkdir(parents=True)
+    (folder / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    return folder / "results.jsonl"
+
+
+def named(paths):
+    """Name to values by length; the same, and in the same order, for every order of the files."""
+    found = [[(one.name, one.points("peak_beyond_resident_bytes")) for one in series_of(read_records(order))] for order in itertools.permutations(paths)]
+    assert all(other == found[0] for other in found), found
+    assert len(dict(found[0])) == len(found[0]), f"two series have one name: {found[0]}"
+    return dict(found[0])
+
+
+def check_settings(folder):
+    plain = write(folder / "plain", [record("standard", 8, 900), record("streambp", 8, 100), record("streambp", 16, 110)])
+    assert named([plain]) == {"standard": {8: 900}, "streambp, chunk auto": {8: 100, 16: 110}}
+    kept = write(folder / "kept", [record("streambp", 8, 200, keep_attention=True), record("streambp", 8, 300, every=4, head="full")])
+    names = named([plain, kept])
+    assert names["streambp, chunk auto, keep attention"] == {8: 200} and names["streambp, chunk auto, every 4, head full"] == {8: 300}, names
+    assert names["streambp, chunk auto"] == {8: 100, 16: 110}, names
+    more = write(folder / "more", [record("streambp", 8, 400, threads=1), record("streambp", 8, 500, lora={"r": 8}),
+                                   record("streambp", 8, 600, cpu="Epyc", optimizer={"name": "adamw", "bits": 8, "master_weights": False})])
+    names = named([plain, more])
+    assert names["streambp, chunk auto, Xeon, 2 threads"] == {8: 100, 16: 110} and names["streambp, chunk auto, Xeon, 1 thread"] == {8: 400}, names
+    assert names["streambp, chunk auto, LoRA rank 8, Xeon, 2 threads"] == {8: 500}, names
+    assert names["streambp, chunk auto, Epyc, adamw in 8 bits, 2 threads"] == {8: 600}, names
+    chosen = write(folder / "chosen", [record("streambp", 8, 700, choice={"budget_bytes": 2e9}), record("standard", 16, 800, choice={"budget_bytes": 2e9})])
+    assert named([chosen]) == {"auto, budget 2 GB": {8: 700, 16: 800}}
+
+
+def check_folders(folder):
+    first = write(folder / "a" / "main", [record("streambp", 8, 100), record("streambp", 16, 110)])
+    longer = write(folder / "longer", [record("streambp", 32, 120)])
+    assert named([first, longer]) == {"streambp, chunk auto": {8: 100, 16: 110, 32: 120}}, "one curve of two folders"
+    again = write(folder / "b" / "main", [record("streambp", 8, 105), record("checkpoint", 8, 50)])
+    assert named([first, again]) == {"checkpoint": {8: 50}, "streambp, chunk auto, a/main": {8: 100, 16: 110}, "streambp, chunk auto, b/main": {8: 105}}
+    copy = write(folder / "copy", json.loads(f"[{first.read_text().strip().replace(chr(10), ',')}]"))
+    assert named([first, copy]) == {"streambp, chunk auto": {8: 100, 16: 110}}, "equal records are one"
+
+
+def check_bases(folder):
+    path = write(folder / "bases", [record(m, 8, 100 * t, threads=t) for m in ("checkpoint", "streambp") for t in (1, 2)]
+                 + [record("streambp", 8, 1, threads=3), record("checkpoint", 8, 9, head="streamed", threads=2)])
+    series = series_of(read_records([path]))
+    bases = {one.name: base_of(one, series) for one in series if one.method == "streambp"}
+    assert {name: base and base.name for name, base in bases.items()} == {
+        "streambp, chunk auto, 1 thread": "checkpoint, 1 thread", "streambp, chunk auto, 2 threads": "checkpoint, 2 threads",
+        "streambp, chunk auto, 3 threads": None}, bases
+
+
+def texts_of(picture):
+    return re.findall(r"<text[^>]*>([^<]*)</text>", picture.read_text())
+
+
+def check_picture(folder):
+    first = write(folder / "first", [record("streambp", n, n * 1000) for n in (8, 16)] + [record("checkpoint", n, n * 3000) for n in (8, 16)])
+    second = write(folder / "second", [record("streambp", n, n * 2000, keep_attention=True, threads=1) for n in (8, 16)])
+    for order, out in (([first, second], folder / "x"), ([second, first], folder / "y")):
+        subprocess.run([sys.argv[2], SCRIPTS / "plot.py", "--records", *order, "--out", out], check=True, capture_output=True)
+    for name in ("memory.svg", "time.svg", "memory.png"):
+        assert (folder / "x" / name).read_bytes() == (folder / "y" / name).read_bytes(), f"{name} depends on the order of the files"
+    texts = texts_of(folder / "x" / "memory.svg")
+    assert "streambp, chunk auto, 2 threads" in texts and "streambp, chunk auto, keep attention, 1 thread" in texts, texts
+
+
+def check_small_picture(folder):
+    path = write(folder / "small", [record("streambp", n, n * 1000, threads=1) for n in (8, 16)] + [record("checkpoint", 8, 6000, threads=1)]
+                 + [record("checkpoint", 16, 0, threads=1, status="oom"), record("standard", 8, 0, threads=1, status="oom")])
+    subprocess.run([sys.argv[2], SCRIPTS / "plot.py", "--records", path.parent, "--out", folder], check=True, capture_output=True)
+    texts = texts_of(folder / "memory.svg")
+    for text in ("peak beyond weights and gradients (KB)", "tiny, float32, sft \u00b7 Xeon, 1 thread", "Peak memory of one forward and backward pass",
+                 "checkpoint (out of memory from 16)", "standard (out of memory)", "streambp, chunk auto", "10"):
+        assert text in texts, (text, texts)
+    leaders = len(re.findall(r"opacity: 0\.6;", (folder / "memory.svg").read_text()))
+    assert leaders == 1, f"{leaders} lines lead to names, expected one: to the curve that does not end in want of memory"
+    assert "wall time (ms)" in texts_of(folder / "time.svg")
+    refused = subprocess.run([sys.argv[2], SCRIPTS / "plot.py", "--records", folder, "--out", folder], capture_output=True, text=True)
+    assert refused.returncode == 2 and str(folder / "results.jsonl") in refused.stderr, refused
+
+
+def main():
+    for check in (check_settings, check_folders, check_bases, check_picture, check_small_picture):
+        with tempfile.TemporaryDirectory() as folder:
+            check(Path(folder))
+    print("all checks passed")
+
+
+if __name__ == "__main__":
+    main()
