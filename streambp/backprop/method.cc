@@ -43,8 +43,8 @@ bool keeps_input(int64_t layer, int64_t first, int64_t layers, int64_t every) {
 
 bool joins_head(const Model& model, const Objective& objective, const Settings& settings) {
   return method_kind(settings.method).head_by_chunks && settings.order == Order::kReverse &&
-         settings.optimizer == nullptr && settings.streams_head() && objective.separable() &&
-         objective.router_loss.of(model.config().mixture) == 0.0 &&
+         (settings.consumer == nullptr || !settings.consumer->frees()) && settings.streams_head() &&
+         objective.separable() && objective.router_loss.of(model.config().mixture) == 0.0 &&
          model.lowest_trainable_layer() < static_cast<int64_t>(model.layers().size());
 }
 
@@ -186,9 +186,10 @@ Outcome backpropagate(Model& model, const Batch& given, const Objective& objecti
                                                  : auto_head_chunk(model.config(), stream.size(), chunk,
                                                                    model.dtype(), request, by_chunks);
   }
-  if (settings.optimizer != nullptr) model.defer_gradients();
+  if (settings.consumer != nullptr && settings.consumer->frees()) model.defer_gradients();
+  const WideVectors sums(model);
   if (scored.size() == 0 && request.pooling == Pooling::kNone) {  // nothing is scored: loss 0, gradients 0
-    if (settings.optimizer != nullptr) take_step_of_zeros(model, *settings.optimizer);
+    if (settings.consumer != nullptr) hand_over_all(model, *settings.consumer);
     outcome.log_probabilities = at::zeros({stream.size()}, scored.targets.options().dtype(at::kDouble));
     return outcome;
   }
@@ -207,11 +208,10 @@ Outcome backpropagate(Model& model, const Batch& given, const Objective& objecti
                   .head_chunk = outcome.head_chunk,
                   .stream_head = settings.streams_head(),
                   .keep = keep_of(model, settings),
-                  .optimizer = settings.optimizer,
+                  .consumer = settings.consumer,
                   .order = settings.order,
                   .joins_head = joins_head(model, objective, settings),
                   .ops = settings.is_fair() ? own_ops() : model_ops(settings.baseline)};
-  const WideVectors sums(model);
   const HeadOutcome result = kind.run(pass);
   outcome.loss = result.loss;
   if (stream.balance != nullptr) outcome.loss += stream.balance->loss();

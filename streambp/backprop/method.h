@@ -38,7 +38,8 @@ int64_t chunk_of(const Settings& settings, int64_t tokens, c10::Device device);
 bool keeps_input(int64_t layer, int64_t first, int64_t layers, int64_t every);
 
 /// Whether streambp takes the last layer's chunks through the head at once, and so runs that layer once: its
-/// chunks in reverse order, the head streamed, the loss a sum over tokens, no fused optimizer, and no balance
+/// chunks in reverse order, the head streamed, the loss a sum over tokens, no fused
+/// optimizer, and no balance
 /// of a mixture, which asks for the whole forward pass before any backward pass.
 bool joins_head(const Model& model, const Objective& objective, const Settings& settings);
 

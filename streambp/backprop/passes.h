@@ -7,6 +7,7 @@
 
 #include <ATen/ATen.h>
 
+#include "streambp/backprop/gradient_groups.h"
 #include "streambp/backprop/head.h"
 #include "streambp/backprop/method.h"
 #include "streambp/backprop/streamed_forward.h"
@@ -22,10 +23,10 @@ struct Pass {
   int64_t chunk;       // resolved
   int64_t head_chunk;  // resolved
   bool stream_head;
-  Keep keep;                        // of streambp
-  Optimizer* optimizer = nullptr;   // of streambp: consumes gradients
-  Order order = Order::kReverse;    // of streambp
-  bool joins_head = false;          // of streambp
+  Keep keep;                             // of streambp
+  GradientConsumer* consumer = nullptr;  // of streambp
+  Order order = Order::kReverse;         // of streambp
+  bool joins_head = false;               // of streambp
   const ModelOps& ops = own_ops();  // of methods with a baseline: what layers and a full head are made of
 
   /// The whole stream, for the methods that know no chunks.
@@ -82,10 +83,6 @@ void backward_in_reverse(const Model& model, const StreamedForward& forward, int
                          const LayerRun& layer_run, const std::vector<int64_t>& to_run,
                          const at::Tensor& gradient, StreamedHead* head = nullptr,
                          const at::Tensor& of_input = {});
-
-/// A fused optimizer's step with gradients that are all zero: moving averages decay and weights
-/// with them, as in the step afterwards. One parameter's gradient is alive at a time.
-void take_step_of_zeros(Model& model, Optimizer& optimizer);
 
 /// The final hidden states [N, D], by chunks, with one layer's keys and values and nothing else kept: no
 /// backward pass can follow.

@@ -316,7 +316,7 @@ bool applies(const SettingKind& kind, const Settings& settings) {
 Settings settings_for(Method method, const Settings& asked) {
   Settings settings;
   settings.method = method;
-  if (method_kind(method).fuses_optimizer) settings.optimizer = asked.optimizer;
+  if (method_kind(method).fuses_optimizer) settings.consumer = asked.consumer;
   for (const SettingKind& kind : setting_kinds()) {
     if (takes(method, kind.name)) set_setting(kind, settings, kind.text(asked));
   }
@@ -384,7 +384,7 @@ void check_settings(const Settings& settings) {
     throw InputError("{}: takes no {}, a setting of {}", method.name, kind.flag.substr(2),
                      fmt::join(methods_that_take(kind.name), ", "));
   }
-  if (settings.optimizer != nullptr && !method.fuses_optimizer)
+  if (settings.consumer != nullptr && !method.fuses_optimizer)
     throw InputError("{}: takes no fused optimizer", method.name);
   if (method.head == HeadDefault::kAlwaysStreamed && !settings.streams_head())
     throw InputError("{}: its head is streamed; expected another method for a full one", method.name);

@@ -12,7 +12,7 @@
 
 namespace streambp {
 
-class Optimizer;
+class GradientConsumer;
 
 /// In which order streambp takes a layer's chunks in the backward pass.
 enum class Order {
@@ -46,10 +46,10 @@ struct Settings {
   /// trainers hold between forward and backward pass. The gradients are the same.
   std::string baseline = "fair";
   bool is_fair() const { return baseline == "fair"; }
-  /// Consumes each layer's gradients as soon as they are final (LOMO, arXiv 2306.09782): the pass begins with
-  /// no gradient, takes one step for every trainable parameter, and leaves none. Null: gradients are added
-  /// to. An object, and so not in setting_kinds(): MethodKind::fuses_optimizer says which methods take it.
-  Optimizer* optimizer = nullptr;
+  /// Is handed each layer's gradients as soon as they are final: an optimizer that takes the layer's step at
+  /// once (LOMO, arXiv 2306.09782), or sums over ranks. Null: gradients are added to. An object, and so not
+  /// in setting_kinds(): MethodKind::fuses_optimizer says which methods take it.
+  GradientConsumer* consumer = nullptr;
 
   bool streams_head() const;
 };

@@ -11,29 +11,18 @@
 #include "streambp/backprop/streamed_forward.h"
 #include "streambp/memory/meter.h"
 #include "streambp/memory/recorder.h"
-#include "streambp/optimizer/optimizer.h"
 
 namespace streambp {
 namespace {
 
-/// Where an optimizer consumes gradients: gives `parameters` theirs.
+/// Where a consumer frees gradients: gives `parameters` theirs.
 void begin_gradients(const Pass& pass, const std::vector<Parameter*>& parameters) {
-  if (pass.optimizer != nullptr) pass.model.allocate_gradients(parameters);
+  if (pass.consumer != nullptr && pass.consumer->frees()) pass.model.allocate_gradients(parameters);
 }
 
-/// Takes the step of `parameters` and frees their gradients.
-void take_step(Model& model, Optimizer& optimizer, const std::vector<Parameter*>& parameters) {
-  for (Parameter* parameter : parameters) {
-    parameter->deferred = true;  // stays trainable without the gradient that the step consumes
-    optimizer.step(*parameter);
-    parameter->gradient.reset();
-  }
-  model.defer_gradients(parameters);
-}
-
-/// The same where an optimizer consumes gradients.
+/// The gradients of `parameters` are final.
 void use_gradients(const Pass& pass, const std::vector<Parameter*>& parameters) {
-  if (pass.optimizer != nullptr) take_step(pass.model, *pass.optimizer, parameters);
+  if (pass.consumer != nullptr) hand_over(pass.model, *pass.consumer, parameters);
 }
 
 /// The chunks to be run with the head: in a dry run a chunk stands for another one only if as much of it is
@@ -69,17 +58,18 @@ class StreamedBackward {
   StreamedBackward(const Pass& pass, StreamedForward& forward)
       : pass_(pass), model_(pass.model), forward_(forward), lowest_(pass.model.lowest_trainable_layer()) {}
 
-  /// The last layer, whose chunks go through the head as soon as they have been run.
-  void run_with_head(StreamedHead& head) {
+  /// The last layer, whose chunks go through the head, with its parameters `of_head`, as soon as they have
+  /// been run.
+  void run_with_head(StreamedHead& head, const std::vector<Parameter*>& of_head) {
     const auto layer = static_cast<int64_t>(model_.layers().size()) - 1;
     gradient_ = forward_.gradient_room(layer);
-    run_layer(layer, &head);
+    run_layer(layer, &head, of_head);
   }
 
   /// The layers from `layer` down, from the gradient of the output of `layer` (undefined: it is there).
   void run_from(int64_t layer, at::Tensor gradient = {}) {
     if (gradient.defined()) gradient_ = std::move(gradient);
-    for (; layer >= std::max<int64_t>(lowest_, 0); --layer) run_layer(layer, nullptr);
+    for (; layer >= std::max<int64_t>(lowest_, 0); --layer) run_layer(layer);
     if (lowest_ >= 0) return;
     // All at once: a token's rows are summed wide, and rounded once.
     accumulate_embedding(pass_, pass_.stream.rows(0, pass_.stream.size()), gradient_);
@@ -87,11 +77,11 @@ class StreamedBackward {
   }
 
  private:
-  void run_layer(int64_t layer, StreamedHead* head) {
+  void run_layer(int64_t layer, StreamedHead* head = nullptr, const std::vector<Parameter*>& of_head = {}) {
     forward_.rebuild_input(layer);
     // Looked up only where they are consumed: a mixture has thousands.
     std::vector<Parameter*> parameters;
-    if (pass_.optimizer != nullptr) parameters = model_.layer_parameters(layer);
+    if (pass_.consumer != nullptr) parameters = model_.layer_parameters(layer);
     begin_gradients(pass_, parameters);
     // Per-layer inputs leave gradients for the embedding in every layer.
     if (layer == 0 || model_.config().has_per_layer_inputs())
@@ -104,6 +94,7 @@ class StreamedBackward {
       backward_in_reverse(model_, forward_, layer, pass_.layer_run(/*graph_only=*/head == nullptr),
                           head == nullptr ? chunks.to_run() : scored_alike(pass_, chunks), gradient_, head);
     }
+    use_gradients(pass_, of_head);  // before the layer's, whether they are joined or not
     use_gradients(pass_, parameters);
     forward_.drop(layer);
   }
@@ -122,10 +113,8 @@ HeadOutcome run_streambp(const Pass& pass) {
   StreamedForward forward(pass.model, pass.stream, pass.chunk, pass.keep);
   forward.run(pass.joins_head ? layers - 1 : layers);
   pass.close_forward();
-  // A head that is the embedding has its gradient only when the embedding has it.
-  std::vector<Parameter*> of_head = pass.model.head_parameters();
-  begin_gradients(pass, of_head);
-  for (Parameter* embedding : pass.model.embedding_parameters()) std::erase(of_head, embedding);
+  begin_gradients(pass, pass.model.head_parameters());
+  const std::vector<Parameter*> of_head = head_group(pass.model);
   StreamedBackward backward(pass, forward);
   if (!pass.joins_head) {
     HeadOutcome outcome;
@@ -135,18 +124,9 @@ HeadOutcome run_streambp(const Pass& pass) {
     return outcome;
   }
   StreamedHead head(pass.head, pass.objective, pass.head_chunk);
-  backward.run_with_head(head);
-  use_gradients(pass, of_head);
+  backward.run_with_head(head, of_head);
   backward.run_from(layers - 2);
   return head.outcome();
-}
-
-void take_step_of_zeros(Model& model, Optimizer& optimizer) {
-  for (const auto& parameter : model.parameters()) {
-    if (!parameter->trainable()) continue;
-    model.allocate_gradients({parameter.get()});
-    take_step(model, optimizer, {parameter.get()});
-  }
 }
 
 at::Tensor streamed_hidden_states(Model& model, const Stream& stream, int64_t chunk) {

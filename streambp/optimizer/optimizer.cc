@@ -88,6 +88,8 @@ class GaLore final : public AdamW {
  public:
   explicit GaLore(const OptimizerSettings& settings) : AdamW(settings) {}
 
+  bool needs_matrices() const override { return true; }
+
   void prepare(const Parameter& parameter) override {
     if (is_projected(parameter)) {
       state(parameter);
@@ -154,6 +156,13 @@ void require(bool holds, const char* what, double value, const char* expected) {
 }
 
 }  // namespace
+
+void Optimizer::use(const std::vector<Parameter*>& parameters) {
+  for (Parameter* parameter : parameters) {
+    step(*parameter);
+    parameter->gradient.reset();
+  }
+}
 
 std::vector<std::string> optimizer_names() {
   return {"sgd", "adamw", "galore"};

@@ -11,6 +11,7 @@
 #include <ATen/ATen.h>
 
 #include "streambp/ops/parameter.h"
+#include "streambp/optimizer/gradient_consumer.h"
 
 namespace streambp {
 
@@ -30,17 +31,21 @@ struct OptimizerSettings {
 /// sgd, adamw, galore.
 std::vector<std::string> optimizer_names();
 
-/// Turns gradients into steps, parameter by parameter.
-class Optimizer {
+/// Turns gradients into steps, parameter by parameter; as a consumer of a pass at once.
+class Optimizer : public GradientConsumer {
  public:
-  virtual ~Optimizer() = default;
-
   /// Makes the parameter's state, so that it is there before the first pass.
   virtual void prepare(const Parameter& parameter) = 0;
 
   /// Changes the parameter's value by its gradient, which may be overwritten. One call for each parameter and
   /// pass.
   virtual void step(Parameter& parameter) = 0;
+
+  /// Whether it looks at matrices as such: its step of a share of their numbers would be another one.
+  virtual bool needs_matrices() const { return false; }
+
+  bool frees() const override { return true; }
+  void use(const std::vector<Parameter*>& parameters) override;
 };
 
 /// - sgd: w -= lr g.

@@ -101,7 +101,7 @@ MeteredPass StepRunner::run(Models& models, std::optional<Recorder>* recorder) {
     }
   }
   Settings settings = settings_;
-  settings.optimizer = models.fused_optimizer.get();
+  settings.consumer = models.fused_optimizer.get();
   model.zero_gradients();
   if (device.is_cuda() && !std::exchange(reserved_, true))
     reserve_host_memory(model, parts.front().size(), settings);

@@ -97,9 +97,9 @@ void expect_the_same_weights(Model& fused, Model& plain, const std::string& opti
     // Gradients of zeros: averages and weights decay all the same.
     if (pass == 2) batch.targets.fill_(kNoTarget);
     const auto objective = make_objective("sft", batch, {});
-    settings.optimizer = consumed.get();
+    settings.consumer = consumed.get();
     const double loss = backpropagate(fused, batch, *objective, settings).loss;
-    settings.optimizer = nullptr;
+    settings.consumer = nullptr;
     plain.zero_gradients();
     EXPECT_EQ(loss, backpropagate(plain, batch, *objective, settings).loss);
     for (const auto& parameter : plain.parameters()) {
@@ -160,7 +160,7 @@ TEST(Fused, OneLayersGradientsAreAliveAtATime) {
     Settings settings;
     if (fuse) {
       model.defer_gradients();
-      settings.optimizer = optimizer.get();
+      settings.consumer = optimizer.get();
     }
     const Batch batch = random_batch({8192}, config.vocab_size, 1);
     reset_peak(at::kMeta);

@@ -1,0 +1,177 @@
+// All of c10d that the project includes: its headers take half a minute to compile.
+#include "streambp/distributed/process_ranks.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "streambp/error.h"
+
+namespace streambp {
+namespace {
+
+std::string variable(const char* name) {
+  const char* const value = std::getenv(name);
+  if (value == nullptr || *value == '\0')
+    throw InputError("the environment has RANK but no {}, expected torchrun's variables", name);
+  return value;
+}
+
+int64_t number(const char* name, int64_t least, int64_t most) {
+  const std::string text = variable(name);
+  int64_t value = 0;
+  const auto [stopped, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (problem != std::errc() || stopped != text.data() + text.size() || value < least || value > most)
+    throw InputError("the environment's {} is '{}', expected a number from {} to {}", name, text, least,
+                     most);
+  return value;
+}
+
+std::vector<uint8_t> bytes_of(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+
+/// What ranks that have stopped leave for the others to read: whom they were waiting for.
+class Obituaries {
+ public:
+  Obituaries(c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds pause)
+      : store_(std::move(store)), pause_(pause) {}
+
+  /// Leaves word that `rank` has waited for `other`, and follows that chain to a rank that has left none.
+  int64_t culprit(int64_t rank, int64_t other, int64_t ranks) {
+    try {
+      store_->set(key(rank), bytes_of(std::to_string(other)));
+      std::this_thread::sleep_for(pause_);  // others find out about the same time
+      int64_t last = other;
+      for (int64_t step = 0; step < ranks && last != rank && store_->check({key(last)}); ++step) {
+        const std::vector<uint8_t> next = store_->get(key(last));
+        last = std::stoll(std::string(next.begin(), next.end()));
+      }
+      return last == rank ? other : last;
+    } catch (const std::exception&) {
+      return other;  // the store has gone with its process
+    }
+  }
+
+ private:
+  static std::string key(int64_t rank) { return fmt::format("waited/{}", rank); }
+
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::chrono::milliseconds pause_;
+};
+
+class GlooRank final : public Communicator {
+ public:
+  GlooRank(const Rendezvous& at, const c10::intrusive_ptr<c10d::Store>& store,
+           std::chrono::milliseconds patience)
+      : Communicator(at.rank, at.size),
+        patience_(patience),
+        obituaries_(store, std::min<std::chrono::milliseconds>(patience / 10, std::chrono::seconds(1))) {
+    const auto options = c10d::ProcessGroupGloo::Options::create(patience);
+    const bool is_local = at.host == "127.0.0.1" || at.host == "localhost";
+    options->devices.push_back(is_local ? c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")
+                                        : c10d::ProcessGroupGloo::createDefaultDevice());
+    backend_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store, static_cast<int>(at.rank),
+                                                           static_cast<int>(at.size), options);
+  }
+
+ protected:
+  void exchange(Collective collective, const at::Tensor& sent, int64_t to, const at::Tensor& received,
+                int64_t from) override {
+    const int tag = static_cast<int>(collective);  // ranks in different calls wait rather than mix numbers
+    const at::Tensor on_host = received.to(at::kCPU);
+    std::vector<at::Tensor> outgoing{sent.to(at::kCPU)}, incoming{on_host};
+    c10::intrusive_ptr<c10d::Work> sending, receiving;
+    attempt(collective, to, [&] {
+      if (sent.numel() > 0) sending = backend_->send(outgoing, static_cast<int>(to), tag);
+    });
+    attempt(collective, from, [&] {
+      if (received.numel() > 0) receiving = backend_->recv(incoming, static_cast<int>(from), tag);
+      if (receiving) receiving->wait(patience_);
+    });
+    attempt(collective, to, [&] {
+      if (sending) sending->wait(patience_);
+    });
+    if (!received.is_cpu() && received.numel() > 0) received.copy_(on_host);
+  }
+
+ private:
+  template <typename Body>
+  void attempt(Collective collective, int64_t other, const Body& body) {
+    try {
+      body();
+    } catch (const std::exception& error) {
+      const int64_t culprit = obituaries_.culprit(rank(), other, size());
+      const std::string reason = error.what();
+      throw CommunicationError(fmt::format("rank {} no longer answers in {} (noticed by rank {}: {})",
+                                           culprit, collective_name(collective), rank(),
+                                           reason.substr(0, reason.find('\n'))));
+    }
+  }
+
+  std::chrono::milliseconds patience_;
+  Obituaries obituaries_;
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> backend_;
+};
+
+c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& at, std::chrono::milliseconds patience) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(at.port);
+  options.isServer = at.serves;
+  options.waitWorkers = false;
+  options.timeout = patience;
+  return c10::make_intrusive<c10d::TCPStore>(at.host, options);
+}
+
+}  // namespace
+
+std::optional<Rendezvous> rendezvous_of_environment() {
+  if (std::getenv("RANK") == nullptr) return std::nullopt;
+  Rendezvous found;
+  found.size = number("WORLD_SIZE", 1, 1 << 20);
+  found.rank = number("RANK", 0, found.size - 1);
+  found.host = variable("MASTER_ADDR");
+  found.port = number("MASTER_PORT", 1, 65535);
+  const char* const agent = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
+  found.serves = found.rank == 0 && (agent == nullptr || std::string(agent) != "True");
+  const char* const restarts = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  if (restarts != nullptr) found.run = restarts;
+  return found;
+}
+
+struct StoreServer::Store {
+  c10::intrusive_ptr<c10d::TCPStore> store;
+};
+
+StoreServer::StoreServer() : store_(std::make_unique<Store>()) {
+  c10d::TCPStoreOptions options;
+  options.port = 0;
+  options.isServer = true;
+  options.waitWorkers = false;
+  store_->store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+}
+
+StoreServer::~StoreServer() = default;
+
+int64_t StoreServer::port() const {
+  return store_->store->getPort();
+}
+
+std::unique_ptr<Communicator> connect(const Rendezvous& rendezvous, std::chrono::milliseconds patience) {
+  try {
+    const auto store = c10::make_intrusive<c10d::PrefixStore>("streambp/" + rendezvous.run,
+                                                              open_store(rendezvous, patience));
+    return std::make_unique<GlooRank>(rendezvous, store, patience);
+  } catch (const c10::Error& error) {
+    throw CommunicationError(fmt::format("rank {} finds no other rank at {}:{} ({})", rendezvous.rank,
+                                         rendezvous.host, rendezvous.port, error.what_without_backtrace()));
+  }
+}
+
+}  // namespace streambp

@@ -1,0 +1,153 @@
+#include "streambp/distributed/reduced_gradients.h"
+
+#include <utility>
+
+#include "streambp/error.h"
+#include "streambp/memory/meter.h"
+
+namespace streambp {
+namespace {
+
+/// Of a pass in bfloat16 the gradients of vectors are summed in float32 (backprop/wide_vectors.h): they have
+/// a run of their own.
+using Kind = std::pair<at::ScalarType, bool>;
+Kind kind_of(const Parameter& parameter) {
+  const at::ScalarType dtype = parameter.value.scalar_type();
+  return {dtype, dtype == at::kBFloat16 && parameter.value.dim() == 1};
+}
+
+}  // namespace
+
+ReducedGradients::ReducedGradients(Communicator& communicator, Model& model, ZeroStage stage)
+    : communicator_(communicator), model_(model), stage_(stage) {
+  for (const std::vector<Parameter*>& group : gradient_groups(model)) {
+    std::map<Kind, std::vector<Parameter*>> by_kind;
+    for (Parameter* parameter : group) by_kind[kind_of(*parameter)].push_back(parameter);
+    for (auto& [kind, parameters] : by_kind) {
+      runs_of_[group.front()].push_back(runs_.size());
+      Run& run = runs_.emplace_back();
+      run.parameters = std::move(parameters);
+      run.shard.name = "shard of " + run.parameters.front()->name;
+    }
+  }
+}
+
+Concatenation ReducedGradients::values(const Run& run) const {
+  std::vector<at::Tensor> tensors;
+  for (const Parameter* parameter : run.parameters) tensors.push_back(parameter->value);
+  return Concatenation(tensors);
+}
+
+Concatenation ReducedGradients::gradients(const Run& run) {
+  std::vector<at::Tensor> tensors;
+  for (const Parameter* parameter : run.parameters) tensors.push_back(parameter->gradient);
+  return Concatenation(tensors);
+}
+
+void ReducedGradients::use(const std::vector<Parameter*>& group) {
+  if (more_to_come_ && !frees()) return;
+  const auto found = runs_of_.find(group.front());
+  if (found == runs_of_.end())
+    throw InputError("gradients of '{}' and others: not a group of the model that is reduced",
+                     group.front()->name);
+  for (const size_t i : found->second) reduce(runs_[i]);
+}
+
+void ReducedGradients::reduce(Run& run) {
+  if (!is_sharded()) {
+    if (run.is_reduced)
+      throw InputError(
+          "the gradients of '{}' and others are the sums over ranks already, expected a step or accumulation "
+          "before another pass",
+          run.parameters.front()->name);
+    communicator_.all_reduce(gradients(run));
+  } else {
+    const MemoryScope scope("gradients");
+    const at::Tensor sums = communicator_.reduce_scatter(gradients(run));
+    // Whole gradients of earlier passes are in the sums already.
+    if (frees() && run.shard.gradient.defined()) {
+      run.shard.gradient.add_(sums);
+    } else {
+      run.shard.gradient = sums;
+    }
+  }
+  run.is_reduced = true;
+}
+
+void ReducedGradients::prepare(Optimizer& optimizer) {
+  if (is_sharded() && optimizer.needs_matrices())
+    throw InputError("optimizer: its states are of whole matrices, expected sgd or adamw with ZeRO");
+  for (const Run& run : runs_) {
+    if (!is_sharded()) {
+      for (const Parameter* parameter : run.parameters) optimizer.prepare(*parameter);
+      continue;
+    }
+    const Concatenation all = values(run);
+    const auto [begin, end] = shard_of(all.size(), communicator_.rank(), communicator_.size());
+    Parameter shard;
+    shard.name = run.shard.name;
+    shard.value = at::empty({1}, all.options()).expand({end - begin});  // a shape, without memory
+    optimizer.prepare(shard);
+  }
+}
+
+void ReducedGradients::step(Run& run, Optimizer& optimizer) {
+  if (!std::exchange(run.is_reduced, false))
+    throw InputError(
+        "the gradients of '{}' and others are not reduced, expected a pass that ends accumulation",
+        run.parameters.front()->name);
+  if (!is_sharded()) {
+    // A step may take the gradient with it; the model's buffer stays.
+    for (Parameter* parameter : run.parameters) {
+      const at::Tensor gradient = parameter->gradient;
+      optimizer.step(*parameter);
+      parameter->gradient = gradient.zero_();
+    }
+    return;
+  }
+  const Concatenation all = values(run);
+  const auto [begin, end] = shard_of(all.size(), communicator_.rank(), communicator_.size());
+  {
+    const MemoryScope scope("optimizer step");
+    run.shard.value = all.read(begin, end).clone();
+  }
+  if (end > begin) optimizer.step(run.shard);
+  run.shard.gradient.reset();
+  communicator_.all_gather(std::exchange(run.shard.value, {}), all);
+  if (frees()) return;
+  for (Parameter* parameter : run.parameters) parameter->gradient.zero_();
+}
+
+void ReducedGradients::step(Optimizer& optimizer) {
+  if (is_sharded() && optimizer.needs_matrices())
+    throw InputError("optimizer: its states are of whole matrices, expected sgd or adamw with ZeRO");
+  const at::NoGradGuard no_grad;
+  for (Run& run : runs_) step(run, optimizer);
+}
+
+void ReducedGradients::forget() {
+  for (Run& run : runs_) {
+    run.is_reduced = false;
+    run.shard.gradient.reset();
+  }
+  model_.zero_gradients();
+}
+
+std::map<std::string, at::Tensor> ReducedGradients::gathered() {
+  const at::NoGradGuard no_grad;
+  std::map<std::string, at::Tensor> all;
+  for (const Run& run : runs_) {
+    if (!run.is_reduced)
+      throw InputError("the gradients of '{}' and others are not reduced yet", run.parameters.front()->name);
+    std::vector<at::Tensor> whole;
+    for (const Parameter* parameter : run.parameters) {
+      whole.push_back(is_sharded() ? at::empty(parameter->value.sizes(), run.shard.gradient.options())
+                                   : parameter->gradient);
+      all[parameter->name] = whole.back();
+    }
+    if (is_sharded()) communicator_.all_gather(run.shard.gradient, Concatenation(whole));
+  }
+  return all;
+}
+
+}  // namespace streambp

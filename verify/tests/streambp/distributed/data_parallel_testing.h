@@ -1,0 +1,85 @@
+// What the tests of data-parallel passes share: batches, and how ranks divide them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "streambp/distributed/data_parallel.h"
+#include "streambp/objective/terms.h"
+#include "verify/tests/streambp/ops/ops_testing.h"
+
+namespace streambp {
+
+/// What is trained on what.
+struct Work {
+  std::string name;
+  std::function<Model()> model;
+  std::string objective = "sft";
+  Batch batch;
+  Settings settings;
+  int64_t micro_batches = 1;  // of each rank
+
+  friend void PrintTo(const Work& work, std::ostream* stream) { *stream << work.name; }
+};
+
+inline std::function<Model()> full(const char* name) {
+  return [name] { return Model::random(preset(name), {at::kDouble, at::kCPU, at::kDouble, {}}, 1); };
+}
+
+/// Thirteen sequences of unequal lengths, prompts unscored; one has nothing to score at all.
+inline Batch thirteen_texts() {
+  Batch batch = random_batch({9, 4, 17, 1, 6, 12, 3, 8, 20, 5, 2, 11, 7}, 101, 3);
+  for (const int64_t offset : {0, 13, 31, 52}) batch.targets[offset].fill_(kNoTarget);
+  batch.targets.narrow(0, 37, 12).fill_(kNoTarget);
+  return batch;
+}
+
+/// Seven pairs, chosen first, of unequal lengths, with what a reference said of them.
+inline Batch pairs_of_texts() {
+  const std::vector<int64_t> lengths{9, 4, 17, 5, 6, 12, 3, 8, 20, 5, 2, 11, 7, 13};
+  Batch batch = random_batch(lengths, 101, 4);
+  for (size_t i = 0; i < lengths.size(); ++i) batch.targets[batch.offsets[i]].fill_(kNoTarget);
+  batch.sequence_inputs[inputs::kReferenceSums] = random({14}, 5) - 40.0;
+  return batch;
+}
+
+inline Settings chunks_of(int64_t chunk, Method method = Method::kStreambp) {
+  Settings settings;
+  settings.method = method;
+  settings.chunk = is_chunked(method) ? chunk : 0;
+  return settings;
+}
+
+inline bool is_paired(const Work& work) {
+  return has_pairs(objective_kind(work.objective).layout);
+}
+
+/// Rank r has r + 1 sequences (or pairs), the last rank all others. None knows how long the whole's longest
+/// is.
+inline Batch part_of(const Work& work, int64_t rank, int64_t ranks) {
+  const auto sequences = static_cast<int64_t>(work.batch.offsets.size()) - 1;
+  const int64_t units = is_paired(work) ? sequences / 2 : sequences;
+  const int64_t first = rank * (rank + 1) / 2, last = rank == ranks - 1 ? units : first + rank + 1;
+  std::vector<int64_t> picked(static_cast<size_t>(last - first));
+  std::iota(picked.begin(), picked.end(), first);
+  if (is_paired(work)) {
+    const size_t count = picked.size();
+    for (size_t i = 0; i < count; ++i) picked.push_back(picked[i] + units);
+  }
+  Batch part = select_sequences(work.batch, picked);
+  part.rope_length = 0;
+  return part;
+}
+
+inline std::unique_ptr<Optimizer> adamw() {
+  OptimizerSettings settings;
+  settings.name = "adamw";
+  settings.learning_rate = 0.01;
+  return make_optimizer(settings);
+}
+
+}  // namespace streambp

@@ -1,0 +1,127 @@
+// What a rank's pass takes, on meta: activations as in one process, gradients and states by their shares.
+#include <gtest/gtest.h>
+
+#include "streambp/distributed/data_parallel.h"
+#include "streambp/memory/meter.h"
+
+namespace streambp {
+namespace {
+
+constexpr int64_t kTokens = 4096;
+
+/// Frees gradients, as ZeRO-2 does, and does nothing with them.
+class Dropping final : public GradientConsumer {
+ public:
+  bool frees() const override { return true; }
+  void use(const std::vector<Parameter*>&) override {}
+};
+
+struct Peak {
+  MemoryReading reading;
+  int64_t resident = 0;  // before the pass
+
+  int64_t activations() const {
+    int64_t bytes = 0;
+    for (const auto& [scope, count] : reading.at_peak)
+      if (scope != "weights" && scope != "gradients" && scope != "optimizer") bytes += count;
+    return bytes;
+  }
+};
+
+Model on_meta() {
+  return Model::random(preset("qwen3-cpu"), {at::kFloat, at::kMeta, at::kFloat, {}}, 1);
+}
+
+int64_t parameter_bytes(const Model& model) {
+  int64_t bytes = 0;
+  for (const auto& parameter : model.parameters()) bytes += static_cast<int64_t>(parameter->value.nbytes());
+  return bytes;
+}
+
+Settings chunked() {
+  Settings settings;
+  settings.chunk = 512;
+  return settings;
+}
+
+template <typename Body>
+Peak measured(const Body& pass) {
+  Peak peak;
+  peak.resident = read_meter(at::kMeta).live_bytes;
+  reset_peak(at::kMeta);
+  pass();
+  peak.reading = read_meter(at::kMeta);
+  return peak;
+}
+
+Peak in_one_process(GradientConsumer* consumer) {
+  Model model = on_meta();
+  if (consumer != nullptr && consumer->frees()) model.defer_gradients();
+  const Batch batch = random_batch({kTokens}, model.config().vocab_size, 1);
+  const auto objective = make_objective("sft", batch, {});
+  Settings settings = chunked();
+  settings.consumer = consumer;
+  return measured([&] { backpropagate(model, batch, *objective, settings); });
+}
+
+Peak on_a_rank(ZeroStage stage, int64_t ranks, bool with_states) {
+  Model model = on_meta();
+  const auto communicator = counted_rank(ranks - 1, ranks);
+  ReducedGradients gradients(*communicator, model, stage);
+  OptimizerSettings settings;
+  settings.name = "adamw";
+  const auto optimizer = make_optimizer(settings);
+  if (with_states) gradients.prepare(*optimizer);
+  if (gradients.frees()) model.defer_gradients();
+  Batch batch = random_batch({kTokens}, model.config().vocab_size, 1);
+  const auto objective = objective_of_ranks(*communicator, model, "sft", batch);
+  return measured(
+      [&] { backpropagate_on_ranks(*communicator, model, batch, *objective, chunked(), gradients); });
+}
+
+TEST(RankMemory, WholeGradientsLeaveTheActivationsOfOneProcess) {
+  install_meters();
+  const Peak alone = in_one_process(nullptr), ranks = on_a_rank(ZeroStage::kNone, 8, false);
+  EXPECT_EQ(ranks.activations(), alone.activations());
+  EXPECT_EQ(ranks.reading.peak_bytes - ranks.resident, alone.reading.peak_bytes - alone.resident);
+}
+
+TEST(RankMemory, ShardedGradientsLeaveTheActivationsOfOneProcess) {
+  install_meters();
+  Dropping dropping;
+  const Peak alone = in_one_process(&dropping);
+  for (const int64_t ranks : {2, 8, 64}) {
+    const Peak of_rank = on_a_rank(ZeroStage::kGradients, ranks, false);
+    // At half of the parameters the shards' growth moves the peak to a lower layer, with fewer inputs alive.
+    if (ranks > 2) {
+      EXPECT_EQ(of_rank.activations(), alone.activations()) << ranks;
+    }
+    const Model model = on_meta();
+    const int64_t beyond = of_rank.reading.peak_bytes - alone.reading.peak_bytes;
+    EXPECT_GE(beyond, 0);
+    EXPECT_LE(beyond, parameter_bytes(model) / ranks + 64) << ranks;
+  }
+}
+
+/// Moments in float32 of a share of the parameters, to the number.
+TEST(RankMemory, StatesAreThoseOfTheShare) {
+  install_meters();
+  const Model model = on_meta();
+  for (const int64_t ranks : {1, 2, 8, 64}) {
+    int64_t numbers = 0;
+    for (const std::vector<Parameter*>& group : gradient_groups(model)) {
+      int64_t n = 0;
+      for (const Parameter* parameter : group) n += parameter->value.numel();
+      const auto [begin, end] = shard_of(n, ranks - 1, ranks);
+      numbers += end - begin;
+    }
+    const Peak with = on_a_rank(ZeroStage::kGradients, ranks, true);
+    EXPECT_EQ(with.reading.at_peak.at("optimizer"), 2 * 4 * numbers) << ranks;
+    EXPECT_TRUE(
+        std::abs(static_cast<double>(4 * numbers * ranks) / static_cast<double>(parameter_bytes(model)) -
+                 1.0) <= 0.01);
+  }
+}
+
+}  // namespace
+}  // namespace streambp
