@@ -16,7 +16,7 @@ std::vector<std::vector<Parameter*>> gradient_groups(const Model& model) {
   for (auto layer = static_cast<int64_t>(model.layers().size()) - 1; layer >= std::max<int64_t>(lowest, 0);
        --layer)
     groups.push_back(model.layer_parameters(layer));
-  if (lowest < 0) groups.push_back(model.embedding_parameters());
+  groups.push_back(model.embedding_parameters());
   std::erase_if(groups, [](const std::vector<Parameter*>& group) { return group.empty(); });
   return groups;
 }

@@ -13,7 +13,8 @@ namespace streambp {
 std::vector<Parameter*> head_group(const Model& model);
 
 /// All trainable parameters by when their gradients are final in a backward pass, each in one group: the
-/// head's, each layer's from the last to the lowest trained one, the embedding's. Without empty groups.
+/// head's, each layer's from the last to the lowest trained one, the embedding's with those of per-layer
+/// inputs. Without empty groups.
 std::vector<std::vector<Parameter*>> gradient_groups(const Model& model);
 
 /// Hands a group to `consumer`, and frees what it has left of the gradients, if it frees them.

@@ -70,10 +70,9 @@ class StreamedBackward {
   void run_from(int64_t layer, at::Tensor gradient = {}) {
     if (gradient.defined()) gradient_ = std::move(gradient);
     for (; layer >= std::max<int64_t>(lowest_, 0); --layer) run_layer(layer);
-    if (lowest_ >= 0) return;
     // All at once: a token's rows are summed wide, and rounded once.
-    accumulate_embedding(pass_, pass_.stream.rows(0, pass_.stream.size()), gradient_);
-    use_gradients(pass_, model_.embedding_parameters());
+    if (lowest_ < 0) accumulate_embedding(pass_, pass_.stream.rows(0, pass_.stream.size()), gradient_);
+    use_gradients(pass_, model_.embedding_parameters());  // of a frozen one those of per-layer inputs, if any
   }
 
  private:

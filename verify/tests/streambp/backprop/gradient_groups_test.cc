@@ -97,5 +97,13 @@ TEST(GradientGroups, OfAFrozenBottomEndAtTheLowestTrainedLayer) {
   expect_groups(model);
 }
 
+TEST(GradientGroups, OfPerLayerInputsAreFinalLastWhereTheEmbeddingIsFrozen) {
+  const auto of_inputs = [](const std::string& name) { return name.find("per_layer") != std::string::npos; };
+  Model model =
+      Model::random(preset("gemma4-per-layer-tiny"), {at::kDouble, at::kCPU, at::kDouble, of_inputs}, 1);
+  EXPECT_EQ(gradient_groups(model).back().size(), 3);  // the table, the projection and its norm
+  expect_groups(model);
+}
+
 }  // namespace
 }  // namespace streambp
