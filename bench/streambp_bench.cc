@@ -20,6 +20,7 @@ int main(int argc, char** argv) {
   streambp::bench::add_bytes_per_token_command(app, action, argc, argv);
   streambp::bench::add_linear_command(app, action);
   streambp::bench::add_paper_command(app, action, argc, argv);
+  streambp::bench::add_ranks_command(app, action, argc, argv);
   streambp::bench::add_export_command(app, action);
   return streambp::close_standard_streams(
       "streambp-bench", streambp::run_command_line(app, argc, argv, [&action] { return action(); }));

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# streambp-bench ranks: processes of this machine, and ranks that are only counted.
+# ranks_test.sh PROGRAM
+source "$(dirname "${BASH_SOURCE[0]}")/cli_testing.sh"
+
+# refuses_ranks TEXT ARGUMENT...: one line on stderr, and no record.
+refuses_ranks() {
+  local text=$1
+  shift
+  run "refusing $*" 2 ranks --out refused "$@"
+  [ "$(wc -l <stderr)" -eq 1 ] || fail "expected one line on stderr"
+  grep -qF -- "$text" stderr || fail "stderr does not say '$text'"
+  [ ! -e refused ] || fail "expected no record"
+}
+refuses_ranks '--ranks 2,3: expected one number of processes' --ranks 2,3
+refuses_ranks '--ranks' --ranks 0
+refuses_ranks "--zero 'zero-3'" --zero none,zero-3
+refuses_ranks '--device cuda' --device cuda
+refuses_ranks '--fuse-optimizer sgd' --fuse-optimizer sgd
+refuses_ranks '--method auto' --method auto
+refuses_ranks '--micro-batches 2' --micro-batches 2
+
+of_all=(--model qwen3-tiny --dtype float64 --method streambp --chunk 7 --objective sft,dpo --seq-len 33 --batch 2 --optimizer adamw)
+run 'two processes' 0 ranks "${of_all[@]}" --ranks 2 --repeats 2 --out two
+run 'counted ranks' 0 ranks "${of_all[@]}" --ranks 2,8,1024 --device meta --out counted
+cat two/results.jsonl counted/results.jsonl >all.jsonl
+check 'every stage and objective' 'len(records) == 6 + 18' all.jsonl
+cat >figures.py <<'PYTHON'
+import json, sys
+records = [json.loads(line) for line in open("all.jsonl", encoding="utf-8")]
+def of(kind, ranks):
+    chosen = [r for r in records if r["kind"] == kind and r["settings"]["ranks"] == ranks]
+    return {(r["objective"], r["settings"]["zero"]): r for r in chosen}
+two, counted = of("measured", 2), of("predicted", 2)
+for cell, record in two.items():
+    assert record["sent_by_pass"] == counted[cell]["sent_by_pass"], cell
+    assert record["sent_by_step"] == counted[cell]["sent_by_step"], cell
+    assert record["loss"] == two[cell[0], "none"]["loss"], cell
+    assert len(record["seconds"]) == 2 and record["tokens"] == counted[cell]["tokens"] == 132, cell
+# Parameters that 2, 8 and 1,024 ranks may not divide: the rest of a group is at most P - 1 numbers.
+parameters, groups = 8 * records[0]["parameters"], 4
+for ranks in (2, 8, 1024):
+    for stage in ("zero-1", "zero-2"):
+        sent = of("predicted", ranks)["sft", stage]["sent_by_pass"]["reduce_scatter"]
+        exact = parameters * (ranks - 1) / ranks
+        assert abs(sent["bytes"] - exact) <= 8 * groups, (ranks, stage, sent, exact)
+        assert sent["messages"] <= groups * (ranks - 1)
+memory = [of("predicted", ranks)["sft", "zero-2"]["resident_bytes"] for ranks in (2, 8, 1024)]
+assert memory == sorted(memory, reverse=True) and memory[0] > memory[2], memory
+PYTHON
+name='figures' && { python3 figures.py 2>stderr || fail "$(tail -n 1 stderr)"; }
+
+# Two that torchrun might have started, of which one has another command line.
+port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port
+RANK=1 "$program" ranks --model qwen3-tiny --method streambp --seq-len 34 --out other >other 2>&1 &
+RANK=0 run 'another command line' 2 ranks --model qwen3-tiny --method streambp --seq-len 33 --out one
+wait $!
+grep -q 'rank 1 disagrees with rank 0 on the command line' stderr || fail 'stderr does not name the rank'
+unset WORLD_SIZE MASTER_ADDR MASTER_PORT
+
+finish
