@@ -63,7 +63,7 @@ sweep "a line within is damaged" 2 whole "${first[@]}" --resume
 grep -q "results.jsonl line 5" stderr || fail "stderr does not name file and line"
 
 # At length 33 standard takes more, and at 65 nothing but chunks fits.
-limited=(--seq-len 9,33,65 --chunk 7 --memory-limit "$limit")
+limited=(--seq-len 9,33,65 --chunk 7 --memory-limit "${limit}B")
 sweep "a memory limit" 3 limited "${limited[@]}"
 results=limited/results.jsonl
 check "9 records" 'len(records) == 9' "$results"
