@@ -59,4 +59,29 @@ wait $!
 grep -q 'rank 1 disagrees with rank 0 on the command line' stderr || fail 'stderr does not name the rank'
 unset WORLD_SIZE MASTER_ADDR MASTER_PORT
 
+# A rank that is killed, early or late: all end, the message names it, whole records stay.
+for moment in 0 0.5 2; do
+  name="killed after $moment s"
+  "$program" ranks "${of_all[@]}" --ranks 3 --repeats 100000 --out "killed-$moment" >stdout 2>stderr &
+  parent=$!
+  ranks=()
+  while kill -0 "$parent" 2>/dev/null && [ "${#ranks[@]}" -lt 3 ]; do
+    mapfile -t ranks < <(pgrep -P "$parent")
+    sleep 0.05
+  done
+  sleep "$moment"
+  victim=$((RANDOM % 3))
+  start=$SECONDS
+  kill -9 "${ranks[$victim]}" || kill "$parent"
+  wait "$parent"
+  code=$?
+  [ "$code" -eq 137 ] || fail "exit $code, expected 137"
+  [ $((SECONDS - start)) -lt 30 ] || fail "took $((SECONDS - start)) s"
+  grep -q "rank $victim was ended by signal 9" stderr || fail 'stderr does not name the rank'
+  for rank in "${ranks[@]}"; do
+    kill -0 "$rank" 2>/dev/null && fail "process $rank is left over"
+  done
+  [ ! -s "killed-$moment/results.jsonl" ] || check 'whole records' 'all(r["status"] == "ok" for r in records)' "killed-$moment/results.jsonl"
+done
+
 finish
