@@ -74,12 +74,6 @@ json member_object(const json& record, const char* name) {
   return value.is_object() ? value : json::object();
 }
 
-void check_record(const json& record, const std::string& where) {
-  for (const auto& [name, type] : kMembers) check_member(record, name, type, where);
-  if (const json choice = member_object(record, "choice"); !choice.value("reason", json("")).is_string())
-    throw InputError("{}: choice: reason: expected text", where);
-}
-
 /// When the last of the files changed, by the clock that nobody sets (st_ctime) or their own.
 std::string last_change(const InputFiles& inputs) {
   std::time_t last = 0;
@@ -91,6 +85,12 @@ std::string last_change(const InputFiles& inputs) {
 }
 
 }  // namespace
+
+void check_record(const json& record, const std::string& where) {
+  for (const auto& [name, type] : kMembers) check_member(record, name, type, where);
+  if (const json choice = member_object(record, "choice"); !choice.value("reason", json("")).is_string())
+    throw InputError("{}: choice: reason: expected text", where);
+}
 
 KnownRecords::KnownRecords(const RecordFile& file, const InputFiles& inputs)
     : file_(file), last_change_(last_change(inputs)) {

@@ -12,6 +12,10 @@
 
 namespace streambp::bench {
 
+/// Throws InputError, naming `where` and the member, for a record with a member of the wrong type: those that
+/// are read again when a record is shown.
+void check_record(const nlohmann::json& record, const std::string& where);
+
 class KnownRecords {
  public:
   /// `file` and `inputs` have to outlive it.

@@ -3,15 +3,13 @@
 #include <memory>
 
 #include "bench/commands.h"
-#include "bench/json_members.h"
+#include "bench/longest_report.h"
 #include "bench/progress.h"
 #include "bench/remedies.h"
 #include "bench/run_flags.h"
 #include "bench/sweep_cells.h"
 #include "streambp/cli/command_line.h"
 #include "streambp/cli/print.h"
-#include "streambp/cli/records.h"
-#include "streambp/cli/table.h"
 #include "streambp/error.h"
 #include "streambp/plan/suggest.h"
 
@@ -37,9 +35,13 @@ constexpr const char* kExamples = R"(Examples:
   streambp-bench max-length --model qwen3-14b --budget 80GiB --suggest --seq-len 32768
   streambp-bench max-length --model qwen3-8b --budget 80GiB --method standard,auto
 
-The peak is that of one back-propagation as the allocator would count it: weights, gradients, optimizer states and all
-tensors of the pass, but neither the optimizer's step nor a device's own context. An objective's sequence is as in
-sweep: for dpo a pair, half of the tokens for each of its two completions.
+The peak is that of one back-propagation as the allocator would count it; what is counted and what is not stands under every
+answer. Objectives that compare with a reference (dpo, kto; grpo and ppo with a weight on it) have one next to the policy, as in TRL's
+trainers, and none with LoRA, whose base is one; --reference none leaves it out. A length is that of a sequence; for pairs (dpo, cpo, reward,
+...) of a pair, half of the tokens for each.
+
+The answer of --suggest: of the configurations by rising cost, the last that goes further than the cheaper ones by 1 % at least and
+by more than it costs more. What goes less than 5 % further than a cheaper one is not in the table.
 
 Costs (--suggest, --method auto): time relative to standard back-propagation by the operations that are executed, what goes
 to the host and back, and 1 + 20 / chunk for products of few rows (streambp/plan/cost_model.h); an estimate to rank settings by.
@@ -47,102 +49,30 @@ to the host and back, and 1 + 20 / chunk for products of few rows (streambp/plan
 Exit codes: 0 all good; 2 bad usage or input, a budget below weights, gradients and optimizer states among them;
 3 some method does not fit at any length.)";
 
-/// A row of the table and an object of --json.
-struct Row {
-  Cell cell;  // of the longest sequence that fits
-  plan::LongestFit fit;
-  std::optional<double> cost;
-  bool best = false;
-  json choice = nullptr;  // of --method auto: how it was chosen
-};
-
-Row row_of(Cell cell, const plan::Suggestion& suggestion) {
+LongestRow row_of(Cell cell, const plan::Suggestion& suggestion) {
   cell.settings = suggestion.settings;
   cell.seq_len = suggestion.fit.seq_len;
-  return {std::move(cell), suggestion.fit, suggestion.cost, suggestion.best, nullptr};
+  return {std::move(cell), suggestion.fit, suggestion.cost, suggestion.best, suggestion.listed, nullptr};
 }
 
-json to_json(const Bench& bench, const Row& row, const plan::Budget& budget) {
-  const plan::LongestFit& fit = row.fit;
-  const plan::Prediction& shown = fit.fits() ? *fit.at_longest : fit.at_shortest;
-  json object = cell_configuration(bench, row.cell);
-  object.update({{"schema", kRecordSchema},
-                 {"kind", "predicted"},
-                 {"budget_bytes", budget.device},
-                 {"host_budget_bytes", positive_or_null(budget.host)},
-                 {"seq_len", fit.fits() ? shown.seq_len : 0},
-                 {"tokens", fit.fits() ? shown.tokens : 0},
-                 {"model_flops", shown.model_flops},
-                 {"hardware_flops", shown.hardware_flops},
-                 {"resolution_tokens", fit.resolution},
-                 {"chunk", positive_or_null(shown.chunk)},
-                 {"head_chunk", positive_or_null(shown.head_chunk)},
-                 {"peak_bytes", shown.peak_bytes},
-                 {"resident_bytes", shown.resident_bytes},
-                 {"host_peak_bytes", shown.host_peak_bytes},
-                 {"breakdown", shown.breakdown},
-                 {"evaluations", fit.evaluations},
-                 {"status", fit.fits() ? "ok" : "oom"},
-                 {"error", nullptr}});
-  if (!fit.fits())
-    object["error"] = fmt::format("{} tokens need {}", shown.seq_len, plan::describe(shown.breakdown));
-  if (row.cost) object.update({{"relative_cost", *row.cost}, {"suggested", row.best}});
-  if (!row.choice.is_null()) object["choice"] = row.choice;
-  return object;
+/// What needs the least for the shortest sequence, or the wanted one.
+std::vector<plan::Suggestion>::iterator leanest_of(std::vector<plan::Suggestion>& found,
+                                                   const plan::Budget& budget) {
+  return std::min_element(found.begin(), found.end(),
+                          [&](const plan::Suggestion& a, const plan::Suggestion& b) {
+                            return budget.share(a.fit.at_shortest) < budget.share(b.fit.at_shortest);
+                          });
 }
 
-/// What a pass keeps of its layers, in a word or two.
-std::string describe_kept(const Settings& settings) {
-  const auto describe = method_kind(settings.method).describe_kept;
-  return describe == nullptr ? "-" : describe(settings);
-}
-
-std::string table_of(const std::vector<Row>& rows, const plan::Budget& budget, bool with_costs) {
-  std::vector<std::string> header{"objective", "method",  "chunk",  "keeps", "head",
-                                  "batch",     "seq_len", "tokens", "peak",  "host"};
-  if (with_costs) header.insert(header.end(), {"cost", "suggested"});
-  header.push_back("of it");
-  Table table(header);
-  for (const Row& row : rows) {
-    const plan::LongestFit& fit = row.fit;
-    const Settings& settings = row.cell.settings;
-    const plan::Prediction& shown = fit.fits() ? *fit.at_longest : fit.at_shortest;
-    std::vector<std::string> cells{row.cell.objective,
-                                   method_name(settings.method) + (row.choice.is_null() ? "" : " auto"),
-                                   shown.chunk > 0 ? fmt::format("{}", shown.chunk) : "-",
-                                   describe_kept(settings),
-                                   settings.streams_head() ? "streamed" : "full",
-                                   fmt::format("{}", row.cell.batch),
-                                   fit.fits() ? fmt::format("{}", shown.seq_len) : "-",
-                                   fit.fits() ? fmt::format("{}", shown.tokens) : "-",
-                                   format_bytes(shown.peak_bytes),
-                                   shown.host_peak_bytes > 0 ? format_bytes(shown.host_peak_bytes) : "-"};
-    if (with_costs) {
-      cells.push_back(fmt::format("{:.3f}", row.cost.value_or(0.0)));
-      cells.push_back(row.best ? "yes" : "");
-    }
-    const std::string parts = plan::describe(shown.breakdown);
-    cells.push_back((fit.fits() ? "" : fmt::format("at {} tokens: ", shown.seq_len)) +
-                    parts.substr(parts.find(':') + 2));
-    table.add(cells);
-  }
-  return table.text() +
-         fmt::format("budget: {} ({} bytes){}\n", format_bytes(budget.device), budget.device,
-                     budget.host > 0 ? fmt::format(", of the host {}", format_bytes(budget.host)) : "");
-}
-
-/// Of what suggest() found, the best; where nothing fits, what needs the least for the shortest sequence.
-Row furthest_of(const Cell& cell, const std::vector<plan::Suggestion>& found, const plan::Budget& budget) {
-  const auto best =
-      std::min_element(found.begin(), found.end(), [&](const plan::Suggestion& a, const plan::Suggestion& b) {
-        if (a.best != b.best) return a.best;
-        return budget.share(a.fit.at_shortest) < budget.share(b.fit.at_shortest);
-      });
-  Row row = row_of(cell, *best);
+/// Of what suggest() found, the best; where nothing fits, the leanest.
+LongestRow furthest_of(const Cell& cell, std::vector<plan::Suggestion> found, const plan::Budget& budget) {
+  auto best = std::find_if(found.begin(), found.end(), [](const plan::Suggestion& one) { return one.best; });
+  if (best == found.end()) best = leanest_of(found, budget);
+  LongestRow row = row_of(cell, *best);
   const std::string name = configuration_text(best->settings);
   const std::string reason =
       best->best
-          ? fmt::format("{}: {} tokens, the furthest of {} configurations, or the cheapest within 1 % of it",
+          ? fmt::format("{}: {} tokens, as far as any of {} configurations that gain more than they cost",
                         name, best->fit.seq_len, found.size())
           : fmt::format("no length fits {}: {}, the leanest of {} configurations, needs {} for {} tokens",
                         format_bytes(budget.device), name, found.size(),
@@ -161,15 +91,15 @@ Row furthest_of(const Cell& cell, const std::vector<plan::Suggestion>& found, co
   return row;
 }
 
-std::vector<Row> longest_of_all(const Bench& bench, plan::Predictor& predictor, const plan::Budget& budget,
-                                ProgressLine& progress) {
-  std::vector<Row> rows;
+std::vector<LongestRow> longest_of_all(const Bench& bench, plan::Predictor& predictor,
+                                       const plan::Budget& budget, ProgressLine& progress) {
+  std::vector<LongestRow> rows;
   for (Cell& cell : list_cells(bench)) {
     const std::string method = cell.automatic ? "auto" : method_name(cell.settings.method);
     progress.show(fmt::format("{}, {}", cell.objective, method));
     const plan::TrainingStep step = step_of(bench, cell);
     if (!cell.automatic) {
-      Row row;
+      LongestRow row;
       row.fit = plan::longest(predictor, step, cell.settings, budget);
       cell.seq_len = row.fit.seq_len;
       cell.settings = row.fit.settings;
@@ -188,23 +118,66 @@ std::vector<Row> longest_of_all(const Bench& bench, plan::Predictor& predictor, 
   return rows;
 }
 
-std::vector<Row> suggestions(const Bench& bench, plan::Predictor& predictor, const plan::Budget& budget,
-                             int64_t wanted) {
-  std::vector<Row> rows;
+std::vector<LongestRow> suggestions(const Bench& bench, plan::Predictor& predictor,
+                                    const plan::Budget& budget, int64_t wanted) {
+  std::vector<LongestRow> rows;
   for (const int64_t batch : bench.options.batches) {
     for (const std::string& objective : bench.options.objectives) {
       Cell cell;
       cell.objective = objective;
       cell.batch = batch;
-      for (const plan::Suggestion& found :
-           plan::suggest(predictor, step_of(bench, cell), search_space(bench.options), budget, wanted))
-        rows.push_back(row_of(cell, found));
+      std::vector<plan::Suggestion> found =
+          plan::suggest(predictor, step_of(bench, cell), search_space(bench.options), budget, wanted);
+      // Where nothing fits, the table shows what comes nearest.
+      if (std::none_of(found.begin(), found.end(), [](const plan::Suggestion& one) { return one.best; }))
+        leanest_of(found, budget)->listed = true;
+      for (const plan::Suggestion& one : found) rows.push_back(row_of(cell, one));
     }
   }
   return rows;
 }
 
-int run_max_length(const RunFlags& flags, const Typed& typed) {
+/// Objectives that take the same models.
+struct Group {
+  SweepOptions options;
+  bool default_reference = false;
+};
+
+/// As TRL's trainers have it, an objective that compares with a reference has a frozen copy of the model next
+/// to the policy, unless adapters make the base one.
+std::vector<Group> groups_of(const SweepOptions& options, const RunFlags& flags) {
+  if (flags.names_reference() || options.setup.lora || options.setup.adapter) return {{options, false}};
+  std::vector<Group> groups;
+  for (const std::string& objective : options.objectives) {
+    const bool compares = uses_reference(objective, options.objective_options);
+    auto group = std::find_if(groups.begin(), groups.end(),
+                              [&](const Group& other) { return other.default_reference == compares; });
+    if (group == groups.end()) {
+      group = groups.insert(group, {options, compares});
+      group->options.objectives.clear();
+      if (compares) group->options.setup.reference = options.setup.model;
+    }
+    group->options.objectives.push_back(objective);
+  }
+  return groups;
+}
+
+/// The budget holds the models, or an InputError says what would.
+void check_floor(const Bench& bench, const Group& group, std::optional<plan::Predictor>& predictor,
+                 const plan::Budget& budget, const std::string& typed_budget, ProgressLine& progress) {
+  const plan::Prediction floor = predictor->floor();
+  if (floor.peak_bytes <= budget.device) return;
+  predictor.reset();
+  progress.show("looking for what would fit");
+  const std::string remedies = describe_remedies(bench, group.default_reference, budget);
+  progress.clear();
+  throw InputError(
+      "--budget {}: below what {} needs before any pass{}, {}; {}", typed_budget, bench.options.setup.model,
+      bench.options.setup.reference.empty() ? "" : " with the reference " + bench.options.setup.reference,
+      plan::describe(floor.breakdown), remedies);
+}
+
+SweepOptions read_options(const RunFlags& flags, const Typed& typed) {
   SweepOptions options;
   flags.read(options);
   if (typed.suggest && !flags.names_methods()) {
@@ -218,36 +191,41 @@ int run_max_length(const RunFlags& flags, const Typed& typed) {
     throw InputError("--seq-len: the wanted length, expected with --suggest");
   if (typed.seq_len > plan::kLongest)
     throw InputError("--seq-len {}: expected {} at most", typed.seq_len, plan::kLongest);
-  plan::Budget budget{parse_bytes(typed.budget, "--budget"), 0};
-  if (!typed.host_budget.empty()) budget.host = parse_bytes(typed.host_budget, "--host-budget");
   options.device = typed.device;
   options.lengths = {plan::kShortest};
-  const Bench bench = open_bench(options);
+  return options;
+}
+
+int run_max_length(const RunFlags& flags, const Typed& typed) {
+  const SweepOptions options = read_options(flags, typed);
+  plan::Budget budget{parse_bytes(typed.budget, "--budget"), 0};
+  if (!typed.host_budget.empty()) budget.host = parse_bytes(typed.host_budget, "--host-budget");
   ProgressLine progress(!typed.quiet);
-  progress.show("making " + options.setup.model);
-  std::optional<plan::Predictor> predictor(std::in_place, bench.options.setup, bench.device);
-  if (const plan::Prediction floor = predictor->floor(); floor.peak_bytes > budget.device) {
-    predictor.reset();
-    progress.show("looking for what would fit");
-    const std::string remedies = describe_remedies(bench, budget);
-    progress.clear();
-    throw InputError("--budget {}: below what {} needs before any pass, {}; {}", typed.budget,
-                     options.setup.model, plan::describe(floor.breakdown), remedies);
-  }
-  const std::vector<Row> rows = typed.suggest ? suggestions(bench, *predictor, budget, typed.seq_len)
+  std::vector<LongestRow> rows;
+  std::vector<Counted> counted;
+  for (const Group& group : groups_of(options, flags)) {
+    const Bench bench = open_bench(group.options);
+    progress.show("making " + options.setup.model);
+    std::optional<plan::Predictor> predictor(std::in_place, bench.options.setup, bench.device);
+    check_floor(bench, group, predictor, budget, typed.budget, progress);
+    counted.push_back(what_is_counted(bench, predictor->models(), group.default_reference));
+    const std::vector<LongestRow> found = typed.suggest
+                                              ? suggestions(bench, *predictor, budget, typed.seq_len)
                                               : longest_of_all(bench, *predictor, budget, progress);
-  predictor.reset();
-  progress.clear();
-  if (typed.json) {
-    for (const Row& row : rows) fmt::print("{}\n", json_text(to_json(bench, row, budget)));
-  } else {
-    fmt::print("{}", table_of(rows, budget, typed.suggest));
+    predictor.reset();
+    progress.clear();
+    rows.insert(rows.end(), found.begin(), found.end());
+    const bool fits =
+        std::any_of(found.begin(), found.end(), [](const LongestRow& row) { return row.fit.fits(); });
+    if (!fits && typed.seq_len == 0)
+      print_line(stderr, "streambp-bench: no length fits {}; {}", typed.budget,
+                 describe_remedies(bench, group.default_reference, budget));
+    if (!typed.json) continue;
+    for (const LongestRow& row : found)
+      fmt::print("{}\n", json_text(longest_json(bench, row, budget, counted.back())));
   }
-  const bool fits = std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.fit.fits(); });
-  if (!fits && typed.seq_len == 0)
-    print_line(stderr, "streambp-bench: no length fits {}; {}", typed.budget,
-               describe_remedies(bench, budget));
-  const auto counts = [&](const Row& row) { return typed.suggest ? row.best : !row.fit.fits(); };
+  if (!typed.json) fmt::print("{}", longest_text(options, rows, budget, counted));
+  const auto counts = [&](const LongestRow& row) { return typed.suggest ? row.best : !row.fit.fits(); };
   const bool any = std::any_of(rows.begin(), rows.end(), counts);
   return any == typed.suggest ? kExitGood : kExitOutOfMemory;
 }

@@ -73,7 +73,7 @@ void add_fewer_bits(const plan::ModelSetup& setup, std::vector<Change>& changes)
   }
 }
 
-std::vector<Change> changes_of(const SweepOptions& options) {
+std::vector<Change> changes_of(const SweepOptions& options, bool default_reference) {
   const plan::ModelSetup& setup = options.setup;
   std::vector<Change> changes;
   if (!setup.reference.empty() && !setup.release_reference) {
@@ -86,7 +86,8 @@ std::vector<Change> changes_of(const SweepOptions& options) {
   if (!adapted) {
     // With adapters the base is the reference.
     changes.push_back(
-        {fmt::format("--lora-rank {}{}", kLoraRank, setup.reference.empty() ? "" : " without --reference"),
+        {fmt::format("--lora-rank {}{}", kLoraRank,
+                     setup.reference.empty() || default_reference ? "" : " without --reference"),
          [](plan::ModelSetup& changed) {
            changed.lora = lora_everywhere();
            changed.reference.clear();
@@ -153,8 +154,8 @@ std::optional<Remedy> try_changes(const Bench& bench, const std::vector<Change>&
 
 }  // namespace
 
-std::string describe_remedies(const Bench& bench, const plan::Budget& budget) {
-  const std::vector<Change> changes = changes_of(bench.options);
+std::string describe_remedies(const Bench& bench, bool default_reference, const plan::Budget& budget) {
+  const std::vector<Change> changes = changes_of(bench.options, default_reference);
   const int all = static_cast<int>(changes.size());
   std::vector<std::string> fitting;
   std::optional<Remedy> leanest;

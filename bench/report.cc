@@ -1,9 +1,14 @@
 #include "bench/report.h"
 
+#include <algorithm>
 #include <cmath>
-#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <map>
 #include <optional>
+#include <set>
+#include <string_view>
 
+#include "bench/setting_members.h"
 #include "streambp/cli/command_line.h"
 #include "streambp/cli/table.h"
 
@@ -33,10 +38,73 @@ std::string formatted(std::optional<double> value, const char* format) {
   return value ? fmt::format(fmt::runtime(format), *value) : kNothing;
 }
 
-const json* checkpoint_of(const json& record, const std::vector<json>& records) {
+/// What decides a record's figures and is no setting of its method: two records are of one run where they
+/// agree in it.
+json run_settings(const json& record) {
+  json run = json::object();
+  if (const auto settings = record.find("settings"); settings != record.end() && settings->is_object()) {
+    run = *settings;
+    for (const SettingKind& kind : setting_kinds()) run.erase(kind.name);
+    for (const char* not_of_it : {"repeats", "budget", "host_budget"}) run.erase(not_of_it);
+  }
+  for (const char* member : {"model", "dtype", "device"}) {
+    if (record.contains(member)) run[member] = record.at(member);
+  }
+  return run;
+}
+
+/// A member in a few words; nothing where it is off.
+std::string in_words(const std::string& name, const json& value) {
+  const bool off = value.is_null() || value.empty() || value == false || value == "none";
+  if (off) return "";
+  if (value == true) return name;
+  if (value.is_string()) return name + " " + value.get<std::string>();
+  std::string text = value.dump();
+  std::erase_if(text, [](char c) { return c == '"' || c == '{' || c == '}'; });
+  return name + " " + text;
+}
+
+/// Names of the members of run_settings() in which `records` differ.
+std::set<std::string> differing(const std::vector<json>& records) {
+  std::map<std::string, std::set<std::string>> values;
+  for (const json& record : records) {
+    const json run = run_settings(record);
+    for (const auto& [name, value] : run.items()) values[name].insert(value.dump());
+  }
+  std::set<std::string> names;
+  for (const auto& [name, distinct] : values) {
+    if (distinct.size() > 1) names.insert(name);
+  }
+  return names;
+}
+
+/// The method's settings that are not the default, and what differs from run to run.
+std::string settings_of(const json& record, const std::set<std::string>& differing_names) {
+  std::vector<std::string> parts;
+  if (const auto settings = record.find("settings"); settings != record.end() && settings->is_object()) {
+    if (const std::string own = own_settings_text(text(record, "method"), *settings); !own.empty())
+      parts.push_back(own);
+  }
+  const json run = run_settings(record);
+  for (const std::string& name : differing_names) {
+    if (const std::string words = in_words(name, run.value(name, json())); !words.empty())
+      parts.push_back(words);
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+/// What ratios are to, checkpoint, or where no record has it standard.
+const char* basis_of(const std::vector<json>& records) {
+  const bool any = std::any_of(records.begin(), records.end(),
+                               [](const json& record) { return text(record, "method") == "checkpoint"; });
+  return any ? "checkpoint" : "standard";
+}
+
+const json* base_of(const json& record, const char* basis, const std::vector<json>& records) {
+  const json run = run_settings(record);
   for (const json& other : records) {
-    if (text(other, "method") != "checkpoint" || text(other, "status") != "ok") continue;
-    bool same = true;
+    if (text(other, "method") != basis || text(other, "status") != "ok") continue;
+    bool same = run_settings(other) == run;
     for (const char* member : {"seq_len", "batch", "objective"})
       same = same && text(other, member) == text(record, member);
     if (same) return &other;
@@ -66,18 +134,41 @@ std::string method(const json& record) {
 }  // namespace
 
 std::string sweep_table(const std::vector<json>& records) {
-  Table table({"seq_len", "batch", "objective", "method", "chunk", "memory", "x ckpt", "wall s", "x ckpt",
-               "cpu s", "x ckpt", "tokens/s", "% GEMM", "loss", "status"});
-  for (const json& record : records) {
-    const json* const base = checkpoint_of(record, records);
+  const char* const basis = basis_of(records);
+  const std::string ratio_name = basis == std::string_view("checkpoint") ? "x ckpt" : "x standard";
+  const std::set<std::string> names = differing(records);
+  std::vector<std::string> settings;
+  for (const json& record : records) settings.push_back(settings_of(record, names));
+  const bool show_settings =
+      std::any_of(settings.begin(), settings.end(), [](const std::string& words) { return !words.empty(); });
+
+  std::vector<std::string> header{"seq_len",  "batch",    "objective", "method",   "chunk",
+                                  "memory",   ratio_name, "wall s",    ratio_name, "cpu s",
+                                  ratio_name, "tokens/s", "% GEMM",    "loss",     "status"};
+  constexpr ptrdiff_t kAfterChunk = 5;
+  if (show_settings) header.insert(header.begin() + kAfterChunk, "settings");
+  Table table(header);
+  for (size_t i = 0; i < records.size(); ++i) {
+    const json& record = records[i];
+    const json* const base = base_of(record, basis, records);
     const auto memory = number(record, kMemory);
-    table.add({text(record, "seq_len"), text(record, "batch"), text(record, "objective"), method(record),
-               chunk(record), memory ? format_bytes(std::llround(*memory)) : kNothing,
-               ratio(record, base, kMemory), formatted(number(record, kWall), "{:.3f}"),
-               ratio(record, base, kWall), formatted(number(record, kCpu), "{:.3f}"),
-               ratio(record, base, kCpu), formatted(number(record, "tokens_per_second"), "{:.0f}"),
-               formatted(number(record, "percent_of_gemm"), "{:.1f}"),
-               formatted(number(record, "loss"), "{:.6f}"), text(record, "status")});
+    std::vector<std::string> row{text(record, "seq_len"),
+                                 text(record, "batch"),
+                                 text(record, "objective"),
+                                 method(record),
+                                 chunk(record),
+                                 memory ? format_bytes(std::llround(*memory)) : kNothing,
+                                 ratio(record, base, kMemory),
+                                 formatted(number(record, kWall), "{:.3f}"),
+                                 ratio(record, base, kWall),
+                                 formatted(number(record, kCpu), "{:.3f}"),
+                                 ratio(record, base, kCpu),
+                                 formatted(number(record, "tokens_per_second"), "{:.0f}"),
+                                 formatted(number(record, "percent_of_gemm"), "{:.1f}"),
+                                 formatted(number(record, "loss"), "{:.6f}"),
+                                 text(record, "status")};
+    if (show_settings) row.insert(row.begin() + kAfterChunk, settings[i]);
+    table.add(row);
   }
   return table.text();
 }

@@ -82,12 +82,14 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
   const auto text = [&](const char* flag, std::string& value, const std::string& help) {
     return command.add_option(flag, value, help)->capture_default_str();
   };
-  text("--model", model_, "A Hugging Face folder (config.json, safetensors) or a preset");
-  text("--objective", objectives_, fmt::format("Objectives: {}", fmt::join(objective_names(), ", ")));
+  text("--model", model_,
+       "A Hugging Face folder (config.json, safetensors) or a preset (streambp-bench models lists them)");
+  text("--objective", objectives_, fmt::format("Objectives: {}; or all", fmt::join(objective_names(), ", ")));
   text("--set", objective_options_, "Options of the objectives, as beta=0.1,loss_type=ipo (below)");
   text("--method", methods_,
-       fmt::format("Methods: {}; auto: the cheapest configuration that fits a budget, dry-run first",
-                   fmt::join(method_names(), ", ")));
+       fmt::format(
+           "Methods: {}; all of them; auto: the cheapest configuration that fits a budget, dry-run first",
+           fmt::join(method_names(), ", ")));
   text("--batch", batches_, "Sequences in a batch");
   add_settings();
   text("--fuse-optimizer", fused_optimizer_,
@@ -122,8 +124,8 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
       ->needs(rank);
   text("--adapter", adapter_, "A PEFT folder with adapters to train")->excludes(rank);
   text("--reference", reference_,
-       "A folder or preset whose log-probabilities dpo, kto, grpo or ppo compare with (with LoRA: default "
-       "the base)");
+       "A folder or preset whose log-probabilities dpo, kto, grpo or ppo compare with, or none (with LoRA: "
+       "default the base; max-length: default the model itself)");
   command.add_flag(
       "--release-reference", release_reference_,
       "Free the reference model's weights before the passes (default: they stay, as in training)");
@@ -163,12 +165,14 @@ void RunFlags::read(SweepOptions& options) const {
       throw InputError("{} '': expected a folder{}", flag, value == &adapter_ ? "" : " or a preset");
   }
   options.setup.model = model_;
-  options.objectives = parse_words(objectives_, "--objective");
+  options.objectives = objectives_ == "all" ? objective_names() : parse_words(objectives_, "--objective");
   options.objective_options = parse_objective_options(objective_options_, options.objectives);
   options.methods.clear();
   options.picks_method = false;
   for (const std::string& method : parse_words(methods_, "--method")) {
-    if (method == "auto") {
+    if (method == "all") {
+      for (const MethodKind& kind : method_kinds()) options.methods.push_back(kind.method);
+    } else if (method == "auto") {
       options.picks_method = true;
     } else {
       options.methods.push_back(parse_method(method));
@@ -201,7 +205,7 @@ void RunFlags::read(SweepOptions& options) const {
   options.setup.freeze.clear();
   if (command_.count("--freeze") > 0) options.setup.freeze = parse_words(freeze_, "--freeze");
   read_adapters(options);
-  options.setup.reference = reference_;
+  options.setup.reference = reference_ == "none" ? "" : reference_;
   options.setup.release_reference = release_reference_;
   options.setup.teacher = teacher_;
   options.prompt = prompt_;

@@ -28,6 +28,8 @@ class RunFlags {
 
   /// Whether the methods were named rather than taken for granted.
   bool names_methods() const { return command_.count("--method") > 0; }
+  /// Whether --reference was given, if only as none.
+  bool names_reference() const { return command_.count("--reference") > 0; }
 
  private:
   void add_settings();

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "streambp/error.h"
+
 namespace streambp::bench {
 namespace {
 
@@ -60,6 +62,33 @@ json searched_setting_members(const Settings& given) {
     members[kind.name] = applies(kind, settings) ? value_of(kind, settings) : json(nullptr);
   }
   return members;
+}
+
+std::string settings_flags(const Settings& settings) {
+  std::string flags = "--method " + method_name(settings.method);
+  for (const SettingKind& kind : setting_kinds()) {
+    const bool says_nothing = kind.describe != nullptr && kind.describe(settings).empty();
+    if (!applies(kind, settings) || is_default(kind, settings) || says_nothing) continue;
+    flags += " " + kind.flag;
+    if (kind.type != SettingType::kSwitch) flags += " " + kind.text(settings);
+  }
+  return flags;
+}
+
+std::string own_settings_text(const std::string& method, const json& members) {
+  try {
+    Settings settings;
+    settings.method = parse_method(method);
+    for (const SettingKind& kind : setting_kinds()) {
+      const json value = members.value(kind.name, json());
+      if (kind.name == "chunk" || value.is_null()) continue;
+      set_setting(kind, settings, value.is_string() ? value.get<std::string>() : value.dump());
+    }
+    const std::string text = configuration_text(settings);
+    return text == method ? "" : text.substr(method.size() + 2);
+  } catch (const InputError&) {  // another version's
+    return "unknown";
+  }
 }
 
 }  // namespace streambp::bench

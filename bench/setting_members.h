@@ -20,4 +20,11 @@ nlohmann::json open_setting_members(const Settings& given, const std::set<std::s
 /// Those that `--method auto` searches, but for the chunk, as it has chosen them.
 nlohmann::json searched_setting_members(const Settings& settings);
 
+/// "--method streambp --chunk 1024 --every 4": the command line of a configuration, without defaults.
+std::string settings_flags(const Settings& settings);
+
+/// "keep-attention, every 4": of a record's members (its `settings`) those of its method that are not the
+/// default, but for the chunk; "unknown" where another version has written what this one does not know.
+std::string own_settings_text(const std::string& method, const nlohmann::json& members);
+
 }  // namespace streambp::bench

@@ -8,6 +8,7 @@
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
 #include "streambp/model/open_model.h"
+#include "streambp/model/preset_name.h"
 #include "streambp/model/scored.h"
 #include "streambp/objective/terms.h"
 #include "streambp/runtime/device.h"
@@ -196,6 +197,18 @@ void read_tokens(Bench& bench) {
 
 }  // namespace
 
+namespace {
+
+/// Who names a repository may expect its weights.
+void say_preset(const std::string& model) {
+  if (std::filesystem::is_directory(model)) return;
+  if (const auto name = find_preset(model); name && *name != model)
+    print_line(stderr, "streambp-bench: {}: no folder, taken as the preset {} with random weights", model,
+               *name);
+}
+
+}  // namespace
+
 Bench open_bench(const SweepOptions& options) {
   DeviceOptions device;
   if (options.device.starts_with("cuda")) device.memory_limit = options.memory_limit;
@@ -203,6 +216,7 @@ Bench open_bench(const SweepOptions& options) {
   Bench bench;
   bench.options = options;
   bench.config = open_config(options.setup.model);
+  say_preset(options.setup.model);
   bench.device = open_device(options.device, device);
   if (bench.device.is_cpu() && options.setup.dtype == at::kHalf) {
     throw InputError(

@@ -10,6 +10,7 @@
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
 #include "streambp/model/tensor_file.h"
+#include "streambp/objective/terms.h"
 #include "verify/command_flags.h"
 #include "verify/commands.h"
 #include "verify/compare/compare.h"
@@ -40,8 +41,17 @@ constexpr const char* kExamples = R"(Examples:
   streambp-verify compare --model DIR --tokens batch.safetensors --gradients gradients.safetensors \
     --objective dpo --set beta=0.1 --compute-dtype bfloat16 --diagnose
 
-Verdicts: exact; scaled, every gradient is off by the same factor; undecided, the precision leaves it open; wrong;
-incomplete, names or shapes are not the model's. Exit code 0 is for exact alone.
+What is printed:
+  error        of a parameter: |theirs - truth| / |truth|, norms over its whole gradient, truth in float64
+  factor       the one number that all gradients are the truth times, with its interval: 2 where a loss was summed
+               over 2 micro-batches and not averaged, for example
+  best factor  the same of one parameter alone; cosine: of the angle between its gradient and the truth
+  noise        the error of this project's own gradients in that dtype on the same batch; x noise: error / noise
+  true loss    in float64, with the scored tokens and, for sft, the number that their sum is divided by
+
+Verdicts: exact, every error is within its limit (1e-10 for float64, 3 x the noise for other dtypes, or --tolerance);
+scaled, all gradients are off by the same factor; undecided, the precision leaves it open; wrong; incomplete, names or
+shapes are not the model's. The exit code is 0 for exact alone and 1 for the others.
 )";
 
 double read_tolerance(const std::string& text) {
@@ -110,6 +120,16 @@ void add_hints(const Truth& truth, const CompareOptions& options, Comparison& co
   }
 }
 
+/// What the true loss is made of.
+void describe_loss(const Truth& truth, const CompareOptions& options, CompareReport& report) {
+  const Counts whole = count(truth.batch);
+  report.tokens = truth.batch.size();
+  report.scored = whole.scored;
+  if (options.objective != "sft") return;
+  const Options complete = complete_options(objective_kind("sft"), objective_options(options));
+  report.divisor = token_divisor("sft", complete, whole);
+}
+
 int run_compare(const Flags& flags) {
   const CompareOptions options = read_options(flags);
   Truth truth = open_truth(options);
@@ -118,6 +138,7 @@ int run_compare(const Flags& flags) {
     print_line(stderr, "streambp-verify: {}: no token is scored, every gradient is 0", options.tokens);
 
   CompareReport report = judge(truth, options, gradients);
+  describe_loss(truth, options, report);
   Comparison& comparison = report.comparison;
   add_hints(truth, options, comparison);
   if (options.json) {

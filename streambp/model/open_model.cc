@@ -1,11 +1,14 @@
 #include "streambp/model/open_model.h"
 
+#include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <mutex>
 #include <set>
 
 #include "streambp/error.h"
 #include "streambp/model/config_notes.h"
+#include "streambp/model/preset_name.h"
 #include "streambp/printable.h"
 
 namespace streambp {
@@ -32,11 +35,21 @@ bool is_folder(const std::string& model) {
 
 }  // namespace
 
+std::optional<std::string> find_preset(const std::string& model) {
+  if (is_preset(model)) return model;
+  const size_t slash = model.find('/');
+  if (slash == std::string::npos || slash != model.rfind('/')) return std::nullopt;
+  std::string name = model.substr(slash + 1);
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return is_preset(name) ? std::optional(name) : std::nullopt;
+}
+
 Config open_config(const std::string& model) {
   if (is_folder(model)) return read_config(std::filesystem::path(model) / "config.json");
-  if (is_preset(model)) return preset(model);
-  throw InputError("model '{}': neither a folder nor a preset; presets: {}", model,
-                   fmt::join(suggested_presets(), ", "));
+  if (const auto name = find_preset(model)) return preset(*name);
+  throw InputError("model '{}': neither a folder nor a preset; streambp-bench models lists the presets: {}",
+                   model, fmt::join(suggested_presets(), ", "));
 }
 
 Model open_model(const std::string& model, const Model::Placement& placement, uint64_t seed) {

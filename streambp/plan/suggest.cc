@@ -39,12 +39,13 @@ void try_at(Predictor& predictor, const TrainingStep& step, const Budget& budget
     const OffloadFit offload =
         fit_offload(predictor, step, candidates[i].settings, budget, OffloadGoal::kFewest);
     candidates[i].settings = fit.settings = offload.settings;
+    candidates[i].listed = false;
     fit.at_shortest = offload.prediction;
     fit.evaluations = 1;
     if (!budget.holds(fit.at_shortest)) continue;
     fit.at_longest = fit.at_shortest;
     fit.seq_len = step.seq_len;
-    candidates[i].best = true;
+    candidates[i].best = candidates[i].listed = true;
     candidates.resize(i + 1);
     return;
   }
@@ -63,21 +64,34 @@ void drop_dominated(Predictor& predictor, const TrainingStep& step, const Budget
   });
 }
 
+/// Marks the best and those that are listed, of what is known to its end.
+void mark_worthwhile(std::vector<Suggestion>& candidates) {
+  constexpr double kFurther = 1.01;         // to count at all
+  constexpr double kClearlyFurther = 1.05;  // to be listed
+  Suggestion* best = nullptr;
+  double listed = 0.0;
+  for (Suggestion& candidate : candidates) {  // in the order of their costs
+    candidate.listed = false;
+    if (!candidate.fit.fits()) continue;
+    const auto reach = static_cast<double>(candidate.fit.seq_len);
+    const double least = best == nullptr ? 0.0 : std::max(kFurther, candidate.cost / best->cost);
+    if (best != nullptr && !(reach >= least * static_cast<double>(best->fit.seq_len))) continue;
+    best = &candidate;
+    candidate.listed = reach >= kClearlyFurther * listed;
+    if (candidate.listed) listed = reach;
+  }
+  if (best == nullptr) return;
+  best->best = best->listed = true;
+}
+
 void find_all(Predictor& predictor, const TrainingStep& step, const Budget& budget,
               std::vector<Suggestion>& candidates) {
-  constexpr double kSame = 0.99;
   drop_dominated(predictor, step, budget, candidates);
-  int64_t furthest = 0;
   for (Suggestion& candidate : candidates) {
     candidate.fit = longest(predictor, step, candidate.settings, budget, /*resolution=*/100);
     candidate.settings = candidate.fit.settings;
-    furthest = std::max(furthest, candidate.fit.seq_len);
   }
-  const auto best = std::find_if(candidates.begin(), candidates.end(), [&](const Suggestion& candidate) {
-    return candidate.fit.fits() &&
-           static_cast<double>(candidate.fit.seq_len) >= kSame * static_cast<double>(furthest);
-  });
-  if (best != candidates.end()) best->best = true;
+  mark_worthwhile(candidates);
 }
 
 }  // namespace

@@ -122,6 +122,9 @@ void print_verdict(const CompareReport& report) {
 void print_report(const CompareReport& report) {
   const Comparison& comparison = report.comparison;
   print_verdict(report);
+  fmt::print("true loss: {:.12g}, of {} scored tokens out of {}{}\n", report.loss, report.scored,
+             report.tokens,
+             report.divisor ? fmt::format(", their sum divided by {:.12g}", *report.divisor) : "");
   const FactorFit& fit = comparison.fit;
   if (fit.found()) {
     fmt::print("factor: {:.12g} ({:.12g} to {:.12g}), the median of {} parameters, {} from 1\n", fit.factor,
@@ -171,6 +174,9 @@ std::string json_line(const CompareOptions& options, const CompareReport& report
                       {"missing", comparison.missing},
                       {"surplus", comparison.surplus},
                       {"loss", report.loss},
+                      {"tokens", report.tokens},
+                      {"scored_tokens", report.scored},
+                      {"divisor", report.divisor ? nlohmann::json(*report.divisor) : nlohmann::json(nullptr)},
                       {"parameters", parameters}};
   if (report.ties) {
     line["near_ties"] = {

@@ -273,6 +273,29 @@ TEST(SweepTable, ComparesWithCheckpointOfTheSameLengthAndBatch) {
   EXPECT_NE(table.find("oom"), std::string::npos) << table;
 }
 
+TEST(SweepTable, NamesEverySettingThatDiffersAndComparesWithinARun) {
+  const auto row = [](const char* method, int threads, int64_t bytes, json own) {
+    own.update({{"threads", threads}, {"repeats", 3}});
+    return json{{"method", method}, {"seq_len", 8}, {"batch", 1},     {"objective", "sft"},
+                {"model", "tiny"},  {"chunk", 4},   {"status", "ok"}, {"peak_beyond_resident_bytes", bytes},
+                {"settings", own}};
+  };
+  const json kept{{"keep_attention", true}, {"every", 4}, {"head", "streamed"}};
+  const json plain{{"keep_attention", false}, {"every", 1}, {"head", "streamed"}};
+  const json full{{"keep_attention", nullptr}, {"every", nullptr}, {"head", "full"}};
+  const std::string table = sweep_table({row("streambp", 1, 500, kept), row("streambp", 1, 250, plain),
+                                         row("checkpoint", 1, 1000, full), row("streambp", 2, 300, plain)});
+  for (const char* expected : {"keep-attention, every 4, threads 1    500 B   0.500",
+                               "threads 1                             250 B   0.250",
+                               "threads 2                             300 B       -"})
+    EXPECT_NE(table.find(expected), std::string::npos) << "no '" << expected << "' in\n" << table;
+
+  const std::string alike = sweep_table({row("streambp", 1, 250, plain), row("checkpoint", 1, 1000, full)});
+  EXPECT_EQ(alike.find("settings"), std::string::npos) << alike;
+  const std::string other = sweep_table({row("streambp", 1, 250, {{"every", "of tomorrow"}})});
+  EXPECT_NE(other.find("unknown"), std::string::npos) << other;
+}
+
 TEST(Environment, NamesTheMachineAndTheProgram) {
   const json environment = describe_environment(3, -1, {"program", "--flag"});
   EXPECT_EQ(environment.at("threads"), 3);

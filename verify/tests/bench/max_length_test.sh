@@ -62,7 +62,8 @@ for number, line in enumerate(open(sys.argv[1], encoding="utf-8")):
     chunk = str(r["settings"]["chunk"] or "auto")
     lengths = f"{r['seq_len']},{r['seq_len'] + r['resolution_tokens']}"
     command = [sys.argv[2], "sweep", "--model", "qwen3-tiny", "--dtype", "float64", "--device", "meta", "--threads", "1", "--json", "--seq-len", lengths,
-               "--objective", r["objective"], "--method", r["method"], "--batch", str(r["batch"]), "--chunk", chunk, "--out", f"fit{number}"]
+               "--objective", r["objective"], "--method", r["method"], "--batch", str(r["batch"]), "--chunk", chunk, "--out", f"fit{number}",
+               "--reference", r["settings"]["reference"] or "none"]
     fits, beyond = map(json.loads, subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines())
     assert fits["peak_bytes"] == r["peak_bytes"] and beyond["peak_bytes"] > r["budget_bytes"], (r, fits, beyond)
 PYTHON
@@ -74,5 +75,54 @@ check "the cheapest that fits comes last" '(records[-1]["suggested"] and not any
 longest "a length out of reach" 3 --budget 1MB --suggest --seq-len 100000
 longest "the greatest length" 0 --budget 2MB --suggest --json
 check "one is suggested" 'sum(r["suggested"] for r in records) == 1' stdout
+cp stdout all
+longest "the greatest length, as a table" 0 --budget 2MB --suggest
+python3 - "$program" <<'PYTHON' || fail "the answer"
+import json, re, subprocess, sys
+records = [json.loads(line) for line in open("all", encoding="utf-8")]
+best = next(r for r in records if r["suggested"])
+text = open("stdout", encoding="utf-8").read()
+lines = text.splitlines()
+flags, tokens = re.fullmatch(r"sft, batch 1: (--method .*) reaches (\d+) tokens at [0-9.]+ x the time of standard", lines[0]).groups()
+command = [sys.argv[1], "max-length", "--model", "qwen3-tiny", "--dtype", "float64", "--budget", "2MB", "--json", *flags.split()]
+typed = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+# --suggest searches to a hundredth, a named method to a thousandth.
+assert int(tokens) == best["seq_len"] and 0 <= typed["seq_len"] - best["seq_len"] <= 0.01 * best["seq_len"], (lines[0], typed["seq_len"], best["seq_len"])
+begin = next(i for i, line in enumerate(lines) if line.startswith("---")) + 1
+rows = lines[begin:next(i for i, line in enumerate(lines) if " configurations; --json" in line)]
+assert all(len(line) <= 120 for line in rows) and 1 < len(rows) < len(records), text
+assert [line.endswith("<- the answer") for line in rows] == [False] * (len(rows) - 1) + [True], text
+listed = [r for r in records if any(re.search(rf" {r['seq_len']} .* {r['relative_cost']:.3f}(  |$)", row) for row in rows)]
+assert len(listed) == len(rows), (len(listed), rows)
+assert all(b["seq_len"] >= 1.05 * a["seq_len"] or b["suggested"] for a, b in zip(listed, listed[1:])), rows
+for r in records:  # nothing cheaper is about as far, and what is further is not worth it
+    gain, price = r["seq_len"] / best["seq_len"], r["relative_cost"] / best["relative_cost"]
+    assert gain < 0.995 if price < 1 else gain < max(1.01, price) or r is best, r
+PYTHON
+longest "no length fits, suggested" 3 --budget 441KB --suggest
+grep -q 'at 16 tokens\|no length fits' stdout stderr || fail "what comes nearest"
+
+# What is counted: a reference next to the policy where the objective compares with one, none with adapters or where it is left out.
+longest "objectives with and without a reference" 0 --budget 4MB --method streambp --objective sft,dpo,kto,grpo --json
+cp stdout default
+check "it is the model itself" '([r["settings"]["reference"] for r in records] == [None, None, "qwen3-tiny", "qwen3-tiny"]
+  and [r["objective"] for r in records] == ["sft", "grpo", "dpo", "kto"]
+  and all(r["breakdown"]["weights"] == 8 * r["parameters"] * (1 if r["settings"]["reference"] is None else 2) for r in records))' stdout
+check "it is counted" 'all(any("reference model qwen3-tiny" in text for text in r["counted"]) == (r["settings"]["reference"] is not None) for r in records)' stdout
+longest "the same, asked for" 0 --budget 4MB --method streambp --objective dpo --reference qwen3-tiny --json
+check "the same length" 'records[0]["seq_len"] == json.loads(open("default").readlines()[2])["seq_len"]' stdout
+longest "none" 0 --budget 4MB --method streambp --objective dpo --reference none --json
+check "further without" '(records[0]["seq_len"] > 1.05 * json.loads(open("default").readlines()[2])["seq_len"]
+  and any("a reference model" in text for text in records[0]["not_counted"]))' stdout
+longest "adapters" 0 --budget 4MB --method streambp --objective dpo --lora-rank 2 --json
+check "their base is one" 'records[0]["settings"]["reference"] is None and any("base without its adapters" in text for text in records[0]["not_counted"])' stdout
+longest "grpo with a weight on it" 0 --budget 4MB --method streambp --objective grpo --set beta=0.1 --json
+check "has one" 'records[0]["settings"]["reference"] == "qwen3-tiny"' stdout
+longest "under the table" 0 --budget 4MB --objective sft,dpo
+grep -q '^seq_len: tokens of a sequence (sft); of a pair, half for each of its two sequences (dpo)$' stdout || fail "what a length is"
+grep -q '^counted (dpo): .*the weights of the reference model qwen3-tiny (--reference none leaves it out)' stdout || fail "what is counted"
+grep -q '^not counted (sft): optimizer states (--optimizer adamw adds 219 KB), ' stdout || fail "what is not counted"
+longest "with the states that it named" 0 --budget 4MB --optimizer adamw --method streambp --json
+check "as much as it named" '218500 <= records[0]["breakdown"]["optimizer"] <= 219500' stdout
 
 finish

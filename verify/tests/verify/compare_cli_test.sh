@@ -28,7 +28,21 @@ says '"verdict":"exact"'
 for field in compute_dtype factor_low factor_high factor_differs noise_runs median_ratio notes noise ratio limit; do
   says "\"$field\":"
 done
+says '"divisor":65.0'
+says '"scored_tokens":65'
+python3 - "$folder/out" "$tensors" <<'PYTHON' || fail "$name: not the loss that Hugging Face computed"
+import json, struct, sys
+file = open(sys.argv[2], "rb")
+header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+file.seek(header["out.loss"]["data_offsets"][0], 1)
+theirs, = struct.unpack("<d", file.read(8))
+ours = json.load(open(sys.argv[1]))["loss"]
+assert abs(ours - theirs) <= 1e-10 * theirs, (ours, theirs)
+PYTHON
 compare 'another divisor' 1 "$tensors" --divisor 133
+says 'true loss: 2.848856'
+says 'of 65 scored tokens out of '
+says ', their sum divided by 133'
 says 'the loss divided by scored tokens = 65 instead of 133'
 edit "$tensors" "$folder/scaled.safetensors" '[0.9 * x for x in values]'
 compare 'times 0.9' 1 "$folder/scaled.safetensors"

@@ -34,6 +34,11 @@ at::Tensor wide(const at::Tensor& x) {
 enum class Where { kForward, kBackward, kShuffled, kDevice };
 constexpr const char* kWhereNames[] = {"host_forward", "host_backward", "host_shuffled", "device"};
 
+/// The name of the tests, where GoogleTest would print the bytes of the enumerator.
+void PrintTo(Where where, std::ostream* out) {
+  *out << kWhereNames[static_cast<int>(where)];
+}
+
 using Subject = std::tuple<Where, at::ScalarType>;
 
 class CudaKernels : public testing::TestWithParam<Subject> {

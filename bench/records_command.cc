@@ -1,0 +1,65 @@
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <filesystem>
+#include <memory>
+
+#include "bench/commands.h"
+#include "bench/flat_records.h"
+#include "bench/known_records.h"
+#include "bench/report.h"
+#include "streambp/cli/command_line.h"
+#include "streambp/cli/print.h"
+#include "streambp/cli/records.h"
+#include "streambp/error.h"
+
+namespace streambp::bench {
+namespace {
+
+struct Typed {
+  std::vector<std::string> folders;
+  bool flat = false;
+};
+
+constexpr const char* kExamples = R"(Examples:
+  streambp-bench records out/main
+  streambp-bench records out/mine out/theirs
+  streambp-bench records out/main --flat > records.csv
+
+The table is that of sweep; of several folders it names every setting in which they differ. What the members of a record mean:
+bench/records.md.
+
+Exit codes: 0 printed; 2 bad usage or input.)";
+
+int run_records(const Typed& typed) {
+  std::vector<FiledRecord> filed;
+  for (const std::string& folder : typed.folders) {
+    std::filesystem::path file = folder;
+    if (std::filesystem::is_directory(file)) file /= "results.jsonl";
+    for (const nlohmann::json& record : read_records(file)) {
+      check_record(record, file.string());
+      filed.push_back({file.string(), record});
+    }
+  }
+  if (filed.empty()) throw InputError("{}: no record", typed.folders.front());
+  if (typed.flat) {
+    fmt::print("{}", flat_csv(filed));
+    return kExitGood;
+  }
+  std::vector<nlohmann::json> records;
+  for (const FiledRecord& one : filed) records.push_back(one.record);
+  fmt::print("{}", sweep_table(records));
+  return kExitGood;
+}
+
+}  // namespace
+
+void add_records_command(CLI::App& app, Action& action) {
+  const auto typed = std::make_shared<Typed>();
+  CLI::App* const command = app.add_subcommand("records", "The records of sweeps as a table, or flat as CSV");
+  command->footer(kExamples);
+  command->add_option("folders", typed->folders, "Folders of sweeps, or their results.jsonl")->required();
+  command->add_flag("--flat", typed->flat, "CSV: a column for each member, such as settings.chunk");
+  command->callback([typed, &action] { action = [typed] { return run_records(*typed); }; });
+}
+
+}  // namespace streambp::bench

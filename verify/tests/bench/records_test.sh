@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# streambp-bench records and models: records of several folders as a table and as CSV, presets by size and by repository.
+# records_test.sh PROGRAM
+page=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../../../bench/records.md")
+source "$(dirname "${BASH_SOURCE[0]}")/cli_testing.sh"
+
+sweep 'two methods' 0 plain --seq-len 9,17 --method standard,streambp
+grep -q 'x standard' stdout || fail 'without checkpoint, ratios are to standard'
+grep -Eq '^ +9 +1 +sft +standard +- +[0-9.]+ KB +1.000 ' stdout || fail 'standard is 1 x itself'
+sweep 'with settings' 0 kept --seq-len 9 --method streambp,checkpoint --keep-attention --every 2
+grep -q 'x ckpt' stdout || fail 'with checkpoint, ratios are to it'
+grep -q 'keep-attention, every 2' stdout || fail 'the table does not name the settings'
+run 'the same from the records' 0 records kept
+grep -q 'keep-attention, every 2' stdout || fail 'the table does not name the settings'
+sweep 'an optimizer' 0 other --seq-len 9 --method streambp --optimizer adamw
+run 'several folders' 0 records plain kept/results.jsonl other
+[ "$(grep -c ' sft ' stdout)" -eq 7 ] || fail 'expected 7 rows'
+grep -q 'optimizer bits:32,master_weights:false,name:adamw' stdout || fail 'what differs from run to run is not named'
+
+run 'flat' 0 records plain kept other --flat
+python3 - stdout <<'PYTHON' || fail 'the CSV is not the records'
+import csv, json, sys
+rows = list(csv.DictReader(open(sys.argv[1], encoding="utf-8", newline="")))
+records = [(f"{folder}/results.jsonl", json.loads(line)) for folder in ("plain", "kept", "other") for line in open(f"{folder}/results.jsonl")]
+assert len(rows) == len(records) == 7, (len(rows), len(records))
+def flat(value, path=""):
+    for name, inner in value.items():
+        if isinstance(inner, dict):
+            yield from flat(inner, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", inner
+for row, (file, record) in zip(rows, records):
+    assert row["file"] == file
+    members = dict(flat(record))
+    assert set(members) <= set(row), set(members) - set(row)
+    for name, value in members.items():
+        if value is None:
+            assert row[name] == "", name
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            assert float(row[name]) == value, (name, row[name], value)
+        elif isinstance(value, list) and value and all(isinstance(one, float) for one in value):
+            assert list(map(float, row[name].split(";"))) == value, (name, row[name], value)
+        elif isinstance(value, str):
+            assert row[name] == value, (name, row[name], value)
+assert rows[-1]["settings.optimizer.name"] == "adamw" and rows[0]["settings.optimizer.name"] == "" and rows[0]["breakdown_at_peak.weights"] == "219392"
+PYTHON
+python3 - "$page" <<'PYTHON' || fail 'members that bench/records.md does not explain'
+import json, re, sys
+explained = set(re.findall(r"`([a-z_]+)`", open(sys.argv[1], encoding="utf-8").read()))
+records = [json.loads(line) for folder in ("plain", "kept", "other") for line in open(f"{folder}/results.jsonl")]
+members = {name for r in records for name in (*r, *r["settings"], *r["environment"])}
+assert members <= explained, members - explained
+PYTHON
+mkdir strange
+printf '{"schema":1,"method":"x\\u001b[31m","error":"a \\"b\\", c\\nd","seq_len":3}\n' >strange/results.jsonl
+run 'names that CSV and terminals would obey' 0 records strange --flat
+python3 -c 'import csv; row, = csv.DictReader(open("stdout", newline="")); assert row["error"] == "a \"b\", c\nd" and row["seq_len"] == "3", row' || fail 'quoting'
+run 'and in the table' 0 records strange
+grep -q $'\x1b' stdout && fail 'an escape sequence reached the terminal'
+run 'no folder' 2 records nowhere
+[ "$(wc -l <stderr)" -eq 1 ] && grep -q nowhere stderr || fail 'expected one line that names it'
+printf '{"schema":1,"seq_len":"long"}\n' >strange/results.jsonl
+run 'a member of the wrong type' 2 records strange
+grep -q 'seq_len: expected a number' stderr || fail 'expected the member'
+mkdir empty && : >empty/results.jsonl
+run 'no record' 2 records empty
+
+run 'presets' 0 models
+grep -Eq '^qwen3-8b +8.19 B +36 +4096 +32 +8 +12288 +151936 +bfloat16$' stdout || fail 'Qwen3-8B'
+run 'as JSON' 0 models --json
+check 'by size, each once' '([r["parameters"] for r in records] == sorted(r["parameters"] for r in records) and len({r["preset"] for r in records})
+  == len(records) > 50 and {r["preset"]: r["parameters"] for r in records}["qwen3-8b"] == 8190735360)' stdout
+run 'by the name of a repository' 0 max-length --model Qwen/Qwen3-4B --budget 20GB --method streambp --json
+grep -q 'Qwen/Qwen3-4B: no folder, taken as the preset qwen3-4b with random weights' stderr || fail 'it is not said'
+cp stdout by-repository
+run 'by its own' 0 max-length --model qwen3-4b --budget 20GB --method streambp --json
+python3 -c 'import json; a, b = (json.loads(open(n).read()) for n in ("by-repository", "stdout")); assert a["seq_len"] == b["seq_len"] > 1000' || fail 'another length'
+run 'neither' 2 max-length --model Qwen/Qwen99-4B --budget 20GB
+grep -q 'streambp-bench models' stderr || fail 'where presets are listed'
+run 'all methods and objectives but distillation' 0 sweep --model qwen3-tiny --device meta --seq-len 24 --batch 2 --method all --objective sft,dpo --out all-methods
+check 'twelve' 'len(records) == 12 and len({r["method"] for r in records}) == 6' all-methods/results.jsonl
+run 'all objectives' 0 sweep --model qwen3-tiny --device meta --seq-len 24 --batch 2 --method standard --objective all --teacher qwen3-tiny --out all-objectives
+check 'each once' 'len(records) == len({r["objective"] for r in records}) > 10' all-objectives/results.jsonl
+
+finish
