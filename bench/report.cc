@@ -10,7 +10,9 @@
 
 #include "bench/setting_members.h"
 #include "streambp/cli/command_line.h"
+#include "streambp/cli/print.h"
 #include "streambp/cli/table.h"
+#include "streambp/printable.h"
 
 namespace streambp::bench {
 namespace {
@@ -31,7 +33,7 @@ std::optional<double> number(const json& record, const char* member) {
 std::string text(const json& record, const char* member) {
   const auto found = record.find(member);
   if (found == record.end() || found->is_null()) return kNothing;
-  return found->is_string() ? found->get<std::string>() : found->dump();
+  return found->is_string() ? found->get<std::string>() : json_text(*found);
 }
 
 std::string formatted(std::optional<double> value, const char* format) {
@@ -58,8 +60,8 @@ std::string in_words(const std::string& name, const json& value) {
   const bool off = value.is_null() || value.empty() || value == false || value == "none";
   if (off) return "";
   if (value == true) return name;
-  if (value.is_string()) return name + " " + value.get<std::string>();
-  std::string text = value.dump();
+  if (value.is_string()) return name + " " + printable(value.get<std::string>(), kPrintedCell);
+  std::string text = json_text(value);
   std::erase_if(text, [](char c) { return c == '"' || c == '{' || c == '}'; });
   return name + " " + text;
 }
@@ -69,7 +71,7 @@ std::set<std::string> differing(const std::vector<json>& records) {
   std::map<std::string, std::set<std::string>> values;
   for (const json& record : records) {
     const json run = run_settings(record);
-    for (const auto& [name, value] : run.items()) values[name].insert(value.dump());
+    for (const auto& [name, value] : run.items()) values[name].insert(json_text(value));
   }
   std::set<std::string> names;
   for (const auto& [name, distinct] : values) {
