@@ -33,7 +33,7 @@ ROOMS = {
     "streambp/interop": _LOW,
     "streambp/cli": _LIBRARY,
     "streambp/examples": _LIBRARY,
-    "streambp/python": _LIBRARY,  # the shared library for Python
+    "streambp/python": [*_LIBRARY, "streambp/distributed"],  # the shared library for Python
     "reference": [],
     "bench": [*_LIBRARY, "bench/baseline", "streambp/cli", "streambp/distributed"],
     "bench/baseline": _LIBRARY,

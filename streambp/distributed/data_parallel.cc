@@ -45,7 +45,7 @@ std::unique_ptr<Objective> objective_of_ranks(Communicator& communicator, const 
 }
 
 Outcome backpropagate_on_ranks(Communicator& communicator, Model& model, const Batch& batch,
-                               const Objective& objective, Settings settings, ReducedGradients& gradients,
+                               const Objective& objective, Settings settings, GradientConsumer& gradients,
                                Model* teacher) {
   const bool hands_over = method_kind(settings.method).fuses_optimizer;
   if (hands_over || gradients.frees()) settings.consumer = &gradients;

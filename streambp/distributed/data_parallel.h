@@ -20,12 +20,12 @@ std::unique_ptr<Objective> objective_of_ranks(Communicator& communicator, const 
                                               const std::string& name, Batch& batch,
                                               const std::map<std::string, std::string>& given = {});
 
-/// backpropagate() on every rank, with gradients handed to `gradients` as soon as they are final where the
-/// method of `settings` can, at the end of the pass elsewhere; Outcome::loss is the whole batch's, the same
-/// bits on every rank. Throws InputError as backpropagate does, and for ZeRO-2 with a method that can't hand
-/// gradients over.
+/// backpropagate() on every rank, with gradients handed to `gradients`, which sums them over ranks, as soon
+/// as they are final where the method of `settings` can, at the end of the pass elsewhere; Outcome::loss is
+/// the whole batch's, the same bits on every rank. Throws InputError as backpropagate does, and for gradients
+/// that end with their use (ZeRO-2) with a method that can't hand them over.
 Outcome backpropagate_on_ranks(Communicator& communicator, Model& model, const Batch& batch,
-                               const Objective& objective, Settings settings, ReducedGradients& gradients,
+                               const Objective& objective, Settings settings, GradientConsumer& gradients,
                                Model* teacher = nullptr);
 
 }  // namespace streambp

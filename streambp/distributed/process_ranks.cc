@@ -11,6 +11,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "streambp/distributed/backend_rank.h"
 #include "streambp/error.h"
 
 namespace streambp {
@@ -66,58 +67,29 @@ class Obituaries {
   std::chrono::milliseconds pause_;
 };
 
-class GlooRank final : public Communicator {
+c10::intrusive_ptr<c10d::ProcessGroupGloo> open_gloo(const Rendezvous& at,
+                                                     const c10::intrusive_ptr<c10d::Store>& store,
+                                                     std::chrono::milliseconds patience) {
+  const auto options = c10d::ProcessGroupGloo::Options::create(patience);
+  const bool is_local = at.host == "127.0.0.1" || at.host == "localhost";
+  options->devices.push_back(is_local ? c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")
+                                      : c10d::ProcessGroupGloo::createDefaultDevice());
+  return c10::make_intrusive<c10d::ProcessGroupGloo>(store, static_cast<int>(at.rank),
+                                                     static_cast<int>(at.size), options);
+}
+
+class GlooRank final : public BackendRank {
  public:
   GlooRank(const Rendezvous& at, const c10::intrusive_ptr<c10d::Store>& store,
            std::chrono::milliseconds patience)
-      : Communicator(at.rank, at.size),
-        patience_(patience),
-        obituaries_(store, std::min<std::chrono::milliseconds>(patience / 10, std::chrono::seconds(1))) {
-    const auto options = c10d::ProcessGroupGloo::Options::create(patience);
-    const bool is_local = at.host == "127.0.0.1" || at.host == "localhost";
-    options->devices.push_back(is_local ? c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")
-                                        : c10d::ProcessGroupGloo::createDefaultDevice());
-    backend_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store, static_cast<int>(at.rank),
-                                                           static_cast<int>(at.size), options);
-  }
+      : BackendRank(open_gloo(at, store, patience), patience, /*first_tag=*/0),
+        obituaries_(store, std::min<std::chrono::milliseconds>(patience / 10, std::chrono::seconds(1))) {}
 
  protected:
-  void exchange(Collective collective, const at::Tensor& sent, int64_t to, const at::Tensor& received,
-                int64_t from) override {
-    const int tag = static_cast<int>(collective);  // ranks in different calls wait rather than mix numbers
-    const at::Tensor on_host = received.to(at::kCPU);
-    std::vector<at::Tensor> outgoing{sent.to(at::kCPU)}, incoming{on_host};
-    c10::intrusive_ptr<c10d::Work> sending, receiving;
-    attempt(collective, to, [&] {
-      if (sent.numel() > 0) sending = backend_->send(outgoing, static_cast<int>(to), tag);
-    });
-    attempt(collective, from, [&] {
-      if (received.numel() > 0) receiving = backend_->recv(incoming, static_cast<int>(from), tag);
-      if (receiving) receiving->wait(patience_);
-    });
-    attempt(collective, to, [&] {
-      if (sending) sending->wait(patience_);
-    });
-    if (!received.is_cpu() && received.numel() > 0) received.copy_(on_host);
-  }
+  int64_t culprit(int64_t other) override { return obituaries_.culprit(rank(), other, size()); }
 
  private:
-  template <typename Body>
-  void attempt(Collective collective, int64_t other, const Body& body) {
-    try {
-      body();
-    } catch (const std::exception& error) {
-      const int64_t culprit = obituaries_.culprit(rank(), other, size());
-      const std::string reason = error.what();
-      throw CommunicationError(fmt::format("rank {} no longer answers in {} (noticed by rank {}: {})",
-                                           culprit, collective_name(collective), rank(),
-                                           reason.substr(0, reason.find('\n'))));
-    }
-  }
-
-  std::chrono::milliseconds patience_;
   Obituaries obituaries_;
-  c10::intrusive_ptr<c10d::ProcessGroupGloo> backend_;
 };
 
 c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& at, std::chrono::milliseconds patience) {

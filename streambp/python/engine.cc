@@ -10,11 +10,13 @@
 #include "streambp/backprop/pieces.h"
 #include "streambp/data/objective_inputs.h"
 #include "streambp/data/padded_tensors.h"
+#include "streambp/distributed/data_parallel.h"
 #include "streambp/error.h"
 #include "streambp/model/tensor_file.h"
 #include "streambp/objective/terms.h"
 #include "streambp/python/guest.h"
 #include "streambp/python/pass_request.h"
+#include "streambp/python/ranks.h"
 
 namespace streambp::python {
 namespace {
@@ -44,6 +46,23 @@ class Loan {
  private:
   Model& model_;
 };
+
+/// What all ranks of a pass have to have in common.
+std::map<std::string, std::string> facts_of_pass(const std::string& objective, const TextDict& options,
+                                                 const TextDict& settings, const TensorDict& gradients) {
+  const auto text_of = [](const TextDict& texts) {
+    std::string all;
+    for (const auto& [name, text] : to_map(texts)) all += fmt::format("{}={} ", name, text);
+    return all;
+  };
+  std::string trained;
+  for (const auto& [name, gradient] : to_map(gradients))
+    trained += fmt::format("{} [{}] ", name, fmt::join(gradient.sizes(), ", "));
+  return {{"the objective", objective},
+          {"the objective's options", text_of(options)},
+          {"the settings", text_of(settings)},
+          {"what is trained", trained}};
+}
 
 at::Tensor cpu_longs(const at::Tensor& integers) {
   return integers.defined() ? integers.detach().to(at::kCPU) : integers;
@@ -112,49 +131,85 @@ Batch Engine::read(const TensorDict& batch, const std::string& objective,
                               parse_first_labels(first_labels), config.pad_token_id);
 }
 
+PreparedPass Engine::prepare(const TensorDict& given, const std::string& objective, const TextDict& settings,
+                             const std::optional<at::Tensor>& reference) const {
+  PreparedPass pass{.request = read_pass_request(to_map(settings))};
+  pass.batch = read(given, objective, pass.request.first_labels);
+  if (reference) {
+    pass.batch.sequence_inputs.erase(inputs::kReferenceSums);
+    pass.batch.token_inputs[inputs::kReferenceLogProbabilities] = reference->to(at::kCPU);
+  }
+  return pass;
+}
+
+Outcome Engine::run_in_parts(const PreparedPass& pass, const std::string& objective, const TextDict& options,
+                             Model* teacher) {
+  const PassRequest& request = pass.request;
+  const std::vector<Batch> parts =
+      request.micro_batches == 1
+          ? std::vector<Batch>{pass.batch}
+          : micro_batches(pass.batch, request.micro_batches, has_pairs(objective_kind(objective).layout));
+  const auto objectives = part_objectives(model_, objective, pass.batch, parts, to_map(options));
+  double loss = 0.0;
+  Outcome outcome;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    outcome = backpropagate(model_, parts[i], *objectives[i], request.settings, teacher);
+    loss += outcome.loss;
+  }
+  if (parts.size() > 1) outcome.log_probabilities = outcome.values = at::Tensor();  // of the last part alone
+  outcome.loss = loss;
+  return outcome;
+}
+
+Outcome Engine::run_on_ranks(Communicator& communicator, PreparedPass& pass, const std::string& objective,
+                             const TextDict& options, Model* teacher) {
+  const auto loss = objective_of_ranks(communicator, model_, objective, pass.batch, to_map(options));
+  ReducedGradients sums(communicator, model_, ZeroStage::kNone);
+  return backpropagate_on_ranks(communicator, model_, pass.batch, *loss, pass.request.settings, sums,
+                                teacher);
+}
+
 std::tuple<double, TensorDict, std::string> Engine::backward(
     const TensorDict& values, const TensorDict& gradients, const TensorDict& given,
     const std::string& objective, const TextDict& options, const TextDict& settings,
     const std::optional<at::Tensor>& reference, const std::optional<c10::intrusive_ptr<Engine>>& teacher,
-    const TensorDict& teacher_values) {
+    const TensorDict& teacher_values, const std::string& process_group) {
   return answered([&] {
     const std::lock_guard lock(mutex_);
     const GuestScope guest;
-    const PassRequest request = read_pass_request(to_map(settings));
-    Batch batch = read(given, objective, request.first_labels);
-    if (reference) {
-      batch.sequence_inputs.erase(inputs::kReferenceSums);
-      batch.token_inputs[inputs::kReferenceLogProbabilities] = reference->to(at::kCPU);
+    const auto communicator = process_group.empty() ? nullptr : ranks_of_group(process_group);
+    PreparedPass pass;
+    try {
+      pass = prepare(given, objective, settings, reference);
+      if (communicator && pass.request.micro_batches != 1)
+        throw InputError("micro_batches {}: expected 1 with a process_group, whose ranks divide the batch",
+                         pass.request.micro_batches);
+    } catch (const InputError& error) {
+      if (communicator) begin_together(*communicator, error.what(), {});
+      throw;
     }
+    if (communicator)
+      begin_together(*communicator, {}, facts_of_pass(objective, options, settings, gradients));
     const Loan loan(model_, values, gradients);
     std::optional<Loan> teachers;
     Model* const teaching = teacher ? &(*teacher)->model_ : nullptr;
     if (teaching != nullptr) teachers.emplace(*teaching, teacher_values);
-    const std::vector<Batch> parts =
-        request.micro_batches == 1
-            ? std::vector<Batch>{batch}
-            : micro_batches(batch, request.micro_batches, has_pairs(objective_kind(objective).layout));
-    const auto objectives = part_objectives(model_, objective, batch, parts, to_map(options));
-    double loss = 0.0;
-    Outcome outcome;
-    for (size_t i = 0; i < parts.size(); ++i) {
-      outcome = backpropagate(model_, parts[i], *objectives[i], request.settings, teaching);
-      loss += outcome.loss;
-    }
+    const Outcome outcome = communicator ? run_on_ranks(*communicator, pass, objective, options, teaching)
+                                         : run_in_parts(pass, objective, options, teaching);
     TensorDict per_token;
     const auto put = [&](const char* name, const at::Tensor& of_stream) {
-      if (parts.size() == 1 && of_stream.defined())
-        per_token.insert(name, unpack(batch, of_stream.to(at::kCPU)));
+      if (of_stream.defined()) per_token.insert(name, unpack(pass.batch, of_stream.to(at::kCPU)));
     };
     put("log_probabilities", outcome.log_probabilities);
     put("values", outcome.values);
-    const nlohmann::json run{{"method", method_kind(request.settings.method).name},
-                             {"configuration", configuration_text(request.settings)},
-                             {"tokens", batch.size()},
+    const Settings& run_settings = pass.request.settings;
+    const nlohmann::json run{{"method", method_kind(run_settings.method).name},
+                             {"configuration", configuration_text(run_settings)},
+                             {"tokens", pass.batch.size()},
                              {"chunk", outcome.chunk},
                              {"head_chunk", outcome.head_chunk},
-                             {"notes", reading_notes(batch)}};
-    return std::tuple{loss, per_token, run.dump()};
+                             {"notes", reading_notes(pass.batch)}};
+    return std::tuple{outcome.loss, per_token, run.dump()};
   });
 }
 

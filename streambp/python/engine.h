@@ -14,7 +14,10 @@
 #include <ATen/ATen.h>
 #include <torch/custom_class.h>
 
+#include "streambp/backprop/method.h"
+#include "streambp/distributed/communicator.h"
 #include "streambp/model/model.h"
+#include "streambp/python/pass_request.h"
 
 namespace streambp::python {
 
@@ -43,6 +46,12 @@ class StreamHandle : public torch::CustomClassHolder {
   at::Tensor indices_;
 };
 
+/// What a pass is asked for, read and checked.
+struct PreparedPass {
+  PassRequest request = {};
+  Batch batch = {};
+};
+
 /// Every method throws std::runtime_error with "streambp: " before the message of an InputError. Tensors in
 /// dictionaries `values` and `gradients` go by the names of parameters(), are of the engine's dtype, of their
 /// parameter's shape and contiguous; gradients are added to; what has none is frozen. Nothing is copied, and
@@ -62,13 +71,15 @@ class Engine : public torch::CustomClassHolder {
   /// Loss and gradients of `objective`. `batch`: padded tensors under the names of
   /// streambp/data/objective_inputs.h; `options` of the objective; `settings` of streambp/backprop/settings.h
   /// by their names, and method, micro_batches, first_labels. `reference` [N]: what evaluate() of a reference
-  /// gave. Returns the loss, "log_probabilities" and "values" [B, T] float64 where there are any (and the
-  /// batch is not cut into micro-batches), and how it was run as a JSON object.
+  /// gave. `process_group`: the name of torch.distributed's, whose ranks have a batch each: loss and
+  /// gradients are those of all of them, and gradients must be zero before; empty: this process is alone.
+  /// Returns the loss, "log_probabilities" and "values" [B, T] float64 where there are any (and the batch is
+  /// not cut into micro-batches), and how it was run as a JSON object.
   std::tuple<double, TensorDict, std::string> backward(
       const TensorDict& values, const TensorDict& gradients, const TensorDict& batch,
       const std::string& objective, const TextDict& options, const TextDict& settings,
       const std::optional<at::Tensor>& reference, const std::optional<c10::intrusive_ptr<Engine>>& teacher,
-      const TensorDict& teacher_values);
+      const TensorDict& teacher_values, const std::string& process_group);
 
   /// Whether `objective` asks for a reference's log-probabilities that `batch` lacks.
   bool needs_reference(const std::string& objective, const TextDict& options, const TensorDict& batch,
@@ -111,6 +122,14 @@ class Engine : public torch::CustomClassHolder {
 
  private:
   Batch read(const TensorDict& batch, const std::string& objective, const std::string& first_labels) const;
+  PreparedPass prepare(const TensorDict& batch, const std::string& objective, const TextDict& settings,
+                       const std::optional<at::Tensor>& reference) const;
+  /// The pass, or one for each micro-batch.
+  Outcome run_in_parts(const PreparedPass& pass, const std::string& objective, const TextDict& options,
+                       Model* teacher);
+  /// The pass of this rank's batch with the normalisers of all.
+  Outcome run_on_ranks(Communicator& communicator, PreparedPass& pass, const std::string& objective,
+                       const TextDict& options, Model* teacher);
 
   mutable std::mutex mutex_;
   Model model_;

@@ -8,6 +8,7 @@
 #include "streambp/memory/meter.h"
 #include "streambp/python/engine.h"
 #include "streambp/python/guest.h"
+#include "streambp/python/ranks.h"
 #include "streambp/python/scopes.h"
 #include "streambp/runtime/processor.h"
 
@@ -37,6 +38,10 @@ std::string meter_read(const std::string& device) {
 
 bool meter_counts(const at::Tensor& tensor) {
   return tensor.has_storage() && is_counted(tensor.storage().data_ptr());
+}
+
+void refuse_on_ranks(const std::string& process_group, const std::string& problem) {
+  answered([&] { begin_together(*ranks_of_group(process_group), problem, {}); });
 }
 
 std::string built_with() {
@@ -73,6 +78,7 @@ TORCH_LIBRARY(streambp, m) {
   m.def("meter_reset", meter_reset);
   m.def("meter_read", meter_read);
   m.def("meter_counts", meter_counts);
+  m.def("refuse_on_ranks", refuse_on_ranks);
   m.def("scope_push", scope_push);
   m.def("scope_pop", scope_pop);
   m.def("objectives", objectives_json);

@@ -8,6 +8,7 @@ import torch
 from ._batch import batch_tensors
 from ._library import InputError, checked
 from ._model import Weights, engine_of
+from ._ranks import group_name, refused_together
 from ._refusals import check_autocast, check_state
 
 
@@ -30,7 +31,7 @@ class StepInfo:
 
 
 def backward(model, batch, objective="sft", *, chunk="auto", options=None, reference=None, teacher=None, return_info=False,
-             first_labels="refuse", **settings):
+             first_labels="refuse", process_group=None, **settings):
     """The loss of `objective` on `batch`, with its gradients added to .grad of the model's trainable parameters.
 
     As `loss = model(**batch).loss; loss.backward()`, exactly and in little memory: no logits, no activations of the whole sequence. The
@@ -55,6 +56,10 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
     teacher: the model that "distill" learns from.
     return_info: (loss, StepInfo) instead of the loss.
     first_labels: "ignore" drops the label of a row's first token where padding stands before it; "refuse" raises.
+    process_group: torch.distributed's, whose ranks all call this with a batch of their own, the same model and the same arguments. Loss and
+        gradients are then those of all ranks' batches as one, the same on every rank: normalisers are counted over all, nothing is
+        divided by the number of ranks, and a layer's gradients are summed over ranks once, after its last chunk. It needs a backend for
+        the CPU (Gloo). Every rank raises the InputError of one. Where .grad is there already, the pass's gradients are a second set.
     settings: method ("streambp" by default; "standard", "checkpoint", "logits-only", "tiled", "chunk-major"), keep, every, offload, order,
         head, head_chunk and micro_batches: as the flags of streambp-bench, and with their values.
 
@@ -63,28 +68,34 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
     Raises InputError (a ValueError), in one line that says what to do, for whatever can't be computed exactly; .grad is then as it was.
     Where memory runs out torch's OutOfMemoryError or RuntimeError passes through, and .grad that was there before may be incomplete.
     """
-    weights = Weights(model)
-    check_state(weights.base)
-    check_autocast(weights.dtype, weights.device)
-    engine = engine_of(weights)
-    tensors = batch_tensors(batch)
-    given, settings = _sort_keywords(engine, objective, options, {"chunk": chunk, **settings})
-    settings["first_labels"] = first_labels
-    parameters = weights.parameters()
-    values = weights.lend(parameters, parameters.values())
-    of_reference = _reference(engine, values, weights, tensors, objective, given, reference, first_labels)
-    of_teacher = _lent(teacher, "teacher") if teacher is not None else (None, {})
-
-    made = [parameter for name, parameter in parameters.items() if parameter.requires_grad and parameter.grad is None]
+    group = group_name(process_group)
+    with refused_together(group):
+        weights = Weights(model)
+        check_state(weights.base)
+        check_autocast(weights.dtype, weights.device)
+        engine = engine_of(weights)
+        tensors = batch_tensors(batch)
+        given, settings = _sort_keywords(engine, objective, options, {"chunk": chunk, **settings})
+        settings["first_labels"] = first_labels
+        parameters = weights.parameters()
+        values = weights.lend(parameters, parameters.values())
+        of_reference = _reference(engine, values, weights, tensors, objective, given, reference, first_labels)
+        of_teacher = _lent(teacher, "teacher") if teacher is not None else (None, {})
+    made = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad and parameter.grad is None}
     try:
-        gradients = weights.lend(parameters, [_gradient(name, parameter) for name, parameter in parameters.items()])
-        if not gradients:
-            raise InputError("no parameter of the model has requires_grad: there is nothing to train")
-        loss, of_tokens, line = checked(engine.backward, values, gradients, tensors, objective, given, settings, of_reference, *of_teacher)
+        with refused_together(group):
+            sums = _gradients(parameters)
+        # What is there already has been summed over ranks before.
+        own = {name: torch.zeros_like(gradient) if group and name not in made else gradient for name, gradient in sums.items()}
+        loss, of_tokens, line = checked(engine.backward, values, weights.lend(own, own.values()), tensors, objective, given, settings,
+                                        of_reference, *of_teacher, group)
     except BaseException:
-        for parameter in made:
+        for parameter in made.values():
             parameter.grad = None
         raise
+    for name, gradient in own.items():
+        if gradient is not sums[name]:
+            sums[name].add_(gradient)
     loss = torch.tensor(loss, dtype=torch.float64 if weights.dtype == "float64" else torch.float32, device=weights.device)
     if not return_info:
         return loss
@@ -93,17 +104,21 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
                           run["method"], tuple(run["notes"]))
 
 
-def _gradient(name, parameter):
-    """The parameter's .grad, made where it is None; None where it is not trained. Raises InputError for one that can't be added to."""
-    if not parameter.requires_grad:
-        return None
-    if parameter.grad is None:
-        parameter.grad = torch.zeros_like(parameter.data)
-    gradient = parameter.grad
-    if gradient.dtype != parameter.dtype or gradient.device != parameter.device or gradient.layout != torch.strided:
-        raise InputError(f"{name}: its .grad is {gradient.dtype} on {gradient.device} ({gradient.layout}), expected {parameter.dtype} on "
-                         f"{parameter.device}; set it to None")
-    return gradient
+def _gradients(parameters):
+    """{name: .grad} of the trained ones, made where it is None. Raises InputError where there are none, and for one that can't be added to."""
+    gradients = {}
+    for name, parameter in parameters.items():
+        if not parameter.requires_grad:
+            continue
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter.data)
+        gradient = gradients[name] = parameter.grad
+        if gradient.dtype != parameter.dtype or gradient.device != parameter.device or gradient.layout != torch.strided:
+            raise InputError(f"{name}: its .grad is {gradient.dtype} on {gradient.device} ({gradient.layout}), expected {parameter.dtype} on "
+                             f"{parameter.device}; set it to None")
+    if not gradients:
+        raise InputError("no parameter of the model has requires_grad: there is nothing to train")
+    return gradients
 
 
 def _lent(model, role):

@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+"""streambp.backward(process_group=...) in float64 on Gloo ranks: loss and gradients of the whole batch on one process, and of
+streambp.patch() under DistributedDataParallel; a refusal of one rank reaches all."""
+
+import os
+import tempfile
+import unittest
+from pathlib import Path
+
+import streambp
+import torch
+from patch_distributed_test import free_port
+from patching import LIMIT, batch_of, difference, gradients, reference_step, relative, tiny
+
+LENGTHS = (13, 7, 21, 9, 16, 5)
+SHARES = {2: ((0, 2), (2, 6)), 3: ((0, 1), (1, 5), (5, 6))}  # of the rows, by ranks
+
+
+def whole_batch():
+    return batch_of(61, LENGTHS)
+
+
+def pairs():
+    """Three pairs, chosen rows first, with a completion mask."""
+    batch = whole_batch()
+    columns = torch.arange(batch["input_ids"].shape[1])
+    batch["completion_mask"] = ((columns >= 3) & (batch["attention_mask"] == 1)).long()
+    del batch["labels"]
+    return batch
+
+
+def rows_of(batch, rows):
+    return {name: tensor[list(rows)] for name, tensor in batch.items()}
+
+
+def model():
+    return tiny(seed=3, dtype=torch.float64)
+
+
+def result(loss, of_model):
+    return {"loss": loss.item(), "gradients": gradients(of_model)}
+
+
+def refusal(call):
+    try:
+        call()
+    except streambp.InputError as error:
+        return str(error)
+    return "accepted"
+
+
+def work(rank, ranks, port, folder):
+    """One rank: every result into a file of `folder`."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
+                   "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=ranks)
+    group = torch.distributed.group.WORLD
+    own = rows_of(whole_batch(), range(*SHARES[ranks][rank]))
+    results = {}
+    for method in ("streambp", "checkpoint"):
+        of_model = model()
+        settings = {"chunk": 5} if method == "streambp" else {"chunk": "auto"}
+        results[method] = result(streambp.backward(of_model, own, method=method, process_group=group, **settings), of_model)
+    of_model = model()
+    for _ in range(2):
+        loss = streambp.backward(of_model, own, chunk=4, process_group=group)
+    results["added twice"] = result(loss, of_model)
+    if ranks == 3:
+        of_model = model()
+        own_pair = rows_of(pairs(), (rank, rank + 3))
+        results["dpo"] = result(streambp.backward(of_model, own_pair, "dpo", reference=tiny(seed=4, dtype=torch.float64), chunk=5,
+                                                  process_group=group), of_model)
+    else:
+        parallel = torch.nn.parallel.DistributedDataParallel(streambp.patch(model(), chunk=5))
+        items = (whole_batch()["labels"][:, 1:] != -100).sum()
+        (parallel(**own, num_items_in_batch=items).loss * ranks).backward()
+        results["level 2"] = gradients(parallel.module)
+    bad = {**own, "input_ids": own["input_ids"] + (1000 if rank == 1 else 0)}
+    results["a token too large"] = refusal(lambda: streambp.backward(model(), bad, process_group=group))
+    bad = {**own, "pixel_values": torch.zeros(1)} if rank == 1 else own
+    results["an image"] = refusal(lambda: streambp.backward(model(), bad, process_group=group))
+    results["settings differ"] = refusal(lambda: streambp.backward(model(), own, chunk=4 + rank, process_group=group))
+    results["micro-batches"] = refusal(lambda: streambp.backward(model(), own, micro_batches=2, process_group=group))
+    after = model()
+    results["after refusals"] = result(streambp.backward(after, own, chunk=5, process_group=group), after)
+    torch.save(results, Path(folder) / f"{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+class Ranks(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        # Forked before this process has computed anything: what has been imported is not imported again.
+        cls.results = {}
+        for ranks in SHARES:
+            with tempfile.TemporaryDirectory() as folder:
+                torch.multiprocessing.start_processes(work, (ranks, free_port(), folder), ranks, start_method="fork")
+                cls.results[ranks] = [torch.load(Path(folder) / f"{rank}.pt") for rank in range(ranks)]
+
+    def check(self, what, loss, expected, ranks):
+        for rank, results in enumerate(self.results[ranks]):
+            error = difference(results[what]["gradients"], expected)
+            of_loss = relative(results[what]["loss"], loss)
+            print(f"{what}, rank {rank} of {ranks}: gradients {error:.1e}, loss {of_loss:.1e}")
+            self.assertTrue(error <= LIMIT, f"{what}, rank {rank} of {ranks}: {error:.1e}")
+            self.assertTrue(of_loss <= LIMIT, f"{what}, rank {rank} of {ranks}: loss {of_loss:.1e}")
+
+    def test_whole_batch(self):
+        loss, expected = reference_step(model(), whole_batch())
+        for ranks in SHARES:
+            for what in ("streambp", "checkpoint", "after refusals"):
+                self.check(what, loss, expected, ranks)
+            self.check("added twice", loss, {name: 2 * gradient for name, gradient in expected.items()}, ranks)
+
+    def test_pairs(self):
+        of_model = model()
+        loss = streambp.backward(of_model, pairs(), "dpo", reference=tiny(seed=4, dtype=torch.float64), chunk=5)
+        self.check("dpo", loss.item(), gradients(of_model), 3)
+
+    def test_same_as_level_2(self):
+        for rank, results in enumerate(self.results[2]):
+            mean = {name: gradient for name, gradient in results["level 2"].items()}
+            error = difference({name.removeprefix("module."): gradient for name, gradient in mean.items()}, results["streambp"]["gradients"])
+            print(f"level 2 under DistributedDataParallel, rank {rank}: {error:.1e}")
+            self.assertTrue(error <= LIMIT, f"rank {rank}: {error:.1e}")
+
+    def test_same_bits_on_every_rank(self):
+        for results in self.results.values():
+            for other in results[1:]:
+                for name, gradient in results[0]["streambp"]["gradients"].items():
+                    self.assertTrue(torch.equal(gradient, other["streambp"]["gradients"][name]), name)
+
+    def test_refusals_reach_all_ranks(self):
+        for ranks, all_results in self.results.items():
+            for rank, results in enumerate(all_results):
+                self.assertRegex(results["a token too large"], "rank 1 of the process group: .*token", f"rank {rank} of {ranks}")
+                self.assertRegex(results["an image"], "pixel_values: only text is streamed", f"rank {rank} of {ranks}")
+                self.assertRegex(results["settings differ"], "rank 1 disagrees with rank 0 on the settings: 'chunk=5 ", f"rank {rank}")
+                self.assertRegex(results["micro-batches"], "micro_batches 2: expected 1 with a process_group", f"rank {rank} of {ranks}")
+
+    def test_what_is_no_group(self):
+        with self.assertRaisesRegex(streambp.InputError, "init_process_group"):
+            streambp.backward(model(), whole_batch(), process_group=object())
+
+
+if __name__ == "__main__":
+    unittest.main()
