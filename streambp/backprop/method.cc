@@ -144,7 +144,8 @@ std::shared_ptr<RouterBalance> balance_of(const Model& model, const RouterLoss& 
   const MixtureSettings& mixture = model.config().mixture;
   const double coefficient = loss.of(mixture);
   if (coefficient == 0.0) return nullptr;
-  return std::make_shared<RouterBalance>(coefficient, mixture.num_experts, model.device(), loss.counted);
+  return std::make_shared<RouterBalance>(coefficient, mixture.num_experts, model.device(), loss.counted,
+                                         loss.sum_over_ranks);
 }
 
 /// Null where no layer has experts to choose.
@@ -214,7 +215,7 @@ Outcome backpropagate(Model& model, const Batch& given, const Objective& objecti
                   .ops = settings.is_fair() ? own_ops() : model_ops(settings.baseline)};
   const HeadOutcome result = kind.run(pass);
   outcome.loss = result.loss;
-  if (stream.balance != nullptr) outcome.loss += stream.balance->loss();
+  if (stream.balance != nullptr && objective.router_loss.reports) outcome.loss += stream.balance->loss();
   fill(outcome, result.values, scored, stream.size());
   return outcome;
 }

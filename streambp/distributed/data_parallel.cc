@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "streambp/distributed/whole_objective.h"
 #include "streambp/error.h"
 
 namespace streambp {
@@ -14,12 +15,34 @@ at::Tensor sum_of(const at::Tensor& of_ranks) {
   return sum;
 }
 
-Counts counts_of_all(Communicator& communicator, const Counts& own) {
-  const at::Tensor numbers =
-      at::tensor({own.scored, own.valued, own.sequences, own.chosen, own.chosen_next}, at::kLong);
-  const at::Tensor sums = sum_of(communicator.all_gather(numbers));
-  const auto of = [&](int64_t i) { return sums[i].item<int64_t>(); };
-  return {.scored = of(0), .valued = of(1), .sequences = of(2), .chosen = of(3), .chosen_next = of(4)};
+/// Of each rank, in the order of ranks.
+std::vector<Counts> counts_of_ranks(Communicator& communicator, const Counts& own) {
+  const at::Tensor all = communicator.all_gather(
+      at::tensor({own.scored, own.valued, own.sequences, own.chosen, own.chosen_next}, at::kLong));
+  std::vector<Counts> counts;
+  for (int64_t rank = 0; rank < communicator.size(); ++rank) {
+    const auto of = [&](int64_t i) { return all[rank][i].item<int64_t>(); };
+    counts.push_back(
+        {.scored = of(0), .valued = of(1), .sequences = of(2), .chosen = of(3), .chosen_next = of(4)});
+  }
+  return counts;
+}
+
+Counts sum_of(const std::vector<Counts>& of_ranks) {
+  Counts sum;
+  for (const Counts& counts : of_ranks) {
+    sum.scored += counts.scored;
+    sum.valued += counts.valued;
+    sum.sequences += counts.sequences;
+    sum.chosen += counts.chosen;
+    sum.chosen_next += counts.chosen_next;
+  }
+  return sum;
+}
+
+/// Whether it is so on any rank.
+bool on_any_rank(Communicator& communicator, bool here) {
+  return communicator.all_gather(at::full({1}, here ? 1 : 0, at::kLong)).any().item<bool>();
 }
 
 /// The longest of all ranks' batches, whose tokens decide on frequencies that depend on the length.
@@ -35,12 +58,22 @@ std::unique_ptr<Objective> objective_of_ranks(Communicator& communicator, const 
                                               const std::map<std::string, std::string>& given) {
   if (batch.size() == 0) throw InputError("{}: a rank without a token, expected some on every rank", name);
   batch.rope_length = rope_length_of_all(communicator, batch);
-  const Counts whole = counts_of_all(communicator, count(batch));
-  std::unique_ptr<Objective> objective = make_objective(name, batch, given, whole);
-  if (communicator.size() > 1 && objective->router_loss.of(model.config().mixture) != 0.0)
-    throw InputError(
-        "{}: the load-balancing loss is of the whole batch, expected router_aux_loss_coef 0 on {} ranks",
-        name, communicator.size());
+  const std::vector<Counts> counts = counts_of_ranks(communicator, count(batch));
+  const ObjectiveKind& kind = objective_kind(name);
+  const bool compares = on_any_rank(
+      communicator, kind.compares_rows && kind.compares_rows(batch, complete_options(kind, given, batch)));
+  std::unique_ptr<Objective> objective = compares ? whole_objective(communicator, name, batch, given)
+                                                  : make_objective(name, batch, given, sum_of(counts));
+  const bool balances = objective->router_loss.of(model.config().mixture) != 0.0;
+  for (size_t rank = 0; rank < counts.size() && (compares || balances); ++rank) {
+    if (counts[rank].scored > 0 || objective->request().pooling != Pooling::kNone) continue;
+    throw InputError("{}: rank {} has no scored token, expected some on every rank where {}", name, rank,
+                     compares ? "the loss compares rows" : "the load of experts is balanced");
+  }
+  objective->router_loss.sum_over_ranks = [&communicator](at::Tensor& numbers) {
+    communicator.all_reduce(Concatenation(numbers));
+  };
+  objective->router_loss.reports = communicator.rank() == 0;
   return objective;
 }
 

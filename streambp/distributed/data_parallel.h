@@ -13,9 +13,10 @@ namespace streambp {
 /// The objective `name` on `batch`, this rank's sequences of a batch that all ranks have together, with the
 /// normalisers of the whole: losses and gradients of all ranks sum to those of the whole batch on one rank,
 /// without a factor. Where the whole's length decides (Batch::rope_length), `batch` gets it. All ranks call
-/// it. Throws InputError as make_objective does, for an objective that compares sequences of several ranks
-/// (KL estimates, sorted pairs, embeddings), for a rank without a token, and for a load-balancing loss of a
-/// mixture, which is not a sum over ranks.
+/// it. What compares rows with one another (ObjectiveKind::compares_rows) or balances a mixture's load then
+/// asks the other ranks during the pass. Throws InputError as make_objective does, for a rank without a
+/// token, and with such an objective or loss for one without a scored token. The communicator outlives the
+/// objective.
 std::unique_ptr<Objective> objective_of_ranks(Communicator& communicator, const Model& model,
                                               const std::string& name, Batch& batch,
                                               const std::map<std::string, std::string>& given = {});

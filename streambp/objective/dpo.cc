@@ -209,6 +209,11 @@ ObjectiveKind dpo_kind() {
                  const Counts& whole) -> std::unique_ptr<Objective> {
     return std::make_unique<Dpo>(batch, options, whole);
   };
+  kind.compares_rows = [](const Batch&, const Options& options) {
+    const std::vector<std::string> names = options.words("loss_type");
+    return std::any_of(names.begin(), names.end(),
+                       [](const std::string& name) { return pair_losses().at(name).sorts; });
+  };
   kind.uses_reference = [](const Options& options) { return !is_true(options, "reference_free"); };
   kind.adds_router_loss = true;
   return kind;

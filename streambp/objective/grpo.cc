@@ -298,6 +298,9 @@ ObjectiveKind grpo_kind() {
                  const Counts& whole) -> std::unique_ptr<Objective> {
     return std::make_unique<Grpo>(batch, options, whole);
   };
+  kind.compares_rows = [](const Batch&, const Options& options) {
+    return options.number("top_entropy_quantile", 0.0, 1.0) < 1.0;
+  };
   kind.uses_reference = [](const Options& options) { return options.number("beta", 0.0, kInfinity) > 0.0; };
   kind.adds_router_loss = true;  // TRL: GRPOTrainer and RLOOTrainer, whatever output_router_logits says
   return kind;

@@ -85,6 +85,7 @@ ObjectiveKind infonce_kind() {
                  const Counts& whole) -> std::unique_ptr<Objective> {
     return std::make_unique<InfoNce>(batch, options, whole);
   };
+  kind.compares_rows = [](const Batch&, const Options&) { return true; };
   kind.knows_router_loss = false;
   return kind;
 }

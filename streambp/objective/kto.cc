@@ -98,6 +98,10 @@ ObjectiveKind kto_kind() {
                  const Counts& whole) -> std::unique_ptr<Objective> {
     return std::make_unique<Kto>(batch, options, whole);
   };
+  kind.compares_rows = [](const Batch& batch, const Options&) {
+    const auto roles = batch.sequence_inputs.find(inputs::kRole);
+    return roles != batch.sequence_inputs.end() && roles->second.eq(2.0).any().item<bool>();
+  };
   kind.uses_reference = [](const Options&) { return true; };
   kind.adds_router_loss = true;
   return kind;

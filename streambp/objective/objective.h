@@ -73,6 +73,10 @@ struct RouterLoss {
   bool always = false;                // also where config.json has it off (output_router_logits)
   std::optional<double> coefficient;  // instead of config.json's router_aux_loss_coef
   at::Tensor counted;  // [N] bool: the tokens that it counts, and that get its gradient; undefined: all
+  /// Of a batch on several ranks: replaces what this rank has counted [n] by the sums over all.
+  std::function<void(at::Tensor& counts)> sum_over_ranks = {};
+  /// Whether this rank's loss has the term, which is the whole batch's: one rank's has.
+  bool reports = true;
 
   /// What the loss is multiplied by; 0: it is left out. Throws InputError for a coefficient that a model
   /// without experts can't have.
@@ -192,6 +196,9 @@ struct ObjectiveKind {
   /// Whether its trainer adds the routers' load-balancing loss of a mixture whatever config.json says of
   /// output_router_logits, as TRL's do. Every kind has the option router_aux_loss_coef to override it.
   bool adds_router_loss = false;
+  /// Whether the loss compares the batch's rows with one another (sorts pairs, estimates a mean from some
+  /// rows for all): it is then no sum over parts of a batch. Empty: it never does.
+  std::function<bool(const Batch& batch, const Options& options)> compares_rows = {};
   /// Whether that of config.json counts at all: not in the losses of classifiers and embeddings.
   bool knows_router_loss = true;
 };

@@ -248,8 +248,9 @@ at::Tensor add_shared_expert(const at::Tensor& residual, const at::Tensor& x, co
 }  // namespace
 
 RouterBalance::RouterBalance(double coefficient, int64_t experts, c10::Device device,
-                             const at::Tensor& counted)
+                             const at::Tensor& counted, SumOverRanks sum_over_ranks)
     : coefficient_(coefficient),
+      sum_over_ranks_(std::move(sum_over_ranks)),
       counted_(counted),
       choices_(at::zeros({experts}, at::TensorOptions().dtype(at::kDouble).device(device))),
       probabilities_(at::zeros_like(choices_)) {
@@ -267,6 +268,16 @@ void RouterBalance::count(const at::Tensor& probabilities, const at::Tensor& cho
   choices_.scatter_add_(0, choices.flatten(), weights.expand(choices.sizes()).flatten());
   probabilities_.add_(weights_.defined() ? (probabilities * weights).sum(0)
                                          : probabilities.sum(0, /*keepdim=*/false, at::kDouble));
+}
+
+void RouterBalance::close() {
+  if (!std::exchange(open_, false) || !sum_over_ranks_) return;
+  at::Tensor numbers = at::cat({choices_, probabilities_, at::full({1}, rows_, choices_.options())});
+  sum_over_ranks_(numbers);
+  const int64_t experts = choices_.size(0);
+  choices_ = numbers.narrow(0, 0, experts);
+  probabilities_ = numbers.narrow(0, experts, experts);
+  if (has_values(numbers)) rows_ = numbers[2 * experts].item<double>();
 }
 
 double RouterBalance::loss() const {

@@ -7,6 +7,7 @@
 // with factors that the forward pass counts, so that a backward pass by chunks is exact.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -23,16 +24,22 @@ namespace streambp {
 /// layers.
 class RouterBalance {
  public:
-  /// `counted` [N] bool says which tokens of the stream count; undefined: all.
-  RouterBalance(double coefficient, int64_t experts, c10::Device device, const at::Tensor& counted = {});
+  /// Replaces numbers [n] by their sums over the ranks of a batch.
+  using SumOverRanks = std::function<void(at::Tensor& numbers)>;
+
+  /// `counted` [N] bool says which tokens of the stream count; undefined: all. `sum_over_ranks`: of a stream
+  /// that is one rank's part of a batch.
+  RouterBalance(double coefficient, int64_t experts, c10::Device device, const at::Tensor& counted = {},
+                SumOverRanks sum_over_ranks = {});
 
   /// Counts a run of tokens from index `begin` of the stream on: their routers' probabilities [n, X] and
   /// choices [n, k]. Does nothing once the count is closed.
   void count(const at::Tensor& probabilities, const at::Tensor& choices, int64_t begin);
 
-  /// Ends the forward pass: layers that run again are not counted again.
-  void close() { open_ = false; }
+  /// Ends the forward pass: layers that run again are not counted again, and all ranks' counts are summed.
+  void close();
 
+  /// Of all ranks' tokens.
   double loss() const;
 
   /// d loss / d probability of each expert for tokens [begin, begin + n) of the stream, [n, X] float64 or
@@ -41,6 +48,7 @@ class RouterBalance {
 
  private:
   double coefficient_;
+  SumOverRanks sum_over_ranks_;
   bool open_ = true;
   double rows_ = 0.0;         // that count, of all layers
   at::Tensor counted_;        // [N] bool on the CPU; undefined: all

@@ -242,24 +242,6 @@ TEST(DataParallelEdges, HalfPrecisionRanksAgree) {
   }
 }
 
-TEST(DataParallelEdges, RefuseWhatIsNoSumOverRanks) {
-  const auto refuses = [](const std::string& objective, const char* preset_name, const Batch& batch,
-                          const std::map<std::string, std::string>& options) {
-    const Work work{"", full(preset_name), objective, batch, chunks_of(5)};
-    EXPECT_THROW(run_on_threads(2,
-                                [&](Communicator& communicator) {
-                                  const Model model = work.model();
-                                  Batch own = part_of(work, communicator.rank(), 2);
-                                  objective_of_ranks(communicator, model, objective, own, options);
-                                }),
-                 InputError)
-        << objective;
-  };
-  refuses("dpo", "qwen3-tiny", pairs_of_texts(), {{"loss_type", "aot"}});
-  refuses("sft", "qwen3-moe-tiny", thirteen_texts(), {{"router_aux_loss_coef", "0.1"}});
-  refuses("infonce", "qwen3-tiny", pairs_of_texts(), {});
-}
-
 TEST(DataParallelEdges, RefuseWhatIsOutOfOrder) {
   const auto alone = single_rank();
   Model model = full("qwen3-tiny")();
