@@ -1,11 +1,13 @@
 // Gradient checkpointing (Chen et al., 2016, arXiv 1604.06174): each layer's input is kept, each layer run
 // again in the backward pass. With a streamed head it is logits-only.
 #include <algorithm>
+#include <optional>
 
 #include "streambp/backprop/layer_chunk.h"
 #include "streambp/backprop/passes.h"
 #include "streambp/memory/meter.h"
 #include "streambp/memory/recorder.h"
+#include "streambp/model/weight_provider.h"
 
 namespace streambp {
 
@@ -30,6 +32,8 @@ HeadOutcome run_by_layers(const Pass& pass, const LayerForward& forward, const L
   for (int64_t i = 0; i < layers; ++i) {
     if (i >= first) inputs[i] = hidden;
     const Span span("layer {} forward", i);
+    const std::optional<int64_t> backward_next = first < layers ? std::optional(i) : std::nullopt;
+    const LayerWeights weights(model, i, i + 1 < layers ? std::optional(i + 1) : backward_next);
     at::Tensor output;
     {
       const MemoryScope scope("layer inputs");
@@ -46,6 +50,7 @@ HeadOutcome run_by_layers(const Pass& pass, const LayerForward& forward, const L
 
   for (int64_t i = layers - 1; i >= first; --i) {
     const Span span("layer {} backward", i);
+    const LayerWeights weights(model, i, i > first ? std::optional(i - 1) : std::nullopt);
     const MemoryScope scope("activations");
     const at::AutoGradMode with_grad(true);
     const at::Tensor leaf = inputs[i].detach().requires_grad_();

@@ -19,6 +19,7 @@
 #include "streambp/backprop/passes.h"
 #include "streambp/memory/meter.h"
 #include "streambp/memory/recorder.h"
+#include "streambp/model/weight_provider.h"
 
 namespace streambp {
 namespace {
@@ -114,6 +115,7 @@ class ChunkMajor {
 }  // namespace
 
 HeadOutcome run_chunk_major(const Pass& pass) {
+  const AllLayerWeights weights(pass.model);  // each chunk goes through all layers
   ChunkMajor run(pass);
   at::Tensor hidden = run.forward();
   pass.close_forward();

@@ -6,6 +6,7 @@
 #include "streambp/backprop/passes.h"
 #include "streambp/memory/meter.h"
 #include "streambp/memory/recorder.h"
+#include "streambp/model/weight_provider.h"
 
 namespace streambp {
 
@@ -13,6 +14,8 @@ HeadOutcome run_standard(const Pass& pass) {
   Model& model = pass.model;
   Rows rows = pass.all_rows();
   const int64_t lowest = model.lowest_trainable_layer();
+  // The graph of a layer reads its weights until the backward pass is done.
+  const AllLayerWeights weights(model);
   const MemoryScope scope("layer inputs");
   at::Tensor leaf = model.embed(pass.stream.batch.tokens);
   const at::AutoGradMode with_grad(true);

@@ -6,11 +6,13 @@
 // with three roots (output, keys, values) finishes it, and nothing is computed twice but one layer's key and
 // value projections.
 #include <algorithm>
+#include <optional>
 
 #include "streambp/backprop/passes.h"
 #include "streambp/backprop/streamed_forward.h"
 #include "streambp/memory/meter.h"
 #include "streambp/memory/recorder.h"
+#include "streambp/model/weight_provider.h"
 
 namespace streambp {
 namespace {
@@ -78,6 +80,10 @@ class StreamedBackward {
  private:
   void run_layer(int64_t layer, StreamedHead* head = nullptr, const std::vector<Parameter*>& of_head = {}) {
     forward_.rebuild_input(layer);
+    const LayerWeights weights(model_, layer,
+                               layer > std::max<int64_t>(lowest_, 0)
+                                   ? std::optional(forward_.rebuilt_from(layer - 1))
+                                   : std::nullopt);
     // Looked up only where they are consumed: a mixture has thousands.
     std::vector<Parameter*> parameters;
     if (pass_.consumer != nullptr) parameters = model_.layer_parameters(layer);

@@ -5,6 +5,7 @@
 #include "streambp/backprop/method.h"
 #include "streambp/memory/meter.h"
 #include "streambp/memory/recorder.h"
+#include "streambp/model/weight_provider.h"
 
 namespace streambp {
 StreamedForward::StreamedForward(const Model& model, const Stream& stream, int64_t chunk, const Keep& keep)
@@ -64,6 +65,7 @@ void StreamedForward::allocate_input(int64_t layer) {
 void StreamedForward::forward(int64_t layer) {
   const Span layer_span("layer {} forward", layer);
   const auto head = static_cast<int64_t>(model_.layers().size());
+  const LayerWeights weights(model_, layer, after_forward(layer));
   // Chunk by chunk over the input, where it is not needed again; the head's input is on the device.
   const bool in_place = layer > 0 && !is_kept(layer) && (layer + 1 < head || !keep_.inputs_on_host());
   if (!in_place) allocate_input(layer + 1);
@@ -90,14 +92,23 @@ void StreamedForward::forward(int64_t layer) {
 }
 
 void StreamedForward::rebuild_input(int64_t layer) {
-  if (layer == 0 || inputs_[layer].defined()) return;
-  int64_t from = layer;
-  while (from > 0 && !inputs_[from].defined()) --from;
-  for (; from < layer; ++from) forward_again(from);
+  for (int64_t from = rebuilt_from(layer); from < layer; ++from) forward_again(from);
+}
+
+int64_t StreamedForward::rebuilt_from(int64_t layer) const {
+  while (layer > 0 && !inputs_[layer].defined()) --layer;
+  return layer;
+}
+
+std::optional<int64_t> StreamedForward::after_forward(int64_t layer) const {
+  const auto head = static_cast<int64_t>(model_.layers().size());
+  if (layer + 1 < head) return layer + 1;
+  return keep_.first < head ? std::optional(layer) : std::nullopt;
 }
 
 void StreamedForward::forward_again(int64_t layer) {
   const Span span("layer {} forward again", layer);
+  const LayerWeights weights(model_, layer, layer + 1);
   allocate_input(layer + 1);
   const DecoderLayer& decoder = model_.layers()[layer];
   const KeptActivations& kept = kept_[layer];

@@ -71,6 +71,9 @@ class StreamedForward {
   /// theirs until they are dropped.
   void rebuild_input(int64_t layer);
 
+  /// The layer that rebuild_input(layer) runs first; `layer` itself where its input is there.
+  int64_t rebuilt_from(int64_t layer) const;
+
   /// The output of the last layer [N, D], which is kept no longer.
   at::Tensor take_hidden() { return inputs_.back().take(); }
 
@@ -86,6 +89,8 @@ class StreamedForward {
   /// Whether an activation of which `count` layers keep theirs is kept of `layer`.
   bool keeps(int64_t count, int64_t layer) const;
   void allocate_input(int64_t layer);
+  /// Whose weights are needed after `layer` has been run forward; none: no backward pass follows.
+  std::optional<int64_t> after_forward(int64_t layer) const;
   void forward(int64_t layer);
   void forward_again(int64_t layer);
   /// A run of `layer` that hands out what is to be kept of it.

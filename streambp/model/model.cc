@@ -66,7 +66,8 @@ Parameter& Model::add_parameter(const ParameterShape& shape, bool trainable) {
     const MemoryScope scope("weights");
     parameter->value = at::empty(shape.shape, options.dtype(dtype_of(shape.name)));
   }
-  if (trainable && !is_buffer(shape.name)) {
+  parameter->deferred = trainable && !is_buffer(shape.name) && placement_.defers_gradients;
+  if (trainable && !is_buffer(shape.name) && !placement_.defers_gradients) {
     const MemoryScope scope("gradients");
     parameter->gradient = at::zeros(shape.shape, options.dtype(placement_.gradient_dtype));
   }
@@ -91,7 +92,9 @@ Model::Model(const Config& config, const Placement& placement,
              const std::function<void(Parameter&, ParameterRole)>& fill)
     : config_(config), placement_(placement) {
   for (const ParameterShape& shape : parameter_shapes(config)) {
-    fill(add_parameter(shape, !placement.trainable || placement.trainable(shape.name)), shape.role);
+    Parameter& parameter = add_parameter(shape, !placement.trainable || placement.trainable(shape.name));
+    fill(parameter, shape.role);
+    if (placement.filled) placement.filled(parameter);
   }
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) layers_.push_back(make_layer(i));
   embedding_ = &parameter("model.embed_tokens.weight");

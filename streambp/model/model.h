@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -20,6 +21,8 @@
 #include "streambp/model/shared_keys_values.h"
 
 namespace streambp {
+
+class WeightProvider;
 
 /// A batch on the model's device, cut into rows on demand.
 struct Stream {
@@ -48,7 +51,12 @@ class Model {
     /// Of the gradients: `dtype`, or float32 for sums wider than a half-precision parameter.
     at::ScalarType gradient_dtype = at::kFloat;
     /// Which parameters need a gradient, by name; empty: all.
-    std::function<bool(const std::string&)> trainable;
+    std::function<bool(const std::string&)> trainable = {};
+    /// Gradients are deferred from the outset (defer_gradients): no memory is taken for them.
+    bool defers_gradients = false;
+    /// Called with each parameter of the base as soon as it has its value: who provides the values of layers
+    /// (provide) takes them here, before the next parameter's memory is asked for.
+    std::function<void(Parameter&)> filled = {};
   };
 
   /// The weights of a folder, converted to the placement's dtype.
@@ -74,6 +82,12 @@ class Model {
 
   /// The shape of each of a skeleton's parameters, by name. Filled by give_back().
   const std::map<std::string, std::vector<int64_t>>& skeleton_shapes() const { return skeleton_shapes_; }
+
+  /// From now on the values of the layers' parameters come from `provider` (null: they are all there), which
+  /// methods ask for a layer before they run it: see LayerWeights.
+  void provide(std::shared_ptr<WeightProvider> provider) { provider_ = std::move(provider); }
+  /// Null where all values are there.
+  WeightProvider* provider() const { return provider_.get(); }
 
   const Config& config() const { return config_; }
   c10::Device device() const { return placement_.device; }
@@ -200,6 +214,7 @@ class Model {
 
   Config config_;
   Placement placement_;
+  std::shared_ptr<WeightProvider> provider_;
   bool is_skeleton_ = false;
   c10::Device lender_ = at::kCPU;  // of a skeleton: where what it is lent lies
   std::map<std::string, std::vector<int64_t>> skeleton_shapes_;

@@ -1,0 +1,16 @@
+// The memory of a tensor that comes and goes while the tensor itself stays: its shape, and its views.
+#pragma once
+
+#include <ATen/ATen.h>
+
+namespace streambp {
+
+/// Frees the memory of `tensor`'s whole storage. The tensor and its views keep their shapes, dtype and
+/// device; reading or writing them throws c10::Error until there is memory again.
+void free_memory(const at::Tensor& tensor) noexcept;
+
+/// Gives the tensor's storage, which has none, memory of its size, uninitialised. Its views share it. Throws
+/// OutOfMemory (or c10's).
+void allocate_memory(const at::Tensor& tensor);
+
+}  // namespace streambp
