@@ -4,6 +4,7 @@
 
 #include "bench/commands.h"
 #include "bench/ranks_run.h"
+#include "bench/recording_files.h"
 #include "bench/run_flags.h"
 #include "bench/sweep_cells.h"
 #include "streambp/cli/command_line.h"
@@ -31,6 +32,8 @@ struct Typed {
   std::string out = "out/ranks";
   int threads = 1;
   int64_t repeats = 3;
+  bool overlaps = false;
+  std::string trace;
   bool json = false;
   std::vector<std::string> arguments;
 };
@@ -69,6 +72,7 @@ SweepOptions read_options(const RunFlags& flags, const Typed& typed) {
   options.repeats = typed.repeats;
   options.out = typed.out;
   options.arguments = typed.arguments;
+  if (!typed.trace.empty()) options.trace = typed.trace;
   if (options.device != "cpu" && options.device != "meta")
     throw InputError("--device {}: expected cpu or meta", options.device);
   if (options.picks_method) throw InputError("--method auto: expected methods by name");
@@ -103,13 +107,16 @@ class Report {
     file_.start();
   }
 
-  void add(const Bench& bench, const Cell& cell, const RanksRun& run, int64_t ranks) {
+  /// `recorder`: of its last step; empty: none was asked for.
+  void add(const Bench& bench, const Cell& cell, const RanksRun& run, int64_t ranks,
+           std::optional<Recorder>& recorder) {
     json record = ranks_record(bench, cell, run, ranks);
     record["environment"] = describe_environment(options_.threads, /*cuda_index=*/-1, options_.arguments);
     file_.append(record);
+    if (recorder) write_recording(options_, recorder->stop(), record);
     if (is_json_) return fmt::print("{}\n", record_line(record));
     const bool predicted = bench.device.is_meta();
-    table_.add({fmt::format("{}", ranks), stage_name(run.stage), method_name(cell.settings.method),
+    table_.add({fmt::format("{}", ranks), stage_name(run.sharing.stage), method_name(cell.settings.method),
                 fmt::format("{}", cell.seq_len), fmt::format("{}", run.tokens),
                 format_bytes(run.resident_bytes), format_bytes(run.peak_bytes),
                 format_bytes(bytes_of(run.pass)), format_bytes(bytes_of(run.step)),
@@ -131,13 +138,20 @@ class Report {
 };
 
 /// Every cell and stage on this rank.
-void run_cells(Communicator& communicator, const Bench& bench, const std::vector<ZeroStage>& stages,
-               Report* report) {
-  for (const Cell& cell : list_cells(bench)) {
+void run_cells(Communicator& communicator, const Bench& bench, const Typed& typed, Report* report) {
+  const std::vector<ZeroStage> stages = read_stages(typed.stages);
+  const std::vector<Cell> cells = list_cells(bench);
+  if (bench.options.trace && cells.size() * stages.size() != 1)
+    throw InputError("--trace {}: {} runs, expected one length, method, objective and --zero",
+                     bench.options.trace->string(), cells.size() * stages.size());
+  for (const Cell& cell : cells) {
     for (const ZeroStage stage : stages) {
       if (stage == ZeroStage::kGradients && !method_kind(cell.settings.method).fuses_optimizer) continue;
-      const RanksRun run = run_on_rank(communicator, bench, cell, stage, bench.options.repeats);
-      if (report != nullptr) report->add(bench, cell, run, communicator.size());
+      std::optional<Recorder> recorder;
+      const bool records = report != nullptr && bench.options.trace;
+      const RanksRun run = run_on_rank(communicator, bench, cell, {stage, typed.overlaps},
+                                       bench.options.repeats, records ? &recorder : nullptr);
+      if (report != nullptr) report->add(bench, cell, run, communicator.size(), recorder);
     }
   }
 }
@@ -147,7 +161,7 @@ int predict_ranks(const SweepOptions& options, const Typed& typed) {
   const Bench bench = open_bench(options);
   Report report(options, typed.json);
   for (const int64_t ranks : parse_integers(typed.ranks, "--ranks", 1))
-    run_cells(*counted_rank(0, ranks), bench, read_stages(typed.stages), &report);
+    run_cells(*counted_rank(0, ranks), bench, typed, &report);
   report.print();
   return kExitGood;
 }
@@ -166,7 +180,7 @@ int run_as_rank(const Rendezvous& rendezvous, const SweepOptions& options, const
   require_agreement(*communicator, {{"the model's shapes", shapes}});
   std::optional<Report> report;
   if (rendezvous.rank == 0) report.emplace(options, typed.json);
-  run_cells(*communicator, bench, read_stages(typed.stages), report ? &*report : nullptr);
+  run_cells(*communicator, bench, typed, report ? &*report : nullptr);
   communicator->barrier();
   if (report) report->print();
   return kExitGood;
@@ -213,6 +227,11 @@ void add_ranks_command(CLI::App& app, Action& action, int argc, const char* cons
   command->add_option("--repeats", typed->repeats, "Timed steps of each cell")
       ->capture_default_str()
       ->check(from_to(1, 1000000));
+  command->add_flag("--overlap", typed->overlaps,
+                    "Sum gradients over ranks on a thread of its own while the pass goes on: where a rank "
+                    "has a core to spare");
+  text("--trace", typed->trace,
+       "Write rank 0's last step, layers and messages over time, as JSON for ui.perfetto.dev; for one run");
   text("--out", typed->out, "Folder for results.jsonl");
   command->add_flag("--json", typed->json, "Print the records instead of the table");
   command->callback(

@@ -6,6 +6,7 @@
 #include "bench/cell_run.h"
 #include "bench/json_members.h"
 #include "streambp/cli/records.h"
+#include "streambp/distributed/communication_thread.h"
 #include "streambp/memory/meter.h"
 #include "streambp/plan/models.h"
 
@@ -52,16 +53,32 @@ std::unique_ptr<Optimizer> optimizer_of(const OptimizerStates& asked) {
   return make_optimizer(settings);
 }
 
+/// While it lives, and where it is wanted, messages have a thread.
+class ThreadOfItsOwn {
+ public:
+  ThreadOfItsOwn(Communicator& communicator, bool wanted) : communicator_(communicator) {
+    if (wanted) communicator.send_from(&thread_.emplace());
+  }
+  ~ThreadOfItsOwn() { communicator_.send_from(nullptr); }
+  ThreadOfItsOwn(const ThreadOfItsOwn&) = delete;
+  ThreadOfItsOwn& operator=(const ThreadOfItsOwn&) = delete;
+
+ private:
+  Communicator& communicator_;
+  std::optional<CommunicationThread> thread_;
+};
+
 /// One rank's part of a cell, and all that its steps need.
 class RankSteps {
  public:
-  RankSteps(Communicator& communicator, const Bench& bench, const Cell& cell, ZeroStage stage)
+  RankSteps(Communicator& communicator, const Bench& bench, const Cell& cell, const Sharing& sharing)
       : communicator_(communicator),
         bench_(bench),
         cell_(cell),
         models_(open_models(bench)),
-        gradients_(communicator, *models_.policy, stage),
+        gradients_(communicator, *models_.policy, sharing.stage),
         optimizer_(optimizer_of(bench.options.setup.optimizer)) {
+    if (sharing.overlaps) gradients_.overlap();
     if (optimizer_) gradients_.prepare(*optimizer_);
     if (gradients_.frees()) models_.policy->defer_gradients();
     const plan::TrainingStep step = step_of_rank();
@@ -128,23 +145,28 @@ std::string stage_name(ZeroStage stage) {
   return stage == ZeroStage::kNone ? "none" : stage == ZeroStage::kOptimizer ? "zero-1" : "zero-2";
 }
 
-RanksRun run_on_rank(Communicator& communicator, const Bench& bench, const Cell& cell, ZeroStage stage,
-                     int64_t repeats) {
-  RankSteps steps(communicator, bench, cell, stage);
+RanksRun run_on_rank(Communicator& communicator, const Bench& bench, const Cell& cell, const Sharing& sharing,
+                     int64_t repeats, std::optional<Recorder>* recorder) {
+  const ThreadOfItsOwn thread(communicator, sharing.overlaps);
+  RankSteps steps(communicator, bench, cell, sharing);
   RanksRun run;
-  run.stage = stage;
+  run.sharing = sharing;
   if (!bench.device.is_meta()) {
     steps.run(run);
     run.seconds.clear();
   }
-  for (int64_t repeat = 0; repeat < repeats; ++repeat) steps.run(run);
+  for (int64_t repeat = 0; repeat < repeats; ++repeat) {
+    if (recorder != nullptr && repeat + 1 == repeats) recorder->emplace(bench.device.type());
+    steps.run(run);
+  }
   return run;
 }
 
 json ranks_record(const Bench& bench, const Cell& cell, const RanksRun& run, int64_t ranks) {
   json record = cell_configuration(bench, cell);
   record["settings"]["ranks"] = ranks;
-  record["settings"]["zero"] = stage_name(run.stage);
+  record["settings"]["zero"] = stage_name(run.sharing.stage);
+  if (run.sharing.overlaps) record["settings"]["overlap"] = true;
   const bool predicted = bench.device.is_meta();
   record.update({{"schema", kRecordSchema},
                  {"key", record_key(record)},

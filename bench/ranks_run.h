@@ -3,17 +3,25 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "bench/cell.h"
 #include "streambp/distributed/data_parallel.h"
+#include "streambp/memory/recorder.h"
 
 namespace streambp::bench {
 
+/// What ranks divide, and how.
+struct Sharing {
+  ZeroStage stage = ZeroStage::kNone;
+  bool overlaps = false;  // gradients are summed by a thread of their own while the pass goes on
+};
+
 /// What one cell's steps cost, over all ranks.
 struct RanksRun {
-  ZeroStage stage = ZeroStage::kNone;
+  Sharing sharing;
   int64_t tokens = 0;          // of all ranks
   int64_t resident_bytes = 0;  // the most on a rank before a pass: weights, gradients, optimizer states
   int64_t peak_bytes = 0;      // the most on a rank, of pass and step
@@ -29,10 +37,10 @@ std::string stage_name(ZeroStage stage);
 
 /// Runs `repeats` training steps, after an untimed one where there is a clock to read, of `cell` on this
 /// rank. Each rank draws its own batch, of the cell's length and sequences, from the seed. The setup's
-/// optimizer takes the steps; without one there are passes alone. On meta one step is counted. Throws what a
-/// pass throws.
-RanksRun run_on_rank(Communicator& communicator, const Bench& bench, const Cell& cell, ZeroStage stage,
-                     int64_t repeats);
+/// optimizer takes the steps; without one there are passes alone. On meta one step is counted. `recorder`:
+/// null, or where a recorder of the last step is made, which the caller stops. Throws what a pass throws.
+RanksRun run_on_rank(Communicator& communicator, const Bench& bench, const Cell& cell, const Sharing& sharing,
+                     int64_t repeats, std::optional<Recorder>* recorder = nullptr);
 
 /// The record of a run, without its environment (bench/records.md).
 nlohmann::json ranks_record(const Bench& bench, const Cell& cell, const RanksRun& run, int64_t ranks);

@@ -11,6 +11,7 @@ RunDescription describe(const nlohmann::json& record) {
   RunDescription about;
   for (const char* name : {"model", "objective", "method", "chunk", "seq_len", "batch", "dtype", "device",
                            "kind", "status", "key"}) {
+    if (!record.contains(name)) continue;  // ranks have no one chunk
     const nlohmann::json& value = record.at(name);
     about.emplace_back(name, value.is_string() ? value.get<std::string>() : value.dump());
   }

@@ -60,6 +60,7 @@ check "Errors of float32 and bfloat16 relative to standard back-propagation's" "
 check "compare's verdicts on gradients of Hugging Face" python3 scripts/compare_verdicts.py --out out/compare-verdicts
 check 'Kills, full disks, closed descriptors, writers at the same time' \
   bash verify/tests/bench/faults_test.sh build/release/bin/streambp-bench 50
+check 'Twenty ranks killed at random moments' bash verify/tests/bench/ranks_test.sh build/release/bin/streambp-bench 20
 check 'Lengths, products and element counts across 2^16, 2^31 and 2^32' "$verify" long "$@"
 check 'Hostile inputs: files, folders and command lines that have to be refused' \
   python3 verify/tests/hostile/inputs_test.py build/release/bin verify/goldens --all

@@ -190,7 +190,10 @@ Outcome backpropagate(Model& model, const Batch& given, const Objective& objecti
   if (settings.consumer != nullptr && settings.consumer->frees()) model.defer_gradients();
   const WideVectors sums(model);
   if (scored.size() == 0 && request.pooling == Pooling::kNone) {  // nothing is scored: loss 0, gradients 0
-    if (settings.consumer != nullptr) hand_over_all(model, *settings.consumer);
+    if (settings.consumer != nullptr) {
+      hand_over_all(model, *settings.consumer);
+      settings.consumer->finish();
+    }
     outcome.log_probabilities = at::zeros({stream.size()}, scored.targets.options().dtype(at::kDouble));
     return outcome;
   }
@@ -214,6 +217,7 @@ Outcome backpropagate(Model& model, const Batch& given, const Objective& objecti
                   .joins_head = joins_head(model, objective, settings),
                   .ops = settings.is_fair() ? own_ops() : model_ops(settings.baseline)};
   const HeadOutcome result = kind.run(pass);
+  if (settings.consumer != nullptr) settings.consumer->finish();
   outcome.loss = result.loss;
   if (stream.balance != nullptr && objective.router_loss.reports) outcome.loss += stream.balance->loss();
   fill(outcome, result.values, scored, stream.size());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "streambp/distributed/communication_thread.h"
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
 #include "streambp/ops/sum_dtype.h"
@@ -142,16 +143,30 @@ void Communicator::all_gather(Collective collective, const at::Tensor& share, co
   }
 }
 
+template <typename Body>
+auto Communicator::in_turn(const Body& body) {
+  if (thread_ == nullptr || thread_->is_this_thread()) return body();
+  decltype(body()) result;
+  thread_->run([&] { result = body(); });
+  return result;
+}
+
 void Communicator::all_reduce(const Concatenation& numbers) {
-  all_gather(Collective::kAllReduce, reduce_scatter(Collective::kAllReduce, numbers), numbers);
+  in_turn([&] {
+    all_gather(Collective::kAllReduce, reduce_scatter(Collective::kAllReduce, numbers), numbers);
+    return true;
+  });
 }
 
 at::Tensor Communicator::reduce_scatter(const Concatenation& numbers) {
-  return reduce_scatter(Collective::kReduceScatter, numbers);
+  return in_turn([&] { return reduce_scatter(Collective::kReduceScatter, numbers); });
 }
 
 void Communicator::all_gather(const at::Tensor& share, const Concatenation& numbers) {
-  all_gather(Collective::kAllGather, share, numbers);
+  in_turn([&] {
+    all_gather(Collective::kAllGather, share, numbers);
+    return true;
+  });
 }
 
 at::Tensor Communicator::all_gather(const at::Tensor& tensor) {
@@ -168,11 +183,15 @@ void Communicator::send_receive(const at::Tensor& sent, int64_t to, const at::Te
     if (rank < 0 || rank >= size_ || rank == rank_)
       throw InputError("send_receive: rank {} with rank {} of {}, expected another one", rank_, rank, size_);
   }
-  counted_exchange(Collective::kSendReceive, Concatenation(sent).view(0, sent.numel()), to,
-                   Concatenation(received).view(0, received.numel()), from);
+  in_turn([&] {
+    counted_exchange(Collective::kSendReceive, Concatenation(sent).view(0, sent.numel()), to,
+                     Concatenation(received).view(0, received.numel()), from);
+    return true;
+  });
 }
 
 void Communicator::barrier() {
+  if (thread_ != nullptr && !thread_->is_this_thread()) return thread_->run([this] { barrier(); });
   const at::Tensor sent = at::zeros({1}, at::kByte);
   // After round k a rank knows of the 2^(k + 1) ranks up to itself.
   for (int64_t distance = 1; distance < size_; distance *= 2) {

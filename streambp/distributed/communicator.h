@@ -18,6 +18,8 @@
 
 namespace streambp {
 
+class CommunicationThread;
+
 /// A rank that does not answer, or is at something else. The message names it.
 class CommunicationError : public std::runtime_error {
  public:
@@ -52,6 +54,14 @@ class Communicator {
   int64_t rank() const { return rank_; }
   int64_t size() const { return size_; }
 
+  /// From now on all calls are made by `thread`, in the order in which they were asked for, by whichever
+  /// thread; each returns when its own is done. Null: by the thread that asks. The thread outlives this, or
+  /// is let go of before it ends.
+  void send_from(CommunicationThread* thread) { thread_ = thread; }
+
+  /// The thread that calls are made by; null: each asking one.
+  CommunicationThread* thread() const { return thread_; }
+
   /// Replaces the n numbers by their sums over ranks, the same bits on every rank.
   void all_reduce(const Concatenation& numbers);
 
@@ -85,6 +95,9 @@ class Communicator {
   virtual bool has_values() const { return true; }
 
  private:
+  /// What body() returns, on the thread that calls are made by.
+  template <typename Body>
+  auto in_turn(const Body& body);
   void counted_exchange(Collective collective, const at::Tensor& sent, int64_t to, const at::Tensor& received,
                         int64_t from);
   at::Tensor reduce_scatter(Collective collective, const Concatenation& numbers);
@@ -94,6 +107,7 @@ class Communicator {
 
   int64_t rank_, size_;
   std::array<Traffic, kCollectives> traffic_{};
+  CommunicationThread* thread_ = nullptr;
 };
 
 /// How many numbers of a share are exchanged and summed at a time, on each of `ranks` ranks: what arrives is

@@ -86,6 +86,7 @@ Outcome backpropagate_on_ranks(Communicator& communicator, Model& model, const B
   if (settings.consumer == nullptr) {
     const at::NoGradGuard no_grad;
     hand_over_all(model, gradients);
+    gradients.finish();
   }
   const at::Tensor losses = communicator.all_gather(at::full({1}, outcome.loss, at::kDouble));
   outcome.loss = sum_of(losses)[0].item<double>();

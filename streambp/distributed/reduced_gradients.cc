@@ -2,8 +2,10 @@
 
 #include <utility>
 
+#include "streambp/distributed/communication_thread.h"
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
+#include "streambp/memory/recorder.h"
 
 namespace streambp {
 namespace {
@@ -50,20 +52,41 @@ void ReducedGradients::use(const std::vector<Parameter*>& group) {
   if (found == runs_of_.end())
     throw InputError("gradients of '{}' and others: not a group of the model that is reduced",
                      group.front()->name);
-  for (const size_t i : found->second) reduce(runs_[i]);
+  std::vector<std::pair<size_t, Concatenation>>
+      own;  // alive until they are summed, whoever frees them meanwhile
+  for (const size_t i : found->second) own.emplace_back(i, gradients(runs_[i]));
+  const auto reduce_all = [this, own = std::move(own)] {
+    const Span span("sums over ranks");
+    for (const auto& [i, gradients] : own) reduce(runs_[i], gradients);
+  };
+  if (!overlaps_) return reduce_all();
+  finish();
+  under_way_ = communicator_.thread()->start(reduce_all);
 }
 
-void ReducedGradients::reduce(Run& run) {
+void ReducedGradients::finish() {
+  if (!under_way_.valid()) return;
+  const Span span("waiting for sums over ranks");
+  under_way_.get();
+}
+
+void ReducedGradients::overlap() {
+  if (communicator_.thread() == nullptr)
+    throw InputError("overlap: the communicator has no thread of its own, expected send_from() before");
+  overlaps_ = true;
+}
+
+void ReducedGradients::reduce(Run& run, const Concatenation& gradients) {
   if (!is_sharded()) {
     if (run.is_reduced)
       throw InputError(
           "the gradients of '{}' and others are the sums over ranks already, expected a step or accumulation "
           "before another pass",
           run.parameters.front()->name);
-    communicator_.all_reduce(gradients(run));
+    communicator_.all_reduce(gradients);
   } else {
     const MemoryScope scope("gradients");
-    const at::Tensor sums = communicator_.reduce_scatter(gradients(run));
+    const at::Tensor sums = communicator_.reduce_scatter(gradients);
     // Whole gradients of earlier passes are in the sums already.
     if (frees() && run.shard.gradient.defined()) {
       run.shard.gradient.add_(sums);

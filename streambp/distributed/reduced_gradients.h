@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <future>
 #include <map>
 #include <memory>
 #include <string>
@@ -33,8 +34,18 @@ class ReducedGradients final : public GradientConsumer {
   /// All ranks' `model` have the same parameters and values. Model and communicator outlive this.
   ReducedGradients(Communicator& communicator, Model& model, ZeroStage stage);
 
+  ~ReducedGradients() override { wait_for_sums(); }
+  ReducedGradients(const ReducedGradients&) = delete;
+  ReducedGradients& operator=(const ReducedGradients&) = delete;
+
   bool frees() const override { return stage_ == ZeroStage::kGradients; }
   void use(const std::vector<Parameter*>& group) override;
+  void finish() override;
+
+  /// From now on the sums of a group are taken by the communicator's thread while the pass goes on with the
+  /// next one; a group waits for the one before it, so that no more than two are alive. Throws InputError
+  /// where the communicator has no thread.
+  void overlap();
 
   /// Whether passes from now on are followed by others before the next step. Their gradients stay with the
   /// rank, and are reduced with the last pass's; in stage kGradients each pass's are reduced and added to the
@@ -65,7 +76,11 @@ class ReducedGradients final : public GradientConsumer {
   };
 
   bool is_sharded() const { return stage_ != ZeroStage::kNone; }
-  void reduce(Run& run);
+  void reduce(Run& run, const Concatenation& gradients);
+  /// Returns when no sum is under way any more.
+  void wait_for_sums() noexcept {
+    if (under_way_.valid()) under_way_.wait();
+  }
   void step(Run& run, Optimizer& optimizer);
   Concatenation values(const Run& run) const;
   static Concatenation gradients(const Run& run);
@@ -74,6 +89,8 @@ class ReducedGradients final : public GradientConsumer {
   Model& model_;
   ZeroStage stage_;
   bool more_to_come_ = false;
+  bool overlaps_ = false;
+  std::future<void> under_way_;  // the sums of the latest group
   std::vector<Run> runs_;
   std::map<const Parameter*, std::vector<size_t>> runs_of_;  // by a group's first parameter
 };

@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 #include "streambp/error.h"
@@ -100,25 +101,26 @@ class Recorder::Work final : public BlockListener {
 
   void begin(const char* name, int64_t number) {
     const std::lock_guard lock(mutex_);
+    Lane& lane = lane_of_thread();
     std::vector<std::string>& names = recording_.spans;
     auto known = std::find(names.begin(), names.end(), name);
     if (known == names.end()) {
       if (names.size() == kMostNames) throw std::logic_error("a recording with too many names of spans");
       known = names.insert(names.end(), name);
     }
-    open_.push_back({static_cast<int>(known - names.begin()), number});
-    add(Recording::Kind::kSpanBegin, 0, number, open_.back().first);
+    lane.open.push_back({static_cast<int>(known - names.begin()), number});
+    add(lane.begin, 0, number, lane.open.back().first);
   }
 
   void end() {
     const std::lock_guard lock(mutex_);
-    const auto [name, number] = open_.back();
-    open_.pop_back();
-    add(Recording::Kind::kSpanEnd, 0, number, name);
+    end(lane_of_thread());
   }
 
   Recording finish() {
-    while (!open_.empty()) end();
+    for (Lane* lane : {&other_, &own_}) {
+      while (!lane->open.empty()) end(*lane);
+    }
     int scopes = 0;
     for (const Recording::Block& block : recording_.at_start) scopes = std::max(scopes, block.scope + 1);
     for (const Recording::Entry& entry : recording_.entries) {
@@ -130,6 +132,20 @@ class Recorder::Work final : public BlockListener {
 
  private:
   static constexpr size_t kMostNames = 256;
+
+  /// The open spans of a thread: name and number.
+  struct Lane {
+    Recording::Kind begin, end;
+    std::vector<std::pair<int, int64_t>> open = {};
+  };
+
+  Lane& lane_of_thread() { return std::this_thread::get_id() == thread_ ? own_ : other_; }
+
+  void end(Lane& lane) {
+    const auto [name, number] = lane.open.back();
+    lane.open.pop_back();
+    add(lane.end, 0, number, name);
+  }
 
   void add(Recording::Kind kind, uint64_t address, int64_t bytes, int name) {
     const uint64_t time = recording_.timed
@@ -143,7 +159,9 @@ class Recorder::Work final : public BlockListener {
   std::mutex mutex_;
   Recording recording_;
   AddressSpace addresses_;
-  std::vector<std::pair<int, int64_t>> open_;  // spans: name and number
+  const std::thread::id thread_ = std::this_thread::get_id();
+  Lane own_{Recording::Kind::kSpanBegin, Recording::Kind::kSpanEnd};
+  Lane other_{Recording::Kind::kOtherSpanBegin, Recording::Kind::kOtherSpanEnd};
 };
 
 std::string Recording::span_text(const Entry& entry) const {

@@ -16,9 +16,18 @@ namespace streambp {
 
 /// What a Recorder has seen.
 struct Recording {
-  enum class Kind : uint8_t { kAllocated, kFreed, kRefused, kSpanBegin, kSpanEnd };
+  /// kOther...: spans of another thread than the one that has made the recorder (communication, for one).
+  enum class Kind : uint8_t {
+    kAllocated,
+    kFreed,
+    kRefused,
+    kSpanBegin,
+    kSpanEnd,
+    kOtherSpanBegin,
+    kOtherSpanEnd
+  };
 
-  static bool is_span(Kind kind) { return kind == Kind::kSpanBegin || kind == Kind::kSpanEnd; }
+  static bool is_span(Kind kind) { return kind >= Kind::kSpanBegin; }
 
   struct Entry {
     uint64_t address;    // of the block; of a refusal: the bytes that were left
@@ -39,7 +48,7 @@ struct Recording {
   std::vector<std::string> scopes;  // names by number
   std::vector<std::string> spans;   // names by number, {} where a span's own number goes
   std::vector<Block> at_start;      // alive before the first entry, oldest first
-  std::deque<Entry> entries;        // a span's end follows the ends of all spans inside it
+  std::deque<Entry> entries;        // a span's end follows the ends of all spans of its thread inside it
 
   /// The name of a span, such as "layer 12 backward".
   std::string span_text(const Entry& entry) const;
@@ -75,8 +84,8 @@ class Recorder {
   std::unique_ptr<Work> work_;
 };
 
-/// Names what the program does while it lives; spans are nested. Opened by one thread at a time,
-/// as scopes are.
+/// Names what the program does while it lives; spans are nested. Opened by the thread that has made the
+/// recorder, and by one other at a time.
 class Span {
  public:
   /// `name` may hold one {}, where `number` goes: Span("layer {} backward", 12).

@@ -165,6 +165,9 @@ class SnapshotWriter {
         spans_.pop_back();
         forget_frames();
         break;
+      case Kind::kOtherSpanBegin:
+      case Kind::kOtherSpanEnd:
+        break;
       case Kind::kAllocated:
         write_block_event("alloc", entry.address, entry.bytes, entry.name);
         note_alive(entry.address, entry.bytes, entry.name);

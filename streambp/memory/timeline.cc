@@ -50,6 +50,9 @@ bool Replay::next() {
     case Recording::Kind::kSpanEnd:
       spans_.pop_back();
       break;
+    case Recording::Kind::kOtherSpanBegin:
+    case Recording::Kind::kOtherSpanEnd:
+      break;
   }
   return true;
 }

@@ -15,7 +15,9 @@ std::string quoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace);
 }
 
-/// Writes the events one by one; all belong to one process and one thread.
+constexpr int kPassThread = 1, kOtherThread = 2;
+
+/// Writes the events one by one; all belong to one process.
 class Events {
  public:
   Events(std::ostream& out, const Recording& recording)
@@ -24,10 +26,11 @@ class Events {
   }
 
   /// `rest` follows the members that every event has.
-  void add(char phase, double time, const std::string& name, const std::string& rest = {}) {
+  void add(char phase, double time, const std::string& name, const std::string& rest = {},
+           int thread = kPassThread) {
     out_ << separator_
-         << fmt::format(R"({{"ph":"{}","ts":{:.3f},"pid":1,"tid":1,"name":{}{}}})", phase, time, quoted(name),
-                        rest);
+         << fmt::format(R"({{"ph":"{}","ts":{:.3f},"pid":1,"tid":{},"name":{}{}}})", phase, time, thread,
+                        quoted(name), rest);
     separator_ = ",\n";
   }
 
@@ -50,6 +53,8 @@ class Events {
     const Recording::Entry& entry = replay.entry();
     if (entry.kind == Kind::kSpanBegin) add('B', time, recording_.span_text(entry));
     if (entry.kind == Kind::kSpanEnd) add('E', time, recording_.span_text(entry));
+    if (entry.kind == Kind::kOtherSpanBegin) add('B', time, recording_.span_text(entry), {}, kOtherThread);
+    if (entry.kind == Kind::kOtherSpanEnd) add('E', time, recording_.span_text(entry), {}, kOtherThread);
     if (entry.kind == Kind::kRefused) instant(time, "out of memory", entry.bytes);
   }
 
@@ -69,11 +74,14 @@ void write_trace(std::ostream& out, const Recording& recording, const RunDescrip
   for (const auto& [name, value] : about) out << ',' << quoted(name) << ':' << quoted(value);
   out << "},\n\"traceEvents\":[\n";
   Events events(out, recording);
-  const auto name_it = [&events](const char* what, const char* name) {
-    events.add('M', 0.0, what, fmt::format(R"(,"args":{{"name":"{}"}})", name));
+  const auto name_it = [&events](const char* what, const char* name, int thread = kPassThread) {
+    events.add('M', 0.0, what, fmt::format(R"(,"args":{{"name":"{}"}})", name), thread);
   };
   name_it("process_name", recording.timed ? "streambp, measured" : "streambp, predicted");
   name_it("thread_name", "pass");
+  const bool has_others = std::any_of(recording.entries.begin(), recording.entries.end(),
+                                      [](const auto& entry) { return entry.kind == Kind::kOtherSpanBegin; });
+  if (has_others) name_it("thread_name", "communication", kOtherThread);
 
   const std::vector<size_t> indices = sampled_indices(recording, most);
   auto sampled = indices.begin();

@@ -22,6 +22,9 @@ class GradientConsumer {
   /// (streambp/backprop/gradient_groups.h), in every pass the same, whatever is scored. One that frees may
   /// reset gradients as it goes: what it leaves is freed.
   virtual void use(const std::vector<Parameter*>& parameters) = 0;
+
+  /// All groups of a pass have been handed over: returns when nobody works on its gradients any more.
+  virtual void finish() {}
 };
 
 }  // namespace streambp

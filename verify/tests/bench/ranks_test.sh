@@ -1,7 +1,11 @@
 #!/usr/bin/env bash
 # streambp-bench ranks: processes of this machine, and ranks that are only counted.
-# ranks_test.sh PROGRAM
+# ranks_test.sh PROGRAM [KILLS]     KILLS: instead of all else, a rank is killed at as many random moments
 source "$(dirname "${BASH_SOURCE[0]}")/cli_testing.sh"
+
+of_one=(--model qwen3-tiny --dtype float64 --method streambp --chunk 7 --seq-len 33 --batch 2 --optimizer adamw)
+of_all=("${of_one[@]}" --objective sft,dpo)
+if [ $# -lt 2 ]; then
 
 # refuses_ranks TEXT ARGUMENT...: one line on stderr, and no record.
 refuses_ranks() {
@@ -20,7 +24,6 @@ refuses_ranks '--fuse-optimizer sgd' --fuse-optimizer sgd
 refuses_ranks '--method auto' --method auto
 refuses_ranks '--micro-batches 2' --micro-batches 2
 
-of_all=(--model qwen3-tiny --dtype float64 --method streambp --chunk 7 --objective sft,dpo --seq-len 33 --batch 2 --optimizer adamw)
 run 'two processes' 0 ranks "${of_all[@]}" --ranks 2 --repeats 2 --out two
 run 'counted ranks' 0 ranks "${of_all[@]}" --ranks 2,8,1024 --device meta --out counted
 cat two/results.jsonl counted/results.jsonl >all.jsonl
@@ -59,8 +62,31 @@ wait $!
 grep -q 'rank 1 disagrees with rank 0 on the command line' stderr || fail 'stderr does not name the rank'
 unset WORLD_SIZE MASTER_ADDR MASTER_PORT
 
+# Messages on a thread of their own: the same losses and messages, and a trace with both threads.
+run 'overlapped' 0 ranks "${of_one[@]}" --zero zero-2 --ranks 2 --repeats 2 --overlap --trace overlap.json --out overlapped
+run 'several runs in a trace' 2 ranks "${of_all[@]}" --ranks 2 --trace several.json --out several
+cat >overlap.py <<'PYTHON'
+import json
+record = json.loads(open("overlapped/results.jsonl", encoding="utf-8").readline())
+plain = [json.loads(line) for line in open("two/results.jsonl", encoding="utf-8")]
+plain = next(r for r in plain if r["objective"] == "sft" and r["settings"]["zero"] == "zero-2")
+assert record["settings"]["overlap"] is True and "overlap" not in plain["settings"]
+assert record["loss"] == plain["loss"] and record["sent_by_pass"] == plain["sent_by_pass"]
+events = json.load(open("overlap.json", encoding="utf-8"))["traceEvents"]
+sums = [e for e in events if e["ph"] == "B" and e["name"] == "sums over ranks"]
+assert sums and all(e["tid"] == 2 for e in sums), sums
+assert any(e["ph"] == "B" and e["tid"] == 1 and "backward" in e["name"] for e in events)
+PYTHON
+name='overlap' && { python3 overlap.py 2>stderr || fail "$(tail -n 1 stderr)"; }
+
+fi
+
 # A rank that is killed, early or late: all end, the message names it, whole records stay.
-for moment in 0 0.5 2; do
+moments=(0 0.5 2)
+for ((kill = 0; kill < ${2:-0}; ++kill)); do
+  moments[kill]="$((RANDOM % 5)).$((RANDOM % 1000))"
+done
+for moment in "${moments[@]}"; do
   name="killed after $moment s"
   "$program" ranks "${of_all[@]}" --ranks 3 --repeats 100000 --out "killed-$moment" >stdout 2>stderr &
   parent=$!
