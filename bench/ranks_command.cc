@@ -42,8 +42,9 @@ constexpr const char* kExamples = R"(Examples:
   streambp-bench ranks --ranks 2 --method streambp --optimizer adamw --out out/two
   streambp-bench ranks --model qwen3-8b --dtype bfloat16 --device meta --ranks 8,64,1024 --optimizer adamw --out out/many
   torchrun --no-python --nproc-per-node 2 streambp-bench ranks --method streambp --out out/two
+  mpirun -n 2 streambp-bench ranks --method streambp --out out/two
 
-On the CPU it starts its own processes, or is one of torchrun's; they exchange messages over Gloo, and rank 0 prints and
+On the CPU it starts its own processes, or is one of torchrun's or mpirun's; they exchange messages over Gloo, and rank 0 prints and
 writes. On meta one of any number of ranks is run, memory is predicted and messages are counted.
 --batch is each rank's, so that P ranks train on P times as many tokens.
 

@@ -1,4 +1,4 @@
-// A thread for messages, so that a rank goes on computing while they are under way.
+// A thread for messages, so that a rank goes on computing while they are sent.
 #pragma once
 
 #include <condition_variable>

@@ -1,8 +1,6 @@
 // All of c10d that the project includes: its headers take half a minute to compile.
 #include "streambp/distributed/process_ranks.h"
 
-#include <charconv>
-#include <cstdlib>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -16,23 +14,6 @@
 
 namespace streambp {
 namespace {
-
-std::string variable(const char* name) {
-  const char* const value = std::getenv(name);
-  if (value == nullptr || *value == '\0')
-    throw InputError("the environment has RANK but no {}, expected torchrun's variables", name);
-  return value;
-}
-
-int64_t number(const char* name, int64_t least, int64_t most) {
-  const std::string text = variable(name);
-  int64_t value = 0;
-  const auto [stopped, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (problem != std::errc() || stopped != text.data() + text.size() || value < least || value > most)
-    throw InputError("the environment's {} is '{}', expected a number from {} to {}", name, text, least,
-                     most);
-  return value;
-}
 
 std::vector<uint8_t> bytes_of(const std::string& text) {
   return {text.begin(), text.end()};
@@ -102,20 +83,6 @@ c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& at, std::chrono::mi
 }
 
 }  // namespace
-
-std::optional<Rendezvous> rendezvous_of_environment() {
-  if (std::getenv("RANK") == nullptr) return std::nullopt;
-  Rendezvous found;
-  found.size = number("WORLD_SIZE", 1, 1 << 20);
-  found.rank = number("RANK", 0, found.size - 1);
-  found.host = variable("MASTER_ADDR");
-  found.port = number("MASTER_PORT", 1, 65535);
-  const char* const agent = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
-  found.serves = found.rank == 0 && (agent == nullptr || std::string(agent) != "True");
-  const char* const restarts = std::getenv("TORCHELASTIC_RESTART_COUNT");
-  if (restarts != nullptr) found.run = restarts;
-  return found;
-}
 
 struct StoreServer::Store {
   c10::intrusive_ptr<c10d::TCPStore> store;

@@ -4,28 +4,12 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <optional>
-#include <string>
 
 #include "streambp/distributed/communicator.h"
+#include "streambp/distributed/rendezvous.h"
 #include "streambp/distributed/thread_ranks.h"
 
 namespace streambp {
-
-/// Where the ranks of a run find each other: a store of keys that one process serves on a port.
-struct Rendezvous {
-  int64_t rank = 0;
-  int64_t size = 1;
-  std::string host = "127.0.0.1";
-  int64_t port = 0;
-  bool serves = false;    // this process serves the store
-  std::string run = "0";  // several in turn on one store: each its own name
-};
-
-/// What torchrun's environment variables say: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, and whether the
-/// agent serves the store (TORCHELASTIC_USE_AGENT_STORE) or rank 0 does. Nothing without RANK. Throws
-/// InputError that names the variable for one that is missing or no number in its range.
-std::optional<Rendezvous> rendezvous_of_environment();
 
 /// A store for ranks to meet at, on a free port of this machine, for as long as it lives: of the process that
 /// starts them.

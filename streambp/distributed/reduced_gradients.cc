@@ -61,13 +61,13 @@ void ReducedGradients::use(const std::vector<Parameter*>& group) {
   };
   if (!overlaps_) return reduce_all();
   finish();
-  under_way_ = communicator_.thread()->start(reduce_all);
+  unfinished_ = communicator_.thread()->start(reduce_all);
 }
 
 void ReducedGradients::finish() {
-  if (!under_way_.valid()) return;
+  if (!unfinished_.valid()) return;
   const Span span("waiting for sums over ranks");
-  under_way_.get();
+  unfinished_.get();
 }
 
 void ReducedGradients::overlap() {

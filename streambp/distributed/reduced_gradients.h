@@ -77,9 +77,9 @@ class ReducedGradients final : public GradientConsumer {
 
   bool is_sharded() const { return stage_ != ZeroStage::kNone; }
   void reduce(Run& run, const Concatenation& gradients);
-  /// Returns when no sum is under way any more.
+  /// Returns when all sums have been taken.
   void wait_for_sums() noexcept {
-    if (under_way_.valid()) under_way_.wait();
+    if (unfinished_.valid()) unfinished_.wait();
   }
   void step(Run& run, Optimizer& optimizer);
   Concatenation values(const Run& run) const;
@@ -90,7 +90,7 @@ class ReducedGradients final : public GradientConsumer {
   ZeroStage stage_;
   bool more_to_come_ = false;
   bool overlaps_ = false;
-  std::future<void> under_way_;  // the sums of the latest group
+  std::future<void> unfinished_;  // the sums of the latest group
   std::vector<Run> runs_;
   std::map<const Parameter*, std::vector<size_t>> runs_of_;  // by a group's first parameter
 };

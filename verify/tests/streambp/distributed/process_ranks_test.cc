@@ -57,32 +57,5 @@ TEST(ProcessRanks, RefuseWhatCannotBeStarted) {
   EXPECT_THROW(run_local_ranks(2, {"/no/such/program"}), InputError);
 }
 
-std::optional<Rendezvous> with_variables(const char* size, const char* port) {
-  setenv("RANK", "1", 1);
-  setenv("MASTER_ADDR", "10.0.0.1", 1);
-  setenv("WORLD_SIZE", size, 1);
-  setenv("MASTER_PORT", port, 1);
-  struct Cleared {
-    ~Cleared() {
-      for (const char* name : {"RANK", "MASTER_ADDR", "WORLD_SIZE", "MASTER_PORT"}) unsetenv(name);
-    }
-  } const cleared;
-  return rendezvous_of_environment();
-}
-
-TEST(ProcessRanks, ReadTorchrunsVariables) {
-  EXPECT_FALSE(rendezvous_of_environment());
-  const std::optional<Rendezvous> found = with_variables("4", "29500");
-  ASSERT_TRUE(found);
-  EXPECT_EQ(found->rank, 1);
-  EXPECT_EQ(found->size, 4);
-  EXPECT_EQ(found->host, "10.0.0.1");
-  EXPECT_EQ(found->port, 29500);
-  EXPECT_FALSE(found->serves);
-  EXPECT_THROW(with_variables("1", "29500"), InputError);
-  EXPECT_THROW(with_variables("4", "port"), InputError);
-  EXPECT_THROW(with_variables("", "29500"), InputError);
-}
-
 }  // namespace
 }  // namespace streambp
