@@ -2,6 +2,10 @@
 # Everything a fresh Debian 12 machine needs, once: packages, a virtual environment with the torch wheel (its LibTorch), a
 # configured build. Sourced by run.sh and test.sh; a second call finds its stamps and does nothing. python.sh sources it with
 # setup_for=package, for what the Python package's build needs alone, or setup_for=package-on-own-torch.
+#   STREAMBP_TORCH=FOLDER   an existing torch instead of the wheel: the folder that holds its include/ and lib/
+# Ubuntu 24.04 has the same packages under the same names; Ubuntu 22.04's are too old, and scripts/Containerfile is for it and for others.
+# Without root it names what is missing and goes on where that is possible: cmake and ninja come from PyPI, and without
+# GoogleTest, Google Benchmark or ccache the programs are built all the same.
 set -euo pipefail
 
 project=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -16,31 +20,82 @@ if [ "${setup_for:-everything}" != everything ]; then
   debian_packages=(g++ cmake ninja-build python3 python3-venv nlohmann-json3-dev)
 fi
 
+# A header or a command that stands for each package, where it came some other way than from Debian.
+declare -A found_by=(
+  [g++]=g++ [cmake]=cmake [ninja-build]=ninja [ccache]=ccache [git]=git [python3]=python3 [libeigen3-dev]=eigen3/Eigen/Core
+  [libcli11-dev]=CLI/CLI.hpp [nlohmann-json3-dev]=nlohmann/json.hpp [libgtest-dev]=gtest/gtest.h [libbenchmark-dev]=benchmark/benchmark.h
+)
+
 # dpkg answers without a network, so that a machine that has the packages is never asked for one.
+is_there() {
+  dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok installed' && return 0
+  case ${found_by[$1]:-} in
+    '') case $1 in python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;; *) [ -e /etc/ssl/certs ] ;; esac ;;
+    */*) echo "#include <${found_by[$1]}>" | g++ -x c++ -fsyntax-only - 2>/dev/null ;;
+    *) [ -x "$(command -v "${found_by[$1]}")" ] ;;
+  esac
+}
+
+# What the build leaves out or takes from PyPI, where a package is missing and nobody may install it.
+cmake_options=()
+python_packages=()
+do_without() {
+  case $1 in
+    cmake) python_packages+=('cmake>=3.25,<4') ;;
+    ninja-build) python_packages+=(ninja) ;;
+    ccache) echo "setup: no ccache: every build starts anew" >&2 ;;
+    libgtest-dev)
+      echo "setup: no libgtest-dev: no tests are built" >&2
+      cmake_options+=(-DSTREAMBP_BUILD_TESTS=OFF)
+      ;;
+    libbenchmark-dev)
+      echo "setup: no libbenchmark-dev: streambp-microbench is not built" >&2
+      cmake_options+=(-DSTREAMBP_BUILD_BENCHMARKS=OFF)
+      ;;
+    *) return 1 ;;
+  esac
+}
+
 install_debian_packages() {
-  local missing=() package
+  local missing=() needed=() package
   for package in "${debian_packages[@]}"; do
-    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+    is_there "$package" || missing+=("$package")
   done
   [ ${#missing[@]} -eq 0 ] && return 0
-  echo "setup: installing ${missing[*]}" >&2
-  if [ "$(id -u)" -ne 0 ]; then
-    echo "setup: these Debian packages are missing and need root: apt-get install ${missing[*]}" >&2
-    exit 2
+  if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
+    echo "setup: installing ${missing[*]}" >&2
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2
+    return
   fi
-  apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2
+  for package in "${missing[@]}"; do
+    do_without "$package" || needed+=("$package")
+  done
+  [ ${#needed[@]} -eq 0 ] && return 0
+  echo "setup: missing and needed: ${needed[*]}. With root: apt-get install ${missing[*]} (Debian 12, Ubuntu 24.04). Elsewhere: the packages" \
+    "of the same libraries, or scripts/Containerfile" >&2
+  exit 2
 }
 
 # torch without its 3 GB of GPU libraries: on a CPU it needs only the CUDA runtime's and CUPTI's shared objects to load.
 install_python_packages() {
   local stamp="$venv/.torch-$torch_version"
+  [ -n "${STREAMBP_TORCH:-}" ] && stamp="$venv/.without-torch"
+  export PATH="$PATH:$venv/bin"
   [ -e "$stamp" ] && return 0
-  echo "setup: installing torch $torch_version and matplotlib into $venv" >&2
-  /usr/bin/python3 -m venv "$venv"
-  "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps \
-    "torch==$torch_version" 'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-cupti==13.0.*'
-  "$venv/bin/pip" install --quiet --disable-pip-version-check 'matplotlib>=3.8,<4' 'numpy>=1.26,<3'
+  /usr/bin/env python3 -m venv "$venv"
+  if [ -n "${STREAMBP_TORCH:-}" ]; then
+    [ -e "$STREAMBP_TORCH/lib/libtorch_cpu.so" ] || {
+      echo "setup: STREAMBP_TORCH=$STREAMBP_TORCH: no lib/libtorch_cpu.so in it, expected the folder that python3 -c" \
+        "'import torch; print(torch.__path__[0])' prints" >&2
+      exit 2
+    }
+  else
+    echo "setup: installing torch $torch_version and matplotlib into $venv" >&2
+    "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps \
+      "torch==$torch_version" 'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-cupti==13.0.*'
+  fi
+  "$venv/bin/pip" install --quiet --disable-pip-version-check 'matplotlib>=3.8,<4' 'numpy>=1.26,<3' "${python_packages[@]}"
   touch "$stamp"
 }
 
@@ -49,7 +104,8 @@ build_project() {
   local preset=$1
   shift
   cd "$project"
-  [ -e "build/$preset/build.ninja" ] || cmake --preset "$preset" -DSTREAMBP_VENV="$venv" >&2
+  [ -n "${STREAMBP_TORCH:-}" ] && cmake_options+=(-DSTREAMBP_TORCH="$STREAMBP_TORCH")
+  [ -e "build/$preset/build.ninja" ] || cmake --preset "$preset" -DSTREAMBP_VENV="$venv" "${cmake_options[@]}" >&2
   local targets=()
   [ $# -gt 0 ] && targets=(--target "$@")
   cmake --build --preset "$preset" "${targets[@]}" >&2

@@ -5,6 +5,10 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
+if [[ " ${cmake_options[*]} " == *STREAMBP_BUILD_TESTS=OFF* ]]; then
+  echo "test.sh: the tests need GoogleTest (libgtest-dev), which is not installed" >&2
+  exit 2
+fi
 build_project release
 cd "$project"
 STREAMBP_VENV="$venv" /usr/bin/python3 scripts/python_environment.py >/dev/null ||
