@@ -1,20 +1,27 @@
 #!/usr/bin/env python3
-"""Writes what bitsandbytes makes of small matrices on the CPU: verify/goldens/quantized.
+"""Writes what bitsandbytes makes of small matrices and of a small model on the CPU: verify/goldens/quantized.
 
-    pip install torch==2.11.0 bitsandbytes==0.50.2 safetensors numpy
+    pip install torch==2.11.0 bitsandbytes==0.50.2 transformers==5.23.0 accelerate safetensors numpy
     python scripts/make_quantized.py --out verify/goldens/quantized
 
-NAME.value is a matrix; NAME.weight, NAME.weight.absmax, ... what bitsandbytes stores it as, under the names that it has in a model's files
+matrices.safetensors: NAME.value is a matrix; NAME.weight, NAME.weight.absmax, ... what bitsandbytes stores it as, under the names that it has in a model's files
 (of int8 NAME.weight, NAME.SCB, NAME.weight_format); NAME.dequantised what that stands for, in the matrix's dtype, of int8 in float32.
 Blocks and rows of zeros, values on the bounds between two codes and blocks that are not full are among them.
+
+nf4/, fp4/ and int8/: a Qwen3 as transformers saves it with a BitsAndBytesConfig; log_probabilities.safetensors has tokens [2, 12] and what the
+float64 model of the dequantised weights gives for tokens 1, 2, ... of each row [2, 11]. Matrices have whole blocks in each row: with others the
+AVX-512 kernel of bitsandbytes 0.50 takes the maxima of other rows.
 """
 import argparse
+import tempfile
 from pathlib import Path
 
 import bitsandbytes
 import torch
 from bitsandbytes import functional
 from safetensors.torch import save_file
+from goldens.passes import InFloat64, load_model
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, Qwen3Config, Qwen3ForCausalLM
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -55,6 +62,51 @@ def eight_bits(tensors, name, value):
     tensors[f"{name}.dequantised"] = functional.int8_vectorwise_dequant(packed, maxima)
 
 
+def numbers_of(module):
+    """The weight of a module in float64, dequantised where it is quantised."""
+    weight = module.weight
+    if getattr(weight, "quant_state", None) is not None:
+        return functional.dequantize_4bit(weight.data, weight.quant_state).to(torch.float64)
+    if weight.dtype == torch.int8:
+        return functional.int8_vectorwise_dequant(weight.data, weight.SCB).to(torch.float64)
+    return weight.data.to(torch.float64)
+
+
+def small_model():
+    torch.manual_seed(0)
+    config = Qwen3Config(vocab_size=61, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                         head_dim=16, tie_word_embeddings=False)
+    model = Qwen3ForCausalLM(config).to(torch.bfloat16)
+    for parameter in model.parameters():
+        if parameter.dim() == 2:
+            parameter.data.normal_(0, 0.15)
+    return model
+
+
+def folders(out):
+    settings = {"nf4": BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
+                                          bnb_4bit_compute_dtype=torch.bfloat16),
+                "fp4": BitsAndBytesConfig(load_in_4bit=True),
+                "int8": BitsAndBytesConfig(load_in_8bit=True)}
+    tokens = torch.randint(0, 61, (2, 12), generator=torch.Generator().manual_seed(1))
+    for name, setting in settings.items():
+        with tempfile.TemporaryDirectory() as plain:
+            small_model().save_pretrained(plain)
+            model = AutoModelForCausalLM.from_pretrained(plain, quantization_config=setting, device_map="cpu", dtype=torch.bfloat16)
+        model.save_pretrained(out / name)
+        (out / name / "generation_config.json").unlink(missing_ok=True)
+        weights = {f"{path}.weight": numbers_of(module) for path, module in model.named_modules() if hasattr(module, "weight")}
+        with tempfile.TemporaryDirectory() as plain:
+            truth = small_model().to(torch.float64)
+            truth.load_state_dict(weights, strict=True)
+            truth.save_pretrained(plain)
+            with InFloat64():
+                truth = load_model(Path(plain))
+        with torch.no_grad(), InFloat64():
+            log_probabilities = truth(input_ids=tokens).logits.log_softmax(-1)[:, :-1].gather(2, tokens[:, 1:, None]).squeeze(2)
+        save_file({"input_ids": tokens, "log_probabilities": log_probabilities.contiguous()}, out / name / "log_probabilities.safetensors")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder")
@@ -75,6 +127,7 @@ def main():
     four_bits(tensors, "nf4-long-double", matrix(37, 512, torch.bfloat16, 30), "nf4", True)
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, out / "matrices.safetensors",
               metadata={"bitsandbytes": bitsandbytes.__version__, "torch": torch.__version__})
+    folders(out)
     print(f"{out}: {len(tensors)} tensors by bitsandbytes {bitsandbytes.__version__}")
 
 

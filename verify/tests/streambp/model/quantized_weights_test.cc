@@ -8,6 +8,7 @@
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
 #include "streambp/model/open_model.h"
+#include "streambp/model/tensor_file.h"
 #include "streambp/objective/terms.h"
 #include "verify/evaluation.h"
 #include "verify/tests/streambp/model/file_testing.h"
@@ -88,6 +89,20 @@ void expect_same_bits(const std::string& name, const Quantization& quantization,
   }
   const AdaptersOff off(quantized);
   EXPECT_TRUE(at::equal(evaluate(quantized, batch).log_probabilities, reference.log_probabilities)) << name;
+}
+
+TEST(QuantizedWeights, FoldersOfTransformersAreTheModelsOfTheirNumbers) {
+  for (const char* name : {"nf4", "fp4", "int8"}) {
+    const auto folder = std::filesystem::path(STREAMBP_GOLDENS) / "quantized" / name;
+    Model model = Model::load(Checkpoint::open(folder), frozen(at::kDouble));
+    ASSERT_NE(model.provider(), nullptr) << name;
+    const SafetensorsFile file = SafetensorsFile::open(folder / "log_probabilities.safetensors");
+    const at::Tensor expected = read_tensor(file, "log_probabilities");  // of the tokens that follow
+    const Batch batch = pack(read_tensor(file, "input_ids"), {}, {}, {}, model.config().vocab_size);
+    const at::Tensor found = unpack(batch, evaluate(model, batch).log_probabilities);
+    const double error = (found.narrow(1, 0, expected.size(1)) - expected).abs().max().item<double>();
+    EXPECT_TRUE(error <= 1e-12) << name << ": " << error;
+  }
 }
 
 TEST(QuantizedWeights, EveryMethodGivesTheBitsOfResidentNumbers) {
