@@ -10,6 +10,7 @@
 #include "streambp/model/peft_name.h"
 #include "streambp/model/strict_json.h"
 #include "streambp/model/tensor_file.h"
+#include "streambp/model/weight_provider.h"
 #include "streambp/ops/dry_run.h"
 
 namespace streambp {
@@ -133,6 +134,12 @@ void Model::save_parameter(const std::string& name) {
     head.weight = &trained;
     return;
   }
+  if (provider_ != nullptr && layer_of(name))
+    throw InputError(
+        "LoRA: modules_to_save has {}, whose layer's weights are quantised or elsewhere: expected modules "
+        "outside "
+        "of the layers",
+        module_of(name));
   // Whoever points at the parameter gets the copy; the base's own becomes another.
   Parameter& used = parameter(name);
   auto base = std::make_unique<Parameter>(used);

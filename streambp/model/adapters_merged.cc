@@ -38,6 +38,10 @@ void Model::split_head() {
 }
 
 void Model::merge_adapters() {
+  if (provider_ != nullptr)
+    throw InputError(
+        "LoRA: adapters can't be merged into weights that are quantised or elsewhere: expected a model whose "
+        "weights are all resident numbers");
   enable_adapters(true);
   for (const auto& rows : trained_rows_) rows->write();
   const bool is_tied = config_.tie_word_embeddings && head_ != nullptr;

@@ -12,6 +12,7 @@
 
 #include "streambp/error.h"
 #include "streambp/model/model_files.h"
+#include "streambp/model/quantization.h"
 #include "streambp/model/strict_json.h"
 
 namespace streambp {
@@ -260,9 +261,10 @@ bool is_tolerated(const std::string& name, const StoredTensor& tensor, const Ten
   return true;
 }
 
-// Drops what is tolerated and checks that exactly the parameters of `config` remain; `where` names the
-// source.
-Tensors checked(const Files& files, const Config& config, const std::string& where) {
+// Drops what is tolerated and checks that exactly the parameters of `config` remain, quantised ones with what
+// belongs to them; `where` names the source.
+Tensors checked(const Files& files, const Config& config, const std::string& where,
+                const std::optional<Quantization>& quantization = {}) {
   const Tensors tensors = named_as_parameters(files, config);
   Tensors parameters;
   for (const ParameterShape& parameter : parameter_shapes(config)) {
@@ -270,6 +272,11 @@ Tensors checked(const Files& files, const Config& config, const std::string& whe
     if (at == tensors.end()) {
       throw InputError("{}: tensor {} is missing, expected shape {}", where, parameter.name,
                        shown(parameter.shape));
+    }
+    if (quantization) {
+      auto quantized = quantized_entries(parameter, *quantization, tensors);
+      parameters.merge(quantized);
+      if (parameters.contains(parameter.name)) continue;
     }
     const StoredTensor& tensor = at->second;
     const SafetensorsEntry& entry = tensor.entry();
@@ -324,8 +331,8 @@ Checkpoint Checkpoint::open(const std::filesystem::path& folder, const std::stri
   if (!single && !is_there(folder / kWeightIndex))
     throw InputError("{}: no weights, expected {} or {}", folder.string(), kWeightFile, kWeightIndex);
   const std::filesystem::path path = folder / (single ? kWeightFile : kWeightIndex);
-  checkpoint.tensors_ =
-      checked(single ? single_file(path) : sharded_files(folder), checkpoint.config_, path.string());
+  checkpoint.tensors_ = checked(single ? single_file(path) : sharded_files(folder), checkpoint.config_,
+                                path.string(), read_quantization(folder / config_name));
   return checkpoint;
 }
 

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "streambp/model/config_reader.h"
+#include "streambp/model/quantization.h"
 
 namespace streambp {
 namespace {
@@ -44,11 +45,8 @@ constexpr std::array<Family, 24> kFamilies = {{
 // Settings that change the mathematics, or the training of it, and have one supported value in every family.
 void refuse_unsupported(const ConfigReader& settings) {
   static const std::vector<std::pair<const char*, json>> kOnly = {
-      {"attention_dropout", 0}, {"resid_pdrop", 0},
-      {"embd_pdrop", 0},        {"clip_qkv", nullptr},
-      {"full_attn_mod", 1},     {"interpolate_factor", 1},
-      {"lm_head_bias", false},  {"quantization_config", nullptr},
-      {"is_causal", true},
+      {"attention_dropout", 0}, {"resid_pdrop", 0},        {"embd_pdrop", 0},       {"clip_qkv", nullptr},
+      {"full_attn_mod", 1},     {"interpolate_factor", 1}, {"lm_head_bias", false}, {"is_causal", true},
   };
   if (settings.find("quantization_config") != nullptr && settings.text("model_type") == "gpt_oss") {
     settings.refuse("quantization_config",
@@ -60,6 +58,7 @@ void refuse_unsupported(const ConfigReader& settings) {
         "quantization_config",
         "none: FP8 weights can't be trained; convert them to bfloat16 first and take the key away");
   }
+  parse_quantization(settings);  // which weights are quantised is the checkpoint's business
   for (const auto& [key, supported] : kOnly) settings.only(key, supported);
   // Gemma 4's "vision" is of an image's tokens alone.
   constexpr const char* kBothDirections = "use_bidirectional_attention";

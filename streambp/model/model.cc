@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include <ATen/Context.h>
 
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
+#include "streambp/model/quantized_weights.h"
 #include "streambp/model/rope_frequencies.h"
+#include "streambp/model/strict_json.h"
 #include "streambp/model/tensor_file.h"
 #include "streambp/ops/dry_run.h"
 #include "streambp/ops/rows.h"
@@ -113,9 +116,25 @@ Model::Model(const Config& config, const Placement& placement,
 }
 
 Model Model::load(const Checkpoint& checkpoint, const Placement& placement) {
-  return Model(checkpoint.config(), placement, [&](Parameter& parameter, ParameterRole) {
-    read_into(checkpoint.stored(parameter.name), parameter.value);
+  const auto quantized = std::make_shared<QuantizedWeights>();
+  bool has_quantized = false;
+  Model model(checkpoint.config(), placement, [&](Parameter& parameter, ParameterRole) {
+    const StoredTensor& stored = checkpoint.stored(parameter.name);
+    if (!is_quantized(stored)) return read_into(stored, parameter.value);
+    if (placement.filled) {
+      throw InputError(
+          "{}: tensor {} is quantised as it is stored: expected no --quantize, and --weights "
+          "resident",
+          stored.file.path().string(), shown(stored.name));
+    }
+    has_quantized = true;
+    const MemoryScope scope("weights");
+    const auto find = [&](const std::string& name) -> const StoredTensor& { return checkpoint.stored(name); };
+    quantized->take(parameter,
+                    read_quantized(find, parameter.name, parameter.value.sizes().vec(), placement.device));
   });
+  if (has_quantized) model.provide(quantized);
+  return model;
 }
 
 Model Model::random(const Config& config, const Placement& placement, uint64_t seed) {

@@ -9,6 +9,7 @@
 #include "streambp/error.h"
 #include "streambp/model/config_notes.h"
 #include "streambp/model/preset_name.h"
+#include "streambp/model/quantization.h"
 #include "streambp/printable.h"
 
 namespace streambp {
@@ -20,7 +21,10 @@ void print_notes(const std::string& model, const Config& config) {
   static std::set<std::string> noted;
   const std::lock_guard lock(mutex);
   if (!noted.insert(model).second) return;
-  for (const std::string& note : config_notes(config))
+  std::vector<std::string> notes = config_notes(config);
+  if (const auto quantization = read_quantization(std::filesystem::path(model) / "config.json"))
+    notes.push_back(quantization_note(*quantization));
+  for (const std::string& note : notes)
     fmt::print(stderr, "{}\n", printable(fmt::format("note: {}: {}", model, note)));
 }
 
