@@ -6,6 +6,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include "bench/json_members.h"
+#include "bench/report_pages/statistics.h"
 #include "streambp/cli/environment.h"
 #include "streambp/cli/records.h"
 #include "streambp/ops/attention_device.h"
@@ -43,12 +44,6 @@ std::string non_finite_weights(const plan::Models& models) {
 }
 
 }  // namespace
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : 0.5 * (values[middle - 1] + values[middle]);
-}
 
 void CellRun::prepare(plan::Models& models) {
   try {

@@ -60,7 +60,4 @@ class CellRun {
   std::string error_;
 };
 
-/// The middle value, or the mean of the two in the middle. `values` must not be empty.
-double median(std::vector<double> values);
-
 }  // namespace streambp::bench

@@ -15,6 +15,7 @@ using Action = std::function<int()>;
 void add_sweep_command(CLI::App& app, Action& action, int argc, const char* const* argv);
 void add_max_length_command(CLI::App& app, Action& action);
 void add_records_command(CLI::App& app, Action& action);
+void add_report_command(CLI::App& app, Action& action);
 void add_models_command(CLI::App& app, Action& action);
 void add_bytes_per_token_command(CLI::App& app, Action& action, int argc, const char* const* argv);
 void add_linear_command(CLI::App& app, Action& action);

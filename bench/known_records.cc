@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-enum class Type { kText, kNumber, kObject, kList };
+enum class Type { kText, kNumber, kObject, kNumbers };
 
 /// Members that are read again when a record is shown. Each may be missing or null.
 constexpr std::array<std::pair<const char*, Type>, 25> kMembers{
@@ -30,7 +30,7 @@ constexpr std::array<std::pair<const char*, Type>, 25> kMembers{
      {"choice", Type::kObject},
      {"environment", Type::kObject},
      {"breakdown_at_peak", Type::kObject},
-     {"seconds", Type::kList},
+     {"seconds", Type::kNumbers},
      {"seq_len", Type::kNumber},
      {"batch", Type::kNumber},
      {"tokens", Type::kNumber},
@@ -55,8 +55,8 @@ const char* wrong_type(const json& value, Type type) {
       return value.is_number() ? "" : "a number";
     case Type::kObject:
       return value.is_object() ? "" : "an object";
-    case Type::kList:
-      return value.is_array() ? "" : "a list";
+    case Type::kNumbers:
+      return value.is_array() || value.is_number() ? "" : "a number or a list of them";
   }
   return "";
 }

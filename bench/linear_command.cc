@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <memory>
 
-#include "bench/cell_run.h"
 #include "bench/commands.h"
 #include "bench/json_members.h"
 #include "bench/paper/linear_example.h"
 #include "bench/paper/published.h"
+#include "bench/report_pages/statistics.h"
 #include "bench/run_flags.h"
 #include "streambp/cli/command_line.h"
 #include "streambp/cli/environment.h"

@@ -8,11 +8,12 @@
 #include <set>
 #include <string_view>
 
+#include "bench/report_pages/report_cell.h"
+#include "bench/run_settings.h"
 #include "bench/setting_members.h"
 #include "streambp/cli/command_line.h"
 #include "streambp/cli/print.h"
 #include "streambp/cli/table.h"
-#include "streambp/printable.h"
 
 namespace streambp::bench {
 namespace {
@@ -24,12 +25,6 @@ constexpr const char* kWall = "seconds_median";
 constexpr const char* kCpu = "cpu_seconds_median";
 constexpr const char* kNothing = "-";
 
-std::optional<double> number(const json& record, const char* member) {
-  const auto found = record.find(member);
-  if (found == record.end() || !found->is_number()) return std::nullopt;
-  return found->get<double>();
-}
-
 std::string text(const json& record, const char* member) {
   const auto found = record.find(member);
   if (found == record.end() || found->is_null()) return kNothing;
@@ -38,32 +33,6 @@ std::string text(const json& record, const char* member) {
 
 std::string formatted(std::optional<double> value, const char* format) {
   return value ? fmt::format(fmt::runtime(format), *value) : kNothing;
-}
-
-/// What decides a record's figures and is no setting of its method: two records are of one run where they
-/// agree in it.
-json run_settings(const json& record) {
-  json run = json::object();
-  if (const auto settings = record.find("settings"); settings != record.end() && settings->is_object()) {
-    run = *settings;
-    for (const SettingKind& kind : setting_kinds()) run.erase(kind.name);
-    for (const char* not_of_it : {"repeats", "budget", "host_budget"}) run.erase(not_of_it);
-  }
-  for (const char* member : {"model", "dtype", "device"}) {
-    if (record.contains(member)) run[member] = record.at(member);
-  }
-  return run;
-}
-
-/// A member in a few words; nothing where it is off.
-std::string in_words(const std::string& name, const json& value) {
-  const bool off = value.is_null() || value.empty() || value == false || value == "none";
-  if (off) return "";
-  if (value == true) return name;
-  if (value.is_string()) return name + " " + printable(value.get<std::string>(), kPrintedCell);
-  std::string text = json_text(value);
-  std::erase_if(text, [](char c) { return c == '"' || c == '{' || c == '}'; });
-  return name + " " + text;
 }
 
 /// Names of the members of run_settings() in which `records` differ.
@@ -115,8 +84,8 @@ const json* base_of(const json& record, const char* basis, const std::vector<jso
 }
 
 std::string ratio(const json& record, const json* other, const char* member) {
-  const auto value = number(record, member);
-  const auto base = other == nullptr ? std::nullopt : number(*other, member);
+  const auto value = number_of(record, member);
+  const auto base = other == nullptr ? std::nullopt : number_of(*other, member);
   if (!value || !base || !(*base > 0.0)) return kNothing;
   return fmt::format("{:.3f}", *value / *base);
 }
@@ -153,7 +122,7 @@ std::string sweep_table(const std::vector<json>& records) {
   for (size_t i = 0; i < records.size(); ++i) {
     const json& record = records[i];
     const json* const base = base_of(record, basis, records);
-    const auto memory = number(record, kMemory);
+    const auto memory = number_of(record, kMemory);
     std::vector<std::string> row{text(record, "seq_len"),
                                  text(record, "batch"),
                                  text(record, "objective"),
@@ -161,13 +130,13 @@ std::string sweep_table(const std::vector<json>& records) {
                                  chunk(record),
                                  memory ? format_bytes(std::llround(*memory)) : kNothing,
                                  ratio(record, base, kMemory),
-                                 formatted(number(record, kWall), "{:.3f}"),
+                                 formatted(number_of(record, kWall), "{:.3f}"),
                                  ratio(record, base, kWall),
-                                 formatted(number(record, kCpu), "{:.3f}"),
+                                 formatted(number_of(record, kCpu), "{:.3f}"),
                                  ratio(record, base, kCpu),
-                                 formatted(number(record, "tokens_per_second"), "{:.0f}"),
-                                 formatted(number(record, "percent_of_gemm"), "{:.1f}"),
-                                 formatted(number(record, "loss"), "{:.6f}"),
+                                 formatted(number_of(record, "tokens_per_second"), "{:.0f}"),
+                                 formatted(number_of(record, "percent_of_gemm"), "{:.1f}"),
+                                 formatted(number_of(record, "loss"), "{:.6f}"),
                                  text(record, "status")};
     if (show_settings) row.insert(row.begin() + kAfterChunk, settings[i]);
     table.add(row);

@@ -18,6 +18,7 @@ int main(int argc, char** argv) {
   streambp::bench::add_sweep_command(app, action, argc, argv);
   streambp::bench::add_max_length_command(app, action);
   streambp::bench::add_records_command(app, action);
+  streambp::bench::add_report_command(app, action);
   streambp::bench::add_models_command(app, action);
   streambp::bench::add_bytes_per_token_command(app, action, argc, argv);
   streambp::bench::add_linear_command(app, action);

@@ -1,0 +1,91 @@
+#include "bench/report_pages/statistics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace streambp::bench {
+namespace {
+
+/// The probability that fewer than `k` of `n` values lie below the median.
+double below(size_t k, size_t n) {
+  double term = std::pow(0.5, static_cast<double>(n)), sum = 0.0;
+  for (size_t i = 0; i < k; ++i) {
+    sum += term;
+    term *= static_cast<double>(n - i) / static_cast<double>(i + 1);
+  }
+  return sum;
+}
+
+/// The length at which a straight line through the logarithms of both points is at 1.
+double crossing(const RelativeCost& a, const RelativeCost& b) {
+  const double at = std::log(a.ratio) / (std::log(a.ratio) - std::log(b.ratio));
+  return std::exp(std::log(a.length) + at * (std::log(b.length) - std::log(a.length)));
+}
+
+/// Two digits: an interpolated length has no more.
+std::string rounded(double length) {
+  const double unit = std::pow(10.0, std::floor(std::log10(length)) - 1.0);
+  return fmt::format("{:.0f}", std::round(length / unit) * unit);
+}
+
+}  // namespace
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : 0.5 * (values[middle - 1] + values[middle]);
+}
+
+MedianInterval median_interval(std::vector<double> values) {
+  constexpr double kCoverage = 0.95;
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  size_t k = 1;
+  while (2 * (k + 1) <= n && 1.0 - 2.0 * below(k + 1, n) >= kCoverage) ++k;
+  return {median(values), values[k - 1], values[n - k], std::max(0.0, 1.0 - 2.0 * below(k, n)), n};
+}
+
+RatioInterval ratio_interval(const std::vector<double>& values, const std::vector<double>& base) {
+  const MedianInterval a = median_interval(values), b = median_interval(base);
+  return {a.median / b.median, a.low / b.high, a.high / b.low};
+}
+
+const char* change_name(Change change) {
+  switch (change) {
+    case Change::kSame:
+      return "SAME";
+    case Change::kBetter:
+      return "BETTER";
+    case Change::kWorse:
+      return "WORSE";
+    case Change::kAmbiguous:
+      break;
+  }
+  return "AMBIGUOUS";
+}
+
+Change judge(const RatioInterval& ratio, double threshold) {
+  if (ratio.low > 1.0 + threshold) return Change::kWorse;
+  if (ratio.high < 1.0 - threshold) return Change::kBetter;
+  const bool within = ratio.low >= 1.0 - threshold && ratio.high <= 1.0 + threshold;
+  return within ? Change::kSame : Change::kAmbiguous;
+}
+
+std::string cheaper_text(const std::vector<RelativeCost>& costs) {
+  if (costs.empty()) return "";
+  const auto cheaper = [](const RelativeCost& cost) { return cost.ratio < 1.0; };
+  if (std::all_of(costs.begin(), costs.end(), cheaper)) return "at every length";
+  if (std::none_of(costs.begin(), costs.end(), cheaper)) return "at none";
+  std::vector<std::string> parts;
+  if (cheaper(costs.front())) parts.push_back("at the shortest");
+  for (size_t i = 1; i < costs.size(); ++i) {
+    if (cheaper(costs[i - 1]) == cheaper(costs[i])) continue;
+    parts.push_back(fmt::format("{} about {}", cheaper(costs[i]) ? "from" : "up to",
+                                rounded(crossing(costs[i - 1], costs[i]))));
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+}  // namespace streambp::bench

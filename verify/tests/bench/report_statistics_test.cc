@@ -1,0 +1,88 @@
+// Intervals of medians, changes, crossings; axes; texts that become HTML.
+#include <gtest/gtest.h>
+
+#include "bench/report_pages/axis.h"
+#include "bench/report_pages/csv.h"
+#include "bench/report_pages/document.h"
+#include "bench/report_pages/statistics.h"
+
+namespace streambp::bench {
+namespace {
+
+TEST(ReportStatistics, FewRepeatsGiveTheirRange) {
+  const MedianInterval three = median_interval({3.0, 1.0, 2.0});
+  EXPECT_EQ(three.median, 2.0);
+  EXPECT_EQ(three.low, 1.0);
+  EXPECT_EQ(three.high, 3.0);
+  EXPECT_DOUBLE_EQ(three.coverage, 0.75);
+  EXPECT_EQ(median_interval({5.0}).coverage, 0.0);
+  EXPECT_DOUBLE_EQ(median_interval({1.0, 2.0, 3.0, 4.0, 5.0}).coverage, 0.9375);
+}
+
+TEST(ReportStatistics, ManyRepeatsGiveOrderStatistics) {
+  // Of 9 values the second and the eighth cover the median with 1 - 2 (1 + 9) / 2^9.
+  const MedianInterval nine = median_interval({9, 8, 7, 6, 5, 4, 3, 2, 1});
+  EXPECT_EQ(nine.low, 2.0);
+  EXPECT_EQ(nine.high, 8.0);
+  EXPECT_DOUBLE_EQ(nine.coverage, 1.0 - 20.0 / 512.0);
+  const MedianInterval six = median_interval({1, 2, 3, 4, 5, 6});
+  EXPECT_EQ(six.low, 1.0);
+  EXPECT_EQ(six.high, 6.0);
+  EXPECT_DOUBLE_EQ(six.coverage, 1.0 - 2.0 / 64.0);
+}
+
+TEST(ReportStatistics, ChangesNeedTheWholeInterval) {
+  const double threshold = 0.02;
+  EXPECT_EQ(judge({1.1, 1.03, 1.2}, threshold), Change::kWorse);
+  EXPECT_EQ(judge({1.1, 1.01, 1.2}, threshold), Change::kAmbiguous);
+  EXPECT_EQ(judge({1.0, 0.99, 1.01}, threshold), Change::kSame);
+  EXPECT_EQ(judge({0.9, 0.85, 0.97}, threshold), Change::kBetter);
+  EXPECT_EQ(judge({0.9, 0.85, 0.99}, threshold), Change::kAmbiguous);
+  const RatioInterval ratio = ratio_interval({2.0, 2.2, 2.4}, {1.0, 1.1, 1.25});
+  EXPECT_DOUBLE_EQ(ratio.ratio, 2.0);
+  EXPECT_DOUBLE_EQ(ratio.low, 2.0 / 1.25);
+  EXPECT_DOUBLE_EQ(ratio.high, 2.4);
+}
+
+TEST(ReportStatistics, CrossingsAreInterpolatedInLogarithms) {
+  EXPECT_EQ(cheaper_text({}), "");
+  EXPECT_EQ(cheaper_text({{1024, 0.5}, {2048, 0.9}}), "at every length");
+  EXPECT_EQ(cheaper_text({{1024, 1.5}, {2048, 1.0}}), "at none");
+  // Halfway in the logarithms: 1,024 x sqrt(4) = 2,048.
+  EXPECT_EQ(cheaper_text({{1024, 2.0}, {4096, 0.5}}), "from about 2000");
+  EXPECT_EQ(cheaper_text({{1024, 0.5}, {4096, 2.0}}), "at the shortest, up to about 2000");
+}
+
+TEST(ReportAxis, TicksLieWithinAndHoldTheValues) {
+  for (const double most : {1e-9, 0.3, 1.0, 9.99, 4.158e9}) {
+    const Axis axis = linear_axis(most);
+    EXPECT_GE(axis.last, most);
+    EXPECT_LE(axis.ticks.size(), 7U);
+    EXPECT_GE(axis.ticks.size(), 3U);
+    const Axis logarithmic = logarithmic_axis(most / 30.0, most);
+    EXPECT_LE(logarithmic.first, most / 30.0 * (1.0 + 1e-9));
+    EXPECT_GE(logarithmic.last, most * (1.0 - 1e-9));
+    EXPECT_EQ(logarithmic.share(logarithmic.first), 0.0);
+    EXPECT_EQ(logarithmic.share(logarithmic.last), 1.0);
+  }
+  EXPECT_EQ(length_axis({512, 1024, 2048}, true).ticks.size(), 3U);
+  EXPECT_EQ(length_text(8192), "8,192");
+  EXPECT_EQ(length_text(131072), "128K");
+  EXPECT_EQ(length_text(1234567), "1,234,567");
+}
+
+TEST(ReportText, HtmlIsEscapedAndLinksAreEncoded) {
+  EXPECT_EQ(html_text("<a b=\"c\">&'"), "&lt;a b=&quot;c&quot;&gt;&amp;&#39;");
+  EXPECT_EQ(html_text("\x1b[31m\n"), "\\x1b[31m\\n");
+  EXPECT_EQ(relative_link("/a/b/c d\"<.jsonl", "/a/e"), "../b/c%20d%22%3C.jsonl");
+}
+
+TEST(ReportText, CsvIsReadAsItIsWritten) {
+  const auto rows = csv_rows("# a, comment\na,\"b,\"\"c\"\"\"\r\n\n\"two\nlines\",d");
+  ASSERT_EQ(rows.size(), 2U);
+  EXPECT_EQ(rows[0], (std::vector<std::string>{"a", "b,\"c\""}));
+  EXPECT_EQ(rows[1], (std::vector<std::string>{"two\nlines", "d"}));
+}
+
+}  // namespace
+}  // namespace streambp::bench

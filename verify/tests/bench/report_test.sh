@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# streambp-bench report: one HTML file and Markdown of records, good and hostile; nothing is lost and nothing escapes.
+# report_test.sh PROGRAM
+root=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../../..")
+source "$(dirname "${BASH_SOURCE[0]}")/cli_testing.sh"
+
+sweep 'a grid' 0 grid --seq-len 9,17,33
+run 'both files' 0 report grid --output page.html --markdown page.md
+grep -q '^Smallest at 33 tokens' stdout || fail 'no verdict on memory'
+grep -q '^Fastest at 33 tokens' stdout || fail 'no verdict on time'
+grep -q 'Losses of 6 cells' stdout || fail 'no verdict on losses'
+grep -q '9 of 9 cells are good' page.md || fail 'coverage'
+python3 - <<'PYTHON' || fail 'the page is not the records'
+import html.parser, json, re
+page = open("page.html", encoding="utf-8").read()
+records = [json.loads(line) for line in open("grid/results.jsonl")]
+class Page(html.parser.HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.ids, self.links, self.open, self.code = set(), [], [], []
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        if "id" in attributes:
+            assert attributes["id"] not in self.ids, attributes
+            self.ids.add(attributes["id"])
+        if tag == "a":
+            self.links.append(attributes["href"])
+        if tag not in ("meta", "input"):
+            self.open.append(tag)
+    def handle_endtag(self, tag):
+        assert self.open and self.open.pop() == tag, (tag, self.open[-3:])
+    def handle_data(self, text):
+        if self.open and self.open[-1] == "code":
+            self.code.append(text)
+read = Page()
+read.feed(page)
+assert not read.open, read.open
+inner = {link[1:] for link in read.links if link.startswith("#")}
+assert inner <= read.ids, inner - read.ids
+assert {f"cell-{i + 1}" for i in range(len(records))} <= read.ids & inner, "cells without an anchor or a point"
+assert {link for link in read.links if not link.startswith("#")} == {"grid/results.jsonl"}, read.links
+assert len(read.code) == len(records), read.code
+assert all(f"--method {r['method']} --seq-len {r['seq_len']}" in code and "--out" not in code for r, code in zip(records, read.code)), read.code
+assert "http://" not in page and "https://" not in page
+open("commands", "w").write("\n".join(read.code) + "\n")
+PYTHON
+# The command of a cell runs it again: the same key.
+read -r _ command <<<"$(sed -n 3p commands)"
+# shellcheck disable=SC2086
+run 'a command of the page' 0 $command --out again
+check 'is that cell' "records[0]['key'] in open('grid/results.jsonl').read() and len(records) == 1" again/results.jsonl
+
+printf '%s\n' '{"schema":1,"kind":"measured","method":"streambp","model":"<script>alert(1)</script>","seq_len":64,"status":"ok","seconds":[1,2],"error":"\u001b[31m"}' \
+  'torn' '{"schema":1,"method":"streambp","seq_len":"long"}' '[1]' '{"method":"a|b`c](x)","seq_len":1e300}' '{"seq_len":3}' \
+  '{"schema":1,"method":"--></style>\"onload=x","model":"javascript:x","seq_len":9,"status":"error","error":"<img src=x onerror=y>","environment":{"argv":["x","sweep","--model","a b'"'"'c"]}}' \
+  >lines
+mkdir 'strange "folder' && cp lines 'strange "folder/results.jsonl'
+run 'hostile lines' 0 report 'strange "folder' --output hostile.html --markdown hostile.md
+[ "$(grep -c 'left out' stderr)" -eq 4 ] || fail 'four lines are to be named'
+for number in 2 3 4 5; do grep -q "line $number: " stderr || fail "line $number is not named"; done
+grep -qE '<(script>alert|img|/style>"on)' hostile.html && fail 'a name became markup'
+grep -q $'\x1b' hostile.html hostile.md && fail 'an escape sequence came through'
+grep -q '&lt;script&gt;alert(1)&lt;/script&gt;' hostile.html || fail 'the name is not shown'
+grep -q 'href="strange%20%22folder/results.jsonl"' hostile.html || fail 'the link is not encoded'
+grep -q 'results.jsonl:3: seq_len: expected a number' hostile.html || fail 'the bad line is not in the page'
+grep -q "1 are neither cells nor verdicts" hostile.html || fail 'a record that is no cell is not counted'
+
+run 'results of years' 0 report "$root/results" --output all.html
+python3 - "$root" <<'PYTHON' || fail 'a page of 500 records has more than a megabyte'
+import glob, os, sys
+records = sum(1 for file in glob.glob(sys.argv[1] + "/results/**/results.jsonl", recursive=True) for _ in open(file))
+size = os.path.getsize("all.html")
+assert records > 1000 and size / records * 500 < 1e6, (records, size)
+PYTHON
+run 'Markdown on stdout' 0 report grid
+head -n 1 stdout | grep -q '^# ' || fail 'no title'
+run 'twice the same' 0 report grid --output page2.html
+cmp -s page.html page2.html || fail 'the same records give another page'
+run 'no folder' 2 report nowhere
+mkdir empty
+run 'no records' 2 report empty
+grep -q 'no results.jsonl in it or below it' stderr || fail 'it is not said'
+run 'a folder for a file' 2 report grid --output empty
+
+python3 "$root/scripts/check_report.py" page.html hostile.html >browser 2>&1
+case $? in
+  0 | 77) tail -n 1 browser ;;
+  *) name='in a browser' && fail "$(head -n 5 browser)" ;;
+esac
+finish
