@@ -20,7 +20,7 @@ if [ "${setup_for:-everything}" != everything ]; then
   debian_packages=(g++ cmake ninja-build python3 python3-venv nlohmann-json3-dev)
 fi
 
-# A header or a command that stands for each package, where it came some other way than from Debian.
+# A header or a command that stands for each package, where it did not come from Debian.
 declare -A found_by=(
   [g++]=g++ [cmake]=cmake [ninja-build]=ninja [ccache]=ccache [git]=git [python3]=python3 [libeigen3-dev]=eigen3/Eigen/Core
   [libcli11-dev]=CLI/CLI.hpp [nlohmann-json3-dev]=nlohmann/json.hpp [libgtest-dev]=gtest/gtest.h [libbenchmark-dev]=benchmark/benchmark.h
