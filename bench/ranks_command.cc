@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "bench/commands.h"
+#include "bench/ranks_longest.h"
 #include "bench/ranks_run.h"
 #include "bench/recording_files.h"
 #include "bench/run_flags.h"
@@ -34,6 +35,9 @@ struct Typed {
   int64_t repeats = 3;
   bool overlaps = false;
   std::string trace;
+  std::string budget;
+  double teraflops = 0.0;
+  std::string link;
   bool json = false;
   std::vector<std::string> arguments;
 };
@@ -41,11 +45,14 @@ struct Typed {
 constexpr const char* kExamples = R"(Examples:
   streambp-bench ranks --ranks 2 --method streambp --optimizer adamw --out out/two
   streambp-bench ranks --model qwen3-8b --dtype bfloat16 --device meta --ranks 8,64,1024 --optimizer adamw --out out/many
+  streambp-bench ranks --model qwen3-8b --dtype bfloat16 --device meta --ranks 3,8 --zero zero-2 --optimizer adamw --budget 80GB \
+    --method checkpoint,streambp --teraflops 400 --link 50GB --out out/longest
   torchrun --no-python --nproc-per-node 2 streambp-bench ranks --method streambp --out out/two
   mpirun -n 2 streambp-bench ranks --method streambp --out out/two
 
 On the CPU it starts its own processes, or is one of torchrun's or mpirun's; they exchange messages over Gloo, and rank 0 prints and
-writes. On meta one of any number of ranks is run, memory is predicted and messages are counted.
+writes. On meta one of any number of ranks is run, memory is predicted and messages are counted; with --budget the longest sequence that
+fits is found, and with --teraflops and --link a step has a time on paper.
 --batch is each rank's, so that P ranks train on P times as many tokens.
 
 Exit codes: 0 all good; 2 bad usage or input; of a rank that fails, its own.)";
@@ -74,6 +81,14 @@ SweepOptions read_options(const RunFlags& flags, const Typed& typed) {
   options.out = typed.out;
   options.arguments = typed.arguments;
   if (!typed.trace.empty()) options.trace = typed.trace;
+  const bool predicts = options.device == "meta";
+  for (const auto& [flag, is_given] :
+       {std::pair{"--budget", !typed.budget.empty()}, std::pair{"--teraflops", typed.teraflops > 0.0},
+        std::pair{"--link", !typed.link.empty()}}) {
+    if (is_given && !predicts) throw InputError("{}: of predictions alone, expected --device meta", flag);
+  }
+  if ((typed.teraflops > 0.0) != !typed.link.empty())
+    throw InputError("--teraflops and --link: one without the other, expected both");
   if (options.device != "cpu" && options.device != "meta")
     throw InputError("--device {}: expected cpu or meta", options.device);
   if (options.picks_method) throw InputError("--method auto: expected methods by name");
@@ -99,12 +114,13 @@ int64_t bytes_of(const std::map<Collective, Traffic>& sent) {
 /// Where the records and the table go; of ranks but the first, nowhere.
 class Report {
  public:
-  Report(const SweepOptions& options, bool is_json)
+  Report(const SweepOptions& options, bool is_json, const Rates& rates)
       : options_(options),
         is_json_(is_json),
         file_(options.out),
         table_({"ranks", "zero", "method", "length", "tokens", "resident", "peak", "pass sends", "step sends",
-                "seconds", "loss"}) {
+                "seconds", "loss"}),
+        rates_(rates) {
     file_.start();
   }
 
@@ -113,6 +129,18 @@ class Report {
            std::optional<Recorder>& recorder) {
     json record = ranks_record(bench, cell, run, ranks);
     record["environment"] = describe_environment(options_.threads, /*cuda_index=*/-1, options_.arguments);
+    std::string seconds = "-";
+    if (bench.device.is_meta() && rates_.are_given()) {
+      const StepOnPaper step = step_on_paper(run, rates_);
+      record["step_on_paper"] = {{"operations_per_second", rates_.operations},
+                                 {"bytes_per_second", rates_.bytes},
+                                 {"products", step.products},
+                                 {"sent_by_pass", step.sent_by_pass},
+                                 {"sent_by_step", step.sent_by_step},
+                                 {"all", step.all}};
+      seconds = fmt::format("{:.3f}", step.all);
+    }
+    if (!bench.device.is_meta()) seconds = fmt::format("{:.3f}", record.at("seconds_median").get<double>());
     file_.append(record);
     if (recorder) write_recording(options_, recorder->stop(), record);
     if (is_json_) return fmt::print("{}\n", record_line(record));
@@ -120,9 +148,17 @@ class Report {
     table_.add({fmt::format("{}", ranks), stage_name(run.sharing.stage), method_name(cell.settings.method),
                 fmt::format("{}", cell.seq_len), fmt::format("{}", run.tokens),
                 format_bytes(run.resident_bytes), format_bytes(run.peak_bytes),
-                format_bytes(bytes_of(run.pass)), format_bytes(bytes_of(run.step)),
-                predicted ? "-" : fmt::format("{:.3f}", record.at("seconds_median").get<double>()),
+                format_bytes(bytes_of(run.pass)), format_bytes(bytes_of(run.step)), seconds,
                 predicted ? "-" : fmt::format("{:.6f}", run.loss)});
+  }
+
+  /// `longest`: nothing where not even the shortest sequence fits, which is said and not recorded.
+  void add_longest(const Bench& bench, const Cell& cell, const std::optional<LongestOnRanks>& longest,
+                   const Sharing& sharing, int64_t ranks) {
+    std::optional<Recorder> none;
+    if (longest) return add(bench, longest->cell, longest->run, ranks, none);
+    print_line(stderr, "{} ranks, {}, {}: weights, gradients and optimizer states do not fit", ranks,
+               stage_name(sharing.stage), method_name(cell.settings.method));
   }
 
   void print() const {
@@ -136,6 +172,7 @@ class Report {
   bool is_json_;
   RecordFile file_;
   Table table_;
+  Rates rates_;
 };
 
 /// Every cell and stage on this rank.
@@ -148,19 +185,31 @@ void run_cells(Communicator& communicator, const Bench& bench, const Typed& type
   for (const Cell& cell : cells) {
     for (const ZeroStage stage : stages) {
       if (stage == ZeroStage::kGradients && !method_kind(cell.settings.method).fuses_optimizer) continue;
+      const Sharing sharing{stage, typed.overlaps};
+      if (!typed.budget.empty()) {
+        const auto longest =
+            longest_on_ranks(communicator, bench, cell, sharing, parse_bytes(typed.budget, "--budget"));
+        report->add_longest(bench, cell, longest, sharing, communicator.size());
+        continue;
+      }
       std::optional<Recorder> recorder;
       const bool records = report != nullptr && bench.options.trace;
-      const RanksRun run = run_on_rank(communicator, bench, cell, {stage, typed.overlaps},
-                                       bench.options.repeats, records ? &recorder : nullptr);
+      const RanksRun run = run_on_rank(communicator, bench, cell, sharing, bench.options.repeats,
+                                       records ? &recorder : nullptr);
       if (report != nullptr) report->add(bench, cell, run, communicator.size(), recorder);
     }
   }
 }
 
+Rates rates_of(const Typed& typed) {
+  if (typed.link.empty()) return {};
+  return {typed.teraflops * 1e12, static_cast<double>(parse_bytes(typed.link, "--link"))};
+}
+
 int predict_ranks(const SweepOptions& options, const Typed& typed) {
   const plan::DryRunScope scope(at::kMeta);
   const Bench bench = open_bench(options);
-  Report report(options, typed.json);
+  Report report(options, typed.json, rates_of(typed));
   for (const int64_t ranks : parse_integers(typed.ranks, "--ranks", 1))
     run_cells(*counted_rank(0, ranks), bench, typed, &report);
   report.print();
@@ -180,7 +229,7 @@ int run_as_rank(const Rendezvous& rendezvous, const SweepOptions& options, const
     shapes += fmt::format("{} [{}] ", shape.name, fmt::join(shape.shape, ", "));
   require_agreement(*communicator, {{"the model's shapes", shapes}});
   std::optional<Report> report;
-  if (rendezvous.rank == 0) report.emplace(options, typed.json);
+  if (rendezvous.rank == 0) report.emplace(options, typed.json, Rates{});
   run_cells(*communicator, bench, typed, report ? &*report : nullptr);
   communicator->barrier();
   if (report) report->print();
@@ -233,6 +282,13 @@ void add_ranks_command(CLI::App& app, Action& action, int argc, const char* cons
                     "has a core to spare");
   text("--trace", typed->trace,
        "Write rank 0's last step, layers and messages over time, as JSON for ui.perfetto.dev; for one run");
+  text("--budget", typed->budget,
+       "On meta: memory of a rank's device, such as 80GB or 80GiB; the longest sequence that fits, instead "
+       "of --seq-len");
+  command->add_option(
+      "--teraflops", typed->teraflops,
+      "On meta, with --link: what a rank's matrix products do in a second, in 10^12 operations");
+  text("--link", typed->link, "On meta: bytes that a rank sends in a second, such as 50GB");
   text("--out", typed->out, "Folder for results.jsonl");
   command->add_flag("--json", typed->json, "Print the records instead of the table");
   command->callback(

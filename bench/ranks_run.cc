@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include "bench/cell_run.h"
 #include "bench/json_members.h"
+#include "bench/report_pages/statistics.h"
 #include "streambp/cli/records.h"
 #include "streambp/distributed/communication_thread.h"
 #include "streambp/memory/meter.h"
+#include "streambp/plan/hardware_flops.h"
 #include "streambp/plan/models.h"
 
 namespace streambp::bench {
@@ -86,6 +89,8 @@ class RankSteps {
     plan::fill_reference(step, batch_);
     objective_ = objective_of_ranks(communicator, *models_.policy, step.objective, batch_,
                                     plan::options_of(step.objective, step.options));
+    operations_ = plan::hardware_flops(*models_.policy, batch_, *objective_, cell_.settings,
+                                       models_.teacher ? &*models_.teacher : nullptr);
   }
 
   void run(RanksRun& run) {
@@ -108,6 +113,7 @@ class RankSteps {
     run.step = most_traffic(communicator_);
     const MemoryReading memory = read_meter(model.device());
     run.loss = outcome.loss;
+    run.operations = operations_;
     run.tokens = batch_.size() * communicator_.size();
     run.resident_bytes = largest(communicator_, resident);
     run.peak_bytes = largest(communicator_, memory.peak_bytes);
@@ -137,6 +143,7 @@ class RankSteps {
   std::unique_ptr<Optimizer> optimizer_;
   Batch batch_;
   std::unique_ptr<Objective> objective_;
+  double operations_ = 0.0;
 };
 
 }  // namespace
@@ -168,6 +175,7 @@ json ranks_record(const Bench& bench, const Cell& cell, const RanksRun& run, int
   record["settings"]["zero"] = stage_name(run.sharing.stage);
   if (run.sharing.overlaps) record["settings"]["overlap"] = true;
   const bool predicted = bench.device.is_meta();
+  const bool is_finite = predicted || std::isfinite(run.loss);
   record.update({{"schema", kRecordSchema},
                  {"key", record_key(record)},
                  {"kind", predicted ? "predicted" : "measured"},
@@ -180,9 +188,9 @@ json ranks_record(const Bench& bench, const Cell& cell, const RanksRun& run, int
                  {"sent_by_step", traffic_member(run.step)},
                  {"seconds", predicted ? json::array() : json(run.seconds)},
                  {"seconds_median", predicted ? json(nullptr) : json(median(run.seconds))},
-                 {"loss", predicted ? json(nullptr) : json(run.loss)},
-                 {"status", "ok"},
-                 {"error", nullptr}});
+                 {"loss", predicted || !is_finite ? json(nullptr) : json(run.loss)},
+                 {"status", is_finite ? "ok" : "error"},
+                 {"error", is_finite ? json(nullptr) : json(fmt::format("the loss is {}", run.loss))}});
   return record;
 }
 

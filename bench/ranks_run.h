@@ -28,6 +28,7 @@ struct RanksRun {
   std::map<std::string, int64_t> at_peak;  // of this rank
   std::vector<double> seconds;             // of pass and step, the slowest rank's
   double loss = 0.0;                       // of the last pass, before its step
+  double operations = 0.0;                 // of a rank's pass (plan/hardware_flops.h)
   // The most that a rank has sent in one pass and in one step.
   std::map<Collective, Traffic> pass, step;
 };

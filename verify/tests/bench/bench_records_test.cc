@@ -6,6 +6,7 @@
 #include "bench/cell_run.h"
 #include "bench/paper/measured.h"
 #include "bench/report.h"
+#include "bench/report_pages/statistics.h"
 #include "streambp/cli/environment.h"
 #include "streambp/cli/records.h"
 #include "streambp/plan/model_flops.h"
