@@ -46,11 +46,14 @@ HeadOutcome run_by_layers(const Pass& pass, const LayerForward& forward, const L
   }
   pass.close_forward();
   HeadOutcome outcome;
+  begin_gradients(pass, model.head_parameters());
   at::Tensor gradient = head_gradient(pass, std::move(hidden), outcome);
+  use_gradients(pass, head_group(model));
 
   for (int64_t i = layers - 1; i >= first; --i) {
     const Span span("layer {} backward", i);
     const LayerWeights weights(model, i, i > first ? std::optional(i - 1) : std::nullopt);
+    const std::vector<Parameter*> parameters = begin_layer_gradients(pass, i);
     const MemoryScope scope("activations");
     const at::AutoGradMode with_grad(true);
     const at::Tensor leaf = inputs[i].detach().requires_grad_();
@@ -59,8 +62,11 @@ HeadOutcome run_by_layers(const Pass& pass, const LayerForward& forward, const L
     if (model.config().has_consumers(i)) received.attention = shared->received(i, 0, pass.stream.size());
     gradient = backward(model.layers()[i], leaf, gradient, before_of(i), received);
     if (shared != nullptr) shared->drop(i);
+    const at::NoGradGuard no_grad;
+    use_gradients(pass, parameters);
   }
   if (lowest < 0) accumulate_embedding(pass, pass.all_rows(), gradient);
+  use_gradients(pass, model.embedding_parameters());
   return outcome;
 }
 

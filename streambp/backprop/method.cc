@@ -84,6 +84,25 @@ void accumulate_embedding(const Pass& pass, const Rows& rows, at::Tensor gradien
                                   std::move(gradient));
 }
 
+void begin_gradients(const Pass& pass, const std::vector<Parameter*>& parameters) {
+  if (pass.consumer != nullptr && pass.consumer->frees()) pass.model.allocate_gradients(parameters);
+}
+
+std::vector<Parameter*> begin_layer_gradients(const Pass& pass, int64_t layer) {
+  // Looked up only where they are consumed: a mixture has thousands.
+  std::vector<Parameter*> parameters;
+  if (pass.consumer != nullptr) parameters = pass.model.layer_parameters(layer);
+  begin_gradients(pass, parameters);
+  // Per-layer inputs leave gradients for the embedding in every layer.
+  if (layer == 0 || pass.model.config().has_per_layer_inputs())
+    begin_gradients(pass, pass.model.embedding_parameters());
+  return parameters;
+}
+
+void use_gradients(const Pass& pass, const std::vector<Parameter*>& parameters) {
+  if (pass.consumer != nullptr) hand_over(pass.model, *pass.consumer, parameters);
+}
+
 at::Tensor head_gradient(const Pass& pass, at::Tensor hidden, HeadOutcome& outcome) {
   if (pass.stream_head && pass.head.request.pooling != Pooling::kNone) {
     const Span span("head");

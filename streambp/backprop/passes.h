@@ -24,7 +24,7 @@ struct Pass {
   int64_t head_chunk;  // resolved
   bool stream_head;
   Keep keep;                             // of streambp
-  GradientConsumer* consumer = nullptr;  // of streambp
+  GradientConsumer* consumer = nullptr;  // of methods with MethodKind::fuses_optimizer
   Order order = Order::kReverse;         // of streambp
   bool joins_head = false;               // of streambp
   const ModelOps& ops = own_ops();  // of methods with a baseline: what layers and a full head are made of
@@ -67,6 +67,14 @@ using LayerForward = std::function<at::Tensor(const DecoderLayer& layer, const a
 using LayerBackward =
     std::function<at::Tensor(const DecoderLayer& layer, const at::Tensor& leaf, const at::Tensor& gradient,
                              const Before& before, const Carry& received)>;
+
+/// Where a consumer frees gradients: gives `parameters` theirs; those of `layer`, which are returned where
+/// there is a consumer, and of the embedding where the layer leaves some for it.
+void begin_gradients(const Pass& pass, const std::vector<Parameter*>& parameters);
+std::vector<Parameter*> begin_layer_gradients(const Pass& pass, int64_t layer);
+
+/// The gradients of `parameters` are final.
+void use_gradients(const Pass& pass, const std::vector<Parameter*>& parameters);
 
 /// Keeps each layer's input, and runs each layer again when its turn comes.
 HeadOutcome run_by_layers(const Pass& pass, const LayerForward& forward, const LayerBackward& backward);

@@ -17,16 +17,6 @@
 namespace streambp {
 namespace {
 
-/// Where a consumer frees gradients: gives `parameters` theirs.
-void begin_gradients(const Pass& pass, const std::vector<Parameter*>& parameters) {
-  if (pass.consumer != nullptr && pass.consumer->frees()) pass.model.allocate_gradients(parameters);
-}
-
-/// The gradients of `parameters` are final.
-void use_gradients(const Pass& pass, const std::vector<Parameter*>& parameters) {
-  if (pass.consumer != nullptr) hand_over(pass.model, *pass.consumer, parameters);
-}
-
 /// The chunks to be run with the head: in a dry run a chunk stands for another one only if as much of it is
 /// scored.
 std::vector<int64_t> scored_alike(const Pass& pass, const Chunks& chunks) {
@@ -84,13 +74,7 @@ class StreamedBackward {
                                layer > std::max<int64_t>(lowest_, 0)
                                    ? std::optional(forward_.rebuilt_from(layer - 1))
                                    : std::nullopt);
-    // Looked up only where they are consumed: a mixture has thousands.
-    std::vector<Parameter*> parameters;
-    if (pass_.consumer != nullptr) parameters = model_.layer_parameters(layer);
-    begin_gradients(pass_, parameters);
-    // Per-layer inputs leave gradients for the embedding in every layer.
-    if (layer == 0 || model_.config().has_per_layer_inputs())
-      begin_gradients(pass_, model_.embedding_parameters());
+    const std::vector<Parameter*> parameters = begin_layer_gradients(pass_, layer);
     const Span span("layer {} backward", layer);
     if (pass_.order == Order::kForward && !model_.config().in_reverse_alone(layer)) {
       backward_in_order(pass_, forward_, layer, gradient_);
