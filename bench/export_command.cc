@@ -8,6 +8,7 @@
 #include "streambp/cli/print.h"
 #include "streambp/error.h"
 #include "streambp/model/open_model.h"
+#include "streambp/model/quantized.h"
 #include "streambp/model/tensor_file.h"
 #include "streambp/runtime/output_file.h"
 
@@ -19,13 +20,17 @@ struct Typed {
   std::string out;
   std::string dtype = "model";
   uint64_t seed = 0;
+  std::string quantize = "none";
+  bool double_quant = false;
 };
 
 constexpr const char* kExamples = R"(Examples:
   streambp-bench export --model qwen3-cpu --out out/qwen3-cpu
   streambp-bench export --model gemma3-cpu --dtype bfloat16 --seed 7 --out out/gemma3-cpu
+  streambp-bench export --model qwen3-cpu --quantize nf4 --double-quant --out out/qwen3-nf4
 
-The weights are those that the other commands draw for the same preset, dtype and seed.
+The weights are those that the other commands draw for the same preset, dtype and seed. With --quantize the
+linear maps of the layers are stored as bitsandbytes 0.50 would store them; transformers loads such a folder.
 
 Exit codes: 0 all good; 2 bad usage or input; 3 out of memory.)";
 
@@ -33,6 +38,10 @@ int run_export(const Typed& typed) {
   const std::filesystem::path folder = typed.out;
   const Config config = preset(typed.model);
   const at::ScalarType dtype = parse_dtype(typed.dtype == "model" ? config.dtype : typed.dtype);
+  const auto quantization = parse_quantization(typed.quantize, typed.double_quant);
+  if (quantization && dtype == at::kDouble)
+    throw InputError("--quantize {}: of float32, bfloat16 and float16, expected one of them as --dtype",
+                     typed.quantize);
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) throw InputError("--out {}: can't be created: {}", typed.out, error.message());
@@ -43,14 +52,25 @@ int run_export(const Typed& typed) {
   }
   nlohmann::json settings = nlohmann::json::parse(preset_json(typed.model));
   settings["torch_dtype"] = dtype_name(dtype);
+  if (quantization)
+    settings["quantization_config"] =
+        nlohmann::json::parse(quantization_json(*quantization, dtype_name(dtype)));
   Model::Placement placement{dtype, at::kCPU, dtype, [](const std::string&) { return false; }};
   const Model model = Model::random(config, placement, typed.seed);
   std::map<std::string, at::Tensor> tensors;
-  for (const auto& parameter : model.parameters())
-    tensors[stored_name(config, parameter->name)] = parameter->value;
+  for (const ParameterShape& parameter : parameter_shapes(config)) {
+    const at::Tensor& value = model.parameter(parameter.name).value;
+    const std::string name = stored_name(config, parameter.name);
+    if (quantization && is_quantizable(parameter)) {
+      add_stored(quantize(value, *quantization), name, tensors);
+    } else {
+      tensors[name] = value;
+    }
+  }
   write_tensors(folder / "model.safetensors", tensors, {{"format", "pt"}});
   write_file(folder / "config.json", settings.dump(1) + '\n');
-  print_line(stdout, "{}: {} parameters, {}", folder.string(), parameter_count(config), dtype_name(dtype));
+  print_line(stdout, "{}: {} parameters, {}{}", folder.string(), parameter_count(config), dtype_name(dtype),
+             quantization ? fmt::format(", layers in {}", typed.quantize) : "");
   return kExitGood;
 }
 
@@ -70,6 +90,10 @@ void add_export_command(CLI::App& app, Action& action) {
   text("--dtype", typed->dtype, "float32, float64, bfloat16, float16, or model: the preset's")
       ->capture_default_str();
   add_seed_flag(*command, typed->seed, "Of the weights");
+  text("--quantize", typed->quantize, "Of the linear maps of the layers: none, nf4, fp4 or int8")
+      ->capture_default_str();
+  command->add_flag("--double-quant", typed->double_quant,
+                    "8 bits also for the maxima of nf4's and fp4's blocks");
   command->callback([typed, &action] { action = [typed] { return run_export(*typed); }; });
 }
 

@@ -176,7 +176,12 @@ std::string weights_and_gradients(const plan::ModelSetup& setup) {
   const std::string alive = setup.fused_optimizer ? " (one layer's at a time)" : "";
   if (weights == gradients && trained.empty())
     return fmt::format("weights and gradients{} in {}", alive, weights);
-  return fmt::format("weights in {}, gradients{}{} in {}", weights, trained, alive, gradients);
+  const std::string packed = setup.quantization
+                                 ? fmt::format(" (the layers' matrices in {}{}, and one layer's dequantised)",
+                                               quant_type_name(setup.quantization->type),
+                                               setup.quantization->double_quant ? ", double quantised" : "")
+                                 : "";
+  return fmt::format("weights in {}{}, gradients{}{} in {}", weights, packed, trained, alive, gradients);
 }
 
 void count_optimizer(const plan::ModelSetup& setup, const plan::Models& models, Counted& result) {

@@ -7,6 +7,7 @@
 #include "streambp/cli/command_line.h"
 #include "streambp/error.h"
 #include "streambp/model/open_model.h"
+#include "streambp/model/quantization.h"
 #include "streambp/model/tensor_file.h"
 
 namespace streambp::bench {
@@ -105,6 +106,11 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
   text("--grad-dtype", gradient_dtype_,
        "Dtype that parameter gradients are summed in: same (as --dtype: a matrix's in bfloat16 is "
        "then rounded with every chunk) or float32");
+  text("--quantize", quantize_,
+       "Of the linear maps of the layers, as QLoRA has them, frozen under --lora-rank or --adapter: none, "
+       "nf4, fp4 or "
+       "int8; a layer is dequantised while it is run");
+  command.add_flag("--double-quant", double_quant_, "8 bits also for the maxima of nf4's and fp4's blocks");
   text("--optimizer", optimizer_,
        "Optimizer states to count with the weights: none, sgd (its momentum) or adamw (two moments)");
   command.add_option("--optimizer-bits", optimizer_bits_, "Of a number in an optimizer state: 32, 16 or 8")
@@ -205,6 +211,7 @@ void RunFlags::read(SweepOptions& options) const {
   options.setup.freeze.clear();
   if (command_.count("--freeze") > 0) options.setup.freeze = parse_words(freeze_, "--freeze");
   read_adapters(options);
+  options.setup.quantization = parse_quantization(quantize_, double_quant_);
   options.setup.reference = reference_ == "none" ? "" : reference_;
   options.setup.release_reference = release_reference_;
   options.setup.teacher = teacher_;

@@ -50,6 +50,8 @@ class RunFlags {
   std::string optimizer_ = "none";
   int optimizer_bits_ = 32;
   bool master_weights_ = false;
+  std::string quantize_ = "none";
+  bool double_quant_ = false;
   std::string freeze_;
   int64_t lora_rank_ = 0;
   double lora_alpha_ = 0.0;

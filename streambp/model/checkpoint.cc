@@ -141,9 +141,9 @@ std::optional<std::string> text_name(const std::string& name) {
 constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kBlockSparseMoe = {
     {{".block_sparse_moe.experts.", ".mlp.experts."},
      {".block_sparse_moe.gate.", ".mlp.gate."},
-     {".w1.weight", ".gate_proj.weight"},
-     {".w3.weight", ".up_proj.weight"},
-     {".w2.weight", ".down_proj.weight"}}};
+     {".w1.", ".gate_proj."},
+     {".w3.", ".up_proj."},
+     {".w2.", ".down_proj."}}};
 
 std::string replaced(std::string name, std::string_view from, std::string_view to) {
   if (const auto at = name.find(from); at != std::string::npos) name.replace(at, from.size(), to);

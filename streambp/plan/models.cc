@@ -1,8 +1,10 @@
 #include "streambp/plan/models.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "streambp/model/open_model.h"
+#include "streambp/model/quantized_weights.h"
 
 namespace streambp::plan {
 namespace {
@@ -34,7 +36,12 @@ Models open_models(const ModelSetup& setup, c10::Device device) {
   placement.trainable = [&setup, adapted](const std::string& name) {
     return (!adapted || name == "value_head.weight") && !contains_any(name, setup.freeze);
   };
+  std::shared_ptr<QuantizedWeights> quantized;
+  if (setup.quantization)
+    quantized = quantize_layers(setup.config ? *setup.config : open_config(setup.model), *setup.quantization,
+                                placement);
   Model& policy = models.policy.emplace(open_either(setup.config, setup.model, placement, setup.seed));
+  if (quantized != nullptr) policy.provide(std::move(quantized));
   if (setup.adapter) policy.load_adapters(*setup.adapter);
   if (setup.lora) policy.attach_adapters(*setup.lora, setup.seed);
   if (setup.value_head && !policy.has_value_head()) {

@@ -13,6 +13,7 @@
 
 #include "streambp/model/batch.h"
 #include "streambp/model/lora.h"
+#include "streambp/model/quantization.h"
 #include "streambp/optimizer/optimizer.h"
 #include "streambp/optimizer/optimizer_states.h"
 
@@ -27,6 +28,7 @@ struct ModelSetup {
   std::vector<std::string> freeze;                   // parameters whose name contains one of these
   std::optional<LoraConfig> lora;                    // new adapters, the base is frozen
   std::optional<std::filesystem::path> adapter;      // those of a PEFT folder
+  std::optional<Quantization> quantization;          // of the layers' matrices, which are frozen
   bool value_head = false;                           // a model without one gets one (needs_value_head)
   OptimizerStates optimizer;                         // counted, not used
   std::optional<OptimizerSettings> fused_optimizer;  // consumes each gradient in the backward pass

@@ -125,4 +125,19 @@ grep -q '^not counted (sft): optimizer states (--optimizer adamw adds 219 KB), '
 longest "with the states that it named" 0 --budget 4MB --optimizer adamw --method streambp --json
 check "as much as it named" '218500 <= records[0]["breakdown"]["optimizer"] <= 219500' stdout
 
+# The base in 4 bits: its bytes, and those of a layer while it is run.
+qlora=(max-length --model qwen3-0.6b --dtype bfloat16 --budget 4GB --method streambp --lora-rank 8 --json)
+run "a base in 16 bits" 0 "${qlora[@]}"
+cp stdout wide
+run "a base in 4 bits" 0 "${qlora[@]}" --quantize nf4 --double-quant
+check "it goes further" 'records[0]["seq_len"] > 1.2 * json.loads(open("wide").read())["seq_len"]' stdout
+check "it is a setting" 'records[0]["settings"]["quantize"] == "nf4" and records[0]["settings"]["double_quant"] and "quantize" not in json.loads(open("wide").read())["settings"]' stdout
+# 155.6 million numbers outside of the layers in 16 bits, 440.5 million in 4.127 bits and at most 1/28 of them in 16, adapters.
+check "its bytes" '0.98 * (2 * 155.6e6 + 4.127 / 8 * 440.5e6) < records[0]["breakdown"]["weights"] < 1.1 * (2 * 155.6e6 + (4.127 / 8 + 2 / 28) * 440.5e6)' stdout
+check "it is said" '"nf4, double quantised" in records[0]["counted"][0]' stdout
+longest "training a base in 4 bits" 2 --budget 4MB --quantize nf4
+grep -q -e '--lora-rank' stderr || fail "stderr does not say what to do"
+longest "maxima of nothing" 2 --budget 4MB --double-quant
+grep -q 'nf4 and fp4' stderr || fail "stderr does not say of what"
+
 finish
