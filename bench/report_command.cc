@@ -5,6 +5,7 @@
 
 #include "bench/commands.h"
 #include "bench/report_lines.h"
+#include "bench/report_pages/diff.h"
 #include "bench/report_pages/report_sections.h"
 #include "streambp/cli/command_line.h"
 #include "streambp/cli/environment.h"
@@ -18,6 +19,8 @@ namespace {
 struct Typed {
   std::vector<std::string> folders;
   std::string output, markdown;
+  bool diff = false;
+  double threshold = 0.02;
 };
 
 constexpr const char* kExamples = R"(Examples:
@@ -25,39 +28,69 @@ constexpr const char* kExamples = R"(Examples:
   streambp-bench report out/mine out/theirs --output report.html --markdown report.md
   streambp-bench report results/compare-2048 > report.md
 
+  streambp-bench report out/before out/after --diff --output diff.html
+
 Of a folder its results.jsonl is read, or where it has none every one below it. A line that is no record is named in the report
 and on stderr, and the rest is reported. Without --output and --markdown the report is printed as Markdown.
 
-Exit codes: 0 written; 2 bad usage or input, or a file that can't be written.)";
+--diff compares the cells of two folders: memory, and time with an interval of the repeats; SAME, BETTER, WORSE or AMBIGUOUS with the numbers that
+decided. Cells of one folder only are listed. Of *.csv files in both folders that sweep --timeline has written, the timelines of one cell are laid over one another.
+
+Exit codes: 0 written; 1 --diff found a cell that is WORSE; 2 bad usage or input, or a file that can't be written.)";
 
 std::string folder_of(const std::filesystem::path& file) {
   return std::filesystem::absolute(file).lexically_normal().parent_path().string();
+}
+
+/// The cells of folders; lines that are no records are named on stderr. `lines` has to outlive them.
+ReportCells cells_of(const ReportLines& lines, const std::string& named) {
+  if (lines.records.empty() && lines.paper.empty()) {
+    throw InputError(
+        "{}: no record{}", named,
+        lines.bad.empty() ? "" : fmt::format("; line {}: {}", lines.bad[0].line, lines.bad[0].why));
+  }
+  ReportCells cells = report_cells(lines);
+  for (const BadLine& bad : cells.bad)
+    print_line(stderr, "streambp-bench: warning: {} line {}: left out: {}", bad.file, bad.line, bad.why);
+  return cells;
+}
+
+/// Writes the files that were asked for, or Markdown on stdout.
+void write_report(const Typed& typed, const Document& document) {
+  if (!typed.output.empty()) write_file(typed.output, html_page(document, folder_of(typed.output)));
+  if (!typed.markdown.empty()) write_file(typed.markdown, markdown_page(document, folder_of(typed.markdown)));
+  if (typed.output.empty() && typed.markdown.empty()) {
+    fmt::print("{}", markdown_page(document, std::filesystem::current_path().string()));
+    return;
+  }
+  for (const Entry& line : document.verdict) print_line(stdout, "{}", line.text);
+  for (const std::string* file : {&typed.output, &typed.markdown}) {
+    if (!file->empty()) print_line(stdout, "written: {}", *file);
+  }
+}
+
+int run_diff(const Typed& typed, const std::string& made) {
+  const std::string &a = typed.folders[0], &b = typed.folders[1];
+  const ReportLines before_lines = read_report_lines({a}), after_lines = read_report_lines({b});
+  const DiffSide before{a, cells_of(before_lines, a), read_timelines(a)};
+  const DiffSide after{b, cells_of(after_lines, b), read_timelines(b)};
+  write_report(typed, diff_document(before, after, typed.threshold, made));
+  return diff_records(before, after, typed.threshold).count(Change::kWorse) > 0 ? kExitCheckFailed
+                                                                                : kExitGood;
 }
 
 int run_report(const Typed& typed) {
   for (const auto& [flag, file] : {std::pair{"--output", &typed.output}, {"--markdown", &typed.markdown}}) {
     if (!file->empty()) check_output_file(fmt::format("{} {}:", flag, *file), *file);
   }
+  if (!(typed.threshold >= 0.0 && typed.threshold < 1.0))
+    throw InputError("--threshold {}: expected a part of 1, such as 0.02", typed.threshold);
+  if (typed.diff && typed.folders.size() != 2)
+    throw InputError("--diff: {} folders given, expected two: before and after", typed.folders.size());
+  const std::string made = "Written by streambp-bench " + version_text();
+  if (typed.diff) return run_diff(typed, made);
   const ReportLines lines = read_report_lines(typed.folders);
-  if (lines.records.empty() && lines.paper.empty()) {
-    throw InputError(
-        "{}: no record{}", typed.folders.front(),
-        lines.bad.empty() ? "" : fmt::format("; line {}: {}", lines.bad[0].line, lines.bad[0].why));
-  }
-  const ReportCells cells = report_cells(lines);
-  for (const BadLine& bad : cells.bad)
-    print_line(stderr, "streambp-bench: warning: {} line {}: left out: {}", bad.file, bad.line, bad.why);
-  const Document document = report_document(cells, "Written by streambp-bench " + version_text());
-  if (!typed.output.empty()) write_file(typed.output, html_page(document, folder_of(typed.output)));
-  if (!typed.markdown.empty()) write_file(typed.markdown, markdown_page(document, folder_of(typed.markdown)));
-  if (typed.output.empty() && typed.markdown.empty()) {
-    fmt::print("{}", markdown_page(document, std::filesystem::current_path().string()));
-    return kExitGood;
-  }
-  for (const Entry& line : document.verdict) print_line(stdout, "{}", line.text);
-  for (const std::string* file : {&typed.output, &typed.markdown}) {
-    if (!file->empty()) print_line(stdout, "written: {}", *file);
-  }
+  write_report(typed, report_document(cells_of(lines, typed.folders.front()), made));
   return kExitGood;
 }
 
@@ -73,6 +106,12 @@ void add_report_command(CLI::App& app, Action& action) {
                       "The HTML file: self-contained, its links lead to the records");
   command->add_option("--markdown", typed->markdown,
                       "The same as Markdown, with tables in the charts' stead");
+  CLI::Option* const diff =
+      command->add_flag("--diff", typed->diff, "What changed from the first of two folders to the second");
+  command
+      ->add_option("--threshold", typed->threshold, "--diff: what part of a time may change and be the same")
+      ->capture_default_str()
+      ->needs(diff);
   command->callback([typed, &action] { action = [typed] { return run_report(*typed); }; });
 }
 

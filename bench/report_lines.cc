@@ -95,4 +95,19 @@ ReportLines read_report_lines(const std::vector<std::string>& folders) {
   return lines;
 }
 
+std::vector<Timeline> read_timelines(const std::string& folder) {
+  std::vector<Timeline> timelines;
+  if (!fs::is_directory(folder)) return timelines;
+  std::set<fs::path> paths;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    if (entry.is_regular_file() && entry.path().extension() == ".csv") paths.insert(entry.path());
+  }
+  for (const fs::path& path : paths) {
+    const std::string file = fs::absolute(path).lexically_normal().string();
+    if (std::optional<Timeline> timeline = read_timeline(read_text_file(path), file))
+      timelines.push_back(std::move(*timeline));
+  }
+  return timelines;
+}
+
 }  // namespace streambp::bench

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "bench/report_pages/report_cell.h"
+#include "bench/report_pages/timelines.h"
 
 namespace streambp::bench {
 
@@ -13,5 +14,8 @@ namespace streambp::bench {
 /// one, a torn last line too. With them the table of the paper's cells (cells.csv of `paper --out`). Throws
 /// InputError where there is no file or it can't be read.
 ReportLines read_report_lines(const std::vector<std::string>& folders);
+
+/// The timelines (sweep --timeline) among the CSV files of `folder` itself, by name.
+std::vector<Timeline> read_timelines(const std::string& folder);
 
 }  // namespace streambp::bench

@@ -16,6 +16,9 @@ namespace {
 /// Text of others of any length: what a page needs of it.
 constexpr size_t kShownText = 8000;
 
+/// What a table shows without breaking its line.
+constexpr size_t kShortText = 34;
+
 const char* mark_class(Mark mark) {
   switch (mark) {
     case Mark::kGood:
@@ -108,6 +111,7 @@ class HtmlWriter {
     std::vector<std::string> classes;
     if (entry.mark != Mark::kNone) classes.push_back(mark_class(entry.mark));
     if (entry.has_sort) classes.push_back("n");
+    if (entry.text.size() > kShortText) classes.push_back("w");
     out_ += "<td";
     if (!classes.empty()) out_ += fmt::format(" class=\"{}\"", fmt::join(classes, " "));
     if (entry.has_sort) out_ += fmt::format(" data-v=\"{:.6g}\"", entry.sort);
