@@ -112,6 +112,7 @@ json cell_configuration(const Bench& bench, const Cell& cell) {
   configuration["settings"].update(setting_members(cell.settings));
   if (cell.automatic) leave_open(options, configuration);
   // Where it is not set it is not named: keys of records from before it was a setting stay what they are.
+  if (setup.weights_on_host) configuration["settings"]["weights"] = "host";
   if (options.deterministic) configuration["settings"]["deterministic"] = true;
   if (!bench.inputs.keys.empty()) configuration["settings"]["content"] = bench.inputs.keys;
   return configuration;

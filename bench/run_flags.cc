@@ -105,6 +105,12 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
   text("--grad-dtype", gradient_dtype_,
        "Dtype that parameter gradients are summed in: same (as --dtype: a matrix's in bfloat16 is "
        "then rounded with every chunk) or float32");
+  text("--weights", weights_,
+       "Where the weights of the layers lie: resident (on the device) or host (in the host's memory, with "
+       "those "
+       "of the layer that is run and of the next one on the device; of all where standard or chunk-major "
+       "runs)")
+      ->check(CLI::IsMember({"resident", "host"}).description(""));
   text("--optimizer", optimizer_,
        "Optimizer states to count with the weights: none, sgd (its momentum) or adamw (two moments)");
   command.add_option("--optimizer-bits", optimizer_bits_, "Of a number in an optimizer state: 32, 16 or 8")
@@ -205,6 +211,7 @@ void RunFlags::read(SweepOptions& options) const {
   options.setup.freeze.clear();
   if (command_.count("--freeze") > 0) options.setup.freeze = parse_words(freeze_, "--freeze");
   read_adapters(options);
+  options.setup.weights_on_host = weights_ == "host";
   options.setup.reference = reference_ == "none" ? "" : reference_;
   options.setup.release_reference = release_reference_;
   options.setup.teacher = teacher_;

@@ -5,6 +5,7 @@
 #include "streambp/error.h"
 #include "streambp/model/model.h"
 #include "streambp/model/peft_name.h"
+#include "streambp/model/weight_provider.h"
 
 namespace streambp {
 
@@ -38,6 +39,7 @@ void Model::split_head() {
 }
 
 void Model::merge_adapters() {
+  const AllLayerWeights weights(*this);
   enable_adapters(true);
   for (const auto& rows : trained_rows_) rows->write();
   const bool is_tied = config_.tie_word_embeddings && head_ != nullptr;

@@ -27,6 +27,7 @@ struct ModelSetup {
   std::vector<std::string> freeze;                   // parameters whose name contains one of these
   std::optional<LoraConfig> lora;                    // new adapters, the base is frozen
   std::optional<std::filesystem::path> adapter;      // those of a PEFT folder
+  bool weights_on_host = false;                      // the layers' of all models: see HostWeights
   bool value_head = false;                           // a model without one gets one (needs_value_head)
   OptimizerStates optimizer;                         // counted, not used
   std::optional<OptimizerSettings> fused_optimizer;  // consumes each gradient in the backward pass
