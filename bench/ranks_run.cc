@@ -78,7 +78,7 @@ class RankSteps {
       : communicator_(communicator),
         bench_(bench),
         cell_(cell),
-        models_(open_models(bench)),
+        models_(open_models(bench, sharing.stage)),
         gradients_(communicator, *models_.policy, sharing.stage),
         optimizer_(optimizer_of(bench.options.setup.optimizer)) {
     if (sharing.overlaps) gradients_.overlap();
@@ -122,10 +122,12 @@ class RankSteps {
   }
 
  private:
-  /// Without the states that open_models would allocate whole.
-  static plan::Models open_models(const Bench& bench) {
+  /// Without the states that open_models would allocate whole. What ranks divide comes from the host's
+  /// memory.
+  static plan::Models open_models(const Bench& bench, ZeroStage stage) {
     plan::ModelSetup setup = bench.options.setup;
     setup.optimizer = {};
+    setup.weights_on_host = stage == ZeroStage::kWeights;
     return plan::open_models(setup, bench.device);
   }
 
@@ -149,7 +151,17 @@ class RankSteps {
 }  // namespace
 
 std::string stage_name(ZeroStage stage) {
-  return stage == ZeroStage::kNone ? "none" : stage == ZeroStage::kOptimizer ? "zero-1" : "zero-2";
+  switch (stage) {
+    case ZeroStage::kNone:
+      return "none";
+    case ZeroStage::kOptimizer:
+      return "zero-1";
+    case ZeroStage::kGradients:
+      return "zero-2";
+    case ZeroStage::kWeights:
+      return "zero-3";
+  }
+  return "";
 }
 
 RanksRun run_on_rank(Communicator& communicator, const Bench& bench, const Cell& cell, const Sharing& sharing,

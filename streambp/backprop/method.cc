@@ -210,7 +210,7 @@ Outcome backpropagate(Model& model, const Batch& given, const Objective& objecti
   const WideVectors sums(model);
   if (scored.size() == 0 && request.pooling == Pooling::kNone) {  // nothing is scored: loss 0, gradients 0
     if (settings.consumer != nullptr) {
-      hand_over_all(model, *settings.consumer);
+      hand_over_unscored(model, keep_of(model, settings), *settings.consumer);
       settings.consumer->finish();
     }
     outcome.log_probabilities = at::zeros({stream.size()}, scored.targets.options().dtype(at::kDouble));

@@ -189,7 +189,11 @@ void Model::attach_adapters(const LoraConfig& lora, uint64_t seed) {
   const std::vector<LoraTarget> targets = lora_targets(config_, lora);
   const LoraExtras extras = lora_extras(config_, lora);
   for (const LoraTarget& target : targets) attach(target, lora, maps, generator);
-  for (const std::string& name : extras.saved) save_parameter(name);
+  for (const std::string& name : extras.saved) {
+    std::optional<LayerWeights> weights;  // the value is copied
+    if (const auto layer = layer_of(name)) weights.emplace(*this, *layer);
+    save_parameter(name);
+  }
   for (const auto& [name, tokens] : extras.rows) train_rows(name, tokens);
   for (const auto& [name, trained_name] : extras.biases) {
     Parameter& bias = parameter(name);

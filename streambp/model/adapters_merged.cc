@@ -5,6 +5,7 @@
 #include "streambp/error.h"
 #include "streambp/model/model.h"
 #include "streambp/model/peft_name.h"
+#include "streambp/model/weight_provider.h"
 
 namespace streambp {
 
@@ -38,10 +39,10 @@ void Model::split_head() {
 }
 
 void Model::merge_adapters() {
-  if (provider_ != nullptr)
+  if (provider_ != nullptr && !provider_->keeps_changes())
     throw InputError(
-        "LoRA: adapters can't be merged into weights that are quantised or elsewhere: expected a model whose "
-        "weights are all resident numbers");
+        "LoRA: adapters can't be merged into weights in 4 or 8 bits, expected a base of whole numbers");
+  const AllLayerWeights weights(*this);
   enable_adapters(true);
   for (const auto& rows : trained_rows_) rows->write();
   const bool is_tied = config_.tie_word_embeddings && head_ != nullptr;

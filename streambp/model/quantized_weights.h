@@ -27,6 +27,7 @@ class QuantizedWeights : public WeightProvider {
 
   void enter(int64_t layer, std::optional<int64_t> next) override;
   void leave(int64_t layer) noexcept override;
+  bool keeps_changes() const override { return false; }
 
  private:
   struct Weight {
