@@ -155,10 +155,16 @@ std::shared_ptr<RouterChoices> choices_of(const Model& model, int64_t tokens) {
                                          mixture.num_experts_per_tok, mixture.num_experts, model.device());
 }
 
-}  // namespace
+/// Whether the last layer is recurrent: of a part it is then not joined with the head, since it has to pass
+/// on its state before any backward pass.
+bool ends_recurrent(const Model& model) {
+  const auto layers = static_cast<int64_t>(model.layers().size());
+  return layers > 0 && model.config().is_recurrent(layers - 1);
+}
 
-Outcome backpropagate(Model& model, const Batch& given, const Objective& objective, const Settings& settings,
-                      Model* teacher) {
+/// backpropagate(), or with a `part` backpropagate_part().
+Outcome run(Model& model, const Batch& given, const Objective& objective, const Settings& settings,
+            Model* teacher, StreamPart* part) {
   check_settings(settings);
   objective.require_batch(given);
   const MethodKind& kind = method_kind(settings.method);
@@ -188,7 +194,8 @@ Outcome backpropagate(Model& model, const Batch& given, const Objective& objecti
   }
   if (settings.consumer != nullptr && settings.consumer->frees()) model.defer_gradients();
   const WideVectors sums(model);
-  if (scored.size() == 0 && request.pooling == Pooling::kNone) {  // nothing is scored: loss 0, gradients 0
+  if (scored.size() == 0 && request.pooling == Pooling::kNone && part == nullptr) {
+    // Nothing is scored: loss 0, gradients 0.
     if (settings.consumer != nullptr) hand_over_all(model, *settings.consumer);
     outcome.log_probabilities = at::zeros({stream.size()}, scored.targets.options().dtype(at::kDouble));
     return outcome;
@@ -198,25 +205,43 @@ Outcome backpropagate(Model& model, const Batch& given, const Objective& objecti
     const MemoryScope teacher_scope("teacher");
     const Span span("teacher");
     head.teacher = {teacher, streamed_hidden_states(*teacher, teacher->prepare(batch),
-                                                    auto_chunk(stream.size(), model.device()))};
+                                                    auto_chunk(stream.size(), model.device()), part)};
   }
-  const Pass pass{.model = model,
-                  .stream = stream,
-                  .head = head,
-                  .objective = objective,
-                  .chunk = outcome.chunk,
-                  .head_chunk = outcome.head_chunk,
-                  .stream_head = settings.streams_head(),
-                  .keep = keep_of(model, settings),
-                  .consumer = settings.consumer,
-                  .order = settings.order,
-                  .joins_head = joins_head(model, objective, settings),
-                  .ops = settings.is_fair() ? own_ops() : model_ops(settings.baseline)};
+  const Pass pass{
+      .model = model,
+      .stream = stream,
+      .head = head,
+      .objective = objective,
+      .chunk = outcome.chunk,
+      .head_chunk = outcome.head_chunk,
+      .stream_head = settings.streams_head(),
+      .keep = keep_of(model, settings),
+      .consumer = settings.consumer,
+      .order = settings.order,
+      .joins_head = joins_head(model, objective, settings) && (part == nullptr || !ends_recurrent(model)),
+      .part = part,
+      .ops = settings.is_fair() ? own_ops() : model_ops(settings.baseline)};
   const HeadOutcome result = kind.run(pass);
   outcome.loss = result.loss;
   if (stream.balance != nullptr) outcome.loss += stream.balance->loss();
   fill(outcome, result.values, scored, stream.size());
   return outcome;
+}
+
+}  // namespace
+
+Outcome backpropagate(Model& model, const Batch& batch, const Objective& objective, const Settings& settings,
+                      Model* teacher) {
+  return run(model, batch, objective, settings, teacher, /*part=*/nullptr);
+}
+
+Outcome backpropagate_part(Model& model, const Batch& batch, const Objective& objective,
+                           const Settings& settings, StreamPart& part, Model* teacher) {
+  if (settings.method != Method::kStreambp || settings.order != Order::kReverse || !settings.streams_head())
+    throw InputError(
+        "{}: rows of a sequence are elsewhere, expected streambp in reverse order with a streamed head",
+        configuration_text(settings));
+  return run(model, batch, objective, settings, teacher, &part);
 }
 
 void reserve_host_memory(const Model& model, int64_t tokens, const Settings& settings) {
