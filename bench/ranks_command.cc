@@ -15,6 +15,7 @@
 #include "streambp/distributed/agreement.h"
 #include "streambp/distributed/local_ranks.h"
 #include "streambp/distributed/process_ranks.h"
+#include "streambp/distributed/sequence_split.h"
 #include "streambp/error.h"
 #include "streambp/runtime/bytes.h"
 
@@ -26,6 +27,7 @@ using nlohmann::json;
 struct Typed {
   std::string ranks = "2";
   std::string stages = "none,zero-1,zero-2";
+  std::string divide = "sequences";
   std::string lengths = "1024";
   std::string device = "cpu";
   std::string out = "out/ranks";
@@ -39,10 +41,13 @@ constexpr const char* kExamples = R"(Examples:
   streambp-bench ranks --ranks 2 --method streambp --optimizer adamw --out out/two
   streambp-bench ranks --model qwen3-8b --dtype bfloat16 --device meta --ranks 8,64,1024 --optimizer adamw --out out/many
   torchrun --no-python --nproc-per-node 2 streambp-bench ranks --method streambp --out out/two
+  streambp-bench ranks --divide rows --model qwen3-8b --dtype bfloat16 --device meta --ranks 8,64 --method streambp
+    --seq-len 1048576 --out out/long
 
 On the CPU it starts its own processes, or is one of torchrun's; they exchange messages over Gloo, and rank 0 prints and
 writes. On meta one of any number of ranks is run, memory is predicted and messages are counted.
---batch is each rank's, so that P ranks train on P times as many tokens.
+--batch is each rank's, so that P ranks train on P times as many tokens. With --divide rows it is all ranks': one
+sequence may then be as long as all of them have memory for. On meta the rank is one that looks at the most rows.
 
 Exit codes: 0 all good; 2 bad usage or input; of a rank that fails, its own.)";
 
@@ -58,6 +63,12 @@ std::vector<ZeroStage> read_stages(const std::string& list) {
     if (!known) throw InputError("--zero '{}': expected none, zero-1 or zero-2", word);
   }
   return stages;
+}
+
+Division read_division(const std::string& word) {
+  if (word == "sequences") return Division::kSequences;
+  if (word == "rows") return Division::kRows;
+  throw InputError("--divide '{}': expected sequences or rows", word);
 }
 
 SweepOptions read_options(const RunFlags& flags, const Typed& typed) {
@@ -81,6 +92,8 @@ SweepOptions read_options(const RunFlags& flags, const Typed& typed) {
     throw InputError("--master-weights: not divided among ranks, expected a run without");
   if (options.setup.optimizer.dtype == at::kByte)
     throw InputError("--optimizer-bits 8: expected 32 or 16 on ranks");
+  if (read_division(typed.divide) == Division::kRows && options.methods != std::vector{Method::kStreambp})
+    throw InputError("--divide rows: expected --method streambp");
   return options;
 }
 
@@ -103,8 +116,8 @@ class Report {
     file_.start();
   }
 
-  void add(const Bench& bench, const Cell& cell, const RanksRun& run, int64_t ranks) {
-    json record = ranks_record(bench, cell, run, ranks);
+  void add(const Bench& bench, const Cell& cell, Division division, const RanksRun& run, int64_t ranks) {
+    json record = ranks_record(bench, cell, division, run, ranks);
     record["environment"] = describe_environment(options_.threads, /*cuda_index=*/-1, options_.arguments);
     file_.append(record);
     if (is_json_) return fmt::print("{}\n", record_line(record));
@@ -131,13 +144,13 @@ class Report {
 };
 
 /// Every cell and stage on this rank.
-void run_cells(Communicator& communicator, const Bench& bench, const std::vector<ZeroStage>& stages,
-               Report* report) {
+void run_cells(Communicator& communicator, const Bench& bench, const Typed& typed, Report* report) {
+  const Division division = read_division(typed.divide);
   for (const Cell& cell : list_cells(bench)) {
-    for (const ZeroStage stage : stages) {
+    for (const ZeroStage stage : read_stages(typed.stages)) {
       if (stage == ZeroStage::kGradients && !method_kind(cell.settings.method).fuses_optimizer) continue;
-      const RanksRun run = run_on_rank(communicator, bench, cell, stage, bench.options.repeats);
-      if (report != nullptr) report->add(bench, cell, run, communicator.size());
+      const RanksRun run = run_on_rank(communicator, bench, cell, division, stage, bench.options.repeats);
+      if (report != nullptr) report->add(bench, cell, division, run, communicator.size());
     }
   }
 }
@@ -146,8 +159,11 @@ int predict_ranks(const SweepOptions& options, const Typed& typed) {
   const plan::DryRunScope scope(at::kMeta);
   const Bench bench = open_bench(options);
   Report report(options, typed.json);
-  for (const int64_t ranks : parse_integers(typed.ranks, "--ranks", 1))
-    run_cells(*counted_rank(0, ranks), bench, read_stages(typed.stages), &report);
+  for (const int64_t ranks : parse_integers(typed.ranks, "--ranks", 1)) {
+    // Whose rows the end of a sequence is among.
+    const bool is_last = read_division(typed.divide) == Division::kRows && divides_contiguously(bench.config);
+    run_cells(*counted_rank(is_last ? ranks - 1 : 0, ranks), bench, typed, &report);
+  }
   report.print();
   return kExitGood;
 }
@@ -166,7 +182,7 @@ int run_as_rank(const Rendezvous& rendezvous, const SweepOptions& options, const
   require_agreement(*communicator, {{"the model's shapes", shapes}});
   std::optional<Report> report;
   if (rendezvous.rank == 0) report.emplace(options, typed.json);
-  run_cells(*communicator, bench, read_stages(typed.stages), report ? &*report : nullptr);
+  run_cells(*communicator, bench, typed, report ? &*report : nullptr);
   communicator->barrier();
   if (report) report->print();
   return kExitGood;
@@ -198,7 +214,8 @@ void add_ranks_command(CLI::App& app, Action& action, int argc, const char* cons
   const auto typed = std::make_shared<Typed>();
   typed->arguments.assign(argv, argv + argc);
   CLI::App* const command = app.add_subcommand(
-      "ranks", "Data-parallel training steps over several processes, with ZeRO-1 and ZeRO-2");
+      "ranks",
+      "Training steps over several processes that divide sequences or their rows, with ZeRO-1 and ZeRO-2");
   command->footer(describe_objectives() + "\n" + kExamples);
   const auto flags = std::make_shared<RunFlags>(*command, RunFlags::Defaults{"qwen3-cpu", "float32"});
   const auto text = [&](const char* flag, std::string& value, const char* help) {
@@ -207,6 +224,7 @@ void add_ranks_command(CLI::App& app, Action& action, int argc, const char* cons
   text("--ranks", typed->ranks, "Processes of this machine; on meta any numbers of ranks");
   text("--zero", typed->stages,
        "What ranks divide: none, zero-1 (optimizer states), zero-2 (gradients, too)");
+  text("--divide", typed->divide, "What they divide the batch into: sequences, or rows of each sequence");
   text("--seq-len", typed->lengths, "Tokens of a sequence");
   text("--device", typed->device, "cpu, or meta: memory is predicted, messages are counted");
   command->add_option("--threads", typed->threads, "Threads of each process")->capture_default_str();

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 
 #include "bench/cell_run.h"
 #include "bench/json_members.h"
 #include "streambp/cli/records.h"
+#include "streambp/distributed/rows_objective.h"
+#include "streambp/distributed/rows_of_rank.h"
 #include "streambp/memory/meter.h"
 #include "streambp/plan/models.h"
 
@@ -52,10 +55,20 @@ std::unique_ptr<Optimizer> optimizer_of(const OptimizerStates& asked) {
   return make_optimizer(settings);
 }
 
+/// One rank's rows of a batch that all ranks have.
+struct DividedRows {
+  DividedRows(Communicator& communicator, const Config& config, const Batch& whole)
+      : split(config, whole.offsets, communicator.size()), rows(communicator, split) {}
+
+  SequenceSplit split;
+  RowsOfRank rows;
+};
+
 /// One rank's part of a cell, and all that its steps need.
 class RankSteps {
  public:
-  RankSteps(Communicator& communicator, const Bench& bench, const Cell& cell, ZeroStage stage)
+  RankSteps(Communicator& communicator, const Bench& bench, const Cell& cell, Division division,
+            ZeroStage stage)
       : communicator_(communicator),
         bench_(bench),
         cell_(cell),
@@ -64,11 +77,20 @@ class RankSteps {
         optimizer_(optimizer_of(bench.options.setup.optimizer)) {
     if (optimizer_) gradients_.prepare(*optimizer_);
     if (gradients_.frees()) models_.policy->defer_gradients();
-    const plan::TrainingStep step = step_of_rank();
+    const plan::TrainingStep step = step_of_rank(division);
     batch_ = plan::make_batch(step, bench.config.vocab_size);
     plan::fill_reference(step, batch_);
-    objective_ = objective_of_ranks(communicator, *models_.policy, step.objective, batch_,
-                                    plan::options_of(step.objective, step.options));
+    const auto options = plan::options_of(step.objective, step.options);
+    if (division == Division::kSequences) {
+      objective_ = objective_of_ranks(communicator, *models_.policy, step.objective, batch_, options);
+      tokens_ = batch_.size() * communicator.size();
+      return;
+    }
+    divided_ = std::make_unique<DividedRows>(communicator, bench.config, batch_);
+    const SequenceSplit& split = divided_->split;
+    objective_ = objective_of_rows(communicator, *models_.policy, step.objective, batch_, split, options);
+    tokens_ = batch_.size();
+    batch_ = split.batch_of(batch_, communicator.rank());
   }
 
   void run(RanksRun& run) {
@@ -81,7 +103,7 @@ class RankSteps {
     const auto start = std::chrono::steady_clock::now();
     Model* const teacher = models_.teacher ? &*models_.teacher : nullptr;
     const Outcome outcome = backpropagate_on_ranks(communicator_, model, batch_, *objective_, cell_.settings,
-                                                   gradients_, teacher);
+                                                   gradients_, teacher, divided_ ? &divided_->rows : nullptr);
     std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     run.pass = most_traffic(communicator_);
     communicator_.reset_traffic();
@@ -91,7 +113,7 @@ class RankSteps {
     run.step = most_traffic(communicator_);
     const MemoryReading memory = read_meter(model.device());
     run.loss = outcome.loss;
-    run.tokens = batch_.size() * communicator_.size();
+    run.tokens = tokens_;
     run.resident_bytes = largest(communicator_, resident);
     run.peak_bytes = largest(communicator_, memory.peak_bytes);
     run.at_peak = memory.at_peak;
@@ -106,9 +128,9 @@ class RankSteps {
     return plan::open_models(setup, bench.device);
   }
 
-  plan::TrainingStep step_of_rank() const {
+  plan::TrainingStep step_of_rank(Division division) const {
     plan::TrainingStep step = step_of(bench_, cell_);
-    step.seed += static_cast<uint64_t>(communicator_.rank());
+    if (division == Division::kSequences) step.seed += static_cast<uint64_t>(communicator_.rank());
     return step;
   }
 
@@ -119,6 +141,8 @@ class RankSteps {
   ReducedGradients gradients_;
   std::unique_ptr<Optimizer> optimizer_;
   Batch batch_;
+  int64_t tokens_ = 0;                    // of all ranks
+  std::unique_ptr<DividedRows> divided_;  // null where ranks divide sequences
   std::unique_ptr<Objective> objective_;
 };
 
@@ -128,9 +152,9 @@ std::string stage_name(ZeroStage stage) {
   return stage == ZeroStage::kNone ? "none" : stage == ZeroStage::kOptimizer ? "zero-1" : "zero-2";
 }
 
-RanksRun run_on_rank(Communicator& communicator, const Bench& bench, const Cell& cell, ZeroStage stage,
-                     int64_t repeats) {
-  RankSteps steps(communicator, bench, cell, stage);
+RanksRun run_on_rank(Communicator& communicator, const Bench& bench, const Cell& cell, Division division,
+                     ZeroStage stage, int64_t repeats) {
+  RankSteps steps(communicator, bench, cell, division, stage);
   RanksRun run;
   run.stage = stage;
   if (!bench.device.is_meta()) {
@@ -141,10 +165,12 @@ RanksRun run_on_rank(Communicator& communicator, const Bench& bench, const Cell&
   return run;
 }
 
-json ranks_record(const Bench& bench, const Cell& cell, const RanksRun& run, int64_t ranks) {
+json ranks_record(const Bench& bench, const Cell& cell, Division division, const RanksRun& run,
+                  int64_t ranks) {
   json record = cell_configuration(bench, cell);
   record["settings"]["ranks"] = ranks;
   record["settings"]["zero"] = stage_name(run.stage);
+  if (division == Division::kRows) record["settings"]["divide"] = "rows";
   const bool predicted = bench.device.is_meta();
   record.update({{"schema", kRecordSchema},
                  {"key", record_key(record)},

@@ -1,4 +1,4 @@
-// A data-parallel training step on one rank: what it takes, and what it sends.
+// A training step on one of several ranks: what it takes, and what it sends.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,12 @@
 #include "streambp/distributed/data_parallel.h"
 
 namespace streambp::bench {
+
+/// What ranks divide a batch into.
+enum class Division {
+  kSequences,  // each rank draws sequences of its own: data parallelism
+  kRows,       // all ranks draw the same sequences, and each has some rows of them (SequenceSplit)
+};
 
 /// What one cell's steps cost, over all ranks.
 struct RanksRun {
@@ -28,13 +34,14 @@ struct RanksRun {
 std::string stage_name(ZeroStage stage);
 
 /// Runs `repeats` training steps, after an untimed one where there is a clock to read, of `cell` on this
-/// rank. Each rank draws its own batch, of the cell's length and sequences, from the seed. The setup's
-/// optimizer takes the steps; without one there are passes alone. On meta one step is counted. Throws what a
-/// pass throws.
-RanksRun run_on_rank(Communicator& communicator, const Bench& bench, const Cell& cell, ZeroStage stage,
-                     int64_t repeats);
+/// rank. A batch of the cell's length and sequences is each rank's own, drawn from the seed, or all ranks'
+/// one where they divide its rows. The setup's optimizer takes the steps; without one there are passes alone.
+/// On meta one step is counted. Throws what a pass throws.
+RanksRun run_on_rank(Communicator& communicator, const Bench& bench, const Cell& cell, Division division,
+                     ZeroStage stage, int64_t repeats);
 
 /// The record of a run, without its environment (bench/records.md).
-nlohmann::json ranks_record(const Bench& bench, const Cell& cell, const RanksRun& run, int64_t ranks);
+nlohmann::json ranks_record(const Bench& bench, const Cell& cell, Division division, const RanksRun& run,
+                            int64_t ranks);
 
 }  // namespace streambp::bench

@@ -273,7 +273,9 @@ void reserve_host_memory(const Model& model, int64_t tokens, const Settings& set
   }
 }
 
-Outcome evaluate(Model& model, const Batch& batch, double temperature) {
+namespace {
+
+Outcome values_of(Model& model, const Batch& batch, double temperature, StreamPart* part) {
   const at::NoGradGuard no_grad;
   const MemoryScope scope("batch");
   const Stream stream = model.prepare(batch);
@@ -285,9 +287,19 @@ Outcome evaluate(Model& model, const Batch& batch, double temperature) {
   Outcome outcome;
   outcome.chunk = auto_chunk(stream.size(), model.device());
   outcome.head_chunk = auto_head_chunk(model.config(), stream.size(), outcome.chunk, model.dtype());
-  const at::Tensor hidden = streamed_hidden_states(model, stream, outcome.chunk);
+  const at::Tensor hidden = streamed_hidden_states(model, stream, outcome.chunk, part);
   fill(outcome, head_values({model, scored, request, {}}, outcome.head_chunk, hidden), scored, stream.size());
   return outcome;
+}
+
+}  // namespace
+
+Outcome evaluate(Model& model, const Batch& batch, double temperature) {
+  return values_of(model, batch, temperature, /*part=*/nullptr);
+}
+
+Outcome evaluate_part(Model& model, const Batch& batch, StreamPart& part, double temperature) {
+  return values_of(model, batch, temperature, &part);
 }
 
 }  // namespace streambp

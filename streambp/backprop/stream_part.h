@@ -37,4 +37,7 @@ class StreamPart {
 Outcome backpropagate_part(Model& model, const Batch& batch, const Objective& objective,
                            const Settings& settings, StreamPart& part, Model* teacher = nullptr);
 
+/// evaluate() on a part of a batch: the values of its scored tokens.
+Outcome evaluate_part(Model& model, const Batch& batch, StreamPart& part, double temperature = 1.0);
+
 }  // namespace streambp

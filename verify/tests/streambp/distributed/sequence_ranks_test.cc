@@ -1,6 +1,7 @@
 // Sequences divided among one to four ranks against one process: losses, gradients and a step.
 #include <cstdio>
 #include <gtest/gtest.h>
+#include <random>
 
 #include "streambp/plan/workload.h"
 #include "verify/tests/streambp/distributed/sequence_ranks_testing.h"
@@ -133,6 +134,29 @@ TEST(SequenceRanksChunks, OfAnySizeGiveTheSame) {
   }
 }
 
+/// Drawn lengths, ranks and chunks, unscored prompts: whatever meets at the borders of ranks and chunks.
+TEST(SequenceRanksChunks, OfDrawnBatchesGiveTheSame) {
+  std::mt19937 draw(7);
+  const auto up_to = [&](int64_t most) { return 1 + static_cast<int64_t>(draw()) % most; };
+  const std::vector<const char*> names{"qwen3-tiny", "gemma3-tiny", "qwen3.5-tiny", "deepseek-v3-tiny"};
+  for (int round = 0; round < 40; ++round) {
+    std::vector<int64_t> lengths{2 + up_to(40)};
+    for (int64_t i = up_to(6); i > 1; --i) lengths.push_back(up_to(12));
+    Batch batch = random_batch(lengths, 101, static_cast<uint64_t>(round));
+    batch.targets.narrow(0, 0, up_to(lengths.front() - 2) - 1).fill_(kNoTarget);
+    const char* const name = names[static_cast<size_t>(round) % names.size()];
+    const Work work{name, full(name), "sft", batch, chunks_of(up_to(11))};
+    const int64_t ranks = std::min<int64_t>(1 + up_to(5), batch.size());
+    SCOPED_TRACE(fmt::format("round {}: {} [{}] on {}, chunk {}", round, name, fmt::join(lengths, ", "),
+                             ranks, work.settings.chunk));
+    const Result whole = in_one_process(work);
+    const Result result = on_ranks_of_rows(work, ZeroStage::kNone, ranks).back();
+    EXPECT_TRUE(verify::relative_error(result.loss, whole.loss) <= kLimit);
+    const double error = worst_error(result.gradients, whole.gradients);
+    EXPECT_TRUE(error <= kLimit) << error;
+  }
+}
+
 /// As few rows as ranks, and a rank without a scored token.
 TEST(SequenceRanksEdges, SmallBatchesAreExact) {
   std::vector<Batch> batches{random_batch({4}, 101, 5), random_batch({3, 2}, 101, 6),
@@ -206,6 +230,25 @@ TEST(SequenceRanksTeacher, IsDividedToo) {
     const double error = worst_error(gradients.gathered(), alone.gradients());
     EXPECT_TRUE(error <= kLimit) << error;
   });
+}
+
+/// What a reference model says of the tokens, rank by rank.
+TEST(SequenceRanksEvaluation, GivesEachRanksTokens) {
+  for (const char* name : {"gemma3-tiny", "qwen3.5-tiny"}) {
+    const Work work{name, full(name), "sft", documents(), chunks_of(5)};
+    Model alone = work.model();
+    const at::Tensor whole = evaluate(alone, work.batch).log_probabilities;
+    run_on_threads(3, [&](Communicator& communicator) {
+      RankOfRows rank(communicator, work);
+      const at::Tensor own = evaluate_part(rank.model, rank.batch, rank.rows).log_probabilities;
+      for (size_t i = 0; i < rank.rows.all().size(); ++i) {
+        const Piece& piece = rank.rows.all()[i];
+        const double error = verify::relative_error(own.narrow(0, rank.batch.offsets[i], piece.size()),
+                                                    whole.narrow(0, piece.begin, piece.size()));
+        EXPECT_TRUE(error <= kLimit) << name << " " << error;
+      }
+    });
+  }
 }
 
 TEST(SequenceRanksEdges, RefuseByName) {
