@@ -17,6 +17,7 @@
 #include "streambp/distributed/agreement.h"
 #include "streambp/distributed/local_ranks.h"
 #include "streambp/distributed/process_ranks.h"
+#include "streambp/distributed/sequence_split.h"
 #include "streambp/error.h"
 #include "streambp/runtime/bytes.h"
 
@@ -28,6 +29,7 @@ using nlohmann::json;
 struct Typed {
   std::string ranks = "2";
   std::string stages = "none,zero-1,zero-2,zero-3";
+  std::string divide = "sequences";
   std::string lengths = "1024";
   std::string device = "cpu";
   std::string out = "out/ranks";
@@ -49,11 +51,14 @@ constexpr const char* kExamples = R"(Examples:
     --method checkpoint,streambp --teraflops 400 --link 50GB --out out/longest
   torchrun --no-python --nproc-per-node 2 streambp-bench ranks --method streambp --out out/two
   mpirun -n 2 streambp-bench ranks --method streambp --out out/two
+  streambp-bench ranks --divide rows --model qwen3-8b --dtype bfloat16 --device meta --ranks 8,64 --method streambp
+    --seq-len 1048576 --out out/long
 
 On the CPU it starts its own processes, or is one of torchrun's or mpirun's; they exchange messages over Gloo, and rank 0 prints and
 writes. On meta one of any number of ranks is run, memory is predicted and messages are counted; with --budget the longest sequence that
 fits is found, and with --teraflops and --link a step has a time on paper.
---batch is each rank's, so that P ranks train on P times as many tokens.
+--batch is each rank's, so that P ranks train on P times as many tokens. With --divide rows it is all ranks': one
+sequence may then be as long as all of them have memory for. On meta the rank is one that looks at the most rows.
 
 Exit codes: 0 all good; 2 bad usage or input; of a rank that fails, its own.)";
 
@@ -70,6 +75,12 @@ std::vector<ZeroStage> read_stages(const std::string& list) {
     if (!known) throw InputError("--zero '{}': expected none, zero-1, zero-2 or zero-3", word);
   }
   return stages;
+}
+
+Division read_division(const std::string& word) {
+  if (word == "sequences") return Division::kSequences;
+  if (word == "rows") return Division::kRows;
+  throw InputError("--divide '{}': expected sequences or rows", word);
 }
 
 SweepOptions read_options(const RunFlags& flags, const Typed& typed) {
@@ -101,9 +112,6 @@ SweepOptions read_options(const RunFlags& flags, const Typed& typed) {
   if (options.setup.weights_on_host)
     throw InputError(
         "--weights host: expected resident weights on ranks, or --zero zero-3, which divides them");
-  if (options.setup.weights_on_host)
-    throw InputError(
-        "--weights host: steps of ranks need them on the device, expected --zero zero-3, which divides them");
   if (options.setup.quantization && typed.stages.find("zero-3") != std::string::npos)
     throw InputError(
         "--quantize with --zero zero-3: frozen weights in 4 or 8 bits are not divided, expected zero-2");
@@ -111,6 +119,8 @@ SweepOptions read_options(const RunFlags& flags, const Typed& typed) {
     throw InputError("--master-weights: not divided among ranks, expected a run without");
   if (options.setup.optimizer.dtype == at::kByte)
     throw InputError("--optimizer-bits 8: expected 32 or 16 on ranks");
+  if (read_division(typed.divide) == Division::kRows && options.methods != std::vector{Method::kStreambp})
+    throw InputError("--divide rows: expected --method streambp");
   return options;
 }
 
@@ -196,7 +206,7 @@ void run_cells(Communicator& communicator, const Bench& bench, const Typed& type
     for (const ZeroStage stage : stages) {
       const bool frees = stage == ZeroStage::kGradients || stage == ZeroStage::kWeights;
       if (frees && !method_kind(cell.settings.method).fuses_optimizer) continue;
-      const Sharing sharing{stage, typed.overlaps};
+      const Sharing sharing{stage, typed.overlaps, read_division(typed.divide)};
       if (!typed.budget.empty()) {
         const auto longest =
             longest_on_ranks(communicator, bench, cell, sharing, parse_bytes(typed.budget, "--budget"));
@@ -221,8 +231,11 @@ int predict_ranks(const SweepOptions& options, const Typed& typed) {
   const plan::DryRunScope scope(at::kMeta);
   const Bench bench = open_bench(options);
   Report report(options, typed.json, rates_of(typed));
-  for (const int64_t ranks : parse_integers(typed.ranks, "--ranks", 1))
-    run_cells(*counted_rank(0, ranks), bench, typed, &report);
+  for (const int64_t ranks : parse_integers(typed.ranks, "--ranks", 1)) {
+    // Whose rows the end of a sequence is among.
+    const bool is_last = read_division(typed.divide) == Division::kRows && divides_contiguously(bench.config);
+    run_cells(*counted_rank(is_last ? ranks - 1 : 0, ranks), bench, typed, &report);
+  }
   report.print();
   return kExitGood;
 }
@@ -273,7 +286,8 @@ void add_ranks_command(CLI::App& app, Action& action, int argc, const char* cons
   const auto typed = std::make_shared<Typed>();
   typed->arguments.assign(argv, argv + argc);
   CLI::App* const command = app.add_subcommand(
-      "ranks", "Data-parallel training steps over several processes, with ZeRO-1, 2 and 3");
+      "ranks",
+      "Training steps over several processes that divide sequences or their rows, with ZeRO-1, 2 and 3");
   command->footer(describe_objectives() + "\n" + kExamples);
   const auto flags = std::make_shared<RunFlags>(*command, RunFlags::Defaults{"qwen3-cpu", "float32"});
   const auto text = [&](const char* flag, std::string& value, const char* help) {
@@ -284,6 +298,7 @@ void add_ranks_command(CLI::App& app, Action& action, int argc, const char* cons
        "What ranks divide: none, zero-1 (optimizer states), zero-2 (gradients, too), zero-3 (the layers' "
        "weights, "
        "too)");
+  text("--divide", typed->divide, "What they divide the batch into: sequences, or rows of each sequence");
   text("--seq-len", typed->lengths, "Tokens of a sequence");
   text("--device", typed->device, "cpu, or meta: memory is predicted, messages are counted");
   command->add_option("--threads", typed->threads, "Threads of each process")->capture_default_str();

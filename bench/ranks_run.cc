@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <memory>
 
 #include "bench/cell_run.h"
 #include "bench/json_members.h"
 #include "bench/report_pages/statistics.h"
 #include "streambp/cli/records.h"
 #include "streambp/distributed/communication_thread.h"
+#include "streambp/distributed/rows_objective.h"
+#include "streambp/distributed/rows_of_rank.h"
 #include "streambp/memory/meter.h"
 #include "streambp/plan/hardware_flops.h"
 #include "streambp/plan/models.h"
@@ -71,6 +74,15 @@ class ThreadOfItsOwn {
   std::optional<CommunicationThread> thread_;
 };
 
+/// One rank's rows of a batch that all ranks have.
+struct DividedRows {
+  DividedRows(Communicator& communicator, const Config& config, const Batch& whole)
+      : split(config, whole.offsets, communicator.size()), rows(communicator, split) {}
+
+  SequenceSplit split;
+  RowsOfRank rows;
+};
+
 /// One rank's part of a cell, and all that its steps need.
 class RankSteps {
  public:
@@ -84,13 +96,27 @@ class RankSteps {
     if (sharing.overlaps) gradients_.overlap();
     if (optimizer_) gradients_.prepare(*optimizer_);
     if (gradients_.frees()) models_.policy->defer_gradients();
-    const plan::TrainingStep step = step_of_rank();
+    const plan::TrainingStep step = step_of_rank(sharing.division);
     batch_ = plan::make_batch(step, bench.config.vocab_size);
     plan::fill_reference(step, batch_);
-    objective_ = objective_of_ranks(communicator, *models_.policy, step.objective, batch_,
-                                    plan::options_of(step.objective, step.options));
-    operations_ = plan::hardware_flops(*models_.policy, batch_, *objective_, cell_.settings,
-                                       models_.teacher ? &*models_.teacher : nullptr);
+    const auto options = plan::options_of(step.objective, step.options);
+    Model* const teacher = models_.teacher ? &*models_.teacher : nullptr;
+    const auto operations = [&](const Objective& objective) {
+      return plan::hardware_flops(*models_.policy, batch_, objective, cell_.settings, teacher);
+    };
+    if (sharing.division == Division::kSequences) {
+      objective_ = objective_of_ranks(communicator, *models_.policy, step.objective, batch_, options);
+      tokens_ = batch_.size() * communicator.size();
+      operations_ = operations(*objective_);
+      return;
+    }
+    divided_ = std::make_unique<DividedRows>(communicator, bench.config, batch_);
+    const SequenceSplit& split = divided_->split;
+    objective_ = objective_of_rows(communicator, *models_.policy, step.objective, batch_, split, options);
+    tokens_ = batch_.size();
+    operations_ = operations(*make_objective(step.objective, batch_, options)) /
+                  static_cast<double>(communicator.size());  // the split balances it
+    batch_ = split.batch_of(batch_, communicator.rank());
   }
 
   void run(RanksRun& run) {
@@ -103,7 +129,7 @@ class RankSteps {
     const auto start = std::chrono::steady_clock::now();
     Model* const teacher = models_.teacher ? &*models_.teacher : nullptr;
     const Outcome outcome = backpropagate_on_ranks(communicator_, model, batch_, *objective_, cell_.settings,
-                                                   gradients_, teacher);
+                                                   gradients_, teacher, divided_ ? &divided_->rows : nullptr);
     std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     run.pass = most_traffic(communicator_);
     communicator_.reset_traffic();
@@ -114,7 +140,7 @@ class RankSteps {
     const MemoryReading memory = read_meter(model.device());
     run.loss = outcome.loss;
     run.operations = operations_;
-    run.tokens = batch_.size() * communicator_.size();
+    run.tokens = tokens_;
     run.resident_bytes = largest(communicator_, resident);
     run.peak_bytes = largest(communicator_, memory.peak_bytes);
     run.at_peak = memory.at_peak;
@@ -131,9 +157,9 @@ class RankSteps {
     return plan::open_models(setup, bench.device);
   }
 
-  plan::TrainingStep step_of_rank() const {
+  plan::TrainingStep step_of_rank(Division division) const {
     plan::TrainingStep step = step_of(bench_, cell_);
-    step.seed += static_cast<uint64_t>(communicator_.rank());
+    if (division == Division::kSequences) step.seed += static_cast<uint64_t>(communicator_.rank());
     return step;
   }
 
@@ -144,6 +170,8 @@ class RankSteps {
   ReducedGradients gradients_;
   std::unique_ptr<Optimizer> optimizer_;
   Batch batch_;
+  int64_t tokens_ = 0;                    // of all ranks
+  std::unique_ptr<DividedRows> divided_;  // null where ranks divide sequences
   std::unique_ptr<Objective> objective_;
   double operations_ = 0.0;
 };
@@ -186,6 +214,7 @@ json ranks_record(const Bench& bench, const Cell& cell, const RanksRun& run, int
   record["settings"]["ranks"] = ranks;
   record["settings"]["zero"] = stage_name(run.sharing.stage);
   if (run.sharing.overlaps) record["settings"]["overlap"] = true;
+  if (run.sharing.division == Division::kRows) record["settings"]["divide"] = "rows";
   const bool predicted = bench.device.is_meta();
   const bool is_finite = predicted || std::isfinite(run.loss);
   record.update({{"schema", kRecordSchema},

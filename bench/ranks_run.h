@@ -1,4 +1,4 @@
-// A data-parallel training step on one rank: what it takes, and what it sends.
+// A training step on one of several ranks: what it takes, and what it sends.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,17 @@
 
 namespace streambp::bench {
 
+/// What ranks divide a batch into.
+enum class Division {
+  kSequences,  // each rank draws sequences of its own: data parallelism
+  kRows,       // all ranks draw the same sequences, and each has some rows of them (SequenceSplit)
+};
+
 /// What ranks divide, and how.
 struct Sharing {
   ZeroStage stage = ZeroStage::kNone;
   bool overlaps = false;  // gradients are summed by a thread of their own while the pass goes on
+  Division division = Division::kSequences;
 };
 
 /// What one cell's steps cost, over all ranks.
@@ -37,9 +44,10 @@ struct RanksRun {
 std::string stage_name(ZeroStage stage);
 
 /// Runs `repeats` training steps, after an untimed one where there is a clock to read, of `cell` on this
-/// rank. Each rank draws its own batch, of the cell's length and sequences, from the seed. The setup's
-/// optimizer takes the steps; without one there are passes alone. On meta one step is counted. `recorder`:
-/// null, or where a recorder of the last step is made, which the caller stops. Throws what a pass throws.
+/// rank. A batch of the cell's length and sequences is each rank's own, drawn from the seed, or all ranks'
+/// one where they divide its rows. The setup's optimizer takes the steps; without one there are passes alone.
+/// On meta one step is counted. `recorder`: null, or where a recorder of the last step is made, which the
+/// caller stops. Throws what a pass throws.
 RanksRun run_on_rank(Communicator& communicator, const Bench& bench, const Cell& cell, const Sharing& sharing,
                      int64_t repeats, std::optional<Recorder>* recorder = nullptr);
 

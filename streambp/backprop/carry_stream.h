@@ -44,6 +44,18 @@ class CarryStream {
 
   /// The gradient that later chunks have left for a chunk's carry; undefined tensors: none looked at it.
   virtual Carry received(const Rows& rows) const = 0;
+
+  // Of a stream whose sequences have rows elsewhere (StreamPart), once a pass over the layer's chunks:
+
+  /// Whether every chunk's carry is to be stored before begin(): somebody elsewhere waits for it.
+  virtual bool needs_all() const { return false; }
+
+  /// Before the first chunk is run: gets what lies elsewhere.
+  virtual void begin() {}
+
+  /// After the last chunk: hands on what lies here. Returns whether received() now gives, of a pass backward,
+  /// what chunks elsewhere have left, which no chunk's run has taken.
+  virtual bool end() { return false; }
 };
 
 /// An empty one for `layer`: keys and values, the layer's own or another's, or the state of a recurrent

@@ -1,7 +1,6 @@
 // A stream cut into chunks, inside the library only.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -10,18 +9,21 @@
 
 namespace streambp {
 
-/// Neighbouring runs of `size` tokens; the last one may be shorter. The stream must outlive them.
+class StreamPart;
+
+/// Neighbouring runs of `size` tokens; the last one may be shorter, and with a `part` those before its cuts.
+/// Stream and part must outlive them.
 class Chunks {
  public:
-  Chunks(const Stream& stream, int64_t size, c10::Device device);
+  Chunks(const Stream& stream, int64_t size, c10::Device device, const StreamPart* part = nullptr);
 
   int64_t size() const { return size_; }
-  int64_t count() const { return (stream_.size() + size_ - 1) / size_; }
+  int64_t count() const { return static_cast<int64_t>(begins_.size()) - 1; }
   int64_t last() const { return count() - 1; }
 
   Rows rows(int64_t index) const {
-    const int64_t begin = index * size_;
-    return stream_.rows(begin, std::min(begin + size_, stream_.size()));
+    const auto i = static_cast<size_t>(index);
+    return stream_.rows(begins_[i], begins_[i + 1]);
   }
 
   at::Tensor tokens(const Rows& rows) const {
@@ -40,6 +42,8 @@ class Chunks {
   const Stream& stream_;
   int64_t size_;
   c10::Device device_;
+  const StreamPart* part_;
+  std::vector<int64_t> begins_;  // of each chunk, and the end
   std::vector<int64_t> to_run_;
 };
 

@@ -43,14 +43,6 @@ TokenValues gradients_of(const Objective& objective, const TokenValues& values, 
   return to_values(columns);
 }
 
-TokenValues rows_of(const TokenValues& values, int64_t begin, int64_t end) {
-  Columns columns = to_columns(values);
-  for (at::Tensor& column : columns) {
-    if (column.defined()) column = column.narrow(0, begin, end - begin);
-  }
-  return to_values(columns);
-}
-
 /// The divergences of rows of log-probabilities [n, V], [n].
 at::Tensor divergences(const HeadRequest& request, const at::Tensor& log_t, const at::Tensor& log_p) {
   const auto relative_entropy = [](const at::Tensor& from, const at::Tensor& to) {
@@ -134,6 +126,14 @@ TokenValues to_values(const Columns& columns) {
           .divergences = columns[4],
           .log_sum_squares = columns[5],
           .embeddings = {}};
+}
+
+TokenValues rows_of(const TokenValues& values, int64_t begin, int64_t end) {
+  Columns columns = to_columns(values);
+  for (at::Tensor& column : columns) {
+    if (column.defined()) column = column.narrow(0, begin, end - begin);
+  }
+  return to_values(columns);
 }
 
 int64_t HeadPass::shared_vocabulary() const {

@@ -29,6 +29,9 @@ using Columns = std::array<at::Tensor, 6>;
 Columns to_columns(const TokenValues& values);
 TokenValues to_values(const Columns& columns);
 
+/// Those of scored tokens [begin, end) of `values`; views.
+TokenValues rows_of(const TokenValues& values, int64_t begin, int64_t end);
+
 /// What the head knows of the scored tokens after its pass.
 struct HeadOutcome {
   double loss = 0.0;

@@ -7,8 +7,12 @@
 
 namespace streambp {
 
+int64_t first_seen(int64_t begin, int64_t sequence_begin, int64_t window) {
+  return window > 0 ? std::max(sequence_begin, begin - (window - 1)) : sequence_begin;
+}
+
 int64_t first_seen(const Rows& rows, int64_t window) {
-  return window > 0 ? std::max(rows.sequence_begin, rows.begin - (window - 1)) : rows.sequence_begin;
+  return first_seen(rows.begin, rows.sequence_begin, window);
 }
 
 KeyValueStream::KeyValueStream(const Model& model, int64_t layer, const Chunks& chunks, Holds holds)

@@ -9,7 +9,9 @@
 
 namespace streambp {
 
-/// The first token of the stream that `rows` look at in a layer with `window` (0: none).
+/// The first token that rows from `begin` on, of a sequence from `sequence_begin` on, look at in a layer with
+/// `window` (0: none).
+int64_t first_seen(int64_t begin, int64_t sequence_begin, int64_t window);
 int64_t first_seen(const Rows& rows, int64_t window);
 
 /// A buffer over some neighbouring chunks of the stream: all but the last one, which no other attends to, or

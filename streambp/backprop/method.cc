@@ -175,10 +175,16 @@ std::shared_ptr<RouterChoices> choices_of(const Model& model, int64_t tokens) {
                                          mixture.num_experts_per_tok, mixture.num_experts, model.device());
 }
 
-}  // namespace
+/// Whether the last layer is recurrent: of a part it is then not joined with the head, since it has to pass
+/// on its state before any backward pass.
+bool ends_recurrent(const Model& model) {
+  const auto layers = static_cast<int64_t>(model.layers().size());
+  return layers > 0 && model.config().is_recurrent(layers - 1);
+}
 
-Outcome backpropagate(Model& model, const Batch& given, const Objective& objective, const Settings& settings,
-                      Model* teacher) {
+/// backpropagate(), or with a `part` backpropagate_part().
+Outcome run(Model& model, const Batch& given, const Objective& objective, const Settings& settings,
+            Model* teacher, StreamPart* part) {
   check_settings(settings);
   objective.require_batch(given);
   const MethodKind& kind = method_kind(settings.method);
@@ -208,7 +214,8 @@ Outcome backpropagate(Model& model, const Batch& given, const Objective& objecti
   }
   if (settings.consumer != nullptr && settings.consumer->frees()) model.defer_gradients();
   const WideVectors sums(model);
-  if (scored.size() == 0 && request.pooling == Pooling::kNone) {  // nothing is scored: loss 0, gradients 0
+  if (scored.size() == 0 && request.pooling == Pooling::kNone && part == nullptr) {
+    // Nothing is scored: loss 0, gradients 0.
     if (settings.consumer != nullptr) {
       hand_over_unscored(model, keep_of(model, settings), *settings.consumer);
       settings.consumer->finish();
@@ -221,26 +228,44 @@ Outcome backpropagate(Model& model, const Batch& given, const Objective& objecti
     const MemoryScope teacher_scope("teacher");
     const Span span("teacher");
     head.teacher = {teacher, streamed_hidden_states(*teacher, teacher->prepare(batch),
-                                                    auto_chunk(stream.size(), model.device()))};
+                                                    auto_chunk(stream.size(), model.device()), part)};
   }
-  const Pass pass{.model = model,
-                  .stream = stream,
-                  .head = head,
-                  .objective = objective,
-                  .chunk = outcome.chunk,
-                  .head_chunk = outcome.head_chunk,
-                  .stream_head = settings.streams_head(),
-                  .keep = keep_of(model, settings),
-                  .consumer = settings.consumer,
-                  .order = settings.order,
-                  .joins_head = joins_head(model, objective, settings),
-                  .ops = settings.is_fair() ? own_ops() : model_ops(settings.baseline)};
+  const Pass pass{
+      .model = model,
+      .stream = stream,
+      .head = head,
+      .objective = objective,
+      .chunk = outcome.chunk,
+      .head_chunk = outcome.head_chunk,
+      .stream_head = settings.streams_head(),
+      .keep = keep_of(model, settings),
+      .consumer = settings.consumer,
+      .order = settings.order,
+      .joins_head = joins_head(model, objective, settings) && (part == nullptr || !ends_recurrent(model)),
+      .part = part,
+      .ops = settings.is_fair() ? own_ops() : model_ops(settings.baseline)};
   const HeadOutcome result = kind.run(pass);
   if (settings.consumer != nullptr) settings.consumer->finish();
   outcome.loss = result.loss;
   if (stream.balance != nullptr && objective.router_loss.reports) outcome.loss += stream.balance->loss();
   fill(outcome, result.values, scored, stream.size());
   return outcome;
+}
+
+}  // namespace
+
+Outcome backpropagate(Model& model, const Batch& batch, const Objective& objective, const Settings& settings,
+                      Model* teacher) {
+  return run(model, batch, objective, settings, teacher, /*part=*/nullptr);
+}
+
+Outcome backpropagate_part(Model& model, const Batch& batch, const Objective& objective,
+                           const Settings& settings, StreamPart& part, Model* teacher) {
+  if (settings.method != Method::kStreambp || settings.order != Order::kReverse || !settings.streams_head())
+    throw InputError(
+        "{}: rows of a sequence are elsewhere, expected streambp in reverse order with a streamed head",
+        configuration_text(settings));
+  return run(model, batch, objective, settings, teacher, &part);
 }
 
 void reserve_host_memory(const Model& model, int64_t tokens, const Settings& settings) {
@@ -272,7 +297,9 @@ void reserve_host_memory(const Model& model, int64_t tokens, const Settings& set
   }
 }
 
-Outcome evaluate(Model& model, const Batch& batch, double temperature) {
+namespace {
+
+Outcome values_of(Model& model, const Batch& batch, double temperature, StreamPart* part) {
   const at::NoGradGuard no_grad;
   const MemoryScope scope("batch");
   const Stream stream = model.prepare(batch);
@@ -284,9 +311,19 @@ Outcome evaluate(Model& model, const Batch& batch, double temperature) {
   Outcome outcome;
   outcome.chunk = auto_chunk(stream.size(), model.device());
   outcome.head_chunk = auto_head_chunk(model.config(), stream.size(), outcome.chunk, model.dtype());
-  const at::Tensor hidden = streamed_hidden_states(model, stream, outcome.chunk);
+  const at::Tensor hidden = streamed_hidden_states(model, stream, outcome.chunk, part);
   fill(outcome, head_values({model, scored, request, {}}, outcome.head_chunk, hidden), scored, stream.size());
   return outcome;
+}
+
+}  // namespace
+
+Outcome evaluate(Model& model, const Batch& batch, double temperature) {
+  return values_of(model, batch, temperature, /*part=*/nullptr);
+}
+
+Outcome evaluate_part(Model& model, const Batch& batch, StreamPart& part, double temperature) {
+  return values_of(model, batch, temperature, &part);
 }
 
 }  // namespace streambp

@@ -27,6 +27,7 @@ struct Pass {
   GradientConsumer* consumer = nullptr;  // of methods with MethodKind::fuses_optimizer
   Order order = Order::kReverse;         // of streambp
   bool joins_head = false;               // of streambp
+  StreamPart* part = nullptr;            // of streambp
   const ModelOps& ops = own_ops();  // of methods with a baseline: what layers and a full head are made of
 
   /// The whole stream, for the methods that know no chunks.
@@ -97,8 +98,9 @@ void backward_in_reverse(const Model& model, const StreamedForward& forward, int
 void hand_over_unscored(Model& model, const Keep& keep, GradientConsumer& consumer);
 
 /// The final hidden states [N, D], by chunks, with one layer's keys and values and nothing else kept: no
-/// backward pass can follow.
-at::Tensor streamed_hidden_states(Model& model, const Stream& stream, int64_t chunk);
+/// backward pass can follow. `part` as in StreamedForward.
+at::Tensor streamed_hidden_states(Model& model, const Stream& stream, int64_t chunk,
+                                  StreamPart* part = nullptr);
 
 /// Adds the gradient of the embedding for that of the first layer's input, `gradient` [n, D] of `rows`, which
 /// may be overwritten, and what other layers have left (Stream::embedded_gradient).

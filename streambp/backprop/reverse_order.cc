@@ -1,4 +1,6 @@
 // Order::kReverse: one layer's backward pass, its chunks from last to first.
+#include <torch/csrc/autograd/autograd.h>
+
 #include "streambp/backprop/layer_chunk.h"
 #include "streambp/backprop/passes.h"
 #include "streambp/memory/meter.h"
@@ -63,7 +65,12 @@ class SeenAgain {
       }
       compute(i);
     }
+    if (stream_->needs_all()) {
+      compute(last);
+      expect_chunk(last);
+    }
     stream_->allocate_gradients();
+    stream_->begin();
     return first;
   }
 
@@ -76,6 +83,23 @@ class SeenAgain {
   std::unique_ptr<CarryStream> stream_;
 };
 
+/// The chain rule is linear: what chunks elsewhere have left for keys and values goes through their
+/// projections alone, and is added to the gradient of the input, `sum` [N, D].
+void add_from_elsewhere(const Model& model, const StreamedForward& forward, int64_t layer,
+                        const std::vector<int64_t>& to_run, const CarryStream& seen, const at::Tensor& sum) {
+  for (auto step = to_run.rbegin(); step != to_run.rend(); ++step) {
+    const Rows rows = forward.chunks().rows(*step);
+    const KeysValues left = seen.received(rows).attention;
+    if (!left.keys.defined()) continue;
+    const Span span("keys and values of chunk {} backward", *step);
+    const at::AutoGradMode with_grad(true);
+    const at::Tensor leaf = forward.input(layer, rows).detach().requires_grad_();
+    const KeysValues own = model.layers()[layer].keys_values(leaf, rows, forward.kept(layer).projected(rows));
+    sum.narrow(0, rows.begin, rows.size())
+        .add_(torch::autograd::grad({own.keys, own.values}, {leaf}, {left.keys, left.values}).front());
+  }
+}
+
 }  // namespace
 
 void backward_in_reverse(const Model& model, const StreamedForward& forward, int64_t layer,
@@ -84,6 +108,7 @@ void backward_in_reverse(const Model& model, const StreamedForward& forward, int
   const Chunks& chunks = forward.chunks();
   const DecoderLayer& decoder = model.layers()[layer];
   const KeptActivations& kept = forward.kept(layer);
+  const at::Tensor& of_inputs = of_input.defined() ? of_input : gradient;
   SeenAgain again(model, forward, layer);
   CarryStream& seen = again.stream();
   const MemoryScope scope("chunk");
@@ -108,8 +133,9 @@ void backward_in_reverse(const Model& model, const StreamedForward& forward, int
     const auto of_chunk = [&rows](const at::Tensor& all) { return all.narrow(0, rows.begin, rows.size()); };
     at::Tensor of_output = of_chunk(gradient);
     if (head != nullptr) head->run(rows.begin, of_output = run.hidden());
-    of_chunk(of_input.defined() ? of_input : gradient).copy_(run.backward(of_output, seen.received(rows)));
+    of_chunk(of_inputs).copy_(run.backward(of_output, seen.received(rows)));
   }
+  if (seen.end()) add_from_elsewhere(model, forward, layer, to_run, seen, of_inputs);
 }
 
 }  // namespace streambp

@@ -99,7 +99,7 @@ class StreamedBackward {
 
 HeadOutcome run_streambp(const Pass& pass) {
   const auto layers = static_cast<int64_t>(pass.model.layers().size());
-  StreamedForward forward(pass.model, pass.stream, pass.chunk, pass.keep);
+  StreamedForward forward(pass.model, pass.stream, pass.chunk, pass.keep, pass.part);
   forward.run(pass.joins_head ? layers - 1 : layers);
   pass.close_forward();
   begin_gradients(pass, pass.model.head_parameters());
@@ -148,11 +148,11 @@ void hand_over_unscored(Model& model, const Keep& keep, GradientConsumer& consum
   hand_over_zeros(model.embedding_parameters());
 }
 
-at::Tensor streamed_hidden_states(Model& model, const Stream& stream, int64_t chunk) {
+at::Tensor streamed_hidden_states(Model& model, const Stream& stream, int64_t chunk, StreamPart* part) {
   const at::NoGradGuard no_grad;
   Keep nothing;
   nothing.first = static_cast<int64_t>(model.layers().size());
-  StreamedForward forward(model, stream, chunk, nothing);
+  StreamedForward forward(model, stream, chunk, nothing, part);
   forward.run(nothing.first);
   return forward.take_hidden();
 }

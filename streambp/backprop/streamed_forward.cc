@@ -8,10 +8,12 @@
 #include "streambp/model/weight_provider.h"
 
 namespace streambp {
-StreamedForward::StreamedForward(const Model& model, const Stream& stream, int64_t chunk, const Keep& keep)
+StreamedForward::StreamedForward(const Model& model, const Stream& stream, int64_t chunk, const Keep& keep,
+                                 StreamPart* part)
     : model_(model),
       stream_(stream),
-      chunks_(stream, chunk, model.device()),
+      part_(part),
+      chunks_(stream, chunk, model.device(), part),
       keep_(keep),
       copies_(keep.offload == Offload::kHost ? std::make_shared<HostCopies>(model.device()) : nullptr),
       inputs_(model.layers().size() + 1) {
@@ -38,7 +40,8 @@ at::Tensor StreamedForward::run_alone(int64_t layer) {
 }
 
 at::Tensor StreamedForward::gradient_room(int64_t layer) const {
-  if (layer > 0 && !inputs_[layer].on_host()) return inputs_[layer].rows(0, stream_.size());
+  if (part_ == nullptr && layer > 0 && !inputs_[layer].on_host())
+    return inputs_[layer].rows(0, stream_.size());
   const MemoryScope scope("layer inputs");
   return at::empty({stream_.size(), model_.config().hidden_size},
                    at::TensorOptions().device(model_.device()).dtype(model_.dtype()));
@@ -72,6 +75,7 @@ void StreamedForward::forward(int64_t layer) {
   const StreamBuffer& output = inputs_[in_place ? layer : layer + 1];
   const auto seen = carry_stream_of(layer);
   const MemoryScope scope("chunk");
+  begin(layer, *seen);
   for (size_t step = 0; step < chunks_.to_run().size(); ++step) {
     const int64_t i = chunks_.to_run()[step];
     const Span chunk_span("chunk {}", i);
@@ -86,6 +90,7 @@ void StreamedForward::forward(int64_t layer) {
     kept_[layer].store(rows, result.activations, stream_.size());
     output.store(rows.begin, result.hidden);
   }
+  seen->end();
   settle();
   if (in_place) inputs_[layer + 1] = std::move(inputs_[layer]);
   if (layer > 0 && !in_place && !is_kept(layer)) inputs_[layer].reset();
@@ -115,6 +120,7 @@ void StreamedForward::forward_again(int64_t layer) {
   const bool needs_attention = !kept.replaces_attention();
   const auto seen = needs_attention ? carry_stream_of(layer) : nullptr;
   const MemoryScope scope("chunk");
+  if (needs_attention) begin(layer, *seen);
   const LayerRun run{.balance = stream_.balance.get(), .choices = stream_.choices.get()};
   kept.expect(chunks_.rows(chunks_.to_run().front()));
   for (size_t step = 0; step < chunks_.to_run().size(); ++step) {
@@ -139,7 +145,20 @@ void StreamedForward::forward_again(int64_t layer) {
       inputs_[layer + 1].store(rows.begin, hidden);
     }
   }
+  if (needs_attention) seen->end();
   settle();
+}
+
+void StreamedForward::begin(int64_t layer, CarryStream& seen) const {
+  if (seen.needs_all()) {
+    for (const int64_t i : chunks_.to_run()) {
+      const Span span("keys and values of chunk {}", i);
+      const Rows rows = chunks_.rows(i);
+      const KeysValues own = model_.layers()[layer].keys_values(input(layer, rows), rows);
+      seen.store(rows, {.attention = own, .recurrent = {}});
+    }
+  }
+  seen.begin();
 }
 
 bool StreamedForward::keeps(int64_t count, int64_t layer) const {

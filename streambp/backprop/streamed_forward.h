@@ -13,6 +13,7 @@
 #include "streambp/backprop/kept_activations.h"
 #include "streambp/backprop/kept_layers.h"
 #include "streambp/backprop/stream_buffer.h"
+#include "streambp/backprop/stream_part.h"
 #include "streambp/model/model.h"
 
 namespace streambp {
@@ -40,7 +41,9 @@ struct Keep {
 
 class StreamedForward {
  public:
-  StreamedForward(const Model& model, const Stream& stream, int64_t chunk, const Keep& keep);
+  /// `part`: null, or where the rest of the stream's batch is.
+  StreamedForward(const Model& model, const Stream& stream, int64_t chunk, const Keep& keep,
+                  StreamPart* part = nullptr);
 
   /// Runs the layers below `end`.
   void run(int64_t end);
@@ -54,7 +57,8 @@ class StreamedForward {
   /// An empty one.
   std::unique_ptr<CarryStream> carry_stream_of(
       int64_t layer, CarryStream::Holds holds = CarryStream::Holds::kForward) const {
-    return carry_stream(model_, stream_, layer, chunks_, holds);
+    return part_ == nullptr ? carry_stream(model_, stream_, layer, chunks_, holds)
+                            : part_->carry_stream(model_, layer, chunks_, holds);
   }
 
   /// Tells that input() of these rows will be asked for soon: a copy from the host begins.
@@ -78,7 +82,8 @@ class StreamedForward {
   at::Tensor take_hidden() { return inputs_.back().take(); }
 
   /// Memory on the device for the gradient of the input of `layer`, [N, D]. Where that input is there, this
-  /// is its own memory: a chunk's gradient may be written when its input is no longer needed.
+  /// is its own memory: a chunk's gradient may be written when its input is no longer needed. Of a part's
+  /// stream it is needed until the layer's end, and this is other memory.
   at::Tensor gradient_room(int64_t layer) const;
 
   /// Frees what is kept of `layer`.
@@ -93,6 +98,8 @@ class StreamedForward {
   std::optional<int64_t> after_forward(int64_t layer) const;
   void forward(int64_t layer);
   void forward_again(int64_t layer);
+  /// Makes `seen` of `layer` ready for the first chunk.
+  void begin(int64_t layer, CarryStream& seen) const;
   /// A run of `layer` that hands out what is to be kept of it.
   LayerRun layer_run(int64_t layer) const;
   /// Lets go of what has been stored: the copies of one chunk go on while the next one is computed.
@@ -100,6 +107,7 @@ class StreamedForward {
 
   const Model& model_;
   const Stream& stream_;
+  StreamPart* part_;
   Chunks chunks_;
   Keep keep_;
   std::shared_ptr<HostCopies> copies_;  // where what is kept is on the host

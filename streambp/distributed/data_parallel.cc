@@ -77,12 +77,21 @@ std::unique_ptr<Objective> objective_of_ranks(Communicator& communicator, const 
   return objective;
 }
 
+void require_sum_over_ranks(const Communicator& communicator, const Model& model,
+                            const Objective& objective) {
+  if (communicator.size() == 1 || objective.router_loss.of(model.config().mixture) == 0.0) return;
+  throw InputError(
+      "{}: the load-balancing loss is of the whole batch, expected router_aux_loss_coef 0 on {} ranks",
+      objective.name(), communicator.size());
+}
+
 Outcome backpropagate_on_ranks(Communicator& communicator, Model& model, const Batch& batch,
                                const Objective& objective, Settings settings, GradientConsumer& gradients,
-                               Model* teacher) {
+                               Model* teacher, StreamPart* part) {
   const bool hands_over = method_kind(settings.method).fuses_optimizer;
   if (hands_over || gradients.frees()) settings.consumer = &gradients;
-  Outcome outcome = backpropagate(model, batch, objective, settings, teacher);
+  Outcome outcome = part == nullptr ? backpropagate(model, batch, objective, settings, teacher)
+                                    : backpropagate_part(model, batch, objective, settings, *part, teacher);
   if (settings.consumer == nullptr) {
     const at::NoGradGuard no_grad;
     hand_over_all(model, gradients);

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "streambp/backprop/method.h"
+#include "streambp/backprop/stream_part.h"
 #include "streambp/distributed/reduced_gradients.h"
 
 namespace streambp {
@@ -21,12 +21,17 @@ std::unique_ptr<Objective> objective_of_ranks(Communicator& communicator, const 
                                               const std::string& name, Batch& batch,
                                               const std::map<std::string, std::string>& given = {});
 
+/// Throws InputError for an objective with a load-balancing loss, on more than one rank.
+void require_sum_over_ranks(const Communicator& communicator, const Model& model, const Objective& objective);
+
 /// backpropagate() on every rank, with gradients handed to `gradients`, which sums them over ranks, as soon
 /// as they are final where the method of `settings` can, at the end of the pass elsewhere; Outcome::loss is
-/// the whole batch's, the same bits on every rank. Throws InputError as backpropagate does, and for gradients
-/// that end with their use (ZeRO-2) with a method that can't hand them over.
+/// the whole batch's, the same bits on every rank. Where ranks divide sequences, `batch` is this rank's rows
+/// and `part` says where the others are (RowsOfRank). Throws InputError as backpropagate and
+/// backpropagate_part do, and for gradients that end with their use (ZeRO-2) with a method that can't hand
+/// them over.
 Outcome backpropagate_on_ranks(Communicator& communicator, Model& model, const Batch& batch,
                                const Objective& objective, Settings settings, GradientConsumer& gradients,
-                               Model* teacher = nullptr);
+                               Model* teacher = nullptr, StreamPart* part = nullptr);
 
 }  // namespace streambp

@@ -2,8 +2,10 @@
 
 #include <utility>
 
+#include "streambp/distributed/communication_thread.h"
 #include "streambp/distributed/parameter_runs.h"
 #include "streambp/memory/meter.h"
+#include "streambp/memory/recorder.h"
 #include "streambp/model/value_memory.h"
 
 namespace streambp {
@@ -39,7 +41,33 @@ at::Tensor ShardedWeights::share(const Parameter* first) const {
   return found == shares_.end() ? at::Tensor() : found->second;
 }
 
+ShardedWeights::~ShardedWeights() {
+  for (const auto& [layer, gathered] : coming_) gathered.wait();
+}
+
+void ShardedWeights::begin(int64_t layer) {
+  if (communicator_.thread() != nullptr)
+    coming_[layer] = communicator_.thread()->start([this, layer] { gather(layer); });
+}
+
 void ShardedWeights::bring(int64_t layer) {
+  const auto coming = coming_.find(layer);
+  if (coming == coming_.end()) return gather(layer);
+  const Span span("waiting for the weights of layer {}", layer);
+  std::future<void> gathered = std::move(coming->second);
+  coming_.erase(coming);
+  gathered.get();
+}
+
+void ShardedWeights::wait_for(int64_t layer) noexcept {
+  const auto coming = coming_.find(layer);
+  if (coming == coming_.end()) return;
+  coming->second.wait();
+  coming_.erase(coming);
+}
+
+void ShardedWeights::gather(int64_t layer) {
+  const Span span("weights of layer {}", layer);
   const at::NoGradGuard no_grad;
   const MemoryScope scope("weights");
   for (const Run& run : layers_[static_cast<size_t>(layer)]) {
@@ -49,6 +77,7 @@ void ShardedWeights::bring(int64_t layer) {
 }
 
 void ShardedWeights::remove(int64_t layer) noexcept {
+  wait_for(layer);
   for (const Run& run : layers_[static_cast<size_t>(layer)]) {
     for (const at::Tensor& value : run.values) free_memory(value);
   }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "streambp/backprop/host_weights.h"
+#include "streambp/error.h"
 #include "streambp/model/open_model.h"
 #include "streambp/model/quantized_weights.h"
 

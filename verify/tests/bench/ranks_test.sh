@@ -24,6 +24,8 @@ refuses_ranks '--device cuda' --device cuda
 refuses_ranks '--fuse-optimizer sgd' --fuse-optimizer sgd
 refuses_ranks '--method auto' --method auto
 refuses_ranks '--micro-batches 2' --micro-batches 2
+refuses_ranks "--divide 'tokens': expected sequences or rows" --divide tokens
+refuses_ranks '--divide rows: expected --method streambp' --divide rows
 
 run 'two processes' 0 ranks "${of_all[@]}" --ranks 2 --repeats 2 --out two
 run 'counted ranks' 0 ranks "${of_all[@]}" --ranks 2,8,1024 --device meta --out counted
@@ -56,6 +58,29 @@ weights, divided = (of("predicted", 8)["sft", stage]["resident_bytes"] for stage
 assert divided < weights, (weights, divided)
 PYTHON
 name='figures' && { python3 figures.py 2>stderr || fail "$(tail -n 1 stderr)"; }
+
+# One batch whose rows two processes divide: the losses of one process, and memory that many ranks divide.
+of_rows=(--divide rows --model gemma3-tiny --dtype float64 --method streambp --chunk 7 --objective sft,dpo --seq-len 135 --zero none,zero-2 --repeats 1)
+run 'rows on two processes' 0 ranks "${of_rows[@]}" --ranks 2 --out rows-2
+run 'rows on one process' 0 ranks "${of_rows[@]}" --ranks 1 --out rows-1
+run 'rows on counted ranks' 0 ranks "${of_rows[@]}" --ranks 2,8 --device meta --out rows-counted
+cat rows-1/results.jsonl rows-2/results.jsonl rows-counted/results.jsonl >rows.jsonl
+check 'rows are named' 'all(r["settings"]["divide"] == "rows" for r in records) and len(records) == 16' rows.jsonl
+cat >rows.py <<'PYTHON'
+import json
+records = [json.loads(line) for line in open("rows.jsonl", encoding="utf-8")]
+def of(kind, ranks):
+    chosen = [r for r in records if r["kind"] == kind and r["settings"]["ranks"] == ranks]
+    return {(r["objective"], r["settings"]["zero"]): r for r in chosen}
+one, two, counted, eight = of("measured", 1), of("measured", 2), of("predicted", 2), of("predicted", 8)
+for cell, record in two.items():
+    assert abs(record["loss"] / one[cell]["loss"] - 1) <= 1e-12, (cell, record["loss"], one[cell]["loss"])
+    assert record["tokens"] == one[cell]["tokens"] == counted[cell]["tokens"] == eight[cell]["tokens"], cell
+    assert "send_receive" in record["sent_by_pass"] and "send_receive" not in one[cell]["sent_by_pass"], cell
+    inputs = [counted[cell]["breakdown_at_peak"]["layer inputs"], eight[cell]["breakdown_at_peak"]["layer inputs"]]
+    assert inputs[0] > 3 * inputs[1], (cell, inputs)
+PYTHON
+name='rows' && { python3 rows.py 2>stderr || fail "$(tail -n 1 stderr)"; }
 
 # Two that torchrun might have started, of which one has another command line.
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')

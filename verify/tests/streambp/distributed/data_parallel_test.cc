@@ -5,23 +5,11 @@
 #include <gtest/gtest.h>
 
 #include "streambp/distributed/thread_ranks.h"
-#include "verify/error_measure.h"
 #include "verify/tests/streambp/distributed/data_parallel_testing.h"
 #include "verify/tests/streambp/model/adapter_testing.h"
 
 namespace streambp {
 namespace {
-
-using Tensors = std::map<std::string, at::Tensor>;
-
-constexpr double kLimit = 1e-12;
-constexpr std::array kStages{ZeroStage::kNone, ZeroStage::kOptimizer, ZeroStage::kGradients,
-                             ZeroStage::kWeights};
-
-/// Whose gradients end when they have been reduced.
-bool frees(ZeroStage stage) {
-  return stage == ZeroStage::kGradients || stage == ZeroStage::kWeights;
-}
 
 std::vector<Work> works() {
   const std::map<std::string, std::string> unbalanced{{"router_aux_loss_coef", "0"}};
@@ -44,33 +32,6 @@ std::vector<Work> works() {
     all.push_back({fmt::format("dpo_lora_{}", all.size()), adapted, "dpo", pairs_of_texts(), chunks_of(5)});
   }
   return all;
-}
-
-struct Result {
-  double loss = 0.0;
-  Tensors gradients, weights;  // before and after one step of adamw
-};
-
-/// All ranks call it: weights that they divide are gathered.
-Tensors weights_of(const Model& model) {
-  const AllLayerWeights gathered(model);
-  Tensors weights;
-  for (const auto& parameter : model.parameters())
-    if (parameter->value.defined()) weights[parameter->name] = parameter->value.clone();
-  return weights;
-}
-
-Result in_one_process(const Work& work) {
-  Model model = work.model();
-  const auto objective = make_objective(work.objective, work.batch, work.options);
-  Result result;
-  result.loss = backpropagate(model, work.batch, *objective, work.settings).loss;
-  for (const auto& [name, gradient] : model.gradients()) result.gradients[name] = gradient.clone();
-  const auto optimizer = adamw();
-  for (const auto& parameter : model.parameters())
-    if (parameter->trainable()) optimizer->step(*parameter);
-  result.weights = weights_of(model);
-  return result;
 }
 
 /// One rank's losses and gradients of the whole, over as many passes as `work` says.
@@ -118,18 +79,6 @@ std::vector<Result> on_ranks(const Work& work, ZeroStage stage, int64_t ranks) {
     results[static_cast<size_t>(communicator.rank())] = on_rank(work, stage, communicator);
   });
   return results;
-}
-
-double worst_error(const Tensors& got, const Tensors& expected) {
-  double worst = 0.0;
-  for (const verify::ParameterError& error : verify::gradient_errors(got, expected))
-    worst = verify::worse(worst, error.problem.empty() ? error.error : std::nan(""));
-  return worst;
-}
-
-void expect_the_same_bits(const Tensors& got, const Tensors& expected) {
-  ASSERT_EQ(got.size(), expected.size());
-  for (const auto& [name, tensor] : expected) EXPECT_TRUE(at::equal(got.at(name), tensor)) << name;
 }
 
 class DataParallel : public testing::TestWithParam<Work> {};

@@ -1,8 +1,10 @@
 // What the tests of data-parallel passes share: batches, and how ranks divide them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <gtest/gtest.h>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -10,7 +12,9 @@
 #include <vector>
 
 #include "streambp/distributed/data_parallel.h"
+#include "streambp/model/weight_provider.h"
 #include "streambp/objective/terms.h"
+#include "verify/error_measure.h"
 #include "verify/tests/streambp/ops/ops_testing.h"
 
 namespace streambp {
@@ -30,6 +34,13 @@ struct Work {
 
 inline std::function<Model()> full(const char* name) {
   return [name] { return Model::random(preset(name), {at::kDouble, at::kCPU, at::kDouble, {}}, 1); };
+}
+
+/// Of random weights, in float64; of a mixture without its load-balancing loss, which is no sum over ranks.
+inline std::function<Model()> unbalanced(const char* name, c10::Device device = at::kCPU) {
+  Config config = preset(name);
+  config.mixture.output_router_logits = false;
+  return [config, device] { return Model::random(config, {at::kDouble, device, at::kDouble, {}}, 1); };
 }
 
 /// Thirteen sequences of unequal lengths, prompts unscored; one has nothing to score at all.
@@ -82,6 +93,56 @@ inline std::unique_ptr<Optimizer> adamw() {
   settings.name = "adamw";
   settings.learning_rate = 0.01;
   return make_optimizer(settings);
+}
+
+using Tensors = std::map<std::string, at::Tensor>;
+
+inline constexpr double kLimit = 1e-12;
+inline constexpr std::array kStages{ZeroStage::kNone, ZeroStage::kOptimizer, ZeroStage::kGradients,
+                                    ZeroStage::kWeights};
+
+/// Whose gradients end when they have been reduced.
+inline bool frees(ZeroStage stage) {
+  return stage == ZeroStage::kGradients || stage == ZeroStage::kWeights;
+}
+
+struct Result {
+  double loss = 0.0;
+  Tensors gradients, weights;  // before and after one step of adamw
+};
+
+/// All ranks call it: weights that they divide are gathered.
+inline Tensors weights_of(const Model& model) {
+  const AllLayerWeights gathered(model);
+  Tensors weights;
+  for (const auto& parameter : model.parameters())
+    if (parameter->value.defined()) weights[parameter->name] = parameter->value.clone();
+  return weights;
+}
+
+inline Result in_one_process(const Work& work) {
+  Model model = work.model();
+  const auto objective = make_objective(work.objective, work.batch, work.options);
+  Result result;
+  result.loss = backpropagate(model, work.batch, *objective, work.settings).loss;
+  for (const auto& [name, gradient] : model.gradients()) result.gradients[name] = gradient.clone();
+  const auto optimizer = adamw();
+  for (const auto& parameter : model.parameters())
+    if (parameter->trainable()) optimizer->step(*parameter);
+  result.weights = weights_of(model);
+  return result;
+}
+
+inline double worst_error(const Tensors& got, const Tensors& expected) {
+  double worst = 0.0;
+  for (const verify::ParameterError& error : verify::gradient_errors(got, expected))
+    worst = verify::worse(worst, error.problem.empty() ? error.error : std::nan(""));
+  return worst;
+}
+
+inline void expect_the_same_bits(const Tensors& got, const Tensors& expected) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (const auto& [name, tensor] : expected) EXPECT_TRUE(at::equal(got.at(name), tensor)) << name;
 }
 
 }  // namespace streambp

@@ -12,8 +12,6 @@
 namespace streambp {
 namespace {
 
-using Tensors = std::map<std::string, at::Tensor>;
-
 TEST(CommunicationThreads, RunTasksInOrderAndPassOnWhatTheyThrow) {
   CommunicationThread thread;
   std::vector<int> order;
@@ -47,7 +45,7 @@ Stepped step(const Work& work, ZeroStage stage, Communicator& communicator, bool
   result.loss = backpropagate_on_ranks(communicator, model, own, *objective, work.settings, gradients).loss;
   for (const auto& [name, sum] : gradients.gathered()) result.sums[name] = sum.clone();
   gradients.step(*optimizer);
-  for (const auto& parameter : model.parameters()) result.weights[parameter->name] = parameter->value;
+  result.weights = weights_of(model);
   result.sent = communicator.traffic();
   communicator.send_from(nullptr);
   return result;
@@ -84,8 +82,7 @@ TEST_P(Overlap, GivesTheSameBitsAndMessages) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Stages, Overlap,
-                         testing::Values(ZeroStage::kNone, ZeroStage::kOptimizer, ZeroStage::kGradients),
+INSTANTIATE_TEST_SUITE_P(Stages, Overlap, testing::ValuesIn(kStages),
                          [](const auto& stage) { return fmt::format("{}", static_cast<int>(stage.param)); });
 
 TEST(OverlapEdges, NeedsAThread) {

@@ -1,0 +1,130 @@
+#include "streambp/distributed/rows_objective.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "streambp/backprop/head.h"
+#include "streambp/distributed/data_parallel.h"
+#include "streambp/error.h"
+#include "streambp/model/scored.h"
+
+namespace streambp {
+namespace {
+
+/// Of each rank, which of the whole's scored tokens are among its rows, [m] int64 ascending.
+std::vector<at::Tensor> scored_of_ranks(const Batch& whole, const SequenceSplit& split) {
+  const at::Tensor indices = scored_indices(whole);
+  const int64_t* const first = indices.const_data_ptr<int64_t>();
+  const int64_t* const last = first + indices.size(0);
+  std::vector<at::Tensor> of_ranks;
+  for (int64_t rank = 0; rank < split.ranks(); ++rank) {
+    std::vector<at::Tensor> runs{at::empty({0}, at::kLong)};
+    for (const Piece& piece : split.pieces(rank)) {
+      runs.push_back(at::arange(std::lower_bound(first, last, piece.begin) - first,
+                                std::lower_bound(first, last, piece.end) - first, at::kLong));
+    }
+    of_ranks.push_back(at::cat(runs));
+  }
+  return of_ranks;
+}
+
+class ObjectiveOfRows final : public Objective {
+ public:
+  ObjectiveOfRows(Communicator& communicator, std::unique_ptr<Objective> whole, const Batch& scored,
+                  const SequenceSplit& split)
+      : communicator_(communicator), whole_(std::move(whole)), scored_(scored_of_ranks(scored, split)) {
+    if (whole_->targets().defined()) targets_ = split.batch_of(scored, communicator.rank()).targets;
+    for (const at::Tensor& of_rank : scored_) {
+      count_ += of_rank.size(0);
+      most_ = std::max(most_, of_rank.size(0));
+    }
+  }
+
+  std::string name() const override { return whole_->name(); }
+  HeadRequest request() const override { return whole_->request(); }
+  bool separable() const override { return whole_->separable(); }
+  at::Tensor targets() const override { return targets_; }
+
+  at::Tensor loss(const TokenValues& values, int64_t begin, int64_t end) const override {
+    if (!separable()) return loss_of_all(values);
+    const int64_t* const own = scored().const_data_ptr<int64_t>();
+    at::Tensor sum;
+    for (int64_t first = begin; first < end;) {
+      // As many as are neighbours in the whole.
+      int64_t last = first + 1;
+      while (last < end && own[last] == own[last - 1] + 1) ++last;
+      const at::Tensor terms =
+          whole_->loss(rows_of(values, first - begin, last - begin), own[first], own[first] + last - first);
+      sum = sum.defined() ? sum + terms : terms;
+      first = last;
+    }
+    return sum;
+  }
+
+ private:
+  const at::Tensor& scored() const { return scored_[static_cast<size_t>(communicator_.rank())]; }
+
+  /// The loss of all ranks' values as a function of this rank's; its value is the first rank's alone.
+  at::Tensor loss_of_all(const TokenValues& values) const {
+    if (count_ == 0) return at::zeros({}, at::kDouble);
+    Columns columns = to_columns(values);
+    const at::Tensor of_ranks = gathered(columns);
+    int64_t row = 0;
+    for (at::Tensor& column : columns) {
+      if (!column.defined()) continue;
+      at::Tensor all = at::zeros({count_}, column.options());
+      for (int64_t rank = 0; rank < communicator_.size(); ++rank) {
+        const at::Tensor indices = scored_[static_cast<size_t>(rank)].to(column.device());
+        all = all.index_copy(
+            0, indices,
+            rank == communicator_.rank() ? column : of_ranks[rank][row].narrow(0, 0, indices.size(0)));
+      }
+      column = all;
+      ++row;
+    }
+    const at::Tensor loss = whole_->loss(to_values(columns), 0, count_);
+    return communicator_.rank() == 0 ? loss : loss - loss.detach();
+  }
+
+  /// Of every rank the defined columns, [P, columns, most of a rank].
+  at::Tensor gathered(const Columns& columns) const {
+    const at::NoGradGuard no_grad;
+    std::vector<at::Tensor> rows;
+    for (const at::Tensor& column : columns) {
+      if (!column.defined()) continue;
+      rows.push_back(at::zeros({most_}, column.options()));
+      rows.back().narrow(0, 0, column.size(0)).copy_(column);
+    }
+    return communicator_.all_gather(at::stack(rows));
+  }
+
+  Communicator& communicator_;
+  std::unique_ptr<Objective> whole_;
+  std::vector<at::Tensor> scored_;  // of each rank
+  at::Tensor targets_;              // of this rank's rows, where the objective has its own
+  int64_t count_ = 0;               // of all ranks' scored tokens
+  int64_t most_ = 0;                // of one rank's
+};
+
+}  // namespace
+
+std::unique_ptr<Objective> objective_of_rows(Communicator& communicator, const Model& model,
+                                             const std::string& name, const Batch& whole,
+                                             const SequenceSplit& split,
+                                             const std::map<std::string, std::string>& given) {
+  std::unique_ptr<Objective> of_whole = make_objective(name, whole, given);
+  if (of_whole->request().pooling != Pooling::kNone)
+    throw InputError(
+        "{}: compares embeddings of whole sequences, expected ranks to divide sequences, not rows", name);
+  require_sum_over_ranks(communicator, model, *of_whole);
+  Batch scored = whole;
+  if (of_whole->targets().defined()) scored.targets = of_whole->targets();
+  const RouterLoss router_loss = of_whole->router_loss;
+  auto objective = std::make_unique<ObjectiveOfRows>(communicator, std::move(of_whole), scored, split);
+  objective->router_loss = router_loss;
+  objective->set_batch(split.batch_of(whole, communicator.rank()));
+  return objective;
+}
+
+}  // namespace streambp
