@@ -41,7 +41,7 @@ void Model::split_head() {
 void Model::merge_adapters() {
   if (provider_ != nullptr && !provider_->keeps_changes())
     throw InputError(
-        "LoRA: adapters can't be merged into weights in 4 or 8 bits, expected a base of whole numbers");
+        "LoRA: adapters can't be merged into quantised weights, expected a base of whole numbers");
   const AllLayerWeights weights(*this);
   enable_adapters(true);
   for (const auto& rows : trained_rows_) rows->write();

@@ -94,7 +94,7 @@ TEST_P(SequenceRanks, GiveWhatOneProcessDoes) {
   double loss = 0.0, gradients = 0.0, weights = 0.0;
   for (const int64_t ranks : {1, 2, 3, 4}) {
     std::optional<Result> first;
-    for (const ZeroStage stage : {ZeroStage::kNone, ZeroStage::kGradients}) {
+    for (const ZeroStage stage : {ZeroStage::kNone, ZeroStage::kGradients, ZeroStage::kWeights}) {
       SCOPED_TRACE(fmt::format("{} ranks, stage {}", ranks, static_cast<int>(stage)));
       for (const Result& result : on_ranks_of_rows(work, stage, ranks)) {
         loss = verify::worse(loss, verify::relative_error(result.loss, whole.loss));
