@@ -174,6 +174,9 @@ std::string weights_and_gradients(const plan::ModelSetup& setup) {
   const std::string weights = dtype_name(setup.dtype), gradients = dtype_name(setup.gradient_dtype);
   const std::string trained = setup.lora || setup.adapter ? " of the adapters" : "";
   const std::string alive = setup.fused_optimizer ? " (one layer's at a time)" : "";
+  if (setup.weights_on_host)
+    return fmt::format("weights (of layers two at a time) in {}, gradients{}{} in {}", weights, trained,
+                       alive, gradients);
   if (weights == gradients && trained.empty())
     return fmt::format("weights and gradients{} in {}", alive, weights);
   const std::string packed = setup.quantization

@@ -25,7 +25,7 @@ using nlohmann::json;
 
 struct Typed {
   std::string ranks = "2";
-  std::string stages = "none,zero-1,zero-2";
+  std::string stages = "none,zero-1,zero-2,zero-3";
   std::string lengths = "1024";
   std::string device = "cpu";
   std::string out = "out/ranks";
@@ -50,12 +50,13 @@ std::vector<ZeroStage> read_stages(const std::string& list) {
   std::vector<ZeroStage> stages;
   for (const std::string& word : parse_words(list, "--zero")) {
     bool known = false;
-    for (const ZeroStage stage : {ZeroStage::kNone, ZeroStage::kOptimizer, ZeroStage::kGradients}) {
+    for (const ZeroStage stage :
+         {ZeroStage::kNone, ZeroStage::kOptimizer, ZeroStage::kGradients, ZeroStage::kWeights}) {
       if (word != stage_name(stage)) continue;
       stages.push_back(stage);
       known = true;
     }
-    if (!known) throw InputError("--zero '{}': expected none, zero-1 or zero-2", word);
+    if (!known) throw InputError("--zero '{}': expected none, zero-1, zero-2 or zero-3", word);
   }
   return stages;
 }
@@ -77,6 +78,9 @@ SweepOptions read_options(const RunFlags& flags, const Typed& typed) {
   if (options.setup.fused_optimizer)
     throw InputError("--fuse-optimizer {}: expected --optimizer, whose states ranks divide",
                      options.setup.fused_optimizer->name);
+  if (options.setup.weights_on_host)
+    throw InputError(
+        "--weights host: expected resident weights on ranks, or --zero zero-3, which divides them");
   if (options.setup.optimizer.master_weights)
     throw InputError("--master-weights: not divided among ranks, expected a run without");
   if (options.setup.optimizer.dtype == at::kByte)
@@ -135,7 +139,8 @@ void run_cells(Communicator& communicator, const Bench& bench, const std::vector
                Report* report) {
   for (const Cell& cell : list_cells(bench)) {
     for (const ZeroStage stage : stages) {
-      if (stage == ZeroStage::kGradients && !method_kind(cell.settings.method).fuses_optimizer) continue;
+      const bool frees = stage == ZeroStage::kGradients || stage == ZeroStage::kWeights;
+      if (frees && !method_kind(cell.settings.method).fuses_optimizer) continue;
       const RanksRun run = run_on_rank(communicator, bench, cell, stage, bench.options.repeats);
       if (report != nullptr) report->add(bench, cell, run, communicator.size());
     }
@@ -198,7 +203,7 @@ void add_ranks_command(CLI::App& app, Action& action, int argc, const char* cons
   const auto typed = std::make_shared<Typed>();
   typed->arguments.assign(argv, argv + argc);
   CLI::App* const command = app.add_subcommand(
-      "ranks", "Data-parallel training steps over several processes, with ZeRO-1 and ZeRO-2");
+      "ranks", "Data-parallel training steps over several processes, with ZeRO-1, 2 and 3");
   command->footer(describe_objectives() + "\n" + kExamples);
   const auto flags = std::make_shared<RunFlags>(*command, RunFlags::Defaults{"qwen3-cpu", "float32"});
   const auto text = [&](const char* flag, std::string& value, const char* help) {
@@ -206,7 +211,9 @@ void add_ranks_command(CLI::App& app, Action& action, int argc, const char* cons
   };
   text("--ranks", typed->ranks, "Processes of this machine; on meta any numbers of ranks");
   text("--zero", typed->stages,
-       "What ranks divide: none, zero-1 (optimizer states), zero-2 (gradients, too)");
+       "What ranks divide: none, zero-1 (optimizer states), zero-2 (gradients, too), zero-3 (the layers' "
+       "weights, "
+       "too)");
   text("--seq-len", typed->lengths, "Tokens of a sequence");
   text("--device", typed->device, "cpu, or meta: memory is predicted, messages are counted");
   command->add_option("--threads", typed->threads, "Threads of each process")->capture_default_str();

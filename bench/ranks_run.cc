@@ -59,7 +59,7 @@ class RankSteps {
       : communicator_(communicator),
         bench_(bench),
         cell_(cell),
-        models_(open_models(bench)),
+        models_(open_models(bench, stage)),
         gradients_(communicator, *models_.policy, stage),
         optimizer_(optimizer_of(bench.options.setup.optimizer)) {
     if (optimizer_) gradients_.prepare(*optimizer_);
@@ -99,10 +99,12 @@ class RankSteps {
   }
 
  private:
-  /// Without the states that open_models would allocate whole.
-  static plan::Models open_models(const Bench& bench) {
+  /// Without the states that open_models would allocate whole. What ranks divide comes from the host's
+  /// memory.
+  static plan::Models open_models(const Bench& bench, ZeroStage stage) {
     plan::ModelSetup setup = bench.options.setup;
     setup.optimizer = {};
+    setup.weights_on_host = stage == ZeroStage::kWeights;
     return plan::open_models(setup, bench.device);
   }
 
@@ -125,7 +127,17 @@ class RankSteps {
 }  // namespace
 
 std::string stage_name(ZeroStage stage) {
-  return stage == ZeroStage::kNone ? "none" : stage == ZeroStage::kOptimizer ? "zero-1" : "zero-2";
+  switch (stage) {
+    case ZeroStage::kNone:
+      return "none";
+    case ZeroStage::kOptimizer:
+      return "zero-1";
+    case ZeroStage::kGradients:
+      return "zero-2";
+    case ZeroStage::kWeights:
+      return "zero-3";
+  }
+  return "";
 }
 
 RanksRun run_on_rank(Communicator& communicator, const Bench& bench, const Cell& cell, ZeroStage stage,

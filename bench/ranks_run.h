@@ -24,7 +24,7 @@ struct RanksRun {
   std::map<Collective, Traffic> pass, step;
 };
 
-/// none, zero-1, zero-2.
+/// none, zero-1, zero-2, zero-3.
 std::string stage_name(ZeroStage stage);
 
 /// Runs `repeats` training steps, after an untimed one where there is a clock to read, of `cell` on this

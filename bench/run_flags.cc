@@ -111,6 +111,12 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
        "nf4, fp4 or "
        "int8; a layer is dequantised while it is run");
   command.add_flag("--double-quant", double_quant_, "8 bits also for the maxima of nf4's and fp4's blocks");
+  text("--weights", weights_,
+       "Where the weights of the layers lie: resident (on the device) or host (in the host's memory, with "
+       "those "
+       "of the layer that is run and of the next one on the device; of all where standard or chunk-major "
+       "runs)")
+      ->check(CLI::IsMember({"resident", "host"}).description(""));
   text("--optimizer", optimizer_,
        "Optimizer states to count with the weights: none, sgd (its momentum) or adamw (two moments)");
   command.add_option("--optimizer-bits", optimizer_bits_, "Of a number in an optimizer state: 32, 16 or 8")
@@ -212,6 +218,9 @@ void RunFlags::read(SweepOptions& options) const {
   if (command_.count("--freeze") > 0) options.setup.freeze = parse_words(freeze_, "--freeze");
   read_adapters(options);
   options.setup.quantization = parse_quantization(quantize_, double_quant_);
+  options.setup.weights_on_host = weights_ == "host";
+  if (options.setup.quantization && options.setup.weights_on_host)
+    throw InputError("--weights host: of weights that are numbers, expected no --quantize with it");
   options.setup.reference = reference_ == "none" ? "" : reference_;
   options.setup.release_reference = release_reference_;
   options.setup.teacher = teacher_;

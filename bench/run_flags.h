@@ -44,6 +44,7 @@ class RunFlags {
   std::string batches_ = "1";
   std::map<std::string, std::string> settings_;  // as typed, by SettingKind::name
   std::string fused_optimizer_ = "none";
+  std::string weights_ = "resident";
   OptimizerSettings fused_;
   std::string dtype_;
   std::string gradient_dtype_ = "same";

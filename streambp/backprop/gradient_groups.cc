@@ -1,9 +1,6 @@
 #include "streambp/backprop/gradient_groups.h"
 
 #include <algorithm>
-#include <optional>
-
-#include "streambp/model/weight_provider.h"
 
 namespace streambp {
 
@@ -34,9 +31,6 @@ void hand_over(Model& model, GradientConsumer& consumer, const std::vector<Param
 
 void hand_over_all(Model& model, GradientConsumer& consumer) {
   for (const std::vector<Parameter*>& group : gradient_groups(model)) {
-    std::optional<LayerWeights> weights;
-    if (const auto layer = layer_of(group.front()->name)) weights.emplace(model, *layer);
-    if (consumer.frees()) model.allocate_gradients(group);
     hand_over(model, consumer, group);
   }
 }

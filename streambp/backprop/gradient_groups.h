@@ -20,8 +20,7 @@ std::vector<std::vector<Parameter*>> gradient_groups(const Model& model);
 /// Hands a group to `consumer`, and frees what it has left of the gradients, if it frees them.
 void hand_over(Model& model, GradientConsumer& consumer, const std::vector<Parameter*>& group);
 
-/// Hands over all groups at once, for methods that know no consumer, and for passes without a scored token,
-/// whose gradients are zero: one group's are alive at a time where the consumer frees them.
+/// Hands over all groups at once, for methods that know no consumer.
 void hand_over_all(Model& model, GradientConsumer& consumer);
 
 }  // namespace streambp

@@ -47,7 +47,7 @@ void copy_pieces(const at::Tensor& rows, const std::vector<at::Tensor>& pieces, 
 
 }  // namespace
 
-HostCopies::HostCopies(c10::Device device) : device_(device) {
+HostCopies::HostCopies(c10::Device device, const char* scope) : device_(device), scope_(scope) {
   if (!device.is_cuda()) return;
   in_ = guard_of(device).getStreamFromGlobalPool(device, /*isHighPriority=*/true);
   out_ = guard_of(device).getStreamFromGlobalPool(device, /*isHighPriority=*/true);
@@ -73,7 +73,7 @@ void HostCopies::leave(const at::Tensor& rows, const std::vector<at::Tensor>& to
 Arriving HostCopies::fetch(const std::vector<at::Tensor>& from) {
   std::vector<int64_t> shape = from.front().sizes().vec();
   for (size_t i = 1; i < from.size(); ++i) shape.front() += from[i].size(0);
-  const MemoryScope scope("rows from the host");
+  const MemoryScope scope(scope_);
   // The device's stream owns it: its memory comes from, and goes back to, that stream's work.
   Arriving arriving{at::empty(shape, from.front().options().device(device_).pinned_memory(false)),
                     std::nullopt};

@@ -21,7 +21,8 @@ struct Arriving {
 /// returns; tensors come and go in the same order, so that a dry run counts what a GPU would hold.
 class HostCopies {
  public:
-  explicit HostCopies(c10::Device device);
+  /// `scope`: the MemoryScope of what arrives.
+  explicit HostCopies(c10::Device device, const char* scope = "rows from the host");
   /// The device's stream waits for copies that have begun.
   ~HostCopies();
   HostCopies(const HostCopies&) = delete;
@@ -47,6 +48,7 @@ class HostCopies {
   };
 
   c10::Device device_;
+  const char* scope_;
   std::optional<c10::Stream> in_, out_;  // on a GPU
   std::vector<Leaving> leaving_;
 };

@@ -189,7 +189,7 @@ Outcome backpropagate(Model& model, const Batch& given, const Objective& objecti
   if (settings.consumer != nullptr && settings.consumer->frees()) model.defer_gradients();
   const WideVectors sums(model);
   if (scored.size() == 0 && request.pooling == Pooling::kNone) {  // nothing is scored: loss 0, gradients 0
-    if (settings.consumer != nullptr) hand_over_all(model, *settings.consumer);
+    if (settings.consumer != nullptr) hand_over_unscored(model, keep_of(model, settings), *settings.consumer);
     outcome.log_probabilities = at::zeros({stream.size()}, scored.targets.options().dtype(at::kDouble));
     return outcome;
   }

@@ -84,6 +84,10 @@ void backward_in_reverse(const Model& model, const StreamedForward& forward, int
                          const at::Tensor& gradient, StreamedHead* head = nullptr,
                          const at::Tensor& of_input = {});
 
+/// A streambp pass without a scored token: hands over gradients that are zero. Where a provider brings the
+/// layers' weights, they are asked for as in any pass: other ranks, which have scored tokens, take part.
+void hand_over_unscored(Model& model, const Keep& keep, GradientConsumer& consumer);
+
 /// The final hidden states [N, D], by chunks, with one layer's keys and values and nothing else kept: no
 /// backward pass can follow.
 at::Tensor streamed_hidden_states(Model& model, const Stream& stream, int64_t chunk);

@@ -47,6 +47,9 @@ class StreamBuffer {
   /// Tells that rows [begin, end) will be read soon: their copy begins.
   void expect(int64_t begin, int64_t end) const;
 
+  /// Lets go of rows that were expected and have not been read.
+  void forget_expected() const;
+
   /// Rows [begin, end) on the device: the buffer's own, or a copy of the host's.
   at::Tensor rows(int64_t begin, int64_t end) const;
 
@@ -68,7 +71,6 @@ class StreamBuffer {
   /// Rows [begin, end), without a copy.
   std::vector<at::Tensor> pieces(int64_t begin, int64_t end) const;
   std::vector<Expected>::iterator find_expected(int64_t begin, int64_t end) const;
-  void forget_expected() const;
 
   std::vector<at::Tensor> pieces_;  // one, but for the host's memory
   int64_t piece_rows_ = 1;

@@ -134,6 +134,36 @@ HeadOutcome run_streambp(const Pass& pass) {
   return head.outcome();
 }
 
+void hand_over_unscored(Model& model, const Keep& keep, GradientConsumer& consumer) {
+  const auto layers = static_cast<int64_t>(model.layers().size());
+  const auto hand_over_zeros = [&](const std::vector<Parameter*>& group) {
+    if (consumer.frees()) model.allocate_gradients(group);
+    hand_over(model, consumer, group);
+  };
+  // As StreamedForward asks, and keeps inputs.
+  std::vector<bool> has_input(static_cast<size_t>(layers) + 1);
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    const std::optional<int64_t> backward = keep.first < layers ? std::optional(layer) : std::nullopt;
+    const LayerWeights weights(model, layer, layer + 1 < layers ? std::optional(layer + 1) : backward);
+    has_input[layer] = layer == 0 || keeps_input(layer, keep.first, layers, keep.every);
+  }
+  const auto rebuilt_from = [&](int64_t layer) {
+    while (!has_input[layer]) --layer;
+    return layer;
+  };
+  hand_over_zeros(head_group(model));
+  for (int64_t layer = layers - 1; layer >= keep.first; --layer) {
+    for (int64_t from = rebuilt_from(layer); from < layer; ++from) {
+      const LayerWeights weights(model, from, from + 1);
+      has_input[from + 1] = true;
+    }
+    const LayerWeights weights(model, layer,
+                               layer > keep.first ? std::optional(rebuilt_from(layer - 1)) : std::nullopt);
+    hand_over_zeros(model.layer_parameters(layer));
+  }
+  hand_over_zeros(model.embedding_parameters());
+}
+
 at::Tensor streamed_hidden_states(Model& model, const Stream& stream, int64_t chunk) {
   const at::NoGradGuard no_grad;
   Keep nothing;

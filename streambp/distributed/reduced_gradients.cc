@@ -2,28 +2,20 @@
 
 #include <utility>
 
+#include "streambp/distributed/parameter_runs.h"
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
 
 namespace streambp {
-namespace {
-
-/// Of a pass in bfloat16 the gradients of vectors are summed in float32 (backprop/wide_vectors.h): they have
-/// a run of their own.
-using Kind = std::pair<at::ScalarType, bool>;
-Kind kind_of(const Parameter& parameter) {
-  const at::ScalarType dtype = parameter.value.scalar_type();
-  return {dtype, dtype == at::kBFloat16 && parameter.value.dim() == 1};
-}
-
-}  // namespace
 
 ReducedGradients::ReducedGradients(Communicator& communicator, Model& model, ZeroStage stage)
     : communicator_(communicator), model_(model), stage_(stage) {
+  if (stage == ZeroStage::kWeights) {
+    weights_ = std::make_shared<ShardedWeights>(communicator, model);
+    model.provide(weights_);
+  }
   for (const std::vector<Parameter*>& group : gradient_groups(model)) {
-    std::map<Kind, std::vector<Parameter*>> by_kind;
-    for (Parameter* parameter : group) by_kind[kind_of(*parameter)].push_back(parameter);
-    for (auto& [kind, parameters] : by_kind) {
+    for (std::vector<Parameter*>& parameters : parameter_runs(group)) {
       runs_of_[group.front()].push_back(runs_.size());
       Run& run = runs_.emplace_back();
       run.parameters = std::move(parameters);
@@ -104,6 +96,12 @@ void ReducedGradients::step(Run& run, Optimizer& optimizer) {
       parameter->gradient = gradient.zero_();
     }
     return;
+  }
+  if (weights_ != nullptr) run.shard.value = weights_->share(run.parameters.front());
+  if (run.shard.value.defined()) {
+    if (run.shard.value.numel() > 0) optimizer.step(run.shard);
+    run.shard.value.reset();
+    return run.shard.gradient.reset();
   }
   const Concatenation all = values(run);
   const auto [begin, end] = shard_of(all.size(), communicator_.rank(), communicator_.size());

@@ -12,33 +12,37 @@
 
 #include "streambp/backprop/gradient_groups.h"
 #include "streambp/distributed/communicator.h"
+#include "streambp/distributed/sharded_weights.h"
 #include "streambp/optimizer/optimizer.h"
 
 namespace streambp {
 
-/// What a rank holds of all ranks' sums. Weights are whole on every rank.
+/// What a rank holds of all ranks' sums. Weights are whole on every rank but with kWeights.
 enum class ZeroStage {
   kNone,       // gradients and optimizer states of all parameters: plain data parallelism
   kOptimizer,  // ZeRO-1: the optimizer states of its shard; its own gradients whole, until they are reduced
   kGradients,  // ZeRO-2: of the gradients, too, only its shard: a layer's end when they have been reduced
+  kWeights,    // ZeRO-3: of the layers' weights, too, only its shard: they are gathered when a layer is run
 };
 
 /// Takes a pass's gradients (Settings::consumer), sums them over ranks and steps. A group of parameters that
 /// are final together is one run of numbers, the group's parameters one after another, of which rank r has
 /// the share that shard_of gives: whoever steps on its share needs nothing of the others. A group's gradients
 /// of n numbers cost a rank the message bytes of Communicator::reduce_scatter, or of all_reduce in stage
-/// kNone, once for each pass that reduces, whatever the chunks; its step those of all_gather.
+/// kNone, once for each pass that reduces, whatever the chunks; its step those of all_gather, or none where
+/// the weights are divided too: what is gathered then is a layer, whenever it is run (ShardedWeights).
 class ReducedGradients final : public GradientConsumer {
  public:
-  /// All ranks' `model` have the same parameters and values. Model and communicator outlive this.
+  /// All ranks' `model` have the same parameters and values. Model and communicator outlive this. In stage
+  /// kWeights the model's layers are divided, and stay so: no adapter may be attached any more.
   ReducedGradients(Communicator& communicator, Model& model, ZeroStage stage);
 
-  bool frees() const override { return stage_ == ZeroStage::kGradients; }
+  bool frees() const override { return stage_ == ZeroStage::kGradients || stage_ == ZeroStage::kWeights; }
   void use(const std::vector<Parameter*>& group) override;
 
   /// Whether passes from now on are followed by others before the next step. Their gradients stay with the
-  /// rank, and are reduced with the last pass's; in stage kGradients each pass's are reduced and added to the
-  /// shard, since there is no room for more.
+  /// rank, and are reduced with the last pass's; where they are freed each pass's are reduced and added to
+  /// the shard, since there is no room for more.
   void accumulate(bool more_to_come) { more_to_come_ = more_to_come; }
 
   /// Makes the optimizer's states of this rank's shards, so that they are there before the first pass. Throws
@@ -73,6 +77,7 @@ class ReducedGradients final : public GradientConsumer {
   Communicator& communicator_;
   Model& model_;
   ZeroStage stage_;
+  std::shared_ptr<ShardedWeights> weights_;  // null: they are whole
   bool more_to_come_ = false;
   std::vector<Run> runs_;
   std::map<const Parameter*, std::vector<size_t>> runs_of_;  // by a group's first parameter

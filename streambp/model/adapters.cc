@@ -134,12 +134,6 @@ void Model::save_parameter(const std::string& name) {
     head.weight = &trained;
     return;
   }
-  if (provider_ != nullptr && layer_of(name))
-    throw InputError(
-        "LoRA: modules_to_save has {}, whose layer's weights are quantised or elsewhere: expected modules "
-        "outside "
-        "of the layers",
-        module_of(name));
   // Whoever points at the parameter gets the copy; the base's own becomes another.
   Parameter& used = parameter(name);
   auto base = std::make_unique<Parameter>(used);
@@ -189,7 +183,11 @@ void Model::attach_adapters(const LoraConfig& lora, uint64_t seed) {
   const std::vector<LoraTarget> targets = lora_targets(config_, lora);
   const LoraExtras extras = lora_extras(config_, lora);
   for (const LoraTarget& target : targets) attach(target, lora, maps, generator);
-  for (const std::string& name : extras.saved) save_parameter(name);
+  for (const std::string& name : extras.saved) {
+    std::optional<LayerWeights> weights;  // the value is copied
+    if (const auto layer = layer_of(name)) weights.emplace(*this, *layer);
+    save_parameter(name);
+  }
   for (const auto& [name, tokens] : extras.rows) train_rows(name, tokens);
   for (const auto& [name, trained_name] : extras.biases) {
     Parameter& bias = parameter(name);

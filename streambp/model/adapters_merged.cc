@@ -5,6 +5,8 @@
 #include "streambp/error.h"
 #include "streambp/model/model.h"
 #include "streambp/model/peft_name.h"
+#include "streambp/model/quantized_weights.h"
+#include "streambp/model/weight_provider.h"
 
 namespace streambp {
 
@@ -38,10 +40,10 @@ void Model::split_head() {
 }
 
 void Model::merge_adapters() {
-  if (provider_ != nullptr)
+  if (dynamic_cast<const QuantizedWeights*>(provider_.get()) != nullptr)
     throw InputError(
-        "LoRA: adapters can't be merged into weights that are quantised or elsewhere: expected a model whose "
-        "weights are all resident numbers");
+        "LoRA: adapters can't be merged into quantised weights: expected a model whose weights are numbers");
+  const AllLayerWeights weights(*this);
   enable_adapters(true);
   for (const auto& rows : trained_rows_) rows->write();
   const bool is_tied = config_.tie_word_embeddings && head_ != nullptr;

@@ -12,4 +12,9 @@ void allocate_memory(const at::Tensor& tensor) {
   storage.set_data_ptr_noswap(storage.allocator()->allocate(storage.nbytes()));
 }
 
+void move_memory(const at::Tensor& from, const at::Tensor& tensor) {
+  c10::StorageImpl& source = *from.storage().unsafeGetStorageImpl();
+  tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(source.set_data_ptr({nullptr, from.device()}));
+}
+
 }  // namespace streambp

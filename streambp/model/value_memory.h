@@ -13,4 +13,8 @@ void free_memory(const at::Tensor& tensor) noexcept;
 /// OutOfMemory (or c10's).
 void allocate_memory(const at::Tensor& tensor);
 
+/// Gives `tensor`, which has none, the memory of `from`: a tensor of as many bytes on the same device that
+/// nobody else reads, and nobody does afterwards.
+void move_memory(const at::Tensor& from, const at::Tensor& tensor);
+
 }  // namespace streambp

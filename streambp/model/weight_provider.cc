@@ -1,6 +1,7 @@
 #include "streambp/model/weight_provider.h"
 
 #include <charconv>
+#include <iterator>
 
 #include "streambp/model/model.h"
 
@@ -15,6 +16,31 @@ std::optional<int64_t> layer_of(std::string_view parameter) {
   int64_t layer = 0;
   const auto [end, error] = std::from_chars(parameter.data(), parameter.data() + parameter.size(), layer);
   return error == std::errc() ? std::optional(layer) : std::nullopt;
+}
+
+void LayerByLayer::enter(int64_t layer, std::optional<int64_t> next) {
+  // What is there, or comes, and is not wanted: an earlier pass has ended early.
+  for (auto known = states_.begin(); known != states_.end();) {
+    const auto [other, state] = *known;
+    const bool wanted = state == State::kEntered || other == layer || other == next;
+    if (!wanted) remove(other);
+    known = wanted ? std::next(known) : states_.erase(known);
+  }
+  // Coming, until it is there: bring() may throw.
+  State& state = states_.try_emplace(layer, State::kComing).first->second;
+  if (state == State::kComing) bring(layer);
+  state = State::kEntered;
+  next_ = next;
+  if (next && states_.try_emplace(*next, State::kComing).second) begin(*next);
+}
+
+void LayerByLayer::leave(int64_t layer) noexcept {
+  if (next_ == layer) {
+    states_[layer] = State::kHere;
+  } else {
+    remove(layer);
+    states_.erase(layer);
+  }
 }
 
 LayerWeights::LayerWeights(const Model& model, int64_t layer, std::optional<int64_t> next)

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <list>
+#include <map>
 #include <optional>
 
 namespace streambp {
@@ -29,6 +30,27 @@ class WeightProvider {
   /// The layer has been run. Values that have changed since enter(), by a step, are the layer's from now on.
   /// Does not throw.
   virtual void leave(int64_t layer) noexcept = 0;
+};
+
+/// A provider that brings one layer after another, and takes away those that are not wanted: what is left to
+/// say is how. For one pass at a time.
+class LayerByLayer : public WeightProvider {
+ public:
+  void enter(int64_t layer, std::optional<int64_t> next) final;
+  void leave(int64_t layer) noexcept final;
+
+ protected:
+  /// The layer, which is away, is wanted next: a copy may begin.
+  virtual void begin(int64_t /*layer*/) {}
+  /// Makes the values of the layer be there, which is away or has begun to come.
+  virtual void bring(int64_t layer) = 0;
+  /// Takes the layer's memory away, whether it is there or on its path.
+  virtual void remove(int64_t layer) noexcept = 0;
+
+ private:
+  enum class State { kComing, kHere, kEntered };
+  std::map<int64_t, State> states_;  // of layers that are not away
+  std::optional<int64_t> next_;
 };
 
 /// While it lives, the values of a layer's parameters are there.

@@ -3,23 +3,31 @@
 #include <algorithm>
 #include <utility>
 
+#include "streambp/backprop/host_weights.h"
 #include "streambp/model/open_model.h"
 #include "streambp/model/quantized_weights.h"
 
 namespace streambp::plan {
 namespace {
 
-/// The model of `config`, or that `name` names.
-Model open_either(const std::optional<Config>& config, const std::string& name,
-                  const Model::Placement& placement, uint64_t seed) {
-  return config ? Model::random(*config, placement, seed) : open_model(name, placement, seed);
+/// The model of `config`, or that `name` names, with its layers' weights where `setup` has them.
+Model open_either(const ModelSetup& setup, const std::optional<Config>& config, const std::string& name,
+                  Model::Placement placement, uint64_t seed) {
+  std::shared_ptr<HostWeights> host;
+  if (setup.weights_on_host) {
+    host = std::make_shared<HostWeights>(placement.device);
+    placement.filled = [host](Parameter& parameter) { host->take(parameter); };
+  }
+  Model model = config ? Model::random(*config, placement, seed) : open_model(name, placement, seed);
+  if (host != nullptr) model.provide(std::move(host));  // a quantised folder provides its own
+  return model;
 }
 
 Model open_frozen(const ModelSetup& setup, c10::Device device, const std::optional<Config>& config,
                   const std::string& name, uint64_t seed) {
   Model::Placement placement{setup.dtype, device, setup.gradient_dtype, {}};
   placement.trainable = [](const std::string&) { return false; };
-  return open_either(config, name, placement, seed);
+  return open_either(setup, config, name, placement, seed);
 }
 
 }  // namespace
@@ -40,7 +48,8 @@ Models open_models(const ModelSetup& setup, c10::Device device) {
   if (setup.quantization)
     quantized = quantize_layers(setup.config ? *setup.config : open_config(setup.model), *setup.quantization,
                                 placement);
-  Model& policy = models.policy.emplace(open_either(setup.config, setup.model, placement, setup.seed));
+  placement.defers_gradients = setup.fused_optimizer.has_value();
+  Model& policy = models.policy.emplace(open_either(setup, setup.config, setup.model, placement, setup.seed));
   if (quantized != nullptr) policy.provide(std::move(quantized));
   if (setup.adapter) policy.load_adapters(*setup.adapter);
   if (setup.lora) policy.attach_adapters(*setup.lora, setup.seed);

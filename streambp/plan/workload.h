@@ -29,6 +29,7 @@ struct ModelSetup {
   std::optional<LoraConfig> lora;                    // new adapters, the base is frozen
   std::optional<std::filesystem::path> adapter;      // those of a PEFT folder
   std::optional<Quantization> quantization;          // of the layers' matrices, which are frozen
+  bool weights_on_host = false;                      // the layers' of all models: see HostWeights
   bool value_head = false;                           // a model without one gets one (needs_value_head)
   OptimizerStates optimizer;                         // counted, not used
   std::optional<OptimizerSettings> fused_optimizer;  // consumes each gradient in the backward pass

@@ -14,7 +14,8 @@ refuses_ranks() {
 }
 refuses_ranks '--ranks 2,3: expected one number of processes' --ranks 2,3
 refuses_ranks '--ranks' --ranks 0
-refuses_ranks "--zero 'zero-3'" --zero none,zero-3
+refuses_ranks "--zero 'zero-4'" --zero none,zero-4
+refuses_ranks '--weights host' --weights host
 refuses_ranks '--device cuda' --device cuda
 refuses_ranks '--fuse-optimizer sgd' --fuse-optimizer sgd
 refuses_ranks '--method auto' --method auto
@@ -24,7 +25,7 @@ of_all=(--model qwen3-tiny --dtype float64 --method streambp --chunk 7 --objecti
 run 'two processes' 0 ranks "${of_all[@]}" --ranks 2 --repeats 2 --out two
 run 'counted ranks' 0 ranks "${of_all[@]}" --ranks 2,8,1024 --device meta --out counted
 cat two/results.jsonl counted/results.jsonl >all.jsonl
-check 'every stage and objective' 'len(records) == 6 + 18' all.jsonl
+check 'every stage and objective' 'len(records) == 8 + 24' all.jsonl
 cat >figures.py <<'PYTHON'
 import json, sys
 records = [json.loads(line) for line in open("all.jsonl", encoding="utf-8")]
@@ -40,13 +41,16 @@ for cell, record in two.items():
 # Parameters that 2, 8 and 1,024 ranks may not divide: the rest of a group is at most P - 1 numbers.
 parameters, groups = 8 * records[0]["parameters"], 4
 for ranks in (2, 8, 1024):
-    for stage in ("zero-1", "zero-2"):
+    for stage in ("zero-1", "zero-2", "zero-3"):
         sent = of("predicted", ranks)["sft", stage]["sent_by_pass"]["reduce_scatter"]
         exact = parameters * (ranks - 1) / ranks
         assert abs(sent["bytes"] - exact) <= 8 * groups, (ranks, stage, sent, exact)
         assert sent["messages"] <= groups * (ranks - 1)
-memory = [of("predicted", ranks)["sft", "zero-2"]["resident_bytes"] for ranks in (2, 8, 1024)]
-assert memory == sorted(memory, reverse=True) and memory[0] > memory[2], memory
+for stage in ("zero-2", "zero-3"):
+    memory = [of("predicted", ranks)["sft", stage]["resident_bytes"] for ranks in (2, 8, 1024)]
+    assert memory == sorted(memory, reverse=True) and memory[0] > memory[2], memory
+weights, divided = (of("predicted", 8)["sft", stage]["resident_bytes"] for stage in ("zero-2", "zero-3"))
+assert divided < weights, (weights, divided)
 PYTHON
 name='figures' && { python3 figures.py 2>stderr || fail "$(tail -n 1 stderr)"; }
 

@@ -15,13 +15,22 @@ namespace {
 using Tensors = std::map<std::string, at::Tensor>;
 
 constexpr double kLimit = 1e-12;
-constexpr std::array kStages{ZeroStage::kNone, ZeroStage::kOptimizer, ZeroStage::kGradients};
+constexpr std::array kStages{ZeroStage::kNone, ZeroStage::kOptimizer, ZeroStage::kGradients,
+                             ZeroStage::kWeights};
+
+/// Whose gradients end when they have been reduced.
+bool frees(ZeroStage stage) {
+  return stage == ZeroStage::kGradients || stage == ZeroStage::kWeights;
+}
 
 std::vector<Work> works() {
+  const std::map<std::string, std::string> unbalanced{{"router_aux_loss_coef", "0"}};
   std::vector<Work> all{
       {"sft", full("qwen3-tiny"), "sft", thirteen_texts(), chunks_of(5)},
       {"sft_tied", full("llama-tied-tiny"), "sft", thirteen_texts(), chunks_of(5)},
       {"sft_recurrent", full("qwen3.5-tiny"), "sft", thirteen_texts(), chunks_of(5)},
+      {"sft_mixture", full("qwen3-moe-tiny"), "sft", thirteen_texts(), chunks_of(5), 1, unbalanced},
+      {"sft_parts_of_weights", full("gpt-oss-tiny"), "sft", thirteen_texts(), chunks_of(5), 1, unbalanced},
       {"sft_rope_by_length", full("llama-dynamic-tiny"), "sft", thirteen_texts(), chunks_of(5)},
       {"sft_checkpoint", full("qwen2-tiny"), "sft", thirteen_texts(), chunks_of(0, Method::kCheckpoint)},
       {"sft_accumulated", full("qwen3-tiny"), "sft", thirteen_texts(), chunks_of(4), 2},
@@ -42,7 +51,9 @@ struct Result {
   Tensors gradients, weights;  // before and after one step of adamw
 };
 
+/// All ranks call it: weights that they divide are gathered.
 Tensors weights_of(const Model& model) {
+  const AllLayerWeights gathered(model);
   Tensors weights;
   for (const auto& parameter : model.parameters())
     if (parameter->value.defined()) weights[parameter->name] = parameter->value.clone();
@@ -51,7 +62,7 @@ Tensors weights_of(const Model& model) {
 
 Result in_one_process(const Work& work) {
   Model model = work.model();
-  const auto objective = make_objective(work.objective, work.batch, {});
+  const auto objective = make_objective(work.objective, work.batch, work.options);
   Result result;
   result.loss = backpropagate(model, work.batch, *objective, work.settings).loss;
   for (const auto& [name, gradient] : model.gradients()) result.gradients[name] = gradient.clone();
@@ -66,7 +77,7 @@ Result in_one_process(const Work& work) {
 double run_passes(const Work& work, Communicator& communicator, Model& model, ReducedGradients& gradients) {
   Batch own = part_of(work, communicator.rank(), communicator.size());
   if (work.micro_batches == 1) {
-    const auto objective = objective_of_ranks(communicator, model, work.objective, own);
+    const auto objective = objective_of_ranks(communicator, model, work.objective, own, work.options);
     return backpropagate_on_ranks(communicator, model, own, *objective, work.settings, gradients).loss;
   }
   // The whole is then all parts of all ranks; a rank with one sequence alone repeats it, unscored.
@@ -79,7 +90,7 @@ double run_passes(const Work& work, Communicator& communicator, Model& model, Re
   double loss = 0.0;
   for (size_t i = 0; i < parts.size(); ++i) {
     gradients.accumulate(i + 1 < parts.size());
-    const auto objective = make_objective(work.objective, parts[i], {}, whole);
+    const auto objective = make_objective(work.objective, parts[i], work.options, whole);
     loss += backpropagate_on_ranks(communicator, model, parts[i], *objective, work.settings, gradients).loss;
   }
   return loss;
@@ -131,15 +142,15 @@ TEST_P(DataParallel, GivesWhatOneProcessDoes) {
     std::optional<Result> first;
     for (const ZeroStage stage : kStages) {
       const bool hands_over = method_kind(work.settings.method).fuses_optimizer;
-      if (stage == ZeroStage::kGradients && !hands_over) continue;
+      if (frees(stage) && !hands_over) continue;
       SCOPED_TRACE(fmt::format("{} ranks, stage {}", ranks, static_cast<int>(stage)));
       for (const Result& result : on_ranks(work, stage, ranks)) {
         loss = verify::worse(loss, verify::relative_error(result.loss, whole.loss));
         gradients = verify::worse(gradients, worst_error(result.gradients, whole.gradients));
         weights = verify::worse(weights, worst_error(result.weights, whole.weights));
-        // Every rank and stage the same sums, unless stage 2 has reduced each pass for itself.
+        // Every rank and stage the same sums, unless stages 2 and 3 have reduced each pass for itself.
         if (!first) first = result;
-        if (work.micro_batches > 1 && stage == ZeroStage::kGradients) continue;
+        if (work.micro_batches > 1 && frees(stage)) continue;
         EXPECT_EQ(result.loss, first->loss);
         expect_the_same_bits(result.gradients, first->gradients);
         expect_the_same_bits(result.weights, first->weights);
@@ -205,7 +216,8 @@ TEST(DataParallelSteps, FollowOneProcess) {
 
 /// A rank whose part has nothing to score takes part all the same.
 TEST(DataParallelEdges, ARankWithoutAScoredTokenTakesPart) {
-  Work work{"sft", full("qwen3-tiny"), "sft", thirteen_texts(), chunks_of(5)};
+  Work work{"sft", full("llama-tied-tiny"), "sft", thirteen_texts(), chunks_of(5)};
+  work.settings.every = 2;                              // layers run again
   work.batch.targets.narrow(0, 0, 9).fill_(kNoTarget);  // the first rank's only sequence
   const Result whole = in_one_process(work);
   for (const ZeroStage stage : kStages) {
@@ -215,6 +227,23 @@ TEST(DataParallelEdges, ARankWithoutAScoredTokenTakesPart) {
       EXPECT_TRUE(error <= kLimit) << error;
     }
   }
+}
+
+/// The base of adapters as their reference: no gradient is wanted, and every rank gathers its layers.
+TEST(DataParallelEdges, RanksAskTheBaseTogether) {
+  const AdapterVariant variant = adapter_variants().front();
+  const Work work{"dpo", [&] { return adapted_model(variant); }, "dpo", pairs_of_texts(), chunks_of(5)};
+  const auto sums = [&](Model& model, const Batch& batch) {
+    const AdaptersOff off(model);
+    return evaluate(model, batch).log_probabilities;
+  };
+  run_on_threads(3, [&](Communicator& communicator) {
+    Model model = work.model();
+    const ReducedGradients gradients(communicator, model, ZeroStage::kWeights);
+    const Batch own = part_of(work, communicator.rank(), communicator.size());
+    Model whole = work.model();
+    EXPECT_TRUE(at::equal(sums(model, own), sums(whole, own)));
+  });
 }
 
 /// bfloat16: vectors are summed in float32 while a pass lasts, on ranks with and without scored tokens.

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -21,7 +22,8 @@ struct Work {
   std::string objective = "sft";
   Batch batch;
   Settings settings;
-  int64_t micro_batches = 1;  // of each rank
+  int64_t micro_batches = 1;                        // of each rank
+  std::map<std::string, std::string> options = {};  // of the objective
 
   friend void PrintTo(const Work& work, std::ostream* stream) { *stream << work.name; }
 };

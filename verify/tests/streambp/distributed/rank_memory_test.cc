@@ -123,5 +123,48 @@ TEST(RankMemory, StatesAreThoseOfTheShare) {
   }
 }
 
+/// ZeRO-3: of the layers' weights a share before the pass, and one layer while it is run.
+TEST(RankMemory, DividedWeightsAreAShareAndALayer) {
+  install_meters();
+  const Model model = on_meta();
+  int64_t whole = 0, layer = 0;
+  for (const auto& parameter : model.parameters()) {
+    const auto bytes = static_cast<int64_t>(parameter->value.nbytes());
+    if (const auto number = layer_of(parameter->name)) {
+      layer += *number == 0 ? bytes : 0;
+    } else {
+      whole += bytes;
+    }
+  }
+  const int64_t layers = parameter_bytes(model) - whole;
+  for (const int64_t ranks : {1, 2, 8, 64}) {
+    const Peak peak = on_a_rank(ZeroStage::kWeights, ranks, true);
+    const int64_t own = read_meter(at::kMeta).live_bytes;  // of this test's model
+    const double share = static_cast<double>(layers) / static_cast<double>(ranks);
+    const double states = 2.0 * static_cast<double>(layers + whole) / static_cast<double>(ranks);
+    const double expected = static_cast<double>(whole) + share + states;
+    EXPECT_TRUE(std::abs(static_cast<double>(peak.resident - own) / expected - 1.0) <= 0.01) << ranks;
+    // At half of the parameters the shards' growth moves the peak to the embedding's step, with no layer
+    // there.
+    if (ranks <= 2) continue;
+    const auto weights = static_cast<double>(peak.reading.at_peak.at("weights") - parameter_bytes(model));
+    const double at_peak = static_cast<double>(whole + layer) + share;
+    EXPECT_TRUE(std::abs(weights / at_peak - 1.0) <= 0.01) << ranks << ": " << weights << ", " << at_peak;
+  }
+}
+
+/// What a rank's pass computes does not know where weights come from.
+TEST(RankMemory, DividedWeightsLeaveTheActivationsOfOneProcess) {
+  install_meters();
+  Dropping dropping;
+  const Peak alone = in_one_process(&dropping);
+  const Peak of_rank = on_a_rank(ZeroStage::kWeights, 64, false);
+  int64_t communication = 0;
+  if (const auto found = of_rank.reading.at_peak.find("communication");
+      found != of_rank.reading.at_peak.end())
+    communication = found->second;
+  EXPECT_EQ(of_rank.activations() - communication, alone.activations());
+}
+
 }  // namespace
 }  // namespace streambp

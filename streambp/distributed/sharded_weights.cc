@@ -1,0 +1,57 @@
+#include "streambp/distributed/sharded_weights.h"
+
+#include <utility>
+
+#include "streambp/distributed/parameter_runs.h"
+#include "streambp/memory/meter.h"
+#include "streambp/model/value_memory.h"
+
+namespace streambp {
+
+ShardedWeights::ShardedWeights(Communicator& communicator, const Model& model)
+    : communicator_(communicator), layers_(model.layers().size()) {
+  const at::NoGradGuard no_grad;
+  const MemoryScope scope("weights");
+  for (size_t layer = 0; layer < layers_.size(); ++layer) {
+    const auto number = static_cast<int64_t>(layer);
+    {
+      const LayerWeights weights(model, number);
+      // Trained ones by themselves: their runs are those of the gradients.
+      std::vector<Parameter*> frozen = model.layer_parameters(number, /*trainable_alone=*/false);
+      std::erase_if(frozen, [](const Parameter* parameter) { return parameter->trainable(); });
+      std::vector<std::vector<Parameter*>> runs = parameter_runs(model.layer_parameters(number));
+      for (std::vector<Parameter*>& run : parameter_runs(frozen)) runs.push_back(std::move(run));
+      for (const std::vector<Parameter*>& parameters : runs) {
+        Run& run = layers_[layer].emplace_back();
+        for (const Parameter* parameter : parameters) run.values.push_back(parameter->value);
+        const Concatenation all(run.values);
+        const auto [begin, end] = shard_of(all.size(), communicator.rank(), communicator.size());
+        run.share = all.read(begin, end).clone();
+        shares_[parameters.front()] = run.share;
+      }
+    }
+    remove(number);
+  }
+}
+
+at::Tensor ShardedWeights::share(const Parameter* first) const {
+  const auto found = shares_.find(first);
+  return found == shares_.end() ? at::Tensor() : found->second;
+}
+
+void ShardedWeights::bring(int64_t layer) {
+  const at::NoGradGuard no_grad;
+  const MemoryScope scope("weights");
+  for (const Run& run : layers_[static_cast<size_t>(layer)]) {
+    for (const at::Tensor& value : run.values) allocate_memory(value);
+    communicator_.all_gather(run.share, Concatenation(run.values));
+  }
+}
+
+void ShardedWeights::remove(int64_t layer) noexcept {
+  for (const Run& run : layers_[static_cast<size_t>(layer)]) {
+    for (const at::Tensor& value : run.values) free_memory(value);
+  }
+}
+
+}  // namespace streambp
