@@ -219,8 +219,6 @@ void RunFlags::read(SweepOptions& options) const {
   read_adapters(options);
   options.setup.quantization = parse_quantization(quantize_, double_quant_);
   options.setup.weights_on_host = weights_ == "host";
-  if (options.setup.quantization && options.setup.weights_on_host)
-    throw InputError("--weights host: of weights that are numbers, expected no --quantize with it");
   options.setup.reference = reference_ == "none" ? "" : reference_;
   options.setup.release_reference = release_reference_;
   options.setup.teacher = teacher_;

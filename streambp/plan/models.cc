@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "streambp/backprop/host_weights.h"
+#include "streambp/error.h"
 #include "streambp/model/open_model.h"
 #include "streambp/model/quantized_weights.h"
 
@@ -44,6 +45,11 @@ Models open_models(const ModelSetup& setup, c10::Device device) {
   placement.trainable = [&setup, adapted](const std::string& name) {
     return (!adapted || name == "value_head.weight") && !contains_any(name, setup.freeze);
   };
+  if (setup.quantization && setup.weights_on_host)
+    throw InputError(
+        "--quantize {}: its layers can't be in the host's memory or divided among ranks, expected neither "
+        "--weights host nor --zero zero-3",
+        quant_type_name(setup.quantization->type));
   std::shared_ptr<QuantizedWeights> quantized;
   if (setup.quantization)
     quantized = quantize_layers(setup.config ? *setup.config : open_config(setup.model), *setup.quantization,
