@@ -134,11 +134,6 @@ void Model::save_parameter(const std::string& name) {
     head.weight = &trained;
     return;
   }
-  if (provider_ != nullptr && !provider_->keeps_changes() && layer_of(name))
-    throw InputError(
-        "LoRA: modules_to_save has {}, whose layer's weights are quantised: expected modules outside "
-        "of the layers",
-        module_of(name));
   // Whoever points at the parameter gets the copy; the base's own becomes another.
   Parameter& used = parameter(name);
   auto base = std::make_unique<Parameter>(used);

@@ -123,8 +123,8 @@ Model Model::load(const Checkpoint& checkpoint, const Placement& placement) {
     if (!is_quantized(stored)) return read_into(stored, parameter.value);
     if (placement.filled) {
       throw InputError(
-          "{}: tensor {} is quantised as it is stored: expected no --quantize, and --weights "
-          "resident",
+          "{}: tensor {} is quantised as it is stored: expected no --quantize, --weights host or --zero "
+          "zero-3",
           stored.file.path().string(), shown(stored.name));
     }
     has_quantized = true;

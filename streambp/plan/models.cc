@@ -49,13 +49,15 @@ Models open_models(const ModelSetup& setup, c10::Device device) {
     return (!adapted || name == "value_head.weight") && !contains_any(name, setup.freeze);
   };
   placement.defers_gradients = setup.fused_optimizer.has_value();
+  if (setup.quantization && setup.weights_on_host)
+    throw InputError(
+        "--quantize {}: its layers can't be in the host's memory or divided among ranks, expected neither "
+        "--weights host nor --zero zero-3",
+        quant_type_name(setup.quantization->type));
   std::shared_ptr<QuantizedWeights> quantized;
-  if (setup.quantization) {
-    if (setup.weights_on_host)
-      throw InputError("quantised weights in the host's memory: expected one of the two");
+  if (setup.quantization)
     quantized = quantize_layers(setup.config ? *setup.config : open_config(setup.model), *setup.quantization,
                                 placement);
-  }
   Model& policy = models.policy.emplace(open_either(setup, setup.config, setup.model, placement, setup.seed));
   if (quantized != nullptr) policy.provide(std::move(quantized));
   if (setup.adapter) policy.load_adapters(*setup.adapter);

@@ -34,5 +34,7 @@ grep -q -e "which can't be trained" stderr || fail 'stderr does not say that 4 b
 grep -q -e '--lora-rank' stderr || fail 'stderr does not say what to do'
 run 'quantising what is quantised' 2 sweep --model nf4 --quantize nf4 --dtype bfloat16 "${lora[@]}" --out twice
 grep -q 'expected no --quantize' stderr || fail 'stderr does not say that the folder is quantised'
+run 'a quantised folder in the host'"'"'s memory' 2 sweep --model nf4 --dtype bfloat16 --weights host "${lora[@]}" --out hosted
+grep -q -e '--weights' stderr || fail 'stderr does not name the flag'
 
 finish

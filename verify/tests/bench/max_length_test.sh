@@ -140,6 +140,8 @@ check "its bytes" '0.98 * (2 * 155.6e6 + 4.127 / 8 * 440.5e6) < records[0]["brea
 check "it is said" '"nf4, double quantised" in records[0]["counted"][0]' stdout
 longest "training a base in 4 bits" 2 --budget 4MB --quantize nf4
 grep -q -e '--lora-rank' stderr || fail "stderr does not say what to do"
+longest "4 bits in the host's memory" 2 --budget 4MB --quantize nf4 --lora-rank 2 --weights host
+grep -q -e '--weights host' stderr || fail "stderr does not name the flag"
 longest "maxima of nothing" 2 --budget 4MB --double-quant
 grep -q 'nf4 and fp4' stderr || fail "stderr does not say of what"
 

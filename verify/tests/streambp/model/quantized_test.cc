@@ -1,9 +1,11 @@
 // Matrices in 4 and 8 bits: the bits of bitsandbytes, which made the file that is read here.
 #include "streambp/model/quantized.h"
 
+#include <cmath>
 #include <gtest/gtest.h>
 
 #include "streambp/model/tensor_file.h"
+#include "verify/tests/streambp/model/file_testing.h"
 
 namespace streambp {
 namespace {
@@ -102,6 +104,28 @@ TEST(Quantized, StoresWhatItWasReadFrom) {
       }
     }
   }
+}
+
+TEST(Quantized, RefusesAnotherMapOfCodes) {
+  const TempFolder folder;
+  const auto read_with = [&](int64_t entry, double value) {
+    std::map<std::string, at::Tensor> tensors;
+    add_stored(quantize(at::ones({4, 16}), {}), "up.weight", tensors);
+    tensors.at("up.weight.quant_map")[entry] = value;
+    write_tensors(folder.path() / "model.safetensors", tensors);
+    const SafetensorsFile file = SafetensorsFile::open(folder.path() / "model.safetensors");
+    std::map<std::string, StoredTensor> all;
+    for (const auto& [name, tensor] : tensors) all.emplace(name, StoredTensor{file, name});
+    const auto stored = quantized_entries({"up.weight", {4, 16}}, {}, all);
+    return dequantised(
+        read_quantized([&](const std::string& part) -> const StoredTensor& { return stored.at(part); },
+                       "up.weight", {4, 16}, at::kCPU),
+        at::kFloat);
+  };
+  EXPECT_TRUE(at::equal(read_with(15, 1.0), at::ones({4, 16})));
+  EXPECT_TRUE(refused([&] { read_with(3, -0.4); }, "model.safetensors", "up.weight.quant_map",
+                      "entry 3 is -0.4", "expected -0.39", "nf4"));
+  EXPECT_TRUE(refused([&] { read_with(0, std::nan("")); }, "entry 0 is nan"));
 }
 
 TEST(Quantized, LargeMatricesArePutTogetherFromParts) {
