@@ -100,7 +100,7 @@ json cell_configuration(const Bench& bench, const Cell& cell) {
                        {"teacher", setup.teacher.empty() ? json(nullptr) : json(setup.teacher)},
                        {"freeze", setup.freeze},
                        {"threads", options.threads},
-                       {"repeats", options.repeats},
+                       {"repeats", options.repeats > 0 ? json(options.repeats) : json("auto")},
                        {"seed", setup.seed},
                        {"memory_limit", or_null(options.memory_limit)},
                        {"tokens_file", tokens_file},

@@ -93,6 +93,18 @@ void CellRun::fail(const std::string& status, const std::string& error) {
   error_ = error.substr(0, error.find('\n'));
 }
 
+std::vector<double> CellRun::seconds() const {
+  std::vector<double> seconds;
+  for (const plan::MeteredPass& pass : passes_) seconds.push_back(pass.seconds);
+  return seconds;
+}
+
+int64_t CellRun::peak_bytes() const {
+  int64_t most = 0;
+  for (const plan::MeteredPass& pass : passes_) most = std::max(most, pass.memory.peak_bytes);
+  return most;
+}
+
 json CellRun::record(const json& environment) const {
   const std::optional<int64_t> tokens = tokens_of(step_of(bench_, cell_), bench_.config.vocab_size);
   json record = cell_configuration(bench_, cell_);
@@ -145,9 +157,9 @@ void CellRun::add_passes(json& record) const {
                  {"host_peak_bytes", most.memory.host_peak_bytes},
                  {"breakdown_at_peak", most.memory.at_peak}});
   if (bench_.device.is_meta()) return;
-  std::vector<double> seconds, cpu_seconds, gpu_seconds;
+  const std::vector<double> seconds = this->seconds();
+  std::vector<double> cpu_seconds, gpu_seconds;
   for (const plan::MeteredPass& pass : passes_) {
-    seconds.push_back(pass.seconds);
     cpu_seconds.push_back(pass.cpu_seconds);
     gpu_seconds.push_back(pass.gpu_seconds);
   }

@@ -41,6 +41,11 @@ class CellRun {
   /// Memory over time of the last repeat, failed or not; null where nobody asked for it.
   const Recording* recording() const { return recording_.get(); }
 
+  /// Wall time of each repeat that ended well.
+  std::vector<double> seconds() const;
+  /// The largest peak of them, in bytes; 0 before the first.
+  int64_t peak_bytes() const;
+
   /// The record (bench/README.md) with `environment`.
   nlohmann::json record(const nlohmann::json& environment) const;
 

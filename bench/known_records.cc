@@ -17,7 +17,7 @@ using nlohmann::json;
 enum class Type { kText, kNumber, kObject, kNumbers };
 
 /// Members that are read again when a record is shown. Each may be missing or null.
-constexpr std::array<std::pair<const char*, Type>, 25> kMembers{
+constexpr std::array<std::pair<const char*, Type>, 26> kMembers{
     {{"status", Type::kText},
      {"model", Type::kText},
      {"objective", Type::kText},
@@ -30,6 +30,7 @@ constexpr std::array<std::pair<const char*, Type>, 25> kMembers{
      {"choice", Type::kObject},
      {"environment", Type::kObject},
      {"breakdown_at_peak", Type::kObject},
+     {"relative_time", Type::kObject},
      {"seconds", Type::kNumbers},
      {"seq_len", Type::kNumber},
      {"batch", Type::kNumber},

@@ -90,6 +90,16 @@ std::string ratio(const json& record, const json* other, const char* member) {
   return fmt::format("{:.3f}", *value / *base);
 }
 
+/// "0.902 to 0.931 (9)": of the ratio of times, and of how many rounds.
+std::string interval(const json& record) {
+  const json ratio = record.value("relative_time", json());
+  if (!ratio.is_object()) return kNothing;
+  const auto low = number_of(ratio, "low"), high = number_of(ratio, "high"),
+             rounds = number_of(ratio, "rounds");
+  if (!low || !high || !rounds) return kNothing;
+  return fmt::format("{:.3f} to {:.3f} ({:.0f})", *low, *high, *rounds);
+}
+
 /// As run, with a note where `auto` chose it; "auto" where the run ended before it was known.
 std::string chunk(const json& record) {
   const std::string as_run = text(record, "chunk");
@@ -117,6 +127,11 @@ std::string sweep_table(const std::vector<json>& records) {
                                   "memory",   ratio_name, "wall s",    ratio_name, "cpu s",
                                   ratio_name, "tokens/s", "% GEMM",    "loss",     "status"};
   constexpr ptrdiff_t kAfterChunk = 5;
+  // Of --repeats auto: the interval of the ratio of times, and of how many rounds.
+  const bool show_intervals = std::any_of(
+      records.begin(), records.end(), [](const json& record) { return record.contains("relative_time"); });
+  constexpr ptrdiff_t kAfterWall = 9;
+  if (show_intervals) header.insert(header.begin() + kAfterWall, "interval");
   if (show_settings) header.insert(header.begin() + kAfterChunk, "settings");
   Table table(header);
   for (size_t i = 0; i < records.size(); ++i) {
@@ -138,6 +153,7 @@ std::string sweep_table(const std::vector<json>& records) {
                                  formatted(number_of(record, "percent_of_gemm"), "{:.1f}"),
                                  formatted(number_of(record, "loss"), "{:.6f}"),
                                  text(record, "status")};
+    if (show_intervals) row.insert(row.begin() + kAfterWall, interval(record));
     if (show_settings) row.insert(row.begin() + kAfterChunk, settings[i]);
     table.add(row);
   }

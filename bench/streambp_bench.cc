@@ -1,9 +1,14 @@
 // streambp-bench: what each method of back-propagation costs.
+#include <string>
+
 #include "bench/commands.h"
+#include "bench/config_file.h"
 #include "streambp/cli/command_line.h"
 #include "streambp/cli/environment.h"
+#include "streambp/cli/print.h"
 #include "streambp/cli/standard_streams.h"
 #include "streambp/memory/meter.h"
+#include "streambp/runtime/output_file.h"
 
 int main(int argc, char** argv) {
   streambp::open_standard_streams();
@@ -14,6 +19,8 @@ int main(int argc, char** argv) {
                        "streambp-bench " + streambp::version_text() + "\n" + streambp::libraries_text());
   app.require_subcommand(1);
   app.get_formatter()->column_width(32);
+  std::string write_config;
+  streambp::bench::add_config_flags(app, write_config);
   streambp::bench::Action action;
   streambp::bench::add_sweep_command(app, action, argc, argv);
   streambp::bench::add_max_length_command(app, action);
@@ -25,6 +32,11 @@ int main(int argc, char** argv) {
   streambp::bench::add_paper_command(app, action, argc, argv);
   streambp::bench::add_ranks_command(app, action, argc, argv);
   streambp::bench::add_export_command(app, action);
-  return streambp::close_standard_streams(
-      "streambp-bench", streambp::run_command_line(app, argc, argv, [&action] { return action(); }));
+  const auto run = [&] {
+    if (write_config.empty()) return action();
+    streambp::write_file(write_config, streambp::bench::config_text(app));
+    streambp::print_line(stdout, "written: {}", write_config);
+    return streambp::kExitGood;
+  };
+  return streambp::close_standard_streams("streambp-bench", streambp::run_command_line(app, argc, argv, run));
 }

@@ -1,6 +1,7 @@
 #include "bench/sweep.h"
 
 #include <algorithm>
+#include <chrono>
 #include <set>
 
 #include "bench/budget.h"
@@ -8,10 +9,11 @@
 #include "bench/choice.h"
 #include "bench/gemm_rate.h"
 #include "bench/known_records.h"
-#include "bench/progress.h"
 #include "bench/recording_files.h"
 #include "bench/report.h"
+#include "bench/report_pages/statistics.h"
 #include "bench/sweep_cells.h"
+#include "bench/sweep_progress.h"
 #include "streambp/cli/command_line.h"
 #include "streambp/cli/environment.h"
 #include "streambp/cli/print.h"
@@ -27,6 +29,11 @@ namespace {
 
 using nlohmann::json;
 
+json relative_time(const MedianInterval& ratio, const std::string& base) {
+  return {{"to", base},         {"ratio", ratio.median},      {"low", ratio.low},
+          {"high", ratio.high}, {"coverage", ratio.coverage}, {"rounds", ratio.count}};
+}
+
 bool same_group(const Cell& a, const Cell& b) {
   return a.seq_len == b.seq_len && a.batch == b.batch;
 }
@@ -39,7 +46,7 @@ class Sweep {
         choices_(cells_.size()),
         choice_errors_(cells_.size()),
         file_(file),
-        progress_(!bench.options.quiet),
+        progress_(!bench.options.quiet, bench.options.repeats == 0),
         results_(cells_.size()) {
     const KnownRecords known(file, bench_.inputs);
     for (const Cell& cell : cells_) {
@@ -47,6 +54,7 @@ class Sweep {
       keys_.push_back(record_key(configuration));
       const json* const record = known.find(configuration);
       known_.push_back(record != nullptr ? std::optional(*record) : std::nullopt);
+      if (record == nullptr) progress_.expect(weight_of_rounds(cell, most_rounds()));
     }
   }
 
@@ -153,19 +161,68 @@ class Sweep {
     ask_reference(pending);
     warm_up(pending);
     measure_machine(pending);
-    for (int64_t repeat = 1; repeat <= bench_.options.repeats; ++repeat) {
+    take_turns(pending);
+  }
+
+  int64_t most_rounds() const { return bench_.options.repeats > 0 ? bench_.options.repeats : kMostRounds; }
+
+  static double weight_of_rounds(const Cell& cell, int64_t rounds) {
+    return static_cast<double>(rounds) * pass_weight(cell.seq_len, cell.batch);
+  }
+
+  void take_turns(std::vector<Pending>& pending) {
+    const bool until_known = bench_.options.repeats == 0;
+    for (int64_t round = 1; round <= most_rounds(); ++round) {
       for (Pending& cell : pending) {
         if (cell.done) continue;
-        if (!cell.run.failed()) {
-          progress_.show(describe(cell) + fmt::format(", repeat {}/{}", repeat, bench_.options.repeats));
-          cell.run.repeat(models_);
-        }
-        if (cell.run.failed() || repeat == bench_.options.repeats) finish(cell);
+        if (!cell.run.failed()) run_once(cell, round);
+        if (!cell.run.failed() && (until_known || round < most_rounds())) continue;
+        progress_.skip(weight_of_rounds(cell.run.cell(), most_rounds() - round));
+        finish(cell, pending);
       }
+      const bool enough = until_known && round >= kFewestRounds &&
+                          std::all_of(pending.begin(), pending.end(), [&](const Pending& cell) {
+                            return cell.done || is_known(time_of(cell, pending), kKnownTime);
+                          });
+      if (!until_known || (!enough && round < most_rounds())) continue;
+      for (Pending& cell : pending) {
+        if (cell.done) continue;
+        progress_.skip(weight_of_rounds(cell.run.cell(), most_rounds() - round));
+        finish(cell, pending);
+      }
+      return;
     }
   }
 
-  void finish(Pending& cell) {
+  void run_once(Pending& cell, int64_t round) {
+    progress_.show(describe(cell) + fmt::format(", repeat {}/{}", round, most_rounds()));
+    const auto begin = std::chrono::steady_clock::now();
+    cell.run.repeat(models_);
+    progress_.ran(weight_of_rounds(cell.run.cell(), 1), begin, cell.run.peak_bytes());
+  }
+
+  /// What the times of `cell` are relative to: checkpoint of its objective, else standard; null where the
+  /// group has none that ran.
+  static const Pending* base_of(const Pending& cell, const std::vector<Pending>& pending) {
+    for (const Method method : {Method::kCheckpoint, Method::kStandard}) {
+      for (const Pending& other : pending) {
+        const Cell& what = other.run.cell();
+        if (what.settings.method == method && what.objective == cell.run.cell().objective &&
+            !other.run.failed())
+          return &other;
+      }
+    }
+    return nullptr;
+  }
+
+  /// The interval of the cell's times relative to its base's; of its own median where it has no base.
+  static MedianInterval time_of(const Pending& cell, const std::vector<Pending>& pending) {
+    const Pending* const base = base_of(cell, pending);
+    if (base == nullptr) return median_interval(cell.run.seconds());
+    return paired_interval(cell.run.seconds(), base->run.seconds());
+  }
+
+  void finish(Pending& cell, const std::vector<Pending>& pending) {
     cell.done = true;
     const int cuda_index = bench_.device.is_cuda() ? bench_.device.index() : -1;
     json record =
@@ -173,6 +230,11 @@ class Sweep {
     // The configuration is the chosen one, the key that of what was asked for: --resume knows it by that.
     record["key"] = keys_[cell.index];
     if (choices_[cell.index]) record["choice"] = choice_member(*choices_[cell.index]);
+    if (bench_.options.repeats == 0 && !cell.run.failed()) {
+      if (const Pending* const base = base_of(cell, pending); base != nullptr && base != &cell)
+        record["relative_time"] =
+            relative_time(time_of(cell, pending), method_name(base->run.cell().settings.method));
+    }
     file_.append(record);
     show(cell.index, record);
     if (record.at("status") == "error") complain(cell);
@@ -303,7 +365,7 @@ class Sweep {
       choices_;                             // of each cell: made for automatic ones, but not known ones
   std::vector<std::string> choice_errors_;  // of each cell: why none could be made
   RecordFile& file_;
-  ProgressLine progress_;
+  SweepProgress progress_;
   plan::Models models_;
   std::string load_error_;
   bool warm_ = false;

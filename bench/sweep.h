@@ -5,12 +5,20 @@
 
 namespace streambp::bench {
 
+/// What is known with --repeats auto: half the width of an interval relative to its median.
+inline constexpr double kKnownTime = 0.02;
+/// Fewest rounds that an interval of 95 % needs (median_interval), and the most that are run.
+inline constexpr int64_t kFewestRounds = 6, kMostRounds = 40;
+
 /// Runs what is asked for and writes records, and the table (or, with `json`, the records) on stdout.
 ///
 /// Cells of one length and batch take turns, repeat by repeat, so that a machine that slows down slows all of
-/// them. A cell's record is on disk as soon as its last repeat is done. A cell that runs out of memory or
-/// fails becomes a record with status `oom` or `error` and the sweep goes on; lengths at or beyond one that
-/// ran out are not tried again in the same configuration.
+/// them. With `repeats` 0 there are rounds until the ratio of every cell's time to that of checkpoint (else
+/// standard) of its objective is known to kKnownTime, or kMostRounds of them; the record's `relative_time`
+/// has its interval. Where neither is in the sweep, each median is to be known as well. A cell's record is on
+/// disk as soon as its last repeat is done. A cell that runs out of memory or fails becomes a record with
+/// status `oom` or `error` and the sweep goes on; lengths at or beyond one that ran out are not tried again
+/// in the same configuration.
 ///
 /// With `picks_method`, a configuration is chosen for each objective, length and batch (plan::choose) before
 /// anything is run; a line on stderr says why, and so does the record. The budget is `budget`, else

@@ -18,6 +18,7 @@ namespace {
 /// The flags of this command alone whose values are more than one number or word, as typed.
 struct Typed {
   std::string lengths = "512,1024,2048";
+  std::string repeats = "3";
   std::string memory_limit;
   std::string budget;
   std::string host_budget;
@@ -72,6 +73,16 @@ void check_prompt(const SweepOptions& options) {
   }
 }
 
+/// 0 for auto.
+int64_t read_repeats(const std::string& text) {
+  if (text == "auto") return 0;
+  const std::vector<int64_t> numbers = parse_integers(text, "--repeats", 1);
+  constexpr int64_t kMost = 1000000;
+  if (numbers.size() != 1 || numbers[0] > kMost)
+    throw InputError("--repeats {}: expected a number from 1 to {}, or auto", text, kMost);
+  return numbers[0];
+}
+
 SweepOptions read_options(const CLI::App& command, const RunFlags& flags, const Typed& typed) {
   SweepOptions options = typed.options;
   const auto given = [&](const char* flag) { return command.count(flag) > 0; };
@@ -87,6 +98,7 @@ SweepOptions read_options(const CLI::App& command, const RunFlags& flags, const 
       }
     }
   }
+  options.repeats = read_repeats(typed.repeats);
   if (given("--memory-limit")) options.memory_limit = parse_bytes(typed.memory_limit, "--memory-limit");
   read_budgets(command, typed, options);
   if (given("--tokens") && typed.tokens.empty())
@@ -144,9 +156,11 @@ void add_sweep_command(CLI::App& app, Action& action, int argc, const char* cons
        "kernels would take it, and nothing is timed)");
   command->add_option("--threads", options.threads,
                       "Threads of the CPU (default: OMP_NUM_THREADS, else every core)");
-  command->add_option("--repeats", options.repeats, "Timed passes of each cell; methods take turns")
-      ->capture_default_str()
-      ->check(from_to(1, 1000000));
+  text("--repeats", typed->repeats,
+       fmt::format("Timed passes of each cell; methods take turns. auto: until the time relative to "
+                   "checkpoint is known to {:.0f} % with "
+                   "95 %, {} to {} passes",
+                   100.0 * kKnownTime, kFewestRounds, kMostRounds));
   command
       ->add_option("--warmup", options.warmup,
                    "Untimed passes of each method, at the first length; on cuda of each cell")

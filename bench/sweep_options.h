@@ -31,7 +31,7 @@ struct SweepOptions {
   std::vector<int64_t> chunks{0};   // of methods by chunks; 0: auto
   std::string device = "cpu";
   int threads = 1;
-  int64_t repeats = 3;
+  int64_t repeats = 3;  // 0: auto, until the times of the methods are known (bench/sweep.h)
   int64_t warmup = 1;
   std::optional<int64_t> memory_limit;              // bytes; default on the CPU: what the machine can give
   bool deterministic = false;                       // on CUDA: equal passes give equal bits

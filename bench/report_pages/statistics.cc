@@ -52,6 +52,16 @@ RatioInterval ratio_interval(const std::vector<double>& values, const std::vecto
   return {a.median / b.median, a.low / b.high, a.high / b.low};
 }
 
+MedianInterval paired_interval(const std::vector<double>& values, const std::vector<double>& base) {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < std::min(values.size(), base.size()); ++i) ratios.push_back(values[i] / base[i]);
+  return median_interval(std::move(ratios));
+}
+
+bool is_known(const MedianInterval& interval, double within) {
+  return 0.5 * (interval.high - interval.low) <= within * interval.median;
+}
+
 const char* change_name(Change change) {
   switch (change) {
     case Change::kSame:

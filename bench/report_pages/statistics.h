@@ -33,6 +33,14 @@ struct RatioInterval {
 /// Of the median of `values` to that of `base`; both must be positive and not empty.
 RatioInterval ratio_interval(const std::vector<double>& values, const std::vector<double>& base);
 
+/// Of methods that take turns: the interval of the ratio of each round's times, which a machine that slows
+/// down for a while slows alike. Rounds that only one of them has are left out; there must be one that both
+/// have.
+MedianInterval paired_interval(const std::vector<double>& values, const std::vector<double>& base);
+
+/// Whether the interval is known to `within` of its median, on either side of its middle.
+bool is_known(const MedianInterval& interval, double within);
+
 /// Fewest repeats on either side with which a ratio of times is judged at all.
 inline constexpr size_t kFewestJudged = 3;
 

@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""The figures of README.md that come from records, made again from them.
+
+    scripts/readme_figures.py            prints the lines as they have to be
+    scripts/readme_figures.py --check    exit code 1 where README.md says something else
+
+They are those of times and memory next to Hugging Face (results/compare-*, qwen3.5-*), of a token's bytes (results/bytes-per-token), and of
+predictions against the allocator (results/prediction). The longest sequences are what the commands above them print, and the table of
+proofs is that of the programs named in it: neither is in a record, and neither is checked here.
+"""
+
+import argparse
+import json
+import re
+import statistics
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LENGTHS = (2048, 4096, 8192)
+# Rows of the table of times, as the records call them.
+METHODS = {
+    "Hugging Face, gradient checkpointing": "hf-checkpoint",
+    "`standard`": "standard",
+    "`checkpoint`": "checkpoint",
+    "`streambp`": "streambp",
+    "`streambp --keep-attention`": "streambp+keep-attention",
+}
+# Rows of the table of a token's bytes: preset by name.
+PRESETS = {"gpt-oss-20b": "gpt-oss-20b", "Qwen3.5-9B": "qwen3.5-9b", "Qwen3.5-35B-A3B": "qwen3.5-35b-a3b", "Gemma 4 E4B": "gemma-4-e4b",
+           "Gemma 4 31B": "gemma-4-31b", "DeepSeek V3": "deepseek-v3"}
+PLANS = ("checkpoint", "streambp", "streambp, offload host", "chunk-major")
+
+
+def records_of(folder):
+    return [json.loads(line) for line in (ROOT / "results" / folder / "results.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+class Comparison:
+    """Medians of the repeats of a folder of scripts/compare_hf.py."""
+
+    def __init__(self, folder):
+        self.seconds, self.bytes = {}, {}
+        for record in records_of(folder):
+            self.seconds.setdefault(record["method"], []).append(record["seconds"])
+            most = self.bytes.get(record["method"], 0)
+            self.bytes[record["method"]] = max(most, record["peak_beyond_resident_bytes"])
+
+    def time(self, method):
+        return statistics.median(self.seconds[method])
+
+    def times(self, method, base):
+        return self.time(method) / self.time(base)
+
+
+def bytes_text(count):
+    """Three digits: 12.2 KB, 139 KB, 2.56 MB."""
+    unit, size = next((one for one in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)) if count >= one[1]), ("B", 1))
+    value = count / size
+    return f"{value:.{max(0, 2 - len(str(int(value))) + 1)}f} {unit}"
+
+
+def times_lines():
+    folders = {length: Comparison(f"compare-{length}") for length in LENGTHS}
+    for name, method in METHODS.items():
+        cells = [text for one in folders.values() for text in (f"{one.time(method):.2f} s", f"{one.bytes[method] / 1e6:,.0f} MB")]
+        yield f"| {name} | {' | '.join(cells)} |"
+    longest = folders[LENGTHS[-1]]
+    megabytes = {method: longest.bytes[method] / 1e6 for method in ("streambp", "checkpoint", "standard")}
+    least = megabytes["streambp"]
+    yield (f"At {LENGTHS[-1]:,} tokens `streambp` takes {least:.0f} MB beyond weights and gradients, `checkpoint` {megabytes['checkpoint']:,.0f} MB "
+           f"({megabytes['checkpoint'] / least:.0f} x) and `standard` {megabytes['standard']:,.0f} MB ({megabytes['standard'] / least:.0f} x), with "
+           f"`streambp` in {longest.times('streambp', 'checkpoint'):.2f} x the time of `checkpoint`.")
+
+
+def recurrent_lines():
+    two, one = Comparison("qwen3.5-2"), Comparison("qwen3.5-1")
+    memory = two.bytes["streambp"] / two.bytes["hf-checkpoint"]
+    yield (f"at 8,192 tokens takes {two.times('streambp', 'hf-checkpoint'):.2f} x the time and {memory:.3f} x the memory of Hugging Face's gradient "
+           f"checkpointing, {two.times('streambp', 'checkpoint'):.2f} x the time of `checkpoint`; on one thread "
+           f"{one.times('streambp', 'hf-checkpoint'):.2f} x and {one.times('streambp', 'checkpoint'):.2f} x")
+
+
+def token_lines():
+    slopes = {(record["model"], record["way"]): record["bytes_per_token"] for record in records_of("bytes-per-token")}
+    for name, preset in PRESETS.items():
+        yield f"| {name} | {' | '.join(bytes_text(slopes[preset, plan]) for plan in PLANS)} |"
+
+
+def prediction_lines():
+    peaks = {}
+    for record in records_of("prediction"):
+        settings = {name: value for name, value in record["settings"].items() if name not in ("threads", "repeats", "memory_limit")}
+        configuration = json.dumps([record[name] for name in ("model", "objective", "method", "seq_len", "batch", "dtype")] + [settings], sort_keys=True)
+        peaks.setdefault(configuration, {})[record["kind"]] = record["peak_bytes"]
+    pairs = [pair for pair in peaks.values() if len(pair) == 2]
+    worst = max(abs(pair["predicted"] / pair["measured"] - 1) for pair in pairs)
+    yield f"within {100 * worst:.3f} % over {len(pairs)} pairs of records"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare with README.md")
+    parser.add_argument("--readme", type=Path, default=ROOT / "README.md", help="the page to compare with (default: README.md)")
+    options = parser.parse_args()
+    lines = [line for part in (times_lines, recurrent_lines, token_lines, prediction_lines) for line in part()]
+    if not options.check:
+        print("\n".join(lines))
+        return 0
+    page = re.sub(r"\s+", " ", options.readme.read_text(encoding="utf-8"))
+    missing = [line for line in lines if line not in page]
+    for line in missing:
+        print(f"{options.readme}: not there, as the records have it: {line}")
+    print(f"{len(lines)} statements with figures, {len(missing)} differ from the records")
+    return 1 if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
