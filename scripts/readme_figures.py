@@ -5,7 +5,7 @@
     scripts/readme_figures.py --check    exit code 1 where README.md says something else
 
 They are those of times and memory next to Hugging Face (results/compare-*, qwen3.5-*), of a token's bytes (results/bytes-per-token), and of
-predictions against the allocator (results/prediction). The longest sequences are what the commands above them print, and the table of
+predictions against the allocator (results/prediction), and of ranks (results/ranks-*). The other longest sequences are what the commands above them print, and the table of
 proofs is that of the programs named in it: neither is in a record, and neither is checked here.
 """
 
@@ -98,12 +98,21 @@ def prediction_lines():
     yield f"within {100 * worst:.3f} % over {len(pairs)} pairs of records"
 
 
+def ranks_lines():
+    lengths = {(record["settings"]["ranks"], record["method"]): record["seq_len"] for record in records_of("ranks-zero2")}
+    yield (f"{lengths[3, 'streambp']:,} to {lengths[8, 'streambp']:,} tokens on each card with `streambp` and {lengths[3, 'checkpoint']:,} to "
+           f"{lengths[8, 'checkpoint']:,} with `checkpoint`")
+    peaks = {(record["settings"]["ranks"], record["seq_len"]): bytes_text(record["peak_bytes"]) for record in records_of("ranks-rows")}
+    yield (f"{1 << 20:,} tokens are predicted to take {peaks[8, 1 << 20]} on each of 8 ranks and {peaks[64, 1 << 20]} on each of 64, where one "
+           f"rank would need {peaks[1, 1 << 20]}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare with README.md")
     parser.add_argument("--readme", type=Path, default=ROOT / "README.md", help="the page to compare with (default: README.md)")
     options = parser.parse_args()
-    lines = [line for part in (times_lines, recurrent_lines, token_lines, prediction_lines) for line in part()]
+    lines = [line for part in (times_lines, recurrent_lines, token_lines, prediction_lines, ranks_lines) for line in part()]
     if not options.check:
         print("\n".join(lines))
         return 0
