@@ -112,7 +112,7 @@ class RankSteps {
     }
     divided_ = std::make_unique<DividedRows>(communicator, bench.config, batch_);
     const SequenceSplit& split = divided_->split;
-    objective_ = objective_of_rows(communicator, *models_.policy, step.objective, batch_, split, options);
+    objective_ = objective_of_rows(communicator, step.objective, batch_, split, options);
     tokens_ = batch_.size();
     operations_ = operations(*make_objective(step.objective, batch_, options)) /
                   static_cast<double>(communicator.size());  // the split balances it

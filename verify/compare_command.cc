@@ -27,7 +27,7 @@ struct Flags : CommonFlags {
   std::string first_labels = "refuse";
   std::string objective = "sft";
   std::string settings, adapter, teacher, reference;
-  std::optional<double> divisor;
+  std::optional<double> divisor, loss;
   std::string tolerance = "auto";
   std::string compute_dtype;
   std::string chunk = "auto";
@@ -39,7 +39,7 @@ struct Flags : CommonFlags {
 constexpr const char* kExamples = R"(Examples:
   streambp-verify compare --model DIR --tokens batch.safetensors --gradients gradients.safetensors
   streambp-verify compare --model DIR --tokens batch.safetensors --gradients gradients.safetensors \
-    --objective dpo --set beta=0.1 --compute-dtype bfloat16 --diagnose
+    --objective dpo --set beta=0.1 --compute-dtype bfloat16 --diagnose --loss 0.693
 
 What is printed:
   error        of a parameter: |theirs - truth| / |truth|, norms over its whole gradient, truth in float64
@@ -51,7 +51,7 @@ What is printed:
 
 Verdicts: exact, every error is within its limit (1e-10 for float64, 3 x the noise for other dtypes, or --tolerance);
 scaled, all gradients are off by the same factor; undecided, the precision leaves it open; wrong; incomplete, names or
-shapes are not the model's. The exit code is 0 for exact alone and 1 for the others.
+shapes are not the model's. The exit code is 0 for exact alone, with a --loss that holds, and 1 for the others.
 )";
 
 double read_tolerance(const std::string& text) {
@@ -141,6 +141,9 @@ int run_compare(const Flags& flags) {
   describe_loss(truth, options, report);
   Comparison& comparison = report.comparison;
   add_hints(truth, options, comparison);
+  add_precision_hints(comparison);
+  if (flags.loss)
+    report.given_loss = judge_loss(*flags.loss, report.loss, truth.batch, options, comparison.dtype);
   if (options.json) {
     fmt::print("{}\n", json_line(options, report));
   } else {
@@ -150,7 +153,8 @@ int run_compare(const Flags& flags) {
     const Diagnosis diagnosis = diagnose_comparison(truth, options, comparison, gradients);
     fmt::print("{}\n", options.json ? diagnosis_json(diagnosis) : "\n" + diagnosis_text(diagnosis));
   }
-  return comparison.verdict == Verdict::kExact ? kExitGood : kExitCheckFailed;
+  const bool loss_holds = !report.given_loss || report.given_loss->within();
+  return comparison.verdict == Verdict::kExact && loss_holds ? kExitGood : kExitCheckFailed;
 }
 
 }  // namespace
@@ -180,6 +184,10 @@ void add_compare_command(CLI::App& app, std::function<int()>& action) {
   text("--teacher", flags->teacher, "A folder or a preset to distil from");
   command->add_option("--divisor", flags->divisor,
                       "What the summed loss of sft is divided by (default: the number of scored tokens)");
+  command->add_option(
+      "--loss", flags->loss,
+      "The loss that belongs to the gradients, held against the true one: 1e-10 of it in float64, 1e-5 in "
+      "float32, 2e-2 below that");
   text("--tolerance", flags->tolerance,
        "Permitted relative error, or auto: 1e-10 for float64, below that 3 x the noise of the dtype, "
        "measured on the same batch")

@@ -70,19 +70,15 @@ std::unique_ptr<Objective> objective_of_ranks(Communicator& communicator, const 
     throw InputError("{}: rank {} has no scored token, expected some on every rank where {}", name, rank,
                      compares ? "the loss compares rows" : "the load of experts is balanced");
   }
-  objective->router_loss.sum_over_ranks = [&communicator](at::Tensor& numbers) {
-    communicator.all_reduce(Concatenation(numbers));
-  };
-  objective->router_loss.reports = communicator.rank() == 0;
+  balance_over_ranks(communicator, *objective);
   return objective;
 }
 
-void require_sum_over_ranks(const Communicator& communicator, const Model& model,
-                            const Objective& objective) {
-  if (communicator.size() == 1 || objective.router_loss.of(model.config().mixture) == 0.0) return;
-  throw InputError(
-      "{}: the load-balancing loss is of the whole batch, expected router_aux_loss_coef 0 on {} ranks",
-      objective.name(), communicator.size());
+void balance_over_ranks(Communicator& communicator, Objective& objective) {
+  objective.router_loss.sum_over_ranks = [&communicator](at::Tensor& numbers) {
+    communicator.all_reduce(Concatenation(numbers));
+  };
+  objective.router_loss.reports = communicator.rank() == 0;
 }
 
 Outcome backpropagate_on_ranks(Communicator& communicator, Model& model, const Batch& batch,

@@ -21,8 +21,9 @@ std::unique_ptr<Objective> objective_of_ranks(Communicator& communicator, const 
                                               const std::string& name, Batch& batch,
                                               const std::map<std::string, std::string>& given = {});
 
-/// Throws InputError for an objective with a load-balancing loss, on more than one rank.
-void require_sum_over_ranks(const Communicator& communicator, const Model& model, const Objective& objective);
+/// Has the load of a mixture's experts counted over all ranks' tokens in the objective's passes, and its loss
+/// in the first rank's alone. The communicator outlives the objective.
+void balance_over_ranks(Communicator& communicator, Objective& objective);
 
 /// backpropagate() on every rank, with gradients handed to `gradients`, which sums them over ranks, as soon
 /// as they are final where the method of `settings` can, at the end of the pass elsewhere; Outcome::loss is

@@ -29,6 +29,13 @@ std::vector<at::Tensor> scored_of_ranks(const Batch& whole, const SequenceSplit&
   return of_ranks;
 }
 
+/// Of the whole stream's numbers [N] those of the pieces.
+at::Tensor own_rows(const at::Tensor& of_whole, const std::vector<Piece>& pieces) {
+  std::vector<at::Tensor> runs;
+  for (const Piece& piece : pieces) runs.push_back(of_whole.slice(0, piece.begin, piece.end));
+  return at::cat(runs);
+}
+
 class ObjectiveOfRows final : public Objective {
  public:
   ObjectiveOfRows(Communicator& communicator, std::unique_ptr<Objective> whole, const Batch& scored,
@@ -109,20 +116,21 @@ class ObjectiveOfRows final : public Objective {
 
 }  // namespace
 
-std::unique_ptr<Objective> objective_of_rows(Communicator& communicator, const Model& model,
-                                             const std::string& name, const Batch& whole,
-                                             const SequenceSplit& split,
+std::unique_ptr<Objective> objective_of_rows(Communicator& communicator, const std::string& name,
+                                             const Batch& whole, const SequenceSplit& split,
                                              const std::map<std::string, std::string>& given) {
   std::unique_ptr<Objective> of_whole = make_objective(name, whole, given);
   if (of_whole->request().pooling != Pooling::kNone)
     throw InputError(
         "{}: compares embeddings of whole sequences, expected ranks to divide sequences, not rows", name);
-  require_sum_over_ranks(communicator, model, *of_whole);
   Batch scored = whole;
   if (of_whole->targets().defined()) scored.targets = of_whole->targets();
-  const RouterLoss router_loss = of_whole->router_loss;
+  RouterLoss router_loss = of_whole->router_loss;
+  if (router_loss.counted.defined())
+    router_loss.counted = own_rows(router_loss.counted, split.pieces(communicator.rank()));
   auto objective = std::make_unique<ObjectiveOfRows>(communicator, std::move(of_whole), scored, split);
   objective->router_loss = router_loss;
+  balance_over_ranks(communicator, *objective);
   objective->set_batch(split.batch_of(whole, communicator.rank()));
   return objective;
 }

@@ -7,7 +7,6 @@
 
 #include "streambp/distributed/communicator.h"
 #include "streambp/distributed/sequence_split.h"
-#include "streambp/model/model.h"
 #include "streambp/objective/objective.h"
 
 namespace streambp {
@@ -16,11 +15,9 @@ namespace streambp {
 /// and gradients of all ranks sum to the whole's. It is made from the whole batch, so that every normaliser
 /// is the whole's. One that is no sum over tokens (DPO, KTO, ...) gets the values of all ranks' scored tokens
 /// in its pass, 8 bytes for each that it asks for, and gives this rank's gradient. Throws InputError as
-/// make_objective does, for an objective of embeddings, and for a load-balancing loss of a mixture, which is
-/// not a sum over ranks. Communicator and split outlive it.
-std::unique_ptr<Objective> objective_of_rows(Communicator& communicator, const Model& model,
-                                             const std::string& name, const Batch& whole,
-                                             const SequenceSplit& split,
+/// make_objective does, and for an objective of embeddings. Communicator and split outlive it.
+std::unique_ptr<Objective> objective_of_rows(Communicator& communicator, const std::string& name,
+                                             const Batch& whole, const SequenceSplit& split,
                                              const std::map<std::string, std::string>& given = {});
 
 }  // namespace streambp

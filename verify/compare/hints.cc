@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "streambp/objective/terms.h"
+#include "verify/error_measure.h"
 
 namespace streambp::verify {
 namespace {
@@ -33,6 +34,30 @@ void add_factor_hints(const Batch& batch, const CompareOptions& options, Compari
                       normalisers_of(batch, scored), close)) {
     comparison.hints.push_back("the factor fits " + guess);
   }
+}
+
+LossFinding judge_loss(double given, double truth, const Batch& batch, const CompareOptions& options,
+                       at::ScalarType dtype) {
+  LossFinding finding{.given = given, .error = relative_error(given, truth)};
+  finding.limit = dtype == at::kDouble ? 1e-10 : dtype == at::kFloat ? 1e-5 : 2e-2;
+  if (finding.within() || options.objective != "sft" || truth == 0.0) return finding;
+  const auto scored = static_cast<double>(count(batch).scored);
+  for (const std::string& guess :
+       explain_factor(given / truth, options.divisor.value_or(std::max(scored, 1.0)),
+                      normalisers_of(batch, scored), finding.limit))
+    finding.hints.push_back("--loss fits " + guess);
+  return finding;
+}
+
+void add_precision_hints(Comparison& comparison) {
+  constexpr double kOfFloat32 = 1e-5;
+  if (comparison.verdict != Verdict::kWrong || comparison.dtype != at::kDouble) return;
+  const double worst = comparison.findings.front().of.error;
+  if (!(worst <= kOfFloat32)) return;
+  comparison.hints.push_back(
+      "errors of this size in float64 are those of float32 inside: Hugging Face's models compute softmax, "
+      "norms and rotary "
+      "tables in float32 whatever their dtype; --compute-dtype float32 judges them as such");
 }
 
 }  // namespace streambp::verify

@@ -10,4 +10,23 @@ namespace streambp::verify {
 /// loss of `batch` would give it.
 void add_factor_hints(const Batch& batch, const CompareOptions& options, Comparison& comparison);
 
+/// A loss that somebody has computed next to the true one.
+struct LossFinding {
+  double given = 0.0;
+  double error = 0.0;  // relative to the true loss; absolute where that is 0
+  double limit = 0.0;  // what correct arithmetic of the dtype may reach
+  std::vector<std::string> hints;
+
+  bool within() const { return error <= limit; }
+};
+
+/// `given` against the true loss `truth` of `batch`, in gradients of `dtype`: 1e-10 for float64, 1e-5 for
+/// float32, 2e-2 below that. Hints say which divisor of sft's sum gives it.
+LossFinding judge_loss(double given, double truth, const Batch& batch, const CompareOptions& options,
+                       at::ScalarType dtype);
+
+/// Where errors in float64 are as small as those of float32, or names are those of another adapter's, adds
+/// what is known of it.
+void add_precision_hints(Comparison& comparison);
+
 }  // namespace streambp::verify

@@ -125,6 +125,12 @@ void print_report(const CompareReport& report) {
   fmt::print("true loss: {:.12g}, of {} scored tokens out of {}{}\n", report.loss, report.scored,
              report.tokens,
              report.divisor ? fmt::format(", their sum divided by {:.12g}", *report.divisor) : "");
+  if (report.given_loss) {
+    const LossFinding& given = *report.given_loss;
+    fmt::print("--loss {:.12g}: {} of it, {} {}\n", given.given, error_text(given.error),
+               given.within() ? "within" : "beyond", error_text(given.limit));
+    for (const std::string& hint : given.hints) print_line(stdout, "hint: {}", hint);
+  }
   const FactorFit& fit = comparison.fit;
   if (fit.found()) {
     fmt::print("factor: {:.12g} ({:.12g} to {:.12g}), the median of {} parameters, {} from 1\n", fit.factor,
@@ -174,10 +180,16 @@ std::string json_line(const CompareOptions& options, const CompareReport& report
                       {"missing", comparison.missing},
                       {"surplus", comparison.surplus},
                       {"loss", report.loss},
+                      {"given_loss", nullptr},
                       {"tokens", report.tokens},
                       {"scored_tokens", report.scored},
                       {"divisor", report.divisor ? nlohmann::json(*report.divisor) : nlohmann::json(nullptr)},
                       {"parameters", parameters}};
+  if (report.given_loss) {
+    const LossFinding& given = *report.given_loss;
+    line["given_loss"] = {
+        {"loss", given.given}, {"error", given.error}, {"limit", given.limit}, {"hints", given.hints}};
+  }
   if (report.ties) {
     line["near_ties"] = {
         {"tokens", report.ties->tokens}, {"near", report.ties->near}, {"layers", report.ties->layers}};

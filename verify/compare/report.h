@@ -5,6 +5,7 @@
 #include <string>
 
 #include "verify/compare/compare.h"
+#include "verify/compare/hints.h"
 #include "verify/compare/noise.h"
 
 namespace streambp::verify {
@@ -17,6 +18,7 @@ struct CompareReport {
   std::optional<NearTies> ties;        // of a mixture in a low precision
   int64_t tokens = 0, scored = 0;      // of the batch
   std::optional<double> divisor = {};  // of sft's sum; others have normalisers of their own
+  std::optional<LossFinding> given_loss = {};
 };
 
 /// Verdict, factor, notes, hints and the worst parameters, for people, on stdout.

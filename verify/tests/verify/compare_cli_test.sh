@@ -30,7 +30,7 @@ for field in compute_dtype factor_low factor_high factor_differs noise_runs medi
 done
 says '"divisor":65.0'
 says '"scored_tokens":65'
-python3 - "$folder/out" "$tensors" <<'PYTHON' || fail "$name: not the loss that Hugging Face computed"
+python3 - "$folder/out" "$tensors" "$folder/loss" <<'PYTHON' || fail "$name: not the loss that Hugging Face computed"
 import json, struct, sys
 file = open(sys.argv[2], "rb")
 header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
@@ -38,7 +38,18 @@ file.seek(header["out.loss"]["data_offsets"][0], 1)
 theirs, = struct.unpack("<d", file.read(8))
 ours = json.load(open(sys.argv[1]))["loss"]
 assert abs(ours - theirs) <= 1e-10 * theirs, (ours, theirs)
+open(sys.argv[3], "w").write(repr(theirs))
 PYTHON
+loss=$(cat "$folder/loss")
+compare 'the loss of Hugging Face' 0 "$tensors" --loss "$loss"
+says "--loss ${loss:0:10}"
+says ' within 1.0e-10'
+compare 'a loss that is a sum' 1 "$tensors" --loss "$(python3 -c "print(65 * $loss)")"
+says 'exact: all'
+says 'beyond 1.0e-10'
+says '--loss fits the loss divided by nothing (a sum) = 1 instead of 65'
+compare 'a loss that is no number' 1 "$tensors" --loss nan --json
+says '"given_loss":{'
 compare 'another divisor' 1 "$tensors" --divisor 133
 says 'true loss: 2.848856'
 says 'of 65 scored tokens out of '
@@ -55,6 +66,9 @@ says "$parameter"
 compare 'one sign flipped, as JSON' 1 "$folder/flipped.safetensors" --json
 says "\"worst_parameter\":\"$parameter\""
 says '"verdict":"wrong"'
+edit "$tensors" "$folder/close.safetensors" '[x * (1 + 3e-7 * (i % 7 - 3)) for i, x in enumerate(values)]'
+compare 'off by 1e-7' 1 "$folder/close.safetensors"
+says 'compute softmax, norms and rotary tables in float32 whatever their dtype'
 narrow='[struct.unpack("f", struct.pack("f", x))[0] for x in values]'
 edit "$tensors" "$folder/narrow.safetensors" "$narrow"
 compare 'rounded to float32' 1 "$folder/narrow.safetensors"

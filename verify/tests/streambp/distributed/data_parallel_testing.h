@@ -36,7 +36,7 @@ inline std::function<Model()> full(const char* name) {
   return [name] { return Model::random(preset(name), {at::kDouble, at::kCPU, at::kDouble, {}}, 1); };
 }
 
-/// Of random weights, in float64; of a mixture without its load-balancing loss, which is no sum over ranks.
+/// Of random weights, in float64; of a mixture without its load-balancing loss.
 inline std::function<Model()> unbalanced(const char* name, c10::Device device = at::kCPU) {
   Config config = preset(name);
   config.mixture.output_router_logits = false;

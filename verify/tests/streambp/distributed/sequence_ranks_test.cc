@@ -59,8 +59,8 @@ std::vector<Work> works() {
                            "gemma3-tiny", "mistral-tiny", "phi3-tiny", "smollm3-tiny", "ministral3-tiny",
                            "gpt-oss-tiny", "qwen3-moe-plain-tiny", "gemma4-tiny", "gemma4-moe-tiny",
                            "qwen3.5-tiny", "qwen3-next-tiny", "deepseek-v3-tiny", "glm4-moe-tiny"}) {
-    all.push_back({fmt::format("one_{}", name), unbalanced(name), "sft", one_text(), chunks_of(5)});
-    all.push_back({fmt::format("documents_{}", name), unbalanced(name), "sft", documents(), chunks_of(5)});
+    all.push_back({fmt::format("one_{}", name), full(name), "sft", one_text(), chunks_of(5)});
+    all.push_back({fmt::format("documents_{}", name), full(name), "sft", documents(), chunks_of(5)});
   }
   for (const AdapterVariant& variant : adapter_variants()) {
     if (variant.name != "rsLoRA" && variant.name != "fused maps" && variant.name != "recurrent layers")
@@ -68,6 +68,8 @@ std::vector<Work> works() {
     const auto adapted = [variant] { return adapted_model(variant); };
     all.push_back({fmt::format("lora_{}", variant.preset), adapted, "sft", documents(), chunks_of(5)});
   }
+  const std::map<std::string, std::string> balanced{{"router_aux_loss_coef", "0.1"}};
+  all.push_back({"balanced", full("qwen3-moe-tiny"), "sft", documents(), chunks_of(5), 1, balanced});
   all.push_back(of_objective("dpo", 4));
   all.push_back(of_objective("kto", 5));
   all.push_back(of_objective("grpo", 5));
@@ -267,16 +269,6 @@ TEST(SequenceRanksEdges, RefuseByName) {
   in_order.order = Order::kForward;
   refuses({"", full("qwen3-tiny"), "sft", one_text(), in_order},
           "expected streambp in reverse order with a streamed head");
-  EXPECT_TRUE(refused(
-      [] {
-        run_on_threads(2, [](Communicator& communicator) {
-          const Model model = full("qwen3-moe-tiny")();
-          const Batch batch = one_text();
-          const SequenceSplit split(model.config(), batch.offsets, 2);
-          objective_of_rows(communicator, model, "sft", batch, split, {{"router_aux_loss_coef", "0.1"}});
-        });
-      },
-      "the load-balancing loss is of the whole batch"));
 }
 
 /// bfloat16: gradients of keys and values go between ranks in float32.

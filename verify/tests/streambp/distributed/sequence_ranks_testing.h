@@ -18,7 +18,7 @@ struct RankOfRows {
         split(model.config(), work.batch.offsets, with.size()),
         rows(with, split),
         batch(split.batch_of(work.batch, with.rank())),
-        objective(objective_of_rows(with, model, work.objective, work.batch, split)) {}
+        objective(objective_of_rows(with, work.objective, work.batch, split, work.options)) {}
 
   Outcome pass(const Settings& settings, ReducedGradients& gradients, Model* teacher = nullptr) {
     return backpropagate_on_ranks(communicator, model, batch, *objective, settings, gradients, teacher,
