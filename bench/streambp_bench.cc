@@ -3,6 +3,7 @@
 
 #include "bench/commands.h"
 #include "bench/config_file.h"
+#include "bench/help_format.h"
 #include "streambp/cli/command_line.h"
 #include "streambp/cli/environment.h"
 #include "streambp/cli/print.h"
@@ -18,7 +19,6 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version",
                        "streambp-bench " + streambp::version_text() + "\n" + streambp::libraries_text());
   app.require_subcommand(1);
-  app.get_formatter()->column_width(32);
   std::string write_config;
   streambp::bench::add_config_flags(app, write_config);
   streambp::bench::Action action;
@@ -32,6 +32,7 @@ int main(int argc, char** argv) {
   streambp::bench::add_paper_command(app, action, argc, argv);
   streambp::bench::add_ranks_command(app, action, argc, argv);
   streambp::bench::add_export_command(app, action);
+  streambp::bench::format_help(app);
   const auto run = [&] {
     if (write_config.empty()) return action();
     streambp::write_file(write_config, streambp::bench::config_text(app));

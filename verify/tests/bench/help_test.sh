@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# --help of every command of streambp-bench: groups, examples that parse, exit codes; as wide as the terminal, whole lines elsewhere.
+# help_test.sh PROGRAM
+source "$(dirname "${BASH_SOURCE[0]}")/cli_testing.sh"
+name='help'
+: >stdout && : >stderr
+python3 - "$program" <<'PYTHON' >help 2>&1 || fail "$(tail -n 1 help)"
+import fcntl, os, pty, re, shlex, struct, subprocess, sys, termios
+program = sys.argv[1]
+def help_text(arguments, columns):
+    ours, theirs = pty.openpty() if columns else os.pipe()
+    if columns:
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    process = subprocess.Popen([program, *arguments, "--help"], stdout=theirs, stderr=subprocess.PIPE)
+    os.close(theirs)
+    text = b""
+    try:
+        while part := os.read(ours, 65536):
+            text += part
+    except OSError:  # a terminal whose other end is closed
+        pass
+    assert process.wait() == 0, arguments
+    return text.decode().replace("\r\n", "\n")
+commands = re.findall(r"^  ([a-z-]+)  ", help_text([], 0).split("Subcommands:")[1], re.MULTILINE)
+assert {"sweep", "max-length", "report", "records", "ranks", "export"} <= set(commands), commands
+examples = 0
+for command in commands:
+    whole = help_text([command], 0)
+    assert "Examples:\n" in whole and re.search(r"^Exit codes: 0 ", whole, re.MULTILINE), command
+    for width in (60, 100):
+        lines = help_text([command], width).split("\n")
+        long = [line for line in lines if len(line) > width and not re.match(r" +[^ ]+$", line) and "streambp-bench" not in line and " " in line[32:].strip()]
+        assert not long, (command, width, long[:2])
+        assert "".join(" ".join(lines).split()) == "".join(whole.split()), (command, "words got lost")
+    for line in re.findall(r"^  (streambp-bench .*)$", whole.split("Examples:\n")[1], re.MULTILINE):
+        words = shlex.split(re.sub(r" [>|] .*", "", line), comments=True)
+        assert words[1] == command, line
+        if os.path.exists("parsed.toml"):
+            os.remove("parsed.toml")
+        done = subprocess.run([program, *words[1:], "--write-config", "parsed.toml"], capture_output=True, text=True)
+        assert done.returncode == 0 and os.path.exists("parsed.toml"), (line, done.stderr)
+        examples += 1
+assert examples > 20, examples
+sweep = help_text(["sweep"], 0)
+found = re.findall(r"^(\w+):$", sweep.split("Examples:")[0], re.MULTILINE)
+for group in ("Model", "Data", "Objective", "Method", "Memory", "Run", "Output"):
+    assert group in found, (group, found)
+at = {group: sweep.index(f"\n{group}:\n") for group in found if f"\n{group}:\n" in sweep}
+def group_of(flag):
+    line = re.search(rf"^  {flag}\b", sweep, re.MULTILINE).start()
+    return max((start, group) for group, start in at.items() if start < line)[1]
+for flag, group in (("--model", "Model"), ("--seq-len", "Data"), ("--set", "Objective"), ("--chunk", "Method"), ("--keep-attention", "Method"), ("--budget", "Memory"), ("--out", "Output")):
+    assert group_of(flag) == group, (flag, group_of(flag))
+PYTHON
+finish
