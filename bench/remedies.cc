@@ -94,6 +94,9 @@ std::vector<Change> changes_of(const SweepOptions& options, bool default_referen
          }});
   }
   add_fewer_bits(setup, changes);
+  if (!setup.weights_on_host) {
+    changes.push_back({"--weights host", [](plan::ModelSetup& changed) { changed.weights_on_host = true; }});
+  }
   return changes;
 }
 

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "streambp/backprop/host_weights.h"
 #include "streambp/backprop/method_kind.h"
+#include "streambp/model/peft_name.h"
 #include "streambp/model/scored.h"
 #include "streambp/ops/attention_device.h"
 #include "streambp/plan/hardware_flops.h"
@@ -40,6 +42,29 @@ Forwards forwards_of(const Model& model, const Objective& objective, const Setti
     all.rest += rebuild->mlp;
   }
   return all;
+}
+
+/// How often a pass has the weights of `layer` brought, where a provider has them.
+double times_brought(const Settings& settings, int64_t layer, int64_t first, int64_t layers) {
+  const bool all_at_once = settings.method == Method::kStandard || settings.method == Method::kChunkMajor;
+  // The last layer's stay for its backward pass.
+  if (all_at_once || layer < first || layer + 1 == layers) return 1.0;
+  return keeps_input(layer + 1, first, layers, settings.every) ? 2.0 : 3.0;
+}
+
+/// Of weights in the host's memory, those that a fused optimizer changes also on their path there.
+double bytes_of_weights(const Model& model, const Settings& settings) {
+  if (dynamic_cast<const HostWeights*>(model.provider()) == nullptr) return 0.0;
+  const int64_t first = std::max<int64_t>(model.lowest_trainable_layer(), 0);
+  const auto layers = static_cast<int64_t>(model.layers().size());
+  double bytes = 0.0;
+  for (const auto& parameter : model.parameters()) {
+    const std::optional<int64_t> layer = layer_of(parameter->name);
+    if (!layer || is_peft_name(parameter->name)) continue;
+    const double times = times_brought(settings, *layer, first, layers) + (parameter->deferred ? 1.0 : 0.0);
+    bytes += times * as_double(static_cast<int64_t>(parameter->value.nbytes()));
+  }
+  return bytes;
 }
 
 int64_t key_width(const Config& config, int64_t layer) {
@@ -82,6 +107,7 @@ Work work_of(const Model& model, const Batch& batch, const Objective& objective,
   const int64_t attended = kind.chunks_mlp_only ? 0 : settings.chunk;
   const int64_t first = std::max<int64_t>(model.lowest_trainable_layer(), 0);
   Work work;
+  work.host_bytes = bytes_of_weights(model, settings);
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     const double rotated = as_double(config.query_width(layer) + key_width(config, layer));
     const double product = 2.0 * as_double(config.query_width(layer)) *

@@ -27,8 +27,11 @@ struct Work {
 ///   added up in float32 (attention_device.h); gradients of keys and values come out for each query head.
 /// - the head's logits in float32: three times where it is streamed, seven where it is not.
 /// - --offload host: what is kept goes to the host and comes back.
-/// Weights and their gradients are left out: products of a thousand rows and more move them behind their
-/// arithmetic. Baselines' own copies, mixtures' rows and optimizers are left out too.
+/// - --weights host: a layer's weights come once a pass and direction, and go back where a fused optimizer
+/// has
+///   changed them.
+/// Weights and their gradients in the GPU's memory are left out: products of a thousand rows and more move
+/// them behind their arithmetic. Baselines' own copies, mixtures' rows and optimizers are left out too.
 Work work_of(const Model& model, const Batch& batch, const Objective& objective, const Settings& settings,
              const Model* teacher);
 

@@ -52,6 +52,9 @@ grep -q 'what would fit: --method streambp --lora-rank 16 without --reference, '
 run "two changes" 2 max-length --model qwen3-cpu --budget 150MB
 grep -q 'what would fit: --method streambp --fuse-optimizer sgd --dtype bfloat16, ' stderr || fail "two changes"
 remedies_hold --model qwen3-cpu --budget 150MB
+run "weights do not fit" 2 max-length --model qwen3-8b --lora-rank 16 --budget 8GB
+grep -q 'what would fit: --method streambp --weights host, ' stderr || fail "weights in the host's memory"
+remedies_hold --model qwen3-8b --lora-rank 16 --budget 8GB
 longest "every method and objective" 0 --budget 2MB --objective sft,dpo,grpo --batch 1,2 --chunk 7,auto --json
 check "24 objects, sums" 'len(records) == 24 and all(sum(r["breakdown"].values()) == r["peak_bytes"] <= r["budget_bytes"]
   and r["seq_len"] > 0 and 0 < r["resolution_tokens"] <= 1 for r in records)' stdout

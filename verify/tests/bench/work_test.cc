@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "streambp/backprop/host_weights.h"
 #include "streambp/data/objective_inputs.h"
 #include "streambp/plan/hardware_flops.h"
 #include "verify/equality/batches.h"
@@ -15,8 +16,9 @@ namespace {
 
 /// 2 sequences in a batch of a small Qwen3, by `settings`.
 struct Counted {
-  explicit Counted(const Settings& settings)
-      : model(equality_model("qwen3-tiny", 0)),
+  explicit Counted(const Settings& settings) : Counted(settings, equality_model("qwen3-tiny", 0)) {}
+  Counted(const Settings& settings, Model of)
+      : model(std::move(of)),
         batch(synthetic_batch(objective_kind("sft"), complete_options(objective_kind("sft"), {}), 2, 40,
                               model.config().vocab_size, 1)),
         objective(make_objective("sft", batch, {})),
@@ -77,6 +79,32 @@ TEST(Work, CountsWhatMovesThroughMemoryAndToTheHost) {
   const Config& config = host.model.config();
   const int64_t values = host.batch.size() * config.hidden_size * (config.num_hidden_layers - 1);
   EXPECT_DOUBLE_EQ(host.work.host_bytes, 2.0 * 8.0 * static_cast<double>(values));
+}
+
+TEST(Work, CountsWeightsThatComeFromTheHost) {
+  Config config = preset("qwen3-tiny");
+  config.num_hidden_layers = 4;
+  config.windows.assign(4, 0);
+  for (const bool fused : {false, true}) {
+    const auto counted = [&](const Settings& settings) {
+      Model::Placement placement{at::kDouble, at::kCPU, at::kDouble};
+      placement.defers_gradients = fused;
+      const auto host = std::make_shared<HostWeights>(at::kCPU);
+      placement.filled = [host](Parameter& parameter) { host->take(parameter); };
+      Model model = Model::random(config, placement, 0);
+      model.provide(host);
+      double layer = 0.0;
+      for (const Parameter* parameter : model.layer_parameters(0))
+        layer += static_cast<double>(parameter->value.nbytes());
+      return Counted(settings, std::move(model)).work.host_bytes / layer - (fused ? 4.0 : 0.0);
+    };
+    EXPECT_DOUBLE_EQ(counted(by(Method::kStandard)), 4.0);
+    EXPECT_DOUBLE_EQ(counted(by(Method::kCheckpoint)), 7.0);
+    Settings settings = by(Method::kStreambp, 16);
+    EXPECT_DOUBLE_EQ(counted(settings), 7.0);
+    settings.every = 2;  // layer 0 makes layer 1's input again; of the last two layers both are kept
+    EXPECT_DOUBLE_EQ(counted(settings), 8.0);
+  }
 }
 
 }  // namespace
