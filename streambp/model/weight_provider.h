@@ -5,6 +5,7 @@
 #include <list>
 #include <map>
 #include <optional>
+#include <string_view>
 
 namespace streambp {
 

@@ -1,6 +1,8 @@
 // One batch on one to four ranks against the whole batch in one process: losses, gradients and a step.
 #include "streambp/distributed/data_parallel.h"
 
+#include <algorithm>
+#include <array>
 #include <cstdio>
 #include <gtest/gtest.h>
 
@@ -25,11 +27,13 @@ std::vector<Work> works() {
       {"dpo", full("qwen3-tiny"), "dpo", pairs_of_texts(), chunks_of(6)},
       {"dpo_standard", full("gemma3-tiny"), "dpo", pairs_of_texts(), chunks_of(0, Method::kStandard)}};
   for (const AdapterVariant& variant : adapter_variants()) {
-    if (variant.name != "rsLoRA" && variant.name != "saved both, tied" && variant.name != "fused maps")
-      continue;
+    constexpr std::array kVariants{"rsLoRA", "saved both, tied", "fused maps", "biases", "a saved router"};
+    if (std::find(kVariants.begin(), kVariants.end(), variant.name) == kVariants.end()) continue;
     const auto adapted = [variant] { return adapted_model(variant); };
-    all.push_back({fmt::format("sft_lora_{}", all.size()), adapted, "sft", thirteen_texts(), chunks_of(5)});
-    all.push_back({fmt::format("dpo_lora_{}", all.size()), adapted, "dpo", pairs_of_texts(), chunks_of(5)});
+    all.push_back({fmt::format("sft_lora_{}", all.size()), adapted, "sft", thirteen_texts(), chunks_of(5), 1,
+                   unbalanced});
+    all.push_back({fmt::format("dpo_lora_{}", all.size()), adapted, "dpo", pairs_of_texts(), chunks_of(5), 1,
+                   unbalanced});
   }
   return all;
 }
