@@ -6,7 +6,7 @@
 namespace streambp {
 
 /// Frees the memory of `tensor`'s whole storage. The tensor and its views keep their shapes, dtype and
-/// device; reading or writing them throws c10::Error until there is memory again.
+/// device; nobody may read or write them until there is memory again.
 void free_memory(const at::Tensor& tensor) noexcept;
 
 /// Gives the tensor's storage, which has none, memory of its size, uninitialised. Its views share it. Throws
