@@ -38,7 +38,9 @@ void add_factor_hints(const Batch& batch, const CompareOptions& options, Compari
 
 LossFinding judge_loss(double given, double truth, const Batch& batch, const CompareOptions& options,
                        at::ScalarType dtype) {
-  LossFinding finding{.given = given, .error = relative_error(given, truth)};
+  LossFinding finding;
+  finding.given = given;
+  finding.error = relative_error(given, truth);
   finding.limit = dtype == at::kDouble ? 1e-10 : dtype == at::kFloat ? 1e-5 : 2e-2;
   if (finding.within() || options.objective != "sft" || truth == 0.0) return finding;
   const auto scored = static_cast<double>(count(batch).scored);
