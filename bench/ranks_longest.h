@@ -7,13 +7,15 @@
 
 namespace streambp::bench {
 
-/// The cell with the longest sequence of which no rank needs more than `budget` bytes at its peak, to the
-/// two-hundredth part of the length, and its run; nothing where kShortest tokens do not fit. On the meta
-/// device. Throws what a pass throws.
+/// What ranks reach within a budget.
 struct LongestOnRanks {
   Cell cell;
   RanksRun run;
 };
+
+/// The cell with the longest sequence of which no rank needs more than `budget` bytes at its peak, to the
+/// two-hundredth part of the length, and its run; nothing where kShortest tokens do not fit. On the meta
+/// device. Throws what a pass throws.
 std::optional<LongestOnRanks> longest_on_ranks(Communicator& communicator, const Bench& bench,
                                                const Cell& cell, const Sharing& sharing, int64_t budget);
 
