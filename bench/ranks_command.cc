@@ -47,7 +47,7 @@ struct Typed {
 constexpr const char* kExamples = R"(Examples:
   streambp-bench ranks --ranks 2 --method streambp --optimizer adamw --out out/two
   streambp-bench ranks --model qwen3-8b --dtype bfloat16 --device meta --ranks 8,64,1024 --optimizer adamw --out out/many
-  streambp-bench ranks --model qwen3-8b --dtype bfloat16 --device meta --ranks 3,8 --zero zero-2 --optimizer adamw --budget 80GB \
+  streambp-bench ranks --model qwen3-8b --dtype bfloat16 --device meta --ranks 3,8 --zero zero-2 --optimizer adamw --budget 80GB
     --method checkpoint,streambp --teraflops 400 --link 50GB --out out/longest
   torchrun --no-python --nproc-per-node 2 streambp-bench ranks --method streambp --out out/two
   mpirun -n 2 streambp-bench ranks --method streambp --out out/two
