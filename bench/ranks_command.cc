@@ -124,13 +124,6 @@ SweepOptions read_options(const RunFlags& flags, const Typed& typed) {
   return options;
 }
 
-/// The bytes of what was sent, over all kinds.
-int64_t bytes_of(const std::map<Collective, Traffic>& sent) {
-  int64_t bytes = 0;
-  for (const auto& [collective, traffic] : sent) bytes += traffic.bytes;
-  return bytes;
-}
-
 /// Where the records and the table go; of ranks but the first, nowhere.
 class Report {
  public:
@@ -168,7 +161,7 @@ class Report {
     table_.add({fmt::format("{}", ranks), stage_name(run.sharing.stage), method_name(cell.settings.method),
                 fmt::format("{}", cell.seq_len), fmt::format("{}", run.tokens),
                 format_bytes(run.resident_bytes), format_bytes(run.peak_bytes),
-                format_bytes(bytes_of(run.pass)), format_bytes(bytes_of(run.step)), seconds,
+                format_bytes(sent_bytes(run.pass)), format_bytes(sent_bytes(run.step)), seconds,
                 predicted ? "-" : fmt::format("{:.6f}", run.loss)});
   }
 

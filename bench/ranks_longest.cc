@@ -10,12 +10,6 @@ namespace {
 
 constexpr int64_t kResolution = 200;
 
-double bytes_of(const std::map<Collective, Traffic>& sent) {
-  int64_t bytes = 0;
-  for (const auto& [collective, traffic] : sent) bytes += traffic.bytes;
-  return static_cast<double>(bytes);
-}
-
 }  // namespace
 
 std::optional<LongestOnRanks> longest_on_ranks(Communicator& communicator, const Bench& bench,
@@ -42,8 +36,8 @@ std::optional<LongestOnRanks> longest_on_ranks(Communicator& communicator, const
 
 StepOnPaper step_on_paper(const RanksRun& run, const Rates& rates) {
   StepOnPaper step{.products = run.operations / rates.operations,
-                   .sent_by_pass = bytes_of(run.pass) / rates.bytes,
-                   .sent_by_step = bytes_of(run.step) / rates.bytes};
+                   .sent_by_pass = static_cast<double>(sent_bytes(run.pass)) / rates.bytes,
+                   .sent_by_step = static_cast<double>(sent_bytes(run.step)) / rates.bytes};
   const double pass =
       run.sharing.overlaps ? std::max(step.products, step.sent_by_pass) : step.products + step.sent_by_pass;
   step.all = pass + step.sent_by_step;

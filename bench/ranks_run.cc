@@ -209,6 +209,12 @@ RanksRun run_on_rank(Communicator& communicator, const Bench& bench, const Cell&
   return run;
 }
 
+int64_t sent_bytes(const std::map<Collective, Traffic>& sent) {
+  int64_t bytes = 0;
+  for (const auto& [collective, traffic] : sent) bytes += traffic.bytes;
+  return bytes;
+}
+
 json ranks_record(const Bench& bench, const Cell& cell, const RanksRun& run, int64_t ranks) {
   json record = cell_configuration(bench, cell);
   record["settings"]["ranks"] = ranks;

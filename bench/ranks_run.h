@@ -51,6 +51,9 @@ std::string stage_name(ZeroStage stage);
 RanksRun run_on_rank(Communicator& communicator, const Bench& bench, const Cell& cell, const Sharing& sharing,
                      int64_t repeats, std::optional<Recorder>* recorder = nullptr);
 
+/// The bytes of what was sent, over all kinds.
+int64_t sent_bytes(const std::map<Collective, Traffic>& sent);
+
 /// The record of a run, without its environment (bench/records.md).
 nlohmann::json ranks_record(const Bench& bench, const Cell& cell, const RanksRun& run, int64_t ranks);
 

@@ -6,6 +6,7 @@
 
 #include "streambp/backprop/head.h"
 #include "streambp/distributed/data_parallel.h"
+#include "streambp/distributed/gathered_rows.h"
 #include "streambp/error.h"
 #include "streambp/model/scored.h"
 
@@ -40,12 +41,10 @@ class ObjectiveOfRows final : public Objective {
  public:
   ObjectiveOfRows(Communicator& communicator, std::unique_ptr<Objective> whole, const Batch& scored,
                   const SequenceSplit& split)
-      : communicator_(communicator), whole_(std::move(whole)), scored_(scored_of_ranks(scored, split)) {
+      : whole_(std::move(whole)),
+        scored_(communicator, scored_of_ranks(scored, split)),
+        own_(scored_.of(communicator.rank())) {
     if (whole_->targets().defined()) targets_ = split.batch_of(scored, communicator.rank()).targets;
-    for (const at::Tensor& of_rank : scored_) {
-      count_ += of_rank.size(0);
-      most_ = std::max(most_, of_rank.size(0));
-    }
   }
 
   std::string name() const override { return whole_->name(); }
@@ -54,8 +53,10 @@ class ObjectiveOfRows final : public Objective {
   at::Tensor targets() const override { return targets_; }
 
   at::Tensor loss(const TokenValues& values, int64_t begin, int64_t end) const override {
-    if (!separable()) return loss_of_all(values);
-    const int64_t* const own = scored().const_data_ptr<int64_t>();
+    if (!separable())
+      return scored_.size() == 0 ? at::zeros({}, at::kDouble)
+                                 : scored_.loss(*whole_, scored_.assemble(values));
+    const int64_t* const own = own_.const_data_ptr<int64_t>();
     at::Tensor sum;
     for (int64_t first = begin; first < end;) {
       // As many as are neighbours in the whole.
@@ -70,48 +71,10 @@ class ObjectiveOfRows final : public Objective {
   }
 
  private:
-  const at::Tensor& scored() const { return scored_[static_cast<size_t>(communicator_.rank())]; }
-
-  /// The loss of all ranks' values as a function of this rank's; its value is the first rank's alone.
-  at::Tensor loss_of_all(const TokenValues& values) const {
-    if (count_ == 0) return at::zeros({}, at::kDouble);
-    Columns columns = to_columns(values);
-    const at::Tensor of_ranks = gathered(columns);
-    int64_t row = 0;
-    for (at::Tensor& column : columns) {
-      if (!column.defined()) continue;
-      at::Tensor all = at::zeros({count_}, column.options());
-      for (int64_t rank = 0; rank < communicator_.size(); ++rank) {
-        const at::Tensor indices = scored_[static_cast<size_t>(rank)].to(column.device());
-        all = all.index_copy(
-            0, indices,
-            rank == communicator_.rank() ? column : of_ranks[rank][row].narrow(0, 0, indices.size(0)));
-      }
-      column = all;
-      ++row;
-    }
-    const at::Tensor loss = whole_->loss(to_values(columns), 0, count_);
-    return communicator_.rank() == 0 ? loss : loss - loss.detach();
-  }
-
-  /// Of every rank the defined columns, [P, columns, most of a rank].
-  at::Tensor gathered(const Columns& columns) const {
-    const at::NoGradGuard no_grad;
-    std::vector<at::Tensor> rows;
-    for (const at::Tensor& column : columns) {
-      if (!column.defined()) continue;
-      rows.push_back(at::zeros({most_}, column.options()));
-      rows.back().narrow(0, 0, column.size(0)).copy_(column);
-    }
-    return communicator_.all_gather(at::stack(rows));
-  }
-
-  Communicator& communicator_;
   std::unique_ptr<Objective> whole_;
-  std::vector<at::Tensor> scored_;  // of each rank
-  at::Tensor targets_;              // of this rank's rows, where the objective has its own
-  int64_t count_ = 0;               // of all ranks' scored tokens
-  int64_t most_ = 0;                // of one rank's
+  GatheredRows scored_;
+  at::Tensor own_;      // [m]: this rank's among all scored tokens
+  at::Tensor targets_;  // of this rank's rows, where the objective has its own
 };
 
 }  // namespace

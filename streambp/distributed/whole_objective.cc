@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "streambp/distributed/agreement.h"
+#include "streambp/distributed/gathered_rows.h"
 #include "streambp/error.h"
 #include "streambp/model/scored.h"
 
@@ -104,32 +105,6 @@ std::pair<at::Tensor, at::Tensor> where_selected(const Batch& batch, const std::
   return {sequences, tokens};
 }
 
-/// Rows of the whole batch, by the rank that has them.
-class RowsOfRanks {
- public:
-  explicit RowsOfRanks(std::vector<at::Tensor> indices) : indices_(std::move(indices)) {
-    for (const at::Tensor& of_rank : indices_) size_ += of_rank.size(0);
-  }
-
-  const at::Tensor& of(int64_t rank) const { return indices_[static_cast<size_t>(rank)]; }
-
-  /// The whole's [n, ...] for this rank's rows, through which alone gradients go back.
-  at::Tensor assemble(Communicator& communicator, const at::Tensor& own) const {
-    if (!own.defined()) return own;
-    std::vector<int64_t> shape = own.sizes().vec();
-    shape[0] = size_;
-    const at::Tensor whole = at::zeros(shape, own.options());
-    const std::vector<at::Tensor> all = gather_rows(communicator, own.detach());
-    for (size_t rank = 0; rank < all.size(); ++rank)
-      whole.index_copy_(0, indices_[rank].to(own.device()), all[rank]);
-    return whole.index_copy(0, of(communicator.rank()).to(own.device()), own);
-  }
-
- private:
-  std::vector<at::Tensor> indices_;  // [n_rank] int64 each
-  int64_t size_ = 0;
-};
-
 /// `parts` of a tensor [n], n their sum.
 std::vector<at::Tensor> split(const at::Tensor& tensor, const std::vector<int64_t>& parts) {
   return at::split_with_sizes(tensor, parts);
@@ -137,10 +112,9 @@ std::vector<at::Tensor> split(const at::Tensor& tensor, const std::vector<int64_
 
 class WholeObjective final : public Objective {
  public:
-  WholeObjective(Communicator& communicator, std::unique_ptr<Objective> whole, RowsOfRanks scored,
-                 RowsOfRanks sequences, at::Tensor own_tokens)
-      : communicator_(communicator),
-        whole_(std::move(whole)),
+  WholeObjective(std::unique_ptr<Objective> whole, GatheredRows scored, GatheredRows sequences,
+                 at::Tensor own_tokens)
+      : whole_(std::move(whole)),
         scored_(std::move(scored)),
         sequences_(std::move(sequences)),
         own_tokens_(std::move(own_tokens)) {
@@ -154,17 +128,9 @@ class WholeObjective final : public Objective {
   at::Tensor targets() const override { return own(whole_->targets()); }
 
   at::Tensor loss(const TokenValues& values, int64_t, int64_t) const override {
-    const auto of_tokens = [&](const at::Tensor& column) { return scored_.assemble(communicator_, column); };
-    const TokenValues all{.log_probabilities = of_tokens(values.log_probabilities),
-                          .entropies = of_tokens(values.entropies),
-                          .mean_log_probabilities = of_tokens(values.mean_log_probabilities),
-                          .values = of_tokens(values.values),
-                          .divergences = of_tokens(values.divergences),
-                          .log_sum_squares = of_tokens(values.log_sum_squares),
-                          .embeddings = sequences_.assemble(communicator_, values.embeddings)};
-    const at::Tensor& any = all.embeddings.defined() ? all.embeddings : all.log_probabilities;
-    const at::Tensor loss = whole_->loss(all, 0, any.size(0));
-    return communicator_.rank() == 0 ? loss : loss - loss.detach();
+    TokenValues all = scored_.assemble(values);
+    if (values.embeddings.defined()) all.embeddings = sequences_.assemble(values.embeddings);
+    return scored_.loss(*whole_, all);
   }
 
  private:
@@ -173,9 +139,8 @@ class WholeObjective final : public Objective {
     return of_tokens.defined() ? of_tokens.index_select(0, own_tokens_) : of_tokens;
   }
 
-  Communicator& communicator_;
   std::unique_ptr<Objective> whole_;
-  RowsOfRanks scored_, sequences_;
+  GatheredRows scored_, sequences_;
   at::Tensor own_tokens_;  // [N]: their indices in the whole stream
 };
 
@@ -199,8 +164,9 @@ std::unique_ptr<Objective> whole_objective(Communicator& communicator, const std
   for (size_t rank = 0; rank < tokens_of.size(); ++rank)
     scored.push_back(at::searchsorted(scored_of_whole, tokens_of[rank].masked_select(are_scored[rank])));
   auto objective = std::make_unique<WholeObjective>(
-      communicator, make_objective(name, whole, given), RowsOfRanks(std::move(scored)),
-      RowsOfRanks(split(sequences, all.sequences)), tokens_of[static_cast<size_t>(communicator.rank())]);
+      make_objective(name, whole, given), GatheredRows(communicator, std::move(scored)),
+      GatheredRows(communicator, split(sequences, all.sequences)),
+      tokens_of[static_cast<size_t>(communicator.rank())]);
   objective->set_batch(batch);
   return objective;
 }
