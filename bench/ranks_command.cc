@@ -197,8 +197,7 @@ void run_cells(Communicator& communicator, const Bench& bench, const Typed& type
                      bench.options.trace->string(), cells.size() * stages.size());
   for (const Cell& cell : cells) {
     for (const ZeroStage stage : stages) {
-      const bool frees = stage == ZeroStage::kGradients || stage == ZeroStage::kWeights;
-      if (frees && !method_kind(cell.settings.method).fuses_optimizer) continue;
+      if (frees_gradients(stage) && !method_kind(cell.settings.method).fuses_optimizer) continue;
       const Sharing sharing{stage, typed.overlaps, read_division(typed.divide)};
       if (!typed.budget.empty()) {
         const auto longest =

@@ -14,7 +14,7 @@ std::string fact_of(const std::map<std::string, std::string>& facts, const std::
   return found == facts.end() ? "" : found->second;
 }
 
-/// Names and texts as one text that can be told apart again: each with its length before it.
+/// Names and texts as one text, from which unpacked() has them again: each with its length before it.
 std::string packed(const std::map<std::string, std::string>& facts) {
   std::string all;
   for (const auto& [name, text] : facts)

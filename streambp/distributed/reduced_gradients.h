@@ -26,6 +26,11 @@ enum class ZeroStage {
   kWeights,    // ZeRO-3: of the layers' weights, too, only its shard: they are gathered when a layer is run
 };
 
+/// Whether a layer's gradients end when they have been reduced.
+inline bool frees_gradients(ZeroStage stage) {
+  return stage == ZeroStage::kGradients || stage == ZeroStage::kWeights;
+}
+
 /// Takes a pass's gradients (Settings::consumer), sums them over ranks and steps. A group of parameters that
 /// are final together is one run of numbers, the group's parameters one after another, of which rank r has
 /// the share that shard_of gives: whoever steps on its share needs nothing of the others. A group's gradients
@@ -42,7 +47,7 @@ class ReducedGradients final : public GradientConsumer {
   ReducedGradients(const ReducedGradients&) = delete;
   ReducedGradients& operator=(const ReducedGradients&) = delete;
 
-  bool frees() const override { return stage_ == ZeroStage::kGradients || stage_ == ZeroStage::kWeights; }
+  bool frees() const override { return frees_gradients(stage_); }
   void use(const std::vector<Parameter*>& group) override;
   void finish() override;
 

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <cstdio>
 #include <functional>
 #include <gtest/gtest.h>
 #include <map>
@@ -101,11 +102,6 @@ inline constexpr double kLimit = 1e-12;
 inline constexpr std::array kStages{ZeroStage::kNone, ZeroStage::kOptimizer, ZeroStage::kGradients,
                                     ZeroStage::kWeights};
 
-/// Whose gradients end when they have been reduced.
-inline bool frees(ZeroStage stage) {
-  return stage == ZeroStage::kGradients || stage == ZeroStage::kWeights;
-}
-
 struct Result {
   double loss = 0.0;
   Tensors gradients, weights;  // before and after one step of adamw
@@ -144,5 +140,30 @@ inline void expect_the_same_bits(const Tensors& got, const Tensors& expected) {
   ASSERT_EQ(got.size(), expected.size());
   for (const auto& [name, tensor] : expected) EXPECT_TRUE(at::equal(got.at(name), tensor)) << name;
 }
+
+inline void expect_the_same_bits(const Result& got, const Result& expected) {
+  EXPECT_EQ(got.loss, expected.loss);
+  expect_the_same_bits(got.gradients, expected.gradients);
+  expect_the_same_bits(got.weights, expected.weights);
+}
+
+/// The worst of several results.
+struct WorstErrors {
+  double loss = 0.0, gradients = 0.0, weights = 0.0;
+
+  void add(const Result& got, const Result& expected) {
+    loss = verify::worse(loss, verify::relative_error(got.loss, expected.loss));
+    gradients = verify::worse(gradients, worst_error(got.gradients, expected.gradients));
+    weights = verify::worse(weights, worst_error(got.weights, expected.weights));
+  }
+
+  void expect_within_limit(const std::string& name) const {
+    std::printf("%s: loss %.1e, gradients %.1e, weights after a step %.1e, limit %.0e\n", name.c_str(), loss,
+                gradients, weights, kLimit);
+    EXPECT_TRUE(loss <= kLimit) << loss;
+    EXPECT_TRUE(gradients <= kLimit) << gradients;
+    EXPECT_TRUE(weights <= kLimit) << weights;
+  }
+};
 
 }  // namespace streambp
