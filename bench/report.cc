@@ -36,7 +36,7 @@ std::string formatted(std::optional<double> value, const char* format) {
 }
 
 /// Names of the members of run_settings() in which `records` differ.
-std::set<std::string> differing(const std::vector<json>& records) {
+std::set<std::string> differing(const std::vector<nlohmann::json>& records) {
   std::map<std::string, std::set<std::string>> values;
   for (const json& record : records) {
     const json run = run_settings(record);
@@ -65,13 +65,13 @@ std::string settings_of(const json& record, const std::set<std::string>& differi
 }
 
 /// What ratios are to, checkpoint, or where no record has it standard.
-const char* basis_of(const std::vector<json>& records) {
+const char* basis_of(const std::vector<nlohmann::json>& records) {
   const bool any = std::any_of(records.begin(), records.end(),
                                [](const json& record) { return text(record, "method") == "checkpoint"; });
   return any ? "checkpoint" : "standard";
 }
 
-const json* base_of(const json& record, const char* basis, const std::vector<json>& records) {
+const json* base_of(const json& record, const char* basis, const std::vector<nlohmann::json>& records) {
   const json run = run_settings(record);
   for (const json& other : records) {
     if (text(other, "method") != basis || text(other, "status") != "ok") continue;
@@ -114,7 +114,7 @@ std::string method(const json& record) {
 
 }  // namespace
 
-std::string sweep_table(const std::vector<json>& records) {
+std::string sweep_table(const std::vector<nlohmann::json>& records) {
   const char* const basis = basis_of(records);
   const std::string ratio_name = basis == std::string_view("checkpoint") ? "x ckpt" : "x standard";
   const std::set<std::string> names = differing(records);
@@ -158,6 +158,14 @@ std::string sweep_table(const std::vector<json>& records) {
     table.add(row);
   }
   return table.text();
+}
+
+int exit_code_of(const std::vector<nlohmann::json>& records) {
+  const auto any = [&](const char* status) {
+    return std::any_of(records.begin(), records.end(),
+                       [&](const nlohmann::json& record) { return record.at("status") == status; });
+  };
+  return any("error") ? kExitCheckFailed : any("oom") ? kExitOutOfMemory : kExitGood;
 }
 
 }  // namespace streambp::bench

@@ -15,4 +15,7 @@ namespace streambp::bench {
 /// method that was chosen rather than named says `auto`. A member that a record lacks shows as "-".
 std::string sweep_table(const std::vector<nlohmann::json>& records);
 
+/// 1 if any cell ended in an error, else 3 if any ran out of memory, else 0.
+int exit_code_of(const std::vector<nlohmann::json>& records);
+
 }  // namespace streambp::bench

@@ -58,7 +58,8 @@ class Sweep {
     }
   }
 
-  int run() {
+  /// The record of each cell, in their order.
+  std::vector<json> run() {
     choose_all();
     for (size_t begin = 0; begin < cells_.size();) {
       size_t end = begin;
@@ -67,15 +68,7 @@ class Sweep {
       begin = end;
     }
     progress_.clear();
-    if (!bench_.options.json) {
-      fmt::print("{}", sweep_table(results_));
-      print_line(stdout, "records: {}", file_.path().string());
-    }
-    const auto any = [&](const char* status) {
-      return std::any_of(results_.begin(), results_.end(),
-                         [&](const json& r) { return r.at("status") == status; });
-    };
-    return any("error") ? kExitCheckFailed : any("oom") ? kExitOutOfMemory : kExitGood;
+    return results_;
   }
 
  private:
@@ -375,10 +368,8 @@ class Sweep {
 
 }  // namespace
 
-int run_sweep(const SweepOptions& options) {
-  set_threads(options.threads, "streambp-bench");
-  const Bench bench = open_bench(options);
-  const std::vector<Cell> cells = list_cells(bench);
+std::vector<json> measure_cells(const Bench& bench, const std::vector<Cell>& cells) {
+  const SweepOptions& options = bench.options;
   RecordFile file(options.out);
   if (!options.resume && !file.records().empty()) {
     throw InputError("{}: holds {} records already; expected --resume to add to them, or another --out",
@@ -391,6 +382,17 @@ int run_sweep(const SweepOptions& options) {
   Sweep sweep(bench, cells, file);
   file.start();
   return sweep.run();
+}
+
+int run_sweep(const SweepOptions& options) {
+  set_threads(options.threads, "streambp-bench");
+  const Bench bench = open_bench(options);
+  const std::vector<json> records = measure_cells(bench, list_cells(bench));
+  if (!options.json) {
+    fmt::print("{}", sweep_table(records));
+    print_line(stdout, "records: {}", (options.out / "results.jsonl").string());
+  }
+  return exit_code_of(records);
 }
 
 }  // namespace streambp::bench

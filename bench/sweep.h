@@ -1,6 +1,10 @@
 // streambp-bench sweep: methods x lengths x batches x chunks, measured next to each other.
 #pragma once
 
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "bench/cell.h"
 #include "bench/sweep_options.h"
 
 namespace streambp::bench {
@@ -24,8 +28,12 @@ inline constexpr int64_t kFewestRounds = 6, kMostRounds = 40;
 /// anything is run; a line on stderr says why, and so does the record. The budget is `budget`, else
 /// `memory_limit`, else what the device has free.
 ///
-/// Returns an exit code: 1 if any cell ended in an error, else 3 if any ran out of memory, else 0. Throws
-/// InputError, before anything is run, for options that can't be honoured.
+/// Returns exit_code_of (bench/report.h) the records. Throws InputError, before anything is run, for options
+/// that can't be honoured.
 int run_sweep(const SweepOptions& options);
+
+/// The measuring part of it: those of `cells` that the folder's records do not have yet are run. The record
+/// of each cell, in their order. Throws InputError where there are records and the options do not say resume.
+std::vector<nlohmann::json> measure_cells(const Bench& bench, const std::vector<Cell>& cells);
 
 }  // namespace streambp::bench

@@ -49,4 +49,15 @@ struct PublishedPeak {
 };
 const std::vector<PublishedPeak>& published_peaks();
 
+/// Tables 1 and 2: seconds of back-propagation of Qwen3-4B; of a sample in table 2. The rows that the paper
+/// calls checkpoint, MsT and StreamBP, and standard where it fits; none: "-", does not fit.
+struct PublishedTime {
+  std::string table;   // "1", "2"
+  std::string method;  // standard, checkpoint, tiled (MsT), streambp
+  double thousands;    // of tokens
+  int64_t batch;
+  std::optional<double> seconds;
+};
+const std::vector<PublishedTime>& published_times();
+
 }  // namespace streambp::bench
