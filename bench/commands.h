@@ -22,5 +22,6 @@ void add_linear_command(CLI::App& app, Action& action);
 void add_paper_command(CLI::App& app, Action& action, int argc, const char* const* argv);
 void add_ranks_command(CLI::App& app, Action& action, int argc, const char* const* argv);
 void add_export_command(CLI::App& app, Action& action);
+void add_train_command(CLI::App& app, Action& action, int argc, const char* const* argv);
 
 }  // namespace streambp::bench

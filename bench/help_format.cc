@@ -26,17 +26,19 @@ const std::vector<std::pair<const char*, std::set<std::string>>>& groups() {
         "--teacher"}},
       {"Data",
        {"--tokens", "--first-labels", "--seq-len", "--batch", "--prompt", "--seed", "--micro-batches",
-        "--divisor"}},
+        "--divisor", "--text", "--data-seed"}},
       {"Objective", {"--objective", "--set"}},
       {"Method", {"--method"}},
       {"Memory",
        {"--weights", "--memory-limit", "--budget", "--host-budget", "--optimizer", "--optimizer-bits",
         "--master-weights", "--fuse-optimizer", "--learning-rate", "--galore-rank"}},
+      {"Optimizer",
+       {"--steps", "--schedule", "--warmup-steps", "--beta1", "--beta2", "--weight-decay", "--clip-norm"}},
       {"Ranks", {"--ranks", "--zero", "--divide", "--overlap", "--teraflops", "--link"}},
       {"Run", {"--device", "--threads", "--repeats", "--warmup", "--deterministic"}},
       {"Output",
-       {"--out", "--resume", "--json", "--quiet", "--trace", "--snapshot", "--timeline", "--dump-gradients",
-        "--output", "--markdown", "--flat"}}};
+       {"--out", "--resume", "--save-every", "--json", "--quiet", "--trace", "--snapshot", "--timeline",
+        "--dump-gradients", "--output", "--markdown", "--flat"}}};
   return all;
 }
 

@@ -79,7 +79,11 @@ CLI::Validator from_to(int least, int most) {
 }
 
 RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
-    : command_(command), model_(defaults.model), dtype_(defaults.dtype) {
+    : command_(command),
+      model_(defaults.model),
+      methods_(defaults.methods),
+      trains_(defaults.trains),
+      dtype_(defaults.dtype) {
   const auto text = [&](const char* flag, std::string& value, const std::string& help) {
     return command.add_option(flag, value, help)->capture_default_str();
   };
@@ -93,14 +97,6 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
            fmt::join(method_names(), ", ")));
   text("--batch", batches_, "Sequences in a batch");
   add_settings();
-  text("--fuse-optimizer", fused_optimizer_,
-       fmt::format("{}: consume each layer's gradients when its last chunk is done: none, {}",
-                   fmt::join(fusing_methods(), ", "), fmt::join(optimizer_names(), ", ")));
-  command.add_option("--learning-rate", fused_.learning_rate, "Of the fused optimizer")
-      ->capture_default_str();
-  command.add_option("--galore-rank", fused_.rank, "Of galore's projection")
-      ->capture_default_str()
-      ->check(from_to(1, 1000000));
   text("--dtype", dtype_,
        "float32, float64, bfloat16, float16 (on cuda and meta devices), or model: as its config.json says");
   text("--grad-dtype", gradient_dtype_,
@@ -117,13 +113,7 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
        "of the layer that is run and of the next one on the device; of all where standard or chunk-major "
        "runs)")
       ->check(CLI::IsMember({"resident", "host"}).description(""));
-  text("--optimizer", optimizer_,
-       "Optimizer states to count with the weights: none, sgd (its momentum) or adamw (two moments)");
-  command.add_option("--optimizer-bits", optimizer_bits_, "Of a number in an optimizer state: 32, 16 or 8")
-      ->capture_default_str()
-      ->check(CLI::IsMember({8, 16, 32}).description(""));
-  command.add_flag("--master-weights", master_weights_,
-                   "A float32 copy of the trained weights next to a half-precision model");
+  if (!trains_) add_optimizers();
   text("--freeze", freeze_, "Parameters with any of these in their names get no gradient");
   CLI::Option* const rank =
       command.add_option("--lora-rank", lora_rank_, "Train LoRA adapters of this rank and freeze the rest")
@@ -154,6 +144,29 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
                   "Tokens before a completion of a made-up sequence, at most half of it (default: a quarter)")
       ->check(from_to(1, 1 << 24));
   add_seed_flag(command, seed_, "Of random weights and tokens");
+}
+
+void RunFlags::add_optimizers() {
+  command_
+      .add_option("--fuse-optimizer", fused_optimizer_,
+                  fmt::format("{}: consume each layer's gradients when its last chunk is done: none, {}",
+                              fmt::join(fusing_methods(), ", "), fmt::join(optimizer_names(), ", ")))
+      ->capture_default_str();
+  command_.add_option("--learning-rate", fused_.learning_rate, "Of the fused optimizer")
+      ->capture_default_str();
+  command_.add_option("--galore-rank", fused_.rank, "Of galore's projection")
+      ->capture_default_str()
+      ->check(from_to(1, 1000000));
+  command_
+      .add_option(
+          "--optimizer", optimizer_,
+          "Optimizer states to count with the weights: none, sgd (its momentum) or adamw (two moments)")
+      ->capture_default_str();
+  command_.add_option("--optimizer-bits", optimizer_bits_, "Of a number in an optimizer state: 32, 16 or 8")
+      ->capture_default_str()
+      ->check(CLI::IsMember({8, 16, 32}).description(""));
+  command_.add_flag("--master-weights", master_weights_,
+                    "A float32 copy of the trained weights next to a half-precision model");
 }
 
 void RunFlags::add_settings() {
@@ -198,7 +211,7 @@ void RunFlags::read(SweepOptions& options) const {
   read_settings(options);
   if (!options.given.is_fair()) add_baselines();
   for (const char* flag : {"--learning-rate", "--galore-rank"}) {
-    if (command_.count(flag) > 0 && fused_optimizer_ == "none")
+    if (!trains_ && command_.count(flag) > 0 && fused_optimizer_ == "none")
       throw InputError("{}: of the fused optimizer, expected --fuse-optimizer with it", flag);
   }
   options.setup.fused_optimizer.reset();

@@ -16,6 +16,9 @@ class RunFlags {
   struct Defaults {
     std::string model;
     std::string dtype;
+    std::string methods = "standard,checkpoint,streambp";
+    /// Whether the command has flags of its own for an optimizer that it runs.
+    bool trains = false;
   };
 
   /// Adds the flags to `command`, which keeps references to this object.
@@ -33,6 +36,7 @@ class RunFlags {
 
  private:
   void add_settings();
+  void add_optimizers();
   void read_settings(SweepOptions& options) const;
   void read_adapters(SweepOptions& options) const;
 
@@ -40,7 +44,8 @@ class RunFlags {
   std::string model_;
   std::string objectives_ = "sft";
   std::string objective_options_;
-  std::string methods_ = "standard,checkpoint,streambp";
+  std::string methods_;
+  bool trains_;
   std::string batches_ = "1";
   std::map<std::string, std::string> settings_;  // as typed, by SettingKind::name
   std::string fused_optimizer_ = "none";

@@ -31,6 +31,7 @@ int main(int argc, char** argv) {
   streambp::bench::add_linear_command(app, action);
   streambp::bench::add_paper_command(app, action, argc, argv);
   streambp::bench::add_ranks_command(app, action, argc, argv);
+  streambp::bench::add_train_command(app, action, argc, argv);
   streambp::bench::add_export_command(app, action);
   streambp::bench::format_help(app);
   const auto run = [&] {

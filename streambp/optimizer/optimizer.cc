@@ -17,6 +17,8 @@ class Sgd final : public Optimizer {
  public:
   explicit Sgd(const OptimizerSettings& settings) : settings_(settings) {}
 
+  void set_learning_rate(double learning_rate) override { settings_.learning_rate = learning_rate; }
+
   void prepare(const Parameter&) override {}
   void step(Parameter& parameter) override {
     parameter.value.add_(parameter.gradient, -settings_.learning_rate);
@@ -47,6 +49,12 @@ struct Moments {
     at::Tensor root = (second / bias2).sqrt_().add_(settings.epsilon);
     return at::div_out(gradient, first, root).div_(bias1);
   }
+
+  void add_to(std::map<std::string, at::Tensor>& states, const std::string& name) const {
+    states[name + ".first"] = first;
+    states[name + ".second"] = second;
+    states[name + ".steps"] = at::scalar_tensor(steps, at::kLong).view({1});
+  }
 };
 
 /// Options of states: wide enough for sums of small steps.
@@ -60,6 +68,14 @@ class AdamW : public Optimizer {
  public:
   explicit AdamW(const OptimizerSettings& settings) : settings_(settings) {}
 
+  void set_learning_rate(double learning_rate) override { settings_.learning_rate = learning_rate; }
+
+  std::map<std::string, at::Tensor> states() const override {
+    std::map<std::string, at::Tensor> states;
+    for (const auto& [name, moments] : moments_) moments.add_to(states, name);
+    return states;
+  }
+
   void prepare(const Parameter& parameter) override { moments(parameter); }
 
   void step(Parameter& parameter) override {
@@ -72,6 +88,11 @@ class AdamW : public Optimizer {
 
  protected:
   OptimizerSettings settings_;
+
+ protected:
+  void take_steps(const std::map<std::string, at::Tensor>& values) override {
+    for (auto& [name, moments] : moments_) moments.steps = values.at(name + ".steps").item<int64_t>();
+  }
 
  private:
   Moments& moments(const Parameter& parameter) {
@@ -89,6 +110,15 @@ class GaLore final : public AdamW {
   explicit GaLore(const OptimizerSettings& settings) : AdamW(settings) {}
 
   bool needs_matrices() const override { return true; }
+
+  std::map<std::string, at::Tensor> states() const override {
+    std::map<std::string, at::Tensor> states = AdamW::states();
+    for (const auto& [name, state] : states_) {
+      state.moments.add_to(states, name);
+      states[name + ".space"] = state.space;
+    }
+    return states;
+  }
 
   void prepare(const Parameter& parameter) override {
     if (is_projected(parameter)) {
@@ -120,6 +150,11 @@ class GaLore final : public AdamW {
     at::Tensor space;  // [min(m, n), rank], orthonormal columns
     Moments moments;
   };
+
+  void take_steps(const std::map<std::string, at::Tensor>& values) override {
+    AdamW::take_steps(values);
+    for (auto& [name, state] : states_) state.moments.steps = values.at(name + ".steps").item<int64_t>();
+  }
 
   bool is_projected(const Parameter& parameter) const {
     const at::Tensor& value = parameter.value;
@@ -162,6 +197,20 @@ void Optimizer::use(const std::vector<Parameter*>& parameters) {
     step(*parameter);
     parameter->gradient.reset();
   }
+}
+
+void Optimizer::restore(const std::map<std::string, at::Tensor>& values) {
+  const std::map<std::string, at::Tensor> own = states();
+  for (const auto& [name, state] : own) {
+    const auto value = values.find(name);
+    if (value == values.end() || value->second.sizes() != state.sizes() ||
+        value->second.scalar_type() != state.scalar_type())
+      throw InputError("optimizer: no state {} of the right shape and dtype", name);
+  }
+  if (values.size() != own.size())
+    throw InputError("optimizer: {} states, expected {}", values.size(), own.size());
+  for (const auto& [name, state] : own) state.copy_(values.at(name));
+  take_steps(values);
 }
 
 std::vector<std::string> optimizer_names() {

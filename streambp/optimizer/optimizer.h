@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,8 +45,23 @@ class Optimizer : public GradientConsumer {
   /// Whether it looks at matrices as such: its step of a share of their numbers would be another one.
   virtual bool needs_matrices() const { return false; }
 
+  /// Of the steps from now on.
+  virtual void set_learning_rate(double learning_rate) = 0;
+
+  /// What it keeps from step to step, by the parameters' names: its own tensors, but for the numbers of steps
+  /// taken, [1] int64. Those of prepared parameters are there before their first step.
+  virtual std::map<std::string, at::Tensor> states() const { return {}; }
+
+  /// Puts values that states() gave back. Throws InputError naming a state that is missing, surplus, or of
+  /// another shape or dtype; nothing is changed then.
+  void restore(const std::map<std::string, at::Tensor>& values);
+
   bool frees() const override { return true; }
   void use(const std::vector<Parameter*>& parameters) override;
+
+ private:
+  /// After the tensors of states() have their values.
+  virtual void take_steps(const std::map<std::string, at::Tensor>& values) { static_cast<void>(values); }
 };
 
 /// - sgd: w -= lr g.

@@ -1,0 +1,129 @@
+#!/usr/bin/env bash
+# streambp-bench train: every method trains alike, a run that stops goes on with the same bits, schedule and clipping are what they
+# say, the trained folder opens.
+# train_test.sh PROGRAM
+export OMP_NUM_THREADS=1
+source "$(dirname "${BASH_SOURCE[0]}")/cli_testing.sh"
+
+python3 - <<'PY' >text
+import random
+random.seed(1)
+words = "the chain rule of each layer is streamed over chunks of the sequence and nothing is lost".split()
+print("\n".join(" ".join(random.choices(words, k=9)) for _ in range(80)))
+PY
+common=(train --model qwen3-tiny --text text --seq-len 33 --batch 2 --quiet)
+
+# trained NAME OUT ARGUMENT...
+trained() {
+  local what=$1 out=$2
+  shift 2
+  run "$what" 0 "${common[@]}" --out "$out" "$@"
+}
+
+check() {
+  name=$1
+  shift
+  python3 - "$@" <<'PY' >stdout 2>stderr || fail 'the check of records or weights fails'
+import json, math, struct, sys
+from array import array
+
+def steps(out):
+    records = [json.loads(line) for line in open(out + "/results.jsonl")]
+    assert [r["step"] for r in records] == list(range(1, len(records) + 1)), records
+    return records
+
+def weights(folder):
+    with open(folder + "/model.safetensors", "rb") as file:
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        data = file.read()
+    return {n: array("d", data[t["data_offsets"][0] : t["data_offsets"][1]]) for n, t in header.items() if n != "__metadata__"}
+
+what, arguments = sys.argv[1], sys.argv[2:]
+if what == "alike":
+    own, other = (steps(out) for out in arguments)
+    assert len(own) == len(other)
+    error = max(abs(a["loss"] - b["loss"]) / abs(a["loss"]) for a, b in zip(own, other))
+    print(error)
+    assert error <= 1e-12, error
+elif what == "falls":
+    losses = [r["loss"] for r in steps(arguments[0])]
+    print(losses)
+    assert losses[-1] < 0.8 * losses[0]
+elif what == "rates":
+    # Two steps of warm-up, then half a cosine over the other eight, as transformers' get_cosine_schedule_with_warmup.
+    rates = [r["learning_rate"] for r in steps(arguments[0])]
+    expected = [0.05, 0.1] + [0.1 * 0.5 * (1 + math.cos(math.pi * i / 8)) for i in range(8)]
+    print(rates, expected)
+    assert all(abs(a - b) <= 1e-15 for a, b in zip(rates, expected)) and len(rates) == 10
+elif what == "clipped":
+    # One step of sgd moves the weights by the learning rate times the clipped norm, whatever the gradient is.
+    before, after = weights(arguments[0]), weights(arguments[1])
+    norm = steps(arguments[1] + "/..")[0]["gradient_norm"]
+    moved = math.sqrt(sum((a - b) ** 2 for n in before for a, b in zip(before[n], after[n])))
+    limit = float(arguments[2])
+    expected = 0.01 * (limit * norm / (norm + 1e-6) if 0 < limit < norm else norm)
+    print(norm, moved, expected)
+    assert abs(moved - expected) <= 1e-10 * expected
+PY
+}
+
+for objective in sft dpo; do
+  for variant in full lora; do
+    extra=(--objective "$objective" --dtype float64 --steps 8 --warmup-steps 2 --schedule cosine)
+    [ "$variant" = lora ] && extra+=(--lora-rank 3)
+    trained "$objective, $variant, standard" "$objective-$variant" --method standard "${extra[@]}"
+    for method in checkpoint streambp tiled logits-only chunk-major; do
+      chunk=()
+      [[ $method =~ streambp|tiled|chunk-major ]] && chunk=(--chunk 10)
+      trained "$objective, $variant, $method" "$objective-$variant-$method" --method "$method" "${chunk[@]}" "${extra[@]}"
+      check "$objective, $variant: $method as standard" alike "$objective-$variant" "$objective-$variant-$method"
+    done
+  done
+done
+
+long=(--dtype float64 --learning-rate 0.01)
+for optimizer in adamw galore; do
+  whole=("${long[@]}" --optimizer "$optimizer" --galore-rank 4)
+  trained "$optimizer, at one go" "$optimizer" "${whole[@]}" --steps 24
+  # Killed between two states: the steps since the last one are taken again and have to be what is on record.
+  trained "$optimizer, 10 steps" "$optimizer-again" "${whole[@]}" --steps 10
+  cp "$optimizer-again/state.safetensors" kept
+  trained "$optimizer, on to 17" "$optimizer-again" "${whole[@]}" --steps 17 --resume
+  cp kept "$optimizer-again/state.safetensors"
+  printf '{"environment":{"argv":["streambp-be' >>"$optimizer-again/results.jsonl"
+  trained "$optimizer, on to the end" "$optimizer-again" "${whole[@]}" --steps 24 --resume
+  for file in model/model.safetensors state.safetensors; do
+    cmp -s "$optimizer/$file" "$optimizer-again/$file" || fail "$file differs from that of the run at one go"
+  done
+done
+check 'the loss falls' falls adamw
+
+trained 'a schedule' rates --dtype float64 --steps 10 --warmup-steps 2 --schedule cosine --learning-rate 0.1 --optimizer sgd
+check 'the schedule by hand' rates rates
+trained 'nothing learned' still --dtype float64 --steps 1 --optimizer sgd --learning-rate 0
+for limit in 0 0.25 100; do
+  trained "clipped at $limit" "clip-$limit" --dtype float64 --steps 1 --optimizer sgd --learning-rate 0.01 --clip-norm "$limit"
+  check "clipped at $limit, by hand" clipped still/model "clip-$limit/model" "$limit"
+done
+run 'the trained folder opens' 0 sweep --model adamw/model --dtype float64 --method streambp --seq-len 16 --repeats 1 --out opened --quiet
+run 'trained adapters open' 0 sweep --model qwen3-tiny --adapter sft-lora/model --dtype float64 --method streambp --seq-len 16 --repeats 1 --out adapted --quiet
+
+# bad TEXT ARGUMENT...: exit code 2 and a line with TEXT.
+bad() {
+  local text=$1
+  shift
+  run "refusing $*" 2 "$@"
+  grep -q -- "$text" stderr || fail "no word of '$text'"
+}
+bad 'holds a training run already' "${common[@]}" --out adamw
+bad 'with other options' "${common[@]}" "${long[@]}" --weight-decay 0.02 --steps 30 --out adamw --resume
+bad "can't be read" train --text nowhere --out no --quiet
+bad 'expected at least 5000' train --text text --seq-len 5000 --out no --quiet
+bad 'asks for more than text' "${common[@]}" --objective grpo --set beta=0 --out no
+bad 'expected one' "${common[@]}" --method standard,streambp --out no
+bad 'expected one of constant, linear, cosine' "${common[@]}" --schedule square --out no
+bad "can't be trained" "${common[@]}" --device meta --out no
+run 'not finite' 1 "${common[@]}" --optimizer sgd --clip-norm 0 --learning-rate 1e30 --steps 5 --out inf
+grep -q 'the first gradient that is not: model' stderr || fail 'no word of which tensor'
+
+finish
