@@ -1,0 +1,120 @@
+"""The Python blocks of bench/tokens.md write batches of TRL's trainers that streambp-bench takes: its losses are the trainers'."""
+
+import json
+import os
+import re
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+import datasets
+import torch
+import trl
+from patching import character_tokenizer, tiny
+
+os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+from trl.experimental.kto import KTOConfig, KTOTrainer
+
+ROOT = Path(__file__).resolve().parents[4]
+PROGRAM = Path(os.environ["STREAMBP_TORCH_LIBRARY"]).resolve().parent.parent / "bin" / "streambp-bench"
+NOISE = 2e-5  # of float32
+TEXT = "the quick brown fox jumps over the lazy dog and runs away from the rain "
+COMMON = {"report_to": [], "use_cpu": True, "save_strategy": "no", "disable_tqdm": True, "bf16": False, "gradient_checkpointing": False,
+          "per_device_train_batch_size": 4, "max_steps": 1}
+datasets.disable_progress_bars()
+
+
+def pages():
+    """The blocks of Python, and the commands of the page by objective."""
+    page = (ROOT / "bench/tokens.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    commands = re.findall(r"^    streambp-bench (.*)$", page, re.MULTILINE)
+    by_objective = {re.search(r"--objective (\w+)", command)[1]: command.split() for command in commands}
+    named = {re.search(r'"(\w+)\.safetensors"', block)[1]: block for block in blocks[1:]}
+    return blocks[0], named, by_objective
+
+
+class TokensPage(unittest.TestCase):
+    def setUp(self):
+        self.function, self.blocks, self.commands = pages()
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(self.folder.name)
+        tiny(seed=4).save_pretrained("model")
+
+    def settings(self, config, **more):
+        return config(output_dir="trainer", **COMMON, **more)
+
+    def check(self, objective, trainer, after=lambda: None):
+        """Runs the block of the objective, then its command: the loss is what the trainer computes on the same batch."""
+        batches = []
+        loader = trainer.get_train_dataloader()
+        trainer.get_train_dataloader = lambda: loader
+        prepare = trainer._prepare_inputs
+
+        def remember(batch):
+            batches.append(prepare(batch))
+            return batches[-1]
+
+        trainer._prepare_inputs = remember
+        torch.manual_seed(5)
+        names = {"trainer": trainer}
+        exec(self.function + self.blocks[objective], names)  # noqa: S102
+        if not batches:
+            torch.manual_seed(5)
+            remember(next(iter(loader)))
+        after()
+        trainer.current_gradient_accumulation_steps = 1  # which training_step sets
+        with torch.no_grad():
+            theirs = float(trainer.compute_loss(trainer.model, dict(batches[0])))
+        command = [str(PROGRAM), *("model" if word == "FOLDER" else word for word in self.commands[objective]), "--method", "streambp",
+                   "--chunk", "7", "--repeats", "1", "--warmup", "0", "--quiet"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        ours = json.loads(Path("out", objective, "results.jsonl").read_text().splitlines()[-1])["loss"]
+        error = abs(ours - theirs) / max(abs(theirs), 1.0)
+        print(f"{objective}: {ours:.7f}, the trainer {theirs:.7f}: {error:.1e}", flush=True)
+        self.assertTrue(error <= NOISE, f"{objective}: {ours}, expected {theirs}")
+
+    def test_sft(self):
+        data = datasets.Dataset.from_list([{"text": TEXT[: 12 + 3 * i]} for i in range(8)])
+        self.check("sft", trl.SFTTrainer(model=tiny(seed=4), args=self.settings(trl.SFTConfig), train_dataset=data,
+                                         processing_class=character_tokenizer()))
+
+    def test_dpo(self):
+        rows = [{"prompt": TEXT[: 5 + i], "chosen": TEXT[20 : 28 + i], "rejected": TEXT[3 : 9 + 2 * i]} for i in range(8)]
+        trainer = trl.DPOTrainer(model=tiny(seed=6), ref_model=tiny(seed=4), args=self.settings(trl.DPOConfig),
+                                 train_dataset=datasets.Dataset.from_list(rows), processing_class=character_tokenizer())
+        tiny(seed=6).save_pretrained("policy")
+        self.commands["dpo"][self.commands["dpo"].index("FOLDER")] = "policy"
+        self.check("dpo", trainer)
+
+    def test_grpo(self):
+        data = datasets.Dataset.from_dict({"prompt": ["say something", "once upon", "the rain in", "to be or not"]})
+        arguments = self.settings(trl.GRPOConfig, num_generations=4, max_completion_length=9, num_iterations=2)
+        trainer = trl.GRPOTrainer(model=tiny(seed=4), reward_funcs=lambda completions, **_: [float(i) for i in range(len(completions))],
+                                  args=arguments, train_dataset=data, processing_class=character_tokenizer())
+
+        def one_step_later():
+            """Log-probabilities of the policy that generated are in the batch; one that has moved has a loss that is not 0."""
+            with torch.no_grad():
+                for parameter in trainer.model.parameters():
+                    parameter.mul_(1.03)
+            trainer.model.save_pretrained("policy")
+
+        self.commands["grpo"][self.commands["grpo"].index("FOLDER")] = "policy"
+        self.check("grpo", trainer, one_step_later)
+
+    def test_kto(self):
+        rows = [{"prompt": TEXT[: 5 + i], "completion": TEXT[20 : 28 + i], "label": i % 2 == 0} for i in range(8)]
+        trainer = KTOTrainer(model=tiny(seed=6), ref_model=tiny(seed=4), args=self.settings(KTOConfig),
+                             train_dataset=datasets.Dataset.from_list(rows), processing_class=character_tokenizer())
+        tiny(seed=6).save_pretrained("policy")
+        self.commands["kto"][self.commands["kto"].index("FOLDER")] = "policy"
+        self.check("kto", trainer)
+
+
+if __name__ == "__main__":
+    unittest.main()
