@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every check at full size, one after another: the equality sweep, the golden cases, the reference's gradients, precision,
-# compare's verdicts on gradients of Hugging Face, fifty kills and other faults, the long-index suite, hostile inputs, headers by
+# compare's verdicts on gradients of Hugging Face and on published mistakes, fifty kills and other faults, allocations that fail, the long-index suite, hostile inputs, headers by
 # themselves, a selection of tests with sanitizers and with assertions, the CUDA kernels on the host with sanitizers and in many orders,
 # and one definition of each name. Says at the end which held; a check that fails does not keep the later ones from running.
 #   scripts/nightly.sh [ARGUMENT...]   arguments go to `streambp-verify long` (--max-memory 20GB, --case NAME, ...)
@@ -58,9 +58,16 @@ check 'Golden cases: losses, log-probabilities and gradients of Hugging Face' "$
 check 'The reference against finite differences' "$verify" gradcheck
 check "Errors of float32 and bfloat16 relative to standard back-propagation's" "$verify" precision
 check "compare's verdicts on gradients of Hugging Face" python3 scripts/compare_verdicts.py --out out/compare-verdicts
+check 'Published mistakes and their verdicts' python3 scripts/errata.py --out out/errata
 check 'Kills, full disks, closed descriptors, writers at the same time' \
   bash verify/tests/bench/faults_test.sh build/release/bin/streambp-bench 50
+check 'Training by every method: losses of 300 steps' "$venv/bin/python" scripts/train_parity.py --out out/train-parity --runs "$(mktemp -d)"
 check 'Twenty ranks killed at random moments' bash verify/tests/bench/ranks_test.sh build/release/bin/streambp-bench 20
+every_request() {
+  (build_project release library_test) || return
+  STREAMBP_EVERY_REQUEST=1 OMP_NUM_THREADS=1 build/release/bin/library_test --gtest_brief=1 --gtest_filter='*FailingAllocation*'
+}
+check 'An allocation that fails, at every request of fifteen kinds of passes' every_request
 check 'Lengths, products and element counts across 2^16, 2^31 and 2^32' "$verify" long "$@"
 check 'Hostile inputs: files, folders and command lines that have to be refused' \
   python3 verify/tests/hostile/inputs_test.py build/release/bin verify/goldens --all
