@@ -1,10 +1,21 @@
 #!/usr/bin/env bash
 # Every check at full size, one after another: the equality sweep, the golden cases, the reference's gradients, precision,
-# compare's verdicts on gradients of Hugging Face and on published mistakes, fifty kills and other faults, allocations that fail, the long-index suite, hostile inputs, headers by
-# themselves, a selection of tests with sanitizers and with assertions, the CUDA kernels on the host with sanitizers and in many orders,
-# and one definition of each name. Says at the end which held; a check that fails does not keep the later ones from running.
-#   scripts/nightly.sh [ARGUMENT...]   arguments go to `streambp-verify long` (--max-memory 20GB, --case NAME, ...)
+# compare's verdicts on gradients of Hugging Face and on published mistakes, fifty kills and other faults, allocations that fail, mistakes
+# planted in the sources, the long-index suite, hostile inputs, headers by themselves, a selection of tests with sanitizers and with
+# assertions, the CUDA kernels on the host with sanitizers and in many orders, and one definition of each name. Says at the end which held; a check that fails does not keep the later ones from running.
+#   scripts/nightly.sh [--only REGEX] [--keep FOLDER] [ARGUMENT...]
+#     --only REGEX    only checks whose titles it matches
+#     --keep FOLDER   write what each check printed, its command, commit and machine to FOLDER/TITLE.txt (results/trust)
+#     ARGUMENT...     go to `streambp-verify long` (--max-memory 20GB, --case NAME, ...)
 set -euo pipefail
+only='' keep=''
+while [ $# -gt 0 ]; do
+  case $1 in
+    --only) only=${2:?} && shift 2 ;;
+    --keep) keep=$(realpath -m "${2:?}") && shift 2 ;;
+    *) break ;;
+  esac
+done
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 build_project release streambp-verify streambp-bench
 cd "$project"
@@ -14,16 +25,33 @@ status=0
 
 # check TITLE COMMAND...: its exit code goes into the summary, the first one that is not 0 becomes ours.
 check() {
-  local title=$1 code=0 start=$SECONDS
+  local title=$1 code=0 start=$SECONDS printed
   shift
+  [[ $title =~ $only ]] || return 0
   echo "== $title"
-  "$@" || code=$?
+  printed=$(mktemp)
+  "$@" 2>&1 | tee "$printed" || code=${PIPESTATUS[0]}
   echo
+  [ -z "$keep" ] || kept "$title" "$code" "$((SECONDS - start))" "$printed" "$*"
+  rm -f "$printed"
   case $code in
     0) summary+=("pass  $title, $((SECONDS - start)) s") ;;
     *) summary+=("FAIL  $title, $((SECONDS - start)) s, exit code $code") ;;
   esac
   [ "$status" -ne 0 ] || status=$code
+}
+
+# kept TITLE CODE SECONDS FILE COMMAND: the end of what a check printed, and what made it, as a file of the folder `keep`.
+kept() {
+  local name
+  name=$(tr '[:upper:]' '[:lower:]' <<<"$1" | tr -cs 'a-z0-9\n' '-' | sed 's/-$//')
+  mkdir -p "$keep"
+  {
+    printf '%s\nscripts/nightly.sh --only %q: %s\n' "$1" "$1" "${5//$project\//}"
+    printf 'exit code %s, %s s, commit %s%s, %s\n\n' "$2" "$3" "$(git rev-parse --short=12 HEAD)" \
+      "$(git diff --quiet HEAD -- ':!results' || echo ', modified')" "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)"
+    tail -n 40 "$4"
+  } >"$keep/$name.txt"
 }
 
 # tests_of PRESET: tests of files, records, faults, memory, ops, methods and hostile inputs, built with another preset.
@@ -68,6 +96,8 @@ every_request() {
   STREAMBP_EVERY_REQUEST=1 OMP_NUM_THREADS=1 build/release/bin/library_test --gtest_brief=1 --gtest_filter='*FailingAllocation*'
 }
 check 'An allocation that fails, at every request of fifteen kinds of passes' every_request
+check 'Mistakes planted in the sources, the named ones and an eighth of the others' \
+  "$venv/bin/python" scripts/mutants.py --venv "$venv" --part "$((10#$(date +%j) % 8 + 1))/8" --jobs "$(nproc)" --out out/mutants
 check 'Lengths, products and element counts across 2^16, 2^31 and 2^32' "$verify" long "$@"
 check 'Hostile inputs: files, folders and command lines that have to be refused' \
   python3 verify/tests/hostile/inputs_test.py build/release/bin verify/goldens --all
