@@ -89,10 +89,14 @@ inline Batch part_of(const Work& work, int64_t rank, int64_t ranks) {
   return part;
 }
 
+/// Its first step is lr g / (|g| + epsilon), which enlarges an error of g by up to lr / epsilon: with the
+/// usual 1e-8 a million times where g is near 0, so that rounding alone would be beyond kLimit; with this one
+/// tenfold.
 inline std::unique_ptr<Optimizer> adamw() {
   OptimizerSettings settings;
   settings.name = "adamw";
   settings.learning_rate = 0.01;
+  settings.epsilon = 1e-3;
   return make_optimizer(settings);
 }
 
