@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Runs the command blocks of README.md as a reader would, and checks what the pages say against the files that are there.
+"""Runs the command blocks of README.md and bench/longest.md as a reader would, and checks what the pages say against the files that are there.
 
     scripts/check_readme.py                        with the programs in build/release/bin
     scripts/check_readme.py --bin DIR --pages-only
 
-1. Every block marked `sh` in README.md runs without an error, all in one shell and one folder. Long sweeps are shortened.
-2. The longest sequences that the README's table states are those that its commands print, and `compare` says what is quoted.
+1. Every block marked `sh` in these two runs without an error, all in one shell and one folder. Long sweeps are shortened.
+2. The longest sequences that their tables state are those that the commands print, and `compare` says what is quoted.
 3. Every relative link, and every path that names a file of a room in backquotes, leads to a file, in all pages.
 """
 import argparse
@@ -16,6 +16,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGES = {"README.md": (4, 5), "bench/longest.md": (2, 6)}  # with at least so many blocks of commands, and longest sequences in tables
 SHORTER = {"--seq-len 1024,2048": "--seq-len 32,64", "--seq-len 1024": "--seq-len 64"}
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 ROOM_PATH = re.compile(r"`((?:\.\./)*(?:scripts|streambp|bench|verify|reference|results)/[\w./-]*\.(?:sh|py|cc|h|md|cu|cuh|jsonl|cmake))\b")
@@ -23,10 +24,12 @@ ROOM_PATH = re.compile(r"`((?:\.\./)*(?:scripts|streambp|bench|verify|reference|
 
 def run_blocks(bin_folder):
     """What the blocks print. They run in a folder that holds links to the project's, so that what they write stays out of it."""
-    text = (ROOT / "README.md").read_text()
-    blocks = re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    if len(blocks) < 4:
-        raise SystemExit(f"README.md: {len(blocks)} command blocks, expected 4 or more")
+    blocks = []
+    for page, (least, _) in PAGES.items():
+        found = re.findall(r"^```sh\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+        if len(found) < least:
+            raise SystemExit(f"{page}: {len(found)} command blocks, expected {least} or more")
+        blocks += found
     script = "set -euo pipefail\n" + "".join(blocks).replace("$PWD/build/release/bin", str(bin_folder))
     for long, short in SHORTER.items():
         script = script.replace(long, short)
@@ -37,19 +40,20 @@ def run_blocks(bin_folder):
         done = subprocess.run(["bash", "-xc", script], cwd=folder, text=True, capture_output=True)
     print(done.stdout, done.stderr, sep="\n")
     if done.returncode != 0:
-        raise SystemExit(f"README.md: a command failed with exit code {done.returncode}")
+        raise SystemExit(f"a command failed with exit code {done.returncode}")
     return done.stdout
 
 
 def check_figures(printed):
-    text = (ROOT / "README.md").read_text()
-    section = re.search(r"^## What fits my card\?$(.*?)^## ", text, re.DOTALL | re.MULTILINE)[1]
-    stated = re.findall(r"^\|.*\| ([\d,]+) \|$", section, re.MULTILINE)
-    if len(stated) < 5:
-        raise SystemExit(f"README.md: {len(stated)} rows in the table of what fits, expected 5 or more")
-    wrong = [number for number in stated if not re.search(rf"\b{number.replace(',', '')}\b", printed)]
-    quoted = re.search(r"prints `(exact: [^`]*)`", text)[1]
-    return [f"README.md: '{words}' is not what its commands print" for words in wrong + [quoted] * (quoted not in printed)]
+    wrong = []
+    for page, (_, least) in PAGES.items():
+        tables = re.findall(r"^\|[^\n]*predicted by these commands \| longest sequence \|\n(.*?)\n$", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+        stated = re.findall(r"^\|.*\| ([\d,]+) \|$", "\n".join(tables), re.MULTILINE)
+        if len(stated) < least:
+            raise SystemExit(f"{page}: {len(stated)} rows in tables of longest sequences, expected {least} or more")
+        wrong += [f"{page}: '{number}' is not what its commands print" for number in stated if not re.search(rf"\b{number.replace(',', '')}\b", printed)]
+    quoted = re.search(r"prints `(exact: [^`]*)`", (ROOT / "README.md").read_text())[1]
+    return wrong + [f"README.md: '{quoted}' is not what its commands print"] * (quoted not in printed)
 
 
 def check_paths():

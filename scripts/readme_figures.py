@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""The figures of README.md that come from records, made again from them.
+"""The figures of README.md, bench/longest.md and results/README.md that come from records, made again from them.
 
     scripts/readme_figures.py            prints the lines as they have to be
-    scripts/readme_figures.py --check    exit code 1 where README.md says something else
+    scripts/readme_figures.py --check    exit code 1 where a page says something else
 
-They are those of times and memory next to Hugging Face (results/compare-*, qwen3.5-*), of a token's bytes (results/bytes-per-token), and of
-predictions against the allocator (results/prediction), and of ranks (results/ranks-*). The other longest sequences are what the commands above them print, and the table of
-proofs is that of the programs named in it: neither is in a record, and neither is checked here.
+They are those of times and memory next to Hugging Face (results/compare-*, qwen3.5-*), of a token's bytes (results/bytes-per-token), of
+predictions against the allocator (results/prediction), and of ranks (results/ranks-*). The other longest sequences are what the commands above them
+print (scripts/check_readme.py), and the table of proofs is that of the programs named in it.
 """
 
 import argparse
@@ -107,21 +107,29 @@ def ranks_lines():
            f"rank would need {peaks[1, 1 << 20]}")
 
 
+PAGES = {"README.md": (times_lines, prediction_lines), "bench/longest.md": (token_lines, ranks_lines), "results/README.md": (recurrent_lines,)}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="compare with README.md")
-    parser.add_argument("--readme", type=Path, default=ROOT / "README.md", help="the page to compare with (default: README.md)")
+    parser.add_argument("--check", action="store_true", help="compare with the pages")
+    parser.add_argument("--pages", type=Path, default=ROOT, help="the folder of the pages to compare with (default: the project's)")
     options = parser.parse_args()
-    lines = [line for part in (times_lines, recurrent_lines, token_lines, prediction_lines, ranks_lines) for line in part()]
-    if not options.check:
-        print("\n".join(lines))
-        return 0
-    page = re.sub(r"\s+", " ", options.readme.read_text(encoding="utf-8"))
-    missing = [line for line in lines if line not in page]
-    for line in missing:
-        print(f"{options.readme}: not there, as the records have it: {line}")
-    print(f"{len(lines)} statements with figures, {len(missing)} differ from the records")
-    return 1 if missing else 0
+    count = differing = 0
+    for name, parts in PAGES.items():
+        lines = [line for part in parts for line in part()]
+        count += len(lines)
+        if not options.check:
+            print("\n".join(lines))
+            continue
+        page = re.sub(r"\s+", " ", (options.pages / name).read_text(encoding="utf-8"))
+        for line in lines:
+            if line not in page:
+                print(f"{name}: not there, as the records have it: {line}")
+                differing += 1
+    if options.check:
+        print(f"{count} statements with figures, {differing} differ from the records")
+    return 1 if differing else 0
 
 
 if __name__ == "__main__":
