@@ -106,6 +106,7 @@ def arguments():
     parser.add_argument("--part", default="1/8", help="K/N: the K-th of N parts of all mutants, drawn by their text (default 1/8); named ones always")
     parser.add_argument("--seconds", type=float, default=30, help="of tests for each mutant (default 30)")
     parser.add_argument("--jobs", type=int, default=2, help="mutants tried at the same time (default 2)")
+    parser.add_argument("--again", action="store_true", help="try those that survived before once more")
     parser.add_argument("--most", type=int, help="stop after so many more mutants")
     parser.add_argument("--venv", default=PROJECT / ".venv", help="the virtual environment with the torch wheel (default .venv)")
     parser.add_argument("--runs", default=PROJECT / "build/mutants", type=Path, help="folder of the build and the outcomes (default build/mutants)")
@@ -139,7 +140,8 @@ def main():
     else:
         schemata.build(options.venv)
         tests = baseline(schemata)
-        waiting = [mutant for mutant in schemata.mutants if key(mutant) not in done]
+        waiting = [mutant for mutant in schemata.mutants if key(mutant) not in done or
+                   (options.again and done[key(mutant)]["outcome"] != "killed")]
         waiting = sorted(waiting, key=lambda m: (m["kind"] != "named", zlib.crc32(key(m).encode())))[:options.most]
         print(f"mutants: {len(schemata.mutants)}, {len(waiting)} to try", flush=True)
         with open(kept, "a") as file, concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:

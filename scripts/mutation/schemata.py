@@ -19,6 +19,7 @@ NAMED = MUTANTS / "named.toml"
 # Test programs, and the file of each to which the listener of reached mutants is appended.
 PROGRAMS = {"library_test": "verify/tests/streambp/backprop/backpropagate_test.cc",
             "objective_test": "verify/tests/streambp/objective/objective_test.cc",
+            "cuda_test": "verify/tests/streambp/backprop/stream_buffer_test.cc",
             "distributed_test": "verify/tests/streambp/distributed/communicator_test.cc"}
 TARGETS = [*PROGRAMS, "streambp-verify"]
 

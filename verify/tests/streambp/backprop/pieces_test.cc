@@ -2,6 +2,7 @@
 // else's autograd.
 #include "streambp/backprop/pieces.h"
 
+#include <cmath>
 #include <gtest/gtest.h>
 #include <memory>
 #include <string>
@@ -16,6 +17,17 @@ namespace streambp::verify {
 namespace {
 
 constexpr int64_t kLength = 13;
+
+/// What `body` throws.
+template <typename Body>
+std::string refusal(Body body) {
+  try {
+    body();
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "nothing was refused";
+}
 
 /// A skeleton over the tensors of `owner`, with gradients of its own.
 struct Lent {
@@ -130,15 +142,26 @@ TEST(Pieces, AWeightedSumOfLogProbabilitiesGoesBackAsItsWeights) {
   }
 }
 
-/// What `body` throws.
-template <typename Body>
-std::string refusal(Body body) {
-  try {
-    body();
-  } catch (const InputError& error) {
-    return error.what();
+TEST(Pieces, RefuseWhatTheLastLayersTokensDoNotDetermine) {
+  for (const auto& [name, objective] : {std::pair{"qwen3-moe-tiny", "sft"}, {"qwen3-tiny", "infonce"}}) {
+    EqualitySubject subject = make_subject({name, objective, {}, "full", "right", kLength}, 7);
+    Lent lent(subject);
+    const Config& config = lent.model.config();
+    const at::Tensor hidden = at::zeros({subject.batch.size(), config.hidden_size}, at::kDouble);
+    EXPECT_NE(refusal([&] {
+                head_piece(lent.model, subject.batch, *subject.objective, hidden, 4, true);
+              }).find("not a function of the last layer's tokens alone"),
+              std::string::npos)
+        << name << " " << objective;
   }
-  return "nothing was refused";
+  const Batch batch = make_subject({"qwen3-tiny", "sft", {}, "full", "single", kLength}, 7).batch;
+  for (const double temperature : {0.0, -1.0, std::nan("")}) {
+    EXPECT_NE(refusal([&] {
+                weighted_log_probabilities(batch, {}, temperature);
+              }).find("expected a number above 0"),
+              std::string::npos)
+        << temperature;
+  }
 }
 
 TEST(Lent, TensorsAreUsedWhereTheyLie) {

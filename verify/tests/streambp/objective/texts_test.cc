@@ -98,9 +98,23 @@ TEST(Reward, ComparesScoresOfPairs) {
               doubles({(slope(-0.25) + 0.35) / 2, (slope(-2.25) + 0.35) / 2, (-slope(-0.25) + 0.35) / 2,
                        (-slope(-2.25) + 0.35) / 2}),
               "gradient");
+  const auto refused = [&] {
+    return refusal([&] { make_objective("reward", batch); }).find("expected one token a sequence") !=
+           std::string::npos;
+  };
+  const at::Tensor ends = batch.value_mask.clone();
   batch.value_mask[0] = true;
-  EXPECT_NE(refusal([&] { make_objective("reward", batch); }).find("expected one token a sequence"),
-            std::string::npos);
+  EXPECT_TRUE(refused()) << "two of the first sequence, one more than sequences";
+  // As many as sequences: two of one, none of the next or of the one before.
+  const int64_t second = batch.offsets[2] - 1;
+  batch.value_mask = ends.clone();
+  batch.value_mask[0] = true;
+  batch.value_mask[second] = false;
+  EXPECT_TRUE(refused()) << "two of the first sequence";
+  batch.value_mask = ends.clone();
+  batch.value_mask[0] = batch.value_mask[batch.offsets[1] - 1] = false;
+  batch.value_mask[batch.offsets[1]] = true;
+  EXPECT_TRUE(refused()) << "two of the second sequence";
 }
 
 TEST(Reward, ScoresTheLastTokenThatIsNotPadding) {

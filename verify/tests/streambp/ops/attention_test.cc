@@ -265,6 +265,37 @@ TEST(Sinks, FrozenOnesHaveNoGradientAndTakeTheirShare) {
   EXPECT_FALSE(sinks.gradient.defined());
 }
 
+/// Scores beyond what exp takes: an offset that all of them share changes no softmax and no gradient.
+TEST(LargeScores, WithACommonOffsetGiveTheSameSoftmax) {
+  const std::vector<int64_t> offsets{0, 4, 11};
+  constexpr double kScale = 0.5, kLimit = 1e-10;  // of scores of 1e4, whose last bit is 2e-12
+  for (const double offset : {-1e4, 1e4}) {
+    for (const int64_t size : {8, 16}) {  // without and with kernels of our own
+      SCOPED_TRACE(fmt::format("offset {}, heads of {}", offset, size));
+      at::Tensor q = random({11, 2, size}, 1), k = random({11, 1, size}, 2);
+      const at::Tensor v = random({11, 1, size}, 3).requires_grad_(), dy = random({11, 2, size}, 4);
+      q.select(-1, 0).fill_(1.0);
+      k.select(-1, 0).fill_(offset / kScale);
+      q.requires_grad_();
+      const at::Tensor expected = masked_attention(q, k, v, offsets, 0, {{kScale}});
+      const auto truth = torch::autograd::grad({expected}, {q, v}, {dy});
+      AttentionBlock result;
+      const at::Tensor y = attention(q, k, v, offsets, {}, {{kScale}}, result);
+      const auto got = torch::autograd::grad({y}, {q, v}, {dy});
+      expect_near(y.detach(), expected.detach(), "output", kLimit);
+      // The query's first number multiplies the offset itself: its gradient is rounding noise of that size.
+      const auto others = [&](const at::Tensor& x) { return x.narrow(-1, 1, size - 1); };
+      expect_near(others(got[0]), others(truth[0]), "queries", kLimit);
+      expect_near(got[1], truth[1], "values", kLimit);
+      const at::NoGradGuard no_grad;
+      const AttentionBlock one = attend(q, k, v, Visible::kCausal, {kScale}),
+                           tiled = attend_tiled(q, k, v, Visible::kCausal, {kScale});
+      expect_near(tiled.output, one.output, "output of tiles", kLimit);
+      expect_near(tiled.log_sum_exp, one.log_sum_exp, "log-sum-exp of tiles", kLimit);
+    }
+  }
+}
+
 TEST(WindowAttention, AWindowOfOneTokenGivesItsValue) {
   const at::Tensor q = random({5, 2, 4}, 1).requires_grad_(), k = random({5, 1, 4}, 2),
                    v = random({5, 1, 4}, 3).requires_grad_();
