@@ -6,6 +6,7 @@
 
 #include "streambp/backprop/method.h"
 #include "streambp/backprop/passes.h"
+#include "streambp/error.h"
 #include "streambp/memory/meter.h"
 #include "streambp/memory/recorder.h"
 #include "streambp/ops/dry_run.h"
@@ -109,12 +110,21 @@ double embeddings_gradient(const Objective& objective, at::Tensor& embeddings) {
   return item_or_zero(loss);
 }
 
+void require_no_balance(const Model& model, const Objective& objective) {
+  if (objective.router_loss.of(model.config().mixture) == 0.0) return;
+  throw InputError(
+      "{}: balances the load of experts over the whole batch, expected no micro-batches, or "
+      "router_aux_loss_coef=0",
+      objective.name());
+}
+
 std::vector<std::unique_ptr<Objective>> part_objectives(Model& model, const std::string& name,
                                                         const Batch& batch, const std::vector<Batch>& parts,
                                                         const std::map<std::string, std::string>& given) {
   std::vector<std::unique_ptr<Objective>> objectives;
   const auto whole = make_objective(name, batch, given);
   const HeadRequest request = whole->request();
+  if (parts.size() > 1) require_no_balance(model, *whole);
   if (request.pooling == Pooling::kNone || parts.size() == 1) {
     const Counts counts = count(batch);
     for (const Batch& part : parts) objectives.push_back(make_objective(name, part, given, counts));

@@ -26,11 +26,15 @@ void embeddings_backward(const HeadPass& pass, int64_t chunk, const at::Tensor& 
 /// The loss of the embeddings; its gradient by them replaces them.
 double embeddings_gradient(const Objective& objective, at::Tensor& embeddings);
 
+/// Throws InputError for an objective that balances the load of the model's experts: that is no sum over
+/// parts of a batch.
+void require_no_balance(const Model& model, const Objective& objective);
+
 /// The objective of each part of `batch` (micro_batches), so that losses and gradients sum to those of the
 /// whole: with normalisers of the whole or, where it compares embeddings, in two phases (BASIC, arXiv
 /// 2111.10050; GradCache, arXiv 2101.06983): first the embeddings of all parts without a graph, the loss of
 /// all of them and its gradient, which a part's objective then passes on. Throws InputError as make_objective
-/// does.
+/// and, for several parts, require_no_balance do.
 std::vector<std::unique_ptr<Objective>> part_objectives(Model& model, const std::string& name,
                                                         const Batch& batch, const std::vector<Batch>& parts,
                                                         const std::map<std::string, std::string>& given);

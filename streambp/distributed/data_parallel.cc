@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "streambp/backprop/embeddings.h"
 #include "streambp/distributed/whole_objective.h"
 #include "streambp/error.h"
 
@@ -51,17 +52,30 @@ int64_t rope_length_of_all(Communicator& communicator, const Batch& batch) {
   return communicator.all_gather(at::full({1}, own, at::kLong)).max().item<int64_t>();
 }
 
+/// What the ranks' batches are as one.
+struct Whole {
+  std::vector<Counts> counts;  // of each rank
+  bool compares = false;       // its rows with one another
+};
+
+/// Gives `batch` the whole's length. All ranks call it.
+Whole whole_of(Communicator& communicator, const std::string& name, Batch& batch,
+               const std::map<std::string, std::string>& given) {
+  if (batch.size() == 0) throw InputError("{}: a rank without a token, expected some on every rank", name);
+  batch.rope_length = rope_length_of_all(communicator, batch);
+  Whole whole{.counts = counts_of_ranks(communicator, count(batch))};
+  const ObjectiveKind& kind = objective_kind(name);
+  whole.compares = on_any_rank(
+      communicator, kind.compares_rows && kind.compares_rows(batch, complete_options(kind, given, batch)));
+  return whole;
+}
+
 }  // namespace
 
 std::unique_ptr<Objective> objective_of_ranks(Communicator& communicator, const Model& model,
                                               const std::string& name, Batch& batch,
                                               const std::map<std::string, std::string>& given) {
-  if (batch.size() == 0) throw InputError("{}: a rank without a token, expected some on every rank", name);
-  batch.rope_length = rope_length_of_all(communicator, batch);
-  const std::vector<Counts> counts = counts_of_ranks(communicator, count(batch));
-  const ObjectiveKind& kind = objective_kind(name);
-  const bool compares = on_any_rank(
-      communicator, kind.compares_rows && kind.compares_rows(batch, complete_options(kind, given, batch)));
+  const auto [counts, compares] = whole_of(communicator, name, batch, given);
   std::unique_ptr<Objective> objective = compares ? whole_objective(communicator, name, batch, given)
                                                   : make_objective(name, batch, given, sum_of(counts));
   const bool balances = objective->router_loss.of(model.config().mixture) != 0.0;
@@ -72,6 +86,53 @@ std::unique_ptr<Objective> objective_of_ranks(Communicator& communicator, const 
   }
   balance_over_ranks(communicator, *objective);
   return objective;
+}
+
+std::vector<PartOfRank> parts_of_rank(Communicator& communicator, const Model& model, const std::string& name,
+                                      Batch& batch, int64_t parts,
+                                      const std::map<std::string, std::string>& given) {
+  std::vector<PartOfRank> all;
+  if (parts == 1) {
+    auto objective = objective_of_ranks(communicator, model, name, batch, given);
+    all.push_back({batch, std::move(objective)});
+    return all;
+  }
+  const auto [counts, compares] = whole_of(communicator, name, batch, given);
+  if (compares)
+    throw InputError("{}: compares the rows of a batch with one another, expected no micro-batches", name);
+  const bool pairs = has_pairs(objective_kind(name).layout);
+  for (size_t rank = 0; rank < counts.size(); ++rank) {
+    const int64_t units = pairs ? counts[rank].sequences / 2 : counts[rank].sequences;
+    if (units < parts)
+      throw InputError("{} micro-batches: rank {} has {} {}, expected at least one for each on every rank",
+                       parts, rank, units, pairs ? "pairs" : "sequences");
+  }
+  std::vector<Batch> batches = micro_batches(batch, parts, pairs);
+  const bool lacks_tokens =
+      std::any_of(batches.begin(), batches.end(), [](const Batch& part) { return part.size() == 0; });
+  if (on_any_rank(communicator, lacks_tokens))
+    throw InputError("{} micro-batches: one without a token, expected some in every one", parts);
+  for (Batch& part : batches) {
+    auto objective = make_objective(name, part, given, sum_of(counts));
+    require_no_balance(model, *objective);
+    all.push_back({std::move(part), std::move(objective)});
+  }
+  return all;
+}
+
+Outcome backpropagate_parts(Communicator& communicator, Model& model, const std::vector<PartOfRank>& parts,
+                            const Settings& settings, ReducedGradients& gradients, Model* teacher) {
+  Outcome outcome;
+  double loss = 0.0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    gradients.accumulate(i + 1 < parts.size());
+    outcome = backpropagate_on_ranks(communicator, model, parts[i].batch, *parts[i].objective, settings,
+                                     gradients, teacher);
+    loss += outcome.loss;
+  }
+  outcome.loss = loss;
+  if (parts.size() > 1) outcome.log_probabilities = outcome.values = at::Tensor();  // of the last part alone
+  return outcome;
 }
 
 void balance_over_ranks(Communicator& communicator, Objective& objective) {

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "streambp/backprop/stream_part.h"
 #include "streambp/distributed/reduced_gradients.h"
@@ -34,5 +35,26 @@ void balance_over_ranks(Communicator& communicator, Objective& objective);
 Outcome backpropagate_on_ranks(Communicator& communicator, Model& model, const Batch& batch,
                                const Objective& objective, Settings settings, GradientConsumer& gradients,
                                Model* teacher = nullptr, StreamPart* part = nullptr);
+
+/// A micro-batch of a rank's batch.
+struct PartOfRank {
+  Batch batch;
+  std::unique_ptr<Objective> objective;  // with the normalisers of all ranks' batches
+};
+
+/// `batch` of this rank cut into `parts` micro-batches (micro_batches), so that losses and gradients of all
+/// parts of all ranks sum to those of the whole batch. Ranks may have batches of unequal sizes; all have as
+/// many parts. Throws InputError on every rank where one has fewer sequences, or pairs, than parts, and as
+/// objective_of_ranks does; with more than one part also for what is no sum over parts: losses that compare
+/// rows with one another, and the load of a mixture's experts.
+std::vector<PartOfRank> parts_of_rank(Communicator& communicator, const Model& model, const std::string& name,
+                                      Batch& batch, int64_t parts,
+                                      const std::map<std::string, std::string>& given = {});
+
+/// backpropagate_on_ranks() for each part. Gradients stay with the rank until the last one, after whose last
+/// chunk a layer's are summed over ranks; where they are freed (ZeRO-2), each part's are. The outcome is that
+/// of the last part, the loss of all.
+Outcome backpropagate_parts(Communicator& communicator, Model& model, const std::vector<PartOfRank>& parts,
+                            const Settings& settings, ReducedGradients& gradients, Model* teacher = nullptr);
 
 }  // namespace streambp

@@ -49,18 +49,22 @@ class Loan {
 
 /// What all ranks of a pass have to have in common.
 std::map<std::string, std::string> facts_of_pass(const std::string& objective, const TextDict& options,
-                                                 const TextDict& settings, const TensorDict& gradients) {
+                                                 const TextDict& settings, const TensorDict& gradients,
+                                                 const Batch& batch) {
   const auto text_of = [](const TextDict& texts) {
     std::string all;
     for (const auto& [name, text] : to_map(texts)) all += fmt::format("{}={} ", name, text);
     return all;
   };
+  std::string numbers;  // divisors, for one: a rank with another would have another share of the sums
+  for (const auto& [name, number] : batch.scalar_inputs) numbers += fmt::format("{}={} ", name, number);
   std::string trained;
   for (const auto& [name, gradient] : to_map(gradients))
     trained += fmt::format("{} [{}] ", name, fmt::join(gradient.sizes(), ", "));
   return {{"the objective", objective},
           {"the objective's options", text_of(options)},
           {"the settings", text_of(settings)},
+          {"the numbers in the batch", numbers},
           {"what is trained", trained}};
 }
 
@@ -163,10 +167,10 @@ Outcome Engine::run_in_parts(const PreparedPass& pass, const std::string& object
 
 Outcome Engine::run_on_ranks(Communicator& communicator, PreparedPass& pass, const std::string& objective,
                              const TextDict& options, Model* teacher) {
-  const auto loss = objective_of_ranks(communicator, model_, objective, pass.batch, to_map(options));
+  const auto parts =
+      parts_of_rank(communicator, model_, objective, pass.batch, pass.request.micro_batches, to_map(options));
   ReducedGradients sums(communicator, model_, ZeroStage::kNone);
-  return backpropagate_on_ranks(communicator, model_, pass.batch, *loss, pass.request.settings, sums,
-                                teacher);
+  return backpropagate_parts(communicator, model_, parts, pass.request.settings, sums, teacher);
 }
 
 std::tuple<double, TensorDict, std::string> Engine::backward(
@@ -181,15 +185,12 @@ std::tuple<double, TensorDict, std::string> Engine::backward(
     PreparedPass pass;
     try {
       pass = prepare(given, objective, settings, reference);
-      if (communicator && pass.request.micro_batches != 1)
-        throw InputError("micro_batches {}: expected 1 with a process_group, whose ranks divide the batch",
-                         pass.request.micro_batches);
     } catch (const InputError& error) {
       if (communicator) begin_together(*communicator, error.what(), {});
       throw;
     }
     if (communicator)
-      begin_together(*communicator, {}, facts_of_pass(objective, options, settings, gradients));
+      begin_together(*communicator, {}, facts_of_pass(objective, options, settings, gradients, pass.batch));
     const Loan loan(model_, values, gradients);
     std::optional<Loan> teachers;
     Model* const teaching = teacher ? &(*teacher)->model_ : nullptr;

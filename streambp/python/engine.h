@@ -127,7 +127,7 @@ class Engine : public torch::CustomClassHolder {
   /// The pass, or one for each micro-batch.
   Outcome run_in_parts(const PreparedPass& pass, const std::string& objective, const TextDict& options,
                        Model* teacher);
-  /// The pass of this rank's batch with the normalisers of all.
+  /// The same for this rank's batch, with the normalisers of all.
   Outcome run_on_ranks(Communicator& communicator, PreparedPass& pass, const std::string& objective,
                        const TextDict& options, Model* teacher);
 

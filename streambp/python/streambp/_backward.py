@@ -59,7 +59,9 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
     process_group: torch.distributed's, whose ranks all call this with a batch of their own, the same model and the same arguments. Loss and
         gradients are then those of all ranks' batches as one, the same on every rank: normalisers are counted over all, nothing is
         divided by the number of ranks, and a layer's gradients are summed over ranks once, after its last chunk. It needs a backend for
-        the CPU (Gloo). Every rank raises the InputError of one. Where .grad is there already, the pass's gradients are a second set.
+        the CPU (Gloo). Every rank raises the InputError of one, and for a num_items_in_batch that is not the
+        same on all. Where .grad is there already, the pass's gradients are a second set.
+        micro_batches=N cuts each rank's batch into N, which takes a row (or pair) for each; gradients are summed over ranks in the last.
     settings: method ("streambp" by default; "standard", "checkpoint", "logits-only", "tiled", "chunk-major"), keep, every, offload, order,
         head, head_chunk and micro_batches: as the flags of streambp-bench, and with their values.
 
