@@ -57,8 +57,8 @@ constexpr const char* kExamples = R"(Examples:
 On the CPU it starts its own processes, or is one of torchrun's or mpirun's; they exchange messages over Gloo, and rank 0 prints and
 writes. On meta one of any number of ranks is run, memory is predicted and messages are counted; with --budget the longest sequence that
 fits is found, and with --teraflops and --link a step has a time on paper.
---batch is each rank's, so that P ranks train on P times as many tokens. With --divide rows it is all ranks': one
-sequence may then be as long as all of them have memory for. On meta the rank is one that looks at the most rows.
+--batch is each rank's, so that P ranks train on P times as many tokens; each cuts its own into --micro-batches. With --divide rows it
+is all ranks': one sequence may then be as long as all of them have memory for. On meta the rank is one that looks at the most rows.
 
 Exit codes: 0 all good; 2 bad usage or input; of a rank that fails, its own.)";
 
@@ -104,8 +104,9 @@ SweepOptions read_options(const RunFlags& flags, const Typed& typed) {
   if (options.device != "cpu" && options.device != "meta")
     throw InputError("--device {}: expected cpu or meta", options.device);
   if (options.picks_method) throw InputError("--method auto: expected methods by name");
-  if (options.micro_batches != 1)
-    throw InputError("--micro-batches {}: expected 1, ranks divide the batch", options.micro_batches);
+  if (options.micro_batches != 1 && read_division(typed.divide) == Division::kRows)
+    throw InputError("--micro-batches {} with --divide rows: expected 1, a pass over all rows",
+                     options.micro_batches);
   if (options.setup.fused_optimizer)
     throw InputError("--fuse-optimizer {}: expected --optimizer, whose states ranks divide",
                      options.setup.fused_optimizer->name);
@@ -157,6 +158,10 @@ class Report {
     file_.append(record);
     if (recorder) write_recording(options_, recorder->stop(), record);
     if (is_json_) return fmt::print("{}\n", record_line(record));
+    if (run.overlap && run.overlap->hidden())
+      overlaps_.push_back(fmt::format("{}, {}, {} tokens: {:.0f} % of {:.3g} s of communication hidden",
+                                      stage_name(run.sharing.stage), method_name(cell.settings.method),
+                                      cell.seq_len, 100.0 * *run.overlap->hidden(), run.overlap->seconds));
     const bool predicted = bench.device.is_meta();
     table_.add({fmt::format("{}", ranks), stage_name(run.sharing.stage), method_name(cell.settings.method),
                 fmt::format("{}", cell.seq_len), fmt::format("{}", run.tokens),
@@ -177,6 +182,7 @@ class Report {
   void print() const {
     if (is_json_) return;
     fmt::print("{}", table_.text());
+    for (const std::string& line : overlaps_) print_line(stdout, "{}", line);
     print_line(stdout, "records: {}", file_.path().string());
   }
 
@@ -185,6 +191,7 @@ class Report {
   bool is_json_;
   RecordFile file_;
   Table table_;
+  std::vector<std::string> overlaps_;  // what went on behind passes, a line for each run
   Rates rates_;
 };
 

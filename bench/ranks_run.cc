@@ -97,29 +97,31 @@ class RankSteps {
     if (optimizer_) gradients_.prepare(*optimizer_);
     if (gradients_.frees()) models_.policy->defer_gradients();
     const plan::TrainingStep step = step_of_rank(sharing.division);
-    batch_ = plan::make_batch(step, bench.config.vocab_size);
-    plan::fill_reference(step, batch_);
+    Batch whole = plan::make_batch(step, bench.config.vocab_size);
+    plan::fill_reference(step, whole);
     const auto options = plan::options_of(step.objective, step.options);
     Model* const teacher = models_.teacher ? &*models_.teacher : nullptr;
-    const auto operations = [&](const Objective& objective) {
-      return plan::hardware_flops(*models_.policy, batch_, objective, cell_.settings, teacher);
+    const auto operations = [&](const Batch& batch, const Objective& objective) {
+      return plan::hardware_flops(*models_.policy, batch, objective, cell_.settings, teacher);
     };
     if (sharing.division == Division::kSequences) {
-      objective_ = objective_of_ranks(communicator, *models_.policy, step.objective, batch_, options);
-      tokens_ = batch_.size() * communicator.size();
-      operations_ = operations(*objective_);
+      parts_ =
+          parts_of_rank(communicator, *models_.policy, step.objective, whole, step.micro_batches, options);
+      tokens_ = whole.size() * communicator.size();
+      for (const PartOfRank& part : parts_) operations_ += operations(part.batch, *part.objective);
       return;
     }
-    divided_ = std::make_unique<DividedRows>(communicator, bench.config, batch_);
+    divided_ = std::make_unique<DividedRows>(communicator, bench.config, whole);
     const SequenceSplit& split = divided_->split;
-    objective_ = objective_of_rows(communicator, step.objective, batch_, split, options);
-    tokens_ = batch_.size();
-    operations_ = operations(*make_objective(step.objective, batch_, options)) /
+    tokens_ = whole.size();
+    operations_ = operations(whole, *make_objective(step.objective, whole, options)) /
                   static_cast<double>(communicator.size());  // the split balances it
-    batch_ = split.batch_of(batch_, communicator.rank());
+    parts_.push_back({split.batch_of(whole, communicator.rank()),
+                      objective_of_rows(communicator, step.objective, whole, split, options)});
   }
 
-  void run(RanksRun& run) {
+  /// A pass and its step; without the step, those after it are as if it had not been.
+  void run(RanksRun& run, bool takes_step = true) {
     Model& model = *models_.policy;
     gradients_.forget();
     communicator_.barrier();
@@ -128,13 +130,16 @@ class RankSteps {
     const int64_t resident = read_meter(model.device()).live_bytes;
     const auto start = std::chrono::steady_clock::now();
     Model* const teacher = models_.teacher ? &*models_.teacher : nullptr;
-    const Outcome outcome = backpropagate_on_ranks(communicator_, model, batch_, *objective_, cell_.settings,
-                                                   gradients_, teacher, divided_ ? &divided_->rows : nullptr);
+    const Outcome outcome =
+        divided_
+            ? backpropagate_on_ranks(communicator_, model, parts_.front().batch, *parts_.front().objective,
+                                     cell_.settings, gradients_, teacher, &divided_->rows)
+            : backpropagate_parts(communicator_, model, parts_, cell_.settings, gradients_, teacher);
     std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     run.pass = most_traffic(communicator_);
     communicator_.reset_traffic();
     const auto stepped = std::chrono::steady_clock::now();
-    if (optimizer_) gradients_.step(*optimizer_);
+    if (optimizer_ && takes_step) gradients_.step(*optimizer_);
     seconds += std::chrono::steady_clock::now() - stepped;
     run.step = most_traffic(communicator_);
     const MemoryReading memory = read_meter(model.device());
@@ -169,12 +174,30 @@ class RankSteps {
   plan::Models models_;
   ReducedGradients gradients_;
   std::unique_ptr<Optimizer> optimizer_;
-  Batch batch_;
+  std::vector<PartOfRank> parts_;         // micro-batches, or this rank's rows
   int64_t tokens_ = 0;                    // of all ranks
   std::unique_ptr<DividedRows> divided_;  // null where ranks divide sequences
-  std::unique_ptr<Objective> objective_;
   double operations_ = 0.0;
 };
+
+/// Of one more pass, as recording takes time.
+Communication overlap_of_pass(Communicator& communicator, RankSteps& steps, RanksRun& run) {
+  Recorder recorder(c10::DeviceType::CPU);
+  steps.run(run, /*takes_step=*/false);
+  const Communication own = communication_in(recorder.stop());
+  const at::Tensor all = communicator.all_gather(at::tensor({own.seconds, own.waited}, at::kDouble));
+  const at::Tensor mean = all.mean(0);
+  return {.seconds = mean[0].item<double>(), .waited = mean[1].item<double>()};
+}
+
+/// Null where nothing overlaps.
+json overlap_member(const std::optional<Communication>& overlap) {
+  if (!overlap) return nullptr;
+  const std::optional<double> hidden = overlap->hidden();
+  return {{"seconds", overlap->seconds},
+          {"waited_seconds", overlap->waited},
+          {"hidden", hidden ? json(*hidden) : json(nullptr)}};
+}
 
 }  // namespace
 
@@ -200,6 +223,7 @@ RanksRun run_on_rank(Communicator& communicator, const Bench& bench, const Cell&
   run.sharing = sharing;
   if (!bench.device.is_meta()) {
     steps.run(run);
+    if (sharing.overlaps) run.overlap = overlap_of_pass(communicator, steps, run);
     run.seconds.clear();
   }
   for (int64_t repeat = 0; repeat < repeats; ++repeat) {
@@ -233,6 +257,7 @@ json ranks_record(const Bench& bench, const Cell& cell, const RanksRun& run, int
                  {"breakdown_at_peak", run.at_peak},
                  {"sent_by_pass", traffic_member(run.pass)},
                  {"sent_by_step", traffic_member(run.step)},
+                 {"communication", overlap_member(run.overlap)},
                  {"seconds", predicted ? json::array() : json(run.seconds)},
                  {"seconds_median", predicted ? json(nullptr) : json(median(run.seconds))},
                  {"loss", predicted || !is_finite ? json(nullptr) : json(run.loss)},

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bench/cell.h"
+#include "bench/ranks_overlap.h"
 #include "streambp/distributed/data_parallel.h"
 #include "streambp/memory/recorder.h"
 
@@ -36,6 +37,7 @@ struct RanksRun {
   std::vector<double> seconds;             // of pass and step, the slowest rank's
   double loss = 0.0;                       // of the last pass, before its step
   double operations = 0.0;                 // of a rank's pass (plan/hardware_flops.h)
+  std::optional<Communication> overlap;    // a rank's mean, of an untimed pass; nothing without overlap
   // The most that a rank has sent in one pass and in one step.
   std::map<Collective, Traffic> pass, step;
 };

@@ -23,7 +23,8 @@ refuses_ranks '--weights host' --weights host
 refuses_ranks '--device cuda' --device cuda
 refuses_ranks '--fuse-optimizer sgd' --fuse-optimizer sgd
 refuses_ranks '--method auto' --method auto
-refuses_ranks '--micro-batches 2' --micro-batches 2
+refuses_ranks '--micro-batches 2 with --divide rows: expected 1' --divide rows --method streambp --batch 2 --micro-batches 2
+refuses_ranks '--micro-batches 3: expected at most 2' --device meta --method streambp --batch 2 --micro-batches 3
 refuses_ranks "--divide 'tokens': expected sequences or rows" --divide tokens
 refuses_ranks '--divide rows: expected --method streambp' --divide rows
 
@@ -59,6 +60,24 @@ assert divided < weights, (weights, divided)
 PYTHON
 name='figures' && { python3 figures.py 2>stderr || fail "$(tail -n 1 stderr)"; }
 
+# Micro-batches: the loss of one pass, and gradients sent once; under ZeRO-2 with each micro-batch.
+run 'micro-batches on two processes' 0 ranks "${of_one[@]}" --zero none,zero-1,zero-2 --ranks 2 --micro-batches 2 --repeats 2 --out parts
+cat parts/results.jsonl >>all.jsonl
+cat >parts.py <<'PYTHON'
+import json
+records = [json.loads(line) for line in open("all.jsonl", encoding="utf-8")]
+chosen = [r for r in records if r["kind"] == "measured" and r["objective"] == "sft"]
+whole, parts = ({r["settings"]["zero"]: r for r in chosen if r["settings"]["micro_batches"] == count} for count in (1, 2))
+assert sorted(parts) == ["none", "zero-1", "zero-2"], parts.keys()
+for stage, record in parts.items():
+    one, kind = whole[stage], "all_reduce" if stage == "none" else "reduce_scatter"
+    assert abs(record["loss"] / one["loss"] - 1) <= 1e-12 and record["tokens"] == one["tokens"], (stage, record["loss"], one["loss"])
+    passes = 2 if stage == "zero-2" else 1
+    assert record["sent_by_pass"][kind]["bytes"] == passes * one["sent_by_pass"][kind]["bytes"], stage
+    assert record["key"] != one["key"], stage
+PYTHON
+name='micro-batches' && { python3 parts.py 2>stderr || fail "$(tail -n 1 stderr)"; }
+
 # One batch whose rows two processes divide: the losses of one process, and memory that many ranks divide.
 of_rows=(--divide rows --model gemma3-tiny --dtype float64 --method streambp --chunk 7 --objective sft,dpo --seq-len 135 --zero none,zero-2 --repeats 1)
 run 'rows on two processes' 0 ranks "${of_rows[@]}" --ranks 2 --out rows-2
@@ -93,7 +112,9 @@ unset WORLD_SIZE MASTER_ADDR MASTER_PORT
 
 # Messages on a thread of their own: the same losses and messages, and a trace with both threads.
 run 'overlapped' 0 ranks "${of_one[@]}" --zero zero-2 --ranks 2 --repeats 2 --overlap --trace overlap.json --out overlapped
+cp stdout overlapped.txt
 run 'several runs in a trace' 2 ranks "${of_all[@]}" --ranks 2 --trace several.json --out several
+grep -q 'zero-2, streambp, 33 tokens: .* % of .* s of communication hidden' overlapped.txt || fail 'stdout does not say what was hidden'
 cat >overlap.py <<'PYTHON'
 import json
 record = json.loads(open("overlapped/results.jsonl", encoding="utf-8").readline())
@@ -101,6 +122,9 @@ plain = [json.loads(line) for line in open("two/results.jsonl", encoding="utf-8"
 plain = next(r for r in plain if r["objective"] == "sft" and r["settings"]["zero"] == "zero-2")
 assert record["settings"]["overlap"] is True and "overlap" not in plain["settings"]
 assert record["loss"] == plain["loss"] and record["sent_by_pass"] == plain["sent_by_pass"]
+communication = record["communication"]
+assert 0 < communication["seconds"] < 60 and communication["waited_seconds"] >= 0 and plain["communication"] is None, communication
+assert abs(communication["hidden"] - max(0, 1 - communication["waited_seconds"] / communication["seconds"])) <= 1e-12, communication
 events = json.load(open("overlap.json", encoding="utf-8"))["traceEvents"]
 sums = [e for e in events if e["ph"] == "B" and e["name"] == "sums over ranks"]
 assert sums and all(e["tid"] == 2 for e in sums), sums

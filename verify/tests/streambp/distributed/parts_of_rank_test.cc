@@ -98,6 +98,21 @@ TEST(PartsOfRank, AreRefusedOnAllRanks) {
   refuses(balanced, 2, "balances the load of experts over the whole batch, expected no micro-batches");
 }
 
+/// A text without a token, which has a part to itself on one rank.
+TEST(PartsOfRank, HaveTokens) {
+  const Work work{"", full("qwen3-tiny"), "sft", thirteen_texts(), chunks_of(5)};
+  std::atomic<int> refusals = 0;
+  run_on_threads(kRanks, [&](Communicator& communicator) {
+    const Model model = work.model();
+    Batch own = share_of(work, 3, communicator.rank());
+    if (communicator.rank() == 0) own.offsets.insert(own.offsets.begin(), 0);
+    if (refused([&] { parts_of_rank(communicator, model, "sft", own, /*parts=*/4); },
+                "one without a token, expected some in every one"))
+      ++refusals;
+  });
+  EXPECT_EQ(refusals, kRanks);
+}
+
 /// On one process, too.
 TEST(PartsOfABatch, AreRefusedWhereTheLoadIsBalanced) {
   Model model = full("qwen3-moe-tiny")();
