@@ -85,6 +85,13 @@ PROBE = """
   }
   for (const head of document.querySelectorAll("#cells thead th")) head.querySelector("button").click();
   need(!document.querySelector("#cells thead th") || document.querySelectorAll("#cells th[aria-sort]").length === 1, "a column is not sorted");
+  const memory = [...document.querySelectorAll("#cells thead th")].find((head) => head.textContent.startsWith("memory"));
+  if (memory) {
+    const bytes = (cell) => { const [number, unit] = cell.textContent.trim().split(" "); return number === "-" ? -1 : Number(number) * { B: 1, KB: 1e3, MB: 1e6, GB: 1e9, TB: 1e12 }[unit]; };
+    memory.querySelector("button").click();
+    const sorted = [...document.querySelectorAll("#cells tbody tr")].map((row) => bytes(row.cells[memory.cellIndex]));
+    need(sorted.every((one, i) => i === 0 || sorted[i - 1] <= one), "the column of memory is not in the order of its bytes");
+  }
   need(!/\\b(src|href)="(https?:)?\\/\\//i.test(document.documentElement.outerHTML), "something outside the page is asked for");
   const report = document.createElement("pre");
   report.id = "faults";

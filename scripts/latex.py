@@ -13,8 +13,8 @@ def latex_text(text):
 
 def digits(value):
     """Three of them, and none after the point where there are more before it: 0.152, 17.5, 2,079."""
-    decimals = 2 - math.floor(math.log10(abs(value))) if value else 0
-    return f"{value:,.{max(0, decimals)}f}"
+    after = 2 - math.floor(math.log10(abs(value))) if value else 0
+    return f"{value:,.{max(0, after)}f}"
 
 
 def booktabs(about, corner, columns, rows):

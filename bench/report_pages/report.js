@@ -69,16 +69,19 @@
     });
   }
 
-  // Columns sorted by a click on their names: by their values where they have some, else by text.
+  // Columns sorted by a click on their names: by the values of their cells (data-v), the numbers that they show, or their texts. "-" is least.
+  const units = { B: 1, KB: 1e3, MB: 1e6, GB: 1e9, TB: 1e12 };
   const value = (row, column) => {
     const cell = row.cells[column];
     if (!cell) return "";
     if (cell.dataset.v !== undefined) return Number(cell.dataset.v);
-    const number = Number(cell.textContent.replaceAll(",", ""));
-    return cell.textContent.trim() !== "" && !Number.isNaN(number) ? number : cell.textContent;
+    const text = cell.textContent.trim();
+    if (text === "-") return -Infinity;
+    const [, digits, unit] = /^([-+]?[\d,]*\.?\d+(?:e[-+]?\d+)?)(?: ([KMGT]?B|s|%))?$/.exec(text) || [];
+    return digits === undefined ? text : Number(digits.replaceAll(",", "")) * (units[unit] || 1);
   };
   const compare = (a, b) => {
-    if (typeof a === "number" && typeof b === "number") return a - b;
+    if (typeof a === "number" && typeof b === "number") return a - b || 0;
     if (typeof a === "number") return -1;
     if (typeof b === "number") return 1;
     return a.localeCompare(b);

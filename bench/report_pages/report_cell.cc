@@ -86,8 +86,10 @@ std::string label_of(const ReportRecord& from) {
   if (!from.own.empty()) words.push_back(from.own);
   const json settings = object_of(from.record, "settings");
   if (const auto chunk = number_of(settings, "chunk")) words.push_back(fmt::format("chunk {}", *chunk));
-  const std::string plan = text_of(from.record, "way");
-  if (!plan.empty() && plan != words.front()) words.push_back(plan);
+  // What bytes-per-token and paper write there is a label already: method, settings.
+  std::string plan = text_of(from.record, "way");
+  if (plan.starts_with(words.front() + ", ")) plan.erase(0, words.front().size() + 2);
+  if (!plan.empty() && std::find(words.begin(), words.end(), plan) == words.end()) words.push_back(plan);
   for (const char* name : {"ranks", "zero"}) {
     if (settings.contains(name)) words.push_back(in_words(name, settings.at(name)));
   }

@@ -152,7 +152,7 @@ std::string line_chart(const std::string& title, Quantity quantity, const std::v
 }
 
 std::string stacked_bars(const std::string& title, const std::vector<Bar>& bars) {
-  constexpr double kBarHeight = 20.0, kStep = 42.0, kBarLeft = 8.0;
+  constexpr double kStep = 42.0, kBarLeft = 8.0;
   double most = 0.0;
   for (const Bar& bar : bars) {
     double total = 0.0;
@@ -169,16 +169,20 @@ std::string stacked_bars(const std::string& title, const std::vector<Bar>& bars)
       const double width = part.bytes / most * (kWidth - 2.0 * kBarLeft);
       total += part.bytes;
       if (width >= 0.3) {
-        shapes += linked(
-            bar.anchor, fmt::format("{}: {}", part.purpose, quantity_text(Quantity::kBytes, part.bytes)),
-            fmt::format("<rect x=\"{:.1f}\" y=\"{:.0f}\" width=\"{:.1f}\" height=\"{:.0f}\" fill=\"{}\"/>",
-                        left, top + 14.0, width, kBarHeight, purpose_fill(part.purpose)));
+        shapes += fmt::format(
+            "<rect class=\"pt\" x=\"{:.1f}\" width=\"{:.1f}\" fill=\"{}\"><title>{}: {}</title></rect>", left,
+            width, purpose_fill(part.purpose), html_text(part.purpose),
+            quantity_text(Quantity::kBytes, part.bytes));
       }
       left += width;
     }
-    out += fmt::format("<text x=\"{:.0f}\" y=\"{:.0f}\">{}: {}</text>", kBarLeft, top + 10.0,
-                       html_text(bar.name), quantity_text(Quantity::kBytes, total)) +
-           shapes;
+    // The style sheet has the bars' height.
+    const std::string element =
+        bar.anchor.empty() ? std::string("g") : fmt::format("a href=\"#{}\"", bar.anchor);
+    out +=
+        fmt::format("<{} transform=\"translate(0 {:.0f})\"><text x=\"{:.0f}\" y=\"-4\">{}: {}</text>{}</{}>",
+                    element, top + 14.0, kBarLeft, html_text(bar.name),
+                    quantity_text(Quantity::kBytes, total), shapes, bar.anchor.empty() ? "g" : "a");
     top += kStep;
   }
   return out + "</svg>";
