@@ -5,6 +5,7 @@
 #include "bench/config_file.h"
 #include "bench/help_format.h"
 #include "streambp/cli/command_line.h"
+#include "streambp/cli/completion.h"
 #include "streambp/cli/environment.h"
 #include "streambp/cli/print.h"
 #include "streambp/cli/standard_streams.h"
@@ -33,6 +34,7 @@ int main(int argc, char** argv) {
   streambp::bench::add_ranks_command(app, action, argc, argv);
   streambp::bench::add_train_command(app, action, argc, argv);
   streambp::bench::add_export_command(app, action);
+  streambp::add_completion_command(app, action);
   streambp::bench::format_help(app);
   const auto run = [&] {
     if (write_config.empty()) return action();

@@ -3,6 +3,7 @@
 #include <CLI/Formatter.hpp>
 
 #include "streambp/cli/command_line.h"
+#include "streambp/cli/completion.h"
 #include "streambp/cli/environment.h"
 #include "streambp/cli/standard_streams.h"
 #include "verify/commands.h"
@@ -25,6 +26,7 @@ int main(int argc, char** argv) {
   verify::add_precision_command(app, action);
   verify::add_compare_command(app, action);
   verify::add_long_command(app, action);
+  add_completion_command(app, action);
   return close_standard_streams("streambp-verify",
                                 run_command_line(app, argc, argv, [&action] { return action(); }));
 }
