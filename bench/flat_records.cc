@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "bench/parquet.h"
 #include "streambp/cli/print.h"
 
 namespace streambp::bench {
@@ -31,38 +32,64 @@ std::string in_quotes(const std::string& text) {
 }
 
 /// Every member that is no object, by its path.
-void flatten(const json& object, const std::string& path, std::map<std::string, std::string>& cells) {
+void flatten(const json& object, const std::string& path, std::map<std::string, json>& cells) {
   for (const auto& [name, value] : object.items()) {
     const std::string member = path.empty() ? name : path + "." + name;
     if (value.is_object() && !value.empty()) {
       flatten(value, member, cells);
     } else {
-      cells[member] = value.is_object() ? "" : cell_text(value);
+      cells[member] = value.is_object() ? json() : value;
     }
   }
 }
 
+/// A row for each record, and the columns that some of them has.
+struct FlatTable {
+  explicit FlatTable(const std::vector<FiledRecord>& records) {
+    for (const FiledRecord& filed : records) {
+      flatten(filed.record, "", rows.emplace_back());
+      for (const auto& [name, value] : rows.back()) columns.insert(name);
+    }
+  }
+
+  std::vector<std::map<std::string, json>> rows;
+  std::set<std::string> columns;
+};
+
 }  // namespace
 
 std::string flat_csv(const std::vector<FiledRecord>& records) {
-  std::vector<std::map<std::string, std::string>> rows;
-  std::set<std::string> columns;
-  for (const FiledRecord& filed : records) {
-    flatten(filed.record, "", rows.emplace_back());
-    for (const auto& [name, text] : rows.back()) columns.insert(name);
-  }
+  const FlatTable table(records);
   std::string csv = "file";
-  for (const std::string& name : columns) csv += "," + in_quotes(name);
+  for (const std::string& name : table.columns) csv += "," + in_quotes(name);
   csv += '\n';
-  for (size_t i = 0; i < rows.size(); ++i) {
+  for (size_t i = 0; i < table.rows.size(); ++i) {
     csv += in_quotes(records[i].file);
-    for (const std::string& name : columns) {
-      const auto cell = rows[i].find(name);
-      csv += "," + (cell == rows[i].end() ? "" : in_quotes(cell->second));
+    for (const std::string& name : table.columns) {
+      const auto cell = table.rows[i].find(name);
+      csv += "," + (cell == table.rows[i].end() ? "" : in_quotes(cell_text(cell->second)));
     }
     csv += '\n';
   }
   return csv;
+}
+
+std::string flat_parquet(const std::vector<FiledRecord>& records) {
+  const FlatTable table(records);
+  std::vector<ParquetColumn> columns{{"file", {}}};
+  for (const FiledRecord& filed : records) columns.front().values.emplace_back(filed.file);
+  for (const std::string& name : table.columns) {
+    ParquetColumn& column = columns.emplace_back(ParquetColumn{name, {}});
+    for (const auto& row : table.rows) {
+      const auto cell = row.find(name);
+      column.values.push_back(cell == row.end() ? json() : cell->second);
+    }
+    if (!is_text(column.values)) continue;
+    for (json& value : column.values) {
+      if (!value.is_null()) value = cell_text(value);
+    }
+  }
+  return parquet_file(columns);
 }
 
 }  // namespace streambp::bench

@@ -38,7 +38,7 @@ const std::vector<std::pair<const char*, std::set<std::string>>>& groups() {
       {"Run", {"--device", "--threads", "--repeats", "--warmup", "--deterministic"}},
       {"Output",
        {"--out", "--resume", "--save-every", "--json", "--quiet", "--trace", "--snapshot", "--timeline",
-        "--dump-gradients", "--output", "--markdown", "--flat"}}};
+        "--dump-gradients", "--output", "--markdown", "--flat", "--parquet"}}};
   return all;
 }
 

@@ -11,6 +11,7 @@
 #include "streambp/cli/print.h"
 #include "streambp/cli/records.h"
 #include "streambp/error.h"
+#include "streambp/runtime/output_file.h"
 
 namespace streambp::bench {
 namespace {
@@ -18,19 +19,22 @@ namespace {
 struct Typed {
   std::vector<std::string> folders;
   bool flat = false;
+  std::string parquet;
 };
 
 constexpr const char* kExamples = R"(Examples:
   streambp-bench records out/main
   streambp-bench records out/mine out/theirs
   streambp-bench records out/main --flat > records.csv
+  streambp-bench records out/mine out/theirs --parquet records.parquet
 
 The table is that of sweep; of several folders it names every setting in which they differ. What the members of a record mean:
 bench/records.md.
 
-Exit codes: 0 printed; 2 bad usage or input.)";
+Exit codes: 0 printed or written; 2 bad usage or input, or a file that can't be written.)";
 
 int run_records(const Typed& typed) {
+  if (!typed.parquet.empty()) check_output_file(fmt::format("--parquet {}:", typed.parquet), typed.parquet);
   std::vector<FiledRecord> filed;
   for (const std::string& folder : typed.folders) {
     std::filesystem::path file = folder;
@@ -41,6 +45,11 @@ int run_records(const Typed& typed) {
     }
   }
   if (filed.empty()) throw InputError("{}: no record", typed.folders.front());
+  if (!typed.parquet.empty()) {
+    write_file(typed.parquet, flat_parquet(filed));
+    print_line(stdout, "written: {}: {} records", typed.parquet, filed.size());
+    return kExitGood;
+  }
   if (typed.flat) {
     fmt::print("{}", flat_csv(filed));
     return kExitGood;
@@ -55,10 +64,14 @@ int run_records(const Typed& typed) {
 
 void add_records_command(CLI::App& app, Action& action) {
   const auto typed = std::make_shared<Typed>();
-  CLI::App* const command = app.add_subcommand("records", "The records of sweeps as a table, or flat as CSV");
+  CLI::App* const command =
+      app.add_subcommand("records", "The records of sweeps as a table, or flat as CSV or Parquet");
   command->footer(kExamples);
   command->add_option("folders", typed->folders, "Folders of sweeps, or their results.jsonl")->required();
-  command->add_flag("--flat", typed->flat, "CSV: a column for each member, such as settings.chunk");
+  CLI::Option* const flat =
+      command->add_flag("--flat", typed->flat, "CSV: a column for each member, such as settings.chunk");
+  command->add_option("--parquet", typed->parquet, "Write the same columns to a Parquet file")
+      ->excludes(flat);
   command->callback([typed, &action] { action = [typed] { return run_records(*typed); }; });
 }
 

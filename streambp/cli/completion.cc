@@ -58,7 +58,7 @@ struct Command {
 /// The beginning of a description, up to where it goes into detail.
 std::string short_text(const std::string& text) {
   size_t end = text.size();
-  for (const char* mark : {"; ", ": ", " (", "\n"}) end = std::min(end, text.find(mark, 8));
+  for (const char* mark : {"; ", " (", "\n"}) end = std::min(end, text.find(mark, 8));
   if (end > kShownText) end = std::min(text.rfind(' ', kShownText), kShownText);
   return text.substr(0, end);
 }

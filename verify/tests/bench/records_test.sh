@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# streambp-bench records and models: records of several folders as a table and as CSV, presets by size and by repository.
+# streambp-bench records and models: records of several folders as a table, as CSV and as Parquet, presets by size and by repository.
 # records_test.sh PROGRAM
+tests=$(realpath "$(dirname "${BASH_SOURCE[0]}")")
 page=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../../../bench/records.md")
 source "$(dirname "${BASH_SOURCE[0]}")/cli_testing.sh"
 
@@ -51,10 +52,18 @@ records = [json.loads(line) for folder in ("plain", "kept", "other") for line in
 members = {name for r in records for name in (*r, *r["settings"], *r["environment"])}
 assert members <= explained, members - explained
 PYTHON
+run 'Parquet' 0 records plain kept other --parquet records.parquet
+"$program" records plain kept other --flat >records.csv
+python3 "$tests/check_parquet.py" records.parquet records.csv >parquet 2>&1 || fail "$(tail -n 1 parquet)"
+run 'Parquet over a folder' 2 records plain --parquet kept
+run 'both forms' 2 records plain --flat --parquet again.parquet
 mkdir strange
 printf '{"schema":1,"method":"x\\u001b[31m","error":"a \\"b\\", c\\nd","seq_len":3}\n' >strange/results.jsonl
 run 'names that CSV and terminals would obey' 0 records strange --flat
 python3 -c 'import csv; row, = csv.DictReader(open("stdout", newline="")); assert row["error"] == "a \"b\", c\nd" and row["seq_len"] == "3", row' || fail 'quoting'
+run 'the same in Parquet' 0 records strange --parquet strange.parquet
+"$program" records strange --flat >strange.csv
+python3 "$tests/check_parquet.py" strange.parquet strange.csv >parquet 2>&1 || fail "$(tail -n 1 parquet)"
 run 'and in the table' 0 records strange
 grep -q $'\x1b' stdout && fail 'an escape sequence reached the terminal'
 run 'no folder' 2 records nowhere
