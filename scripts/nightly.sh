@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Every check at full size, one after another: the equality sweep, the golden cases, the reference's gradients, precision,
+# Every check at full size, one after another: the equality sweep, random passes, the golden cases, the reference's gradients, precision,
 # compare's verdicts on gradients of Hugging Face and on published mistakes, fifty kills and other faults, allocations that fail, mistakes
 # planted in the sources, the long-index suite, hostile inputs, headers by themselves, a selection of tests with sanitizers and with
-# assertions, the CUDA kernels on the host with sanitizers and in many orders, and one definition of each name. Says at the end which held; a check that fails does not keep the later ones from running.
+# assertions, the CUDA kernels on the host with sanitizers and in many orders, and one definition of each name. Says at the end which held; a
+# check that fails does not keep the later ones from running.
 #   scripts/nightly.sh [--only REGEX] [--keep FOLDER] [ARGUMENT...]
 #     --only REGEX    only checks whose titles it matches
 #     --keep FOLDER   write what each check printed, its command, commit and machine to FOLDER/TITLE.txt (results/trust)
@@ -82,6 +83,11 @@ headers() {
 }
 
 check 'Equality of all methods on random small models, every objective' "$verify" sweep
+random_passes() {
+  (build_project release properties_test) || return
+  OMP_NUM_THREADS=1 RC_PARAMS='max_success=12000' build/release/bin/properties_test --gtest_brief=1
+}
+check 'Random passes: models, rows, objectives, methods and settings, from a new seed' random_passes
 check 'Golden cases: losses, log-probabilities and gradients of Hugging Face' "$verify" goldens verify/goldens
 check 'The reference against finite differences' "$verify" gradcheck
 check "Errors of float32 and bfloat16 relative to standard back-propagation's" "$verify" precision

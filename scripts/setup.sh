@@ -5,7 +5,7 @@
 #   STREAMBP_TORCH=FOLDER   an existing torch instead of the wheel: the folder that holds its include/ and lib/
 # Ubuntu 24.04 has the same packages under the same names; Ubuntu 22.04's are too old, and scripts/Containerfile is for it and for others.
 # Without root it names what is missing and goes on where that is possible: cmake and ninja come from PyPI, and without
-# GoogleTest, Google Benchmark or ccache the programs are built all the same.
+# GoogleTest, RapidCheck, Google Benchmark or ccache the programs are built all the same.
 set -euo pipefail
 
 project=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -14,7 +14,7 @@ torch_version=2.11.0
 
 debian_packages=(
   g++ cmake ninja-build ccache git ca-certificates python3 python3-venv
-  libeigen3-dev libcli11-dev nlohmann-json3-dev libgtest-dev libbenchmark-dev
+  libeigen3-dev libcli11-dev nlohmann-json3-dev libgtest-dev libbenchmark-dev librapidcheck-dev
 )
 if [ "${setup_for:-everything}" != everything ]; then
   debian_packages=(g++ cmake ninja-build python3 python3-venv nlohmann-json3-dev)
@@ -24,6 +24,7 @@ fi
 declare -A found_by=(
   [g++]=g++ [cmake]=cmake [ninja-build]=ninja [ccache]=ccache [git]=git [python3]=python3 [libeigen3-dev]=eigen3/Eigen/Core
   [libcli11-dev]=CLI/CLI.hpp [nlohmann-json3-dev]=nlohmann/json.hpp [libgtest-dev]=gtest/gtest.h [libbenchmark-dev]=benchmark/benchmark.h
+  [librapidcheck-dev]=rapidcheck/Gen.h
 )
 
 # dpkg answers without a network, so that a machine that has the packages is never asked for one.
@@ -48,6 +49,7 @@ do_without() {
       echo "setup: no libgtest-dev: no tests are built" >&2
       cmake_options+=(-DSTREAMBP_BUILD_TESTS=OFF)
       ;;
+    librapidcheck-dev) echo "setup: no librapidcheck-dev: properties_test is not built" >&2 ;;
     libbenchmark-dev)
       echo "setup: no libbenchmark-dev: streambp-microbench is not built" >&2
       cmake_options+=(-DSTREAMBP_BUILD_BENCHMARKS=OFF)

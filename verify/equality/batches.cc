@@ -4,14 +4,18 @@
 #include <filesystem>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include "streambp/error.h"
 #include "streambp/model/open_model.h"
+#include "streambp/model/strict_json.h"
 #include "verify/checked_device.h"
 #include "verify/equality/equality.h"
 
 namespace streambp::verify {
 namespace {
+
+constexpr std::string_view kTiny = "-tiny";
 
 /// Unscored prompts, about half of the other targets, positions that skip some numbers.
 void scatter(Batch& batch, uint64_t seed) {
@@ -114,14 +118,37 @@ Batch repack(const Batch& batch, Side padding, int64_t vocab_size) {
   return pack(input_ids, mask, labels, position_ids, vocab_size);
 }
 
+std::vector<std::string> equality_families() {
+  std::vector<std::string> families;
+  for (const std::string& name : preset_names()) {
+    if (name.ends_with(kTiny)) families.push_back(name.substr(0, name.size() - kTiny.size()));
+  }
+  return families;
+}
+
+std::string equality_preset(const std::string& family) {
+  return family + std::string(kTiny);
+}
+
+Config equality_config(const std::string& name, const std::string& changes) {
+  if (changes.empty()) return open_config(name);
+  if (!is_preset(name)) throw InputError("--config: changes a preset, and {} is none", shown(name));
+  nlohmann::json config = nlohmann::json::parse(preset_json(name));
+  const nlohmann::json changed = parse_strict_json(changes, "--config");
+  if (!changed.is_object()) throw InputError("--config: expected a JSON object, got {}", shown(changed));
+  config.update(changed);
+  return parse_config(config.dump(), name + " with --config");
+}
+
 Model equality_model(const std::string& name, uint64_t seed,
-                     const std::function<bool(const std::string&)>& trainable, int64_t more_tokens) {
+                     const std::function<bool(const std::string&)>& trainable, int64_t more_tokens,
+                     const std::string& changes) {
   Model::Placement placement;
   placement.dtype = placement.gradient_dtype = at::kDouble;
   placement.device = checked_device();
   placement.trainable = trainable;
-  if (std::filesystem::is_directory(name)) return open_model(name, placement, seed);
-  Config config = open_config(name);
+  if (changes.empty() && std::filesystem::is_directory(name)) return open_model(name, placement, seed);
+  Config config = equality_config(name, changes);
   config.pad_token_id = kPaddingToken;
   config.vocab_size += more_tokens;
   Model model = Model::random(config, placement, seed);

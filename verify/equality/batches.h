@@ -35,11 +35,22 @@ Batch in_one_row(const Batch& packed, int64_t vocab_size);
 /// under the padding is no token at all, so that it would be noticed.
 Batch repack(const Batch& batch, Side padding, int64_t vocab_size);
 
+/// Families and their variants that have a preset for tests, without its ending.
+std::vector<std::string> equality_families();
+
+/// The preset for tests of a family.
+std::string equality_preset(const std::string& family);
+
+/// Of a folder or a preset; with `changes`, keys of config.json as a JSON object, in place of the preset's.
+/// Throws InputError for changes of a folder, and for those that the reader of config.json refuses.
+Config equality_config(const std::string& name, const std::string& changes = {});
+
 /// A folder's weights, or a preset's random ones with deviations as after training: attention that prefers
 /// some tokens, norms that are not ones; with kPaddingToken. In float64. A preset's vocabulary has
-/// `more_tokens` more than the preset's.
+/// `more_tokens` more than equality_config says.
 Model equality_model(const std::string& name, uint64_t seed,
-                     const std::function<bool(const std::string&)>& trainable = {}, int64_t more_tokens = 0);
+                     const std::function<bool(const std::string&)>& trainable = {}, int64_t more_tokens = 0,
+                     const std::string& changes = {});
 
 /// A choice of parameters that are trained while the others are frozen.
 struct Trainable {

@@ -1,6 +1,7 @@
 #include "verify/equality/check.h"
 
 #include <algorithm>
+#include <cmath>
 #include <fmt/format.h>
 #include <optional>
 #include <set>
@@ -26,6 +27,36 @@ Settings make_settings(Method method, int64_t chunk, std::optional<int64_t> head
 
 enum class Judge { kStandard, kReference };
 
+/// Of the largest gradient of a model, and of a loss: see measure_alone.
+constexpr double kCancelled = 1e-3;
+
+/// How much farther from standard than standard is from the reference a method may be by itself: see
+/// limit_to_standard.
+constexpr double kOfStandardsOwn = 10.0;
+
+/// measure(), but a loss below a thousandth, and a gradient with less than a thousandth of the largest one's
+/// norm, count as if they had that.
+/// In rows that were not chosen by hand the terms of one may cancel (two tokens with the same value leave
+/// their query nothing to choose), and what remains of it is rounding errors of the terms.
+EvaluationErrors measure_alone(const Evaluation& value, const Evaluation& truth) {
+  EvaluationErrors errors = measure(value, truth);
+  if (std::abs(truth.loss) < kCancelled && truth.loss != 0.0)
+    errors.loss *= std::abs(truth.loss) / kCancelled;
+  double largest = 0.0;
+  for (const auto& [name, gradient] : truth.gradients) largest = worse(largest, norm_of(gradient));
+  for (ParameterError& of : errors.gradients) {
+    const auto expected = truth.gradients.find(of.name);
+    if (!of.problem.empty() || expected == truth.gradients.end()) continue;
+    const double norm = norm_of(expected->second);
+    if (!(norm < kCancelled * largest)) continue;
+    of.error *= (norm > 0.0 ? norm : 1.0) / (kCancelled * largest);
+  }
+  std::stable_sort(
+      errors.gradients.begin(), errors.gradients.end(),
+      [](const ParameterError& a, const ParameterError& b) { return is_worse(a.error, b.error); });
+  return errors;
+}
+
 class RowCheck {
  public:
   RowCheck(const EqualityOptions& options, const RowName& name)
@@ -44,11 +75,15 @@ class RowCheck {
       check_frozen();
       return std::move(row_);
     }
+    if (options_.alone) {
+      check_alone();
+      return std::move(row_);
+    }
     check_results();
     check_identities();
     for (const Method method : methods_) {
       check_accumulation(method);
-      check_micro_batches(method);
+      check_micro_batches(make_settings(method, is_chunked(method) ? 5 : 0, 3), 3);
     }
     return std::move(row_);
   }
@@ -122,23 +157,15 @@ class RowCheck {
   }
 
   std::string repeat(const Settings& settings) const {
-    const RowName& name = row_.name;
-    std::string command = fmt::format(
-        "streambp-verify sweep --model {} --objective {} --tuning {} --batch {} --seq-len {} --seed {} "
-        "--method {}",
-        name.model, name.objective, name.tuning, name.batch, name.length, options_.seed,
-        method_name(settings.method));
-    if (!name.settings.empty()) command += " --set " + settings_text(name.settings);
-    if (settings.chunk > 0) command += fmt::format(" --chunk {}", settings.chunk);
-    if (settings.head_chunk > 0) command += fmt::format(" --head-chunk {}", settings.head_chunk);
-    return command;
+    return repeat_command(row_.name, options_.seed, settings, options_.alone.has_value(),
+                          options_.micro_batches);
   }
 
   /// Loss, log-probabilities and gradients within the judge's limit of `truth`.
   void require_near(const Evaluation& value, const Evaluation& truth, Judge judge, const std::string& against,
                     const Settings& settings) {
-    const EvaluationErrors errors = measure(value, truth);
-    const double limit = judge == Judge::kStandard ? kStandardLimit : kReferenceLimit;
+    const EvaluationErrors errors = options_.alone ? measure_alone(value, truth) : measure(value, truth);
+    const double limit = judge == Judge::kStandard ? limit_to_standard() : kReferenceLimit;
     double& worst_error = judge == Judge::kStandard ? row_.standard_error : row_.reference_error;
     worst_error = worse(worst_error, errors.worst());
     if (judge == Judge::kStandard && !errors.gradients.empty() &&
@@ -160,6 +187,14 @@ class RowCheck {
                              fmt::format("{} of {} beyond {}, worst {} {}{}", failed, all.size(),
                                          error_text(limit), worst.name, error_text(worst.error), problem),
                              repeat(settings)});
+  }
+
+  /// A model of random sizes may magnify rounding errors (a norm of next to nothing does): by how much, two
+  /// programs that share no code say.
+  double limit_to_standard() const {
+    if (!options_.alone) return kStandardLimit;
+    const double own = measure_alone(standard_, subject_.reference).worst();
+    return std::clamp(kOfStandardsOwn * own, kStandardLimit, kReferenceLimit);
   }
 
   void require(bool holds, const std::string& what, const Settings& settings) {
@@ -194,6 +229,27 @@ class RowCheck {
     require_near(value, standard_, Judge::kStandard, "standard", settings);
     require_near(value, subject_.reference, Judge::kReference, "the reference", settings);
     if (scored_ == 0 && !embeds()) require_zero(value, settings);
+  }
+
+  /// One run of each method, chunk and head chunk, and what its parts add up to.
+  void check_alone() {
+    for (const Method method : methods_) {
+      Settings settings = *options_.alone;
+      settings.method = method;
+      for (const int64_t chunk : named_or_auto(is_chunked(method), options_.chunks)) {
+        settings.chunk = chunk;
+        for (const int64_t head_chunk : named_or_auto(settings.streams_head(), options_.head_chunks)) {
+          settings.head_chunk = head_chunk;
+          check_result(settings);
+          if (options_.micro_batches > 1) check_micro_batches(settings, options_.micro_batches);
+        }
+      }
+    }
+  }
+
+  /// 0 where none is named, or where there is nothing to cut.
+  static std::vector<int64_t> named_or_auto(bool is_cut, const std::vector<int64_t>& named) {
+    return is_cut && !named.empty() ? named : std::vector<int64_t>{0};
   }
 
   /// Without a target there is no loss, and not the smallest gradient.
@@ -267,7 +323,7 @@ class RowCheck {
   }
 
   /// The whole batch's gradient from its parts, each normalised by the counts of all. Pairs stay together.
-  void check_micro_batches(Method method) {
+  void check_micro_batches(const Settings& settings, int64_t count) {
     const Layout layout = objective_kind(row_.name.objective).layout;
     // Rows of KTO's estimate enter every other row: such a batch has no parts.
     if (layout == Layout::kLabelled && row_.name.batch != "none") return;
@@ -276,9 +332,8 @@ class RowCheck {
     const auto loss_type = row_.name.settings.find("loss_type");
     if (loss_type != row_.name.settings.end() && loss_type->second.find("aot") != std::string::npos) return;
     if (subject_.objective->router_loss.of(subject_.model.config().mixture) != 0.0) return;
-    const std::vector<Batch> parts = micro_batches(subject_.batch, 3, has_pairs(layout));
+    const std::vector<Batch> parts = micro_batches(subject_.batch, count, has_pairs(layout));
     if (parts.size() < 2) return;
-    const Settings settings = make_settings(method, is_chunked(method) ? 5 : 0, 3);
     Evaluation whole = run(settings);
     whole.log_probabilities.reset();
     whole.values.reset();
@@ -295,7 +350,7 @@ class RowCheck {
       Evaluation reference_truth = subject_.reference;
       std::erase_if(reference_truth.gradients,
                     [&](const auto& gradient) { return !choice.chosen(gradient.first); });
-      Model model = equality_model(row_.name.model, options_.seed, choice.chosen);
+      Model model = equality_model(row_.name.model, options_.seed, choice.chosen, 0, row_.name.config);
       for (const Method method : methods_) {
         for (const int64_t chunk : chunks_of(method)) {
           for (const std::optional<int64_t> head : {plain_head(method), std::optional<int64_t>(3)}) {

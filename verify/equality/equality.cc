@@ -6,6 +6,7 @@
 #include "streambp/cli/command_line.h"
 #include "streambp/error.h"
 #include "streambp/model/config.h"
+#include "verify/equality/batches.h"
 #include "verify/equality/check.h"
 #include "verify/jobs.h"
 
@@ -21,13 +22,14 @@ class RowNames {
     for (const std::string& model : options_.models) {
       for (const int64_t length : options_.lengths) {
         for (const std::string& batch : batches_of(model)) {
-          if (!is_padded_batch(batch) && wants(options_.objectives, "sft") && wants(options_.tunings, "full"))
-            names_.push_back({model, "sft", options_.settings, "full", batch, length});
+          if (!is_padded_batch(batch) && options_.rows.empty() && wants(options_.objectives, "sft") &&
+              wants(options_.tunings, "full"))
+            names_.push_back(plain(model, batch, length));
         }
       }
       if (options_.window_length > 0 && has_windows(model) && wants(options_.batches, "single") &&
           wants(options_.objectives, "sft") && wants(options_.tunings, "full"))
-        names_.push_back({model, "sft", options_.settings, "full", "single", options_.window_length});
+        names_.push_back(plain(model, "single", options_.window_length));
       for (const std::string& objective : objectives_of(model)) add_padded(model, objective);
     }
     return std::move(names_);
@@ -38,9 +40,13 @@ class RowNames {
     return std::find(list.begin(), list.end(), word) != list.end();
   }
 
-  static bool has_windows(const std::string& model) {
+  RowName plain(const std::string& model, const std::string& batch, int64_t length) const {
+    return {model, "sft", options_.settings, "full", batch, length, {}, options_.config};
+  }
+
+  bool has_windows(const std::string& model) const {
     if (!is_preset(model)) return false;
-    const std::vector<int64_t> windows = preset(model).windows;
+    const std::vector<int64_t> windows = equality_config(model, options_.config).windows;
     return std::any_of(windows.begin(), windows.end(), [](int64_t window) { return window > 0; });
   }
 
@@ -86,7 +92,7 @@ class RowNames {
         [&](const std::string& batch) { return is_padded_batch(batch) && has_batch(objective, batch); });
     if (paddings.empty()) return;
     const int64_t length = options_.padded_length;
-    if (length < 4)
+    if (options_.rows.empty() && length < 4)
       throw InputError("--seq-len {}: expected at least 4 for batches left, right, none and documents",
                        length);
     if (options_.quick) {
@@ -103,7 +109,8 @@ class RowNames {
 
   void add(const std::string& model, const std::string& objective, const std::string& tuning,
            const std::string& padding, int64_t length) {
-    RowName name{model, objective, options_.settings, tuning, padding, length};
+    RowName name{model,   objective, options_.settings, tuning,
+                 padding, length,    options_.rows,     options_.config};
     if (name.settings.empty()) {
       const auto variants = objective_variants(objective);
       name.settings = variants[turns_[objective]++ % variants.size()];

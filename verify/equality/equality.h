@@ -4,8 +4,12 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "streambp/backprop/settings.h"
+#include "verify/equality/inputs.h"
 
 namespace streambp::verify {
 
@@ -27,7 +31,17 @@ struct EqualityOptions {
   int64_t window_length = 0;         // of one more sequence for models with windows; 0: none
   std::vector<int64_t> chunks;       // of methods by chunks; empty: 1 and those around the batch's boundaries
   std::vector<int64_t> head_chunks;  // empty: 1, 3 and all scored tokens at once
-  size_t part_index = 1;             // of the rows, every part_count-th from the part_index-th on
+  std::string config;                // keys of config.json in place of the presets': equality_config
+  std::vector<RowLengths> rows;      // of padded batches and documents, in place of lengths
+  /// These settings and no variants of them, and of chunks and head chunks those that are named (or auto):
+  /// one run each, against standard and against the reference. Made for random models and rows: where these
+  /// magnify rounding errors, so that standard itself is more than 1e-13 from the reference, the limit to
+  /// standard is ten times that, up to kReferenceLimit; and a gradient that is smaller than a thousandth of
+  /// the model's largest is measured as if it were that large, since its terms may cancel, and a loss below a
+  /// thousandth likewise.
+  std::optional<Settings> alone;
+  int64_t micro_batches = 1;  // with `alone`: as many parts of the batch, against the whole, as well
+  size_t part_index = 1;      // of the rows, every part_count-th from the part_index-th on
   size_t part_count = 1;
   int jobs = 1;  // rows at the same time
   uint64_t seed = 0;

@@ -18,20 +18,12 @@ namespace {
 /// Rows of random tokens, each a prompt and a completion, and their columns in a padded tensor.
 class PaddedRows {
  public:
-  PaddedRows(const ObjectiveKind& kind, Padding padding, int64_t length, int64_t vocab_size, uint64_t seed)
+  PaddedRows(const ObjectiveKind& kind, Padding padding, const std::vector<RowLengths>& lengths,
+             int64_t vocab_size, uint64_t seed)
       : vocab_size_(vocab_size), generator_(at::detail::createCPUGenerator(seed)) {
     const bool completions = kind.layout == Layout::kCompletions || kind.layout == Layout::kResponses;
     const bool equal = padding == Padding::kNone;
-    const std::vector<int64_t> lengths{length, equal ? length : length / 2 + 1,
-                                       equal ? length : length * 2 / 3 + 1, equal ? length : length - 1};
-    for (size_t i = 0; i < lengths.size(); ++i) {
-      Row row;
-      row.prompt = equal ? std::max<int64_t>(length / 3, 1) : std::max<int64_t>(lengths[i] / 3, 1);
-      row.completion = lengths[i] - row.prompt;
-      if (!equal && i == 1) row.completion = 1;
-      if (!equal && i == 2 && kind.layout == Layout::kCompletions) row.completion = 0;
-      rows_.push_back(row);
-    }
+    for (const RowLengths& of : lengths) rows_.push_back({of.prompt, of.completion});
     // The two parts have columns of their own where completions do.
     for (const Row& row : rows_) {
       prompt_columns_ = std::max(prompt_columns_, row.prompt);
@@ -129,10 +121,18 @@ class PaddedRows {
   int64_t columns_ = 0;
 };
 
+/// Desirable, undesirable, `of_estimate`, desirable, and so on.
+std::vector<int64_t> roles(int64_t rows, int64_t of_estimate) {
+  const std::vector<int64_t> turn{1, 0, of_estimate, 1};
+  std::vector<int64_t> roles;
+  for (int64_t i = 0; i < rows; ++i) roles.push_back(turn[static_cast<size_t>(i) % turn.size()]);
+  return roles;
+}
+
 std::map<std::string, at::Tensor> padded_tensors(const ObjectiveKind& kind, bool with_reference,
-                                                 Padding padding, int64_t length, int64_t vocab_size,
-                                                 uint64_t seed) {
-  PaddedRows rows(kind, padding, length, vocab_size, seed);
+                                                 Padding padding, const std::vector<RowLengths>& lengths,
+                                                 int64_t vocab_size, uint64_t seed) {
+  PaddedRows rows(kind, padding, lengths, vocab_size, seed);
   std::map<std::string, at::Tensor> tensors = rows.tokens();
   const int64_t pairs = rows.rows() / 2;
   switch (kind.layout) {
@@ -153,9 +153,8 @@ std::map<std::string, at::Tensor> padded_tensors(const ObjectiveKind& kind, bool
       break;
     case Layout::kLabelled:
       tensors["completion_mask"] = rows.completion_mask(false);
-      tensors["role"] = at::tensor(
-          padding == Padding::kNone ? std::vector<int64_t>{1, 0, 0, 1} : std::vector<int64_t>{1, 0, 2, 1},
-          at::kLong);
+      tensors["role"] =
+          at::tensor(roles(rows.rows(), /*of_estimate=*/padding == Padding::kNone ? 0 : 2), at::kLong);
       if (with_reference) tensors["ref_logps"] = rows.normal(rows.rows(), 1.0);
       break;
     case Layout::kCompletions:
@@ -214,16 +213,31 @@ class ScratchFolder {
 
 }  // namespace
 
+std::vector<RowLengths> row_lengths(const ObjectiveKind& kind, Padding padding, int64_t length) {
+  if (padding == Padding::kNone) {
+    const int64_t prompt = std::max<int64_t>(length / 3, 1);
+    return std::vector<RowLengths>(4, {prompt, length - prompt});
+  }
+  std::vector<RowLengths> rows;
+  for (const int64_t tokens : {length, length / 2 + 1, length * 2 / 3 + 1, length - 1}) {
+    const int64_t prompt = std::max<int64_t>(tokens / 3, 1);
+    rows.push_back({prompt, tokens - prompt});
+  }
+  rows[1].completion = 1;
+  if (kind.layout == Layout::kCompletions) rows[2].completion = 0;
+  return rows;
+}
+
 bool takes_documents(Layout layout) {
   return layout == Layout::kLabels || layout == Layout::kPairs || layout == Layout::kLabelled;
 }
 
-Batch objective_batch(const ObjectiveKind& kind, bool with_reference, Padding padding, int64_t length,
-                      int64_t vocab_size, uint64_t seed) {
+Batch objective_batch(const ObjectiveKind& kind, bool with_reference, Padding padding,
+                      const std::vector<RowLengths>& rows, int64_t vocab_size, uint64_t seed) {
   const ScratchFolder folder;
   const std::filesystem::path path = folder.path() / "inputs.safetensors";
   std::map<std::string, at::Tensor> tensors =
-      padded_tensors(kind, with_reference, padding == Padding::kDocuments ? Padding::kRight : padding, length,
+      padded_tensors(kind, with_reference, padding == Padding::kDocuments ? Padding::kRight : padding, rows,
                      vocab_size, seed);
   if (padding == Padding::kDocuments) lay_in_one_row(tensors);
   write_tensors(path, tensors);

@@ -18,12 +18,47 @@ std::string objective_text(const RowName& name) {
   return name.settings.empty() ? name.objective : name.objective + " " + settings_text(name.settings);
 }
 
+/// The flags of settings that are not the default, but for those that a sweep has lists of.
+std::string settings_flags(const Settings& settings) {
+  std::string flags;
+  for (const SettingKind& kind : setting_kinds()) {
+    if (kind.name == "chunk" || kind.name == "head_chunk") continue;
+    if (!applies(kind, settings) || is_default(kind, settings)) continue;
+    flags += " " + kind.flag;
+    if (kind.type != SettingType::kSwitch) flags += " " + kind.text(settings);
+  }
+  return flags;
+}
+
+std::string rows_text(const std::vector<RowLengths>& rows) {
+  std::vector<std::string> words;
+  for (const RowLengths& row : rows) words.push_back(fmt::format("{}+{}", row.prompt, row.completion));
+  return fmt::format("{}", fmt::join(words, ","));
+}
+
 }  // namespace
 
 std::string settings_text(const std::map<std::string, std::string>& settings) {
   std::vector<std::string> words;
   for (const auto& [option, value] : settings) words.push_back(option + "=" + value);
   return fmt::format("{}", fmt::join(words, ","));
+}
+
+std::string repeat_command(const RowName& name, uint64_t seed, const Settings& settings, bool alone,
+                           int64_t micro_batches) {
+  std::string command = "streambp-verify sweep --model " + name.model;
+  if (!name.config.empty()) command += fmt::format(" --config '{}'", name.config);
+  command += fmt::format(" --objective {} --tuning {} --batch {}", name.objective, name.tuning, name.batch);
+  command +=
+      name.rows.empty() ? fmt::format(" --seq-len {}", name.length) : " --rows " + rows_text(name.rows);
+  command += fmt::format(" --seed {} --method {}", seed, method_name(settings.method));
+  if (!name.settings.empty()) command += " --set " + settings_text(name.settings);
+  if (settings.chunk > 0) command += fmt::format(" --chunk {}", settings.chunk);
+  if (settings.head_chunk > 0) command += fmt::format(" --head-chunk {}", settings.head_chunk);
+  if (!alone) return command;
+  command += " --alone" + settings_flags(settings);
+  if (micro_batches > 1) command += fmt::format(" --micro-batches {}", micro_batches);
+  return command;
 }
 
 void print_json(const EqualityRow& row) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "streambp/backprop/settings.h"
 #include "verify/equality/subject.h"
 #include "verify/error_measure.h"
 #include "verify/streaming_table.h"
@@ -34,6 +35,11 @@ struct EqualityRow {
 
 /// "loss_type=ipo,beta=0.3", as --set takes it.
 std::string settings_text(const std::map<std::string, std::string>& settings);
+
+/// What repeats a run of `settings` on a row. `alone`: without its variants, with `micro_batches`
+/// (EqualityOptions).
+std::string repeat_command(const RowName& name, uint64_t seed, const Settings& settings, bool alone,
+                           int64_t micro_batches);
 
 /// One JSON object on a line of its own.
 void print_json(const EqualityRow& row);

@@ -87,6 +87,7 @@ LoraConfig attach_adapters(Model& model, Padding padding, uint64_t seed) {
   lora.r = 3;
   lora.lora_alpha = 5.0;
   lora.target_modules = {kAllLinear};
+  lora.may_miss_targets = true;  // where a changed config has no layer of their kind
   if (padding == Padding::kLeft) {
     lora.rank_pattern = {{"layers.0.self_attn.q_proj", 1}, {"(o|q|qkv)_proj", 4}};
     lora.alpha_pattern = {{R"(.*layers\.1\..*)", 2.0}};
@@ -94,7 +95,9 @@ LoraConfig attach_adapters(Model& model, Padding padding, uint64_t seed) {
   }
   if (padding == Padding::kRight || padding == Padding::kDocuments) lora.use_rslora = true;
   if (padding == Padding::kRight) {
-    lora.trainable_token_indices = {{"embed_tokens", {3, 90, 1, 17, 44}}};
+    std::vector<int64_t> rows{3, 90, 1, 17, 44};
+    std::erase_if(rows, [&](int64_t row) { return row >= model.config().vocab_size; });
+    lora.trainable_token_indices = {{"embed_tokens", rows}};
   }
   if (padding == Padding::kNone) {
     const Config& config = model.config();
@@ -141,8 +144,10 @@ void fill_padded(EqualitySubject& subject, const RowName& name, uint64_t seed) {
   const Options options = complete_options(kind, name.settings);
   const bool with_reference = kind.uses_reference && kind.uses_reference(options);
   const auto batch_of = [&](Padding padding) {
+    const std::vector<RowLengths> rows =
+        name.rows.empty() ? row_lengths(kind, padding, name.length) : name.rows;
     Batch batch =
-        objective_batch(kind, with_reference, padding, name.length, subject.model.config().vocab_size, seed);
+        objective_batch(kind, with_reference, padding, rows, subject.model.config().vocab_size, seed);
     const double temperature = make_objective(name.objective, batch, name.settings)->request().temperature;
     const Outcome policy = evaluate(subject.model, batch, temperature);
     const auto on_cpu = [](const at::Tensor& x) { return x.defined() ? x.to(at::kCPU) : x; };
@@ -177,7 +182,8 @@ EqualitySubject make_subject(const RowName& name, uint64_t seed) {
   const auto trainable = [is_lora](const std::string& parameter) {
     return !is_lora || parameter == "value_head.weight";
   };
-  EqualitySubject subject{equality_model(name.model, seed, trainable), nullptr, {}, {}, {}, {}, {}};
+  EqualitySubject subject{
+      equality_model(name.model, seed, trainable, 0, name.config), nullptr, {}, {}, {}, {}, {}};
   if (is_lora) subject.lora = attach_adapters(subject.model, kPaddings.at(name.batch), seed);
   if (name.objective == "ppo" || name.objective == "reward") attach_value_head(subject.model, seed + 1);
   if (is_padded_batch(name.batch)) {
@@ -189,7 +195,8 @@ EqualitySubject make_subject(const RowName& name, uint64_t seed) {
   if (name.objective == "distill") {
     const bool of_another_size = name.settings.contains("vocabulary");
     subject.teacher = std::make_unique<Model>(equality_model(
-        name.model, seed + 2, [](const std::string&) { return false; }, of_another_size ? 7 : 0));
+        name.model, seed + 2, [](const std::string&) { return false; }, of_another_size ? 7 : 0,
+        name.config));
     teacher_logits = reference_logits(*subject.teacher, subject.batch);
   }
   subject.objective = make_objective(name.objective, subject.batch, name.settings);

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "verify/equality/inputs.h"
 #include "verify/evaluation.h"
 
 namespace streambp::verify {
@@ -21,6 +22,8 @@ struct RowName {
   std::string tuning = "full";
   std::string batch;
   int64_t length = 0;
+  std::vector<RowLengths> rows = {};  // of a padded batch, in place of those that `length` stands for
+  std::string config = {};            // keys of config.json in place of the preset's: equality_config
 };
 
 struct EqualitySubject {

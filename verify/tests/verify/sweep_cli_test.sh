@@ -18,6 +18,18 @@ refuses 'length 3 for pairs' 'expected at least 4' sweep --seq-len 3 --objective
 refuses 'nothing left' 'nothing to check' sweep --objective dpo --batch single
 refuses 'length 0' "--seq-len '0'" sweep --seq-len 0
 refuses 'part 5 of 4' "--part '5/4'" sweep --part 5/4
+refuses 'rows and a length' 'not with --seq-len' sweep --rows 3+2 --seq-len 5
+refuses 'a row without a plus' 'expected PROMPT+COMPLETION' sweep --rows 3
+refuses 'a row without a prompt' "--rows '0'" sweep --rows 0+3
+refuses 'a row beyond the reference' 'expected at most 2048' sweep --rows 2000+49
+refuses 'rows of a batch that has its own' 'nothing to check' sweep --rows 3+2 --batch three
+refuses 'a setting without --alone' '--every: a setting of a run by itself' sweep --every 2
+refuses 'micro-batches without --alone' 'expected --alone with it' sweep --micro-batches 2
+refuses 'a setting of another method' 'takes no every' sweep --family qwen3 --method standard --alone --every 2
+refuses 'no setting' "expected reverse or forward" sweep --method streambp --alone --order sideways
+refuses 'changes of a config that are no object' 'expected a JSON object' sweep --model qwen3-tiny --config 3
+refuses 'changes that contradict' 'a divisor of num_attention_heads' sweep --model qwen3-tiny --config '{"num_key_value_heads": 3}'
+refuses 'changes of a folder' 'changes a preset' sweep --model "$goldens/models/qwen3" --config '{}'
 refuses 'another dtype' 'expected one of float64' sweep --dtype float32
 
 "$program" gradcheck --threads 0 >"$folder/out" 2>"$folder/err"
@@ -39,6 +51,11 @@ says '0 failed'
 run 'sweep of documents' 0 sweep --family qwen3 --seq-len 9 --objective dpo --tuning lora --batch documents
 says '0 failed'
 refuses 'documents of an objective of rows' 'nothing to check' sweep --objective grpo --batch documents
+run 'one run by itself' 0 sweep --model gemma3-tiny --config '{"num_hidden_layers":1,"sliding_window":3}' --objective dpo \
+  --tuning full --batch documents --rows 3+5,1+1,2+7,1+2 --method streambp --chunk 4 --head-chunk 3 --alone --every 2 --keep-attention \
+  --micro-batches 2
+says ' 8+2+9+3 '
+says '0 failed'
 refuses 'precision of distill' 'needs a teacher' precision --objective distill
 refuses 'precision of float64' 'expected one of float32, bfloat16' precision --dtype float64
 run 'precision' 0 precision --dtype float32 --method streambp --chunk 8 --repeats 24 --seq-len 24 --json
