@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <vector>
 
 namespace CLI {
 class App;
@@ -12,7 +13,12 @@ namespace streambp::bench {
 
 using Action = std::function<int()>;
 
-void add_sweep_command(CLI::App& app, Action& action, int argc, const char* const* argv);
+struct SweepOptions;
+
+/// `run` is what the action does with the options: run_sweep, or, where only the reading of a command line is
+/// tested, something else.
+void add_sweep_command(CLI::App& app, Action& action, int argc, const char* const* argv,
+                       const std::function<int(const SweepOptions&)>& run);
 void add_max_length_command(CLI::App& app, Action& action);
 void add_records_command(CLI::App& app, Action& action);
 void add_report_command(CLI::App& app, Action& action);
@@ -23,5 +29,13 @@ void add_paper_command(CLI::App& app, Action& action, int argc, const char* cons
 void add_ranks_command(CLI::App& app, Action& action, int argc, const char* const* argv);
 void add_export_command(CLI::App& app, Action& action);
 void add_train_command(CLI::App& app, Action& action, int argc, const char* const* argv);
+
+struct CommandKind {
+  const char* name;
+  std::function<void(CLI::App& app, Action& action, int argc, const char* const* argv)> add;
+};
+
+/// All of them, in the order of --help.
+const std::vector<CommandKind>& command_kinds();
 
 }  // namespace streambp::bench

@@ -6,6 +6,9 @@
 #include <memory>
 #include <vector>
 
+#include "streambp/error.h"
+#include "streambp/model/strict_json.h"
+
 namespace streambp::bench {
 namespace {
 
@@ -49,11 +52,22 @@ class ConfigFile : public CLI::ConfigTOML {
   const CLI::App& app_;
 };
 
+/// CLI11 opens whatever has the name: a pipe is waited for, and /dev/zero has no end.
+std::string file_problem(const std::string& path) {
+  try {
+    read_text_file(path);
+    return {};
+  } catch (const InputError& error) {
+    return error.what();
+  }
+}
+
 }  // namespace
 
 void add_config_flags(CLI::App& app, std::string& write_config) {
   app.fallthrough();
-  app.set_config("--config", "", "Flags from a TOML file, those of sweep under [sweep]; what is typed wins");
+  app.set_config("--config", "", "Flags from a TOML file, those of sweep under [sweep]; what is typed wins")
+      ->check(CLI::Validator([](std::string& path) { return file_problem(path); }, ""));
   app.config_formatter(std::make_shared<ConfigFile>(app));
   app.add_option("--write-config", write_config,
                  "Write the flags that were given to a TOML file instead of running")

@@ -5,7 +5,6 @@
 #include "bench/config_file.h"
 #include "bench/help_format.h"
 #include "streambp/cli/command_line.h"
-#include "streambp/cli/completion.h"
 #include "streambp/cli/environment.h"
 #include "streambp/cli/print.h"
 #include "streambp/cli/standard_streams.h"
@@ -23,18 +22,8 @@ int main(int argc, char** argv) {
   std::string write_config;
   streambp::bench::add_config_flags(app, write_config);
   streambp::bench::Action action;
-  streambp::bench::add_sweep_command(app, action, argc, argv);
-  streambp::bench::add_max_length_command(app, action);
-  streambp::bench::add_records_command(app, action);
-  streambp::bench::add_report_command(app, action);
-  streambp::bench::add_models_command(app, action);
-  streambp::bench::add_bytes_per_token_command(app, action, argc, argv);
-  streambp::bench::add_linear_command(app, action);
-  streambp::bench::add_paper_command(app, action, argc, argv);
-  streambp::bench::add_ranks_command(app, action, argc, argv);
-  streambp::bench::add_train_command(app, action, argc, argv);
-  streambp::bench::add_export_command(app, action);
-  streambp::add_completion_command(app, action);
+  for (const streambp::bench::CommandKind& kind : streambp::bench::command_kinds())
+    kind.add(app, action, argc, argv);
   streambp::bench::format_help(app);
   const auto run = [&] {
     if (write_config.empty()) return action();

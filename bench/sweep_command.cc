@@ -125,7 +125,8 @@ SweepOptions read_options(const CLI::App& command, const RunFlags& flags, const 
 
 }  // namespace
 
-void add_sweep_command(CLI::App& app, Action& action, int argc, const char* const* argv) {
+void add_sweep_command(CLI::App& app, Action& action, int argc, const char* const* argv,
+                       const std::function<int(const SweepOptions&)>& run) {
   const auto typed = std::make_shared<Typed>();
   SweepOptions& options = typed->options;
   options.threads = default_threads();
@@ -193,8 +194,8 @@ void add_sweep_command(CLI::App& app, Action& action, int argc, const char* cons
   command->add_flag("--json", options.json, "Print the records instead of the table");
   command->add_flag("--quiet", options.quiet, "No progress on the terminal");
 
-  command->callback([typed, flags, command, &action] {
-    action = [typed, flags, command] { return run_sweep(read_options(*command, *flags, *typed)); };
+  command->callback([typed, flags, command, run, &action] {
+    action = [typed, flags, command, run] { return run(read_options(*command, *flags, *typed)); };
   });
 }
 

@@ -268,6 +268,7 @@ void PaddedTensors::require_documents(const Batch& batch) const {
   std::vector<int64_t> begins, lengths;
   const int64_t* const index = batch.padded_indices.const_data_ptr<int64_t>();
   for (size_t i = 0; i + 1 < batch.offsets.size(); ++i) {
+    if (batch.offsets[i] == batch.offsets[i + 1]) continue;  // a row of padding: no document of it begins
     begins.push_back(index[batch.offsets[i]]);
     lengths.push_back(batch.offsets[i + 1] - batch.offsets[i]);
   }

@@ -57,7 +57,7 @@ std::vector<std::string> saved_parameters(const Config& config, const LoraConfig
 std::map<std::string, std::vector<int64_t>> trained_rows(const Config& config, const LoraConfig& lora) {
   std::map<std::string, std::vector<int64_t>> rows;
   for (const auto& [name, tokens] : lora.trainable_token_indices) {
-    const auto is = [&](const char* module) {
+    const auto is = [&name = name](const char* module) {  // clang before 16 does not capture it by itself
       return !name.empty() && std::string_view(module).ends_with(name);
     };
     const bool has_head = !config.value_model;

@@ -196,6 +196,10 @@ void read_targets(const Reader& reader, LoraConfig& lora, const std::string& whe
     if (lora.target_pattern.empty()) reader.refuse("target_modules", "names or a pattern");
   } else if (targets.is_array()) {
     lora.target_modules = reader.words("target_modules");
+    // In a list PEFT takes it for a module's name, of which there is none.
+    if (std::find(lora.target_modules.begin(), lora.target_modules.end(), kAllLinear) !=
+        lora.target_modules.end())
+      reader.refuse("target_modules", "\"all-linear\" by itself, not in a list");
     std::sort(lora.target_modules.begin(), lora.target_modules.end());
   }
   if (lora.target_modules.empty() && lora.target_pattern.empty() && lora.target_parameters.empty()) {

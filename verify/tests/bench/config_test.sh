@@ -46,4 +46,9 @@ run 'a value that is none' 2 sweep --config wrong.toml --out never
 grep -qF -- "--seq-len 'nine'" stderr || fail 'the flag'
 run 'no file' 2 sweep --config nowhere.toml
 grep -q nowhere.toml stderr || fail 'its name'
+mkfifo pipe
+for special in pipe /dev/zero .; do
+  run "$special" 2 sweep --config "$special"
+  grep -qF -- "--config: $special: not a regular file" stderr || fail 'its name, and what it is'
+done
 finish

@@ -145,6 +145,8 @@ TEST(LoraConfigFile, RefusesByNameWhatChangesTheMathematics) {
   json broken;
   broken["target_modules"] = json::array({"q\n"});
   EXPECT_TRUE(refused([&] { read_settings(broken); }, "target_modules"));
+  broken["target_modules"] = json::array({kAllLinear});
+  EXPECT_TRUE(refused([&] { read_settings(broken); }, "target_modules", "not in a list"));
   EXPECT_TRUE(refused(with("trainable_token_indices", {{"\xC3\xA9", {1}}}), "trainable_token_indices"));
   EXPECT_TRUE(refused(with("rank_pattern", {{"q_proj", 0}}), "rank_pattern"));
   EXPECT_TRUE(refused(with("rank_pattern", {"q_proj"}), "rank_pattern"));
