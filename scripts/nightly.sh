@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Every check at full size, one after another: the equality sweep, random passes, the golden cases, the reference's gradients, precision,
 # compare's verdicts on gradients of Hugging Face and on published mistakes, fifty kills and other faults, allocations that fail, mistakes
-# planted in the sources, the long-index suite, hostile inputs, headers by themselves, a selection of tests with sanitizers and with
-# assertions, the CUDA kernels on the host with sanitizers and in many orders, and one definition of each name. Says at the end which held; a
+# planted in the sources, the long-index suite, hostile inputs, libFuzzer's inputs, headers by themselves, a selection of tests with
+# sanitizers and with assertions, the CUDA kernels on the host with sanitizers and in many orders, and one definition of each name. Says at the end which held; a
 # check that fails does not keep the later ones from running.
 #   scripts/nightly.sh [--only REGEX] [--keep FOLDER] [ARGUMENT...]
 #     --only REGEX    only checks whose titles it matches
@@ -57,7 +57,7 @@ kept() {
 
 # tests_of PRESET: tests of files, records, faults, memory, ops, methods and hostile inputs, built with another preset.
 tests_of() {
-  (build_project "$1" files_test config_fuzz safetensors_fuzz reference_test library_test bench_records_test streambp-bench streambp-verify) || return
+  (build_project "$1" files_test fuzzers reference_test library_test bench_records_test streambp-bench streambp-verify) || return
   OMP_NUM_THREADS=1 ctest --preset "$1" -j "$(nproc)" \
     -R 'Config|Safetensors|safetensors|Checkpoint|TensorFile|Printable|hostile|fuzz|Reference|Meter|Recorder|Snapshot|Ops|Attention|Adapters|Backpropagate|Fused|OutputFile|ContentKey|ModelFiles|RecordFile|CellRun|bench_cli_faults|bench_cli_resume'
 }
@@ -107,6 +107,7 @@ check 'Mistakes planted in the sources, the named ones and an eighth of the othe
 check 'Lengths, products and element counts across 2^16, 2^31 and 2^32' "$verify" long "$@"
 check 'Hostile inputs: files, folders and command lines that have to be refused' \
   python3 verify/tests/hostile/inputs_test.py build/release/bin verify/goldens --all
+check 'Readers of files and of the command line under libFuzzer' scripts/fuzz.sh --runs 100000 --seconds 300 --again --table out/fuzz/fuzz.md
 check 'Every public header by itself' headers
 check 'The whole library as a subdirectory of another project' \
   bash verify/tests/install/install_test.sh add_subdirectory . "$venv" build/release/subdirectory --all

@@ -57,7 +57,10 @@ LIBRARIES = {
 # Files of which a program has one or the other: they may define the same names.
 ALTERNATIVES = [
     ("streambp/ops/cuda/language.cuh", "streambp/ops/cuda/on_host.h"),
-    ("verify/tests/fuzz/config_fuzz.cc", "verify/tests/fuzz/safetensors_fuzz.cc"),
+    tuple(
+        f"verify/tests/fuzz/{reader}_fuzz.cc"
+        for reader in ("adapter_config", "command_line", "config", "index", "safetensors", "sweep_toml", "tokens")
+    ),
 ]
 
 # Written by programs, or other people's.

@@ -1,15 +1,14 @@
 // Runs a fuzz target without libFuzzer: its corpus, then a fixed number of seeded random mutations of it, or
 // the files named.
 //
-//   safetensors_fuzz [--count N] [--seed S] [FILE ...]
+//   safetensors_fuzz [--corpus TEXT] [--count N] [--seed S] [FILE ...]
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <fstream>
-#include <iterator>
 #include <random>
 #include <string_view>
 
+#include "verify/tests/fuzz/corpus_files.h"
 #include "verify/tests/fuzz/fuzz.h"
 
 namespace {
@@ -74,48 +73,53 @@ bool run(const std::string& input) {
   return false;
 }
 
+// The corpus, then `count` mutations of it, until one input fails.
+bool replay(const std::vector<std::string>& corpus, uint64_t count, uint64_t seed) {
+  const std::vector<std::string> words = streambp::fuzz::dictionary();
+  bool good = true;
+  for (const std::string& input : corpus) good = run(input) && good;
+  auto inputs = static_cast<int64_t>(corpus.size());
+  const int64_t accepted_corpus = streambp::fuzz::accepted();
+  Random random(seed);
+  for (uint64_t i = 0; i < count && good; ++i, ++inputs) {
+    good = run(mutated(corpus[below(random, corpus.size())], corpus, words, random));
+  }
+  // A target that refuses everything, or takes everything, tests nothing.
+  const int64_t accepted = streambp::fuzz::accepted();
+  if (accepted_corpus == 0 || accepted >= inputs) {
+    std::fprintf(stderr, "%lld of %lld inputs accepted\n", static_cast<long long>(accepted),
+                 static_cast<long long>(inputs));
+    good = false;
+  }
+  std::printf("%lld inputs, %lld accepted, seed %llu\n", static_cast<long long>(inputs),
+              static_cast<long long>(accepted), static_cast<unsigned long long>(seed));
+  return good;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  uint64_t count = 20'000;
-  uint64_t seed = 1;
-  int64_t inputs = 0;
-  bool good = true;
-  bool only_files = false;
+  uint64_t count = 20'000, seed = 1;
+  std::string found;
+  std::vector<std::string> files;
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
-    if ((argument == "--count" || argument == "--seed") && i + 1 < argc) {
+    const bool has_value = i + 1 < argc;
+    if ((argument == "--count" || argument == "--seed") && has_value) {
       (argument == "--count" ? count : seed) = std::strtoull(argv[++i], nullptr, 10);
-      continue;
-    }
-    std::ifstream file(argv[i], std::ios::binary);
-    if (!file) {
-      std::fprintf(stderr, "%s: cannot be read\n", argv[i]);
-      return 2;
-    }
-    only_files = true;
-    good = run({std::istreambuf_iterator<char>(file), {}}) && good;
-    ++inputs;
-  }
-  if (!only_files) {
-    const std::vector<std::string> corpus = streambp::fuzz::corpus();
-    const std::vector<std::string> words = streambp::fuzz::dictionary();
-    for (const std::string& input : corpus) good = run(input) && good;
-    inputs += static_cast<int64_t>(corpus.size());
-    const int64_t accepted_corpus = streambp::fuzz::accepted();
-    Random random(seed);
-    for (uint64_t i = 0; i < count && good; ++i, ++inputs) {
-      good = run(mutated(corpus[below(random, corpus.size())], corpus, words, random));
-    }
-    // A target that refuses everything, or takes everything, tests nothing.
-    const int64_t accepted = streambp::fuzz::accepted();
-    if (accepted_corpus == 0 || accepted >= inputs) {
-      std::fprintf(stderr, "%lld of %lld inputs accepted\n", static_cast<long long>(accepted),
-                   static_cast<long long>(inputs));
-      good = false;
+    } else if (argument == "--corpus" && has_value) {
+      found = argv[++i];
+    } else {
+      files.emplace_back(argv[i]);
     }
   }
-  std::printf("%lld inputs, %lld accepted, seed %llu\n", static_cast<long long>(inputs),
-              static_cast<long long>(streambp::fuzz::accepted()), static_cast<unsigned long long>(seed));
-  return good ? 0 : 1;
+  try {
+    bool good = true;
+    for (const std::string& file : files) good = run(streambp::fuzz::read_file(file)) && good;
+    if (files.empty()) good = replay(streambp::fuzz::whole_corpus(found), count, seed);
+    return good ? 0 : 1;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 2;
+  }
 }

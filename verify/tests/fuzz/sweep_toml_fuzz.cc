@@ -1,0 +1,63 @@
+// Any text as the TOML file of `streambp-bench --config FILE sweep` is refused as bad usage or with an
+// InputError, or gives options that keep their promises; and what --write-config writes of them is read as
+// the same options.
+#include <cstdlib>
+#include <string_view>
+
+#include "streambp/backprop/settings.h"
+#include "verify/tests/fuzz/bench_command_line.h"
+#include "verify/tests/fuzz/fuzz.h"
+#include "verify/tests/fuzz/scratch.h"
+
+namespace {
+
+int64_t accepted_count = 0;
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const streambp::fuzz::Scratch folder;
+  const auto read = [](std::string_view text) {
+    return streambp::fuzz::read_command_line(
+        {"--config", folder.write("sweep.toml", text).string(), "sweep"});
+  };
+  const streambp::fuzz::CommandLine first = read({reinterpret_cast<const char*>(data), size});
+  if (!first.sweep) return 0;
+  ++accepted_count;
+  streambp::fuzz::require_promises(*first.sweep);
+  const streambp::fuzz::CommandLine again = read(first.config);
+  using streambp::fuzz::in_words;
+  if (!again.sweep || in_words(*again.sweep) != in_words(*first.sweep)) std::abort();
+  return 0;
+}
+
+namespace streambp::fuzz {
+
+std::vector<std::string> corpus() {
+  return {"",
+          "[sweep]\nseq-len = \"512,1024\"\nmethod = [\"standard\", \"streambp\"]\nrepeats = 3\n",
+          "# of a sweep\n[sweep]\nmodel = 'qwen3-cpu'\nquiet = true\nevery = 2\nset = \"beta=0.1\"\n",
+          "[sweep]\nmethod = \"auto\"\nbudget = \"80GiB\"\ndevice = \"meta\"\nseq-len = [65536]\n",
+          "sweep.seed = 7\nsweep.lora-rank = 4\nsweep.lora-targets = [\"q_proj\",\"v_proj\"]\n",
+          "[sweep]\nout = \"a b\\\\c\"\nfreeze = \"norm\"\ndeterministic = false\n",
+          "[swep]\nseq-len = 1\n"};
+}
+
+std::vector<std::string> dictionary() {
+  std::vector<std::string> words{
+      "[sweep]\n", "[train]\n", "sweep.", "[[", "]]",   "\"",   "'",  "\"\"\"", "'''",     "[",
+      "]",         ",",         " = ",    "#",  ";",    "\\",   "\n", "\t",     "true",    "false",
+      "{}",        "nan",       "1e308",  "-1", "0x10", "auto", "++", "--",     "default", "config = "};
+  for (const char* flag :
+       {"seq-len", "batch", "method", "objective", "set", "model", "out", "seed", "divisor", "quiet",
+        "budget", "repeats", "freeze", "dtype", "lora-rank", "lora-targets", "resume"})
+    words.push_back(std::string(flag) + " = ");
+  for (const SettingKind& kind : setting_kinds()) words.push_back(kind.flag.substr(2) + " = ");
+  return words;
+}
+
+int64_t accepted() {
+  return accepted_count;
+}
+
+}  // namespace streambp::fuzz
