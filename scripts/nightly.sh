@@ -2,8 +2,8 @@
 # Every check at full size, one after another: the equality sweep, random passes, the golden cases, the reference's gradients, precision,
 # compare's verdicts on gradients of Hugging Face and on published mistakes, fifty kills and other faults, allocations that fail, mistakes
 # planted in the sources, the long-index suite, hostile inputs, libFuzzer's inputs, headers by themselves, a selection of tests with
-# sanitizers and with assertions, the CUDA kernels on the host with sanitizers and in many orders, and one definition of each name. Says at the end which held; a
-# check that fails does not keep the later ones from running.
+# sanitizers and with assertions, the CUDA kernels on the host with sanitizers and in many orders, and one definition of each name. Says at
+# the end which held; a check that fails does not keep the later ones from running.
 #   scripts/nightly.sh [--only REGEX] [--keep FOLDER] [ARGUMENT...]
 #     --only REGEX    only checks whose titles it matches
 #     --keep FOLDER   write what each check printed, its command, commit and machine to FOLDER/TITLE.txt (results/trust)
