@@ -33,6 +33,11 @@ struct Work {
   friend void PrintTo(const Work& work, std::ostream* stream) { *stream << work.name; }
 };
 
+/// As a test names its parameter.
+inline void PrintTo(ZeroStage stage, std::ostream* stream) {
+  *stream << "ZeRO-" << static_cast<int>(stage);
+}
+
 inline std::function<Model()> full(const char* name) {
   return [name] { return Model::random(preset(name), {at::kDouble, at::kCPU, at::kDouble, {}}, 1); };
 }

@@ -10,6 +10,17 @@
 #include "verify/equality/subject.h"
 #include "verify/error_measure.h"
 
+namespace streambp::verify {
+
+/// As a test names its parameter.
+static void PrintTo(const RowName& row, std::ostream* out) {
+  *out << row.model << ' ' << row.objective;
+  for (const auto& [name, value] : row.settings) *out << ' ' << name << '=' << value;
+  *out << ", " << row.tuning << ", padded " << row.batch;
+}
+
+}  // namespace streambp::verify
+
 namespace streambp {
 namespace {
 
