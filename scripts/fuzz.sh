@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Gives the readers of files and of the command line inputs that libFuzzer makes up, with the address and undefined-behaviour sanitizers,
-# and keeps a table of what was run and found. A target with a row for these sources is not run again.
+# and keeps a table of what was run and found. A target with a row of as many runs for these sources is not run again.
 #   scripts/fuzz.sh [--runs N] [--seconds S] [--again] [--keep] [--table FILE] [TARGET...]
 #   --runs N      inputs of each target (10000000)
 #   --seconds S   at most so long for each target (no limit)
@@ -118,7 +118,9 @@ fuzz() {
 
 wanted=()
 for target in "${targets[@]}"; do
-  if [ -z "$again" ] && [ -e "$table" ] && grep "^| $target |" "$table" | grep -qF "| $commit |"; then
+  row=$( [ ! -e "$table" ] || grep "^| $target |" "$table" | grep -F "| $commit |" || true)
+  had=$(cut -d'|' -f3 <<<"$row")
+  if [ -z "$again" ] && [ "${had:-0}" -ge "$runs" ]; then
     echo "$target: in $table for $commit already"
   else
     wanted+=("$target")
