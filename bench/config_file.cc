@@ -2,6 +2,7 @@
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
+#include <algorithm>
 #include <fmt/ranges.h>
 #include <memory>
 #include <vector>
@@ -62,6 +63,21 @@ std::string file_problem(const std::string& path) {
   }
 }
 
+/// CLI11 puts a value between quotes of one kind and knows no escapes.
+void require_writable(const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options()) {
+    if (!option->get_configurable()) continue;
+    for (const std::string& value : option->results()) {
+      const bool has_both = value.find('"') != std::string::npos && value.find('\'') != std::string::npos;
+      if (has_both || std::any_of(value.begin(), value.end(), [](unsigned char c) { return c < ' '; }))
+        throw InputError(
+            "--write-config: {} is '{}': a file can't hold a value with both kinds of quotes or a control "
+            "character",
+            option->get_name(), value);
+    }
+  }
+}
+
 }  // namespace
 
 void add_config_flags(CLI::App& app, std::string& write_config) {
@@ -77,6 +93,7 @@ void add_config_flags(CLI::App& app, std::string& write_config) {
 std::string config_text(const CLI::App& app) {
   std::string text;
   for (const CLI::App* command : app.get_subcommands()) {
+    require_writable(*command);
     // What CLI11 writes of a command alone has no section.
     text +=
         fmt::format("[{}]\n{}", command->get_name(), CLI::ConfigTOML().to_config(command, false, false, ""));

@@ -51,4 +51,7 @@ for special in pipe /dev/zero .; do
   run "$special" 2 sweep --config "$special"
   grep -qF -- "--config: $special: not a regular file" stderr || fail 'its name, and what it is'
 done
+run 'both kinds of quotes' 2 sweep --model "it's \"mine\"" --write-config quotes.toml
+grep -qF -- "--write-config: --model is 'it's \"mine\"': a file can't hold" stderr || fail 'the flag and its value'
+[ ! -e quotes.toml ] || fail 'a file that says something else was written'
 finish

@@ -63,7 +63,11 @@ CommandLine read_command_line(const std::vector<std::string>& arguments) {
   } catch (const CLI::ParseError&) {  // --help and --version too
     return line;
   }
-  line.config = bench::config_text(app);
+  try {
+    line.config = bench::config_text(app);
+  } catch (const InputError&) {  // a value that a file can't hold
+    return line;
+  }
   if (app.get_subcommands().front()->get_name() != "sweep")
     return line;  // others go on to read files, or run
   try {
