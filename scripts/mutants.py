@@ -34,10 +34,12 @@ def key(mutant):
     return "\t".join((mutant["file"], str(mutant["line"]), mutant["kind"], mutant["before"], mutant["after"]))
 
 
-def reasons():
-    """{(file, kind, before, after): why a mutant changes nothing that a test could see}."""
-    entries = tomllib.loads(REASONS.read_text()).get("equivalent", []) if REASONS.exists() else []
-    return {(e["file"], e["kind"], e["before"], e.get("after", "")): e["reason"] for e in entries}
+def reason_of(record, entries):
+    """Why a mutant that was not killed changes nothing that a test on a CPU could see; "" where nobody has said so."""
+    for entry in entries:
+        if record["file"] == entry["file"] and entry.get("kind", record["kind"]) == record["kind"] and entry.get("text", "") in record["before"]:
+            return entry["reason"]
+    return ""
 
 
 def outcomes_of(path):
@@ -54,9 +56,9 @@ def outcomes_of(path):
 
 def page(records, part, seconds, machine):
     """mutants.md: a table by file and by kind, then every one that was not killed."""
-    why = reasons()
+    entries = tomllib.loads(REASONS.read_text())["unseen"]
     for record in records:
-        record["reason"] = why.get((record["file"], record["kind"], record["before"], record["after"]), "")
+        record["reason"] = reason_of(record, entries)
     judged = [r for r in records if not (r["outcome"] != "killed" and r["reason"])]
     killed = sum(r["outcome"] == "killed" for r in judged)
     lines = ["# Mutants", "",
