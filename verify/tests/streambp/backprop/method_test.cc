@@ -6,6 +6,7 @@
 #include <functional>
 #include <gtest/gtest.h>
 
+#include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
 #include "streambp/objective/objective.h"
 #include "verify/equality/batches.h"
@@ -36,6 +37,23 @@ TEST(Methods, ChunksAreChosenWithinTheStream) {
   EXPECT_EQ(auto_chunk(8192, gpu), 8192);
   EXPECT_EQ(auto_chunk(100000, gpu), 8192);
   EXPECT_EQ(auto_chunk(100000, at::kMeta), auto_chunk(100000, cpu));
+}
+
+TEST(Methods, ValuesNeedAValueHead) {
+  Model model = equality_model("qwen3-tiny", 3);
+  Batch batch = random_batch({3, 2}, 101, 5);
+  batch.targets.fill_(kNoTarget);
+  score_ends(batch);
+  for (const Method method : {Method::kStandard, Method::kCheckpoint, Method::kStreambp}) {
+    Settings settings;
+    settings.method = method;
+    try {
+      evaluate(model, batch, *make_objective("reward", batch), settings);
+      ADD_FAILURE() << method_name(method) << " gave a loss";
+    } catch (const InputError& error) {
+      EXPECT_NE(std::string(error.what()).find("no value head"), std::string::npos) << error.what();
+    }
+  }
 }
 
 /// sft on three sequences: 13, 37 and 25 tokens, as the sweep packs them.

@@ -237,6 +237,7 @@ TEST_P(DeltaRule, RefusesWhatDoesNotFit) {
   refuses([](DeltaRuleCase& x) { x.offsets = {0, 8}; });
   refuses([](DeltaRuleCase& x) { x.offsets = {0, 5, 3, 9}; });
   refuses([](DeltaRuleCase& x) { x.sizes.key_heads = 3; });
+  EXPECT_THROW(run(DeltaRuleCase({3, 4, 6, 5}, {0, 9})), InputError) << "four heads that share three";
   EXPECT_THROW(gated_delta_rule(in.mixed, in.log_decay, in.beta, in.sizes, in.offsets,
                                 {in.state, at::zeros_like(in.state).narrow(0, 0, 1)}),
                InputError);
