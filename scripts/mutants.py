@@ -54,7 +54,7 @@ def outcomes_of(path):
     return found
 
 
-def page(records, part, seconds, machine):
+def page(records, count, part, seconds, machine):
     """mutants.md: a table by file and by kind, then every one that was not killed."""
     entries = tomllib.loads(REASONS.read_text())["unseen"]
     for record in records:
@@ -62,8 +62,8 @@ def page(records, part, seconds, machine):
     judged = [r for r in records if not (r["outcome"] != "killed" and r["reason"])]
     killed = sum(r["outcome"] == "killed" for r in judged)
     lines = ["# Mutants", "",
-             f"Mistakes planted one at a time in backprop/, objective/, ops/ (the portable paths) and model/batch, part {part}; "
-             f"a mutant is tried with the fast tests that reach it, at most {seconds:g} s of them. Made by `.venv/bin/python scripts/mutants.py "
+             f"Mistakes planted one at a time in backprop/, objective/, ops/ (the portable paths) and model/batch, part {part}: "
+             f"{len(records)} of its {count} were tried, in an order drawn by their text; a mutant is tried with the fast tests that reach it, at most {seconds:g} s of them. Made by `.venv/bin/python scripts/mutants.py "
              f"--part {part}` on {machine}.", "",
              f"**{killed} of {len(judged)} killed ({100 * killed / max(len(judged), 1):.1f} %)**; {len(records) - len(judged)} more change nothing "
              f"that a test could see, and are listed with the reason. Killed by a failure: "
@@ -159,7 +159,7 @@ def main():
     records = [done[key(mutant)] for mutant in schemata.mutants if key(mutant) in done]
     if not records:
         raise InputError(f"{kept}: no outcome of part {options.part}")
-    text, share = page(records, options.part, options.seconds, machine_name())
+    text, share = page(records, len(schemata.mutants), options.part, options.seconds, machine_name())
     options.out.mkdir(parents=True, exist_ok=True)
     write_file(options.out / "mutants.jsonl", "".join(json.dumps({k: v for k, v in r.items() if k != "number"}) + "\n" for r in records))
     write_file(options.out / "mutants.md", text)
