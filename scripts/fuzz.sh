@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Gives the readers of files and of the command line inputs that libFuzzer makes up, with the address and undefined-behaviour sanitizers,
-# and keeps a table of what was run and found. A target with a row of as many runs for these sources is not run again.
-#   scripts/fuzz.sh [--runs N] [--seconds S] [--again] [--keep] [--table FILE] [TARGET...]
-#   --runs N      inputs of each target (10000000)
-#   --seconds S   at most so long for each target (no limit)
-#   --again       targets that the table has already, too
+# Gives the readers of files and of the command line inputs that libFuzzer makes up, with the address and undefined-behaviour sanitizers.
+# Each target runs ten minutes in turn, until it has had all its inputs: what was run adds up over sessions, a line of FILE.jsonl for each
+# ten minutes with the seed, and FILE.md says what it comes to for the sources as they are now.
+#   scripts/fuzz.sh [--runs N] [--seconds S] [--again] [--keep] [--table FILE.md] [TARGET...]
+#   --runs N      inputs of each target, over all sessions since its sources changed (10000000)
+#   --seconds S   at most so long for each target in this session (no limit)
+#   --again       inputs of earlier sessions don't count
 #   --keep        put what was found to reach more code into verify/tests/fuzz/corpus, a few KB, which ctest replays
 #   --table FILE  results/trust/fuzz.md
 # STREAMBP_FUZZ_ON=FOLDER: a release build that is there already; else build/release, whose libraries are built first.
@@ -28,10 +29,11 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 debian_packages=(clang) found_by[clang]=clang++
 install_debian_packages
 cd "$project"
+log=${table%.md}.jsonl
 
 # Those that need no LibTorch first: they are built in minutes and run the fastest.
 plain=(config_fuzz safetensors_fuzz index_fuzz adapter_config_fuzz)
-[ ${#targets[@]} -gt 0 ] || targets=("${plain[@]}" tokens_fuzz sweep_toml_fuzz command_line_fuzz)
+[ ${#targets[@]} -gt 0 ] || targets=("${plain[@]}" tokens_fuzz records_fuzz sweep_toml_fuzz command_line_fuzz)
 
 # The commit of the sources that a row stands for; a + where they have been changed since.
 sources=(streambp bench verify/tests/fuzz ':!verify/tests/fuzz/corpus')
@@ -61,23 +63,48 @@ statistic() {
   sed -n "s/^stat::$1: *//p" "$2" | tail -1
 }
 
-# put_row ROW: into the table, in place of the target's earlier one.
-put_row() {
-  local name=${1%% |*}
+# log TARGET SEED RUNS SECONDS FINDINGS CORPUS: a line of the log, and the table made again from all of them.
+log() {
   mkdir -p "$(dirname "$table")"
-  {
-    echo "# Fuzzing"
-    echo
-    echo "Inputs that libFuzzer made up for each reader, seed 1, with the address and undefined-behaviour sanitizers (leaks, 512 MiB for one"
-    echo "request, 2 GiB and 10 s for an input). Written by \`scripts/fuzz.sh\`; what each target asks of its reader is at the head of its file in"
-    echo "\`verify/tests/fuzz\`. \`sources\` is the commit of the readers; a finding is an input that the reader neither takes nor refuses as it"
-    echo "should."
-    echo
-    echo "| target | runs | runs a second | seconds | corpus | findings | sources | command | compiler, machine |"
-    echo "|---|---:|---:|---:|---:|---:|---|---|---|"
-    { [ ! -e "$table" ] || grep '^| [a-z_]*_fuzz |' "$table" | grep -v "^$name |" || true; } | cat - <(echo "$1") | sort
-  } >"$table.new"
-  mv "$table.new" "$table"
+  python3 - "$log" "$table" "$@" "$commit" "$command_line" "$compiler" "$processor" <<'PYTHON'
+import collections, json, pathlib, sys
+log, table, *values = sys.argv[1:]
+names = ["target", "seed", "runs", "seconds", "findings", "corpus", "sources", "command", "compiler", "machine"]
+line = {name: int(value) if name in names[1:5] else value for name, value in zip(names, values)}
+with open(log, "a") as file:
+    file.write(json.dumps(line) + "\n")
+sessions = collections.defaultdict(list)
+for line in map(json.loads, open(log)):
+    sessions[line["target"]].append(line)
+rows = []
+for target, lines in sorted(sessions.items()):
+    last = lines[-1]
+    lines = [line for line in lines if line["sources"] == last["sources"]]
+    runs, seconds, findings = (sum(line[name] for line in lines) for name in ("runs", "seconds", "findings"))
+    rows.append(f"| {target} | {runs:,} | {runs // max(seconds, 1):,} | {seconds:,} | {lines[0]['seed']} to {last['seed']} "
+                f"| {last['corpus']} | {findings} | {last['sources']} | `{last['command']}` | {last['compiler']}, {last['machine']} |")
+pathlib.Path(table).write_text("""# Fuzzing
+
+Inputs that libFuzzer made up for each reader, with the address and undefined-behaviour sanitizers (leaks, 512 MiB for one request, 2 GiB
+and 10 s for an input). Written by `scripts/fuzz.sh`, with a line for every ten minutes in the file of the same name that ends in `.jsonl`;
+what each target asks of its reader is at the head of its file in `verify/tests/fuzz`. `sources` is the commit of the readers, whose runs
+are summed here; a finding is an input that the reader neither takes nor refuses as it should.
+
+| target | runs | runs a second | seconds | seeds | corpus | findings | sources | command | compiler, machine |
+|---|---:|---:|---:|---:|---:|---:|---|---|---|
+""" + "\n".join(rows) + "\n")
+PYTHON
+}
+
+# logged TARGET: how many inputs it has had for these sources, and the seed of the next.
+logged() {
+  python3 - "$log" "$1" "$commit" <<'PYTHON'
+import json, os, sys
+log, target, sources = sys.argv[1:]
+lines = [json.loads(line) for line in open(log)] if os.path.exists(log) else []
+lines = [line for line in lines if line["target"] == target]
+print(sum(line["runs"] for line in lines if line["sources"] == sources), 1 + max((line["seed"] for line in lines), default=0))
+PYTHON
 }
 
 # keep_corpus TARGET: the smallest of its inputs that reach some edge of the code first, up to 6,000 characters.
@@ -89,47 +116,61 @@ keep_corpus() {
     awk '{ size += length($0) + 1 } size <= 6000' >"$found"
 }
 
-# fuzz TARGET: runs it, minimises its corpus and puts a row into the table. Fails where there is a finding.
+# fuzz TARGET SEED RUNS SECONDS: runs it, minimises its corpus and logs that; `ran` is how many inputs it had. Fails where there is a finding.
 fuzz() {
   local program=build/fuzz/bin/$1 folder=out/fuzz/$1 found=verify/tests/fuzz/corpus/$1.txt code=0
-  rm -rf "$folder/findings" "$folder/small"
+  rm -rf "$folder/small"
   mkdir -p "$folder/findings" "$folder/corpus" "$folder/seeds" "$folder/small"
   [ -e "$found" ] || found=
   "$program" --unpack "$folder/seeds" $found
-  local start=$SECONDS
-  "$program" -runs="$runs" -max_total_time="$seconds" -seed=1 -dict="$folder/seeds.dict" -artifact_prefix="$folder/findings/" \
+  local start=$SECONDS before findings
+  before=$(find "$folder/findings" -type f | wc -l)
+  "$program" -runs="$3" -max_total_time="$4" -seed="$2" -dict="$folder/seeds.dict" -artifact_prefix="$folder/findings/" \
     -timeout=10 -rss_limit_mb=2048 -malloc_limit_mb=512 -print_final_stats=1 -verbosity=1 \
     "$folder/corpus" "$folder/seeds" >"$folder/log" 2>&1 || code=$?
-  local took=$((SECONDS - start)) executed findings
-  executed=$(statistic number_of_executed_units "$folder/log")
-  findings=$(find "$folder/findings" -type f | wc -l)
-  [ "$code" -eq 0 ] || [ "$findings" -gt 0 ] || { tail -20 "$folder/log" >&2 && return 2; }
+  local took=$((SECONDS - start)) size
+  ran=$(statistic number_of_executed_units "$folder/log")
+  findings=$(($(find "$folder/findings" -type f | wc -l) - before))
+  [ "$code" -eq 0 ] || [ "$findings" -gt 0 ] || { tail -20 "$folder/log" >&2 && exit 2; }
   if [ "$findings" -eq 0 ]; then
     "$program" -merge=1 "$folder/small" "$folder/corpus" "$folder/seeds" >>"$folder/log" 2>&1
     rm -rf "$folder/corpus" && mv "$folder/small" "$folder/corpus"
-    [ -z "$keep" ] || keep_corpus "$1"
   fi
-  local size
   size=$(find "$folder/corpus" -type f -printf '%s\n' | awk '{ bytes += $1 } END { printf "%d inputs, %d KB", NR, (bytes + 999) / 1000 }')
-  put_row "| $1 | $executed | $((executed / (took > 0 ? took : 1))) | $took | $size | $findings | $commit | \`$command_line\` | $compiler, $processor |"
-  echo "$1: $executed runs in $took s, $findings findings"
+  log "$1" "$2" "$ran" "$took" "$findings" "$size"
+  echo "$1: $ran runs in $took s, $findings findings"
   [ "$findings" -eq 0 ]
 }
 
-wanted=()
+declare -A left=() seed=() budget=()
 for target in "${targets[@]}"; do
-  row=$( [ ! -e "$table" ] || grep "^| $target |" "$table" | grep -F "| $commit |" || true)
-  had=$(cut -d'|' -f3 <<<"$row")
-  if [ -z "$again" ] && [ "${had:-0}" -ge "$runs" ]; then
-    echo "$target: in $table for $commit already"
+  read -r had next < <(logged "$target")
+  [ -z "$again" ] || had=0
+  if [ "$had" -ge "$runs" ]; then
+    echo "$target: $had runs in $table for $commit already"
   else
-    wanted+=("$target")
+    left[$target]=$((runs - had)) seed[$target]=$next budget[$target]=$seconds
   fi
 done
-[ ${#wanted[@]} -gt 0 ] || exit 0
-build "${wanted[@]}"
+[ ${#left[@]} -gt 0 ] || exit 0
+build "${!left[@]}"
 status=0
-for target in "${wanted[@]}"; do
-  fuzz "$target" || status=1
+while [ ${#left[@]} -gt 0 ]; do
+  for target in "${targets[@]}"; do
+    [ -n "${left[$target]:-}" ] || continue
+    slice=600
+    [ "$seconds" -eq 0 ] || [ "${budget[$target]}" -ge "$slice" ] || slice=${budget[$target]}
+    started=$SECONDS
+    if fuzz "$target" "${seed[$target]}" "${left[$target]}" "$slice"; then
+      left[$target]=$((left[$target] - ran)) seed[$target]=$((seed[$target] + 1))
+      [ "$seconds" -eq 0 ] || budget[$target]=$((budget[$target] - (SECONDS - started)))
+      [ "${left[$target]}" -gt 0 ] || unset "left[$target]"
+      [ "$seconds" -eq 0 ] || [ "${budget[$target]}" -gt 0 ] || unset "left[$target]"
+      [ -z "$keep" ] || [ -n "${left[$target]:-}" ] || keep_corpus "$target"
+    else
+      status=1
+      unset "left[$target]"
+    fi
+  done
 done
 exit "$status"

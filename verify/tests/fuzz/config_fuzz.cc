@@ -25,7 +25,11 @@ void require_promises(const streambp::Config& config) {
           config.max_position_embeddings > 0);
   require(config.num_attention_heads % config.num_key_value_heads == 0);
   require(config.head_dim > 0 && config.head_dim % 2 == 0);
-  require(config.rotary_dim > 0 && config.rotary_dim % 2 == 0 && config.rotary_dim <= config.head_dim);
+  // In Gemma 4 layers without a window have heads of their own size.
+  const int64_t global = config.gemma4.global_head_dim;
+  require(config.rotary_dim > 0 && config.rotary_dim % 2 == 0);
+  require(config.rotary_dim <= (global > 0 ? global : config.head_dim));
+  require(config.local_rotary_dim() > 0 && config.local_rotary_dim() <= config.head_dim);
   require_positive(config.rms_norm_eps);
   require_positive(config.attention_scale);
   require_positive(config.embedding_scale);
@@ -63,7 +67,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     require_promises(config);
     for (const int64_t length : {int64_t{1}, int64_t{4096}}) {
       require_frequencies(config.rope, config.rotary_dim, length);
-      if (config.local_rope) require_frequencies(*config.local_rope, config.rotary_dim, length);
+      if (config.local_rope) require_frequencies(*config.local_rope, config.local_rotary_dim(), length);
     }
     require(streambp::parameter_count(config) > 0);
   } catch (const streambp::InputError&) {
@@ -83,6 +87,7 @@ std::vector<std::string> corpus() {
       R"("original_max_position_embeddings":32})";
   return {
       "{}",
+      R"({"model_type":"gemma4","text_config":{"vocab_size":101}})",
       R"({"model_type":"qwen2",)" + sizes +
           R"(,"use_sliding_window":false,"sliding_window":32768,)"
           R"("tie_word_embeddings":true})",
