@@ -50,6 +50,7 @@ json fused_settings(const plan::ModelSetup& setup) {
   json settings{{"name", fused.name}, {"learning_rate", fused.learning_rate}};
   if (fused.name != "sgd") settings["bits"] = 8 * c10::elementSize(fused.dtype);
   if (fused.name == "galore") settings["rank"] = fused.rank;
+  if (fused.master_weights) settings["master_weights"] = true;
   return settings;
 }
 

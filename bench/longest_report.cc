@@ -204,7 +204,9 @@ void count_optimizer(const plan::ModelSetup& setup, const plan::Models& models, 
     result.not_counted.push_back(
         fmt::format("optimizer states (--optimizer adamw adds {})", format_bytes(trained * kMoments)));
   }
-  if (states.master_weights) result.counted.emplace_back("a float32 copy of the trained weights");
+  const auto& fused = setup.fused_optimizer;
+  if (states.master_weights || (fused && fused->master_weights))
+    result.counted.emplace_back("a float32 copy of the trained weights");
 }
 
 void count_reference(const Bench& bench, bool default_reference, Counted& result) {

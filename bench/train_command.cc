@@ -24,6 +24,7 @@ constexpr const char* kExamples = R"(Examples:
   streambp-bench train --model qwen3-tiny --text README.md --steps 50 --out out/train
   streambp-bench train --model qwen3-tiny --text README.md --objective dpo --lora-rank 4 --learning-rate 1e-3
     --schedule cosine --warmup-steps 10 --steps 100 --save-every 20 --out out/train-dpo
+  streambp-bench train --dtype bfloat16 --master-weights --learning-rate 1e-5 --steps 100 --out out/train-half
   streambp-bench train --model out/qwen3-cpu --tokens batch.safetensors --method streambp --every 2 --out out/mine
 
 The bytes of --text are the tokens (of a vocabulary of fewer than 256 tokens, printable characters); each step takes windows
@@ -69,6 +70,7 @@ TrainOptions read_options(const CLI::App& command, const RunFlags& flags, const 
   if (run.setup.dtype != at::kDouble && run.setup.dtype != at::kFloat &&
       options.optimizer.learning_rate > 0.0)
     options.optimizer.dtype = at::kFloat;
+  parse_optimizer("none", 32, options.optimizer.master_weights, run.setup.dtype);
   make_optimizer(options.optimizer);
   learning_rate_of(options, 1);
   if (options.warmup_steps > options.steps)
@@ -113,6 +115,8 @@ void add_train_command(CLI::App& app, Action& action, int argc, const char* cons
   number("--beta1", options.optimizer.beta1, "adamw, galore: of the mean of gradients");
   number("--beta2", options.optimizer.beta2, "adamw, galore: of the mean of their squares");
   number("--weight-decay", options.optimizer.weight_decay, "adamw, galore");
+  command->add_flag("--master-weights", options.optimizer.master_weights,
+                    "Steps are of a float32 copy of half-precision weights, which are rounded from it");
   number("--galore-rank", options.optimizer.rank, "Of galore's projection")->check(from_to(1, 1000000));
   number("--clip-norm", options.clip_norm, "The most that the norm of all gradients may be; 0: as it is");
   text("--device", options.run.device, "cpu, cuda, cuda:1");

@@ -132,6 +132,7 @@ class Training {
                        {"clip_norm", options_.clip_norm},
                        {"data_seed", options_.data_seed}};
     if (options_.schedule != "constant") all["training"]["steps"] = options_.steps;
+    if (optimizer.master_weights) all["training"]["master_weights"] = true;
     if (text_) all["training"]["text_bytes"] = text_->size();
     all["settings"].erase("threads");
     all["settings"].erase("repeats");

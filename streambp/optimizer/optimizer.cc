@@ -9,6 +9,7 @@
 #include "streambp/memory/meter.h"
 #include "streambp/ops/dry_run.h"
 #include "streambp/ops/sum_dtype.h"
+#include "streambp/optimizer/master_weights.h"
 
 namespace streambp {
 namespace {
@@ -57,10 +58,11 @@ struct Moments {
   }
 };
 
-/// Options of states: wide enough for sums of small steps.
+/// Options of states: wide enough for sums of small steps. A float32 parameter may be a half one's master.
 at::TensorOptions state_options(const Parameter& parameter, const OptimizerSettings& settings) {
   const auto dtype = parameter.value.scalar_type();
-  const bool half = c10::elementSize(dtype) < c10::elementSize(at::kFloat);
+  const bool half = c10::elementSize(dtype) < c10::elementSize(at::kFloat) ||
+                    (settings.master_weights && dtype == at::kFloat);
   return parameter.value.options().dtype(half ? settings.dtype : dtype);
 }
 
@@ -226,9 +228,13 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerSettings& settings) {
   require(settings.weight_decay >= 0.0, "weight decay", settings.weight_decay, "0 or more");
   require(settings.rank >= 1, "rank", static_cast<double>(settings.rank), "1 or more");
   require(settings.refresh >= 1, "refresh", static_cast<double>(settings.refresh), "1 or more");
-  if (settings.name == "sgd") return std::make_unique<Sgd>(settings);
-  if (settings.name == "adamw") return std::make_unique<AdamW>(settings);
-  if (settings.name == "galore") return std::make_unique<GaLore>(settings);
+  std::unique_ptr<Optimizer> optimizer;
+  if (settings.name == "sgd") optimizer = std::make_unique<Sgd>(settings);
+  if (settings.name == "adamw") optimizer = std::make_unique<AdamW>(settings);
+  if (settings.name == "galore") optimizer = std::make_unique<GaLore>(settings);
+  if (optimizer != nullptr && settings.master_weights)
+    optimizer = std::make_unique<MasterWeights>(std::move(optimizer));
+  if (optimizer != nullptr) return optimizer;
   throw InputError("optimizer '{}': expected one of {}", settings.name, fmt::join(optimizer_names(), ", "));
 }
 

@@ -27,6 +27,7 @@ struct OptimizerSettings {
   double scale = 0.25;                // galore: of the step out of that space
   int64_t refresh = 200;              // galore: steps between two choices of the space
   at::ScalarType dtype = at::kFloat;  // of the states of half-precision parameters; others have their own
+  bool master_weights = false;        // steps are of float32 copies of half-precision parameters
 };
 
 /// sgd, adamw, galore.
@@ -35,7 +36,8 @@ std::vector<std::string> optimizer_names();
 /// Turns gradients into steps, parameter by parameter; as a consumer of a pass at once.
 class Optimizer : public GradientConsumer {
  public:
-  /// Makes the parameter's state, so that it is there before the first pass.
+  /// Makes the parameter's state, so that it is there before the first pass. Of its value master weights
+  /// are made; others ask for no more than its shape.
   virtual void prepare(const Parameter& parameter) = 0;
 
   /// Changes the parameter's value by its gradient, which may be overwritten. One call for each parameter and

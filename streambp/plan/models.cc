@@ -68,6 +68,10 @@ Models open_models(const ModelSetup& setup, c10::Device device) {
     policy.attach_value_head(weight.mul_(0.02).to(setup.dtype));
   }
   if (setup.fused_optimizer) {
+    if (setup.fused_optimizer->master_weights && setup.weights_on_host)
+      throw InputError(
+          "--weights host with --master-weights: twice the weights' memory would lie on the device, expected "
+          "resident weights");
     models.fused_optimizer = make_optimizer(*setup.fused_optimizer);
     for (const auto& parameter : policy.parameters()) {
       if (parameter->trainable()) models.fused_optimizer->prepare(*parameter);

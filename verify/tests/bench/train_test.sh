@@ -82,8 +82,9 @@ for objective in sft dpo; do
 done
 
 long=(--dtype float64 --learning-rate 0.01)
-for optimizer in adamw galore; do
+for optimizer in adamw galore masters; do
   whole=("${long[@]}" --optimizer "$optimizer" --galore-rank 4)
+  [ "$optimizer" = masters ] && whole=(--dtype bfloat16 --master-weights --learning-rate 0.01)
   trained "$optimizer, at one go" "$optimizer" "${whole[@]}" --steps 24
   # Killed between two states: the steps since the last one are taken again and have to be what is on record.
   trained "$optimizer, 10 steps" "$optimizer-again" "${whole[@]}" --steps 10
@@ -97,6 +98,7 @@ for optimizer in adamw galore; do
   done
 done
 check 'the loss falls' falls adamw
+check 'the loss falls in half precision' falls masters
 
 trained 'a schedule' rates --dtype float64 --steps 10 --warmup-steps 2 --schedule cosine --learning-rate 0.1 --optimizer sgd
 check 'the schedule by hand' rates rates
@@ -122,6 +124,7 @@ bad 'expected at least 5000' train --text text --seq-len 5000 --out no --quiet
 bad 'asks for more than text' "${common[@]}" --objective grpo --set beta=0 --out no
 bad 'expected one' "${common[@]}" --method standard,streambp --out no
 bad 'expected one of constant, linear, cosine' "${common[@]}" --schedule square --out no
+bad 'the weights are in float32 already' "${common[@]}" --master-weights --out no
 bad "can't be trained" "${common[@]}" --device meta --out no
 run 'not finite' 1 "${common[@]}" --optimizer sgd --clip-norm 0 --learning-rate 1e30 --steps 5 --out inf
 grep -q 'the first gradient that is not: model' stderr || fail 'no word of which tensor'

@@ -75,6 +75,57 @@ TEST(Optimizer, GaloreStepsInsideTheGradientsSpace) {
   }
 }
 
+/// Of a half-precision parameter with a master: the steps of a float32 parameter, rounded each time; also
+/// after its states have been put into another optimizer.
+TEST(Optimizer, MasterWeightsAreSteppedInFloat32) {
+  for (const std::string& name : optimizer_names()) {
+    for (const at::ScalarType half : {at::kBFloat16, at::kHalf}) {
+      OptimizerSettings settings = settings_of(name);
+      auto alone = make_optimizer(settings);
+      settings.master_weights = true;
+      auto optimizer = make_optimizer(settings);
+      Parameter narrow = parameter(random({9, 12}, 1).to(half)),
+                wide = parameter(narrow.value.to(at::kFloat));
+      optimizer->prepare(narrow);
+      for (uint64_t step = 1; step <= 4; ++step) {
+        if (step == 3) {
+          std::map<std::string, at::Tensor> values;
+          for (const auto& [state, value] : optimizer->states()) values[state] = value.clone();
+          optimizer = make_optimizer(settings);
+          Parameter elsewhere = parameter(at::zeros_like(narrow.value));
+          optimizer->prepare(elsewhere);
+          optimizer->restore(values);
+        }
+        const at::Tensor gradient = random({9, 12}, 10 + step).to(half);
+        narrow.gradient = gradient.clone();
+        wide.gradient = gradient.to(at::kFloat);
+        optimizer->step(narrow);
+        alone->step(wide);
+        EXPECT_TRUE(at::equal(narrow.value, wide.value.to(half))) << name << " " << step;
+        EXPECT_TRUE(at::equal(optimizer->states().at(narrow.name + ".master"), wide.value)) << name;
+      }
+    }
+  }
+}
+
+/// Parameters that are wide enough have no master, and half-precision ones states of the dtype asked for.
+TEST(Optimizer, MasterWeightsAreOfHalfPrecisionAlone) {
+  OptimizerSettings settings = settings_of("adamw");
+  settings.master_weights = true;
+  settings.dtype = at::kBFloat16;
+  const auto optimizer = make_optimizer(settings);
+  Parameter narrow = parameter(random({4}, 1).to(at::kBFloat16)), wide = parameter(random({4}, 1));
+  narrow.name = "narrow";
+  wide.name = "wide";
+  optimizer->prepare(narrow);
+  optimizer->prepare(wide);
+  const std::map<std::string, at::Tensor> states = optimizer->states();
+  EXPECT_EQ(states.count("wide.master"), 0U);
+  EXPECT_EQ(states.at("narrow.master").scalar_type(), at::kFloat);
+  EXPECT_EQ(states.at("narrow.first").scalar_type(), at::kBFloat16);
+  EXPECT_EQ(states.at("wide.first").scalar_type(), at::kDouble);
+}
+
 TEST(Optimizer, RefusesNumbersOutOfTheirRange) {
   OptimizerSettings settings = settings_of("adamw");
   settings.beta2 = 1.0;
