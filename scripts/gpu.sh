@@ -32,13 +32,13 @@ from_project() {
   realpath -m --relative-base="$project" "$1"
 }
 
-all_parts=(build tests microbench speed lengths long offload offload300k tables table8 table9 curves memcheck racecheck
+all_parts=(build tests nccl microbench speed lengths long offload offload300k tables table8 table9 curves memcheck racecheck
   deterministic published)
 # Those whose memory a dry run predicts.
 sweeps=(speed lengths long offload offload300k tables table8 table9 curves deterministic published)
 # Seconds that a part is expected to take on an H200, passes as `predict` says and some 15 for each sweep's model: a
 # call of `run` begins none that would not end within it.
-declare -A expected=([build]=20 [tests]=150 [microbench]=150 [speed]=240 [lengths]=210 [long]=560 [offload]=160
+declare -A expected=([build]=20 [tests]=150 [nccl]=30 [microbench]=150 [speed]=240 [lengths]=210 [long]=560 [offload]=160
   [offload300k]=290 [tables]=200 [table8]=30 [table9]=120 [curves]=240 [memcheck]=200 [racecheck]=200
   [deterministic]=60 [published]=110)
 rehearsal=${STREAMBP_GPU_REHEARSAL:-}
@@ -67,7 +67,7 @@ pack() {
   done
   tar -czf "$carry/usr.tar.gz" -C "$carry" usr && rm -rf "$carry/usr"
   local program
-  for program in streambp-bench streambp-verify streambp-microbench cuda_test libstreambp_cuda.so; do
+  for program in streambp-bench streambp-verify streambp-microbench cuda_test libstreambp_cuda.so libstreambp_nccl.so; do
     [ -e "$project/build/release/bin/$program" ] || continue
     mkdir -p "$carry/bin"
     strip -o "$carry/bin/$program" "$project/build/release/bin/$program"

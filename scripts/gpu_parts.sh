@@ -20,7 +20,7 @@ sweep() {  # NAME ARGUMENT...: records into $out/NAME, those that are there are 
 
 tests() {
   local checked=(--device cuda) goldens=$project/verify/goldens sizes=(--family qwen3,gemma3 --batch left)
-  local filter='*device*:*cuda*:-*host*'
+  local filter='*device*:*cuda*:-*host*:NcclRanks.*'
   if [ -n "$rehearsal" ]; then
     checked=() goldens+=/cases/llama-sft-b1 sizes+=(--objective sft --tuning full --method checkpoint) filter='*host_forward*'
   fi
@@ -29,6 +29,14 @@ tests() {
   check "$bin/streambp-verify" goldens "$goldens" "${checked[@]}" --method standard,checkpoint,streambp,tiled,chunk-major \
     --chunk 7,auto >"$out/goldens.txt"
   check "$bin/streambp-verify" sweep --quick "${checked[@]}" "${sizes[@]}" >"$out/equality.txt"
+}
+
+# Ranks whose messages go over NCCL: one on this GPU, two where there are two.
+nccl() {
+  local filter='NcclRanks.*device*'
+  [ -z "$rehearsal" ] || filter='NcclRanks.SayWhyThereAreNone'
+  check "$bin/cuda_test" --gtest_filter="$filter" --gtest_output="xml:$out/nccl.xml"
+  check "$python" "$project/scripts/gpu_checks.py" tests "$out/nccl.xml"
 }
 
 sanitize() {  # TOOL: our kernels alone run under it

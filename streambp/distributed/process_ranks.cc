@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "streambp/distributed/backend_rank.h"
+#include "streambp/distributed/nccl_backend.h"
 #include "streambp/error.h"
 
 namespace streambp {
@@ -62,8 +63,12 @@ c10::intrusive_ptr<c10d::ProcessGroupGloo> open_gloo(const Rendezvous& at,
 class GlooRank final : public BackendRank {
  public:
   GlooRank(const Rendezvous& at, const c10::intrusive_ptr<c10d::Store>& store,
-           std::chrono::milliseconds patience)
-      : BackendRank(open_gloo(at, store, patience), patience, /*first_tag=*/0),
+           std::chrono::milliseconds patience, BetweenGpus gpus)
+      : BackendRank(open_gloo(at, store, patience), patience, /*first_tag=*/0,
+                    gpus == BetweenGpus::kNccl
+                        ? open_nccl(c10::make_intrusive<c10d::PrefixStore>("nccl", store),
+                                    static_cast<int>(at.rank), static_cast<int>(at.size), patience)
+                        : nullptr),
         obituaries_(store, std::min<std::chrono::milliseconds>(patience / 10, std::chrono::seconds(1))) {}
 
  protected:
@@ -102,11 +107,12 @@ int64_t StoreServer::port() const {
   return store_->store->getPort();
 }
 
-std::unique_ptr<Communicator> connect(const Rendezvous& rendezvous, std::chrono::milliseconds patience) {
+std::unique_ptr<Communicator> connect(const Rendezvous& rendezvous, std::chrono::milliseconds patience,
+                                      BetweenGpus gpus) {
   try {
     const auto store = c10::make_intrusive<c10d::PrefixStore>("streambp/" + rendezvous.run,
                                                               open_store(rendezvous, patience));
-    return std::make_unique<GlooRank>(rendezvous, store, patience);
+    return std::make_unique<GlooRank>(rendezvous, store, patience, gpus);
   } catch (const c10::Error& error) {
     throw CommunicationError(fmt::format("rank {} finds no other rank at {}:{} ({})", rendezvous.rank,
                                          rendezvous.host, rendezvous.port, error.what_without_backtrace()));

@@ -26,9 +26,14 @@ class StoreServer {
   std::unique_ptr<Store> store_;
 };
 
+/// How tensors on a GPU get to another rank's.
+enum class BetweenGpus { kHost, kNccl };
+
 /// Connects with all other ranks. They give up on a rank after `patience`: CommunicationError then names the
-/// rank at the end of the chain of those that wait for each other. Tensors on a GPU go through the host.
+/// rank at the end of the chain of those that wait for each other. Tensors on a GPU go through the host, or
+/// over NCCL where `gpus` says kNccl: each rank then has a GPU of its own, which has been opened.
 std::unique_ptr<Communicator> connect(const Rendezvous& rendezvous,
-                                      std::chrono::milliseconds patience = kPatience);
+                                      std::chrono::milliseconds patience = kPatience,
+                                      BetweenGpus gpus = BetweenGpus::kHost);
 
 }  // namespace streambp
