@@ -48,19 +48,23 @@ void KeptActivations::expect_projected(const Rows& rows) const {
   }
 }
 
-at::Tensor KeptActivations::take(Index index, const Rows& rows) const {
-  return buffers_[index].defined() ? buffers_[index].rows(rows.begin, rows.end) : at::Tensor();
+at::Tensor KeptActivations::take(Index index, int64_t begin, int64_t end) const {
+  return buffers_[index].defined() ? buffers_[index].rows(begin, end) : at::Tensor();
 }
 
 Activations KeptActivations::rows(const Rows& rows) const {
   Activations kept;
   const auto tensors = tensors_of(kept);
-  for (size_t i = 0; i < kCount; ++i) *tensors[i] = take(static_cast<Index>(i), rows);
+  for (size_t i = 0; i < kCount; ++i) *tensors[i] = take(static_cast<Index>(i), rows.begin, rows.end);
   return kept;
 }
 
 KeysValues KeptActivations::projected(const Rows& rows) const {
-  return {take(kKeys, rows), take(kValues, rows)};
+  return {take(kKeys, rows.begin, rows.end), take(kValues, rows.begin, rows.end)};
+}
+
+AttentionBlock KeptActivations::attention(int64_t tokens) const {
+  return {take(kOutput, 0, tokens), take(kLogSumExp, 0, tokens)};
 }
 
 void KeptActivations::reset() {

@@ -31,6 +31,9 @@ class KeptActivations {
   /// Keys and values as projected alone; undefined where they are not kept.
   KeysValues projected(const Rows& rows) const;
 
+  /// Attention's output and log-sum-exps of all rows [0, tokens); undefined where they are not kept.
+  AttentionBlock attention(int64_t tokens) const;
+
   bool has_projected() const { return buffers_[kKeys].defined(); }
   /// Whether the layer's output can be had without attention.
   bool replaces_attention() const { return buffers_[kOutput].defined() || buffers_[kHalf].defined(); }
@@ -43,7 +46,7 @@ class KeptActivations {
 
   /// The tensors of `activations`, by Index.
   static std::array<at::Tensor*, kCount> tensors_of(Activations& activations);
-  at::Tensor take(Index index, const Rows& rows) const;
+  at::Tensor take(Index index, int64_t begin, int64_t end) const;
 
   std::shared_ptr<HostCopies> copies_;
   std::array<StreamBuffer, kCount> buffers_;

@@ -49,6 +49,18 @@ LayerChunk::LayerChunk(const DecoderLayer& layer, const at::Tensor& input, const
   output_.activations = {};
 }
 
+LayerChunk::LayerChunk(const DecoderLayer& layer, const at::Tensor& input, const Rows& given,
+                       const at::Tensor& of_attended, const LayerRun& run, Activations known) {
+  const at::AutoGradMode with_grad(true);
+  leaf_ = input.detach().requires_grad_();
+  Rows rows = given;
+  Before none;
+  others_ = OtherInputs(rows, none);
+  others_.add(known.attention.output, of_attended);
+  output_ = layer.after_attention(leaf_, std::move(known), rows, run);
+  output_.activations = {};
+}
+
 at::Tensor LayerChunk::backward(const at::Tensor& gradient, const Carry& received) {
   const LayerOutput output = std::exchange(output_, {});
   return others_.backward(output.hidden, output.own, leaf_, gradient, received);

@@ -18,14 +18,15 @@ class OtherInputs {
   /// Makes them leaves in both.
   OtherInputs(Rows& rows, Before& before);
 
+  /// Makes `input` a leaf, whose gradient is added to `gradient`; undefined: nobody wants it.
+  void add(at::Tensor& input, const at::Tensor& gradient);
+
   /// The gradient of `leaf` for that of `output` and, where tensors of it are defined, of `own`; adds the
   /// others' where Rows and Before have said.
   at::Tensor backward(const at::Tensor& output, const Carry& own, const at::Tensor& leaf,
                       const at::Tensor& gradient, const Carry& received) const;
 
  private:
-  void add(at::Tensor& input, const at::Tensor& gradient);
-
   std::vector<at::Tensor> leaves_, gradients_;
 };
 
@@ -36,6 +37,11 @@ class LayerChunk {
   /// LayerRun::graph_only hidden() must not be called.
   LayerChunk(const DecoderLayer& layer, const at::Tensor& input, const Rows& rows, const Before& before,
              const LayerRun& run, Activations known = {});
+
+  /// The same from attention's result on, which is `known` (DecoderLayer::after_attention): backward() adds
+  /// the gradient of its output to `of_attended` [n, H, E], and there is no carry.
+  LayerChunk(const DecoderLayer& layer, const at::Tensor& input, const Rows& rows,
+             const at::Tensor& of_attended, const LayerRun& run, Activations known);
 
   /// The layer's output [n, D], without its graph.
   at::Tensor hidden() const { return output_.hidden.detach(); }

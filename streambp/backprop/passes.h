@@ -93,6 +93,12 @@ void backward_in_reverse(const Model& model, const StreamedForward& forward, int
                          const at::Tensor& gradient, StreamedHead* head = nullptr,
                          const at::Tensor& of_input = {});
 
+/// The same where the layer's attention is taken of all rows at once (StreamPart::attention): chunk by chunk
+/// what follows it, then attention, then chunk by chunk what precedes it.
+void backward_around_attention(const Model& model, StreamedForward& forward, int64_t layer,
+                               const LayerRun& layer_run, const std::vector<int64_t>& to_run,
+                               const at::Tensor& gradient, StreamedHead* head, PartAttention& attention);
+
 /// A streambp pass without a scored token: hands over gradients that are zero. Where a provider brings the
 /// layers' weights, they are asked for as in any pass: other ranks, which have scored tokens, take part.
 void hand_over_unscored(Model& model, const Keep& keep, GradientConsumer& consumer);

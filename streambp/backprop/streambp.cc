@@ -80,8 +80,13 @@ class StreamedBackward {
       backward_in_order(pass_, forward_, layer, gradient_);
     } else {
       const Chunks& chunks = forward_.chunks();
-      backward_in_reverse(model_, forward_, layer, pass_.layer_run(/*graph_only=*/head == nullptr),
-                          head == nullptr ? chunks.to_run() : scored_alike(pass_, chunks), gradient_, head);
+      const LayerRun run = pass_.layer_run(/*graph_only=*/head == nullptr);
+      const std::vector<int64_t> to_run = head == nullptr ? chunks.to_run() : scored_alike(pass_, chunks);
+      if (const auto attention = forward_.attention_of(layer)) {
+        backward_around_attention(model_, forward_, layer, run, to_run, gradient_, head, *attention);
+      } else {
+        backward_in_reverse(model_, forward_, layer, run, to_run, gradient_, head);
+      }
     }
     use_gradients(pass_, of_head);  // before the layer's, whether they are joined or not
     use_gradients(pass_, parameters);

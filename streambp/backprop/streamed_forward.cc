@@ -73,24 +73,21 @@ void StreamedForward::forward(int64_t layer) {
   const bool in_place = layer > 0 && !is_kept(layer) && (layer + 1 < head || !keep_.inputs_on_host());
   if (!in_place) allocate_input(layer + 1);
   const StreamBuffer& output = inputs_[in_place ? layer : layer + 1];
-  const auto seen = carry_stream_of(layer);
   const MemoryScope scope("chunk");
-  begin(layer, *seen);
+  Attending attending = begin(layer, /*keep=*/true);
   for (size_t step = 0; step < chunks_.to_run().size(); ++step) {
     const int64_t i = chunks_.to_run()[step];
     const Span chunk_span("chunk {}", i);
     const Rows rows = chunks_.rows(i);
-    seen->move_to(seen->first_seen_by(i));
     const at::Tensor x = input(layer, rows);
     if (step + 1 < chunks_.to_run().size()) expect_input(layer, chunks_.rows(chunks_.to_run()[step + 1]));
-    LayerOutput result = model_.layers()[layer].forward(x, rows, seen->before(rows), layer_run(layer));
-    seen->store(rows, result.own);
+    LayerOutput result = run_chunk(attending, layer, i, x, layer_run(layer), {});
     if (!keeps(keep_.activations.attention, layer)) result.activations.attention = {};
     settle();
     kept_[layer].store(rows, result.activations, stream_.size());
     output.store(rows.begin, result.hidden);
   }
-  seen->end();
+  if (attending.seen != nullptr) attending.seen->end();
   settle();
   if (in_place) inputs_[layer + 1] = std::move(inputs_[layer]);
   if (layer > 0 && !in_place && !is_kept(layer)) inputs_[layer].reset();
@@ -118,9 +115,9 @@ void StreamedForward::forward_again(int64_t layer) {
   const DecoderLayer& decoder = model_.layers()[layer];
   const KeptActivations& kept = kept_[layer];
   const bool needs_attention = !kept.replaces_attention();
-  const auto seen = needs_attention ? carry_stream_of(layer) : nullptr;
   const MemoryScope scope("chunk");
-  if (needs_attention) begin(layer, *seen);
+  Attending attending;
+  if (needs_attention) attending = begin(layer, /*keep=*/false);
   const LayerRun run{.balance = stream_.balance.get(), .choices = stream_.choices.get()};
   kept.expect(chunks_.rows(chunks_.to_run().front()));
   for (size_t step = 0; step < chunks_.to_run().size(); ++step) {
@@ -134,22 +131,27 @@ void StreamedForward::forward_again(int64_t layer) {
       kept.expect(next);
     }
     if (needs_attention) {
-      seen->move_to(seen->first_seen_by(i));
-      const LayerOutput result = decoder.forward(x, rows, seen->before(rows), run, std::move(known));
-      seen->store(rows, result.own);
+      const LayerOutput result = run_chunk(attending, layer, i, x, run, std::move(known));
       settle();
       inputs_[layer + 1].store(rows.begin, result.hidden);
     } else {
-      const at::Tensor hidden = decoder.after_attention(x, std::move(known), rows, run);
+      const at::Tensor hidden = decoder.after_attention(x, std::move(known), rows, run).hidden;
       settle();
       inputs_[layer + 1].store(rows.begin, hidden);
     }
   }
-  if (needs_attention) seen->end();
+  if (attending.seen != nullptr) attending.seen->end();
   settle();
 }
 
-void StreamedForward::begin(int64_t layer, CarryStream& seen) const {
+StreamedForward::Attending StreamedForward::begin(int64_t layer, bool keep) {
+  if (const auto apart = attention_of(layer)) {
+    const StreamHeads all = heads(layer, keep);
+    const Span span("attention");
+    return {nullptr, apart->forward(all.queries, all.own, /*goes_back=*/false)};
+  }
+  Attending attending{carry_stream_of(layer), {}};
+  CarryStream& seen = *attending.seen;
   if (seen.needs_all()) {
     for (const int64_t i : chunks_.to_run()) {
       const Span span("keys and values of chunk {}", i);
@@ -159,6 +161,51 @@ void StreamedForward::begin(int64_t layer, CarryStream& seen) const {
     }
   }
   seen.begin();
+  return attending;
+}
+
+LayerOutput StreamedForward::run_chunk(Attending& attending, int64_t layer, int64_t index,
+                                       const at::Tensor& x, const LayerRun& run, Activations known) const {
+  const DecoderLayer& decoder = model_.layers()[layer];
+  const Rows rows = chunks_.rows(index);
+  if (attending.seen == nullptr) {
+    known.attention = attended_by(rows, attending.result);
+    return decoder.after_attention(x, std::move(known), rows, run);
+  }
+  CarryStream& seen = *attending.seen;
+  seen.move_to(seen.first_seen_by(index));
+  LayerOutput result = decoder.forward(x, rows, seen.before(rows), run, std::move(known));
+  seen.store(rows, result.own);
+  return result;
+}
+
+StreamHeads StreamedForward::heads(int64_t layer, bool keep) {
+  const DecoderLayer& decoder = model_.layers()[layer];
+  const LayerRun run{.keeps_projected = keep && layer_run(layer).keeps_projected};
+  StreamHeads all;
+  const auto put = [&](at::Tensor& whole, const Rows& rows, const at::Tensor& of_rows) {
+    if (!whole.defined()) {
+      const MemoryScope scope("attention rows");
+      whole = at::empty({stream_.size(), of_rows.size(1), of_rows.size(2)}, of_rows.options());
+    }
+    whole.narrow(0, rows.begin, rows.size()).copy_(of_rows);
+  };
+  for (size_t step = 0; step < chunks_.to_run().size(); ++step) {
+    const Rows rows = chunks_.rows(chunks_.to_run()[step]);
+    const Span span("queries, keys and values of chunk {}", chunks_.to_run()[step]);
+    KeysValues projected = keep ? KeysValues{} : kept_[layer].projected(rows);
+    const at::Tensor x = input(layer, rows);
+    if (step + 1 < chunks_.to_run().size()) expect_input(layer, chunks_.rows(chunks_.to_run()[step + 1]));
+    const AttentionHeads of_rows = decoder.attention_heads(x, rows, run, projected);
+    put(all.queries, rows, of_rows.queries);
+    put(all.own.keys, rows, of_rows.own.keys);
+    put(all.own.values, rows, of_rows.own.values);
+    settle();
+    Activations known;
+    known.projected = std::move(projected);
+    kept_[layer].store(rows, known, stream_.size());  // nothing, unless the run keeps them
+  }
+  return all;
 }
 
 bool StreamedForward::keeps(int64_t count, int64_t layer) const {

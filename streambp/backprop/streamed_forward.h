@@ -39,6 +39,17 @@ struct Keep {
   }
 };
 
+/// What attention takes of all rows of a stream.
+struct StreamHeads {
+  at::Tensor queries;  // [N, H, E]
+  KeysValues own;      // [N, K, E] each
+};
+
+/// Some rows' part of what attention has given all of them.
+inline AttentionBlock attended_by(const Rows& rows, const AttentionBlock& all) {
+  return {all.output.narrow(0, rows.begin, rows.size()), all.log_sum_exp.narrow(0, rows.begin, rows.size())};
+}
+
 class StreamedForward {
  public:
   /// `part`: null, or where the rest of the stream's batch is.
@@ -58,8 +69,17 @@ class StreamedForward {
   std::unique_ptr<CarryStream> carry_stream_of(
       int64_t layer, CarryStream::Holds holds = CarryStream::Holds::kForward) const {
     return part_ == nullptr ? carry_stream(model_, stream_, layer, chunks_, holds)
-                            : part_->carry_stream(model_, layer, chunks_, holds);
+                            : part_->carry_stream(model_, stream_, layer, chunks_, holds);
   }
+
+  /// Null: the layer's chunks attend one after another.
+  std::unique_ptr<PartAttention> attention_of(int64_t layer) const {
+    return part_ == nullptr ? nullptr : part_->attention(model_, layer, chunks_);
+  }
+
+  /// Queries, keys and values of `layer`, chunk by chunk. `keep`: for the first time; as projected
+  /// they are kept then, if `layer` keeps them, and later not computed again.
+  StreamHeads heads(int64_t layer, bool keep = false);
 
   /// Tells that input() of these rows will be asked for soon: a copy from the host begins.
   void expect_input(int64_t layer, const Rows& rows) const;
@@ -98,8 +118,15 @@ class StreamedForward {
   std::optional<int64_t> after_forward(int64_t layer) const;
   void forward(int64_t layer);
   void forward_again(int64_t layer);
-  /// Makes `seen` of `layer` ready for the first chunk.
-  void begin(int64_t layer, CarryStream& seen) const;
+  /// How the chunks of a layer attend, forward: one after another, or all at once and before them.
+  struct Attending {
+    std::unique_ptr<CarryStream> seen;
+    AttentionBlock result;  // [N, H, E]
+  };
+  /// Ready for the first chunk. `keep` as in heads().
+  Attending begin(int64_t layer, bool keep);
+  LayerOutput run_chunk(Attending& attending, int64_t layer, int64_t index, const at::Tensor& x,
+                        const LayerRun& run, Activations known) const;
   /// A run of `layer` that hands out what is to be kept of it.
   LayerRun layer_run(int64_t layer) const;
   /// Lets go of what has been stored: the copies of one chunk go on while the next one is computed.

@@ -1,6 +1,8 @@
 #include "streambp/distributed/communicator.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "streambp/distributed/communication_thread.h"
 #include "streambp/error.h"
@@ -14,8 +16,9 @@ constexpr int64_t kBufferedNumbers = int64_t{1} << 22;
 constexpr int64_t kLeastPiece = 1024;
 
 void require_sums(at::ScalarType dtype) {
-  if (dtype == at::kDouble || dtype == at::kFloat || dtype == at::kBFloat16) return;
-  throw InputError("a sum over ranks in {}, expected float64, float32 or bfloat16", c10::toString(dtype));
+  if (dtype == at::kDouble || dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf) return;
+  throw InputError("a sum over ranks in {}, expected float64, float32, bfloat16 or float16",
+                   c10::toString(dtype));
 }
 
 class SingleRank final : public Communicator {
@@ -68,7 +71,12 @@ Traffic Communicator::traffic() const {
 
 void Communicator::counted_exchange(Collective collective, const at::Tensor& sent, int64_t to,
                                     const at::Tensor& received, int64_t from) {
+  const auto start = std::chrono::steady_clock::now();
   exchange(collective, sent, to, received, from);
+  if (link_ > 0.0) {
+    const auto bytes = static_cast<double>(std::max(sent.nbytes(), received.nbytes()));
+    std::this_thread::sleep_until(start + std::chrono::duration<double>(bytes / link_));
+  }
   if (sent.numel() == 0) return;
   Traffic& traffic = traffic_[static_cast<size_t>(collective)];
   traffic.bytes += static_cast<int64_t>(sent.nbytes());

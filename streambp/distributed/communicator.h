@@ -3,7 +3,7 @@
 //
 // A collective is a fixed schedule of exchanges: in step k of 1 ... P - 1 a rank sends to rank + k and
 // receives from rank - k (modulo P). A transport states how one exchange is done (threads, sockets, nothing
-// at all). Sums are taken in the order of ranks, wide for bfloat16, and rounded once.
+// at all). Sums are taken in the order of ranks, wide for half precision, and rounded once.
 #pragma once
 
 #include <array>
@@ -41,9 +41,9 @@ struct Traffic {
 };
 
 /// One rank's end of the connections among `size` ranks. All ranks call the same functions in the same order,
-/// with tensors of the same sizes and dtypes: float64, float32 or bfloat16 where they are summed. Functions
-/// throw InputError for what can't be summed or is not as large as it has to be, CommunicationError where
-/// another rank fails, does something else or keeps this one waiting for too long.
+/// with tensors of the same sizes and dtypes: float64, float32, bfloat16 or float16 where they are summed.
+/// Functions throw InputError for what can't be summed or is not as large as it has to be, CommunicationError
+/// where another rank fails, does something else or keeps this one waiting for too long.
 class Communicator {
  public:
   Communicator(int64_t rank, int64_t size);
@@ -58,6 +58,10 @@ class Communicator {
   /// thread; each returns when its own is done. Null: by the thread that asks. The thread outlives this, or
   /// is let go of before it ends.
   void send_from(CommunicationThread* thread) { thread_ = thread; }
+
+  /// From now on an exchange takes at least as long as `bytes_per_second` in each direction make it take; its
+  /// thread sleeps for the rest. A simulation, for ranks of one machine; 0: as fast as messages are.
+  void simulate_link(double bytes_per_second) { link_ = bytes_per_second; }
 
   /// The thread that calls are made by; null: each asking one.
   CommunicationThread* thread() const { return thread_; }
@@ -108,6 +112,7 @@ class Communicator {
   int64_t rank_, size_;
   std::array<Traffic, kCollectives> traffic_{};
   CommunicationThread* thread_ = nullptr;
+  double link_ = 0.0;
 };
 
 /// How many numbers of a share are exchanged and summed at a time, on each of `ranks` ranks: what arrives is

@@ -38,6 +38,17 @@ Concatenation ReducedGradients::gradients(const Run& run) {
   return Concatenation(tensors);
 }
 
+at::Tensor ReducedGradients::own_values(const Run& run) const {
+  if (weights_ != nullptr) {
+    const at::Tensor share = weights_->share(run.parameters.front());
+    if (share.defined()) return share;
+  }
+  const MemoryScope scope("optimizer step");
+  const Concatenation all = values(run);
+  const auto [begin, end] = shard_of(all.size(), communicator_.rank(), communicator_.size());
+  return all.read(begin, end);
+}
+
 void ReducedGradients::use(const std::vector<Parameter*>& group) {
   if (more_to_come_ && !frees()) return;
   const auto found = runs_of_.find(group.front());
@@ -97,11 +108,9 @@ void ReducedGradients::prepare(Optimizer& optimizer) {
       for (const Parameter* parameter : run.parameters) optimizer.prepare(*parameter);
       continue;
     }
-    const Concatenation all = values(run);
-    const auto [begin, end] = shard_of(all.size(), communicator_.rank(), communicator_.size());
     Parameter shard;
     shard.name = run.shard.name;
-    shard.value = at::empty({1}, all.options()).expand({end - begin});  // a shape, without memory
+    shard.value = own_values(run);
     optimizer.prepare(shard);
   }
 }
@@ -126,15 +135,13 @@ void ReducedGradients::step(Run& run, Optimizer& optimizer) {
     run.shard.value.reset();
     return run.shard.gradient.reset();
   }
-  const Concatenation all = values(run);
-  const auto [begin, end] = shard_of(all.size(), communicator_.rank(), communicator_.size());
   {
     const MemoryScope scope("optimizer step");
-    run.shard.value = all.read(begin, end).clone();
+    run.shard.value = own_values(run).clone();
   }
-  if (end > begin) optimizer.step(run.shard);
+  if (run.shard.value.numel() > 0) optimizer.step(run.shard);
   run.shard.gradient.reset();
-  communicator_.all_gather(std::exchange(run.shard.value, {}), all);
+  communicator_.all_gather(std::exchange(run.shard.value, {}), values(run));
   if (frees()) return;
   for (Parameter* parameter : run.parameters) parameter->gradient.zero_();
 }

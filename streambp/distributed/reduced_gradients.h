@@ -93,6 +93,8 @@ class ReducedGradients final : public GradientConsumer {
   void step(Run& run, Optimizer& optimizer);
   Concatenation values(const Run& run) const;
   static Concatenation gradients(const Run& run);
+  /// This rank's share of the run's values: the numbers themselves where they lie together, else a copy.
+  at::Tensor own_values(const Run& run) const;
 
   Communicator& communicator_;
   Model& model_;

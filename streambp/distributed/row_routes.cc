@@ -7,12 +7,6 @@
 namespace streambp {
 namespace {
 
-RowRanges rows_of(const std::vector<Piece>& pieces) {
-  RowRanges rows;
-  for (const Piece& piece : pieces) rows.push_back({piece.begin, piece.end});
-  return rows;
-}
-
 /// The rows of `pieces`, and those that they look at.
 RowRanges rows_with_seen(const std::vector<Piece>& pieces, int64_t window) {
   RowRanges rows;
@@ -28,6 +22,12 @@ RowRanges rows_with_seen(const std::vector<Piece>& pieces, int64_t window) {
 }
 
 }  // namespace
+
+RowRanges rows_of(const std::vector<Piece>& pieces) {
+  RowRanges rows;
+  for (const Piece& piece : pieces) rows.push_back({piece.begin, piece.end});
+  return rows;
+}
 
 RowRanges shared_rows(const RowRanges& a, const RowRanges& b) {
   RowRanges shared;
@@ -50,6 +50,20 @@ RowRanges in_ranges_of(const RowRanges& ranges, int64_t most) {
       cut.push_back({begin, std::min(begin + most, range.end)});
   }
   return cut;
+}
+
+std::vector<RowExchange> row_exchanges(int64_t rank, const std::vector<RowRanges>& sent,
+                                       const std::vector<RowRanges>& received, int64_t most) {
+  const auto ranks = static_cast<int64_t>(sent.size());
+  std::vector<RowExchange> all;
+  for (int64_t step = 1; step < ranks; ++step) {
+    const int64_t to = (rank + step) % ranks, from = (rank - step + ranks) % ranks;
+    const RowRanges out = in_ranges_of(sent[static_cast<size_t>(to)], most);
+    const RowRanges in = in_ranges_of(received[static_cast<size_t>(from)], most);
+    for (size_t i = 0; i < std::max(out.size(), in.size()); ++i)
+      all.push_back({to, from, i < out.size() ? out[i] : RowRange{}, i < in.size() ? in[i] : RowRange{}});
+  }
+  return all;
 }
 
 RowRoutes::RowRoutes(const SequenceSplit& split, int64_t rank, int64_t window)

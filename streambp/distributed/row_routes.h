@@ -20,6 +20,24 @@ struct RowRange {
 /// In the order of the stream, with rows between them.
 using RowRanges = std::vector<RowRange>;
 
+/// The rows of pieces.
+RowRanges rows_of(const std::vector<Piece>& pieces);
+
+/// One message of a rank to another, and one that it receives at the same time: rows of the whole, none in an
+/// empty range.
+struct RowExchange {
+  int64_t to = 0;
+  int64_t from = 0;
+  RowRange sent;
+  RowRange received;
+};
+
+/// How `rank` sends each rank `to` the rows sent[to], at most `most` in a message, and receives
+/// received[from] of each, in an order in which all ranks are served: in step k it sends to rank + k and
+/// receives from rank - k.
+std::vector<RowExchange> row_exchanges(int64_t rank, const std::vector<RowRanges>& sent,
+                                       const std::vector<RowRanges>& received, int64_t most);
+
 /// The rows that are in both.
 RowRanges shared_rows(const RowRanges& a, const RowRanges& b);
 
@@ -39,9 +57,9 @@ class RowRoutes {
   /// Where among those rows row `row` of the whole is.
   int64_t index_of(int64_t row) const;
 
-  /// The other rank's rows that this one looks at, and this one's that the other looks at.
-  const RowRanges& seen(int64_t other) const { return seen_[static_cast<size_t>(other)]; }
-  const RowRanges& lent(int64_t other) const { return lent_[static_cast<size_t>(other)]; }
+  /// Of each rank the rows that this one looks at, and this one's that it looks at.
+  const std::vector<RowRanges>& seen() const { return seen_; }
+  const std::vector<RowRanges>& lent() const { return lent_; }
 
   /// Whether another rank looks at any of these rows.
   bool is_lent(const RowRange& rows) const;

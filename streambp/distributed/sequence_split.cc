@@ -109,7 +109,9 @@ bool divides_contiguously(const Config& config) {
 }
 
 SequenceSplit::SequenceSplit(const Config& config, const std::vector<int64_t>& offsets, int64_t ranks)
-    : contiguous_(divides_contiguously(config)), of_rank_(static_cast<size_t>(std::max<int64_t>(ranks, 0))) {
+    : contiguous_(divides_contiguously(config)),
+      offsets_(offsets),
+      of_rank_(static_cast<size_t>(std::max<int64_t>(ranks, 0))) {
   if (ranks < 1 || offsets.back() < ranks)
     throw InputError("{} rows over {} ranks, expected at least one row on every rank", offsets.back(), ranks);
   const SequenceWork work(config);

@@ -49,6 +49,9 @@ class SequenceSplit {
   /// Of sequences that begin at `offsets`, the end last. Throws InputError for fewer rows than ranks.
   SequenceSplit(const Config& config, const std::vector<int64_t>& offsets, int64_t ranks);
 
+  /// Where the sequences begin that are divided, the end last.
+  const std::vector<int64_t>& offsets() const { return offsets_; }
+
   int64_t ranks() const { return static_cast<int64_t>(of_rank_.size()); }
   /// Whether each rank's rows are neighbours, and follow those of the rank before it.
   bool is_contiguous() const { return contiguous_; }
@@ -70,6 +73,7 @@ class SequenceSplit {
   void hand_out(std::vector<Piece> pieces);
 
   bool contiguous_;
+  std::vector<int64_t> offsets_;
   std::vector<Piece> all_;                   // in the order of the stream
   std::vector<std::vector<Piece>> of_rank_;  // the same by ranks
 };

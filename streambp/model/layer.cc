@@ -123,12 +123,18 @@ DeltaCarry DecoderLayer::state_after(const at::Tensor& x, const Rows& rows, cons
 
 LayerOutput DecoderLayer::forward(const at::Tensor& x, const Rows& rows, const Before& before,
                                   const LayerRun& run, Activations known) const {
+  Carry own;
+  at::Tensor attended = mixed(x, rows, before, run, own, known);
+  LayerOutput result = finish(x, std::move(attended), rows, run, std::move(known));
+  result.own = std::move(own);
+  return result;
+}
+
+LayerOutput DecoderLayer::finish(const at::Tensor& x, at::Tensor attended, const Rows& rows,
+                                 const LayerRun& run, Activations known) const {
   LayerOutput result;
-  at::Tensor middle;
-  {
-    const at::Tensor attended = mixed(x, rows, before, run, result.own, known);
-    middle = add_attention(x, attended, known.attention_half);
-  }
+  const at::Tensor middle = add_attention(x, attended, known.attention_half);
+  attended.reset();
   known.attention_half = run.keeps_attention_half ? known.attention_half.detach() : at::Tensor();
   const bool with_projections = run.keeps_projections || known.projections.gate.defined();
   result.hidden = feed_forward(middle, rows, run, with_projections ? &known.projections : nullptr);
@@ -164,48 +170,52 @@ std::pair<at::Tensor, at::Tensor> DecoderLayer::queries_and_gates(const at::Tens
   return {parts[0], parts[1]};
 }
 
-at::Tensor DecoderLayer::attend(const at::Tensor& x, const Rows& rows, const Before& before,
-                                const LayerRun& run, KeysValues& own, Activations& known) const {
-  at::Tensor queries, gates;
-  {
-    const at::Tensor input = normed(x, weights_.before_attention, run.ops);
-    // Of one input, which is kept once: all maps that there are.
-    std::vector<const Linear*> maps{weights_.q_proj};
-    std::vector<at::Tensor> of_maps{{}};
-    const KeysValues& given = known.projected;
-    if (weights_.k_proj != nullptr) maps.push_back(weights_.k_proj), of_maps.push_back(given.keys);
-    if (weights_.v_proj != nullptr) maps.push_back(weights_.v_proj), of_maps.push_back(given.values);
-    const auto projected = linear(input, maps, of_maps);
-    const bool shared = run.keeps_projected || given.keys.defined();
-    at::Tensor raw;
-    std::tie(raw, gates) = queries_and_gates(projected[0]);
-    queries = query_heads(raw.flatten(1), rows, run.ops);
-    known.projected = {};
-    if (weights_.k_proj == nullptr) {
-      own = {before.shared.keys, before.shared.values};
-    } else {
-      const at::Tensor& values = weights_.v_proj == nullptr ? projected[1] : projected[2];
-      own = key_value_heads(projected[1], values, rows, run.ops, shared);
-      if (run.keeps_projected) known.projected = {projected[1].detach(), values.detach()};
-    }
+AttentionHeads DecoderLayer::attention_heads(const at::Tensor& x, const Rows& rows, const LayerRun& run,
+                                             KeysValues& projected, const Prefix& shared) const {
+  const MemoryScope scope("attention");
+  AttentionHeads heads;
+  const at::Tensor input = normed(x, weights_.before_attention, run.ops);
+  // Of one input, which is kept once: all maps that there are.
+  std::vector<const Linear*> maps{weights_.q_proj};
+  std::vector<at::Tensor> of_maps{{}};
+  if (weights_.k_proj != nullptr) maps.push_back(weights_.k_proj), of_maps.push_back(projected.keys);
+  if (weights_.v_proj != nullptr) maps.push_back(weights_.v_proj), of_maps.push_back(projected.values);
+  const auto all = linear(input, maps, of_maps);
+  const bool is_read_too = run.keeps_projected || projected.keys.defined();
+  at::Tensor raw;
+  std::tie(raw, heads.gates) = queries_and_gates(all[0]);
+  heads.queries = query_heads(raw.flatten(1), rows, run.ops);
+  projected = {};
+  if (weights_.k_proj == nullptr) {
+    heads.own = {shared.keys, shared.values};
+  } else {
+    const at::Tensor& values = weights_.v_proj == nullptr ? all[1] : all[2];
+    heads.own = key_value_heads(all[1], values, rows, run.ops, is_read_too);
+    if (run.keeps_projected) projected = {all[1].detach(), values.detach()};
   }
-  const at::Tensor attended =
-      attention(queries, own.keys, own.values, rows.offsets, before.attention, attention_, known.attention);
-  return gates.defined() ? gated_output(attended, gates) : attended;
+  return heads;
 }
 
-at::Tensor DecoderLayer::after_attention(const at::Tensor& x, Activations known, const Rows& rows,
-                                         const LayerRun& run) const {
+at::Tensor DecoderLayer::attend(const at::Tensor& x, const Rows& rows, const Before& before,
+                                const LayerRun& run, KeysValues& own, Activations& known) const {
+  AttentionHeads heads = attention_heads(x, rows, run, known.projected, before.shared);
+  own = std::move(heads.own);
+  const at::Tensor attended = attention(heads.queries, own.keys, own.values, rows.offsets, before.attention,
+                                        attention_, known.attention);
+  return heads.gates.defined() ? gated_output(attended, heads.gates) : attended;
+}
+
+LayerOutput DecoderLayer::after_attention(const at::Tensor& x, Activations known, const Rows& rows,
+                                          const LayerRun& run) const {
   at::Tensor attended = known.attention.output;
   if (attended.defined()) {
-    if (config_.attention_output_gate && !known.attention_half.defined()) {
+    if (config_.attention_output_gate && (!known.attention_half.defined() || needs_backward({x}))) {
       const at::Tensor input = normed(x, weights_.before_attention, run.ops);
       attended = gated_output(attended, queries_and_gates(linear(input, {weights_.q_proj}).front()).second);
     }
     attended = attended.flatten(1);
   }
-  const at::Tensor middle = add_attention(x, attended, known.attention_half);
-  return feed_forward(middle, rows, run, known.projections.gate.defined() ? &known.projections : nullptr);
+  return finish(x, std::move(attended), rows, run, std::move(known));
 }
 
 at::Tensor DecoderLayer::attention_half(const at::Tensor& x, const Rows& rows, const Before& before,

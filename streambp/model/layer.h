@@ -46,6 +46,13 @@ struct KeysValues {
   at::Tensor values;
 };
 
+/// What some rows attend with, normed and rotated: queries [n, H, E], keys and values [n, K, E], and with an
+/// output gate what it multiplies, [n, H, E].
+struct AttentionHeads {
+  at::Tensor queries, gates;
+  KeysValues own;
+};
+
 /// What later tokens may see of some rows: in a layer with attention their keys and values, in a recurrent
 /// one the state that they leave.
 struct Carry {
@@ -150,10 +157,19 @@ class DecoderLayer {
   LayerOutput forward(const at::Tensor& x, const Rows& rows, const Before& before, const LayerRun& run,
                       Activations known = {}) const;
 
-  /// The layer's output for x [n, D] and `known`, which has attention's output or the first half's: token by
-  /// token.
-  at::Tensor after_attention(const at::Tensor& x, Activations known, const Rows& rows,
-                             const LayerRun& run) const;
+  // The same where attention is somebody else's work, between the two:
+
+  /// What attention takes of x [n, D]; not of a recurrent layer or latent attention. `projected` as in
+  /// Activations: what is known is not computed again; receives what the run keeps. `shared`: Before::shared.
+  AttentionHeads attention_heads(const at::Tensor& x, const Rows& rows, const LayerRun& run,
+                                 KeysValues& projected, const Prefix& shared = {}) const;
+
+  /// The output for x [n, D] and `known`, which has attention's output or the first half's: token by token.
+  /// Nothing is handed on.
+  LayerOutput after_attention(const at::Tensor& x, Activations known, const Rows& rows,
+                              const LayerRun& run) const;
+
+  const AttentionSettings& attention_settings() const { return attention_; }
 
   /// The first half of `forward`: middle [n, D] for x [n, D], rows that continue no sequence. `own` receives
   /// what the rows hand on.
@@ -191,6 +207,9 @@ class DecoderLayer {
                             KeysValues& own) const;
   at::Tensor attend(const at::Tensor& x, const Rows& rows, const Before& before, const LayerRun& run,
                     KeysValues& own, Activations& known) const;
+  /// The output for x [n, D] and what its attention gave (add_attention), with what the run keeps of `known`.
+  LayerOutput finish(const at::Tensor& x, at::Tensor attended, const Rows& rows, const LayerRun& run,
+                     Activations known) const;
   /// Queries of what q_proj gives, and their gates [n, H, E], undefined where there are none.
   std::pair<at::Tensor, at::Tensor> queries_and_gates(const at::Tensor& projected) const;
   /// Middle [n, D] for x [n, D] and what its attention gave. `half`: Activations::attention_half, which

@@ -22,8 +22,16 @@ void SharedKeysValues::begin_backward(int64_t lowest) {
   lowest_ = lowest;
 }
 
-Prefix& SharedKeysValues::all_of(int64_t producer) {
-  Prefix& all = of_.at(producer);
+void SharedKeysValues::keep_all(int64_t producer, const KeysValues& all) {
+  if (!backward_) all_[producer] = {all.keys, all.values, {}, {}};
+}
+
+Prefix SharedKeysValues::all(int64_t producer) {
+  const auto found = all_.find(producer);
+  return found == all_.end() ? Prefix{} : with_gradient(producer, found->second);
+}
+
+Prefix& SharedKeysValues::with_gradient(int64_t producer, Prefix& all) const {
   if (backward_ && producer >= lowest_ && !all.key_gradients.defined()) {
     const MemoryScope scope("key and value gradients");
     const auto zeros = [](const at::Tensor& like) {
@@ -36,13 +44,14 @@ Prefix& SharedKeysValues::all_of(int64_t producer) {
 }
 
 Prefix SharedKeysValues::rows(int64_t layer, int64_t begin, int64_t end) {
-  const Prefix& all = all_of(config_.producer_of(layer));
+  const int64_t producer = config_.producer_of(layer);
+  const Prefix& all = with_gradient(producer, of_.at(producer));
   const auto narrow = [&](const at::Tensor& x) { return x.defined() ? x.narrow(0, begin, end - begin) : x; };
   return {narrow(all.keys), narrow(all.values), narrow(all.key_gradients), narrow(all.value_gradients)};
 }
 
 KeysValues SharedKeysValues::received(int64_t producer, int64_t begin, int64_t end) {
-  const Prefix& all = all_of(producer);
+  const Prefix& all = with_gradient(producer, of_.at(producer));
   const auto rows = [&](const at::Tensor& sums) {
     return sums.narrow(0, begin, end - begin).to(all.keys.scalar_type());
   };

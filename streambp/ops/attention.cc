@@ -4,18 +4,14 @@
 
 #include "streambp/ops/attention_blocks.h"
 #include "streambp/ops/attention_device.h"
+#include "streambp/ops/attention_earlier.h"
 #include "streambp/ops/attention_fused.h"
 #include "streambp/ops/attention_sinks.h"
 #include "streambp/ops/differentiable.h"
-#include "streambp/ops/dry_run.h"
 #include "streambp/ops/sum_dtype.h"
 
 namespace streambp {
 namespace {
-
-/// The prefix's gradients come out of the kernels as new tensors: by tiles they stay small next to the
-/// stream's. GPUs get device_tile.
-constexpr int64_t kPrefixTile = 1024;
 
 /// The most sequences that one call of a GPU's kernels takes: the y dimension of a grid has 65,535 blocks.
 constexpr size_t kMostPacked = 32768;
@@ -72,23 +68,14 @@ struct Sequence {
     return all;
   }
 
-  /// The same for a backward pass: rectangles on the prefix are cut. In a dry run the first tile
-  /// stands for those that are as large.
+  /// The same for a backward pass: rectangles on the prefix are cut.
   std::vector<ScoreBlock> backward_blocks() const {
-    std::vector<ScoreBlock> cut;
-    const int64_t tile = has_device_attention(q, settings.scoring) ? device_tile(q.size(0)) : kPrefixTile;
-    for (ScoreBlock block : blocks()) {
-      while (is_prefix(block) && block.visible == Visible::kAll && block.keys > tile) {
-        ScoreBlock first = block;
-        first.keys = tile;
-        cut.push_back(first);
-        const int64_t alike = steps_in_one(q.device(), (block.keys - 1) / tile);
-        block.key += alike * tile;
-        block.keys -= alike * tile;
-      }
-      cut.push_back(block);
+    std::vector<ScoreBlock> all;
+    for (const ScoreBlock& block : blocks()) {
+      const auto cut = is_prefix(block) ? in_key_tiles(block, q, settings.scoring) : std::vector{block};
+      all.insert(all.end(), cut.begin(), cut.end());
     }
-    return cut;
+    return all;
   }
 
   AttentionBlock forward() const {

@@ -55,4 +55,21 @@ std::vector<ScoreBlock> score_blocks(int64_t rows, int64_t prefix, int64_t windo
   return std::move(blocks).all();
 }
 
+std::vector<ScoreBlock> earlier_blocks(int64_t rows, int64_t key, int64_t key_end, int64_t window) {
+  if (window > 0) key = std::max(key, 1 - window);
+  if (key >= key_end) return {};
+  Blocks blocks(-key);
+  if (window == 0) {
+    blocks.rectangle(0, rows, key, key_end);
+  } else {
+    // All keys leave the window of the queries after these, one after another.
+    const int64_t all = std::min(rows, key + window);
+    blocks.rectangle(0, all, key, key_end);
+    const int64_t rest = std::min(rows - all, key_end - key - 1);  // queries that see some of them
+    blocks.triangle(all, key + 1, rest);
+    blocks.rectangle(all, rest, key + 1 + rest, key_end);
+  }
+  return std::move(blocks).all();
+}
+
 }  // namespace streambp

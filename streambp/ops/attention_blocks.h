@@ -33,4 +33,7 @@ struct ScoreBlock {
 /// is computed.
 std::vector<ScoreBlock> score_blocks(int64_t rows, int64_t prefix, int64_t window);
 
+/// The blocks of the same rows against keys [key, key_end) alone, all of them before the rows: key_end <= 0.
+std::vector<ScoreBlock> earlier_blocks(int64_t rows, int64_t key, int64_t key_end, int64_t window);
+
 }  // namespace streambp

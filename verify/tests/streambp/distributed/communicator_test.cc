@@ -14,10 +14,11 @@
 namespace streambp {
 namespace {
 
-/// What rank `rank` has: normal, of very different sizes, so that another order of summation shows.
+/// What rank `rank` has: normal, of very different sizes, so that another order of summation shows; of sums
+/// that float16 can hold.
 at::Tensor numbers_of(int64_t rank, int64_t n, at::ScalarType dtype) {
   const at::Tensor scales = random({n}, 1000 + static_cast<uint64_t>(rank)).mul(8.0).exp();
-  return (random({n}, static_cast<uint64_t>(rank)) * scales).to(dtype);
+  return (random({n}, static_cast<uint64_t>(rank)) * scales).clamp(-1e4, 1e4).to(dtype);
 }
 
 /// Their sum in the order of ranks, wide, rounded once.
@@ -40,7 +41,7 @@ class Ranks : public testing::TestWithParam<int64_t> {
 };
 
 TEST_P(Ranks, SumToTheBitsOfASumInTheirOrder) {
-  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf}) {
     for (const int64_t n : {1, 2, 7, 60, 1001}) {
       const at::Tensor expected = sum_of_all(ranks_, n, dtype);
       run_on_threads(ranks_, [&](Communicator& communicator) {
@@ -204,6 +205,21 @@ TEST(Ranks, GiveUpOnOneThatDoesNotAnswer) {
   });
   EXPECT_EQ(message, "rank 0: rank 1 has not answered rank 0 in barrier for 200 ms");
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+}
+
+/// A link of 2 MB/s: half of 400 kB take a tenth of a second.
+TEST(Ranks, WaitForASimulatedLink) {
+  run_on_threads(2, [](Communicator& communicator) {
+    const at::Tensor numbers = at::ones({50000}, at::kDouble);
+    communicator.simulate_link(2e6);
+    const auto start = std::chrono::steady_clock::now();
+    const at::Tensor sums = communicator.reduce_scatter(Concatenation(numbers));
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    EXPECT_TRUE(at::equal(sums, at::full({25000}, 2.0, at::kDouble)));
+    EXPECT_GE(seconds.count(), 0.1);
+    EXPECT_EQ(communicator.traffic(), (Traffic{200000, 1}));
+    communicator.simulate_link(0.0);
+  });
 }
 
 TEST(Ranks, RefuseWhatCannotBeSummed) {

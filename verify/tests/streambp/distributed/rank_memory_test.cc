@@ -123,6 +123,43 @@ TEST(RankMemory, StatesAreThoseOfTheShare) {
   }
 }
 
+/// bfloat16 with float32 masters: 2 bytes of each weight and of each gradient where they are whole, and of
+/// the share 4 of its master and 8 of its moments; of ZeRO-3's layers 2 of the share, too.
+TEST(RankMemory, MasterWeightsAreThoseOfTheShare) {
+  install_meters();
+  const auto in_half = [] {
+    return Model::random(preset("qwen3-cpu"), {at::kBFloat16, at::kMeta, at::kBFloat16, {}}, 1);
+  };
+  double all = 0.0, of_layers = 0.0;
+  const Model whole = in_half();
+  for (const auto& parameter : whole.parameters()) {
+    const auto numbers = static_cast<double>(parameter->value.numel());
+    all += numbers;
+    if (layer_of(parameter->name)) of_layers += numbers;
+  }
+  for (const int64_t ranks : {1, 2, 8, 64}) {
+    for (const ZeroStage stage :
+         {ZeroStage::kNone, ZeroStage::kOptimizer, ZeroStage::kGradients, ZeroStage::kWeights}) {
+      const int64_t before = read_meter(at::kMeta).live_bytes;
+      Model model = in_half();
+      const auto communicator = counted_rank(ranks - 1, ranks);
+      ReducedGradients gradients(*communicator, model, stage);
+      OptimizerSettings settings;
+      settings.name = "adamw";
+      settings.master_weights = true;
+      const auto optimizer = make_optimizer(settings);
+      gradients.prepare(*optimizer);
+      if (gradients.frees()) model.defer_gradients();
+      const double share = stage == ZeroStage::kNone ? 1.0 : 1.0 / static_cast<double>(ranks);
+      const double weights = stage == ZeroStage::kWeights ? all - of_layers + share * of_layers : all;
+      const double expected = 2.0 * weights + (gradients.frees() ? 0.0 : 2.0 * all) + 12.0 * share * all;
+      const auto resident = static_cast<double>(read_meter(at::kMeta).live_bytes - before);
+      EXPECT_TRUE(std::abs(resident / expected - 1.0) <= 0.01)
+          << ranks << " ranks, stage " << static_cast<int>(stage) << ": " << resident << ", " << expected;
+    }
+  }
+}
+
 /// ZeRO-3: of the layers' weights a share before the pass, and one layer while it is run.
 TEST(RankMemory, DividedWeightsAreAShareAndALayer) {
   install_meters();

@@ -8,37 +8,6 @@
 namespace streambp {
 namespace {
 
-/// Rows of `owner` that `viewer` looks at in a layer with `window`.
-int64_t rows_seen(const SequenceSplit& split, int64_t owner, int64_t viewer, int64_t window) {
-  int64_t count = 0;
-  for (const Piece& own : split.pieces(owner)) {
-    for (int64_t row = own.begin; row < own.end; ++row) {
-      bool is_seen = false;
-      for (const Piece& piece : split.pieces(viewer)) {
-        if (piece.sequence_begin != own.sequence_begin) continue;
-        for (int64_t query = piece.begin; query < piece.end; ++query)
-          is_seen = is_seen || (query > row && (window == 0 || query - row < window));
-      }
-      count += is_seen ? 1 : 0;
-    }
-  }
-  return count;
-}
-
-/// Rows of `rank` that other ranks look at, once for each of them; and theirs that it looks at.
-int64_t rows_lent(const SequenceSplit& split, int64_t rank, int64_t window) {
-  int64_t count = 0;
-  for (int64_t other = 0; other < split.ranks(); ++other)
-    if (other != rank) count += rows_seen(split, rank, other, window);
-  return count;
-}
-int64_t rows_borrowed(const SequenceSplit& split, int64_t rank, int64_t window) {
-  int64_t count = 0;
-  for (int64_t other = 0; other < split.ranks(); ++other)
-    if (other != rank) count += rows_seen(split, other, rank, window);
-  return count;
-}
-
 /// float64, with the head joined: the last layer runs once, the others forward and backward.
 int64_t expected_bytes(const Config& config, const SequenceSplit& split, int64_t rank, bool joined) {
   int64_t bytes = 0;

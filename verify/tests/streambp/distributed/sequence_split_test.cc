@@ -149,11 +149,11 @@ TEST(SequenceSplit, ABatchKeepsPositionsAndTargets) {
 TEST(RowRoutes, AWindowEndsWhatIsLent) {
   const SequenceSplit split(preset("mistral-tiny"), {0, 24}, 2);  // 0-5 and 18-23; 6-17
   const RowRoutes first(split, 0, 4), second(split, 1, 4), all(split, 0, 0);
-  EXPECT_EQ(first.seen(1), (RowRanges{{15, 18}}));
-  EXPECT_EQ(first.lent(1), (RowRanges{{3, 6}}));
-  EXPECT_EQ(second.seen(0), first.lent(1));
-  EXPECT_EQ(second.lent(0), first.seen(1));
-  EXPECT_EQ(all.seen(1), (RowRanges{{6, 18}}));
+  EXPECT_EQ(first.seen()[1], (RowRanges{{15, 18}}));
+  EXPECT_EQ(first.lent()[1], (RowRanges{{3, 6}}));
+  EXPECT_EQ(second.seen()[0], first.lent()[1]);
+  EXPECT_EQ(second.lent()[0], first.seen()[1]);
+  EXPECT_EQ(all.seen()[1], (RowRanges{{6, 18}}));
   EXPECT_EQ(first.size(), 15);
   EXPECT_EQ(first.index_of(15), 6);
   EXPECT_TRUE(first.is_lent({0, 4}));
