@@ -34,7 +34,7 @@ const std::vector<std::pair<const char*, std::set<std::string>>>& groups() {
         "--master-weights", "--fuse-optimizer", "--learning-rate", "--galore-rank"}},
       {"Optimizer",
        {"--steps", "--schedule", "--warmup-steps", "--beta1", "--beta2", "--weight-decay", "--clip-norm"}},
-      {"Ranks", {"--ranks", "--zero", "--divide", "--overlap", "--teraflops", "--link"}},
+      {"Ranks", {"--ranks", "--zero", "--divide", "--exchange", "--overlap", "--teraflops", "--link"}},
       {"Run", {"--device", "--threads", "--repeats", "--warmup", "--deterministic"}},
       {"Output",
        {"--out", "--resume", "--save-every", "--json", "--quiet", "--trace", "--snapshot", "--timeline",

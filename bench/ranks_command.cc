@@ -3,7 +3,10 @@
 #include <memory>
 
 #include "bench/commands.h"
+#include "bench/known_records.h"
+#include "bench/progress.h"
 #include "bench/ranks_longest.h"
+#include "bench/ranks_published.h"
 #include "bench/ranks_run.h"
 #include "bench/recording_files.h"
 #include "bench/run_flags.h"
@@ -30,6 +33,7 @@ struct Typed {
   std::string ranks = "2";
   std::string stages = "none,zero-1,zero-2,zero-3";
   std::string divide = "sequences";
+  std::string exchanges = "gather";
   std::string lengths = "1024";
   std::string device = "cpu";
   std::string out = "out/ranks";
@@ -41,6 +45,7 @@ struct Typed {
   double teraflops = 0.0;
   std::string link;
   bool json = false;
+  bool resume = false;
   std::vector<std::string> arguments;
 };
 
@@ -49,16 +54,27 @@ constexpr const char* kExamples = R"(Examples:
   streambp-bench ranks --model qwen3-8b --dtype bfloat16 --device meta --ranks 8,64,1024 --optimizer adamw --out out/many
   streambp-bench ranks --model qwen3-8b --dtype bfloat16 --device meta --ranks 3,8 --zero zero-2 --optimizer adamw --budget 80GB
     --method checkpoint,streambp --teraflops 400 --link 50GB --out out/longest
+  streambp-bench ranks --ranks 2 --method checkpoint,streambp --seq-len 1024,2048 --zero zero-2 --resume --out out/table
+  streambp-bench ranks --ranks 2 --method streambp --zero zero-2 --overlap --link 200MB --out out/hidden
+  streambp-bench ranks --ranks 2 --dtype bfloat16 --method streambp --optimizer adamw --master-weights --out out/masters
   torchrun --no-python --nproc-per-node 2 streambp-bench ranks --method streambp --out out/two
   mpirun -n 2 streambp-bench ranks --method streambp --out out/two
   streambp-bench ranks --divide rows --model qwen3-8b --dtype bfloat16 --device meta --ranks 8,64 --method streambp
     --seq-len 1048576 --out out/long
+  streambp-bench ranks --divide rows --exchange gather,ring,ulysses --model qwen3-cpu --method streambp --seq-len 512 --repeats 1
+    --out out/exchanges
 
 On the CPU it starts its own processes, or is one of torchrun's or mpirun's; they exchange messages over Gloo, and rank 0 prints and
 writes. On meta one of any number of ranks is run, memory is predicted and messages are counted; with --budget the longest sequence that
-fits is found, and with --teraflops and --link a step has a time on paper.
+fits is found, and with --teraflops and --link a step has a time on paper; the paper's tables 4 and 5 stand next to runs of Qwen3-8B
+under ZeRO-2. On the CPU --link is a simulated one: threads that send sleep as long as it would take.
+--resume runs what --out has no record of; `report` and scripts/plot.py draw the records as those of a sweep.
 --batch is each rank's, so that P ranks train on P times as many tokens; each cuts its own into --micro-batches. With --divide rows it
-is all ranks': one sequence may then be as long as all of them have memory for. On meta the rank is one that looks at the most rows.
+is all ranks': one sequence may then be as long as all of them have memory for. On meta the first and the last rank are run, of which one
+looks at the most rows and one sends the most: the larger numbers are printed.
+--exchange says how these rows attend to those of other ranks: gather (a rank gathers the keys and values of a layer that it looks at),
+ring (they come block by block, and once more in the backward pass), ulysses (ranks divide the heads of all rows; their number has to
+divide the heads). Latent attention and keys and values that layers share are gathered, recurrent layers pass their states, whichever.
 
 Exit codes: 0 all good; 2 bad usage or input; of a rank that fails, its own.)";
 
@@ -75,6 +91,18 @@ std::vector<ZeroStage> read_stages(const std::string& list) {
     if (!known) throw InputError("--zero '{}': expected none, zero-1, zero-2 or zero-3", word);
   }
   return stages;
+}
+
+std::vector<Exchange> read_exchanges(const std::string& list) {
+  std::vector<Exchange> exchanges;
+  for (const std::string& word : parse_words(list, "--exchange")) {
+    const size_t known = exchanges.size();
+    for (const Exchange exchange : {Exchange::kGather, Exchange::kRing, Exchange::kUlysses})
+      if (word == exchange_name(exchange)) exchanges.push_back(exchange);
+    if (exchanges.size() == known)
+      throw InputError("--exchange '{}': expected gather, ring or ulysses", word);
+  }
+  return exchanges;
 }
 
 Division read_division(const std::string& word) {
@@ -96,17 +124,22 @@ SweepOptions read_options(const RunFlags& flags, const Typed& typed) {
   const bool predicts = options.device == "meta";
   for (const auto& [flag, is_given] :
        {std::pair{"--budget", !typed.budget.empty()}, std::pair{"--teraflops", typed.teraflops > 0.0},
-        std::pair{"--link", !typed.link.empty()}}) {
+        std::pair{"--link with --teraflops", typed.teraflops > 0.0 && !typed.link.empty()}}) {
     if (is_given && !predicts) throw InputError("{}: of predictions alone, expected --device meta", flag);
   }
-  if ((typed.teraflops > 0.0) != !typed.link.empty())
+  if (predicts && (typed.teraflops > 0.0) != !typed.link.empty())
     throw InputError("--teraflops and --link: one without the other, expected both");
+  if (typed.resume && !typed.budget.empty())
+    throw InputError("--resume with --budget: what is longest is not known before it is found, expected one");
   if (options.device != "cpu" && options.device != "meta")
     throw InputError("--device {}: expected cpu or meta", options.device);
   if (options.picks_method) throw InputError("--method auto: expected methods by name");
   if (options.micro_batches != 1 && read_division(typed.divide) == Division::kRows)
     throw InputError("--micro-batches {} with --divide rows: expected 1, a pass over all rows",
                      options.micro_batches);
+  if (read_exchanges(typed.exchanges) != std::vector{Exchange::kGather} &&
+      read_division(typed.divide) != Division::kRows)
+    throw InputError("--exchange {}: of ranks that divide rows, expected --divide rows", typed.exchanges);
   if (options.setup.fused_optimizer)
     throw InputError("--fuse-optimizer {}: expected --optimizer, whose states ranks divide",
                      options.setup.fused_optimizer->name);
@@ -116,8 +149,8 @@ SweepOptions read_options(const RunFlags& flags, const Typed& typed) {
   if (options.setup.quantization && typed.stages.find("zero-3") != std::string::npos)
     throw InputError(
         "--quantize with --zero zero-3: frozen weights in 4 or 8 bits are not divided, expected zero-2");
-  if (options.setup.optimizer.master_weights)
-    throw InputError("--master-weights: not divided among ranks, expected a run without");
+  if (options.setup.optimizer.master_weights && options.setup.optimizer.name == "none")
+    throw InputError("--master-weights: steps are taken of them, expected --optimizer with it");
   if (options.setup.optimizer.dtype == at::kByte)
     throw InputError("--optimizer-bits 8: expected 32 or 16 on ranks");
   if (read_division(typed.divide) == Division::kRows && options.methods != std::vector{Method::kStreambp})
@@ -128,84 +161,147 @@ SweepOptions read_options(const RunFlags& flags, const Typed& typed) {
 /// Where the records and the table go; of ranks but the first, nowhere.
 class Report {
  public:
-  Report(const SweepOptions& options, bool is_json, const Rates& rates)
-      : options_(options),
+  Report(const Bench& bench, bool is_json, bool resumes, const Rates& rates)
+      : options_(bench.options),
         is_json_(is_json),
-        file_(options.out),
-        table_({"ranks", "zero", "method", "length", "tokens", "resident", "peak", "pass sends", "step sends",
-                "seconds", "loss"}),
-        rates_(rates) {
+        file_(options_.out),
+        known_(file_, bench.inputs),
+        resumes_(resumes),
+        table_({"ranks", "zero", "exchange", "method", "length", "tokens", "resident", "peak", "pass sends",
+                "step sends", "seconds", "loss"}),
+        rates_(rates),
+        progress_(!is_json) {
     file_.start();
   }
 
+  /// Whether --resume finds a record of the run, which is then shown again.
+  bool knows(const Bench& bench, const Cell& cell, const Sharing& sharing, int64_t ranks) {
+    const json* const record =
+        resumes_ ? known_.find(ranks_configuration(bench, cell, sharing, ranks)) : nullptr;
+    if (record != nullptr) show(*record);
+    return record != nullptr;
+  }
+
+  /// Before a run.
+  void begin(const Cell& cell, const Sharing& sharing, int64_t ranks) {
+    progress_.show(fmt::format("{} ranks, {}, {}, {}, {} tokens", ranks, stage_name(sharing.stage),
+                               cell.objective, method_name(cell.settings.method), cell.seq_len));
+  }
+
   /// `recorder`: of its last step; empty: none was asked for.
-  void add(const Bench& bench, const Cell& cell, const RanksRun& run, int64_t ranks,
+  void add(const Bench& bench, const Cell& cell, const RanksRun& run, int64_t ranks, bool is_longest,
            std::optional<Recorder>& recorder) {
     json record = ranks_record(bench, cell, run, ranks);
     record["environment"] = describe_environment(options_.threads, /*cuda_index=*/-1, options_.arguments);
-    std::string seconds = "-";
+    std::optional<StepOnPaper> step;
     if (bench.device.is_meta() && rates_.are_given()) {
-      const StepOnPaper step = step_on_paper(run, rates_);
+      step = step_on_paper(run, rates_);
       record["step_on_paper"] = {{"operations_per_second", rates_.operations},
                                  {"bytes_per_second", rates_.bytes},
-                                 {"products", step.products},
-                                 {"sent_by_pass", step.sent_by_pass},
-                                 {"sent_by_step", step.sent_by_step},
-                                 {"all", step.all}};
-      seconds = fmt::format("{:.3f}", step.all);
+                                 {"products", step->products},
+                                 {"sent_by_pass", step->sent_by_pass},
+                                 {"sent_by_step", step->sent_by_step},
+                                 {"all", step->all}};
     }
-    if (!bench.device.is_meta()) seconds = fmt::format("{:.3f}", record.at("seconds_median").get<double>());
+    const json published = published_.add(bench, cell, run, ranks, is_longest, step);
+    if (!published.is_null()) record["published"] = published;
     file_.append(record);
     if (recorder) write_recording(options_, recorder->stop(), record);
-    if (is_json_) return fmt::print("{}\n", record_line(record));
-    if (run.overlap && run.overlap->hidden())
-      overlaps_.push_back(fmt::format("{}, {}, {} tokens: {:.0f} % of {:.3g} s of communication hidden",
-                                      stage_name(run.sharing.stage), method_name(cell.settings.method),
-                                      cell.seq_len, 100.0 * *run.overlap->hidden(), run.overlap->seconds));
-    const bool predicted = bench.device.is_meta();
-    table_.add({fmt::format("{}", ranks), stage_name(run.sharing.stage), method_name(cell.settings.method),
-                fmt::format("{}", cell.seq_len), fmt::format("{}", run.tokens),
-                format_bytes(run.resident_bytes), format_bytes(run.peak_bytes),
-                format_bytes(sent_bytes(run.pass)), format_bytes(sent_bytes(run.step)), seconds,
-                predicted ? "-" : fmt::format("{:.6f}", run.loss)});
+    if (run.overlap && run.overlap->hidden()) add_overlap(cell, run.sharing, *run.overlap);
+    show(record);
   }
 
   /// `longest`: nothing where not even the shortest sequence fits, which is said and not recorded.
   void add_longest(const Bench& bench, const Cell& cell, const std::optional<LongestOnRanks>& longest,
                    const Sharing& sharing, int64_t ranks) {
     std::optional<Recorder> none;
-    if (longest) return add(bench, longest->cell, longest->run, ranks, none);
+    if (longest) return add(bench, longest->cell, longest->run, ranks, /*is_longest=*/true, none);
+    progress_.clear();
     print_line(stderr, "{} ranks, {}, {}: weights, gradients and optimizer states do not fit", ranks,
                stage_name(sharing.stage), method_name(cell.settings.method));
   }
 
-  void print() const {
+  void print() {
+    progress_.clear();
     if (is_json_) return;
     fmt::print("{}", table_.text());
     for (const std::string& line : overlaps_) print_line(stdout, "{}", line);
+    for (const std::string& line : published_.lines()) print_line(stdout, "{}", line);
     print_line(stdout, "records: {}", file_.path().string());
   }
 
  private:
+  void add_overlap(const Cell& cell, const Sharing& sharing, const Communication& overlap) {
+    std::string line = fmt::format("{}, {}, {} tokens: {:.0f} % of {:.3g} s of communication hidden",
+                                   stage_name(sharing.stage), method_name(cell.settings.method), cell.seq_len,
+                                   100.0 * *overlap.hidden(), overlap.seconds);
+    if (const auto before = overlap.hidden_before_last(); before && overlap.last > 0.0)
+      line += fmt::format(", {:.0f} % of what comes before the last sums", 100.0 * *before);
+    overlaps_.push_back(line);
+  }
+
+  /// A line of the table, or of JSON.
+  void show(const json& record) {
+    progress_.clear();
+    if (is_json_) return fmt::print("{}\n", record_line(record));
+    const json& settings = record.at("settings");
+    const auto text = [&](const char* member) { return fmt::format("{}", record.at(member).get<int64_t>()); };
+    const auto size = [&](const char* member) { return format_bytes(record.at(member).get<int64_t>()); };
+    const auto sent = [&](const char* member) {
+      int64_t bytes = 0;
+      for (const auto& [collective, traffic] : record.at(member).items())
+        bytes += traffic.at("bytes").get<int64_t>();
+      return format_bytes(bytes);
+    };
+    std::string seconds = "-", loss = "-";
+    if (record.contains("step_on_paper"))
+      seconds = fmt::format("{:.3f}", record["step_on_paper"].at("all").get<double>());
+    if (record.at("seconds_median").is_number())
+      seconds = fmt::format("{:.3f}", record["seconds_median"].get<double>());
+    if (record.at("loss").is_number()) loss = fmt::format("{:.6f}", record["loss"].get<double>());
+    const bool divides_rows = settings.contains("divide");
+    table_.add({fmt::format("{}", settings.at("ranks").get<int64_t>()), settings.at("zero"),
+                divides_rows ? settings.value("exchange", "gather") : "-", record.at("method"), text("seq_len"), text("tokens"), size("resident_bytes"),
+                size("peak_bytes"), sent("sent_by_pass"), sent("sent_by_step"), seconds, loss});
+  }
+
   const SweepOptions& options_;
   bool is_json_;
   RecordFile file_;
+  KnownRecords known_;
+  bool resumes_;
   Table table_;
   std::vector<std::string> overlaps_;  // what went on behind passes, a line for each run
+  PublishedRows published_;
   Rates rates_;
+  ProgressLine progress_;
 };
 
-/// Every cell and stage on this rank.
-void run_cells(Communicator& communicator, const Bench& bench, const Typed& typed, Report* report) {
+/// What the first rank, which reads records, says.
+bool first_rank_says(Communicator& communicator, bool own) {
+  return communicator.all_gather(at::full({1}, own ? 1 : 0, at::kLong))[0].item<int64_t>() != 0;
+}
+
+/// Every cell and stage on this rank; on meta also on `other`, if there is one.
+void run_cells(Communicator& communicator, const Bench& bench, const Typed& typed, Report* report,
+               Communicator* other = nullptr) {
   const std::vector<ZeroStage> stages = read_stages(typed.stages);
   const std::vector<Cell> cells = list_cells(bench);
-  if (bench.options.trace && cells.size() * stages.size() != 1)
-    throw InputError("--trace {}: {} runs, expected one length, method, objective and --zero",
-                     bench.options.trace->string(), cells.size() * stages.size());
+  const int64_t link = bench.device.is_meta() || typed.link.empty() ? 0 : parse_bytes(typed.link, "--link");
+  std::vector<Sharing> sharings;
+  for (const ZeroStage stage : stages) {
+    for (const Exchange exchange : read_exchanges(typed.exchanges))
+      sharings.push_back({stage, typed.overlaps, read_division(typed.divide), exchange, link});
+  }
+  if (bench.options.trace && cells.size() * sharings.size() != 1)
+    throw InputError("--trace {}: {} runs, expected one length, method, objective, --zero and --exchange",
+                     bench.options.trace->string(), cells.size() * sharings.size());
   for (const Cell& cell : cells) {
-    for (const ZeroStage stage : stages) {
-      if (frees_gradients(stage) && !method_kind(cell.settings.method).fuses_optimizer) continue;
-      const Sharing sharing{stage, typed.overlaps, read_division(typed.divide)};
+    for (const Sharing& sharing : sharings) {
+      if (frees_gradients(sharing.stage) && !method_kind(cell.settings.method).fuses_optimizer) continue;
+      const bool known = report != nullptr && report->knows(bench, cell, sharing, communicator.size());
+      if (first_rank_says(communicator, known)) continue;
+      if (report != nullptr) report->begin(cell, sharing, communicator.size());
       if (!typed.budget.empty()) {
         const auto longest =
             longest_on_ranks(communicator, bench, cell, sharing, parse_bytes(typed.budget, "--budget"));
@@ -214,26 +310,39 @@ void run_cells(Communicator& communicator, const Bench& bench, const Typed& type
       }
       std::optional<Recorder> recorder;
       const bool records = report != nullptr && bench.options.trace;
-      const RanksRun run = run_on_rank(communicator, bench, cell, sharing, bench.options.repeats,
-                                       records ? &recorder : nullptr);
-      if (report != nullptr) report->add(bench, cell, run, communicator.size(), recorder);
+      RanksRun run = run_on_rank(communicator, bench, cell, sharing, bench.options.repeats,
+                                 records ? &recorder : nullptr);
+      if (other != nullptr)
+        run = most_of(run, run_on_rank(*other, bench, cell, sharing, bench.options.repeats));
+      if (report != nullptr) report->add(bench, cell, run, communicator.size(), /*is_longest=*/false, recorder);
     }
   }
 }
 
+/// Before anything is written.
+void require_exchanges(const Bench& bench, const Typed& typed, int64_t ranks) {
+  for (const Exchange exchange : read_exchanges(typed.exchanges))
+    require_exchange(bench.config, exchange, ranks);
+}
+
 Rates rates_of(const Typed& typed) {
-  if (typed.link.empty()) return {};
+  if (typed.teraflops <= 0.0 || typed.link.empty()) return {};
   return {typed.teraflops * 1e12, static_cast<double>(parse_bytes(typed.link, "--link"))};
 }
 
 int predict_ranks(const SweepOptions& options, const Typed& typed) {
   const plan::DryRunScope scope(at::kMeta);
   const Bench bench = open_bench(options);
-  Report report(options, typed.json, rates_of(typed));
-  for (const int64_t ranks : parse_integers(typed.ranks, "--ranks", 1)) {
-    // Whose rows the end of a sequence is among.
-    const bool is_last = read_division(typed.divide) == Division::kRows && divides_contiguously(bench.config);
-    run_cells(*counted_rank(is_last ? ranks - 1 : 0, ranks), bench, typed, &report);
+  const std::vector<int64_t> counts = parse_integers(typed.ranks, "--ranks", 1);
+  for (const int64_t ranks : counts) require_exchanges(bench, typed, ranks);
+  Report report(bench, typed.json, typed.resume, rates_of(typed));
+  for (const int64_t ranks : counts) {
+    const bool divides_rows = read_division(typed.divide) == Division::kRows;
+    // Whose rows the end of a sequence is among looks at the most; of a zigzag the last rank sends the most.
+    const bool ends_last = divides_rows && divides_contiguously(bench.config);
+    const auto looking = counted_rank(ends_last ? ranks - 1 : 0, ranks);
+    const auto sending = counted_rank(ends_last ? 0 : ranks - 1, ranks);
+    run_cells(*looking, bench, typed, &report, divides_rows && ranks > 1 ? sending.get() : nullptr);
   }
   report.print();
   return kExitGood;
@@ -251,8 +360,9 @@ int run_as_rank(const Rendezvous& rendezvous, const SweepOptions& options, const
   for (const ParameterShape& shape : parameter_shapes(bench.config))
     shapes += fmt::format("{} [{}] ", shape.name, fmt::join(shape.shape, ", "));
   require_agreement(*communicator, {{"the model's shapes", shapes}});
+  require_exchanges(bench, typed, communicator->size());
   std::optional<Report> report;
-  if (rendezvous.rank == 0) report.emplace(options, typed.json, Rates{});
+  if (rendezvous.rank == 0) report.emplace(bench, typed.json, typed.resume, Rates{});
   run_cells(*communicator, bench, typed, report ? &*report : nullptr);
   communicator->barrier();
   if (report) report->print();
@@ -298,6 +408,9 @@ void add_ranks_command(CLI::App& app, Action& action, int argc, const char* cons
        "weights, "
        "too)");
   text("--divide", typed->divide, "What they divide the batch into: sequences, or rows of each sequence");
+  text("--exchange", typed->exchanges,
+       "With --divide rows, how they attend to other ranks' rows: gather (keys and values of a layer), ring "
+       "(block by block), ulysses (ranks divide heads)");
   text("--seq-len", typed->lengths, "Tokens of a sequence");
   text("--device", typed->device, "cpu, or meta: memory is predicted, messages are counted");
   command->add_option("--threads", typed->threads, "Threads of each process")->capture_default_str();
@@ -315,9 +428,12 @@ void add_ranks_command(CLI::App& app, Action& action, int argc, const char* cons
   command->add_option(
       "--teraflops", typed->teraflops,
       "On meta, with --link: what a rank's matrix products do in a second, in 10^12 operations");
-  text("--link", typed->link, "On meta: bytes that a rank sends in a second, such as 50GB");
+  text(
+      "--link", typed->link,
+      "Bytes that a rank sends in a second, such as 50GB: on meta for a time on paper, on the CPU simulated");
   text("--out", typed->out, "Folder for results.jsonl");
   command->add_flag("--json", typed->json, "Print the records instead of the table");
+  command->add_flag("--resume", typed->resume, "Run only what --out has no record of");
   command->callback(
       [typed, flags, &action] { action = [typed, flags] { return run_ranks(*flags, *typed); }; });
 }

@@ -12,9 +12,13 @@ namespace streambp::bench {
 struct Communication {
   double seconds = 0.0;  // of all messages
   double waited = 0.0;   // in which the pass's own thread did nothing else
+  double last = 0.0;     // of the last sums, behind which a pass has nothing left to do
 
   /// The share that went on behind the pass's work; nothing where nothing was said.
   std::optional<double> hidden() const;
+
+  /// The same of all messages but the last sums.
+  std::optional<double> hidden_before_last() const;
 };
 
 /// What a rank has recorded (the spans of ReducedGradients and ShardedWeights).

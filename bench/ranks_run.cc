@@ -11,7 +11,6 @@
 #include "streambp/cli/records.h"
 #include "streambp/distributed/communication_thread.h"
 #include "streambp/distributed/rows_objective.h"
-#include "streambp/distributed/rows_of_rank.h"
 #include "streambp/memory/meter.h"
 #include "streambp/plan/hardware_flops.h"
 #include "streambp/plan/models.h"
@@ -56,6 +55,7 @@ std::unique_ptr<Optimizer> optimizer_of(const OptimizerStates& asked) {
   OptimizerSettings settings;
   settings.name = asked.name;
   settings.dtype = asked.dtype;
+  settings.master_weights = asked.master_weights;
   return make_optimizer(settings);
 }
 
@@ -76,8 +76,8 @@ class ThreadOfItsOwn {
 
 /// One rank's rows of a batch that all ranks have.
 struct DividedRows {
-  DividedRows(Communicator& communicator, const Config& config, const Batch& whole)
-      : split(config, whole.offsets, communicator.size()), rows(communicator, split) {}
+  DividedRows(Communicator& communicator, const Config& config, const Batch& whole, Exchange exchange)
+      : split(config, whole.offsets, communicator.size()), rows(communicator, split, exchange) {}
 
   SequenceSplit split;
   RowsOfRank rows;
@@ -111,7 +111,7 @@ class RankSteps {
       for (const PartOfRank& part : parts_) operations_ += operations(part.batch, *part.objective);
       return;
     }
-    divided_ = std::make_unique<DividedRows>(communicator, bench.config, whole);
+    divided_ = std::make_unique<DividedRows>(communicator, bench.config, whole, sharing.exchange);
     const SequenceSplit& split = divided_->split;
     tokens_ = whole.size();
     operations_ = operations(whole, *make_objective(step.objective, whole, options)) /
@@ -185,18 +185,24 @@ Communication overlap_of_pass(Communicator& communicator, RankSteps& steps, Rank
   Recorder recorder(c10::DeviceType::CPU);
   steps.run(run, /*takes_step=*/false);
   const Communication own = communication_in(recorder.stop());
-  const at::Tensor all = communicator.all_gather(at::tensor({own.seconds, own.waited}, at::kDouble));
+  const at::Tensor all =
+      communicator.all_gather(at::tensor({own.seconds, own.waited, own.last}, at::kDouble));
   const at::Tensor mean = all.mean(0);
-  return {.seconds = mean[0].item<double>(), .waited = mean[1].item<double>()};
+  return {
+      .seconds = mean[0].item<double>(), .waited = mean[1].item<double>(), .last = mean[2].item<double>()};
 }
 
 /// Null where nothing overlaps.
 json overlap_member(const std::optional<Communication>& overlap) {
   if (!overlap) return nullptr;
-  const std::optional<double> hidden = overlap->hidden();
+  const auto or_null = [](const std::optional<double>& share) {
+    return share ? json(*share) : json(nullptr);
+  };
   return {{"seconds", overlap->seconds},
           {"waited_seconds", overlap->waited},
-          {"hidden", hidden ? json(*hidden) : json(nullptr)}};
+          {"last_seconds", overlap->last},
+          {"hidden", or_null(overlap->hidden())},
+          {"hidden_before_last", or_null(overlap->hidden_before_last())}};
 }
 
 }  // namespace
@@ -218,6 +224,7 @@ std::string stage_name(ZeroStage stage) {
 RanksRun run_on_rank(Communicator& communicator, const Bench& bench, const Cell& cell, const Sharing& sharing,
                      int64_t repeats, std::optional<Recorder>* recorder) {
   const ThreadOfItsOwn thread(communicator, sharing.overlaps);
+  communicator.simulate_link(static_cast<double>(sharing.link));
   RankSteps steps(communicator, bench, cell, sharing);
   RanksRun run;
   run.sharing = sharing;
@@ -233,18 +240,43 @@ RanksRun run_on_rank(Communicator& communicator, const Bench& bench, const Cell&
   return run;
 }
 
+RanksRun most_of(const RanksRun& one, const RanksRun& other) {
+  RanksRun most = one.peak_bytes >= other.peak_bytes ? one : other;
+  most.resident_bytes = std::max(one.resident_bytes, other.resident_bytes);
+  for (const auto& [sent, by] :
+       {std::pair{&most.pass, &RanksRun::pass}, std::pair{&most.step, &RanksRun::step}}) {
+    for (const RanksRun* run : {&one, &other}) {
+      for (const auto& [collective, traffic] : run->*by) {
+        Traffic& all = (*sent)[collective];
+        all = {std::max(all.bytes, traffic.bytes), std::max(all.messages, traffic.messages)};
+      }
+    }
+  }
+  return most;
+}
+
 int64_t sent_bytes(const std::map<Collective, Traffic>& sent) {
   int64_t bytes = 0;
   for (const auto& [collective, traffic] : sent) bytes += traffic.bytes;
   return bytes;
 }
 
+json ranks_configuration(const Bench& bench, const Cell& cell, const Sharing& sharing, int64_t ranks) {
+  json configuration = cell_configuration(bench, cell);
+  json& settings = configuration["settings"];
+  settings["ranks"] = ranks;
+  settings["zero"] = stage_name(sharing.stage);
+  if (sharing.overlaps) settings["overlap"] = true;
+  if (sharing.division == Division::kRows) {
+    settings["divide"] = "rows";
+    if (sharing.exchange != Exchange::kGather) settings["exchange"] = exchange_name(sharing.exchange);
+  }
+  if (sharing.link > 0) settings["link"] = sharing.link;
+  return configuration;
+}
+
 json ranks_record(const Bench& bench, const Cell& cell, const RanksRun& run, int64_t ranks) {
-  json record = cell_configuration(bench, cell);
-  record["settings"]["ranks"] = ranks;
-  record["settings"]["zero"] = stage_name(run.sharing.stage);
-  if (run.sharing.overlaps) record["settings"]["overlap"] = true;
-  if (run.sharing.division == Division::kRows) record["settings"]["divide"] = "rows";
+  json record = ranks_configuration(bench, cell, run.sharing, ranks);
   const bool predicted = bench.device.is_meta();
   const bool is_finite = predicted || std::isfinite(run.loss);
   record.update({{"schema", kRecordSchema},

@@ -10,6 +10,7 @@
 #include "bench/cell.h"
 #include "bench/ranks_overlap.h"
 #include "streambp/distributed/data_parallel.h"
+#include "streambp/distributed/rows_of_rank.h"
 #include "streambp/memory/recorder.h"
 
 namespace streambp::bench {
@@ -25,6 +26,8 @@ struct Sharing {
   ZeroStage stage = ZeroStage::kNone;
   bool overlaps = false;  // gradients are summed by a thread of their own while the pass goes on
   Division division = Division::kSequences;
+  Exchange exchange = Exchange::kGather;  // where they divide rows
+  int64_t link = 0;  // bytes a second of a simulated link (Communicator::simulate_link); 0: none
 };
 
 /// What one cell's steps cost, over all ranks.
@@ -52,6 +55,13 @@ std::string stage_name(ZeroStage stage);
 /// caller stops. Throws what a pass throws.
 RanksRun run_on_rank(Communicator& communicator, const Bench& bench, const Cell& cell, const Sharing& sharing,
                      int64_t repeats, std::optional<Recorder>* recorder = nullptr);
+
+/// The more of each: of two ranks of one run.
+RanksRun most_of(const RanksRun& one, const RanksRun& other);
+
+/// What is known of a run's record before it is run (cell_configuration).
+nlohmann::json ranks_configuration(const Bench& bench, const Cell& cell, const Sharing& sharing,
+                                   int64_t ranks);
 
 /// The bytes of what was sent, over all kinds.
 int64_t sent_bytes(const std::map<Collective, Traffic>& sent);

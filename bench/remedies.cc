@@ -39,6 +39,7 @@ Change fuse_optimizer(const OptimizerStates& optimizer) {
   OptimizerSettings fused;
   fused.name = has_moments ? "adamw" : "sgd";
   if (has_moments && optimizer.dtype != at::kFloat) fused.dtype = at::kBFloat16;
+  fused.master_weights = optimizer.master_weights;
   const std::string bits = fused.dtype == at::kBFloat16 ? " --optimizer-bits 16" : "";
   const std::string instead = optimizer.states > 0 ? " in place of --optimizer" : "";
   return {fmt::format("--fuse-optimizer {}{}{}", fused.name, bits, instead),
@@ -59,9 +60,11 @@ void add_fewer_bits(const plan::ModelSetup& setup, std::vector<Change>& changes)
                          if (changed.fused_optimizer) changed.fused_optimizer->dtype = at::kBFloat16;
                        }});
   }
-  if (setup.optimizer.master_weights) {
-    changes.push_back(
-        {"no --master-weights", [](plan::ModelSetup& changed) { changed.optimizer.master_weights = false; }});
+  if (setup.optimizer.master_weights || (setup.fused_optimizer && setup.fused_optimizer->master_weights)) {
+    changes.push_back({"no --master-weights", [](plan::ModelSetup& changed) {
+                         changed.optimizer.master_weights = false;
+                         if (changed.fused_optimizer) changed.fused_optimizer->master_weights = false;
+                       }});
   }
   if (!is_half(setup.dtype)) {
     changes.push_back({"--dtype bfloat16", [](plan::ModelSetup& changed) {

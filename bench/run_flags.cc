@@ -2,6 +2,7 @@
 
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <utility>
 
 #include "bench/baseline/hugging_face.h"
 #include "streambp/cli/command_line.h"
@@ -165,8 +166,9 @@ void RunFlags::add_optimizers() {
   command_.add_option("--optimizer-bits", optimizer_bits_, "Of a number in an optimizer state: 32, 16 or 8")
       ->capture_default_str()
       ->check(CLI::IsMember({8, 16, 32}).description(""));
-  command_.add_flag("--master-weights", master_weights_,
-                    "A float32 copy of the trained weights next to a half-precision model");
+  command_.add_flag(
+      "--master-weights", master_weights_,
+      "A float32 copy of the trained weights next to a half-precision model, which steps are taken of");
 }
 
 void RunFlags::add_settings() {
@@ -227,6 +229,9 @@ void RunFlags::read(SweepOptions& options) const {
   options.setup.gradient_dtype = parse_gradient_dtype(gradient_dtype_, options.setup.dtype);
   options.setup.optimizer =
       parse_optimizer(optimizer_, optimizer_bits_, master_weights_, options.setup.dtype);
+  if (options.setup.fused_optimizer)  // its steps are of them
+    options.setup.fused_optimizer->master_weights =
+        std::exchange(options.setup.optimizer.master_weights, false);
   options.setup.freeze.clear();
   if (command_.count("--freeze") > 0) options.setup.freeze = parse_words(freeze_, "--freeze");
   read_adapters(options);

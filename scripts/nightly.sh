@@ -2,8 +2,8 @@
 # Every check at full size, one after another: the equality sweep, random passes, the golden cases, the reference's gradients, precision,
 # compare's verdicts on gradients of Hugging Face and on published mistakes, fifty kills and other faults, allocations that fail, mistakes
 # planted in the sources, the long-index suite, hostile inputs, libFuzzer's inputs, headers by themselves, a selection of tests with
-# sanitizers and with assertions, the CUDA kernels on the host with sanitizers and in many orders, and one definition of each name. Says at
-# the end which held; a check that fails does not keep the later ones from running.
+# sanitizers and with assertions, the CUDA kernels on the host with sanitizers and in many orders, ranks with the thread sanitizer, and one
+# definition of each name. Says at the end which held; a check that fails does not keep the later ones from running.
 #   scripts/nightly.sh [--only REGEX] [--keep FOLDER] [ARGUMENT...]
 #     --only REGEX    only checks whose titles it matches
 #     --keep FOLDER   write what each check printed, its command, commit and machine to FOLDER/TITLE.txt (results/trust)
@@ -76,6 +76,12 @@ cuda_with_sanitizers() {
   setarch -R build/tsan/bin/cuda_host_test --gtest_brief=1 --gtest_filter='-LongIndex*'
 }
 
+# Ranks as threads, and those that wait for messages: libtorch is as its wheel has it, all else is watched.
+ranks_with_thread_sanitizer() {
+  (build_project tsan distributed_test) || return
+  OMP_NUM_THREADS=1 setarch -R build/tsan/bin/distributed_test --gtest_brief=1
+}
+
 headers() {
   local torch
   torch=$(echo "$venv"/lib/python3*/site-packages/torch)
@@ -114,6 +120,7 @@ check 'The whole library as a subdirectory of another project' \
 check 'A selection of tests with the address and undefined-behaviour sanitizers' tests_of asan
 check 'CUDA kernels on the host, in 200 orders of blocks and threads' cuda_on_host
 check 'CUDA kernels on the host with the address, undefined-behaviour and thread sanitizers' cuda_with_sanitizers
+check 'Ranks with the thread sanitizer' ranks_with_thread_sanitizer
 check 'A selection of tests with assertions of libstdc++ and Eigen' tests_of debug
 check 'One definition of each name across the files of both programs, at link time' build_project odr streambp-verify streambp-bench
 

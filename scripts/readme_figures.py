@@ -102,9 +102,13 @@ def ranks_lines():
     lengths = {(record["settings"]["ranks"], record["method"]): record["seq_len"] for record in records_of("ranks-zero2")}
     yield (f"{lengths[3, 'streambp']:,} to {lengths[8, 'streambp']:,} tokens on each card with `streambp` and {lengths[3, 'checkpoint']:,} to "
            f"{lengths[8, 'checkpoint']:,} with `checkpoint`")
-    peaks = {(record["settings"]["ranks"], record["seq_len"]): bytes_text(record["peak_bytes"]) for record in records_of("ranks-rows")}
-    yield (f"{1 << 20:,} tokens are predicted to take {peaks[8, 1 << 20]} on each of 8 ranks and {peaks[64, 1 << 20]} on each of 64, where one "
-           f"rank would need {peaks[1, 1 << 20]}")
+    settings = ("ranks", "exchange")
+    peaks = {(*(record["settings"].get(name, "gather") for name in settings), record["seq_len"]): bytes_text(record["peak_bytes"])
+             for record in records_of("ranks-rows")}
+    yield (f"{1 << 20:,} tokens are predicted to take {peaks[8, 'gather', 1 << 20]} on each of 8 ranks and {peaks[64, 'gather', 1 << 20]} on "
+           f"each of 64, where one rank would need {peaks[1, 'gather', 1 << 20]}")
+    yield (f"keys and values in a ring {peaks[8, 'ring', 1 << 20]} and {peaks[64, 'ring', 1 << 20]}; {8 << 20:,} tokens on 256 ranks take "
+           f"{peaks[256, 'ring', 8 << 20]} instead of {peaks[256, 'gather', 8 << 20]}")
 
 
 PAGES = {"README.md": (times_lines, prediction_lines), "bench/longest.md": (token_lines, ranks_lines), "results/README.md": (recurrent_lines,)}

@@ -112,4 +112,12 @@ const std::vector<PublishedTime>& published_times() {
   return times;
 }
 
+const std::vector<PublishedOnRanks>& published_on_ranks() {
+  static const std::vector<PublishedOnRanks> rows{{"checkpoint", 3, 18.6, {}}, {"checkpoint", 8, 23.7, {}},
+                                                  {"streambp", 3, 92.4, {}},   {"streambp", 8, 131.8, {}},
+                                                  {"checkpoint", 0, 6.0, 8.4}, {"checkpoint", 0, 21.0, 26.3},
+                                                  {"streambp", 0, 6.0, 6.4},   {"streambp", 0, 21.0, 20.7}};
+  return rows;
+}
+
 }  // namespace streambp::bench

@@ -60,4 +60,14 @@ struct PublishedTime {
 };
 const std::vector<PublishedTime>& published_times();
 
+/// Tables 4 and 5: Qwen3-8B under ZeRO-2, the first and last columns of each: the longest sequence on so many
+/// cards, and the seconds of a step.
+struct PublishedOnRanks {
+  std::string method;             // checkpoint, streambp
+  int64_t ranks;                  // 0: not known
+  double thousands;               // of tokens
+  std::optional<double> seconds;  // none: table 4
+};
+const std::vector<PublishedOnRanks>& published_on_ranks();
+
 }  // namespace streambp::bench

@@ -90,7 +90,7 @@ std::string label_of(const ReportRecord& from) {
   std::string plan = text_of(from.record, "way");
   if (plan.starts_with(words.front() + ", ")) plan.erase(0, words.front().size() + 2);
   if (!plan.empty() && std::find(words.begin(), words.end(), plan) == words.end()) words.push_back(plan);
-  for (const char* name : {"ranks", "zero"}) {
+  for (const char* name : {"ranks", "zero", "exchange"}) {
     if (settings.contains(name)) words.push_back(in_words(name, settings.at(name)));
   }
   return fmt::format("{}", fmt::join(words, ", "));

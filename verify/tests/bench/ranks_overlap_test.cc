@@ -50,8 +50,26 @@ TEST(Communications, OfThePassItselfAreWaitedFor) {
   EXPECT_EQ(communication.hidden(), 0.0);
 }
 
+/// The embedding's sums come when all layers have run.
+TEST(Communications, OfTheLastGroupCannotBeHidden) {
+  Spans spans;
+  spans.add(Kind::kOtherSpanBegin, 0, 1);  // a layer's sums, from 1 to 5
+  spans.add(Kind::kSpanBegin, 1, 4);       // waited for from 4 to 5
+  spans.add(Kind::kOtherSpanEnd, 0, 5);
+  spans.add(Kind::kSpanEnd, 1, 5);
+  spans.add(Kind::kOtherSpanBegin, 0, 10);  // the embedding's, from 10 to 16
+  spans.add(Kind::kSpanBegin, 1, 10);
+  spans.add(Kind::kOtherSpanEnd, 0, 16);
+  spans.add(Kind::kSpanEnd, 1, 16);
+  const Communication communication = communication_in(spans.recording);
+  EXPECT_DOUBLE_EQ(communication.last, 6.0);
+  EXPECT_DOUBLE_EQ(communication.hidden().value(), 0.3);
+  EXPECT_DOUBLE_EQ(communication.hidden_before_last().value(), 0.75);
+}
+
 TEST(Communications, OfNothingHaveNoShare) {
   EXPECT_EQ(communication_in(Recording{}).hidden(), std::nullopt);
+  EXPECT_EQ(communication_in(Recording{}).hidden_before_last(), std::nullopt);
 }
 
 }  // namespace

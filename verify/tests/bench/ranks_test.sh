@@ -26,7 +26,12 @@ refuses_ranks '--method auto' --method auto
 refuses_ranks '--micro-batches 2 with --divide rows: expected 1' --divide rows --method streambp --batch 2 --micro-batches 2
 refuses_ranks '--micro-batches 3: expected at most 2' --device meta --method streambp --batch 2 --micro-batches 3
 refuses_ranks "--divide 'tokens': expected sequences or rows" --divide tokens
+refuses_ranks '--teraflops: of predictions alone' --teraflops 3
+refuses_ranks '--resume with --budget' --device meta --resume --budget 1GB
 refuses_ranks '--divide rows: expected --method streambp' --divide rows
+refuses_ranks "--exchange 'star': expected gather, ring or ulysses" --divide rows --method streambp --exchange star
+refuses_ranks '--exchange ring: of ranks that divide rows, expected --divide rows' --exchange ring
+refuses_ranks '8 heads and 4 of keys over 3 ranks' --device meta --ranks 3 --divide rows --method streambp --exchange ulysses
 
 run 'two processes' 0 ranks "${of_all[@]}" --ranks 2 --repeats 2 --out two
 run 'counted ranks' 0 ranks "${of_all[@]}" --ranks 2,8,1024 --device meta --out counted
@@ -60,6 +65,17 @@ assert divided < weights, (weights, divided)
 PYTHON
 name='figures' && { python3 figures.py 2>stderr || fail "$(tail -n 1 stderr)"; }
 
+# What is on record is not run again; what a killed run has left out is.
+head -n 5 two/results.jsonl >some.jsonl
+mkdir resumed && cp some.jsonl resumed/results.jsonl
+run 'resumed' 0 ranks "${of_all[@]}" --ranks 2 --repeats 2 --resume --out resumed
+[ "$(grep -c ' zero-\| none ' stdout)" -eq 8 ] || fail 'the table has not all runs'
+cmp -s some.jsonl <(head -n 5 resumed/results.jsonl) && [ "$(wc -l <resumed/results.jsonl)" -eq 8 ] || fail 'expected three more records'
+run 'resumed, counted' 0 ranks "${of_all[@]}" --ranks 2,8,1024 --device meta --resume --out counted
+[ "$(wc -l <counted/results.jsonl)" -eq 24 ] || fail 'counted ranks were run twice'
+run 'a page of records of ranks' 0 report two counted --output ranks.html
+grep -q 'zero-3' ranks.html || fail 'the page does not name the stages'
+
 # Micro-batches: the loss of one pass, and gradients sent once; under ZeRO-2 with each micro-batch.
 run 'micro-batches on two processes' 0 ranks "${of_one[@]}" --zero none,zero-1,zero-2 --ranks 2 --micro-batches 2 --repeats 2 --out parts
 cat parts/results.jsonl >>all.jsonl
@@ -77,6 +93,28 @@ for stage, record in parts.items():
     assert record["key"] != one["key"], stage
 PYTHON
 name='micro-batches' && { python3 parts.py 2>stderr || fail "$(tail -n 1 stderr)"; }
+
+# Float32 master weights of bfloat16 ones: what two processes hold before a pass is what is predicted, 12 bytes a number of a share.
+masters=(--model qwen3-tiny --dtype bfloat16 --method streambp --chunk 7 --seq-len 33 --optimizer adamw --repeats 1)
+run 'master weights on two processes' 0 ranks "${masters[@]}" --master-weights --ranks 2 --out masters-2
+run 'master weights on counted ranks' 0 ranks "${masters[@]}" --master-weights --ranks 2 --device meta --out masters-counted
+run 'no master weights' 0 ranks "${masters[@]}" --ranks 2 --device meta --out masters-none
+refuses_ranks '--master-weights: steps are taken of them, expected --optimizer' --dtype bfloat16 --master-weights
+cat masters-2/results.jsonl masters-counted/results.jsonl masters-none/results.jsonl >masters.jsonl
+cat >masters.py <<'PYTHON'
+import json
+records = [json.loads(line) for line in open("masters.jsonl", encoding="utf-8")]
+measured, counted, none = ({r["settings"]["zero"]: r for r in records[i : i + 4]} for i in (0, 4, 8))
+numbers = records[0]["parameters"]
+for stage, record in measured.items():
+    assert record["settings"]["optimizer"]["master_weights"] is True, stage
+    assert abs(record["resident_bytes"] / counted[stage]["resident_bytes"] - 1) <= 0.01, (stage, record["resident_bytes"], counted[stage]["resident_bytes"])
+    assert record["sent_by_step"] == counted[stage]["sent_by_step"], stage
+    share = numbers if stage == "none" else numbers / 2
+    more = counted[stage]["resident_bytes"] - none[stage]["resident_bytes"]
+    assert abs(more / (4 * share) - 1) <= 0.01, (stage, more, share)
+PYTHON
+name='master weights' && { python3 masters.py 2>stderr || fail "$(tail -n 1 stderr)"; }
 
 # One batch whose rows two processes divide: the losses of one process, and memory that many ranks divide.
 of_rows=(--divide rows --model gemma3-tiny --dtype float64 --method streambp --chunk 7 --objective sft,dpo --seq-len 135 --zero none,zero-2 --repeats 1)
@@ -101,6 +139,26 @@ for cell, record in two.items():
 PYTHON
 name='rows' && { python3 rows.py 2>stderr || fail "$(tail -n 1 stderr)"; }
 
+# The three exchanges: one loss, and the memory and messages that are predicted.
+exchanges=(--divide rows --exchange gather,ring,ulysses --model qwen3-cpu --lora-rank 4 --method streambp --chunk 64 --seq-len 2001 --zero zero-2 --repeats 1)
+run 'exchanges on two processes' 0 ranks "${exchanges[@]}" --ranks 2 --out exchanges-2
+run 'exchanges on counted ranks' 0 ranks "${exchanges[@]}" --ranks 2,4 --device meta --out exchanges-counted
+cat >exchanges.py <<'PYTHON'
+import json
+measured = [json.loads(line) for line in open("exchanges-2/results.jsonl", encoding="utf-8")]
+counted = [json.loads(line) for line in open("exchanges-counted/results.jsonl", encoding="utf-8")]
+by_exchange = lambda records: {r["settings"].get("exchange", "gather"): r for r in records}
+two, same = by_exchange(measured), by_exchange(counted[:3])
+assert sorted(two) == sorted(same) == ["gather", "ring", "ulysses"] and len(counted) == 6, (two.keys(), len(counted))
+for exchange, record in two.items():
+    assert abs(record["loss"] / two["gather"]["loss"] - 1) <= 1e-6, (exchange, record["loss"])
+    assert record["sent_by_pass"] == same[exchange]["sent_by_pass"], exchange
+    error = same[exchange]["peak_bytes"] / record["peak_bytes"] - 1
+    print(f"{exchange}: predicted peak off by {100 * error:.3f} %")
+    assert abs(error) <= 0.01, (exchange, error)
+PYTHON
+name='exchanges' && { python3 exchanges.py 2>stderr || fail "$(tail -n 1 stderr)"; }
+
 # Two that torchrun might have started, of which one has another command line.
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port
@@ -124,6 +182,7 @@ assert record["settings"]["overlap"] is True and "overlap" not in plain["setting
 assert record["loss"] == plain["loss"] and record["sent_by_pass"] == plain["sent_by_pass"]
 communication = record["communication"]
 assert 0 < communication["seconds"] < 60 and communication["waited_seconds"] >= 0 and plain["communication"] is None, communication
+assert 0 < communication["last_seconds"] < communication["seconds"] and 0 <= communication["hidden_before_last"] <= 1, communication
 assert abs(communication["hidden"] - max(0, 1 - communication["waited_seconds"] / communication["seconds"])) <= 1e-12, communication
 events = json.load(open("overlap.json", encoding="utf-8"))["traceEvents"]
 sums = [e for e in events if e["ph"] == "B" and e["name"] == "sums over ranks"]
@@ -131,6 +190,26 @@ assert sums and all(e["tid"] == 2 for e in sums), sums
 assert any(e["ph"] == "B" and e["tid"] == 1 and "backward" in e["name"] for e in events)
 PYTHON
 name='overlap' && { python3 overlap.py 2>stderr || fail "$(tail -n 1 stderr)"; }
+
+# A link of 4 MB/s: what ZeRO-2 sends of a step, 0.6 MB and its weights, takes so long, and a link has its own key.
+run 'a simulated link' 0 ranks "${of_one[@]}" --zero zero-2 --ranks 2 --repeats 2 --link 4MB --out linked
+cat >link.py <<'PYTHON'
+import json
+record = json.loads(open("linked/results.jsonl", encoding="utf-8").readline())
+plain = json.loads(open("two/results.jsonl", encoding="utf-8").readlines()[2])
+assert record["settings"]["link"] == 4000000 and "link" not in plain["settings"] and record["key"] != plain["key"]
+assert record["loss"] == plain["loss"] and record["sent_by_pass"] == plain["sent_by_pass"], (record["loss"], plain["loss"])
+sent = sum(t["bytes"] for member in ("sent_by_pass", "sent_by_step") for t in record[member].values())
+assert record["seconds_median"] >= sent / 4e6, (record["seconds_median"], sent)
+PYTHON
+name='a simulated link' && { python3 link.py 2>stderr || fail "$(tail -n 1 stderr)"; }
+
+# The paper's rows next to predictions of its model.
+of_paper=(--model qwen3-8b --dtype bfloat16 --device meta --zero zero-2 --method checkpoint,streambp --optimizer adamw)
+run 'table 5' 0 ranks "${of_paper[@]}" --ranks 8 --seq-len 6000 --teraflops 312 --link 400GB --out table-5
+grep -q '^paper, table 5, checkpoint, 6K tokens, ranks and batch not known: 8.4 s; on paper here, 8 ranks: ' stdout || fail "no word of the paper's 8.4 s"
+grep -q "^paper, table 5, 6000 tokens: streambp takes 0.762 of checkpoint's time" stdout || fail 'no ratio'
+check 'the published figure' '[r["published"]["seconds"] for r in records] == [8.4, 6.4]' table-5/results.jsonl
 
 fi
 
