@@ -3,19 +3,14 @@
 #include <memory>
 
 #include "bench/commands.h"
-#include "bench/known_records.h"
-#include "bench/progress.h"
 #include "bench/ranks_longest.h"
-#include "bench/ranks_published.h"
+#include "bench/ranks_report.h"
 #include "bench/ranks_run.h"
-#include "bench/recording_files.h"
 #include "bench/run_flags.h"
 #include "bench/sweep_cells.h"
 #include "streambp/cli/command_line.h"
 #include "streambp/cli/environment.h"
 #include "streambp/cli/print.h"
-#include "streambp/cli/records.h"
-#include "streambp/cli/table.h"
 #include "streambp/cli/threads.h"
 #include "streambp/distributed/agreement.h"
 #include "streambp/distributed/local_ranks.h"
@@ -158,132 +153,13 @@ SweepOptions read_options(const RunFlags& flags, const Typed& typed) {
   return options;
 }
 
-/// Where the records and the table go; of ranks but the first, nowhere.
-class Report {
- public:
-  Report(const Bench& bench, bool is_json, bool resumes, const Rates& rates)
-      : options_(bench.options),
-        is_json_(is_json),
-        file_(options_.out),
-        known_(file_, bench.inputs),
-        resumes_(resumes),
-        table_({"ranks", "zero", "exchange", "method", "length", "tokens", "resident", "peak", "pass sends",
-                "step sends", "seconds", "loss"}),
-        rates_(rates),
-        progress_(!is_json) {
-    file_.start();
-  }
-
-  /// Whether --resume finds a record of the run, which is then shown again.
-  bool knows(const Bench& bench, const Cell& cell, const Sharing& sharing, int64_t ranks) {
-    const json* const record =
-        resumes_ ? known_.find(ranks_configuration(bench, cell, sharing, ranks)) : nullptr;
-    if (record != nullptr) show(*record);
-    return record != nullptr;
-  }
-
-  /// Before a run.
-  void begin(const Cell& cell, const Sharing& sharing, int64_t ranks) {
-    progress_.show(fmt::format("{} ranks, {}, {}, {}, {} tokens", ranks, stage_name(sharing.stage),
-                               cell.objective, method_name(cell.settings.method), cell.seq_len));
-  }
-
-  /// `recorder`: of its last step; empty: none was asked for.
-  void add(const Bench& bench, const Cell& cell, const RanksRun& run, int64_t ranks, bool is_longest,
-           std::optional<Recorder>& recorder) {
-    json record = ranks_record(bench, cell, run, ranks);
-    record["environment"] = describe_environment(options_.threads, /*cuda_index=*/-1, options_.arguments);
-    std::optional<StepOnPaper> step;
-    if (bench.device.is_meta() && rates_.are_given()) {
-      step = step_on_paper(run, rates_);
-      record["step_on_paper"] = {{"operations_per_second", rates_.operations},
-                                 {"bytes_per_second", rates_.bytes},
-                                 {"products", step->products},
-                                 {"sent_by_pass", step->sent_by_pass},
-                                 {"sent_by_step", step->sent_by_step},
-                                 {"all", step->all}};
-    }
-    const json published = published_.add(bench, cell, run, ranks, is_longest, step);
-    if (!published.is_null()) record["published"] = published;
-    file_.append(record);
-    if (recorder) write_recording(options_, recorder->stop(), record);
-    if (run.overlap && run.overlap->hidden()) add_overlap(cell, run.sharing, *run.overlap);
-    show(record);
-  }
-
-  /// `longest`: nothing where not even the shortest sequence fits, which is said and not recorded.
-  void add_longest(const Bench& bench, const Cell& cell, const std::optional<LongestOnRanks>& longest,
-                   const Sharing& sharing, int64_t ranks) {
-    std::optional<Recorder> none;
-    if (longest) return add(bench, longest->cell, longest->run, ranks, /*is_longest=*/true, none);
-    progress_.clear();
-    print_line(stderr, "{} ranks, {}, {}: weights, gradients and optimizer states do not fit", ranks,
-               stage_name(sharing.stage), method_name(cell.settings.method));
-  }
-
-  void print() {
-    progress_.clear();
-    if (is_json_) return;
-    fmt::print("{}", table_.text());
-    for (const std::string& line : overlaps_) print_line(stdout, "{}", line);
-    for (const std::string& line : published_.lines()) print_line(stdout, "{}", line);
-    print_line(stdout, "records: {}", file_.path().string());
-  }
-
- private:
-  void add_overlap(const Cell& cell, const Sharing& sharing, const Communication& overlap) {
-    std::string line = fmt::format("{}, {}, {} tokens: {:.0f} % of {:.3g} s of communication hidden",
-                                   stage_name(sharing.stage), method_name(cell.settings.method), cell.seq_len,
-                                   100.0 * *overlap.hidden(), overlap.seconds);
-    if (const auto before = overlap.hidden_before_last(); before && overlap.last > 0.0)
-      line += fmt::format(", {:.0f} % of what comes before the last sums", 100.0 * *before);
-    overlaps_.push_back(line);
-  }
-
-  /// A line of the table, or of JSON.
-  void show(const json& record) {
-    progress_.clear();
-    if (is_json_) return fmt::print("{}\n", record_line(record));
-    const json& settings = record.at("settings");
-    const auto text = [&](const char* member) { return fmt::format("{}", record.at(member).get<int64_t>()); };
-    const auto size = [&](const char* member) { return format_bytes(record.at(member).get<int64_t>()); };
-    const auto sent = [&](const char* member) {
-      int64_t bytes = 0;
-      for (const auto& [collective, traffic] : record.at(member).items())
-        bytes += traffic.at("bytes").get<int64_t>();
-      return format_bytes(bytes);
-    };
-    std::string seconds = "-", loss = "-";
-    if (record.contains("step_on_paper"))
-      seconds = fmt::format("{:.3f}", record["step_on_paper"].at("all").get<double>());
-    if (record.at("seconds_median").is_number())
-      seconds = fmt::format("{:.3f}", record["seconds_median"].get<double>());
-    if (record.at("loss").is_number()) loss = fmt::format("{:.6f}", record["loss"].get<double>());
-    const bool divides_rows = settings.contains("divide");
-    table_.add({fmt::format("{}", settings.at("ranks").get<int64_t>()), settings.at("zero"),
-                divides_rows ? settings.value("exchange", "gather") : "-", record.at("method"), text("seq_len"), text("tokens"), size("resident_bytes"),
-                size("peak_bytes"), sent("sent_by_pass"), sent("sent_by_step"), seconds, loss});
-  }
-
-  const SweepOptions& options_;
-  bool is_json_;
-  RecordFile file_;
-  KnownRecords known_;
-  bool resumes_;
-  Table table_;
-  std::vector<std::string> overlaps_;  // what went on behind passes, a line for each run
-  PublishedRows published_;
-  Rates rates_;
-  ProgressLine progress_;
-};
-
 /// What the first rank, which reads records, says.
 bool first_rank_says(Communicator& communicator, bool own) {
   return communicator.all_gather(at::full({1}, own ? 1 : 0, at::kLong))[0].item<int64_t>() != 0;
 }
 
 /// Every cell and stage on this rank; on meta also on `other`, if there is one.
-void run_cells(Communicator& communicator, const Bench& bench, const Typed& typed, Report* report,
+void run_cells(Communicator& communicator, const Bench& bench, const Typed& typed, RanksReport* report,
                Communicator* other = nullptr) {
   const std::vector<ZeroStage> stages = read_stages(typed.stages);
   const std::vector<Cell> cells = list_cells(bench);
@@ -314,7 +190,8 @@ void run_cells(Communicator& communicator, const Bench& bench, const Typed& type
                                  records ? &recorder : nullptr);
       if (other != nullptr)
         run = most_of(run, run_on_rank(*other, bench, cell, sharing, bench.options.repeats));
-      if (report != nullptr) report->add(bench, cell, run, communicator.size(), /*is_longest=*/false, recorder);
+      if (report != nullptr)
+        report->add(bench, cell, run, communicator.size(), /*is_longest=*/false, recorder);
     }
   }
 }
@@ -335,7 +212,7 @@ int predict_ranks(const SweepOptions& options, const Typed& typed) {
   const Bench bench = open_bench(options);
   const std::vector<int64_t> counts = parse_integers(typed.ranks, "--ranks", 1);
   for (const int64_t ranks : counts) require_exchanges(bench, typed, ranks);
-  Report report(bench, typed.json, typed.resume, rates_of(typed));
+  RanksReport report(bench, typed.json, typed.resume, rates_of(typed));
   for (const int64_t ranks : counts) {
     const bool divides_rows = read_division(typed.divide) == Division::kRows;
     // Whose rows the end of a sequence is among looks at the most; of a zigzag the last rank sends the most.
@@ -361,7 +238,7 @@ int run_as_rank(const Rendezvous& rendezvous, const SweepOptions& options, const
     shapes += fmt::format("{} [{}] ", shape.name, fmt::join(shape.shape, ", "));
   require_agreement(*communicator, {{"the model's shapes", shapes}});
   require_exchanges(bench, typed, communicator->size());
-  std::optional<Report> report;
+  std::optional<RanksReport> report;
   if (rendezvous.rank == 0) report.emplace(bench, typed.json, typed.resume, Rates{});
   run_cells(*communicator, bench, typed, report ? &*report : nullptr);
   communicator->barrier();
