@@ -21,7 +21,7 @@ SKIPPED = 77
 # Words, the last of which is completed; --flag=value is three of them, as bash has it.
 BASH = r"""
 name=$1
-source script
+source ./script
 read -ra entry <<<"$(complete -p "$name")"
 [[ " ${entry[*]} " == *" -o default "* ]] || { echo 'no files are completed' >&2; exit 1; }
 for ((i = 0; i < ${#entry[@]}; i++)); do [ "${entry[i]}" != -F ] || function=${entry[i + 1]}; done
@@ -35,10 +35,9 @@ while IFS= read -r line; do
 done <questions
 """
 FISH = r"""
-source script
+source ./script
 while read -l line
-    complete -C "$line" | string replace -r '\t.*' '' | string join ' '
-    or echo
+    echo (complete -C "$line" | string replace -r '\t.*' '')
 end <questions
 """
 # Completion needs the line editor: a widget asks one question after another, and compadd writes down what is offered.
