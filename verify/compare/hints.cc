@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "streambp/model/strict_json.h"
