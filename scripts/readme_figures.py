@@ -33,7 +33,10 @@ PLANS = ("checkpoint", "streambp", "streambp, offload host", "chunk-major")
 
 
 def records_of(folder):
-    return [json.loads(line) for line in (ROOT / "results" / folder / "results.jsonl").read_text(encoding="utf-8").splitlines()]
+    path = ROOT / "results" / folder / "results.jsonl"
+    if not path.is_file():
+        sys.exit(f"results/{folder}/results.jsonl: no such file; results/README.md says what makes it")
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 class Comparison:
