@@ -67,7 +67,11 @@ def worst_of(records, names, place):
 
 
 def reached(what, compared, limit, value, at):
-    return {"what": what, "compared": compared, "limit": limit, "reached": value, "at": at, "holds": value <= limit}
+    return {"what": what, "compared": compared, "limit": limit, "reached": None if math.isnan(value) else value, "at": at, "holds": value <= limit}
+
+
+def reached_text(figure):
+    return "nan" if figure["reached"] is None else f"{figure['reached']:.3g}"
 
 
 def goldens(jobs):
@@ -140,7 +144,7 @@ def holds(record):
 
 
 def page(records):
-    rows = [f"| `{record['command']}` | {figure['compared']:,} | {figure['limit']:.3g} | {figure['reached']:.3g}"
+    rows = [f"| `{record['command']}` | {figure['compared']:,} | {figure['limit']:.3g} | {reached_text(figure)}"
             f"{'' if figure['holds'] else ' **FAILED**'} | {figure['what']}: {figure['at'] or 'not said'} |"
             for record in records.values() for figure in record["figures"]]
     made = next(iter(records.values()))["environment"]
@@ -164,7 +168,7 @@ def main():
     for name in chosen:
         records[name] = {"kind": "proof", "proof": name, **PROOFS[name](options.jobs), "environment": environment()}
         for figure in records[name]["figures"]:
-            print(f"{name}: {figure['what']}: {figure['reached']:.3g}, limit {figure['limit']:.3g}, {figure['compared']:,} compared", flush=True)
+            print(f"{name}: {figure['what']}: {reached_text(figure)}, limit {figure['limit']:.3g}, {figure['compared']:,} compared", flush=True)
         records = {proof: records[proof] for proof in PROOFS if proof in records}
         write_file(path, "".join(json.dumps(record) + "\n" for record in records.values()))
     write_file(options.out / "proofs.md", page(records))
