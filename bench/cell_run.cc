@@ -51,7 +51,7 @@ void CellRun::prepare(plan::Models& models) {
     count_work(models);
     runner_.ask_reference(models);
   } catch (const std::exception& error) {
-    fail(is_out_of_memory(error) ? "oom" : "error", error.what());
+    end(error);
   }
 }
 
@@ -72,7 +72,7 @@ void CellRun::repeat(plan::Models& models) {
   try {
     passes_.push_back(runner_.run(models, bench_.options.records_memory() ? &recorder : nullptr));
   } catch (const std::exception& error) {
-    fail(is_out_of_memory(error) ? "oom" : "error", error.what());
+    end(error);
   }
   if (bench_.device.is_cuda()) gpu_after_ = gpu_state(bench_.device.index());
   if (recorder) recording_ = std::make_shared<const Recording>(recorder->stop());
@@ -80,7 +80,7 @@ void CellRun::repeat(plan::Models& models) {
   if (failed() && bench_.device.is_cuda()) c10::getDeviceAllocator(bench_.device.type())->emptyCache();
   const bool predicted = bench_.device.is_meta();
   if (failed() || predicted || std::isfinite(passes_.back().outcome.loss)) return;
-  fail("error", fmt::format("the loss is {}", passes_.back().outcome.loss));
+  fail(fmt::format("the loss is {}", passes_.back().outcome.loss));
   try {
     error_ += ": " + non_finite_weights(models);
   } catch (const std::exception& error) {
@@ -88,8 +88,18 @@ void CellRun::repeat(plan::Models& models) {
   }
 }
 
-void CellRun::fail(const std::string& status, const std::string& error) {
-  status_ = status;
+void CellRun::end(const std::exception& error) {
+  is_out_of_memory(error) ? run_out(failure_of(error)) : fail(error.what());
+}
+
+void CellRun::run_out(const MemoryFailure& failure) {
+  fail(failure.error);
+  status_ = "oom";
+  failure_ = failure;
+}
+
+void CellRun::fail(const std::string& error) {
+  status_ = "error";
   error_ = error.substr(0, error.find('\n'));
 }
 
@@ -134,6 +144,7 @@ json CellRun::record(const json& environment) const {
        {"status", status_},
        {"error", failed() ? json(error_) : json(nullptr)},
        {"environment", environment}});
+  if (status_ == "oom") record["out_of_memory"] = out_of_memory_member(failure_);
   if (work_) record["work"] = work_member(*work_);
   if (bench_.device.is_cuda()) {
     record["environment"].update({{"gpu_before", gpu_state_member(gpu_before_)},

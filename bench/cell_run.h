@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bench/cell.h"
+#include "bench/memory_failure.h"
 #include "bench/work.h"
 #include "streambp/memory/recorder.h"
 #include "streambp/plan/metered_pass.h"
@@ -35,8 +36,10 @@ class CellRun {
   /// What the machine's matrix product reached just before the repeats: the record relates their speed to it.
   void set_gemm(std::optional<double> flops_per_second) { gemm_flops_per_second_ = flops_per_second; }
 
-  /// The cell can't be run or was not worth trying: status `oom` or `error`, and why.
-  void fail(const std::string& status, const std::string& error);
+  /// The cell can't be run or was not worth trying: status `oom`, and why.
+  void run_out(const MemoryFailure& failure);
+  /// It can't be run for another reason: status `error`, and which.
+  void fail(const std::string& error);
 
   /// Memory over time of the last repeat, failed or not; null where nobody asked for it.
   const Recording* recording() const { return recording_.get(); }
@@ -50,6 +53,8 @@ class CellRun {
   nlohmann::json record(const nlohmann::json& environment) const;
 
  private:
+  /// Of an exception: one of the two.
+  void end(const std::exception& error);
   void count_work(const plan::Models& models);
   void add_passes(nlohmann::json& record) const;
 
@@ -63,6 +68,7 @@ class CellRun {
   std::optional<GpuState> gpu_before_, gpu_after_;  // before the first pass and after the last one
   std::string status_ = "ok";
   std::string error_;
+  MemoryFailure failure_;  // of status `oom`
 };
 
 }  // namespace streambp::bench

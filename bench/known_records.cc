@@ -17,7 +17,7 @@ using nlohmann::json;
 enum class Type { kText, kNumber, kObject, kNumbers };
 
 /// Members that are read again when a record is shown. Each may be missing or null.
-constexpr std::array<std::pair<const char*, Type>, 26> kMembers{
+constexpr std::array<std::pair<const char*, Type>, 27> kMembers{
     {{"status", Type::kText},
      {"model", Type::kText},
      {"objective", Type::kText},
@@ -31,6 +31,7 @@ constexpr std::array<std::pair<const char*, Type>, 26> kMembers{
      {"environment", Type::kObject},
      {"breakdown_at_peak", Type::kObject},
      {"relative_time", Type::kObject},
+     {"out_of_memory", Type::kObject},
      {"seconds", Type::kNumbers},
      {"seq_len", Type::kNumber},
      {"batch", Type::kNumber},

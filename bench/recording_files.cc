@@ -2,6 +2,7 @@
 
 #include "streambp/memory/snapshot.h"
 #include "streambp/memory/trace.h"
+#include "streambp/model/tensor_file.h"
 #include "streambp/runtime/output_file.h"
 
 namespace streambp::bench {
@@ -28,6 +29,14 @@ void write_recording(const SweepOptions& options, const Recording& recording, co
     write_file(*options.snapshot, [&](std::ostream& out) { write_snapshot(out, recording); });
   if (options.timeline)
     write_file(*options.timeline, [&](std::ostream& out) { write_timeline(out, recording, about); });
+}
+
+void write_gradients(const std::filesystem::path& file, const Model& model) {
+  std::map<std::string, at::Tensor> gradients;
+  for (const auto& parameter : model.parameters()) {
+    if (parameter->trainable()) gradients[parameter->name] = parameter->gradient;
+  }
+  write_tensors(file, gradients);
 }
 
 }  // namespace streambp::bench

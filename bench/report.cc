@@ -152,7 +152,7 @@ std::string sweep_table(const std::vector<nlohmann::json>& records) {
                                  formatted(number_of(record, "tokens_per_second"), "{:.0f}"),
                                  formatted(number_of(record, "percent_of_gemm"), "{:.1f}"),
                                  formatted(number_of(record, "loss"), "{:.6f}"),
-                                 text(record, "status")};
+                                 record.contains("status") ? status_text(record) : kNothing};
     if (show_intervals) row.insert(row.begin() + kAfterWall, interval(record));
     if (show_settings) row.insert(row.begin() + kAfterChunk, settings[i]);
     table.add(row);

@@ -20,7 +20,6 @@
 #include "streambp/cli/records.h"
 #include "streambp/cli/threads.h"
 #include "streambp/error.h"
-#include "streambp/model/tensor_file.h"
 #include "streambp/plan/offload.h"
 #include "streambp/runtime/failure.h"
 
@@ -44,7 +43,7 @@ class Sweep {
       : bench_(bench),
         cells_(std::move(cells)),
         choices_(cells_.size()),
-        choice_errors_(cells_.size()),
+        shortages_(cells_.size()),
         file_(file),
         progress_(!bench.options.quiet, bench.options.repeats == 0),
         results_(cells_.size()) {
@@ -103,7 +102,7 @@ class Sweep {
         choices_[i] = plan::choose(*predictor, step_of(bench_, cell), search_space(bench_.options), budget);
       } catch (const std::exception& error) {
         if (!is_out_of_memory(error)) throw;
-        choice_errors_[i] = error.what();
+        shortages_[i] = failure_of(error);
         continue;
       }
       const plan::Choice& choice = *choices_[i];
@@ -136,20 +135,20 @@ class Sweep {
     }
     if (!pending.empty()) open_models_once();
     for (Pending& cell : pending) {
-      if (!models_.policy) cell.run.fail("oom", load_error_);
-      if (!choice_errors_[cell.index].empty()) {
-        cell.run.fail("oom", choice_errors_[cell.index]);
+      if (load_failure_) cell.run.run_out(*load_failure_);
+      if (shortages_[cell.index]) {
+        cell.run.run_out(*shortages_[cell.index]);
         continue;
       }
       if (nothing_fits(cell.index)) {
         const plan::Choice& choice = *choices_[cell.index];
-        cell.run.fail(choice.leanest() != nullptr ? "oom" : "error", choice_reason(choice));
+        const std::optional<MemoryFailure> failure = bench::nothing_fits(choice);
+        failure ? cell.run.run_out(*failure) : cell.run.fail(choice_reason(choice));
         continue;
       }
-      const int64_t limit = shortest_oom(cells_[cell.index]);
-      if (models_.policy && limit > 0) {
-        cell.run.fail("oom", fmt::format("not run: length {} already ran out of memory", limit));
-      }
+      const std::optional<size_t> shorter = shortest_oom(cells_[cell.index]);
+      if (models_.policy && shorter)
+        cell.run.run_out(not_run_beyond(cells_[*shorter].seq_len, results_[*shorter]));
     }
     ask_reference(pending);
     warm_up(pending);
@@ -231,7 +230,8 @@ class Sweep {
     file_.append(record);
     show(cell.index, record);
     if (record.at("status") == "error") complain(cell);
-    if (bench_.options.dump_gradients && !cell.run.failed()) dump_gradients();
+    if (bench_.options.dump_gradients && !cell.run.failed())
+      write_gradients(*bench_.options.dump_gradients, *models_.policy);
     if (cell.run.recording() != nullptr) write_recording(bench_.options, *cell.run.recording(), record);
   }
 
@@ -293,7 +293,7 @@ class Sweep {
         models_.reference = plan::open_reference(bench_.options.setup, bench_.device);
       } catch (const std::exception& error) {
         if (!is_out_of_memory(error)) throw;
-        for (Pending& cell : pending) cell.run.fail("oom", error.what());
+        for (Pending& cell : pending) cell.run.run_out(failure_of(error));
         return;
       }
     }
@@ -304,14 +304,15 @@ class Sweep {
   }
 
   void open_models_once() {
-    if (models_.policy || !load_error_.empty()) return;
+    if (models_.policy || load_failure_) return;
     try {
       progress_.show("loading " + bench_.options.setup.model);
       models_ = plan::open_models(bench_.options.setup, bench_.device);
     } catch (const std::exception& error) {
       if (!is_out_of_memory(error)) throw;
       models_ = {};
-      load_error_ = fmt::format("the model does not fit: {}", error.what());
+      load_failure_ = failure_of(error);
+      load_failure_->error.insert(0, "the model does not fit: ");
     }
   }
 
@@ -324,9 +325,9 @@ class Sweep {
         cell.seq_len, cell.batch);
   }
 
-  /// The shortest length that ran out of memory as `cell` would, if `cell` is as long; else 0.
-  int64_t shortest_oom(const Cell& cell) const {
-    int64_t shortest = 0;
+  /// The cell of the shortest length that ran out of memory as `cell` would, if `cell` is as long.
+  std::optional<size_t> shortest_oom(const Cell& cell) const {
+    std::optional<size_t> shortest;
     for (size_t i = 0; i < cells_.size(); ++i) {
       const Cell& other = cells_[i];
       if (other.seq_len > cell.seq_len || results_[i].is_null() || results_[i].at("status") != "oom" ||
@@ -335,7 +336,7 @@ class Sweep {
       Cell as_long = other;
       as_long.seq_len = cell.seq_len;
       if (cell_configuration(bench_, as_long) != cell_configuration(bench_, cell)) continue;
-      if (shortest == 0 || other.seq_len < shortest) shortest = other.seq_len;
+      if (!shortest || other.seq_len < cells_[*shortest].seq_len) shortest = i;
     }
     return shortest;
   }
@@ -343,24 +344,16 @@ class Sweep {
   /// Whether a choice was made and nothing fits the budget, which says nothing about the device.
   bool nothing_fits(size_t index) const { return choices_[index] && !choices_[index]->chosen; }
 
-  void dump_gradients() {
-    std::map<std::string, at::Tensor> gradients;
-    for (const auto& parameter : models_.policy->parameters()) {
-      if (parameter->trainable()) gradients[parameter->name] = parameter->gradient;
-    }
-    write_tensors(*bench_.options.dump_gradients, gradients);
-  }
-
   const Bench& bench_;
   std::vector<Cell> cells_;
   std::vector<std::string> keys_;  // of each cell as it was asked for
   std::vector<std::optional<plan::Choice>>
-      choices_;                             // of each cell: made for automatic ones, but not known ones
-  std::vector<std::string> choice_errors_;  // of each cell: why none could be made
+      choices_;  // of each cell: made for automatic ones, but not known ones
+  std::vector<std::optional<MemoryFailure>> shortages_;  // of each cell: why none could be made
   RecordFile& file_;
   SweepProgress progress_;
   plan::Models models_;
-  std::string load_error_;
+  std::optional<MemoryFailure> load_failure_;
   bool warm_ = false;
   std::vector<std::optional<json>> known_;  // of each cell: a record by which it need not be run again
   std::vector<json> results_;               // of each cell

@@ -3,9 +3,9 @@
 
     scripts/check_report.py out/report.html [--pictures DIR]
 
-At 320 and at 1,280 pixels, light and dark: the script ran without an error, nothing is wider than the window, no text of the page is smaller
-than 8 pixels, and text stands out from what is behind it (a contrast of 4.5). The page's own buttons are pressed: axes, a series, a filter,
-a column. --pictures keeps a PNG of each.
+At 320 and at 1,280 pixels, light and dark: the script ran without an error, nothing is wider than the window, no chart is cut, no text of the page
+is smaller than 8 pixels, and text stands out from what is behind it (a contrast of 4.5). The page's own buttons are pressed: axes, a series, a
+filter, a column. --pictures keeps a PNG of each.
 
 Exit codes: 0 all is well; 1 a page has a fault; 77 there is no Chromium: nothing was checked.
 """
@@ -30,6 +30,8 @@ PROBE = """
   const need = (good, what) => { if (!good) faults.push(what); };
   const wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
   need(wide <= 0, `the page is ${wide} pixels wider than the window`);
+  for (const chart of document.querySelectorAll(".chart"))
+    need(chart.scrollWidth <= chart.clientWidth + 1, `a chart of ${chart.scrollWidth} pixels in a frame of ${chart.clientWidth}`);
   const rgb = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
   const light = (c) => { const f = (v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; return 0.2126 * f(c[0]) + 0.7152 * f(c[1]) + 0.0722 * f(c[2]); };
   const behind = (element) => {

@@ -24,6 +24,7 @@ from collections import Counter
 from pathlib import Path
 
 from files import InputError, run, write_file
+from machine import machine_name
 
 PROJECT = Path(__file__).resolve().parent.parent
 LIMIT = 0.97
@@ -93,13 +94,6 @@ def code(text):
 def median_of(records):
     times = sorted(r["seconds"] for r in records if r["outcome"] == "killed")
     return times[len(times) // 2] if times else 0.0
-
-
-def machine_name():
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return "an unnamed processor"
 
 
 def arguments():

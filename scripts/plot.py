@@ -7,7 +7,8 @@
     .venv/bin/python scripts/plot.py --records out/mine out/theirs --size column --format pdf pgf tex --series checkpoint 'streambp*' \\
         --label 'streambp, chunk auto=StreamBP' --out out/paper
 
-A picture of records holds one model, dtype, device, objective and batch; records that differ in these give several, named after what differs.
+Records are those of streambp-bench sweep, and the repeats of scripts/compare_hf.py, gathered to a point for each length. A picture holds one
+model, dtype, device, objective and batch; records that differ in these give several, named after what differs.
 A curve holds one method with one set of settings: every setting in which curves differ is in their names, and the folder where two hold the same.
 Medians are drawn; lengths that ran out of memory are crosses at the top; errors are left out. Units follow the sizes.
 A timeline (streambp-bench sweep --timeline FILE) gives a picture named after its file: live bytes stacked by what they are for.

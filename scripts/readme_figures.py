@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""The figures of README.md, bench/longest.md and results/README.md that come from records, made again from them.
+"""The figures of README.md, verify/proofs.md, bench/longest.md and results/README.md that come from records, made again from them.
 
     scripts/readme_figures.py            prints the lines as they have to be
     scripts/readme_figures.py --check    exit code 1 where a page says something else
 
 They are those of times and memory next to Hugging Face (results/compare-*, qwen3.5-*), of a token's bytes (results/bytes-per-token), of
-predictions against the allocator (results/prediction), and of ranks (results/ranks-*). The other longest sequences are what the commands above them
-print (scripts/check_readme.py), and the table of proofs is that of the programs named in it.
+predictions against the allocator (results/prediction), of ranks (results/ranks-*), and of what the proofs reached (results/proofs, which
+scripts/proofs.py makes). The other longest sequences are what the commands above them print (scripts/check_readme.py).
 """
 
 import argparse
@@ -33,7 +33,10 @@ PLANS = ("checkpoint", "streambp", "streambp, offload host", "chunk-major")
 
 
 def records_of(folder):
-    return [json.loads(line) for line in (ROOT / "results" / folder / "results.jsonl").read_text(encoding="utf-8").splitlines()]
+    path = ROOT / "results" / folder / "results.jsonl"
+    if not path.is_file():
+        sys.exit(f"results/{folder}/results.jsonl: no such file; results/README.md says what makes it")
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 class Comparison:
@@ -109,6 +112,66 @@ def ranks_lines():
            f"each of 64, where one rank would need {peaks[1, 'gather', 1 << 20]}")
     yield (f"keys and values in a ring {peaks[8, 'ring', 1 << 20]} and {peaks[64, 'ring', 1 << 20]}; {8 << 20:,} tokens on 256 ranks take "
            f"{peaks[256, 'ring', 8 << 20]} instead of {peaks[256, 'gather', 8 << 20]}")
+
+
+def limit_text(limit):
+    """1e-10; 1.25."""
+    return f"{limit:g}".replace("e-0", "e-")
+
+
+def error_text(error):
+    """1.5e-12; 9.6e-7."""
+    return f"{error:.1e}".replace("e-0", "e-")
+
+
+class Proofs:
+    """What scripts/proofs.py kept; of a proof that did not hold, words that no page has."""
+
+    def __init__(self):
+        self.records = {record["proof"]: record for record in records_of("proofs")}
+
+    def figure(self, proof, what):
+        record = self.records[proof]
+        figure = next(one for one in record["figures"] if one["what"] == what)
+        return figure if record["good"] and figure["holds"] else {**figure, "reached": float("nan")}
+
+    def reached(self, proof, what):
+        return error_text(self.figure(proof, what)["reached"])
+
+    def times(self, what):
+        return f"{self.figure('precision', what)['reached']:.2f} x"
+
+    def row(self, proof, what, checked_by):
+        return f"| {checked_by} | {limit_text(self.figure(proof, what)['limit'])} | {self.reached(proof, what)} |"
+
+
+def readme_proof_lines():
+    proofs = Proofs()
+    goldens, sweep = proofs.records["goldens"], proofs.records["sweep"]
+    yield proofs.row("goldens", "Hugging Face, PEFT and TRL", f"`{goldens['command']}`: {goldens['cases']} cases")
+    yield proofs.row("sweep", "to standard", f"`{sweep['command']}`: {sweep['comparisons']:,} comparisons")
+    yield proofs.row("sweep", "to reference", "the same")
+    limit = limit_text(proofs.figure("precision", "float32")["limit"])
+    yield f"| `{proofs.records['precision']['command']}` | {limit} x | {proofs.times('float32')}, {proofs.times('bfloat16')} |"
+    yield f"| `{sweep['command']}` | bit-equal | {'bit-equal' if sweep['good'] and sweep['failed'] == 0 else 'nan'} |"
+    yield f"`{goldens['cases']} passed, 0 failed, {goldens['unsupported']} unsupported; limit {proofs.figure('goldens', 'Hugging Face, PEFT and TRL')['limit']:.1e}`"
+
+
+def proofs_page_lines():
+    proofs = Proofs()
+    goldens, sweep, properties = (proofs.records[name] for name in ("goldens", "sweep", "properties"))
+    yield proofs.row("goldens", "Hugging Face, PEFT and TRL", f"`{goldens['command']}`: {goldens['cases']} cases, {goldens['models']} models")
+    yield proofs.row("sweep", "to standard", f"`{sweep['command']}`: {sweep['comparisons']:,} comparisons")
+    yield proofs.row("sweep", "to reference", "the same")
+    yield f"`properties_test`: {properties['passes']:,} passes, {properties['comparisons']:,} comparisons"
+    yield f"| 1e-12 | {proofs.reached('properties', 'to standard')} |"
+    yield f"| 1e-10 | {proofs.reached('properties', 'to reference')} |"
+    yield proofs.row("gradcheck", "six-point differences", "`streambp-verify gradcheck`")
+    for what in ("float32", "bfloat16", "bfloat16, gradients summed in float32"):
+        yield f"| 1.25 x | {proofs.times(what)} |"
+    single, half = (proofs.figure("precision", what) for what in ("float32", "bfloat16"))
+    yield (f"are {error_text(single['worst_error'])} and {error_text(half['worst_error'])} (`k_norm` of the first layer), where standard back-propagation has "
+           f"{error_text(single['worst_error_of_standard'])} and {error_text(half['worst_error_of_standard'])}")
 
 
 PAGES = {"README.md": (times_lines, prediction_lines), "bench/longest.md": (token_lines, ranks_lines), "results/README.md": (recurrent_lines,)}

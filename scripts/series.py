@@ -5,6 +5,7 @@ import json
 import re
 from pathlib import Path
 
+from compare.sweep_form import as_cells, is_repeat
 from files import InputError, parse_record, read_text
 from printable import printable_values
 
@@ -21,19 +22,34 @@ FIGURES = ("status", "peak_beyond_resident_bytes", "seconds_median", "cpu_second
 METHODS = ("standard", "checkpoint", "logits-only", "tiled", "chunk-major", "streambp", "auto")
 
 
+def what_instead(line):
+    """What a line is that is no record of a sweep, and what shows it."""
+    try:
+        record = parse_record(line)
+    except ValueError:
+        record = {}
+    if "verdict" in record:
+        return "a verdict on gradients, not a cell of a sweep: streambp-bench report shows these"
+    return "expected a record of schema 1 with settings, as streambp-bench sweep and scripts/compare_hf.py write them"
+
+
 def read_records(paths):
     """The last record of each configuration in each file, with the member `file`. A folder stands for its results.jsonl; a torn last line is
-    skipped."""
+    skipped. Repeats of scripts/compare_hf.py are gathered in a record for each cell."""
     records = []
     for path in sorted(set(map(str, paths))):
         file = Path(path) / "results.jsonl" if Path(path).is_dir() else Path(path)
         lines = read_text(file).split("\n")
-        of_file = {}
+        of_file, repeats = {}, []
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             try:
                 record = printable_values(parse_record(line))
+                if is_repeat(record):
+                    as_cells([record])
+                    repeats.append(record)
+                    continue
                 if record["schema"] != 1 or not isinstance(record["settings"], dict):
                     raise ValueError
                 key = [record[field] for field in (*PICTURE_FIELDS, "method", "seq_len", "status", "key")]
@@ -41,8 +57,9 @@ def read_records(paths):
             except (ValueError, KeyError, TypeError):
                 if number == len(lines):
                     continue
-                raise InputError(f"{file} line {number}: expected a record of schema 1") from None
+                raise InputError(f"{file} line {number}: {what_instead(line)}") from None
         records += of_file.values()
+        records += [{**cell, "file": str(file)} for cell in as_cells(repeats)]
     return records
 
 
@@ -66,8 +83,8 @@ def own_settings(record):
 
 
 def shared_settings(record):
-    """Those of the whole run, and the machine."""
-    shared = {name: value for name, value in record["settings"].items() if name not in (*DEFAULTS, *PASSED_OVER)}
+    """Those of the whole run that are not off, and the machine."""
+    shared = {name: value for name, value in record["settings"].items() if name not in (*DEFAULTS, *PASSED_OVER) and describe(name, value)}
     environment = record.get("environment") or {}
     if record["device"] != "meta" and not record["device"].startswith("meta:"):
         shared["machine"] = environment.get("gpu") or environment.get("cpu")

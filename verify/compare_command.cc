@@ -141,6 +141,7 @@ int run_compare(const Flags& flags) {
   describe_loss(truth, options, report);
   Comparison& comparison = report.comparison;
   add_hints(truth, options, comparison);
+  add_name_hints(options, comparison);
   add_precision_hints(comparison);
   if (flags.loss)
     report.given_loss = judge_loss(*flags.loss, report.loss, truth.batch, options, comparison.dtype);

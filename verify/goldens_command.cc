@@ -82,7 +82,7 @@ int run_goldens(const Flags& flags) {
     const std::lock_guard lock(output);
     results.push_back(std::move(result));
     if (flags.json) {
-      fmt::print("{}\n", golden_json(results.back()));
+      fmt::print("{}\n", golden_json(results.back(), options.limit));
       std::fflush(stdout);
     } else {
       table.add(golden_row(results.back()));

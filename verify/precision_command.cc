@@ -94,6 +94,7 @@ void print_json(const Row& row) {
                                 {"worst_error", error},
                                 {"times_standard", row.worst_ratio},
                                 {"times_standard_in", row.worst_ratio_of},
+                                {"limit", kPrecisionFactor},
                                 {"verdict", row.within() ? "ok" : "worse"}}));
   std::fflush(stdout);
 }

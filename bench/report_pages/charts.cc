@@ -40,7 +40,9 @@ ChartSeries chart_series(const ReportGroup& group, const ReportSeries& series, Q
     const auto length = static_cast<double>(cell->seq_len);
     const std::string where = fmt::format("{}, {} tokens", series.label, length_text(length));
     if (cell->status == "oom")
-      drawn.lost.push_back({length, 0.0, 0.0, 0.0, cell->id, where + ": out of memory"});
+      drawn.lost.push_back(
+          {length, 0.0, 0.0, 0.0, cell->id,
+           where + ": " + (cell->status_words == "oom" ? "out of memory" : cell->status_words)});
     const bool timed = quantity == Quantity::kSeconds;
     const std::optional<double>& value = timed ? cell->seconds_median : cell->memory;
     if (!cell->good() || !value || !(*value > 0.0)) continue;
@@ -177,7 +179,7 @@ TableRow cell_row(const ReportGroup& group, const ReportCell& cell) {
     const auto [low, high] = std::minmax_element(cell.seconds.begin(), cell.seconds.end());
     repeats = fmt::format("{:.3g} to {:.3g} ({})", *low, *high, cell.seconds.size());
   }
-  Entry status(cell.status);
+  Entry status(cell.status_words);
   status.mark = cell.good() ? Mark::kNone : cell.status == "oom" ? Mark::kUnsure : Mark::kBad;
   Entry source;
   source.command = cell_command(cell);

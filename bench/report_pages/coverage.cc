@@ -149,8 +149,8 @@ ReportSection coverage_section(const ReportCells& cells, const std::vector<Repor
     if (cell.good()) continue;
     const bool not_run = cell.error.starts_with("not run");
     skipped += not_run;
-    Entry line(fmt::format("{}{}: {}, {}, {} tokens: {}", cell.status, not_run ? ", skipped" : "", cell.model,
-                           cell.label, length_text(static_cast<double>(cell.seq_len)),
+    Entry line(fmt::format("{}{}: {}, {}, {} tokens: {}", cell.status_words, not_run ? ", skipped" : "",
+                           cell.model, cell.label, length_text(static_cast<double>(cell.seq_len)),
                            cell.error.empty() ? "no reason recorded" : cell.error));
     line.mark = cell.status == "oom" ? Mark::kUnsure : Mark::kBad;
     line.links = {record_link(*cell.records.back())};

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
+#include <map>
 #include <set>
 
 #include "bench/report_pages/axis.h"
@@ -41,6 +42,39 @@ std::string name_of(const ReportCell& cell) {
                      cell.batch == 1 ? "" : fmt::format(", batch {}", cell.batch));
 }
 
+/// What a method's cells changed by in the mean.
+ReportTable means_table(const RecordDiff& diff) {
+  struct Ratios {
+    std::vector<double> memory, time;
+    size_t cells = 0;
+  };
+  std::map<std::vector<std::string>, Ratios> methods;
+  for (const CellChange& change : diff.changes) {
+    const ReportCell& cell = *change.after;
+    Ratios& ratios = methods[{cell.model, cell.objective, cell.label}];
+    ++ratios.cells;
+    if (change.memory && *change.memory > 0.0) ratios.memory.push_back(*change.memory);
+    const std::optional<double>&a = change.before->seconds_median, &b = cell.seconds_median;
+    if (a && b && *a > 0.0 && *b > 0.0) ratios.time.push_back(*b / *a);
+  }
+  ReportTable table{"Geometric means of the ratios over the cells of both, by method",
+                    {"model", "objective", "method", "cells", "memory", "of", "time", "of"},
+                    {},
+                    false};
+  for (const auto& [name, ratios] : methods) {
+    TableRow row;
+    for (const std::string& word : name) row.cells.emplace_back(word);
+    row.cells.emplace_back(fmt::format("{}", ratios.cells), static_cast<double>(ratios.cells));
+    for (const std::vector<double>* of : {&ratios.memory, &ratios.time}) {
+      const double mean = of->empty() ? -1.0 : geometric_mean(*of);
+      row.cells.push_back(of->empty() ? Entry("-", mean) : Entry(fmt::format("{:.4f}", mean), mean));
+      row.cells.emplace_back(fmt::format("{}", of->size()), static_cast<double>(of->size()));
+    }
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
 ReportSection changes_section(const RecordDiff& diff, double threshold) {
   ReportSection section{"changes", "Every cell of both", {}};
   section.blocks.push_back(
@@ -52,6 +86,7 @@ ReportSection changes_section(const RecordDiff& diff, double threshold) {
                   "that no longer runs, or whose loss differs by more than "
                   "rounding, is WORSE.",
                   100.0 * kSameMemory, 1.0 + threshold, 1.0 - threshold, kFewestJudged));
+  if (!diff.changes.empty()) section.blocks.push_back(means_table(diff));
   ReportTable table{"",
                     {"verdict", "cell", "memory before", "after", "ratio", "memory", "time before", "after",
                      "ratio", "interval", "time", "what decided", "records"},

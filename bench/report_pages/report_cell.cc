@@ -7,6 +7,7 @@
 #include <set>
 
 #include "bench/report_pages/statistics.h"
+#include "bench/report_pages/svg.h"
 #include "streambp/cli/print.h"
 #include "streambp/printable.h"
 
@@ -108,6 +109,7 @@ ReportCell cell_of(const ReportRecord& from, const std::string& machine) {
   cell.method = text_of(record, "method");
   cell.label = label_of(from);
   cell.status = record.contains("status") ? text_of(record, "status") : "ok";
+  cell.status_words = cell.good() ? cell.status : status_text(record);
   cell.error = text_of(record, "error");
   cell.seq_len = static_cast<int64_t>(number_of(record, "seq_len").value_or(0));
   cell.batch = static_cast<int64_t>(number_of(record, "batch").value_or(1));
@@ -144,6 +146,7 @@ void add_repeat(ReportCell& cell, const ReportCell& repeat) {
   }
   if (cell.good() && !repeat.good()) {
     cell.status = repeat.status;
+    cell.status_words = repeat.status_words;
     cell.error = repeat.error;
   }
 }
@@ -177,6 +180,13 @@ std::optional<double> number_of(const json& record, const char* member) {
 std::string text_of(const json& record, const char* member) {
   const auto found = record.find(member);
   return found != record.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+std::string status_text(const json& record) {
+  const std::string status = text_of(record, "status");
+  const auto needed = number_of(object_of(record, "out_of_memory"), "needed_bytes");
+  if (status != "oom" || !needed || !(*needed > 0.0)) return status;
+  return fmt::format("oom, needs at least {}", quantity_text(Quantity::kBytes, *needed));
 }
 
 std::string in_words(const std::string& name, const json& value) {

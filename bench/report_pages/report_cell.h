@@ -49,8 +49,8 @@ struct ReportCell {
   std::vector<const ReportRecord*> records;  // the last one decides
   size_t superseded = 0;                     // earlier records that it stands for
   std::string model, objective, dtype, device, kind;
-  std::string method, label;  // the method; with its settings
-  std::string status, error;
+  std::string method, label;                // the method; with its settings
+  std::string status, status_words, error;  // the words are status_text()
   int64_t seq_len = 0, batch = 0;
   std::optional<double> peak, resident, memory;  // bytes; memory is the peak beyond what was resident
   std::vector<double> seconds;
@@ -82,6 +82,9 @@ ReportCells report_cells(const ReportLines& lines);
 std::optional<double> number_of(const nlohmann::json& record, const char* member);
 /// The member as text; "" where it is absent or none.
 std::string text_of(const nlohmann::json& record, const char* member);
+
+/// The status of a record: "ok", or "oom, needs at least 1.23 GB" where that is known.
+std::string status_text(const nlohmann::json& record);
 
 /// The command that measures this cell alone: that of its sweep, for its length, batch, objective and method;
 /// else the recorded one; "" where there is none.

@@ -38,6 +38,12 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[middle] : 0.5 * (values[middle - 1] + values[middle]);
 }
 
+double geometric_mean(const std::vector<double>& ratios) {
+  double sum = 0.0;
+  for (const double ratio : ratios) sum += std::log(ratio);
+  return std::exp(sum / static_cast<double>(ratios.size()));
+}
+
 MedianInterval median_interval(std::vector<double> values) {
   constexpr double kCoverage = 0.95;
   std::sort(values.begin(), values.end());

@@ -11,6 +11,9 @@ namespace streambp::bench {
 /// The middle value, or the mean of the two in the middle. `values` must not be empty.
 double median(std::vector<double> values);
 
+/// Of ratios, all positive: by which factor they change in the mean. `ratios` must not be empty.
+double geometric_mean(const std::vector<double>& ratios);
+
 /// The median and an interval of order statistics around it.
 struct MedianInterval {
   double median = 0.0;

@@ -20,6 +20,7 @@
 #include "streambp/memory/counted.h"
 #include "streambp/memory/host_blocks.h"
 #include "streambp/memory/remembered_scope.h"
+#include "streambp/memory/shortage.h"
 
 namespace streambp {
 namespace {
@@ -93,12 +94,16 @@ class Ledger {
     // A product that wrapped around arrives here as a negative or absurd size.
     if (bytes < 0 || (limit_ > 0 && bytes > limit_ - live_)) {
       if (listener_ != nullptr) listener_->refused(bytes, scope, limit_ > 0 ? limit_ - live_ : 0);
-      throw OutOfMemory(fmt::format("out of memory on {}: {} bytes for '{}' asked, {} alive, limit {}",
-                                    device_, bytes, scope_names().name(scope), live_, limit_));
+      const bool is_size = bytes >= 0;
+      throw AllocationFailed(fmt::format("out of memory on {}: {} bytes for '{}' asked, {} alive, limit {}",
+                                         device_, bytes, scope_names().name(scope), live_, limit_),
+                             {is_size ? std::optional(bytes) : std::nullopt, live_,
+                              limit_ > 0 ? std::optional(limit_) : std::nullopt});
     }
     Header* const header = make();
     if (header == nullptr) {
-      throw OutOfMemory(fmt::format("out of memory on {}: the system refused {} bytes", device_, bytes));
+      throw AllocationFailed(fmt::format("out of memory on {}: the system refused {} bytes", device_, bytes),
+                             {bytes, live_, std::nullopt});
     }
     *header = {bytes, scope, this, 0, nullptr, first_};
     if (first_ != nullptr) first_->previous = header;

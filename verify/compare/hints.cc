@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <string_view>
 
+#include "streambp/model/strict_json.h"
 #include "streambp/objective/terms.h"
 #include "verify/error_measure.h"
 
@@ -22,7 +26,74 @@ std::vector<Normaliser> normalisers_of(const Batch& batch, double scored) {
           {"scored tokens and the first of each row", scored + rows}};
 }
 
+/// The first of `names` that an adapter's parameters have, or has not; empty where there is none.
+std::string first_of(const std::vector<std::string>& names, bool of_adapter) {
+  const auto found = std::find_if(names.begin(), names.end(), [&](const std::string& name) {
+    return (name.find("lora_") != std::string::npos) == of_adapter;
+  });
+  return found == names.end() ? "" : shown(*found);
+}
+
+/// Why gradients of `options.adapter` are incomplete.
+void add_adapter_hints(const CompareOptions& options, Comparison& comparison) {
+  const std::string theirs = first_of(comparison.surplus, true), weight = first_of(comparison.surplus, false);
+  const bool any_missing = !first_of(comparison.missing, true).empty();
+  const bool any_known = comparison.findings.size() > comparison.missing.size() + comparison.surplus.size();
+  if (theirs.find("lora_magnitude_vector") != theirs.npos) {
+    comparison.hints.push_back(fmt::format("{} is DoRA's (use_dora), which is not supported", theirs));
+  } else if (!theirs.empty()) {
+    comparison.hints.push_back(
+        fmt::format("--adapter {} has no {}: expected the PEFT folder of this run; target_modules, "
+                    "layers_to_transform or the adapter's name in its adapter_config.json is another",
+                    options.adapter, theirs));
+  } else if (!weight.empty() && any_missing && !any_known) {
+    comparison.hints.push_back(
+        fmt::format("{} is a weight, and under --adapter the adapter's own parameters are judged: without "
+                    "--adapter the gradients of a full training are; after merge_and_unload() an adapter "
+                    "has none any more",
+                    weight));
+  } else if (!weight.empty()) {
+    comparison.hints.push_back(
+        fmt::format("{} is frozen under --adapter {}: leave out what has requires_grad=False, or name the "
+                    "module in modules_to_save of adapter_config.json where it is trained too",
+                    weight, options.adapter));
+  }
+  for (const ParameterFinding& finding : comparison.findings) {
+    if (!finding.of.problem.starts_with("shape") || finding.of.name.find("lora_") == std::string::npos)
+      continue;
+    comparison.hints.push_back(
+        fmt::format("{}: {}: the rank r in {}/adapter_config.json is another than that of the run",
+                    shown(finding.of.name), finding.of.problem, options.adapter));
+    break;
+  }
+}
+
 }  // namespace
+
+void add_name_hints(const CompareOptions& options, Comparison& comparison) {
+  if (comparison.verdict != Verdict::kIncomplete) return;
+  const auto flat =
+      std::find_if(comparison.surplus.begin(), comparison.surplus.end(),
+                   [](const std::string& name) { return name.find("_flat_param") != std::string::npos; });
+  if (flat != comparison.surplus.end()) {
+    comparison.hints.push_back(
+        fmt::format("{} is FSDP's flat parameter: save gradients within "
+                    "FSDP.summon_full_params(model, with_grads=True)",
+                    shown(*flat)));
+  } else if (!options.adapter.empty()) {
+    add_adapter_hints(options, comparison);
+  } else if (const std::string lora = first_of(comparison.surplus, true); !lora.empty()) {
+    comparison.hints.push_back(
+        fmt::format("{} is a LoRA adapter's: --adapter DIR, its PEFT folder (adapter_config.json and "
+                    "adapter_model.safetensors, as model.save_pretrained(DIR) writes them before the step), "
+                    "has the adapter's gradients judged",
+                    lora));
+  } else if (comparison.surplus.empty() && !comparison.missing.empty()) {
+    comparison.hints.push_back(
+        "every trained parameter is expected to have a gradient: these may have been frozen, or lie on other "
+        "ranks (FSDP, ZeRO); of LoRA, --adapter DIR names the PEFT folder");
+  }
+}
 
 void add_factor_hints(const Batch& batch, const CompareOptions& options, Comparison& comparison) {
   if (!comparison.differs || options.objective != "sft") return;

@@ -25,8 +25,11 @@ struct LossFinding {
 LossFinding judge_loss(double given, double truth, const Batch& batch, const CompareOptions& options,
                        at::ScalarType dtype);
 
-/// Where errors in float64 are as small as those of float32, or names are those of another adapter's, adds
-/// what is known of it.
+/// Where names or shapes are not those of the parameters that are judged, adds what is known of them: an
+/// adapter's gradients without --adapter, the weights' own with it, another adapter's, FSDP's flat ones.
+void add_name_hints(const CompareOptions& options, Comparison& comparison);
+
+/// Where errors in float64 are as small as those of float32, adds what is known of it.
 void add_precision_hints(Comparison& comparison);
 
 }  // namespace streambp::verify

@@ -49,7 +49,7 @@ std::vector<std::string> golden_row(const GoldenResult& result) {
           result.worst.name};
 }
 
-std::string golden_json(const GoldenResult& result) {
+std::string golden_json(const GoldenResult& result, double limit) {
   nlohmann::json line{{"kind", "golden"},
                       {"case", result.name},
                       {"objective", result.objective},
@@ -58,6 +58,7 @@ std::string golden_json(const GoldenResult& result) {
   if (result.unsupported.empty()) {
     line.update({{"tokens", result.tokens},
                  {"checks", result.checks},
+                 {"limit", limit},
                  {"worst_parameter", result.worst.name},
                  {"worst_error", result.worst.error},
                  {"loss_error", result.loss_error},

@@ -16,7 +16,7 @@ StreamingTable golden_table(const std::vector<GoldenCase>& cases);
 std::vector<std::string> golden_row(const GoldenResult& result);
 
 /// A JSON object without its end of line.
-std::string golden_json(const GoldenResult& result);
+std::string golden_json(const GoldenResult& result, double limit);
 
 /// What was too far off and in which run; the worst of each name, the worst first, and before all gradients
 /// what is no gradient (its name is in parentheses): it explains them.

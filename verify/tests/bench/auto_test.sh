@@ -26,6 +26,8 @@ sweep 'another budget is another question' 3 auto "${auto[@]}" --budget 1MB --re
 check 'it was run' 'len(records) == 4 and len({r["key"] for r in records}) == 4' auto/results.jsonl
 check 'nothing fits' '([r["status"] for r in records] == ["ok", "ok", "ok", "oom"] and "nothing fits 1.00 MB: the leanest of" in records[3]["error"]
   and "--host-budget" in records[3]["error"] and records[3]["choice"]["relative_cost"] is None)' auto/results.jsonl
+check 'what the leanest needs' 'records[3]["out_of_memory"] == {"asked_bytes": None, "alive_bytes": None, "limit_bytes": 1000000,
+  "needed_bytes": min(w["predicted_peak_bytes"] for w in records[3]["choice"]["considered"] if w["predicted_peak_bytes"])}' auto/results.jsonl
 # A model of four layers: where the last one's gradient overwrites its input, two layers leave nothing to offload.
 offloaded=(--model qwen3-cpu --method auto --seq-len 4000 --every 1 --device meta --budget 410MB)
 run 'too little without a host' 3 sweep "${offloaded[@]}" --out offloaded

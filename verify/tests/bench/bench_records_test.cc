@@ -143,7 +143,8 @@ TEST(CellRun, RecordsThatMemoryDoesNotSufficeForTheBatch) {
   const Bench bench = tiny_bench();
   plan::Models models;
   models.policy = Model::random(bench.config, {at::kDouble, at::kCPU, at::kDouble, {}}, 3);
-  set_memory_limit(c10::DeviceType::CPU, read_meter(at::kCPU).live_bytes + 100'000);
+  const int64_t limit = read_meter(at::kCPU).live_bytes + 100'000;
+  set_memory_limit(c10::DeviceType::CPU, limit);
   CellRun run(bench, cell_of(Method::kStreambp, 100'000));
   run.prepare(models);
   const json oom_record = run.record({});
@@ -153,6 +154,11 @@ TEST(CellRun, RecordsThatMemoryDoesNotSufficeForTheBatch) {
   EXPECT_EQ(oom_record.at("status"), "oom");
   EXPECT_NE(oom_record.at("error").get<std::string>().find("out of memory on cpu"), std::string::npos);
   EXPECT_TRUE(oom_record.at("tokens").is_null());
+  const json& shortage = oom_record.at("out_of_memory");
+  EXPECT_GE(shortage.at("asked_bytes"), 100'000 * 4);
+  EXPECT_EQ(shortage.at("limit_bytes"), limit);
+  EXPECT_EQ(shortage.at("needed_bytes").get<int64_t>(),
+            shortage.at("asked_bytes").get<int64_t>() + shortage.at("alive_bytes").get<int64_t>());
   EXPECT_EQ(oom_record.at("seq_len"), 100'000);
   EXPECT_FALSE(next.failed()) << next.error();
 }
@@ -271,7 +277,10 @@ TEST(SweepTable, ComparesWithCheckpointOfTheSameLengthAndBatch) {
                                          {{"method", "standard"}, {"status", "oom"}}});
   EXPECT_NE(table.find("0.250   2.500   1.250  7.500   1.250"), std::string::npos) << table;
   EXPECT_NE(table.find("700 B       -   1.000       -  3.000       -"), std::string::npos) << table;
-  EXPECT_NE(table.find("oom"), std::string::npos) << table;
+  EXPECT_NE(table.find("oom\n"), std::string::npos) << table;
+  const std::string with_bytes = sweep_table(
+      {{{"method", "standard"}, {"status", "oom"}, {"out_of_memory", {{"needed_bytes", 1.5e9}}}}});
+  EXPECT_NE(with_bytes.find("oom, needs at least 1.5 GB\n"), std::string::npos) << with_bytes;
 }
 
 TEST(SweepTable, NamesEverySettingThatDiffersAndComparesWithinARun) {

@@ -45,11 +45,21 @@ for row, (file, record) in zip(rows, records):
             assert row[name] == value, (name, row[name], value)
 assert rows[-1]["settings.optimizer.name"] == "adamw" and rows[0]["settings.optimizer.name"] == "" and rows[0]["breakdown_at_peak.weights"] == "219392"
 PYTHON
+sweep 'short of memory' 3 short --seq-len 9,400 --method standard --memory-limit 2MB
+run 'flat' 0 records plain short --flat
+python3 - <<'PYTHON' || fail 'what an oom record needs, in columns'
+import csv, json
+rows, records = list(csv.DictReader(open("stdout", newline=""))), [json.loads(line) for line in open("short/results.jsonl")]
+lost = rows[-1]
+assert lost["status"] == "oom" and rows[0]["out_of_memory.needed_bytes"] == "", rows
+assert int(lost["out_of_memory.asked_bytes"]) + int(lost["out_of_memory.alive_bytes"]) == int(lost["out_of_memory.needed_bytes"]) > 2000000 == int(lost["out_of_memory.limit_bytes"]), lost
+PYTHON
 python3 - "$page" <<'PYTHON' || fail 'members that bench/records.md does not explain'
 import json, re, sys
 explained = set(re.findall(r"`([a-z_]+)`", open(sys.argv[1], encoding="utf-8").read()))
 records = [json.loads(line) for folder in ("plain", "kept", "other") for line in open(f"{folder}/results.jsonl")]
-members = {name for r in records for name in (*r, *r["settings"], *r["environment"])}
+records += map(json.loads, open("short/results.jsonl"))
+members = {name for r in records for name in (*r, *r["settings"], *r["environment"], *r.get("out_of_memory", ()))}
 assert members <= explained, members - explained
 PYTHON
 run 'Parquet' 0 records plain kept other --parquet records.parquet

@@ -51,6 +51,7 @@ grep -q '2 timed passes on a side, 3 are judged' few.md || fail 'why it is ambig
 verdict larger 1 '1 WORSE, 0 AMBIGUOUS, 0 BETTER, 5 SAME'
 grep -q 'memory 1.01' stdout || fail 'the ratio that decided'
 grep -qF '+5 KB' larger.md || fail 'the purpose that grew'
+grep -Eq '^\| qwen3-tiny \| sft \| standard \| 2 \| 1\.005. \| 2 \| 1\.0000 \| 2 \|' larger.md || fail 'the geometric mean of 1.01 and 1'
 verdict smaller 0 '1 BETTER, 5 SAME'
 verdict lost 1 '1 WORSE'
 grep -q 'ok became oom' stdout || fail 'what happened to it'

@@ -19,6 +19,12 @@ TEST(ReportStatistics, FewRepeatsGiveTheirRange) {
   EXPECT_DOUBLE_EQ(median_interval({1.0, 2.0, 3.0, 4.0, 5.0}).coverage, 0.9375);
 }
 
+TEST(ReportStatistics, RatiosHaveAGeometricMean) {
+  EXPECT_DOUBLE_EQ(geometric_mean({0.5, 2.0}), 1.0);
+  EXPECT_DOUBLE_EQ(geometric_mean({4.0}), 4.0);
+  EXPECT_NEAR(geometric_mean({1.0, 1.0, 8.0}), 2.0, 1e-15);
+}
+
 TEST(ReportStatistics, ManyRepeatsGiveOrderStatistics) {
   // Of 9 values the second and the eighth cover the median with 1 - 2 (1 + 9) / 2^9.
   const MedianInterval nine = median_interval({9, 8, 7, 6, 5, 4, 3, 2, 1});

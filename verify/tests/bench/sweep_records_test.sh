@@ -72,10 +72,26 @@ check "statuses" '{(r["method"], r["seq_len"]): r["status"] for r in records} ==
   ("checkpoint", 65): "oom", ("streambp", 65): "ok"}' "$results"
 check "not tried" '[r["error"] for r in records if r["method"] == "standard"][2].startswith("not run: length 33")' "$results"
 check "tried" '"out of memory on cpu" in [r["error"] for r in records if r["method"] == "checkpoint"][2]' "$results"
+check "what was asked, in use and allowed" 'all((m := r["out_of_memory"])["limit_bytes"] == '"$limit"' and m["asked_bytes"] > 0 and m["alive_bytes"] > 0
+  and m["needed_bytes"] == m["asked_bytes"] + m["alive_bytes"] > m["limit_bytes"] and "{asked_bytes} bytes for".format(**m) in r["error"]
+  for r in records if r["status"] == "oom" and not r["error"].startswith("not run"))' "$results"
+check "not tried: at least what the shorter one needed" '(lambda at: at[65] == {"asked_bytes": None, "alive_bytes": None, "limit_bytes": '"$limit"',
+  "needed_bytes": at[33]["needed_bytes"]})({r["seq_len"]: r.get("out_of_memory") for r in records if r["method"] == "standard"})' "$results"
+check "others have no such member" 'all(("out_of_memory" in r) == (r["status"] == "oom") for r in records)' "$results"
+grep -Eq 'oom, needs at least [0-9.]+ [KM]B$' stdout || fail "the table does not say what was needed"
 cp "$results" before
 sweep "out of memory is a result" 3 limited "${limited[@]}" --resume
 cmp -s "$results" before || fail "cells that ran out of memory were run again"
 sweep "the model does not fit" 3 unfit --seq-len 9 --memory-limit 100KB
 check "3 records" '[r["status"] for r in records] == ["oom"] * 3' unfit/results.jsonl
+check "what its weights need at the least" 'all(r["out_of_memory"]["needed_bytes"] > 100000 == r["out_of_memory"]["limit_bytes"] for r in records)' unfit/results.jsonl
+python3 - <<'PYTHON'
+import json
+lines = [json.loads(line) for line in open("limited/results.jsonl")]
+open("before", "w").writelines(json.dumps({k: v for k, v in line.items() if k != "out_of_memory"}) + "\n" for line in lines)
+PYTHON
+mkdir older && cp before older/results.jsonl
+sweep "records from before it was recorded" 3 older "${limited[@]}" --resume
+cmp -s before older/results.jsonl || fail "older records are not taken"
 
 finish

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# streambp-bench sweep --repeats auto and its progress: methods in turns until their times are known; a line of progress for terminals only.
+# streambp-bench sweep: methods in turns, as often as asked or (--repeats auto) until their times are known; a line of progress for terminals only.
 # turns_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/cli_testing.sh"
 auto=(sweep --model qwen3-tiny --dtype float64 --threads 1 --seq-len 33 --repeats auto)
@@ -41,6 +41,9 @@ def stderr_of(columns, **environment):
     return text.decode()
 shown = stderr_of(200)
 assert re.search(r"\[2/6\] length 17, .*repeat 3/3 \| \d+ % done, \d+ s left, peak [\d.]+ [KMG]B", shown), shown[-300:]
+passes = [(int(cell), int(repeat)) for cell, repeat in re.findall(r"\[(\d)/6\] length \d+, [^|\r]*?repeat (\d)/3", shown)]
+turns = [(cell, repeat) for length in (0, 3) for repeat in (1, 2, 3) for cell in (length + 1, length + 2, length + 3)]
+assert passes == turns, f"A B C A B C, length by length: {passes}"
 assert max(map(len, re.split(r"\r?\x1b\[2K", stderr_of(60)))) < 60, "longer than the terminal"
 assert stderr_of(0) == "" == stderr_of(80, TERM="dumb")
 assert set(re.findall(r"\x1b\[[\d;]*(.)", shown)) == {"K"}, "no colours, whatever NO_COLOR says"

@@ -112,8 +112,39 @@ def check_small_picture(folder):
     assert refused.returncode == 2 and str(folder / "results.jsonl") in refused.stderr, refused
 
 
+def repeat(method, number, seconds, memory, cpu=None, status="ok"):
+    """A record as scripts/compare_hf.py writes them."""
+    ok = status == "ok"
+    return {"schema": 1, "key": f"{next(numbers):016x}", "model": "tiny", "folder": "f0", "objective": "sft", "dtype": "float32", "threads": 2, "warmup": 1,
+            "seed": 0, "hf_gradients": "zeros", "method": method, "seq_len": 8, "repeat": number, "status": status,
+            "environment": {"cpu": cpu, "threads": 2} if cpu else {"threads": 2},
+            **({"seconds": seconds, "cpu_seconds": 2 * seconds, "peak_beyond_resident_bytes": memory} if ok else {})}
+
+
+def check_repeats(folder):
+    path = write(folder / "compare", [repeat("hf-checkpoint", i, seconds, 900 + i) for i, seconds in enumerate((3.0, 1.0, 2.0))]
+                 + [repeat("streambp+keep-attention+chunk=4", i, 0.5 * i, 100, "Xeon") for i in (1, 2, 3)]
+                 + [repeat("checkpoint", 1, 4.0, 800, "Xeon"), repeat("standard", 1, 1.0, 700, "Xeon"), repeat("standard", 2, 0, 0, "Xeon", "oom")])
+    assert named([path]) == {"hf-checkpoint": {8: 902}, "streambp, chunk 4, keep attention": {8: 100}, "checkpoint": {8: 800}, "standard": {}}
+    series = {one.name: one for one in series_of(read_records([path]))}
+    assert series["hf-checkpoint"].points("seconds_median") == {8: 2.0} and series["hf-checkpoint"].points("cpu_seconds_median") == {8: 4.0}
+    assert series["standard"].lost() == [8] and base_of(series["hf-checkpoint"], list(series.values())) is series["checkpoint"]
+    swept = write(folder / "swept", [record("streambp", 8, 110, seed=0, micro_batches=1, gradient_dtype="float32", objective_options={})])
+    assert named([path, swept])["streambp, chunk auto"] == {8: 110}, "a sweep beside it differs in nothing that has to be said"
+    subprocess.run([sys.argv[2], SCRIPTS / "plot.py", "--records", path.parent, "--out", folder], check=True, capture_output=True)
+    assert "hf-checkpoint" in texts_of(folder / "time.svg")
+    verdicts = folder / "verdicts.jsonl"
+    verdicts.write_text('{"verdict": "exact", "worst_error": 1e-6}\n{"verdict": "exact", "worst_error": 1e-6}\n')
+    refused = subprocess.run([sys.argv[2], SCRIPTS / "plot.py", "--records", verdicts, "--out", folder], capture_output=True, text=True)
+    assert refused.returncode == 2 and "streambp-bench report shows these" in refused.stderr and refused.stderr.count("\n") == 1, refused
+    torn = {name: value for name, value in repeat("checkpoint", 1, 4.0, 800).items() if name != "seconds"}
+    verdicts.write_text(json.dumps(torn) + "\n{}\n")
+    refused = subprocess.run([sys.argv[2], SCRIPTS / "plot.py", "--records", verdicts, "--out", folder], capture_output=True, text=True)
+    assert refused.returncode == 2 and "line 1: expected a record of schema 1" in refused.stderr, refused
+
+
 def main():
-    for check in (check_settings, check_folders, check_bases, check_picture, check_small_picture):
+    for check in (check_settings, check_folders, check_bases, check_picture, check_small_picture, check_repeats):
         with tempfile.TemporaryDirectory() as folder:
             check(Path(folder))
     print("all checks passed")

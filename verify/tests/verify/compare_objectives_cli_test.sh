@@ -29,6 +29,23 @@ says 'exact: all 28 gradients'
 other 'adapters with saved modules' 0 qwen3-lora-saved-dpo --objective dpo --set beta=0.3 \
   --adapter "$goldens/cases/qwen3-lora-saved-dpo/adapter"
 says 'exact: all 14 gradients'
+# Names that belong to another run than the flags say: which flag helps.
+lora=$goldens/cases/qwen3-lora-dpo-sigmoid
+other "an adapter's gradients without --adapter" 1 qwen3-lora-dpo-sigmoid --objective dpo --reference "$goldens/models/qwen3"
+says 'incomplete: '
+says "is a LoRA adapter's: --adapter DIR, its PEFT folder"
+other "the weights' gradients under --adapter" 1 qwen3-dpo-robust --objective dpo --adapter "$lora/adapter"
+says "under --adapter the adapter's own parameters are judged: without --adapter"
+rename "$lora/tensors.safetensors" "$folder/peft.safetensors" 'grad.base_model.' 'grad.module.base_model.'
+run "PEFT's names under DDP" 0 compare --model "$model" --tokens "$lora/tensors.safetensors" --gradients "$folder/peft.safetensors" \
+  --objective dpo --adapter "$lora/adapter"
+says 'exact: all 28 gradients'
+other_module() { # FILE PATTERN REPLACEMENT: a file with other names of the same length
+  LC_ALL=C sed "s/$2/$3/" "$lora/tensors.safetensors" >"$folder/$1"
+  run "$1" 1 compare --model "$model" --tokens "$lora/tensors.safetensors" --gradients "$folder/$1" --objective dpo --adapter "$lora/adapter"
+}
+other_module another-module 'self_attn\.q_proj\.lora_A' 'self_attn.r_proj.lora_A'
+says 'expected the PEFT folder of this run; target_modules'
 mixture=$goldens/cases/qwen3-moe-lora-all_linear
 run 'adapters of a mixture' 0 compare --model "$goldens/models/qwen3-moe" --tokens "$mixture/tensors.safetensors" \
   --gradients "$mixture/tensors.safetensors" --adapter "$mixture/adapter"

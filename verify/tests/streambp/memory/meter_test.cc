@@ -13,6 +13,7 @@
 #include "streambp/error.h"
 #include "streambp/memory/block_listener.h"
 #include "streambp/memory/counted.h"
+#include "streambp/memory/shortage.h"
 
 namespace streambp {
 namespace {
@@ -119,6 +120,40 @@ TEST_P(Meter, SaysWhoAskedForWhat) {
     FAIL() << "the limit did not hold";
   } catch (const OutOfMemory& error) {
     EXPECT_NE(std::string(error.what()).find("4000 bytes for 'logits'"), std::string::npos) << error.what();
+    const MemoryShortage shortage = shortage_of(error);
+    EXPECT_EQ(shortage.asked, 4000);
+    EXPECT_EQ(shortage.alive, before_);
+    EXPECT_EQ(shortage.limit, before_ + 1);
+    EXPECT_EQ(shortage.needed(), before_ + 4000);
+  }
+}
+
+TEST(MemoryShortage, IsReadFromTheTextsOfPyTorch) {
+  const auto of = [](const char* text) { return shortage_of(std::runtime_error(text)); };
+  const MemoryShortage cuda = of(
+      "CUDA out of memory. Tried to allocate 20.50 MiB. GPU 0 has a total capacity of 79.25 GiB of which "
+      "512.00 "
+      "KiB is free. Including non-PyTorch memory, this process has 79.11 GiB memory in use. Of the allocated "
+      "memory 78.00 GiB is allocated by PyTorch, and 356.06 MiB is reserved by PyTorch but unallocated.");
+  EXPECT_EQ(cuda.asked, 41 * (int64_t{1} << 19));
+  EXPECT_EQ(cuda.limit, 317 * (int64_t{1} << 28));
+  EXPECT_EQ(cuda.alive, *cuda.limit - (int64_t{1} << 19));
+  const MemoryShortage capped = of(
+      "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 79.25 GiB of which "
+      "30.00 GiB "
+      "is free. 40.00 GiB allowed; Of the allocated memory 39.50 GiB is allocated by PyTorch, and 0 bytes is "
+      "reserved by PyTorch but unallocated.");
+  EXPECT_EQ(capped.limit, int64_t{40} << 30);
+  EXPECT_EQ(capped.needed(), (int64_t{81} << 29));
+  const MemoryShortage cpu =
+      of("DefaultCPUAllocator: can't allocate memory: you tried to allocate 123456 bytes. Error code 12");
+  EXPECT_EQ(cpu.asked, 123456);
+  EXPECT_FALSE(cpu.alive || cpu.limit || cpu.needed());
+  for (const char* text :
+       {"", "CUDA error: out of memory", "CUDA out of memory. Tried to allocate more than 1EB memory.",
+        " allowed; ", "x allowed; ", "Tried to allocate -1 bytes", "Tried to allocate 1e300 GiB"}) {
+    const MemoryShortage none = of(text);
+    EXPECT_FALSE(none.asked || none.alive || none.limit) << text;
   }
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "verify/compare/compare.h"
+#include "verify/compare/hints.h"
 #include "verify/tests/verify/compare/testing.h"
 
 namespace streambp::verify {
@@ -61,6 +62,48 @@ TEST(CompareNames, AnAdaptersNameIsTakenOut) {
   for (const std::string middle : {"", "default.", "policy_2."}) {
     const Tensors gradients{{stem + middle + "weight", truth.at(stem + "weight")}};
     EXPECT_EQ(verdict_of(gradients, truth).first, Verdict::kExact) << middle;
+  }
+}
+
+TEST(CompareNames, HintsSayWhoseNamesTheyAre) {
+  const std::string stem = "model.layers.0.self_attn.q_proj.";
+  const std::string a = stem + "lora_A.weight", b = stem + "lora_B.weight";
+  const Tensors adapter{{a, random_tensor({2, 6}, 3)}, {b, random_tensor({8, 2}, 4)}};
+  const Tensors weights = random_truth();
+  const auto hint_of = [](const Tensors& gradients, const Tensors& truth, const std::string& folder) {
+    Comparison comparison = compare_gradients(gradients, truth);
+    CompareOptions options;
+    options.adapter = folder;
+    add_name_hints(options, comparison);
+    EXPECT_LE(comparison.hints.size(), 1u);
+    return comparison.hints.empty() ? std::string() : comparison.hints.front();
+  };
+  const auto with = [](Tensors tensors, const std::string& name, const at::Tensor& tensor) {
+    tensors.insert_or_assign(name, tensor);
+    return tensors;
+  };
+  Tensors flat{{"_fsdp_wrapped_module._flat_param", random_tensor({60}, 5)}};
+  const struct {
+    Tensors gradients, truth;
+    const char* folder;
+    const char* expected;
+  } cases[] = {
+      {adapter, weights, "", "--adapter DIR"},
+      {weights, adapter, "peft", "without --adapter"},
+      {with(adapter, kProjection, weights.at(kProjection)), adapter, "peft",
+       "is frozen under --adapter peft"},
+      {with(adapter, stem + "lora_magnitude_vector", random_tensor({8}, 6)), adapter, "peft", "use_dora"},
+      {with(adapter, "model.layers.9.self_attn.q_proj.lora_A.default.weight", adapter.at(a)), adapter, "peft",
+       "layers_to_transform"},
+      {with(adapter, a, random_tensor({4, 6}, 7)), adapter, "peft", "rank r in peft/adapter_config.json"},
+      {flat, weights, "", "summon_full_params"},
+      {{{kProjection, weights.at(kProjection)}}, weights, "", "may have been frozen"},
+      {adapter, adapter, "peft", ""},
+      {with(weights, kProjection, random_tensor({8, 6}, 8)), weights, "", ""}};
+  for (const auto& one : cases) {
+    const std::string hint = hint_of(one.gradients, one.truth, one.folder);
+    EXPECT_NE(hint.find(one.expected), std::string::npos) << "'" << one.expected << "' in: " << hint;
+    EXPECT_EQ(hint.empty(), std::string(one.expected).empty()) << hint;
   }
 }
 
