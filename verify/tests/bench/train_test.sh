@@ -84,7 +84,7 @@ done
 long=(--dtype float64 --learning-rate 0.01)
 for optimizer in adamw galore natural-galore masters; do
   whole=("${long[@]}" --optimizer "$optimizer" --galore-rank 4)
-  [ "$optimizer" = natural-galore ] && whole+=(--galore-history 7 --galore-damping 0.01)  # which step 10 and 17 are amid
+  [ "$optimizer" = natural-galore ] && whole+=(--galore-history 7 --galore-damping 0.01)  # steps 10 and 17 are in the middle of it
   [ "$optimizer" = masters ] && whole=(--dtype bfloat16 --master-weights --learning-rate 0.01)
   trained "$optimizer, at one go" "$optimizer" "${whole[@]}" --steps 24
   # Killed between two states: the steps since the last one are taken again and have to be what is on record.

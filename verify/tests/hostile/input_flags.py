@@ -128,6 +128,9 @@ VERIFY = (
     ("gradcheck", "--seed", "18446744073709551616"),
     ("gradcheck", "--threads", "99999"),
     ("precision", "--seed", "-1"),
+    ("precision", "--seeds", "-1"),
+    ("precision", "--dtype", RED),
+    ("precision", "--out", "/proc/x"),
     ("long", "--case", RED),
     ("long", "--max-memory", "x"),
 )
