@@ -122,8 +122,8 @@ Settings settings_of(Method method, int64_t chunk, int64_t head_chunk) {
   return settings;
 }
 
-/// One chunk, for the layers and the head, has checkpoint's bits; as many as tokens have others, and errors
-/// of the same kind.
+/// One chunk, for the layers and the head, has the bits of checkpoint with its head streamed as one chunk; as
+/// many as tokens have others, and errors of the same kind.
 TEST(PrecisionCurve, BeginsWithCheckpointsBitsAndEndsAtAChunkAToken) {
   for (const PrecisionKind& kind : precision_kinds()) {
     PrecisionSubject subject;
@@ -133,10 +133,11 @@ TEST(PrecisionCurve, BeginsWithCheckpointsBitsAndEndsAtAChunkAToken) {
     subject.batches = 4;
     subject.entries = true;
     const int64_t tokens = subject.tokens();
+    Settings whole = settings_of(Method::kCheckpoint, 0, tokens);
+    whole.stream_head = true;
     const std::vector<Precision> all = measure_precision(
-        subject, {settings_of(Method::kStandard, 0, 0), settings_of(Method::kCheckpoint, 0, tokens),
-                  settings_of(Method::kStreambp, tokens, tokens), settings_of(Method::kStreambp, 1, tokens),
-                  settings_of(Method::kStreambp, tokens, 1)});
+        subject, {settings_of(Method::kStandard, 0, 0), whole, settings_of(Method::kStreambp, tokens, tokens),
+                  settings_of(Method::kStreambp, 1, tokens), settings_of(Method::kStreambp, tokens, 1)});
     const Precision& checkpoint = all[1];
     EXPECT_EQ(all[2].gradients, checkpoint.gradients) << kind.name;
     EXPECT_EQ(all[2].loss, checkpoint.loss) << kind.name;
