@@ -5,7 +5,7 @@
 
 Every method is measured against the float64 truth, relative to standard back-propagation's own error in the same precision, parameter by parameter, with
 the layers and the head cut into 1, 2, 4, ... chunks up to one a token; medians over three seeds of weights and batches. A job that is finished is not run
-again (--runs holds them). Writes results.jsonl (a record of each configuration), precision.md and precision.png and .svg. Exit codes: 0 all within 1.25 x, 1 one
+again (--runs holds them). Writes errors.jsonl (a record of each configuration), precision.md and precision.png and .svg. Exit codes: 0 all within 1.25 x, 1 one
 is not, 2 bad usage or input.
 """
 
@@ -237,7 +237,7 @@ def main():
         print(f"{number}/{len(JOBS)} {' '.join(job)}", flush=True)
         records += measure(job, options)
     text = report(records, options)
-    write_file(options.out / "results.jsonl", "".join(json.dumps(record, separators=(",", ":"), sort_keys=True) + "\n" for record in records))
+    write_file(options.out / "errors.jsonl", "".join(json.dumps(record, separators=(",", ":"), sort_keys=True) + "\n" for record in records))
     write_file(options.out / "precision.md", text)
     draw(records, options)
     print(text, end="")
