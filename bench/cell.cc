@@ -49,7 +49,8 @@ json fused_settings(const plan::ModelSetup& setup) {
   const OptimizerSettings& fused = *setup.fused_optimizer;
   json settings{{"name", fused.name}, {"learning_rate", fused.learning_rate}};
   if (fused.name != "sgd") settings["bits"] = 8 * c10::elementSize(fused.dtype);
-  if (fused.name == "galore") settings["rank"] = fused.rank;
+  if (fused.name.ends_with("galore")) settings["rank"] = fused.rank;
+  if (fused.name == "natural-galore") settings["history"] = fused.history;
   if (fused.master_weights) settings["master_weights"] = true;
   return settings;
 }

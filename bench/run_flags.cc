@@ -155,9 +155,14 @@ void RunFlags::add_optimizers() {
       ->capture_default_str();
   command_.add_option("--learning-rate", fused_.learning_rate, "Of the fused optimizer")
       ->capture_default_str();
-  command_.add_option("--galore-rank", fused_.rank, "Of galore's projection")
+  command_.add_option("--galore-rank", fused_.rank, "Of the projection of galore and natural-galore")
       ->capture_default_str()
       ->check(from_to(1, 1000000));
+  command_
+      .add_option("--galore-history", fused_.history,
+                  "Projected gradients that natural-galore keeps, each as large as one of its averages")
+      ->capture_default_str()
+      ->check(from_to(1, 100000));
   command_
       .add_option(
           "--optimizer", optimizer_,
@@ -212,7 +217,7 @@ void RunFlags::read(SweepOptions& options) const {
   }
   read_settings(options);
   if (!options.given.is_fair()) add_baselines();
-  for (const char* flag : {"--learning-rate", "--galore-rank"}) {
+  for (const char* flag : {"--learning-rate", "--galore-rank", "--galore-history"}) {
     if (!trains_ && command_.count(flag) > 0 && fused_optimizer_ == "none")
       throw InputError("{}: of the fused optimizer, expected --fuse-optimizer with it", flag);
   }

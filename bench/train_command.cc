@@ -112,12 +112,18 @@ void add_train_command(CLI::App& app, Action& action, int argc, const char* cons
        "Of the learning rate after --warmup-steps: constant, linear or cosine, to 0");
   number("--warmup-steps", options.warmup_steps, "Steps in which the learning rate rises")
       ->check(from_to(0, 100000000));
-  number("--beta1", options.optimizer.beta1, "adamw, galore: of the mean of gradients");
-  number("--beta2", options.optimizer.beta2, "adamw, galore: of the mean of their squares");
-  number("--weight-decay", options.optimizer.weight_decay, "adamw, galore");
+  number("--beta1", options.optimizer.beta1, "All but sgd: of the mean of gradients");
+  number("--beta2", options.optimizer.beta2, "All but sgd: of the mean of their squares");
+  number("--weight-decay", options.optimizer.weight_decay, "All but sgd");
   command->add_flag("--master-weights", options.optimizer.master_weights,
                     "Steps are of a float32 copy of half-precision weights, which are rounded from it");
-  number("--galore-rank", options.optimizer.rank, "Of galore's projection")->check(from_to(1, 1000000));
+  number("--galore-rank", options.optimizer.rank, "Of the projection of galore and natural-galore")
+      ->check(from_to(1, 1000000));
+  number("--galore-history", options.optimizer.history,
+         "Projected gradients that natural-galore keeps, each as large as one of its averages")
+      ->check(from_to(1, 100000));
+  number("--galore-damping", options.optimizer.damping,
+         "Of natural-galore: added to the diagonal of the gradients' Fisher matrix");
   number("--clip-norm", options.clip_norm, "The most that the norm of all gradients may be; 0: as it is");
   text("--device", options.run.device, "cpu, cuda, cuda:1");
   number("--threads", options.run.threads, "Threads of the CPU");

@@ -16,8 +16,8 @@ void add_sweep_command(CLI::App& app, std::function<int()>& action);
 /// The reference against finite differences.
 void add_gradcheck_command(CLI::App& app, std::function<int()>& action);
 
-/// Errors of float32 and bfloat16 against the float64 truth, method by method.
-void add_precision_command(CLI::App& app, std::function<int()>& action);
+/// Errors of float32 and bfloat16 against the float64 truth, method by method. Records hold `argv`.
+void add_precision_command(CLI::App& app, std::function<int()>& action, int argc, const char* const* argv);
 
 /// A file of gradients, from any framework, against the float64 truth.
 void add_compare_command(CLI::App& app, std::function<int()>& action);

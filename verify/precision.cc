@@ -28,6 +28,16 @@ Evaluation in_double(Evaluation evaluation) {
   return evaluation;
 }
 
+/// NaN if any number is.
+double median(std::vector<double> numbers) {
+  for (const double number : numbers) {
+    if (std::isnan(number)) return number;
+  }
+  std::sort(numbers.begin(), numbers.end());
+  const size_t half = numbers.size() / 2;
+  return numbers.size() % 2 == 1 ? numbers[half] : 0.5 * (numbers[half - 1] + numbers[half]);
+}
+
 /// Sums of squares become root means.
 void finish(Precision& sums, int64_t batches) {
   const auto root = [&](double& sum) { sum = std::sqrt(sum / static_cast<double>(batches)); };
@@ -39,25 +49,58 @@ void finish(Precision& sums, int64_t batches) {
 }  // namespace
 
 std::pair<std::string, double> Precision::worst() const {
-  std::pair<std::string, double> worst{"", 0.0};
-  for (const auto& [name, error] : gradients) {
-    if (is_worse(error, worst.second)) worst = {name, error};
-  }
-  return worst;
+  return worst_of(gradients);
 }
 
 double rounding_of(at::ScalarType dtype) {
   return dtype == at::kBFloat16 ? 0x1p-8 : 0x1p-23;
 }
 
+std::pair<std::string, double> worst_of(const std::map<std::string, double>& errors) {
+  std::pair<std::string, double> worst{"", 0.0};
+  for (const auto& [name, error] : errors) {
+    if (is_worse(error, worst.second)) worst = {name, error};
+  }
+  return worst;
+}
+
+std::map<std::string, double> times_by_parameter(const Precision& of, const Precision& standard,
+                                                 double rounding) {
+  std::map<std::string, double> times;
+  for (const auto& [name, error] : of.gradients)
+    times[name] = error / worse(standard.gradients.at(name), rounding);
+  return times;
+}
+
 std::pair<std::string, double> times_standard(const Precision& of, const Precision& standard,
                                               double rounding) {
-  std::pair<std::string, double> most{"", 0.0};
-  for (const auto& [name, error] : of.gradients) {
-    const double times = error / std::max(standard.gradients.at(name), rounding);
-    if (is_worse(times, most.second)) most = {name, times};
+  return worst_of(times_by_parameter(of, standard, rounding));
+}
+
+std::map<std::string, double> median_of(const std::vector<std::map<std::string, double>>& seeds) {
+  std::map<std::string, double> medians;
+  for (const auto& [name, number] : seeds.front()) {
+    std::vector<double> numbers;
+    for (const auto& seed : seeds) numbers.push_back(seed.at(name));
+    medians[name] = median(std::move(numbers));
   }
-  return most;
+  return medians;
+}
+
+Precision median_of(const std::vector<Precision>& seeds) {
+  Precision middle;
+  std::vector<double> losses, log_probabilities;
+  std::vector<std::map<std::string, double>> gradients;
+  for (const Precision& seed : seeds) {
+    losses.push_back(seed.loss);
+    log_probabilities.push_back(seed.log_probabilities);
+    gradients.push_back(seed.gradients);
+    for (const auto& [name, errors] : seed.entries) middle.entries[name].add(errors);
+  }
+  middle.loss = median(std::move(losses));
+  middle.log_probabilities = median(std::move(log_probabilities));
+  middle.gradients = median_of(gradients);
+  return middle;
 }
 
 std::vector<Precision> measure_precision(const PrecisionSubject& subject,
@@ -83,11 +126,17 @@ std::vector<Precision> measure_precision(const PrecisionSubject& subject,
     const auto objective = make_objective(subject.objective, batch, {});
     const Evaluation truth = evaluate(model, batch, *objective, standard);
     for (size_t i = 0; i < configurations.size(); ++i) {
-      const EvaluationErrors errors =
-          measure(in_double(evaluate(twin, batch, *objective, configurations[i])), truth);
+      const Evaluation value = in_double(evaluate(twin, batch, *objective, configurations[i]));
+      const EvaluationErrors errors = measure(value, truth);
       all[i].loss += errors.loss * errors.loss;
       all[i].log_probabilities += errors.log_probabilities * errors.log_probabilities;
-      for (const ParameterError& of : errors.gradients) all[i].gradients[of.name] += of.error * of.error;
+      for (const ParameterError& of : errors.gradients) {
+        all[i].gradients[of.name] += of.error * of.error;
+        // What is missing or of another shape has an error of NaN already.
+        if (subject.entries && of.problem.empty())
+          all[i].entries[of.name].add(value.gradients.at(of.name), truth.gradients.at(of.name),
+                                      subject.dtype);
+      }
     }
   }
   for (Precision& one : all) finish(one, subject.batches);

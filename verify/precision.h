@@ -12,6 +12,7 @@
 
 #include "streambp/backprop/method.h"
 #include "verify/error_measure.h"
+#include "verify/ulps.h"
 
 namespace streambp::verify {
 
@@ -28,6 +29,9 @@ struct PrecisionSubject {
   int64_t seq_len = 64;
   int64_t batches = 24;  // of other tokens each: errors are root mean squares over them
   uint64_t seed = 0;
+  bool entries = false;  // Precision::entries is asked for as well
+
+  int64_t tokens() const { return sequences * seq_len; }
 };
 
 /// The errors of one configuration of a pass.
@@ -35,6 +39,8 @@ struct Precision {
   double loss = 0.0;
   double log_probabilities = 0.0;
   std::map<std::string, double> gradients;  // of each parameter, |gradient - truth| / |truth|
+  /// Of each parameter, the entries of its gradients in all batches, in units of the subject's dtype.
+  std::map<std::string, EntryErrors> entries;
 
   /// The worst parameter.
   std::pair<std::string, double> worst() const;
@@ -48,9 +54,23 @@ std::vector<Precision> measure_precision(const PrecisionSubject& subject,
 /// half a unit in the last place of its dtype.
 double rounding_of(at::ScalarType dtype);
 
-/// The parameter whose error is the most times standard's own, and how many times; a parameter whose own
-/// error is below `rounding` counts as if it were that.
+/// Of each parameter, how many times standard's own its error is; where standard's is below `rounding`, it
+/// counts as if it were that. NaN where either is.
+std::map<std::string, double> times_by_parameter(const Precision& of, const Precision& standard,
+                                                 double rounding);
+
+/// The parameter whose error is the most times standard's own, and how many times.
 std::pair<std::string, double> times_standard(const Precision& of, const Precision& standard,
                                               double rounding);
+
+/// The same configuration over several seeds of weights and tokens: errors are medians, entries those of all.
+/// A single one is itself.
+Precision median_of(const std::vector<Precision>& seeds);
+
+/// The medians of several seeds' times_by_parameter.
+std::map<std::string, double> median_of(const std::vector<std::map<std::string, double>>& seeds);
+
+/// The largest number of a map and its name, NaN before all numbers; of an empty one 0 of "".
+std::pair<std::string, double> worst_of(const std::map<std::string, double>& errors);
 
 }  // namespace streambp::verify

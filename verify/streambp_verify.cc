@@ -23,7 +23,7 @@ int main(int argc, char** argv) {
   verify::add_goldens_command(app, action);
   verify::add_sweep_command(app, action);
   verify::add_gradcheck_command(app, action);
-  verify::add_precision_command(app, action);
+  verify::add_precision_command(app, action, argc, argv);
   verify::add_compare_command(app, action);
   verify::add_long_command(app, action);
   add_completion_command(app, action);

@@ -132,6 +132,10 @@ class Training {
                        {"clip_norm", options_.clip_norm},
                        {"data_seed", options_.data_seed}};
     if (options_.schedule != "constant") all["training"]["steps"] = options_.steps;
+    if (optimizer.name == "natural-galore") {
+      all["training"]["history"] = optimizer.history;
+      all["training"]["damping"] = optimizer.damping;
+    }
     if (optimizer.master_weights) all["training"]["master_weights"] = true;
     if (text_) all["training"]["text_bytes"] = text_->size();
     all["settings"].erase("threads");

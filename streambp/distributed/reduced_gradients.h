@@ -62,7 +62,7 @@ class ReducedGradients final : public GradientConsumer {
   void accumulate(bool more_to_come) { more_to_come_ = more_to_come; }
 
   /// Makes the optimizer's states of this rank's shards, so that they are there before the first pass. Throws
-  /// InputError for galore with shards: it needs whole matrices.
+  /// InputError for galore and natural-galore with shards: they need whole matrices.
   void prepare(Optimizer& optimizer);
 
   /// One step of all parameters with the sums over ranks, which end with it: the model's gradients are zero,

@@ -19,18 +19,20 @@ namespace streambp {
 struct OptimizerSettings {
   std::string name = "sgd";  // of optimizer_names()
   double learning_rate = 1e-3;
-  double beta1 = 0.9;                 // adamw, galore
-  double beta2 = 0.999;               // adamw, galore
-  double epsilon = 1e-8;              // adamw, galore
-  double weight_decay = 0.01;         // adamw, galore
-  int64_t rank = 128;                 // galore: of the space that a weight's gradient is projected into
-  double scale = 0.25;                // galore: of the step out of that space
-  int64_t refresh = 200;              // galore: steps between two choices of the space
+  double beta1 = 0.9;          // all but sgd
+  double beta2 = 0.999;        // all but sgd
+  double epsilon = 1e-8;       // all but sgd
+  double weight_decay = 0.01;  // all but sgd
+  int64_t rank = 128;          // both galores: of the space that a weight's gradient is projected into
+  double scale = 0.25;         // both galores: of the step out of that space
+  int64_t refresh = 200;       // both galores: steps between two choices of the space
+  int64_t history = 20;        // natural-galore: projected gradients that it keeps, the newest among them
+  double damping = 1e-3;       // natural-galore: what is added to their Fisher matrix's diagonal
   at::ScalarType dtype = at::kFloat;  // of the states of half-precision parameters; others have their own
   bool master_weights = false;        // steps are of float32 copies of half-precision parameters
 };
 
-/// sgd, adamw, galore.
+/// sgd, adamw, galore, natural-galore.
 std::vector<std::string> optimizer_names();
 
 /// Turns gradients into steps, parameter by parameter; as a consumer of a pass at once.
@@ -73,6 +75,9 @@ class Optimizer : public GradientConsumer {
 ///   rank < min(m, n), the step being scale * P (...); P [m, rank] holds the gradient's first left singular
 ///   vectors (right ones, on the other side, where m > n), chosen again every `refresh` steps. Other
 ///   parameters take adamw's step.
+/// - natural-galore (Das, 2024, arXiv 2410.16029): galore on F^-1 R in place of R, F = damping I + the sum of
+///   r r^T over the last `history` of the R, each as a vector r. It keeps these, of as many numbers as an
+///   average each, and a float64 matrix [history, history].
 /// Throws InputError for another name, or a number out of its range.
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerSettings& settings);
 

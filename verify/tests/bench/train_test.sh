@@ -82,8 +82,9 @@ for objective in sft dpo; do
 done
 
 long=(--dtype float64 --learning-rate 0.01)
-for optimizer in adamw galore masters; do
+for optimizer in adamw galore natural-galore masters; do
   whole=("${long[@]}" --optimizer "$optimizer" --galore-rank 4)
+  [ "$optimizer" = natural-galore ] && whole+=(--galore-history 7 --galore-damping 0.01)  # steps 10 and 17 are in the middle of it
   [ "$optimizer" = masters ] && whole=(--dtype bfloat16 --master-weights --learning-rate 0.01)
   trained "$optimizer, at one go" "$optimizer" "${whole[@]}" --steps 24
   # Killed between two states: the steps since the last one are taken again and have to be what is on record.
@@ -119,6 +120,8 @@ bad() {
 }
 bad 'holds a training run already' "${common[@]}" --out adamw
 bad 'with other options' "${common[@]}" "${long[@]}" --weight-decay 0.02 --steps 30 --out adamw --resume
+bad 'with other options' "${common[@]}" "${long[@]}" --optimizer natural-galore --galore-rank 4 --galore-history 7 --steps 30 --out natural-galore --resume
+bad 'damping is 0, expected above 0' "${common[@]}" --optimizer natural-galore --galore-damping 0 --out no
 bad "can't be read" train --text nowhere --out no --quiet
 bad 'expected at least 5000' train --text text --seq-len 5000 --out no --quiet
 bad 'asks for more than text' "${common[@]}" --objective grpo --set beta=0 --out no

@@ -36,6 +36,7 @@ SWEEP = {
     "--budget": ("1GB",),
     "--learning-rate": ("nan", "x", "-1", "inf", "1e-3"),
     "--galore-rank": ("0", "-1", "4"),
+    "--galore-history": ("0", "-1", "4"),
     "--divisor": ("0", "-1", "nan", "inf", "x", "1,5"),
     "--set": ("nope", "nope=1", "=1", "divisor=0", "label_smoothing=nan", "divisor=1,divisor=2"),
     "--trace": ("/nonexistent/x",),
@@ -127,6 +128,9 @@ VERIFY = (
     ("gradcheck", "--seed", "18446744073709551616"),
     ("gradcheck", "--threads", "99999"),
     ("precision", "--seed", "-1"),
+    ("precision", "--seeds", "-1"),
+    ("precision", "--dtype", RED),
+    ("precision", "--out", "/proc/x"),
     ("long", "--case", RED),
     ("long", "--max-memory", "x"),
 )

@@ -60,6 +60,27 @@ refuses 'precision of distill' 'needs a teacher' precision --objective distill
 refuses 'precision of float64' 'expected one of float32, bfloat16' precision --dtype float64
 run 'precision' 0 precision --dtype float32 --method streambp --chunk 8 --repeats 24 --seq-len 24 --json
 says '"gradient_dtype":"float32"'
+refuses 'precision of a curve with chunks' 'excludes' precision --curve --chunk 3
+refuses 'precision of no seed' 'expected 1 to 1000' precision --seeds 0
+run 'precision, a curve' 0 precision --dtype bfloat16 --method streambp --curve --histogram --repeats 2 --seeds 2 --seq-len 6 \
+  --out "$folder/curve"
+says 'the paper'
+[ "$(awk 'length > 120' "$folder/out")" = '' ] || fail 'lines of more than 120 characters'
+# Standard; 12 tokens in 1, 2, 4, 8 chunks and one a token, of the layers and (but for the first) of the head.
+python3 - "$folder/curve/results.jsonl" <<'PY' || fail 'the records of the curve are not those expected'
+import json, sys
+records = [json.loads(line) for line in open(sys.argv[1])]
+points = [(r["method"], r["chunks"], r["head_chunks"]) for r in records]
+assert points == [("standard", 0, 0)] + [("streambp", n, 1) for n in (1, 2, 4, 6, 12)] + [("streambp", 1, n) for n in (2, 4, 6, 12)], points
+for r in records:
+    assert r["schema"] == 1 and r["kind"] == "precision" and r["seeds"] == 2 and r["environment"]["argv"], r
+    largest = max(p["times_standard"] for p in r["parameters"].values())
+    assert abs(r["times_standard"] - largest) <= 1e-5 * largest, r
+    entries = sum(part["entries"] for part in r["parts"].values())
+    assert entries == sum(sum(part["ulps"]) + part["zeros"] for part in r["parts"].values()) > 0, r
+assert len({r["key"] for r in records}) == len(records)
+PY
+refuses 'precision into a folder of records' 'holds records already' precision --repeats 1 --out "$folder/curve"
 run 'gradcheck' 0 gradcheck
 says ' 0 failed'
 

@@ -225,11 +225,13 @@ TEST(DataParallelEdges, RefuseWhatIsOutOfOrder) {
   EXPECT_THROW(gradients.step(*adamw()), InputError);
   EXPECT_THROW(gradients.gathered(), InputError);
   OptimizerSettings settings;
-  settings.name = "galore";
-  const auto galore = make_optimizer(settings);
-  EXPECT_THROW(gradients.prepare(*galore), InputError);
-  EXPECT_THROW(gradients.step(*galore), InputError);
-  EXPECT_NO_THROW(plain.prepare(*galore));
+  for (const char* name : {"galore", "natural-galore"}) {
+    settings.name = name;
+    const auto galore = make_optimizer(settings);
+    EXPECT_THROW(gradients.prepare(*galore), InputError);
+    EXPECT_THROW(gradients.step(*galore), InputError);
+    EXPECT_NO_THROW(plain.prepare(*galore));
+  }
   backpropagate_on_ranks(*alone, model, batch, *objective, chunks_of(5), plain);
   EXPECT_THROW(backpropagate_on_ranks(*alone, model, batch, *objective, chunks_of(5), plain), InputError);
   ReducedGradients freeing(*alone, model, ZeroStage::kGradients);

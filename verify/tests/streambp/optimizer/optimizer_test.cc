@@ -20,6 +20,7 @@ OptimizerSettings settings_of(const std::string& name) {
   settings.learning_rate = 0.05;
   settings.rank = 5;
   settings.refresh = 2;
+  settings.history = 3;
   return settings;
 }
 
@@ -72,6 +73,157 @@ TEST(Optimizer, GaloreStepsInsideTheGradientsSpace) {
     // Adam's first step is the gradient's sign, here of its coordinates: 2 x 20 of them, each 1.
     const double expected = settings.learning_rate * settings.scale * std::sqrt(2.0 * 20.0);
     EXPECT_TRUE(std::abs(moved.norm().item<double>() - expected) <= 1e-6 * expected);
+  }
+}
+
+/// Natural GaLore by its formula written out in float64: the empirical Fisher matrix of the last projected
+/// gradients as a dense matrix, and a solution of it.
+class DenseNaturalGalore {
+ public:
+  explicit DenseNaturalGalore(const OptimizerSettings& settings) : settings_(settings) {}
+
+  /// What is added to a weight without decay.
+  at::Tensor step(const at::Tensor& gradient) {
+    const bool tall = gradient.size(0) > gradient.size(1);
+    if (steps_ % settings_.refresh == 0) {
+      const auto [u, s, vh] = at::linalg_svd(gradient, false);
+      space_ = (tall ? vh.t() : u).narrow(1, 0, settings_.rank).clone();
+    }
+    const at::Tensor projected = tall ? gradient.matmul(space_) : space_.t().matmul(gradient);
+    latest_.push_back(projected.reshape({-1}));
+    if (static_cast<int64_t>(latest_.size()) > settings_.history) latest_.erase(latest_.begin());
+    at::Tensor fisher = settings_.damping * at::eye(projected.numel(), at::kDouble);
+    for (const at::Tensor& r : latest_) fisher = fisher + at::outer(r, r);
+    const at::Tensor natural = at::linalg_solve(fisher, latest_.back()).view(projected.sizes());
+    ++steps_;
+    first_ = average(first_, natural, settings_.beta1);
+    second_ = average(second_, natural * natural, settings_.beta2);
+    const at::Tensor direction =
+        (first_ / (1.0 - std::pow(settings_.beta1, steps_))) /
+        ((second_ / (1.0 - std::pow(settings_.beta2, steps_))).sqrt() + settings_.epsilon);
+    return -settings_.learning_rate * settings_.scale *
+           (tall ? direction.matmul(space_.t()) : space_.matmul(direction));
+  }
+
+ private:
+  static at::Tensor average(const at::Tensor& mean, const at::Tensor& value, double beta) {
+    return mean.defined() ? beta * mean + (1.0 - beta) * value : (1.0 - beta) * value;
+  }
+
+  OptimizerSettings settings_;
+  at::Tensor space_, first_, second_;
+  std::vector<at::Tensor> latest_;
+  int64_t steps_ = 0;
+};
+
+/// Steps of natural-galore and of the formula on gradients of `norm` times a random matrix of unit entries:
+/// more of them than the history holds, over several choices of the space. The largest relative distance.
+double distance_to_dense(const OptimizerSettings& settings, const std::vector<int64_t>& shape,
+                         at::ScalarType dtype, double norm) {
+  const auto optimizer = make_optimizer(settings);
+  DenseNaturalGalore dense(settings);
+  Parameter w = parameter(at::zeros(shape, dtype));
+  double worst = 0.0;
+  for (uint64_t step = 0; step < 8; ++step) {
+    // Alike, as gradients of a training run are.
+    const at::Tensor gradient = norm * (random(shape, 5) + 0.3 * random(shape, 10 + step)).to(dtype);
+    w.value.zero_();
+    w.gradient = gradient.clone();
+    optimizer->step(w);
+    worst = std::max(worst, relative_error(w.value.to(at::kDouble), dense.step(gradient.to(at::kDouble))));
+  }
+  return worst;
+}
+
+TEST(Optimizer, NaturalGaloreAppliesTheInverseFisherMatrix) {
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{9, 20}, {20, 9}}) {
+    for (const int64_t history : {1, 3, 20}) {
+      OptimizerSettings settings = settings_of("natural-galore");
+      settings.weight_decay = 0.0;
+      settings.refresh = 5;
+      settings.history = history;
+      for (const double damping : {1e-3, 10.0}) {
+        settings.damping = damping;
+        const double distance = distance_to_dense(settings, shape, at::kDouble, 1.0);
+        // The dense matrix has a condition of up to 1e7.
+        EXPECT_TRUE(distance <= 1e-10) << history << " " << damping << ": " << distance;
+      }
+      // Of one gradient alone it is a multiple of it, which Adam does not see; of several it turns it.
+      settings.damping = 1e-3;
+      OptimizerSettings plain = settings;
+      plain.name = "galore";
+      const auto natural = make_optimizer(settings), other = make_optimizer(plain);
+      Parameter a = parameter(at::zeros(shape, at::kDouble)), b = parameter(at::zeros(shape, at::kDouble));
+      for (uint64_t step = 0; step < 3; ++step) {
+        a.gradient = random(shape, 20 + step);
+        b.gradient = a.gradient.clone();
+        natural->step(a);
+        other->step(b);
+        const double apart = relative_error(a.value, b.value);
+        EXPECT_EQ(apart <= 1e-4, step == 0) << apart;
+      }
+    }
+  }
+}
+
+/// Gradients of a norm of 1,000 and more: g / damping less what Woodbury's identity takes from it would be
+/// float32's rounding errors alone, 1e9 times as large as what remains.
+TEST(Optimizer, NaturalGaloreIsAsPreciseForLargeGradients) {
+  OptimizerSettings settings = settings_of("natural-galore");
+  settings.weight_decay = 0.0;
+  settings.refresh = 100;
+  const double distance = distance_to_dense(settings, {9, 20}, at::kFloat, 100.0);
+  EXPECT_TRUE(distance <= 1e-3) << distance;
+}
+
+/// The same gradient again and again, of a size at which the damping is lost in float64: still a step.
+TEST(Optimizer, NaturalGaloreStaysFiniteForEqualGradients) {
+  OptimizerSettings settings = settings_of("natural-galore");
+  settings.epsilon = 1e-30;
+  const auto optimizer = make_optimizer(settings);
+  Parameter w = parameter(at::zeros({9, 20}, at::kDouble));
+  for (int step = 0; step < 6; ++step) {
+    w.gradient = 1e9 * random({9, 20}, 5);
+    optimizer->step(w);
+    EXPECT_TRUE(w.value.isfinite().all().item<bool>()) << step;
+    EXPECT_GT(w.value.abs().max().item<double>(), 0.0);
+  }
+}
+
+/// What is predicted on the meta device, and that a step there needs no values.
+TEST(Optimizer, StatesTakeTheBytesThatADryRunSays) {
+  install_meters();
+  for (const std::string& name : optimizer_names()) {
+    OptimizerSettings settings = settings_of(name);
+    const auto bytes_on = [&](c10::DeviceType device) {
+      const auto live = [&] {
+        reset_peak(device);
+        const std::map<std::string, int64_t> scopes = read_meter(device).at_peak;
+        return scopes.contains("optimizer") ? scopes.at("optimizer") : 0;
+      };
+      const int64_t before = live();
+      const auto optimizer = make_optimizer(settings);
+      const auto options = at::TensorOptions(at::kFloat).device(device);
+      for (const auto& [index, shape] :
+           {std::pair{0, std::vector<int64_t>{9, 20}}, {1, {20, 9}}, {2, {11}}}) {
+        Parameter one = parameter(at::ones(shape, options));
+        one.name = std::to_string(index);
+        optimizer->prepare(one);
+        one.gradient = at::ones(shape, options);
+        optimizer->step(one);
+      }
+      return live() - before;
+    };
+    const int64_t measured = bytes_on(at::kCPU), predicted = bytes_on(at::kMeta);
+    EXPECT_EQ(measured, predicted) << name;
+    // Of rank 5, with 3 gradients kept: averages of 5 x 20 numbers and a space of 9 x 5, twice; those of 11.
+    const int64_t averages = 4 * 2 * (100 + 100), spaces = 4 * 2 * 45, plain = 4 * 2 * 11;
+    const int64_t histories = 2 * (4 * 3 * 100 + 8 * 3 * 3);
+    const std::map<std::string, int64_t> expected{{"sgd", 0},
+                                                  {"adamw", 4 * 2 * (180 + 180) + plain},
+                                                  {"galore", averages + spaces + plain},
+                                                  {"natural-galore", averages + spaces + plain + histories}};
+    EXPECT_EQ(measured, expected.at(name)) << name;
   }
 }
 
@@ -131,6 +283,12 @@ TEST(Optimizer, RefusesNumbersOutOfTheirRange) {
   settings.beta2 = 1.0;
   EXPECT_THROW(make_optimizer(settings), InputError);
   EXPECT_THROW(make_optimizer(settings_of("lion")), InputError);
+  settings = settings_of("natural-galore");
+  settings.history = 0;
+  EXPECT_THROW(make_optimizer(settings), InputError);
+  settings.history = 3;
+  settings.damping = 0.0;
+  EXPECT_THROW(make_optimizer(settings), InputError);
   settings = settings_of("sgd");
   settings.learning_rate = std::nan("");
   EXPECT_THROW(make_optimizer(settings), InputError);
@@ -200,7 +358,8 @@ using Names = std::pair<std::string, std::string>;
 INSTANTIATE_TEST_SUITE_P(Models, Fused,
                          testing::Values(Names{"qwen3-tiny", "sgd"}, Names{"llama-tied-tiny", "adamw"},
                                          Names{"phi3-tiny", "adamw"}, Names{"gemma3-tiny", "galore"},
-                                         Names{"qwen3-moe-tiny", "galore"}));
+                                         Names{"qwen3-moe-tiny", "galore"},
+                                         Names{"llama-tied-tiny", "natural-galore"}));
 
 TEST(Fused, OneLayersGradientsAreAliveAtATime) {
   install_meters();
