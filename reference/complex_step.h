@@ -1,9 +1,10 @@
 // Derivatives without differences: numbers with a small imaginary part.
 //
 // For an analytic f, f(x + i h) = f(x) + i h f'(x) - h^2 f''(x) / 2 - ...: with h so small that h^2 is lost
-// beside 1, the real part is f(x) and the imaginary part over h is f'(x), to the last digits of either, because
-// nothing is subtracted from its like (Squire & Trapp 1998, https://doi.org/10.1137/S003614459631241X). No
-// derivative is written down here: these are the functions of complex numbers.
+// beside 1, the real part is f(x) and the imaginary part over h is f'(x), to the last digits of either,
+// because nothing is subtracted from its like (Squire & Trapp 1998,
+// https://doi.org/10.1137/S003614459631241X). No derivative is written down here: these are the functions of
+// complex numbers.
 #pragma once
 
 #include <Eigen/Core>
@@ -12,8 +13,8 @@
 
 namespace streambp::reference {
 
-/// x + i y in extended precision. Its order, and with it every branch of a program, is that of the real part; a
-/// function that is not defined for a negative real number is NaN for a negative real part as well.
+/// x + i y in extended precision. Its order, and with it every branch of a program, is that of the real part;
+/// a function that is not defined for a negative real number is NaN for a negative real part as well.
 class ComplexStep {
  public:
   ComplexStep(long double real = 0, long double imaginary = 0) : x_(real), y_(imaginary) {}

@@ -16,8 +16,9 @@ Var Layers::router(const std::string& module, const Var& x) const {
 
 Var Layers::experts(const std::string& module, const Var& x, const Var& p) const {
   const std::string all = module + "experts.";
-  const Matrix correction =
-      config_.mixture.sigmoid_scores ? held_constant(parameter(module + "gate.e_score_correction_bias").value()) : Matrix();
+  const Matrix correction = config_.mixture.sigmoid_scores
+                                ? held_constant(parameter(module + "gate.e_score_correction_bias").value())
+                                : Matrix();
   const auto of_rows = [&](int e, const Var& rows) {
     return config_.mixture.biased_interleaved ? interleaved_expert(all, e, rows) : expert(all, e, rows);
   };

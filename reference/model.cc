@@ -121,10 +121,10 @@ Var embeddings(Tape& tape, const ModelConfig& config, const Parameters& paramete
     if (sequence.tokens.empty()) continue;
     const Var states = hidden_states(config, parameters, sequence.tokens, sequence.positions, length).states;
     const auto tokens = static_cast<int>(states.rows());
-    parts.push_back(
-        pooling == Pooling::kLast
-            ? gather_rows(states, {tokens - 1})
-            : scale(scatter_rows(states, std::vector<int>(sequence.tokens.size(), 0), 1), Number{1} / tokens));
+    parts.push_back(pooling == Pooling::kLast
+                        ? gather_rows(states, {tokens - 1})
+                        : scale(scatter_rows(states, std::vector<int>(sequence.tokens.size(), 0), 1),
+                                Number{1} / tokens));
   }
   return concat_rows(parts);
 }

@@ -337,7 +337,8 @@ TokenObjective kto(const KtoOptions& options, const TokenLayout& layout, const s
   objective.loss = [=](Tape& tape, const TokenValues& heads) {
     const Var l = sub(sequence_sums(heads.log_probabilities, layout), constant(tape, reference_sums));
     Number k = 0.0;
-    if (!unrelated.empty() && !options.apo_zero_unpaired) k = real_part(l.value()(unrelated, Eigen::all).mean());
+    if (!unrelated.empty() && !options.apo_zero_unpaired)
+      k = real_part(l.value()(unrelated, Eigen::all).mean());
     if (k < 0.0) k = 0.0;  // not std::max, which may lose a NaN
     // 1 - sigma(x) = sigma(-x), and sigma = e^{ln sigma} does not overflow.
     const Var x = mul(offset(gather_rows(l, judged), -k), constant(tape, slopes));

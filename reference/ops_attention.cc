@@ -69,8 +69,7 @@ Var attention(const Var& q, const Var& k, const Var& v, const Var* sinks, const 
     require_shape("causal_attention", "the sinks", sink.value(), 1, options.query_heads);
   }
 
-  std::vector<Vector>
-      probabilities;  // of every query, head by head; the backward pass needs them again
+  std::vector<Vector> probabilities;  // of every query, head by head; the backward pass needs them again
   probabilities.reserve(static_cast<std::size_t>(options.query_heads * length));
   Matrix value(length, options.query_heads * size.value);
   for_each_query(length, size, options, [&](Index head, Index i, const View& at) {

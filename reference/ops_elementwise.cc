@@ -81,7 +81,8 @@ Var offset(const Var& x, Number c) {
 Var tanh(const Var& x) {
   // 1 - tanh^2 = 1 / cosh^2, which does not cancel where tanh is nearly 1.
   return elementwise(
-      x, [](const Scalar& t) { return math::tanh(t); }, [](const Scalar& t) { return 1.0 / square(math::cosh(t)); });
+      x, [](const Scalar& t) { return math::tanh(t); },
+      [](const Scalar& t) { return 1.0 / square(math::cosh(t)); });
 }
 
 Var exp(const Var& x) {
@@ -111,8 +112,8 @@ Var clip(const Var& x, Number low, Number high) {
   // Both comparisons are false for a NaN, which so stays what it is.
   return elementwise(
       x, [low, high](const Scalar& t) -> Scalar { return t < low    ? low
-                                        : t > high ? high
-                                                   : t; },
+                                                         : t > high ? high
+                                                                    : t; },
       [low, high](const Scalar& t) -> Scalar { return t < low || t > high ? 0.0 : 1.0; });
 }
 
@@ -136,7 +137,8 @@ Var gelu_tanh(const Var& x) {
 
 Var sigmoid(const Var& x) {
   return elementwise(
-      x, [](const Scalar& t) { return sigmoid(t); }, [](const Scalar& t) { return sigmoid(t) * sigmoid(-t); });
+      x, [](const Scalar& t) { return sigmoid(t); },
+      [](const Scalar& t) { return sigmoid(t) * sigmoid(-t); });
 }
 
 Var softplus(const Var& x) {
@@ -154,7 +156,9 @@ Var log_sigmoid(const Var& x) {
 Var log1mexp(const Var& x) {
   return elementwise(
       x,
-      [](const Scalar& t) { return t > -std::numbers::ln2_v<Number> ? math::log(-math::expm1(t)) : math::log1p(-math::exp(t)); },
+      [](const Scalar& t) {
+        return t > -std::numbers::ln2_v<Number> ? math::log(-math::expm1(t)) : math::log1p(-math::exp(t));
+      },
       [](const Scalar& t) { return -1.0 / math::expm1(-t); });
 }
 

@@ -33,7 +33,7 @@ struct Operands {
 /// What a head remembers at one token, after it has forgotten and after it has learned; see the header.
 struct Memory {
   Matrix forgotten, learned;  // R_t, S_t
-  RowVector error;   // v_t - R_t^T k_t
+  RowVector error;            // v_t - R_t^T k_t
 };
 
 /// The outputs of one head, put into its columns of `value`; gives its memory of every token.

@@ -37,7 +37,8 @@ Number llama3(const RopeSettings& rope, Number f) {
 /// The same thought as llama3's, but the ramp is even in the number of the pair, not in its turns.
 Number yarn(const RopeSettings& rope, int i, int rotary_dim) {
   const auto pair_with = [&](Number turns) {
-    return rotary_dim * std::log(rope.original_max_position_embeddings / (turns * 2 * std::numbers::pi_v<Number>)) /
+    return rotary_dim *
+           std::log(rope.original_max_position_embeddings / (turns * 2 * std::numbers::pi_v<Number>)) /
            (2.0 * std::log(Number{rope.theta}));
   };
   Number low = pair_with(rope.beta_fast);

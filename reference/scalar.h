@@ -1,6 +1,6 @@
-// Of what numbers the reference is made. Its sources are written once and compiled twice: in doubles, which is
-// the reference, and in extended precision with complex steps, which is what check/ judges the first by. Each
-// build has an inline namespace of its own, so that both fit into one program.
+// Of what numbers the reference is made. Its sources are written once and compiled twice: in doubles, which
+// is the reference, and in extended precision with complex steps, which is what check/ judges the first by.
+// Each build has an inline namespace of its own, so that both fit into one program.
 #pragma once
 
 #include <cmath>

@@ -24,6 +24,7 @@ Matrix on_tape(const DoubleMatrix& x);
 using Function = std::function<Var(Tape&, const std::vector<Var>&)>;
 
 struct CheckOptions {
+  double limit = 1e-13;  // permitted relative error of value and gradients in doubles: some hundred roundings
   std::uint64_t seed = 1;  // of the cotangent, of directions and of the choice of entries
   /// For every input the distance over which the function bends, in units of which the differences are taken.
   /// Empty: max(1, |x|).
@@ -46,16 +47,16 @@ struct Case {
 
 using Visit = std::function<void(const Case&)>;
 
-/// Every operation over several shapes and extremes, and every objective by what it takes from the heads. Both
-/// builds visit the same cases in the same order.
+/// Every operation over several shapes and extremes, and every objective by what it takes from the heads.
+/// Both builds visit the same cases in the same order.
 void list_ops(std::uint64_t seed, const Visit& visit);
 
 /// Log-probabilities, loss and everything the heads say of a tiny model of each family, with and without
 /// adapters, and of a critic, by every parameter.
 void list_models(std::uint64_t seed, const Visit& visit);
 
-/// What the gradients of a case are projected on, for a value of that shape: never ones, because the rows of a
-/// softmax sum to a constant, and a gradient that is wrong by something constant would be hidden.
+/// What the gradients of a case are projected on, for a value of that shape: never ones, because the rows of
+/// a softmax sum to a constant, and a gradient that is wrong by something constant would be hidden.
 DoubleMatrix cotangent_of(const Case& c, Index rows, Index cols);
 
 /// A matrix with independent entries, uniform between low and high.
@@ -65,7 +66,8 @@ DoubleMatrix random_matrix(Index rows, Index cols, std::uint64_t seed, double lo
 /// zeros.
 DoubleWeights random_weights(const ModelConfig& config, std::uint64_t seed);
 
-/// One with rows * cols = size entries whose squares sum to 1: where an input of that shape is moved as a whole.
+/// One with rows * cols = size entries whose squares sum to 1: where an input of that shape is moved as a
+/// whole.
 DoubleMatrix random_direction(Index rows, Index cols, std::uint64_t seed);
 
 }  // namespace streambp::reference::inline STREAMBP_ARITHMETIC

@@ -54,11 +54,9 @@ double largest_difference(const Matrix& a, const Matrix& b) {
   return same_shape(a, b) ? largest(a - b) : kNaN;
 }
 
-/// The same with b in extended precision, over its largest entry or `floor`.
-double relative_difference(const Matrix& a, const LongMatrix& b, double floor) {
-  if (!same_shape(a, b)) return kNaN;
-  const double size = std::max(largest(b), floor);
-  return largest(a.cast<long double>() - b) / (size == 0.0 ? 1.0 : size);
+/// max |a - b| / scale for b in extended precision, and NaN as above.
+double difference_over(double scale, const Matrix& a, const LongMatrix& b) {
+  return same_shape(a, b) ? largest(a.cast<long double>() - b) / scale : kNaN;
 }
 
 /// The entry where a gradient is farthest from the truth, in words.
@@ -89,6 +87,7 @@ class Checked {
         cotangent_(cotangent_of(c, value_.rows(), value_.cols())),
         first_(evaluate_with(c, cotangent_)) {
     result_.name = c.name;
+    result_.limit = c.options.limit;
   }
 
   CheckResult result() && {
@@ -110,7 +109,7 @@ class Checked {
     const Matrix expected = c_.options.expected(c_.inputs);
     const double size = largest(expected);
     result_.value_error = largest_difference(first_.value, expected) / (size == 0.0 ? 1.0 : size);
-    if (!(result_.value_error <= kValueLimit)) fail("the value is wrong");
+    if (!(result_.value_error <= c_.options.limit)) fail("the value is wrong");
   }
 
   void against(const Truth& truth) {
@@ -118,19 +117,19 @@ class Checked {
       fail("the truth is of another case, " + truth.name);
       return;
     }
-    const double value_error = relative_difference(first_.value, truth.value, 0.0);
+    const double size = largest(truth.value);
+    const double value_error = difference_over(size == 0.0 ? 1.0 : size, first_.value, truth.value);
     if (is_worse(value_error, result_.value_error)) result_.value_error = value_error;
-    if (!(value_error <= kValueLimit)) fail("the value is not that of extended precision");
+    if (!(value_error <= c_.options.limit)) fail("the value is not that of extended precision");
     for (std::size_t input = 0; input < c_.inputs.size(); ++input) {
       const Matrix& gradient = first_.gradients[input];
-      const double error =
-          relative_difference(gradient, truth.gradients[input], 1e-3 * largest(first_.value));
+      const LongMatrix& exact = truth.gradients[input];
+      const double error = difference_over(scale_of(largest(exact), size), gradient, exact);
       if (!is_worse(error, result_.gradient_error)) continue;
       result_.gradient_error = error;
-      if (same_shape(gradient, truth.gradients[input]))
-        result_.detail = worst_entry(gradient, truth.gradients[input], input);
+      if (same_shape(gradient, exact)) result_.detail = worst_entry(gradient, exact, input);
     }
-    if (!(result_.gradient_error <= kGradientLimit)) fail("the gradient is wrong at " + result_.detail);
+    if (!(result_.gradient_error <= c_.options.limit)) fail("the gradient is wrong at " + result_.detail);
     result_.chain_rule_error = truth.chain_rule_error;
     result_.steps = truth.steps;
     if (!(truth.chain_rule_error <= kChainRuleLimit)) fail("the chain rule is wrong at " + truth.worst_step);

@@ -20,26 +20,34 @@ struct CheckResult {
   double gradient_error = 0.0;
   double chain_rule_error = 0.0;
   double difference_error = 0.0;
+  double limit = 0.0;     // of the first two
   std::size_t steps = 0;  // complex steps that were taken
   bool passed = false;
   std::string detail;  // what failed, or the entry with the largest gradient error
 };
 
-/// Permitted errors: a few dozen roundings of a double, the same of gradients through many operations, of
-/// extended precision, and what differences can tell.
-inline constexpr double kValueLimit = 1e-13;
-inline constexpr double kGradientLimit = 1e-12;
+/// Permitted errors of chain rules in extended precision, and of what differences can tell. Those of values
+/// and gradients in doubles are a case's own, CheckOptions::limit.
 inline constexpr double kChainRuleLimit = 1e-15;
 inline constexpr double kDifferenceLimit = 1e-9;
 
+/// Where the functions bend and have no derivative, and so no case.
+inline constexpr const char* kKinks =
+    "the minimum and maximum of equal numbers, a number at the limit of a clip, a ratio at its bound, an "
+    "exponent at "
+    "80, a hinge at 1, odds at 1 - 2^-53, KTO's reference point at 0, an entropy at the quantile, and "
+    "choices of "
+    "experts and orders of pairs that are ties";
+
 /// Checks a case:
-/// - Value: max |f - expected| <= kValueLimit max |expected|, for the second formula and for the truth's value.
-/// - Gradients, projected on a random cotangent: for every input max |a - t| <= kGradientLimit max(max |t|, 1e-3
-///   max |f|), with a the tape's gradient and t the truth's. The second term is there for gradients that vanish
-///   or nearly do.
+/// - Value: max |f - expected| <= limit max |expected|, for the second formula and for the truth's value.
+/// - Gradients, projected on a random cotangent: for every input max |a - t| <= limit scale_of(max |t|, max
+/// |f|),
+///   with a the tape's gradient and t the truth's.
 /// - Chain rule: the truth's chain_rule_error <= kChainRuleLimit. Truth and tape are one source, so that the
 ///   first two find what rounds wrongly and this one what is derived wrongly.
-/// - Differences: for every input difference_error (differences.h) <= kDifferenceLimit. They see dependence that
+/// - Differences: for every input difference_error (differences.h) <= kDifferenceLimit. They see dependence
+/// that
 ///   an operation holds constant, where a complex step ends, and need no truth.
 /// - A cotangent of zeros gives a gradient of exactly zeros.
 /// - A NaN in the entry on which the result depends most gives a NaN in the result.

@@ -80,7 +80,8 @@ double lead(const DoubleMatrix& row, int count) {
 }
 
 /// The sum of the two largest corrected scores of each group of one token.
-std::vector<Real> sums_of_groups(const MixtureSettings& mixture, const DoubleMatrix& p, const DoubleMatrix& correction) {
+std::vector<Real> sums_of_groups(const MixtureSettings& mixture, const DoubleMatrix& p,
+                                 const DoubleMatrix& correction) {
   const Index size = p.cols() / mixture.n_group;
   std::vector<Real> sums;
   for (Index first = 0; first < p.cols(); first += size) {
@@ -102,7 +103,8 @@ bool is_open(const MixtureSettings& mixture, const std::vector<Real>& sums, std:
 }
 
 /// The corrected scores of a token's experts in open groups, and a large negative number for the others.
-DoubleMatrix open_scores(const MixtureSettings& mixture, const DoubleMatrix& p, const DoubleMatrix& correction) {
+DoubleMatrix open_scores(const MixtureSettings& mixture, const DoubleMatrix& p,
+                         const DoubleMatrix& correction) {
   const std::vector<Real> sums = sums_of_groups(mixture, p, correction);
   const Index size = p.cols() / mixture.n_group;
   DoubleMatrix scores = p + correction;
@@ -163,7 +165,8 @@ void check_sigmoid_mixture(Suite& suite, Index rows, const MixtureSettings& mixt
 void check_load_balancing(Suite& suite, Index rows, const MixtureSettings& mixture) {
   CheckOptions options;
   options.length_scales = {0.2};
-  options.refused = {{DoubleMatrix::Zero(0, mixture.num_experts)}, {DoubleMatrix::Zero(rows, mixture.num_experts + 1)}};
+  options.refused = {{DoubleMatrix::Zero(0, mixture.num_experts)},
+                     {DoubleMatrix::Zero(rows, mixture.num_experts + 1)}};
   suite.check(
       "load_balancing_loss " + std::to_string(mixture.num_experts_per_tok),
       [mixture](Tape& tape, const Vars& v) { return load_balancing_loss(tape, mixture, v[0]); },

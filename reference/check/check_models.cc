@@ -98,9 +98,9 @@ double smallest_lead(const ModelConfig& config, const DoubleWeights& weights) {
       DoubleMatrix p(scores.rows(), scores.cols());
       std::transform(scores.data(), scores.data() + scores.size(), p.data(),
                      [](const Scalar& entry) { return static_cast<double>(real_part(entry)); });
-      const DoubleMatrix correction = config.mixture.sigmoid_scores
-                                    ? weights.at(layer_prefix(layer) + "mlp.gate.e_score_correction_bias")
-                                    : DoubleMatrix();
+      const DoubleMatrix correction =
+          config.mixture.sigmoid_scores ? weights.at(layer_prefix(layer) + "mlp.gate.e_score_correction_bias")
+                                        : DoubleMatrix();
       for (Index t = 0; t < p.rows(); ++t) {
         smallest = std::min(smallest, lead_of_choice(config.mixture, p.row(t), correction));
       }
@@ -138,7 +138,8 @@ Case case_of_parameters(const std::string& name, const ModelConfig& config, std:
   const Function of_inputs = [names, constants, f](Tape& tape, const std::vector<Var>& x) {
     Parameters parameters;
     for (std::size_t i = 0; i < x.size(); ++i) parameters.emplace(names[i], x[i]);
-    for (const auto& [parameter, weight] : constants) parameters.emplace(parameter, tape.leaf(on_tape(weight)));
+    for (const auto& [parameter, weight] : constants)
+      parameters.emplace(parameter, tape.leaf(on_tape(weight)));
     return f(tape, parameters);
   };
   return {name, of_inputs, inputs, options};

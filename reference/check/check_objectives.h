@@ -3,9 +3,7 @@
 //
 // The batch is five tokens in six sequences, two of which have none, or seven tokens in four, where every
 // sequence must have some. Log-ratios lie on a list that reaches every branch of the clipped losses and stays
-// clear of the kinks between them, by more than the steps of the differences. Kinks have no cases of their own: the
-// minimum and maximum at equal operands, clip at its limits (and so every ratio at its bound), the hinge at 1, the
-// reference point of KTO at 0, and choices of experts and orders of pairs that are ties.
+// clear of the kinks between them, by more than the steps of the differences.
 #pragma once
 
 #include <algorithm>

@@ -99,8 +99,10 @@ class DeltaRuleOfAHead {
 
 void check_delta_rule(Suite& suite, Index length, int key_heads, int heads, Index key_size,
                       Index value_size) {
-  const DoubleMatrix q = suite.matrix(length, key_heads * key_size), k = suite.matrix(length, q.cols(), -0.8, 0.8);
-  const DoubleMatrix v = suite.matrix(length, heads * value_size), g = suite.matrix(length, heads, -2.5, -0.02);
+  const DoubleMatrix q = suite.matrix(length, key_heads * key_size),
+                     k = suite.matrix(length, q.cols(), -0.8, 0.8);
+  const DoubleMatrix v = suite.matrix(length, heads * value_size),
+                     g = suite.matrix(length, heads, -2.5, -0.02);
   const DoubleMatrix beta = suite.matrix(length, heads, 0.05, 0.95);
   CheckOptions options;
   const auto spoilt = [&](std::size_t input, Index rows, Index cols) {

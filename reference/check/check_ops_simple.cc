@@ -283,7 +283,8 @@ void check_elementwise_ops(Suite& suite) {
         [](const Matrices& v) { return DoubleMatrix(v[0].cwiseMax(-1.0).cwiseMin(2.0)); });
     suite.check(
         "a value used three times", [](Tape&, const Vars& v) { return mul(add(v[0], v[0]), v[0]); },
-        {suite.matrix(rows, cols)}, [](const Matrices& v) { return DoubleMatrix(2.0 * v[0].array().square()); });
+        {suite.matrix(rows, cols)},
+        [](const Matrices& v) { return DoubleMatrix(2.0 * v[0].array().square()); });
   }
 }
 

@@ -273,7 +273,8 @@ void check_cpo(Suite& suite) {
                 total -= Real{0.8} * std::log(sigmoid(z)) + Real{0.2} * std::log(sigmoid(-z));
               }
             }
-            return DoubleMatrix::Constant(1, 1, static_cast<double>(total / 3 + Real{0.8} * cross_entropy(x[0])));
+            return DoubleMatrix::Constant(1, 1,
+                                          static_cast<double>(total / 3 + Real{0.8} * cross_entropy(x[0])));
           });
     }
   }

@@ -9,8 +9,8 @@ namespace streambp::reference::inline STREAMBP_ARITHMETIC {
 namespace {
 
 /// d<w, f>/dt of inputs of which one is moved by t u, by six-point central differences with step h. Opposite
-/// points are subtracted entry by entry before they are summed, so that entries of f which do not depend on the
-/// input cancel exactly.
+/// points are subtracted entry by entry before they are summed, so that entries of f which do not depend on
+/// the input cancel exactly.
 double central_difference(const Case& c, std::size_t input, const Matrix& u, const Matrix& w, double h) {
   static constexpr std::array<double, 3> kCoefficients = {45.0, -9.0, 1.0};
   std::vector<Matrix> inputs = c.inputs;
@@ -43,11 +43,13 @@ double difference_error(const Case& c, std::size_t input, const Matrix& gradient
   const Matrix u = random_direction(x.rows(), x.cols(), c.options.seed + input).cwiseProduct(lengths);
   const double along = gradient.cwiseProduct(u).sum();
   const double h = std::pow(std::numeric_limits<double>::epsilon(), 1.0 / 7.0);
-  const double wide = std::abs(along - central_difference(c, input, u, w, h));
-  const double narrow = std::abs(along - central_difference(c, input, u, w, h / 4.0));
-  const double scale = std::max(gradient.cwiseProduct(lengths).norm(), 1e-3 * largest_value);
+  const double size = std::max(gradient.cwiseProduct(lengths).norm(), 1e-3 * largest_value);
+  const double scale = size == 0.0 ? 1.0 : size;
+  const double wide = std::abs(along - central_difference(c, input, u, w, h)) / scale;
+  if (wide <= 1e-10) return wide;
+  const double narrow = std::abs(along - central_difference(c, input, u, w, h / 4.0)) / scale;
   // A NaN in either counts as the nearer, so that it is not passed over.
-  return (std::isnan(narrow) || narrow < wide ? narrow : wide) / (scale == 0.0 ? 1.0 : scale);
+  return std::isnan(narrow) || narrow < wide ? narrow : wide;
 }
 
 }  // namespace streambp::reference::inline STREAMBP_ARITHMETIC

@@ -51,9 +51,9 @@ std::vector<Index> choose_entries(Index size, std::size_t max_entries, std::mt19
   return entries;
 }
 
-/// Notes how far the tape's `a` is from the derivative `d`, whose size is measured by `scale`.
+/// Notes how far the tape's `a` is from the derivative `d`.
 void note_step(Truth& truth, const std::string& where, long double a, long double d, long double scale) {
-  const auto error = static_cast<double>(std::abs(a - d) / (scale == 0 ? 1 : scale));
+  const auto error = static_cast<double>(std::abs(a - d) / scale);
   ++truth.steps;
   if (error <= truth.chain_rule_error || std::isnan(truth.chain_rule_error)) return;
   truth.chain_rule_error = error;
@@ -73,20 +73,20 @@ void check_steps(Truth& truth, const Case& c, std::size_t input, const DoubleMat
     return;
   }
   if (gradient.size() == 0) return;
-  const long double floor = 1e-3L * (truth.value.size() == 0 ? 0 : truth.value.cwiseAbs().maxCoeff());
-  const long double largest = std::max(gradient.cwiseAbs().maxCoeff(), floor);
+  const long double value = truth.value.size() == 0 ? 0 : truth.value.cwiseAbs().maxCoeff();
+  const long double scale = scale_of(gradient.cwiseAbs().maxCoeff(), value);
   for (Index entry : choose_entries(gradient.size(), c.options.max_entries, random)) {
     DoubleMatrix alone = DoubleMatrix::Zero(x.rows(), x.cols());
     alone.data()[entry] = 1.0;
-    note_step(truth,
-              name + " entry (" + std::to_string(entry / x.cols()) + ", " + std::to_string(entry % x.cols()) +
-                  ")",
-              gradient.data()[entry], derivative(c, input, alone, w), largest);
+    note_step(
+        truth,
+        name + " entry (" + std::to_string(entry / x.cols()) + ", " + std::to_string(entry % x.cols()) + ")",
+        gradient.data()[entry], derivative(c, input, alone, w), scale);
   }
   if (static_cast<std::size_t>(gradient.size()) <= c.options.max_entries) return;
   const DoubleMatrix direction = random_direction(x.rows(), x.cols(), random());
   note_step(truth, name + " as a whole", gradient.cwiseProduct(direction.cast<long double>()).sum(),
-            derivative(c, input, direction, w), std::max(gradient.norm(), floor));
+            derivative(c, input, direction, w), scale_of(gradient.norm(), value));
 }
 
 std::vector<Truth> truths_of(void (*list)(std::uint64_t, const Visit&), std::uint64_t seed) {

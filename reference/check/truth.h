@@ -2,6 +2,7 @@
 #pragma once
 
 #include <Eigen/Core>
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -18,13 +19,22 @@ struct Truth {
   std::string name;
   LongMatrix value;
   std::vector<LongMatrix> gradients;  // by the tape, of <cotangent, value>, one for every input
-  /// max |a - d| over all complex steps d, with a what the tape says of them, relative to the largest entry of
-  /// the input's gradient, or to 1e-3 max |value| where that is more. An input with more entries than have a
-  /// step of their own is moved as a whole as well, and the length of its gradient takes the entry's place.
+  /// max |a - d| / scale_of over all complex steps d, with a what the tape says of them. An input with more
+  /// entries than have a step of their own is moved as a whole as well, and the length of its gradient then
+  /// takes the place of its largest entry.
   double chain_rule_error = 0.0;
   std::string worst_step;  // in words
   std::size_t steps = 0;
 };
+
+/// By what errors of an input's gradient are divided: its largest entry, but at least a thousandth of the
+/// function's. A gradient that vanishes, as that of p / p does, has no digits, and is measured by the
+/// function's largest entry.
+template <typename T>
+T scale_of(T largest_gradient, T largest_value) {
+  if (largest_gradient > T(1e-15) * largest_value) return std::max(largest_gradient, T(1e-3) * largest_value);
+  return largest_value == 0 ? T(1) : largest_value;
+}
 
 namespace in_extended_precision {
 
