@@ -1,8 +1,8 @@
 // Derivatives without differences: numbers with a small imaginary part.
 //
 // For an analytic f, f(x + i h) = f(x) + i h f'(x) - h^2 f''(x) / 2 - ...: with h so small that h^2 is lost
-// beside 1, the real part is f(x) and the imaginary part over h is f'(x), to the last digits of either,
-// because nothing is subtracted from its like (Squire & Trapp 1998,
+// in a sum with 1, the real part is f(x) and the imaginary part over h is f'(x), to the last digits of
+// either, because nothing is subtracted from its like (Squire & Trapp 1998,
 // https://doi.org/10.1137/S003614459631241X). No derivative is written down here: these are the functions of
 // complex numbers.
 #pragma once

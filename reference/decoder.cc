@@ -4,7 +4,7 @@
 #include "reference/ops.h"
 #include "reference/require.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 /// One sequence on its path through the layers.
@@ -100,4 +100,4 @@ Var values(const ModelConfig& config, const Parameters& parameters, const Var& h
   return linear(hidden, Layers(config, parameters).parameter("value_head.weight"));
 }
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

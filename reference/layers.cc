@@ -6,7 +6,7 @@
 #include "reference/ops.h"
 #include "reference/require.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 
 const Var& Layers::parameter(const std::string& name) const {
   const auto found = parameters_.find(name);
@@ -97,4 +97,4 @@ Var Layers::mlp(const std::string& module, const Var& x) const {
   return project(module + "down_proj", config_.mlp_bias, mul(activation(gate), up));
 }
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -10,7 +10,7 @@
 #include "reference/ops_layer.h"
 #include "reference/tape.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 
 /// The keys and values of one sequence in one layer, as its queries see them.
 struct KeyValues {
@@ -118,4 +118,4 @@ class Layers {
   const Parameters& parameters_;
 };
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -5,7 +5,7 @@
 #include "reference/layers.h"
 #include "reference/ops.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 /// `groups` groups of neighbouring columns, each of which has the parts one after another: part by part, the
@@ -212,4 +212,4 @@ Var Layers::delta_rule(const std::string& module, const Var& x) const {
   return project(module + "out_proj", false, mul(normed, silu(inputs.z)));
 }
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

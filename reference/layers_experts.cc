@@ -6,7 +6,7 @@
 #include "reference/mixture.h"
 #include "reference/ops.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 
 Var Layers::router(const std::string& module, const Var& x) const {
   const bool is_biased = config_.mixture.biased_interleaved;
@@ -116,4 +116,4 @@ Var Layers::expert_delta(const std::string& module, int e, const Var& x) const {
   return scale(linear(linear(x, a), b), adapter.scale);
 }
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

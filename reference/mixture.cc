@@ -10,7 +10,7 @@
 #include "reference/ops.h"
 #include "reference/require.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 bool is_larger(const Scalar& a, const Scalar& b) {
@@ -120,4 +120,4 @@ Var load_balancing_loss(Tape& tape, const MixtureSettings& mixture, const Var& p
   return scale(sum(matmul(p, tape.leaf(f))), mixture.num_experts / m);
 }
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

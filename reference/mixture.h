@@ -7,7 +7,7 @@
 #include "reference/config.h"
 #include "reference/tape.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 
 /// The columns of the `count` largest entries of every row, the largest first and the first of equals before
 /// the others; a NaN counts as larger than any number, as in PyTorch. Throws std::invalid_argument unless 0 <
@@ -47,4 +47,4 @@ Var clamped_swiglu(const Var& gate, const Var& up, Number alpha, Number limit);
 /// Gives [1, 1]. Throws std::invalid_argument without a row.
 Var load_balancing_loss(Tape& tape, const MixtureSettings& mixture, const Var& p);
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

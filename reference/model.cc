@@ -9,7 +9,7 @@
 #include "reference/ops.h"
 #include "reference/require.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 void require_valid(const ModelConfig& config, const Sequence& sequence) {
@@ -243,4 +243,4 @@ Result evaluate(const ModelConfig& config, const Weights& weights, const std::ve
   return evaluate(config, weights, sequences, same);
 }
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

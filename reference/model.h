@@ -10,7 +10,7 @@
 #include "reference/decoder.h"
 #include "reference/tape.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 
 /// Marks a token whose logits have no target.
 inline constexpr int kNoTarget = -100;
@@ -125,4 +125,4 @@ Result evaluate(const ModelConfig& config, const Weights& weights, const std::ve
 Result evaluate(const ModelConfig& config, const Weights& weights, const std::vector<Sequence>& sequences,
                 const Objective& objective);
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -7,7 +7,7 @@
 #include "reference/ops.h"
 #include "reference/require.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 
 std::vector<Number> token_counts(const TokenLayout& layout) {
   return sum_by_sequence(layout, std::vector<Number>(layout.tokens(), 1.0));
@@ -90,4 +90,4 @@ Var k3(const Var& reference, const Var& policy) {
   return offset(sub(exp(d), d), -1.0);
 }
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -8,7 +8,7 @@
 
 #include "reference/model.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 
 inline constexpr Number kInfinity = std::numeric_limits<Number>::infinity();
 
@@ -70,4 +70,4 @@ Var capped(const Var& log_ratio);
 /// (http://joschu.net/blog/kl-approx.html), with d = capped(reference - policy):   e^d - d - 1
 Var k3(const Var& reference, const Var& policy);
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

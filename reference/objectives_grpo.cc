@@ -7,7 +7,7 @@
 #include "reference/ops.h"
 #include "reference/require.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 using Numbers = std::vector<Number>;
@@ -232,4 +232,4 @@ TokenObjective rloo(const RlooOptions& options, const TokenLayout& layout, const
   return objective;
 }
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -6,7 +6,7 @@
 
 #include "reference/objectives_policy.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 
 enum class GrpoLoss { kGrpo, kBnpo, kDrGrpo, kDapo, kCispo, kSapo, kLuspo, kVespo };
 
@@ -94,4 +94,4 @@ struct RlooOptions {
 TokenObjective rloo(const RlooOptions& options, const TokenLayout& layout,
                     const std::vector<Number>& advantages, const std::vector<Number>& old_sums);
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -6,7 +6,7 @@
 #include "reference/ops.h"
 #include "reference/require.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 void require_positive(const std::string& objective, const std::string& name, Number x) {
@@ -59,4 +59,4 @@ TokenObjective distill(const DistillOptions& options, const Matrix& teacher_logi
   return objective;
 }
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

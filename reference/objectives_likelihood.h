@@ -3,7 +3,7 @@
 
 #include "reference/model.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 
 /// Supervised fine-tuning: loss = -(sum of log p) / divisor. The divisor is the number of targets for the
 /// mean over tokens, and the number of targets of all batches where gradients are accumulated over several.
@@ -39,4 +39,4 @@ struct DistillOptions {
 /// std::invalid_argument unless tau > 0, 0 <= alpha <= 1, 0 <= beta <= 1 and divisor > 0.
 TokenObjective distill(const DistillOptions& options, const Matrix& teacher_logits);
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -6,7 +6,7 @@
 #include "reference/ops.h"
 #include "reference/require.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 /// The tokens that a mask keeps.
@@ -132,4 +132,4 @@ TokenObjective ppo(const PpoOptions& options, const PpoInputs& inputs) {
   return both;
 }
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -7,7 +7,7 @@
 
 #include "reference/objective_terms.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 
 /// Estimates of KL(policy || ref) by one token's ln p under either (Schulman 2020,
 /// http://joschu.net/blog/kl-approx.html), with d = capped(ref - lp):
@@ -72,4 +72,4 @@ TokenObjective ppo_value(const PpoOptions& options, const PpoInputs& inputs);
 /// The sum of both parts, for a value head on the policy's own hidden states.
 TokenObjective ppo(const PpoOptions& options, const PpoInputs& inputs);
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

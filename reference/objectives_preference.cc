@@ -8,7 +8,7 @@
 #include "reference/ops.h"
 #include "reference/require.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 void require_pairs(const std::string& objective, const TokenLayout& layout) {
@@ -347,4 +347,4 @@ TokenObjective kto(const KtoOptions& options, const TokenLayout& layout, const s
   return objective;
 }
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

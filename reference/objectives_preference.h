@@ -7,7 +7,7 @@
 
 #include "reference/objective_terms.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 
 enum class DpoLoss {
   kSigmoid,
@@ -152,4 +152,4 @@ struct KtoOptions {
 TokenObjective kto(const KtoOptions& options, const TokenLayout& layout, const std::vector<KtoRole>& roles,
                    const std::vector<Number>& reference_sums);
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

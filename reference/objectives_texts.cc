@@ -7,7 +7,7 @@
 #include "reference/ops.h"
 #include "reference/require.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 /// first, first + 1, ... first + count - 1
@@ -74,4 +74,4 @@ TokenObjective info_nce(const InfoNceOptions& options) {
   return objective;
 }
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -5,7 +5,7 @@
 
 #include "reference/model.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 
 struct RewardOptions {
   Number center_rewards_coefficient = 0.0;
@@ -39,4 +39,4 @@ struct InfoNceOptions {
 /// + negatives.
 TokenObjective info_nce(const InfoNceOptions& options);
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -8,7 +8,7 @@
 #include "reference/ops_softmax.h"
 #include "reference/require.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 /// The entries of a head's queries and keys, and of its values.
@@ -124,4 +124,4 @@ Var causal_attention(const Var& q, const Var& k, const Var& v, const Var& sinks,
   return attention(q, k, v, &sinks, options);
 }
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -3,7 +3,7 @@
 
 #include "reference/tape.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 
 struct AttentionOptions {
   int query_heads = 1;      // H
@@ -35,4 +35,4 @@ Var causal_attention(const Var& q, const Var& k, const Var& v, const AttentionOp
 Var causal_attention(const Var& q, const Var& k, const Var& v, const Var& sinks,
                      const AttentionOptions& options);
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

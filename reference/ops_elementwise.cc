@@ -5,7 +5,7 @@
 
 #include "reference/require.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 void require_same_shape(const char* op, const Var& a, const Var& b) {
@@ -162,4 +162,4 @@ Var log1mexp(const Var& x) {
       [](const Scalar& t) { return -1.0 / math::expm1(-t); });
 }
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

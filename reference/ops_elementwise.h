@@ -4,7 +4,7 @@
 
 #include "reference/tape.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 
 /// y = a + b.   da = dy, db = dy
 Var add(const Var& a, const Var& b);
@@ -66,4 +66,4 @@ Var log_sigmoid(const Var& x);
 /// dx = -dy / (e^-x - 1)
 Var log1mexp(const Var& x);
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -6,7 +6,7 @@
 
 #include "reference/require.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 /// `x` with every pair rotated by direction * position * frequency and stretched.
@@ -94,4 +94,4 @@ Var rope(const Var& x, const std::vector<double>& positions, const RopeOptions& 
   });
 }
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -6,7 +6,7 @@
 
 #include "reference/tape.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 
 /// Row tokens[t] of a table for each t: y_t = table(tokens_t). One row, `padding`, is held constant, as
 /// nn.Embedding holds that of its padding_idx, although its tokens may be real; -1: none is.
@@ -39,4 +39,4 @@ struct RopeOptions {
 /// one position for every row.
 Var rope(const Var& x, const std::vector<double>& positions, const RopeOptions& options);
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

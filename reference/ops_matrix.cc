@@ -6,7 +6,7 @@
 
 #include "reference/require.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 Var matmul(const Var& a, const Var& b) {
   require(a.cols() == b.rows(), "matmul",
           "expected as many columns in A as rows in B, got " + shape_text(a.value()) + " and " +
@@ -143,4 +143,4 @@ Var concat_rows(const std::vector<Var>& parts) {
   });
 }
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

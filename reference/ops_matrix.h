@@ -5,7 +5,7 @@
 
 #include "reference/tape.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 
 /// Y = A B, [m, k] [k, n] -> [m, n].   dA = dY B^T, dB = A^T dY. Throws std::invalid_argument if A.cols() !=
 /// B.rows().
@@ -60,4 +60,4 @@ Var pick(const Var& x, const std::vector<int>& columns);
 /// std::invalid_argument.
 Var concat_rows(const std::vector<Var>& parts);
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -9,7 +9,7 @@
 
 #include "reference/require.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 /// Calls visit(t, j, row) for every row t and tap j that lies on a row.
@@ -146,4 +146,4 @@ Var gated_delta_rule(const Var& q, const Var& k, const Var& v, const Var& g, con
   });
 }
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

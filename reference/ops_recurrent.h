@@ -4,7 +4,7 @@
 
 #include "reference/tape.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 
 /// Every column's own causal convolution over the K = weight.cols() last rows, x [T, C] and weight [C, K] ->
 /// [T, C], the last tap that of the row itself (transformers' causal_conv1d_fn, without a bias):
@@ -32,4 +32,4 @@ Var l2_norm(const Var& x, Index n, Number epsilon);
 /// Throws std::invalid_argument if the shapes do not fit together or K does not divide H.
 Var gated_delta_rule(const Var& q, const Var& k, const Var& v, const Var& g, const Var& beta, int key_heads);
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

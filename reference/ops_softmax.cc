@@ -7,7 +7,7 @@
 #include "reference/ops_matrix.h"
 #include "reference/require.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 Scalar exponential(const Scalar& x) {
@@ -131,4 +131,4 @@ Var token_log_probabilities(const Var& logits, const std::vector<int>& targets) 
   return pick(log_softmax(logits), targets);
 }
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -6,7 +6,7 @@
 
 #include "reference/tape.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 
 /// p_j = e^{s_j} / sum_l e^{s_l} of one vector with at least one entry. A plain function, not an operation of
 /// the tape.
@@ -43,4 +43,4 @@ Var kl_divergence(const Var& log_p, const Var& log_q);
 /// Throws std::invalid_argument if the shapes differ, or unless 0 < w < 1.
 Var log_mixture(const Var& log_p, const Var& log_q, Number w);
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -7,7 +7,7 @@
 
 #include "reference/require.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 /// f of pair i for the base `theta`.
@@ -108,4 +108,4 @@ std::vector<Number> rope_inverse_frequencies(const RopeSettings& rope, int rotar
   return frequencies;
 }
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -6,7 +6,7 @@
 
 #include "reference/scalar.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 
 enum class RopeType { kDefault, kLinear, kDynamic, kLlama3, kYarn, kLongrope, kProportional };
 
@@ -52,4 +52,4 @@ struct RopeSettings {
 /// partial_rotary_factor is not from 0 to 1.
 std::vector<Number> rope_inverse_frequencies(const RopeSettings& rope, int rotary_dim, double length);
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -1,6 +1,6 @@
 // Of what numbers the reference is made. Its sources are written once and compiled twice: in doubles, which
-// is the reference, and in extended precision with complex steps, which is what check/ judges the first by.
-// Each build has an inline namespace of its own, so that both fit into one program.
+// is the namespace streambp::reference, and in extended precision with complex steps, which is a namespace of
+// its own that check/ judges the first by.
 #pragma once
 
 #include <cmath>
@@ -9,18 +9,17 @@
 
 #include "reference/complex_step.h"
 
-#define STREAMBP_ARITHMETIC in_extended_precision
+#define STREAMBP_REFERENCE reference_in_extended_precision
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 
 using Number = long double;
-using Scalar = ComplexStep;
+using Scalar = reference::ComplexStep;
 
 inline Number real_part(const Scalar& x) {
   return x.real();
 }
 
-/// The functions of a scalar.
 namespace math {
 using reference::abs;
 using reference::cosh;
@@ -33,13 +32,13 @@ using reference::sqrt;
 using reference::tanh;
 }  // namespace math
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE
 
 #else
 
-#define STREAMBP_ARITHMETIC in_double
+#define STREAMBP_REFERENCE reference
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 
 /// Of constants, and of what is held constant: a factor, an option, a weight of a token.
 using Number = double;
@@ -65,6 +64,6 @@ using std::sqrt;
 using std::tanh;
 }  // namespace math
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE
 
 #endif

@@ -4,7 +4,7 @@
 
 #include "reference/require.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 
 Matrix held_constant(const Matrix& x) {
   return x.unaryExpr([](const Scalar& entry) { return Scalar(real_part(entry)); });
@@ -40,4 +40,4 @@ void Tape::backward(const Var& root, const Matrix& seed) {
   }
 }
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

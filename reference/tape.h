@@ -12,7 +12,7 @@
 
 #include "reference/scalar.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 
 using Matrix = Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using Vector = Eigen::Matrix<Scalar, Eigen::Dynamic, 1>;
@@ -80,4 +80,4 @@ class Tape {
   std::deque<Var::Node> nodes_;  // a deque, because it does not move its elements when it grows
 };
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

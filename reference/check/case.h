@@ -11,7 +11,7 @@
 #include "reference/config.h"
 #include "reference/tape.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 
 /// Inputs and expected values are doubles in either build, so that both are asked the same.
 using DoubleMatrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
@@ -70,4 +70,4 @@ DoubleWeights random_weights(const ModelConfig& config, std::uint64_t seed);
 /// whole.
 DoubleMatrix random_direction(Index rows, Index cols, std::uint64_t seed);
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -8,7 +8,7 @@
 
 #include "reference/check/differences.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
@@ -78,7 +78,7 @@ bool refuses(const Function& f, const std::vector<Matrix>& inputs) {
   return false;
 }
 
-/// One case on its way through the checks.
+/// One case, check by check.
 class Checked {
  public:
   explicit Checked(const Case& c)
@@ -217,11 +217,11 @@ CheckResult check_gradient(const std::string& name, const Function& f, const std
 }
 
 std::vector<CheckResult> check_all_ops(std::uint64_t seed) {
-  return check_list(list_ops, seed, in_extended_precision::truths_of_ops(seed));
+  return check_list(list_ops, seed, reference_in_extended_precision::truths_of_ops(seed));
 }
 
 std::vector<CheckResult> check_models(std::uint64_t seed) {
-  return check_list(list_models, seed, in_extended_precision::truths_of_models(seed));
+  return check_list(list_models, seed, reference_in_extended_precision::truths_of_models(seed));
 }
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -11,7 +11,7 @@
 #include "reference/check/truth.h"
 #include "reference/model.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 
 /// See check_case; an error is 0 where nothing was given to compare with.
 struct CheckResult {
@@ -65,4 +65,4 @@ CheckResult check_gradient(const std::string& name, const Function& f, const std
 std::vector<CheckResult> check_all_ops(std::uint64_t seed);
 std::vector<CheckResult> check_models(std::uint64_t seed);
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

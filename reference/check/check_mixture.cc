@@ -12,7 +12,7 @@
 #include "reference/mixture.h"
 #include "reference/ops.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 /// Whether e is among the `count` largest entries of row t, the first of equals before the others.
@@ -262,4 +262,4 @@ void check_mixture(Suite& suite) {
   }
 }
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -13,7 +13,7 @@
 #include "reference/objectives.h"
 #include "reference/ops.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 bool is_norm(const std::string& name) {
@@ -201,4 +201,4 @@ void list_models(std::uint64_t seed, const Visit& visit) {
   });
 }
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

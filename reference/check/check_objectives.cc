@@ -7,7 +7,7 @@
 
 #include "reference/ops.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 void check_likelihood(Suite& suite) {
@@ -236,4 +236,4 @@ void check_objectives(Suite& suite) {
   check_texts(suite);
 }
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -13,7 +13,7 @@
 #include "reference/check/check_suite.h"
 #include "reference/objectives.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 
 using Numbers = std::vector<Number>;
 
@@ -96,4 +96,4 @@ inline DoubleMatrix some_log_probabilities(Suite& suite, const TokenLayout& layo
 /// Those of objectives_grpo.h and objectives_policy.h.
 void check_policy_objectives(Suite& suite);
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -7,7 +7,7 @@
 #include "reference/check/check_objectives.h"
 #include "reference/ops.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 /// -min(min(r, delta) A, clip(r) A), case by case, and no more than -dual A where A < 0.
@@ -264,4 +264,4 @@ void check_policy_objectives(Suite& suite) {
   check_ppo(suite);
 }
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

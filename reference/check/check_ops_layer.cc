@@ -6,7 +6,7 @@
 #include "reference/check/check_suite.h"
 #include "reference/ops.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 DoubleMatrix rms_norm_value(const DoubleMatrix& x, const DoubleMatrix& weight, double epsilon) {
@@ -285,4 +285,4 @@ void check_attention(Suite& suite) {
   }
 }
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -9,7 +9,7 @@
 #include "reference/check/check_suite.h"
 #include "reference/ops.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 void check_convolution(Suite& suite, Index length, Index columns, Index taps) {
@@ -148,4 +148,4 @@ void check_recurrence(Suite& suite) {
   }
 }
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

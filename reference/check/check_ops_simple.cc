@@ -5,7 +5,7 @@
 #include "reference/check/check_suite.h"
 #include "reference/ops.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 constexpr std::pair<Index, Index> kShapes[] = {{1, 1}, {1, 7}, {5, 1}, {3, 4}};
@@ -298,4 +298,4 @@ void check_matrix_ops(Suite& suite) {
   }
 }
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -8,7 +8,7 @@
 #include "reference/objectives.h"
 #include "reference/ops.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 using Numbers = std::vector<Number>;
@@ -289,4 +289,4 @@ void check_preference(Suite& suite) {
   check_cpo(suite);
 }
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -6,7 +6,7 @@
 
 #include "reference/require.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 
 void Suite::check(const std::string& name, const Function& f, const Matrices& inputs, Expected expected,
                   CheckOptions options) {
@@ -67,4 +67,4 @@ void list_ops(std::uint64_t seed, const Visit& visit) {
   check_preference(suite);
 }
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

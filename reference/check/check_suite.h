@@ -10,7 +10,7 @@
 #include "reference/check/case.h"
 #include "reference/config.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 
 using Vars = std::vector<Var>;
 using Matrices = std::vector<DoubleMatrix>;
@@ -60,4 +60,4 @@ void check_recurrence(Suite& suite);
 void check_objectives(Suite& suite);
 void check_preference(Suite& suite);
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

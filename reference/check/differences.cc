@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 /// d<w, f>/dt of inputs of which one is moved by t u, by six-point central differences with step h. Opposite
@@ -52,4 +52,4 @@ double difference_error(const Case& c, std::size_t input, const Matrix& gradient
   return std::isnan(narrow) || narrow < wide ? narrow : wide;
 }
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -3,7 +3,7 @@
 
 #include "reference/check/case.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 
 Matrix value_of(const Function& f, const std::vector<Matrix>& inputs);
 
@@ -16,4 +16,4 @@ Matrix value_of(const Function& f, const std::vector<Matrix>& inputs);
 double difference_error(const Case& c, std::size_t input, const Matrix& gradient, const Matrix& w,
                         double largest_value);
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

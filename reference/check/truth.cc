@@ -12,10 +12,13 @@
 #include "reference/check/case.h"
 #include "reference/check/truth_of.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
-/// Its square is lost beside any number that occurs, and it is far from the smallest one.
+using reference::LongMatrix;
+using reference::scale_of;
+
+/// Its square is lost in any sum with a number that occurs, and it is far from the smallest number.
 constexpr long double kStep = 1e-100L;
 
 LongMatrix real_parts(const Matrix& x) {
@@ -121,4 +124,4 @@ std::vector<Truth> truths_of_models(std::uint64_t seed) {
   return truths_of(list_models, seed);
 }
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -20,8 +20,8 @@ struct Truth {
   LongMatrix value;
   std::vector<LongMatrix> gradients;  // by the tape, of <cotangent, value>, one for every input
   /// max |a - d| / scale_of over all complex steps d, with a what the tape says of them. An input with more
-  /// entries than have a step of their own is moved as a whole as well, and the length of its gradient then
-  /// takes the place of its largest entry.
+  /// entries than have a step of their own is moved as a whole as well, and is measured by the length of
+  /// its gradient.
   double chain_rule_error = 0.0;
   std::string worst_step;  // in words
   std::size_t steps = 0;
@@ -36,11 +36,12 @@ T scale_of(T largest_gradient, T largest_value) {
   return largest_value == 0 ? T(1) : largest_value;
 }
 
-namespace in_extended_precision {
+}  // namespace streambp::reference
+
+namespace streambp::reference_in_extended_precision {
 
 /// Of list_ops and list_models, in their order.
-std::vector<Truth> truths_of_ops(std::uint64_t seed);
-std::vector<Truth> truths_of_models(std::uint64_t seed);
+std::vector<reference::Truth> truths_of_ops(std::uint64_t seed);
+std::vector<reference::Truth> truths_of_models(std::uint64_t seed);
 
-}  // namespace in_extended_precision
-}  // namespace streambp::reference
+}  // namespace streambp::reference_in_extended_precision

@@ -5,7 +5,7 @@
 #endif
 #include "reference/ops.h"
 
-namespace streambp::reference::inline STREAMBP_ARITHMETIC {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 const DoubleMatrix kPoint = random_matrix(3, 4, 20261125);
@@ -42,4 +42,4 @@ Truth truth_with_lost_dependence() {
 }
 #endif
 
-}  // namespace streambp::reference::inline STREAMBP_ARITHMETIC
+}  // namespace streambp::STREAMBP_REFERENCE

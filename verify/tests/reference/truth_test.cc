@@ -78,7 +78,7 @@ TEST(ComplexStepTest, BranchesAreThoseOfTheRealPart) {
 }
 
 TEST(TruthTest, ARightChainRulePasses) {
-  const Truth truth = in_extended_precision::truth_with_wrong_factor(0.0);
+  const Truth truth = reference_in_extended_precision::truth_with_wrong_factor(0.0);
   const CheckResult result = check_case(case_with_wrong_factor(0.0), &truth);
   EXPECT_TRUE(result.passed) << result.detail;
   EXPECT_LE(result.chain_rule_error, 1e-18);
@@ -91,7 +91,7 @@ TEST(TruthTest, ARightChainRulePasses) {
 TEST(TruthTest, AWrongFactorIsFoundThatDifferencesDoNotSee) {
   for (double error : {1e-9, 1e-12, 1e-14}) {
     const Case planted = case_with_wrong_factor(error);
-    const Truth truth = in_extended_precision::truth_with_wrong_factor(error);
+    const Truth truth = reference_in_extended_precision::truth_with_wrong_factor(error);
     const CheckResult result = check_case(planted, &truth);
     EXPECT_FALSE(result.passed) << error;
     EXPECT_NEAR(result.chain_rule_error / error, 1.0, 1e-3);
@@ -104,7 +104,7 @@ TEST(TruthTest, AWrongFactorIsFoundThatDifferencesDoNotSee) {
 }
 
 TEST(TruthTest, AFactorThatIsWrongInOneBuildIsFound) {
-  const Truth truth = in_extended_precision::truth_with_wrong_factor(0.0);
+  const Truth truth = reference_in_extended_precision::truth_with_wrong_factor(0.0);
   const CheckResult result = check_case(case_with_wrong_factor(1e-12), &truth);
   EXPECT_FALSE(result.passed);
   EXPECT_NEAR(result.gradient_error, 1e-12, 1e-15);
@@ -112,7 +112,7 @@ TEST(TruthTest, AFactorThatIsWrongInOneBuildIsFound) {
 }
 
 TEST(TruthTest, DifferencesFindADependenceThatIsLost) {
-  const Truth truth = in_extended_precision::truth_with_lost_dependence();
+  const Truth truth = reference_in_extended_precision::truth_with_lost_dependence();
   const CheckResult result = check_case(case_with_lost_dependence(), &truth);
   EXPECT_LE(result.chain_rule_error, 1e-18) << "a complex step ends where something is held constant";
   EXPECT_FALSE(result.passed);
@@ -120,7 +120,7 @@ TEST(TruthTest, DifferencesFindADependenceThatIsLost) {
 }
 
 TEST(TruthTest, TheTruthOfAnotherCaseIsRefused) {
-  const Truth truth = in_extended_precision::truth_with_lost_dependence();
+  const Truth truth = reference_in_extended_precision::truth_with_lost_dependence();
   const CheckResult result = check_case(case_with_wrong_factor(0.0), &truth);
   EXPECT_FALSE(result.passed);
   EXPECT_NE(result.detail.find("another case"), std::string::npos) << result.detail;
