@@ -59,7 +59,7 @@ struct Worst {
   }
 
   void add_to(Table& table, const std::string& name) const {
-    table.add({name, fmt::format("{}", checks), error_text(value), error_text(gradient),
+    table.add({name, fmt::format("{}", checks), error_text(value), error_text(gradient), error_text(limit),
                error_text(chain_rule), error_text(difference)});
   }
 };
@@ -83,11 +83,11 @@ int run_gradcheck(const Flags& flags) {
   const bool has_extended_precision = models.gradient > 0.0;
   const size_t failed = ops.failed + models.failed;
   if (!flags.json) {
-    Table summary({"worst of", "checks", "value error", "gradient error", "chain rule", "differences"});
+    Table summary({"worst of", "checks", "value error", "gradient error", "largest limit", "chain rule",
+                   "differences"});
     ops.add_to(summary, "operations and losses");
     models.add_to(summary, "whole models");
-    const std::string limits = error_text(models.limit) + " to " + error_text(ops.limit);
-    summary.add({"limit", "", limits, limits, error_text(reference::kChainRuleLimit),
+    summary.add({"limit", "", "", "", "", error_text(reference::kChainRuleLimit),
                  error_text(reference::kDifferenceLimit)});
     fmt::print("{}\n{}\n{} checks, {} failed; {} complex steps, none at {}\n", table.text(), summary.text(),
                ops.checks + models.checks, failed, ops.steps + models.steps, reference::kKinks);
