@@ -5,7 +5,7 @@
 
 #include "reference/require.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 /// What some families multiply and divide by, and settings that go together.
@@ -199,4 +199,4 @@ LayerNorms layer_norms(const ModelConfig& config) {
   return {"input_layernorm", "", "post_attention_layernorm", ""};
 }
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -10,7 +10,7 @@
 #include "reference/rope_frequencies.h"
 #include "reference/tape.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 
 enum class Activation { kSilu, kGeluTanh };
 
@@ -247,4 +247,4 @@ std::map<std::string, std::pair<Index, Index>> parameter_shapes(const ModelConfi
 /// Throws what parameter_shapes does, but for adapters and trained rows.
 void require_valid(const ModelConfig& config);
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

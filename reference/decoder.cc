@@ -4,7 +4,7 @@
 #include "reference/ops.h"
 #include "reference/require.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 /// One sequence on its path through the layers.
@@ -30,7 +30,7 @@ class Path {
       h_ = add(h_, layers_.per_layer_input(layer_prefix(layer), h_, own));
     }
     if (config_.gemma4.layer_scalar) {
-      h_ = scale(h_, layers_.parameter(layer_prefix(layer) + "layer_scalar").value()(0, 0));
+      h_ = scale(h_, real_part(layers_.parameter(layer_prefix(layer) + "layer_scalar").value()(0, 0)));
     }
   }
 
@@ -90,8 +90,8 @@ HiddenStates hidden_states(const ModelConfig& config, const Parameters& paramete
 Var logits(const ModelConfig& config, const Parameters& parameters, const Var& hidden) {
   require(config.has_lm_head, "model", "expected an LM head to compute log-probabilities with");
   Var z = Layers(config, parameters).head(hidden);
-  if (config.logits_scaling != 1.0) z = scale(z, 1.0 / config.logits_scaling);
-  const double cap = config.final_logit_softcapping;
+  if (config.logits_scaling != 1.0) z = scale(z, 1.0 / Number{config.logits_scaling});
+  const Number cap = config.final_logit_softcapping;
   return cap > 0.0 ? scale(tanh(scale(z, 1.0 / cap)), cap) : z;
 }
 
@@ -100,4 +100,4 @@ Var values(const ModelConfig& config, const Parameters& parameters, const Var& h
   return linear(hidden, Layers(config, parameters).parameter("value_head.weight"));
 }
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -41,7 +41,7 @@
 #include "reference/config.h"
 #include "reference/tape.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 
 /// What the layers make of one sequence.
 struct HiddenStates {
@@ -63,4 +63,4 @@ Var logits(const ModelConfig& config, const Parameters& parameters, const Var& h
 /// w_value . hidden, [rows, 1]. Throws std::invalid_argument if the model has no such head.
 Var values(const ModelConfig& config, const Parameters& parameters, const Var& hidden);
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

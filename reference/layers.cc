@@ -6,7 +6,7 @@
 #include "reference/ops.h"
 #include "reference/require.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 
 const Var& Layers::parameter(const std::string& name) const {
   const auto found = parameters_.find(name);
@@ -54,11 +54,11 @@ Var Layers::embed(const std::string& module, const std::vector<int>& tokens) con
 }
 
 Var Layers::per_layer_inputs(const std::vector<int>& tokens, const Var& h) const {
-  const double size = config_.gemma4.hidden_size_per_layer_input;
-  const double hidden = config_.hidden_size;
+  const Number size = config_.gemma4.hidden_size_per_layer_input;
+  const Number hidden = config_.hidden_size;
   const Var of_token = scale(embed("model.embed_tokens_per_layer", tokens), std::sqrt(size));
   const Var projected = scale(project("model.per_layer_model_projection", false, h), 1.0 / std::sqrt(hidden));
-  return scale(add(norm("model.per_layer_projection_norm", projected), of_token), std::sqrt(0.5));
+  return scale(add(norm("model.per_layer_projection_norm", projected), of_token), std::sqrt(Number{0.5}));
 }
 
 Var Layers::per_layer_input(const std::string& prefix, const Var& h, const Var& a) const {
@@ -97,4 +97,4 @@ Var Layers::mlp(const std::string& module, const Var& x) const {
   return project(module + "down_proj", config_.mlp_bias, mul(activation(gate), up));
 }
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

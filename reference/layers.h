@@ -10,7 +10,7 @@
 #include "reference/ops_layer.h"
 #include "reference/tape.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 
 /// The keys and values of one sequence in one layer, as its queries see them.
 struct KeyValues {
@@ -103,7 +103,7 @@ class Layers {
   Heads project_heads(const std::string& module, int layer, const Var& x) const;
   KeyValues normed_keys(const std::string& module, int layer, const Heads& heads) const;
   RopeOptions rotation(int layer, double length) const;
-  std::vector<double> query_factors(const std::vector<double>& positions) const;
+  std::vector<Number> query_factors(const std::vector<double>& positions) const;
   DeltaInputs delta_inputs(const std::string& module, const Var& x) const;
 
   Var expert(const std::string& experts, int e, const Var& x) const;
@@ -118,4 +118,4 @@ class Layers {
   const Parameters& parameters_;
 };
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

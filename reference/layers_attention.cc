@@ -5,7 +5,7 @@
 #include "reference/layers.h"
 #include "reference/ops.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 /// `groups` groups of neighbouring columns, each of which has the parts one after another: part by part, the
@@ -78,7 +78,7 @@ KeyValues Layers::normed_keys(const std::string& module, int layer, const Heads&
   if (config_.qk_norm) normed.k = norm(module + "k_norm", heads.k);
   if (config_.gemma4.value_norm) {
     // Each head divided by its root mean square, which is its length by the root of the number of entries.
-    const double size = config_.head_dim_of(layer);
+    const Number size = config_.head_dim_of(layer);
     normed.v =
         scale(l2_norm(heads.v, config_.head_dim_of(layer), size * config_.rms_norm_eps), std::sqrt(size));
   }
@@ -102,7 +102,7 @@ Var Layers::attention(const std::string& module, int layer, const Var& x,
   AttentionOptions options;
   options.query_heads = config_.num_attention_heads;
   options.key_value_heads = config_.key_value_heads_of(layer);
-  const double head_dim = config_.head_dim_of(layer);
+  const Number head_dim = config_.head_dim_of(layer);
   options.scale = config_.attention_scale > 0.0 ? config_.attention_scale : 1.0 / std::sqrt(head_dim);
   options.window = config_.window(layer);
   options.softcap = config_.attn_logit_softcapping;
@@ -140,9 +140,9 @@ Var Layers::latent_attention(const std::string& module, int layer, const Var& x,
   AttentionOptions options;
   options.query_heads = options.key_value_heads = heads;
   options.scale =
-      config_.attention_scale > 0.0 ? config_.attention_scale : 1.0 / std::sqrt(1.0 * (nope + turning));
+      config_.attention_scale > 0.0 ? config_.attention_scale : 1.0 / std::sqrt(Number{1} * (nope + turning));
   if (config_.rope.type != RopeType::kDefault && config_.rope.factor > 1.0) {
-    const double stretch = 0.1 * latent.mscale_all_dim * std::log(config_.rope.factor) + 1.0;
+    const Number stretch = Number{0.1} * latent.mscale_all_dim * std::log(Number{config_.rope.factor}) + 1.0;
     options.scale *= stretch * stretch;
   }
   options.window = config_.window(layer);
@@ -167,10 +167,10 @@ RopeOptions Layers::rotation(int layer, double length) const {
 }
 
 /// By how much the queries far behind the context of pre-training count more.
-std::vector<double> Layers::query_factors(const std::vector<double>& positions) const {
-  std::vector<double> factors;
+std::vector<Number> Layers::query_factors(const std::vector<double>& positions) const {
+  std::vector<Number> factors;
   for (double position : positions) {
-    const double contexts = std::floor(position / config_.query_scale_original);
+    const Number contexts = std::floor(position / config_.query_scale_original);
     factors.push_back(1.0 + config_.query_scale_beta * std::log1p(contexts));
   }
   return factors;
@@ -205,11 +205,11 @@ Var Layers::delta_rule(const std::string& module, const Var& x) const {
 
   const Var step = softplus(add(inputs.a, for_every_token(parameter(module + "dt_bias"), x.rows())));
   const Var g = scale(mul(for_every_token(exp(parameter(module + "A_log")), x.rows()), step), -1.0);
-  const Var o = gated_delta_rule(scale(q, 1.0 / std::sqrt(static_cast<double>(settings.key_head_dim))), k, v,
+  const Var o = gated_delta_rule(scale(q, 1.0 / std::sqrt(static_cast<Number>(settings.key_head_dim))), k, v,
                                  g, sigmoid(inputs.b), settings.key_heads);
   // Its norm multiplies by the weight itself, where the others multiply by 1 + weight.
   const Var normed = rms_norm(o, parameter(module + "norm.weight"), config_.rms_norm_eps);
   return project(module + "out_proj", false, mul(normed, silu(inputs.z)));
 }
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

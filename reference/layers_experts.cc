@@ -6,7 +6,7 @@
 #include "reference/mixture.h"
 #include "reference/ops.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 
 Var Layers::router(const std::string& module, const Var& x) const {
   const bool is_biased = config_.mixture.biased_interleaved;
@@ -16,8 +16,9 @@ Var Layers::router(const std::string& module, const Var& x) const {
 
 Var Layers::experts(const std::string& module, const Var& x, const Var& p) const {
   const std::string all = module + "experts.";
-  const Matrix correction =
-      config_.mixture.sigmoid_scores ? parameter(module + "gate.e_score_correction_bias").value() : Matrix();
+  const Matrix correction = config_.mixture.sigmoid_scores
+                                ? held_constant(parameter(module + "gate.e_score_correction_bias").value())
+                                : Matrix();
   const auto of_rows = [&](int e, const Var& rows) {
     return config_.mixture.biased_interleaved ? interleaved_expert(all, e, rows) : expert(all, e, rows);
   };
@@ -30,7 +31,7 @@ Var Layers::experts(const std::string& module, const Var& x, const Var& p) const
 
 Var Layers::router_added_to_mlp(const std::string& prefix, const Var& h) const {
   const Var normed = rms_norm(h, parameter(prefix + "router.scale"), config_.rms_norm_eps);
-  const double hidden = config_.hidden_size;
+  const Number hidden = config_.hidden_size;
   return exp(log_softmax(project(prefix + "router.proj", false, scale(normed, 1.0 / std::sqrt(hidden)))));
 }
 
@@ -115,4 +116,4 @@ Var Layers::expert_delta(const std::string& module, int e, const Var& x) const {
   return scale(linear(linear(x, a), b), adapter.scale);
 }
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -10,11 +10,11 @@
 #include "reference/ops.h"
 #include "reference/require.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
-bool is_larger(double a, double b) {
-  return a > b || (std::isnan(a) && !std::isnan(b));
+bool is_larger(const Scalar& a, const Scalar& b) {
+  return a > b || (math::isnan(a) && !math::isnan(b));
 }
 
 }  // namespace
@@ -101,7 +101,7 @@ Var mixture_of_experts(const MixtureSettings& mixture, const Var& x, const Var& 
   return scatter_rows(concat_rows(outputs), tokens, x.rows());
 }
 
-Var clamped_swiglu(const Var& gate, const Var& up, double alpha, double limit) {
+Var clamped_swiglu(const Var& gate, const Var& up, Number alpha, Number limit) {
   require(alpha != 0.0, "clamped_swiglu", "expected an alpha that is not 0");
   const Var g = clip(gate, -std::numeric_limits<double>::infinity(), limit);
   const Var u = clip(up, -limit, limit);
@@ -112,7 +112,7 @@ Var load_balancing_loss(Tape& tape, const MixtureSettings& mixture, const Var& p
   require(p.rows() > 0 && p.cols() == mixture.num_experts, "load_balancing_loss",
           "expected probabilities of " + std::to_string(mixture.num_experts) + " experts, got " +
               shape_text(p.value()));
-  const auto m = static_cast<double>(p.rows());
+  const auto m = static_cast<Number>(p.rows());
   Matrix f = Matrix::Zero(p.cols(), 1);
   for (const std::vector<int>& of_row : largest_columns(p.value(), mixture.num_experts_per_tok)) {
     for (int e : of_row) f(e, 0) += 1.0 / m;
@@ -120,4 +120,4 @@ Var load_balancing_loss(Tape& tape, const MixtureSettings& mixture, const Var& p
   return scale(sum(matmul(p, tape.leaf(f))), mixture.num_experts / m);
 }
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -7,7 +7,7 @@
 #include "reference/config.h"
 #include "reference/tape.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 
 /// The columns of the `count` largest entries of every row, the largest first and the first of equals before
 /// the others; a NaN counts as larger than any number, as in PyTorch. Throws std::invalid_argument unless 0 <
@@ -38,7 +38,7 @@ Var mixture_of_experts(const MixtureSettings& mixture, const Var& x, const Var& 
 /// GPT-OSS's gate of an expert (transformers, modeling_gpt_oss.py), entry by entry with a limit c > 0:
 ///     g = min(gate, c),   u = min(max(up, -c), c),   y = (u + 1) g / (1 + e^(-alpha g))
 /// Throws std::invalid_argument if the shapes differ, alpha is 0 or c < 0.
-Var clamped_swiglu(const Var& gate, const Var& up, double alpha, double limit);
+Var clamped_swiglu(const Var& gate, const Var& up, Number alpha, Number limit);
 
 /// The loss that keeps experts equally busy (Fedus et al. 2021, https://arxiv.org/abs/2101.03961, equations 4
 /// to 6; transformers, load_balancing_loss_func). p [m, E] are the routers' probabilities of all tokens of
@@ -47,4 +47,4 @@ Var clamped_swiglu(const Var& gate, const Var& up, double alpha, double limit);
 /// Gives [1, 1]. Throws std::invalid_argument without a row.
 Var load_balancing_loss(Tape& tape, const MixtureSettings& mixture, const Var& p);
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -9,7 +9,7 @@
 #include "reference/ops.h"
 #include "reference/require.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 void require_valid(const ModelConfig& config, const Sequence& sequence) {
@@ -94,7 +94,7 @@ Scored scored_tokens(Tape& tape, const ModelConfig& config, const Parameters& pa
   return scored;
 }
 
-Var tempered(const Var& z, double temperature) {
+Var tempered(const Var& z, Number temperature) {
   require(temperature > 0.0 && std::isfinite(temperature), "model",
           "expected a positive temperature, got " + std::to_string(temperature));
   return log_softmax(scale(z, 1.0 / temperature));
@@ -106,7 +106,7 @@ Var divergences(Tape& tape, const Teacher& teacher, const Scored& scored, const 
   require_shape("teacher", "the logits", of_teacher, scored.hidden.rows(), columns);
   const Var log_q = tempered(tape.leaf(of_teacher(scored.with_target, Eigen::all)), teacher.temperature);
   const Var log_p = tempered(slice_columns(z, 0, columns), teacher.temperature);
-  const double beta = teacher.beta;
+  const Number beta = teacher.beta;
   if (beta == 0.0) return kl_divergence(log_q, log_p);
   if (beta == 1.0) return kl_divergence(log_p, log_q);
   const Var log_m = log_mixture(log_p, log_q, beta);
@@ -121,10 +121,10 @@ Var embeddings(Tape& tape, const ModelConfig& config, const Parameters& paramete
     if (sequence.tokens.empty()) continue;
     const Var states = hidden_states(config, parameters, sequence.tokens, sequence.positions, length).states;
     const auto tokens = static_cast<int>(states.rows());
-    parts.push_back(
-        pooling == Pooling::kLast
-            ? gather_rows(states, {tokens - 1})
-            : scale(scatter_rows(states, std::vector<int>(sequence.tokens.size(), 0), 1), 1.0 / tokens));
+    parts.push_back(pooling == Pooling::kLast
+                        ? gather_rows(states, {tokens - 1})
+                        : scale(scatter_rows(states, std::vector<int>(sequence.tokens.size(), 0), 1),
+                                Number{1} / tokens));
   }
   return concat_rows(parts);
 }
@@ -139,13 +139,13 @@ std::vector<Sequence> scored_sequences(std::vector<Sequence> sequences, const To
 }
 
 /// One entry for every token, from [m, 1] of the scored ones; empty if that was not asked for.
-std::vector<double> of_all_tokens(const std::vector<Sequence>& sequences, bool asked_for, const Var& x) {
-  std::vector<double> result;
+std::vector<Number> of_all_tokens(const std::vector<Sequence>& sequences, bool asked_for, const Var& x) {
+  std::vector<Number> result;
   if (!asked_for) return result;
   Index next = 0;
   for (const Sequence& sequence : sequences) {
     for (std::size_t t = 0; t < sequence.tokens.size(); ++t) {
-      result.push_back(is_scored(sequence, t) ? x.value()(next++, 0) : 0.0);
+      result.push_back(is_scored(sequence, t) ? real_part(x.value()(next++, 0)) : 0.0);
     }
   }
   return result;
@@ -153,7 +153,7 @@ std::vector<double> of_all_tokens(const std::vector<Sequence>& sequences, bool a
 
 }  // namespace
 
-double RouterTerm::of(const MixtureSettings& mixture) const {
+Number RouterTerm::of(const MixtureSettings& mixture) const {
   if (mixture.num_experts == 0) return 0.0;
   if (coefficient) return *coefficient;
   return always || mixture.output_router_logits ? mixture.router_aux_loss_coef : 0.0;
@@ -194,7 +194,7 @@ TokenValues token_values(Tape& tape, const ModelConfig& config, const Parameters
   if (asked.entropies) result.entropies = in_place(entropy(log_p));
   if (asked.log_sum_squares) result.log_sum_squares = in_place(logsumexp(scale(log_p, 2.0)));
   if (asked.mean_log_probabilities) {
-    result.mean_log_probabilities = in_place(scale(row_sum(log_p), 1.0 / config.vocab_size));
+    result.mean_log_probabilities = in_place(scale(row_sum(log_p), Number{1} / config.vocab_size));
   }
   return result;
 }
@@ -229,7 +229,7 @@ Result evaluate(const ModelConfig& config, const Weights& weights, const std::ve
   }
   const Var loss = total_loss(tape, objective, heads);
   tape.backward(loss, Matrix::Ones(1, 1));
-  result.loss = loss.value()(0, 0);
+  result.loss = real_part(loss.value()(0, 0));
   for (const auto& [name, leaf] : parameters) result.gradients[name] = leaf.gradient();
   return result;
 }
@@ -243,4 +243,4 @@ Result evaluate(const ModelConfig& config, const Weights& weights, const std::ve
   return evaluate(config, weights, sequences, same);
 }
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

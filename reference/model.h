@@ -10,7 +10,7 @@
 #include "reference/decoder.h"
 #include "reference/tape.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 
 /// Marks a token whose logits have no target.
 inline constexpr int kNoTarget = -100;
@@ -55,8 +55,8 @@ struct TokenValues {
 ///   Jensen-Shannon divergence (Agarwal et al. 2023, https://arxiv.org/abs/2306.13649, equation 1)
 struct Teacher {
   Matrix logits;  // [m, V], or log-probabilities, which differ from them by a constant per row
-  double temperature = 1.0;
-  double beta = 0.0;
+  Number temperature = 1.0;
+  Number beta = 0.0;
   /// Whether the teacher may have more or fewer tokens than V. Both softmaxes are then over the tokens that
   /// both have, the first ones.
   bool shares_first_tokens = false;
@@ -65,11 +65,11 @@ struct Teacher {
 /// The routers' load-balancing loss (mixture.h) in a loss.
 struct RouterTerm {
   bool always = false;  // also where the model says nothing of it (MixtureSettings::output_router_logits)
-  std::optional<double> coefficient = std::nullopt;  // in place of the model's
+  std::optional<Number> coefficient = std::nullopt;  // in place of the model's
   std::vector<bool> left_out = {};  // sequences of a forward pass without a gradient; empty: none
 
   /// What the loss is multiplied by; 0: there is no such term.
-  double of(const MixtureSettings& mixture) const;
+  Number of(const MixtureSettings& mixture) const;
 };
 
 /// How the states after the last norm of a sequence become its embedding: that of its last token, or the
@@ -80,7 +80,7 @@ enum class Pooling { kLast, kMean };
 /// computed: its Var is on no tape.
 struct TokenObjective {
   std::function<Var(Tape&, const TokenValues&)> loss;
-  double temperature = 1.0;  // of all but the divergences
+  Number temperature = 1.0;  // of all but the divergences
   bool log_probabilities = true;
   bool entropies = false;
   bool mean_log_probabilities = false;
@@ -95,11 +95,11 @@ struct TokenObjective {
 
 /// Per-token entries are of all tokens of all sequences, in order, and 0 where a token is not scored.
 struct Result {
-  double loss = 0.0;
-  std::vector<double> log_probabilities;  // empty unless asked for, as the next two
+  Number loss = 0.0;
+  std::vector<Number> log_probabilities;  // empty unless asked for, as the next two
   Weights gradients;                      // of the loss, for every parameter
-  std::vector<double> entropies;
-  std::vector<double> values;
+  std::vector<Number> entropies;
+  std::vector<Number> values;
 };
 
 /// One more than the greatest position of all tokens and of the padding around them, 0 without any: the
@@ -125,4 +125,4 @@ Result evaluate(const ModelConfig& config, const Weights& weights, const std::ve
 Result evaluate(const ModelConfig& config, const Weights& weights, const std::vector<Sequence>& sequences,
                 const Objective& objective);
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

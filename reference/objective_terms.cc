@@ -2,30 +2,31 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "reference/ops.h"
 #include "reference/require.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 
-std::vector<double> token_counts(const TokenLayout& layout) {
-  return sum_by_sequence(layout, std::vector<double>(layout.tokens(), 1.0));
+std::vector<Number> token_counts(const TokenLayout& layout) {
+  return sum_by_sequence(layout, std::vector<Number>(layout.tokens(), 1.0));
 }
 
-std::vector<double> sum_by_sequence(const TokenLayout& layout, const std::vector<double>& per_token) {
+std::vector<Number> sum_by_sequence(const TokenLayout& layout, const std::vector<Number>& per_token) {
   require_valid("sum_by_sequence", layout);
   require_size("sum_by_sequence", "numbers", per_token, layout.tokens());
-  std::vector<double> sums(static_cast<std::size_t>(layout.sequences), 0.0);
+  std::vector<Number> sums(static_cast<std::size_t>(layout.sequences), 0.0);
   for (std::size_t t = 0; t < per_token.size(); ++t) {
     sums[static_cast<std::size_t>(layout.sequence_of_token[t])] += per_token[t];
   }
   return sums;
 }
 
-std::vector<double> spread(const TokenLayout& layout, const std::vector<double>& per_sequence) {
+std::vector<Number> spread(const TokenLayout& layout, const std::vector<Number>& per_sequence) {
   require_valid("spread", layout);
   require_size("spread", "numbers", per_sequence, static_cast<std::size_t>(layout.sequences));
-  std::vector<double> result;
+  std::vector<Number> result;
   for (int sequence : layout.sequence_of_token) {
     result.push_back(per_sequence[static_cast<std::size_t>(sequence)]);
   }
@@ -40,31 +41,33 @@ void require_valid(const std::string& objective, const TokenLayout& layout) {
   }
 }
 
-void require_size(const std::string& objective, const std::string& name, const std::vector<double>& x,
+void require_size(const std::string& objective, const std::string& name, const std::vector<Number>& x,
                   std::size_t size) {
   require(x.size() == size, objective,
           "expected " + std::to_string(size) + " " + name + ", got " + std::to_string(x.size()));
 }
 
-void require_range(const std::string& objective, const std::string& name, double x, double low, double high) {
+void require_range(const std::string& objective, const std::string& name, Number x, Number low, Number high) {
   require(x >= low && x <= high && std::isfinite(x), objective,
           "expected " + name + " from " + std::to_string(low) + " to " + std::to_string(high) + ", got " +
               std::to_string(x));
 }
 
-Var constant(Tape& tape, const std::vector<double>& x) {
-  return tape.leaf(Eigen::Map<const Matrix>(x.data(), static_cast<Index>(x.size()), 1));
+Var constant(Tape& tape, const std::vector<Number>& x) {
+  Matrix column(static_cast<Index>(x.size()), 1);
+  std::copy(x.begin(), x.end(), column.data());
+  return tape.leaf(std::move(column));
 }
 
 Var detached(Tape& tape, const Var& x) {
-  return tape.leaf(x.value());
+  return tape.leaf(held_constant(x.value()));
 }
 
 Var mean(const Var& x) {
-  return scale(sum(x), 1.0 / std::max(static_cast<double>(x.rows()), 1.0));
+  return scale(sum(x), 1.0 / std::max(static_cast<Number>(x.rows()), Number{1}));
 }
 
-Var weighted_sum(Tape& tape, const Var& x, const std::vector<double>& weights) {
+Var weighted_sum(Tape& tape, const Var& x, const std::vector<Number>& weights) {
   return sum(mul(x, constant(tape, weights)));
 }
 
@@ -73,8 +76,8 @@ Var sequence_sums(const Var& x, const TokenLayout& layout) {
 }
 
 Var sequence_means(Tape& tape, const Var& x, const TokenLayout& layout) {
-  std::vector<double> reciprocals = token_counts(layout);
-  for (double& count : reciprocals) count = 1.0 / std::max(count, 1.0);
+  std::vector<Number> reciprocals = token_counts(layout);
+  for (Number& count : reciprocals) count = 1.0 / std::max(count, Number{1});
   return mul(sequence_sums(x, layout), constant(tape, reciprocals));
 }
 
@@ -87,4 +90,4 @@ Var k3(const Var& reference, const Var& policy) {
   return offset(sub(exp(d), d), -1.0);
 }
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -7,29 +7,32 @@
 #include "reference/ops.h"
 #include "reference/require.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
-using Numbers = std::vector<double>;
+using Numbers = std::vector<Number>;
 
+/// The entries of x [n, 1], held constant.
 Numbers numbers(const Var& x) {
-  return {x.value().data(), x.value().data() + x.value().size()};
+  Numbers result;
+  for (const Scalar& entry : x.value().reshaped()) result.push_back(real_part(entry));
+  return result;
 }
 
 /// Every token's share in the loss, by which its y is multiplied.
 Numbers token_weights(const GrpoOptions& options, const TokenLayout& layout) {
-  const auto tokens = static_cast<double>(layout.tokens());
-  const double sequences = layout.sequences;
-  const auto equal_shares = [&layout](double divisor) { return Numbers(layout.tokens(), 1.0 / divisor); };
+  const auto tokens = static_cast<Number>(layout.tokens());
+  const Number sequences = layout.sequences;
+  const auto equal_shares = [&layout](Number divisor) { return Numbers(layout.tokens(), 1.0 / divisor); };
   switch (options.loss_type) {
     case GrpoLoss::kGrpo:
     case GrpoLoss::kSapo: {
       Numbers weights = spread(layout, token_counts(layout));
-      for (double& weight : weights) weight = 1.0 / (sequences * weight);
+      for (Number& weight : weights) weight = 1.0 / (sequences * weight);
       return weights;
     }
     case GrpoLoss::kBnpo:
-      return equal_shares(std::max(tokens, 1.0));
+      return equal_shares(std::max(tokens, Number{1}));
     case GrpoLoss::kDrGrpo:
       require(options.max_completion_length > 0.0, "grpo", "expected a positive max_completion_length");
       return equal_shares(sequences * options.max_completion_length);
@@ -68,19 +71,19 @@ void require_fitting(const GrpoOptions& options, const GrpoInputs& inputs) {
 
 /// vespo's phi of every token's sequence, from the tokens' lp - old.
 Numbers gamma_weights(const GrpoOptions& options, const GrpoInputs& inputs, Numbers log_ratios) {
-  const double least = std::log(1e-8);
+  const Number least = std::log(Number{1e-8});
   for (std::size_t t = 0; t < log_ratios.size(); ++t) {
-    log_ratios[t] = std::clamp(log_ratios[t], -20.0, 20.0);
+    log_ratios[t] = std::clamp<Number>(log_ratios[t], -20.0, 20.0);
     if (!inputs.importance_sampling_ratio.empty()) {
-      log_ratios[t] += std::clamp(std::log(inputs.importance_sampling_ratio[t]), least, 20.0);
+      log_ratios[t] += std::clamp<Number>(std::log(inputs.importance_sampling_ratio[t]), least, 20.0);
     }
   }
   Numbers phi = spread(inputs.layout, sum_by_sequence(inputs.layout, log_ratios));
   for (std::size_t t = 0; t < phi.size(); ++t) {
     const bool positive = inputs.advantages[t] >= 0.0;
-    const double k = positive ? options.vespo_k_pos : options.vespo_k_neg;
-    const double lambda = positive ? options.vespo_lambda_pos : options.vespo_lambda_neg;
-    const double log_w = std::clamp(phi[t], least, 20.0);
+    const Number k = positive ? options.vespo_k_pos : options.vespo_k_neg;
+    const Number lambda = positive ? options.vespo_lambda_pos : options.vespo_lambda_neg;
+    const Number log_w = std::clamp<Number>(phi[t], least, 20.0);
     phi[t] = std::exp(lambda + k * log_w - lambda * std::exp(log_w));
     if (!std::isfinite(phi[t])) phi[t] = 0.0;
   }
@@ -101,7 +104,7 @@ Var policy_terms(Tape& tape, const GrpoOptions& options, const GrpoInputs& input
     }
     case GrpoLoss::kSapo: {
       Numbers steepness, heights;
-      for (double a : advantages) {
+      for (Number a : advantages) {
         steepness.push_back(a > 0.0 ? options.sapo_temperature_pos : options.sapo_temperature_neg);
         heights.push_back(-4.0 / steepness.back() * a);
       }
@@ -120,7 +123,7 @@ Var policy_terms(Tape& tape, const GrpoOptions& options, const GrpoInputs& input
 }
 
 /// 0 for the tokens of negative advantage in sequences that drifted too far, else 1.
-Numbers near_policy(double threshold, const GrpoInputs& inputs, const Numbers& lp) {
+Numbers near_policy(Number threshold, const GrpoInputs& inputs, const Numbers& lp) {
   const Numbers& sampling = inputs.sampling_log_probabilities.empty() ? inputs.old_log_probabilities
                                                                       : inputs.sampling_log_probabilities;
   Numbers drift(lp.size(), 0.0);
@@ -129,7 +132,7 @@ Numbers near_policy(double threshold, const GrpoInputs& inputs, const Numbers& l
   }
   const Numbers counts = token_counts(inputs.layout);
   Numbers means = sum_by_sequence(inputs.layout, drift);
-  for (std::size_t s = 0; s < means.size(); ++s) means[s] /= std::max(counts[s], 1.0);
+  for (std::size_t s = 0; s < means.size(); ++s) means[s] /= std::max(counts[s], Number{1});
   Numbers kept = spread(inputs.layout, means);
   for (std::size_t t = 0; t < kept.size(); ++t) {
     kept[t] = inputs.advantages[t] >= 0.0 || kept[t] <= threshold ? 1.0 : 0.0;
@@ -139,21 +142,21 @@ Numbers near_policy(double threshold, const GrpoInputs& inputs, const Numbers& l
 
 /// 1 for the entropies that are at least the (1 - share)-quantile of all, else 0. Where one is
 /// NaN, which no order knows, all are NaN.
-Numbers highest(double share, const Numbers& entropies) {
+Numbers highest(Number share, const Numbers& entropies) {
   if (entropies.empty()) return {};
-  for (double entropy : entropies) {
+  for (Number entropy : entropies) {
     if (std::isnan(entropy)) return Numbers(entropies.size(), entropy);
   }
   Numbers ascending = entropies;
   std::sort(ascending.begin(), ascending.end());
-  double entry = (1.0 - share) * static_cast<double>(ascending.size() - 1);
+  Number entry = (1.0 - share) * static_cast<Number>(ascending.size() - 1);
   // (1 - 0.7) 10 is the entry 3, whatever the last bit of 1 - 0.7.
   if (std::abs(entry - std::round(entry)) < 1e-9) entry = std::round(entry);
   const auto below = static_cast<std::size_t>(std::floor(entry));
-  const double upper = ascending[std::min(below + 1, ascending.size() - 1)];
-  const double threshold = ascending[below] + (entry - std::floor(entry)) * (upper - ascending[below]);
+  const Number upper = ascending[std::min(below + 1, ascending.size() - 1)];
+  const Number threshold = ascending[below] + (entry - std::floor(entry)) * (upper - ascending[below]);
   Numbers kept;
-  for (double entropy : entropies) kept.push_back(entropy >= threshold ? 1.0 : 0.0);
+  for (Number entropy : entropies) kept.push_back(entropy >= threshold ? 1.0 : 0.0);
   return kept;
 }
 
@@ -199,9 +202,9 @@ TokenObjective grpo(const GrpoOptions& options, const GrpoInputs& inputs) {
       loss = add(loss, scale(weighted_sum(tape, kl, weights), options.beta));
     }
     if (options.entropy_coef != 0.0) {
-      double count = 0.0;
-      for (double one : kept) count += one;
-      const double share = options.entropy_coef / std::max(count, 1.0);
+      Number count = 0.0;
+      for (Number one : kept) count += one;
+      const Number share = options.entropy_coef / std::max(count, Number{1});
       loss = sub(loss, scale(weighted_sum(tape, heads.entropies, kept), share));
     }
     return loss;
@@ -229,4 +232,4 @@ TokenObjective rloo(const RlooOptions& options, const TokenLayout& layout, const
   return objective;
 }
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -6,7 +6,7 @@
 
 #include "reference/objectives_policy.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 
 enum class GrpoLoss { kGrpo, kBnpo, kDrGrpo, kDapo, kCispo, kSapo, kLuspo, kVespo };
 
@@ -15,23 +15,23 @@ enum class GrpoLoss { kGrpo, kBnpo, kDrGrpo, kDapo, kCispo, kSapo, kLuspo, kVesp
 struct GrpoOptions {
   GrpoLoss loss_type = GrpoLoss::kGrpo;
   bool sequence_level = false;  // importance_sampling_level "sequence"
-  double epsilon_low = 0.2;
-  double epsilon_high = 0.2;
-  std::optional<double> delta = std::nullopt;
-  double beta = 0.0;
-  double temperature = 1.0;
-  double max_completion_length = 0.0;  // dr_grpo
-  double num_items_in_batch = 0.0;     // dapo, cispo, vespo
-  std::optional<double> clip_ratio_c = std::nullopt;
-  double sapo_temperature_pos = 1.0;
-  double sapo_temperature_neg = 1.05;
-  double vespo_k_pos = 2.0;
-  double vespo_k_neg = 3.0;
-  double vespo_lambda_pos = 3.0;
-  double vespo_lambda_neg = 2.0;
-  double top_entropy_quantile = 1.0;
-  std::optional<double> off_policy_mask_threshold = std::nullopt;
-  double entropy_coef = 0.0;
+  Number epsilon_low = 0.2;
+  Number epsilon_high = 0.2;
+  std::optional<Number> delta = std::nullopt;
+  Number beta = 0.0;
+  Number temperature = 1.0;
+  Number max_completion_length = 0.0;  // dr_grpo
+  Number num_items_in_batch = 0.0;     // dapo, cispo, vespo
+  std::optional<Number> clip_ratio_c = std::nullopt;
+  Number sapo_temperature_pos = 1.0;
+  Number sapo_temperature_neg = 1.05;
+  Number vespo_k_pos = 2.0;
+  Number vespo_k_neg = 3.0;
+  Number vespo_lambda_pos = 3.0;
+  Number vespo_lambda_neg = 2.0;
+  Number top_entropy_quantile = 1.0;
+  std::optional<Number> off_policy_mask_threshold = std::nullopt;
+  Number entropy_coef = 0.0;
   KlEstimator kl_estimator = KlEstimator::kK3;
   bool use_bias_correction_kl = false;
 };
@@ -39,11 +39,11 @@ struct GrpoOptions {
 /// Per-token vectors have one entry for every scored token; see `spread` for advantages of whole sequences.
 struct GrpoInputs {
   TokenLayout layout;
-  std::vector<double> advantages;
-  std::vector<double> old_log_probabilities = {};        // empty: the policy's own, held constant
-  std::vector<double> reference_log_probabilities = {};  // needed if beta > 0
-  std::vector<double> sampling_log_probabilities = {};   // empty: the old ones
-  std::vector<double> importance_sampling_ratio = {};    // empty: ones
+  std::vector<Number> advantages;
+  std::vector<Number> old_log_probabilities = {};        // empty: the policy's own, held constant
+  std::vector<Number> reference_log_probabilities = {};  // needed if beta > 0
+  std::vector<Number> sampling_log_probabilities = {};   // empty: the old ones
+  std::vector<Number> importance_sampling_ratio = {};    // empty: ones
 };
 
 /// Group relative policy optimisation (Shao et al. 2024, https://arxiv.org/abs/2402.03300; TRL 1.16,
@@ -81,9 +81,9 @@ TokenObjective grpo(const GrpoOptions& options, const GrpoInputs& inputs);
 
 /// Under TRL's names.
 struct RlooOptions {
-  double epsilon_low = 0.2;
-  double epsilon_high = 0.2;
-  double temperature = 1.0;
+  Number epsilon_low = 0.2;
+  Number epsilon_high = 0.2;
+  Number temperature = 1.0;
 };
 
 /// REINFORCE leave-one-out (Ahmadian et al. 2024, https://arxiv.org/abs/2402.14740; TRL 1.16,
@@ -92,6 +92,6 @@ struct RlooOptions {
 /// without old_sums they are the policy's own, held constant. Throws std::invalid_argument for lengths that
 /// do not fit and an epsilon below 0.
 TokenObjective rloo(const RlooOptions& options, const TokenLayout& layout,
-                    const std::vector<double>& advantages, const std::vector<double>& old_sums);
+                    const std::vector<Number>& advantages, const std::vector<Number>& old_sums);
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

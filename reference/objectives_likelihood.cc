@@ -6,23 +6,23 @@
 #include "reference/ops.h"
 #include "reference/require.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
-void require_positive(const std::string& objective, const std::string& name, double x) {
+void require_positive(const std::string& objective, const std::string& name, Number x) {
   require(x > 0.0, objective, "expected a positive " + name + ", got " + std::to_string(x));
 }
 
 }  // namespace
 
-Objective sft(double divisor) {
+Objective sft(Number divisor) {
   return [divisor](Tape&, const Var& log_probabilities) {
     require_positive("sft", "divisor", divisor);
     return scale(sum(log_probabilities), -1.0 / divisor);
   };
 }
 
-TokenObjective sft(double divisor, double label_smoothing) {
+TokenObjective sft(Number divisor, Number label_smoothing) {
   require_positive("sft", "divisor", divisor);
   require_range("sft", "label_smoothing", label_smoothing, 0.0, 1.0);
   TokenObjective objective;
@@ -34,7 +34,7 @@ TokenObjective sft(double divisor, double label_smoothing) {
   return objective;
 }
 
-TokenObjective dft(double divisor) {
+TokenObjective dft(Number divisor) {
   require_positive("dft", "divisor", divisor);
   TokenObjective objective;
   objective.loss = [divisor](Tape& tape, const TokenValues& heads) {
@@ -52,11 +52,11 @@ TokenObjective distill(const DistillOptions& options, const Matrix& teacher_logi
   TokenObjective objective;
   objective.teacher = Teacher{teacher_logits, options.temperature, options.beta, options.shares_first_tokens};
   objective.loss = [options](Tape&, const TokenValues& heads) {
-    const double softening = options.softening ? options.temperature * options.temperature : 1.0;
+    const Number softening = options.softening ? options.temperature * options.temperature : 1.0;
     const Var teacher = scale(sum(heads.divergences), options.alpha * softening / options.divisor);
     return add(teacher, scale(sum(heads.log_probabilities), -(1.0 - options.alpha) / options.divisor));
   };
   return objective;
 }
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -6,11 +6,11 @@
 #include "reference/ops.h"
 #include "reference/require.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 /// The tokens that a mask keeps.
-std::vector<int> kept(const std::string& name, const std::vector<double>& mask) {
+std::vector<int> kept(const std::string& name, const std::vector<Number>& mask) {
   std::vector<int> tokens;
   for (std::size_t t = 0; t < mask.size(); ++t) {
     require(mask[t] == 0.0 || mask[t] == 1.0, "ppo",
@@ -20,14 +20,14 @@ std::vector<int> kept(const std::string& name, const std::vector<double>& mask) 
   return tokens;
 }
 
-std::vector<double> at(const std::vector<double>& x, const std::vector<int>& tokens) {
-  std::vector<double> result;
+std::vector<Number> at(const std::vector<Number>& x, const std::vector<int>& tokens) {
+  std::vector<Number> result;
   for (int t : tokens) result.push_back(x[static_cast<std::size_t>(t)]);
   return result;
 }
 
-std::vector<double> shifted(std::vector<double> x, double c) {
-  for (double& entry : x) entry += c;
+std::vector<Number> shifted(std::vector<Number> x, Number c) {
+  for (Number& entry : x) entry += c;
   return x;
 }
 
@@ -46,14 +46,14 @@ Var kl_estimate(KlEstimator estimator, const Var& reference, const Var& policy) 
   throw std::invalid_argument("kl_estimate: no such estimator");
 }
 
-Var clipped_loss(Tape& tape, const Var& ratio, const std::vector<double>& advantages,
+Var clipped_loss(Tape& tape, const Var& ratio, const std::vector<Number>& advantages,
                  const ClipRange& range) {
   const Var given = constant(tape, advantages);
   const Var bounded = range.delta ? clip(ratio, -kInfinity, *range.delta) : ratio;
   Var s = minimum(mul(bounded, given), mul(clip(ratio, 1.0 - range.low, 1.0 + range.high), given));
   if (range.clip_ratio_c) {
-    std::vector<double> bounds;
-    for (double a : advantages) bounds.push_back(a < 0.0 ? *range.clip_ratio_c * a : -kInfinity);
+    std::vector<Number> bounds;
+    for (Number a : advantages) bounds.push_back(a < 0.0 ? *range.clip_ratio_c * a : -kInfinity);
     s = maximum(s, constant(tape, bounds));
   }
   return scale(s, -1.0);
@@ -78,7 +78,7 @@ TokenObjective ppo_policy(const PpoOptions& options, const PpoInputs& inputs) {
   objective.loss = [=](Tape& tape, const TokenValues& heads) {
     require_shape("ppo", "the log-probabilities", heads.log_probabilities.value(), static_cast<Index>(tokens),
                   1);
-    const auto given = [&](const std::vector<double>& x) { return constant(tape, at(x, chosen)); };
+    const auto given = [&](const std::vector<Number>& x) { return constant(tape, at(x, chosen)); };
     const Var lp = gather_rows(heads.log_probabilities, chosen);
     const Var ratio = exp(capped(sub(lp, given(inputs.old_log_probabilities))));
     Var loss = mean(clipped_loss(tape, ratio, at(inputs.advantages, chosen), range));
@@ -107,7 +107,7 @@ TokenObjective ppo_value(const PpoOptions& options, const PpoInputs& inputs) {
   objective.values = true;
   objective.loss = [=](Tape& tape, const TokenValues& heads) {
     require_shape("ppo", "the values", heads.values.value(), static_cast<Index>(tokens), 1);
-    const std::vector<double> old = at(inputs.old_values, chosen);
+    const std::vector<Number> old = at(inputs.old_values, chosen);
     const Var returns = constant(tape, at(inputs.returns, chosen));
     const Var low = constant(tape, shifted(old, -options.cliprange_value));
     const Var high = constant(tape, shifted(old, options.cliprange_value));
@@ -132,4 +132,4 @@ TokenObjective ppo(const PpoOptions& options, const PpoInputs& inputs) {
   return both;
 }
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -7,7 +7,7 @@
 
 #include "reference/objective_terms.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 
 /// Estimates of KL(policy || ref) by one token's ln p under either (Schulman 2020,
 /// http://joschu.net/blog/kl-approx.html), with d = capped(ref - lp):
@@ -18,10 +18,10 @@ Var kl_estimate(KlEstimator estimator, const Var& reference, const Var& policy);
 
 /// How far a ratio counts. Numbers that are not given bound nothing.
 struct ClipRange {
-  double low = 0.2;
-  double high = 0.2;
-  std::optional<double> delta = std::nullopt;
-  std::optional<double> clip_ratio_c = std::nullopt;
+  Number low = 0.2;
+  Number high = 0.2;
+  std::optional<Number> delta = std::nullopt;
+  std::optional<Number> clip_ratio_c = std::nullopt;
 };
 
 /// -s for every token of ratio r and advantage A, with
@@ -29,29 +29,29 @@ struct ClipRange {
 ///                                                               https://arxiv.org/abs/1707.06347)
 /// and where A < 0 the larger one of s and clip_ratio_c A (dual clip, Ye et al. 2019,
 /// https://arxiv.org/abs/1912.09729).
-Var clipped_loss(Tape& tape, const Var& ratio, const std::vector<double>& advantages, const ClipRange& range);
+Var clipped_loss(Tape& tape, const Var& ratio, const std::vector<Number>& advantages, const ClipRange& range);
 
 /// Under TRL's names; clip_ratio_c and the KL's estimator are verl's.
 struct PpoOptions {
-  double cliprange = 0.2;
-  double cliprange_value = 0.2;
-  double vf_coef = 0.1;
-  double entropy_coef = 0.0;
-  double kl_coef = 0.0;
-  double temperature = 1.0;
-  std::optional<double> clip_ratio_c = std::nullopt;
+  Number cliprange = 0.2;
+  Number cliprange_value = 0.2;
+  Number vf_coef = 0.1;
+  Number entropy_coef = 0.0;
+  Number kl_coef = 0.0;
+  Number temperature = 1.0;
+  std::optional<Number> clip_ratio_c = std::nullopt;
   KlEstimator kl_estimator = KlEstimator::kK3;
 };
 
 /// One entry for every scored token. The masks are 0 or 1; what a mask leaves out is not looked at.
 struct PpoInputs {
-  std::vector<double> policy_mask;  // the tokens of the response
-  std::vector<double> old_log_probabilities;
-  std::vector<double> advantages;
-  std::vector<double> reference_log_probabilities = {};  // needed if kl_coef > 0
-  std::vector<double> value_mask;                        // where the value counts
-  std::vector<double> old_values;
-  std::vector<double> returns;
+  std::vector<Number> policy_mask;  // the tokens of the response
+  std::vector<Number> old_log_probabilities;
+  std::vector<Number> advantages;
+  std::vector<Number> reference_log_probabilities = {};  // needed if kl_coef > 0
+  std::vector<Number> value_mask;                        // where the value counts
+  std::vector<Number> old_values;
+  std::vector<Number> returns;
 };
 
 /// Proximal policy optimisation (Schulman et al. 2017, https://arxiv.org/abs/1707.06347; TRL,
@@ -72,4 +72,4 @@ TokenObjective ppo_value(const PpoOptions& options, const PpoInputs& inputs);
 /// The sum of both parts, for a value head on the policy's own hidden states.
 TokenObjective ppo(const PpoOptions& options, const PpoInputs& inputs);
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -8,7 +8,7 @@
 #include "reference/ops.h"
 #include "reference/require.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 void require_pairs(const std::string& objective, const TokenLayout& layout) {
@@ -19,7 +19,7 @@ void require_pairs(const std::string& objective, const TokenLayout& layout) {
               std::to_string(layout.sequences));
 }
 
-void require_beta(const std::string& objective, double beta) {
+void require_beta(const std::string& objective, Number beta) {
   require_range(objective, "beta", beta, 0.0, kInfinity);
 }
 
@@ -33,7 +33,7 @@ Var chosen_minus_rejected(const Var& x) {
 }
 
 /// a ln sigma(z) + b ln sigma(-z)
-Var log_sigmoids(const Var& z, double a, double b) {
+Var log_sigmoids(const Var& z, Number a, Number b) {
   return add(scale(log_sigmoid(z), a), scale(log_sigmoid(scale(z, -1.0)), b));
 }
 
@@ -41,7 +41,7 @@ Var sigma(const Var& z) {
   return exp(log_sigmoid(z));
 }
 
-Var smoothed(const Var& z, double e) {
+Var smoothed(const Var& z, Number e) {
   return log_sigmoids(z, -(1.0 - e), -e);
 }
 
@@ -66,20 +66,20 @@ Var sorted(const Var& x) {
 
 /// The mean over the chosen sequences' tokens of -ln p, [1, 1].
 Var chosen_cross_entropy(Tape& tape, const Var& log_probabilities, const TokenLayout& layout) {
-  const std::vector<double> counts = token_counts(layout);
-  std::vector<double> weights(counts.size(), 0.0);
-  const double tokens = std::accumulate(counts.begin(), counts.begin() + layout.sequences / 2, 0.0);
-  std::fill_n(weights.begin(), counts.size() / 2, -1.0 / std::max(tokens, 1.0));
+  const std::vector<Number> counts = token_counts(layout);
+  std::vector<Number> weights(counts.size(), 0.0);
+  const Number tokens = std::accumulate(counts.begin(), counts.begin() + layout.sequences / 2, Number{0});
+  std::fill_n(weights.begin(), counts.size() / 2, -1.0 / std::max(tokens, Number{1}));
   return weighted_sum(tape, sequence_sums(log_probabilities, layout), weights);
 }
 
 Var score(const DpoOptions& options, const Var& l) {
-  const double power = options.f_alpha_divergence_coef - 1.0;
+  const Number power = options.f_alpha_divergence_coef - 1.0;
   switch (options.f_divergence_type) {
     case FDivergence::kForwardKl:
       return offset(scale(exp(capped(scale(l, -1.0))), -1.0), 1.0);
     case FDivergence::kJs:
-      return offset(log_sigmoid(l), std::log(2.0));
+      return offset(log_sigmoid(l), std::log(Number{2}));
     case FDivergence::kAlpha:
       if (std::abs(power) < 1e-6) return l;  // the limit, which TRL takes from here on
       return scale(offset(exp(capped(scale(l, power))), -1.0), 1.0 / power);
@@ -103,8 +103,8 @@ bool is_of_scores(DpoLoss loss) {
 }
 
 void require_loss(const DpoOptions& options, DpoLoss loss, bool alone) {
-  const double beta = options.beta;
-  const double e = options.label_smoothing;
+  const Number beta = options.beta;
+  const Number e = options.label_smoothing;
   require_range("dpo", "label_smoothing", e, 0.0, smooths(loss) || !alone ? 1.0 : 0.0);
   require(loss != DpoLoss::kRobust || e < 0.5, "dpo",
           "expected label_smoothing below 0.5 with the robust loss, got " + std::to_string(e));
@@ -129,8 +129,8 @@ struct Pairs {
 };
 
 Var loss_of_pairs(Tape& tape, const DpoOptions& options, DpoLoss loss, const Pairs& pairs) {
-  const double beta = options.beta;
-  const double e = options.label_smoothing;
+  const Number beta = options.beta;
+  const Number e = options.label_smoothing;
   const Var z = scale(pairs.margin, beta);
   const Var chosen = scale(pairs.chosen, beta);
   const Var rejected = scale(pairs.rejected, beta);
@@ -177,16 +177,16 @@ Var loss_of_pairs(Tape& tape, const DpoOptions& options, DpoLoss loss, const Pai
 
 }  // namespace
 
-std::vector<double> ld_weights(const TokenLayout& layout, double ld_alpha) {
+std::vector<Number> ld_weights(const TokenLayout& layout, Number ld_alpha) {
   require_pairs("dpo", layout);
   require_range("dpo", "ld_alpha", ld_alpha, 0.0, 1.0);
-  const std::vector<double> counts = token_counts(layout);
+  const std::vector<Number> counts = token_counts(layout);
   const std::size_t pairs = counts.size() / 2;
-  std::vector<double> seen(counts.size(), 0.0);
-  std::vector<double> weights;
+  std::vector<Number> seen(counts.size(), 0.0);
+  std::vector<Number> weights;
   for (int sequence : layout.sequence_of_token) {
     const auto s = static_cast<std::size_t>(sequence);
-    const double other = counts[s < pairs ? s + pairs : s - pairs];
+    const Number other = counts[s < pairs ? s + pairs : s - pairs];
     seen[s] += 1.0;
     weights.push_back(seen[s] <= other ? 1.0 : ld_alpha);
   }
@@ -194,18 +194,18 @@ std::vector<double> ld_weights(const TokenLayout& layout, double ld_alpha) {
 }
 
 TokenObjective dpo(const DpoOptions& options, const TokenLayout& layout,
-                   const std::vector<double>& reference_sums) {
+                   const std::vector<Number>& reference_sums) {
   require_pairs("dpo", layout);
   require_beta("dpo", options.beta);
-  std::vector<std::pair<DpoLoss, double>> losses = options.mix;
+  std::vector<std::pair<DpoLoss, Number>> losses = options.mix;
   if (losses.empty()) losses = {{options.loss_type, 1.0}};
   for (const auto& [loss, weight] : losses) require_loss(options, loss, losses.size() == 1);
-  std::vector<double> reference = reference_sums;
+  std::vector<Number> reference = reference_sums;
   if (reference.empty()) reference.assign(static_cast<std::size_t>(layout.sequences), 0.0);
   require_size("dpo", "reference sums", reference, static_cast<std::size_t>(layout.sequences));
-  std::vector<double> shares = token_counts(layout);
-  for (double& count : shares) count = 1.0 / std::max(count, 1.0);
-  const std::vector<double> weights = ld_weights(layout, options.ld_alpha.value_or(1.0));
+  std::vector<Number> shares = token_counts(layout);
+  for (Number& count : shares) count = 1.0 / std::max(count, Number{1});
+  const std::vector<Number> weights = ld_weights(layout, options.ld_alpha.value_or(1.0));
 
   TokenObjective objective;
   objective.log_sum_squares = options.use_weighting;
@@ -237,7 +237,7 @@ TokenObjective dpo(const DpoOptions& options, const TokenLayout& layout,
 }
 
 TokenObjective cpo(const CpoOptions& options, const TokenLayout& layout) {
-  const double e = options.label_smoothing;
+  const Number e = options.label_smoothing;
   const bool averages = options.loss_type == CpoLoss::kIpo || options.loss_type == CpoLoss::kSimpo;
   const bool knows_smoothing = options.loss_type == CpoLoss::kSigmoid || options.loss_type == CpoLoss::kSimpo;
   require_pairs("cpo", layout);
@@ -279,14 +279,14 @@ TokenObjective simpo(const SimpoOptions& options, const TokenLayout& layout) {
   return cpo({CpoLoss::kSimpo, options.beta, options.gamma, options.label_smoothing, 0.0, 0.0}, layout);
 }
 
-TokenObjective orpo(double beta, const TokenLayout& layout, const std::vector<double>& completion) {
+TokenObjective orpo(Number beta, const TokenLayout& layout, const std::vector<Number>& completion) {
   require_pairs("orpo", layout);
   require_beta("orpo", beta);
-  std::vector<double> counts_in_odds(layout.tokens(), 1.0);
+  std::vector<Number> counts_in_odds(layout.tokens(), 1.0);
   if (!completion.empty()) counts_in_odds = completion;
   require_size("orpo", "marks of completions", counts_in_odds, layout.tokens());
-  std::vector<double> shares = sum_by_sequence(layout, counts_in_odds);
-  for (double& count : shares) {
+  std::vector<Number> shares = sum_by_sequence(layout, counts_in_odds);
+  for (Number& count : shares) {
     require(count > 0.0, "orpo", "expected scored tokens in every sequence");
     count = 1.0 / count;
   }
@@ -305,7 +305,7 @@ TokenObjective orpo(double beta, const TokenLayout& layout, const std::vector<do
 }
 
 TokenObjective kto(const KtoOptions& options, const TokenLayout& layout, const std::vector<KtoRole>& roles,
-                   const std::vector<double>& reference_sums) {
+                   const std::vector<Number>& reference_sums) {
   require_valid("kto", layout);
   require_beta("kto", options.beta);
   require_range("kto", "desirable_weight", options.desirable_weight, 0.0, kInfinity);
@@ -317,8 +317,8 @@ TokenObjective kto(const KtoOptions& options, const TokenLayout& layout, const s
 
   std::vector<int> judged;
   std::vector<int> unrelated;
-  std::vector<double> slopes;   // -beta where desirable, beta where not
-  std::vector<double> weights;  // of the judged ones, over their number below
+  std::vector<Number> slopes;   // -beta where desirable, beta where not
+  std::vector<Number> weights;  // of the judged ones, over their number below
   for (std::size_t s = 0; s < sequences; ++s) {
     if (roles[s] == KtoRole::kUnrelated) {
       unrelated.push_back(static_cast<int>(s));
@@ -330,14 +330,15 @@ TokenObjective kto(const KtoOptions& options, const TokenLayout& layout, const s
     weights.push_back(desirable ? options.desirable_weight : options.undesirable_weight);
   }
   require(!judged.empty(), "kto", "expected a sequence that is desirable or undesirable");
-  for (double& weight : weights) weight /= static_cast<double>(judged.size());
+  for (Number& weight : weights) weight /= static_cast<Number>(judged.size());
 
   TokenObjective objective;
   for (KtoRole role : roles) objective.router.left_out.push_back(role == KtoRole::kUnrelated);
   objective.loss = [=](Tape& tape, const TokenValues& heads) {
     const Var l = sub(sequence_sums(heads.log_probabilities, layout), constant(tape, reference_sums));
-    double k = 0.0;
-    if (!unrelated.empty() && !options.apo_zero_unpaired) k = l.value()(unrelated, Eigen::all).mean();
+    Number k = 0.0;
+    if (!unrelated.empty() && !options.apo_zero_unpaired)
+      k = real_part(l.value()(unrelated, Eigen::all).mean());
     if (k < 0.0) k = 0.0;  // not std::max, which may lose a NaN
     // 1 - sigma(x) = sigma(-x), and sigma = e^{ln sigma} does not overflow.
     const Var x = mul(offset(gather_rows(l, judged), -k), constant(tape, slopes));
@@ -346,4 +347,4 @@ TokenObjective kto(const KtoOptions& options, const TokenLayout& layout, const s
   return objective;
 }
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -7,7 +7,7 @@
 
 #include "reference/objective_terms.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 
 enum class DpoLoss {
   kSigmoid,
@@ -32,19 +32,19 @@ enum class FDivergence { kReverseKl, kForwardKl, kJs, kAlpha };
 
 struct DpoOptions {
   DpoLoss loss_type = DpoLoss::kSigmoid;
-  double beta = 0.1;
-  double label_smoothing = 0.0;
-  std::vector<std::pair<DpoLoss, double>> mix = {};  // several with weights, instead of loss_type
+  Number beta = 0.1;
+  Number label_smoothing = 0.0;
+  std::vector<std::pair<DpoLoss, Number>> mix = {};  // several with weights, instead of loss_type
   FDivergence f_divergence_type = FDivergence::kReverseKl;
-  double f_alpha_divergence_coef = 0.5;
-  std::optional<double> ld_alpha = std::nullopt;
+  Number f_alpha_divergence_coef = 0.5;
+  std::optional<Number> ld_alpha = std::nullopt;
   bool use_weighting = false;
-  double discopop_tau = 0.05;
+  Number discopop_tau = 0.05;
 };
 
 /// What each token's ln p is multiplied by under LD-DPO (Liu et al. 2024, https://arxiv.org/abs/2409.06411):
 /// 1 up to the length of the shorter sequence of its pair, ld_alpha beyond.
-std::vector<double> ld_weights(const TokenLayout& layout, double ld_alpha);
+std::vector<Number> ld_weights(const TokenLayout& layout, Number ld_alpha);
 
 /// Direct preference optimisation (Rafailov et al. 2023, https://arxiv.org/abs/2305.18290; TRL,
 /// dpo_trainer.py). Of the 2n sequences i < n is chosen and n + i rejected. With l = (sum of the sequence's
@@ -87,17 +87,17 @@ std::vector<double> ld_weights(const TokenLayout& layout, double ld_alpha);
 /// 0.5), exo_pair: (0, 1)), e > 0 with a loss alone that has none, another divergence than reverse_kl with a
 /// loss that is no function of f, aot or sft with use_weighting, and another number of reference sums.
 TokenObjective dpo(const DpoOptions& options, const TokenLayout& layout,
-                   const std::vector<double>& reference_sums);
+                   const std::vector<Number>& reference_sums);
 
 enum class CpoLoss { kSigmoid, kHinge, kIpo, kSimpo };
 
 struct CpoOptions {
   CpoLoss loss_type = CpoLoss::kSigmoid;
-  double beta = 0.1;
-  double simpo_gamma = 0.5;
-  double label_smoothing = 0.0;
-  double alpha = 0.0;
-  double cpo_alpha = 1.0;
+  Number beta = 0.1;
+  Number simpo_gamma = 0.5;
+  Number label_smoothing = 0.0;
+  Number alpha = 0.0;
+  Number cpo_alpha = 1.0;
 };
 
 /// Contrastive preference optimisation (Xu et al. 2024, https://arxiv.org/abs/2401.08417; TRL,
@@ -109,9 +109,9 @@ struct CpoOptions {
 TokenObjective cpo(const CpoOptions& options, const TokenLayout& layout);
 
 struct SimpoOptions {
-  double beta = 2.0;
-  double gamma = 1.0;  // TRL's simpo_gamma: the paper's target margin
-  double label_smoothing = 0.0;
+  Number beta = 2.0;
+  Number gamma = 1.0;  // TRL's simpo_gamma: the paper's target margin
+  Number label_smoothing = 0.0;
 };
 
 /// SimPO (Meng et al. 2024, https://arxiv.org/abs/2405.14734; TRL, cpo_trainer.py with loss_type "simpo" and
@@ -128,16 +128,16 @@ TokenObjective simpo(const SimpoOptions& options, const TokenLayout& layout);
 /// completion, and so counts in a, and all tokens of the chosen sequences are scored. Empty: all are
 /// completions'. Throws std::invalid_argument as dpo, and if a sequence has no token of a completion, of
 /// which there are no odds.
-TokenObjective orpo(double beta, const TokenLayout& layout, const std::vector<double>& completion = {});
+TokenObjective orpo(Number beta, const TokenLayout& layout, const std::vector<Number>& completion = {});
 
 /// What a sequence is to KTO: a completion that is judged, or one that belongs to another prompt and is only
 /// there to tell how far the policy has moved.
 enum class KtoRole { kUndesirable = 0, kDesirable = 1, kUnrelated = 2 };
 
 struct KtoOptions {
-  double beta = 0.1;
-  double desirable_weight = 1.0;
-  double undesirable_weight = 1.0;
+  Number beta = 0.1;
+  Number desirable_weight = 1.0;
+  Number undesirable_weight = 1.0;
   bool apo_zero_unpaired = false;  // k = 0 (https://arxiv.org/abs/2408.06266, unpaired)
 };
 
@@ -150,6 +150,6 @@ struct KtoOptions {
 /// Throws std::invalid_argument without a judged sequence, for beta < 0, a negative weight, and another
 /// number of roles or reference sums than of sequences.
 TokenObjective kto(const KtoOptions& options, const TokenLayout& layout, const std::vector<KtoRole>& roles,
-                   const std::vector<double>& reference_sums);
+                   const std::vector<Number>& reference_sums);
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -7,7 +7,7 @@
 #include "reference/ops.h"
 #include "reference/require.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 /// first, first + 1, ... first + count - 1
@@ -42,7 +42,7 @@ TokenObjective reward(const RewardOptions& options) {
     const Index pairs = heads.values.rows() / 2;
     require(heads.values.rows() % 2 == 0, "reward",
             "expected an even number of values, got " + std::to_string(heads.values.rows()));
-    std::vector<double> margins = options.margins;
+    std::vector<Number> margins = options.margins;
     if (margins.empty()) margins.assign(static_cast<std::size_t>(pairs), 0.0);
     require_size("reward", "margins", margins, static_cast<std::size_t>(pairs));
     const Var chosen = rows(heads.values, 0, pairs), rejected = rows(heads.values, pairs, pairs);
@@ -74,4 +74,4 @@ TokenObjective info_nce(const InfoNceOptions& options) {
   return objective;
 }
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

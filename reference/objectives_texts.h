@@ -5,11 +5,11 @@
 
 #include "reference/model.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 
 struct RewardOptions {
-  double center_rewards_coefficient = 0.0;
-  std::vector<double> margins = {};  // of each pair; empty: 0
+  Number center_rewards_coefficient = 0.0;
+  std::vector<Number> margins = {};  // of each pair; empty: 0
 };
 
 /// The reward model of Bradley and Terry's preferences (Ouyang et al. 2022, https://arxiv.org/abs/2203.02155,
@@ -23,7 +23,7 @@ TokenObjective reward(const RewardOptions& options);
 
 struct InfoNceOptions {
   Pooling pooling = Pooling::kLast;
-  double scale = 20.0;
+  Number scale = 20.0;
   bool cosine = true;      // else the product
   int negatives = 0;       // of each anchor
   bool symmetric = false;  // half of it from the positives to the anchors
@@ -39,4 +39,4 @@ struct InfoNceOptions {
 /// + negatives.
 TokenObjective info_nce(const InfoNceOptions& options);
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -8,7 +8,7 @@
 #include "reference/ops_softmax.h"
 #include "reference/require.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 /// The entries of a head's queries and keys, and of its values.
@@ -62,22 +62,21 @@ Sizes require_valid(const Var& q, const Var& k, const Var& v, const AttentionOpt
 Var attention(const Var& q, const Var& k, const Var& v, const Var* sinks, const AttentionOptions& options) {
   const Sizes size = require_valid(q, k, v, options);
   const Index length = q.rows();
-  const double cap = options.softcap;
+  const Number cap = options.softcap;
   const bool has_sinks = sinks != nullptr;
   const Var sink = has_sinks ? *sinks : Var();
   if (has_sinks) {
     require_shape("causal_attention", "the sinks", sink.value(), 1, options.query_heads);
   }
 
-  std::vector<Eigen::VectorXd>
-      probabilities;  // of every query, head by head; the backward pass needs them again
+  std::vector<Vector> probabilities;  // of every query, head by head; the backward pass needs them again
   probabilities.reserve(static_cast<std::size_t>(options.query_heads * length));
   Matrix value(length, options.query_heads * size.value);
   for_each_query(length, size, options, [&](Index head, Index i, const View& at) {
     const auto keys = k.value().block(at.first, at.key_column, at.count, size.key);
     const auto values = v.value().block(at.first, at.value_column, at.count, size.value);
     const auto query = q.value().row(i).segment(at.query_column, size.key);
-    Eigen::VectorXd scores = options.scale * (keys * query.transpose());
+    Vector scores = options.scale * (keys * query.transpose());
     if (cap > 0.0) scores = cap * (scores / cap).array().tanh();
     if (has_sinks) {
       scores.conservativeResize(at.count + 1);
@@ -93,19 +92,19 @@ Var attention(const Var& q, const Var& k, const Var& v, const Var* sinks, const 
       inputs, std::move(value),
       [q, k, v, sink, has_sinks, options, cap, length, size, probabilities](const Var& y) {
         for_each_query(length, size, options, [&](Index head, Index i, const View& at) {
-          const Eigen::VectorXd& all = probabilities[static_cast<std::size_t>(head * length + i)];
+          const Vector& all = probabilities[static_cast<std::size_t>(head * length + i)];
           const auto p = all.head(at.count);
           const auto keys = k.value().block(at.first, at.key_column, at.count, size.key);
           const auto values = v.value().block(at.first, at.value_column, at.count, size.value);
           const auto query = q.value().row(i).segment(at.query_column, size.key);
           const auto d_output = y.gradient().row(i).segment(at.output_column, size.value);
 
-          const Eigen::VectorXd dp = values * d_output.transpose();
-          Eigen::VectorXd ds = p.array() * (dp.array() - p.dot(dp));
+          const Vector dp = values * d_output.transpose();
+          Vector ds = p.array() * (dp.array() - p.dot(dp));
           if (has_sinks) sink.gradient()(0, head) -= all(at.count) * p.dot(dp);
           if (cap > 0.0) {
-            const Eigen::ArrayXd scores = options.scale * (keys * query.transpose());
-            ds.array() /= (scores / cap).cosh().square();  // 1 - tanh^2, without cancellation
+            const Vector scores = options.scale * (keys * query.transpose());
+            ds.array() /= (scores / cap).array().cosh().square();  // 1 - tanh^2, without cancellation
           }
           v.gradient().block(at.first, at.value_column, at.count, size.value) += p * d_output;
           q.gradient().row(i).segment(at.query_column, size.key) += options.scale * (ds.transpose() * keys);
@@ -125,4 +124,4 @@ Var causal_attention(const Var& q, const Var& k, const Var& v, const Var& sinks,
   return attention(q, k, v, &sinks, options);
 }
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -3,14 +3,14 @@
 
 #include "reference/tape.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 
 struct AttentionOptions {
   int query_heads = 1;      // H
   int key_value_heads = 1;  // K, a divisor of H: query head h looks at key/value head h / (H / K)
-  double scale = 1.0;       // 1 / sqrt(head_dim) in most models
+  Number scale = 1.0;       // 1 / sqrt(head_dim) in most models
   int window = 0;           // how many tokens a query sees, itself included; 0: all up to itself
-  double softcap = 0.0;     // scores stay between -softcap and softcap; 0: they are not capped
+  Number softcap = 0.0;     // scores stay between -softcap and softcap; 0: they are not capped
 };
 
 /// Attention of a sequence of T tokens on itself (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762;
@@ -35,4 +35,4 @@ Var causal_attention(const Var& q, const Var& k, const Var& v, const AttentionOp
 Var causal_attention(const Var& q, const Var& k, const Var& v, const Var& sinks,
                      const AttentionOptions& options);
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

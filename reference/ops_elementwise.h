@@ -4,7 +4,7 @@
 
 #include "reference/tape.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 
 /// y = a + b.   da = dy, db = dy
 Var add(const Var& a, const Var& b);
@@ -16,10 +16,10 @@ Var sub(const Var& a, const Var& b);
 Var mul(const Var& a, const Var& b);
 
 /// y = c a for a constant c.   da = c dy
-Var scale(const Var& a, double c);
+Var scale(const Var& a, Number c);
 
 /// y = x + c for a constant c.   dx = dy
-Var offset(const Var& x, double c);
+Var offset(const Var& x, Number c);
 
 /// y = e^x.   dx = dy y
 Var exp(const Var& x);
@@ -40,7 +40,7 @@ Var maximum(const Var& a, const Var& b);
 
 /// y = min(max(x, low), high).   dx = dy where low <= x <= high, else 0. Throws std::invalid_argument unless
 /// low <= high.
-Var clip(const Var& x, double low, double high);
+Var clip(const Var& x, Number low, Number high);
 
 /// y = x s with s = 1 / (1 + e^-x).   dx = dy s (1 + x (1 - s))
 Var silu(const Var& x);
@@ -66,4 +66,4 @@ Var log_sigmoid(const Var& x);
 /// dx = -dy / (e^-x - 1)
 Var log1mexp(const Var& x);
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -6,7 +6,7 @@
 
 #include "reference/require.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 /// `x` with every pair rotated by direction * position * frequency and stretched.
@@ -16,10 +16,10 @@ Matrix rotate(const Matrix& x, const std::vector<double>& positions, const RopeO
   Matrix y = x;
   for (Index t = 0; t < x.rows(); ++t) {
     for (Index i = 0; i < half; ++i) {
-      const double angle =
+      const Number angle =
           positions[static_cast<std::size_t>(t)] * options.inverse_frequencies[static_cast<std::size_t>(i)];
-      const double c = options.attention_factor * std::cos(angle);
-      const double s = options.attention_factor * direction * std::sin(angle);
+      const Number c = options.attention_factor * std::cos(angle);
+      const Number s = options.attention_factor * direction * std::sin(angle);
       const Index first = options.interleaved ? 2 * i : i;
       for (Index a = first; a < x.cols(); a += options.head_dim) {
         const Index b = options.interleaved ? a + 1 : a + half;
@@ -35,14 +35,19 @@ Matrix rotate(const Matrix& x, const std::vector<double>& positions, const RopeO
 
 Var embedding(const Var& table, const std::vector<int>& tokens, int padding) {
   require_indices("embedding", tokens, table.rows());
-  return Tape::record({table}, table.value()(tokens, Eigen::all), [table, tokens, padding](const Var& y) {
+  Matrix value = table.value()(tokens, Eigen::all);
+  for (std::size_t t = 0; t < tokens.size(); ++t) {
+    const auto row = static_cast<Index>(t);
+    if (tokens[t] == padding) value.row(row) = held_constant(value.row(row));
+  }
+  return Tape::record({table}, std::move(value), [table, tokens, padding](const Var& y) {
     for (std::size_t t = 0; t < tokens.size(); ++t) {
       if (tokens[t] != padding) table.gradient().row(tokens[t]) += y.gradient().row(static_cast<Index>(t));
     }
   });
 }
 
-Var rms_norm(const Var& x, const Var& weight, double epsilon) {
+Var rms_norm(const Var& x, const Var& weight, Number epsilon) {
   const Index n = weight.cols();
   require(weight.rows() == 1 && n > 0, "rms_norm",
           "expected a weight of one row with at least one entry, got " + shape_text(weight.value()));
@@ -54,19 +59,19 @@ Var rms_norm(const Var& x, const Var& weight, double epsilon) {
   for (Index t = 0; t < x.rows(); ++t) {
     for (Index g = 0; g < groups; ++g) {
       const auto group = x.value().row(t).segment(g * n, n);
-      reciprocal(t, g) = 1.0 / std::sqrt(group.squaredNorm() / static_cast<double>(n) + epsilon);
+      reciprocal(t, g) = 1.0 / math::sqrt(group.squaredNorm() / static_cast<Number>(n) + epsilon);
       value.row(t).segment(g * n, n) = (group * reciprocal(t, g)).cwiseProduct(weight.value().row(0));
     }
   }
   return Tape::record({x, weight}, std::move(value), [x, weight, reciprocal, n, groups](const Var& y) {
     for (Index t = 0; t < x.rows(); ++t) {
       for (Index g = 0; g < groups; ++g) {
-        const double r = reciprocal(t, g);
-        const Eigen::RowVectorXd z = x.value().row(t).segment(g * n, n) * r;
-        const Eigen::RowVectorXd dy = y.gradient().row(t).segment(g * n, n);
-        const Eigen::RowVectorXd dz = dy.cwiseProduct(weight.value().row(0));
+        const Scalar r = reciprocal(t, g);
+        const RowVector z = x.value().row(t).segment(g * n, n) * r;
+        const RowVector dy = y.gradient().row(t).segment(g * n, n);
+        const RowVector dz = dy.cwiseProduct(weight.value().row(0));
         weight.gradient().row(0) += dy.cwiseProduct(z);
-        x.gradient().row(t).segment(g * n, n) += r * (dz - z * (dz.dot(z) / static_cast<double>(n)));
+        x.gradient().row(t).segment(g * n, n) += r * (dz - z * (dz.dot(z) / static_cast<Number>(n)));
       }
     }
   });
@@ -89,4 +94,4 @@ Var rope(const Var& x, const std::vector<double>& positions, const RopeOptions& 
   });
 }
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

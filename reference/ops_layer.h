@@ -6,7 +6,7 @@
 
 #include "reference/tape.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 
 /// Row tokens[t] of a table for each t: y_t = table(tokens_t). One row, `padding`, is held constant, as
 /// nn.Embedding holds that of its padding_idx, although its tokens may be real; -1: none is.
@@ -20,12 +20,12 @@ Var embedding(const Var& table, const std::vector<int>& tokens, int padding);
 /// One group is the norm of a row; with n = head_dim it is the norm of every head's query or key.
 ///     dw = sum over rows and groups of dy z,   dx = r (dz - z mean(dz z)) with dz = dy w
 /// Throws std::invalid_argument if weight is not one row or n does not divide x.cols().
-Var rms_norm(const Var& x, const Var& weight, double epsilon);
+Var rms_norm(const Var& x, const Var& weight, Number epsilon);
 
 struct RopeOptions {
-  std::vector<double> inverse_frequencies = {};  // f
+  std::vector<Number> inverse_frequencies = {};  // f
   int head_dim = 0;                              // E; 0: 2 f.size(), so that all entries rotate
-  double attention_factor = 1.0;                 // c, by which what rotates is stretched
+  Number attention_factor = 1.0;                 // c, by which what rotates is stretched
   bool interleaved = false;                      // pairs are neighbours
 };
 
@@ -39,4 +39,4 @@ struct RopeOptions {
 /// one position for every row.
 Var rope(const Var& x, const std::vector<double>& positions, const RopeOptions& options);
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -1,11 +1,12 @@
 #include "reference/ops_matrix.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 
 #include "reference/require.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 Var matmul(const Var& a, const Var& b) {
   require(a.cols() == b.rows(), "matmul",
           "expected as many columns in A as rows in B, got " + shape_text(a.value()) + " and " +
@@ -50,14 +51,15 @@ Var scale_rows(const Var& x, const Var& s) {
   });
 }
 
-Var scale_rows(const Var& x, const std::vector<double>& s) {
+Var scale_rows(const Var& x, const std::vector<Number>& s) {
   require(static_cast<Index>(s.size()) == x.rows(), "scale_rows",
           "expected " + std::to_string(x.rows()) + " factors, one for every row, got " +
               std::to_string(s.size()));
-  const Eigen::ArrayXd factors = Eigen::Map<const Eigen::ArrayXd>(s.data(), x.rows());
-  Matrix value = x.value().array().colwise() * factors;
+  Vector factors(x.rows());
+  std::copy(s.begin(), s.end(), factors.begin());
+  Matrix value = x.value().array().colwise() * factors.array();
   return Tape::record({x}, std::move(value), [x, factors](const Var& y) {
-    x.gradient().array() += y.gradient().array().colwise() * factors;
+    x.gradient().array() += y.gradient().array().colwise() * factors.array();
   });
 }
 
@@ -141,4 +143,4 @@ Var concat_rows(const std::vector<Var>& parts) {
   });
 }
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

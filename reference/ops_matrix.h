@@ -5,7 +5,7 @@
 
 #include "reference/tape.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 
 /// Y = A B, [m, k] [k, n] -> [m, n].   dA = dY B^T, dB = A^T dY. Throws std::invalid_argument if A.cols() !=
 /// B.rows().
@@ -26,7 +26,7 @@ Var transpose(const Var& x);
 Var scale_rows(const Var& x, const Var& s);
 
 /// The same with constant numbers, s.size() = rows.
-Var scale_rows(const Var& x, const std::vector<double>& s);
+Var scale_rows(const Var& x, const std::vector<Number>& s);
 
 /// Y_ij = X_{i, first + j} for 0 <= j < count: neighbouring columns, [rows, cols] -> [rows, count].   dX is
 /// dY in those columns and 0 elsewhere. Throws std::invalid_argument if there are not as many.
@@ -60,4 +60,4 @@ Var pick(const Var& x, const std::vector<int>& columns);
 /// std::invalid_argument.
 Var concat_rows(const std::vector<Var>& parts);
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

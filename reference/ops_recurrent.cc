@@ -9,7 +9,7 @@
 
 #include "reference/require.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 /// Calls visit(t, j, row) for every row t and tap j that lies on a row.
@@ -33,7 +33,7 @@ struct Operands {
 /// What a head remembers at one token, after it has forgotten and after it has learned; see the header.
 struct Memory {
   Matrix forgotten, learned;  // R_t, S_t
-  Eigen::RowVectorXd error;   // v_t - R_t^T k_t
+  RowVector error;            // v_t - R_t^T k_t
 };
 
 /// The outputs of one head, put into its columns of `value`; gives its memory of every token.
@@ -44,8 +44,8 @@ std::vector<Memory> run(const Operands& in, Index head, Matrix& value) {
   for (Index t = 0; t < value.rows(); ++t) {
     const auto query = in.q.value().row(t).segment(at_key, in.key_size);
     const auto key = in.k.value().row(t).segment(at_key, in.key_size);
-    const Matrix forgotten = std::exp(in.g.value()(t, head)) * state;
-    const Eigen::RowVectorXd error = in.v.value().row(t).segment(at_value, in.value_size) - key * forgotten;
+    const Matrix forgotten = math::exp(in.g.value()(t, head)) * state;
+    const RowVector error = in.v.value().row(t).segment(at_value, in.value_size) - key * forgotten;
     state = forgotten + key.transpose() * (in.beta.value()(t, head) * error);
     value.row(t).segment(at_value, in.value_size) = query * state;
     memories.push_back({forgotten, state, error});
@@ -62,19 +62,19 @@ void run_backwards(const Operands& in, Index head, const std::vector<Memory>& me
     const auto query = in.q.value().row(t).segment(at_key, in.key_size);
     const auto key = in.k.value().row(t).segment(at_key, in.key_size);
     const auto d_output = dy.row(t).segment(at_value, in.value_size);
-    const double beta = in.beta.value()(t, head);
+    const Scalar beta = in.beta.value()(t, head);
 
     d_state += query.transpose() * d_output;
     in.q.gradient().row(t).segment(at_key, in.key_size) += d_output * learned.transpose();
-    const Eigen::RowVectorXd d_update = key * d_state;
-    const Eigen::RowVectorXd d_error = beta * d_update;
+    const RowVector d_update = key * d_state;
+    const RowVector d_error = beta * d_update;
     in.beta.gradient()(t, head) += d_update.dot(error);
     in.v.gradient().row(t).segment(at_value, in.value_size) += d_error;
     in.k.gradient().row(t).segment(at_key, in.key_size) +=
         beta * error * d_state.transpose() - d_error * forgotten.transpose();
     d_state -= key.transpose() * d_error;
     in.g.gradient()(t, head) += d_state.cwiseProduct(forgotten).sum();
-    d_state *= std::exp(in.g.value()(t, head));
+    d_state *= math::exp(in.g.value()(t, head));
   }
 }
 
@@ -98,7 +98,7 @@ Var causal_convolution(const Var& x, const Var& weight) {
   });
 }
 
-Var l2_norm(const Var& x, Index n, double epsilon) {
+Var l2_norm(const Var& x, Index n, Number epsilon) {
   require(n > 0 && x.cols() % n == 0, "l2_norm",
           "expected a multiple of " + std::to_string(n) + " columns, got " + shape_text(x.value()));
   const Index groups = x.cols() / n;
@@ -107,7 +107,7 @@ Var l2_norm(const Var& x, Index n, double epsilon) {
   for (Index t = 0; t < x.rows(); ++t) {
     for (Index i = 0; i < groups; ++i) {
       const auto group = x.value().row(t).segment(i * n, n);
-      reciprocal(t, i) = 1.0 / std::sqrt(group.squaredNorm() + epsilon);
+      reciprocal(t, i) = 1.0 / math::sqrt(group.squaredNorm() + epsilon);
       value.row(t).segment(i * n, n) = group * reciprocal(t, i);
     }
   }
@@ -146,4 +146,4 @@ Var gated_delta_rule(const Var& q, const Var& k, const Var& v, const Var& g, con
   });
 }
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

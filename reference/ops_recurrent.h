@@ -4,7 +4,7 @@
 
 #include "reference/tape.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 
 /// Every column's own causal convolution over the K = weight.cols() last rows, x [T, C] and weight [C, K] ->
 /// [T, C], the last tap that of the row itself (transformers' causal_conv1d_fn, without a bias):
@@ -17,7 +17,7 @@ Var causal_convolution(const Var& x, const Var& weight);
 /// groups * n] -> the same:
 ///     r = 1 / sqrt(sum x^2 + epsilon),   y = x r,   dx = r (dy - y sum_l dy_l y_l)
 /// Throws std::invalid_argument if n does not divide x.cols().
-Var l2_norm(const Var& x, Index n, double epsilon);
+Var l2_norm(const Var& x, Index n, Number epsilon);
 
 /// The gated delta rule (Yang et al. 2024, https://arxiv.org/abs/2412.06464; transformers'
 /// torch_recurrent_gated_delta_rule): a memory S [E, D] of each of H heads, which starts as zeros, forgets by
@@ -32,4 +32,4 @@ Var l2_norm(const Var& x, Index n, double epsilon);
 /// Throws std::invalid_argument if the shapes do not fit together or K does not divide H.
 Var gated_delta_rule(const Var& q, const Var& k, const Var& v, const Var& g, const Var& beta, int key_heads);
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

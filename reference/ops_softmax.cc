@@ -7,11 +7,11 @@
 #include "reference/ops_matrix.h"
 #include "reference/require.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
-double exponential(double x) {
-  return std::exp(x);
+Scalar exponential(const Scalar& x) {
+  return math::exp(x);
 }
 
 /// The softmax of every row.
@@ -23,20 +23,20 @@ Matrix softmax_rows(const Matrix& x) {
 
 /// x - max and ln sum e^(x - max) of one row: the two parts whose difference is the log-softmax.
 struct Shifted {
-  explicit Shifted(const Eigen::RowVectorXd& x) {
+  explicit Shifted(const RowVector& x) {
     Index where = 0;
     largest = x.maxCoeff(&where);
     entries = x.array() - largest;
     // The largest entry adds e^0 = 1. Left to log1p, it does not swallow the others where they are small, and
     // the log-probability of an almost certain token keeps all its digits.
-    Eigen::RowVectorXd others = entries.unaryExpr(&exponential);
+    RowVector others = entries.unaryExpr(&exponential);
     others(where) = 0.0;
-    log_sum = std::log1p(others.sum());
+    log_sum = math::log1p(others.sum());
   }
 
-  double largest;
-  Eigen::RowVectorXd entries;
-  double log_sum;
+  Scalar largest;
+  RowVector entries;
+  Scalar log_sum;
 };
 
 void require_columns(const char* op, const Var& x) {
@@ -45,16 +45,16 @@ void require_columns(const char* op, const Var& x) {
 
 /// p f for f = g(ln p, ...), 0 where p is: so that what has no probability counts for nothing though its
 /// logarithm is infinite.
-double weighted(double log_p, double f) {
-  const double p = std::exp(log_p);
-  return p == 0.0 ? 0.0 : p * f;
+Scalar weighted(const Scalar& log_p, const Scalar& f) {
+  const Scalar p = math::exp(log_p);
+  return p == 0.0 ? Scalar(0.0) : p * f;
 }
 
 }  // namespace
 
-Eigen::VectorXd softmax(const Eigen::VectorXd& scores) {
-  const double largest = scores.maxCoeff();
-  const Eigen::VectorXd e = (scores.array() - largest).unaryExpr(&exponential);
+Vector softmax(const Vector& scores) {
+  const Scalar largest = scores.maxCoeff();
+  const Vector e = (scores.array() - largest).unaryExpr(&exponential);
   return e / e.sum();
 }
 
@@ -87,8 +87,8 @@ Var log_softmax(const Var& x) {
 }
 
 Var entropy(const Var& log_p) {
-  const auto term = [](double a) { return -weighted(a, a); };
-  const auto slope = [](double a) { return -weighted(a, a + 1.0); };
+  const auto term = [](const Scalar& a) { return -weighted(a, a); };
+  const auto slope = [](const Scalar& a) { return -weighted(a, a + 1.0); };
   return Tape::record({log_p}, log_p.value().unaryExpr(term).rowwise().sum(), [log_p, slope](const Var& y) {
     for (Index i = 0; i < log_p.rows(); ++i) {
       log_p.gradient().row(i) += y.gradient()(i, 0) * log_p.value().row(i).unaryExpr(slope);
@@ -98,30 +98,30 @@ Var entropy(const Var& log_p) {
 
 Var kl_divergence(const Var& log_p, const Var& log_q) {
   require_shape("kl_divergence", "log q", log_q.value(), log_p.rows(), log_p.cols());
-  const auto term = [](double a, double b) { return weighted(a, a - b); };
-  const auto slope = [](double a, double b) { return weighted(a, a - b + 1.0); };
+  const auto term = [](const Scalar& a, const Scalar& b) { return weighted(a, a - b); };
+  const auto slope = [](const Scalar& a, const Scalar& b) { return weighted(a, a - b + 1.0); };
   Matrix value = log_p.value().binaryExpr(log_q.value(), term).rowwise().sum();
   return Tape::record({log_p, log_q}, std::move(value), [log_p, log_q, slope](const Var& y) {
     for (Index i = 0; i < log_p.rows(); ++i) {
-      const double dy = y.gradient()(i, 0);
+      const Scalar dy = y.gradient()(i, 0);
       log_p.gradient().row(i) += dy * log_p.value().row(i).binaryExpr(log_q.value().row(i), slope);
       log_q.gradient().row(i) -= dy * log_p.value().row(i).unaryExpr(&exponential);
     }
   });
 }
 
-Var log_mixture(const Var& log_p, const Var& log_q, double w) {
+Var log_mixture(const Var& log_p, const Var& log_q, Number w) {
   require_shape("log_mixture", "log q", log_q.value(), log_p.rows(), log_p.cols());
   require(w > 0.0 && w < 1.0, "log_mixture", "expected a weight between 0 and 1, got " + std::to_string(w));
-  const double log_first = std::log1p(-w), log_second = std::log(w);
-  const auto mixed = [=](double a, double b) {
-    const double ahead = (b + log_second) - (a + log_first);
-    return std::max(a + log_first, b + log_second) + std::log1p(std::exp(-std::abs(ahead)));
+  const Number log_first = std::log1p(-w), log_second = std::log(w);
+  const auto mixed = [=](const Scalar& a, const Scalar& b) -> Scalar {
+    const Scalar ahead = (b + log_second) - (a + log_first);
+    return std::max<Scalar>(a + log_first, b + log_second) + math::log1p(math::exp(-math::abs(ahead)));
   };
   Matrix value = log_p.value().binaryExpr(log_q.value(), mixed);
   return Tape::record({log_p, log_q}, std::move(value), [=](const Var& m) {
-    const auto share_of_p = [&](double a, double c) { return std::exp(a + log_first - c); };
-    const auto share_of_q = [&](double b, double c) { return std::exp(b + log_second - c); };
+    const auto share_of_p = [&](const Scalar& a, const Scalar& c) { return math::exp(a + log_first - c); };
+    const auto share_of_q = [&](const Scalar& b, const Scalar& c) { return math::exp(b + log_second - c); };
     log_p.gradient() += m.gradient().cwiseProduct(log_p.value().binaryExpr(m.value(), share_of_p));
     log_q.gradient() += m.gradient().cwiseProduct(log_q.value().binaryExpr(m.value(), share_of_q));
   });
@@ -131,4 +131,4 @@ Var token_log_probabilities(const Var& logits, const std::vector<int>& targets) 
   return pick(log_softmax(logits), targets);
 }
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

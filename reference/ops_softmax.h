@@ -6,11 +6,11 @@
 
 #include "reference/tape.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 
 /// p_j = e^{s_j} / sum_l e^{s_l} of one vector with at least one entry. A plain function, not an operation of
 /// the tape.
-Eigen::VectorXd softmax(const Eigen::VectorXd& scores);
+Vector softmax(const Vector& scores);
 
 /// y_i = ln sum_j e^{x_ij}, [rows, cols] -> [rows, 1].   dx_ij = dy_i p_ij with p the softmax of the row.
 /// Throws std::invalid_argument if there are no columns.
@@ -41,6 +41,6 @@ Var kl_divergence(const Var& log_p, const Var& log_q);
 ///     m_ij = ln((1 - w) e^log_p_ij + w e^log_q_ij),   d log_p_ij = dm_ij (1 - w) p_ij / e^m_ij, d log_q_ij
 ///     likewise with w q_ij
 /// Throws std::invalid_argument if the shapes differ, or unless 0 < w < 1.
-Var log_mixture(const Var& log_p, const Var& log_q, double w);
+Var log_mixture(const Var& log_p, const Var& log_q, Number w);
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

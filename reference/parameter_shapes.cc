@@ -4,7 +4,7 @@
 #include "reference/config.h"
 #include "reference/require.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 using Shapes = std::map<std::string, std::pair<Index, Index>>;
@@ -251,4 +251,4 @@ Shapes parameter_shapes(const ModelConfig& config) {
   return std::move(collect).shapes();
 }
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

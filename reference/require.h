@@ -8,7 +8,7 @@
 
 #include "reference/tape.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 
 /// "3 x 4"
 inline std::string shape_text(Index rows, Index cols) {
@@ -38,4 +38,4 @@ inline void require_indices(const char* op, const std::vector<int>& indices, Ind
   }
 }
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -4,7 +4,9 @@
 
 #include <vector>
 
-namespace streambp::reference {
+#include "reference/scalar.h"
+
+namespace streambp::STREAMBP_REFERENCE {
 
 enum class RopeType { kDefault, kLinear, kDynamic, kLlama3, kYarn, kLongrope, kProportional };
 
@@ -48,6 +50,6 @@ struct RopeSettings {
 /// Throws std::invalid_argument if d is not even and positive, a setting that divides is not positive,
 /// dynamic scaling has fewer than two pairs to spread over, longrope has not one factor for every pair, or
 /// partial_rotary_factor is not from 0 to 1.
-std::vector<double> rope_inverse_frequencies(const RopeSettings& rope, int rotary_dim, double length);
+std::vector<Number> rope_inverse_frequencies(const RopeSettings& rope, int rotary_dim, double length);
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

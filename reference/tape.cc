@@ -4,7 +4,11 @@
 
 #include "reference/require.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
+
+Matrix held_constant(const Matrix& x) {
+  return x.unaryExpr([](const Scalar& entry) { return Scalar(real_part(entry)); });
+}
 
 Var Tape::leaf(Matrix value) {
   nodes_.push_back({std::move(value), Matrix(), nullptr});
@@ -36,4 +40,4 @@ void Tape::backward(const Var& root, const Matrix& seed) {
   }
 }
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

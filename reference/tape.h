@@ -1,4 +1,4 @@
-// Reverse-mode automatic differentiation on matrices of doubles: the ground on which the reference stands.
+// Reverse-mode automatic differentiation on matrices: the ground on which the reference stands.
 //
 // A computation is written down while it runs. Every operation stores its value and a closure that knows the
 // chain rule of that one operation; walking the record backwards and calling the closures gives all
@@ -10,10 +10,17 @@
 #include <functional>
 #include <vector>
 
-namespace streambp::reference {
+#include "reference/scalar.h"
 
-using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+namespace streambp::STREAMBP_REFERENCE {
+
+using Matrix = Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using Vector = Eigen::Matrix<Scalar, Eigen::Dynamic, 1>;
+using RowVector = Eigen::Matrix<Scalar, 1, Eigen::Dynamic>;
 using Index = Eigen::Index;
+
+/// A value that no gradient goes through, as the operations that ask for one take it.
+Matrix held_constant(const Matrix& x);
 
 class Tape;
 
@@ -73,4 +80,4 @@ class Tape {
   std::deque<Var::Node> nodes_;  // a deque, because it does not move its elements when it grows
 };
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

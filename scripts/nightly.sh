@@ -95,7 +95,7 @@ random_passes() {
 }
 check 'Random passes: models, rows, objectives, methods and settings, from a new seed' random_passes
 check 'Golden cases: losses, log-probabilities and gradients of Hugging Face' "$verify" goldens verify/goldens
-check 'The reference against finite differences' "$verify" gradcheck
+check 'The reference against complex steps' "$verify" gradcheck
 check "Errors of float32 and bfloat16 relative to standard back-propagation's" "$verify" precision
 check "compare's verdicts on gradients of Hugging Face" python3 scripts/compare_verdicts.py --out out/compare-verdicts
 check 'Published mistakes and their verdicts' python3 scripts/errata.py --out out/errata

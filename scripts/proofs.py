@@ -115,9 +115,14 @@ def precision(jobs):
 
 def gradcheck(jobs):
     records, good = lines_of(["gradcheck"], jobs)
-    value, at = worst_of(records, ["gradient_error"], lambda record: record["name"])
-    return {"command": "streambp-verify gradcheck", "good": good, "checks": len(records),
-            "figures": [reached("six-point differences", len(records), next(record["limit"] for record in records if record["name"] == at), value, at)]}
+    models = [record for record in records if " of a tiny " in record["name"]]
+    figures = []
+    for what, key, among in (("complex steps", "chain_rule", records), ("extended precision", "gradient", models),
+                             ("six-point differences", "difference", records)):
+        value, at = worst_of(among, [f"{key}_error"], lambda record: record["name"])
+        limit = "limit" if key == "gradient" else f"{key}_limit"
+        figures.append(reached(what, len(among), next(record[limit] for record in among if record["name"] == at), value, at))
+    return {"command": "streambp-verify gradcheck", "good": good, "checks": len(records), "figures": figures}
 
 
 def properties(jobs):

@@ -166,7 +166,9 @@ def proofs_page_lines():
     yield f"`properties_test`: {properties['passes']:,} passes, {properties['comparisons']:,} comparisons"
     yield f"| 1e-12 | {proofs.reached('properties', 'to standard')} |"
     yield f"| 1e-10 | {proofs.reached('properties', 'to reference')} |"
-    yield proofs.row("gradcheck", "six-point differences", "`streambp-verify gradcheck`")
+    yield proofs.row("gradcheck", "complex steps", "`streambp-verify gradcheck`")
+    for what in ("extended precision", "six-point differences"):
+        yield proofs.row("gradcheck", what, "the same")
     for what in ("float32", "bfloat16", "bfloat16, gradients summed in float32"):
         yield f"| 1.25 x | {proofs.times(what)} |"
     single, half = (proofs.figure("precision", what) for what in ("float32", "bfloat16"))

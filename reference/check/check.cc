@@ -1,16 +1,14 @@
 #include "reference/check/check.h"
 
-#include <algorithm>
-#include <array>
 #include <cmath>
 #include <iomanip>
 #include <limits>
-#include <numeric>
-#include <random>
 #include <sstream>
 #include <stdexcept>
 
-namespace streambp::reference {
+#include "reference/check/differences.h"
+
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
@@ -20,35 +18,34 @@ struct Evaluation {
   std::vector<Matrix> gradients;  // of <cotangent, value>, one for every input
 };
 
-Matrix value_of(const Function& f, const std::vector<Matrix>& inputs) {
+Evaluation evaluate_with(const Case& c, const Matrix& cotangent) {
   Tape tape;
   std::vector<Var> leaves;
-  for (const Matrix& input : inputs) leaves.push_back(tape.leaf(input));
-  return f(tape, leaves).value();
-}
-
-Evaluation evaluate_with(const Function& f, const std::vector<Matrix>& inputs, const Matrix& cotangent) {
-  Tape tape;
-  std::vector<Var> leaves;
-  for (const Matrix& input : inputs) leaves.push_back(tape.leaf(input));
-  const Var result = f(tape, leaves);
+  for (const Matrix& input : c.inputs) leaves.push_back(tape.leaf(input));
+  const Var result = c.f(tape, leaves);
   tape.backward(result, cotangent);
   Evaluation evaluation{result.value(), {}};
   for (const Var& leaf : leaves) evaluation.gradients.push_back(leaf.gradient());
   return evaluation;
 }
 
+bool is_worse(double error, double than) {
+  return !(error <= than) && !std::isnan(than);
+}
+
 /// max |x|, and NaN where an entry is NaN.
-double largest(const Matrix& x) {
+template <typename M>
+double largest(const M& x) {
   double result = 0.0;
-  for (double entry : x.reshaped()) {
-    if (!(std::abs(entry) <= result)) result = std::abs(entry);
-    if (std::isnan(result)) break;
+  for (const auto entry : x.reshaped()) {
+    const auto size = static_cast<double>(std::abs(entry));
+    if (is_worse(size, result)) result = size;
   }
   return result;
 }
 
-bool same_shape(const Matrix& a, const Matrix& b) {
+template <typename A, typename B>
+bool same_shape(const A& a, const B& b) {
   return a.rows() == b.rows() && a.cols() == b.cols();
 }
 
@@ -57,86 +54,19 @@ double largest_difference(const Matrix& a, const Matrix& b) {
   return same_shape(a, b) ? largest(a - b) : kNaN;
 }
 
-/// d<w, f>/dx for one entry x by six-point central differences with step h. Opposite points are subtracted
-/// entry by entry before they are summed, so that entries of f which do not depend on x cancel exactly.
-double central_difference(const Function& f, std::vector<Matrix> inputs, std::size_t input, Index entry,
-                          const Matrix& w, double h) {
-  static constexpr std::array<double, 3> kCoefficients = {45.0, -9.0, 1.0};
-  double& x = inputs[input].data()[entry];
-  const double center = x;
-  Matrix weighted = Matrix::Zero(w.rows(), w.cols());
-  for (std::size_t i = 0; i < kCoefficients.size(); ++i) {
-    const double step = static_cast<double>(i + 1) * h;
-    x = center + step;
-    const Matrix above = value_of(f, inputs);
-    x = center - step;
-    weighted += kCoefficients[i] * (above - value_of(f, inputs));
-  }
-  return weighted.cwiseProduct(w).sum() / (60.0 * h);
+/// max |a - b| / scale for b in extended precision, and NaN as above.
+double difference_over(double scale, const Matrix& a, const LongMatrix& b) {
+  return same_shape(a, b) ? largest(a.cast<long double>() - b) / scale : kNaN;
 }
 
-/// Up to max_entries different numbers below size, at random.
-std::vector<Index> choose_entries(Index size, std::size_t max_entries, std::mt19937_64& random) {
-  std::vector<Index> entries(static_cast<std::size_t>(size));
-  std::iota(entries.begin(), entries.end(), Index{0});
-  if (entries.size() > max_entries) {
-    std::shuffle(entries.begin(), entries.end(), random);
-    entries.resize(max_entries);
-  }
-  return entries;
-}
-
-struct GradientComparison {
-  double error = 0.0;
-  std::string worst;               // the entry with the largest error, in words
-  Index most_important_entry = 0;  // the one with the largest difference quotient
-  double importance = 0.0;         // that quotient's size
-};
-
-GradientComparison compare_gradient(const Function& f, const std::vector<Matrix>& inputs, std::size_t input,
-                                    const Evaluation& tape_result, const Matrix& cotangent,
-                                    const CheckOptions& options, std::mt19937_64& random) {
-  const Matrix& gradient = tape_result.gradients[input];
-  GradientComparison comparison;
-  if (!same_shape(gradient, inputs[input])) {
-    comparison.error = kNaN;
-    comparison.worst = "the gradient of input " + std::to_string(input) + " has another shape than the input";
-    return comparison;
-  }
-  Index worst_entry = 0;
-  double worst_difference = -1.0;
-  double worst_numeric = 0.0;
-  for (Index entry : choose_entries(gradient.size(), options.max_entries, random)) {
-    const double tape = gradient.data()[entry];
-    const double x = inputs[input].data()[entry];
-    const double length =
-        options.length_scales.empty() ? std::max(1.0, std::abs(x)) : options.length_scales.at(input);
-    const double h = std::pow(std::numeric_limits<double>::epsilon(), 1.0 / 7.0) * length;
-    const double wide = central_difference(f, inputs, input, entry, cotangent, h);
-    const double narrow = central_difference(f, inputs, input, entry, cotangent, h / 4.0);
-    // A NaN in either counts as the nearer, so that it is not passed over.
-    const bool narrow_counts = std::isnan(narrow) || std::abs(tape - narrow) < std::abs(tape - wide);
-    const double numeric = narrow_counts ? narrow : wide;
-    if (std::abs(numeric) > comparison.importance) {
-      comparison.importance = std::abs(numeric);
-      comparison.most_important_entry = entry;
-    }
-    const double difference = std::abs(tape - numeric);
-    if (!(difference <= worst_difference) && !std::isnan(worst_difference)) {
-      worst_difference = difference;
-      worst_numeric = numeric;
-      worst_entry = entry;
-    }
-  }
-  if (worst_difference == -1.0) return comparison;  // an input without entries
-  const double scale = std::max(comparison.importance, 1e-3 * largest(tape_result.value));
-  comparison.error = worst_difference / (scale == 0.0 ? 1.0 : scale);
+/// The entry where a gradient is farthest from the truth, in words.
+std::string worst_entry(const Matrix& gradient, const LongMatrix& truth, std::size_t input) {
+  Index row = 0, column = 0;
+  (gradient.cast<long double>() - truth).cwiseAbs().maxCoeff(&row, &column);
   std::ostringstream text;
-  text << std::setprecision(17) << "input " << input << " entry (" << worst_entry / gradient.cols() << ", "
-       << worst_entry % gradient.cols() << "): tape " << gradient.data()[worst_entry] << ", differences "
-       << worst_numeric;
-  comparison.worst = text.str();
-  return comparison;
+  text << std::setprecision(17) << "input " << input << " entry (" << row << ", " << column << "): tape "
+       << gradient(row, column) << ", in extended precision " << std::setprecision(21) << truth(row, column);
+  return text.str();
 }
 
 bool refuses(const Function& f, const std::vector<Matrix>& inputs) {
@@ -148,73 +78,150 @@ bool refuses(const Function& f, const std::vector<Matrix>& inputs) {
   return false;
 }
 
+/// One case, check by check.
+class Checked {
+ public:
+  explicit Checked(const Case& c)
+      : c_(c),
+        value_(value_of(c.f, c.inputs)),
+        cotangent_(cotangent_of(c, value_.rows(), value_.cols())),
+        first_(evaluate_with(c, cotangent_)) {
+    result_.name = c.name;
+    result_.limit = c.options.limit;
+  }
+
+  CheckResult result() && {
+    result_.passed = failures_.empty();
+    if (!result_.passed) result_.detail = failures_;
+    return std::move(result_);
+  }
+
+  void shapes() {
+    for (std::size_t input = 0; input < c_.inputs.size(); ++input) {
+      if (same_shape(first_.gradients[input], c_.inputs[input])) continue;
+      result_.difference_error = kNaN;
+      fail("the gradient of input " + std::to_string(input) + " has another shape than the input");
+    }
+  }
+
+  void value() {
+    if (!c_.options.expected) return;
+    const Matrix expected = c_.options.expected(c_.inputs);
+    const double size = largest(expected);
+    result_.value_error = largest_difference(first_.value, expected) / (size == 0.0 ? 1.0 : size);
+    if (!(result_.value_error <= c_.options.limit)) fail("the value is wrong");
+  }
+
+  void against(const Truth& truth) {
+    if (truth.name != c_.name || truth.gradients.size() != c_.inputs.size()) {
+      fail("the truth is of another case, " + truth.name);
+      return;
+    }
+    const double size = largest(truth.value);
+    const double value_error = difference_over(size == 0.0 ? 1.0 : size, first_.value, truth.value);
+    if (is_worse(value_error, result_.value_error)) result_.value_error = value_error;
+    if (!(value_error <= c_.options.limit)) fail("the value is not that of extended precision");
+    for (std::size_t input = 0; input < c_.inputs.size(); ++input) {
+      const Matrix& gradient = first_.gradients[input];
+      const LongMatrix& exact = truth.gradients[input];
+      const double error = difference_over(scale_of(largest(exact), size), gradient, exact);
+      if (!is_worse(error, result_.gradient_error)) continue;
+      result_.gradient_error = error;
+      if (same_shape(gradient, exact)) result_.detail = worst_entry(gradient, exact, input);
+    }
+    if (!(result_.gradient_error <= c_.options.limit)) fail("the gradient is wrong at " + result_.detail);
+    result_.chain_rule_error = truth.chain_rule_error;
+    result_.steps = truth.steps;
+    if (!(truth.chain_rule_error <= kChainRuleLimit)) fail("the chain rule is wrong at " + truth.worst_step);
+  }
+
+  void differences() {
+    for (std::size_t input = 0; input < c_.inputs.size(); ++input) {
+      if (!same_shape(first_.gradients[input], c_.inputs[input])) continue;  // see shapes
+      const double error =
+          difference_error(c_, input, first_.gradients[input], cotangent_, largest(first_.value));
+      if (is_worse(error, result_.difference_error)) result_.difference_error = error;
+      if (!(error <= kDifferenceLimit))
+        fail("the gradient is wrong along a direction of input " + std::to_string(input));
+    }
+  }
+
+  void repetition() {
+    const Evaluation again = evaluate_with(c_, cotangent_);
+    const Evaluation at_rest = evaluate_with(c_, Matrix::Zero(value_.rows(), value_.cols()));
+    bool repeats = largest_difference(first_.value, again.value) == 0.0;
+    bool rests = true;
+    for (std::size_t input = 0; input < c_.inputs.size(); ++input) {
+      repeats = repeats && largest_difference(first_.gradients[input], again.gradients[input]) == 0.0;
+      rests = rests && largest(at_rest.gradients[input]) == 0.0;
+    }
+    if (!repeats) fail("a repetition differs");
+    if (!rests) fail("a cotangent of zeros gives a gradient that is not zero");
+  }
+
+  /// At the entry of each input with the largest gradient.
+  void poison() {
+    for (std::size_t input = 0; input < c_.inputs.size(); ++input) {
+      const Matrix& gradient = first_.gradients[input];
+      if (!same_shape(gradient, c_.inputs[input]) || !(largest(gradient) > 0.0)) continue;
+      Index row = 0, column = 0;
+      gradient.cwiseAbs().maxCoeff(&row, &column);
+      std::vector<Matrix> poisoned = c_.inputs;
+      poisoned[input](row, column) = kNaN;
+      if (!std::isnan(largest(value_of(c_.f, poisoned))))
+        fail("a NaN in input " + std::to_string(input) + " is lost");
+    }
+  }
+
+  void refusals() {
+    for (std::size_t i = 0; i < c_.options.refused.size(); ++i) {
+      if (!refuses(c_.f, c_.options.refused[i]))
+        fail("wrong inputs " + std::to_string(i) + " are not refused");
+    }
+  }
+
+ private:
+  void fail(const std::string& text) { failures_ += (failures_.empty() ? "" : "; ") + text; }
+
+  const Case& c_;
+  const Matrix value_, cotangent_;
+  const Evaluation first_;
+  CheckResult result_;
+  std::string failures_;
+};
+
+std::vector<CheckResult> check_list(void (*list)(std::uint64_t, const Visit&), std::uint64_t seed,
+                                    const std::vector<Truth>& truths) {
+  std::vector<CheckResult> results;
+  list(seed, [&](const Case& c) { results.push_back(check_case(c, &truths.at(results.size()))); });
+  return results;
+}
+
 }  // namespace
+
+CheckResult check_case(const Case& c, const Truth* truth) {
+  Checked checked(c);
+  checked.shapes();
+  checked.value();
+  if (truth != nullptr) checked.against(*truth);
+  checked.differences();
+  checked.repetition();
+  checked.poison();
+  checked.refusals();
+  return std::move(checked).result();
+}
 
 CheckResult check_gradient(const std::string& name, const Function& f, const std::vector<Matrix>& inputs,
                            const CheckOptions& options) {
-  CheckResult result;
-  result.name = name;
-  result.limit = options.limit;
-  std::string failures;
-  const auto fail = [&failures](const std::string& text) {
-    failures += (failures.empty() ? "" : "; ") + text;
-  };
-
-  std::mt19937_64 random(options.seed);
-  const Matrix value = value_of(f, inputs);
-  const Matrix cotangent = random_matrix(value.rows(), value.cols(), random());
-  const Evaluation first = evaluate_with(f, inputs, cotangent);
-
-  if (options.expected) {
-    const Matrix expected = options.expected(inputs);
-    const double size = largest(expected);
-    result.value_error = largest_difference(first.value, expected) / (size == 0.0 ? 1.0 : size);
-    if (!(result.value_error <= kValueLimit)) fail("the value is wrong");
-  }
-
-  std::vector<Index> nan_entries(inputs.size(), -1);
-  for (std::size_t input = 0; input < inputs.size(); ++input) {
-    const auto comparison = compare_gradient(f, inputs, input, first, cotangent, options, random);
-    if (comparison.importance > 0.0) nan_entries[input] = comparison.most_important_entry;
-    const bool worse = !(comparison.error <= result.gradient_error) && !std::isnan(result.gradient_error);
-    if (worse || result.detail.empty()) {
-      result.gradient_error = comparison.error;
-      result.detail = comparison.worst;
-    }
-  }
-  if (!(result.gradient_error <= options.limit)) fail("the gradient is wrong at " + result.detail);
-
-  const Evaluation again = evaluate_with(f, inputs, cotangent);
-  const Evaluation at_rest = evaluate_with(f, inputs, Matrix::Zero(value.rows(), value.cols()));
-  bool repeats = largest_difference(first.value, again.value) == 0.0;
-  bool rests = true;
-  for (std::size_t input = 0; input < inputs.size(); ++input) {
-    repeats = repeats && largest_difference(first.gradients[input], again.gradients[input]) == 0.0;
-    rests = rests && largest(at_rest.gradients[input]) == 0.0;
-  }
-  if (!repeats) fail("a repetition differs");
-  if (!rests) fail("a cotangent of zeros gives a gradient that is not zero");
-
-  for (std::size_t input = 0; input < inputs.size(); ++input) {
-    if (nan_entries[input] < 0) continue;
-    std::vector<Matrix> poisoned = inputs;
-    poisoned[input].data()[nan_entries[input]] = kNaN;
-    if (!std::isnan(largest(value_of(f, poisoned))))
-      fail("a NaN in input " + std::to_string(input) + " is lost");
-  }
-  for (std::size_t i = 0; i < options.refused.size(); ++i) {
-    if (!refuses(f, options.refused[i])) fail("wrong inputs " + std::to_string(i) + " are not refused");
-  }
-
-  result.passed = failures.empty();
-  if (!result.passed) result.detail = failures;
-  return result;
+  return check_case({name, f, inputs, options}, nullptr);
 }
 
-Matrix random_matrix(Index rows, Index cols, std::uint64_t seed, double low, double high) {
-  std::mt19937_64 random(seed);
-  std::uniform_real_distribution<double> entry(low, high);
-  return Matrix::NullaryExpr(rows, cols, [&] { return entry(random); });
+std::vector<CheckResult> check_all_ops(std::uint64_t seed) {
+  return check_list(list_ops, seed, reference_in_extended_precision::truths_of_ops(seed));
 }
 
-}  // namespace streambp::reference
+std::vector<CheckResult> check_models(std::uint64_t seed) {
+  return check_list(list_models, seed, reference_in_extended_precision::truths_of_models(seed));
+}
+
+}  // namespace streambp::STREAMBP_REFERENCE

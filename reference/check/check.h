@@ -3,77 +3,66 @@
 // same checks.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
+#include "reference/check/case.h"
+#include "reference/check/truth.h"
 #include "reference/model.h"
-#include "reference/tape.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 
+/// See check_case; an error is 0 where nothing was given to compare with.
 struct CheckResult {
   std::string name;
-  double value_error = 0.0;     // see check_gradient; 0 where no independent value was given
-  double gradient_error = 0.0;  // see check_gradient
-  double limit = 0.0;           // of the gradient error; values are held to kValueLimit
+  double value_error = 0.0;
+  double gradient_error = 0.0;
+  double chain_rule_error = 0.0;
+  double difference_error = 0.0;
+  double limit = 0.0;     // of the first two
+  std::size_t steps = 0;  // complex steps that were taken
   bool passed = false;
   std::string detail;  // what failed, or the entry with the largest gradient error
 };
 
-/// The function under check. The tape is given for functions that need constants of their own.
-using Function = std::function<Var(Tape&, const std::vector<Var>&)>;
+/// Permitted errors of chain rules in extended precision, and of what differences can tell. Those of values
+/// and gradients in doubles are a case's own, CheckOptions::limit.
+inline constexpr double kChainRuleLimit = 1e-15;
+inline constexpr double kDifferenceLimit = 1e-9;
 
-/// Permitted value error: a few dozen roundings of a double.
-inline constexpr double kValueLimit = 1e-13;
+/// Where the functions bend and have no derivative, and so no case.
+inline constexpr const char* kKinks =
+    "the minimum and maximum of equal numbers, a number at the limit of a clip, a ratio at its bound, an "
+    "exponent at "
+    "80, a hinge at 1, odds at 1 - 2^-53, KTO's reference point at 0, an entropy at the quantile, and "
+    "choices of "
+    "experts and orders of pairs that are ties";
 
-struct CheckOptions {
-  std::uint64_t seed = 1;  // of the cotangent and of the choice of entries
-  double limit = 1e-9;     // permitted gradient error
-  /// For every input the distance over which the function bends, in units of which the differences are taken.
-  /// Empty: max(1, |x|).
-  std::vector<double> length_scales;
-  /// At most so many entries of each input are checked, chosen at random where there are more.
-  std::size_t max_entries = 64;
-  /// The value of the function, computed by another formula; may be empty.
-  std::function<Matrix(const std::vector<Matrix>&)> expected;
-  /// Inputs that the function has to refuse with std::invalid_argument.
-  std::vector<std::vector<Matrix>> refused;
-};
-
-/// Checks `f` at `inputs`:
-/// - Value: max |f - expected| <= kValueLimit max |expected|.
-/// - Gradient, projected on a random cotangent w (never ones: the rows of a softmax sum to a constant, and a
-/// gradient that
-///   is wrong by something constant would be hidden). For input x, entry by entry, with a the tape's gradient
-///   of <w, f> and n its six-point central difference:  max |a - n| <= limit max(max |n|, 1e-3 max |f|). The
-///   second term is there for gradients that vanish or nearly do, which differences can only know to the
-///   rounding of f. Steps are h = eps^(1/7) times the length scale, where truncation and rounding are both
-///   about 4e-14, and a quarter of that, for functions that bend more sharply; the nearer of the two counts.
-///   A wrong gradient is far from both.
+/// Checks a case:
+/// - Value: max |f - expected| <= limit max |expected|, for the second formula and for the truth's value.
+/// - Gradients, projected on a random cotangent: for every input max |a - t| <= limit scale_of(max |t|, max
+/// |f|),
+///   with a the tape's gradient and t the truth's.
+/// - Chain rule: the truth's chain_rule_error <= kChainRuleLimit. Truth and tape are one source, so that the
+///   first two find what rounds wrongly and this one what is derived wrongly.
+/// - Differences: for every input difference_error (differences.h) <= kDifferenceLimit. They see dependence
+/// that
+///   an operation holds constant, where a complex step ends, and need no truth.
 /// - A cotangent of zeros gives a gradient of exactly zeros.
 /// - A NaN in the entry on which the result depends most gives a NaN in the result.
 /// - A repetition on a new tape is bit-equal, in value and gradient.
 /// - Every one of options.refused is refused.
-/// Errors of a failed comparison of shapes are reported as NaN, which passes no gate.
+/// Errors of a failed comparison of shapes are reported as NaN, which passes no gate. A truth of another name
+/// fails the case.
+CheckResult check_case(const Case& c, const Truth* truth);
+
+/// The same without a truth, for functions that are compiled in doubles alone.
 CheckResult check_gradient(const std::string& name, const Function& f, const std::vector<Matrix>& inputs,
                            const CheckOptions& options = {});
 
-/// Every operation over several shapes and extremes, and every objective by what it takes from the heads.
-/// Takes a second or less.
+/// The cases of list_ops, and those of list_models. Takes a few seconds.
 std::vector<CheckResult> check_all_ops(std::uint64_t seed);
-
-/// Log-probabilities, loss and everything the heads say of a tiny model of each family, with and without
-/// adapters, and of a critic, differentiated by every parameter.
 std::vector<CheckResult> check_models(std::uint64_t seed);
 
-/// A matrix with independent entries, uniform between low and high.
-Matrix random_matrix(Index rows, Index cols, std::uint64_t seed, double low = -1.5, double high = 1.5);
-
-/// Weights for `config`, all different from what training starts with: norms are not ones and biases are not
-/// zeros.
-Weights random_weights(const ModelConfig& config, std::uint64_t seed);
-
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

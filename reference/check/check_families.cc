@@ -1,7 +1,7 @@
 // A tiny model of each family, for the checks by differences.
 #include "reference/check/check_families.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 
 ModelConfig tiny_model() {
   ModelConfig config;
@@ -354,4 +354,4 @@ std::vector<std::pair<std::string, ModelConfig>> tiny_families() {
           {"gemma4 with experts", tiny_gemma4_moe()}};
 }
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

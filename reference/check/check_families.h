@@ -7,7 +7,7 @@
 
 #include "reference/config.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 
 /// Two layers of sizes that differ from each other, with nothing that only some families have.
 ModelConfig tiny_model();
@@ -15,4 +15,4 @@ ModelConfig tiny_model();
 /// By the family's name, with settings that act within the few tokens of a tiny batch.
 std::vector<std::pair<std::string, ModelConfig>> tiny_families();
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

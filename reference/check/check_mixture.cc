@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -11,11 +12,11 @@
 #include "reference/mixture.h"
 #include "reference/ops.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 /// Whether e is among the `count` largest entries of row t, the first of equals before the others.
-bool is_chosen(const Matrix& p, Index t, Index e, int count) {
+bool is_chosen(const DoubleMatrix& p, Index t, Index e, int count) {
   int better = 0;
   for (Index other = 0; other < p.cols(); ++other) {
     if (p(t, other) > p(t, e) || (p(t, other) == p(t, e) && other < e)) ++better;
@@ -24,8 +25,8 @@ bool is_chosen(const Matrix& p, Index t, Index e, int count) {
 }
 
 /// Entries so far apart that no step of a difference changes their order, in another order in every row.
-Matrix distinct_probabilities(Suite& suite, Index rows, Index experts) {
-  const Matrix noise = suite.matrix(rows, experts, 0.0, 0.02);
+DoubleMatrix distinct_probabilities(Suite& suite, Index rows, Index experts) {
+  const DoubleMatrix noise = suite.matrix(rows, experts, 0.0, 0.02);
   return build(rows, experts, [&](Index t, Index e) {
     return Real{0.1} + Real{0.15} * ((2 * t + (t % 2 == 0 ? e : experts - e)) % experts) + Real{noise(t, e)};
   });
@@ -39,8 +40,8 @@ void check_mixture_case(Suite& suite, Index rows, const MixtureSettings& mixture
   options.length_scales.assign(inputs.size(), 1.0);
   options.length_scales[1] = 0.2;
   options.refused = {inputs, inputs};
-  options.refused[0][1] = Matrix::Zero(rows + 1, mixture.num_experts);
-  options.refused[1][1] = Matrix::Zero(rows, mixture.num_experts + 1);
+  options.refused[0][1] = DoubleMatrix::Zero(rows + 1, mixture.num_experts);
+  options.refused[1][1] = DoubleMatrix::Zero(rows, mixture.num_experts + 1);
   const std::string name = "mixture_of_experts " + std::to_string(mixture.num_experts_per_tok) +
                            (mixture.norm_topk_prob ? " normalised" : "");
   suite.check(
@@ -52,7 +53,7 @@ void check_mixture_case(Suite& suite, Index rows, const MixtureSettings& mixture
       },
       inputs,
       [mixture](const Matrices& v) {
-        const Matrix& p = v[1];
+        const DoubleMatrix& p = v[1];
         return build(v[0].rows(), v[0].cols(), [&](Index t, Index i) {
           Real total = 0;
           Real y = 0;
@@ -70,14 +71,17 @@ void check_mixture_case(Suite& suite, Index rows, const MixtureSettings& mixture
 }
 
 /// By how much the last of the `count` largest entries of a row is ahead of the next; infinite without one.
-double lead(const Matrix& row, int count) {
+double lead(const DoubleMatrix& row, int count) {
   if (count >= row.cols()) return std::numeric_limits<double>::infinity();
-  const std::vector<int> best = largest_columns(row, count + 1).front();
-  return row(0, best.end()[-2]) - row(0, best.back());
+  std::vector<double> falling(row.data(), row.data() + row.size());
+  std::sort(falling.begin(), falling.end(), std::greater<>());
+  const auto last = static_cast<std::size_t>(count) - 1;
+  return falling[last] - falling[last + 1];
 }
 
 /// The sum of the two largest corrected scores of each group of one token.
-std::vector<Real> sums_of_groups(const MixtureSettings& mixture, const Matrix& p, const Matrix& correction) {
+std::vector<Real> sums_of_groups(const MixtureSettings& mixture, const DoubleMatrix& p,
+                                 const DoubleMatrix& correction) {
   const Index size = p.cols() / mixture.n_group;
   std::vector<Real> sums;
   for (Index first = 0; first < p.cols(); first += size) {
@@ -99,10 +103,11 @@ bool is_open(const MixtureSettings& mixture, const std::vector<Real>& sums, std:
 }
 
 /// The corrected scores of a token's experts in open groups, and a large negative number for the others.
-Matrix open_scores(const MixtureSettings& mixture, const Matrix& p, const Matrix& correction) {
+DoubleMatrix open_scores(const MixtureSettings& mixture, const DoubleMatrix& p,
+                         const DoubleMatrix& correction) {
   const std::vector<Real> sums = sums_of_groups(mixture, p, correction);
   const Index size = p.cols() / mixture.n_group;
-  Matrix scores = p + correction;
+  DoubleMatrix scores = p + correction;
   for (Index e = 0; e < p.cols(); ++e) {
     if (!is_open(mixture, sums, static_cast<std::size_t>(e / size))) scores(0, e) = -1e9;
   }
@@ -112,7 +117,7 @@ Matrix open_scores(const MixtureSettings& mixture, const Matrix& p, const Matrix
 /// A router of sigmoids, whose groups and corrections decide who is chosen but not how much they weigh.
 void check_sigmoid_mixture(Suite& suite, Index rows, const MixtureSettings& mixture) {
   const Index hidden = 3;
-  Matrix p, correction;
+  DoubleMatrix p, correction;
   const auto smallest_lead = [&] {
     double smallest = std::numeric_limits<double>::infinity();
     for (Index t = 0; t < rows; ++t) {
@@ -136,12 +141,12 @@ void check_sigmoid_mixture(Suite& suite, Index rows, const MixtureSettings& mixt
         const auto expert = [&v](int e, const Var& x) {
           return linear(x, v[2 + static_cast<std::size_t>(e)]);
         };
-        return mixture_of_experts(mixture, v[0], v[1], expert, correction);
+        return mixture_of_experts(mixture, v[0], v[1], expert, on_tape(correction));
       },
       inputs,
       [mixture, correction](const Matrices& v) {
         return build(v[0].rows(), v[0].cols(), [&](Index t, Index i) {
-          const Matrix scores = open_scores(mixture, v[1].row(t), correction);
+          const DoubleMatrix scores = open_scores(mixture, v[1].row(t), correction);
           Real total = 1e-20;
           Real y = 0;
           for (Index e = 0; e < scores.cols(); ++e) {
@@ -160,13 +165,14 @@ void check_sigmoid_mixture(Suite& suite, Index rows, const MixtureSettings& mixt
 void check_load_balancing(Suite& suite, Index rows, const MixtureSettings& mixture) {
   CheckOptions options;
   options.length_scales = {0.2};
-  options.refused = {{Matrix::Zero(0, mixture.num_experts)}, {Matrix::Zero(rows, mixture.num_experts + 1)}};
+  options.refused = {{DoubleMatrix::Zero(0, mixture.num_experts)},
+                     {DoubleMatrix::Zero(rows, mixture.num_experts + 1)}};
   suite.check(
       "load_balancing_loss " + std::to_string(mixture.num_experts_per_tok),
       [mixture](Tape& tape, const Vars& v) { return load_balancing_loss(tape, mixture, v[0]); },
       {distinct_probabilities(suite, rows, mixture.num_experts)},
       [mixture](const Matrices& v) {
-        const Matrix& p = v[0];
+        const DoubleMatrix& p = v[0];
         return build(1, 1, [&](Index, Index) {
           Real loss = 0;
           for (Index e = 0; e < p.cols(); ++e) {
@@ -188,13 +194,13 @@ void check_load_balancing(Suite& suite, Index rows, const MixtureSettings& mixtu
 void check_clamped_swiglu(Suite& suite, Index rows, Index cols, double alpha) {
   const double limit = 1.5;
   const auto apart = [&](Index shift) {
-    const Matrix x = suite.matrix(rows, cols, -1.3, 1.3);
+    const DoubleMatrix x = suite.matrix(rows, cols, -1.3, 1.3);
     return build(rows, cols,
                  [&](Index i, Index j) { return Real{x(i, j)} + Real{3} * ((2 * i + j + shift) % 3 - 1); });
   };
   CheckOptions options;
   options.length_scales = {0.5, 0.5};
-  options.refused = {{Matrix::Zero(rows, cols), Matrix::Zero(rows, cols + 1)}};
+  options.refused = {{DoubleMatrix::Zero(rows, cols), DoubleMatrix::Zero(rows, cols + 1)}};
   suite.check(
       "clamped_swiglu of alpha " + number_text(alpha),
       [=](Tape&, const Vars& v) { return clamped_swiglu(v[0], v[1], alpha, limit); },
@@ -211,10 +217,10 @@ void check_clamped_swiglu(Suite& suite, Index rows, Index cols, double alpha) {
 
 }  // namespace
 
-double lead_of_choice(const MixtureSettings& mixture, const Matrix& p, const Matrix& correction) {
+double lead_of_choice(const MixtureSettings& mixture, const DoubleMatrix& p, const DoubleMatrix& correction) {
   if (!mixture.sigmoid_scores) return lead(p.array().log().matrix(), mixture.num_experts_per_tok);
   const std::vector<Real> sums = sums_of_groups(mixture, p, correction);
-  Matrix groups(1, mixture.n_group);
+  DoubleMatrix groups(1, mixture.n_group);
   for (Index group = 0; group < mixture.n_group; ++group) {
     groups(0, group) = static_cast<double>(sums[static_cast<std::size_t>(group)]);
   }
@@ -256,4 +262,4 @@ void check_mixture(Suite& suite) {
   }
 }
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

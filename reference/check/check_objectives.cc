@@ -7,12 +7,12 @@
 
 #include "reference/ops.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 void check_likelihood(Suite& suite) {
-  const Matrix lp = some_log_probabilities(suite, kSparse);
-  const Matrix other = suite.matrix(5, 1, -6.0, -3.0);
+  const DoubleMatrix lp = some_log_probabilities(suite, kSparse);
+  const DoubleMatrix other = suite.matrix(5, 1, -6.0, -3.0);
   check_objective(
       suite, "sft with label_smoothing", sft(3.5, 0.15), {lp, other},
       [](const Vars& x) {
@@ -64,12 +64,12 @@ void check_dpo(Suite& suite) {
       options.loss_type = loss;
       options.beta = 0.7;
       options.label_smoothing = smooths ? 0.2 : 0.0;
-      const Matrix lp = some_log_probabilities(suite, kSparse);
+      const DoubleMatrix lp = some_log_probabilities(suite, kSparse);
       Numbers reference = numbers(suite.matrix(6, 1, -4.0, -0.5));
       if (reference_free) reference = {};
       if (loss == DpoLoss::kHinge) {
         // On both sides of the kink at z = 1, and not near it.
-        reference = plus(sum_by_sequence(kSparse, numbers(lp)), {-0.9, 0.4, -3.0, 0.3, 0.2, -0.1});
+        reference = plus(sums_in_doubles(kSparse, lp), {-0.9, 0.4, -3.0, 0.3, 0.2, -0.1});
       }
       check_objective(suite, "dpo " + name + (reference_free ? " without a reference" : ""),
                       dpo(options, kSparse, reference), {lp}, log_probabilities_only, [=](const Matrices& x) {
@@ -141,7 +141,7 @@ void check_other_preferences(Suite& suite) {
   const std::vector<KtoRole> roles = {KtoRole::kDesirable, KtoRole::kUnrelated,   KtoRole::kUndesirable,
                                       KtoRole::kDesirable, KtoRole::kUndesirable, KtoRole::kUnrelated};
   const Numbers reference = numbers(suite.matrix(6, 1, -3.0, -0.5));
-  const Matrix judged = suite.matrix(4, 1, -3.0, -0.3);
+  const DoubleMatrix judged = suite.matrix(4, 1, -3.0, -0.3);
   for (double unrelated : {-0.2, -9.0}) {  // one moves the reference point, one is cut off at 0
     const std::string name = "kto with an unrelated completion at " + number_text(unrelated);
     const TokenObjective objective = kto({0.8, 1.3, 0.6}, kSparse, roles, reference);
@@ -236,4 +236,4 @@ void check_objectives(Suite& suite) {
   check_texts(suite);
 }
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

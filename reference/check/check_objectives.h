@@ -13,20 +13,31 @@
 #include "reference/check/check_suite.h"
 #include "reference/objectives.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 
-using Numbers = std::vector<double>;
+using Numbers = std::vector<Number>;
 
 inline const TokenLayout kSparse = {6, {0, 0, 2, 3, 5}};
 inline const TokenLayout kDense = {4, {0, 0, 1, 2, 2, 2, 3}};
 
-inline Numbers numbers(const Matrix& x) {
+inline Numbers numbers(const DoubleMatrix& x) {
   return {x.data(), x.data() + x.size()};
+}
+
+/// What is given to an objective is a double in either build.
+inline Numbers in_doubles(Numbers x) {
+  for (Number& entry : x) entry = static_cast<double>(entry);
+  return x;
 }
 
 inline Numbers plus(Numbers x, const Numbers& y) {
   for (std::size_t i = 0; i < x.size(); ++i) x[i] += y[i];
-  return x;
+  return in_doubles(x);
+}
+
+/// The log-probabilities of every sequence summed.
+inline Numbers sums_in_doubles(const TokenLayout& layout, const DoubleMatrix& log_probabilities) {
+  return in_doubles(sum_by_sequence(layout, numbers(log_probabilities)));
 }
 
 inline Real entry(const Matrices& x, std::size_t input, std::size_t t) {
@@ -37,8 +48,8 @@ inline Real sigma(Real z) {
   return 1 / (1 + std::exp(-z));
 }
 
-inline Matrix scalar(Real x) {
-  return Matrix::Constant(1, 1, static_cast<double>(x));
+inline DoubleMatrix scalar(Real x) {
+  return DoubleMatrix::Constant(1, 1, static_cast<double>(x));
 }
 
 /// The per-sequence sums of input 0, and the numbers of tokens.
@@ -65,7 +76,7 @@ inline void check_objective(Suite& suite, const std::string& name, const TokenOb
   CheckOptions options;
   options.length_scales.assign(inputs.size(), 0.2);
   Matrices longer = inputs;
-  for (Matrix& input : longer) input = Matrix::Constant(input.rows() + 1, 1, -1.0);
+  for (DoubleMatrix& input : longer) input = DoubleMatrix::Constant(input.rows() + 1, 1, -1.0);
   if (knows_its_size) options.refused = {longer};
   suite.check(
       name, [&](Tape& tape, const Vars& x) { return objective.loss(tape, fill(x)); }, inputs, expected,
@@ -78,11 +89,11 @@ inline TokenValues log_probabilities_only(const Vars& x) {
   return heads;
 }
 
-inline Matrix some_log_probabilities(Suite& suite, const TokenLayout& layout) {
+inline DoubleMatrix some_log_probabilities(Suite& suite, const TokenLayout& layout) {
   return suite.matrix(static_cast<Index>(layout.tokens()), 1, -3.0, -0.3);
 }
 
 /// Those of objectives_grpo.h and objectives_policy.h.
 void check_policy_objectives(Suite& suite);
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

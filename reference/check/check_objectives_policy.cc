@@ -7,7 +7,7 @@
 #include "reference/check/check_objectives.h"
 #include "reference/ops.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 /// -min(min(r, delta) A, clip(r) A), case by case, and no more than -dual A where A < 0.
@@ -89,7 +89,7 @@ struct GrpoValue {
     }
   }
 
-  Matrix loss() const {
+  DoubleMatrix loss() const {
     Real total = 0;
     Real entropies = 0;
     Real kept = 0;
@@ -120,7 +120,7 @@ void check_one_grpo(Suite& suite, const std::string& name, GrpoOptions options, 
   options.epsilon_low = 0.15;
   options.max_completion_length = 9.0;
   options.num_items_in_batch = 8.0;
-  const Matrix lp = some_log_probabilities(suite, kSparse);
+  const DoubleMatrix lp = some_log_probabilities(suite, kSparse);
   GrpoInputs inputs;
   inputs.layout = kSparse;
   inputs.advantages = {sign * 0.9, sign * 1.4, sign * 0.5, sign * -0.8, sign * 1.1};
@@ -128,7 +128,7 @@ void check_one_grpo(Suite& suite, const std::string& name, GrpoOptions options, 
   inputs.reference_log_probabilities = numbers(suite.matrix(5, 1, -3.0, -0.3));
   inputs.sampling_log_probabilities = plus(numbers(lp), {0.9, -0.2, 0.7, 0.3, -0.4});
   inputs.importance_sampling_ratio = {0.7, 1.6, 1.0, 2.0, 0.4};
-  Matrix entropies(5, 1);
+  DoubleMatrix entropies(5, 1);
   entropies << 0.7, 1.9, 1.2, 0.4, 1.5;
   const auto fill = [](const Vars& x) {
     TokenValues heads;
@@ -188,9 +188,9 @@ void check_grpo(Suite& suite) {
 
 void check_rloo(Suite& suite) {
   const Numbers advantages = {0.9, 3.0, -1.4, 0.5, 2.0, -0.7};
-  const Matrix lp = some_log_probabilities(suite, kSparse);
+  const DoubleMatrix lp = some_log_probabilities(suite, kSparse);
   // Ratios of the four sequences that have tokens: within the range, above it with A < 0, above and below it.
-  const Numbers old = plus(sum_by_sequence(kSparse, numbers(lp)), {-0.1, 0.0, -0.6, -0.7, 0.0, 0.5});
+  const Numbers old = plus(sums_in_doubles(kSparse, lp), {-0.1, 0.0, -0.6, -0.7, 0.0, 0.5});
   check_objective(suite, "rloo", rloo({0.15, 0.28, 1.0}, kSparse, advantages, old), {lp},
                   log_probabilities_only, [=](const Matrices& x) {
                     const Sums sums(x, kSparse);
@@ -212,8 +212,8 @@ void check_ppo(Suite& suite) {
   options.entropy_coef = 0.05;
   options.kl_coef = 0.2;
   options.clip_ratio_c = 1.5;
-  const Matrix lp = suite.matrix(7, 1, -3.0, -0.3);
-  const Matrix v = suite.matrix(7, 1);
+  const DoubleMatrix lp = suite.matrix(7, 1, -3.0, -0.3);
+  const DoubleMatrix v = suite.matrix(7, 1);
   PpoInputs inputs;
   inputs.policy_mask = {1, 1, 0, 1, 1, 1, 0};
   inputs.value_mask = {1, 1, 1, 0, 1, 1, 1};
@@ -264,4 +264,4 @@ void check_policy_objectives(Suite& suite) {
   check_ppo(suite);
 }
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

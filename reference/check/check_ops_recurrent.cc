@@ -9,13 +9,13 @@
 #include "reference/check/check_suite.h"
 #include "reference/ops.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 void check_convolution(Suite& suite, Index length, Index columns, Index taps) {
   CheckOptions options;
-  options.refused = {{Matrix::Zero(length, columns), Matrix::Zero(columns + 1, taps)},
-                     {Matrix::Zero(length, columns), Matrix::Zero(columns, 0)}};
+  options.refused = {{DoubleMatrix::Zero(length, columns), DoubleMatrix::Zero(columns + 1, taps)},
+                     {DoubleMatrix::Zero(length, columns), DoubleMatrix::Zero(columns, 0)}};
   suite.check(
       "causal_convolution", [](Tape&, const Vars& x) { return causal_convolution(x[0], x[1]); },
       {suite.matrix(length, columns), suite.matrix(columns, taps)},
@@ -36,7 +36,7 @@ void check_l2_norm(Suite& suite, Index rows, Index groups, Index n, double size)
   const double epsilon = n == 1 ? 0.5 * size * size : 1e-6;
   CheckOptions options;
   options.length_scales = {size};
-  if (n > 1) options.refused = {{Matrix::Zero(rows, groups * n + 1)}};
+  if (n > 1) options.refused = {{DoubleMatrix::Zero(rows, groups * n + 1)}};
   suite.check(
       "l2_norm of numbers to +-" + number_text(1.5 * size),
       [n, epsilon](Tape&, const Vars& x) { return l2_norm(x[0], n, epsilon); },
@@ -86,7 +86,7 @@ class DeltaRuleOfAHead {
   }
 
   /// The key of s times row t of `other`.
-  Real product(const Matrix& other, Index s, Index t) const {
+  Real product(const DoubleMatrix& other, Index s, Index t) const {
     Real sum = 0;
     for (Index l = 0; l < key_size_; ++l) sum += Real{x_[1](s, at_key_ + l)} * Real{other(t, at_key_ + l)};
     return sum;
@@ -99,17 +99,19 @@ class DeltaRuleOfAHead {
 
 void check_delta_rule(Suite& suite, Index length, int key_heads, int heads, Index key_size,
                       Index value_size) {
-  const Matrix q = suite.matrix(length, key_heads * key_size), k = suite.matrix(length, q.cols(), -0.8, 0.8);
-  const Matrix v = suite.matrix(length, heads * value_size), g = suite.matrix(length, heads, -2.5, -0.02);
-  const Matrix beta = suite.matrix(length, heads, 0.05, 0.95);
+  const DoubleMatrix q = suite.matrix(length, key_heads * key_size),
+                     k = suite.matrix(length, q.cols(), -0.8, 0.8);
+  const DoubleMatrix v = suite.matrix(length, heads * value_size),
+                     g = suite.matrix(length, heads, -2.5, -0.02);
+  const DoubleMatrix beta = suite.matrix(length, heads, 0.05, 0.95);
   CheckOptions options;
   const auto spoilt = [&](std::size_t input, Index rows, Index cols) {
     Matrices inputs = {q, k, v, g, beta};
-    inputs[input] = Matrix::Zero(rows, cols);
+    inputs[input] = DoubleMatrix::Zero(rows, cols);
     options.refused.push_back(std::move(inputs));
   };
   for (std::size_t input : {0U, 1U, 2U, 3U, 4U}) {
-    const Matrix& x = *std::vector<const Matrix*>{&q, &k, &v, &g, &beta}[input];
+    const DoubleMatrix& x = *std::vector<const DoubleMatrix*>{&q, &k, &v, &g, &beta}[input];
     spoilt(input, length + 1, x.cols());
     if (input == 1 || input == 4) spoilt(input, length, x.cols() + 1);
   }
@@ -146,4 +148,4 @@ void check_recurrence(Suite& suite) {
   }
 }
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

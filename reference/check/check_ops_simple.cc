@@ -5,7 +5,7 @@
 #include "reference/check/check_suite.h"
 #include "reference/ops.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
 constexpr std::pair<Index, Index> kShapes[] = {{1, 1}, {1, 7}, {5, 1}, {3, 4}};
@@ -66,16 +66,16 @@ const Binary kBinaries[] = {
 };
 
 /// Entries at least 0.2 away from `from`, so that no step of a difference crosses it.
-Matrix away_from(const Matrix& from, const Matrix& direction) {
+DoubleMatrix away_from(const DoubleMatrix& from, const DoubleMatrix& direction) {
   return from + direction.unaryExpr([](double d) { return d + std::copysign(0.2, d); });
 }
 
 void check_products(Suite& suite) {
   const Index products[][3] = {{1, 1, 1}, {3, 4, 5}, {1, 7, 2}, {5, 1, 3}, {6, 9, 1}};
   for (const auto& [m, k, n] : products) {
-    const Matrix a = suite.matrix(m, k);
+    const DoubleMatrix a = suite.matrix(m, k);
     CheckOptions options;
-    options.refused = {{a, Matrix::Zero(k + 1, n)}};
+    options.refused = {{a, DoubleMatrix::Zero(k + 1, n)}};
     suite.check(
         "matmul", [](Tape&, const Vars& x) { return matmul(x[0], x[1]); }, {a, suite.matrix(k, n)},
         [k = k](const Matrices& x) {
@@ -94,21 +94,21 @@ void check_products(Suite& suite) {
         return total;
       });
     };
-    const Matrix weight = suite.matrix(n, k);
-    options.refused = {{a, Matrix::Zero(n, k + 1)}};
+    const DoubleMatrix weight = suite.matrix(n, k);
+    options.refused = {{a, DoubleMatrix::Zero(n, k + 1)}};
     suite.check(
         "linear", [](Tape&, const Vars& x) { return linear(x[0], x[1]); }, {a, weight}, linear_value,
         options);
-    options.refused = {{a, weight, Matrix::Zero(1, n + 1)}, {a, weight, Matrix::Zero(2, n)}};
+    options.refused = {{a, weight, DoubleMatrix::Zero(1, n + 1)}, {a, weight, DoubleMatrix::Zero(2, n)}};
     suite.check(
         "linear with bias", [](Tape&, const Vars& x) { return linear(x[0], x[1], x[2]); },
         {a, weight, suite.matrix(1, n)}, linear_value, options);
   }
 }
 
-void check_row_sums(Suite& suite, const Matrix& x) {
+void check_row_sums(Suite& suite, const DoubleMatrix& x) {
   const Index rows = x.rows();
-  const auto row_total = [](const Matrix& of, Index i) {
+  const auto row_total = [](const DoubleMatrix& of, Index i) {
     Real total = 0;
     for (Index j = 0; j < of.cols(); ++j) total += of(i, j);
     return total;
@@ -129,7 +129,7 @@ void check_row_sums(Suite& suite, const Matrix& x) {
       });
 
   CheckOptions scaling;
-  scaling.refused = {{x, Matrix::Zero(rows + 1, 1)}, {x, Matrix::Zero(rows, 2)}};
+  scaling.refused = {{x, DoubleMatrix::Zero(rows + 1, 1)}, {x, DoubleMatrix::Zero(rows, 2)}};
   suite.check(
       "scale_rows", [](Tape&, const Vars& v) { return scale_rows(v[0], v[1]); }, {x, suite.matrix(rows, 1)},
       [](const Matrices& v) {
@@ -137,9 +137,9 @@ void check_row_sums(Suite& suite, const Matrix& x) {
                      [&](Index i, Index j) { return Real{v[0](i, j)} * Real{v[1](i, 0)}; });
       },
       scaling);
-  std::vector<double> factors;
+  std::vector<Number> factors;
   for (Index i = 0; i < rows; ++i) factors.push_back(0.4 + 0.7 * static_cast<double>(i));
-  scaling.refused = {{Matrix::Zero(rows + 1, x.cols())}};
+  scaling.refused = {{DoubleMatrix::Zero(rows + 1, x.cols())}};
   suite.check(
       "scale_rows by constants", [factors](Tape&, const Vars& v) { return scale_rows(v[0], factors); }, {x},
       [factors](const Matrices& v) {
@@ -151,12 +151,12 @@ void check_row_sums(Suite& suite, const Matrix& x) {
 }
 
 /// Parts of a matrix: columns, rows, both exchanged.
-void check_selections(Suite& suite, const Matrix& x) {
+void check_selections(Suite& suite, const DoubleMatrix& x) {
   const Index rows = x.rows(), cols = x.cols();
   const Index begin = cols / 3;
   const Index count = cols - begin - cols / 5;
   CheckOptions slicing;
-  slicing.refused = {{Matrix::Zero(rows, begin + count - 1)}};
+  slicing.refused = {{DoubleMatrix::Zero(rows, begin + count - 1)}};
   suite.check(
       "slice_columns", [=](Tape&, const Vars& v) { return slice_columns(v[0], begin, count); }, {x},
       [=](const Matrices& v) {
@@ -174,7 +174,7 @@ void check_selections(Suite& suite, const Matrix& x) {
   const int last = static_cast<int>(rows) - 1;
   const std::vector<int> chosen = {last, 0, last / 2, last};
   CheckOptions options;
-  options.refused = {{Matrix::Zero(last, cols)}};
+  options.refused = {{DoubleMatrix::Zero(last, cols)}};
   suite.check(
       "gather_rows", [chosen](Tape&, const Vars& v) { return gather_rows(v[0], chosen); }, {x},
       [chosen](const Matrices& v) {
@@ -186,7 +186,7 @@ void check_selections(Suite& suite, const Matrix& x) {
   const auto last_column = static_cast<int>(cols) - 1;
   const std::vector<int> columns = {last_column, 0, last_column};
   options.refused.clear();  // a matrix of no columns is none
-  if (cols > 1) options.refused.push_back({Matrix::Zero(rows, last_column)});
+  if (cols > 1) options.refused.push_back({DoubleMatrix::Zero(rows, last_column)});
   suite.check(
       "gather_columns", [columns](Tape&, const Vars& v) { return gather_columns(v[0], columns); }, {x},
       [columns](const Matrices& v) {
@@ -197,7 +197,7 @@ void check_selections(Suite& suite, const Matrix& x) {
 
   std::vector<int> targets;
   for (Index i = 0; i < rows; ++i) targets.push_back(static_cast<int>(i * i % 3));
-  options.refused = {{Matrix::Zero(rows + 1, cols)}};
+  options.refused = {{DoubleMatrix::Zero(rows + 1, cols)}};
   suite.check(
       "scatter_rows", [targets](Tape&, const Vars& v) { return scatter_rows(v[0], targets, 4); }, {x},
       [targets](const Matrices& v) {
@@ -212,12 +212,12 @@ void check_selections(Suite& suite, const Matrix& x) {
       options);
 }
 
-void check_picks(Suite& suite, const Matrix& x) {
+void check_picks(Suite& suite, const DoubleMatrix& x) {
   const Index rows = x.rows(), cols = x.cols();
   std::vector<int> columns;
   for (Index i = 0; i < rows; ++i) columns.push_back(static_cast<int>((3 * i + cols - 1) % cols));
   CheckOptions options;
-  options.refused = {{Matrix::Zero(rows + 1, cols)}, {Matrix::Zero(rows, 0)}};
+  options.refused = {{DoubleMatrix::Zero(rows + 1, cols)}, {DoubleMatrix::Zero(rows, 0)}};
   suite.check(
       "pick", [columns](Tape&, const Vars& v) { return pick(v[0], columns); }, {x},
       [columns](const Matrices& v) {
@@ -227,7 +227,7 @@ void check_picks(Suite& suite, const Matrix& x) {
       options);
 
   // The first part comes twice, so that its gradient has two sources.
-  options.refused = {{x, Matrix::Zero(rows, cols + 1)}};
+  options.refused = {{x, DoubleMatrix::Zero(rows, cols + 1)}};
   suite.check(
       "concat_rows",
       [](Tape&, const Vars& v) {
@@ -261,9 +261,9 @@ void check_elementwise_ops(Suite& suite) {
   }
   for (const Binary& op : kBinaries) {
     for (const auto& [rows, cols] : kShapes) {
-      const Matrix a = suite.matrix(rows, cols);
+      const DoubleMatrix a = suite.matrix(rows, cols);
       CheckOptions options;
-      options.refused = {{a, Matrix::Zero(rows + 1, cols)}, {a, Matrix::Zero(rows, cols + 1)}};
+      options.refused = {{a, DoubleMatrix::Zero(rows + 1, cols)}, {a, DoubleMatrix::Zero(rows, cols + 1)}};
       suite.check(
           op.name, [&op](Tape&, const Vars& x) { return op.f(x[0], x[1]); },
           {a, away_from(a, suite.matrix(rows, cols))},
@@ -276,25 +276,26 @@ void check_elementwise_ops(Suite& suite) {
   }
   for (const auto& [rows, cols] : kShapes) {
     // Entries below, between and above the limits -1 and 2, and none within 0.2 of them.
-    const Matrix x =
+    const DoubleMatrix x =
         build(rows, cols, [](Index i, Index j) { return Real{-1.7} + Real{0.9} * ((i + 3 * j) % 6); });
     suite.check(
         "clip", [](Tape&, const Vars& v) { return clip(v[0], -1.0, 2.0); }, {x},
-        [](const Matrices& v) { return Matrix(v[0].cwiseMax(-1.0).cwiseMin(2.0)); });
+        [](const Matrices& v) { return DoubleMatrix(v[0].cwiseMax(-1.0).cwiseMin(2.0)); });
     suite.check(
         "a value used three times", [](Tape&, const Vars& v) { return mul(add(v[0], v[0]), v[0]); },
-        {suite.matrix(rows, cols)}, [](const Matrices& v) { return Matrix(2.0 * v[0].array().square()); });
+        {suite.matrix(rows, cols)},
+        [](const Matrices& v) { return DoubleMatrix(2.0 * v[0].array().square()); });
   }
 }
 
 void check_matrix_ops(Suite& suite) {
   check_products(suite);
   for (const auto& [rows, cols] : kShapes) {
-    const Matrix x = suite.matrix(rows, cols);
+    const DoubleMatrix x = suite.matrix(rows, cols);
     check_row_sums(suite, x);
     check_selections(suite, x);
     check_picks(suite, x);
   }
 }
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

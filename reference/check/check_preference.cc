@@ -8,10 +8,10 @@
 #include "reference/objectives.h"
 #include "reference/ops.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
-using Numbers = std::vector<double>;
+using Numbers = std::vector<Number>;
 
 // Three pairs of 2, 1, 0 and 1, 2, 1 tokens.
 const TokenLayout kPairs = {6, {0, 0, 1, 3, 4, 4, 5}};
@@ -32,7 +32,7 @@ struct Pair {
 using Score = std::function<Real(Real)>;
 
 /// Per-sequence sums of `lp`, each token times its weight.
-std::vector<Real> sums_of(const Matrix& lp, const Numbers& weights) {
+std::vector<Real> sums_of(const DoubleMatrix& lp, const Numbers& weights) {
   std::vector<Real> sums(6, 0);
   for (std::size_t t = 0; t < kPairs.tokens(); ++t) {
     sums[static_cast<std::size_t>(kPairs.sequence_of_token[t])] +=
@@ -41,7 +41,7 @@ std::vector<Real> sums_of(const Matrix& lp, const Numbers& weights) {
   return sums;
 }
 
-std::vector<Pair> pairs_of(const Matrix& lp, const Score& score, const Numbers& weights) {
+std::vector<Pair> pairs_of(const DoubleMatrix& lp, const Score& score, const Numbers& weights) {
   const std::vector<Real> sums = sums_of(lp, weights);
   const Numbers counts = token_counts(kPairs);
   std::vector<Pair> pairs;
@@ -52,15 +52,15 @@ std::vector<Pair> pairs_of(const Matrix& lp, const Score& score, const Numbers& 
   return pairs;
 }
 
-Real cross_entropy(const Matrix& lp) {
+Real cross_entropy(const DoubleMatrix& lp) {
   const std::vector<Real> sums = sums_of(lp, {});
   return -(sums[0] + sums[1] + sums[2]) / 3;
 }
 
 /// The mean of `terms` over the pairs against `options`, as a function of the log-probabilities.
 void check_pairs(Suite& suite, const std::string& name, const DpoOptions& options, const Score& score,
-                 const std::function<Real(const std::vector<Pair>&, const Matrix&)>& loss,
-                 const Numbers& weights = {}, const Matrix& log_sum_squares = {}) {
+                 const std::function<Real(const std::vector<Pair>&, const DoubleMatrix&)>& loss,
+                 const Numbers& weights = {}, const DoubleMatrix& log_sum_squares = {}) {
   CheckOptions check;
   check.length_scales = {0.2};
   const TokenObjective objective = dpo(options, kPairs, kReference);
@@ -69,12 +69,12 @@ void check_pairs(Suite& suite, const std::string& name, const DpoOptions& option
       [=](Tape& tape, const Vars& x) {
         TokenValues heads;
         heads.log_probabilities = x[0];
-        if (log_sum_squares.size() > 0) heads.log_sum_squares = tape.leaf(log_sum_squares);
+        if (log_sum_squares.size() > 0) heads.log_sum_squares = tape.leaf(on_tape(log_sum_squares));
         return objective.loss(tape, heads);
       },
       {suite.matrix(static_cast<Index>(kPairs.tokens()), 1, -3.0, -0.3)},
       [=](const Matrices& x) {
-        return Matrix::Constant(1, 1, static_cast<double>(loss(pairs_of(x[0], score, weights), x[0])));
+        return DoubleMatrix::Constant(1, 1, static_cast<double>(loss(pairs_of(x[0], score, weights), x[0])));
       },
       check);
 }
@@ -125,7 +125,7 @@ void check_terms(Suite& suite) {
     options.discopop_tau = 0.9;
     if (loss == DpoLoss::kExoPair) options.label_smoothing = 0.05;
     check_pairs(suite, name, options, same,
-                [loss = loss, options](const std::vector<Pair>& pairs, const Matrix&) {
+                [loss = loss, options](const std::vector<Pair>& pairs, const DoubleMatrix&) {
                   Real total = 0;
                   for (const Pair& p : pairs) total += term(loss, p, options);
                   return total / 3;
@@ -135,7 +135,7 @@ void check_terms(Suite& suite) {
 
 /// What the settings make of the sigmoid loss.
 void check_settings(Suite& suite) {
-  const auto mean_sigmoid = [](const std::vector<Pair>& pairs, const Matrix&) {
+  const auto mean_sigmoid = [](const std::vector<Pair>& pairs, const DoubleMatrix&) {
     Real total = 0;
     for (const Pair& p : pairs) total -= std::log(sigmoid(p.z()));
     return total / 3;
@@ -162,7 +162,7 @@ void check_settings(Suite& suite) {
   DpoOptions mix;
   mix.beta = kBeta;
   mix.mix = {{DpoLoss::kSigmoid, 0.8}, {DpoLoss::kSft, 1.5}, {DpoLoss::kBcoPair, 0.2}};
-  check_pairs(suite, "of a mix", mix, same, [mix](const std::vector<Pair>& pairs, const Matrix& lp) {
+  check_pairs(suite, "of a mix", mix, same, [mix](const std::vector<Pair>& pairs, const DoubleMatrix& lp) {
     Real total = Real{1.5} * 3 * cross_entropy(lp);
     for (const Pair& p : pairs)
       total += Real{0.8} * term(DpoLoss::kSigmoid, p, mix) + Real{0.2} * term(DpoLoss::kBcoPair, p, mix);
@@ -173,7 +173,7 @@ void check_settings(Suite& suite) {
   sorted.beta = kBeta;
   sorted.loss_type = DpoLoss::kAotUnpaired;
   sorted.label_smoothing = 0.1;
-  check_pairs(suite, "aot_unpaired", sorted, same, [](const std::vector<Pair>& pairs, const Matrix&) {
+  check_pairs(suite, "aot_unpaired", sorted, same, [](const std::vector<Pair>& pairs, const DoubleMatrix&) {
     std::vector<Real> chosen, rejected;
     for (const Pair& p : pairs) {
       chosen.push_back(p.l_c);
@@ -190,7 +190,7 @@ void check_settings(Suite& suite) {
   });
   sorted.loss_type = DpoLoss::kAot;
   sorted.label_smoothing = 0.0;
-  check_pairs(suite, "aot", sorted, same, [](const std::vector<Pair>& pairs, const Matrix&) {
+  check_pairs(suite, "aot", sorted, same, [](const std::vector<Pair>& pairs, const DoubleMatrix&) {
     std::vector<Real> policy, reference;
     for (std::size_t i = 0; i < 3; ++i) {
       reference.push_back(Real{kReference[i]} - Real{kReference[i + 3]});
@@ -210,8 +210,8 @@ void check_weighting(Suite& suite) {
   DpoOptions options;
   options.beta = kBeta;
   options.use_weighting = true;
-  const Matrix lp = suite.matrix(static_cast<Index>(kPairs.tokens()), 1, -3.0, -0.3);
-  const Matrix squares = suite.matrix(static_cast<Index>(kPairs.tokens()), 1, -2.0, -0.1);
+  const DoubleMatrix lp = suite.matrix(static_cast<Index>(kPairs.tokens()), 1, -3.0, -0.3);
+  const DoubleMatrix squares = suite.matrix(static_cast<Index>(kPairs.tokens()), 1, -2.0, -0.1);
   const TokenObjective weighted = dpo(options, kPairs, kReference);
   std::vector<Real> aligned(6, 0);
   const Numbers counts = token_counts(kPairs);
@@ -226,7 +226,7 @@ void check_weighting(Suite& suite) {
       [weighted, lp, squares](Tape& tape, const Vars& x) {
         TokenValues heads;
         heads.log_probabilities = x[0];
-        heads.log_sum_squares = tape.leaf(squares + x[0].value() - lp);
+        heads.log_sum_squares = tape.leaf(on_tape(squares) + x[0].value() - on_tape(lp));
         return weighted.loss(tape, heads);
       },
       {lp},
@@ -235,7 +235,7 @@ void check_weighting(Suite& suite) {
         const std::vector<Pair> pairs = pairs_of(x[0], same, {});
         for (std::size_t i = 0; i < 3; ++i)
           total -= std::log(sigmoid(pairs[i].z())) * std::exp(aligned[i]) * std::exp(aligned[i + 3]);
-        return Matrix::Constant(1, 1, static_cast<double>(total / 3));
+        return DoubleMatrix::Constant(1, 1, static_cast<double>(total / 3));
       });
 }
 
@@ -273,7 +273,8 @@ void check_cpo(Suite& suite) {
                 total -= Real{0.8} * std::log(sigmoid(z)) + Real{0.2} * std::log(sigmoid(-z));
               }
             }
-            return Matrix::Constant(1, 1, static_cast<double>(total / 3 + Real{0.8} * cross_entropy(x[0])));
+            return DoubleMatrix::Constant(1, 1,
+                                          static_cast<double>(total / 3 + Real{0.8} * cross_entropy(x[0])));
           });
     }
   }
@@ -288,4 +289,4 @@ void check_preference(Suite& suite) {
   check_cpo(suite);
 }
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE

@@ -7,40 +7,38 @@
 #include <utility>
 #include <vector>
 
-#include "reference/check/check.h"
+#include "reference/check/case.h"
 #include "reference/config.h"
 
-namespace streambp::reference {
+namespace streambp::STREAMBP_REFERENCE {
 
 using Vars = std::vector<Var>;
-using Matrices = std::vector<Matrix>;
-using Expected = std::function<Matrix(const Matrices&)>;
+using Matrices = std::vector<DoubleMatrix>;
+using Expected = std::function<DoubleMatrix(const Matrices&)>;
 
 /// Extended precision: an expected value is then wrong by less than what it judges.
 using Real = long double;
 
-/// Collects results and hands out a new seed, and so new numbers, for every case.
+/// Has each case visited, and hands out a new seed, and so new numbers, for every one.
 class Suite {
  public:
-  explicit Suite(std::uint64_t seed) : seed_(seed) {}
+  Suite(std::uint64_t seed, Visit visit) : seed_(seed), visit_(std::move(visit)) {}
 
-  Matrix matrix(Index rows, Index cols, double low = -1.5, double high = 1.5) {
+  DoubleMatrix matrix(Index rows, Index cols, double low = -1.5, double high = 1.5) {
     return random_matrix(rows, cols, ++seed_, low, high);
   }
 
-  /// Runs check_gradient; the case is called "<name> <shapes of the inputs>".
+  /// The case is called "<name> <shapes of the inputs>".
   void check(const std::string& name, const Function& f, const Matrices& inputs, Expected expected,
              CheckOptions options = {});
 
-  std::vector<CheckResult> results() && { return std::move(results_); }
-
  private:
   std::uint64_t seed_;
-  std::vector<CheckResult> results_;
+  Visit visit_;
 };
 
 /// A rows x cols matrix of entry(i, j), rounded to double.
-Matrix build(Index rows, Index cols, const std::function<Real(Index, Index)>& entry);
+DoubleMatrix build(Index rows, Index cols, const std::function<Real(Index, Index)>& entry);
 
 /// "50", "0.0015"
 std::string number_text(double x);
@@ -49,7 +47,7 @@ std::string number_text(double x);
 /// the last that is chosen over the first that is not, in units of the router's logits or less. Of
 /// probabilities it is the logarithm's, of a sigmoid router's corrected scores, and of its groups, four times
 /// the difference, because no sigmoid is steeper than 1/4.
-double lead_of_choice(const MixtureSettings& mixture, const Matrix& p, const Matrix& correction);
+double lead_of_choice(const MixtureSettings& mixture, const DoubleMatrix& p, const DoubleMatrix& correction);
 
 void check_elementwise_ops(Suite& suite);
 void check_matrix_ops(Suite& suite);
@@ -62,4 +60,4 @@ void check_recurrence(Suite& suite);
 void check_objectives(Suite& suite);
 void check_preference(Suite& suite);
 
-}  // namespace streambp::reference
+}  // namespace streambp::STREAMBP_REFERENCE
