@@ -196,6 +196,7 @@ TEST(ObjectiveOptions, AreRefused) {
   }
   EXPECT_TRUE(refuses("sft", {{"label_smoothing", "1.5"}}, "expected a number from 0 to 1"));
   EXPECT_TRUE(refuses("dpo", {{"beta", "-0.1"}}, "beta is '-0.1', expected a number from 0"));
+  EXPECT_TRUE(refuses("dpo", {{"beta", "a lot"}}, "beta is 'a lot', expected a number from 0"));
   EXPECT_TRUE(refuses("dpo", {{"beta", "0"}, {"loss_type", "ipo"}}, "beta is 0, expected a number above 0"));
   EXPECT_TRUE(refuses("dpo", {{"label_smoothing", "0.5"}, {"loss_type", "robust"}}, "less than 0.5"));
   EXPECT_TRUE(refuses("dpo", {{"label_smoothing", "0.1"}, {"loss_type", "hinge"}},
