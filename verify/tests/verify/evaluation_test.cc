@@ -1,4 +1,5 @@
-// What a whole pass is judged by: loss, log-probabilities, values and gradients, none of which may be left out.
+// What a whole pass is judged by: loss, log-probabilities, values and gradients, none of which may be left
+// out.
 #include "verify/evaluation.h"
 
 #include <cmath>
@@ -15,7 +16,10 @@ at::Tensor vector_of(std::initializer_list<double> values) {
 }
 
 Evaluation truth() {
-  return {2.0, vector_of({-1.0, -2.0}), vector_of({0.5, 0.25}), {{"a", vector_of({3.0, 4.0})}, {"b", vector_of({1.0})}}};
+  return {2.0,
+          vector_of({-1.0, -2.0}),
+          vector_of({0.5, 0.25}),
+          {{"a", vector_of({3.0, 4.0})}, {"b", vector_of({1.0})}}};
 }
 
 TEST(Evaluation, ErrorsOfEachPartAreItsOwn) {

@@ -1,5 +1,5 @@
-// Objectives that ask the head for several things of each distribution at once: streamed rows against the full
-// logits under autograd.
+// Objectives that ask the head for several things of each distribution at once: streamed rows against the
+// full logits under autograd.
 #include <cmath>
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,6 @@
-// What the planner says of a method's work and memory, held against counts by hand: how often it runs each part
-// of a layer, how many numbers of a token it keeps or sends away, how many rows of logits it takes at once.
+// What the planner says of a method's work and memory, held against counts by hand: how often it runs each
+// part of a layer, how many numbers of a token it keeps or sends away, how many rows of logits it takes at
+// once.
 #include "streambp/backprop/layer_runs.h"
 
 #include <array>
@@ -68,8 +69,8 @@ Settings settings_of(int64_t chunk, const std::string& keep = "none", Order orde
 using Runs = std::array<double, 8>;
 
 Runs numbers(const LayerRuns& runs) {
-  return {runs.projections, runs.attention,   runs.output,               runs.mlp,
-          runs.down,        runs.keys_values, runs.keys_values_backward, runs.prefixes};
+  return {runs.projections,          runs.attention, runs.output, runs.mlp, runs.down, runs.keys_values,
+          runs.keys_values_backward, runs.prefixes};
 }
 
 struct ByChunks {
@@ -88,7 +89,8 @@ TEST(LayerRuns, OfChunksAreThoseOfEachSetting) {
   const Settings four = settings_of(4);
   const auto kept = [](const std::string& keep) { return settings_of(4, keep); };
   const auto forward = [](const std::string& keep) { return settings_of(4, keep, Order::kForward); };
-  const double last = 12.0 / 13.0, seen = 14.0 / 13.0;  // all but the last token; the rows that chunks look at
+  const double last = 12.0 / 13.0,
+               seen = 14.0 / 13.0;  // all but the last token; the rows that chunks look at
   Settings unfair = four;
   unfair.baseline = "hugging-face";
   const std::vector<ByChunks> cases{
@@ -110,17 +112,31 @@ TEST(LayerRuns, OfChunksAreThoseOfEachSetting) {
       {"half", plain, kept("attention-half"), two, 0, false, {2, 2, 1, 2, 1, last, 0, seen}},
       {"gate-up", plain, kept("gate-up"), two, 0, false, {2, 2, 2, 1, 1, last, 0, seen}},
       {"gate-up of experts", with_experts(), kept("gate-up"), two, 0, false, {2, 2, 2, 2, 1, last, 0, seen}},
-      {"gate-up of a dense layer", with_experts(), kept("gate-up"), two, 1, false,
+      {"gate-up of a dense layer",
+       with_experts(),
+       kept("gate-up"),
+       two,
+       1,
+       false,
        {2, 2, 2, 1, 1, last, 0, seen}},
       {"states", with_states(), kept("attention,keys-values"), two, 0, false, {2, 2, 2, 2, 1, last, 0, 0}},
       {"next to states", with_states(), kept("attention"), two, 1, false, {2, 1, 2, 2, 1, last, 0, seen}},
       {"forward", plain, forward("none"), two, 0, false, {2, 2, 2, 2, 2, seen, seen, seen}},
       {"forward, keys", plain, forward("keys-values"), two, 0, false, {2, 2, 2, 2, 2, -1, seen, seen}},
-      {"forward, keys, joined", plain, forward("keys-values"), two, 4, true,
+      {"forward, keys, joined",
+       plain,
+       forward("keys-values"),
+       two,
+       4,
+       true,
        {1, 1, 1, 1, 1, seen, seen, seen}},
-      {"forward, states", with_states(), forward("keys-values"), two, 0, false,
-       {2, 2, 2, 2, 1, last, 0, 0}},
-      {"forward, shared keys", with_shared(), forward("none"), two, 3, false,
+      {"forward, states", with_states(), forward("keys-values"), two, 0, false, {2, 2, 2, 2, 1, last, 0, 0}},
+      {"forward, shared keys",
+       with_shared(),
+       forward("none"),
+       two,
+       3,
+       false,
        {2, 2, 2, 2, 1, last, 0, seen}}};
   for (const ByChunks& one : cases) {
     const LayerRuns runs = run_again_by_chunks(one.settings, one.lengths, one.config, one.layer, one.joined);
@@ -160,14 +176,11 @@ TEST(LayerRuns, ToMakeAnInputAgainLeaveOutWhatIsKept) {
   for (const int64_t layer : {0, 1, 2, 3, 4}) EXPECT_FALSE(rebuilt(plain, "none", layer, 1)) << layer;
   for (const int64_t layer : {0, 1, 2, 3, 4})
     EXPECT_EQ(rebuilt(plain, "none", layer, 4, 0).has_value(), layer < 3) << layer;
-  const std::vector<std::pair<std::string, Runs>> cases{{"none", {1, 1, 1, 1, 1, 0, 0, 0}},
-                                                        {"keys-values", {1, 1, 1, 1, 1, -1, 0, 0}},
-                                                        {"keys-values:3", {1, 1, 1, 1, 1, 0, 0, 0}},
-                                                        {"attention", {0, 0, 1, 1, 1, 0, 0, 0}},
-                                                        {"attention:4", {0, 0, 1, 1, 1, 0, 0, 0}},
-                                                        {"attention,keys-values", {0, 0, 1, 1, 1, 0, 0, 0}},
-                                                        {"attention-half", {0, 0, 0, 1, 1, 0, 0, 0}},
-                                                        {"gate-up", {1, 1, 1, 0, 1, 0, 0, 0}}};
+  const std::vector<std::pair<std::string, Runs>> cases{
+      {"none", {1, 1, 1, 1, 1, 0, 0, 0}},           {"keys-values", {1, 1, 1, 1, 1, -1, 0, 0}},
+      {"keys-values:3", {1, 1, 1, 1, 1, 0, 0, 0}},  {"attention", {0, 0, 1, 1, 1, 0, 0, 0}},
+      {"attention:4", {0, 0, 1, 1, 1, 0, 0, 0}},    {"attention,keys-values", {0, 0, 1, 1, 1, 0, 0, 0}},
+      {"attention-half", {0, 0, 0, 1, 1, 0, 0, 0}}, {"gate-up", {1, 1, 1, 0, 1, 0, 0, 0}}};
   for (const auto& [keep, expected] : cases)
     EXPECT_EQ(numbers(rebuilt(plain, keep, 1).value()), expected) << keep;
   const Runs once{1, 1, 1, 1, 1, 0, 0, 0};

@@ -60,7 +60,8 @@ TEST(Methods, DistillationNeedsATeacherWithAHead) {
   Model model = equality_model("qwen3-tiny", 3);
   Config config = model.config();
   config.value_model = true;
-  const Model::Placement placement{at::kDouble, at::kCPU, at::kDouble, [](const std::string&) { return false; }};
+  const Model::Placement placement{at::kDouble, at::kCPU, at::kDouble,
+                                   [](const std::string&) { return false; }};
   Model headless = Model::random(config, placement, 4);
   const Batch batch = random_batch({3, 2}, 101, 5);
   const auto objective = make_objective("distill", batch);

@@ -26,7 +26,8 @@ class LiveBytes final : public GradientConsumer {
   void use(const std::vector<Parameter*>& parameters) override {
     if (parameters.empty()) return;
     const std::string prefix = "model.layers.", &name = parameters.front()->name;
-    if (name.starts_with(prefix)) at_layer[std::stoll(name.substr(prefix.size()))] = read_meter(at::kMeta).live_bytes;
+    if (name.starts_with(prefix))
+      at_layer[std::stoll(name.substr(prefix.size()))] = read_meter(at::kMeta).live_bytes;
   }
 
   std::map<int64_t, int64_t> at_layer;

@@ -110,18 +110,17 @@ TEST(Options, SayWhichNumbersTheyTake) {
 
 /// What has no parts: a batch's rows are compared with one another.
 TEST(ObjectiveKinds, SayWhichCompareRows) {
-  const std::vector<std::pair<Variant, bool>> cases{
-      {{"sft", {}}, false},
-      {{"dpo", {}}, false},
-      {{"dpo", {{"loss_type", "aot"}}}, true},
-      {{"dpo", {{"loss_type", "sigmoid+aot_unpaired"}}}, true},
-      {{"dpo", {{"loss_type", "sigmoid+sft"}}}, false},
-      {{"cpo", {}}, false},
-      {{"grpo", {}}, false},
-      {{"grpo", {{"top_entropy_quantile", "0.3"}}}, true},
-      {{"infonce", {}}, true},
-      {{"reward", {}}, false},
-      {{"ppo", {}}, false}};
+  const std::vector<std::pair<Variant, bool>> cases{{{"sft", {}}, false},
+                                                    {{"dpo", {}}, false},
+                                                    {{"dpo", {{"loss_type", "aot"}}}, true},
+                                                    {{"dpo", {{"loss_type", "sigmoid+aot_unpaired"}}}, true},
+                                                    {{"dpo", {{"loss_type", "sigmoid+sft"}}}, false},
+                                                    {{"cpo", {}}, false},
+                                                    {{"grpo", {}}, false},
+                                                    {{"grpo", {{"top_entropy_quantile", "0.3"}}}, true},
+                                                    {{"infonce", {}}, true},
+                                                    {{"reward", {}}, false},
+                                                    {{"ppo", {}}, false}};
   for (const auto& [variant, compares] : cases) {
     const ObjectiveKind& kind = objective_kind(variant.name);
     const Options options = complete_options(kind, variant.options);

@@ -69,7 +69,7 @@ TEST_P(Latent, EqualsAllHeadsAtOnce) {
   const at::Tensor q = random({n, shape.heads, shape.nope + shape.rope}, 4),
                    latents = random({prefix + n, 1, kRank}, 5),
                    rotated = random({prefix + n, 1, shape.rope}, 6);
-  std::vector<at::Tensor> leaves{leaf(q),       leaf(latents), leaf(rotated), leaf(weight.value),
+  std::vector<at::Tensor> leaves{leaf(q),       leaf(latents), leaf(rotated),   leaf(weight.value),
                                  leaf(a.value), leaf(b.value), leaf(bias.value)};
   const at::Tensor projection =
       shape.has_adapter ? leaves[3] + 0.7 * at::mm(leaves[5], leaves[4]) : leaves[3];

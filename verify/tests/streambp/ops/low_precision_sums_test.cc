@@ -82,7 +82,8 @@ TEST(LowPrecisionSums, ADryRunOfRowsTakesWhatTheCpuTakes) {
 }
 
 TEST(TrainedRows, ThatAreOffOrFrozenTakeNoGradient) {
-  Parameter whole = parameter(at::zeros({4, 3}, at::kDouble)), delta = parameter(at::zeros({2, 3}, at::kDouble));
+  Parameter whole = parameter(at::zeros({4, 3}, at::kDouble)),
+            delta = parameter(at::zeros({2, 3}, at::kDouble));
   TrainedRows rows;
   rows.delta = &delta;
   rows.whole = &whole;

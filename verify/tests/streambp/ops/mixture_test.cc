@@ -135,8 +135,8 @@ TEST(Mixture, ChoosesInGroupsByCorrectedSigmoids) {
   }
 }
 
-/// Four experts whose outputs are 1, 2, 3 and 4, and a router whose logits for them are `step` apart, partly by
-/// its adapter: nothing that bfloat16 could tell apart.
+/// Four experts whose outputs are 1, 2, 3 and 4, and a router whose logits for them are `step` apart, partly
+/// by its adapter: nothing that bfloat16 could tell apart.
 TEST(Mixture, SigmoidsOfNarrowRoutersAreOfWideLogits) {
   const auto narrow = [](const at::Tensor& x) { return x.to(at::kBFloat16); };
   for (const bool has_adapter : {false, true}) {
@@ -149,7 +149,8 @@ TEST(Mixture, SigmoidsOfNarrowRoutersAreOfWideLogits) {
     std::vector<Parameter> parameters{parameter(narrow(router)), parameter(narrow(to_third)),
                                       parameter(narrow(steps.unsqueeze(1)))};
     for (int expert = 0; expert < 4; ++expert) {
-      for (const int64_t map : {0, 1}) parameters.push_back(parameter(narrow(at::ones({8, 8}) / (map + 4.0))));
+      for (const int64_t map : {0, 1})
+        parameters.push_back(parameter(narrow(at::ones({8, 8}) / (map + 4.0))));
       parameters.push_back(parameter(narrow(at::eye(8) * (expert + 1.0))));
     }
     const Parameter correction = parameter(at::zeros({4}, at::kFloat), /*trainable=*/false);
@@ -161,7 +162,8 @@ TEST(Mixture, SigmoidsOfNarrowRoutersAreOfWideLogits) {
     settings.correction = &correction;
     settings.experts_per_token = 1;
     settings.normalise = true;
-    for (size_t i = 3; i < maps.size(); i += 3) settings.experts.push_back({&maps[i], &maps[i + 1], &maps[i + 2]});
+    for (size_t i = 3; i < maps.size(); i += 3)
+      settings.experts.push_back({&maps[i], &maps[i + 1], &maps[i + 2]});
     const at::Tensor x = narrow(at::ones({3, 8}));
     const auto output = [&] { return mixture(at::zeros_like(x), x, settings).detach().to(at::kDouble); };
     const at::Tensor last = output();

@@ -44,12 +44,11 @@ TEST(Fit, OneFactorOfManyLeavesOutliersOut) {
   EXPECT_EQ(one.low, 0.5);
   EXPECT_EQ(one.high, 0.5);
 
-  // The middle is 2, distances have a median of 0.1: what is more than 3 x 1.4826 x 0.1 away does not count.
+  // The middle is 2.05, the distances' median 0.1: 2.5 is more than 3 x 1.4826 x 0.1 away, 2.4 is not.
   const FactorFit fit = fit_factor({1.9, 2.0, 2.1, 2.0, 1.9, 2.1, 2.4, 2.5, kNaN});
-  const double middle = 2.05, reach = 1.4826 * 0.125;
   EXPECT_EQ(fit.parameters, 8u);
-  EXPECT_NEAR(fit.factor, (1.9 + 2.0 + 2.1 + 2.0 + 1.9 + 2.1 + 2.4 + 2.5) / 8.0, 1e-12) << middle;
-  EXPECT_NEAR(fit.spread, reach / fit.factor, 1e-12);
+  EXPECT_NEAR(fit.factor, (1.9 + 2.0 + 2.1 + 2.0 + 1.9 + 2.1 + 2.4) / 7.0, 1e-12);
+  EXPECT_NEAR(fit.spread, 0.14826 / fit.factor, 1e-12);
   const FactorFit far = fit_factor({1.9, 2.0, 2.1, 2.0, 2.0, 2.6});
   EXPECT_NEAR(far.factor, 2.0, 1e-12) << "without 2.6";
   EXPECT_NEAR(far.high - far.low, 2.0 * far.factor * far.spread, 1e-12);
