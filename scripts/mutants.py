@@ -31,7 +31,8 @@ REASONS = PROJECT / "verify/tests/mutants/reasons.toml"
 
 
 def key(mutant):
-    return "\t".join((mutant["file"], str(mutant["line"]), mutant["kind"], mutant["before"], mutant["after"]))
+    """What a mutant keeps wherever its line stands; `nth` tells apart those of a file that read the same."""
+    return "\t".join((mutant["file"], mutant["kind"], mutant["before"], mutant["after"], str(mutant["nth"])))
 
 
 def reason_of(record, entries):
@@ -62,7 +63,7 @@ def page(records, count, part, seconds, machine):
     judged = [r for r in records if not (r["outcome"] != "killed" and r["reason"])]
     killed = sum(r["outcome"] == "killed" for r in judged)
     lines = ["# Mutants", "",
-             f"Mistakes planted one at a time in backprop/, objective/, ops/ (the portable paths) and model/batch, part {part}: "
+             f"Mistakes planted one at a time in backprop/, objective/, ops/ (the portable paths), model/batch and what judges in verify/, part {part}: "
              f"{len(records)} of its {count} were tried, in an order drawn by their text; a mutant is tried with the fast tests that reach it, at most {seconds:g} s of them. Made by `.venv/bin/python scripts/mutants.py "
              f"--part {part}` on {machine}.", "",
              f"**{killed} of {len(judged)} killed ({100 * killed / max(len(judged), 1):.1f} %)**; {len(records) - len(judged)} more change nothing "
@@ -106,9 +107,11 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], epilog=__doc__.split("\n\n", 2)[2],
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", default="1/8", help="K/N: the K-th of N parts of all mutants, drawn by their text (default 1/8); named ones always")
+    parser.add_argument("--files", default="", metavar="REGEX", help="only those of files whose path matches, such as backprop/(streambp|head); named ones always")
     parser.add_argument("--seconds", type=float, default=30, help="of tests for each mutant (default 30)")
     parser.add_argument("--jobs", type=int, default=2, help="mutants tried at the same time (default 2)")
     parser.add_argument("--again", action="store_true", help="try those that survived before once more")
+    parser.add_argument("--known", type=Path, metavar="FILE", help="outcomes of earlier runs, such as results/trust/mutants.jsonl: not tried again")
     parser.add_argument("--most", type=int, help="stop after so many more mutants")
     parser.add_argument("--venv", default=PROJECT / ".venv", help="the virtual environment with the torch wheel (default .venv)")
     parser.add_argument("--runs", default=PROJECT / "build/mutants", type=Path, help="folder of the build and the outcomes (default build/mutants)")
@@ -135,8 +138,8 @@ def main():
     from mutation.trials import baseline, try_mutant
 
     kept = options.runs / "outcomes.jsonl"
-    done = outcomes_of(kept)
-    schemata = Schemata(options.runs, part, parts)
+    done = {**(outcomes_of(options.known) if options.known else {}), **outcomes_of(kept)}
+    schemata = Schemata(options.runs, part, parts, options.files)
     if options.report:
         schemata.write()
     else:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tomllib
 import zlib
+from collections import Counter
 from pathlib import Path
 
 from files import InputError
@@ -14,11 +15,18 @@ from mutation.operators import CALL, Rewriter
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 MUTANTS = PROJECT / "verify/tests/mutants"
-SOURCES = ["streambp/backprop/*.cc", "streambp/objective/*.cc", "streambp/ops/*.cc", "streambp/model/batch.cc"]
+SOURCES = ["streambp/backprop/*.cc", "streambp/objective/*.cc", "streambp/ops/*.cc", "streambp/model/batch.cc",
+           # What judges the others.
+           "verify/error_measure.cc", "verify/evaluation.cc", "verify/compare/compare.cc", "verify/compare/fit.cc", "verify/compare/judge.cc",
+           "verify/compare/names.cc", "verify/compare/noise.cc", "verify/compare/ties.cc", "verify/equality/check.cc",
+           "verify/equality/equality.cc", "verify/golden_cases/check_case.cc"]
 NAMED = MUTANTS / "named.toml"
 # Test programs, and the file of each to which the listener of reached mutants is appended.
 PROGRAMS = {"library_test": "verify/tests/streambp/backprop/backpropagate_test.cc",
             "objective_test": "verify/tests/streambp/objective/objective_test.cc",
+            "bench_records_test": "verify/tests/bench/work_test.cc",
+            "verify_test": "verify/tests/verify/error_measure_test.cc",
+            "files_test": "verify/tests/streambp/model/checkpoint_test.cc",
             "cuda_test": "verify/tests/streambp/backprop/stream_buffer_test.cc",
             "distributed_test": "verify/tests/streambp/distributed/communicator_test.cc"}
 TARGETS = [*PROGRAMS, "streambp-verify"]
@@ -52,12 +60,13 @@ def part_of(mutant):
 
 
 class Schemata:
-    """The mutants of part `part` of `parts`, and the build in `folder` that holds them."""
+    """The mutants of part `part` of `parts`, of all files or those whose path `files` matches, and the build in `folder` that holds them."""
 
-    def __init__(self, folder, part, parts, sources=SOURCES):
+    def __init__(self, folder, part, parts, files=""):
         self.folder, self.part, self.parts = Path(folder), part, parts
         self.source = self.folder / "source"
-        self.whole = {str(path.relative_to(PROJECT)) for pattern in sources for path in PROJECT.glob(pattern)}
+        paths = {str(path.relative_to(PROJECT)) for pattern in SOURCES for path in PROJECT.glob(pattern)}
+        self.whole = {path for path in paths if re.search(files, path)}
         self.files = sorted(self.whole | {entry["file"] for entry in named_mutants()})
         self.kept_dropped = self.folder / "dropped.json"
         # file -> {(line, kind)}: they don't compile
@@ -85,12 +94,18 @@ class Schemata:
                              for n, name, line in named]
             self.mutants += [vars(mutant) for mutant in rewriter.mutants]
             number = rewriter.next
+        nth = Counter()
+        for mutant in self.mutants:
+            same = (mutant["file"], mutant["kind"], mutant["before"], mutant["after"])
+            mutant["nth"] = nth[same]
+            nth[same] += 1
         for program in PROGRAMS.values():
             texts[program] = (PROJECT / program).read_text() + (MUTANTS / "listener.cc").read_text()
-        cmake = (PROJECT / "streambp/CMakeLists.txt").read_text()
-        cmake = cmake.replace("add_library(streambp_error STATIC", "add_library(streambp_error STATIC mutants.cc")
-        rewritten = " ".join(str(Path(file).relative_to("streambp")) for file in self.files)
-        texts["streambp/CMakeLists.txt"] = f'{cmake}\nset_source_files_properties({rewritten} PROPERTIES COMPILE_OPTIONS "-w;-O1")\n'
+        for room in sorted({file.split("/")[0] for file in self.files}):
+            cmake = (PROJECT / room / "CMakeLists.txt").read_text()
+            cmake = cmake.replace("add_library(streambp_error STATIC", "add_library(streambp_error STATIC mutants.cc")
+            rewritten = " ".join(file.removeprefix(f"{room}/") for file in self.files if file.startswith(f"{room}/"))
+            texts[f"{room}/CMakeLists.txt"] = f'{cmake}\nset_source_files_properties({rewritten} PROPERTIES COMPILE_OPTIONS "-w;-O1")\n'
         texts["streambp/mutants.cc"] = (MUTANTS / "runtime.cc").read_text()
         for name in {*names, *texts}:
             target = self.source / name
@@ -122,7 +137,7 @@ class Schemata:
         """Leaves out the mutants at the lines that a compiler's messages name. True if there was one."""
         found = 0
         for block in re.split(r"(?m)^FAILED: ", log)[1:]:
-            for file, line in set(re.findall(r"(streambp/[\w/]+\.cc):(\d+):\d+:", block)):
+            for file, line in set(re.findall(r"((?:streambp|verify|bench)/[\w/]+\.cc):(\d+):\d+:", block)):
                 starts = [m["line"] for m in self.mutants if m["file"] == file and m["line"] <= int(line) and m["kind"] != "named"]
                 if not starts:
                     continue

@@ -116,7 +116,7 @@ def try_mutant(schemata, number, tests, most_seconds):
         else:
             command = [schemata.binary(program), "--gtest_brief=1", "--gtest_fail_fast",
                        "--gtest_filter=" + ":".join(test.name for test in batch)]
-        code, output, seconds = run(command, 15 + 6 * expected, schemata.source, STREAMBP_MUTANT=str(number))
+        code, output, seconds = run(command, 30 + 10 * expected, schemata.source, STREAMBP_MUTANT=str(number))
         spent += seconds
         tried += len(batch)
         if code != 0:
