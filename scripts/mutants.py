@@ -35,10 +35,12 @@ def key(mutant):
     return "\t".join((mutant["file"], mutant["kind"], mutant["before"], mutant["after"], str(mutant["nth"])))
 
 
-def reason_of(record, entries):
-    """Why a mutant that was not killed changes nothing that a test on a CPU could see; "" where nobody has said so."""
+def reason_of(record, entries, lines):
+    """Why a mutant that was not killed changes nothing that a test on a CPU could see; "" where nobody has said so. `lines`: of its file."""
+    line = lines[record["line"] - 1] if record["line"] <= len(lines) else ""
     for entry in entries:
-        if record["file"] == entry["file"] and entry.get("kind", record["kind"]) == record["kind"] and entry.get("text", "") in record["before"]:
+        if record["file"] == entry["file"] and entry.get("kind", record["kind"]) == record["kind"] and \
+                entry.get("text", "") in record["before"] and entry.get("line", "") in line:
             return entry["reason"]
     return ""
 
@@ -51,15 +53,17 @@ def outcomes_of(path):
                 record = json.loads(line)
             except json.JSONDecodeError:
                 continue  # torn by a kill: tried again
-            found[key(record)] = record
+            if "nth" in record:  # not from before records had it
+                found[key(record)] = record
     return found
 
 
 def page(records, count, part, seconds, machine):
     """mutants.md: a table by file and by kind, then every one that was not killed."""
     entries = tomllib.loads(REASONS.read_text())["unseen"]
+    sources = {file: (PROJECT / file).read_text().splitlines() for file in {record["file"] for record in records}}
     for record in records:
-        record["reason"] = reason_of(record, entries)
+        record["reason"] = reason_of(record, entries, sources[record["file"]])
     judged = [r for r in records if not (r["outcome"] != "killed" and r["reason"])]
     killed = sum(r["outcome"] == "killed" for r in judged)
     lines = ["# Mutants", "",
@@ -109,7 +113,7 @@ def arguments():
     parser.add_argument("--part", default="1/8", help="K/N: the K-th of N parts of all mutants, drawn by their text (default 1/8); named ones always")
     parser.add_argument("--files", default="", metavar="REGEX", help="only those of files whose path matches, such as backprop/(streambp|head); named ones always")
     parser.add_argument("--seconds", type=float, default=30, help="of tests for each mutant (default 30)")
-    parser.add_argument("--jobs", type=int, default=2, help="mutants tried at the same time (default 2)")
+    parser.add_argument("--jobs", type=int, default=2, help="files compiled and mutants tried at the same time (default 2)")
     parser.add_argument("--again", action="store_true", help="try those that survived before once more")
     parser.add_argument("--known", type=Path, metavar="FILE", help="outcomes of earlier runs, such as results/trust/mutants.jsonl: not tried again")
     parser.add_argument("--most", type=int, help="stop after so many more mutants")
@@ -143,7 +147,7 @@ def main():
     if options.report:
         schemata.write()
     else:
-        schemata.build(options.venv)
+        schemata.build(options.venv, options.jobs)
         tests = baseline(schemata)
         waiting = [mutant for mutant in schemata.mutants if key(mutant) not in done or
                    (options.again and done[key(mutant)]["outcome"] != "killed")]
@@ -159,7 +163,7 @@ def main():
                 if record["outcome"] != "killed" or count % 50 == 0:
                     print(f"mutants: {count}/{len(waiting)} {record['outcome']} {record['file']}:{record['line']} {record['kind']}: "
                           f"{record['before'][:60]} -> {record['after'][:60]}", flush=True)
-    records = [done[key(mutant)] for mutant in schemata.mutants if key(mutant) in done]
+    records = [{**done[key(mutant)], "line": mutant["line"]} for mutant in schemata.mutants if key(mutant) in done]
     if not records:
         raise InputError(f"{kept}: no outcome of part {options.part}")
     text, share = page(records, len(schemata.mutants), options.part, options.seconds, machine_name())

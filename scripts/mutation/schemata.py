@@ -117,15 +117,20 @@ class Schemata:
             if name not in texts:
                 shutil.copymode(PROJECT / name, target)
 
-    def build(self, venv):
+    def build(self, venv, jobs):
         """Compiles; what does not compile is left out, line by line, until all does."""
+        # By a path within the copy: ccache then finds what the project's own build has compiled.
+        link = self.source / ".venv"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if not link.exists():
+            link.symlink_to(Path(venv).resolve())
         for _ in range(12):
             self.write()
             print(f"mutants: {len(self.mutants)} in the build, which follows", flush=True)
             if not (self.source / "build/release/build.ninja").exists():
-                subprocess.run(["cmake", "--preset", "release", f"-DSTREAMBP_VENV={venv}"], cwd=self.source, check=True,
+                subprocess.run(["cmake", "--preset", "release", f"-DSTREAMBP_VENV={link}"], cwd=self.source, check=True,
                                stdout=subprocess.DEVNULL)
-            made = subprocess.run(["cmake", "--build", "--preset", "release", "--target", *TARGETS, "--", "-k", "0"],
+            made = subprocess.run(["cmake", "--build", "--preset", "release", "--target", *TARGETS, "--", "-k", "0", "-j", str(jobs)],
                                   cwd=self.source, capture_output=True, text=True)
             if made.returncode == 0:
                 return
