@@ -19,7 +19,7 @@ SOURCES = ["streambp/backprop/*.cc", "streambp/objective/*.cc", "streambp/ops/*.
            # What judges the others.
            "verify/error_measure.cc", "verify/evaluation.cc", "verify/compare/compare.cc", "verify/compare/fit.cc", "verify/compare/judge.cc",
            "verify/compare/names.cc", "verify/compare/noise.cc", "verify/compare/ties.cc", "verify/equality/check.cc",
-           "verify/equality/equality.cc", "verify/golden_cases/check_case.cc"]
+           "verify/golden_cases/check_case.cc"]
 NAMED = MUTANTS / "named.toml"
 # Test programs, and the file of each to which the listener of reached mutants is appended.
 PROGRAMS = {"library_test": "verify/tests/streambp/backprop/backpropagate_test.cc",
