@@ -151,7 +151,7 @@ def main():
         tests = baseline(schemata)
         waiting = [mutant for mutant in schemata.mutants if key(mutant) not in done or
                    (options.again and done[key(mutant)]["outcome"] != "killed")]
-        waiting = sorted(waiting, key=lambda m: (m["kind"] != "named", zlib.crc32(key(m).encode())))[:options.most]
+        waiting = sorted(waiting, key=lambda m: (m["kind"] != "named", key(m) not in done, zlib.crc32(key(m).encode())))[:options.most]
         print(f"mutants: {len(schemata.mutants)}, {len(waiting)} to try", flush=True)
         with open(kept, "a") as file, concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
             futures = {pool.submit(try_mutant, schemata, mutant["number"], tests, options.seconds): mutant for mutant in waiting}
