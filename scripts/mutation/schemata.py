@@ -21,6 +21,7 @@ SOURCES = ["streambp/backprop/*.cc", "streambp/objective/*.cc", "streambp/ops/*.
            "verify/compare/names.cc", "verify/compare/noise.cc", "verify/compare/ties.cc", "verify/equality/check.cc",
            "verify/golden_cases/check_case.cc"]
 NAMED = MUTANTS / "named.toml"
+GOLDENS = PROJECT / "verify/goldens"
 # Test programs, and the file of each to which the listener of reached mutants is appended.
 PROGRAMS = {"library_test": "verify/tests/streambp/backprop/backpropagate_test.cc",
             "objective_test": "verify/tests/streambp/objective/objective_test.cc",
@@ -107,6 +108,9 @@ class Schemata:
             rewritten = " ".join(file.removeprefix(f"{room}/") for file in self.files if file.startswith(f"{room}/"))
             texts[f"{room}/CMakeLists.txt"] = f'{cmake}\nset_source_files_properties({rewritten} PROPERTIES COMPILE_OPTIONS "-w;-O1")\n'
         texts["streambp/mutants.cc"] = (MUTANTS / "runtime.cc").read_text()
+        # The project's own: ccache then finds what its build has compiled with that path.
+        tests = "verify/tests/CMakeLists.txt"
+        texts[tests] = (PROJECT / tests).read_text().replace("set(goldens ${PROJECT_SOURCE_DIR}/verify/goldens)", f"set(goldens {GOLDENS})")
         for name in {*names, *texts}:
             target = self.source / name
             data = texts[name].encode() if name in texts else (PROJECT / name).read_bytes()
