@@ -167,10 +167,5 @@ class PartOf(Rewriter):
         super().__init__(*arguments)
         self.part, self.parts = part, parts
 
-    def new(self, node, kind, after):
-        number = super().new(node, kind, after)
-        if number is None or part_of(self.mutants[-1]) % self.parts == self.part - 1:
-            return number
-        self.mutants.pop()
-        self.next -= 1
-        return None
+    def is_wanted(self, mutant):
+        return part_of(mutant) % self.parts == self.part - 1
