@@ -1,5 +1,4 @@
-// The sweep sees mistakes: ops that are slightly wrong, planted under a name of their own and under that of a
-// baseline.
+// The sweep sees mistakes: ops that are slightly wrong, planted under the name of a baseline.
 #include "verify/equality/check.h"
 
 #include <cmath>
@@ -15,49 +14,51 @@ namespace {
 /// Norms whose values and gradients are off by a factor.
 class WrongNorms final : public ModelOps {
  public:
-  explicit WrongNorms(double factor) : factor_(factor) {}
   at::Tensor rms_norm(const at::Tensor& x, const RmsNorm& norm) const override {
-    return ModelOps::rms_norm(x, norm) * factor_;
+    return ModelOps::rms_norm(x, norm) * factor;
   }
 
- private:
-  double factor_;
+  double factor = 1.0;
 };
 
 /// The first ops under a name stay: sweeps of this program run these in place of their own "trl".
-const WrongNorms in_the_last_bits(1.0 + 0x1p-51);
-const bool planted = [] {
-  add_model_ops("trl", in_the_last_bits);
+WrongNorms& planted() {
+  static WrongNorms ops;
+  return ops;
+}
+
+const bool is_planted = [] {
+  add_model_ops("trl", planted());
   return true;
 }();
-
-EqualityOptions options_of(const char* method, const std::string& baseline) {
-  EqualityOptions options;
-  options.models = {"qwen3-tiny"};
-  options.methods = {method};
-  Settings settings;
-  settings.baseline = baseline;
-  settings.stream_head = false;
-  options.alone = settings;
-  return options;
-}
 
 EqualityRow checked(const EqualityOptions& options) {
   return check_row(options, {"qwen3-tiny", "sft", {}, "full", "three", 13});
 }
 
+/// One run of `method` with the planted ops.
+EqualityRow checked_alone(const char* method, double factor) {
+  planted().factor = factor;
+  EqualityOptions options;
+  options.models = {"qwen3-tiny"};
+  options.methods = {method};
+  Settings settings;
+  settings.baseline = "trl";
+  settings.stream_head = false;
+  options.alone = settings;
+  return checked(options);
+}
+
 TEST(EqualityCheck, WrongOpsAreSeenFromStandardAndFromTheReference) {
-  static const WrongNorms wrong(1.0 + 1e-6), right(1.0);
-  add_model_ops("test-wrong-norms", wrong);
-  add_model_ops("test-right-norms", right);
+  ASSERT_TRUE(is_planted);
   for (const char* method : {"checkpoint", "tiled"}) {
-    const EqualityRow good = checked(options_of(method, "test-right-norms"));
+    const EqualityRow good = checked_alone(method, 1.0);
     EXPECT_EQ(good.verdict(), "pass");
     EXPECT_EQ(good.failed, 0);
     EXPECT_GT(good.comparisons, 2 * 20);
     EXPECT_TRUE(good.standard_error <= kStandardLimit) << good.standard_error;
 
-    const EqualityRow bad = checked(options_of(method, "test-wrong-norms"));
+    const EqualityRow bad = checked_alone(method, 1.0 + 1e-6);
     EXPECT_EQ(bad.verdict(), "FAIL");
     EXPECT_EQ(bad.comparisons, good.comparisons);
     ASSERT_EQ(bad.failures.size(), 2u) << "against standard and against the reference";
@@ -76,9 +77,7 @@ TEST(EqualityCheck, WrongOpsAreSeenFromStandardAndFromTheReference) {
 }
 
 TEST(EqualityCheck, NaNIsAFailure) {
-  static const WrongNorms nothing(std::numeric_limits<double>::quiet_NaN());
-  add_model_ops("test-nan-norms", nothing);
-  const EqualityRow bad = checked(options_of("checkpoint", "test-nan-norms"));
+  const EqualityRow bad = checked_alone("checkpoint", std::numeric_limits<double>::quiet_NaN());
   EXPECT_EQ(bad.verdict(), "FAIL");
   EXPECT_TRUE(std::isnan(bad.standard_error));
   EXPECT_TRUE(std::isnan(bad.reference_error));
@@ -86,12 +85,12 @@ TEST(EqualityCheck, NaNIsAFailure) {
 }
 
 TEST(EqualityCheck, SettingsThatShouldChangeNoBitAreHeldToIt) {
-  ASSERT_TRUE(planted);
+  planted().factor = 1.0 + 0x1p-51;
   EqualityOptions options;
   options.models = {"qwen3-tiny"};
   options.methods = {"standard"};
   options.head_chunks = {3};
-  const EqualityRow row = check_row(options, {"qwen3-tiny", "sft", {}, "full", "three", 13});
+  const EqualityRow row = checked(options);
   EXPECT_EQ(row.verdict(), "FAIL");
   ASSERT_EQ(row.failures.size(), 1u);
   EXPECT_EQ(row.failed, 1);
