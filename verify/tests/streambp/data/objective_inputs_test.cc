@@ -236,8 +236,11 @@ TEST(ObjectiveOptions, BatchesThatDoNotFitAreRefused) {
   Batch valued = random_batch({4, 5}, kVocabulary, 1);
   valued.targets.fill_(kNoTarget);
   valued.value_mask = at::ones({9}, at::kBool);
-  EXPECT_TRUE(refused([&] { make_objective("ppo", valued, {{"vf_coef", "0"}}); },
-                      "vf_coef is 0 on a batch of values alone, expected a number above 0"));
+  EXPECT_TRUE(refused(
+      [&] {
+        make_objective("ppo", valued, {{"vf_coef", "0"}});
+      },
+      "vf_coef is 0 on a batch of values alone, expected a number above 0"));
 
   batch.sequence_inputs = {{inputs::kRole, doubles({1, 2, 3})}, {inputs::kReferenceSums, doubles({0, 0, 0})}};
   EXPECT_TRUE(refused([&] { make_objective("kto", batch); }, "expected 0 (undesirable), 1 (desirable) or 2"));
