@@ -35,14 +35,23 @@ def key(mutant):
     return "\t".join((mutant["file"], mutant["kind"], mutant["before"], mutant["after"], str(mutant["nth"])))
 
 
-def reason_of(record, entries, lines):
-    """Why a mutant that was not killed changes nothing that a test on a CPU could see; "" where nobody has said so. `lines`: of its file."""
-    line = lines[record["line"] - 1] if record["line"] <= len(lines) else ""
-    for entry in entries:
-        if record["file"] == entry["file"] and entry.get("kind", record["kind"]) == record["kind"] and \
-                entry.get("text", "") in record["before"] and entry.get("line", "") in line:
-            return entry["reason"]
-    return ""
+class Reasons:
+    """Why a mutant that is not killed changes nothing that a test on a CPU could see; "" where nobody has said so."""
+
+    def __init__(self):
+        self.entries = tomllib.loads(REASONS.read_text())["unseen"]
+        self.lines = {}  # of each file
+
+    def __call__(self, mutant):
+        file = mutant["file"]
+        if file not in self.lines:
+            self.lines[file] = (PROJECT / file).read_text().splitlines()
+        line = self.lines[file][mutant["line"] - 1]
+        for entry in self.entries:
+            if file == entry["file"] and entry.get("kind", mutant["kind"]) == mutant["kind"] and \
+                    entry.get("text", "") in mutant["before"] and entry.get("line", "") in line:
+                return entry["reason"]
+        return ""
 
 
 def outcomes_of(path):
@@ -60,10 +69,9 @@ def outcomes_of(path):
 
 def page(records, count, part, seconds, machine):
     """mutants.md: a table by file and by kind, then every one that was not killed."""
-    entries = tomllib.loads(REASONS.read_text())["unseen"]
-    sources = {file: (PROJECT / file).read_text().splitlines() for file in {record["file"] for record in records}}
+    explain = Reasons()
     for record in records:
-        record["reason"] = reason_of(record, entries, sources[record["file"]])
+        record["reason"] = explain(record)
     judged = [r for r in records if not (r["outcome"] != "killed" and r["reason"])]
     killed = sum(r["outcome"] == "killed" for r in judged)
     lines = ["# Mutants", "",
@@ -114,7 +122,7 @@ def arguments():
     parser.add_argument("--files", default="", metavar="REGEX", help="only those of files whose path matches, such as backprop/(streambp|head); named ones always")
     parser.add_argument("--seconds", type=float, default=30, help="of tests for each mutant (default 30)")
     parser.add_argument("--jobs", type=int, default=2, help="files compiled and mutants tried at the same time (default 2)")
-    parser.add_argument("--again", action="store_true", help="try those that survived before once more")
+    parser.add_argument("--again", action="store_true", help="try those that survived before, and have no reason, once more")
     parser.add_argument("--known", type=Path, metavar="FILE", help="outcomes of earlier runs, such as results/trust/mutants.jsonl: not tried again")
     parser.add_argument("--most", type=int, help="stop after so many more mutants")
     parser.add_argument("--venv", default=PROJECT / ".venv", help="the virtual environment with the torch wheel (default .venv)")
@@ -149,8 +157,9 @@ def main():
     else:
         schemata.build(options.venv, options.jobs)
         tests = baseline(schemata)
+        explain = Reasons()
         waiting = [mutant for mutant in schemata.mutants if key(mutant) not in done or
-                   (options.again and done[key(mutant)]["outcome"] != "killed")]
+                   (options.again and done[key(mutant)]["outcome"] != "killed" and not explain(mutant))]
         waiting = sorted(waiting, key=lambda m: (m["kind"] != "named", key(m) not in done, zlib.crc32(key(m).encode())))[:options.most]
         print(f"mutants: {len(schemata.mutants)}, {len(waiting)} to try", flush=True)
         with open(kept, "a") as file, concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:

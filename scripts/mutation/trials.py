@@ -16,6 +16,8 @@ VERIFY = "streambp-verify"
 COMMANDS = {**{f"goldens {part}/16": ["goldens", "--quick", "verify/goldens", "--part", f"{part}/16"] for part in range(1, 17)},
             **{f"equality {part}/64": ["sweep", "--quick", "--part", f"{part}/64"] for part in range(1, 13)}}
 FIRST_SECONDS = 6  # of the tests that reach the fewest mutants
+MADE_ONCE = 2  # tests that reach a mutant in one program: it may be in a table that the first of them makes
+MOST_QUICK = 400  # tests
 MOST_MEMORY = 10 << 30
 # Tests of many processes or of a device, which say nothing that the others don't.
 LEFT_OUT = "-*ProcessRanks*:*Rendezvous*:*RankMemory*:*FailingAllocation*"
@@ -108,7 +110,13 @@ def batches(number, tests, most_seconds):
         if total + test.seconds <= most_seconds:
             then.append(test)
             total += test.seconds
-    for group in (first, then):
+    # What is made once for a process is reached by its first test there, whoever reads it later.
+    once = []
+    for program in {test.program for test in reaching}:
+        if sum(test.program == program for test in reaching) <= MADE_ONCE:
+            quick = [test for test in tests if test.program == program and test not in reaching and test.seconds <= 1]
+            once += sorted(quick, key=lambda t: t.seconds)[:MOST_QUICK]
+    for group in (first, then, once):
         for program in [*PROGRAMS, VERIFY]:
             of_program = [test for test in group if test.program == program]
             if program == VERIFY:

@@ -50,11 +50,18 @@ struct Case {
   TokenValues values;
 };
 
-Case make_case(const Variant& variant, int64_t sequences = 5, int64_t length = 11) {
+/// `unequal`: the last targets of some sequences are left out, so that their tokens have other weights.
+Case make_case(const Variant& variant, int64_t sequences = 5, int64_t length = 11, bool unequal = false) {
   const ObjectiveKind& kind = objective_kind(variant.name);
   const Options options = complete_options(kind, variant.options);
   Case made;
   made.batch = synthetic_batch(kind, options, sequences, length, kVocabulary, 3);
+  if (unequal && (kind.layout == Layout::kCompletions || kind.layout == Layout::kLabels)) {
+    for (int64_t i = 1; i < sequences; ++i) {
+      const int64_t end = made.batch.offsets[static_cast<size_t>(i) + 1];
+      made.batch.targets.slice(0, end - 1 - i, end).fill_(kNoTarget);
+    }
+  }
   if (kind.layout == Layout::kCompletions) {
     at::Generator generator = at::detail::createCPUGenerator(7);
     const auto around = [&](double deviation) {
@@ -153,7 +160,7 @@ TEST(Objective, GradientsAreThoseOfDifferences) {
 TEST(Objective, ChunksOfASeparableOneSumToTheWhole) {
   int checked = 0;
   for (const Variant& variant : all_variants()) {
-    const Case made = make_case(variant);
+    const Case made = make_case(variant, 5, 11, /*unequal=*/true);
     if (!made.objective->separable()) continue;
     const at::Tensor whole = whole_loss(*made.objective, made.values);
     const int64_t size = made.values.log_probabilities.size(0);
