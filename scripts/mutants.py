@@ -32,15 +32,27 @@ REASONS = PROJECT / "verify/tests/mutants/reasons.toml"
 
 
 def key(mutant):
-    return "\t".join((mutant["file"], str(mutant["line"]), mutant["kind"], mutant["before"], mutant["after"]))
+    """What a mutant keeps wherever its line stands; `nth` tells apart those of a file that read the same."""
+    return "\t".join((mutant["file"], mutant["kind"], mutant["before"], mutant["after"], str(mutant["nth"])))
 
 
-def reason_of(record, entries):
-    """Why a mutant that was not killed changes nothing that a test on a CPU could see; "" where nobody has said so."""
-    for entry in entries:
-        if record["file"] == entry["file"] and entry.get("kind", record["kind"]) == record["kind"] and entry.get("text", "") in record["before"]:
-            return entry["reason"]
-    return ""
+class Reasons:
+    """Why a mutant that is not killed changes nothing that a test on a CPU could see; "" where nobody has said so."""
+
+    def __init__(self):
+        self.entries = tomllib.loads(REASONS.read_text())["unseen"]
+        self.lines = {}  # of each file
+
+    def __call__(self, mutant):
+        file = mutant["file"]
+        if file not in self.lines:
+            self.lines[file] = (PROJECT / file).read_text().splitlines()
+        line = self.lines[file][mutant["line"] - 1]
+        for entry in self.entries:
+            if file == entry["file"] and entry.get("kind", mutant["kind"]) == mutant["kind"] and \
+                    entry.get("text", "") in mutant["before"] and entry.get("line", "") in line:
+                return entry["reason"]
+        return ""
 
 
 def outcomes_of(path):
@@ -51,19 +63,20 @@ def outcomes_of(path):
                 record = json.loads(line)
             except json.JSONDecodeError:
                 continue  # torn by a kill: tried again
-            found[key(record)] = record
+            if "nth" in record:  # not from before records had it
+                found[key(record)] = record
     return found
 
 
 def page(records, count, part, seconds, machine):
     """mutants.md: a table by file and by kind, then every one that was not killed."""
-    entries = tomllib.loads(REASONS.read_text())["unseen"]
+    explain = Reasons()
     for record in records:
-        record["reason"] = reason_of(record, entries)
+        record["reason"] = explain(record)
     judged = [r for r in records if not (r["outcome"] != "killed" and r["reason"])]
     killed = sum(r["outcome"] == "killed" for r in judged)
     lines = ["# Mutants", "",
-             f"Mistakes planted one at a time in backprop/, objective/, ops/ (the portable paths) and model/batch, part {part}: "
+             f"Mistakes planted one at a time in backprop/, objective/, ops/ (the portable paths), model/batch and what judges in verify/, part {part}: "
              f"{len(records)} of its {count} were tried, in an order drawn by their text; a mutant is tried with the fast tests that reach it, at most {seconds:g} s of them. Made by `.venv/bin/python scripts/mutants.py "
              f"--part {part}` on {machine}.", "",
              f"**{killed} of {len(judged)} killed ({100 * killed / max(len(judged), 1):.1f} %)**; {len(records) - len(judged)} more change nothing "
@@ -100,9 +113,11 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], epilog=__doc__.split("\n\n", 2)[2],
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", default="1/8", help="K/N: the K-th of N parts of all mutants, drawn by their text (default 1/8); named ones always")
+    parser.add_argument("--files", default="", metavar="REGEX", help="only those of files whose path matches, such as backprop/(streambp|head); named ones always")
     parser.add_argument("--seconds", type=float, default=30, help="of tests for each mutant (default 30)")
-    parser.add_argument("--jobs", type=int, default=2, help="mutants tried at the same time (default 2)")
-    parser.add_argument("--again", action="store_true", help="try those that survived before once more")
+    parser.add_argument("--jobs", type=int, default=2, help="files compiled and mutants tried at the same time (default 2)")
+    parser.add_argument("--again", action="store_true", help="try those that survived before, and have no reason, once more")
+    parser.add_argument("--known", type=Path, metavar="FILE", help="outcomes of earlier runs, such as results/trust/mutants.jsonl: not tried again")
     parser.add_argument("--most", type=int, help="stop after so many more mutants")
     parser.add_argument("--venv", default=PROJECT / ".venv", help="the virtual environment with the torch wheel (default .venv)")
     parser.add_argument("--runs", default=PROJECT / "build/mutants", type=Path, help="folder of the build and the outcomes (default build/mutants)")
@@ -129,16 +144,17 @@ def main():
     from mutation.trials import baseline, try_mutant
 
     kept = options.runs / "outcomes.jsonl"
-    done = outcomes_of(kept)
-    schemata = Schemata(options.runs, part, parts)
+    done = {**(outcomes_of(options.known) if options.known else {}), **outcomes_of(kept)}
+    schemata = Schemata(options.runs, part, parts, options.files)
     if options.report:
         schemata.write()
     else:
-        schemata.build(options.venv)
+        schemata.build(options.venv, options.jobs)
         tests = baseline(schemata)
+        explain = Reasons()
         waiting = [mutant for mutant in schemata.mutants if key(mutant) not in done or
-                   (options.again and done[key(mutant)]["outcome"] != "killed")]
-        waiting = sorted(waiting, key=lambda m: (m["kind"] != "named", zlib.crc32(key(m).encode())))[:options.most]
+                   (options.again and done[key(mutant)]["outcome"] != "killed" and not explain(mutant))]
+        waiting = sorted(waiting, key=lambda m: (m["kind"] != "named", key(m) not in done, zlib.crc32(key(m).encode())))[:options.most]
         print(f"mutants: {len(schemata.mutants)}, {len(waiting)} to try", flush=True)
         with open(kept, "a") as file, concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
             futures = {pool.submit(try_mutant, schemata, mutant["number"], tests, options.seconds): mutant for mutant in waiting}
@@ -150,7 +166,7 @@ def main():
                 if record["outcome"] != "killed" or count % 50 == 0:
                     print(f"mutants: {count}/{len(waiting)} {record['outcome']} {record['file']}:{record['line']} {record['kind']}: "
                           f"{record['before'][:60]} -> {record['after'][:60]}", flush=True)
-    records = [done[key(mutant)] for mutant in schemata.mutants if key(mutant) in done]
+    records = [{**done[key(mutant)], "line": mutant["line"]} for mutant in schemata.mutants if key(mutant) in done]
     if not records:
         raise InputError(f"{kept}: no outcome of part {options.part}")
     text, share = page(records, len(schemata.mutants), options.part, options.seconds, machine_name())

@@ -51,13 +51,18 @@ class Rewriter:
         return self.text[node.start_byte:node.end_byte].decode()
 
     def new(self, node, kind, after):
-        """A mutant's number; None where it was dropped."""
-        line = node.start_point[0] + 1
-        if (line, kind) in self.dropped:
+        """A mutant's number; None where it is not wanted or was dropped, which leaves its number free: the others' files stay as they are."""
+        mutant = Mutant(self.next, self.file, node.start_point[0] + 1, kind, " ".join(self.of(node).split()), " ".join(after.split()))
+        if not self.is_wanted(mutant):
             return None
-        number, self.next = self.next, self.next + 1
-        self.mutants.append(Mutant(number, self.file, line, kind, " ".join(self.of(node).split()), " ".join(after.split())))
-        return number
+        self.next += 1
+        if (mutant.line, kind) in self.dropped:
+            return None
+        self.mutants.append(mutant)
+        return mutant.number
+
+    def is_wanted(self, mutant):
+        return True
 
     def skips(self, node):
         if node.type in SKIPPED:

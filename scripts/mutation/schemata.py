@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tomllib
 import zlib
+from collections import Counter
 from pathlib import Path
 
 from files import InputError
@@ -14,11 +15,19 @@ from mutation.operators import CALL, Rewriter
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 MUTANTS = PROJECT / "verify/tests/mutants"
-SOURCES = ["streambp/backprop/*.cc", "streambp/objective/*.cc", "streambp/ops/*.cc", "streambp/model/batch.cc"]
+SOURCES = ["streambp/backprop/*.cc", "streambp/objective/*.cc", "streambp/ops/*.cc", "streambp/model/batch.cc",
+           # What judges the others.
+           "verify/error_measure.cc", "verify/evaluation.cc", "verify/compare/compare.cc", "verify/compare/fit.cc", "verify/compare/judge.cc",
+           "verify/compare/names.cc", "verify/compare/noise.cc", "verify/compare/ties.cc", "verify/equality/check.cc",
+           "verify/golden_cases/check_case.cc"]
 NAMED = MUTANTS / "named.toml"
+GOLDENS = PROJECT / "verify/goldens"
 # Test programs, and the file of each to which the listener of reached mutants is appended.
 PROGRAMS = {"library_test": "verify/tests/streambp/backprop/backpropagate_test.cc",
             "objective_test": "verify/tests/streambp/objective/objective_test.cc",
+            "bench_records_test": "verify/tests/bench/work_test.cc",
+            "verify_test": "verify/tests/verify/error_measure_test.cc",
+            "files_test": "verify/tests/streambp/model/checkpoint_test.cc",
             "cuda_test": "verify/tests/streambp/backprop/stream_buffer_test.cc",
             "distributed_test": "verify/tests/streambp/distributed/communicator_test.cc"}
 TARGETS = [*PROGRAMS, "streambp-verify"]
@@ -52,12 +61,13 @@ def part_of(mutant):
 
 
 class Schemata:
-    """The mutants of part `part` of `parts`, and the build in `folder` that holds them."""
+    """The mutants of part `part` of `parts`, of all files or those whose path `files` matches, and the build in `folder` that holds them."""
 
-    def __init__(self, folder, part, parts, sources=SOURCES):
+    def __init__(self, folder, part, parts, files=""):
         self.folder, self.part, self.parts = Path(folder), part, parts
         self.source = self.folder / "source"
-        self.whole = {str(path.relative_to(PROJECT)) for pattern in sources for path in PROJECT.glob(pattern)}
+        paths = {str(path.relative_to(PROJECT)) for pattern in SOURCES for path in PROJECT.glob(pattern)}
+        self.whole = {path for path in paths if re.search(files, path)}
         self.files = sorted(self.whole | {entry["file"] for entry in named_mutants()})
         self.kept_dropped = self.folder / "dropped.json"
         # file -> {(line, kind)}: they don't compile
@@ -85,13 +95,22 @@ class Schemata:
                              for n, name, line in named]
             self.mutants += [vars(mutant) for mutant in rewriter.mutants]
             number = rewriter.next
+        nth = Counter()
+        for mutant in self.mutants:
+            same = (mutant["file"], mutant["kind"], mutant["before"], mutant["after"])
+            mutant["nth"] = nth[same]
+            nth[same] += 1
         for program in PROGRAMS.values():
             texts[program] = (PROJECT / program).read_text() + (MUTANTS / "listener.cc").read_text()
-        cmake = (PROJECT / "streambp/CMakeLists.txt").read_text()
-        cmake = cmake.replace("add_library(streambp_error STATIC", "add_library(streambp_error STATIC mutants.cc")
-        rewritten = " ".join(str(Path(file).relative_to("streambp")) for file in self.files)
-        texts["streambp/CMakeLists.txt"] = f'{cmake}\nset_source_files_properties({rewritten} PROPERTIES COMPILE_OPTIONS "-w;-O1")\n'
+        for room in sorted({file.split("/")[0] for file in self.files}):
+            cmake = (PROJECT / room / "CMakeLists.txt").read_text()
+            cmake = cmake.replace("add_library(streambp_error STATIC", "add_library(streambp_error STATIC mutants.cc")
+            rewritten = " ".join(file.removeprefix(f"{room}/") for file in self.files if file.startswith(f"{room}/"))
+            texts[f"{room}/CMakeLists.txt"] = f'{cmake}\nset_source_files_properties({rewritten} PROPERTIES COMPILE_OPTIONS "-w;-O1")\n'
         texts["streambp/mutants.cc"] = (MUTANTS / "runtime.cc").read_text()
+        # The project's own: ccache then finds what its build has compiled with that path.
+        tests = "verify/tests/CMakeLists.txt"
+        texts[tests] = (PROJECT / tests).read_text().replace("set(goldens ${PROJECT_SOURCE_DIR}/verify/goldens)", f"set(goldens {GOLDENS})")
         for name in {*names, *texts}:
             target = self.source / name
             data = texts[name].encode() if name in texts else (PROJECT / name).read_bytes()
@@ -102,15 +121,20 @@ class Schemata:
             if name not in texts:
                 shutil.copymode(PROJECT / name, target)
 
-    def build(self, venv):
+    def build(self, venv, jobs):
         """Compiles; what does not compile is left out, line by line, until all does."""
+        # By a path within the copy: ccache then finds what the project's own build has compiled.
+        link = self.source / ".venv"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if not link.exists():
+            link.symlink_to(Path(venv).resolve())
         for _ in range(12):
             self.write()
             print(f"mutants: {len(self.mutants)} in the build, which follows", flush=True)
             if not (self.source / "build/release/build.ninja").exists():
-                subprocess.run(["cmake", "--preset", "release", f"-DSTREAMBP_VENV={venv}"], cwd=self.source, check=True,
+                subprocess.run(["cmake", "--preset", "release", f"-DSTREAMBP_VENV={link}"], cwd=self.source, check=True,
                                stdout=subprocess.DEVNULL)
-            made = subprocess.run(["cmake", "--build", "--preset", "release", "--target", *TARGETS, "--", "-k", "0"],
+            made = subprocess.run(["cmake", "--build", "--preset", "release", "--target", *TARGETS, "--", "-k", "0", "-j", str(jobs)],
                                   cwd=self.source, capture_output=True, text=True)
             if made.returncode == 0:
                 return
@@ -122,7 +146,7 @@ class Schemata:
         """Leaves out the mutants at the lines that a compiler's messages name. True if there was one."""
         found = 0
         for block in re.split(r"(?m)^FAILED: ", log)[1:]:
-            for file, line in set(re.findall(r"(streambp/[\w/]+\.cc):(\d+):\d+:", block)):
+            for file, line in set(re.findall(r"((?:streambp|verify|bench)/[\w/]+\.cc):(\d+):\d+:", block)):
                 starts = [m["line"] for m in self.mutants if m["file"] == file and m["line"] <= int(line) and m["kind"] != "named"]
                 if not starts:
                     continue
@@ -143,10 +167,5 @@ class PartOf(Rewriter):
         super().__init__(*arguments)
         self.part, self.parts = part, parts
 
-    def new(self, node, kind, after):
-        number = super().new(node, kind, after)
-        if number is None or part_of(self.mutants[-1]) % self.parts == self.part - 1:
-            return number
-        self.mutants.pop()
-        self.next -= 1
-        return None
+    def is_wanted(self, mutant):
+        return part_of(mutant) % self.parts == self.part - 1

@@ -11,10 +11,13 @@ from files import InputError
 
 from mutation.schemata import PROGRAMS
 
-# Commands of streambp-verify, in addition to the tests of PROGRAMS; each is one test.
+VERIFY = "streambp-verify"
+# Its commands, in addition to the tests of PROGRAMS; each is one test.
 COMMANDS = {**{f"goldens {part}/16": ["goldens", "--quick", "verify/goldens", "--part", f"{part}/16"] for part in range(1, 17)},
             **{f"equality {part}/64": ["sweep", "--quick", "--part", f"{part}/64"] for part in range(1, 13)}}
 FIRST_SECONDS = 6  # of the tests that reach the fewest mutants
+MADE_ONCE = 2  # tests that reach a mutant in one program: it may be in a table that the first of them makes
+MOST_QUICK = 400  # tests
 MOST_MEMORY = 10 << 30
 # Tests of many processes or of a device, which say nothing that the others don't.
 LEFT_OUT = "-*ProcessRanks*:*Rendezvous*:*RankMemory*:*FailingAllocation*"
@@ -48,38 +51,49 @@ def run(command, seconds, folder, **variables):
 
 
 def baseline(schemata):
-    """Every test's seconds and the mutants it reaches, without any mutant; a test that fails there is an error. Kept in the build's folder."""
+    """Every test's seconds and the mutants it reaches, without any mutant; a test that fails there is an error. Kept in the build's folder
+    for each program, until that is built anew."""
     kept = schemata.folder / "baseline.json"
-    stamp = max(schemata.binary(name).stat().st_mtime for name in [*PROGRAMS, "streambp-verify"])
-    if kept.exists():
-        data = json.loads(kept.read_text())
-        if data["stamp"] == stamp:
-            return [Test(t["program"], t["name"], t["seconds"], frozenset(t["reached"])) for t in data["tests"]]
+    data = json.loads(kept.read_text()) if kept.exists() else {}
+    for program in [*PROGRAMS, VERIFY]:
+        stamp = schemata.binary(program).stat().st_mtime
+        if data.get(program, {}).get("stamp") == stamp:
+            continue
+        print(f"mutants: {program} without a mutant", flush=True)
+        tests = baseline_of_commands(schemata) if program == VERIFY else baseline_of(schemata, program)
+        data[program] = {"stamp": stamp, "tests": [{**vars(test), "reached": sorted(test.reached)} for test in tests]}
+        kept.write_text(json.dumps(data))
+    return [Test(t["program"], t["name"], t["seconds"], frozenset(t["reached"]))
+            for program in [*PROGRAMS, VERIFY] for t in data[program]["tests"]]
+
+
+def baseline_of(schemata, program):
+    tests = []
+    reached, lines = schemata.folder / "reached", schemata.folder / f"{program}.tests"
+    for file in (reached, lines):
+        file.unlink(missing_ok=True)
+    run([schemata.binary(program), f"--gtest_filter={LEFT_OUT}", "--gtest_brief=1"], 3600, schemata.source,
+        STREAMBP_MUTANTS_REACHED=str(reached), STREAMBP_MUTANTS_TESTS=str(lines))
+    for line in lines.read_text().splitlines():
+        name, milliseconds, passed, *numbers = line.split("\t")
+        if passed == "1":
+            tests.append(Test(program, name, int(milliseconds) / 1000, frozenset(map(int, numbers))))
+        elif numbers:
+            print(f"mutants: {program} {name} is left out: it fails or is skipped without any mutant", flush=True)
+    return tests
+
+
+def baseline_of_commands(schemata):
     tests = []
     reached = schemata.folder / "reached"
-    for program in PROGRAMS:
-        reached.unlink(missing_ok=True)
-        lines = schemata.folder / f"{program}.tests"
-        lines.unlink(missing_ok=True)
-        print(f"mutants: {program} without a mutant", flush=True)
-        run([schemata.binary(program), f"--gtest_filter={LEFT_OUT}", "--gtest_brief=1"], 3600, schemata.source,
-            STREAMBP_MUTANTS_REACHED=str(reached), STREAMBP_MUTANTS_TESTS=str(lines))
-        for line in lines.read_text().splitlines():
-            name, milliseconds, passed, *numbers = line.split("\t")
-            if passed == "1":
-                tests.append(Test(program, name, int(milliseconds) / 1000, frozenset(map(int, numbers))))
-            elif numbers:
-                print(f"mutants: {program} {name} is left out: it fails or is skipped without any mutant", flush=True)
     for name, arguments in COMMANDS.items():
         reached.unlink(missing_ok=True)
-        code, output, seconds = run([schemata.binary("streambp-verify"), *arguments], 900, schemata.source,
-                                    STREAMBP_MUTANTS_REACHED=str(reached))
+        code, output, seconds = run([schemata.binary(VERIFY), *arguments], 900, schemata.source, STREAMBP_MUTANTS_REACHED=str(reached))
         if code != 0:
-            raise InputError(f"streambp-verify {' '.join(arguments)} fails without any mutant:\n{output[-2000:]}")
+            raise InputError(f"{VERIFY} {' '.join(arguments)} fails without any mutant:\n{output[-2000:]}")
         numbers = frozenset(i for i, byte in enumerate(reached.read_bytes()) if byte)
         print(f"mutants: {name} without a mutant: {seconds:.1f} s, reaches {len(numbers)}", flush=True)
-        tests.append(Test("streambp-verify", name, seconds, numbers))
-    kept.write_text(json.dumps({"stamp": stamp, "tests": [{**vars(t), "reached": sorted(t.reached)} for t in tests]}))
+        tests.append(Test(VERIFY, name, seconds, numbers))
     return tests
 
 
@@ -96,10 +110,16 @@ def batches(number, tests, most_seconds):
         if total + test.seconds <= most_seconds:
             then.append(test)
             total += test.seconds
-    for group in (first, then):
-        for program in [*PROGRAMS, "streambp-verify"]:
+    # What is made once for a process is reached by its first test there, whoever reads it later.
+    once = []
+    for program in {test.program for test in reaching}:
+        if sum(test.program == program for test in reaching) <= MADE_ONCE:
+            quick = [test for test in tests if test.program == program and test not in reaching and test.seconds <= 1]
+            once += sorted(quick, key=lambda t: t.seconds)[:MOST_QUICK]
+    for group in (first, then, once):
+        for program in [*PROGRAMS, VERIFY]:
             of_program = [test for test in group if test.program == program]
-            if program == "streambp-verify":
+            if program == VERIFY:
                 yield from ([test] for test in of_program)
             elif of_program:
                 yield of_program
@@ -111,12 +131,12 @@ def try_mutant(schemata, number, tests, most_seconds):
     for batch in batches(number, tests, most_seconds):
         expected = sum(test.seconds for test in batch)
         program = batch[0].program
-        if program == "streambp-verify":
+        if program == VERIFY:
             command = [schemata.binary(program), *COMMANDS[batch[0].name]]
         else:
             command = [schemata.binary(program), "--gtest_brief=1", "--gtest_fail_fast",
                        "--gtest_filter=" + ":".join(test.name for test in batch)]
-        code, output, seconds = run(command, 15 + 6 * expected, schemata.source, STREAMBP_MUTANT=str(number))
+        code, output, seconds = run(command, 30 + 10 * expected, schemata.source, STREAMBP_MUTANT=str(number))
         spent += seconds
         tried += len(batch)
         if code != 0:

@@ -1,4 +1,6 @@
 // Records of a sweep: keys are stable, and the figures drawn from records are the right ones.
+#include <algorithm>
+#include <fmt/format.h>
 #include <functional>
 #include <gtest/gtest.h>
 #include <set>
@@ -106,6 +108,43 @@ TEST(CellConfiguration, HasAnotherKeyForEveryChange) {
   EXPECT_EQ(keys.count(record_key(cell_configuration(same, cell))), 1u);
 }
 
+/// Of every setting that a method takes, every value has a key of its own.
+TEST(CellConfiguration, HasAnotherKeyForEverySetting) {
+  const Bench bench = tiny_bench();
+  Cell cell = cell_of(Method::kStreambp, 33);
+  std::set<std::string> keys;
+  size_t configurations = 0;
+  for (const MethodKind& method : method_kinds()) {
+    Settings plain;
+    plain.method = method.method;
+    std::vector<Settings> all{plain};
+    for (const SettingKind& kind : setting_kinds()) {
+      if (!method.takes(kind.name)) continue;
+      std::vector<std::string> values = kind.examples;
+      if (kind.type == SettingType::kSwitch) values = {"true"};
+      if (kind.type == SettingType::kNumber) values = {"3", "4"};
+      for (const std::string& choice : kind.choices) {
+        if (choice != kind.text({})) values.push_back(choice);
+      }
+      for (const std::string& value : values) {
+        Settings settings = plain;
+        set_setting(kind, settings, value);
+        // The head is recorded as it is run.
+        const bool as_plain = kind.name == "head" && settings.streams_head() == plain.streams_head();
+        if (applies(kind, settings) && !as_plain) all.push_back(settings);
+      }
+    }
+    for (const Settings& settings : all) {
+      if (method.head == HeadDefault::kAlwaysStreamed && !settings.streams_head()) continue;
+      cell.settings = settings;
+      keys.insert(record_key(cell_configuration(bench, cell)));
+      ++configurations;
+    }
+  }
+  EXPECT_EQ(keys.size(), configurations);
+  EXPECT_GT(configurations, 30u);
+}
+
 TEST(CellRun, RecordsWhatItMeasuredAndSurvivesRunningOutOfMemory) {
   const Bench bench = tiny_bench();
   plan::Models models;
@@ -119,6 +158,14 @@ TEST(CellRun, RecordsWhatItMeasuredAndSurvivesRunningOutOfMemory) {
   ASSERT_EQ(checkpoint_record.at("status"), "ok") << checkpoint_record.dump(2);
   EXPECT_EQ(checkpoint_record.at("seconds").size(), 3u);
   EXPECT_GT(checkpoint_record.at("seconds_median"), 0.0);
+  for (const char* clock : {"seconds", "cpu_seconds"}) {
+    std::vector<double> seconds = checkpoint_record.at(clock);
+    ASSERT_EQ(seconds.size(), 3u) << clock;
+    std::sort(seconds.begin(), seconds.end());
+    EXPECT_EQ(checkpoint_record.at(fmt::format("{}_median", clock)), seconds[1]);
+  }
+  EXPECT_DOUBLE_EQ(checkpoint_record.at("tokens_per_second").get<double>(),
+                   61.0 / checkpoint_record.at("seconds_median").get<double>());
   int64_t at_peak = 0;
   for (const auto& scope : checkpoint_record.at("breakdown_at_peak")) at_peak += scope.get<int64_t>();
   EXPECT_EQ(at_peak, checkpoint_record.at("peak_bytes"));

@@ -146,21 +146,23 @@ TEST(KeptActivations, IncludeTheChoicesOfExperts) {
 TEST(KeptActivations, HaveTheirHostMemoryReserved) {
   install_meters();
   Packed packed{"qwen3-tiny"};
-  for (const char* offload : {"none", "host", "host:0", "host:1"}) {
-    for (const int64_t every : {1, 2}) {
-      Settings settings;
-      settings.chunk = 25;
-      settings.keep = parse_kept_layers("attention,gate-up:1");
-      settings.every = every;
-      settings.stream_head = false;
-      set_setting(setting_kind("offload"), settings, offload);
-      reset_peak(at::kCPU);
-      packed.run(settings);
-      const int64_t taken = read_meter(at::kCPU).host_peak_bytes;
-      reset_peak(at::kCPU);
-      reserve_host_memory(packed.model, 75, settings);
-      const MemoryReading reserved = read_meter(at::kCPU);
-      EXPECT_EQ(reserved.host_peak_bytes, taken) << configuration_text(settings);
+  for (const char* kept : {"attention,gate-up:1", "attention:1,keys-values,attention-half,gate-up"}) {
+    for (const char* offload : {"none", "host", "host:0", "host:1"}) {
+      for (const int64_t every : {1, 2}) {
+        Settings settings;
+        settings.chunk = 25;
+        settings.keep = parse_kept_layers(kept);
+        settings.every = every;
+        settings.stream_head = false;
+        set_setting(setting_kind("offload"), settings, offload);
+        reset_peak(at::kCPU);
+        packed.run(settings);
+        const int64_t taken = read_meter(at::kCPU).host_peak_bytes;
+        reset_peak(at::kCPU);
+        reserve_host_memory(packed.model, 75, settings);
+        const MemoryReading reserved = read_meter(at::kCPU);
+        EXPECT_EQ(reserved.host_peak_bytes, taken) << configuration_text(settings);
+      }
     }
   }
 }

@@ -74,6 +74,33 @@ TEST(MethodKinds, RunLayersAsTheySay) {
   EXPECT_EQ(forward.down, 2.0);
 }
 
+TEST(MethodKinds, CandidateChunksHalveAgainAndAgain) {
+  for (const MethodKind& kind : method_kinds()) {
+    int64_t larger = 8192;
+    for (const int64_t chunk : kind.candidate_chunks) {
+      EXPECT_TRUE(chunk >= 64 && chunk < larger && (chunk & (chunk - 1)) == 0) << kind.name << " " << chunk;
+      larger = chunk;
+    }
+  }
+}
+
+TEST(MethodKinds, SayWhatTheyKeepOfTheLayers) {
+  const auto kept = [](const std::string& keep, int64_t every = 1, const std::string& offload = "none") {
+    Settings settings;
+    set_setting(setting_kind("keep"), settings, keep);
+    settings.every = every;
+    set_setting(setting_kind("offload"), settings, offload);
+    return method_kind(Method::kStreambp).describe_kept(settings);
+  };
+  EXPECT_EQ(kept("none"), "inputs");
+  EXPECT_EQ(kept("none", 4), "1/4 inputs");
+  EXPECT_EQ(kept("attention:1,gate-up:2"), "inputs+attention:1+gate-up:2");
+  EXPECT_EQ(kept("keys-values", 3, "host"), "1/3 inputs+keys-values on host");
+  EXPECT_EQ(kept("gate-up", 1, "host:7"), "inputs+gate-up, 7 on host");
+  EXPECT_EQ(kept("gate-up", 1, "host:0"), "inputs+gate-up, 0 on host");
+  EXPECT_EQ(method_kind(Method::kChunkMajor).describe_kept({}), "keys+values");
+}
+
 TEST(SettingKinds, ReadWhatTheyWrite) {
   std::set<std::string> names, flags;
   for (const SettingKind& kind : setting_kinds()) {
@@ -125,6 +152,38 @@ TEST(SettingKinds, ListValuesThatCanBeSet) {
         }
         EXPECT_TRUE(has_default) << kind.name;
       }
+    }
+  }
+}
+
+TEST(SettingKinds, ProposeWhatIsWorthTrying) {
+  using Values = std::vector<std::string>;
+  const auto candidates = [](const char* name, int64_t layers, int64_t every = 1) {
+    SearchContext context{layers, /*may_offload=*/false};
+    context.settings.every = every;
+    return setting_kind(name).candidates(context);
+  };
+  EXPECT_EQ(candidates("every", 1), (Values{"1"}));
+  EXPECT_EQ(candidates("every", 4), (Values{"1", "2"}));
+  EXPECT_EQ(candidates("every", 16), (Values{"1", "2", "4"}));
+  EXPECT_EQ(candidates("every", 28), (Values{"1", "2", "4", "5"}));
+  EXPECT_EQ(candidates("every", 100), (Values{"1", "2", "4", "8", "10"}));
+  const std::string half = "keys-values,attention-half", some = half + ",gate-up:";
+  EXPECT_EQ(candidates("keep", 1), (Values{"none", "keys-values", half, some + "1", half + ",gate-up"}));
+  EXPECT_EQ(candidates("keep", 36),
+            (Values{"none", "keys-values", half, some + "9", some + "18", some + "27", half + ",gate-up"}));
+  EXPECT_EQ(candidates("keep", 36, /*every=*/2), (Values{"none"}));
+  EXPECT_EQ(candidates("keep_attention", 36), (Values{"true", "false"}));
+}
+
+TEST(SettingKinds, TakeBackWhatTheySet) {
+  for (const SettingKind& kind : setting_kinds()) {
+    for (const std::string& value : values_of(kind)) {
+      Settings settings;
+      set_setting(kind, settings, value);
+      set_setting(kind, settings, kind.text(Settings{}));
+      for (const SettingKind& each : setting_kinds())
+        EXPECT_TRUE(is_default(each, settings)) << kind.name << "=" << value << " leaves " << each.name;
     }
   }
 }
@@ -192,6 +251,9 @@ TEST(Settings, AreDescribedWhereTheyAreNotTheDefault) {
   settings.stream_head = true;
   settings.baseline = "hugging-face";
   EXPECT_EQ(configuration_text(settings), "standard, streamed head, baseline hugging-face");
+  settings.stream_head = false;
+  settings.head_chunk = 64;
+  EXPECT_EQ(configuration_text(settings), "standard, baseline hugging-face") << "a full head has no chunks";
 }
 
 TEST(Settings, HaveVariantsForTheEqualitySweep) {

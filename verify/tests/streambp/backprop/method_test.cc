@@ -56,6 +56,25 @@ TEST(Methods, ValuesNeedAValueHead) {
   }
 }
 
+TEST(Methods, DistillationNeedsATeacherWithAHead) {
+  Model model = equality_model("qwen3-tiny", 3);
+  Config config = model.config();
+  config.value_model = true;
+  const Model::Placement placement{at::kDouble, at::kCPU, at::kDouble,
+                                   [](const std::string&) { return false; }};
+  Model headless = Model::random(config, placement, 4);
+  const Batch batch = random_batch({3, 2}, 101, 5);
+  const auto objective = make_objective("distill", batch);
+  for (Model* teacher : {static_cast<Model*>(nullptr), &headless}) {
+    try {
+      evaluate(model, batch, *objective, {}, teacher);
+      ADD_FAILURE() << (teacher == nullptr ? "no teacher" : "a teacher without a head") << " gave a loss";
+    } catch (const InputError& error) {
+      EXPECT_NE(std::string(error.what()).find("needs a teacher model"), std::string::npos) << error.what();
+    }
+  }
+}
+
 /// sft on three sequences: 13, 37 and 25 tokens, as the sweep packs them.
 struct Packed {
   std::string name;

@@ -196,6 +196,7 @@ TEST(ObjectiveOptions, AreRefused) {
   }
   EXPECT_TRUE(refuses("sft", {{"label_smoothing", "1.5"}}, "expected a number from 0 to 1"));
   EXPECT_TRUE(refuses("dpo", {{"beta", "-0.1"}}, "beta is '-0.1', expected a number from 0"));
+  EXPECT_TRUE(refuses("dpo", {{"beta", "a lot"}}, "beta is 'a lot', expected a number from 0"));
   EXPECT_TRUE(refuses("dpo", {{"beta", "0"}, {"loss_type", "ipo"}}, "beta is 0, expected a number above 0"));
   EXPECT_TRUE(refuses("dpo", {{"label_smoothing", "0.5"}, {"loss_type", "robust"}}, "less than 0.5"));
   EXPECT_TRUE(refuses("dpo", {{"label_smoothing", "0.1"}, {"loss_type", "hinge"}},
@@ -231,6 +232,15 @@ TEST(ObjectiveOptions, BatchesThatDoNotFitAreRefused) {
   Batch empty = random_batch({4, 5}, kVocabulary, 1);
   empty.targets.slice(0, 4).fill_(kNoTarget);
   EXPECT_TRUE(refused([&] { make_objective("orpo", empty); }, "sequence 1 has no completion token"));
+
+  Batch valued = random_batch({4, 5}, kVocabulary, 1);
+  valued.targets.fill_(kNoTarget);
+  valued.value_mask = at::ones({9}, at::kBool);
+  EXPECT_TRUE(refused(
+      [&] {
+        make_objective("ppo", valued, {{"vf_coef", "0"}});
+      },
+      "vf_coef is 0 on a batch of values alone, expected a number above 0"));
 
   batch.sequence_inputs = {{inputs::kRole, doubles({1, 2, 3})}, {inputs::kReferenceSums, doubles({0, 0, 0})}};
   EXPECT_TRUE(refused([&] { make_objective("kto", batch); }, "expected 0 (undesirable), 1 (desirable) or 2"));

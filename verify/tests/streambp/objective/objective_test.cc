@@ -2,8 +2,12 @@
 #include <algorithm>
 #include <cmath>
 #include <gtest/gtest.h>
+#include <limits>
+#include <set>
 
 #include "streambp/data/objective_inputs.h"
+#include "streambp/error.h"
+#include "streambp/model/config.h"
 #include "streambp/model/scored.h"
 #include "streambp/objective/terms.h"
 #include "verify/tests/streambp/model/file_testing.h"
@@ -46,11 +50,18 @@ struct Case {
   TokenValues values;
 };
 
-Case make_case(const Variant& variant, int64_t sequences = 5, int64_t length = 11) {
+/// `unequal`: the last targets of some sequences are left out, so that their tokens have other weights.
+Case make_case(const Variant& variant, int64_t sequences = 5, int64_t length = 11, bool unequal = false) {
   const ObjectiveKind& kind = objective_kind(variant.name);
   const Options options = complete_options(kind, variant.options);
   Case made;
   made.batch = synthetic_batch(kind, options, sequences, length, kVocabulary, 3);
+  if (unequal && (kind.layout == Layout::kCompletions || kind.layout == Layout::kLabels)) {
+    for (int64_t i = 1; i < sequences; ++i) {
+      const int64_t end = made.batch.offsets[static_cast<size_t>(i) + 1];
+      made.batch.targets.slice(0, end - 1 - i, end).fill_(kNoTarget);
+    }
+  }
   if (kind.layout == Layout::kCompletions) {
     at::Generator generator = at::detail::createCPUGenerator(7);
     const auto around = [&](double deviation) {
@@ -63,6 +74,74 @@ Case make_case(const Variant& variant, int64_t sequences = 5, int64_t length = 1
   made.objective = make_objective(variant.name, made.batch, variant.options);
   made.values = random_values(ScoredTokens(variant.name, made.batch).has_target(), -std::log(kVocabulary), 4);
   return made;
+}
+
+TEST(ObjectiveKinds, AreComplete) {
+  std::set<std::string> names;
+  for (const ObjectiveKind& kind : objective_kinds()) {
+    EXPECT_TRUE(names.insert(kind.name).second) << kind.name;
+    EXPECT_FALSE(kind.summary.empty() || kind.source.empty() || !kind.make) << kind.name;
+    std::set<std::string> options;
+    for (const Option& option : kind.options) {
+      EXPECT_TRUE(options.insert(option.name).second) << kind.name << " " << option.name;
+      EXPECT_FALSE(option.help.empty()) << kind.name << " " << option.name;
+    }
+    // Losses of scores and embeddings leave the routers' loss out, whatever the model's config.json says.
+    MixtureSettings mixture;
+    mixture.num_experts = 4;
+    mixture.router_aux_loss_coef = 0.02;
+    mixture.output_router_logits = true;
+    const double coefficient = router_loss(kind, complete_options(kind, {})).of(mixture);
+    const bool scores = kind.name == "reward" || kind.name == "infonce";
+    EXPECT_EQ(coefficient, scores ? 0.0 : 0.02) << kind.name;
+  }
+}
+
+TEST(Options, SayWhichNumbersTheyTake) {
+  constexpr double kAny = std::numeric_limits<double>::infinity();
+  const auto refusal = [](const std::string& text, double least, double most) -> std::string {
+    try {
+      return fmt::format("{}", Options({{"x", text}}, "sft").number("x", least, most));
+    } catch (const InputError& error) {
+      return error.what();
+    }
+  };
+  EXPECT_EQ(refusal("q", -kAny, kAny), "sft: x is 'q', expected a number");
+  EXPECT_EQ(refusal("-1", 0, kAny), "sft: x is '-1', expected a number from 0");
+  EXPECT_EQ(refusal("3", -kAny, 2), "sft: x is '3', expected a number up to 2");
+  EXPECT_EQ(refusal("3", 0.5, 2), "sft: x is '3', expected a number from 0.5 to 2");
+  EXPECT_EQ(refusal("nan", -kAny, kAny), "sft: x is 'nan', expected a number");
+  EXPECT_EQ(refusal("inf", -kAny, kAny), "sft: x is 'inf', expected a number");
+  for (const char* within : {"0.5", "2"}) EXPECT_EQ(refusal(within, 0.5, 2), within) << "its ends are in it";
+}
+
+/// What has no parts: a batch's rows are compared with one another.
+TEST(ObjectiveKinds, SayWhichCompareRows) {
+  const std::vector<std::pair<Variant, bool>> cases{{{"sft", {}}, false},
+                                                    {{"dpo", {}}, false},
+                                                    {{"dpo", {{"loss_type", "aot"}}}, true},
+                                                    {{"dpo", {{"loss_type", "sigmoid+aot_unpaired"}}}, true},
+                                                    {{"dpo", {{"loss_type", "sigmoid+sft"}}}, false},
+                                                    {{"cpo", {}}, false},
+                                                    {{"grpo", {}}, false},
+                                                    {{"grpo", {{"top_entropy_quantile", "0.3"}}}, true},
+                                                    {{"infonce", {}}, true},
+                                                    {{"reward", {}}, false},
+                                                    {{"ppo", {}}, false}};
+  for (const auto& [variant, compares] : cases) {
+    const ObjectiveKind& kind = objective_kind(variant.name);
+    const Options options = complete_options(kind, variant.options);
+    const bool says = kind.compares_rows && kind.compares_rows({}, options);
+    EXPECT_EQ(says, compares) << variant.text();
+  }
+  // KTO does where rows are there for its estimate.
+  const ObjectiveKind& kto = objective_kind("kto");
+  Batch batch;
+  EXPECT_FALSE(kto.compares_rows(batch, complete_options(kto, {})));
+  batch.sequence_inputs[inputs::kRole] = doubles({1, 0, 1});
+  EXPECT_FALSE(kto.compares_rows(batch, complete_options(kto, {})));
+  batch.sequence_inputs[inputs::kRole] = doubles({1, 0, 2});
+  EXPECT_TRUE(kto.compares_rows(batch, complete_options(kto, {})));
 }
 
 TEST(Objective, GradientsAreThoseOfDifferences) {
@@ -81,7 +160,7 @@ TEST(Objective, GradientsAreThoseOfDifferences) {
 TEST(Objective, ChunksOfASeparableOneSumToTheWhole) {
   int checked = 0;
   for (const Variant& variant : all_variants()) {
-    const Case made = make_case(variant);
+    const Case made = make_case(variant, 5, 11, /*unequal=*/true);
     if (!made.objective->separable()) continue;
     const at::Tensor whole = whole_loss(*made.objective, made.values);
     const int64_t size = made.values.log_probabilities.size(0);

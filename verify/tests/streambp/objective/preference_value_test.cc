@@ -249,8 +249,11 @@ TEST(Preference, RefusesWhatCannotBe) {
   EXPECT_NE(
       refusal({{"loss_type", "apo_zero"}, {"label_smoothing", "0.1"}}).find("expected 0 with loss_type"),
       std::string::npos);
-  EXPECT_NE(refusal({{"loss_type", "sigmoid+robust"}, {"label_smoothing", "0.1"}}).find("expected 0 with"),
-            std::string::npos);
+  for (const char* mix : {"sigmoid+robust", "bco_pair+sft", "hinge+ipo"}) {
+    EXPECT_NE(refusal({{"loss_type", mix}, {"label_smoothing", "0.1"}}).find("expected 0 with loss_type"),
+              std::string::npos)
+        << mix;
+  }
   EXPECT_NE(
       refusal({{"loss_type", "bco_pair"}, {"f_divergence_type", "forward_kl"}}).find("expected reverse_kl"),
       std::string::npos);

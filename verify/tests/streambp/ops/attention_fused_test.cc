@@ -46,6 +46,39 @@ std::vector<at::Tensor> passes(const Shape& shape, at::ScalarType dtype, const c
   return {result.output, result.log_sum_exp, d_q, d_k, d_v};
 }
 
+TEST(FusedAttention, KeyHeadsSideBySideAreTheirOwn) {
+  const Shape shape{20, 70, 4, 2, 16};
+  const auto run = [&] { return passes(shape, at::kDouble, cpu::kernels()); };
+  const auto alone = on_threads(1, run), shared = on_threads(2, run);
+  for (size_t i = 0; i < alone.size(); ++i) EXPECT_TRUE(at::equal(shared[i], alone[i])) << i;
+}
+
+/// Gradients of a prefix that are kept in half precision are rounded once, after they are added up.
+TEST(FusedAttention, NarrowGradientsOfAPrefixAreAddedOnce) {
+  const auto sample = [](int64_t rows, int64_t heads, uint64_t seed) {
+    return random({rows, heads, 16}, seed).to(at::kBFloat16);
+  };
+  const at::Tensor q = sample(90, 2, 1), k = sample(90, 1, 2), v = sample(90, 1, 3), dy = sample(90, 2, 4);
+  const at::Tensor keys = sample(70, 1, 5), values = sample(70, 1, 6);
+  const auto backward = [&](const at::Tensor& d_keys, const at::Tensor& d_values) {
+    const Prefix prefix{keys, values, d_keys, d_values};
+    const AttentionSettings settings{{0.3}, 0};
+    const FusedAttention fused{q, k, v, prefix, settings, cpu::kernels()};
+    const AttentionBlock result{at::empty_like(q), at::empty({90, 2}, at::kFloat)};
+    fused.forward(result);
+    const at::Tensor own_keys = at::zeros({90, 1, 16}, at::kFloat), own_values = at::zeros_like(own_keys);
+    fused.backward(dy, result, {at::empty_like(q), own_keys, own_values});
+  };
+  const at::Tensor wide_keys = at::zeros({70, 1, 16}, at::kFloat), wide_values = at::zeros_like(wide_keys);
+  backward(wide_keys, wide_values);
+  EXPECT_GT(wide_keys.abs().max().item<double>(), 0.0);
+  const at::Tensor before_keys = sample(70, 1, 7), before_values = sample(70, 1, 8);
+  const at::Tensor d_keys = before_keys.clone(), d_values = before_values.clone();
+  backward(d_keys, d_values);
+  EXPECT_TRUE(at::equal(d_keys, before_keys.clone().add_(wide_keys)));
+  EXPECT_TRUE(at::equal(d_values, before_values.clone().add_(wide_values)));
+}
+
 TEST(FusedAttention, GivesTheSameBitsOnAnyNumberOfThreads) {
   constexpr const char* kNames[] = {"output", "log-sum-exps", "queries", "keys", "values"};
   for (const cpu::Kernels& kernels : cpu::available_kernels()) {

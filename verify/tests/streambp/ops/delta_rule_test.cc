@@ -120,6 +120,20 @@ TEST_P(DeltaRule, TakesStridedRows) {
   EXPECT_TRUE(at::equal(run(strided), run(in)));
 }
 
+TEST_P(DeltaRule, TakesStridedGradients) {
+  const DeltaRuleCase in(kHeads, {0, 67});
+  const auto [d_hidden, d_state] = delta_rule_cotangents(in);
+  const auto strided = [](const at::Tensor& x) {
+    const at::Tensor wider = at::cat({x, x}, -1).narrow(-1, 1, x.size(-1)).copy_(x);
+    EXPECT_FALSE(wider.is_contiguous());
+    return wider;
+  };
+  const at::Tensor mixed = in.mixed.clone().requires_grad_();
+  const auto y = gated_delta_rule(mixed, in.log_decay, in.beta, in.sizes, in.offsets, {in.state, {}});
+  const auto d = torch::autograd::grad({y.hidden, y.state}, {mixed}, {strided(d_hidden), strided(d_state)});
+  EXPECT_TRUE(at::equal(d[0], pass_by_op(in).gradients[0]));
+}
+
 TEST_P(DeltaRule, TakesNoStateForZeros) {
   DeltaRuleCase in(kHeads, {0, 67});
   in.state.zero_();

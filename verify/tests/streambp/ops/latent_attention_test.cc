@@ -31,12 +31,12 @@ constexpr int64_t kRank = 5;
 constexpr double kScale = 0.3;
 
 /// What is to be had of [latents, rotated keys] of prefix and own rows, and the projection [H (nope + value),
-/// L].
+/// L] with its bias (may be undefined).
 at::Tensor plain(const LatentShape& shape, const at::Tensor& q, const at::Tensor& latents,
-                 const at::Tensor& rotated, const at::Tensor& projection) {
+                 const at::Tensor& rotated, const at::Tensor& projection, const at::Tensor& constant) {
   const int64_t n = q.size(0), all = latents.size(0);
   const at::Tensor expanded =
-      at::linear(latents.squeeze(1), projection).view({all, shape.heads, shape.nope + shape.value});
+      at::linear(latents.squeeze(1), projection, constant).view({all, shape.heads, shape.nope + shape.value});
   const at::Tensor keys =
       at::cat({expanded.narrow(2, 0, shape.nope), rotated.expand({-1, shape.heads, -1})}, 2);
   const at::Tensor values = expanded.narrow(2, shape.nope, shape.value);
@@ -57,9 +57,10 @@ TEST_P(Latent, EqualsAllHeadsAtOnce) {
   const LatentShape& shape = GetParam();
   const int64_t n = shape.offsets.back(), prefix = shape.prefix;
   Parameter weight = parameter(random({shape.heads * (shape.nope + shape.value), kRank}, 1));
-  Parameter a = parameter(random({2, kRank}, 2)), b = parameter(random({weight.value.size(0), 2}, 3));
+  Parameter a = parameter(random({2, kRank}, 2)), b = parameter(random({weight.value.size(0), 2}, 3)),
+            bias = parameter(random({weight.value.size(0)}, 8));
   Linear map{"kv_b_proj", &weight};
-  if (shape.has_adapter) map.adapter = {&a, &b, 0.7};
+  if (shape.has_adapter) map.adapter = {&a, &b, 0.7, &bias};
   LatentHeads heads{&map, shape.heads, shape.nope, shape.rope, shape.value};
   heads.group_bytes = shape.at_once * 2 * heads.width() * (prefix + n) * 8;
   ASSERT_EQ(latent_group(heads, prefix + n, 8), std::min(shape.at_once, shape.heads));
@@ -68,11 +69,12 @@ TEST_P(Latent, EqualsAllHeadsAtOnce) {
   const at::Tensor q = random({n, shape.heads, shape.nope + shape.rope}, 4),
                    latents = random({prefix + n, 1, kRank}, 5),
                    rotated = random({prefix + n, 1, shape.rope}, 6);
-  std::vector<at::Tensor> leaves{leaf(q),       leaf(latents), leaf(rotated), leaf(weight.value),
-                                 leaf(a.value), leaf(b.value)};
+  std::vector<at::Tensor> leaves{leaf(q),       leaf(latents), leaf(rotated),   leaf(weight.value),
+                                 leaf(a.value), leaf(b.value), leaf(bias.value)};
   const at::Tensor projection =
       shape.has_adapter ? leaves[3] + 0.7 * at::mm(leaves[5], leaves[4]) : leaves[3];
-  const at::Tensor expected = plain(shape, leaves[0], leaves[1], leaves[2], projection);
+  const at::Tensor constant = shape.has_adapter ? leaves[6] * 0.7 : at::Tensor();
+  const at::Tensor expected = plain(shape, leaves[0], leaves[1], leaves[2], projection, constant);
   const at::Tensor cotangent = random(expected.sizes(), 7);
   if (!shape.has_adapter) leaves.resize(4);
   const auto truth = torch::autograd::grad({expected}, leaves, {cotangent});
@@ -93,6 +95,7 @@ TEST_P(Latent, EqualsAllHeadsAtOnce) {
   if (shape.has_adapter) {
     expect_near(a.gradient, truth[4], "A", kLimit);
     expect_near(b.gradient, truth[5], "B", kLimit);
+    expect_near(bias.gradient, truth[6], "B's bias", kLimit);
   }
 
   // Nobody wants the prefix's gradient: the projection's is the same.

@@ -7,6 +7,7 @@
 
 #include <ATen/ATen.h>
 
+#include "streambp/memory/meter.h"
 #include "streambp/ops/linear.h"
 #include "streambp/ops/mixture.h"
 #include "streambp/ops/mlp.h"
@@ -60,6 +61,44 @@ TEST(LowPrecisionSums, RowsOfAnEmbedding) {
           at::allclose(embedding.gradient.to(at::kDouble), 2.0 * expected.to(at::kDouble), kRounding, 0));
     }
   }
+}
+
+TEST(LowPrecisionSums, ADryRunOfRowsTakesWhatTheCpuTakes) {
+  install_meters();
+  constexpr int64_t kRows = 512, kWidth = 64;
+  const auto peak = [](c10::Device device, at::ScalarType dtype) {
+    const auto options = at::TensorOptions().device(device);
+    Parameter embedding{"embedding", at::zeros({kRows, kWidth}, options.dtype(dtype)),
+                        at::zeros({kRows, kWidth}, options.dtype(dtype))};
+    const at::Tensor dx = at::zeros({kRows, kWidth}, options.dtype(dtype));
+    const at::Tensor indices = at::arange(kRows, options.dtype(at::kLong));
+    const int64_t before = read_meter(device).live_bytes;
+    reset_peak(device);
+    accumulate_rows(embedding, indices, dx);
+    return static_cast<double>(read_meter(device).peak_bytes - before);
+  };
+  const double on_cpu = peak(at::kCPU, at::kHalf), on_meta = peak(at::kMeta, at::kHalf);
+  EXPECT_TRUE(on_meta >= 0.8 * on_cpu && on_meta <= 1.25 * on_cpu) << on_meta << " of " << on_cpu;
+}
+
+TEST(TrainedRows, ThatAreOffOrFrozenTakeNoGradient) {
+  Parameter whole = parameter(at::zeros({4, 3}, at::kDouble)),
+            delta = parameter(at::zeros({2, 3}, at::kDouble));
+  TrainedRows rows;
+  rows.delta = &delta;
+  rows.whole = &whole;
+  rows.indices = at::tensor({1, 3}, at::kLong);
+  rows.slots = at::tensor({2, 0, 2, 1}, at::kLong);
+  const at::Tensor tokens = at::tensor({3, 0, 1, 3}, at::kLong), dx = integers({4, 3}, 1, at::kDouble) + 5.0;
+  accumulate_trained_rows(rows, tokens, dx);
+  const at::Tensor expected = at::stack({dx[2], dx[0] + dx[3]});
+  EXPECT_TRUE(at::equal(delta.gradient, expected));
+  rows.enabled = false;
+  accumulate_trained_rows(rows, tokens, dx);
+  EXPECT_TRUE(at::equal(delta.gradient, expected)) << "off";
+  rows.enabled = true;
+  delta.gradient.reset();
+  EXPECT_NO_THROW(accumulate_trained_rows(rows, tokens, dx)) << "frozen";
 }
 
 TEST(LowPrecisionSums, RowsAreAddedInAnyOrderByAnyNumberOfThreads) {

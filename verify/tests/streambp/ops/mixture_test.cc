@@ -135,6 +135,57 @@ TEST(Mixture, ChoosesInGroupsByCorrectedSigmoids) {
   }
 }
 
+/// Four experts whose outputs are 1, 2, 3 and 4, and a router whose logits for them are `step` apart, partly
+/// by its adapter: nothing that bfloat16 could tell apart.
+TEST(Mixture, SigmoidsOfNarrowRoutersAreOfWideLogits) {
+  const auto narrow = [](const at::Tensor& x) { return x.to(at::kBFloat16); };
+  for (const bool has_adapter : {false, true}) {
+    const at::Tensor steps = at::arange(4, at::kDouble) / 256.0;  // next to 4, where bfloat16 has 1/32
+    at::Tensor router = at::zeros({4, 8}, at::kDouble);
+    router.select(1, 0).fill_(4.0);
+    if (!has_adapter) router.select(1, 1).copy_(steps);
+    at::Tensor to_third = at::zeros({1, 8}, at::kDouble);
+    to_third.select(1, 2).fill_(1.0);
+    std::vector<Parameter> parameters{parameter(narrow(router)), parameter(narrow(to_third)),
+                                      parameter(narrow(steps.unsqueeze(1)))};
+    for (int expert = 0; expert < 4; ++expert) {
+      for (const int64_t map : {0, 1})
+        parameters.push_back(parameter(narrow(at::ones({8, 8}) / (map + 4.0))));
+      parameters.push_back(parameter(narrow(at::eye(8) * (expert + 1.0))));
+    }
+    const Parameter correction = parameter(at::zeros({4}, at::kFloat), /*trainable=*/false);
+    std::vector<Linear> maps;
+    for (Parameter& p : parameters) maps.push_back({"map", &p});
+    if (has_adapter) maps[0].adapter = {&parameters[1], &parameters[2], 1.0};
+    Mixture settings;
+    settings.router = &maps[0];
+    settings.correction = &correction;
+    settings.experts_per_token = 1;
+    settings.normalise = true;
+    for (size_t i = 3; i < maps.size(); i += 3)
+      settings.experts.push_back({&maps[i], &maps[i + 1], &maps[i + 2]});
+    const at::Tensor x = narrow(at::ones({3, 8}));
+    const auto output = [&] { return mixture(at::zeros_like(x), x, settings).detach().to(at::kDouble); };
+    const at::Tensor last = output();
+    // With a correction that forbids all others, each expert says its own.
+    const at::Tensor of_first = [&] {
+      const at::NoGradGuard no_grad;
+      correction.value.narrow(0, 1, 3).fill_(-10.0);
+      return output();
+    }();
+    EXPECT_TRUE(at::allclose(last, 4.0 * of_first, 1e-2, 0.0)) << "with adapter " << has_adapter;
+  }
+}
+
+TEST(Mixture, ScoresThatVanishGiveNothing) {
+  Layer layer(/*normalise=*/true);
+  const Parameter correction = parameter(at::zeros({kExperts}, at::kDouble), /*trainable=*/false);
+  layer.mixture.correction = &correction;
+  layer.parameters[0].value.fill_(-1000.0);
+  const at::Tensor x = at::ones({3, 6}, at::kDouble), residual = random({3, 6}, 4);
+  EXPECT_TRUE(at::equal(mixture(residual, x, layer.mixture).detach(), residual)) << "0 / 0 is no weight";
+}
+
 TEST(Mixture, EqualsEveryExpertOnEveryToken) {
   for (const bool normalise : {true, false}) {
     Layer layer(normalise);
