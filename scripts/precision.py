@@ -142,7 +142,7 @@ def report(records, options):
         "",
         "## Times standard's own error, by the number of chunks",
         "",
-        "The worst parameter. `layers`: they are cut, the head is not; `head`: the other way round. One chunk of both has the bits of\ncheckpoint with its head in one chunk.",
+        "The worst parameter. `layers`: they are cut, the head is not; `head`: the head is, the layers are not. One chunk of both has the bits of\ncheckpoint with its head in one chunk.",
         "",
         *ratio_rows(records),
         "",
@@ -193,8 +193,8 @@ def draw_ulps(axis, records, precision):
              (f"streambp, {max(curve)} chunks", curve[max(curve)], COLOURS["streambp"])]
     names = ["½" if end == 0.5 else "more" if end is None else f"{end:g}" for end in shown[0][1]["ulp_ends"]]
     for number, (name, record, colour) in enumerate(shown):
-        places = [place + 0.27 * (number - 1) for place in range(len(names))]
-        axis.bar(places, [100 * share for share in shares_of(record)], 0.27, color=colour, label=name)
+        positions = [index + 0.27 * (number - 1) for index in range(len(names))]
+        axis.bar(positions, [100 * share for share in shares_of(record)], 0.27, color=colour, label=name)
     axis.set_xticks(range(len(names)), names, fontsize=9)
     axis.set_xlabel(f"distance from the truth, up to … units of {'float32' if precision == 'float32' else 'bfloat16'}")
     plain(axis)

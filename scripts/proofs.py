@@ -59,11 +59,11 @@ def number(value):
     return math.nan if value is None else value
 
 
-def worst_of(records, names, place):
-    """The largest of the members `names` of all records, no number before all, and place(record) where it is."""
+def worst_of(records, names, where):
+    """The largest of the members `names` of all records, no number before all, and where(record), what it is of."""
     found = [(number(record.get(name)), record) for record in records for name in names if name in record]
     value, record = max(found, key=lambda pair: (math.isnan(pair[0]), pair[0]))
-    return value, place(record)
+    return value, where(record)
 
 
 def reached(what, compared, limit, value, at):

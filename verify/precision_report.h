@@ -1,4 +1,4 @@
-// What `streambp-verify precision` says of its rows: tables, records, and the paper's table 6 beside them.
+// What `streambp-verify precision` says of its rows: tables, records, and the paper's table 6 next to them.
 #pragma once
 
 #include <cstdint>

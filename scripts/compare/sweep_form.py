@@ -39,7 +39,7 @@ def cell_of(repeats, cpu):
 
 def as_cells(records):
     """One record for each cell, its medians and its largest peak; a cell of which any repeat ran out of memory has. Hugging Face's name no
-    processor: it is that of ours beside them. Raises KeyError or TypeError where a member is missing or none of its kind."""
+    processor: it is that of ours next to them. Raises KeyError or TypeError where a member is missing or none of its kind."""
     cpus = {record["environment"].get("cpu") for record in records} - {None}
     cpu = cpus.pop() if len(cpus) == 1 else None
     cells = {}

@@ -130,7 +130,7 @@ def check_repeats(folder):
     assert series["hf-checkpoint"].points("seconds_median") == {8: 2.0} and series["hf-checkpoint"].points("cpu_seconds_median") == {8: 4.0}
     assert series["standard"].lost() == [8] and base_of(series["hf-checkpoint"], list(series.values())) is series["checkpoint"]
     swept = write(folder / "swept", [record("streambp", 8, 110, seed=0, micro_batches=1, gradient_dtype="float32", objective_options={})])
-    assert named([path, swept])["streambp, chunk auto"] == {8: 110}, "a sweep beside it differs in nothing that has to be said"
+    assert named([path, swept])["streambp, chunk auto"] == {8: 110}, "a sweep next to it differs in nothing that has to be said"
     subprocess.run([sys.argv[2], SCRIPTS / "plot.py", "--records", path.parent, "--out", folder], check=True, capture_output=True)
     assert "hf-checkpoint" in texts_of(folder / "time.svg")
     verdicts = folder / "verdicts.jsonl"
