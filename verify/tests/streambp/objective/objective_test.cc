@@ -115,6 +115,16 @@ TEST(Options, SayWhichNumbersTheyTake) {
   for (const char* within : {"0.5", "2"}) EXPECT_EQ(refusal(within, 0.5, 2), within) << "its ends are in it";
 }
 
+TEST(Counts, AreOfTargetsValuesAndTheFirstHalf) {
+  Batch batch = random_batch({1, 4, 2, 3}, kVocabulary, 1);
+  batch.value_mask = at::zeros({10}, at::kBool);
+  batch.value_mask.narrow(0, 3, 4).fill_(true);
+  // The last token of a sequence has no target, and none follows it.
+  EXPECT_EQ(count(batch), (Counts{.scored = 6, .valued = 4, .sequences = 4, .chosen = 3, .chosen_next = 3}));
+  batch.targets[2] = kNoTarget;
+  EXPECT_EQ(count(batch), (Counts{.scored = 5, .valued = 4, .sequences = 4, .chosen = 2, .chosen_next = 3}));
+}
+
 /// What has no parts: a batch's rows are compared with one another.
 TEST(ObjectiveKinds, SayWhichCompareRows) {
   const std::vector<std::pair<Variant, bool>> cases{{{"sft", {}}, false},
