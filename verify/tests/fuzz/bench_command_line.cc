@@ -9,7 +9,6 @@
 
 #include "bench/commands.h"
 #include "bench/config_file.h"
-#include "bench/help_format.h"
 #include "streambp/error.h"
 
 namespace streambp::fuzz {
@@ -56,7 +55,6 @@ CommandLine read_command_line(const std::vector<std::string>& arguments) {
       return 0;
     });
   }
-  bench::format_help(app);
   try {
     app.parse(argc, argv.data());
     line.parsed = true;
