@@ -59,7 +59,8 @@ build() {
 sources() {
   (
     cd build/fuzz
-    ninja -t inputs "bin/$1" | grep -E '\.(o|pch)$' | xargs ninja -t deps | grep '^ ' | xargs realpath --relative-to="$project" --
+    ninja -t inputs "bin/$1" | grep -E '\.(o|pch)$' | xargs ninja -t deps | sed -n 's/^ \+//p' | LC_ALL=C sort -u | grep -v '^/usr/' |
+      xargs realpath --relative-to="$project" --
   ) | grep -E '^(streambp|bench|verify)/' | LC_ALL=C sort -u
 }
 
