@@ -59,6 +59,10 @@ std::string escaped(char32_t code) {
   return number < 0x10000 ? fmt::format("\\u{:04x}", number) : fmt::format("\\U{:08x}", number);
 }
 
+bool is_plain(char c) {
+  return c >= ' ' && c <= '~';
+}
+
 bool continues_character(char c) {
   return (static_cast<unsigned char>(c) & 0xC0) == 0x80;
 }
@@ -69,6 +73,11 @@ std::string printable(std::string_view text, size_t most) {
   std::string shown;
   shown.reserve(text.size());
   for (size_t at = 0; at < text.size();) {
+    size_t end = at;  // of a run of characters that are shown as they are, which most are
+    while (end < text.size() && is_plain(text[end])) ++end;
+    shown.append(text, at, end - at);
+    at = end;
+    if (at == text.size()) break;
     const std::optional<Character> next = first_character(text.substr(at));
     if (!next) {
       shown += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[at++]));

@@ -6,10 +6,10 @@
 #include <cmath>
 #include <cstdlib>
 #include <fmt/ranges.h>
+#include <sstream>
 
 #include "bench/commands.h"
 #include "bench/config_file.h"
-#include "bench/help_format.h"
 #include "streambp/error.h"
 
 namespace streambp::fuzz {
@@ -56,7 +56,6 @@ CommandLine read_command_line(const std::vector<std::string>& arguments) {
       return 0;
     });
   }
-  bench::format_help(app);
   try {
     app.parse(argc, argv.data());
     line.parsed = true;
@@ -75,6 +74,26 @@ CommandLine read_command_line(const std::vector<std::string>& arguments) {
   } catch (const InputError&) {
   }
   return line;
+}
+
+bool is_refused_file(const std::string& text) {
+  struct Sweep {
+    CLI::App app{"", "streambp-bench"};
+    std::string write_config;
+    bench::Action action;
+    Sweep() {
+      bench::add_config_flags(app, write_config);
+      bench::add_sweep_command(app, action, 0, nullptr, [](const SweepOptions&) { return 0; });
+    }
+  };
+  static const Sweep sweep;
+  std::istringstream file(text);
+  try {
+    sweep.app.get_config_formatter()->from_config(file);
+    return false;
+  } catch (const CLI::ParseError&) {
+    return true;
+  }
 }
 
 void require_promises(const SweepOptions& options) {

@@ -23,6 +23,10 @@ struct CommandLine {
 /// expected answers; anything else that is thrown comes out.
 CommandLine read_command_line(const std::vector<std::string>& arguments);
 
+/// Whether `text`, as the file of --config, is refused before any flag of `sweep` has a value from it: no
+/// TOML, or a name that no flag has. Costs little, as no flags are made anew.
+bool is_refused_file(const std::string& text);
+
 /// Aborts unless `options` keep what sweep_options.h and the checks of the flags promise.
 void require_promises(const streambp::bench::SweepOptions& options);
 

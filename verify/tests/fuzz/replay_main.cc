@@ -1,5 +1,5 @@
-// Runs a fuzz target without libFuzzer: its corpus, then a fixed number of seeded random mutations of it, or
-// the files named.
+// Runs a fuzz target without libFuzzer: its corpus, then a fixed number of seeded random mutations of what
+// the target starts from, or the files named.
 //
 //   safetensors_fuzz [--corpus TEXT] [--count N] [--seed S] [FILE ...]
 #include <cstdio>
@@ -73,12 +73,14 @@ bool run(const std::string& input) {
   return false;
 }
 
-// The corpus, then `count` mutations of it, until one input fails.
-bool replay(const std::vector<std::string>& corpus, uint64_t count, uint64_t seed) {
+// `all`, then `count` mutations of those that the target is given in code, until one fails: what libFuzzer
+// found is mostly refused, and so would mutations of it be.
+bool replay(const std::vector<std::string>& all, uint64_t count, uint64_t seed) {
+  const std::vector<std::string> corpus = streambp::fuzz::corpus();
   const std::vector<std::string> words = streambp::fuzz::dictionary();
   bool good = true;
-  for (const std::string& input : corpus) good = run(input) && good;
-  auto inputs = static_cast<int64_t>(corpus.size());
+  for (const std::string& input : all) good = run(input) && good;
+  auto inputs = static_cast<int64_t>(all.size());
   const int64_t accepted_corpus = streambp::fuzz::accepted();
   Random random(seed);
   for (uint64_t i = 0; i < count && good; ++i, ++inputs) {
