@@ -52,9 +52,15 @@ def check_precision():
 
 
 def check_gradcheck():
-    lines = [{"name": "norm", "gradient_error": 3e-10, "limit": 1e-9}, {"name": "rope", "gradient_error": 1e-11, "limit": 1e-10}]
-    figure, = record_of("gradcheck", lines)["figures"]
-    assert (figure["reached"], figure["limit"], figure["at"]) == (3e-10, 1e-9, "norm"), figure
+    exact = {"chain_rule_error": 1e-18, "chain_rule_limit": 1e-15, "gradient_error": 1e-16, "limit": 1e-13, "difference_error": 1e-11, "difference_limit": 1e-9}
+    lines = [{**exact, "name": "norm", "chain_rule_error": 5e-17, "gradient_error": 9e-14}, {**exact, "name": "rope", "difference_error": 3e-10},
+             {**exact, "name": "logits of a tiny qwen3", "gradient_error": 2e-14, "limit": 1e-12}]
+    record = record_of("gradcheck", lines)
+    assert [(one["what"], one["reached"], one["limit"], one["at"]) for one in record["figures"]] == [
+        ("complex steps", 5e-17, 1e-15, "norm"), ("extended precision", 2e-14, 1e-12, "logits of a tiny qwen3"),
+        ("six-point differences", 3e-10, 1e-9, "rope")] and record["checks"] == 3 and proofs.holds(record), record
+    for change in ({"chain_rule_error": 2e-15}, {"gradient_error": 2e-12}, {"difference_error": None}):
+        assert not proofs.holds(record_of("gradcheck", lines[:2] + [{**lines[2], **change}])), change
 
 
 def check_files():
