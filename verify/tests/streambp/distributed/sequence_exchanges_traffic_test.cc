@@ -100,16 +100,10 @@ TEST(SequenceExchangesTraffic, IsTheSameWhereItIsOnlyCounted) {
       const Work work{name, unbalanced(name), "sft", random_batch({41, 9, 23, 6}, 101, 5), chunks_of(4)};
       Work counted = work;
       counted.model = unbalanced(name, at::kMeta);
-      const auto sent = [&](Communicator& communicator, const Work& of) {
-        RankOfRows rank(communicator, of, exchange);
-        ReducedGradients gradients(communicator, rank.model, ZeroStage::kOptimizer);
-        communicator.reset_traffic();
-        rank.pass(of.settings, gradients);
-        return communicator.traffic();
-      };
       run_on_threads(4, [&](Communicator& communicator) {
         const auto alone = counted_rank(communicator.rank(), 4);
-        EXPECT_EQ(sent(*alone, counted), sent(communicator, work)) << name << " " << exchange_name(exchange);
+        EXPECT_EQ(traffic_of_pass(*alone, counted, exchange), traffic_of_pass(communicator, work, exchange))
+            << name << " " << exchange_name(exchange);
       });
     }
   }

@@ -46,6 +46,16 @@ struct RankOfRows {
   std::unique_ptr<Objective> objective;
 };
 
+/// What a rank sends in one pass of ZeRO-1, by kind.
+inline Traffic traffic_of_pass(Communicator& communicator, const Work& work,
+                               Exchange exchange = Exchange::kGather) {
+  RankOfRows rank(communicator, work, exchange);
+  ReducedGradients gradients(communicator, rank.model, ZeroStage::kOptimizer);
+  communicator.reset_traffic();
+  rank.pass(work.settings, gradients);
+  return communicator.traffic();
+}
+
 /// Rows of `owner` that `viewer` looks at in a layer with `window`.
 inline int64_t rows_seen(const SequenceSplit& split, int64_t owner, int64_t viewer, int64_t window) {
   int64_t count = 0;

@@ -82,16 +82,10 @@ TEST(SequenceRanksTraffic, IsTheSameWhereItIsOnlyCounted) {
       work.batch.sequence_inputs[inputs::kReferenceSums] = at::zeros({4}, at::kDouble);
       Work counted = work;
       counted.model = unbalanced(name, at::kMeta);
-      const auto sent = [](Communicator& communicator, const Work& of) {
-        RankOfRows rank(communicator, of);
-        ReducedGradients gradients(communicator, rank.model, ZeroStage::kOptimizer);
-        communicator.reset_traffic();
-        rank.pass(of.settings, gradients);
-        return communicator.traffic();
-      };
       run_on_threads(4, [&](Communicator& communicator) {
         const auto alone = counted_rank(communicator.rank(), 4);
-        EXPECT_EQ(sent(*alone, counted), sent(communicator, work)) << name << " " << objective;
+        EXPECT_EQ(traffic_of_pass(*alone, counted), traffic_of_pass(communicator, work))
+            << name << " " << objective;
       });
     }
   }
