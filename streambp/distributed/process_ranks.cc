@@ -1,6 +1,7 @@
 // All of c10d that the project includes: its headers take half a minute to compile.
 #include "streambp/distributed/process_ranks.h"
 
+#include <fmt/ranges.h>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -18,6 +19,11 @@ namespace {
 
 std::vector<uint8_t> bytes_of(const std::string& text) {
   return {text.begin(), text.end()};
+}
+
+/// How long a rank that has failed waits for the others to notice.
+std::chrono::milliseconds pause_of(std::chrono::milliseconds patience) {
+  return std::min<std::chrono::milliseconds>(patience / 10, std::chrono::seconds(1));
 }
 
 /// What ranks that have stopped leave for the others to read: whom they were waiting for.
@@ -69,7 +75,7 @@ class GlooRank final : public BackendRank {
                         ? open_nccl(c10::make_intrusive<c10d::PrefixStore>("nccl", store),
                                     static_cast<int>(at.rank), static_cast<int>(at.size), patience)
                         : nullptr),
-        obituaries_(store, std::min<std::chrono::milliseconds>(patience / 10, std::chrono::seconds(1))) {}
+        obituaries_(store, pause_of(patience)) {}
 
  protected:
   int64_t culprit(int64_t other) override { return obituaries_.culprit(rank(), other, size()); }
@@ -77,6 +83,33 @@ class GlooRank final : public BackendRank {
  private:
   Obituaries obituaries_;
 };
+
+std::string joined_key(int64_t rank) {
+  return fmt::format("joined/{}", rank);
+}
+
+/// Returns when every rank has all its connections: none leaves while another still connects.
+void wait_for_all(c10d::Store& store, const Rendezvous& at, std::chrono::milliseconds patience) {
+  std::vector<std::string> keys;
+  for (int64_t rank = 0; rank < at.size; ++rank) keys.push_back(joined_key(rank));
+  store.set(joined_key(at.rank), bytes_of("1"));
+  store.wait(keys, patience);
+}
+
+/// Whom a rank that could not connect has missed: those that have neither joined nor found out the same.
+std::string missed(c10d::Store* store, const Rendezvous& at, std::chrono::milliseconds pause) {
+  std::vector<int64_t> ranks;
+  try {
+    const auto failed_key = [](int64_t rank) { return fmt::format("failed/{}", rank); };
+    if (store != nullptr) store->set(failed_key(at.rank), bytes_of("1"));
+    std::this_thread::sleep_for(pause);
+    for (int64_t rank = 0; store != nullptr && rank < at.size; ++rank)
+      if (!store->check({joined_key(rank)}) && !store->check({failed_key(rank)})) ranks.push_back(rank);
+  } catch (const std::exception&) {  // the store has gone with its process
+  }
+  if (ranks.empty()) return "no other rank";
+  return fmt::format("no rank {}", fmt::join(ranks, ", "));
+}
 
 c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& at, std::chrono::milliseconds patience) {
   c10d::TCPStoreOptions options;
@@ -109,13 +142,17 @@ int64_t StoreServer::port() const {
 
 std::unique_ptr<Communicator> connect(const Rendezvous& rendezvous, std::chrono::milliseconds patience,
                                       BetweenGpus gpus) {
+  c10::intrusive_ptr<c10d::Store> store;
   try {
-    const auto store = c10::make_intrusive<c10d::PrefixStore>("streambp/" + rendezvous.run,
-                                                              open_store(rendezvous, patience));
-    return std::make_unique<GlooRank>(rendezvous, store, patience, gpus);
+    store = c10::make_intrusive<c10d::PrefixStore>("streambp/" + rendezvous.run,
+                                                   open_store(rendezvous, patience));
+    auto communicator = std::make_unique<GlooRank>(rendezvous, store, patience, gpus);
+    wait_for_all(*store, rendezvous, patience);
+    return communicator;
   } catch (const c10::Error& error) {
-    throw CommunicationError(fmt::format("rank {} finds no other rank at {}:{} ({})", rendezvous.rank,
-                                         rendezvous.host, rendezvous.port, error.what_without_backtrace()));
+    throw CommunicationError(fmt::format("rank {} finds {} at {}:{} ({})", rendezvous.rank,
+                                         missed(store.get(), rendezvous, pause_of(patience)), rendezvous.host,
+                                         rendezvous.port, error.what_without_backtrace()));
   }
 }
 

@@ -32,6 +32,10 @@ TEST(ProcessRanks, NameTheOneThatHasLeft) {
   expect_good(run_part(3, "leave"));
 }
 
+TEST(ProcessRanks, NameTheOneThatNeverConnects) {
+  expect_good(run_part(3, "absent"));
+}
+
 TEST(ProcessRanks, NameTheOneThatHangs) {
   expect_good(run_part(3, "hang"));
 }

@@ -114,6 +114,19 @@ void second_hangs(Communicator& communicator) {
   std::this_thread::sleep_for(kShortPatience + std::chrono::seconds(2));
 }
 
+/// The last rank never connects; the others name it.
+void one_is_absent(const Rendezvous& at) {
+  if (at.rank == at.size - 1) return;
+  const std::string expected = fmt::format("rank {} finds no rank {} at", at.rank, at.size - 1);
+  try {
+    connect(at, kShortPatience);
+  } catch (const CommunicationError& error) {
+    return require(std::string(error.what()).find(expected) != std::string::npos,
+                   "'" + expected + "' in: " + error.what());
+  }
+  require(false, "no connection without a rank");
+}
+
 int run(const std::string& part) {
   const std::map<std::string, std::function<void(Communicator&)>> parts{{"sum", sum_as_threads_do},
                                                                         {"train", train_as_threads_do},
@@ -121,6 +134,7 @@ int run(const std::string& part) {
                                                                         {"killed", last_is_killed},
                                                                         {"hang", second_hangs}};
   const std::optional<Rendezvous> at = rendezvous_of_environment();
+  if (at.has_value() && part == "absent") return one_is_absent(*at), 0;
   require(at.has_value() && parts.contains(part), "a rank's environment and a part by its name");
   const auto communicator = connect(*at, part == "hang" ? kShortPatience : kPatience);
   parts.at(part)(*communicator);
