@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What scripts/mutants.py is told of the sources still stands in them: the text of each named mistake once, the line of each reason.
+"""The named mistakes and the reasons of scripts/mutants.py fit the sources: each text stands there once, each reason names a line that exists.
 mutants_test.py PROJECT"""
 
 import sys
