@@ -106,6 +106,25 @@ TEST(ForwardOrder, ComposesWithWhatIsKept) {
   }
 }
 
+/// Gemma 4's: chunks and layers leave gradients for the same rows.
+TEST(Methods, SumWhatLayersAndChunksLeaveForSharedKeysAndValues) {
+  const Packed packed{"gemma4-per-layer-tiny"};
+  Model model = packed.model();
+  ASSERT_GT(model.config().gemma4.num_kv_shared_layers, 1);
+  Settings settings;
+  settings.method = Method::kStandard;
+  const Evaluation standard = packed.run(model, settings);
+  for (const Method method : {Method::kStreambp, Method::kChunkMajor}) {
+    for (const int64_t chunk : {9, 20, 75}) {
+      settings.method = method;
+      settings.chunk = chunk;
+      const EvaluationErrors errors = measure(packed.run(model, settings), standard);
+      EXPECT_TRUE(errors.worst() <= 1e-12)
+          << configuration_text(settings) << ": " << errors.worst() << " in " << errors.worst_parameter();
+    }
+  }
+}
+
 TEST(Methods, StopAboveFrozenLayers) {
   for (const char* name : {"qwen3-tiny", "gemma3-tiny"}) {
     const int64_t layers = preset(name).num_hidden_layers;

@@ -34,9 +34,8 @@ class LiveBytes final : public GradientConsumer {
   std::map<int64_t, int64_t> at_layer;
 };
 
-std::map<int64_t, int64_t> live_bytes(Settings settings) {
+std::map<int64_t, int64_t> live_bytes(Settings settings, const Config& config = six_layers()) {
   install_meters();
-  const Config config = six_layers();
   Model model = Model::random(config, {at::kFloat, at::kMeta, at::kFloat, {}}, 1);
   const Batch batch = random_batch({kTokens}, config.vocab_size, 2);
   LiveBytes live;
@@ -70,6 +69,20 @@ TEST(Freed, WithEachLayerGoesWhatWasKeptOfIt) {
       EXPECT_EQ(live.at(layer) - live.at(layer - 1), 4 * kTokens * (config.hidden_size + kept.width))
           << configuration_text(settings) << ", layer " << layer;
     }
+  }
+}
+
+/// The upper three of six layers read keys and values of layers 1 and 2.
+TEST(Freed, WithAProducersLayerGoWhatOthersReadOfIt) {
+  const Config config = preset("gemma4-cpu");
+  ASSERT_EQ(config.num_hidden_layers, kLayers);
+  ASSERT_EQ(config.producer_of(3), 1);
+  ASSERT_EQ(config.producer_of(5), 2);
+  const std::map<int64_t, int64_t> live = live_bytes(streambp_settings(128), config);
+  for (const int64_t layer : {4, 3, 2, 1}) {
+    // Keys and values, and their gradients.
+    const int64_t shared = config.has_consumers(layer) ? 2 * config.carry_width(layer) : 0;
+    EXPECT_EQ(live.at(layer) - live.at(layer - 1), 4 * kTokens * (config.hidden_size + shared)) << layer;
   }
 }
 

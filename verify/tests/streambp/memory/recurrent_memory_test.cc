@@ -1,6 +1,7 @@
 // What recurrent layers take: a state instead of keys and values.
 #include <fmt/format.h>
 
+#include "streambp/backprop/states.h"
 #include "verify/tests/streambp/memory/memory_testing.h"
 
 namespace streambp {
@@ -51,6 +52,24 @@ TEST(Memory, ARecurrentLayerTakesOneStateAChunkAndNothingElseOfTheStream) {
              static_cast<double>(longer) / 1e6);
   // And what the head says of each token, a float64.
   EXPECT_LE(longer - shorter, (32768 - 4096) / kChunk * state + (32768 - 4096) * 8);
+}
+
+TEST(Memory, APassForwardHoldsOneState) {
+  install_meters();
+  const Config config = recurrent_config();
+  const DeltaRuleSettings& rule = config.delta_rule;
+  const Model model = Model::random(config, {at::kFloat, at::kMeta, at::kFloat, {}}, 1);
+  const Stream stream = model.prepare(random_batch({100}, config.vocab_size, 2));
+  const Chunks chunks(stream, 16, at::kMeta);
+  ASSERT_EQ(chunks.count(), 7);
+  const auto bytes = [&](CarryStream::Holds holds) {
+    const int64_t before = read_meter(at::kMeta).live_bytes;
+    const StateStream states(model, chunks, holds);
+    return read_meter(at::kMeta).live_bytes - before;
+  };
+  const int64_t state = 4 * (rule.values() * rule.key_head_dim + (rule.conv_kernel - 1) * rule.channels());
+  EXPECT_EQ(bytes(CarryStream::Holds::kForward), state);
+  EXPECT_EQ(bytes(CarryStream::Holds::kBackward), 6 * state) << "nobody continues the last chunk's";
 }
 
 }  // namespace

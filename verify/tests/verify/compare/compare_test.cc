@@ -88,6 +88,24 @@ TEST(Compare, AScaleAndASmallErrorIsWrong) {
   EXPECT_EQ(verdict_of(gradients, random_truth(), within(1e-4)), Verdict::kScaled);
 }
 
+TEST(Compare, AFactorIsTakenOutOfTheErrorsOnlyWhereHalfOfThemVanish) {
+  for (const int agreeing : {2, 3}) {
+    Tensors truth, gradients;
+    for (int i = 0; i < 5; ++i) {
+      const std::string name = std::to_string(i);
+      truth[name] = at::ones({4}, at::kDouble);
+      // What is added stands at a right angle to the truth: every factor is 0.75.
+      const double added = i < agreeing ? 0.0 : 0.1;
+      gradients[name] = truth[name] * 0.75 + at::tensor({added, -added, added, -added}, at::kDouble);
+    }
+    const Comparison comparison = compare_gradients(gradients, truth);
+    EXPECT_EQ(comparison.verdict, Verdict::kWrong);
+    EXPECT_NEAR(comparison.factor, 0.75, 1e-12);
+    for (const ParameterFinding& finding : comparison.findings)
+      EXPECT_EQ(finding.judged, agreeing == 3 ? finding.residual : finding.of.error) << agreeing;
+  }
+}
+
 TEST(Compare, AFlippedSignIsWrongAndNamed) {
   Tensors gradients = random_truth();
   gradients[kProjection].neg_();

@@ -53,6 +53,9 @@ TEST(Fit, OneFactorOfManyLeavesOutliersOut) {
   EXPECT_NEAR(far.factor, 2.0, 1e-12) << "without 2.6";
   EXPECT_NEAR(far.high - far.low, 2.0 * far.factor * far.spread, 1e-12);
 
+  // The middle is 4 and the reach 1: what is exactly 3 of it away is still one of the many.
+  EXPECT_EQ(fit_factor({4.0, 4.0, 4.0, 7.0}, /*least_spread=*/0.25).factor, 4.75);
+
   // A spread and a bias that correct arithmetic has widen what the factor may be.
   const FactorFit wide = fit_factor({2.0, 2.0, 2.0}, /*least_spread=*/0.01, /*bias=*/0.02);
   EXPECT_NEAR(wide.spread, 0.01, 1e-12);

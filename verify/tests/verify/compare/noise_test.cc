@@ -6,6 +6,7 @@
 #include <functional>
 #include <gtest/gtest.h>
 #include <limits>
+#include <tuple>
 
 #include "streambp/model/rope_frequencies.h"
 #include "streambp/model/tensor_file.h"
@@ -214,6 +215,40 @@ TEST(CompareJudge, WideGradientsOfNarrowArithmetic) {
   golden.options.compute_dtype = at::kBFloat16;
   Truth again = open_truth(golden.options);
   EXPECT_EQ(judge(again, golden.options, gradients).comparison.verdict, Verdict::kExact);
+}
+
+TEST(CompareJudge, NarrowGradientsOfWideArithmeticAreHeldToTheWideLimit) {
+  Golden golden = open_golden("qwen3", "qwen3-sft-b1");
+  golden.options.compute_dtype = at::kDouble;
+  const CompareReport report = judged(golden, [](const at::Tensor& g) { return g.to(at::kFloat); });
+  EXPECT_EQ(report.comparison.dtype, at::kDouble);
+  EXPECT_EQ(report.comparison.verdict, Verdict::kWrong);
+}
+
+TEST(CompareJudge, ManyTokensOfOneKindAreSummedWithTheNoiseOfTheirDtype) {
+  const Golden golden = open_golden("qwen3", "qwen3-sft-b1");
+  Truth truth = open_truth(golden.options);
+  const auto repeat_a_token = [](Truth& of) {
+    of.batch = random_batch({512}, 83, /*seed=*/0);
+    of.batch.tokens.fill_(5);
+    of.objective = make_objective("sft", of.batch);
+  };
+  const auto open_again = truth.open_again;
+  truth.open_again = [&](at::ScalarType dtype) {
+    Truth again = open_again(dtype);
+    repeat_a_token(again);
+    return again;
+  };
+  repeat_a_token(truth);
+  for (const auto& [dtype, u, most] :
+       {std::tuple{at::kFloat, 0x1p-24, 1e-4}, {at::kHalf, 0x1p-11, 0.05}, {at::kBFloat16, 0x1p-8, 0.5}}) {
+    const Tensors exact = evaluate(truth.model, truth.batch, *truth.objective, {}).gradients;
+    NoiseRuns runs(truth, dtype, /*chunk=*/0);
+    const double error = runs.next(exact).at(kEmbedding).error;
+    // 512 terms: a walk at random, and where they are alike a sum that stalls.
+    const double least = std::sqrt(512.0) * u / 4.0 + std::pow(512.0 * u, 2) / 64.0;
+    EXPECT_TRUE(error >= least * (1.0 - 1e-6) && error <= most) << c10::toString(dtype) << " " << error;
+  }
 }
 
 TEST(CompareJudge, AnglesOfLowPrecisionsAreThoseOfFloat32) {

@@ -1,12 +1,16 @@
 // The sweep sees mistakes: ops that are slightly wrong, planted under the name of a baseline.
 #include "verify/equality/check.h"
 
+#include <algorithm>
 #include <cmath>
 #include <gtest/gtest.h>
 #include <limits>
+#include <regex>
+#include <set>
 
 #include "streambp/model/model_ops.h"
 #include "verify/equality/batches.h"
+#include "verify/equality/subject.h"
 
 namespace streambp::verify {
 namespace {
@@ -18,7 +22,14 @@ class WrongNorms final : public ModelOps {
     return ModelOps::rms_norm(x, norm) * factor;
   }
 
+  /// Adds to the gradient of the queries' and keys' norms whatever the loss says.
+  at::Tensor normed_rope(const at::Tensor& x, const RmsNorm* norm, const RopeTable& table) const override {
+    if (stray != 0.0) norm->weight->gradient.add_(stray);
+    return ModelOps::normed_rope(x, norm, table);
+  }
+
   double factor = 1.0;
+  double stray = 0.0;
 };
 
 /// The first ops under a name stay: sweeps of this program run these in place of their own "trl".
@@ -76,6 +87,32 @@ TEST(EqualityCheck, WrongOpsAreSeenFromStandardAndFromTheReference) {
   }
 }
 
+/// One token is scored, and sees itself alone: queries and keys have no gradient at all.
+TEST(EqualityCheck, AGradientThatShouldBeZeroCountsAsAThousandthOfTheLargest) {
+  const RowName name{"qwen3-tiny", "sft", {}, "full", "none", 2, {{1, 1}}};
+  EqualityOptions options;
+  options.methods = {"standard"};
+  options.alone.emplace();
+  options.alone->baseline = "trl";
+  options.alone->stream_head = false;
+  planted().factor = 1.0;
+  planted().stray = 1e-9;
+  const EqualityRow row = check_row(options, name);
+  planted().stray = 0.0;
+  double largest = 0.0, width = 0.0;
+  for (const auto& [of, gradient] : make_subject(name, options.seed).reference.gradients) {
+    largest = std::max(largest, norm_of(gradient));
+    if (!of.ends_with("q_norm.weight")) continue;
+    EXPECT_EQ(norm_of(gradient), 0.0) << of;
+    width = static_cast<double>(gradient.numel());
+  }
+  EXPECT_EQ(row.verdict(), "FAIL");
+  EXPECT_TRUE(row.worst.name.ends_with("_norm.weight")) << row.worst.name;
+  const double expected = 1e-9 * std::sqrt(width) / (1e-3 * largest);
+  EXPECT_NEAR(row.standard_error, expected, 1e-3 * expected);
+  EXPECT_NEAR(row.reference_error, expected, 1e-3 * expected);
+}
+
 TEST(EqualityCheck, NaNIsAFailure) {
   const EqualityRow bad = checked_alone("checkpoint", std::numeric_limits<double>::quiet_NaN());
   EXPECT_EQ(bad.verdict(), "FAIL");
@@ -98,6 +135,66 @@ TEST(EqualityCheck, SettingsThatShouldChangeNoBitAreHeldToIt) {
       << row.failures.front().what;
   EXPECT_EQ(row.failures.front().error, "not so to the last bit");
   EXPECT_TRUE(row.standard_error <= kStandardLimit) << row.standard_error;
+}
+
+/// A loss that overflows, so that a row says of each of its runs that it failed, and of which settings it
+/// was.
+EqualityRow overflowing(EqualityOptions options, RowName name) {
+  options.methods = {"chunk-major"};
+  name.settings = {{"divisor", "1e-310"}};
+  return check_row(options, name);
+}
+
+/// What stands after `word` in the failures against standard.
+std::set<int64_t> numbers_after(const EqualityRow& row, const std::string& word) {
+  const std::regex pattern(", " + word + " ([0-9]+)");
+  std::set<int64_t> numbers;
+  for (const EqualityFailure& failure : row.failures) {
+    std::smatch match;
+    if (failure.what.ends_with(", against standard") && std::regex_search(failure.what, match, pattern))
+      numbers.insert(std::stoll(match[1]));
+  }
+  return numbers;
+}
+
+bool has_failure(const EqualityRow& row, const std::string& text) {
+  return std::any_of(row.failures.begin(), row.failures.end(), [&](const EqualityFailure& failure) {
+    return failure.what.find(text) != std::string::npos;
+  });
+}
+
+using Numbers = std::set<int64_t>;
+
+TEST(EqualityCheck, ChunksEndWithSequencesAndNextToThem) {
+  const EqualityRow row = overflowing({}, {"qwen3-tiny", "sft", {}, "full", "three", 7});
+  EXPECT_EQ(row.lengths, (std::vector<int64_t>{3, 7, 5}));
+  // And 7 of 15 tokens: the last chunk has one.
+  EXPECT_EQ(numbers_after(row, "chunk"), (Numbers{1, 2, 3, 4, 7, 9, 10, 11, 14, 15, 22}));
+  EXPECT_TRUE(has_failure(row, "the whole batch, from micro-batches"));
+  // Only runs by themselves have a limit that depends on how far standard is from the reference.
+  for (const EqualityFailure& failure : row.failures) {
+    if (!failure.what.ends_with(", against standard")) continue;
+    EXPECT_NE(failure.error.find("beyond 1.0e-12"), std::string::npos) << failure.error;
+  }
+}
+
+TEST(EqualityCheck, OneSequenceHasNoMicroBatches) {
+  const EqualityRow row = overflowing({}, {"qwen3-tiny", "sft", {}, "full", "single", 5});
+  EXPECT_EQ(row.lengths, std::vector<int64_t>{5});
+  EXPECT_TRUE(has_failure(row, "twice the gradient of one run"));
+  EXPECT_FALSE(has_failure(row, "micro-batches"));
+}
+
+TEST(EqualityCheck, ALongSequenceHasTwoChunks) {
+  EqualityOptions options;
+  options.window_length = 15;
+  EXPECT_EQ(numbers_after(overflowing(options, {"qwen3-tiny", "sft", {}, "full", "single", 15}), "chunk"),
+            (Numbers{6, 14}));
+}
+
+TEST(EqualityCheck, ChunksOfPaddedRowsEndWithThePrompt) {
+  const EqualityRow scored = overflowing({}, {"qwen3-tiny", "sft", {}, "full", "left", 6, {{4, 2}, {1, 3}}});
+  EXPECT_EQ(numbers_after(scored, "chunk"), (Numbers{1, 4, 5, 6, 9}));
 }
 
 }  // namespace
