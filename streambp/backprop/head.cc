@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 #include <utility>
 
 #include <torch/csrc/autograd/autograd.h>
@@ -61,7 +62,7 @@ at::Tensor divergences(const HeadRequest& request, const at::Tensor& log_t, cons
     case Divergence::kNone:
       break;
   }
-  TORCH_INTERNAL_ASSERT(false, "no divergence");
+  throw std::logic_error("no divergence");
 }
 
 /// Room for the values of all scored tokens.

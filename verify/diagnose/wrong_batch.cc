@@ -1,6 +1,7 @@
 #include "verify/diagnose/wrong_batch.h"
 
 #include <algorithm>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -216,7 +217,7 @@ at::Tensor chunk_numbers(const Batch& batch, const at::Tensor& scored, const Cut
     case Cut::Along::kRows:
       return of_scored(indices.row);
   }
-  TORCH_INTERNAL_ASSERT(false, "no such cut");
+  throw std::logic_error("no such cut");
 }
 
 at::Tensor normaliser_weights(const Batch& batch, const at::Tensor& scored, const Cut& cut) {
