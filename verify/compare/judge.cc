@@ -98,13 +98,23 @@ class Judge {
     return report(compare_gradients(gradients_, as_stored_.gradients, judging), 0);
   }
 
+  /// Gives the truth its weights as numbers of `dtype`, float64 for those as stored.
+  void put_weights(at::ScalarType dtype) {
+    if (weights_ == dtype) return;
+    if (weights_ != at::kDouble) restore_weights(truth_);
+    if (dtype != at::kDouble) round_weights(truth_, dtype);
+    weights_ = dtype;
+  }
+
   CompareReport in_low(at::ScalarType dtype) {
+    put_weights(at::kDouble);
     const bool rounded = !verify::are_numbers_of(dtype, truth_.model);
     Tensors exact = as_stored_.gradients;
     if (rounded) {
-      round_weights(truth_, dtype);
+      put_weights(dtype);
       exact = evaluate().gradients;
     }
+    bool stored = false;
     CompareReport result = report({}, 0);
     Judging judging;
     judging.dtype = dtype;
@@ -114,15 +124,16 @@ class Judge {
     do {
       judging.noise.push_back(runs.next(exact));
       result.comparison = compare_gradients(gradients_, exact, judging);
-      if (rounded) prefer_stored(result.comparison, judging);
+      if (rounded) stored = prefer_stored(result.comparison, judging);
     } while (runs.done() < NoiseRuns::kRuns && !is_clear(result.comparison));
     result.noise_runs = runs.done();
+    if (stored) put_weights(at::kDouble);
     note_ties(result);
     return result;
   }
 
-  /// Weights that were kept wider than the arithmetic.
-  void prefer_stored(Comparison& comparison, const Judging& judging) const {
+  /// Weights that were kept wider than the arithmetic: whether the comparison is with their truth.
+  bool prefer_stored(Comparison& comparison, const Judging& judging) const {
     const std::string name = dtype_name(comparison.dtype);
     if (!is_good(comparison)) {
       Comparison stored = compare_gradients(gradients_, as_stored_.gradients, judging);
@@ -130,10 +141,11 @@ class Judge {
         comparison = std::move(stored);
         comparison.notes.push_back(
             fmt::format("the truth is that of the weights as stored, which are not all numbers of {}", name));
-        return;
+        return true;
       }
     }
     comparison.notes.push_back(fmt::format("the truth is that of the weights rounded to {}", name));
+    return false;
   }
 
   static void note_ties(CompareReport& result) {
@@ -152,20 +164,23 @@ class Judge {
   /// the numbers to say.
   CompareReport in_narrower(CompareReport result, at::ScalarType dtype) {
     if (dtype == at::kBFloat16 || dtype == at::kHalf) return result;
+    const at::ScalarType weights = weights_;
     for (const at::ScalarType narrower : {at::kFloat, at::kHalf, at::kBFloat16}) {
       if (narrower == dtype || !are_numbers_of(narrower, gradients_)) continue;
       CompareReport again = in_low(narrower);
       if (again.comparison.verdict == Verdict::kWrong) continue;
       return as_computed_in(std::move(again), "every number is one of {0}: if they were computed in it");
     }
+    put_weights(weights);
     if (dtype != at::kFloat) return result;
     CompareReport half = in_low(at::kBFloat16);
-    if (half.comparison.verdict == Verdict::kWrong) return result;
     const char* const reason =
         "all errors are within the noise of {0}: if products were taken in it (autocast, gradients kept in "
         "float32 next to {0} weights)";
-    if (looks_like_noise(half.comparison, half.ties)) return as_computed_in(std::move(half), reason);
-    result.comparison.hints.push_back(compute_dtype_hint(reason, at::kBFloat16));
+    const bool fits = half.comparison.verdict != Verdict::kWrong;
+    if (fits && looks_like_noise(half.comparison, half.ties)) return as_computed_in(std::move(half), reason);
+    put_weights(weights);
+    if (fits) result.comparison.hints.push_back(compute_dtype_hint(reason, at::kBFloat16));
     return result;
   }
 
@@ -185,6 +200,7 @@ class Judge {
   const CompareOptions& options_;
   const Tensors& gradients_;
   Evaluation as_stored_;
+  at::ScalarType weights_ = at::kDouble;  // what those of the truth are numbers of
 };
 
 }  // namespace

@@ -14,6 +14,15 @@ namespace {
 /// Longer batches are run by streambp: standard would hold the activations of all layers.
 constexpr int64_t kLongBatch = 4096;
 
+void copy_weights(const Truth& from, Truth& to) {
+  const auto copy = [](const Model& source, Model& target) {
+    for (const auto& parameter : target.parameters())
+      parameter->value.copy_(source.parameter(parameter->name).value);
+  };
+  copy(from.model, to.model);
+  if (to.teacher) copy(*from.teacher, *to.teacher);
+}
+
 template <typename Change>
 void change_weights(Truth& truth, const Change& change) {
   const auto of = [&](Model& model) {
@@ -63,6 +72,10 @@ void round_weights(Truth& truth, at::ScalarType dtype) {
   change_weights(truth, [&](const at::Tensor& value) { return value.to(dtype); });
 }
 
+void restore_weights(Truth& truth) {
+  copy_weights(truth.open_again(at::kDouble), truth);
+}
+
 NoiseSample NoiseRuns::next(const Tensors& exact) {
   const Float32Angles as_transformers;
   const int run = done_++;
@@ -88,12 +101,7 @@ NoiseSample NoiseRuns::next(const Tensors& exact) {
     return wide + wide * unit * at::empty_like(wide).uniform_(-1.0, 1.0, generator);
   });
   Truth exact_there = truth_.open_again(at::kDouble);
-  for (const auto& parameter : exact_there.model.parameters())
-    parameter->value.copy_(low.model.parameter(parameter->name).value);
-  if (low.teacher) {
-    for (const auto& parameter : exact_there.teacher->parameters())
-      parameter->value.copy_(low.teacher->parameter(parameter->name).value);
-  }
+  copy_weights(low, exact_there);
   Settings streamed;
   streamed.chunk = chunk_;
   return sample(gradients_by(low, settings), gradients_by(exact_there, streamed));

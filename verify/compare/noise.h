@@ -17,6 +17,9 @@ bool are_numbers_of(at::ScalarType dtype, const Model& model);
 /// Rounds every weight of the models to `dtype` and back, as a model held in it has them.
 void round_weights(Truth& truth, at::ScalarType dtype);
 
+/// Gives every weight the value again that it was opened with.
+void restore_weights(Truth& truth);
+
 /// The runs that a comparison in a low precision asks for, one at a time. They cost a pass each, but the last
 /// two, whose weights are moved by a unit in the last place at random: those have a truth of their own.
 class NoiseRuns {

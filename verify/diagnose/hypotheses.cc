@@ -31,6 +31,7 @@ std::vector<Hypothesis> HypothesisTable::all() {
   rotary();
   weights();
   gradients();
+  chunked_labels();
   normalisers();
   chunked();
   return std::move(table_);
@@ -88,6 +89,11 @@ void HypothesisTable::labels() {
   add("labels-shifted-twice", "targets",
       "labels are shifted twice: logits are scored on the token after the next",
       [](WrongSettings& s) { s.target_shift = -1; });
+  if (kind_.layout == Layout::kLabels && scored_indices(batch_).size(0) < batch_.size() - sequences()) {
+    add("prompt-scored", "targets",
+        "tokens whose label is masked, as a prompt's are, are scored on the next token",
+        [](WrongSettings& s) { s.prompt_scored = true; });
+  }
   if (!knows_padding()) return;
   if (has_left_padding()) {
     add("padding-not-masked", "padding", "padding is not masked: real tokens see it",
@@ -125,7 +131,6 @@ void HypothesisTable::inputs() {
 }
 
 void HypothesisTable::advantages() {
-  const auto sequences = static_cast<int64_t>(batch_.offsets.size()) - 1;
   const auto change = [&](const AdvantageChange& advantages, const std::string& of) {
     const bool whitened = advantages.kind == AdvantageChange::Kind::kWhitened;
     std::string name = whitened ? "advantages-normalised" : "advantages-centred";
@@ -143,8 +148,9 @@ void HypothesisTable::advantages() {
   for (const auto kind : {AdvantageChange::Kind::kCentred, AdvantageChange::Kind::kWhitened}) {
     change({kind, 0, false, 0.0}, "all rows");
     change({kind, 0, true, 0.0}, "all tokens");
-    for (int64_t group = 2; group <= sequences / 2; ++group) {
-      if (sequences % group == 0) change({kind, group, false, 1e-4}, fmt::format("groups of {} rows", group));
+    for (int64_t group = 2; group <= sequences() / 2; ++group) {
+      if (sequences() % group == 0)
+        change({kind, group, false, 1e-4}, fmt::format("groups of {} rows", group));
     }
   }
 }

@@ -80,6 +80,23 @@ std::vector<Cut> HypothesisTable::cuts(const std::vector<Along>& along) const {
   return all;
 }
 
+void HypothesisTable::chunked_labels() {
+  if (kind_.layout != Layout::kLabels) return;
+  std::vector<at::Tensor> seen{batch_.targets};
+  for (const Cut& cut : cuts({Along::kSequence, Along::kColumns, Along::kStream})) {
+    WrongSettings settings;
+    settings.labels_of_chunk = cut;
+    const at::Tensor targets = wrong_batch(batch_, {}, {}, settings).batch.targets;
+    const auto is_same = [&](const at::Tensor& other) { return at::equal(targets, other); };
+    if (std::any_of(seen.begin(), seen.end(), is_same)) continue;
+    seen.push_back(targets);
+    add(fmt::format("labels-lost-{}", short_text(cut)), "targets",
+        fmt::format("labels are shifted within a chunk, so that its last token has none, in {}",
+                    long_text(cut)),
+        [cut](WrongSettings& s) { s.labels_of_chunk = cut; });
+  }
+}
+
 void HypothesisTable::normalisers() {
   if (kind_.layout != Layout::kLabels && kind_.layout != Layout::kCompletions) return;
   const at::Tensor scored = scored_indices(batch_);

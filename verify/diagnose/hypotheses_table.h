@@ -37,6 +37,7 @@ class HypothesisTable {
   void gradients();
 
   // hypotheses_chunks.cc: of what works by chunks
+  void chunked_labels();
   void normalisers();
   void chunked();
   std::vector<Cut> cuts(const std::vector<Cut::Along>& along) const;
@@ -50,6 +51,7 @@ class HypothesisTable {
   bool is_contiguous() const;
   /// Whether a loss balances the experts.
   bool is_balanced() const { return router_loss(kind_, options_).of(config_.mixture) != 0.0; }
+  int64_t sequences() const { return static_cast<int64_t>(batch_.offsets.size()) - 1; }
   int64_t longest() const {
     return indices_.in_sequence.numel() == 0 ? 0 : indices_.in_sequence.max().item<int64_t>() + 1;
   }

@@ -48,6 +48,24 @@ void shift_targets(Batch& batch, int64_t by, const at::Tensor& first_labels) {
   for (auto& [name, values] : batch.token_inputs) values = shift(values, 0);
 }
 
+/// Every token but a sequence's last has a target: its own, or else the next token.
+void score_prompts(Batch& batch) {
+  at::Tensor next = at::full_like(batch.tokens, kNoTarget);
+  for (size_t i = 0; i + 1 < batch.offsets.size(); ++i) {
+    const int64_t begin = batch.offsets[i], last = batch.offsets[i + 1] - 1;
+    if (last > begin) next.slice(0, begin, last).copy_(batch.tokens.slice(0, begin + 1, last + 1));
+  }
+  batch.targets = at::where(batch.targets.eq(kNoTarget), next, batch.targets);
+}
+
+/// A token whose next one lies in another chunk has no target.
+void drop_targets_of_next_chunks(Batch& batch, const Cut& cut) {
+  const at::Tensor numbers = chunk_numbers(batch, at::arange(batch.size(), at::kLong), cut);
+  const at::Tensor lost = numbers.slice(0, 1).ne(numbers.slice(0, 0, -1));
+  batch.targets = batch.targets.clone();
+  batch.targets.slice(0, 0, -1).masked_fill_(lost, kNoTarget);
+}
+
 /// The batch with its padding among the tokens: rows are sequences, positions go on to both sides.
 WrongBatch with_padding(const Batch& batch, const at::Tensor& input_ids, bool scored, bool visible) {
   const int64_t rows = row_count(batch), columns = batch.padded_columns, all = rows * columns;
@@ -109,6 +127,8 @@ WrongBatch wrong_batch(const Batch& batch, const at::Tensor& input_ids, const at
   } else {
     wrong.hidden_key = at::zeros({batch.size()}, at::kBool);
   }
+  if (settings.prompt_scored) score_prompts(wrong.batch);
+  if (settings.labels_of_chunk.size > 0) drop_targets_of_next_chunks(wrong.batch, settings.labels_of_chunk);
   if (settings.target_shift != 0) {
     at::Tensor first_labels;
     if (settings.first_label)

@@ -59,6 +59,8 @@ struct WrongSettings {
       0;  // 1: logits are scored on the label at their own position; -1: on the one after the next
   bool first_label = false;                    // with a shift of 1: a row's first token is its own label
   bool padding_scored = false;                 // padding counts among the labels
+  bool prompt_scored = false;                  // so do tokens that have none: their next one is
+  Cut labels_of_chunk;                         // labels are shifted within a chunk: its last token has none
   Cut normaliser;                              // the mean of the chunks' means
   std::map<std::string, std::string> options;  // of the objective, instead of the given ones
   bool reference_is_policy = false;

@@ -217,6 +217,31 @@ TEST(CompareJudge, WideGradientsOfNarrowArithmetic) {
   EXPECT_EQ(judge(again, golden.options, gradients).comparison.verdict, Verdict::kExact);
 }
 
+/// What explains wrong gradients is looked for under those weights.
+TEST(CompareJudge, LeavesTheWeightsThatTheVerdictIsAbout) {
+  const Golden golden = open_golden("qwen3", "qwen3-sft-b1");
+  ASSERT_FALSE(are_numbers_of(at::kFloat, open_truth(golden.options).model));
+  const auto weights_after = [&](Tensors gradients, Verdict verdict) {
+    Truth truth = open_truth(golden.options);
+    EXPECT_EQ(judge(truth, golden.options, gradients).comparison.verdict, verdict);
+    for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
+      Truth opened = open_truth(golden.options);
+      if (dtype != at::kDouble) round_weights(opened, dtype);
+      if (std::all_of(opened.model.parameters().begin(), opened.model.parameters().end(), [&](const auto& p) {
+            return at::equal(p->value, truth.model.parameter(p->name).value);
+          }))
+        return dtype;
+    }
+    return at::ScalarType::Undefined;
+  };
+  EXPECT_EQ(weights_after(gradients_in(golden, at::kBFloat16), Verdict::kExact), at::kBFloat16);
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+    Tensors wrong = gradients_in(golden, dtype);
+    wrong.begin()->second.mul_(3.0);
+    EXPECT_EQ(weights_after(wrong, Verdict::kWrong), dtype);
+  }
+}
+
 TEST(CompareJudge, NarrowGradientsOfWideArithmeticAreHeldToTheWideLimit) {
   Golden golden = open_golden("qwen3", "qwen3-sft-b1");
   golden.options.compute_dtype = at::kDouble;
