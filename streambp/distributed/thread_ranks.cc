@@ -34,6 +34,7 @@ class Mailboxes {
     }
     check(message, collective, received, from, to);
     received.copy_(message.tensor);
+    message.tensor.reset();  // the sender is the last to hold it
     const std::lock_guard lock(mutex_);
     boxes_.erase({from, to});
     changed_.notify_all();
