@@ -2,10 +2,12 @@
 #include <CLI/Formatter.hpp>
 #include <memory>
 
+#include "bench/budget.h"
 #include "bench/commands.h"
 #include "bench/ranks_longest.h"
 #include "bench/ranks_report.h"
 #include "bench/ranks_run.h"
+#include "bench/ranks_start.h"
 #include "bench/run_flags.h"
 #include "bench/sweep_cells.h"
 #include "streambp/cli/command_line.h"
@@ -13,11 +15,12 @@
 #include "streambp/cli/print.h"
 #include "streambp/cli/threads.h"
 #include "streambp/distributed/agreement.h"
-#include "streambp/distributed/local_ranks.h"
 #include "streambp/distributed/process_ranks.h"
 #include "streambp/distributed/sequence_split.h"
 #include "streambp/error.h"
+#include "streambp/memory/meter.h"
 #include "streambp/runtime/bytes.h"
+#include "streambp/runtime/failure.h"
 
 namespace streambp::bench {
 namespace {
@@ -36,6 +39,7 @@ struct Typed {
   int64_t repeats = 3;
   bool overlaps = false;
   std::string trace;
+  std::string memory_limit;
   std::string budget;
   double teraflops = 0.0;
   std::string link;
@@ -71,7 +75,10 @@ looks at the most rows and one sends the most: the larger numbers are printed.
 ring (they come block by block, and once more in the backward pass), ulysses (ranks divide the heads of all rows; their number has to
 divide the heads). Latent attention and keys and values that layers share are gathered, recurrent layers pass their states, whichever.
 
-Exit codes: 0 all good; 2 bad usage or input; of a rank that fails, its own.)";
+Where a rank runs out of memory all end, that is recorded with status oom, and they are started again for the rest (ranks that torchrun or
+mpirun started end without it).
+
+Exit codes: 0 all good; 2 bad usage or input; 3 a rank ran out of memory; of a rank that fails, its own.)";
 
 std::vector<ZeroStage> read_stages(const std::string& list) {
   std::vector<ZeroStage> stages;
@@ -114,6 +121,8 @@ SweepOptions read_options(const RunFlags& flags, const Typed& typed) {
   options.threads = typed.threads;
   options.repeats = typed.repeats;
   options.out = typed.out;
+  options.json = typed.json;
+  if (!typed.memory_limit.empty()) options.memory_limit = parse_bytes(typed.memory_limit, "--memory-limit");
   options.arguments = typed.arguments;
   if (!typed.trace.empty()) options.trace = typed.trace;
   const bool predicts = options.device == "meta";
@@ -126,6 +135,8 @@ SweepOptions read_options(const RunFlags& flags, const Typed& typed) {
     throw InputError("--teraflops and --link: one without the other, expected both");
   if (typed.resume && !typed.budget.empty())
     throw InputError("--resume with --budget: what is longest is not known before it is found, expected one");
+  if (predicts && options.memory_limit)
+    throw InputError("--memory-limit: of measured runs, expected --budget on meta");
   if (options.device != "cpu" && options.device != "meta")
     throw InputError("--device {}: expected cpu or meta", options.device);
   if (options.picks_method) throw InputError("--method auto: expected methods by name");
@@ -158,6 +169,17 @@ bool first_rank_says(Communicator& communicator, bool own) {
   return communicator.all_gather(at::full({1}, own ? 1 : 0, at::kLong))[0].item<int64_t>() != 0;
 }
 
+/// Leaves the record of a cell in which this rank ran out of memory.
+void leave_out_of_memory(const Communicator& communicator, const Bench& bench, const Cell& cell,
+                         const Sharing& sharing, const std::exception& error) {
+  MemoryFailure failure = failure_of(error);
+  failure.error = fmt::format("rank {}: {}", communicator.rank(), failure.error);
+  json record = ranks_record(bench, cell, sharing, communicator.size(), failure);
+  record["environment"] =
+      describe_environment(bench.options.threads, /*cuda_index=*/-1, bench.options.arguments);
+  leave_record(bench.options, record);
+}
+
 /// Every cell and stage on this rank; on meta also on `other`, if there is one.
 void run_cells(Communicator& communicator, const Bench& bench, const Typed& typed, RanksReport* report,
                Communicator* other = nullptr) {
@@ -186,8 +208,14 @@ void run_cells(Communicator& communicator, const Bench& bench, const Typed& type
       }
       std::optional<Recorder> recorder;
       const bool records = report != nullptr && bench.options.trace;
-      RanksRun run = run_on_rank(communicator, bench, cell, sharing, bench.options.repeats,
-                                 records ? &recorder : nullptr);
+      RanksRun run;
+      try {
+        run = run_on_rank(communicator, bench, cell, sharing, bench.options.repeats,
+                          records ? &recorder : nullptr);
+      } catch (const std::exception& error) {
+        if (is_out_of_memory(error)) leave_out_of_memory(communicator, bench, cell, sharing, error);
+        throw;
+      }
       if (other != nullptr)
         run = most_of(run, run_on_rank(*other, bench, cell, sharing, bench.options.repeats));
       if (report != nullptr)
@@ -221,8 +249,14 @@ int predict_ranks(const SweepOptions& options, const Typed& typed) {
     const auto sending = counted_rank(ends_last ? 0 : ranks - 1, ranks);
     run_cells(*looking, bench, typed, &report, divides_rows && ranks > 1 ? sending.get() : nullptr);
   }
-  report.print();
-  return kExitGood;
+  return report.print();
+}
+
+/// By default a rank's part of what is free where all of them are on this machine; else there is no limit.
+void limit_memory(const SweepOptions& options, int64_t ranks) {
+  const int64_t part = is_started_rank() ? usable_part(available_memory()) / ranks : 0;
+  if (const int64_t limit = options.memory_limit.value_or(part); limit > 0)
+    set_memory_limit(c10::DeviceType::CPU, limit);
 }
 
 /// As one of several processes.
@@ -232,6 +266,7 @@ int run_as_rank(const Rendezvous& rendezvous, const SweepOptions& options, const
   for (const std::string& argument : options.arguments) arguments += argument + " ";
   require_agreement(*communicator, {{"the version", version_text()}, {"the command line", arguments}});
   set_threads(options.threads, "streambp-bench");
+  limit_memory(options, communicator->size());
   const Bench bench = open_bench(options);
   std::string shapes;
   for (const ParameterShape& shape : parameter_shapes(bench.config))
@@ -242,20 +277,15 @@ int run_as_rank(const Rendezvous& rendezvous, const SweepOptions& options, const
   if (rendezvous.rank == 0) report.emplace(bench, typed.json, typed.resume, Rates{});
   run_cells(*communicator, bench, typed, report ? &*report : nullptr);
   communicator->barrier();
-  if (report) report->print();
-  return kExitGood;
+  return report ? report->print() : kExitGood;
 }
 
 /// This command line again, as processes.
-int start_ranks(const SweepOptions& options, const Typed& typed) {
+int start_local_ranks(const SweepOptions& options, const Typed& typed) {
   const std::vector<int64_t> ranks = parse_integers(typed.ranks, "--ranks", 1);
   if (ranks.size() != 1)
     throw InputError("--ranks {}: expected one number of processes on the CPU", typed.ranks);
-  std::vector<std::string> command = options.arguments;
-  command.front() = "/proc/self/exe";
-  const RanksEnd end = run_local_ranks(ranks.front(), command);
-  fmt::print(stderr, "{}", end.message);
-  return end.status;
+  return start_ranks(ranks.front(), options);
 }
 
 int run_ranks(const RunFlags& flags, const Typed& typed) {
@@ -263,7 +293,7 @@ int run_ranks(const RunFlags& flags, const Typed& typed) {
   read_stages(typed.stages);
   if (options.device == "meta") return predict_ranks(options, typed);
   const std::optional<Rendezvous> rendezvous = rendezvous_of_environment();
-  return rendezvous ? run_as_rank(*rendezvous, options, typed) : start_ranks(options, typed);
+  return rendezvous ? run_as_rank(*rendezvous, options, typed) : start_local_ranks(options, typed);
 }
 
 }  // namespace
@@ -299,6 +329,9 @@ void add_ranks_command(CLI::App& app, Action& action, int argc, const char* cons
                     "has a core to spare");
   text("--trace", typed->trace,
        "Write rank 0's last step, layers and messages over time, as JSON for ui.perfetto.dev; for one run");
+  text("--memory-limit", typed->memory_limit,
+       "Bytes of a rank's tensors, such as 2GB, past which a run counts as out of memory (default: its part "
+       "of 95 % of what is free)");
   text("--budget", typed->budget,
        "On meta: memory of a rank's device, such as 80GB or 80GiB; the longest sequence that fits, instead "
        "of --seq-len");

@@ -1,6 +1,8 @@
 #include "bench/ranks_report.h"
 
+#include "bench/ranks_start.h"
 #include "bench/recording_files.h"
+#include "streambp/cli/command_line.h"
 #include "streambp/cli/environment.h"
 #include "streambp/cli/print.h"
 #include "streambp/runtime/bytes.h"
@@ -15,6 +17,7 @@ RanksReport::RanksReport(const Bench& bench, bool is_json, bool resumes, const R
       file_(options_.out),
       known_(file_, bench.inputs),
       resumes_(resumes),
+      first_(first_record_of_run()),
       table_({"ranks", "zero", "exchange", "method", "length", "tokens", "resident", "peak", "pass sends",
               "step sends", "seconds", "loss"}),
       rates_(rates),
@@ -23,10 +26,14 @@ RanksReport::RanksReport(const Bench& bench, bool is_json, bool resumes, const R
 }
 
 bool RanksReport::knows(const Bench& bench, const Cell& cell, const Sharing& sharing, int64_t ranks) {
-  const json* const record =
-      resumes_ ? known_.find(ranks_configuration(bench, cell, sharing, ranks)) : nullptr;
-  if (record != nullptr) show(*record);
-  return record != nullptr;
+  if (!resumes_ && !first_) return false;
+  const json* const record = known_.find(ranks_configuration(bench, cell, sharing, ranks));
+  if (record == nullptr) return false;
+  const auto index = static_cast<size_t>(record - file_.records().data());
+  if (!resumes_ && index < *first_) return false;
+  ran_out_ = ran_out_ || record->at("status") == "oom";
+  if (!(is_json_ && first_)) show(*record);  // those are printed already
+  return true;
 }
 
 void RanksReport::begin(const Cell& cell, const Sharing& sharing, int64_t ranks) {
@@ -66,13 +73,15 @@ void RanksReport::add_longest(const Bench& bench, const Cell& cell,
              stage_name(sharing.stage), method_name(cell.settings.method));
 }
 
-void RanksReport::print() {
+int RanksReport::print() {
   progress_.clear();
-  if (is_json_) return;
+  const int code = ran_out_ ? kExitOutOfMemory : kExitGood;
+  if (is_json_) return code;
   fmt::print("{}", table_.text());
   for (const std::string& line : overlaps_) print_line(stdout, "{}", line);
   for (const std::string& line : published_.lines()) print_line(stdout, "{}", line);
   print_line(stdout, "records: {}", file_.path().string());
+  return code;
 }
 
 void RanksReport::add_overlap(const Cell& cell, const Sharing& sharing, const Communication& overlap) {
@@ -88,6 +97,14 @@ void RanksReport::show(const json& record) {
   progress_.clear();
   if (is_json_) return fmt::print("{}\n", record_line(record));
   const json& settings = record.at("settings");
+  const bool divides_rows = settings.contains("divide");
+  std::vector<std::string> cells{fmt::format("{}", settings.at("ranks").get<int64_t>()), settings.at("zero"),
+                                 divides_rows ? settings.value("exchange", "gather") : "-",
+                                 record.at("method"), fmt::format("{}", record.at("seq_len").get<int64_t>())};
+  if (record.at("status") == "oom") {
+    cells.insert(cells.end(), {"-", "-", "oom", "-", "-", "-", "-"});
+    return table_.add(cells);
+  }
   const auto text = [&](const char* member) { return fmt::format("{}", record.at(member).get<int64_t>()); };
   const auto size = [&](const char* member) { return format_bytes(record.at(member).get<int64_t>()); };
   const auto sent = [&](const char* member) {
@@ -102,11 +119,9 @@ void RanksReport::show(const json& record) {
   if (record.at("seconds_median").is_number())
     seconds = fmt::format("{:.3f}", record["seconds_median"].get<double>());
   if (record.at("loss").is_number()) loss = fmt::format("{:.6f}", record["loss"].get<double>());
-  const bool divides_rows = settings.contains("divide");
-  table_.add({fmt::format("{}", settings.at("ranks").get<int64_t>()), settings.at("zero"),
-              divides_rows ? settings.value("exchange", "gather") : "-", record.at("method"), text("seq_len"),
-              text("tokens"), size("resident_bytes"), size("peak_bytes"), sent("sent_by_pass"),
-              sent("sent_by_step"), seconds, loss});
+  cells.insert(cells.end(), {text("tokens"), size("resident_bytes"), size("peak_bytes"), sent("sent_by_pass"),
+                             sent("sent_by_step"), seconds, loss});
+  table_.add(cells);
 }
 
 }  // namespace streambp::bench

@@ -24,7 +24,8 @@ class RanksReport {
   /// records that can't be read and a folder that can't be written.
   RanksReport(const Bench& bench, bool is_json, bool resumes, const Rates& rates);
 
-  /// Whether --resume finds a record of the run, which is then shown again.
+  /// Whether --resume finds a record of the run, which is then shown again, or ranks that had to be started
+  /// again find one of their own.
   bool knows(const Bench& bench, const Cell& cell, const Sharing& sharing, int64_t ranks);
 
   /// Before a run.
@@ -38,8 +39,8 @@ class RanksReport {
   void add_longest(const Bench& bench, const Cell& cell, const std::optional<LongestOnRanks>& longest,
                    const Sharing& sharing, int64_t ranks);
 
-  /// After the last run.
-  void print();
+  /// After the last run. Returns the exit code: kExitOutOfMemory where a rank ran out in one that is shown.
+  int print();
 
  private:
   void add_overlap(const Cell& cell, const Sharing& sharing, const Communication& overlap);
@@ -51,6 +52,8 @@ class RanksReport {
   RecordFile file_;
   KnownRecords known_;
   bool resumes_;
+  bool ran_out_ = false;
+  std::optional<size_t> first_;  // record of this run, where ranks have been started again
   Table table_;
   std::vector<std::string> overlaps_;  // what went on behind passes, a line for each run
   PublishedRows published_;

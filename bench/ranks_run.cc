@@ -275,6 +275,29 @@ json ranks_configuration(const Bench& bench, const Cell& cell, const Sharing& sh
   return configuration;
 }
 
+json ranks_record(const Bench& bench, const Cell& cell, const Sharing& sharing, int64_t ranks,
+                  const MemoryFailure& failure) {
+  json record = ranks_configuration(bench, cell, sharing, ranks);
+  record.update({{"schema", kRecordSchema},
+                 {"key", record_key(record)},
+                 {"kind", "measured"},
+                 {"tokens", nullptr},
+                 {"peak_bytes", nullptr},
+                 {"resident_bytes", nullptr},
+                 {"peak_beyond_resident_bytes", nullptr},
+                 {"breakdown_at_peak", json::object()},
+                 {"sent_by_pass", json::object()},
+                 {"sent_by_step", json::object()},
+                 {"communication", nullptr},
+                 {"seconds", json::array()},
+                 {"seconds_median", nullptr},
+                 {"loss", nullptr},
+                 {"status", "oom"},
+                 {"error", failure.error},
+                 {"out_of_memory", out_of_memory_member(failure)}});
+  return record;
+}
+
 json ranks_record(const Bench& bench, const Cell& cell, const RanksRun& run, int64_t ranks) {
   json record = ranks_configuration(bench, cell, run.sharing, ranks);
   const bool predicted = bench.device.is_meta();

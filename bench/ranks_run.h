@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bench/cell.h"
+#include "bench/memory_failure.h"
 #include "bench/ranks_overlap.h"
 #include "streambp/distributed/data_parallel.h"
 #include "streambp/distributed/rows_of_rank.h"
@@ -68,5 +69,9 @@ int64_t sent_bytes(const std::map<Collective, Traffic>& sent);
 
 /// The record of a run, without its environment (bench/records.md).
 nlohmann::json ranks_record(const Bench& bench, const Cell& cell, const RanksRun& run, int64_t ranks);
+
+/// The same of a cell in which a rank ran out of memory.
+nlohmann::json ranks_record(const Bench& bench, const Cell& cell, const Sharing& sharing, int64_t ranks,
+                            const MemoryFailure& failure);
 
 }  // namespace streambp::bench

@@ -94,6 +94,7 @@ std::string label_of(const ReportRecord& from) {
   for (const char* name : {"ranks", "zero", "exchange"}) {
     if (settings.contains(name)) words.push_back(in_words(name, settings.at(name)));
   }
+  std::erase(words, "");  // zero: none
   return fmt::format("{}", fmt::join(words, ", "));
 }
 

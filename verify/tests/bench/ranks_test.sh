@@ -26,6 +26,7 @@ refuses_ranks '--method auto' --method auto
 refuses_ranks '--micro-batches 2 with --divide rows: expected 1' --divide rows --method streambp --batch 2 --micro-batches 2
 refuses_ranks '--micro-batches 3: expected at most 2' --device meta --method streambp --batch 2 --micro-batches 3
 refuses_ranks "--divide 'tokens': expected sequences or rows" --divide tokens
+refuses_ranks '--memory-limit: of measured runs' --device meta --memory-limit 1GB
 refuses_ranks '--teraflops: of predictions alone' --teraflops 3
 refuses_ranks '--resume with --budget' --device meta --resume --budget 1GB
 refuses_ranks '--divide rows: expected --method streambp' --divide rows
@@ -204,6 +205,20 @@ assert record["seconds_median"] >= sent / 4e6, (record["seconds_median"], sent)
 PYTHON
 name='a simulated link' && { python3 link.py 2>stderr || fail "$(tail -n 1 stderr)"; }
 
+# A rank that runs out of memory is a result: it is recorded, and the rest is run.
+short=(--model qwen3-tiny --dtype float64 --ranks 2 --zero none --method standard,streambp --chunk 16 --seq-len 64,1024 --repeats 1)
+run 'out of memory' 3 ranks "${short[@]}" --memory-limit 6MB --out short
+[ "$(grep -c ' none ' stdout)" -eq 4 ] && [ "$(grep -c ' oom ' stdout)" -eq 1 ] || fail 'the table has not all runs'
+grep -q '^none, standard, 1024 tokens: rank [01]: out of memory on cpu: .* limit 6000000$' stderr || fail 'stderr does not say what ran out'
+check 'one that ran out' '[r["status"] for r in records] == ["ok", "ok", "oom", "ok"]' short/results.jsonl
+check 'its bytes' 'records[2]["out_of_memory"]["limit_bytes"] == 6000000 < records[2]["out_of_memory"]["needed_bytes"]' short/results.jsonl
+[ "$(ls short)" = results.jsonl ] || fail 'expected no other file'
+run 'out of memory, resumed' 3 ranks "${short[@]}" --memory-limit 6MB --resume --out short
+[ "$(wc -l <short/results.jsonl)" -eq 4 ] || fail 'a cell was run twice'
+run 'out of memory, in JSON' 3 ranks "${short[@]}" --memory-limit 6MB --json --out short
+python3 -c 'import json; assert [json.loads(line)["status"] for line in open("stdout")] == ["ok", "ok", "oom", "ok"]' || fail 'expected each record once'
+
+# The paper's rows next to predictions of its model.
 # The paper's rows next to predictions of its model.
 of_paper=(--model qwen3-8b --dtype bfloat16 --device meta --zero zero-2 --method checkpoint,streambp --optimizer adamw)
 run 'table 5' 0 ranks "${of_paper[@]}" --ranks 8 --seq-len 6000 --teraflops 312 --link 400GB --out table-5
