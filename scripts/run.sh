@@ -1,25 +1,28 @@
 #!/usr/bin/env bash
 # The main job: checks the methods on the golden cases, then measures memory and time of three of them on a small Qwen3
 # over lengths 512 to 8192, prints the table, predicts the paper's curve of Qwen3-8B and what a token takes by model and
-# method, and writes records and pictures.
+# method, writes records and pictures, and checks the golden cases again, thoroughly.
 #   scripts/run.sh [DIR]   DIR for records and pictures, default out/main; finished cells found there are not run again
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 out=${1:-out/main}  # relative to the project, so that records name no folder of the machine
 bin=build/release/bin
 
-# Each program is built when its turn comes, so that the first results are there before the last program.
+# Each program is built when its turn comes, and what takes long comes after what is short: first results in ten minutes on two cores, a
+# picture in fifteen.
 build_project release streambp-verify
 cd "$project"
-echo "== Golden cases: losses, log-probabilities and gradients of Hugging Face, in float64"
-"$bin/streambp-verify" goldens verify/goldens --jobs "$(nproc)"
+echo "== Golden cases: losses, log-probabilities and gradients of Hugging Face, in float64, at two chunk sizes each"
+"$bin/streambp-verify" goldens verify/goldens --quick --jobs "$(nproc)"
 
 build_project release streambp-bench
 echo
 echo "== Sweep: peak memory and time of back-propagation, Qwen3 with 4 layers of 512, vocabulary 32000, float32"
-"$bin/streambp-bench" sweep --model qwen3-cpu --method standard,checkpoint,streambp \
-  --seq-len 512,1024,2048,4096,8192 --chunk auto --repeats 3 --out "$out" --resume
-"$venv/bin/python" scripts/plot.py --records "$out/results.jsonl" --out "$out"
+for lengths in 512,1024 512,1024,2048,4096,8192; do
+  "$bin/streambp-bench" sweep --model qwen3-cpu --method standard,checkpoint,streambp \
+    --seq-len "$lengths" --chunk auto --repeats 3 --out "$out" --resume
+  "$venv/bin/python" scripts/plot.py --records "$out/results.jsonl" --out "$out"
+done
 
 echo
 echo "== Paper scale: the peak of Qwen3-8B and its kin against length, predicted (no GPU needed), next to the paper's"
@@ -30,3 +33,7 @@ echo
 echo "== Bytes a token by model and method, predicted: layer inputs (streambp) or keys and values (chunk-major)"
 "$bin/streambp-bench" bytes-per-token --out "$out/bytes-per-token"
 "$venv/bin/python" scripts/plot_bytes.py --folder "$out/bytes-per-token"
+
+echo
+echo "== Golden cases at all their chunk sizes"
+"$bin/streambp-verify" goldens verify/goldens --jobs "$(nproc)"

@@ -3,7 +3,7 @@
 
     .venv/bin/python scripts/train_parity.py --out results/training
 
-A small Qwen3 learns a page of this project for 300 steps of AdamW or GaLore, in full and with LoRA (on a base that has learned one of its sources),
+A small Qwen3 learns a page of this project for 300 steps of AdamW, GaLore or Natural GaLore, in full and with LoRA (on a base that has learned one of its sources),
 by SFT and DPO. In float64 every method's
 losses have to be standard's within 1e-9 at every step. In float32 their greatest difference from standard's has to be below what another
 order of the same text makes of standard's own: at each step the range of three data seeds, its median over the steps. Every curve has to
@@ -37,6 +37,7 @@ VARIANTS = {
     "full": ["--learning-rate", "3e-3"],
     "LoRA 8": ["--lora-rank", "8", "--learning-rate", "2e-3"],
     "GaLore 8": ["--optimizer", "galore", "--galore-rank", "8", "--learning-rate", "1e-2"],
+    "Natural GaLore 8": ["--optimizer", "natural-galore", "--galore-rank", "8", "--learning-rate", "1e-2"],
 }
 OBJECTIVES = ["sft", "dpo"]
 TEXT = "verify/goldens/README.md"

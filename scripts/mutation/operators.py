@@ -91,6 +91,9 @@ class Rewriter:
             condition = node.child_by_field_name("condition")
             if self.of(condition).lstrip("( ").startswith(CALL):  # a named mutant's own
                 return self.children(node, skipped=(condition, node.child_by_field_name("consequence")))
+        if node.type in ("unary_expression", "binary_expression") and self.of(node).startswith(f"!{CALL}("):
+            left = node.child_by_field_name("left")
+            return self.children(node, skipped=left) if left else self.text[node.start_byte:node.end_byte]
         inner = self.children(node).decode()
         if node.type in ("expression_statement", "break_statement", "continue_statement"):
             return self.statement(node, inner).encode()

@@ -140,6 +140,13 @@ TEST_P(CausalConv, IsConv1dThenSilu) {
   }
 }
 
+TEST_P(CausalConv, TakesEveryChannelHoweverManyAThreadTakes) {
+  for (const int64_t channels : {1, 63, 64, 65, 128, 129}) {
+    const ConvCase in({0, 9, 20}, channels, 4);
+    expect_same_pass(pass_by_op(in), pass_by_conv1d(in), kLimit, fmt::format("{} channels", channels));
+  }
+}
+
 TEST_P(CausalConv, BeginsAnewWithEachSequence) {
   for (const std::vector<int64_t>& offsets :
        {std::vector<int64_t>{0, 1, 3, 6, 10, 75, 77}, {0, 2, 2, 4}, {0, 64, 65}, {0, 100, 200}}) {

@@ -364,5 +364,23 @@ TEST(FusedOps, SumsForAWeightAreTheSameAgainWithSeveralThreads) {
   }
 }
 
+TEST(FusedOps, NormsAndRotationsAreThoseOfOneThread) {
+  const at::Tensor x = random({700, 3, 40}, 1), dy = random({700, 3, 40}, 2);
+  const RopeTable table{random({700, 20}, 4), random({700, 20}, 5)};
+  const auto run = [&] {
+    Parameter weight = parameter(random({40}, 3));
+    const RmsNorm norm{&weight, 1e-6};
+    const at::Tensor leaf = x.clone().requires_grad_();
+    const at::Tensor dx = torch::autograd::grad({normed_rope(leaf, &norm, table)}, {leaf}, {dy}).front();
+    return std::pair{dx, weight.gradient};
+  };
+  const auto [dx, dw] = on_threads(1, run);
+  for (const int threads : {2, 3, 8}) {
+    const auto [dx_shared, dw_shared] = on_threads(threads, run);
+    EXPECT_TRUE(at::equal(dx_shared, dx)) << threads;
+    EXPECT_TRUE((dw_shared - dw).norm().item<double>() <= 1e-13 * dw.norm().item<double>()) << threads;
+  }
+}
+
 }  // namespace
 }  // namespace streambp
