@@ -59,10 +59,15 @@ def jobs():
                 yield objective, variant, "float32", "standard", seed
 
 
+def project_path(path):
+    """As records name it, which are of no machine."""
+    return str(path.relative_to(PROJECT) if path.is_relative_to(PROJECT) else path)
+
+
 def call_train(model, text, out, arguments, options):
-    command = [str(options.program), "train", "--model", str(model), "--text", text, "--seq-len", "96", "--batch", "4", "--threads", "1"]
+    command = [project_path(options.program), "train", "--model", model, "--text", text, "--seq-len", "96", "--batch", "4", "--threads", "1"]
     command += ["--warmup-steps", "20", "--schedule", "cosine", "--steps", str(options.steps), "--quiet", "--resume", *arguments]
-    command += ["--out", str(out)]
+    command += ["--out", project_path(out)]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
     if done.returncode != 0:
         raise InputError(f"{' '.join(command)}: exit code {done.returncode}: {done.stderr.strip()}")
@@ -71,7 +76,7 @@ def call_train(model, text, out, arguments, options):
 def train(job, options):
     """The record of a run: what it was, its losses and what made it."""
     objective, variant, dtype, method, seed = job
-    model = options.runs / "base/model" if "LoRA" in variant else "qwen3-tiny"
+    model = project_path(options.runs / "base/model") if "LoRA" in variant else "qwen3-tiny"
     out = options.runs / "-".join(str(part).replace(" ", "") for part in job)
     arguments = ["--objective", objective, "--dtype", dtype, "--data-seed", str(seed), "--method", method, *METHODS[method], *VARIANTS[variant]]
     call_train(model, TEXT, out, arguments, options)
@@ -134,7 +139,7 @@ def report(rows, options):
 
 
 def draw(curves, options):
-    figure, axes = plt.subplots(len(OBJECTIVES), len(VARIANTS), figsize=(10, 5.4), sharex=True)
+    figure, axes = plt.subplots(len(OBJECTIVES), len(VARIANTS), figsize=(12, 5.8), sharex=True)
     for i, objective in enumerate(OBJECTIVES):
         for j, variant in enumerate(VARIANTS):
             axis = axes[i][j]
@@ -148,8 +153,8 @@ def draw(curves, options):
             if i + 1 == len(OBJECTIVES):
                 axis.set_xlabel("step")
         axes[i][0].set_ylabel("loss")
-    axes[0][-1].legend(frameon=False, fontsize="small")
-    figure.tight_layout()
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="lower center", ncols=3, frameon=False)
+    figure.tight_layout(rect=(0, 0.06, 1, 1))
     save(figure, options.out / "training")
 
 
