@@ -27,7 +27,7 @@ constexpr const char* kStarted = "STREAMBP_RANKS_STARTED";
 constexpr const char* kRecordsBefore = "STREAMBP_RANKS_RECORDS_BEFORE";
 
 fs::path left_record(const SweepOptions& options) {
-  return options.out / "out-of-memory.json";
+  return options.out / ".streambp-out-of-memory.json";
 }
 
 /// What a rank has left; null if none has.
