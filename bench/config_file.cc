@@ -4,7 +4,9 @@
 #include <CLI/Config.hpp>
 #include <algorithm>
 #include <fmt/ranges.h>
+#include <map>
 #include <memory>
+#include <sstream>
 #include <vector>
 
 #include "streambp/error.h"
@@ -13,13 +15,39 @@
 namespace streambp::bench {
 namespace {
 
+/// The key of an array whose "]" is missing: CLI11 would take the last character of the file for it. Empty:
+/// none.
+std::string open_array(const std::string& text) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t equals = line.find('=');
+    if (equals == line.npos || line.find_first_of(";#") < equals) continue;
+    const std::string key = CLI::detail::trim_copy(line.substr(0, equals));
+    std::string value = line.substr(equals + 1);
+    value = CLI::detail::trim_copy(value.substr(0, value.find('#')));
+    if (!value.starts_with('[')) continue;
+    for (; !value.ends_with(']') || value.size() == 1; value += CLI::detail::trim_copy(line)) {
+      if (!std::getline(lines, line)) return key;
+    }
+  }
+  return {};
+}
+
+/// CLI11 ends a value at a "#" between quotes too.
+bool is_cut(const std::string& value) {
+  return (value.starts_with('"') || value.starts_with('\'')) &&
+         (value.size() == 1 || value.back() != value.front());
+}
+
 /// TOML as CLI11 reads it, with errors that name file and section, and arrays for flags that take lists.
 class ConfigFile : public CLI::ConfigTOML {
  public:
   explicit ConfigFile(const CLI::App& app) : app_(app) {}
 
   std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
-    std::vector<CLI::ConfigItem> entries = CLI::ConfigTOML::from_config(input);
+    std::istringstream file(std::string(std::istreambuf_iterator<char>(input), {}));
+    if (const std::string key = open_array(file.str()); !key.empty()) fail("{}: its array has no ]", key);
+    std::vector<CLI::ConfigItem> entries = CLI::ConfigTOML::from_config(file);
     for (CLI::ConfigItem& item : entries) {
       const CLI::App& command = command_of(item);
       if (item.name == "++" || item.name == "--") continue;  // where a section begins and ends
@@ -28,6 +56,11 @@ class ConfigFile : public CLI::ConfigTOML {
         fail("{}: no flag that a file may hold has this name (see {} --help)", item.fullname(),
              command.get_name());
       if (item.inputs.empty()) fail("{}: no value", item.fullname());
+      for (const std::string& value : item.inputs) {
+        if (is_cut(value))
+          fail("{}: {}: a quote that is not closed; a value can't hold a #, which begins a comment",
+               item.fullname(), value);
+      }
       if (item.inputs.size() > 1 && option->get_items_expected_max() == 1)
         item.inputs = {fmt::format("{}", fmt::join(item.inputs, ","))};
     }
@@ -63,18 +96,21 @@ std::string file_problem(const std::string& path) {
   }
 }
 
-/// CLI11 puts a value between quotes of one kind and knows no escapes.
-void require_writable(const CLI::App& command) {
+/// CLI11 puts a value between quotes of one kind and knows few escapes: whether `text` says what `command`
+/// was given is found out by reading it.
+void require_read_back(const CLI::App& command, const std::string& text) {
+  std::istringstream file(text);
+  std::map<std::string, std::vector<std::string>> read;
+  for (const CLI::ConfigItem& item : CLI::ConfigTOML().from_config(file)) read[item.name] = item.inputs;
   for (const CLI::Option* option : command.get_options()) {
-    if (!option->get_configurable()) continue;
-    for (const std::string& value : option->results()) {
-      const bool has_both = value.find('"') != std::string::npos && value.find('\'') != std::string::npos;
-      if (has_both || std::any_of(value.begin(), value.end(), [](unsigned char c) { return c < ' '; }))
-        throw InputError(
-            "--write-config: {} is '{}': a file can't hold a value with both kinds of quotes or a control "
-            "character",
-            option->get_name(), value);
-    }
+    if (!option->get_configurable() || option->empty()) continue;
+    const std::vector<std::string> given = option->reduced_results();
+    if (read[option->get_single_name()] != given || std::any_of(given.begin(), given.end(), is_cut))
+      throw InputError(
+          "--write-config: {} is '{}': a file can't hold a value with a #, a \\ before a quote, both kinds "
+          "of "
+          "quotes or a control character",
+          option->get_name(), fmt::join(given, ","));
   }
 }
 
@@ -93,10 +129,10 @@ void add_config_flags(CLI::App& app, std::string& write_config) {
 std::string config_text(const CLI::App& app) {
   std::string text;
   for (const CLI::App* command : app.get_subcommands()) {
-    require_writable(*command);
     // What CLI11 writes of a command alone has no section.
-    text +=
-        fmt::format("[{}]\n{}", command->get_name(), CLI::ConfigTOML().to_config(command, false, false, ""));
+    const std::string flags = CLI::ConfigTOML().to_config(command, false, false, "");
+    require_read_back(*command, flags);
+    text += fmt::format("[{}]\n{}", command->get_name(), flags);
   }
   return text;
 }

@@ -144,7 +144,8 @@ class Rewriter:
         elif kind in ("true", "false"):
             yield "constant", "false" if kind == "true" else "true"
         elif kind == "unary_expression" and self.of(node)[0] in "!-":
-            yield "unary", self.of(node.child_by_field_name("argument"))
+            # A truth value in both branches: with an optional in one, the other's `false` would be an optional that holds something.
+            yield "unary", ("!!" if self.of(node)[0] == "!" else "") + self.of(node.child_by_field_name("argument"))
         elif kind == "conditional_expression":
             parts = [self.of(node.child_by_field_name(name)) for name in ("condition", "consequence", "alternative")]
             yield "condition", f"{parts[0]} ? {parts[2]} : {parts[1]}"

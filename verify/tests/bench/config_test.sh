@@ -41,6 +41,9 @@ complains() {
 complains 'sweep.lengths: no flag' '[sweep]\nlengths = 9\n'
 complains '[swep]: no command' '[swep]\nseq-len = 9\n'
 complains 'seq-len: no flag' 'seq-len = 9\n'
+complains 'seq-len: its array has no ]' '[sweep]\nseq-len = [9, 17\n'
+complains 'seq-len: its array has no ]' '[sweep]\nseq-len = [\n  9,\n  17  # the last\n'
+complains "sweep.out: \"a: a quote that is not closed; a value can't hold a #" '[sweep]\nout = "a#b"\n'
 printf '[sweep]\nseq-len = "nine"\n' >wrong.toml
 run 'a value that is none' 2 sweep --config wrong.toml --out never
 grep -qF -- "--seq-len 'nine'" stderr || fail 'the flag'
@@ -51,7 +54,13 @@ for special in pipe /dev/zero .; do
   run "$special" 2 sweep --config "$special"
   grep -qF -- "--config: $special: not a regular file" stderr || fail 'its name, and what it is'
 done
-run 'both kinds of quotes' 2 sweep --model "it's \"mine\"" --write-config quotes.toml
-grep -qF -- "--write-config: --model is 'it's \"mine\"': a file can't hold" stderr || fail 'the flag and its value'
+# unwritable WHAT VALUE
+unwritable() {
+  run "$1" 2 sweep --model "$2" --write-config quotes.toml
+  grep -qF -- "--write-config: --model is '$2': a file can't hold" stderr || fail 'the flag and its value'
+}
+unwritable 'both kinds of quotes' "it's \"mine\""
+unwritable 'a backslash before a quote' 'a b\'
+unwritable 'what begins a comment' 'a#b'
 [ ! -e quotes.toml ] || fail 'a file that says something else was written'
 finish

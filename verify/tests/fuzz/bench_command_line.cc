@@ -6,7 +6,8 @@
 #include <cmath>
 #include <cstdlib>
 #include <fmt/ranges.h>
-#include <sstream>
+#include <unordered_set>
+#include <utility>
 
 #include "bench/commands.h"
 #include "bench/config_file.h"
@@ -31,68 +32,80 @@ std::string path_text(const std::optional<std::filesystem::path>& path) {
   return path ? path->string() : "none";
 }
 
+/// The flags of the commands that `has` wants, and what they lead to.
+struct Program {
+  Program(std::vector<std::string> words, const std::function<bool(const char*)>& has)
+      : arguments(std::move(words)) {
+    app.set_version_flag("--version", "fuzz");
+    app.require_subcommand(1);
+    bench::add_config_flags(app, write_config);
+    static const char* const argv[] = {"streambp-bench"};
+    for (const bench::CommandKind& kind : bench::command_kinds()) {
+      if (!has(kind.name)) continue;
+      if (kind.name != std::string("sweep")) {
+        kind.add(app, action, 1, argv);
+        continue;
+      }
+      bench::add_sweep_command(app, action, 1, argv, [this](const SweepOptions& options) {
+        sweep = options;
+        return 0;
+      });
+    }
+  }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  void parse() {
+    std::vector<const char*> argv{"streambp-bench"};
+    for (const std::string& argument : arguments) argv.push_back(argument.c_str());
+    app.parse(static_cast<int>(argv.size()), argv.data());
+  }
+
+  std::vector<std::string> arguments;
+  CLI::App app{"", "streambp-bench"};
+  std::string write_config;
+  bench::Action action;
+  std::optional<SweepOptions> sweep;
+};
+
 }  // namespace
 
 CommandLine read_command_line(const std::vector<std::string>& arguments) {
-  std::vector<const char*> argv{"streambp-bench"};
-  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
-  const int argc = static_cast<int>(argv.size());
-
   CommandLine line;
-  CLI::App app("", "streambp-bench");
-  app.set_version_flag("--version", "fuzz");
-  app.require_subcommand(1);
-  std::string write_config;
-  bench::add_config_flags(app, write_config);
-  bench::Action action;
-  for (const bench::CommandKind& kind : bench::command_kinds()) {
-    if (!is_named(kind.name, arguments)) continue;
-    if (kind.name != std::string("sweep")) {
-      kind.add(app, action, argc, argv.data());
-      continue;
-    }
-    bench::add_sweep_command(app, action, argc, argv.data(), [&](const SweepOptions& options) {
-      line.sweep = options;
-      return 0;
-    });
-  }
+  Program program(arguments, [&](const char* name) { return is_named(name, arguments); });
   try {
-    app.parse(argc, argv.data());
+    program.parse();
     line.parsed = true;
   } catch (const CLI::ParseError&) {  // --help and --version too
     return line;
   }
   try {
-    line.config = bench::config_text(app);
+    line.config = bench::config_text(program.app);
   } catch (const InputError&) {  // a value that a file can't hold
     return line;
   }
-  if (app.get_subcommands().front()->get_name() != "sweep")
+  if (program.app.get_subcommands().front()->get_name() != "sweep")
     return line;  // others go on to read files, or run
   try {
-    action();
+    program.action();
   } catch (const InputError&) {
   }
+  line.sweep = program.sweep;
   return line;
 }
 
-bool is_refused_file(const std::string& text) {
-  struct Sweep {
-    CLI::App app{"", "streambp-bench"};
-    std::string write_config;
-    bench::Action action;
-    Sweep() {
-      bench::add_config_flags(app, write_config);
-      bench::add_sweep_command(app, action, 0, nullptr, [](const SweepOptions&) { return 0; });
-    }
-  };
-  static const Sweep sweep;
-  std::istringstream file(text);
+Glance glance_at(const std::vector<std::string>& arguments) {
+  static Program program({}, [](const char*) { return true; });
+  static std::unordered_set<size_t> seen;
   try {
-    sweep.app.get_config_formatter()->from_config(file);
-    return false;
+    program.arguments = arguments;
+    program.parse();
+    return seen.insert(std::hash<std::string>()(bench::config_text(program.app))).second ? Glance::kNew
+                                                                                         : Glance::kSeen;
   } catch (const CLI::ParseError&) {
-    return true;
+    return Glance::kRefused;
+  } catch (const InputError&) {  // a value that a file can't hold
+    return Glance::kNew;
   }
 }
 

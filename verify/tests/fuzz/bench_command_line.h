@@ -23,9 +23,11 @@ struct CommandLine {
 /// expected answers; anything else that is thrown comes out.
 CommandLine read_command_line(const std::vector<std::string>& arguments);
 
-/// Whether `text`, as the file of --config, is refused before any flag of `sweep` has a value from it: no
-/// TOML, or a name that no flag has. Costs little, as no flags are made anew.
-bool is_refused_file(const std::string& text);
+/// What is known of `arguments` from flags of all commands that are made once, which costs far less than to
+/// make them anew: CLI11 refuses them, or what --write-config would write was the same for others before
+/// them.
+enum class Glance { kRefused, kSeen, kNew };
+Glance glance_at(const std::vector<std::string>& arguments);
 
 /// Aborts unless `options` keep what sweep_options.h and the checks of the flags promise.
 void require_promises(const streambp::bench::SweepOptions& options);

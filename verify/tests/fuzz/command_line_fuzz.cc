@@ -1,5 +1,7 @@
 // Any words, one a line, as the command line of streambp-bench are refused as bad usage or with an
-// InputError, or give options that keep their promises. Nothing is run.
+// InputError, or give options that keep their promises, and that a file of --write-config holds as they are.
+// Nothing is run.
+#include <cstdlib>
 #include <sstream>
 #include <string_view>
 
@@ -7,8 +9,11 @@
 #include "streambp/backprop/settings.h"
 #include "verify/tests/fuzz/bench_command_line.h"
 #include "verify/tests/fuzz/fuzz.h"
+#include "verify/tests/fuzz/scratch.h"
 
 namespace {
+
+using streambp::fuzz::Glance;
 
 int64_t accepted_count = 0;
 
@@ -19,9 +24,19 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::istringstream lines(std::string(reinterpret_cast<const char*>(data), size));
   for (std::string line; std::getline(lines, line);)
     arguments.push_back(line.substr(0, line.find('\0')));  // as the system hands them over
+  // Most mutations are refused or say nothing new, and making the flags anew costs far more: done for some.
+  const Glance glance = streambp::fuzz::glance_at(arguments);
+  if (glance != Glance::kNew && size % 16 != 0) return 0;
   const streambp::fuzz::CommandLine line = streambp::fuzz::read_command_line(arguments);
+  if ((glance == Glance::kRefused) == line.parsed) std::abort();
   accepted_count += line.parsed ? 1 : 0;
-  if (line.sweep) streambp::fuzz::require_promises(*line.sweep);
+  if (!line.sweep) return 0;
+  streambp::fuzz::require_promises(*line.sweep);
+  static const streambp::fuzz::Scratch folder;
+  const streambp::fuzz::CommandLine again = streambp::fuzz::read_command_line(
+      {"--config", folder.write("sweep.toml", line.config).string(), "sweep"});
+  using streambp::fuzz::in_words;
+  if (!again.sweep || in_words(*again.sweep) != in_words(*line.sweep)) std::abort();
   return 0;
 }
 
@@ -36,6 +51,7 @@ std::vector<std::string> corpus() {
           "sweep\n--method\nstreambp\n--every\n2\n--repeats\nauto\n--memory-limit\n2GB\n--resume",
           "sweep\n--fuse-optimizer\nadamw\n--learning-rate\n1e-3\n--freeze\nembed,norm\n--seed\n7",
           "max-length\n--model\nqwen3-8b\n--budget\n24GB\n--method\nstreambp\n--weights\nhost",
+          "sweep\n--model\na#b\n--out\na b\\",
           "records\nout/main\n--flat",
           "report\na\nb\n--diff\n--threshold\n0.1",
           "bytes-per-token\n--model\nqwen3-8b",
