@@ -120,6 +120,15 @@ void PaddedTensors::join_rows_and_estimates() {
   if (has("position_ids"))
     throw InputError(
         "position_ids: given together with KL_input_ids, which have none; expected neither to have any");
+  for (const std::string prefix : {"", "KL_"}) {
+    const at::Tensor ids = integers(prefix + "input_ids");
+    // Of no rows, they can have any number of columns, to which the others would be padded.
+    if (ids.numel() == 0)
+      throw InputError("{}input_ids: expected at least one token, got [{}]", prefix,
+                       fmt::join(ids.sizes(), ", "));
+    for (const char* mask : {"attention_mask", "completion_mask"})
+      require_shape(integers(prefix + mask), prefix + mask, ids.sizes());
+  }
   const int64_t columns = std::max(integers("input_ids").size(1), integers("KL_input_ids").size(1));
   const auto below = [&](const std::string& name) {
     return at::cat({padded_right(integers(name), columns), padded_right(integers("KL_" + name), columns)});

@@ -177,6 +177,8 @@ std::vector<std::string> corpus() {
                         "completion_mask I64 2,4 0 0 1 1 0 0 0 1\nlabel BOOL 2 1 0\n"
                         "KL_input_ids I64 2,4 1 2 3 4 5 6 7 8\n"
                         "KL_attention_mask I64 2,4 1\nKL_completion_mask I64 2,4 0 1\n");
+        seeds.push_back(number +
+                        "\ninput_ids U8 2,1\nlabel BOOL 2\nKL_input_ids I32 0,9223372036854775807\n");
         break;
       case Layout::kCompletions:
         seeds.push_back(number + ids + masks +

@@ -144,6 +144,12 @@ TEST(ObjectiveInputs, WhatTrlWritesIsReadAndTheRestRefused) {
   EXPECT_TRUE(refuses("kto", with(kto, "role", doubles({1, 0})), "label: given together with role"));
   EXPECT_TRUE(refuses("kto", without(kto, "ref_KL_logps"), "ref_KL_logps"));
   EXPECT_TRUE(refuses("kto", without(kto, "KL_attention_mask"), "KL_attention_mask"));
+  EXPECT_TRUE(refuses("kto", with(kto, "KL_input_ids", at::zeros({0, int64_t{1} << 62}, at::kLong)),
+                      "KL_input_ids: expected at least one token"));
+  EXPECT_TRUE(refuses("kto", with(kto, "KL_completion_mask", rows({{0, 0, 1}, {0, 1, 0}})),
+                      "KL_completion_mask: expected shape [2, 4]"));
+  EXPECT_TRUE(refuses("kto", with(kto, "attention_mask", rows({{1, 1, 1, 1, 1}, {1, 1, 1, 1, 1}})),
+                      "attention_mask: expected shape [2, 3]"));
 }
 
 TEST(ObjectiveInputs, NumItemsInBatchStandsForTheDivisor) {
