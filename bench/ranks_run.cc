@@ -205,6 +205,28 @@ json overlap_member(const std::optional<Communication>& overlap) {
           {"hidden_before_last", or_null(overlap->hidden_before_last())}};
 }
 
+/// A cell that succeeds, of which nothing is measured yet.
+json unmeasured_record(const Bench& bench, const Cell& cell, const Sharing& sharing, int64_t ranks) {
+  json record = ranks_configuration(bench, cell, sharing, ranks);
+  record.update({{"schema", kRecordSchema},
+                 {"key", record_key(record)},
+                 {"kind", bench.device.is_meta() ? "predicted" : "measured"},
+                 {"tokens", nullptr},
+                 {"peak_bytes", nullptr},
+                 {"resident_bytes", nullptr},
+                 {"peak_beyond_resident_bytes", nullptr},
+                 {"breakdown_at_peak", json::object()},
+                 {"sent_by_pass", json::object()},
+                 {"sent_by_step", json::object()},
+                 {"communication", nullptr},
+                 {"seconds", json::array()},
+                 {"seconds_median", nullptr},
+                 {"loss", nullptr},
+                 {"status", "ok"},
+                 {"error", nullptr}});
+  return record;
+}
+
 }  // namespace
 
 std::string stage_name(ZeroStage stage) {
@@ -277,47 +299,29 @@ json ranks_configuration(const Bench& bench, const Cell& cell, const Sharing& sh
 
 json ranks_record(const Bench& bench, const Cell& cell, const Sharing& sharing, int64_t ranks,
                   const MemoryFailure& failure) {
-  json record = ranks_configuration(bench, cell, sharing, ranks);
-  record.update({{"schema", kRecordSchema},
-                 {"key", record_key(record)},
-                 {"kind", "measured"},
-                 {"tokens", nullptr},
-                 {"peak_bytes", nullptr},
-                 {"resident_bytes", nullptr},
-                 {"peak_beyond_resident_bytes", nullptr},
-                 {"breakdown_at_peak", json::object()},
-                 {"sent_by_pass", json::object()},
-                 {"sent_by_step", json::object()},
-                 {"communication", nullptr},
-                 {"seconds", json::array()},
-                 {"seconds_median", nullptr},
-                 {"loss", nullptr},
-                 {"status", "oom"},
-                 {"error", failure.error},
-                 {"out_of_memory", out_of_memory_member(failure)}});
+  json record = unmeasured_record(bench, cell, sharing, ranks);
+  record.update(
+      {{"status", "oom"}, {"error", failure.error}, {"out_of_memory", out_of_memory_member(failure)}});
   return record;
 }
 
 json ranks_record(const Bench& bench, const Cell& cell, const RanksRun& run, int64_t ranks) {
-  json record = ranks_configuration(bench, cell, run.sharing, ranks);
-  const bool predicted = bench.device.is_meta();
-  const bool is_finite = predicted || std::isfinite(run.loss);
-  record.update({{"schema", kRecordSchema},
-                 {"key", record_key(record)},
-                 {"kind", predicted ? "predicted" : "measured"},
-                 {"tokens", run.tokens},
+  json record = unmeasured_record(bench, cell, run.sharing, ranks);
+  record.update({{"tokens", run.tokens},
                  {"peak_bytes", run.peak_bytes},
                  {"resident_bytes", run.resident_bytes},
                  {"peak_beyond_resident_bytes", run.peak_bytes - run.resident_bytes},
                  {"breakdown_at_peak", run.at_peak},
                  {"sent_by_pass", traffic_member(run.pass)},
                  {"sent_by_step", traffic_member(run.step)},
-                 {"communication", overlap_member(run.overlap)},
-                 {"seconds", predicted ? json::array() : json(run.seconds)},
-                 {"seconds_median", predicted ? json(nullptr) : json(median(run.seconds))},
-                 {"loss", predicted || !is_finite ? json(nullptr) : json(run.loss)},
-                 {"status", is_finite ? "ok" : "error"},
-                 {"error", is_finite ? json(nullptr) : json(fmt::format("the loss is {}", run.loss))}});
+                 {"communication", overlap_member(run.overlap)}});
+  if (bench.device.is_meta()) return record;
+  record.update({{"seconds", run.seconds}, {"seconds_median", median(run.seconds)}});
+  if (std::isfinite(run.loss)) {
+    record["loss"] = run.loss;
+  } else {
+    record.update({{"status", "error"}, {"error", fmt::format("the loss is {}", run.loss)}});
+  }
   return record;
 }
 
