@@ -9,6 +9,7 @@
 #include "bench/paper/measured.h"
 #include "bench/report.h"
 #include "bench/report_pages/statistics.h"
+#include "bench/setting_members.h"
 #include "streambp/cli/environment.h"
 #include "streambp/cli/records.h"
 #include "streambp/plan/model_flops.h"
@@ -106,6 +107,30 @@ TEST(CellConfiguration, HasAnotherKeyForEveryChange) {
   same.options.json = same.options.quiet = same.options.resume = true;
   same.options.out = "elsewhere";
   EXPECT_EQ(keys.count(record_key(cell_configuration(same, cell))), 1u);
+}
+
+/// Records of earlier versions are found by their keys: which defaults are in them stays as it is.
+TEST(CellConfiguration, HasTheDefaultsThatItHad) {
+  using nlohmann::json;
+  Settings settings;
+  settings.method = Method::kStreambp;
+  EXPECT_EQ(setting_members(settings), json({{"baseline", nullptr},
+                                             {"chunk", "auto"},
+                                             {"every", 1},
+                                             {"head", "streamed"},
+                                             {"head_chunk", "auto"},
+                                             {"keep_attention", false},
+                                             {"offload", "none"},
+                                             {"order", "reverse"}}));
+  settings.method = Method::kStandard;
+  EXPECT_EQ(setting_members(settings), json({{"baseline", "fair"},
+                                             {"chunk", nullptr},
+                                             {"every", nullptr},
+                                             {"head", "full"},
+                                             {"head_chunk", nullptr},
+                                             {"keep_attention", nullptr},
+                                             {"offload", nullptr},
+                                             {"order", nullptr}}));
 }
 
 /// Of every setting that a method takes, every value has a key of its own.

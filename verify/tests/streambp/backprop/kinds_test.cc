@@ -124,7 +124,8 @@ TEST(SettingKinds, ReadWhatTheyWrite) {
       }
     }
     Settings settings;
-    for (const char* wrong : {"", "nonesuch", "0", "-1", "1.5", "7x", "99999999999999999999"})
+    for (const char* wrong : {"", "nonesuch", "0", "-1", "1.5", "7x", "99999999999999999999",
+                              "host:", "host:x", "host:7x", "host:-1", "host:99999999999999999999"})
       EXPECT_THROW(set_setting(kind, settings, wrong), InputError) << kind.name << " '" << wrong << "'";
   }
   EXPECT_THROW(setting_kind("nonesuch"), InputError);

@@ -254,6 +254,11 @@ TEST(Preference, RefusesWhatCannotBe) {
               std::string::npos)
         << mix;
   }
+  for (const char* type : {"robust", "hinge+robust"}) {
+    EXPECT_NE(refusal({{"loss_type", type}, {"label_smoothing", "0.5"}}).find("expected less than 0.5"),
+              std::string::npos)
+        << type;
+  }
   EXPECT_NE(
       refusal({{"loss_type", "bco_pair"}, {"f_divergence_type", "forward_kl"}}).find("expected reverse_kl"),
       std::string::npos);
@@ -265,6 +270,11 @@ TEST(Preference, RefusesWhatCannotBe) {
   EXPECT_NE(refusal({{"ld_alpha", "1.5"}}).find("ld_alpha is '1.5'"), std::string::npos);
   EXPECT_NE(refusal("cpo", {{"loss_type", "hinge"}, {"label_smoothing", "0.1"}}, count(toy())).find("hinge"),
             std::string::npos);
+  for (const char* smoothing : {"1.5", "-0.1"}) {
+    EXPECT_NE(refusal("cpo", {{"label_smoothing", smoothing}}, count(toy())).find("label_smoothing is"),
+              std::string::npos)
+        << smoothing;
+  }
   // A loss that sorts the pairs of a batch has no parts.
   Counts larger = count(toy());
   larger.sequences += 2;

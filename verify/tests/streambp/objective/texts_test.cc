@@ -137,6 +137,10 @@ TEST(InfoNce, RefusesPartsAndIncompleteBlocks) {
               make_objective("infonce", batch, {{"negatives", "1"}});
             }).find("a multiple of 3"),
             std::string::npos);
+  EXPECT_NE(refusal([&] {
+              make_objective("infonce", batch, {{"negatives", "1000001"}});
+            }).find("negatives is '1000001'"),
+            std::string::npos);
 }
 
 TEST(InfoNce, GradientsAreThoseOfDifferences) {
