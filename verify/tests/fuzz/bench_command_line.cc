@@ -70,9 +70,10 @@ struct Program {
 
 }  // namespace
 
-CommandLine read_command_line(const std::vector<std::string>& arguments) {
+CommandLine read_command_line(const std::vector<std::string>& arguments, const std::string& file) {
   CommandLine line;
-  Program program(arguments, [&](const char* name) { return is_named(name, arguments); });
+  Program program(
+      arguments, [&](const char* name) { return is_named(name, arguments) || file.find(name) != file.npos; });
   try {
     program.parse();
     line.parsed = true;

@@ -18,10 +18,10 @@ struct CommandLine {
   std::string config;                                  // what --write-config would write
 };
 
-/// Reads `arguments` (those after the program's name) as streambp-bench does. Commands that none of
-/// `arguments` names are left out, as they cost more time than all the rest. Bad usage and InputErrors are
-/// expected answers; anything else that is thrown comes out.
-CommandLine read_command_line(const std::vector<std::string>& arguments);
+/// Reads `arguments` (those after the program's name) as streambp-bench does. Commands that neither they nor
+/// `file`, the text of their --config, names are left out, as they cost more time than all the rest. Bad
+/// usage and InputErrors are expected answers; anything else that is thrown comes out.
+CommandLine read_command_line(const std::vector<std::string>& arguments, const std::string& file = "");
 
 /// What is known of `arguments` from flags of all commands that are made once, which costs far less than to
 /// make them anew: CLI11 refuses them, or what --write-config would write was the same for others before

@@ -22,11 +22,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto arguments = [](std::string_view text) {
     return std::vector<std::string>{"--config", folder.write("sweep.toml", text).string(), "sweep"};
   };
+  const std::string text(reinterpret_cast<const char*>(data), size);
   // Most mutations are refused or say nothing new, and making the flags anew costs far more: done for some.
-  const std::vector<std::string> words = arguments({reinterpret_cast<const char*>(data), size});
+  const std::vector<std::string> words = arguments(text);
   const Glance glance = streambp::fuzz::glance_at(words);
   if (glance != Glance::kNew && size % 16 != 0) return 0;
-  const streambp::fuzz::CommandLine first = streambp::fuzz::read_command_line(words);
+  const streambp::fuzz::CommandLine first = streambp::fuzz::read_command_line(words, text);
   if ((glance == Glance::kRefused) == first.parsed) std::abort();
   if (!first.sweep) return 0;
   ++accepted_count;
@@ -48,6 +49,7 @@ std::vector<std::string> corpus() {
           "[sweep]\nout = \"a b\\\\c\"\nfreeze = \"norm\"\ndeterministic = false\n",
           "[sweep]\nout = [a\"e b\\\\c",  // was read without its last character, and not written as it was
           "[sweep]\nout = 'a b\\'\nmodel = \"a#b\"\n",
+          "[sweep]\no\n[train]\nfreeze = i\n",
           "[swep]\nseq-len = 1\n"};
 }
 
