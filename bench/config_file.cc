@@ -108,8 +108,7 @@ void require_read_back(const CLI::App& command, const std::string& text) {
     if (read[option->get_single_name()] != given || std::any_of(given.begin(), given.end(), is_cut))
       throw InputError(
           "--write-config: {} is '{}': a file can't hold a value with a #, a \\ before a quote, both kinds "
-          "of "
-          "quotes or a control character",
+          "of quotes or a control character",
           option->get_name(), fmt::join(given, ","));
   }
 }
