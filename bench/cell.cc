@@ -118,6 +118,7 @@ json cell_configuration(const Bench& bench, const Cell& cell) {
     configuration["settings"]["quantize"] = quant_type_name(setup.quantization->type);
     configuration["settings"]["double_quant"] = setup.quantization->double_quant;
   }
+  if (setup.head_dtype) configuration["settings"]["head_dtype"] = dtype_name(*setup.head_dtype);
   if (setup.weights_on_host) configuration["settings"]["weights"] = "host";
   if (options.deterministic) configuration["settings"]["deterministic"] = true;
   if (!bench.inputs.keys.empty()) configuration["settings"]["content"] = bench.inputs.keys;

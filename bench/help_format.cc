@@ -21,9 +21,9 @@ constexpr size_t kNameColumn = 32;
 const std::vector<std::pair<const char*, std::set<std::string>>>& groups() {
   static const std::vector<std::pair<const char*, std::set<std::string>>> all{
       {"Model",
-       {"--model", "--dtype", "--grad-dtype", "--freeze", "--lora-rank", "--lora-alpha", "--lora-targets",
-        "--lora-rslora", "--adapter", "--quantize", "--double-quant", "--reference", "--release-reference",
-        "--teacher"}},
+       {"--model", "--dtype", "--grad-dtype", "--head-dtype", "--freeze", "--lora-rank", "--lora-alpha",
+        "--lora-targets", "--lora-rslora", "--adapter", "--quantize", "--double-quant", "--reference",
+        "--release-reference", "--teacher"}},
       {"Data",
        {"--tokens", "--first-labels", "--seq-len", "--batch", "--prompt", "--seed", "--micro-batches",
         "--divisor", "--text", "--data-seed"}},

@@ -12,9 +12,9 @@ using nlohmann::json;
 bool is_of_the_paper(const Bench& bench, const Cell& cell, const RanksRun& run) {
   const plan::ModelSetup& setup = bench.options.setup;
   return parameter_count(bench.config) == parameter_count(preset("qwen3-8b")) &&
-         setup.dtype == at::kBFloat16 && !setup.lora && !setup.adapter && setup.freeze.empty() &&
-         cell.objective == "sft" && cell.batch == 1 && run.sharing.stage == ZeroStage::kGradients &&
-         run.sharing.division == Division::kSequences;
+         setup.dtype == at::kBFloat16 && !setup.head_dtype && !setup.lora && !setup.adapter &&
+         setup.freeze.empty() && cell.objective == "sft" && cell.batch == 1 &&
+         run.sharing.stage == ZeroStage::kGradients && run.sharing.division == Division::kSequences;
 }
 
 int64_t tokens_of(const PublishedOnRanks& row) {

@@ -74,6 +74,8 @@ void add_fewer_bits(const plan::ModelSetup& setup, std::vector<Change>& changes)
     changes.push_back(
         {"--grad-dtype same", [](plan::ModelSetup& changed) { changed.gradient_dtype = changed.dtype; }});
   }
+  if (setup.head_dtype)
+    changes.push_back({"--head-dtype same", [](plan::ModelSetup& changed) { changed.head_dtype.reset(); }});
 }
 
 std::vector<Change> changes_of(const SweepOptions& options, bool default_reference) {

@@ -53,6 +53,7 @@ class RunFlags {
   OptimizerSettings fused_;
   std::string dtype_;
   std::string gradient_dtype_ = "same";
+  std::string head_dtype_ = "same";
   std::string optimizer_ = "none";
   int optimizer_bits_ = 32;
   bool master_weights_ = false;

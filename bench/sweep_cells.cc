@@ -39,6 +39,7 @@ void check_lora(const Config& config, const LoraConfig& lora) {
 /// Everything about adapters, reference and teacher that can be known before anything is run.
 void check_models(const SweepOptions& options, const Config& config) {
   const plan::ModelSetup& setup = options.setup;
+  if (setup.head_dtype) require_lm_head(config);
   if (setup.adapter) read_lora_config(*setup.adapter, config);
   if (setup.lora) check_lora(config, *setup.lora);
   if (!setup.reference.empty()) {

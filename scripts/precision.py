@@ -22,7 +22,12 @@ PROJECT = Path(__file__).resolve().parent.parent
 # Model, objective, methods next to standard.
 JOBS = [
     ("qwen3-tiny", "sft", "logits-only,chunk-major,streambp"),
+    ("llama-tied-tiny", "dpo", "streambp"),
+    ("gemma3-tiny", "sft", "streambp"),
+    ("qwen3-moe-tiny", "sft", "streambp"),
+    ("gpt-oss-tiny", "sft", "streambp"),
 ]
+LINES = ["--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1))]  # of all but the first job
 PRECISIONS = ["float32", "mixed", "bfloat16"]
 LIMIT = 1.25
 SHOWN = [1, 2, 4, 8, 16, 32, 64, 128]  # numbers of chunks in the table
@@ -133,7 +138,7 @@ def report(records, options):
         f"errors are root mean squares, {first['seeds']} seeds of weights and batches, over which they are medians. {environment['cpu']}, one thread,",
         f"commit {environment['commit'][:12]}{', modified' if environment['modified'] else ''}.",
         "",
-        "mixed: bfloat16 with gradients summed in float32. Log-probabilities are those of float32 logits in all.",
+        "mixed: bfloat16 with gradients summed in float32 and lm_head in float32. The sums of a log-softmax are float32 in all.",
         "",
         f"{good} of {len(limited)} rows of float32 and mixed are within {LIMIT} x standard back-propagation's own error in every parameter. Of bfloat16",
         f"{sum(r['verdict'] == 'ok' for r in rounded)} of {len(rounded)} are, and nothing has to be: each chunk's sum of a weight's gradient is rounded to bfloat16, which mixed is there to avoid.",
@@ -174,7 +179,7 @@ def draw_ratios(axis, records, precision):
     for number, (model, objective, _) in enumerate(JOBS[1:]):
         curve = layers_curve(select(records, model=model, objective=objective, precision=precision, method="streambp"))
         counts = sorted(curve)
-        axis.plot(counts, [curve[n]["times_standard"] for n in counts], ["--", "-."][number % 2], color=STYLES["streambp"], linewidth=1,
+        axis.plot(counts, [curve[n]["times_standard"] for n in counts], LINES[number], color=STYLES["streambp"], linewidth=1,
                   label=f"streambp, {model}, {objective}")
     axis.axhline(LIMIT, color="0.4", linewidth=1, label=f"limit {LIMIT}" if precision != "bfloat16" else None)
     axis.set_xscale("log", base=2)

@@ -13,12 +13,16 @@ namespace {
 
 /// `model` in another precision, its values first rounded to it, so that both have the same.
 Model rounded_twin(Model& model, const PrecisionSubject& subject) {
-  Model twin = Model::random(model.config(), {subject.dtype, subject.device, subject.gradient_dtype, {}}, 0);
+  Model::Placement placement{subject.dtype, subject.device, subject.gradient_dtype, {}};
+  const Config& config = model.config();
+  if (subject.head_dtype != subject.dtype && !config.value_model) placement.head_dtype = subject.head_dtype;
+  Model twin = Model::random(config, placement, 0);
   if (model.has_value_head() && !twin.has_value_head())
     twin.attach_value_head(model.value_head().weight->value.to(subject.dtype));
   for (const auto& parameter : model.parameters()) {
-    parameter->value.copy_(parameter->value.to(subject.dtype));
-    twin.parameter(parameter->name).value.copy_(parameter->value);
+    at::Tensor& rounded = twin.parameter(parameter->name).value;
+    rounded.copy_(parameter->value);
+    parameter->value.copy_(rounded);
   }
   return twin;
 }

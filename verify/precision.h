@@ -24,6 +24,8 @@ struct PrecisionSubject {
   std::string objective = "sft";     // with the options by default
   at::ScalarType dtype = at::kFloat;
   at::ScalarType gradient_dtype = at::kFloat;  // the dtype or float32
+  /// Of lm_head, or of the embedding that is it as well, and of its logits: the dtype or float32.
+  at::ScalarType head_dtype = at::kFloat;
   c10::Device device = at::kCPU;
   int64_t sequences = 2;
   int64_t seq_len = 64;

@@ -65,9 +65,9 @@ std::vector<std::string> part_cells(const std::map<std::string, EntryErrors>& of
 }  // namespace
 
 const std::vector<PrecisionKind>& precision_kinds() {
-  static const std::vector<PrecisionKind> all{{"float32", at::kFloat, at::kFloat},
-                                              {"bfloat16", at::kBFloat16, at::kBFloat16},
-                                              {"mixed", at::kBFloat16, at::kFloat}};
+  static const std::vector<PrecisionKind> all{{"float32", at::kFloat, at::kFloat, at::kFloat},
+                                              {"bfloat16", at::kBFloat16, at::kBFloat16, at::kBFloat16},
+                                              {"mixed", at::kBFloat16, at::kFloat, at::kFloat}};
   return all;
 }
 
@@ -184,6 +184,7 @@ json row_members(const PrecisionRow& row) {
           {"precision", row.kind->name},
           {"dtype", dtype_name(row.kind->dtype)},
           {"gradient_dtype", dtype_name(row.kind->gradient_dtype)},
+          {"head_dtype", dtype_name(row.kind->head_dtype)},
           {"method", method_name(row.settings.method)},
           {"chunk", row.settings.chunk},
           {"chunks", row.chunks()},
@@ -204,7 +205,7 @@ json row_record(const PrecisionRow& row, const json& environment) {
   json configuration{{"sequences", row.subject.sequences}, {"device", row.subject.device.str()}};
   json record = row_members(row);
   for (const char* member : {"model", "objective", "seq_len", "batches", "seed", "seeds", "dtype",
-                             "gradient_dtype", "method", "chunk", "head_chunk"})
+                             "gradient_dtype", "head_dtype", "method", "chunk", "head_chunk"})
     configuration[member] = record.at(member);
   record.update(configuration);
   record["schema"] = kRecordSchema;

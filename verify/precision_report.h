@@ -17,10 +17,11 @@ struct PrecisionKind {
   std::string name;
   at::ScalarType dtype;
   at::ScalarType gradient_dtype;
+  at::ScalarType head_dtype;
 };
 
-/// float32; bfloat16; mixed: bfloat16 with gradients summed in float32. Log-probabilities are those of
-/// float32 logits in all three.
+/// float32; bfloat16; mixed: bfloat16 with gradients summed in float32 and lm_head in float32. The sums of a
+/// log-softmax are float32 in all three.
 const std::vector<PrecisionKind>& precision_kinds();
 
 /// One configuration in one precision, over one or several seeds.

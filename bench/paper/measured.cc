@@ -32,8 +32,8 @@ bool same_run(const json& record, const json& configuration) {
   for (const SettingKind& kind : setting_kinds()) {
     if (!equal(kind.name)) return false;
   }
-  for (const char* member :
-       {"gradient_dtype", "optimizer", "fused_optimizer", "lora", "reference", "prompt", "micro_batches"}) {
+  for (const char* member : {"gradient_dtype", "head_dtype", "optimizer", "fused_optimizer", "lora",
+                             "reference", "prompt", "micro_batches"}) {
     if (!equal(member)) return false;
   }
   return record.value("status", json()) == "ok" && record.value("peak_bytes", json()).is_number_integer() &&

@@ -159,7 +159,7 @@ namespace {
 
 /// Logits in float32 or wider, capped where `of` caps them.
 at::Tensor capped(at::Tensor logits, const Model& of) {
-  logits = logits.to(sum_dtype(of.dtype()));
+  logits = logits.to(sum_dtype(logits));
   const double cap = of.config().final_logit_softcapping;
   return cap > 0.0 ? at::tanh(logits / cap) * cap : logits;
 }
@@ -195,10 +195,9 @@ void take_distributions(const HeadPass& pass, at::Tensor logits, TokenValues& va
   const Model& teacher = *pass.teacher.model;
   const auto shared = [&](const at::Tensor& of) { return of.narrow(-1, 0, pass.shared_vocabulary()); };
   RmsNormSaved unused;
+  const at::Tensor normed_of_teacher = rms_norm_forward(pass.teacher.hidden, teacher.norm(), unused);
   const at::Tensor log_t = log_softmax_at(
-      shared(capped(
-          linear_forward(teacher.head(), rms_norm_forward(pass.teacher.hidden, teacher.norm(), unused)),
-          teacher)),
+      shared(capped(linear_forward(teacher.head(), normed_of_teacher.to(teacher.head_dtype())), teacher)),
       request.divergence_temperature);
   const at::Tensor log_d =
       needs_second_softmax ? log_softmax_at(shared(logits), request.divergence_temperature) : log_p;
@@ -223,7 +222,7 @@ at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at:
   const at::Tensor normed = ops.rms_norm(hidden, model.norm());
   TokenValues values;
   if (request.log_probabilities) {
-    at::Tensor logits = linear(normed, {&model.head()}).front();
+    at::Tensor logits = linear(normed.to(model.head_dtype()), {&model.head()}).front();
     outcome.held = ops.held_with_logits(logits);
     at::Tensor alone;
     if (request.needs_targets_alone() && model.config().final_logit_softcapping == 0.0)

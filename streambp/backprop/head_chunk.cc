@@ -19,7 +19,7 @@ HeadChunk::HeadChunk(const HeadPass& pass, const at::Tensor& hidden, int64_t off
     return all.defined() ? all.narrow(0, begin, count_) : all;
   };
   distributions_ = make_distributions({.pass = pass,
-                                       .normed = normed_,
+                                       .normed = normed_.to(pass.model.head_dtype()),
                                        .targets = rows_of_chunk(scored.targets).unsqueeze(1),
                                        .has_target = rows_of_chunk(scored.has_target),
                                        .teacher_hidden = [&] { return rows_of(pass.teacher.hidden, 0); }},
@@ -43,7 +43,7 @@ TokenValues HeadChunk::values() {
 void HeadChunk::backward(const TokenValues& d_values, at::Tensor& hidden) {
   Model& model = pass_.model;
   at::Tensor d_normed;
-  if (distributions_ != nullptr) d_normed = distributions_->backward(d_values);
+  if (distributions_ != nullptr) d_normed = distributions_->backward(d_values).to(model.dtype());
   if (d_values.values.defined()) {
     const at::Tensor d = d_values.values.to(model.dtype()).unsqueeze(1);
     linear_accumulate(model.value_head(), normed_, d);

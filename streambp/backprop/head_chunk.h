@@ -14,7 +14,7 @@ namespace streambp {
 /// The rows of a chunk before the LM head.
 struct HeadRows {
   const HeadPass& pass;
-  at::Tensor normed;      // [rows, D]
+  at::Tensor normed;      // [rows, D], in the head's dtype
   at::Tensor targets;     // [rows, 1]
   at::Tensor has_target;  // [rows] bool, or undefined: all
   /// The rows of the teacher's hidden states, [rows, Dt]: with a divergence only.

@@ -56,7 +56,7 @@ class ByTargetSoftmax final : public Distributions {
  public:
   explicit ByTargetSoftmax(const HeadRows& rows)
       : rows_(rows),
-        logits_(linear_forward(rows.pass.model.head(), rows.normed).to(sum_dtype(rows.pass.model.dtype()))),
+        logits_(linear_forward(rows.pass.model.head(), rows.normed).to(sum_dtype(rows.normed))),
         log_probabilities_(
             target_log_probabilities(logits_, rows.targets, rows.pass.request.temperature, sums_)) {}
 
@@ -74,7 +74,7 @@ class ByTargetSoftmax final : public Distributions {
     const MemoryScope scope("logits");
     target_log_probabilities_backward(logits_, rows_.targets, rows_.pass.request.temperature, sums_,
                                       d_log_probabilities);
-    return std::exchange(logits_, {}).to(rows_.pass.model.dtype());
+    return std::exchange(logits_, {}).to(rows_.normed.scalar_type());
   }
 
   HeadRows rows_;
@@ -158,7 +158,7 @@ at::Tensor ByLogSoftmax::logits_gradient(const TokenValues& d_values) {
   if (cap_slope_.defined()) log_p_.mul_(cap_slope_);
   cap_slope_.reset();
   if (divergence_) divergence_->reset();
-  at::Tensor gradient = log_p_.to(rows_.pass.model.dtype());
+  at::Tensor gradient = log_p_.to(rows_.normed.scalar_type());
   log_p_.reset();
   return gradient;
 }

@@ -143,8 +143,7 @@ void Model::save_parameter(const std::string& name) {
     const MemoryScope scope("weights");
     used.value = base->value.clone();
   }
-  const MemoryScope scope("gradients");
-  used.gradient = at::zeros(used.value.sizes(), used.value.options().dtype(placement_.gradient_dtype));
+  used.gradient = zero_gradient(used.value);
   renew_parts(used);
   if (is_tied && &used == embedding_ && head_->weight == embedding_) map_of("lm_head").weight = base.get();
   saved_.push_back({&used, base.get(), {}});
@@ -192,8 +191,7 @@ void Model::attach_adapters(const LoraConfig& lora, uint64_t seed) {
   for (const auto& [name, trained_name] : extras.biases) {
     Parameter& bias = parameter(name);
     rename(bias, trained_name);
-    const MemoryScope scope("gradients");
-    bias.gradient = at::zeros(bias.value.sizes(), bias.value.options().dtype(placement_.gradient_dtype));
+    bias.gradient = zero_gradient(bias.value);
     trained_biases_.emplace_back(&bias, name);
   }
   lora_ = lora;

@@ -30,11 +30,9 @@ void Model::defer_gradients() {
 }
 
 void Model::allocate_gradients(const std::vector<Parameter*>& parameters) {
-  const MemoryScope scope("gradients");
   for (Parameter* parameter : parameters) {
     if (!std::exchange(parameter->deferred, false)) continue;
-    parameter->gradient =
-        at::zeros(parameter->value.sizes(), parameter->value.options().dtype(placement_.gradient_dtype));
+    parameter->gradient = zero_gradient(parameter->value);
     renew_parts(*parameter);
   }
 }

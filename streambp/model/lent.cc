@@ -7,8 +7,10 @@
 
 namespace streambp {
 
-Model Model::skeleton(const Config& config, at::ScalarType dtype, c10::Device device) {
+Model Model::skeleton(const Config& config, at::ScalarType dtype, c10::Device device,
+                      std::optional<at::ScalarType> head_dtype) {
   Placement shapes_alone{dtype, c10::DeviceType::Meta, dtype, [](const std::string&) { return false; }};
+  shapes_alone.head_dtype = head_dtype;
   Model model(config, shapes_alone, [](Parameter&, ParameterRole) {});
   model.is_skeleton_ = true;
   model.lender_ = device;

@@ -57,8 +57,21 @@ Rows Stream::rows(int64_t begin, int64_t end) const {
   return rows;
 }
 
+void require_lm_head(const Config& config) {
+  if (config.value_model) throw InputError("lm_head in a dtype of its own: the model has a score instead");
+}
+
 at::ScalarType Model::dtype_of(const std::string& name) const {
-  return is_correction(name) ? sum_dtype(placement_.dtype) : placement_.dtype;
+  if (is_correction(name)) return sum_dtype(placement_.dtype);
+  const auto is_of = [&](const char* module) { return name.find(module) != std::string::npos; };
+  const bool is_heads = is_of("lm_head.") || (config_.tie_word_embeddings && is_of("embed_tokens."));
+  return is_heads ? head_dtype() : placement_.dtype;
+}
+
+at::Tensor Model::zero_gradient(const at::Tensor& value) const {
+  const MemoryScope scope("gradients");
+  const at::ScalarType dtype = at::promote_types(value.scalar_type(), placement_.gradient_dtype);
+  return at::zeros(value.sizes(), value.options().dtype(dtype));
 }
 
 Parameter& Model::add_parameter(const ParameterShape& shape, bool trainable) {
@@ -70,10 +83,8 @@ Parameter& Model::add_parameter(const ParameterShape& shape, bool trainable) {
     parameter->value = at::empty(shape.shape, options.dtype(dtype_of(shape.name)));
   }
   parameter->deferred = trainable && !is_buffer(shape.name) && placement_.defers_gradients;
-  if (trainable && !is_buffer(shape.name) && !placement_.defers_gradients) {
-    const MemoryScope scope("gradients");
-    parameter->gradient = at::zeros(shape.shape, options.dtype(placement_.gradient_dtype));
-  }
+  if (trainable && !is_buffer(shape.name) && !placement_.defers_gradients)
+    parameter->gradient = zero_gradient(parameter->value);
   by_name_[parameter->name] = parameter.get();
   return *parameters_.emplace_back(std::move(parameter));
 }
@@ -94,6 +105,7 @@ Parameter* Model::add_rows(const Parameter& whole, int64_t first_row, int64_t ro
 Model::Model(const Config& config, const Placement& placement,
              const std::function<void(Parameter&, ParameterRole)>& fill)
     : config_(config), placement_(placement) {
+  if (placement.head_dtype) require_lm_head(config);
   for (const ParameterShape& shape : parameter_shapes(config)) {
     Parameter& parameter = add_parameter(shape, !placement.trainable || placement.trainable(shape.name));
     fill(parameter, shape.role);
@@ -112,7 +124,7 @@ Model::Model(const Config& config, const Placement& placement,
   }
   embedding_scale_ = config.embedding_scale;
   if (config.rounds_embedding_scale)
-    embedding_scale_ = at::scalar_tensor(embedding_scale_, placement.dtype).item<double>();
+    embedding_scale_ = at::scalar_tensor(embedding_scale_, dtype_of(embedding_->name)).item<double>();
 }
 
 Model Model::load(const Checkpoint& checkpoint, const Placement& placement) {
@@ -217,7 +229,7 @@ at::Tensor Model::embed(const at::Tensor& tokens) const {
     const LowRankAdapter& adapter = *embedding_adapter_;
     rows.addmm_(gather_rows(adapter.a->value.t(), tokens), adapter.b->value.t(), /*beta=*/1, adapter.scale);
   }
-  return embedding_scale_ == 1.0 ? rows : rows.mul_(embedding_scale_);
+  return (embedding_scale_ == 1.0 ? rows : rows.mul_(embedding_scale_)).to(dtype());
 }
 
 void Model::accumulate_embedding(const at::Tensor& tokens, at::Tensor dx) {
@@ -225,6 +237,8 @@ void Model::accumulate_embedding(const at::Tensor& tokens, at::Tensor dx) {
   // nn.Embedding and PEFT's look-ups hold the row of padding_idx constant: it keeps what it has, which is the
   // head's part where the two are tied.
   accumulate_rows(*embedding_, tokens, dx, config_.pad_token_id);
+  if (embedding_rows_ == nullptr && !embedding_adapter_) return;
+  dx = dx.to(embedding_->value.scalar_type());
   if (embedding_rows_ != nullptr) accumulate_trained_rows(*embedding_rows_, tokens, dx);
   if (!embedding_adapter_ || !embedding_adapter_->trainable()) return;
   const LowRankAdapter& adapter = *embedding_adapter_;

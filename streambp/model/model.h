@@ -42,6 +42,9 @@ struct Stream {
   Rows rows(int64_t begin, int64_t end) const;
 };
 
+/// Throws InputError for a model without an LM head: Placement::head_dtype is not for it.
+void require_lm_head(const Config& config);
+
 class Model {
  public:
   /// Where the parameters live, and in which dtypes.
@@ -57,6 +60,10 @@ class Model {
     /// Called with each parameter of the base as soon as it has its value: who provides the values of layers
     /// (provide) takes them here, before the next parameter's memory is asked for.
     std::function<void(Parameter&)> filled = {};
+    /// Of lm_head, its input and its logits, where that is wider than `dtype` (TRL's cast_lm_head_to_fp32);
+    /// of an embedding that is the head as well, whose rows are `dtype` after it is looked up. See
+    /// require_lm_head.
+    std::optional<at::ScalarType> head_dtype = {};
   };
 
   /// The weights of a folder, converted to the placement's dtype.
@@ -67,13 +74,15 @@ class Model {
   static Model random(const Config& config, const Placement& placement, uint64_t seed);
 
   /// A model without values, for tensors that somebody else owns: see lend(). Adapters may be attached to it.
-  /// `device`: where they will be.
-  static Model skeleton(const Config& config, at::ScalarType dtype, c10::Device device);
+  /// `device`: where they will be; `head_dtype`: Placement's.
+  static Model skeleton(const Config& config, at::ScalarType dtype, c10::Device device,
+                        std::optional<at::ScalarType> head_dtype = {});
 
   /// Of a skeleton: these are the parameters of the names from now on, and their gradients, which passes add
   /// to; nothing is copied. Parameters without a gradient are frozen. Values may be fewer than the model has:
-  /// a pass uses those of its layers. All tensors are the model's dtype, of their parameter's shape, on one
-  /// device, and contiguous. Throws InputError naming a tensor that is not so, or unknown.
+  /// a pass uses those of its layers. All tensors are the model's dtype (lm_head's its own), of their
+  /// parameter's shape, on one device, and contiguous. Throws InputError naming a tensor that is not so, or
+  /// unknown.
   void lend(const std::map<std::string, at::Tensor>& values,
             const std::map<std::string, at::Tensor>& gradients);
 
@@ -92,6 +101,8 @@ class Model {
   const Config& config() const { return config_; }
   c10::Device device() const { return placement_.device; }
   at::ScalarType dtype() const { return placement_.dtype; }
+  /// Of the rows that enter the LM head, of its parameters and of the logits.
+  at::ScalarType head_dtype() const { return placement_.head_dtype.value_or(placement_.dtype); }
 
   /// In the order of parameter_shapes(config).
   const std::vector<std::unique_ptr<Parameter>>& parameters() const { return parameters_; }
@@ -205,8 +216,11 @@ class Model {
   void make_attention(const std::string& name, int64_t index, DecoderLayer::Weights& weights);
   void make_delta_rule(const std::string& name, DecoderLayer::Weights& weights);
   void make_latent(const std::string& name, DecoderLayer::Weights& weights);
-  /// Of the parameter `name`: the model's, but of a kCorrection.
+  /// Of the parameter `name`: the model's, but of a kCorrection and of what belongs to lm_head.
   at::ScalarType dtype_of(const std::string& name) const;
+  /// The gradient of a parameter that has `value`, zero: in the placement's gradient_dtype, or the value's
+  /// own where that is wider.
+  at::Tensor zero_gradient(const at::Tensor& value) const;
   DecoderLayer make_layer(int64_t index);
   /// `row_factors` as in rope_table.
   RopeTable rope_of(const RopeSettings& rope, int64_t rotary_dim, const Batch& batch,

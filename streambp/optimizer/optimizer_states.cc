@@ -36,7 +36,7 @@ std::vector<at::Tensor> allocate_states(const OptimizerStates& optimizer, const 
       for (int i = 0; i < optimizer.states; ++i) like(optimizer.dtype);
     }
     const MemoryScope scope("master weights");
-    if (optimizer.master_weights) like(at::kFloat);
+    if (optimizer.master_weights && parameter->value.element_size() < 4) like(at::kFloat);
   }
   return states;
 }

@@ -11,6 +11,12 @@
 namespace streambp::plan {
 namespace {
 
+Model::Placement placement_of(const ModelSetup& setup, c10::Device device) {
+  Model::Placement placement{setup.dtype, device, setup.gradient_dtype, {}};
+  placement.head_dtype = setup.head_dtype;
+  return placement;
+}
+
 /// The model of `config`, or that `name` names, with its layers' weights where `setup` has them.
 Model open_either(const ModelSetup& setup, const std::optional<Config>& config, const std::string& name,
                   Model::Placement placement, uint64_t seed) {
@@ -29,7 +35,7 @@ Model open_either(const ModelSetup& setup, const std::optional<Config>& config, 
 
 Model open_frozen(const ModelSetup& setup, c10::Device device, const std::optional<Config>& config,
                   const std::string& name, uint64_t seed) {
-  Model::Placement placement{setup.dtype, device, setup.gradient_dtype, {}};
+  Model::Placement placement = placement_of(setup, device);
   placement.trainable = [](const std::string&) { return false; };
   return open_either(setup, config, name, placement, seed);
 }
@@ -44,7 +50,7 @@ bool contains_any(const std::string& name, const std::vector<std::string>& patte
 Models open_models(const ModelSetup& setup, c10::Device device) {
   const bool adapted = setup.lora || setup.adapter;
   Models models;
-  Model::Placement placement{setup.dtype, device, setup.gradient_dtype, {}};
+  Model::Placement placement = placement_of(setup, device);
   placement.trainable = [&setup, adapted](const std::string& name) {
     return (!adapted || name == "value_head.weight") && !contains_any(name, setup.freeze);
   };

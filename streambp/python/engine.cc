@@ -89,11 +89,12 @@ Batch StreamHandle::scored_on(const at::Tensor& targets, int64_t vocab_size) con
 }
 
 Engine::Engine(const std::string& config_json, const std::string& source, const std::string& adapter_json,
-               const std::string& dtype, const std::string& device)
+               const std::string& dtype, const std::string& head_dtype, const std::string& device)
     : model_(answered([&] {
         join_device(device);
         Model model =
-            Model::skeleton(parse_config(config_json, source), parse_dtype(dtype), c10::Device(device));
+            Model::skeleton(parse_config(config_json, source), parse_dtype(dtype), c10::Device(device),
+                            head_dtype == dtype ? std::nullopt : std::optional(parse_dtype(head_dtype)));
         if (!adapter_json.empty()) {
           const LoraConfig lora = parse_lora_config(adapter_json, source + ", adapter");
           model.attach_adapters(lora, /*seed=*/0);

@@ -53,16 +53,17 @@ struct PreparedPass {
 };
 
 /// Every method throws std::runtime_error with "streambp: " before the message of an InputError. Tensors in
-/// dictionaries `values` and `gradients` go by the names of parameters(), are of the engine's dtype, of their
-/// parameter's shape and contiguous; gradients are added to; what has none is frozen. Nothing is copied, and
-/// nothing is kept when the call returns. Calls wait for one another.
+/// dictionaries `values` and `gradients` go by the names of parameters(), are of the engine's dtypes, of
+/// their parameter's shape and contiguous; gradients are added to; what has none is frozen. Nothing is
+/// copied, and nothing is kept when the call returns. Calls wait for one another.
 class Engine : public torch::CustomClassHolder {
  public:
   /// `config_json`: a config.json's text, `source` its name in messages; `adapter_json`: an
-  /// adapter_config.json's, or empty; `dtype`: float64, float32, bfloat16 or float16; `device`: where tensors
-  /// will be, cpu or cuda, with or without an index.
+  /// adapter_config.json's, or empty; `dtype`: float64, float32, bfloat16 or float16; `head_dtype`: of
+  /// lm_head's parameters and its logits, `dtype` or wider; `device`: where tensors will be, cpu or cuda,
+  /// with or without an index.
   Engine(const std::string& config_json, const std::string& source, const std::string& adapter_json,
-         const std::string& dtype, const std::string& device);
+         const std::string& dtype, const std::string& head_dtype, const std::string& device);
 
   c10::Dict<std::string, std::vector<int64_t>> parameters() const;
   std::vector<std::string> layer_parameters(int64_t layer) const;

@@ -58,7 +58,7 @@ TORCH_LIBRARY(streambp, m) {
       .def("indices", [](const c10::intrusive_ptr<StreamHandle>& self) { return self->indices(); });
   m.class_<Engine>("Engine")
       .def(torch::init<const std::string&, const std::string&, const std::string&, const std::string&,
-                       const std::string&>())
+                       const std::string&, const std::string&>())
       .def("objectives", [](const c10::intrusive_ptr<Engine>&) { return objectives_json(); })
       .def("settings", [](const c10::intrusive_ptr<Engine>&) { return settings_json(); })
       .def("parameters", &Engine::parameters)

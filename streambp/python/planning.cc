@@ -50,6 +50,11 @@ void read_setup(const json& request, plan::ModelSetup& setup) {
     throw InputError("gradient_dtype '{}': expected same or float32, no narrower than the model's {}", sums,
                      dtype_name(setup.dtype));
   setup.gradient_dtype = sums == "same" ? setup.dtype : at::kFloat;
+  const std::string of_head = request.value("head_dtype", "same");
+  if (of_head != "same" && (of_head != "float32" || setup.dtype == at::kDouble))
+    throw InputError("head_dtype '{}': expected same or float32, no narrower than the model's {}", of_head,
+                     dtype_name(setup.dtype));
+  if (of_head == "float32" && setup.dtype != at::kFloat) setup.head_dtype = at::kFloat;
   setup.freeze = request.value("freeze", std::vector<std::string>{});
   setup.value_head = request.value("value_head", false);
   if (model.contains("adapter"))

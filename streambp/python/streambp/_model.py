@@ -38,7 +38,8 @@ class Weights:
     wrapper of one with a LoRA adapter; adapters=False: its base alone, as if the adapter were disabled.
 
     base: the transformers model; adapter: an Adapter or None; config_json, adapter_json ("" without an adapter): text for the engine;
-    dtype: "float64", "float32", "bfloat16" or "float16"; device: torch.device; names: Hugging Face's names of all parameters that take part,
+    dtype: "float64", "float32", "bfloat16" or "float16"; head_dtype: the same, or "float32" where lm_head is float32 in a half-precision
+    model (with the embedding, where the two are tied: TRL's cast_lm_head_to_fp32); device: torch.device; names: Hugging Face's names of all parameters that take part,
     relative to base, in its order.
 
     Holds no tensors. Raises InputError for a class that is not known, adapters that are not supported (Adapter), parameters of different
@@ -61,7 +62,8 @@ class Weights:
             if engine_name is not None:
                 self._engine_names[name] = tuple(_views(engine_name, parameter.shape, whole_experts))
         self.names = list(self._engine_names)
-        self.dtype, self.device = self._dtype_and_device()
+        self._of_head = ("lm_head.", "model.embed_tokens.") if self.base.config.tie_word_embeddings else ("lm_head.",)
+        self.dtype, self.head_dtype, self.device = self._dtypes_and_device()
         # transformers keeps these in float32 where a model is loaded, and model.to(dtype) does not.
         self._engine_names |= {name: ((base_name(name), self._wide),) for name in self.names if name.endswith(CORRECTION)}
 
@@ -78,12 +80,19 @@ class Weights:
             return self.adapter.engine_name(name)
         return None if is_adapter_name(name) else base_name(name)
 
-    def _dtype_and_device(self):
-        first_name, first = next((name, parameter) for name, parameter in self.base.named_parameters() if name in self._engine_names)
-        for name, parameter in self._tensors():
-            if name not in self._engine_names:
-                continue
-            if parameter.dtype != first.dtype and not name.endswith(CORRECTION):
+    def dtype_of(self, name, dtype):
+        """The torch.dtype of parameter `name` where hidden states are `dtype`: under FSDP2 that may be another than the model's."""
+        return torch.float32 if self.head_dtype != self.dtype and name.startswith(self._of_head) else dtype
+
+    def _dtypes_and_device(self):
+        taking_part = [(name, parameter) for name, parameter in self._tensors() if name in self._engine_names]
+        head = [(name, parameter) for name, parameter in taking_part if name.startswith(self._of_head)]
+        first_name, first = next(pair for pair in taking_part if not pair[0].startswith(self._of_head))
+        half = first.dtype in (torch.bfloat16, torch.float16)
+        head_dtype = torch.float32 if half and head and all(parameter.dtype == torch.float32 for _, parameter in head) else first.dtype
+        for name, parameter in taking_part:
+            expected = head_dtype if name.startswith(self._of_head) else first.dtype
+            if parameter.dtype != expected and not name.endswith(CORRECTION):
                 cure = ("load the adapter with autocast_adapter_dtype=False" if is_adapter_name(name) and self.adapter
                         else "convert the model with model.to(dtype)")
                 raise InputError(f"{name} is {_short(parameter.dtype)}, {first_name} {_short(first.dtype)}: expected one dtype; {cure}")
@@ -93,12 +102,12 @@ class Weights:
         if first.dtype not in DTYPES:
             raise InputError(f"{first_name} is {_short(first.dtype)}, expected float64, float32, bfloat16 or float16; quantized models are "
                              "not supported")
-        return DTYPES[first.dtype], first.device
+        return DTYPES[first.dtype], DTYPES[head_dtype], first.device
 
     @property
     def key(self):
         """What an engine is made from: two equal keys can share one."""
-        return self.config_json, self.adapter_json, self.dtype, str(self.device)
+        return self.config_json, self.adapter_json, self.dtype, self.head_dtype, str(self.device)
 
     def layers(self):
         """The decoder's layers, a ModuleList."""
@@ -174,7 +183,8 @@ def engine_of(weights):
     kept = _engines.setdefault(weights.base, {})
     which = weights.adapter is not None
     if which not in kept or kept[which][0] != (weights.key, weights.names):
-        engine = checked(library().Engine, weights.config_json, weights.source, weights.adapter_json, weights.dtype, str(weights.device))
+        engine = checked(library().Engine, weights.config_json, weights.source, weights.adapter_json, weights.dtype, weights.head_dtype,
+                         str(weights.device))
         weights.check_names(engine)
         kept[which] = ((weights.key, weights.names), engine)
     return kept[which][1]

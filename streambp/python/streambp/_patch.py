@@ -136,9 +136,10 @@ class Configuration:
 
     def engine(self, hidden):
         """The engine for hidden states of this dtype and on this device."""
-        key = DTYPES.get(hidden.dtype), str(hidden.device)
+        weights = self.weights
+        dtype = DTYPES.get(hidden.dtype)
+        key = dtype, weights.head_dtype if weights.head_dtype != weights.dtype else dtype, str(hidden.device)
         if key not in self._engines:
-            weights = self.weights
             self._engines[key] = checked(library().Engine, weights.config_json, weights.source, weights.adapter_json, *key)
         return self._engines[key]
 

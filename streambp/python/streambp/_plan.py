@@ -115,7 +115,7 @@ def predict(model, batch=None, *, tokens=None, sequences=1, objective="sft", opt
         before a completion (a quarter).
     optimizer: "adamw" or "sgd": its states are counted; optimizer_bits=32 | 16 | 8 of a number in them; master_weights=True: a float32 copy
         of the trained weights.
-    dtype: default the model's own; device: "cpu" or "cuda", default that of a model's parameters, and "cuda" for the others.
+    dtype: default the model's own; head_dtype="float32": of lm_head alone, default "same" or the model's own; device: "cpu" or "cuda", default that of a model's parameters, and "cuda" for the others.
     lora: a peft.LoraConfig, or a dict of its fields, for what is no model; freeze: parts of names of parameters without a gradient (of a
         model its requires_grad counts).
     reference, teacher: models, configs, folders or presets that are in memory too; release_reference=True: its weights are freed before.
@@ -200,9 +200,9 @@ def _plain(tensor):
 
 
 # What is no setting of a pass and no option of an objective, with its default.
-_OF_THE_REQUEST = {"dtype": None, "device": None, "gradient_dtype": "same", "optimizer_bits": 32, "master_weights": False, "prompt": 0,
-                   "value_head": False, "freeze": (), "lora": None, "reference": None, "teacher": None, "release_reference": False,
-                   "options": None}
+_OF_THE_REQUEST = {"dtype": None, "head_dtype": "same", "device": None, "gradient_dtype": "same", "optimizer_bits": 32,
+                   "master_weights": False, "prompt": 0, "value_head": False, "freeze": (), "lora": None, "reference": None, "teacher": None,
+                   "release_reference": False, "options": None}
 
 
 def _request(model, objective, optimizer, keywords):
@@ -211,7 +211,7 @@ def _request(model, objective, optimizer, keywords):
     given = {name: keywords.pop(name, default) for name, default in _OF_THE_REQUEST.items()}
     described = _describe(model, given)
     options, settings = _sort_keywords(torch.ops.streambp, objective, given["options"], keywords)
-    request = {"model": described["model"], "dtype": described["dtype"], "device": described["device"],
+    request = {"model": described["model"], "dtype": described["dtype"], "head_dtype": described["head_dtype"], "device": described["device"],
                "gradient_dtype": given["gradient_dtype"], "objective": objective, "options": options, "settings": settings,
                "optimizer": _optimizer(optimizer), "optimizer_bits": _choice("optimizer_bits", given["optimizer_bits"], (32, 16, 8)),
                "master_weights": bool(given["master_weights"]), "prompt": _whole("prompt", given["prompt"], 0),
@@ -227,6 +227,7 @@ def _describe(model, given, role="model"):
     """{model: {source, config, adapter}, dtype, device, freeze} of whatever stands for a model."""
     dtype = given.get("dtype")
     described = {"dtype": "model" if dtype is None else str(dtype).removeprefix("torch."),
+                 "head_dtype": str(given.get("head_dtype", "same")).removeprefix("torch."),
                  "device": _device(given.get("device") or "cuda"), "freeze": list(_words("freeze", given.get("freeze", ())))}
     if isinstance(model, (str, os.PathLike)):
         described["model"] = {"source": os.fspath(model)}
@@ -246,7 +247,10 @@ def _describe_module(model, given, described):
     if given.get("lora") is not None:
         raise InputError("lora: the model's own adapters count; expected none here, or a config in place of the model")
     described["model"] = {"source": type(weights.base).__name__, "config": weights.config_json}
-    described["dtype"] = described["dtype"] if described["dtype"] != "model" else weights.dtype
+    if described["dtype"] == "model":
+        described["dtype"] = weights.dtype
+        if weights.head_dtype != weights.dtype:
+            described["head_dtype"] = weights.head_dtype
     if not given.get("device") and weights.device.type != "meta":
         described["device"] = weights.device.type
     frozen = [name for name, parameter in weights.parameters().items() if not parameter.requires_grad and not name.endswith(BUFFERS)]

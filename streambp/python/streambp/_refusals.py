@@ -16,6 +16,8 @@ CLASSES = tuple(f"{family}ForCausalLM" for family in FAMILIES if family not in (
     if family not in ("Gemma3", "Gemma4", "Glm4Moe", "Granite", "Qwen3_5", "Qwen3_5Moe"))
 MODULES = ("transformers.", "torch.nn.", "peft.", "streambp.")  # whose modules' forward is known
 FORWARDS = ("transformers.", "peft.", "streambp.", "liger_kernel.")
+# TRL's GRPOTrainer puts these on lm_head and the embedding for cast_lm_head_to_fp32: what the engine does where it finds their weight float32.
+CASTS = ("cast_forward_to_fp32", "cast_outputs_to_original_dtype")
 WRAPPERS = {
     "DistributedDataParallel": "its hooks would not see gradients that are not autograd's",
     "FullyShardedDataParallel": "its parameters are sharded",
@@ -102,7 +104,7 @@ def check_modules(base):
                              "known to streambp")
         forward = module.__dict__.get("forward")
         source = getattr(forward, "__module__", None) or ""
-        if forward is not None and module is not base and not source.startswith(FORWARDS):
+        if forward is not None and module is not base and not source.startswith(FORWARDS) and not is_cast(forward):
             raise InputError(f"{name}: has a forward of its own ({source}.{getattr(forward, '__qualname__', forward)}), which would not run; "
                              "remove it")
 
@@ -120,11 +122,16 @@ def check_hooks(base):
 
 def is_harmless(hook):
     """Hooks that a step may pass over: those that ask for gradients of inputs (for checkpointing), those by which transformers collects
-    outputs of layers, and those of torch's sharding."""
-    if getattr(hook, "__name__", "") == "make_inputs_require_grads":
+    outputs of layers, those of torch's sharding, and TRL's cast."""
+    if getattr(hook, "__name__", "") == "make_inputs_require_grads" or is_cast(hook):
         return True
     module = getattr(hook, "__module__", None) or type(hook).__module__
     return module.startswith(("transformers.utils.output_capturing", "torch.distributed."))
+
+
+def is_cast(function):
+    """Whether it is one of TRL's CASTS."""
+    return getattr(function, "__name__", "") in CASTS and (getattr(function, "__module__", None) or "").startswith("trl.")
 
 
 def check_parameters(base, patched):

@@ -44,8 +44,8 @@ class StreamedLayer(torch.autograd.Function):
 
 
 def check_dtypes(slots, hidden, parameters):
-    """Raises InputError unless the hidden states and all parameters are of one dtype and on one device."""
+    """Raises InputError unless the hidden states and all parameters, but for lm_head's, are of one dtype and on one device."""
     for name, tensor in zip(slots.names, parameters, strict=True):
-        if tensor.dtype != hidden.dtype or tensor.device != hidden.device:
+        if tensor.dtype != slots.weights.dtype_of(name, hidden.dtype) or tensor.device != hidden.device:
             raise InputError(f"{name} is {tensor.dtype} on {tensor.device}, hidden states are {hidden.dtype} on {hidden.device}: expected "
                              "one dtype and device; convert the model with model.to(...)")

@@ -23,8 +23,8 @@ LEAST_CHUNK = 32  # tokens
 def patch_trainer(trainer, **settings):
     """patch() for a trainer of TRL: its model, its reference model where there is one, and their heads. Returns the trainer.
 
-    The head is left to TRL where a gradient of the entropy is wanted (GRPO's entropy bonus), where it is cast to float32, and where
-    PEFT has wrapped it.
+    The head is left to TRL where a gradient of the entropy is wanted (GRPO's entropy bonus), where a float64 one is cast to float32, and
+    where PEFT has wrapped it.
     Raises InputError as patch() does, and for checkpointing or another dtype than the model's in the trainer's arguments.
     """
     from ._patch import patch, patched_state, unpatch
@@ -47,7 +47,8 @@ def patch_trainer(trainer, **settings):
         patch(model, **settings)
         state = patched_state(model)
         options = fused_options(state.base) if isinstance(getattr(state.base, "lm_head", None), torch.nn.Linear) else None
-        if options and not options["cast_lm_head_to_fp32"] and not getattr(trainer, "_entropy_bonus_enabled", False):
+        is_ours = options and not (options["cast_lm_head_to_fp32"] and state.configuration().weights.head_dtype != "float32")
+        if is_ours and not getattr(trainer, "_entropy_bonus_enabled", False):
             state.fused_head = options
     return trainer
 
@@ -148,7 +149,7 @@ def statistics_of(hidden, packed, weight, options, norm, head_chunk):
     for start in range(0, rows.numel(), chunk):
         part = slice(start, start + chunk)
         normed = type(norm).forward(norm, hidden[rows[part]])
-        logits = torch.nn.functional.linear(normed, weight).to(dtype)
+        logits = torch.nn.functional.linear(normed.to(weight.dtype), weight).to(dtype)
         for output, values in zip(outputs, chunk_statistics(logits, following[part], options, outputs), strict=True):
             if output is not None:
                 output[part] = values

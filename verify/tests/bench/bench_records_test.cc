@@ -53,6 +53,7 @@ TEST(CellConfiguration, HasAnotherKeyForEveryChange) {
       [](Bench& b, Cell&) { b.options.setup.model = "other"; },
       [](Bench& b, Cell&) { b.options.setup.dtype = at::kFloat; },
       [](Bench& b, Cell&) { b.options.setup.gradient_dtype = at::kFloat; },
+      [](Bench& b, Cell&) { b.options.setup.head_dtype = at::kDouble; },
       [](Bench& b, Cell&) { b.options.device = "meta"; },
       [](Bench& b, Cell&) { b.options.threads = 2; },
       [](Bench& b, Cell&) { b.options.repeats = 5; },

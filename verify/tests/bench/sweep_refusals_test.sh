@@ -25,6 +25,8 @@ refuses 'sft' --objective nonesuch
 refuses 'float64, float32, bfloat16' --dtype int8
 refuses 'same or float32' --grad-dtype float16
 refuses 'float64' --dtype float64 --grad-dtype float32
+refuses '--head-dtype' --head-dtype bfloat16
+refuses 'float64' --dtype float64 --head-dtype float32
 refuses 'expected cpu, cuda, cuda:N' --device tpu
 refuses '--deterministic' --deterministic
 refuses '--deterministic' --deterministic --device meta

@@ -47,6 +47,9 @@ dtype=float16 sweep "float16 on a GPU, predicted" 0 float16 --seq-len 300 --chun
 check "as much as in bfloat16" 'len(records) == 3 and all(r["dtype"] == "float16" and r["status"] == "ok" for r in records)' float16/results.jsonl
 dtype=bfloat16 sweep "half precision" 0 half --seq-len 33 --chunk 7 --grad-dtype float32
 check "sums in float32" 'all(r["settings"]["gradient_dtype"] == "float32" for r in records)' half/results.jsonl
+dtype=bfloat16 sweep "lm_head in float32" 0 head --seq-len 33 --chunk 7 --grad-dtype float32 --head-dtype float32
+check "a setting, of two bytes more for each of its weights" 'all(r["settings"]["head_dtype"] == "float32" and
+  r["resident_bytes"] - of_half["resident_bytes"] == 2 * 101 * 32 for r, of_half in zip(records, map(json.loads, open("half/results.jsonl"))))' head/results.jsonl
 sweep "nothing to score" 0 unscored --seq-len 1 --batch 3
 grep -q 'warning: .* no token has a label' stderr || fail "no warning"
 check "loss 0" 'all(r["loss"] == 0 for r in records)' unscored/results.jsonl

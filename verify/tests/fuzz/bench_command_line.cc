@@ -144,6 +144,7 @@ std::string in_words(const SweepOptions& options) {
   words += fmt::format("resume {} json {} quiet {} freeze {} dtype {} gradients {} ", options.resume,
                        options.json, options.quiet, options.setup.freeze, c10::toString(options.setup.dtype),
                        c10::toString(options.setup.gradient_dtype));
+  if (options.setup.head_dtype) words += fmt::format("head {} ", c10::toString(*options.setup.head_dtype));
   words += fmt::format("adapter {} quantized {} host {} release {} ", path_text(options.setup.adapter),
                        options.setup.quantization.has_value(), options.setup.weights_on_host,
                        options.setup.release_reference);

@@ -20,6 +20,7 @@ SWEEP = {
     "--lora-rank": ("0", "-1", "x", "1000000000000"),
     "--dtype": ("int8", "", "FLOAT32", "float16"),
     "--grad-dtype": ("x",),
+    "--head-dtype": ("x",),
     "--device": ("tpu", "meta:tpu", ""),
     "--method": ("", "x", "auto,standard,", "standard,,", "STREAMBP", RED),
     "--objective": ("", "x", "sft,x", "distill"),

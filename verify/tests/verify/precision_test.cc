@@ -129,6 +129,7 @@ TEST(PrecisionCurve, BeginsWithCheckpointsBitsAndEndsAtAChunkAToken) {
     PrecisionSubject subject;
     subject.dtype = kind.dtype;
     subject.gradient_dtype = kind.gradient_dtype;
+    subject.head_dtype = kind.head_dtype;
     subject.seq_len = 12;
     subject.batches = 4;
     subject.entries = true;

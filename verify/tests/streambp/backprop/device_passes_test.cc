@@ -96,7 +96,7 @@ TEST_P(DevicePasses, AreAsPreciseAsStandardOnes) {
        {Dtypes{at::kFloat, at::kFloat}, Dtypes{at::kBFloat16, at::kFloat},
         Dtypes{at::kBFloat16, at::kBFloat16}}) {
     subject.dtype = dtype;
-    subject.gradient_dtype = gradient_dtype;
+    subject.gradient_dtype = subject.head_dtype = gradient_dtype;
     const std::vector<Precision> all = measure_precision(subject, configurations);
     const Precision& own = all.front();
     EXPECT_TRUE(own.worst().second <= (dtype == at::kFloat ? 1e-3 : 0.5)) << own.worst().first;
@@ -149,7 +149,7 @@ TEST(LibrariesOnHost, GiveAWholePassItsGradients) {
     PrecisionSubject subject;
     subject.model = model;
     subject.objective = objective;
-    subject.dtype = at::kBFloat16;
+    subject.dtype = subject.head_dtype = at::kBFloat16;
     subject.seq_len = 24;
     subject.batches = kernels ? 1 : 2;  // fibers are slow
     const std::vector<Settings> configurations = all_methods();

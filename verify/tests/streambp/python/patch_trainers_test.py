@@ -190,6 +190,9 @@ class Trainers(unittest.TestCase):
     def test_grpo_with_a_bonus_for_entropy(self):
         self.grpo("GRPOTrainer, entropy bonus", ("trainer",), entropy_coef=0.01)
 
+    def test_grpo_with_the_head_cast_to_float32(self):
+        self.grpo("GRPOTrainer, cast_lm_head_to_fp32", cast_lm_head_to_fp32=True)
+
     def test_checkpointing_is_refused(self):
         data = datasets.Dataset.from_list([{"text": TEXT}])
         with tempfile.TemporaryDirectory() as folder:

@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""A head in float32 on a bfloat16 model, as TRL's cast_lm_head_to_fp32 makes it: loss and gradients to float32's precision.
+
+The layers add nothing, so that what enters the head is the same for all, and nothing but the head's own precision is left.
+"""
+
+import unittest
+
+import streambp
+import torch
+from patching import batch_of, gradients, tiny
+from python_case import relative_difference
+from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.utils import add_fused_lm_head
+
+LIMIT = 2e-6
+BFLOAT16 = 2.0 ** -6
+
+
+def cast_head(model):
+    """What the constructor of TRL's GRPOTrainer does to a model with cast_lm_head_to_fp32=True: its function has no name of its own."""
+    inner = next(code for code in GRPOTrainer.__init__.__code__.co_consts if getattr(code, "co_name", "") == "_cast_lm_head_to_fp32")
+    scope = GRPOTrainer.__init__.__globals__
+    type(cast_head)(inner, scope)(model)
+
+
+def model_of(tied):
+    model = tiny(seed=4, dtype=torch.bfloat16, tie_word_embeddings=tied)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(("o_proj.weight", "down_proj.weight")):
+                parameter.zero_()
+    cast_head(model)
+    return model
+
+
+class HeadDtype(unittest.TestCase):
+    def losses(self, model, batch):
+        """(what, loss, gradients) of Hugging Face, then of each level."""
+        loss = model(**batch).loss
+        loss.backward()
+        yield "autograd", loss, gradients(model)
+        model.zero_grad(set_to_none=True)
+        yield "backward", streambp.backward(model, batch, chunk=5, head_chunk=3), gradients(model)
+        model.zero_grad(set_to_none=True)
+        streambp.patch(model, chunk=5, head_chunk=3)
+        loss = model(**batch).loss
+        loss.backward()
+        yield "patch", loss, gradients(model)
+        model.zero_grad(set_to_none=True)
+        log_probabilities = streambp.log_probabilities(model, batch["input_ids"], batch["attention_mask"], targets=batch["labels"])
+        loss = -log_probabilities.sum() / (batch["labels"][:, 1:] != -100).sum()
+        loss.backward()
+        yield "log_probabilities", loss, gradients(model)
+        streambp.unpatch(model)
+
+    def test_loss_and_gradients(self):
+        batch = batch_of(61, (14, 9))
+        for tied in (False, True):
+            (_, loss, expected), *ours = self.losses(model_of(tied), batch)
+            for what, own, found in ours:
+                self.assertEqual(found.keys(), expected.keys())
+                error = relative_difference(own.detach(), loss.detach())
+                self.assertTrue(error <= LIMIT, f"tied {tied}, {what}: loss off by {error:.1e}")
+                for name, gradient in expected.items():
+                    self.assertEqual(found[name].dtype, gradient.dtype, name)
+                # A tied one has the look-up's part as well, which comes through bfloat16.
+                name, limit = ("model.embed_tokens.weight", BFLOAT16) if tied else ("lm_head.weight", LIMIT)
+                self.assertEqual(expected[name].dtype, torch.float32)
+                error = relative_difference(found[name], expected[name])
+                print(f"tied {tied}, {what}: {name} {error:.1e}", flush=True)
+                self.assertTrue(error <= limit, f"tied {tied}, {what}: {name} off by {error:.1e}")
+
+    def test_statistics_of_trl(self):
+        """add_fused_lm_head's results, of ours as of TRL's own."""
+        batch = batch_of(61, (14, 9))
+        for tied in (False, True):
+            results = []
+            for patched in (False, True):
+                model = model_of(tied)
+                add_fused_lm_head(model, temperature=0.9, cast_lm_head_to_fp32=True, outputs=("log_probs", "entropy"))
+                if patched:
+                    streambp.patch(model, chunk=5, head_chunk=3)
+                    from streambp._patch import patched_state
+                    from streambp._trl import fused_options
+
+                    patched_state(model).fused_head = fused_options(model)
+                results.append(model(**batch, fused_lm_head=True))
+            for name in ("loss", "log_probs", "entropy"):
+                theirs, own = getattr(results[0], name), getattr(results[1], name)
+                self.assertEqual(own.dtype, torch.float32)
+                error = relative_difference(own.detach(), theirs.detach())
+                self.assertTrue(error <= LIMIT, f"tied {tied}: {name} off by {error:.1e}")
+
+    def test_other_mixtures_are_refused(self):
+        model = tiny(dtype=torch.bfloat16)
+        model.lm_head.double()
+        with self.assertRaisesRegex(streambp.InputError, "lm_head.weight is float64.*bfloat16"):
+            streambp.patch(model)
+        model = tiny(dtype=torch.bfloat16)
+        model.model.embed_tokens.float()
+        with self.assertRaisesRegex(streambp.InputError, "is bfloat16, model.embed_tokens.weight float32"):
+            streambp.patch(model)
+
+
+if __name__ == "__main__":
+    unittest.main()
