@@ -95,8 +95,11 @@ Batch read_completions(const PaddedTensors& file, int64_t vocab_size) {
     batch.sequence_inputs[inputs::kOldSums] = file.numbers("old_logps", {file.rows()});
   if (file.has("importance_sampling_ratio")) {
     const at::Tensor given = file.tensor("importance_sampling_ratio");
-    if (width > 1 && given.numel() == file.rows())
-      batch.sequence_inputs[inputs::kImportanceSamplingRatio] = given.to(at::kDouble).reshape({-1});
+    if (width > 1 && given.numel() == file.rows()) {
+      const at::Tensor of_rows = given.to(at::kDouble).reshape({-1});
+      PaddedTensors::require_finite(of_rows, "importance_sampling_ratio");  // of rows without a token too
+      batch.sequence_inputs[inputs::kImportanceSamplingRatio] = of_rows;
+    }
     read_tokens_or_rows(file, batch, "importance_sampling_ratio", inputs::kImportanceSamplingRatio, width,
                         mask);
   }

@@ -185,6 +185,9 @@ std::vector<std::string> corpus() {
                         "completion_mask I64 2,2 1 0 1 1\nadvantages F32 2 0.5 -0.5\n"
                         "old_per_token_logps F32 2,2 -1 -2 -3 -4\n"
                         "importance_sampling_ratio F32 2,1 1 0.5\n");
+        seeds.push_back(number + ids + masks +
+                        "completion_mask I64 2,2 1 0 0 0\nadvantages F32 2 0.5 -0.5\n"
+                        "importance_sampling_ratio F32 2,1 1 nan\n");
         seeds.push_back(number +
                         "\nprompt_ids I64 1,2 1 2\nprompt_mask I64 1,2 0 1\ncompletion_ids I64 1,2 3 4\n"
                         "completion_mask I64 1,2 1 1\nadvantages F32 1,2 0.5 1\n"

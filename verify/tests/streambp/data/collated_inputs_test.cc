@@ -125,6 +125,9 @@ TEST(ObjectiveInputs, WhatTrlWritesIsReadAndTheRestRefused) {
   batch = read("grpo", with(grpo, "importance_sampling_ratio", table({{2}, {3}})));
   EXPECT_EQ(list(batch.token_inputs.at("importance_sampling_ratio")),
             (std::vector<double>{0, 2, 0, 2, 0, 3, 3, 0}));
+  const File without_tokens = with(grpo, "tool_mask", rows({{1, 0, 1}, {0, 0, 0}}));
+  EXPECT_TRUE(refuses("grpo", with(without_tokens, "importance_sampling_ratio", table({{2}, {std::nan("")}})),
+                      "importance_sampling_ratio: row 1 is nan"));
 
   // KTOTrainer: the rows of the KL estimate apart and of another width.
   const File kto{{"input_ids", rows({{1, 2, 3}, {4, 5, 0}})},
