@@ -151,7 +151,7 @@ Model Model::load(const Checkpoint& checkpoint, const Placement& placement) {
 
 Model Model::random(const Config& config, const Placement& placement, uint64_t seed) {
   uint64_t stream = seed;
-  return Model(config, placement, [&](Parameter& parameter, ParameterRole role) {
+  const auto draw = [&](Parameter& parameter, ParameterRole role) {
     stream += 0x9E3779B97F4A7C15;  // each parameter its own seed
     if (!has_values(placement.device)) return;
     if (placement.device.is_cuda() && parameter.value.numel() >= kDrawnByGpu) {
@@ -169,6 +169,13 @@ Model Model::random(const Config& config, const Placement& placement, uint64_t s
     if (role == ParameterRole::kConvolution) noise.mul_(kConvolutionDeviation / kDeviation);
     const bool around_one = (role == ParameterRole::kNorm && !adds_one) || role == ParameterRole::kScalar;
     parameter.value.copy_(around_one ? noise + 1.0 : noise);
+  };
+  return Model(config, placement, [&](Parameter& parameter, ParameterRole role) {
+    draw(parameter, role);
+    // The model is the same one, however wide its head is.
+    if (placement.head_dtype && has_values(placement.device) && !is_correction(parameter.name) &&
+        parameter.value.scalar_type() != placement.dtype)
+      parameter.value.copy_(parameter.value.to(placement.dtype));
   });
 }
 

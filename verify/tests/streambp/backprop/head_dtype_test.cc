@@ -192,6 +192,19 @@ TEST(HeadDtype, IsThatOfItsParametersAlone) {
   }
 }
 
+TEST(HeadDtype, LeavesTheModelAsItIs) {
+  for (const char* name : {"qwen3-tiny", "llama-tied-tiny", "deepseek-v3-tiny"}) {
+    Model::Placement placement{at::kBFloat16, at::kCPU, at::kBFloat16, {}};
+    const Model narrow = Model::random(preset(name), placement, 3);
+    placement.head_dtype = at::kFloat;
+    const Model wide = Model::random(preset(name), placement, 3);
+    for (const auto& parameter : narrow.parameters())
+      EXPECT_TRUE(
+          at::equal(wide.parameter(parameter->name).value.to(at::kDouble), parameter->value.to(at::kDouble)))
+          << name << " " << parameter->name;
+  }
+}
+
 TEST(HeadDtype, IsRefusedWithoutAHead) {
   Model::Placement placement{at::kBFloat16, at::kCPU, at::kBFloat16, {}};
   placement.head_dtype = at::kFloat;
