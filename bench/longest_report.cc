@@ -171,23 +171,22 @@ std::string meaning_of_length(const std::vector<std::string>& objectives) {
 }
 
 std::string weights_and_gradients(const plan::ModelSetup& setup) {
-  const std::string weights = dtype_name(setup.dtype), gradients = dtype_name(setup.gradient_dtype);
-  const std::string head =
-      setup.head_dtype ? fmt::format(" (lm_head's in {})", dtype_name(*setup.head_dtype)) : "";
+  std::string weights = dtype_name(setup.dtype);
+  if (setup.head_dtype) weights += fmt::format(" (lm_head's in {})", dtype_name(*setup.head_dtype));
+  const std::string gradients = dtype_name(setup.gradient_dtype);
   const std::string trained = setup.lora || setup.adapter ? " of the adapters" : "";
   const std::string alive = setup.fused_optimizer ? " (one layer's at a time)" : "";
   if (setup.weights_on_host)
-    return fmt::format("weights (of layers two at a time) in {}{}, gradients{}{} in {}", weights, head,
-                       trained, alive, gradients);
-  if (weights == gradients && trained.empty())
-    return fmt::format("weights and gradients{} in {}{}", alive, weights, head);
+    return fmt::format("weights (of layers two at a time) in {}, gradients{}{} in {}", weights, trained,
+                       alive, gradients);
+  if (setup.dtype == setup.gradient_dtype && trained.empty())
+    return fmt::format("weights and gradients{} in {}", alive, weights);
   const std::string packed = setup.quantization
                                  ? fmt::format(" (the layers' matrices in {}{}, and one layer's dequantised)",
                                                quant_type_name(setup.quantization->type),
                                                setup.quantization->double_quant ? ", double quantised" : "")
                                  : "";
-  return fmt::format("weights in {}{}{}, gradients{}{} in {}", weights, head, packed, trained, alive,
-                     gradients);
+  return fmt::format("weights in {}{}, gradients{}{} in {}", weights, packed, trained, alive, gradients);
 }
 
 void count_optimizer(const plan::ModelSetup& setup, const plan::Models& models, Counted& result) {

@@ -10,6 +10,7 @@
 #include "streambp/model/open_model.h"
 #include "streambp/model/quantization.h"
 #include "streambp/model/tensor_file.h"
+#include "streambp/plan/models.h"
 
 namespace streambp::bench {
 namespace {
@@ -31,21 +32,6 @@ std::vector<std::string> fusing_methods() {
     if (kind.fuses_optimizer) names.push_back(kind.name);
   }
   return names;
-}
-
-at::ScalarType parse_gradient_dtype(const std::string& name, at::ScalarType dtype) {
-  if (name == "same") return dtype;
-  if (name != "float32") throw InputError("--grad-dtype '{}': expected same or float32", name);
-  if (dtype == at::kDouble) throw InputError("--grad-dtype float32: narrower than --dtype float64");
-  return at::kFloat;
-}
-
-/// Where it is not the model's.
-std::optional<at::ScalarType> parse_head_dtype(const std::string& name, at::ScalarType dtype) {
-  if (name == "same") return {};
-  if (name != "float32") throw InputError("--head-dtype '{}': expected same or float32", name);
-  if (dtype == at::kDouble) throw InputError("--head-dtype float32: narrower than --dtype float64");
-  return dtype == at::kFloat ? std::nullopt : std::optional(at::kFloat);
 }
 
 /// "beta=0.1,loss_type=ipo" by name; each must be an option of one of the objectives, which check its value.
@@ -112,9 +98,8 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
        "Dtype that parameter gradients are summed in: same (as --dtype: a matrix's in bfloat16 is "
        "then rounded with every chunk) or float32");
   text("--head-dtype", head_dtype_,
-       "Dtype of lm_head, its input and its logits: same (as --dtype) or float32 (TRL's "
-       "cast_lm_head_to_fp32, as "
-       "which an embedding that is the head as well is float32), of the model and of --reference");
+       "Dtype of lm_head (of a tied model's embedding), its input and its logits, in all models: same (as "
+       "--dtype) or float32, as TRL's cast_lm_head_to_fp32 has it");
   text("--quantize", quantize_,
        "Of the linear maps of the layers, as QLoRA has them, frozen under --lora-rank or --adapter: none, "
        "nf4, fp4 or "
@@ -243,8 +228,10 @@ void RunFlags::read(SweepOptions& options) const {
     make_optimizer(*options.setup.fused_optimizer);
   }
   options.setup.dtype = parse_dtype(dtype_ == "model" ? open_config(model_).dtype : dtype_);
-  options.setup.gradient_dtype = parse_gradient_dtype(gradient_dtype_, options.setup.dtype);
-  options.setup.head_dtype = parse_head_dtype(head_dtype_, options.setup.dtype);
+  const at::ScalarType dtype = options.setup.dtype;
+  options.setup.gradient_dtype = plan::parse_wide_dtype("--grad-dtype", gradient_dtype_, dtype);
+  options.setup.head_dtype = plan::parse_wide_dtype("--head-dtype", head_dtype_, dtype);
+  if (options.setup.head_dtype == dtype) options.setup.head_dtype.reset();
   options.setup.optimizer =
       parse_optimizer(optimizer_, optimizer_bits_, master_weights_, options.setup.dtype);
   if (options.setup.fused_optimizer)  // its steps are of them

@@ -9,6 +9,7 @@
 
 #include "streambp/backprop/embeddings.h"
 #include "streambp/backprop/head_chunk.h"
+#include "streambp/backprop/head_divergence.h"
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
 #include "streambp/memory/recorder.h"
@@ -196,9 +197,8 @@ void take_distributions(const HeadPass& pass, at::Tensor logits, TokenValues& va
   const auto shared = [&](const at::Tensor& of) { return of.narrow(-1, 0, pass.shared_vocabulary()); };
   RmsNormSaved unused;
   const at::Tensor normed_of_teacher = rms_norm_forward(pass.teacher.hidden, teacher.norm(), unused);
-  const at::Tensor log_t = log_softmax_at(
-      shared(capped(linear_forward(teacher.head(), normed_of_teacher.to(teacher.head_dtype())), teacher)),
-      request.divergence_temperature);
+  const at::Tensor log_t = log_softmax_at(shared(capped(head_logits(teacher, normed_of_teacher), teacher)),
+                                          request.divergence_temperature);
   const at::Tensor log_d =
       needs_second_softmax ? log_softmax_at(shared(logits), request.divergence_temperature) : log_p;
   values.divergences = at_scored(divergences(request, log_t, log_d));

@@ -4,7 +4,6 @@
 #include "streambp/backprop/head_chunk.h"
 #include "streambp/backprop/head_divergence.h"
 #include "streambp/memory/meter.h"
-#include "streambp/ops/sum_dtype.h"
 #include "streambp/ops/target_head.h"
 #include "streambp/ops/target_softmax.h"
 
@@ -56,7 +55,7 @@ class ByTargetSoftmax final : public Distributions {
  public:
   explicit ByTargetSoftmax(const HeadRows& rows)
       : rows_(rows),
-        logits_(linear_forward(rows.pass.model.head(), rows.normed).to(sum_dtype(rows.normed))),
+        logits_(head_logits(rows.pass.model, rows.normed)),
         log_probabilities_(
             target_log_probabilities(logits_, rows.targets, rows.pass.request.temperature, sums_)) {}
 

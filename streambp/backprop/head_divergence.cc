@@ -17,9 +17,13 @@ at::Tensor relative_entropy(const at::Tensor& from, const at::Tensor& to) {
 
 }  // namespace
 
+at::Tensor head_logits(const Model& model, const at::Tensor& normed) {
+  const at::Tensor logits = linear_forward(model.head(), normed.to(model.head_dtype()));
+  return logits.to(sum_dtype(logits));
+}
+
 at::Tensor capped_logits(const Model& model, const at::Tensor& normed, at::Tensor* cap_slope) {
-  at::Tensor logits = linear_forward(model.head(), normed.to(model.head_dtype()));
-  logits = logits.to(sum_dtype(logits));
+  at::Tensor logits = head_logits(model, normed);
   if (const double cap = model.config().final_logit_softcapping; cap > 0.0) {
     logits.div_(cap).tanh_();
     if (cap_slope != nullptr) *cap_slope = logits.square().neg_().add_(1.0);

@@ -14,7 +14,10 @@ inline at::Tensor to_column(const at::Tensor& rows) {
   return rows.squeeze(1).to(at::kDouble);
 }
 
-/// Logits of hidden states after the norm, in float32 or wider as Hugging Face upcasts them; `cap_slope` (may
+/// Logits of hidden states after the norm, in float32 or wider as Hugging Face upcasts them; not capped.
+at::Tensor head_logits(const Model& model, const at::Tensor& normed);
+
+/// The same, capped; `cap_slope` (may
 /// be null) receives their derivative by the products before them, where the model caps its logits.
 at::Tensor capped_logits(const Model& model, const at::Tensor& normed, at::Tensor* cap_slope);
 

@@ -173,7 +173,7 @@ Model Model::random(const Config& config, const Placement& placement, uint64_t s
   return Model(config, placement, [&](Parameter& parameter, ParameterRole role) {
     draw(parameter, role);
     // The model is the same one, however wide its head is.
-    if (placement.head_dtype && has_values(placement.device) && !is_correction(parameter.name) &&
+    if (has_values(placement.device) && !is_correction(parameter.name) &&
         parameter.value.scalar_type() != placement.dtype)
       parameter.value.copy_(parameter.value.to(placement.dtype));
   });

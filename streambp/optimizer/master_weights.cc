@@ -7,10 +7,6 @@
 namespace streambp {
 namespace {
 
-bool is_half(const Parameter& parameter) {
-  return c10::elementSize(parameter.value.scalar_type()) < c10::elementSize(at::kFloat);
-}
-
 std::string state_name(const std::string& parameter) {
   return parameter + ".master";
 }
@@ -28,11 +24,11 @@ Parameter& MasterWeights::master(const Parameter& parameter) {
 }
 
 void MasterWeights::prepare(const Parameter& parameter) {
-  inner_->prepare(is_half(parameter) ? master(parameter) : parameter);
+  inner_->prepare(copies(parameter) ? master(parameter) : parameter);
 }
 
 void MasterWeights::step(Parameter& parameter) {
-  if (!is_half(parameter)) return inner_->step(parameter);
+  if (!copies(parameter)) return inner_->step(parameter);
   Parameter& wide = master(parameter);
   wide.gradient = std::exchange(parameter.gradient, {});
   inner_->step(wide);

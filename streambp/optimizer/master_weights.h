@@ -17,6 +17,9 @@ class MasterWeights final : public Optimizer {
  public:
   explicit MasterWeights(std::unique_ptr<Optimizer> inner) : inner_(std::move(inner)) {}
 
+  /// Whether steps on it are taken of a copy.
+  static bool copies(const Parameter& parameter) { return parameter.value.element_size() < 4; }
+
   void prepare(const Parameter& parameter) override;
   void step(Parameter& parameter) override;
   bool needs_matrices() const override { return inner_->needs_matrices(); }

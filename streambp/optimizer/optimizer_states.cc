@@ -3,6 +3,7 @@
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
 #include "streambp/model/tensor_file.h"
+#include "streambp/optimizer/master_weights.h"
 
 namespace streambp {
 
@@ -36,7 +37,7 @@ std::vector<at::Tensor> allocate_states(const OptimizerStates& optimizer, const 
       for (int i = 0; i < optimizer.states; ++i) like(optimizer.dtype);
     }
     const MemoryScope scope("master weights");
-    if (optimizer.master_weights && parameter->value.element_size() < 4) like(at::kFloat);
+    if (optimizer.master_weights && MasterWeights::copies(*parameter)) like(at::kFloat);
   }
   return states;
 }

@@ -7,6 +7,7 @@
 #include "streambp/error.h"
 #include "streambp/model/open_model.h"
 #include "streambp/model/quantized_weights.h"
+#include "streambp/model/tensor_file.h"
 
 namespace streambp::plan {
 namespace {
@@ -41,6 +42,13 @@ Model open_frozen(const ModelSetup& setup, c10::Device device, const std::option
 }
 
 }  // namespace
+
+at::ScalarType parse_wide_dtype(const std::string& what, const std::string& name, at::ScalarType dtype) {
+  if (name == "same") return dtype;
+  if (name == "float32" && dtype != at::kDouble) return at::kFloat;
+  throw InputError("{} '{}': expected same or float32, no narrower than the model's {}", what, name,
+                   dtype_name(dtype));
+}
 
 bool contains_any(const std::string& name, const std::vector<std::string>& patterns) {
   return std::any_of(patterns.begin(), patterns.end(),

@@ -26,6 +26,11 @@ Models open_models(const ModelSetup& setup, c10::Device device);
 /// The reference model of `setup`, which names one: frozen.
 Model open_reference(const ModelSetup& setup, c10::Device device);
 
+/// A dtype of ModelSetup that may be wider than the model's `dtype`: `name` is same (as it) or float32.
+/// Throws InputError, which begins with `what`, a flag or a key, for others and for float32 of a float64
+/// model.
+at::ScalarType parse_wide_dtype(const std::string& what, const std::string& name, at::ScalarType dtype);
+
 /// Whether `name` contains one of `patterns` (ModelSetup::freeze).
 bool contains_any(const std::string& name, const std::vector<std::string>& patterns);
 

@@ -25,7 +25,7 @@ struct ModelSetup {
   std::optional<Config> config;                      // of random weights, in place of what `model` names
   at::ScalarType dtype = at::kFloat;                 // of weights and activations
   at::ScalarType gradient_dtype = at::kFloat;        // that parameter gradients are summed in
-  std::optional<at::ScalarType> head_dtype;          // of the LM heads but the teacher's, where it is wider
+  std::optional<at::ScalarType> head_dtype;          // of all models' LM heads, where it is wider
   std::vector<std::string> freeze;                   // parameters whose name contains one of these
   std::optional<LoraConfig> lora;                    // new adapters, the base is frozen
   std::optional<std::filesystem::path> adapter;      // those of a PEFT folder

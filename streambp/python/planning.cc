@@ -11,6 +11,7 @@
 #include "streambp/model/strict_json.h"
 #include "streambp/model/tensor_file.h"
 #include "streambp/plan/choice.h"
+#include "streambp/plan/models.h"
 #include "streambp/plan/suggest.h"
 #include "streambp/python/pass_request.h"
 
@@ -45,16 +46,11 @@ void read_setup(const json& request, plan::ModelSetup& setup) {
   const std::string dtype = request.value("dtype", "model");
   const auto own_dtype = [&] { return setup.config ? setup.config->dtype : open_config(setup.model).dtype; };
   setup.dtype = parse_dtype(dtype == "model" ? own_dtype() : dtype);
-  const std::string sums = request.value("gradient_dtype", "same");
-  if (sums != "same" && (sums != "float32" || setup.dtype == at::kDouble))
-    throw InputError("gradient_dtype '{}': expected same or float32, no narrower than the model's {}", sums,
-                     dtype_name(setup.dtype));
-  setup.gradient_dtype = sums == "same" ? setup.dtype : at::kFloat;
-  const std::string of_head = request.value("head_dtype", "same");
-  if (of_head != "same" && (of_head != "float32" || setup.dtype == at::kDouble))
-    throw InputError("head_dtype '{}': expected same or float32, no narrower than the model's {}", of_head,
-                     dtype_name(setup.dtype));
-  if (of_head == "float32" && setup.dtype != at::kFloat) setup.head_dtype = at::kFloat;
+  const auto wide = [&](const char* key) {
+    return plan::parse_wide_dtype(key, request.value(key, "same"), setup.dtype);
+  };
+  setup.gradient_dtype = wide("gradient_dtype");
+  if (const at::ScalarType of_head = wide("head_dtype"); of_head != setup.dtype) setup.head_dtype = of_head;
   setup.freeze = request.value("freeze", std::vector<std::string>{});
   setup.value_head = request.value("value_head", false);
   if (model.contains("adapter"))

@@ -17,8 +17,7 @@ namespace streambp::python {
 ///   model's name in messages; adapter: the text of an adapter_config.json
 /// - reference, teacher: objects as model, or left out; release_reference
 /// - dtype ("model": as the config says), gradient_dtype and head_dtype (same, float32), device (cpu, cuda,
-/// with or without
-///   an index), freeze (parts of names), value_head
+///   with or without an index), freeze (parts of names), value_head
 /// - optimizer (none, sgd, adamw), optimizer_bits (32, 16, 8), master_weights
 /// - objective, options (of the objective, texts by name), settings (those of setting_kinds(), method,
 ///   micro_batches and first_labels; texts by name)

@@ -39,8 +39,8 @@ class Weights:
 
     base: the transformers model; adapter: an Adapter or None; config_json, adapter_json ("" without an adapter): text for the engine;
     dtype: "float64", "float32", "bfloat16" or "float16"; head_dtype: the same, or "float32" where lm_head is float32 in a half-precision
-    model (with the embedding, where the two are tied: TRL's cast_lm_head_to_fp32); device: torch.device; names: Hugging Face's names of all parameters that take part,
-    relative to base, in its order.
+    model (with the embedding, where the two are tied: TRL's cast_lm_head_to_fp32); device: torch.device; names: Hugging Face's names of all
+    parameters that take part, relative to base, in its order.
 
     Holds no tensors. Raises InputError for a class that is not known, adapters that are not supported (Adapter), parameters of different
     dtypes or devices.

@@ -137,8 +137,7 @@ class Configuration:
     def engine(self, hidden):
         """The engine for hidden states of this dtype and on this device."""
         weights = self.weights
-        dtype = DTYPES.get(hidden.dtype)
-        key = dtype, weights.head_dtype if weights.head_dtype != weights.dtype else dtype, str(hidden.device)
+        key = DTYPES.get(hidden.dtype), DTYPES.get(weights.dtype_of("lm_head.weight", hidden.dtype)), str(hidden.device)
         if key not in self._engines:
             self._engines[key] = checked(library().Engine, weights.config_json, weights.source, weights.adapter_json, *key)
         return self._engines[key]

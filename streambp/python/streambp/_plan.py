@@ -115,7 +115,8 @@ def predict(model, batch=None, *, tokens=None, sequences=1, objective="sft", opt
         before a completion (a quarter).
     optimizer: "adamw" or "sgd": its states are counted; optimizer_bits=32 | 16 | 8 of a number in them; master_weights=True: a float32 copy
         of the trained weights.
-    dtype: default the model's own; head_dtype="float32": of lm_head alone, default "same" or the model's own; device: "cpu" or "cuda", default that of a model's parameters, and "cuda" for the others.
+    dtype: default the model's own; head_dtype="float32": of lm_head alone, default "same" or the model's own; device: "cpu" or "cuda",
+        default that of a model's parameters, and "cuda" for the others.
     lora: a peft.LoraConfig, or a dict of its fields, for what is no model; freeze: parts of names of parameters without a gradient (of a
         model its requires_grad counts).
     reference, teacher: models, configs, folders or presets that are in memory too; release_reference=True: its weights are freed before.

@@ -9,6 +9,7 @@
 #include "streambp/ops/rms_norm.h"
 #include "verify/equality/batches.h"
 #include "verify/evaluation.h"
+#include "verify/tests/streambp/backprop/every_method.h"
 
 namespace streambp {
 
@@ -44,15 +45,10 @@ Model half_model(Config config, const std::optional<LoraConfig>& lora = {}) {
 }
 
 std::vector<Settings> all_methods() {
-  std::vector<Settings> all;
-  for (const std::string& name : method_names()) {
-    Settings settings;
-    settings.method = parse_method(name);
-    if (is_chunked(settings.method)) settings.chunk = 5;
-    if (settings.streams_head()) settings.head_chunk = 4;
-    all.push_back(settings);
-  }
-  return all;
+  Settings asked;
+  asked.chunk = 5;
+  asked.head_chunk = 4;
+  return every_method(asked);
 }
 
 /// SFT's loss and the gradients of the head's parameters in float64, from the rows that enter the head.

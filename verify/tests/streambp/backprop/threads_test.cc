@@ -12,6 +12,7 @@
 #include "verify/evaluation.h"
 #include "verify/precision.h"
 #include "verify/tests/on_threads.h"
+#include "verify/tests/streambp/backprop/every_method.h"
 
 namespace streambp::verify {
 namespace {
@@ -27,16 +28,11 @@ INSTANTIATE_TEST_SUITE_P(Models, Threads, testing::Values("qwen3-tiny", "gemma3-
                            return name;
                          });
 
-/// Every method, in chunks of no multiple of a kernel's tile.
+/// In chunks of no multiple of a kernel's tile.
 std::vector<Settings> all_methods() {
-  std::vector<Settings> all;
-  for (const std::string& name : method_names()) {
-    Settings settings;
-    settings.method = parse_method(name);
-    settings.chunk = 130;
-    all.push_back(settings_for(settings.method, settings));
-  }
-  return all;
+  Settings asked;
+  asked.chunk = 130;
+  return every_method(asked);
 }
 
 /// sft on three sequences of at most 310 tokens.

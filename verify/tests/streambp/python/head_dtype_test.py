@@ -8,6 +8,8 @@ import unittest
 
 import streambp
 import torch
+from streambp._patch import patched_state
+from streambp._trl import fused_options
 from patching import batch_of, gradients, tiny
 from python_case import relative_difference
 from trl.trainer.grpo_trainer import GRPOTrainer
@@ -81,9 +83,6 @@ class HeadDtype(unittest.TestCase):
                 add_fused_lm_head(model, temperature=0.9, cast_lm_head_to_fp32=True, outputs=("log_probs", "entropy"))
                 if patched:
                     streambp.patch(model, chunk=5, head_chunk=3)
-                    from streambp._patch import patched_state
-                    from streambp._trl import fused_options
-
                     patched_state(model).fused_head = fused_options(model)
                 results.append(model(**batch, fused_lm_head=True))
             for name in ("loss", "log_probs", "entropy"):
