@@ -29,6 +29,10 @@ CommandLine read_command_line(const std::vector<std::string>& arguments, const s
 enum class Glance { kRefused, kSeen, kNew };
 Glance glance_at(const std::vector<std::string>& arguments);
 
+/// Whether flags are to be made anew for `text`: for all that is new, and for one in 16 of the rest, which
+/// most mutations are; to make them costs far more than a glance.
+bool is_worth_reading(Glance glance, const std::string& text);
+
 /// Aborts unless `options` keep what sweep_options.h and the checks of the flags promise.
 void require_promises(const streambp::bench::SweepOptions& options);
 
