@@ -64,7 +64,7 @@ class Schemata:
     """The mutants of part `part` of `parts`, of all files or those whose path `files` matches, and the build in `folder` that holds them."""
 
     def __init__(self, folder, part, parts, files=""):
-        self.folder, self.part, self.parts = Path(folder), part, parts
+        self.folder, self.part, self.parts = Path(folder).resolve(), part, parts
         self.source = self.folder / "source"
         paths = {str(path.relative_to(PROJECT)) for pattern in SOURCES for path in PROJECT.glob(pattern)}
         self.whole = {path for path in paths if re.search(files, path)}
