@@ -35,6 +35,8 @@ constexpr const char* kExamples = R"(Examples:
   streambp-bench max-length --model qwen3-14b --budget 80GiB --suggest --seq-len 32768
   streambp-bench max-length --model qwen3-8b --budget 80GiB --method standard,auto
 
+Of a folder config.json is enough, unless its weights are quantised.
+
 The peak is that of one back-propagation as the allocator would count it; what is counted and what is not stands under every
 answer. Objectives that compare with a reference (dpo, kto; grpo and ppo with a weight on it) have one next to the policy, as in TRL's
 trainers, and none with LoRA, whose base is one; --reference none leaves it out. A length is that of a sequence; for pairs (dpo, cpo, reward,
@@ -162,14 +164,21 @@ std::vector<Group> groups_of(const SweepOptions& options, const RunFlags& flags)
   return groups;
 }
 
+/// Models of more budgets than this are beyond any change of settings: a device holds a layer at a time at
+/// least, and none has so many of them.
+constexpr int64_t kMostBudgets = 1024;
+
 /// The budget holds the models, or an InputError says what would.
 void check_floor(const Bench& bench, const Group& group, std::optional<plan::Predictor>& predictor,
                  const plan::Budget& budget, const std::string& typed_budget, ProgressLine& progress) {
   const plan::Prediction floor = predictor->floor();
   if (floor.peak_bytes <= budget.device) return;
   predictor.reset();
-  progress.show("looking for what would fit");
-  const std::string remedies = describe_remedies(bench, group.default_reference, budget);
+  std::string remedies = fmt::format("no settings make up for more than {} times the budget", kMostBudgets);
+  if (floor.peak_bytes / kMostBudgets <= budget.device) {
+    progress.show("looking for what would fit");
+    remedies = describe_remedies(bench, group.default_reference, budget);
+  }
   progress.clear();
   throw InputError(
       "--budget {}: below what {} needs before any pass{}, {}; {}", typed_budget, bench.options.setup.model,

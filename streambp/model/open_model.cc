@@ -8,12 +8,21 @@
 
 #include "streambp/error.h"
 #include "streambp/model/config_notes.h"
+#include "streambp/model/model_files.h"
 #include "streambp/model/preset_name.h"
 #include "streambp/model/quantization.h"
+#include "streambp/ops/dry_run.h"
 #include "streambp/printable.h"
 
 namespace streambp {
 namespace {
+
+/// Whether a folder has config.json alone, as one has it who asks what a model would take before fetching it.
+bool lacks_weights(const std::filesystem::path& folder) {
+  std::error_code error;
+  return !std::filesystem::exists(folder / kWeightFile, error) &&
+         !std::filesystem::exists(folder / kWeightIndex, error);
+}
 
 /// On stderr, once for each folder, however often it is opened.
 void print_notes(const std::string& model, const Config& config) {
@@ -58,6 +67,13 @@ Config open_config(const std::string& model) {
 
 Model open_model(const std::string& model, const Model::Placement& placement, uint64_t seed) {
   if (is_folder(model)) {
+    const std::filesystem::path folder = model;
+    // How wide quantised weights are stored, their own tensors say.
+    if (!has_values(placement.device) && lacks_weights(folder) && !read_quantization(folder / kConfigFile)) {
+      const Config config = open_config(model);
+      print_notes(model, config);
+      return Model::random(config, placement, seed);
+    }
     const Checkpoint checkpoint = Checkpoint::open(model);
     print_notes(model, checkpoint.config());
     return Model::load(checkpoint, placement);

@@ -12,7 +12,9 @@ namespace streambp {
 /// The config of `--model DIR|PRESET`. Throws InputError that says what was looked for where neither fits.
 Config open_config(const std::string& model);
 
-/// The model of `--model DIR|PRESET`: a folder's weights, or a preset's random ones from `seed`.
+/// The model of `--model DIR|PRESET`: a folder's weights, or a preset's random ones from `seed`. On the meta
+/// device, where nothing has values, a folder's config.json is enough, unless it says that weights are
+/// quantised.
 Model open_model(const std::string& model, const Model::Placement& placement, uint64_t seed);
 
 }  // namespace streambp

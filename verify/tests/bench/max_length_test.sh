@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # streambp-bench max-length: what it refuses, what a peak is made of, and that the length is the longest.
 # max_length_test.sh PROGRAM
+goldens=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../../goldens")
 source "$(dirname "${BASH_SOURCE[0]}")/cli_testing.sh"
 
 rejects() {
@@ -104,6 +105,27 @@ for r in records:  # nothing cheaper is about as far, and what is further is not
 PYTHON
 longest "no length fits, suggested" 3 --budget 441KB --suggest
 grep -q 'at 16 tokens\|no length fits' stdout stderr || fail "what comes nearest"
+
+# A folder with config.json alone is predicted as it is with its weights.
+mkdir config
+cp "$goldens/models/qwen3/config.json" config
+whole=(--dtype model --budget 4MiB --method standard,streambp --objective sft,dpo --json)
+run "with weights" 0 max-length --model "$goldens/models/qwen3" "${whole[@]}"
+cp stdout whole
+run "config.json alone" 0 max-length --model config "${whole[@]}"
+check "the same" 'len(records) == 4 and all(r["seq_len"] == w["seq_len"] > 0 and r["breakdown"] == w["breakdown"]
+  for r, w in zip(records, map(json.loads, open("whole"))))' stdout
+run "nothing to run" 2 sweep --model config --seq-len 8 --out ran
+grep -q 'no weights, expected model.safetensors' stderr || fail "what is missing"
+mkdir quantized vast
+cp "$goldens/quantized/nf4/config.json" quantized
+run "quantised weights" 2 max-length --model quantized --budget 4MiB
+grep -q 'no weights, expected model.safetensors' stderr || fail "what is missing"
+python3 -c 'import json, sys; print(json.dumps({**json.load(sys.stdin), "num_hidden_layers": 4096, "hidden_size": 262144, "head_dim": 8192,
+"intermediate_size": 4194304, "num_attention_heads": 4096, "num_key_value_heads": 4096, "layer_types": None}))' <config/config.json >vast/config.json
+run "sizes that nobody has" 2 max-length --model vast --budget 80GiB
+[ "$(wc -l <stderr)" -eq 1 ] || fail "expected one line on stderr"
+grep -q -- '--budget 80GiB: below what vast needs before any pass.*no settings make up for more than 1024 times' stderr || fail "it is not said"
 
 # What is counted: a reference next to the policy where the objective compares with one, none with adapters or where it is left out.
 longest "objectives with and without a reference" 0 --budget 4MB --method streambp --objective sft,dpo,kto,grpo --json
