@@ -139,8 +139,8 @@ TEST(EqualityCheck, SettingsThatShouldChangeNoBitAreHeldToIt) {
 
 /// A loss that overflows, so that a row says of each of its runs that it failed, and of which settings it
 /// was.
-EqualityRow overflowing(EqualityOptions options, RowName name) {
-  options.methods = {"chunk-major"};
+EqualityRow overflowing(EqualityOptions options, RowName name, const char* method = "chunk-major") {
+  options.methods = {method};
   name.settings = {{"divisor", "1e-310"}};
   return check_row(options, name);
 }
@@ -165,6 +165,28 @@ bool has_failure(const EqualityRow& row, const std::string& text) {
 
 using Numbers = std::set<int64_t>;
 
+/// "CHUNK HEAD" of the failures whose text ends with `end`, as often as they are there.
+std::multiset<std::string> runs_that_end(const EqualityRow& row, const std::string& end) {
+  static const std::regex pattern("^[a-z-]+, chunk ([0-9]+), (?:full (head)|head-chunk ([0-9]+)), (.*)$");
+  std::multiset<std::string> runs;
+  for (const EqualityFailure& failure : row.failures) {
+    std::smatch match;
+    if (std::regex_match(failure.what, match, pattern) && match[4] == end)
+      runs.insert(match[1].str() + " " + match[2].str() + match[3].str());
+  }
+  return runs;
+}
+
+std::multiset<std::string> product_of(const std::vector<int>& chunks, const std::vector<const char*>& heads) {
+  std::multiset<std::string> runs;
+  for (const int chunk : chunks) {
+    for (const char* head : heads) runs.insert(std::to_string(chunk) + " " + head);
+  }
+  return runs;
+}
+
+using Runs = std::multiset<std::string>;
+
 TEST(EqualityCheck, ChunksEndWithSequencesAndNextToThem) {
   const EqualityRow row = overflowing({}, {"qwen3-tiny", "sft", {}, "full", "three", 7});
   EXPECT_EQ(row.lengths, (std::vector<int64_t>{3, 7, 5}));
@@ -176,6 +198,84 @@ TEST(EqualityCheck, ChunksEndWithSequencesAndNextToThem) {
     if (!failure.what.ends_with(", against standard")) continue;
     EXPECT_NE(failure.error.find("beyond 1.0e-12"), std::string::npos) << failure.error;
   }
+}
+
+TEST(EqualityCheck, EveryChunkHasEveryHeadAgainstStandardAndTheReference) {
+  const EqualityRow row = overflowing({}, {"qwen3-tiny", "sft", {}, "full", "three", 7});
+  ASSERT_FALSE(row.failures.empty());
+  EXPECT_EQ(row.failures.front().what, "standard, against the reference");
+  // 12 of 15 tokens are scored.
+  const Runs all = product_of({1, 2, 3, 4, 7, 9, 10, 11, 14, 15, 22}, {"head", "1", "3", "12"});
+  EXPECT_EQ(runs_that_end(row, "against standard"), all);
+  EXPECT_EQ(runs_that_end(row, "against the reference"), all);
+  EXPECT_EQ(runs_that_end(row, "repeated"), Runs{"9 3"}) << "NaN equals nothing, not the same run either";
+  EXPECT_EQ(runs_that_end(row, "the same as checkpoint"), product_of({15, 22}, {"head", "1", "3", "12"}));
+  EXPECT_EQ(runs_that_end(row, "against twice the gradient of one run"), Runs{"1 head"});
+  EXPECT_EQ(runs_that_end(row, "against the whole batch, from micro-batches"), Runs{"5 3"});
+  const EqualityRow padded = overflowing({}, {"qwen3-tiny", "sft", {}, "full", "left", 6, {{4, 2}, {1, 3}}});
+  EXPECT_EQ(runs_that_end(padded, "against standard"), product_of({1, 4, 5, 6, 9}, {"head", "3"}));
+}
+
+TEST(EqualityCheck, HeadChunksThatAreNamedAreTheOnlyOnes) {
+  EqualityOptions options;
+  options.chunks = {4};
+  options.head_chunks = {2, 5};
+  const EqualityRow row = overflowing(options, {"qwen3-tiny", "sft", {}, "full", "three", 7});
+  EXPECT_EQ(runs_that_end(row, "against standard"), product_of({4}, {"head", "2", "5"}));
+}
+
+TEST(EqualityCheck, AQuickSweepHasFewerChunksAndEveryOtherHead) {
+  EqualityOptions options;
+  options.quick = true;
+  const EqualityRow row = overflowing(options, {"qwen3-tiny", "sft", {}, "full", "three", 7});
+  const Runs expected{"1 head", "1 3",     "3 1",  "3 12", "4 head", "4 3",     "7 1",
+                      "7 12",   "14 head", "14 3", "15 1", "15 12",  "22 head", "22 3"};
+  EXPECT_EQ(runs_that_end(row, "against standard"), expected);
+  const EqualityRow padded =
+      overflowing(options, {"qwen3-tiny", "sft", {}, "full", "left", 6, {{4, 2}, {1, 3}}});
+  EXPECT_EQ(numbers_after(padded, "chunk"), (Numbers{4, 5, 9}));
+  const EqualityRow standard =
+      overflowing(options, {"qwen3-tiny", "sft", {}, "full", "three", 7}, "checkpoint");
+  // Without chunks there are no turns.
+  for (const char* head : {"", ", streamed head, head-chunk 1", ", streamed head, head-chunk 3",
+                           ", streamed head, head-chunk 12"}) {
+    EXPECT_TRUE(has_failure(standard, "checkpoint" + std::string(head) + ", against standard")) << head;
+  }
+}
+
+TEST(EqualityCheck, SettingsThatShouldChangeNoBitAreTried) {
+  EqualityOptions options;
+  options.chunks = {4};
+  const EqualityRow row = overflowing(options, {"qwen3-tiny", "sft", {}, "full", "three", 7}, "streambp");
+  for (const char* setting : {"keep-attention", "every 3", "offload host:1"}) {
+    EXPECT_TRUE(has_failure(row, "streambp, chunk 4, " + std::string(setting) +
+                                     ", head-chunk 3, the same as streambp, chunk 4, head-chunk 3"))
+        << setting;
+  }
+  EXPECT_EQ(runs_that_end(row, "the batch padded on the left"), Runs{"4 3"});
+}
+
+TEST(EqualityCheck, FrozenParametersAreCheckedByEveryChoice) {
+  const EqualityRow row = overflowing({}, {"qwen3-tiny", "sft", {}, "full", "frozen", 7});
+  const Runs all = product_of({1, 2, 3, 4, 7, 9, 10, 11, 14, 15, 22}, {"head", "3"});
+  const std::vector<Trainable> choices = trainable_choices(preset("qwen3-tiny"));
+  ASSERT_GE(choices.size(), 4u);
+  for (const Trainable& choice : choices)
+    EXPECT_EQ(runs_that_end(row, "against standard with all but " + choice.name + " frozen"), all);
+  EXPECT_EQ(runs_that_end(row, "against the reference").size(), choices.size() * all.size());
+}
+
+TEST(EqualityCheck, ARunByItselfHasItsChunksAndParts) {
+  EqualityOptions options;
+  options.alone.emplace();
+  options.chunks = {3, 5};
+  options.head_chunks = {2};
+  const RowName name{"qwen3-tiny", "sft", {}, "full", "three", 7};
+  EXPECT_EQ(runs_that_end(overflowing(options, name), "against standard"), (Runs{"3 2", "5 2"}));
+  EXPECT_FALSE(has_failure(overflowing(options, name), "micro-batches"));
+  options.micro_batches = 2;
+  EXPECT_EQ(runs_that_end(overflowing(options, name), "against the whole batch, from micro-batches"),
+            (Runs{"3 2", "5 2"}));
 }
 
 TEST(EqualityCheck, OneSequenceHasNoMicroBatches) {
