@@ -32,6 +32,7 @@ TEST(ErrorMeasure, IsAbsoluteWhereTheTruthIsZero) {
   EXPECT_EQ(relative_error(vector_of({0.0, 0.0}), vector_of({0.0, 0.0})), 0.0);
   EXPECT_DOUBLE_EQ(relative_error(vector_of({3e-3, 4e-3}), vector_of({0.0, 0.0})), 5e-3);
   EXPECT_EQ(relative_error(1e-3, 0.0), 1e-3);
+  EXPECT_EQ(norm_of(at::empty({0, 3}, at::kDouble)), 0.0);
 }
 
 TEST(ErrorMeasure, NeitherOverflowsNorVanishes) {
@@ -49,6 +50,7 @@ TEST(ErrorMeasure, NaNAndInfinityNeverPass) {
     EXPECT_FALSE(passes(relative_error(bad, 1.0))) << bad;
     EXPECT_FALSE(passes(relative_error(1.0, bad))) << bad;
     EXPECT_FALSE(passes(relative_error(bad, bad))) << bad;
+    EXPECT_TRUE(std::isnan(relative_error(bad, 1.0)) && std::isnan(relative_error(1.0, bad))) << bad;
     EXPECT_FALSE(bit_equal(spoiled, spoiled)) << bad;
     EXPECT_FALSE(is_zero(vector_of({0.0, bad}))) << bad;
   }
