@@ -17,13 +17,6 @@
 namespace streambp {
 namespace {
 
-/// Whether a folder has config.json alone, as one has it who asks what a model would take before fetching it.
-bool lacks_weights(const std::filesystem::path& folder) {
-  std::error_code error;
-  return !std::filesystem::exists(folder / kWeightFile, error) &&
-         !std::filesystem::exists(folder / kWeightIndex, error);
-}
-
 /// On stderr, once for each folder, however often it is opened.
 void print_notes(const std::string& model, const Config& config) {
   static std::mutex mutex;
@@ -68,8 +61,10 @@ Config open_config(const std::string& model) {
 Model open_model(const std::string& model, const Model::Placement& placement, uint64_t seed) {
   if (is_folder(model)) {
     const std::filesystem::path folder = model;
-    // How wide quantised weights are stored, their own tensors say.
-    if (!has_values(placement.device) && lacks_weights(folder) && !read_quantization(folder / kConfigFile)) {
+    // What one has who asks what a model would take before fetching it. How wide quantised weights are
+    // stored, their own tensors say.
+    const auto is_config_alone = [&] { return model_files(folder).size() == 1; };
+    if (!has_values(placement.device) && is_config_alone() && !read_quantization(folder / kConfigFile)) {
       const Config config = open_config(model);
       print_notes(model, config);
       return Model::random(config, placement, seed);

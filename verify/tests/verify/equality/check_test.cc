@@ -164,11 +164,12 @@ bool has_failure(const EqualityRow& row, const std::string& text) {
 }
 
 using Numbers = std::set<int64_t>;
+using Runs = std::multiset<std::string>;
 
 /// "CHUNK HEAD" of the failures whose text ends with `end`, as often as they are there.
-std::multiset<std::string> runs_that_end(const EqualityRow& row, const std::string& end) {
+Runs runs_that_end(const EqualityRow& row, const std::string& end) {
   static const std::regex pattern("^[a-z-]+, chunk ([0-9]+), (?:full (head)|head-chunk ([0-9]+)), (.*)$");
-  std::multiset<std::string> runs;
+  Runs runs;
   for (const EqualityFailure& failure : row.failures) {
     std::smatch match;
     if (std::regex_match(failure.what, match, pattern) && match[4] == end)
@@ -177,15 +178,13 @@ std::multiset<std::string> runs_that_end(const EqualityRow& row, const std::stri
   return runs;
 }
 
-std::multiset<std::string> product_of(const std::vector<int>& chunks, const std::vector<const char*>& heads) {
-  std::multiset<std::string> runs;
+Runs product_of(const std::vector<int>& chunks, const std::vector<const char*>& heads) {
+  Runs runs;
   for (const int chunk : chunks) {
     for (const char* head : heads) runs.insert(std::to_string(chunk) + " " + head);
   }
   return runs;
 }
-
-using Runs = std::multiset<std::string>;
 
 TEST(EqualityCheck, ChunksEndWithSequencesAndNextToThem) {
   const EqualityRow row = overflowing({}, {"qwen3-tiny", "sft", {}, "full", "three", 7});
@@ -234,12 +233,12 @@ TEST(EqualityCheck, AQuickSweepHasFewerChunksAndEveryOtherHead) {
   const EqualityRow padded =
       overflowing(options, {"qwen3-tiny", "sft", {}, "full", "left", 6, {{4, 2}, {1, 3}}});
   EXPECT_EQ(numbers_after(padded, "chunk"), (Numbers{4, 5, 9}));
-  const EqualityRow standard =
+  const EqualityRow checkpoint =
       overflowing(options, {"qwen3-tiny", "sft", {}, "full", "three", 7}, "checkpoint");
   // Without chunks there are no turns.
   for (const char* head : {"", ", streamed head, head-chunk 1", ", streamed head, head-chunk 3",
                            ", streamed head, head-chunk 12"}) {
-    EXPECT_TRUE(has_failure(standard, "checkpoint" + std::string(head) + ", against standard")) << head;
+    EXPECT_TRUE(has_failure(checkpoint, "checkpoint" + std::string(head) + ", against standard")) << head;
   }
 }
 
@@ -271,8 +270,9 @@ TEST(EqualityCheck, ARunByItselfHasItsChunksAndParts) {
   options.chunks = {3, 5};
   options.head_chunks = {2};
   const RowName name{"qwen3-tiny", "sft", {}, "full", "three", 7};
-  EXPECT_EQ(runs_that_end(overflowing(options, name), "against standard"), (Runs{"3 2", "5 2"}));
-  EXPECT_FALSE(has_failure(overflowing(options, name), "micro-batches"));
+  const EqualityRow whole = overflowing(options, name);
+  EXPECT_EQ(runs_that_end(whole, "against standard"), (Runs{"3 2", "5 2"}));
+  EXPECT_FALSE(has_failure(whole, "micro-batches"));
   options.micro_batches = 2;
   EXPECT_EQ(runs_that_end(overflowing(options, name), "against the whole batch, from micro-batches"),
             (Runs{"3 2", "5 2"}));

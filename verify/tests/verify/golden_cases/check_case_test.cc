@@ -18,11 +18,13 @@ GoldenCase golden_case(const std::string& name) {
   return find_golden_cases(std::string(STREAMBP_GOLDENS) + "/cases/" + name).front();
 }
 
+using Chunks = std::set<int64_t>;
+
 /// The chunks of the runs of chunk-major, where every run is among the failures.
-std::set<int64_t> chunks_run(const GoldenCase& golden, GoldensOptions options, size_t turn = 0) {
+Chunks chunks_run(const GoldenCase& golden, GoldensOptions options, size_t turn = 0) {
   options.methods = {"chunk-major"};
   options.limit = -1.0;
-  std::set<int64_t> chunks;
+  Chunks chunks;
   for (const GoldenFailure& failure : check_golden_case(golden, options, turn).failures) {
     std::smatch match;
     if (std::regex_search(failure.run, match, std::regex("^chunk-major, chunk ([0-9]+),")))
@@ -30,8 +32,6 @@ std::set<int64_t> chunks_run(const GoldenCase& golden, GoldensOptions options, s
   }
   return chunks;
 }
-
-using Chunks = std::set<int64_t>;
 
 TEST(GoldenCheck, ChunksAreThoseNearTheCasesLengths) {
   const GoldenCase golden = golden_case("qwen3-sft-b3_left");
