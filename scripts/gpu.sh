@@ -12,8 +12,8 @@
 #                                        measurements in them, pictures, the table
 #   scripts/gpu.sh table DIR             the table of what was predicted, run and not run, into DIR/README.md
 #
-# Parts: build tests microbench speed lengths long offload offload300k tables table8 table9 curves memcheck racecheck
-#        deterministic published
+# Parts: build tests nccl hugging_face microbench speed lengths long offload offload300k tables table8 table9 curves
+#        memcheck racecheck deterministic published
 #
 # STREAMBP_PYTHON names the Python (default: python3), STREAMBP_BIN a folder of programs, STREAMBP_ARCHIVE another file
 # for the archive, STREAMBP_RUN_SECONDS the time that a call may take (560). With STREAMBP_GPU_REHEARSAL=1 all parts run
@@ -32,13 +32,13 @@ from_project() {
   realpath -m --relative-base="$project" "$1"
 }
 
-all_parts=(build tests nccl microbench speed lengths long offload offload300k tables table8 table9 curves memcheck racecheck
-  deterministic published)
+all_parts=(build tests nccl hugging_face microbench speed lengths long offload offload300k tables table8 table9 curves
+  memcheck racecheck deterministic published)
 # Those whose memory a dry run predicts.
 sweeps=(speed lengths long offload offload300k tables table8 table9 curves deterministic published)
 # Seconds that a part is expected to take on an H200, passes as `predict` says and some 15 for each sweep's model: a
 # call of `run` begins none that would not end within it.
-declare -A expected=([build]=20 [tests]=150 [nccl]=30 [microbench]=150 [speed]=240 [lengths]=210 [long]=560 [offload]=160
+declare -A expected=([build]=20 [tests]=150 [nccl]=30 [hugging_face]=120 [microbench]=150 [speed]=240 [lengths]=210 [long]=560 [offload]=160
   [offload300k]=290 [tables]=200 [table8]=30 [table9]=120 [curves]=240 [memcheck]=200 [racecheck]=200
   [deterministic]=60 [published]=110)
 rehearsal=${STREAMBP_GPU_REHEARSAL:-}
@@ -72,6 +72,11 @@ pack() {
     mkdir -p "$carry/bin"
     strip -o "$carry/bin/$program" "$project/build/release/bin/$program"
   done
+  # The library for Python, which names the torch that it was built with.
+  if [ -e "$project/build/release/lib/libstreambp_torch.so" ] && [ -d "$carry/bin" ]; then
+    strip -o "$carry/bin/libstreambp_torch.so" "$project/build/release/lib/libstreambp_torch.so"
+    cp "$project/build/release/lib/libstreambp_torch.torch" "$carry/bin"
+  fi
   [ ! -d "$carry/bin" ] || git -C "$project" rev-parse HEAD >"$carry/bin/commit"
   # A machine takes what travels up to 64 MiB.
   local bytes most=$((64 * 1024 * 1024))

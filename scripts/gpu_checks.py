@@ -2,7 +2,7 @@
 """What a part of scripts/gpu.sh must not pass over in silence: tests that were skipped, benchmarks that did not run, a
 library without a kernel for a shape that we need. Exit code 1 where there is any, and a line for each.
 
-    gpu_checks.py tests FILE.xml         GoogleTest's report
+    gpu_checks.py tests FILE.xml...      GoogleTest's reports, of one program's tests in several processes
     gpu_checks.py microbench FILE.json   Google Benchmark's report
 """
 
@@ -21,9 +21,9 @@ MAY_BE_SKIPPED = {
 }
 
 
-def failures_of_tests(report):
-    """Of a GoogleTest report [xml.etree.ElementTree.Element]: what makes its part fail, one line each."""
-    names = [(f"{case.get('classname')}.{case.get('name')}", case) for case in report.iter("testcase")]
+def failures_of_tests(reports):
+    """Of GoogleTest's reports [list of xml.etree.ElementTree.Element]: what makes their part fail, one line each."""
+    names = [(f"{case.get('classname')}.{case.get('name')}", case) for report in reports for case in report.iter("testcase")]
     ran = [(name, case) for name, case in names if case.get("status") == "run"]
     if not ran:
         return ["no test was run"]
@@ -49,15 +49,15 @@ def failures_of_benchmarks(report):
 
 
 def main():
-    if len(sys.argv) != 3 or sys.argv[1] not in ("tests", "microbench"):
+    kind, files = "".join(sys.argv[1:2]), [pathlib.Path(name) for name in sys.argv[2:]]
+    if kind not in ("tests", "microbench") or not files or (kind == "microbench" and len(files) > 1):
         sys.exit(__doc__)
-    file = pathlib.Path(sys.argv[2])
-    if not file.is_file():
-        sys.exit(f"{file}: no report, the program ended before it")
-    if sys.argv[1] == "tests":
-        lines = failures_of_tests(xml.etree.ElementTree.parse(file).getroot())
-    else:
-        lines = failures_of_benchmarks(json.loads(file.read_text()))
+    lines = [f"{file}: no report, the program ended before it" for file in files if not file.is_file()]
+    files = [file for file in files if file.is_file()]
+    if kind == "tests":
+        lines += failures_of_tests([xml.etree.ElementTree.parse(file).getroot() for file in files])
+    elif files:
+        lines += failures_of_benchmarks(json.loads(files[0].read_text()))
     for line in lines:
         print(line)
     sys.exit(1 if lines else 0)

@@ -18,17 +18,43 @@ sweep() {  # NAME ARGUMENT...: records into $out/NAME, those that are there are 
   [ "$status" -eq 0 ] || [ "$status" -eq 3 ] || { failed=1 && echo "gpu.sh: exit code $status: sweep $name $*" >&2; }
 }
 
+# At the same time: passes of tests are small, they wait for the launch of kernels rather than for the GPU.
+declare -A together=()
+begin() {  # LOG COMMAND...
+  local log=$1
+  shift
+  "$@" >"$log" 2>&1 &
+  together[$!]="$*"
+}
+finish_all() {
+  local process status
+  for process in "${!together[@]}"; do
+    status=0
+    wait "$process" || status=$?
+    [ "$status" -eq 0 ] || { failed=1 && echo "gpu.sh: exit code $status: ${together[$process]}" >&2; }
+  done
+  together=()
+}
+
+processes=4
+
 tests() {
-  local checked=(--device cuda) goldens=$project/verify/goldens sizes=(--family qwen3,gemma3 --batch left)
+  local checked=(--device cuda) goldens=$project/verify/goldens sizes=(--family qwen3,gemma3 --batch left) number
   local filter='*device*:*cuda*:-*host*:NcclRanks.*'
   if [ -n "$rehearsal" ]; then
     checked=() goldens+=/cases/llama-sft-b1 sizes+=(--objective sft --tuning full --method checkpoint) filter='*host_forward*'
+    processes=1
   fi
-  check "$bin/cuda_test" --gtest_filter="$filter" --gtest_output="xml:$out/tests.xml"
-  check "$python" "$project/scripts/gpu_checks.py" tests "$out/tests.xml"
-  check "$bin/streambp-verify" goldens "$goldens" "${checked[@]}" --method standard,checkpoint,streambp,tiled,chunk-major \
-    --chunk 7,auto >"$out/goldens.txt"
-  check "$bin/streambp-verify" sweep --quick "${checked[@]}" "${sizes[@]}" >"$out/equality.txt"
+  export OMP_NUM_THREADS=2
+  for ((number = 0; number < processes; ++number)); do
+    GTEST_TOTAL_SHARDS=$processes GTEST_SHARD_INDEX=$number begin "$out/tests-$number.txt" \
+      "$bin/cuda_test" --gtest_filter="$filter" --gtest_output="xml:$out/tests-$number.xml"
+    begin "$out/goldens-$number.txt" "$bin/streambp-verify" goldens "$goldens" "${checked[@]}" \
+      --method standard,checkpoint,streambp,tiled,chunk-major --chunk 7,auto --part "$((number + 1))/$processes"
+  done
+  begin "$out/equality.txt" "$bin/streambp-verify" sweep --quick "${checked[@]}" "${sizes[@]}"
+  finish_all
+  check "$python" "$project/scripts/gpu_checks.py" tests "$out"/tests-*.xml
 }
 
 # Ranks whose messages go over NCCL: one on this GPU, two where there are two.
@@ -37,6 +63,24 @@ nccl() {
   [ -z "$rehearsal" ] || filter='NcclRanks.SayWhyThereAreNone'
   check "$bin/cuda_test" --gtest_filter="$filter" --gtest_output="xml:$out/nccl.xml"
   check "$python" "$project/scripts/gpu_checks.py" tests "$out/nccl.xml"
+}
+
+# Hugging Face's models in that Python, patched and lent, against its own autograd; then its checkpointing and ours in turns.
+hugging_face() {
+  local tests=$project/verify/tests/streambp/python
+  export PYTHONPATH=$project/streambp/python:$project/scripts:$tests STREAMBP_TORCH_LIBRARY=$bin/libstreambp_torch.so
+  [ -e "$STREAMBP_TORCH_LIBRARY" ] || STREAMBP_TORCH_LIBRARY=$bin/../lib/libstreambp_torch.so
+  export HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error PYTHONDONTWRITEBYTECODE=1
+  if [ -n "$rehearsal" ]; then
+    "$python" -m py_compile "$tests/cuda_test.py" "$project/scripts/compare_gpu.py"
+    return
+  fi
+  begin "$out/python-families.txt" "$python" "$tests/cuda_test.py" OnCuda.test_families
+  begin "$out/python-packed.txt" "$python" "$tests/cuda_test.py" OnCuda.test_packed
+  begin "$out/python-stream.txt" "$python" "$tests/gradients_test.py" OnCuda
+  begin "$out/python-measure.txt" "$python" "$tests/measure_test.py" -k test_on_cuda
+  finish_all
+  check "$python" "$project/scripts/compare_gpu.py" --out "$out/hugging-face" >"$out/compare.txt" 2>&1
 }
 
 sanitize() {  # TOOL: our kernels alone run under it

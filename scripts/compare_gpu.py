@@ -1,0 +1,217 @@
+#!/usr/bin/env python3
+"""Hugging Face's gradient checkpointing and the package's patch() and backward() on one GPU: the same model object, tokens and dtype, in turns.
+
+    python3 scripts/compare_gpu.py --seq-len 8192,32768 --out out/compare-gpu
+
+Weights are random (a model's published shape), gradients are there before a pass, as in a loop that accumulates. A measurement is the forward
+and backward pass of one sequence, timed by CUDA events after a warm-up of each method and length; memory is what torch's caching allocator gave
+out at its peak. A pass that runs out of memory is a result. At the first length gradients are held against those of Hugging Face's pass in the
+same precision.
+
+Writes results.jsonl, a record for each method and length, and compare.md into --out. It needs transformers, torch and a CUDA device, and
+STREAMBP_TORCH_LIBRARY where the package is not installed.
+"""
+
+import argparse
+import gc
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # as in streambp-bench
+
+try:
+    import torch
+except ImportError as error:
+    sys.exit(f"compare_gpu.py: {error}: it needs a Python with torch and transformers")
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "streambp/python"))
+
+# Keys of config.json.
+SHAPES = {
+    "qwen3-8b": {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32,
+                 "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "tie_word_embeddings": False},
+    "qwen3-1.7b": {"hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28, "num_attention_heads": 16,
+                   "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "tie_word_embeddings": True},
+    "qwen3-tiny": {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
+                   "num_key_value_heads": 1, "head_dim": 8, "vocab_size": 61, "tie_word_embeddings": False},
+}
+METHODS = ("hf-checkpoint", "hf-standard", "python-patch", "python")
+
+
+def parse_options():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="qwen3-8b", choices=SHAPES)
+    parser.add_argument("--seq-len", default="8192,32768", help="lengths, by commas (default: %(default)s)")
+    parser.add_argument("--methods", default="hf-checkpoint,python-patch,python", help=f"of {', '.join(METHODS)} (default: %(default)s)")
+    parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16", "float32", "float64"])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=ROOT / "out/compare-gpu")
+    options = parser.parse_args()
+    try:
+        options.lengths = [int(word) for word in options.seq_len.split(",")]
+    except ValueError:
+        options.lengths = [0]
+    options.methods = options.methods.split(",")
+    if min(options.lengths) < 2 or options.repeats < 1:
+        parser.error("--seq-len: expected lengths of at least 2, by commas; --repeats: at least 1")
+    if unknown := set(options.methods) - set(METHODS):
+        parser.error(f"--methods: no {', '.join(sorted(unknown))}, expected some of {', '.join(METHODS)}")
+    if not torch.cuda.is_available():
+        parser.error("no CUDA device; on the CPU scripts/compare_hf.py compares")
+    return options
+
+
+def make_model(name, dtype):
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    config = transformers.Qwen3Config(**SHAPES[name], max_position_embeddings=1 << 20, use_cache=False)
+    config._attn_implementation = "sdpa"
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device("cuda"):
+            torch.manual_seed(0)
+            model = transformers.Qwen3ForCausalLM(config)
+    finally:
+        torch.set_default_dtype(default)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    return model.train()
+
+
+class Runner:
+    def __init__(self, model):
+        self.model = model
+        self.method = None
+
+    def set_method(self, method):
+        import streambp
+
+        if self.method == method:
+            return
+        if self.method == "python-patch":
+            streambp.unpatch(self.model)
+        self.model.gradient_checkpointing_disable()
+        if method == "hf-checkpoint":
+            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        elif method == "python-patch":
+            streambp.patch(self.model)
+        self.method = method
+
+    def step(self, tokens):
+        """(loss, seconds, bytes at the peak beyond those before) of one pass into gradients of zero."""
+        for parameter in self.model.parameters():
+            parameter.grad.zero_()
+        gc.collect()
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        if self.method == "python":
+            import streambp
+
+            loss = streambp.backward(self.model, tokens)
+        else:
+            loss = self.model(**tokens, use_cache=False).loss
+            loss.backward()
+        end.record()
+        end.synchronize()
+        return loss.item(), start.elapsed_time(end) / 1e3, torch.cuda.max_memory_allocated() - before
+
+    def gradients(self):
+        return {name: parameter.grad for name, parameter in self.model.named_parameters()}
+
+
+def difference(ours, theirs):
+    """Of all gradients as one vector, relative to the second's norm."""
+    of_difference = sum((ours[name].float() - gradient.float()).pow(2).sum().item() for name, gradient in theirs.items())
+    return (of_difference / sum(gradient.float().pow(2).sum().item() for gradient in theirs.values())) ** 0.5
+
+
+def measure(runner, options, length, compared):
+    """{method: record} of one length; with `compared` gradients are held against Hugging Face's."""
+    generator = torch.Generator().manual_seed(length)
+    ids = torch.randint(0, runner.model.config.vocab_size, (1, length), generator=generator).cuda()
+    tokens = {"input_ids": ids, "labels": ids}
+    found, against = {method: {"seconds": [], "status": "ok"} for method in options.methods}, None
+    for turn in range(options.repeats + 1):  # the first warms up
+        for method in options.methods if turn % 2 == 0 else options.methods[::-1]:
+            record = found[method]
+            if record["status"] != "ok":
+                continue
+            try:
+                runner.set_method(method)
+                loss, seconds, peak = runner.step(tokens)
+            except torch.OutOfMemoryError as error:
+                record.update(status="oom", error=str(error).partition("\n")[0])
+                torch.cuda.empty_cache()
+                continue
+            print(f"{length} {method}: {seconds:.3f} s, {peak / 2**30:.2f} GiB beyond weights and gradients", file=sys.stderr, flush=True)
+            if turn > 0:
+                record["seconds"].append(seconds)
+                record["peak_beyond_resident_bytes"] = max(peak, record.get("peak_beyond_resident_bytes", 0))
+                record["loss"] = loss
+            elif compared and method.startswith("hf-") and against is None:
+                against = method, {name: gradient.clone() for name, gradient in runner.gradients().items()}
+            elif against is not None:
+                record["gradient_difference"] = difference(runner.gradients(), against[1])
+                record["against"] = against[0]
+        against = None
+    return found
+
+
+def environment():
+    import transformers
+
+    commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    return {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "transformers": transformers.__version__, "commit": commit or None,
+            "argv": sys.argv[1:]}
+
+
+def markdown(records):
+    of = records[0]
+    lines = ["# Hugging Face and the package on one GPU", "",
+             f"{of['model']}, {of['dtype']}, {of['environment']['gpu']}, torch {of['environment']['torch']}, "
+             f"transformers {of['environment']['transformers']}: `scripts/compare_gpu.py {' '.join(of['environment']['argv'])}`. Medians.", "",
+             "| tokens | method | s | spread | x HF ckpt | GiB beyond weights and gradients | x HF ckpt | difference of gradients | status |",
+             "|---:|---|---:|---:|---:|---:|---:|---:|---|"]
+    for record in records:
+        base = next((one for one in records if one["seq_len"] == record["seq_len"] and one["method"] == "hf-checkpoint" and one["seconds"]), None)
+        cells = [f"{record['seq_len']:,}", record["method"]]
+        if record["seconds"]:
+            median, peak = statistics.median(record["seconds"]), record["peak_beyond_resident_bytes"]
+            spread = (max(record["seconds"]) - min(record["seconds"])) / median
+            cells += [f"{median:.3f}", f"{spread:.1%}", f"{median / statistics.median(base['seconds']):.3f}" if base else "-",
+                      f"{peak / 2**30:.2f}", f"{peak / base['peak_beyond_resident_bytes']:.3f}" if base else "-"]
+        else:
+            cells += ["-"] * 5
+        cells += [f"{record['gradient_difference']:.2e}" if "gradient_difference" in record else "-", record["status"]]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    options = parse_options()
+    options.out.mkdir(parents=True, exist_ok=True)
+    runner = Runner(make_model(options.model, getattr(torch, options.dtype)))
+    records = []
+    with open(options.out / "results.jsonl", "w", encoding="utf-8") as file:
+        for length in options.lengths:
+            for method, record in measure(runner, options, length, length == options.lengths[0]).items():
+                records.append({"schema": 1, "model": options.model, "dtype": options.dtype, "seq_len": length, "method": method, **record,
+                                "environment": environment()})
+                file.write(json.dumps(records[-1]) + "\n")
+                file.flush()
+            (options.out / "compare.md").write_text(markdown(records), encoding="utf-8")
+    print(markdown(records))
+
+
+if __name__ == "__main__":
+    main()
