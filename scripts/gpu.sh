@@ -65,7 +65,6 @@ pack() {
       cp -a "$file" "$carry$file"
     done < <(dpkg -L "$package" 2>/dev/null || true)
   done
-  tar -czf "$carry/usr.tar.gz" -C "$carry" usr && rm -rf "$carry/usr"
   local program
   for program in streambp-bench streambp-verify streambp-microbench cuda_test libstreambp_cuda.so libstreambp_nccl.so; do
     [ -e "$project/build/release/bin/$program" ] || continue
@@ -78,12 +77,13 @@ pack() {
     cp "$project/build/release/lib/libstreambp_torch.torch" "$carry/bin"
   fi
   [ ! -d "$carry/bin" ] || git -C "$project" rev-parse HEAD >"$carry/bin/commit"
+  (cd "$carry" && tar -cJf packed.tar.xz -- * && find . -mindepth 1 -not -name packed.tar.xz -delete)
   # A machine takes what travels up to 64 MiB.
   local bytes most=$((64 * 1024 * 1024))
   bytes=$({ git -C "$project" ls-files -coz --exclude-standard | (cd "$project" && du --files0-from=- -cb) | tail -n 1; du -sb "$carry"; } |
     awk '{ sum += $1 } END { printf "%d", sum }')
   echo "pack: $((bytes / 1024)) KiB travel: the checkout and build/carry" >&2
-  [ "$bytes" -le "$most" ] || { echo "gpu.sh pack: $bytes bytes, expected at most $most: remove what is not needed there" >&2; exit 1; }
+  [ "$bytes" -le "$most" ] || { echo "gpu.sh pack: $bytes bytes, expected at most $most: move aside what is not needed there (results/)" >&2; exit 1; }
 }
 
 # ----------------------------------------------------------------------------------------------------------------- run
@@ -93,7 +93,7 @@ run_seconds=${STREAMBP_RUN_SECONDS:-560}
 
 # A folder that looks like a virtual environment with the given Python's torch in it, for scripts/cmake/Torch.cmake.
 link_torch() {
-  [ -d "$carry/usr" ] || [ ! -e "$carry/usr.tar.gz" ] || tar -xzf "$carry/usr.tar.gz" -C "$carry"
+  [ -d "$carry/usr" ] || [ ! -e "$carry/packed.tar.xz" ] || "$python" -m tarfile -e "$carry/packed.tar.xz" "$carry"
   venv=$project/build/gpu-venv
   local site version
   site=$("$python" -c 'import os, importlib.util as u; print(os.path.dirname(os.path.dirname(u.find_spec("torch").origin)))')
