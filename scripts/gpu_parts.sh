@@ -52,7 +52,11 @@ tests() {
     begin "$out/goldens-$number.txt" "$bin/streambp-verify" goldens "$goldens" "${checked[@]}" \
       --method standard,checkpoint,streambp,tiled,chunk-major --chunk 7,auto --part "$((number + 1))/$processes"
   done
-  begin "$out/equality.txt" "$bin/streambp-verify" sweep --quick "${checked[@]}" "${sizes[@]}"
+  finish_all
+  for ((number = 0; number < processes; ++number)); do
+    begin "$out/equality-$number.txt" "$bin/streambp-verify" sweep --quick "${checked[@]}" "${sizes[@]}" \
+      --part "$((number + 1))/$processes"
+  done
   finish_all
   check "$python" "$project/scripts/gpu_checks.py" tests "$out"/tests-*.xml
 }
@@ -80,7 +84,7 @@ hugging_face() {
   begin "$out/python-stream.txt" "$python" "$tests/gradients_test.py" OnCuda
   begin "$out/python-measure.txt" "$python" "$tests/measure_test.py" -k test_on_cuda
   finish_all
-  check "$python" "$project/scripts/compare_gpu.py" --out "$out/hugging-face" >"$out/compare.txt" 2>&1
+  check "$python" "$project/scripts/compare_gpu.py" --repeats 2 --out "$out/hugging-face" >"$out/compare.txt" 2>&1
 }
 
 sanitize() {  # TOOL: our kernels alone run under it
@@ -108,10 +112,10 @@ eight_b=(--model qwen3-8b --dtype bfloat16)
 speed() {
   sweep speed "${eight_b[@]}" --method checkpoint,streambp --seq-len 8192 --chunk 2048,4096,8192 --repeats 3
   sweep speed-streamed-head "${eight_b[@]}" --method checkpoint --head streamed --seq-len 32768 --repeats 2
-  sweep speed "${eight_b[@]}" --method checkpoint,streambp --seq-len 32768 --chunk 8192,16384,32768 --repeats 2
+  sweep speed-auto "${eight_b[@]}" --method auto --budget 130GiB --seq-len 32768 --repeats 2
   sweep speed-kept "${eight_b[@]}" --method streambp --keep attention --seq-len 32768 --chunk 8192,16384,32768 --repeats 2
   sweep speed-kept "${eight_b[@]}" --method streambp --keep attention,keys-values,attention-half --seq-len 32768 --chunk 8192 --repeats 2
-  sweep speed-auto "${eight_b[@]}" --method auto --budget 130GiB --seq-len 32768 --repeats 2
+  sweep speed "${eight_b[@]}" --method checkpoint,streambp --seq-len 32768 --chunk 8192,16384,32768 --repeats 2
 }
 
 # Sets `capped`: one pass a cell, and on a card of more than 80 GiB, which stands for the paper's then, as much and no

@@ -31,8 +31,10 @@ void add_device_flag(CLI::App& command, std::string& device) {
   command.add_option("--device", device, "cpu or cuda: where the models lie")->capture_default_str();
 }
 
-void open_checked_device(const std::string& name) {
-  checked_device() = open_device(name);
+void open_checked_device(const std::string& name, bool repeats_bits) {
+  DeviceOptions options;
+  options.deterministic = repeats_bits && name.starts_with("cuda");
+  checked_device() = open_device(name, options);
   if (checked_device().is_meta()) throw InputError("--device {}: expected cpu or cuda", name);
 }
 

@@ -41,9 +41,10 @@ void set_action(CLI::App& command, const std::shared_ptr<Flags>& flags, std::fun
 /// Adds --device, of checks that compare values.
 void add_device_flag(CLI::App& command, std::string& device);
 
-/// Puts the models of the checks on `name`, the value of --device. Throws InputError for a device without
-/// values.
-void open_checked_device(const std::string& name);
+/// Puts the models of the checks on `name`, the value of --device. repeats_bits: a GPU's passes give equal
+/// bits when they are repeated, as the CPU's do anyway (DeviceOptions::deterministic). Throws InputError for
+/// a device without values.
+void open_checked_device(const std::string& name, bool repeats_bits = false);
 
 /// A share of a list, so that processes may divide it: every count-th entry, from the index-th on.
 struct Part {

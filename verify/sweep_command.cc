@@ -117,7 +117,7 @@ void read_run(const Flags& flags, EqualityOptions& options) {
 
 int run_sweep(const Flags& flags) {
   check_jobs(flags.jobs, flags);
-  open_checked_device(flags.device);
+  open_checked_device(flags.device, /*repeats_bits=*/true);
   require_known({flags.dtype}, "--dtype", {"float64"});
   EqualityOptions options;
   options.models = sweep_models(flags);

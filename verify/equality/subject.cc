@@ -115,7 +115,8 @@ LoraConfig attach_adapters(Model& model, Padding padding, uint64_t seed) {
   for (const auto& parameter : model.parameters()) {
     if (!is_peft_name(parameter->name) || parameter->name.ends_with(".lora_A.weight")) continue;
     const double size = parameter->name.find(".lora_") == std::string::npos ? 0.05 : 0.3;
-    parameter->value.add_(at::randn(parameter->value.sizes(), generator, at::kDouble), size);
+    at::Tensor& value = parameter->value;
+    value.add_(at::randn(value.sizes(), generator, at::kDouble).to(value.device()), size);
   }
   return lora;
 }
