@@ -12,8 +12,8 @@
 #                                        measurements in them, pictures, the table
 #   scripts/gpu.sh table DIR             the table of what was predicted, run and not run, into DIR/README.md
 #
-# Parts: build tests nccl hugging_face microbench speed lengths long offload offload300k tables table8 table9 curves
-#        memcheck racecheck deterministic published
+# Parts: build tests equality nccl package hugging_face microbench speed lengths long offload offload300k tables table8
+#        table9 curves memcheck racecheck deterministic published
 #
 # STREAMBP_PYTHON names the Python (default: python3), STREAMBP_BIN a folder of programs, STREAMBP_ARCHIVE another file
 # for the archive, STREAMBP_RUN_SECONDS the time that a call may take (560). With STREAMBP_GPU_REHEARSAL=1 all parts run
@@ -32,14 +32,14 @@ from_project() {
   realpath -m --relative-base="$project" "$1"
 }
 
-all_parts=(build tests nccl hugging_face microbench speed lengths long offload offload300k tables table8 table9 curves
-  memcheck racecheck deterministic published)
+all_parts=(build tests equality nccl package hugging_face microbench speed lengths long offload offload300k tables table8
+  table9 curves memcheck racecheck deterministic published)
 # Those whose memory a dry run predicts.
 sweeps=(speed lengths long offload offload300k tables table8 table9 curves deterministic published)
 # Seconds that a part is expected to take on an H200, passes as `predict` says and some 15 for each sweep's model: a
 # call of `run` begins none that would not end within it.
-declare -A expected=([build]=20 [tests]=150 [nccl]=30 [hugging_face]=120 [microbench]=150 [speed]=240 [lengths]=210 [long]=560 [offload]=160
-  [offload300k]=290 [tables]=200 [table8]=30 [table9]=120 [curves]=240 [memcheck]=200 [racecheck]=200
+declare -A expected=([build]=20 [tests]=150 [equality]=90 [nccl]=30 [package]=60 [hugging_face]=120 [microbench]=150
+  [speed]=240 [lengths]=210 [long]=560 [offload]=160 [offload300k]=290 [tables]=200 [table8]=30 [table9]=120 [curves]=240 [memcheck]=200 [racecheck]=200
   [deterministic]=60 [published]=110)
 rehearsal=${STREAMBP_GPU_REHEARSAL:-}
 device=${rehearsal:+meta:}cuda

@@ -36,14 +36,12 @@ finish_all() {
   together=()
 }
 
-processes=4
+processes=4  # of a GPU's tests
 
 tests() {
-  local checked=(--device cuda) goldens=$project/verify/goldens sizes=(--family qwen3,gemma3 --batch left) number
-  local filter='*device*:*cuda*:-*host*:NcclRanks.*'
+  local checked=(--device cuda) goldens=$project/verify/goldens filter='*device*:*cuda*:-*host*:NcclRanks.*' number
   if [ -n "$rehearsal" ]; then
-    checked=() goldens+=/cases/llama-sft-b1 sizes+=(--objective sft --tuning full --method checkpoint) filter='*host_forward*'
-    processes=1
+    checked=() goldens+=/cases/llama-sft-b1 filter='*host_forward*' processes=1
   fi
   export OMP_NUM_THREADS=2
   for ((number = 0; number < processes; ++number)); do
@@ -53,12 +51,19 @@ tests() {
       --method standard,checkpoint,streambp,tiled,chunk-major --chunk 7,auto --part "$((number + 1))/$processes"
   done
   finish_all
-  for ((number = 0; number < processes; ++number)); do
-    begin "$out/equality-$number.txt" "$bin/streambp-verify" sweep --quick "${checked[@]}" "${sizes[@]}" \
-      --part "$((number + 1))/$processes"
+  check "$python" "$project/scripts/gpu_checks.py" tests "$out"/tests-*.xml
+}
+
+equality() {
+  local checked=(--device cuda --family qwen3,gemma3 --batch left) number
+  if [ -n "$rehearsal" ]; then
+    checked=(--family qwen3 --batch left --objective sft --tuning full --method checkpoint) processes=1
+  fi
+  export OMP_NUM_THREADS=2
+  for ((number = 1; number <= processes; ++number)); do
+    begin "$out/equality-$number.txt" "$bin/streambp-verify" sweep --quick "${checked[@]}" --part "$number/$processes"
   done
   finish_all
-  check "$python" "$project/scripts/gpu_checks.py" tests "$out"/tests-*.xml
 }
 
 # Ranks whose messages go over NCCL: one on this GPU, two where there are two.
@@ -69,21 +74,34 @@ nccl() {
   check "$python" "$project/scripts/gpu_checks.py" tests "$out/nccl.xml"
 }
 
-# Hugging Face's models in that Python, patched and lent, against its own autograd; then its checkpointing and ours in turns.
-hugging_face() {
-  local tests=$project/verify/tests/streambp/python
-  export PYTHONPATH=$project/streambp/python:$project/scripts:$tests STREAMBP_TORCH_LIBRARY=$bin/libstreambp_torch.so
+# The package in that Python: Hugging Face's models there, patched and lent, against its own autograd.
+use_package() {
+  package_tests=$project/verify/tests/streambp/python
+  export PYTHONPATH=$project/streambp/python:$project/scripts:$package_tests STREAMBP_TORCH_LIBRARY=$bin/libstreambp_torch.so
   [ -e "$STREAMBP_TORCH_LIBRARY" ] || STREAMBP_TORCH_LIBRARY=$bin/../lib/libstreambp_torch.so
   export HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error PYTHONDONTWRITEBYTECODE=1
+}
+
+package() {
+  use_package
   if [ -n "$rehearsal" ]; then
-    "$python" -m py_compile "$tests/cuda_test.py" "$project/scripts/compare_gpu.py"
+    "$python" -c "import ast, sys; ast.parse(open(sys.argv[1]).read())" "$package_tests/cuda_test.py"
     return
   fi
-  begin "$out/python-families.txt" "$python" "$tests/cuda_test.py" OnCuda.test_families
-  begin "$out/python-packed.txt" "$python" "$tests/cuda_test.py" OnCuda.test_packed
-  begin "$out/python-stream.txt" "$python" "$tests/gradients_test.py" OnCuda
-  begin "$out/python-measure.txt" "$python" "$tests/measure_test.py" -k test_on_cuda
+  begin "$out/package-families.txt" "$python" "$package_tests/cuda_test.py" OnCuda.test_families
+  begin "$out/package-packed.txt" "$python" "$package_tests/cuda_test.py" OnCuda.test_packed
+  begin "$out/package-stream.txt" "$python" "$package_tests/gradients_test.py" OnCuda
+  begin "$out/package-measure.txt" "$python" "$package_tests/measure_test.py" -k test_on_cuda
   finish_all
+}
+
+# Its checkpointing and ours, in turns.
+hugging_face() {
+  use_package
+  if [ -n "$rehearsal" ]; then
+    "$python" -c "import ast, sys; ast.parse(open(sys.argv[1]).read())" "$project/scripts/compare_gpu.py"
+    return
+  fi
   check "$python" "$project/scripts/compare_gpu.py" --repeats 2 --out "$out/hugging-face" >"$out/compare.txt" 2>&1
 }
 
