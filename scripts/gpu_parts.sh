@@ -106,7 +106,9 @@ hugging_face() {
 }
 
 sanitize() {  # TOOL: our kernels alone run under it
-  local sanitizer=(compute-sanitizer --tool "$1" --error-exitcode 1 --kernel-regex kns=streambp) filter='*CudaKernels.*device*'
+  # A call of the driver that torch makes to find out whether it may is no error.
+  export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False
+  local sanitizer=(compute-sanitizer --tool "$1" --error-exitcode 1 --kernel-name kns=streambp) filter='*CudaKernels.*device*'
   [ -z "$rehearsal" ] || sanitizer=() filter='*CudaKernels.Gate*host_forward*'
   check "${sanitizer[@]}" "$bin/cuda_test" --gtest_filter="$filter" --gtest_output="xml:$out/$1.xml" >"$out/$1.txt" 2>&1
   check "$python" "$project/scripts/gpu_checks.py" tests "$out/$1.xml"

@@ -245,7 +245,10 @@ void PaddedTensors::require_real(const at::Tensor& flags, int64_t moved_by, cons
 }
 
 Batch PaddedTensors::packed(const at::Tensor& labels, int64_t vocab_size) const {
-  Batch batch = pack(input_ids_, attention_mask_, labels, position_ids_, vocab_size, first_labels_);
+  // Without position_ids transformers counts columns, those of padding too (arange in every model's forward).
+  const bool counts_columns = !position_ids_.defined() && attention_mask_.defined();
+  const at::Tensor positions = counts_columns ? at::arange(columns()).unsqueeze(0) : position_ids_;
+  Batch batch = pack(input_ids_, attention_mask_, labels, positions, vocab_size, first_labels_);
   require_documents(batch);
   if (const std::string option = items_option(kind_); !option.empty() && has(kNumItemsInBatch))
     batch.scalar_inputs[option] = scalar(kNumItemsInBatch);

@@ -9,6 +9,7 @@
 #include "bench/baseline/hugging_face.h"
 #include "streambp/backprop/embeddings.h"
 #include "streambp/model/scored.h"
+#include "streambp/ops/backend.h"
 #include "verify/equality/batches.h"
 #include "verify/equality/inputs.h"
 #include "verify/evaluation.h"
@@ -280,8 +281,14 @@ class RowCheck {
     const std::vector<Settings> variants = same_bits_variants(plain, with_full_head);
     if (variants.empty()) return;
     const Evaluation expected = run(plain);
-    for (const Settings& variant : variants)
+    for (const Settings& variant : variants) {
+      // On a GPU ours has a kernel of its own for the softmax, and the baselines have ATen's.
+      if (variant.baseline != plain.baseline && is_for_cuda(subject_.model.parameters().front()->value)) {
+        require_near(run(variant), expected, Judge::kStandard, configuration_text(plain), variant);
+        continue;
+      }
       require(bit_equal(run(variant), expected), "the same as " + configuration_text(plain), variant);
+    }
   }
 
   /// A method by chunks, with one that holds the whole stream.

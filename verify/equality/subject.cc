@@ -157,10 +157,16 @@ void fill_padded(EqualitySubject& subject, const RowName& name, uint64_t seed) {
   };
   const Padding padding = kPaddings.at(name.batch);
   subject.batch = batch_of(padding);
+  // At the same positions: without position_ids they are the columns, which round otherwise.
+  const auto add_twin = [&](const char* what, Padding other) {
+    Batch twin = batch_of(other);
+    twin.positions = subject.batch.positions;
+    twin.rope_length = subject.batch.rope_length;
+    subject.twins = {{what, std::move(twin)}};
+  };
   if (padding == Padding::kLeft || padding == Padding::kDocuments)
-    subject.twins = {{"the batch padded on the right", batch_of(Padding::kRight)}};
-  if (padding == Padding::kRight)
-    subject.twins = {{"the batch padded on the left", batch_of(Padding::kLeft)}};
+    add_twin("the batch padded on the right", Padding::kRight);
+  if (padding == Padding::kRight) add_twin("the batch padded on the left", Padding::kLeft);
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ MODULES = ("transformers.", "torch.nn.", "peft.", "streambp.")  # whose modules'
 FORWARDS = ("transformers.", "peft.", "streambp.", "liger_kernel.")
 # TRL's GRPOTrainer puts these on lm_head and the embedding for cast_lm_head_to_fp32: what the engine does where it finds their weight float32.
 CASTS = ("cast_forward_to_fp32", "cast_outputs_to_original_dtype")
+GPT_OSS_GATE = {"swiglu_alpha": 1.702, "swiglu_limit": 7.0}  # where its config says nothing
 WRAPPERS = {
     "DistributedDataParallel": "its hooks would not see gradients that are not autograd's",
     "FullyShardedDataParallel": "its parameters are sharded",
@@ -76,6 +77,13 @@ def check_config(base):
     if getattr(base, "is_quantized", False) or getattr(base.config, "quantization_config", None) is not None:
         raise InputError("the model is quantized: its weights can't be lent as they are; load it in float32 or bfloat16 (GPT-OSS with "
                          "quantization_config=Mxfp4Config(dequantize=True))")
+    for name, module in base.named_modules():
+        # Early versions of transformers 5 have constants of their own, whatever the config says.
+        for key, own in (("swiglu_alpha", "alpha"), ("swiglu_limit", "limit")) if type(module).__name__ == "GptOssExperts" else ():
+            expected = getattr(base.config, key, GPT_OSS_GATE[key])
+            if getattr(module, own) != expected:
+                raise InputError(f"{name}.{own} is {getattr(module, own)}, expected {expected}, the config's {key}: this transformers may have it "
+                                 "as a constant; a newer one reads the config")
 
 
 def check_dropout(base):

@@ -43,6 +43,8 @@ class OnCuda(unittest.TestCase):
     def test_families(self):
         for name in FAMILIES:
             with self.subTest(model=name):
+                if name == "gpt-oss" and load(name).model.layers[0].mlp.experts.limit != load(name).config.swiglu_limit:
+                    self.skipTest("this transformers does not read the gate's constants from the config")
                 vocab = min(61, load(name).config.vocab_size)
                 worst = max(self.check(name, batch_of(vocab, lengths, padding), padding) for padding, lengths in PADDED)
                 print(f"{name}: {worst:.1e}", flush=True)

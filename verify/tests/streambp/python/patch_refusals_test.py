@@ -32,6 +32,12 @@ class Refused(unittest.TestCase):
     def test_dropout(self):
         self.assert_refused("attention_dropout", model=tiny(attention_dropout=0.1))
 
+    def test_a_gate_that_is_not_the_config_s(self):
+        for own, key in (("alpha", "swiglu_alpha"), ("limit", "swiglu_limit")):
+            model = load("gpt-oss")
+            setattr(model.model.layers[1].mlp.experts, own, 3.0)
+            self.assert_refused(f"layers.1.mlp.experts.{own} is 3.0", key, model=model)
+
     def test_outputs_that_are_not_kept(self):
         for name in ("output_attentions", "output_hidden_states"):
             self.assert_refused(name, **{name: True})
