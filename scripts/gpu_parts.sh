@@ -36,7 +36,7 @@ finish_all() {
   together=()
 }
 
-processes=4  # of a GPU's tests
+processes=${STREAMBP_GPU_PROCESSES:-4}  # of a GPU's tests
 
 tests() {
   local checked=(--device cuda) goldens=$project/verify/goldens filter='*device*:*cuda*:-*host*:NcclRanks.*' number
