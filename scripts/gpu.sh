@@ -162,8 +162,9 @@ report() {
   table "$folder"
 }
 
-# All that was written so far as one file.
+# All that was written so far as one file. What programs print of paths is from the project's folder, as in records.
 archive() {
+  find "$out" -maxdepth 1 \( -name '*.txt' -o -name '*.log' \) -exec sed -i "s#$project/##g" {} +
   local file=${STREAMBP_ARCHIVE:-$out/gpu.tar.gz} new
   new=$(mktemp)
   tar -czf "$new" -C "$out" --exclude=./gpu.tar.gz . && mv "$new" "$file"
@@ -233,6 +234,8 @@ table() {
         echo "| $part | done, $(cat "$folder/$part.done") |"
       elif [ -e "$folder/$part.failed" ]; then
         echo "| $part | failed: $(cat "$folder/$part.failed") |"
+      elif compgen -G "$folder/$part[.-]*" >/dev/null; then
+        echo "| $part | asked for by itself: see below |"
       else
         echo "| $part | not run |"
       fi

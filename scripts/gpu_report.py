@@ -10,6 +10,8 @@ Predicted bytes are a dry run's. Predicted seconds are the record's `work` at th
 import argparse
 import json
 import pathlib
+import re
+import xml.etree.ElementTree
 
 from files import parse_record
 from printable import printable_values
@@ -272,6 +274,58 @@ def rates_table(gpus):
         print(f"| {kind.replace('_', ' ')} | {reach['part']:.0%} | {reach['source']} |")
 
 
+def of_tests(files):
+    """What GoogleTest's reports say together: "44 passed, 0 failed, 1 skipped: NAME"."""
+    cases = [case for file in files for case in xml.etree.ElementTree.parse(file).getroot().iter("testcase") if case.get("status") == "run"]
+    failed = [case for case in cases if case.find("failure") is not None]
+    skipped = [f"{case.get('classname')}.{case.get('name')}" for case in cases if case.get("result") == "skipped"]
+    names = f": {', '.join(skipped)}" if skipped else ""
+    return f"{len(cases) - len(failed) - len(skipped)} passed, {len(failed)} failed, {len(skipped)} skipped{names}"
+
+
+def of_rows(files):
+    """What the rows of `streambp-verify sweep` say, and the summaries of those that came to their end."""
+    rows = [line for file in files for line in file.read_text().splitlines() if re.search(r" (pass|FAIL) ", line)]
+    failed = sum(" FAIL " in line for line in rows)
+    comparisons = sum(int(re.search(r"(\d+) +[\d.e+-]+ +[\d.e+-]+ +(?:pass|FAIL) ", line).group(1)) for line in rows)
+    ended = sum("comparisons, " in file.read_text() for file in files)
+    return (f"{len(rows) - failed} rows passed, {failed} failed, {comparisons:,} comparisons; "
+            f"{ended} of {len(files)} processes came to their end")
+
+
+def of_goldens(files):
+    found = [re.search(r"^(\d+) passed, (\d+) failed, (\d+) unsupported", file.read_text(), re.MULTILINE) for file in files]
+    passed, failed, unsupported = (sum(int(one.group(i)) for one in found if one) for i in (1, 2, 3))
+    return f"{passed} passed, {failed} failed, {unsupported} unsupported"
+
+
+def of_package(files):
+    """What unittest says, with the models that failed."""
+    texts = [file.read_text() for file in files]
+    failed = sorted({name for text in texts for name in re.findall(r"^FAIL: .*\(model='([^']*)'\)", text, re.MULTILINE)})
+    good = sum(len(re.findall(r"^[.FEs]*[a-z0-9.-]+(?:, packed)?: [\d.]+e-\d+$", text, re.MULTILINE)) for text in texts)
+    ok = sum(bool(re.search(r"^OK", text, re.MULTILINE)) for text in texts)
+    return f"{good} comparisons within the limit, failed: {', '.join(failed) or 'none'}; {ok} of {len(files)} files OK"
+
+
+def checks_table(folder):
+    """What the parts that check values left."""
+    def summary(files):
+        return next((line for line in reversed(files[0].read_text().splitlines()) if "SUMMARY" in line), "no summary").strip("= ")
+
+    kinds = [("cuda_test on the device", "tests-*.xml", of_tests), ("golden cases", "goldens-*.txt", of_goldens),
+             ("every method = standard and the reference", "equality-*.txt", of_rows), ("NCCL", "nccl.xml", of_tests),
+             ("Python package, float64, both levels", "package-*.txt", of_package), ("memcheck: tests", "memcheck.xml", of_tests),
+             ("memcheck", "memcheck.txt", summary), ("racecheck: tests", "racecheck.xml", of_tests), ("racecheck", "racecheck.txt", summary)]
+    rows = [(what, of(files)) for what, pattern, of in kinds if (files := sorted(folder.glob(pattern)))]
+    if not rows:
+        return
+    print("\n## Checks\n")
+    print("| check | result |\n|---|---|")
+    for row in rows:
+        print(f"| {' | '.join(row)} |")
+
+
 def microbench_table(file):
     if not file.exists():
         return
@@ -294,6 +348,7 @@ def main():
     folder, gpus = parser.parse_args().folder, load_gpus()
     if not folder.is_dir():
         parser.error(f"{folder}: no such folder")
+    checks_table(folder)
     everything = list(records(folder))
     cells = all_cells(everything, gpus)
     if cells:

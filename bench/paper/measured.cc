@@ -72,7 +72,10 @@ Measured::Measured(const std::filesystem::path& folder) {
 std::optional<int64_t> Measured::longest(const json& configuration, int64_t budget) const {
   std::optional<int64_t> longest;
   for (const json& record : records_) {
-    if (!same_run(record, configuration) || record.at("peak_bytes") > budget) continue;
+    if (!same_run(record, configuration)) continue;
+    const auto peak = record.at("peak_bytes").get<int64_t>();
+    const bool fills = static_cast<double>(peak) >= kBudgetFilled * static_cast<double>(budget);
+    if (peak > budget || !fills) continue;
     longest = std::max(longest.value_or(0), record.at("seq_len").get<int64_t>());
   }
   return longest;

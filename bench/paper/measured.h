@@ -9,6 +9,9 @@
 
 namespace streambp::bench {
 
+/// The share of a budget from which a length counts as the longest that fits.
+inline constexpr double kBudgetFilled = 0.95;
+
 class Measured {
  public:
   Measured() = default;
@@ -19,7 +22,7 @@ class Measured {
   size_t size() const { return records_.size(); }
 
   /// The longest sequence measured within `budget` bytes of what `configuration` (cell_configuration) says,
-  /// its length apart.
+  /// its length apart, where it fills that to kBudgetFilled: of what leaves more, longer ones were not tried.
   std::optional<int64_t> longest(const nlohmann::json& configuration, int64_t budget) const;
 
   /// The peak measured of `configuration`, length and all.

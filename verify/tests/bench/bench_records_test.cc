@@ -265,7 +265,10 @@ TEST(MeasuredOnAGpu, ComparesWithTheSameConfigurationAlone) {
   EXPECT_EQ(measured.peak(configuration(baseline)), 6);
   EXPECT_EQ(measured.longest(configuration(plain), 50), 100);
   EXPECT_EQ(measured.longest(configuration(plain), 49), std::nullopt);
-  EXPECT_EQ(measured.longest(configuration(every), 50), 61);
+  EXPECT_EQ(measured.longest(configuration(plain), 53), std::nullopt) << "a longer one may fit";
+  EXPECT_EQ(measured.longest(configuration(plain), 52), 100);
+  EXPECT_EQ(measured.longest(configuration(every), 2), 61);
+  EXPECT_EQ(measured.longest(configuration(every), 1), std::nullopt);
 }
 
 TEST(ModelFlops, CountsProductsAndPairs) {
