@@ -5,7 +5,7 @@
     scripts/readme_figures.py --check    exit code 1 where a page says something else
 
 They are those of times and memory next to Hugging Face (results/compare-*, qwen3.5-*), of a token's bytes (results/bytes-per-token), of
-predictions against the allocator (results/prediction), of ranks (results/ranks-*), and of what the proofs reached (results/proofs, which
+predictions against the allocator (results/prediction), of one GPU (results/cuda), of ranks (results/ranks-*), and of what the proofs reached (results/proofs, which
 scripts/proofs.py makes). The other longest sequences are what the commands above them print (scripts/check_readme.py).
 """
 
@@ -15,6 +15,8 @@ import re
 import statistics
 import sys
 from pathlib import Path
+
+import gpu_report
 
 ROOT = Path(__file__).resolve().parent.parent
 LENGTHS = (2048, 4096, 8192)
@@ -26,6 +28,9 @@ METHODS = {
     "`streambp`": "streambp",
     "`streambp --keep-attention`": "streambp+keep-attention",
 }
+# Rows of the table of times on a GPU.
+ON_A_GPU = {"Hugging Face, gradient checkpointing": "hf-checkpoint", "`streambp.patch` on its model": "python-patch",
+            "`streambp.backward` on its model": "python"}
 # Rows of the table of a token's bytes: preset by name.
 PRESETS = {"gpt-oss-20b": "gpt-oss-20b", "Qwen3.5-9B": "qwen3.5-9b", "Qwen3.5-35B-A3B": "qwen3.5-35b-a3b", "Gemma 4 E4B": "gemma-4-e4b",
            "Gemma 4 31B": "gemma-4-31b", "DeepSeek V3": "deepseek-v3"}
@@ -99,6 +104,28 @@ def prediction_lines():
     pairs = [pair for pair in peaks.values() if len(pair) == 2]
     worst = max(abs(pair["predicted"] / pair["measured"] - 1) for pair in pairs)
     yield f"within {100 * worst:.3f} % over {len(pairs)} pairs of records"
+
+
+def gpu_lines():
+    found = {(record["method"], record["seq_len"]): record for record in records_of("cuda/hugging-face")}
+    lengths = sorted({length for _, length in found})
+    for name, method in ON_A_GPU.items():
+        cells = [text for length in lengths for text in (f"{statistics.median(found[method, length]['seconds']):.2f} s",
+                                                         f"{found[method, length]['peak_beyond_resident_bytes'] / 1e9:.1f} GB")]
+        yield f"| {name} | {' | '.join(cells)} |"
+    cells = gpu_report.all_cells(list(gpu_report.records(ROOT / "results/cuda")), gpu_report.load_gpus())
+    bases = {"measured": gpu_report.checkpointing(cells, "measured")}
+    ours = [cell for cell in cells if cell.record["method"] == "streambp" and cell.record["model"] == "qwen3-8b"]
+
+    def least(parts, tokens):
+        ratios = [gpu_report.ratio(cell, bases, "measured") for cell in ours if cell.part in parts and cell.record["tokens"] == tokens]
+        return min(ratio for ratio in ratios if ratio)
+
+    longest = max((cell for cell in ours if cell.part == "lengths" and cell.measured_seconds), key=lambda cell: cell.record["tokens"])
+    errors = [abs(one) for cell in cells if (one := cell.difference()) is not None]
+    yield (f"at 8,192 tokens `streambp` takes {least(['speed'], 8192):.3f} x the time of `checkpoint`, at 32,768 with what 130 GiB let it keep "
+           f"{least(['speed-auto'], 32768):.3f} x; {longest.record['tokens']:,} tokens fit 80 GiB and take {longest.measured_seconds:.0f} s")
+    yield f"the worst of {len(errors)} peaks on the H200 is {100 * max(errors):.4f} % off"
 
 
 def ranks_lines():
@@ -176,7 +203,7 @@ def proofs_page_lines():
            f"{error_text(single['worst_error_of_standard'])} and {error_text(half['worst_error_of_standard'])}")
 
 
-PAGES = {"README.md": (times_lines, prediction_lines, readme_proof_lines), "verify/proofs.md": (proofs_page_lines,),
+PAGES = {"README.md": (times_lines, gpu_lines, prediction_lines, readme_proof_lines), "verify/proofs.md": (proofs_page_lines,),
          "bench/longest.md": (token_lines, ranks_lines), "results/README.md": (recurrent_lines,)}
 
 

@@ -157,6 +157,8 @@ CASES = {
     "gemma4-sft-packed": ("gemma4", packed(TWO_ROWS)),
     "gemma4-per-layer-sft-packed": ("gemma4-per-layer", packed(TWO_ROWS)),
     "gemma4-per-layer-sft-real_pad_bare": ("gemma4-per-layer", padded((12, 12), 12, real=((0, 5, 0), (1, 11, 0)), mask=False)),
+    # Without position_ids a position is a column, padding counted.
+    "ministral3-sft-b2_left_bare": ("ministral3", padded((12, 9), 20, side="left")),
 }
 
 
