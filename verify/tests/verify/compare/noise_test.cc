@@ -6,10 +6,8 @@
 #include <functional>
 #include <gtest/gtest.h>
 #include <limits>
-#include <tuple>
 
 #include "streambp/model/rope_frequencies.h"
-#include "streambp/model/tensor_file.h"
 #include "streambp/ops/rope_angles.h"
 #include "verify/compare/judge.h"
 #include "verify/evaluation.h"
@@ -133,24 +131,10 @@ TEST(CompareNoise, WhereTheTruthIsZeroRoundingErrorsAreAllowed) {
   EXPECT_EQ(compare_gradients(gradients, truth, measured(at::kFloat, 1e-6)).verdict, Verdict::kExact);
   gradients["p0"].fill_(1e-3);
   EXPECT_EQ(compare_gradients(gradients, truth, measured(at::kFloat, 1e-6)).verdict, Verdict::kWrong);
-}
-
-/// A golden case, compared as the command does.
-struct Golden {
-  CompareOptions options;
-  Tensors gradients;
-};
-
-Golden open_golden(const std::string& model, const std::string& name) {
-  const std::string root = STREAMBP_GOLDENS;
-  Golden golden;
-  golden.options.model = root + "/models/" + model;
-  golden.options.tokens = root + "/cases/" + name + "/tensors.safetensors";
-  const SafetensorsFile file = SafetensorsFile::open(golden.options.tokens);
-  for (const auto& [entry, unused] : file.entries()) {
-    if (entry.starts_with("grad.")) golden.gradients.emplace(entry.substr(5), read_tensor(file, entry));
-  }
-  return golden;
+  // Eight units in the last place of a typical entry, which is about 0.01 here: in bfloat16 0.0003.
+  EXPECT_EQ(compare_gradients(gradients, truth, measured(at::kBFloat16, 1e-6)).verdict, Verdict::kWrong);
+  gradients["p0"].fill_(2e-4);
+  EXPECT_EQ(compare_gradients(gradients, truth, measured(at::kBFloat16, 1e-6)).verdict, Verdict::kExact);
 }
 
 CompareReport judged(const Golden& golden, const std::function<at::Tensor(const at::Tensor&)>& change) {
@@ -248,32 +232,6 @@ TEST(CompareJudge, NarrowGradientsOfWideArithmeticAreHeldToTheWideLimit) {
   const CompareReport report = judged(golden, [](const at::Tensor& g) { return g.to(at::kFloat); });
   EXPECT_EQ(report.comparison.dtype, at::kDouble);
   EXPECT_EQ(report.comparison.verdict, Verdict::kWrong);
-}
-
-TEST(CompareJudge, ManyTokensOfOneKindAreSummedWithTheNoiseOfTheirDtype) {
-  const Golden golden = open_golden("qwen3", "qwen3-sft-b1");
-  Truth truth = open_truth(golden.options);
-  const auto repeat_a_token = [](Truth& of) {
-    of.batch = random_batch({512}, 83, /*seed=*/0);
-    of.batch.tokens.fill_(5);
-    of.objective = make_objective("sft", of.batch);
-  };
-  const auto open_again = truth.open_again;
-  truth.open_again = [&](at::ScalarType dtype) {
-    Truth again = open_again(dtype);
-    repeat_a_token(again);
-    return again;
-  };
-  repeat_a_token(truth);
-  for (const auto& [dtype, u, most] :
-       {std::tuple{at::kFloat, 0x1p-24, 1e-4}, {at::kHalf, 0x1p-11, 0.05}, {at::kBFloat16, 0x1p-8, 0.5}}) {
-    const Tensors exact = evaluate(truth.model, truth.batch, *truth.objective, {}).gradients;
-    NoiseRuns runs(truth, dtype, /*chunk=*/0);
-    const double error = runs.next(exact).at(kEmbedding).error;
-    // 512 terms: a walk at random, and where they are alike a sum that stalls.
-    const double least = std::sqrt(512.0) * u / 4.0 + std::pow(512.0 * u, 2) / 64.0;
-    EXPECT_TRUE(error >= least * (1.0 - 1e-6) && error <= most) << c10::toString(dtype) << " " << error;
-  }
 }
 
 TEST(CompareJudge, AnglesOfLowPrecisionsAreThoseOfFloat32) {

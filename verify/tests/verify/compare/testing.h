@@ -2,8 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include <ATen/ATen.h>
+
+#include "streambp/model/safetensors.h"
+#include "streambp/model/tensor_file.h"
+#include "verify/compare/compare.h"
 
 namespace streambp::verify {
 
@@ -13,6 +18,24 @@ inline constexpr const char* kProjection = "model.layers.0.self_attn.q_proj.weig
 /// Seeded normal numbers in float64.
 inline at::Tensor random_tensor(at::IntArrayRef shape, uint64_t seed) {
   return at::randn(shape, at::detail::createCPUGenerator(seed), at::TensorOptions().dtype(at::kDouble));
+}
+
+/// A golden case, compared as the command does.
+struct Golden {
+  CompareOptions options;
+  Tensors gradients;
+};
+
+inline Golden open_golden(const std::string& model, const std::string& name) {
+  const std::string root = STREAMBP_GOLDENS;
+  Golden golden;
+  golden.options.model = root + "/models/" + model;
+  golden.options.tokens = root + "/cases/" + name + "/tensors.safetensors";
+  const SafetensorsFile file = SafetensorsFile::open(golden.options.tokens);
+  for (const auto& [entry, unused] : file.entries()) {
+    if (entry.starts_with("grad.")) golden.gradients.emplace(entry.substr(5), read_tensor(file, entry));
+  }
+  return golden;
 }
 
 }  // namespace streambp::verify
