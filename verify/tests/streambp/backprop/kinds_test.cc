@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <set>
 
+#include "streambp/backprop/method.h"
 #include "streambp/backprop/method_kind.h"
 #include "streambp/backprop/settings.h"
 #include "streambp/error.h"
@@ -155,6 +156,25 @@ TEST(SettingKinds, ListValuesThatCanBeSet) {
       }
     }
   }
+}
+
+TEST(SettingKinds, NameTheMethodsThatTakeTheHeadInFull) {
+  std::string help;
+  for (const SettingKind& kind : setting_kinds()) help = kind.name == "head" ? kind.help : help;
+  for (const MethodKind& method : method_kinds())
+    EXPECT_EQ(help.find(method.name) != std::string::npos, method.head == HeadDefault::kFull) << method.name;
+}
+
+TEST(Vocabularies, MayDifferByOnePercent) {
+  HeadRequest request;
+  request.divergence = Divergence::kForward;
+  for (const auto& [policy, teacher] : {std::pair{100, 99}, {99, 100}, {100, 100}, {1000, 991}})
+    EXPECT_NO_THROW(check_vocabularies(request, policy, teacher)) << policy << " " << teacher;
+  for (const auto& [policy, teacher] : {std::pair{100, 98}, {98, 100}, {1000, 989}})
+    EXPECT_THROW(check_vocabularies(request, policy, teacher), InputError) << policy << " " << teacher;
+  request.any_vocabulary = true;
+  EXPECT_NO_THROW(check_vocabularies(request, 100, 50));
+  EXPECT_NO_THROW(check_vocabularies({}, 100, 50)) << "no teacher";
 }
 
 TEST(SettingKinds, ProposeWhatIsWorthTrying) {

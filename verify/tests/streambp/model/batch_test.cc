@@ -119,8 +119,15 @@ TEST(Pack, PaddingCountsForTheRotaryLength) {
   const at::Tensor positions = rows({{0, 1, 1, 1}, {0, 1, 1, 8}});
   const Batch batch = pack(ids, mask, {}, positions, kVocabulary);
   EXPECT_EQ(rope_length(batch), 9);
-  EXPECT_EQ(rope_length(select_sequences(batch, {0})), 9);
+  const Batch first = select_sequences(batch, {0});
+  EXPECT_EQ(rope_length(first), 9);
+  EXPECT_EQ(first.padded_rows, 2);
+  EXPECT_EQ(first.padded_columns, 4) << "values go back where they came from";
   EXPECT_EQ(rope_length(random_batch({3, 2}, kVocabulary, 1)), 3);
+  EXPECT_NE(refusal([] {
+              random_batch({3, kMaxTokens - 2}, kVocabulary, 1);
+            }).find("at most 67108864"),
+            std::string::npos);
   const at::Tensor far = rows({{0, 1, 1, 1}, {0, 1, 1, int64_t{1} << 40}});
   EXPECT_NE(refusal([&] { pack(ids, mask, {}, far, kVocabulary); }).find("position_ids[1, 3] is"),
             std::string::npos);
