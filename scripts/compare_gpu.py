@@ -201,12 +201,12 @@ def main():
     options = parse_options()
     options.out.mkdir(parents=True, exist_ok=True)
     runner = Runner(make_model(options.model, getattr(torch, options.dtype)))
-    records = []
+    records, of_all = [], environment()
     with open(options.out / "results.jsonl", "w", encoding="utf-8") as file:
         for length in options.lengths:
             for method, record in measure(runner, options, length, length == options.lengths[0]).items():
                 records.append({"schema": 1, "model": options.model, "dtype": options.dtype, "seq_len": length, "method": method, **record,
-                                "environment": environment()})
+                                "environment": of_all})
                 file.write(json.dumps(records[-1]) + "\n")
                 file.flush()
             (options.out / "compare.md").write_text(markdown(records), encoding="utf-8")

@@ -77,13 +77,6 @@ def check_config(base):
     if getattr(base, "is_quantized", False) or getattr(base.config, "quantization_config", None) is not None:
         raise InputError("the model is quantized: its weights can't be lent as they are; load it in float32 or bfloat16 (GPT-OSS with "
                          "quantization_config=Mxfp4Config(dequantize=True))")
-    for name, module in base.named_modules():
-        # Early versions of transformers 5 have constants of their own, whatever the config says.
-        for key, own in (("swiglu_alpha", "alpha"), ("swiglu_limit", "limit")) if type(module).__name__ == "GptOssExperts" else ():
-            expected = getattr(base.config, key, GPT_OSS_GATE[key])
-            if getattr(module, own) != expected:
-                raise InputError(f"{name}.{own} is {getattr(module, own)}, expected {expected}, the config's {key}: this transformers may have it "
-                                 "as a constant; a newer one reads the config")
 
 
 def check_dropout(base):
@@ -100,6 +93,15 @@ def check_dropout(base):
                              "set its p to 0, or call model.eval()")
 
 
+def check_gate(name, experts, config):
+    """Early versions of transformers 5 have constants of their own in GPT-OSS's gate, whatever the config says."""
+    for key, own in (("swiglu_alpha", "alpha"), ("swiglu_limit", "limit")):
+        expected = getattr(config, key, GPT_OSS_GATE[key])
+        if getattr(experts, own) != expected:
+            raise InputError(f"{name}.{own} is {getattr(experts, own)}, expected {expected}, the config's {key}: this transformers may have it "
+                             "as a constant; a newer one reads the config")
+
+
 def check_modules(base):
     """Whatever computes something else than its class says: offloaded by accelerate, replaced, or with a forward of its own."""
     for name, module in base.named_modules():
@@ -110,6 +112,8 @@ def check_modules(base):
         if not kind.__module__.startswith(MODULES):
             raise InputError(f"{name}: {kind.__module__}.{kind.__name__} is none of transformers' or PEFT's modules; its mathematics is not "
                              "known to streambp")
+        if kind.__name__ == "GptOssExperts":
+            check_gate(name, module, base.config)
         forward = module.__dict__.get("forward")
         source = getattr(forward, "__module__", None) or ""
         if forward is not None and module is not base and not source.startswith(FORWARDS) and not is_cast(forward):

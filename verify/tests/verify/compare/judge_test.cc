@@ -3,8 +3,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fmt/format.h>
 #include <functional>
 #include <gtest/gtest.h>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "streambp/ops/rope_angles.h"
@@ -22,6 +27,16 @@ Golden dense() {
 CompareReport judged(const Golden& golden, const Tensors& gradients) {
   Truth truth = open_truth(golden.options);
   return judge(truth, golden.options, gradients);
+}
+
+/// Changes `truth`, and whatever is opened from where it came from.
+void change_always(Truth& truth, const std::function<void(Truth&)>& change) {
+  truth.open_again = [open_again = truth.open_again, change](at::ScalarType dtype) {
+    Truth again = open_again(dtype);
+    change(again);
+    return again;
+  };
+  change(truth);
 }
 
 /// The float64 gradients at weights that are numbers of bfloat16, and what one run in it is off by.
@@ -187,29 +202,21 @@ TEST(CompareNoiseRuns, AreOfFourKinds) {
 /// A sum of many equal terms is known in closed form.
 TEST(CompareNoiseRuns, AnEmbeddingsSumsAreAddedToWhatWasMeasured) {
   const Golden golden = dense();
-  Truth truth = open_truth(golden.options);
   for (const auto& [dtype, u, length] : {std::tuple{at::kFloat, 0x1p-24, 512},
                                          {at::kHalf, 0x1p-11, 512},
                                          {at::kBFloat16, 0x1p-8, 512},
                                          {at::kBFloat16, 0x1p-8, 3000}}) {
-    const auto repeat_a_token = [tokens = length](Truth& of) {
+    Truth truth = open_truth(golden.options);
+    change_always(truth, [tokens = length](Truth& of) {
       of.batch = random_batch({tokens}, 83, /*seed=*/0);
       of.batch.tokens.fill_(5);
       of.objective = make_objective("sft", of.batch);
-    };
-    const auto open_again = truth.open_again;
-    Truth same = open_again(at::kDouble);
-    repeat_a_token(same);
-    same.open_again = [&](at::ScalarType narrow) {
-      Truth again = open_again(narrow);
-      repeat_a_token(again);
-      return again;
-    };
-    const Tensors exact = evaluate(same.model, same.batch, *same.objective, {}).gradients;
-    NoiseRuns runs(same, dtype, /*chunk=*/0);
+    });
+    const Tensors exact = evaluate(truth.model, truth.batch, *truth.objective, {}).gradients;
+    NoiseRuns runs(truth, dtype, /*chunk=*/0);
     const double error = runs.next(exact).at(kEmbedding).error;
     const Float32Angles as_transformers;
-    Truth low = same.open_again(dtype);
+    Truth low = truth.open_again(dtype);
     Settings standard;
     standard.method = Method::kStandard;
     const double own = noise_sample(evaluate(low.model, low.batch, *low.objective, standard).gradients, exact)
@@ -226,18 +233,11 @@ TEST(CompareNoiseRuns, AnExactTieLeavesItsTwoExpertsUnsettled) {
   const Golden golden = open_golden("qwen3-moe", "qwen3-moe-sft-b3_left");
   bool straddled = false;
   for (const auto& [one, other] : {std::pair{0, 1}, {2, 5}, {3, 6}, {4, 7}}) {
-    const auto tie = [a = one, b = other](Truth& of) {
+    Truth truth = open_truth(golden.options);
+    change_always(truth, [a = one, b = other](Truth& of) {
       at::Tensor rows = of.model.parameter("model.layers.0.mlp.gate.weight").value;
       rows[b].copy_(rows[a]);
-    };
-    Truth truth = open_truth(golden.options);
-    const auto open_again = truth.open_again;
-    truth.open_again = [&](at::ScalarType dtype) {
-      Truth again = open_again(dtype);
-      tie(again);
-      return again;
-    };
-    tie(truth);
+    });
     const NearTies ties = find_near_ties(truth, at::kDouble);
     EXPECT_LT(ties.near, ties.tokens);
     if (ties.near == 0) continue;
