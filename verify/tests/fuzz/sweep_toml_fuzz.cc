@@ -25,7 +25,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);
   const std::vector<std::string> words = arguments(text);
   const Glance glance = streambp::fuzz::glance_at(words);
-  if (!streambp::fuzz::is_worth_reading(glance, text)) return 0;
+  // What its text has led to is new for one file in five: flags made anew for one in four of those are a
+  // third of the time, for all of them three quarters.
+  if (!streambp::fuzz::is_worth_reading(glance, text) || std::hash<std::string>()(text) / 16 % 4 != 0) return 0;
   const streambp::fuzz::CommandLine first = streambp::fuzz::read_command_line(words, text);
   if ((glance == Glance::kRefused) == first.parsed) std::abort();
   if (!first.sweep) return 0;
