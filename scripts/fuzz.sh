@@ -165,9 +165,12 @@ fuzz() {
   mkdir -p "$folder/findings" "$folder/corpus" "$folder/seeds" "$folder/small"
   [ -e "$found" ] || found=
   "$program" --unpack "$folder/seeds" $found
-  # Longer command lines, sweeps and tokens reach no further edge (measured with the corpora of 4,096) and take up to twice as long.
+  # Longer ones reach hardly an edge more (7,907 of records instead of 7,863, none of command lines) and take up to twice as long.
   local longest=4096
-  [[ $1 == @(command_line|sweep_toml|tokens)_fuzz ]] && longest=512
+  case $1 in
+    command_line_fuzz | sweep_toml_fuzz | tokens_fuzz) longest=512 ;;
+    records_fuzz) longest=2048 ;;
+  esac
   local start=$SECONDS before findings
   before=$(find "$folder/findings" -type f | wc -l)
   libfuzzer "$program" -runs="$3" -max_total_time="$4" -seed="$2" -dict="$folder/seeds.dict" -artifact_prefix="$folder/findings/" \

@@ -27,7 +27,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const Glance glance = streambp::fuzz::glance_at(words);
   // What its text has led to is new for one file in five: flags made anew for one in four of those are a
   // third of the time, for all of them three quarters.
-  if (!streambp::fuzz::is_worth_reading(glance, text) || std::hash<std::string>()(text) / 16 % 4 != 0) return 0;
+  if (!streambp::fuzz::is_worth_reading(glance, text) || std::hash<std::string>()(text) / 16 % 4 != 0)
+    return 0;
   const streambp::fuzz::CommandLine first = streambp::fuzz::read_command_line(words, text);
   if ((glance == Glance::kRefused) == first.parsed) std::abort();
   if (!first.sweep) return 0;
