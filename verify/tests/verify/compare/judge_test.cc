@@ -124,6 +124,31 @@ TEST(CompareJudge, NoiseIsMeasuredUntilTheVerdictIsClear) {
   EXPECT_EQ(runs_of(incomplete, Verdict::kIncomplete), 1);
 }
 
+/// Where all tokens of a sequence are the same, so are the values of the lowest layer, and its queries have
+/// nothing to choose: their gradients are what is left of terms that cancel, to no digit the same for two
+/// methods.
+TEST(CompareJudge, CancelledGradientsInDoubleAreHeldToTheirNoise) {
+  const Golden golden = dense();
+  Truth truth = open_truth(golden.options);
+  truth.batch.tokens.fill_(5);
+  const auto gradients_of = [&](const Settings& settings) {
+    return evaluate(truth.model, truth.batch, *truth.objective, settings).gradients;
+  };
+  Settings standard;
+  standard.method = Method::kStandard;
+  Tensors gradients = gradients_of(standard);
+  const Tensors streamed = gradients_of({});
+  ASSERT_GT(relative_error(gradients.at(kProjection), streamed.at(kProjection)), 1e-3);
+  const auto verdict = [&] { return judge(truth, golden.options, gradients).comparison.verdict; };
+  EXPECT_EQ(verdict(), Verdict::kExact);
+  // Beyond what another method would leave; and where nothing cancels, ten digits are asked for as ever.
+  gradients.at(kProjection).add_(1e-6);
+  EXPECT_EQ(verdict(), Verdict::kWrong);
+  gradients = gradients_of(standard);
+  gradients.at("model.layers.0.mlp.up_proj.weight").mul_(1.0 + 1e-9);
+  EXPECT_EQ(verdict(), Verdict::kWrong);
+}
+
 /// Of a case whose weights are not all numbers of float32.
 TEST(CompareJudge, SaysWhichWeightsTheTruthHas) {
   const Golden golden = dense();
