@@ -262,6 +262,7 @@ StreamedHead::StreamedHead(const HeadPass& pass, const Objective& objective, int
     : pass_(pass), objective_(objective), chunk_(chunk) {
   const MemoryScope scope("head chunk");
   values_ = empty_values(pass);
+  norm_sum_.emplace(*pass.model.norm().weight);
 }
 
 void StreamedHead::run(int64_t begin, at::Tensor& hidden) {

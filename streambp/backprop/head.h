@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -92,6 +93,7 @@ class StreamedHead {
   int64_t chunk_;
   LossSum loss_;
   TokenValues values_;
+  std::optional<CompensatedSum> norm_sum_;  // of the norm's gradient over all chunks
 };
 
 }  // namespace streambp

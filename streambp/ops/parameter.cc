@@ -39,11 +39,22 @@ void accumulate_sum(Parameter& parameter, const at::Tensor& rows) {
   at::Tensor& gradient = parameter.gradient;
   const at::ScalarType wide = c10::promoteTypes(gradient.scalar_type(), rows.scalar_type());
   at::Tensor sum = rows.sum(0, /*keepdim=*/false, wide);
-  if (wide == gradient.scalar_type()) {
+  at::Tensor& compensation = parameter.compensation;
+  if (compensation.defined()) {
+    // Float64 has more than twice float32's digits: the first sum rounds as if it were taken in float32.
+    gradient.copy_(compensation.add_(sum).add_(gradient));
+    compensation.sub_(gradient);
+  } else if (wide == gradient.scalar_type()) {
     gradient.add_(sum);
   } else {
     gradient.copy_(sum.add_(gradient.to(wide)));
   }
+}
+
+CompensatedSum::CompensatedSum(Parameter& parameter) : parameter_(parameter) {
+  const at::Tensor& value = parameter.value;
+  if (parameter.trainable() && value.scalar_type() != at::kDouble)
+    parameter.compensation = at::zeros(value.sizes(), value.options().dtype(at::kDouble));
 }
 
 }  // namespace streambp

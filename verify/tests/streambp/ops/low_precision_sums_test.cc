@@ -1,5 +1,5 @@
-// Sums over many tokens where gradients are bfloat16: n equal terms give n times the term, to the rounding of
-// the result. A sum that is itself kept in bfloat16 stands still at 256 times its term.
+// Sums over many tokens in low precision. Where gradients are bfloat16, n equal terms give n times the term,
+// to the rounding of the result: a sum that is itself kept in bfloat16 stands still at 256 times its term.
 #include <cmath>
 #include <gtest/gtest.h>
 #include <memory>
@@ -155,6 +155,39 @@ TEST(LowPrecisionSums, WeightsOfNorms) {
     expect_sum(weight.gradient, all_of({32}, kTerms * dy[0][0].item<double>() * normed, at::kDouble),
                plain ? "plain" : "kernel", 1.01);
   }
+}
+
+/// Terms one by one: with what each rounding left out, the sum is float64's, rounded once.
+TEST(CompensatedSum, RoundsASumOfManyPartsOnce) {
+  const at::Tensor terms = random({kTerms, 32}, 1);
+  for (const auto& [rows_dtype, dtype] :
+       {std::pair(at::kFloat, at::kFloat), std::pair(at::kDouble, at::kFloat),
+        std::pair(at::kBFloat16, at::kFloat), std::pair(at::kFloat, at::kBFloat16)}) {
+    const at::Tensor rows = terms.to(rows_dtype), before = random({32}, 2).to(dtype);
+    Parameter plain = parameter(before.clone()), compensated = parameter(before.clone());
+    plain.gradient.copy_(before), compensated.gradient.copy_(before);
+    {
+      const CompensatedSum sum(compensated);
+      for (int64_t i = 0; i < kTerms; ++i) {
+        accumulate_sum(plain, rows.narrow(0, i, 1));
+        accumulate_sum(compensated, rows.narrow(0, i, 1));
+        if (i > 0) continue;
+        EXPECT_TRUE(at::equal(compensated.gradient, plain.gradient)) << "the first part's bits";
+      }
+    }
+    const at::Tensor truth = (rows.to(at::kDouble).sum(0) + before.to(at::kDouble)).to(dtype);
+    EXPECT_TRUE(at::equal(compensated.gradient, truth)) << c10::toString(rows_dtype);
+    EXPECT_FALSE(at::equal(plain.gradient, truth)) << "nothing to compensate";
+    EXPECT_FALSE(compensated.compensation.defined()) << "it outlives the pass";
+  }
+}
+
+TEST(CompensatedSum, LeavesFrozenAndFloat64ParametersAlone) {
+  Parameter frozen = parameter(at::zeros({4}, at::kFloat), /*trainable=*/false),
+            wide = parameter(at::zeros({4}, at::kDouble));
+  const CompensatedSum of_frozen(frozen), of_wide(wide);
+  EXPECT_FALSE(frozen.compensation.defined());
+  EXPECT_FALSE(wide.compensation.defined());
 }
 
 /// Equal tokens choose the same experts: each expert's weights, and the router's, get the same term from all.
