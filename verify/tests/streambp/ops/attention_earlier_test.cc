@@ -9,6 +9,25 @@
 namespace streambp {
 namespace {
 
+/// Of tiles that are alike a dry run has one, and the last one as it is.
+TEST(EarlierBlocks, OfADryRunAreTheFirstTileAndTheLast) {
+  for (const int64_t keys : {1, 100, 4096, 4097, 8192, 8193, 20480, 65536, 65537, 262145}) {
+    const ScoreBlock block{0, 3, -keys, keys, Visible::kAll};
+    const auto tiles_on = [&](c10::Device device) {
+      return in_key_tiles(block, at::empty({3, 2, 8}, at::TensorOptions().device(device)), {});
+    };
+    const std::vector<ScoreBlock> run = tiles_on(at::kCPU), dry = tiles_on(at::kMeta);
+    ASSERT_EQ(dry.size(), std::min<size_t>(run.size(), 2)) << keys;
+    EXPECT_EQ(dry.front().key, run.front().key) << keys;
+    EXPECT_EQ(dry.front().keys, run.front().keys) << keys;
+    EXPECT_EQ(dry.back().key, run.back().key) << keys;
+    EXPECT_EQ(dry.back().keys, run.back().keys) << keys;
+    int64_t covered = 0;
+    for (const ScoreBlock& tile : run) covered += tile.keys;
+    EXPECT_EQ(covered, keys);
+  }
+}
+
 /// Each query sees each key that it is to see in one block, and no other.
 TEST(EarlierBlocks, CoverWhatQueriesSeeOnce) {
   for (const int64_t rows : {1, 2, 5, 9}) {
