@@ -22,8 +22,8 @@ TEST(CarryStream, OfARecurrentLayerHoldsAsManyStatesAsArePassedOn) {
   const Batch batch = random_batch({kTokens}, config.vocab_size, 5);
   const Stream stream = model.prepare(batch);
   const DeltaRuleSettings& rule = config.delta_rule;
-  const int64_t of_one = rule.value_heads * rule.key_head_dim * rule.value_head_dim +
-                         (rule.conv_kernel - 1) * rule.channels();
+  const int64_t of_one =
+      rule.value_heads * rule.key_head_dim * rule.value_head_dim + (rule.conv_kernel - 1) * rule.channels();
   for (const int64_t chunk : {1, 4, 10, 20, 21, 30}) {
     const Chunks chunks(stream, chunk, model.device());
     for (const auto holds : {CarryStream::Holds::kForward, CarryStream::Holds::kAll}) {
