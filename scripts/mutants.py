@@ -123,6 +123,7 @@ def arguments():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", default="1/8", help="K/N: the K-th of N parts of all mutants, drawn by their text (default 1/8); named ones always")
     parser.add_argument("--files", default="", metavar="REGEX", help="only those of files whose path matches, such as backprop/(streambp|head); named ones always")
+    parser.add_argument("--sources", default="", metavar="GLOBS", help="other files than the page's, patterns with commas between: streambp/model/*.cc")
     parser.add_argument("--seconds", type=float, default=30, help="of tests for each mutant (default 30)")
     parser.add_argument("--jobs", type=int, default=2, help="files compiled and mutants tried at the same time (default 2)")
     parser.add_argument("--again", action="store_true", help="try those that survived before, and have no reason, once more")
@@ -149,12 +150,12 @@ def main():
     except ImportError:
         subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "tree-sitter==0.26.*",
                         "tree-sitter-cpp==0.23.*"], check=True)
-    from mutation.schemata import Schemata
+    from mutation.schemata import SOURCES, Schemata
     from mutation.trials import baseline, try_mutant
 
     kept = options.runs / "outcomes.jsonl"
     done = {**(outcomes_of(options.known) if options.known else {}), **outcomes_of(kept)}
-    schemata = Schemata(options.runs, part, parts, options.files)
+    schemata = Schemata(options.runs, part, parts, options.files, options.sources.split(",") if options.sources else SOURCES)
     if options.report:
         schemata.write()
     else:

@@ -61,12 +61,13 @@ def part_of(mutant):
 
 
 class Schemata:
-    """The mutants of part `part` of `parts`, of all files or those whose path `files` matches, and the build in `folder` that holds them."""
+    """The mutants of part `part` of `parts`, of all files that the patterns `sources` name or those of them whose path `files` matches, and the
+    build in `folder` that holds them."""
 
-    def __init__(self, folder, part, parts, files=""):
+    def __init__(self, folder, part, parts, files="", sources=SOURCES):
         self.folder, self.part, self.parts = Path(folder).resolve(), part, parts
         self.source = self.folder / "source"
-        paths = {str(path.relative_to(PROJECT)) for pattern in SOURCES for path in PROJECT.glob(pattern)}
+        paths = {str(path.relative_to(PROJECT)) for pattern in sources for path in PROJECT.glob(pattern)}
         self.whole = {path for path in paths if re.search(files, path)}
         self.files = sorted(self.whole | {entry["file"] for entry in named_mutants()})
         self.kept_dropped = self.folder / "dropped.json"

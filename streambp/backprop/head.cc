@@ -262,7 +262,9 @@ StreamedHead::StreamedHead(const HeadPass& pass, const Objective& objective, int
     : pass_(pass), objective_(objective), chunk_(chunk) {
   const MemoryScope scope("head chunk");
   values_ = empty_values(pass);
-  norm_sum_.emplace(*pass.model.norm().weight);
+  // Each chunk adds to it: in float32 it would be rounded as often.
+  Parameter& norm = *pass.model.norm().weight;
+  if (norm.gradient.defined()) norm_sum_.emplace(norm, at::kDouble);
 }
 
 void StreamedHead::run(int64_t begin, at::Tensor& hidden) {

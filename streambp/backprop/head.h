@@ -9,6 +9,7 @@
 
 #include <ATen/ATen.h>
 
+#include "streambp/backprop/wide_gradients.h"
 #include "streambp/model/model.h"
 #include "streambp/model/scored.h"
 #include "streambp/objective/objective.h"
@@ -84,6 +85,10 @@ class StreamedHead {
   /// never reach the head.
   void run(int64_t begin, at::Tensor& hidden);
 
+  /// Rounds what was summed wide, once the whole stream has been taken, for those who use the gradients while
+  /// this object is there.
+  void round_sums() { norm_sum_.reset(); }
+
   /// What is known when the whole stream has been taken.
   HeadOutcome outcome() const;
 
@@ -93,7 +98,7 @@ class StreamedHead {
   int64_t chunk_;
   LossSum loss_;
   TokenValues values_;
-  std::optional<CompensatedSum> norm_sum_;  // of the norm's gradient over all chunks
+  std::optional<WideGradient> norm_sum_;
 };
 
 }  // namespace streambp

@@ -8,7 +8,7 @@
 
 #include "streambp/backprop/embeddings.h"
 #include "streambp/backprop/passes.h"
-#include "streambp/backprop/wide_vectors.h"
+#include "streambp/backprop/wide_gradients.h"
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
 #include "streambp/memory/recorder.h"

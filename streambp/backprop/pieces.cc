@@ -5,7 +5,7 @@
 #include "streambp/backprop/head.h"
 #include "streambp/backprop/method.h"
 #include "streambp/backprop/passes.h"
-#include "streambp/backprop/wide_vectors.h"
+#include "streambp/backprop/wide_gradients.h"
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
 

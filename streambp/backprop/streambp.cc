@@ -88,6 +88,7 @@ class StreamedBackward {
         backward_in_reverse(model_, forward_, layer, run, to_run, gradient_, head);
       }
     }
+    if (head != nullptr) head->round_sums();
     use_gradients(pass_, of_head);  // before the layer's, whether they are joined or not
     use_gradients(pass_, parameters);
     forward_.drop(layer);

@@ -2,6 +2,7 @@
 
 #include "streambp/ops/backend.h"
 #include "streambp/ops/dry_run.h"
+#include "streambp/ops/sum_dtype.h"
 
 namespace streambp {
 namespace {
@@ -37,24 +38,16 @@ void accumulate_product(Parameter& parameter, const at::Tensor& rows, const at::
 void accumulate_sum(Parameter& parameter, const at::Tensor& rows) {
   if (!parameter.trainable()) return;
   at::Tensor& gradient = parameter.gradient;
-  const at::ScalarType wide = c10::promoteTypes(gradient.scalar_type(), rows.scalar_type());
+  const at::ScalarType dtype = gradient.scalar_type();
+  // Rows that add to a float64 gradient (see WideGradient) are summed as they are for a narrower one.
+  const at::ScalarType wide =
+      dtype == at::kDouble ? sum_dtype(rows) : c10::promoteTypes(dtype, rows.scalar_type());
   at::Tensor sum = rows.sum(0, /*keepdim=*/false, wide);
-  at::Tensor& compensation = parameter.compensation;
-  if (compensation.defined()) {
-    // Float64 has more than twice float32's digits: the first sum rounds as if it were taken in float32.
-    gradient.copy_(compensation.add_(sum).add_(gradient));
-    compensation.sub_(gradient);
-  } else if (wide == gradient.scalar_type()) {
+  if (c10::promoteTypes(wide, dtype) == dtype) {
     gradient.add_(sum);
   } else {
     gradient.copy_(sum.add_(gradient.to(wide)));
   }
-}
-
-CompensatedSum::CompensatedSum(Parameter& parameter) : parameter_(parameter) {
-  const at::Tensor& value = parameter.value;
-  if (parameter.trainable() && value.scalar_type() != at::kDouble)
-    parameter.compensation = at::zeros(value.sizes(), value.options().dtype(at::kDouble));
 }
 
 }  // namespace streambp

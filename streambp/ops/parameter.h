@@ -17,9 +17,6 @@ struct Parameter {
   /// Needs a gradient although it has no buffer for it just now: see Model::defer_gradients.
   bool deferred = false;
 
-  /// What rounding has left out of `gradient` so far, float64; undefined where no CompensatedSum asks for it.
-  at::Tensor compensation = {};
-
   bool trainable() const { return gradient.defined() || deferred; }
 };
 
@@ -30,20 +27,5 @@ void accumulate_product(Parameter& parameter, const at::Tensor& rows, const at::
 
 /// gradient += sum of `rows` [n, size] over n. Does nothing where the parameter is frozen.
 void accumulate_sum(Parameter& parameter, const at::Tensor& rows);
-
-/// While it lives, accumulate_sum() keeps what rounding leaves out of the parameter's gradient and adds it
-/// with the next rows (Kahan summation): a sum of many small parts has the error of one rounding. The first
-/// part gets the bits that it has without.
-class CompensatedSum {
- public:
-  /// The parameter must outlive it; does nothing for one that is frozen or float64.
-  explicit CompensatedSum(Parameter& parameter);
-  ~CompensatedSum() { parameter_.compensation.reset(); }
-  CompensatedSum(const CompensatedSum&) = delete;
-  CompensatedSum& operator=(const CompensatedSum&) = delete;
-
- private:
-  Parameter& parameter_;
-};
 
 }  // namespace streambp

@@ -176,7 +176,6 @@ TEST(Methods, ManyChunksOfTheHeadRoundTheNormsGradientOnce) {
     const auto square = [&](const at::Tensor& got) { return (got - truth).square().sum().item<double>(); };
     squares_of_one += square(gradient_of(model, kTokens));
     squares_of_many += square(gradient_of(model, 1));
-    EXPECT_FALSE(model.parameter("model.norm.weight").compensation.defined());
   }
   const double ratio = std::sqrt(squares_of_many / squares_of_one);
   fmt::print("{:.2f} x the error of one chunk\n", ratio);

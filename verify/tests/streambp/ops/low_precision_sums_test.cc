@@ -3,10 +3,12 @@
 #include <cmath>
 #include <gtest/gtest.h>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <ATen/ATen.h>
 
+#include "streambp/backprop/wide_gradients.h"
 #include "streambp/memory/meter.h"
 #include "streambp/ops/linear.h"
 #include "streambp/ops/mixture.h"
@@ -157,37 +159,33 @@ TEST(LowPrecisionSums, WeightsOfNorms) {
   }
 }
 
-/// Terms one by one: with what each rounding left out, the sum is float64's, rounded once.
-TEST(CompensatedSum, RoundsASumOfManyPartsOnce) {
+/// Rows that come one by one are rounded once, and with the bits that they have without where they come at
+/// once.
+TEST(WideGradient, RoundsASumOfManyPartsOnce) {
   const at::Tensor terms = random({kTerms, 32}, 1);
   for (const auto& [rows_dtype, dtype] :
        {std::pair(at::kFloat, at::kFloat), std::pair(at::kDouble, at::kFloat),
         std::pair(at::kBFloat16, at::kFloat), std::pair(at::kFloat, at::kBFloat16)}) {
     const at::Tensor rows = terms.to(rows_dtype), before = random({32}, 2).to(dtype);
-    Parameter plain = parameter(before.clone()), compensated = parameter(before.clone());
-    plain.gradient.copy_(before), compensated.gradient.copy_(before);
-    {
-      const CompensatedSum sum(compensated);
-      for (int64_t i = 0; i < kTerms; ++i) {
-        accumulate_sum(plain, rows.narrow(0, i, 1));
-        accumulate_sum(compensated, rows.narrow(0, i, 1));
-        if (i > 0) continue;
-        EXPECT_TRUE(at::equal(compensated.gradient, plain.gradient)) << "the first part's bits";
+    const auto gradient_of = [&](int64_t parts, bool wide) {
+      Parameter weight = parameter(before.clone());
+      weight.gradient.copy_(before);
+      const at::Tensor own = weight.gradient;
+      {
+        std::optional<WideGradient> sum;
+        if (wide) sum.emplace(weight, at::kDouble);
+        for (int64_t i = 0; i < parts; ++i)
+          accumulate_sum(weight, rows.narrow(0, i * kTerms / parts, kTerms / parts));
       }
-    }
+      EXPECT_TRUE(own.is_same(weight.gradient)) << "another tensor";
+      return own;
+    };
+    const char* name = c10::toString(rows_dtype);
+    EXPECT_TRUE(at::equal(gradient_of(1, true), gradient_of(1, false))) << name;
     const at::Tensor truth = (rows.to(at::kDouble).sum(0) + before.to(at::kDouble)).to(dtype);
-    EXPECT_TRUE(at::equal(compensated.gradient, truth)) << c10::toString(rows_dtype);
-    EXPECT_FALSE(at::equal(plain.gradient, truth)) << "nothing to compensate";
-    EXPECT_FALSE(compensated.compensation.defined()) << "it outlives the pass";
+    EXPECT_TRUE(at::equal(gradient_of(kTerms, true), truth)) << name;
+    EXPECT_FALSE(at::equal(gradient_of(kTerms, false), truth)) << "nothing to be had by it";
   }
-}
-
-TEST(CompensatedSum, LeavesFrozenAndFloat64ParametersAlone) {
-  Parameter frozen = parameter(at::zeros({4}, at::kFloat), /*trainable=*/false),
-            wide = parameter(at::zeros({4}, at::kDouble));
-  const CompensatedSum of_frozen(frozen), of_wide(wide);
-  EXPECT_FALSE(frozen.compensation.defined());
-  EXPECT_FALSE(wide.compensation.defined());
 }
 
 /// Equal tokens choose the same experts: each expert's weights, and the router's, get the same term from all.
