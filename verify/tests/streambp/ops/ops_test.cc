@@ -10,6 +10,7 @@
 #include "streambp/ops/differentiable.h"
 #include "streambp/ops/linear.h"
 #include "streambp/ops/mlp.h"
+#include "streambp/ops/norm_rope.h"
 #include "streambp/ops/rms_norm.h"
 #include "streambp/ops/rope.h"
 #include "verify/tests/streambp/ops/ops_testing.h"
@@ -281,6 +282,32 @@ TEST(Differentiable, ClosuresAreFreedWithTheirUse) {
     EXPECT_THROW(torch::autograd::grad({y}, {leaf}, {at::ones({8}, at::kDouble)}), c10::Error);
   }
   EXPECT_EQ(read_meter(at::kCPU).live_bytes, before);
+}
+
+/// The kernels read weights and tables row by row: those that lie otherwise go through ATen.
+TEST(NormedRope, TakesStridedWeightsAndTables) {
+  const int64_t rows = 5, heads = 3, size = 16;
+  const at::Tensor x = random({rows, heads, size}, 1), dy = random({rows, heads, size}, 2);
+  Parameter weight = parameter(random({size}, 3)), strided = parameter(at::zeros({size, 2}, at::kDouble));
+  strided.value = strided.value.select(1, 0).copy_(weight.value);
+  strided.gradient = at::zeros({size}, at::kDouble);
+  const RmsNorm norm{&weight}, strided_norm{&strided};
+  const RopeTable table = rope_table(at::arange(rows), random({size / 2}, 4).abs(), 1.0, at::kDouble);
+  const RopeTable columns{table.cosine.t().contiguous().t(), table.sine.t().contiguous().t()};
+  const auto run = [&](const RmsNorm& of, const RopeTable& by) {
+    of.weight->gradient.zero_();
+    const at::Tensor leaf = x.clone().requires_grad_();
+    const at::Tensor y = normed_rope(leaf, &of, by);
+    const at::Tensor dx = torch::autograd::grad({y}, {leaf}, {dy}).front();
+    return std::vector<at::Tensor>{y.detach(), dx, of.weight->gradient.clone()};
+  };
+  ASSERT_TRUE((NormAndRope{&norm, &table}.is_fused(x)));
+  ASSERT_FALSE((NormAndRope{&strided_norm, &table}.is_fused(x)));
+  ASSERT_FALSE((NormAndRope{&norm, &columns}.is_fused(x)));
+  const std::vector<at::Tensor> expected = run(norm, table);
+  for (const auto& got : {run(strided_norm, table), run(norm, columns)}) {
+    for (size_t i = 0; i < expected.size(); ++i) expect_near(got[i], expected[i], "a strided one");
+  }
 }
 
 }  // namespace

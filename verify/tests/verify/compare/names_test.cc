@@ -48,6 +48,22 @@ TEST(CompareNames, WhatWrappersPutIntoNamesIsTakenOut) {
   }
 }
 
+TEST(CompareNames, WhatIsTakenOutIsNoted) {
+  const Tensors truth = random_truth();
+  for (const auto& [spelling, taken] : {std::pair("base_model.model.", kProjection),
+                                        std::pair("modules_to_save.", "model.embed_tokens.weight")}) {
+    Tensors gradients = truth;
+    const auto own = gradients.extract(taken).mapped();
+    const std::string name = std::string(spelling) == "modules_to_save."
+                                 ? "model.embed_tokens.modules_to_save.default.weight"
+                                 : spelling + std::string(taken);
+    gradients.emplace(name, own);
+    const auto [verdict, notes] = verdict_of(gradients, truth);
+    EXPECT_EQ(verdict, Verdict::kExact) << name;
+    EXPECT_NE(notes.find(spelling), std::string::npos) << name << ": " << notes;
+  }
+}
+
 TEST(CompareNames, ANameGivenTwiceIsSurplus) {
   Tensors gradients = random_truth();
   gradients.emplace(std::string("module.") + kProjection, gradients.at(kProjection));
