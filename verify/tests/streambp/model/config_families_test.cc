@@ -264,5 +264,16 @@ TEST(Qwen3Moe, RefusesImpossibleMixtures) {
               "max_window_layers is 1"));
 }
 
+TEST(RecurrentFamilies, RefuseWhatTransformersDoesNotRead) {
+  const auto config = [](const char* key, const json& value) {
+    return with(small_config("qwen3_5_text"), {{key, value}});
+  };
+  EXPECT_TRUE(parse(config("linear_conv_kernel_dim", 4)).is_recurrent(0));
+  EXPECT_TRUE(refuses(config("sliding_window", 4), "sliding_window"));
+  EXPECT_TRUE(refuses(config("use_sliding_window", true), "use_sliding_window"));
+  EXPECT_TRUE(refuses(config("attn_output_gate", false), "attn_output_gate"));
+  EXPECT_TRUE(refuses(config("mamba_ssm_dtype", "bfloat16"), "mamba_ssm_dtype"));
+}
+
 }  // namespace
 }  // namespace streambp

@@ -118,6 +118,8 @@ TEST(Gemma4, RefusesAPerLayerConfigOfOtherThings) {
   const auto config = [](const json& value) { return with_per_layer_config(gemma4(), value); };
   EXPECT_TRUE(refuses(config({{"0", {{"head_dim", 12}}}}), "per_layer_config.0", "layers with a window"));
   EXPECT_TRUE(refuses(config({{"3", {{"head_dim", 12}}}}), "per_layer_config.3", "0 to 2"));
+  for (const char* key : {"", "x", "-1", "1.0", "000001"})
+    EXPECT_TRUE(refuses(config({{key, {{"head_dim", 12}}}}), "numbers of layers, 0 to 2")) << key;
   EXPECT_TRUE(refuses(config({{"last", {{"head_dim", 12}}}}), "per_layer_config.last", "0 to 2"));
   EXPECT_TRUE(refuses(config({{"2", {{"sliding_window", 3}}}}), "per_layer_config.2.sliding_window is 3"));
   EXPECT_TRUE(refuses(config({{"2", 12}}), "per_layer_config.2. is not a JSON object"));

@@ -147,6 +147,10 @@ TEST(LoraConfigFile, RefusesByNameWhatChangesTheMathematics) {
   EXPECT_TRUE(refused([&] { read_settings(broken); }, "target_modules"));
   broken["target_modules"] = json::array({kAllLinear});
   EXPECT_TRUE(refused([&] { read_settings(broken); }, "target_modules", "not in a list"));
+  for (const json& targets : {json(3), json(true), json::array()}) {
+    broken["target_modules"] = targets;
+    EXPECT_TRUE(refused([&] { read_settings(broken); }, "target_modules", "a list of module names"));
+  }
   EXPECT_TRUE(refused(with("trainable_token_indices", {{"\xC3\xA9", {1}}}), "trainable_token_indices"));
   EXPECT_TRUE(refused(with("rank_pattern", {{"q_proj", 0}}), "rank_pattern"));
   EXPECT_TRUE(refused(with("rank_pattern", {"q_proj"}), "rank_pattern"));
