@@ -273,6 +273,15 @@ TEST(RecurrentFamilies, RefuseWhatTransformersDoesNotRead) {
   EXPECT_TRUE(refuses(config("use_sliding_window", true), "use_sliding_window"));
   EXPECT_TRUE(refuses(config("attn_output_gate", false), "attn_output_gate"));
   EXPECT_TRUE(refuses(config("mamba_ssm_dtype", "bfloat16"), "mamba_ssm_dtype"));
+  const auto experts = [](bool normalises) {
+    return with(small_config("qwen3_5_moe_text"), {{"num_experts", 4},
+                                                   {"num_experts_per_tok", 2},
+                                                   {"moe_intermediate_size", 8},
+                                                   {"shared_expert_intermediate_size", 8},
+                                                   {"norm_topk_prob", normalises}});
+  };
+  EXPECT_TRUE(parse(experts(true)).mixture.norm_topk_prob);
+  EXPECT_TRUE(refuses(experts(false), "norm_topk_prob"));
 }
 
 }  // namespace

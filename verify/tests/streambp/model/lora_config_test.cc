@@ -220,6 +220,7 @@ TEST(ModulePattern, MatchesWholeNamesAsPythonDoes) {
   EXPECT_FALSE(matches(R"((q|v)_proj)", "model.layers.0.self_attn.q_proj"));
   EXPECT_TRUE(matches(R"(^a\.b[0-9]{1,2}$)", "a.b12"));
   EXPECT_FALSE(matches(R"(a\.b[^0-9]+)", "a.b12"));
+  EXPECT_TRUE(matches(R"([ab][.]b[0-9]{2})", "a.b12"));
   EXPECT_TRUE(matches(R"((?:a|ab)(?!x)\w*?c)", "abbc"));
   for (const char* foreign : {R"((?P<n>a))", R"((?i)a)", R"((?<=a)b)", R"(\Aa)", R"(a\Z)", R"((a)\1)", "a++",
                               "a{,3}", "[]a]", "[[:alpha:]]", "a\xC3\xA9", R"(\x41)"})
