@@ -28,6 +28,7 @@ from machine import machine_name
 
 PROJECT = Path(__file__).resolve().parent.parent
 LIMIT = 0.97
+WHERE = "backprop/, objective/, ops/ (the portable paths) and model/batch, in what judges in verify/"  # the page's
 REASONS = PROJECT / "verify/tests/mutants/reasons.toml"
 
 
@@ -68,7 +69,7 @@ def outcomes_of(path):
     return found
 
 
-def page(records, count, part, seconds, machine):
+def page(records, count, part, sources, seconds, machine):
     """mutants.md: a table by file and by kind, then every one that was not killed."""
     explain = Reasons()
     for record in records:
@@ -78,8 +79,8 @@ def page(records, count, part, seconds, machine):
     of_judges = [r for r in judged if r["file"].startswith("verify/")]
     how = Counter("signal" if r["how"].startswith("signal") else r["how"] for r in judged if r["outcome"] == "killed")
     lines = ["# Mutants", "",
-             f"Mistakes planted one at a time in backprop/, objective/, ops/ (the portable paths) and model/batch, in what judges in verify/, and by name "
-             f"wherever one belongs, part {part}: {len(records)} of its {count} were tried, in an order drawn by their text; a mutant is tried with the "
+             f"Mistakes planted one at a time in {sources or WHERE}, and by name wherever one belongs, "
+             f"part {part}: {len(records)} of its {count} were tried, in an order drawn by their text; a mutant is tried with the "
              f"fast tests that reach it, at most {seconds:g} s of them. Made by `.venv/bin/python scripts/mutants.py --part {part}` on {machine}.", "",
              f"**{share_text(of_library)}** in the library, {share_text(of_judges)} in verify/; {len(records) - len(judged)} more change nothing that a "
              f"test could see, and are listed with the reason. Killed by a failure: {how['failure']}, by a signal: {how['signal']}, at a time limit: "
@@ -179,7 +180,7 @@ def main():
     records = [{**done[key(mutant)], "line": mutant["line"]} for mutant in schemata.mutants if key(mutant) in done]
     if not records:
         raise InputError(f"{kept}: no outcome of part {options.part}")
-    text, share = page(records, len(schemata.mutants), options.part, options.seconds, machine_name())
+    text, share = page(records, len(schemata.mutants), options.part, options.sources, options.seconds, machine_name())
     options.out.mkdir(parents=True, exist_ok=True)
     write_file(options.out / "mutants.jsonl", "".join(json.dumps({k: v for k, v in r.items() if k != "number"}) + "\n" for r in records))
     write_file(options.out / "mutants.md", text)
