@@ -78,10 +78,11 @@ def page(records, count, part, sources, seconds, machine):
     of_library = [r for r in judged if not r["file"].startswith("verify/")]
     of_judges = [r for r in judged if r["file"].startswith("verify/")]
     how = Counter("signal" if r["how"].startswith("signal") else r["how"] for r in judged if r["outcome"] == "killed")
+    chosen = f" --sources '{sources}'" if sources else ""
     lines = ["# Mutants", "",
              f"Mistakes planted one at a time in {sources or WHERE}, and by name wherever one belongs, "
              f"part {part}: {len(records)} of its {count} were tried, in an order drawn by their text; a mutant is tried with the "
-             f"fast tests that reach it, at most {seconds:g} s of them. Made by `.venv/bin/python scripts/mutants.py --part {part}` on {machine}.", "",
+             f"fast tests that reach it, at most {seconds:g} s of them. Made by `.venv/bin/python scripts/mutants.py --part {part}{chosen}` on {machine}.", "",
              f"**{share_text(of_library)}** in the library, {share_text(of_judges)} in verify/; {len(records) - len(judged)} more change nothing that a "
              f"test could see, and are listed with the reason. Killed by a failure: {how['failure']}, by a signal: {how['signal']}, at a time limit: "
              f"{how['time limit']}. Median time of a killed one: {median_of(judged):.1f} s.", ""]

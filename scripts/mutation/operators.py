@@ -97,7 +97,7 @@ class Rewriter:
             left = node.child_by_field_name("left")
             return self.children(node, skipped=left) if left else self.text[node.start_byte:node.end_byte]
         if node.type == "binary_expression" and self.of(node.child_by_field_name("right")).startswith(f"{CALL}("):  # what a named mutant adds
-            return self.children(node, skipped=node.child_by_field_name("right"))
+            return self.children(node)
         inner = self.children(node).decode()
         if node.type in ("expression_statement", "break_statement", "continue_statement"):
             return self.statement(node, inner).encode()

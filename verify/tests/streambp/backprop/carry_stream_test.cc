@@ -29,8 +29,9 @@ TEST(CarryStream, OfARecurrentLayerHoldsAsManyStatesAsArePassedOn) {
     for (const auto holds : {CarryStream::Holds::kForward, CarryStream::Holds::kAll}) {
       const int64_t before = read_meter(at::kCPU).live_bytes;
       const auto carries = carry_stream(model, stream, layer, chunks, holds);
-      const int64_t most = holds == CarryStream::Holds::kForward ? 1 : chunks.last();
-      const int64_t expected = std::min(most, chunks.last()) * of_one * static_cast<int64_t>(sizeof(double));
+      const int64_t states =
+          holds == CarryStream::Holds::kForward ? std::min<int64_t>(1, chunks.last()) : chunks.last();
+      const int64_t expected = states * of_one * static_cast<int64_t>(sizeof(double));
       const int64_t held = read_meter(at::kCPU).live_bytes - before;
       // Each of the two tensors is rounded up to a line of 64 bytes or so.
       EXPECT_TRUE(held >= expected && held < expected + 256) << chunk << ": " << held << " of " << expected;
