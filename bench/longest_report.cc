@@ -82,6 +82,14 @@ std::string take_common(std::vector<Column>& columns) {
   return fmt::format("{}", fmt::join(words, ", "));
 }
 
+/// "adamw in 32 bits", "no optimizer".
+std::string optimizer_text(const plan::ModelSetup& setup) {
+  if (setup.fused_optimizer) return "fused " + setup.fused_optimizer->name;
+  const OptimizerStates& states = setup.optimizer;
+  if (states.states == 0) return states.name == "sgd" ? "sgd" : "no optimizer";
+  return fmt::format("{} in {} bits", states.name, 8 * c10::elementSize(states.dtype));
+}
+
 std::string table_of(const SweepOptions& options, const std::vector<const LongestRow*>& rows) {
   std::vector<Column> columns{{"objective", {}},  {"method", {}, true}, {"chunk", {}},         {"keeps", {}},
                               {"head", {}},       {"batch", {}},        {"seq_len", {}, true}, {"tokens", {}},
@@ -116,7 +124,8 @@ std::string table_of(const SweepOptions& options, const std::vector<const Longes
     for (const Column& column : columns) cells.push_back(column.cells[i]);
     table.add(cells);
   }
-  return fmt::format("{} in {}{}{}\n", options.setup.model, dtype_name(options.setup.dtype),
+  return fmt::format("{} in {} on {}, {}{}{}\n", options.setup.model, dtype_name(options.setup.dtype),
+                     options.device == "meta:cuda" ? "a GPU" : "a CPU", optimizer_text(options.setup),
                      common.empty() ? "" : ": ", common) +
          table.text();
 }
@@ -263,15 +272,16 @@ Counted what_is_counted(const Bench& bench, const plan::Models& models, bool def
   return result;
 }
 
-json longest_json(const Bench& bench, const LongestRow& row, const plan::Budget& budget,
+json longest_json(const Bench& bench, const LongestRow& row, const AskedBudget& budget,
                   const Counted& counted) {
   const plan::LongestFit& fit = row.fit;
   const plan::Prediction& shown = shown_of(row);
   json object = cell_configuration(bench, row.cell);
   object.update({{"schema", kRecordSchema},
                  {"kind", "predicted"},
-                 {"budget_bytes", budget.device},
-                 {"host_budget_bytes", positive_or_null(budget.host)},
+                 {"budget_bytes", budget.bytes},
+                 {"margin_bytes", budget.margin()},
+                 {"host_budget_bytes", positive_or_null(budget.usable.host)},
                  {"seq_len", fit.fits() ? shown.seq_len : 0},
                  {"tokens", fit.fits() ? shown.tokens : 0},
                  {"model_flops", shown.model_flops},
@@ -296,7 +306,7 @@ json longest_json(const Bench& bench, const LongestRow& row, const plan::Budget&
 }
 
 std::string longest_text(const SweepOptions& options, const std::vector<LongestRow>& rows,
-                         const plan::Budget& budget, const std::vector<Counted>& counted) {
+                         const AskedBudget& budget, const std::vector<Counted>& counted) {
   std::vector<const LongestRow*> listed;
   for (const LongestRow& row : rows) {
     if (row.listed) listed.push_back(&row);
@@ -308,9 +318,13 @@ std::string longest_text(const SweepOptions& options, const std::vector<LongestR
   }
   text += meaning_of_length(options.objectives);
   for (const Counted& one : counted) text += counted_text(one, counted.size() > 1);
-  return text +
-         fmt::format("budget: {} ({} bytes){}\n", format_bytes(budget.device), budget.device,
-                     budget.host > 0 ? fmt::format(", of the host {}", format_bytes(budget.host)) : "");
+  text += fmt::format("budget: {} ({} bytes)", format_bytes(budget.bytes), budget.bytes);
+  if (budget.margin() > 0) {
+    text += fmt::format(", {} of them left to the driver, libraries and fragmentation (--margin)",
+                        format_bytes(budget.margin()));
+  }
+  const int64_t host = budget.usable.host;
+  return text + (host > 0 ? fmt::format("; of the host {}", format_bytes(host)) : "") + "\n";
 }
 
 }  // namespace streambp::bench

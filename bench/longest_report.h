@@ -35,13 +35,21 @@ struct Counted {
 /// was not asked for.
 Counted what_is_counted(const Bench& bench, const plan::Models& models, bool default_reference);
 
-nlohmann::json longest_json(const Bench& bench, const LongestRow& row, const plan::Budget& budget,
+/// A device's memory as it was asked for, and what tensors may take of it and of the host's.
+struct AskedBudget {
+  int64_t bytes = 0;
+  plan::Budget usable;
+
+  int64_t margin() const { return bytes - usable.device; }
+};
+
+nlohmann::json longest_json(const Bench& bench, const LongestRow& row, const AskedBudget& budget,
                             const Counted& counted);
 
 /// The table, at most 120 columns wide where names allow it: what all rows have in common stands above it,
 /// and the parts of the peaks that don't fit are left to --json. With costs (--suggest) the answer comes
-/// first. Below: what a length means, what is counted, the budget.
+/// first. Above: model, device and optimizer. Below: what a length means, what is counted, the budget.
 std::string longest_text(const SweepOptions& options, const std::vector<LongestRow>& rows,
-                         const plan::Budget& budget, const std::vector<Counted>& counted);
+                         const AskedBudget& budget, const std::vector<Counted>& counted);
 
 }  // namespace streambp::bench

@@ -21,7 +21,8 @@ using nlohmann::json;
 struct Typed {
   std::string budget;
   std::string host_budget;
-  std::string device = "meta";
+  std::string device = "meta:cuda";
+  std::string margin;
   int64_t seq_len = 0;
   bool suggest = false;
   bool json = false;
@@ -205,9 +206,17 @@ SweepOptions read_options(const RunFlags& flags, const Typed& typed) {
   return options;
 }
 
+std::optional<int64_t> margin_of(const Typed& typed) {
+  if (typed.margin.empty()) return std::nullopt;
+  return typed.margin == "0" ? 0 : parse_bytes(typed.margin, "--margin");
+}
+
 int run_max_length(const RunFlags& flags, const Typed& typed) {
   const SweepOptions options = read_options(flags, typed);
-  plan::Budget budget{parse_bytes(typed.budget, "--budget"), 0};
+  AskedBudget asked{parse_bytes(typed.budget, "--budget"), {}};
+  plan::Budget& budget = asked.usable;
+  budget.device =
+      plan::less_margin(asked.bytes, margin_of(typed), typed.device == "meta:cuda" ? c10::kCUDA : c10::kCPU);
   if (!typed.host_budget.empty()) budget.host = parse_bytes(typed.host_budget, "--host-budget");
   ProgressLine progress(!typed.quiet);
   std::vector<LongestRow> rows;
@@ -231,9 +240,9 @@ int run_max_length(const RunFlags& flags, const Typed& typed) {
                  describe_remedies(bench, group.default_reference, budget));
     if (!typed.json) continue;
     for (const LongestRow& row : found)
-      fmt::print("{}\n", json_text(longest_json(bench, row, budget, counted.back())));
+      fmt::print("{}\n", json_text(longest_json(bench, row, asked, counted.back())));
   }
-  if (!typed.json) fmt::print("{}", longest_text(options, rows, budget, counted));
+  if (!typed.json) fmt::print("{}", longest_text(options, rows, asked, counted));
   const auto counts = [&](const LongestRow& row) { return typed.suggest ? row.best : !row.fit.fits(); };
   const bool any = std::any_of(rows.begin(), rows.end(), counts);
   return any == typed.suggest ? kExitGood : kExitOutOfMemory;
@@ -249,6 +258,9 @@ void add_max_length_command(CLI::App& app, Action& action) {
   command->footer(describe_methods() + "\n" + describe_objectives() + "\n" + kExamples);
   const auto flags = std::make_shared<RunFlags>(*command, RunFlags::Defaults{"qwen3-8b", "model"});
   command->add_option("--budget", typed->budget, "Memory of the device, such as 80GB or 80GiB")->required();
+  command->add_option("--margin", typed->margin,
+                      "Of the budget, what tensors can't have: the device's driver, libraries and "
+                      "fragmentation; default 1 GB and 2 % of a GPU's, 0 of a CPU's");
   command->add_option(
       "--host-budget", typed->host_budget,
       "Memory of the host for --offload host; with --suggest or --method auto, offloading is tried too");
@@ -259,8 +271,9 @@ void add_max_length_command(CLI::App& app, Action& action) {
   command->add_option("--seq-len", typed->seq_len, "Wanted tokens of a sequence, with --suggest")
       ->check(from_to(1, static_cast<int>(plan::kLongest)));
   command
-      ->add_option("--device", typed->device,
-                   "meta, or meta:cuda: as the CPU's or a GPU's kernels would take memory")
+      ->add_option(
+          "--device", typed->device,
+          "What the answer is for: meta:cuda, a GPU, or meta, a CPU; their kernels and chunks differ")
       ->capture_default_str();
   command->add_flag("--json", typed->json, "Print a JSON object for each row instead of the table");
   command->add_flag("--quiet", typed->quiet, "No progress on the terminal");

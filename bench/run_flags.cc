@@ -107,9 +107,7 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
   command.add_flag("--double-quant", double_quant_, "8 bits also for the maxima of nf4's and fp4's blocks");
   text("--weights", weights_,
        "Where the weights of the layers lie: resident (on the device) or host (in the host's memory, with "
-       "those "
-       "of the layer that is run and of the next one on the device; of all where standard or chunk-major "
-       "runs)")
+       "those of the layer that is run and of the next one on the device; of all where chunk-major runs)")
       ->check(CLI::IsMember({"resident", "host"}).description(""));
   if (!trains_) add_optimizers();
   text("--freeze", freeze_, "Parameters with any of these in their names get no gradient");
@@ -141,7 +139,7 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
       .add_option("--prompt", prompt_,
                   "Tokens before a completion of a made-up sequence, at most half of it (default: a quarter)")
       ->check(from_to(1, 1 << 24));
-  add_seed_flag(command, seed_, "Of random weights and tokens");
+  add_seed_flag(command, "--seed", seed_, "Of random weights and tokens");
 }
 
 void RunFlags::add_optimizers() {

@@ -24,8 +24,8 @@ PUBLISHED = {8: 2972, 12: 21848, 16: 40724, 24: 78475, 40: 153977, 48: 191728, 8
 PAGE = """# QLoRA: the longest sequence by memory
 
 Llama-3.1-8B, the layers' matrices in NF4 with double quantisation, adapters of rank 32 on all linear maps, bfloat16, a batch of one sequence, states of 8-bit AdamW
-counted; predicted by dry runs for the memory of one device in decimal gigabytes. Of other memory (a driver's, libraries') nothing is counted. What
-Unsloth published for QLoRA of the same model, rank and batch ([its README](https://github.com/unslothai/unsloth)) is next to it: a straight line in the
+counted; predicted by dry runs for the memory of one GPU in decimal gigabytes. 1 GB and 2 % of it are left to the
+driver, libraries and fragmentation. What Unsloth published for QLoRA of the same model, rank and batch ([its README](https://github.com/unslothai/unsloth)) is next to it: a straight line in the
 memory, and not said what it counts.
 
 | memory | `streambp` | `--every 6` | `--offload host` | host memory | Unsloth's figure |

@@ -1,5 +1,6 @@
 // Standard back-propagation: every activation is kept from the forward pass to the backward pass.
 #include <map>
+#include <optional>
 
 #include <torch/csrc/autograd/autograd.h>
 
@@ -14,8 +15,8 @@ HeadOutcome run_standard(const Pass& pass) {
   Model& model = pass.model;
   Rows rows = pass.all_rows();
   const int64_t lowest = model.lowest_trainable_layer();
-  // The graph of a layer reads its weights until the backward pass is done.
-  const AllLayerWeights weights(model);
+  const auto layers = static_cast<int64_t>(model.layers().size());
+  std::optional<LayerWeights> weights;  // of the layer that is run; its graph reads them again
   const MemoryScope scope("layer inputs");
   at::Tensor leaf = model.embed(pass.stream.batch.tokens);
   const at::AutoGradMode with_grad(true);
@@ -26,6 +27,8 @@ HeadOutcome run_standard(const Pass& pass) {
   for (size_t i = 0; i < model.layers().size(); ++i) {
     const auto layer = static_cast<int64_t>(i);
     const Span span("layer {} forward", layer);
+    weights.reset();
+    weights.emplace(model, layer, layer + 1 < layers ? layer + 1 : layer);
     if (layer == std::max<int64_t>(lowest, 0) && rows.embedded.defined())
       leaves.push_back(rows.embedded = rows.embedded.detach().requires_grad_());
     Before before;
@@ -39,8 +42,16 @@ HeadOutcome run_standard(const Pass& pass) {
     hidden = std::move(output.hidden);
     // Below the lowest trainable layer nothing carries a graph; the next layer's input starts one.
     if (layer + 1 == lowest) leaves.front() = leaf = hidden.requires_grad_();
+    if (layer < lowest || !hidden.requires_grad()) continue;
+    // The gradient of its output is there: the layer's backward pass begins, and that of the one above is
+    // done.
+    hidden.register_hook([&weights, &model, layer, lowest](const at::Tensor&) {
+      weights.reset();
+      weights.emplace(model, layer, layer > lowest && layer > 0 ? std::optional(layer - 1) : std::nullopt);
+    });
   }
   shared.clear();
+  weights.reset();
   pass.close_forward();
   const MemoryScope rest("activations");
   HeadOutcome outcome;

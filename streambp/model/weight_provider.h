@@ -16,8 +16,8 @@ std::optional<int64_t> layer_of(std::string_view parameter);
 
 /// Brings the weights of a model's layers: from the host's memory, from other ranks. Methods ask for a layer
 /// once a pass forward and once backward, whatever the chunks; those that run it more often (streambp with
-/// Settings::every) or keep a graph over all layers (standard, chunk-major) ask as often as they run it, or
-/// once a pass.
+/// Settings::every) ask as often as they run it, and chunk-major, whose chunks go through all layers, once a
+/// pass.
 class WeightProvider {
  public:
   virtual ~WeightProvider() = default;
@@ -72,7 +72,7 @@ class LayerWeights {
   int64_t layer_;
 };
 
-/// The same of all layers, for methods that go through them chunk by chunk, or keep a graph of them all.
+/// The same of all layers, for methods that go through them chunk by chunk.
 class AllLayerWeights {
  public:
   explicit AllLayerWeights(const Model& model);

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "streambp/error.h"
 #include "streambp/plan/offload.h"
+#include "streambp/runtime/bytes.h"
 
 namespace streambp::plan {
 namespace {
@@ -61,6 +63,21 @@ class Enclosure {
 };
 
 }  // namespace
+
+int64_t usual_margin(int64_t bytes, c10::DeviceType device) {
+  constexpr int64_t kContext = 1'000'000'000;
+  constexpr int64_t kBetweenBlocks = 50;  // one part in so many
+  return device == c10::kCUDA ? kContext + bytes / kBetweenBlocks : 0;
+}
+
+int64_t less_margin(int64_t bytes, std::optional<int64_t> margin, c10::DeviceType device) {
+  const int64_t left = margin.value_or(usual_margin(bytes, device));
+  if (left >= bytes) {
+    throw InputError("budget {}: a margin of {} leaves nothing; expected a larger budget or a smaller margin",
+                     format_bytes(bytes), format_bytes(left));
+  }
+  return bytes - left;
+}
 
 LongestFit longest(Predictor& predictor, TrainingStep step, const Settings& settings, const Budget& budget,
                    int64_t resolution) {

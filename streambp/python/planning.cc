@@ -143,9 +143,12 @@ json settings_of(const Settings& settings) {
   return given;
 }
 
-plan::Budget read_budget(const json& request) {
+/// Less `margin_bytes`, or the device's usual margin where a request says nothing of it.
+plan::Budget read_budget(const json& request, c10::Device device) {
   plan::Budget budget;
-  budget.device = at_least(request, "budget_bytes", 1);
+  std::optional<int64_t> margin;
+  if (request.contains("margin_bytes")) margin = at_least(request, "margin_bytes", 0);
+  budget.device = plan::less_margin(at_least(request, "budget_bytes", 1), margin, device.type());
   budget.host = at_least(request, "host_budget_bytes", 0);
   return budget;
 }
@@ -176,9 +179,10 @@ json predict(const json& request) {
 json longest(const json& request) {
   const Question question = read_question(request);
   plan::Predictor predictor(plan::complete_setup(question.workload), question.workload.device);
-  return to_json(plan::longest(predictor, question.workload.step, question.settings, read_budget(request),
-                               at_least(request, "resolution", 1)),
-                 question.workload.setup.model);
+  return to_json(
+      plan::longest(predictor, question.workload.step, question.settings,
+                    read_budget(request, question.workload.device), at_least(request, "resolution", 1)),
+      question.workload.setup.model);
 }
 
 json suggest(const json& request) {
@@ -186,8 +190,9 @@ json suggest(const json& request) {
   const plan::SearchSpace space = search_space(request, question);
   plan::Predictor predictor(plan::complete_setup(question.workload), question.workload.device);
   json all = json::array();
-  for (const plan::Suggestion& found : plan::suggest(predictor, question.workload.step, space,
-                                                     read_budget(request), at_least(request, "wanted", 0))) {
+  const plan::Budget budget = read_budget(request, question.workload.device);
+  for (const plan::Suggestion& found :
+       plan::suggest(predictor, question.workload.step, space, budget, at_least(request, "wanted", 0))) {
     json object = to_json(found.fit, question.workload.setup.model);
     object["settings"] = settings_of(found.settings);
     object["configuration"] = configuration_text(found.settings);
@@ -200,8 +205,8 @@ json suggest(const json& request) {
 
 json choose(const json& request) {
   const Question question = read_question(request);
-  const plan::Choice choice =
-      plan::choose(question.workload, search_space(request, question), read_budget(request));
+  const plan::Choice choice = plan::choose(question.workload, search_space(request, question),
+                                           read_budget(request, question.workload.device));
   json object{{"description", plan::describe(choice)}, {"considered", choice.considered.size()}};
   if (!choice.chosen) return object;
   const plan::Considered& one = choice.considered[*choice.chosen];

@@ -141,23 +141,25 @@ def choose(model, batch=None, budget="80GB", *, host_budget=None, tokens=None, s
     """
     library()
     request = _request(model, objective, optimizer, settings) | _of_batch("choose", batch, tokens, sequences)
-    found = _ask("choose", request | _budgets(budget, host_budget))
+    found = _ask("choose", request | _budgets(budget, host_budget, margin=0))
     prediction = _prediction(found["prediction"]) if "prediction" in found else None
     return Choice(found.get("settings"), prediction, found.get("cost"), found["considered"], found["description"])
 
 
-def longest(model, budget="80GB", *, host_budget=None, sequences=1, objective="sft", optimizer=None, resolution=1000, **settings):
+def longest(model, budget="80GB", *, margin=None, host_budget=None, sequences=1, objective="sft", optimizer=None, resolution=1000, **settings):
     """The Longest sequence for which a step fits `budget` ("80GB", "64GiB" or bytes), to one token or the `resolution`th part.
 
+    margin: what of it tensors can't have (driver, libraries, fragmentation), in the same words; default on a GPU 1 GB and 2 %, on a CPU 0.
     host_budget: of host memory, for offload; default no limit. The rest as in predict(). Raises InputError as predict() does.
     """
     library()
     request = _request(model, objective, optimizer, settings)
-    request |= _budgets(budget, host_budget) | {"sequences": _whole("sequences", sequences), "resolution": _whole("resolution", resolution)}
+    request |= _budgets(budget, host_budget, margin) | {"sequences": _whole("sequences", sequences),
+                                                        "resolution": _whole("resolution", resolution)}
     return _longest(_ask("longest", request))
 
 
-def suggest(model, budget="80GB", *, tokens=None, host_budget=None, sequences=1, objective="sft", optimizer=None, **settings):
+def suggest(model, budget="80GB", *, tokens=None, margin=None, host_budget=None, sequences=1, objective="sft", optimizer=None, **settings):
     """Configurations of a step that reach furthest within `budget` at the least cost, as a list of Longest by rising cost.
 
     tokens: how far they are to reach: the list then ends with the first, which is the best, and None: as far as they can. host_budget:
@@ -165,8 +167,8 @@ def suggest(model, budget="80GB", *, tokens=None, host_budget=None, sequences=1,
     """
     library()
     request = _request(model, objective, optimizer, settings)
-    request |= _budgets(budget, host_budget) | {"sequences": _whole("sequences", sequences),
-                                                "wanted": 0 if tokens is None else _whole("tokens", tokens)}
+    request |= _budgets(budget, host_budget, margin) | {"sequences": _whole("sequences", sequences),
+                                                        "wanted": 0 if tokens is None else _whole("tokens", tokens)}
     return [_longest(found) for found in _ask("suggest", request)]
 
 
@@ -304,8 +306,9 @@ def _whole(name, value, least=1):
     return value
 
 
-def _budgets(budget, host_budget):
-    return {"budget_bytes": parse_bytes("budget", budget), "host_budget_bytes": parse_bytes("host_budget", host_budget) if host_budget else 0}
+def _budgets(budget, host_budget, margin):
+    sizes = {"budget_bytes": parse_bytes("budget", budget), "host_budget_bytes": parse_bytes("host_budget", host_budget) if host_budget else 0}
+    return sizes if margin is None else sizes | {"margin_bytes": margin and parse_bytes("margin", margin)}
 
 
 def parse_bytes(name, size):

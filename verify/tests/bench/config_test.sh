@@ -28,7 +28,7 @@ import json
 a, b = ([json.loads(line)["key"] for line in open(folder + "/results.jsonl")] for folder in ("again", "all-typed"))
 assert a == b and len(a) == 2, (a, b)
 PYTHON
-run 'of another command' 0 max-length --model qwen3-tiny --budget 20MB --method streambp --write-config longest.toml
+run 'of another command' 0 max-length --model qwen3-tiny --device meta --budget 20MB --method streambp --write-config longest.toml
 run 'read' 0 max-length --config longest.toml
 
 # complains TEXT CONTENT: a file that is refused in one line with its name and TEXT.

@@ -34,7 +34,7 @@ run 'known again by what was asked' 0 "${offload[@]}" --seq-len 2048,7168,8192,1
 check 'nothing was run twice' 'len(records) == 4' offload/results.jsonl
 
 # Two budgets reach further than one.
-both=(max-length --model qwen3-cpu --dtype float32 --method streambp --keep attention --budget 600MB --json)
+both=(max-length --device meta --model qwen3-cpu --dtype float32 --method streambp --keep attention --budget 600MB --json)
 run 'on the device alone' 0 "${both[@]}"
 cp stdout alone.jsonl
 run 'on both' 0 "${both[@]}" --offload host --host-budget 200MB

@@ -16,7 +16,7 @@ rejects '--budget'
 rejects '--budget' --budget 5XB
 rejects '--budget 24: of what? Expected a unit, as in 24GB' --budget 24
 rejects 'expected meta' --budget 1MB --device cpu
-longest "for a GPU" 0 --budget 80MB --device meta:cuda --method streambp --json
+longest "for a GPU" 0 --budget 80MB --device meta:cuda --margin 0 --method streambp --json
 check "a GPU's workspace counts" 'all(r["breakdown"]["kernel workspace"] >= 2**26 for r in records)' stdout
 rejects '--suggest' --budget 1MB --seq-len 9
 rejects 'none, sgd or adamw' --budget 1MB --optimizer adam
@@ -40,19 +40,19 @@ for flags, tokens in remedies:
 PYTHON
 }
 rejects 'what would fit: --method streambp --dtype bfloat16, ' --budget 430KB
-remedies_hold --model qwen3-tiny --budget 430KB
+remedies_hold --device meta --model qwen3-tiny --budget 430KB
 longest "no length fits" 3 --budget 440KB
 grep -q 'no length fits 440KB; what would fit: ' stderr || fail "stderr does not say what would"
-remedies_hold --model qwen3-tiny --budget 440KB
-half=(--model qwen3-cpu --dtype bfloat16 --budget 150MB)
+remedies_hold --device meta --model qwen3-tiny --budget 440KB
+half=(--device meta --model qwen3-cpu --dtype bfloat16 --budget 150MB)
 run "weights fit, gradients do not" 2 max-length "${half[@]}"
 grep -q 'what would fit: --method streambp --fuse-optimizer sgd, .*; --method streambp --lora-rank 16, ' stderr || fail "what would fit"
 remedies_hold "${half[@]}"
 run "no room for a second model" 2 max-length "${half[@]}" --objective dpo --reference qwen3-cpu
 grep -q 'what would fit: --method streambp --lora-rank 16 without --reference, ' stderr || fail "adapters need no reference"
-run "two changes" 2 max-length --model qwen3-cpu --budget 150MB
+run "two changes" 2 max-length --device meta --model qwen3-cpu --budget 150MB
 grep -q 'what would fit: --method streambp --fuse-optimizer sgd --dtype bfloat16, ' stderr || fail "two changes"
-remedies_hold --model qwen3-cpu --budget 150MB
+remedies_hold --device meta --model qwen3-cpu --budget 150MB
 run "weights do not fit" 2 max-length --model qwen3-8b --lora-rank 16 --budget 8GB
 grep -q 'what would fit: --method streambp --weights host, ' stderr || fail "weights in the host's memory"
 remedies_hold --model qwen3-8b --lora-rank 16 --budget 8GB
@@ -88,7 +88,7 @@ best = next(r for r in records if r["suggested"])
 text = open("stdout", encoding="utf-8").read()
 lines = text.splitlines()
 flags, tokens = re.fullmatch(r"sft, batch 1: (--method .*) reaches (\d+) tokens at [0-9.]+ x the time of standard", lines[0]).groups()
-command = [sys.argv[1], "max-length", "--model", "qwen3-tiny", "--dtype", "float64", "--budget", "2MB", "--json", *flags.split()]
+command = [sys.argv[1], "max-length", "--model", "qwen3-tiny", "--dtype", "float64", "--device", "meta", "--budget", "2MB", "--json", *flags.split()]
 typed = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 # --suggest searches to a hundredth, a named method to a thousandth.
 assert int(tokens) == best["seq_len"] and 0 <= typed["seq_len"] - best["seq_len"] <= 0.01 * best["seq_len"], (lines[0], typed["seq_len"], best["seq_len"])
@@ -106,10 +106,30 @@ PYTHON
 longest "no length fits, suggested" 3 --budget 441KB --suggest
 grep -q 'at 16 tokens\|no length fits' stdout stderr || fail "what comes nearest"
 
+# Without a word of the device the answer is a GPU's: its kernels and chunks, and less than the card, whose driver and libraries take their part.
+small=(max-length --model qwen3-0.6b --budget 24GB --method streambp --json)
+run "for a GPU by default" 0 "${small[@]}"
+cp stdout default
+check "a margin is left" '(records[0]["margin_bytes"] == 1.48e9 and records[0]["budget_bytes"] == 24e9
+  and 23.9e9 - 1.49e9 < records[0]["peak_bytes"] <= 24e9 - 1.48e9 and records[0]["breakdown"]["kernel workspace"] >= 2**26)' stdout
+run "as asked for" 0 "${small[@]}" --device meta:cuda --margin 1.48GB
+cmp -s stdout default || fail "the default is not meta:cuda with that margin"
+run "to the last byte" 0 "${small[@]}" --margin 0
+check "further" 'records[0]["margin_bytes"] == 0 and records[0]["seq_len"] > json.loads(open("default").read())["seq_len"]' stdout
+run "for a CPU" 0 "${small[@]}" --device meta
+check "a limit on the CPU is that of tensors" 'records[0]["margin_bytes"] == 0 and 23.9e9 < records[0]["peak_bytes"] <= 24e9' stdout
+run "as a table" 0 "${small[@]:0:7}"
+grep -q '^qwen3-0.6b in bfloat16 on a GPU, no optimizer' stdout || fail "device and optimizer are not said"
+grep -q '^budget: 24.0 GB (24000000000 bytes), 1.48 GB of them left to the driver, libraries and fragmentation (--margin)$' stdout || fail "the margin is not said"
+run "with AdamW" 0 "${small[@]:0:7}" --optimizer adamw
+grep -q '^qwen3-0.6b in bfloat16 on a GPU, adamw in 32 bits' stdout || fail "the optimizer is not said"
+run "a margin of all" 2 max-length --model qwen3-0.6b --budget 24GB --margin 24GB
+grep -q 'budget 24.0 GB: a margin of 24.0 GB leaves nothing' stderr || fail "why"
+
 # A folder with config.json alone is predicted as it is with its weights.
 mkdir config
 cp "$goldens/models/qwen3/config.json" config
-whole=(--dtype model --budget 4MiB --method standard,streambp --objective sft,dpo --json)
+whole=(--device meta --dtype model --budget 4MiB --method standard,streambp --objective sft,dpo --json)
 run "with weights" 0 max-length --model "$goldens/models/qwen3" "${whole[@]}"
 cp stdout whole
 run "config.json alone" 0 max-length --model config "${whole[@]}"
@@ -119,7 +139,7 @@ run "nothing to run" 2 sweep --model config --seq-len 8 --out ran
 grep -q 'no weights, expected model.safetensors' stderr || fail "what is missing"
 mkdir quantized vast
 cp "$goldens/quantized/nf4/config.json" quantized
-run "quantised weights" 2 max-length --model quantized --budget 4MiB
+run "quantised weights" 2 max-length --device meta --model quantized --budget 4MiB
 grep -q 'no weights, expected model.safetensors' stderr || fail "what is missing"
 python3 -c 'import json, sys; print(json.dumps({**json.load(sys.stdin), "num_hidden_layers": 4096, "hidden_size": 262144, "head_dim": 8192,
 "intermediate_size": 4194304, "num_attention_heads": 4096, "num_key_value_heads": 4096, "layer_types": None}))' <config/config.json >vast/config.json
@@ -160,6 +180,10 @@ check "it is a setting" 'records[0]["settings"]["quantize"] == "nf4" and records
 # 155.6 million numbers outside of the layers in 16 bits, 440.5 million in 4.127 bits and at most 1/28 of them in 16, adapters.
 check "its bytes" '0.98 * (2 * 155.6e6 + 4.127 / 8 * 440.5e6) < records[0]["breakdown"]["weights"] < 1.1 * (2 * 155.6e6 + (4.127 / 8 + 2 / 28) * 440.5e6)' stdout
 check "it is said" '"nf4, double quantised" in records[0]["counted"][0]' stdout
+cp stdout packed
+run "standard back-propagation keeps the bits too" 0 "${qlora[@]/streambp/standard}" --quantize nf4 --double-quant
+check "as bitsandbytes dequantises a matrix again in the backward pass" \
+  'records[0]["method"] == "standard" and records[0]["breakdown"]["weights"] <= json.loads(open("packed").read())["breakdown"]["weights"]' stdout
 longest "training a base in 4 bits" 2 --budget 4MB --quantize nf4
 grep -q -e '--lora-rank' stderr || fail "stderr does not say what to do"
 longest "4 bits in the host's memory" 2 --budget 4MB --quantize nf4 --lora-rank 2 --weights host

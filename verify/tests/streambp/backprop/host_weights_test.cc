@@ -187,7 +187,7 @@ TEST(HostWeights, AreAskedForOncePerDirectionWhateverTheChunks) {
       Settings settings;
       settings.method = method;
       settings.chunk = is_chunked(method) ? chunk : 0;
-      const bool once = method == Method::kStandard || method == Method::kChunkMajor;
+      const bool once = method == Method::kChunkMajor;
       // streambp takes the last layer through the head: it runs once.
       const Layers twice = method == Method::kStreambp ? Layers{0, 1, 2, 1, 0} : Layers{0, 1, 2, 2, 1, 0};
       EXPECT_EQ(asked(settings), once ? (Layers{0, 1, 2}) : twice) << configuration_text(settings);

@@ -117,9 +117,9 @@ TEST(Plan, FindsTheLongestSequenceThatTheCommandFinds) {
   workload.step.seq_len = fit.seq_len + fit.resolution;
   EXPECT_GT(predict(workload, settings).peak_bytes, kBudget);
 
-  const json record =
-      run_command({"max-length", "--model", "qwen3-tiny", "--dtype", "float32", "--method", "streambp",
-                   "--chunk", "128", "--batch", "2", "--budget", "5MB", "--json", "--quiet"});
+  const json record = run_command({"max-length", "--model", "qwen3-tiny", "--device", "meta", "--dtype",
+                                   "float32", "--method", "streambp", "--chunk", "128", "--batch", "2",
+                                   "--budget", "5MB", "--json", "--quiet"});
   EXPECT_EQ(record.at("seq_len"), fit.seq_len);
   EXPECT_EQ(record.at("resolution_tokens"), fit.resolution);
   EXPECT_EQ(record.at("evaluations"), fit.evaluations);
