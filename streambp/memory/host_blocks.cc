@@ -8,6 +8,8 @@
 #include <sys/mman.h>
 #include <unordered_map>
 
+#include "streambp/memory/fork_lock.h"
+
 namespace streambp {
 namespace {
 
@@ -100,7 +102,7 @@ class LargeBlocks {
     kept_.pop_back();
   }
 
-  std::mutex mutex_;
+  ForkLock mutex_{ForkLock::kBlocks};
   std::unordered_map<void*, size_t> in_use_;
   std::list<Block> kept_;  // the last freed first
   size_t used_ = 0;

@@ -18,6 +18,7 @@
 #include "streambp/error.h"
 #include "streambp/memory/block_listener.h"
 #include "streambp/memory/counted.h"
+#include "streambp/memory/fork_lock.h"
 #include "streambp/memory/host_blocks.h"
 #include "streambp/memory/remembered_scope.h"
 #include "streambp/memory/shortage.h"
@@ -46,13 +47,13 @@ class ScopeNames {
   }
 
  private:
-  std::mutex mutex_;
+  ForkLock mutex_{ForkLock::kNames};
   std::array<std::string, kMaxScopes> names_{std::string(kUnnamed)};
   int count_ = 1;
 };
 
 ScopeNames& scope_names() {
-  static ScopeNames names;
+  static ScopeNames& names = *new ScopeNames;  // outlives every tensor
   return names;
 }
 
@@ -168,7 +169,7 @@ class Ledger {
   }
 
   const char* device_;
-  std::mutex mutex_;
+  ForkLock mutex_{ForkLock::kLedger};
   int64_t live_ = 0;
   int64_t peak_ = 0;
   int64_t limit_ = 0;
@@ -285,7 +286,7 @@ class CudaReports final : public c10::MemoryReportingInfoBase {
   bool memoryProfilingEnabled() const override { return true; }
 
  private:
-  std::mutex mutex_;
+  ForkLock mutex_{ForkLock::kReports};
   std::unordered_map<void*, Header*> blocks_;
 };
 

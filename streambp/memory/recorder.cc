@@ -12,6 +12,7 @@
 
 #include "streambp/error.h"
 #include "streambp/memory/block_listener.h"
+#include "streambp/memory/fork_lock.h"
 
 namespace streambp {
 namespace {
@@ -55,7 +56,7 @@ class AddressSpace {
 };
 
 // The recorder at work. A span knows it by its serial number, which no two recorders share.
-std::mutex active_mutex;
+ForkLock active_mutex{ForkLock::kRecorder};
 Recorder::Work* active = nullptr;
 std::atomic<uint64_t> active_serial{0};
 uint64_t last_serial = 0;
@@ -156,7 +157,7 @@ class Recorder::Work final : public BlockListener {
 
   using Clock = std::chrono::steady_clock;
   const Clock::time_point start_ = Clock::now();
-  std::mutex mutex_;
+  ForkLock mutex_{ForkLock::kListener};
   Recording recording_;
   AddressSpace addresses_;
   const std::thread::id thread_ = std::this_thread::get_id();

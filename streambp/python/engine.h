@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -16,6 +15,7 @@
 
 #include "streambp/backprop/method.h"
 #include "streambp/distributed/communicator.h"
+#include "streambp/memory/fork_lock.h"
 #include "streambp/model/model.h"
 #include "streambp/python/pass_request.h"
 
@@ -132,7 +132,7 @@ class Engine : public torch::CustomClassHolder {
   Outcome run_on_ranks(Communicator& communicator, PreparedPass& pass, const std::string& objective,
                        const TextDict& options, Model* teacher);
 
-  mutable std::mutex mutex_;
+  mutable ForkLock mutex_{ForkLock::Kind::kLong};
   Model model_;
 };
 

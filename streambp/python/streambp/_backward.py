@@ -7,7 +7,7 @@ import torch
 
 from ._batch import batch_tensors
 from ._library import InputError, checked
-from ._model import Weights, engine_of
+from ._model import Weights, engine_of, gradients_lock
 from ._ranks import group_name, refused_together
 from ._refusals import check_autocast, check_state
 
@@ -83,21 +83,22 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
         values = weights.lend(parameters, parameters.values())
         of_reference = _reference(engine, values, weights, tensors, objective, given, reference, first_labels)
         of_teacher = _lent(teacher, "teacher") if teacher is not None else (None, {})
-    made = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad and parameter.grad is None}
-    try:
-        with refused_together(group):
-            sums = _gradients(parameters)
-        # What is there already has been summed over ranks before.
-        own = {name: torch.zeros_like(gradient) if group and name not in made else gradient for name, gradient in sums.items()}
-        loss, of_tokens, line = checked(engine.backward, values, weights.lend(own, own.values()), tensors, objective, given, settings,
-                                        of_reference, *of_teacher, group)
-    except BaseException:
-        for parameter in made.values():
-            parameter.grad = None
-        raise
-    for name, gradient in own.items():
-        if gradient is not sums[name]:
-            sums[name].add_(gradient)
+    with gradients_lock(weights):
+        made = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad and parameter.grad is None}
+        try:
+            with refused_together(group):
+                sums = _gradients(parameters)
+            # What is there already has been summed over ranks before.
+            own = {name: torch.zeros_like(gradient) if group and name not in made else gradient for name, gradient in sums.items()}
+            loss, of_tokens, line = checked(engine.backward, values, weights.lend(own, own.values()), tensors, objective, given, settings,
+                                            of_reference, *of_teacher, group)
+        except BaseException:
+            for parameter in made.values():
+                parameter.grad = None
+            raise
+        for name, gradient in own.items():
+            if gradient is not sums[name]:
+                sums[name].add_(gradient)
     loss = torch.tensor(loss, dtype=torch.float64 if weights.dtype == "float64" else torch.float32, device=weights.device)
     if not return_info:
         return loss

@@ -8,6 +8,8 @@ themselves: gradients, and the whole tensors that FSDP2 gathers for a layer, hav
 """
 
 import json
+import os
+import threading
 import weakref
 
 import torch
@@ -173,6 +175,13 @@ class Weights:
 
 
 _engines = weakref.WeakKeyDictionary()  # base model -> {adapters on or off: (key, engine)}
+_locks = weakref.WeakKeyDictionary()  # base model -> lock of its .grad
+os.register_at_fork(after_in_child=_locks.clear)  # a lock that another thread held would stay locked there
+
+
+def gradients_lock(weights):
+    """The lock under which a model's .grad is made and added to: one thread's pass after another's."""
+    return _locks.setdefault(weights.base, threading.Lock())
 
 
 def engine_of(weights):

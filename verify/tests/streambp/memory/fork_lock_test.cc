@@ -1,0 +1,115 @@
+// Processes that are forked while other threads allocate.
+#include "streambp/memory/fork_lock.h"
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "streambp/memory/meter.h"
+#include "streambp/memory/recorder.h"
+
+namespace streambp {
+namespace {
+
+/// Whether a forked process that calls `work` ends within ten seconds.
+bool child_ends(const std::function<void()>& work) {
+  const pid_t child = fork();
+  if (child == 0) {
+    work();
+    _exit(0);
+  }
+  for (int i = 0; i < 10000; ++i) {
+    int status = 0;
+    if (waitpid(child, &status, WNOHANG) == child) return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  return false;
+}
+
+/// Threads that call `work` until the object goes.
+class Busy {
+ public:
+  Busy(int threads, const std::function<void()>& work) {
+    for (int i = 0; i < threads; ++i) {
+      threads_.emplace_back([this, work] {
+        while (!done_) work();
+      });
+    }
+  }
+  ~Busy() {
+    done_ = true;
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+ private:
+  std::atomic<bool> done_{false};
+  std::vector<std::thread> threads_;
+};
+
+class ForkLocks : public testing::Test {
+ protected:
+  static void SetUpTestSuite() { install_meters(); }
+};
+
+void allocate() {
+  const MemoryScope scope("forked");
+  at::empty({300000});  // a block that the allocator keeps
+  at::empty({100});
+}
+
+TEST_F(ForkLocks, ChildrenAllocateWhileThreadsOfTheirParentDo) {
+  const Busy busy(2, allocate);
+  for (int i = 0; i < 500; ++i) ASSERT_TRUE(child_ends(allocate)) << "child " << i << " hangs";
+}
+
+TEST_F(ForkLocks, ChildrenAllocateWhileTheirParentRecords) {
+  Recorder recorder(at::kCPU);
+  {
+    const Busy busy(2, [] {
+      const Span span("forked");
+      allocate();
+    });
+    for (int i = 0; i < 100; ++i) ASSERT_TRUE(child_ends(allocate)) << "child " << i << " hangs";
+  }
+  EXPECT_GT(recorder.stop().entries.size(), 100U);
+}
+
+TEST_F(ForkLocks, LongOnesAreFreeInAChildThoughTheyAreHeld) {
+  ForkLock lock(ForkLock::Kind::kLong);
+  lock.lock();
+  EXPECT_TRUE(child_ends([&] {
+    lock.lock();
+    lock.unlock();
+  }));
+  lock.unlock();
+}
+
+TEST_F(ForkLocks, BriefOnesAreWaitedFor) {
+  ForkLock lock(ForkLock::kNone);
+  std::atomic<int> state{0};
+  std::thread holder([&] {
+    lock.lock();
+    state = 1;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    state = 2;
+    lock.unlock();
+  });
+  while (state == 0) std::this_thread::yield();
+  EXPECT_TRUE(child_ends([&] {
+    if (state != 2) _exit(1);  // forked inside of what the lock guards
+    lock.lock();
+  }));
+  holder.join();
+}
+
+}  // namespace
+}  // namespace streambp
