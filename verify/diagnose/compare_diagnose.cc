@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
+#include <limits>
+#include <optional>
 
 #include "verify/compare/names.h"
 #include "verify/evaluation.h"
@@ -22,6 +24,32 @@ double measured_noise(const Comparison& comparison) {
   return count > 0.0 ? std::sqrt(squares / count) : 0.0;
 }
 
+/// Beside entries so much larger than any of the truth, sums of squares hold nothing else.
+constexpr double kOverflown = 1e30;
+
+/// Where gradients hold numbers that hide all others: that, in place of a search.
+std::optional<Diagnosis> find_overflow(const Tensors& gradients, const Tensors& truth) {
+  double largest = 0.0;
+  for (const auto& [name, of_truth] : truth) largest = std::max(largest, of_truth.abs().max().item<double>());
+  for (const auto& [name, gradient] : gradients) {
+    const double most = gradient.to(at::kDouble).abs().max().item<double>();
+    if (most <= kOverflown * largest) continue;
+    Diagnosis diagnosis;
+    diagnosis.kind = Diagnosis::Kind::kExplained;
+    diagnosis.fitting = 1;
+    Explanation overflow{
+        "overflow",
+        fmt::format("{} holds {}: a number has overflown; with it no other mistake can be told", name,
+                    std::isfinite(most) ? fmt::format("{:.3g}, the truth at most {:.3g}", most, largest)
+                                        : "numbers that are not finite"),
+        {}};
+    overflow.fit.residual = std::numeric_limits<double>::infinity();
+    diagnosis.explanations.push_back(std::move(overflow));
+    return diagnosis;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 Diagnosis diagnose_comparison(Truth& truth, const CompareOptions& options, const Comparison& comparison,
@@ -37,8 +65,9 @@ Diagnosis diagnose_comparison(Truth& truth, const CompareOptions& options, const
           .gradients;
   DiagnoseOptions diagnosing;
   diagnosing.chunks = options.diagnose_chunks;
-  return diagnose(subject, named_as(right, gradients).gradients, right, measured_noise(comparison),
-                  diagnosing);
+  const Tensors named = named_as(right, gradients).gradients;
+  if (std::optional<Diagnosis> overflow = find_overflow(named, right)) return std::move(*overflow);
+  return diagnose(subject, named, right, measured_noise(comparison), diagnosing);
 }
 
 }  // namespace streambp::verify

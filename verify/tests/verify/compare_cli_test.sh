@@ -97,6 +97,13 @@ says 'diagnosis: qk-norms-frozen'
 compare 'diagnosis as JSON' 1 "$folder/frozen.safetensors" --diagnose-chunk 3 --json
 says '"finding":"explained"'
 says '"name":"qk-norms-frozen"'
+compare 'diagnosis of NaN' 1 "$folder/nan.safetensors" --diagnose
+says "diagnosis: overflow"
+says "$parameter holds numbers that are not finite"
+edit "$tensors" "$folder/huge.safetensors" '[1e308] + values[1:]'
+compare 'diagnosis of huge numbers' 1 "$folder/huge.safetensors" --diagnose
+says 'diagnosis: overflow'
+says 'holds 1e+308, the truth at most'
 compare 'diagnosis of the truth' 0 "$tensors" --diagnose
 says 'diagnosis: the truth'
 compare 'a hint at the diagnosis' 1 "$folder/frozen.safetensors"
