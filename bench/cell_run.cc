@@ -9,6 +9,7 @@
 #include "bench/report_pages/statistics.h"
 #include "streambp/cli/environment.h"
 #include "streambp/cli/records.h"
+#include "streambp/model/weight_provider.h"
 #include "streambp/ops/attention_device.h"
 #include "streambp/ops/backend.h"
 #include "streambp/ops/cuda/library.h"
@@ -36,6 +37,9 @@ std::string non_finite_weights(const plan::Models& models) {
   for (const auto& [flag, model] : all) {
     if (!*model) continue;
     for (const auto& parameter : (*model)->parameters()) {
+      // Of a layer whose weights are packed, or in the host's memory, they are there while it is run.
+      std::optional<LayerWeights> weights;
+      if (const auto layer = layer_of(parameter->name)) weights.emplace(**model, *layer);
       if (!parameter->value.isfinite().all().item<bool>())
         return fmt::format("{} of {} is not finite everywhere", parameter->name, flag);
     }

@@ -89,7 +89,7 @@ void add_export_command(CLI::App& app, Action& action) {
       ->required();
   text("--dtype", typed->dtype, "float32, float64, bfloat16, float16, or model: the preset's")
       ->capture_default_str();
-  add_seed_flag(*command, typed->seed, "Of the weights");
+  add_seed_flag(*command, "--seed", typed->seed, "Of the weights");
   text("--quantize", typed->quantize, "Of the linear maps of the layers: none, nf4, fp4 or int8")
       ->capture_default_str();
   command->add_flag("--double-quant", typed->double_quant,

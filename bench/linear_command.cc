@@ -132,7 +132,7 @@ void add_linear_command(CLI::App& app, Action& action) {
   command->add_option("--repeats", typed->repeats, "Timed passes of each")
       ->capture_default_str()
       ->check(from_to(1, 1000000));
-  add_seed_flag(*command, typed->seed, "Of the random numbers");
+  add_seed_flag(*command, "--seed", typed->seed, "Of the random numbers");
   command->add_flag("--json", typed->json, "Print a JSON object for each row instead of the table");
   command->callback([typed, &action] { action = [typed] { return run_linear(*typed); }; });
 }

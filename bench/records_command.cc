@@ -6,6 +6,7 @@
 #include "bench/commands.h"
 #include "bench/flat_records.h"
 #include "bench/known_records.h"
+#include "bench/output_rules.h"
 #include "bench/report.h"
 #include "streambp/cli/command_line.h"
 #include "streambp/cli/print.h"
@@ -34,11 +35,19 @@ bench/records.md.
 Exit codes: 0 printed or written; 2 bad usage or input, or a file that can't be written.)";
 
 int run_records(const Typed& typed) {
-  if (!typed.parquet.empty()) check_output_file(fmt::format("--parquet {}:", typed.parquet), typed.parquet);
-  std::vector<FiledRecord> filed;
+  std::vector<NamedFile> files;
   for (const std::string& folder : typed.folders) {
-    std::filesystem::path file = folder;
-    if (std::filesystem::is_directory(file)) file /= "results.jsonl";
+    const std::filesystem::path file = folder;
+    files.push_back({"records", std::filesystem::is_directory(file) ? file / "results.jsonl" : file});
+  }
+  if (!typed.parquet.empty()) {
+    const std::vector<NamedFile> output{{"--parquet", typed.parquet}};
+    check_distinct(output, files);
+    check_replaces_no_records(output);
+    check_output_file(fmt::format("--parquet {}:", typed.parquet), typed.parquet);
+  }
+  std::vector<FiledRecord> filed;
+  for (const auto& [what, file] : files) {
     for (const nlohmann::json& record : read_records(file)) {
       check_record(record, file.string());
       filed.push_back({file.string(), record});

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "bench/commands.h"
+#include "bench/output_rules.h"
 #include "bench/report_lines.h"
 #include "bench/report_pages/diff.h"
 #include "bench/report_pages/report_sections.h"
@@ -55,6 +56,23 @@ ReportCells cells_of(const ReportLines& lines, const std::string& named) {
   return cells;
 }
 
+std::vector<NamedFile> outputs_of(const Typed& typed) {
+  std::vector<NamedFile> outputs;
+  for (const auto& [flag, file] : {std::pair{"--output", &typed.output}, {"--markdown", &typed.markdown}}) {
+    if (!file->empty()) outputs.push_back({flag, *file});
+  }
+  return outputs;
+}
+
+/// Refuses to write over what the report is made of.
+void check_inputs(const Typed& typed, const ReportLines& lines, const std::vector<Timeline>& timelines) {
+  std::vector<NamedFile> inputs;
+  for (const std::string& file : lines.files) inputs.push_back({"records", file});
+  for (const PaperRow& row : lines.paper) inputs.push_back({"cells", row.file});
+  for (const Timeline& timeline : timelines) inputs.push_back({"timeline", timeline.file});
+  check_distinct(outputs_of(typed), inputs);
+}
+
 /// Writes the files that were asked for, or Markdown on stdout.
 void write_report(const Typed& typed, const Document& document) {
   if (!typed.output.empty()) write_file(typed.output, html_page(document, folder_of(typed.output)));
@@ -74,15 +92,23 @@ int run_diff(const Typed& typed, const std::string& made) {
   const ReportLines before_lines = read_report_lines({a}), after_lines = read_report_lines({b});
   const DiffSide before{a, cells_of(before_lines, a), read_timelines(a)};
   const DiffSide after{b, cells_of(after_lines, b), read_timelines(b)};
+  check_inputs(typed, before_lines, before.timelines);
+  check_inputs(typed, after_lines, after.timelines);
   write_report(typed, diff_document(before, after, typed.threshold, made));
   return diff_records(before, after, typed.threshold).count(Change::kWorse) > 0 ? kExitCheckFailed
                                                                                 : kExitGood;
 }
 
+void check_outputs(const Typed& typed) {
+  const std::vector<NamedFile> outputs = outputs_of(typed);
+  check_distinct(outputs, {});
+  check_replaces_no_records(outputs);
+  for (const NamedFile& output : outputs)
+    check_output_file(fmt::format("{} {}:", output.flag, output.path.string()), output.path);
+}
+
 int run_report(const Typed& typed) {
-  for (const auto& [flag, file] : {std::pair{"--output", &typed.output}, {"--markdown", &typed.markdown}}) {
-    if (!file->empty()) check_output_file(fmt::format("{} {}:", flag, *file), *file);
-  }
+  check_outputs(typed);
   if (!(typed.threshold >= 0.0 && typed.threshold < 1.0))
     throw InputError("--threshold {}: expected a part of 1, such as 0.02", typed.threshold);
   if (typed.diff && typed.folders.size() != 2)
@@ -90,6 +116,7 @@ int run_report(const Typed& typed) {
   const std::string made = "Written by streambp-bench " + version_text();
   if (typed.diff) return run_diff(typed, made);
   const ReportLines lines = read_report_lines(typed.folders);
+  check_inputs(typed, lines, {});
   write_report(typed, report_document(cells_of(lines, typed.folders.front()), made));
   return kExitGood;
 }

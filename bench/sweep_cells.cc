@@ -107,7 +107,12 @@ void check_outputs(const Bench& bench, size_t cells) {
   check_output("--timeline", options.timeline, options, cells);
   if (options.dump_gradients && bench.device.is_meta())
     throw InputError("--dump-gradients: the meta device has no values");
-  check_distinct(output_files(options), bench.inputs.files);
+  const std::vector<NamedFile> outputs = output_files(options);
+  check_distinct(outputs, bench.inputs.files);
+  std::vector<NamedFile> named;  // by flags of their own
+  std::copy_if(outputs.begin(), outputs.end(), std::back_inserter(named),
+               [](const NamedFile& output) { return output.flag != "--out"; });
+  check_replaces_no_records(named);
 }
 
 /// Refuses layers that `config` does not have.

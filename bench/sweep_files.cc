@@ -9,16 +9,6 @@ namespace {
 
 using std::filesystem::path;
 
-bool same_file(const path& a, const path& b) {
-  std::error_code error;
-  if (std::filesystem::equivalent(a, b, error)) return true;
-  const auto canonical = [&](const path& file) {
-    return std::filesystem::weakly_canonical(std::filesystem::absolute(file), error);
-  };
-  const path canonical_a = canonical(a);
-  return !error && canonical_a == canonical(b) && !error;
-}
-
 }  // namespace
 
 InputFiles input_files(const SweepOptions& options, bool config_only) {
@@ -51,19 +41,6 @@ std::vector<NamedFile> output_files(const SweepOptions& options) {
   add("--snapshot", options.snapshot);
   add("--timeline", options.timeline);
   return outputs;
-}
-
-void check_distinct(const std::vector<NamedFile>& outputs, const std::vector<NamedFile>& inputs) {
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    const NamedFile& output = outputs[i];
-    const auto check = [&](const NamedFile& other, const char* what) {
-      if (!same_file(output.path, other.path)) return;
-      throw InputError("{} {}: would replace {} {}, {}; expected another name", output.flag,
-                       output.path.string(), other.flag, other.path.string(), what);
-    };
-    for (const NamedFile& input : inputs) check(input, "which is read");
-    for (size_t j = 0; j < i; ++j) check(outputs[j], "which is written too");
-  }
 }
 
 }  // namespace streambp::bench

@@ -1,5 +1,4 @@
-// The files that a sweep reads and writes: what stands for the contents of the former, and that no two are
-// the same.
+// The files that a sweep reads and writes, and what stands for the contents of the former.
 #pragma once
 
 #include <filesystem>
@@ -7,14 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "bench/output_rules.h"
 #include "bench/sweep_options.h"
 
 namespace streambp::bench {
-
-struct NamedFile {
-  std::string flag;  // that names it, or the folder that it is in
-  std::filesystem::path path;
-};
 
 struct InputFiles {
   std::vector<NamedFile> files;
@@ -28,9 +23,5 @@ InputFiles input_files(const SweepOptions& options, bool config_only);
 
 /// results.jsonl, what a torn line of it is moved to, and the files of the flags.
 std::vector<NamedFile> output_files(const SweepOptions& options);
-
-/// Throws InputError naming both where one of the `outputs` is also an input or another output: the same file
-/// by whatever name, or, where there is none yet, the same name in the same folder.
-void check_distinct(const std::vector<NamedFile>& outputs, const std::vector<NamedFile>& inputs);
 
 }  // namespace streambp::bench

@@ -103,7 +103,7 @@ void add_train_command(CLI::App& app, Action& action, int argc, const char* cons
       ->excludes(files)
       ->excludes(command->get_option("--batch"));
   number("--seq-len", options.seq_len, "Tokens of a sequence of --text")->check(from_to(4, 1 << 24));
-  number("--data-seed", options.data_seed, "Of the windows of --text");
+  add_seed_flag(*command, "--data-seed", options.data_seed, "Of the windows of --text");
   number("--steps", options.steps, "Steps in all, those before --resume included")
       ->check(from_to(1, 100000000));
   text("--optimizer", options.optimizer.name, fmt::format("One of {}", fmt::join(optimizer_names(), ", ")));

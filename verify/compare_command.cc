@@ -202,7 +202,7 @@ void add_compare_command(CLI::App& app, std::function<int()>& action) {
        "Sizes of chunks in which the mistake may lie, as 100,384 (in addition to powers of two and even "
        "parts); implies --diagnose");
   text("--chunk", flags->chunk, "Chunk of the float64 run")->capture_default_str();
-  add_seed_flag(*command, flags->seed, "Of a preset's random weights");
+  add_seed_flag(*command, "--seed", flags->seed, "Of a preset's random weights");
   text("--dtype", flags->dtype, "Dtype a preset's random weights are drawn in (default: the preset's own)");
   set_action(*command, flags, action, run_compare);
 }

@@ -105,7 +105,7 @@ void add_gradcheck_command(CLI::App& app, std::function<int()>& action) {
   CLI::App* const command =
       app.add_subcommand("gradcheck", "The reference against complex steps and extended precision");
   command->footer(std::string(kExamples) + "\n" + kExitCodes);
-  add_seed_flag(*command, flags->seed, "Of inputs and cotangents");
+  add_seed_flag(*command, "--seed", flags->seed, "Of inputs and cotangents");
   set_action(*command, flags, action, run_gradcheck);
 }
 

@@ -246,7 +246,7 @@ void add_precision_command(CLI::App& app, std::function<int()>& action, int argc
   command->add_flag("--histogram", flags->histogram, "Print the distances of single entries as well");
   command->add_option("--out", flags->out, "A folder for results.jsonl, a record of each row");
   add_device_flag(*command, flags->device);
-  add_seed_flag(*command, flags->seed, "Of weights and tokens");
+  add_seed_flag(*command, "--seed", flags->seed, "Of weights and tokens");
   set_action(*command, flags, action, run_precision);
 }
 

@@ -203,7 +203,7 @@ void add_sweep_command(CLI::App& app, std::function<int()>& action) {
   add_run_flags(*command, flags);
   list("--dtype", flags->dtype, "float64")->capture_default_str();
   add_device_flag(*command, flags->device);
-  add_seed_flag(*command, flags->seed, "Of weights and tokens");
+  add_seed_flag(*command, "--seed", flags->seed, "Of weights and tokens");
   command->add_flag("--quick", flags->quick, "Shorter sequences, fewer chunks and combinations");
   add_jobs_flag(*command, flags->jobs);
   add_part_flag(*command, flags->part, "row");

@@ -29,6 +29,11 @@ TrainingText::TrainingText(const std::vector<std::filesystem::path>& files, int6
     throw InputError("--text: the model's vocabulary has {} tokens, expected at least {} for characters",
                      vocab_size, kOther + 1);
   for (const auto& path : files) {
+    std::error_code error;
+    if (!std::filesystem::is_regular_file(path, error)) {
+      throw InputError("--text {}: {}", printable(path.string()),
+                       error ? error.message() : "not a regular file, expected one of text");
+    }
     std::ifstream file(path, std::ios::binary);
     const std::string bytes{std::istreambuf_iterator<char>(file), {}};
     if (!file || bytes.empty())

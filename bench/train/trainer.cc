@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "bench/cell.h"
+#include "bench/output_rules.h"
 #include "bench/progress.h"
 #include "bench/sweep_cells.h"
 #include "bench/train/text.h"
@@ -16,6 +17,8 @@
 #include "streambp/cli/records.h"
 #include "streambp/cli/threads.h"
 #include "streambp/error.h"
+#include "streambp/model/model_files.h"
+#include "streambp/model/strict_json.h"
 #include "streambp/plan/metered_pass.h"
 
 namespace streambp::bench {
@@ -74,17 +77,12 @@ class Training {
         throw InputError("--text: {} asks for more than text; expected --tokens with its inputs", kind.name);
       text_.emplace(options_.text, bench_.config.vocab_size, options_.seq_len);
     }
+    check_distinct(outputs(), inputs());
     key_ = record_key(configuration());
     if (!run.resume && (!file_.records().empty() || std::filesystem::exists(state_file_)))
       throw InputError("{}: holds a training run already; expected --resume to go on, or another --out",
                        run.out.string());
-    for (const json& record : file_.records()) {
-      if (record.value("kind", "") != "training_step" || record.value("key", "") != key_)
-        throw InputError(
-            "{}: a record of something else, or of a run with other options; expected another --out",
-            file_.path().string());
-      losses_[record.at("step").get<int64_t>()] = record.at("loss").get<double>();
-    }
+    for (size_t i = 0; i < file_.records().size(); ++i) read_record(file_.records()[i], i + 1);
   }
 
   int run() {
@@ -92,10 +90,14 @@ class Training {
     open_reference();
     optimizer_ = make_optimizer(options_.optimizer);
     parameters_ = trained(*models_.policy);
+    if (parameters_.empty())
+      throw InputError("--freeze: no parameter is left to train; expected fewer parts of names");
     for (const Parameter* parameter : parameters_) optimizer_->prepare(*parameter);
     int64_t done = 0;
-    if (options_.run.resume && std::filesystem::exists(state_file_))
+    if (options_.run.resume && std::filesystem::exists(state_file_)) {
       done = load_training_state(state_file_, *models_.policy, *optimizer_, key_);
+      check_done(done);
+    }
     file_.start();
     environment_ =
         describe_environment(bench_.options.threads, bench_.device.is_cuda() ? bench_.device.index() : -1,
@@ -115,6 +117,49 @@ class Training {
   }
 
  private:
+  std::vector<NamedFile> inputs() const {
+    std::vector<NamedFile> files = bench_.inputs.files;
+    for (const auto& file : options_.text) files.push_back({"--text", file});
+    return files;
+  }
+
+  std::vector<NamedFile> outputs() const {
+    std::vector<NamedFile> files{
+        {"--out", file_.path()}, {"--out", torn_lines_path(file_.path())}, {"--out", state_file_}};
+    for (const char* name : {kConfigFile, kWeightFile, "adapter_config.json", "adapter_model.safetensors"})
+      files.push_back({"--out", options_.run.out / "model" / name});
+    return files;
+  }
+
+  void read_record(const json& record, size_t line) {
+    const auto is = [&](const char* name, const std::string& value) {
+      return record.contains(name) && record.at(name) == value;
+    };
+    if (!is("kind", "training_step") || !is("key", key_)) {
+      throw InputError(
+          "{} line {}: a record of something else, or of a run with other options; expected another --out",
+          file_.path().string(), line);
+    }
+    const json step = record.value("step", json()), loss = record.value("loss", json());
+    if (!step.is_number_integer() || !loss.is_number()) {
+      throw InputError("{} line {}: step {}, loss {}: expected a whole number and a number",
+                       file_.path().string(), line, shown(step), shown(loss));
+    }
+    losses_[step.get<int64_t>()] = loss.get<double>();
+  }
+
+  /// The state is that of a step on record, and not beyond the run.
+  void check_done(int64_t done) const {
+    if (done > options_.steps) {
+      throw InputError("{}: of step {}, beyond --steps {}; expected more steps, or another --out",
+                       state_file_.string(), done, options_.steps);
+    }
+    if (!losses_.contains(done)) {
+      throw InputError("{}: of step {}, of which {} has no record; expected both files of one run",
+                       state_file_.string(), done, file_.path().string());
+    }
+  }
+
   /// Whatever decides the bits of a run. Not how many steps it has: a constant learning rate permits more.
   json configuration() const {
     const Cell cell{bench_.options.objectives.front(), settings(), options_.seq_len,
@@ -137,7 +182,7 @@ class Training {
       all["training"]["damping"] = optimizer.damping;
     }
     if (optimizer.master_weights) all["training"]["master_weights"] = true;
-    if (text_) all["training"]["text_bytes"] = text_->size();
+    if (text_) all["training"]["text"] = content_key(options_.text, UINT64_MAX);
     all["settings"].erase("threads");
     all["settings"].erase("repeats");
     return all;

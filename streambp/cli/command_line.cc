@@ -71,8 +71,8 @@ int run_command_line(CLI::App& app, int argc, const char* const* argv, const std
   }
 }
 
-void add_seed_flag(CLI::App& command, uint64_t& seed, const std::string& help) {
-  command.add_option("--seed", seed, help)
+void add_seed_flag(CLI::App& command, const std::string& flag, uint64_t& seed, const std::string& help) {
+  command.add_option(flag, seed, help)
       ->capture_default_str()
       ->check(CLI::Validator([](std::string& text) { return seed_problem(text); }, ""));
 }

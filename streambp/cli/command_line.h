@@ -24,7 +24,7 @@ inline constexpr int kExitOutOfMemory = 3;
 int run_command_line(CLI::App& app, int argc, const char* const* argv, const std::function<int()>& action);
 
 /// Adds --seed, a whole number of 64 bits.
-void add_seed_flag(CLI::App& command, uint64_t& seed, const std::string& help);
+void add_seed_flag(CLI::App& command, const std::string& flag, uint64_t& seed, const std::string& help);
 
 /// "512,1024" as numbers; `what` names the flag in errors. Throws InputError for an empty list, a number that
 /// is not one, or one below `least`.

@@ -66,6 +66,12 @@ run 'Parquet' 0 records plain kept other --parquet records.parquet
 "$program" records plain kept other --flat >records.csv
 python3 "$tests/check_parquet.py" records.parquet records.csv >parquet 2>&1 || fail "$(tail -n 1 parquet)"
 run 'Parquet over a folder' 2 records plain --parquet kept
+cp plain/results.jsonl before.jsonl
+for output in plain/results.jsonl plain/../plain/results.jsonl kept/results.jsonl; do
+  run "Parquet over records" 2 records plain --parquet "$output"
+  grep -q 'would replace\|would be lost' stderr || fail 'no word of what would be lost'
+done
+cmp -s plain/results.jsonl before.jsonl || fail 'the records were written over'
 run 'both forms' 2 records plain --flat --parquet again.parquet
 mkdir strange
 printf '{"schema":1,"method":"x\\u001b[31m","error":"a \\"b\\", c\\nd","seq_len":3}\n' >strange/results.jsonl

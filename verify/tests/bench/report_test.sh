@@ -90,6 +90,17 @@ run 'no folder' 2 report nowhere
 mkdir empty
 run 'no records' 2 report empty
 grep -q 'no results.jsonl in it or below it' stderr || fail 'it is not said'
+cp grid/results.jsonl before.jsonl
+for flag in --output --markdown; do
+  run "$flag over what is read" 2 report grid "$flag" grid/results.jsonl
+  grep -q 'would be lost' stderr || fail 'no word of what would be lost'
+done
+ln grid/results.jsonl linked
+run 'by another name' 2 report grid --output linked
+grep -q 'would replace records .*which is read' stderr || fail 'no word of the other name'
+cmp -s grid/results.jsonl before.jsonl || fail 'the records were written over'
+run 'one file for two pages' 2 report grid --output same --markdown ./same
+grep -q 'which is written too' stderr || fail 'no word of the other page'
 run 'a folder for a file' 2 report grid --output empty
 
 python3 "$root/scripts/check_report.py" page.html hostile.html >browser 2>&1

@@ -122,13 +122,43 @@ bad 'holds a training run already' "${common[@]}" --out adamw
 bad 'with other options' "${common[@]}" "${long[@]}" --weight-decay 0.02 --steps 30 --out adamw --resume
 bad 'with other options' "${common[@]}" "${long[@]}" --optimizer natural-galore --galore-rank 4 --galore-history 7 --steps 30 --out natural-galore --resume
 bad 'damping is 0, expected above 0' "${common[@]}" --optimizer natural-galore --galore-damping 0 --out no
-bad "can't be read" train --text nowhere --out no --quiet
+bad 'No such file' train --text nowhere --out no --quiet
+mkfifo pipe
+bad 'not a regular file' train --text pipe --out no --quiet
+bad 'not a regular file' train --text /dev/zero --out no --quiet
+bad 'not a regular file' train --text still --out no --quiet
+bad 'data-seed' "${common[@]}" --data-seed -1 --out no
+bad 'no parameter is left to train' "${common[@]}" --freeze model,lm_head --out no
 bad 'expected at least 5000' train --text text --seq-len 5000 --out no --quiet
 bad 'asks for more than text' "${common[@]}" --objective grpo --set beta=0 --out no
 bad 'expected one' "${common[@]}" --method standard,streambp --out no
 bad 'expected one of constant, linear, cosine' "${common[@]}" --schedule square --out no
 bad 'the weights are in float32 already' "${common[@]}" --master-weights --out no
 bad "can't be trained" "${common[@]}" --device meta --out no
+
+# What a run goes on from has to be its own: the text by its contents, the state by its step and its records.
+once=("${common[@]}" --dtype float64 --optimizer sgd)
+trained 'to be resumed' resumed --dtype float64 --optimizer sgd --steps 4
+tr 'a-z' 'b-za' <text >other
+bad 'with other options' train --model qwen3-tiny --text other --seq-len 33 --batch 2 --quiet --dtype float64 --optimizer sgd --out resumed --steps 6 --resume
+bad 'of step 4, beyond --steps 3' "${once[@]}" --out resumed --steps 3 --resume
+mkdir stateless torn
+cp resumed/state.safetensors stateless
+bad 'of step 4, of which .*results.jsonl has no record' "${once[@]}" --out stateless --steps 6 --resume
+cp resumed/state.safetensors torn
+sed '2s/"step":2/"step":"two"/' resumed/results.jsonl >torn/results.jsonl
+bad 'results.jsonl line 2: step "two", loss ' "${once[@]}" --out torn --steps 6 --resume
+
+# Nothing that a run reads is written over.
+cp -r resumed/model model
+mkdir -p into
+cp -r model into/model
+cp text into/model/config.txt
+bad 'would replace --model .*which is read' train --model into/model --text text --seq-len 33 --dtype float64 --out into --steps 1 --quiet
+cp text into/state.safetensors
+bad 'would replace --text into/state.safetensors' train --model qwen3-tiny --text into/state.safetensors --seq-len 33 --out into --steps 1 --quiet
+cmp -s model/model.safetensors into/model/model.safetensors || fail 'the weights were written over'
+
 run 'not finite' 1 "${common[@]}" --optimizer sgd --clip-norm 0 --learning-rate 1e30 --steps 5 --out inf
 grep -q 'the first gradient that is not: model' stderr || fail 'no word of which tensor'
 

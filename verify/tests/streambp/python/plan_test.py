@@ -141,6 +141,9 @@ class Models(Case):
             name = "qwen3-cpu" if settings["device"] == "cpu" else "qwen3-1.7b"
             found = longest(name, budget, **settings)
             size = parse_bytes("budget", budget)
+            if settings["device"] == "cuda":
+                self.assertGreater(longest(name, budget, margin=0, **settings).seq_len, found.seq_len)
+                size -= 1_000_000_000 + size // 50  # what the driver, libraries and fragmentation take
             self.assertTrue(found.fits)
             self.assertLessEqual(predict(name, tokens=found.seq_len, **settings).peak_bytes, size)
             self.assertGreater(predict(name, tokens=found.seq_len + found.resolution, **settings).peak_bytes, size)
