@@ -201,7 +201,14 @@ Batch read_objective_batch(const ObjectiveKind& kind, std::map<std::string, at::
     case Layout::kLabels:
       break;
   }
-  return padded.packed(padded.optional("labels"), vocab_size);
+  Batch batch = padded.packed(padded.optional("labels"), vocab_size);
+  if (batch.first_labels_ignored > 0 && batch.scalar_inputs.contains("num_items_in_batch")) {
+    throw InputError(
+        "{}labels: padding would predict {} of them, which num_items_in_batch counts although --first-labels "
+        "ignore drops them: the loss would be too small; expected -100 there",
+        prefix, batch.first_labels_ignored);
+  }
+  return batch;
 }
 
 Batch read_objective_batch(const ObjectiveKind& kind, const SafetensorsFile& file, int64_t vocab_size,

@@ -191,12 +191,28 @@ void Model::zero_gradients() {
   }
 }
 
-RopeTable Model::rope_of(const RopeSettings& rope, int64_t rotary_dim, const Batch& batch,
-                         const at::Tensor& row_factors) const {
+RopeTable Model::rope_of(const RopeSettings& rope, const std::optional<GivenRope>& given, int64_t rotary_dim,
+                         const Batch& batch, const at::Tensor& row_factors) const {
+  const at::Tensor positions = batch.positions.to(device());
+  if (given)
+    return rope_table(positions, given->frequencies.to(device()), given->attention_factor, dtype(),
+                      row_factors);
   const std::vector<double> frequencies = rope_inverse_frequencies(rope, rotary_dim, rope_length(batch));
-  return rope_table(batch.positions.to(device()),
-                    at::tensor(at::ArrayRef<double>(frequencies), at::kDouble).to(device()),
+  return rope_table(positions, at::tensor(at::ArrayRef<double>(frequencies), at::kDouble).to(device()),
                     rope.attention_factor, dtype(), row_factors);
+}
+
+void Model::give_rope(std::optional<GivenRope> rope, std::optional<GivenRope> local) {
+  const auto check = [](const std::optional<GivenRope>& given, int64_t rotary_dim) {
+    if (given && given->frequencies.sizes() != at::IntArrayRef{rotary_dim / 2})
+      throw InputError("inv_freq: [{}] frequencies, expected [{}]",
+                       fmt::join(given->frequencies.sizes(), ", "), rotary_dim / 2);
+  };
+  check(rope, config_.rotary_dim);
+  if (local && !config_.local_rope) throw InputError("inv_freq: the model has no local rotary embedding");
+  check(local, config_.local_rope ? config_.local_rotary_dim() : 0);
+  given_rope_ = std::move(rope);
+  given_local_rope_ = std::move(local);
 }
 
 namespace {
@@ -216,11 +232,13 @@ Stream Model::prepare(const Batch& batch) const {
   stream.batch = batch;
   stream.batch.tokens = batch.tokens.to(device());
   stream.batch.targets = batch.targets.to(device());
-  stream.rope = rope_of(config_.rope, config_.rotary_dim, batch);
-  if (config_.local_rope) stream.local_rope = rope_of(*config_.local_rope, config_.local_rotary_dim(), batch);
+  stream.rope = rope_of(config_.rope, given_rope_, config_.rotary_dim, batch);
+  if (config_.local_rope) {
+    stream.local_rope = rope_of(*config_.local_rope, given_local_rope_, config_.local_rotary_dim(), batch);
+  }
   if (config_.query_scale_beta != 0.0)
-    stream.query_rope =
-        rope_of(config_.rope, config_.rotary_dim, batch, query_scales(config_, batch.positions.to(device())));
+    stream.query_rope = rope_of(config_.rope, given_rope_, config_.rotary_dim, batch,
+                                query_scales(config_, batch.positions.to(device())));
   if (config_.has_per_layer_inputs()) {
     const MemoryScope inputs("layer inputs");
     stream.embedded = embed(stream.batch.tokens);

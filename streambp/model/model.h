@@ -86,6 +86,15 @@ class Model {
   void lend(const std::map<std::string, at::Tensor>& values,
             const std::map<std::string, at::Tensor>& gradients);
 
+  /// Of a skeleton: the rotary embedding's frequencies [rotary_dim / 2] float64 as somebody else's module has
+  /// them, and its factor, in place of those of the config; nothing: the config's. Throws InputError for
+  /// another number of frequencies.
+  struct GivenRope {
+    at::Tensor frequencies;
+    double attention_factor = 1.0;
+  };
+  void give_rope(std::optional<GivenRope> rope, std::optional<GivenRope> local);
+
   /// Lets go of all that was lent.
   void give_back();
 
@@ -223,8 +232,8 @@ class Model {
   at::Tensor zero_gradient(const at::Tensor& value) const;
   DecoderLayer make_layer(int64_t index);
   /// `row_factors` as in rope_table.
-  RopeTable rope_of(const RopeSettings& rope, int64_t rotary_dim, const Batch& batch,
-                    const at::Tensor& row_factors = {}) const;
+  RopeTable rope_of(const RopeSettings& rope, const std::optional<GivenRope>& given, int64_t rotary_dim,
+                    const Batch& batch, const at::Tensor& row_factors = {}) const;
 
   Config config_;
   Placement placement_;
@@ -232,6 +241,7 @@ class Model {
   bool is_skeleton_ = false;
   c10::Device lender_ = at::kCPU;  // of a skeleton: where what it is lent lies
   std::map<std::string, std::vector<int64_t>> skeleton_shapes_;
+  std::optional<GivenRope> given_rope_, given_local_rope_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
   std::unordered_map<std::string, Parameter*> by_name_;
   struct Part {

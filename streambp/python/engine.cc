@@ -215,6 +215,17 @@ std::tuple<double, TensorDict, std::string> Engine::backward(
   });
 }
 
+void Engine::set_rope(const std::optional<at::Tensor>& frequencies, double attention_factor,
+                      const std::optional<at::Tensor>& local_frequencies, double local_attention_factor) {
+  answered([&] {
+    const std::lock_guard lock(mutex_);
+    const auto given = [](const std::optional<at::Tensor>& tensor, double factor) {
+      return tensor ? std::optional(Model::GivenRope{*tensor, factor}) : std::nullopt;
+    };
+    model_.give_rope(given(frequencies, attention_factor), given(local_frequencies, local_attention_factor));
+  });
+}
+
 bool Engine::needs_reference(const std::string& objective, const TextDict& options, const TensorDict& batch,
                              const std::string& first_labels) const {
   return answered([&] {

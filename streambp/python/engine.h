@@ -67,6 +67,11 @@ class Engine : public torch::CustomClassHolder {
 
   c10::Dict<std::string, std::vector<int64_t>> parameters() const;
   std::vector<std::string> layer_parameters(int64_t layer) const;
+
+  /// Model::give_rope, from now on; what is nothing is the config's. Frequencies [rotary_dim / 2] float64.
+  void set_rope(const std::optional<at::Tensor>& frequencies, double attention_factor,
+                const std::optional<at::Tensor>& local_frequencies, double local_attention_factor);
+
   std::vector<std::string> head_parameters() const;
 
   /// Loss and gradients of `objective`. `batch`: padded tensors under the names of

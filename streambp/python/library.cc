@@ -63,6 +63,7 @@ TORCH_LIBRARY(streambp, m) {
       .def("settings", [](const c10::intrusive_ptr<Engine>&) { return settings_json(); })
       .def("parameters", &Engine::parameters)
       .def("layer_parameters", &Engine::layer_parameters)
+      .def("set_rope", &Engine::set_rope)
       .def("head_parameters", &Engine::head_parameters)
       .def("backward", &Engine::backward)
       .def("needs_reference", &Engine::needs_reference)

@@ -10,6 +10,7 @@ from ._library import InputError, checked
 from ._model import Weights, engine_of, gradients_lock
 from ._ranks import group_name, refused_together
 from ._refusals import check_autocast, check_state
+from ._rope import greatest_position, hand_over_rope
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,10 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
         check_state(weights.base)
         check_autocast(weights.dtype, weights.device)
         engine = engine_of(weights)
-        tensors = batch_tensors(batch)
+        tensors = batch_tensors(batch, weights.base)
         given, settings = _sort_keywords(engine, objective, options, {"chunk": chunk, **settings})
         settings["first_labels"] = first_labels
+        hand_over_rope(engine, weights.base, greatest_position(tensors))
         parameters = weights.parameters()
         values = weights.lend(parameters, parameters.values())
         of_reference = _reference(engine, values, weights, tensors, objective, given, reference, first_labels)
@@ -104,7 +106,7 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
         return loss
     run = json.loads(line)
     return loss, StepInfo(of_tokens.get("log_probabilities"), of_tokens.get("values"), run["chunk"], run["head_chunk"], run["tokens"],
-                          run["method"], tuple(run["notes"]))
+                          run["method"], (*weights.notes, *run["notes"]))
 
 
 def _gradients(parameters):
@@ -130,7 +132,9 @@ def _lent(model, role):
         weights = Weights(model)
         check_state(weights.base)
         parameters = weights.parameters()
-        return engine_of(weights), weights.lend(parameters, parameters.values())
+        engine = engine_of(weights)
+        hand_over_rope(engine, weights.base, None)
+        return engine, weights.lend(parameters, parameters.values())
     except InputError as error:
         raise InputError(f"{role}: {error}") from None
 

@@ -4,22 +4,27 @@ from collections.abc import Mapping
 
 import torch
 
+from ._attention import DOCUMENTS, check_documents, mask_as_run
 from ._library import InputError
 
 NOT_STREAMED = {
     "past_key_values": "a cache of earlier tokens has no gradients; pass the whole sequence",
+    "cache": "a cache of earlier tokens has no gradients; pass the whole sequence",
     "cache_position": "a cache of earlier tokens has no gradients; pass the whole sequence",
     "inputs_embeds": "the embedding's gradients need token ids; pass input_ids",
     "pixel_values": "only text is streamed",
     "use_cache": "a step keeps no cache; leave it out",
     "output_attentions": "attention weights are never there as a whole; leave it out",
     "output_hidden_states": "hidden states are not kept; leave it out",
+    "is_causal": "models are causal; leave it out",
     "head_mask": "not supported; leave it out",
 }
 
 
-def batch_tensors(batch):
+def batch_tensors(batch, base=None):
     """{name: tensor} of a dict, BatchEncoding or BatchFeature; numbers become tensors, entries that are None are left out.
+
+    base: the transformers model whose attention says what mask and positions mean (mask_as_run).
 
     A mask [B, 1, T, T] that is causal becomes one [B, T]; one that keeps documents apart is left out where position_ids [B, T] says the
     same. Raises InputError for anything else.
@@ -30,7 +35,9 @@ def batch_tensors(batch):
     for name, value in batch.items():
         if value is None:
             continue
-        if name in NOT_STREAMED and value is False:
+        if name in NOT_STREAMED and value is (name == "is_causal"):
+            continue
+        if name in DOCUMENTS or name == "seq_idx":
             continue
         if name in NOT_STREAMED:
             raise InputError(f"batch: {name}: {NOT_STREAMED[name]}")
@@ -51,6 +58,13 @@ def batch_tensors(batch):
             del tensors["attention_mask"]
         else:
             tensors["attention_mask"] = flat
+    check_documents(batch)
+    if base is not None and "input_ids" in tensors:
+        ids = tensors["input_ids"]
+        mask = mask_as_run(base, tensors.get("attention_mask"), tensors.get("position_ids"), ids.shape[0] if ids.dim() > 1 else 1)
+        tensors.pop("attention_mask", None)
+        if mask is not None:
+            tensors["attention_mask"] = mask
     return tensors
 
 

@@ -7,8 +7,10 @@ import torch
 from transformers.loss.loss_utils import ForCausalLMLoss
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast, MoeCausalLMOutputWithPast, MoeModelOutputWithPast
 
+from ._attention import CACHES, check_keywords, mask_as_run
 from ._batch import mask_of_columns
 from ._library import InputError, checked
+from ._rope import hand_over_rope
 from ._streamed_head import streamed_loss
 from ._streamed_layers import StreamedLayer
 
@@ -51,6 +53,7 @@ class Stream:
         engine = self.configuration.engine(hidden)
         key = hidden.dtype, hidden.device
         if key not in self._streams:
+            hand_over_rope(engine, self.configuration.weights.base, int(self.inputs[2].max()) + 1)
             self._streams[key] = checked(engine.stream, *self.inputs)
         return engine, self._streams[key]
 
@@ -101,20 +104,30 @@ def _returns_dict(module, given):
 def _streams(call, given, packed):
     """Whether this call is streamed. Raises InputError for what it asks for and a streamed pass with gradients can't give."""
     config = call.module.config
-    caching = given.get("past_key_values") is not None
+    caching = next((name for name in CACHES if given.get(name) is not None), None)
     wanted = given.get("use_cache")
     wanted = getattr(config, "use_cache", False) if wanted is None else wanted
     extras = [name for name in (*NOT_KEPT, "output_router_logits") if _asked(config, given, name)]
     if not torch.is_grad_enabled() and not packed:
-        return not (caching or wanted or extras or isinstance(given.get("attention_mask"), dict))
+        return not (caching or wanted or extras or isinstance(given.get("attention_mask"), dict) or not _takes(given))
+    check_keywords(given)
     if caching:
-        raise InputError("past_key_values: a cache can't be continued with gradients; call under torch.no_grad(), or leave it out")
+        raise InputError(f"{caching}: a cache can't be continued with gradients; call under torch.no_grad(), or leave it out")
     for name in extras:
         reason = "the load-balancing loss is streambp.backward()'s alone" if name == "output_router_logits" else "streamed layers keep none"
         raise InputError(f"{name} is asked for: {reason}; leave it False" +
                          (" (router_aux_loss_coef=0.0 in TRL's arguments)" if name == "output_router_logits" else ""))
     if given.get("use_cache"):
         warnings.warn("use_cache=True with gradients: streamed layers keep no cache, it is left out", stacklevel=2)
+    return True
+
+
+def _takes(given):
+    """Whether a streamed pass knows all arguments; without gradients the model's own code can have those that it doesn't."""
+    try:
+        check_keywords(given)
+    except InputError:
+        return False
     return True
 
 
@@ -145,6 +158,7 @@ def _start(state, given):
         raise InputError("attention_mask: one for each kind of layer is given with gradients, expected [rows, columns]")
     if mask is not None and mask.dim() == 4:
         mask = mask_of_columns(mask, positions)
+    mask = mask_as_run(state.base, mask, positions, input_ids.shape[0])
     stream = Stream(state.configuration(), state.chunk, input_ids, mask, positions)
     return stream, stream.pack(embeddings)
 
@@ -180,7 +194,7 @@ def causal_forward(call, *args, **kwargs):
     loss_inputs = {name: given.pop(name, None) for name in ("labels", "shift_labels", "num_items_in_batch")}
     returns_dict = _returns_dict(call.module, given)
     hidden, stream = packed_hidden(call, given)
-    labels = labels_of(state, stream, loss_inputs["labels"], loss_inputs["shift_labels"])
+    labels = labels_of(state, stream, loss_inputs["labels"], loss_inputs["shift_labels"], counted=loss_inputs["num_items_in_batch"] is not None)
     loss = streamed_loss(state, stream, hidden, labels, loss_inputs["num_items_in_batch"])
     kind = MoeCausalLMOutputWithPast if hasattr(call.module.config, "num_experts") else CausalLMOutputWithPast
     output = kind(loss=loss)
@@ -208,7 +222,7 @@ def _only_the_model_has(call, given):
 def _loss_streams(call, given):
     """Whether this call's loss is streamed: labels in training mode, with transformers' own loss of all logits."""
     module = call.module
-    if given.get("labels") is None or not module.training or given.get("past_key_values") is not None or given.get("fused_lm_head"):
+    if given.get("labels") is None or not module.training or any(given.get(name) is not None for name in CACHES) or given.get("fused_lm_head"):
         return False
     if _only_the_model_has(call, given):
         return False
@@ -218,10 +232,11 @@ def _loss_streams(call, given):
     return module.loss_function is ForCausalLMLoss
 
 
-def labels_of(state, stream, labels, shift_labels=None):
+def labels_of(state, stream, labels, shift_labels=None, counted=False):
     """labels [B, T] where column t + 1 holds the target of column t, and none that padding would predict.
 
-    Raises InputError for the latter unless state.first_labels is "ignore", and for shift_labels with a target of the last column, which no
+    Raises InputError for the latter unless state.first_labels is "ignore" (and then where they are `counted`, as Trainer's
+    num_items_in_batch counts them), and for shift_labels with a target of the last column, which no
     column follows.
     """
     shape = stream.inputs[0].shape
@@ -245,4 +260,8 @@ def labels_of(state, stream, labels, shift_labels=None):
         row, column = from_padding.nonzero()[0].tolist()
         raise InputError(f"labels: row {row} column {column}: padding would predict it; set it to -100, or patch(..., "
                          "first_labels=\"ignore\")")
+    if counted:
+        row, column = from_padding.nonzero()[0].tolist()
+        raise InputError(f"labels: row {row} column {column}: padding would predict it, and num_items_in_batch counts it although "
+                         "first_labels=\"ignore\" drops it: the loss would be too small; set it to -100 in the collator")
     return labels.masked_fill(from_padding, IGNORED)

@@ -16,6 +16,7 @@ import torch
 
 from ._adapters import base_name, find_adapter, is_adapter_name
 from ._library import InputError, checked, library
+from ._module_state import module_settings, notes_on
 from ._refusals import check_class, model_class
 
 DTYPES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
@@ -55,7 +56,10 @@ class Weights:
         self.source = f"{self.class_name}.config"
         self.adapter = find_adapter(outer, self.base) if adapters else None
         self.adapter_json = self.adapter.json() if self.adapter else ""
-        self.config_json = config_json(self.base)
+        settings = module_settings(self.base)
+        self.notes = notes_on(self.base, settings)
+        self.config_json = config_json(self.base, settings)
+        self._tied = settings.get("tie_word_embeddings", self.base.config.tie_word_embeddings)
         # Those whose files have experts as transformers does.
         whole_experts = self.base.config.model_type in ("gpt_oss", "gemma4_text")
         self._engine_names = {}
@@ -64,7 +68,7 @@ class Weights:
             if engine_name is not None:
                 self._engine_names[name] = tuple(_views(engine_name, parameter.shape, whole_experts))
         self.names = list(self._engine_names)
-        self._of_head = ("lm_head.", "model.embed_tokens.") if self.base.config.tie_word_embeddings else ("lm_head.",)
+        self._of_head = ("lm_head.", "model.embed_tokens.") if self._tied else ("lm_head.",)
         self.dtype, self.head_dtype, self.device = self._dtypes_and_device()
         # transformers keeps these in float32 where a model is loaded, and model.to(dtype) does not.
         self._engine_names |= {name: ((base_name(name), self._wide),) for name in self.names if name.endswith(CORRECTION)}
@@ -131,7 +135,7 @@ class Weights:
         modules = [self.base.model.norm] + [module for module in (getattr(self.base, "lm_head", None), getattr(self.base, "score", None))
                                             if module is not None]
         own = [name for module in modules for name in self.names_of(module)]
-        tied = isinstance(getattr(self.base, "lm_head", None), torch.nn.Module) and self.base.config.tie_word_embeddings
+        tied = isinstance(getattr(self.base, "lm_head", None), torch.nn.Module) and self._tied
         return own + [name for name in self.names_of(self.base.model.embed_tokens) if tied and name not in own]
 
     def parameters(self, names=None):
@@ -199,17 +203,16 @@ def engine_of(weights):
     return kept[which][1]
 
 
-def config_json(base):
+def config_json(base, of_modules):
     """The model's config as the text of a config.json: all keys, with the class as its architecture.
 
-    Dropout is 0 in evaluation mode, whatever the config says.
+    of_modules: what module_settings() has found, which counts. Dropout is 0: check_dropout() looks at the modules.
     """
-    settings = json.loads(base.config.to_json_string(use_diff=False))
+    settings = json.loads(base.config.to_json_string(use_diff=False)) | of_modules
     settings["architectures"] = [model_class(base).__name__]
     settings.pop("dtype", None)  # the parameters' own counts
     settings.pop("torch_dtype", None)
-    if not base.training:
-        settings |= {key: 0.0 for key in DROPOUTS if key in settings}
+    settings |= {key: 0.0 for key in DROPOUTS if key in settings}
     return json.dumps(settings)
 
 

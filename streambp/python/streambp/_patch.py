@@ -11,14 +11,18 @@ Each decoder layer becomes one autograd node that keeps its input alone (_stream
 import copy
 import functools
 import types
+import warnings
 
 import torch
 
 from . import _forwards
 from ._adapters import find_adapter, lora_layers
+from ._attention import check_attention
 from ._library import InputError, checked, library
 from ._model import DTYPES, Weights, engine_of, unwrap
-from ._refusals import check_autocast, check_checkpointing, check_class, check_config, check_dropout, check_layers, check_modules, check_parameters
+from ._module_state import check_attributes, check_functions, check_own_forward, module_settings, notes_on
+from ._refusals import (check_autocast, check_checkpointing, check_class, check_config, check_dropout, check_layers, check_modules, check_parameters,
+                        raise_together)
 
 ATTRIBUTE = "_streambp"
 FIRST_LABELS = ("refuse", "ignore")
@@ -162,6 +166,7 @@ class Patched:
         self._names = self._parameter_names()
         self.active = False
         self.fused_head = None  # TRL's options of the head, where it streams (_trl.py)
+        self._settings = {}  # of modules, where their config says something else
         self._configurations = {}
         self._found = []  # (module, its own forward attribute or None, ours)
         self._adapted = self.outer is not self.base or getattr(self.base, "_hf_peft_config_loaded", False)
@@ -191,13 +196,19 @@ class Patched:
         if self.has_changed():
             raise InputError(f"{type(self.base).__name__} has other parameters than when it was patched (adapters added or merged?): call "
                              "streambp.patch() again, on the model as it is now")
-        if self.base.training and torch.is_grad_enabled():
-            check_checkpointing(self.base)
-        check_config(self.base)
-        check_dropout(self.base)
-        check_modules(self.base)
-        check_parameters(self.base, patched=True)
-        self._check_hooks()
+        base, settings = self.base, module_settings(self.base)
+        checks = [lambda: check_config(base), lambda: check_dropout(base), lambda: check_modules(base), lambda: check_functions(base), lambda: check_attention(base),
+                  lambda: check_parameters(base, patched=True), self._check_hooks, lambda: check_attributes(base, settings)]
+        if base.training and torch.is_grad_enabled():
+            checks.insert(0, lambda: check_checkpointing(base))
+        if not self.active:
+            checks.append(lambda: check_own_forward(base))
+        raise_together(*checks)
+        if settings != self._settings:
+            for note in notes_on(base, {key: value for key, value in settings.items() if self._settings.get(key) != value}):
+                warnings.warn(note, stacklevel=2)
+            self._settings = settings
+            self._configurations.clear()
 
     def _check_hooks(self):
         for index, layer in enumerate(self.backbone.layers):

@@ -5,7 +5,9 @@ Both levels use these: check_class and check_state for the model, check_autocast
 
 import torch
 
+from ._attention import check_attention
 from ._library import InputError
+from ._module_state import check_attributes, check_functions, check_own_forward, module_settings
 
 # The classes of transformers whose mathematics the engine has, by their names.
 FAMILIES = ("DeepseekV3", "Gemma", "Gemma2", "Gemma3", "Gemma3Text", "Gemma4", "Glm4", "Glm4Moe", "GptOss", "Granite", "Llama", "Ministral3",
@@ -56,12 +58,23 @@ def check_state(base, patched=False):
 
     patched: for level 2, whose gradients flow through torch's autograd: sharded parameters and hooks on parameters are then welcome.
     """
-    check_checkpointing(base)
-    check_config(base)
-    check_dropout(base)
-    check_modules(base)
-    check_hooks(base)
-    check_parameters(base, patched)
+    raise_together(lambda: check_checkpointing(base), lambda: check_config(base), lambda: check_dropout(base), lambda: check_modules(base),
+                   lambda: check_own_forward(base), lambda: check_functions(base), lambda: check_attention(base), lambda: check_hooks(base),
+                   lambda: check_parameters(base, patched), lambda: check_attributes(base, module_settings(base)))
+
+
+def raise_together(*checks):
+    """Calls all `checks`, and raises one InputError for those of them that do."""
+    problems = []
+    for check in checks:
+        try:
+            check()
+        except InputError as error:
+            problems.append(str(error))
+    if len(problems) == 1:
+        raise InputError(problems[0])
+    if problems:
+        raise InputError(f"{len(problems)} obstacles: " + "; ".join(f"({i}) {problem}" for i, problem in enumerate(problems, 1)))
 
 
 def check_checkpointing(base):
@@ -82,11 +95,10 @@ def check_config(base):
 def check_dropout(base):
     if not base.training:
         return
-    for key in ("attention_dropout", "resid_pdrop", "embd_pdrop"):
-        if (getattr(base.config, key, 0.0) or 0.0) > 0:
-            raise InputError(f"{key} is {getattr(base.config, key)} in training mode, expected 0: a chunk that runs again would draw another "
-                             f"mask; set model.config.{key} = 0 before the model is made, or call model.eval()")
     for name, module in base.named_modules():
+        if (getattr(module, "attention_dropout", 0.0) or 0.0) > 0:
+            raise InputError(f"{name}.attention_dropout is {module.attention_dropout} in training mode, expected 0: a chunk that runs again "
+                             "would draw another mask; set it to 0 in the config before the model is made, or call model.eval()")
         # LoRA's own have a message of theirs.
         if isinstance(module, torch.nn.Dropout) and module.p > 0 and module.training and "lora_dropout" not in name:
             raise InputError(f"{name}: dropout {module.p} in training mode, expected 0: a chunk that runs again would draw another mask; "

@@ -111,7 +111,7 @@ def verify(model, batch, objective="sft", gradients=None, diagnose=False, *, dia
 
     model, batch, objective, reference, teacher, first_labels, options: as in backward(); the model may be trained as you like, with gradient
         checkpointing or patched.
-    gradients: None: those of the model's own autograd, model(**batch).loss.backward(), run here for "sft" with the model's .grad left as it
+    gradients: None: those of the model's own autograd, model(**batch, use_cache=False).loss.backward(), run here for "sft" with the model's .grad left as it
         is; "grad": what .grad holds now, of whatever has filled it, once, from None; or {name: tensor} of any framework, under
         Hugging Face's names, as wrappers (DDP, FSDP, PEFT, torch.compile) spell them too.
     diagnose: looks for the mistake, or two, that explain the gradients; for short batches (memory grows with the square of a row).
@@ -123,7 +123,7 @@ def verify(model, batch, objective="sft", gradients=None, diagnose=False, *, dia
     Raises InputError for bad input.
     """
     weights = Weights(model)
-    tensors = batch_tensors(batch)
+    tensors = batch_tensors(batch, weights.base)
     _load_judge()
     objective_options, settings = _sort_keywords(torch.ops.streambp, objective, options, more_options)
     if settings:
@@ -149,7 +149,12 @@ def verify(model, batch, objective="sft", gradients=None, diagnose=False, *, dia
     judged = _gradients(model, weights, tensors, objective, gradients, objective_options)
     comparison, diagnosis = checked(torch.ops.streambp_judge.judge, json.dumps(request), values, tensors, judged, others["teacher"],
                                     others["reference"])
-    return _report(json.loads(comparison), json.loads(diagnosis) if diagnosis else None)
+    line = json.loads(comparison)
+    line["notes"] = [*weights.notes, *line["notes"]]
+    if gradients is None:
+        line["notes"].append("the gradients are those of model(**batch, use_cache=False).loss.backward(), which is how trainers run it; with "
+                             "the default use_cache=True masks take no notice of packed position_ids")
+    return _report(line, json.loads(diagnosis) if diagnosis else None)
 
 
 def _load_judge():
@@ -206,7 +211,7 @@ def _gradients(model, weights, batch, objective, gradients, options):
 
 
 def _own_gradients(model, weights, parameters, batch):
-    """Those of model(**batch).loss.backward(), from None; .grad is afterwards what it was."""
+    """Those of model(**batch, use_cache=False).loss.backward(), from None; .grad is afterwards what it was."""
     check_dropout(weights.base)
     for name, parameter in parameters.items():
         if getattr(parameter, "_post_accumulate_grad_hooks", None):
@@ -222,7 +227,7 @@ def _own_gradients(model, weights, parameters, batch):
         for parameter in everything:
             parameter.grad = None
         with torch.enable_grad():
-            loss = getattr(model(**inputs), "loss", None)
+            loss = getattr(model(**inputs, use_cache=False), "loss", None)  # as trainers do: a cache changes the masks of packed rows
             if loss is None:
                 raise InputError("the model gives no loss for this batch; pass gradients=\"grad\" after your own backward pass, or a dict")
             loss.backward()

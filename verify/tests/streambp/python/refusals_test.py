@@ -37,12 +37,14 @@ class Refused(Case):
         self.accept()
 
     def test_dropout(self):
-        self.model.config.attention_dropout = 0.1
+        for layer in self.model.model.layers:
+            layer.self_attn.attention_dropout = 0.1
         self.model.train()
         self.refuse("attention_dropout", "0.1", "training")
         self.model.eval()
         self.accept()
-        self.model.config.attention_dropout = 0.0
+        for layer in self.model.model.layers:
+            layer.self_attn.attention_dropout = 0.0
         self.model.train()
         self.model.model.layers[1].mlp.act_fn = torch.nn.Sequential(torch.nn.SiLU(), torch.nn.Dropout(0.2))
         self.refuse("dropout 0.2", "layers.1")
@@ -156,10 +158,10 @@ class Refused(Case):
         self.refuse("mlp", "config")
         self.model.config.intermediate_size -= 2
         self.model.config.hidden_act = "relu"
-        self.refuse("hidden_act", "relu")
+        self.refuse("mlp.act_fn", "SiLU", "ReLU")
         self.model.config.hidden_act = "silu"
         self.model.config.tie_word_embeddings = False
-        self.refuse("lm_head.weight")
+        self.accept()  # the head's weight is the embedding's all the same
         self.model.config.tie_word_embeddings = True
         self.accept()
         folder = GOLDENS / "models/qwen3-score"

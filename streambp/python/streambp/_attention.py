@@ -1,0 +1,95 @@
+"""Which attention a live model runs, and what its masks mean there."""
+
+import torch
+
+from ._library import InputError
+
+# What a patched decoder takes beside inputs, masks and positions: whether it is there decides, or it is looked at elsewhere.
+CACHES = ("past_key_values", "cache", "cache_params")  # transformers 5.24 has renamed it
+DOCUMENTS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
+TAKEN = {"input_ids", "attention_mask", "position_ids", "inputs_embeds", "use_cache", "return_dict", "output_attentions", "output_hidden_states",
+         "output_router_logits", "num_items_in_batch", "is_causal", "seq_idx", *CACHES, *DOCUMENTS}
+
+
+def implementation(base):
+    """The name of the model's attention: "sdpa", "eager", "flash_attention_2", ..."""
+    return str(getattr(base.config, "_attn_implementation", None) or "eager").removeprefix("paged|")
+
+
+def check_attention(base):
+    """Raises InputError for an attention that is not one of transformers' own causal ones: a registered or replaced function, is_causal=False.
+
+    A replaced eager_attention_forward is found by check_functions().
+    """
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    if getattr(base.config, "is_causal", True) is False:
+        raise InputError("is_causal is False in the model's config: tokens then see later ones, which a chunk can't; streambp computes causal "
+                         "models")
+    name = implementation(base)
+    for what, functions in (("attention", ALL_ATTENTION_FUNCTIONS), ("mask", ALL_MASK_ATTENTION_FUNCTIONS)):
+        function = functions.get(name) if name in functions else None
+        own = getattr(function, "func", function)
+        source = getattr(own, "__module__", None) or ""
+        if function is None and name == "eager" or source.startswith("transformers."):
+            continue
+        if function is None:
+            raise InputError(f"attn_implementation is '{name}', which is not registered here: its mathematics is not known; call "
+                             "model.set_attn_implementation(\"sdpa\")")
+        raise InputError(f"attn_implementation '{name}': its {what} function is {source}.{getattr(own, '__qualname__', own)}, which would not "
+                         "run: streambp computes plain causal attention; call model.set_attn_implementation(\"sdpa\") if that is meant")
+
+
+def mask_as_run(base, mask, position_ids, rows):
+    """The mask [B, T] or None that stands for what the model's attention makes of mask and positions.
+
+    transformers' flash attention drops a mask of ones, and takes documents from the positions of a single row alone; its others take a mask at
+    its word, and documents from positions where there is none.
+    """
+    if "flash" not in implementation(base) or (mask is not None and mask.dim() != 2):
+        return mask
+    if mask is not None and bool(mask.all()):
+        mask = None
+    if mask is None and rows > 1 and position_ids is not None and position_ids.shape[-1] > 1:
+        restarts = position_ids[..., 1:] != position_ids[..., :-1] + 1
+        if bool(restarts.any()):
+            return torch.ones(rows, position_ids.shape[-1], dtype=torch.int64, device=position_ids.device)
+    return mask
+
+
+def check_documents(given):
+    """Raises InputError unless seq_idx, cu_seq_lens_q and its kin, where they are given, say what position_ids say."""
+    index = given.get("seq_idx")
+    if index is not None:
+        positions = given.get("position_ids")
+        if positions is None or not torch.equal(index[..., 1:] != index[..., :-1], positions[..., 1:] != positions[..., :-1] + 1):
+            raise InputError("seq_idx: documents are told apart by position_ids here; expected position_ids that start at 0 with each of them")
+    bounds = given.get("cu_seq_lens_q")
+    if bounds is None and all(given.get(name) is None for name in DOCUMENTS):
+        return
+    positions = given.get("position_ids")
+    others = given.get("cu_seq_lens_k")
+    if bounds is None or positions is None or (others is not None and not torch.equal(others.cpu(), bounds.cpu())):
+        raise InputError("cu_seq_lens_q: documents are told apart by position_ids here; expected position_ids that start at 0 with each of them, "
+                         "and cu_seq_lens_k like cu_seq_lens_q")
+    flat = positions.flatten().cpu()
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), 1 + (flat[1:] != flat[:-1] + 1).nonzero().flatten()])
+    if not torch.equal(starts, bounds.flatten().cpu().long()[:-1]) or int(bounds.flatten()[-1]) != flat.numel():
+        raise InputError("cu_seq_lens_q: its documents are not those of position_ids; expected both to begin them at the same tokens")
+
+
+def check_keywords(given):
+    """Raises InputError for an argument of a forward pass that streamed layers would drop."""
+    if given.get("is_causal") is False:
+        raise InputError("is_causal=False: streamed layers are causal; leave it out")
+    for name, value in given.items():
+        if name in TAKEN or value is None:
+            continue
+        if name in ("token_type_ids", "mm_token_type_ids") and not torch.as_tensor(value).any():
+            continue  # 0 is text
+        if name == "cache_position":
+            continue  # columns are counted, and a cache is refused
+        raise InputError(f"{name}: an argument that streamed layers don't know and would drop; expected some of "
+                         f"{', '.join(sorted(TAKEN - set(CACHES) - {'is_causal'}))}; leave it out, or streambp.unpatch(model)")
+    check_documents(given)
