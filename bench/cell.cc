@@ -115,7 +115,7 @@ json cell_configuration(const Bench& bench, const Cell& cell) {
   if (cell.automatic) leave_open(options, configuration);
   // Where it is not set it is not named: keys of records from before it was a setting stay what they are.
   if (setup.quantization) {
-    configuration["settings"]["quantize"] = quant_type_name(setup.quantization->type);
+    configuration["settings"]["quantize"] = quantization_name(*setup.quantization);
     configuration["settings"]["double_quant"] = setup.quantization->double_quant;
   }
   if (setup.head_dtype) configuration["settings"]["head_dtype"] = dtype_name(*setup.head_dtype);

@@ -61,7 +61,7 @@ int run_export(const Typed& typed) {
   for (const ParameterShape& parameter : parameter_shapes(config)) {
     const at::Tensor& value = model.parameter(parameter.name).value;
     const std::string name = stored_name(config, parameter.name);
-    if (quantization && is_quantizable(parameter)) {
+    if (quantization && is_quantizable(parameter, *quantization)) {
       add_stored(quantize(value, *quantization), name, tensors);
     } else {
       tensors[name] = value;

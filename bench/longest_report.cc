@@ -192,7 +192,7 @@ std::string weights_and_gradients(const plan::ModelSetup& setup) {
     return fmt::format("weights and gradients{} in {}", alive, weights);
   const std::string packed = setup.quantization
                                  ? fmt::format(" (the layers' matrices in {}{}, and one layer's dequantised)",
-                                               quant_type_name(setup.quantization->type),
+                                               quantization_name(*setup.quantization),
                                                setup.quantization->double_quant ? ", double quantised" : "")
                                  : "";
   return fmt::format("weights in {}{}, gradients{}{} in {}", weights, packed, trained, alive, gradients);

@@ -102,8 +102,8 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
        "--dtype) or float32, as TRL's cast_lm_head_to_fp32 has it");
   text("--quantize", quantize_,
        "Of the linear maps of the layers, as QLoRA has them, frozen under --lora-rank or --adapter: none, "
-       "nf4, fp4 or "
-       "int8; a layer is dequantised while it is run");
+       "nf4, fp4 or int8, experts of mixtures left out as bitsandbytes leaves them; nf4-experts, ...: experts "
+       "too; a layer is dequantised while it is run");
   command.add_flag("--double-quant", double_quant_, "8 bits also for the maxima of nf4's and fp4's blocks");
   text("--weights", weights_,
        "Where the weights of the layers lie: resident (on the device) or host (in the host's memory, with "

@@ -24,17 +24,19 @@ Matrix softmax_rows(const Matrix& x) {
 /// x - max and ln sum e^(x - max) of one row: the two parts whose difference is the log-softmax.
 struct Shifted {
   explicit Shifted(const RowVector& x) {
-    Index where = 0;
     largest = x.maxCoeff(&where);
     entries = x.array() - largest;
     // The largest entry adds e^0 = 1. Left to log1p, it does not swallow the others where they are small, and
     // the log-probability of an almost certain token keeps all its digits.
-    RowVector others = entries.unaryExpr(&exponential);
-    others(where) = 0.0;
-    log_sum = math::log1p(others.sum());
+    RowVector powers = entries.unaryExpr(&exponential);
+    powers(where) = 0.0;
+    others = powers.sum();
+    log_sum = math::log1p(others);
   }
 
+  Index where = 0;  // the largest
   Scalar largest;
+  Scalar others;  // sum of e^(x - max) over the others
   RowVector entries;
   Scalar log_sum;
 };
@@ -79,9 +81,17 @@ Var log_softmax(const Var& x) {
     value.row(i) = row.entries.array() - row.log_sum;
   }
   return Tape::record({x}, std::move(value), [x](const Var& y) {
-    const Matrix p = softmax_rows(x.value());
     for (Index i = 0; i < x.rows(); ++i) {
-      x.gradient().row(i) += y.gradient().row(i) - y.gradient().row(i).sum() * p.row(i);
+      const RowVector dy = y.gradient().row(i);
+      const Shifted row(x.value().row(i));
+      const RowVector p = (row.entries.array() - row.log_sum).unaryExpr(&exponential);
+      // dy_ij - p_ij sum_l dy_il, as dy_ij (1 - p_ij) - p_ij sum_(l != j) dy_il: next to certainty 1 - p_ij
+      // is the others' share, of which the difference of two numbers next to 1 would leave nothing.
+      const Scalar total = dy.sum();
+      for (Index j = 0; j < x.cols(); ++j) {
+        const Scalar rest = j == row.where ? row.others / (row.others + 1.0) : Scalar(1.0) - p(j);
+        x.gradient()(i, j) += dy(j) * rest - (total - dy(j)) * p(j);
+      }
     }
   });
 }

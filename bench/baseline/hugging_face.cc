@@ -73,6 +73,7 @@ class HuggingFaceOps : public ModelOps {
   }
 
   bool skips_unread() const override { return false; }
+  bool keeps_confident_targets() const override { return false; }
 
   std::vector<at::Tensor> held_with_logits(const at::Tensor& logits) const override {
     return {logits.detach()};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <stdexcept>
 #include <utility>
 
@@ -169,6 +170,25 @@ at::Tensor log_softmax_at(const at::Tensor& logits, double temperature) {
   return at::log_softmax(temperature == 1.0 ? logits : logits / temperature, /*dim=*/-1);
 }
 
+/// The targets' log-probabilities [M], under autograd, from logits [N, V] of which `indices` [M] are scored:
+/// by the log-odds z of a target against all other words, log p = -softplus(-z), whose slope 1 - p has all
+/// its digits where the target leads. A log-softmax's, 1 - exp(log p), has none of them left beyond some 16
+/// nats in float32.
+at::Tensor target_log_probabilities_by_odds(const at::Tensor& logits, const at::Tensor& indices,
+                                            const at::Tensor& targets, double temperature) {
+  // Tokens that are not scored leave out word 0, and nobody asks for theirs.
+  const at::Tensor left_out = at::zeros({logits.size(0)}, indices.options())
+                                  .index_copy(0, indices, targets.to(indices.device()))
+                                  .unsqueeze(1);
+  const at::Tensor scaled = temperature == 1.0 ? logits : logits / temperature;
+  const at::Tensor of_target = scaled.gather(1, left_out).squeeze(1);
+  const at::Tensor others = scaled.scatter(1, left_out, -std::numeric_limits<double>::infinity());
+  const at::Tensor largest =
+      others.detach().amax(1, /*keepdim=*/true).clamp_min(std::numeric_limits<float>::lowest());
+  const at::Tensor log_sum = (others - largest).exp().sum(1).log() + largest.squeeze(1);
+  return at::softplus(log_sum - of_target).neg().index({indices});
+}
+
 /// In float64, 0 where a token has no target.
 at::Tensor where_scored(const HeadPass& pass, const at::Tensor& log_probabilities) {
   const at::Tensor values = log_probabilities.to(at::kDouble);
@@ -177,18 +197,24 @@ at::Tensor where_scored(const HeadPass& pass, const at::Tensor& log_probabilitie
 
 /// Every value of the scored tokens' distributions that the request has, [M] each, out of `logits` [N, V],
 /// those of all tokens, under autograd.
-void take_distributions(const HeadPass& pass, at::Tensor logits, TokenValues& values) {
+void take_distributions(const HeadPass& pass, at::Tensor logits, const ModelOps& ops, TokenValues& values) {
   const HeadRequest& request = pass.request;
   const at::Tensor indices = pass.scored.indices.to(logits.device());
   const auto at_scored = [&](const at::Tensor& per_token) {
     return per_token.index({indices}).to(at::kDouble);
   };
   logits = capped(std::move(logits), pass.model);
+  if (ops.keeps_confident_targets()) {
+    values.log_probabilities = where_scored(
+        pass, target_log_probabilities_by_odds(logits, indices, pass.scored.targets, request.temperature));
+    if (request.needs_targets_alone()) return;
+  }
   const at::Tensor log_p = log_softmax_at(logits, request.temperature);
   const bool diverges = request.divergence != Divergence::kNone;
   const bool needs_second_softmax = diverges && !pass.has_one_softmax();
   if (!needs_second_softmax) logits.reset();
-  values.log_probabilities = where_scored(pass, log_p.index({indices, pass.scored.targets}));
+  if (!values.log_probabilities.defined())
+    values.log_probabilities = where_scored(pass, log_p.index({indices, pass.scored.targets}));
   if (request.entropies) values.entropies = at_scored((log_p.exp() * log_p).sum(-1).neg());
   if (request.mean_log_probabilities) values.mean_log_probabilities = at_scored(log_p.mean(-1));
   if (request.log_sum_squares) values.log_sum_squares = at_scored(log_sum_squares(log_p.detach()));
@@ -230,7 +256,7 @@ at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at:
     if (alone.defined()) {
       values.log_probabilities = where_scored(pass, alone);
     } else {
-      take_distributions(pass, std::move(logits), values);
+      take_distributions(pass, std::move(logits), ops, values);
     }
   }
   if (request.values) {

@@ -89,7 +89,14 @@ class ByLogSoftmax final : public Distributions {
       : rows_(rows), log_p_(capped_logits(rows.pass.model, rows.normed, &cap_slope_)) {
     if (rows.pass.request.divergence != Divergence::kNone)
       divergence_.emplace(rows.pass, log_p_, rows.teacher_hidden);
-    log_softmax_(log_p_, rows.pass.request.temperature);
+    const double temperature = rows.pass.request.temperature;
+    // Before the logits are gone: next to certainty a log-softmax has lost what the target's gradient is made
+    // of.
+    if (has_target_softmax(rows.pass.model.device()))
+      of_target_ = target_log_probabilities(log_p_, rows.targets, temperature, sums_);
+    log_softmax_(log_p_, temperature);
+    if (of_target_.defined())
+      log_p_.scatter_(1, rows.targets, of_target_.to(log_p_.scalar_type()).unsqueeze(1));
   }
 
   void values(TokenValues& values) override;
@@ -101,15 +108,17 @@ class ByLogSoftmax final : public Distributions {
   at::Tensor logits_gradient(const TokenValues& d_values);
 
   HeadRows rows_;
-  at::Tensor cap_slope_;  // [rows, V], only where logits are capped: 1 - tanh^2
-  at::Tensor log_p_;      // [rows, V]: logits, then their log-softmax, in the end the logits' gradient
-  at::Tensor entropy_;    // [rows, 1], in the dtype of the logits
+  at::Tensor sums_, of_target_;  // of target_log_probabilities; undefined where there are no kernels for it
+  at::Tensor cap_slope_;         // [rows, V], only where logits are capped: 1 - tanh^2
+  at::Tensor log_p_;             // [rows, V]: logits, then their log-softmax, in the end the logits' gradient
+  at::Tensor entropy_;           // [rows, 1], in the dtype of the logits
   std::optional<DivergenceRows> divergence_;
 };
 
 void ByLogSoftmax::values(TokenValues& values) {
   const HeadRequest& request = rows_.pass.request;
-  values.log_probabilities = to_column(log_p_.gather(1, rows_.targets));
+  values.log_probabilities =
+      of_target_.defined() ? of_target_.clone() : to_column(log_p_.gather(1, rows_.targets));
   if (rows_.has_target.defined()) values.log_probabilities.mul_(rows_.has_target);
   if (request.entropies) {
     const MemoryScope scope("logits");
@@ -146,11 +155,21 @@ at::Tensor ByLogSoftmax::logits_gradient(const TokenValues& d_values) {
     d_divergence = as_rows(d_values.divergences);
     divergence_->add_slope(d_divergence, slope);
   }
+  // The target's entry has 1 - p for onehot - p, with all its digits.
+  at::Tensor at_target;
+  if (of_target_.defined()) {
+    SoftmaxSlope others{slope.constant + d_target, slope.factor, slope.share,
+                        slope.log_q.defined() ? slope.log_q.gather(1, rows_.targets) : at::Tensor()};
+    at_target = log_p_.gather(1, rows_.targets);
+    multiply_(at_target, others);
+    at_target.addcmul_(d_target, as_rows(at::expm1(of_target_).neg_()));
+  }
   multiply_(log_p_, slope);
+  if (at_target.defined()) log_p_.scatter_(1, rows_.targets, at_target);
   if (d_values.mean_log_probabilities.defined()) {
     log_p_.add_(as_rows(d_values.mean_log_probabilities), 1.0 / static_cast<double>(log_p_.size(1)));
   }
-  log_p_.scatter_add_(1, rows_.targets, d_target);
+  if (!at_target.defined()) log_p_.scatter_add_(1, rows_.targets, d_target);
   if (d_divergence.defined()) divergence_->add_teacher(d_divergence, log_p_);
   if (request.temperature != 1.0) log_p_.div_(request.temperature);
   if (d_divergence.defined()) divergence_->add_own_softmax(log_p_);

@@ -202,7 +202,8 @@ Batch read_objective_batch(const ObjectiveKind& kind, std::map<std::string, at::
       break;
   }
   Batch batch = padded.packed(padded.optional("labels"), vocab_size);
-  if (batch.first_labels_ignored > 0 && batch.scalar_inputs.contains("num_items_in_batch")) {
+  const bool counted = std::find(names.begin(), names.end(), "num_items_in_batch") != names.end();
+  if (batch.first_labels_ignored > 0 && counted) {
     throw InputError(
         "{}labels: padding would predict {} of them, which num_items_in_batch counts although --first-labels "
         "ignore drops them: the loss would be too small; expected -100 there",

@@ -35,6 +35,10 @@ class ModelOps {
   /// What a full head holds until the backward pass is done, for its logits [N, V] in the model's dtype.
   virtual std::vector<at::Tensor> held_with_logits(const at::Tensor& logits) const;
 
+  /// Whether a full head's log-probabilities of targets, and their slopes, keep their digits where a target
+  /// leads by far. Those of a log-softmax in float32, which other libraries have, do not.
+  virtual bool keeps_confident_targets() const { return true; }
+
   /// A head of its own for requests of log-probabilities alone: those of the targets, [M] under autograd, of
   /// uncapped `logits` [N, V] in the model's dtype divided by `temperature`. Undefined, as here: the
   /// log-softmax of all logits at once, in float32 or wider.

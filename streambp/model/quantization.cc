@@ -139,13 +139,20 @@ const char* quant_type_name(QuantType type) {
   return "int8";
 }
 
+std::string quantization_name(const Quantization& quantization) {
+  return std::string(quant_type_name(quantization.type)) + (quantization.experts ? "-experts" : "");
+}
+
 std::optional<Quantization> parse_quantization(const std::string& type, bool double_quant) {
   std::optional<Quantization> quantization;
   for (const QuantType known : {QuantType::kNf4, QuantType::kFp4, QuantType::kInt8}) {
-    if (type == quant_type_name(known)) quantization = {known, double_quant};
+    for (const bool experts : {false, true}) {
+      const Quantization one{known, double_quant, experts};
+      if (type == quantization_name(one)) quantization = one;
+    }
   }
   if (!quantization && type != "none")
-    throw InputError("--quantize {}: expected none, nf4, fp4 or int8", shown(type));
+    throw InputError("--quantize {}: expected none, nf4, fp4 or int8, or one of them with -experts", shown(type));
   if (double_quant && (!quantization || quantization->type == QuantType::kInt8))
     throw InputError("--double-quant: of --quantize nf4 and fp4, expected one of them with it");
   return quantization;
@@ -211,7 +218,8 @@ std::string quantization_note(const Quantization& quantization) {
          "out, has no part";
 }
 
-bool is_quantizable(const ParameterShape& parameter) {
+bool is_quantizable(const ParameterShape& parameter, const Quantization& quantization) {
+  if (!quantization.experts && parameter.name.find(".experts.") != std::string::npos) return false;
   return parameter.role == ParameterRole::kWeight && parameter.name.starts_with("model.layers.") &&
          !parameter.name.ends_with(".mlp.gate.weight") && !parameter.name.ends_with(".router.weight") &&
          !parameter.name.ends_with(".router.proj.weight");

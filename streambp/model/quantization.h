@@ -27,6 +27,9 @@ const char* quant_type_name(QuantType type);
 struct Quantization {
   QuantType type = QuantType::kNf4;
   bool double_quant = false;  // nf4, fp4: the blocks' maxima have 8 bits, in blocks of their own
+  /// Experts of a mixture too. bitsandbytes packs torch's Linear modules alone, and transformers 5 holds experts
+  /// as parameters of three dimensions, which stay in the model's dtype.
+  bool experts = false;
 
   bool operator==(const Quantization&) const = default;
 };
@@ -39,6 +42,9 @@ std::optional<Quantization> read_quantization(const std::filesystem::path& confi
 /// The same of `settings`, the object that has the key.
 std::optional<Quantization> parse_quantization(const ConfigReader& settings);
 
+/// As --quantize calls it: its type, "nf4-experts" where experts are packed too.
+std::string quantization_name(const Quantization& quantization);
+
 /// Of the flags --quantize, `type` (none: nothing), and --double-quant. Throws InputError naming the choices,
 /// and for double quantisation of what has no blocks.
 std::optional<Quantization> parse_quantization(const std::string& type, bool double_quant);
@@ -50,8 +56,8 @@ std::string quantization_json(const Quantization& quantization, const std::strin
 std::string quantization_note(const Quantization& quantization);
 
 /// Whether a preset's quantisation takes this parameter: matrices of the layers' linear maps, but those of
-/// routers, which transformers 5 holds outside of linear modules.
-bool is_quantizable(const ParameterShape& parameter);
+/// routers and, unless it says so, of experts, which transformers 5 holds outside of linear modules.
+bool is_quantizable(const ParameterShape& parameter, const Quantization& quantization);
 
 /// What bitsandbytes keeps as JSON next to a 4-bit tensor.
 struct QuantState {

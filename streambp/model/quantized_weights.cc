@@ -52,7 +52,7 @@ std::shared_ptr<QuantizedWeights> quantize_layers(const Config& config, const Qu
                                                   Model::Placement& placement) {
   std::set<std::string> names;
   for (const ParameterShape& shape : parameter_shapes(config)) {
-    if (is_quantizable(shape)) names.insert(shape.name);
+    if (is_quantizable(shape, quantization)) names.insert(shape.name);
   }
   auto weights = std::make_shared<QuantizedWeights>();
   placement.filled = [weights, names, quantization](Parameter& parameter) {

@@ -90,7 +90,7 @@ at::Tensor TargetHead::log_probabilities(bool goes_back) {
   const int64_t rows = x_.size(0), threads = at::get_num_threads();
   const auto wide = x_.options().dtype(at::kDouble);
   at::Tensor log_probabilities = at::empty({rows}, wide);
-  log_sums_ = at::empty({rows, 2}, wide);
+  log_sums_ = at::empty({rows, 3}, wide);
   int64_t tiles = 0;
   with_kernel_dtype(x_.scalar_type(), [&](auto number) {
     const auto& kernels = kernels_.of<decltype(number)>().target_head;
@@ -112,11 +112,7 @@ at::Tensor TargetHead::log_probabilities(bool goes_back) {
     share_tiles(tiles, threads, [&](int64_t thread, int64_t begin, int64_t end) {
       kernels.forward(op, share<T>(thread), result, workspace<T>(thread), begin, end);
     });
-    at::parallel_for(0, rows, 1, [&](int64_t begin, int64_t end) {
-      kernels.sum_up(op, begin, end);
-      for (int64_t row = begin; row < end; ++row)
-        result[row] = (result[row] - op.log_sums[2 * row]) * op.scale - op.log_sums[2 * row + 1];
-    });
+    at::parallel_for(0, rows, 1, [&](int64_t begin, int64_t end) { kernels.sum_up(op, result, begin, end); });
   });
   return log_probabilities;
 }

@@ -86,8 +86,10 @@ struct TargetSoftmax {
   int64_t size = 0;
   double scale = 1;
   const int64_t* targets = nullptr;  // [rows]
-  /// [rows, 2]: a row's largest logit m, and log(sum(exp((x - m) * scale))). Apart, as their sum would lose
-  /// digits of the second where logits are large.
+  /// [rows, 2]: the largest logit m of a row's others, and log(sum(exp((x - m) * scale))) over them. The
+  /// target is left out: where it leads, the others' sum has all its digits, and so has its 1 - p
+  /// (Arithmetic: log-odds z of the target, log p = -log1p(exp(-z)), 1 - p = 1 / (1 + exp(z))). The two are
+  /// apart, as their sum would lose digits of the second where logits are large.
   double* sums = nullptr;
 };
 

@@ -1,5 +1,6 @@
 // The log-probability of one target a row, and its gradient written over the logits.
 #include "streambp/ops/cpu/elementwise.h"
+#include "streambp/ops/cpu/log_odds.h"
 #include "streambp/ops/cpu/row_loops.h"
 
 namespace streambp::cpu::STREAMBP_ISA {
@@ -31,31 +32,52 @@ T max_over(const T* x, int64_t size) {
   return largest;
 }
 
+/// The largest of some logits, and the sum of exp((x - largest) * scale) over them.
+template <typename T>
+class ExpSum {
+ public:
+  explicit ExpSum(double scale) : scale_(scale) {}
+
+  void add(const T* logits, int64_t size) {
+    for (int64_t first = 0; first < size; first += kBlock<T>)
+      add_block(logits + first, size - first < kBlock<T> ? size - first : kBlock<T>);
+  }
+
+  double largest() const { return static_cast<double>(largest_); }
+  double log_sum() const { return __builtin_log(sum_); }
+
+ private:
+  void add_block(const T* x, int64_t count) {
+    const T scale = static_cast<T>(scale_);
+    const T block_largest = max_over(x, count);
+    if (block_largest > largest_) {
+      sum_ *= __builtin_exp((largest() - static_cast<double>(block_largest)) * scale_);
+      largest_ = block_largest;
+    }
+    const T most = largest_;
+    const int64_t whole = count / kWidth<T> * kWidth<T>;
+    T part = sum_over<T>(whole, [&](auto at) { return exp_of<T>((at.load(x) - most) * scale); });
+    for (int64_t i = whole; i < count; ++i) part += exp_of<T>(broadcast<T>((x[i] - most) * scale))[0];
+    sum_ += static_cast<double>(part);
+  }
+
+  double scale_;
+  T largest_ = kLowest<T>;
+  double sum_ = 0;
+};
+
 template <typename T>
 void forward(const TargetSoftmax<T>& op, double* log_probabilities, int64_t begin, int64_t end) {
-  const T scale = static_cast<T>(op.scale);
   for (int64_t row = begin; row < end; ++row) {
     const T* const logits = op.logits + row * op.size;
-    T largest = kLowest<T>;
-    double sum = 0;
-    for (int64_t first = 0; first < op.size; first += kBlock<T>) {
-      const T* const x = logits + first;
-      const int64_t count = op.size - first < kBlock<T> ? op.size - first : kBlock<T>;
-      const T block_largest = max_over(x, count);
-      if (block_largest > largest) {
-        sum *= __builtin_exp((static_cast<double>(largest) - static_cast<double>(block_largest)) * op.scale);
-        largest = block_largest;
-      }
-      const int64_t whole = count / kWidth<T> * kWidth<T>;
-      T part = sum_over<T>(whole, [&](auto at) { return exp_of<T>((at.load(x) - largest) * scale); });
-      for (int64_t i = whole; i < count; ++i) part += exp_of<T>(broadcast<T>((x[i] - largest) * scale))[0];
-      sum += static_cast<double>(part);
-    }
-    const double log_sum = __builtin_log(sum);
-    op.sums[2 * row] = static_cast<double>(largest);
-    op.sums[2 * row + 1] = log_sum;
-    const double target = static_cast<double>(logits[op.targets[row]]);
-    log_probabilities[row] = (target - static_cast<double>(largest)) * op.scale - log_sum;
+    const int64_t target = op.targets[row];
+    ExpSum<T> others(op.scale);
+    others.add(logits, target);
+    others.add(logits + target + 1, op.size - target - 1);
+    op.sums[2 * row] = others.largest();
+    op.sums[2 * row + 1] = others.log_sum();
+    log_probabilities[row] =
+        log_probability_of(log_odds_of(static_cast<double>(logits[target]), op.sums + 2 * row, op.scale));
   }
 }
 
@@ -65,11 +87,13 @@ void backward(const TargetSoftmax<T>& op, const double* d_target, int64_t begin,
   for (int64_t row = begin; row < end; ++row) {
     T* const logits = op.logits + row * op.size;
     const T largest = static_cast<T>(op.sums[2 * row]), log_sum = static_cast<T>(op.sums[2 * row + 1]);
-    const T d = static_cast<T>(d_target[row] * op.scale);
+    const double target = static_cast<double>(logits[op.targets[row]]);
+    const T d = static_cast<T>(d_target[row] * op.scale *
+                               complement_of(log_odds_of(target, op.sums + 2 * row, op.scale)));
     over<T>(op.size, [&](auto at) {
       at.store(logits, exp_of<T>((at.load(logits) - largest) * scale - log_sum) * -d);
     });
-    logits[op.targets[row]] += d;
+    logits[op.targets[row]] = d;
   }
 }
 

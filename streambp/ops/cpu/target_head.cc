@@ -1,5 +1,6 @@
 #include "streambp/ops/cpu/target_head.h"
 
+#include "streambp/ops/cpu/log_odds.h"
 #include "streambp/ops/cpu/products.h"
 #include "streambp/ops/cpu/storage.h"
 
@@ -159,10 +160,17 @@ class Forward {
   void run(int64_t index, const HeadShare<T>& share, double* target_logits) {
     const VocabularyTile<T> tile(op_, index, stride_, exponentials_);
     multiply(op_, tile.first, tile.last, tile.numbers, stride_);
-    tile.for_each_target(op_, stride_,
-                         [&](int64_t row, T logit) { target_logits[row] = static_cast<double>(logit); });
+    tile.for_each_target(op_, stride_, [&](int64_t row, T& logit) {
+      target_logits[row] = static_cast<double>(logit);
+      logit = kLowest<T>;
+    });
     const bool is_new = online_softmax_step(tile.numbers, tile.last - tile.first, columns_, stride_,
                                             op_.scale, share.largest, tile.sums, shares_);
+    // Its exponential is 0 already, or 1 where there is no larger logit so far.
+    tile.for_each_target(op_, stride_, [&](int64_t row, T& power) {
+      tile.sums[row] -= power;
+      power = 0;
+    });
     for (int64_t column = 0; column < columns_; column += kWidth<T>)
       store(tile.largest + column, load(share.largest + column));
     if (share.sum == nullptr) return;
@@ -210,7 +218,7 @@ void forward(const TargetHead<T>& op, const HeadShare<T>& share, double* target_
 }
 
 template <typename T>
-void sum_up(const TargetHead<T>& op, int64_t begin, int64_t end) {
+void sum_up(const TargetHead<T>& op, double* target_logits, int64_t begin, int64_t end) {
   const int64_t stride = column_count<T>(op.rows);
   const int64_t tiles = (op.vocabulary + kTile - 1) / kTile;
   for (int64_t row = begin; row < end; ++row) {
@@ -225,8 +233,12 @@ void sum_up(const TargetHead<T>& op, int64_t begin, int64_t end) {
       sum += static_cast<double>(of_tile[stride]) *
              __builtin_exp((static_cast<double>(of_tile[0]) - static_cast<double>(largest)) * op.scale);
     }
-    op.log_sums[2 * row] = static_cast<double>(largest);
-    op.log_sums[2 * row + 1] = __builtin_log(sum);
+    double* const of_row = op.log_sums + 3 * row;
+    of_row[0] = static_cast<double>(largest);
+    of_row[1] = __builtin_log(sum);
+    const double log_odds = log_odds_of(target_logits[row], of_row, op.scale);
+    of_row[2] = complement_of(log_odds);
+    target_logits[row] = log_probability_of(log_odds);
   }
 }
 
@@ -243,9 +255,9 @@ class WeightGradient {
         d_(log_sum_ + columns_) {
     for (int64_t row = 0; row < columns_; ++row) {
       const bool is_there = row < op.rows;
-      largest_[row] = is_there ? static_cast<T>(op.log_sums[2 * row]) : T{0};
-      log_sum_[row] = is_there ? static_cast<T>(op.log_sums[2 * row + 1]) : T{0};
-      d_[row] = is_there ? static_cast<T>(d_target[row] * op.scale) : T{0};
+      largest_[row] = is_there ? static_cast<T>(op.log_sums[3 * row]) : T{0};
+      log_sum_[row] = is_there ? static_cast<T>(op.log_sums[3 * row + 1]) : T{0};
+      d_[row] = is_there ? static_cast<T>(d_target[row] * op.scale * op.log_sums[3 * row + 2]) : T{0};
     }
   }
 
@@ -256,7 +268,8 @@ class WeightGradient {
   }
 
  private:
-  /// Exponentials become the logits' gradients: d (onehot - p) scale.
+  /// Exponentials become the logits' gradients: d (1 - p) (onehot - q) scale, p the target's probability and
+  /// q the others' relative to 1 - p.
   void differentiate(const VocabularyTile<T>& tile) {
     const T scale = static_cast<T>(op_.scale);
     for (int64_t column = 0; column < columns_; column += kWidth<T>) {
@@ -297,21 +310,21 @@ void add_to_weight(const TargetHead<T>& op, const double* d_target, T* workspace
   for (int64_t tile = begin; tile < end; ++tile) pass.run(tile);
 }
 
-/// d_x = d scale (the target's weight - the mean weight by probability), rounded once.
+/// d_x = d (1 - p) scale (the target's weight - the mean weight of the others by probability), rounded once.
 template <typename T>
 void gather(const TargetHead<T>& op, const double* d_target, const HeadShare<T>* shares, int64_t share_count,
             T* d_x, int64_t begin, int64_t end) {
   constexpr int64_t kBlock = 256;
   double sum[kBlock];
   for (int64_t row = begin; row < end; ++row) {
-    const double factor = d_target[row] * op.scale;
+    const double factor = d_target[row] * op.scale * op.log_sums[3 * row + 2];
     for (int64_t first = 0; first < op.size; first += kBlock) {
       const int64_t count = at_most(kBlock, op.size - first);
       const T* const target = op.weight + op.targets[row] * op.size + first;
       for (int64_t d = 0; d < count; ++d) sum[d] = static_cast<double>(target[d]);
       for (int64_t i = 0; i < share_count; ++i) {
-        const double shifted = static_cast<double>(shares[i].largest[row]) - op.log_sums[2 * row];
-        const double part = __builtin_exp(shifted * op.scale - op.log_sums[2 * row + 1]);
+        const double shifted = static_cast<double>(shares[i].largest[row]) - op.log_sums[3 * row];
+        const double part = __builtin_exp(shifted * op.scale - op.log_sums[3 * row + 1]);
         const T* const of_share = shares[i].sum + row * op.size + first;
         for (int64_t d = 0; d < count; ++d) sum[d] -= part * static_cast<double>(of_share[d]);
       }

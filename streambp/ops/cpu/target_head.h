@@ -28,16 +28,20 @@ struct TargetHead {
   T* exponentials = nullptr;         // [vocabulary, column_count]; in the end the logits' gradients; null:
                                      // they are not kept, and no backward pass over the tiles follows
   T* sums = nullptr;                 // [tiles, 2, column_count]: the largest logit so far, unscaled, and
-                                     // the sum of a tile's exponentials relative to it
-  double* log_sums = nullptr;  // [rows, 2]: the largest of all, and the logarithm of the sum relative to it
-  T* d_weight = nullptr;       // [vocabulary, size], added to; null: the weight is frozen
+                                     // the sum of a tile's exponentials relative to it; without the target's
+  /// [rows, 3]: the largest logit of all words but the target, the logarithm of the sum over them relative to
+  /// it, and the probability that they have together, 1 - p of the target.
+  double* log_sums = nullptr;
+  T* d_weight = nullptr;  // [vocabulary, size], added to; null: the weight is frozen
 };
 
 /// What some tiles, taken one after another, leave for the gradient of x.
 template <typename T>
 struct HeadShare {
   T* largest = nullptr;  // [column_count]: of the logits, unscaled
-  T* sum = nullptr;      // [rows, size]: weights times exponentials relative to the largest; null: not wanted
+  /// [rows, size]: weights times exponentials relative to the largest, without the target's; null: not
+  /// wanted.
+  T* sum = nullptr;
 };
 
 template <typename T>
@@ -53,12 +57,13 @@ struct TargetHeadKernels {
   int64_t (*workspace)(int64_t rows, int64_t size) = nullptr;
   /// Fills op.columns and, for a backward pass that trains the weight, op.panels (null: not wanted).
   void (*copy)(const TargetHead<T>& op) = nullptr;
-  /// Tiles [begin, end): exponentials, sums and `share`; the logits of the targets among them, unscaled, go
-  /// into target_logits [rows].
+  /// Tiles [begin, end): exponentials (0 for targets), sums and `share`; the logits of the targets among
+  /// them, unscaled, go into target_logits [rows].
   void (*forward)(const TargetHead<T>& op, const HeadShare<T>& share, double* target_logits, T* workspace,
                   int64_t begin, int64_t end) = nullptr;
-  /// op.log_sums of rows [begin, end), when all tiles are there.
-  void (*sum_up)(const TargetHead<T>& op, int64_t begin, int64_t end) = nullptr;
+  /// op.log_sums of rows [begin, end), when all tiles are there; turns the targets' logits [rows] into their
+  /// log-probabilities.
+  void (*sum_up)(const TargetHead<T>& op, double* target_logits, int64_t begin, int64_t end) = nullptr;
   /// Adds to the rows of d_weight of tiles [begin, end), for the gradients d_target [rows] of the targets'
   /// log-probabilities. Uses the exponentials up.
   void (*add_to_weight)(const TargetHead<T>& op, const double* d_target, T* workspace, int64_t begin,

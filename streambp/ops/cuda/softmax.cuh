@@ -21,6 +21,12 @@ struct ExpSum {
   }
 };
 
+/// The log-odds of a target against all other words: ops/cpu/log_odds.h.
+STREAMBP_DEVICE double log_odds_of(double target, const double* others, double scale) {
+  if (target > kLargest<double>) return target - target;  // NaN, as a softmax has it
+  return (target - others[0]) * scale - others[1];
+}
+
 template <typename T, int kCount>
 STREAMBP_GLOBAL void target_softmax_forward(TargetSoftmax<T> op, double* log_probabilities, int64_t rows) {
   auto* const of_warps = shared_memory<ExpSum<T>>();
@@ -29,18 +35,19 @@ STREAMBP_GLOBAL void target_softmax_forward(TargetSoftmax<T> op, double* log_pro
     const T* const logits = op.logits + row * op.size;
     // Finite from the start, so that no difference of two infinities arises where all logits so far are -inf.
     T largest = -kLargest<T>, sum = 0;
+    const int64_t target = op.targets[row];  // is left out
     for (int64_t i = thread_index() * kCount; i < op.size; i += kThreads * kCount) {
       T x[kCount];
       load(logits + i, x);
       T most = largest;
       STREAMBP_UNROLL
-      for (int k = 0; k < kCount; ++k) most = x[k] > most ? x[k] : most;
+      for (int k = 0; k < kCount; ++k) most = x[k] > most && i + k != target ? x[k] : most;
       if (most > largest) {
         sum *= exp((largest - most) * scale);
         largest = most;
       }
       STREAMBP_UNROLL
-      for (int k = 0; k < kCount; ++k) sum += exp((x[k] - largest) * scale);
+      for (int k = 0; k < kCount; ++k) sum += i + k == target ? T{0} : exp((x[k] - largest) * scale);
     }
     ExpSum<T> all{largest, static_cast<double>(sum)};
     STREAMBP_UNROLL
@@ -50,10 +57,10 @@ STREAMBP_GLOBAL void target_softmax_forward(TargetSoftmax<T> op, double* log_pro
     barrier();
     if (thread_index() == 0) {
       for (int warp = 1; warp < kThreads / kWarp; ++warp) all.add(of_warps[warp], op.scale);
-      const double log_sum = log(all.sum), most = static_cast<double>(all.largest);
-      op.sums[2 * row] = most;
-      op.sums[2 * row + 1] = log_sum;
-      log_probabilities[row] = (static_cast<double>(logits[op.targets[row]]) - most) * op.scale - log_sum;
+      op.sums[2 * row] = static_cast<double>(all.largest);
+      op.sums[2 * row + 1] = log(all.sum);
+      const double log_odds = log_odds_of(static_cast<double>(logits[target]), op.sums + 2 * row, op.scale);
+      log_probabilities[row] = log_odds > 0 ? -log1p(exp(-log_odds)) : log_odds - log1p(exp(log_odds));
     }
     barrier();  // the next row's warps write there
   }
@@ -65,15 +72,16 @@ STREAMBP_GLOBAL void target_softmax_backward(TargetSoftmax<T> op, const double* 
   for (int64_t row = block_index(); row < rows; row += block_count()) {
     T* const logits = op.logits + row * op.size;
     const T largest = static_cast<T>(op.sums[2 * row]), log_sum = static_cast<T>(op.sums[2 * row + 1]);
-    const T d = static_cast<T>(d_target[row] * op.scale);
     const int64_t target = op.targets[row];
+    const double log_odds = log_odds_of(static_cast<double>(logits[target]), op.sums + 2 * row, op.scale);
+    const T d = static_cast<T>(d_target[row] * op.scale / (1 + exp(log_odds)));
+    barrier();  // all have read the target's logit
     for (int64_t i = thread_index() * kCount; i < op.size; i += kThreads * kCount) {
       T x[kCount];
       load(logits + i, x);
       STREAMBP_UNROLL
       for (int k = 0; k < kCount; ++k) {
-        x[k] = exp((x[k] - largest) * scale - log_sum) * -d;
-        if (i + k == target) x[k] += d;
+        x[k] = i + k == target ? d : exp((x[k] - largest) * scale - log_sum) * -d;
       }
       store(logits + i, x);
     }

@@ -66,7 +66,7 @@ Model resident_model(const std::string& name, const Quantization& quantization, 
                      const LoraConfig& lora = lora_of_all()) {
   Model model = Model::random(preset(name), frozen(dtype), kSeed);
   for (const ParameterShape& shape : parameter_shapes(model.config())) {
-    if (!is_quantizable(shape)) continue;
+    if (!is_quantizable(shape, quantization)) continue;
     const at::Tensor& value = model.parameter(shape.name).value;
     dequantize_into(quantize(value, quantization), value);
   }
@@ -169,7 +169,7 @@ int64_t held_bytes(const Model& model, const Quantization& quantization) {
   for (const auto& parameter : model.parameters()) {
     const auto is_it = [&](const ParameterShape& shape) { return shape.name == parameter->name; };
     const auto shape = std::find_if(shapes.begin(), shapes.end(), is_it);
-    const bool packed = shape != shapes.end() && is_quantizable(*shape);
+    const bool packed = shape != shapes.end() && is_quantizable(*shape, quantization);
     const at::Tensor like = at::empty(parameter->value.sizes(), parameter->value.options().device(at::kMeta));
     bytes += packed ? quantize(like, quantization).bytes() : static_cast<int64_t>(like.nbytes());
   }
@@ -190,7 +190,7 @@ TEST(QuantizedWeights, TakeThePackedBytesAndOneLayer) {
     EXPECT_EQ(read_meter(at::kMeta).live_bytes - before, held);
     int64_t layer = 0, matrices = 0;
     for (const ParameterShape& shape : parameter_shapes(config)) {
-      if (!is_quantizable(shape)) continue;
+      if (!is_quantizable(shape, quantization)) continue;
       const int64_t numbers = shape.shape[0] * shape.shape[1];
       matrices += numbers;
       if (shape.name.starts_with("model.layers.0.")) layer += 2 * numbers;

@@ -115,6 +115,33 @@ TEST_P(TargetHeads, LargeLogitsNeitherOverflowNorLoseTheirGradients) {
   EXPECT_TRUE(error_of(got.d_x, truth.d_x) <= 1000 * limit()) << error_of(got.d_x, truth.d_x);
 }
 
+/// A case whose targets lead by `lead` nats, and the truth by the log-odds of each target against all others:
+/// log p = -log1p(e^-z), d log p = (1 - p) dz.
+TEST_P(TargetHeads, ConfidentTargetsKeepTheirDigits) {
+  for (const double lead : {-40.0, -8.0, 0.0, 8.0, 12.0, 16.0, 20.0, 30.0, 40.0}) {
+    Case one(33, 48, 301, dtype());
+    // The target's own direction on top of a small hidden state; exact in both dtypes once it is rounded.
+    at::Tensor rows = one.weight.value.index({one.targets}).to(at::kDouble);
+    rows = rows / rows.square().sum(1, /*keepdim=*/true) * lead;
+    one.x = (one.x.to(at::kDouble) * 0.1 + rows).to(dtype());
+    const at::Tensor x = one.x.to(at::kDouble), weight = one.weight.value.to(at::kDouble);
+    const at::Tensor logits = at::mm(x, weight.t());
+    const at::Tensor index = one.targets.unsqueeze(1);
+    const at::Tensor others = logits.scatter(1, index, -std::numeric_limits<double>::infinity());
+    const at::Tensor z = logits.gather(1, index).squeeze(1) - others.logsumexp(1);
+    const at::Tensor rest = at::sigmoid(-z) * one.d;
+    const at::Tensor d_logits = (-at::softmax(others, 1)).scatter(1, index, 1.0) * rest.unsqueeze(1);
+    one.weight.gradient.zero_();
+    const at::Tensor expected_weight = at::mm(d_logits.t(), x), expected_x = at::mm(d_logits, weight);
+    const Results got = run(one, 1.0, kernels());
+    // Logits of 40 are rounded to 2e-6 in float32, and e^-z with them.
+    const double allowed = limit() * (2.0 + std::abs(lead));
+    for (const double error : {error_of(got.log_probabilities, -at::softplus(-z)),
+                               error_of(got.d_x, expected_x), error_of(got.gradient, expected_weight)})
+      EXPECT_TRUE(error <= allowed) << "lead " << lead << ": error " << error << ", limit " << allowed;
+  }
+}
+
 TEST_P(TargetHeads, AFrozenWeightStaysAsItIsAndChangesNothingElse) {
   Case trained(33, 48, 200, dtype()), frozen(33, 48, 200, dtype());
   frozen.weight.gradient.reset();

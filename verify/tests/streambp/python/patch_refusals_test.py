@@ -50,7 +50,7 @@ class Refused(unittest.TestCase):
     def test_caches(self):
         with torch.no_grad():
             cache = self.model(self.batch["input_ids"], use_cache=True).past_key_values
-        self.assert_refused("past_key_values", "no_grad", past_key_values=cache)
+        self.assert_refused("cache", "no_grad", past_key_values=cache)
 
     def test_hooks_on_inner_modules(self):
         for module in (self.model.model.layers[1].mlp.down_proj, self.model.lm_head):
