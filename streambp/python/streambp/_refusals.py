@@ -181,5 +181,5 @@ def check_autocast(dtype, device):
         return
     cast = str(torch.get_autocast_dtype(device.type)).removeprefix("torch.")
     if cast != dtype:
-        raise InputError(f"autocast to {cast} is on and the model is {dtype}: products would run in another dtype than they say; convert the "
-                         f"model with model.to(torch.{cast}), or leave autocast")
+        raise InputError(f"autocast to {cast} is on and the model is {dtype}: products would run in another dtype than they say; leave autocast "
+                         "(bf16=False, fp16=False in a trainer's arguments) to train in the weights' own dtype")

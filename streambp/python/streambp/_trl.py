@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from . import _forwards
 from ._library import InputError
+from ._refusals import raise_together
 from ._streamed_head import head_slots, log_probability_gradients, wide
 from ._streamed_layers import check_dtypes
 
@@ -29,15 +30,7 @@ def patch_trainer(trainer, **settings):
     """
     from ._patch import patch, patched_state, unpatch
 
-    arguments = vars(trainer.args)  # transformers 5.23 renames it, and warns of each look at the older name
-    if arguments.get("activation_checkpointing") or arguments.get("gradient_checkpointing"):
-        raise InputError("gradient_checkpointing is on in the trainer's arguments (TRL's default): layers would be computed twice over; "
-                         "make the trainer with gradient_checkpointing=False")
-    cast = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(trainer.accelerator.mixed_precision)
-    if cast not in (None, trainer.model.dtype):
-        raise InputError(f"the trainer casts to {str(cast).removeprefix('torch.')} (TRL's default is bf16=True) and the model is "
-                         f"{str(trainer.model.dtype).removeprefix('torch.')}: make the trainer with bf16=False, or load the model in "
-                         "that dtype")
+    raise_together(lambda: _check_checkpointing(trainer), lambda: _check_cast(trainer))
     for model in (trainer.model, getattr(trainer, "ref_model", None)):
         if not isinstance(model, torch.nn.Module):
             continue
@@ -51,6 +44,20 @@ def patch_trainer(trainer, **settings):
         if is_ours and not getattr(trainer, "_entropy_bonus_enabled", False):
             state.fused_head = options
     return trainer
+
+
+def _check_checkpointing(trainer):
+    arguments = vars(trainer.args)  # transformers 5.23 renames it, and warns of each look at the older name
+    if arguments.get("activation_checkpointing") or arguments.get("gradient_checkpointing"):
+        raise InputError("gradient_checkpointing is on in the trainer's arguments (TRL's default): layers would be computed twice over; "
+                         "make the trainer with gradient_checkpointing=False")
+
+
+def _check_cast(trainer):
+    cast = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(trainer.accelerator.mixed_precision)
+    if cast not in (None, trainer.model.dtype):
+        raise InputError(f"the trainer casts to {str(cast).removeprefix('torch.')} (TRL's default is bf16=True) and the model is "
+                         f"{str(trainer.model.dtype).removeprefix('torch.')}: make the trainer with bf16=False")
 
 
 def fused_options(base):

@@ -1,6 +1,7 @@
 // Folders with bitsandbytes' weights: what config.json may say, and which tensors a quantised weight needs.
 #include "streambp/model/quantization.h"
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <gtest/gtest.h>
@@ -86,6 +87,7 @@ TEST(Quantization, ReadsFlags) {
   EXPECT_EQ(parse_quantization("none", false), std::nullopt);
   EXPECT_EQ(parse_quantization("nf4", true), (Quantization{QuantType::kNf4, true}));
   EXPECT_EQ(parse_quantization("int8", false), (Quantization{QuantType::kInt8, false}));
+  EXPECT_EQ(parse_quantization("nf4-experts", true), (Quantization{QuantType::kNf4, true, true}));
   EXPECT_TRUE(refused([] { parse_quantization("int4", false); }, "--quantize", "int4", "nf4, fp4 or int8"));
   for (const char* type : {"none", "int8"})
     EXPECT_TRUE(refused([&] { parse_quantization(type, true); }, "--double-quant", "nf4 and fp4"));
@@ -250,10 +252,11 @@ TEST_F(QuantizedFolder, RefusesRowsThatDoNotFit) {
 }
 
 TEST(Quantization, TakesTheMapsOfLayers) {
-  const auto names = [](const char* model) {
+  const auto names = [](const char* model, bool experts = true) {
     std::vector<std::string> found;
     for (const ParameterShape& shape : parameter_shapes(preset(model))) {
-      if (is_quantizable(shape) && shape.name.find("layers.1.") != std::string::npos)
+      const Quantization quantization{QuantType::kNf4, false, experts};
+      if (is_quantizable(shape, quantization) && shape.name.find("layers.1.") != std::string::npos)
         found.push_back(shape.name.substr(std::string("model.layers.1.").size()));
     }
     return found;
@@ -262,6 +265,16 @@ TEST(Quantization, TakesTheMapsOfLayers) {
             (std::vector<std::string>{"self_attn.q_proj.weight", "self_attn.k_proj.weight",
                                       "self_attn.v_proj.weight", "self_attn.o_proj.weight",
                                       "mlp.gate_proj.weight", "mlp.up_proj.weight", "mlp.down_proj.weight"}));
+  // bitsandbytes packs torch.nn.Linear alone; transformers 5 holds experts as parameters of three dimensions.
+  for (const char* model : {"qwen3-moe-tiny", "mixtral-tiny", "deepseek-v3-tiny"}) {
+    const auto is_expert = [](const std::string& name) { return name.starts_with("mlp.experts."); };
+    const std::vector<std::string> plain = names(model, /*experts=*/false), all = names(model);
+    EXPECT_EQ(std::count_if(plain.begin(), plain.end(), is_expert), 0) << model;
+    EXPECT_GT(std::count_if(all.begin(), all.end(), is_expert), 0) << model;
+    EXPECT_EQ(std::count_if(all.begin(), all.end(), [&](const auto& name) { return !is_expert(name); }),
+              static_cast<std::ptrdiff_t>(plain.size()))
+        << model;
+  }
   for (const char* model : {"qwen3-moe-tiny", "gpt-oss-tiny", "gemma4-moe-tiny", "deepseek-v3-tiny"}) {
     for (const std::string& name : names(model)) {
       EXPECT_EQ(name.find("router"), std::string::npos) << name;
