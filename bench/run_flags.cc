@@ -94,9 +94,10 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
   add_settings();
   text("--dtype", dtype_,
        "float32, float64, bfloat16, float16 (on cuda and meta devices), or model: as its config.json says");
-  text("--grad-dtype", gradient_dtype_,
-       "Dtype that parameter gradients are summed in: same (as --dtype: a matrix's in bfloat16 is "
-       "then rounded with every chunk) or float32");
+  text(
+      "--grad-dtype", gradient_dtype_,
+      "Dtype of parameter gradients: same (as --dtype: in half precision a layer's are then summed wide over "
+      "its chunks and rounded once) or float32");
   text("--head-dtype", head_dtype_,
        "Dtype of lm_head (of a tied model's embedding), its input and its logits, in all models: same (as "
        "--dtype) or float32, as TRL's cast_lm_head_to_fp32 has it");

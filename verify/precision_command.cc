@@ -47,8 +47,8 @@ constexpr const char* kExamples = R"(Examples:
 x standard: the parameter whose error is the most times standard back-propagation's own in the same precision, at
 most 1.25; of several seeds the median, parameter by parameter, with the most of any seed next to it. gradient: the
 error of the worst parameter. mixed: bfloat16 with gradients summed in float32, and lm_head and its logits in
-float32; the sums of a log-softmax are float32 everywhere. With --curve bfloat16 has no limit: each chunk's sum
-of a weight's gradient is rounded to it, which mixed is there to avoid.
+float32; the sums of a log-softmax are float32 everywhere. With --curve chunk-major in bfloat16 has no limit: its
+chunks go through all layers one after another, and each one's part of a weight's gradient is rounded.
 
 --histogram counts the entries of all gradients by their distance from the truth, in units in the last place of the
 truth in the precision that was computed in (mixed: bfloat16): columns are upper ends, shares are in percent, and
@@ -152,7 +152,8 @@ std::vector<PrecisionRow> rows_of(const PrecisionKind& kind, const Flags& flags,
   for (size_t c = 0; c < configurations.size(); ++c) {
     rows.push_back(
         precision_row(kind, subject, configurations[c], by_configuration[c], by_configuration.front()));
-    rows.back().gated = !flags.curve || kind.gradient_dtype != at::kBFloat16;
+    rows.back().gated = !flags.curve || kind.gradient_dtype != at::kBFloat16 ||
+                        configurations[c].method != Method::kChunkMajor;
   }
   return rows;
 }

@@ -33,8 +33,8 @@ struct PrecisionRow {
   /// Of each parameter, the median over the seeds of how many times standard's own its error is.
   std::map<std::string, double> times;
   double most_times = 0.0;  // of any parameter and seed
-  /// Whether it has to be within kPrecisionFactor. In bfloat16 each chunk's sum is rounded to it, which many
-  /// chunks show.
+  /// Whether it has to be within kPrecisionFactor. In bfloat16 chunk-major rounds each chunk's sum, which
+  /// many chunks show.
   bool gated = true;
 
   Precision errors() const { return median_of(seeds); }

@@ -5,6 +5,7 @@
 
 #include "streambp/backprop/layer_chunk.h"
 #include "streambp/backprop/passes.h"
+#include "streambp/backprop/wide_gradients.h"
 #include "streambp/memory/meter.h"
 #include "streambp/memory/recorder.h"
 #include "streambp/model/weight_provider.h"
@@ -54,6 +55,8 @@ HeadOutcome run_by_layers(const Pass& pass, const LayerForward& forward, const L
     const Span span("layer {} backward", i);
     const LayerWeights weights(model, i, i > first ? std::optional(i - 1) : std::nullopt);
     const std::vector<Parameter*> parameters = begin_layer_gradients(pass, i);
+    const bool adds_by_tiles = pass.chunk > 0 && pass.chunk < pass.stream.size();
+    WideGradients sums(model, adds_by_tiles ? model.layer_parameters(i) : std::vector<Parameter*>{});
     const MemoryScope scope("activations");
     const at::AutoGradMode with_grad(true);
     const at::Tensor leaf = inputs[i].detach().requires_grad_();
@@ -63,6 +66,7 @@ HeadOutcome run_by_layers(const Pass& pass, const LayerForward& forward, const L
     gradient = backward(model.layers()[i], leaf, gradient, before_of(i), received);
     if (shared != nullptr) shared->drop(i);
     const at::NoGradGuard no_grad;
+    sums.round();
     use_gradients(pass, parameters);
   }
   if (lowest < 0) accumulate_embedding(pass, pass.all_rows(), gradient);

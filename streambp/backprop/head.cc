@@ -284,13 +284,15 @@ TokenValues head_values(const HeadPass& pass, int64_t chunk, const at::Tensor& h
   return values;
 }
 
-StreamedHead::StreamedHead(const HeadPass& pass, const Objective& objective, int64_t chunk)
+StreamedHead::StreamedHead(const HeadPass& pass, const Objective& objective, int64_t chunk, int64_t rows)
     : pass_(pass), objective_(objective), chunk_(chunk) {
   const MemoryScope scope("head chunk");
   values_ = empty_values(pass);
   // Each chunk adds to it: in float32 it would be rounded as often.
   Parameter& norm = *pass.model.norm().weight;
   if (norm.gradient.defined()) norm_sum_.emplace(norm, at::kDouble);
+  const int64_t scored = pass.scored.size();
+  if (scored > chunk || (rows > 0 && scored > rows)) sums_.emplace(pass.model);
 }
 
 void StreamedHead::run(int64_t begin, at::Tensor& hidden) {

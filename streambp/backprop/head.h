@@ -77,8 +77,8 @@ class LossSum {
 /// several, in any order; an objective that isn't separable() wants it in one.
 class StreamedHead {
  public:
-  /// `pass` and `objective` must outlive it.
-  StreamedHead(const HeadPass& pass, const Objective& objective, int64_t chunk);
+  /// `pass` and `objective` must outlive it. `rows`: how much of the stream run() is given at a time, 0: all.
+  StreamedHead(const HeadPass& pass, const Objective& objective, int64_t chunk, int64_t rows = 0);
 
   /// Tokens [begin, begin + n) of the stream, with final hidden states `hidden` [n, D]: adds the gradients of
   /// heads and norm, and overwrites the hidden states with their own gradient. Tokens that are not scored
@@ -87,7 +87,10 @@ class StreamedHead {
 
   /// Rounds what was summed wide, once the whole stream has been taken, for those who use the gradients while
   /// this object is there.
-  void round_sums() { norm_sum_.reset(); }
+  void round_sums() {
+    norm_sum_.reset();
+    sums_.reset();
+  }
 
   /// What is known when the whole stream has been taken.
   HeadOutcome outcome() const;
@@ -99,6 +102,7 @@ class StreamedHead {
   LossSum loss_;
   TokenValues values_;
   std::optional<WideGradient> norm_sum_;
+  std::optional<WideHead> sums_;
 };
 
 }  // namespace streambp

@@ -8,16 +8,16 @@ namespace streambp {
 namespace {
 
 /// In the order of KeptActivations::Index.
-constexpr std::array<const char*, 7> kScopes{
-    "attention outputs", "attention outputs",       "projected keys and values", "projected keys and values",
-    "attention halves",  "gate and up projections", "gate and up projections"};
+constexpr std::array<const char*, 8> kScopes{
+    "attention outputs",         "attention outputs", "attention outputs",       "projected keys and values",
+    "projected keys and values", "attention halves",  "gate and up projections", "gate and up projections"};
 
 }  // namespace
 
 std::array<at::Tensor*, KeptActivations::kCount> KeptActivations::tensors_of(Activations& activations) {
-  return {&activations.attention.output, &activations.attention.log_sum_exp, &activations.projected.keys,
-          &activations.projected.values, &activations.attention_half,        &activations.projections.gate,
-          &activations.projections.up};
+  return {&activations.attention.output, &activations.attention.log_sum_exp, &activations.attention.remainder,
+          &activations.projected.keys,   &activations.projected.values,      &activations.attention_half,
+          &activations.projections.gate, &activations.projections.up};
 }
 
 void KeptActivations::store(const Rows& rows, const Activations& activations, int64_t tokens) {
@@ -64,7 +64,7 @@ KeysValues KeptActivations::projected(const Rows& rows) const {
 }
 
 AttentionBlock KeptActivations::attention(int64_t tokens) const {
-  return {take(kOutput, 0, tokens), take(kLogSumExp, 0, tokens)};
+  return {take(kOutput, 0, tokens), take(kLogSumExp, 0, tokens), take(kRemainder, 0, tokens)};
 }
 
 void KeptActivations::reset() {

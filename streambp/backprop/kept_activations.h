@@ -42,7 +42,7 @@ class KeptActivations {
   void reset();
 
  private:
-  enum Index { kOutput, kLogSumExp, kKeys, kValues, kHalf, kGate, kUp, kCount };
+  enum Index { kOutput, kLogSumExp, kRemainder, kKeys, kValues, kHalf, kGate, kUp, kCount };
 
   /// The tensors of `activations`, by Index.
   static std::array<at::Tensor*, kCount> tensors_of(Activations& activations);

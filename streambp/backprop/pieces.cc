@@ -64,7 +64,8 @@ at::Tensor layer_backward(Model& model, const Stream& stream, int64_t layer, con
   const StreamedForward forward = alone(model, stream, layer, x, chunk);
   require_rows(model, stream, dy, "gradient of the layer's output");
   if (stream.choices != nullptr) stream.choices->close();
-  const WideVectors sums(model);
+  const WideGradients sums(
+      model, forward.chunks().count() > 1 ? model.layer_parameters(layer) : std::vector<Parameter*>{});
   at::Tensor dx;
   {
     const MemoryScope scope("layer inputs");

@@ -10,6 +10,7 @@
 
 #include "streambp/backprop/passes.h"
 #include "streambp/backprop/streamed_forward.h"
+#include "streambp/backprop/wide_gradients.h"
 #include "streambp/memory/meter.h"
 #include "streambp/memory/recorder.h"
 #include "streambp/model/weight_provider.h"
@@ -33,7 +34,7 @@ std::vector<int64_t> scored_alike(const Pass& pass, const Chunks& chunks) {
 at::Tensor separate_head(const Pass& pass, const Chunks& chunks, at::Tensor hidden, HeadOutcome& outcome) {
   if (!pass.stream_head || !pass.objective.separable())
     return head_gradient(pass, std::move(hidden), outcome);
-  StreamedHead head(pass.head, pass.objective, pass.head_chunk);
+  StreamedHead head(pass.head, pass.objective, pass.head_chunk, chunks.size());
   const std::vector<int64_t> to_run = scored_alike(pass, chunks);
   for (auto step = to_run.rbegin(); step != to_run.rend(); ++step) {
     const Rows rows = chunks.rows(*step);
@@ -76,6 +77,8 @@ class StreamedBackward {
                                    : std::nullopt);
     const std::vector<Parameter*> parameters = begin_layer_gradients(pass_, layer);
     const Span span("layer {} backward", layer);
+    WideGradients sums(
+        model_, forward_.chunks().count() > 1 ? model_.layer_parameters(layer) : std::vector<Parameter*>{});
     if (pass_.order == Order::kForward && !model_.config().in_reverse_alone(layer)) {
       backward_in_order(pass_, forward_, layer, gradient_);
     } else {
@@ -88,6 +91,7 @@ class StreamedBackward {
         backward_in_reverse(model_, forward_, layer, run, to_run, gradient_, head);
       }
     }
+    sums.round();
     if (head != nullptr) head->round_sums();
     use_gradients(pass_, of_head);  // before the layer's, whether they are joined or not
     use_gradients(pass_, parameters);
@@ -118,7 +122,7 @@ HeadOutcome run_streambp(const Pass& pass) {
     backward.run_from(layers - 1, std::move(gradient));
     return outcome;
   }
-  StreamedHead head(pass.head, pass.objective, pass.head_chunk);
+  StreamedHead head(pass.head, pass.objective, pass.head_chunk, pass.chunk);
   backward.run_with_head(head, of_head);
   backward.run_from(layers - 2);
   return head.outcome();

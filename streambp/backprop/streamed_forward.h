@@ -47,7 +47,7 @@ struct StreamHeads {
 
 /// Some rows' part of what attention has given all of them.
 inline AttentionBlock attended_by(const Rows& rows, const AttentionBlock& all) {
-  return {all.output.narrow(0, rows.begin, rows.size()), all.log_sum_exp.narrow(0, rows.begin, rows.size())};
+  return all.rows(rows.begin, rows.size());
 }
 
 class StreamedForward {

@@ -1,4 +1,4 @@
-// Sums over chunks in a wider dtype than the gradients'; inside the library only.
+// Sums over chunks that are wider than the gradients they end in; inside the library only.
 #pragma once
 
 #include <utility>
@@ -31,22 +31,65 @@ class WideGradient {
   at::Tensor narrow_;
 };
 
-/// bfloat16 gradients of norms and biases, which are next to nothing in memory, in float32 while a pass adds
-/// to them chunk by chunk. A matrix's are rounded with every chunk; float32 gradients (Model::Placement) are
-/// the remedy there.
+/// Whether a sum in this dtype is rounded where float32 would not be.
+inline bool is_half_precision(const at::Tensor& gradient) {
+  return gradient.scalar_type() == at::kBFloat16 || gradient.scalar_type() == at::kHalf;
+}
+
+/// Half-precision gradients of norms and biases, which are next to nothing in memory, in float32 while a pass
+/// adds to them chunk by chunk.
 class WideVectors {
  public:
   explicit WideVectors(const Model& model) {
     const MemoryScope scope("gradients");
     for (const auto& parameter : model.parameters()) {
       const at::Tensor& gradient = parameter->gradient;
-      if (!gradient.defined() || gradient.dim() != 1 || gradient.scalar_type() != at::kBFloat16) continue;
+      if (!gradient.defined() || gradient.dim() != 1 || !is_half_precision(gradient)) continue;
       wide_.emplace_back(*parameter, at::kFloat);
     }
   }
 
  private:
   std::vector<WideGradient> wide_;
+};
+
+/// The half-precision gradients of some parameters, one layer's, in float32 while its chunks add to them: 4
+/// bytes a number, for as long as the layer's backward pass takes.
+class WideGradients {
+ public:
+  WideGradients(Model& model, const std::vector<Parameter*>& parameters);
+  ~WideGradients() { round(); }
+  WideGradients(const WideGradients&) = delete;
+  WideGradients& operator=(const WideGradients&) = delete;
+
+  /// Rounds them once, one after another, for those who use them while this object is there.
+  void round();
+
+ private:
+  struct Sum {
+    Parameter* parameter;
+    at::Tensor narrow;
+  };
+  Model& model_;
+  std::vector<Sum> sums_;
+};
+
+/// While it lives the half-precision gradients of the LM head, to which each chunk of scored tokens adds, are
+/// rounded once: that of its weight [V, D] has a remainder beside it, 2 bytes a number, those of a bias or an
+/// adapter are float32.
+class WideHead {
+ public:
+  /// `model` must outlive it.
+  explicit WideHead(Model& model);
+  ~WideHead() { round(); }
+  WideHead(const WideHead&) = delete;
+  WideHead& operator=(const WideHead&) = delete;
+
+  void round();
+
+ private:
+  Parameter* weight_ = nullptr;
+  WideGradients others_;
 };
 
 }  // namespace streambp

@@ -82,7 +82,7 @@ AttentionBlock RingAttention::forward(const at::Tensor& queries, const KeysValue
     const AttentionBlock block =
         attention_forward(part.of(queries), part.of(own.keys), part.of(own.values), part.offsets,
                           part.right_before > 0 ? before : Prefix{}, settings_);
-    part.of(all.output).copy_(block.output);
+    part.of(all.output).copy_(wide_output(block));
     part.of(all.log_sum_exp).copy_(block.log_sum_exp);
   }
   const auto look = [&](const Part& part, const EarlierTokens& tokens) {
@@ -96,7 +96,8 @@ AttentionBlock RingAttention::forward(const at::Tensor& queries, const KeysValue
   }
   if (settings_.sinks != nullptr) add_sinks(all, settings_.sinks->value);
   const MemoryScope scope("attention rows");
-  return {all.output.to(queries.scalar_type()), all.log_sum_exp};
+  round_output(all, queries.scalar_type(), reads_remainder(queries, settings_.scoring));
+  return all;
 }
 
 AttentionBlockGradients RingAttention::backward(const at::Tensor& d_output, const AttentionBlock& result,
@@ -118,10 +119,9 @@ AttentionBlockGradients RingAttention::backward(const at::Tensor& d_output, cons
   for (const Part& part : parts_) {
     const Prefix before{part.before_in(own.keys), part.before_in(own.values), part.before_in(sums.d_keys),
                         part.before_in(sums.d_values)};
-    const AttentionBlockGradients block =
-        attention_backward(part.of(d_output), {part.of(result.output), part.of(result.log_sum_exp)},
-                           part.of(queries), part.of(own.keys), part.of(own.values), part.offsets,
-                           part.right_before > 0 ? before : Prefix{}, settings_);
+    const AttentionBlockGradients block = attention_backward(
+        part.of(d_output), result.rows(part.begin, part.offsets.back()), part.of(queries), part.of(own.keys),
+        part.of(own.values), part.offsets, part.right_before > 0 ? before : Prefix{}, settings_);
     part.of(sums.d_queries).add_(block.d_queries);
     part.of(sums.d_keys).add_(block.d_keys);
     part.of(sums.d_values).add_(block.d_values);

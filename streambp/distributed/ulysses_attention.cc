@@ -102,10 +102,12 @@ AttentionBlock UlyssesAttention::forward(const at::Tensor& queries, const KeysVa
     const MemoryScope scope("attention rows");
     rows = {at::zeros(queries.sizes(), queries.options()),
             at::zeros({queries.size(0), queries.size(1)}, mine.result.log_sum_exp.options())};
+    if (mine.result.remainder.defined()) rows.remainder = at::zeros_like(rows.output);
   }
   // Their rows next to each other: the kernels may give other layouts.
   add_to_rows(mine.result.output.contiguous(), rows.output);
   add_to_rows(mine.result.log_sum_exp.contiguous(), rows.log_sum_exp);
+  if (rows.remainder.defined()) add_to_rows(mine.result.remainder.contiguous(), rows.remainder);
   if (settings_.sinks != nullptr) add_sinks(rows, settings_.sinks->value);
   if (goes_back) kept_ = std::move(mine);
   return rows;
@@ -118,7 +120,8 @@ AttentionBlockGradients UlyssesAttention::backward(const at::Tensor& d_output, c
   if (!mine.queries.defined()) mine = gather(queries, own);
   // With sinks the result is not the one that was kept.
   if (!mine.result.output.defined() || settings_.sinks != nullptr)
-    mine.result = {to_heads(result.output), to_heads(result.log_sum_exp)};
+    mine.result = {to_heads(result.output), to_heads(result.log_sum_exp),
+                   result.remainder.defined() ? to_heads(result.remainder) : at::Tensor()};
   AttentionBlockGradients of_heads;
   {
     const MemoryScope scope("attention heads");

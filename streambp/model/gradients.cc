@@ -37,6 +37,11 @@ void Model::allocate_gradients(const std::vector<Parameter*>& parameters) {
   }
 }
 
+void Model::replace_gradient(Parameter& parameter, at::Tensor gradient) {
+  parameter.gradient = std::move(gradient);
+  renew_parts(parameter);
+}
+
 void Model::renew_parts(const Parameter& whole) {
   const auto found = parts_.find(&whole);
   if (found == parts_.end()) return;

@@ -130,6 +130,9 @@ class Model {
   void defer_gradients(const std::vector<Parameter*>& parameters);
   void allocate_gradients(const std::vector<Parameter*>& parameters);
 
+  /// Makes `gradient`, of its shape, the one that passes add to, for the parameter and its parts.
+  void replace_gradient(Parameter& parameter, at::Tensor gradient);
+
   /// The trainable parameters, or all, of a layer; of what the head's pass uses (final norm, heads); the
   /// trainable ones of the embedding, with those that make per-layer inputs.
   std::vector<Parameter*> layer_parameters(int64_t layer, bool trainable_alone = true) const;

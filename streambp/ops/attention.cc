@@ -102,7 +102,7 @@ struct Sequence {
         merge(rows, part);
       }
     }
-    all.output = all.output.to(q.scalar_type());
+    round_output(all, q.scalar_type(), reads_remainder(q, settings.scoring));
     return all;
   }
 
@@ -113,11 +113,12 @@ struct Sequence {
     // A query's gradient has as many terms as its prefix has tiles: they are summed as wide as log-sum-exps
     // are, and rounded once.
     const at::ScalarType wide = saved.log_sum_exp.scalar_type();
+    const at::Tensor output = saved.remainder.defined() ? wide_output(saved) : saved.output;
     for (const ScoreBlock& block : backward_blocks()) {
       const auto queries_of = [&](const at::Tensor& x) { return x.narrow(0, block.query, block.queries); };
       const AttentionBlockGradients part = attend_backward(
           queries_of(dy), queries_of(q), keys_of(block, k, prefix.keys), keys_of(block, v, prefix.values),
-          queries_of(saved.output), queries_of(saved.log_sum_exp), block.visible, settings.scoring);
+          queries_of(output), queries_of(saved.log_sum_exp), block.visible, settings.scoring);
       if (block.visible == Visible::kCausal && block.queries == q.size(0)) {
         all = part;
         continue;
@@ -190,8 +191,9 @@ AttentionBlock forward(const Run& run) {
   if (has_fused_attention(run.q, run.settings.scoring)) {
     all = {at::empty_like(run.q, at::MemoryFormat::Contiguous),
            at::empty({run.q.size(0), run.q.size(1)}, run.q.options().dtype(sum_dtype(run.q)))};
+    if (reads_remainder(run.q, run.settings.scoring)) all.remainder = at::empty_like(all.output);
     run.for_each_sequence([&](int64_t begin, int64_t rows, const Sequence& sequence) {
-      sequence.fused().forward({all.output.narrow(0, begin, rows), all.log_sum_exp.narrow(0, begin, rows)});
+      sequence.fused().forward(all.rows(begin, rows));
     });
     return all;
   }
@@ -204,9 +206,12 @@ AttentionBlock forward(const Run& run) {
     if (!all.output.defined()) {
       all = {at::empty_like(run.q, at::MemoryFormat::Contiguous),
              at::empty({run.q.size(0), run.q.size(1)}, block.log_sum_exp.options())};
+      if (block.remainder.defined()) all.remainder = at::empty_like(all.output);
     }
-    all.output.narrow(0, begin, rows).copy_(block.output);
-    all.log_sum_exp.narrow(0, begin, rows).copy_(block.log_sum_exp);
+    AttentionBlock part = all.rows(begin, rows);
+    part.output.copy_(block.output);
+    part.log_sum_exp.copy_(block.log_sum_exp);
+    if (block.remainder.defined()) part.remainder.copy_(block.remainder);
   });
   return all;
 }
@@ -218,7 +223,7 @@ AttentionBlockGradients backward(const Run& run, const at::Tensor& dy, const Att
     all = {at::empty_like(run.q, at::MemoryFormat::Contiguous), zeros(), zeros()};
     run.for_each_sequence([&](int64_t begin, int64_t rows, const Sequence& sequence) {
       const auto part = [&](const at::Tensor& x) { return x.narrow(0, begin, rows); };
-      sequence.fused().backward(part(dy), {part(saved.output), part(saved.log_sum_exp)},
+      sequence.fused().backward(part(dy), saved.rows(begin, rows),
                                 {part(all.d_queries), part(all.d_keys), part(all.d_values)});
     });
     all.d_keys = all.d_keys.to(run.k.scalar_type());
@@ -228,8 +233,7 @@ AttentionBlockGradients backward(const Run& run, const at::Tensor& dy, const Att
   if (!run.is_one_part()) all = {at::empty_like(run.q), at::empty_like(run.k), at::empty_like(run.v)};
   run.for_each_sequence([&](int64_t begin, int64_t rows, const Sequence& sequence) {
     const auto part = [&](const at::Tensor& x) { return x.narrow(0, begin, rows); };
-    AttentionBlockGradients block =
-        sequence.backward(part(dy), {part(saved.output), part(saved.log_sum_exp)});
+    AttentionBlockGradients block = sequence.backward(part(dy), saved.rows(begin, rows));
     if (run.is_one_part()) {
       all = std::move(block);
       return;

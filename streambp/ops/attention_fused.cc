@@ -82,6 +82,7 @@ class Call {
     run_.q = kernel_data<S>(q_);
     run_.q_row = q_.stride(0);
     run_.output = kernel_data<S>(result.output);
+    run_.remainder = kernel_data<S>(result.remainder);
     run_.log_sum_exp = kernel_data<T>(result.log_sum_exp);
     const int64_t earlier = operands.prefix.size();
     for (const ScoreBlock& block : score_blocks(run_.queries, earlier, operands.settings.window)) {

@@ -22,8 +22,8 @@ struct FusedAttention {
   const AttentionSettings& settings;
   const cpu::Kernels& kernels = cpu::kernels();
 
-  /// Writes output [n, H, E] and log-sum-exps [n, H] into `result`, which are rows of larger tensors or their
-  /// own.
+  /// Writes output [n, H, E], log-sum-exps [n, H] and the remainder, where there is memory for it, into
+  /// `result`, which are rows of larger tensors or their own.
   void forward(const AttentionBlock& result) const;
 
   /// From d_output [n, H, E] and what forward has given. Writes d_queries, adds to d_keys and d_values [n, K,

@@ -1,6 +1,9 @@
 #include "streambp/ops/attention_kernels.h"
 
+#include <utility>
+
 #include "streambp/ops/attention_device.h"
+#include "streambp/ops/attention_fused.h"
 #include "streambp/ops/fused.h"
 #include "streambp/ops/sum_dtype.h"
 
@@ -27,6 +30,23 @@ bool has_flash(const at::Tensor& q, const Scoring& scoring) {
 }
 
 }  // namespace
+
+at::Tensor wide_output(const AttentionBlock& block) {
+  const at::ScalarType wide = block.log_sum_exp.scalar_type();
+  const at::Tensor output = block.output.to(wide);
+  return block.remainder.defined() ? output + block.remainder.to(wide) : output;
+}
+
+void round_output(AttentionBlock& block, at::ScalarType dtype, bool with_remainder) {
+  if (block.output.scalar_type() == dtype) return;
+  const at::Tensor wide = std::exchange(block.output, block.output.to(dtype));
+  if (with_remainder) block.remainder = (wide - block.output).to(dtype);
+}
+
+bool reads_remainder(const at::Tensor& q, const Scoring& scoring) {
+  if (q.scalar_type() == sum_dtype(q) || has_device_attention(q, scoring)) return false;
+  return has_fused_attention(q, scoring) || !has_flash(q, scoring);
+}
 
 AttentionBlock attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, Visible visible,
                       const Scoring& scoring) {

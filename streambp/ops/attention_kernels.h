@@ -23,7 +23,23 @@ struct Scoring {
 struct AttentionBlock {
   at::Tensor output;
   at::Tensor log_sum_exp;
+  /// What rounding has left out of the output, like it; undefined where nothing was rounded or nobody knows.
+  /// The backward pass takes d_output . output off the gradient of every probability of a row: what is wrong
+  /// there is in all of them alike, and does not cancel as they do in the sums over a row's keys.
+  at::Tensor remainder = {};
+
+  /// Some of the tokens.
+  AttentionBlock rows(int64_t begin, int64_t count) const {
+    const auto part = [&](const at::Tensor& x) { return x.defined() ? x.narrow(0, begin, count) : x; };
+    return {part(output), part(log_sum_exp), part(remainder)};
+  }
 };
+
+/// The output as it was before it was rounded, in the dtype of the log-sum-exps.
+at::Tensor wide_output(const AttentionBlock& block);
+
+/// Rounds an output that is wider than `dtype` to it, for good or with a remainder.
+void round_output(AttentionBlock& block, at::ScalarType dtype, bool with_remainder);
 
 struct AttentionBlockGradients {
   at::Tensor d_queries;  // [n, H, E]
@@ -36,6 +52,10 @@ struct AttentionBlockGradients {
 /// computed.
 AttentionBlock attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, Visible visible,
                       const Scoring& scoring);
+
+/// Whether a backward pass over rows like q [n, H, E] reads AttentionBlock::remainder: those by our own
+/// kernels and by tiles do, in half precision.
+bool reads_remainder(const at::Tensor& q, const Scoring& scoring);
 
 /// `output` and `log_sum_exp` are those of the whole row, which may have seen other blocks as well.
 AttentionBlockGradients attend_backward(const at::Tensor& d_output, const at::Tensor& q, const at::Tensor& k,

@@ -17,8 +17,10 @@ void add_sinks(AttentionBlock& all, const at::Tensor& sinks) {
     all.output.mul_(share);
   } else {
     for_each_row_run(all.output, kRows, [&](int64_t begin, int64_t rows) {
-      const at::Tensor part = all.output.narrow(0, begin, rows);
-      part.copy_(part.to(share.scalar_type()).mul_(share.narrow(0, begin, rows)));
+      const AttentionBlock part = all.rows(begin, rows);
+      const at::Tensor wide = wide_output(part).mul_(share.narrow(0, begin, rows));
+      part.output.copy_(wide);
+      if (part.remainder.defined()) part.remainder.copy_(wide - part.output);
     });
   }
   all.log_sum_exp.copy_(at::logaddexp(all.log_sum_exp, scores));
@@ -30,9 +32,10 @@ void accumulate_sinks(Parameter& sinks, const at::Tensor& d_output, const Attent
   const at::Tensor scores = sinks.value.to(wide);
   at::Tensor sum = at::zeros({1, scores.size(0)}, scores.options());
   for_each_row_run(d_output, kRows, [&](int64_t begin, int64_t rows) {
-    const auto part = [&](const at::Tensor& x) { return x.narrow(0, begin, rows); };
-    const at::Tensor along = (part(d_output).to(wide) * part(saved.output).to(wide)).sum(-1);  // [rows, H]
-    const at::Tensor weights = (scores - part(saved.log_sum_exp)).exp_();
+    const AttentionBlock block = saved.rows(begin, rows);
+    const at::Tensor along =
+        (d_output.narrow(0, begin, rows).to(wide) * wide_output(block)).sum(-1);  // [rows, H]
+    const at::Tensor weights = (scores - block.log_sum_exp).exp_();
     sum.sub_(along.mul_(weights).sum(0, /*keepdim=*/true));
   });
   accumulate_sum(sinks, sum);

@@ -124,6 +124,9 @@ AttentionBlock forward(const Call& call) {
                                                   call.expanded_prefix(group), call.settings);
     group.part_of(all.output).copy_(part.output.narrow(2, 0, call.heads.value));
     group.part_of(all.log_sum_exp).copy_(part.log_sum_exp);
+    if (!part.remainder.defined()) return;
+    if (!all.remainder.defined()) all.remainder = at::empty_like(all.output);
+    group.part_of(all.remainder).copy_(part.remainder.narrow(2, 0, call.heads.value));
   });
   return all;
 }
@@ -147,8 +150,8 @@ std::vector<at::Tensor> backward(const Call& call, const at::Tensor& dy, const A
       earlier.key_gradients = wide(earlier.keys);
       earlier.value_gradients = wide(earlier.values);
     }
-    const AttentionBlock result{group.of(saved.output).contiguous(),
-                                group.part_of(saved.log_sum_exp).contiguous()};
+    AttentionBlock result{group.of(saved.output).contiguous(), group.part_of(saved.log_sum_exp).contiguous()};
+    if (saved.remainder.defined()) result.remainder = group.of(saved.remainder).contiguous();
     const AttentionBlockGradients part = attention_backward(group.of(dy), result, group.of(call.q), own.keys,
                                                             own.values, call.offsets, earlier, call.settings);
     group.part_of(d_q).copy_(part.d_queries.narrow(2, 0, call.heads.key()));

@@ -1,20 +1,9 @@
 #include "streambp/ops/parameter.h"
 
-#include "streambp/ops/backend.h"
-#include "streambp/ops/dry_run.h"
 #include "streambp/ops/sum_dtype.h"
+#include "streambp/ops/wide_product.h"
 
 namespace streambp {
-namespace {
-
-/// Whether tensor cores multiply in the rows' dtype and add into the sum's wider one: no temporary. cuBLAS
-/// does so for half precision into float32.
-bool multiplies_into_float(const at::Tensor& sum, const at::Tensor& rows) {
-  return !sum.is_cpu() && is_for_cuda(sum) && sum.scalar_type() == at::kFloat && rows.element_size() == 2;
-}
-
-}  // namespace
-
 void accumulate_product(Parameter& parameter, const at::Tensor& rows, const at::Tensor& inputs,
                         double scale) {
   if (!parameter.trainable()) return;
@@ -26,10 +15,12 @@ void accumulate_product(Parameter& parameter, const at::Tensor& rows, const at::
     return accumulate_product(stored, inputs, rows, scale);
   }
   at::Tensor& sum = parameter.gradient;
-  if (sum.scalar_type() == rows.scalar_type()) {
+  if (parameter.remainder.defined()) {
+    add_product_with_remainder(sum, parameter.remainder, rows, inputs, scale);
+  } else if (sum.scalar_type() == rows.scalar_type()) {
     sum.addmm_(rows.t(), inputs, /*beta=*/1, scale);
-  } else if (multiplies_into_float(sum, rows)) {
-    if (has_values(sum)) at::addmm_out(sum, sum, rows.t(), inputs, sum.scalar_type(), /*beta=*/1, scale);
+  } else if (sum.scalar_type() == at::kFloat && rows.element_size() == 2) {
+    add_wide_product(sum, rows, inputs, scale);
   } else {
     sum.addmm_(rows.to(sum.scalar_type()).t(), inputs.to(sum.scalar_type()), /*beta=*/1, scale);
   }

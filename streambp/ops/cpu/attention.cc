@@ -73,6 +73,9 @@ class HeadPass {
     for_each_row([&](int64_t column, int64_t row) {
       run_.log_sum_exp[row] = largest_[column] * static_cast<T>(kLn2) + log_of(sum_[column]);
       store_row(rows_ + column * size_, 1 / sum_[column], run_.output + row * size_);
+      if (run_.remainder != nullptr)
+        store_remainder(rows_ + column * size_, 1 / sum_[column], run_.output + row * size_,
+                        run_.remainder + row * size_);
     });
   }
 
@@ -91,6 +94,7 @@ class HeadPass {
     for_each_row([&](int64_t column, int64_t row) {
       largest_[column] = run_.log_sum_exp[row] * static_cast<T>(kLog2OfE);
       delta_[column] = dot(d_ + column * size_, run_.output + row * size_);
+      if (run_.remainder != nullptr) delta_[column] += dot(d_ + column * size_, run_.remainder + row * size_);
     });
     tile_.for_each_key_tile([&](const Tile& tile) {
       bring(tile);
@@ -256,6 +260,11 @@ class HeadPass {
 
   void store_row(const T* row, T factor, S* to) const {
     for (int64_t e = 0; e < size_; e += kWidth<T>) narrow(to + e, load(row + e) * factor);
+  }
+
+  /// What storing row * factor in `stored` has left out of it.
+  void store_remainder(const T* row, T factor, const S* stored, S* to) const {
+    for (int64_t e = 0; e < size_; e += kWidth<T>) narrow(to + e, load(row + e) * factor - widen(stored + e));
   }
 
   T dot(const T* a, const S* b) const {

@@ -42,6 +42,7 @@ struct AttentionRun {
   const KeyBlock<S>* blocks = nullptr;
   int64_t block_count = 0;
   S* output = nullptr;             // [queries, H, E], contiguous; read by the backward pass
+  S* remainder = nullptr;          // the same of AttentionBlock::remainder; null: there is none
   Wide<S>* log_sum_exp = nullptr;  // [queries, H], contiguous; read by the backward pass
   const S* d_output = nullptr;     // rows d_output_row apart
   int64_t d_output_row = 0;

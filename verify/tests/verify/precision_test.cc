@@ -3,6 +3,7 @@
 #include "verify/precision.h"
 
 #include <cmath>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <limits>
 
@@ -150,6 +151,27 @@ TEST(PrecisionCurve, BeginsWithCheckpointsBitsAndEndsAtAChunkAToken) {
       EXPECT_NE(all[end].gradients, checkpoint.gradients) << kind.name;
       const auto [name, times] = times_standard(all[end], all[0], rounding_of(kind.gradient_dtype));
       EXPECT_TRUE(times <= 3.0) << kind.name << " " << name << ": " << times;  // of four batches they scatter
+    }
+  }
+}
+
+/// In as many chunks as tokens: a layer's sums are float32 until it ends, the head's have a remainder.
+TEST(PrecisionCurve, OfBfloat16IsFlat) {
+  PrecisionSubject subject;
+  subject.dtype = subject.gradient_dtype = subject.head_dtype = at::kBFloat16;
+  subject.seq_len = 32;
+  for (const char* model : {"qwen3-tiny", "llama-tied-tiny", "gpt-oss-tiny"}) {
+    subject.model = model;
+    const std::vector<Settings> configurations{settings_of(Method::kStandard, 0, 0),
+                                               settings_of(Method::kStreambp, 1, 1),
+                                               settings_of(Method::kTiled, 1, 1)};
+    const std::vector<Precision> all = measure_precision(subject, configurations);
+    for (size_t i = 1; i < all.size(); ++i) {
+      const auto [name, times] = times_standard(all[i], all.front(), rounding_of(at::kBFloat16));
+      const std::string what = fmt::format("{}, {}", model, method_name(configurations[i].method));
+      EXPECT_TRUE(times <= kPrecisionFactor)
+          << what << ": " << times << " times standard's error in " << name;
+      fmt::print("{}: {:.3f} in {}\n", what, times, name);
     }
   }
 }

@@ -1,6 +1,8 @@
 // Sums over many tokens in low precision. Where gradients are bfloat16, n equal terms give n times the term,
 // to the rounding of the result: a sum that is itself kept in bfloat16 stands still at 256 times its term.
+#include <algorithm>
 #include <cmath>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <memory>
 #include <optional>
@@ -186,6 +188,79 @@ TEST(WideGradient, RoundsASumOfManyPartsOnce) {
     EXPECT_TRUE(at::equal(gradient_of(kTerms, true), truth)) << name;
     EXPECT_FALSE(at::equal(gradient_of(kTerms, false), truth)) << "nothing to be had by it";
   }
+}
+
+/// A layer's and the head's, as passes hold them, down to the parameter's own tensor and views of its parts.
+TEST(WideGradients, AreTheModelsOwnAgainOnceRounded) {
+  Model model = Model::random(preset("gpt-oss-tiny"), {at::kBFloat16, at::kCPU, at::kBFloat16, {}}, 1);
+  const auto before = model.gradients();
+  {
+    WideGradients sums(model, model.layer_parameters(0));
+    const WideHead head(model);
+    for (const Parameter* parameter : model.layer_parameters(0)) {
+      EXPECT_EQ(parameter->gradient.scalar_type(), at::kFloat) << parameter->name;
+      parameter->gradient.fill_(1.0 + 0x1p-9);
+    }
+    EXPECT_TRUE(model.head().weight->remainder.defined());
+    sums.round();
+    EXPECT_EQ(model.layer_parameters(0).front()->gradient.scalar_type(), at::kBFloat16);
+  }
+  EXPECT_FALSE(model.head().weight->remainder.defined());
+  const auto after = model.gradients();
+  ASSERT_EQ(after.size(), before.size());
+  for (const auto& [name, gradient] : before) {
+    EXPECT_TRUE(after.at(name).is_same(gradient)) << name;
+    const double expected = name.starts_with("model.layers.0.") ? 1.0 : 0.0;
+    EXPECT_TRUE(at::equal(gradient, at::full_like(gradient, expected))) << name;
+  }
+}
+
+/// Products of a few rows after another, in sizes that no tile of the kernels divides.
+TEST(LowPrecisionSums, ProductsOfManyPartsAreRoundedOnce) {
+  struct Shape {
+    int64_t rows, out, in, part;
+    double scale;
+  };
+  double most_wide = 0.0, most_rounded = 0.0;
+  for (const auto& [rows, out, in, part, scale] :
+       {Shape{1, 1, 1, 1, 1.0}, Shape{700, 100, 47, 7, 1.0}, Shape{1500, 1, 70, 31, 1.0},
+        Shape{900, 300, 3, 290, 1.0}, Shape{700, 131, 65, 33, 0.3}, Shape{1400, 260, 16, 1, 1.0}}) {
+    for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+      SCOPED_TRACE(fmt::format("{} rows, [{}, {}] by {}, {}", rows, out, in, part, c10::toString(dtype)));
+      const at::Tensor dy = random({rows, out}, 1).to(dtype), x = random({rows, in}, 2).to(dtype);
+      const at::Tensor before = random({out, in}, 3).to(dtype);
+      const at::Tensor truth =
+          before.to(at::kDouble) + at::mm(dy.to(at::kDouble).t(), x.to(at::kDouble)) * scale;
+      const auto sum = [&, rows = rows, part = part, scale = scale](const at::Tensor& gradient,
+                                                                    const at::Tensor& remainder = {}) {
+        Parameter weight{"w", {}, gradient, remainder};
+        gradient.copy_(before);
+        for (int64_t begin = 0; begin < rows; begin += part) {
+          const int64_t count = std::min(part, rows - begin);
+          accumulate_product(weight, dy.narrow(0, begin, count), x.narrow(0, begin, count), scale);
+        }
+        return gradient.to(at::kDouble);
+      };
+      const auto zeros = [&](at::ScalarType of) { return at::zeros({out, in}, at::TensorOptions(of)); };
+      const double wide = relative_error(sum(zeros(at::kFloat)), truth);
+      const double turned = relative_error(sum(zeros(at::kFloat).t().contiguous().t()), truth);
+      EXPECT_TRUE(wide <= 3e-6) << wide;
+      EXPECT_TRUE(turned <= 3e-6) << "stored as [in, out]: " << turned;
+      const at::Tensor remainder = zeros(dtype);
+      const at::Tensor narrow = sum(zeros(dtype), remainder);
+      const double rounding = relative_error(truth.to(dtype).to(at::kDouble), truth);
+      const double once = relative_error(narrow, truth);
+      EXPECT_TRUE(once <= 1.01 * rounding + 1e-6) << once << ", rounded once " << rounding;
+      const double both = relative_error(narrow + remainder.to(at::kDouble), truth);
+      EXPECT_TRUE(both <= 0x1p-13) << "with its remainder: " << both;
+      if (rows / part > 40) {
+        EXPECT_TRUE(relative_error(sum(zeros(dtype)), truth) > 2.0 * rounding) << "nothing to be had by it";
+      }
+      most_wide = std::max({most_wide, wide, turned});
+      most_rounded = std::max(most_rounded, rounding > 0.0 ? once / rounding : 0.0);
+    }
+  }
+  fmt::print("float32 {:.1e}; with a remainder {:.3f} x one rounding\n", most_wide, most_rounded);
 }
 
 /// Equal tokens choose the same experts: each expert's weights, and the router's, get the same term from all.

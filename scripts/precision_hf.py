@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""How far from the truth are gradients in bfloat16, Hugging Face's own and ours, by the number of chunks?
+
+    .venv-hf/bin/python scripts/precision_hf.py --out results/precision-hf
+
+The same weights and tokens: transformers' model in float64 (the truth) and in bfloat16 (the yardstick: its sdpa attention, autograd), then
+streambp.backward() and a model in streambp.patch(), both in bfloat16, in 1, 4, 32 and 128 chunks of layers and head. Of each parameter the error
+is |gradient - truth| / |truth|, a root mean square over --batches of tokens. Two models: a Qwen3, whose rows are full, and a Qwen2 with the large
+biases of keys that published ones have, whose rows are padded, so that torch takes another path through attention. Writes errors.jsonl (a record of
+each model and way) and precision.md. Exit codes: 0 every parameter within 1.25 x Hugging Face's, 1 one is not, 2 bad usage or input.
+"""
+
+import argparse
+import copy
+import json
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+import transformers
+
+import streambp
+from files import InputError, run, write_file
+from machine import machine_name
+
+ROOT = Path(__file__).resolve().parent.parent
+LIMIT = 1.25
+CHUNKS = (1, 4, 32, 128)
+ROUNDING = 2.0**-9  # of a bfloat16: an error below says nothing of how a gradient was summed
+SIZES = {"vocab_size": 2048, "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+         "max_position_embeddings": 8192, "tie_word_embeddings": False, "use_cache": False, "attn_implementation": "sdpa"}
+MODELS = ("qwen3", "qwen2")
+
+
+def model_of(name, seed=1):
+    """In bfloat16, with the float32 tables of its rotary embedding, as from_pretrained gives them."""
+    torch.manual_seed(seed)
+    kind, config = ((transformers.Qwen3ForCausalLM, transformers.Qwen3Config(head_dim=64, **SIZES)) if name == "qwen3" else
+                    (transformers.Qwen2ForCausalLM, transformers.Qwen2Config(**SIZES)))
+    model = kind._from_config(config, dtype=torch.bfloat16)
+    with torch.no_grad():
+        for path, parameter in model.named_parameters():
+            if path.endswith("bias"):
+                parameter.normal_(0.0, 4.0 if "k_proj" in path else 1.0)
+            elif parameter.dim() == 1:
+                parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    return model.train()
+
+
+def batch_of(name, tokens, seed):
+    """qwen3: one full row. qwen2: two, the second of three quarters as many tokens as the first, padded on its left."""
+    generator = torch.Generator().manual_seed(seed)
+    if name == "qwen3":
+        ids = torch.randint(0, SIZES["vocab_size"], (1, tokens), generator=generator)
+        return {"input_ids": ids, "labels": ids}
+    columns = tokens * 4 // 7
+    ids = torch.randint(0, SIZES["vocab_size"], (2, columns), generator=generator)
+    mask = torch.ones_like(ids)
+    mask[1, : columns - (tokens - columns)] = 0
+    labels = ids.masked_fill(mask == 0, -100)
+    labels[:, 1:][mask[:, :-1] == 0] = -100  # nothing real predicts it
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+
+
+def gradients(model, step):
+    model.zero_grad(set_to_none=True)
+    step()
+    return {name: parameter.grad.double() for name, parameter in model.named_parameters()}
+
+
+def ways(model, batch, chunks):
+    """(name, its gradients) of Hugging Face and of ours."""
+    yield "Hugging Face", gradients(model, lambda: model(**batch).loss.backward())
+    rows, columns = batch["input_ids"].shape
+    tokens = int(batch["attention_mask"].sum()) if "attention_mask" in batch else rows * columns
+    for count in chunks:
+        size = -(-tokens // count)
+        yield f"backward, {count}", gradients(model, lambda size=size: streambp.backward(model, batch, chunk=size, head_chunk=size))
+    for count in chunks:
+        size = -(-tokens // count)
+        streambp.patch(model, chunk=size, head_chunk=size)
+        yield f"patch, {count}", gradients(model, lambda: model(**batch).loss.backward())
+        streambp.unpatch(model)
+
+
+def measure(name, tokens, batches, chunks=CHUNKS):
+    """{way: {parameter: error}}."""
+    model = model_of(name)
+    wide = copy.deepcopy(model).double()
+    squares = {}
+    for seed in range(batches):
+        batch = batch_of(name, tokens, seed + 10)
+        truth = gradients(wide, lambda: wide(**batch).loss.backward())
+        for way, found in ways(model, batch, chunks):
+            sums = squares.setdefault(way, dict.fromkeys(truth, 0.0))
+            for path, gradient in found.items():
+                norm = truth[path].norm().item()
+                sums[path] += ((gradient - truth[path]).norm().item() / norm) ** 2 / batches if norm > 0.0 else 0.0
+    return {way: {path: square**0.5 for path, square in sums.items()} for way, sums in squares.items()}
+
+
+def times(errors, way):
+    """Of each parameter: how many times Hugging Face's own its error is."""
+    theirs = errors["Hugging Face"]
+    return {path: error / max(theirs[path], ROUNDING) for path, error in errors[way].items()}
+
+
+def worst(errors, way):
+    """(how many times, parameter); NaN before all numbers."""
+    return max(((ratio, path) for path, ratio in times(errors, way).items()), key=lambda one: (one[0] != one[0], one[0]))
+
+
+def mean(numbers):
+    numbers = list(numbers)
+    return sum(numbers) / len(numbers)
+
+
+def table(errors):
+    lines = ["| | mean error | times Hugging Face's: mean | at the most | in |", "|---|---:|---:|---:|---|"]
+    for way in errors:
+        ratio, path = worst(errors, way)
+        lines.append(f"| {way} | {mean(errors[way].values()):.5f} | {mean(times(errors, way).values()):.2f} | {ratio:.2f} | `{path.removeprefix('model.')}` |")
+    return lines
+
+
+def environment():
+    git = ["git", "-C", str(ROOT)]
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    modified = bool(subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=False).stdout.strip())
+    return {"cpu": machine_name(), "threads": torch.get_num_threads(), "torch": torch.__version__, "transformers": transformers.__version__,
+            "python": platform.python_version(), "commit": commit, "modified": modified, "command": " ".join(["scripts/precision_hf.py", *sys.argv[1:]])}
+
+
+def report(all_errors, options, made_by):
+    lines = ["# Errors of gradients in bfloat16 next to Hugging Face's own", "",
+             f"`{made_by['command']}`: models of 2 layers of 256, {options.tokens} tokens, {options.batches} batches over which errors are root mean squares.",
+             f"{made_by['cpu']}, one thread, torch {made_by['torch']}, transformers {made_by['transformers']}, commit {made_by['commit'][:12]}"
+             f"{', modified' if made_by['modified'] else ''}.", ""]
+    titles = {"qwen3": "Qwen3, one full row", "qwen2": "Qwen2 with biases of keys, padded rows"}
+    for name, errors in all_errors.items():
+        lines += [f"## {titles[name]}", "", *table(errors), ""]
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=ROOT / "results/precision-hf")
+    parser.add_argument("--tokens", type=int, default=4096)
+    parser.add_argument("--batches", type=int, default=3)
+    options = parser.parse_args()
+    if options.tokens < 128 or options.batches < 1:
+        raise InputError("--tokens: expected at least 128; --batches: at least 1")
+    torch.set_num_threads(1)
+    made_by = environment()
+    all_errors = {name: measure(name, options.tokens, options.batches) for name in MODELS}
+    options.out.mkdir(parents=True, exist_ok=True)
+    records = [{"schema": 1, "kind": "precision-hf", "model": name, "way": way, "tokens": options.tokens, "batches": options.batches,
+                "errors": {path: float(f"{error:.6g}") for path, error in errors[way].items()}, "environment": made_by}
+               for name, errors in all_errors.items() for way in errors]
+    write_file(options.out / "errors.jsonl", "".join(json.dumps(record, sort_keys=True) + "\n" for record in records))
+    text = report(all_errors, options, made_by)
+    write_file(options.out / "precision.md", text)
+    print(text, end="")
+    return 0 if all(worst(errors, way)[0] <= LIMIT for errors in all_errors.values() for way in errors) else 1
+
+
+if __name__ == "__main__":
+    run(main)
