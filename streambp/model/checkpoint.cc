@@ -200,7 +200,8 @@ std::vector<std::pair<std::string, StoredTensor>> of_experts(const std::string& 
 // The tensors of `files` by the names of parameters.
 Tensors named_as_parameters(const Files& files, const Config& config) {
   const bool may_be_part = config.family == "gemma3_text" || config.family == "gemma4_text" ||
-                           config.family == "ministral3" || !config.linear_attention.empty();
+                           config.family == "ministral3" || config.family == "mistral" ||
+                           !config.linear_attention.empty();
   Tensors tensors;
   const auto add = [&](const std::string& name, const StoredTensor& tensor) {
     const auto [at, is_new] = tensors.try_emplace(name, tensor);
@@ -330,6 +331,7 @@ Checkpoint Checkpoint::open(const std::filesystem::path& folder, const std::stri
   const bool single = is_there(folder / kWeightFile);
   if (!single && !is_there(folder / kWeightIndex))
     throw InputError("{}: no weights, expected {} or {}", folder.string(), kWeightFile, kWeightIndex);
+  refuse_packed(folder / config_name);
   const std::filesystem::path path = folder / (single ? kWeightFile : kWeightIndex);
   checkpoint.tensors_ = checked(single ? single_file(path) : sharded_files(folder), checkpoint.config_,
                                 path.string(), read_quantization(folder / config_name));

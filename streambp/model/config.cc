@@ -15,7 +15,8 @@ using nlohmann::json;
 constexpr std::array<const char*, 4> kDtypes = {"float64", "float32", "bfloat16", "float16"};
 
 // What the text part of a multimodal model is as a config of its own, and its class's sizes.
-const json& text_defaults(const std::string& model_type) {
+// `text_type`: text_config's model_type, where a class has texts of several.
+const json& text_defaults(const std::string& model_type, const std::string& text_type) {
   static const json kGemma3 = {{"model_type", "gemma3_text"}, {"vocab_size", 262208u},
                                {"hidden_size", 2304u},        {"intermediate_size", 9216u},
                                {"num_hidden_layers", 26u},    {"num_attention_heads", 8u},
@@ -28,6 +29,11 @@ const json& text_defaults(const std::string& model_type) {
                                  {"hidden_size", 4096u},       {"intermediate_size", 14336u},
                                  {"num_hidden_layers", 34u},   {"num_attention_heads", 32u},
                                  {"num_key_value_heads", 8u}};
+  // Mistral Small 3.1 and 3.2, Magistral: the class's own sizes are those of MistralConfig.
+  static const json kMistral = {{"model_type", "mistral"},  {"vocab_size", 32000u},
+                                {"hidden_size", 4096u},     {"intermediate_size", 14336u},
+                                {"num_hidden_layers", 32u}, {"num_attention_heads", 32u},
+                                {"num_key_value_heads", 8u}};
   static const json kQwen35 = {{"model_type", "qwen3_5_text"}, {"vocab_size", 248320u},
                                {"hidden_size", 4096u},         {"intermediate_size", 12288u},
                                {"num_hidden_layers", 32u},     {"num_attention_heads", 16u},
@@ -47,7 +53,8 @@ const json& text_defaults(const std::string& model_type) {
   if (model_type == "gemma4") return kGemma4;
   if (model_type == "qwen3_5") return kQwen35;
   if (model_type == "qwen3_5_moe") return kQwen35Moe;
-  return model_type == "mistral3" ? kMistral3 : kNone;
+  if (model_type != "mistral3") return kNone;
+  return text_type == "ministral3" ? kMistral3 : kMistral;
 }
 
 // The text part of a multimodal Gemma 3 or 4, Mistral 3 or Qwen3.5, as a config of its own. There
@@ -60,8 +67,9 @@ json text_part(const ConfigReader& file, json part) {
   // transformers 5 takes the key outside, or its default there. Mistral 3's files may have it inside alone:
   // an own head among the weights is then not tied in transformers either.
   const bool outside_default = part["model_type"].get<std::string>().starts_with("gemma");
-  if (part["model_type"] != "ministral3" && file.find(kTied) == nullptr &&
-      text.flag(kTied, outside_default) != outside_default)
+  const bool mistral3 =
+      part["model_type"].get<std::string>().ends_with("istral3") || part["model_type"] == "mistral";
+  if (!mistral3 && file.find(kTied) == nullptr && text.flag(kTied, outside_default) != outside_default)
     text.refuse(kTied, fmt::format("{} or the same key outside text_config, which counts", outside_default));
   part.update(text.object());
   for (const char* key : {kTied, "dtype", "torch_dtype", "quantization_config"}) {
@@ -125,7 +133,7 @@ void parse_pad_token(const ConfigReader& settings, const Family& family, Config&
 void parse_dtype(const ConfigReader& settings, Config& config) {
   config.dtype =
       agreed(settings, "dtype", settings.text("dtype"), "torch_dtype", settings.text("torch_dtype"))
-          .value_or(config.dtype);
+          .value_or(stored_packed(settings) ? "bfloat16" : config.dtype);
   if (std::find(kDtypes.begin(), kDtypes.end(), config.dtype) == kDtypes.end()) {
     settings.refuse(settings.find("dtype") != nullptr ? "dtype" : "torch_dtype",
                     fmt::format("one of {}", fmt::join(kDtypes, ", ")));
@@ -182,8 +190,14 @@ Config parse_config(std::string_view text, const std::string& where) {
   const json document = parse_strict_json(text, where);
   const ConfigReader file(document, where);
   const json* const type = file.find("model_type");
-  const json& defaults =
-      text_defaults(type != nullptr && type->is_string() ? type->get<std::string>() : std::string());
+  const auto text_of = [](const json* value) {
+    return value != nullptr && value->is_string() ? value->get<std::string>() : std::string();
+  };
+  const json* const text = file.find("text_config");
+  const json* const text_type = text != nullptr && text->is_object() && text->contains("model_type")
+                                    ? &text->at("model_type")
+                                    : nullptr;
+  const json& defaults = text_defaults(text_of(type), text_of(text_type));
   if (defaults.is_null()) return parse_settings(file);
   const json part = text_part(file, defaults);
   return parse_settings(ConfigReader(part, where, "text_config."));

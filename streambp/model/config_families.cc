@@ -48,16 +48,6 @@ void refuse_unsupported(const ConfigReader& settings) {
       {"attention_dropout", 0}, {"resid_pdrop", 0},        {"embd_pdrop", 0},       {"clip_qkv", nullptr},
       {"full_attn_mod", 1},     {"interpolate_factor", 1}, {"lm_head_bias", false}, {"is_causal", true},
   };
-  if (settings.find("quantization_config") != nullptr && settings.text("model_type") == "gpt_oss") {
-    settings.refuse("quantization_config",
-                    "none: MXFP4 weights can't be trained; load the model in transformers with "
-                    "quantization_config=Mxfp4Config(dequantize=True) and save it in bfloat16");
-  }
-  if (settings.find("quantization_config") != nullptr && settings.text("model_type") == "deepseek_v3") {
-    settings.refuse(
-        "quantization_config",
-        "none: FP8 weights can't be trained; convert them to bfloat16 first and take the key away");
-  }
   parse_quantization(settings);  // which weights are quantised is the checkpoint's business
   for (const auto& [key, supported] : kOnly) settings.only(key, supported);
   // Gemma 4's "vision" is of an image's tokens alone.
@@ -206,17 +196,15 @@ void parse_no_rope(const ConfigReader& settings, Config& config) {
 }  // namespace
 
 const Family& find_family(const ConfigReader& settings) {
-  const std::string name = settings.text("model_type").value_or("");
+  std::string name = settings.text("model_type").value_or("");
+  if (name == "kimi_k2")
+    name = "deepseek_v3";  // whose mathematics it has, and whose class its architectures name
   for (const Family& family : kFamilies) {
     if (name == family.name) return family;
   }
   std::vector<std::string> names = {"gemma3", "gemma4", "mistral3", "qwen3_5", "qwen3_5_moe"};
   for (const Family& family : kFamilies) names.emplace_back(family.name);
   std::sort(names.begin(), names.end());
-  if (name == "kimi_k2")
-    settings.refuse(
-        "model_type",
-        "deepseek_v3, whose mathematics it has: transformers knows kimi_k2 by code of its own alone");
   settings.refuse("model_type", fmt::format("one of {}", fmt::join(names, ", ")));
 }
 

@@ -33,7 +33,6 @@ const std::vector<Fixed>& fixed_keys() {
       {"kasa_config", nullptr},
       {"megatron_config", nullptr},
       {"enable_lora", nullptr},  // of PEFT before 0.3
-      {"lora_dropout", 0.0},
   };
   return keys;
 }
@@ -55,6 +54,7 @@ const std::vector<std::string> kHonoured{"r",
                                          "trainable_token_indices",
                                          "init_lora_weights",
                                          "ensure_weight_tying",
+                                         "lora_dropout",
                                          "task_type"};
 
 /// Keys that say nothing of the mathematics: where the adapter comes from, and settings of initialisations
@@ -238,6 +238,11 @@ void read_extras(const Reader& reader, LoraConfig& lora) {
   }
   lora.lora_bias = reader.flag("lora_bias");
   lora.ensure_weight_tying = reader.flag("ensure_weight_tying");
+  // Shapes, predictions and gradients in evaluation mode, which these passes have, don't depend on it.
+  if (const json& dropout = reader.at("lora_dropout");
+      !dropout.is_null() &&
+      !(dropout.is_number() && dropout.get<double>() >= 0.0 && dropout.get<double>() < 1.0))
+    reader.refuse("lora_dropout", "a number from 0 and below 1");
   if (const json& bias = reader.at("bias"); !bias.is_null()) {
     if (bias != "none" && bias != "all" && bias != "lora_only")
       reader.refuse("bias", "\"none\", \"all\" or \"lora_only\"");

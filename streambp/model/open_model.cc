@@ -64,7 +64,11 @@ Model open_model(const std::string& model, const Model::Placement& placement, ui
     // What one has who asks what a model would take before fetching it. How wide quantised weights are
     // stored, their own tensors say.
     const auto is_config_alone = [&] { return model_files(folder).size() == 1; };
-    if (!has_values(placement.device) && is_config_alone() && !read_quantization(folder / kConfigFile)) {
+    const auto is_enough = [&] {
+      return is_packed(folder / kConfigFile) ||
+             (is_config_alone() && !read_quantization(folder / kConfigFile));
+    };
+    if (!has_values(placement.device) && is_enough()) {
       const Config config = open_config(model);
       print_notes(model, config);
       return Model::random(config, placement, seed);

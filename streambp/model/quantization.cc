@@ -152,14 +152,40 @@ std::optional<Quantization> parse_quantization(const std::string& type, bool dou
     }
   }
   if (!quantization && type != "none")
-    throw InputError("--quantize {}: expected none, nf4, fp4 or int8, or one of them with -experts", shown(type));
+    throw InputError("--quantize {}: expected none, nf4, fp4 or int8, or one of them with -experts",
+                     shown(type));
   if (double_quant && (!quantization || quantization->type == QuantType::kInt8))
     throw InputError("--double-quant: of --quantize nf4 and fp4, expected one of them with it");
   return quantization;
 }
 
+bool stored_packed(const ConfigReader& settings) {
+  const json* const found = settings.find(kKey);
+  if (found == nullptr || !found->is_object()) return false;
+  const std::string method = settings.inner(kKey).text("quant_method").value_or("");
+  return method == "mxfp4" || method == "fp8";
+}
+
+bool is_packed(const std::filesystem::path& config_json) {
+  const std::string where = config_json.string();
+  const json document = parse_strict_json(read_text_file(config_json), where);
+  const ConfigReader file(document, where);
+  const bool inside = file.find(kKey) == nullptr && file.find("text_config") != nullptr;
+  return stored_packed(inside ? file.inner("text_config") : file);
+}
+
+void refuse_packed(const std::filesystem::path& config_json) {
+  if (!is_packed(config_json)) return;
+  throw InputError(
+      "{}: {}: the weights are packed in MXFP4 or FP8, of which predictions alone are made (--device meta, "
+      "max-length); "
+      "expected them dequantised: load the model in transformers with dequantize=True (Mxfp4Config, "
+      "FineGrainedFP8Config) and save it in bfloat16",
+      config_json.string(), kKey);
+}
+
 std::optional<Quantization> parse_quantization(const ConfigReader& settings) {
-  if (settings.find(kKey) == nullptr) return {};
+  if (settings.find(kKey) == nullptr || stored_packed(settings)) return {};
   if (!settings.find(kKey)->is_object()) settings.refuse(kKey, "null or an object");
   const ConfigReader reader = settings.inner(kKey);
   const bool four = reader.flag("load_in_4bit", false), eight = reader.flag("load_in_8bit", false);

@@ -27,8 +27,8 @@ const char* quant_type_name(QuantType type);
 struct Quantization {
   QuantType type = QuantType::kNf4;
   bool double_quant = false;  // nf4, fp4: the blocks' maxima have 8 bits, in blocks of their own
-  /// Experts of a mixture too. bitsandbytes packs torch's Linear modules alone, and transformers 5 holds experts
-  /// as parameters of three dimensions, which stay in the model's dtype.
+  /// Experts of a mixture too. bitsandbytes packs torch's Linear modules alone, and transformers 5 holds
+  /// experts as parameters of three dimensions, which stay in the model's dtype.
   bool experts = false;
 
   bool operator==(const Quantization&) const = default;
@@ -39,7 +39,17 @@ struct Quantization {
 /// compute something else: bnb_4bit_quant_storage but uint8, llm_int8_has_fp16_weight.
 std::optional<Quantization> read_quantization(const std::filesystem::path& config_json);
 
-/// The same of `settings`, the object that has the key.
+/// Whether a checkpoint of `settings` is published in MXFP4 or FP8 (quant_method mxfp4 or fp8), of which
+/// config.json says enough for a prediction: trained is what it is dequantised to, bfloat16.
+bool stored_packed(const ConfigReader& settings);
+
+/// The same of a config.json.
+bool is_packed(const std::filesystem::path& config_json);
+
+/// Throws InputError that says what to do for a config.json whose weights are so packed: they are not read.
+void refuse_packed(const std::filesystem::path& config_json);
+
+/// The same of `settings`, the object that has the key; nothing for what is stored_packed.
 std::optional<Quantization> parse_quantization(const ConfigReader& settings);
 
 /// As --quantize calls it: its type, "nf4-experts" where experts are packed too.

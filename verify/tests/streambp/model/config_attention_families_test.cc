@@ -185,7 +185,34 @@ TEST(Ministral3, IsTheTextPartOfAMistral3) {
   Config expected = preset("ministral3-8b");
   expected.pad_token_id = 11;  // the default of the class, which a preset doesn't take
   EXPECT_EQ(parse(whole), expected);
-  EXPECT_TRUE(refuses(with(whole, {{"text_config", {{"model_type", "mistral"}}}}), "text_config.model_type"));
+  EXPECT_TRUE(refuses(with(whole, {{"text_config", {{"model_type", "llama"}}}}), "text_config.model_type"));
+}
+
+/// As Mistral Small 3.1 and 3.2 and Magistral are published; transformers takes mistral where text_config has
+/// no model_type.
+TEST(Mistral, IsTheTextPartOfAMistral3) {
+  const json text = {{"model_type", "mistral"},
+                     {"hidden_size", 5120},
+                     {"intermediate_size", 32768},
+                     {"num_hidden_layers", 40},
+                     {"num_attention_heads", 32},
+                     {"num_key_value_heads", 8},
+                     {"head_dim", 128},
+                     {"max_position_embeddings", 131072},
+                     {"rms_norm_eps", 1e-5},
+                     {"rope_theta", 1e9},
+                     {"sliding_window", nullptr},
+                     {"vocab_size", 131072}};
+  const json whole = {{"model_type", "mistral3"},
+                      {"dtype", "bfloat16"},
+                      {"image_token_index", 10},
+                      {"text_config", text},
+                      {"vision_config", {{"model_type", "pixtral"}}}};
+  const Config config = parse(whole);
+  EXPECT_EQ(config, parse(with(text, {{"dtype", "bfloat16"}})));
+  EXPECT_EQ(config.family, "mistral");
+  EXPECT_FALSE(config.tie_word_embeddings) << "the files have a head of their own";
+  EXPECT_EQ(parse(with(whole, {{"text_config", without(text, "model_type")}})), config);
 }
 
 TEST(Glm4, RotatesPairsOfHalfAHeadBetweenFourNorms) {
@@ -286,8 +313,11 @@ TEST(GptOss, HasYarnWithoutWholeNumbers) {
 }
 
 TEST(GptOss, IsRefusedInFourBits) {
-  EXPECT_TRUE(refuses(with(gpt_oss(), {{"quantization_config", {{"quant_method", "mxfp4"}}}}),
-                      "quantization_config is", "dequantize=True", "save it in bfloat16"));
+  // As published: trained is what MXFP4 is dequantised to.
+  const json published = with(gpt_oss(), {{"quantization_config", {{"quant_method", "mxfp4"}}}});
+  EXPECT_EQ(parse(published).dtype, "bfloat16");
+  EXPECT_TRUE(refuses(with(gpt_oss(), {{"quantization_config", {{"quant_method", "mxfp5"}}}}),
+                      "quantization_config"));
 }
 
 }  // namespace

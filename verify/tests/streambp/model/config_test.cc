@@ -186,7 +186,7 @@ TEST(Config, RefusesWhatWouldChangeTheMathematics) {
       {"attention_dropout", 0.1},
       {"pretraining_tp", 2},
       {"partial_rotary_factor", 0.5},
-      {"quantization_config", {{"quant_method", "fp8"}}},
+      {"quantization_config", {{"quant_method", "gptq"}}},
       {"attn_logit_softcapping", 50.0},
       {"final_logit_softcapping", 30.0},
       {"sliding_window", 4096},

@@ -139,7 +139,8 @@ TEST(LoraConfigFile, RefusesByNameWhatChangesTheMathematics) {
     EXPECT_TRUE(refused(with(key, true), key, "only false"));
     EXPECT_NO_THROW(with(key, false)()) << key;
   }
-  EXPECT_TRUE(refused(with("lora_dropout", 0.1), "lora_dropout"));
+  EXPECT_TRUE(refused(with("lora_dropout", 1.5), "lora_dropout", "below 1"));
+  EXPECT_TRUE(refused(with("lora_dropout", "half"), "lora_dropout"));
   EXPECT_TRUE(refused(with("a_setting_of_tomorrow", 1), "unknown key", "a_setting_of_tomorrow"));
   EXPECT_TRUE(refused(with("bias", "some"), "bias", "lora_only"));
   json broken;
