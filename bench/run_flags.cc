@@ -101,10 +101,11 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
   text("--head-dtype", head_dtype_,
        "Dtype of lm_head (of a tied model's embedding), its input and its logits, in all models: same (as "
        "--dtype) or float32, as TRL's cast_lm_head_to_fp32 has it");
-  text("--quantize", quantize_,
-       "Of the linear maps of the layers, as QLoRA has them, frozen under --lora-rank or --adapter: none, "
-       "nf4, fp4 or int8, experts of mixtures left out as bitsandbytes leaves them; nf4-experts, ...: experts "
-       "too; a layer is dequantised while it is run");
+  text(
+      "--quantize", quantize_,
+      "Of the linear maps of the layers, as QLoRA has them, frozen under --lora-rank or --adapter: none, "
+      "nf4, fp4 or int8, experts of mixtures left out as bitsandbytes leaves them; nf4-experts, ...: experts "
+      "too; a layer is dequantised while it is run");
   command.add_flag("--double-quant", double_quant_, "8 bits also for the maxima of nf4's and fp4's blocks");
   text("--weights", weights_,
        "Where the weights of the layers lie: resident (on the device) or host (in the host's memory, with "

@@ -179,9 +179,9 @@ void read_tokens(Bench& bench) {
                        name);
     }
   }
-  bench.batch = std::make_shared<const Batch>(
-      read_objective_batch(objective_kind(options.objectives.front()), SafetensorsFile::open(*options.tokens),
-                           bench.config.vocab_size, "", options.first_labels, bench.config.pad_token_id));
+  bench.batch = std::make_shared<const Batch>(read_objective_batch(
+      objective_kind(options.objectives.front()), SafetensorsFile::open(*options.tokens),
+      bench.config.vocab_size, "", options.first_labels, bench.config.pad_token_id, options.documents));
   const Batch& batch = *bench.batch;
   for (const std::string& note : reading_notes(batch))
     print_line(stderr, "streambp-bench: {}: {}", options.tokens->string(), note);

@@ -24,6 +24,7 @@ struct Typed {
   std::string host_budget;
   std::string tokens;
   std::string first_labels = "refuse";
+  std::string documents = "sdpa";
   std::string dump_gradients;
   std::string trace, snapshot, timeline;
   std::string out = "out/sweep";
@@ -106,6 +107,7 @@ SweepOptions read_options(const CLI::App& command, const RunFlags& flags, const 
   if (given("--tokens")) options.tokens = typed.tokens;
   check_prompt(options);
   options.first_labels = parse_first_labels(typed.first_labels);
+  options.documents = parse_documents(typed.documents);
   if (given("--dump-gradients")) options.dump_gradients = typed.dump_gradients;
   if (given("--trace")) options.trace = typed.trace;
   if (given("--snapshot")) options.snapshot = typed.snapshot;
@@ -150,6 +152,10 @@ void add_sweep_command(CLI::App& app, Action& action, int argc, const char* cons
        "Labels of --tokens that padding on their left would predict: refuse, or ignore, which drops and "
        "counts "
        "them");
+  text("--documents", typed->documents,
+       "How position_ids of --tokens tell documents of a row apart: sdpa, without an attention_mask, as "
+       "transformers' sdpa, eager and flex attention; flash, in one row without padding, as its flash "
+       "attention");
   command->add_option("--divisor", typed->divisor,
                       "What the summed loss is divided by (default: the number of scored tokens)");
   text("--device", options.device,

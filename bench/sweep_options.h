@@ -12,6 +12,7 @@
 #include <ATen/ATen.h>
 
 #include "streambp/backprop/method.h"
+#include "streambp/data/padded_tensors.h"
 #include "streambp/plan/workload.h"
 
 namespace streambp::bench {
@@ -37,6 +38,7 @@ struct SweepOptions {
   bool deterministic = false;                       // on CUDA: equal passes give equal bits
   std::optional<std::filesystem::path> tokens;      // instead of lengths and batches
   FirstLabels first_labels = FirstLabels::kRefuse;  // of `tokens`
+  Documents documents = Documents::kSdpa;           // in rows of `tokens`
   int64_t prompt = 0;         // tokens before a completion; 0: a quarter of its sequence
   int64_t micro_batches = 1;  // passes whose gradients are added up
   std::optional<std::filesystem::path> dump_gradients;

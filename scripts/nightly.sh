@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Every check at full size, one after another: the equality sweep, random passes, the golden cases, the reference's gradients, precision,
 # compare's verdicts on gradients of Hugging Face and on published mistakes, fifty kills and other faults, allocations that fail, mistakes
-# planted in the sources, the long-index suite, hostile inputs, libFuzzer's inputs, headers by themselves, a selection of tests with
-# sanitizers and with assertions, the CUDA kernels on the host with sanitizers and in many orders, ranks with the thread sanitizer, and one
-# definition of each name. Says at the end which held; a check that fails does not keep the later ones from running.
+# planted in the sources, the long-index suite, hostile inputs, libFuzzer's inputs, the Python package with a newer transformers, headers by
+# themselves, a selection of tests with sanitizers and with assertions, the CUDA kernels on the host with sanitizers and in many orders, ranks
+# with the thread sanitizer, and one definition of each name. Says at the end which held; a check that fails does not keep the later ones from running.
 #   scripts/nightly.sh [--only REGEX] [--keep FOLDER] [ARGUMENT...]
 #     --only REGEX    only checks whose titles it matches
 #     --keep FOLDER   write what each check printed, its command, commit and machine to FOLDER/TITLE.txt (results/trust)
@@ -83,6 +83,14 @@ ranks_with_thread_sanitizer() {
   TSAN_OPTIONS=ignore_noninstrumented_modules=1 OMP_NUM_THREADS=1 setarch -R build/tsan/bin/distributed_test --gtest_brief=1
 }
 
+# The Python package's tests with the transformers that comes after the one everything else is held against.
+newer_transformers() {
+  export STREAMBP_TRANSFORMERS_VERSION=5.24.0
+  (build_project release streambp_torch streambp_judge streambp_plan) || return
+  STREAMBP_VENV="$venv" /usr/bin/python3 scripts/python_environment.py || return
+  OMP_NUM_THREADS=1 ctest --preset release -R '^python_'
+}
+
 headers() {
   local torch
   torch=$(echo "$venv"/lib/python3*/site-packages/torch)
@@ -115,6 +123,7 @@ check 'Lengths, products and element counts across 2^16, 2^31 and 2^32' "$verify
 check 'Hostile inputs: files, folders and command lines that have to be refused' \
   python3 verify/tests/hostile/inputs_test.py build/release/bin verify/goldens --all
 check 'Readers of files and of the command line under libFuzzer' scripts/fuzz.sh --runs 100000 --seconds 300 --again --table out/fuzz/fuzz.md
+check 'The Python package with transformers 5.24' newer_transformers
 check 'Every public header by itself' headers
 check 'The whole library as a subdirectory of another project' \
   bash verify/tests/install/install_test.sh add_subdirectory . "$venv" build/release/subdirectory --all

@@ -3,6 +3,9 @@
 
     python3 scripts/python_environment.py [VENV]     makes it unless it is there, and prints its Python; default .venv-hf or STREAMBP_HF_VENV
 
+STREAMBP_TRANSFORMERS_VERSION=5.24.0 asks for another transformers, in an environment of its own (.venv-hf-5.24.0), and the package's tests
+then run there.
+
 torch is the project's wheel, lent by a .pth file: all sides run the same kernels. The wheel is built for CUDA, and asks for CUDA's libraries
 before anything else; on a machine without them empty ones of the same names let it load, and nothing of them is ever called on a CPU. A
 second .pth file opens these when the environment's Python starts, so that a plain `import torch` works there.
@@ -16,8 +19,9 @@ from pathlib import Path
 from files import InputError, run
 
 ROOT = Path(__file__).resolve().parent.parent
-VERSIONS = {"torch": "2.11.0", "transformers": "5.23.0", "safetensors": "0.8.0", "trl": "1.16.0", "peft": "0.21.2", "accelerate": "1.15.0",
-            "datasets": "5.2.0"}
+TRANSFORMERS = "5.23.0"  # what everything is made and measured with
+VERSIONS = {"torch": "2.11.0", "transformers": os.environ.get("STREAMBP_TRANSFORMERS_VERSION", TRANSFORMERS), "safetensors": "0.8.0",
+            "trl": "1.16.0", "peft": "0.21.2", "accelerate": "1.15.0", "datasets": "5.2.0"}
 ON_TORCH = ("accelerate", "peft", "trl")  # these ask for torch with its GPU libraries, and have no other dependency that is not below
 # The rest of transformers' and datasets' dependencies comes with them; of the others numpy to networkx are torch's, the rest is theirs, and
 # the last one builds the package.
@@ -35,7 +39,8 @@ for stub in sorted(pathlib.Path(__file__).with_name("streambp_cuda_stubs").glob(
 
 
 def venv_folder():
-    return Path(os.environ.get("STREAMBP_HF_VENV", ROOT / ".venv-hf")).absolute()
+    name = ".venv-hf" if VERSIONS["transformers"] == TRANSFORMERS else f".venv-hf-{VERSIONS['transformers']}"
+    return Path(os.environ.get("STREAMBP_HF_VENV", ROOT / name)).absolute()
 
 
 def venv_python(folder=None):

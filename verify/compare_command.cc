@@ -25,6 +25,7 @@ namespace {
 struct Flags : CommonFlags {
   std::string model, dtype, tokens, gradients;
   std::string first_labels = "refuse";
+  std::string documents = "sdpa";
   std::string objective = "sft";
   std::string settings, adapter, teacher, reference;
   std::optional<double> divisor, loss;
@@ -70,6 +71,7 @@ CompareOptions read_options(const Flags& flags) {
   options.dtype = flags.dtype;
   options.tokens = flags.tokens;
   options.first_labels = parse_first_labels(flags.first_labels);
+  options.documents = parse_documents(flags.documents);
   options.gradients = flags.gradients;
   options.objective = flags.objective;
   options.settings = parse_settings(flags.settings, "--set");
@@ -175,6 +177,10 @@ void add_compare_command(CLI::App& app, std::function<int()>& action) {
       ->required();
   text("--first-labels", flags->first_labels,
        "Labels that padding on their left would predict: refuse, or ignore, which drops and counts them")
+      ->capture_default_str();
+  text("--documents", flags->documents,
+       "How position_ids tell documents of a row apart: sdpa, without an attention_mask, as transformers' "
+       "sdpa, eager and flex attention; flash, in one row without padding, as its flash attention")
       ->capture_default_str();
   text("--gradients", flags->gradients, "safetensors: gradients under Hugging Face names")->required();
   text("--objective", flags->objective, fmt::format("One of {}", fmt::join(objective_names(), ", ")))

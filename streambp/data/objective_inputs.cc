@@ -177,14 +177,14 @@ int64_t prompt_length(int64_t length, int64_t wanted) {
 
 Batch read_objective_batch(const ObjectiveKind& kind, std::map<std::string, at::Tensor> tensors,
                            int64_t vocab_size, FirstLabels first_labels, std::optional<int64_t> pad_token_id,
-                           const std::string& prefix) {
+                           const std::string& prefix, Documents documents) {
   std::vector<std::string> names;
   for (auto& [name, tensor] : tensors) {
     names.push_back(name);
     tensor = tensor.detach().to(at::kCPU);
   }
   refuse_unknown(kind, names, prefix);
-  const PaddedTensors padded(std::move(tensors), prefix, kind, first_labels);
+  const PaddedTensors padded(std::move(tensors), prefix, kind, first_labels, documents);
   switch (kind.layout) {
     case Layout::kPairs:
       return read_pairs(padded, kind, vocab_size);
@@ -214,7 +214,7 @@ Batch read_objective_batch(const ObjectiveKind& kind, std::map<std::string, at::
 
 Batch read_objective_batch(const ObjectiveKind& kind, const SafetensorsFile& file, int64_t vocab_size,
                            const std::string& prefix, FirstLabels first_labels,
-                           std::optional<int64_t> pad_token_id) {
+                           std::optional<int64_t> pad_token_id, Documents documents) {
   // Tensors that can't be read are reported with their file already.
   const std::string where = file.path().string() + ": ";
   try {
@@ -225,7 +225,8 @@ Batch read_objective_batch(const ObjectiveKind& kind, const SafetensorsFile& fil
     refuse_unknown(kind, names, prefix);  // before anything is read
     std::map<std::string, at::Tensor> tensors;
     for (const std::string& name : names) tensors[name] = read_tensor(file, prefix + name);
-    return read_objective_batch(kind, std::move(tensors), vocab_size, first_labels, pad_token_id, prefix);
+    return read_objective_batch(kind, std::move(tensors), vocab_size, first_labels, pad_token_id, prefix,
+                                documents);
   } catch (const InputError& error) {
     const std::string message = error.what();
     throw InputError("{}{}", message.starts_with(where) ? "" : where, message);
@@ -236,6 +237,11 @@ FirstLabels parse_first_labels(const std::string& word) {
   if (word == "refuse" || word == "ignore")
     return word == "ignore" ? FirstLabels::kIgnore : FirstLabels::kRefuse;
   throw InputError("--first-labels '{}': expected refuse or ignore", word);
+}
+
+Documents parse_documents(const std::string& word) {
+  if (word == "sdpa" || word == "flash") return word == "flash" ? Documents::kFlash : Documents::kSdpa;
+  throw InputError("--documents '{}': expected sdpa or flash", word);
 }
 
 std::vector<std::string> reading_notes(const Batch& batch) {

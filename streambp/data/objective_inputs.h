@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "streambp/data/padded_tensors.h"
 #include "streambp/model/safetensors.h"
 #include "streambp/objective/objective.h"
 
@@ -16,8 +17,8 @@ namespace streambp {
 /// give them (`prefix` stands before each: "in." in golden cases), [B, T] rows of T columns, integers of any
 /// width, floats of any:
 /// - all: input_ids [B, T]; optional attention_mask, position_ids [B, T]. Without an attention_mask a row may
-///   hold several documents (pack); cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k and seq_idx may
-///   repeat what position_ids say of them.
+///   hold several documents (pack; or as `documents` says); cu_seq_lens_q, cu_seq_lens_k, max_length_q,
+///   max_length_k and seq_idx may repeat what position_ids say of them.
 /// - kLabels: optional labels [B, T]
 /// - kPairs: completion_mask [B, T], B even, the chosen rows first, or B = 1 and as many documents; optional
 ///   ref_chosen_logps and ref_rejected_logps [B/2]
@@ -42,15 +43,17 @@ namespace streambp {
 /// the last columns of input_ids, documents where the objective scores rows; and as pack does.
 Batch read_objective_batch(const ObjectiveKind& kind, const SafetensorsFile& file, int64_t vocab_size,
                            const std::string& prefix = "", FirstLabels first_labels = FirstLabels::kRefuse,
-                           std::optional<int64_t> pad_token_id = {});
+                           std::optional<int64_t> pad_token_id = {}, Documents documents = Documents::kSdpa);
 
 /// The same of tensors at hand, on any device, by the same names. `prefix` stands before names in messages.
 Batch read_objective_batch(const ObjectiveKind& kind, std::map<std::string, at::Tensor> tensors,
                            int64_t vocab_size, FirstLabels first_labels = FirstLabels::kRefuse,
-                           std::optional<int64_t> pad_token_id = {}, const std::string& prefix = "");
+                           std::optional<int64_t> pad_token_id = {}, const std::string& prefix = "",
+                           Documents documents = Documents::kSdpa);
 
-/// `--first-labels refuse|ignore`. Throws InputError for another word.
+/// `--first-labels refuse|ignore`, `--documents sdpa|flash`. Throw InputError for another word.
 FirstLabels parse_first_labels(const std::string& word);
+Documents parse_documents(const std::string& word);
 
 /// What the author of a file should know of how it was read: a line each, for stderr.
 std::vector<std::string> reading_notes(const Batch& batch);

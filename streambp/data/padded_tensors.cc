@@ -73,7 +73,7 @@ void refuse_unknown(const ObjectiveKind& kind, const std::vector<std::string>& n
 }
 
 PaddedTensors::PaddedTensors(std::map<std::string, at::Tensor> tensors, const std::string& prefix,
-                             const ObjectiveKind& kind, FirstLabels first_labels)
+                             const ObjectiveKind& kind, FirstLabels first_labels, Documents documents)
     : tensors_(std::move(tensors)), prefix_(prefix), kind_(kind), first_labels_(first_labels) {
   if (kind.layout == Layout::kCompletions && has("prompt_ids")) join_prompts_and_completions();
   input_ids_ = tensor("input_ids");
@@ -91,6 +91,34 @@ PaddedTensors::PaddedTensors(std::map<std::string, at::Tensor> tensors, const st
   }
   input_ids_ = input_ids_.to(at::kLong);
   if (attention_mask_.defined()) require_shape(attention_mask_, "attention_mask", {rows(), columns()});
+  if (documents == Documents::kFlash) follow_flash_attention();
+}
+
+/// Has an attention_mask of ones where flash attention runs each row as one sequence, and none where it runs
+/// documents: pack() tells them apart without a mask alone.
+void PaddedTensors::follow_flash_attention() {
+  const bool padded = attention_mask_.defined() && attention_mask_.eq(0).any().item<bool>();
+  if (padded || !position_ids_.defined() || columns() < 2) return;
+  const at::Tensor positions = integers("position_ids");
+  if (positions.size(1) != columns()) return;  // pack() says so
+  const at::Tensor later = positions.narrow(1, 1, columns() - 1);
+  const at::Tensor jumps = later.ne(positions.narrow(1, 0, columns() - 1) + 1), starts = later.eq(0);
+  if (!jumps.any().item<bool>()) return;
+  if (rows() > 1 || !starts.any().item<bool>()) {
+    attention_mask_ = at::ones({rows(), columns()}, at::kLong);
+    return;
+  }
+  if (!starts.equal(jumps)) {
+    const int64_t column = starts.ne(jumps).nonzero()[0][1].item<int64_t>() + 1;
+    throw InputError(
+        "position_ids: column {} is {}: flash attention begins a document at 0 alone, expected positions "
+        "that count from 0 in each document, or --documents sdpa",
+        column, positions[0][column].item<int64_t>());
+  }
+  if (positions[0][0].item<int64_t>() != 0)
+    throw InputError("position_ids: column 0 is {}, expected 0, where flash attention begins a document",
+                     positions[0][0].item<int64_t>());
+  attention_mask_ = at::Tensor();
 }
 
 /// As GRPOTrainer._compute_loss does: prompts, then completions, each with their mask.

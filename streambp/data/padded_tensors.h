@@ -23,14 +23,21 @@ std::vector<std::string> known_tensors(const ObjectiveKind& kind);
 void refuse_unknown(const ObjectiveKind& kind, const std::vector<std::string>& names,
                     const std::string& prefix = "");
 
+/// How position_ids tell the documents of a row apart, by transformers' attention implementations. kSdpa
+/// (eager and flex attention alike): in every row, where there is no attention_mask (masking_utils.py).
+/// kFlash: in a batch of one row without padding, with a mask of ones as without a mask; else a row is one
+/// sequence (modeling_flash_attention_utils.py, _is_packed_sequence).
+enum class Documents { kSdpa, kFlash };
+
 /// Tensors on the CPU before they become a packed batch. B rows, T columns.
 class PaddedTensors {
  public:
   /// `tensors` by the names of known_tensors; `prefix` stands before names in messages. Throws InputError for
-  /// input_ids that are no integers [B, T]. Where TRL's collators write prompts and completions, or rows and
-  /// those of a KL estimate, apart, they are put together here.
+  /// input_ids that are no integers [B, T], and for positions that flash attention cuts elsewhere than
+  /// pack(). Where TRL's collators write prompts and completions, or rows and those of a KL estimate, apart,
+  /// they are put together here.
   PaddedTensors(std::map<std::string, at::Tensor> tensors, const std::string& prefix,
-                const ObjectiveKind& kind, FirstLabels first_labels);
+                const ObjectiveKind& kind, FirstLabels first_labels, Documents documents = Documents::kSdpa);
 
   int64_t rows() const { return input_ids_.size(0); }
   int64_t columns() const { return input_ids_.size(1); }
@@ -83,6 +90,7 @@ class PaddedTensors {
  private:
   void join_prompts_and_completions();
   void join_rows_and_estimates();
+  void follow_flash_attention();
   void require_documents(const Batch& batch) const;
 
   std::map<std::string, at::Tensor> tensors_;

@@ -24,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "streambp/data/padded_tensors.h"
 #include "streambp/model/batch.h"
 #include "verify/compare/fit.h"
 #include "verify/error_measure.h"
@@ -102,6 +103,7 @@ struct CompareOptions {
   std::string dtype;  // of a preset's random weights, which are then widened; empty: the preset's own
   std::string tokens;
   FirstLabels first_labels = FirstLabels::kRefuse;
+  Documents documents = Documents::kSdpa;
   std::string gradients;
   std::string objective = "sft";
   std::map<std::string, std::string> settings;  // options of the objective

@@ -92,7 +92,7 @@ Truth open_truth(const CompareOptions& options, at::ScalarType dtype) {
   const SafetensorsFile tokens = SafetensorsFile::open(options.tokens);
   const std::string prefix = tokens.entries().contains("in.input_ids") ? "in." : "";
   Batch batch = read_objective_batch(kind, tokens, config.vocab_size, prefix, options.first_labels,
-                                     config.pad_token_id);
+                                     config.pad_token_id, options.documents);
   if (dtype == at::kDouble) {  // said once, not for every run that measures noise
     for (const std::string& note : reading_notes(batch))
       print_line(stderr, "streambp-verify: {}: {}", options.tokens, note);

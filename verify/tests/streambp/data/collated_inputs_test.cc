@@ -172,6 +172,36 @@ TEST(ObjectiveInputs, NumItemsInBatchStandsForTheDivisor) {
       "num_items_in_batch: expected one finite number"));
 }
 
+TEST(ObjectiveInputs, DocumentsAsAttentionImplementationsTellThemApart) {
+  const at::Tensor restart = rows({{0, 1, 2, 0, 1, 0}}), ones = rows({{1, 1, 1, 1, 1, 1}});
+  const File one_row{{"input_ids", rows({{1, 2, 3, 4, 5, 6}})}, {"position_ids", restart}};
+  const File two_rows{{"input_ids", rows({{1, 2, 3, 4, 5, 6}, {6, 5, 4, 3, 2, 1}})},
+                      {"position_ids", restart}};
+  const auto offsets = [](const File& file, const char* word) {
+    return read_objective_batch(objective_kind("sft"), file, kVocabulary, FirstLabels::kRefuse, {}, "",
+                                parse_documents(word))
+        .offsets;
+  };
+  using Offsets = std::vector<int64_t>;
+  const File masked = with(one_row, "attention_mask", ones);
+  EXPECT_EQ(offsets(one_row, "sdpa"), (Offsets{0, 3, 5, 6}));
+  EXPECT_EQ(offsets(one_row, "flash"), (Offsets{0, 3, 5, 6}));
+  EXPECT_EQ(offsets(masked, "sdpa"), (Offsets{0, 6}));
+  EXPECT_EQ(offsets(masked, "flash"), (Offsets{0, 3, 5, 6}));
+  EXPECT_EQ(offsets(two_rows, "sdpa"), (Offsets{0, 3, 5, 6, 9, 11, 12}));
+  EXPECT_EQ(offsets(two_rows, "flash"), (Offsets{0, 6, 12}));
+  const File padded = with(one_row, "attention_mask", rows({{0, 1, 1, 1, 1, 1}}));
+  EXPECT_EQ(offsets(padded, "flash"), (Offsets{0, 5}));
+  const File jumps = with(one_row, "position_ids", rows({{0, 1, 5, 6, 7, 8}}));
+  EXPECT_EQ(offsets(jumps, "sdpa"), (Offsets{0, 2, 6}));
+  EXPECT_EQ(offsets(jumps, "flash"), (Offsets{0, 6}));
+  const File both = with(one_row, "position_ids", rows({{0, 1, 5, 6, 0, 1}}));
+  EXPECT_TRUE(refused([&] { offsets(both, "flash"); }, "position_ids: column 2 is 5", "--documents sdpa"));
+  const File late = with(one_row, "position_ids", rows({{4, 5, 6, 0, 1, 2}}));
+  EXPECT_TRUE(refused([&] { offsets(late, "flash"); }, "position_ids: column 0 is 4"));
+  EXPECT_TRUE(refused([] { parse_documents("mask"); }, "--documents 'mask': expected sdpa or flash"));
+}
+
 TEST(ObjectiveInputs, FirstLabelsOfLeftPaddedRows) {
   const TempFolder folder;
   write_tensors(folder.path() / "batch.safetensors", {{"input_ids", rows({{0, 0, 5, 6}, {7, 8, 9, 10}})},
