@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "streambp/model/config_reader.h"
+#include "streambp/model/quantization.h"
 
 namespace streambp {
 namespace {
@@ -193,9 +194,9 @@ Config parse_config(std::string_view text, const std::string& where) {
   const auto text_of = [](const json* value) {
     return value != nullptr && value->is_string() ? value->get<std::string>() : std::string();
   };
-  const json* const text = file.find("text_config");
-  const json* const text_type = text != nullptr && text->is_object() && text->contains("model_type")
-                                    ? &text->at("model_type")
+  const json* const inner = file.find("text_config");
+  const json* const text_type = inner != nullptr && inner->is_object() && inner->contains("model_type")
+                                    ? &inner->at("model_type")
                                     : nullptr;
   const json& defaults = text_defaults(text_of(type), text_of(text_type));
   if (defaults.is_null()) return parse_settings(file);
