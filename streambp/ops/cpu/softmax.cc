@@ -86,7 +86,10 @@ void backward(const TargetSoftmax<T>& op, const double* d_target, int64_t begin,
   const T scale = static_cast<T>(op.scale);
   for (int64_t row = begin; row < end; ++row) {
     T* const logits = op.logits + row * op.size;
-    const T largest = static_cast<T>(op.sums[2 * row]), log_sum = static_cast<T>(op.sums[2 * row + 1]);
+    const T largest = static_cast<T>(op.sums[2 * row]);
+    const bool alone =
+        op.sums[2 * row + 1] < -1e300;  // the others are nothing, or impossible: none gets anything
+    const T log_sum = alone ? T{0} : static_cast<T>(op.sums[2 * row + 1]);
     const double target = static_cast<double>(logits[op.targets[row]]);
     const T d = static_cast<T>(d_target[row] * op.scale *
                                complement_of(log_odds_of(target, op.sums + 2 * row, op.scale)));

@@ -238,6 +238,7 @@ void sum_up(const TargetHead<T>& op, double* target_logits, int64_t begin, int64
     of_row[1] = __builtin_log(sum);
     const double log_odds = log_odds_of(target_logits[row], of_row, op.scale);
     of_row[2] = complement_of(log_odds);
+    if (sum == 0) of_row[1] = 0;  // no others: nothing is divided by their sum
     target_logits[row] = log_probability_of(log_odds);
   }
 }

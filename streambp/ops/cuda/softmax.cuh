@@ -71,7 +71,10 @@ STREAMBP_GLOBAL void target_softmax_backward(TargetSoftmax<T> op, const double* 
   const T scale = static_cast<T>(op.scale);
   for (int64_t row = block_index(); row < rows; row += block_count()) {
     T* const logits = op.logits + row * op.size;
-    const T largest = static_cast<T>(op.sums[2 * row]), log_sum = static_cast<T>(op.sums[2 * row + 1]);
+    const T largest = static_cast<T>(op.sums[2 * row]);
+    const bool alone =
+        op.sums[2 * row + 1] < -1e300;  // the others are nothing, or impossible: none gets anything
+    const T log_sum = alone ? T{0} : static_cast<T>(op.sums[2 * row + 1]);
     const int64_t target = op.targets[row];
     const double log_odds = log_odds_of(static_cast<double>(logits[target]), op.sums + 2 * row, op.scale);
     const T d = static_cast<T>(d_target[row] * op.scale / (1 + exp(log_odds)));
