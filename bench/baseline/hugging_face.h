@@ -10,10 +10,10 @@ namespace streambp::bench {
 /// - rotary embeddings: the input, and its halves exchanged (apply_rotary_pos_emb)
 /// - MLPs: gate, its activation, up and their product (Qwen3MLP.forward)
 /// - a full head: the logits in the model's dtype, which the output of a causal LM holds, in addition to
-///   their float32 log-softmax
+///   their float32 log-softmax, by which targets that lead by far lose their gradients' digits
 /// "trl": the same layers under a head whose logits stay in the model's dtype and go through a log-softmax
 /// sequence by sequence (TRL's selective_log_softmax in half precision), as the trainers of DPO, GRPO and
-/// their kin take it; its logits are not held. In float32 and float64 the values are ours to the bit.
+/// their kin take it; its logits are not held. Values are ours up to the rounding of the log-softmax.
 /// Objectives that ask for more than log-probabilities, and capped logits, take the other head.
 void add_baselines();
 
