@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every check at full size, one after another: the equality sweep, random passes, the golden cases, the reference's gradients, precision,
-# compare's verdicts on gradients of Hugging Face and on published mistakes, fifty kills and other faults, allocations that fail, mistakes
-# planted in the sources, the long-index suite, hostile inputs, libFuzzer's inputs, the Python package with a newer transformers, headers by
+# compare's verdicts on gradients of Hugging Face and on published mistakes, trainers of TRL, fifty kills and other faults, allocations that fail,
+# mistakes planted in the sources, the long-index suite, hostile inputs, libFuzzer's inputs, the Python package with a newer transformers, headers by
 # themselves, a selection of tests with sanitizers and with assertions, the CUDA kernels on the host with sanitizers and in many orders, ranks
 # with the thread sanitizer, and one definition of each name. Says at the end which held; a check that fails does not keep the later ones from running.
 #   scripts/nightly.sh [--only REGEX] [--keep FOLDER] [ARGUMENT...]
@@ -108,6 +108,7 @@ check 'The reference against complex steps' "$verify" gradcheck
 check "Errors of float32 and bfloat16 relative to standard back-propagation's" "$verify" precision
 check "compare's verdicts on gradients of Hugging Face" python3 scripts/compare_verdicts.py --out out/compare-verdicts
 check 'Published mistakes and their verdicts' python3 scripts/errata.py --out out/errata
+check "Trainers of TRL: gradients of a patched trainer's and of backward" python3 scripts/live_models.py --out out/live-models
 check 'Kills, full disks, closed descriptors, writers at the same time' \
   bash verify/tests/bench/faults_test.sh build/release/bin/streambp-bench 50
 check 'Training by every method: losses of 300 steps' "$venv/bin/python" scripts/train_parity.py --out out/train-parity --runs "$(mktemp -d)"

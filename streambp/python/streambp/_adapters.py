@@ -4,6 +4,8 @@ import json
 import math
 import re
 
+import torch
+
 from ._library import InputError
 
 PREFIX = "base_model.model."  # of every name in adapter_model.safetensors
@@ -13,9 +15,9 @@ WRAPPERS = ("base_layer", "original_module")  # where it puts the base's own par
 
 
 class Adapter:
-    """The one active LoRA adapter of a model, by PEFT's wrapper (PeftModel) or transformers' own (model.add_adapter).
+    """One LoRA adapter of a model, by PEFT's wrapper (PeftModel) or transformers' own (model.add_adapter): the active one, or another.
 
-    name: PEFT's name of it ("default"); config: the live LoraConfig.
+    name: PEFT's name of it ("default"); config: the live LoraConfig; others: names of the adapters that the model has beside it.
 
     Raises InputError, naming the module where there is one, for other kinds of adapters and for what the engine's mathematics does not have:
     several active adapters, disabled or merged ones, DoRA and other variants, dropout in training mode, a scale that is not the
@@ -28,6 +30,7 @@ class Adapter:
             raise InputError(f"adapters: {len(active)} are active ({', '.join(active)}), expected one; choose it with set_adapter(name)")
         self.name = active[0]
         self.config = configs[self.name]
+        self.others = tuple(name for name in configs if name != self.name)
         kind = str(getattr(self.config.peft_type, "value", self.config.peft_type))
         if kind != "LORA":
             raise InputError(f"adapter '{self.name}': its type is {kind}, expected LORA; other adapters of PEFT are not supported")
@@ -115,13 +118,29 @@ def lora_layers(base):
     return found
 
 
-def find_adapter(outer, base):
-    """The Adapter of a model, or None where it has none. Raises InputError as Adapter does."""
+def find_adapter(outer, base, name=None):
+    """The active Adapter of a model, or the one of this name; None where the model has none. Raises InputError as Adapter does."""
     if outer is not base:  # PeftModel
-        return Adapter(outer.peft_config, outer.active_adapters, base)
+        return Adapter(outer.peft_config, name or outer.active_adapters, base)
     if getattr(base, "_hf_peft_config_loaded", False):
-        return Adapter(base.peft_config, base.active_adapters(), base)
+        return Adapter(base.peft_config, name or base.active_adapters(), base)
     return None
+
+
+def is_fresh(adapter, base):
+    """Whether the adapter changes nothing yet: one factor of each update is 0, and what it trains whole is as in the base."""
+    for _, layer in lora_layers(base):
+        factors = [getattr(layer, kind, {}) for kind in ("lora_B", "lora_embedding_A", "lora_embedding_B")]
+        held = [getattr(factor[adapter.name], "weight", factor[adapter.name]) for factor in factors if adapter.name in factor]
+        if held and all(factor.any() for factor in held):
+            return False
+    for module in base.modules():
+        copy = getattr(module, "modules_to_save", {})
+        if isinstance(copy, torch.nn.ModuleDict) and adapter.name in copy:
+            own = dict(module.original_module.named_parameters())
+            if not all(torch.equal(parameter, own[name]) for name, parameter in copy[adapter.name].named_parameters()):
+                return False
+    return adapter.config.bias == "none"  # trained biases replace the base's, of which no copy is left
 
 
 def _without_base_layers(name):

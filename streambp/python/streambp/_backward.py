@@ -5,12 +5,16 @@ from dataclasses import dataclass
 
 import torch
 
+from ._adapters import is_fresh
 from ._batch import batch_tensors
 from ._library import InputError, checked
 from ._model import Weights, engine_of, gradients_lock
 from ._ranks import group_name, refused_together
 from ._refusals import check_autocast, check_state
 from ._rope import greatest_position, hand_over_rope
+
+WINDOW = ("gradient_accumulation_steps", "steps_per_generation")  # of a trainer's arguments
+BASE, REFERENCE_ADAPTER = "base", "ref"  # names of references; TRL's trainers call a frozen copy of the adapter "ref"
 
 
 @dataclass(frozen=True)
@@ -51,9 +55,11 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
     objective: "sft", "dpo", "cpo", "simpo", "orpo", "kto", "grpo", "rloo", "ppo", "distill", "reward" or "infonce".
     chunk: tokens of a chunk, or "auto".
     options: of the objective, by name, as numbers, words or lists of these ({"beta": 0.1}); any of them may also be a keyword argument:
-        backward(model, batch, "dpo", beta=0.1).
-    reference: for objectives that compare with a reference model, where the batch does not hold its log-probabilities: a model, or "base",
-        the model with its adapters off, which is the default for a model with adapters.
+        backward(model, batch, "dpo", beta=0.1). "grpo" takes a trainer's gradient_accumulation_steps and steps_per_generation too (_in_one_window).
+    reference: for objectives that compare with a reference model, where the batch does not hold its log-probabilities: a model; "base", the
+        model with its adapters off; or the name of one of its adapters. The default is TRL's for a model with adapters: the adapter "ref"
+        where it has one, as trainers of TRL add it to an adapter that is trained already; else the base, while the adapter changes nothing
+        yet. Later the two differ, and the choice has to be said.
     teacher: the model that "distill" learns from.
     return_info: (loss, StepInfo) instead of the loss.
     first_labels: "ignore" drops the label of a row's first token where padding stands before it; "refuse" raises.
@@ -78,6 +84,8 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
         check_autocast(weights.dtype, weights.device)
         engine = engine_of(weights)
         tensors = batch_tensors(batch, weights.base)
+        if objective == "grpo":
+            options = _in_one_window(tensors, dict(options or {}), settings, group)
         given, settings = _sort_keywords(engine, objective, options, {"chunk": chunk, **settings})
         settings["first_labels"] = first_labels
         hand_over_rope(engine, weights.base, greatest_position(tensors))
@@ -109,6 +117,39 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
                           run["method"], (*weights.notes, *run["notes"]))
 
 
+def _in_one_window(tensors, options, keywords, group):
+    """`options` of GRPO with the divisor that TRL's GRPOTrainer has for dapo, cispo and vespo; takes WINDOW out of them and of `keywords`.
+
+    num_items_in_batch in a trainer's batch counts a generated batch, steps_per_generation micro-batches of all processes; the loss is divided by
+    its share of one optimizer step: num_items_in_batch x gradient_accumulation_steps / steps_per_generation. Raises InputError where
+    it counts other tokens than this batch's, and the two are not said.
+    """
+    words = [keywords.pop(name, options.pop(name, None)) for name in WINDOW]
+    given = {**keywords, **options}
+    is_said = any(word is not None for word in words)
+    divided = given.get("loss_type") in ("dapo", "cispo", "vespo")
+    if is_said and not (divided and "num_items_in_batch" in tensors and None not in words):
+        raise InputError(f"{' and '.join(WINDOW)}: both are given, with a batch that has num_items_in_batch, for loss_type dapo, cispo and vespo, "
+                         "whose divisor they change; leave them out")
+    if not divided or "num_items_in_batch" not in tensors or given.get("num_items_in_batch") is not None:
+        return options
+    items = float(tensors["num_items_in_batch"])
+    if is_said:
+        if not all(isinstance(word, int) and word > 0 for word in words):
+            raise InputError(f"{' and '.join(WINDOW)}: {words[0]!r} and {words[1]!r}, expected whole numbers from 1")
+        del tensors["num_items_in_batch"]
+        return {**options, "num_items_in_batch": max(items, 1.0) * words[0] / words[1]}
+    mask = tensors.get("completion_mask")
+    if mask is None or group:
+        return options
+    own = int((mask * tensors["tool_mask"] if "tool_mask" in tensors else mask).sum())
+    if items != own:
+        raise InputError(f"batch: num_items_in_batch is {items:g}, and the batch has {own} completion tokens: TRL's counts a generated batch and "
+                         "is scaled to one optimizer step; say gradient_accumulation_steps=... and steps_per_generation=... of the trainer's "
+                         "arguments, or give the divisor itself as the option num_items_in_batch=...")
+    return options
+
+
 def _gradients(parameters):
     """{name: .grad} of the trained ones, made where it is None. Raises InputError where there are none, and for one that can't be added to."""
     gradients = {}
@@ -126,10 +167,10 @@ def _gradients(parameters):
     return gradients
 
 
-def _lent(model, role):
-    """(engine, {name: tensor}) of another model that takes part. Raises InputError that names its role."""
+def _lent(model, role, adapter=True):
+    """(engine, {name: tensor}) of another model, or another `adapter`, that takes part. Raises InputError that names its role."""
     try:
-        weights = Weights(model)
+        weights = Weights(model, adapters=adapter)
         check_state(weights.base)
         parameters = weights.parameters()
         engine = engine_of(weights)
@@ -147,21 +188,37 @@ def _reference(engine, values, weights, batch, objective, options, reference, fi
         return None
     if reference is None and weights.adapter is None:
         raise InputError(f"{objective} compares with a reference model: pass reference=MODEL, or its log-probabilities in the batch")
-    if reference is None or isinstance(reference, str):
+    if reference is None:
+        reference = default_reference(weights, objective)
+    if isinstance(reference, str):
         check_reference_name(reference, weights)
-        return checked(engine.evaluate, values, batch, objective, options, first_labels, False)
-    other, its_values = _lent(reference, "reference")
+        if reference == "base":
+            return checked(engine.evaluate, values, batch, objective, options, first_labels, False)
+    other, its_values = _lent(weights.outer, "reference", reference) if isinstance(reference, str) else _lent(reference, "reference")
     return checked(other.evaluate, its_values, batch, objective, options, first_labels, True)
 
 
+def default_reference(weights, objective):
+    """The reference that TRL's trainers take for a model with an adapter. Raises InputError where that depends on how training began."""
+    if REFERENCE_ADAPTER in weights.adapter.others:
+        return REFERENCE_ADAPTER
+    if is_fresh(weights.adapter, weights.base):
+        return BASE
+    others = "".join(f", reference=\"{name}\" (another adapter)" for name in weights.adapter.others)
+    raise InputError(f"{objective}: adapter '{weights.adapter.name}' changes the model already, and there is no adapter '{REFERENCE_ADAPTER}': "
+                     "say what it is compared with: reference=\"base\" (the model without it: an adapter that began fresh), reference=MODEL "
+                     f"(an adapter that was trained before: TRL compares with a frozen copy of it){others}")
+
+
 def check_reference_name(reference, weights):
-    """Raises InputError for a reference given by a name that is not "base", or that the model has no base for."""
+    """Raises InputError for a reference given by a name that is neither "base" nor an adapter's, or that the model has no base for."""
     if not isinstance(reference, str):
         return
-    if reference != "base":
-        raise InputError(f"reference: '{reference}', expected a model or \"base\"")
-    if weights.adapter is None:
+    known = () if weights.adapter is None else (BASE, *weights.adapter.others)
+    if reference == BASE and weights.adapter is None:
         raise InputError('reference: "base" is a model with its adapters off, and this one has none; pass a model')
+    if reference not in known:
+        raise InputError(f"reference: '{reference}', expected a model" + "".join(f' or "{name}"' for name in known or (BASE,)))
 
 
 def _sort_keywords(engine, objective, options, keywords):

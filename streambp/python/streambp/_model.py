@@ -38,9 +38,10 @@ class Weights:
     """What the engine is to know of `model`, and the map between its parameters' names and the engine's.
 
     model: a transformers model of a known family (<Family>ForCausalLM or <Family>ForSequenceClassification with one label), or PEFT's
-    wrapper of one with a LoRA adapter; adapters=False: its base alone, as if the adapter were disabled.
+    wrapper of one with a LoRA adapter; adapters=False: its base alone, as if the adapter were disabled; a name: that adapter, active or not.
 
-    base: the transformers model; adapter: an Adapter or None; config_json, adapter_json ("" without an adapter): text for the engine;
+    outer: PEFT's wrapper or base; base: the transformers model; adapter: an Adapter or None; config_json, adapter_json ("" without an adapter):
+    text for the engine;
     dtype: "float64", "float32", "bfloat16" or "float16"; head_dtype: the same, or "float32" where lm_head is float32 in a half-precision
     model (with the embedding, where the two are tied: TRL's cast_lm_head_to_fp32); device: torch.device; names: Hugging Face's names of all
     parameters that take part, relative to base, in its order.
@@ -51,10 +52,11 @@ class Weights:
 
     def __init__(self, model, adapters=True):
         outer, self.base = unwrap(model)
+        self.outer = outer
         check_class(self.base)
         self.class_name = model_class(self.base).__name__
         self.source = f"{self.class_name}.config"
-        self.adapter = find_adapter(outer, self.base) if adapters else None
+        self.adapter = find_adapter(outer, self.base, adapters if isinstance(adapters, str) else None) if adapters else None
         self.adapter_json = self.adapter.json() if self.adapter else ""
         settings = module_settings(self.base)
         self.notes = notes_on(self.base, settings)
@@ -178,7 +180,7 @@ class Weights:
                              f"({len(missing)} missing)")
 
 
-_engines = weakref.WeakKeyDictionary()  # base model -> {adapters on or off: (key, engine)}
+_engines = weakref.WeakKeyDictionary()  # base model -> {adapter's name or None: (key, engine)}
 _locks = weakref.WeakKeyDictionary()  # base model -> lock of its .grad
 os.register_at_fork(after_in_child=_locks.clear)  # a lock that another thread held would stay locked there
 
@@ -194,7 +196,7 @@ def engine_of(weights):
     Raises InputError for a config that the engine does not honour, by its key, and for parameters that are not those of the config.
     """
     kept = _engines.setdefault(weights.base, {})
-    which = weights.adapter is not None
+    which = weights.adapter and weights.adapter.name
     if which not in kept or kept[which][0] != (weights.key, weights.names):
         engine = checked(library().Engine, weights.config_json, weights.source, weights.adapter_json, weights.dtype, weights.head_dtype,
                          str(weights.device))

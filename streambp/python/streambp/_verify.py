@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ._backward import _sort_keywords, check_reference_name
+from ._backward import BASE, _sort_keywords, check_reference_name, default_reference
 from ._batch import batch_tensors
 from ._library import InputError, checked, first_line, library, library_path
 from ._model import Weights
@@ -141,11 +141,15 @@ def verify(model, batch, objective="sft", gradients=None, diagnose=False, *, dia
     if compute_dtype is not None:
         request["compute_dtype"] = str(compute_dtype).removeprefix("torch.")
     request["model"], values = _model_of(weights)
-    others = {"teacher": EMPTY, "reference": EMPTY}
-    for role, other in (("teacher", teacher), ("reference", None if isinstance(reference, str) else reference)):
-        if other is not None:
-            request[role], others[role] = _model_of(Weights(other))
+    if reference is None and weights.adapter and checked(engine_of(weights).needs_reference, objective, objective_options, tensors, first_labels):
+        reference = default_reference(weights, objective)
     check_reference_name(reference, weights)
+    if isinstance(reference, str):
+        reference = None if reference == BASE else Weights(model, adapters=reference)
+    others = {"teacher": EMPTY, "reference": EMPTY}
+    for role, other in (("teacher", teacher), ("reference", reference)):
+        if other is not None:
+            request[role], others[role] = _model_of(other if isinstance(other, Weights) else Weights(other))
     judged = _gradients(model, weights, tensors, objective, gradients, objective_options)
     comparison, diagnosis = checked(torch.ops.streambp_judge.judge, json.dumps(request), values, tensors, judged, others["teacher"],
                                     others["reference"])

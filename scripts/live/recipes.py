@@ -1,0 +1,172 @@
+"""The recipes of scripts/live_models.py: trainers of TRL with their settings, and what streambp.backward is told for each."""
+
+import datasets
+import peft
+import torch
+import transformers
+import trl
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from trl.experimental.cpo import CPOConfig, CPOTrainer
+from trl.experimental.orpo import ORPOConfig, ORPOTrainer
+
+TEXT = "The quick brown fox jumps over the lazy dog, and runs away from the rain; nobody knows why it ran. "
+SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8,
+         "max_position_embeddings": 256, "tie_word_embeddings": False}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "router_aux_loss_coef": 0.01}
+# TRL's own defaults otherwise. max_grad_norm only scales gradients after they are compared.
+COMMON = {"report_to": [], "use_cpu": True, "save_strategy": "no", "disable_tqdm": True, "max_steps": 2, "logging_strategy": "no", "bf16": False,
+          "gradient_checkpointing": False, "per_device_train_batch_size": 2, "learning_rate": 1e-3}
+SAMPLED = {"per_device_train_batch_size": 4, "num_generations": 4, "max_completion_length": 10}
+
+
+def byte_tokenizer():
+    """A tokenizer of bytes, made without a file; vocabulary 259."""
+    words = {word: i for i, word in enumerate(("<pad>", "<eos>", "<bos>", *sorted(pre_tokenizers.ByteLevel.alphabet())))}
+    tokenizer = Tokenizer(models.BPE(words, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", bos_token="<bos>")
+
+
+def make_model(name, scores=False):
+    """A tiny Qwen3 or Qwen3-MoE with random weights, large enough that every gradient matters, in torch's default dtype."""
+    more = {"vocab_size": len(byte_tokenizer()), "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2, **SIZES}
+    if scores:
+        more["num_labels"] = 1
+    torch.manual_seed(4)
+    if name == "qwen3":
+        kind = transformers.Qwen3ForSequenceClassification if scores else transformers.Qwen3ForCausalLM
+        model = kind(transformers.Qwen3Config(**more))
+    else:
+        kind = transformers.Qwen3MoeForSequenceClassification if scores else transformers.Qwen3MoeForCausalLM
+        model = kind(transformers.Qwen3MoeConfig(**more, **EXPERTS))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(std=0.2)
+    return model
+
+
+def lora(scores=False):
+    return peft.LoraConfig(r=4, lora_alpha=8, lora_dropout=0.0, target_modules=["q_proj", "v_proj", "o_proj"],
+                           task_type="SEQ_CLS" if scores else "CAUSAL_LM")
+
+
+def trained(model):
+    """`model` with an adapter whose update is not zero, as one that has been trained before."""
+    model = peft.get_peft_model(model, lora())
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.copy_(0.2 * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype))
+    return model
+
+
+def surprise(completions, **_):
+    """A reward, which differs between completions."""
+    return [sum(ord(letter) * (i + 1) for i, letter in enumerate(text)) % 17 / 16 for text in completions]
+
+
+ROWS = {
+    "texts": [{"text": TEXT[: 12 + 3 * i]} for i in range(16)],
+    "completions": [{"prompt": TEXT[: 6 + i], "completion": TEXT[20: 30 + 2 * i]} for i in range(16)],
+    "pairs": [{"prompt": TEXT[: 6 + i], "chosen": TEXT[20: 32 + i], "rejected": TEXT[31: 40 + 2 * i]} for i in range(8)],
+    "judged": [{"prompt": TEXT[: 6 + i], "completion": TEXT[20: 32 + i], "label": i % 2 == 0} for i in range(8)],
+    "scored": [{"chosen": TEXT[: 12 + i], "rejected": TEXT[31: 40 + 2 * i]} for i in range(8)],
+    "prompts": [{"prompt": TEXT[i: i + 6 + i % 4]} for i in range(16)],
+}
+
+
+def of_router(trainer, steps=1):
+    """A mixture's load-balancing loss as TRL's trainers add it, whatever output_router_logits says: a share of each micro-batch."""
+    return {"router_aux_loss_coef": trainer.router_aux_loss_coef / steps} if trainer.aux_loss_enabled else {}
+
+
+def of_reference(trainer):
+    """Of a fresh adapter it is the base, which has to be said from the second step on; of a trained one "ref", by itself."""
+    if trainer.ref_model is not None:
+        return {"reference": trainer.ref_model}
+    return {} if "ref" in trainer.model.peft_config else {"reference": "base"}
+
+
+def sft(trainer, batch, items, steps):
+    return batch | {"num_items_in_batch": items}, {"objective": "sft", **of_router(trainer, steps)}
+
+
+def dpo(trainer, batch, items, steps):
+    return batch, {"objective": "dpo", "beta": trainer.beta, **of_reference(trainer), **of_router(trainer)}
+
+
+def kto(trainer, batch, items, steps):
+    return batch, {"objective": "kto", "beta": trainer.beta, **of_reference(trainer), **of_router(trainer)}
+
+
+def grpo(trainer, batch, items, steps):
+    return batch, {"objective": "grpo", "loss_type": trainer.loss_type, "temperature": trainer.temperature, "beta": trainer.beta,
+                   "use_bias_correction_kl": trainer.args.use_bias_correction_kl, "gradient_accumulation_steps": steps,
+                   "steps_per_generation": trainer.args.steps_per_generation, **of_router(trainer, steps)}
+
+
+def rloo(trainer, batch, items, steps):
+    return batch, {"objective": "rloo", "temperature": trainer.temperature, **of_router(trainer)}
+
+
+def reward(trainer, batch, items, steps):
+    return batch, {"objective": "reward"}
+
+
+def joined(trainer, batch, objective, **options):
+    """ORPO's and CPO's batch with the chosen sequences first, and their completions as a mask."""
+    rows = trainer.concatenated_inputs(batch, padding_value=trainer.pad_token_id)
+    return ({"input_ids": rows["concatenated_input_ids"], "attention_mask": rows["concatenated_attention_mask"],
+             "completion_mask": (rows["concatenated_labels"] != -100).long()}, {"objective": objective, "beta": trainer.beta, **options})
+
+
+def orpo(trainer, batch, items, steps):
+    return joined(trainer, batch, "orpo", nll="sequence")
+
+
+def cpo(trainer, batch, items, steps):
+    return joined(trainer, batch, "cpo", cpo_alpha=trainer.cpo_alpha)
+
+
+SFT, DPO, KTO = (trl.SFTTrainer, trl.SFTConfig, sft), (trl.DPOTrainer, trl.DPOConfig, dpo), (trl.KTOTrainer, trl.KTOConfig, kto)
+GRPO, RLOO = (trl.GRPOTrainer, trl.GRPOConfig, grpo), (trl.RLOOTrainer, trl.RLOOConfig, rloo)
+REWARD = (trl.RewardTrainer, trl.RewardConfig, reward)
+# name: (trainer, configuration, what backward is told), rows, settings, adapters
+RECIPES = {
+    "SFT": (SFT, "texts", {}, ("none", "fresh")),
+    "SFT, packed": (SFT, "texts", {"packing": True, "max_length": 40}, ("none", "fresh")),
+    "SFT, padding-free": (SFT, "texts", {"padding_free": True, "max_length": None}, ("none", "fresh")),
+    "SFT, completion only": (SFT, "completions", {}, ("none", "fresh")),
+    "SFT, accumulation 2": (SFT, "completions", {"gradient_accumulation_steps": 2}, ("none",)),
+    "SFT, checkpointing and bf16": (SFT, "texts", {"gradient_checkpointing": True, "bf16": True}, ("none",)),
+    "DPO": (DPO, "pairs", {}, ("none", "fresh", "trained")),
+    "KTO": (KTO, "judged", {"per_device_train_batch_size": 4}, ("none", "fresh", "trained")),
+    "GRPO": (GRPO, "prompts", {**SAMPLED, "steps_per_generation": 1}, ("none", "fresh")),
+    "GRPO, steps_per_generation 2": (GRPO, "prompts", {**SAMPLED, "steps_per_generation": 2}, ("none", "fresh")),
+    "GRPO, steps_per_generation 4": (GRPO, "prompts", {**SAMPLED, "steps_per_generation": 4}, ("none", "fresh")),
+    "GRPO, accumulation 2 of 4": (GRPO, "prompts", {**SAMPLED, "steps_per_generation": 4, "gradient_accumulation_steps": 2}, ("none",)),
+    "GRPO, beta 0.1": (GRPO, "prompts", {**SAMPLED, "beta": 0.1}, ("none", "fresh", "trained")),
+    "GRPO, truncated left out": (GRPO, "prompts", {**SAMPLED, "mask_truncated_completions": True}, ("none",)),
+    "RLOO": (RLOO, "prompts", SAMPLED, ("none", "fresh", "trained")),
+    "reward": (REWARD, "scored", {}, ("none", "fresh")),
+    "ORPO": ((ORPOTrainer, ORPOConfig, orpo), "pairs", {}, ("none", "fresh")),
+    "CPO": ((CPOTrainer, CPOConfig, cpo), "pairs", {}, ("none", "fresh")),
+}
+
+
+def make_trainer(recipe, model_name, adapter, folder):
+    """The trainer of a recipe; the model's folder is where a trainer finds its reference model."""
+    (trainer, configuration, _), rows, settings, _ = RECIPES[recipe]
+    scores = trainer is trl.RewardTrainer
+    model = make_model(model_name, scores)
+    model.save_pretrained(folder)
+    model.config._name_or_path = folder
+    more = {"peft_config": lora(scores)} if adapter == "fresh" else {}
+    if trainer in (trl.GRPOTrainer, trl.RLOOTrainer):
+        more["reward_funcs"] = surprise
+    torch.manual_seed(8)
+    return trainer(model=trained(model) if adapter == "trained" else model, args=configuration(output_dir=folder, **{**COMMON, **settings}),
+                   train_dataset=datasets.Dataset.from_list(ROWS[rows]), processing_class=byte_tokenizer(), **more)

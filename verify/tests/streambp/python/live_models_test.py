@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Some recipes of scripts/live_models.py: trainers of TRL in float64, and what backward() asks to be told of them."""
+
+import unittest
+
+import datasets
+import streambp
+import torch
+from adapters_test import adapted, read_case
+from live.drive import rows_of
+from patching import tiny
+from python_case import LIMIT, Case
+
+datasets.disable_progress_bars()
+
+
+class LiveModels(Case):
+    def check(self, recipe, model, adapter, **refused):
+        """Gradients of both doors are the trainer's own; refused: {door: words}."""
+        for row in rows_of(recipe, model, adapter, "float64", LIMIT):
+            what = f"{recipe}, {model}, adapter {adapter}, {row['door']}"
+            if row["door"] in refused:
+                self.assertIn(refused[row["door"]], row["refusal"] or "", what)
+                continue
+            self.assertIsNone(row["refusal"], what)
+            print(f"{what}: {row['error']:.1e} ({row['parameter']})", flush=True)
+            self.assertTrue(row["error"] <= LIMIT, f"{what}: {row['error']:.1e}")
+
+    def test_a_trained_adapter_is_compared_with_its_frozen_copy(self):
+        self.check("DPO", "qwen3", "trained")
+
+    def test_the_divisor_is_one_optimizer_steps(self):
+        self.check("GRPO, steps_per_generation 4", "qwen3", "none")
+
+    def test_sft_trainer_adds_the_routers_loss(self):
+        self.check("SFT", "qwen3-moe", "none", patch="output_router_logits")
+
+    def test_the_reference_of_a_trained_adapter_has_to_be_said(self):
+        model = adapted("llama", target_modules="all-linear")
+        _, inputs, _ = read_case("llama-dpo-sigmoid")
+        given = {key: tensor for key, tensor in inputs.items() if not key.startswith("ref_")}
+        self.assert_refused(lambda: streambp.backward(model, given, "dpo"), "'default' changes the model", 'reference="base"', "frozen copy")
+        self.assert_refused(lambda: streambp.backward(model, given, "dpo", reference="other"), "'other'", '"base"')
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if "lora_B" in name:
+                    parameter.zero_()
+        streambp.backward(model, given, "dpo")  # fresh: it is the base
+
+    def test_a_count_of_other_tokens_is_asked_about(self):
+        model = tiny(dtype=torch.float64)
+        batch = {"input_ids": torch.arange(3, 23).view(2, 10), "attention_mask": torch.ones(2, 10, dtype=torch.long),
+                 "advantages": torch.tensor([1.0, -0.5]), "completion_mask": (torch.arange(10) > 4).long().repeat(2, 1), "num_items_in_batch": torch.tensor(40)}
+        words = {"gradient_accumulation_steps": 1, "steps_per_generation": 4}
+        for loss_type in ("dapo", "cispo", "vespo"):
+            self.assert_refused(lambda kind=loss_type: streambp.backward(model, batch, "grpo", loss_type=kind), "is 40", "10 completion tokens",
+                                "steps_per_generation")
+            told = streambp.backward(model, batch, "grpo", loss_type=loss_type, **words)
+            own = streambp.backward(model, batch | {"num_items_in_batch": torch.tensor(10)}, "grpo", loss_type=loss_type)
+            self.assert_loss(told, own, loss_type)
+        self.assert_refused(lambda: streambp.backward(model, batch, "grpo", **words), "steps_per_generation", "leave them out")
+
+
+if __name__ == "__main__":
+    unittest.main()
