@@ -11,7 +11,7 @@ import torch
 from ._backward import BASE, _sort_keywords, check_reference_name, default_reference
 from ._batch import batch_tensors
 from ._library import InputError, checked, first_line, library, library_path
-from ._model import Weights
+from ._model import Weights, engine_of
 from ._refusals import check_dropout
 
 JUDGE = "libstreambp_judge.so"

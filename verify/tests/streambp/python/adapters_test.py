@@ -95,9 +95,11 @@ class Adapters(Case):
         settings = json.loads((path / "adapter/adapter_config.json").read_text())
         engine = engine_of(Weights(model))
         known = {kind["name"]: [option["name"] for option in kind["options"]] for kind in json.loads(engine.objectives())}
+        more = {}
         if case["hyperparameters"].get("reference", "").startswith("the base model"):
+            more["reference"] = "base"
             inputs = {key: tensor for key, tensor in inputs.items() if not key.startswith("ref_")}
-        loss = streambp.backward(model, inputs, case["objective"], chunk=7, options=options_of(case, known[case["objective"]]))
+        loss = streambp.backward(model, inputs, case["objective"], chunk=7, options=options_of(case, known[case["objective"]]), **more)
         self.assert_loss(loss, case["expected"]["loss"], path.name)
         gradients = get_peft_model_state_dict(model, state_dict=take_gradients(model), save_embedding_layers=False)
         self.assert_gradients({key: gradients[key] for key in expected}, expected, f"{path.name} ({settings['target_modules']})")
