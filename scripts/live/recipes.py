@@ -118,7 +118,7 @@ def reward(trainer, batch, items, steps):
 
 def joined(trainer, batch, objective, **options):
     """ORPO's and CPO's batch with the chosen sequences first, and their completions as a mask."""
-    rows = trainer.concatenated_inputs(batch, padding_value=trainer.pad_token_id)
+    rows = trainer.concatenated_inputs(batch, padding_value=trainer.processing_class.pad_token_id)
     return ({"input_ids": rows["concatenated_input_ids"], "attention_mask": rows["concatenated_attention_mask"],
              "completion_mask": (rows["concatenated_labels"] != -100).long()}, {"objective": objective, "beta": trainer.beta, **options})
 
