@@ -22,6 +22,10 @@ from files import run, write_file
 
 LENGTHS = (96, 61)  # of two rows
 CHUNK = 20  # positions of a chunk of the head
+SURE_TOKENS = """\
+Not a mistake of the loss, but of its arithmetic: in float32 the losses of transformers, torch and TRL lose the gradients of tokens that a model is sure of, where the
+target leads by 12 nats and more ([measured](../results/confident-tokens/confident-tokens.md)).
+"""
 
 
 def rows(torch, how):
@@ -111,6 +115,7 @@ def page(results):
     for number, (what, where, _, _, _), result in results:
         factor = f"{result['factor']:.6f}" if result["verdict"] == "scaled" else ""
         lines.append(f"| {number} | {what} | {where} | `{result['verdict']}` | {factor} | {result['worst_error']:.1e} |")
+    lines += ["", *SURE_TOKENS.splitlines()]
     return "\n".join(lines) + "\n"
 
 
