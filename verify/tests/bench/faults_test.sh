@@ -47,7 +47,7 @@ expect "again" 0
 whole closed-5/results.jsonl 1
 
 # --- Output that is lost is said, and is exit code 2; what was to be measured is.
-for arguments in --version --help 'max-length --model qwen3-cpu --budget 1GiB' 'linear --rows 100 --size 10 --chunks 5'; do
+for arguments in --version --help 'max-length --model qwen3-cpu --device meta --budget 1GiB' 'linear --rows 100 --size 10 --chunks 5'; do
   # shellcheck disable=SC2086
   "$program" $arguments >/dev/full 2>stderr
   expect "$arguments on a full disk" 2
