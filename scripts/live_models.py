@@ -32,7 +32,7 @@ PAGE = """# Live models
 Gradients of TRL's own trainers against this project's, over two steps with their defaults (but `bf16` and `gradient_checkpointing`, which are
 off except where a recipe names them): the worst parameter's largest difference, relative to its largest entry. `patch`: the trainer after
 `streambp.patch(trainer)`; `backward`: `streambp.backward` on the trainer's model and batches
-([what each is told](../../scripts/live/recipes.py)). Tiny models, float64 throughout (bf16: a float32 model under autocast). {machine}, commit {commit}; {versions}. Made by
+([what each is given](../../scripts/live/recipes.py)). Tiny models, float64 throughout (bf16: a float32 model under autocast). {machine}, commit {commit}; {versions}. Made by
 `scripts/live_models.py`.
 
 | recipe | model | adapter | door | error | worst parameter, or why it is refused |

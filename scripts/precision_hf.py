@@ -7,7 +7,7 @@ The same weights and tokens: transformers' model in float64 (the truth) and in b
 streambp.backward() and a model in streambp.patch(), both in bfloat16, in 1, 4, 32 and 128 chunks of layers and head. Of each parameter the error
 is |gradient - truth| / |truth|, a root mean square over --batches of tokens. Two models: a Qwen3, whose rows are full, and a Qwen2 with the large
 biases of keys that published ones have, whose rows are padded, so that torch takes another path through attention. Writes errors.jsonl (a record of
-each model and way) and precision.md. Exit codes: 0 every parameter within 1.25 x Hugging Face's, 1 one is not, 2 bad usage or input.
+each model and configuration) and precision.md. Exit codes: 0 every parameter within 1.25 x Hugging Face's, 1 one is not, 2 bad usage or input.
 """
 
 import argparse
@@ -70,7 +70,7 @@ def gradients(model, step):
     return {name: parameter.grad.double() for name, parameter in model.named_parameters()}
 
 
-def ways(model, batch, chunks):
+def configurations(model, batch, chunks):
     """(name, its gradients) of Hugging Face and of ours."""
     yield "Hugging Face", gradients(model, lambda: model(**batch).loss.backward())
     rows, columns = batch["input_ids"].shape
@@ -86,30 +86,30 @@ def ways(model, batch, chunks):
 
 
 def measure(name, tokens, batches, chunks=CHUNKS):
-    """{way: {parameter: error}}."""
+    """{configuration: {parameter: error}}."""
     model = model_of(name)
     wide = copy.deepcopy(model).double()
     squares = {}
     for seed in range(batches):
         batch = batch_of(name, tokens, seed + 10)
         truth = gradients(wide, lambda: wide(**batch).loss.backward())
-        for way, found in ways(model, batch, chunks):
-            sums = squares.setdefault(way, dict.fromkeys(truth, 0.0))
+        for configuration, found in configurations(model, batch, chunks):
+            sums = squares.setdefault(configuration, dict.fromkeys(truth, 0.0))
             for path, gradient in found.items():
                 norm = truth[path].norm().item()
                 sums[path] += ((gradient - truth[path]).norm().item() / norm) ** 2 / batches if norm > 0.0 else 0.0
-    return {way: {path: square**0.5 for path, square in sums.items()} for way, sums in squares.items()}
+    return {configuration: {path: square**0.5 for path, square in sums.items()} for configuration, sums in squares.items()}
 
 
-def times(errors, way):
+def times(errors, configuration):
     """Of each parameter: how many times Hugging Face's own its error is."""
     theirs = errors["Hugging Face"]
-    return {path: error / max(theirs[path], ROUNDING) for path, error in errors[way].items()}
+    return {path: error / max(theirs[path], ROUNDING) for path, error in errors[configuration].items()}
 
 
-def worst(errors, way):
+def worst(errors, configuration):
     """(how many times, parameter); NaN before all numbers."""
-    return max(((ratio, path) for path, ratio in times(errors, way).items()), key=lambda one: (one[0] != one[0], one[0]))
+    return max(((ratio, path) for path, ratio in times(errors, configuration).items()), key=lambda one: (one[0] != one[0], one[0]))
 
 
 def mean(numbers):
@@ -119,9 +119,9 @@ def mean(numbers):
 
 def table(errors):
     lines = ["| | mean error | times Hugging Face's: mean | at the most | in |", "|---|---:|---:|---:|---|"]
-    for way in errors:
-        ratio, path = worst(errors, way)
-        lines.append(f"| {way} | {mean(errors[way].values()):.5f} | {mean(times(errors, way).values()):.2f} | {ratio:.2f} | `{path.removeprefix('model.')}` |")
+    for configuration in errors:
+        ratio, path = worst(errors, configuration)
+        lines.append(f"| {configuration} | {mean(errors[configuration].values()):.5f} | {mean(times(errors, configuration).values()):.2f} | {ratio:.2f} | `{path.removeprefix('model.')}` |")
     return lines
 
 
@@ -156,14 +156,14 @@ def main():
     made_by = environment()
     all_errors = {name: measure(name, options.tokens, options.batches) for name in MODELS}
     options.out.mkdir(parents=True, exist_ok=True)
-    records = [{"schema": 1, "kind": "precision-hf", "model": name, "way": way, "tokens": options.tokens, "batches": options.batches,
-                "errors": {path: float(f"{error:.6g}") for path, error in errors[way].items()}, "environment": made_by}
-               for name, errors in all_errors.items() for way in errors]
+    records = [{"schema": 1, "kind": "precision-hf", "model": name, "configuration": configuration, "tokens": options.tokens, "batches": options.batches,
+                "errors": {path: float(f"{error:.6g}") for path, error in errors[configuration].items()}, "environment": made_by}
+               for name, errors in all_errors.items() for configuration in errors]
     write_file(options.out / "errors.jsonl", "".join(json.dumps(record, sort_keys=True) + "\n" for record in records))
     text = report(all_errors, options, made_by)
     write_file(options.out / "precision.md", text)
     print(text, end="")
-    return 0 if all(worst(errors, way)[0] <= LIMIT for errors in all_errors.values() for way in errors) else 1
+    return 0 if all(worst(errors, configuration)[0] <= LIMIT for errors in all_errors.values() for configuration in errors) else 1
 
 
 if __name__ == "__main__":

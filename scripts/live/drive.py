@@ -20,8 +20,8 @@ class Steps(transformers.TrainerCallback):
     The trainer's compute_loss and training_step are wrapped: a step's micro-batches are kept as they come, its gradients after the last.
     """
 
-    def __init__(self, trainer, told=None):
-        self.trainer, self.told, self.batches, self.own, self.ours, self.refusal = trainer, told, [], [], [], None
+    def __init__(self, trainer, given=None):
+        self.trainer, self.given, self.batches, self.own, self.ours, self.refusal = trainer, given, [], [], [], None
         self.latest = None
         compute_loss, training_step = trainer.compute_loss, trainer.training_step
 
@@ -41,7 +41,7 @@ class Steps(transformers.TrainerCallback):
 
     def on_pre_optimizer_step(self, *_, **__):
         self.own.append(self.latest)
-        if self.told is not None and self.refusal is None:
+        if self.given is not None and self.refusal is None:
             self.ours.append(self.backward())
         self.batches.clear()
 
@@ -52,7 +52,7 @@ class Steps(transformers.TrainerCallback):
         model.zero_grad(set_to_none=True)
         try:
             for given in self.batches:
-                batch, options = self.told(self.trainer, *given)
+                batch, options = self.given(self.trainer, *given)
                 batch = {name: value for name, value in batch.items() if name != "use_cache"}
                 streambp.backward(model, batch, chunk=8, **options)
             return gradients_of(model)
@@ -93,7 +93,7 @@ def computing_in(dtype):
 
 
 def train(recipe, model, adapter, door):
-    """Steps of a trainer: of itself ("plain"), with backward beside it, or patched."""
+    """Steps of a trainer: of itself ("plain"), with backward next to it, or patched."""
     with tempfile.TemporaryDirectory() as folder:
         trainer = make_trainer(recipe, model, adapter, folder)
         if door == "patch":

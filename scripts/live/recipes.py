@@ -1,4 +1,4 @@
-"""The recipes of scripts/live_models.py: trainers of TRL with their settings, and what streambp.backward is told for each."""
+"""The recipes of scripts/live_models.py: trainers of TRL with their settings, and what streambp.backward is given for each."""
 
 import datasets
 import peft
@@ -134,7 +134,7 @@ def cpo(trainer, batch, items, steps):
 SFT, DPO, KTO = (trl.SFTTrainer, trl.SFTConfig, sft), (trl.DPOTrainer, trl.DPOConfig, dpo), (trl.KTOTrainer, trl.KTOConfig, kto)
 GRPO, RLOO = (trl.GRPOTrainer, trl.GRPOConfig, grpo), (trl.RLOOTrainer, trl.RLOOConfig, rloo)
 REWARD = (trl.RewardTrainer, trl.RewardConfig, reward)
-# name: (trainer, configuration, what backward is told), rows, settings, adapters
+# name: (trainer, configuration, what backward is given), rows, settings, adapters
 RECIPES = {
     "SFT": (SFT, "texts", {}, ("none", "fresh")),
     "SFT, packed": (SFT, "texts", {"packing": True, "max_length": 40}, ("none", "fresh")),

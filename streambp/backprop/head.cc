@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <stdexcept>
 #include <utility>
 
@@ -14,8 +13,10 @@
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
 #include "streambp/memory/recorder.h"
+#include "streambp/ops/differentiable.h"
 #include "streambp/ops/dry_run.h"
 #include "streambp/ops/sum_dtype.h"
+#include "streambp/ops/target_softmax.h"
 
 namespace streambp {
 namespace {
@@ -170,25 +171,26 @@ at::Tensor log_softmax_at(const at::Tensor& logits, double temperature) {
   return at::log_softmax(temperature == 1.0 ? logits : logits / temperature, /*dim=*/-1);
 }
 
-/// The targets' log-probabilities [M], under autograd, from logits [N, V] of which `indices` [M] are scored:
-/// by the log-odds z of a target against all other words, log p = -log(1 + e^-z), whose slope 1 - p has all
-/// its digits where the target leads. A log-softmax's, 1 - exp(log p), has none of them left beyond some 16
-/// nats in float32.
-at::Tensor target_log_probabilities_by_odds(const at::Tensor& logits, const at::Tensor& indices,
-                                            const at::Tensor& targets, double temperature) {
-  // Tokens that are not scored leave out word 0, and nobody asks for theirs.
-  const at::Tensor left_out = at::zeros({logits.size(0)}, indices.options())
-                                  .index_copy(0, indices, targets.to(indices.device()))
-                                  .unsqueeze(1);
-  const at::Tensor scaled = temperature == 1.0 ? logits : logits / temperature;
-  const at::Tensor of_target = scaled.gather(1, left_out).squeeze(1);
-  const at::Tensor others = scaled.scatter(1, left_out, -std::numeric_limits<double>::infinity());
-  const at::Tensor largest =
-      others.detach().amax(1, /*keepdim=*/true).clamp_min(std::numeric_limits<float>::lowest());
-  const at::Tensor log_sum = (others - largest).exp().sum(1).log() + largest.squeeze(1);
-  // ATen's softplus is a line from 20 on, 2e-9 off there.
-  const at::Tensor against = log_sum - of_target;
-  return at::logaddexp(at::zeros_like(against), against).neg().index({indices});
+/// The targets' log-probabilities [M] float64, under autograd, from float logits [N, V] of which `indices`
+/// [M] are scored, which nobody else reads: they become their own gradient. By the log-odds of a target
+/// against all other words, so that the slope 1 - p has all its digits where the target leads
+/// (ops/cpu/log_odds.h).
+at::Tensor target_log_probabilities_under_autograd(const at::Tensor& logits, const at::Tensor& indices,
+                                                   const at::Tensor& targets, double temperature) {
+  // Tokens that are not scored are asked for word 0, and nobody reads the answer.
+  const at::Tensor of_all =
+      at::zeros({logits.size(0)}, indices.options()).index_copy(0, indices, targets.to(indices.device()));
+  at::Tensor sums;
+  const at::Tensor kept = logits.detach();
+  at::Tensor values = target_log_probabilities(kept, of_all, temperature, sums);
+  const at::Tensor all =
+      differentiable({logits}, std::move(values), "target_log_probabilities",
+                     [kept, of_all, sums, temperature](std::vector<at::Tensor>&& d) {
+                       at::Tensor gradient = kept;
+                       target_log_probabilities_backward(gradient, of_all, temperature, sums, d[0]);
+                       return std::vector<at::Tensor>{gradient};
+                     });
+  return all.index({indices});
 }
 
 /// In float64, 0 where a token has no target.
@@ -206,17 +208,17 @@ void take_distributions(const HeadPass& pass, at::Tensor logits, const ModelOps&
     return per_token.index({indices}).to(at::kDouble);
   };
   logits = capped(std::move(logits), pass.model);
-  if (ops.keeps_confident_targets()) {
+  if (ops.keeps_confident_targets() && request.needs_targets_alone() && has_target_softmax(logits.device())) {
     values.log_probabilities = where_scored(
-        pass, target_log_probabilities_by_odds(logits, indices, pass.scored.targets, request.temperature));
-    if (request.needs_targets_alone()) return;
+        pass,
+        target_log_probabilities_under_autograd(logits, indices, pass.scored.targets, request.temperature));
+    return;
   }
   const at::Tensor log_p = log_softmax_at(logits, request.temperature);
   const bool diverges = request.divergence != Divergence::kNone;
   const bool needs_second_softmax = diverges && !pass.has_one_softmax();
   if (!needs_second_softmax) logits.reset();
-  if (!values.log_probabilities.defined())
-    values.log_probabilities = where_scored(pass, log_p.index({indices, pass.scored.targets}));
+  values.log_probabilities = where_scored(pass, log_p.index({indices, pass.scored.targets}));
   if (request.entropies) values.entropies = at_scored((log_p.exp() * log_p).sum(-1).neg());
   if (request.mean_log_probabilities) values.mean_log_probabilities = at_scored(log_p.mean(-1));
   if (request.log_sum_squares) values.log_sum_squares = at_scored(log_sum_squares(log_p.detach()));

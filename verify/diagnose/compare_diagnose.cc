@@ -24,7 +24,7 @@ double measured_noise(const Comparison& comparison) {
   return count > 0.0 ? std::sqrt(squares / count) : 0.0;
 }
 
-/// Beside entries so much larger than any of the truth, sums of squares hold nothing else.
+/// Next to entries so much larger than any of the truth, sums of squares hold nothing else.
 constexpr double kOverflown = 1e30;
 
 /// Where gradients hold numbers that hide all others: that, in place of a search.
@@ -39,7 +39,7 @@ std::optional<Diagnosis> find_overflow(const Tensors& gradients, const Tensors& 
     diagnosis.fitting = 1;
     Explanation overflow{
         "overflow",
-        fmt::format("{} holds {}: a number has overflown; with it no other mistake can be told", name,
+        fmt::format("{} holds {}: a number has overflown; with it no other mistake can be named", name,
                     std::isfinite(most) ? fmt::format("{:.3g}, the truth at most {:.3g}", most, largest)
                                         : "numbers that are not finite"),
         {}};

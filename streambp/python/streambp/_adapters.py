@@ -17,7 +17,7 @@ WRAPPERS = ("base_layer", "original_module")  # where it puts the base's own par
 class Adapter:
     """One LoRA adapter of a model, by PEFT's wrapper (PeftModel) or transformers' own (model.add_adapter): the active one, or another.
 
-    name: PEFT's name of it ("default"); config: the live LoraConfig; others: names of the adapters that the model has beside it.
+    name: PEFT's name of it ("default"); config: the live LoraConfig; others: names of the adapters that the model has next to it.
 
     Raises InputError, naming the module where there is one, for other kinds of adapters and for what the engine's mathematics does not have:
     several active adapters, disabled or merged ones, DoRA and other variants, dropout in training mode, a scale that is not the

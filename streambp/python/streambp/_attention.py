@@ -4,7 +4,7 @@ import torch
 
 from ._library import InputError
 
-# What a patched decoder takes beside inputs, masks and positions: whether it is there decides, or it is looked at elsewhere.
+# What a patched decoder takes next to inputs, masks and positions: whether it is there decides, or it is looked at elsewhere.
 CACHES = ("past_key_values", "cache", "cache_params")  # transformers 5.24 has renamed it
 DOCUMENTS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 TAKEN = {"input_ids", "attention_mask", "position_ids", "inputs_embeds", "use_cache", "return_dict", "output_attentions", "output_hidden_states",

@@ -1,8 +1,8 @@
 """What the modules of a live model hold, against its config and its classes' own code: the modules are what runs.
 
 transformers' modules copy numbers out of the config when they are made (padding_idx, eps, scaling, top_k, ...) and read the copies. What is
-changed afterwards, in the config (trainers set pad_token_id) or in a module, makes the two differ. Some of it the engine can be told, in
-the words of a config.json (module_settings); any other difference, and any function that was put in the place of transformers' own, is
+changed afterwards, in the config (trainers set pad_token_id) or in a module, makes the two differ. Some of it the engine can be given, in
+the words of a config.json (module_settings); any other difference, and any function that was put instead of transformers' own, is
 refused by name: the engine would compute something else.
 """
 
@@ -19,7 +19,7 @@ from transformers import initialization
 
 from ._library import InputError
 
-# Numbers, words and switches: what a forward may read of a module beside its parameters.
+# Numbers, words and switches: what a forward may read of a module next to its parameters.
 PLAIN = (bool, int, float, str, type(None), torch.dtype)
 # What says how a module is run or how large it is, and what other checks look at (dropout, rope).
 NOT_COMPUTED = {"training", "padding_idx", "attention_dropout", "gradient_checkpointing", "layer_idx", "name_or_path", "warnings_issued", "max_seq_len_cached", "attention_scaling",
@@ -70,7 +70,7 @@ def notes_on(base, settings):
 
 
 def plain_attributes(module):
-    """{name: value} of what a forward may read of a module beside parameters, buffers and modules; functions by their names."""
+    """{name: value} of what a forward may read of a module next to parameters, buffers and modules; functions by their names."""
     found = {}
     for name, value in vars(module).items():
         if name in NOT_COMPUTED or name.startswith("_"):
@@ -117,7 +117,7 @@ def check_attributes(base, settings):
         for attribute, want in others.items():
             have = attributes.get(attribute)
             if have != want:
-                raise InputError(f"{name or 'model'}.{attribute} is {have!r}, its config says {want!r}: this value runs, and streambp can't be told it; "
+                raise InputError(f"{name or 'model'}.{attribute} is {have!r}, its config says {want!r}: this value runs, and streambp can't be given it; "
                                  "set it back, or change the config before the model is made")
 
 
@@ -126,7 +126,7 @@ def _class_of(base):
 
 
 def check_functions(base):
-    """Raises InputError for a forward, of a class of modules or beside it in the same file, that is not transformers' or torch's own."""
+    """Raises InputError for a forward, of a class of modules or next to it in the same file, that is not transformers' or torch's own."""
     classes = {kind for kind in map(type, base.modules()) if kind.__module__.startswith(("transformers.", "torch.nn."))}
     for kind in sorted(classes, key=lambda each: each.__qualname__):
         owner = next(each for each in kind.__mro__ if "forward" in each.__dict__)

@@ -243,9 +243,9 @@ TEST(LowPrecisionSums, ProductsOfManyPartsAreRoundedOnce) {
       };
       const auto zeros = [&](at::ScalarType of) { return at::zeros({out, in}, at::TensorOptions(of)); };
       const double wide = relative_error(sum(zeros(at::kFloat)), truth);
-      const double turned = relative_error(sum(zeros(at::kFloat).t().contiguous().t()), truth);
+      const double transposed = relative_error(sum(zeros(at::kFloat).t().contiguous().t()), truth);
       EXPECT_TRUE(wide <= 3e-6) << wide;
-      EXPECT_TRUE(turned <= 3e-6) << "stored as [in, out]: " << turned;
+      EXPECT_TRUE(transposed <= 3e-6) << "stored as [in, out]: " << transposed;
       const at::Tensor remainder = zeros(dtype);
       const at::Tensor narrow = sum(zeros(dtype), remainder);
       const double rounding = relative_error(truth.to(dtype).to(at::kDouble), truth);
@@ -256,7 +256,7 @@ TEST(LowPrecisionSums, ProductsOfManyPartsAreRoundedOnce) {
       if (rows / part > 40) {
         EXPECT_TRUE(relative_error(sum(zeros(dtype)), truth) > 2.0 * rounding) << "nothing to be had by it";
       }
-      most_wide = std::max({most_wide, wide, turned});
+      most_wide = std::max({most_wide, wide, transposed});
       most_rounded = std::max(most_rounded, rounding > 0.0 ? once / rounding : 0.0);
     }
   }

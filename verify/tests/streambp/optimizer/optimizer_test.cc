@@ -380,7 +380,7 @@ TEST(Fused, OneLayersGradientsAreAliveAtATime) {
   const int64_t all = gradients_at_peak(false), alive = gradients_at_peak(true);
   // The largest share is the head's, 151,936 x 4096.
   // In half precision those of norms, and of the matrices of the layer that is run, are also held in float32
-  // while chunks add to them, and beside the head's lies what rounding leaves out of each.
+  // while chunks add to them, and next to the head's lies what rounding leaves out of each.
   const int64_t norms =
       config.num_hidden_layers * 2 * (config.hidden_size + config.head_dim) + config.hidden_size;
   const int64_t head = int64_t{151936} * 4096;

@@ -1,4 +1,4 @@
-"""What a call asks for beside tokens: attention functions, caches, arguments, masks of flash attention."""
+"""What a call asks for next to tokens: attention functions, caches, arguments, masks of flash attention."""
 
 import unittest
 
@@ -34,7 +34,7 @@ class Attention(Case):
         model.set_attn_implementation("sdpa")
         step(model, inputs_of(model))
 
-    def test_function_in_the_place_of_sdpa(self):
+    def test_function_instead_of_sdpa(self):
         model = load("qwen3")
         model.set_attn_implementation("sdpa")
         before = ALL_ATTENTION_FUNCTIONS["sdpa"]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Some recipes of scripts/live_models.py: trainers of TRL in float64, and what backward() asks to be told of them."""
+"""Some recipes of scripts/live_models.py: trainers of TRL in float64, and what backward() asks to be given of them."""
 
 import unittest
 
@@ -63,9 +63,9 @@ class LiveModels(Case):
         for loss_type in ("dapo", "cispo", "vespo"):
             self.assert_refused(lambda kind=loss_type: streambp.backward(model, batch, "grpo", loss_type=kind), "is 40", "10 completion tokens",
                                 "steps_per_generation")
-            told = streambp.backward(model, batch, "grpo", loss_type=loss_type, **words)
+            given = streambp.backward(model, batch, "grpo", loss_type=loss_type, **words)
             own = streambp.backward(model, batch | {"num_items_in_batch": torch.tensor(10)}, "grpo", loss_type=loss_type)
-            self.assert_loss(told, own, loss_type)
+            self.assert_loss(given, own, loss_type)
         self.assert_refused(lambda: streambp.backward(model, batch, "grpo", **words), "steps_per_generation", "leave them out")
 
 

@@ -17,11 +17,11 @@ class LowPrecision(unittest.TestCase):
     def test_no_further_from_the_truth_than_hugging_face(self):
         for name in MODELS:
             errors = measure(name, tokens=768, batches=2, chunks=(1, 96))
-            for way in errors:
-                ratio, path = worst(errors, way)
-                print(f"{name}, {way}: error {mean(errors[way].values()):.4f}, {mean(times(errors, way).values()):.2f} x Hugging Face's, at most {ratio:.2f} in {path}",
+            for configuration in errors:
+                ratio, path = worst(errors, configuration)
+                print(f"{name}, {configuration}: error {mean(errors[configuration].values()):.4f}, {mean(times(errors, configuration).values()):.2f} x Hugging Face's, at most {ratio:.2f} in {path}",
                       flush=True)
-                self.assertTrue(ratio <= LIMIT, f"{name}, {way}: {path} is {ratio:.2f} x as far away as Hugging Face's, limit {LIMIT}")
+                self.assertTrue(ratio <= LIMIT, f"{name}, {configuration}: {path} is {ratio:.2f} x as far away as Hugging Face's, limit {LIMIT}")
 
     def test_attention_takes_its_output_unrounded(self):
         """Where keys have much in common, the rounding of an output goes into every gradient at three times the size of all other errors."""

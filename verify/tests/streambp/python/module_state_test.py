@@ -1,4 +1,4 @@
-"""What runs decides: modules that hold something else than the model's config, and functions put in the place of transformers' own."""
+"""What runs decides: modules that hold something else than the model's config, and functions put instead of transformers' own."""
 
 import time
 import types
@@ -139,7 +139,7 @@ class ModulesDecide(Case):
                 self.assert_loss(got[0], expected[0], f"batch {i}")
                 self.assert_gradients(got[1], expected[1], f"batch {i}")
 
-    def test_what_can_not_be_told_is_refused(self):
+    def test_what_can_not_be_given_is_refused(self):
         for what, change, *words in (
                 ("scaling", lambda m: setattr(m.model.layers[1].self_attn, "scaling", 0.5), "layers.1.self_attn.scaling is 0.5"),
                 ("is_causal", lambda m: setattr(m.model.layers[0].self_attn, "is_causal", False), "is_causal is False"),
@@ -160,7 +160,7 @@ class ModulesDecide(Case):
 
 
 class FunctionsDecide(Case):
-    """Functions that a library or a user has put in the place of transformers' own."""
+    """Functions that a library or a user has put instead of transformers' own."""
 
     def both_refuse(self, model, *words):
         self.assert_refused(lambda: _backward(model, inputs_of(model)), *words)
