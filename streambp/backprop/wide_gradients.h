@@ -75,8 +75,8 @@ class WideGradients {
 };
 
 /// While it lives the half-precision gradients of the LM head, to which each chunk of scored tokens adds, are
-/// rounded once: that of its weight [V, D] has a remainder next to it, 2 bytes a number, those of a bias or an
-/// adapter are float32.
+/// rounded once: that of its weight [V, D] has a remainder next to it, 2 bytes a number, those of a bias or
+/// an adapter are float32.
 class WideHead {
  public:
   /// `model` must outlive it.
