@@ -114,6 +114,7 @@ json cell_configuration(const Bench& bench, const Cell& cell) {
   configuration["settings"].update(setting_members(cell.settings));
   if (cell.automatic) leave_open(options, configuration);
   // Where it is not set it is not named: keys of records from before it was a setting stay what they are.
+  if (!setup.pad_token.word.empty()) configuration["settings"]["pad_token_id"] = setup.pad_token.word;
   if (setup.quantization) {
     configuration["settings"]["quantize"] = quantization_name(*setup.quantization);
     configuration["settings"]["double_quant"] = setup.quantization->double_quant;

@@ -34,10 +34,13 @@ std::vector<std::string> fusing_methods() {
   return names;
 }
 
-/// "beta=0.1,loss_type=ipo" by name; each must be an option of one of the objectives, which check its value.
+/// "beta=0.1,loss_type=ipo" by name, without `pad_token`; each must be an option of one of the objectives,
+/// which check its value.
 std::map<std::string, std::string> parse_objective_options(const std::string& list,
-                                                           const std::vector<std::string>& objectives) {
-  const std::map<std::string, std::string> given = parse_settings(list, "--set");
+                                                           const std::vector<std::string>& objectives,
+                                                           GivenPadToken& pad_token) {
+  std::map<std::string, std::string> given = parse_settings(list, "--set");
+  pad_token = take_pad_token(given);
   std::map<std::string, std::string> unused = given;
   std::vector<std::string> known;
   for (const std::string& name : objectives) {
@@ -85,7 +88,9 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
   text("--model", model_,
        "A Hugging Face folder (config.json, safetensors) or a preset (streambp-bench models lists them)");
   text("--objective", objectives_, fmt::format("Objectives: {}; or all", fmt::join(objective_names(), ", ")));
-  text("--set", objective_options_, "Options of the objectives, as beta=0.1,loss_type=ipo (below)");
+  text("--set", objective_options_,
+       "Options of the objectives, as beta=0.1,loss_type=ipo (below); pad_token_id=none (or a number): the "
+       "embedding's padding_idx, where it isn't what config.json says");
   text("--method", methods_,
        fmt::format(
            "Methods: {}; all of them; auto: the cheapest configuration that fits a budget, dry-run first",
@@ -195,7 +200,8 @@ void RunFlags::read(SweepOptions& options) const {
   }
   options.setup.model = model_;
   options.objectives = objectives_ == "all" ? objective_names() : parse_words(objectives_, "--objective");
-  options.objective_options = parse_objective_options(objective_options_, options.objectives);
+  options.objective_options =
+      parse_objective_options(objective_options_, options.objectives, options.setup.pad_token);
   options.methods.clear();
   options.picks_method = false;
   for (const std::string& method : parse_words(methods_, "--method")) {

@@ -222,6 +222,8 @@ Bench open_bench(const SweepOptions& options) {
   Bench bench;
   bench.options = options;
   bench.config = open_config(options.setup.model);
+  Config checked = bench.config;
+  set_pad_token(checked, options.setup.pad_token);
   say_preset(options.setup.model);
   bench.device = open_device(options.device, device);
   if (bench.device.is_cpu() && options.setup.dtype == at::kHalf) {

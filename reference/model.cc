@@ -222,12 +222,12 @@ Result evaluate(const ModelConfig& config, const Weights& weights, const std::ve
   for (const Sequence& sequence : sequences) {
     for (std::size_t t = 0; t < sequence.tokens.size(); ++t) any_scored |= is_scored(sequence, t);
   }
-  if (!any_scored) {
+  if (!any_scored && !heads.router_loss) {
     for (const auto& [name, weight] : weights)
       result.gradients[name] = Matrix::Zero(weight.rows(), weight.cols());
     return result;
   }
-  const Var loss = total_loss(tape, objective, heads);
+  const Var loss = any_scored ? total_loss(tape, objective, heads) : *heads.router_loss;
   tape.backward(loss, Matrix::Ones(1, 1));
   result.loss = real_part(loss.value()(0, 0));
   for (const auto& [name, leaf] : parameters) result.gradients[name] = leaf.gradient();

@@ -75,6 +75,7 @@ CompareOptions read_options(const Flags& flags) {
   options.gradients = flags.gradients;
   options.objective = flags.objective;
   options.settings = parse_settings(flags.settings, "--set");
+  options.pad_token = take_pad_token(options.settings);
   options.adapter = flags.adapter;
   options.teacher = flags.teacher;
   options.reference = flags.reference;
@@ -185,7 +186,11 @@ void add_compare_command(CLI::App& app, std::function<int()>& action) {
   text("--gradients", flags->gradients, "safetensors: gradients under Hugging Face names")->required();
   text("--objective", flags->objective, fmt::format("One of {}", fmt::join(objective_names(), ", ")))
       ->capture_default_str();
-  text("--set", flags->settings, "Options of the objective, as beta=0.1,loss_type=ipo");
+  text(
+      "--set", flags->settings,
+      "Options of the objective, as beta=0.1,loss_type=ipo; pad_token_id=none (or a number): the embedding's "
+      "padding_idx, where the trainer's isn't what config.json says (it has set it after the model was "
+      "made)");
   text("--adapter", flags->adapter, "A PEFT folder: the gradients are its, and it is its base's reference");
   text("--reference", flags->reference, "A folder or a preset whose log-probabilities are the reference's");
   text("--teacher", flags->teacher, "A folder or a preset to distil from");

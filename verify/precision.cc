@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
+#include "streambp/backprop/head_divergence.h"
+#include "streambp/backprop/passes.h"
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
+#include "streambp/ops/rms_norm.h"
 #include "verify/equality/batches.h"
 #include "verify/evaluation.h"
 
@@ -30,6 +34,49 @@ Model rounded_twin(Model& model, const PrecisionSubject& subject) {
 Evaluation in_double(Evaluation evaluation) {
   for (auto& [name, gradient] : evaluation.gradients) gradient = gradient.to(at::kDouble);
   return evaluation;
+}
+
+struct Best {
+  at::Tensor words;  // [N]
+  at::Tensor leads;  // [N] float64: log-odds against all other words
+};
+
+Best best_words(Model& model, const Batch& batch) {
+  const at::NoGradGuard no_grad;
+  RmsNormSaved unused;
+  const at::Tensor hidden = streamed_hidden_states(model, model.prepare(batch), batch.size());
+  const at::Tensor logits =
+      capped_logits(model, rms_norm_forward(hidden, model.norm(), unused), /*cap_slope=*/nullptr);
+  const at::Tensor words = logits.argmax(1, /*keepdim=*/true);
+  const at::Tensor others = logits.scatter(1, words, -std::numeric_limits<double>::infinity()).logsumexp(1);
+  return {words.squeeze(1).to(at::kCPU), (logits.gather(1, words).squeeze(1) - others).to(at::kCPU)};
+}
+
+/// Multiplies the final normalised states by `factor`.
+void scale_norm(Model& model, double factor) {
+  at::Tensor& weight = model.norm().weight->value;
+  const double added = model.config().norm_adds_one ? 1.0 : 0.0;
+  weight.add_(added).mul_(factor).sub_(added);
+}
+
+/// Scales the final norm until the best words of `batch` lead by `lead` nats, in the median.
+void sharpen(Model& model, const Batch& batch, double lead) {
+  for (int round = 0; round < 100; ++round) {
+    const double reached = best_words(model, batch).leads.median().item<double>();
+    if (std::abs(reached - lead) <= 0.02 * lead) return;
+    scale_norm(model, reached > 0.0 ? std::clamp(lead / reached, 0.5, 2.0) : 2.0);
+  }
+  throw InputError("--lead {}: the logits of {} don't get there (a soft cap bounds them), expected less",
+                   lead, model.config().family);
+}
+
+/// `batch` scored on the model's best words alone, where they lead by `lead` nats within a quarter.
+Batch confident(Model& model, Batch batch, double lead) {
+  const Best best = best_words(model, batch);
+  const at::Tensor chosen =
+      batch.targets.ne(kNoTarget) & best.leads.ge(0.75 * lead) & best.leads.le(1.25 * lead);
+  batch.targets = at::where(chosen, best.words, at::full_like(best.words, kNoTarget));
+  return batch;
 }
 
 /// NaN if any number is.
@@ -120,13 +167,22 @@ std::vector<Precision> measure_precision(const PrecisionSubject& subject,
     const at::Tensor weight = at::randn({1, model.config().hidden_size}, generator, at::kDouble);
     model.attach_value_head(weight.mul_(0.2));
   }
+  const auto batch_of = [&](int64_t n) {
+    return synthetic_batch(kind, defaults, subject.sequences, subject.seq_len, vocab_size,
+                           subject.seed + 10 + static_cast<uint64_t>(n));
+  };
+  if (subject.lead != 0.0) {
+    if (subject.objective != "sft" || !(subject.lead > 0.0 && subject.lead <= 100.0))
+      throw InputError("--lead {} of {}: expected 0 to 100 nats, of sft", subject.lead, subject.objective);
+    sharpen(model, batch_of(0), subject.lead);
+  }
   Model twin = rounded_twin(model, subject);
   Settings standard;
   standard.method = Method::kStandard;
   std::vector<Precision> all(configurations.size());
   for (int64_t n = 0; n < subject.batches; ++n) {
-    const Batch batch = synthetic_batch(kind, defaults, subject.sequences, subject.seq_len, vocab_size,
-                                        subject.seed + 10 + static_cast<uint64_t>(n));
+    Batch batch = batch_of(n);
+    if (subject.lead > 0.0) batch = confident(model, std::move(batch), subject.lead);
     const auto objective = make_objective(subject.objective, batch, {});
     const Evaluation truth = evaluate(model, batch, *objective, standard);
     for (size_t i = 0; i < configurations.size(); ++i) {

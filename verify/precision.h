@@ -31,6 +31,9 @@ struct PrecisionSubject {
   int64_t seq_len = 64;
   int64_t batches = 24;  // of other tokens each: errors are root mean squares over them
   uint64_t seed = 0;
+  /// Above 0, with sft: tokens are scored on the model's best word, where it leads all others together by
+  /// this many nats, within a quarter. The final norm is scaled until half of the tokens are beyond it.
+  double lead = 0.0;
   bool entries = false;  // Precision::entries is asked for as well
 
   int64_t tokens() const { return sequences * seq_len; }

@@ -35,6 +35,7 @@ struct Flags : CommonFlags {
   int64_t batches = 24;
   int64_t seeds = 1;
   uint64_t seed = 0;
+  double lead = 0.0;
   bool curve = false;
   bool histogram = false;
 };
@@ -42,6 +43,7 @@ struct Flags : CommonFlags {
 constexpr const char* kExamples = R"(Examples:
   streambp-verify precision
   streambp-verify precision --objective dpo --dtype bfloat16 --method streambp,chunk-major --chunk 8 --histogram
+  streambp-verify precision --dtype float32 --lead 20
   streambp-verify precision --method streambp --curve --seeds 3 --out out/precision
 
 x standard: the parameter whose error is the most times standard back-propagation's own in the same precision, at
@@ -117,6 +119,7 @@ PrecisionSubject read_subject(const Flags& flags) {
   if (flags.batches < 1) throw InputError("--repeats {}: expected 1 or more batches", flags.batches);
   subject.batches = flags.batches;
   subject.seed = flags.seed;
+  subject.lead = flags.lead;
   subject.entries = true;
   return subject;
 }
@@ -242,6 +245,12 @@ void add_precision_command(CLI::App& app, std::function<int()>& action, int argc
       ->capture_default_str();
   command
       ->add_option("--seeds", flags->seeds, "Models with batches of their own, over which medians are taken")
+      ->capture_default_str();
+  command
+      ->add_option(
+          "--lead", flags->lead,
+          "Score sft's tokens on the model's best word, where it leads by some N nats: a float32 softmax "
+          "keeps no digits of 1 - p beyond 16")
       ->capture_default_str();
   command->add_option("--dtype", flags->precisions, "float32, bfloat16, mixed (default: all)");
   command->add_flag("--histogram", flags->histogram, "Print the distances of single entries as well");

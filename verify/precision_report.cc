@@ -207,6 +207,7 @@ json row_record(const PrecisionRow& row, const json& environment) {
   for (const char* member : {"model", "objective", "seq_len", "batches", "seed", "seeds", "dtype",
                              "gradient_dtype", "head_dtype", "method", "chunk", "head_chunk"})
     configuration[member] = record.at(member);
+  if (row.subject.lead > 0.0) configuration["lead"] = row.subject.lead;
   record.update(configuration);
   record["schema"] = kRecordSchema;
   record["kind"] = "precision";

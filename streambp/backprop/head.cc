@@ -172,9 +172,9 @@ at::Tensor log_softmax_at(const at::Tensor& logits, double temperature) {
 }
 
 /// The targets' log-probabilities [M] float64, under autograd, from float logits [N, V] of which `indices`
-/// [M] are scored, which nobody else reads: they become their own gradient. By the log-odds of a target
-/// against all other words, so that the slope 1 - p has all its digits where the target leads
-/// (ops/cpu/log_odds.h).
+/// [M] are scored. By the log-odds of a target against all other words, so that the slope 1 - p has all its
+/// digits where the target leads (ops/cpu/log_odds.h). Logits and gradient are two tensors, as a log-softmax
+/// and its gradient are in Hugging Face: a head in full is what streamed ones are held against.
 at::Tensor target_log_probabilities_under_autograd(const at::Tensor& logits, const at::Tensor& indices,
                                                    const at::Tensor& targets, double temperature) {
   // Tokens that are not scored are asked for word 0, and nobody reads the answer.
@@ -186,7 +186,7 @@ at::Tensor target_log_probabilities_under_autograd(const at::Tensor& logits, con
   const at::Tensor all =
       differentiable({logits}, std::move(values), "target_log_probabilities",
                      [kept, of_all, sums, temperature](std::vector<at::Tensor>&& d) {
-                       at::Tensor gradient = kept;
+                       at::Tensor gradient = kept.clone();
                        target_log_probabilities_backward(gradient, of_all, temperature, sums, d[0]);
                        return std::vector<at::Tensor>{gradient};
                      });

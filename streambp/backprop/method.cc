@@ -129,7 +129,9 @@ at::Tensor head_gradient(const Pass& pass, at::Tensor hidden, HeadOutcome& outco
 
 void check_request(const Model& model, const Batch& batch, const HeadRequest& request, const Model* teacher) {
   if (request.log_probabilities && !model.has_head())
-    throw InputError("the model has no LM head, and the objective needs one");
+    throw InputError(
+        "the model has no LM head, and the objective needs one; expected a model with one or, for one that "
+        "gives scores, reward or infonce");
   if (request.values && !model.has_value_head())
     throw InputError("the model has no value head, and the objective needs one");
   if (request.divergence == Divergence::kNone) return;
@@ -175,6 +177,27 @@ std::shared_ptr<RouterChoices> choices_of(const Model& model, int64_t tokens) {
                                          mixture.num_experts_per_tok, mixture.num_experts, model.device());
 }
 
+/// The objective of a batch of which nothing is scored: no token has a term, so that what is left of the loss
+/// is the routers' alone.
+class NothingScored : public Objective {
+ public:
+  explicit NothingScored(const Objective& given) : name_(given.name()), request_(given.request()) {
+    request_.divergence = Divergence::kNone;  // no teacher need run
+    router_loss = given.router_loss;
+  }
+  std::string name() const override { return name_; }
+  HeadRequest request() const override { return request_; }
+  bool separable() const override { return true; }
+  at::Tensor loss(const TokenValues& values, int64_t /*begin*/, int64_t /*end*/) const override {
+    const at::Tensor& none = request_.log_probabilities ? values.log_probabilities : values.values;
+    return none.sum();
+  }
+
+ private:
+  std::string name_;
+  HeadRequest request_;
+};
+
 /// Whether the last layer is recurrent: of a part it is then not joined with the head, since it has to pass
 /// on its state before any backward pass.
 bool ends_recurrent(const Model& model) {
@@ -183,18 +206,22 @@ bool ends_recurrent(const Model& model) {
 }
 
 /// backpropagate(), or with a `part` backpropagate_part().
-Outcome run(Model& model, const Batch& given, const Objective& objective, const Settings& settings,
+Outcome run(Model& model, const Batch& given, const Objective& whole, const Settings& settings,
             Model* teacher, StreamPart* part) {
   check_settings(settings);
-  objective.require_batch(given);
+  whole.require_batch(given);
   const MethodKind& kind = method_kind(settings.method);
   Batch batch = given;
-  if (objective.targets().defined()) batch.targets = objective.targets();
+  if (whole.targets().defined()) batch.targets = whole.targets();
   const at::NoGradGuard no_grad;  // methods turn autograd on where they want it
   const MemoryScope scope("batch");
-  const HeadRequest request = objective.request();
-  check_request(model, batch, request, teacher);
+  check_request(model, batch, whole.request(), teacher);
   Stream stream = model.prepare(batch);
+  const HeadTargets scored = head_targets(batch, model.device());
+  const bool is_scored = scored.size() > 0 || whole.request().pooling != Pooling::kNone || part != nullptr;
+  const NothingScored nothing(whole);
+  const Objective& objective = is_scored ? whole : nothing;
+  const HeadRequest request = objective.request();
   stream.balance = balance_of(model, objective.router_loss);
   if (kind.recomputes) stream.choices = choices_of(model, stream.size());
   if (kind.recomputes && stream.embedded.defined() && model.lowest_trainable_layer() < 0) {
@@ -202,7 +229,6 @@ Outcome run(Model& model, const Batch& given, const Objective& objective, const 
     stream.embedded_gradient =
         at::zeros(stream.embedded.sizes(), stream.embedded.options().dtype(sum_dtype(stream.embedded)));
   }
-  const HeadTargets scored = head_targets(batch, model.device());
   Outcome outcome;
   outcome.chunk = chunk_of(settings, stream.size(), model.device());
   const int64_t chunk = outcome.chunk > 0 ? outcome.chunk : stream.size();
@@ -214,8 +240,8 @@ Outcome run(Model& model, const Batch& given, const Objective& objective, const 
   }
   if (settings.consumer != nullptr && settings.consumer->frees()) model.defer_gradients();
   const WideVectors sums(model);
-  if (scored.size() == 0 && request.pooling == Pooling::kNone && part == nullptr) {
-    // Nothing is scored: loss 0, gradients 0.
+  if (!is_scored && stream.balance == nullptr) {
+    // Loss 0, gradients 0.
     if (settings.consumer != nullptr) {
       hand_over_unscored(model, keep_of(model, settings), *settings.consumer);
       settings.consumer->finish();

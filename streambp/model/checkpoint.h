@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "streambp/model/config.h"
+#include "streambp/model/pad_token.h"
 #include "streambp/model/safetensors.h"
 
 namespace streambp {
@@ -31,6 +32,7 @@ class Checkpoint {
   static Checkpoint open_file(const std::filesystem::path& file, const Config& config);
 
   const Config& config() const { return config_; }
+  void set_pad_token(const GivenPadToken& given) { streambp::set_pad_token(config_, given); }
   /// Where parameter `name` is stored; std::out_of_range if the model has no such parameter.
   const StoredTensor& stored(const std::string& name) const { return tensors_.at(name); }
   const SafetensorsEntry& entry(const std::string& name) const { return stored(name).entry(); }

@@ -128,6 +128,12 @@ void parse_next_to_mlp(const ConfigReader& settings, Config& config) {
   settings.only("output_router_logits", false);
 }
 
+// 0 is what the files of Qwen3-Coder say; Qwen3-MoE's class has no such expert whatever they say.
+void refuse_shared_expert(const ConfigReader& settings) {
+  const nlohmann::json* const size = settings.find("shared_expert_intermediate_size");
+  if (size == nullptr || *size != 0) settings.only("shared_expert_intermediate_size", nullptr);
+}
+
 }  // namespace
 
 void parse_mixture(const ConfigReader& settings, Config& config) {
@@ -146,7 +152,7 @@ void parse_mixture(const ConfigReader& settings, Config& config) {
     mixture.sparse.assign(static_cast<std::size_t>(layers), false);
     return;
   }
-  if (!shares) settings.only("shared_expert_intermediate_size", nullptr);
+  if (!shares) refuse_shared_expert(settings);
   parse_experts(settings, config, mixture);
   if (all_sparse) return parse_all_sparse(settings, config, mixture);
   mixture.moe_intermediate_size =

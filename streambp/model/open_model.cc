@@ -58,7 +58,12 @@ Config open_config(const std::string& model) {
                    model, fmt::join(suggested_presets(), ", "));
 }
 
-Model open_model(const std::string& model, const Model::Placement& placement, uint64_t seed) {
+Model open_model(const std::string& model, const Model::Placement& placement, uint64_t seed,
+                 const GivenPadToken& pad_token) {
+  const auto random = [&](Config config) {
+    set_pad_token(config, pad_token);
+    return Model::random(config, placement, seed);
+  };
   if (is_folder(model)) {
     const std::filesystem::path folder = model;
     // What one has who asks what a model would take before fetching it. How wide quantised weights are
@@ -71,13 +76,22 @@ Model open_model(const std::string& model, const Model::Placement& placement, ui
     if (!has_values(placement.device) && is_enough()) {
       const Config config = open_config(model);
       print_notes(model, config);
-      return Model::random(config, placement, seed);
+      return random(config);
     }
-    const Checkpoint checkpoint = Checkpoint::open(model);
+    const auto quantization = is_config_alone() ? read_quantization(folder / kConfigFile) : std::nullopt;
+    if (quantization) {
+      throw InputError(
+          "{}: no weights next to config.json, which says that they are in {}: how they are stored, the "
+          "tensors say; for a "
+          "prediction expected the unquantised model's config.json, with --quantize {}",
+          model, quantization_name(*quantization), quantization_name(*quantization));
+    }
+    Checkpoint checkpoint = Checkpoint::open(model);
     print_notes(model, checkpoint.config());
+    checkpoint.set_pad_token(pad_token);
     return Model::load(checkpoint, placement);
   }
-  return Model::random(open_config(model), placement, seed);
+  return random(open_config(model));
 }
 
 }  // namespace streambp

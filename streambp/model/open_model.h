@@ -6,6 +6,7 @@
 #include <string>
 
 #include "streambp/model/model.h"
+#include "streambp/model/pad_token.h"
 
 namespace streambp {
 
@@ -14,7 +15,8 @@ Config open_config(const std::string& model);
 
 /// The model of `--model DIR|PRESET`: a folder's weights, or a preset's random ones from `seed`. On the meta
 /// device, where nothing has values, a folder's config.json is enough, unless it says that weights are
-/// quantised.
-Model open_model(const std::string& model, const Model::Placement& placement, uint64_t seed);
+/// quantised. `pad_token` stands in place of the config's.
+Model open_model(const std::string& model, const Model::Placement& placement, uint64_t seed,
+                 const GivenPadToken& pad_token = {});
 
 }  // namespace streambp

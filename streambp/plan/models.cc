@@ -20,13 +20,14 @@ Model::Placement placement_of(const ModelSetup& setup, c10::Device device) {
 
 /// The model of `config`, or that `name` names, with its layers' weights where `setup` has them.
 Model open_either(const ModelSetup& setup, const std::optional<Config>& config, const std::string& name,
-                  Model::Placement placement, uint64_t seed) {
+                  Model::Placement placement, uint64_t seed, const GivenPadToken& pad_token = {}) {
   std::shared_ptr<HostWeights> host;
   if (setup.weights_on_host) {
     host = std::make_shared<HostWeights>(placement.device);
     placement.filled = [host](Parameter& parameter) { host->take(parameter); };
   }
-  Model model = config ? Model::random(*config, placement, seed) : open_model(name, placement, seed);
+  Model model =
+      config ? Model::random(*config, placement, seed) : open_model(name, placement, seed, pad_token);
   if (host == nullptr) return model;
   if (model.provider() != nullptr)
     throw InputError("{}: weights in 4 or 8 bits, expected whole numbers to keep in the host's memory", name);
@@ -72,7 +73,8 @@ Models open_models(const ModelSetup& setup, c10::Device device) {
   if (setup.quantization)
     quantized = quantize_layers(setup.config ? *setup.config : open_config(setup.model), *setup.quantization,
                                 placement);
-  Model& policy = models.policy.emplace(open_either(setup, setup.config, setup.model, placement, setup.seed));
+  Model& policy = models.policy.emplace(
+      open_either(setup, setup.config, setup.model, placement, setup.seed, setup.pad_token));
   if (quantized != nullptr) policy.provide(std::move(quantized));
   if (setup.adapter) policy.load_adapters(*setup.adapter);
   if (setup.lora) policy.attach_adapters(*setup.lora, setup.seed);

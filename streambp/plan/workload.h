@@ -13,6 +13,7 @@
 
 #include "streambp/model/batch.h"
 #include "streambp/model/lora.h"
+#include "streambp/model/pad_token.h"
 #include "streambp/model/quantization.h"
 #include "streambp/optimizer/optimizer.h"
 #include "streambp/optimizer/optimizer_states.h"
@@ -39,7 +40,8 @@ struct ModelSetup {
   std::string teacher;             // a folder or preset to distil from
   /// In place of what `reference` and `teacher` name, as `config`.
   std::optional<Config> reference_config, teacher_config;
-  uint64_t seed = 0;  // of random weights
+  GivenPadToken pad_token;  // of the model that is trained, in place of its config's
+  uint64_t seed = 0;        // of random weights
 };
 
 /// One training step: an objective and its batch.

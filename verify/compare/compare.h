@@ -26,6 +26,7 @@
 
 #include "streambp/data/padded_tensors.h"
 #include "streambp/model/batch.h"
+#include "streambp/model/pad_token.h"
 #include "verify/compare/fit.h"
 #include "verify/error_measure.h"
 
@@ -107,6 +108,7 @@ struct CompareOptions {
   std::string gradients;
   std::string objective = "sft";
   std::map<std::string, std::string> settings;  // options of the objective
+  GivenPadToken pad_token;                      // of the model, in place of its config's
   std::string adapter;    // PEFT folder; its gradients are compared then, and the weights are frozen
   std::string teacher;    // folder or preset, for an objective with a divergence
   std::string reference;  // folder or preset whose log-probabilities are the reference's

@@ -26,11 +26,12 @@ class Opening {
 
   /// A preset's random weights are drawn in the dtype that the gradients' owner drew them in: numbers drawn
   /// in float64 would be others.
-  Model open(const std::string& name, const std::function<bool(const std::string&)>& trainable) const {
+  Model open(const std::string& name, const std::function<bool(const std::string&)>& trainable,
+             const GivenPadToken& pad_token = {}) const {
     Model::Placement placement;
     placement.dtype = placement.gradient_dtype = dtype_;
     placement.trainable = trainable;
-    Model model = open_model(name, placement, options_.seed);
+    Model model = open_model(name, placement, options_.seed, pad_token);
     if (!std::filesystem::is_directory(name)) {
       Model::Placement narrow;
       narrow.dtype = narrow.gradient_dtype =
@@ -101,16 +102,17 @@ Truth open_truth(const CompareOptions& options, at::ScalarType dtype) {
   at::Tensor input_ids = read_optional_tensor(tokens, prefix + "input_ids");
   if (input_ids.defined()) input_ids = input_ids.to(at::kLong);
   const Opening opening(options, dtype);
-  Truth truth{opening.open(options.model,
-                           [&](const std::string& name) {
-                             return options.adapter.empty() || name == "value_head.weight";
-                           }),
-              std::nullopt,
-              std::move(batch),
-              nullptr,
-              input_ids,
-              read_optional_tensor(tokens, prefix + "labels"),
-              [options](at::ScalarType other) { return open_truth(options, other); }};
+  Truth truth{
+      opening.open(
+          options.model,
+          [&](const std::string& name) { return options.adapter.empty() || name == "value_head.weight"; },
+          options.pad_token),
+      std::nullopt,
+      std::move(batch),
+      nullptr,
+      input_ids,
+      read_optional_tensor(tokens, prefix + "labels"),
+      [options](at::ScalarType other) { return open_truth(options, other); }};
   if (!options.adapter.empty()) truth.model.load_adapters(options.adapter);
   if (value_head.defined()) truth.model.attach_value_head(value_head);
   if (!options.teacher.empty()) truth.teacher = opening.open_frozen(options.teacher);

@@ -86,7 +86,6 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
         tensors = batch_tensors(batch, weights.base)
         options = _in_one_window(tensors, dict(options or {}), settings, group) if objective == "grpo" else options
         given, settings = _sort_keywords(engine, objective, options, {"chunk": chunk, **settings})
-        _check_router_alone(weights.base.config, objective, given, tensors)
         settings["first_labels"] = first_labels
         hand_over_rope(engine, weights.base, greatest_position(tensors))
         parameters = weights.parameters()
@@ -115,19 +114,6 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
     run = json.loads(line)
     return loss, StepInfo(of_tokens.get("log_probabilities"), of_tokens.get("values"), run["chunk"], run["head_chunk"], run["tokens"],
                           run["method"], (*weights.notes, *run["notes"]))
-
-
-def _check_router_alone(config, objective, options, tensors):
-    """Raises InputError for a mixture's batch of which nothing is scored: its routers' loss is all that is left then, and not computed alone."""
-    always = objective in ("dpo", "kto", "grpo", "rloo")
-    own = getattr(config, "router_aux_loss_coef", 0.0) if always or getattr(config, "output_router_logits", False) else 0.0
-    marks = [tensors["labels"] != -100] if "labels" in tensors else [tensors[name] for name in ("completion_mask", "tool_mask") if name in tensors]
-    if not marks or objective in ("reward", "infonce") or float(options.get("router_aux_loss_coef", own)) == 0.0:
-        return
-    scored = marks[0] if len(marks) == 1 else marks[0] * marks[1]
-    if not scored[..., 1 if "labels" in tensors else 0:].any():
-        raise InputError("batch: nothing in it is scored, and the load-balancing loss of the model's routers, which stays, is not computed alone; "
-                         "leave the batch to model(**batch).loss.backward(), or leave the loss out with router_aux_loss_coef=0")
 
 
 def _in_one_window(tensors, options, keywords, group):

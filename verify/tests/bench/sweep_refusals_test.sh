@@ -56,6 +56,8 @@ refuses 'expected float32 or bfloat16, or --device cuda, meta or meta:cuda' --dt
 STREAMBP_ISA=nope refuses "STREAMBP_ISA 'nope'" --seq-len 9
 refuses 'expected some of' --set nonesuch=1
 refuses 'name=value' --set beta
+refuses 'expected none' --set pad_token_id=-1
+refuses 'the vocabulary has' --set pad_token_id=1000000
 refuses 'beta' --objective dpo --set beta=-1
 refuses 'loss_type' --objective grpo --set loss_type=nonesuch
 refuses '--teacher' --objective distill

@@ -145,9 +145,31 @@ TEST(ReferenceRouterLoss, IsAddedOnceForTheWholeBatchWhateverIsScored) {
     for (auto& [name, gradient] : expected) gradient += 0.3 * parameters.at(name).gradient();
     expect_same(result.gradients, expected);
     EXPECT_GT(relative_error(result.gradients.at(kRouter), plain.gradients.at(kRouter)), 1e-4);
-    // A batch of which nothing is scored has no loss at all.
-    EXPECT_EQ(evaluate(with_loss, weights, {silent}, sft(divisor)).loss, 0.0);
   }
+}
+
+TEST(ReferenceRouterLoss, IsAllThatIsLeftWhereNothingIsScored) {
+  ModelConfig config = mixture_model(2, true);
+  config.mixture.sparse = {true, true};
+  const Weights weights = random_weights(config, 65);
+  const Sequence silent = {{5, 6}, {0, 1}, {kNoTarget, kNoTarget}};
+  EXPECT_EQ(evaluate(config, weights, {silent}, sft(1.0)).loss, 0.0);
+
+  Tape tape;
+  Parameters parameters;
+  for (const auto& [name, weight] : weights) parameters.emplace(name, tape.leaf(weight));
+  const Var aux = load_balancing_loss(
+      tape, config.mixture,
+      concat_rows(
+          hidden_states(config, parameters, silent.tokens, silent.positions, 2.0).router_probabilities));
+  tape.backward(scale(aux, 0.3), Matrix::Ones(1, 1));
+  config.mixture.router_aux_loss_coef = 0.3;
+  const Result result = evaluate(config, weights, {silent}, sft(8.0));
+  EXPECT_NEAR(result.loss, 0.3 * aux.value()(0, 0), 1e-15);
+  for (const auto& [name, gradient] : result.gradients) {
+    EXPECT_TRUE((gradient - parameters.at(name).gradient()).norm() <= 1e-15) << name;
+  }
+  EXPECT_GT(result.gradients.at(kRouter).norm(), 1e-6);
 }
 
 }  // namespace

@@ -14,6 +14,36 @@ refuses 'unknown dtype' 'nonsense' compare --model qwen3-cpu --dtype nonsense --
 head -c -8 "$tensors" >"$folder/short.safetensors"
 refuses 'truncated gradients' 'short.safetensors' compare --model "$model" --tokens "$tensors" --gradients "$folder/short.safetensors"
 
+# The embedding's padding_idx: what a trainer sets in the config after the model was made is not the module's.
+refuses 'no pad token' "expected none" compare --model "$model" --tokens "$tensors" --gradients "$tensors" --set pad_token_id=-1
+refuses 'a pad token beyond' 'the vocabulary has' compare --model "$model" --tokens "$tensors" --gradients "$tensors" --set pad_token_id=1000000
+padded=$goldens/cases/llama-pad-sft-real_pad/tensors.safetensors
+of_padded() { run "$1" "$2" compare --model "$goldens/models/llama-pad" --tokens "$padded" --gradients "$padded" "${@:3}"; }
+of_padded "the config's padding_idx" 0
+of_padded 'another padding_idx' 1 --set pad_token_id=none
+says 'model.embed_tokens.weight'
+set_later=$folder/set-later
+cp -r "$model" "$set_later"
+python3 - "$set_later/config.json" "$tensors" <<'PYTHON'
+import json, struct, sys
+file = open(sys.argv[2], "rb")
+header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+data = file.read()
+def numbers(name):
+    begin, end = header[name]["data_offsets"]
+    return struct.unpack(f"<{(end - begin) // 8}q", data[begin:end])
+ids = numbers("in.input_ids")
+mask = numbers("in.attention_mask") if "in.attention_mask" in header else [1] * len(ids)
+token = next(token for token, real in zip(ids, mask) if real)
+config = json.load(open(sys.argv[1]))
+config["pad_token_id"] = token
+json.dump(config, open(sys.argv[1], "w"))
+PYTHON
+later() { run "$1" "$2" compare --model "$set_later" --tokens "$tensors" --gradients "$tensors" "${@:3}"; }
+later 'set after the model was made, not said' 1
+says 'model.embed_tokens.weight'
+later 'set after the model was made, and said' 0 --set pad_token_id=none
+
 # Compare: exact, scaled, wrong, NaN.
 compare() {
   local what=$1 code=$2

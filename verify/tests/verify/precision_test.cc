@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <limits>
 
+#include "bench/baseline/hugging_face.h"
 #include "streambp/error.h"
 #include "verify/precision_report.h"
 #include "verify/ulps.h"
@@ -153,6 +154,57 @@ TEST(PrecisionCurve, BeginsWithCheckpointsBitsAndEndsAtAChunkAToken) {
       EXPECT_TRUE(times <= 3.0) << kind.name << " " << name << ": " << times;  // of four batches they scatter
     }
   }
+}
+
+/// The slope of a target that leads is 1 - p, of which a float32 softmax has no digits left beyond 16 nats.
+/// What remains is the rounding of the logits, which grow with the lead.
+TEST(PrecisionOfConfidentTokens, IsFloat32sOwnAtEveryLead) {
+  bench::add_baselines();
+  std::vector<Settings> configurations{settings_of(Method::kStandard, 0, 0)};
+  for (const MethodKind& kind : method_kinds())
+    configurations.push_back(settings_of(kind.method, is_chunked(kind.method) ? 7 : 0, 0));
+  Settings by_softmax;
+  by_softmax.method = Method::kStandard;
+  by_softmax.baseline = "hugging-face";
+  configurations.push_back(by_softmax);
+  for (const double lead : {8.0, 20.0, 40.0}) {
+    std::vector<std::vector<Precision>> seeds(configurations.size());
+    std::vector<std::vector<std::map<std::string, double>>> times(configurations.size());
+    for (const uint64_t seed : {0U, 1000U, 2000U, 3000U, 4000U}) {
+      PrecisionSubject subject;
+      subject.lead = lead;
+      subject.seed = seed;
+      subject.batches = 12;
+      const std::vector<Precision> all = measure_precision(subject, configurations);
+      for (size_t i = 0; i < all.size(); ++i) {
+        times[i].push_back(times_by_parameter(all[i], all.front(), rounding_of(at::kFloat)));
+        seeds[i].push_back(all[i]);
+      }
+    }
+    for (size_t i = 0; i < configurations.size(); ++i) {
+      const auto [name, error] = median_of(seeds[i]).worst();
+      const double more = worst_of(median_of(times[i])).second;
+      const std::string what = fmt::format("lead {}, {}", lead, configuration_text(configurations[i]));
+      fmt::print("{}: {:.1e} in {}, {:.2f} x standard\n", what, error, name, more);
+      if (configurations[i].baseline != "fair") {
+        EXPECT_TRUE(lead < 20.0 || error > 0.1) << "a softmax does not lose what this test is about";
+        continue;
+      }
+      EXPECT_TRUE(error <= 1e-5 * lead) << what << ": " << error << " in " << name;
+      EXPECT_TRUE(more <= kPrecisionFactor) << what << ": " << more << " times standard's error";
+    }
+  }
+}
+
+TEST(PrecisionOfConfidentTokens, RefusesOtherObjectivesAndWhatASoftCapBounds) {
+  PrecisionSubject subject;
+  subject.lead = 12.0;
+  subject.objective = "dpo";
+  EXPECT_THROW(measure_precision(subject, {settings_of(Method::kStandard, 0, 0)}), InputError);
+  subject.objective = "sft";
+  subject.model = "gemma2-tiny";
+  subject.lead = 90.0;
+  EXPECT_THROW(measure_precision(subject, {settings_of(Method::kStandard, 0, 0)}), InputError);
 }
 
 /// In as many chunks as tokens: a layer's sums are float32 until it ends, the head's have a remainder.
