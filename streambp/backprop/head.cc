@@ -171,26 +171,33 @@ at::Tensor log_softmax_at(const at::Tensor& logits, double temperature) {
   return at::log_softmax(temperature == 1.0 ? logits : logits / temperature, /*dim=*/-1);
 }
 
-/// The targets' log-probabilities [M] float64, under autograd, from float logits [N, V] of which `indices`
-/// [M] are scored. By the log-odds of a target against all other words, so that the slope 1 - p has all its
-/// digits where the target leads (ops/cpu/log_odds.h). Logits and gradient are two tensors, as a log-softmax
-/// and its gradient are in Hugging Face: a head in full is what streamed ones are held against.
-at::Tensor target_log_probabilities_under_autograd(const at::Tensor& logits, const at::Tensor& indices,
-                                                   const at::Tensor& targets, double temperature) {
-  // Tokens that are not scored are asked for word 0, and nobody reads the answer.
-  const at::Tensor of_all =
-      at::zeros({logits.size(0)}, indices.options()).index_copy(0, indices, targets.to(indices.device()));
-  at::Tensor sums;
-  const at::Tensor kept = logits.detach();
-  at::Tensor values = target_log_probabilities(kept, of_all, temperature, sums);
-  const at::Tensor all =
-      differentiable({logits}, std::move(values), "target_log_probabilities",
-                     [kept, of_all, sums, temperature](std::vector<at::Tensor>&& d) {
-                       at::Tensor gradient = kept.clone();
-                       target_log_probabilities_backward(gradient, of_all, temperature, sums, d[0]);
-                       return std::vector<at::Tensor>{gradient};
-                     });
-  return all.index({indices});
+/// The target of each of `rows` tokens, word 0 of one that is not scored: [rows] on the device of `indices`.
+at::Tensor targets_of_all(const at::Tensor& indices, const at::Tensor& targets, int64_t rows) {
+  return at::zeros({rows}, indices.options()).index_copy(0, indices, targets.to(indices.device()));
+}
+
+/// Logits [N, V] as they are, under autograd: the entry of a row's target [N] in their gradient becomes what
+/// the other entries leave, since the gradient of whatever a softmax gives sums to 0 over a row. 1 - p is
+/// then a sum of the others' p, with all its digits where the target leads; ATen's difference has none of
+/// them left beyond some 16 nats in float32.
+at::Tensor exact_at_targets(const at::Tensor& logits, const at::Tensor& targets) {
+  return differentiable({logits}, logits.detach(), "exact_at_targets",
+                        [targets](std::vector<at::Tensor>&& d) {
+                          const at::Tensor at = targets.unsqueeze(1);
+                          d[0].scatter_(1, at, 0.0);
+                          d[0].scatter_(1, at, d[0].sum(1, /*keepdim=*/true).neg_());
+                          return std::move(d);
+                        });
+}
+
+/// `picked` [M], the targets' log-probabilities out of a log-softmax, with the `exact` values [M] float64 of
+/// their log-odds (ops/cpu/log_odds.h): a log-softmax rounds those of targets that lead to 0.
+at::Tensor with_values(const at::Tensor& picked, at::Tensor exact) {
+  return differentiable({picked}, std::move(exact), "with_values",
+                        [dtype = picked.scalar_type()](std::vector<at::Tensor>&& d) {
+                          d[0] = d[0].to(dtype);
+                          return std::move(d);
+                        });
 }
 
 /// In float64, 0 where a token has no target.
@@ -208,17 +215,20 @@ void take_distributions(const HeadPass& pass, at::Tensor logits, const ModelOps&
     return per_token.index({indices}).to(at::kDouble);
   };
   logits = capped(std::move(logits), pass.model);
-  if (ops.keeps_confident_targets() && request.needs_targets_alone() && has_target_softmax(logits.device())) {
-    values.log_probabilities = where_scored(
-        pass,
-        target_log_probabilities_under_autograd(logits, indices, pass.scored.targets, request.temperature));
-    return;
+  at::Tensor exact;
+  if (ops.keeps_confident_targets() && has_target_softmax(logits.device())) {
+    const at::Tensor targets = targets_of_all(indices, pass.scored.targets, logits.size(0));
+    at::Tensor sums;
+    exact = target_log_probabilities(logits.detach(), targets, request.temperature, sums).index({indices});
+    logits = exact_at_targets(logits, targets);
   }
   const at::Tensor log_p = log_softmax_at(logits, request.temperature);
   const bool diverges = request.divergence != Divergence::kNone;
   const bool needs_second_softmax = diverges && !pass.has_one_softmax();
   if (!needs_second_softmax) logits.reset();
-  values.log_probabilities = where_scored(pass, log_p.index({indices, pass.scored.targets}));
+  at::Tensor picked = log_p.index({indices, pass.scored.targets});
+  if (exact.defined()) picked = with_values(picked, std::move(exact));
+  values.log_probabilities = where_scored(pass, picked);
   if (request.entropies) values.entropies = at_scored((log_p.exp() * log_p).sum(-1).neg());
   if (request.mean_log_probabilities) values.mean_log_probabilities = at_scored(log_p.mean(-1));
   if (request.log_sum_squares) values.log_sum_squares = at_scored(log_sum_squares(log_p.detach()));
