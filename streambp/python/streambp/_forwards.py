@@ -1,6 +1,7 @@
 """The forward functions that patch() puts onto a model: of the decoder, of its layers, of the final norm and head, and of the whole."""
 
 import inspect
+import sys
 import warnings
 
 import torch
@@ -9,6 +10,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 
 from ._attention import CACHES, check_keywords, mask_as_run
 from ._batch import mask_of_columns
+from ._decoder import FOR_TOWERS, check_text_tokens, model_class
 from ._library import InputError, checked
 from ._rope import hand_over_rope
 from ._streamed_head import streamed_loss
@@ -96,6 +98,18 @@ def backbone_forward(call, *args, **kwargs):
     return output if _returns_dict(call.module, given) else output.to_tuple()
 
 
+def whole_forward(call, *args, **kwargs):
+    """Decoder and towers: of text alone the decoder, streamed; without gradients the model's own, which may have images too."""
+    if not torch.is_grad_enabled():
+        return call.original(*args, **kwargs)
+    given = {name: value for name, value in call.bound(args, kwargs).items() if value is not None and name not in FOR_TOWERS}
+    output = call.module.language_model(**given)
+    kind = model_class(call.module)
+    fields = output if isinstance(output, dict) else {"last_hidden_state": output[0]}
+    output = getattr(sys.modules[kind.__module__], f"{kind.__name__}OutputWithPast", BaseModelOutputWithPast)(**fields)
+    return output if _returns_dict(call.module, given) else output.to_tuple()
+
+
 def _returns_dict(module, given):
     chosen = given.get("return_dict")
     return getattr(module.config, "return_dict", True) if chosen is None else chosen
@@ -141,6 +155,7 @@ def _start(state, given):
     input_ids, embeddings = given.get("input_ids"), given.get("inputs_embeds")
     if (input_ids is None) == (embeddings is None):
         raise ValueError("You must specify exactly one of input_ids or inputs_embeds")
+    check_text_tokens(state.base, input_ids)
     if embeddings is None:
         embeddings = state.backbone.embed_tokens(input_ids)
     else:
@@ -206,7 +221,7 @@ def packed_hidden(call, given):
     of_head = ("logits_to_keep", "fused_lm_head", "return_dict", "ignore_index")
     inputs = {name: value for name, value in given.items() if name not in of_head}
     inputs["use_cache"] = False
-    return call.module.model(**{PACKED: True}, **inputs)
+    return call.state.backbone(**{PACKED: True}, **inputs)
 
 
 def _only_the_model_has(call, given):

@@ -126,7 +126,7 @@ def log_probabilities(model, input_ids, attention_mask=None, position_ids=None, 
         targets = input_ids.clone() if attention_mask is None else input_ids.masked_fill(attention_mask == 0, _forwards.IGNORED)
         if attention_mask is not None:  # nothing predicts a row's first token, be there padding before it
             targets[:, 1:][attention_mask[:, :-1] == 0] = _forwards.IGNORED
-    hidden, stream = state.base.model(input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, use_cache=False,
+    hidden, stream = state.backbone(input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, use_cache=False,
                                       **{_forwards.PACKED: True})
     slots = head_slots(state, stream)
     rows = _forwards.inside_head(state, hidden, lambda inner: StreamedLogProbabilities.apply(
