@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""TRL's own trainers, two steps with their defaults, against this project: gradients of streambp.backward and of a patched trainer.
+"""TRL's and transformers' own trainers, two steps with their defaults, against this project: gradients of streambp.backward and of a patched trainer.
 
     scripts/live_models.py [--only NAME...] [--out results/live-models]
 
-Every recipe of scripts/live/recipes.py (SFT, DPO, KTO, GRPO, RLOO, reward models, ORPO, CPO) on a tiny Qwen3 and a tiny Qwen3-MoE, full and with
-adapters, in float64 with the casts of transformers and TRL to float32 lifted. A gradient is the one that the trainer has before clipping,
+Every recipe of scripts/live/recipes.py (SFT, DPO, KTO, GRPO, RLOO, reward models, ORPO, CPO, transformers' Trainer) on a tiny Qwen3 and a tiny
+Qwen3-MoE, some on a Mixtral and a GPT-OSS, full and with adapters, in float64 with the casts of transformers and TRL to float32 lifted. A gradient is the one that the trainer has before clipping,
 its error relative to each parameter's largest entry. --only takes recipes by the start of their names.
 
 Writes results.jsonl, a record for each recipe, model, adapter and door, and live-models.md. Exit codes: 0 every row is exact or refused by
@@ -25,11 +25,10 @@ from files import write_file
 from machine import machine_name
 from python_environment import ROOT, enter_venv
 
-MODELS = ("qwen3", "qwen3-moe")
 LIMITS = {"float64": 1e-10, "float32": 1e-5}
 PAGE = """# Live models
 
-Gradients of TRL's own trainers against this project's, over two steps with their defaults (but `bf16` and `gradient_checkpointing`, which are
+Gradients of TRL's and transformers' own trainers against this project's, over two steps with their defaults (but `bf16` and `gradient_checkpointing`, which are
 off except where a recipe names them): the worst parameter's largest difference, relative to its largest entry. `patch`: the trainer after
 `streambp.patch(trainer)`; `backward`: `streambp.backward` on the trainer's model and batches
 ([what each is given](../../scripts/live/recipes.py)). Tiny models, float64 throughout (bf16: a float32 model under autocast). {machine}, commit {commit}; {versions}. Made by
@@ -52,12 +51,12 @@ def row_of(record):
 def all_records(only):
     """Records as they come. A trainer that fails by itself is a record, too."""
     from live.drive import rows_of
-    from live.recipes import RECIPES
+    from live.recipes import MODELS, RECIPES
 
     for recipe in RECIPES:
         if only and not any(recipe.startswith(name) for name in only):
             continue
-        for model in MODELS:
+        for model in (name for name, (_, _, recipes) in MODELS.items() if not recipes or recipe in recipes):
             for adapter in RECIPES[recipe][3]:
                 dtype = "float32" if RECIPES[recipe][2].get("bf16") else "float64"
                 try:

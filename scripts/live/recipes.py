@@ -1,4 +1,4 @@
-"""The recipes of scripts/live_models.py: trainers of TRL with their settings, and what streambp.backward is given for each."""
+"""The recipes of scripts/live_models.py: trainers of TRL and transformers with their settings, and what streambp.backward is given for each."""
 
 import datasets
 import peft
@@ -13,6 +13,16 @@ TEXT = "The quick brown fox jumps over the lazy dog, and runs away from the rain
 SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8,
          "max_position_embeddings": 256, "tie_word_embeddings": False}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "router_aux_loss_coef": 0.01}
+# Of these two the model's own loss has the routers' as well.
+LOCAL_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2, "router_aux_loss_coef": 0.01, "output_router_logits": True}
+# name: (class, settings, the recipes that it runs; none: all)
+MODELS = {
+    "qwen3": ("Qwen3", {}, ()),
+    "qwen3-moe": ("Qwen3Moe", EXPERTS, ()),
+    "mixtral": ("Mixtral", LOCAL_EXPERTS, ("SFT", "DPO", "GRPO", "Trainer", "Trainer, accumulation 2")),
+    "gpt-oss": ("GptOss", {**LOCAL_EXPERTS, "sliding_window": 8, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+                ("SFT", "DPO", "GRPO", "Trainer", "Trainer, accumulation 2")),
+}
 # TRL's own defaults otherwise. max_grad_norm only scales gradients after they are compared.
 COMMON = {"report_to": [], "use_cpu": True, "save_strategy": "no", "disable_tqdm": True, "max_steps": 2, "logging_strategy": "no", "bf16": False,
           "gradient_checkpointing": False, "per_device_train_batch_size": 2, "learning_rate": 1e-3}
@@ -29,17 +39,14 @@ def byte_tokenizer():
 
 
 def make_model(name, scores=False):
-    """A tiny Qwen3 or Qwen3-MoE with random weights, large enough that every gradient matters, in torch's default dtype."""
+    """A tiny model of MODELS with random weights, large enough that every gradient matters, in torch's default dtype."""
     more = {"vocab_size": len(byte_tokenizer()), "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2, **SIZES}
     if scores:
         more["num_labels"] = 1
     torch.manual_seed(4)
-    if name == "qwen3":
-        kind = transformers.Qwen3ForSequenceClassification if scores else transformers.Qwen3ForCausalLM
-        model = kind(transformers.Qwen3Config(**more))
-    else:
-        kind = transformers.Qwen3MoeForSequenceClassification if scores else transformers.Qwen3MoeForCausalLM
-        model = kind(transformers.Qwen3MoeConfig(**more, **EXPERTS))
+    family, settings, _ = MODELS[name]
+    kind = getattr(transformers, f"{family}For{'SequenceClassification' if scores else 'CausalLM'}")
+    model = kind(getattr(transformers, f"{family}Config")(**more, **settings))
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
@@ -75,6 +82,7 @@ ROWS = {
     "judged": [{"prompt": TEXT[: 6 + i], "completion": TEXT[20: 32 + i], "label": i % 2 == 0} for i in range(8)],
     "scored": [{"chosen": TEXT[: 12 + i], "rejected": TEXT[31: 40 + 2 * i]} for i in range(8)],
     "prompts": [{"prompt": TEXT[i: i + 6 + i % 4]} for i in range(16)],
+    "tokens": [{"input_ids": byte_tokenizer()(TEXT[: 12 + 3 * i])["input_ids"]} for i in range(16)],
 }
 
 
@@ -92,6 +100,11 @@ def of_reference(trainer):
 
 def sft(trainer, batch, items, steps):
     return batch | {"num_items_in_batch": items}, {"objective": "sft", **of_router(trainer, steps)}
+
+
+def plain(trainer, batch, items, steps):
+    """transformers' Trainer leaves the loss to the model: with the routers' where its config says so, of each micro-batch as it is."""
+    return batch | {"num_items_in_batch": items}, {"objective": "sft"}
 
 
 def dpo(trainer, batch, items, steps):
@@ -134,6 +147,7 @@ def cpo(trainer, batch, items, steps):
 SFT, DPO, KTO = (trl.SFTTrainer, trl.SFTConfig, sft), (trl.DPOTrainer, trl.DPOConfig, dpo), (trl.KTOTrainer, trl.KTOConfig, kto)
 GRPO, RLOO = (trl.GRPOTrainer, trl.GRPOConfig, grpo), (trl.RLOOTrainer, trl.RLOOConfig, rloo)
 REWARD = (trl.RewardTrainer, trl.RewardConfig, reward)
+PLAIN = (transformers.Trainer, transformers.TrainingArguments, plain)
 # name: (trainer, configuration, what backward is given), rows, settings, adapters
 RECIPES = {
     "SFT": (SFT, "texts", {}, ("none", "fresh")),
@@ -153,6 +167,8 @@ RECIPES = {
     "RLOO": (RLOO, "prompts", SAMPLED, ("none", "fresh", "trained")),
     "reward": (REWARD, "scored", {}, ("none", "fresh")),
     "ORPO": ((ORPOTrainer, ORPOConfig, orpo), "pairs", {}, ("none", "fresh")),
+    "Trainer": (PLAIN, "tokens", {}, ("none", "fresh")),
+    "Trainer, accumulation 2": (PLAIN, "tokens", {"gradient_accumulation_steps": 2}, ("none",)),
     "CPO": ((CPOTrainer, CPOConfig, cpo), "pairs", {}, ("none", "fresh")),
 }
 
@@ -165,6 +181,10 @@ def make_trainer(recipe, model_name, adapter, folder):
     model.save_pretrained(folder)
     model.config._name_or_path = folder
     more = {"peft_config": lora(scores)} if adapter == "fresh" else {}
+    if trainer is transformers.Trainer:
+        if more:
+            model = peft.get_peft_model(model, more.pop("peft_config"))
+        more["data_collator"] = transformers.DataCollatorForLanguageModeling(byte_tokenizer(), mlm=False)
     if trainer in (trl.GRPOTrainer, trl.RLOOTrainer):
         more["reward_funcs"] = surprise
     torch.manual_seed(8)

@@ -14,11 +14,11 @@ namespace {
 
 /// What layers that run alone have of a stream's experts.
 LayerRun layer_run(const Stream& stream, bool graph_only) {
-  return {.graph_only = graph_only, .choices = stream.choices.get()};
+  return {.graph_only = graph_only, .choices = stream.choices.get(), .router = stream.router};
 }
 
-void require_rows(const Model& model, const Stream& stream, const at::Tensor& rows, const char* what) {
-  const int64_t width = model.config().hidden_size;
+void require_rows(const Model& model, const Stream& stream, const at::Tensor& rows, const char* what,
+                  int64_t width) {
   if (rows.dim() == 2 && rows.size(0) == stream.size() && rows.size(1) == width &&
       rows.scalar_type() == model.dtype() && rows.device() == model.device())
     return;
@@ -32,7 +32,7 @@ StreamedForward alone(const Model& model, const Stream& stream, int64_t layer, c
   const auto layers = static_cast<int64_t>(model.layers().size());
   if (layer < 0 || layer >= layers) throw InputError("layer {}: expected one of 0 to {}", layer, layers - 1);
   if (chunk < 0) throw InputError("chunk {}: expected at least 1, or 0 for auto", chunk);
-  require_rows(model, stream, x, "layer input");
+  require_rows(model, stream, x, "layer input", model.config().hidden_size);
   Settings settings;
   settings.chunk = chunk;
   StreamedForward forward(model, stream, chunk_of(settings, stream.size(), model.device()), {});
@@ -53,16 +53,37 @@ Stream prepare_pieces(const Model& model, const Batch& batch) {
 }
 
 at::Tensor layer_forward(const Model& model, const Stream& stream, int64_t layer, const at::Tensor& x,
-                         int64_t chunk) {
+                         int64_t chunk, at::Tensor* router_logits) {
   const at::NoGradGuard no_grad;
-  return alone(model, stream, layer, x, chunk).run_alone(layer);
+  if (router_logits == nullptr) return alone(model, stream, layer, x, chunk).run_alone(layer);
+  RouterOutput router;
+  Stream asked = stream;
+  asked.router = &router;
+  StreamedForward forward = alone(model, asked, layer, x, chunk);
+  const Mixture& mixture = model.layers()[static_cast<size_t>(layer)].weights().mixture;
+  if (mixture.correction != nullptr)
+    throw InputError("router logits: their sigmoids are this model's scores, which no loss balances");
+  const int64_t experts = static_cast<int64_t>(mixture.experts.size());
+  *router_logits =
+      experts > 0 ? at::empty({stream.size(), experts}, x.options()) : at::empty({0}, x.options());
+  if (experts > 0) router.logits = *router_logits;
+  return forward.run_alone(layer);
 }
 
 at::Tensor layer_backward(Model& model, const Stream& stream, int64_t layer, const at::Tensor& x,
-                          const at::Tensor& dy, int64_t chunk) {
+                          const at::Tensor& dy, int64_t chunk, const at::Tensor& d_router_logits) {
   const at::NoGradGuard no_grad;
   const StreamedForward forward = alone(model, stream, layer, x, chunk);
-  require_rows(model, stream, dy, "gradient of the layer's output");
+  require_rows(model, stream, dy, "gradient of the layer's output", model.config().hidden_size);
+  RouterOutput router;
+  LayerRun run = layer_run(stream, /*graph_only=*/true);
+  if (d_router_logits.defined()) {
+    const Mixture& mixture = model.layers()[static_cast<size_t>(layer)].weights().mixture;
+    require_rows(model, stream, d_router_logits, "gradient of the router's logits",
+                 static_cast<int64_t>(mixture.experts.size()));
+    router.gradient = d_router_logits;
+    run.router = &router;
+  }
   if (stream.choices != nullptr) stream.choices->close();
   const WideGradients sums(
       model, forward.chunks().count() > 1 ? model.layer_parameters(layer) : std::vector<Parameter*>{});
@@ -71,8 +92,7 @@ at::Tensor layer_backward(Model& model, const Stream& stream, int64_t layer, con
     const MemoryScope scope("layer inputs");
     dx = at::empty(x.sizes(), x.options());
   }
-  backward_in_reverse(model, forward, layer, layer_run(stream, /*graph_only=*/true),
-                      forward.chunks().to_run(), dy, /*head=*/nullptr, dx);
+  backward_in_reverse(model, forward, layer, run, forward.chunks().to_run(), dy, /*head=*/nullptr, dx);
   return dx;
 }
 
@@ -124,7 +144,9 @@ namespace {
 class WeightedLogProbabilities final : public Objective {
  public:
   WeightedLogProbabilities(at::Tensor weights, double temperature)
-      : weights_(std::move(weights)), temperature_(temperature) {}
+      : weights_(std::move(weights)), temperature_(temperature) {
+    router_loss.coefficient = 0.0;  // the caller's, like the rest of the loss
+  }
 
   std::string name() const override { return "log-probabilities"; }
   bool separable() const override { return true; }

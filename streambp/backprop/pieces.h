@@ -17,13 +17,16 @@ namespace streambp {
 Stream prepare_pieces(const Model& model, const Batch& batch);
 
 /// The output [N, D] of `layer` for its input x [N, D], by chunks of `chunk` tokens (0: auto_chunk).
+/// `router_logits`: receives [N, X] of the layer's router; [0] of a layer without one. Throws InputError for
+/// routers whose scores are no softmax of their logits.
 at::Tensor layer_forward(const Model& model, const Stream& stream, int64_t layer, const at::Tensor& x,
-                         int64_t chunk);
+                         int64_t chunk, at::Tensor* router_logits = nullptr);
 
 /// The gradient [N, D] of x for that of the output, dy [N, D], which is not written to. Adds the gradients of
 /// the layer's trainable parameters. The layer runs again, chunk by chunk, from last to first.
+/// `d_router_logits`: the gradient [N, X] of the router's logits, where a loss depends on them.
 at::Tensor layer_backward(Model& model, const Stream& stream, int64_t layer, const at::Tensor& x,
-                          const at::Tensor& dy, int64_t chunk);
+                          const at::Tensor& dy, int64_t chunk, const at::Tensor& d_router_logits = {});
 
 /// What the end of the network gives.
 struct HeadPiece {

@@ -240,7 +240,8 @@ MixtureRun DecoderLayer::mixture_run(const Rows& rows, const LayerRun& run, bool
           .begin = rows.begin,
           .graph_only = graph_only,
           .balance = run.balance,
-          .choices = run.choices};
+          .choices = run.choices,
+          .router = run.router};
 }
 
 at::Tensor DecoderLayer::add_experts(const at::Tensor& middle, const at::Tensor& mlp, const Rows& rows,

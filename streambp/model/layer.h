@@ -90,6 +90,7 @@ struct LayerRun {
   bool graph_only = false;
   RouterBalance* balance = nullptr;  // of the batch, where a loss keeps the experts' load balanced
   RouterChoices* choices = nullptr;  // of the batch, where layers run more than once
+  RouterOutput* router = nullptr;    // of the layer, where somebody else has a loss of it
   /// Which activations the run hands out in addition to attention's.
   bool keeps_projected = false;
   bool keeps_attention_half = false;

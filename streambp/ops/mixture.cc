@@ -23,7 +23,6 @@ struct Share {
 
 /// What a forward pass leaves for the backward pass.
 struct Routing {
-  int64_t begin = 0;         // index of the first row in the stream
   at::Tensor probabilities;  // [n, X], float32 or wider; with a correction the sigmoids
   at::Tensor choices;        // [n, k] int64
   at::Tensor top;            // [n, k]: the chosen experts' probabilities
@@ -85,10 +84,15 @@ std::vector<Share> shares_of(const at::Tensor& choices, const Mixture& settings)
 
 /// [n, X], float32 or wider. Sigmoids, which a correction next to them is to tell apart, are of logits that
 /// are summed so wide, as in transformers.
-at::Tensor scores_of(const at::Tensor& x, const Mixture& settings) {
+at::Tensor scores_of(const at::Tensor& x, const Mixture& settings, const MixtureRun& run) {
   const Linear& router = *settings.router;
   const at::ScalarType wide = sum_dtype(x);
-  if (settings.correction == nullptr) return at::softmax(linear_forward(router, x).to(wide), -1);
+  if (settings.correction == nullptr) {
+    const at::Tensor logits = linear_forward(router, x);
+    if (run.router != nullptr && run.router->logits.defined())
+      run.router->logits.narrow(0, run.begin, x.size(0)).copy_(logits);
+    return at::softmax(logits.to(wide), -1);
+  }
   if (x.scalar_type() == wide) return linear_forward(router, x).sigmoid_();
   const at::Tensor rows = x.to(wide);
   const auto transposed = [&](const Parameter& matrix) { return matrix.value.to(wide).t(); };
@@ -118,7 +122,7 @@ at::Tensor choose(const at::Tensor& scores, const Mixture& settings) {
 
 /// Sets the probabilities and choices of `routing`, and the chosen experts' probabilities.
 void route(const at::Tensor& x, const Mixture& settings, const MixtureRun& run, Routing& routing) {
-  routing.probabilities = scores_of(x, settings);
+  routing.probabilities = scores_of(x, settings, run);
   if (run.choices != nullptr) routing.choices = run.choices->find(run.layer, run.begin, x.size(0));
   if (!routing.choices.defined()) {
     routing.choices = choose(routing.probabilities, settings);
@@ -158,7 +162,7 @@ at::Tensor forward(const at::Tensor& residual, const at::Tensor& x, const at::Te
 
 /// The gradient of the router's logits for that of the chosen experts' weights, [n, k].
 at::Tensor backward_router(const Routing& routing, const Mixture& settings, const at::Tensor& d_weights,
-                           const RouterBalance* balance) {
+                           const MixtureRun& run) {
   const at::Tensor& p = routing.probabilities;
   at::Tensor d_top = d_weights.to(p.scalar_type());
   if (settings.scale != 1.0) d_top = d_top * settings.scale;
@@ -178,13 +182,16 @@ at::Tensor backward_router(const Routing& routing, const Mixture& settings, cons
   at::Tensor dp = at::zeros_like(p);
   dp.scatter_(1, routing.choices, d_top);
   if (settings.correction != nullptr) return dp.mul_(at::mul(p, 1.0 - p));
-  if (balance != nullptr) dp.add_(balance->gradient(routing.begin, p.size(0)).to(p.scalar_type()));
-  return (dp - (dp * p).sum(1, /*keepdim=*/true)).mul_(p);
+  if (run.balance != nullptr) dp.add_(run.balance->gradient(run.begin, p.size(0)).to(p.scalar_type()));
+  dp = (dp - (dp * p).sum(1, /*keepdim=*/true)).mul_(p);
+  if (run.router != nullptr && run.router->gradient.defined())
+    dp.add_(run.router->gradient.narrow(0, run.begin, p.size(0)));
+  return dp;
 }
 
 /// The gradients of x and, where it is not x, of what the router reads; adds the parameters'.
 std::vector<at::Tensor> backward(const at::Tensor& x, const at::Tensor& of_router, const Mixture& settings,
-                                 const RouterBalance* balance, Routing& routing, const at::Tensor& dy) {
+                                 const MixtureRun& run, Routing& routing, const at::Tensor& dy) {
   at::Tensor d_weights = at::zeros({routing.choices.numel(), 1}, x.options());
   at::Tensor dx = at::zeros_like(x);
   for (Share& share : routing.shares) {
@@ -197,8 +204,7 @@ std::vector<at::Tensor> backward(const at::Tensor& x, const at::Tensor& of_route
     d_weights.index_copy_(0, share.indices, d_share);
   }
   const at::Tensor d_logits =
-      backward_router(routing, settings, d_weights.view(routing.choices.sizes()), balance)
-          .to(x.scalar_type());
+      backward_router(routing, settings, d_weights.view(routing.choices.sizes()), run).to(x.scalar_type());
   linear_accumulate(*settings.router, of_router.defined() ? of_router : x, d_logits);
   if (!of_router.defined()) {
     linear_backward_input(*settings.router, d_logits, dx);
@@ -302,21 +308,19 @@ at::Tensor mixture(const at::Tensor& before, const at::Tensor& x, const Mixture&
     residual = gated_mlp(before, x, settings.shared_expert, run.graph_only);
   }
   Routing routing;
-  routing.begin = run.begin;
   at::Tensor y = forward(residual, x, of_router, settings, run, routing);
   std::vector<at::Tensor> inputs{x};
   if (of_router.defined()) inputs.push_back(of_router);
   const bool has_residual = residual.defined();
   if (has_residual) inputs.push_back(residual);
   const MemoryScope scope("MLP");
-  return differentiable(
-      inputs, std::move(y), "mixture",
-      [x = x.detach(), of_router = of_router.defined() ? of_router.detach() : of_router, &settings,
-       balance = run.balance, routing, has_residual](std::vector<at::Tensor>&& dy) mutable {
-        auto gradients = backward(x, of_router, settings, balance, routing, dy[0]);
-        if (has_residual) gradients.push_back(dy[0]);
-        return gradients;
-      });
+  return differentiable(inputs, std::move(y), "mixture",
+                        [x = x.detach(), of_router = of_router.defined() ? of_router.detach() : of_router,
+                         &settings, run, routing, has_residual](std::vector<at::Tensor>&& dy) mutable {
+                          auto gradients = backward(x, of_router, settings, run, routing, dy[0]);
+                          if (has_residual) gradients.push_back(dy[0]);
+                          return gradients;
+                        });
 }
 
 }  // namespace streambp

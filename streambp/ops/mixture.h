@@ -78,6 +78,12 @@ struct Mixture {
   bool has_shared_expert() const { return shared_expert.down_proj != nullptr; }
 };
 
+/// A router as a second output of its layer, for a loss that is computed elsewhere.
+struct RouterOutput {
+  at::Tensor logits;  // [N, X] of the stream's tokens, which a run writes; undefined: they are not asked for
+  at::Tensor gradient;  // [N, X] of these logits, which a backward pass adds; undefined: there is none
+};
+
 /// How a mixture is run over some rows of a stream. Pointers may be null.
 struct MixtureRun {
   int64_t layer = 0;                 // its number
@@ -85,6 +91,7 @@ struct MixtureRun {
   bool graph_only = false;           // the values are left out: the result is unread()
   RouterBalance* balance = nullptr;  // counts, and has a gradient
   RouterChoices* choices = nullptr;  // are taken where they are kept, and kept where not
+  RouterOutput* router = nullptr;    // of a mixture without a correction
 };
 
 /// residual + sum over the chosen experts e of x [n, D]: w_e expert_e(x), where w are the largest entries of

@@ -263,24 +263,31 @@ c10::intrusive_ptr<StreamHandle> Engine::stream(const at::Tensor& input_ids,
   });
 }
 
-at::Tensor Engine::layer_forward(const c10::intrusive_ptr<StreamHandle>& stream, int64_t layer,
-                                 const at::Tensor& x, const TensorDict& values, int64_t chunk) {
+std::tuple<at::Tensor, at::Tensor> Engine::layer_forward(const c10::intrusive_ptr<StreamHandle>& stream,
+                                                         int64_t layer, const at::Tensor& x,
+                                                         const TensorDict& values, int64_t chunk,
+                                                         bool routes) {
   return answered([&] {
     const std::lock_guard lock(mutex_);
     const GuestScope guest;
     const Loan loan(model_, values);
-    return streambp::layer_forward(model_, stream->stream(), layer, x.detach(), chunk);
+    at::Tensor router_logits = at::empty({0}, x.options());
+    const at::Tensor y = streambp::layer_forward(model_, stream->stream(), layer, x.detach(), chunk,
+                                                 routes ? &router_logits : nullptr);
+    return std::tuple{y, router_logits};
   });
 }
 
 at::Tensor Engine::layer_backward(const c10::intrusive_ptr<StreamHandle>& stream, int64_t layer,
                                   const at::Tensor& x, const at::Tensor& dy, const TensorDict& values,
-                                  const TensorDict& gradients, int64_t chunk) {
+                                  const TensorDict& gradients, int64_t chunk,
+                                  const std::optional<at::Tensor>& d_router_logits) {
   return answered([&] {
     const std::lock_guard lock(mutex_);
     const GuestScope guest;
     const Loan loan(model_, values, gradients);
-    return streambp::layer_backward(model_, stream->stream(), layer, x.detach(), dy.detach(), chunk);
+    return streambp::layer_backward(model_, stream->stream(), layer, x.detach(), dy.detach(), chunk,
+                                    d_router_logits ? d_router_logits->detach() : at::Tensor());
   });
 }
 

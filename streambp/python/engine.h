@@ -100,12 +100,15 @@ class Engine : public torch::CustomClassHolder {
                                           const std::optional<at::Tensor>& attention_mask,
                                           const std::optional<at::Tensor>& position_ids);
 
-  /// One layer alone: streambp/backprop/pieces.h. x, dy, and what is returned: [N, D].
-  at::Tensor layer_forward(const c10::intrusive_ptr<StreamHandle>& stream, int64_t layer, const at::Tensor& x,
-                           const TensorDict& values, int64_t chunk);
+  /// One layer alone: streambp/backprop/pieces.h. x, dy, and what is returned: [N, D]. With `routes` also
+  /// the router's logits [N, X], else [0]; `d_router_logits`: their gradient.
+  std::tuple<at::Tensor, at::Tensor> layer_forward(const c10::intrusive_ptr<StreamHandle>& stream,
+                                                   int64_t layer, const at::Tensor& x,
+                                                   const TensorDict& values, int64_t chunk, bool routes);
   at::Tensor layer_backward(const c10::intrusive_ptr<StreamHandle>& stream, int64_t layer,
                             const at::Tensor& x, const at::Tensor& dy, const TensorDict& values,
-                            const TensorDict& gradients, int64_t chunk);
+                            const TensorDict& gradients, int64_t chunk,
+                            const std::optional<at::Tensor>& d_router_logits);
 
   /// Final norm, head and loss of the last layer's output `hidden` [N, D]. Returns the loss and, with
   /// `goes_back`, the gradient of hidden.

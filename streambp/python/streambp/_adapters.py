@@ -6,6 +6,7 @@ import re
 
 import torch
 
+from ._decoder import is_whole, text_modules, text_name
 from ._library import InputError
 
 PREFIX = "base_model.model."  # of every name in adapter_model.safetensors
@@ -30,6 +31,7 @@ class Adapter:
             raise InputError(f"adapters: {len(active)} are active ({', '.join(active)}), expected one; choose it with set_adapter(name)")
         self.name = active[0]
         self.config = configs[self.name]
+        self._base = base
         self.others = tuple(name for name in configs if name != self.name)
         kind = str(getattr(self.config.peft_type, "value", self.config.peft_type))
         if kind != "LORA":
@@ -78,7 +80,18 @@ class Adapter:
         settings = self.config.to_dict()
         settings.pop("runtime_config", None)
         settings |= {"init_lora_weights": True, "lora_dropout": 0.0}
+        if is_whole(self._base):
+            settings |= self._by_module()
         return json.dumps({key: _plain(value) for key, value in settings.items()})
+
+    def _by_module(self):
+        """What the configuration says of the decoder's modules, by their names there: its patterns are of the whole model's names."""
+        layers = {text_name(self._base, name): layer for name, layer in lora_layers(self._base)
+                  if self.name in layer.scaling and not hasattr(layer, "parameter_name")}
+        return {"target_modules": sorted(layers) or None, "exclude_modules": None, "layers_to_transform": None, "layers_pattern": None,
+                "rank_pattern": {name: layer.r[self.name] for name, layer in layers.items() if layer.r[self.name] != self.config.r},
+                "alpha_pattern": {name: layer.lora_alpha[self.name] for name, layer in layers.items()
+                                  if layer.lora_alpha[self.name] != self.config.lora_alpha}}
 
     def engine_name(self, name):
         """The engine's name of parameter `name` of the base with its adapters; None for another adapter's, which has no part in the step."""
@@ -110,7 +123,7 @@ def lora_layers(base):
     """(name, module) of every module with a LoRA adapter, active or not. Raises InputError for one whose base is quantized."""
     from peft.tuners.lora import LoraLayer
 
-    found = [(name, module) for name, module in base.named_modules() if isinstance(module, LoraLayer)]
+    found = [(name, module) for name, module in text_modules(base) if isinstance(module, LoraLayer)]
     for name, module in found:
         if not type(module).__module__ == "peft.tuners.lora.layer":
             raise InputError(f"{name}: {type(module).__module__}.{type(module).__name__} adapts a quantized or foreign base, expected plain "
@@ -134,7 +147,7 @@ def is_fresh(adapter, base):
         held = [getattr(factor[adapter.name], "weight", factor[adapter.name]) for factor in factors if adapter.name in factor]
         if held and all(factor.any() for factor in held):
             return False
-    for module in base.modules():
+    for _, module in text_modules(base):
         copy = getattr(module, "modules_to_save", {})
         if isinstance(copy, torch.nn.ModuleDict) and adapter.name in copy:
             own = dict(module.original_module.named_parameters())

@@ -2,6 +2,7 @@
 
 import torch
 
+from ._decoder import OF_TOWERS, text_config
 from ._library import InputError
 
 # What a patched decoder takes next to inputs, masks and positions: whether it is there decides, or it is looked at elsewhere.
@@ -13,7 +14,7 @@ TAKEN = {"input_ids", "attention_mask", "position_ids", "inputs_embeds", "use_ca
 
 def implementation(base):
     """The name of the model's attention: "sdpa", "eager", "flash_attention_2", ..."""
-    return str(getattr(base.config, "_attn_implementation", None) or "eager").removeprefix("paged|")
+    return str(getattr(text_config(base), "_attn_implementation", None) or "eager").removeprefix("paged|")
 
 
 def check_attention(base):
@@ -24,7 +25,7 @@ def check_attention(base):
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    if getattr(base.config, "is_causal", True) is False:
+    if getattr(text_config(base), "is_causal", True) is False:
         raise InputError("is_causal is False in the model's config: tokens then see later ones, which a chunk can't; streambp computes causal "
                          "models")
     name = implementation(base)
@@ -90,6 +91,8 @@ def check_keywords(given):
             continue  # 0 is text
         if name == "cache_position":
             continue  # columns are counted, and a cache is refused
+        if name in OF_TOWERS:
+            raise InputError(f"{name}: only text is streamed; call streambp.unpatch(model) for batches with it")
         raise InputError(f"{name}: an argument that streamed layers don't know and would drop; expected some of "
                          f"{', '.join(sorted(TAKEN - set(CACHES) - {'is_causal'}))}; leave it out, or streambp.unpatch(model)")
     check_documents(given)

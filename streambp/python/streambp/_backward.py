@@ -7,6 +7,7 @@ import torch
 
 from ._adapters import is_fresh
 from ._batch import batch_tensors
+from ._decoder import text_config
 from ._library import InputError, checked
 from ._model import Weights, engine_of, gradients_lock
 from ._ranks import group_name, refused_together
@@ -44,9 +45,9 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
     zeros for a parameter that the loss does not depend on; where there is one, it is added to in place. Hooks of modules and parameters do
     not run: a model in DistributedDataParallel, FSDP or DeepSpeed needs streambp.patch().
 
-    model: a transformers model (Qwen2, Qwen3, Qwen2-MoE, Qwen3-MoE, Llama, Mistral, Ministral 3, Mixtral, GPT-OSS, Phi-3, Gemma 1 to 3,
-        SmolLM3, Granite, OLMo 2, OLMo 3 or GLM-4: <Family>ForCausalLM, or
-        <Family>ForSequenceClassification with one label for objectives that score texts), or PEFT's wrapper of one with one LoRA adapter.
+    model: a transformers model of a known family (README.md): <Family>ForCausalLM, <Family>ForSequenceClassification with one label for
+        objectives that score texts, or, for batches of text, <Family>ForConditionalGeneration of Gemma 3, Gemma 4, Mistral 3, Qwen3.5;
+        or PEFT's wrapper of one with one LoRA adapter.
     batch: dict, BatchEncoding or BatchFeature of tensors [B, T] under the names that transformers and TRL give them, on any device:
         input_ids, attention_mask, position_ids, labels (sft, distill; without them every token is scored but a row's first),
         completion_mask (dpo, ...), advantages (grpo, ...); None is left out.

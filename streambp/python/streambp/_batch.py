@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import torch
 
 from ._attention import DOCUMENTS, check_documents, mask_as_run
+from ._decoder import OF_TOWERS, check_text_tokens
 from ._library import InputError
 
 NOT_STREAMED = {
@@ -12,7 +13,7 @@ NOT_STREAMED = {
     "cache": "a cache of earlier tokens has no gradients; pass the whole sequence",
     "cache_position": "a cache of earlier tokens has no gradients; pass the whole sequence",
     "inputs_embeds": "the embedding's gradients need token ids; pass input_ids",
-    "pixel_values": "only text is streamed",
+    **dict.fromkeys(OF_TOWERS, "only text is streamed; leave such batches to model(**batch).loss.backward()"),
     "use_cache": "a step keeps no cache; leave it out",
     "output_attentions": "attention weights are never there as a whole; leave it out",
     "output_hidden_states": "hidden states are not kept; leave it out",
@@ -43,7 +44,7 @@ def batch_tensors(batch, base=None):
             raise InputError(f"batch: {name}: {NOT_STREAMED[name]}")
         if isinstance(value, (bool, str)) or not isinstance(value, (int, float, torch.Tensor)):
             raise InputError(f"batch: {name} is a {type(value).__name__}, expected a tensor")
-        if name == "token_type_ids" and not torch.as_tensor(value).any():
+        if name in ("token_type_ids", "mm_token_type_ids") and not torch.as_tensor(value).any():
             continue  # tokenizers write them; 0 is text
         tensors[name] = value.detach() if isinstance(value, torch.Tensor) else torch.tensor(value)
         if tensors[name].is_meta or tensors[name].is_complex() or tensors[name].layout != torch.strided:
@@ -61,6 +62,7 @@ def batch_tensors(batch, base=None):
     check_documents(batch)
     if base is not None and "input_ids" in tensors:
         ids = tensors["input_ids"]
+        check_text_tokens(base, ids)
         mask = mask_as_run(base, tensors.get("attention_mask"), tensors.get("position_ids"), ids.shape[0] if ids.dim() > 1 else 1)
         tensors.pop("attention_mask", None)
         if mask is not None:

@@ -1,6 +1,7 @@
 """The forward functions that patch() puts onto a model: of the decoder, of its layers, of the final norm and head, and of the whole."""
 
 import inspect
+import sys
 import warnings
 
 import torch
@@ -9,6 +10,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 
 from ._attention import CACHES, check_keywords, mask_as_run
 from ._batch import mask_of_columns
+from ._decoder import FOR_TOWERS, check_text_tokens, model_class, text_config
 from ._library import InputError, checked
 from ._rope import hand_over_rope
 from ._streamed_head import streamed_loss
@@ -41,11 +43,13 @@ class Stream:
     """One forward pass's tokens: padded inputs as they came, and the engine's stream of them by engine.
 
     A forward pass may meet several engines: FSDP2 gathers parameters in a dtype of its own.
+    routes: whether layers give their routers' logits; router_logits: those of the layers that have one, packed [N, X].
     """
 
-    def __init__(self, configuration, chunk, input_ids, attention_mask, position_ids):
-        self.configuration, self.chunk = configuration, chunk
+    def __init__(self, configuration, chunk, input_ids, attention_mask, position_ids, routes=False):
+        self.configuration, self.chunk, self.routes = configuration, chunk, routes
         self.inputs = input_ids, attention_mask, position_ids
+        self.router_logits = []
         self._streams = {}
 
     def on(self, hidden):
@@ -86,14 +90,48 @@ def backbone_forward(call, *args, **kwargs):
         if packed or torch.is_grad_enabled():
             raise
         return call.original(*args, **kwargs)  # without gradients the model's own code is as good
-    for index, layer in enumerate(call.module.layers[: call.module.config.num_hidden_layers]):
+    for layer in call.module.layers[: call.module.config.num_hidden_layers]:
         hidden = layer(hidden, stream=stream)
+        if stream.routes:
+            hidden, logits = hidden
+            stream.router_logits += [logits] if logits.numel() else []
     if packed:
         return hidden, stream
     hidden = stream.unpack(call.module.norm(hidden))
+    of_routers = {"router_logits": unpacked_router_logits(stream)} if stream.router_logits else {}
     kind = MoeModelOutputWithPast if hasattr(call.module.config, "num_experts") else BaseModelOutputWithPast
-    output = kind(last_hidden_state=hidden)
+    output = kind(last_hidden_state=hidden, **of_routers)
     return output if _returns_dict(call.module, given) else output.to_tuple()
+
+
+def whole_forward(call, *args, **kwargs):
+    """Decoder and towers: of text alone the decoder, streamed; without gradients the model's own, which may have images too."""
+    if not torch.is_grad_enabled():
+        return call.original(*args, **kwargs)
+    given = {name: value for name, value in call.bound(args, kwargs).items() if value is not None and name not in FOR_TOWERS}
+    output = call.module.language_model(**given | {"return_dict": True})
+    kind = model_class(call.module)
+    output = getattr(sys.modules[kind.__module__], f"{kind.__name__}OutputWithPast", type(output))(**output)
+    return output if _returns_dict(call.module, given) else output.to_tuple()
+
+
+def unpacked_router_logits(stream):
+    """What transformers calls router_logits, [B T, X] of each layer that has a router; 0 in padding."""
+    return tuple(stream.unpack(logits).flatten(0, 1) for logits in stream.router_logits)
+
+
+def balance_of(call, stream, attention_mask):
+    """The load-balancing loss of a mixture's routers by transformers' own function; None where it isn't asked for."""
+    if not stream.routes:
+        return None
+    function = sys.modules[model_class(call.module).__module__].load_balancing_loss_func
+    numbers = [_of_mixture(call.module, name) for name in ("num_experts", "num_experts_per_tok")]
+    return function(unpacked_router_logits(stream), *numbers, attention_mask)
+
+
+def _of_mixture(module, name):
+    """What a model's own forward reads: of itself, or where it has a tower of its text config."""
+    return getattr(module, name) if hasattr(module, name) else getattr(text_config(module), name)
 
 
 def _returns_dict(module, given):
@@ -107,16 +145,15 @@ def _streams(call, given, packed):
     caching = next((name for name in CACHES if given.get(name) is not None), None)
     wanted = given.get("use_cache")
     wanted = getattr(config, "use_cache", False) if wanted is None else wanted
-    extras = [name for name in (*NOT_KEPT, "output_router_logits") if _asked(config, given, name)]
+    extras = [name for name in NOT_KEPT if _asked(config, given, name)]
     if not torch.is_grad_enabled() and not packed:
-        return not (caching or wanted or extras or isinstance(given.get("attention_mask"), dict) or not _takes(given))
+        routes = _asked(config, given, "output_router_logits")
+        return not (caching or wanted or extras or routes or isinstance(given.get("attention_mask"), dict) or not _takes(given))
     check_keywords(given)
     if caching:
         raise InputError(f"{caching}: a cache can't be continued with gradients; call under torch.no_grad(), or leave it out")
     for name in extras:
-        reason = "the load-balancing loss is streambp.backward()'s alone" if name == "output_router_logits" else "streamed layers keep none"
-        raise InputError(f"{name} is asked for: {reason}; leave it False" +
-                         (" (router_aux_loss_coef=0.0 in TRL's arguments)" if name == "output_router_logits" else ""))
+        raise InputError(f"{name} is asked for: streamed layers keep none; leave it False")
     if given.get("use_cache"):
         warnings.warn("use_cache=True with gradients: streamed layers keep no cache, it is left out", stacklevel=2)
     return True
@@ -141,6 +178,7 @@ def _start(state, given):
     input_ids, embeddings = given.get("input_ids"), given.get("inputs_embeds")
     if (input_ids is None) == (embeddings is None):
         raise ValueError("You must specify exactly one of input_ids or inputs_embeds")
+    check_text_tokens(state.base, input_ids)
     if embeddings is None:
         embeddings = state.backbone.embed_tokens(input_ids)
     else:
@@ -159,7 +197,8 @@ def _start(state, given):
     if mask is not None and mask.dim() == 4:
         mask = mask_of_columns(mask, positions)
     mask = mask_as_run(state.base, mask, positions, input_ids.shape[0])
-    stream = Stream(state.configuration(), state.chunk, input_ids, mask, positions)
+    routes = _asked(state.backbone.config, given, "output_router_logits")
+    stream = Stream(state.configuration(), state.chunk, input_ids, mask, positions, routes)
     return stream, stream.pack(embeddings)
 
 
@@ -196,8 +235,13 @@ def causal_forward(call, *args, **kwargs):
     hidden, stream = packed_hidden(call, given)
     labels = labels_of(state, stream, loss_inputs["labels"], loss_inputs["shift_labels"], counted=loss_inputs["num_items_in_batch"] is not None)
     loss = streamed_loss(state, stream, hidden, labels, loss_inputs["num_items_in_batch"])
-    kind = MoeCausalLMOutputWithPast if hasattr(call.module.config, "num_experts") else CausalLMOutputWithPast
-    output = kind(loss=loss)
+    balance = balance_of(call, stream, given.get("attention_mask"))
+    if balance is not None:
+        of_routers = {"aux_loss": balance, "router_logits": unpacked_router_logits(stream)}
+        output = MoeCausalLMOutputWithPast(loss=loss + _of_mixture(call.module, "router_aux_loss_coef") * balance, **of_routers)
+    else:
+        kind = MoeCausalLMOutputWithPast if hasattr(call.module.config, "num_experts") else CausalLMOutputWithPast
+        output = kind(loss=loss)
     return output if returns_dict else output.to_tuple()
 
 
@@ -206,7 +250,7 @@ def packed_hidden(call, given):
     of_head = ("logits_to_keep", "fused_lm_head", "return_dict", "ignore_index")
     inputs = {name: value for name, value in given.items() if name not in of_head}
     inputs["use_cache"] = False
-    return call.module.model(**{PACKED: True}, **inputs)
+    return call.state.backbone(**{PACKED: True}, **inputs)
 
 
 def _only_the_model_has(call, given):
@@ -216,7 +260,7 @@ def _only_the_model_has(call, given):
     """
     if torch.is_inference_mode_enabled():
         return True
-    return not torch.is_grad_enabled() and any(_asked(call.module.config, given, name) for name in (*NOT_KEPT, "output_router_logits"))
+    return not torch.is_grad_enabled() and any(_asked(text_config(call.module), given, name) for name in (*NOT_KEPT, "output_router_logits"))
 
 
 def _loss_streams(call, given):

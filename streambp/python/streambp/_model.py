@@ -15,9 +15,10 @@ import weakref
 import torch
 
 from ._adapters import base_name, find_adapter, is_adapter_name
+from ._decoder import NOT_RUN, decoder, is_whole, model_class, text_class_name, text_config, text_name
 from ._library import InputError, checked, library
 from ._module_state import module_settings, notes_on
-from ._refusals import check_class, model_class
+from ._refusals import check_class
 
 DTYPES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 CORRECTION = ".e_score_correction_bias"  # a router's buffer
@@ -61,16 +62,16 @@ class Weights:
         settings = module_settings(self.base)
         self.notes = notes_on(self.base, settings)
         self.config_json = config_json(self.base, settings)
-        self._tied = settings.get("tie_word_embeddings", self.base.config.tie_word_embeddings)
+        self._tied = settings.get("tie_word_embeddings", text_config(self.base).tie_word_embeddings)
         # Those whose files have experts as transformers does.
-        whole_experts = self.base.config.model_type in ("gpt_oss", "gemma4_text")
+        whole_experts = text_config(self.base).model_type in ("gpt_oss", "gemma4_text")
         self._engine_names = {}
         for name, parameter in self._tensors():
             engine_name = self._engine_name(name)
             if engine_name is not None:
                 self._engine_names[name] = tuple(_views(engine_name, parameter.shape, whole_experts))
         self.names = list(self._engine_names)
-        self._of_head = ("lm_head.", "model.embed_tokens.") if self._tied else ("lm_head.",)
+        self._of_head = ("lm_head.", f"{'model.language_model' if is_whole(self.base) else 'model'}.embed_tokens.") if self._tied else ("lm_head.",)
         self.dtype, self.head_dtype, self.device = self._dtypes_and_device()
         # transformers keeps these in float32 where a model is loaded, and model.to(dtype) does not.
         self._engine_names |= {name: ((base_name(name), self._wide),) for name in self.names if name.endswith(CORRECTION)}
@@ -84,6 +85,9 @@ class Weights:
         return tensor.to(torch.float64 if self.dtype == "float64" else torch.float32)
 
     def _engine_name(self, name):
+        name = text_name(self.base, name)
+        if name is None:
+            return None
         if self.adapter:
             return self.adapter.engine_name(name)
         return None if is_adapter_name(name) else base_name(name)
@@ -119,7 +123,7 @@ class Weights:
 
     def layers(self):
         """The decoder's layers, a ModuleList."""
-        return self.base.model.layers
+        return decoder(self.base).layers
 
     def names_of(self, module):
         """Names of the parameters, relative to base, that `module` (of base, or base itself) holds, in its order: of a layer, of the norm.
@@ -134,11 +138,11 @@ class Weights:
 
     def head_names(self):
         """Names of the final norm's and the head's parameters; a tied head's is the embedding's."""
-        modules = [self.base.model.norm] + [module for module in (getattr(self.base, "lm_head", None), getattr(self.base, "score", None))
+        modules = [decoder(self.base).norm] + [module for module in (getattr(self.base, "lm_head", None), getattr(self.base, "score", None))
                                             if module is not None]
         own = [name for module in modules for name in self.names_of(module)]
         tied = isinstance(getattr(self.base, "lm_head", None), torch.nn.Module) and self._tied
-        return own + [name for name in self.names_of(self.base.model.embed_tokens) if tied and name not in own]
+        return own + [name for name in self.names_of(decoder(self.base).embed_tokens) if tied and name not in own]
 
     def parameters(self, names=None):
         """The model's tensors as they are now, by name; under FSDP2 these change between calls."""
@@ -210,8 +214,9 @@ def config_json(base, of_modules):
 
     of_modules: what module_settings() has found, which counts. Dropout is 0: check_dropout() looks at the modules.
     """
-    settings = json.loads(base.config.to_json_string(use_diff=False)) | of_modules
-    settings["architectures"] = [model_class(base).__name__]
+    name = model_class(base).__name__
+    settings = json.loads(text_config(base).to_json_string(use_diff=False)) | of_modules | NOT_RUN.get(name, {})
+    settings["architectures"] = [text_class_name(base)]
     settings.pop("dtype", None)  # the parameters' own counts
     settings.pop("torch_dtype", None)
     settings |= {key: 0.0 for key in DROPOUTS if key in settings}

@@ -17,6 +17,7 @@ import weakref
 import torch
 from transformers import initialization
 
+from ._decoder import model_class, text_config, text_modules
 from ._library import InputError
 
 # Numbers, words and switches: what a forward may read of a module next to its parameters.
@@ -37,23 +38,23 @@ def module_settings(base):
 
     Also tie_word_embeddings: whether the head's weight is the embedding's now.
     """
-    values = {}
-    for module in base.modules():
+    values, config = {}, text_config(base)
+    for _, module in text_modules(base):
         if not type(module).__module__.startswith("transformers.models."):
             continue
         for attribute, key in SETTINGS.items():
-            if attribute in module.__dict__ and hasattr(base.config, key):
+            if attribute in module.__dict__ and hasattr(config, key):
                 values.setdefault(key, set()).add(module.__dict__[attribute])
     found = {key: next(iter(of_key)) for key, of_key in values.items() if len(of_key) == 1}
     head, embedding = _own(getattr(base, "lm_head", None)), _own(base.get_input_embeddings())
     if hasattr(embedding, "padding_idx"):
         found["pad_token_id"] = embedding.padding_idx
-        given = getattr(base.config, "pad_token_id", None)
+        given = getattr(config, "pad_token_id", None)
         if given is not None and given < 0 and embedding.padding_idx == given + embedding.num_embeddings:
             found["pad_token_id"] = given
     if isinstance(head, torch.nn.Module) and hasattr(head, "weight"):
         found["tie_word_embeddings"] = head.weight is getattr(embedding, "weight", None)
-    return {key: value for key, value in found.items() if getattr(base.config, key, None) != value}
+    return {key: value for key, value in found.items() if getattr(config, key, None) != value}
 
 
 def _own(module):
@@ -65,7 +66,7 @@ def _own(module):
 
 def notes_on(base, settings):
     """A line for each of module_settings(base)."""
-    return [f"{key} is {value} in the model's modules, {getattr(base.config, key, None)} in its config: the modules are what runs"
+    return [f"{key} is {value} in the model's modules, {getattr(text_config(base), key, None)} in its config: the modules are what runs"
             for key, value in settings.items() if key != "tie_word_embeddings"]
 
 
@@ -87,7 +88,7 @@ def plain_attributes(module):
 def state_of(base):
     """{module's name: (class, plain attributes)}; without PEFT's modules, which _adapters.py checks, under the names of their base layers."""
     state = {}
-    for name, module in base.named_modules():
+    for name, module in text_modules(base):
         kind = type(module)
         if kind.__module__.startswith(("transformers.", "torch.nn.modules.activation", "torch.nn.modules.sparse")):
             state[name.replace(".base_layer", "")] = (f"{kind.__module__}.{kind.__qualname__}", plain_attributes(module))
@@ -104,9 +105,9 @@ def check_attributes(base, settings):
         config = copy.deepcopy(base.config)
         config._attn_implementation = "eager"  # of which nothing is asked here: another may not be installed
         for name, value in settings.items():
-            setattr(config, name, value)
+            setattr(config.get_text_config(), name, value)
         with torch.device("meta"), initialization.no_init_weights():
-            _expected[base] = key, state_of(_class_of(base)(config))
+            _expected[base] = key, state_of(model_class(base)(config))
     expected = _expected[base][1]
     for name, (kind, attributes) in state_of(base).items():
         if name not in expected:
@@ -121,13 +122,9 @@ def check_attributes(base, settings):
                                  "set it back, or change the config before the model is made")
 
 
-def _class_of(base):
-    return next(kind for kind in type(base).__mro__ if not kind.__module__.startswith("torch.distributed."))
-
-
 def check_functions(base):
     """Raises InputError for a forward, of a class of modules or next to it in the same file, that is not transformers' or torch's own."""
-    classes = {kind for kind in map(type, base.modules()) if kind.__module__.startswith(("transformers.", "torch.nn."))}
+    classes = {kind for kind in (type(module) for _, module in text_modules(base)) if kind.__module__.startswith(("transformers.", "torch.nn."))}
     for kind in sorted(classes, key=lambda each: each.__qualname__):
         owner = next(each for each in kind.__mro__ if "forward" in each.__dict__)
         forward = owner.__dict__["forward"]

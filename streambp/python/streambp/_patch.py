@@ -18,6 +18,7 @@ import torch
 from . import _forwards
 from ._adapters import find_adapter, lora_layers
 from ._attention import check_attention
+from ._decoder import decoder, is_whole
 from ._library import InputError, checked, library
 from ._model import DTYPES, Weights, engine_of, unwrap
 from ._module_state import check_attributes, check_functions, check_own_forward, module_settings, notes_on
@@ -157,12 +158,12 @@ class Configuration:
 class Patched:
     """What patch() has set on a model, and what it has found there.
 
-    base: the transformers model; backbone: its decoder (base.model); chunk, head_chunk: tokens, 0: auto.
+    base: the transformers model; backbone: its decoder; chunk, head_chunk: tokens, 0: auto.
     """
 
     def __init__(self, model):
         self.outer, self.base = unwrap(model)
-        self.backbone = self.base.model
+        self.backbone = decoder(self.base)
         self._names = self._parameter_names()
         self.active = False
         self.fused_head = None  # TRL's options of the head, where it streams (_trl.py)
@@ -232,6 +233,8 @@ class Patched:
         self.active = True
         setattr(self.base, ATTRIBUTE, self)
         self.replace(self.backbone, _forwards.backbone_forward)
+        if is_whole(self.base):
+            self.replace(self.base.model, _forwards.whole_forward)
         for index, layer in enumerate(self.backbone.layers):
             self.replace(layer, _forwards.layer_forward, index=index)
         self.replace(self.backbone.norm, _forwards.inner_forward)

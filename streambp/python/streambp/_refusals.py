@@ -6,6 +6,7 @@ Both levels use these: check_class and check_state for the model, check_autocast
 import torch
 
 from ._attention import check_attention
+from ._decoder import WHOLE, model_class, text_class_name, text_config, text_modules
 from ._library import InputError
 from ._module_state import check_attributes, check_functions, check_own_forward, module_settings
 
@@ -29,11 +30,6 @@ WRAPPERS = {
 }
 
 
-def model_class(base):
-    """The class of a transformers model: FSDP2 puts one of its own in front of it."""
-    return next(kind for kind in type(base).__mro__ if not kind.__module__.startswith("torch.distributed."))
-
-
 def check_class(base):
     """Raises InputError unless `base` is an object of one of transformers' own classes that are known."""
     kind = type(base) if type(base).__name__ in WRAPPERS else model_class(base)
@@ -41,14 +37,15 @@ def check_class(base):
     if kind.__name__ in WRAPPERS:
         raise InputError(f"{kind.__name__}: {WRAPPERS[kind.__name__]}; wrap streambp.patch(model) in it and call loss.backward(), or pass "
                          "the model inside it")
-    if not kind.__module__.startswith("transformers.models.") or kind.__name__ not in CLASSES:
+    if not kind.__module__.startswith("transformers.models.") or kind.__name__ not in (*CLASSES, *WHOLE):
         raise InputError(f"{name}: not one of the classes that are known, ForCausalLM or ForSequenceClassification of "
-                         f"{', '.join(FAMILIES)}")
+                         f"{', '.join(FAMILIES)}, or one of {', '.join(WHOLE)}")
+    text_class_name(base)
 
 
 def check_layers(base):
     """Raises InputError for a model whose layers read more than the layer below gives: they are no nodes of their own."""
-    if base.config.model_type == "gemma4_text":
+    if text_config(base).model_type == "gemma4_text":
         raise InputError("Gemma 4: its layers take keys, values and embeddings from elsewhere, which streambp.patch() does not hand them; "
                          "streambp.backward(model, ...) has the same gradients")
 
@@ -78,14 +75,14 @@ def raise_together(*checks):
 
 
 def check_checkpointing(base):
-    if any(getattr(module, "gradient_checkpointing", False) for module in base.modules()):
+    if any(getattr(module, "gradient_checkpointing", False) for _, module in text_modules(base)):
         raise InputError("gradient_checkpointing is on: layers would be computed twice over; call model.gradient_checkpointing_disable(), or "
                          "set gradient_checkpointing=False in the trainer's arguments")
 
 
 def check_config(base):
     for key in ("output_attentions", "output_hidden_states"):
-        if getattr(base.config, key, False):
+        if getattr(base.config, key, False) or getattr(text_config(base), key, False):
             raise InputError(f"{key} is set in the model's config: streamed layers keep neither; set model.config.{key} = False")
     if getattr(base, "is_quantized", False) or getattr(base.config, "quantization_config", None) is not None:
         raise InputError("the model is quantized: its weights can't be lent as they are; load it in float32 or bfloat16 (GPT-OSS with "
@@ -95,7 +92,7 @@ def check_config(base):
 def check_dropout(base):
     if not base.training:
         return
-    for name, module in base.named_modules():
+    for name, module in text_modules(base):
         if (getattr(module, "attention_dropout", 0.0) or 0.0) > 0:
             raise InputError(f"{name}.attention_dropout is {module.attention_dropout} in training mode, expected 0: a chunk that runs again "
                              "would draw another mask; set it to 0 in the config before the model is made, or call model.eval()")
@@ -116,7 +113,7 @@ def check_gate(name, experts, config):
 
 def check_modules(base):
     """Whatever computes something else than its class says: offloaded by accelerate, replaced, or with a forward of its own."""
-    for name, module in base.named_modules():
+    for name, module in text_modules(base):
         if hasattr(module, "_hf_hook"):
             raise InputError(f"{name or 'model'}: accelerate moves its weights (device_map or cpu_offload), which are not lent; load the "
                              "model on one device")
@@ -125,7 +122,7 @@ def check_modules(base):
             raise InputError(f"{name}: {kind.__module__}.{kind.__name__} is none of transformers' or PEFT's modules; its mathematics is not "
                              "known to streambp")
         if kind.__name__ == "GptOssExperts":
-            check_gate(name, module, base.config)
+            check_gate(name, module, text_config(base))
         forward = module.__dict__.get("forward")
         source = getattr(forward, "__module__", None) or ""
         if forward is not None and module is not base and not source.startswith(FORWARDS) and not is_cast(forward):
@@ -135,7 +132,7 @@ def check_modules(base):
 
 def check_hooks(base):
     """Hooks of the model and of the modules in it: level 1 calls none of them."""
-    for name, module in base.named_modules():
+    for name, module in text_modules(base):
         for kind in ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"):
             for hook in getattr(module, kind, {}).values():
                 if not is_harmless(hook):

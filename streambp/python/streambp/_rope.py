@@ -5,6 +5,7 @@ import weakref
 
 import torch
 
+from ._decoder import decoder
 from ._library import checked
 
 # How far float32 and float64 may be apart where they compute the same frequencies.
@@ -29,7 +30,7 @@ def hand_over_rope(engine, base, length):
     Types that depend on the length are updated by the module's own forward, as in a pass of the model's own: dynamic scaling remembers the
     longest batch so far. length: None where it is not known.
     """
-    rotary = getattr(base.model, "rotary_emb", None)
+    rotary = getattr(decoder(base), "rotary_emb", None)
     if rotary is None:
         return
     live, expected = _ropes(rotary, length), _ropes(_made_of_config(rotary), length)

@@ -11,6 +11,8 @@ from . import _forwards
 from ._library import InputError, checked
 from ._streamed_layers import check_dtypes, outside_autocast, zeros_where
 
+NO_BALANCE = {"router_aux_loss_coef": "0"}  # of a mixture's routers: transformers' own function adds it to what layers give
+
 
 def wide(dtype):
     """The dtype of a loss: float32, as transformers computes it, float64 for models of float64."""
@@ -52,7 +54,7 @@ class StreamedLoss(torch.autograd.Function):
         goes_back = wants_gradients and any(ctx.needs_input_grad)
         engine, packed = stream.on(hidden)
         with outside_autocast(hidden):
-            loss, of_hidden = checked(engine.head_loss, packed, hidden.contiguous(), batch, "sft", {}, slots.lend(parameters),
+            loss, of_hidden = checked(engine.head_loss, packed, hidden.contiguous(), batch, "sft", NO_BALANCE, slots.lend(parameters),
                                       slots.lend(gradients), head_chunk, goes_back)
         ctx.gradients = [of_hidden, *gradients]
         return torch.tensor(loss, dtype=wide(hidden.dtype), device=hidden.device)
@@ -126,7 +128,7 @@ def log_probabilities(model, input_ids, attention_mask=None, position_ids=None, 
         targets = input_ids.clone() if attention_mask is None else input_ids.masked_fill(attention_mask == 0, _forwards.IGNORED)
         if attention_mask is not None:  # nothing predicts a row's first token, be there padding before it
             targets[:, 1:][attention_mask[:, :-1] == 0] = _forwards.IGNORED
-    hidden, stream = state.base.model(input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, use_cache=False,
+    hidden, stream = state.backbone(input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, use_cache=False,
                                       **{_forwards.PACKED: True})
     slots = head_slots(state, stream)
     rows = _forwards.inside_head(state, hidden, lambda inner: StreamedLogProbabilities.apply(

@@ -18,28 +18,38 @@ def zeros_where(needed, tensors):
 
 
 class StreamedLayer(torch.autograd.Function):
-    """hidden [N, D] -> [N, D], of layer `index` of a Stream; `parameters` are those of `slots`, in its order."""
+    """hidden [N, D] -> [N, D], of layer `index` of a Stream; `parameters` are those of `slots`, in its order.
+
+    Where the stream asks for them, with the layer's router logits [N, X], which have a gradient like the hidden states; [0] without a router.
+    """
 
     @staticmethod
     def forward(ctx, stream, index, slots, hidden, *parameters):
+        ctx.set_materialize_grads(False)
         hidden = hidden.contiguous()
         check_dtypes(slots, hidden, parameters)
         ctx.stream, ctx.index, ctx.slots = stream, index, slots
         ctx.save_for_backward(hidden, *parameters)
         engine, packed = stream.on(hidden)
         with outside_autocast(hidden):
-            return checked(engine.layer_forward, packed, index, hidden.detach(), slots.lend(parameters), stream.chunk)
+            output, logits = checked(engine.layer_forward, packed, index, hidden.detach(), slots.lend(parameters), stream.chunk,
+                                     stream.routes)
+        return (output, logits) if stream.routes else output
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, gradient):
+    def backward(ctx, gradient, of_logits=None):
         hidden, *parameters = ctx.saved_tensors
+        if gradient is None:  # the loss depends on the router alone
+            gradient = torch.zeros_like(hidden)
+        if of_logits is not None:
+            of_logits = of_logits.contiguous() if of_logits.numel() else None
         gradients = zeros_where(ctx.needs_input_grad[4:], parameters)
         engine, packed = ctx.stream.on(hidden)
         slots = ctx.slots
         with outside_autocast(hidden):
             of_hidden = checked(engine.layer_backward, packed, ctx.index, hidden.detach(), gradient.contiguous(), slots.lend(parameters),
-                                slots.lend(gradients), ctx.stream.chunk)
+                                slots.lend(gradients), ctx.stream.chunk, of_logits)
         return None, None, None, of_hidden if ctx.needs_input_grad[3] else None, *gradients
 
 

@@ -10,6 +10,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from . import _forwards
+from ._decoder import text_config
 from ._library import InputError
 from ._refusals import raise_together
 from ._streamed_head import head_slots, log_probability_gradients, wide
@@ -90,7 +91,10 @@ def fused_forward(call, given):
         mask = torch.nn.functional.pad(mask, (0, 1))
     fields = dict(zip(STATISTICS, statistics, strict=True))
     loss = -log_probs.sum() / (mask.sum().clamp(min=1) if items is None else items)
-    return FusedCausalLMOutput(loss=loss, log_probs=log_probs, label_mask=mask, **fields)
+    balance = _forwards.balance_of(call, stream, given.get("attention_mask"))
+    if balance is not None:
+        loss = loss + getattr(text_config(state.base), "router_aux_loss_coef", 0.0) * balance
+    return FusedCausalLMOutput(loss=loss, log_probs=log_probs, label_mask=mask, aux_loss=balance, **fields)
 
 
 class StreamedStatistics(torch.autograd.Function):

@@ -120,6 +120,57 @@ INSTANTIATE_TEST_SUITE_P(Families, Pieces,
                                          PiecesCase{"llama-tiny", "full", "right", "dpo"}),
                          name_of);
 
+TEST(Pieces, RoutersHaveAGradientOfALossThatIsSomebodyElses) {
+  const std::string coefficient = "0.7";
+  for (const char* tuning : {"full", "lora"}) {
+    EqualitySubject subject = make_subject(
+        {"qwen3-moe-tiny", "sft", {{"router_aux_loss_coef", coefficient}}, tuning, "left", kLength}, 7);
+    Settings settings;
+    settings.chunk = 4;
+    const Evaluation expected = evaluate(subject.model, subject.batch, *subject.objective, settings);
+    const auto plain = make_objective("sft", subject.batch, {{"router_aux_loss_coef", "0"}});
+    const MixtureSettings mixture = subject.model.config().mixture;
+    Lent lent(subject);
+    const at::NoGradGuard no_grad;
+    const Stream stream = prepare_pieces(lent.model, subject.batch);
+    const auto layers = static_cast<int64_t>(lent.model.layers().size());
+    std::vector<at::Tensor> inputs{lent.model.embed(stream.batch.tokens)}, logits(layers);
+    for (int64_t i = 0; i < layers; ++i)
+      inputs.push_back(layer_forward(lent.model, stream, i, inputs.back(), 4, &logits[i]));
+    // transformers' load_balancing_loss_func
+    at::Tensor chosen = at::zeros({mixture.num_experts}, at::kDouble), sums = at::zeros_like(chosen);
+    double loss = 0.0, rows = 0.0;
+    {
+      const at::AutoGradMode with_grad(true);
+      for (at::Tensor& of_layer : logits) {
+        if (of_layer.numel() == 0) continue;
+        const at::Tensor probabilities = at::softmax(of_layer.requires_grad_(), -1);
+        const at::Tensor best = std::get<1>(probabilities.topk(mixture.num_experts_per_tok, -1));
+        chosen = chosen + at::one_hot(best, mixture.num_experts).sum(at::IntArrayRef{0, 1}).to(at::kDouble);
+        sums = sums + probabilities.sum(0);
+        rows += static_cast<double>(of_layer.size(0));
+      }
+      const at::Tensor balance =
+          (chosen * sums).sum() *
+          (std::stod(coefficient) * static_cast<double>(mixture.num_experts) / (rows * rows));
+      balance.backward();
+      loss = balance.item<double>();
+    }
+    const HeadPiece head =
+        head_piece(lent.model, subject.batch, *plain, inputs.back(), 4, /*goes_back=*/true);
+    at::Tensor gradient = head.gradient;
+    for (int64_t i = layers - 1; i >= 0; --i)
+      gradient = layer_backward(lent.model, stream, i, inputs[static_cast<size_t>(i)], gradient, 5,
+                                logits[i].grad());
+    if (lent.model.lowest_trainable_layer() < 0)
+      lent.model.accumulate_embedding(stream.batch.tokens, gradient);
+    const Evaluation found{head.loss + loss, head.log_probabilities, {}, lent.gradients};
+    const EvaluationErrors errors = measure(found, expected);
+    EXPECT_TRUE(errors.worst() <= 1e-12)
+        << tuning << ": " << error_text(errors.worst()) << " in " << errors.worst_parameter();
+  }
+}
+
 TEST(Pieces, AWeightedSumOfLogProbabilitiesGoesBackAsItsWeights) {
   EqualitySubject subject = make_subject({"qwen3-tiny", "sft", {}, "full", "masked", kLength}, 7);
   Settings settings;

@@ -12,7 +12,7 @@ import streambp
 import torch
 import torch.distributed.fsdp
 import transformers
-from patching import LIMIT, batch_of, difference, gradients, reference_step, relative, tiny
+from patching import LIMIT, batch_of, difference, gradients, in_float64, load, reference_step, relative, tiny
 
 RANKS = 2
 ROWS = 8  # of an optimizer's step
@@ -102,6 +102,19 @@ def fully_sharded(rank, split_head=False, policy=None):
     return {name: gradient.full_tensor() / 2 for name, gradient in gradients(model).items()}
 
 
+def mixture_fully_sharded():
+    """The gradients of a batch that both ranks have, with the routers' loss."""
+    from torch.distributed.fsdp import fully_shard
+
+    model = streambp.patch(load("qwen3-moe"), chunk=5)
+    for layer in model.model.layers:
+        fully_shard(layer)
+    fully_shard(model)
+    with in_float64():
+        model(**whole_batch(), output_router_logits=True).loss.backward()
+    return {name: gradient.full_tensor() for name, gradient in gradients(model).items()}
+
+
 def refusal_of_inner_shards(rank):
     """The message for a model of which something inside a layer is sharded on its own."""
     from torch.distributed.fsdp import fully_shard
@@ -125,6 +138,7 @@ def work(rank, port, folder):
                "fsdp2, head sharded alone": fully_sharded(rank, split_head=True)}
     half = torch.distributed.fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     results["fsdp2, bfloat16"] = fully_sharded(rank, policy=half)
+    results["fsdp2, mixture"] = mixture_fully_sharded()
     results["refusal"] = refusal_of_inner_shards(rank)
     for accumulated in (1, 2, 4):
         results[f"trainer {accumulated}"] = train(accumulated, RANKS)
@@ -161,6 +175,12 @@ class PatchDistributed(unittest.TestCase):
 
     def test_fully_sharded_with_the_head_alone(self):
         self.check("fsdp2, head sharded alone")
+
+    def test_a_mixture_with_its_routers_loss(self):
+        _, expected = reference_step(load("qwen3-moe"), whole_batch(), output_router_logits=True)
+        for rank in range(RANKS):
+            error = difference(self.results[rank]["fsdp2, mixture"], expected)
+            self.assertTrue(error <= LIMIT, f"rank {rank}: {error:.1e}")
 
     def test_shards_inside_a_layer_are_refused(self):
         for result in self.results:

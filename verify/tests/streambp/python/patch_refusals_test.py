@@ -42,11 +42,6 @@ class Refused(unittest.TestCase):
         for name in ("output_attentions", "output_hidden_states"):
             self.assert_refused(name, **{name: True})
 
-    def test_router_logits(self):
-        model = load("qwen3-moe")
-        model.config.output_router_logits = True
-        self.assert_refused("output_router_logits", "streambp.backward", model=model)
-
     def test_caches(self):
         with torch.no_grad():
             cache = self.model(self.batch["input_ids"], use_cache=True).past_key_values

@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+"""Whole models, with a tower for images, trained on text: their own gradients in float64 at both levels, adapters included."""
+
+import copy
+import unittest
+
+import streambp
+import torch
+import transformers
+from patching import batch_of, patched, reference_step, step
+from peft import LoraConfig, get_peft_model
+from python_case import Case, autograd, in_float64, packed_inputs, take_gradients
+
+TEXT = {"vocab_size": 61, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 1,
+        "head_dim": 8, "max_position_embeddings": 128, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2}
+TOWER = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+HYBRID = {"linear_num_value_heads": 2, "linear_num_key_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8, "full_attention_interval": 2}
+SOFT = {"final_logit_softcapping": 2.0}  # which a whole Gemma 3 does not apply
+QWEN_TOWER = {"hidden_size": 16, "intermediate_size": 24, "depth": 1, "num_heads": 2, "patch_size": 4, "out_hidden_size": 16,
+              "num_position_embeddings": 16}
+# name: (class, config, vision_config, text_config, the rest)
+MODELS = {
+    "gemma3": ("Gemma3", TOWER, {**TEXT, **SOFT, "sliding_window": 7}, {"image_token_index": 60, "mm_tokens_per_image": 4}),
+    "gemma4": ("Gemma4", None, {**TEXT, "global_head_dim": 8, "vocab_size_per_layer_input": 61, "hidden_size_per_layer_input": 4,
+                                "num_kv_shared_layers": 0, "sliding_window": 7}, {"image_token_id": 60, "video_token_id": 59, "audio_token_id": 58}),
+    "mistral3": ("Mistral3", {**TOWER, "model_type": "pixtral", "head_dim": 8}, {**TEXT, "model_type": "mistral", "sliding_window": None},
+                 {"image_token_index": 60}),
+    "ministral3": ("Mistral3", {**TOWER, "model_type": "pixtral", "head_dim": 8},
+                   {**TEXT, "model_type": "ministral3", "sliding_window": None}, {"image_token_index": 60, "tie_word_embeddings": True}),
+    "qwen3_5": ("Qwen3_5", QWEN_TOWER, {**TEXT, **HYBRID}, {"image_token_id": 60, "video_token_id": 59}),
+}
+PATCHED = [name for name in MODELS if name != "gemma4"]
+
+
+def whole(name):
+    family, tower, text, more = MODELS[name]
+    torch.manual_seed(3)
+    with in_float64():
+        config = getattr(transformers, f"{family}Config")(vision_config=copy.deepcopy(tower), text_config=copy.deepcopy(text), **more)
+        config._attn_implementation = "eager"
+        model = getattr(transformers, f"{family}ForConditionalGeneration")(config).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.copy_(torch.randn(parameter.shape, dtype=torch.float64) * 0.3)
+    return model.train()
+
+
+def of_text(gradients):
+    """Without those of towers, which text does not reach."""
+    return {name: gradient for name, gradient in gradients.items() if "language_model" in name or "lm_head" in name}
+
+
+def adapted(name, seed=7, **settings):
+    with in_float64():
+        model = get_peft_model(whole(name), LoraConfig(r=3, lora_alpha=5, task_type="CAUSAL_LM", **settings))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for key, parameter in sorted(model.named_parameters()):
+            if "lora_" in key:
+                parameter.normal_(0.0, 0.3, generator=generator)
+    return model
+
+
+class WholeModels(Case):
+    def compare(self, model, batch, what):
+        theirs_loss, theirs = autograd(model, batch)
+        self.assertFalse(any(gradient.any() for name, gradient in theirs.items() if name not in of_text(theirs)))
+        loss = streambp.backward(model, batch, chunk=7)
+        self.assert_loss(loss, theirs_loss, what)
+        of_towers = dict(model.named_parameters()).keys() - of_text(dict(model.named_parameters())).keys()
+        self.assertTrue(all(model.get_parameter(name).grad is None for name in of_towers))
+        self.assert_gradients(of_text(take_gradients(model)), of_text(theirs), what)
+
+    def test_text_batches(self):
+        for name in MODELS:
+            model = whole(name)
+            for padding in ("right", "left"):
+                with self.subTest(model=name, padding=padding):
+                    self.compare(model, batch_of(58, (29, 11, 18), padding), f"{name}, {padding}")
+            if name == "qwen3_5":
+                continue  # transformers' recurrent layers hand their state from one document of a row to the next
+            with self.subTest(model=name, what="packed"):
+                model.config.vocab_size = 58
+                self.compare(model, packed_inputs(model, (5, 12, 3, 8)), f"{name}, packed")
+
+    def test_types_of_tokens_that_say_text(self):
+        for name, key in (("gemma3", "token_type_ids"), ("qwen3_5", "mm_token_type_ids")):
+            batch = batch_of(58, (19, 12))
+            batch[key] = torch.zeros_like(batch["input_ids"])
+            self.compare(whole(name), batch, f"{name}, {key}")
+
+    def test_patched(self):
+        for name in PATCHED:
+            model, batch = whole(name), batch_of(58, (29, 11, 18), "left")
+            loss, expected = reference_step(model, batch, use_cache=False)
+            with self.subTest(model=name), patched(model, chunk=5, head_chunk=7):
+                ours, found = step(model, batch)
+                self.assert_loss(ours, loss, name)
+                self.assert_gradients(found, of_text(expected), f"{name}, patched")
+                inputs = {key: batch[key] for key in ("input_ids", "attention_mask")}
+                with in_float64():
+                    model.zero_grad()
+                    model(**inputs, logits_to_keep=4).logits.square().sum().backward()
+                    of_logits = take_gradients(model)
+                    self.assertIsNone(model.eval()(**inputs, use_cache=False).loss)
+            with in_float64():
+                model.train().zero_grad()
+                model(**inputs, logits_to_keep=4, use_cache=False).logits.square().sum().backward()
+            self.assert_gradients(of_text(of_logits), of_text(take_gradients(model)), f"{name}, logits")
+        self.assert_refused(lambda: streambp.patch(whole("gemma4")), "Gemma 4", "streambp.backward")
+
+    def test_adapters(self):
+        attention = ["q_proj", "v_proj"]
+        for name, settings in {"gemma3": {"target_modules": attention, "rank_pattern": {"language_model.layers.1.self_attn.q_proj": 2}},
+                               "mistral3": {"target_modules": r".*language_model.*\.(q_proj|down_proj)", "alpha_pattern": {"down_proj": 9}},
+                               "qwen3_5": {"target_modules": ["q_proj", "out_proj", "lm_head"]},
+                               "gemma4": {"target_modules": r"model\.language_model\.layers\.\d+\.(self_attn|mlp)\.(q|o|up)_proj"}}.items():
+            batch = batch_of(58, (19, 12))
+            with self.subTest(model=name):
+                model = adapted(name, **settings)
+                self.compare(model, batch, f"{name}, adapter")
+                if name in PATCHED:
+                    loss, expected = reference_step(model, batch, use_cache=False)
+                    with patched(model, chunk=5):
+                        ours, found = step(model, batch)
+                    self.assert_loss(ours, loss, name)
+                    self.assert_gradients(found, of_text(expected), f"{name}, adapter, patched")
+
+    def test_verify(self):
+        for name in MODELS:
+            report = streambp.verify(whole(name).float(), batch_of(58, (9, 6)))
+            self.assertEqual(report.verdict, "exact", f"{name}: {report}")
+
+    def test_images_are_refused(self):
+        for name in MODELS:
+            model, batch = whole(name), batch_of(58, (9, 6))
+            images = {"pixel_values": torch.zeros(1, 3, 28, 28, dtype=torch.float64)}
+            with self.subTest(model=name):
+                self.assert_refused(lambda: streambp.backward(model, batch | images), "pixel_values", "only text")
+                placed = {**batch, "input_ids": batch["input_ids"].index_fill(1, torch.tensor([4]), 60)}
+                self.assert_refused(lambda: streambp.backward(model, placed), "token 60", "image_token_id")
+                if name in PATCHED:
+                    with patched(model):
+                        self.assert_refused(lambda: model(**batch, **images), "pixel_values", "only text")
+                        self.assert_refused(lambda: model(**placed), "token 60", "image_token_id")
+
+    def test_another_text_model_is_refused(self):
+        config = transformers.Mistral3Config(vision_config={**TOWER, "model_type": "pixtral", "head_dim": 8},
+                                             text_config={**TEXT, "model_type": "llama"})
+        model = transformers.Mistral3ForConditionalGeneration(config)
+        self.assert_refused(lambda: streambp.backward(model, batch_of(58, (9, 6))), "LlamaModel", "MistralModel")
+
+
+if __name__ == "__main__":
+    unittest.main()
