@@ -128,7 +128,9 @@ Numbers near_policy(Number threshold, const GrpoInputs& inputs, const Numbers& l
                                                                       : inputs.sampling_log_probabilities;
   Numbers drift(lp.size(), 0.0);
   if (!sampling.empty()) {
-    for (std::size_t t = 0; t < lp.size(); ++t) drift[t] = sampling[t] - lp[t];
+    for (std::size_t t = 0; t < lp.size(); ++t) {
+      if (!std::isnan(static_cast<double>(sampling[t]))) drift[t] = sampling[t] - lp[t];
+    }
   }
   const Numbers counts = token_counts(inputs.layout);
   Numbers means = sum_by_sequence(inputs.layout, drift);

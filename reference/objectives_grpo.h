@@ -42,8 +42,9 @@ struct GrpoInputs {
   std::vector<Number> advantages;
   std::vector<Number> old_log_probabilities = {};        // empty: the policy's own, held constant
   std::vector<Number> reference_log_probabilities = {};  // needed if beta > 0
-  std::vector<Number> sampling_log_probabilities = {};   // empty: the old ones
-  std::vector<Number> importance_sampling_ratio = {};    // empty: ones
+  std::vector<Number> sampling_log_probabilities =
+      {};  // empty: the old ones; NaN: of an unknown one, no drift
+  std::vector<Number> importance_sampling_ratio = {};  // empty: ones
 };
 
 /// Group relative policy optimisation (Shao et al. 2024, https://arxiv.org/abs/2402.03300; TRL 1.16,

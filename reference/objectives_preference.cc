@@ -90,8 +90,8 @@ Var score(const DpoOptions& options, const Var& l) {
 }
 
 bool smooths(DpoLoss loss) {
-  return loss == DpoLoss::kSigmoid || loss == DpoLoss::kRobust || loss == DpoLoss::kExoPair ||
-         loss == DpoLoss::kAot || loss == DpoLoss::kAotUnpaired;
+  return loss == DpoLoss::kRobust || loss == DpoLoss::kExoPair || loss == DpoLoss::kAot ||
+         loss == DpoLoss::kAotUnpaired;
 }
 
 bool is_of_scores(DpoLoss loss) {
@@ -106,6 +106,8 @@ void require_loss(const DpoOptions& options, DpoLoss loss, bool alone) {
   const Number beta = options.beta;
   const Number e = options.label_smoothing;
   require_range("dpo", "label_smoothing", e, 0.0, smooths(loss) || !alone ? 1.0 : 0.0);
+  require_range("dpo", "cdpo_label_smoothing", options.cdpo_label_smoothing, 0.0,
+                loss == DpoLoss::kSigmoid || !alone ? 1.0 : 0.0);
   require(loss != DpoLoss::kRobust || e < 0.5, "dpo",
           "expected label_smoothing below 0.5 with the robust loss, got " + std::to_string(e));
   require(loss != DpoLoss::kExoPair || (e > 0.0 && e < 1.0), "dpo",
@@ -136,7 +138,7 @@ Var loss_of_pairs(Tape& tape, const DpoOptions& options, DpoLoss loss, const Pai
   const Var rejected = scale(pairs.rejected, beta);
   switch (loss) {
     case DpoLoss::kSigmoid:
-      return smoothed(z, e);
+      return smoothed(z, options.cdpo_label_smoothing);
     case DpoLoss::kSigmoidNorm:
       return smoothed(scale(pairs.mean_margin, beta), 0.0);
     case DpoLoss::kHinge:
@@ -203,7 +205,9 @@ TokenObjective dpo(const DpoOptions& options, const TokenLayout& layout,
   std::vector<Number> reference = reference_sums;
   if (reference.empty()) reference.assign(static_cast<std::size_t>(layout.sequences), 0.0);
   require_size("dpo", "reference sums", reference, static_cast<std::size_t>(layout.sequences));
-  std::vector<Number> shares = token_counts(layout);
+  std::vector<Number> shares =
+      options.completion_tokens.empty() ? token_counts(layout) : options.completion_tokens;
+  require_size("dpo", "completion tokens", shares, static_cast<std::size_t>(layout.sequences));
   for (Number& count : shares) count = 1.0 / std::max(count, Number{1});
   const std::vector<Number> weights = ld_weights(layout, options.ld_alpha.value_or(1.0));
 

@@ -34,6 +34,9 @@ struct DpoOptions {
   DpoLoss loss_type = DpoLoss::kSigmoid;
   Number beta = 0.1;
   Number label_smoothing = 0.0;
+  Number cdpo_label_smoothing = 0.0;  // of kSigmoid
+  /// What kIpo and kSigmoidNorm divide by, an entry for every sequence; empty: its number of scored tokens.
+  std::vector<Number> completion_tokens = {};
   std::vector<std::pair<DpoLoss, Number>> mix = {};  // several with weights, instead of loss_type
   FDivergence f_divergence_type = FDivergence::kReverseKl;
   Number f_alpha_divergence_coef = 0.5;
@@ -49,9 +52,9 @@ std::vector<Number> ld_weights(const TokenLayout& layout, Number ld_alpha);
 /// Direct preference optimisation (Rafailov et al. 2023, https://arxiv.org/abs/2305.18290; TRL,
 /// dpo_trainer.py). Of the 2n sequences i < n is chosen and n + i rejected. With l = (sum of the sequence's
 /// ln p, each times its ld_weights) - (the reference's sum), f = the score of l, z = beta (f_chosen -
-/// f_rejected), e = label_smoothing and |.| the number of a sequence's scored tokens (at least 1), the loss
-/// is the mean over pairs of
-/// - sigmoid: -(1 - e) ln sigma(z) - e ln sigma(-z)   (Mitchell 2023, https://ericmitchell.ai/cdpo.pdf)
+/// f_rejected), e = label_smoothing, c = cdpo_label_smoothing and |.| a sequence's completion_tokens (at
+/// least 1), the loss is the mean over pairs of
+/// - sigmoid: -(1 - c) ln sigma(z) - c ln sigma(-z)   (Mitchell 2023, https://ericmitchell.ai/cdpo.pdf)
 /// - sigmoid_norm: -ln sigma(beta (f_chosen / |chosen| - f_rejected / |rejected|))   (Lambert et al. 2024,
 ///   https://arxiv.org/abs/2411.15124)
 /// - hinge: max(0, 1 - z)   (Zhao et al. 2023, https://arxiv.org/abs/2305.10425)

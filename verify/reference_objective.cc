@@ -146,6 +146,9 @@ reference::TokenObjective dpo(const Source& source) {
     options.mix.emplace_back(kDpoLosses.at(losses[i]), weights.at(i));
   options.beta = source.number("beta");
   options.label_smoothing = source.number("label_smoothing");
+  options.cdpo_label_smoothing = source.number("cdpo_label_smoothing");
+  if (source.word("mean_over") == "completion_mask")
+    options.completion_tokens = source.sequences_if_any(inputs::kCompletionTokens);
   options.f_divergence_type = divergences.at(source.word("f_divergence_type"));
   options.f_alpha_divergence_coef = source.number("f_alpha_divergence_coef");
   if (source.given("ld_alpha")) options.ld_alpha = source.number("ld_alpha");

@@ -63,7 +63,8 @@ void check_dpo(Suite& suite) {
       DpoOptions options;
       options.loss_type = loss;
       options.beta = 0.7;
-      options.label_smoothing = smooths ? 0.2 : 0.0;
+      (loss == DpoLoss::kSigmoid ? options.cdpo_label_smoothing : options.label_smoothing) =
+          smooths ? 0.2 : 0.0;
       const DoubleMatrix lp = some_log_probabilities(suite, kSparse);
       Numbers reference = numbers(suite.matrix(6, 1, -4.0, -0.5));
       if (reference_free) reference = {};
@@ -75,7 +76,7 @@ void check_dpo(Suite& suite) {
                       dpo(options, kSparse, reference), {lp}, log_probabilities_only, [=](const Matrices& x) {
                         const Sums sums(x, kSparse);
                         const Real beta = options.beta;
-                        const Real e = options.label_smoothing;
+                        const Real e = options.label_smoothing + options.cdpo_label_smoothing;
                         Real total = 0;
                         for (std::size_t i = 0; i < 3; ++i) {
                           const Real chosen = sums.sum[i] - (reference_free ? 0 : Real{reference[i]});

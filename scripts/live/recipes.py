@@ -26,6 +26,7 @@ MODELS = {
 # TRL's own defaults otherwise. max_grad_norm only scales gradients after they are compared.
 COMMON = {"report_to": [], "use_cpu": True, "save_strategy": "no", "disable_tqdm": True, "max_steps": 2, "logging_strategy": "no", "bf16": False,
           "gradient_checkpointing": False, "per_device_train_batch_size": 2, "learning_rate": 1e-3}
+END_KEPT = {"max_length": 10, "truncation_mode": "keep_end"}  # shorter than some completions: those rows have no prompt left
 SAMPLED = {"per_device_train_batch_size": 4, "num_generations": 4, "max_completion_length": 10}
 
 
@@ -108,7 +109,7 @@ def plain(trainer, batch, items, steps):
 
 
 def dpo(trainer, batch, items, steps):
-    return batch, {"objective": "dpo", "beta": trainer.beta, **of_reference(trainer), **of_router(trainer)}
+    return batch, {"objective": "dpo", "beta": trainer.beta, "loss_type": trainer.loss_types, **of_reference(trainer), **of_router(trainer)}
 
 
 def kto(trainer, batch, items, steps):
@@ -157,6 +158,8 @@ RECIPES = {
     "SFT, accumulation 2": (SFT, "completions", {"gradient_accumulation_steps": 2}, ("none",)),
     "SFT, checkpointing and bf16": (SFT, "texts", {"gradient_checkpointing": True, "bf16": True}, ("none",)),
     "DPO": (DPO, "pairs", {}, ("none", "fresh", "trained")),
+    "DPO, IPO, end kept": (DPO, "pairs", {"loss_type": ["ipo"], **END_KEPT}, ("none", "fresh")),
+    "DPO, sigmoid_norm, end kept": (DPO, "pairs", {"loss_type": ["sigmoid_norm"], **END_KEPT}, ("none",)),
     "KTO": (KTO, "judged", {"per_device_train_batch_size": 4}, ("none", "fresh", "trained")),
     "GRPO": (GRPO, "prompts", {**SAMPLED, "steps_per_generation": 1}, ("none", "fresh")),
     "GRPO, steps_per_generation 2": (GRPO, "prompts", {**SAMPLED, "steps_per_generation": 2}, ("none", "fresh")),

@@ -5,6 +5,7 @@
 
 #include "streambp/data/padded_tensors.h"
 #include "streambp/error.h"
+#include "streambp/model/rope_frequencies.h"
 #include "streambp/model/tensor_file.h"
 #include "streambp/objective/terms.h"
 
@@ -16,9 +17,19 @@ int64_t sequences_of(const Batch& batch) {
   return static_cast<int64_t>(batch.offsets.size()) - 1;
 }
 
+/// Of `of_tokens` [N], over each sequence's tokens: [S] float64.
+at::Tensor sums_of_sequences(const Batch& batch, const at::Tensor& of_tokens) {
+  std::vector<double> sums;
+  for (size_t i = 0; i + 1 < batch.offsets.size(); ++i)
+    sums.push_back(of_tokens.slice(0, batch.offsets[i], batch.offsets[i + 1]).sum().item<double>());
+  return at::tensor(at::ArrayRef<double>(sums), at::kDouble);
+}
+
 Batch read_pairs(const PaddedTensors& file, const ObjectiveKind& kind, int64_t vocab_size) {
-  Batch batch =
-      file.packed(file.labels(file.mask("completion_mask", file.columns()), "completion_mask"), vocab_size);
+  const at::Tensor mask = file.mask("completion_mask", file.columns());
+  Batch batch = file.packed(file.labels(mask, "completion_mask"), vocab_size);
+  batch.sequence_inputs[inputs::kCompletionTokens] =
+      sums_of_sequences(batch, mask.flatten().index_select(0, batch.padded_indices));
   const int64_t pairs = number_of_pairs(kind.name, sequences_of(batch));
   if (file.has("ref_chosen_logps") || file.has("ref_rejected_logps")) {
     batch.sequence_inputs[inputs::kReferenceSums] =
@@ -50,6 +61,7 @@ Batch read_labelled(const PaddedTensors& file, int64_t vocab_size) {
   Batch batch =
       file.packed(file.labels(file.mask("completion_mask", file.columns()), "completion_mask"), vocab_size);
   batch.sequence_inputs[inputs::kRole] = file.numbers("role", {sequences_of(batch)});
+  if (file.has(kPassColumns)) batch.sequence_inputs[kPassColumns] = file.tensor(kPassColumns);
   if (file.has("ref_logps")) {
     batch.sequence_inputs[inputs::kReferenceSums] = file.numbers("ref_logps", {sequences_of(batch)});
   }
@@ -61,7 +73,9 @@ Batch read_labelled(const PaddedTensors& file, int64_t vocab_size) {
 void put_tokens(const PaddedTensors& file, Batch& batch, const at::Tensor& numbers, const std::string& name,
                 const char* input, const at::Tensor& mask) {
   const at::Tensor masked = file.last_columns(numbers).masked_fill(mask.logical_not(), 0.0);
-  PaddedTensors::require_finite(masked, name);
+  // A server of samples writes NaN where it does not know a token's.
+  const bool may_be_unknown = name == "sampling_per_token_logps";
+  PaddedTensors::require_finite(may_be_unknown ? masked.masked_fill(masked.isnan(), 0.0) : masked, name);
   batch.token_inputs[input] = file.on_stream(batch, masked);
 }
 
@@ -255,6 +269,16 @@ std::vector<std::string> reading_notes(const Batch& batch) {
   if (batch.first_labels_ignored > 0) {
     notes.push_back(fmt::format("first labels ignored because padding would predict them: {}",
                                 batch.first_labels_ignored));
+  }
+  if (const auto items = batch.scalar_inputs.find(kNumItemsInBatch); items != batch.scalar_inputs.end()) {
+    // GRPO's alone has this name.
+    if (const int64_t scored = count(batch).scored; items->second != static_cast<double>(scored))
+      notes.push_back(
+          fmt::format("{} is {}, the batch has {} completion tokens: dapo, cispo and vespo divide by the "
+                      "former; TRL's counts a "
+                      "generated batch, and its loss is divided by that x gradient_accumulation_steps / "
+                      "steps_per_generation",
+                      kNumItemsInBatch, items->second, scored));
   }
   return notes;
 }

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "streambp/error.h"
+#include "streambp/model/rope_frequencies.h"
 #include "streambp/model/strict_json.h"
 
 namespace streambp {
@@ -169,7 +170,12 @@ void PaddedTensors::join_rows_and_estimates() {
     joined["ref_logps"] =
         at::cat({numbers("ref_logps", labels.sizes()), numbers("ref_KL_logps", {estimates})});
   }
+  // Each kind runs in a pass of its own, as wide as its rows.
+  const at::Tensor widths =
+      at::full({labels.size(0) + estimates}, integers("KL_input_ids").size(1), at::kDouble);
+  widths.slice(0, 0, labels.size(0)).fill_(integers("input_ids").size(1));
   for (auto& [name, tensor] : joined) tensors_[name] = std::move(tensor);
+  tensors_[kPassColumns] = widths;
 }
 
 at::Tensor PaddedTensors::optional(const std::string& name) const {

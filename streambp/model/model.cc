@@ -191,13 +191,33 @@ void Model::zero_gradients() {
   }
 }
 
+namespace {
+
+/// Throws InputError where rows that their trainer runs in passes of their own have other frequencies there
+/// than `frequencies`, those of the longest.
+void require_one_rope(const RopeSettings& rope, int64_t rotary_dim, const Batch& batch,
+                      const std::vector<double>& frequencies) {
+  const auto columns = batch.sequence_inputs.find(kPassColumns);
+  if (columns == batch.sequence_inputs.end()) return;
+  const auto fewest = static_cast<int64_t>(columns->second.min().item<double>());
+  if (rope_inverse_frequencies(rope, rotary_dim, fewest) == frequencies) return;
+  throw InputError(
+      "rows of {} and of {} columns, which run in passes of their own: their rotary frequencies differ, "
+      "expected both on one side of {}, original_max_position_embeddings; leave the estimate's rows out "
+      "(loss_type apo_zero_unpaired), or have the trainer pad both to as many columns",
+      fewest, rope_length(batch), rope.original_max_position_embeddings);
+}
+
+}  // namespace
+
 RopeTable Model::rope_of(const RopeSettings& rope, const std::optional<GivenRope>& given, int64_t rotary_dim,
                          const Batch& batch, const at::Tensor& row_factors) const {
   const at::Tensor positions = batch.positions.to(device());
+  const std::vector<double> frequencies = rope_inverse_frequencies(rope, rotary_dim, rope_length(batch));
+  require_one_rope(rope, rotary_dim, batch, frequencies);
   if (given)
     return rope_table(positions, given->frequencies.to(device()), given->attention_factor, dtype(),
                       row_factors);
-  const std::vector<double> frequencies = rope_inverse_frequencies(rope, rotary_dim, rope_length(batch));
   return rope_table(positions, at::tensor(at::ArrayRef<double>(frequencies), at::kDouble).to(device()),
                     rope.attention_factor, dtype(), row_factors);
 }

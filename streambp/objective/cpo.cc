@@ -32,7 +32,7 @@ class Cpo final : public Objective {
         cpo_alpha_(options.number("cpo_alpha", 0.0, kInfinity)),
         gamma_(options.number("simpo_gamma", 0.0, kInfinity)) {
     settings_.beta = loss_type_ == "ipo" ? options.positive("beta") : options.number("beta", 0.0, kInfinity);
-    settings_.label_smoothing = options.number("label_smoothing", 0.0, 1.0);
+    settings_.label_smoothing = settings_.sigmoid_smoothing = options.number("label_smoothing", 0.0, 1.0);
     if (!is_simpo()) check_smoothing(name_, loss_type_, settings_.label_smoothing);
   }
 

@@ -1,9 +1,9 @@
 // Direct preference optimisation on pairs of a chosen and a rejected completion of one prompt. With s the sum
 // of a completion's log-probabilities, l_c = s_chosen - s_reference,chosen, l_r likewise, scores f_c = f(l_c)
-// and f_r = f(l_r), z = beta (f_c - f_r), |.| a completion's tokens and e the label smoothing, the loss is
-// the mean over pairs of
-// - sigmoid: -(1 - e) log sigma(z) - e log sigma(-z). arXiv 2305.18290, equation 7; e > 0: conservative DPO,
-//   which TRL no longer has.
+// and f_r = f(l_r), z = beta (f_c - f_r), |.| a completion's tokens (see mean_over) and e the
+// label_smoothing, the loss is the mean over pairs of
+// - sigmoid: -(1 - c) log sigma(z) - c log sigma(-z), c the cdpo_label_smoothing. arXiv 2305.18290, equation
+//   7; c > 0: conservative DPO, which TRL no longer has: its label_smoothing does not touch this loss.
 // - sigmoid_norm: -log sigma(beta (f_c / |chosen| - f_r / |rejected|)). arXiv 2411.15124, section 5.
 // - hinge: max(0, 1 - z). arXiv 2305.10425 (SLiC), as in arXiv 2309.06657.
 // - ipo: (f_c / |chosen| - f_r / |rejected| - 1 / (2 beta))^2. arXiv 2310.12036, averaged over tokens as in
@@ -27,8 +27,10 @@
 // use_weighting multiplies a pair's loss by both completions' exp(mean over tokens of log p - log sum_v
 // p_v^2), held constant (WPO, arXiv 2406.11827).
 //
-// Reference implementation: TRL 1.16, trainer/dpo_trainer.py. An empty completion has |.| = 1.
-// Reference-free: the reference's sums are 0. Exponents end at kLargestExponent.
+// Reference implementation: TRL 1.16, trainer/dpo_trainer.py, which takes |.| from completion_mask before it
+// is shifted: where a row begins with its completion (truncation_mode keep_end) that is one more than are
+// scored. WPO's mean and sft's are over scored tokens. An empty completion has |.| = 1. Reference-free: the
+// reference's sums are 0. Exponents end at kLargestExponent.
 #include <algorithm>
 
 #include "streambp/error.h"
@@ -79,6 +81,11 @@ class Dpo final : public Objective {
     whole_chosen_ = static_cast<double>(std::max<int64_t>(whole.chosen, 1));
     settings_.discopop_tau = options.positive("discopop_tau");
     settings_.label_smoothing = options.number("label_smoothing", 0.0, 1.0);
+    settings_.sigmoid_smoothing = options.number("cdpo_label_smoothing", 0.0, 1.0);
+    lengths_ = scored_.lengths();
+    if (options.word("mean_over") == "completion_mask" &&
+        batch.sequence_inputs.contains(inputs::kCompletionTokens))
+      lengths_ = scored_.sequence_input(batch, inputs::kCompletionTokens).clamp_min(1.0);
     if (options.given("loss_weights")) loss_weights_ = options.numbers("loss_weights");
     if (loss_weights_.size() != losses_.size()) {
       throw InputError("dpo: {} loss_weights for {} losses in loss_type, expected one each",
@@ -113,7 +120,7 @@ class Dpo final : public Objective {
     const at::Tensor ratios = sums - reference;
     const at::Tensor scores = scoring_.of(ratios);
     const PairScores pairs{
-        chosen(ratios), rejected(ratios), margins(scores), margins(scores / on_device(scored_.lengths())),
+        chosen(ratios), rejected(ratios), margins(scores), margins(scores / on_device(lengths_)),
         margins(sums), margins(reference),
         // Of this part of the batch: over its pairs, since the sum below is divided by those of all.
         (chosen(scored_.sums(log_p)).sum() *
@@ -135,7 +142,7 @@ class Dpo final : public Objective {
     bool smooths = false, sorts = false;
     for (const std::string& name : losses_) {
       const PairLoss& loss = pair_losses().at(name);
-      if (losses_.size() == 1 || name == "exo_pair" || name == "robust")
+      if ((losses_.size() == 1 && name != "sigmoid") || name == "exo_pair" || name == "robust")
         check_smoothing("dpo", name, settings_.label_smoothing);
       if (!loss.takes_divergence && !scoring_.is_plain()) {
         throw InputError("dpo: f_divergence_type is {}, expected reverse_kl with loss_type {}",
@@ -147,11 +154,16 @@ class Dpo final : public Objective {
       smooths = smooths || (loss.smooths && name != "sigmoid");
       sorts = sorts || loss.sorts;
     }
-    // TRL smooths the other losses of a mix and leaves sigmoid alone.
     const bool has_sigmoid = std::find(losses_.begin(), losses_.end(), "sigmoid") != losses_.end();
-    if (losses_.size() > 1 && settings_.label_smoothing != 0.0 && (has_sigmoid || !smooths)) {
-      throw InputError("dpo: label_smoothing is {}, expected 0 with loss_type {}", settings_.label_smoothing,
-                       options.word("loss_type"));
+    if (settings_.label_smoothing != 0.0 && !smooths) {
+      throw InputError(
+          "dpo: label_smoothing is {}, expected 0 with loss_type {}{}", settings_.label_smoothing,
+          options.word("loss_type"),
+          has_sigmoid ? ", of which TRL ignores it; conservative DPO is cdpo_label_smoothing" : "");
+    }
+    if (settings_.sigmoid_smoothing != 0.0 && !has_sigmoid) {
+      throw InputError("dpo: cdpo_label_smoothing is {}, expected 0 with loss_type {}: it smooths sigmoid",
+                       settings_.sigmoid_smoothing, options.word("loss_type"));
     }
     if (!is_whole && sorts) {
       throw InputError("dpo: a part of a batch, expected the whole with loss_type {}: it sorts the pairs",
@@ -175,6 +187,7 @@ class Dpo final : public Objective {
   Scoring scoring_;
   bool weighs_;
   PairLossSettings settings_;
+  at::Tensor lengths_;  // [S]: what ipo and sigmoid_norm divide by
   double divisor_ = 1.0;
   double whole_chosen_ = 1.0;
   at::Tensor token_weights_;  // [M]; undefined: 1
@@ -195,7 +208,13 @@ ObjectiveKind dpo_kind() {
       {"loss_type", "sigmoid", "the loss of a pair, or several", losses, /*is_list=*/true},
       {"loss_weights", "", "what several are multiplied by, with '+' between the numbers; 1 each"},
       {"beta", "0.1", "strength of the pull towards the reference"},
-      {"label_smoothing", "0", "probability that a label is wrong (sigmoid, robust, exo_pair, aot)"},
+      {"label_smoothing", "0", "TRL's: probability that a label is wrong (robust, exo_pair, aot)"},
+      {"cdpo_label_smoothing", "0", "the same of sigmoid: conservative DPO's, which TRL no longer has"},
+      {"mean_over",
+       "completion_mask",
+       "the tokens that ipo and sigmoid_norm average over: all of completion_mask, as TRL, or the scored "
+       "ones",
+       {"completion_mask", "scored"}},
       {"f_divergence_type",
        "reverse_kl",
        "what holds the policy to the reference",

@@ -102,7 +102,7 @@ class Grpo final : public Objective {
       off_policy_mask_threshold_ = options.number("off_policy_mask_threshold", -kInfinity, kInfinity);
     }
     old_ = optional(batch, inputs::kOldLogProbabilities);
-    sampling_ = optional(batch, inputs::kSamplingLogProbabilities);
+    read_sampling(batch);
     ratio_ = optional(batch, inputs::kImportanceSamplingRatio);
     if (type_ == "vespo" && batch.sequence_inputs.contains(inputs::kImportanceSamplingRatio)) {
       throw InputError(
@@ -206,13 +206,25 @@ class Grpo final : public Objective {
     return at_most(log_phi, kVespoOverflow).exp() * log_phi.le(kVespoOverflow).to(at::kDouble);
   }
 
+  /// NaN stands for what is not known of a token, which TRL lets drift by nothing.
+  void read_sampling(const Batch& batch) {
+    const auto found = batch.token_inputs.find(inputs::kSamplingLogProbabilities);
+    if (found == batch.token_inputs.end()) return;
+    if (found->second.dim() == 1 && found->second.size(0) == batch.size() &&
+        found->second.isnan().any().item<bool>())
+      known_ = scored_.at_scored(found->second).isnan().logical_not().to(at::kDouble);
+    sampling_ = scored_.token_input(batch, inputs::kSamplingLogProbabilities,
+                                    known_.defined() ? scored_.has_target() * known_ : scored_.has_target());
+  }
+
   /// 1 or 0 for each token, [M]: 0 if its advantage is negative and its sequence has become, on average, less
   /// likely than it was when it was sampled by more than the threshold.
   at::Tensor near_policy(const at::Tensor& log_p, const at::Tensor& advantages) const {
     const at::Tensor& sampling = sampling_.defined() ? sampling_ : old_;
     const at::Tensor policy = log_p.detach();
-    const at::Tensor drift =
-        sequence_means(sampling.defined() ? sampling.to(policy.device()) - policy : at::zeros_like(policy));
+    at::Tensor drifts = sampling.defined() ? sampling.to(policy.device()) - policy : at::zeros_like(policy);
+    if (known_.defined()) drifts = drifts * known_.to(policy.device());
+    const at::Tensor drift = sequence_means(drifts);
     return (advantages.ge(0.0) | drift.le(*off_policy_mask_threshold_)).to(at::kDouble);
   }
 
@@ -255,6 +267,7 @@ class Grpo final : public Objective {
   at::Tensor advantages_;  // [M]
   at::Tensor old_;         // [M]; undefined: the policy's own
   at::Tensor sampling_;    // [M]; undefined: the old ones
+  at::Tensor known_;       // [M], 1 or 0: whether they are known of a token; undefined: of all
   at::Tensor ratio_;       // [M]; undefined: 1
   at::Tensor reference_;   // [M]; undefined: beta is 0
 };

@@ -43,7 +43,7 @@ const std::map<std::string, PairLoss>& pair_losses() {
   static const std::map<std::string, PairLoss> losses{
       {"sigmoid",
        {[](const Scores& p, const Settings& s) {
-          return smoothed_sigmoid_loss(p.margins * s.beta, s.label_smoothing);
+          return smoothed_sigmoid_loss(p.margins * s.beta, s.sigmoid_smoothing);
         },
         /*needs_beta=*/false, /*smooths=*/true, /*takes_divergence=*/true}},
       {"sigmoid_norm",

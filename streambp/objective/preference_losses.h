@@ -15,6 +15,7 @@ namespace streambp {
 struct PairLossSettings {
   double beta = 0.1;
   double label_smoothing = 0.0;
+  double sigmoid_smoothing = 0.0;  // of sigmoid, which TRL's CPO smooths and its DPO leaves alone
   double discopop_tau = 0.05;
 };
 

@@ -29,6 +29,8 @@ inline constexpr const char* kSamplingLogProbabilities = "sampling_log_probabili
 inline constexpr const char* kOldSums = "old_sums";              // sums of the old log-probabilities
 inline constexpr const char* kReferenceSums = "reference_sums";  // sums of the reference's log-probabilities
 inline constexpr const char* kMargin = "margin";                 // reward: of a pair, at both its sequences
+inline constexpr const char* kCompletionTokens =
+    "completion_tokens";  // DPO: of completion_mask, the first column's included, which nothing predicts
 inline constexpr const char* kRole = "role";  // KTO: 1 desirable, 0 undesirable, 2 for the KL estimate
 }  // namespace inputs
 
@@ -54,6 +56,8 @@ class ScoredTokens {
   /// Token input `name` at the scored tokens, [M] float64, 0 where `mask` [M] is. Throws InputError if it is
   /// missing or has the wrong length, and for a number that is not finite where the mask is not 0.
   at::Tensor token_input(const Batch& batch, const char* name, const at::Tensor& mask) const;
+  /// `of_tokens` [N] at the scored tokens, [M].
+  at::Tensor at_scored(const at::Tensor& of_tokens) const { return of_tokens.index_select(0, indices_); }
   /// Sequence input `name`, [S] float64. Throws InputError as token_input does.
   at::Tensor sequence_input(const Batch& batch, const char* name) const;
   /// The reference's log-probabilities summed over each sequence, [S]: given as such, or per token, then each

@@ -22,7 +22,7 @@ const std::map<std::string, std::vector<OptionMap>> kVariants{
      {{}, {{"label_smoothing", "0.1"}}, {{"reduction", "sum"}}, {{"divisor", "77"}}, {{"loss_type", "dft"}}}},
     {"dpo",
      {{},
-      {{"label_smoothing", "0.1"}, {"beta", "0.3"}},
+      {{"cdpo_label_smoothing", "0.1"}, {"beta", "0.3"}},
       {{"loss_type", "hinge"}},
       {{"loss_type", "ipo"}},
       {{"loss_type", "robust"}, {"label_smoothing", "0.2"}},

@@ -49,9 +49,9 @@ TEST(DpoObjective, AtTheReferenceEveryAnswerIsEquallyGood) {
   const Outcome result = outcome(dpo(options, kPair, {-3, -0.5}), {-1, -2, -0.5});
   expect_near(result.loss, std::log(2.0));
   expect_near(result.d_lp, {-0.2, -0.2, 0.2});
-  options.label_smoothing = 0.25;
+  options.cdpo_label_smoothing = 0.25;
   expect_near(outcome(dpo(options, kPair, {-3, -0.5}), {-1, -2, -0.5}).d_lp, {-0.1, -0.1, 0.1});
-  options.label_smoothing = 0.5;
+  options.cdpo_label_smoothing = 0.5;
   expect_near(outcome(dpo(options, kPair, {-3, -0.5}), {-1, -2, -0.5}).d_lp, {0.0, 0.0, 0.0});
 }
 

@@ -2,6 +2,7 @@
 // TRL's names.
 #include <gtest/gtest.h>
 
+#include "streambp/model/rope_frequencies.h"
 #include "streambp/model/scored.h"
 #include "streambp/objective/terms.h"
 #include "verify/tests/streambp/data/objective_inputs_testing.h"
@@ -122,6 +123,10 @@ TEST(ObjectiveInputs, WhatTrlWritesIsReadAndTheRestRefused) {
   EXPECT_EQ(list(batch.token_inputs.at("sampling_log_probabilities")),
             (std::vector<double>{0, -1, 0, -3, 0, -4, -5, 0}));
   EXPECT_EQ(batch.scalar_inputs.at("num_items_in_batch"), 1.0) << "clamped as TRL does";
+  File unknown = with(grpo, "sampling_per_token_logps", table({{std::nan(""), -2, -3}, {-4, -5, -6}}));
+  EXPECT_TRUE(read("grpo", unknown).token_inputs.at("sampling_log_probabilities")[1].isnan().item<bool>());
+  unknown["sampling_per_token_logps"] = table({{-1, -2, -INFINITY}, {-4, -5, -6}});
+  EXPECT_TRUE(refuses("grpo", unknown, "sampling_per_token_logps: row 0, column 4 of input_ids is -inf"));
   batch = read("grpo", with(grpo, "importance_sampling_ratio", table({{2}, {3}})));
   EXPECT_EQ(list(batch.token_inputs.at("importance_sampling_ratio")),
             (std::vector<double>{0, 2, 0, 2, 0, 3, 3, 0}));
@@ -144,6 +149,8 @@ TEST(ObjectiveInputs, WhatTrlWritesIsReadAndTheRestRefused) {
   EXPECT_EQ(list(batch.targets), (std::vector<double>{2, 3, kNo, 5, kNo, kNo, 6, 7, kNo, 8, kNo}));
   EXPECT_EQ(list(batch.sequence_inputs.at(inputs::kRole)), (std::vector<double>{1, 0, 2, 2}));
   EXPECT_EQ(list(batch.sequence_inputs.at(inputs::kReferenceSums)), (std::vector<double>{-1, -2, -3, -4}));
+  EXPECT_EQ(batch.rope_length, 4);
+  EXPECT_EQ(list(batch.sequence_inputs.at(kPassColumns)), (std::vector<double>{3, 3, 4, 4}));
   EXPECT_TRUE(refuses("kto", with(kto, "role", doubles({1, 0})), "label: given together with role"));
   EXPECT_TRUE(refuses("kto", without(kto, "ref_KL_logps"), "ref_KL_logps"));
   EXPECT_TRUE(refuses("kto", without(kto, "KL_attention_mask"), "KL_attention_mask"));
@@ -153,6 +160,17 @@ TEST(ObjectiveInputs, WhatTrlWritesIsReadAndTheRestRefused) {
                       "KL_completion_mask: expected shape [2, 4]"));
   EXPECT_TRUE(refuses("kto", with(kto, "attention_mask", rows({{1, 1, 1, 1, 1}, {1, 1, 1, 1, 1}})),
                       "attention_mask: expected shape [2, 3]"));
+}
+
+TEST(ObjectiveInputs, TokensOfTheCompletionMaskAreCountedBeforeItIsShifted) {
+  const auto counted = [](const File& file) {
+    return list(read("dpo", file).sequence_inputs.at(inputs::kCompletionTokens));
+  };
+  EXPECT_EQ(counted(pairs()), (std::vector<double>{2, 1, 1, 2}));
+  File begun =
+      with(pairs(), "completion_mask", rows({{1, 1, 1, 1}, {0, 0, 1, 0}, {0, 0, 1, 0}, {0, 0, 1, 1}}));
+  EXPECT_EQ(counted(begun), (std::vector<double>{4, 1, 1, 2}));
+  EXPECT_EQ(count(read("dpo", begun)).scored, 7);
 }
 
 TEST(ObjectiveInputs, NumItemsInBatchStandsForTheDivisor) {

@@ -176,6 +176,15 @@ TEST(ObjectivePolicyValue, SequencesFarFromThePolicyAreLeftOut) {
   expect_near(grpo({{"off_policy_mask_threshold", "0.1"}}, false, true).loss,
               (clipped(0) + clipped(1) + clipped(2)) / 6, "farther");
   EXPECT_EQ(left({{"off_policy_mask_threshold", "0.1"}}, false), left({}, false));
+  // What is not known of a token drifts by nothing: the third sequence's mean is 0.
+  Batch batch = batch_with({{inputs::kAdvantages, kAdvantages}, {inputs::kOldLogProbabilities, kOld}});
+  std::vector<double> sampled = kSampling;
+  sampled[5] = std::nan("");
+  batch.token_inputs[inputs::kSamplingLogProbabilities] =
+      batch_with({{inputs::kSamplingLogProbabilities, sampled}})
+          .token_inputs.at(inputs::kSamplingLogProbabilities);
+  expect_near(evaluated("grpo", batch, {{"loss_type", "bnpo"}, {"off_policy_mask_threshold", "0.1"}}).loss,
+              (clipped(0) + clipped(1) + clipped(2) + clipped(5)) / 6, "an unknown one");
   EXPECT_LT(left({{"off_policy_mask_threshold", "0.1"}}, true), left({}, true));
 }
 

@@ -46,7 +46,7 @@ inline std::vector<Variant> all_variants() {
   std::vector<Variant> variants{{"sft", {}},
                                 {"sft", {{"reduction", "sum"}, {"label_smoothing", "0.1"}}},
                                 {"sft", {{"divisor", "7"}}},
-                                {"dpo", {{"label_smoothing", "0.2"}}},
+                                {"dpo", {{"cdpo_label_smoothing", "0.2"}}},
                                 {"dpo", {{"loss_type", "hinge"}, {"beta", "0.7"}}},
                                 {"dpo", {{"loss_type", "ipo"}}},
                                 {"dpo", {{"loss_type", "robust"}, {"label_smoothing", "0.1"}}},

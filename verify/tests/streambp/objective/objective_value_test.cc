@@ -73,9 +73,11 @@ TEST(ObjectiveValue, Pairs) {
   const auto z = [&](size_t i) { return beta * (ratio(i) - ratio(i + 2)); };
   const auto dpo = [&](const std::string& type, const std::string& smoothing,
                        const std::string& free = "false") {
-    return toy_loss(
-        toy(), "dpo",
-        {{"beta", "0.5"}, {"loss_type", type}, {"label_smoothing", smoothing}, {"reference_free", free}});
+    return toy_loss(toy(), "dpo",
+                    {{"beta", "0.5"},
+                     {"loss_type", type},
+                     {type == "sigmoid" ? "cdpo_label_smoothing" : "label_smoothing", smoothing},
+                     {"reference_free", free}});
   };
   expect_near(dpo("sigmoid", "0"), mean_of([&](size_t i) { return softplus(-z(i)); }), "sigmoid");
   expect_near(dpo("sigmoid", "0.1"),

@@ -112,6 +112,47 @@ TEST(PreferenceValue, LossesOfDpo) {
               "a mix");
 }
 
+TEST(PreferenceValue, IpoAveragesOverTheCompletionMask) {
+  // The first chosen row begins with its completion, the second rejected one, too.
+  Batch batch = toy();
+  const std::vector<double> counted{4, 2, 4, 3};
+  batch.sequence_inputs[inputs::kCompletionTokens] = doubles(counted);
+  const auto margin = [](const std::vector<double>& lengths, size_t i) {
+    return chosen(i) / lengths[i] - rejected(i) / lengths[i + 2];
+  };
+  for (const bool masked : {true, false}) {
+    const std::vector<double>& lengths = masked ? counted : kLengths;
+    const auto loss = [&](const char* type) {
+      const OptionMap options{
+          {"loss_type", type}, {"beta", "0.5"}, {"mean_over", masked ? "completion_mask" : "scored"}};
+      return toy_loss(batch, "dpo", options).item<double>();
+    };
+    expect_near(loss("ipo"), mean_of([&](size_t i) { return std::pow(margin(lengths, i) - 1, 2); }), "ipo");
+    expect_near(loss("sigmoid_norm"), mean_of([&](size_t i) { return softplus(-0.5 * margin(lengths, i)); }),
+                "sigmoid_norm");
+  }
+  const OptionMap ipo{{"loss_type", "ipo"}, {"beta", "0.5"}};
+  expect_near(toy_loss(batch, "dpo", ipo).item<double>(),
+              mean_of([&](size_t i) { return std::pow(margin(counted, i) - 1, 2); }), "the default is TRL's");
+}
+
+TEST(PreferenceValue, SmoothingOfSigmoidHasANameOfItsOwn) {
+  const auto z = [](size_t i) { return 0.5 * (chosen(i) - rejected(i)); };
+  const auto plain = [&](size_t i) { return softplus(-z(i)); };
+  const auto robust = [&](size_t i) { return (0.8 * softplus(-z(i)) - 0.2 * softplus(z(i))) / 0.6; };
+  const auto smoothed = [&](size_t i) { return 0.9 * softplus(-z(i)) + 0.1 * softplus(z(i)); };
+  expect_near(dpo({{"cdpo_label_smoothing", "0.1"}}), mean_of(smoothed), "conservative DPO");
+  const OptionMap mix{{"loss_type", "sigmoid+robust"}, {"label_smoothing", "0.2"}};
+  expect_near(dpo(mix), mean_of(plain) + mean_of(robust), "TRL's leaves sigmoid alone");
+  OptionMap both = mix;
+  both["cdpo_label_smoothing"] = "0.1";
+  expect_near(dpo(both), mean_of(smoothed) + mean_of(robust), "both");
+  EXPECT_NE(refusal({{"label_smoothing", "0.1"}}).find("conservative DPO is cdpo_label_smoothing"),
+            std::string::npos);
+  EXPECT_NE(refusal({{"loss_type", "hinge"}, {"cdpo_label_smoothing", "0.1"}}).find("it smooths sigmoid"),
+            std::string::npos);
+}
+
 TEST(PreferenceValue, AotSortsThePairs) {
   Batch batch = toy();
   batch.sequence_inputs[inputs::kReferenceSums] = doubles({-2.0, -1.1, -2.2, -5.0});
@@ -249,7 +290,7 @@ TEST(Preference, RefusesWhatCannotBe) {
   EXPECT_NE(
       refusal({{"loss_type", "apo_zero"}, {"label_smoothing", "0.1"}}).find("expected 0 with loss_type"),
       std::string::npos);
-  for (const char* mix : {"sigmoid+robust", "bco_pair+sft", "hinge+ipo"}) {
+  for (const char* mix : {"sigmoid+hinge", "bco_pair+sft", "hinge+ipo"}) {
     EXPECT_NE(refusal({{"loss_type", mix}, {"label_smoothing", "0.1"}}).find("expected 0 with loss_type"),
               std::string::npos)
         << mix;

@@ -6,6 +6,7 @@ import unittest
 import datasets
 import streambp
 import torch
+import transformers
 from adapters_test import adapted, read_case
 from live.drive import computing_in, rows_of
 from live.recipes import make_model
@@ -29,6 +30,26 @@ class LiveModels(Case):
 
     def test_a_trained_adapter_is_compared_with_its_frozen_copy(self):
         self.check("DPO", "qwen3", "trained")
+
+    def test_means_over_completions_that_begin_a_row(self):
+        for loss_type in ("IPO", "sigmoid_norm"):
+            self.check(f"DPO, {loss_type}, end kept", "qwen3", "none")
+
+    def test_an_estimate_s_rows_on_another_side_of_a_long_rope(self):
+        config = transformers.Phi3Config(vocab_size=61, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, pad_token_id=0,
+                                         max_position_embeddings=64, original_max_position_embeddings=8, tie_word_embeddings=False,
+                                         rope_parameters={"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4})
+        model = transformers.Phi3ForCausalLM(config).double()
+        for columns, estimate in ((6, 8), (10, 12), (6, 12), (12, 6)):
+            batch = {"label": torch.tensor([True, False]), "ref_logps": torch.tensor([-9.0, -8.0]), "ref_KL_logps": torch.tensor([-7.0, -9.0])}
+            for prefix, width in (("", columns), ("KL_", estimate)):
+                ids = torch.arange(3, 3 + 2 * width).view(2, width)
+                batch |= {f"{prefix}input_ids": ids, f"{prefix}attention_mask": torch.ones_like(ids),
+                          f"{prefix}completion_mask": (torch.arange(width) > 3).long().repeat(2, 1)}
+            if (columns > 8) == (estimate > 8):
+                streambp.backward(model, batch, "kto")
+            else:
+                self.assert_refused(lambda given=batch: streambp.backward(model, given, "kto"), "passes of their own", "apo_zero_unpaired")
 
     def test_the_divisor_is_one_optimizer_steps(self):
         self.check("GRPO, steps_per_generation 4", "qwen3", "none")
