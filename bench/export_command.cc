@@ -10,6 +10,7 @@
 #include "streambp/model/open_model.h"
 #include "streambp/model/quantized.h"
 #include "streambp/model/tensor_file.h"
+#include "streambp/runtime/held_folder.h"
 #include "streambp/runtime/output_file.h"
 
 namespace streambp::bench {
@@ -42,9 +43,8 @@ int run_export(const Typed& typed) {
   if (quantization && dtype == at::kDouble)
     throw InputError("--quantize {}: of float32, bfloat16 and float16, expected one of them as --dtype",
                      typed.quantize);
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) throw InputError("--out {}: can't be created: {}", typed.out, error.message());
+  if (typed.out.empty()) throw InputError("--out '': expected a folder");
+  const HeldFolder held(folder);  // its two files are of one run
   for (const char* name : {"config.json", "model.safetensors"}) {
     if (std::filesystem::exists(folder / name))
       throw InputError("--out {}: holds a {} already", typed.out, name);

@@ -94,6 +94,12 @@ void check_record(const json& record, const std::string& where) {
     throw InputError("{}: choice: reason: expected text", where);
 }
 
+void require_resume(const std::filesystem::path& results, size_t count, bool resumes) {
+  if (resumes || count == 0) return;
+  throw InputError("{}: holds {} records already; expected --resume to add to them, or another --out",
+                   results.string(), count);
+}
+
 KnownRecords::KnownRecords(const RecordFile& file, const InputFiles& inputs)
     : file_(file), last_change_(last_change(inputs)) {
   for (size_t i = 0; i < file.records().size(); ++i) {

@@ -16,6 +16,9 @@ namespace streambp::bench {
 /// are read again when a record is shown.
 void check_record(const nlohmann::json& record, const std::string& where);
 
+/// Throws InputError where a run that does not resume would add to the `count` records that are there.
+void require_resume(const std::filesystem::path& results, size_t count, bool resumes);
+
 class KnownRecords {
  public:
   /// `file` and `inputs` have to outlive it.

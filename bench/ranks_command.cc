@@ -1,5 +1,6 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <algorithm>
 #include <memory>
 
 #include "bench/budget.h"
@@ -15,6 +16,7 @@
 #include "streambp/cli/print.h"
 #include "streambp/cli/threads.h"
 #include "streambp/distributed/agreement.h"
+#include "streambp/distributed/local_ranks.h"
 #include "streambp/distributed/process_ranks.h"
 #include "streambp/distributed/sequence_split.h"
 #include "streambp/error.h"
@@ -78,7 +80,24 @@ divide the heads). Latent attention and keys and values that layers share are ga
 Where a rank runs out of memory all end, that is recorded with status oom, and they are started again for the rest (ranks that torchrun or
 mpirun started end without it).
 
-Exit codes: 0 all good; 2 bad usage or input; 3 a rank ran out of memory; of a rank that fails, its own.)";
+The store at which ranks meet has no secret. It listens at this machine's loopback alone, or at MASTER_ADDR; where that is no address of
+rank 0's own, at STREAMBP_STORE_ADDRESS (0.0.0.0: at all of them).
+
+Exit codes: 0 all good; 1 a cell failed; 2 bad usage or input, another run in --out, or records there without --resume; 3 a rank ran out
+of memory and nothing else went wrong; of a rank that fails, its own.)";
+
+/// The ranks of a run on meta: a step makes as many messages to count as there are others.
+constexpr int64_t kMostCountedRanks = int64_t{1} << 16;
+
+/// --ranks, each number once.
+std::vector<int64_t> read_ranks(const std::string& list, int64_t most, const char* of_what) {
+  std::vector<int64_t> ranks;
+  for (const int64_t count : parse_integers(list, "--ranks", 1)) {
+    if (count > most) throw InputError("--ranks {}: expected at most {} {}", count, most, of_what);
+    if (std::find(ranks.begin(), ranks.end(), count) == ranks.end()) ranks.push_back(count);
+  }
+  return ranks;
+}
 
 std::vector<ZeroStage> read_stages(const std::string& list) {
   std::vector<ZeroStage> stages;
@@ -123,6 +142,7 @@ SweepOptions read_options(const RunFlags& flags, const Typed& typed) {
   options.out = typed.out;
   options.json = typed.json;
   if (!typed.memory_limit.empty()) options.memory_limit = parse_bytes(typed.memory_limit, "--memory-limit");
+  options.resume = typed.resume;
   options.arguments = typed.arguments;
   if (!typed.trace.empty()) options.trace = typed.trace;
   const bool predicts = options.device == "meta";
@@ -133,6 +153,9 @@ SweepOptions read_options(const RunFlags& flags, const Typed& typed) {
   }
   if (predicts && (typed.teraflops > 0.0) != !typed.link.empty())
     throw InputError("--teraflops and --link: one without the other, expected both");
+  if (!typed.budget.empty() && options.lengths.size() > 1)
+    throw InputError("--seq-len {} with --budget: the longest length is found, expected one of the two",
+                     typed.lengths);
   if (typed.resume && !typed.budget.empty())
     throw InputError("--resume with --budget: what is longest is not known before it is found, expected one");
   if (predicts && options.memory_limit)
@@ -188,8 +211,10 @@ void run_cells(Communicator& communicator, const Bench& bench, const Typed& type
   const int64_t link = bench.device.is_meta() || typed.link.empty() ? 0 : parse_bytes(typed.link, "--link");
   std::vector<Sharing> sharings;
   for (const ZeroStage stage : stages) {
-    for (const Exchange exchange : read_exchanges(typed.exchanges))
-      sharings.push_back({stage, typed.overlaps, read_division(typed.divide), exchange, link});
+    for (const Exchange exchange : read_exchanges(typed.exchanges)) {
+      const Sharing sharing{stage, typed.overlaps, read_division(typed.divide), exchange, link};
+      if (std::find(sharings.begin(), sharings.end(), sharing) == sharings.end()) sharings.push_back(sharing);
+    }
   }
   if (bench.options.trace && cells.size() * sharings.size() != 1)
     throw InputError("--trace {}: {} runs, expected one length, method, objective, --zero and --exchange",
@@ -238,7 +263,8 @@ Rates rates_of(const Typed& typed) {
 int predict_ranks(const SweepOptions& options, const Typed& typed) {
   const plan::DryRunScope scope(at::kMeta);
   const Bench bench = open_bench(options);
-  const std::vector<int64_t> counts = parse_integers(typed.ranks, "--ranks", 1);
+  const std::vector<int64_t> counts =
+      read_ranks(typed.ranks, kMostCountedRanks, "ranks, whose messages are counted one by one");
   for (const int64_t ranks : counts) require_exchanges(bench, typed, ranks);
   RanksReport report(bench, typed.json, typed.resume, rates_of(typed));
   for (const int64_t ranks : counts) {
@@ -282,7 +308,7 @@ int run_as_rank(const Rendezvous& rendezvous, const SweepOptions& options, const
 
 /// This command line again, as processes.
 int start_local_ranks(const SweepOptions& options, const Typed& typed) {
-  const std::vector<int64_t> ranks = parse_integers(typed.ranks, "--ranks", 1);
+  const std::vector<int64_t> ranks = read_ranks(typed.ranks, kMostLocalRanks, "processes of one machine");
   if (ranks.size() != 1)
     throw InputError("--ranks {}: expected one number of processes on the CPU", typed.ranks);
   return start_ranks(ranks.front(), options);

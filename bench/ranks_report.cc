@@ -22,18 +22,32 @@ RanksReport::RanksReport(const Bench& bench, bool is_json, bool resumes, const R
               "step sends", "seconds", "loss"}),
       rates_(rates),
       progress_(!is_json) {
+  if (!first_) require_resume(file_.path(), file_.records().size(), resumes_);
   file_.start();
 }
 
+const json* RanksReport::of_this_run(const json& configuration) const {
+  const std::string key = record_key(configuration);
+  for (size_t i = first_.value_or(file_.records().size()); i < file_.records().size(); ++i)
+    if (file_.records()[i].value("key", json()) == key) return &file_.records()[i];
+  return nullptr;
+}
+
 bool RanksReport::knows(const Bench& bench, const Cell& cell, const Sharing& sharing, int64_t ranks) {
-  if (!resumes_ && !first_) return false;
-  const json* const record = known_.find(ranks_configuration(bench, cell, sharing, ranks));
+  const json configuration = ranks_configuration(bench, cell, sharing, ranks);
+  const json* const own = of_this_run(configuration);
+  const json* const record = own == nullptr && resumes_ ? known_.find(configuration) : own;
   if (record == nullptr) return false;
-  const auto index = static_cast<size_t>(record - file_.records().data());
-  if (!resumes_ && index < *first_) return false;
-  ran_out_ = ran_out_ || record->at("status") == "oom";
-  if (!(is_json_ && first_)) show(*record);  // those are printed already
+  const bool is_printed = is_json_ && first_ && !caught_up_;
+  caught_up_ = caught_up_ || own == &file_.records().back();
+  count(*record);
+  if (!is_printed) show(*record);
   return true;
+}
+
+void RanksReport::count(const json& record) {
+  ran_out_ = ran_out_ || record.at("status") == "oom";
+  failed_ = failed_ || record.at("status") == "error";
 }
 
 void RanksReport::begin(const Cell& cell, const Sharing& sharing, int64_t ranks) {
@@ -60,7 +74,11 @@ void RanksReport::add(const Bench& bench, const Cell& cell, const RanksRun& run,
   file_.append(record);
   if (recorder) write_recording(options_, recorder->stop(), record);
   if (run.overlap && run.overlap->hidden()) add_overlap(cell, run.sharing, *run.overlap);
+  count(record);
   show(record);
+  if (!record.at("error").is_string()) return;
+  print_line(stderr, "streambp-bench: {} ranks, {}, {}, {} tokens: {}", ranks, stage_name(run.sharing.stage),
+             method_name(cell.settings.method), cell.seq_len, record["error"].get<std::string>());
 }
 
 void RanksReport::add_longest(const Bench& bench, const Cell& cell,
@@ -75,7 +93,7 @@ void RanksReport::add_longest(const Bench& bench, const Cell& cell,
 
 int RanksReport::print() {
   progress_.clear();
-  const int code = ran_out_ ? kExitOutOfMemory : kExitGood;
+  const int code = failed_ ? kExitCheckFailed : ran_out_ ? kExitOutOfMemory : kExitGood;
   if (is_json_) return code;
   fmt::print("{}", table_.text());
   for (const std::string& line : overlaps_) print_line(stdout, "{}", line);

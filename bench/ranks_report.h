@@ -20,8 +20,8 @@ namespace streambp::bench {
 /// the records). One rank alone has it.
 class RanksReport {
  public:
-  /// `bench` outlives it. `resumes`: what --out has a record of is shown and not run. Throws InputError for
-  /// records that can't be read and a folder that can't be written.
+  /// `bench` outlives it. `resumes`: what --out has a record of is shown and not run; else there must be no
+  /// records. Throws InputError for records that can't be read and a folder that can't be written.
   RanksReport(const Bench& bench, bool is_json, bool resumes, const Rates& rates);
 
   /// Whether --resume finds a record of the run, which is then shown again, or ranks that had to be started
@@ -39,10 +39,15 @@ class RanksReport {
   void add_longest(const Bench& bench, const Cell& cell, const std::optional<LongestOnRanks>& longest,
                    const Sharing& sharing, int64_t ranks);
 
-  /// After the last run. Returns the exit code: kExitOutOfMemory where a rank ran out in one that is shown.
+  /// After the last run. Returns the exit code: of those that are shown, kExitCheckFailed where one failed,
+  /// else kExitOutOfMemory where a rank ran out.
   int print();
 
  private:
+  /// The record that ranks of this run have made before they were started again; null: none.
+  const nlohmann::json* of_this_run(const nlohmann::json& configuration) const;
+  /// Of a cell that is run or known: the exit code is that of all.
+  void count(const nlohmann::json& record);
   void add_overlap(const Cell& cell, const Sharing& sharing, const Communication& overlap);
   /// A line of the table, or of JSON.
   void show(const nlohmann::json& record);
@@ -53,6 +58,8 @@ class RanksReport {
   KnownRecords known_;
   bool resumes_;
   bool ran_out_ = false;
+  bool failed_ = false;
+  bool caught_up_ = false;       // with what ranks had printed before they were started again
   std::optional<size_t> first_;  // record of this run, where ranks have been started again
   Table table_;
   std::vector<std::string> overlaps_;  // what went on behind passes, a line for each run

@@ -29,6 +29,8 @@ struct Sharing {
   Division division = Division::kSequences;
   Exchange exchange = Exchange::kGather;  // where they divide rows
   int64_t link = 0;  // bytes a second of a simulated link (Communicator::simulate_link); 0: none
+
+  bool operator==(const Sharing&) const = default;
 };
 
 /// What one cell's steps cost, over all ranks.

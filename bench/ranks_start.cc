@@ -4,16 +4,16 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fmt/format.h>
-#include <fstream>
 #include <string>
-#include <unistd.h>
 #include <vector>
 
+#include "bench/known_records.h"
 #include "streambp/cli/command_line.h"
 #include "streambp/cli/print.h"
 #include "streambp/cli/records.h"
 #include "streambp/distributed/local_ranks.h"
-#include "streambp/error.h"
+#include "streambp/runtime/held_folder.h"
+#include "streambp/runtime/output_file.h"
 
 namespace streambp::bench {
 namespace {
@@ -30,14 +30,15 @@ fs::path left_record(const SweepOptions& options) {
   return options.out / ".streambp-out-of-memory.json";
 }
 
-/// What a rank has left; null if none has.
+/// What a rank has left; null if none has. Throws InputError where something else has the file's name.
 json take_record(const SweepOptions& options) {
   const fs::path path = left_record(options);
-  std::ifstream file(path);
-  if (!file) return nullptr;
-  json record = json::parse(file, /*cb=*/nullptr, /*allow_exceptions=*/false);
+  check_output_file("--out:", path);
+  if (!fs::exists(path)) return nullptr;
+  const std::vector<json> records = read_records(path);
   fs::remove(path);
-  return record.is_object() ? record : json(nullptr);
+  return records.empty() || records.front().value("status", json()) != "oom" ? json(nullptr)
+                                                                             : records.front();
 }
 
 void append(const SweepOptions& options, const json& record) {
@@ -49,10 +50,12 @@ void append(const SweepOptions& options, const json& record) {
 }  // namespace
 
 int start_ranks(int64_t ranks, const SweepOptions& options) {
+  const HeldFolder folder(options.out);
   std::vector<std::string> command = options.arguments;
   command.front() = "/proc/self/exe";
   const fs::path results = options.out / "results.jsonl";
   const size_t before = fs::exists(results) ? read_records(results).size() : 0;
+  require_resume(results, before, options.resume);
   take_record(options);  // of a run that was killed
   ::setenv(kStarted, "1", /*overwrite=*/1);
   for (;;) {
@@ -84,10 +87,7 @@ std::optional<size_t> first_record_of_run() {
 
 void leave_record(const SweepOptions& options, const json& record) {
   if (!is_started_rank()) return;
-  // Whole or not at all; of two ranks that run out, either's.
-  const fs::path part = fmt::format("{}.{}", left_record(options).string(), ::getpid());
-  std::ofstream(part) << record_line(record);
-  fs::rename(part, left_record(options));
+  write_file(left_record(options), record_line(record) + '\n');  // of two ranks that run out, either's
 }
 
 }  // namespace streambp::bench

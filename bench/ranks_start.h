@@ -12,6 +12,8 @@ namespace streambp::bench {
 /// Runs the command line of `options` as `ranks` processes. A rank that runs out of memory ends all of them,
 /// as the others wait for it: the record that it left is appended to --out, and they are started again for
 /// the cells that are left. Returns an exit code, kExitOutOfMemory where a rank ran out and all else is good.
+/// Throws InputError, before any rank starts, where another run has --out, where it holds records and nothing
+/// is resumed, and where something that is no file has the name of the record that ranks leave.
 int start_ranks(int64_t ranks, const SweepOptions& options);
 
 /// Whether start_ranks has started this process: all ranks are then on this machine.

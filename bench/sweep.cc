@@ -364,10 +364,7 @@ class Sweep {
 std::vector<json> measure_cells(const Bench& bench, const std::vector<Cell>& cells) {
   const SweepOptions& options = bench.options;
   RecordFile file(options.out);
-  if (!options.resume && !file.records().empty()) {
-    throw InputError("{}: holds {} records already; expected --resume to add to them, or another --out",
-                     file.path().string(), file.records().size());
-  }
+  require_resume(file.path(), file.records().size(), options.resume);
   if (!bench.device.is_cuda()) {
     const int64_t most = bench.device.is_meta() ? 0 : usable_part(available_memory());
     set_memory_limit(bench.device.type(), options.memory_limit.value_or(most));

@@ -6,9 +6,11 @@
 #include <optional>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
+#include <utility>
 
 #include "streambp/distributed/process_ranks.h"
 #include "streambp/error.h"
@@ -19,6 +21,7 @@ namespace streambp {
 namespace {
 
 constexpr int kCannotStart = 127;
+constexpr int64_t kOwnDescriptors = 48, kDescriptorsOfRank = 3;
 
 /// The texts as exec wants them.
 std::vector<char*> pointers(std::vector<std::string>& texts) {
@@ -45,22 +48,32 @@ std::vector<std::string> environment_of(int64_t rank, int64_t ranks, int64_t por
   return variables;
 }
 
+/// Says in a process between fork and exec what has failed there, and ends it.
+[[noreturn]] void give_up(int errors, const char* what) {
+  const int error = errno;
+  for (const char* text : {"this rank can't be started: ", what, ": ", strerrordesc_np(error), "\n"})
+    if (write(errors, text, std::strlen(text)) < 0) break;
+  _exit(kCannotStart);
+}
+
 /// One process, ended at the latest with this object.
 class RankProcess {
  public:
   RankProcess(int64_t rank, int64_t ranks, int64_t port, std::vector<std::string> command)
       : errors_(memfd_create("stderr", MFD_CLOEXEC)) {
+    if (errors_ < 0) fail(rank, ranks, "a file for what it writes to stderr");
     std::vector<std::string> environment = environment_of(rank, ranks, port);
     const std::vector<char*> arguments = pointers(command), variables = pointers(environment);
     const pid_t parent = getpid();
     process_ = fork();
+    if (process_ < 0) fail(rank, ranks, "a process");
     if (process_ == 0) {  // from here to exec: only what is safe while other threads held locks
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (getppid() != parent) _exit(kCannotStart);
-      dup2(errors_, STDERR_FILENO);
-      if (rank > 0) dup2(open("/dev/null", O_WRONLY), STDOUT_FILENO);
+      if (dup2(errors_, STDERR_FILENO) < 0) give_up(errors_, "stderr");
+      if (rank > 0 && dup2(open("/dev/null", O_WRONLY), STDOUT_FILENO) < 0) give_up(errors_, "/dev/null");
       execve(arguments[0], arguments.data(), variables.data());
-      _exit(kCannotStart);
+      give_up(errors_, arguments[0]);
     }
   }
   ~RankProcess() {
@@ -95,6 +108,14 @@ class RankProcess {
   }
 
  private:
+  [[noreturn]] void fail(int64_t rank, int64_t ranks, const char* what) const {
+    const int error = errno;
+    if (errors_ >= 0) close(errors_);
+    throw InputError(
+        "rank {} of {} can't be started: {}: {}; expected fewer ranks, or higher limits (ulimit)", rank,
+        ranks, what, std::strerror(error));
+  }
+
   int errors_;  // a file in memory
   pid_t process_ = -1;
   int status_ = kCannotStart;
@@ -124,14 +145,30 @@ RanksEnd wait_for(std::vector<std::unique_ptr<RankProcess>>& processes, std::chr
   return failure ? *failure : RanksEnd{0, 0, processes.front()->errors()};
 }
 
+/// The descriptors that this process and its ranks need, each rank a connection to every other: libraries
+/// end a process that gets none.
+void require_descriptors(int64_t ranks) {
+  const auto needed = static_cast<rlim_t>(kOwnDescriptors + kDescriptorsOfRank * ranks);
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
+  const rlim_t given = std::exchange(limit.rlim_cur, needed);
+  if (limit.rlim_max >= needed && setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
+  throw InputError(
+      "{} ranks: a process needs {} open files and may have {}; expected fewer ranks, or a higher limit "
+      "(ulimit -n)",
+      ranks, needed, given);
+}
+
 }  // namespace
 
 RanksEnd run_local_ranks(int64_t ranks, const std::vector<std::string>& command,
                          std::chrono::milliseconds grace) {
-  if (ranks < 1) throw InputError("{} ranks, expected 1 or more", ranks);
+  if (ranks < 1 || ranks > kMostLocalRanks)
+    throw InputError("{} ranks, expected 1 to {} processes of one machine", ranks, kMostLocalRanks);
   if (access(command.front().c_str(), X_OK) != 0)
     throw InputError("{}: {}, expected a program to start {} times", command.front(), std::strerror(errno),
                      ranks);
+  require_descriptors(ranks);
   const StoreServer store;
   std::vector<std::unique_ptr<RankProcess>> processes;
   for (int64_t rank = 0; rank < ranks; ++rank)

@@ -8,6 +8,9 @@
 
 namespace streambp {
 
+/// How many processes of one machine: each is connected with every other.
+inline constexpr int64_t kMostLocalRanks = 1024;
+
 /// How a run of several processes ended.
 struct RanksEnd {
   int status =
@@ -20,7 +23,8 @@ struct RanksEnd {
 /// variables (rendezvous_of_environment), whose store this process serves. Rank 0 writes to this process's
 /// stdout, the others' is dropped; what all write to stderr is kept for RanksEnd. After the first that fails
 /// the others have `grace` to end by themselves, then they are killed; none outlives this process. Throws
-/// InputError for a number of ranks below 1 and for a program that can't be started.
+/// InputError for a number of ranks below 1 or above kMostLocalRanks, for a program that can't be started,
+/// and where the system gives too few processes or descriptors.
 RanksEnd run_local_ranks(int64_t ranks, const std::vector<std::string>& command,
                          std::chrono::milliseconds grace = std::chrono::seconds(3));
 

@@ -1,8 +1,13 @@
 // All of c10d that the project includes: its headers take half a minute to compile.
 #include "streambp/distributed/process_ranks.h"
 
+#include <cstring>
 #include <fmt/ranges.h>
+#include <future>
+#include <netdb.h>
+#include <sys/socket.h>
 #include <thread>
+#include <unistd.h>
 #include <utility>
 #include <vector>
 
@@ -111,13 +116,79 @@ std::string missed(c10d::Store* store, const Rendezvous& at, std::chrono::millis
   return fmt::format("no rank {}", fmt::join(ranks, ", "));
 }
 
-c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& at, std::chrono::milliseconds patience) {
+using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+/// A socket that is bound to one of a host's addresses and listens; below 0, with errno: none can be.
+int try_to_listen(const addrinfo& address) {
+  const int socket = ::socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC, address.ai_protocol);
+  if (socket < 0) return socket;
+  const int yes = 1;
+  ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  if (::bind(socket, address.ai_addr, address.ai_addrlen) == 0 && ::listen(socket, SOMAXCONN) == 0)
+    return socket;
+  const int error = errno;
+  ::close(socket);
+  errno = error;
+  return -1;
+}
+
+/// Listens at `host` alone: c10d by itself would at every address of the machine. Port 0: a free one.
+int listen_at(const std::string& host, int64_t port) {
+  addrinfo wanted{};
+  wanted.ai_socktype = SOCK_STREAM;
+  wanted.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  const int problem = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &wanted, &found);
+  const Addresses addresses(found, freeaddrinfo);
+  std::string why = problem == 0 ? "" : gai_strerror(problem);
+  for (const addrinfo* address = found; problem == 0 && address != nullptr; address = address->ai_next) {
+    const int socket = try_to_listen(*address);
+    if (socket >= 0) return socket;
+    why = std::strerror(errno);
+  }
+  throw InputError(
+      "can't listen at {}:{}: {}; expected a free port, and an address of this machine in MASTER_ADDR or "
+      "STREAMBP_STORE_ADDRESS",
+      host, port, why);
+}
+
+uint16_t port_of(int socket) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size);
+  const uint16_t port = address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&address)->sin6_port
+                                                      : reinterpret_cast<sockaddr_in*>(&address)->sin_port;
+  return ntohs(port);
+}
+
+/// With a server where `listens` is an address of this machine, else for a client.
+c10d::TCPStoreOptions store_options(const std::string& listens, int64_t port) {
   c10d::TCPStoreOptions options;
-  options.port = static_cast<uint16_t>(at.port);
-  options.isServer = at.serves;
+  options.port = static_cast<uint16_t>(port);
   options.waitWorkers = false;
+  if (listens.empty()) return options;
+  options.isServer = true;
+  options.masterListenFd = listen_at(listens, port);
+  options.port = port_of(*options.masterListenFd);
+  return options;
+}
+
+/// A client waits without end for a server that accepts its connection and says nothing: a thread of its own
+/// does, which is left to it.
+c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& at, std::chrono::milliseconds patience) {
+  const std::string listens = at.listens.empty() ? at.host : at.listens;
+  c10d::TCPStoreOptions options = store_options(at.serves ? listens : "", at.port);
   options.timeout = patience;
-  return c10::make_intrusive<c10d::TCPStore>(at.host, options);
+  std::packaged_task<c10::intrusive_ptr<c10d::Store>()> opening([host = at.host, options] {
+    return c10::intrusive_ptr<c10d::Store>(c10::make_intrusive<c10d::TCPStore>(host, options));
+  });
+  std::future<c10::intrusive_ptr<c10d::Store>> store = opening.get_future();
+  std::thread(std::move(opening)).detach();
+  if (store.wait_for(patience + pause_of(patience)) == std::future_status::ready) return store.get();
+  throw CommunicationError(fmt::format(
+      "rank {} finds nobody that answers at {}:{}, where its connection is accepted: expected the "
+      "store of rank 0, or of torchrun's agent",
+      at.rank, at.host, at.port));
 }
 
 }  // namespace
@@ -127,11 +198,9 @@ struct StoreServer::Store {
 };
 
 StoreServer::StoreServer() : store_(std::make_unique<Store>()) {
-  c10d::TCPStoreOptions options;
-  options.port = 0;
-  options.isServer = true;
-  options.waitWorkers = false;
-  store_->store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  constexpr const char* kLoopback = "127.0.0.1";
+  store_->store =
+      c10::make_intrusive<c10d::TCPStore>(kLoopback, store_options(/*listens=*/kLoopback, /*port=*/0));
 }
 
 StoreServer::~StoreServer() = default;

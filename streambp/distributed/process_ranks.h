@@ -11,8 +11,8 @@
 
 namespace streambp {
 
-/// A store for ranks to meet at, on a free port of this machine, for as long as it lives: of the process that
-/// starts them.
+/// A store for ranks to meet at, on a free port of this machine's loopback, for as long as it lives: of the
+/// process that starts them.
 class StoreServer {
  public:
   StoreServer();
@@ -30,8 +30,10 @@ class StoreServer {
 enum class BetweenGpus { kHost, kNccl };
 
 /// Connects with all other ranks. They give up on a rank after `patience`: CommunicationError then names the
-/// rank at the end of the chain of those that wait for each other. Tensors on a GPU go through the host, or
-/// over NCCL where `gpus` says kNccl: each rank then has a GPU of its own, which has been opened.
+/// rank at the end of the chain of those that wait for each other, or the address where nobody answers.
+/// Throws InputError where the store is to be served at an address or port that can't be had. Tensors on a
+/// GPU go through the host, or over NCCL where `gpus` says kNccl: each rank then has a GPU of its own, which
+/// has been opened.
 std::unique_ptr<Communicator> connect(const Rendezvous& rendezvous,
                                       std::chrono::milliseconds patience = kPatience,
                                       BetweenGpus gpus = BetweenGpus::kHost);

@@ -8,8 +8,6 @@
 namespace streambp {
 namespace {
 
-constexpr int64_t kMostRanks = int64_t{1} << 20;
-
 /// How one kind of launcher names a process's rank and their number.
 struct Launcher {
   const char* rank;
@@ -55,6 +53,7 @@ std::optional<Rendezvous> rendezvous_of_environment() {
     const bool agent_serves = launcher.names_address && is_set("TORCHELASTIC_USE_AGENT_STORE") &&
                               std::string(std::getenv("TORCHELASTIC_USE_AGENT_STORE")) == "True";
     found.serves = found.rank == 0 && !agent_serves;
+    if (is_set("STREAMBP_STORE_ADDRESS")) found.listens = std::getenv("STREAMBP_STORE_ADDRESS");
     if (is_set("TORCHELASTIC_RESTART_COUNT")) found.run = std::getenv("TORCHELASTIC_RESTART_COUNT");
     return found;
   }

@@ -7,6 +7,9 @@
 
 namespace streambp {
 
+/// How many ranks a run may have, on all its machines.
+inline constexpr int64_t kMostRanks = int64_t{1} << 20;
+
 /// A store of keys that one process serves on a port.
 struct Rendezvous {
   int64_t rank = 0;
@@ -15,6 +18,7 @@ struct Rendezvous {
   int64_t port = 0;
   bool serves = false;    // this process serves the store
   std::string run = "0";  // several in turn on one store: each its own name
+  std::string listens;    // where the store is served: an address of this machine; empty: at `host`
 };
 
 /// What the environment says:
@@ -24,8 +28,10 @@ struct Rendezvous {
 /// Intel MPI, Slurm),
 ///   with the same MASTER_ADDR and MASTER_PORT, by default this machine and port 29500; rank 0 serves the
 ///   store.
-/// Nothing without one of these ranks. Throws InputError that names the variable for one that is missing or
-/// no number in its range.
+/// The store has no secret: whoever serves it listens at MASTER_ADDR alone, which is this machine's loopback
+/// by default, or at STREAMBP_STORE_ADDRESS where MASTER_ADDR is no address of its own (0.0.0.0: all of
+/// them). Nothing without one of these ranks. Throws InputError that names the variable for one that is
+/// missing or no number in its range.
 std::optional<Rendezvous> rendezvous_of_environment();
 
 }  // namespace streambp

@@ -6,6 +6,23 @@ source "$(dirname "${BASH_SOURCE[0]}")/cli_testing.sh"
 run 'exporting a preset' 0 export --model gemma3-tiny --dtype float32 --seed 5 --out exported
 run 'exporting over a folder' 2 export --model gemma3-tiny --out exported
 grep -q 'holds a config.json already' stderr || fail 'stderr does not say which file is there already'
+mkdir one
+for run in 1 2 3 4; do
+  "$program" export --model qwen3-tiny --dtype float32 --seed "$run" --out one >"one.$run" 2>&1 &
+done
+name='exports into one folder'
+written=0
+for job in $(jobs -p); do
+  wait "$job" && written=$((written + 1))
+done
+[ "$written" -eq 1 ] || fail "$written wrote to the folder, expected one"
+cat one.? >stdout
+run 'what one wrote' 0 sweep --model one --seq-len 9 --method streambp --threads 1 --out of-one
+for run in 1 2 3 4; do
+  "$program" export --model qwen3-tiny --dtype float32 --seed "$run" --out "alone-$run" >stdout 2>stderr
+  cmp -s "alone-$run/model.safetensors" one/model.safetensors && grep -q '^one: ' "one.$run" && same=$run
+done
+[ -n "${same:-}" ] || fail 'the weights are not those of the export that said so'
 run 'exporting what is no preset' 2 export --model nonesuch --out nowhere
 both=(--dtype float32 --seed 5 --seq-len 33 --method streambp --threads 1 --out both)
 run 'a preset' 0 sweep --model gemma3-tiny "${both[@]}"

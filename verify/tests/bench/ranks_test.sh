@@ -34,6 +34,44 @@ refuses_ranks "--exchange 'star': expected gather, ring or ulysses" --divide row
 refuses_ranks '--exchange ring: of ranks that divide rows, expected --divide rows' --exchange ring
 refuses_ranks '8 heads and 4 of keys over 3 ranks' --device meta --ranks 3 --divide rows --method streambp --exchange ulysses
 
+refuses_ranks '--ranks 1025: expected at most 1024 processes of one machine' --ranks 1025
+refuses_ranks '--ranks 9223372036854775807: expected at most 65536 ranks' --device meta --ranks 8,9223372036854775807
+refuses_ranks '--seq-len 8,16 with --budget' --device meta --seq-len 8,16 --budget 1GB
+refuses_ranks 'no model' --model 'no model'
+run 'a number, a stage twice' 0 ranks "${of_one[@]}" --device meta --ranks 2,2 --zero none,zero-1,none --out once
+[ "$(wc -l <once/results.jsonl)" -eq 2 ] || fail 'a cell was run twice'
+(failures=0; ulimit -n 50; run 'too few descriptors' 2 ranks "${of_one[@]}" --ranks 2 --out starved; exit $failures)
+failures=$((failures + $?))
+grep -q 'open files' stderr && [ ! -e starved ] || fail 'stderr does not say what ran out'
+
+# A cell that fails is recorded, and ends the program with 1.
+run 'a loss that is not finite' 1 ranks "${of_one[@]}" --set divisor=1e-320 --zero none,zero-1 --ranks 2 --repeats 1 --out failing
+[ "$(grep -c 'the loss is' stderr)" -eq 2 ] || fail 'stderr does not say what failed'
+check 'failed cells' '[r["status"] for r in records] == ["error", "error"]' failing/results.jsonl
+
+# One run at a time has a folder, and what is in it stays.
+"$program" ranks "${of_one[@]}" --zero none --ranks 2 --repeats 1000000 --out held >held.txt 2>&1 &
+first=$!
+while [ ! -e held/results.jsonl ]; do sleep 0.05; done
+start=$SECONDS
+run 'a second run in a folder' 2 ranks "${of_one[@]}" --zero none --ranks 2 --repeats 1 --out held
+[ $((SECONDS - start)) -le 2 ] || fail "took $((SECONDS - start)) s"
+grep -q 'held: another run is writing to it' stderr || fail 'stderr does not say why'
+kill -0 "$first" || fail 'the first run has ended'
+kill "$first"
+wait "$first" 2>/dev/null
+
+# The record of a rank that runs out is a file as results are: nothing else that has its name is touched.
+mkdir planted planted/.streambp-out-of-memory.json piped linked-to
+mkfifo piped/.streambp-out-of-memory.json
+echo kept >precious
+ln -s ../precious linked-to/.streambp-out-of-memory.json
+for what in 'planted folder' 'piped FIFO' 'linked-to link'; do
+  run "a ${what#* } of the record's name" 2 ranks "${of_one[@]}" --zero none --ranks 2 --repeats 1 --out "${what% *}"
+  grep -qF "${what% *}/.streambp-out-of-memory.json: can't be written: it is a" stderr || fail 'stderr does not name it'
+done
+[ "$(cat precious)" = kept ] || fail 'a file was overwritten'
+
 run 'two processes' 0 ranks "${of_all[@]}" --ranks 2 --repeats 2 --out two
 run 'counted ranks' 0 ranks "${of_all[@]}" --ranks 2,8,1024 --device meta --out counted
 cat two/results.jsonl counted/results.jsonl >all.jsonl
@@ -65,6 +103,11 @@ weights, divided = (of("predicted", 8)["sft", stage]["resident_bytes"] for stage
 assert divided < weights, (weights, divided)
 PYTHON
 name='figures' && { python3 figures.py 2>stderr || fail "$(tail -n 1 stderr)"; }
+
+run 'records that are there' 2 ranks "${of_all[@]}" --ranks 2 --repeats 2 --out two
+grep -q 'two/results.jsonl: holds 8 records already; expected --resume' stderr || fail 'stderr does not name them'
+run 'records that are there, counted' 2 ranks "${of_all[@]}" --ranks 2,8,1024 --device meta --out counted
+[ "$(cat two/results.jsonl counted/results.jsonl | wc -l)" -eq 32 ] || fail 'records were added'
 
 # What is on record is not run again; what a killed run has left out is.
 head -n 5 two/results.jsonl >some.jsonl
@@ -215,10 +258,13 @@ check 'its bytes' 'records[2]["out_of_memory"]["limit_bytes"] == 6000000 < recor
 [ "$(ls short)" = results.jsonl ] || fail 'expected no other file'
 run 'out of memory, resumed' 3 ranks "${short[@]}" --memory-limit 6MB --resume --out short
 [ "$(wc -l <short/results.jsonl)" -eq 4 ] || fail 'a cell was run twice'
-run 'out of memory, in JSON' 3 ranks "${short[@]}" --memory-limit 6MB --json --out short
+run 'out of memory, in JSON' 3 ranks "${short[@]}" --memory-limit 6MB --json --out short-json
 python3 -c 'import json; assert [json.loads(line)["status"] for line in open("stdout")] == ["ok", "ok", "oom", "ok"]' || fail 'expected each record once'
 
-# The paper's rows next to predictions of its model.
+# A cell that fails before one that runs out: it is known when ranks are started again, and the exit code is its own.
+run 'failed and out of memory' 1 ranks "${short[@]}" --set divisor=1e-320 --memory-limit 6MB --out short-failing
+check 'each cell once' '[r["status"] for r in records] == ["error", "error", "oom", "error"]' short-failing/results.jsonl
+
 # The paper's rows next to predictions of its model.
 of_paper=(--model qwen3-8b --dtype bfloat16 --device meta --zero zero-2 --method checkpoint,streambp --optimizer adamw)
 run 'table 5' 0 ranks "${of_paper[@]}" --ranks 8 --seq-len 6000 --teraflops 312 --link 400GB --out table-5

@@ -1,10 +1,15 @@
 // Ranks as processes over Gloo: rank_parts.cc, started several times.
 #include "streambp/distributed/process_ranks.h"
 
+#include <arpa/inet.h>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "streambp/distributed/local_ranks.h"
 #include "streambp/error.h"
@@ -59,6 +64,84 @@ TEST(ProcessRanks, ReportWhatAFailingOneWrote) {
 TEST(ProcessRanks, RefuseWhatCannotBeStarted) {
   EXPECT_THROW(run_local_ranks(0, {STREAMBP_RANK_PARTS}), InputError);
   EXPECT_THROW(run_local_ranks(2, {"/no/such/program"}), InputError);
+  EXPECT_THROW(run_local_ranks(kMostLocalRanks + 1, {STREAMBP_RANK_PARTS}), InputError);
+}
+
+/// A program that the system can't run: what failed is in the message.
+TEST(ProcessRanks, SayWhatFailedBeforeTheProgram) {
+  const std::string file = testing::TempDir() + "no-program";
+  std::ofstream(file) << "\x7f"
+                         "ELF";
+  ASSERT_EQ(::chmod(file.c_str(), 0755), 0);
+  const RanksEnd end = run_local_ranks(1, {file});
+  EXPECT_EQ(end.status, 127);
+  EXPECT_NE(end.message.find(file + ": Exec format error"), std::string::npos) << end.message;
+}
+
+/// The addresses, in hexadecimal digits, at which this machine listens on the port.
+std::vector<std::string> listening_at(int64_t port) {
+  std::vector<std::string> addresses;
+  for (const char* table : {"/proc/self/net/tcp", "/proc/self/net/tcp6"}) {
+    std::ifstream file(table);
+    for (std::string number, local, remote, state, rest; file >> number >> local >> remote >> state;) {
+      std::getline(file, rest);
+      if (state == "0A" && local.ends_with(fmt::format(":{:04X}", port)))
+        addresses.push_back(local.substr(0, local.find(':')));
+    }
+  }
+  return addresses;
+}
+
+TEST(ProcessRanks, MeetAtLoopbackAlone) {
+  const StoreServer store;
+  EXPECT_EQ(listening_at(store.port()), std::vector<std::string>{"0100007F"});
+}
+
+/// A socket that accepts connections and says nothing.
+struct Mute {
+  Mute() {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    EXPECT_EQ(::bind(socket, reinterpret_cast<sockaddr*>(&address), size), 0);
+    EXPECT_EQ(::listen(socket, 8), 0);
+    EXPECT_EQ(::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size), 0);
+    port = ntohs(address.sin_port);
+  }
+  ~Mute() { ::close(socket); }
+
+  int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  int64_t port = 0;
+};
+
+TEST(ProcessRanks, GiveUpOnAStoreThatNeverAnswers) {
+  const Mute mute;
+  Rendezvous at;
+  at.rank = 1;
+  at.size = 2;
+  at.port = mute.port;
+  const auto start = std::chrono::steady_clock::now();
+  try {
+    connect(at, std::chrono::seconds(1));
+    ADD_FAILURE() << "connected";
+  } catch (const CommunicationError& error) {
+    EXPECT_NE(std::string(error.what()).find(fmt::format("127.0.0.1:{}", at.port)), std::string::npos)
+        << error.what();
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+}
+
+TEST(ProcessRanks, RefuseAnAddressOfAnotherMachine) {
+  Rendezvous at;
+  at.size = 2;
+  at.host = "192.0.2.1";
+  at.serves = true;
+  EXPECT_THROW(connect(at, std::chrono::seconds(1)), InputError);
+  const Mute taken;
+  at.host = "127.0.0.1";
+  at.port = taken.port;
+  EXPECT_THROW(connect(at, std::chrono::seconds(1)), InputError);
 }
 
 }  // namespace

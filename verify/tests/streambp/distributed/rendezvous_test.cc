@@ -52,6 +52,13 @@ TEST(Rendezvous, LetsTorchrunsAgentServeTheStore) {
   EXPECT_EQ(with(first)->run, "3");
 }
 
+TEST(Rendezvous, ServesTheStoreAtAnAddressOfChoice) {
+  Variables variables = torchrun("4", "29500");
+  EXPECT_EQ(with(variables)->listens, "");
+  variables["STREAMBP_STORE_ADDRESS"] = "0.0.0.0";
+  EXPECT_EQ(with(variables)->listens, "0.0.0.0");
+}
+
 TEST(Rendezvous, ReadsMpirunsVariables) {
   for (const auto& [rank, size] : std::map<std::string, std::string>{
            {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}, {"PMI_RANK", "PMI_SIZE"}}) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <future>
 #include <gtest/gtest.h>
+#include <limits>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "streambp/memory/block_listener.h"
 #include "streambp/memory/counted.h"
 #include "streambp/memory/shortage.h"
+#include "streambp/runtime/failure.h"
 
 namespace streambp {
 namespace {
@@ -206,6 +208,29 @@ TEST(CudaMeter, EntersWhatTheCachingAllocatorReports) {
   listen(c10::DeviceType::CUDA, nullptr);
   EXPECT_EQ(heard.all, (std::vector<std::string>{"+512 weights", "+1024 chunk", "-512 weights", "-1024 chunk",
                                                  "+2048 chunk", "-2048 chunk"}));
+}
+
+TEST(Meter, SizesThatDoNotAddUpAreRefused) {
+  install_meters();
+  const auto bytes = [](int64_t count) {
+    return at::empty({count}, at::TensorOptions().device(at::kMeta).dtype(at::kByte));
+  };
+  const int64_t before = read_meter(at::kMeta).live_bytes;
+  const at::Tensor half = bytes(int64_t{1} << 61);
+  const at::Tensor most = bytes((int64_t{1} << 61) - before);
+  try {
+    bytes(1);
+    ADD_FAILURE() << "more than 2^62 bytes were counted";
+  } catch (const std::exception& error) {
+    EXPECT_TRUE(is_out_of_memory(error)) << error.what();
+    EXPECT_NE(std::string(error.what()).find("limit 4611686018427387904"), std::string::npos) << error.what();
+    EXPECT_EQ(shortage_of(error).needed(), (int64_t{1} << 62) + 1);
+  }
+  EXPECT_THROW(bytes(std::numeric_limits<int64_t>::max()), std::exception);
+  set_meta_block_bytes(512);
+  EXPECT_THROW(bytes(std::numeric_limits<int64_t>::max()), std::exception);
+  set_meta_block_bytes(1);
+  EXPECT_EQ(read_meter(at::kMeta).live_bytes, int64_t{1} << 62);
 }
 
 TEST(MetaBlocks, AreRoundedAsTheDeviceThatIsStoodFor) {
