@@ -7,7 +7,6 @@ import torch
 
 from ._adapters import is_fresh
 from ._batch import batch_tensors
-from ._decoder import text_config
 from ._library import InputError, checked
 from ._model import Weights, engine_of, gradients_lock
 from ._ranks import group_name, refused_together
