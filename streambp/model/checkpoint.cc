@@ -262,13 +262,19 @@ bool is_tolerated(const std::string& name, const StoredTensor& tensor, const Ten
   return true;
 }
 
-// Drops what is tolerated and checks that exactly the parameters of `config` remain, quantised ones with what
-// belongs to them; `where` names the source.
+// Drops what is tolerated and checks that exactly the parameters of `config` remain, quantised and packed
+// ones with what belongs to them; `where` names the source.
 Tensors checked(const Files& files, const Config& config, const std::string& where,
-                const std::optional<Quantization>& quantization = {}) {
+                const std::optional<Quantization>& quantization = {},
+                const std::optional<Packing>& packing = {}) {
   const Tensors tensors = named_as_parameters(files, config);
   Tensors parameters;
   for (const ParameterShape& parameter : parameter_shapes(config)) {
+    if (packing) {
+      auto packed = packed_entries(parameter, *packing, tensors);
+      parameters.merge(packed);
+      if (parameters.contains(parameter.name)) continue;
+    }
     const auto at = tensors.find(parameter.name);
     if (at == tensors.end()) {
       throw InputError("{}: tensor {} is missing, expected shape {}", where, parameter.name,
@@ -323,6 +329,10 @@ std::vector<std::byte> Checkpoint::bytes(const std::string& name) const {
   return all;
 }
 
+std::optional<Packing> Checkpoint::packing(const std::string& name) const {
+  return is_floating(entry(name).dtype) ? std::nullopt : packing_;
+}
+
 Checkpoint Checkpoint::open(const std::filesystem::path& folder, const std::string& config_name) {
   std::error_code error;
   if (!std::filesystem::is_directory(folder, error)) throw InputError("{}: no such folder", folder.string());
@@ -331,10 +341,10 @@ Checkpoint Checkpoint::open(const std::filesystem::path& folder, const std::stri
   const bool single = is_there(folder / kWeightFile);
   if (!single && !is_there(folder / kWeightIndex))
     throw InputError("{}: no weights, expected {} or {}", folder.string(), kWeightFile, kWeightIndex);
-  refuse_packed(folder / config_name);
+  checkpoint.packing_ = read_packing(folder / config_name);
   const std::filesystem::path path = folder / (single ? kWeightFile : kWeightIndex);
   checkpoint.tensors_ = checked(single ? single_file(path) : sharded_files(folder), checkpoint.config_,
-                                path.string(), read_quantization(folder / config_name));
+                                path.string(), read_quantization(folder / config_name), checkpoint.packing_);
   return checkpoint;
 }
 

@@ -3,17 +3,20 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "streambp/model/config.h"
+#include "streambp/model/packed.h"
 #include "streambp/model/pad_token.h"
 #include "streambp/model/safetensors.h"
 
 namespace streambp {
 
 /// A model folder that has been checked against its own config: every parameter is there exactly once, with
-/// the right shape and a floating dtype (F64, F32, BF16, F16), and nothing else is.
+/// the right shape and a floating dtype (F64, F32, BF16, F16) or in what stores a quantised one, and nothing
+/// else is.
 class Checkpoint {
  public:
   /// Reads config.json, then model.safetensors or the shards that model.safetensors.index.json names.
@@ -37,9 +40,12 @@ class Checkpoint {
   const StoredTensor& stored(const std::string& name) const { return tensors_.at(name); }
   const SafetensorsEntry& entry(const std::string& name) const { return stored(name).entry(); }
   std::vector<std::byte> bytes(const std::string& name) const;
+  /// How parameter `name` is packed; nothing where it is stored as a number of its dtype.
+  std::optional<Packing> packing(const std::string& name) const;
 
  private:
   Config config_;
+  std::optional<Packing> packing_;
   std::map<std::string, StoredTensor> tensors_;  // by the names of the parameters
 };
 

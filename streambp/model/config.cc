@@ -6,7 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "streambp/model/config_reader.h"
-#include "streambp/model/quantization.h"
+#include "streambp/model/packed.h"
 
 namespace streambp {
 namespace {

@@ -13,6 +13,7 @@
 #include "streambp/model/rope_frequencies.h"
 #include "streambp/model/strict_json.h"
 #include "streambp/model/tensor_file.h"
+#include "streambp/model/unpack.h"
 #include "streambp/ops/dry_run.h"
 #include "streambp/ops/rows.h"
 #include "streambp/ops/sum_dtype.h"
@@ -132,6 +133,12 @@ Model Model::load(const Checkpoint& checkpoint, const Placement& placement) {
   bool has_quantized = false;
   Model model(checkpoint.config(), placement, [&](Parameter& parameter, ParameterRole) {
     const StoredTensor& stored = checkpoint.stored(parameter.name);
+    const auto find = [&](const std::string& name) -> const StoredTensor& { return checkpoint.stored(name); };
+    if (const auto packing = checkpoint.packing(parameter.name)) {
+      const MemoryScope scope("weights");
+      return unpack_into(*packing, find, parameter.name, parse_dtype(checkpoint.config().dtype),
+                         parameter.value);
+    }
     if (!is_quantized(stored)) return read_into(stored, parameter.value);
     if (placement.filled) {
       throw InputError(
@@ -141,7 +148,6 @@ Model Model::load(const Checkpoint& checkpoint, const Placement& placement) {
     }
     has_quantized = true;
     const MemoryScope scope("weights");
-    const auto find = [&](const std::string& name) -> const StoredTensor& { return checkpoint.stored(name); };
     quantized->take(parameter,
                     read_quantized(find, parameter.name, parameter.value.sizes().vec(), placement.device));
   });

@@ -9,6 +9,7 @@
 #include "streambp/error.h"
 #include "streambp/model/config_notes.h"
 #include "streambp/model/model_files.h"
+#include "streambp/model/packed.h"
 #include "streambp/model/preset_name.h"
 #include "streambp/model/quantization.h"
 #include "streambp/ops/dry_run.h"
@@ -26,6 +27,8 @@ void print_notes(const std::string& model, const Config& config) {
   std::vector<std::string> notes = config_notes(config);
   if (const auto quantization = read_quantization(std::filesystem::path(model) / "config.json"))
     notes.push_back(quantization_note(*quantization));
+  if (const auto packing = read_packing(std::filesystem::path(model) / "config.json"))
+    notes.push_back(packing_note(*packing, config.dtype));
   for (const std::string& note : notes)
     fmt::print(stderr, "{}\n", printable(fmt::format("note: {}: {}", model, note)));
 }

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "streambp/model/config_reader.h"
+#include "streambp/model/packed.h"
+#include "streambp/model/stored_parts.h"
 
 namespace streambp {
 namespace {
@@ -48,43 +50,7 @@ int64_t in_parts(int64_t count, int64_t size) {
   return (count + size - 1) / size;
 }
 
-// Refuses a stored tensor that is not `dtype` of `shape`.
-void require(const StoredTensor& stored, const char* dtype, const std::vector<int64_t>& shape) {
-  const SafetensorsEntry& entry = stored.entry();
-  if (entry.dtype == dtype && entry.shape == shape) return;
-  throw InputError("{}: tensor {} is {} {}, expected {} {}", stored.file.path().string(), shown(stored.name),
-                   entry.dtype, shown(entry.shape), dtype, shown(shape));
-}
-
-// One parameter's tensors as they are found.
-class Entries {
- public:
-  Entries(const StoredTensor& packed, const std::map<std::string, StoredTensor>& tensors)
-      : file_(packed.file.path().string()), tensors_(tensors) {}
-
-  const StoredTensor& take(const std::string& name, const char* dtype, const std::vector<int64_t>& shape) {
-    const StoredTensor& stored = find(name);
-    require(stored, dtype, shape);
-    return taken_.emplace(name, stored).first->second;
-  }
-
-  const StoredTensor& find(const std::string& name) const {
-    const auto at = tensors_.find(name);
-    if (at == tensors_.end())
-      throw InputError("{}: tensor {} is missing, which the quantised weight needs", file_, shown(name));
-    return at->second;
-  }
-
-  bool has(const std::string& name) const { return tensors_.contains(name); }
-  std::map<std::string, StoredTensor> release() { return std::move(taken_); }
-
- private:
-  std::string file_;
-  const std::map<std::string, StoredTensor>& tensors_;
-  std::map<std::string, StoredTensor> taken_;
-};
-
-void take_int8(const ParameterShape& parameter, const QuantizedNames& names, Entries& entries) {
+void take_int8(const ParameterShape& parameter, const QuantizedNames& names, StoredParts& entries) {
   entries.take(parameter.name, "I8", parameter.shape);
   entries.take(names.row_maxima, "F32", {parameter.shape[0]});
   if (!entries.has(names.weight_format)) return;  // bitsandbytes before 0.37
@@ -98,7 +64,7 @@ void take_int8(const ParameterShape& parameter, const QuantizedNames& names, Ent
 }
 
 void take_4bit(const ParameterShape& parameter, QuantType type, const QuantizedNames& names,
-               Entries& entries) {
+               StoredParts& entries) {
   const int64_t count = count_of(parameter.shape);
   entries.take(parameter.name, "U8", {in_parts(count, 2), 1});
   const StoredTensor& stored = entries.find(names.stored_state(type));
@@ -157,31 +123,6 @@ std::optional<Quantization> parse_quantization(const std::string& type, bool dou
   if (double_quant && (!quantization || quantization->type == QuantType::kInt8))
     throw InputError("--double-quant: of --quantize nf4 and fp4, expected one of them with it");
   return quantization;
-}
-
-bool stored_packed(const ConfigReader& settings) {
-  const json* const found = settings.find(kKey);
-  if (found == nullptr || !found->is_object()) return false;
-  const std::string method = settings.inner(kKey).text("quant_method").value_or("");
-  return method == "mxfp4" || method == "fp8";
-}
-
-bool is_packed(const std::filesystem::path& config_json) {
-  const std::string where = config_json.string();
-  const json document = parse_strict_json(read_text_file(config_json), where);
-  const ConfigReader file(document, where);
-  const bool inside = file.find(kKey) == nullptr && file.find("text_config") != nullptr;
-  return stored_packed(inside ? file.inner("text_config") : file);
-}
-
-void refuse_packed(const std::filesystem::path& config_json) {
-  if (!is_packed(config_json)) return;
-  throw InputError(
-      "{}: {}: the weights are packed in MXFP4 or FP8, of which predictions alone are made (--device meta, "
-      "max-length); "
-      "expected them dequantised: load the model in transformers with dequantize=True (Mxfp4Config, "
-      "FineGrainedFP8Config) and save it in bfloat16",
-      config_json.string(), kKey);
 }
 
 std::optional<Quantization> parse_quantization(const ConfigReader& settings) {
@@ -326,7 +267,7 @@ std::map<std::string, StoredTensor> quantized_entries(const ParameterShape& para
   const std::string& dtype = packed->second.entry().dtype;
   if (parameter.shape.size() != 2 || (dtype != "U8" && dtype != "I8")) return {};
   const QuantizedNames names(parameter.name);
-  Entries entries(packed->second, tensors);
+  StoredParts entries(packed->second, tensors);
   if (quantization.type == QuantType::kInt8) {
     take_int8(parameter, names, entries);
     return entries.release();

@@ -39,16 +39,6 @@ struct Quantization {
 /// compute something else: bnb_4bit_quant_storage but uint8, llm_int8_has_fp16_weight.
 std::optional<Quantization> read_quantization(const std::filesystem::path& config_json);
 
-/// Whether a checkpoint of `settings` is published in MXFP4 or FP8 (quant_method mxfp4 or fp8), of which
-/// config.json says enough for a prediction: trained is what it is dequantised to, bfloat16.
-bool stored_packed(const ConfigReader& settings);
-
-/// The same of a config.json.
-bool is_packed(const std::filesystem::path& config_json);
-
-/// Throws InputError that says what to do for a config.json whose weights are so packed: they are not read.
-void refuse_packed(const std::filesystem::path& config_json);
-
 /// The same of `settings`, the object that has the key; nothing for what is stored_packed.
 std::optional<Quantization> parse_quantization(const ConfigReader& settings);
 

@@ -18,14 +18,6 @@ namespace {
 constexpr int64_t kAtOnce = int64_t{1} << 22;
 constexpr double kPer127 = 7.874015718698502e-3;  // 1 / 127 as bitsandbytes spells it
 
-/// The two values of each byte, side by side in the 8 bytes of an integer [256]: one look-up finds both.
-at::Tensor pairs_of(QuantType type, c10::Device device) {
-  const QuantCodes& codes = codes_of(type);
-  std::vector<float> pairs;
-  for (size_t byte = 0; byte < 256; ++byte) pairs.insert(pairs.end(), {codes[byte >> 4U], codes[byte & 15U]});
-  return at::tensor(at::ArrayRef<float>(pairs), at::kFloat).view(at::kLong).to(device);
-}
-
 /// float32 [blocks].
 at::Tensor maxima_of(const QuantizedTensor& quantized) {
   if (!quantized.nested()) return quantized.absmax;
@@ -71,7 +63,8 @@ void dequantize_into(const QuantizedTensor& quantized, const at::Tensor& into) {
   const int64_t at_once = std::max<int64_t>(kAtOnce / width, 1) * width;
   const at::Tensor flat = into.view({-1}), packed = quantized.packed.view({-1});
   const at::Tensor maxima = maxima_of(quantized);
-  const at::Tensor pairs = by_rows ? at::Tensor() : pairs_of(quantized.type, into.device());
+  const at::Tensor pairs =
+      by_rows ? at::Tensor() : pairs_of(codes_of(quantized.type), /*high_first=*/true, into.device());
   const int64_t blocksize = by_rows ? width : quantized.blocksize;
   const int64_t parts = blocks_of(flat.numel(), at_once);
   for (int64_t part = 0; part < parts; part += steps_in_one(into.device(), parts)) {

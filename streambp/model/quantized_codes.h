@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include <ATen/ATen.h>
 
@@ -39,6 +40,16 @@ inline const QuantCodes& codes_of(QuantType type) {
                                       2.0F / 12,  0.25F,        0.0F,       -0.0625F / 12, -8.0F / 12, -1.0F,
                                       -4.0F / 12, -0.5F,        -2.0F / 12, -0.25F};
   return type == QuantType::kNf4 ? kNf4 : kFp4;
+}
+
+/// The two values of each byte, side by side in the 8 bytes of an integer [256]: one look-up finds both.
+inline at::Tensor pairs_of(const QuantCodes& codes, bool high_first, c10::Device device) {
+  std::vector<float> pairs;
+  for (size_t byte = 0; byte < 256; ++byte) {
+    const float high = codes[byte >> 4U], low = codes[byte & 15U];
+    pairs.insert(pairs.end(), {high_first ? high : low, high_first ? low : high});
+  }
+  return at::tensor(at::ArrayRef<float>(pairs), at::kFloat).view(at::kLong).to(device);
 }
 
 /// How many blocks of `size` values `count` of them make; the last may be shorter.

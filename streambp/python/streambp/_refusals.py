@@ -85,8 +85,8 @@ def check_config(base):
         if getattr(base.config, key, False) or getattr(text_config(base), key, False):
             raise InputError(f"{key} is set in the model's config: streamed layers keep neither; set model.config.{key} = False")
     if getattr(base, "is_quantized", False) or getattr(base.config, "quantization_config", None) is not None:
-        raise InputError("the model is quantized: its weights can't be lent as they are; load it in float32 or bfloat16 (GPT-OSS with "
-                         "quantization_config=Mxfp4Config(dequantize=True))")
+        raise InputError("the model is quantized: its weights can't be lent as they are; load it in float32 or bfloat16 (MXFP4 and FP8 with "
+                         "quantization_config=Mxfp4Config(dequantize=True) or FineGrainedFP8Config(dequantize=True))")
 
 
 def check_dropout(base):

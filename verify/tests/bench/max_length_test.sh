@@ -141,7 +141,7 @@ mkdir quantized vast
 cp "$goldens/quantized/nf4/config.json" quantized
 run "quantised weights" 2 max-length --device meta --model quantized --budget 4MiB
 grep -q 'no weights next to config.json.*with --quantize nf4' stderr || fail "what to do"
-# Published in MXFP4 or FP8: config.json is enough for a prediction, of what is trained, bfloat16; weights are not read.
+# Published in MXFP4 or FP8: config.json is enough for a prediction, of what is trained, bfloat16; weights are read where there are values.
 mkdir mxfp4
 python3 -c 'import json, sys; config = json.load(sys.stdin); config.pop("dtype", None); config.pop("torch_dtype", None)
 print(json.dumps({**config, "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}}))' \
@@ -150,8 +150,10 @@ run "MXFP4's config.json" 0 max-length --device meta --model mxfp4 --budget 4MiB
 check "it is bfloat16" 'records[0]["dtype"] == "bfloat16" and records[0]["seq_len"] > 0' stdout
 cp "$goldens/models/gpt-oss/model.safetensors" mxfp4
 run "MXFP4 with weights, predicted" 0 max-length --device meta --model mxfp4 --budget 4MiB --method streambp --json
-run "MXFP4's weights" 2 sweep --model mxfp4 --seq-len 8 --out ran
-grep -q 'packed in MXFP4 or FP8.*dequantize=True' stderr || fail "what to do"
+for packed in mxfp4 fp8; do
+  run "weights in $packed" 0 sweep --model "$goldens/quantized/$packed" --seq-len 8 --method standard,streambp --repeats 1 --out "ran-$packed"
+  grep -q "note: .*its ${packed^^} weights are dequantised to bfloat16" stderr || fail "no note"
+done
 python3 -c 'import json, sys; print(json.dumps({**json.load(sys.stdin), "num_hidden_layers": 4096, "hidden_size": 262144, "head_dim": 8192,
 "intermediate_size": 4194304, "num_attention_heads": 4096, "num_key_value_heads": 4096, "layer_types": None}))' <config/config.json >vast/config.json
 run "sizes that nobody has" 2 max-length --model vast --budget 80GiB

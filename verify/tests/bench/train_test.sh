@@ -111,6 +111,52 @@ done
 run 'the trained folder opens' 0 sweep --model adamw/model --dtype float64 --method streambp --seq-len 16 --repeats 1 --out opened --quiet
 run 'trained adapters open' 0 sweep --model qwen3-tiny --adapter sft-lora/model --dtype float64 --method streambp --seq-len 16 --repeats 1 --out adapted --quiet
 
+# A base in FP8: what is trained of it is a model as any other, and adapters know it by its folder.
+run 'a folder' 0 export --model qwen3-tiny --dtype bfloat16 --out fp8
+python3 - <<'PY' || fail 'packing fails'
+import json, struct
+with open("fp8/model.safetensors", "rb") as file:
+    header, data = json.loads(file.read(struct.unpack("<Q", file.read(8))[0])), file.read()
+packed, blob = {}, b""
+def add(name, dtype, shape, raw):
+    global blob
+    packed[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(blob), len(blob) + len(raw)]}
+    blob += raw
+for name, tensor in header.items():
+    if name == "__metadata__":
+        continue
+    if not name.endswith("_proj.weight"):
+        add(name, tensor["dtype"], tensor["shape"], data[slice(*tensor["data_offsets"])])
+        continue
+    rows, columns = tensor["shape"]
+    add(name, "F8_E4M3", tensor["shape"], bytes(i * 37 % 127 + 128 * (i % 2) for i in range(rows * columns)))
+    grid = [-(-rows // 128), -(-columns // 128)]
+    add(name + "_scale_inv", "F32", grid, struct.pack("<f", 0.001) * grid[0] * grid[1])
+text = json.dumps(packed).encode()
+with open("fp8/model.safetensors", "wb") as file:
+    file.write(struct.pack("<Q", len(text)) + text + blob)
+with open("fp8/config.json") as file:
+    config = json.load(file)
+config["quantization_config"] = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+with open("fp8/config.json", "w") as file:
+    json.dump(config, file)
+PY
+on_fp8=(train --model fp8 --text text --seq-len 33 --batch 2 --dtype bfloat16 --steps 2 --quiet)
+run 'trained whole' 0 "${on_fp8[@]}" --out fp8-whole
+python3 - <<'PY' || fail 'not plain bfloat16'
+import json, struct
+with open("fp8-whole/model/model.safetensors", "rb") as file:
+    header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+header.pop("__metadata__")
+assert {tensor["dtype"] for tensor in header.values()} == {"BF16"}, header
+assert not [name for name in header if "scale_inv" in name], header
+with open("fp8-whole/model/config.json") as file:
+    assert "quantization_config" not in json.load(file)
+PY
+run 'it opens' 0 sweep --model fp8-whole/model --method streambp --seq-len 16 --repeats 1 --out fp8-opened --quiet
+run 'adapters' 0 "${on_fp8[@]}" --lora-rank 3 --out fp8-lora
+run 'they open' 0 sweep --model fp8 --adapter fp8-lora/model --method streambp --seq-len 16 --repeats 1 --out fp8-adapted --quiet
+
 # bad TEXT ARGUMENT...: exit code 2 and a line with TEXT.
 bad() {
   local text=$1
