@@ -27,8 +27,6 @@ namespace streambp {
 namespace {
 
 constexpr int kMaxScopes = 64;
-/// Bytes of a device: with one more block of as many, 64 bits hold the sum.
-constexpr int64_t kMostCounted = int64_t{1} << 62;
 constexpr std::string_view kUnnamed = "other";
 
 /// Scope names, each with a number.
@@ -94,18 +92,11 @@ class Ledger {
   Header* add(int64_t bytes, Make make) {
     const std::lock_guard lock(mutex_);
     const int scope = current_scope();
-    // A product that wrapped around arrives here as a negative or absurd size. The meta device has sizes
-    // whose sum would wrap around.
+    // A product that wrapped around arrives as a negative or absurd size; on the meta device sums might.
     const int64_t most = limit_ > 0 ? limit_ : kMostCounted;
     if (bytes < 0 || bytes > most - live_) {
       if (listener_ != nullptr) listener_->refused(bytes, scope, limit_ > 0 ? limit_ - live_ : 0);
-      const bool is_size = bytes >= 0 && bytes < kMostCounted;
-      throw AllocationFailed(
-          fmt::format("out of memory on {}: {} bytes for '{}' asked, {} alive, limit {}", device_,
-                      is_size ? fmt::format("{}", bytes) : fmt::format("more than {}", kMostCounted),
-                      scope_names().name(scope), live_, limit_ > 0 ? limit_ : kMostCounted),
-          {is_size ? std::optional(bytes) : std::nullopt, live_,
-           limit_ > 0 ? std::optional(limit_) : std::nullopt});
+      throw AllocationFailed(device_, scope_names().name(scope), bytes, live_, limit_);
     }
     Header* const header = make();
     if (header == nullptr) {
