@@ -1,5 +1,7 @@
 """The recipes of scripts/live_models.py: trainers of TRL and transformers with their settings, and what streambp.backward is given for each."""
 
+import copy
+
 import datasets
 import peft
 import torch
@@ -15,13 +17,15 @@ SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "nu
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "router_aux_loss_coef": 0.01}
 # Of these two the model's own loss has the routers' as well.
 LOCAL_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2, "router_aux_loss_coef": 0.01, "output_router_logits": True}
-# name: (class, settings, the recipes that it runs; none: all)
+TOWER = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+# name: (class, settings, the recipes that it runs; none: all); with a vision_config the settings are a whole model's, next to its text's
 MODELS = {
     "qwen3": ("Qwen3", {}, ()),
     "qwen3-moe": ("Qwen3Moe", EXPERTS, ()),
     "mixtral": ("Mixtral", LOCAL_EXPERTS, ("SFT", "DPO", "GRPO", "Trainer", "Trainer, accumulation 2")),
     "gpt-oss": ("GptOss", {**LOCAL_EXPERTS, "sliding_window": 8, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
                 ("SFT", "DPO", "GRPO", "Trainer", "Trainer, accumulation 2")),
+    "gemma3-whole": ("Gemma3", {"vision_config": TOWER, "mm_tokens_per_image": 4}, ("SFT", "DPO", "GRPO", "Trainer")),
 }
 # TRL's own defaults otherwise. max_grad_norm only scales gradients after they are compared.
 COMMON = {"report_to": [], "use_cpu": True, "save_strategy": "no", "disable_tqdm": True, "max_steps": 2, "logging_strategy": "no", "bf16": False,
@@ -46,8 +50,11 @@ def make_model(name, scores=False):
         more["num_labels"] = 1
     torch.manual_seed(4)
     family, settings, _ = MODELS[name]
-    kind = getattr(transformers, f"{family}For{'SequenceClassification' if scores else 'CausalLM'}")
-    model = kind(getattr(transformers, f"{family}Config")(**more, **settings))
+    config = getattr(transformers, f"{family}Config")
+    if "vision_config" in settings:
+        model = getattr(transformers, f"{family}ForConditionalGeneration")(config(text_config=more, **copy.deepcopy(settings)))
+    else:
+        model = getattr(transformers, f"{family}For{'SequenceClassification' if scores else 'CausalLM'}")(config(**more, **settings))
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:

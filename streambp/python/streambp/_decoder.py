@@ -63,6 +63,12 @@ def text_name(base, name):
     return "model." + name.removeprefix(PREFIX) if name.startswith(PREFIX) else None
 
 
+def runs_as_configured(base):
+    """Whether the model's own forward has all that its text config says (NOT_RUN)."""
+    left_out = NOT_RUN.get(model_class(base).__name__, {})
+    return all(getattr(text_config(base), key, value) == value for key, value in left_out.items())
+
+
 def text_modules(base):
     """(name, module) of the modules that take part in a pass over text."""
     return ((name, module) for name, module in base.named_modules() if text_name(base, name) is not None)

@@ -10,7 +10,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from . import _forwards
-from ._decoder import text_config
+from ._decoder import runs_as_configured, text_config
 from ._library import InputError
 from ._refusals import raise_together
 from ._streamed_head import head_slots, log_probability_gradients, wide
@@ -25,8 +25,8 @@ LEAST_CHUNK = 32  # tokens
 def patch_trainer(trainer, **settings):
     """patch() for a trainer of TRL: its model, its reference model where there is one, and their heads. Returns the trainer.
 
-    The head is left to TRL where a gradient of the entropy is wanted (GRPO's entropy bonus), where a float64 one is cast to float32, and
-    where PEFT has wrapped it.
+    The head is left to TRL where a gradient of the entropy is wanted (GRPO's entropy bonus), where a float64 one is cast to float32, where
+    PEFT has wrapped it, and where TRL reads something of the config that the model's own forward leaves out.
     Raises InputError as patch() does, and for checkpointing or another dtype than the model's in the trainer's arguments.
     """
     from ._patch import patch, patched_state, unpatch
@@ -42,7 +42,7 @@ def patch_trainer(trainer, **settings):
         state = patched_state(model)
         options = fused_options(state.base) if isinstance(getattr(state.base, "lm_head", None), torch.nn.Linear) else None
         is_ours = options and not (options["cast_lm_head_to_fp32"] and state.configuration().weights.head_dtype != "float32")
-        if is_ours and not getattr(trainer, "_entropy_bonus_enabled", False):
+        if is_ours and runs_as_configured(state.base) and not getattr(trainer, "_entropy_bonus_enabled", False):
             state.fused_head = options
     return trainer
 

@@ -55,7 +55,13 @@ class LiveModels(Case):
         self.check("GRPO, steps_per_generation 4", "qwen3", "none")
 
     def test_sft_trainer_adds_the_routers_loss(self):
-        self.check("SFT", "qwen3-moe", "none")
+        for model in ("qwen3-moe", "gpt-oss"):
+            self.check("SFT", model, "none")
+        self.check("Trainer, accumulation 2", "mixtral", "none")
+
+    def test_a_whole_model_on_text(self):
+        for recipe in ("SFT", "Trainer"):
+            self.check(recipe, "gemma3-whole", "fresh")
 
     def test_where_nothing_is_scored_the_routers_loss_stays(self):
         with computing_in("float64"):

@@ -11,6 +11,8 @@ from patching import batch_of, patched, reference_step, step
 from peft import LoraConfig, get_peft_model
 from python_case import Case, autograd, in_float64, packed_inputs, take_gradients
 
+from streambp._decoder import runs_as_configured
+
 TEXT = {"vocab_size": 61, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 1,
         "head_dim": 8, "max_position_embeddings": 128, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2}
 TOWER = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
@@ -126,6 +128,10 @@ class WholeModels(Case):
                         ours, found = step(model, batch)
                     self.assert_loss(ours, loss, name)
                     self.assert_gradients(found, of_text(expected), f"{name}, adapter, patched")
+
+    def test_what_only_the_config_has_is_known(self):
+        """TRL's head would apply the config's cap; patch(trainer) then leaves that head as it is."""
+        self.assertEqual([name for name in MODELS if not runs_as_configured(whole(name))], ["gemma3"])
 
     def test_verify(self):
         for name in MODELS:
