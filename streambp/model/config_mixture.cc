@@ -146,7 +146,10 @@ void parse_mixture(const ConfigReader& settings, Config& config) {
     mixture.sparse.assign(static_cast<std::size_t>(layers), false);
     return;
   }
-  if (!shares) settings.only("shared_expert_intermediate_size", nullptr);
+  // Qwen3-Coder's files say 0, and the key is none of its family's.
+  const json* const shared = settings.find("shared_expert_intermediate_size");
+  if (!shares && shared != nullptr && *shared != 0)
+    settings.refuse("shared_expert_intermediate_size", "null or 0: this family has no shared expert");
   parse_experts(settings, config, mixture);
   if (all_sparse) return parse_all_sparse(settings, config, mixture);
   mixture.moe_intermediate_size =

@@ -256,6 +256,7 @@ TEST(Qwen3Moe, RefusesImpossibleMixtures) {
   EXPECT_TRUE(refuses(with(moe(), {{"decoder_sparse_step", 0}}), "decoder_sparse_step is 0"));
   EXPECT_TRUE(
       refuses(with(moe(), {{"shared_expert_intermediate_size", 8}}), "shared_expert_intermediate_size"));
+  EXPECT_EQ(parse(with(moe(), {{"shared_expert_intermediate_size", 0}})), parse(moe())) << "Qwen3-Coder";
   for (const json& layers : {json({3}), json({-1}), json({0.5}), json(1), json("all")}) {
     EXPECT_TRUE(refuses(with(moe(), {{"mlp_only_layers", layers}}), "mlp_only_layers is", "from 0 to 2"));
   }
