@@ -4,13 +4,13 @@
     pip install torch==2.11.0 transformers==5.23.0 accelerate safetensors numpy
     python scripts/make_packed.py --out verify/goldens/quantized
 
-packed.safetensors: NAME is mxfp4-... or fp8-...; NAME.weight_blocks and NAME.weight_scales, or NAME.weight and NAME.weight_scale_inv, what files hold;
-NAME.block the rows and columns of FP8's blocks, absent: one scale; NAME.bfloat16 and NAME.float32 what that stands for in a parameter of this dtype.
-Every byte of a scale and every value is among them but NaN, and blocks that are not full.
+packed.safetensors: NAME is mxfp4-... or fp8-...; NAME.weight_blocks and NAME.weight_scales, or NAME.weight and NAME.weight_scale_inv, what files
+hold; NAME.block the rows and columns of FP8's blocks, absent: one scale; NAME.bfloat16 and NAME.float32 what that stands for in a parameter of this
+dtype. Every byte of a scale and every value is among them but NaN, and blocks that are not full.
 
 mxfp4/ and fp8/: a GPT-OSS and a Qwen3 as they are published; truth.safetensors has tokens [2, 9], value.NAME of each packed parameter as
-from_pretrained(dequantize=True) gives it, and of the float64 model of these weights log_probabilities [2, 8] of tokens 1, 2, ... of each row, the loss
-that transformers takes of them and grad.NAME of every parameter.
+from_pretrained(dequantize=True) gives it, and of the float64 model of these weights log_probabilities [2, 8] of tokens 1, 2, ... of each row, the
+loss that transformers takes of them and grad.NAME of every parameter.
 """
 import argparse
 import json

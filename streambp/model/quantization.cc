@@ -131,9 +131,10 @@ std::optional<Quantization> parse_quantization(const ConfigReader& settings) {
   const ConfigReader reader = settings.inner(kKey);
   const bool four = reader.flag("load_in_4bit", false), eight = reader.flag("load_in_8bit", false);
   if (reader.text("quant_method").value_or("bitsandbytes") != "bitsandbytes" || four == eight) {
-    settings.refuse(kKey,
-                    "null, or bitsandbytes' with one of load_in_4bit and load_in_8bit true (nothing else is "
-                    "supported)");
+    settings.refuse(
+        kKey,
+        "null, MXFP4 or FP8 (quant_method mxfp4, fp8), or bitsandbytes' with one of load_in_4bit and "
+        "load_in_8bit true: of a model in another format take the files that are not quantised");
   }
   for (const auto& [key, value] : reader.object().items()) {
     if (std::find(kKnown.begin(), kKnown.end(), key) == kKnown.end())
