@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 #include <map>
 #include <memory>
+#include <set>
 #include <sstream>
 #include <vector>
 
@@ -15,19 +16,30 @@
 namespace streambp::bench {
 namespace {
 
-/// The key of an array whose "]" is missing: CLI11 would take the last character of the file for it. Empty:
-/// none.
-std::string open_array(const std::string& text) {
+/// What of TOML CLI11 reads as something else: an array without its "]", for which it takes the last
+/// character of the file; a key twice, whose values it puts together; a section twice, of which it drops one.
+/// Empty: nothing.
+std::string misread(const std::string& text) {
   std::istringstream lines(text);
+  std::string section;
+  std::set<std::string> seen;
   for (std::string line; std::getline(lines, line);) {
+    line = CLI::detail::trim_copy(line);
+    if (line.starts_with('[')) {
+      section = CLI::detail::trim_copy(line.substr(1, line.find(']') - 1));
+      if (!seen.insert('[' + section + ']').second) return fmt::format("[{}]: is there twice", section);
+      continue;
+    }
     const size_t equals = line.find('=');
     if (equals == line.npos || line.find_first_of(";#") < equals) continue;
-    const std::string key = CLI::detail::trim_copy(line.substr(0, equals));
+    std::string key = CLI::detail::trim_copy(line.substr(0, equals));
+    CLI::detail::remove_quotes(key);
+    if (!seen.insert(section + '.' + key).second) return fmt::format("{}: is there twice", key);
     std::string value = line.substr(equals + 1);
     value = CLI::detail::trim_copy(value.substr(0, value.find('#')));
     if (!value.starts_with('[')) continue;
     for (; !value.ends_with(']') || value.size() == 1; value += CLI::detail::trim_copy(line)) {
-      if (!std::getline(lines, line)) return key;
+      if (!std::getline(lines, line)) return key + ": its array has no ]";
     }
   }
   return {};
@@ -45,17 +57,28 @@ class ConfigFile : public CLI::ConfigTOML {
   explicit ConfigFile(const CLI::App& app) : app_(app) {}
 
   std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
-    std::istringstream file(std::string(std::istreambuf_iterator<char>(input), {}));
-    if (const std::string key = open_array(file.str()); !key.empty()) fail("{}: its array has no ]", key);
+    std::string text;
+    try {
+      text.assign(std::istreambuf_iterator<char>(input), {});
+    } catch (const std::ios_base::failure&) {
+      fail("can be opened and not read; expected a regular file");
+    }
+    std::istringstream file(text);
+    if (const std::string problem = misread(text); !problem.empty()) fail("{}", problem);
     std::vector<CLI::ConfigItem> entries = CLI::ConfigTOML::from_config(file);
     for (CLI::ConfigItem& item : entries) {
       const CLI::App& command = command_of(item);
-      if (item.name == "++" || item.name == "--") continue;  // where a section begins and ends
+      // Where a section begins and ends.
+      if ((item.name == "++" || item.name == "--") && item.inputs.empty()) continue;
       const CLI::Option* const option = command.get_option_no_throw("--" + item.name);
       if (option == nullptr || !option->get_configurable())
         fail("{}: no flag that a file may hold has this name (see {} --help)", item.fullname(),
              command.get_name());
       if (item.inputs.empty()) fail("{}: no value", item.fullname());
+      const bool is_switch = option->get_items_expected_max() == 0;
+      if (is_switch && item.inputs != std::vector<std::string>{"true"} &&
+          item.inputs != std::vector<std::string>{"false"})
+        fail("{} is {}: expected true or false", item.fullname(), fmt::join(item.inputs, ","));
       for (const std::string& value : item.inputs) {
         if (is_cut(value))
           fail("{}: {}: a quote that is not closed; a value can't hold a #, which begins a comment",

@@ -7,15 +7,26 @@
 
 #include "bench/parquet.h"
 #include "streambp/cli/print.h"
+#include "streambp/printable.h"
 
 namespace streambp::bench {
 namespace {
 
 using nlohmann::json;
 
+/// Lines stay lines; what else a terminal would obey is escaped, as a CSV goes to stdout.
+std::string lines_in_print(const std::string& text) {
+  std::vector<std::string> lines;
+  for (size_t begin = 0, end = 0; end != text.npos; begin = end + 1) {
+    end = text.find('\n', begin);
+    lines.push_back(printable(std::string_view(text).substr(begin, end - begin), text.npos));
+  }
+  return fmt::format("{}", fmt::join(lines, "\n"));
+}
+
 std::string cell_text(const json& value) {
   if (value.is_null()) return "";
-  if (value.is_string()) return value.get<std::string>();
+  if (value.is_string()) return lines_in_print(value.get<std::string>());
   const bool numbers = value.is_array() && std::all_of(value.begin(), value.end(),
                                                        [](const json& one) { return one.is_number(); });
   if (!numbers) return json_text(value);
@@ -31,13 +42,16 @@ std::string in_quotes(const std::string& text) {
   return in + '"';
 }
 
-/// Every member that is no object, by its path.
+constexpr const char* kFile = "file";
+
+/// Every member that is no object, by its path; where another has that name, with underscores behind it.
 void flatten(const json& object, const std::string& path, std::map<std::string, json>& cells) {
   for (const auto& [name, value] : object.items()) {
-    const std::string member = path.empty() ? name : path + "." + name;
+    std::string member = lines_in_print(path.empty() ? name : path + "." + name);
     if (value.is_object() && !value.empty()) {
       flatten(value, member, cells);
     } else {
+      while (member == kFile || cells.contains(member)) member += '_';
       cells[member] = value.is_object() ? json() : value;
     }
   }
@@ -60,11 +74,11 @@ struct FlatTable {
 
 std::string flat_csv(const std::vector<FiledRecord>& records) {
   const FlatTable table(records);
-  std::string csv = "file";
+  std::string csv = kFile;
   for (const std::string& name : table.columns) csv += "," + in_quotes(name);
   csv += '\n';
   for (size_t i = 0; i < table.rows.size(); ++i) {
-    csv += in_quotes(records[i].file);
+    csv += in_quotes(lines_in_print(records[i].file));
     for (const std::string& name : table.columns) {
       const auto cell = table.rows[i].find(name);
       csv += "," + (cell == table.rows[i].end() ? "" : in_quotes(cell_text(cell->second)));
@@ -76,8 +90,8 @@ std::string flat_csv(const std::vector<FiledRecord>& records) {
 
 std::string flat_parquet(const std::vector<FiledRecord>& records) {
   const FlatTable table(records);
-  std::vector<ParquetColumn> columns{{"file", {}}};
-  for (const FiledRecord& filed : records) columns.front().values.emplace_back(filed.file);
+  std::vector<ParquetColumn> columns{{kFile, {}}};
+  for (const FiledRecord& filed : records) columns.front().values.emplace_back(lines_in_print(filed.file));
   for (const std::string& name : table.columns) {
     ParquetColumn& column = columns.emplace_back(ParquetColumn{name, {}});
     for (const auto& row : table.rows) {

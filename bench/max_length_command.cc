@@ -1,5 +1,7 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <algorithm>
+#include <cmath>
 #include <memory>
 
 #include "bench/commands.h"
@@ -94,12 +96,35 @@ LongestRow furthest_of(const Cell& cell, std::vector<plan::Suggestion> found, co
   return row;
 }
 
+/// A dry run takes every chunk of every sequence in each layer: refuses those that would take hours before
+/// they begin. Layer inputs alone limit the tokens that can fit.
+void require_quick(const Bench& bench, const Cell& cell, const plan::Budget& budget) {
+  constexpr double kMostPieces = 0x1p20;
+  const auto layers = static_cast<double>(bench.config.num_hidden_layers);
+  const double inputs = layers * static_cast<double>(bench.config.hidden_size) *
+                        static_cast<double>(c10::elementSize(bench.options.setup.dtype));
+  const double tokens =
+      std::min((static_cast<double>(budget.device) + static_cast<double>(budget.host)) / inputs,
+               static_cast<double>(plan::kLongest));
+  const auto batch = static_cast<double>(cell.batch), chunk = static_cast<double>(cell.settings.chunk);
+  if (layers * batch > kMostPieces)
+    throw InputError("--batch {}: its sequences are run one by one in {} layers; expected at most {}",
+                     cell.batch, bench.config.num_hidden_layers, static_cast<int64_t>(kMostPieces / layers));
+  if (chunk > 0.0 && layers * tokens / chunk > kMostPieces)
+    throw InputError(
+        "--chunk {}: up to {:.0f} chunks would be run one by one in {} layers; expected at least {:.0f}, "
+        "or auto",
+        cell.settings.chunk, tokens / chunk, bench.config.num_hidden_layers,
+        std::ceil(layers * tokens / kMostPieces));
+}
+
 std::vector<LongestRow> longest_of_all(const Bench& bench, plan::Predictor& predictor,
                                        const plan::Budget& budget, ProgressLine& progress) {
   std::vector<LongestRow> rows;
   for (Cell& cell : list_cells(bench)) {
     const std::string method = cell.automatic ? "auto" : method_name(cell.settings.method);
     progress.show(fmt::format("{}, {}", cell.objective, method));
+    require_quick(bench, cell, budget);
     const plan::TrainingStep step = step_of(bench, cell);
     if (!cell.automatic) {
       LongestRow row;
@@ -122,13 +147,15 @@ std::vector<LongestRow> longest_of_all(const Bench& bench, plan::Predictor& pred
 }
 
 std::vector<LongestRow> suggestions(const Bench& bench, plan::Predictor& predictor,
-                                    const plan::Budget& budget, int64_t wanted) {
+                                    const plan::Budget& budget, int64_t wanted, ProgressLine& progress) {
   std::vector<LongestRow> rows;
   for (const int64_t batch : bench.options.batches) {
     for (const std::string& objective : bench.options.objectives) {
       Cell cell;
       cell.objective = objective;
       cell.batch = batch;
+      require_quick(bench, cell, budget);
+      progress.show(fmt::format("{}, batch {}: trying configurations", objective, batch));
       std::vector<plan::Suggestion> found =
           plan::suggest(predictor, step_of(bench, cell), search_space(bench.options), budget, wanted);
       // Where nothing fits, the table shows what comes nearest.
@@ -227,9 +254,9 @@ int run_max_length(const RunFlags& flags, const Typed& typed) {
     std::optional<plan::Predictor> predictor(std::in_place, bench.options.setup, bench.device);
     check_floor(bench, group, predictor, budget, typed.budget, progress);
     counted.push_back(what_is_counted(bench, predictor->models(), group.default_reference));
-    const std::vector<LongestRow> found = typed.suggest
-                                              ? suggestions(bench, *predictor, budget, typed.seq_len)
-                                              : longest_of_all(bench, *predictor, budget, progress);
+    const std::vector<LongestRow> found =
+        typed.suggest ? suggestions(bench, *predictor, budget, typed.seq_len, progress)
+                      : longest_of_all(bench, *predictor, budget, progress);
     predictor.reset();
     progress.clear();
     rows.insert(rows.end(), found.begin(), found.end());

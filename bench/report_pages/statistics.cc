@@ -8,15 +8,27 @@
 namespace streambp::bench {
 namespace {
 
-/// The probability that fewer than `k` of `n` values lie below the median.
-double below(size_t k, size_t n) {
-  double term = std::pow(0.5, static_cast<double>(n)), sum = 0.0;
-  for (size_t i = 0; i < k; ++i) {
-    sum += term;
-    term *= static_cast<double>(n - i) / static_cast<double>(i + 1);
+/// The probability that fewer than k of `n` values lie below the median, for k = 1, 2, ...
+class Below {
+ public:
+  explicit Below(size_t n) : n_(n), power_(-static_cast<int>(n)) {}
+
+  double next() {
+    sum_ += std::ldexp(term_, power_);
+    term_ *= static_cast<double>(n_ - k_) / static_cast<double>(k_ + 1);
+    ++k_;
+    int more = 0;  // 0.5^n alone is 0 from 1,075 values on
+    term_ = std::frexp(term_, &more);
+    power_ += more;
+    return sum_;
   }
-  return sum;
-}
+
+ private:
+  size_t n_, k_ = 0;
+  double term_ = 1.0;  // times 2^power_
+  int power_;
+  double sum_ = 0.0;
+};
 
 /// The length at which a straight line through the logarithms of both points is at 1.
 double crossing(const RelativeCost& a, const RelativeCost& b) {
@@ -48,9 +60,16 @@ MedianInterval median_interval(std::vector<double> values) {
   constexpr double kCoverage = 0.95;
   std::sort(values.begin(), values.end());
   const size_t n = values.size();
+  Below below(n);
   size_t k = 1;
-  while (2 * (k + 1) <= n && 1.0 - 2.0 * below(k + 1, n) >= kCoverage) ++k;
-  return {median(values), values[k - 1], values[n - k], std::max(0.0, 1.0 - 2.0 * below(k, n)), n};
+  double coverage = 1.0 - 2.0 * below.next();
+  while (2 * (k + 1) <= n) {
+    const double narrower = 1.0 - 2.0 * below.next();
+    if (!(narrower >= kCoverage)) break;
+    coverage = narrower;
+    ++k;
+  }
+  return {median(values), values[k - 1], values[n - k], std::max(0.0, coverage), n};
 }
 
 RatioInterval ratio_interval(const std::vector<double>& values, const std::vector<double>& base) {

@@ -14,6 +14,11 @@ namespace {
 constexpr double kWidth = 420.0, kHeight = 290.0;
 constexpr double kLeft = 62.0, kRight = 14.0, kTop = 30.0, kBottom = 44.0;
 
+/// What is drawn: axes reach to powers of ten around it, and beyond a double there are none.
+bool is_drawn(double value) {
+  return value >= 1e-300 && value <= 1e300;
+}
+
 struct Purpose {
   const char* name;
   const char* fill;
@@ -132,7 +137,8 @@ std::string line_chart(const std::string& title, Quantity quantity, const std::v
   double least = 0.0, most = 0.0;
   for (const ChartSeries& one : series) {
     for (const ChartPoint& point : one.points) {
-      if (!(point.length > 0.0) || !(point.low > 0.0)) return "";
+      for (const double value : {point.length, point.low, point.value, point.high})
+        if (!is_drawn(value)) return "";
       lengths.insert(point.length);
       least = least > 0.0 ? std::min(least, point.low) : point.low;
       most = std::max(most, point.high);
@@ -159,7 +165,7 @@ std::string stacked_bars(const std::string& title, const std::vector<Bar>& bars)
     for (const BarPart& part : bar.parts) total += part.bytes;
     most = std::max(most, total);
   }
-  if (!(most > 0.0)) return "";
+  if (!is_drawn(most)) return "";
   std::string out = begin_svg("bars", title, 28.0 + kStep * static_cast<double>(bars.size()));
   double top = 26.0;
   for (const Bar& bar : bars) {
@@ -193,7 +199,7 @@ std::string timeline_chart(const std::string& title, const std::vector<TimelineC
   for (const TimelineCurve& curve : curves) {
     for (const double bytes : curve.bytes) most = std::max(most, bytes);
   }
-  if (!(most > 0.0)) return "";
+  if (!is_drawn(most)) return "";
   const Frame frame{linear_axis(1.0), linear_axis(most)};
   std::string out = begin_svg("time", title, kHeight) + "<g class=\"ax\">";
   for (const double value : frame.y.ticks) {

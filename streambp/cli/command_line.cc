@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <limits>
 #include <sstream>
+#include <sys/resource.h>
 
 #include "streambp/cli/print.h"
 #include "streambp/error.h"
@@ -50,6 +51,14 @@ int64_t parse_integer(const std::string& text, const std::string& what, int64_t 
   return value;
 }
 
+/// A stack that is too small ends a process by a signal.
+void require_stack() {
+  constexpr rlim_t kLeast = rlim_t{1} << 19;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= kLeast) return;
+  throw InputError("the stack may have {} bytes, expected {} or more (ulimit -s)", limit.rlim_cur, kLeast);
+}
+
 }  // namespace
 
 int run_command_line(CLI::App& app, int argc, const char* const* argv, const std::function<int()>& action) {
@@ -63,6 +72,7 @@ int run_command_line(CLI::App& app, int argc, const char* const* argv, const std
   }
   avoid_refused_instructions();
   try {
+    require_stack();
     cpu::kernels();  // STREAMBP_ISA is read here: a wrong one is bad usage, not a failure of what asks first
     return action();
   } catch (const std::exception& error) {

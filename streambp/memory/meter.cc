@@ -27,6 +27,7 @@ namespace streambp {
 namespace {
 
 constexpr int kMaxScopes = 64;
+constexpr int64_t kMostCounted = int64_t{1} << 62;  // bytes of a device
 constexpr std::string_view kUnnamed = "other";
 
 /// Scope names, each with a number.
@@ -92,11 +93,15 @@ class Ledger {
   Header* add(int64_t bytes, Make make) {
     const std::lock_guard lock(mutex_);
     const int scope = current_scope();
-    // A product that wrapped around arrives as a negative or absurd size; on the meta device sums might.
+    // A product that wrapped around arrives here as a negative or absurd size.
     const int64_t most = limit_ > 0 ? limit_ : kMostCounted;
     if (bytes < 0 || bytes > most - live_) {
       if (listener_ != nullptr) listener_->refused(bytes, scope, limit_ > 0 ? limit_ - live_ : 0);
-      throw AllocationFailed(device_, scope_names().name(scope), bytes, live_, limit_);
+      const bool is_size = bytes >= 0 && bytes <= kMostCounted;
+      throw AllocationFailed(fmt::format("out of memory on {}: {} bytes for '{}' asked, {} alive, limit {}",
+                                         device_, bytes, scope_names().name(scope), live_, most),
+                             {is_size ? std::optional(bytes) : std::nullopt, live_,
+                              limit_ > 0 ? std::optional(limit_) : std::nullopt});
     }
     Header* const header = make();
     if (header == nullptr) {
@@ -246,10 +251,9 @@ std::atomic<int64_t> meta_block_bytes{1};
 class CountingMetaAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
-    // The host's memory is not the device allocator's.
-    const int64_t block = on_host ? 1 : meta_block_bytes.load();
-    const bool is_size = bytes <= static_cast<size_t>(std::numeric_limits<int64_t>::max() - block);
-    const int64_t whole = is_size ? (static_cast<int64_t>(bytes) + block - 1) / block * block : -1;
+    const int64_t block = on_host ? 1 : meta_block_bytes.load();  // of the device's allocator, not the host's
+    bytes = std::min(bytes, size_t{kMostCounted});
+    const int64_t whole = (static_cast<int64_t>(bytes) + block - 1) / block * block;
     Header* const header = side(meta_ledger()).add(whole, [] { return new Header; });
     return {nullptr, header, &free_header, c10::Device(c10::DeviceType::Meta)};
   }

@@ -41,15 +41,6 @@ std::optional<int64_t> bytes_before(std::string_view text, std::string_view word
 
 }  // namespace
 
-AllocationFailed::AllocationFailed(std::string_view device, std::string_view scope, int64_t bytes,
-                                   int64_t alive, int64_t limit)
-    : OutOfMemory(fmt::format("out of memory on {}: {} bytes for '{}' asked, {} alive, limit {}", device,
-                              bytes >= 0 && bytes < kMostCounted ? fmt::format("{}", bytes)
-                                                                 : fmt::format("more than {}", kMostCounted),
-                              scope, alive, limit > 0 ? limit : kMostCounted)),
-      shortage_{bytes >= 0 && bytes < kMostCounted ? std::optional(bytes) : std::nullopt, alive,
-                limit > 0 ? std::optional(limit) : std::nullopt} {}
-
 MemoryShortage shortage_of(const std::exception& error) {
   if (const auto* const failed = dynamic_cast<const AllocationFailed*>(&error)) return failed->shortage();
   const std::string_view text = error.what();

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "streambp/error.h"
 
@@ -22,19 +21,11 @@ struct MemoryShortage {
   }
 };
 
-/// Bytes that a device is counted to have where nothing else limits it: with one more block of as many, 64
-/// bits hold the sum.
-inline constexpr int64_t kMostCounted = int64_t{1} << 62;
-
 /// OutOfMemory with its numbers.
 class AllocationFailed : public OutOfMemory {
  public:
   AllocationFailed(const std::string& message, MemoryShortage shortage)
       : OutOfMemory(message), shortage_(shortage) {}
-  /// Of `bytes` for `scope` on `device`, of which `alive` are in use, beyond `limit` (0: kMostCounted). Bytes
-  /// below 0 or beyond kMostCounted are a size that 64 bits don't hold.
-  AllocationFailed(std::string_view device, std::string_view scope, int64_t bytes, int64_t alive,
-                   int64_t limit);
   const MemoryShortage& shortage() const { return shortage_; }
 
  private:

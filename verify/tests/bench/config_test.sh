@@ -44,6 +44,12 @@ complains 'seq-len: no flag' 'seq-len = 9\n'
 complains 'seq-len: its array has no ]' '[sweep]\nseq-len = [9, 17\n'
 complains 'seq-len: its array has no ]' '[sweep]\nseq-len = [\n  9,\n  17  # the last\n'
 complains "sweep.out: \"a: a quote that is not closed; a value can't hold a #" '[sweep]\nout = "a#b"\n'
+complains 'seq-len: is there twice' '[sweep]\nseq-len = 9\n"seq-len" = 17\n'
+complains '[sweep]: is there twice' '[sweep]\nseq-len = 9\n[train]\nsteps = 1\n[ sweep ]\nbatch = 2\n'
+complains '++: no flag' '[sweep]\nseq-len = 9\n++ = 1\n'
+complains 'sweep.quiet is -1: expected true or false' '[sweep]\nquiet = -1\n'
+run 'a file that can be opened and not read' 2 sweep --config /proc/self/mem --out never
+[ "$(wc -l <stderr)" -eq 1 ] && grep -q 'config' stderr || fail 'expected one line'
 printf '[sweep]\nseq-len = "nine"\n' >wrong.toml
 run 'a value that is none' 2 sweep --config wrong.toml --out never
 grep -qF -- "--seq-len 'nine'" stderr || fail 'the flag'

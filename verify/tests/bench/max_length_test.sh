@@ -204,4 +204,13 @@ grep -q -e '--weights host' stderr || fail "stderr does not name the flag"
 longest "maxima of nothing" 2 --budget 4MB --double-quant
 grep -q 'nf4 and fp4' stderr || fail "stderr does not say of what"
 
+# What would take hours is refused before it begins.
+refuses_slow() {
+  local start=$SECONDS
+  run "refusing $*" 2 max-length --model qwen3-8b --budget 80GiB "$@"
+  [ "$(wc -l <stderr)" -eq 1 ] && grep -qF -- "$1 $2:" stderr || fail "expected one line that names $1"
+  [ $((SECONDS - start)) -lt 60 ] || fail "took $((SECONDS - start)) s"
+}
+refuses_slow --chunk 1 --method streambp
+refuses_slow --batch 1000000
 finish

@@ -81,7 +81,13 @@ run 'the same in Parquet' 0 records strange --parquet strange.parquet
 "$program" records strange --flat >strange.csv
 python3 "$tests/check_parquet.py" strange.parquet strange.csv >parquet 2>&1 || fail "$(tail -n 1 parquet)"
 run 'and in the table' 0 records strange
-grep -q $'\x1b' stdout && fail 'an escape sequence reached the terminal'
+grep -q $'\x1b' stdout strange.csv && fail 'an escape sequence reached the terminal'
+printf '{"schema":1,"file":"theirs","seq_len":3,"a":{"b":1},"a.b":2}\n' >strange/results.jsonl
+run 'members of one name' 0 records strange --flat
+[ "$(head -n 1 stdout)" = 'file,a.b,a.b_,file_,schema,seq_len' ] || fail 'columns of one name'
+cp stdout strange.csv
+run 'the same in Parquet' 0 records strange --parquet strange.parquet
+python3 "$tests/check_parquet.py" strange.parquet strange.csv >parquet 2>&1 || fail "$(tail -n 1 parquet)"
 run 'no folder' 2 records nowhere
 [ "$(wc -l <stderr)" -eq 1 ] && grep -q nowhere stderr || fail 'expected one line that names it'
 printf '{"schema":1,"seq_len":"long"}\n' >strange/results.jsonl

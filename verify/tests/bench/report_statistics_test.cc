@@ -1,5 +1,7 @@
 // Intervals of medians, changes, crossings; axes; texts that become HTML.
 #include <gtest/gtest.h>
+#include <numeric>
+#include <vector>
 
 #include "bench/report_pages/axis.h"
 #include "bench/report_pages/csv.h"
@@ -35,6 +37,20 @@ TEST(ReportStatistics, ManyRepeatsGiveOrderStatistics) {
   EXPECT_EQ(six.low, 1.0);
   EXPECT_EQ(six.high, 6.0);
   EXPECT_DOUBLE_EQ(six.coverage, 1.0 - 2.0 / 64.0);
+}
+
+/// 0.5^n is no double then: the interval was the median alone, and each of its steps took all before it.
+TEST(ReportStatistics, ManyThousandsOfRepeatsKeepTheirInterval) {
+  for (const auto& [count, low] :
+       {std::pair<size_t, double>{1000, 469.0}, {2000, 956.0}, {1000000, 499020.0}}) {
+    std::vector<double> values(count);
+    std::iota(values.begin(), values.end(), 1.0);
+    const MedianInterval interval = median_interval(values);
+    EXPECT_EQ(interval.low, low);
+    EXPECT_EQ(interval.high, static_cast<double>(count) + 1.0 - low);
+    EXPECT_GE(interval.coverage, 0.95);
+    EXPECT_LT(interval.coverage, 0.954);
+  }
 }
 
 TEST(ReportStatistics, ChangesNeedTheWholeInterval) {

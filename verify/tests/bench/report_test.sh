@@ -103,6 +103,24 @@ run 'one file for two pages' 2 report grid --output same --markdown ./same
 grep -q 'which is written too' stderr || fail 'no word of the other page'
 run 'a folder for a file' 2 report grid --output empty
 
+# Numbers at the ends of a double have no axis: no chart, rather than one with nan in its paths.
+python3 - <<'PYTHON'
+import json, os
+records = [json.loads(line) for line in open("grid/results.jsonl", encoding="utf-8")]
+for name, value in {"most": 1.7e308, "least": 5e-324}.items():
+    os.mkdir(name)
+    with open(f"{name}/results.jsonl", "w", encoding="utf-8") as file:
+        for record in records:
+            record["peak_beyond_resident_bytes"] = record["peak_bytes"] = value
+            record["seconds"] = [value] * 3
+            record["breakdown_at_peak"] = {"weights": value, "gradients": value}
+            file.write(json.dumps(record) + "\n")
+PYTHON
+for folder in most least; do
+  run "numbers without an axis: $folder" 0 report "$folder" --output ends.html
+  grep -qE '"[^"]*[ LMHV](-?nan|-?inf)' ends.html && fail 'a path holds what is no number'
+done
+
 python3 "$root/scripts/check_report.py" page.html hostile.html >browser 2>&1
 case $? in
   0 | 77) tail -n 1 browser ;;

@@ -90,6 +90,11 @@ OTHERS = (
     ("max-length", "--budget", "80GiB", "--batch", "99999999999"),
     ("max-length", "--budget", "80GiB", "--model", "qwen3-tiny", "--micro-batches", "2"),
     ("max-length", "--budget", "80GiB", "--seed", "-1"),
+    ("max-length", "--budget", "80GiB", "--batch", "1000000"),
+    ("max-length", "--budget", "80GiB", "--method", "streambp", "--chunk", "1"),
+    ("ranks", "--ranks", "1025", "--out", "OUT"),
+    ("ranks", "--ranks", "9223372036854775807", "--device", "meta", "--out", "OUT"),
+    ("ranks", "--model", RED, "--out", "OUT"),
     ("linear", "--rows", "0"),
     ("linear", "--rows", "9223372036854775807"),
     ("linear", "--chunks", "x"),
@@ -169,6 +174,36 @@ def bench_flags(bench, shop):
     yield Case("a model in float16", sweep(bench, half, shop.folder(), "--dtype", "model"), says=("float16", "bfloat16"), quick=True)
 
 
+def config_files(bench, shop):
+    """TOML that means something else than it seems to."""
+    for what, text in {
+        "a key twice": "[sweep]\nseq-len = 9\nseq-len = 17\n",
+        "a section twice": "[sweep]\nseq-len = 9\n[train]\nsteps = 1\n[sweep]\nbatch = 2\n",
+        "a marker as a key": "[sweep]\n++ = 1\n",
+        "a switch of -1": "[sweep]\nquiet = -1\n",
+    }.items():
+        argv = sweep(bench, shop.base, shop.folder(), "--config", str(shop.file("flags.toml", text.encode())))
+        yield Case("TOML with " + what, argv, says=("flags.toml",), quick=what == "a key twice")
+    yield Case("TOML that can't be read", sweep(bench, shop.base, shop.folder(), "--config", "/proc/self/mem"), says=("--config",))
+
+
+def folders_of_ranks(bench, shop):
+    """What stands where a rank that runs out of memory leaves its record, and records that are there."""
+    record = ".streambp-out-of-memory.json"
+    for what, make in {
+        "a folder": os.mkdir,
+        "a FIFO": os.mkfifo,
+        "a link": lambda path: os.symlink("/etc/passwd", path),
+    }.items():
+        out = shop.folder()
+        make(out / record)
+        argv = [bench, "ranks", "--model", str(shop.base), "--method", "streambp", "--seq-len", "8", "--repeats", "1", "--out", str(out)]
+        yield Case(f"{what} of the record's name", argv, says=(record,), quick=what == "a FIFO")
+    out = shop.folder()
+    (out / "results.jsonl").write_text('{"schema":1}\n')
+    yield Case("ranks without --resume", [bench, "ranks", "--out", str(out)], says=("--resume",), quick=True)
+
+
 def verify_flags(verify, shop):
     for arguments in VERIFY:
         argv = [verify, *(filled(one, shop) for one in arguments)]
@@ -218,6 +253,6 @@ def records(bench, shop):
 
 
 def all_cases(bench, verify, shop):
-    for kind in (bench_flags, failing_weights, records):
+    for kind in (bench_flags, config_files, folders_of_ranks, failing_weights, records):
         yield from kind(bench, shop)
     yield from verify_flags(verify, shop)
