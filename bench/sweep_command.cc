@@ -150,8 +150,7 @@ void add_sweep_command(CLI::App& app, Action& action, int argc, const char* cons
       ->excludes(command->get_option("--batch"));
   text("--first-labels", typed->first_labels,
        "Labels of --tokens that padding on their left would predict: refuse, or ignore, which drops and "
-       "counts "
-       "them");
+       "counts them; ignore-all: those of padding as well (labels that are input_ids)");
   text("--documents", typed->documents,
        "How position_ids of --tokens tell documents of a row apart: sdpa, without an attention_mask, as "
        "transformers' sdpa, eager and flex attention; flash, in one row without padding, as its flash "

@@ -177,7 +177,8 @@ void add_compare_command(CLI::App& app, std::function<int()>& action) {
        "completion_mask, advantages, ...)")
       ->required();
   text("--first-labels", flags->first_labels,
-       "Labels that padding on their left would predict: refuse, or ignore, which drops and counts them")
+       "Labels that padding on their left would predict: refuse, or ignore, which drops and counts them; "
+       "ignore-all: those of padding as well (labels that are input_ids)")
       ->capture_default_str();
   text("--documents", flags->documents,
        "How position_ids tell documents of a row apart: sdpa, without an attention_mask, as transformers' "
@@ -192,7 +193,9 @@ void add_compare_command(CLI::App& app, std::function<int()>& action) {
       "padding_idx, where the trainer's isn't what config.json says (it has set it after the model was "
       "made)");
   text("--adapter", flags->adapter, "A PEFT folder: the gradients are its, and it is its base's reference");
-  text("--reference", flags->reference, "A folder or a preset whose log-probabilities are the reference's");
+  text("--reference", flags->reference,
+       "A folder or a preset whose log-probabilities are the reference's; with --adapter: base, the model "
+       "without it, or adapter, a frozen copy of it (needed where it is trained already)");
   text("--teacher", flags->teacher, "A folder or a preset to distil from");
   command->add_option("--divisor", flags->divisor,
                       "What the summed loss of sft is divided by (default: the number of scored tokens)");

@@ -137,19 +137,12 @@ def reward(trainer, batch, items, steps):
     return batch, {"objective": "reward"}
 
 
-def joined(trainer, batch, objective, **options):
-    """ORPO's and CPO's batch with the chosen sequences first, and their completions as a mask."""
-    rows = trainer.concatenated_inputs(batch, padding_value=trainer.processing_class.pad_token_id)
-    return ({"input_ids": rows["concatenated_input_ids"], "attention_mask": rows["concatenated_attention_mask"],
-             "completion_mask": (rows["concatenated_labels"] != -100).long()}, {"objective": objective, "beta": trainer.beta, **options})
-
-
 def orpo(trainer, batch, items, steps):
-    return joined(trainer, batch, "orpo", nll="sequence")
+    return batch, {"objective": "orpo", "beta": trainer.beta}
 
 
 def cpo(trainer, batch, items, steps):
-    return joined(trainer, batch, "cpo", cpo_alpha=trainer.cpo_alpha)
+    return batch, {"objective": "cpo", "beta": trainer.beta, "cpo_alpha": trainer.cpo_alpha}
 
 
 SFT, DPO, KTO = (trl.SFTTrainer, trl.SFTConfig, sft), (trl.DPOTrainer, trl.DPOConfig, dpo), (trl.KTOTrainer, trl.KTOConfig, kto)

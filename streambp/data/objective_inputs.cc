@@ -220,7 +220,7 @@ Batch read_objective_batch(const ObjectiveKind& kind, std::map<std::string, at::
   if (batch.first_labels_ignored > 0 && counted) {
     throw InputError(
         "{}labels: padding would predict {} of them, which num_items_in_batch counts although --first-labels "
-        "ignore drops them: the loss would be too small; expected -100 there",
+        "drops them: the loss would be too small; expected -100 there",
         prefix, batch.first_labels_ignored);
   }
   return batch;
@@ -248,9 +248,11 @@ Batch read_objective_batch(const ObjectiveKind& kind, const SafetensorsFile& fil
 }
 
 FirstLabels parse_first_labels(const std::string& word) {
-  if (word == "refuse" || word == "ignore")
-    return word == "ignore" ? FirstLabels::kIgnore : FirstLabels::kRefuse;
-  throw InputError("--first-labels '{}': expected refuse or ignore", word);
+  static const std::map<std::string, FirstLabels> words{{"refuse", FirstLabels::kRefuse},
+                                                        {"ignore", FirstLabels::kIgnore},
+                                                        {"ignore-all", FirstLabels::kIgnoreAll}};
+  if (const auto found = words.find(word); found != words.end()) return found->second;
+  throw InputError("--first-labels '{}': expected refuse, ignore or ignore-all", word);
 }
 
 Documents parse_documents(const std::string& word) {
@@ -267,8 +269,9 @@ std::vector<std::string> reading_notes(const Batch& batch) {
         batch.targets_across_documents));
   }
   if (batch.first_labels_ignored > 0) {
-    notes.push_back(fmt::format("first labels ignored because padding would predict them: {}",
-                                batch.first_labels_ignored));
+    notes.push_back(
+        fmt::format("labels ignored because padding would predict them: {}; transformers trains on them",
+                    batch.first_labels_ignored));
   }
   if (const auto items = batch.scalar_inputs.find(kNumItemsInBatch); items != batch.scalar_inputs.end()) {
     // GRPO's alone has this name.

@@ -21,7 +21,8 @@ namespace streambp {
 ///   max_length_k and seq_idx may repeat what position_ids say of them.
 /// - kLabels: optional labels [B, T]
 /// - kPairs: completion_mask [B, T], B even, the chosen rows first, or B = 1 and as many documents; optional
-///   ref_chosen_logps and ref_rejected_logps [B/2]
+///   ref_chosen_logps and ref_rejected_logps [B/2]. Or as CPOTrainer and ORPOTrainer have it:
+///   chosen_input_ids, chosen_attention_mask, chosen_labels, rejected_ likewise; prompt_ is passed over.
 /// - kRanked: optional margin [B/2]; the chosen rows first, each scored at its last token that is not
 ///   `pad_token_id`, the config's (score_ends)
 /// - kTexts: nothing else
@@ -51,7 +52,7 @@ Batch read_objective_batch(const ObjectiveKind& kind, std::map<std::string, at::
                            std::optional<int64_t> pad_token_id = {}, const std::string& prefix = "",
                            Documents documents = Documents::kSdpa);
 
-/// `--first-labels refuse|ignore`, `--documents sdpa|flash`. Throw InputError for another word.
+/// `--first-labels refuse|ignore|ignore-all`, `--documents sdpa|flash`. Throw InputError for another word.
 FirstLabels parse_first_labels(const std::string& word);
 Documents parse_documents(const std::string& word);
 

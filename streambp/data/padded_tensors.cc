@@ -15,12 +15,16 @@ namespace {
 const std::vector<std::string> kOfAll = {"input_ids",     "attention_mask", "position_ids", "cu_seq_lens_q",
                                          "cu_seq_lens_k", "max_length_q",   "max_length_k", "seq_idx"};
 
-// TRL 1.16: trainer/sft_trainer.py, dpo_trainer.py, kto_trainer.py (and role, which holds label and the rows
-// of the KL estimate in one), grpo_trainer.py, experimental/ppo (whose rewards are in advantages and returns
-// already).
+// TRL 1.16: trainer/sft_trainer.py, dpo_trainer.py and experimental/utils.py (DPODataCollatorWithPadding,
+// CPO's and ORPO's; prompt_ is in its chosen_ and rejected_ once more), kto_trainer.py (and role, which holds
+// label and the rows of the KL estimate in one), grpo_trainer.py, experimental/ppo (whose rewards are in
+// advantages and returns already).
 const std::map<Layout, std::vector<std::string>> kOfLayouts = {
     {Layout::kLabels, {"labels"}},
-    {Layout::kPairs, {"completion_mask", "ref_chosen_logps", "ref_rejected_logps"}},
+    {Layout::kPairs,
+     {"completion_mask", "ref_chosen_logps", "ref_rejected_logps", "chosen_input_ids",
+      "chosen_attention_mask", "chosen_labels", "rejected_input_ids", "rejected_attention_mask",
+      "rejected_labels", "prompt_input_ids", "prompt_attention_mask"}},
     {Layout::kRanked, {"margin", "value_head.weight"}},
     {Layout::kTexts, {}},
     {Layout::kLabelled,
@@ -77,6 +81,7 @@ PaddedTensors::PaddedTensors(std::map<std::string, at::Tensor> tensors, const st
                              const ObjectiveKind& kind, FirstLabels first_labels, Documents documents)
     : tensors_(std::move(tensors)), prefix_(prefix), kind_(kind), first_labels_(first_labels) {
   if (kind.layout == Layout::kCompletions && has("prompt_ids")) join_prompts_and_completions();
+  if (kind.layout == Layout::kPairs && has("chosen_input_ids")) join_pairs();
   input_ids_ = tensor("input_ids");
   if (kind.layout == Layout::kLabelled && has("label")) {
     join_rows_and_estimates();
@@ -136,6 +141,37 @@ void PaddedTensors::join_prompts_and_completions() {
   };
   tensors_["input_ids"] = side_by_side("prompt_ids", "completion_ids");
   tensors_["attention_mask"] = side_by_side("prompt_mask", "completion_mask");
+}
+
+/// As concatenated_inputs of CPOTrainer and ORPOTrainer does, with labels that are tokens or -100 as a mask.
+void PaddedTensors::join_pairs() {
+  for (const char* name : {"input_ids", "attention_mask", "completion_mask", "position_ids"}) {
+    if (has(name))
+      throw InputError("chosen_input_ids: given together with {}, expected one or the other", name);
+  }
+  const int64_t columns =
+      std::max(integers("chosen_input_ids").size(1), integers("rejected_input_ids").size(1));
+  const auto read = [&](const std::string& side, const std::string& name) {
+    require_shape(integers(side + name), side + name, integers(side + "input_ids").sizes());
+    return integers(side + name);
+  };
+  std::map<std::string, std::vector<at::Tensor>> rows;
+  for (const std::string side : {"chosen_", "rejected_"}) {
+    const at::Tensor ids = integers(side + "input_ids"), labels = read(side, "labels");
+    const at::Tensor is_scored = labels.ne(kNoTarget), wrong = (is_scored & labels.ne(ids)).nonzero();
+    if (wrong.size(0) > 0) {
+      const auto row = wrong[0][0].item<int64_t>(), column = wrong[0][1].item<int64_t>();
+      throw InputError("{}labels[{}, {}] is {}, expected -100 or input_ids' {}", side, row, column,
+                       labels[row][column].item<int64_t>(), ids[row][column].item<int64_t>());
+    }
+    rows["input_ids"].push_back(padded_right(ids, columns));
+    rows["attention_mask"].push_back(padded_right(read(side, "attention_mask"), columns));
+    rows["completion_mask"].push_back(padded_right(is_scored.to(at::kLong), columns));
+  }
+  if (rows["input_ids"][0].size(0) != rows["input_ids"][1].size(0))
+    throw InputError("rejected_input_ids: {} rows, expected {}, as chosen_input_ids has",
+                     rows["input_ids"][1].size(0), rows["input_ids"][0].size(0));
+  for (const auto& [name, sides] : rows) tensors_[name] = at::cat(sides);
 }
 
 /// The rows of KTOTrainer and, where they are there, those of its KL estimate below them.

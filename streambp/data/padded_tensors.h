@@ -34,8 +34,8 @@ class PaddedTensors {
  public:
   /// `tensors` by the names of known_tensors; `prefix` stands before names in messages. Throws InputError for
   /// input_ids that are no integers [B, T], and for positions that flash attention cuts elsewhere than
-  /// pack(). Where TRL's collators write prompts and completions, or rows and those of a KL estimate, apart,
-  /// they are put together here.
+  /// pack(). Where TRL's collators write prompts and completions, chosen and rejected rows, or rows and those
+  /// of a KL estimate, apart, they are put together here.
   PaddedTensors(std::map<std::string, at::Tensor> tensors, const std::string& prefix,
                 const ObjectiveKind& kind, FirstLabels first_labels, Documents documents = Documents::kSdpa);
 
@@ -89,6 +89,7 @@ class PaddedTensors {
 
  private:
   void join_prompts_and_completions();
+  void join_pairs();
   void join_rows_and_estimates();
   void follow_flash_attention();
   void require_documents(const Batch& batch) const;

@@ -153,12 +153,14 @@ class Packing {
       // The first column of a row is predicted by nothing; transformers drops its label as well.
       if (column == 0 || (column - 1 >= real.first && column - 1 < real.last)) continue;
       const bool first = column == real.first && real.last > 0;
-      if (first && first_labels_ == FirstLabels::kIgnore) {
+      if (first_labels_ == FirstLabels::kIgnoreAll || (first && first_labels_ == FirstLabels::kIgnore)) {
         ++batch_.first_labels_ignored;
         continue;
       }
-      throw InputError("labels[{}, {}] would be predicted from padding: expected -100 there{}", row, column,
-                       first ? ", or --first-labels ignore to drop such labels" : "");
+      throw InputError(
+          "labels[{}, {}] would be predicted from padding: expected -100 there{}", row, column,
+          first ? ", or --first-labels ignore to drop such labels"
+                : ", or --first-labels ignore-all to drop such labels, which transformers trains on");
     }
   }
 

@@ -45,16 +45,17 @@ struct Batch {
   /// Whether rows hold documents of their own: a sequence is then one of these.
   bool packed = false;
   /// What the author of the padded input should know: targets at a document's last token, which the next
-  /// document's first label gave; and first labels of rows that were dropped (FirstLabels::kIgnore).
+  /// document's first label gave; and labels that were dropped (FirstLabels).
   int64_t targets_across_documents = 0;
   int64_t first_labels_ignored = 0;
 
   int64_t size() const { return offsets.back(); }
 };
 
-/// What to do with a label of a row's first real token that padding on its left would predict, as in rows
-/// whose labels are their input_ids.
-enum class FirstLabels { kRefuse, kIgnore };
+/// What to do with labels that padding would predict, as in rows whose labels are their input_ids, padding
+/// included: kIgnore drops that of a row's first real token, with padding on its left, kIgnoreAll those of
+/// padding as well. Transformers trains on all of them.
+enum class FirstLabels { kRefuse, kIgnore, kIgnoreAll };
 
 /// Drops the padding of input_ids [B, T].
 /// attention_mask [B, T] (optional): 1 real, 0 padding, on the left, the right or both sides of a row.

@@ -94,12 +94,12 @@ ObjectiveKind orpo_kind() {
   kind.summary = "ORPO: odds-ratio preference optimisation with the chosen completions' cross-entropy";
   kind.source = "arXiv 2403.07691; TRL, ORPOTrainer";
   kind.layout = Layout::kPairs;
-  kind.options = {
-      {"beta", "0.1", "weight of the odds-ratio term"},
-      {"nll",
-       "completion",
-       "the cross-entropy's tokens: the chosen completions' (the paper), or their prompts' as well (TRL)",
-       {"completion", "sequence"}}};
+  kind.options = {{"beta", "0.1", "weight of the odds-ratio term"},
+                  {"nll",
+                   "sequence",
+                   "the cross-entropy's tokens: of the chosen sequences, prompts included (TRL), or "
+                   "completions (the paper)",
+                   {"completion", "sequence"}}};
   kind.make = [](const Batch& batch, const Options& options,
                  const Counts& whole) -> std::unique_ptr<Objective> {
     return std::make_unique<Orpo>(batch, options, whole);

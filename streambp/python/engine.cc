@@ -373,8 +373,8 @@ std::string settings_json() {
                  {"help", "passes whose gradients are added up"},
                  {"choices", nlohmann::json::array()}});
   all.push_back({{"name", "first_labels"},
-                 {"help", "what to do with a label that padding on the left would predict"},
-                 {"choices", {"refuse", "ignore"}}});
+                 {"help", "what to do with labels that padding would predict"},
+                 {"choices", {"refuse", "ignore", "ignore-all"}}});
   return all.dump();
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "streambp/backprop/adapter_reference.h"
 #include "streambp/cli/print.h"
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
@@ -79,8 +80,8 @@ void complete_truth(Truth& truth, const CompareOptions& options, std::optional<M
     if (reference) {
       log_probabilities = evaluate(*reference, truth.batch, temperature).log_probabilities;
     } else {
-      const AdaptersOff base(truth.model);
-      log_probabilities = evaluate(truth.model, truth.batch, temperature).log_probabilities;
+      log_probabilities = adapter_reference(truth.model, truth.batch, temperature,
+                                            parse_adapter_reference(options.reference));
     }
   }
   truth.objective = make_objective(kind.name, truth.batch, given);
@@ -117,7 +118,15 @@ Truth open_truth(const CompareOptions& options, at::ScalarType dtype) {
   if (value_head.defined()) truth.model.attach_value_head(value_head);
   if (!options.teacher.empty()) truth.teacher = opening.open_frozen(options.teacher);
   std::optional<Model> reference;
-  if (!options.reference.empty()) reference = opening.open_frozen(options.reference);
+  if (is_adapter_reference(options.reference)) {
+    if (options.adapter.empty())
+      throw InputError("--reference {}: expected --adapter with it, or a model", options.reference);
+    // As with a model, the file's own numbers do not count.
+    truth.batch.sequence_inputs.erase(inputs::kReferenceSums);
+    truth.batch.token_inputs.erase(inputs::kReferenceLogProbabilities);
+  } else if (!options.reference.empty()) {
+    reference = opening.open_frozen(options.reference);
+  }
   complete_truth(truth, options, std::move(reference),
                  fmt::format("{}: {} needs the reference's log-probabilities, or --reference", options.tokens,
                              kind.name));

@@ -31,8 +31,8 @@ Truth open_truth(const CompareOptions& options, at::ScalarType dtype = at::kDoub
 std::map<std::string, std::string> objective_options(const CompareOptions& options);
 
 /// Makes the objective of `truth`, whose batch may lack the reference's log-probabilities: they are then
-/// those of `reference`, or of the base under the model's adapters. Throws InputError with `no_reference`
-/// where there is neither.
+/// those of `reference`, or of the model's own adapters as options.reference says (adapter_reference). Throws
+/// InputError with `no_reference` where there is neither.
 void complete_truth(Truth& truth, const CompareOptions& options, std::optional<Model> reference,
                     const std::string& no_reference);
 

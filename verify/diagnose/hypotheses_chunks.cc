@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <set>
 
+#include "streambp/data/padded_tensors.h"
 #include "streambp/model/scored.h"
 #include "verify/diagnose/hypotheses_table.h"
 
@@ -155,6 +156,27 @@ void HypothesisTable::chunked() {
   }
 }
 
+namespace {
+
+/// What the loss's sum over tokens is divided by; 0: by no single number.
+double divisor_of(const WrongSubject& subject) {
+  const ObjectiveKind& kind = objective_kind(subject.objective);
+  const auto scored = static_cast<double>(count(subject.batch).scored);
+  if (scored == 0.0) return 0.0;
+  const Options options = complete_options(kind, subject.options, subject.batch);
+  if (options.has("divisor")) {
+    if (options.given("divisor")) return options.positive("divisor");
+    return options.word("reduction") == "sum" ? 1.0 : scored;
+  }
+  if (!options.has(kNumItemsInBatch)) return 0.0;
+  const std::string& type = options.word("loss_type");
+  if (type == "bnpo") return scored;
+  if (type != "dapo" && type != "cispo" && type != "vespo") return 0.0;
+  return options.given(kNumItemsInBatch) ? options.positive(kNumItemsInBatch) : scored;
+}
+
+}  // namespace
+
 std::vector<Scaling> scalings(const WrongSubject& subject) {
   const Batch& batch = subject.batch;
   std::vector<Scaling> all;
@@ -187,20 +209,24 @@ std::vector<Scaling> scalings(const WrongSubject& subject) {
                    fmt::format("{} accumulation steps or ranks are summed, not averaged", k),
                    static_cast<double>(k)});
   }
-  const ObjectiveKind& kind = objective_kind(subject.objective);
-  if (kind.name == "sft" && scored > 0.0) {
-    const Options options = complete_options(kind, subject.options, batch);
-    const double divisor = options.given("divisor")             ? options.positive("divisor")
-                           : options.word("reduction") == "sum" ? 1.0
-                                                                : scored;
-    for (const auto& [text, other] :
-         {std::pair{"nothing (a sum)", 1.0}, std::pair{"the scored tokens", scored},
-          std::pair{"all tokens", static_cast<double>(batch.size())}, std::pair{"rows", rows},
-          std::pair{"columns", columns}, std::pair{"rows x columns", rows * columns},
-          std::pair{"rows x (columns - 1)", rows * (columns - 1.0)}}) {
+  if (const double divisor = divisor_of(subject); divisor > 0.0) {
+    std::vector<std::pair<std::string, double>> counts{{"nothing (a sum)", 1.0},
+                                                       {"the scored tokens", scored},
+                                                       {"all tokens", static_cast<double>(batch.size())},
+                                                       {"rows", rows},
+                                                       {"columns", columns},
+                                                       {"rows x columns", rows * columns},
+                                                       {"rows x (columns - 1)", rows * (columns - 1.0)}};
+    for (const auto& [name, number] : batch.scalar_inputs)
+      counts.emplace_back(fmt::format("the batch's {} (of all that it was counted over)", kNumItemsInBatch),
+                          number);
+    const auto own = std::find_if(counts.begin(), counts.end(),
+                                  [&](const auto& count) { return count.second == divisor; });
+    for (const auto& [text, other] : counts) {
       if (other <= 0.0 || other == divisor) continue;
       all.push_back({fmt::format("divisor-{}", other),
-                     fmt::format("the loss is divided by {} = {:g} instead of {:g}", text, other, divisor),
+                     fmt::format("the loss is divided by {} = {:g} instead of {}{:g}", text, other,
+                                 own == counts.end() ? "" : own->first + " = ", divisor),
                      divisor / other});
     }
   }

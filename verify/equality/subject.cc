@@ -42,7 +42,7 @@ const std::map<std::string, std::vector<OptionMap>> kVariants{
       {{"loss_type", "ipo"}, {"beta", "0.4"}},
       {{"loss_type", "simpo"}, {"alpha", "0.25"}, {"label_smoothing", "0.1"}}}},
     {"simpo", {{}, {{"label_smoothing", "0.1"}, {"beta", "1.5"}, {"simpo_gamma", "0.4"}}}},
-    {"orpo", {{}, {{"beta", "0.5"}, {"nll", "sequence"}}}},
+    {"orpo", {{}, {{"beta", "0.5"}, {"nll", "completion"}}}},
     {"kto",
      {{},
       {{"beta", "0.3"}, {"desirable_weight", "1.3"}, {"undesirable_weight", "0.7"}},

@@ -49,7 +49,7 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
         or PEFT's wrapper of one with one LoRA adapter.
     batch: dict, BatchEncoding or BatchFeature of tensors [B, T] under the names that transformers and TRL give them, on any device:
         input_ids, attention_mask, position_ids, labels (sft, distill; without them every token is scored but a row's first),
-        completion_mask (dpo, ...), advantages (grpo, ...); None is left out.
+        completion_mask (dpo, ...; or chosen_input_ids and so on, as of CPO's and ORPO's trainers), advantages (grpo, ...); None is left out.
         Several documents of a row are told apart by position_ids without attention_mask. num_items_in_batch, a number, is the loss's divisor
         where the objective has one.
     objective: "sft", "dpo", "cpo", "simpo", "orpo", "kto", "grpo", "rloo", "ppo", "distill", "reward" or "infonce".
@@ -62,7 +62,7 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
         yet. Later the two differ, and the choice has to be said.
     teacher: the model that "distill" learns from.
     return_info: (loss, StepInfo) instead of the loss.
-    first_labels: "ignore" drops the label of a row's first token where padding stands before it; "refuse" raises.
+    first_labels: "ignore" drops the label of a row's first token where padding stands before it; "ignore-all" those of padding, too; "refuse" raises.
     process_group: torch.distributed's, whose ranks all call this with a batch of their own, the same model and the same arguments. Loss and
         gradients are then those of all ranks' batches as one, the same on every rank: normalisers are counted over all, nothing is
         divided by the number of ranks, and a layer's gradients are summed over ranks once, after its last chunk. It needs a backend for

@@ -8,6 +8,7 @@ from ._attention import DOCUMENTS, check_documents, mask_as_run
 from ._decoder import OF_TOWERS, check_text_tokens
 from ._library import InputError
 
+TEXTS = ("prompt", "chosen", "rejected")  # of a row of pairs
 NOT_STREAMED = {
     "past_key_values": "a cache of earlier tokens has no gradients; pass the whole sequence",
     "cache": "a cache of earlier tokens has no gradients; pass the whole sequence",
@@ -42,6 +43,8 @@ def batch_tensors(batch, base=None):
             continue
         if name in NOT_STREAMED:
             raise InputError(f"batch: {name}: {NOT_STREAMED[name]}")
+        if name in TEXTS and "chosen_input_ids" in batch and not isinstance(value, torch.Tensor):
+            continue  # CPO's and ORPO's collator hands them on, next to their tokens
         if isinstance(value, (bool, str)) or not isinstance(value, (int, float, torch.Tensor)):
             raise InputError(f"batch: {name} is a {type(value).__name__}, expected a tensor")
         if name in ("token_type_ids", "mm_token_type_ids") and not torch.as_tensor(value).any():
@@ -50,7 +53,7 @@ def batch_tensors(batch, base=None):
         if tensors[name].is_meta or tensors[name].is_complex() or tensors[name].layout != torch.strided:
             kind = "on the meta device" if tensors[name].is_meta else f"{tensors[name].dtype}, {tensors[name].layout}"
             raise InputError(f"batch: {name} is {kind}, expected a dense tensor of real numbers")
-    if "input_ids" not in tensors and "prompt_ids" not in tensors:
+    if not any(name in tensors for name in ("input_ids", "prompt_ids", "chosen_input_ids")):
         raise InputError(f"batch: no input_ids in it, only {', '.join(map(str, tensors)) or 'nothing'}")
     mask = tensors.get("attention_mask")
     if mask is not None and mask.dim() == 4:

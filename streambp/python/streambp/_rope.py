@@ -20,6 +20,8 @@ def greatest_position(batch):
     positions, tokens = batch.get("position_ids"), batch.get("input_ids")
     if positions is not None:
         return int(positions.max()) + 1 if positions.numel() and not positions.is_floating_point() else None
+    if "chosen_input_ids" in batch:
+        return max(batch[name].shape[-1] for name in ("chosen_input_ids", "rejected_input_ids") if name in batch)
     return tokens.shape[-1] if tokens is not None and tokens.dim() else None
 
 

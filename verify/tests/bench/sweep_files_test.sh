@@ -50,7 +50,7 @@ refuses "'tool_mask' is none of sft's: expected input_ids" --tokens unknown
 refuses '--first-labels ignore' --tokens left
 refuses "--first-labels 'drop'" --tokens left --first-labels drop
 sweep "first labels ignored" 0 left-out --tokens left --method streambp --first-labels ignore
-grep -qF 'left: first labels ignored because padding would predict them: 1' stderr || fail "nothing said of the label"
+grep -qF 'left: labels ignored because padding would predict them: 1' stderr || fail "nothing said of the label"
 
 # Memory over time: three files that tell the same peak as the record.
 sweep 'recording a dry run' 0 recorded --device meta --method streambp --chunk 24 --seq-len 100 --trace trace.json --snapshot snapshot.pickle --timeline timeline.csv

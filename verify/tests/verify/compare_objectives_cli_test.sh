@@ -29,6 +29,38 @@ says 'exact: all 28 gradients'
 other 'adapters with saved modules' 0 qwen3-lora-saved-dpo --objective dpo --set beta=0.3 \
   --adapter "$goldens/cases/qwen3-lora-saved-dpo/adapter"
 says 'exact: all 14 gradients'
+# What an adapter that is trained already is compared with is said, or in the file.
+/usr/bin/python3 - "$goldens/cases/qwen3-lora-dpo-sigmoid/tensors.safetensors" "$folder/unreferred.safetensors" <<'PYTHON'
+import json, struct, sys
+
+data = open(sys.argv[1], "rb").read()
+(length,) = struct.unpack_from("<Q", data)
+kept, parts, size = {}, [], 0
+for name, entry in json.loads(data[8 : 8 + length]).items():
+    if name.startswith("in.ref_") or name == "__metadata__":
+        continue
+    begin, end = entry["data_offsets"]
+    parts.append(data[8 + length + begin : 8 + length + end])
+    kept[name] = {**entry, "data_offsets": [size, size + end - begin]}
+    size += end - begin
+header = json.dumps(kept).encode()
+open(sys.argv[2], "wb").write(struct.pack("<Q", len(header)) + header + b"".join(parts))
+PYTHON
+trained() { # NAME CODE ARGUMENT...
+  local what=$1 code=$2
+  shift 2
+  run "$what" "$code" compare --model "$goldens/models/qwen3" --tokens "$folder/unreferred.safetensors" --objective dpo \
+    --gradients "$goldens/cases/qwen3-lora-dpo-sigmoid/tensors.safetensors" "$@"
+}
+refuses 'an adapter that is trained already' '--reference base (the model without them' compare --model "$goldens/models/qwen3" \
+  --tokens "$folder/unreferred.safetensors" --gradients "$folder/unreferred.safetensors" --objective dpo \
+  --adapter "$goldens/cases/qwen3-lora-dpo-sigmoid/adapter"
+trained 'its base' 0 --reference base --adapter "$goldens/cases/qwen3-lora-dpo-sigmoid/adapter"
+says 'exact: all 28 gradients'
+trained 'a frozen copy of it' 1 --reference adapter --adapter "$goldens/cases/qwen3-lora-dpo-sigmoid/adapter"
+says '0.6931471805'
+refuses 'the base of no adapter' '--reference base: expected --adapter' compare --model "$goldens/models/qwen3" \
+  --tokens "$folder/unreferred.safetensors" --gradients "$folder/unreferred.safetensors" --objective dpo --reference base
 # Names that belong to another run than the flags say: which flag helps.
 lora=$goldens/cases/qwen3-lora-dpo-sigmoid
 other "an adapter's gradients without --adapter" 1 qwen3-lora-dpo-sigmoid --objective dpo --reference "$goldens/models/qwen3"
@@ -97,7 +129,7 @@ refuses 'first labels' 'predicted from padding: expected -100 there, or --first-
 run 'first labels ignored' 0 compare --model "$model" --tokens "$folder/labelled.safetensors" --gradients "$tensors" \
   --first-labels ignore
 says 'exact'
-warns 'first labels ignored because padding would predict them: 2'
+warns 'labels ignored because padding would predict them: 2'
 refuses 'another word' "--first-labels 'drop'" compare --model "$model" --tokens "$tensors" --gradients "$tensors" \
   --first-labels drop
 # A factor of YaRN that versions of transformers take differently is noted on stderr, once.

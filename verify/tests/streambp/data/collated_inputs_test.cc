@@ -162,6 +162,36 @@ TEST(ObjectiveInputs, WhatTrlWritesIsReadAndTheRestRefused) {
                       "attention_mask: expected shape [2, 3]"));
 }
 
+TEST(ObjectiveInputs, PairsApartAsTheCollatorOfCpoAndOrpoHasThem) {
+  const File apart{{"prompt_input_ids", rows({{5, 6}, {0, 2}})},
+                   {"prompt_attention_mask", rows({{1, 1}, {0, 1}})},
+                   {"chosen_input_ids", rows({{5, 6, 7, 8}, {2, 3, 0, 0}})},
+                   {"chosen_attention_mask", rows({{1, 1, 1, 1}, {1, 1, 0, 0}})},
+                   {"chosen_labels", rows({{kNo, kNo, 7, 8}, {kNo, 3, kNo, kNo}})},
+                   {"rejected_input_ids", rows({{5, 6, 9}, {2, 4, 11}})},
+                   {"rejected_attention_mask", rows({{1, 1, 1}, {1, 1, 1}})},
+                   {"rejected_labels", rows({{kNo, kNo, 9}, {kNo, 4, 11}})}};
+  const Batch batch = read("orpo", apart), joined = read("orpo", pairs());
+  EXPECT_EQ(batch.offsets, joined.offsets);
+  EXPECT_TRUE(at::equal(batch.tokens, joined.tokens));
+  EXPECT_TRUE(at::equal(batch.targets, joined.targets));
+  const auto refuses = [](const File& file, const char* part) {
+    return refused([&] { read("cpo", file); }, "batch.safetensors", part);
+  };
+  EXPECT_TRUE(refuses(without(apart, "rejected_labels"), "rejected_labels"));
+  EXPECT_TRUE(refuses(with(apart, "input_ids", rows({{1, 2}})), "given together with input_ids"));
+  EXPECT_TRUE(refuses(with(apart, "rejected_labels", rows({{kNo, kNo, 8}, {kNo, 4, 11}})),
+                      "rejected_labels[0, 2] is 8, expected -100 or input_ids' 9"));
+  EXPECT_TRUE(
+      refuses(with(apart, "chosen_attention_mask", rows({{1, 1, 1}, {1, 1, 0}})), "expected shape [2, 4]"));
+  const File one{{"rejected_input_ids", rows({{5, 6, 9}})},
+                 {"rejected_attention_mask", rows({{1, 1, 1}})},
+                 {"rejected_labels", rows({{kNo, kNo, 9}})}};
+  File uneven = apart;
+  for (const auto& [name, tensor] : one) uneven[name] = tensor;
+  EXPECT_TRUE(refuses(uneven, "rejected_input_ids: 1 rows, expected 2"));
+}
+
 TEST(ObjectiveInputs, TokensOfTheCompletionMaskAreCountedBeforeItIsShifted) {
   const auto counted = [](const File& file) {
     return list(read("dpo", file).sequence_inputs.at(inputs::kCompletionTokens));
@@ -232,9 +262,10 @@ TEST(ObjectiveInputs, FirstLabelsOfLeftPaddedRows) {
       read_objective_batch(objective_kind("sft"), file, kVocabulary, "", parse_first_labels("ignore"));
   EXPECT_EQ(list(batch.targets), (std::vector<double>{6, kNo, 8, 9, 10, kNo}));
   ASSERT_EQ(reading_notes(batch).size(), 1U);
-  EXPECT_EQ(reading_notes(batch).front(), "first labels ignored because padding would predict them: 1");
-  EXPECT_TRUE(
-      refused([] { parse_first_labels("drop"); }, "--first-labels 'drop': expected refuse or ignore"));
+  EXPECT_EQ(reading_notes(batch).front(),
+            "labels ignored because padding would predict them: 1; transformers trains on them");
+  EXPECT_TRUE(refused([] { parse_first_labels("drop"); },
+                      "--first-labels 'drop': expected refuse, ignore or ignore-all"));
 
   File masks = pairs();
   masks["completion_mask"] = rows({{0, 0, 1, 1}, {0, 0, 1, 0}, {0, 0, 1, 0}, {0, 1, 1, 1}});

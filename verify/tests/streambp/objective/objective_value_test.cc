@@ -99,9 +99,9 @@ TEST(ObjectiveValue, Pairs) {
               mean_of([&](size_t i) { return softplus(-(beta * (kMeans[i] - kMeans[i + 2]) - 0.3)); }),
               "simpo");
   const auto odds = [&](size_t i) { return std::log(std::exp(kMeans[i]) / (1 - std::exp(kMeans[i]))); };
-  expect_near(toy_loss(toy(), "orpo", {{"beta", "0.5"}}), mean_of([&](size_t i) {
-                                                            return beta * softplus(-(odds(i) - odds(i + 2)));
-                                                          }) - (kSums[0] + kSums[1]) / 5,
+  expect_near(toy_loss(toy(), "orpo", {{"beta", "0.5"}, {"nll", "completion"}}),
+              mean_of([&](size_t i) { return beta * softplus(-(odds(i) - odds(i + 2))); }) -
+                  (kSums[0] + kSums[1]) / 5,
               "orpo");
 }
 

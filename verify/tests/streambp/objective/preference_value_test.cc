@@ -247,11 +247,11 @@ TEST(PreferenceValue, OrpoOfWholeSequences) {
   // Prompts of two tokens: the first token of each sequence has no target of its own.
   const at::Tensor all = batch.targets.clone();
   for (size_t i = 0; i + 1 < batch.offsets.size(); ++i) batch.targets[batch.offsets[i]] = kNoTarget;
-  const auto objective = make_objective("orpo", batch, {{"nll", "sequence"}});
+  const auto objective = make_objective("orpo", batch);  // TRL's nll, sequence
   const at::Tensor targets = objective->targets();
   EXPECT_TRUE(at::equal(targets.slice(0, 0, 7), all.slice(0, 0, 7))) << "chosen";
   EXPECT_TRUE(at::equal(targets.slice(0, 7), batch.targets.slice(0, 7))) << "rejected";
-  EXPECT_FALSE(make_objective("orpo", batch)->targets().defined());
+  EXPECT_FALSE(make_objective("orpo", batch, {{"nll", "completion"}})->targets().defined());
   // Scored: 3 and 2 tokens of the chosen sequences, 3 and 1 of the rejected ones.
   TokenValues values;
   values.log_probabilities = doubles({-0.3, -1.2, -0.7, -2.1, -0.4, -1.5, -0.2, -3.0, -1.1});

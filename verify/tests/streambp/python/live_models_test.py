@@ -35,10 +35,27 @@ class LiveModels(Case):
         for loss_type in ("IPO", "sigmoid_norm"):
             self.check(f"DPO, {loss_type}, end kept", "qwen3", "none")
 
+    def test_pairs_as_their_collators_write_them(self):
+        for trainer in ("CPO", "ORPO"):
+            self.check(trainer, "qwen3", "none", patch="")
+
+    def test_labels_of_padding_on_the_right(self):
+        model = tiny(dtype=torch.float64)
+        ids, mask = torch.tensor([[3, 4, 5, 0, 0], [6, 7, 8, 9, 3]]), torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
+        batch = {"input_ids": ids, "attention_mask": mask, "labels": ids}
+        self.assert_refused(lambda: streambp.backward(model, batch), "labels[0, 4]", "ignore-all", "transformers trains on")
+        loss, info = streambp.backward(model, batch, first_labels="ignore-all", return_info=True)
+        self.assertIn("labels ignored because padding would predict them: 1", info.notes[-1])
+        labels = ids.clone()
+        labels[0, 4] = -100
+        self.assert_loss(loss, float(model(**{**batch, "labels": labels}).loss.detach()), "labels of padding")
+        self.assert_refused(lambda: streambp.backward(model, batch | {"num_items_in_batch": 8}, first_labels="ignore-all"), "too small")
+
     def test_an_estimate_s_rows_on_another_side_of_a_long_rope(self):
-        config = transformers.Phi3Config(vocab_size=61, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, pad_token_id=0,
-                                         max_position_embeddings=64, original_max_position_embeddings=8, tie_word_embeddings=False,
-                                         rope_parameters={"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4})
+        rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+        config = transformers.Phi3Config(vocab_size=61, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
+                                         pad_token_id=0, max_position_embeddings=64, original_max_position_embeddings=8,
+                                         tie_word_embeddings=False, rope_parameters=rope)
         model = transformers.Phi3ForCausalLM(config).double()
         for columns, estimate in ((6, 8), (10, 12), (6, 12), (12, 6)):
             batch = {"label": torch.tensor([True, False]), "ref_logps": torch.tensor([-9.0, -8.0]), "ref_KL_logps": torch.tensor([-7.0, -9.0])}

@@ -98,9 +98,9 @@ class TokensPage(unittest.TestCase):
         self.policy("dpo", tiny(seed=6))
         self.check("dpo", trainer)
 
-    def of_completions(self, name, kind, config):
+    def of_completions(self, name, kind, config, **more):
         """Log-probabilities of the policy that generated are in the batch; one that has moved has a loss that is not 0."""
-        arguments = self.settings(config, num_generations=2, max_completion_length=20, num_iterations=2)
+        arguments = self.settings(config, num_generations=2, max_completion_length=20, num_iterations=2, **more)
         trainer = kind(model="model", reward_funcs=lambda completions, **_: [float(i) for i in range(len(completions))],
                        args=arguments, train_dataset=datasets.Dataset.from_dict({"prompt": PROMPTS}),
                        processing_class=character_tokenizer())
@@ -115,6 +115,9 @@ class TokensPage(unittest.TestCase):
 
     def test_grpo(self):
         self.of_completions("grpo", trl.GRPOTrainer, trl.GRPOConfig)
+
+    def test_grpo_of_several_batches_a_generation(self):
+        self.of_completions("grpo", trl.GRPOTrainer, trl.GRPOConfig, steps_per_generation=4)
 
     def test_rloo(self):
         self.of_completions("rloo", trl.RLOOTrainer, trl.RLOOConfig)

@@ -117,6 +117,19 @@ TEST(Diagnose, NamesFactors) {
   }
 }
 
+TEST(Diagnose, NamesTwoCountsWhoseRatioTheGradientsAreOff) {
+  // The number of a generated batch, and the completion tokens of this one.
+  DiagnoseCase right = diagnose_case({"llama-tiny", "grpo", {{"loss_type", "dapo"}}, "full", "left", 11});
+  const auto scored = static_cast<double>(count(right.owned.batch).scored);
+  const double generated = 2.0 * scored + 7.0;
+  right.owned.batch.scalar_inputs["num_items_in_batch"] = generated;
+  find_truth(right);
+  expect_named(right, times(right.truth, generated / scored), fmt::format("divisor-{}", scored));
+  right.options["num_items_in_batch"] = fmt::format("{}", scored);
+  find_truth(right);
+  expect_named(right, times(right.truth, scored / generated), fmt::format("divisor-{}", generated));
+}
+
 TEST(Diagnose, NamesPairs) {
   const DiagnoseCase planted = diagnose_case({"gemma2-tiny", "sft", {}, "full", "left", 13});
   WrongSettings settings;
