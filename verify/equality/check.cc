@@ -98,9 +98,7 @@ class RowCheck {
   }
 
   /// Whether the routers' loss stays where nothing is scored.
-  bool balances() const {
-    return subject_.objective->router_loss.of(subject_.model.config().mixture) != 0.0;
-  }
+  bool balances() const { return subject_.objective->router_loss.of(subject_.model.config().mixture) != 0.0; }
   bool embeds() const { return subject_.objective->request().pooling != Pooling::kNone; }
 
   bool is_padded() const { return is_padded_batch(row_.name.batch); }
