@@ -11,6 +11,7 @@
 #include "streambp/model/strict_json.h"
 #include "streambp/model/tensor_file.h"
 #include "streambp/model/weight_provider.h"
+#include "streambp/model/whole_adapters.h"
 #include "streambp/ops/dry_run.h"
 
 namespace streambp {
@@ -52,11 +53,12 @@ void read_like(const SafetensorsFile& file, const std::string& name, const at::T
 
 /// That `file` has what `targets` say of it. adapter_config.json may name any rank: nothing of its size is
 /// allocated before the tensors are known to have it.
-void require_targets(const SafetensorsFile& file, const std::vector<LoraTarget>& targets) {
+void require_targets(const SafetensorsFile& file, const AdapterNames& names,
+                     const std::vector<LoraTarget>& targets) {
   for (const LoraTarget& target : targets) {
     const int64_t ranks = target.rank * target.experts;
-    require_stored(file, target.a, {ranks, target.in});
-    require_stored(file, target.b, {target.out, ranks});
+    require_stored(file, names.stored(target.a), {ranks, target.in});
+    require_stored(file, names.stored(target.b), {target.out, ranks});
   }
 }
 
@@ -198,25 +200,28 @@ void Model::attach_adapters(const LoraConfig& lora, uint64_t seed) {
 }
 
 void Model::load_adapters(const std::filesystem::path& folder) {
-  const LoraConfig lora = read_lora_config(folder, config_);
+  LoraConfig lora = read_lora_config(folder, config_);
   const SafetensorsFile file = SafetensorsFile::open(folder / "adapter_model.safetensors");
-  require_targets(file, lora_targets(config_, lora));
+  const AdapterNames names(file.entries());
+  if (names.of_whole()) lora = lora_of_decoder(config_, lora, names, file.entries());
+  require_targets(file, names, lora_targets(config_, lora));
   attach_adapters(lora, /*seed=*/0);
   for (const auto& parameter : parameters_) {
-    if (is_peft_name(parameter->name)) read_like(file, parameter->name, parameter->value);
+    if (is_peft_name(parameter->name)) read_like(file, names.stored(parameter->name), parameter->value);
   }
   // PEFT writes the base of an embedding or head that is a target, and loads it back.
   const std::string embedding_base = base_layer_name("model.embed_tokens");
   const std::string head_base = base_layer_name("lm_head");
-  for (const auto& [name, entry] : file.entries()) {
-    if (by_name_.contains(name)) continue;
-    if (name == embedding_base && embedding_adapter_) {
-      read_like(file, name, embedding_->value);
-    } else if (name == head_base && head_ != nullptr && head_->adapter) {
-      read_like(file, name, head_->weight->value);
+  for (const auto& [stored, entry] : file.entries()) {
+    const std::optional<std::string> name = names.of_decoder(stored);
+    if (!name || by_name_.contains(*name)) continue;
+    if (*name == embedding_base && embedding_adapter_) {
+      read_like(file, stored, embedding_->value);
+    } else if (*name == head_base && head_ != nullptr && head_->adapter) {
+      read_like(file, stored, head_->weight->value);
     } else {
       throw InputError("{}: tensor {} belongs to none of the adapted modules", file.path().string(),
-                       shown(name));
+                       shown(stored));
     }
   }
 }
