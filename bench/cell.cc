@@ -80,6 +80,15 @@ plan::SearchSpace search_space(const SweepOptions& options) {
   return space;
 }
 
+namespace {
+
+json name_of_reference(const plan::ModelSetup& setup) {
+  const std::string& name = setup.reference.empty() ? setup.adapter_reference : setup.reference;
+  return name.empty() ? json(nullptr) : json(name);
+}
+
+}  // namespace
+
 json cell_configuration(const Bench& bench, const Cell& cell) {
   const SweepOptions& options = bench.options;
   const plan::ModelSetup& setup = options.setup;
@@ -98,7 +107,7 @@ json cell_configuration(const Bench& bench, const Cell& cell) {
                        {"micro_batches", options.micro_batches},
                        {"lora", lora_settings(setup)},
                        {"release_reference", setup.release_reference},
-                       {"reference", setup.reference.empty() ? json(nullptr) : json(setup.reference)},
+                       {"reference", name_of_reference(setup)},
                        {"teacher", setup.teacher.empty() ? json(nullptr) : json(setup.teacher)},
                        {"freeze", setup.freeze},
                        {"threads", options.threads},

@@ -129,8 +129,10 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
       ->needs(rank);
   text("--adapter", adapter_, "A PEFT folder with adapters to train")->excludes(rank);
   text("--reference", reference_,
-       "A folder or preset whose log-probabilities dpo, kto, grpo or ppo compare with, or none (with LoRA: "
-       "default the base; max-length: default the model itself)");
+       "A folder or preset whose log-probabilities dpo, kto, grpo or ppo compare with, or none (max-length: "
+       "default the model itself). Of a model with adapters: base (the default of fresh ones) or adapter "
+       "(TRL's "
+       "of an --adapter that is trained already: a frozen copy of it)");
   command.add_flag(
       "--release-reference", release_reference_,
       "Free the reference model's weights before the passes (default: they stay, as in training)");
@@ -248,7 +250,12 @@ void RunFlags::read(SweepOptions& options) const {
   read_adapters(options);
   options.setup.quantization = parse_quantization(quantize_, double_quant_);
   options.setup.weights_on_host = weights_ == "host";
-  options.setup.reference = reference_ == "none" ? "" : reference_;
+  const bool of_adapter = is_adapter_reference(reference_);
+  if (of_adapter && adapter_.empty())
+    throw InputError("--reference {}: of adapters that are trained already, expected --adapter with it",
+                     reference_);
+  options.setup.adapter_reference = of_adapter ? reference_ : "";
+  options.setup.reference = reference_ == "none" || of_adapter ? "" : reference_;
   options.setup.release_reference = release_reference_;
   options.setup.teacher = teacher_;
   options.prompt = prompt_;

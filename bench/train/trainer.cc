@@ -97,6 +97,7 @@ class Training {
     if (options_.run.resume && std::filesystem::exists(state_file_)) {
       done = load_training_state(state_file_, *models_.policy, *optimizer_, key_);
       check_done(done);
+      accept_base(done);
     }
     file_.start();
     environment_ =
@@ -104,6 +105,7 @@ class Training {
                              bench_.options.arguments);
     for (int64_t step = done + 1; step <= options_.steps; ++step) {
       if (!take(step)) return kExitCheckFailed;
+      accept_base(step);
       const bool last = step == options_.steps;
       if (last || (options_.save_every > 0 && step % options_.save_every == 0))
         save_training_state(state_file_, *models_.policy, *optimizer_, step, key_);
@@ -194,6 +196,12 @@ class Training {
     if (is_chunked(settings.method)) settings.chunk = run.chunks.front();
     check_settings(settings);
     return settings;
+  }
+
+  /// Adapters of which nothing was said were fresh, or the first step would have been refused.
+  void accept_base(int64_t done) {
+    if (done > 0 && models_.adapter_reference == AdapterReference::kUnsaid)
+      models_.adapter_reference = AdapterReference::kBase;
   }
 
   /// TRL's: what the policy was before it was trained; of adapters, the base without them.

@@ -52,6 +52,37 @@ double process_seconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
+/// Exchanges the values of what is trained for those of the frozen copy, and back at the end.
+class FrozenAdapter {
+ public:
+  explicit FrozenAdapter(Models& models) : models_(models) { exchange(); }
+  ~FrozenAdapter() { exchange(); }
+  FrozenAdapter(const FrozenAdapter&) = delete;
+  FrozenAdapter& operator=(const FrozenAdapter&) = delete;
+
+ private:
+  void exchange() {
+    auto frozen = models_.frozen_adapter.begin();
+    for (const auto& parameter : models_.policy->parameters()) {
+      if (!parameter->trainable()) continue;
+      const at::Tensor own = parameter->value.clone();
+      parameter->value.copy_(*frozen);
+      (frozen++)->copy_(own);
+    }
+  }
+
+  Models& models_;
+};
+
+at::Tensor reference_log_probabilities(Models& models, const Batch& batch, double temperature) {
+  Model& policy = *models.policy;
+  if (models.reference) return evaluate(*models.reference, batch, temperature).log_probabilities;
+  if (!policy.has_adapters()) return evaluate(policy, batch, temperature).log_probabilities;
+  std::optional<FrozenAdapter> frozen;
+  if (models.adapter_reference == AdapterReference::kAdapter) frozen.emplace(models);
+  return adapter_reference(policy, batch, temperature, models.adapter_reference);
+}
+
 }  // namespace
 
 void StepRunner::count_flops(const Models& models) {
@@ -65,11 +96,8 @@ void StepRunner::ask_reference(Models& models) {
   if (!kind.uses_reference || !kind.uses_reference(options)) return;
   const Batch batch = make_batch(step_, models.policy->config().vocab_size);
   if (!models.reference && !needs_reference(kind, options, batch)) return;
-  // The base of an adapted model is its own reference.
-  Model& reference = models.reference ? *models.reference : *models.policy;
-  const AdaptersOff off(reference);
   const at::Tensor log_probabilities =
-      evaluate(reference, batch, logit_temperature(kind, options)).log_probabilities;
+      reference_log_probabilities(models, batch, logit_temperature(kind, options));
   reference_ =
       log_probabilities.is_meta() ? at::zeros({batch.size()}, at::kDouble) : log_probabilities.to(at::kCPU);
 }

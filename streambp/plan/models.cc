@@ -95,6 +95,14 @@ Models open_models(const ModelSetup& setup, c10::Device device) {
     policy.defer_gradients();
   }
   models.optimizer_states = allocate_states(setup.optimizer, policy);
+  models.adapter_reference = parse_adapter_reference(setup.adapter_reference);
+  if (models.adapter_reference == AdapterReference::kUnsaid && setup.lora)
+    models.adapter_reference = AdapterReference::kBase;
+  if (models.adapter_reference == AdapterReference::kAdapter) {
+    const MemoryScope scope("reference");
+    for (const auto& parameter : policy.parameters())
+      if (parameter->trainable()) models.frozen_adapter.push_back(parameter->value.clone());
+  }
   // Other seeds than the policy's: a random model that it is compared with is not the policy itself.
   if (!setup.teacher.empty())
     models.teacher = open_frozen(setup, device, setup.teacher_config, setup.teacher, setup.seed + 2);

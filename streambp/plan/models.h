@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "streambp/backprop/adapter_reference.h"
 #include "streambp/model/model.h"
 #include "streambp/plan/workload.h"
 
@@ -13,8 +14,11 @@ namespace streambp::plan {
 
 struct Models {
   std::optional<Model> policy;
-  std::optional<Model> reference;              // frozen; without one, adapters off
-  std::optional<Model> teacher;                // frozen
+  std::optional<Model> reference;  // frozen; without one, adapters off
+  std::optional<Model> teacher;    // frozen
+  /// Of a policy with adapters and no `reference`. Fresh ones (ModelSetup::lora) are compared with the base.
+  AdapterReference adapter_reference = AdapterReference::kUnsaid;
+  std::vector<at::Tensor> frozen_adapter;      // of kAdapter: the trained parameters' first values
   std::vector<at::Tensor> optimizer_states;    // of the policy's trained parameters
   std::unique_ptr<Optimizer> fused_optimizer;  // consumes the policy's gradients; null: they are kept
 };

@@ -36,6 +36,7 @@ struct ModelSetup {
   OptimizerStates optimizer;                         // counted, not used
   std::optional<OptimizerSettings> fused_optimizer;  // consumes each gradient in the backward pass
   std::string reference;           // a folder or preset whose log-probabilities the objective compares with
+  std::string adapter_reference;   // of adapters in place of `reference`: base, adapter, or nothing is said
   bool release_reference = false;  // its weights are freed once its log-probabilities are known
   std::string teacher;             // a folder or preset to distil from
   /// In place of what `reference` and `teacher` name, as `config`.

@@ -32,6 +32,15 @@ def steps(out):
     assert [r["step"] for r in records] == list(range(1, len(records) + 1)), records
     return records
 
+def compared(copy, word, base, other):
+    (of_copy,), (of_base,) = ([json.loads(line) for line in open(out + "/results.jsonl")] for out in (copy, base))
+    assert of_copy["settings"]["reference"] == word and of_base["settings"]["reference"] == other
+    assert abs(of_copy["loss"] - math.log(2)) <= 1e-12 and abs(of_base["loss"] - math.log(2)) > 1e-6, (of_copy["loss"], of_base["loss"])
+
+def stays(out):
+    first, second = (record["loss"] for record in steps(out))
+    assert abs(first - math.log(2)) <= 1e-12 and abs(second - math.log(2)) > 1e-9, (first, second)
+
 def weights(folder):
     with open(folder + "/model.safetensors", "rb") as file:
         header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
@@ -110,6 +119,17 @@ for limit in 0 0.25 100; do
 done
 run 'the trained folder opens' 0 sweep --model adamw/model --dtype float64 --method streambp --seq-len 16 --repeats 1 --out opened --quiet
 run 'trained adapters open' 0 sweep --model qwen3-tiny --adapter sft-lora/model --dtype float64 --method streambp --seq-len 16 --repeats 1 --out adapted --quiet
+# What TRL compares such an adapter with depends on how it began: it has to be said.
+dpo=(sweep --model qwen3-tiny --adapter sft-lora/model --dtype float64 --method streambp --objective dpo --seq-len 16 --repeats 1 --quiet)
+run 'an ambiguous reference' 2 "${dpo[@]}" --out dpo-unsaid
+grep -q -- '--reference base' stderr && grep -q -- '--reference adapter' stderr || fail 'the choice is not named'
+run 'the base' 0 "${dpo[@]}" --reference base --out dpo-base
+run 'a frozen copy' 0 "${dpo[@]}" --reference adapter --out dpo-adapter
+check 'log 2 of the copy alone' compared dpo-adapter adapter dpo-base base
+run 'no adapter' 2 sweep --model qwen3-tiny --objective dpo --method streambp --seq-len 16 --reference adapter --out dpo-none
+run 'steps from a frozen copy' 0 train --model qwen3-tiny --adapter sft-lora/model --dtype float64 --objective dpo --reference adapter --seq-len 16 --steps 2 \
+  --learning-rate 0.01 --out dpo-steps --quiet
+check 'the copy stays what it was' stays dpo-steps
 
 # A base in FP8: what is trained of it is a model as any other, and adapters know it by its folder.
 run 'a folder' 0 export --model qwen3-tiny --dtype bfloat16 --out fp8
