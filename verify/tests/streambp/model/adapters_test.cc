@@ -70,6 +70,54 @@ TEST_P(Adapters, GoOutAndComeBackToTheLastBit) {
   EXPECT_EQ(config.trainable_token_indices, given.trainable_token_indices);
 }
 
+/// As transformers 5 and 4 name the parts of a whole model; a tower's adapters are left out.
+TEST(AdaptersOfAWholeModel, AreTheDecodersOwn) {
+  LoraConfig lora;
+  lora.r = 3;
+  lora.lora_alpha = 5.0;
+  lora.target_modules = {"q_proj", "v_proj", "down_proj"};
+  for (const auto& [decoder, head] : {std::pair<std::string, std::string>{"model.language_model.", "lm_head"},
+                                      {"language_model.model.", "language_model.lm_head"}}) {
+    const TempFolder folder;
+    const std::filesystem::path path = folder.path() / "adapter";
+    LoraConfig own = lora;
+    // By whole names: what a pattern says of layers holds for the decoder inside.
+    own.rank_pattern = {{R"(model\.layers\.1\.self_attn\.q_proj)", 2}};
+    own.alpha_pattern = {{"down_proj", 7.0}};
+    Model model = frozen_model("gemma3-tiny");
+    model.attach_adapters(own, 7);
+    for (const auto& parameter : model.parameters())
+      if (is_peft_name(parameter->name)) parameter->value.normal_();
+    model.save_adapters(path, "base");
+    const std::filesystem::path file = path / "adapter_model.safetensors";
+    std::map<std::string, at::Tensor> whole;
+    {
+      const SafetensorsFile stored = SafetensorsFile::open(file);
+      const std::string prefix = std::string(kPeftPrefix) + "model.";
+      for (const auto& [name, entry] : stored.entries()) {
+        ASSERT_TRUE(name.starts_with(prefix)) << name;
+        whole[kPeftPrefix + decoder + name.substr(prefix.size())] = read_tensor(stored, name);
+      }
+    }
+    whole["base_model.model.model.vision_tower.layers.0.self_attn.q_proj.lora_A.weight"] = at::ones({3, 4});
+    write_tensors(file, whole);
+    LoraConfig named = own;
+    named.target_modules.clear();
+    named.target_pattern = "(?:.*(?:language_model|vision_tower).*\\.(?:q_proj|v_proj|down_proj))";
+    const std::string layer = decoder == "model.language_model."
+                                  ? R"(language_model\.layers\.1\.self_attn\.q_proj)"
+                                  : R"(language_model\.model\.layers\.1\.self_attn\.q_proj)";
+    named.rank_pattern = {{layer, 2}};
+    write_lora_config(path, named, "base");
+    Model loaded = frozen_model("gemma3-tiny");
+    loaded.load_adapters(path);
+    ASSERT_EQ(loaded.parameters().size(), model.parameters().size()) << decoder;
+    for (const auto& parameter : model.parameters())
+      EXPECT_TRUE(bit_equal(loaded.parameter(parameter->name).value, parameter->value)) << parameter->name;
+    EXPECT_TRUE(bit_equal(log_probabilities(loaded), log_probabilities(model))) << decoder;
+  }
+}
+
 TEST_P(Adapters, BeginAsTheirBase) {
   Model base = frozen_model(GetParam().preset);
   Model model = frozen_model(GetParam().preset);
