@@ -147,7 +147,8 @@ void Model::save_parameter(const std::string& name) {
   }
   used.gradient = zero_gradient(used.value);
   renew_parts(used);
-  if (is_tied && &used == embedding_ && head_->weight == embedding_) map_of("lm_head").weight = base.get();
+  if (is_tied && !lora_->ensure_weight_tying && &used == embedding_ && head_->weight == embedding_)
+    map_of("lm_head").weight = base.get();
   saved_.push_back({&used, base.get(), {}});
   parameters_.push_back(std::move(base));
 }
@@ -184,6 +185,7 @@ void Model::attach_adapters(const LoraConfig& lora, uint64_t seed) {
   const std::vector<LoraTarget> targets = lora_targets(config_, lora);
   const LoraExtras extras = lora_extras(config_, lora);
   for (const LoraTarget& target : targets) attach(target, lora, maps, generator);
+  lora_ = lora;
   for (const std::string& name : extras.saved) {
     std::optional<LayerWeights> weights;  // the value is copied
     if (const auto layer = layer_of(name)) weights.emplace(*this, *layer);
@@ -196,7 +198,6 @@ void Model::attach_adapters(const LoraConfig& lora, uint64_t seed) {
     bias.gradient = zero_gradient(bias.value);
     trained_biases_.emplace_back(&bias, name);
   }
-  lora_ = lora;
 }
 
 void Model::load_adapters(const std::filesystem::path& folder) {
@@ -219,6 +220,15 @@ void Model::load_adapters(const std::filesystem::path& folder) {
       read_like(file, stored, embedding_->value);
     } else if (*name == head_base && head_ != nullptr && head_->adapter) {
       read_like(file, stored, head_->weight->value);
+    } else if (*name == kPeftPrefix + std::string("lm_head.weight") && lora.ensure_weight_tying &&
+               head_ != nullptr && head_->weight == embedding_) {
+      // The one copy of both, which PEFT may write twice.
+      const at::Tensor again = at::empty_like(embedding_->value);
+      read_like(file, stored, again);
+      if (!again.equal(embedding_->value))
+        throw InputError(
+            "{}: tensor {} is not the embedding's, expected one copy of both (ensure_weight_tying)",
+            file.path().string(), shown(stored));
     } else {
       throw InputError("{}: tensor {} belongs to none of the adapted modules", file.path().string(),
                        shown(stored));

@@ -99,9 +99,15 @@ LoraExtras lora_extras(const Config& config, const LoraConfig& lora) {
   const std::vector<std::string> both{std::string(kEmbedding) + ".weight", std::string(kHead) + ".weight"};
   if (lora.ensure_weight_tying && config.tie_word_embeddings) {
     for (const std::string& name : both) {
-      if (contains(extras.saved, name) || is_adapted(module_of(name)))
-        throw InputError("LoRA: ensure_weight_tying of {} is not supported", module_of(name));
+      if (is_adapted(module_of(name)))
+        throw InputError(
+            "LoRA: ensure_weight_tying of an adapter of {} is not supported, expected it among "
+            "modules_to_save",
+            module_of(name));
     }
+    // Of either, PEFT makes one copy, the embedding's, which is the head as well.
+    const auto is_one = [&](const std::string& name) { return contains(both, name); };
+    if (std::erase_if(extras.saved, is_one) > 0) extras.saved.insert(extras.saved.begin(), both.front());
   }
   for (const auto& [parameter, tokens] : extras.rows) {
     for (const std::string& name : config.tie_word_embeddings ? both : std::vector<std::string>{parameter}) {

@@ -192,8 +192,8 @@ TEST(LoraConfigFile, RefusesWhatIsTrainedTwice) {
   EXPECT_TRUE(
       refused(with("llama-tied", rows({{"embed_tokens", {2}}, {"lm_head", {1}}})), "the same tokens"));
   EXPECT_TRUE(
-      refused(with("llama-tied", {{"modules_to_save", {"embed_tokens"}}, {"ensure_weight_tying", true}}),
-              "ensure_weight_tying"));
+      refused(with("llama-tied", {{"target_modules", {"embed_tokens"}}, {"ensure_weight_tying", true}}),
+              "ensure_weight_tying", "modules_to_save"));
   EXPECT_NO_THROW(with("qwen3", {{"modules_to_save", {"embed_tokens"}}, {"ensure_weight_tying", true}})());
 }
 

@@ -60,6 +60,13 @@ class Adapters(Case):
             with self.subTest(what=what):
                 self.compare(adapted("qwen2", **settings), what)
 
+    def test_one_copy_of_embedding_and_head(self):
+        for saved in (["embed_tokens"], ["lm_head"], ["embed_tokens", "lm_head"]):
+            with self.subTest(saved=saved):
+                model = adapted("llama-tied", target_modules=["q_proj"], modules_to_save=saved, ensure_weight_tying=True)
+                theirs = self.compare(model, str(saved))
+                self.assertEqual(sum("lora_" not in key for key in theirs), 1)
+
     def test_experts(self):
         for parameters in (["mlp.experts.gate_up_proj"], ["mlp.experts.down_proj"],
                            ["mlp.experts.gate_up_proj", "mlp.experts.down_proj", "gate.weight"]):
