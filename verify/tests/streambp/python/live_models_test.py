@@ -37,7 +37,7 @@ class LiveModels(Case):
 
     def test_pairs_as_their_collators_write_them(self):
         for trainer in ("CPO", "ORPO"):
-            self.check(trainer, "qwen3", "none", patch="")
+            self.check(trainer, "qwen3", "none")
 
     def test_labels_of_padding_on_the_right(self):
         model = tiny(dtype=torch.float64)
