@@ -201,10 +201,9 @@ void Model::attach_adapters(const LoraConfig& lora, uint64_t seed) {
 }
 
 void Model::load_adapters(const std::filesystem::path& folder) {
-  LoraConfig lora = read_lora_config(folder, config_);
+  const LoraConfig lora = read_lora_config(folder, config_);
   const SafetensorsFile file = SafetensorsFile::open(folder / "adapter_model.safetensors");
   const AdapterNames names(file.entries());
-  if (names.of_whole()) lora = lora_of_decoder(config_, lora, names, file.entries());
   require_targets(file, names, lora_targets(config_, lora));
   attach_adapters(lora, /*seed=*/0);
   for (const auto& parameter : parameters_) {

@@ -6,6 +6,7 @@
 #include "streambp/error.h"
 #include "streambp/model/lora.h"
 #include "streambp/model/strict_json.h"
+#include "streambp/model/whole_adapters.h"
 
 namespace streambp {
 namespace {
@@ -291,7 +292,12 @@ LoraConfig parse_lora_config(const std::string& text, const std::string& where) 
 }
 
 LoraConfig read_lora_config(const std::filesystem::path& folder, const Config& config) {
-  const LoraConfig lora = read_lora_config(folder);
+  LoraConfig lora = read_lora_config(folder);
+  if (const std::filesystem::path weights = folder / kAdapterFile; std::filesystem::exists(weights)) {
+    const SafetensorsFile file = SafetensorsFile::open(weights);
+    const AdapterNames names(file.entries());
+    if (names.of_whole()) lora = lora_of_decoder(config, lora, names, file.entries());
+  }
   try {
     lora_extras(config, lora);
   } catch (const InputError& error) {

@@ -12,6 +12,8 @@
 
 namespace streambp {
 
+inline constexpr const char* kAdapterFile = "adapter_model.safetensors";
+
 /// What the tensors of an adapter_model.safetensors are called, and what they would be called with the
 /// decoder alone. The whole model's decoder is model.language_model in transformers 5, and
 /// language_model.model with language_model.lm_head in transformers 4.

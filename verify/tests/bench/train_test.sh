@@ -125,8 +125,8 @@ run 'the base' 0 "${dpo[@]}" --reference base --out dpo-base
 run 'a frozen copy' 0 "${dpo[@]}" --reference adapter --out dpo-adapter
 check 'log 2 of the copy alone' compared dpo-adapter dpo-base
 run 'no adapter' 2 sweep --model qwen3-tiny --objective dpo --method streambp --seq-len 16 --reference adapter --out dpo-none
-run 'steps from a frozen copy' 0 train --model qwen3-tiny --adapter sft-lora/model --dtype float64 --objective dpo --reference adapter --seq-len 16 --steps 2 \
-  --learning-rate 0.01 --out dpo-steps --quiet
+run 'steps from a frozen copy' 0 "${common[@]}" --adapter sft-lora/model --dtype float64 --objective dpo --reference adapter --steps 2 \
+  --learning-rate 0.01 --out dpo-steps
 check 'the copy stays what it was' stays dpo-steps
 
 # A base in FP8: what is trained of it is a model as any other, and adapters know it by its folder.

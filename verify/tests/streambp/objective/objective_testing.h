@@ -55,7 +55,7 @@ inline std::vector<Variant> all_variants() {
                                 {"cpo", {{"loss_type", "hinge"}, {"cpo_alpha", "0"}}},
                                 {"cpo", {{"loss_type", "ipo"}, {"alpha", "0.25"}}},
                                 {"simpo", {{"label_smoothing", "0.1"}}},
-                                {"orpo", {}},
+                                {"orpo", {{"nll", "completion"}}},
                                 {"kto", {{"loss_type", "apo_zero_unpaired"}}},
                                 {"kto", {{"desirable_weight", "1.5"}, {"undesirable_weight", "0.6"}}},
                                 {"ppo", {{"entropy_coef", "0.02"}, {"kl_coef", "0.1"}, {"vf_coef", "0.5"}}},

@@ -102,7 +102,7 @@ class TokensPage(unittest.TestCase):
         """Log-probabilities of the policy that generated are in the batch; one that has moved has a loss that is not 0."""
         arguments = self.settings(config, num_generations=2, max_completion_length=20, num_iterations=2, **more)
         trainer = kind(model="model", reward_funcs=lambda completions, **_: [float(i) for i in range(len(completions))],
-                       args=arguments, train_dataset=datasets.Dataset.from_dict({"prompt": PROMPTS}),
+                       args=arguments, train_dataset=datasets.Dataset.from_dict({"prompt": PROMPTS * more.get("steps_per_generation", 1)}),
                        processing_class=character_tokenizer())
 
         def one_step_later():
