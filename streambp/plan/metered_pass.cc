@@ -95,7 +95,8 @@ void StepRunner::ask_reference(Models& models) {
   const Options options = complete_options(kind, options_of(step_.objective, step_.options));
   if (!kind.uses_reference || !kind.uses_reference(options)) return;
   const Batch batch = make_batch(step_, models.policy->config().vocab_size);
-  if (!models.reference && !needs_reference(kind, options, batch)) return;
+  const bool is_said = models.reference || models.says_adapter_reference;
+  if (!is_said && !needs_reference(kind, options, batch)) return;
   const at::Tensor log_probabilities =
       reference_log_probabilities(models, batch, logit_temperature(kind, options));
   reference_ =

@@ -97,6 +97,7 @@ Models open_models(const ModelSetup& setup, c10::Device device) {
   }
   models.optimizer_states = allocate_states(setup.optimizer, policy);
   models.adapter_reference = parse_adapter_reference(setup.adapter_reference);
+  models.says_adapter_reference = models.adapter_reference != AdapterReference::kUnsaid;
   if (models.adapter_reference == AdapterReference::kUnsaid && setup.lora)
     models.adapter_reference = AdapterReference::kBase;
   if (models.adapter_reference == AdapterReference::kAdapter) {

@@ -119,7 +119,7 @@ run 'the trained folder opens' 0 sweep --model adamw/model --dtype float64 --met
 run 'trained adapters open' 0 sweep --model qwen3-tiny --adapter sft-lora/model --dtype float64 --method streambp --seq-len 16 --repeats 1 --out adapted --quiet
 # What TRL compares such an adapter with depends on how it began: it has to be said.
 dpo=(sweep --model qwen3-tiny --adapter sft-lora/model --dtype float64 --method streambp --objective dpo --seq-len 16 --repeats 1 --quiet)
-run 'an ambiguous reference' 2 "${dpo[@]}" --out dpo-unsaid
+run 'an ambiguous reference' 2 "${common[@]}" --adapter sft-lora/model --dtype float64 --objective dpo --steps 2 --out dpo-unsaid
 grep -q -- '--reference base' stderr && grep -q -- '--reference adapter' stderr || fail 'the choice is not named'
 run 'the base' 0 "${dpo[@]}" --reference base --out dpo-base
 run 'a frozen copy' 0 "${dpo[@]}" --reference adapter --out dpo-adapter

@@ -75,6 +75,7 @@ class TokensPage(unittest.TestCase):
             remember(next(iter(loader)))
         after()
         trainer.current_gradient_accumulation_steps = 1  # which training_step sets
+        trainer.model.train()  # as it does: evaluation has another divisor
         with torch.no_grad():
             theirs = float(trainer.compute_loss(trainer.model, dict(batches[0])))
         command = [str(PROGRAM), *("model" if word == "FOLDER" else word for word in self.commands[name]), "--method", "streambp",
