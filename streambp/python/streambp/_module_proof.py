@@ -16,6 +16,7 @@ from ._library import first_line
 PROOF_CHUNK = 16
 ROWS = 2 * PROOF_CHUNK + 1
 FACTORS = {torch.float64: 1e4, torch.float32: 1e3, torch.bfloat16: 8.0, torch.float16: 32.0}  # of the dtype's rounding
+OF_OTHERS = ("transformers.utils.output_capturing", "streambp.")  # functions that change nothing
 OF_PLACE = ("layer_idx", "layer_id", "layer_number", "layer_index", "block_idx", "index", "training")
 
 
@@ -67,12 +68,14 @@ def prove(model):
 
 
 def kind_of(layer):
-    """What tells a layer's computation from another's: classes, settings and shapes of the modules in it."""
+    """What tells a layer's computation from another's: classes, settings, shapes, hooks and forward functions of the modules in it."""
     parts = []
     for name, module in layer.named_modules():
         settings = tuple(sorted((key, value) for key, value in vars(module).items()
                                 if isinstance(value, (bool, int, float, str)) and key not in OF_PLACE and not key.startswith("_")))
-        parts.append((name, type(module).__qualname__, str(settings)))
+        own = [id(each) for each in (*module._forward_hooks.values(), *module._forward_pre_hooks.values(), vars(module).get("forward"))
+               if each is not None and not str(getattr(each, "__module__", "")).startswith(OF_OTHERS)]
+        parts.append((name, id(type(module)), str(settings), *own))
     parts += [(name, tuple(each.shape), str(each.dtype), each.requires_grad) for name, each in layer.named_parameters()]
     return tuple(parts)
 

@@ -90,8 +90,12 @@ class RowCache:
         earlier, rooms = self.rows.until(index, self.begin), self.rooms.until(index, self.begin)
         return tuple(Joined.apply(*each) for each in zip(pair, earlier, rooms, strict=True))
 
+    def _state(self, name):
+        state = self.before.get(name)
+        return None if state is None else state.clone()  # some code writes into what it gets
+
     def get_conv_state(self, layer_idx=None, state_idx=0):
-        return self.before.get(("convolution", state_idx))
+        return self._state(("convolution", state_idx))
 
     def update_conv_state(self, conv_states, layer_idx=None, state_idx=0, conv_kernel_size=None, **kwargs):
         size = conv_states.shape[-1] if conv_kernel_size is None else conv_kernel_size
@@ -103,7 +107,7 @@ class RowCache:
         return joined
 
     def get_recurrent_state(self, layer_idx=None, state_idx=0):
-        return self.before.get(("recurrence", state_idx))
+        return self._state(("recurrence", state_idx))
 
     def update_recurrent_state(self, recurrent_states, layer_idx=None, state_idx=0, **kwargs):
         self.after["recurrence", state_idx] = recurrent_states
