@@ -26,6 +26,8 @@ IMPLEMENTATIONS = ("eager", "sdpa")
 
 def decoder_layers(base):
     """(name, ModuleList) of the decoder's layers. Raises InputError where there is none, or where tokens see later ones."""
+    if not hasattr(getattr(base, "config", None), "get_text_config"):
+        raise InputError(f"{type(base).__name__}: not a model of transformers, nor PEFT's wrapper of one")
     if getattr(base.config, "is_encoder_decoder", False):
         raise InputError(f"{type(base).__name__}: an encoder and a decoder; lane=\"module\" streams decoders")
     config = base.config.get_text_config(decoder=True)

@@ -142,7 +142,7 @@ def _proof(call, captured):
         return 0.0, 0.0, "", "the model does not call it"
     modes = [(module, module.training) for module in call.layer.modules()]
     try:
-        with call.alone():
+        with call.alone(), node.without_hooks(list(call.layer.parameters())):
             results = [_compared(call, *each) for each in captured]
     except node.Unfit as error:
         return 0.0, 0.0, "", str(error)
@@ -184,6 +184,8 @@ def _compared(call, args, kwargs, real):
         call.layer.eval()  # it draws: what it draws for chunks is drawn in another order
     dtype = next((each.dtype for each in call.layer.parameters() if each.dtype in FACTORS), hidden.dtype)
     dtype = max((dtype, hidden.dtype), key=lambda each: torch.finfo(each).eps)
+    if torch.is_autocast_enabled(hidden.device.type):
+        dtype = torch.get_autocast_dtype(hidden.device.type)
     rounding = torch.finfo(dtype).eps
     moved = hidden * (1 + rounding * torch.randn(hidden.shape, device=hidden.device)).to(hidden.dtype)
     theirs, noisy = (gradients(lambda rows: _own(call, rows, given), each) for each in (hidden, moved))

@@ -81,7 +81,7 @@ def _check_known(base):
         check_class(base)
         check_layers(base)
     except InputError as error:
-        raise InputError(f"{error}; patch(model, lane=\"module\") streams a decoder's layers by the model's own code") from None
+        raise InputError(f"{error}; lane=\"module\" streams it by its own code") from None
 
 
 def unpatch(model):
