@@ -33,7 +33,7 @@ def axes_of(path, tensor, rows, known=None):
     if expected is not None and set(expected) <= set(hits):
         return expected
     if len(hits) > 1:
-        raise Unfit(f"{path} is {list(tensor.shape)}: which of its axes counts the {rows} rows can't be told")
+        raise Unfit(f"{path} is {list(tensor.shape)}: it is not clear which of its axes counts the {rows} rows")
     return tuple(hits)
 
 

@@ -15,9 +15,10 @@ from ._library import first_line
 
 PROOF_CHUNK = 16
 ROWS = 2 * PROOF_CHUNK + 1
-FACTORS = {torch.float64: 1e4, torch.float32: 1e3, torch.bfloat16: 8.0, torch.float16: 32.0}  # of the dtype's rounding
+FACTORS = {torch.float64: 1e4, torch.float32: 1e3, torch.bfloat16: 4.0, torch.float16: 16.0}  # of the dtype's rounding
+NOISE = 4  # times what one rounding of its input moves
 OF_OTHERS = ("transformers.utils.output_capturing", "streambp.")  # functions that change nothing
-OF_PLACE = ("layer_idx", "layer_id", "layer_number", "layer_index", "block_idx", "index", "training")
+OF_POSITION = ("layer_idx", "layer_id", "layer_number", "layer_index", "block_idx", "index", "training")
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def kind_of(layer):
     parts = []
     for name, module in layer.named_modules():
         settings = tuple(sorted((key, value) for key, value in vars(module).items()
-                                if isinstance(value, (bool, int, float, str)) and key not in OF_PLACE and not key.startswith("_")))
+                                if isinstance(value, (bool, int, float, str)) and key not in OF_POSITION and not key.startswith("_")))
         own = [id(each) for each in (*module._forward_hooks.values(), *module._forward_pre_hooks.values(), vars(module).get("forward"))
                if each is not None and not str(getattr(each, "__module__", "")).startswith(OF_OTHERS)]
         parts.append((name, id(type(module)), str(settings), *own))
@@ -190,12 +191,16 @@ def _compared(call, args, kwargs, real):
     moved = hidden * (1 + rounding * torch.randn(hidden.shape, device=hidden.device)).to(hidden.dtype)
     theirs, noisy = (gradients(lambda rows: _own(call, rows, given), each) for each in (hidden, moved))
     ours = gradients(lambda rows: call.stream(rows, given, PROOF_CHUNK), hidden)
+    if not all(bool(each.isfinite().all()) for each in theirs):
+        if bool(real.all()):
+            raise node.Unfit("its own outputs or gradients are not finite")
+        return 0.0, 1.0, "its output"  # with padding the model itself has none
     floor = rounding * max(float(each.norm()) for each in theirs[:-1])
     worst = None
     for name, our, their, noise in zip(names, ours, theirs, noisy, strict=True):
         norm = max(float(their.norm()), floor)
         found = float((our - their).norm()) / norm if norm else float((our - their).norm())
-        limit = FACTORS[dtype] * rounding + (20 * min(float((noise - their).norm()) / norm, 1.0) if norm else 0.0) + (floor / norm if norm else 0.0)
+        limit = FACTORS[dtype] * rounding + (NOISE * min(float((noise - their).norm()) / norm, 1.0) if norm else 0.0) + (floor / norm if norm else 0.0)
         if worst is None or not found / limit <= worst[0] / worst[1]:
             worst = found, limit, name
     _check_order(call, hidden, given, theirs[-1], FACTORS[dtype] * rounding, real)

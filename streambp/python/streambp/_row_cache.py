@@ -67,7 +67,7 @@ class RowCache:
     """The cache of one layer for the chunk that starts at row `begin`.
 
     rows: Rows of the earlier chunks, which gets the own ones unless `rooms` is given; rooms: Rows that receive the gradients of earlier rows;
-    before: states that the chunk starts from; updates: after so many Stop is raised. own: the chunk's own pairs; after: states at its end.
+    before: states that the chunk starts from; updates: after so many it throws Stop. own: the chunk's own pairs; after: states at its end.
     """
 
     is_compileable = False

@@ -207,6 +207,16 @@ class ModuleLane(Case):
             self.assertGreater(difference(ours, theirs), 1e-3)
             streambp.unpatch(model)
 
+    def test_a_mistake_is_found_in_every_dtype(self):
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            for family in ("llama", "gemma2", "qwen3_next", "gpt2"):
+                model = model_of(family).to(dtype)
+                table = streambp.prove(model)
+                self.assertEqual({proof.lane for proof in table}, {"module"}, f"{family}, {dtype}\n{table}")
+            model = model_of("llama").to(dtype)
+            model.model.layers[2].__class__ = PlantedLayer
+            self.assertEqual({proof.layers: proof.lane for proof in streambp.prove(model)}, {(0, 1, 3): "module", (2,): "whole"})
+
     def test_a_layer_that_sees_later_rows_runs_whole(self):
         model = model_of("llama")
         own = model.model.layers[0].forward
