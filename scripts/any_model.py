@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Streams a small model of every causal LM that the installed transformers has, by its own code, and compares all gradients with its own.
 
-    python3 scripts/any_model.py [--out results/any-model] [--only NAME,...] [--seconds 60]
+    python3 scripts/any_model.py [--out results/any-model] [--only NAME,...] [--seconds 60] [--resume]
 
-float64 throughout, rows of 23 tokens, chunks of 7 and 6, padding on the left and on the right. Writes results.jsonl and README.md to --out: family, lane,
+float64 throughout, rows of 23 tokens, chunks of 7, 6 and 1, padding on the left and on the right. Writes results.jsonl and README.md to --out: family, lane,
 error, and the reason where layers ran whole or no small config could be made. Exit code 1 if a gradient is wrong (more than 1e-9 of its largest entry).
 Runs itself in the environment of scripts/python_environment.py.
 """
@@ -106,10 +106,12 @@ def difference(ours, theirs):
 def small_model(kind, config):
     import torch
 
+    with torch.device("meta"):
+        size = sum(each.numel() for each in kind(config).parameters())
+    if size > 3_000_000:
+        raise ValueError("more than 3 million parameters")
     torch.manual_seed(0)
     model = kind(config).double().train()
-    if sum(each.numel() for each in model.parameters()) > 3_000_000:
-        raise ValueError("more than 3 million parameters")
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for each in model.parameters():
@@ -126,7 +128,7 @@ def run_family(model_type, names):
     from streambp import _module_node
 
     line = {"family": model_type, "lane": "none", "error": None, "reason": ""}
-    batches = {7: batch_of(61, "left"), 6: batch_of(61, "right")}
+    batches = {7: batch_of(61, "left"), 6: batch_of(61, "right"), 1: batch_of(61, "left")}
     for variant in VARIANTS:
         try:
             with InFloat64():
@@ -193,6 +195,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "results/any-model")
     parser.add_argument("--only", default="")
+    parser.add_argument("--resume", action="store_true", help="keep the families that results.jsonl has")
     parser.add_argument("--seconds", type=int, default=60, help="for each family")
     arguments = parser.parse_args()
     try:
@@ -216,17 +219,19 @@ def main():
     chosen = [each for each in arguments.only.split(",") if each]
     arguments.out.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGALRM, too_long)
-    lines = []
-    with open(arguments.out / "results.jsonl", "w", encoding="utf-8") as file:
+    results = arguments.out / "results.jsonl"
+    lines = [json.loads(each) for each in results.read_text(encoding="utf-8").splitlines()] if arguments.resume and results.exists() else []
+    done = {line["family"] for line in lines}
+    with open(results, "a" if done else "w", encoding="utf-8") as file:
         for model_type, names in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items():
-            if chosen and model_type not in chosen:
+            if chosen and model_type not in chosen or model_type in done:
                 continue
             signal.alarm(arguments.seconds)
             try:
                 line = run_family(model_type, names if isinstance(names, str) else names[0])
+                signal.alarm(0)
             except TooLong as error:
                 line = {"family": model_type, "lane": "none", "error": None, "reason": str(error)}
-            signal.alarm(0)
             lines.append(line)
             print(json.dumps(line), file=file, flush=True)
             print(*line.values(), flush=True)

@@ -108,7 +108,9 @@ class LayerCall:
             given["attention_mask"] = (torch.arange(int(begin + hidden.shape[1]), device=hidden.device) <= rows[:, None])[None, None]
         output = self.original(hidden, **given)
         self.width = len(output) if isinstance(output, tuple) else None
-        if self.width and any(torch.is_tensor(each) for each in output[1:]):
+        weights = (hidden.shape[1], begin + hidden.shape[1])  # attention's, which nobody asks for, may go
+        asked = given.get("output_attentions") or self.state.wants_attentions()
+        if self.width and any(torch.is_tensor(each) and (asked or each.dim() != 4 or each.shape[-2:] != weights) for each in output[1:]):
             raise node.Unfit("it gives more than hidden states")
         return output if self.width is None else output[0]
 
@@ -183,6 +185,9 @@ class ModuleLane:
         """The name of the attention that runs now."""
         config = self.base.config.get_text_config(decoder=True)
         return str(getattr(config, "_attn_implementation", None) or "eager")
+
+    def wants_attentions(self):
+        return bool(getattr(self.base.config.get_text_config(decoder=True), "output_attentions", False))
 
     def has_changed(self):
         return False  # the model's own modules run, whatever has become of them

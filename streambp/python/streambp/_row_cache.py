@@ -70,6 +70,7 @@ class RowCache:
     before: states that the chunk starts from; updates: after so many it throws Stop. own: the chunk's own pairs; after: states at its end.
     """
 
+    # No update_indexer: which rows an indexer picks among equal scores depends on how many rows it is given, so that such layers run whole.
     is_compileable = False
 
     def __init__(self, rows, begin, before=None, rooms=None, updates=None):
