@@ -15,6 +15,7 @@ _NAMES = {
     "InputError": "_library",
     "patch": "_patch",
     "unpatch": "_patch",
+    "prove": "_module_proof",
     "log_probabilities": "_streamed_head",
     "predict": "_plan",
     "longest": "_plan",

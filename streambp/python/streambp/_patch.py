@@ -27,32 +27,44 @@ from ._refusals import (check_autocast, check_checkpointing, check_class, check_
 
 ATTRIBUTE = "_streambp"
 FIRST_LABELS = ("refuse", "ignore")
+LANES = ("engine", "module")
 
 
-def patch(model, chunk="auto", head_chunk="auto", first_labels="refuse"):
+def patch(model, chunk="auto", head_chunk="auto", first_labels="refuse", *, lane="engine", prove=True):
     """Makes `model` compute its layers, and its loss where labels are given in training mode, in chunks; returns it.
 
     model: a transformers model of a known family, PEFT's wrapper of one, or one of TRL's trainers, whose model (and reference model) is
     then patched together with the head that the trainer asks for log-probabilities.
     chunk, head_chunk: tokens of a layer's and of the head's chunk, or "auto"; they change memory and time, and gradients by rounding alone.
     first_labels: what becomes of a label that padding on its left would predict: "refuse" it, or "ignore" it, as if it were -100.
+    lane: "engine", whose families are known, or "module": any decoder's layers by the model's own code (_module_lane.py), and the model's own
+    head; prove: whether that is proved on random tokens first, so that a layer whose rows meet outside its cache runs whole.
 
     In training mode with labels the output has a loss and no logits. Without labels, in evaluation mode, and with a cache the model
     answers as it always does. Patching again changes the settings. Raises InputError for models and states that can't be exact
     (README.md lists them).
     """
-    if hasattr(model, "train") and hasattr(model, "accelerator") and not isinstance(model, torch.nn.Module):
+    if lane not in LANES:
+        raise InputError(f"lane is {lane!r}, expected one of {', '.join(LANES)}")
+    is_trainer = hasattr(model, "train") and hasattr(model, "accelerator") and not isinstance(model, torch.nn.Module)
+    if lane == "module":
+        if (head_chunk, first_labels) != ("auto", "refuse"):
+            raise InputError("head_chunk and first_labels belong to lane=\"engine\": in lane=\"module\" the head is the model's own")
+        from ._module_lane import patch_module
+
+        patch_module(model.model if is_trainer else model, chunk if chunk == "auto" else _tokens("chunk", chunk), prove)
+        return model
+    if is_trainer:
         from ._trl import patch_trainer
 
         return patch_trainer(model, chunk=chunk, head_chunk=head_chunk, first_labels=first_labels)
     outer, base = unwrap(model)
     state = getattr(base, ATTRIBUTE, None)
-    if state is not None and (state.outer is not outer or state.has_changed()):
+    if state is not None and (not isinstance(state, Patched) or state.outer is not outer or state.has_changed()):
         state.remove()  # adapters have come or gone
         state = None
     if state is None:
-        check_class(base)
-        check_layers(base)
+        _check_known(base)
         state = Patched(model)
     state.chunk, state.head_chunk = _tokens("chunk", chunk), _tokens("head_chunk", head_chunk)
     if first_labels not in FIRST_LABELS:
@@ -62,6 +74,14 @@ def patch(model, chunk="auto", head_chunk="auto", first_labels="refuse"):
     state.check()
     state.install()
     return model
+
+
+def _check_known(base):
+    try:
+        check_class(base)
+        check_layers(base)
+    except InputError as error:
+        raise InputError(f"{error}; lane=\"module\" streams it by its own code") from None
 
 
 def unpatch(model):
@@ -253,17 +273,22 @@ class Patched:
     def remove(self):
         """Restores what install() has found."""
         self.active = False
-        for module, found, forward in reversed(self._found):
-            module.__dict__.pop("_streambp_forward", None)
-            if module.__dict__.get("forward") is not forward:
-                continue  # something was put around it since, and goes through it
-            if found is None:
-                del module.forward
-            else:
-                module.forward = found
-        self._found.clear()
+        restore(self._found)
         self.fused_head = None
         del self.base.__dict__[ATTRIBUTE]
+
+
+def restore(replaced):
+    """Puts back what was found: of (module, its own forward attribute or None, ours)."""
+    for module, found, forward in reversed(replaced):
+        module.__dict__.pop("_streambp_forward", None)
+        if module.__dict__.get("forward") is not forward:
+            continue  # something was put around it since, and goes through it
+        if found is None:
+            del module.forward
+        else:
+            module.forward = found
+    replaced.clear()
 
 
 class StreamedForward:

@@ -122,6 +122,8 @@ def log_probabilities(model, input_ids, attention_mask=None, position_ids=None, 
     state = patched_state(model)
     if state is None:
         raise InputError(f"{type(model).__name__}: not patched; call streambp.patch(model) first")
+    if not hasattr(state, "configuration"):
+        raise InputError("the model is patched with lane=\"module\", whose head is the model's own; patch it with lane=\"engine\"")
     if not temperature > 0:
         raise InputError(f"temperature is {temperature}, expected a number above 0")
     if targets is None:

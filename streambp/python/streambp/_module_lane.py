@@ -1,0 +1,263 @@
+"""Level 2 for any decoder of transformers: layers are streamed by the model's own code, whatever modules they have inside.
+
+    model = streambp.patch(model, lane="module")
+
+Each decoder layer becomes a node (_module_node.py) that runs the layer's own forward in chunks through a cache of ours (_row_cache.py). That
+this gives the layer's own gradients is proved when the model is patched (_module_proof.py); a layer that fails runs whole, under checkpointing.
+"""
+
+import contextlib
+import inspect
+import warnings
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from . import _module_node as node
+from ._attention import CACHES
+from ._library import InputError
+from ._model import unwrap
+
+CACHE_NAMES = (*CACHES, "past_key_value", "layer_past")
+CHUNK = 512
+KINDS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+IMPLEMENTATIONS = ("eager", "sdpa")
+
+
+def decoder_layers(base):
+    """(name, ModuleList) of the decoder's layers. Raises InputError where there is none, or where tokens see later ones."""
+    if not hasattr(getattr(base, "config", None), "get_text_config"):
+        raise InputError(f"{type(base).__name__}: not a model of transformers, nor PEFT's wrapper of one")
+    if getattr(base.config, "is_encoder_decoder", False):
+        raise InputError(f"{type(base).__name__}: an encoder and a decoder; lane=\"module\" streams decoders")
+    config = base.config.get_text_config(decoder=True)
+    if getattr(config, "is_causal", True) is False:
+        raise InputError("is_causal is False in the model's config: tokens then see later ones, which a chunk can't")
+    count = getattr(config, "num_hidden_layers", None)
+    found = [(name, module) for name, module in base.named_modules()
+             if isinstance(module, torch.nn.ModuleList) and len(module) and any(True for _ in module.parameters())]
+    of_text = [pair for pair in found if not any(word in pair[0] for word in ("vision", "visual", "audio", "image", "mtp"))] or found
+    fitting = [pair for pair in of_text if len(pair[1]) == count] or of_text
+    if not fitting:
+        raise InputError(f"{type(base).__name__}: no ModuleList of decoder layers in it")
+    return min(fitting, key=lambda pair: pair[0].count("."))
+
+
+def _collector():
+    """The context variable in which transformers collects what modules inside layers give, or None in versions without it."""
+    try:
+        from transformers.utils.output_capturing import _active_collector
+    except ImportError:
+        return None
+    return _active_collector
+
+
+class LayerCall:
+    """What a streamed layer knows. layer: the module; original: its own forward; reason: why it runs whole, or None; proven: whether a proof
+    has passed; known: which axes of its arguments count rows, as the proof has seen."""
+
+    def __init__(self, state, layer, name, original):
+        self.state, self.layer, self.name, self.original = state, layer, name, original
+        self.reason, self.proven, self.known, self.warned = None, False, {}, False
+        parameters = inspect.signature(original).parameters
+        self.names = [each for each, parameter in parameters.items() if parameter.kind in KINDS]
+        self.any_keyword = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+        inner = [inspect.signature(module.forward).parameters for module in layer.modules()] if self.any_keyword else []
+        self.cache_name = next((each for each in CACHE_NAMES if each in self.names), None) or next(
+            (each for each in CACHE_NAMES if any(each in names for names in inner)), None)
+
+    def warn(self, reason):
+        """Says once why this layer runs whole."""
+        if not self.warned:
+            self.warned = True
+            warnings.warn(f"{self.name} ({type(self.layer).__name__}) runs whole: {reason}", stacklevel=3)
+
+    def bound(self, args, kwargs):
+        """(hidden, the other arguments by name)."""
+        given = dict(zip(self.names, args, strict=False)) | kwargs
+        hidden = given.pop(self.names[0], None)
+        if len(args) > len(self.names) or not torch.is_tensor(hidden) or hidden.dim() != 3:
+            raise node.Unfit("its first argument is not [rows, tokens, size], or it takes more arguments than it names")
+        return hidden, given
+
+    @contextlib.contextmanager
+    def alone(self, collector=None):
+        """Inside, the layer is not checkpointed by the model, and nothing is collected of the modules in it."""
+        modules = [module for module in self.layer.modules() if getattr(module, "gradient_checkpointing", False)]
+        variable = _collector()
+        token = variable.set(collector) if variable is not None else None
+        for module in modules:
+            module.gradient_checkpointing = False
+        try:
+            yield
+        finally:
+            for module in modules:
+                module.gradient_checkpointing = True
+            if variable is not None:
+                variable.reset(token)
+
+    def run(self, hidden, given, cache, begin, attends):
+        """The output for a chunk's rows [B, C, D]."""
+        if self.cache_name is not None:
+            given[self.cache_name] = cache
+        if "use_cache" in self.names:
+            given["use_cache"] = True
+        takes_mask = "attention_mask" in self.names or "attention_mask" in given
+        if begin and attends and takes_mask and given.get("attention_mask") is None and self.state.attention() == "sdpa":
+            rows = torch.arange(begin, begin + hidden.shape[1], device=hidden.device)  # sdpa's is_causal counts from the top left
+            given["attention_mask"] = (torch.arange(int(begin + hidden.shape[1]), device=hidden.device) <= rows[:, None])[None, None]
+        output = self.original(hidden, **given)
+        self.width = len(output) if isinstance(output, tuple) else None
+        weights = (hidden.shape[1], begin + hidden.shape[1])  # attention's, which nobody asks for, may go
+        asked = given.get("output_attentions") or self.state.wants_attentions()
+        if self.width and any(torch.is_tensor(each) and (asked or each.dim() != 4 or each.shape[-2:] != weights) for each in output[1:]):
+            raise node.Unfit("it gives more than hidden states")
+        return output if self.width is None else output[0]
+
+    def stream(self, hidden, given, chunk):
+        """The layer's output, as a node. Raises Unfit where a chunk can't have what this call asks for."""
+        if self.state.attention() not in IMPLEMENTATIONS:
+            raise node.Unfit(f"attn_implementation is {self.state.attention()!r}, whose masks are not cut by rows; \"sdpa\" and \"eager\" are")
+        given = {name: value for name, value in given.items() if name not in CACHE_NAMES}
+        arguments = node.Arguments(given, hidden.shape[1], self.known, whole=hidden.shape[1] <= chunk)
+        extras = arguments.take_extras()
+        output = node.LayerNode.apply(self, chunk, hidden, arguments, *extras, *self.layer.parameters())
+        return output if self.width is None else (output, *[None] * (self.width - 1))
+
+    def whole(self, hidden, given):
+        """The layer's own forward on all rows, run again in the backward pass."""
+        variable = _collector()
+        collectors = [variable.get() if variable is not None else None]
+
+        def forward(hidden, **given):
+            with self.alone(collectors.pop() if collectors else None):  # what is collected is collected once
+                return self.original(hidden, **given)
+
+        return checkpoint(forward, hidden, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), node.around()), **given)
+
+
+def layer_forward(call, *args, **kwargs):
+    """A decoder layer in training: streamed, or whole where it can't be; elsewhere the model's own."""
+    if not (torch.is_grad_enabled() and call.layer.training):
+        return call.original(*args, **kwargs)
+    try:
+        hidden, given = call.bound(args, kwargs)
+    except node.Unfit as error:
+        call.warn(str(error))
+        return call.original(*args, **kwargs)
+    if any(given.get(name) is not None for name in CACHE_NAMES):
+        call.warn("it is given a cache to fill (use_cache=False streams it)")
+        return call.original(*args, **kwargs)
+    variable = _collector()
+    asked = [name for name in (variable.get() or {} if variable is not None else {}) if not name.startswith(("hidden_states", "_"))]
+    if call.reason is None and not asked:
+        try:
+            return call.stream(hidden, given, call.state.chunk)
+        except node.Unfit as error:
+            call.warn(str(error))
+    elif asked:
+        call.warn(f"{', '.join(asked)} of the modules inside are asked for")
+    return call.whole(hidden, given)
+
+
+def model_forward(call, *args, **kwargs):
+    """The model and its decoder: in training without a cache, unless one is asked for."""
+    training = torch.is_grad_enabled() and call.layer.training
+    if training and kwargs.get("use_cache") is None and len(args) < 2 and not any(kwargs.get(name) is not None for name in CACHE_NAMES):
+        kwargs["use_cache"] = False
+    return call.original(*args, **kwargs)
+
+
+class ModuleLane:
+    """What patch(lane="module") has set on a model, and what it has found there. chunk: tokens of a layer's chunk."""
+
+    def __init__(self, model, chunk):
+        self.outer, self.base = unwrap(model)
+        self.chunk, self.active, self.fused_head, self._found = chunk, False, None, []
+        name, self.layers = decoder_layers(self.base)
+        self.name = name
+        self.calls = {}
+        for index, layer in enumerate(self.layers):
+            self.calls.setdefault(id(layer), LayerCall(self, layer, f"{name}.{index}", layer.forward))
+        self.calls = list(self.calls.values())
+
+    def attention(self):
+        """The name of the attention that runs now."""
+        config = self.base.config.get_text_config(decoder=True)
+        return str(getattr(config, "_attn_implementation", None) or "eager")
+
+    def wants_attentions(self):
+        return bool(getattr(self.base.config.get_text_config(decoder=True), "output_attentions", False))
+
+    def has_changed(self):
+        return False  # the model's own modules run, whatever has become of them
+
+    def install(self):
+        if self.active:
+            return
+        from ._patch import ATTRIBUTE, streamed_method
+
+        setattr(self.base, ATTRIBUTE, self)
+        self.active = True
+        for call in self.calls:
+            self._replace(call, layer_forward, streamed_method)
+        owner = self.base.get_submodule(self.name.rpartition(".")[0])
+        for module in {id(each): each for each in (self.base, owner)}.values():
+            if "use_cache" in inspect.signature(module.forward).parameters:
+                self._replace(ModelCall(self, module), model_forward, streamed_method)
+
+    def _replace(self, call, function, streamed_method):
+        module = call.layer
+        found = module.__dict__.get("forward")
+        module.forward = streamed_method(call, function, module)
+        self._found.append((module, found, module.forward))
+
+    @contextlib.contextmanager
+    def paused(self):
+        """Inside, the model's own code runs."""
+        active, self.active = self.active, False
+        try:
+            yield
+        finally:
+            self.active = active
+
+    def remove(self):
+        """Restores what install() has found."""
+        from ._patch import ATTRIBUTE, restore
+
+        self.active = False
+        restore(self._found)
+        self.base.__dict__.pop(ATTRIBUTE, None)
+
+
+class ModelCall:
+    """What the patched forward of the model and of its decoder knows."""
+
+    def __init__(self, state, module):
+        self.state, self.layer, self.original = state, module, module.forward
+
+
+def patched_state_of(model):
+    """The ModuleLane of a model, or None."""
+    from ._patch import patched_state
+
+    state = patched_state(model)
+    if state is not None and not isinstance(state, ModuleLane):
+        raise InputError("the model is patched with lane=\"engine\": what prove() proves is lane=\"module\"; call streambp.unpatch(model) first")
+    return state
+
+
+def patch_module(model, chunk, prove):
+    """patch(model, lane="module")."""
+    from ._module_proof import prove_lane
+    from ._patch import patched_state
+
+    state = patched_state(model)
+    if state is not None:
+        state.remove()
+    state = ModuleLane(model, CHUNK if chunk == "auto" else chunk)
+    if prove:
+        for line in prove_lane(state).whole_lines():
+            warnings.warn(line, stacklevel=3)
+    state.install()
+    return model

@@ -1,0 +1,238 @@
+"""The proof that a layer's own code may be run in chunks: on random tokens, whole against chunked, outputs and all gradients.
+
+One layer of each kind is proved (a class, with the settings and shapes of the modules in it), on the inputs that the model itself makes for random
+tokens, without and with padding, in the model's own dtype. What counts as equal: the noise that the layer itself shows when its input moves by
+one rounding, and the dtype's rounding.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch.utils import _pytree as pytree
+
+from . import _module_node as node
+from ._library import first_line
+
+PROOF_CHUNK = 16
+ROWS = 2 * PROOF_CHUNK + 1
+FACTORS = {torch.float64: 1e4, torch.float32: 1e3, torch.bfloat16: 4.0, torch.float16: 16.0}  # of the dtype's rounding
+NOISE = 4  # times what one rounding of its input moves
+OF_OTHERS = ("transformers.utils.output_capturing", "streambp.")  # functions that change nothing
+OF_POSITION = ("layer_idx", "layer_id", "layer_number", "layer_index", "block_idx", "index", "training")
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Of one kind of layer. lane: "module" or "whole"; error, limit: of the worst tensor, relative to its norm; reason: why it runs whole."""
+
+    kind: str
+    layers: tuple
+    lane: str
+    error: float
+    limit: float
+    worst: str
+    reason: str
+
+    def __str__(self):
+        found = f"{len(self.layers)} {self.kind} ({_ranges(self.layers)})"
+        if self.lane == "module":
+            return f"{found}: by their own code in chunks, proved on {ROWS} rows: {self.error:.1e} of {self.worst}, limit {self.limit:.0e}"
+        return f"{found}: whole: {self.reason}"
+
+
+class Table(tuple):
+    """Proofs of all kinds of layers."""
+
+    def whole_lines(self):
+        return [str(proof) for proof in self if proof.lane == "whole"]
+
+    def __str__(self):
+        return "\n".join(map(str, self))
+
+
+def _ranges(indices):
+    return ", ".join(map(str, indices)) if len(indices) < 9 else f"{indices[0]} to {indices[-1]}"
+
+
+def prove(model):
+    """Whether each kind of decoder layer of `model` gives its own gradients when it is run in chunks, on random tokens: a Table of Proofs.
+
+    What patch(model, lane="module") does; the model stays as it is. Raises InputError for models without decoder layers.
+    """
+    from ._module_lane import ModuleLane, patched_state_of
+
+    state = patched_state_of(model)
+    if state is None:
+        return prove_lane(ModuleLane(model, PROOF_CHUNK))
+    with state.paused():
+        return prove_lane(state)
+
+
+def kind_of(layer):
+    """What tells a layer's computation from another's: classes, settings, shapes, hooks and forward functions of the modules in it."""
+    parts = []
+    for name, module in layer.named_modules():
+        settings = tuple(sorted((key, value) for key, value in vars(module).items()
+                                if isinstance(value, (bool, int, float, str)) and key not in OF_POSITION and not key.startswith("_")))
+        own = [id(each) for each in (*module._forward_hooks.values(), *module._forward_pre_hooks.values(), vars(module).get("forward"))
+               if each is not None and not str(getattr(each, "__module__", "")).startswith(OF_OTHERS)]
+        parts.append((name, id(type(module)), str(settings), *own))
+    parts += [(name, tuple(each.shape), str(each.dtype), each.requires_grad) for name, each in layer.named_parameters()]
+    return tuple(parts)
+
+
+def prove_lane(state):
+    """Proves each kind of a ModuleLane's layers, and sets the reason of those that fail."""
+    kinds = {}
+    for index, call in enumerate(state.calls):
+        kinds.setdefault(kind_of(call.layer), []).append((index, call))
+    first = [calls[0][1] for calls in kinds.values()]
+    devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    proofs = []
+    with torch.random.fork_rng(devices), torch.enable_grad():
+        try:
+            captured = _captured(state.base, [call.layer for call in first])
+            problem = ""
+        except Exception as error:  # a model that wants more than tokens
+            captured, problem = {}, f"the model does not run on tokens alone: {type(error).__name__}: {first_line(error)}"
+        for calls in kinds.values():
+            call = calls[0][1]
+            error, limit, worst, reason = 0.0, 0.0, "", problem
+            if not reason:
+                error, limit, worst, reason = _proof(call, captured.get(id(call.layer), []))
+            for _, each in calls:
+                each.reason, each.proven, each.known = reason or None, not reason, call.known
+            proofs.append(Proof(type(call.layer).__name__, tuple(index for index, _ in calls), "whole" if reason else "module", error, limit,
+                                worst, reason))
+    return Table(proofs)
+
+
+def _captured(base, layers):
+    """{id(layer): [(args, kwargs, real rows [B, T])]} of calls of the model on random tokens, detached."""
+    found, real = {}, []
+    generator = torch.Generator().manual_seed(0)
+    device = base.get_input_embeddings().weight.device
+    words = min(base.get_input_embeddings().weight.shape[0], 5000)
+    tokens = torch.randint(min(3, words - 1), words, (2, ROWS), generator=generator).to(device)
+    mask = torch.ones_like(tokens)
+    mask[0, :5] = 0
+
+    def hook(layer, args, kwargs):
+        if id(layer) not in found or len(found[id(layer)]) < len(real):
+            found.setdefault(id(layer), []).append((*pytree.tree_map(_detached, (args, kwargs)), real[-1]))
+
+    handles = [layer.register_forward_pre_hook(hook, with_kwargs=True) for layer in layers]
+    try:
+        for given in (torch.ones_like(mask), mask):
+            real.append(given.bool())
+            more = {} if given.all() else {"attention_mask": given}
+            base(input_ids=tokens, use_cache=False, **more)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+def _detached(leaf):
+    return leaf.detach().requires_grad_(leaf.requires_grad) if torch.is_tensor(leaf) else leaf
+
+
+def _proof(call, captured):
+    """(error, limit, worst, reason)."""
+    if not captured:
+        return 0.0, 0.0, "", "the model does not call it"
+    modes = [(module, module.training) for module in call.layer.modules()]
+    try:
+        with call.alone(), node.without_hooks(list(call.layer.parameters())):
+            results = [_compared(call, *each) for each in captured]
+    except node.Unfit as error:
+        return 0.0, 0.0, "", str(error)
+    except Exception as error:  # whatever its code says to a cache or a chunk that it doesn't expect
+        return 0.0, 0.0, "", f"in chunks it raises {type(error).__name__}: {first_line(error)}"
+    finally:
+        for module, training in modes:
+            module.training = training
+    error, limit, worst = max(results, key=lambda each: each[0] / each[1] if each[0] == each[0] else float("inf"))
+    reason = "" if error <= limit else f"in chunks {worst} is off by {error:.1e} of its norm, limit {limit:.0e}"
+    return error, limit, worst, reason
+
+
+def _compared(call, args, kwargs, real):
+    """(error, limit, name) of the tensor that is furthest off its limit."""
+    hidden, given = call.bound(args, kwargs)
+    given = {name: value for name, value in given.items() if name not in _cache_names()}
+    arguments = node.Arguments(given, ROWS)
+    call.known |= {(path, leaf.dim()): axes for path, leaf, axes in zip(arguments.paths, arguments.leaves, arguments.axes, strict=True)
+                   if torch.is_tensor(leaf)}
+    extras = [arguments.leaves[i] for i in arguments.extras]
+    parameters = {name: each for name, each in call.layer.named_parameters() if each.requires_grad}
+    wanted = [*extras, *parameters.values()]
+    names = ["the gradient of its input", *(f"the gradient of {arguments.paths[i]}" for i in arguments.extras),
+             *(f"the gradient of {name}" for name in parameters), "its output"]
+    seeds = torch.randn(hidden.shape, device=hidden.device, dtype=torch.float32).to(hidden.dtype) * real[..., None].to(hidden.device)
+
+    def gradients(function, hidden):
+        rows = hidden.detach().requires_grad_()
+        output = function(rows)
+        output = output[0] if isinstance(output, tuple) else output
+        found = torch.autograd.grad(output, [rows, *wanted], seeds.to(output.dtype), allow_unused=True)
+        zeros = [torch.zeros_like(each) if part is None else part for part, each in zip(found, [rows, *wanted], strict=True)]
+        return [each.double() for each in (*zeros, output.detach() * real[..., None].to(output.device))]
+
+    before = node.random_states(hidden.device)
+    _own(call, hidden, given)
+    if not node.same(before, node.random_states(hidden.device)):
+        call.layer.eval()  # it draws: what it draws for chunks is drawn in another order
+    dtype = next((each.dtype for each in call.layer.parameters() if each.dtype in FACTORS), hidden.dtype)
+    dtype = max((dtype, hidden.dtype), key=lambda each: torch.finfo(each).eps)
+    if torch.is_autocast_enabled(hidden.device.type):
+        dtype = torch.get_autocast_dtype(hidden.device.type)
+    rounding = torch.finfo(dtype).eps
+    moved = hidden * (1 + rounding * torch.randn(hidden.shape, device=hidden.device)).to(hidden.dtype)
+    theirs, noisy = (gradients(lambda rows: _own(call, rows, given), each) for each in (hidden, moved))
+    ours = gradients(lambda rows: call.stream(rows, given, PROOF_CHUNK), hidden)
+    if not all(bool(each.isfinite().all()) for each in theirs):
+        if bool(real.all()):
+            raise node.Unfit("its own outputs or gradients are not finite")
+        return 0.0, 1.0, "its output"  # with padding the model itself has none
+    floor = rounding * max(float(each.norm()) for each in theirs[:-1])
+    worst = None
+    for name, our, their, noise in zip(names, ours, theirs, noisy, strict=True):
+        norm = max(float(their.norm()), floor)
+        found = float((our - their).norm()) / norm if norm else float((our - their).norm())
+        limit = FACTORS[dtype] * rounding + (NOISE * min(float((noise - their).norm()) / norm, 1.0) if norm else 0.0) + (floor / norm if norm else 0.0)
+        if worst is None or not found / limit <= worst[0] / worst[1]:
+            worst = found, limit, name
+    _check_order(call, hidden, given, theirs[-1], FACTORS[dtype] * rounding, real)
+    return worst
+
+
+def _check_order(call, hidden, given, output, limit, real):
+    """Raises Unfit where the last row changes an earlier one."""
+    later = hidden.detach().clone()
+    later[:, -1] = later[:, -1].roll(1, -1) * -2 + 1
+    with torch.no_grad():
+        changed = _own(call, later, given)
+    changed = (changed[0] if isinstance(changed, tuple) else changed).double() * real[..., None].to(hidden.device)
+    error = float((changed - output)[:, :-1].norm() / max(float(output[:, :-1].norm()), 1e-300))
+    if not error <= limit:
+        raise node.Unfit(f"its last row changes earlier ones, by {error:.1e} of their norm")
+
+
+def _own(call, hidden, given):
+    """The layer's own output; raises Unfit for what it leaves elsewhere, which a node would not see."""
+    held = {id(each): len(each) for each in given.values() if isinstance(each, (dict, list))}
+    output = call.original(hidden, **given)
+    if any(held[id(each)] != len(each) for each in given.values() if id(each) in held):
+        raise node.Unfit("it writes into its arguments")
+    for name, module in call.layer.named_modules():
+        for key, value in vars(module).items():
+            if torch.is_tensor(value) and value.grad_fn is not None:
+                raise node.Unfit(f"it leaves {name}.{key} of its forward pass on itself")
+    return output
+
+
+def _cache_names():
+    from ._module_lane import CACHE_NAMES
+
+    return CACHE_NAMES

@@ -1,0 +1,124 @@
+"""The cache that a chunk of rows is given: what it sees of earlier rows, and what it leaves for later ones, with gradients.
+
+Rows of a decoder layer meet earlier rows only through what the layer puts into its cache: keys and values, ends of convolutions, recurrent
+states. RowCache speaks transformers' Cache interface to one layer for one chunk.
+"""
+
+import torch
+from torch.nn.functional import pad
+
+
+class Stop(Exception):
+    """Keys and values are all that is wanted, and they are there."""
+
+
+class Joined(torch.autograd.Function):
+    """Earlier rows' keys or values followed by the chunk's own [..., rows, size]; the earlier rows' gradient is added to `room`."""
+
+    @staticmethod
+    def forward(ctx, own, earlier, room):
+        ctx.rows, ctx.room = earlier.shape[-2], room
+        return torch.cat([earlier, own], -2)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.room.add_(gradient.narrow(-2, 0, ctx.rows))
+        return gradient.narrow(-2, ctx.rows, gradient.shape[-2] - ctx.rows), None, None
+
+
+class Rows:
+    """Keys and values of all rows, [..., rows, size], one pair for each time that the layer updates its cache."""
+
+    def __init__(self, rows):
+        self.rows, self.pairs = rows, []
+
+    def put(self, index, begin, pair):
+        if index == len(self.pairs):
+            self.pairs.append(tuple(x.new_empty(*x.shape[:-2], self.rows, x.shape[-1]) for x in pair))
+        for all_rows, own in zip(self.pairs[index], pair, strict=True):
+            all_rows.narrow(-2, begin, own.shape[-2]).copy_(own)
+
+    def until(self, index, end):
+        return tuple(x.narrow(-2, 0, end) for x in self.pairs[index])
+
+    def zeros(self):
+        """Rooms for their gradients, where sums over chunks are as exact as in one product: in float32 and wider."""
+        rooms = Rows(self.rows)
+        rooms.pairs = [tuple(torch.zeros_like(x, dtype=wide(x.dtype)) for x in pair) for pair in self.pairs]
+        return rooms
+
+
+def wide(dtype):
+    """The dtype in which sums over chunks are kept."""
+    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+
+
+class _Itself:
+    """What `cache.layers[index]` is: the one layer that asks."""
+
+    def __init__(self, cache):
+        self.cache = cache
+
+    def __getitem__(self, index):
+        return self.cache
+
+
+class RowCache:
+    """The cache of one layer for the chunk that starts at row `begin`.
+
+    rows: Rows of the earlier chunks, which gets the own ones unless `rooms` is given; rooms: Rows that receive the gradients of earlier rows;
+    before: states that the chunk starts from; updates: after so many it throws Stop. own: the chunk's own pairs; after: states at its end.
+    """
+
+    # No update_indexer: which rows an indexer picks among equal scores depends on how many rows it is given, so that such layers run whole.
+    is_compileable = False
+
+    def __init__(self, rows, begin, before=None, rooms=None, updates=None):
+        self.rows, self.begin, self.before, self.rooms, self.updates = rows, begin, before or {}, rooms, updates
+        self.own, self.after = [], {}
+        self.layers = _Itself(self)
+
+    def update(self, key_states, value_states, layer_idx=None, *args, **kwargs):
+        index, pair = len(self.own), (key_states, value_states)
+        self.own.append(pair)
+        if self.rooms is None:
+            self.rows.put(index, self.begin, pair)
+            if len(self.own) == self.updates:
+                raise Stop
+            return self.rows.until(index, self.begin + key_states.shape[-2])
+        if not self.begin:
+            return pair
+        earlier, rooms = self.rows.until(index, self.begin), self.rooms.until(index, self.begin)
+        return tuple(Joined.apply(*each) for each in zip(pair, earlier, rooms, strict=True))
+
+    def _state(self, name):
+        state = self.before.get(name)
+        return None if state is None else state.clone()  # some code writes into what it gets
+
+    def get_conv_state(self, layer_idx=None, state_idx=0):
+        return self._state(("convolution", state_idx))
+
+    def update_conv_state(self, conv_states, layer_idx=None, state_idx=0, conv_kernel_size=None, **kwargs):
+        size = conv_states.shape[-1] if conv_kernel_size is None else conv_kernel_size
+        earlier = self.get_conv_state(layer_idx, state_idx)
+        joined = conv_states if earlier is None else torch.cat([earlier, conv_states], -1)
+        if earlier is None and joined.shape[-1] < size:
+            joined = pad(joined, (size - joined.shape[-1], 0))
+        self.after["convolution", state_idx] = joined[..., -size:]
+        return joined
+
+    def get_recurrent_state(self, layer_idx=None, state_idx=0):
+        return self._state(("recurrence", state_idx))
+
+    def update_recurrent_state(self, recurrent_states, layer_idx=None, state_idx=0, **kwargs):
+        self.after["recurrence", state_idx] = recurrent_states
+        return recurrent_states
+
+    def is_recording_past(self, *args):
+        return True  # or a chunk of one row would change states in place
+
+    def has_previous_state(self, *args, **kwargs):
+        return bool(self.before)
+
+    def get_seq_length(self, *args):
+        return self.begin
