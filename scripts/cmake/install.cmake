@@ -19,6 +19,7 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/streambp DESTINATION ${CMAKE_INSTALL_INC
   PATTERN model/config_reader.h EXCLUDE
   PATTERN model/rope_defaults.h EXCLUDE
   PATTERN model/presets_longrope.h EXCLUDE
+  PATTERN model/stored_parts.h EXCLUDE
   PATTERN model/strict_json.h EXCLUDE
   PATTERN torch_headers.h EXCLUDE)
 if(STREAMBP_BUILD_PROGRAMS)
