@@ -111,7 +111,10 @@ def whole_forward(call, *args, **kwargs):
     given = {name: value for name, value in call.bound(args, kwargs).items() if value is not None and name not in FOR_TOWERS}
     output = call.module.language_model(**given | {"return_dict": True})
     kind = model_class(call.module)
-    output = getattr(sys.modules[kind.__module__], f"{kind.__name__}OutputWithPast", type(output))(**output)
+    # A class of its own, or, since transformers 5.24, one that several models share.
+    names = (f"{kind.__name__}OutputWithPast", "MultimodalMoeBaseModelOutputWithPast", "MultimodalBaseModelOutputWithPast")
+    module = sys.modules[kind.__module__]
+    output = next((getattr(module, name) for name in names if hasattr(module, name)), type(output))(**output)
     return output if _returns_dict(call.module, given) else output.to_tuple()
 
 
