@@ -115,6 +115,9 @@ LargeBlocks& large_blocks() {
   return *blocks;
 }
 
+// As the library loads: a child that is forked while a thread makes them would wait without end.
+[[maybe_unused]] const LargeBlocks& made = large_blocks();
+
 }  // namespace
 
 void* take_host_block(size_t bytes) noexcept {

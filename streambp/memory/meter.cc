@@ -203,6 +203,8 @@ Ledger& host_ledger() {
   static Ledger& ledger = *new Ledger("the host");
   return ledger;
 }
+// As the library loads: a child that is forked while a thread makes one would wait for it without end.
+[[maybe_unused]] const bool made = (scope_names(), cpu_ledger(), meta_ledger(), host_ledger(), true);
 
 Ledger& side(Ledger& device) {
   return on_host ? host_ledger() : device;
@@ -328,9 +330,8 @@ RememberedScope::Reopened::~Reopened() {
 void install_meters() {
   static CountingCpuAllocator& cpu = *new CountingCpuAllocator;
   static CountingMetaAllocator& meta = *new CountingMetaAllocator;
-  constexpr uint8_t kHighestPriority = 255;
-  c10::SetCPUAllocator(&cpu, kHighestPriority);
-  c10::SetAllocator(c10::DeviceType::Meta, &meta, kHighestPriority);
+  c10::SetCPUAllocator(&cpu, /*priority=*/255);
+  c10::SetAllocator(c10::DeviceType::Meta, &meta, /*priority=*/255);
 }
 
 bool is_counted(const c10::DataPtr& data) {
@@ -338,11 +339,10 @@ bool is_counted(const c10::DataPtr& data) {
 }
 
 void install_cuda_meter() {
-  static const bool installed = [] {
+  [[maybe_unused]] static const bool installed = [] {
     c10::ThreadLocalDebugInfo::_push(c10::DebugInfoKind::PROFILER_STATE, std::make_shared<CudaReports>());
     return true;
   }();
-  static_cast<void>(installed);
 }
 
 void set_meta_block_bytes(int64_t bytes) {
