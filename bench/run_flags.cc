@@ -131,8 +131,7 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
   text("--reference", reference_,
        "A folder or preset whose log-probabilities dpo, kto, grpo or ppo compare with, or none (max-length: "
        "default the model itself). Of a model with adapters: base (the default of fresh ones) or adapter "
-       "(TRL's "
-       "of an --adapter that is trained already: a frozen copy of it)");
+       "(TRL's of an --adapter that is trained already: a frozen copy of it)");
   command.add_flag(
       "--release-reference", release_reference_,
       "Free the reference model's weights before the passes (default: they stay, as in training)");

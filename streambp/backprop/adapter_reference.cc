@@ -26,9 +26,8 @@ at::Tensor adapter_reference(Model& model, const Batch& batch, double temperatur
   if (said == AdapterReference::kBase || of_base.is_meta() || at::equal(of_base, evaluated())) return of_base;
   throw InputError(
       "the adapters change the model already: say what it is compared with: --reference base (the model "
-      "without "
-      "them: they began fresh) or --reference adapter (they were trained before: TRL compares with a frozen "
-      "copy of them)");
+      "without them: they began fresh) or --reference adapter (they were trained before: TRL compares with a "
+      "frozen copy of them)");
 }
 
 }  // namespace streambp

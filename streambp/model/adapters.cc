@@ -202,7 +202,7 @@ void Model::attach_adapters(const LoraConfig& lora, uint64_t seed) {
 
 void Model::load_adapters(const std::filesystem::path& folder) {
   const LoraConfig lora = read_lora_config(folder, config_);
-  const SafetensorsFile file = SafetensorsFile::open(folder / "adapter_model.safetensors");
+  const SafetensorsFile file = SafetensorsFile::open(folder / kAdapterFile);
   const AdapterNames names(file.entries());
   require_targets(file, names, lora_targets(config_, lora));
   attach_adapters(lora, /*seed=*/0);
@@ -245,7 +245,7 @@ void Model::save_adapters(const std::filesystem::path& folder, const std::string
   for (const auto& parameter : parameters_) {
     if (is_peft_name(parameter->name)) tensors[parameter->name] = parameter->value;
   }
-  write_tensors(folder / "adapter_model.safetensors", tensors, {{"format", "pt"}});
+  write_tensors(folder / kAdapterFile, tensors, {{"format", "pt"}});
 }
 
 void Model::attach_value_head(const at::Tensor& weight) {

@@ -20,6 +20,11 @@ def adapted(name, seed=7, **settings):
     """A golden model with an adapter whose A and B are both drawn."""
     with in_float64():
         model = get_peft_model(model_in_float64(name), LoraConfig(**{**SMALL, **settings})).eval()
+    return drawn(model, seed)
+
+
+def drawn(model, seed):
+    """`model` with random numbers in its adapters' A and B."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for key, parameter in sorted(model.named_parameters()):

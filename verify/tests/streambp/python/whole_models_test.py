@@ -7,6 +7,7 @@ import unittest
 import streambp
 import torch
 import transformers
+from adapters_test import SMALL, drawn
 from patching import batch_of, patched, reference_step, step
 from peft import LoraConfig, get_peft_model
 from python_case import Case, autograd, in_float64, packed_inputs, take_gradients
@@ -55,13 +56,8 @@ def of_text(gradients):
 
 def adapted(name, seed=7, **settings):
     with in_float64():
-        model = get_peft_model(whole(name), LoraConfig(r=3, lora_alpha=5, task_type="CAUSAL_LM", **settings))
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for key, parameter in sorted(model.named_parameters()):
-            if "lora_" in key:
-                parameter.normal_(0.0, 0.3, generator=generator)
-    return model
+        model = get_peft_model(whole(name), LoraConfig(**SMALL, **settings))
+    return drawn(model, seed)
 
 
 class WholeModels(Case):
