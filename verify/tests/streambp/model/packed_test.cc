@@ -7,6 +7,7 @@
 
 #include "streambp/model/checkpoint.h"
 #include "verify/tests/streambp/model/config_testing.h"
+#include "verify/tests/streambp/model/made_checkpoint.h"
 
 namespace streambp {
 namespace {
@@ -70,26 +71,15 @@ class PackedFolder : public testing::Test {
     tensors_[name] = {dtype, shape, std::vector<std::byte>(safetensors_size(dtype, shape))};
   }
 
-  Checkpoint open() {
-    std::vector<SafetensorsView> views;
-    for (const auto& [name, tensor] : tensors_)
-      views.push_back({name, tensor.dtype, tensor.shape, tensor.bytes});
-    write_safetensors(folder_.path() / "model.safetensors", views);
-    return Checkpoint::open(folder_.path());
-  }
+  Checkpoint open() { return open_made(folder_, tensors_); }
 
   template <typename... Parts>
   testing::AssertionResult refuses_with(const Parts&... parts) {
     return refused([&] { open(); }, "model.safetensors", "dequantize=True", parts...);
   }
 
-  struct Tensor {
-    std::string dtype;
-    std::vector<int64_t> shape;
-    std::vector<std::byte> bytes;
-  };
   TempFolder folder_;
-  std::map<std::string, Tensor> tensors_;
+  std::map<std::string, MadeTensor> tensors_;
 };
 
 TEST_F(PackedFolder, ReadsBlocksOfFp8) {

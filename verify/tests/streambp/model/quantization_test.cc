@@ -8,6 +8,7 @@
 
 #include "streambp/model/checkpoint.h"
 #include "verify/tests/streambp/model/config_testing.h"
+#include "verify/tests/streambp/model/made_checkpoint.h"
 
 namespace streambp {
 namespace {
@@ -95,12 +96,6 @@ TEST(Quantization, ReadsFlags) {
 // One quantised weight of a folder, to be changed and written.
 class QuantizedFolder : public testing::Test {
  protected:
-  struct Tensor {
-    std::string dtype;
-    std::vector<int64_t> shape;
-    std::vector<std::byte> bytes;
-  };
-
   void make(const Quantization& quantization) {
     folder_.write("config.json", config_with(quantization_of(quantization)).dump());
     tensors_.clear();
@@ -137,13 +132,7 @@ class QuantizedFolder : public testing::Test {
     std::memcpy(tensors_[state_name()].bytes.data(), text.data(), text.size());
   }
 
-  Checkpoint open() {
-    std::vector<SafetensorsView> views;
-    for (const auto& [name, tensor] : tensors_)
-      views.push_back({name, tensor.dtype, tensor.shape, tensor.bytes});
-    write_safetensors(folder_.path() / "model.safetensors", views);
-    return Checkpoint::open(folder_.path());
-  }
+  Checkpoint open() { return open_made(folder_, tensors_); }
 
   template <typename... Parts>
   testing::AssertionResult refuses_with(const Parts&... parts) {
@@ -151,7 +140,7 @@ class QuantizedFolder : public testing::Test {
   }
 
   TempFolder folder_;
-  std::map<std::string, Tensor> tensors_;
+  std::map<std::string, MadeTensor> tensors_;
   QuantState state_;
 };
 
