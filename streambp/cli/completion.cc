@@ -59,8 +59,7 @@ Command command_of(const CLI::App& app, const FlagValues& values) {
     };
     if (option->get_positional()) command.values = values_of(option->get_single_name());
     for (const std::string& name : option->get_lnames())
-      command.flags.push_back(
-          {"--" + name, option->get_items_expected_max() > 0, values_of("--" + name)});
+      command.flags.push_back({"--" + name, option->get_items_expected_max() > 0, values_of("--" + name)});
   }
   return command;
 }

@@ -11,8 +11,8 @@ namespace streambp {
 /// to it later are in the script as well.
 void add_completion_command(CLI::App& app, std::function<int()>& action);
 
-/// The script. Values are completed of the flags for which the library has a list: presets, methods, objectives, the
-/// words of settings.
+/// The script. Values are completed of the flags for which the library has a list: presets, methods,
+/// objectives, the words of settings.
 std::string completion_script(const CLI::App& app);
 
 }  // namespace streambp

@@ -190,7 +190,8 @@ class SmoothAdapters : public testing::TestWithParam<AdapterVariant> {};
 
 std::vector<AdapterVariant> smooth_variants() {
   std::vector<AdapterVariant> variants = adapter_variants();
-  std::erase_if(variants, [](const AdapterVariant& each) { return preset(each.preset).mixture.num_experts > 0; });
+  std::erase_if(variants,
+                [](const AdapterVariant& each) { return preset(each.preset).mixture.num_experts > 0; });
   return variants;
 }
 
