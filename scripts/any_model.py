@@ -125,7 +125,7 @@ def run_family(model_type, names):
     import torch
     import transformers
     from goldens.passes import InFloat64
-    from streambp import _module_node
+    from streambp import _module_lane, _module_node
 
     line = {"family": model_type, "lane": "none", "error": None, "reason": ""}
     batches = {7: batch_of(61, "left"), 6: batch_of(61, "right"), 1: batch_of(61, "left")}
@@ -151,21 +151,21 @@ def run_family(model_type, names):
     try:
         with InFloat64(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            table = streambp.prove(model)
+            state = _module_lane.patched_state_of(streambp.patch(model, lane="module"))
             errors = []
-            for chunk, batch in batches.items():
-                streambp.patch(model, lane="module", chunk=chunk)
+            for state.chunk, batch in batches.items():
                 loss, ours = step(model, batch)
-                errors += [difference(ours, theirs[chunk][1]), abs(loss - theirs[chunk][0]) / abs(theirs[chunk][0])]
-                streambp.unpatch(model)
+                errors += [difference(ours, theirs[state.chunk][1]), abs(loss - theirs[state.chunk][0]) / abs(theirs[state.chunk][0])]
+            found = [(type(call.layer).__name__, call.reason or call.warned) for call in state.calls]
+            lanes = {"whole" if call.reason or call.warned else "module" for call in state.calls}
+            streambp.unpatch(model)
     except streambp.InputError as error:
         return line | {"lane": "refused", "reason": str(error)[:200]}
     except Exception as error:
         return line | {"lane": "failed", "reason": f"{type(error).__name__}: {str(error)[:200]}"}
-    lanes = {proof.lane for proof in table}
     lane = lanes.pop() if len(lanes) == 1 else "mixed"
     worst = max(errors) if all(each == each for each in errors) else float("nan")
-    reasons = [f"{proof.kind}: {proof.reason}" for proof in table if proof.lane == "whole"]
+    reasons = [f"{kind}: {reason}" for kind, reason in found if reason]
     return line | {"lane": lane, "error": worst, "reason": "; ".join(dict.fromkeys(reasons))[:300]}
 
 
@@ -196,7 +196,7 @@ def main():
     parser.add_argument("--out", type=Path, default=ROOT / "results/any-model")
     parser.add_argument("--only", default="")
     parser.add_argument("--resume", action="store_true", help="keep the families that results.jsonl has")
-    parser.add_argument("--seconds", type=int, default=60, help="for each family")
+    parser.add_argument("--seconds", type=int, default=60, help="of computing, for each family")
     arguments = parser.parse_args()
     try:
         import torch
@@ -218,7 +218,7 @@ def main():
     torch.set_default_dtype(torch.float64)
     chosen = [each for each in arguments.only.split(",") if each]
     arguments.out.mkdir(parents=True, exist_ok=True)
-    signal.signal(signal.SIGALRM, too_long)
+    signal.signal(signal.SIGVTALRM, too_long)
     results = arguments.out / "results.jsonl"
     lines = [json.loads(each) for each in results.read_text(encoding="utf-8").splitlines()] if arguments.resume and results.exists() else []
     done = {line["family"] for line in lines}
@@ -226,10 +226,10 @@ def main():
         for model_type, names in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items():
             if chosen and model_type not in chosen or model_type in done:
                 continue
-            signal.alarm(arguments.seconds)
+            signal.setitimer(signal.ITIMER_VIRTUAL, arguments.seconds)
             try:
                 line = run_family(model_type, names if isinstance(names, str) else names[0])
-                signal.alarm(0)
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0)
             except TooLong as error:
                 line = {"family": model_type, "lane": "none", "error": None, "reason": str(error)}
             lines.append(line)
