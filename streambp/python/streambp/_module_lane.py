@@ -125,9 +125,10 @@ class LayerCall:
             output = self.original(hidden, **given)
         self.width = len(output) if isinstance(output, tuple) else None
         weights = (count, begin + count)  # attention's, which nobody asks for, may go
-        wanted = given.get("output_attentions") or self.state.wants_attentions()
-        sides = {(None, i): each for i, each in enumerate(output) if i and torch.is_tensor(each) and (wanted or each.dim() != 4 or each.shape[-2:] != weights)} \
-            if self.width else {}
+        sides = {}
+        for i, each in enumerate(output if self.width else ()):
+            if i and torch.is_tensor(each) and (each.dim() != 4 or each.shape[-2:] != weights):
+                sides[None, i] = each
         sides |= {(key, i): each for key, found in collected.items() for i, each in enumerate(found)}
         return output if self.width is None else output[0], sides
 
@@ -135,11 +136,16 @@ class LayerCall:
         """The layer's output, as a node; chunk: how many rows it has, or where chunks end. Raises Unfit where a chunk can't have what this call asks for."""
         if self.state.attention() not in IMPLEMENTATIONS:
             raise node.Unfit(f"attn_implementation is {self.state.attention()!r}, whose masks are not cut by rows; \"sdpa\" and \"eager\" are")
+        if given.get("output_attentions") or self.state.wants_attentions() or any("attention" in key for key in asked):
+            raise node.Unfit("attention weights are asked for")
         given = {name: value for name, value in given.items() if name not in CACHE_NAMES}
         rows = hidden.shape[self.axis]
         arguments = node.Arguments(given, rows, self.known, whole=isinstance(chunk, int) and rows <= chunk, asked=asked)
+        chunks = arguments.chunks(chunk)
+        if isinstance(chunk, int) and chunk < rows and len(chunks) == 1:
+            raise node.Unfit("its mask lets its first rows see its last")
         extras = arguments.take_extras()
-        output, *others = node.LayerNode.apply(self, chunk, hidden, arguments, *extras, *self.layer.parameters())
+        output, *others = node.LayerNode.apply(self, chunks, hidden, arguments, *extras, *self.layer.parameters())
         results, outputs, others = [output, *[None] * ((self.width or 1) - 1)], arguments.given, iter(others)
         for key, i in outputs.sides:
             if key is None:

@@ -4,6 +4,7 @@ The node keeps the layer's input. Its backward pass runs the layer once more for
 last to first with gradients; those of parameters are summed over chunks and returned by the node, once a layer.
 """
 
+import bisect
 import collections
 import contextlib
 
@@ -103,15 +104,13 @@ class Arguments:
         """
         if isinstance(size, tuple):
             return list(zip((0, *size), size, strict=False))
-        last = torch.arange(self.rows)
-        for path, leaf, axes in zip(self.paths, self.leaves, self.axes, strict=True):
-            if "mask" in path and len(axes) == 2:
-                last = torch.maximum(last, last_seen(leaf))
-        seen = torch.cummax(last, 0).values.tolist()
-        edges, begin = [end for end in range(1, self.rows + 1) if seen[end - 1] < end], 0
+        masks = [last_seen(leaf) for path, leaf, axes in zip(self.paths, self.leaves, self.axes, strict=True) if "mask" in path and len(axes) == 2]
+        seen = torch.stack([torch.arange(self.rows), *masks]).amax(0).cummax(0).values.tolist()
+        edges, begin = [end for end in range(1, self.rows + 1) if seen[end - 1] < end] if masks else range(1, self.rows + 1), 0
         chunks = []
         while begin < self.rows:
-            end = max((edge for edge in edges if begin < edge <= begin + size), default=None) or min(edge for edge in edges if edge > begin)
+            fitting = bisect.bisect_right(edges, begin + size) - 1
+            end = edges[fitting] if fitting >= 0 and edges[fitting] > begin else edges[fitting + 1]
             chunks.append((begin, end))
             begin = end
         return chunks
@@ -196,8 +195,10 @@ class Outputs:
     def places(self):
         return [where for of_key in self.shared.values() for where in of_key]
 
-    def joined(self, axis, pairs):
-        return (torch.cat(self.hidden, axis), *(self.sides[place].joined(parts) for place, parts in self.parts.items()), *(pairs[i][j] for i, j in self.places()))
+    def take_joined(self, axis, pairs):
+        """All tensors that the node gives; nothing is kept."""
+        hidden, parts, self.hidden, self.parts = self.hidden, self.parts, [], {}
+        return (torch.cat(hidden, axis), *(self.sides[place].joined(each) for place, each in parts.items()), *(pairs[i][j] for i, j in self.places()))
 
 
 def shared_in(arguments, before, after, cache):
@@ -217,11 +218,11 @@ def shared_in(arguments, before, after, cache):
 class LayerNode(torch.autograd.Function):
     """hidden [B, T, D] -> [B, T, D], what else the layer gives, and the keys and values that later layers share.
 
-    call: the LayerCall; tensors: the arguments' extras, then the layer's parameters.
+    call: the LayerCall; chunks: [(begin, end)]; tensors: the arguments' extras, then the layer's parameters.
     """
 
     @staticmethod
-    def forward(ctx, call, chunk, hidden, arguments, *tensors):
+    def forward(ctx, call, chunks, hidden, arguments, *tensors):
         ctx.set_materialize_grads(False)
         extras = tensors[: len(arguments.extras)]
         kind = hidden.device.type
@@ -229,7 +230,7 @@ class LayerNode(torch.autograd.Function):
         ctx.autocast = {"dtype": torch.get_autocast_dtype(kind), "enabled": torch.is_autocast_enabled(kind), "cache_enabled": False}
         ctx.save_for_backward(hidden, *extras)
         rows = hidden.shape[call.axis]
-        ctx.chunks = arguments.chunks(chunk)
+        ctx.chunks = chunks
         arguments.give_extras([extra.detach() for extra in extras])
         outputs, kept, states, ctx.random = Outputs(hidden.shape[call.axis - 1]), Rows(rows), {}, []
         with torch.no_grad(), torch.autocast(kind, **ctx.autocast), call.alone():
@@ -248,7 +249,7 @@ class LayerNode(torch.autograd.Function):
         ctx.sides, ctx.places = outputs.sides, outputs.places()
         arguments.given = outputs
         arguments.take_extras()
-        return outputs.joined(call.axis, kept.pairs)
+        return outputs.take_joined(call.axis, kept.pairs)
 
     @staticmethod
     @once_differentiable

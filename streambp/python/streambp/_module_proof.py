@@ -103,7 +103,7 @@ def prove_lane(state):
             if not reason:
                 error, limit, worst, reason = _proof(call, captured.get(id(call.layer), []))
             for _, each in calls:
-                each.reason, each.proven, each.known = reason or None, not reason, call.known
+                each.reason, each.proven, each.known, each.dims, each.axis = reason or None, not reason, call.known, call.dims, call.axis
             proofs.append(Proof(type(call.layer).__name__, tuple(index for index, _ in calls), "whole" if reason else "module", error, limit,
                                 worst, reason))
     return Table(proofs)
@@ -178,6 +178,7 @@ def _compared(call, args, kwargs, real):
     wanted = [*extras, *parameters.values()]
     names = ["the gradient of its input", *(f"the gradient of {arguments.paths[i]}" for i in arguments.extras),
              *(f"the gradient of {name}" for name in parameters), "its output"]
+    tokens = real.to(hidden.device)
     real = real.reshape(*[1] * (call.axis - 1), *real.shape, *[1] * (hidden.dim() - call.axis - 1)).to(hidden.device)
     seeds, places = [torch.randn(hidden.shape, device=hidden.device, dtype=torch.float32).to(hidden.dtype) * real], []
 
@@ -190,7 +191,11 @@ def _compared(call, args, kwargs, real):
         more = [others[i] for i in places]
         for name in arguments.stores:
             more += [each for key, pair in own[name].items() if pair is not given[name].get(key) for each in pair]
-        seeds.extend(torch.randn(each.shape, device=each.device).to(each.dtype) for each in more[len(seeds) - 1:])
+        for i, each in enumerate(more[len(seeds) - 1:]):
+            seeds.append(torch.randn(each.shape, device=each.device).to(each.dtype))
+            if i < len(places):
+                found = node.Side(each, *tokens.shape).by_rows(seeds[-1])
+                found.mul_(tokens.view(*tokens.shape, *[1] * (found.dim() - 2)))
         pairs = [(root, seed.to(root.dtype)) for root, seed in zip((output, *more), seeds, strict=True) if root.requires_grad]
         found = torch.autograd.grad([root for root, _ in pairs], [rows, *wanted], [seed for _, seed in pairs], allow_unused=True)
         zeros = [torch.zeros_like(each) if part is None else part for part, each in zip(found, [rows, *wanted], strict=True)]
