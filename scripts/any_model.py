@@ -4,7 +4,7 @@
     python3 scripts/any_model.py [--out results/any-model] [--only NAME,...] [--seconds 60] [--resume]
 
 float64 throughout, rows of 23 tokens, chunks of 7, 6 and 1, padding on the left and on the right. Writes results.jsonl and README.md to --out: family, lane,
-error, and the reason where layers ran whole or no small config could be made. Exit code 1 if a gradient is wrong (more than 1e-9 of its largest entry).
+error, and the reason where layers ran whole or no small config could be made, with machine, commit and versions. Exit code 1 if a gradient is wrong (more than 1e-9 of its largest entry).
 Runs itself in the environment of scripts/python_environment.py.
 """
 
@@ -12,9 +12,13 @@ import argparse
 import json
 import os
 import signal
+import subprocess
 import sys
 import warnings
+from datetime import datetime, timezone
 from pathlib import Path
+
+from machine import machine_name
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 1e-9
@@ -32,11 +36,15 @@ SMALL = {
     "state_size": 8, "n_groups": 1, "chunk_size": 8, "num_heads": 4, "n_layers": 3, "n_heads": 4, "max_seq_len": 64, "rotary_dim": 4,
     "decoder_layers": 3, "decoder_attention_heads": 4, "decoder_ffn_dim": 48, "encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 48,
     "first_k_dense_replace": 1, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "lru_width": 32, "attention_window_size": 5,
-    "embedding_size": 32, "conv_L_cache": 3, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 61, "laurel_rank": 4, "num_kv_shared_layers": 0,
+    "embedding_size": 32, "conv_L_cache": 3, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 61, "laurel_rank": 4, "num_kv_shared_layers": 2,
     "expert_intermediate_size": 16, "moe_num_experts": 4, "moe_k": 2, "moe_topk": 2, "block_size": 8, "index_n_heads": 2, "index_head_dim": 8, "index_topk": 16,
     "num_attention_groups": 2, "share_q_dim": 16, "use_mamba_kernels": False, "max_window_layers": 1, "dt_rank": 4, "time_step_rank": 4, "num_mem_blocks": 1,
     "attention_hidden_size": 32, "kv_channels": 8, "adapter_rank": 4, "mamba_ngroups": 1, "mamba_headdim": 16, "n_mamba_heads": 4, "mamba_d_ssm": 64,
-    "n_shared_experts": 1,
+    "n_shared_experts": 1, "global_head_dim": 8, "dim_ff": 48, "dim_head": 8,
+}
+# What a family needs besides.
+OF_FAMILIES = {
+    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0}, "ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2}},
 }
 ZERO = ("dropout", "pdrop", "jitter", "layerdrop")
 
@@ -46,22 +54,32 @@ VARIANTS = (((), {}), (("layer_types",), {}), (("head_dim",), {}), ((), {"num_ke
             (("head_dim", "qk_head_dim", "rotary_dim"), {}), (("layer_types", "head_dim", "sliding_window"), {}), (("num_hidden_layers",), {}))
 
 
+def small_settings(kind, drop=(), others=None):
+    """Settings by which `kind`, a class of configs, and the configs inside it are small."""
+    from transformers import PreTrainedConfig
+
+    default = kind()
+    found = vars(default)
+    settings = {key: value for key, value in SMALL.items() if key in found or key in getattr(kind, "attribute_map", {})}
+    for key, value in found.items():
+        if isinstance(value, float) and any(word in key for word in ZERO):
+            settings[key] = 0.0
+        elif isinstance(value, PreTrainedConfig):
+            settings[key] = type(value)(**small_settings(type(value), drop)).to_dict() | {"model_type": value.model_type}
+    names = getattr(kind, "attribute_map", {})
+    settings = {key: value for key, value in settings.items() if key not in names or names[key] not in settings}
+    kinds = found.get("layer_types")
+    if isinstance(kinds, (list, tuple)) and "num_hidden_layers" in settings:
+        some = list(dict.fromkeys(kinds))
+        settings["layer_types"] = (some * settings["num_hidden_layers"])[: settings["num_hidden_layers"]]
+    return {key: value for key, value in settings.items() if key not in drop} | (others or {})
+
+
 def small_config(model_type, drop=(), others=None):
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     kind = CONFIG_MAPPING[model_type]
-    default = kind()
-    settings = {key: value for key, value in SMALL.items() if hasattr(default, key) }
-    for key, value in vars(default).items():
-        if isinstance(value, float) and any(word in key for word in ZERO):
-            settings[key] = 0.0
-    names = getattr(kind, "attribute_map", {})
-    settings = {key: value for key, value in settings.items() if key not in names or names[key] not in settings}
-    kinds = getattr(default, "layer_types", None)
-    if isinstance(kinds, (list, tuple)) and "num_hidden_layers" in settings:
-        some = list(dict.fromkeys(kinds))
-        settings["layer_types"] = (some * settings["num_hidden_layers"])[: settings["num_hidden_layers"]]
-    config = kind(**{key: value for key, value in settings.items() if key not in drop} | (others or {}))
+    config = kind(**small_settings(kind, drop, OF_FAMILIES.get(model_type, {}) | (others or {})))
     config.is_decoder = True
     config._attn_implementation = "eager"
     config._experts_implementation = "eager"  # grouped products know no float64
@@ -173,13 +191,14 @@ def is_wrong(line):
     return line["lane"] == "failed" or (line["error"] is not None and not line["error"] <= LIMIT)
 
 
-def page(lines, version):
+def page(lines):
     counts = {lane: sum(line["lane"] == lane for line in lines) for lane in ("module", "mixed", "whole", "refused", "failed", "none")}
     words = [f"{counts['module']} families streamed, {counts['mixed']} with some layers whole, {counts['whole']} whole, {counts['refused']} refused, "
              f"{counts['none']} without a small model, {counts['failed']} failed; wrong: {sum(map(is_wrong, lines))}."]
     rows = [f"| {line['family']} | {line['lane']} | {'' if line['error'] is None else format(line['error'], '.1e')} | {line['reason'].replace('|', '/')} |"
             for line in lines]
-    return "\n".join([f"# Any model by its own code, transformers {version}", "", *words, "", "| family | lane | error | reason |", "|---|---|---|---|",
+    made = {(line["machine"], line["commit"], f"torch {line['torch']}, transformers {line['transformers']}") for line in lines}
+    return "\n".join(["# Any model by its own code", "", *words, "", *(f"{machine}, commit {commit}; {versions}. Made by `scripts/any_model.py`." for machine, commit, versions in sorted(made)), "", "| family | lane | error | reason |", "|---|---|---|---|",
                       *rows, ""])
 
 
@@ -216,6 +235,9 @@ def main():
     transformers.logging.set_verbosity(60)
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
+    commit = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    common = {"machine": machine_name(), "commit": commit, "time": datetime.now(timezone.utc).isoformat(timespec="seconds"), "torch": torch.__version__,
+              "transformers": transformers.__version__}
     chosen = [each for each in arguments.only.split(",") if each]
     arguments.out.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGVTALRM, too_long)
@@ -232,10 +254,10 @@ def main():
                 signal.setitimer(signal.ITIMER_VIRTUAL, 0)
             except TooLong as error:
                 line = {"family": model_type, "lane": "none", "error": None, "reason": str(error)}
-            lines.append(line)
-            print(json.dumps(line), file=file, flush=True)
             print(*line.values(), flush=True)
-    text = page(lines, transformers.__version__)
+            lines.append(line | common)
+            print(json.dumps(lines[-1]), file=file, flush=True)
+    text = page(lines)
     (arguments.out / "README.md").write_text(text, encoding="utf-8")
     print(text.splitlines()[2])
     return 1 if any(map(is_wrong, lines)) else 0
