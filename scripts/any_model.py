@@ -3,7 +3,7 @@
 
     python3 scripts/any_model.py [--out results/any-model] [--only NAME,...] [--seconds 60] [--resume]
 
-float64 throughout, rows of 23 tokens, chunks of 7, 6 and 1, padding on the left and on the right. Writes results.jsonl and README.md to --out: family, lane,
+float64 throughout, rows of 23 tokens, chunks of 7, 6 and 2, padding on the left and on the right. Writes results.jsonl and README.md to --out: family, lane,
 error, and the reason where layers ran whole or no small config could be made, with machine, commit and versions. Exit code 1 if a gradient is wrong (more than 1e-9 of its largest entry).
 Runs itself in the environment of scripts/python_environment.py.
 """
@@ -146,7 +146,7 @@ def run_family(model_type, names):
     from streambp import _module_lane, _module_node
 
     line = {"family": model_type, "lane": "none", "error": None, "reason": ""}
-    batches = {7: batch_of(61, "left"), 6: batch_of(61, "right"), 1: batch_of(61, "left")}
+    batches = {7: batch_of(61, "left"), 6: batch_of(61, "right"), 2: batch_of(61, "left")}
     for variant in VARIANTS:
         try:
             with InFloat64():

@@ -142,7 +142,7 @@ class LayerCall:
         rows = hidden.shape[self.axis]
         arguments = node.Arguments(given, rows, self.known, whole=isinstance(chunk, int) and rows <= chunk, asked=asked)
         chunks = arguments.chunks(chunk)
-        if isinstance(chunk, int) and chunk < rows and len(chunks) == 1:
+        if isinstance(chunk, int) and rows > max(chunk, 2) + 1 and len(chunks) == 1:
             raise node.Unfit("its mask lets its first rows see its last")
         extras = arguments.take_extras()
         output, *others = node.LayerNode.apply(self, chunks, hidden, arguments, *extras, *self.layer.parameters())

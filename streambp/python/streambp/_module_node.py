@@ -100,7 +100,7 @@ class Arguments:
     def chunks(self, size):
         """[(begin, end)] of `size` rows and a few less, so that no mask lets a chunk's rows see later ones; more where there is no such edge.
 
-        A tuple says where the chunks end.
+        None has a single row, which models take for a step of generation. A tuple says where the chunks end.
         """
         if isinstance(size, tuple):
             return list(zip((0, *size), size, strict=False))
@@ -109,8 +109,10 @@ class Arguments:
         edges, begin = [end for end in range(1, self.rows + 1) if seen[end - 1] < end] if masks else range(1, self.rows + 1), 0
         chunks = []
         while begin < self.rows:
-            fitting = bisect.bisect_right(edges, begin + size) - 1
-            end = edges[fitting] if fitting >= 0 and edges[fitting] > begin else edges[fitting + 1]
+            least = min(begin + 2, self.rows)
+            fitting = bisect.bisect_right(edges, max(begin + size, least)) - 1
+            end = edges[fitting] if fitting >= 0 and edges[fitting] >= least else edges[fitting + 1]
+            end = self.rows if end == self.rows - 1 else end
             chunks.append((begin, end))
             begin = end
         return chunks

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from . import _module_node as node
 from ._library import first_line
 
-ENDS = (1, 15, 16, 33)  # of the proof's chunks: a single row may run through other code
+ENDS = (2, 15, 17, 33)  # of the proof's chunks
 ROWS = ENDS[-1]
 FACTORS = {torch.float64: 1e4, torch.float32: 1e3, torch.bfloat16: 4.0, torch.float16: 16.0}  # of the dtype's rounding
 NOISE = 4  # times what one rounding of its input moves

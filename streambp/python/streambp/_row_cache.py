@@ -102,9 +102,7 @@ class RowCache:
 
     def _state(self, name):
         state = self.before.get(name)
-        if state is not None:
-            self.after[name] = state = state.clone()  # for a single row some code writes into what it gets
-        return state
+        return None if state is None else state.clone()  # some code writes into what it gets
 
     def get_conv_state(self, layer_idx=None, state_idx=0):
         return self._state(("convolution", state_idx))

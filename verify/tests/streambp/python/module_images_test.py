@@ -131,6 +131,9 @@ class Images(Case):
             self.assertEqual(node.Arguments({"attention_mask": given}, 10).chunks(4), [(0, 2), (2, 7), (7, 10)])
         self.assertEqual(node.Arguments({"attention_mask": torch.ones(1, 1, 10, 10, dtype=torch.bool)}, 10).chunks(4), [(0, 10)])
         self.assertEqual(node.Arguments({}, 10).chunks(6), [(0, 6), (6, 10)])
+        self.assertEqual(node.Arguments({}, 7).chunks(1), [(0, 2), (2, 4), (4, 7)])
+        self.assertEqual(node.Arguments({}, 7).chunks(6), [(0, 7)])
+        self.assertEqual(node.Arguments({}, 1).chunks(1), [(0, 1)])
 
 
 if __name__ == "__main__":
