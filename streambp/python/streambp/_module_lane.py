@@ -110,7 +110,7 @@ class LayerCall:
                 module.gradient_checkpointing = True
 
     def run(self, hidden, given, cache, begin, attends, asked=()):
-        """(output for a chunk's rows [B, C, D], {place: tensor} of what else the layer gives, and of what is asked of the modules inside)."""
+        """(output for a chunk's rows [B, C, D], {position: tensor} of what else the layer gives, and of what is asked of the modules inside)."""
         if self.cache_name is not None:
             given[self.cache_name] = cache
         if "use_cache" in self.names:
@@ -152,8 +152,8 @@ class LayerCall:
                 results[i] = next(others)
             else:
                 _collector().get()[key].append(next(others))
-        for (name, key), places in outputs.shared.items():
-            given[name][key] = tuple(next(others) for _ in places)
+        for (name, key), positions in outputs.shared.items():
+            given[name][key] = tuple(next(others) for _ in positions)
         return results[0] if self.width is None else tuple(results)
 
     def whole(self, hidden, given):

@@ -178,29 +178,29 @@ class Side:
 
 
 class Outputs:
-    """What a layer has given for its chunks. hidden: its states; sides: {place: parts}; shared: {(argument, key): where in Rows.pairs}."""
+    """What a layer has given for its chunks. hidden: its states; sides: {position: parts}; shared: {(argument, key): where in Rows.pairs}."""
 
     def __init__(self, batch):
         self.batch, self.hidden, self.parts, self.sides, self.shared = batch, [], {}, {}, {}
 
     def add(self, hidden, parts, shared, rows):
         if not self.hidden:
-            self.parts = {place: [] for place in parts}
-            self.sides = {place: Side(part, self.batch, rows) for place, part in parts.items()}
+            self.parts = {position: [] for position in parts}
+            self.sides = {position: Side(part, self.batch, rows) for position, part in parts.items()}
             self.shared = shared
         if parts.keys() != self.parts.keys() or shared != self.shared:
             raise Unfit("what it gives besides its hidden states changes from chunk to chunk")
         self.hidden.append(hidden)
-        for place, part in parts.items():
-            self.parts[place].append(part)
+        for position, part in parts.items():
+            self.parts[position].append(part)
 
-    def places(self):
+    def positions(self):
         return [where for of_key in self.shared.values() for where in of_key]
 
     def take_joined(self, axis, pairs):
         """All tensors that the node gives; nothing is kept."""
         hidden, parts, self.hidden, self.parts = self.hidden, self.parts, [], {}
-        return (torch.cat(hidden, axis), *(self.sides[place].joined(each) for place, each in parts.items()), *(pairs[i][j] for i, j in self.places()))
+        return (torch.cat(hidden, axis), *(self.sides[position].joined(each) for position, each in parts.items()), *(pairs[i][j] for i, j in self.positions()))
 
 
 def shared_in(arguments, before, after, cache):
@@ -210,7 +210,7 @@ def shared_in(arguments, before, after, cache):
         for key, value in after[name].items():
             if value is before[name].get(key):
                 continue
-            where = [next((place for place, each in cache.returned.items() if each is tensor), None) for tensor in value]
+            where = [next((position for position, each in cache.returned.items() if each is tensor), None) for tensor in value]
             if None in where:
                 raise Unfit(f"it leaves in {name} what is not in its cache")
             found[name, key] = where
@@ -248,7 +248,7 @@ class LayerNode(torch.autograd.Function):
         if same(ctx.random[0], random_states(hidden.device)):
             ctx.random = None  # nothing was drawn
         ctx.updates, ctx.has_states = len(kept.pairs), bool(states)
-        ctx.sides, ctx.places = outputs.sides, outputs.places()
+        ctx.sides, ctx.positions = outputs.sides, outputs.positions()
         arguments.given = outputs
         arguments.take_extras()
         return outputs.take_joined(call.axis, kept.pairs)
@@ -303,7 +303,7 @@ def _backward(ctx, call, arguments, hidden, gradient, others, wanted):
     rooms, of_hidden = kept.zeros(), torch.empty_like(hidden, memory_format=torch.contiguous_format)
     sums, of_states = [None] * len(wanted), {}
     of_sides = dict(zip(ctx.sides, others, strict=False))
-    of_shared = dict(zip(ctx.places, others[len(ctx.sides):], strict=True))
+    of_shared = dict(zip(ctx.positions, others[len(ctx.sides):], strict=True))
     for i, (begin, end) in reversed(list(enumerate(ctx.chunks))):
         if ctx.random:
             set_random_states(hidden.device, ctx.random[i])
@@ -313,10 +313,10 @@ def _backward(ctx, call, arguments, hidden, gradient, others, wanted):
         with torch.enable_grad():
             output, sides = call.run(rows, arguments.at(begin, end), cache, begin, bool(ctx.updates or arguments.stores), arguments.asked)
         roots = [(output, gradient.narrow(call.axis, begin, end - begin))]
-        roots += [(sides[place], side.cut(of_sides[place], begin, end)) for place, side in ctx.sides.items() if of_sides[place] is not None]
-        for place, own in cache.own_by_place():
-            seeds = [of_shared[place]] if of_shared.get(place) is not None else []
-            seeds += [rooms.pairs[place[0]][place[1]]] if end < ctx.chunks[-1][1] else []
+        roots += [(sides[position], side.cut(of_sides[position], begin, end)) for position, side in ctx.sides.items() if of_sides[position] is not None]
+        for position, own in cache.own_by_position():
+            seeds = [of_shared[position]] if of_shared.get(position) is not None else []
+            seeds += [rooms.pairs[position[0]][position[1]]] if end < ctx.chunks[-1][1] else []
             roots += [(own, seed.narrow(-2, begin, end - begin)) for seed in seeds]
         if end < ctx.chunks[-1][1]:
             roots += [(state, of_states[name]) for name, state in cache.after.items() if of_states.get(name) is not None]

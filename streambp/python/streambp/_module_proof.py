@@ -180,20 +180,20 @@ def _compared(call, args, kwargs, real):
              *(f"the gradient of {name}" for name in parameters), "its output"]
     tokens = real.to(hidden.device)
     real = real.reshape(*[1] * (call.axis - 1), *real.shape, *[1] * (hidden.dim() - call.axis - 1)).to(hidden.device)
-    seeds, places = [torch.randn(hidden.shape, device=hidden.device, dtype=torch.float32).to(hidden.dtype) * real], []
+    seeds, positions = [torch.randn(hidden.shape, device=hidden.device, dtype=torch.float32).to(hidden.dtype) * real], []
 
     def gradients(function, hidden):
         rows = hidden.detach().requires_grad_()
         own = given | {name: copy.copy(given[name]) for name in arguments.stores}
         output, *others = pytree.tree_leaves(function(rows, own), is_leaf=lambda each: not isinstance(each, tuple))
         if function is ours_of:
-            places[:] = [i for i, each in enumerate(others) if torch.is_tensor(each)]
-        more = [others[i] for i in places]
+            positions[:] = [i for i, each in enumerate(others) if torch.is_tensor(each)]
+        more = [others[i] for i in positions]
         for name in arguments.stores:
             more += [each for key, pair in own[name].items() if pair is not given[name].get(key) for each in pair]
         for i, each in enumerate(more[len(seeds) - 1:]):
             seeds.append(torch.randn(each.shape, device=each.device).to(each.dtype))
-            if i < len(places):
+            if i < len(positions):
                 found = node.Side(each, *tokens.shape).by_rows(seeds[-1])
                 found.mul_(tokens.view(*tokens.shape, *[1] * (found.dim() - 2)))
         pairs = [(root, seed.to(root.dtype)) for root, seed in zip((output, *more), seeds, strict=True) if root.requires_grad]

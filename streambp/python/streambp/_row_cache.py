@@ -68,7 +68,7 @@ class RowCache:
 
     rows: Rows of the earlier chunks, which gets the own ones unless `rooms` is given; rooms: Rows that receive the gradients of earlier rows;
     before: states that the chunk starts from; updates: after so many it throws Stop. own: the chunk's own pairs; returned: what the layer
-    was given for them, by place in Rows.pairs; after: states at its end.
+    was given for them, by position in Rows.pairs; after: states at its end.
     """
 
     # No update_indexer: which rows an indexer picks among equal scores depends on how many rows it is given, so that such layers run whole.
@@ -97,7 +97,7 @@ class RowCache:
         earlier, rooms = self.rows.until(index, self.begin), self.rooms.until(index, self.begin)
         return tuple(Joined.apply(*each) for each in zip(pair, earlier, rooms, strict=True))
 
-    def own_by_place(self):
+    def own_by_position(self):
         return [((i, j), each) for i, pair in enumerate(self.own) for j, each in enumerate(pair)]
 
     def _state(self, name):

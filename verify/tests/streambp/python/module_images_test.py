@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """streambp.patch(model, lane="module") on models for text and images: the text decoder is streamed, with images in the batch, and all gradients, the
-vision tower's among them, are the model's own, in float64. Edges of chunks never cut an image whose tokens see one another both ways."""
+vision tower's among them, are the model's own, in float64. Edges of chunks never cut an image whose tokens see one another in both directions."""
 
 import unittest
 import warnings
@@ -43,7 +43,7 @@ FAMILIES = {
                   TOWER | {"model_type": "pixtral", "image_size": 16, "patch_size": 4, "head_dim": 8}, 4, PIXELS | {"image_sizes": torch.tensor([[16, 16]] * 2)}),
     "LLaVA": ("Llava", {"image_token_index": IMAGE}, {"model_type": "llama"}, TOWER | {"model_type": "clip_vision_model", "image_size": 16, "patch_size": 8}, 4, PIXELS),
 }
-BOTH_WAYS = ("Gemma 3", "Gemma 4")
+BIDIRECTIONAL = ("Gemma 3", "Gemma 4")
 warnings.simplefilter("ignore")
 
 
@@ -62,7 +62,7 @@ def model_of(family, attention="eager", **more):
 
 
 def batch_of(family):
-    """Two rows with an image each, at different places; the second row is shorter, padded on its right."""
+    """Two rows with an image each, at different positions; the second row is shorter, padded on its right."""
     count, given = FAMILIES[family][4:]
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(3, 56, (2, 25), generator=generator)
@@ -101,7 +101,7 @@ class Images(Case):
             self.compare(family, (3,), "sdpa")
 
     def test_edges_of_chunks_leave_images_whole(self):
-        for family in BOTH_WAYS:
+        for family in BIDIRECTIONAL:
             model, batch, seen = model_of(family), batch_of(family), set()
             own = node.Arguments.chunks
 

@@ -75,7 +75,7 @@ class Sides(Case):
             for padding in ("left", "right"):
                 self.compare(model, batch_of(61, (23, 15), padding), f"{family}, {padding}")
 
-    def test_keys_and_values_of_a_streamed_layer_in_a_whole_one_and_the_other_way_round(self):
+    def test_keys_and_values_of_a_streamed_layer_in_a_whole_one_and_the_reverse(self):
         for whole in (1, 3):
             model = model_of("gemma4_text", **SHARED["gemma4_text"])
             batch = batch_of(61, (23, 15))
