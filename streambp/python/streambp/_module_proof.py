@@ -76,7 +76,8 @@ def kind_of(layer):
     for name, module in layer.named_modules():
         settings = tuple(sorted((key, value) for key, value in vars(module).items()
                                 if isinstance(value, (bool, int, float, str)) and key not in OF_POSITION and not key.startswith("_")))
-        own = [id(each) for each in (*module._forward_hooks.values(), *module._forward_pre_hooks.values(), vars(module).get("forward"))
+        moved = "_hf_hook" in vars(module)  # by accelerate, which computes what the module does
+        own = [id(each) for each in (*module._forward_hooks.values(), *module._forward_pre_hooks.values(), None if moved else vars(module).get("forward"))
                if each is not None and not str(getattr(each, "__module__", "")).startswith(OF_OTHERS)]
         parts.append((name, id(type(module)), str(settings), *own))
     parts += [(name, tuple(each.shape), str(each.dtype), each.requires_grad) for name, each in layer.named_parameters()]
@@ -114,6 +115,7 @@ def _captured(base, layers):
     found, real = {}, []
     generator = torch.Generator().manual_seed(0)
     device = base.get_input_embeddings().weight.device
+    device = torch.device("cpu") if device.type == "meta" else device  # accelerate's hooks move what they are given
     words = min(base.get_input_embeddings().weight.shape[0], 5000)
     tokens = torch.randint(min(3, words - 1), words, (2, ROWS), generator=generator).to(device)
     mask = torch.ones_like(tokens)
