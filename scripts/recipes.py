@@ -4,8 +4,8 @@
     scripts/recipes.py [--only NAME...] [--out results/recipes]
 
 SFTTrainer with its defaults, packed, with LoRA, with QLoRA (NF4) and over 8 bits, DPO, KTO, GRPO and reward models with and without LoRA, on a tiny Qwen3. Each runs as it is
-(TRL's defaults: bf16 autocast over float32 weights, gradient checkpointing) and in float32 (bf16=False). Three runs each: plain, plain with weights moved by one
-rounding, which is the noise that Hugging Face itself has, and patched. Losses count over five steps, gradients before the first.
+(TRL's defaults: bf16 autocast over float32 weights, gradient checkpointing) and in float32 (bf16=False). Three runs each: plain, plain with attn_implementation="eager"
+for "sdpa", which is the noise that Hugging Face itself has, and patched. Losses count over five steps, gradients before the first.
 
 Limits: losses NOISE x that noise or 1e-5, gradients 1e-5 of a parameter's largest entry in float32, NOISE x the noise elsewhere. Writes results.jsonl and README.md.
 Exit codes: 0 all within limits, 1 not, 2 bad usage.
@@ -46,7 +46,7 @@ RECIPES = {
 PAGE = """# Recipes of TRL with one line more
 
 Five steps of each recipe as it is and in float32, patched (`streambp.patch(trainer)`) against plain Hugging Face: the largest relative difference of a loss, the largest of a gradient before the
-first step (of its parameter's largest entry), and what one rounding of the weights changes in plain Hugging Face. Tiny Qwen3, chunks of {chunk} tokens. {machine}, commit {commit}; {versions}.
+first step (of its parameter's largest entry), and what "eager" attention for "sdpa" changes in plain Hugging Face. Tiny Qwen3, chunks of {chunk} tokens. {machine}, commit {commit}; {versions}.
 Made by `scripts/recipes.py`.
 
 | recipe | computed in | loss | its noise | gradient | its noise | verdict |
@@ -57,19 +57,20 @@ Made by `scripts/recipes.py`.
 """
 
 
-def base_model(folder, scores, quantized):
+def base_model(folder, scores, quantized, attention):
     """The folder's model as people load it."""
     import torch
     import transformers
 
     kind = transformers.AutoModelForSequenceClassification if scores else transformers.AutoModelForCausalLM
     if quantized is None:
-        return kind.from_pretrained(folder, dtype=torch.float32)
+        return kind.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention)
     settings = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"} if quantized == "nf4" else {"load_in_8bit": True}
-    return kind.from_pretrained(folder, quantization_config=transformers.BitsAndBytesConfig(**settings), device_map={"": "cpu"}, dtype=torch.float32)
+    return kind.from_pretrained(folder, quantization_config=transformers.BitsAndBytesConfig(**settings), device_map={"": "cpu"}, dtype=torch.float32,
+                                attn_implementation=attention)
 
 
-def run(recipe, autocast, moved=False, patched=False):
+def run(recipe, autocast, attention="sdpa", patched=False):
     """(losses of the steps, gradients before the first step)."""
     import datasets
     import streambp
@@ -81,11 +82,6 @@ def run(recipe, autocast, moved=False, patched=False):
     name, rows, settings, lora, quantized = RECIPES[recipe]
     with tempfile.TemporaryDirectory() as folder:
         model = make_model("qwen3", name == "Reward")
-        if moved:
-            generator = torch.Generator().manual_seed(11)
-            with torch.no_grad():
-                for parameter in model.parameters():
-                    parameter.mul_(1 + torch.finfo(torch.float32).eps * torch.randn(parameter.shape, generator=generator))
         model.save_pretrained(folder)
         more = {"peft_config": LoraConfig(task_type="SEQ_CLS" if name == "Reward" else "CAUSAL_LM")} if lora else {}
         if name == "GRPO":
@@ -93,7 +89,7 @@ def run(recipe, autocast, moved=False, patched=False):
         arguments = getattr(trl, f"{name}Config")(output_dir=folder, report_to=[], use_cpu=True, save_strategy="no", disable_tqdm=True, max_steps=STEPS, logging_steps=1,
                                                   **{"per_device_train_batch_size": 4 if name == "GRPO" else 2, **settings}, **({} if autocast else {"bf16": False}))
         torch.manual_seed(8)
-        trainer = getattr(trl, f"{name}Trainer")(model=base_model(folder, name == "Reward", quantized), args=arguments, processing_class=byte_tokenizer(),
+        trainer = getattr(trl, f"{name}Trainer")(model=base_model(folder, name == "Reward", quantized, attention), args=arguments, processing_class=byte_tokenizer(),
                                                  train_dataset=datasets.Dataset.from_list(ROWS[rows]), **more)
         if patched:
             streambp.patch(trainer, chunk=CHUNK)
@@ -125,7 +121,7 @@ def record_of(recipe, autocast):
     record = {"recipe": recipe, "dtype": "bfloat16 autocast" if autocast else "float32", "loss": None, "loss_noise": None, "gradient": None, "gradient_noise": None, "verdict": "failed"}
     try:
         plain = run(recipe, autocast)
-        record["loss_noise"], record["gradient_noise"] = differences(run(recipe, autocast, moved=True), plain)
+        record["loss_noise"], record["gradient_noise"] = differences(run(recipe, autocast, "eager"), plain)
         record["loss"], record["gradient"] = differences(run(recipe, autocast, patched=True), plain)
     except Exception as error:  # of whatever kind a trainer raises
         traceback.print_exc()
