@@ -44,7 +44,7 @@ SMALL = {
 }
 # What a family needs besides.
 OF_FAMILIES = {
-    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0}, "ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2}},
+    "dbrx": {"attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 10000.0}, "ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2}},
     "cohere_compass_text": {"rope_parameters": {kind: {"rope_type": "default", "rope_theta": 10000.0} for kind in ("full_attention", "sliding_attention")}},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
     "dots3_note_text": {"num_key_value_heads": 4},
@@ -68,7 +68,7 @@ def small_settings(kind, drop=(), others=None):
         if isinstance(value, float) and any(word in key for word in ZERO):
             settings[key] = 0.0
         elif isinstance(value, PreTrainedConfig):
-            settings[key] = type(value)(**small_settings(type(value), drop)).to_dict() | {"model_type": value.model_type}
+            settings[key] = type(value)(**small_settings(type(value), drop, OF_FAMILIES.get(value.model_type))).to_dict() | {"model_type": value.model_type}
     names = getattr(kind, "attribute_map", {})
     settings = {key: value for key, value in settings.items() if key not in names or names[key] not in settings}
     kinds = found.get("layer_types")

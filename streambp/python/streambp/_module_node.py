@@ -14,13 +14,9 @@ from torch.utils import _pytree as pytree
 from torch.utils import weak
 
 from ._library import InputError
-from ._row_cache import RowCache, Rows, Stop, wide
+from ._row_cache import RowCache, Rows, Stop, Unfit, wide
 
 around = contextlib.nullcontext  # a context in which layers run again in the backward pass; tests put float64 there
-
-
-class Unfit(Exception):
-    """Why this call of a layer can't be streamed; it runs whole."""
 
 
 def axes_of(path, tensor, rows, known=None):

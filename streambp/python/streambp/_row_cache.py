@@ -8,6 +8,10 @@ import torch
 from torch.nn.functional import pad
 
 
+class Unfit(Exception):
+    """Why this call of a layer can't be streamed; it runs whole."""
+
+
 class Stop(Exception):
     """Keys and values are all that is wanted, and they are there."""
 
@@ -71,7 +75,6 @@ class RowCache:
     was given for them, by position in Rows.pairs; after: states at its end.
     """
 
-    # No update_indexer: which rows an indexer picks among equal scores depends on how many rows it is given, so that such layers run whole.
     is_compileable = False
 
     def __init__(self, rows, begin, before=None, rooms=None, updates=None):
@@ -128,6 +131,9 @@ class RowCache:
 
     def has_previous_state(self, *args, **kwargs):
         return bool(self.before)
+
+    def update_indexer(self, *args, **kwargs):
+        raise Unfit("its indexer picks rows, and among equal scores others where it is given fewer")
 
     def get_linear_cache(self, layer_idx):
         return self._state("linear")
