@@ -143,7 +143,7 @@ def targets_of_outputs(bench, shop):
 def memory(bench, shop):
     """What runs out at once, or by a byte, is a record and exit code 3."""
     for what, more in {
-        "a limit of a byte": ("--memory-limit", "1"),
+        "a limit of a byte": ("--memory-limit", "1B"),
         "a limit below a pass": ("--memory-limit", "100KB"),
         "a sequence of 2^26": ("--seq-len", "67108864"),
     }.items():

@@ -57,6 +57,10 @@ def whole_lines(file):
     return [json.loads(line) for line in file.read_bytes().split(b"\n")[:-1]] if file.exists() else []
 
 
+def size(file):
+    return file.stat().st_size if file.exists() else 0
+
+
 def only(folder, *names):
     left = sorted(path.name for path in folder.iterdir())
     require(left == sorted(names), f"{folder.name} holds {left}, expected {sorted(names)}")
@@ -80,7 +84,7 @@ def killed_training(program, folder, kills):
     """Bits of weights, of states and of losses are those of a run at one go."""
     text = folder / "text"
     text.write_text("".join(f"{number} is one more than {number - 1}.\n" for number in range(2000)))
-    train = ["train", *TINY, "--text", text, "--dtype", "float64", "--seq-len", "65", "--batch", "4", "--save-every", "5", "--steps", 25 * kills, "--quiet", "--method", "streambp"]
+    train = ["train", *TINY, "--text", text, "--dtype", "float64", "--seq-len", "65", "--batch", "4", "--save-every", "5", "--steps", 100 * kills, "--quiet", "--method", "streambp"]
     program.run(*train, "--out", folder / "whole")
     out, seen, landed = folder / "killed", [], 0
     for kill in range(4 * kills):
@@ -88,7 +92,7 @@ def killed_training(program, folder, kills):
             break
         process = program.start(*train, "--out", out, "--resume")
         if kill % 4 != 3:  # mostly not before it takes steps
-            wait_for(process, lambda known=len(seen): len(whole_lines(out / "results.jsonl")) > known)
+            wait_for(process, lambda known=size(out / "results.jsonl"): size(out / "results.jsonl") > known)
         time.sleep(program.chance.uniform(0, 0.25))
         landed += process.poll() is None
         process.send_signal(signal.SIGTERM if kill % 4 == 1 else signal.SIGKILL)
