@@ -145,9 +145,8 @@ def memory(bench, shop):
     for what, more in {
         "a limit of a byte": ("--memory-limit", "1B"),
         "a limit below a pass": ("--memory-limit", "100KB"),
-        "a sequence of 2^26": ("--seq-len", "67108864"),
     }.items():
-        yield Case("memory: " + what, sweep(bench, shop.base, shop.folder(), *more, lengths="--seq-len" not in more), (3,), lines=None)
+        yield Case("memory: " + what, sweep(bench, shop.base, shop.folder(), *more), (3,), lines=None)
 
 
 def odd_but_right(bench, shop):
