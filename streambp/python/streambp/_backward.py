@@ -81,8 +81,7 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
     with refused_together(group):
         weights = Weights(model)
         check_state(weights.base)
-        if objective == "sft":
-            check_loss(weights.base)
+        check_loss(weights.base, objective)
         check_autocast(weights.dtype, weights.device)
         engine = engine_of(weights)
         tensors = batch_tensors(batch, weights.base)

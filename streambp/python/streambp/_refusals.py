@@ -61,10 +61,10 @@ def check_state(base, patched=False):
                    lambda: check_parameters(base, patched), lambda: check_attributes(base, module_settings(base)))
 
 
-def check_loss(base):
-    """Raises InputError for a loss of the model's own, which its forward would call."""
+def check_loss(base, objective):
+    """Raises InputError where `objective` stands for the loss of the model's forward, "sft", and that is one of the model's own."""
     loss = base.loss_function
-    if loss is not ForCausalLMLoss and hasattr(base, "lm_head"):
+    if objective == "sft" and loss is not ForCausalLMLoss and hasattr(base, "lm_head"):
         name = f"{getattr(loss, '__module__', None)}.{getattr(loss, '__qualname__', loss)}"
         raise InputError(f"model.loss_function is {name}, which would not be called; set it to transformers' ForCausalLMLoss, or patch the model, whose own code calls it")
 
