@@ -40,7 +40,7 @@ SMALL = {
     "expert_intermediate_size": 16, "moe_num_experts": 4, "moe_k": 2, "moe_topk": 2, "block_size": 8, "index_n_heads": 2, "index_head_dim": 8, "index_topk": 16,
     "num_attention_groups": 2, "share_q_dim": 16, "use_mamba_kernels": False, "max_window_layers": 1, "dt_rank": 4, "time_step_rank": 4, "num_mem_blocks": 1,
     "attention_hidden_size": 32, "kv_channels": 8, "adapter_rank": 4, "mamba_ngroups": 1, "mamba_headdim": 16, "n_mamba_heads": 4, "mamba_d_ssm": 64,
-    "n_shared_experts": 1, "global_head_dim": 8, "dim_ff": 48, "dim_head": 8, "encoder_hash_byte_group_vocab": 61, "linear_head_dim": 8, "linear_num_heads": 4,
+    "n_shared_experts": 1, "global_head_dim": 8, "dim_ff": 48, "dim_head": 8, "encoder_hash_byte_group_vocab": 61, "linear_head_dim": 8, "linear_num_heads": 4, "pronunciation_vocab_size": 61, "shape_vocab_size": 61,
     "shared_experts_intermediate_size": 16,
 }
 # What a family needs besides.
