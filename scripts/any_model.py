@@ -49,6 +49,11 @@ OF_FAMILIES = {
     "cohere_compass_text": {"rope_parameters": {kind: {"rope_type": "default", "rope_theta": 10000.0} for kind in ("full_attention", "sliding_attention")}},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
     "dots3_note_text": {"num_key_value_heads": 4},
+    "longcat_flash": {"num_layers": 2, "ffn_hidden_size": 48, "expert_ffn_hidden_size": 16, "zero_expert_num": 2},
+    "mamba2": {"num_heads": 4, "head_dim": 16},
+    "zamba2": {"layers_block_type": ["mamba", "hybrid"] * 2},
+    **dict.fromkeys(("inkling2_text", "inkling2_loop_text"), {"swa_num_attention_heads": 4, "swa_num_key_value_heads": 2, "swa_head_dim": 8, "sliding_window_size": 5, "rel_extent": 16,
+                                                              "unpadded_vocab_size": 61, "n_layers_per_attn_res_block": 2}),
 }
 ZERO = ("dropout", "pdrop", "jitter", "layerdrop")
 
