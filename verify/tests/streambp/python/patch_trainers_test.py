@@ -101,7 +101,7 @@ class Trainers(unittest.TestCase):
         given = settings.pop("peft_config", None)
 
         def make(model, folder):
-            arguments = trl.SFTConfig(output_dir=folder, per_device_train_batch_size=2, max_steps=steps, **OF_TRL, **settings)
+            arguments = trl.SFTConfig(output_dir=folder, per_device_train_batch_size=2, max_steps=steps, **{**OF_TRL, **settings})
             return trl.SFTTrainer(model=model, args=arguments, train_dataset=data, processing_class=character_tokenizer(),
                                   peft_config=given)
 
@@ -193,24 +193,19 @@ class Trainers(unittest.TestCase):
     def test_grpo_with_the_head_cast_to_float32(self):
         self.grpo("GRPOTrainer, cast_lm_head_to_fp32", cast_lm_head_to_fp32=True)
 
-    def test_checkpointing_is_refused(self):
-        data = datasets.Dataset.from_list([{"text": TEXT}])
-        with tempfile.TemporaryDirectory() as folder:
-            arguments = trl.SFTConfig(output_dir=folder, max_steps=1, **{**OF_TRL, "gradient_checkpointing": True})
-            trainer = trl.SFTTrainer(model=tiny(), args=arguments, train_dataset=data, processing_class=character_tokenizer())
-            with self.assertRaisesRegex(streambp.InputError, "checkpointing"):
-                streambp.patch(trainer)
+    def test_checkpointing_is_turned_off(self):
+        self.sft("SFTTrainer, checkpointing", **{"gradient_checkpointing": True})
 
     def sft_in_bfloat16(self, model, folder):
         data = datasets.Dataset.from_list([{"text": TEXT[: 20 + i]} for i in range(8)])
         arguments = trl.SFTConfig(output_dir=folder, per_device_train_batch_size=2, max_steps=2, **{**OF_TRL, "bf16": True})
         return trl.SFTTrainer(model=model, args=arguments, train_dataset=data, processing_class=character_tokenizer())
 
-    def test_mixed_precision_is_refused(self):
+    def test_mixed_precision_is_refused_by_the_engine(self):
         with tempfile.TemporaryDirectory() as folder:
             trainer = self.sft_in_bfloat16(tiny(), folder)
             with self.assertRaisesRegex(streambp.InputError, "bfloat16.*float32.*bf16=False"):
-                streambp.patch(trainer)
+                streambp.patch(trainer, lane="engine")
 
     def test_bfloat16_throughout(self):
         histories = []
