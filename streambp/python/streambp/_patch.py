@@ -13,7 +13,7 @@ from ._engine_lane import Patched
 from ._library import InputError
 from ._log import say
 from ._module_lane import ModuleLane
-from ._module_proof import PROOF_CHUNK, prove_lane
+from ._module_proof import ROWS, prove_lane
 from ._replaced import patched_state
 
 FIRST_LABELS = ("refuse", "ignore")
@@ -133,9 +133,9 @@ def prove(model):
     """
     state = patched_state(model)
     if state is None:
-        return prove_lane(ModuleLane(model, PROOF_CHUNK))
+        return prove_lane(ModuleLane(model, ROWS))
     with state.paused():
-        return prove_lane(state if isinstance(state, ModuleLane) else ModuleLane(model, PROOF_CHUNK))
+        return prove_lane(state if isinstance(state, ModuleLane) else ModuleLane(model, ROWS))
 
 
 def tokens_of(name, value):
