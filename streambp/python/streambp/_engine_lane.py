@@ -193,10 +193,6 @@ class Patched(Lane):
         self.replace(_forwards.inner_forward, self.backbone.norm)
         if self.has_head():
             self.replace(_forwards.inner_forward, self.base.lm_head)
-            self.put_on_base()
-
-    def put_on_base(self):
-        if self.has_head():
             self.replace(_forwards.causal_forward, self.base)
 
     def replace(self, function, module, **more):

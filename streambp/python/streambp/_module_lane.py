@@ -274,9 +274,6 @@ class ModuleLane(Lane):
         self.streamed_modules = [owner, *self.layers.modules()]
         if owner is not self.base and "use_cache" in inspect.signature(owner.forward).parameters:
             self.put(ModelCall(self, owner), model_forward, owner)
-        self.put_on_base()
-
-    def put_on_base(self):
         if "use_cache" in inspect.signature(self.base.forward).parameters:
             self.put(ModelCall(self, self.base), model_forward, self.base)
 

@@ -285,7 +285,7 @@ def _head_proof(head):
         output = function(with_hidden(outputs[0], rows))
         loss = output[0] if isinstance(output, tuple) else output.loss
         parameters = [each for each in leaves_of(loss) if each is not rows]
-        return loss, dict(zip(map(id, [rows, *parameters]), torch.autograd.grad(loss, [rows, *parameters], allow_unused=True), strict=True)), id(rows)
+        return loss.detach(), dict(zip(map(id, [rows, *parameters]), torch.autograd.grad(loss, [rows, *parameters], allow_unused=True), strict=True)), id(rows)
 
     loss, theirs, own = results(lambda found: head.run(lambda *args, **kwargs: found, None, given))
     our_loss, ours, our_own = results(lambda found: head.forward(given, lambda *args, **kwargs: found))

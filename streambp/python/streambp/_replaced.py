@@ -11,6 +11,7 @@ from ._model import unwrap
 from ._trl import in_small_tiles, is_trl_head
 
 ATTRIBUTE = "_streambp"  # of a patched model: what patch() has set on it
+FUSED = "streambp_fused_lm_head"  # asks a forward of ours for TRL's head
 FORWARDS = "_streambp_forwards"  # of a module: what its forward functions of ours call, innermost first
 
 
@@ -26,6 +27,8 @@ class StreamedForward:
         self.call, self.function = call, function
 
     def run(self, *args, **kwargs):
+        if kwargs.pop(FUSED, False):
+            return self.call.state.fused(*args, fused_lm_head=True, **kwargs)
         if not self.call.state.active:
             return self.call.original(*args, **kwargs)
         return self.function(self.call, *args, **kwargs)
@@ -39,13 +42,13 @@ def replace(found, call, function, module):
     found.append((module, before, module.forward, len(ours) - 1))
 
 
-def _method(module, place):
-    """A bound method of `module`, which torch.compile leaves alone; it runs what stands at `place`: in a copied model what the copy has there."""
+def _method(module, index):
+    """A bound method of `module`, which torch.compile leaves alone; it runs what stands at `index`: in a copied model what the copy has there."""
     original = getattr(module.forward, "__func__", module.forward)
 
     @torch.compiler.disable
     def forward(self, *args, **kwargs):
-        return self.__dict__[FORWARDS][place].run(*args, **kwargs)
+        return self.__dict__[FORWARDS][index].run(*args, **kwargs)
 
     functools.update_wrapper(forward, original)
     forward.__module__ = __name__
@@ -54,7 +57,7 @@ def _method(module, place):
 
 def restore(found):
     """Puts back what replace() has remembered. What something was put around since stays, and calls what was there before it."""
-    for module, before, forward, place in reversed(found):
+    for module, before, forward, index in reversed(found):
         if module.__dict__.get("forward") is not forward:
             continue
         if before is None:
@@ -62,7 +65,7 @@ def restore(found):
         else:
             module.forward = before
         ours = module.__dict__[FORWARDS]
-        ours[place] = None
+        ours[index] = None
         if not any(ours):
             del module.__dict__[FORWARDS]
     found.clear()
@@ -98,11 +101,17 @@ class Lane:
         self.fused = found and in_small_tiles(found, self.base, self.head_chunk)
 
     def follow(self):
-        """Goes on top of a head that a trainer of TRL has put around the model since, so that this streams too."""
-        top = next(functions_under(self.base.forward))
-        if self.active and is_trl_head(top):
+        """Goes around a head that a trainer of TRL has put around the model since, so that this streams too, inside of what else is around it."""
+        above = []
+        for function in functions_under(self.base.forward):
+            if is_trl_head(function):
+                break
+            above.append(function.__module__)
+        else:
+            return
+        if self.active and __name__ not in above:
             self._take_fused()
-            self.put_on_base()
+            self.put(types.SimpleNamespace(state=self, original=self.base.forward), _ushered, self.base)
 
     def put(self, call, function, module):
         replace(self._found, call, function, module)
@@ -136,6 +145,13 @@ class Lane:
         self._turned_off.clear()
         for name in (ATTRIBUTE, "train"):
             self.base.__dict__.pop(name, None)
+
+
+def _ushered(call, *args, **kwargs):
+    """Asks for TRL's head below TRL's function, which hands on what it does not know, and below accelerate's autocast where that is between them."""
+    if kwargs.get("fused_lm_head"):
+        kwargs[FUSED] = kwargs.pop("fused_lm_head")
+    return call.original(*args, **kwargs)
 
 
 def _train(base, mode=True):
