@@ -10,7 +10,7 @@ from ._batch import batch_tensors
 from ._library import InputError, checked
 from ._model import Weights, engine_of, gradients_lock
 from ._ranks import group_name, refused_together
-from ._refusals import check_autocast, check_state
+from ._refusals import check_autocast, check_loss, check_state
 from ._rope import greatest_position, hand_over_rope
 
 WINDOW = ("gradient_accumulation_steps", "steps_per_generation")  # of a trainer's arguments
@@ -81,6 +81,7 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
     with refused_together(group):
         weights = Weights(model)
         check_state(weights.base)
+        check_loss(weights.base, objective)
         check_autocast(weights.dtype, weights.device)
         engine = engine_of(weights)
         tensors = batch_tensors(batch, weights.base)

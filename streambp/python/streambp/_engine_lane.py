@@ -119,14 +119,15 @@ class Patched(Lane):
         return [name for name, _ in self.base.named_parameters(remove_duplicate=False)]
 
     def has_changed(self):
-        """Whether the model has other parameters than when it was patched."""
-        return self._parameter_names() != self._names
+        """Whether the model has other parameters than when it was patched, or other modules in place of patched ones."""
+        present = {id(module) for module in self.outer.modules()}
+        return self._parameter_names() != self._names or any(id(module) not in present for module, *_ in self._found)
 
     def check(self):
         """Raises InputError for what is set on the model that would make its gradients inexact."""
         self.turn_off_checkpointing(module for _, module in text_modules(self.base))
         if self.has_changed():
-            raise InputError(f"{type(self.base).__name__} has other parameters than when it was patched (adapters added or merged?): call "
+            raise InputError(f"{type(self.base).__name__} has other parameters or modules than when it was patched (adapters added or merged?): call "
                              "streambp.patch() again, on the model as it is now")
         base, settings = self.base, module_settings(self.base)
         checks = [lambda: check_config(base), lambda: check_dropout(base), lambda: check_modules(base), lambda: check_functions(base), lambda: check_attention(base),

@@ -4,6 +4,7 @@ backward() and the engine's lane of patch() use these: check_class and check_sta
 """
 
 import torch
+from transformers.loss.loss_utils import ForCausalLMLoss
 
 from ._attention import check_attention
 from ._decoder import model_class, text_class_name, text_config, text_modules
@@ -52,6 +53,14 @@ def check_state(base, patched=False):
     raise_together(lambda: check_checkpointing(base), lambda: check_config(base), lambda: check_dropout(base), lambda: check_modules(base),
                    lambda: check_own_forward(base), lambda: check_functions(base), lambda: check_attention(base), lambda: check_hooks(base),
                    lambda: check_parameters(base, patched), lambda: check_attributes(base, module_settings(base)))
+
+
+def check_loss(base, objective):
+    """Raises InputError where `objective` stands for the loss of the model's forward, "sft", and that is one of the model's own."""
+    loss = base.loss_function
+    if objective == "sft" and loss is not ForCausalLMLoss and hasattr(base, "lm_head"):
+        name = f"{getattr(loss, '__module__', None)}.{getattr(loss, '__qualname__', loss)}"
+        raise InputError(f"model.loss_function is {name}, which would not be called; set it to transformers' ForCausalLMLoss, or patch the model, whose own code calls it")
 
 
 def raise_together(*checks):

@@ -144,6 +144,7 @@ class ModulesDecide(Case):
                 ("scaling", lambda m: setattr(m.model.layers[1].self_attn, "scaling", 0.5), "layers.1.self_attn.scaling is 0.5"),
                 ("is_causal", lambda m: setattr(m.model.layers[0].self_attn, "is_causal", False), "is_causal is False"),
                 ("act_fn", lambda m: setattr(m.model.layers[0].mlp, "act_fn", torch.nn.GELU()), "mlp.act_fn", "GELU"),
+                ("a function", use_function, "mlp.act_fn: is", "tanh", "SiLUActivation"),
                 ("window", lambda m: setattr(m.model.layers[0].self_attn, "sliding_window", 4), "sliding_window is 4"),
         ):
             with self.subTest(what=what):
@@ -157,6 +158,12 @@ class ModulesDecide(Case):
                     step(model, inputs_of(model))
                     change(model)
                     self.assert_refused(lambda model=model: step(model, inputs_of(model)), *words)
+
+
+def use_function(model):
+    """In place of an activation that is a module."""
+    del model.model.layers[0].mlp.act_fn
+    model.model.layers[0].mlp.act_fn = torch.tanh
 
 
 class FunctionsDecide(Case):

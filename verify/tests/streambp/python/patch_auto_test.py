@@ -87,7 +87,7 @@ class Auto(Case):
         with self.assertNoLogs("streambp"):
             self.assert_step(self.model, what="by the engine again")
         adapted = adapters(self.model).double()
-        with self.said("other parameters"):
+        with self.said("other parameters or modules"):
             self.assert_step(adapted, what="adapters")
         self.assertIs(streambp.unpatch(adapted), adapted)
 

@@ -49,6 +49,13 @@ class Refused(Case):
         self.model.model.layers[1].mlp.act_fn = torch.nn.Sequential(torch.nn.SiLU(), torch.nn.Dropout(0.2))
         self.refuse("dropout 0.2", "layers.1")
 
+    def test_a_loss_of_the_model_s_own(self):
+        standard = self.model.loss_function
+        self.model.loss_function = lambda logits, labels, vocab_size, **more: logits.square().mean()
+        self.refuse("model.loss_function", "lambda", "patch the model")
+        self.model.loss_function = standard
+        self.accept()
+
     def test_outputs_of_layers(self):
         for key in ("output_attentions", "output_hidden_states"):
             if key == "output_attentions":
