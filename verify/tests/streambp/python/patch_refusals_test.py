@@ -59,11 +59,11 @@ class Refused(unittest.TestCase):
 
         for exchange in (head, layer, lambda model: model.resize_token_embeddings(model.config.vocab_size + 9)):
             model = tiny()
-            streambp.patch(model, chunk=5)
+            streambp.patch(model, chunk=5, lane="engine")
             exchange(model)
             with self.assertRaisesRegex(streambp.InputError, r"other parameters or modules than when it was patched.*streambp\.patch\(\) again"):
                 model(**self.batch)
-            streambp.patch(model, chunk=5)
+            streambp.patch(model, chunk=5, lane="engine")
             model(**self.batch).loss.backward()
 
     def test_hooks_that_come_later(self):
