@@ -28,6 +28,8 @@ from machine import machine_name
 from python_environment import ROOT, enter_venv
 
 STEPS, CHUNK, LIMIT, NOISE, ROUNDING = 5, 8, 1e-5, 4.0, 2.0 ** -8
+GOOD = "as Hugging Face"
+PACKAGES = ("torch", "transformers", "trl", "peft", "bitsandbytes")
 # name: (trainer, rows, settings, with LoRA, quantized)
 RECIPES = {
     "SFT": ("SFT", "texts", {}, False, None),
@@ -47,7 +49,7 @@ RECIPES = {
 PAGE = """# Recipes of TRL with one line more
 
 Five steps of each recipe as it is and in float32, patched (`streambp.patch(trainer, lane="module")`) against plain Hugging Face: the largest relative difference of a loss, the largest of a gradient before the
-first step (of its parameter's largest entry), and what "eager" attention for "sdpa" changes in plain Hugging Face. Tiny Qwen3, chunks of {chunk} tokens. {machine}, commit {commit}; {versions}.
+first step (of its parameter's largest entry), and what "eager" attention for "sdpa" changes in plain Hugging Face. Tiny Qwen3, chunks of {chunk} tokens. {made}
 Made by `scripts/recipes.py`.
 
 | recipe | computed in | loss | its noise | gradient | its noise | verdict |
@@ -130,12 +132,24 @@ def record_of(recipe, autocast):
     exact = not autocast and RECIPES[recipe][4] is None
     within = record["loss"] <= max(LIMIT if exact else ROUNDING / 8, NOISE * record["loss_noise"])
     within = within and record["gradient"] <= (LIMIT if exact else NOISE * max(ROUNDING, record["gradient_noise"]))
-    return record | {"verdict": "as Hugging Face" if within else "WRONG"}
+    return record | {"verdict": GOOD if within else "WRONG"}
 
 
 def row_of(record):
     figures = ["" if record[name] is None else f"{record[name]:.1e}" for name in ("loss", "loss_noise", "gradient", "gradient_noise")]
     return f"| {record['recipe']} | {record['dtype']} | {' | '.join(figures)} | {record['verdict'].replace('|', ' ')} |"
+
+
+def written(folder, records):
+    """Writes records and page to `folder`; returns the page's summary."""
+    good = sum(record["verdict"] == GOOD for record in records)
+    summary = f"{good} as Hugging Face, {len(records) - good} not."
+    made = sorted({(each["machine"], each["commit"], ", ".join(f"{name} {each[name]}" for name in PACKAGES)) for each in records})
+    folder.mkdir(parents=True, exist_ok=True)
+    write_file(folder / "results.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+    write_file(folder / "README.md", PAGE.format(chunk=CHUNK, rows="\n".join(map(row_of, records)), summary=summary,
+                                                 made="\n".join(f"{machine}, commit {commit}; {versions}." for machine, commit, versions in made)))
+    return summary
 
 
 def main():
@@ -171,14 +185,10 @@ def main():
         for autocast in (True, False):
             records.append(record_of(recipe, autocast) | common)
             print(row_of(records[-1]), flush=True)
-    good = sum(record["verdict"] == "as Hugging Face" for record in records)
-    summary = f"{good} as Hugging Face, {len(records) - good} not."
+            written(options.out, records)
+    summary = written(options.out, records)
     print(summary)
-    options.out.mkdir(parents=True, exist_ok=True)
-    write_file(options.out / "results.jsonl", "".join(json.dumps(record) + "\n" for record in records))
-    write_file(options.out / "README.md", PAGE.format(machine=common["machine"], commit=commit, chunk=CHUNK, rows="\n".join(map(row_of, records)), summary=summary,
-                                                      versions=", ".join(f"{name} {version}" for name, version in versions.items())))
-    return 0 if records and good == len(records) else 1
+    return 0 if records and all(record["verdict"] == GOOD for record in records) else 1
 
 
 if __name__ == "__main__":
