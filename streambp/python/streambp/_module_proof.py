@@ -96,7 +96,7 @@ def prove_lane(state):
                 each.reason, each.proven, each.known, each.dims, each.axis = reason or None, not reason, call.known, call.dims, call.axis
             proofs.append(Proof(type(call.layer).__name__, tuple(index for index, _ in calls), "whole" if reason else "module", error, limit,
                                 worst, reason))
-    state.padding_counts = any(call.padding_counts for call in state.calls)
+    state.padding_counts = any(call.padding_counts or call.reason for call in state.calls)  # of a layer that runs whole it is not known
     return Table(proofs)
 
 
