@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from . import _module_node as node
 from ._attention import CACHES
 from ._library import InputError
+from ._module_attention import LaneAttention, own_masks
 from ._model import unwrap
 
 CACHE_NAMES = (*CACHES, "past_key_value", "layer_past")
@@ -54,11 +55,11 @@ def _collector():
 
 class LayerCall:
     """What a streamed layer knows. layer: the module; original: its own forward; reason: why it runs whole, or None; proven: whether a proof
-    has passed; known: which axes of its arguments count rows, as the proof has seen."""
+    has passed; known: which axes of its arguments count rows, as the proof has seen; ours: whether its attention is the engine's."""
 
     def __init__(self, state, layer, name, original):
         self.state, self.layer, self.name, self.original = state, layer, name, original
-        self.reason, self.proven, self.known, self.warned = None, False, {}, False
+        self.reason, self.proven, self.known, self.warned, self.ours = None, False, {}, False, True
         parameters = inspect.signature(original).parameters
         self.names = [each for each, parameter in parameters.items() if parameter.kind in KINDS]
         self.any_keyword = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
@@ -82,14 +83,15 @@ class LayerCall:
 
     @contextlib.contextmanager
     def alone(self, collector=None):
-        """Inside, the layer is not checkpointed by the model, and nothing is collected of the modules in it."""
+        """Inside, the layer is not checkpointed by the model, nothing is collected of the modules in it, and attention is what it is to be."""
         modules = [module for module in self.layer.modules() if getattr(module, "gradient_checkpointing", False)]
         variable = _collector()
         token = variable.set(collector) if variable is not None else None
         for module in modules:
             module.gradient_checkpointing = False
         try:
-            yield
+            with self.state.attention.ours(self.ours):
+                yield
         finally:
             for module in modules:
                 module.gradient_checkpointing = True
@@ -103,7 +105,7 @@ class LayerCall:
         if "use_cache" in self.names:
             given["use_cache"] = True
         takes_mask = "attention_mask" in self.names or "attention_mask" in given
-        if begin and attends and takes_mask and given.get("attention_mask") is None and self.state.attention() == "sdpa":
+        if begin and attends and takes_mask and given.get("attention_mask") is None and self.state.attention.name() == "sdpa":
             rows = torch.arange(begin, begin + hidden.shape[1], device=hidden.device)  # sdpa's is_causal counts from the top left
             given["attention_mask"] = (torch.arange(int(begin + hidden.shape[1]), device=hidden.device) <= rows[:, None])[None, None]
         output = self.original(hidden, **given)
@@ -116,9 +118,11 @@ class LayerCall:
 
     def stream(self, hidden, given, chunk):
         """The layer's output, as a node. Raises Unfit where a chunk can't have what this call asks for."""
-        if self.state.attention() not in IMPLEMENTATIONS:
-            raise node.Unfit(f"attn_implementation is {self.state.attention()!r}, whose masks are not cut by rows; \"sdpa\" and \"eager\" are")
+        if self.state.attention.name() not in IMPLEMENTATIONS:
+            raise node.Unfit(f"attn_implementation is {self.state.attention.name()!r}, whose masks are not cut by rows; \"sdpa\" and \"eager\" are")
         given = {name: value for name, value in given.items() if name not in CACHE_NAMES}
+        if not self.ours:
+            given = own_masks(given)
         arguments = node.Arguments(given, hidden.shape[1], self.known, whole=hidden.shape[1] <= chunk)
         extras = arguments.take_extras()
         output = node.LayerNode.apply(self, chunk, hidden, arguments, *extras, *self.layer.parameters())
@@ -130,10 +134,16 @@ class LayerCall:
         collectors = [variable.get() if variable is not None else None]
 
         def forward(hidden, **given):
-            with self.alone(collectors.pop() if collectors else None):  # what is collected is collected once
+            with self.alone(collectors.pop() if collectors else None), self.state.attention.ours(False):  # what is collected is collected once
                 return self.original(hidden, **given)
 
-        return checkpoint(forward, hidden, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), node.around()), **given)
+        return checkpoint(forward, hidden, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), node.around()), **own_masks(given))
+
+    def own(self, args, kwargs):
+        """The model's own code for a call with a cache, or one that is not understood."""
+        args, kwargs = own_masks((args, kwargs))
+        with self.state.attention.ours(False):
+            return self.original(*args, **kwargs)
 
 
 def layer_forward(call, *args, **kwargs):
@@ -144,10 +154,10 @@ def layer_forward(call, *args, **kwargs):
         hidden, given = call.bound(args, kwargs)
     except node.Unfit as error:
         call.warn(str(error))
-        return call.original(*args, **kwargs)
+        return call.own(args, kwargs)
     if any(given.get(name) is not None for name in CACHE_NAMES):
         call.warn("it is given a cache to fill (use_cache=False streams it)")
-        return call.original(*args, **kwargs)
+        return call.own(args, kwargs)
     variable = _collector()
     asked = [name for name in (variable.get() or {} if variable is not None else {}) if not name.startswith(("hidden_states", "_"))]
     if call.reason is None and not asked:
@@ -165,7 +175,9 @@ def model_forward(call, *args, **kwargs):
     training = torch.is_grad_enabled() and call.layer.training
     if training and kwargs.get("use_cache") is None and len(args) < 2 and not any(kwargs.get(name) is not None for name in CACHE_NAMES):
         kwargs["use_cache"] = False
-    return call.original(*args, **kwargs)
+    wanted = training and not kwargs.get("output_attentions") and not call.state.wants_attentions()
+    with call.state.attention.ours(wanted):
+        return call.original(*args, **kwargs)
 
 
 class ModuleLane:
@@ -180,11 +192,8 @@ class ModuleLane:
         for index, layer in enumerate(self.layers):
             self.calls.setdefault(id(layer), LayerCall(self, layer, f"{name}.{index}", layer.forward))
         self.calls = list(self.calls.values())
-
-    def attention(self):
-        """The name of the attention that runs now."""
-        config = self.base.config.get_text_config(decoder=True)
-        return str(getattr(config, "_attn_implementation", None) or "eager")
+        self.owner = self.base.get_submodule(name.rpartition(".")[0])
+        self.attention = LaneAttention(self.owner, self.layers)
 
     def wants_attentions(self):
         return bool(getattr(self.base.config.get_text_config(decoder=True), "output_attentions", False))
@@ -201,8 +210,7 @@ class ModuleLane:
         self.active = True
         for call in self.calls:
             self._replace(call, layer_forward, streamed_method)
-        owner = self.base.get_submodule(self.name.rpartition(".")[0])
-        for module in {id(each): each for each in (self.base, owner)}.values():
+        for module in {id(each): each for each in (self.base, self.owner)}.values():
             if "use_cache" in inspect.signature(module.forward).parameters:
                 self._replace(ModelCall(self, module), model_forward, streamed_method)
 

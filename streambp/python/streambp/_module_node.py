@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils import _pytree as pytree
 
 from ._library import InputError
+from ._module_attention import Visible
 from ._row_cache import RowCache, Rows, Stop, wide
 
 around = contextlib.nullcontext  # a context in which layers run again in the backward pass; tests put float64 there
@@ -75,6 +76,8 @@ class Arguments:
     def blank_rows(self):
         """Rows [B, T] that an additive mask hides everything from: their softmax is over all columns, later ones too. None: no such mask."""
         for path, leaf, axes in zip(self.paths, self.leaves, self.axes, strict=True):
+            if isinstance(leaf, Visible) and leaf.blank is not None:
+                return leaf.blank
             if "mask" in path and len(axes) == 2 and leaf.dim() == 4 and leaf.is_floating_point():
                 return (leaf.amax(-1) <= torch.finfo(leaf.dtype).min / 2).all(1)
         return None
