@@ -64,19 +64,19 @@ class Chunk {
 
   void check_rooms(const at::Tensor& d_output, const AttentionBlock& all, const at::Tensor& key_gradients,
                    const at::Tensor& value_gradients) const {
-    const at::IntArrayRef output{q_.size(0), q_.size(2), q_.size(1), q_.size(3)};
+    const std::vector<int64_t> output{q_.size(0), q_.size(2), q_.size(1), q_.size(3)};
+    const std::vector<int64_t> earlier{k_.size(0), k_.size(1), begin_, k_.size(3)};
     if (d_output.sizes() != output || all.output.sizes() != output ||
-        all.log_sum_exp.sizes() != output.slice(0, 3))
+        all.log_sum_exp.sizes() != at::IntArrayRef(output).slice(0, 3))
       throw InputError("attention_backward: the gradient of the output is {}, expected {} like the output",
                        fmt::join(d_output.sizes(), " x "), fmt::join(output, " x "));
     for (const at::Tensor& room : {key_gradients, value_gradients}) {
       if (room.sizes() != earlier || room.scalar_type() != sum_dtype(q_) || room.device() != q_.device() ||
           (begin_ > 0 && !has_near_heads(room.select(0, 0).transpose(0, 1))))
         throw InputError(
-            "attention_backward: rooms for the gradients of earlier keys are {}, expected {} x {} x {} x {} "
-            "of {}, a row's heads next to each other",
-            fmt::join(room.sizes(), " x "), k_.size(0), k_.size(1), begin_, k_.size(3),
-            c10::toString(sum_dtype(q_)));
+            "attention_backward: rooms for the gradients of earlier keys are {}, expected {} of {}, a "
+            "row's heads next to each other",
+            fmt::join(room.sizes(), " x "), fmt::join(earlier, " x "), c10::toString(sum_dtype(q_)));
     }
   }
 
