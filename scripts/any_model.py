@@ -3,8 +3,8 @@
 
     python3 scripts/any_model.py [--out results/any-model] [--only NAME,...] [--seconds 60] [--resume]
 
-float64 throughout, rows of 23 tokens, chunks of 7, 6 and 1, padding on the left and on the right. Writes results.jsonl and README.md to --out: family, lane,
-error, and the reason where layers ran whole or no small config could be made. Exit code 1 if a gradient is wrong (more than 1e-9 of its largest entry).
+float64 throughout, rows of 23 tokens, chunks of 7, 6 and 2, padding on the left and on the right. Writes results.jsonl and README.md to --out: family, lane,
+error, and the reason where layers ran whole or no small config could be made, with machine, commit and versions. Exit code 1 if a gradient is wrong (more than 1e-9 of its largest entry).
 Runs itself in the environment of scripts/python_environment.py.
 """
 
@@ -12,9 +12,13 @@ import argparse
 import json
 import os
 import signal
+import subprocess
 import sys
 import warnings
+from datetime import datetime, timezone
 from pathlib import Path
+
+from machine import machine_name
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 1e-9
@@ -32,11 +36,18 @@ SMALL = {
     "state_size": 8, "n_groups": 1, "chunk_size": 8, "num_heads": 4, "n_layers": 3, "n_heads": 4, "max_seq_len": 64, "rotary_dim": 4,
     "decoder_layers": 3, "decoder_attention_heads": 4, "decoder_ffn_dim": 48, "encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 48,
     "first_k_dense_replace": 1, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "lru_width": 32, "attention_window_size": 5,
-    "embedding_size": 32, "conv_L_cache": 3, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 61, "laurel_rank": 4, "num_kv_shared_layers": 0,
+    "embedding_size": 32, "conv_L_cache": 3, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 61, "laurel_rank": 4, "num_kv_shared_layers": 2,
     "expert_intermediate_size": 16, "moe_num_experts": 4, "moe_k": 2, "moe_topk": 2, "block_size": 8, "index_n_heads": 2, "index_head_dim": 8, "index_topk": 16,
     "num_attention_groups": 2, "share_q_dim": 16, "use_mamba_kernels": False, "max_window_layers": 1, "dt_rank": 4, "time_step_rank": 4, "num_mem_blocks": 1,
     "attention_hidden_size": 32, "kv_channels": 8, "adapter_rank": 4, "mamba_ngroups": 1, "mamba_headdim": 16, "n_mamba_heads": 4, "mamba_d_ssm": 64,
-    "n_shared_experts": 1,
+    "n_shared_experts": 1, "global_head_dim": 8, "dim_ff": 48, "dim_head": 8, "encoder_hash_byte_group_vocab": 61,
+}
+# What a family needs besides.
+OF_FAMILIES = {
+    "dbrx": {"attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 10000.0}, "ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2}},
+    "cohere_compass_text": {"rope_parameters": {kind: {"rope_type": "default", "rope_theta": 10000.0} for kind in ("full_attention", "sliding_attention")}},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
+    "dots3_note_text": {"num_key_value_heads": 4},
 }
 ZERO = ("dropout", "pdrop", "jitter", "layerdrop")
 
@@ -46,22 +57,32 @@ VARIANTS = (((), {}), (("layer_types",), {}), (("head_dim",), {}), ((), {"num_ke
             (("head_dim", "qk_head_dim", "rotary_dim"), {}), (("layer_types", "head_dim", "sliding_window"), {}), (("num_hidden_layers",), {}))
 
 
+def small_settings(kind, drop=(), others=None):
+    """Settings by which `kind`, a class of configs, and the configs inside it are small."""
+    from transformers import PreTrainedConfig
+
+    default = kind()
+    found = vars(default)
+    settings = {key: value for key, value in SMALL.items() if key in found or key in getattr(kind, "attribute_map", {})}
+    for key, value in found.items():
+        if isinstance(value, float) and any(word in key for word in ZERO):
+            settings[key] = 0.0
+        elif isinstance(value, PreTrainedConfig):
+            settings[key] = type(value)(**small_settings(type(value), drop, OF_FAMILIES.get(value.model_type))).to_dict() | {"model_type": value.model_type}
+    names = getattr(kind, "attribute_map", {})
+    settings = {key: value for key, value in settings.items() if key not in names or names[key] not in settings}
+    kinds = found.get("layer_types")
+    if isinstance(kinds, (list, tuple)) and "num_hidden_layers" in settings:
+        some = list(dict.fromkeys(kinds))
+        settings["layer_types"] = (some * settings["num_hidden_layers"])[: settings["num_hidden_layers"]]
+    return {key: value for key, value in settings.items() if key not in drop} | (others or {})
+
+
 def small_config(model_type, drop=(), others=None):
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     kind = CONFIG_MAPPING[model_type]
-    default = kind()
-    settings = {key: value for key, value in SMALL.items() if hasattr(default, key) }
-    for key, value in vars(default).items():
-        if isinstance(value, float) and any(word in key for word in ZERO):
-            settings[key] = 0.0
-    names = getattr(kind, "attribute_map", {})
-    settings = {key: value for key, value in settings.items() if key not in names or names[key] not in settings}
-    kinds = getattr(default, "layer_types", None)
-    if isinstance(kinds, (list, tuple)) and "num_hidden_layers" in settings:
-        some = list(dict.fromkeys(kinds))
-        settings["layer_types"] = (some * settings["num_hidden_layers"])[: settings["num_hidden_layers"]]
-    config = kind(**{key: value for key, value in settings.items() if key not in drop} | (others or {}))
+    config = kind(**small_settings(kind, drop, OF_FAMILIES.get(model_type, {}) | (others or {})))
     config.is_decoder = True
     config._attn_implementation = "eager"
     config._experts_implementation = "eager"  # grouped products know no float64
@@ -106,10 +127,13 @@ def difference(ours, theirs):
 def small_model(kind, config):
     import torch
 
+    if not isinstance(config, kind.config_class):
+        config = config.get_text_config(decoder=True)
+        config._attn_implementation = config._experts_implementation = "eager"
     with torch.device("meta"):
         size = sum(each.numel() for each in kind(config).parameters())
-    if size > 3_000_000:
-        raise ValueError("more than 3 million parameters")
+    if size > 4_000_000:
+        raise ValueError("more than 4 million parameters")
     torch.manual_seed(0)
     model = kind(config).double().train()
     generator = torch.Generator().manual_seed(3)
@@ -125,10 +149,10 @@ def run_family(model_type, names):
     import torch
     import transformers
     from goldens.passes import InFloat64
-    from streambp import _module_node
+    from streambp import _module_lane, _module_node
 
     line = {"family": model_type, "lane": "none", "error": None, "reason": ""}
-    batches = {7: batch_of(61, "left"), 6: batch_of(61, "right"), 1: batch_of(61, "left")}
+    batches = {7: batch_of(61, "left"), 6: batch_of(61, "right"), 2: batch_of(61, "left")}
     for variant in VARIANTS:
         try:
             with InFloat64():
@@ -151,21 +175,21 @@ def run_family(model_type, names):
     try:
         with InFloat64(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            table = streambp.prove(model)
+            state = _module_lane.patched_state_of(streambp.patch(model, lane="module"))
             errors = []
-            for chunk, batch in batches.items():
-                streambp.patch(model, lane="module", chunk=chunk)
+            for state.chunk, batch in batches.items():
                 loss, ours = step(model, batch)
-                errors += [difference(ours, theirs[chunk][1]), abs(loss - theirs[chunk][0]) / abs(theirs[chunk][0])]
-                streambp.unpatch(model)
+                errors += [difference(ours, theirs[state.chunk][1]), abs(loss - theirs[state.chunk][0]) / abs(theirs[state.chunk][0])]
+            found = [(type(call.layer).__name__, call.reason or call.warned) for call in state.calls]
+            lanes = {"whole" if call.reason or call.warned else "module" for call in state.calls}
+            streambp.unpatch(model)
     except streambp.InputError as error:
         return line | {"lane": "refused", "reason": str(error)[:200]}
     except Exception as error:
         return line | {"lane": "failed", "reason": f"{type(error).__name__}: {str(error)[:200]}"}
-    lanes = {proof.lane for proof in table}
     lane = lanes.pop() if len(lanes) == 1 else "mixed"
     worst = max(errors) if all(each == each for each in errors) else float("nan")
-    reasons = [f"{proof.kind}: {proof.reason}" for proof in table if proof.lane == "whole"]
+    reasons = [f"{kind}: {reason}" for kind, reason in found if reason]
     return line | {"lane": lane, "error": worst, "reason": "; ".join(dict.fromkeys(reasons))[:300]}
 
 
@@ -173,13 +197,14 @@ def is_wrong(line):
     return line["lane"] == "failed" or (line["error"] is not None and not line["error"] <= LIMIT)
 
 
-def page(lines, version):
+def page(lines):
     counts = {lane: sum(line["lane"] == lane for line in lines) for lane in ("module", "mixed", "whole", "refused", "failed", "none")}
     words = [f"{counts['module']} families streamed, {counts['mixed']} with some layers whole, {counts['whole']} whole, {counts['refused']} refused, "
              f"{counts['none']} without a small model, {counts['failed']} failed; wrong: {sum(map(is_wrong, lines))}."]
     rows = [f"| {line['family']} | {line['lane']} | {'' if line['error'] is None else format(line['error'], '.1e')} | {line['reason'].replace('|', '/')} |"
             for line in lines]
-    return "\n".join([f"# Any model by its own code, transformers {version}", "", *words, "", "| family | lane | error | reason |", "|---|---|---|---|",
+    made = {(line["machine"], line["commit"], f"torch {line['torch']}, transformers {line['transformers']}") for line in lines}
+    return "\n".join(["# Any model by its own code", "", *words, "", *(f"{machine}, commit {commit}; {versions}. Made by `scripts/any_model.py`." for machine, commit, versions in sorted(made)), "", "| family | lane | error | reason |", "|---|---|---|---|",
                       *rows, ""])
 
 
@@ -196,7 +221,7 @@ def main():
     parser.add_argument("--out", type=Path, default=ROOT / "results/any-model")
     parser.add_argument("--only", default="")
     parser.add_argument("--resume", action="store_true", help="keep the families that results.jsonl has")
-    parser.add_argument("--seconds", type=int, default=60, help="for each family")
+    parser.add_argument("--seconds", type=int, default=60, help="of computing, for each family")
     arguments = parser.parse_args()
     try:
         import torch
@@ -216,9 +241,12 @@ def main():
     transformers.logging.set_verbosity(60)
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
+    commit = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    common = {"machine": machine_name(), "commit": commit, "time": datetime.now(timezone.utc).isoformat(timespec="seconds"), "torch": torch.__version__,
+              "transformers": transformers.__version__}
     chosen = [each for each in arguments.only.split(",") if each]
     arguments.out.mkdir(parents=True, exist_ok=True)
-    signal.signal(signal.SIGALRM, too_long)
+    signal.signal(signal.SIGVTALRM, too_long)
     results = arguments.out / "results.jsonl"
     lines = [json.loads(each) for each in results.read_text(encoding="utf-8").splitlines()] if arguments.resume and results.exists() else []
     done = {line["family"] for line in lines}
@@ -226,16 +254,16 @@ def main():
         for model_type, names in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items():
             if chosen and model_type not in chosen or model_type in done:
                 continue
-            signal.alarm(arguments.seconds)
+            signal.setitimer(signal.ITIMER_VIRTUAL, arguments.seconds)
             try:
                 line = run_family(model_type, names if isinstance(names, str) else names[0])
-                signal.alarm(0)
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0)
             except TooLong as error:
                 line = {"family": model_type, "lane": "none", "error": None, "reason": str(error)}
-            lines.append(line)
-            print(json.dumps(line), file=file, flush=True)
             print(*line.values(), flush=True)
-    text = page(lines, transformers.__version__)
+            lines.append(line | common)
+            print(json.dumps(lines[-1]), file=file, flush=True)
+    text = page(lines)
     (arguments.out / "README.md").write_text(text, encoding="utf-8")
     print(text.splitlines()[2])
     return 1 if any(map(is_wrong, lines)) else 0

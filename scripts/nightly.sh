@@ -110,6 +110,8 @@ check "Errors of float32 where targets lead by 20 nats, relative to standard's" 
 check "compare's verdicts on gradients of Hugging Face" python3 scripts/compare_verdicts.py --out out/compare-verdicts
 check 'Published mistakes and their verdicts' python3 scripts/errata.py --out out/errata
 check "Trainers of TRL: gradients of a patched trainer's and of backward" python3 scripts/live_models.py --out out/live-models
+check 'Every causal LM of transformers by its own code' python3 scripts/any_model.py --out out/any-model
+check 'Recipes of TRL, patched and plain' python3 scripts/recipes.py --out out/recipes
 check 'Kills, full disks, closed descriptors, writers at the same time' \
   bash verify/tests/bench/faults_test.sh build/release/bin/streambp-bench 50
 check 'Training by every method: losses of 300 steps' "$venv/bin/python" scripts/train_parity.py --out out/train-parity --runs "$(mktemp -d)"

@@ -21,8 +21,8 @@ from files import InputError, run
 ROOT = Path(__file__).resolve().parent.parent
 TRANSFORMERS = "5.23.0"  # what everything is made and measured with
 VERSIONS = {"torch": "2.11.0", "transformers": os.environ.get("STREAMBP_TRANSFORMERS_VERSION", TRANSFORMERS), "safetensors": "0.8.0",
-            "trl": "1.16.0", "peft": "0.21.2", "accelerate": "1.15.0", "datasets": "5.2.0"}
-ON_TORCH = ("accelerate", "peft", "trl")  # these ask for torch with its GPU libraries, and have no other dependency that is not below
+            "trl": "1.16.0", "peft": "0.21.2", "accelerate": "1.15.0", "datasets": "5.2.0", "bitsandbytes": "0.50.2"}
+ON_TORCH = ("accelerate", "bitsandbytes", "peft", "trl")  # these ask for torch with its GPU libraries, and have no other dependency that is not below
 # The rest of transformers' and datasets' dependencies comes with them; of the others numpy to networkx are torch's, the rest is theirs, and
 # the last one builds the package.
 PACKAGES = [*(f"{name}=={VERSIONS[name]}" for name in ("transformers", "safetensors", "datasets")), "numpy>=1.26,<3", "sympy>=1.13.3",

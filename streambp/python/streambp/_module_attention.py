@@ -43,8 +43,12 @@ class Visible:
 
 
 def own_masks(tree):
-    """`tree` with the model's own masks in it."""
-    return pytree.tree_map(lambda leaf: leaf.own() if isinstance(leaf, Visible) else leaf, tree)
+    """`tree` with the model's own masks in it; what holds none stays the object that it is."""
+    if isinstance(tree, Visible):
+        return tree.own()
+    if not any(isinstance(leaf, Visible) for leaf in pytree.tree_leaves(tree)):
+        return tree
+    return {name: own_masks(each) for name, each in tree.items()} if isinstance(tree, dict) else type(tree)(map(own_masks, tree))
 
 
 @functools.cache

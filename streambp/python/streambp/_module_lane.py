@@ -7,6 +7,7 @@ this gives the layer's own gradients is proved when the model is patched (_modul
 """
 
 import contextlib
+import copy
 import inspect
 import warnings
 
@@ -53,13 +54,26 @@ def _collector():
     return _active_collector
 
 
+@contextlib.contextmanager
+def collecting(collector):
+    """Inside, transformers collects into this dictionary, or nothing (None)."""
+    variable = _collector()
+    token = variable.set(collector) if variable is not None else None
+    try:
+        yield
+    finally:
+        if variable is not None:
+            variable.reset(token)
+
+
 class LayerCall:
     """What a streamed layer knows. layer: the module; original: its own forward; reason: why it runs whole, or None; proven: whether a proof
     has passed; known: which axes of its arguments count rows, as the proof has seen; ours: whether its attention is the engine's."""
 
     def __init__(self, state, layer, name, original):
         self.state, self.layer, self.name, self.original = state, layer, name, original
-        self.reason, self.proven, self.known, self.warned, self.ours = None, False, {}, False, True
+        self.reason, self.proven, self.known, self.warned, self.ours = None, False, {}, "", True
+        self.dims, self.axis = 3, 1  # of hidden states, [B, T, D] unless the proof has seen others
         parameters = inspect.signature(original).parameters
         self.names = [each for each, parameter in parameters.items() if parameter.kind in KINDS]
         self.any_keyword = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
@@ -70,14 +84,16 @@ class LayerCall:
     def warn(self, reason):
         """Says once why this layer runs whole."""
         if not self.warned:
-            self.warned = True
+            self.warned = reason
             warnings.warn(f"{self.name} ({type(self.layer).__name__}) runs whole: {reason}", stacklevel=3)
 
-    def bound(self, args, kwargs):
-        """(hidden, the other arguments by name)."""
+    def bound(self, args, kwargs, rows=None):
+        """(hidden, the other arguments by name). rows: how many there are, by which a proof learns where hidden states count them."""
         given = dict(zip(self.names, args, strict=False)) | kwargs
         hidden = given.pop(self.names[0], None)
-        if len(args) > len(self.names) or not torch.is_tensor(hidden) or hidden.dim() != 3:
+        if rows is not None and torch.is_tensor(hidden) and list(hidden.shape).count(rows) == 1:
+            self.dims, self.axis = hidden.dim(), list(hidden.shape).index(rows)
+        if len(args) > len(self.names) or not torch.is_tensor(hidden) or hidden.dim() != self.dims or not self.axis:
             raise node.Unfit("its first argument is not [rows, tokens, size], or it takes more arguments than it names")
         return hidden, given
 
@@ -85,59 +101,78 @@ class LayerCall:
     def alone(self, collector=None):
         """Inside, the layer is not checkpointed by the model, nothing is collected of the modules in it, and attention is what it is to be."""
         modules = [module for module in self.layer.modules() if getattr(module, "gradient_checkpointing", False)]
-        variable = _collector()
-        token = variable.set(collector) if variable is not None else None
         for module in modules:
             module.gradient_checkpointing = False
         try:
-            with self.state.attention.ours(self.ours):
+            with collecting(collector), self.state.attention.ours(self.ours):
                 yield
         finally:
             for module in modules:
                 module.gradient_checkpointing = True
-            if variable is not None:
-                variable.reset(token)
 
-    def run(self, hidden, given, cache, begin, attends):
-        """The output for a chunk's rows [B, C, D]."""
+    def run(self, hidden, given, cache, begin, attends, asked=()):
+        """(output for a chunk's rows [B, C, D], {position: tensor} of what else the layer gives, and of what is asked of the modules inside)."""
         if self.cache_name is not None:
             given[self.cache_name] = cache
         if "use_cache" in self.names:
             given["use_cache"] = True
         takes_mask = "attention_mask" in self.names or "attention_mask" in given
+        count = hidden.shape[self.axis]
         if begin and attends and takes_mask and given.get("attention_mask") is None and self.state.attention.name() == "sdpa":
-            rows = torch.arange(begin, begin + hidden.shape[1], device=hidden.device)  # sdpa's is_causal counts from the top left
-            given["attention_mask"] = (torch.arange(int(begin + hidden.shape[1]), device=hidden.device) <= rows[:, None])[None, None]
-        output = self.original(hidden, **given)
+            rows = torch.arange(begin, begin + count, device=hidden.device)  # sdpa's is_causal counts from the top left
+            given["attention_mask"] = (torch.arange(int(begin + count), device=hidden.device) <= rows[:, None])[None, None]
+        collected = {key: [] for key in asked}
+        with collecting(collected or None):
+            output = self.original(hidden, **given)
         self.width = len(output) if isinstance(output, tuple) else None
-        weights = (hidden.shape[1], begin + hidden.shape[1])  # attention's, which nobody asks for, may go
-        asked = given.get("output_attentions") or self.state.wants_attentions()
-        if self.width and any(torch.is_tensor(each) and (asked or each.dim() != 4 or each.shape[-2:] != weights) for each in output[1:]):
-            raise node.Unfit("it gives more than hidden states")
-        return output if self.width is None else output[0]
+        weights = (count, begin + count)  # attention's, which nobody asks for, may go
+        sides = {}
+        for i, each in enumerate(output if self.width else ()):
+            if i and torch.is_tensor(each) and (each.dim() != 4 or each.shape[-2:] != weights):
+                sides[None, i] = each
+        sides |= {(key, i): each for key, found in collected.items() for i, each in enumerate(found)}
+        return output if self.width is None else output[0], sides
 
-    def stream(self, hidden, given, chunk):
-        """The layer's output, as a node. Raises Unfit where a chunk can't have what this call asks for."""
+    def stream(self, hidden, given, chunk, asked=()):
+        """The layer's output, as a node; chunk: how many rows it has, or where chunks end. Raises Unfit where a chunk can't have what this call asks for."""
         if self.state.attention.name() not in IMPLEMENTATIONS:
             raise node.Unfit(f"attn_implementation is {self.state.attention.name()!r}, whose masks are not cut by rows; \"sdpa\" and \"eager\" are")
+        if given.get("output_attentions") or self.state.wants_attentions() or any("attention" in key for key in asked):
+            raise node.Unfit("attention weights are asked for")
         given = {name: value for name, value in given.items() if name not in CACHE_NAMES}
         if not self.ours:
             given = own_masks(given)
-        arguments = node.Arguments(given, hidden.shape[1], self.known, whole=hidden.shape[1] <= chunk)
+        rows = hidden.shape[self.axis]
+        arguments = node.Arguments(given, rows, self.known, whole=isinstance(chunk, int) and rows <= chunk, asked=asked)
+        chunks = arguments.chunks(chunk)
+        if isinstance(chunk, int) and rows > max(chunk, 2) + 1 and len(chunks) == 1:
+            raise node.Unfit("its mask lets its first rows see its last")
         extras = arguments.take_extras()
-        output = node.LayerNode.apply(self, chunk, hidden, arguments, *extras, *self.layer.parameters())
-        return output if self.width is None else (output, *[None] * (self.width - 1))
+        output, *others = node.LayerNode.apply(self, chunks, hidden, arguments, *extras, *self.layer.parameters())
+        results, outputs, others = [output, *[None] * ((self.width or 1) - 1)], arguments.given, iter(others)
+        for key, i in outputs.sides:
+            if key is None:
+                results[i] = next(others)
+            else:
+                _collector().get()[key].append(next(others))
+        for (name, key), positions in outputs.shared.items():
+            given[name][key] = tuple(next(others) for _ in positions)
+        return results[0] if self.width is None else tuple(results)
 
     def whole(self, hidden, given):
         """The layer's own forward on all rows, run again in the backward pass."""
         variable = _collector()
         collectors = [variable.get() if variable is not None else None]
+        stores = {name: copy.copy(value) for name, value in given.items() if node.is_store(name, value)}  # later layers may write there before it runs again
 
         def forward(hidden, **given):
             with self.alone(collectors.pop() if collectors else None), self.state.attention.ours(False):  # what is collected is collected once
                 return self.original(hidden, **given)
 
-        return checkpoint(forward, hidden, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), node.around()), **own_masks(given))
+        output = checkpoint(forward, hidden, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), node.around()), **own_masks(given) | stores)
+        for name, store in stores.items():
+            given[name].update(store)
+        return output
 
     def own(self, args, kwargs):
         """The model's own code for a call with a cache, or one that is not understood."""
@@ -160,13 +195,11 @@ def layer_forward(call, *args, **kwargs):
         return call.own(args, kwargs)
     variable = _collector()
     asked = [name for name in (variable.get() or {} if variable is not None else {}) if not name.startswith(("hidden_states", "_"))]
-    if call.reason is None and not asked:
+    if call.reason is None:
         try:
-            return call.stream(hidden, given, call.state.chunk)
+            return call.stream(hidden, given, call.state.chunk, asked)
         except node.Unfit as error:
             call.warn(str(error))
-    elif asked:
-        call.warn(f"{', '.join(asked)} of the modules inside are asked for")
     return call.whole(hidden, given)
 
 
@@ -189,7 +222,7 @@ class ModuleLane:
         name, self.layers = decoder_layers(self.base)
         self.name = name
         self.calls = {}
-        for index, layer in enumerate(self.layers):
+        for index, layer in enumerate(getattr(each, "_orig_mod", each) for each in self.layers):  # without torch.compile's wrapper
             self.calls.setdefault(id(layer), LayerCall(self, layer, f"{name}.{index}", layer.forward))
         self.calls = list(self.calls.values())
         self.owner = self.base.get_submodule(name.rpartition(".")[0])

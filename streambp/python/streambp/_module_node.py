@@ -4,21 +4,20 @@ The node keeps the layer's input. Its backward pass runs the layer once more for
 last to first with gradients; those of parameters are summed over chunks and returned by the node, once a layer.
 """
 
+import bisect
+import collections
 import contextlib
 
 import torch
 from torch.autograd.function import once_differentiable
 from torch.utils import _pytree as pytree
+from torch.utils import weak
 
 from ._library import InputError
 from ._module_attention import Visible
-from ._row_cache import RowCache, Rows, Stop, wide
+from ._row_cache import RowCache, Rows, Stop, Unfit, wide
 
 around = contextlib.nullcontext  # a context in which layers run again in the backward pass; tests put float64 there
-
-
-class Unfit(Exception):
-    """Why this call of a layer can't be streamed; it runs whole."""
 
 
 def axes_of(path, tensor, rows, known=None):
@@ -38,14 +37,36 @@ def axes_of(path, tensor, rows, known=None):
     return tuple(hits)
 
 
+def is_store(name, value):
+    """Whether layers leave keys and values for later layers in this argument."""
+    return isinstance(value, collections.UserDict) or (isinstance(value, dict) and "shared" in name)
+
+
+_seen = weak.WeakIdKeyDictionary()  # mask -> (its version, last_seen())
+
+
+def last_seen(mask):
+    """The last column [T] that each row of a mask sees, in any sequence and head; rows that see nothing see themselves."""
+    if mask not in _seen or _seen[mask][0] != mask._version:
+        visible = mask > torch.finfo(mask.dtype).min / 2 if mask.is_floating_point() else mask != 0
+        columns = torch.arange(mask.shape[-1], device=mask.device)
+        last = torch.where(visible, columns, -1).amax(-1)
+        last = last.flatten(0, -2).amax(0).cpu()
+        _seen[mask] = mask._version, last
+    return _seen[mask][1]
+
+
 class Arguments:
     """A layer's keyword arguments: every tensor with a row for each token is cut to a chunk. extras: where those lie that have a gradient.
 
-    whole: nothing is ever cut, of one row or another.
+    whole: nothing is ever cut, of one row or another. stores: names of the arguments through which layers share keys and values; asked: what
+    transformers collects of the modules inside.
     """
 
-    def __init__(self, kwargs, rows, known=None, whole=False):
-        found, self.spec = pytree.tree_flatten_with_path(kwargs)
+    def __init__(self, kwargs, rows, known=None, whole=False, asked=()):
+        self.stores = [name for name, value in kwargs.items() if is_store(name, value)]
+        self.asked, self.rows, self.given = asked, rows, None
+        found, self.spec = pytree.tree_flatten_with_path(kwargs | {name: dict(kwargs[name]) for name in self.stores})
         self.paths = [pytree.keystr(path) for path, _ in found]
         self.leaves = [leaf for _, leaf in found]
         self.axes = [axes_of(path, leaf, rows, known) if torch.is_tensor(leaf) and not whole else () for path, leaf in zip(self.paths, self.leaves, strict=True)]
@@ -64,14 +85,34 @@ class Arguments:
         cut = [self._cut(*each, begin, end) for each in zip(self.paths, self.leaves, self.axes, strict=True)]
         return pytree.tree_unflatten(cut, self.spec)
 
-    @staticmethod
-    def _cut(path, leaf, axes, begin, end):
+    def _cut(self, path, leaf, axes, begin, end):
         if not axes:
             return leaf
         if len(axes) == 2:
             return leaf.narrow(axes[0], begin, end - begin).narrow(axes[1], 0, end)
         columns = leaf.dim() > 2 and axes[0] == leaf.dim() - 1 and ("mask" in path or "alibi" in path)
+        columns = columns or any(path.startswith(f"['{name}']") for name in self.stores)
         return leaf.narrow(axes[0], 0, end) if columns else leaf.narrow(axes[0], begin, end - begin)
+
+    def chunks(self, size):
+        """[(begin, end)] of `size` rows and a few less, so that no mask lets a chunk's rows see later ones; more where there is no such edge.
+
+        None has a single row, which models take for a step of generation. A tuple says where the chunks end.
+        """
+        if isinstance(size, tuple):
+            return list(zip((0, *size), size, strict=False))
+        masks = [last_seen(leaf) for path, leaf, axes in zip(self.paths, self.leaves, self.axes, strict=True) if "mask" in path and len(axes) == 2]
+        seen = torch.stack([torch.arange(self.rows), *masks]).amax(0).cummax(0).values.tolist()
+        edges, begin = [end for end in range(1, self.rows + 1) if seen[end - 1] < end] if masks else range(1, self.rows + 1), 0
+        chunks = []
+        while begin < self.rows:
+            least = min(begin + 2, self.rows)
+            fitting = bisect.bisect_right(edges, max(begin + size, least)) - 1
+            end = edges[fitting] if fitting >= 0 and edges[fitting] >= least else edges[fitting + 1]
+            end = self.rows if end == self.rows - 1 else end
+            chunks.append((begin, end))
+            begin = end
+        return chunks
 
     def blank_rows(self):
         """Rows [B, T] that an additive mask hides everything from: their softmax is over all columns, later ones too. None: no such mask."""
@@ -110,42 +151,118 @@ def without_hooks(parameters):
             hooks.update(kept)
 
 
+class Side:
+    """How a tensor that a layer gives besides its hidden states counts rows: [B, T, ...], or [B * T, ...] with those of a sequence together."""
+
+    def __init__(self, tensor, batch, rows):
+        if tensor.dim() and tensor.shape[:2] == (batch, rows):
+            self.flat = False
+        elif tensor.dim() > 1 and tensor.shape[0] == batch * rows:
+            self.flat = True
+        else:
+            raise Unfit(f"it gives {list(tensor.shape)} besides its hidden states, which has no row for each token")
+        self.batch = batch
+
+    def by_rows(self, tensor):
+        return tensor.unflatten(0, (self.batch, -1)) if self.flat else tensor
+
+    def joined(self, parts):
+        return self._as_given(torch.cat([self.by_rows(part) for part in parts], 1))
+
+    def cut(self, tensor, begin, end):
+        return self._as_given(self.by_rows(tensor)[:, begin:end])
+
+    def _as_given(self, tensor):
+        return tensor.flatten(0, 1) if self.flat else tensor
+
+
+class Outputs:
+    """What a layer has given for its chunks. hidden: its states; sides: {position: parts}; shared: {(argument, key): where in Rows.pairs}."""
+
+    def __init__(self, batch):
+        self.batch, self.hidden, self.parts, self.sides, self.shared = batch, [], {}, {}, {}
+
+    def add(self, hidden, parts, shared, rows):
+        if not self.hidden:
+            self.parts = {position: [] for position in parts}
+            self.sides = {position: Side(part, self.batch, rows) for position, part in parts.items()}
+            self.shared = shared
+        if parts.keys() != self.parts.keys() or shared != self.shared:
+            raise Unfit("what it gives besides its hidden states changes from chunk to chunk")
+        self.hidden.append(hidden)
+        for position, part in parts.items():
+            self.parts[position].append(part)
+
+    def positions(self):
+        return [where for of_key in self.shared.values() for where in of_key]
+
+    def take_joined(self, axis, pairs):
+        """All tensors that the node gives; nothing is kept."""
+        hidden, parts, self.hidden, self.parts = self.hidden, self.parts, [], {}
+        return (torch.cat(hidden, axis), *(self.sides[position].joined(each) for position, each in parts.items()), *(pairs[i][j] for i, j in self.positions()))
+
+
+def shared_in(arguments, before, after, cache):
+    """{(argument, key): where in Rows.pairs} of the keys and values that the layer has left in its arguments for later layers."""
+    found = {}
+    for name in arguments.stores:
+        for key, value in after[name].items():
+            if value is before[name].get(key):
+                continue
+            where = [next((position for position, each in cache.returned.items() if each is tensor), None) for tensor in value]
+            if None in where:
+                raise Unfit(f"it leaves in {name} what is not in its cache")
+            found[name, key] = where
+    return found
+
+
 class LayerNode(torch.autograd.Function):
-    """hidden [B, T, D] -> [B, T, D]; call: the LayerCall; tensors: the arguments' extras, then the layer's parameters."""
+    """hidden [B, T, D] -> [B, T, D], what else the layer gives, and the keys and values that later layers share.
+
+    call: the LayerCall; chunks: [(begin, end)]; tensors: the arguments' extras, then the layer's parameters.
+    """
 
     @staticmethod
-    def forward(ctx, call, chunk, hidden, arguments, *tensors):
+    def forward(ctx, call, chunks, hidden, arguments, *tensors):
+        ctx.set_materialize_grads(False)
         extras = tensors[: len(arguments.extras)]
         kind = hidden.device.type
         ctx.call, ctx.arguments = call, arguments
         ctx.autocast = {"dtype": torch.get_autocast_dtype(kind), "enabled": torch.is_autocast_enabled(kind), "cache_enabled": False}
         ctx.save_for_backward(hidden, *extras)
-        rows = hidden.shape[1]
-        ctx.chunks = [(begin, min(rows, begin + chunk)) for begin in range(0, rows, chunk)]
+        rows = hidden.shape[call.axis]
+        ctx.chunks = chunks
         arguments.give_extras([extra.detach() for extra in extras])
-        parts, kept, states, ctx.random = [], Rows(rows), {}, []
+        outputs, kept, states, ctx.random = Outputs(hidden.shape[call.axis - 1]), Rows(rows), {}, []
         with torch.no_grad(), torch.autocast(kind, **ctx.autocast), call.alone():
             for begin, end in ctx.chunks:
                 ctx.random.append(random_states(hidden.device))
-                cache = RowCache(kept, begin, states)
-                parts.append(call.run(hidden[:, begin:end], arguments.at(begin, end), cache, begin, bool(kept.pairs)))
+                cache, given = RowCache(kept, begin, states), arguments.at(begin, end)
+                before = {name: dict(given[name]) for name in arguments.stores}
+                output, sides = call.run(hidden.narrow(call.axis, begin, end - begin), given, cache, begin, bool(kept.pairs or arguments.stores), arguments.asked)
+                outputs.add(output, sides, shared_in(arguments, before, given, cache), end - begin)
                 states = {name: state.clone() for name, state in cache.after.items()}
         if not kept.pairs and not states and not call.proven and len(ctx.chunks) > 1:
             raise Unfit("it leaves nothing in a cache, and no proof says that its rows don't meet")
         if same(ctx.random[0], random_states(hidden.device)):
             ctx.random = None  # nothing was drawn
         ctx.updates, ctx.has_states = len(kept.pairs), bool(states)
+        ctx.sides, ctx.positions = outputs.sides, outputs.positions()
+        arguments.given = outputs
         arguments.take_extras()
-        return torch.cat(parts, 1)
+        return outputs.take_joined(call.axis, kept.pairs)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, gradient):
+    def backward(ctx, gradient, *others):
         hidden, *extras = ctx.saved_tensors
         before = random_states(hidden.device) if ctx.random else None
         call, arguments = ctx.call, ctx.arguments
+        gradient = torch.zeros_like(hidden) if gradient is None else gradient
         blank = arguments.blank_rows()
-        if blank is not None and bool(gradient[blank.expand(gradient.shape[:2])].any()):
+        seeds = [gradient.movedim((call.axis - 1, call.axis), (0, 1))]
+        seeds += [side.by_rows(seed) for side, seed in zip(ctx.sides.values(), others, strict=False) if seed is not None]
+        if blank is not None and any(bool(seed[blank.expand(seed.shape[:2])].any()) for seed in seeds):
             raise InputError("the loss depends on rows of padding, which the model's mask lets see later rows: set their labels, and the label "
                              "that padding on the left would predict, to -100, or use attn_implementation=\"sdpa\"")
         extras = [extra.detach().requires_grad_() for extra in extras]
@@ -154,7 +271,7 @@ class LayerNode(torch.autograd.Function):
         arguments.give_extras(extras)
         try:
             with torch.autocast(hidden.device.type, **ctx.autocast), call.alone(), without_hooks(parameters), around():
-                of_hidden, sums = _backward(ctx, call, arguments, hidden, gradient, wanted)
+                of_hidden, sums = _backward(ctx, call, arguments, hidden, gradient, others, wanted)
         finally:
             arguments.take_extras()
             if before:
@@ -166,7 +283,7 @@ class LayerNode(torch.autograd.Function):
 
 def _earlier_rows(ctx, call, arguments, hidden):
     """(Rows, states at the start of each chunk) of a run without gradients, which ends where keys and values are there."""
-    kept, starts = Rows(hidden.shape[1]), [{}]
+    kept, starts = Rows(hidden.shape[call.axis]), [{}]
     with torch.no_grad():
         for i, (begin, end) in enumerate(ctx.chunks[:-1]):
             if ctx.random:
@@ -174,32 +291,37 @@ def _earlier_rows(ctx, call, arguments, hidden):
             cache = RowCache(kept, begin, starts[-1], updates=None if ctx.has_states else ctx.updates or None)
             if ctx.has_states or ctx.updates:
                 with contextlib.suppress(Stop):
-                    call.run(hidden[:, begin:end], arguments.at(begin, end), cache, begin, bool(ctx.updates))
+                    call.run(hidden.narrow(call.axis, begin, end - begin), arguments.at(begin, end), cache, begin, bool(ctx.updates))
             starts.append({name: state.clone() for name, state in cache.after.items()})
     return kept, starts
 
 
-def _backward(ctx, call, arguments, hidden, gradient, wanted):
-    """(gradient of hidden, those of `wanted`), chunk by chunk from last to first."""
+def _backward(ctx, call, arguments, hidden, gradient, others, wanted):
+    """(gradient of hidden, those of `wanted`), chunk by chunk from last to first; others: gradients of the sides, and of what is shared."""
     kept, starts = _earlier_rows(ctx, call, arguments, hidden)
     rooms, of_hidden = kept.zeros(), torch.empty_like(hidden, memory_format=torch.contiguous_format)
     sums, of_states = [None] * len(wanted), {}
+    of_sides = dict(zip(ctx.sides, others, strict=False))
+    of_shared = dict(zip(ctx.positions, others[len(ctx.sides):], strict=True))
     for i, (begin, end) in reversed(list(enumerate(ctx.chunks))):
         if ctx.random:
             set_random_states(hidden.device, ctx.random[i])
-        rows = hidden[:, begin:end].detach().requires_grad_()
+        rows = hidden.narrow(call.axis, begin, end - begin).detach().requires_grad_()
         states = {name: state.detach().requires_grad_() for name, state in starts[i].items()}
         cache = RowCache(kept, begin, states, rooms=rooms)
         with torch.enable_grad():
-            output = call.run(rows, arguments.at(begin, end), cache, begin, bool(ctx.updates))
-        roots = [(output, gradient[:, begin:end])]
-        if end < hidden.shape[1]:
-            for own, room in zip(cache.own, rooms.pairs, strict=True):
-                roots += [(x, r.narrow(-2, begin, end - begin)) for x, r in zip(own, room, strict=True)]
+            output, sides = call.run(rows, arguments.at(begin, end), cache, begin, bool(ctx.updates or arguments.stores), arguments.asked)
+        roots = [(output, gradient.narrow(call.axis, begin, end - begin))]
+        roots += [(sides[position], side.cut(of_sides[position], begin, end)) for position, side in ctx.sides.items() if of_sides[position] is not None]
+        for position, own in cache.own_by_position():
+            seeds = [of_shared[position]] if of_shared.get(position) is not None else []
+            seeds += [rooms.pairs[position[0]][position[1]]] if end < ctx.chunks[-1][1] else []
+            roots += [(own, seed.narrow(-2, begin, end - begin)) for seed in seeds]
+        if end < ctx.chunks[-1][1]:
             roots += [(state, of_states[name]) for name, state in cache.after.items() if of_states.get(name) is not None]
         roots = [(root, seed.to(root.dtype)) for root, seed in roots if root.requires_grad]
         found = torch.autograd.grad([root for root, _ in roots], [rows, *states.values(), *wanted], [seed for _, seed in roots], allow_unused=True)
-        of_hidden[:, begin:end] = 0 if found[0] is None else found[0]
+        of_hidden.narrow(call.axis, begin, end - begin).copy_(torch.zeros_like(rows) if found[0] is None else found[0])
         of_states = dict(zip(states, found[1:], strict=False))
         for j, part in enumerate(found[1 + len(states):]):
             if part is not None:

@@ -5,6 +5,8 @@ tokens, without and with padding, in the model's own dtype. What counts as equal
 one rounding, and the dtype's rounding.
 """
 
+import collections
+import copy
 from dataclasses import dataclass
 
 import torch
@@ -14,8 +16,8 @@ from . import _module_node as node
 from ._library import first_line
 from ._module_attention import own_masks
 
-PROOF_CHUNK = 16
-ROWS = 2 * PROOF_CHUNK + 1
+ENDS = (2, 15, 17, 33)  # of the proof's chunks
+ROWS = ENDS[-1]
 FACTORS = {torch.float64: 1e4, torch.float32: 1e3, torch.bfloat16: 4.0, torch.float16: 16.0}  # of the dtype's rounding
 NOISE = 4  # times what one rounding of its input moves
 OF_OTHERS = ("transformers.utils.output_capturing", "streambp.")  # functions that change nothing
@@ -64,7 +66,7 @@ def prove(model):
 
     state = patched_state_of(model)
     if state is None:
-        return prove_lane(ModuleLane(model, PROOF_CHUNK))
+        return prove_lane(ModuleLane(model, ROWS))
     with state.paused():
         return prove_lane(state)
 
@@ -75,7 +77,8 @@ def kind_of(layer):
     for name, module in layer.named_modules():
         settings = tuple(sorted((key, value) for key, value in vars(module).items()
                                 if isinstance(value, (bool, int, float, str)) and key not in OF_POSITION and not key.startswith("_")))
-        own = [id(each) for each in (*module._forward_hooks.values(), *module._forward_pre_hooks.values(), vars(module).get("forward"))
+        moved = "_hf_hook" in vars(module)  # by accelerate, which computes what the module does
+        own = [id(each) for each in (*module._forward_hooks.values(), *module._forward_pre_hooks.values(), None if moved else vars(module).get("forward"))
                if each is not None and not str(getattr(each, "__module__", "")).startswith(OF_OTHERS)]
         parts.append((name, id(type(module)), str(settings), *own))
     parts += [(name, tuple(each.shape), str(each.dtype), each.requires_grad) for name, each in layer.named_parameters()]
@@ -109,7 +112,7 @@ def prove_lane(state):
                 if not reason or not state.attention.fits:
                     break
             for _, each in calls:
-                each.reason, each.proven, each.known, each.ours = reason or None, not reason, call.known, call.ours
+                each.reason, each.proven, each.known, each.dims, each.axis, each.ours = reason or None, not reason, call.known, call.dims, call.axis, call.ours
             proofs.append(Proof(type(call.layer).__name__, tuple(index for index, _ in calls), "whole" if reason else "module", error, limit,
                                 worst, reason))
     return Table(proofs)
@@ -120,6 +123,7 @@ def _captured(base, layers):
     found, real = {}, []
     generator = torch.Generator().manual_seed(0)
     device = base.get_input_embeddings().weight.device
+    device = torch.device("cpu") if device.type == "meta" else device  # accelerate's hooks move what they are given
     words = min(base.get_input_embeddings().weight.shape[0], 5000)
     tokens = torch.randint(min(3, words - 1), words, (2, ROWS), generator=generator).to(device)
     mask = torch.ones_like(tokens)
@@ -142,6 +146,8 @@ def _captured(base, layers):
 
 
 def _detached(leaf):
+    if isinstance(leaf, collections.UserDict):
+        return type(leaf)(pytree.tree_map(_detached, dict(leaf)))
     return leaf.detach().requires_grad_(leaf.requires_grad) if torch.is_tensor(leaf) else leaf
 
 
@@ -149,7 +155,10 @@ def _proof(call, captured):
     """(error, limit, worst, reason)."""
     if not captured:
         return 0.0, 0.0, "", "the model does not call it"
-    modes = [(module, module.training) for module in call.layer.modules()]
+    modes, call.proven = [(module, module.training) for module in call.layer.modules()], True  # for as long as it is tried
+    sharded = hasattr(call.layer, "unshard")  # FSDP2 gathers where the layer is called; what is proved is its forward
+    if sharded:
+        call.layer.unshard()
     try:
         with call.alone(), node.without_hooks(list(call.layer.parameters())):
             results = [_compared(call, *each) for each in captured]
@@ -160,6 +169,8 @@ def _proof(call, captured):
     finally:
         for module, training in modes:
             module.training = training
+        if sharded:
+            call.layer.reshard()
     error, limit, worst = max(results, key=lambda each: each[0] / each[1] if each[0] == each[0] else float("inf"))
     reason = "" if error <= limit else f"in chunks {worst} is off by {error:.1e} of its norm, limit {limit:.0e}"
     return error, limit, worst, reason
@@ -167,7 +178,7 @@ def _proof(call, captured):
 
 def _compared(call, args, kwargs, real):
     """(error, limit, name) of the tensor that is furthest off its limit."""
-    hidden, given = call.bound(args, kwargs)
+    hidden, given = call.bound(args, kwargs, ROWS)
     given = {name: value for name, value in given.items() if name not in _cache_names()}
     if not call.ours:
         given = own_masks(given)
@@ -179,15 +190,31 @@ def _compared(call, args, kwargs, real):
     wanted = [*extras, *parameters.values()]
     names = ["the gradient of its input", *(f"the gradient of {arguments.paths[i]}" for i in arguments.extras),
              *(f"the gradient of {name}" for name in parameters), "its output"]
-    seeds = torch.randn(hidden.shape, device=hidden.device, dtype=torch.float32).to(hidden.dtype) * real[..., None].to(hidden.device)
+    tokens = real.to(hidden.device)
+    real = real.reshape(*[1] * (call.axis - 1), *real.shape, *[1] * (hidden.dim() - call.axis - 1)).to(hidden.device)
+    seeds, positions = [torch.randn(hidden.shape, device=hidden.device, dtype=torch.float32).to(hidden.dtype) * real], []
 
     def gradients(function, hidden):
         rows = hidden.detach().requires_grad_()
-        output = function(rows)
-        output = output[0] if isinstance(output, tuple) else output
-        found = torch.autograd.grad(output, [rows, *wanted], seeds.to(output.dtype), allow_unused=True)
+        own = given | {name: copy.copy(given[name]) for name in arguments.stores}
+        output, *others = pytree.tree_leaves(function(rows, own), is_leaf=lambda each: not isinstance(each, tuple))
+        if function is ours_of:
+            positions[:] = [i for i, each in enumerate(others) if torch.is_tensor(each)]
+        more = [others[i] for i in positions]
+        for name in arguments.stores:
+            more += [each for key, pair in own[name].items() if pair is not given[name].get(key) for each in pair]
+        for i, each in enumerate(more[len(seeds) - 1:]):
+            seeds.append(torch.randn(each.shape, device=each.device).to(each.dtype))
+            if i < len(positions):
+                found = node.Side(each, *tokens.shape).by_rows(seeds[-1])
+                found.mul_(tokens.view(*tokens.shape, *[1] * (found.dim() - 2)))
+        pairs = [(root, seed.to(root.dtype)) for root, seed in zip((output, *more), seeds, strict=True) if root.requires_grad]
+        found = torch.autograd.grad([root for root, _ in pairs], [rows, *wanted], [seed for _, seed in pairs], allow_unused=True)
         zeros = [torch.zeros_like(each) if part is None else part for part, each in zip(found, [rows, *wanted], strict=True)]
-        return [each.double() for each in (*zeros, output.detach() * real[..., None].to(output.device))]
+        return [each.double() for each in (*zeros, output.detach() * real)]
+
+    def ours_of(rows, own):
+        return call.stream(rows, own, ENDS)
 
     before = node.random_states(hidden.device)
     _own(call, hidden, given)
@@ -199,8 +226,8 @@ def _compared(call, args, kwargs, real):
         dtype = torch.get_autocast_dtype(hidden.device.type)
     rounding = torch.finfo(dtype).eps
     moved = hidden * (1 + rounding * torch.randn(hidden.shape, device=hidden.device)).to(hidden.dtype)
-    theirs, noisy = (gradients(lambda rows: _own(call, rows, given), each) for each in (hidden, moved))
-    ours = gradients(lambda rows: call.stream(rows, given, PROOF_CHUNK), hidden)
+    ours = gradients(ours_of, hidden)
+    theirs, noisy = (gradients(lambda rows, own: _own(call, rows, own), each) for each in (hidden, moved))
     if not all(bool(each.isfinite().all()) for each in theirs):
         if bool(real.all()):
             raise node.Unfit("its own outputs or gradients are not finite")
@@ -220,11 +247,13 @@ def _compared(call, args, kwargs, real):
 def _check_order(call, hidden, given, output, limit, real):
     """Raises Unfit where the last row changes an earlier one."""
     later = hidden.detach().clone()
-    later[:, -1] = later[:, -1].roll(1, -1) * -2 + 1
+    last = later.select(call.axis, -1)
+    last.copy_(last.roll(1, -1) * -2 + 1)
     with torch.no_grad():
         changed = _own(call, later, given)
-    changed = (changed[0] if isinstance(changed, tuple) else changed).double() * real[..., None].to(hidden.device)
-    error = float((changed - output)[:, :-1].norm() / max(float(output[:, :-1].norm()), 1e-300))
+    changed = (changed[0] if isinstance(changed, tuple) else changed).double() * real
+    earlier = [each.narrow(call.axis, 0, ROWS - 1) for each in (changed - output, output)]
+    error = float(earlier[0].norm() / max(float(earlier[1].norm()), 1e-300))
     if not error <= limit:
         raise node.Unfit(f"its last row changes earlier ones, by {error:.1e} of their norm")
 
@@ -232,7 +261,7 @@ def _check_order(call, hidden, given, output, limit, real):
 def _own(call, hidden, given):
     """The layer's own output, by the model's own attention; raises Unfit for what it leaves elsewhere, which a node would not see."""
     given = own_masks(given)
-    held = {id(each): len(each) for each in given.values() if isinstance(each, (dict, list))}
+    held = {id(each): len(each) for name, each in given.items() if isinstance(each, (dict, list)) and not node.is_store(name, each)}
     with call.state.attention.ours(False):
         output = call.original(hidden, **given)
     if any(held[id(each)] != len(each) for each in given.values() if id(each) in held):

@@ -8,6 +8,10 @@ import torch
 from torch.nn.functional import pad
 
 
+class Unfit(Exception):
+    """Why this call of a layer can't be streamed; it runs whole."""
+
+
 class Stop(Exception):
     """Keys and values are all that is wanted, and they are there."""
 
@@ -83,26 +87,31 @@ class RowCache:
     """The cache of one layer for the chunk that starts at row `begin`.
 
     rows: Rows of the earlier chunks, which gets the own ones unless `rooms` is given; rooms: Rows that receive the gradients of earlier rows;
-    before: states that the chunk starts from; updates: after so many it throws Stop. own: the chunk's own pairs; after: states at its end.
+    before: states that the chunk starts from; updates: after so many it throws Stop. own: the chunk's own pairs; returned: what the layer
+    was given for them, by position in Rows.pairs; after: states at its end.
     """
 
-    # No update_indexer: which rows an indexer picks among equal scores depends on how many rows it is given, so that such layers run whole.
     is_compileable = False
 
     def __init__(self, rows, begin, before=None, rooms=None, updates=None):
         self.rows, self.begin, self.before, self.rooms, self.updates = rows, begin, before or {}, rooms, updates
-        self.own, self.after = [], {}
+        self.own, self.after, self.returned = [], {}, {}
         self.layers = _Itself(self)
 
     def update(self, key_states, value_states, layer_idx=None, *args, **kwargs):
         index, pair = len(self.own), in_autocast(key_states, value_states)
         self.own.append(pair)
+        joined = self._joined(index, pair)
+        self.returned |= {(index, j): each for j, each in enumerate(joined)}
+        return joined
+
+    def _joined(self, index, pair):
         if self.rooms is not None and not self.begin:
             return pair
         self.rows.put(index, self.begin, pair)
         if len(self.own) == self.updates:
             raise Stop
-        joined = self.rows.until(index, self.begin + key_states.shape[-2])
+        joined = self.rows.until(index, self.begin + pair[0].shape[-2])
         if self.rooms is None:
             return joined
         rooms = self.rooms.until(index, self.begin)
@@ -110,6 +119,9 @@ class RowCache:
         for each in joined:
             each._streambp_rows = pair, rooms  # so that our attention (_module_attention.py) gives each its own part of the gradient
         return joined
+
+    def own_by_position(self):
+        return [((i, j), each) for i, pair in enumerate(self.own) for j, each in enumerate(pair)]
 
     def _state(self, name):
         state = self.before.get(name)
@@ -140,5 +152,20 @@ class RowCache:
     def has_previous_state(self, *args, **kwargs):
         return bool(self.before)
 
+    def update_indexer(self, *args, **kwargs):
+        raise Unfit("its indexer picks rows, and among equal scores others where it is given fewer")
+
+    def get_linear_cache(self, layer_idx):
+        return self._state("linear")
+
+    def set_linear_cache(self, layer_idx, linear_cache):
+        self.after["linear"] = linear_cache
+
     def get_seq_length(self, *args):
         return self.begin
+
+    def get_query_offset(self, *args):
+        return self.begin
+
+    def get_mask_sizes(self, query_length, *args):
+        return self.begin + query_length, 0

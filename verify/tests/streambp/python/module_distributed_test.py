@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""streambp.patch(model, lane="module") on two Gloo ranks, in float64: DistributedDataParallel and FSDP2 give the gradients of the whole batch, and gather a
+layer's parameters once a direction, however many chunks it has. accelerate's hooks, which move weights in and out, stay where they are."""
+
+import tempfile
+import unittest
+import warnings
+from pathlib import Path
+from unittest import mock
+
+import streambp
+import torch
+import torch.distributed.fsdp
+from module_lane_test import everything_in_float64
+from patch_distributed_test import LIMIT, RANKS, free_port, model_in_float64, share_of, whole_batch
+from patching import difference, gradients, reference_step, step
+from python_case import Case
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp._fully_shard import _fsdp_param_group
+
+warnings.simplefilter("ignore")
+
+
+def data_parallel(rank):
+    """(gradients, how many of them arrived)."""
+    model = streambp.patch(model_in_float64(), lane="module", chunk=5)
+    arrived = []
+    for parameter in model.parameters():
+        parameter.register_hook(lambda gradient: arrived.append(1) and None)
+    parallel = torch.nn.parallel.DistributedDataParallel(model)
+    batch, items = share_of(rank)
+    (parallel(**batch, num_items_in_batch=items).loss * RANKS).backward()
+    return gradients(model), len(arrived)
+
+
+def fully_sharded(rank, first):
+    """(gradients of two passes, halved; lanes; how often something was gathered in one pass). first: whether the model is patched before it is sharded."""
+    model = model_in_float64()
+    if first:
+        streambp.patch(model, lane="module", chunk=5)
+    for layer in model.model.layers:
+        fully_shard(layer)
+    fully_shard(model)
+    if not first:
+        streambp.patch(model, lane="module", chunk=5)
+    lanes = [str(proof) for proof in streambp.prove(model)]
+    batch, items = share_of(rank)
+    gathered, own = [], _fsdp_param_group.foreach_all_gather
+    for _ in range(2):  # the second pass adds to sharded gradients
+        gathered.clear()
+        with mock.patch.object(_fsdp_param_group, "foreach_all_gather", lambda *args, **kwargs: gathered.append(1) or own(*args, **kwargs)):
+            (model(**batch, num_items_in_batch=items).loss * RANKS).backward()
+    return {name: gradient.full_tensor() / 2 for name, gradient in gradients(model).items()}, lanes, len(gathered)
+
+
+def work(rank, port, folder):
+    """One rank: every result into a file of `folder`."""
+    import os
+
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=RANKS)
+    with everything_in_float64():
+        results = {"ddp": data_parallel(rank), "fsdp2, patched first": fully_sharded(rank, True), "fsdp2, sharded first": fully_sharded(rank, False)}
+    torch.save(results, Path(folder) / f"{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+class ModuleDistributed(Case):
+    @classmethod
+    def setUpClass(cls):
+        # Forked before this process has computed anything: what has been imported is not imported again.
+        with tempfile.TemporaryDirectory() as folder:
+            torch.multiprocessing.start_processes(work, (free_port(), folder), RANKS, start_method="fork")
+            cls.results = [torch.load(Path(folder) / f"{rank}.pt") for rank in range(RANKS)]
+
+    def check(self, what):
+        _, expected = reference_step(model_in_float64(), whole_batch())
+        for rank in range(RANKS):
+            error = difference(self.results[rank][what][0], expected)
+            self.assertTrue(error <= LIMIT, f"{what}, rank {rank}: {error:.1e}")
+            type(self).reached = max(self.reached, error)
+
+    def test_data_parallel(self):
+        self.check("ddp")
+        for result in self.results:
+            self.assertEqual(result["ddp"][1], len(list(model_in_float64().parameters())))
+
+    def test_fully_sharded(self):
+        layers = len(model_in_float64().model.layers)
+        for what in ("fsdp2, patched first", "fsdp2, sharded first"):
+            self.check(what)
+            for result in self.results:
+                _, lanes, gathered = result[what]
+                self.assertTrue(all("by their own code" in line for line in lanes), lanes)
+                self.assertEqual(gathered, 2 * layers + 1, what)  # each layer in both directions, the rest once
+
+    def test_weights_that_accelerate_moves(self):
+        import accelerate
+
+        batch = whole_batch()
+        with everything_in_float64():
+            for hooked in (lambda model: accelerate.dispatch_model(model, {"": "cpu"}, force_hooks=True), lambda model: accelerate.cpu_offload(model.requires_grad_(False), "cpu")):
+                model = hooked(model_in_float64())
+                embeds = model.get_input_embeddings()(batch["input_ids"]).detach().requires_grad_()
+                given = {**{name: batch[name] for name in ("attention_mask", "labels")}, "inputs_embeds": embeds}
+                found = []
+                for patched in (False, True):
+                    if patched:
+                        streambp.patch(model, lane="module", chunk=5)
+                        self.assertEqual({proof.lane for proof in streambp.prove(model)}, {"module"}, streambp.prove(model))
+                    embeds.grad = None
+                    _, of_model = step(model, given)
+                    found.append({"embeds": embeds.grad, **of_model})
+                self.assertTrue(difference(found[1], found[0]) <= LIMIT)
+
+
+if __name__ == "__main__":
+    unittest.main()
