@@ -167,15 +167,16 @@ def _own_attention(module):
     """The function that the model's own attention is, for this module."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    name = _own.get()
-    eager = next((getattr(sys.modules[kind.__module__], "eager_attention_forward", None) for kind in type(module).__mro__
-                  if hasattr(sys.modules.get(kind.__module__), "eager_attention_forward")), None)
-    return ALL_ATTENTION_FUNCTIONS.get_interface(name, eager)
+    spaces = (vars(sys.modules[kind.__module__]) for kind in type(module).__mro__ if kind.__module__ in sys.modules)
+    space = next((each for each in spaces if "ALL_ATTENTION_FUNCTIONS" in each), {})  # where its class is, which may have functions of its own
+    return space.get("ALL_ATTENTION_FUNCTIONS", ALL_ATTENTION_FUNCTIONS).get_interface(_own.get(), space.get("eager_attention_forward"))
 
 
 def _is_computed(module, own, query, key, value, dropout, softcap, sinks, kwargs):
     """Whether the engine computes what the model's own attention would."""
-    if dropout or kwargs.get("is_causal") is False or _own.get() == "sdpa" and (softcap is not None or sinks is not None):
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    if dropout or kwargs.get("is_causal") is False or _own.get() == "sdpa" and (softcap is not None or sinks is not None or own is not sdpa_attention_forward):
         return False
     if getattr(module, "sinks", None) is not None and module.sinks is not sinks:
         return False

@@ -3,7 +3,6 @@
 model's own."""
 
 import copy
-import inspect
 import unittest
 import warnings
 from unittest import mock
@@ -26,27 +25,25 @@ warnings.simplefilter("ignore")
 
 
 class Calls:
-    """Counts what attention computes while it lives: `ours` by the engine, `own` by the model's own function, and the largest mask."""
+    """Counts what attention computes while it lives: `ours` by the engine, `own` by the model's own function in its place."""
 
     def __enter__(self):
-        self.ours, self.own = 0, 0
-        apply, own = attention.Attention.apply, attention._own_attention
+        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-        def counted(*args):
+        attention._register()
+        self.ours, self.all = 0, 0
+        apply = attention.Attention.apply
+
+        def computed(*args):
             self.ours += 1
             return apply(*args)
 
-        def found(module):
-            function = own(module)
+        def asked(*args, **kwargs):
+            self.all += 1
+            return attention.attend(*args, **kwargs)
 
-            def counted(*args, **kwargs):
-                self.own += 1
-                return function(*args, **kwargs)
-
-            counted.__signature__ = inspect.signature(function)
-            return counted
-
-        self.patches = [mock.patch.object(attention.Attention, "apply", counted), mock.patch.object(attention, "_own_attention", found)]
+        self.patches = [mock.patch.object(attention.Attention, "apply", computed),
+                        mock.patch.dict(ALL_ATTENTION_FUNCTIONS._global_mapping, {attention.NAME: asked})]
         for each in self.patches:
             each.start()
         return self
@@ -54,6 +51,10 @@ class Calls:
     def __exit__(self, *error):
         for each in self.patches:
             each.stop()
+
+    @property
+    def own(self):
+        return self.all - self.ours
 
 
 class ModuleAttention(Case):
@@ -67,7 +68,7 @@ class ModuleAttention(Case):
                 error = max(relative(ours_loss, loss), difference(ours, theirs))
                 self.assertTrue(error <= LIMIT, f"{what}, chunk {chunk}: {error:.1e}")
                 type(self).reached = max(self.reached, error)
-                self.assertEqual((calls.ours > 0, calls.own > 0), (by == "ours", by == "own"), f"{what}, chunk {chunk}: {vars(calls)}")
+                self.assertEqual((calls.ours > 0, calls.own > 0), (by == "ours", by == "own"), f"{what}, chunk {chunk}: {calls.ours} by the engine, {calls.own} by the model's")
 
     def test_families_padded_and_packed(self):
         for family in FAMILIES:
