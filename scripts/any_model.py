@@ -149,7 +149,8 @@ def run_family(model_type, names):
     import torch
     import transformers
     from goldens.passes import InFloat64
-    from streambp import _module_lane, _module_node
+    from streambp import _module_node
+    from streambp._replaced import patched_state
 
     line = {"family": model_type, "lane": "none", "error": None, "reason": ""}
     batches = {7: batch_of(61, "left"), 6: batch_of(61, "right"), 2: batch_of(61, "left")}
@@ -175,7 +176,7 @@ def run_family(model_type, names):
     try:
         with InFloat64(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            state = _module_lane.patched_state_of(streambp.patch(model, lane="module"))
+            state = patched_state(streambp.patch(model, lane="module"))
             errors = []
             for state.chunk, batch in batches.items():
                 loss, ours = step(model, batch)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Time and memory of a step by every way to train Hugging Face's own model in little memory: its checkpointing in all variants, and the package's lanes.
+"""Time and memory of a step of Hugging Face's own model under its checkpointing in all variants, and by the package's lanes.
 
     python3 scripts/any_model_times.py [--seq-len 4096,8192] [--repeats 5] [--methods NAME,...] [--out results/any-model-times] [--resume]
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every check at full size, one after another: the equality sweep, random passes, the golden cases, the reference's gradients, precision,
-# compare's verdicts on gradients of Hugging Face and on published mistakes, trainers of TRL, fifty kills and other faults, allocations that fail,
+# compare's verdicts on gradients of Hugging Face and on published mistakes, trainers of TRL, kills of sweeps, trainings and ranks and other faults, allocations that fail,
 # mistakes planted in the sources, the long-index suite, hostile inputs, libFuzzer's inputs, the Python package with a newer transformers, headers by
 # themselves, a selection of tests with sanitizers and with assertions, the CUDA kernels on the host with sanitizers and in many orders, ranks
 # with the thread sanitizer, and one definition of each name. Says at the end which held; a check that fails does not keep the later ones from running.
@@ -115,6 +115,8 @@ check 'Recipes of TRL, patched and plain' python3 scripts/recipes.py --out out/r
 check 'Kills, full disks, closed descriptors, writers at the same time' \
   bash verify/tests/bench/faults_test.sh build/release/bin/streambp-bench 50
 check 'Training by every method: losses of 300 steps' "$venv/bin/python" scripts/train_parity.py --out out/train-parity --runs "$(mktemp -d)"
+check 'Ninety-five kills of a training, signals, eight writers at once, weights that shrink while they are read' \
+  python3 verify/tests/hostile/storms_test.py build/release/bin --kills 95
 check 'Twenty ranks killed at random moments' bash verify/tests/bench/ranks_test.sh build/release/bin/streambp-bench 20
 every_request() {
   (build_project release library_test) || return
@@ -124,9 +126,9 @@ check 'An allocation that fails, at every request of fifteen kinds of passes' ev
 check 'Mistakes planted in the sources, the named ones and an eighth of the others' \
   "$venv/bin/python" scripts/mutants.py --venv "$venv" --part "$((10#$(date +%j) % 8 + 1))/8" --jobs "$(nproc)" --out out/mutants
 check 'Lengths, products and element counts across 2^16, 2^31 and 2^32' "$verify" long "$@"
-check 'Hostile inputs: files, folders and command lines that have to be refused' \
+check 'Hostile inputs: files, folders, records and command lines that have to be refused, and what is odd but right' \
   python3 verify/tests/hostile/inputs_test.py build/release/bin verify/goldens --all
-check 'Readers of files and of the command line under libFuzzer' scripts/fuzz.sh --runs 100000 --seconds 300 --again --table out/fuzz/fuzz.md
+check 'Readers of files under libFuzzer' scripts/fuzz.sh --runs 100000 --seconds 300 --again --table out/fuzz/fuzz.md
 check 'The Python package with transformers 5.24' newer_transformers
 check 'Every public header by itself' headers
 check 'The whole library as a subdirectory of another project' \

@@ -59,7 +59,7 @@ ALTERNATIVES = [
     ("streambp/ops/cuda/language.cuh", "streambp/ops/cuda/on_host.h"),
     tuple(
         f"verify/tests/fuzz/{reader}_fuzz.cc"
-        for reader in ("adapter_config", "command_line", "config", "index", "records", "safetensors", "sweep_toml", "tokens")
+        for reader in ("adapter_config", "config", "index", "records", "safetensors", "tokens")
     ),
 ]
 

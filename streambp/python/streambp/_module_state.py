@@ -109,6 +109,10 @@ def check_attributes(base, settings):
         with torch.device("meta"), initialization.no_init_weights():
             _expected[base] = key, state_of(model_class(base)(config))
     expected = _expected[base][1]
+    for name, module in text_modules(base):
+        for attribute in vars(module):
+            if f"{name}.{attribute}" in expected:  # a function, say, where an activation was
+                raise InputError(f"{name}.{attribute}: is {vars(module)[attribute]!r}, its config makes it a {expected[f'{name}.{attribute}'][0]}; make the model anew")
     for name, (kind, attributes) in state_of(base).items():
         if name not in expected:
             continue  # of an adapter, or a module that a refusal of its own names

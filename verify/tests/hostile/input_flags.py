@@ -24,7 +24,7 @@ SWEEP = {
     "--device": ("tpu", "meta:tpu", ""),
     "--method": ("", "x", "auto,standard,", "standard,,", "STREAMBP", RED),
     "--objective": ("", "x", "sft,x", "distill"),
-    "--memory-limit": ("0", "-1", "x", "1e30", "nan", "inf", "10 GB", "GB", "0x10"),
+    "--memory-limit": ("0", "-1", "1", "x", "1e30", "nan", "inf", "10 GB", "GB", "0x10"),
     "--head-chunk": ("0", "-1", "x"),
     "--offload": ("x", "disk"),
     "--fuse-optimizer": ("x",),

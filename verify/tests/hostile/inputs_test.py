@@ -17,6 +17,7 @@ from pathlib import Path
 
 import input_files
 import input_flags
+import input_runs
 from running import run
 from stored import Workshop
 
@@ -34,7 +35,7 @@ def main():
     programs = [str((options.bin / name).resolve()) for name in ("streambp-bench", "streambp-verify")]
     with tempfile.TemporaryDirectory(prefix="streambp-hostile-") as folder:
         shop = Workshop(folder, options.goldens.resolve())
-        cases = [case for kind in (input_files, input_flags) for case in kind.all_cases(*programs, shop)]
+        cases = [case for kind in (input_files, input_flags, input_runs) for case in kind.all_cases(*programs, shop)]
         if options.only:
             cases = [case for case in cases if re.search(options.only, case.name)]
         elif not options.all:

@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 
 # What belongs to libraries, not to people: names of their types and functions, their errors' words.
 JARGON = re.compile(
@@ -25,13 +26,18 @@ class Case:
     argv: list
     want: tuple = (2,)  # exit codes
     says: tuple = ()  # what has to be on stderr
-    environment: dict = dataclasses.field(default_factory=dict)
+    environment: dict = dataclasses.field(default_factory=dict)  # None: without
     quick: bool = False  # among the few that every ctest runs
+    lines: int | None = 1  # on stderr at exit code 2; None: any
+    prepare: Callable = lambda: None  # called before it is run
+    after: Callable = lambda code: None  # what is wrong with what it left, or None
 
 
 def limits(memory):
     def set_limits():
         os.setsid()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # whoever runs this may ignore them
+            signal.signal(number, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if memory:
             resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
@@ -48,8 +54,8 @@ def judge(case, code, out, err):
         return [f"ended by signal {-code}"]
     if code not in case.want:
         faults.append(f"exit code {code}, expected {' or '.join(map(str, case.want))}")
-    if code == 2 and len(lines) != 1:
-        faults.append(f"{len(lines)} lines on stderr, expected one")
+    if code == 2 and case.lines is not None and len(lines) != case.lines:
+        faults.append(f"{len(lines)} lines on stderr, expected {case.lines}")
     if code == 1 and not lines + out.splitlines():
         faults.append("failed without a word")
     if any(len(line) > LONGEST_LINE for line in lines):
@@ -62,12 +68,14 @@ def judge(case, code, out, err):
         faults.append(f"says '{JARGON.search(text)[0]}'")
     if code in (1, 2):
         faults += [f"does not say '{word}'" for word in case.says if word not in text]
-    return faults
+    left = case.after(code)
+    return faults + ([left] if left else [])
 
 
 def run(case, timeout, memory):
     """The faults, what was on stderr, and seconds."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **case.environment}
+    environment = {name: value for name, value in {**os.environ, "OMP_NUM_THREADS": "1", **case.environment}.items() if value is not None}
+    case.prepare()
     start = time.monotonic()
     process = subprocess.Popen(
         case.argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, preexec_fn=limits(memory)

@@ -49,6 +49,13 @@ class Refused(Case):
         self.model.model.layers[1].mlp.act_fn = torch.nn.Sequential(torch.nn.SiLU(), torch.nn.Dropout(0.2))
         self.refuse("dropout 0.2", "layers.1")
 
+    def test_a_loss_of_the_model_s_own(self):
+        standard = self.model.loss_function
+        self.model.loss_function = lambda logits, labels, vocab_size, **more: logits.square().mean()
+        self.refuse("model.loss_function", "lambda", "patch the model")
+        self.model.loss_function = standard
+        self.accept()
+
     def test_outputs_of_layers(self):
         for key in ("output_attentions", "output_hidden_states"):
             if key == "output_attentions":
@@ -138,7 +145,7 @@ class Refused(Case):
         mine = type("MyLlama", (type(self.model),), {"__module__": "mine"})(self.model.config)
         self.refuse("mine.MyLlama", model=mine)
         gemma4 = model_in_float64("gemma4")
-        self.assert_refused(lambda: streambp.patch(gemma4), "Gemma 4", "streambp.backward")
+        self.assert_refused(lambda: streambp.patch(gemma4, lane="engine"), "Gemma 4", "streambp.backward")
 
     def test_wrappers(self):
         with tempfile.TemporaryDirectory() as folder:
