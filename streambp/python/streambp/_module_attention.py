@@ -1,7 +1,7 @@
 """The engine's exact attention in layers that run by their own code, through transformers' AttentionInterface: no mask of chunk x length is made.
 
 While a patched model runs, its config's attention is called "streambp". Where its mask is made of parts that are known (causal, windows, chunks,
-documents, padding), what takes the mask's place is a Visible; any other mask, and whatever the engine's attention doesn't compute (dropout, a bias of
+documents, padding), a Visible stands for the mask; any other mask, and whatever the engine's attention doesn't compute (dropout, a bias of
 positions), goes to the attention that the model has.
 """
 

@@ -25,7 +25,7 @@ warnings.simplefilter("ignore")
 
 
 class Calls:
-    """Counts what attention computes while it lives: `ours` by the engine, `own` by the model's own function in its place."""
+    """Counts what attention computes while it lives: `ours` by the engine, `own` by the model's own function instead."""
 
     def __enter__(self):
         from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -302,9 +302,9 @@ class Operators(Case):
                 torch.ops.streambp.attention(*given, *rest)
         with self.assertRaisesRegex(RuntimeError, "streambp: .*sinks"):
             torch.ops.streambp.attention(q, k, k, spans, *rest[:3], torch.zeros(3))
-        for seeds, places in ((torch.zeros(1, 4, 3, 8), rooms), (torch.zeros(1, 3, 4, 8), [rooms[0][:, :, :1]] * 2), (torch.zeros(1, 3, 4, 8), [torch.zeros(1, 2, 2, 8).double()] * 2)):
+        for seeds, given in ((torch.zeros(1, 4, 3, 8), rooms), (torch.zeros(1, 3, 4, 8), [rooms[0][:, :, :1]] * 2), (torch.zeros(1, 3, 4, 8), [torch.zeros(1, 2, 2, 8).double()] * 2)):
             with self.assertRaisesRegex(RuntimeError, "streambp: attention_backward"):
-                torch.ops.streambp.attention_backward(seeds, saved, q, k, k, spans, *rest, *places)
+                torch.ops.streambp.attention_backward(seeds, saved, q, k, k, spans, *rest, *given)
 
 
 def call_of(model):
