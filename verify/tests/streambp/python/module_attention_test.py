@@ -129,7 +129,7 @@ class ModuleAttention(Case):
         self.assertIsNone(attention.parts_of(masks.and_masks(masks.causal_mask_function, images)))
         window = masks.and_masks(masks.sliding_window_overlay(5), masks.causal_mask_function)
         self.assertEqual([(kind, held.get("sliding_window")) for kind, held in attention.parts_of(window)], [("window", 5), ("causal", None)])
-        sizes = {"batch_size": 1, "q_length": 6, "kv_length": 6, "device": "cpu"}
+        sizes = {"batch_size": 1, "q_length": 6, "kv_length": 6, "device": "cpu", "allow_is_causal_skip": False}
         self.assertIsInstance(attention.visible_or_mask(mask_function=window, **sizes), attention.Visible)
         for function in (images, masks.bidirectional_mask_function, masks.sliding_window_overlay(5)):
             mask = attention.visible_or_mask(mask_function=function, **sizes)
