@@ -16,6 +16,7 @@ from patching import batch_of, packed_batch, relative, step
 from python_case import Case
 from streambp import _module_attention as attention
 from streambp._measure import load, measure
+from streambp._replaced import FORWARDS
 
 load()
 LIMIT = 1e-10
@@ -109,7 +110,7 @@ class ModuleAttention(Case):
         batch = batch_of(61, (23, 23))
         rows = torch.arange(23)
         sees = (rows <= rows[:, None]) & (rows % 3 != 1) | torch.eye(23, dtype=torch.bool)
-        batch["attention_mask"] = torch.where(sees, 0.0, torch.finfo(torch.float64).min).double().expand(2, 1, 23, 23)
+        batch["attention_mask"] = torch.zeros((), dtype=torch.float64).masked_fill(~sees, torch.finfo(torch.float64).min).expand(2, 1, 23, 23)
         self.compare(model_of("llama"), batch, "a mask of four axes", by="own")
 
     def test_dropout_of_attention_is_the_models_own(self):
@@ -309,7 +310,7 @@ class Operators(Case):
 
 def call_of(model):
     """What the first streamed layer knows."""
-    return model.model.layers[0].__dict__["_streambp_forward"].call
+    return model.model.layers[0].__dict__[FORWARDS][0].call
 
 
 if __name__ == "__main__":
