@@ -73,6 +73,7 @@ class LayerCall:
         self.state, self.layer, self.name, self.original = state, layer, name, original
         self.reason, self.proven, self.known, self.warned, self.ours = None, False, {}, "", True
         self.dims, self.axis = 3, 1  # of hidden states, [B, T, D] unless the proof has seen others
+        self.padding_counts = False  # whether real rows see those of padding, as a proof has found
         parameters = inspect.signature(original).parameters
         self.names = [each for each, parameter in parameters.items() if parameter.kind in KINDS]
         self.any_keyword = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
@@ -143,6 +144,8 @@ class LayerCall:
             given = own_masks(given)
         rows = hidden.shape[self.axis]
         arguments = node.Arguments(given, rows, self.known, whole=isinstance(chunk, int) and rows <= chunk, asked=asked)
+        if self.state.padding_counts and (blank := arguments.blank_rows()) is not None and bool(blank.any()):
+            raise node.Unfit("rows of padding count, and its mask lets them see later ones")
         chunks = arguments.chunks(chunk)
         if isinstance(chunk, int) and rows > max(chunk, 2) + 1 and len(chunks) == 1:
             raise node.Unfit("its mask lets its first rows see its last")
@@ -230,6 +233,7 @@ class ModuleLane(Lane):
         super().__init__(model, chunk or CHUNK, head_chunk)
         name, self.layers = decoder_layers(self.base)
         self.name, self.table, self._proves = name, None, prove
+        self.padding_counts = False  # whether real rows see those of padding in some layer
         of_base = self.base.base_model_prefix if self.base.base_model_prefix in self.base._modules else name.partition(".")[0]
         self.head = Head(self.base, of_base, head_chunk)
         self.calls = {}

@@ -76,7 +76,7 @@ def kind_of(layer):
 
 def prove_lane(state):
     """Proves each kind of a ModuleLane's layers, and sets the reason of those that fail."""
-    kinds = {}
+    kinds, state.padding_counts = {}, False
     for index, call in enumerate(state.calls):
         kinds.setdefault(kind_of(call.layer), []).append((index, call))
     first = [calls[0][1] for calls in kinds.values()]
@@ -104,6 +104,7 @@ def prove_lane(state):
                 each.reason, each.proven, each.known, each.dims, each.axis, each.ours = reason or None, not reason, call.known, call.dims, call.axis, call.ours
             proofs.append(Proof(type(call.layer).__name__, tuple(index for index, _ in calls), "whole" if reason else "module", error, limit,
                                 worst, reason))
+    state.padding_counts = any(call.padding_counts for call in state.calls)
     return Table(proofs)
 
 
@@ -234,19 +235,29 @@ def _compared(call, args, kwargs, real):
         if worst is None or not found / limit <= worst[0] / worst[1]:
             worst = found, limit, name
     _check_order(call, hidden, given, theirs[-1], FACTORS[dtype] * rounding, real)
+    call.padding_counts |= not _changed(call, torch.where(real > 0, hidden, _others(hidden)), given, theirs[-1], real) <= FACTORS[dtype] * rounding
     return worst
+
+
+def _others(rows):
+    return rows.detach().roll(1, -1) * -2 + 1
+
+
+def _changed(call, hidden, given, output, real):
+    """How far the real rows of the layer's own output for `hidden` are off `output`, relative to its norm."""
+    with torch.no_grad():
+        found = _own(call, hidden, given)
+    found = (found[0] if isinstance(found, tuple) else found).double() * real
+    return float((found - output).norm() / max(float(output.norm()), 1e-300))
 
 
 def _check_order(call, hidden, given, output, limit, real):
     """Raises Unfit where the last row changes an earlier one."""
-    later = hidden.detach().clone()
+    later, earlier = hidden.detach().clone(), real.expand(output.shape).clone()
     last = later.select(call.axis, -1)
-    last.copy_(last.roll(1, -1) * -2 + 1)
-    with torch.no_grad():
-        changed = _own(call, later, given)
-    changed = (changed[0] if isinstance(changed, tuple) else changed).double() * real
-    earlier = [each.narrow(call.axis, 0, ROWS - 1) for each in (changed - output, output)]
-    error = float(earlier[0].norm() / max(float(earlier[1].norm()), 1e-300))
+    last.copy_(_others(last))
+    earlier.select(call.axis, -1).zero_()
+    error = _changed(call, later, given, output * earlier, earlier)
     if not error <= limit:
         raise node.Unfit(f"its last row changes earlier ones, by {error:.1e} of their norm")
 
