@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """streambp.patch() under the trainers of transformers and TRL, in float32: the same losses and metrics as without it, step by step."""
 
+import os
 import tempfile
 import unittest
+from unittest import mock
 
 import datasets
 import peft
@@ -218,6 +220,7 @@ class Trainers(unittest.TestCase):
         print(f"SFTTrainer, bfloat16: {error:.1e}")
         self.assertTrue(error <= 0.02, f"{error:.1e}")
 
+    @mock.patch.dict(os.environ)  # in which accelerate keeps autocast's dtype
     def test_trl_s_defaults(self):
         """Autocast over float32 weights, checkpointing, and an adapter as PEFT makes it, patched before and after the trainer is made."""
         data = datasets.Dataset.from_list([{"text": TEXT[: 20 + i]} for i in range(8)])
