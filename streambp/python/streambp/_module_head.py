@@ -325,11 +325,15 @@ class LossNode(torch.autograd.Function):
 
 
 def cross_entropy(logits, targets):
-    """(losses [m], their gradients [m, V]) in float32 and wider, of logits [m, V]."""
+    """(losses [m], their gradients [m, V]) in float32 and wider, of logits [m, V].
+
+    The target's own, its probability less 1, is made of the others' sum: the difference loses its digits as the target leads.
+    """
     work = logits.to(wide(logits.dtype), copy=True)
-    greatest = work.amax(1, keepdim=True)
-    work.sub_(greatest)
+    work.sub_(work.amax(1, keepdim=True))
     of_target = work.gather(1, targets[:, None])
-    total = work.exp_().sum(1, keepdim=True)
-    work.div_(total).scatter_add_(1, targets[:, None], torch.full_like(of_target, -1))
-    return total.log_().sub_(of_target).squeeze(1), work
+    others = work.exp_().scatter_(1, targets[:, None], 0).sum(1, keepdim=True)
+    total = others + of_target.exp()
+    losses = torch.where(of_target == 0, others.log1p(), total.log() - of_target)
+    work.div_(total).scatter_(1, targets[:, None], -others / total)
+    return losses.squeeze(1), work

@@ -14,6 +14,7 @@ from patching import batch_of, packed_batch, relative, step, tiny
 from patching import difference as difference_by_entry
 from python_case import Case, in_float64
 from streambp._lazy_logits import LazyLogits
+from streambp._module_head import cross_entropy
 from streambp._replaced import patched_state
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -242,6 +243,21 @@ class ModuleHead(Case):
         self.assertEqual(later.sum().dtype, torch.float32)
         self.assertTrue(relative(ours_loss, loss) <= 5e-3)
         self.assertTrue(distance(ours) <= 1.5 * distance(theirs), (distance(ours), distance(theirs)))
+
+    def test_tokens_that_the_model_is_sure_of(self):
+        """In float32 gradients and losses keep their digits, however far the target leads."""
+        drawn, targets = torch.randn(5, WORDS, generator=torch.Generator().manual_seed(1)), torch.arange(5)
+        for lead in (8, 16, 24, 40):
+            logits = drawn.clone()
+            logits[range(5), targets] = drawn.amax(1) + lead
+            limit = 2**-23 * (lead + 10)  # a difference of logits is rounded before its exponential
+            losses, gradients = cross_entropy(logits, targets)
+            wide = logits.double().softmax(1)
+            wide[range(5), targets] = 0
+            wide[range(5), targets] = -wide.sum(1)
+            for found, truth in ((gradients[range(5), targets], wide[range(5), targets]), (gradients, wide), (losses, -torch.log1p(wide[range(5), targets]))):
+                error = float(((found - truth) / truth).abs().max())
+                self.assertTrue(error <= limit, f"{lead} nats: {error:.1e}, limit {limit:.1e}")
 
     def test_nothing_to_score(self):
         model, batch = model_of("llama"), batch_of(WORDS, (23, 15))
