@@ -4,7 +4,7 @@
     python3 scripts/python_environment.py [VENV]     makes it unless it is there, and prints its Python; default .venv-hf or STREAMBP_HF_VENV
 
 STREAMBP_TRANSFORMERS_VERSION=5.24.0 asks for another transformers, in an environment of its own (.venv-hf-5.24.0), and the package's tests
-then run there.
+then run there. STREAMBP_TORCH_VERSION=2.15.0 asks for that torch, as scripts/setup.sh does (.venv-hf-torch-2.15.0).
 
 torch is the project's wheel, lent by a .pth file: all sides run the same kernels. The wheel is built for CUDA, and asks for CUDA's libraries
 before anything else; on a machine without them empty ones of the same names let it load, and nothing of them is ever called on a CPU. A
@@ -19,8 +19,9 @@ from pathlib import Path
 from files import InputError, run
 
 ROOT = Path(__file__).resolve().parent.parent
-TRANSFORMERS = "5.23.0"  # what everything is made and measured with
-VERSIONS = {"torch": "2.11.0", "transformers": os.environ.get("STREAMBP_TRANSFORMERS_VERSION", TRANSFORMERS), "safetensors": "0.8.0",
+TRANSFORMERS = "5.23.0"  # what everything is made and measured with, as is this torch
+TORCH = "2.11.0"
+VERSIONS = {"torch": os.environ.get("STREAMBP_TORCH_VERSION", TORCH), "transformers": os.environ.get("STREAMBP_TRANSFORMERS_VERSION", TRANSFORMERS), "safetensors": "0.8.0",
             "trl": "1.16.0", "peft": "0.21.2", "accelerate": "1.15.0", "datasets": "5.2.0"}
 ON_TORCH = ("accelerate", "peft", "trl")  # these ask for torch with its GPU libraries, and have no other dependency that is not below
 # The rest of transformers' and datasets' dependencies comes with them; of the others numpy to networkx are torch's, the rest is theirs, and
@@ -39,8 +40,9 @@ for stub in sorted(pathlib.Path(__file__).with_name("streambp_cuda_stubs").glob(
 
 
 def venv_folder():
-    name = ".venv-hf" if VERSIONS["transformers"] == TRANSFORMERS else f".venv-hf-{VERSIONS['transformers']}"
-    return Path(os.environ.get("STREAMBP_HF_VENV", ROOT / name)).absolute()
+    of_torch = "" if VERSIONS["torch"] == TORCH else f"-torch-{VERSIONS['torch']}"
+    of_transformers = "" if VERSIONS["transformers"] == TRANSFORMERS else f"-{VERSIONS['transformers']}"
+    return Path(os.environ.get("STREAMBP_HF_VENV", ROOT / f".venv-hf{of_torch}{of_transformers}")).absolute()
 
 
 def venv_python(folder=None):
@@ -49,7 +51,8 @@ def venv_python(folder=None):
 
 def torch_packages():
     """The site-packages folder of the project's own environment."""
-    folder = Path(os.environ.get("STREAMBP_VENV", ROOT / ".venv")) / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
+    own = ".venv" if VERSIONS["torch"] == TORCH else f".venv-{VERSIONS['torch']}"
+    folder = Path(os.environ.get("STREAMBP_VENV", ROOT / own)) / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
     if not (folder / "torch").is_dir():
         raise InputError(f"{folder}: no torch there; run scripts/setup.sh first, with this Python ({sys.version.split()[0]})")
     return folder.resolve()

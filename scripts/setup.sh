@@ -2,15 +2,19 @@
 # Everything a fresh Debian 12 machine needs, once: packages, a virtual environment with the torch wheel (its LibTorch), a
 # configured build. Sourced by run.sh and test.sh; a second call finds its stamps and does nothing. python.sh sources it with
 # setup_for=package, for what the Python package's build needs alone, or setup_for=package-on-own-torch.
-#   STREAMBP_TORCH=FOLDER   an existing torch instead of the wheel: the folder that holds its include/ and lib/
+#   STREAMBP_TORCH_VERSION=2.15.0   another torch than the default: .venv-2.15.0 and build/release-2.15.0 lie next to the default's
+#   STREAMBP_TORCH=FOLDER           an existing torch instead of the wheel: the folder that holds its include/ and lib/
 # Ubuntu 24.04 has the same packages under the same names; Ubuntu 22.04's are too old, and scripts/Containerfile is for it and for others.
 # Without root it names what is missing and goes on where that is possible: cmake and ninja come from PyPI, and without
 # GoogleTest, RapidCheck, Google Benchmark or ccache the programs are built all the same.
 set -euo pipefail
 
 project=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-venv=${STREAMBP_VENV:-$project/.venv}
-torch_version=2.11.0
+default_torch=2.11.0
+torch_version=${STREAMBP_TORCH_VERSION:-$default_torch}
+apart=''  # what the names of folders end in
+[ "$torch_version" = "$default_torch" ] || apart=-$torch_version
+venv=${STREAMBP_VENV:-$project/.venv$apart}
 
 debian_packages=(
   g++ cmake ninja-build ccache git ca-certificates python3 python3-venv
@@ -94,23 +98,28 @@ install_python_packages() {
     }
   else
     echo "setup: installing torch $torch_version and matplotlib into $venv" >&2
-    "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps \
-      "torch==$torch_version" 'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-cupti==13.0.*'
+    "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps "torch==$torch_version"
+    local cuda
+    cuda=$(sed -n "s/^cuda.*= '\(.*\)'/\1/p" "$venv"/lib/python3*/site-packages/torch/version.py)
+    "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps "nvidia-cuda-runtime==$cuda.*" "nvidia-cuda-cupti==$cuda.*"
   fi
   "$venv/bin/pip" install --quiet --disable-pip-version-check 'matplotlib>=3.8,<4' 'numpy>=1.26,<3' "${python_packages[@]}"
   touch "$stamp"
 }
 
-# build_project PRESET [TARGET...]
+# As CMakePresets.json has it, whose presets know one folder each.
+export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:-pch_defines,time_macros} CCACHE_BASEDIR=${CCACHE_BASEDIR:-$project}
+
+# build_project PRESET [TARGET...]: in build/PRESET, or build/PRESET-2.15.0
 build_project() {
-  local preset=$1
+  local preset=$1 folder=build/$1$apart
   shift
   cd "$project"
   [ -n "${STREAMBP_TORCH:-}" ] && cmake_options+=(-DSTREAMBP_TORCH="$STREAMBP_TORCH")
-  [ -e "build/$preset/build.ninja" ] || cmake --preset "$preset" -DSTREAMBP_VENV="$venv" "${cmake_options[@]}" >&2
+  [ -e "$folder/build.ninja" ] || cmake --preset "$preset" -B "$folder" -DSTREAMBP_VENV="$venv" "${cmake_options[@]}" >&2
   local targets=()
   [ $# -gt 0 ] && targets=(--target "$@")
-  cmake --build --preset "$preset" "${targets[@]}" >&2
+  cmake --build "$folder" "${targets[@]}" >&2
 }
 
 install_debian_packages
