@@ -6,20 +6,20 @@
 #include <utility>
 
 #include <c10/core/Event.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "streambp/backprop/embeddings.h"
 #include "streambp/data/objective_inputs.h"
 #include "streambp/objective/terms.h"
 #include "streambp/plan/hardware_flops.h"
 #include "streambp/plan/model_flops.h"
+#include "streambp/runtime/torch_private.h"
 
 namespace streambp::plan {
 namespace {
 
 /// Kernels of a GPU run asynchronously: a clock is read when they are done.
 void synchronize(c10::Device device) {
-  if (device.is_cuda()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+  if (device.is_cuda()) torch_private::synchronize(device);
 }
 
 /// Time on a GPU's own clock, from construction on; nothing elsewhere.
@@ -39,7 +39,7 @@ class GpuTimer {
  private:
   void mark(std::optional<c10::Event>& event) const {
     event.emplace(device_.type(), c10::EventFlag::BACKEND_DEFAULT);
-    event->record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+    event->record(torch_private::current_stream(device_));
   }
 
   c10::Device device_;
