@@ -40,7 +40,8 @@ SMALL = {
     "expert_intermediate_size": 16, "moe_num_experts": 4, "moe_k": 2, "moe_topk": 2, "block_size": 8, "index_n_heads": 2, "index_head_dim": 8, "index_topk": 16,
     "num_attention_groups": 2, "share_q_dim": 16, "use_mamba_kernels": False, "max_window_layers": 1, "dt_rank": 4, "time_step_rank": 4, "num_mem_blocks": 1,
     "attention_hidden_size": 32, "kv_channels": 8, "adapter_rank": 4, "mamba_ngroups": 1, "mamba_headdim": 16, "n_mamba_heads": 4, "mamba_d_ssm": 64,
-    "n_shared_experts": 1, "global_head_dim": 8, "dim_ff": 48, "dim_head": 8, "encoder_hash_byte_group_vocab": 61,
+    "n_shared_experts": 1, "global_head_dim": 8, "dim_ff": 48, "dim_head": 8, "encoder_hash_byte_group_vocab": 61, "linear_head_dim": 8, "linear_num_heads": 4, "pronunciation_vocab_size": 61, "shape_vocab_size": 61,
+    "shared_experts_intermediate_size": 16,
 }
 # What a family needs besides.
 OF_FAMILIES = {
@@ -48,6 +49,11 @@ OF_FAMILIES = {
     "cohere_compass_text": {"rope_parameters": {kind: {"rope_type": "default", "rope_theta": 10000.0} for kind in ("full_attention", "sliding_attention")}},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
     "dots3_note_text": {"num_key_value_heads": 4},
+    "longcat_flash": {"num_layers": 2, "ffn_hidden_size": 48, "expert_ffn_hidden_size": 16, "zero_expert_num": 2},
+    "mamba2": {"num_heads": 4, "head_dim": 16},
+    "zamba2": {"layers_block_type": ["mamba", "hybrid"] * 2},
+    **dict.fromkeys(("inkling2_text", "inkling2_loop_text"), {"swa_num_attention_heads": 4, "swa_num_key_value_heads": 2, "swa_head_dim": 8, "sliding_window_size": 5, "rel_extent": 16,
+                                                              "unpadded_vocab_size": 61, "n_layers_per_attn_res_block": 2}),
 }
 ZERO = ("dropout", "pdrop", "jitter", "layerdrop")
 
@@ -149,7 +155,8 @@ def run_family(model_type, names):
     import torch
     import transformers
     from goldens.passes import InFloat64
-    from streambp import _module_lane, _module_node
+    from streambp import _module_node
+    from streambp._replaced import patched_state
 
     line = {"family": model_type, "lane": "none", "error": None, "reason": ""}
     batches = {7: batch_of(61, "left"), 6: batch_of(61, "right"), 2: batch_of(61, "left")}
@@ -175,7 +182,7 @@ def run_family(model_type, names):
     try:
         with InFloat64(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            state = _module_lane.patched_state_of(streambp.patch(model, lane="module"))
+            state = patched_state(streambp.patch(model, lane="module"))
             errors = []
             for state.chunk, batch in batches.items():
                 loss, ours = step(model, batch)

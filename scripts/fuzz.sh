@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Gives the readers of files and of the command line inputs that libFuzzer makes up, with the address and undefined-behaviour sanitizers.
+# Gives the readers of files inputs that libFuzzer makes up, with the address and undefined-behaviour sanitizers.
 # Each target runs ten minutes in turn, until it has had all its inputs: what was run adds up over sessions, a line of FILE.jsonl for each
 # ten minutes with the seed, and FILE.md says what it comes to for the sources as they are now. One that is stopped (Ctrl-C) logs what it ran.
 #   scripts/fuzz.sh [--runs N] [--seconds S] [--again] [--keep] [--table FILE.md] [TARGET...]
@@ -33,7 +33,7 @@ log=${table%.md}.jsonl
 
 # Those that need no LibTorch first: they are built in minutes and run the fastest.
 plain=(config_fuzz safetensors_fuzz index_fuzz adapter_config_fuzz)
-[ ${#targets[@]} -gt 0 ] || targets=("${plain[@]}" tokens_fuzz records_fuzz sweep_toml_fuzz command_line_fuzz)
+[ ${#targets[@]} -gt 0 ] || targets=("${plain[@]}" tokens_fuzz records_fuzz)
 
 compiler=$(clang++ --version | sed -n 's/.*clang version \([0-9.]*\).*/clang \1/p;q')
 processor=$(sed -n 's/^model name[[:space:]]*: //p;T;q' /proc/cpuinfo)
@@ -165,12 +165,11 @@ fuzz() {
   mkdir -p "$folder/findings" "$folder/corpus" "$folder/seeds" "$folder/small"
   [ -e "$found" ] || found=
   "$program" --unpack "$folder/seeds" $found
-  # Longer ones reach hardly an edge more (7,907 of records instead of 7,863, 4,542 of sweeps instead of 4,538, none of command lines)
-  # and take up to twice as long.
+  # Longer ones reach hardly an edge more (7,907 of records instead of 7,863) and take up
+  # to twice as long.
   local longest=4096
   case $1 in
-    sweep_toml_fuzz) longest=256 ;;
-    command_line_fuzz | tokens_fuzz) longest=512 ;;
+    tokens_fuzz) longest=512 ;;
     records_fuzz) longest=2048 ;;
   esac
   local start=$SECONDS before findings

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Recipes of TRL as people copy them, five steps, with one line more: streambp.patch(trainer). Losses and gradients against the same recipe without it.
+"""Recipes of TRL as people copy them, five steps, with one line more: streambp.patch(trainer, lane="module"). Losses and gradients against the same recipe without it.
 
-    scripts/recipes.py [--only NAME...] [--out results/recipes]
+    scripts/recipes.py [--only NAME...] [--resume] [--out results/recipes]
 
 SFTTrainer with its defaults, packed, with LoRA, with QLoRA (NF4) and over 8 bits, DPO, KTO, GRPO and reward models with and without LoRA, on a tiny Qwen3. Each runs as it is
 (TRL's defaults: bf16 autocast over float32 weights, gradient checkpointing) and in float32 (bf16=False). Three runs each: plain, plain with attn_implementation="eager"
 for "sdpa", which is the noise that Hugging Face itself has, and patched. Losses count over five steps, gradients before the first.
 
-Limits: losses NOISE x that noise or 1e-5, gradients 1e-5 of a parameter's largest entry in float32, NOISE x the noise elsewhere. Writes results.jsonl and README.md.
+Limits: losses NOISE x that noise or 1e-5, in bfloat16 an eighth of its rounding; gradients 1e-5 of a parameter's largest entry in float32, and where something is computed in bfloat16 or 8 bits (autocast, quantized
+bases, whose adapters TRL casts to bfloat16) NOISE x the noise or NOISE roundings of bfloat16. Writes results.jsonl and README.md.
 Exit codes: 0 all within limits, 1 not, 2 bad usage.
 """
 
@@ -26,7 +27,9 @@ from files import write_file
 from machine import machine_name
 from python_environment import ROOT, enter_venv
 
-STEPS, CHUNK, LIMIT, NOISE = 5, 8, 1e-5, 4.0
+STEPS, CHUNK, LIMIT, NOISE, ROUNDING = 5, 8, 1e-5, 4.0, 2.0 ** -8
+GOOD = "as Hugging Face"
+PACKAGES = ("torch", "transformers", "trl", "peft", "bitsandbytes")
 # name: (trainer, rows, settings, with LoRA, quantized)
 RECIPES = {
     "SFT": ("SFT", "texts", {}, False, None),
@@ -45,8 +48,8 @@ RECIPES = {
 }
 PAGE = """# Recipes of TRL with one line more
 
-Five steps of each recipe as it is and in float32, patched (`streambp.patch(trainer)`) against plain Hugging Face: the largest relative difference of a loss, the largest of a gradient before the
-first step (of its parameter's largest entry), and what "eager" attention for "sdpa" changes in plain Hugging Face. Tiny Qwen3, chunks of {chunk} tokens. {machine}, commit {commit}; {versions}.
+Five steps of each recipe as it is and in float32, patched (`streambp.patch(trainer, lane="module")`) against plain Hugging Face: the largest relative difference of a loss, the largest of a gradient before the
+first step (of its parameter's largest entry), and what "eager" attention for "sdpa" changes in plain Hugging Face. Tiny Qwen3, chunks of {chunk} tokens. {made}
 Made by `scripts/recipes.py`.
 
 | recipe | computed in | loss | its noise | gradient | its noise | verdict |
@@ -92,7 +95,7 @@ def run(recipe, autocast, attention="sdpa", patched=False):
         trainer = getattr(trl, f"{name}Trainer")(model=base_model(folder, name == "Reward", quantized, attention), args=arguments, processing_class=byte_tokenizer(),
                                                  train_dataset=datasets.Dataset.from_list(ROWS[rows]), **more)
         if patched:
-            streambp.patch(trainer, chunk=CHUNK)
+            streambp.patch(trainer, lane="module", chunk=CHUNK)
         losses, gradients, own = [], {}, trainer.training_step
 
         def stepping(*args, **kwargs):
@@ -126,10 +129,10 @@ def record_of(recipe, autocast):
     except Exception as error:  # of whatever kind a trainer raises
         traceback.print_exc()
         return record | {"verdict": f"failed: {type(error).__name__}: {error}".splitlines()[0][:200]}
-    exact = not autocast and RECIPES[recipe][4] != "int8"
-    within = record["loss"] <= max(LIMIT, NOISE * record["loss_noise"])
-    within = within and record["gradient"] <= (LIMIT if exact else max(LIMIT, NOISE * record["gradient_noise"]))
-    return record | {"verdict": "as Hugging Face" if within else "WRONG"}
+    exact = not autocast and RECIPES[recipe][4] is None
+    within = record["loss"] <= max(LIMIT if exact else ROUNDING / 8, NOISE * record["loss_noise"])
+    within = within and record["gradient"] <= (LIMIT if exact else NOISE * max(ROUNDING, record["gradient_noise"]))
+    return record | {"verdict": GOOD if within else "WRONG"}
 
 
 def row_of(record):
@@ -137,9 +140,22 @@ def row_of(record):
     return f"| {record['recipe']} | {record['dtype']} | {' | '.join(figures)} | {record['verdict'].replace('|', ' ')} |"
 
 
+def written(folder, records):
+    """Writes records and page to `folder`; returns the page's summary."""
+    good = sum(record["verdict"] == GOOD for record in records)
+    summary = f"{good} as Hugging Face, {len(records) - good} not."
+    made = sorted({(each["machine"], each["commit"], ", ".join(f"{name} {each[name]}" for name in PACKAGES)) for each in records})
+    folder.mkdir(parents=True, exist_ok=True)
+    write_file(folder / "results.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+    write_file(folder / "README.md", PAGE.format(chunk=CHUNK, rows="\n".join(map(row_of, records)), summary=summary,
+                                                 made="\n".join(f"{machine}, commit {commit}; {versions}." for machine, commit, versions in made)))
+    return summary
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME")
+    parser.add_argument("--resume", action="store_true", help="keep the records that results.jsonl has")
     parser.add_argument("--out", type=Path, default=ROOT / "results/recipes", metavar="FOLDER")
     options = parser.parse_args()
     enter_venv()
@@ -161,21 +177,18 @@ def main():
     versions = {module.__name__: module.__version__ for module in (torch, transformers, trl, peft, bitsandbytes)}
     commit = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
     common = {"machine": machine_name(), "commit": commit, "time": datetime.now(timezone.utc).isoformat(timespec="seconds"), **versions}
-    records = []
+    found = options.out / "results.jsonl"
+    records = [json.loads(line) for line in found.read_text(encoding="utf-8").splitlines()] if options.resume and found.exists() else []
     for recipe in RECIPES:
-        if options.only and not any(recipe == name for name in options.only):
+        if options.only and recipe not in options.only or any(record["recipe"] == recipe for record in records):
             continue
         for autocast in (True, False):
             records.append(record_of(recipe, autocast) | common)
             print(row_of(records[-1]), flush=True)
-    good = sum(record["verdict"] == "as Hugging Face" for record in records)
-    summary = f"{good} as Hugging Face, {len(records) - good} not."
+            written(options.out, records)
+    summary = written(options.out, records)
     print(summary)
-    options.out.mkdir(parents=True, exist_ok=True)
-    write_file(options.out / "results.jsonl", "".join(json.dumps(record) + "\n" for record in records))
-    write_file(options.out / "README.md", PAGE.format(machine=common["machine"], commit=commit, chunk=CHUNK, rows="\n".join(map(row_of, records)), summary=summary,
-                                                      versions=", ".join(f"{name} {version}" for name, version in versions.items())))
-    return 0 if records and good == len(records) else 1
+    return 0 if records and all(record["verdict"] == GOOD for record in records) else 1
 
 
 if __name__ == "__main__":

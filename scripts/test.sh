@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Builds everything and runs all tests; sets the machine up first where that is still to be done. Arguments go to ctest.
 #   scripts/test.sh              all tests
+#   scripts/test.sh --quick      those of the library's and the programs' parts alone (ctest -L unit), in a few minutes
 #   scripts/test.sh -R Goldens   those whose name matches
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
+[ "${1:-}" != --quick ] || set -- -L unit "${@:2}"
 if [[ " ${cmake_options[*]} " == *STREAMBP_BUILD_TESTS=OFF* ]]; then
   echo "test.sh: the tests need GoogleTest (libgtest-dev), which is not installed" >&2
   exit 2

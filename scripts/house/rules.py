@@ -73,7 +73,7 @@ ALTERNATIVES = [
     ("streambp/ops/cuda/library.cu", "verify/tests/streambp/ops/cuda/no_code_library.cc"),
     tuple(
         f"verify/tests/fuzz/{reader}_fuzz.cc"
-        for reader in ("adapter_config", "command_line", "config", "index", "records", "safetensors", "sweep_toml", "tokens")
+        for reader in ("adapter_config", "config", "index", "records", "safetensors", "tokens")
     ),
 ]
 

@@ -7,7 +7,6 @@
 #include <fmt/ranges.h>
 #include <map>
 #include <memory>
-#include <string_view>
 #include <vector>
 
 #include "streambp/backprop/method_kind.h"
@@ -20,10 +19,7 @@
 namespace streambp {
 namespace {
 
-const std::vector<std::string> kShells{"bash", "zsh", "fish"};
-
-/// What a menu of completions shows of a description.
-constexpr size_t kShownText = 76;
+const std::vector<std::string> kShells{"bash"};
 
 /// What the values of a flag ("--method") or an argument ("shell") are chosen from, alone or in a
 /// comma-separated list.
@@ -43,29 +39,18 @@ FlagValues known_values() {
 
 struct Flag {
   std::string name;  // with its dashes
-  std::string text;
   bool has_value = false;
   std::vector<std::string> values;  // empty: anything, files among it
 };
 
 struct Command {
   std::string name;  // empty: the program itself
-  std::string text;
   std::vector<Flag> flags;
   std::vector<std::string> values;  // of its arguments without a flag; empty: files
 };
 
-/// The beginning of a description, up to where it goes into detail.
-std::string short_text(const std::string& text) {
-  size_t end = text.size();
-  for (const char* mark : {"; ", " (", "\n"}) end = std::min(end, text.find(mark, 8));
-  if (end > kShownText) end = std::min(text.rfind(' ', kShownText), kShownText);
-  return text.substr(0, end);
-}
-
 Command command_of(const CLI::App& app, const FlagValues& values) {
-  Command command{
-      app.get_parent() == nullptr ? "" : app.get_name(), short_text(app.get_description()), {}, {}};
+  Command command{app.get_parent() == nullptr ? "" : app.get_name(), {}, {}};
   for (const CLI::Option* option : app.get_options()) {
     if (option->get_group().empty()) continue;  // hidden
     const auto values_of = [&](const std::string& name) {
@@ -74,8 +59,7 @@ Command command_of(const CLI::App& app, const FlagValues& values) {
     };
     if (option->get_positional()) command.values = values_of(option->get_single_name());
     for (const std::string& name : option->get_lnames())
-      command.flags.push_back({"--" + name, short_text(option->get_description()),
-                               option->get_items_expected_max() > 0, values_of("--" + name)});
+      command.flags.push_back({"--" + name, option->get_items_expected_max() > 0, values_of("--" + name)});
   }
   return command;
 }
@@ -87,23 +71,6 @@ std::vector<Command> commands_of(const CLI::App& app) {
   for (const CLI::App* one : app.get_subcommands([](const CLI::App*) { return true; }))
     commands.push_back(command_of(*one, values));
   return commands;
-}
-
-/// `text` in single quotes, where a quote is written as `quote`.
-std::string quoted(const std::string& text, const char* quote) {
-  std::string out = "'";
-  for (const char c : text) out += c == '\'' ? std::string(quote) : std::string(1, c);
-  return out + "'";
-}
-
-/// `text` with a backslash before each of `marks`.
-std::string escaped(const std::string& text, std::string_view marks) {
-  std::string out;
-  for (const char c : text) {
-    if (marks.find(c) != std::string_view::npos) out += '\\';
-    out += c;
-  }
-  return out;
 }
 
 std::vector<std::string> names_of(const std::vector<Command>& commands) {
@@ -162,86 +129,8 @@ complete -o bashdefault -o default -F {1} {0}
                      program, function, fmt::join(names, "|"), cases);
 }
 
-std::string zsh_arguments(const Command& command) {
-  std::string out;
-  for (const Flag& flag : command.flags) {
-    std::string spec =
-        fmt::format("{}{}[{}]", flag.name, flag.has_value ? "=" : "", escaped(flag.text, "[]:\\"));
-    if (flag.has_value)
-      spec += fmt::format(":{}:{}", flag.name.substr(2),
-                          flag.values.empty() ? "_files"
-                                              : fmt::format("{{_sequence compadd - {} || _files}}",
-                                                            fmt::join(flag.values, " ")));
-    out += fmt::format(" \\\n          {}", quoted(spec, "'\\''"));
-  }
-  return out;
-}
-
-std::string zsh_script(const std::string& program, const std::string& function,
-                       const std::vector<Command>& commands) {
-  std::string list, cases;
-  for (const Command& command : commands) {
-    if (command.name.empty()) continue;
-    list += fmt::format("    {}\n", quoted(command.name + ":" + command.text, "'\\''"));
-    const std::string values =
-        command.values.empty() ? "_files" : fmt::format("({})", fmt::join(command.values, " "));
-    cases += fmt::format("        {}) _arguments '*: :{}'{} && ret=0 ;;\n", command.name, values,
-                         zsh_arguments(command));
-  }
-  return fmt::format(R"(#compdef {0}
-# {0} in zsh: source <({0} completion zsh), or as a file _{0} in a folder of fpath
-{1}() {{
-  local curcontext=$curcontext state ret=1
-  local -a line commands
-  commands=(
-{2}  )
-  _arguments -C '1: :->command' '*:: :->arguments'{4} && ret=0
-  case $state in
-    command) _describe command commands && ret=0 ;;
-    arguments)
-      case $line[1] in
-{3}      esac
-      ;;
-  esac
-  return ret
-}}
-if [[ $funcstack[1] == {1} ]]; then {1} "$@"; else compdef {1} {0}; fi
-)",
-                     program, function, list, cases, zsh_arguments(commands.front()));
-}
-
-std::string fish_script(const std::string& program, const std::string& function,
-                        const std::vector<Command>& commands) {
-  std::string out = fmt::format(
-      "# {0} in fish: {0} completion fish | source\n"
-      "function {1}_list # of a comma-separated list the last entry\n"
-      "    set -l before (commandline -ct | string replace -r '^--[a-z0-9-]+=' '' | string match -r '^.*,')\n"
-      "    for word in $argv\n        echo \"$before$word\"\n    end\nend\n",
-      program, function);
-  for (const Command& command : commands) {
-    const std::string when = command.name.empty()
-                                 ? "__fish_use_subcommand"
-                                 : quoted("__fish_seen_subcommand_from " + command.name, "\\'");
-    if (!command.name.empty())
-      out += fmt::format("complete -c {} -f -n __fish_use_subcommand -a {} -d {}\n", program, command.name,
-                         quoted(command.text, "\\'"));
-    if (!command.values.empty())
-      out += fmt::format("complete -c {} -f -n {} -a '{}'\n", program, when, fmt::join(command.values, " "));
-    for (const Flag& flag : command.flags) {
-      std::string values;
-      if (!flag.values.empty())
-        values = fmt::format(" -a '({}_list {})'", function, fmt::join(flag.values, " "));
-      out += fmt::format("complete -c {} -n {} -l {}{}{} -d {}\n", program, when, flag.name.substr(2),
-                         flag.has_value ? " -r" : "", values, quoted(flag.text, "\\'"));
-    }
-  }
-  return out;
-}
-
 constexpr const char* kExamples = R"(Examples:
   {0} completion bash > ~/.local/share/bash-completion/completions/{0}
-  {0} completion zsh > ~/.zfunc/_{0}
-  {0} completion fish > ~/.config/fish/completions/{0}.fish
 
 For this shell alone: source <({0} completion bash). Commands, flags and the names of presets, methods and objectives are completed.
 
@@ -249,27 +138,22 @@ Exit codes: 0 printed; 2 bad usage.)";
 
 }  // namespace
 
-std::string completion_script(const CLI::App& app, const std::string& shell) {
-  const std::vector<Command> commands = commands_of(app);
+std::string completion_script(const CLI::App& app) {
   const std::string& program = app.get_name();
   std::string function = "_" + program;
   std::replace(function.begin(), function.end(), '-', '_');
-  if (shell == "zsh") return zsh_script(program, function, commands);
-  return shell == "fish" ? fish_script(program, function, commands)
-                         : bash_script(program, function, commands);
+  return bash_script(program, function, commands_of(app));
 }
 
 void add_completion_command(CLI::App& app, std::function<int()>& action) {
-  const auto shell = std::make_shared<std::string>();
   CLI::App* const command =
-      app.add_subcommand("completion", "A script by which bash, zsh or fish completes this command line");
+      app.add_subcommand("completion", "A script by which bash completes this command line");
   command->footer(fmt::format(fmt::runtime(kExamples), app.get_name()));
-  command->add_option("shell", *shell, "bash, zsh or fish")
-      ->required()
-      ->check(CLI::IsMember(kShells).description(""));
-  command->callback([shell, &app, &action] {
-    action = [shell, &app] {
-      fmt::print("{}", completion_script(app, *shell));
+  const auto shell = std::make_shared<std::string>();
+  command->add_option("shell", *shell, "bash")->required()->check(CLI::IsMember(kShells).description(""));
+  command->callback([shell, &app, &action] {  // the option refers to `shell`
+    action = [&app] {
+      fmt::print("{}", completion_script(app));
       return kExitGood;
     };
   });

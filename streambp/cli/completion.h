@@ -1,4 +1,4 @@
-// Completion of a program's command line by the shell: a script made of its own commands and flags.
+// Completion of a program's command line by bash: a script made of its own commands and flags.
 #pragma once
 
 #include <CLI/App.hpp>
@@ -7,12 +7,12 @@
 
 namespace streambp {
 
-/// The command `completion SHELL`, which prints the script. `app` is to outlive it; commands that are added
+/// The command `completion bash`, which prints the script. `app` is to outlive it; commands that are added
 /// to it later are in the script as well.
 void add_completion_command(CLI::App& app, std::function<int()>& action);
 
-/// For `shell`, one of bash, zsh and fish. Values are completed of the flags for which the library has a
-/// list: presets, methods, objectives, the words of settings.
-std::string completion_script(const CLI::App& app, const std::string& shell);
+/// The script. Values are completed of the flags for which the library has a list: presets, methods,
+/// objectives, the words of settings.
+std::string completion_script(const CLI::App& app);
 
 }  // namespace streambp

@@ -24,9 +24,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         config = trl.SFTConfig(
             output_dir=folder, per_device_train_batch_size=4, max_steps=arguments.steps, learning_rate=3e-3, logging_steps=1, report_to=[],
-            use_cpu=True, bf16=False, save_strategy="no",
-            gradient_checkpointing=False,  # TRL's default is True, which would compute every layer twice over
-        )
+            use_cpu=True, save_strategy="no")
         trainer = trl.SFTTrainer(model=tiny_model(), args=config, train_dataset=datasets.Dataset.from_dict({"text": lines}),
                                  processing_class=byte_tokenizer())
         streambp.patch(trainer, chunk="auto")  # the layers, and the head that the trainer asks for log-probabilities

@@ -8,6 +8,8 @@
 
 import importlib
 
+__version__ = "0.1.0"
+
 # What stands where: modules, and the engine's library, are loaded when something of them is asked for.
 _NAMES = {
     "backward": "_backward",
@@ -15,7 +17,9 @@ _NAMES = {
     "InputError": "_library",
     "patch": "_patch",
     "unpatch": "_patch",
-    "prove": "_module_proof",
+    "prove": "_patch",
+    "Callback": "_callback",
+    "summary": "_summary",
     "log_probabilities": "_streamed_head",
     "predict": "_plan",
     "longest": "_plan",
@@ -27,7 +31,7 @@ _NAMES = {
     "load": "_measure",
 }
 
-__all__ = list(_NAMES)
+__all__ = [*_NAMES, "__version__"]
 
 
 def __getattr__(name):

@@ -1,4 +1,4 @@
-"""Level 1: one call instead of a forward and a backward pass. It fills .grad of an unmodified model, and autograd sees nothing of it."""
+"""backward(): one call instead of a forward and a backward pass. It fills .grad of an unmodified model, and autograd sees nothing of it."""
 
 import json
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
     """The loss of `objective` on `batch`, with its gradients added to .grad of the model's trainable parameters.
 
     As `loss = model(**batch).loss; loss.backward()`, exactly and in little memory: no logits, no activations of the whole sequence. The
-    model is lent, not copied or changed; parameters with requires_grad=False cost nothing and get nothing. Where .grad is None it is made,
+    model is read where it is, not copied or changed; parameters with requires_grad=False cost nothing and get nothing. Where .grad is None it is made,
     zeros for a parameter that the loss does not depend on; where there is one, it is added to in place. Hooks of modules and parameters do
     not run: a model in DistributedDataParallel, FSDP or DeepSpeed needs streambp.patch().
 
@@ -81,8 +81,7 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
     with refused_together(group):
         weights = Weights(model)
         check_state(weights.base)
-        if objective == "sft":
-            check_loss(weights.base)
+        check_loss(weights.base, objective)
         check_autocast(weights.dtype, weights.device)
         engine = engine_of(weights)
         tensors = batch_tensors(batch, weights.base)
@@ -91,9 +90,9 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
         settings["first_labels"] = first_labels
         hand_over_rope(engine, weights.base, greatest_position(tensors))
         parameters = weights.parameters()
-        values = weights.lend(parameters, parameters.values())
+        values = weights.views_of(parameters, parameters.values())
         of_reference = _reference(engine, values, weights, tensors, objective, given, reference, first_labels)
-        of_teacher = _lent(teacher, "teacher") if teacher is not None else (None, {})
+        of_teacher = _engine_and_views(teacher, "teacher") if teacher is not None else (None, {})
     with gradients_lock(weights):
         made = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad and parameter.grad is None}
         try:
@@ -101,7 +100,7 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
                 sums = _gradients(parameters)
             # What is there already has been summed over ranks before.
             own = {name: torch.zeros_like(gradient) if group and name not in made else gradient for name, gradient in sums.items()}
-            loss, of_tokens, line = checked(engine.backward, values, weights.lend(own, own.values()), tensors, objective, given, settings,
+            loss, of_tokens, line = checked(engine.backward, values, weights.views_of(own, own.values()), tensors, objective, given, settings,
                                             of_reference, *of_teacher, group)
         except BaseException:
             for parameter in made.values():
@@ -168,7 +167,7 @@ def _gradients(parameters):
     return gradients
 
 
-def _lent(model, role, adapter=True):
+def _engine_and_views(model, role, adapter=True):
     """(engine, {name: tensor}) of another model, or another `adapter`, that takes part. Raises InputError that names its role."""
     try:
         weights = Weights(model, adapters=adapter)
@@ -176,7 +175,7 @@ def _lent(model, role, adapter=True):
         parameters = weights.parameters()
         engine = engine_of(weights)
         hand_over_rope(engine, weights.base, None)
-        return engine, weights.lend(parameters, parameters.values())
+        return engine, weights.views_of(parameters, parameters.values())
     except InputError as error:
         raise InputError(f"{role}: {error}") from None
 
@@ -195,7 +194,7 @@ def _reference(engine, values, weights, batch, objective, options, reference, fi
         check_reference_name(reference, weights)
         if reference == "base":
             return checked(engine.evaluate, values, batch, objective, options, first_labels, False)
-    other, its_values = _lent(weights.outer, "reference", reference) if isinstance(reference, str) else _lent(reference, "reference")
+    other, its_values = _engine_and_views(weights.outer, "reference", reference) if isinstance(reference, str) else _engine_and_views(reference, "reference")
     return checked(other.evaluate, its_values, batch, objective, options, first_labels, True)
 
 

@@ -4,18 +4,9 @@ Classes with such a tower (WHOLE) are trained on text alone here: what the tower
 batches without images. Everything that is said of a model is then said of its decoder and head.
 """
 
+from ._families import WHOLE
 from ._library import InputError
 
-# A whole model's class: what its decoder and its head alone would be, by the decoder's class.
-WHOLE = {
-    "Gemma3ForConditionalGeneration": {"Gemma3TextModel": "Gemma3ForCausalLM"},
-    "Gemma4ForConditionalGeneration": {"Gemma4TextModel": "Gemma4ForCausalLM"},
-    "Mistral3ForConditionalGeneration": {"MistralModel": "MistralForCausalLM", "Ministral3Model": "Ministral3ForCausalLM"},
-    "Qwen3_5ForConditionalGeneration": {"Qwen3_5TextModel": "Qwen3_5ForCausalLM"},
-    "Qwen3_5MoeForConditionalGeneration": {"Qwen3_5MoeTextModel": "Qwen3_5MoeForCausalLM"},
-}
-# What a whole class's forward leaves out of its text config.
-NOT_RUN = {"Gemma3ForConditionalGeneration": {"final_logit_softcapping": None}}
 PREFIX = "model.language_model."
 # Of config.json: tokens whose embeddings a whole model replaces by what its towers give.
 REPLACED = ("image_token_id", "video_token_id", "audio_token_id")
@@ -61,12 +52,6 @@ def text_name(base, name):
     if not is_whole(base) or not name.startswith("model.") or name == PREFIX[:-1]:
         return name
     return "model." + name.removeprefix(PREFIX) if name.startswith(PREFIX) else None
-
-
-def runs_as_configured(base):
-    """Whether the model's own forward has all that its text config says (NOT_RUN)."""
-    left_out = NOT_RUN.get(model_class(base).__name__, {})
-    return all(getattr(text_config(base), key, value) == value for key, value in left_out.items())
 
 
 def text_modules(base):

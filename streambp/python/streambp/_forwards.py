@@ -1,5 +1,6 @@
 """The forward functions that patch() puts onto a model: of the decoder, of its layers, of the final norm and head, and of the whole."""
 
+import functools
 import inspect
 import sys
 import warnings
@@ -11,13 +12,11 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from ._attention import CACHES, check_keywords, mask_as_run
 from ._batch import mask_of_columns
 from ._decoder import FOR_TOWERS, check_text_tokens, model_class, text_config
-from ._library import InputError, checked
-from ._rope import hand_over_rope
+from ._library import InputError
+from ._stream import IGNORED, PACKED, Stream, labels_of, unpacked_router_logits
 from ._streamed_head import streamed_loss
 from ._streamed_layers import StreamedLayer
 
-IGNORED = -100
-PACKED = "streambp_packed"  # asks the decoder for packed hidden states before the final norm
 NOT_KEPT = ("output_attentions", "output_hidden_states")
 
 
@@ -39,47 +38,26 @@ class Call:
         return [name for name, parameter in inspect.signature(self.original).parameters.items() if parameter.kind in kinds]
 
 
-class Stream:
-    """One forward pass's tokens: padded inputs as they came, and the engine's stream of them by engine.
+def or_by_its_own_code(function):
+    """An entry of the model: what the engine refuses is left to lane="module", where there is one."""
+    @functools.wraps(function)
+    def entry(call, *args, **kwargs):
+        if call.state.understudy is None or PACKED in kwargs:
+            return function(call, *args, **kwargs)
+        try:
+            return function(call, *args, **kwargs)
+        except InputError as error:
+            reason = str(error)
+        with call.state.aside(reason):
+            return call.original(*args, **kwargs)
 
-    A forward pass may meet several engines: FSDP2 gathers parameters in a dtype of its own.
-    routes: whether layers give their routers' logits; router_logits: those of the layers that have one, packed [N, X].
-    """
-
-    def __init__(self, configuration, chunk, input_ids, attention_mask, position_ids, routes=False):
-        self.configuration, self.chunk, self.routes = configuration, chunk, routes
-        self.inputs = input_ids, attention_mask, position_ids
-        self.router_logits = []
-        self._streams = {}
-
-    def on(self, hidden):
-        """(engine, its stream) for hidden states of this dtype and on this device. Raises InputError for inputs that pack() refuses."""
-        engine = self.configuration.engine(hidden)
-        key = hidden.dtype, hidden.device
-        if key not in self._streams:
-            hand_over_rope(engine, self.configuration.weights.base, int(self.inputs[2].max()) + 1)
-            self._streams[key] = checked(engine.stream, *self.inputs)
-        return engine, self._streams[key]
-
-    def pack(self, padded):
-        """[N, D] of padded [B, T, D]."""
-        _, stream = self.on(padded)
-        rows = padded.flatten(0, 1)
-        return rows if stream.size() == rows.shape[0] else rows.index_select(0, stream.indices().to(rows.device))
-
-    def unpack(self, packed):
-        """[B, T, ...] of packed [N, ...], 0 where there is padding."""
-        batch, columns = self.inputs[0].shape
-        shape = (batch, columns, *packed.shape[1:])
-        if packed.shape[0] == batch * columns:
-            return packed.reshape(shape)
-        indices = next(iter(self._streams.values())).indices().to(packed.device)
-        return packed.new_zeros(batch * columns, *packed.shape[1:]).index_copy(0, indices, packed).reshape(shape)
+    return entry
 
 
+@or_by_its_own_code
 def backbone_forward(call, *args, **kwargs):
     """The decoder: streamed where gradients are wanted or no cache is, the model's own elsewhere."""
-    packed = kwargs.pop(PACKED, False)
+    packed = kwargs.pop(PACKED, None)
     given = call.bound(args, kwargs)
     if not _streams(call, given, packed):
         return call.original(*args, **kwargs)
@@ -90,12 +68,14 @@ def backbone_forward(call, *args, **kwargs):
         if packed or torch.is_grad_enabled():
             raise
         return call.original(*args, **kwargs)  # without gradients the model's own code is as good
+    if packed is not None:
+        packed(stream)
     for layer in call.module.layers[: call.module.config.num_hidden_layers]:
         hidden = layer(hidden, stream=stream)
         if stream.routes:
             hidden, logits = hidden
             stream.router_logits += [logits] if logits.numel() else []
-    if packed:
+    if packed is not None:
         return hidden, stream
     hidden = stream.unpack(call.module.norm(hidden))
     of_routers = {"router_logits": unpacked_router_logits(stream)} if stream.router_logits else {}
@@ -104,6 +84,7 @@ def backbone_forward(call, *args, **kwargs):
     return output if _returns_dict(call.module, given) else output.to_tuple()
 
 
+@or_by_its_own_code
 def whole_forward(call, *args, **kwargs):
     """Decoder and towers: of text alone the decoder, streamed; without gradients the model's own, which may have images too."""
     if not torch.is_grad_enabled():
@@ -116,11 +97,6 @@ def whole_forward(call, *args, **kwargs):
     module = sys.modules[kind.__module__]
     output = next((getattr(module, name) for name in names if hasattr(module, name)), type(output))(**output)
     return output if _returns_dict(call.module, given) else output.to_tuple()
-
-
-def unpacked_router_logits(stream):
-    """What transformers calls router_logits, [B T, X] of each layer that has a router; 0 in padding."""
-    return tuple(stream.unpack(logits).flatten(0, 1) for logits in stream.router_logits)
 
 
 def balance_of(call, stream, attention_mask):
@@ -218,42 +194,40 @@ def inner_forward(call, hidden, *args, inside=None, **kwargs):
     return call.original(hidden, *args, **kwargs) if inside is None else inside(hidden)
 
 
-def inside_head(state, hidden, function):
-    """function(hidden), called inside the calls of the final norm and of the head, whose parameters FSDP2 gathers for these."""
-    return state.backbone.norm(hidden, inside=lambda normed: state.base.lm_head(normed, inside=function))
-
-
+@or_by_its_own_code
 def causal_forward(call, *args, **kwargs):
-    """<Family>ForCausalLM: with labels in training mode a streamed loss, without logits; else the model's own forward."""
+    """<Family>ForCausalLM: with labels in training mode a streamed loss, and logits when they are looked at; else the model's own forward."""
     state = call.state
     given = call.bound(args, kwargs)
-    if given.get("fused_lm_head") and state.fused_head is not None and not _only_the_model_has(call, given):
-        from ._trl import fused_forward
-
-        return fused_forward(call, given)
+    if given.get("fused_lm_head") and state.fused is not None:
+        return state.fused(*args, **kwargs)
     if not _loss_streams(call, given):
         return call.original(*args, **kwargs)
     loss_inputs = {name: given.pop(name, None) for name in ("labels", "shift_labels", "num_items_in_batch")}
-    returns_dict = _returns_dict(call.module, given)
-    hidden, stream = packed_hidden(call, given)
-    labels = labels_of(state, stream, loss_inputs["labels"], loss_inputs["shift_labels"], counted=loss_inputs["num_items_in_batch"] is not None)
-    loss = streamed_loss(state, stream, hidden, labels, loss_inputs["num_items_in_batch"])
+    returns_dict, found, items = _returns_dict(call.module, given), [], loss_inputs["num_items_in_batch"]
+
+    def look(stream):  # before anything is computed
+        found.append(labels_of(state, stream, loss_inputs["labels"], loss_inputs["shift_labels"], counted=items is not None))
+
+    hidden, stream = packed_hidden(call, given, look)
+    loss = streamed_loss(state, stream, hidden, found[0], items)
+    logits = state.head.lazy(lambda: BaseModelOutputWithPast(last_hidden_state=stream.unpack(state.backbone.norm(hidden))), stream.inputs[0], hidden)
     balance = balance_of(call, stream, given.get("attention_mask"))
     if balance is not None:
-        of_routers = {"aux_loss": balance, "router_logits": unpacked_router_logits(stream)}
+        of_routers = {"aux_loss": balance, "router_logits": unpacked_router_logits(stream), "logits": logits}
         output = MoeCausalLMOutputWithPast(loss=loss + _of_mixture(call.module, "router_aux_loss_coef") * balance, **of_routers)
     else:
         kind = MoeCausalLMOutputWithPast if hasattr(call.module.config, "num_experts") else CausalLMOutputWithPast
-        output = kind(loss=loss)
+        output = kind(loss=loss, logits=logits)
     return output if returns_dict else output.to_tuple()
 
 
-def packed_hidden(call, given):
-    """(packed hidden states before the final norm [N, D], Stream) of a model's arguments."""
+def packed_hidden(call, given, look):
+    """(packed hidden states before the final norm [N, D], Stream) of a model's arguments; look(Stream) is called before anything is computed."""
     of_head = ("logits_to_keep", "fused_lm_head", "return_dict", "ignore_index")
     inputs = {name: value for name, value in given.items() if name not in of_head}
     inputs["use_cache"] = False
-    return call.state.backbone(**{PACKED: True}, **inputs)
+    return call.state.backbone(**{PACKED: look}, **inputs)
 
 
 def _only_the_model_has(call, given):
@@ -277,38 +251,3 @@ def _loss_streams(call, given):
     if torch.is_tensor(keep) or keep != 0 or given.get("ignore_index", IGNORED) != IGNORED:
         return False
     return module.loss_function is ForCausalLMLoss
-
-
-def labels_of(state, stream, labels, shift_labels=None, counted=False):
-    """labels [B, T] where column t + 1 holds the target of column t, and none that padding would predict.
-
-    Raises InputError for the latter unless state.first_labels is "ignore" (and then where they are `counted`, as Trainer's
-    num_items_in_batch counts them), and for shift_labels with a target of the last column, which no
-    column follows.
-    """
-    shape = stream.inputs[0].shape
-    if shift_labels is not None:
-        shift_labels = shift_labels.reshape(shape)
-        if (shift_labels[:, -1] != IGNORED).any():
-            raise InputError("shift_labels: the last column has a target; sequence parallelism is not supported, give labels, or -100 "
-                             "there")
-        labels = torch.nn.functional.pad(shift_labels[:, :-1], (1, 0), value=IGNORED)
-    if labels.shape != shape:
-        raise InputError(f"labels: shape {list(labels.shape)}, expected that of input_ids, {list(shape)}")
-    mask = stream.inputs[1]
-    if mask is None:
-        return labels
-    from_padding = torch.zeros(shape, dtype=torch.bool, device=labels.device)
-    from_padding[:, 1:] = (mask[:, :-1] == 0).to(labels.device)
-    from_padding &= labels != IGNORED
-    if not from_padding.any():
-        return labels
-    if state.first_labels != "ignore":
-        row, column = from_padding.nonzero()[0].tolist()
-        raise InputError(f"labels: row {row} column {column}: padding would predict it; set it to -100, or patch(..., "
-                         "first_labels=\"ignore\")")
-    if counted:
-        row, column = from_padding.nonzero()[0].tolist()
-        raise InputError(f"labels: row {row} column {column}: padding would predict it, and num_items_in_batch counts it although "
-                         "first_labels=\"ignore\" drops it: the loss would be too small; set it to -100 in the collator")
-    return labels.masked_fill(from_padding, IGNORED)

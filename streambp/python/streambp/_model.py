@@ -3,7 +3,7 @@
 Weights maps between the two. Hugging Face's parameters are named relative to the model inside PEFT's and torch.compile's
 wrappers ("model.layers.0.self_attn.q_proj.base_layer.weight"), the engine's as the Hub's files and PEFT's adapter files name them
 ("model.layers.0.self_attn.q_proj.weight"). A parameter is one tensor of the engine's, except that transformers 5 holds all experts of a
-layer in two parameters of which the engine sees two or one views for each expert. The tensors that are lent need not be the parameters
+layer in two parameters of which the engine sees two or one views for each expert. The tensors that the engine is given need not be the parameters
 themselves: gradients, and the whole tensors that FSDP2 gathers for a layer, have the same shapes and the same views.
 """
 
@@ -15,7 +15,8 @@ import weakref
 import torch
 
 from ._adapters import base_name, find_adapter, is_adapter_name
-from ._decoder import NOT_RUN, decoder, is_whole, model_class, text_class_name, text_config, text_name
+from ._decoder import decoder, is_whole, model_class, text_class_name, text_config, text_name
+from ._families import NOT_RUN
 from ._library import InputError, checked, library
 from ._module_state import module_settings, notes_on
 from ._refusals import check_class
@@ -149,19 +150,19 @@ class Weights:
         all_names = dict(self._tensors())
         return {name: all_names[name] for name in (self.names if names is None else names)}
 
-    def lend(self, names, tensors):
+    def views_of(self, names, tensors):
         """The engine's {name: view} of `tensors`, which stand for the parameters `names` in the same order; None: left out.
 
         A tensor has its parameter's shape; views share its storage, so that what the engine writes into them is written into it.
         """
-        lent = {}
+        views = {}
         for name, tensor in zip(names, tensors, strict=True):
             if tensor is None:
                 continue
             tensor = tensor.detach()
             for engine_name, view in self._engine_names[name]:
-                lent[engine_name] = tensor if view is None else view(tensor)
-        return lent
+                views[engine_name] = tensor if view is None else view(tensor)
+        return views
 
     def engine_names(self, name):
         """The engine's names of the views of parameter `name`."""
@@ -172,13 +173,13 @@ class Weights:
         expected = checked(engine.parameters)
         # Of shapes alone: slices of sharded parameters would be gathered.
         shapes = [torch.empty(parameter.shape, device="meta") for parameter in self.parameters().values()]
-        lent = self.lend(self.names, shapes)
-        for name, tensor in lent.items():
+        views = self.views_of(self.names, shapes)
+        for name, tensor in views.items():
             if name not in expected:
                 raise InputError(f"{self.class_name} has a parameter {name}, which its config says nothing of")
             if list(tensor.shape) != list(expected[name]):
                 raise InputError(f"{name} is {list(tensor.shape)}, its config says {list(expected[name])}")
-        missing = [name for name in expected if name not in lent]
+        missing = [name for name in expected if name not in views]
         if missing:
             raise InputError(f"{self.class_name} has no parameter {missing[0]}, which its config asks for "
                              f"({len(missing)} missing)")

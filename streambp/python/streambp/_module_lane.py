@@ -1,6 +1,4 @@
-"""Level 2 for any decoder of transformers: layers are streamed by the model's own code, whatever modules they have inside.
-
-    model = streambp.patch(model, lane="module")
+"""The lane of patch() for any decoder of transformers: layers are streamed by the model's own code, whatever modules they have inside.
 
 Each decoder layer becomes a node (_module_node.py) that runs the layer's own forward in chunks through a cache of ours (_row_cache.py). That
 this gives the layer's own gradients is proved when the model is patched (_module_proof.py); a layer that fails runs whole, under checkpointing.
@@ -15,11 +13,12 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from . import _module_node as node
-from ._attention import CACHES
 from ._library import InputError
-from ._model import unwrap
+from ._log import say
+from ._module_head import Head
+from ._module_proof import CACHE_NAMES, ROWS, prove_head, prove_lane
+from ._replaced import Lane
 
-CACHE_NAMES = (*CACHES, "past_key_value", "layer_past")
 CHUNK = 512
 KINDS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 IMPLEMENTATIONS = ("eager", "sdpa")
@@ -73,6 +72,7 @@ class LayerCall:
         self.state, self.layer, self.name, self.original = state, layer, name, original
         self.reason, self.proven, self.known, self.warned = None, False, {}, ""
         self.dims, self.axis = 3, 1  # of hidden states, [B, T, D] unless the proof has seen others
+        self.padding_counts = False  # whether real rows see those of padding, as a proof has found
         parameters = inspect.signature(original).parameters
         self.names = [each for each, parameter in parameters.items() if parameter.kind in KINDS]
         self.any_keyword = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
@@ -141,6 +141,8 @@ class LayerCall:
         given = {name: value for name, value in given.items() if name not in CACHE_NAMES}
         rows = hidden.shape[self.axis]
         arguments = node.Arguments(given, rows, self.known, whole=isinstance(chunk, int) and rows <= chunk, asked=asked)
+        if self.state.padding_counts and (blank := arguments.blank_rows()) is not None and bool(blank.any()):
+            raise node.Unfit("rows of padding count, and its mask lets them see later ones")
         chunks = arguments.chunks(chunk)
         if isinstance(chunk, int) and rows > max(chunk, 2) + 1 and len(chunks) == 1:
             raise node.Unfit("its mask lets its first rows see its last")
@@ -195,25 +197,66 @@ def layer_forward(call, *args, **kwargs):
 
 
 def model_forward(call, *args, **kwargs):
-    """The model and its decoder: in training without a cache, unless one is asked for."""
-    training = torch.is_grad_enabled() and call.layer.training
-    if training and kwargs.get("use_cache") is None and len(args) < 2 and not any(kwargs.get(name) is not None for name in CACHE_NAMES):
+    """The model and its decoder: in training without a cache, unless one is asked for, and with a streamed head where labels are given."""
+    if kwargs.get("fused_lm_head") and call.layer is call.state.base and call.state.fused is not None:
+        return call.state.fused(*args, **kwargs)
+    if not (torch.is_grad_enabled() and call.layer.training):
+        return call.original(*args, **kwargs)
+    call.state.turn_off_checkpointing(call.state.streamed_modules)
+    if kwargs.get("use_cache") is None and len(args) < 2 and not any(kwargs.get(name) is not None for name in CACHE_NAMES):
         kwargs["use_cache"] = False
-    return call.original(*args, **kwargs)
+    head = call.state.head
+    if call.layer is not call.state.base or not head.is_asked(args, kwargs):
+        return call.original(*args, **kwargs)
+    reason = head.obstacle(call.original)
+    output = call.original(*args, **kwargs) if reason else head.forward(head.bound(args, kwargs))
+    if (reason or head.reason) != head.said:
+        head.said = reason or head.reason
+        say(f"head as the model has it: {head.said}" if head.said else "head streamed")
+    return output
 
 
-class ModuleLane:
-    """What patch(lane="module") has set on a model, and what it has found there. chunk: tokens of a layer's chunk."""
+class ModuleLane(Lane):
+    """What patch() has set on a model for layers and head by their own code."""
 
-    def __init__(self, model, chunk):
-        self.outer, self.base = unwrap(model)
-        self.chunk, self.active, self.fused_head, self._found = chunk, False, None, []
+    def __init__(self, model, chunk, head_chunk=0, prove=True):
+        super().__init__(model, chunk or CHUNK, head_chunk)
         name, self.layers = decoder_layers(self.base)
-        self.name = name
+        self.name, self.table, self._proves = name, None, prove
+        self.padding_counts = False  # whether real rows see those of padding in some layer
+        of_base = self.base.base_model_prefix if self.base.base_model_prefix in self.base._modules else name.partition(".")[0]
+        self.head = Head(self.base, of_base, head_chunk)
         self.calls = {}
         for index, layer in enumerate(getattr(each, "_orig_mod", each) for each in self.layers):  # without torch.compile's wrapper
             self.calls.setdefault(id(layer), LayerCall(self, layer, f"{name}.{index}", layer.forward))
         self.calls = list(self.calls.values())
+
+    def prepare(self):
+        """Proves layers and head, once, unless that was not wanted."""
+        if self.table is None and self._proves:
+            with self.paused():
+                self.table = prove_lane(self)
+                self.head.reason = self.head.reason or prove_head(self.head)
+
+    def describe(self):
+        """What was taken, in one line."""
+        self.head.said = self.head.obstacle(self.base.forward)
+        head = f"head as the model has it ({self.head.said})" if self.head.said else "head streamed"
+        layers = [str(proof) for proof in self.table] if self.table is not None else [f"{len(self.layers)} layers by their own code, not proved"]
+        return "; ".join([*layers, head])
+
+    def rows(self, when):
+        """What was taken, as summary() prints it; when: said of each lane."""
+        proofs = self.table if self.table is not None else ()
+        rows = [(proof.kind, len(proof.layers), f"{when}{'own code' if proof.lane == 'module' else 'own code, whole'}",
+                 f"proved on {ROWS} rows: {proof.error:.0e}" if proof.lane == "module" else proof.reason) for proof in proofs]
+        rows = rows or [(type(self.layers[0]).__name__, len(self.layers), f"{when}own code", "not proved")]
+        reason = self.head.obstacle(self.base.forward)
+        proof = "" if self.head.proof is None else f"proved on {ROWS} rows: {self.head.proof[0]:.0e}"
+        return [*rows, ("head", 1, f"{when}{'own code, whole' if reason else 'own code'}", reason or proof)]
+
+    def chunk_in_words(self):
+        return self.chunk
 
     def attention(self):
         """The name of the attention that runs now."""
@@ -227,41 +270,16 @@ class ModuleLane:
         return False  # the model's own modules run, whatever has become of them
 
     def install(self):
-        if self.active:
-            return
-        from ._patch import ATTRIBUTE, streamed_method
-
-        setattr(self.base, ATTRIBUTE, self)
-        self.active = True
+        super().install()
         for call in self.calls:
-            self._replace(call, layer_forward, streamed_method)
+            call.original = call.layer.forward
+            self.put(call, layer_forward, call.layer)
         owner = self.base.get_submodule(self.name.rpartition(".")[0])
-        for module in {id(each): each for each in (self.base, owner)}.values():
-            if "use_cache" in inspect.signature(module.forward).parameters:
-                self._replace(ModelCall(self, module), model_forward, streamed_method)
-
-    def _replace(self, call, function, streamed_method):
-        module = call.layer
-        found = module.__dict__.get("forward")
-        module.forward = streamed_method(call, function, module)
-        self._found.append((module, found, module.forward))
-
-    @contextlib.contextmanager
-    def paused(self):
-        """Inside, the model's own code runs."""
-        active, self.active = self.active, False
-        try:
-            yield
-        finally:
-            self.active = active
-
-    def remove(self):
-        """Restores what install() has found."""
-        from ._patch import ATTRIBUTE, restore
-
-        self.active = False
-        restore(self._found)
-        self.base.__dict__.pop(ATTRIBUTE, None)
+        self.streamed_modules = [owner, *self.layers.modules()]
+        if owner is not self.base and "use_cache" in inspect.signature(owner.forward).parameters:
+            self.put(ModelCall(self, owner), model_forward, owner)
+        if "use_cache" in inspect.signature(self.base.forward).parameters:
+            self.put(ModelCall(self, self.base), model_forward, self.base)
 
 
 class ModelCall:
@@ -269,29 +287,3 @@ class ModelCall:
 
     def __init__(self, state, module):
         self.state, self.layer, self.original = state, module, module.forward
-
-
-def patched_state_of(model):
-    """The ModuleLane of a model, or None."""
-    from ._patch import patched_state
-
-    state = patched_state(model)
-    if state is not None and not isinstance(state, ModuleLane):
-        raise InputError("the model is patched with lane=\"engine\": what prove() proves is lane=\"module\"; call streambp.unpatch(model) first")
-    return state
-
-
-def patch_module(model, chunk, prove):
-    """patch(model, lane="module")."""
-    from ._module_proof import prove_lane
-    from ._patch import patched_state
-
-    state = patched_state(model)
-    if state is not None:
-        state.remove()
-    state = ModuleLane(model, CHUNK if chunk == "auto" else chunk)
-    if prove:
-        for line in prove_lane(state).whole_lines():
-            warnings.warn(line, stacklevel=3)
-    state.install()
-    return model

@@ -44,14 +44,27 @@ def is_store(name, value):
 _seen = weak.WeakIdKeyDictionary()  # mask -> (its version, last_seen())
 
 
+def is_hiding(mask):
+    """Whether a mask is True where rows do not see columns: above the diagonal, at least."""
+    if mask.dtype != torch.bool or mask.shape[-1] != mask.shape[-2]:
+        return False
+    below = torch.ones(mask.shape[-2:], dtype=torch.bool, device=mask.device).tril()
+    return bool((mask | below).all()) and not bool(mask.all())
+
+
+def visible(mask):
+    """Where a mask lets rows see columns, bool."""
+    if mask.is_floating_point():
+        return mask > torch.finfo(mask.dtype).min / 2
+    return ~mask if is_hiding(mask) else mask != 0
+
+
 def last_seen(mask):
     """The last column [T] that each row of a mask sees, in any sequence and head; rows that see nothing see themselves."""
     if mask not in _seen or _seen[mask][0] != mask._version:
-        visible = mask > torch.finfo(mask.dtype).min / 2 if mask.is_floating_point() else mask != 0
         columns = torch.arange(mask.shape[-1], device=mask.device)
-        last = torch.where(visible, columns, -1).amax(-1)
-        last = last.flatten(0, -2).amax(0).cpu()
-        _seen[mask] = mask._version, last
+        last = torch.where(visible(mask), columns, -1).amax(-1)
+        _seen[mask] = mask._version, last.flatten(0, -2).amax(0).cpu()
     return _seen[mask][1]
 
 
@@ -114,10 +127,10 @@ class Arguments:
         return chunks
 
     def blank_rows(self):
-        """Rows [B, T] that an additive mask hides everything from: their softmax is over all columns, later ones too. None: no such mask."""
+        """Rows [B, T] that a mask which is added or filled in hides everything from: their softmax is over all columns, later ones too. None: no such mask."""
         for path, leaf, axes in zip(self.paths, self.leaves, self.axes, strict=True):
-            if "mask" in path and len(axes) == 2 and leaf.dim() == 4 and leaf.is_floating_point():
-                return (leaf.amax(-1) <= torch.finfo(leaf.dtype).min / 2).all(1)
+            if "mask" in path and len(axes) == 2 and leaf.dim() == 4 and (leaf.is_floating_point() or is_hiding(leaf)):
+                return ~visible(leaf).any(-1).any(1)
         return None
 
 
@@ -236,7 +249,7 @@ class LayerNode(torch.autograd.Function):
                 ctx.random.append(random_states(hidden.device))
                 cache, given = RowCache(kept, begin, states), arguments.at(begin, end)
                 before = {name: dict(given[name]) for name in arguments.stores}
-                output, sides = call.run(hidden.narrow(call.axis, begin, end - begin), given, cache, begin, bool(kept.pairs or arguments.stores), arguments.asked)
+                output, sides = call.run(hidden.narrow(call.axis, begin, end - begin).contiguous(), given, cache, begin, bool(kept.pairs or arguments.stores), arguments.asked)
                 outputs.add(output, sides, shared_in(arguments, before, given, cache), end - begin)
                 states = {name: state.clone() for name, state in cache.after.items()}
         if not kept.pairs and not states and not call.proven and len(ctx.chunks) > 1:
@@ -288,7 +301,7 @@ def _earlier_rows(ctx, call, arguments, hidden):
             cache = RowCache(kept, begin, starts[-1], updates=None if ctx.has_states else ctx.updates or None)
             if ctx.has_states or ctx.updates:
                 with contextlib.suppress(Stop):
-                    call.run(hidden.narrow(call.axis, begin, end - begin), arguments.at(begin, end), cache, begin, bool(ctx.updates))
+                    call.run(hidden.narrow(call.axis, begin, end - begin).contiguous(), arguments.at(begin, end), cache, begin, bool(ctx.updates))
             starts.append({name: state.clone() for name, state in cache.after.items()})
     return kept, starts
 
@@ -303,7 +316,7 @@ def _backward(ctx, call, arguments, hidden, gradient, others, wanted):
     for i, (begin, end) in reversed(list(enumerate(ctx.chunks))):
         if ctx.random:
             set_random_states(hidden.device, ctx.random[i])
-        rows = hidden.narrow(call.axis, begin, end - begin).detach().requires_grad_()
+        rows = hidden.narrow(call.axis, begin, end - begin).contiguous().detach().requires_grad_()
         states = {name: state.detach().requires_grad_() for name, state in starts[i].items()}
         cache = RowCache(kept, begin, states, rooms=rooms)
         with torch.enable_grad():

@@ -13,10 +13,14 @@ import torch
 from torch.utils import _pytree as pytree
 
 from . import _module_node as node
+from ._attention import CACHES
 from ._library import first_line
+from ._module_head import IGNORED, hidden_of, leaves_of, with_hidden
 
+CACHE_NAMES = (*CACHES, "past_key_value", "layer_past")
 ENDS = (2, 15, 17, 33)  # of the proof's chunks
 ROWS = ENDS[-1]
+HEAD_CHUNK = 13
 FACTORS = {torch.float64: 1e4, torch.float32: 1e3, torch.bfloat16: 4.0, torch.float16: 16.0}  # of the dtype's rounding
 NOISE = 4  # times what one rounding of its input moves
 OF_OTHERS = ("transformers.utils.output_capturing", "streambp.")  # functions that change nothing
@@ -36,10 +40,9 @@ class Proof:
     reason: str
 
     def __str__(self):
-        found = f"{len(self.layers)} {self.kind} ({_ranges(self.layers)})"
         if self.lane == "module":
-            return f"{found}: by their own code in chunks, proved on {ROWS} rows: {self.error:.1e} of {self.worst}, limit {self.limit:.0e}"
-        return f"{found}: whole: {self.reason}"
+            return f"{len(self.layers)} {self.kind} by their own code, proved on {ROWS} rows: {self.error:.0e}"
+        return f"{len(self.layers)} {self.kind} ({_ranges(self.layers)}) whole: {self.reason}"
 
 
 class Table(tuple):
@@ -54,20 +57,6 @@ class Table(tuple):
 
 def _ranges(indices):
     return ", ".join(map(str, indices)) if len(indices) < 9 else f"{indices[0]} to {indices[-1]}"
-
-
-def prove(model):
-    """Whether each kind of decoder layer of `model` gives its own gradients when it is run in chunks, on random tokens: a Table of Proofs.
-
-    What patch(model, lane="module") does; the model stays as it is. Raises InputError for models without decoder layers.
-    """
-    from ._module_lane import ModuleLane, patched_state_of
-
-    state = patched_state_of(model)
-    if state is None:
-        return prove_lane(ModuleLane(model, ROWS))
-    with state.paused():
-        return prove_lane(state)
 
 
 def kind_of(layer):
@@ -86,7 +75,7 @@ def kind_of(layer):
 
 def prove_lane(state):
     """Proves each kind of a ModuleLane's layers, and sets the reason of those that fail."""
-    kinds = {}
+    kinds, state.padding_counts = {}, False
     for index, call in enumerate(state.calls):
         kinds.setdefault(kind_of(call.layer), []).append((index, call))
     first = [calls[0][1] for calls in kinds.values()]
@@ -107,17 +96,22 @@ def prove_lane(state):
                 each.reason, each.proven, each.known, each.dims, each.axis = reason or None, not reason, call.known, call.dims, call.axis
             proofs.append(Proof(type(call.layer).__name__, tuple(index for index, _ in calls), "whole" if reason else "module", error, limit,
                                 worst, reason))
+    state.padding_counts = any(call.padding_counts for call in state.calls)
     return Table(proofs)
+
+
+def random_tokens(base):
+    """[2, ROWS]"""
+    weight = base.get_input_embeddings().weight
+    words = min(weight.shape[0], 5000)
+    device = torch.device("cpu") if weight.is_meta else weight.device  # accelerate's hooks move what they are given
+    return torch.randint(min(3, words - 1), words, (2, ROWS), generator=torch.Generator().manual_seed(0)).to(device)
 
 
 def _captured(base, layers):
     """{id(layer): [(args, kwargs, real rows [B, T])]} of calls of the model on random tokens, detached."""
     found, real = {}, []
-    generator = torch.Generator().manual_seed(0)
-    device = base.get_input_embeddings().weight.device
-    device = torch.device("cpu") if device.type == "meta" else device  # accelerate's hooks move what they are given
-    words = min(base.get_input_embeddings().weight.shape[0], 5000)
-    tokens = torch.randint(min(3, words - 1), words, (2, ROWS), generator=generator).to(device)
+    tokens = random_tokens(base)
     mask = torch.ones_like(tokens)
     mask[0, :5] = 0
 
@@ -171,7 +165,7 @@ def _proof(call, captured):
 def _compared(call, args, kwargs, real):
     """(error, limit, name) of the tensor that is furthest off its limit."""
     hidden, given = call.bound(args, kwargs, ROWS)
-    given = {name: value for name, value in given.items() if name not in _cache_names()}
+    given = {name: value for name, value in given.items() if name not in CACHE_NAMES}
     arguments = node.Arguments(given, ROWS)
     call.known |= {(path, leaf.dim()): axes for path, leaf, axes in zip(arguments.paths, arguments.leaves, arguments.axes, strict=True)
                    if torch.is_tensor(leaf)}
@@ -231,19 +225,29 @@ def _compared(call, args, kwargs, real):
         if worst is None or not found / limit <= worst[0] / worst[1]:
             worst = found, limit, name
     _check_order(call, hidden, given, theirs[-1], FACTORS[dtype] * rounding, real)
+    call.padding_counts |= not _changed(call, torch.where(real > 0, hidden, _others(hidden)), given, theirs[-1], real) <= FACTORS[dtype] * rounding
     return worst
+
+
+def _others(rows):
+    return rows.detach().roll(1, -1) * -2 + 1
+
+
+def _changed(call, hidden, given, output, real):
+    """How far the real rows of the layer's own output for `hidden` are off `output`, relative to its norm."""
+    with torch.no_grad():
+        found = _own(call, hidden, given)
+    found = (found[0] if isinstance(found, tuple) else found).double() * real
+    return float((found - output).norm() / max(float(output.norm()), 1e-300))
 
 
 def _check_order(call, hidden, given, output, limit, real):
     """Raises Unfit where the last row changes an earlier one."""
-    later = hidden.detach().clone()
+    later, earlier = hidden.detach().clone(), real.expand(output.shape).clone()
     last = later.select(call.axis, -1)
-    last.copy_(last.roll(1, -1) * -2 + 1)
-    with torch.no_grad():
-        changed = _own(call, later, given)
-    changed = (changed[0] if isinstance(changed, tuple) else changed).double() * real
-    earlier = [each.narrow(call.axis, 0, ROWS - 1) for each in (changed - output, output)]
-    error = float(earlier[0].norm() / max(float(earlier[1].norm()), 1e-300))
+    last.copy_(_others(last))
+    earlier.select(call.axis, -1).zero_()
+    error = _changed(call, later, given, output * earlier, earlier)
     if not error <= limit:
         raise node.Unfit(f"its last row changes earlier ones, by {error:.1e} of their norm")
 
@@ -261,7 +265,52 @@ def _own(call, hidden, given):
     return output
 
 
-def _cache_names():
-    from ._module_lane import CACHE_NAMES
+def prove_head(head):
+    """Why a model's head can't be streamed, or None: its loss and all gradients on random tokens, some without a label, by chunks against whole."""
+    devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    chunk, head.chunk = head.chunk, HEAD_CHUNK
+    try:
+        with torch.random.fork_rng(devices), torch.enable_grad():
+            return _head_proof(head)
+    except Exception as error:  # a model that wants more than tokens
+        return f"it does not run on tokens alone: {type(error).__name__}: {first_line(error)}"
+    finally:
+        head.chunk = chunk
 
-    return CACHE_NAMES
+
+def _head_proof(head):
+    reason = head.obstacle(type(head.base).forward)
+    if reason:
+        return reason
+    tokens = random_tokens(head.base)
+    labels, outputs = tokens.masked_fill(torch.arange(ROWS, device=tokens.device) % 5 == 1, IGNORED), []
+    with torch.no_grad():
+        head.run(lambda *args, **kwargs: outputs.append(head.base._modules[head.name](*args, **kwargs)) or outputs[0], None,
+                 {"input_ids": tokens, "use_cache": False})
+    hidden = hidden_of(outputs[0])
+    given = {"input_ids": tokens, "labels": labels, "use_cache": False}
+
+    def results(function):
+        """[loss, gradients of the hidden states and of all that take part]"""
+        rows = hidden.detach().clone().requires_grad_()
+        output = function(with_hidden(outputs[0], rows))
+        loss = output[0] if isinstance(output, tuple) else output.loss
+        parameters = [each for each in leaves_of(loss) if each is not rows]
+        return loss.detach(), dict(zip(map(id, [rows, *parameters]), torch.autograd.grad(loss, [rows, *parameters], allow_unused=True), strict=True)), id(rows)
+
+    loss, theirs, own = results(lambda found: head.run(lambda *args, **kwargs: found, None, given))
+    our_loss, ours, our_own = results(lambda found: head.forward(given, lambda *args, **kwargs: found))
+    if head.reason:
+        return head.reason
+    ours[own] = ours.pop(our_own)
+    pairs = [(our_loss, loss), *((ours.get(key), each) for key, each in theirs.items() if each is not None)]
+    if any(our is None for our, _ in pairs):
+        return "a parameter of it has no gradient in chunks"
+    dtype = max((each.dtype for pair in pairs for each in pair if each.dtype in FACTORS), key=lambda each: torch.finfo(each).eps)
+    if torch.is_autocast_enabled(hidden.device.type):
+        dtype = torch.get_autocast_dtype(hidden.device.type)
+    error = max((float((our.double() - their.double()).norm() / their.double().norm().clamp_min(1e-300)) for our, their in pairs),
+                key=lambda each: each if each == each else float("inf"))
+    limit = FACTORS[dtype] * torch.finfo(dtype).eps
+    head.proof = error, limit
+    return None if error <= limit else f"in chunks it is off by {error:.1e} of its norm, limit {limit:.0e}"

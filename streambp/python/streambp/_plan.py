@@ -12,8 +12,10 @@ import torch
 from ._backward import _sort_keywords
 from ._batch import batch_tensors
 from ._library import InputError, first_line, library, library_path
+from ._log import say
 from ._measure import format_bytes
 from ._model import BUFFERS, Weights
+from ._replaced import patched_state
 
 PROGRAM = "streambp_plan"
 UNITS = {"": 1, "B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -106,7 +108,7 @@ class Choice:
 
 
 def predict(model, batch=None, *, tokens=None, sequences=1, objective="sft", optimizer=None, **settings):
-    """The Prediction of one step of back-propagation; nothing is run, and no device is needed.
+    """The Prediction of one step of back-propagation by the engine, as backward() runs it; nothing is run, and no device is needed.
 
     model: a transformers model, on the meta device too, or PEFT's wrapper of one; a transformers config; a folder with config.json and
         safetensors; or a preset of `streambp-bench` ("qwen3-8b", "qwen3-cpu", ...).
@@ -126,6 +128,9 @@ def predict(model, batch=None, *, tokens=None, sequences=1, objective="sft", opt
     refuse.
     """
     library()
+    state = patched_state(model) if isinstance(model, torch.nn.Module) else None
+    if state is not None and not hasattr(state, "configuration"):
+        say("predict() is of backward(), by the engine; this model is patched to run by its own code: measure a step of it with summary(model, batch)")
     request = _request(model, objective, optimizer, settings) | _of_batch("predict", batch, tokens, sequences)
     return _prediction(_ask("predict", request))
 

@@ -1,4 +1,4 @@
-"""Level 1 over several processes: the ranks of torch.distributed's process groups, as the engine knows them by name."""
+"""backward() over several processes: the ranks of torch.distributed's process groups, as the engine knows them by name."""
 
 from contextlib import contextmanager
 

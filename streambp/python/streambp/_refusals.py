@@ -1,23 +1,17 @@
 """What a step can't be exact under, refused by name with the reason and the cure, before anything is computed.
 
-Both levels use these: check_class and check_state for the model, check_autocast for the call.
+backward() and the engine's lane of patch() use these: check_class and check_state for the model, check_autocast for the call.
 """
 
 import torch
 from transformers.loss.loss_utils import ForCausalLMLoss
 
 from ._attention import check_attention
-from ._decoder import WHOLE, model_class, text_class_name, text_config, text_modules
+from ._decoder import model_class, text_class_name, text_config, text_modules
+from ._families import CLASSES, FAMILIES, WHOLE
 from ._library import InputError
 from ._module_state import check_attributes, check_functions, check_own_forward, module_settings
 
-# The classes of transformers whose mathematics the engine has, by their names.
-FAMILIES = ("DeepseekV3", "Gemma", "Gemma2", "Gemma3", "Gemma3Text", "Gemma4", "Glm4", "Glm4Moe", "GptOss", "Granite", "Llama", "Ministral3",
-            "Mistral", "Mixtral", "Olmo2", "Olmo3", "Phi3", "Qwen2", "Qwen2Moe", "Qwen3", "Qwen3Moe", "Qwen3Next", "Qwen3_5", "Qwen3_5Moe",
-            "Qwen3_5Text", "SmolLM3")
-CLASSES = tuple(f"{family}ForCausalLM" for family in FAMILIES if family not in ("Gemma3Text", "Qwen3_5Text")) + tuple(
-    f"{family}ForSequenceClassification" for family in FAMILIES
-    if family not in ("Gemma3", "Gemma4", "Glm4Moe", "Granite", "Qwen3_5", "Qwen3_5Moe"))
 MODULES = ("transformers.", "torch.nn.", "peft.", "streambp.")  # whose modules' forward is known
 FORWARDS = ("transformers.", "peft.", "streambp.", "liger_kernel.")
 # TRL's GRPOTrainer puts these on lm_head and the embedding for cast_lm_head_to_fp32: what the engine does where it finds their weight float32.
@@ -54,17 +48,17 @@ def check_layers(base):
 def check_state(base, patched=False):
     """Raises InputError for what is set on a transformers model that the engine would pass over: see the functions below, one each.
 
-    patched: for level 2, whose gradients flow through torch's autograd: sharded parameters and hooks on parameters are then welcome.
+    patched: for patch(), whose gradients flow through torch's autograd: sharded parameters and hooks on parameters are then welcome.
     """
     raise_together(lambda: check_checkpointing(base), lambda: check_config(base), lambda: check_dropout(base), lambda: check_modules(base),
                    lambda: check_own_forward(base), lambda: check_functions(base), lambda: check_attention(base), lambda: check_hooks(base),
                    lambda: check_parameters(base, patched), lambda: check_attributes(base, module_settings(base)))
 
 
-def check_loss(base):
-    """Raises InputError for a loss of the model's own, which its forward would call."""
+def check_loss(base, objective):
+    """Raises InputError where `objective` stands for the loss of the model's forward, "sft", and that is one of the model's own."""
     loss = base.loss_function
-    if loss is not ForCausalLMLoss and hasattr(base, "lm_head"):
+    if objective == "sft" and loss is not ForCausalLMLoss and hasattr(base, "lm_head"):
         name = f"{getattr(loss, '__module__', None)}.{getattr(loss, '__qualname__', loss)}"
         raise InputError(f"model.loss_function is {name}, which would not be called; set it to transformers' ForCausalLMLoss, or patch the model, whose own code calls it")
 
@@ -94,7 +88,7 @@ def check_config(base):
         if getattr(base.config, key, False) or getattr(text_config(base), key, False):
             raise InputError(f"{key} is set in the model's config: streamed layers keep neither; set model.config.{key} = False")
     if getattr(base, "is_quantized", False) or getattr(base.config, "quantization_config", None) is not None:
-        raise InputError("the model is quantized: its weights can't be lent as they are; load it in float32 or bfloat16 (MXFP4 and FP8 with "
+        raise InputError("the model is quantized: the engine can't read its weights as they are; load it in float32 or bfloat16 (MXFP4 and FP8 with "
                          "quantization_config=Mxfp4Config(dequantize=True) or FineGrainedFP8Config(dequantize=True))")
 
 
@@ -124,7 +118,7 @@ def check_modules(base):
     """Whatever computes something else than its class says: offloaded by accelerate, replaced, or with a forward of its own."""
     for name, module in text_modules(base):
         if hasattr(module, "_hf_hook"):
-            raise InputError(f"{name or 'model'}: accelerate moves its weights (device_map or cpu_offload), which are not lent; load the "
+            raise InputError(f"{name or 'model'}: accelerate moves its weights (device_map or cpu_offload), which the engine can't follow; load the "
                              "model on one device")
         kind = model_class(module)
         if not kind.__module__.startswith(MODULES):
@@ -140,7 +134,7 @@ def check_modules(base):
 
 
 def check_hooks(base):
-    """Hooks of the model and of the modules in it: level 1 calls none of them."""
+    """Hooks of the model and of the modules in it: backward() calls none of them."""
     for name, module in text_modules(base):
         for kind in ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"):
             for hook in getattr(module, kind, {}).values():

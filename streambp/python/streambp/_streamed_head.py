@@ -7,8 +7,9 @@ computed twice. Log-probabilities are computed again in the backward pass, when 
 import torch
 from torch.autograd.function import once_differentiable
 
-from . import _forwards
 from ._library import InputError, checked
+from ._replaced import patched_state
+from ._stream import IGNORED, PACKED
 from ._streamed_layers import check_dtypes, outside_autocast, zeros_where
 
 NO_BALANCE = {"router_aux_loss_coef": "0"}  # of a mixture's routers: transformers' own function adds it to what layers give
@@ -26,6 +27,11 @@ def head_slots(state, stream):
     return stream.configuration.head
 
 
+def inside_head(state, hidden, function):
+    """function(hidden), called inside the calls of the final norm and of the head, whose parameters FSDP2 gathers for these."""
+    return state.backbone.norm(hidden, inside=lambda normed: state.base.lm_head(normed, inside=function))
+
+
 def streamed_loss(state, stream, hidden, labels, num_items_in_batch):
     """The mean cross-entropy of `labels` [B, T] (-100: not scored; column t is scored on t + 1), or its sum / num_items_in_batch.
 
@@ -38,7 +44,7 @@ def streamed_loss(state, stream, hidden, labels, num_items_in_batch):
         items = torch.as_tensor(num_items_in_batch).detach()
         batch["num_items_in_batch"] = items.to("cpu", torch.float64).reshape(1)
     wants = torch.is_grad_enabled()
-    return _forwards.inside_head(state, hidden, lambda inner: StreamedLoss.apply(stream, slots, batch, state.head_chunk, wants, inner,
+    return inside_head(state, hidden, lambda inner: StreamedLoss.apply(stream, slots, batch, state.head_chunk, wants, inner,
                                                                                *slots.tensors()))
 
 
@@ -54,8 +60,8 @@ class StreamedLoss(torch.autograd.Function):
         goes_back = wants_gradients and any(ctx.needs_input_grad)
         engine, packed = stream.on(hidden)
         with outside_autocast(hidden):
-            loss, of_hidden = checked(engine.head_loss, packed, hidden.contiguous(), batch, "sft", NO_BALANCE, slots.lend(parameters),
-                                      slots.lend(gradients), head_chunk, goes_back)
+            loss, of_hidden = checked(engine.head_loss, packed, hidden.contiguous(), batch, "sft", NO_BALANCE, slots.views_of(parameters),
+                                      slots.views_of(gradients), head_chunk, goes_back)
         ctx.gradients = [of_hidden, *gradients]
         return torch.tensor(loss, dtype=wide(hidden.dtype), device=hidden.device)
 
@@ -87,7 +93,7 @@ class StreamedLogProbabilities(torch.autograd.Function):
         ctx.save_for_backward(hidden, *parameters)
         engine, packed = stream.on(hidden)
         with outside_autocast(hidden):
-            result = checked(engine.head_log_probabilities, packed, hidden.detach(), targets, temperature, slots.lend(parameters),
+            result = checked(engine.head_log_probabilities, packed, hidden.detach(), targets, temperature, slots.views_of(parameters),
                              head_chunk)
         return result.to(hidden.device, wide(hidden.dtype))
 
@@ -106,7 +112,7 @@ def log_probability_gradients(ctx, hidden, parameters, gradient, needed):
     engine, packed = ctx.stream.on(hidden)
     with outside_autocast(hidden):
         of_hidden = checked(engine.head_log_probabilities_backward, packed, hidden.detach(), ctx.targets, ctx.temperature,
-                            gradient.contiguous(), slots.lend(parameters), slots.lend(gradients), ctx.head_chunk)
+                            gradient.contiguous(), slots.views_of(parameters), slots.views_of(gradients), ctx.head_chunk)
     return of_hidden, gradients
 
 
@@ -117,22 +123,20 @@ def log_probabilities(model, input_ids, attention_mask=None, position_ids=None, 
     (default: input_ids where attention_mask is 1; -100: not scored, and 0 in the result); temperature: what logits are divided by.
     float32, or float64 for models of float64. Raises InputError for models that aren't patched and inputs that the engine refuses.
     """
-    from ._patch import patched_state
-
     state = patched_state(model)
     if state is None:
         raise InputError(f"{type(model).__name__}: not patched; call streambp.patch(model) first")
     if not hasattr(state, "configuration"):
-        raise InputError("the model is patched with lane=\"module\", whose head is the model's own; patch it with lane=\"engine\"")
+        raise InputError("log_probabilities are the engine's, and it does not run here; model(...).logits of the patched model has them")
     if not temperature > 0:
         raise InputError(f"temperature is {temperature}, expected a number above 0")
     if targets is None:
-        targets = input_ids.clone() if attention_mask is None else input_ids.masked_fill(attention_mask == 0, _forwards.IGNORED)
+        targets = input_ids.clone() if attention_mask is None else input_ids.masked_fill(attention_mask == 0, IGNORED)
         if attention_mask is not None:  # nothing predicts a row's first token, be there padding before it
-            targets[:, 1:][attention_mask[:, :-1] == 0] = _forwards.IGNORED
+            targets[:, 1:][attention_mask[:, :-1] == 0] = IGNORED
     hidden, stream = state.backbone(input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, use_cache=False,
-                                      **{_forwards.PACKED: True})
+                                      **{PACKED: lambda stream: None})
     slots = head_slots(state, stream)
-    rows = _forwards.inside_head(state, hidden, lambda inner: StreamedLogProbabilities.apply(
+    rows = inside_head(state, hidden, lambda inner: StreamedLogProbabilities.apply(
         stream, slots, targets, float(temperature), state.head_chunk, inner, *slots.tensors()))
     return rows[:, :-1]

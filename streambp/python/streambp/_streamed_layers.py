@@ -32,7 +32,7 @@ class StreamedLayer(torch.autograd.Function):
         ctx.save_for_backward(hidden, *parameters)
         engine, packed = stream.on(hidden)
         with outside_autocast(hidden):
-            output, logits = checked(engine.layer_forward, packed, index, hidden.detach(), slots.lend(parameters), stream.chunk,
+            output, logits = checked(engine.layer_forward, packed, index, hidden.detach(), slots.views_of(parameters), stream.chunk,
                                      stream.routes)
         return (output, logits) if stream.routes else output
 
@@ -48,8 +48,8 @@ class StreamedLayer(torch.autograd.Function):
         engine, packed = ctx.stream.on(hidden)
         slots = ctx.slots
         with outside_autocast(hidden):
-            of_hidden = checked(engine.layer_backward, packed, ctx.index, hidden.detach(), gradient.contiguous(), slots.lend(parameters),
-                                slots.lend(gradients), ctx.stream.chunk, of_logits)
+            of_hidden = checked(engine.layer_backward, packed, ctx.index, hidden.detach(), gradient.contiguous(), slots.views_of(parameters),
+                                slots.views_of(gradients), ctx.stream.chunk, of_logits)
         return None, None, None, of_hidden if ctx.needs_input_grad[3] else None, *gradients
 
 

@@ -181,7 +181,7 @@ def _model_of(weights):
     model = {"config": weights.config_json, "source": weights.source}
     if weights.adapter_json:
         model["adapter"] = weights.adapter_json
-    return model, weights.lend(parameters, parameters.values())
+    return model, weights.views_of(parameters, parameters.values())
 
 
 def _gradients(model, weights, batch, objective, gradients, options):
@@ -208,7 +208,7 @@ def _gradients(model, weights, batch, objective, gradients, options):
             raise InputError(f"gradients: {name} is a {type(gradient).__name__}, expected a tensor")
         gradient = gradient.detach().to_dense() if gradient.layout != torch.strided else gradient.detach()
         if name in parameters and gradient.shape == parameters[name].shape:
-            named |= weights.lend([name], [gradient])
+            named |= weights.views_of([name], [gradient])
         else:
             named[name] = gradient
     return {name: gradient.cpu() for name, gradient in named.items()}
@@ -239,7 +239,7 @@ def _own_gradients(model, weights, parameters, batch):
     finally:
         for parameter, gradient in zip(everything, before, strict=True):
             parameter.grad = gradient
-    return {name: gradient.cpu() for name, gradient in weights.lend([name for name, _ in found], [gradient for _, gradient in found]).items()}
+    return {name: gradient.cpu() for name, gradient in weights.views_of([name for name, _ in found], [gradient for _, gradient in found]).items()}
 
 
 def _default_labels(batch):

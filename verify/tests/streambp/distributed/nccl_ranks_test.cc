@@ -80,7 +80,7 @@ TEST(NcclRanks, step_on_two_devices) {
 }
 
 /// Without torch's CUDA libraries, or without a build of ours, the message says what is missing.
-TEST(NcclRanks, SayWhyThereAreNone) {
+TEST(NcclWithoutDevice, SaysWhyThereIsNone) {
   if (devices() > 0) GTEST_SKIP() << "there is a CUDA device";
   try {
     open_nccl(c10::make_intrusive<c10d::HashStore>(), 0, 1, kPatience);

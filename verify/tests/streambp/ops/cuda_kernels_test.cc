@@ -103,16 +103,17 @@ std::string name_of(const testing::TestParamInfo<Subject>& subject) {
          c10::toString(std::get<1>(subject.param));
 }
 
-const auto kEverywhere = testing::Values(Where::kForward, Where::kBackward, Where::kShuffled, Where::kDevice);
-INSTANTIATE_TEST_SUITE_P(Devices, CudaKernels,
-                         testing::Combine(kEverywhere,
-                                          testing::Values(at::kFloat, at::kDouble, at::kBFloat16)),
-                         name_of);
+const auto kOnHost = testing::Values(Where::kForward, Where::kBackward, Where::kShuffled);
+const auto kOnDevice = testing::Values(Where::kDevice);
+const auto kDtypes = testing::Values(at::kFloat, at::kDouble, at::kBFloat16);
+INSTANTIATE_TEST_SUITE_P(Host, CudaKernels, testing::Combine(kOnHost, kDtypes), name_of);
+INSTANTIATE_TEST_SUITE_P(Device, CudaKernels, testing::Combine(kOnDevice, kDtypes), name_of);
 
 /// Those of logits, which are float32 or wider.
 class LogitsCudaKernels : public CudaKernels {};
-INSTANTIATE_TEST_SUITE_P(Devices, LogitsCudaKernels,
-                         testing::Combine(kEverywhere, testing::Values(at::kFloat, at::kDouble)), name_of);
+const auto kOfLogits = testing::Values(at::kFloat, at::kDouble);
+INSTANTIATE_TEST_SUITE_P(Host, LogitsCudaKernels, testing::Combine(kOnHost, kOfLogits), name_of);
+INSTANTIATE_TEST_SUITE_P(Device, LogitsCudaKernels, testing::Combine(kOnDevice, kOfLogits), name_of);
 
 struct HeadShape {
   int64_t tokens, heads, size, half;

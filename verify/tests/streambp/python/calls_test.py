@@ -21,7 +21,7 @@ class Attention(Case):
     def both_refuse(self, model, *words):
         batch = inputs_of(model)
         self.assert_refused(lambda: streambp.backward(model, batch), *words)
-        self.assert_refused(lambda: streambp.patch(model), *words)
+        self.assert_refused(lambda: streambp.patch(model, lane="engine"), *words)
 
     def test_registered_function(self):
         AttentionInterface.register("doubled", doubled)

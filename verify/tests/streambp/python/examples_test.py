@@ -31,13 +31,26 @@ class Examples(unittest.TestCase):
 
     def test_every_script_has_a_test(self):
         names = {path.name for path in EXAMPLES.glob("*.py")} - set(LIBRARIES)
-        self.assertEqual(names, {"sft_text_file.py", "sft_trl.py", "grpo_trl.py", "ddp.py", "fsdp2.py"})
+        self.assertEqual(names, {"sft_text_file.py", "sft_trl.py", "dpo_lora.py", "images.py", "qlora_sft.py", "grpo_trl.py", "ddp.py", "fsdp2.py"})
 
     def test_text_file(self):
         self.check_falls("sft_text_file.py", 6, "--tokens", "300")
 
     def test_sft(self):
         self.check_falls("sft_trl.py", 5)
+
+    def test_dpo_with_an_adapter(self):
+        self.check_falls("dpo_lora.py", 5)
+
+    def test_qlora(self):
+        try:
+            import bitsandbytes  # noqa: F401
+        except ImportError:
+            self.skipTest("no bitsandbytes")
+        self.check_falls("qlora_sft.py", 8)
+
+    def test_images(self):
+        self.check_falls("images.py", 4, "--tokens", "90")
 
     def test_grpo(self):
         text = run("grpo_trl.py", "--steps", "2")

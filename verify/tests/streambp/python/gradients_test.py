@@ -129,17 +129,17 @@ class Gradients(Case):
         for name in ("llama-tied", "qwen3-moe", "phi3"):
             model = model_in_float64(name)
             before = {key: (parameter.data_ptr(), parameter.detach().clone()) for key, parameter in model.named_parameters()}
-            lent = []
-            original = Weights.lend
+            views = []
+            original = Weights.views_of
 
             def spy(weights, names, tensors):
-                lent.append(original(weights, names, tensors))
-                return lent[-1]
+                views.append(original(weights, names, tensors))
+                return views[-1]
 
-            with mock.patch.object(Weights, "lend", spy):
+            with mock.patch.object(Weights, "views_of", spy):
                 streambp.backward(model, inputs_of(model), chunk=9)
             storages = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-            values, gradients = lent[-2], lent[-1]
+            values, gradients = views[-2], views[-1]
             self.assertEqual({view.untyped_storage().data_ptr() for view in values.values()}, storages)
             self.assertEqual({view.untyped_storage().data_ptr() for view in gradients.values()},
                              {parameter.grad.untyped_storage().data_ptr() for parameter in model.parameters()})

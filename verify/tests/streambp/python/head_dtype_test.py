@@ -8,8 +8,6 @@ import unittest
 
 import streambp
 import torch
-from streambp._patch import patched_state
-from streambp._trl import fused_options
 from patching import batch_of, gradients, tiny
 from python_case import relative_difference
 from trl.trainer.grpo_trainer import GRPOTrainer
@@ -38,14 +36,14 @@ def model_of(tied):
 
 class HeadDtype(unittest.TestCase):
     def losses(self, model, batch):
-        """(what, loss, gradients) of Hugging Face, then of each level."""
+        """(what, loss, gradients) of Hugging Face, then of backward, patch and log_probabilities."""
         loss = model(**batch).loss
         loss.backward()
         yield "autograd", loss, gradients(model)
         model.zero_grad(set_to_none=True)
         yield "backward", streambp.backward(model, batch, chunk=5, head_chunk=3), gradients(model)
         model.zero_grad(set_to_none=True)
-        streambp.patch(model, chunk=5, head_chunk=3)
+        streambp.patch(model, chunk=5, head_chunk=3, lane="engine")
         loss = model(**batch).loss
         loss.backward()
         yield "patch", loss, gradients(model)
@@ -82,8 +80,7 @@ class HeadDtype(unittest.TestCase):
                 model = model_of(tied)
                 add_fused_lm_head(model, temperature=0.9, cast_lm_head_to_fp32=True, outputs=("log_probs", "entropy"))
                 if patched:
-                    streambp.patch(model, chunk=5, head_chunk=3)
-                    patched_state(model).fused_head = fused_options(model)
+                    streambp.patch(model, chunk=5, head_chunk=3, lane="engine")
                 results.append(model(**batch, fused_lm_head=True))
             for name in ("loss", "log_probs", "entropy"):
                 theirs, own = getattr(results[0], name), getattr(results[1], name)
@@ -95,11 +92,11 @@ class HeadDtype(unittest.TestCase):
         model = tiny(dtype=torch.bfloat16)
         model.lm_head.double()
         with self.assertRaisesRegex(streambp.InputError, "lm_head.weight is float64.*bfloat16"):
-            streambp.patch(model)
+            streambp.patch(model, lane="engine")
         model = tiny(dtype=torch.bfloat16)
         model.model.embed_tokens.float()
         with self.assertRaisesRegex(streambp.InputError, "is bfloat16, model.embed_tokens.weight float32"):
-            streambp.patch(model)
+            streambp.patch(model, lane="engine")
 
 
 if __name__ == "__main__":

@@ -129,6 +129,8 @@ class Images(Case):
         mask[2:7, 2:7] = True
         for given in (mask[None, None], torch.where(mask, 0.0, torch.finfo(torch.float32).min)[None, None]):
             self.assertEqual(node.Arguments({"attention_mask": given}, 10).chunks(4), [(0, 2), (2, 7), (7, 10)])
+        hidden = torch.ones(1, 1, 10, 10, dtype=torch.bool).triu(1)  # some code's masks say what is hidden
+        self.assertEqual(node.Arguments({"attention_mask": hidden}, 10).chunks(6), [(0, 6), (6, 10)])
         self.assertEqual(node.Arguments({"attention_mask": torch.ones(1, 1, 10, 10, dtype=torch.bool)}, 10).chunks(4), [(0, 10)])
         self.assertEqual(node.Arguments({}, 10).chunks(6), [(0, 6), (6, 10)])
         self.assertEqual(node.Arguments({}, 7).chunks(1), [(0, 2), (2, 4), (4, 7)])

@@ -10,7 +10,7 @@ import torch
 from module_lane_test import CLASSES, LIMIT, difference, everything_in_float64, lanes, model_of, streamed
 from patching import batch_of, relative, step
 from python_case import Case
-from streambp import _module_lane
+from streambp._replaced import patched_state
 
 ROUTERS = ("mixtral", "qwen3_moe", "qwen2_moe", "gpt_oss")
 SHARED = {"gemma3n_text": {"num_kv_shared_layers": 2}, "gemma4_text": {"num_kv_shared_layers": 2}}
@@ -26,7 +26,7 @@ class Sides(Case):
             for chunk in chunks:
                 with streamed(model, chunk):
                     ours_loss, ours = step(model, batch, **more)
-                    self.assertEqual({call.warned for call in _module_lane.patched_state_of(model).calls}, {""}, what)
+                    self.assertEqual({call.warned for call in patched_state(model).calls}, {""}, what)
                 error = max(relative(ours_loss, loss), difference(ours, theirs))
                 self.assertTrue(error <= LIMIT, f"{what}, chunk {chunk}: {error:.1e}")
                 type(self).reached = max(self.reached, error)
@@ -82,7 +82,7 @@ class Sides(Case):
             with everything_in_float64():
                 loss, theirs = step(model, batch, use_cache=False)
                 with streamed(model, 6):
-                    _module_lane.patched_state_of(model).calls[whole].reason = "the test says so"
+                    patched_state(model).calls[whole].reason = "the test says so"
                     ours_loss, ours = step(model, batch)
             self.assertTrue(max(relative(ours_loss, loss), difference(ours, theirs)) <= LIMIT, whole)
 

@@ -1,6 +1,7 @@
 """The package without a model: what is loaded when, the library's version, names of parameters."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,16 @@ class Library(Case):
             self.assertIn(name, streambp.__all__)
         with self.assertRaises(AttributeError):
             streambp.forward
+
+    def test_modules_import_one_another_in_a_line(self):
+        folder = ROOT / "streambp/python/streambp"
+        imports = {path.stem: set(re.findall(r"^\s*from \.(_\w+) import", path.read_text(), re.MULTILINE))
+                   | set(re.findall(r"^\s*from \. import (_\w+)", path.read_text(), re.MULTILINE)) for path in folder.glob("_*.py")}
+        imports.pop("__init__")
+        while imports:
+            last = {name for name, needs in imports.items() if not needs & imports.keys()}
+            self.assertTrue(last, f"a circle among {sorted(imports)}")
+            imports = {name: needs for name, needs in imports.items() if name not in last}
 
     def test_no_library(self):
         with mock.patch.dict(os.environ, {"STREAMBP_TORCH_LIBRARY": "/nowhere/libstreambp_torch.so"}):
@@ -103,22 +114,22 @@ class Names(Case):
                 engine = engine_of(weights)
                 for i, layer in enumerate(weights.layers()):
                     names = weights.names_of(layer)
-                    lent = weights.lend(names, weights.parameters(names).values())
-                    self.assertEqual(sorted(lent), sorted(engine.layer_parameters(i)))
-                    self.assertTrue(all(tensor.is_contiguous() for tensor in lent.values()))
+                    views = weights.views_of(names, weights.parameters(names).values())
+                    self.assertEqual(sorted(views), sorted(engine.layer_parameters(i)))
+                    self.assertTrue(all(tensor.is_contiguous() for tensor in views.values()))
                 head = weights.head_names()
-                self.assertEqual(sorted(weights.lend(head, weights.parameters(head).values())), sorted(engine.head_parameters()))
+                self.assertEqual(sorted(weights.views_of(head, weights.parameters(head).values())), sorted(engine.head_parameters()))
                 self.assertIs(engine_of(Weights(weights.base)), engine)
 
     def test_any_tensors_may_stand_for_parameters(self):
         weights = Weights(model_in_float64("qwen3-moe"))
         names = weights.names_of(weights.layers()[0])
         tensors = [torch.zeros_like(tensor) for tensor in weights.parameters(names).values()]
-        lent = weights.lend(names, tensors)
-        for view in lent.values():
+        views = weights.views_of(names, tensors)
+        for view in views.values():
             view.add_(1.0)
         self.assertTrue(all((tensor == 1).all() for tensor in tensors))
-        self.assertEqual(list(weights.lend(names, [None] * len(names))), [])
+        self.assertEqual(list(weights.views_of(names, [None] * len(names))), [])
         self.assert_refused(lambda: weights.names_of(torch.nn.Linear(1, 1)), "Linear")
 
 

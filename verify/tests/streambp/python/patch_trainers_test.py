@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """streambp.patch() under the trainers of transformers and TRL, in float32: the same losses and metrics as without it, step by step."""
 
+import os
 import tempfile
 import unittest
+from unittest import mock
 
 import datasets
 import peft
@@ -11,6 +13,7 @@ import torch
 import transformers
 import trl
 from patching import batch_of, character_tokenizer, relative, tiny, tiny_config
+from streambp._replaced import patched_state
 
 STEPS = 50
 NOISE = 1e-4  # of float32, over the steps of a run
@@ -101,7 +104,7 @@ class Trainers(unittest.TestCase):
         given = settings.pop("peft_config", None)
 
         def make(model, folder):
-            arguments = trl.SFTConfig(output_dir=folder, per_device_train_batch_size=2, max_steps=steps, **OF_TRL, **settings)
+            arguments = trl.SFTConfig(output_dir=folder, per_device_train_batch_size=2, max_steps=steps, **{**OF_TRL, **settings})
             return trl.SFTTrainer(model=model, args=arguments, train_dataset=data, processing_class=character_tokenizer(),
                                   peft_config=given)
 
@@ -193,24 +196,19 @@ class Trainers(unittest.TestCase):
     def test_grpo_with_the_head_cast_to_float32(self):
         self.grpo("GRPOTrainer, cast_lm_head_to_fp32", cast_lm_head_to_fp32=True)
 
-    def test_checkpointing_is_refused(self):
-        data = datasets.Dataset.from_list([{"text": TEXT}])
-        with tempfile.TemporaryDirectory() as folder:
-            arguments = trl.SFTConfig(output_dir=folder, max_steps=1, **{**OF_TRL, "gradient_checkpointing": True})
-            trainer = trl.SFTTrainer(model=tiny(), args=arguments, train_dataset=data, processing_class=character_tokenizer())
-            with self.assertRaisesRegex(streambp.InputError, "checkpointing"):
-                streambp.patch(trainer)
+    def test_checkpointing_is_turned_off(self):
+        self.sft("SFTTrainer, checkpointing", **{"gradient_checkpointing": True})
 
     def sft_in_bfloat16(self, model, folder):
         data = datasets.Dataset.from_list([{"text": TEXT[: 20 + i]} for i in range(8)])
         arguments = trl.SFTConfig(output_dir=folder, per_device_train_batch_size=2, max_steps=2, **{**OF_TRL, "bf16": True})
         return trl.SFTTrainer(model=model, args=arguments, train_dataset=data, processing_class=character_tokenizer())
 
-    def test_mixed_precision_is_refused(self):
+    def test_mixed_precision_is_refused_by_the_engine(self):
         with tempfile.TemporaryDirectory() as folder:
             trainer = self.sft_in_bfloat16(tiny(), folder)
             with self.assertRaisesRegex(streambp.InputError, "bfloat16.*float32.*bf16=False"):
-                streambp.patch(trainer)
+                streambp.patch(trainer, lane="engine")
 
     def test_bfloat16_throughout(self):
         histories = []
@@ -221,6 +219,51 @@ class Trainers(unittest.TestCase):
         error = max(relative(ours["loss"], theirs["loss"]) for theirs, ours in zip(*histories, strict=True))
         print(f"SFTTrainer, bfloat16: {error:.1e}")
         self.assertTrue(error <= 0.02, f"{error:.1e}")
+
+    @mock.patch.dict(os.environ)  # in which accelerate keeps autocast's dtype
+    def test_trl_s_defaults(self):
+        """Autocast over float32 weights, checkpointing, and an adapter as PEFT makes it, patched before and after the trainer is made."""
+        data = datasets.Dataset.from_list([{"text": TEXT[: 20 + i]} for i in range(8)])
+        for given in (None, peft.LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights="gaussian")):
+            histories = {}
+            for kind in ("plain", "model", "trainer"):
+                with tempfile.TemporaryDirectory() as folder:
+                    torch.manual_seed(7)
+                    model = tiny(seed=4)
+                    arguments = trl.SFTConfig(output_dir=folder, per_device_train_batch_size=2, max_steps=3, learning_rate=1e-2, **COMMON)
+                    trainer = trl.SFTTrainer(model=streambp.patch(model, chunk=8) if kind == "model" else model, args=arguments, train_dataset=data,
+                                             processing_class=character_tokenizer(), peft_config=given)
+                    self.assertTrue(arguments.bf16 and vars(arguments).get("activation_checkpointing", vars(arguments).get("gradient_checkpointing")))
+                    if kind == "trainer":
+                        streambp.patch(trainer, chunk=8)
+                    torch.manual_seed(8)
+                    histories[kind] = history(trainer)
+                    if kind != "plain":
+                        self.assertIsNotNone(patched_state(trainer.model).fused, f"{kind}: TRL's head is not in small tiles")
+            for kind in ("model", "trainer"):
+                for ours, theirs in zip(histories[kind], histories["plain"], strict=True):
+                    error = max(relative(ours[key], theirs[key]) for key in ("loss", "grad_norm"))
+                    print(f"TRL's defaults, {'adapter' if given else 'whole'}, patched {kind}: {error:.1e}")
+                    self.assertTrue(error <= 0.02, f"{kind}: {error:.1e}")
+
+    def test_memory_in_either_order(self):
+        streambp.load()
+        data = datasets.Dataset.from_list([{"text": TEXT * 12} for _ in range(2)])
+        peaks = {}
+        for kind in ("plain", "model", "trainer"):
+            with tempfile.TemporaryDirectory() as folder:
+                model = tiny(seed=4, vocab_size=4096, max_position_embeddings=2048)
+                arguments = trl.SFTConfig(output_dir=folder, per_device_train_batch_size=1, max_steps=1, max_length=None, **OF_TRL)
+                trainer = trl.SFTTrainer(model=streambp.patch(model) if kind == "model" else model, args=arguments, train_dataset=data,
+                                         processing_class=character_tokenizer())
+                if kind == "trainer":
+                    streambp.patch(trainer)
+                with streambp.measure() as memory:
+                    trainer.train()
+                peaks[kind] = memory.beyond_start / 1e6
+        print("SFTTrainer, MB beyond the start:", {kind: f"{peak:.1f}" for kind, peak in peaks.items()})
+        self.assertTrue(peaks["model"] <= 1.1 * peaks["trainer"], peaks)
+        self.assertTrue(peaks["trainer"] <= peaks["plain"] / 3, peaks)
 
     def test_unpatch_of_a_trainer(self):
         data = datasets.Dataset.from_list([{"text": TEXT[: 20 + i]} for i in range(4)])

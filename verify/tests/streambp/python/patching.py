@@ -111,8 +111,8 @@ def relative(ours, theirs):
 
 @contextlib.contextmanager
 def patched(model, **settings):
-    """model, patched inside."""
-    streambp.patch(model, **settings)
+    """model, patched inside: with lane="engine" unless another is given."""
+    streambp.patch(model, **{"lane": "engine", **settings})
     try:
         yield model
     finally:

@@ -75,7 +75,7 @@ def work(rank, ranks, port, folder):
         parallel = torch.nn.parallel.DistributedDataParallel(streambp.patch(model(), chunk=5))
         items = (whole_batch()["labels"][:, 1:] != -100).sum()
         (parallel(**own, num_items_in_batch=items).loss * ranks).backward()
-        results["level 2"] = gradients(parallel.module)
+        results["patch"] = gradients(parallel.module)
     bad = {**own, "input_ids": own["input_ids"] + (1000 if rank == 1 else 0)}
     results["a token too large"] = refusal(lambda: streambp.backward(model(), bad, process_group=group))
     bad = {**own, "pixel_values": torch.zeros(1)} if rank == 1 else own
@@ -119,9 +119,9 @@ class Ranks(unittest.TestCase):
 
     def test_same_as_level_2(self):
         for rank, results in enumerate(self.results[2]):
-            mean = {name: gradient for name, gradient in results["level 2"].items()}
+            mean = {name: gradient for name, gradient in results["patch"].items()}
             error = difference({name.removeprefix("module."): gradient for name, gradient in mean.items()}, results["streambp"]["gradients"])
-            print(f"level 2 under DistributedDataParallel, rank {rank}: {error:.1e}")
+            print(f"patch under DistributedDataParallel, rank {rank}: {error:.1e}")
             self.assertTrue(error <= LIMIT, f"rank {rank}: {error:.1e}")
 
     def test_same_bits_on_every_rank(self):

@@ -12,7 +12,7 @@ from patching import batch_of, patched, reference_step, step
 from peft import LoraConfig, get_peft_model
 from python_case import Case, autograd, in_float64, packed_inputs, take_gradients
 
-from streambp._decoder import runs_as_configured
+from trl.trainer.utils import add_fused_lm_head
 
 TEXT = {"vocab_size": 61, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 1,
         "head_dim": 8, "max_position_embeddings": 128, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2}
@@ -106,7 +106,7 @@ class WholeModels(Case):
                 model.train().zero_grad()
                 model(**inputs, logits_to_keep=4, use_cache=False).logits.square().sum().backward()
             self.assert_gradients(of_text(of_logits), of_text(take_gradients(model)), f"{name}, logits")
-        self.assert_refused(lambda: streambp.patch(whole("gemma4")), "Gemma 4", "streambp.backward")
+        self.assert_refused(lambda: streambp.patch(whole("gemma4"), lane="engine"), "Gemma 4", "streambp.backward")
 
     def test_adapters(self):
         attention = ["q_proj", "v_proj"]
@@ -125,9 +125,15 @@ class WholeModels(Case):
                     self.assert_loss(ours, loss, name)
                     self.assert_gradients(found, of_text(expected), f"{name}, adapter, patched")
 
-    def test_what_only_the_config_has_is_known(self):
-        """TRL's head would apply the config's cap; patch(trainer) then leaves that head as it is."""
-        self.assertEqual([name for name in MODELS if not runs_as_configured(whole(name))], ["gemma3"])
+    def test_trl_s_head_is_trl_s_own(self):
+        """It applies a cap that stands in the config alone."""
+        model, batch = whole("gemma3"), batch_of(58, (9, 6))
+        model.config.get_text_config().final_logit_softcapping = 0.05
+        add_fused_lm_head(model)
+        theirs = model(**batch, fused_lm_head=True).loss.item()
+        with patched(model, chunk=5):
+            ours = model(**batch, fused_lm_head=True).loss.item()
+        self.assertTrue(abs(ours - theirs) <= 1e-5 * theirs, (ours, theirs))
 
     def test_verify(self):
         for name in MODELS:
