@@ -14,6 +14,7 @@
 #include "streambp/cli/command_line.h"
 #include "streambp/cli/print.h"
 #include "streambp/error.h"
+#include "streambp/plan/pieces.h"
 #include "streambp/plan/suggest.h"
 
 namespace streambp::bench {
@@ -62,12 +63,15 @@ LongestRow row_of(Cell cell, const plan::Suggestion& suggestion) {
   return {std::move(cell), suggestion.fit, suggestion.cost, suggestion.best, suggestion.listed, nullptr};
 }
 
-/// What needs the least for the shortest sequence, or the wanted one.
+/// What needs the least for the shortest sequence; with a wanted one, of the longest at which any was tried.
 std::vector<plan::Suggestion>::iterator leanest_of(std::vector<plan::Suggestion>& found,
                                                    const plan::Budget& budget) {
   return std::min_element(found.begin(), found.end(),
                           [&](const plan::Suggestion& a, const plan::Suggestion& b) {
-                            return budget.share(a.fit.at_shortest) < budget.share(b.fit.at_shortest);
+                            const auto rank = [&](const plan::Prediction& tried) {
+                              return std::pair(-tried.seq_len, budget.share(tried));
+                            };
+                            return rank(a.fit.at_shortest) < rank(b.fit.at_shortest);
                           });
 }
 
@@ -101,7 +105,7 @@ LongestRow furthest_of(const Cell& cell, std::vector<plan::Suggestion> found, co
 /// A dry run takes every chunk of every sequence in each layer: refuses those that would take hours before
 /// they begin. Layer inputs alone limit the tokens that can fit.
 void require_quick(const Bench& bench, const Cell& cell, const plan::Budget& budget) {
-  constexpr double kMostPieces = 0x1p20;
+  constexpr auto kMostPieces = static_cast<double>(plan::kMostPieces);
   const auto layers = static_cast<double>(bench.config.num_hidden_layers);
   const double inputs = layers * static_cast<double>(bench.config.hidden_size) *
                         static_cast<double>(c10::elementSize(bench.options.setup.dtype));
