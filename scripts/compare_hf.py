@@ -32,12 +32,12 @@ from files import check_replaceable, open_standard_descriptors, parse_record, re
 METHODS = [*HF_METHODS, "standard", "checkpoint", "streambp", "streambp+keep-attention"]
 
 
-def parse_options():
+def parse_options(words=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="qwen3-cpu", help="a Hugging Face folder, or a preset of streambp-bench (default: qwen3-cpu)")
     parser.add_argument("--seq-len", default="512,1024,2048,4096", help="lengths, by commas (default: 512,1024,2048,4096)")
     parser.add_argument("--methods", default=",".join(METHODS),
-                        help="by commas; ours are sweep's, settings after + (streambp+chunk=512+keep=attention/gate-up), or python and python-patch, the package's backward() and patch() (default: %(default)s)")
+                        help="by commas; ours are sweep's, settings after + (streambp+chunk=512+keep=attention/gate-up), or python, python-patch and python-module, the package's backward() and patch() by either lane; hf-checkpoint takes +every=2 and +fused-head (default: %(default)s)")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float64"])
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: every core")
     parser.add_argument("--repeats", type=int, default=7)
@@ -48,7 +48,7 @@ def parse_options():
     parser.add_argument("--no-gradients", action="store_true", help="don't compare gradients")
     parser.add_argument("--out", type=Path, default=ROOT / "out/compare")
     parser.add_argument("--resume", action="store_true", help="keep the measurements that --out holds and make those that are missing")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     try:
         options.lengths = [int(word) for word in options.seq_len.split(",")]
     except ValueError:
@@ -153,7 +153,7 @@ class Comparison:
             if self.python is None:
                 self.python = HuggingFace(self.model, self.options, engine=True)
             return self.python
-        if method not in HF_METHODS:
+        if method.split("+")[0] not in HF_METHODS:
             return self.ours
         if self.hugging_face is None:
             self.hugging_face = HuggingFace(self.model, self.options)

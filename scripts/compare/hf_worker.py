@@ -1,6 +1,7 @@
 """One process that holds a Hugging Face model and runs steps of it on demand: a JSON object a line on stdin, its answer on stdout.
 
-    {"do": "step", "method": "hf-standard", "hf-checkpoint", "python" or "python-patch", "tokens": FILE, "warmup": 1}
+    {"do": "step", "method": "hf-standard", "hf-checkpoint", "python", "python-patch" or "python-module", "tokens": FILE, "warmup": 1}
+        hf-checkpoint+every=2 checkpoints every second layer, hf-checkpoint+fused-head has the head and loss of TRL's trainers
     {"do": "gradients", "file": FILE}          writes those of the last step under the names of the weight file
 
 Memory is counted by the project's own meter, put in place before the model is loaded: libstreambp_meter_c, which leaves tensors to come
@@ -68,7 +69,7 @@ class Worker:
         torch.set_num_threads(options.threads)
         self.keep_zeros = options.gradients == "zeros"
         self.meter = EngineMeter(options.engine) if options.engine else Meter(options.meter)
-        self.method = None
+        self.method, self.fused_head = None, False
         try:
             self.model, report = self.load(options, "sdpa")
         except ValueError:  # a family that has no such attention (Gemma 2)
@@ -89,15 +90,24 @@ class Worker:
         )
 
     def set_method(self, method):
+        name, *settings = method.split("+")
+        self.fused_head = "fused-head" in settings
+        if self.fused_head and not hasattr(self, "_has_fused_head"):
+            from trl.trainer.utils import add_fused_lm_head
+
+            add_fused_lm_head(self.model)
+            self._has_fused_head = True
         if method in PYTHON_METHODS:
             import streambp
 
-            if method == "python-patch" and self.method != method:
-                streambp.patch(self.model)
-            if method == "python" and self.method == "python-patch":
+            if self.method in PYTHON_METHODS[1:]:
                 streambp.unpatch(self.model)
-        elif method == "hf-checkpoint":
-            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            if method != "python":
+                streambp.patch(self.model, lane="module" if method == "python-module" else "engine")
+        elif name == "hf-checkpoint":
+            every = next((int(setting.removeprefix("every=")) for setting in settings if setting.startswith("every=")), 1)
+            self.model.gradient_checkpointing_disable()
+            self.model.activation_checkpointing_enable({"use_reentrant": False}, every_n_layers=every)
         else:
             self.model.gradient_checkpointing_disable()
         self.method = method
@@ -117,7 +127,8 @@ class Worker:
 
     def loss(self, tokens):
         """As the trainer's compute_loss: the outputs, logits among them, are gone when the backward pass begins."""
-        return self.model(input_ids=tokens["input_ids"], labels=tokens["labels"], use_cache=False).loss
+        more = {"fused_lm_head": True} if self.fused_head else {}
+        return self.model(input_ids=tokens["input_ids"], labels=tokens["labels"], use_cache=False, **more).loss
 
     def one_step(self, tokens):
         missing = self.zero_gradients()

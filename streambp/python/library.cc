@@ -6,6 +6,7 @@
 
 #include "streambp/memory/counted.h"
 #include "streambp/memory/meter.h"
+#include "streambp/python/attention.h"
 #include "streambp/python/engine.h"
 #include "streambp/python/guest.h"
 #include "streambp/python/ranks.h"
@@ -74,6 +75,8 @@ TORCH_LIBRARY(streambp, m) {
       .def("head_loss", &Engine::head_loss)
       .def("head_log_probabilities", &Engine::head_log_probabilities)
       .def("head_log_probabilities_backward", &Engine::head_log_probabilities_backward);
+  m.def("attention", attention);
+  m.def("attention_backward", attention_backward);
   m.def("built_with", built_with);
   m.def("meter_install", meter_install);
   m.def("meter_reset", meter_reset);

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from . import _module_node as node
 from ._library import InputError
 from ._log import say
+from ._module_attention import LaneAttention, own_masks
 from ._module_head import Head
 from ._module_proof import CACHE_NAMES, ROWS, prove_head, prove_lane
 from ._replaced import Lane
@@ -66,11 +67,11 @@ def collecting(collector):
 
 class LayerCall:
     """What a streamed layer knows. layer: the module; original: its own forward; reason: why it runs whole, or None; proven: whether a proof
-    has passed; known: which axes of its arguments count rows, as the proof has seen."""
+    has passed; known: which axes of its arguments count rows, as the proof has seen; ours: whether its attention is the engine's."""
 
     def __init__(self, state, layer, name, original):
         self.state, self.layer, self.name, self.original = state, layer, name, original
-        self.reason, self.proven, self.known, self.warned = None, False, {}, ""
+        self.reason, self.proven, self.known, self.warned, self.ours = None, False, {}, "", True
         self.dims, self.axis = 3, 1  # of hidden states, [B, T, D] unless the proof has seen others
         self.padding_counts = False  # whether real rows see those of padding, as a proof has found
         parameters = inspect.signature(original).parameters
@@ -98,12 +99,12 @@ class LayerCall:
 
     @contextlib.contextmanager
     def alone(self, collector=None):
-        """Inside, the layer is not checkpointed by the model, and nothing is collected of the modules in it."""
+        """Inside, the layer is not checkpointed by the model, nothing is collected of the modules in it, and attention is what it is to be."""
         modules = [module for module in self.layer.modules() if getattr(module, "gradient_checkpointing", False)]
         for module in modules:
             module.gradient_checkpointing = False
         try:
-            with collecting(collector):
+            with collecting(collector), self.state.attention.ours(self.ours):
                 yield
         finally:
             for module in modules:
@@ -117,7 +118,7 @@ class LayerCall:
             given["use_cache"] = True
         takes_mask = "attention_mask" in self.names or "attention_mask" in given
         count = hidden.shape[self.axis]
-        if begin and attends and takes_mask and given.get("attention_mask") is None and self.state.attention() == "sdpa":
+        if begin and attends and takes_mask and given.get("attention_mask") is None and self.state.attention.name() == "sdpa":
             rows = torch.arange(begin, begin + count, device=hidden.device)  # sdpa's is_causal counts from the top left
             given["attention_mask"] = (torch.arange(int(begin + count), device=hidden.device) <= rows[:, None])[None, None]
         collected = {key: [] for key in asked}
@@ -134,11 +135,13 @@ class LayerCall:
 
     def stream(self, hidden, given, chunk, asked=()):
         """The layer's output, as a node; chunk: how many rows it has, or where chunks end. Raises Unfit where a chunk can't have what this call asks for."""
-        if self.state.attention() not in IMPLEMENTATIONS:
-            raise node.Unfit(f"attn_implementation is {self.state.attention()!r}, whose masks are not cut by rows; \"sdpa\" and \"eager\" are")
+        if self.state.attention.name() not in IMPLEMENTATIONS:
+            raise node.Unfit(f"attn_implementation is {self.state.attention.name()!r}, whose masks are not cut by rows; \"sdpa\" and \"eager\" are")
         if given.get("output_attentions") or self.state.wants_attentions() or any("attention" in key for key in asked):
             raise node.Unfit("attention weights are asked for")
         given = {name: value for name, value in given.items() if name not in CACHE_NAMES}
+        if not self.ours:
+            given = own_masks(given)
         rows = hidden.shape[self.axis]
         arguments = node.Arguments(given, rows, self.known, whole=isinstance(chunk, int) and rows <= chunk, asked=asked)
         if self.state.padding_counts and (blank := arguments.blank_rows()) is not None and bool(blank.any()):
@@ -165,13 +168,19 @@ class LayerCall:
         stores = {name: copy.copy(value) for name, value in given.items() if node.is_store(name, value)}  # later layers may write there before it runs again
 
         def forward(hidden, **given):
-            with self.alone(collectors.pop() if collectors else None):  # what is collected is collected once
+            with self.alone(collectors.pop() if collectors else None), self.state.attention.ours(False):  # what is collected is collected once
                 return self.original(hidden, **given)
 
-        output = checkpoint(forward, hidden, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), node.around()), **given | stores)
+        output = checkpoint(forward, hidden, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), node.around()), **own_masks(given) | stores)
         for name, store in stores.items():
             given[name].update(store)
         return output
+
+    def own(self, args, kwargs):
+        """The model's own code for a call with a cache, or one that is not understood."""
+        args, kwargs = own_masks((args, kwargs))
+        with self.state.attention.ours(False):
+            return self.original(*args, **kwargs)
 
 
 def layer_forward(call, *args, **kwargs):
@@ -182,10 +191,10 @@ def layer_forward(call, *args, **kwargs):
         hidden, given = call.bound(args, kwargs)
     except node.Unfit as error:
         call.warn(str(error))
-        return call.original(*args, **kwargs)
+        return call.own(args, kwargs)
     if any(given.get(name) is not None for name in CACHE_NAMES):
         call.warn("it is given a cache to fill (use_cache=False streams it)")
-        return call.original(*args, **kwargs)
+        return call.own(args, kwargs)
     variable = _collector()
     asked = [name for name in (variable.get() or {} if variable is not None else {}) if not name.startswith(("hidden_states", "_"))]
     if call.reason is None:
@@ -207,7 +216,8 @@ def model_forward(call, *args, **kwargs):
         kwargs["use_cache"] = False
     head = call.state.head
     if call.layer is not call.state.base or not head.is_asked(args, kwargs):
-        return call.original(*args, **kwargs)
+        with call.state.attention.ours(not kwargs.get("output_attentions") and not call.state.wants_attentions()):
+            return call.original(*args, **kwargs)
     reason = head.obstacle(call.original)
     output = call.original(*args, **kwargs) if reason else head.forward(head.bound(args, kwargs))
     if (reason or head.reason) != head.said:
@@ -230,6 +240,8 @@ class ModuleLane(Lane):
         for index, layer in enumerate(getattr(each, "_orig_mod", each) for each in self.layers):  # without torch.compile's wrapper
             self.calls.setdefault(id(layer), LayerCall(self, layer, f"{name}.{index}", layer.forward))
         self.calls = list(self.calls.values())
+        self.owner = self.base.get_submodule(name.rpartition(".")[0])
+        self.attention = LaneAttention(self.owner, self.layers)
 
     def prepare(self):
         """Proves layers and head, once, unless that was not wanted."""
@@ -258,11 +270,6 @@ class ModuleLane(Lane):
     def chunk_in_words(self):
         return self.chunk
 
-    def attention(self):
-        """The name of the attention that runs now."""
-        config = self.base.config.get_text_config(decoder=True)
-        return str(getattr(config, "_attn_implementation", None) or "eager")
-
     def wants_attentions(self):
         return bool(getattr(self.base.config.get_text_config(decoder=True), "output_attentions", False))
 
@@ -274,10 +281,9 @@ class ModuleLane(Lane):
         for call in self.calls:
             call.original = call.layer.forward
             self.put(call, layer_forward, call.layer)
-        owner = self.base.get_submodule(self.name.rpartition(".")[0])
-        self.streamed_modules = [owner, *self.layers.modules()]
-        if owner is not self.base and "use_cache" in inspect.signature(owner.forward).parameters:
-            self.put(ModelCall(self, owner), model_forward, owner)
+        self.streamed_modules = [self.owner, *self.layers.modules()]
+        if self.owner is not self.base and "use_cache" in inspect.signature(self.owner.forward).parameters:
+            self.put(ModelCall(self, self.owner), model_forward, self.owner)
         if "use_cache" in inspect.signature(self.base.forward).parameters:
             self.put(ModelCall(self, self.base), model_forward, self.base)
 

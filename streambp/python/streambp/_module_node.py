@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from torch.utils import weak
 
 from ._library import InputError
+from ._module_attention import Visible
 from ._row_cache import RowCache, Rows, Stop, Unfit, wide
 
 around = contextlib.nullcontext  # a context in which layers run again in the backward pass; tests put float64 there
@@ -129,6 +130,8 @@ class Arguments:
     def blank_rows(self):
         """Rows [B, T] that a mask which is added or filled in hides everything from: their softmax is over all columns, later ones too. None: no such mask."""
         for path, leaf, axes in zip(self.paths, self.leaves, self.axes, strict=True):
+            if isinstance(leaf, Visible) and leaf.blank is not None:
+                return leaf.blank
             if "mask" in path and len(axes) == 2 and leaf.dim() == 4 and (leaf.is_floating_point() or is_hiding(leaf)):
                 return ~visible(leaf).any(-1).any(1)
         return None

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from . import _module_node as node
 from ._attention import CACHES
 from ._library import first_line
+from ._module_attention import own_masks
 from ._module_head import IGNORED, hidden_of, leaves_of, with_hidden
 
 CACHE_NAMES = (*CACHES, "past_key_value", "layer_past")
@@ -82,21 +83,28 @@ def prove_lane(state):
     devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
     proofs = []
     with torch.random.fork_rng(devices), torch.enable_grad():
-        try:
-            captured = _captured(state.base, [call.layer for call in first])
-            problem = ""
-        except Exception as error:  # a model that wants more than tokens
-            captured, problem = {}, f"the model does not run on tokens alone: {type(error).__name__}: {first_line(error)}"
+        captured, problem = {}, ""
+        for ours in (True, False):  # a model whose own code wants to see its masks gets them
+            try:
+                with state.attention.ours(ours):
+                    captured, problem = _captured(state.base, [call.layer for call in first]), ""
+                break
+            except Exception as error:  # a model that wants more than tokens
+                state.attention.fits = False
+                problem = f"the model does not run on tokens alone: {type(error).__name__}: {first_line(error)}"
         for calls in kinds.values():
             call = calls[0][1]
             error, limit, worst, reason = 0.0, 0.0, "", problem
-            if not reason:
+            for ours in (True, False) if not problem else ():  # what is not equal by the engine's attention may be by the model's
+                call.ours = ours
                 error, limit, worst, reason = _proof(call, captured.get(id(call.layer), []))
+                if not reason or not state.attention.fits:
+                    break
             for _, each in calls:
-                each.reason, each.proven, each.known, each.dims, each.axis = reason or None, not reason, call.known, call.dims, call.axis
+                each.reason, each.proven, each.known, each.dims, each.axis, each.ours = reason or None, not reason, call.known, call.dims, call.axis, call.ours
             proofs.append(Proof(type(call.layer).__name__, tuple(index for index, _ in calls), "whole" if reason else "module", error, limit,
                                 worst, reason))
-    state.padding_counts = any(call.padding_counts for call in state.calls)
+    state.padding_counts = any(call.padding_counts or call.reason for call in state.calls)  # of a layer that runs whole it is not known
     return Table(proofs)
 
 
@@ -166,6 +174,8 @@ def _compared(call, args, kwargs, real):
     """(error, limit, name) of the tensor that is furthest off its limit."""
     hidden, given = call.bound(args, kwargs, ROWS)
     given = {name: value for name, value in given.items() if name not in CACHE_NAMES}
+    if not call.ours:
+        given = own_masks(given)
     arguments = node.Arguments(given, ROWS)
     call.known |= {(path, leaf.dim()): axes for path, leaf, axes in zip(arguments.paths, arguments.leaves, arguments.axes, strict=True)
                    if torch.is_tensor(leaf)}
@@ -253,9 +263,11 @@ def _check_order(call, hidden, given, output, limit, real):
 
 
 def _own(call, hidden, given):
-    """The layer's own output; raises Unfit for what it leaves elsewhere, which a node would not see."""
+    """The layer's own output, by the model's own attention; raises Unfit for what it leaves elsewhere, which a node would not see."""
+    given = own_masks(given)
     held = {id(each): len(each) for name, each in given.items() if isinstance(each, (dict, list)) and not node.is_store(name, each)}
-    output = call.original(hidden, **given)
+    with call.state.attention.ours(False):
+        output = call.original(hidden, **given)
     if any(held[id(each)] != len(each) for each in given.values() if id(each) in held):
         raise node.Unfit("it writes into its arguments")
     for name, module in call.layer.named_modules():

@@ -17,17 +17,18 @@ class Stop(Exception):
 
 
 class Joined(torch.autograd.Function):
-    """Earlier rows' keys or values followed by the chunk's own [..., rows, size]; the earlier rows' gradient is added to `room`."""
+    """All rows' keys or values so far, [..., rows, size], of which the last are `own`; the earlier rows' gradient is added to `room`."""
 
     @staticmethod
-    def forward(ctx, own, earlier, room):
-        ctx.rows, ctx.room = earlier.shape[-2], room
-        return torch.cat([earlier, own], -2)
+    def forward(ctx, own, rows, room):
+        ctx.room = room
+        return rows.detach()
 
     @staticmethod
     def backward(ctx, gradient):
-        ctx.room.add_(gradient.narrow(-2, 0, ctx.rows))
-        return gradient.narrow(-2, ctx.rows, gradient.shape[-2] - ctx.rows), None, None
+        earlier = ctx.room.shape[-2]
+        ctx.room.add_(gradient.narrow(-2, 0, earlier))
+        return gradient.narrow(-2, earlier, gradient.shape[-2] - earlier), None, None
 
 
 class Rows:
@@ -38,9 +39,9 @@ class Rows:
 
     def put(self, index, begin, pair):
         if index == len(self.pairs):
-            self.pairs.append(tuple(x.new_empty(*x.shape[:-2], self.rows, x.shape[-1]) for x in pair))
+            self.pairs.append(tuple(_rows_like(x, self.rows) for x in pair))
         for all_rows, own in zip(self.pairs[index], pair, strict=True):
-            all_rows.narrow(-2, begin, own.shape[-2]).copy_(own)
+            all_rows.narrow(-2, begin, own.shape[-2]).copy_(own.detach())
 
     def until(self, index, end):
         return tuple(x.narrow(-2, 0, end) for x in self.pairs[index])
@@ -50,6 +51,21 @@ class Rows:
         rooms = Rows(self.rows)
         rooms.pairs = [tuple(torch.zeros_like(x, dtype=wide(x.dtype)) for x in pair) for pair in self.pairs]
         return rooms
+
+
+def in_autocast(*tensors):
+    """Operands of attention, which autocast makes narrow."""
+    kind = tensors[0].device.type
+    if not torch.is_autocast_enabled(kind):
+        return tensors
+    return tuple(x.to(torch.get_autocast_dtype(kind)) if x.dtype == torch.float32 else x for x in tensors)
+
+
+def _rows_like(x, rows):
+    """Room for so many rows; of [B, heads, rows, size] a row's heads are next to each other, as the engine's attention has them."""
+    if x.dim() < 4:
+        return x.new_empty(*x.shape[:-2], rows, x.shape[-1])
+    return x.new_empty(*x.shape[:-3], rows, x.shape[-3], x.shape[-1]).transpose(-3, -2)
 
 
 def wide(dtype):
@@ -83,22 +99,26 @@ class RowCache:
         self.layers = _Itself(self)
 
     def update(self, key_states, value_states, layer_idx=None, *args, **kwargs):
-        index, pair = len(self.own), (key_states, value_states)
+        index, pair = len(self.own), in_autocast(key_states, value_states)
         self.own.append(pair)
         joined = self._joined(index, pair)
         self.returned |= {(index, j): each for j, each in enumerate(joined)}
         return joined
 
     def _joined(self, index, pair):
-        if self.rooms is None:
-            self.rows.put(index, self.begin, pair)
-            if len(self.own) == self.updates:
-                raise Stop
-            return self.rows.until(index, self.begin + pair[0].shape[-2])
-        if not self.begin:
+        if self.rooms is not None and not self.begin:
             return pair
-        earlier, rooms = self.rows.until(index, self.begin), self.rooms.until(index, self.begin)
-        return tuple(Joined.apply(*each) for each in zip(pair, earlier, rooms, strict=True))
+        self.rows.put(index, self.begin, pair)
+        if len(self.own) == self.updates:
+            raise Stop
+        joined = self.rows.until(index, self.begin + pair[0].shape[-2])
+        if self.rooms is None:
+            return joined
+        rooms = self.rooms.until(index, self.begin)
+        joined = tuple(Joined.apply(*each) for each in zip(pair, joined, rooms, strict=True))
+        for each in joined:
+            each._streambp_rows = pair, rooms  # so that our attention (_module_attention.py) gives each its own part of the gradient
+        return joined
 
     def own_by_position(self):
         return [((i, j), each) for i, pair in enumerate(self.own) for j, each in enumerate(pair)]

@@ -20,7 +20,7 @@ LIMIT = 1e-9
 CHUNKS = (1, 6, 7, 23, 40)
 FAMILIES = ("llama", "qwen3", "gemma2", "gemma3_text", "gpt_oss", "mixtral", "phi", "gpt2", "gpt_neox", "olmo", "cohere", "starcoder2", "granite",
             "qwen3_next", "qwen3_5_text", "bloom")
-CLASSES = {"gemma3_text": "Gemma3ForCausalLM", "gpt2": "GPT2LMHeadModel", "gpt_oss": "GptOssForCausalLM", "gpt_neox": "GPTNeoXForCausalLM",
+CLASSES = {"llama4_text": "Llama4ForCausalLM", "gemma3_text": "Gemma3ForCausalLM", "gpt2": "GPT2LMHeadModel", "gpt_oss": "GptOssForCausalLM", "gpt_neox": "GPTNeoXForCausalLM",
            "qwen3_next": "Qwen3NextForCausalLM", "qwen3_5_text": "Qwen3_5ForCausalLM",
            "deepseek_v32": "DeepseekV32ForCausalLM"}
 PACKED = ("llama", "qwen3", "gemma2", "mixtral", "cohere", "granite")

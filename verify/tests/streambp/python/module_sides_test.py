@@ -14,7 +14,8 @@ from streambp._replaced import patched_state
 
 ROUTERS = ("mixtral", "qwen3_moe", "qwen2_moe", "gpt_oss")
 SHARED = {"gemma3n_text": {"num_kv_shared_layers": 2}, "gemma4_text": {"num_kv_shared_layers": 2}}
-CLASSES |= {"gemma3n_text": "Gemma3nForCausalLM", "gemma4_text": "Gemma4ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM", "qwen2_moe": "Qwen2MoeForCausalLM"}
+CLASSES |= {"gemma3n_text": "Gemma3nForCausalLM", "gemma4_text": "Gemma4ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM", "qwen2_moe": "Qwen2MoeForCausalLM",
+            "recurrent_gemma": "RecurrentGemmaForCausalLM"}
 warnings.simplefilter("ignore")
 
 
@@ -85,6 +86,14 @@ class Sides(Case):
                     patched_state(model).calls[whole].reason = "the test says so"
                     ours_loss, ours = step(model, batch)
             self.assertTrue(max(relative(ours_loss, loss), difference(ours, theirs)) <= LIMIT, whole)
+
+    def test_layers_whose_padding_reaches_real_rows(self):
+        model, batch = model_of("recurrent_gemma"), batch_of(61, (23, 15), "left")
+        with everything_in_float64():
+            loss, theirs = step(model, batch, use_cache=False)
+            with streamed(model, 6):
+                ours_loss, ours = step(model, batch)
+        self.assertTrue(max(relative(ours_loss, loss), difference(ours, theirs)) <= LIMIT)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""Time and memory of a step of Hugging Face's own model under its checkpointing in all variants, and by the package's lanes.
+
+    python3 scripts/any_model_times.py [--seq-len 4096,8192] [--repeats 5] [--methods NAME,...] [--out results/any-model-times] [--resume]
+
+Measured as compare_hf.py does: qwen3-cpu, float32, two threads, in turns, every second round backwards. Ratios are taken round by round, to the
+fastest of Hugging Face's at that length. Writes results.jsonl (a record for each measurement, with machine, commit, versions and command) and
+README.md.
+"""
+
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import compare_hf
+from compare.runners import HF_METHODS
+from files import open_standard_descriptors, write_file
+from machine import machine_name
+from python_environment import ROOT, VERSIONS, InputError, enter_venv
+
+METHODS = {
+    "hf-checkpoint": "checkpointing", "hf-checkpoint+every=2": "checkpointing of every second layer", "hf-checkpoint+fused-head": "checkpointing, TRL's head",
+    "hf-checkpoint+every=2+fused-head": "checkpointing of every second layer, TRL's head", "python-module": "patch(lane=\"module\")",
+    "python-patch": "patch(lane=\"engine\")", "python": "backward()",
+}
+DEFAULTS = ["--seq-len", "4096,8192", "--threads", "2", "--repeats", "5", "--no-gradients", "--methods", ",".join(METHODS), "--out",
+            str(ROOT / "results/any-model-times")]
+
+
+def commit():
+    """The checkout's commit, marked where files differ from it."""
+    def git(*words):
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+
+    return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "--untracked-files=no") else "")
+
+
+def interval(numbers):
+    """Median and range."""
+    return f"{statistics.median(numbers):.2f} ({min(numbers):.2f} to {max(numbers):.2f})"
+
+
+def table(records, methods):
+    """The rows of one length."""
+    rounds = {method: {each["repeat"]: each for each in records if each["method"] == method and each["status"] == "ok"} for method in methods}
+    rounds = {method: found for method, found in rounds.items() if found}
+    median = {method: statistics.median(each["seconds"] for each in found.values()) for method, found in rounds.items()}
+    memory = {method: max(each["peak_beyond_resident_bytes"] for each in found.values()) for method, found in rounds.items()}
+    fastest = min((method for method in rounds if method.split("+")[0] in HF_METHODS), key=median.get, default=None)
+    lines = ["| method | seconds | processor seconds | x the fastest of Hugging Face's | MB beyond | x the engine's lane |", "| --- | --- | --- | --- | --- | --- |"]
+    for method, found in rounds.items():
+        ratios = [each["seconds"] / rounds[fastest][i]["seconds"] for i, each in found.items() if i in rounds[fastest]] if fastest else []
+        lines.append(f"| {METHODS.get(method, method)} | {interval([each['seconds'] for each in found.values()])} "
+                     f"| {statistics.median(each['cpu_seconds'] for each in found.values()):.2f} | {interval(ratios) if ratios else '-'} "
+                     f"| {memory[method] / 1e6:.0f} | {format(memory[method] / memory['python-patch'], '.2f') if 'python-patch' in memory else '-'} |")
+    return "\n".join(lines)
+
+
+def main():
+    options = compare_hf.parse_options([*DEFAULTS, *sys.argv[1:]])
+    enter_venv()
+    known = {"machine": machine_name(), "commit": commit(), "command": " ".join(["python3", "scripts/any_model_times.py", *sys.argv[1:]])}
+    records = []
+    with tempfile.TemporaryDirectory() as folder:
+        comparison = compare_hf.Comparison(options, Path(folder))
+        comparison.settings |= known
+        try:
+            for length in options.lengths:
+                records += comparison.run_length(length)
+        finally:
+            comparison.close()
+    parts = [f"# Time and memory of any model's layers by their own code\n\n`{known['command']}`: {options.model}, {options.dtype}, {options.threads} threads, "
+             f"{known['machine']}, {', '.join(f'{name} {version}' for name, version in VERSIONS.items())}, commit {known['commit']}. Medians of "
+             f"{options.repeats} in turns, each after {options.warmup} untimed, and their range; MB beyond weights and gradients."]
+    for length in options.lengths:
+        parts.append(f"## {length:,} tokens\n\n{table([each for each in records if each['seq_len'] == length], options.methods)}")
+    text = "\n\n".join(parts) + "\n"
+    write_file(options.out / "README.md", text)
+    print(text)
+    return 1 if any(record["status"] == "error" for record in records) else 0
+
+
+if __name__ == "__main__":
+    open_standard_descriptors()
+    try:
+        sys.exit(main())
+    except InputError as error:
+        print(f"any_model_times: {error}", file=sys.stderr)
+        sys.exit(2)
