@@ -4,6 +4,7 @@
 #include <cmath>
 #include <memory>
 
+#include "bench/budget.h"
 #include "bench/commands.h"
 #include "bench/longest_report.h"
 #include "bench/progress.h"
@@ -13,6 +14,7 @@
 #include "streambp/cli/command_line.h"
 #include "streambp/cli/print.h"
 #include "streambp/error.h"
+#include "streambp/plan/pieces.h"
 #include "streambp/plan/suggest.h"
 
 namespace streambp::bench {
@@ -33,6 +35,7 @@ struct Typed {
 
 constexpr const char* kExamples = R"(Examples:
   streambp-bench max-length --model qwen3-8b --budget 80GiB
+  streambp-bench max-length --model qwen3-8b --lora-rank 32 --budget rtx-4090
   streambp-bench max-length --model qwen3-8b --budget 80GiB --optimizer adamw --optimizer-bits 8
   streambp-bench max-length --model llama-3.1-8b --lora-rank 32 --objective sft,dpo,grpo --batch 8 --budget 24GB --json
   streambp-bench max-length --model qwen3-14b --budget 80GiB --suggest --seq-len 32768
@@ -60,12 +63,15 @@ LongestRow row_of(Cell cell, const plan::Suggestion& suggestion) {
   return {std::move(cell), suggestion.fit, suggestion.cost, suggestion.best, suggestion.listed, nullptr};
 }
 
-/// What needs the least for the shortest sequence, or the wanted one.
+/// What needs the least for the shortest sequence; with a wanted one, of the longest at which any was tried.
 std::vector<plan::Suggestion>::iterator leanest_of(std::vector<plan::Suggestion>& found,
                                                    const plan::Budget& budget) {
   return std::min_element(found.begin(), found.end(),
                           [&](const plan::Suggestion& a, const plan::Suggestion& b) {
-                            return budget.share(a.fit.at_shortest) < budget.share(b.fit.at_shortest);
+                            const auto rank = [&](const plan::Prediction& tried) {
+                              return std::pair(-tried.seq_len, budget.share(tried));
+                            };
+                            return rank(a.fit.at_shortest) < rank(b.fit.at_shortest);
                           });
 }
 
@@ -99,7 +105,7 @@ LongestRow furthest_of(const Cell& cell, std::vector<plan::Suggestion> found, co
 /// A dry run takes every chunk of every sequence in each layer: refuses those that would take hours before
 /// they begin. Layer inputs alone limit the tokens that can fit.
 void require_quick(const Bench& bench, const Cell& cell, const plan::Budget& budget) {
-  constexpr double kMostPieces = 0x1p20;
+  constexpr auto kMostPieces = static_cast<double>(plan::kMostPieces);
   const auto layers = static_cast<double>(bench.config.num_hidden_layers);
   const double inputs = layers * static_cast<double>(bench.config.hidden_size) *
                         static_cast<double>(c10::elementSize(bench.options.setup.dtype));
@@ -240,7 +246,7 @@ std::optional<int64_t> margin_of(const Typed& typed) {
 
 int run_max_length(const RunFlags& flags, const Typed& typed) {
   const SweepOptions options = read_options(flags, typed);
-  AskedBudget asked{parse_bytes(typed.budget, "--budget"), {}};
+  AskedBudget asked{parse_budget(typed.budget, typed.device).bytes, {}};
   plan::Budget& budget = asked.usable;
   budget.device =
       plan::less_margin(asked.bytes, margin_of(typed), typed.device == "meta:cuda" ? c10::kCUDA : c10::kCPU);
@@ -282,9 +288,13 @@ void add_max_length_command(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand(
       "max-length",
       "The longest sequence that fits a memory budget, predicted without a GPU; lists are comma-separated");
-  command->footer(describe_methods() + "\n" + describe_objectives() + "\n" + kExamples);
+  command->footer(describe_methods() + "\n" + describe_objectives() + "\n" + plan::describe_cards() + "\n" +
+                  kExamples);
   const auto flags = std::make_shared<RunFlags>(*command, RunFlags::Defaults{"qwen3-8b", "model"});
-  command->add_option("--budget", typed->budget, "Memory of the device, such as 80GB or 80GiB")->required();
+  command
+      ->add_option("--budget", typed->budget,
+                   "Memory of the device, such as 80GB or 80GiB, or a card by name, such as h100-80")
+      ->required();
   command->add_option("--margin", typed->margin,
                       "Of the budget, what tensors can't have: the device's driver, libraries and "
                       "fragmentation; default 1 GB and 2 % of a GPU's, 0 of a CPU's");

@@ -6,20 +6,23 @@
 #include <utility>
 
 #include <c10/core/Event.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "streambp/backprop/embeddings.h"
+#include "streambp/backprop/method_kind.h"
 #include "streambp/data/objective_inputs.h"
+#include "streambp/error.h"
 #include "streambp/objective/terms.h"
 #include "streambp/plan/hardware_flops.h"
 #include "streambp/plan/model_flops.h"
+#include "streambp/plan/pieces.h"
+#include "streambp/runtime/torch_private.h"
 
 namespace streambp::plan {
 namespace {
 
 /// Kernels of a GPU run asynchronously: a clock is read when they are done.
 void synchronize(c10::Device device) {
-  if (device.is_cuda()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+  if (device.is_cuda()) torch_private::synchronize(device);
 }
 
 /// Time on a GPU's own clock, from construction on; nothing elsewhere.
@@ -39,7 +42,7 @@ class GpuTimer {
  private:
   void mark(std::optional<c10::Event>& event) const {
     event.emplace(device_.type(), c10::EventFlag::BACKEND_DEFAULT);
-    event->record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+    event->record(torch_private::current_stream(device_));
   }
 
   c10::Device device_;
@@ -83,10 +86,24 @@ at::Tensor reference_log_probabilities(Models& models, const Batch& batch, doubl
   return adapter_reference(policy, batch, temperature, models.adapter_reference);
 }
 
+/// Refuses what would take hours before it begins.
+void require_few_pieces(const Model& model, const Settings& settings, int64_t tokens) {
+  const int64_t layers = model.config().num_hidden_layers;
+  const auto require = [&](const char* flag, int64_t chunk, int64_t runs) {
+    if (chunk <= 0 || tokens / chunk <= kMostPieces / runs) return;
+    throw InputError("{} {}: a dry run would take {} tokens in {} chunks{}, one by one; expected at least {}",
+                     flag, chunk, tokens, (tokens + chunk - 1) / chunk,
+                     runs > 1 ? fmt::format(" in {} layers", runs) : "", tokens * runs / kMostPieces + 1);
+  };
+  if (is_chunked(settings.method)) require("--chunk", settings.chunk, layers);
+  if (settings.streams_head()) require("--head-chunk", settings.head_chunk, 1);
+}
+
 }  // namespace
 
 void StepRunner::count_flops(const Models& models) {
   const Batch batch = make_batch(step_, models.policy->config().vocab_size);
+  if (models.policy->device().is_meta()) require_few_pieces(*models.policy, settings_, batch.size());
   model_flops_ = plan::model_flops(*models.policy, sequence_lengths(batch.offsets));
 }
 

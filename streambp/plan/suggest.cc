@@ -31,17 +31,28 @@ std::vector<Suggestion> candidates(const Predictor& predictor, const TrainingSte
   return all;
 }
 
+/// The pass of one configuration at the step's length, or at the first of some shorter ones that does not
+/// fit: a dry run takes as long as there are chunks, and what a short sequence needs a longer one does.
+OffloadFit try_up_to(Predictor& predictor, TrainingStep step, const Settings& settings, const Budget& budget,
+                     int& evaluations) {
+  constexpr int64_t kFirst = 4096, kStride = 4;
+  const int64_t wanted = step.seq_len;
+  for (step.seq_len = std::min(wanted, kFirst);; step.seq_len = std::min(wanted, kStride * step.seq_len)) {
+    OffloadFit tried = fit_offload(predictor, step, settings, budget, OffloadGoal::kFewest);
+    ++evaluations;
+    if (step.seq_len == wanted || !budget.holds(tried.prediction)) return tried;
+  }
+}
+
 /// Tries `candidates` in turn at the step's length, and drops those behind the first that fits.
 void try_at(Predictor& predictor, const TrainingStep& step, const Budget& budget,
             std::vector<Suggestion>& candidates) {
   for (size_t i = 0; i < candidates.size(); ++i) {
     LongestFit& fit = candidates[i].fit;
-    const OffloadFit offload =
-        fit_offload(predictor, step, candidates[i].settings, budget, OffloadGoal::kFewest);
-    candidates[i].settings = fit.settings = offload.settings;
+    const OffloadFit tried = try_up_to(predictor, step, candidates[i].settings, budget, fit.evaluations);
+    candidates[i].settings = fit.settings = tried.settings;
     candidates[i].listed = false;
-    fit.at_shortest = offload.prediction;
-    fit.evaluations = 1;
+    fit.at_shortest = tried.prediction;
     if (!budget.holds(fit.at_shortest)) continue;
     fit.at_longest = fit.at_shortest;
     fit.seq_len = step.seq_len;

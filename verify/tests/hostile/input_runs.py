@@ -147,6 +147,8 @@ def memory(bench, shop):
         "a limit below a pass": ("--memory-limit", "100KB"),
     }.items():
         yield Case("memory: " + what, sweep(bench, shop.base, shop.folder(), *more), (3,), lines=None)
+    yield Case("memory: a pass of many pieces", [bench, "sweep", "--model", "qwen3-8b", "--dtype", "bfloat16", "--device", "meta", "--method", "streambp", "--seq-len", "16777216", "--chunk", "1", "--out", str(shop.folder())],
+               (1,), says=("--chunk 1: a dry run would take 16777216 tokens in 16777216 chunks",), lines=None, quick=True)  # fmt: skip
 
 
 def odd_but_right(bench, shop):

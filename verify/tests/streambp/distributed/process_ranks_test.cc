@@ -5,14 +5,47 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <dlfcn.h>
+#include <filesystem>
 #include <fstream>
 #include <gtest/gtest.h>
+#include <iterator>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "streambp/distributed/local_ranks.h"
 #include "streambp/error.h"
+
+namespace {
+
+/// After so many calls of a function of the system one fails with `error`; below zero none does.
+struct Failure {
+  int calls = -1;
+  int error = 0;
+};
+Failure failing_fork, failing_memfd;
+
+bool fails(Failure& failure) {
+  if (failure.calls < 0 || failure.calls-- > 0) return false;
+  errno = failure.error;
+  return true;
+}
+
+}  // namespace
+
+// A program's own stand before those of the C library.
+extern "C" pid_t fork() noexcept {
+  static const auto theirs = reinterpret_cast<pid_t (*)()>(dlsym(RTLD_NEXT, "fork"));
+  return fails(failing_fork) ? -1 : theirs();
+}
+extern "C" int memfd_create(const char* name, unsigned int flags) noexcept {
+  static const auto theirs =
+      reinterpret_cast<int (*)(const char*, unsigned int)>(dlsym(RTLD_NEXT, "memfd_create"));
+  return fails(failing_memfd) ? -1 : theirs(name, flags);
+}
 
 namespace streambp {
 namespace {
@@ -65,6 +98,37 @@ TEST(ProcessRanks, RefuseWhatCannotBeStarted) {
   EXPECT_THROW(run_local_ranks(0, {STREAMBP_RANK_PARTS}), InputError);
   EXPECT_THROW(run_local_ranks(2, {"/no/such/program"}), InputError);
   EXPECT_THROW(run_local_ranks(kMostLocalRanks + 1, {STREAMBP_RANK_PARTS}), InputError);
+}
+
+/// What can't be had is named, ranks that were started before it are ended and nothing of them is held.
+TEST(ProcessRanks, SayWhatTheSystemRefuses) {
+  struct {
+    Failure& failure;
+    int error;
+    const char* text;
+  } const kinds[] = {
+      {failing_fork, EAGAIN, "a process: Resource temporarily unavailable"},
+      {failing_fork, ENOMEM, "a process: Cannot allocate memory"},
+      {failing_memfd, EMFILE, "a file for what it writes to stderr: Too many open files"},
+      {failing_memfd, ENOSYS, "a file for what it writes to stderr: Function not implemented"}};
+  const auto descriptors = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+  };
+  for (const auto& [failure, error, text] : kinds) {
+    for (const int rank : {0, 2}) {
+      const auto before = descriptors();
+      failure = {rank, error};
+      try {
+        run_part(3, "sum");
+        ADD_FAILURE() << "expected a refusal: " << text;
+      } catch (const InputError& refusal) {
+        const std::string begin = fmt::format("rank {} of 3 can't be started: {}; expected", rank, text);
+        EXPECT_TRUE(std::string(refusal.what()).starts_with(begin)) << refusal.what();
+      }
+      EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a rank is left over";
+      EXPECT_EQ(descriptors(), before);
+    }
+  }
 }
 
 /// A program that the system can't run: what failed is in the message.

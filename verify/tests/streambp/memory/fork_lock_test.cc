@@ -71,6 +71,24 @@ TEST_F(ForkLocks, ChildrenAllocateWhileThreadsOfTheirParentDo) {
   for (int i = 0; i < 500; ++i) ASSERT_TRUE(child_ends(allocate)) << "child " << i << " hangs";
 }
 
+/// What a thread makes at its first call it makes once: each process here is a fresh one, and its first child
+/// is forked as the thread begins.
+TEST_F(ForkLocks, ChildrenAllocateAtAThreadsFirstCall) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EXIT(
+        {
+          const Busy busy(2, allocate);
+          for (int child = 0; child < 20; ++child) {
+            if (!child_ends(allocate)) _exit(1);
+          }
+          _exit(0);
+        },
+        testing::ExitedWithCode(0), "")
+        << "process " << i << ": a child hangs";
+  }
+}
+
 TEST_F(ForkLocks, ChildrenAllocateWhileTheirParentRecords) {
   Recorder recorder(at::kCPU);
   {
