@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include <c10/core/CachingDeviceAllocator.h>
-
 #include "bench/json_members.h"
 #include "bench/report_pages/statistics.h"
 #include "streambp/cli/environment.h"
@@ -14,6 +12,7 @@
 #include "streambp/ops/backend.h"
 #include "streambp/ops/cuda/library.h"
 #include "streambp/runtime/failure.h"
+#include "streambp/runtime/torch_private.h"
 
 namespace streambp::bench {
 namespace {
@@ -81,7 +80,7 @@ void CellRun::repeat(plan::Models& models) {
   if (bench_.device.is_cuda()) gpu_after_ = gpu_state(bench_.device.index());
   if (recorder) recording_ = std::make_shared<const Recording>(recorder->stop());
   // Only now, with the exception gone, is everything free that it or the pass kept alive.
-  if (failed() && bench_.device.is_cuda()) c10::getDeviceAllocator(bench_.device.type())->emptyCache();
+  if (failed() && bench_.device.is_cuda()) torch_private::empty_cache(bench_.device);
   const bool predicted = bench_.device.is_meta();
   if (failed() || predicted || std::isfinite(passes_.back().outcome.loss)) return;
   fail(fmt::format("the loss is {}", passes_.back().outcome.loss));

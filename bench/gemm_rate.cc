@@ -5,9 +5,9 @@
 #include <limits>
 
 #include <c10/core/Event.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "streambp/runtime/failure.h"
+#include "streambp/runtime/torch_private.h"
 
 namespace streambp::bench {
 namespace {
@@ -25,8 +25,7 @@ double shortest_on_gpu(int64_t size, int repeats, at::ScalarType dtype, c10::Dev
   const auto options = at::TensorOptions().dtype(dtype).device(device);
   const at::Tensor a = at::randn({size, size}, options), b = at::randn({size, size}, options);
   at::Tensor c = at::empty({size, size}, options);
-  const c10::impl::VirtualGuardImpl guard(device.type());
-  const c10::Stream stream = guard.getStream(device);
+  const c10::Stream stream = torch_private::current_stream(device);
   double seconds = std::numeric_limits<double>::infinity();
   at::mm_out(c, a, b);
   for (int i = 0; i < repeats; ++i) {

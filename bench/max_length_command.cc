@@ -4,6 +4,7 @@
 #include <cmath>
 #include <memory>
 
+#include "bench/budget.h"
 #include "bench/commands.h"
 #include "bench/longest_report.h"
 #include "bench/progress.h"
@@ -34,6 +35,7 @@ struct Typed {
 
 constexpr const char* kExamples = R"(Examples:
   streambp-bench max-length --model qwen3-8b --budget 80GiB
+  streambp-bench max-length --model qwen3-8b --lora-rank 32 --budget rtx-4090
   streambp-bench max-length --model qwen3-8b --budget 80GiB --optimizer adamw --optimizer-bits 8
   streambp-bench max-length --model llama-3.1-8b --lora-rank 32 --objective sft,dpo,grpo --batch 8 --budget 24GB --json
   streambp-bench max-length --model qwen3-14b --budget 80GiB --suggest --seq-len 32768
@@ -244,7 +246,7 @@ std::optional<int64_t> margin_of(const Typed& typed) {
 
 int run_max_length(const RunFlags& flags, const Typed& typed) {
   const SweepOptions options = read_options(flags, typed);
-  AskedBudget asked{parse_bytes(typed.budget, "--budget"), {}};
+  AskedBudget asked{parse_budget(typed.budget, typed.device).bytes, {}};
   plan::Budget& budget = asked.usable;
   budget.device =
       plan::less_margin(asked.bytes, margin_of(typed), typed.device == "meta:cuda" ? c10::kCUDA : c10::kCPU);
@@ -286,9 +288,13 @@ void add_max_length_command(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand(
       "max-length",
       "The longest sequence that fits a memory budget, predicted without a GPU; lists are comma-separated");
-  command->footer(describe_methods() + "\n" + describe_objectives() + "\n" + kExamples);
+  command->footer(describe_methods() + "\n" + describe_objectives() + "\n" + plan::describe_cards() + "\n" +
+                  kExamples);
   const auto flags = std::make_shared<RunFlags>(*command, RunFlags::Defaults{"qwen3-8b", "model"});
-  command->add_option("--budget", typed->budget, "Memory of the device, such as 80GB or 80GiB")->required();
+  command
+      ->add_option("--budget", typed->budget,
+                   "Memory of the device, such as 80GB or 80GiB, or a card by name, such as h100-80")
+      ->required();
   command->add_option("--margin", typed->margin,
                       "Of the budget, what tensors can't have: the device's driver, libraries and "
                       "fragmentation; default 1 GB and 2 % of a GPU's, 0 of a CPU's");

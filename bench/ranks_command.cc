@@ -226,8 +226,8 @@ void run_cells(Communicator& communicator, const Bench& bench, const Typed& type
       if (first_rank_says(communicator, known)) continue;
       if (report != nullptr) report->begin(cell, sharing, communicator.size());
       if (!typed.budget.empty()) {
-        const auto longest =
-            longest_on_ranks(communicator, bench, cell, sharing, parse_bytes(typed.budget, "--budget"));
+        const auto longest = longest_on_ranks(communicator, bench, cell, sharing,
+                                              parse_budget(typed.budget, bench.options.device).usable());
         report->add_longest(bench, cell, longest, sharing, communicator.size());
         continue;
       }
@@ -359,8 +359,9 @@ void add_ranks_command(CLI::App& app, Action& action, int argc, const char* cons
        "Bytes of a rank's tensors, such as 2GB, past which a run counts as out of memory (default: its part "
        "of 95 % of what is free)");
   text("--budget", typed->budget,
-       "On meta: memory of a rank's device, such as 80GB or 80GiB; the longest sequence that fits, instead "
-       "of --seq-len");
+       "On meta: memory of a rank's device, such as 80GB or 80GiB, or a card by name, such as h100-80; the "
+       "longest "
+       "sequence that fits, instead of --seq-len");
   command->add_option(
       "--teraflops", typed->teraflops,
       "On meta, with --link: what a rank's matrix products do in a second, in 10^12 operations");

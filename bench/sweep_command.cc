@@ -3,6 +3,7 @@
 #include <cmath>
 #include <memory>
 
+#include "bench/budget.h"
 #include "bench/commands.h"
 #include "bench/run_flags.h"
 #include "bench/sweep.h"
@@ -51,7 +52,7 @@ void read_budgets(const CLI::App& command, const Typed& typed, SweepOptions& opt
     if (command.count(flag) > 0 && !options.picks_method)
       throw InputError("{}: what --method auto has to fit, expected it with that", flag);
   }
-  if (command.count("--budget") > 0) options.budget = parse_bytes(typed.budget, "--budget");
+  if (command.count("--budget") > 0) options.budget = parse_budget(typed.budget, options.device).usable();
   if (command.count("--host-budget") == 0) return;
   options.host_budget = parse_bytes(typed.host_budget, "--host-budget");
   if (options.device == "cpu") throw InputError("--host-budget: with --device cpu there is one memory only");
@@ -177,8 +178,9 @@ void add_sweep_command(CLI::App& app, Action& action, int argc, const char* cons
        "CPU: 95 % of what is free); on cuda of what the allocator holds, so that one GPU stands for a "
        "smaller one");
   text("--budget", typed->budget,
-       "--method auto: bytes that the run has to fit, such as 80GB or 80GiB (default: --memory-limit, else "
-       "what the device has free)");
+       "--method auto: bytes that the run has to fit, such as 80GB or 80GiB, or a card by name, such as "
+       "h100-80 "
+       "(default: --memory-limit, else what the device has free)");
   text("--host-budget", typed->host_budget,
        "--method auto: memory of the host in addition to the device's; with it, --offload host is tried too");
   command->add_flag(

@@ -5,6 +5,7 @@ Prints a line for each violation, `path:line: rule: what`, and exits with 1 if t
 
   room      a file includes only what the table ROOMS permits its room (the folders' READMEs say why)
   library   CLI11, nlohmann/json, Google Benchmark, GoogleTest, Eigen and torch are included only where LIBRARIES permits
+  private   parts of torch that are no public interface are named only where TORCH_PRIVATE permits
   one-name  a type or free function of one qualified name is defined in one file (unnamed namespaces aside)
   length    no file over 400 lines, no function over 80 (C++, CUDA, Python, shell)
   words     (with --words) none of the old names in code, comments and pages: house/words.py says what to write instead
@@ -21,7 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from house.cpp_scan import scan
-from house.rules import ALTERNATIVES, LIBRARIES, ROOMS, UNCHECKED, WORDS_UNCHECKED
+from house.rules import ALTERNATIVES, LIBRARIES, ROOMS, TORCH_PRIVATE, UNCHECKED, WORDS_UNCHECKED
 from house.words import find_words
 
 MAX_FILE_LINES = 400
@@ -85,6 +86,17 @@ def check_libraries(house):
             for library, (pattern, files) in LIBRARIES.items():
                 if re.match(pattern, name) and not any(re.match(file, path) for file in files):
                     house.report(path, line, "library", f"{library} is not for this file: {name}")
+
+
+def check_private(house):
+    for path, text in house.code(CPP).items():
+        for names, files in TORCH_PRIVATE:
+            if any(re.match(file, path) for file in files):
+                continue
+            for number, line in enumerate(text.splitlines(), start=1):
+                found = re.search(names, line.split("//")[0])
+                if found:
+                    house.report(path, number, "private", f"{found[0]} is torch's own: streambp/runtime/torch_private.h is where it is named")
 
 
 def check_one_name(house, definitions):
@@ -156,6 +168,7 @@ def main():
     checks = {
         "room": check_rooms,
         "library": check_libraries,
+        "private": check_private,
         "one-name": lambda house: check_one_name(house, definitions),
         "length": lambda house: check_lengths(house, definitions),
         "words": check_words,

@@ -9,7 +9,6 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/Event.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "bench/gemm_rate.h"
 #include "streambp/error.h"
@@ -20,6 +19,7 @@
 #include "streambp/ops/rows.h"
 #include "streambp/ops/target_softmax.h"
 #include "streambp/runtime/device.h"
+#include "streambp/runtime/torch_private.h"
 
 namespace streambp::bench {
 namespace {
@@ -33,7 +33,7 @@ constexpr int64_t kHeadSize = 128;
 
 /// Seconds of run() on the GPU.
 double gpu_seconds(c10::Device device, const std::function<void()>& run) {
-  const c10::Stream stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+  const c10::Stream stream = torch_private::current_stream(device);
   c10::Event start(device.type(), c10::EventFlag::BACKEND_DEFAULT),
       end(device.type(), c10::EventFlag::BACKEND_DEFAULT);
   start.record(stream);

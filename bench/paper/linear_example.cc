@@ -7,18 +7,18 @@
 #include <limits>
 #include <utility>
 
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
 #include "streambp/ops/linear.h"
+#include "streambp/runtime/torch_private.h"
 
 namespace streambp::bench {
 namespace {
 
 void synchronize(c10::Device device) {
-  if (device.is_cuda()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+  if (device.is_cuda()) torch_private::synchronize(device);
 }
 
 class Maps {

@@ -17,7 +17,7 @@ ROOMS = {
     "streambp/printable.cc": ["streambp/printable.h"],
     "streambp/torch_headers.h": [],
     "streambp/fmt.cc": [],
-    "streambp/memory": [*_BASE, "streambp/runtime/processor.h"],
+    "streambp/memory": [*_BASE, "streambp/runtime/processor.h", "streambp/runtime/torch_private.h"],
     "streambp/runtime": _BASE,
     "streambp/runtime/device.cc": [*_LOW, "streambp/ops"],  # opening a GPU loads our kernels for it
     "streambp/ops": _OPS,
@@ -54,9 +54,23 @@ LIBRARIES = {
     "torch": (r"(ATen|c10|torch)/", [r"bench/", r"verify/", r"streambp/(?!ops/cpu/|fmt\.cc)"]),
 }
 
+# What torch may change from version to version without a word: names, and the patterns of the files that may write them. Tests may,
+# of the kernels and allocators that they stand in for.
+TORCH_PRIVATE = [
+    (
+        r"\bat::(native|impl)::|\bat::_(flash|scaled_dot|efficient|cudnn)\w*|\bc10::impl::|\bautograd::(impl|Node|set_history|collect_next_edges)\b|\bcpublas\b"
+        r"|\bget(Device|Host)Allocator\b|\bCachingAllocator::|\bSet(CPU)?Allocator\b|\bThreadLocalDebugInfo\b|\bMemoryReportingInfoBase\b"
+        r"|\bSavedTensorDefaultHooks\w*|\b(OutOfMemory|Accelerator)Error\b|\bDispatcher::",
+        [r"streambp/runtime/torch_private\.(h|cc)$", r"verify/tests/"],
+    ),
+    (r"\bProcessGroupGloo\b|\bgloo::|\bgloo/", [r"streambp/distributed/(process_ranks\.cc$|gloo_declarations/)"]),
+    (r"\bProcessGroupNCCL\b", [r"streambp/distributed/nccl_library\.cc$"]),
+]
+
 # Files of which a program has one or the other: they may define the same names.
 ALTERNATIVES = [
     ("streambp/ops/cuda/language.cuh", "streambp/ops/cuda/on_host.h"),
+    ("streambp/ops/cuda/library.cu", "verify/tests/streambp/ops/cuda/no_code_library.cc"),
     tuple(
         f"verify/tests/fuzz/{reader}_fuzz.cc"
         for reader in ("adapter_config", "config", "index", "records", "safetensors", "tokens")

@@ -2,16 +2,11 @@
 
 #include <utility>
 
-#include <c10/core/impl/VirtualGuardImpl.h>
-
 #include "streambp/memory/meter.h"
+#include "streambp/runtime/torch_private.h"
 
 namespace streambp {
 namespace {
-
-c10::impl::VirtualGuardImpl guard_of(c10::Device device) {
-  return c10::impl::VirtualGuardImpl(device.type());
-}
 
 c10::Event mark(const c10::Stream& stream) {
   c10::Event event(stream.device_type());
@@ -22,8 +17,8 @@ c10::Event mark(const c10::Stream& stream) {
 /// While it lives, work goes to another stream.
 class OnStream {
  public:
-  explicit OnStream(const c10::Stream& stream) : outer_(guard_of(stream.device()).exchangeStream(stream)) {}
-  ~OnStream() { guard_of(outer_.device()).exchangeStream(outer_); }
+  explicit OnStream(const c10::Stream& stream) : outer_(torch_private::exchange_stream(stream)) {}
+  ~OnStream() { torch_private::exchange_stream(outer_); }
   OnStream(const OnStream&) = delete;
   OnStream& operator=(const OnStream&) = delete;
 
@@ -49,8 +44,8 @@ void copy_pieces(const at::Tensor& rows, const std::vector<at::Tensor>& pieces, 
 
 HostCopies::HostCopies(c10::Device device, const char* scope) : device_(device), scope_(scope) {
   if (!device.is_cuda()) return;
-  in_ = guard_of(device).getStreamFromGlobalPool(device, /*isHighPriority=*/true);
-  out_ = guard_of(device).getStreamFromGlobalPool(device, /*isHighPriority=*/true);
+  in_ = torch_private::other_stream(device);
+  out_ = torch_private::other_stream(device);
 }
 
 HostCopies::~HostCopies() {
@@ -62,7 +57,7 @@ void HostCopies::leave(const at::Tensor& rows, const std::vector<at::Tensor>& to
   if (!out_) {
     copy_pieces(rows, to, /*to_pieces=*/true);
   } else {
-    mark(guard_of(device_).getStream(device_)).block(*out_);
+    mark(torch_private::current_stream(device_)).block(*out_);
     const OnStream stream(*out_);
     copy_pieces(rows, to, /*to_pieces=*/true);
     leaving.done = mark(*out_);
@@ -81,7 +76,7 @@ Arriving HostCopies::fetch(const std::vector<at::Tensor>& from) {
     copy_pieces(arriving.rows, from, /*to_pieces=*/false);
     return arriving;
   }
-  mark(guard_of(device_).getStream(device_)).block(*in_);
+  mark(torch_private::current_stream(device_)).block(*in_);
   for (const Leaving& leaving : leaving_) leaving.done->block(*in_);
   const OnStream stream(*in_);
   copy_pieces(arriving.rows, from, /*to_pieces=*/false);
@@ -90,13 +85,13 @@ Arriving HostCopies::fetch(const std::vector<at::Tensor>& from) {
 }
 
 at::Tensor HostCopies::arrive(Arriving&& arriving) const {
-  if (arriving.ready) arriving.ready->block(guard_of(device_).getStream(device_));
+  if (arriving.ready) arriving.ready->block(torch_private::current_stream(device_));
   return std::move(arriving.rows);
 }
 
 void HostCopies::settle() {
   for (Leaving& leaving : leaving_) {
-    if (leaving.done) leaving.done->block(guard_of(device_).getStream(device_));
+    if (leaving.done) leaving.done->block(torch_private::current_stream(device_));
   }
   leaving_.clear();
 }

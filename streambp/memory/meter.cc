@@ -10,10 +10,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/Allocator.h>
-#include <c10/core/CPUAllocator.h>
-#include <c10/core/CachingDeviceAllocator.h>
 
 #include "streambp/error.h"
 #include "streambp/memory/block_listener.h"
@@ -22,6 +19,7 @@
 #include "streambp/memory/host_blocks.h"
 #include "streambp/memory/remembered_scope.h"
 #include "streambp/memory/shortage.h"
+#include "streambp/runtime/torch_private.h"
 
 namespace streambp {
 namespace {
@@ -272,9 +270,9 @@ class CountingMetaAllocator final : public c10::Allocator {
 };
 
 /// Hears of every block that the caching allocator gives or takes back in a thread that has this installed.
-class CudaReports final : public c10::MemoryReportingInfoBase {
+class CudaReports {
  public:
-  void reportMemoryUsage(void* data, int64_t bytes, size_t, size_t, c10::Device device) override {
+  void hear(void* data, int64_t bytes, c10::Device device) {
     if (!device.is_cuda() || bytes == 0) return;
     const std::lock_guard lock(mutex_);
     // A block may have gone in a thread without a listener: its address comes again.
@@ -287,17 +285,10 @@ class CudaReports final : public c10::MemoryReportingInfoBase {
     if (bytes > 0) blocks_.emplace(data, cuda_ledger().add(bytes, [] { return new Header; }));
   }
 
-  bool memoryProfilingEnabled() const override { return true; }
-
  private:
   ForkLock mutex_{ForkLock::kReports};
   std::unordered_map<void*, Header*> blocks_;
 };
-
-/// The page-locked memory that tensors were kept in: the allocator of such memory has its own statistics.
-int64_t pinned_peak_bytes() {
-  return at::getHostAllocator(at::kCUDA)->get_stats().active_bytes.peak;
-}
 
 }  // namespace
 
@@ -330,8 +321,7 @@ RememberedScope::Reopened::~Reopened() {
 void install_meters() {
   static CountingCpuAllocator& cpu = *new CountingCpuAllocator;
   static CountingMetaAllocator& meta = *new CountingMetaAllocator;
-  c10::SetCPUAllocator(&cpu, /*priority=*/255);
-  c10::SetAllocator(c10::DeviceType::Meta, &meta, /*priority=*/255);
+  torch_private::set_allocators(cpu, meta);
 }
 
 bool is_counted(const c10::DataPtr& data) {
@@ -340,7 +330,10 @@ bool is_counted(const c10::DataPtr& data) {
 
 void install_cuda_meter() {
   [[maybe_unused]] static const bool installed = [] {
-    c10::ThreadLocalDebugInfo::_push(c10::DebugInfoKind::PROFILER_STATE, std::make_shared<CudaReports>());
+    torch_private::hear_blocks(
+        [reports = std::make_shared<CudaReports>()](void* data, int64_t bytes, c10::Device device) {
+          reports->hear(data, bytes, device);
+        });
     return true;
   }();
 }
@@ -353,27 +346,22 @@ void reset_peak(c10::Device device) {
   host_ledger().reset_peak();
   ledger_of(device.type()).reset_peak();
   if (!device.is_cuda()) return;
-  c10::getDeviceAllocator(device.type())->resetPeakStats(device.index());
-  at::getHostAllocator(at::kCUDA)->reset_peak_stats();
+  torch_private::reset_gpu_peaks(device);
 }
 
 MemoryReading read_meter(c10::Device device) {
   MemoryReading reading = ledger_of(device.type()).read();
   reading.host_peak_bytes = host_ledger().read().peak_bytes;
   if (!device.is_cuda()) return reading;
-  c10::DeviceAllocator* const allocator = c10::getDeviceAllocator(device.type());
-  const auto stats = allocator->getDeviceStats(device.index());
-  constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-  const auto& allocated = stats.allocated_bytes[kAll];
+  const torch_private::GpuMemory gpu = torch_private::gpu_memory(device);
   // The allocator has the last word; what the ledger has missed has no name.
-  if (const int64_t missed = allocated.peak - reading.peak_bytes; missed != 0)
+  if (const int64_t missed = gpu.allocated_peak - reading.peak_bytes; missed != 0)
     reading.at_peak[std::string(kUnnamed)] += missed;
-  reading.live_bytes = allocated.current;
-  reading.peak_bytes = allocated.peak;
-  reading.reserved_peak_bytes = stats.reserved_bytes[kAll].peak;
-  const auto [free, total] = allocator->getMemoryInfo(device.index());
-  reading.device_bytes = static_cast<int64_t>(total) - static_cast<int64_t>(free);
-  reading.host_peak_bytes += pinned_peak_bytes();
+  reading.live_bytes = gpu.allocated;
+  reading.peak_bytes = gpu.allocated_peak;
+  reading.reserved_peak_bytes = gpu.reserved_peak;
+  reading.device_bytes = gpu.total - gpu.free;
+  reading.host_peak_bytes += gpu.pinned_peak;
   return reading;
 }
 

@@ -11,7 +11,6 @@
 
 #include <ATen/Context.h>
 #include <c10/core/Event.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
@@ -19,6 +18,7 @@
 #include "streambp/ops/cuda/scratch.h"
 #include "streambp/ops/dry_run.h"
 #include "streambp/ops/sum_dtype.h"
+#include "streambp/runtime/torch_private.h"
 
 namespace streambp {
 namespace {
@@ -55,39 +55,32 @@ at::Tensor offsets_of(const AttentionOperands& x) {
   return at::tensor(x.offsets, at::kInt).to(x.q.device(), /*non_blocking=*/true);
 }
 
-AttentionBlock flash_forward(const AttentionOperands& x) {
+torch_private::FlashBlock flash_block(const AttentionOperands& x) {
   if (!x.offsets.empty()) {
-    const at::Tensor offsets = offsets_of(x);
-    const int64_t longest = x.longest();
-    const auto result =
-        at::_flash_attention_forward(x.q, x.k, x.v, offsets, offsets, longest, longest, /*dropout_p=*/0.0,
-                                     x.causal, /*return_debug_mask=*/false, x.scale, left_of(x), right_of(x));
-    return {std::get<0>(result), std::get<1>(result).t()};
+    return {x.q,         x.k,      x.v,     offsets_of(x), x.longest(),
+            x.longest(), x.causal, x.scale, left_of(x),    right_of(x)};
   }
-  const auto result = at::_flash_attention_forward(
-      batch_of_one(x.q), batch_of_one(x.k), batch_of_one(x.v), /*cum_seq_q=*/std::nullopt,
-      /*cum_seq_k=*/std::nullopt, x.q.size(0), x.k.size(0), /*dropout_p=*/0.0, x.causal,
-      /*return_debug_mask=*/false, x.scale, left_of(x), right_of(x));
-  return {std::get<0>(result).squeeze(0), std::get<1>(result).squeeze(0).t()};
+  return {batch_of_one(x.q), batch_of_one(x.k), batch_of_one(x.v), {},         x.q.size(0),
+          x.k.size(0),       x.causal,          x.scale,           left_of(x), right_of(x)};
+}
+
+AttentionBlock flash_forward(const AttentionOperands& x) {
+  const auto [output, log_sum_exp] = torch_private::flash_attention(flash_block(x));
+  if (!x.offsets.empty()) return {output, log_sum_exp.t()};
+  return {output.squeeze(0), log_sum_exp.squeeze(0).t()};
 }
 
 AttentionBlockGradients flash_backward(const AttentionOperands& x, const at::Tensor& d_output,
                                        const AttentionBlock& saved) {
-  // Without dropout the state of the random numbers is not looked at.
+  const auto run = [&](const at::Tensor& dy, const at::Tensor& output, const at::Tensor& log_sum_exp) {
+    return torch_private::flash_attention_backward(flash_block(x), dy, output, log_sum_exp);
+  };
   if (!x.offsets.empty()) {
-    const at::Tensor offsets = offsets_of(x);
-    const int64_t longest = x.longest();
-    const auto [dq, dk, dv] = at::_flash_attention_backward(
-        d_output, x.q, x.k, x.v, saved.output, saved.log_sum_exp, offsets, offsets, longest, longest,
-        /*dropout_p=*/0.0, x.causal, /*rng_state=*/at::Tensor(), /*unused=*/at::Tensor(), x.scale, left_of(x),
-        right_of(x));
+    const auto [dq, dk, dv] = run(d_output, saved.output, saved.log_sum_exp);
     return {dq, dk, dv};
   }
-  const auto [dq, dk, dv] = at::_flash_attention_backward(
-      batch_of_one(d_output), batch_of_one(x.q), batch_of_one(x.k), batch_of_one(x.v),
-      batch_of_one(saved.output), batch_of_one(saved.log_sum_exp), /*cum_seq_q=*/at::Tensor(),
-      /*cum_seq_k=*/at::Tensor(), x.q.size(0), x.k.size(0), /*dropout_p=*/0.0, x.causal,
-      /*rng_state=*/at::Tensor(), /*unused=*/at::Tensor(), x.scale, left_of(x), right_of(x));
+  const auto [dq, dk, dv] =
+      run(batch_of_one(d_output), batch_of_one(saved.output), batch_of_one(saved.log_sum_exp));
   return {dq.squeeze(0), dk.squeeze(0), dv.squeeze(0)};
 }
 
@@ -101,20 +94,16 @@ at::Tensor by_rows(const at::Tensor& heads) {
 }
 
 AttentionBlock cudnn_forward(const AttentionOperands& x) {
-  const auto result = at::_scaled_dot_product_cudnn_attention(
-      by_heads(x.q), by_heads(x.k), by_heads(x.v), /*attn_bias=*/std::nullopt, /*compute_log_sumexp=*/true,
-      /*dropout_p=*/0.0, x.causal, /*return_debug_mask=*/false, x.scale);
-  return {by_rows(std::get<0>(result)), std::get<1>(result).reshape({x.q.size(1), x.q.size(0)}).t()};
+  const auto [output, log_sum_exp] =
+      torch_private::cudnn_attention(by_heads(x.q), by_heads(x.k), by_heads(x.v), x.causal, x.scale);
+  return {by_rows(output), log_sum_exp.reshape({x.q.size(1), x.q.size(0)}).t()};
 }
 
 AttentionBlockGradients cudnn_backward(const AttentionOperands& x, const at::Tensor& d_output,
                                        const AttentionBlock& saved) {
-  const at::Tensor unused = at::empty({}, x.q.options().dtype(at::kLong));
-  const auto [dq, dk, dv] = at::_scaled_dot_product_cudnn_attention_backward(
+  const auto [dq, dk, dv] = torch_private::cudnn_attention_backward(
       by_heads(d_output), by_heads(x.q), by_heads(x.k), by_heads(x.v), by_heads(saved.output),
-      batch_of_one(saved.log_sum_exp).unsqueeze(-1), /*philox_seed=*/unused, /*philox_offset=*/unused,
-      /*attn_bias=*/at::Tensor(), /*cum_seq_q=*/at::Tensor(), /*cum_seq_k=*/at::Tensor(), x.q.size(0),
-      x.k.size(0), /*dropout_p=*/0.0, x.causal, x.scale);
+      batch_of_one(saved.log_sum_exp).unsqueeze(-1), x.causal, x.scale);
   return {by_rows(dq), by_rows(dk), by_rows(dv)};
 }
 
@@ -127,12 +116,12 @@ double seconds_of(c10::Device device, const std::function<void()>& run) {
     for (int i = 0; i < kCalls; ++i) run();
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / kCalls;
   }
-  const c10::impl::VirtualGuardImpl guard(device.type());
+  const c10::Stream stream = torch_private::current_stream(device);
   c10::Event start(device.type(), c10::EventFlag::BACKEND_DEFAULT),
       end(device.type(), c10::EventFlag::BACKEND_DEFAULT);
-  start.record(guard.getStream(device));
+  start.record(stream);
   for (int i = 0; i < kCalls; ++i) run();
-  end.record(guard.getStream(device));
+  end.record(stream);
   end.synchronize();
   return 1e-3 * start.elapsedTime(end) / kCalls;
 }
@@ -199,12 +188,11 @@ class Chooser {
         if (seconds >= least) continue;
         least = seconds;
         choice.fastest = &one;
-      } catch (const c10::OutOfMemoryError&) {
-        choice.times.push_back(one.name + " out of memory");
-      } catch (const c10::AcceleratorError&) {  // the device is lost: no other kernel would run either
-        throw;
-      } catch (const c10::Error&) {  // a shape that the library has no kernel for
-        choice.times.push_back(one.name + " unsupported");
+      } catch (const c10::Error& error) {
+        if (torch_private::is_device_lost(error)) throw;  // no other kernel would run either
+        // Or a shape that the library has no kernel for.
+        choice.times.push_back(
+            one.name + (torch_private::is_out_of_device_memory(error) ? " out of memory" : " unsupported"));
       }
     }
   }
@@ -346,7 +334,7 @@ bool has_device_attention(const at::Tensor& q, const Scoring& scoring) {
   if (is_given && given->second->served() == Served::kAll) return true;
   const bool is_half = q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf;
   const bool is_of_gpu = is_given || q.is_cuda() || (!has_values(q) && is_for_cuda(q));
-  return is_of_gpu && is_half && q.size(2) % 8 == 0 && q.size(2) <= 256;
+  return is_of_gpu && is_half && cuda::has_library_attention(q.size(2));
 }
 
 AttentionBlock device_attend(const AttentionOperands& operands) {

@@ -68,7 +68,7 @@ struct DeviceAttention {
 /// FlashAttention's kernels and cuDNN's, in this order; to be called on CUDA tensors only.
 std::vector<DeviceAttention> library_attention();
 
-/// Whether these kernels serve queries like q [n, H, E]: on a GPU (or the meta device that stands for one),
+/// Whether these kernels serve queries like q [n, H, E]: on a GPU that they are built for (or meta for it),
 /// half precision, heads of a multiple of 8 up to 256, no cap on the scores. Others get attend_tiled.
 bool has_device_attention(const at::Tensor& q, const Scoring& scoring);
 

@@ -6,6 +6,7 @@
 #include "streambp/ops/attention_fused.h"
 #include "streambp/ops/fused.h"
 #include "streambp/ops/sum_dtype.h"
+#include "streambp/runtime/torch_private.h"
 
 namespace streambp {
 namespace {
@@ -25,6 +26,8 @@ at::Tensor reversed(const at::Tensor& x) {
   return x.flip({0});
 }
 
+/// Of torch's kernel for the CPU: for heads that our own don't take (llama-tiny's of 8), processors that have
+/// none, half precision in float16, and single blocks (attend_earlier).
 bool has_flash(const at::Tensor& q, const Scoring& scoring) {
   return is_for_cpu(q) && scoring.softcap == 0.0;
 }
@@ -60,9 +63,8 @@ AttentionBlock attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor
   if (!has_flash(q, scoring)) return attend_tiled(q, k, v, visible, scoring);
   if (!has_values(q))  // torch has no Meta kernel of this one
     return {at::empty_like(q), at::empty({q.size(0), q.size(1)}, q.options().dtype(sum_dtype(q)))};
-  const auto [output, log_sum_exp] = at::_scaled_dot_product_flash_attention_for_cpu(
-      as_heads(q), as_heads(k), as_heads(v), /*dropout_p=*/0.0, visible == Visible::kCausal, /*attn_mask=*/{},
-      scoring.scale);
+  const auto [output, log_sum_exp] = torch_private::cpu_attention(as_heads(q), as_heads(k), as_heads(v),
+                                                                  visible == Visible::kCausal, scoring.scale);
   return {as_rows(output), log_sum_exp.squeeze(0).t()};
 }
 
@@ -84,10 +86,9 @@ AttentionBlockGradients attend_backward(const at::Tensor& d_output, const at::Te
   if (!has_flash(q, scoring))
     return attend_backward_tiled(d_output, q, k, v, output, log_sum_exp, visible, scoring);
   if (!has_values(q)) return {at::empty_like(q), at::empty_like(k), at::empty_like(v)};
-  const auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+  const auto [dq, dk, dv] = torch_private::cpu_attention_backward(
       as_heads(d_output), as_heads(q), as_heads(k), as_heads(v), as_heads(output),
-      log_sum_exp.t().unsqueeze(0),
-      /*dropout_p=*/0.0, visible == Visible::kCausal, /*attn_mask=*/{}, scoring.scale);
+      log_sum_exp.t().unsqueeze(0), visible == Visible::kCausal, scoring.scale);
   return {as_rows(dq), as_rows(dk), as_rows(dv)};
 }
 

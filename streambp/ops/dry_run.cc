@@ -1,7 +1,8 @@
 #include "streambp/ops/dry_run.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
+
+#include "streambp/runtime/torch_private.h"
 
 namespace streambp {
 namespace {
@@ -27,8 +28,7 @@ double item_or_zero(const at::Tensor& x) {
 // torch registers these from Python; a process that has loaded that has them already.
 TORCH_LIBRARY_IMPL(aten, Meta, library) {
   const auto add = [&](const char* name, auto* kernel) {
-    const auto op = c10::Dispatcher::singleton().findSchema({std::string("aten::") + name, ""});
-    if (op && !op->hasKernelForDispatchKey(c10::DispatchKey::Meta)) library.impl(name, kernel);
+    if (streambp::torch_private::lacks_meta_kernel(name)) library.impl(name, kernel);
   };
   add("index_select", &streambp::index_select_shape);
   add("flip", &streambp::flip_shape);

@@ -8,19 +8,20 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "streambp/ops/backend.h"
 #include "streambp/ops/cpu/kernels.h"
 #include "streambp/ops/cuda/library.h"
 #include "streambp/ops/dry_run.h"
+#include "streambp/runtime/torch_private.h"
 
 namespace streambp {
 
-/// Whether kernels of ours serve a device: the CPU, a GPU whose kernels are loaded and, for shapes alone, the
-/// meta device.
+/// Whether kernels of ours serve a device: the CPU, a GPU that the loaded kernels have code for and, for
+/// shapes alone, the meta device.
 inline bool has_kernels(c10::Device device) {
-  return device.is_cuda() ? cuda::kernels() != nullptr : device.is_cpu() || !has_values(device);
+  return device.is_cuda() ? cuda::kernels() != nullptr && !cuda::is_refused(device.index())
+                          : device.is_cpu() || !has_values(device);
 }
 
 /// Whether our kernels take these tensors (undefined ones aside): all on one device with kernels, and of one
@@ -56,8 +57,7 @@ void launch_for(const at::Tensor& x, Body body) {
 /// The queue of the calling thread for x's GPU.
 inline cuda::Queue cuda_queue(const at::Tensor& x) {
   if (!x.is_cuda()) return {};
-  const c10::impl::VirtualGuardImpl guard(c10::DeviceType::CUDA);
-  return {x.get_device(), guard.getStreamNativeHandle(guard.getStream(x.device()))};
+  return {x.get_device(), torch_private::stream_handle(x.device())};
 }
 
 /// Throws std::runtime_error where a launch failed.

@@ -1,7 +1,9 @@
 #include "streambp/ops/norm_rope.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "streambp/ops/cuda/scratch.h"
 #include "streambp/ops/differentiable.h"
 #include "streambp/ops/fused.h"
 #include "streambp/ops/sum_dtype.h"
@@ -11,6 +13,14 @@ namespace {
 
 /// Rows that are worth a block of their own.
 constexpr int64_t kRowsOfPart = 8;
+
+/// The longest rows that a norm's backward pass takes on a GPU: a block sums their terms of the weight's
+/// gradient in its shared memory, next to a few numbers of its warps.
+int64_t longest_row(const at::Tensor& x) {
+  constexpr int64_t kLongest = 24576, kOfWarps = 16;
+  const auto bytes = static_cast<int64_t>(c10::elementSize(sum_dtype(x)));
+  return std::min(kLongest, cuda::card().shared_bytes / bytes - kOfWarps);
+}
 
 /// x with each head's numbers side by side.
 at::Tensor with_whole_heads(const at::Tensor& x) {
@@ -52,7 +62,7 @@ bool NormAndRope::is_fused(const at::Tensor& x) const {
                             table == nullptr ? at::Tensor() : table->cosine,
                             table == nullptr ? at::Tensor() : table->sine}) &&
          (norm == nullptr || norm->weight->value.is_contiguous()) &&
-         (!is_for_cuda(x) || x.size(-1) <= cuda::kLongestRow) &&
+         (!is_for_cuda(x) || x.size(-1) <= longest_row(x)) &&
          (table == nullptr ||
           (is_row(table->cosine) && is_row(table->sine) && table->cosine.stride(0) == table->sine.stride(0)));
 }
@@ -93,7 +103,8 @@ at::Tensor norm_rope_backward(const at::Tensor& dy, const NormAndRope& op, const
   const int64_t rows = d.size(0);
   if (is_for_cuda(d)) {
     const bool sums_weight = op.norm != nullptr && op.norm->weight->trainable();
-    const int64_t parts = std::clamp<int64_t>(rows * d.size(1) / kRowsOfPart, 1, cuda::kWeightSumParts);
+    const int64_t most = 2 * cuda::card().multiprocessors;  // blocks that add up terms for the weight
+    const int64_t parts = std::clamp<int64_t>(rows * d.size(1) / kRowsOfPart, 1, most);
     const at::Tensor sums = sums_weight ? at::empty({parts, d.size(2)}, rstd.options()) : at::Tensor();
     launch_for(d, [&](auto number) {
       using S = decltype(number);

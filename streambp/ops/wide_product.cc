@@ -5,13 +5,13 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
-#include <ATen/native/CPUBlas.h>
 
 #include "streambp/memory/meter.h"
 #include "streambp/ops/backend.h"
 #include "streambp/ops/dry_run.h"
 #include "streambp/ops/fused.h"
 #include "streambp/ops/row_runs.h"
+#include "streambp/runtime/torch_private.h"
 
 namespace streambp {
 namespace {
@@ -78,7 +78,7 @@ class PairedOperands {
           pair_rows(thread, begin, count);
           body(thread, begin, count, [&](float* sum) { add(thread, count, sum); });
         }
-        at::native::cpublas::brgemm_release();
+        torch_private::release_bfloat16_product();
       }
     });
   }
@@ -138,10 +138,9 @@ class PairedOperands {
     for (int64_t first = 0; first < depth_; first += kDepth) {
       const auto* const rows = reinterpret_cast<const at::BFloat16*>(rows_of(thread)) + first * kTileRows;
       for (int64_t column = 0; column < width_; column += kTileColumns)
-        at::native::cpublas::brgemm(count, std::min(kTileColumns, width_ - column),
-                                    std::min(kDepth, depth_ - first), kDepth, width_, width_,
-                                    /*add_C=*/true, rows, inputs + first * width_ + 2 * column, sum + column,
-                                    /*is_vnni=*/true);
+        torch_private::add_bfloat16_product(count, std::min(kTileColumns, width_ - column),
+                                            std::min(kDepth, depth_ - first), kDepth, width_, width_, rows,
+                                            inputs + first * width_ + 2 * column, sum + column);
     }
   }
 

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include <c10/core/Event.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "streambp/backprop/embeddings.h"
 #include "streambp/backprop/method_kind.h"
@@ -16,13 +15,14 @@
 #include "streambp/plan/hardware_flops.h"
 #include "streambp/plan/model_flops.h"
 #include "streambp/plan/pieces.h"
+#include "streambp/runtime/torch_private.h"
 
 namespace streambp::plan {
 namespace {
 
 /// Kernels of a GPU run asynchronously: a clock is read when they are done.
 void synchronize(c10::Device device) {
-  if (device.is_cuda()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+  if (device.is_cuda()) torch_private::synchronize(device);
 }
 
 /// Time on a GPU's own clock, from construction on; nothing elsewhere.
@@ -42,7 +42,7 @@ class GpuTimer {
  private:
   void mark(std::optional<c10::Event>& event) const {
     event.emplace(device_.type(), c10::EventFlag::BACKEND_DEFAULT);
-    event->record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+    event->record(torch_private::current_stream(device_));
   }
 
   c10::Device device_;

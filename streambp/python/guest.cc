@@ -2,10 +2,14 @@
 
 #include <dlfcn.h>
 #include <filesystem>
+#include <mutex>
+#include <set>
 
 #include <ATen/Context.h>
 
 #include "streambp/ops/cuda/library.h"
+#include "streambp/ops/cuda/scratch.h"
+#include "streambp/runtime/gpu.h"
 #include "streambp/runtime/wheel_libraries.h"
 
 namespace streambp::python {
@@ -18,28 +22,26 @@ std::filesystem::path own_folder() {
   return std::filesystem::path(info.dli_fname).parent_path();
 }
 
-std::string load_cuda() {
+std::string load_cuda(int device, bool is_first) {
   open_nvrtc(folder_of_library("libtorch_cpu.so"));
-  return cuda::load_kernels(own_folder() / "libstreambp_cuda.so");
+  if (const auto limits = gpu_limits(device); is_first && limits) cuda::set_card(*limits);
+  return cuda::load_kernels(own_folder() / "libstreambp_cuda.so", device);
 }
 
 }  // namespace
-
-GuestScope::GuestScope()
-    : no_autocast_(c10::autocast_dispatch_keyset), hooks_(at::SavedTensorDefaultHooks::get_tls_state()) {
-  at::SavedTensorDefaultHooks::set_tls_state({});
-}
-
-GuestScope::~GuestScope() {
-  at::SavedTensorDefaultHooks::set_tls_state(hooks_);
-}
 
 void join_device(const std::string& name) {
   const c10::Device device(name);
   if (device.is_cpu()) return;
   if (!device.is_cuda()) throw InputError("device '{}': expected cpu or cuda", name);
-  static const std::string failure = load_cuda();
-  if (!failure.empty()) TORCH_WARN("streambp: no CUDA kernels of our own: ", failure);
+  static std::mutex mutex;
+  static std::set<int> joined;
+  const std::lock_guard lock(mutex);
+  const int index =
+      device.has_index() ? device.index() : torch_private::current_stream(device).device_index();
+  if (!joined.insert(index).second) return;
+  const std::string failure = load_cuda(index, /*is_first=*/joined.size() == 1);
+  if (!failure.empty()) TORCH_WARN("streambp: no CUDA kernels of our own, ATen's serve: ", failure);
 }
 
 }  // namespace streambp::python

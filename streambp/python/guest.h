@@ -5,11 +5,10 @@
 #include <string>
 #include <utility>
 
-#include <ATen/SavedTensorHooks.h>
 #include <ATen/core/grad_mode.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "streambp/error.h"
+#include "streambp/runtime/torch_private.h"
 
 namespace streambp::python {
 
@@ -23,19 +22,11 @@ auto answered(Body body) {
   }
 }
 
-/// Inside a call: no autocast, no hooks of the caller on what our own graphs save, sums of half-precision
-/// products in float32. As before when it ends.
-class GuestScope {
- public:
-  GuestScope();
-  ~GuestScope();
-  GuestScope(const GuestScope&) = delete;
-  GuestScope& operator=(const GuestScope&) = delete;
-
- private:
-  c10::impl::ExcludeDispatchKeyGuard no_autocast_;
-  at::impl::SavedTensorDefaultHooksTLS hooks_;
-  at::NoGradGuard no_grad_;
+/// Inside a call: no autocast, no hooks of the caller on what our own graphs save, no graph of its own. As
+/// before when it ends.
+struct GuestScope {
+  torch_private::WithoutAutocastOrHooks undisturbed;
+  at::NoGradGuard no_grad;
 };
 
 /// Makes `device` ready: of a GPU, loads our kernels from the folder of this shared library. Throws

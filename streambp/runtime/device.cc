@@ -95,8 +95,11 @@ c10::Device open_cuda(const std::string& name, const DeviceOptions& options) {
   install_cuda_meter();
   // Ours are in the program's folder. Without them ATen's own ops serve, slower.
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
-  const std::string failure = cuda::load_kernels(program.parent_path() / "libstreambp_cuda.so");
-  if (!failure.empty()) fmt::print(stderr, "warning: no CUDA kernels of our own: {}\n", failure);
+  if (const auto limits = gpu_limits(device.index())) cuda::set_card(*limits);
+  const std::string failure =
+      cuda::load_kernels(program.parent_path() / "libstreambp_cuda.so", device.index());
+  if (!failure.empty())
+    fmt::print(stderr, "warning: no CUDA kernels of our own, ATen's serve: {}\n", failure);
   return device;
 }
 
@@ -108,7 +111,7 @@ MetaStandIn::MetaStandIn(c10::DeviceType device)
   if (device != c10::DeviceType::CUDA || before_ == device) return;
   const MemoryScope scope("kernel workspace");
   blas_workspace_ =
-      at::empty({cuda::kBlasWorkspaceBytes}, at::TensorOptions().device(at::kMeta).dtype(at::kByte));
+      at::empty({cuda::blas_workspace_bytes()}, at::TensorOptions().device(at::kMeta).dtype(at::kByte));
 }
 
 MetaStandIn::~MetaStandIn() {

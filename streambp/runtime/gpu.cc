@@ -53,6 +53,20 @@ std::optional<int64_t> gpu_memory(int index) {
   return static_cast<int64_t>(bytes);
 }
 
+std::optional<GpuLimits> gpu_limits(int index) {
+  Driver driver;
+  const auto ask = function_of<int(int*, int, int)>(driver.library, "cuDeviceGetAttribute");
+  if (ask == nullptr || !driver.open(index)) return std::nullopt;
+  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR, _MULTIPROCESSOR_COUNT,
+  // _MAX_SHARED_MEMORY_PER_BLOCK_OPTIN.
+  int values[4] = {};
+  constexpr int kAttributes[] = {75, 76, 16, 97};
+  for (int i = 0; i < 4; ++i) {
+    if (ask(&values[i], kAttributes[i], driver.device) != 0) return std::nullopt;
+  }
+  return GpuLimits{10 * values[0] + values[1], values[2], values[3]};
+}
+
 std::optional<GpuState> gpu_state(int index) {
   void* const library = dlopen("libnvidia-ml.so.1", RTLD_LAZY);
   const auto init = function_of<int()>(library, "nvmlInit_v2");

@@ -20,6 +20,16 @@ struct GpuState {
   std::optional<std::vector<std::string>> throttle_reasons;
 };
 
+/// What kernels ask of a GPU, an H100 or H200 unless something else is said.
+struct GpuLimits {
+  int capability = 90;  // 10 times the major number of its compute capability, and the minor one
+  int64_t multiprocessors = 132;
+  int64_t shared_bytes = 227 * 1024;  // the most shared memory of a block
+};
+
+/// Of GPU `index`; none where there is no such GPU.
+std::optional<GpuLimits> gpu_limits(int index);
+
 /// The name of GPU `index`; none where there is no such GPU.
 std::optional<std::string> gpu_name(int index);
 

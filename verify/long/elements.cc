@@ -11,6 +11,7 @@
 #include "streambp/ops/rms_norm.h"
 #include "streambp/ops/rope.h"
 #include "streambp/ops/rows.h"
+#include "streambp/runtime/torch_private.h"
 #include "verify/long/case.h"
 #include "verify/long/truth.h"
 
@@ -167,10 +168,10 @@ void check_rope(int64_t elements, LongCheck& check) {
   const at::Tensor leaf = x.detach().requires_grad_();
   at::Tensor y = rope(leaf, table);
   check.rows("output", rows_at(y.detach(), indices), rotated(1.0), kLimit);
-  // The output's storage goes before the gradient's comes: the node is all that is needed.
-  const torch::autograd::Edge edge = torch::autograd::impl::gradient_edge(y);
+  // The output's storage goes before the gradient's comes.
+  const auto backward = torch_private::backward_of(y);
   y.reset();
-  check.rows("input's gradient", rows_at((*edge.function)({x}).front(), indices), rotated(-1.0), kLimit);
+  check.rows("input's gradient", rows_at(backward(x), indices), rotated(-1.0), kLimit);
 }
 
 struct SiluRow {

@@ -28,13 +28,6 @@ struct Queue {
 /// Null, or why a launch failed.
 using Failure = const char*;
 
-/// The longest rows that a norm's backward pass takes: their sums for the weight lie in shared memory.
-inline constexpr int64_t kLongestRow = 24576;
-
-/// The most parts that a norm's sums for its weight are taken in: two blocks for each of the 132
-/// multiprocessors of a Hopper GPU.
-inline constexpr int64_t kWeightSumParts = 264;
-
 template <typename S>
 struct NormRopeKernels {
   Failure (*forward)(const Queue& queue, const NormRope<S>& op, Heads<const S> x, const S* residual, S* y,

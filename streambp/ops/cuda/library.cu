@@ -6,3 +6,14 @@ extern "C" const streambp::cuda::Kernels* streambp_cuda_kernels(uint64_t interfa
   static const streambp::cuda::Kernels kernels = streambp::cuda::all_kernels();
   return interface == streambp::cuda::kInterface ? &kernels : nullptr;
 }
+
+/// Null, or what CUDA says where none of the architectures that the library was built for runs on GPU
+/// `device`.
+extern "C" const char* streambp_cuda_refusal(int device) {
+  cudaFuncAttributes attributes;
+  cudaError_t error = cudaSetDevice(device);
+  if (error == cudaSuccess)
+    error = cudaFuncGetAttributes(&attributes, streambp::cuda::norm_rope_forward<float, 8, 1>);
+  cudaGetLastError();  // or the next launch would report it
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}

@@ -5,11 +5,24 @@
 #include <vector>
 
 namespace streambp::cuda {
+namespace {
+
+GpuLimits limits;
+
+}  // namespace
+
+const GpuLimits& card() {
+  return limits;
+}
+
+void set_card(const GpuLimits& other) {
+  limits = other;
+}
 
 int64_t flash_splits(int64_t heads, int64_t queries, int64_t keys, int64_t head_size) {
   const int64_t key_tile = head_size <= 64 ? 256 : head_size <= 128 ? 128 : 64;
   const int64_t key_tiles = (keys + key_tile - 1) / key_tile;
-  const int64_t blocks = heads * ((queries + 63) / 64), slots = 2 * kMultiprocessors;
+  const int64_t blocks = heads * ((queries + 63) / 64), slots = 2 * card().multiprocessors;
   if (static_cast<double>(blocks) >= 0.8 * static_cast<double>(slots)) return 1;
   const int64_t most = std::min<int64_t>({128, slots, key_tiles});
   const auto size_of = [&](int64_t splits) { return (key_tiles + splits - 1) / splits; };

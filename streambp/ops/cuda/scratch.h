@@ -1,22 +1,30 @@
 // Memory that torch's CUDA kernels take in addition to their operands, for dry runs: the Meta implementations
 // count it.
 //
-// Read from the sources of torch 2.11 for a Hopper GPU of 132 multiprocessors; `scripts/gpu.sh` holds the sum
-// against the allocator on a GPU, and what it finds is corrected here and nowhere else.
+// Read from the sources of torch 2.11; `scripts/gpu.sh` holds the sum against the allocator on an H200, and
+// what it finds is corrected here and nowhere else.
 #pragma once
 
 #include <cstdint>
+
+#include "streambp/runtime/gpu.h"
 
 namespace streambp::cuda {
 
 /// The caching allocator gives blocks of whole multiples.
 inline constexpr int64_t kBlockBytes = 512;
 
-/// cuBLAS's workspaces on Hopper: one for each thread that multiplies on the stream, the caller's and the one
-/// that runs backward passes. Taken at the first product, kept.
-inline constexpr int64_t kBlasWorkspaceBytes = 2 * (int64_t{32} << 20);
+/// The GPU that work is for: the one that was opened, or that the meta device stands for.
+const GpuLimits& card();
+void set_card(const GpuLimits& limits);
 
-inline constexpr int64_t kMultiprocessors = 132;
+/// cuBLAS's workspaces: one for each thread that multiplies on the stream, the caller's and the one that runs
+/// backward passes. Taken at the first product, kept.
+inline int64_t blas_workspace_bytes() {
+  const int64_t each =
+      card().capability >= 90 ? int64_t{32} << 20 : 2 * (int64_t{4} << 20) + 16 * (int64_t{8} << 10);
+  return 2 * each;
+}
 
 inline constexpr int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -39,8 +47,17 @@ inline constexpr int64_t flash_head_size(int64_t size) {
 int64_t flash_splits(int64_t heads, int64_t queries, int64_t keys, int64_t head_size);
 
 /// Sums of query gradients that FlashAttention's backward pass keeps apart in deterministic mode.
-inline constexpr int64_t flash_deterministic_sums(int64_t heads) {
-  return (kMultiprocessors + heads - 1) / heads;
+inline int64_t flash_deterministic_sums(int64_t heads) {
+  return (card().multiprocessors + heads - 1) / heads;
+}
+
+/// Whether FlashAttention and cuDNN have kernels for heads of this size on the card, backward ones too: from
+/// compute capability 8.0 on; those of 200 to 224 take more shared memory than the smaller cards have.
+inline bool has_library_attention(int64_t head_size) {
+  constexpr int64_t kSharedBytes = 160 * 1024;
+  const bool needs_much = head_size > 192 && head_size <= 224;
+  return card().capability >= 80 && head_size % 8 == 0 && head_size <= 256 &&
+         (!needs_much || card().shared_bytes >= kSharedBytes);
 }
 
 }  // namespace streambp::cuda

@@ -15,7 +15,26 @@ rejects() {
 rejects '--budget'
 rejects '--budget' --budget 5XB
 rejects '--budget 24: of what? Expected a unit, as in 24GB' --budget 24
+rejects 'expected a size such as 80GB, or a card: rtx-3090, rtx-4090, l40s, a100-40, a100-80, h100-80, h200, b200' --budget rtx-9090
 rejects 'expected meta' --budget 1MB --device cpu
+name='cards by name'
+"$program" max-length --help >help
+python3 - help "$(dirname "${BASH_SOURCE[0]}")/../../../bench/longest.md" <<'PYTHON' || fail "--help and bench/longest.md differ"
+import re, sys
+printed = re.findall(r"^  (\S+) +(\S.*?) +(\d+\.\d\d) GiB, +(\d+\.\d\d) GiB$", open(sys.argv[1]).read(), re.MULTILINE)
+page = re.findall(r"^\| `(\S+)` \| (.*?) \| (\S+) GiB \| (\S+) GiB \|$", open(sys.argv[2]).read(), re.MULTILINE)
+assert len(printed) == 8 and printed == page, (printed, page)
+PYTHON
+run "an 8B model on an H100" 0 max-length --model qwen3-8b --method streambp --budget h100-80 --json
+check "what torch counts, less the usual margin" 'records[0]["budget_bytes"] == 7911 * 2**30 // 100
+  and records[0]["margin_bytes"] == 10**9 + records[0]["budget_bytes"] // 50
+  and 0 <= records[0]["budget_bytes"] - records[0]["margin_bytes"] - records[0]["peak_bytes"] < 10**7' stdout
+for card in h100-80 a100-80; do
+  run "a pass on a card" 0 sweep --model qwen3-tiny --dtype bfloat16 --device meta:cuda --method auto --budget "$card" --seq-len 32 --chunk 32 --out "$card"
+done
+cat h100-80/results.jsonl a100-80/results.jsonl >cards
+check "cuBLAS's workspaces are the card's" \
+  'records[0]["breakdown_at_peak"]["kernel workspace"] - records[1]["breakdown_at_peak"]["kernel workspace"] == 2 * (2**25 - 8519680)' cards
 longest "for a GPU" 0 --budget 80MB --device meta:cuda --margin 0 --method streambp --json
 check "a GPU's workspace counts" 'all(r["breakdown"]["kernel workspace"] >= 2**26 for r in records)' stdout
 rejects '--suggest' --budget 1MB --seq-len 9

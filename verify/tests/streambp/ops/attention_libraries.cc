@@ -14,6 +14,7 @@
 
 #include <ATen/ATen.h>
 #include <torch/library.h>
+#include <torch/version.h>
 
 namespace streambp::libraries_on_host {
 namespace {
@@ -208,6 +209,22 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> flash_for
   return {output, sums, at::empty({2}, at::kLong), at::empty({}, at::kLong), at::empty({0}, q.options())};
 }
 
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
+/// With a table of blocks of keys, and the number of parts that keys are taken in.
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> later_flash_forward(
+    const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::optional<at::Tensor>& offsets_q,
+    const std::optional<at::Tensor>& offsets_k, int64_t max_q, int64_t max_k, double dropout, bool causal,
+    bool debug, std::optional<double> scale, std::optional<int64_t> left, std::optional<int64_t> right,
+    const std::optional<at::Tensor>& used, const std::optional<at::Tensor>& slopes,
+    const std::optional<at::Tensor>& table, std::optional<int64_t> splits) {
+  expect(!table && !splits, "an argument that we never give");
+  return flash_forward(q, k, v, offsets_q, offsets_k, max_q, max_k, dropout, causal, debug, scale, left,
+                       right, used, slopes);
+}
+#else
+constexpr auto* later_flash_forward = &flash_forward;
+#endif
+
 std::tuple<at::Tensor, at::Tensor, at::Tensor> flash_backward(
     const at::Tensor& d_output, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
     const at::Tensor& output, const at::Tensor& sums, const at::Tensor& offsets_q,
@@ -338,7 +355,7 @@ Calls calls() {
 }
 
 TORCH_LIBRARY_IMPL(aten, CPU, library) {
-  library.impl("_flash_attention_forward", &flash_forward);
+  library.impl("_flash_attention_forward", later_flash_forward);
   library.impl("_flash_attention_backward", &flash_backward);
   library.impl("_scaled_dot_product_cudnn_attention", &cudnn_forward);
   library.impl("_scaled_dot_product_cudnn_attention_backward", &cudnn_backward);

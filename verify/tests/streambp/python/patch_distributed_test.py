@@ -119,7 +119,7 @@ def refusal_of_inner_shards(rank):
     """The message for a model of which something inside a layer is sharded on its own."""
     from torch.distributed.fsdp import fully_shard
 
-    model = streambp.patch(model_in_float64(), chunk=5)
+    model = streambp.patch(model_in_float64(), chunk=5, lane="engine")
     fully_shard(model.model.layers[1].mlp)
     try:
         model(**share_of(rank)[0])
