@@ -271,14 +271,13 @@ std::vector<at::Tensor> attention_backward(const at::Tensor& d_output, const std
         continue;
       }
       const at::Tensor d_queries = at::zeros(queries.sizes(), wide);
-      const AttentionBlock whole{wide_output(block), block.log_sum_exp};
       const int64_t middle = std::clamp(begin, part.key, part.key_end);
       attend_earlier_backward(
-          d_queries, dy, whole, queries,
+          d_queries, dy, block, queries,
           {chunk.prefix(part, part.key, middle, key_gradients, value_gradients), part.key - part.begin},
           chunk.settings());
       attend_earlier_backward(
-          d_queries, dy, whole, queries,
+          d_queries, dy, block, queries,
           {chunk.prefix(part, middle, part.key_end, sums.d_keys, sums.d_values, begin), middle - part.begin},
           chunk.settings());
       rows_of_sum(sums.d_queries, part.begin, part.rows()).copy_(d_queries);

@@ -17,6 +17,7 @@ from python_case import Case
 from streambp import _module_attention as attention
 from streambp._measure import load, measure
 from streambp._replaced import FORWARDS
+from streambp._row_cache import wide
 
 load()
 LIMIT = 1e-10
@@ -263,10 +264,11 @@ class Operators(Case):
     def test_against_plain_products(self):
         generator = torch.Generator().manual_seed(3)
         spans = [(0, 0, 30, 0, 30), (1, 3, 9, 3, 9), (1, 9, 21, 9, 21), (1, 21, 30, 9, 21)]  # two documents and padding on both sides
-        for size in (8, 16):
+        for size, dtype, limit in ((8, torch.float64, 1e-12), (16, torch.float64, 1e-12), (16, torch.float32, 1e-5), (32, torch.bfloat16, 3e-2)):
             for queries, window, softcap, has_sinks in ((30, 0, 0.0, False), (7, 0, 0.0, True), (7, 4, 0.0, False), (12, 5, 3.0, True), (1, 0, 2.0, False), (16, 1, 0.0, False)):
-                q, k, v = (torch.randn(2, heads, rows, size, dtype=torch.float64, generator=generator, requires_grad=True) for heads, rows in ((4, queries), (2, 30), (2, 30)))
-                sinks = torch.randn(4, dtype=torch.float64, generator=generator, requires_grad=True) if has_sinks else None
+                drawn = [torch.randn(*shape, generator=generator).to(dtype) for shape in ((2, 4, queries, size), (2, 2, 30, size), (2, 2, 30, size), (4,), (2, queries, 4, size))]
+                q, k, v, sinks, seeds = (each.double().requires_grad_() for each in drawn)
+                sinks = sinks if has_sinks else None
                 mask = self.sees(spans, 2, queries, 30, window)
                 scores = q @ k.repeat_interleave(2, 1).mT * 0.3
                 scores = (torch.tanh(scores / softcap) * softcap if softcap else scores).masked_fill(~mask, -torch.inf)
@@ -275,20 +277,20 @@ class Operators(Case):
                 weights = scores.softmax(-1)[..., :30]
                 weights = torch.where(mask.any(-1, keepdim=True), weights, 0.0)
                 truth = (weights @ v.repeat_interleave(2, 1)).transpose(1, 2)
-                seeds = torch.randn(truth.shape, dtype=torch.float64, generator=generator)
                 wanted = [q, k, v, *([sinks] if has_sinks else [])]
-                theirs = torch.autograd.grad(truth, wanted, seeds)
-                settings = (torch.tensor(spans), window, 0.3, softcap, None if sinks is None else sinks.detach())
-                inputs = [each.detach() for each in (q, k, v)]
+                theirs = torch.autograd.grad(truth, wanted, seeds.detach())
+                settings = (torch.tensor(spans), window, 0.3, softcap, drawn[3] if has_sinks else None)
+                inputs = drawn[:3]
                 saved = torch.ops.streambp.attention(*inputs, *settings)
-                rooms = [torch.ones(2, 30 - queries, 2, size, dtype=torch.float64).transpose(1, 2) for _ in range(2)]
-                dq, dk, dv, *d_sinks = torch.ops.streambp.attention_backward(seeds, saved, *inputs, *settings, *rooms)
+                rooms = [torch.ones(2, 30 - queries, 2, size, dtype=wide(dtype)).transpose(1, 2) for _ in range(2)]
+                dq, dk, dv, *d_sinks = torch.ops.streambp.attention_backward(drawn[4], saved, *inputs, *settings, *rooms)
                 ours = [dq, *(torch.cat([room - 1, own], 2) for room, own in zip(rooms, (dk, dv), strict=True)), *d_sinks]
-                what = f"heads of {size}, {queries} queries, window {window}, cap {softcap}, sinks {has_sinks}"
+                what = f"{dtype}, heads of {size}, {queries} queries, window {window}, cap {softcap}, sinks {has_sinks}"
                 for found, expected in zip([saved[0], *ours], [truth.detach(), *theirs], strict=True):
-                    error = float((found - expected).abs().max() / expected.abs().max())
-                    self.assertTrue(error <= 1e-12, f"{what}: {error:.1e}")
-                    type(self).reached = max(self.reached, error)
+                    error = float((found - expected).abs().max() / expected.abs().max().clamp_min(1.0))  # a window of 1 has scores without a gradient
+                    self.assertTrue(error <= limit, f"{what}: {error:.1e}, limit {limit:.0e}")
+                    if dtype == torch.float64:
+                        type(self).reached = max(self.reached, error)
 
     def test_sizes_that_do_not_fit(self):
         q, k = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 5, 8)
