@@ -26,9 +26,9 @@ page = re.findall(r"^\| `(\S+)` \| (.*?) \| (\S+) GiB \| (\S+) GiB \|$", open(sy
 assert len(printed) == 8 and printed == page, (printed, page)
 PYTHON
 run "an 8B model on an H100" 0 max-length --model qwen3-8b --method streambp --budget h100-80 --json
-check "what torch counts, less the usual margin" 'records[0]["budget_bytes"] == 7911 * 2**30 // 100
+check "what torch counts, less the usual margin" '(records[0]["budget_bytes"] == 7911 * 2**30 // 100
   and records[0]["margin_bytes"] == 10**9 + records[0]["budget_bytes"] // 50
-  and 0 <= records[0]["budget_bytes"] - records[0]["margin_bytes"] - records[0]["peak_bytes"] < 10**7' stdout
+  and 0 <= records[0]["budget_bytes"] - records[0]["margin_bytes"] - records[0]["peak_bytes"] < 10**7)' stdout
 for card in h100-80 a100-80; do
   run "a pass on a card" 0 sweep --model qwen3-tiny --dtype bfloat16 --device meta:cuda --method auto --budget "$card" --seq-len 32 --chunk 32 --out "$card"
 done
