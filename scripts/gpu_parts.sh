@@ -69,7 +69,7 @@ equality() {
 # Ranks whose messages go over NCCL: one on this GPU, two where there are two.
 nccl() {
   local filter='NcclRanks.*device*'
-  [ -z "$rehearsal" ] || filter='NcclRanks.SayWhyThereAreNone'
+  [ -z "$rehearsal" ] || filter='NcclWithoutDevice.SaysWhyThereIsNone'
   check "$bin/cuda_test" --gtest_filter="$filter" --gtest_output="xml:$out/nccl.xml"
   check "$python" "$project/scripts/gpu_checks.py" tests "$out/nccl.xml"
 }
