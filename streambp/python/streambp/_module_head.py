@@ -18,6 +18,7 @@ from ._library import first_line
 from ._module_node import Unfit, without_hooks
 from ._refusals import is_harmless
 from ._replaced import functions_under
+from ._row_cache import wide
 from ._trl import is_trl_head
 
 IGNORED = -100
@@ -227,11 +228,6 @@ class Linear(torch.autograd.Function):
                     part = slice(begin, begin + BLOCK)
                     ctx.total[part] += flat[:, part].t() @ rows
         return of_rows, None, flat.sum(0) if ctx.needs_input_grad[2] else None, None
-
-
-def wide(dtype):
-    """The dtype of sums over chunks, and of a loss."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 class Sums(TorchFunctionMode):
