@@ -96,7 +96,10 @@ class RowCache:
     def __init__(self, rows, begin, before=None, rooms=None, updates=None):
         self.rows, self.begin, self.before, self.rooms, self.updates = rows, begin, before or {}, rooms, updates
         self.own, self.after, self.returned = [], {}, {}
-        self.layers = _Itself(self)
+
+    @property
+    def layers(self):
+        return _Itself(self)  # not kept: a cycle would keep keys and values alive until Python's next collection
 
     def update(self, key_states, value_states, layer_idx=None, *args, **kwargs):
         index, pair = len(self.own), in_autocast(key_states, value_states)
