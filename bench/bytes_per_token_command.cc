@@ -20,7 +20,7 @@ namespace {
 
 using nlohmann::json;
 
-struct Typed {
+struct TypedBytesPerToken {
   std::string lengths = "131072,262144";
   std::string out;
   bool json = false;
@@ -28,7 +28,7 @@ struct Typed {
   std::vector<std::string> arguments;
 };
 
-constexpr const char* kExamples = R"(Examples:
+constexpr const char* kBytesPerTokenExamples = R"(Examples:
   streambp-bench bytes-per-token --out results/bytes-per-token
   streambp-bench bytes-per-token --model qwen3-8b,qwen2.5-7b --method streambp,chunk-major --chunk 512 --out out/bytes
   streambp-bench bytes-per-token --model llama-3.1-8b --lora-rank 32 --objective sft,dpo --json --out out/bytes
@@ -92,7 +92,7 @@ std::vector<ModelBytes> measure(const Bench& bench, bool with_variants, const st
   return models;
 }
 
-int run_bytes_per_token(const RunFlags& flags, const Typed& typed) {
+int run_bytes_per_token(const RunFlags& flags, const TypedBytesPerToken& typed) {
   SweepOptions options;
   flags.read(options);
   options.device = "meta";
@@ -132,11 +132,11 @@ int run_bytes_per_token(const RunFlags& flags, const Typed& typed) {
 }  // namespace
 
 void add_bytes_per_token_command(CLI::App& app, Action& action, int argc, const char* const* argv) {
-  const auto typed = std::make_shared<Typed>();
+  const auto typed = std::make_shared<TypedBytesPerToken>();
   typed->arguments.assign(argv, argv + argc);
   CLI::App* const command = app.add_subcommand(
       "bytes-per-token", "Memory of one more token, by model and method, predicted without a GPU");
-  command->footer(describe_objectives() + "\n" + kExamples);
+  command->footer(describe_objectives() + "\n" + kBytesPerTokenExamples);
   const auto flags = std::make_shared<RunFlags>(*command, RunFlags::Defaults{"all", "bfloat16"});
   command->get_option("--model")->description(
       "Hugging Face folders or presets, comma-separated; all: every published preset");

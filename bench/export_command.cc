@@ -16,7 +16,7 @@
 namespace streambp::bench {
 namespace {
 
-struct Typed {
+struct TypedExport {
   std::string model = "qwen3-cpu";
   std::string out;
   std::string dtype = "model";
@@ -25,7 +25,7 @@ struct Typed {
   bool double_quant = false;
 };
 
-constexpr const char* kExamples = R"(Examples:
+constexpr const char* kExportExamples = R"(Examples:
   streambp-bench export --model qwen3-cpu --out out/qwen3-cpu
   streambp-bench export --model gemma3-cpu --dtype bfloat16 --seed 7 --out out/gemma3-cpu
   streambp-bench export --model qwen3-cpu --quantize nf4 --double-quant --out out/qwen3-nf4
@@ -35,7 +35,7 @@ linear maps of the layers are stored as bitsandbytes 0.50 would store them; tran
 
 Exit codes: 0 all good; 2 bad usage or input; 3 out of memory.)";
 
-int run_export(const Typed& typed) {
+int run_export(const TypedExport& typed) {
   const std::filesystem::path folder = typed.out;
   const Config config = preset(typed.model);
   const at::ScalarType dtype = parse_dtype(typed.dtype == "model" ? config.dtype : typed.dtype);
@@ -77,10 +77,10 @@ int run_export(const Typed& typed) {
 }  // namespace
 
 void add_export_command(CLI::App& app, Action& action) {
-  const auto typed = std::make_shared<Typed>();
+  const auto typed = std::make_shared<TypedExport>();
   CLI::App* const command =
       app.add_subcommand("export", "Write a preset with random weights as a Hugging Face folder");
-  command->footer(kExamples);
+  command->footer(kExportExamples);
   const auto text = [&](const char* flag, std::string& value, const std::string& help) {
     return command->add_option(flag, value, help);
   };

@@ -23,7 +23,7 @@ namespace {
 
 using nlohmann::json;
 
-struct Typed {
+struct TypedLinear {
   int64_t rows = kLinearRows;
   int64_t size = kLinearSize;
   std::string chunks = "20,50,100,200,500";
@@ -34,7 +34,7 @@ struct Typed {
   bool json = false;
 };
 
-constexpr const char* kExamples = R"(Examples:
+constexpr const char* kLinearExamples = R"(Examples:
   streambp-bench linear
   streambp-bench linear --rows 4000 --size 512 --device cpu --dtype float64 --repeats 5
 
@@ -53,7 +53,7 @@ const PublishedLinear* find_published(const LinearExample& example, const Linear
   return nullptr;
 }
 
-json to_json(const LinearExample& example, const LinearRun& run, const Typed& typed) {
+json to_json(const LinearExample& example, const LinearRun& run, const TypedLinear& typed) {
   return {{"schema", kRecordSchema},
           {"kind", example.device.is_meta() ? "predicted" : "measured"},
           {"example", "linear"},
@@ -90,7 +90,7 @@ std::string table_of(const LinearExample& example, const std::vector<LinearRun>&
   return table.text();
 }
 
-int run_linear(const Typed& typed) {
+int run_linear(const TypedLinear& typed) {
   LinearExample example{typed.rows, typed.size, parse_dtype(typed.dtype), open_device(typed.device),
                         typed.seed};
   if (c10::elementSize(example.dtype) < 4) {
@@ -115,10 +115,10 @@ int run_linear(const Typed& typed) {
 }  // namespace
 
 void add_linear_command(CLI::App& app, Action& action) {
-  const auto typed = std::make_shared<Typed>();
+  const auto typed = std::make_shared<TypedLinear>();
   CLI::App* const command = app.add_subcommand(
       "linear", "The paper's linear example: two maps, back-propagated at once and by chunks of rows");
-  command->footer(kExamples);
+  command->footer(kLinearExamples);
   command->add_option("--rows", typed->rows, "Rows of the input")
       ->capture_default_str()
       ->check(from_to(1, 1 << 30));

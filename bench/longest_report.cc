@@ -16,7 +16,7 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kWidth = 120;
-constexpr const char* kNothing = "-";
+constexpr const char* kNoRow = "-";
 
 const plan::Prediction& shown_of(const LongestRow& row) {
   return row.fit.fits() ? *row.fit.at_longest : row.fit.at_shortest;
@@ -25,10 +25,10 @@ const plan::Prediction& shown_of(const LongestRow& row) {
 /// What a pass keeps of its layers, in a word or two.
 std::string describe_kept(const Settings& settings) {
   const auto describe = method_kind(settings.method).describe_kept;
-  return describe == nullptr ? kNothing : describe(settings);
+  return describe == nullptr ? kNoRow : describe(settings);
 }
 
-struct Column {
+struct LongestColumn {
   std::string name;
   std::vector<std::string> cells;
   bool always = false;  // in the table, even where all cells are alike
@@ -43,19 +43,19 @@ struct Column {
   }
 };
 
-void add_cells(const LongestRow& row, std::vector<Column>& columns) {
+void add_cells(const LongestRow& row, std::vector<LongestColumn>& columns) {
   const Settings& settings = row.cell.settings;
   const plan::Prediction& shown = shown_of(row);
   const std::string cells[] = {row.cell.objective,
                                method_name(settings.method) + (row.choice.is_null() ? "" : " auto"),
-                               shown.chunk > 0 ? fmt::format("{}", shown.chunk) : kNothing,
+                               shown.chunk > 0 ? fmt::format("{}", shown.chunk) : kNoRow,
                                describe_kept(settings),
                                settings.streams_head() ? "streamed" : "full",
                                fmt::format("{}", row.cell.batch),
-                               row.fit.fits() ? fmt::format("{}", shown.seq_len) : kNothing,
-                               row.fit.fits() ? fmt::format("{}", shown.tokens) : kNothing,
+                               row.fit.fits() ? fmt::format("{}", shown.seq_len) : kNoRow,
+                               row.fit.fits() ? fmt::format("{}", shown.tokens) : kNoRow,
                                format_bytes(shown.peak_bytes),
-                               shown.host_peak_bytes > 0 ? format_bytes(shown.host_peak_bytes) : kNothing};
+                               shown.host_peak_bytes > 0 ? format_bytes(shown.host_peak_bytes) : kNoRow};
   for (size_t i = 0; i < columns.size(); ++i) columns[i].cells.push_back(cells[i]);
 }
 
@@ -71,11 +71,11 @@ std::string parts_of(const LongestRow& row, size_t width) {
 }
 
 /// What all rows have in common, for above the table; taken out of `columns`.
-std::string take_common(std::vector<Column>& columns) {
+std::string take_common(std::vector<LongestColumn>& columns) {
   std::vector<std::string> words;
-  std::erase_if(columns, [&](const Column& column) {
+  std::erase_if(columns, [&](const LongestColumn& column) {
     if (column.always || !column.alike()) return false;
-    if (column.cells[0] != kNothing && column.name != "tokens")
+    if (column.cells[0] != kNoRow && column.name != "tokens")
       words.push_back(column.name + " " + column.cells[0]);
     return true;
   });
@@ -90,19 +90,19 @@ std::string optimizer_text(const plan::ModelSetup& setup) {
   return fmt::format("{} in {} bits", states.name, 8 * c10::elementSize(states.dtype));
 }
 
-std::string table_of(const SweepOptions& options, const std::vector<const LongestRow*>& rows) {
-  std::vector<Column> columns{{"objective", {}},  {"method", {}, true}, {"chunk", {}},         {"keeps", {}},
-                              {"head", {}},       {"batch", {}},        {"seq_len", {}, true}, {"tokens", {}},
-                              {"peak", {}, true}, {"host", {}}};
+std::string longest_table_of(const SweepOptions& options, const std::vector<const LongestRow*>& rows) {
+  std::vector<LongestColumn> columns{
+      {"objective", {}}, {"method", {}, true},  {"chunk", {}},  {"keeps", {}},      {"head", {}},
+      {"batch", {}},     {"seq_len", {}, true}, {"tokens", {}}, {"peak", {}, true}, {"host", {}}};
   for (const LongestRow* row : rows) add_cells(*row, columns);
   const auto of = [&](const char* name) {
     return std::find_if(columns.begin(), columns.end(),
-                        [&](const Column& column) { return column.name == name; });
+                        [&](const LongestColumn& column) { return column.name == name; });
   };
   if (of("tokens")->cells == of("seq_len")->cells) columns.erase(of("tokens"));
   const std::string common = take_common(columns);
   if (rows.front()->cost) {
-    Column cost{"cost", {}}, mark{"", {}};
+    LongestColumn cost{"cost", {}}, mark{"", {}};
     for (const LongestRow* row : rows) {
       cost.cells.push_back(fmt::format("{:.3f}", row->cost.value_or(0.0)));
       mark.cells.emplace_back(row->best ? "<- the answer" : "");
@@ -110,18 +110,18 @@ std::string table_of(const SweepOptions& options, const std::vector<const Longes
     columns.insert(columns.end(), {cost, mark});
   } else {
     size_t used = 0;
-    for (const Column& column : columns) used += column.width() + 2;
-    Column parts{"of it", {}};
+    for (const LongestColumn& column : columns) used += column.width() + 2;
+    LongestColumn parts{"of it", {}};
     for (const LongestRow* row : rows)
       parts.cells.push_back(parts_of(*row, used + 20 < kWidth ? kWidth - used : 20));
     columns.push_back(parts);
   }
   std::vector<std::string> header;
-  for (const Column& column : columns) header.push_back(column.name);
+  for (const LongestColumn& column : columns) header.push_back(column.name);
   Table table(header);
   for (size_t i = 0; i < rows.size(); ++i) {
     std::vector<std::string> cells;
-    for (const Column& column : columns) cells.push_back(column.cells[i]);
+    for (const LongestColumn& column : columns) cells.push_back(column.cells[i]);
     table.add(cells);
   }
   return fmt::format("{} in {} on {}, {}{}{}\n", options.setup.model, dtype_name(options.setup.dtype),
@@ -312,7 +312,7 @@ std::string longest_text(const SweepOptions& options, const std::vector<LongestR
     if (row.listed) listed.push_back(&row);
   }
   std::string text = answers(rows);
-  if (!listed.empty()) text += table_of(options, listed);
+  if (!listed.empty()) text += longest_table_of(options, listed);
   if (listed.size() < rows.size()) {
     text += fmt::format("{} of {} configurations; --json has all of them\n", listed.size(), rows.size());
   }

@@ -22,7 +22,7 @@ namespace {
 
 using nlohmann::json;
 
-struct Typed {
+struct TypedMaxLength {
   std::string budget;
   std::string host_budget;
   std::string device = "meta:cuda";
@@ -33,7 +33,7 @@ struct Typed {
   bool quiet = false;
 };
 
-constexpr const char* kExamples = R"(Examples:
+constexpr const char* kMaxLengthExamples = R"(Examples:
   streambp-bench max-length --model qwen3-8b --budget 80GiB
   streambp-bench max-length --model qwen3-8b --lora-rank 32 --budget rtx-4090
   streambp-bench max-length --model qwen3-8b --budget 80GiB --optimizer adamw --optimizer-bits 8
@@ -220,7 +220,7 @@ void check_floor(const Bench& bench, const Group& group, std::optional<plan::Pre
       plan::describe(floor.breakdown), remedies);
 }
 
-SweepOptions read_options(const RunFlags& flags, const Typed& typed) {
+SweepOptions read_options(const RunFlags& flags, const TypedMaxLength& typed) {
   SweepOptions options;
   flags.read(options);
   if (typed.suggest && !flags.names_methods()) {
@@ -239,12 +239,12 @@ SweepOptions read_options(const RunFlags& flags, const Typed& typed) {
   return options;
 }
 
-std::optional<int64_t> margin_of(const Typed& typed) {
+std::optional<int64_t> margin_of(const TypedMaxLength& typed) {
   if (typed.margin.empty()) return std::nullopt;
   return typed.margin == "0" ? 0 : parse_bytes(typed.margin, "--margin");
 }
 
-int run_max_length(const RunFlags& flags, const Typed& typed) {
+int run_max_length(const RunFlags& flags, const TypedMaxLength& typed) {
   const SweepOptions options = read_options(flags, typed);
   AskedBudget asked{parse_budget(typed.budget, typed.device).bytes, {}};
   plan::Budget& budget = asked.usable;
@@ -258,6 +258,7 @@ int run_max_length(const RunFlags& flags, const Typed& typed) {
     const Bench bench = open_bench(group.options);
     progress.show("making " + options.setup.model);
     std::optional<plan::Predictor> predictor(std::in_place, bench.options.setup, bench.device);
+    predictor->watch([&](int64_t done) { progress.go_on(fmt::format("{} passes predicted", done)); });
     check_floor(bench, group, predictor, budget, typed.budget, progress);
     counted.push_back(what_is_counted(bench, predictor->models(), group.default_reference));
     const std::vector<LongestRow> found =
@@ -284,12 +285,12 @@ int run_max_length(const RunFlags& flags, const Typed& typed) {
 }  // namespace
 
 void add_max_length_command(CLI::App& app, Action& action) {
-  const auto typed = std::make_shared<Typed>();
+  const auto typed = std::make_shared<TypedMaxLength>();
   CLI::App* const command = app.add_subcommand(
       "max-length",
       "The longest sequence that fits a memory budget, predicted without a GPU; lists are comma-separated");
   command->footer(describe_methods() + "\n" + describe_objectives() + "\n" + plan::describe_cards() + "\n" +
-                  kExamples);
+                  kMaxLengthExamples);
   const auto flags = std::make_shared<RunFlags>(*command, RunFlags::Defaults{"qwen3-8b", "model"});
   command
       ->add_option("--budget", typed->budget,

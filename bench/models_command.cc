@@ -12,7 +12,7 @@
 namespace streambp::bench {
 namespace {
 
-constexpr const char* kExamples = R"(Examples:
+constexpr const char* kModelsExamples = R"(Examples:
   streambp-bench models
   streambp-bench models --json
 
@@ -68,7 +68,7 @@ int run_models(bool as_json) {
 void add_models_command(CLI::App& app, Action& action) {
   const auto as_json = std::make_shared<bool>(false);
   CLI::App* const command = app.add_subcommand("models", "The presets that --model takes, by size");
-  command->footer(kExamples);
+  command->footer(kModelsExamples);
   command->add_flag("--json", *as_json, "Print a JSON object for each instead of the table");
   command->callback([as_json, &action] { action = [as_json] { return run_models(*as_json); }; });
 }

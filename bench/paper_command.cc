@@ -25,7 +25,7 @@ using nlohmann::json;
 
 constexpr const char* kOwnResults = "results";
 
-struct Typed {
+struct TypedPaper {
   std::string tables = "3,curves,8,9";
   std::string budget = "78GiB";
   std::string measured = kOwnResults;
@@ -37,7 +37,7 @@ struct Typed {
   std::vector<std::string> arguments;
 };
 
-constexpr const char* kExamples = R"(Examples:
+constexpr const char* kPaperExamples = R"(Examples:
   streambp-bench paper
   streambp-bench paper --table curves,9 --budget 80GiB --out out/paper
   streambp-bench paper --table 1,2 --scale cpu --out out/paper-times
@@ -70,7 +70,7 @@ bool is_timed(const std::string& table) {
   return table == "1" || table == "2";
 }
 
-int run_times(const Typed& typed, const std::vector<std::string>& tables) {
+int run_times(const TypedPaper& typed, const std::vector<std::string>& tables) {
   if (typed.scale.empty())
     throw InputError("--table {}: a table of times, which are measured; expected --scale cpu or gpu",
                      typed.tables);
@@ -112,7 +112,7 @@ int run_times(const Typed& typed, const std::vector<std::string>& tables) {
   return exit_code_of(records) == kExitCheckFailed ? kExitCheckFailed : kExitGood;
 }
 
-int run_paper(const Typed& typed) {
+int run_paper(const TypedPaper& typed) {
   const std::vector<std::string> wanted = parse_words(typed.tables, "--table");
   for (const std::string& name : wanted) {
     if (!is_timed(name) &&
@@ -152,12 +152,12 @@ int run_paper(const Typed& typed) {
 }  // namespace
 
 void add_paper_command(CLI::App& app, Action& action, int argc, const char* const* argv) {
-  const auto typed = std::make_shared<Typed>();
+  const auto typed = std::make_shared<TypedPaper>();
   typed->arguments.assign(argv, argv + argc);
   CLI::App* const command = app.add_subcommand(
       "paper",
       "StreamBP's published tables and curves next to predictions, which take no GPU, and measurements");
-  command->footer(kExamples);
+  command->footer(kPaperExamples);
   const auto text = [&](const char* flag, std::string& value, const std::string& help) {
     command->add_option(flag, value, help)->capture_default_str();
   };

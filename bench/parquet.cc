@@ -14,7 +14,7 @@ using nlohmann::json;
 static_assert(std::endian::native == std::endian::little, "numbers are written as they lie in memory");
 
 /// Of the format (parquet.thrift): what its enumerations call these.
-enum Type { kBoolean = 0, kInt64 = 2, kDouble = 5, kByteArray = 6 };
+enum ColumnType { kBoolean = 0, kInt64 = 2, kDouble = 5, kByteArray = 6 };
 constexpr int kOptional = 1, kUtf8 = 0, kPlain = 0, kRunLengths = 3;
 constexpr const char* kMagic = "PAR1";
 
@@ -86,7 +86,7 @@ bool fits_int64(const json& value) {
          value.get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()};
 }
 
-Type type_of(const std::vector<json>& values) {
+ColumnType type_of(const std::vector<json>& values) {
   bool booleans = true, integers = true, numbers = true, some = false;
   for (const json& value : values) {
     if (value.is_null()) continue;
@@ -114,7 +114,7 @@ std::string presence(const std::vector<json>& values) {
   return out + runs;
 }
 
-std::string plain_values(const std::vector<json>& values, Type type) {
+std::string plain_values(const std::vector<json>& values, ColumnType type) {
   std::string out;
   size_t count = 0;
   for (const json& value : values) {
@@ -142,7 +142,7 @@ std::string plain_values(const std::vector<json>& values, Type type) {
 }
 
 /// A page with its head.
-std::string page(const std::vector<json>& values, Type type) {
+std::string page(const std::vector<json>& values, ColumnType type) {
   const std::string data = presence(values) + plain_values(values, type);
   Thrift of_data, head;
   of_data.number(1, static_cast<int64_t>(values.size()));
@@ -156,7 +156,7 @@ std::string page(const std::vector<json>& values, Type type) {
   return head.bytes() + data;
 }
 
-Thrift schema_of(const ParquetColumn& column, Type type) {
+Thrift schema_of(const ParquetColumn& column, ColumnType type) {
   Thrift element;
   element.number(1, type);
   element.number(3, kOptional);
@@ -165,7 +165,7 @@ Thrift schema_of(const ParquetColumn& column, Type type) {
   return element;
 }
 
-Thrift chunk_of(const ParquetColumn& column, Type type, size_t begin, size_t size) {
+Thrift chunk_of(const ParquetColumn& column, ColumnType type, size_t begin, size_t size) {
   Thrift data, chunk;
   data.number(1, type);
   data.numbers(2, {kPlain, kRunLengths});
@@ -194,7 +194,7 @@ std::string parquet_file(const std::vector<ParquetColumn>& columns) {
   root.number(5, static_cast<int64_t>(columns.size()));
   std::vector<Thrift> schema{root}, chunks;
   for (const ParquetColumn& column : columns) {
-    const Type type = type_of(column.values);
+    const ColumnType type = type_of(column.values);
     const std::string data = page(column.values, type);
     schema.push_back(schema_of(column, type));
     chunks.push_back(chunk_of(column, type, file.size(), data.size()));

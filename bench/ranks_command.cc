@@ -29,7 +29,7 @@ namespace {
 
 using nlohmann::json;
 
-struct Typed {
+struct TypedRanks {
   std::string ranks = "2";
   std::string stages = "none,zero-1,zero-2,zero-3";
   std::string divide = "sequences";
@@ -50,7 +50,7 @@ struct Typed {
   std::vector<std::string> arguments;
 };
 
-constexpr const char* kExamples = R"(Examples:
+constexpr const char* kRanksExamples = R"(Examples:
   streambp-bench ranks --ranks 2 --method streambp --optimizer adamw --out out/two
   streambp-bench ranks --model qwen3-8b --dtype bfloat16 --device meta --ranks 8,64,1024 --optimizer adamw --out out/many
   streambp-bench ranks --model qwen3-8b --dtype bfloat16 --device meta --ranks 3,8 --zero zero-2 --optimizer adamw --budget 80GB
@@ -132,7 +132,7 @@ Division read_division(const std::string& word) {
   throw InputError("--divide '{}': expected sequences or rows", word);
 }
 
-SweepOptions read_options(const RunFlags& flags, const Typed& typed) {
+SweepOptions read_options(const RunFlags& flags, const TypedRanks& typed) {
   SweepOptions options;
   flags.read(options);
   options.lengths = parse_integers(typed.lengths, "--seq-len", 1);
@@ -204,7 +204,7 @@ void leave_out_of_memory(const Communicator& communicator, const Bench& bench, c
 }
 
 /// Every cell and stage on this rank; on meta also on `other`, if there is one.
-void run_cells(Communicator& communicator, const Bench& bench, const Typed& typed, RanksReport* report,
+void run_cells(Communicator& communicator, const Bench& bench, const TypedRanks& typed, RanksReport* report,
                Communicator* other = nullptr) {
   const std::vector<ZeroStage> stages = read_stages(typed.stages);
   const std::vector<Cell> cells = list_cells(bench);
@@ -250,17 +250,17 @@ void run_cells(Communicator& communicator, const Bench& bench, const Typed& type
 }
 
 /// Before anything is written.
-void require_exchanges(const Bench& bench, const Typed& typed, int64_t ranks) {
+void require_exchanges(const Bench& bench, const TypedRanks& typed, int64_t ranks) {
   for (const Exchange exchange : read_exchanges(typed.exchanges))
     require_exchange(bench.config, exchange, ranks);
 }
 
-Rates rates_of(const Typed& typed) {
+Rates rates_of(const TypedRanks& typed) {
   if (typed.teraflops <= 0.0 || typed.link.empty()) return {};
   return {typed.teraflops * 1e12, static_cast<double>(parse_bytes(typed.link, "--link"))};
 }
 
-int predict_ranks(const SweepOptions& options, const Typed& typed) {
+int predict_ranks(const SweepOptions& options, const TypedRanks& typed) {
   const plan::DryRunScope scope(at::kMeta);
   const Bench bench = open_bench(options);
   const std::vector<int64_t> counts =
@@ -286,7 +286,7 @@ void limit_memory(const SweepOptions& options, int64_t ranks) {
 }
 
 /// As one of several processes.
-int run_as_rank(const Rendezvous& rendezvous, const SweepOptions& options, const Typed& typed) {
+int run_as_rank(const Rendezvous& rendezvous, const SweepOptions& options, const TypedRanks& typed) {
   const auto communicator = connect(rendezvous);
   std::string arguments;
   for (const std::string& argument : options.arguments) arguments += argument + " ";
@@ -307,14 +307,14 @@ int run_as_rank(const Rendezvous& rendezvous, const SweepOptions& options, const
 }
 
 /// This command line again, as processes.
-int start_local_ranks(const SweepOptions& options, const Typed& typed) {
+int start_local_ranks(const SweepOptions& options, const TypedRanks& typed) {
   const std::vector<int64_t> ranks = read_ranks(typed.ranks, kMostLocalRanks, "processes of one machine");
   if (ranks.size() != 1)
     throw InputError("--ranks {}: expected one number of processes on the CPU", typed.ranks);
   return start_ranks(ranks.front(), options);
 }
 
-int run_ranks(const RunFlags& flags, const Typed& typed) {
+int run_ranks(const RunFlags& flags, const TypedRanks& typed) {
   const SweepOptions options = read_options(flags, typed);
   read_stages(typed.stages);
   if (options.device == "meta") return predict_ranks(options, typed);
@@ -325,12 +325,12 @@ int run_ranks(const RunFlags& flags, const Typed& typed) {
 }  // namespace
 
 void add_ranks_command(CLI::App& app, Action& action, int argc, const char* const* argv) {
-  const auto typed = std::make_shared<Typed>();
+  const auto typed = std::make_shared<TypedRanks>();
   typed->arguments.assign(argv, argv + argc);
   CLI::App* const command = app.add_subcommand(
       "ranks",
       "Training steps over several processes that divide sequences or their rows, with ZeRO-1, 2 and 3");
-  command->footer(describe_objectives() + "\n" + kExamples);
+  command->footer(describe_objectives() + "\n" + kRanksExamples);
   const auto flags = std::make_shared<RunFlags>(*command, RunFlags::Defaults{"qwen3-cpu", "float32"});
   const auto text = [&](const char* flag, std::string& value, const char* help) {
     command->add_option(flag, value, help)->capture_default_str();

@@ -17,13 +17,13 @@
 namespace streambp::bench {
 namespace {
 
-struct Typed {
+struct TypedRecords {
   std::vector<std::string> folders;
   bool flat = false;
   std::string parquet;
 };
 
-constexpr const char* kExamples = R"(Examples:
+constexpr const char* kRecordsExamples = R"(Examples:
   streambp-bench records out/main
   streambp-bench records out/mine out/theirs
   streambp-bench records out/main --flat > records.csv
@@ -34,7 +34,7 @@ bench/records.md.
 
 Exit codes: 0 printed or written; 2 bad usage or input, or a file that can't be written.)";
 
-int run_records(const Typed& typed) {
+int run_records(const TypedRecords& typed) {
   std::vector<NamedFile> files;
   for (const std::string& folder : typed.folders) {
     const std::filesystem::path file = folder;
@@ -72,10 +72,10 @@ int run_records(const Typed& typed) {
 }  // namespace
 
 void add_records_command(CLI::App& app, Action& action) {
-  const auto typed = std::make_shared<Typed>();
+  const auto typed = std::make_shared<TypedRecords>();
   CLI::App* const command =
       app.add_subcommand("records", "The records of sweeps as a table, or flat as CSV or Parquet");
-  command->footer(kExamples);
+  command->footer(kRecordsExamples);
   command->add_option("folders", typed->folders, "Folders of sweeps, or their results.jsonl")->required();
   CLI::Option* const flat =
       command->add_flag("--flat", typed->flat, "CSV: a column for each member, such as settings.chunk");

@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kLoraRank = 16;
 
 /// One change of the command line, and of the models as it makes them.
-struct Change {
+struct SettingChange {
   std::string flags;
   std::function<void(plan::ModelSetup&)> apply;
 };
@@ -34,7 +34,7 @@ bool is_half(at::ScalarType dtype) {
 }
 
 /// Gradients are consumed layer by layer; what is counted for --optimizer moves into the fused one.
-Change fuse_optimizer(const OptimizerStates& optimizer) {
+SettingChange fuse_optimizer(const OptimizerStates& optimizer) {
   const bool has_moments = optimizer.name == "adamw";
   OptimizerSettings fused;
   fused.name = has_moments ? "adamw" : "sgd";
@@ -49,7 +49,7 @@ Change fuse_optimizer(const OptimizerStates& optimizer) {
           }};
 }
 
-void add_fewer_bits(const plan::ModelSetup& setup, std::vector<Change>& changes) {
+void add_fewer_bits(const plan::ModelSetup& setup, std::vector<SettingChange>& changes) {
   if (setup.optimizer.states > 0 && setup.optimizer.dtype != at::kByte) {
     changes.push_back(
         {"--optimizer-bits 8", [](plan::ModelSetup& changed) { changed.optimizer.dtype = at::kByte; }});
@@ -78,9 +78,9 @@ void add_fewer_bits(const plan::ModelSetup& setup, std::vector<Change>& changes)
     changes.push_back({"--head-dtype same", [](plan::ModelSetup& changed) { changed.head_dtype.reset(); }});
 }
 
-std::vector<Change> changes_of(const SweepOptions& options, bool default_reference) {
+std::vector<SettingChange> changes_of(const SweepOptions& options, bool default_reference) {
   const plan::ModelSetup& setup = options.setup;
-  std::vector<Change> changes;
+  std::vector<SettingChange> changes;
   if (!setup.reference.empty() && !setup.release_reference) {
     changes.push_back(
         {"--release-reference", [](plan::ModelSetup& changed) { changed.release_reference = true; }});
@@ -144,8 +144,8 @@ std::optional<Remedy> try_setup(const Bench& bench, const plan::ModelSetup& setu
 }
 
 /// With those of `changes` whose bit is set in `chosen`.
-std::optional<Remedy> try_changes(const Bench& bench, const std::vector<Change>& changes, unsigned chosen,
-                                  const plan::Budget& budget) {
+std::optional<Remedy> try_changes(const Bench& bench, const std::vector<SettingChange>& changes,
+                                  unsigned chosen, const plan::Budget& budget) {
   plan::ModelSetup setup = bench.options.setup;
   std::vector<std::string> flags;
   for (size_t i = 0; i < changes.size(); ++i) {
@@ -163,7 +163,7 @@ std::optional<Remedy> try_changes(const Bench& bench, const std::vector<Change>&
 }  // namespace
 
 std::string describe_remedies(const Bench& bench, bool default_reference, const plan::Budget& budget) {
-  const std::vector<Change> changes = changes_of(bench.options, default_reference);
+  const std::vector<SettingChange> changes = changes_of(bench.options, default_reference);
   const int all = static_cast<int>(changes.size());
   std::vector<std::string> fitting;
   std::optional<Remedy> leanest;

@@ -17,14 +17,14 @@
 namespace streambp::bench {
 namespace {
 
-struct Typed {
+struct TypedReport {
   std::vector<std::string> folders;
   std::string output, markdown;
   bool diff = false;
   double threshold = 0.02;
 };
 
-constexpr const char* kExamples = R"(Examples:
+constexpr const char* kReportExamples = R"(Examples:
   streambp-bench report out/main --output out/report.html
   streambp-bench report out/mine out/theirs --output report.html --markdown report.md
   streambp-bench report results/compare-2048 > report.md
@@ -56,7 +56,7 @@ ReportCells cells_of(const ReportLines& lines, const std::string& named) {
   return cells;
 }
 
-std::vector<NamedFile> outputs_of(const Typed& typed) {
+std::vector<NamedFile> outputs_of(const TypedReport& typed) {
   std::vector<NamedFile> outputs;
   for (const auto& [flag, file] : {std::pair{"--output", &typed.output}, {"--markdown", &typed.markdown}}) {
     if (!file->empty()) outputs.push_back({flag, *file});
@@ -65,7 +65,8 @@ std::vector<NamedFile> outputs_of(const Typed& typed) {
 }
 
 /// Refuses to write over what the report is made of.
-void check_inputs(const Typed& typed, const ReportLines& lines, const std::vector<Timeline>& timelines) {
+void check_inputs(const TypedReport& typed, const ReportLines& lines,
+                  const std::vector<Timeline>& timelines) {
   std::vector<NamedFile> inputs;
   for (const std::string& file : lines.files) inputs.push_back({"records", file});
   for (const PaperRow& row : lines.paper) inputs.push_back({"cells", row.file});
@@ -74,7 +75,7 @@ void check_inputs(const Typed& typed, const ReportLines& lines, const std::vecto
 }
 
 /// Writes the files that were asked for, or Markdown on stdout.
-void write_report(const Typed& typed, const Document& document) {
+void write_report(const TypedReport& typed, const Document& document) {
   if (!typed.output.empty()) write_file(typed.output, html_page(document, folder_of(typed.output)));
   if (!typed.markdown.empty()) write_file(typed.markdown, markdown_page(document, folder_of(typed.markdown)));
   if (typed.output.empty() && typed.markdown.empty()) {
@@ -87,7 +88,7 @@ void write_report(const Typed& typed, const Document& document) {
   }
 }
 
-int run_diff(const Typed& typed, const std::string& made) {
+int run_diff(const TypedReport& typed, const std::string& made) {
   const std::string &a = typed.folders[0], &b = typed.folders[1];
   const ReportLines before_lines = read_report_lines({a}), after_lines = read_report_lines({b});
   const DiffSide before{a, cells_of(before_lines, a), read_timelines(a)};
@@ -99,7 +100,7 @@ int run_diff(const Typed& typed, const std::string& made) {
                                                                                 : kExitGood;
 }
 
-void check_outputs(const Typed& typed) {
+void check_outputs(const TypedReport& typed) {
   const std::vector<NamedFile> outputs = outputs_of(typed);
   check_distinct(outputs, {});
   check_replaces_no_records(outputs);
@@ -107,7 +108,7 @@ void check_outputs(const Typed& typed) {
     check_output_file(fmt::format("{} {}:", output.flag, output.path.string()), output.path);
 }
 
-int run_report(const Typed& typed) {
+int run_report(const TypedReport& typed) {
   check_outputs(typed);
   if (!(typed.threshold >= 0.0 && typed.threshold < 1.0))
     throw InputError("--threshold {}: expected a part of 1, such as 0.02", typed.threshold);
@@ -124,10 +125,10 @@ int run_report(const Typed& typed) {
 }  // namespace
 
 void add_report_command(CLI::App& app, Action& action) {
-  const auto typed = std::make_shared<Typed>();
+  const auto typed = std::make_shared<TypedReport>();
   CLI::App* const command = app.add_subcommand(
       "report", "Records as one HTML file, or Markdown: verdict, charts, every cell with its command");
-  command->footer(kExamples);
+  command->footer(kReportExamples);
   command->add_option("folders", typed->folders, "Folders of sweeps, or their results.jsonl")->required();
   command->add_option("--output", typed->output,
                       "The HTML file: self-contained, its links lead to the records");

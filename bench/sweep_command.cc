@@ -17,7 +17,7 @@ namespace streambp::bench {
 namespace {
 
 /// The flags of this command alone whose values are more than one number or word, as typed.
-struct Typed {
+struct TypedSweep {
   std::string lengths = "512,1024,2048";
   std::string repeats = "3";
   std::string memory_limit;
@@ -33,7 +33,7 @@ struct Typed {
   SweepOptions options;
 };
 
-constexpr const char* kExamples = R"(Examples:
+constexpr const char* kSweepExamples = R"(Examples:
   streambp-bench sweep --seq-len 512,2048,8192 --chunk auto,512 --out out/cpu
   streambp-bench sweep --model path/to/Qwen3-0.6B --tokens tokens.safetensors --method streambp --out out/mine
   streambp-bench sweep --model qwen3-8b --dtype bfloat16 --device meta --seq-len 32768 --out out/predicted
@@ -47,7 +47,7 @@ that fits the budget. A line on stderr and the record's `choice` say why, and wh
 Exit codes: 0 all good; 1 a cell failed; 2 bad usage or input, or lost output; 3 a cell ran out of memory and nothing else went wrong.)";
 
 /// What --method auto has to fit.
-void read_budgets(const CLI::App& command, const Typed& typed, SweepOptions& options) {
+void read_budgets(const CLI::App& command, const TypedSweep& typed, SweepOptions& options) {
   for (const char* flag : {"--budget", "--host-budget"}) {
     if (command.count(flag) > 0 && !options.picks_method)
       throw InputError("{}: what --method auto has to fit, expected it with that", flag);
@@ -85,7 +85,7 @@ int64_t read_repeats(const std::string& text) {
   return numbers[0];
 }
 
-SweepOptions read_options(const CLI::App& command, const RunFlags& flags, const Typed& typed) {
+SweepOptions read_options(const CLI::App& command, const RunFlags& flags, const TypedSweep& typed) {
   SweepOptions options = typed.options;
   const auto given = [&](const char* flag) { return command.count(flag) > 0; };
   flags.read(options);
@@ -130,14 +130,14 @@ SweepOptions read_options(const CLI::App& command, const RunFlags& flags, const 
 
 void add_sweep_command(CLI::App& app, Action& action, int argc, const char* const* argv,
                        const std::function<int(const SweepOptions&)>& run) {
-  const auto typed = std::make_shared<Typed>();
+  const auto typed = std::make_shared<TypedSweep>();
   SweepOptions& options = typed->options;
   options.threads = default_threads();
   options.arguments.assign(argv, argv + argc);
   CLI::App* const command =
       app.add_subcommand("sweep", "Memory and time of methods x lengths x chunks; lists are comma-separated");
   command->footer(describe_methods() + "\n" + describe_objectives() + "\n" + describe_limits() + "\n" +
-                  kExamples);
+                  kSweepExamples);
   const auto flags = std::make_shared<RunFlags>(*command, RunFlags::Defaults{"qwen3-cpu", "float32"});
   const auto text = [&](const char* flag, std::string& value, const std::string& help) {
     return command->add_option(flag, value, help)->capture_default_str();

@@ -13,14 +13,14 @@
 namespace streambp::bench {
 namespace {
 
-struct Typed {
+struct TypedTrain {
   TrainOptions options;
   std::string text = "README.md";
   std::string tokens;
   std::string out = "out/train";
 };
 
-constexpr const char* kExamples = R"(Examples:
+constexpr const char* kTrainExamples = R"(Examples:
   streambp-bench train --model qwen3-tiny --text README.md --steps 50 --out out/train
   streambp-bench train --model qwen3-tiny --text README.md --objective dpo --lora-rank 4 --learning-rate 1e-3
     --schedule cosine --warmup-steps 10 --steps 100 --save-every 20 --out out/train-dpo
@@ -41,7 +41,7 @@ void require_one(size_t count, const char* flag) {
   if (count != 1) throw InputError("{}: expected one, a run has the same throughout", flag);
 }
 
-TrainOptions read_options(const CLI::App& command, const RunFlags& flags, const Typed& typed) {
+TrainOptions read_options(const CLI::App& command, const RunFlags& flags, const TypedTrain& typed) {
   TrainOptions options = typed.options;
   SweepOptions& run = options.run;
   flags.read(run);
@@ -81,14 +81,14 @@ TrainOptions read_options(const CLI::App& command, const RunFlags& flags, const 
 }  // namespace
 
 void add_train_command(CLI::App& app, Action& action, int argc, const char* const* argv) {
-  const auto typed = std::make_shared<Typed>();
+  const auto typed = std::make_shared<TypedTrain>();
   TrainOptions& options = typed->options;
   options.optimizer.name = "adamw";
   options.run.threads = default_threads();
   options.run.arguments.assign(argv, argv + argc);
   CLI::App* const command = app.add_subcommand(
       "train", "Train a model by any method: AdamW, checkpoints, a Hugging Face folder out");
-  command->footer(describe_objectives() + "\n" + kExamples);
+  command->footer(describe_objectives() + "\n" + kTrainExamples);
   const auto flags = std::make_shared<RunFlags>(
       *command,
       RunFlags::Defaults{.model = "qwen3-tiny", .dtype = "float32", .methods = "streambp", .trains = true});

@@ -10,24 +10,24 @@
 namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
-using Numbers = std::vector<Number>;
+using Reals = std::vector<Number>;
 
 /// The entries of x [n, 1], held constant.
-Numbers numbers(const Var& x) {
-  Numbers result;
+Reals numbers(const Var& x) {
+  Reals result;
   for (const Scalar& entry : x.value().reshaped()) result.push_back(real_part(entry));
   return result;
 }
 
 /// Every token's share in the loss, by which its y is multiplied.
-Numbers token_weights(const GrpoOptions& options, const TokenLayout& layout) {
+Reals token_weights(const GrpoOptions& options, const TokenLayout& layout) {
   const auto tokens = static_cast<Number>(layout.tokens());
   const Number sequences = layout.sequences;
-  const auto equal_shares = [&layout](Number divisor) { return Numbers(layout.tokens(), 1.0 / divisor); };
+  const auto equal_shares = [&layout](Number divisor) { return Reals(layout.tokens(), 1.0 / divisor); };
   switch (options.loss_type) {
     case GrpoLoss::kGrpo:
     case GrpoLoss::kSapo: {
-      Numbers weights = spread(layout, token_counts(layout));
+      Reals weights = spread(layout, token_counts(layout));
       for (Number& weight : weights) weight = 1.0 / (sequences * weight);
       return weights;
     }
@@ -60,7 +60,7 @@ void require_fitting(const GrpoOptions& options, const GrpoInputs& inputs) {
   require(options.sapo_temperature_pos > 0.0 && options.sapo_temperature_neg > 0.0, "grpo",
           "expected positive sapo_temperatures");
   require_size("grpo", "advantages", inputs.advantages, tokens);
-  const auto require_optional = [tokens](const std::string& name, const Numbers& x, bool is_needed) {
+  const auto require_optional = [tokens](const std::string& name, const Reals& x, bool is_needed) {
     if (is_needed || !x.empty()) require_size("grpo", name, x, tokens);
   };
   require_optional("old log-probabilities", inputs.old_log_probabilities, false);
@@ -70,7 +70,7 @@ void require_fitting(const GrpoOptions& options, const GrpoInputs& inputs) {
 }
 
 /// vespo's phi of every token's sequence, from the tokens' lp - old.
-Numbers gamma_weights(const GrpoOptions& options, const GrpoInputs& inputs, Numbers log_ratios) {
+Reals gamma_weights(const GrpoOptions& options, const GrpoInputs& inputs, Reals log_ratios) {
   const Number least = std::log(Number{1e-8});
   for (std::size_t t = 0; t < log_ratios.size(); ++t) {
     log_ratios[t] = std::clamp<Number>(log_ratios[t], -20.0, 20.0);
@@ -78,7 +78,7 @@ Numbers gamma_weights(const GrpoOptions& options, const GrpoInputs& inputs, Numb
       log_ratios[t] += std::clamp<Number>(std::log(inputs.importance_sampling_ratio[t]), least, 20.0);
     }
   }
-  Numbers phi = spread(inputs.layout, sum_by_sequence(inputs.layout, log_ratios));
+  Reals phi = spread(inputs.layout, sum_by_sequence(inputs.layout, log_ratios));
   for (std::size_t t = 0; t < phi.size(); ++t) {
     const bool positive = inputs.advantages[t] >= 0.0;
     const Number k = positive ? options.vespo_k_pos : options.vespo_k_neg;
@@ -93,17 +93,17 @@ Numbers gamma_weights(const GrpoOptions& options, const GrpoInputs& inputs, Numb
 /// The policy terms x, before anything is left out.
 Var policy_terms(Tape& tape, const GrpoOptions& options, const GrpoInputs& inputs, const Var& lp,
                  const Var& log_ratio, const Var& ratio) {
-  const Numbers& advantages = inputs.advantages;
+  const Reals& advantages = inputs.advantages;
   switch (options.loss_type) {
     case GrpoLoss::kCispo: {
-      Numbers factors = numbers(ratio);
+      Reals factors = numbers(ratio);
       for (std::size_t t = 0; t < factors.size(); ++t) {
         factors[t] = -std::min(factors[t], options.epsilon_high) * advantages[t];
       }
       return mul(lp, constant(tape, factors));
     }
     case GrpoLoss::kSapo: {
-      Numbers steepness, heights;
+      Reals steepness, heights;
       for (Number a : advantages) {
         steepness.push_back(a > 0.0 ? options.sapo_temperature_pos : options.sapo_temperature_neg);
         heights.push_back(-4.0 / steepness.back() * a);
@@ -112,7 +112,7 @@ Var policy_terms(Tape& tape, const GrpoOptions& options, const GrpoInputs& input
       return mul(exp(gate), constant(tape, heights));
     }
     case GrpoLoss::kVespo: {
-      Numbers factors = gamma_weights(options, inputs, numbers(log_ratio));
+      Reals factors = gamma_weights(options, inputs, numbers(log_ratio));
       for (std::size_t t = 0; t < factors.size(); ++t) factors[t] *= -advantages[t];
       return mul(lp, constant(tape, factors));
     }
@@ -123,19 +123,19 @@ Var policy_terms(Tape& tape, const GrpoOptions& options, const GrpoInputs& input
 }
 
 /// 0 for the tokens of negative advantage in sequences that drifted too far, else 1.
-Numbers near_policy(Number threshold, const GrpoInputs& inputs, const Numbers& lp) {
-  const Numbers& sampling = inputs.sampling_log_probabilities.empty() ? inputs.old_log_probabilities
-                                                                      : inputs.sampling_log_probabilities;
-  Numbers drift(lp.size(), 0.0);
+Reals near_policy(Number threshold, const GrpoInputs& inputs, const Reals& lp) {
+  const Reals& sampling = inputs.sampling_log_probabilities.empty() ? inputs.old_log_probabilities
+                                                                    : inputs.sampling_log_probabilities;
+  Reals drift(lp.size(), 0.0);
   if (!sampling.empty()) {
     for (std::size_t t = 0; t < lp.size(); ++t) {
       if (!std::isnan(static_cast<double>(sampling[t]))) drift[t] = sampling[t] - lp[t];
     }
   }
-  const Numbers counts = token_counts(inputs.layout);
-  Numbers means = sum_by_sequence(inputs.layout, drift);
+  const Reals counts = token_counts(inputs.layout);
+  Reals means = sum_by_sequence(inputs.layout, drift);
   for (std::size_t s = 0; s < means.size(); ++s) means[s] /= std::max(counts[s], Number{1});
-  Numbers kept = spread(inputs.layout, means);
+  Reals kept = spread(inputs.layout, means);
   for (std::size_t t = 0; t < kept.size(); ++t) {
     kept[t] = inputs.advantages[t] >= 0.0 || kept[t] <= threshold ? 1.0 : 0.0;
   }
@@ -144,12 +144,12 @@ Numbers near_policy(Number threshold, const GrpoInputs& inputs, const Numbers& l
 
 /// 1 for the entropies that are at least the (1 - share)-quantile of all, else 0. Where one is
 /// NaN, which no order knows, all are NaN.
-Numbers highest(Number share, const Numbers& entropies) {
+Reals highest(Number share, const Reals& entropies) {
   if (entropies.empty()) return {};
   for (Number entropy : entropies) {
-    if (std::isnan(entropy)) return Numbers(entropies.size(), entropy);
+    if (std::isnan(entropy)) return Reals(entropies.size(), entropy);
   }
-  Numbers ascending = entropies;
+  Reals ascending = entropies;
   std::sort(ascending.begin(), ascending.end());
   Number entry = (1.0 - share) * static_cast<Number>(ascending.size() - 1);
   // (1 - 0.7) 10 is the entry 3, whatever the last bit of 1 - 0.7.
@@ -157,12 +157,12 @@ Numbers highest(Number share, const Numbers& entropies) {
   const auto below = static_cast<std::size_t>(std::floor(entry));
   const Number upper = ascending[std::min(below + 1, ascending.size() - 1)];
   const Number threshold = ascending[below] + (entry - std::floor(entry)) * (upper - ascending[below]);
-  Numbers kept;
+  Reals kept;
   for (Number entropy : entropies) kept.push_back(entropy >= threshold ? 1.0 : 0.0);
   return kept;
 }
 
-void multiply(Numbers& x, const Numbers& y) {
+void multiply(Reals& x, const Reals& y) {
   for (std::size_t t = 0; t < x.size(); ++t) x[t] *= y[t];
 }
 
@@ -185,8 +185,8 @@ TokenObjective grpo(const GrpoOptions& options, const GrpoInputs& inputs) {
                                              : log_ratio;
     const Var ratio = exp(capped(level));
 
-    Numbers shares = weights;
-    Numbers kept(weights.size(), 1.0);
+    Reals shares = weights;
+    Reals kept(weights.size(), 1.0);
     if (options.top_entropy_quantile < 1.0) {
       kept = highest(options.top_entropy_quantile, numbers(heads.entropies));
     }
@@ -214,8 +214,8 @@ TokenObjective grpo(const GrpoOptions& options, const GrpoInputs& inputs) {
   return objective;
 }
 
-TokenObjective rloo(const RlooOptions& options, const TokenLayout& layout, const Numbers& advantages,
-                    const Numbers& old_sums) {
+TokenObjective rloo(const RlooOptions& options, const TokenLayout& layout, const Reals& advantages,
+                    const Reals& old_sums) {
   const auto sequences = static_cast<std::size_t>(layout.sequences);
   require_valid("rloo", layout);
   require_range("rloo", "epsilon_low", options.epsilon_low, 0.0, kInfinity);

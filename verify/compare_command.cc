@@ -22,7 +22,7 @@
 namespace streambp::verify {
 namespace {
 
-struct Flags : CommonFlags {
+struct CompareFlags : CommonFlags {
   std::string model, dtype, tokens, gradients;
   std::string first_labels = "refuse";
   std::string documents = "sdpa";
@@ -37,7 +37,7 @@ struct Flags : CommonFlags {
   uint64_t seed = 0;
 };
 
-constexpr const char* kExamples = R"(Examples:
+constexpr const char* kCompareExamples = R"(Examples:
   streambp-verify compare --model DIR --tokens batch.safetensors --gradients gradients.safetensors
   streambp-verify compare --model DIR --tokens batch.safetensors --gradients gradients.safetensors \
     --objective dpo --set beta=0.1 --compute-dtype bfloat16 --diagnose --loss 0.693
@@ -65,7 +65,7 @@ double read_tolerance(const std::string& text) {
   return tolerance;
 }
 
-CompareOptions read_options(const Flags& flags) {
+CompareOptions read_options(const CompareFlags& flags) {
   CompareOptions options;
   options.model = flags.model;
   options.dtype = flags.dtype;
@@ -133,7 +133,7 @@ void describe_loss(const Truth& truth, const CompareOptions& options, CompareRep
   report.divisor = token_divisor("sft", complete, whole);
 }
 
-int run_compare(const Flags& flags) {
+int run_compare(const CompareFlags& flags) {
   const CompareOptions options = read_options(flags);
   Truth truth = open_truth(options);
   const Tensors gradients = read_gradients(options.gradients);
@@ -164,10 +164,10 @@ int run_compare(const Flags& flags) {
 }  // namespace
 
 void add_compare_command(CLI::App& app, std::function<int()>& action) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<CompareFlags>();
   CLI::App* const command =
       app.add_subcommand("compare", "A file of gradients, from any framework, against the float64 truth");
-  command->footer(std::string(kExamples) + "\n" + kExitCodes);
+  command->footer(std::string(kCompareExamples) + "\n" + kExitCodes);
   const auto text = [&](const char* flag, std::string& value, const std::string& help) {
     return command->add_option(flag, value, help);
   };

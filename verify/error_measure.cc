@@ -5,13 +5,10 @@
 #include <cstring>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <limits>
 #include <set>
 
 namespace streambp::verify {
 namespace {
-
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 bool is_finite(const at::Tensor& value) {
   return at::isfinite(value).all().item<bool>();
@@ -42,6 +39,12 @@ ParameterError parameter_error(const std::string& name, const Tensors& gradients
 }
 
 }  // namespace
+
+double unit_roundoff(at::ScalarType dtype) {
+  if (dtype == at::kDouble) return 0x1p-53;
+  if (dtype == at::kFloat) return 0x1p-24;
+  return dtype == at::kHalf ? 0x1p-11 : 0x1p-8;
+}
 
 double norm_of(const at::Tensor& value) {
   if (value.numel() == 0) return 0.0;

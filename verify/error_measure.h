@@ -2,6 +2,7 @@
 // missing tensor or a wrong shape can't pass for a small error.
 #pragma once
 
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -12,6 +13,12 @@ namespace streambp::verify {
 
 /// Tensors by parameter name.
 using Tensors = std::map<std::string, at::Tensor>;
+
+/// What an error is that can't be measured.
+inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+/// Half the distance from 1 to the next number of float64, float32, float16 or bfloat16.
+double unit_roundoff(at::ScalarType dtype);
 
 /// The norm of `value` over all entries in float64, scaled so that squares neither overflow nor vanish. NaN
 /// where an entry is NaN or infinite.

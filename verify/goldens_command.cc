@@ -18,7 +18,7 @@
 namespace streambp::verify {
 namespace {
 
-struct Flags : CommonFlags {
+struct GoldensFlags : CommonFlags {
   std::vector<std::string> folders;
   std::string methods, chunks, part;
   std::string device = "cpu";
@@ -27,7 +27,7 @@ struct Flags : CommonFlags {
   bool quick = false;
 };
 
-constexpr const char* kExamples = R"(Examples:
+constexpr const char* kGoldensExamples = R"(Examples:
   streambp-verify goldens verify/goldens --jobs 4
   streambp-verify goldens verify/goldens/cases/qwen3-sft-b1 --method streambp --chunk 1,16,auto
 
@@ -35,7 +35,7 @@ DIR is laid out as verify/goldens/README.md says. A case that this build does no
 is no failure.
 )";
 
-GoldensOptions read_options(const Flags& flags) {
+GoldensOptions read_options(const GoldensFlags& flags) {
   if (!(flags.limit > 0.0 && std::isfinite(flags.limit)))
     throw InputError("--limit {}: expected a finite number above 0", flags.limit);
   GoldensOptions options;
@@ -54,7 +54,7 @@ GoldensOptions read_options(const Flags& flags) {
   return options;
 }
 
-std::vector<GoldenCase> find_cases(const Flags& flags) {
+std::vector<GoldenCase> find_cases(const GoldensFlags& flags) {
   const Part part = parse_part(flags.part);
   std::vector<GoldenCase> all;
   for (const std::string& folder : flags.folders) {
@@ -67,7 +67,7 @@ std::vector<GoldenCase> find_cases(const Flags& flags) {
   return chosen;
 }
 
-int run_goldens(const Flags& flags) {
+int run_goldens(const GoldensFlags& flags) {
   check_jobs(flags.jobs, flags);
   open_checked_device(flags.device);
   const GoldensOptions options = read_options(flags);
@@ -111,10 +111,10 @@ int run_goldens(const Flags& flags) {
 }  // namespace
 
 void add_goldens_command(CLI::App& app, std::function<int()>& action) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<GoldensFlags>();
   CLI::App* const command = app.add_subcommand(
       "goldens", "All methods on golden cases: losses and gradients of Hugging Face, PEFT, TRL");
-  command->footer(std::string(kExamples) + "\n" + kExitCodes);
+  command->footer(std::string(kGoldensExamples) + "\n" + kExitCodes);
   command->add_option("DIR", flags->folders, "Sets (models/, cases/) or single cases")->required();
   command->add_option("--method", flags->methods, "Methods to check, and reference (default: all)");
   command->add_option(

@@ -17,11 +17,11 @@
 namespace streambp::verify {
 namespace {
 
-struct Flags : CommonFlags {
+struct GradcheckFlags : CommonFlags {
   uint64_t seed = 0;
 };
 
-constexpr const char* kExamples = R"(Examples:
+constexpr const char* kGradcheckExamples = R"(Examples:
   streambp-verify gradcheck
   streambp-verify gradcheck --seed 7 --json
 )";
@@ -64,7 +64,7 @@ struct Worst {
   }
 };
 
-int run_gradcheck(const Flags& flags) {
+int run_gradcheck(const GradcheckFlags& flags) {
   Table table({"check", "value error", "gradient error", "limit", "chain rule", "differences", "verdict"});
   const auto report = [&](const std::vector<reference::CheckResult>& results) {
     Worst worst;
@@ -101,10 +101,10 @@ int run_gradcheck(const Flags& flags) {
 }  // namespace
 
 void add_gradcheck_command(CLI::App& app, std::function<int()>& action) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<GradcheckFlags>();
   CLI::App* const command =
       app.add_subcommand("gradcheck", "The reference against complex steps and extended precision");
-  command->footer(std::string(kExamples) + "\n" + kExitCodes);
+  command->footer(std::string(kGradcheckExamples) + "\n" + kExitCodes);
   add_seed_flag(*command, "--seed", flags->seed, "Of inputs and cotangents");
   set_action(*command, flags, action, run_gradcheck);
 }

@@ -20,7 +20,7 @@
 namespace streambp::verify {
 namespace {
 
-struct Flags : CommonFlags {
+struct LongFlags : CommonFlags {
   std::string names;
   std::string max_memory;
   bool list = false;
@@ -42,7 +42,7 @@ const char* verdict_text(LongVerdict verdict) {
 }
 
 /// The cases that are asked for, in the suite's order.
-std::vector<LongCase> chosen_cases(const Flags& flags) {
+std::vector<LongCase> chosen_cases(const LongFlags& flags) {
   std::vector<LongCase> all = long_cases();
   if (flags.names.empty()) {
     if (flags.quick) std::erase_if(all, [](const LongCase& of) { return !of.quick; });
@@ -138,7 +138,7 @@ void print_problem(const LongCase& of, const LongOutcome& outcome) {
   }
 }
 
-int run_long(const Flags& flags) {
+int run_long(const LongFlags& flags) {
   const std::vector<LongCase> cases = chosen_cases(flags);
   const int64_t max_memory = flags.max_memory.empty() ? available_memory() / 100 * 95
                                                       : parse_bytes(flags.max_memory, "--max-memory");
@@ -171,7 +171,7 @@ int run_long(const Flags& flags) {
   return count(LongVerdict::kOutOfMemory) > 0 ? kExitOutOfMemory : kExitGood;
 }
 
-constexpr const char* kExamples = R"(Examples:
+constexpr const char* kLongExamples = R"(Examples:
   streambp-verify long --quick
   streambp-verify long --max-memory 20GB
 
@@ -182,10 +182,10 @@ with plain loops in double. A case that needs more memory than there is, or than
 }  // namespace
 
 void add_long_command(CLI::App& app, std::function<int()>& action) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<LongFlags>();
   CLI::App* const command =
       app.add_subcommand("long", "Lengths, products and element counts across 2^16, 2^31 and 2^32");
-  command->footer(fmt::format("{}\n{}\n{}", kExamples, describe_limits(), kExitCodes));
+  command->footer(fmt::format("{}\n{}\n{}", kLongExamples, describe_limits(), kExitCodes));
   command->add_option("--case", flags->names, "Cases by name (default: all)");
   command->add_flag("--list", flags->list, "Print the cases and what they need, and run none");
   command->add_flag("--quick", flags->quick, "The small part: seconds, and less than 1 GB");

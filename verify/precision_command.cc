@@ -22,7 +22,7 @@
 namespace streambp::verify {
 namespace {
 
-struct Flags : CommonFlags {
+struct PrecisionFlags : CommonFlags {
   std::string model = "qwen3-tiny";
   std::string objective = "sft";
   std::string methods;
@@ -40,7 +40,7 @@ struct Flags : CommonFlags {
   bool histogram = false;
 };
 
-constexpr const char* kExamples = R"(Examples:
+constexpr const char* kPrecisionExamples = R"(Examples:
   streambp-verify precision
   streambp-verify precision --objective dpo --dtype bfloat16 --method streambp,chunk-major --chunk 8 --histogram
   streambp-verify precision --dtype float32 --lead 20
@@ -97,7 +97,7 @@ std::vector<Settings> at_chunks(Method method, const std::vector<int64_t>& chunk
 }
 
 /// Standard back-propagation first, then the others.
-std::vector<Settings> read_configurations(const Flags& flags, int64_t tokens) {
+std::vector<Settings> read_configurations(const PrecisionFlags& flags, int64_t tokens) {
   std::vector<Settings> configurations(1);
   configurations[0].method = Method::kStandard;
   const std::vector<int64_t> chunks = parse_chunks(flags.chunks, "--chunk");
@@ -110,7 +110,7 @@ std::vector<Settings> read_configurations(const Flags& flags, int64_t tokens) {
   return configurations;
 }
 
-PrecisionSubject read_subject(const Flags& flags) {
+PrecisionSubject read_subject(const PrecisionFlags& flags) {
   PrecisionSubject subject;
   subject.model = flags.model;
   subject.objective = flags.objective;
@@ -124,7 +124,7 @@ PrecisionSubject read_subject(const Flags& flags) {
   return subject;
 }
 
-std::vector<const PrecisionKind*> read_kinds(const Flags& flags) {
+std::vector<const PrecisionKind*> read_kinds(const PrecisionFlags& flags) {
   std::vector<std::string> names;
   for (const PrecisionKind& kind : precision_kinds()) names.push_back(kind.name);
   const std::vector<std::string> asked = words_or(flags.precisions, "--dtype", names);
@@ -137,7 +137,7 @@ std::vector<const PrecisionKind*> read_kinds(const Flags& flags) {
 }
 
 /// All configurations in one precision.
-std::vector<PrecisionRow> rows_of(const PrecisionKind& kind, const Flags& flags,
+std::vector<PrecisionRow> rows_of(const PrecisionKind& kind, const PrecisionFlags& flags,
                                   const std::vector<Settings>& configurations) {
   PrecisionSubject subject = read_subject(flags);
   subject.dtype = kind.dtype;
@@ -179,7 +179,7 @@ void print_ends(const std::vector<PrecisionRow>& rows, bool good) {
   }
 }
 
-int run_precision(const Flags& flags) {
+int run_precision(const PrecisionFlags& flags) {
   open_checked_device(flags.device);
   if (flags.seeds < 1 || flags.seeds > 1000) throw InputError("--seeds {}: expected 1 to 1000", flags.seeds);
   const std::vector<Settings> configurations = read_configurations(flags, read_subject(flags).tokens());
@@ -224,11 +224,11 @@ int run_precision(const Flags& flags) {
 }  // namespace
 
 void add_precision_command(CLI::App& app, std::function<int()>& action, int argc, const char* const* argv) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<PrecisionFlags>();
   flags->arguments.assign(argv, argv + argc);
   CLI::App* const command = app.add_subcommand(
       "precision", "Errors of float32 and bfloat16 against the float64 truth, method by method");
-  command->footer(std::string(kExamples) + "\n" + kExitCodes);
+  command->footer(std::string(kPrecisionExamples) + "\n" + kExitCodes);
   command->add_option("--model", flags->model, "A folder or a preset")->capture_default_str();
   command->add_option("--objective", flags->objective, "Any but distill, with its default options")
       ->capture_default_str();

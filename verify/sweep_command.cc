@@ -24,7 +24,7 @@ constexpr int64_t kWindowLength = 163;
 /// The reference holds every score of a sequence in float64, for each layer and head.
 constexpr int64_t kMaxLength = 2048;
 
-struct Flags : CommonFlags {
+struct SweepFlags : CommonFlags {
   std::string families, model, methods, objectives, settings, tunings, batches, lengths, chunks, head_chunks;
   std::string dtype = "float64";
   std::string device = "cpu";
@@ -37,7 +37,7 @@ struct Flags : CommonFlags {
   bool quick = false;
 };
 
-constexpr const char* kExamples = R"(Examples:
+constexpr const char* kSweepExamples = R"(Examples:
   streambp-verify sweep --quick --jobs 4
   streambp-verify sweep --family qwen3,gemma3 --objective dpo --set beta=0.3,loss_type=ipo --tuning lora
   streambp-verify sweep --model qwen3-tiny --method streambp --batch packed --seq-len 37 --chunk 7 --head-chunk 3
@@ -47,7 +47,7 @@ constexpr const char* kExamples = R"(Examples:
 A failure is printed with the command line that repeats it.
 )";
 
-std::vector<std::string> sweep_models(const Flags& flags) {
+std::vector<std::string> sweep_models(const SweepFlags& flags) {
   if (!flags.model.empty()) return {flags.model};
   std::vector<std::string> models = words_or(flags.families, "--family", equality_families());
   require_known(models, "--family", equality_families());
@@ -71,7 +71,7 @@ std::vector<RowLengths> parse_rows(const std::string& list) {
   return rows;
 }
 
-void read_lengths(const Flags& flags, EqualityOptions& options) {
+void read_lengths(const SweepFlags& flags, EqualityOptions& options) {
   if (!flags.rows.empty()) {
     if (!flags.lengths.empty()) throw InputError("--rows: not with --seq-len, whose rows are made up");
     options.rows = parse_rows(flags.rows);
@@ -91,7 +91,7 @@ void read_lengths(const Flags& flags, EqualityOptions& options) {
 }
 
 /// The settings of --alone. Throws InputError for those that a method does not take.
-void read_run(const Flags& flags, EqualityOptions& options) {
+void read_run(const SweepFlags& flags, EqualityOptions& options) {
   if (!flags.alone) {
     for (const SettingKind& kind : setting_kinds()) {
       if (flags.run.contains(kind.name))
@@ -115,7 +115,7 @@ void read_run(const Flags& flags, EqualityOptions& options) {
   }
 }
 
-int run_sweep(const Flags& flags) {
+int run_sweep(const SweepFlags& flags) {
   check_jobs(flags.jobs, flags);
   open_checked_device(flags.device, /*repeats_bits=*/true);
   require_known({flags.dtype}, "--dtype", {"float64"});
@@ -149,7 +149,7 @@ int run_sweep(const Flags& flags) {
   return run_equality(options);
 }
 
-void add_run_flags(CLI::App& command, const std::shared_ptr<Flags>& flags) {
+void add_run_flags(CLI::App& command, const std::shared_ptr<SweepFlags>& flags) {
   command.add_flag("--alone", flags->alone,
                    "One run of each method, chunk (or auto) and head chunk (or auto), without variants, by "
                    "the settings that follow");
@@ -171,10 +171,10 @@ void add_run_flags(CLI::App& command, const std::shared_ptr<Flags>& flags) {
 }  // namespace
 
 void add_sweep_command(CLI::App& app, std::function<int()>& action) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<SweepFlags>();
   CLI::App* const command = app.add_subcommand(
       "sweep", "All methods on random small models: equal to standard and to the reference");
-  command->footer(fmt::format("{}\nA sequence of --seq-len has at most {} tokens.\n{}\n{}", kExamples,
+  command->footer(fmt::format("{}\nA sequence of --seq-len has at most {} tokens.\n{}\n{}", kSweepExamples,
                               kMaxLength, describe_limits(), kExitCodes));
   const auto list = [&](const char* flag, std::string& value, const std::string& help) {
     return command->add_option(flag, value, help);

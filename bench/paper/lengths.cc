@@ -14,19 +14,19 @@ constexpr int64_t kPrompt = 1000;
 constexpr int64_t kGroup = 8;
 
 /// A column of table 3 as printed, such as "8B full", and what stands for it here.
-struct Column {
+struct LengthColumn {
   const char* name;
   const char* model;
   bool lora;
 };
-constexpr std::array<Column, 6> kColumns{{{"4B full", "qwen3-4b", false},
-                                          {"4B LoRA", "qwen3-4b", true},
-                                          {"8B full", "qwen3-8b", false},
-                                          {"8B LoRA", "qwen3-8b", true},
-                                          {"14B LoRA", "qwen3-14b", true},
-                                          {"32B LoRA", "qwen3-32b", true}}};
+constexpr std::array<LengthColumn, 6> kColumns{{{"4B full", "qwen3-4b", false},
+                                                {"4B LoRA", "qwen3-4b", true},
+                                                {"8B full", "qwen3-8b", false},
+                                                {"8B LoRA", "qwen3-8b", true},
+                                                {"14B LoRA", "qwen3-14b", true},
+                                                {"32B LoRA", "qwen3-32b", true}}};
 
-SweepOptions options_of_column(const Column& column, const std::string& objective, int optimizer_bits) {
+SweepOptions options_of_column(const LengthColumn& column, const std::string& objective, int optimizer_bits) {
   SweepOptions options;
   options.setup.model = column.model;
   options.objectives = {objective};
@@ -82,7 +82,8 @@ std::string upper(std::string text) {
   return text;
 }
 
-void add_column(const PaperRun& run, const Column& column, const std::string& objective, PaperTable& table) {
+void add_column(const PaperRun& run, const LengthColumn& column, const std::string& objective,
+                PaperTable& table) {
   PaperModel model(options_of_column(column, objective, column.lora ? 32 : 8));
   for (const PublishedLength& published : published_lengths()) {
     if (published.objective != objective || published.column != column.name) continue;
@@ -96,7 +97,7 @@ void add_column(const PaperRun& run, const Column& column, const std::string& ob
 
 /// Which states agree with the published lengths of full fine-tuning.
 void add_optimizers(const PaperRun& run, PaperTable& table) {
-  const Column& column = kColumns[2];
+  const LengthColumn& column = kColumns[2];
   for (const int bits : {0, 8, 16, 32}) {
     run.progress(fmt::format("table 3: SFT {}, optimizer states of {} bits", column.name, bits));
     PaperModel model(options_of_column(column, "sft", bits));
@@ -161,7 +162,7 @@ PaperTable paper_lengths(const PaperRun& run) {
       "than these",
       "predicted: the engine's own allocations on the meta device; neither a CUDA context nor fragmentation"};
   for (const char* objective : {"sft", "grpo", "dpo"}) {
-    for (const Column& column : kColumns) add_column(run, column, objective, table);
+    for (const LengthColumn& column : kColumns) add_column(run, column, objective, table);
   }
   add_optimizers(run, table);
   return table;

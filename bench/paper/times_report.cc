@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-std::string line(const std::vector<std::string>& cells) {
+std::string times_line(const std::vector<std::string>& cells) {
   return fmt::format("| {} |\n", fmt::join(cells, " | "));
 }
 
@@ -60,10 +60,10 @@ class Sheet {
       names.push_back(table_ == "1" ? length : fmt::format("batch {} of {}", batch, length));
       rule.push_back("---");
     }
-    return line(names) + line(rule);
+    return times_line(names) + times_line(rule);
   }
 
-  /// A line for each configuration: `text` of its cells, "-" where it did not fit.
+  /// A times_line for each configuration: `text` of its cells, "-" where it did not fit.
   std::string lines(const std::function<std::string(const TimesCell&, size_t column)>& text) const {
     std::string all;
     for (const auto& [method, configuration] : rows_) {
@@ -72,7 +72,7 @@ class Sheet {
         const TimesCell* const cell = find(method, configuration, i);
         words.push_back(cell == nullptr ? "" : ran(*cell) ? text(*cell, i) : "-");
       }
-      all += line(words);
+      all += times_line(words);
     }
     return all;
   }
@@ -90,7 +90,7 @@ class Sheet {
         any = any || ratio;
         words.push_back(ratio ? fmt::format("{:.3f}", *ratio) : "-");
       }
-      if (any) all += line(words);
+      if (any) all += times_line(words);
     }
     return all;
   }
@@ -154,9 +154,10 @@ std::string range(const std::vector<double>& values) {
 
 std::string referee(const Sheet& sheet, const std::vector<TimesWork>& work) {
   std::string text = "\n## What decides the ratio of streambp's time to checkpoint's\n\n";
-  text += line({"", "paper, seconds", "operations, causal baseline", "operations, baseline of all scores",
-                "here, seconds, chunk T/3", "here, seconds, as here"});
-  text += line(std::vector<std::string>(6, "---"));
+  text +=
+      times_line({"", "paper, seconds", "operations, causal baseline", "operations, baseline of all scores",
+                  "here, seconds, chunk T/3", "here, seconds, as here"});
+  text += times_line(std::vector<std::string>(6, "---"));
   std::vector<double> published, causal, full, here, own;
   for (size_t i = 0; i < std::min(sheet.columns(), work.size()); ++i) {
     const auto paper = sheet.published_ratio("streambp", i);
@@ -170,8 +171,8 @@ std::string referee(const Sheet& sheet, const std::vector<TimesWork>& work) {
     const auto cell = [](const std::optional<double>& value) {
       return value ? fmt::format("{:.3f}", *value) : "-";
     };
-    text += line({fmt::format("{:g}K", work[i].thousands), cell(paper), cell(work[i].causal),
-                  cell(work[i].full), cell(third), cell(chosen)});
+    text += times_line({fmt::format("{:g}K", work[i].thousands), cell(paper), cell(work[i].causal),
+                        cell(work[i].full), cell(third), cell(chosen)});
     if (paper) published.push_back(*paper);
     if (third) here.push_back(*third);
     if (chosen) own.push_back(*chosen);

@@ -16,7 +16,7 @@ namespace streambp {
 namespace {
 
 /// Tokens [begin, end) of a sequence, each of which has `share` of its embedding.
-struct Run {
+struct TokenRun {
   int64_t sequence, begin, end;
   double share;
 };
@@ -29,13 +29,13 @@ void for_each_run(const HeadPass& pass, int64_t chunk, Body body) {
     const int64_t end = offsets[i + 1];
     const int64_t first = pass.request.pooling == Pooling::kLast ? end - 1 : offsets[i];
     for (int64_t begin = first; begin < end; begin += chunk) {
-      body(Run{static_cast<int64_t>(i), begin, std::min(begin + chunk, end),
-               1.0 / static_cast<double>(end - first)});
+      body(TokenRun{static_cast<int64_t>(i), begin, std::min(begin + chunk, end),
+                    1.0 / static_cast<double>(end - first)});
     }
   }
 }
 
-at::Tensor rows_of(const at::Tensor& hidden, const Run& run) {
+at::Tensor rows_of(const at::Tensor& hidden, const TokenRun& run) {
   return hidden.narrow(0, run.begin, run.end - run.begin);
 }
 
@@ -64,7 +64,7 @@ class CachedGradient final : public Objective {
 at::Tensor embeddings(const HeadPass& pass, const at::Tensor& hidden) {
   const at::Tensor normed = rms_norm(hidden, pass.model.norm());
   std::vector<at::Tensor> rows;
-  for_each_run(pass, hidden.size(0), [&](const Run& run) {
+  for_each_run(pass, hidden.size(0), [&](const TokenRun& run) {
     rows.push_back(rows_of(normed, run).to(at::kDouble).sum(0) * run.share);
   });
   return at::stack(rows);
@@ -74,7 +74,7 @@ at::Tensor streamed_embeddings(const HeadPass& pass, int64_t chunk, const at::Te
   const MemoryScope scope("head chunk");
   const auto sequences = static_cast<int64_t>(pass.scored.offsets.size()) - 1;
   at::Tensor all = at::zeros({sequences, hidden.size(1)}, hidden.options().dtype(at::kDouble));
-  for_each_run(pass, chunk, [&](const Run& run) {
+  for_each_run(pass, chunk, [&](const TokenRun& run) {
     RmsNormSaved unused;
     const at::Tensor normed = rms_norm_forward(rows_of(hidden, run), pass.model.norm(), unused);
     all.select(0, run.sequence).add_(normed.to(at::kDouble).sum(0), run.share);
@@ -86,7 +86,7 @@ void embeddings_backward(const HeadPass& pass, int64_t chunk, const at::Tensor& 
                          at::Tensor& hidden) {
   const MemoryScope scope("head chunk");
   int64_t done = 0;
-  for_each_run(pass, chunk, [&](const Run& run) {
+  for_each_run(pass, chunk, [&](const TokenRun& run) {
     hidden.narrow(0, done, run.begin - done).zero_();  // tokens that are in no embedding
     done = run.end;
     at::Tensor rows = rows_of(hidden, run);

@@ -11,19 +11,19 @@
 namespace streambp {
 namespace {
 
-struct Kind {
+struct KeptKind {
   const char* name;
   int64_t KeptLayers::*count;
 };
 
-constexpr std::array<Kind, 4> kKinds{{{"attention", &KeptLayers::attention},
-                                      {"keys-values", &KeptLayers::keys_values},
-                                      {"attention-half", &KeptLayers::attention_half},
-                                      {"gate-up", &KeptLayers::gate_up}}};
+constexpr std::array<KeptKind, 4> kKinds{{{"attention", &KeptLayers::attention},
+                                          {"keys-values", &KeptLayers::keys_values},
+                                          {"attention-half", &KeptLayers::attention_half},
+                                          {"gate-up", &KeptLayers::gate_up}}};
 
 [[noreturn]] void refuse(const std::string& text) {
   std::vector<std::string> names;
-  for (const Kind& kind : kKinds) names.emplace_back(kind.name);
+  for (const KeptKind& kind : kKinds) names.emplace_back(kind.name);
   throw InputError(
       "--keep '{}': expected none, or some of {}, each with :LAYERS where only that many of the highest "
       "layers are meant",
@@ -34,7 +34,7 @@ constexpr std::array<Kind, 4> kKinds{{{"attention", &KeptLayers::attention},
 
 std::string kept_layers_text(const KeptLayers& kept) {
   std::vector<std::string> words;
-  for (const Kind& kind : kKinds) {
+  for (const KeptKind& kind : kKinds) {
     const int64_t count = kept.*kind.count;
     if (count == kAllLayers) words.emplace_back(kind.name);
     if (count > 0 && count < kAllLayers) words.push_back(fmt::format("{}:{}", kind.name, count));
@@ -56,8 +56,8 @@ KeptLayers parse_kept_layers(const std::string& text) {
       const auto [stopped, problem] = std::from_chars(word.data() + colon + 1, last, count);
       if (problem != std::errc() || stopped != last || count < 1) refuse(text);
     }
-    const Kind* found = nullptr;
-    for (const Kind& kind : kKinds) {
+    const KeptKind* found = nullptr;
+    for (const KeptKind& kind : kKinds) {
       if (word.substr(0, colon) == kind.name) found = &kind;
     }
     if (found == nullptr || !seen.insert(found->name).second) refuse(text);

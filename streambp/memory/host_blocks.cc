@@ -13,7 +13,7 @@
 namespace streambp {
 namespace {
 
-constexpr size_t kAlignment = 64;
+constexpr size_t kBlockAlignment = 64;
 constexpr size_t kPage = 4096;
 /// Smaller blocks come from the C library's heap, which reuses its pages.
 constexpr size_t kLarge = size_t{1} << 20;
@@ -116,13 +116,13 @@ LargeBlocks& large_blocks() {
 }
 
 // As the library loads: a child that is forked while a thread makes them would wait without end.
-[[maybe_unused]] const LargeBlocks& made = large_blocks();
+[[maybe_unused]] const LargeBlocks& made_blocks = large_blocks();
 
 }  // namespace
 
 void* take_host_block(size_t bytes) noexcept {
   if (is_large(bytes)) return large_blocks().take(bytes);
-  return std::aligned_alloc(kAlignment, round_up(bytes, kAlignment));
+  return std::aligned_alloc(kBlockAlignment, round_up(bytes, kBlockAlignment));
 }
 
 void give_back_host_block(void* block, size_t bytes) noexcept {

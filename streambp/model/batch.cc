@@ -60,10 +60,10 @@ void check_in_vocabulary(const char* name, int64_t value, int64_t row, int64_t c
 constexpr int64_t kMaxPosition = int64_t{1} << 40;
 
 /// What pack() was given, as int64 on the CPU and checked for shape, and the batch it becomes.
-class Packing {
+class PackedRows {
  public:
-  Packing(const at::Tensor& input_ids, const at::Tensor& attention_mask, const at::Tensor& labels,
-          const at::Tensor& position_ids, int64_t vocab_size, FirstLabels first_labels)
+  PackedRows(const at::Tensor& input_ids, const at::Tensor& attention_mask, const at::Tensor& labels,
+             const at::Tensor& position_ids, int64_t vocab_size, FirstLabels first_labels)
       : vocab_size_(vocab_size), first_labels_(first_labels) {
     if (input_ids.dim() != 2 || input_ids.numel() == 0) {
       throw InputError("input_ids: expected a shape [rows, columns] with at least one token, got [{}]",
@@ -192,7 +192,7 @@ class Packing {
 
 Batch pack(const at::Tensor& input_ids, const at::Tensor& attention_mask, const at::Tensor& labels,
            const at::Tensor& position_ids, int64_t vocab_size, FirstLabels first_labels) {
-  return Packing(input_ids, attention_mask, labels, position_ids, vocab_size, first_labels).batch();
+  return PackedRows(input_ids, attention_mask, labels, position_ids, vocab_size, first_labels).batch();
 }
 
 Batch random_batch(const std::vector<int64_t>& lengths, int64_t vocab_size, uint64_t seed) {

@@ -22,8 +22,8 @@ using nlohmann::json;
 using Files = std::map<std::string, SafetensorsFile>;  // a tensor's name to the file that holds it
 using Tensors = std::map<std::string, StoredTensor>;   // by the names of parameters
 
-constexpr const char* kEmbedding = "model.embed_tokens.weight";
-constexpr const char* kHead = "lm_head.weight";
+constexpr const char* kEmbeddingWeight = "model.embed_tokens.weight";
+constexpr const char* kHeadWeight = "lm_head.weight";
 
 // A link that leads nowhere, or in a circle, is there as well: opening it says what is the matter.
 bool is_there(const std::filesystem::path& path) {
@@ -145,7 +145,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kBlockSpa
      {".w3.", ".up_proj."},
      {".w2.", ".down_proj."}}};
 
-std::string replaced(std::string name, std::string_view from, std::string_view to) {
+std::string with_replaced(std::string name, std::string_view from, std::string_view to) {
   if (const auto at = name.find(from); at != std::string::npos) name.replace(at, from.size(), to);
   return name;
 }
@@ -251,8 +251,8 @@ bool is_of_shared_keys_values(const std::string& name, const Config& config) {
 bool is_tolerated(const std::string& name, const StoredTensor& tensor, const Tensors& tensors,
                   const Config& config) {
   if (is_rope_table(name) || is_of_shared_keys_values(name, config)) return true;
-  const auto embedding = tensors.find(kEmbedding);
-  if (name != kHead || !config.tie_word_embeddings || embedding == tensors.end()) return false;
+  const auto embedding = tensors.find(kEmbeddingWeight);
+  if (name != kHeadWeight || !config.tie_word_embeddings || embedding == tensors.end()) return false;
   const SafetensorsEntry& tied = embedding->second.entry();
   if (tensor.entry().dtype != tied.dtype || tensor.entry().shape != tied.shape ||
       !same_bytes(tensor, embedding->second)) {
@@ -311,14 +311,14 @@ Tensors checked(const Files& files, const Config& config, const std::string& whe
 std::string stored_name(const Config& config, const std::string& parameter) {
   std::string name = parameter;
   if (!config.mixture.block_sparse_moe_names || name.find(".mlp.") == std::string::npos) return name;
-  for (const auto& [stored, ours] : kBlockSparseMoe) name = replaced(std::move(name), ours, stored);
+  for (const auto& [stored, ours] : kBlockSparseMoe) name = with_replaced(std::move(name), ours, stored);
   return name;
 }
 
 std::string parameter_name(const Config& config, const std::string& stored) {
   std::string name = stored;
   if (!config.mixture.block_sparse_moe_names) return name;
-  for (const auto& [theirs, ours] : kBlockSparseMoe) name = replaced(std::move(name), theirs, ours);
+  for (const auto& [theirs, ours] : kBlockSparseMoe) name = with_replaced(std::move(name), theirs, ours);
   return name;
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::array<const char*, 4> kDtypes = {"float64", "float32", "bfloat16", "float16"};
+constexpr std::array<const char*, 4> kModelDtypes = {"float64", "float32", "bfloat16", "float16"};
 
 // What the text part of a multimodal model is as a config of its own, and its class's sizes.
 // `text_type`: text_config's model_type, where a class has texts of several.
@@ -135,9 +135,9 @@ void parse_dtype(const ConfigReader& settings, Config& config) {
   config.dtype =
       agreed(settings, "dtype", settings.text("dtype"), "torch_dtype", settings.text("torch_dtype"))
           .value_or(stored_packed(settings) ? "bfloat16" : config.dtype);
-  if (std::find(kDtypes.begin(), kDtypes.end(), config.dtype) == kDtypes.end()) {
+  if (std::find(kModelDtypes.begin(), kModelDtypes.end(), config.dtype) == kModelDtypes.end()) {
     settings.refuse(settings.find("dtype") != nullptr ? "dtype" : "torch_dtype",
-                    fmt::format("one of {}", fmt::join(kDtypes, ", ")));
+                    fmt::format("one of {}", fmt::join(kModelDtypes, ", ")));
   }
 }
 

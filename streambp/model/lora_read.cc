@@ -152,7 +152,7 @@ class Reader {
   const std::string& where_;
 };
 
-void refuse_unsupported(const json& config, const std::string& where) {
+void refuse_unsupported_adapters(const json& config, const std::string& where) {
   for (const Fixed& fixed : fixed_keys()) {
     const auto found = config.find(fixed.key);
     // null stands for a default everywhere but where a type has to be named.
@@ -268,7 +268,7 @@ LoraConfig read_lora_config(const std::filesystem::path& folder) {
 LoraConfig parse_lora_config(const std::string& text, const std::string& where) {
   const json config = parse_strict_json(text, where);
   if (!config.is_object()) throw InputError("{}: expected a JSON object", where);
-  refuse_unsupported(config, where);
+  refuse_unsupported_adapters(config, where);
   const Reader reader(config, where);
   LoraConfig lora;
   lora.may_miss_targets = true;

@@ -22,7 +22,7 @@ constexpr uint64_t kBlock = uint64_t{1} << 20;
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kPages = 256;
 
-bool is_there(const path& file) {
+bool exists_here(const path& file) {
   std::error_code error;
   return std::filesystem::exists(file, error);
 }
@@ -43,18 +43,18 @@ std::set<std::string> shards_of(const path& index) {
 }
 
 /// A regular file that is open for reading; a FIFO is not waited for.
-class InputFile {
+class CopiedFile {
  public:
-  explicit InputFile(const path& file) : path_(file) {
+  explicit CopiedFile(const path& file) : path_(file) {
     descriptor_ = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (descriptor_ < 0) fail(std::generic_category().message(errno));
     if (::fstat(descriptor_, &status_) == 0 && S_ISREG(status_.st_mode)) return;
     ::close(descriptor_);
     throw InputError("{}: not a regular file", file.string());
   }
-  ~InputFile() { ::close(descriptor_); }
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
+  ~CopiedFile() { ::close(descriptor_); }
+  CopiedFile(const CopiedFile&) = delete;
+  CopiedFile& operator=(const CopiedFile&) = delete;
 
   const struct stat& status() const { return status_; }
 
@@ -88,12 +88,12 @@ class InputFile {
 std::vector<path> model_files(const path& folder, bool config_only) {
   std::vector<path> files{folder / kConfigFile};
   if (config_only) return files;
-  if (is_there(folder / kWeightFile)) {
+  if (exists_here(folder / kWeightFile)) {
     files.push_back(folder / kWeightFile);
-  } else if (is_there(folder / kWeightIndex)) {
+  } else if (exists_here(folder / kWeightIndex)) {
     files.push_back(folder / kWeightIndex);
     for (const std::string& shard : shards_of(folder / kWeightIndex)) {
-      if (is_there(folder / shard)) files.push_back(folder / shard);
+      if (exists_here(folder / shard)) files.push_back(folder / shard);
     }
   }
   return files;
@@ -101,14 +101,14 @@ std::vector<path> model_files(const path& folder, bool config_only) {
 
 std::vector<path> adapter_files(const path& folder) {
   std::vector<path> files{folder / "adapter_config.json", folder / "adapter_model.safetensors"};
-  std::erase_if(files, [](const path& file) { return !is_there(file); });
+  std::erase_if(files, [](const path& file) { return !exists_here(file); });
   return files;
 }
 
 std::string content_key(const std::vector<path>& files, uint64_t whole) {
   Fnv1a hash;
   for (const path& name : files) {
-    InputFile file(name);
+    CopiedFile file(name);
     const auto size = static_cast<uint64_t>(file.status().st_size);
     hash.add(fmt::format("{:?} {} ", name.filename().string(), size));
     if (size <= whole) {

@@ -13,7 +13,7 @@ namespace {
 using nlohmann::json;
 using Tensors = std::map<std::string, StoredTensor>;
 
-constexpr const char* kKey = "quantization_config";
+constexpr const char* kPackingKey = "quantization_config";
 constexpr int64_t kFp8Block = 128;  // rows and columns, where config.json says nothing of them
 constexpr const char* kCure =
     ": download the file again, or load the model in transformers with dequantize=True and save it in "
@@ -26,7 +26,7 @@ auto of_settings(const std::filesystem::path& config_json, const Look& look) {
   const std::string where = config_json.string();
   const json document = parse_strict_json(read_text_file(config_json), where);
   const ConfigReader file(document, where);
-  const bool inside = file.find(kKey) == nullptr && file.find("text_config") != nullptr;
+  const bool inside = file.find(kPackingKey) == nullptr && file.find("text_config") != nullptr;
   return look(inside ? file.inner("text_config") : file);
 }
 
@@ -97,9 +97,9 @@ Tensors fp8_entries(const ParameterShape& parameter, const Packing& packing, con
 }  // namespace
 
 bool stored_packed(const ConfigReader& settings) {
-  const json* const found = settings.find(kKey);
+  const json* const found = settings.find(kPackingKey);
   if (found == nullptr || !found->is_object()) return false;
-  const std::string method = settings.inner(kKey).text("quant_method").value_or("");
+  const std::string method = settings.inner(kPackingKey).text("quant_method").value_or("");
   return method == "mxfp4" || method == "fp8";
 }
 
@@ -110,7 +110,7 @@ bool is_packed(const std::filesystem::path& config_json) {
 std::optional<Packing> read_packing(const std::filesystem::path& config_json) {
   return of_settings(config_json, [](const ConfigReader& settings) -> std::optional<Packing> {
     if (!stored_packed(settings)) return {};
-    const ConfigReader reader = settings.inner(kKey);
+    const ConfigReader reader = settings.inner(kPackingKey);
     if (reader.text("quant_method") == "mxfp4") return Packing{};
     return Packing{PackedFormat::kFp8, parse_block(reader)};
   });

@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kKey = "quantization_config";
+constexpr const char* kQuantizationKey = "quantization_config";
 // Those that bitsandbytes has kernels for.
 constexpr std::array<int64_t, 8> kBlockSizes = {32, 64, 128, 256, 512, 1024, 2048, 4096};
 constexpr uint64_t kMaxStateBytes = 4096;
@@ -126,13 +126,13 @@ std::optional<Quantization> parse_quantization(const std::string& type, bool dou
 }
 
 std::optional<Quantization> parse_quantization(const ConfigReader& settings) {
-  if (settings.find(kKey) == nullptr || stored_packed(settings)) return {};
-  if (!settings.find(kKey)->is_object()) settings.refuse(kKey, "null or an object");
-  const ConfigReader reader = settings.inner(kKey);
+  if (settings.find(kQuantizationKey) == nullptr || stored_packed(settings)) return {};
+  if (!settings.find(kQuantizationKey)->is_object()) settings.refuse(kQuantizationKey, "null or an object");
+  const ConfigReader reader = settings.inner(kQuantizationKey);
   const bool four = reader.flag("load_in_4bit", false), eight = reader.flag("load_in_8bit", false);
   if (reader.text("quant_method").value_or("bitsandbytes") != "bitsandbytes" || four == eight) {
     settings.refuse(
-        kKey,
+        kQuantizationKey,
         "null, MXFP4 or FP8 (quant_method mxfp4, fp8), or bitsandbytes' with one of load_in_4bit and "
         "load_in_8bit true: of a model in another format take the files that are not quantised");
   }
@@ -156,7 +156,8 @@ std::optional<Quantization> read_quantization(const std::filesystem::path& confi
   const std::string where = config_json.string();
   const json document = parse_strict_json(read_text_file(config_json), where);
   const ConfigReader file(document, where);
-  if (file.find(kKey) != nullptr || file.find("text_config") == nullptr) return parse_quantization(file);
+  if (file.find(kQuantizationKey) != nullptr || file.find("text_config") == nullptr)
+    return parse_quantization(file);
   return parse_quantization(file.inner("text_config"));
 }
 

@@ -15,7 +15,7 @@ namespace streambp {
 namespace {
 
 /// Values that are dequantised at a time; a multiple of every block size.
-constexpr int64_t kAtOnce = int64_t{1} << 22;
+constexpr int64_t kDequantizedAtOnce = int64_t{1} << 22;
 constexpr double kPer127 = 7.874015718698502e-3;  // 1 / 127 as bitsandbytes spells it
 
 /// float32 [blocks].
@@ -60,7 +60,7 @@ void dequantize_into(const QuantizedTensor& quantized, const at::Tensor& into) {
   if (into.numel() == 0) return;
   const bool by_rows = quantized.type == QuantType::kInt8;
   const int64_t width = by_rows ? into.size(1) : 1;
-  const int64_t at_once = std::max<int64_t>(kAtOnce / width, 1) * width;
+  const int64_t at_once = std::max<int64_t>(kDequantizedAtOnce / width, 1) * width;
   const at::Tensor flat = into.view({-1}), packed = quantized.packed.view({-1});
   const at::Tensor maxima = maxima_of(quantized);
   const at::Tensor pairs =

@@ -13,7 +13,7 @@ namespace streambp {
 namespace {
 
 /// Values that are dequantised at a time.
-constexpr int64_t kAtOnce = int64_t{1} << 22;
+constexpr int64_t kUnpackedAtOnce = int64_t{1} << 22;
 
 /// Bytes [begin, begin + count) of what is stored.
 at::Tensor read_bytes(const StoredTensor& stored, int64_t begin, int64_t count, c10::Device device) {
@@ -38,7 +38,7 @@ void mxfp4_into(const StoredTensor& blocks, const StoredTensor& scales, at::Scal
   const c10::Device device = into.device();
   const at::Tensor pairs = pairs_of(kE2m1, /*high_first=*/false, device), powers = powers_of_two(device);
   const int64_t inputs = into.size(1), outputs = into.size(2), count = inputs / kMxfp4Block;
-  const int64_t at_once = std::max<int64_t>(kAtOnce / inputs, 1);
+  const int64_t at_once = std::max<int64_t>(kUnpackedAtOnce / inputs, 1);
   for (int64_t expert = 0; expert < into.size(0); ++expert) {
     for (int64_t begin = 0; begin < outputs; begin += at_once) {
       const int64_t rows = std::min(at_once, outputs - begin), first = (expert * outputs + begin) * count;
@@ -81,7 +81,7 @@ void fp8_into(const Packing& packing, const StoredTensor& weight, const StoredTe
   const int64_t columns = into.size(1);
   const std::array<int64_t, 2> block = packing.block.value_or(std::array{into.size(0), columns});
   const at::Tensor scales = read_scales(stored_scales, into.device());
-  const int64_t at_once = std::max<int64_t>(kAtOnce / columns, 1);
+  const int64_t at_once = std::max<int64_t>(kUnpackedAtOnce / columns, 1);
   for (int64_t begin = 0; begin < into.size(0); begin += at_once) {
     const int64_t rows = std::min(at_once, into.size(0) - begin);
     const at::Tensor values = read_bytes(weight, begin * columns, rows * columns, into.device())

@@ -9,7 +9,7 @@ namespace streambp {
 namespace {
 
 constexpr std::string_view kDecoder = "model.";
-constexpr std::string_view kHead = "lm_head";
+constexpr std::string_view kHeadModule = "lm_head";
 
 struct Naming {
   const char* decoder;
@@ -68,7 +68,7 @@ AdapterNames::AdapterNames(const std::map<std::string, SafetensorsEntry>& stored
 std::string AdapterNames::whole(const std::string& module) const {
   if (!of_whole()) return module;
   if (const auto name = replaced(module, kDecoder, decoder_)) return *name;
-  return replaced(module, kHead, head_).value_or(module);
+  return replaced(module, kHeadModule, head_).value_or(module);
 }
 
 std::string AdapterNames::stored(const std::string& name) const {
@@ -81,7 +81,7 @@ std::optional<std::string> AdapterNames::of_decoder(const std::string& stored) c
   if (!of_whole() || !stored.starts_with(prefix)) return stored;
   const std::string name = stored.substr(prefix.size());
   for (const auto& [from, to] :
-       {std::pair<std::string_view, std::string_view>{decoder_, kDecoder}, {head_, kHead}}) {
+       {std::pair<std::string_view, std::string_view>{decoder_, kDecoder}, {head_, kHeadModule}}) {
     if (const auto of_part = replaced(name, from, to)) return prefix + *of_part;
   }
   return std::nullopt;
@@ -100,7 +100,7 @@ LoraConfig lora_of_decoder(const Config& config, const LoraConfig& lora, const A
   std::vector<std::string> candidates;
   for (const ParameterShape& parameter : parameter_shapes(config))
     if (parameter.name.ends_with(".weight")) candidates.push_back(module_of(parameter.name));
-  if (config.tie_word_embeddings && !config.value_model) candidates.emplace_back(kHead);
+  if (config.tie_word_embeddings && !config.value_model) candidates.emplace_back(kHeadModule);
   for (const std::string& module : candidates) {
     const std::string name = names.stored(kPeftPrefix + module);
     const bool is_adapted =

@@ -8,7 +8,7 @@ namespace streambp {
 namespace {
 
 /// Keys of a tile. GPUs get device_tile.
-constexpr int64_t kKeyTile = 1024;
+constexpr int64_t kEarlierKeyTile = 1024;
 
 std::vector<ScoreBlock> blocks_of(const at::Tensor& q, const EarlierTokens& tokens, int64_t window) {
   return earlier_blocks(q.size(0), tokens.first, tokens.first + tokens.rows.size(), window);
@@ -26,7 +26,7 @@ at::Tensor queries_of(const ScoreBlock& block, const at::Tensor& x) {
 
 std::vector<ScoreBlock> in_key_tiles(ScoreBlock block, const at::Tensor& q, const Scoring& scoring) {
   std::vector<ScoreBlock> cut;
-  const int64_t tile = has_device_attention(q, scoring) ? device_tile(q.size(0)) : kKeyTile;
+  const int64_t tile = has_device_attention(q, scoring) ? device_tile(q.size(0)) : kEarlierKeyTile;
   while (block.visible == Visible::kAll && block.keys > tile) {
     ScoreBlock first = block;
     first.keys = tile;

@@ -64,11 +64,11 @@ struct TileOrder {
 };
 
 template <typename S>
-class Call {
+class FusedCall {
  public:
   using T = cpu::Wide<S>;
 
-  Call(const FusedAttention& operands, const AttentionBlock& result)
+  FusedCall(const FusedAttention& operands, const AttentionBlock& result)
       : kernels_(operands.kernels),
         q_(with_near_heads(operands.q)),
         k_(with_near_heads(operands.k)),
@@ -170,7 +170,8 @@ int64_t FusedAttention::visible_pairs() const {
 
 void FusedAttention::forward(const AttentionBlock& result) const {
   RECORD_FUNCTION("streambp::attention", (std::vector<c10::IValue>{q, visible_pairs()}));
-  with_kernel_dtype(q.scalar_type(), [&](auto stored) { Call<decltype(stored)>(*this, result).forward(); });
+  with_kernel_dtype(q.scalar_type(),
+                    [&](auto stored) { FusedCall<decltype(stored)>(*this, result).forward(); });
 }
 
 void FusedAttention::backward(const at::Tensor& d_output, const AttentionBlock& saved,
@@ -185,7 +186,7 @@ void FusedAttention::backward(const at::Tensor& d_output, const AttentionBlock& 
     sums.value_gradients = at::zeros_like(sums.key_gradients);
   }
   with_kernel_dtype(q.scalar_type(), [&](auto stored) {
-    Call<decltype(stored)>(*this, saved).backward(d_output, gradients, sums);
+    FusedCall<decltype(stored)>(*this, saved).backward(d_output, gradients, sums);
   });
   if (is_narrow) {
     prefix.key_gradients.add_(sums.key_gradients);

@@ -6,7 +6,7 @@ namespace streambp {
 namespace {
 
 /// Rows that are widened at once, which bounds what half precision takes besides its tensors.
-constexpr int64_t kRows = 1024;
+constexpr int64_t kSinkRows = 1024;
 
 }  // namespace
 
@@ -16,7 +16,7 @@ void add_sinks(AttentionBlock& all, const at::Tensor& sinks) {
   if (all.output.scalar_type() == share.scalar_type()) {
     all.output.mul_(share);
   } else {
-    for_each_row_run(all.output, kRows, [&](int64_t begin, int64_t rows) {
+    for_each_row_run(all.output, kSinkRows, [&](int64_t begin, int64_t rows) {
       const AttentionBlock part = all.rows(begin, rows);
       const at::Tensor wide = wide_output(part).mul_(share.narrow(0, begin, rows));
       part.output.copy_(wide);
@@ -31,7 +31,7 @@ void accumulate_sinks(Parameter& sinks, const at::Tensor& d_output, const Attent
   const at::ScalarType wide = saved.log_sum_exp.scalar_type();
   const at::Tensor scores = sinks.value.to(wide);
   at::Tensor sum = at::zeros({1, scores.size(0)}, scores.options());
-  for_each_row_run(d_output, kRows, [&](int64_t begin, int64_t rows) {
+  for_each_row_run(d_output, kSinkRows, [&](int64_t begin, int64_t rows) {
     const AttentionBlock block = saved.rows(begin, rows);
     const at::Tensor along =
         (d_output.narrow(0, begin, rows).to(wide) * wide_output(block)).sum(-1);  // [rows, H]

@@ -68,7 +68,7 @@ at::Tensor scores(const at::Tensor& q, const at::Tensor& k, int64_t q_begin, int
   return products;
 }
 
-at::Tensor widen(const at::Tensor& x) {
+at::Tensor widened(const at::Tensor& x) {
   return x.to(sum_dtype(x));
 }
 
@@ -77,7 +77,7 @@ at::Tensor widen(const at::Tensor& x) {
 AttentionBlock attend_tiled(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, Visible visible,
                             const Scoring& scoring) {
   const int64_t key_heads = k.size(1);
-  const at::Tensor wide_q = widen(q), wide_k = widen(k), wide_v = widen(v);
+  const at::Tensor wide_q = widened(q), wide_k = widened(k), wide_v = widened(v);
   AttentionBlock all{
       at::zeros_like(wide_q, at::MemoryFormat::Contiguous),
       at::full({q.size(0), q.size(1)}, -std::numeric_limits<double>::infinity(), wide_q.options())};
@@ -104,8 +104,8 @@ AttentionBlockGradients attend_backward_tiled(const at::Tensor& d_output, const 
                                               const at::Tensor& output, const at::Tensor& log_sum_exp,
                                               Visible visible, const Scoring& scoring) {
   const int64_t key_heads = k.size(1);
-  const at::Tensor wide_q = widen(q), wide_k = widen(k), wide_v = widen(v), wide_d = widen(d_output);
-  const at::Tensor correction = (wide_d * widen(output)).sum(-1, /*keepdim=*/true);  // [n, H, 1]
+  const at::Tensor wide_q = widened(q), wide_k = widened(k), wide_v = widened(v), wide_d = widened(d_output);
+  const at::Tensor correction = (wide_d * widened(output)).sum(-1, /*keepdim=*/true);  // [n, H, 1]
   const auto zeros = [](const at::Tensor& like) {
     return at::zeros_like(like, at::MemoryFormat::Contiguous);
   };

@@ -41,7 +41,7 @@ at::Tensor tap(const at::Tensor& weight, int64_t j, const at::Tensor& x) {
 }
 
 /// One sequence's rows after what comes before them: [window + rows, channels].
-struct Sequence {
+struct ConvSequence {
   int64_t first, rows, window;  // window: K - 1
   bool begins_run, ends_run;
 
@@ -61,8 +61,8 @@ struct Sequence {
   }
 };
 
-std::vector<Sequence> sequences_of(const ConvInputs& in, int64_t window) {
-  std::vector<Sequence> sequences;
+std::vector<ConvSequence> sequences_of(const ConvInputs& in, int64_t window) {
+  std::vector<ConvSequence> sequences;
   const std::vector<int64_t>& offsets = in.offsets;
   for (size_t i = 0; i + 1 < offsets.size(); ++i)
     sequences.push_back({offsets[i], offsets[i + 1] - offsets[i], window, i == 0, i + 2 == offsets.size()});
@@ -74,7 +74,7 @@ ConvOutput forward_plain(const ConvInputs& in, const at::Tensor& weight) {
   const int64_t window = weight.size(2) - 1;
   output.hidden = at::empty(in.x.sizes(), in.x.options());
   output.tail = at::empty({window, in.x.size(1)}, in.x.options());
-  for (const Sequence& sequence : sequences_of(in, window)) {
+  for (const ConvSequence& sequence : sequences_of(in, window)) {
     const at::Tensor input = sequence.extended(in);
     at::Tensor sum = sequence.sums(input, weight);
     sequence.rows_of(output.hidden).copy_(at::silu_(sum));
@@ -90,7 +90,7 @@ at::Tensor backward_plain(const ConvInputs& in, Parameter& weight, const at::Ten
   const auto wide = in.x.options().dtype(sum_dtype(in.x));
   at::Tensor dx = at::empty(in.x.sizes(), in.x.options());
   const at::Tensor d_weight = weight.trainable() ? at::zeros({window + 1, channels}, wide) : at::Tensor();
-  for (const Sequence& sequence : sequences_of(in, window)) {
+  for (const ConvSequence& sequence : sequences_of(in, window)) {
     const at::Tensor d_input = at::zeros({window + sequence.rows, channels}, wide);
     if (d_hidden.defined()) {
       const at::Tensor input = sequence.extended(in);

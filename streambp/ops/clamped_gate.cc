@@ -7,7 +7,7 @@ namespace streambp {
 namespace {
 
 /// Rows that are worked on at once, which bounds the intermediate tensors.
-constexpr int64_t kRows = 512;
+constexpr int64_t kGateRows = 512;
 
 /// What the product of some rows is made of, [r, F] each.
 struct Factors {
@@ -28,7 +28,7 @@ struct Factors {
 at::Tensor clamped_gate(const ClampedGate& gate, const at::Tensor& gate_up) {
   const at::NoGradGuard no_grad;
   const at::Tensor product = at::empty({gate_up.size(0), gate_up.size(1) / 2}, gate_up.options());
-  for_each_row_run(gate_up, kRows, [&](int64_t begin, int64_t rows) {
+  for_each_row_run(gate_up, kGateRows, [&](int64_t begin, int64_t rows) {
     Factors factors(gate, gate_up.narrow(0, begin, rows));
     product.narrow(0, begin, rows).copy_(factors.gate.mul_(factors.sigmoid).mul_(factors.up));
   });
@@ -40,7 +40,7 @@ void clamped_gate_backward(const ClampedGate& gate, at::Tensor& gate_up, at::Ten
   const at::NoGradGuard no_grad;
   const at::ScalarType wide = sum_dtype(gate_up);
   if (row_weights.defined()) *d_row_weights = at::empty(row_weights.sizes(), row_weights.options());
-  for_each_row_run(gate_up, kRows, [&](int64_t begin, int64_t rows) {
+  for_each_row_run(gate_up, kGateRows, [&](int64_t begin, int64_t rows) {
     const auto part = [&](const at::Tensor& x) { return x.narrow(0, begin, rows); };
     const at::Tensor both = part(gate_up);
     const at::Tensor raw_gate = both.slice(1, 0, {}, 2), raw_up = both.slice(1, 1, {}, 2);

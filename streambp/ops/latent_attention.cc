@@ -88,7 +88,7 @@ class HeadGroup {
 };
 
 /// One call's operands.
-struct Call {
+struct LatentCall {
   at::Tensor q, latents, rotated;
   std::vector<int64_t> offsets;
   Prefix prefix;  // latents and rotated keys
@@ -112,7 +112,7 @@ struct Call {
   }
 };
 
-AttentionBlock forward(const Call& call) {
+AttentionBlock forward(const LatentCall& call) {
   const at::NoGradGuard no_grad;
   const int64_t n = call.q.size(0), heads = call.heads.heads;
   AttentionBlock all{at::empty({n, heads, call.heads.value}, call.q.options()),
@@ -131,7 +131,7 @@ AttentionBlock forward(const Call& call) {
   return all;
 }
 
-std::vector<at::Tensor> backward(const Call& call, const at::Tensor& dy, const AttentionBlock& saved) {
+std::vector<at::Tensor> backward(const LatentCall& call, const at::Tensor& dy, const AttentionBlock& saved) {
   const at::NoGradGuard no_grad;
   const auto wide = [](const at::Tensor& like) {
     return at::zeros(like.sizes(), like.options().dtype(sum_dtype(like)));
@@ -173,7 +173,7 @@ int64_t latent_group(const LatentHeads& heads, int64_t tokens, int64_t element_s
 at::Tensor latent_attention(const at::Tensor& q, const at::Tensor& latents, const at::Tensor& rotated,
                             const std::vector<int64_t>& offsets, const Prefix& prefix,
                             const AttentionSettings& settings, const LatentHeads& heads) {
-  const Call call{q.detach(), latents.detach(), rotated.detach(), offsets, prefix, settings, heads};
+  const LatentCall call{q.detach(), latents.detach(), rotated.detach(), offsets, prefix, settings, heads};
   const AttentionBlock all = forward(call);
   return differentiable({q, latents, rotated}, all.output, "latent_attention",
                         [call, all](std::vector<at::Tensor>&& dy) { return backward(call, dy[0], all); });

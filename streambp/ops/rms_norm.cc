@@ -9,7 +9,7 @@ namespace streambp {
 namespace {
 
 /// Rows as the kernels take them: [n, heads, size].
-at::Tensor as_heads(const at::Tensor& x) {
+at::Tensor as_norm_heads(const at::Tensor& x) {
   return x.dim() == 3 ? x : x.reshape({-1, 1, x.size(-1)});
 }
 
@@ -17,8 +17,8 @@ at::Tensor as_heads(const at::Tensor& x) {
 at::Tensor fused_forward(const at::Tensor& x, const RmsNorm& norm, const at::Tensor& residual,
                          RmsNormSaved& saved) {
   saved.x = x.detach();
-  const at::Tensor other = residual.defined() ? as_heads(residual.detach()) : residual;
-  const at::Tensor y = norm_rope_forward(as_heads(saved.x), {&norm}, other, saved.rstd);
+  const at::Tensor other = residual.defined() ? as_norm_heads(residual.detach()) : residual;
+  const at::Tensor y = norm_rope_forward(as_norm_heads(saved.x), {&norm}, other, saved.rstd);
   std::vector<int64_t> row_sizes = x.sizes().vec();
   row_sizes.back() = 1;
   saved.rstd = saved.rstd.view(row_sizes);
@@ -36,7 +36,7 @@ at::Tensor rms_norm_forward(const at::Tensor& x, const RmsNorm& norm, RmsNormSav
 at::Tensor rms_norm_backward(const at::Tensor& dy, const RmsNormSaved& saved, const RmsNorm& norm) {
   if (!has_fused_kernels({dy, saved.x}) || !NormAndRope{&norm}.is_fused(dy))
     return rms_norm_backward_plain(dy, saved, norm);
-  return norm_rope_backward(as_heads(dy), {&norm}, as_heads(saved.x), saved.rstd).view(dy.sizes());
+  return norm_rope_backward(as_norm_heads(dy), {&norm}, as_norm_heads(saved.x), saved.rstd).view(dy.sizes());
 }
 
 at::Tensor rms_norm_forward_plain(const at::Tensor& x, const RmsNorm& norm, RmsNormSaved& saved) {

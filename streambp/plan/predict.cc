@@ -54,6 +54,8 @@ Predictor::Predictor(const ModelSetup& setup, c10::Device device)
 }
 
 Prediction Predictor::predict(const TrainingStep& step, const Settings& settings) {
+  if (watcher_) watcher_(done_);
+  ++done_;
   try {
     return dry_run(models_, step, settings);
   } catch (const std::exception& error) {

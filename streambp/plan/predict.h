@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "streambp/backprop/method.h"
 #include "streambp/plan/models.h"
@@ -53,6 +55,10 @@ class Predictor {
   /// `device`: Workload::device. Throws as open_models does.
   Predictor(const ModelSetup& setup, c10::Device device);
 
+  /// From now on each prediction begins with a call that is given how many there were, for progress of long
+  /// searches.
+  void watch(std::function<void(int64_t done)> watcher) { watcher_ = std::move(watcher); }
+
   /// Throws InputError with what the pass threw.
   Prediction predict(const TrainingStep& step, const Settings& settings);
 
@@ -67,6 +73,8 @@ class Predictor {
   c10::Device device_;
   DryRunScope scope_;
   Models models_;
+  std::function<void(int64_t done)> watcher_;
+  int64_t done_ = 0;
 };
 
 /// Of one workload by one method; models are made for it and dropped, the value head among them where the

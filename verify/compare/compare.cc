@@ -3,26 +3,17 @@
 #include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
-#include <limits>
 
 #include "verify/compare/names.h"
 
 namespace streambp::verify {
 namespace {
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kExactLimit = 1e-10;  // of float64
 constexpr double kParameterRule = 3.0;
 constexpr double kMiddleRule = 1.25;
 /// A truth whose noise is this share of it is lost in it: its factor means nothing.
 constexpr double kLost = 0.3;
-
-/// Half the distance from 1 to the next number.
-double unit_roundoff(at::ScalarType dtype) {
-  if (dtype == at::kDouble) return 0x1p-53;
-  if (dtype == at::kFloat) return 0x1p-24;
-  return dtype == at::kHalf ? 0x1p-11 : 0x1p-8;
-}
 
 /// The least distance from 1 at which a common factor is one, whatever the spread says.
 double least_difference(at::ScalarType dtype) {

@@ -9,7 +9,6 @@
 namespace streambp::verify {
 namespace {
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kMadToDeviation = 1.4826;
 
 double product_of(const at::Tensor& a, const at::Tensor& b) {

@@ -38,11 +38,6 @@ Tensors gradients_by(Truth& truth, const Settings& settings) {
       .gradients;
 }
 
-/// Half the distance from 1 to the next number, relative to 1.
-double unit_roundoff(at::ScalarType dtype) {
-  return dtype == at::kFloat ? 0x1p-24 : dtype == at::kHalf ? 0x1p-11 : 0x1p-8;
-}
-
 /// An embedding's row gets the sum of its tokens' gradients, which frameworks add one after another in the
 /// dtype of the parameter (ATen's embedding_dense_backward on a CPU), and this project wide. k terms are then
 /// off by about sqrt(k) u / 4 of their sum at random and, where they have the same sign, stall: (k u)^2 / 64

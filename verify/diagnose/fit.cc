@@ -18,7 +18,7 @@ constexpr int64_t kSketch = 128;
 constexpr double kFactorHelps = 0.7;
 constexpr double kFactorIsClear = 5.0;
 /// A factor this close to 1 is rounding.
-constexpr double kRounding = 1e-12;
+constexpr double kFitRounding = 1e-12;
 /// How much of a residual a factor may be off by.
 constexpr double kSharedError = 0.3;
 /// With a residual beyond, a factor says nothing.
@@ -33,7 +33,7 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-double product_of(const at::Tensor& a, const at::Tensor& b) {
+double dot_of(const at::Tensor& a, const at::Tensor& b) {
   return at::dot(a, b).item<double>();
 }
 
@@ -97,16 +97,16 @@ Fit FitGauge::measure(const Tensors& hypothesis, at::Tensor* sketch) const {
   };
   Fit fit;
   fit.residual = fit.without_factor = residual(1.0);
-  const double square = product_of(h, h), product = product_of(own_, h);
+  const double square = dot_of(h, h), product = dot_of(own_, h);
   if (!(square > 0.0) || product == 0.0) return fit;
   const double best = product / square, with_best = residual(best);
-  if (std::abs(best - 1.0) <= kRounding || !(with_best <= kFarOff)) return fit;
+  if (std::abs(best - 1.0) <= kFitRounding || !(with_best <= kFarOff)) return fit;
   std::vector<double> factors;  // of each parameter alone
   int64_t begin = 0;
   for (const int64_t end : ends_) {
     const at::Tensor of_h = h.slice(0, begin, end);
-    if (const double own_square = product_of(of_h, of_h); own_square > 0.0)
-      factors.push_back(product_of(own_.slice(0, begin, end), of_h) / own_square);
+    if (const double own_square = dot_of(of_h, of_h); own_square > 0.0)
+      factors.push_back(dot_of(own_.slice(0, begin, end), of_h) / own_square);
     begin = end;
   }
   const double common = median(factors);
@@ -114,19 +114,19 @@ Fit FitGauge::measure(const Tensors& hypothesis, at::Tensor* sketch) const {
   const double spread = kDeviationOfMedian * median(factors);
   const bool helps = with_best <= kFactorHelps * fit.without_factor;
   const bool is_clear = with_best < fit.without_factor && std::abs(common - 1.0) > kFactorIsClear * spread &&
-                        std::abs(best - common) <= spread + kRounding;
+                        std::abs(best - common) <= spread + kFitRounding;
   if (!helps && !is_clear) return fit;
   fit.residual = with_best;
   fit.factor = best;
   // What all share, a bias of rounding say, doesn't show in what they differ by.
   const double of_spread = 3.0 * spread / (std::abs(best) * std::sqrt(static_cast<double>(factors.size())));
-  fit.factor_error = std::max({of_spread, kSharedError * with_best, kRounding});
+  fit.factor_error = std::max({of_spread, kSharedError * with_best, kFitRounding});
   return fit;
 }
 
 double FitGauge::sketch_residual(const at::Tensor& hypothesis) const {
-  const double square = product_of(hypothesis, hypothesis);
-  const double factor = square > 0.0 ? product_of(own_sketch_, hypothesis) / square : 1.0;
+  const double square = dot_of(hypothesis, hypothesis);
+  const double factor = square > 0.0 ? dot_of(own_sketch_, hypothesis) / square : 1.0;
   return at::sub(own_sketch_, hypothesis, factor).norm().item<double>();
 }
 

@@ -8,9 +8,9 @@
 namespace streambp::verify {
 namespace {
 
-constexpr const char* kEmbedding = "model.embed_tokens.weight";
+constexpr const char* kEmbeddingLeaf = "model.embed_tokens.weight";
 /// What a tied head's use of the embedding is called here.
-const std::string kTiedHead = fmt::format("{} (head)", kEmbedding);
+const std::string kTiedHead = fmt::format("{} (head)", kEmbeddingLeaf);
 
 /// Adds rows [n, D] in bfloat16, one after another.
 void add_one_by_one(at::Tensor& sum, const at::Tensor& index, const at::Tensor& rows) {
@@ -46,7 +46,7 @@ at::Tensor WrongLeaves::leaf_of(const std::string& name, const std::string& of) 
 }
 
 at::Tensor WrongLeaves::matrix(const Parameter& parameter, int64_t first_row, bool as_head) {
-  const std::string& name = as_head && parameter.name == kEmbedding ? kTiedHead : parameter.name;
+  const std::string& name = as_head && parameter.name == kEmbeddingLeaf ? kTiedHead : parameter.name;
   const at::Tensor leaf = leaf_of(name, parameter.name);
   if (leaf.requires_grad()) used_.push_back({name, leaf, false});
   if (leaf.dim() == 3) return leaf.select(0, expert_of(parameter)).t();
@@ -110,13 +110,14 @@ void WrongLeaves::add_embedding(const at::Tensor& tokens, const at::Tensor& d) {
     if (others.size(0) < tokens.size(0))
       return add_embedding(tokens.index_select(0, others), d.index_select(0, others));
   }
-  const at::Tensor& value = model_.parameter(kEmbedding).value;
+  const at::Tensor& value = model_.parameter(kEmbeddingLeaf).value;
   if (settings_.sums == NarrowSums::kEmbedding || settings_.sums == NarrowSums::kVectors) {
-    at::Tensor& sum = narrow_.try_emplace(kEmbedding, at::zeros(value.sizes(), at::kBFloat16)).first->second;
+    at::Tensor& sum =
+        narrow_.try_emplace(kEmbeddingLeaf, at::zeros(value.sizes(), at::kBFloat16)).first->second;
     add_one_by_one(sum, tokens, d);
     return;
   }
-  add(kEmbedding, at::zeros(value.sizes(), at::kDouble).index_add_(0, tokens, d));
+  add(kEmbeddingLeaf, at::zeros(value.sizes(), at::kDouble).index_add_(0, tokens, d));
 }
 
 void WrongLeaves::end_row() {
@@ -139,7 +140,7 @@ Tensors WrongLeaves::gradients() const {
       if (const auto found = from.find(name); found != from.end())
         sum.add_(found->second.to(at::kDouble).view(sum.sizes()), times);
     };
-    const bool is_tied = parameter->name == kEmbedding;
+    const bool is_tied = parameter->name == kEmbeddingLeaf;
     const double times = is_tied ? settings_.tied.input : 1.0;
     add_from(sums_, parameter->name, times);
     add_from(narrow_, parameter->name, times);

@@ -10,7 +10,7 @@
 namespace streambp::verify {
 namespace {
 
-constexpr size_t kShownFailures = 8;
+constexpr size_t kShownCases = 8;
 
 }  // namespace
 
@@ -86,12 +86,12 @@ void print_golden_failures(const GoldenResult& result, double limit) {
   fmt::print("\n");
   print_line(stdout, "{}: {} of {} checks failed (limit {})", result.name, result.failures.size(),
              result.checks, error_text(limit));
-  for (size_t i = 0; i < std::min(failures.size(), kShownFailures); ++i) {
+  for (size_t i = 0; i < std::min(failures.size(), kShownCases); ++i) {
     const GoldenFailure& failure = failures[i];
     print_line(stdout, "  {}  {}{}  in {}", failure.of.name, error_text(failure.of.error),
                failure.of.problem.empty() ? "" : " (" + failure.of.problem + ")", failure.run);
   }
-  if (failures.size() > kShownFailures) fmt::print("  and {} more\n", failures.size() - kShownFailures);
+  if (failures.size() > kShownCases) fmt::print("  and {} more\n", failures.size() - kShownCases);
 }
 
 }  // namespace streambp::verify

@@ -11,7 +11,7 @@ constexpr int64_t kShortSum = 64;
 
 /// Channels that go through all rows of a sequence at once: what they need of the last rows stays in the
 /// first cache, and rows are read in whole cache lines.
-constexpr int64_t kTile = 512;
+constexpr int64_t kConvTile = 512;
 
 /// A tile of one sequence's channels, for kernels of kTaps taps; 0: of any number of them.
 template <typename S, int kTaps>
@@ -46,14 +46,14 @@ class ChannelTile {
   /// Row t sends its gradient to the rows from t - window() on: the gradients of so many sums are kept, and
   /// the first of those rows is done with t.
   void backward() const {
-    T d_sums[kMostTaps * kTile], d_weight[kMostTaps * kTile];
-    for (int64_t i = 0; i < taps() * kTile; ++i) d_sums[i] = d_weight[i] = 0;
+    T d_sums[kMostTaps * kConvTile], d_weight[kMostTaps * kConvTile];
+    for (int64_t i = 0; i < taps() * kConvTile; ++i) d_sums[i] = d_weight[i] = 0;
     const S* inputs[kMostTaps];
     for (int64_t t = 0; t < length_ + window(); ++t) {
       const bool has_gradient = t < length_ && conv_.d_hidden != nullptr;
-      T* const newest = d_sums + t % taps() * kTile;
+      T* const newest = d_sums + t % taps() * kConvTile;
       if (!has_gradient) {
-        for (int64_t i = 0; i < kTile; ++i) newest[i] = 0;
+        for (int64_t i = 0; i < kConvTile; ++i) newest[i] = 0;
       } else {
         bring_inputs(t, inputs);
         const S* const d_hidden = row_of(conv_.d_hidden, begin_ + t);
@@ -61,7 +61,7 @@ class ChannelTile {
           const Vector<T> d = at.load(d_hidden) * silu_of<T>(sum(inputs, at)).slope;
           store(newest + at.i, d);
           for (int64_t i = 0; i < taps(); ++i) {
-            T* const to = d_weight + i * kTile + at.i;
+            T* const to = d_weight + i * kConvTile + at.i;
             store(to, load(to) + d * at.load(inputs[i]));
           }
         });
@@ -83,7 +83,7 @@ class ChannelTile {
 
   /// Row t of the sequence; those before it have negative numbers.
   const S* input(int64_t t) const {
-    static constexpr S kZeros[kTile] = {};
+    static constexpr S kZeros[kConvTile] = {};
     if (t >= 0) return row_of(conv_.x, begin_ + t);
     return is_first_ && conv_.before != nullptr ? row_of(conv_.before, window() + t) : kZeros;
   }
@@ -115,7 +115,7 @@ class ChannelTile {
       if (d_tail != nullptr) d += at.load(d_tail);
       for (int64_t i = 0; i < taps(); ++i) {
         const int64_t kept = oldest + i < taps() ? oldest + i : oldest + i - taps();
-        d += at.load(weight + (window() - i) * conv_.channels) * load(d_sums + kept * kTile + at.i);
+        d += at.load(weight + (window() - i) * conv_.channels) * load(d_sums + kept * kConvTile + at.i);
       }
       at.store(to, d);
     });
@@ -126,8 +126,8 @@ class ChannelTile {
     for (int64_t i = 0; i < taps(); ++i) {
       double* const to = row_of(conv_.d_weight, i);
       for (int64_t c = 0; c < size_; ++c) {
-        to[c] += static_cast<double>(d_weight[i * kTile + c]);
-        d_weight[i * kTile + c] = 0;
+        to[c] += static_cast<double>(d_weight[i * kConvTile + c]);
+        d_weight[i * kConvTile + c] = 0;
       }
     }
   }
@@ -142,8 +142,8 @@ class ChannelTile {
 template <typename S, typename Body>
 void for_each_tile(const CausalConv<S>& conv, int64_t begin, int64_t end, Body body) {
   for (int64_t sequence = 0; sequence < conv.sequences; ++sequence) {
-    for (int64_t first = begin; first < end; first += kTile) {
-      const int64_t size = end - first < kTile ? end - first : kTile;
+    for (int64_t first = begin; first < end; first += kConvTile) {
+      const int64_t size = end - first < kConvTile ? end - first : kConvTile;
       if (conv.taps == 4) {  // published models'
         body(ChannelTile<S, 4>(conv, sequence, first, size));
       } else {

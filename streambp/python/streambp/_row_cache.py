@@ -69,7 +69,7 @@ def _rows_like(x, rows):
 
 
 def wide(dtype):
-    """The dtype in which sums over chunks are kept."""
+    """The dtype in which sums over chunks and losses are kept: float32, as transformers computes a loss, and what is wider."""
     return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
 
 

@@ -9,15 +9,11 @@ from torch.autograd.function import once_differentiable
 
 from ._library import InputError, checked
 from ._replaced import patched_state
+from ._row_cache import wide
 from ._stream import IGNORED, PACKED
 from ._streamed_layers import check_dtypes, outside_autocast, zeros_where
 
 NO_BALANCE = {"router_aux_loss_coef": "0"}  # of a mixture's routers: transformers' own function adds it to what layers give
-
-
-def wide(dtype):
-    """The dtype of a loss: float32, as transformers computes it, float64 for models of float64."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def head_slots(state, stream):

@@ -79,9 +79,9 @@ double sigmoid(double x) {
 }
 
 /// One layer over one token, step by step.
-class ByHand {
+class ExpertsByHand {
  public:
-  ByHand(const ModelConfig& config, const Weights& weights) : config_(config), weights_(weights) {}
+  ExpertsByHand(const ModelConfig& config, const Weights& weights) : config_(config), weights_(weights) {}
 
   double log_probability(int token, int target) const {
     Vector h = weights_.at("model.embed_tokens.weight").row(token).transpose();
@@ -170,7 +170,7 @@ class ByHand {
   const Weights& weights_;
 };
 
-void expect_by_hand(const ModelConfig& config, const Weights& weights, const ByHand& by_hand) {
+void expect_by_hand(const ModelConfig& config, const Weights& weights, const ExpertsByHand& by_hand) {
   double worst = 0.0;
   for (int token = 0; token < config.vocab_size; ++token) {
     const double actual = scores(config, weights, {{{token}, {3}, {9}}})[0];
@@ -197,13 +197,13 @@ TEST(ReferenceQwen2Moe, OneLayerWrittenOutForOneToken) {
   config.mixture.norm_topk_prob = false;
   config.mixture.shared_expert_intermediate_size = 5;
   const Weights weights = random_weights(config, 304);
-  expect_by_hand(config, weights, ByHand(config, weights));
+  expect_by_hand(config, weights, ExpertsByHand(config, weights));
 }
 
 TEST(ReferenceGptOss, OneLayerWrittenOutForOneToken) {
   const ModelConfig config = gpt_oss_model();
   const Weights weights = random_weights(config, 305);
-  const ByHand by_hand(config, weights);
+  const ExpertsByHand by_hand(config, weights);
   expect_by_hand(config, weights, by_hand);
   EXPECT_GT(by_hand.clamped, 20);
 }
@@ -294,7 +294,7 @@ TEST(ReferenceInterleavedExperts, AnAdapterIsPartOfTheirWeights) {
   EXPECT_GT(largest_difference(scores(config, weights), scores(plain, merged)), 1e-3);
 }
 
-TEST(ReferenceClampedSwiglu, ByHand) {
+TEST(ReferenceClampedSwiglu, ExpertsByHand) {
   Tape tape;
   Matrix gates(1, 4), ups(1, 4);
   gates << 8.0, -20.0, 2.0, 7.0;

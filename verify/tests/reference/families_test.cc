@@ -12,7 +12,7 @@
 namespace streambp::reference {
 namespace {
 
-const std::string kLayer = "model.layers.0.";
+const std::string kFirstLayer = "model.layers.0.";
 
 TEST(ReferenceWindow, OfOneTokenIsEveryTokenAlone) {
   ModelConfig config = small_model();
@@ -207,18 +207,18 @@ TEST(ReferenceGemma, OneLayerWrittenOutForOneToken) {
     return (x.array() / rms * (1.0 + w.at(name + ".weight").row(0).transpose().array())).matrix();
   };
   const auto times = [&](const std::string& name, const Eigen::VectorXd& x) -> Eigen::VectorXd {
-    return w.at(kLayer + name + ".weight") * x;
+    return w.at(kFirstLayer + name + ".weight") * x;
   };
   // The only token attends to itself, and gets its own value.
   Eigen::VectorXd h = 3.0 * w.at("model.embed_tokens.weight").row(4).transpose();
-  const Eigen::VectorXd value = times("self_attn.v_proj", norm(kLayer + "input_layernorm", h));
-  h += norm(kLayer + "post_attention_layernorm", times("self_attn.o_proj", value));
-  const Eigen::VectorXd n = norm(kLayer + "pre_feedforward_layernorm", h);
+  const Eigen::VectorXd value = times("self_attn.v_proj", norm(kFirstLayer + "input_layernorm", h));
+  h += norm(kFirstLayer + "post_attention_layernorm", times("self_attn.o_proj", value));
+  const Eigen::VectorXd n = norm(kFirstLayer + "pre_feedforward_layernorm", h);
   Eigen::VectorXd gate = times("mlp.gate_proj", n);
   for (double& x : gate)
     x *= 0.5 * (1.0 + std::tanh(std::sqrt(2.0 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
   const Eigen::VectorXd product = gate.cwiseProduct(times("mlp.up_proj", n));
-  h += norm(kLayer + "post_feedforward_layernorm", times("mlp.down_proj", product));
+  h += norm(kFirstLayer + "post_feedforward_layernorm", times("mlp.down_proj", product));
   const Eigen::ArrayXd z = (w.at("model.embed_tokens.weight") * norm("model.norm", h)).array();
   const Eigen::ArrayXd p = (2.0 * (z / 2.0).tanh()).exp();
   EXPECT_NEAR(scores(config, w, {{{4}, {3}, {9}}})[0], std::log(p(9) / p.sum()), 1e-13);

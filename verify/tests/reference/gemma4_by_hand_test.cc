@@ -14,9 +14,9 @@ namespace streambp::reference {
 namespace {
 
 /// One full layer with all that Gemma 4 can have, over two tokens, entry by entry.
-class ByHand {
+class Gemma4ByHand {
  public:
-  explicit ByHand(std::uint64_t seed) {
+  explicit Gemma4ByHand(std::uint64_t seed) {
     config_ = plain_gemma4();
     config_.num_hidden_layers = 1;
     config_.windows = {0};
@@ -145,7 +145,7 @@ class ByHand {
 
 TEST(ReferenceGemma4, OneLayerWrittenOutForTwoTokens) {
   for (std::uint64_t seed : {601, 602, 603}) {
-    const ByHand by_hand(seed);
+    const Gemma4ByHand by_hand(seed);
     const Sequence sequence = {{4, 7}, {2, 9}, {kNoTarget, 9}};
     const double error = std::abs(scores(by_hand.config(), by_hand.weights(), {sequence})[1] -
                                   by_hand.log_probability(sequence));

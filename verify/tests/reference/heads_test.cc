@@ -15,7 +15,6 @@
 namespace streambp::reference {
 namespace {
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 const std::string kQuery = "model.layers.1.self_attn.q_proj";
 const std::string kDown = "model.layers.0.mlp.down_proj";
 

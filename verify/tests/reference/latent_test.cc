@@ -14,7 +14,7 @@
 namespace streambp::reference {
 namespace {
 
-const std::string kAttention = "model.layers.0.self_attn.";
+const std::string kLatentAttention = "model.layers.0.self_attn.";
 
 /// One layer of four heads: queries through 5 numbers, keys and values through 7, of 3 + 4 entries a key
 /// and 2 a value.
@@ -29,9 +29,9 @@ ModelConfig latent_model() {
 }
 
 /// The layer over two tokens, entry by entry.
-class ByHand {
+class LatentByHand {
  public:
-  ByHand(const ModelConfig& config, const Weights& weights) : config_(config), weights_(weights) {}
+  LatentByHand(const ModelConfig& config, const Weights& weights) : config_(config), weights_(weights) {}
 
   double log_probability(const Sequence& sequence) const {
     std::vector<Vector> h, n;
@@ -79,16 +79,16 @@ class ByHand {
   Vector attention(const std::vector<Vector>& n, const std::vector<double>& positions) const {
     const Vector queries =
         config_.latent.q_lora_rank == 0
-            ? times(kAttention + "q_proj", n[1])
-            : times(kAttention + "q_b_proj",
-                    norm(kAttention + "q_a_layernorm", times(kAttention + "q_a_proj", n[1]), 1e-6));
+            ? times(kLatentAttention + "q_proj", n[1])
+            : times(kLatentAttention + "q_b_proj", norm(kLatentAttention + "q_a_layernorm",
+                                                        times(kLatentAttention + "q_a_proj", n[1]), 1e-6));
     Vector mixed = Vector::Zero(4 * 2);
     for (Index head = 0; head < 4; ++head) {
       double total = 0.0;
       for (std::size_t t : {0U, 1U}) {
-        const Vector both = times(kAttention + "kv_a_proj_with_mqa", n[t]);
-        const Vector kv =
-            times(kAttention + "kv_b_proj", norm(kAttention + "kv_a_layernorm", both.head(7), 1e-6));
+        const Vector both = times(kLatentAttention + "kv_a_proj_with_mqa", n[t]);
+        const Vector kv = times(kLatentAttention + "kv_b_proj",
+                                norm(kLatentAttention + "kv_a_layernorm", both.head(7), 1e-6));
         const double score =
             queries.segment(head * 7, 3).dot(kv.segment(head * 5, 3)) +
             rotated(queries.segment(head * 7 + 3, 4), positions[1]).dot(rotated(both.tail(4), positions[t]));
@@ -98,7 +98,7 @@ class ByHand {
       }
       mixed.segment(head * 2, 2) /= total;
     }
-    return times(kAttention + "o_proj", mixed);
+    return times(kLatentAttention + "o_proj", mixed);
   }
 
   const ModelConfig& config_;
@@ -111,7 +111,7 @@ TEST(ReferenceLatentAttention, OneLayerWrittenOutForTwoTokens) {
     config.latent.q_lora_rank = rank;
     const Weights weights = random_weights(config, 501);
     const Sequence sequence = {{4, 7}, {2, 9}, {kNoTarget, 9}};
-    const double expected = ByHand(config, weights).log_probability(sequence);
+    const double expected = LatentByHand(config, weights).log_probability(sequence);
     const double error = std::abs(scores(config, weights, {sequence})[1] - expected);
     std::printf("rank %d: difference %.1e\n", rank, error);
     EXPECT_FALSE(!(error <= 1e-13)) << error;
@@ -136,9 +136,9 @@ TEST(ReferenceLatentAttention, NeighboursAreHalvesInAnotherOrder) {
   ModelConfig plain = config;
   plain.rope_interleaved = false;
   const auto reorder = [](Weights of) {
-    Matrix& q = of.at(kAttention + "q_b_proj.weight");
+    Matrix& q = of.at(kLatentAttention + "q_b_proj.weight");
     q = halves_of_neighbours(q, 7, 3, 4);
-    Matrix& k = of.at(kAttention + "kv_a_proj_with_mqa.weight");
+    Matrix& k = of.at(kLatentAttention + "kv_a_proj_with_mqa.weight");
     k = halves_of_neighbours(k, 11, 7, 4);
     return of;
   };

@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <functional>
 #include <gtest/gtest.h>
+#include <initializer_list>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -13,6 +15,15 @@
 #include "reference/objectives.h"
 
 namespace streambp::reference {
+
+inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+inline Matrix row(std::initializer_list<double> entries) {
+  Matrix result(1, static_cast<Index>(entries.size()));
+  Index j = 0;
+  for (double entry : entries) result(0, j++) = entry;
+  return result;
+}
 
 inline ModelConfig small_model() {
   ModelConfig config;

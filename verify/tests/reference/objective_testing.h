@@ -3,17 +3,15 @@
 
 #include <cmath>
 #include <gtest/gtest.h>
-#include <limits>
 #include <vector>
 
 #include "reference/objectives.h"
 #include "reference/ops.h"
+#include "verify/tests/reference/model_testing.h"
 
 namespace streambp::reference {
 
 using Numbers = std::vector<double>;
-
-inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 /// What an objective makes of given per-token numbers. `entropies` also stand for the mean log-probabilities
 /// and the divergences, of which no objective wants more than one.

@@ -12,18 +12,10 @@
 #include <vector>
 
 #include "reference/check/check.h"
+#include "verify/tests/reference/model_testing.h"
 
 namespace streambp::reference {
 namespace {
-
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-
-Matrix row(std::initializer_list<double> entries) {
-  Matrix result(1, static_cast<Index>(entries.size()));
-  Index j = 0;
-  for (double entry : entries) result(0, j++) = entry;
-  return result;
-}
 
 /// y = 3 x^2 with a chain rule to be spoilt by the tests.
 Var tripled_square(const Var& x, const std::function<Matrix(const Matrix& dy)>& chain_rule) {

@@ -8,7 +8,7 @@
 namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
-const DoubleMatrix kPoint = random_matrix(3, 4, 20261125);
+const DoubleMatrix kPlantedPoint = random_matrix(3, 4, 20261125);
 
 }  // namespace
 
@@ -22,14 +22,14 @@ Case case_with_wrong_factor(double error) {
       x.gradient() += Scalar(1 + Number{error}) * y.gradient().cwiseProduct(slope);
     });
   };
-  return {"planted factor", f, {kPoint}};
+  return {"planted factor", f, {kPlantedPoint}};
 }
 
 Case case_with_lost_dependence() {
   const Function f = [](Tape& tape, const std::vector<Var>& x) {
     return mul(tape.leaf(held_constant(x[0].value())), x[0]);
   };
-  return {"lost dependence", f, {kPoint}};
+  return {"lost dependence", f, {kPlantedPoint}};
 }
 
 #ifdef STREAMBP_REFERENCE_IN_EXTENDED_PRECISION

@@ -25,13 +25,6 @@ ModelConfig linear_model() {
   return config;
 }
 
-Matrix row(std::initializer_list<double> entries) {
-  Matrix result(1, static_cast<Index>(entries.size()));
-  Index j = 0;
-  for (double entry : entries) result(0, j++) = entry;
-  return result;
-}
-
 TEST(ReferenceDeltaRule, AValueReplacesTheOneBefore) {
   Tape tape;
   Matrix key(3, 2), query(3, 2), values(3, 2), g = Matrix::Zero(3, 1), beta(3, 1);
@@ -77,9 +70,9 @@ TEST(ReferenceL2Norm, IsARootMeanSquareNormByTheRootOfItsLength) {
 }
 
 /// One layer of the delta rule over a few tokens, entry by entry.
-class ByHand {
+class RecurrentByHand {
  public:
-  ByHand(const ModelConfig& config, const Weights& weights) : config_(config), weights_(weights) {}
+  RecurrentByHand(const ModelConfig& config, const Weights& weights) : config_(config), weights_(weights) {}
 
   double log_probability(const std::vector<int>& tokens, int target) const {
     std::vector<Vector> n;
@@ -157,7 +150,7 @@ class ByHand {
 TEST(ReferenceDeltaRule, OneLayerWrittenOutForOneToFourTokens) {
   const ModelConfig config = linear_model();
   const Weights weights = random_weights(config, 402);
-  const ByHand by_hand(config, weights);
+  const RecurrentByHand by_hand(config, weights);
   const std::vector<int> tokens = {4, 7, 7, 2};
   double worst = 0.0;
   for (std::size_t length = 1; length <= 4; ++length) {

@@ -15,7 +15,7 @@ namespace {
 
 using Complex = std::complex<long double>;
 
-constexpr long double kNaN = std::numeric_limits<long double>::quiet_NaN();
+constexpr long double kExtendedNaN = std::numeric_limits<long double>::quiet_NaN();
 
 /// |a - b| in units of |b|, or of 1 where that is more.
 long double error_of(const ComplexStep& a, const Complex& b) {
@@ -71,7 +71,7 @@ TEST(ComplexStepTest, BranchesAreThoseOfTheRealPart) {
   EXPECT_EQ(abs(ComplexStep(-3, 4)).real(), 3);
   EXPECT_EQ(abs(ComplexStep(-3, 4)).imag(), -4);
   for (const ComplexStep& z :
-       {log(ComplexStep(-1)), sqrt(ComplexStep(-1)), log1p(ComplexStep(-2)), ComplexStep(kNaN)}) {
+       {log(ComplexStep(-1)), sqrt(ComplexStep(-1)), log1p(ComplexStep(-2)), ComplexStep(kExtendedNaN)}) {
     EXPECT_TRUE(isnan(z));
     EXPECT_FALSE(z < a || z > a || z == z);
   }

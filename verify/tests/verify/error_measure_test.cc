@@ -8,7 +8,6 @@
 namespace streambp::verify {
 namespace {
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 at::Tensor vector_of(std::initializer_list<double> values) {

@@ -4,22 +4,19 @@
 
 #include <cmath>
 #include <gtest/gtest.h>
-#include <limits>
 
 namespace streambp::verify {
 namespace {
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-
-at::Tensor vector_of(std::initializer_list<double> values) {
+at::Tensor values_of(std::initializer_list<double> values) {
   return at::tensor(at::ArrayRef<double>(values), at::kDouble);
 }
 
 Evaluation truth() {
   return {2.0,
-          vector_of({-1.0, -2.0}),
-          vector_of({0.5, 0.25}),
-          {{"a", vector_of({3.0, 4.0})}, {"b", vector_of({1.0})}}};
+          values_of({-1.0, -2.0}),
+          values_of({0.5, 0.25}),
+          {{"a", values_of({3.0, 4.0})}, {"b", values_of({1.0})}}};
 }
 
 TEST(Evaluation, ErrorsOfEachPartAreItsOwn) {
@@ -46,7 +43,7 @@ TEST(Evaluation, ErrorsOfEachPartAreItsOwn) {
   EXPECT_DOUBLE_EQ(errors.worst(), 2.0);
 
   value = truth();
-  value.gradients["b"] = vector_of({1.125});
+  value.gradients["b"] = values_of({1.125});
   errors = measure(value, truth());
   EXPECT_DOUBLE_EQ(errors.worst_gradient(), 0.125);
   EXPECT_EQ(errors.worst_parameter(), "b");
@@ -68,7 +65,7 @@ TEST(Evaluation, WhatIsMissingIsNaN) {
   value.gradients.clear();
   EXPECT_TRUE(std::isnan(measure(value, truth()).worst())) << "no gradient at all";
   value = truth();
-  value.gradients["c"] = vector_of({0.0});
+  value.gradients["c"] = values_of({0.0});
   EXPECT_TRUE(std::isnan(measure(value, truth()).worst())) << "one too many";
   value = truth();
   value.loss = kNaN;
@@ -83,7 +80,7 @@ TEST(Evaluation, WhatIsMissingIsNaN) {
 TEST(Evaluation, AllErrorsAreListedByName) {
   Evaluation value = truth();
   value.loss = 3.0;
-  value.gradients["b"] = vector_of({1.25});
+  value.gradients["b"] = values_of({1.25});
   const std::vector<ParameterError> all = measure(value, truth()).all();
   ASSERT_EQ(all.size(), 5u);
   EXPECT_EQ(all[0].name, "(loss)");
@@ -114,13 +111,13 @@ TEST(Evaluation, BitEqualLooksAtEveryPart) {
   value.values[0] = 0.5000001;
   EXPECT_FALSE(bit_equal(value, truth()));
   value = truth();
-  value.gradients["b"] = vector_of({-1.0});
+  value.gradients["b"] = values_of({-1.0});
   EXPECT_FALSE(bit_equal(value, truth()));
   value = truth();
   value.gradients.erase("b");
   EXPECT_FALSE(bit_equal(value, truth()));
   EXPECT_FALSE(bit_equal(truth(), value));
-  value.gradients["c"] = vector_of({1.0});
+  value.gradients["c"] = values_of({1.0});
   EXPECT_FALSE(bit_equal(value, truth())) << "another name";
 }
 

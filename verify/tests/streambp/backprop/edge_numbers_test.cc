@@ -15,7 +15,7 @@ namespace {
 
 using verify::Tensors;
 
-constexpr double kLimit = 1e-12;
+constexpr double kEdgeLimit = 1e-12;
 
 Model model_of(const Config& config, at::ScalarType dtype = at::kDouble) {
   return Model::random(config, {dtype, at::kCPU, dtype, {}}, 1);
@@ -66,12 +66,12 @@ Pass expect_all_methods_agree(Model& model, const Batch& batch, const std::strin
       const double of_loss = std::abs(pass.loss - standard.loss) / std::max(1.0, std::abs(standard.loss));
       const double error = difference(pass.gradients, standard.gradients, smallest);
       worst = verify::worse(worst, verify::worse(error, of_loss));
-      EXPECT_TRUE(of_loss <= kLimit) << method_name(method) << " chunk " << chunk << ": loss " << of_loss;
-      EXPECT_TRUE(error <= kLimit) << method_name(method) << " chunk " << chunk << ": " << error;
+      EXPECT_TRUE(of_loss <= kEdgeLimit) << method_name(method) << " chunk " << chunk << ": loss " << of_loss;
+      EXPECT_TRUE(error <= kEdgeLimit) << method_name(method) << " chunk " << chunk << ": " << error;
       if (!is_chunked(method)) break;
     }
   }
-  std::printf("loss %.6g, worst %.1e, limit %.0e\n", standard.loss, worst, kLimit);
+  std::printf("loss %.6g, worst %.1e, limit %.0e\n", standard.loss, worst, kEdgeLimit);
   return standard;
 }
 
@@ -174,9 +174,9 @@ TEST(EdgeNumbers, AWindowOfOneTokenMakesEachATextOfItsOwn) {
   for (int64_t i = 0; i <= batch.size(); ++i) alone.offsets.push_back(i);
   const auto objective = make_objective("sft", alone, {});
   const Pass apart = run(model, alone, *objective, Method::kStreambp, 4);
-  EXPECT_TRUE(std::abs(apart.loss - pass.loss) <= kLimit) << apart.loss << " and " << pass.loss;
+  EXPECT_TRUE(std::abs(apart.loss - pass.loss) <= kEdgeLimit) << apart.loss << " and " << pass.loss;
   const double error = difference(apart.gradients, pass.gradients, smallest);
-  EXPECT_TRUE(error <= kLimit) << error;
+  EXPECT_TRUE(error <= kEdgeLimit) << error;
 }
 
 TEST(EdgeNumbers, ExpertsThatAreNearlyTiedAreChosenOnce) {

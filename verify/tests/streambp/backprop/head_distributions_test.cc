@@ -38,7 +38,7 @@ class Everything final : public Objective {
   HeadRequest asked_;
 };
 
-struct Asked {
+struct AskedOfHead {
   bool entropies, means;
   Divergence divergence;
   double temperature, divergence_temperature;
@@ -52,16 +52,16 @@ TEST(HeadDistributions, SeveralRequestsAtOnceStream) {
     Batch batch = equality_batch("masked", 19, model.config().vocab_size, 5);
     batch.tokens.clamp_max_(model.config().vocab_size - 10);
     double worst = 0.0;
-    for (const Asked& asked : {Asked{true, true, Divergence::kNone, 1.3, 1.0, 0},
-                               Asked{true, false, Divergence::kForward, 1.0, 1.0, 0},
-                               Asked{true, true, Divergence::kReverse, 1.0, 1.0, 0},
-                               Asked{true, true, Divergence::kReverse, 0.8, 0.8, 0},
-                               Asked{true, false, Divergence::kJensenShannon, 1.0, 1.0, 0},
-                               Asked{false, true, Divergence::kReverse, 1.0, 2.0, 0},
-                               Asked{true, true, Divergence::kJensenShannon, 0.7, 2.0, 0},
-                               Asked{true, false, Divergence::kReverse, 1.0, 1.0, -8},
-                               Asked{true, false, Divergence::kReverse, 1.0, 1.0, 8},
-                               Asked{true, true, Divergence::kForward, 1.5, 1.5, -8}}) {
+    for (const AskedOfHead& asked : {AskedOfHead{true, true, Divergence::kNone, 1.3, 1.0, 0},
+                                     AskedOfHead{true, false, Divergence::kForward, 1.0, 1.0, 0},
+                                     AskedOfHead{true, true, Divergence::kReverse, 1.0, 1.0, 0},
+                                     AskedOfHead{true, true, Divergence::kReverse, 0.8, 0.8, 0},
+                                     AskedOfHead{true, false, Divergence::kJensenShannon, 1.0, 1.0, 0},
+                                     AskedOfHead{false, true, Divergence::kReverse, 1.0, 2.0, 0},
+                                     AskedOfHead{true, true, Divergence::kJensenShannon, 0.7, 2.0, 0},
+                                     AskedOfHead{true, false, Divergence::kReverse, 1.0, 1.0, -8},
+                                     AskedOfHead{true, false, Divergence::kReverse, 1.0, 1.0, 8},
+                                     AskedOfHead{true, true, Divergence::kForward, 1.5, 1.5, -8}}) {
       Model teacher = equality_model(name, 4, kFrozen, asked.teachers_tokens);
       HeadRequest request;
       request.entropies = asked.entropies;

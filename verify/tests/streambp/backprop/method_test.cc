@@ -77,7 +77,7 @@ TEST(Methods, DistillationNeedsATeacherWithAHead) {
 }
 
 /// sft on three sequences: 13, 37 and 25 tokens, as the sweep packs them.
-struct Packed {
+struct PackedRun {
   std::string name;
   std::function<bool(const std::string&)> trainable = {};
   Batch batch = equality_batch("three", 37, preset(name).vocab_size, 5);
@@ -90,7 +90,7 @@ struct Packed {
 
 TEST(ForwardOrder, ComposesWithWhatIsKept) {
   for (const char* name : {"gemma3-tiny", "qwen3-moe-tiny"}) {
-    const Packed packed{name};
+    const PackedRun packed{name};
     Model model = packed.model();
     Settings settings;
     settings.order = Order::kForward;
@@ -109,7 +109,7 @@ TEST(ForwardOrder, ComposesWithWhatIsKept) {
 
 /// Gemma 4's: chunks and layers leave gradients for the same rows.
 TEST(Methods, SumWhatLayersAndChunksLeaveForSharedKeysAndValues) {
-  const Packed packed{"gemma4-per-layer-tiny"};
+  const PackedRun packed{"gemma4-per-layer-tiny"};
   Model model = packed.model();
   ASSERT_GT(model.config().gemma4.num_kv_shared_layers, 1);
   Settings settings;
@@ -130,13 +130,14 @@ TEST(Methods, StopAboveFrozenLayers) {
   for (const char* name : {"qwen3-tiny", "gemma3-tiny"}) {
     const int64_t layers = preset(name).num_hidden_layers;
     for (int64_t lowest = 0; lowest <= layers; ++lowest) {
-      const Packed packed{name, [=](const std::string& parameter) {
-                            if (parameter == "model.norm.weight") return true;
-                            for (int64_t layer = lowest; layer < layers; ++layer) {
-                              if (parameter.starts_with(fmt::format("model.layers.{}.", layer))) return true;
-                            }
-                            return false;
-                          }};
+      const PackedRun packed{name, [=](const std::string& parameter) {
+                               if (parameter == "model.norm.weight") return true;
+                               for (int64_t layer = lowest; layer < layers; ++layer) {
+                                 if (parameter.starts_with(fmt::format("model.layers.{}.", layer)))
+                                   return true;
+                               }
+                               return false;
+                             }};
       Model model = packed.model();
       ASSERT_EQ(model.lowest_trainable_layer(), lowest);
       Settings settings;

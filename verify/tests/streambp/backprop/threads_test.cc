@@ -36,11 +36,11 @@ std::vector<Settings> all_methods() {
 }
 
 /// sft on three sequences of at most 310 tokens.
-struct Case {
+struct ThreadCase {
   Batch batch;
   std::unique_ptr<Objective> objective;
 
-  explicit Case(const std::string& model)
+  explicit ThreadCase(const std::string& model)
       : batch(equality_batch("three", 310, preset(model).vocab_size, 5)),
         objective(make_objective("sft", batch)) {}
 
@@ -50,7 +50,7 @@ struct Case {
 };
 
 TEST_P(Threads, EveryMethodIsExactOnAnyNumberOfThem) {
-  const Case one(GetParam());
+  const ThreadCase one(GetParam());
   Model model = equality_model(GetParam(), 3);
   Settings standard;
   standard.method = Method::kStandard;
@@ -65,7 +65,7 @@ TEST_P(Threads, EveryMethodIsExactOnAnyNumberOfThem) {
 }
 
 TEST_P(Threads, TheSamePassGivesTheSameBits) {
-  const Case one(GetParam());
+  const ThreadCase one(GetParam());
   Model model = Model::random(preset(GetParam()), {at::kFloat, at::kCPU, at::kFloat, {}}, 3);
   for (const Settings& settings : all_methods()) {
     for (const int threads : {2, 8}) {

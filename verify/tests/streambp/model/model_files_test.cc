@@ -13,7 +13,7 @@ namespace {
 
 using std::filesystem::path;
 
-const path kModels = path(STREAMBP_GOLDENS) / "models";
+const path kGoldenModels = path(STREAMBP_GOLDENS) / "models";
 
 std::vector<std::string> names(const std::vector<path>& files) {
   std::vector<std::string> all;
@@ -23,9 +23,9 @@ std::vector<std::string> names(const std::vector<path>& files) {
 
 TEST(ModelFiles, AreThoseThatAreRead) {
   using Names = std::vector<std::string>;
-  EXPECT_EQ(names(model_files(kModels / "qwen3")), (Names{"config.json", "model.safetensors"}));
-  EXPECT_EQ(names(model_files(kModels / "qwen3", /*config_only=*/true)), Names{"config.json"});
-  const auto sharded = names(model_files(kModels / "qwen3-bf16-sharded"));
+  EXPECT_EQ(names(model_files(kGoldenModels / "qwen3")), (Names{"config.json", "model.safetensors"}));
+  EXPECT_EQ(names(model_files(kGoldenModels / "qwen3", /*config_only=*/true)), Names{"config.json"});
+  const auto sharded = names(model_files(kGoldenModels / "qwen3-bf16-sharded"));
   ASSERT_GE(sharded.size(), 4u);
   EXPECT_EQ(sharded[1], "model.safetensors.index.json");
   EXPECT_TRUE(sharded[2].starts_with("model-00001-of-")) << sharded[2];

@@ -12,15 +12,15 @@ namespace streambp {
 namespace {
 
 // Three sequences of 3, 2 and 1 scored tokens.
-const std::vector<double> kLogP{-0.3, -1.2, -0.7, -2.1, -0.4, -0.9};
+const std::vector<double> kPolicyLogP{-0.3, -1.2, -0.7, -2.1, -0.4, -0.9};
 const std::vector<double> kOld{-0.9, -1.0, -0.8, -1.6, -0.9, -1.0};
 const std::vector<double> kSampling{-0.8, -1.0, -0.9, -1.5, -0.7, -0.5};
-const std::vector<double> kReference{-0.5, -1.1, -0.1, -2.0, -0.9, -1.4};
+const std::vector<double> kPolicyReference{-0.5, -1.1, -0.1, -2.0, -0.9, -1.4};
 const std::vector<double> kRatio{0.5, 1.5, 1.0, 2.0, 0.0, 0.8};
 const std::vector<double> kEntropies{0.5, 2.0, 1.5, 1.0, 3.0, 2.5};
 const std::vector<double> kAdvantages{1.5, 1.5, 1.5, -2.0, -2.0, -0.5};
-const std::vector<size_t> kSequenceOf{0, 0, 0, 1, 1, 2};
-const std::vector<double> kLengths{3, 2, 1};
+const std::vector<size_t> kPolicySequenceOf{0, 0, 0, 1, 1, 2};
+const std::vector<double> kPolicyLengths{3, 2, 1};
 
 struct Result {
   double loss = 0.0;
@@ -40,7 +40,7 @@ Batch batch_with(const std::map<std::string, std::vector<double>>& given) {
 Result evaluated(const std::string& objective, const Batch& batch,
                  const std::map<std::string, std::string>& options) {
   TokenValues values;
-  values.log_probabilities = doubles(kLogP).requires_grad_();
+  values.log_probabilities = doubles(kPolicyLogP).requires_grad_();
   values.entropies = doubles(kEntropies).requires_grad_();
   const at::Tensor loss = whole_loss(*make_objective(objective, batch, options), values);
   std::vector<at::Tensor> gradients =
@@ -51,9 +51,10 @@ Result evaluated(const std::string& objective, const Batch& batch,
   return {loss.item<double>(), gradients[0].detach(), gradients[1].detach()};
 }
 
-const std::map<std::string, std::vector<double>> kPlain{{inputs::kAdvantages, kAdvantages},
-                                                        {inputs::kOldLogProbabilities, kOld},
-                                                        {inputs::kReferenceLogProbabilities, kReference}};
+const std::map<std::string, std::vector<double>> kPlain{
+    {inputs::kAdvantages, kAdvantages},
+    {inputs::kOldLogProbabilities, kOld},
+    {inputs::kReferenceLogProbabilities, kPolicyReference}};
 
 Result grpo(std::map<std::string, std::string> options, bool corrected = false, bool sampled = false) {
   auto given = kPlain;
@@ -64,7 +65,7 @@ Result grpo(std::map<std::string, std::string> options, bool corrected = false, 
 }
 
 double r(size_t t) {
-  return std::exp(kLogP[t] - kOld[t]);
+  return std::exp(kPolicyLogP[t] - kOld[t]);
 }
 
 /// The clipped term at epsilons of 0.2.
@@ -77,7 +78,7 @@ template <typename Term, typename Slope>
 void expect_tokens(const Result& result, Term term, Slope slope, const std::string& what) {
   double loss = 0.0;
   std::vector<double> slopes;
-  for (size_t t = 0; t < kLogP.size(); ++t) {
+  for (size_t t = 0; t < kPolicyLogP.size(); ++t) {
     loss += term(t);
     slopes.push_back(slope(t));
   }
@@ -92,20 +93,20 @@ TEST(ObjectivePolicyValue, CispoWeighsLogProbabilitiesByAHeldRatio) {
     };
     expect_tokens(
         grpo({{"loss_type", "cispo"}, {"epsilon_high", "1.1"}}, corrected),
-        [&](size_t t) { return factor(t) * kLogP[t]; }, factor, "cispo");
+        [&](size_t t) { return factor(t) * kPolicyLogP[t]; }, factor, "cispo");
   }
   // On policy the ratios are 1.
   expect_tokens(
       evaluated("grpo", batch_with({{inputs::kAdvantages, kAdvantages}}),
                 {{"loss_type", "cispo"}, {"epsilon_high", "5"}, {"num_items_in_batch", "4"}}),
-      [](size_t t) { return -kAdvantages[t] * kLogP[t] / 4; }, [](size_t t) { return -kAdvantages[t] / 4; },
-      "cispo on policy");
+      [](size_t t) { return -kAdvantages[t] * kPolicyLogP[t] / 4; },
+      [](size_t t) { return -kAdvantages[t] / 4; }, "cispo on policy");
 }
 
 TEST(ObjectivePolicyValue, SapoGatesSoftly) {
   const auto steepness = [](size_t t) { return kAdvantages[t] > 0 ? 0.8 : 1.7; };
   const auto gate = [&](size_t t) { return 1 / (1 + std::exp(-steepness(t) * (r(t) - 1))); };
-  const auto weight = [](size_t t) { return 1 / (3 * kLengths[kSequenceOf[t]]); };
+  const auto weight = [](size_t t) { return 1 / (3 * kPolicyLengths[kPolicySequenceOf[t]]); };
   expect_tokens(
       grpo({{"loss_type", "sapo"}, {"sapo_temperature_pos", "0.8"}, {"sapo_temperature_neg", "1.7"}}),
       [&](size_t t) { return -4 / steepness(t) * gate(t) * kAdvantages[t] * weight(t); },
@@ -124,10 +125,10 @@ TEST(ObjectivePolicyValue, VespoWeighsBySequenceRatios) {
     std::vector<double> log_w(3, 0.0);
     for (size_t t = 0; t < 6; ++t) {
       const double correction = kRatio[t] == 0.0 ? std::log(1e-8) : std::log(kRatio[t]);
-      log_w[kSequenceOf[t]] += kLogP[t] - kOld[t] + (corrected ? correction : 0.0);
+      log_w[kPolicySequenceOf[t]] += kPolicyLogP[t] - kOld[t] + (corrected ? correction : 0.0);
     }
     const auto factor = [&](size_t t) {
-      const double log = std::max(log_w[kSequenceOf[t]], std::log(1e-8));
+      const double log = std::max(log_w[kPolicySequenceOf[t]], std::log(1e-8));
       const bool positive = kAdvantages[t] >= 0;
       const double k = positive ? 1.5 : 0.2, lambda = positive ? 2.5 : 0.7;
       return -std::exp(lambda + k * log - lambda * std::exp(log)) * kAdvantages[t] / 5;
@@ -140,7 +141,7 @@ TEST(ObjectivePolicyValue, VespoWeighsBySequenceRatios) {
               {"vespo_lambda_neg", "0.7"},
               {"num_items_in_batch", "5"}},
              corrected),
-        [&](size_t t) { return factor(t) * kLogP[t]; }, factor, "vespo");
+        [&](size_t t) { return factor(t) * kPolicyLogP[t]; }, factor, "vespo");
   }
 }
 
@@ -155,7 +156,7 @@ TEST(ObjectivePolicyValue, HighEntropiesAlone) {
   }
   const Result one = grpo({{"top_entropy_quantile", "0"}, {"beta", "0.1"}});
   const auto k3 = [](size_t t) {
-    const double d = kReference[t] - kLogP[t];
+    const double d = kPolicyReference[t] - kPolicyLogP[t];
     return std::exp(d) - d - 1;
   };
   double kl = 0.0;
@@ -201,7 +202,7 @@ TEST(ObjectivePolicyValue, KlEstimators) {
       Result difference = grpo({});
       difference.loss = with.loss - difference.loss;
       difference.d_log_p = with.d_log_p - difference.d_log_p;
-      const auto d = [](size_t t) { return kReference[t] - kLogP[t]; };
+      const auto d = [](size_t t) { return kPolicyReference[t] - kPolicyLogP[t]; };
       const auto factor = [&](size_t t) { return 0.4 * (corrected ? r(t) : 1.0) / 6; };
       expect_tokens(
           difference, [&](size_t t) { return factor(t) * value(d(t)); },
@@ -225,8 +226,8 @@ TEST(ObjectivePolicyValue, DualClipBoundsWhatANegativeAdvantagePays) {
 TEST(ObjectivePolicyValue, DftWeighsTokensByTheirOwnProbability) {
   expect_tokens(
       evaluated("sft", batch_with({}), {{"loss_type", "dft"}}),
-      [](size_t t) { return -std::exp(kLogP[t]) * kLogP[t] / 6; },
-      [](size_t t) { return -std::exp(kLogP[t]) / 6; }, "dft");
+      [](size_t t) { return -std::exp(kPolicyLogP[t]) * kPolicyLogP[t] / 6; },
+      [](size_t t) { return -std::exp(kPolicyLogP[t]) / 6; }, "dft");
 }
 
 TEST(ObjectivePolicyValue, WhatDoesNotFitIsRefused) {

@@ -12,7 +12,9 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "streambp/model/scored.h"
 #include "streambp/objective/objective.h"
+#include "streambp/objective/terms.h"
 
 namespace streambp {
 
@@ -31,6 +33,28 @@ inline void expect_near(const at::Tensor& got, const at::Tensor& expected, const
   ASSERT_EQ(got.sizes(), expected.sizes()) << what;
   const double error = ((got - expected).norm() / (expected.norm() + 1e-3)).item<double>();
   EXPECT_TRUE(error <= limit) << what << ": relative error " << error << ", limit " << limit;
+}
+
+/// Four sequences of 3, 2, 4 and 2 scored tokens, or two pairs of them: log-probabilities, their sums, and
+/// the reference's.
+inline constexpr int64_t kToyVocabulary = 13;
+inline const std::vector<double> kLogP{-0.3, -1.2, -0.7, -2.1, -0.4, -0.9, -1.5, -0.2, -3.0, -0.8, -1.1};
+inline const std::vector<double> kSums{-2.2, -2.5, -5.6, -1.9};
+inline const std::vector<double> kReference{-2.0, -3.1, -5.0, -2.2};
+inline const std::vector<double> kLengths{3, 2, 4, 2};
+
+inline Batch toy() {
+  Batch batch = random_batch({4, 3, 5, 3}, kToyVocabulary, 1);
+  batch.sequence_inputs[inputs::kReferenceSums] = doubles(kReference);
+  return batch;
+}
+
+inline double softplus(double x) {
+  return std::log1p(std::exp(x));
+}
+
+inline double sigmoid(double x) {
+  return 1.0 / (1.0 + std::exp(-x));
 }
 
 /// An objective with options, as the tests run through all of them.

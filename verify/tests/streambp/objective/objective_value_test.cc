@@ -10,21 +10,8 @@
 namespace streambp {
 namespace {
 
-constexpr int64_t kVocabulary = 13;
-
-// Four sequences of 3, 2, 4 and 2 scored tokens.
-const std::vector<double> kLogP{-0.3, -1.2, -0.7, -2.1, -0.4, -0.9, -1.5, -0.2, -3.0, -0.8, -1.1};
-const std::vector<double> kSums{-2.2, -2.5, -5.6, -1.9};
 const std::vector<double> kMeans{-2.2 / 3, -2.5 / 2, -5.6 / 4, -1.9 / 2};
-const std::vector<double> kReference{-2.0, -3.1, -5.0, -2.2};
 const std::vector<size_t> kSequenceOf{0, 0, 0, 1, 1, 2, 2, 2, 2, 3, 3};
-const std::vector<double> kLengths{3, 2, 4, 2};
-
-Batch toy() {
-  Batch batch = random_batch({4, 3, 5, 3}, kVocabulary, 1);
-  batch.sequence_inputs[inputs::kReferenceSums] = doubles(kReference);
-  return batch;
-}
 
 /// Values of the toy's 11 scored tokens on the whole stream, 0 at each sequence's last token.
 at::Tensor on_stream(const std::vector<double>& scored) {
@@ -40,14 +27,6 @@ double toy_loss(const Batch& batch, const std::string& name,
   values.mean_log_probabilities = doubles(kLogP) * 2.0 - 1.0;
   values.divergences = doubles(kLogP).square();
   return whole_loss(*make_objective(name, batch, options), values).item<double>();
-}
-
-double softplus(double x) {
-  return std::log1p(std::exp(x));
-}
-
-double sigmoid(double x) {
-  return 1.0 / (1.0 + std::exp(-x));
 }
 
 TEST(ObjectiveValue, SftAndDistillation) {
@@ -197,7 +176,7 @@ TEST(ObjectiveValue, GrpoOnPolicyHoldsItsOwnLogProbabilitiesConstant) {
 
 TEST(ObjectiveValue, Ppo) {
   // One response of two tokens after a prompt of two; the last token has a value and no target.
-  Batch batch = random_batch({4}, kVocabulary, 1);
+  Batch batch = random_batch({4}, kToyVocabulary, 1);
   batch.targets[0] = kNoTarget;
   batch.value_mask = at::tensor({0, 1, 1, 1}, at::kLong).to(at::kBool);
   batch.token_inputs = {{inputs::kAdvantages, doubles({9, 1.2, -0.7, 9})},

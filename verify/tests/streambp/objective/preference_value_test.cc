@@ -13,37 +13,17 @@
 namespace streambp {
 namespace {
 
-using OptionMap = std::map<std::string, std::string>;
+using PreferenceOptions = std::map<std::string, std::string>;
 
-// Two pairs: chosen completions of 3 and 2 tokens, rejected ones of 4 and 2.
-const std::vector<double> kLogP{-0.3, -1.2, -0.7, -2.1, -0.4, -0.9, -1.5, -0.2, -3.0, -0.8, -1.1};
-const std::vector<double> kSums{-2.2, -2.5, -5.6, -1.9};
-const std::vector<double> kReference{-2.0, -3.1, -5.0, -2.2};
-const std::vector<double> kLengths{3, 2, 4, 2};
-
-Batch toy() {
-  Batch batch = random_batch({4, 3, 5, 3}, 13, 1);
-  batch.sequence_inputs[inputs::kReferenceSums] = doubles(kReference);
-  return batch;
-}
-
-at::Tensor toy_loss(const Batch& batch, const std::string& name, const OptionMap& options) {
+at::Tensor preference_loss(const Batch& batch, const std::string& name, const PreferenceOptions& options) {
   TokenValues values;
   values.log_probabilities = doubles(kLogP);
   return whole_loss(*make_objective(name, batch, options), values);
 }
 
-double dpo(OptionMap options) {
+double dpo(PreferenceOptions options) {
   options.insert({"beta", "0.5"});
-  return toy_loss(toy(), "dpo", options).item<double>();
-}
-
-double softplus(double x) {
-  return std::log1p(std::exp(x));
-}
-
-double sigmoid(double x) {
-  return 1.0 / (1.0 + std::exp(-x));
+  return preference_loss(toy(), "dpo", options).item<double>();
 }
 
 double chosen(size_t i) {
@@ -59,7 +39,7 @@ double mean_of(const std::function<double(size_t)>& term) {
 }
 
 /// The message of the refusal; empty: there is none.
-std::string refusal(const std::string& name, const OptionMap& options, const Counts& whole) {
+std::string refusal(const std::string& name, const PreferenceOptions& options, const Counts& whole) {
   try {
     make_objective(name, toy(), options, whole);
   } catch (const InputError& error) {
@@ -68,7 +48,7 @@ std::string refusal(const std::string& name, const OptionMap& options, const Cou
   return {};
 }
 
-std::string refusal(const OptionMap& options) {
+std::string refusal(const PreferenceOptions& options) {
   return refusal("dpo", options, count(toy()));
 }
 
@@ -123,16 +103,16 @@ TEST(PreferenceValue, IpoAveragesOverTheCompletionMask) {
   for (const bool masked : {true, false}) {
     const std::vector<double>& lengths = masked ? counted : kLengths;
     const auto loss = [&](const char* type) {
-      const OptionMap options{
+      const PreferenceOptions options{
           {"loss_type", type}, {"beta", "0.5"}, {"mean_over", masked ? "completion_mask" : "scored"}};
-      return toy_loss(batch, "dpo", options).item<double>();
+      return preference_loss(batch, "dpo", options).item<double>();
     };
     expect_near(loss("ipo"), mean_of([&](size_t i) { return std::pow(margin(lengths, i) - 1, 2); }), "ipo");
     expect_near(loss("sigmoid_norm"), mean_of([&](size_t i) { return softplus(-0.5 * margin(lengths, i)); }),
                 "sigmoid_norm");
   }
-  const OptionMap ipo{{"loss_type", "ipo"}, {"beta", "0.5"}};
-  expect_near(toy_loss(batch, "dpo", ipo).item<double>(),
+  const PreferenceOptions ipo{{"loss_type", "ipo"}, {"beta", "0.5"}};
+  expect_near(preference_loss(batch, "dpo", ipo).item<double>(),
               mean_of([&](size_t i) { return std::pow(margin(counted, i) - 1, 2); }), "the default is TRL's");
 }
 
@@ -142,9 +122,9 @@ TEST(PreferenceValue, SmoothingOfSigmoidHasANameOfItsOwn) {
   const auto robust = [&](size_t i) { return (0.8 * softplus(-z(i)) - 0.2 * softplus(z(i))) / 0.6; };
   const auto smoothed = [&](size_t i) { return 0.9 * softplus(-z(i)) + 0.1 * softplus(z(i)); };
   expect_near(dpo({{"cdpo_label_smoothing", "0.1"}}), mean_of(smoothed), "conservative DPO");
-  const OptionMap mix{{"loss_type", "sigmoid+robust"}, {"label_smoothing", "0.2"}};
+  const PreferenceOptions mix{{"loss_type", "sigmoid+robust"}, {"label_smoothing", "0.2"}};
   expect_near(dpo(mix), mean_of(plain) + mean_of(robust), "TRL's leaves sigmoid alone");
-  OptionMap both = mix;
+  PreferenceOptions both = mix;
   both["cdpo_label_smoothing"] = "0.1";
   expect_near(dpo(both), mean_of(smoothed) + mean_of(robust), "both");
   EXPECT_NE(refusal({{"label_smoothing", "0.1"}}).find("conservative DPO is cdpo_label_smoothing"),
@@ -157,7 +137,7 @@ TEST(PreferenceValue, AotSortsThePairs) {
   Batch batch = toy();
   batch.sequence_inputs[inputs::kReferenceSums] = doubles({-2.0, -1.1, -2.2, -5.0});
   const auto loss = [&](const char* type) {
-    return toy_loss(batch, "dpo", {{"loss_type", type}, {"beta", "0.5"}, {"label_smoothing", "0.1"}})
+    return preference_loss(batch, "dpo", {{"loss_type", type}, {"beta", "0.5"}, {"label_smoothing", "0.1"}})
         .item<double>();
   };
   const auto expected = [](double a, double b) {
@@ -171,7 +151,7 @@ TEST(PreferenceValue, AotSortsThePairs) {
 }
 
 TEST(PreferenceValue, DivergencesOfDpo) {
-  const auto expect = [](const OptionMap& options, const std::function<double(double)>& score) {
+  const auto expect = [](const PreferenceOptions& options, const std::function<double(double)>& score) {
     expect_near(dpo(options),
                 mean_of([&](size_t i) { return softplus(-0.5 * (score(chosen(i)) - score(rejected(i)))); }),
                 options.at("f_divergence_type"));
@@ -196,7 +176,7 @@ TEST(PreferenceValue, LdAlphaWeighsTheLongerCompletionsTail) {
   reference.index_copy_(0, scored_indices(batch), doubles(kLogP) - 0.1);
   batch.token_inputs[inputs::kReferenceLogProbabilities] = reference;
   // Each token 0.1 above the reference's: the weights hold for both.
-  expect_near(toy_loss(batch, "dpo", {{"ld_alpha", "0.25"}, {"beta", "0.5"}}).item<double>(),
+  expect_near(preference_loss(batch, "dpo", {{"ld_alpha", "0.25"}, {"beta", "0.5"}}).item<double>(),
               0.5 * (softplus(-0.5 * 0.1 * (3 - 3.25)) + softplus(0.0)), "the reference's tokens");
 }
 
@@ -222,7 +202,9 @@ TEST(PreferenceValue, WeightingHoldsThePolicysProbabilitiesConstant) {
 
 TEST(PreferenceValue, LossesOfCpo) {
   const double nll = -(kSums[0] + kSums[1]) / 5;
-  const auto cpo = [](OptionMap options) { return toy_loss(toy(), "cpo", options).item<double>(); };
+  const auto cpo = [](PreferenceOptions options) {
+    return preference_loss(toy(), "cpo", options).item<double>();
+  };
   const auto margin = [](size_t i, bool averages) {
     return averages ? kSums[i] / kLengths[i] - kSums[i + 2] / kLengths[i + 2] : kSums[i] - kSums[i + 2];
   };
@@ -338,7 +320,7 @@ TEST(RouterLoss, IsTheTrainersOrTheModels) {
   MixtureSettings mixture;
   mixture.num_experts = 4;
   mixture.router_aux_loss_coef = 0.02;
-  const auto coefficient = [&](const std::string& name, const OptionMap& options) {
+  const auto coefficient = [&](const std::string& name, const PreferenceOptions& options) {
     return router_loss(objective_kind(name), complete_options(objective_kind(name), options)).of(mixture);
   };
   // TRL's DPO and KTO trainers add it whatever config.json says of output_router_logits.

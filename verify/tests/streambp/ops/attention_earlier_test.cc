@@ -111,7 +111,7 @@ TEST(AttentionEarlier, BlockByBlockEqualsAllAtOnce) {
           std::pair{sums.d_values, truth.d_values},
           std::pair{block_dk.narrow(0, 0, prefix), dk.narrow(0, 0, prefix)},
           std::pair{block_dv.narrow(0, 0, prefix), dv.narrow(0, 0, prefix)}}) {
-      const double error = relative_error(of_blocks, at_once);
+      const double error = relative_distance(of_blocks, at_once);
       EXPECT_TRUE(error <= kOpLimit) << c.rows << " rows, window " << c.window << ": " << error;
       worst = std::max(worst, error);
     }

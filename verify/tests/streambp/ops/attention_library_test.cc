@@ -57,12 +57,13 @@ std::vector<LibrarySubject> library_subjects(bool on_host) {
 
 class DeviceLibrary : public testing::TestWithParam<LibrarySubject> {};
 
-std::string name_of(const testing::TestParamInfo<LibrarySubject>& subject) {
+std::string library_name_of(const testing::TestParamInfo<LibrarySubject>& subject) {
   return std::string(subject.param.library) + "_" + subject.param.block.name;
 }
 INSTANTIATE_TEST_SUITE_P(cuda, DeviceLibrary, testing::ValuesIn(library_subjects(/*on_host=*/false)),
-                         name_of);
-INSTANTIATE_TEST_SUITE_P(host, DeviceLibrary, testing::ValuesIn(library_subjects(/*on_host=*/true)), name_of);
+                         library_name_of);
+INSTANTIATE_TEST_SUITE_P(host, DeviceLibrary, testing::ValuesIn(library_subjects(/*on_host=*/true)),
+                         library_name_of);
 
 /// Forward, and backward as a block of rows that have seen other keys too, against the formula in float64.
 TEST_P(DeviceLibrary, GivesTheFormulasValuesAndGradients) {

@@ -296,7 +296,7 @@ TEST(HalfPrecision, GradientsOfAttentionAreRoundedOnce) {
     got[1] = of_keys;
     got[2] = of_values;
     for (size_t i = 0; i < got.size(); ++i) {
-      const double error = relative_error(got[i].to(at::kDouble), truth[i]);
+      const double error = relative_distance(got[i].to(at::kDouble), truth[i]);
       EXPECT_TRUE(error <= kLimit) << "input " << i << ": relative error " << error;
       most = std::max(most, error);
     }

@@ -13,7 +13,7 @@
 namespace streambp {
 namespace {
 
-constexpr double kLimit = 1e-13;
+constexpr double kConvLimit = 1e-13;
 
 struct ConvCase {
   std::vector<int64_t> offsets;
@@ -134,7 +134,7 @@ TEST_P(CausalConv, IsConv1dThenSilu) {
   for (const int64_t taps : {1, 2, 3, 4, 7}) {
     for (const int64_t length : {1, 2, 3, 4, 5, 64, 130}) {
       const ConvCase in({0, length}, 21, taps);
-      expect_same_pass(pass_by_op(in), pass_by_conv1d(in), kLimit,
+      expect_same_pass(pass_by_op(in), pass_by_conv1d(in), kConvLimit,
                        fmt::format("{} taps, {} rows", taps, length));
     }
   }
@@ -143,7 +143,7 @@ TEST_P(CausalConv, IsConv1dThenSilu) {
 TEST_P(CausalConv, TakesEveryChannelHoweverManyAThreadTakes) {
   for (const int64_t channels : {1, 63, 64, 65, 128, 129}) {
     const ConvCase in({0, 9, 20}, channels, 4);
-    expect_same_pass(pass_by_op(in), pass_by_conv1d(in), kLimit, fmt::format("{} channels", channels));
+    expect_same_pass(pass_by_op(in), pass_by_conv1d(in), kConvLimit, fmt::format("{} channels", channels));
   }
 }
 
@@ -151,7 +151,8 @@ TEST_P(CausalConv, BeginsAnewWithEachSequence) {
   for (const std::vector<int64_t>& offsets :
        {std::vector<int64_t>{0, 1, 3, 6, 10, 75, 77}, {0, 2, 2, 4}, {0, 64, 65}, {0, 100, 200}}) {
     const ConvCase in(offsets, 37, 4);
-    expect_same_pass(pass_by_op(in), pass_by_conv1d(in), kLimit, fmt::format("{}", fmt::join(offsets, ",")));
+    expect_same_pass(pass_by_op(in), pass_by_conv1d(in), kConvLimit,
+                     fmt::format("{}", fmt::join(offsets, ",")));
   }
 }
 
@@ -161,7 +162,7 @@ TEST_P(CausalConv, HandsTailsAndTheirGradientsFromRunToRun) {
   for (const int64_t chunk : {1, 2, 3, 4, 39, 40, 41, 64, 100}) {
     std::vector<int64_t> cuts;
     for (int64_t row = 0; row < 101; row += chunk) cuts.push_back(row);
-    expect_same_pass(pass_by_op(in, cuts), whole, kLimit, fmt::format("runs of {}", chunk));
+    expect_same_pass(pass_by_op(in, cuts), whole, kConvLimit, fmt::format("runs of {}", chunk));
   }
 }
 

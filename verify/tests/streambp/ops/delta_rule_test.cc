@@ -12,7 +12,7 @@
 namespace streambp {
 namespace {
 
-constexpr double kLimit = 1e-13;
+constexpr double kRuleLimit = 1e-13;
 
 /// Two value heads for each key head, and sizes that are no multiple of a register's.
 constexpr DeltaRuleSizes kHeads{2, 4, 6, 5};
@@ -42,11 +42,11 @@ class Worst {
   std::string where_;
 };
 
-class DeltaRule : public WithAndWithoutKernels {};
-INSTANTIATE_TEST_SUITE_P(Ops, DeltaRule, testing::Bool(), KernelsName());
+class DeltaRuleOps : public WithAndWithoutKernels {};
+INSTANTIATE_TEST_SUITE_P(Ops, DeltaRuleOps, testing::Bool(), KernelsName());
 
-TEST_P(DeltaRule, IsTheRecurrence) {
-  Worst worst(kLimit);
+TEST_P(DeltaRuleOps, IsTheRecurrence) {
+  Worst worst(kRuleLimit);
   for (const DeltaRuleSizes& sizes : {kHeads, DeltaRuleSizes{1, 1, 16, 32}, DeltaRuleSizes{3, 3, 1, 1}}) {
     for (const int64_t length : {1, 2, 3, 63, 64, 65, 130}) {
       const DeltaRuleCase in(sizes, {0, length});
@@ -55,14 +55,14 @@ TEST_P(DeltaRule, IsTheRecurrence) {
   }
 }
 
-TEST_P(DeltaRule, GoesThroughMoreBlocksThanOneGroup) {
-  Worst worst(kLimit);
+TEST_P(DeltaRuleOps, GoesThroughMoreBlocksThanOneGroup) {
+  Worst worst(kRuleLimit);
   const DeltaRuleCase in({1, 2, 4, 3}, {0, 1200}, -1e-4, -1.0);
   worst.check(pass_by_op(in), pass_by_tokens(in), "1200 tokens");
 }
 
-TEST_P(DeltaRule, BeginsAnewWithEachSequence) {
-  Worst worst(kLimit);
+TEST_P(DeltaRuleOps, BeginsAnewWithEachSequence) {
+  Worst worst(kRuleLimit);
   for (const std::vector<int64_t>& offsets :
        {std::vector<int64_t>{0, 1, 3, 70, 198, 200}, {0, 64, 128}, {0, 5, 5, 9}, {0, 130, 131}}) {
     const DeltaRuleCase in(kHeads, offsets);
@@ -70,8 +70,8 @@ TEST_P(DeltaRule, BeginsAnewWithEachSequence) {
   }
 }
 
-TEST_P(DeltaRule, HandsStatesAndTheirGradientsFromRunToRun) {
-  Worst worst(kLimit);
+TEST_P(DeltaRuleOps, HandsStatesAndTheirGradientsFromRunToRun) {
+  Worst worst(kRuleLimit);
   const DeltaRuleCase in(kHeads, {0, 90, 93, 203});
   const DeltaRulePass whole = pass_by_op(in);
   for (const int64_t chunk : {1, 2, 33, 63, 64, 65, 90, 93, 202}) {
@@ -81,7 +81,7 @@ TEST_P(DeltaRule, HandsStatesAndTheirGradientsFromRunToRun) {
   }
 }
 
-TEST_P(DeltaRule, GivesTheStateAlone) {
+TEST_P(DeltaRuleOps, GivesTheStateAlone) {
   for (const std::vector<int64_t>& offsets :
        {std::vector<int64_t>{0, 130}, {0, 64}, {0, 70, 71}, {0, 3, 3}, {0, 0}}) {
     const DeltaRuleCase in(kHeads, offsets);
@@ -92,11 +92,11 @@ TEST_P(DeltaRule, GivesTheStateAlone) {
         state,
         gated_delta_rule(in.mixed, in.log_decay, in.beta, in.sizes, in.offsets, {in.state, {}}).state));
     const at::Tensor expected = offsets.back() > 0 ? delta_rule_by_tokens(in).state : in.state;
-    EXPECT_TRUE(delta_rule_error(state, expected) <= kLimit);
+    EXPECT_TRUE(delta_rule_error(state, expected) <= kRuleLimit);
   }
 }
 
-TEST_P(DeltaRule, TakesGradientsOfEitherOutputAlone) {
+TEST_P(DeltaRuleOps, TakesGradientsOfEitherOutputAlone) {
   const DeltaRuleCase in(kHeads, {0, 67});
   const auto [d_hidden, d_state] = delta_rule_cotangents(in);
   std::vector<at::Tensor> sum;
@@ -106,10 +106,10 @@ TEST_P(DeltaRule, TakesGradientsOfEitherOutputAlone) {
     const at::Tensor root = of_state ? y.state : y.hidden;
     sum.push_back(torch::autograd::grad({root}, {mixed}, {of_state ? d_state : d_hidden}).front());
   }
-  expect_near(sum[0] + sum[1], pass_by_op(in).gradients[0], "sum of both gradients", kLimit);
+  expect_near(sum[0] + sum[1], pass_by_op(in).gradients[0], "sum of both gradients", kRuleLimit);
 }
 
-TEST_P(DeltaRule, TakesStridedRows) {
+TEST_P(DeltaRuleOps, TakesStridedRows) {
   const DeltaRuleCase in(kHeads, {0, 67});
   DeltaRuleCase strided = in;
   for (at::Tensor* x : {&strided.mixed, &strided.log_decay, &strided.beta})
@@ -120,7 +120,7 @@ TEST_P(DeltaRule, TakesStridedRows) {
   EXPECT_TRUE(at::equal(run(strided), run(in)));
 }
 
-TEST_P(DeltaRule, TakesStridedGradients) {
+TEST_P(DeltaRuleOps, TakesStridedGradients) {
   const DeltaRuleCase in(kHeads, {0, 67});
   const auto [d_hidden, d_state] = delta_rule_cotangents(in);
   const auto strided = [](const at::Tensor& x) {
@@ -134,7 +134,7 @@ TEST_P(DeltaRule, TakesStridedGradients) {
   EXPECT_TRUE(at::equal(d[0], pass_by_op(in).gradients[0]));
 }
 
-TEST_P(DeltaRule, TakesNoStateForZeros) {
+TEST_P(DeltaRuleOps, TakesNoStateForZeros) {
   DeltaRuleCase in(kHeads, {0, 67});
   in.state.zero_();
   const at::Tensor mixed = in.mixed.clone().requires_grad_();
@@ -146,7 +146,7 @@ TEST_P(DeltaRule, TakesNoStateForZeros) {
   EXPECT_TRUE(at::equal(d[0], expected.gradients[0]));
 }
 
-TEST_P(DeltaRule, AddsToTheGradientOfTheStateBefore) {
+TEST_P(DeltaRuleOps, AddsToTheGradientOfTheStateBefore) {
   const DeltaRuleCase in(kHeads, {0, 67});
   const at::Tensor mixed = in.mixed.clone().requires_grad_();
   const at::Tensor sum = at::ones_like(in.state);
@@ -156,7 +156,7 @@ TEST_P(DeltaRule, AddsToTheGradientOfTheStateBefore) {
   EXPECT_TRUE(at::equal(sum, pass_by_op(in).gradients[3] + 1));
 }
 
-TEST_P(DeltaRule, KeepsDecaysOfEveryStrengthApart) {
+TEST_P(DeltaRuleOps, KeepsDecaysOfEveryStrengthApart) {
   // Sums of logarithms reach -12800 in a block; differences of such have 12 digits.
   Worst worst(2e-12);
   const std::vector<std::pair<double, double>> ranges{
@@ -172,8 +172,8 @@ TEST_P(DeltaRule, KeepsDecaysOfEveryStrengthApart) {
   worst.check(pass_by_op(in), pass_by_tokens(in), "0 in between");
 }
 
-TEST_P(DeltaRule, TakesKeysThatRepeatAndBetaAtItsLimits) {
-  Worst worst(kLimit);
+TEST_P(DeltaRuleOps, TakesKeysThatRepeatAndBetaAtItsLimits) {
+  Worst worst(kRuleLimit);
   DeltaRuleCase in(kHeads, {0, 130}, -1e-6, -0.1);
   const int64_t keys = kHeads.key_heads * kHeads.key_dim;
   in.mixed.narrow(1, keys, keys).copy_(in.mixed.narrow(1, keys, keys)[0].expand({130, keys}).clone());
@@ -199,14 +199,14 @@ void expect_as_precise(const DeltaRuleCase& exact, double factor, const std::str
   }
 }
 
-TEST_P(DeltaRule, IsAsPreciseInFloat32AsTheRecurrence) {
+TEST_P(DeltaRuleOps, IsAsPreciseInFloat32AsTheRecurrence) {
   for (const auto& [weakest, strongest] :
        std::vector<std::pair<double, double>>{{-1e-6, -1e-3}, {-1e-3, -1}, {-1e-6, -30}, {-1e-6, -200}})
     expect_as_precise(DeltaRuleCase({2, 4, 32, 32}, {0, 260}, weakest, strongest), 3.0,
                       fmt::format("{} to {}", weakest, strongest));
 }
 
-TEST_P(DeltaRule, TakesBfloat16) {
+TEST_P(DeltaRuleOps, TakesBfloat16) {
   Worst worst(5e-3);  // of a rounding to 8 bits, sums of rounded cotangents
   const DeltaRuleCase in = DeltaRuleCase(kHeads, {0, 70, 130}, -1e-3, -3).to(at::kBFloat16);
   DeltaRuleCase same = in.to(at::kDouble);
@@ -232,7 +232,7 @@ TEST(DeltaRuleKernels, GivesTheSameBitsOnAnyNumberOfThreads) {
   }
 }
 
-TEST_P(DeltaRule, RefusesWhatDoesNotFit) {
+TEST_P(DeltaRuleOps, RefusesWhatDoesNotFit) {
   const DeltaRuleCase in(kHeads, {0, 9});
   const auto run = [](const DeltaRuleCase& x) {
     return gated_delta_rule(x.mixed, x.log_decay, x.beta, x.sizes, x.offsets, {x.state, {}});
@@ -275,7 +275,7 @@ Bytes bytes_of(const DeltaRuleCase& in) {
   return {kept, read_meter(device).peak_bytes - before};
 }
 
-TEST_P(DeltaRule, AllocatesTheSameOnMeta) {
+TEST_P(DeltaRuleOps, AllocatesTheSameOnMeta) {
   install_meters();
   for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
     for (const std::vector<int64_t>& offsets : {std::vector<int64_t>{0, 1300}, {0, 3}, {0, 64, 700, 701}}) {

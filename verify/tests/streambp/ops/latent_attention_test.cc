@@ -11,7 +11,7 @@
 namespace streambp {
 namespace {
 
-constexpr double kLimit = 1e-12;
+constexpr double kLatentLimit = 1e-12;
 
 struct LatentShape {
   int64_t prefix;
@@ -86,16 +86,17 @@ TEST_P(Latent, EqualsAllHeadsAtOnce) {
                                     leaf(rotated.narrow(0, prefix, n))};
   const AttentionSettings settings{{kScale}, 0, nullptr};
   const at::Tensor y = latent_attention(own[0], own[1], own[2], shape.offsets, earlier, settings, heads);
-  expect_near(y.detach(), expected.detach(), "value", kLimit);
+  expect_near(y.detach(), expected.detach(), "value", kLatentLimit);
   const auto got = torch::autograd::grad({y}, own, {cotangent});
-  expect_near(got[0], truth[0], "queries", kLimit);
-  expect_near(at::cat({earlier.key_gradients, got[1]}), truth[1], "latents, prefix included", kLimit);
-  expect_near(at::cat({earlier.value_gradients, got[2]}), truth[2], "rotated keys, prefix included", kLimit);
-  expect_near(weight.gradient, truth[3], "projection", kLimit);
+  expect_near(got[0], truth[0], "queries", kLatentLimit);
+  expect_near(at::cat({earlier.key_gradients, got[1]}), truth[1], "latents, prefix included", kLatentLimit);
+  expect_near(at::cat({earlier.value_gradients, got[2]}), truth[2], "rotated keys, prefix included",
+              kLatentLimit);
+  expect_near(weight.gradient, truth[3], "projection", kLatentLimit);
   if (shape.has_adapter) {
-    expect_near(a.gradient, truth[4], "A", kLimit);
-    expect_near(b.gradient, truth[5], "B", kLimit);
-    expect_near(bias.gradient, truth[6], "B's bias", kLimit);
+    expect_near(a.gradient, truth[4], "A", kLatentLimit);
+    expect_near(b.gradient, truth[5], "B", kLatentLimit);
+    expect_near(bias.gradient, truth[6], "B's bias", kLatentLimit);
   }
 
   // Nobody wants the prefix's gradient: the projection's is the same.
@@ -103,7 +104,7 @@ TEST_P(Latent, EqualsAllHeadsAtOnce) {
   const at::Tensor again = latent_attention(own[0], own[1], own[2], shape.offsets,
                                             {earlier.keys, earlier.values, {}, {}}, settings, heads);
   torch::autograd::grad({again}, own, {cotangent});
-  expect_near(weight.gradient, truth[3], "projection, where the prefix wants nothing", kLimit);
+  expect_near(weight.gradient, truth[3], "projection, where the prefix wants nothing", kLatentLimit);
 }
 
 INSTANTIATE_TEST_SUITE_P(

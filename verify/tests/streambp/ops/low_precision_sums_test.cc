@@ -242,19 +242,20 @@ TEST(LowPrecisionSums, ProductsOfManyPartsAreRoundedOnce) {
         return gradient.to(at::kDouble);
       };
       const auto zeros = [&](at::ScalarType of) { return at::zeros({out, in}, at::TensorOptions(of)); };
-      const double wide = relative_error(sum(zeros(at::kFloat)), truth);
-      const double transposed = relative_error(sum(zeros(at::kFloat).t().contiguous().t()), truth);
+      const double wide = relative_distance(sum(zeros(at::kFloat)), truth);
+      const double transposed = relative_distance(sum(zeros(at::kFloat).t().contiguous().t()), truth);
       EXPECT_TRUE(wide <= 3e-6) << wide;
       EXPECT_TRUE(transposed <= 3e-6) << "stored as [in, out]: " << transposed;
       const at::Tensor remainder = zeros(dtype);
       const at::Tensor narrow = sum(zeros(dtype), remainder);
-      const double rounding = relative_error(truth.to(dtype).to(at::kDouble), truth);
-      const double once = relative_error(narrow, truth);
+      const double rounding = relative_distance(truth.to(dtype).to(at::kDouble), truth);
+      const double once = relative_distance(narrow, truth);
       EXPECT_TRUE(once <= 1.01 * rounding + 1e-6) << once << ", rounded once " << rounding;
-      const double both = relative_error(narrow + remainder.to(at::kDouble), truth);
+      const double both = relative_distance(narrow + remainder.to(at::kDouble), truth);
       EXPECT_TRUE(both <= 0x1p-13) << "with its remainder: " << both;
       if (rows / part > 40) {
-        EXPECT_TRUE(relative_error(sum(zeros(dtype)), truth) > 2.0 * rounding) << "nothing to be had by it";
+        EXPECT_TRUE(relative_distance(sum(zeros(dtype)), truth) > 2.0 * rounding)
+            << "nothing to be had by it";
       }
       most_wide = std::max({most_wide, wide, transposed});
       most_rounded = std::max(most_rounded, rounding > 0.0 ? once / rounding : 0.0);
@@ -298,8 +299,8 @@ TEST(LowPrecisionSums, ExpertsAndRouters) {
     if (truth[i].abs().max().item<double>() == 0.0) continue;  // of an expert that nobody chose
     // A single token's gradient shows what its own roundings cost: the sum adds those of the result.
     const at::Tensor scaled = one[i] * static_cast<double>(kTerms);
-    EXPECT_TRUE(relative_error(many[i], scaled) <= 2 * kRounding) << "parameter " << i;
-    EXPECT_TRUE(relative_error(many[i], truth[i]) <= relative_error(scaled, truth[i]) + 2 * kRounding)
+    EXPECT_TRUE(relative_distance(many[i], scaled) <= 2 * kRounding) << "parameter " << i;
+    EXPECT_TRUE(relative_distance(many[i], truth[i]) <= relative_distance(scaled, truth[i]) + 2 * kRounding)
         << "parameter " << i;
   }
 }

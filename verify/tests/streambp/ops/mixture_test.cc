@@ -7,8 +7,8 @@
 namespace streambp {
 namespace {
 
-constexpr int64_t kExperts = 5;
-constexpr int64_t kPerToken = 2;
+constexpr int64_t kMixtureExperts = 5;
+constexpr int64_t kMixturePerToken = 2;
 
 /// Parameters, maps and the mixture over them.
 struct Layer {
@@ -17,14 +17,14 @@ struct Layer {
   Mixture mixture;
 
   explicit Layer(bool normalise) {
-    parameters.push_back(parameter(random({kExperts, 6}, 1)));
-    for (uint64_t expert = 0; expert < kExperts; ++expert) {
+    parameters.push_back(parameter(random({kMixtureExperts, 6}, 1)));
+    for (uint64_t expert = 0; expert < kMixtureExperts; ++expert) {
       for (const std::vector<int64_t>& shape : {std::vector<int64_t>{7, 6}, {7, 6}, {6, 7}})
         parameters.push_back(parameter(random(shape, 10 * expert + static_cast<uint64_t>(shape[0]))));
     }
     for (Parameter& p : parameters) maps.push_back({"map", &p});
     mixture.router = &maps[0];
-    mixture.experts_per_token = kPerToken;
+    mixture.experts_per_token = kMixturePerToken;
     mixture.normalise = normalise;
     for (size_t i = 1; i < maps.size(); i += 3)
       mixture.experts.push_back({&maps[i], &maps[i + 1], &maps[i + 2]});
@@ -40,11 +40,11 @@ struct Layer {
 at::Tensor plain_mixture(const at::Tensor& residual, const at::Tensor& x, const std::vector<at::Tensor>& p,
                          bool normalise) {
   const at::Tensor probabilities = at::softmax(at::linear(x, p[0]), -1);
-  auto [top, chosen] = probabilities.topk(kPerToken, -1);
+  auto [top, chosen] = probabilities.topk(kMixturePerToken, -1);
   if (normalise) top = top / top.sum(-1, true);
   const at::Tensor weights = at::zeros_like(probabilities).scatter(1, chosen, top);
   at::Tensor y = residual;
-  for (int64_t e = 0; e < kExperts; ++e) {
+  for (int64_t e = 0; e < kMixtureExperts; ++e) {
     const at::Tensor product = at::silu(at::linear(x, p[1 + 3 * e])) * at::linear(x, p[2 + 3 * e]);
     y = y + weights.narrow(1, e, 1) * at::linear(product, p[3 + 3 * e]);
   }
@@ -179,7 +179,7 @@ TEST(Mixture, SigmoidsOfNarrowRoutersAreOfWideLogits) {
 
 TEST(Mixture, ScoresThatVanishGiveNothing) {
   Layer layer(/*normalise=*/true);
-  const Parameter correction = parameter(at::zeros({kExperts}, at::kDouble), /*trainable=*/false);
+  const Parameter correction = parameter(at::zeros({kMixtureExperts}, at::kDouble), /*trainable=*/false);
   layer.mixture.correction = &correction;
   layer.parameters[0].value.fill_(-1000.0);
   const at::Tensor x = at::ones({3, 6}, at::kDouble), residual = random({3, 6}, 4);
@@ -207,7 +207,7 @@ TEST(Mixture, BiasesOfExpertsAreWeightedWithTheRest) {
   for (Parameter& p : more) all.push_back(&p);
   const auto plain = [&](const at::Tensor& residual, const at::Tensor& x, const std::vector<at::Tensor>& p) {
     const at::Tensor probabilities = at::softmax(at::linear(x, p[0]), -1);
-    const auto [top, chosen] = probabilities.topk(kPerToken, -1);
+    const auto [top, chosen] = probabilities.topk(kMixturePerToken, -1);
     const at::Tensor weights =
         at::zeros_like(probabilities).scatter(1, chosen, top / top.sum(-1, /*keepdim=*/true));
     const at::Tensor product = at::silu(at::linear(x, p[4])) * at::linear(x, p[5]);
@@ -251,7 +251,7 @@ TEST(Mixture, RunsAgainWithTheChoicesOfItsFirstRun) {
   const auto apart = [](const at::Tensor& a, const at::Tensor& b) {
     return (a - b).abs().max().item<double>();
   };
-  RouterChoices choices(/*layers=*/2, kRows, kPerToken, kExperts, at::kCPU);
+  RouterChoices choices(/*layers=*/2, kRows, kMixturePerToken, kMixtureExperts, at::kCPU);
   const at::Tensor first = run(1.0, &choices);
   EXPECT_TRUE(apart(run(-1.0, nullptr), first) > 1e-3) << "no near tie: the test says nothing";
   const double error = apart(run(-1.0, &choices), first);
@@ -283,16 +283,17 @@ TEST(Mixture, TheBalancingLossStreams) {
   for (const Parameter& p : plain.parameters) leaves.push_back(p.value.clone().requires_grad_());
   const std::vector<at::Tensor> parameters(leaves.begin() + 1, leaves.end());
   const at::Tensor probabilities = at::softmax(at::linear(leaf, parameters[0]), -1);
-  const at::Tensor chosen = std::get<1>(probabilities.topk(kPerToken, -1));
-  const at::Tensor load = at::one_hot(chosen, kExperts).to(at::kDouble).sum(at::IntArrayRef{0, 1}) / kRows;
-  const at::Tensor balance_loss = kCoefficient * kExperts * (load * probabilities.mean(0)).sum();
+  const at::Tensor chosen = std::get<1>(probabilities.topk(kMixturePerToken, -1));
+  const at::Tensor load =
+      at::one_hot(chosen, kMixtureExperts).to(at::kDouble).sum(at::IntArrayRef{0, 1}) / kRows;
+  const at::Tensor balance_loss = kCoefficient * kMixtureExperts * (load * probabilities.mean(0)).sum();
   const at::Tensor total =
       (plain_mixture(at::zeros_like(leaf), leaf, parameters, true) * cotangent).sum() + balance_loss;
   const auto truth = torch::autograd::grad({total}, leaves);
 
   for (const int64_t chunk : {int64_t{1}, int64_t{4}, kRows - 1, kRows, kRows + 3}) {
     Layer layer(true);
-    RouterBalance balance(kCoefficient, kExperts, at::kCPU);
+    RouterBalance balance(kCoefficient, kMixtureExperts, at::kCPU);
     const auto run = [&](const at::Tensor& rows) {
       return mixture({}, rows, layer.mixture, {.balance = &balance});
     };
@@ -328,15 +329,16 @@ TEST(Mixture, TheBalancingLossLeavesTokensOut) {
   const at::Tensor leaf = x.clone().requires_grad_();
   const at::Tensor router = plain.parameters.front().value.clone().requires_grad_();
   const at::Tensor probabilities = at::softmax(at::linear(leaf, router), -1).index_select(0, indices);
-  const at::Tensor chosen = std::get<1>(probabilities.topk(kPerToken, -1));
+  const at::Tensor chosen = std::get<1>(probabilities.topk(kMixturePerToken, -1));
   const auto rows = static_cast<double>(indices.size(0));
-  const at::Tensor load = at::one_hot(chosen, kExperts).to(at::kDouble).sum(at::IntArrayRef{0, 1}) / rows;
-  const at::Tensor loss = kCoefficient * kExperts * (load * probabilities.mean(0)).sum();
+  const at::Tensor load =
+      at::one_hot(chosen, kMixtureExperts).to(at::kDouble).sum(at::IntArrayRef{0, 1}) / rows;
+  const at::Tensor loss = kCoefficient * kMixtureExperts * (load * probabilities.mean(0)).sum();
   const auto truth = torch::autograd::grad({loss}, {leaf, router});
 
   for (const int64_t chunk : {int64_t{1}, int64_t{5}, kRows}) {
     Layer layer(true);
-    RouterBalance balance(kCoefficient, kExperts, at::kCPU, counted);
+    RouterBalance balance(kCoefficient, kMixtureExperts, at::kCPU, counted);
     at::Tensor dx = at::empty_like(x);
     for (const bool backward : {false, true}) {
       for (int64_t begin = 0; begin < kRows; begin += chunk) {
@@ -354,7 +356,7 @@ TEST(Mixture, TheBalancingLossLeavesTokensOut) {
     EXPECT_TRUE((dx.index_select(0, counted.logical_not().nonzero().squeeze(1)) == 0).all().item<bool>());
   }
   // Nothing counts: no loss, and a gradient of zero.
-  RouterBalance none(kCoefficient, kExperts, at::kCPU, at::zeros({kRows}, at::kBool));
+  RouterBalance none(kCoefficient, kMixtureExperts, at::kCPU, at::zeros({kRows}, at::kBool));
   none.count(probabilities.detach(), chosen, 0);
   EXPECT_EQ(none.loss(), 0.0);
   EXPECT_TRUE((none.gradient(0, 3) == 0).all().item<bool>());

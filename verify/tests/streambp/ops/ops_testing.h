@@ -29,14 +29,14 @@ inline Parameter parameter(at::Tensor value, bool trainable = true) {
   return {"parameter", value, trainable ? at::zeros_like(value) : at::Tensor()};
 }
 
-inline double relative_error(const at::Tensor& got, const at::Tensor& expected) {
+inline double relative_distance(const at::Tensor& got, const at::Tensor& expected) {
   return ((got - expected).norm() / expected.norm()).item<double>();
 }
 
 inline void expect_near(const at::Tensor& got, const at::Tensor& expected, const char* what,
                         double limit = kOpLimit) {
   ASSERT_EQ(got.sizes(), expected.sizes()) << what;
-  const double error = relative_error(got, expected);
+  const double error = relative_distance(got, expected);
   EXPECT_TRUE(error <= limit) << what << ": relative error " << error << ", limit " << limit;
 }
 

@@ -18,7 +18,7 @@
 namespace streambp {
 namespace {
 
-using Subject = std::tuple<std::string, at::ScalarType>;
+using HeadSubject = std::tuple<std::string, at::ScalarType>;
 
 const cpu::Kernels& kernels_of(const std::string& instruction_set) {
   static const std::vector<cpu::Kernels> sets = cpu::available_kernels();
@@ -35,8 +35,8 @@ double error_of(const at::Tensor& got, const at::Tensor& expected) {
 }
 
 /// A head of V entries and n rows of D, in one dtype; logits are about as large as `spread`.
-struct Case {
-  Case(int64_t n, int64_t size, int64_t vocabulary, at::ScalarType dtype, double spread = 1.0)
+struct HeadCase {
+  HeadCase(int64_t n, int64_t size, int64_t vocabulary, at::ScalarType dtype, double spread = 1.0)
       : weight(parameter(random({vocabulary, size}, 1).to(dtype))),
         x((random({n, size}, 2) * (spread / std::sqrt(static_cast<double>(size)))).to(dtype)),
         targets(at::arange(n, at::kLong) * 7919 % vocabulary),
@@ -54,7 +54,7 @@ struct Results {
   at::Tensor log_probabilities, d_x, gradient;
 };
 
-Results run(Case& from, double temperature, const cpu::Kernels& kernels) {
+Results run(HeadCase& from, double temperature, const cpu::Kernels& kernels) {
   TargetHead head(from.head, from.x, from.targets, temperature, kernels);
   Results results;
   results.log_probabilities = head.log_probabilities();
@@ -63,7 +63,7 @@ Results run(Case& from, double temperature, const cpu::Kernels& kernels) {
   return results;
 }
 
-Results expected(const Case& from, double temperature) {
+Results expected(const HeadCase& from, double temperature) {
   const at::AutoGradMode with_grad(true);
   const at::Tensor x = from.x.to(at::kDouble).detach().requires_grad_();
   const at::Tensor weight = from.weight.value.to(at::kDouble).detach().requires_grad_();
@@ -75,7 +75,7 @@ Results expected(const Case& from, double temperature) {
       from.weight.gradient.defined() ? gradients[1] + from.weight.gradient.to(at::kDouble) : at::Tensor()};
 }
 
-class TargetHeads : public testing::TestWithParam<Subject> {
+class TargetHeads : public testing::TestWithParam<HeadSubject> {
  protected:
   const cpu::Kernels& kernels() const { return kernels_of(std::get<0>(GetParam())); }
   at::ScalarType dtype() const { return std::get<1>(GetParam()); }
@@ -88,7 +88,7 @@ TEST_P(TargetHeads, ValuesAndGradients) {
     for (const int64_t size : {16, 48, 128, 144, 320}) {
       for (const int64_t vocabulary : {1, 7, 95, 96, 97, 301}) {
         for (const double temperature : {1.0, 0.7}) {
-          Case one(n, size, vocabulary, dtype());
+          HeadCase one(n, size, vocabulary, dtype());
           const Results truth = expected(one, temperature);
           const Results got = run(one, temperature, kernels());
           for (const double error : {error_of(got.log_probabilities, truth.log_probabilities),
@@ -107,7 +107,7 @@ TEST_P(TargetHeads, ValuesAndGradients) {
 }
 
 TEST_P(TargetHeads, LargeLogitsNeitherOverflowNorLoseTheirGradients) {
-  Case one(9, 64, 250, dtype(), /*spread=*/2000.0);
+  HeadCase one(9, 64, 250, dtype(), /*spread=*/2000.0);
   const Results truth = expected(one, 1.0);
   const Results got = run(one, 1.0, kernels());
   // The logits reach some thousands: their own rounding is that much larger than a logit's of 1.
@@ -119,7 +119,7 @@ TEST_P(TargetHeads, LargeLogitsNeitherOverflowNorLoseTheirGradients) {
 /// log p = -log1p(e^-z), d log p = (1 - p) dz.
 TEST_P(TargetHeads, ConfidentTargetsKeepTheirDigits) {
   for (const double lead : {-40.0, -8.0, 0.0, 8.0, 12.0, 16.0, 20.0, 30.0, 40.0}) {
-    Case one(33, 48, 301, dtype());
+    HeadCase one(33, 48, 301, dtype());
     // The target's own direction on top of a small hidden state; exact in both dtypes once it is rounded.
     at::Tensor rows = one.weight.value.index({one.targets}).to(at::kDouble);
     rows = rows / rows.square().sum(1, /*keepdim=*/true) * lead;
@@ -143,7 +143,7 @@ TEST_P(TargetHeads, ConfidentTargetsKeepTheirDigits) {
 }
 
 TEST_P(TargetHeads, AFrozenWeightStaysAsItIsAndChangesNothingElse) {
-  Case trained(33, 48, 200, dtype()), frozen(33, 48, 200, dtype());
+  HeadCase trained(33, 48, 200, dtype()), frozen(33, 48, 200, dtype());
   frozen.weight.gradient.reset();
   const Results expected_results = run(trained, 1.0, kernels());
   const Results got = run(frozen, 1.0, kernels());
@@ -153,7 +153,7 @@ TEST_P(TargetHeads, AFrozenWeightStaysAsItIsAndChangesNothingElse) {
 }
 
 TEST_P(TargetHeads, RowsAddUpInTheirOrderHoweverTheyAreCut) {
-  Case whole(97, 80, 210, dtype()), parts(97, 80, 210, dtype());
+  HeadCase whole(97, 80, 210, dtype()), parts(97, 80, 210, dtype());
   const Results expected_results = run(whole, 1.0, kernels());
   at::Tensor d_x = at::empty_like(parts.x);
   for (int64_t begin = 0; begin < 97; begin += 31) {
@@ -169,7 +169,7 @@ TEST_P(TargetHeads, RowsAddUpInTheirOrderHoweverTheyAreCut) {
 }
 
 TEST_P(TargetHeads, ANanStaysInItsRow) {
-  Case one(5, 32, 120, dtype());
+  HeadCase one(5, 32, 120, dtype());
   one.x[2][3] = std::numeric_limits<double>::quiet_NaN();
   TargetHead head(one.head, one.x, one.targets, 1.0, kernels());
   const at::Tensor log_p = head.log_probabilities();
@@ -182,7 +182,7 @@ TEST_P(TargetHeads, ANanStaysInItsRow) {
 TEST_P(TargetHeads, ARepeatedRunIsTheSameWithSeveralThreads) {
   for (const int threads : {2, 8}) {
     const auto once = [&] {
-      Case one(70, 64, 1000, dtype());
+      HeadCase one(70, 64, 1000, dtype());
       return run(one, 1.0, kernels());
     };
     const Results first = on_threads(threads, once);
@@ -194,8 +194,8 @@ TEST_P(TargetHeads, ARepeatedRunIsTheSameWithSeveralThreads) {
   }
 }
 
-std::vector<Subject> subjects() {
-  std::vector<Subject> all;
+std::vector<HeadSubject> subjects() {
+  std::vector<HeadSubject> all;
   for (const cpu::Kernels& kernels : cpu::available_kernels()) {
     for (const at::ScalarType dtype : {at::kFloat, at::kDouble})
       all.emplace_back(kernels.instruction_set, dtype);
@@ -209,7 +209,7 @@ INSTANTIATE_TEST_SUITE_P(Sets, TargetHeads, testing::ValuesIn(subjects()), [](co
 
 TEST(TargetHead, LeavesBiasesAdaptersAndOddSizesToOthers) {
   if (!cpu::has_fast_products()) GTEST_SKIP() << "no vectors wide enough";
-  Case one(3, 32, 50, at::kFloat);
+  HeadCase one(3, 32, 50, at::kFloat);
   EXPECT_TRUE(TargetHead::serves(one.head, one.x));
   EXPECT_FALSE(TargetHead::serves(one.head, one.x.narrow(1, 0, 24)));
   EXPECT_FALSE(TargetHead::serves(one.head, one.x.to(at::kBFloat16)));

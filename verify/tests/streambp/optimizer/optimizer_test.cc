@@ -130,7 +130,7 @@ double distance_to_dense(const OptimizerSettings& settings, const std::vector<in
     w.value.zero_();
     w.gradient = gradient.clone();
     optimizer->step(w);
-    worst = std::max(worst, relative_error(w.value.to(at::kDouble), dense.step(gradient.to(at::kDouble))));
+    worst = std::max(worst, relative_distance(w.value.to(at::kDouble), dense.step(gradient.to(at::kDouble))));
   }
   return worst;
 }
@@ -159,7 +159,7 @@ TEST(Optimizer, NaturalGaloreAppliesTheInverseFisherMatrix) {
         b.gradient = a.gradient.clone();
         natural->step(a);
         other->step(b);
-        const double apart = relative_error(a.value, b.value);
+        const double apart = relative_distance(a.value, b.value);
         EXPECT_EQ(apart <= 1e-4, step == 0) << apart;
       }
     }

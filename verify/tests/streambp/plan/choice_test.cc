@@ -21,9 +21,9 @@ TrainingStep step_of(int64_t tokens) {
 }
 
 /// A model of shapes, and costs for `device`.
-struct Subject {
-  explicit Subject(const std::string& model, at::ScalarType dtype = at::kFloat,
-                   c10::DeviceType device = at::kCPU, bool lora = false)
+struct ChoiceSubject {
+  explicit ChoiceSubject(const std::string& model, at::ScalarType dtype = at::kFloat,
+                         c10::DeviceType device = at::kCPU, bool lora = false)
       : predictor(setup_of(model, dtype, lora), device) {}
 
   static ModelSetup setup_of(const std::string& model, at::ScalarType dtype, bool lora) {
@@ -53,7 +53,7 @@ const auto kKeepAttention = [](Settings& settings) { settings.keep.attention = k
 
 TEST(CostModel, RanksMethodsAsTheyWereMeasuredOnTheCpu) {
   // results/compare-2048, -4096 and -8192: medians at the chunks that --chunk auto stands for.
-  const Subject subject("qwen3-cpu");
+  const ChoiceSubject subject("qwen3-cpu");
   for (const auto& [tokens, chunk] : {std::pair<int64_t, int64_t>{2048, 1024}, {4096, 1024}, {8192, 1024}}) {
     const double standard = subject.cost(tokens, with(Method::kStandard));
     const double kept = subject.cost(tokens, with(Method::kStreambp, chunk, kKeepAttention));
@@ -70,7 +70,7 @@ TEST(CostModel, RanksMethodsAsTheyWereMeasuredOnTheCpu) {
 }
 
 TEST(CostModel, ThinChunksAreSlowAndThickOnesGainLittle) {
-  const Subject subject("qwen3-8b", at::kBFloat16, at::kCUDA);
+  const ChoiceSubject subject("qwen3-8b", at::kBFloat16, at::kCUDA);
   const auto cost = [&](int64_t chunk) { return subject.cost(65536, with(Method::kStreambp, chunk)); };
   EXPECT_GT(cost(64), 1.2 * cost(1024));
   EXPECT_GT(cost(256), 1.05 * cost(1024));
@@ -79,7 +79,7 @@ TEST(CostModel, ThinChunksAreSlowAndThickOnesGainLittle) {
 }
 
 TEST(CostModel, WhatIsComputedOrSentAgainCosts) {
-  const Subject subject("qwen3-8b", at::kBFloat16, at::kCUDA);
+  const ChoiceSubject subject("qwen3-8b", at::kBFloat16, at::kCUDA);
   const auto cost = [&](const std::function<void(Settings&)>& change) {
     return subject.cost(32768, with(Method::kStreambp, 1024, change));
   };
@@ -94,7 +94,7 @@ TEST(CostModel, WhatIsComputedOrSentAgainCosts) {
   EXPECT_GT(cost([](Settings& s) { s.order = Order::kForward; }), 1.2 * plain)
       << "the keys and values of 16 chunks before each one on average";
   // Without gradients of weights, what is computed again is a greater part of the whole.
-  const Subject lora("qwen3-8b", at::kBFloat16, at::kCUDA, /*lora=*/true);
+  const ChoiceSubject lora("qwen3-8b", at::kBFloat16, at::kCUDA, /*lora=*/true);
   EXPECT_GT(lora.cost(32768, with(Method::kCheckpoint)),
             subject.cost(32768, with(Method::kCheckpoint)) + 0.05);
 }
@@ -149,7 +149,7 @@ TEST(Configurations, LeaveAloneWhatIsFixed) {
 }
 
 TEST(Choice, IsTheCheapestThatFitsAndSaysWhatDoesNot) {
-  Subject subject("qwen3-tiny", at::kDouble);
+  ChoiceSubject subject("qwen3-tiny", at::kDouble);
   const TrainingStep asked = step_of(1500);
   const SearchSpace space;
   std::vector<std::pair<double, int64_t>> all;  // cost and peak of each configuration, by other means
@@ -200,7 +200,7 @@ TEST(Choice, IsTheCheapestThatFitsAndSaysWhatDoesNot) {
 }
 
 TEST(Choice, OffloadsWithinTheHostsBudget) {
-  Subject subject("qwen3-cpu", at::kFloat);  // of several layers: of two, one input alone is held
+  ChoiceSubject subject("qwen3-cpu", at::kFloat);  // of several layers: of two, one input alone is held
   const TrainingStep asked = step_of(4000);
   const SearchSpace space;
   const auto least = [&](int64_t host) {

@@ -10,8 +10,6 @@
 namespace streambp::verify {
 namespace {
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-
 TEST(Fit, AFactorIsTheLeastSquaresOne) {
   const at::Tensor truth = at::tensor({1.0, 2.0, -2.0}, at::kDouble);
   EXPECT_DOUBLE_EQ(factor_of(truth * -0.3, truth), -0.3);

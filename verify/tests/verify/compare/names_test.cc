@@ -13,12 +13,12 @@ namespace {
 
 constexpr const char* kHead = "lm_head.weight";
 
-Tensors random_truth() {
+Tensors truth_of_two() {
   return {{kEmbedding, random_tensor({11, 6}, 1)}, {kProjection, random_tensor({8, 6}, 2)}};
 }
 
 /// The verdict, and what was noted.
-std::pair<Verdict, std::string> verdict_of(const Tensors& gradients, const Tensors& truth) {
+std::pair<Verdict, std::string> verdict_and_notes(const Tensors& gradients, const Tensors& truth) {
   const Comparison comparison = compare_gradients(gradients, truth);
   std::string notes;
   for (const std::string& note : comparison.notes) notes += note + "\n";
@@ -26,7 +26,7 @@ std::pair<Verdict, std::string> verdict_of(const Tensors& gradients, const Tenso
 }
 
 TEST(CompareNames, WhatWrappersPutIntoNamesIsTakenOut) {
-  const Tensors truth = random_truth();
+  const Tensors truth = truth_of_two();
   for (const std::string spelling :
        {"module.model.layers.0.self_attn.q_proj.weight", "_orig_mod.model.layers.0.self_attn.q_proj.weight",
         "module._orig_mod.model.layers.0._orig_mod.self_attn.q_proj.weight",
@@ -41,16 +41,16 @@ TEST(CompareNames, WhatWrappersPutIntoNamesIsTakenOut) {
     Tensors gradients = truth;
     gradients.erase(kProjection);
     gradients.emplace(spelling, truth.at(kProjection));
-    const auto [verdict, notes] = verdict_of(gradients, truth);
+    const auto [verdict, notes] = verdict_and_notes(gradients, truth);
     EXPECT_EQ(verdict, Verdict::kExact) << spelling;
     EXPECT_EQ(notes.empty(), spelling == "layers.0.self_attn.q_proj.weight") << spelling << ": " << notes;
     gradients[spelling] = gradients[spelling] + 1.0;
-    EXPECT_EQ(verdict_of(gradients, truth).first, Verdict::kWrong) << spelling;
+    EXPECT_EQ(verdict_and_notes(gradients, truth).first, Verdict::kWrong) << spelling;
   }
 }
 
 TEST(CompareNames, WhatIsTakenOutIsNoted) {
-  const Tensors truth = random_truth();
+  const Tensors truth = truth_of_two();
   for (const auto& [name, of, taken] :
        {std::tuple("base_model.model.model.layers.0.self_attn.q_proj.weight", kProjection,
                    "base_model.model."),
@@ -58,16 +58,16 @@ TEST(CompareNames, WhatIsTakenOutIsNoted) {
     Tensors gradients = truth;
     gradients.erase(of);
     gradients.emplace(name, truth.at(of));
-    const auto [verdict, notes] = verdict_of(gradients, truth);
+    const auto [verdict, notes] = verdict_and_notes(gradients, truth);
     EXPECT_EQ(verdict, Verdict::kExact) << name;
     EXPECT_NE(notes.find(taken), std::string::npos) << name << ": " << notes;
   }
 }
 
 TEST(CompareNames, ANameGivenTwiceIsSurplus) {
-  Tensors gradients = random_truth();
+  Tensors gradients = truth_of_two();
   gradients.emplace(std::string("module.") + kProjection, gradients.at(kProjection));
-  const Comparison comparison = compare_gradients(gradients, random_truth());
+  const Comparison comparison = compare_gradients(gradients, truth_of_two());
   EXPECT_EQ(comparison.verdict, Verdict::kIncomplete);
   EXPECT_EQ(comparison.surplus, std::vector<std::string>{std::string("module.") + kProjection});
 }
@@ -77,7 +77,7 @@ TEST(CompareNames, AnAdaptersNameIsTakenOut) {
   const Tensors truth{{stem + "weight", random_tensor({2, 6}, 3)}};
   for (const std::string middle : {"", "default.", "policy_2."}) {
     const Tensors gradients{{stem + middle + "weight", truth.at(stem + "weight")}};
-    EXPECT_EQ(verdict_of(gradients, truth).first, Verdict::kExact) << middle;
+    EXPECT_EQ(verdict_and_notes(gradients, truth).first, Verdict::kExact) << middle;
   }
 }
 
@@ -85,7 +85,7 @@ TEST(CompareNames, HintsSayWhoseNamesTheyAre) {
   const std::string stem = "model.layers.0.self_attn.q_proj.";
   const std::string a = stem + "lora_A.weight", b = stem + "lora_B.weight";
   const Tensors adapter{{a, random_tensor({2, 6}, 3)}, {b, random_tensor({8, 2}, 4)}};
-  const Tensors weights = random_truth();
+  const Tensors weights = truth_of_two();
   const auto hint_of = [](const Tensors& gradients, const Tensors& truth, const std::string& folder) {
     Comparison comparison = compare_gradients(gradients, truth);
     CompareOptions options;
@@ -124,14 +124,14 @@ TEST(CompareNames, HintsSayWhoseNamesTheyAre) {
 }
 
 TEST(CompareNames, AValueHeadHasSeveralNames) {
-  Tensors truth = random_truth();
+  Tensors truth = truth_of_two();
   truth.emplace("value_head.weight", random_tensor({1, 6}, 4));
   for (const std::string spelling : {"v_head.summary.weight", "v_head.weight", "score.weight",
                                      "module.v_head.summary.weight", "head.weight"}) {
     Tensors gradients = truth;
     gradients.erase("value_head.weight");
     gradients.emplace(spelling, truth.at("value_head.weight"));
-    EXPECT_EQ(verdict_of(gradients, truth).first,
+    EXPECT_EQ(verdict_and_notes(gradients, truth).first,
               spelling == "head.weight" ? Verdict::kIncomplete : Verdict::kExact)
         << spelling;
   }
@@ -149,47 +149,48 @@ TEST(CompareNames, FusedExpertsAreSplit) {
     truth.emplace(expert + ".down_proj.weight", down[i].clone());
   }
   const auto [verdict, notes] =
-      verdict_of({{stem + ".gate_up_proj", gate_up}, {"module." + stem + ".down_proj", down}}, truth);
+      verdict_and_notes({{stem + ".gate_up_proj", gate_up}, {"module." + stem + ".down_proj", down}}, truth);
   EXPECT_EQ(verdict, Verdict::kExact);
   EXPECT_NE(notes.find("2 tensors hold all experts"), std::string::npos) << notes;
   // Halves in the other order are wrong, and another number of experts is not the model's.
   const at::Tensor exchanged = at::cat({gate_up.narrow(1, 5, 5), gate_up.narrow(1, 0, 5)}, 1);
-  EXPECT_EQ(verdict_of({{stem + ".gate_up_proj", exchanged}, {stem + ".down_proj", down}}, truth).first,
-            Verdict::kWrong);
   EXPECT_EQ(
-      verdict_of({{stem + ".gate_up_proj", gate_up.narrow(0, 0, 2)}, {stem + ".down_proj", down}}, truth)
-          .first,
-      Verdict::kIncomplete);
+      verdict_and_notes({{stem + ".gate_up_proj", exchanged}, {stem + ".down_proj", down}}, truth).first,
+      Verdict::kWrong);
+  EXPECT_EQ(verdict_and_notes(
+                {{stem + ".gate_up_proj", gate_up.narrow(0, 0, 2)}, {stem + ".down_proj", down}}, truth)
+                .first,
+            Verdict::kIncomplete);
 }
 
 TEST(CompareNames, ATiedHeadMayBeGivenOnceOrTwice) {
-  Tensors gradients = random_truth();
+  Tensors gradients = truth_of_two();
   gradients.emplace(kHead, gradients[kEmbedding].clone());
-  EXPECT_EQ(verdict_of(gradients, random_truth()).first, Verdict::kExact);
+  EXPECT_EQ(verdict_and_notes(gradients, truth_of_two()).first, Verdict::kExact);
   gradients.erase(kEmbedding);
-  EXPECT_EQ(verdict_of(gradients, random_truth()).first, Verdict::kExact);
+  EXPECT_EQ(verdict_and_notes(gradients, truth_of_two()).first, Verdict::kExact);
   gradients.erase(kHead);
-  gradients.emplace(std::string("module.") + kHead, random_truth()[kEmbedding]);
-  EXPECT_EQ(verdict_of(gradients, random_truth()).first, Verdict::kExact);
+  gradients.emplace(std::string("module.") + kHead, truth_of_two()[kEmbedding]);
+  EXPECT_EQ(verdict_and_notes(gradients, truth_of_two()).first, Verdict::kExact);
 
-  gradients = random_truth();
+  gradients = truth_of_two();
   gradients.emplace(kHead, gradients[kEmbedding].clone());
   gradients[kHead][0][0] += 1e-3;
-  const Comparison comparison = compare_gradients(gradients, random_truth());
+  const Comparison comparison = compare_gradients(gradients, truth_of_two());
   EXPECT_EQ(comparison.verdict, Verdict::kIncomplete);
   EXPECT_EQ(comparison.surplus, std::vector<std::string>{kHead});
 }
 
 TEST(CompareNames, AGradientMayBeLeftOutWhereTheTruthIsZero) {
-  Tensors truth = random_truth();
+  Tensors truth = truth_of_two();
   truth[kProjection].zero_();
   Tensors gradients = truth;
   gradients.erase(kProjection);
-  const auto [verdict, notes] = verdict_of(gradients, truth);
+  const auto [verdict, notes] = verdict_and_notes(gradients, truth);
   EXPECT_EQ(verdict, Verdict::kExact);
   EXPECT_NE(notes.find("1 gradients are left out"), std::string::npos) << notes;
   truth[kProjection][0][0] = 1e-300;
-  EXPECT_EQ(verdict_of(gradients, truth).first, Verdict::kIncomplete);
+  EXPECT_EQ(verdict_and_notes(gradients, truth).first, Verdict::kIncomplete);
 }
 
 }  // namespace

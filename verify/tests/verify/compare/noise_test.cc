@@ -23,7 +23,7 @@ std::string parameter_name(uint64_t i) {
 }
 
 /// A model's worth of parameters, of sizes of their own.
-Tensors random_truth() {
+Tensors truth_of_many() {
   Tensors truth;
   for (uint64_t i = 0; i < kParameters; ++i)
     truth.emplace(parameter_name(i), random_tensor({9, 7}, i) * std::pow(10.0, -static_cast<double>(i % 4)));
@@ -43,12 +43,12 @@ Tensors noisy(const Tensors& truth, double size, uint64_t seed, double factor = 
 Judging measured(at::ScalarType dtype, double size) {
   Judging judging;
   judging.dtype = dtype;
-  judging.noise = {noise_sample(noisy(random_truth(), size, 1000), random_truth())};
+  judging.noise = {noise_sample(noisy(truth_of_many(), size, 1000), truth_of_many())};
   return judging;
 }
 
 TEST(CompareNoise, GradientsAsNoisyAsWhatWasMeasuredAreExact) {
-  const Tensors truth = random_truth();
+  const Tensors truth = truth_of_many();
   for (const auto& [dtype, size] : {std::pair{at::kBFloat16, 0.066}, {at::kFloat, 2e-6}}) {
     const Comparison comparison = compare_gradients(noisy(truth, size, 2000), truth, measured(dtype, size));
     EXPECT_EQ(comparison.verdict, Verdict::kExact) << size;
@@ -69,7 +69,7 @@ TEST(CompareNoise, GradientsAsNoisyAsWhatWasMeasuredAreExact) {
 }
 
 TEST(CompareNoise, AFactorIsFoundBelowTheNoise) {
-  const Tensors truth = random_truth();
+  const Tensors truth = truth_of_many();
   for (const double n : {20.0, 12.0}) {
     const double factor = (n - 1.0) / n;
     const Comparison comparison =
@@ -88,7 +88,7 @@ TEST(CompareNoise, AFactorIsFoundBelowTheNoise) {
 }
 
 TEST(CompareNoise, AFactorThatCorrectArithmeticHasByItselfIsNone) {
-  const Tensors truth = random_truth();
+  const Tensors truth = truth_of_many();
   Judging judging;
   judging.dtype = at::kBFloat16;
   judging.noise = {noise_sample(noisy(truth, 0.01, 1000, 1.02), truth)};
@@ -97,7 +97,7 @@ TEST(CompareNoise, AFactorThatCorrectArithmeticHasByItselfIsNone) {
 }
 
 TEST(CompareNoise, WrongParametersDoNotMoveTheFactor) {
-  const Tensors truth = random_truth();
+  const Tensors truth = truth_of_many();
   Tensors gradients = noisy(truth, 1e-12, 9000, 0.75);
   for (uint64_t i = 0; i < kParameters / 3; ++i) gradients[parameter_name(i)].neg_();
   const Comparison comparison = compare_gradients(gradients, truth);
@@ -109,7 +109,7 @@ TEST(CompareNoise, WrongParametersDoNotMoveTheFactor) {
 }
 
 TEST(CompareNoise, WhatATieLeavesOpenIsUndecided) {
-  const Tensors truth = random_truth();
+  const Tensors truth = truth_of_many();
   Tensors gradients = noisy(truth, 0.02, 100);
   gradients["p3"] = noisy(truth, 0.6, 200)["p3"];
   Judging judging = measured(at::kBFloat16, 0.02);
@@ -124,7 +124,7 @@ TEST(CompareNoise, WhatATieLeavesOpenIsUndecided) {
 }
 
 TEST(CompareNoise, WhereTheTruthIsZeroRoundingErrorsAreAllowed) {
-  Tensors truth = random_truth();
+  Tensors truth = truth_of_many();
   truth["p0"].zero_();
   Tensors gradients = noisy(truth, 1e-6, 100);
   gradients["p0"].fill_(1e-9);
