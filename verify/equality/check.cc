@@ -83,9 +83,10 @@ class RowCheck {
     }
     check_results();
     check_identities();
-    for (const Method method : methods_) {
-      check_accumulation(method);
-      check_micro_batches(make_settings(method, is_chunked(method) ? 5 : 0, 3), 3);
+    for (size_t i = 0; i < methods_.size(); ++i) {
+      if (!is_turn(i + 1, kIdentityTurns)) continue;
+      check_accumulation(methods_[i]);
+      check_micro_batches(make_settings(methods_[i], is_chunked(methods_[i]) ? 5 : 0, 3), 3);
     }
     return std::move(row_);
   }
@@ -215,9 +216,10 @@ class RowCheck {
                  make_settings(Method::kStandard, 0, std::nullopt));
     for (const Method method : methods_) {
       const std::vector<std::optional<int64_t>> all = heads(method);
-      // In a quick sweep a chunk has every other head and variant, the next chunk the others.
-      const size_t step = options_.quick && is_chunked(method) ? 2 : 1;
-      size_t turn = 0;
+      // In a quick sweep a chunk has some heads and variants, the next chunk the next ones, and in the next
+      // row each has others.
+      const size_t step = options_.quick && is_chunked(method) ? kSettingTurns : 1;
+      size_t turn = row_.name.turn;
       for (const int64_t chunk : chunks_of(method)) {
         const auto variants = same_gradients_variants(make_settings(method, chunk, 3));
         for (size_t i = turn % step; i < all.size(); i += step)
@@ -264,9 +266,15 @@ class RowCheck {
     }
   }
 
+  /// Whether the i-th of a list is for this row: in a quick sweep one in `step`, others in the next row, so
+  /// that over some 400 rows each is checked with every family, objective and batch many times.
+  bool is_turn(size_t i, size_t step) const { return !options_.quick || (i + row_.name.turn) % step == 0; }
+
   /// Where the arithmetic is the same, so is every bit.
   void check_identities() {
-    for (const Method method : methods_) {
+    for (size_t i = 0; i < methods_.size(); ++i) {
+      if (!is_turn(i, kIdentityTurns)) continue;
+      const Method method = methods_[i];
       const std::vector<int64_t> cuts = chunks_of(method);
       const Settings settings = make_settings(method, cuts[cuts.size() / 2], 3);
       const Evaluation value = run(settings);
@@ -364,9 +372,11 @@ class RowCheck {
       std::erase_if(reference_truth.gradients,
                     [&](const auto& gradient) { return !choice.chosen(gradient.first); });
       Model model = equality_model(row_.name.model, options_.seed, choice.chosen, 0, row_.name.config);
+      size_t turn = 0;
       for (const Method method : methods_) {
         for (const int64_t chunk : chunks_of(method)) {
           for (const std::optional<int64_t> head : {plain_head(method), std::optional<int64_t>(3)}) {
+            if (!is_turn(turn++, kSettingTurns)) continue;
             const Settings settings = make_settings(method, chunk, head);
             const Evaluation value = evaluate(model, subject_.batch, *subject_.objective, settings);
             const std::string against = fmt::format("standard with all but {} frozen", choice.name);
@@ -377,6 +387,8 @@ class RowCheck {
       }
     }
   }
+
+  static constexpr size_t kSettingTurns = 4, kIdentityTurns = 3;  // of a quick sweep
 
   const EqualityOptions& options_;
   EqualitySubject subject_;

@@ -32,6 +32,7 @@ class RowNames {
         names_.push_back(plain(model, "single", options_.window_length));
       for (const std::string& objective : objectives_of(model)) add_padded(model, objective);
     }
+    for (size_t i = 0; i < names_.size(); ++i) names_[i].turn = i;
     return std::move(names_);
   }
 

@@ -24,6 +24,7 @@ struct RowName {
   int64_t length = 0;
   std::vector<RowLengths> rows = {};  // of a padded batch, in place of those that `length` stands for
   std::string config = {};            // keys of config.json in place of the preset's: equality_config
+  size_t turn = 0;                    // which of a quick sweep's settings it begins with
 };
 
 struct EqualitySubject {
