@@ -62,9 +62,11 @@ tests_of() {
     -R 'Config|Safetensors|safetensors|Checkpoint|TensorFile|Printable|hostile|fuzz|Reference|Meter|Recorder|Snapshot|Ops|Attention|Adapters|Backpropagate|Fused|OutputFile|ContentKey|ModelFiles|RecordFile|CellRun|bench_cli_faults|bench_cli_resume'
 }
 
-# The CUDA kernels under their twin on the host: many orders of blocks and threads, no race, no access out of bounds.
+# The CUDA kernels under their twin on the host: many orders of blocks and threads, no race, no access out of bounds; and where there is nvcc,
+# code for every architecture.
 cuda_on_host() {
-  (build_project release cuda_host_test cuda_test) || return
+  (build_project release cuda_host_test cuda_test streambp-bench) || return
+  ctest --preset release -R '^cuda_(architectures|code)$' || return
   STREAMBP_ORDERS=200 build/release/bin/cuda_host_test --gtest_brief=1 || return
   OMP_NUM_THREADS=1 build/release/bin/cuda_test --gtest_brief=1 --gtest_filter='*CudaKernels*host*'
 }
