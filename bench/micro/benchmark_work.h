@@ -2,10 +2,14 @@
 #pragma once
 
 #include <benchmark/benchmark.h>
+#include <cstdint>
 
 #include "bench/gemm_rate.h"
 
 namespace streambp::bench {
+
+/// Sizes of the CPU's benchmarks: qwen3-cpu's.
+inline constexpr int64_t kHidden = 512, kMlp = 1536, kHeads = 8, kHeadSize = 64;
 
 /// Counters FLOPS, and of_gemm: the same as a share of the machine's float32 product on the CPU, which is
 /// measured once.

@@ -24,12 +24,12 @@
 namespace streambp::bench {
 namespace {
 
-constexpr int64_t kHidden = 4096;
-constexpr int64_t kMlp = 12288;
-constexpr int64_t kVocabulary = 151936;
-constexpr int64_t kHeads = 32;
-constexpr int64_t kKeyHeads = 8;
-constexpr int64_t kHeadSize = 128;
+constexpr int64_t kCardHidden = 4096;
+constexpr int64_t kCardMlp = 12288;
+constexpr int64_t kCardVocabulary = 151936;
+constexpr int64_t kCardHeads = 32;
+constexpr int64_t kCardKeyHeads = 8;
+constexpr int64_t kCardHeadSize = 128;
 
 /// Seconds of run() on the GPU.
 double gpu_seconds(c10::Device device, const std::function<void()>& run) {
@@ -118,9 +118,9 @@ Parameter weight(int64_t size) {
 
 void cuda_norm(benchmark::State& state) {
   if (!has_gpu(state)) return;
-  Parameter w = weight(kHidden);
+  Parameter w = weight(kCardHidden);
   const RmsNorm norm{&w, 1e-6};
-  const at::Tensor x = gpu().tensor({state.range(0), kHidden}), dy = at::randn_like(x);
+  const at::Tensor x = gpu().tensor({state.range(0), kCardHidden}), dy = at::randn_like(x);
   RmsNormSaved saved;
   rms_norm_forward(x, norm, saved);
   if (state.range(1) == 0) {
@@ -133,11 +133,11 @@ BENCHMARK(cuda_norm)->ArgNames({"rows", "backward"})->ArgsProduct({{2048, 8192},
 
 void cuda_normed_rope(benchmark::State& state) {
   if (!has_gpu(state)) return;
-  Parameter w = weight(kHeadSize);
+  Parameter w = weight(kCardHeadSize);
   const RmsNorm norm{&w, 1e-6};
-  const at::Tensor x = gpu().tensor({state.range(0), kHeads, kHeadSize}), dy = at::randn_like(x);
-  const RopeTable table{gpu().tensor({state.range(0), kHeadSize / 2}),
-                        gpu().tensor({state.range(0), kHeadSize / 2})};
+  const at::Tensor x = gpu().tensor({state.range(0), kCardHeads, kCardHeadSize}), dy = at::randn_like(x);
+  const RopeTable table{gpu().tensor({state.range(0), kCardHeadSize / 2}),
+                        gpu().tensor({state.range(0), kCardHeadSize / 2})};
   at::Tensor rstd;
   norm_rope_forward(x, {&norm, &table}, {}, rstd);
   if (state.range(1) == 0) {
@@ -155,9 +155,9 @@ BENCHMARK(cuda_normed_rope)
 /// kernel.
 void cuda_rope(benchmark::State& state) {
   if (!has_gpu(state)) return;
-  const at::Tensor x = gpu().tensor({state.range(0), kHeads, kHeadSize});
-  const RopeTable table{gpu().tensor({state.range(0), kHeadSize / 2}),
-                        gpu().tensor({state.range(0), kHeadSize / 2})};
+  const at::Tensor x = gpu().tensor({state.range(0), kCardHeads, kCardHeadSize});
+  const RopeTable table{gpu().tensor({state.range(0), kCardHeadSize / 2}),
+                        gpu().tensor({state.range(0), kCardHeadSize / 2})};
   at::Tensor rstd;
   measure(state, bytes_of({x, x}), 0.0, [&] {
     norm_rope_forward(x, {nullptr, &table}, {}, rstd, /*overwrite=*/true);
@@ -167,7 +167,7 @@ BENCHMARK(cuda_rope)->Apply(rows);
 
 void cuda_gate(benchmark::State& state) {
   if (!has_gpu(state)) return;
-  const at::Tensor gate_proj = gpu().tensor({state.range(0), kMlp}), up_proj = at::randn_like(gate_proj);
+  const at::Tensor gate_proj = gpu().tensor({state.range(0), kCardMlp}), up_proj = at::randn_like(gate_proj);
   if (state.range(1) == 0) {
     measure(state, bytes_of({gate_proj, gate_proj, gate_proj}), 0.0,
             [&] { gate(Activation::kSilu, gate_proj, up_proj); });
@@ -205,8 +205,8 @@ BENCHMARK(cuda_weighted_gate)->Apply(rows);
 
 void cuda_target_softmax(benchmark::State& state) {
   if (!has_gpu(state)) return;
-  at::Tensor logits = gpu().tensor({state.range(0), kVocabulary}, at::kFloat), sums;
-  const at::Tensor targets = at::randint(kVocabulary, {state.range(0)}, logits.options().dtype(at::kLong));
+  at::Tensor logits = gpu().tensor({state.range(0), kCardVocabulary}, at::kFloat), sums;
+  const at::Tensor targets = at::randint(kCardVocabulary, {state.range(0)}, logits.options().dtype(at::kLong));
   const at::Tensor d = gpu().tensor({state.range(0)}, at::kDouble);
   measure(state, 3 * bytes_of({logits}), 0.0, [&] {
     target_log_probabilities(logits, targets, 1.0, sums);
@@ -219,8 +219,8 @@ BENCHMARK(cuda_target_softmax)->ArgName("rows")->Arg(256)->Arg(1024)->UseManualT
 void cuda_merge(benchmark::State& state) {
   if (!has_gpu(state)) return;
   const auto block = [&](at::ScalarType dtype) {
-    return AttentionBlock{gpu().tensor({state.range(0), kHeads, kHeadSize}, dtype),
-                          gpu().tensor({kHeads, state.range(0)}, at::kFloat).t()};
+    return AttentionBlock{gpu().tensor({state.range(0), kCardHeads, kCardHeadSize}, dtype),
+                          gpu().tensor({kCardHeads, state.range(0)}, at::kFloat).t()};
   };
   AttentionBlock all = block(state.range(1) != 0 ? at::kFloat : at::kBFloat16);
   const AttentionBlock other = block(at::kBFloat16);
@@ -230,10 +230,10 @@ BENCHMARK(cuda_merge)->ArgNames({"rows", "wide"})->ArgsProduct({{2048, 8192}, {0
 
 void cuda_embedding_gradient(benchmark::State& state) {
   if (!has_gpu(state)) return;
-  const at::Tensor dx = gpu().tensor({state.range(0), kHidden});
-  const at::Tensor indices = at::randint(kVocabulary, {state.range(0)}, dx.options().dtype(at::kLong));
-  Parameter table{"embedding", gpu().tensor({kVocabulary, 1}),
-                  gpu().tensor({kVocabulary, kHidden}, at::kFloat)};
+  const at::Tensor dx = gpu().tensor({state.range(0), kCardHidden});
+  const at::Tensor indices = at::randint(kCardVocabulary, {state.range(0)}, dx.options().dtype(at::kLong));
+  Parameter table{"embedding", gpu().tensor({kCardVocabulary, 1}),
+                  gpu().tensor({kCardVocabulary, kCardHidden}, at::kFloat)};
   measure(state, 5 * bytes_of({dx}), 0.0, [&] { accumulate_rows(table, indices, dx); });
 }
 BENCHMARK(cuda_embedding_gradient)->Apply(rows);
@@ -241,8 +241,8 @@ BENCHMARK(cuda_embedding_gradient)->Apply(rows);
 /// An expert's rows, an eighth of the tokens, added to where they came from.
 void cuda_expert_rows(benchmark::State& state) {
   if (!has_gpu(state)) return;
-  at::Tensor sum = gpu().tensor({8 * state.range(0), kHidden});
-  const at::Tensor added = gpu().tensor({state.range(0), kHidden});
+  at::Tensor sum = gpu().tensor({8 * state.range(0), kCardHidden});
+  const at::Tensor added = gpu().tensor({state.range(0), kCardHidden});
   const at::Tensor indices = at::arange(0, 8 * state.range(0), 8, added.options().dtype(at::kLong));
   measure(state, 3 * bytes_of({added}), 0.0, [&] { add_sorted_rows(sum, indices, added); });
 }
@@ -252,15 +252,15 @@ BENCHMARK(cuda_expert_rows)->Apply(rows);
 void cuda_packed_attention(benchmark::State& state) {
   if (!has_gpu(state)) return;
   constexpr int64_t kSequence = 256;
-  AttentionOperands x{gpu().tensor({state.range(0), kHeads, kHeadSize}),
-                      gpu().tensor({state.range(0), kKeyHeads, kHeadSize}),
-                      gpu().tensor({state.range(0), kKeyHeads, kHeadSize}),
+  AttentionOperands x{gpu().tensor({state.range(0), kCardHeads, kCardHeadSize}),
+                      gpu().tensor({state.range(0), kCardKeyHeads, kCardHeadSize}),
+                      gpu().tensor({state.range(0), kCardKeyHeads, kCardHeadSize}),
                       true,
                       0,
                       0.0883883476};
   for (int64_t begin = 0; begin <= state.range(0); begin += kSequence) x.offsets.push_back(begin);
   const double pairs = 0.5 * static_cast<double>(state.range(0)) * kSequence;
-  const double product = 2.0 * pairs * kHeads * kHeadSize;
+  const double product = 2.0 * pairs * kCardHeads * kCardHeadSize;
   const AttentionBlock block = device_attend(x);
   const at::Tensor d = at::randn_like(x.q);
   if (state.range(1) == 0) {
@@ -278,11 +278,11 @@ BENCHMARK(cuda_packed_attention)
 /// A weight's gradient: a product of bfloat16 added to float32 (wide:1) or bfloat16.
 void cuda_weight_gradient(benchmark::State& state) {
   if (!has_gpu(state)) return;
-  const at::Tensor x = gpu().tensor({state.range(0), kHidden}), dy = gpu().tensor({state.range(0), kMlp});
+  const at::Tensor x = gpu().tensor({state.range(0), kCardHidden}), dy = gpu().tensor({state.range(0), kCardMlp});
   const at::ScalarType dtype = state.range(1) != 0 ? at::kFloat : at::kBFloat16;
-  Parameter w{"w", gpu().tensor({1, 1}), gpu().tensor({kMlp, kHidden}, dtype)};
+  Parameter w{"w", gpu().tensor({1, 1}), gpu().tensor({kCardMlp, kCardHidden}, dtype)};
   measure(state, bytes_of({x, dy, w.gradient, w.gradient}),
-          2.0 * static_cast<double>(x.numel()) * static_cast<double>(kMlp),
+          2.0 * static_cast<double>(x.numel()) * static_cast<double>(kCardMlp),
           [&] { accumulate_product(w, dy, x); });
 }
 BENCHMARK(cuda_weight_gradient)
@@ -294,14 +294,14 @@ BENCHMARK(cuda_weight_gradient)
 void cuda_attention(benchmark::State& state) {
   if (!has_gpu(state)) return;
   const int64_t queries = state.range(0), earlier = state.range(1), keys = earlier == 0 ? queries : earlier;
-  const AttentionOperands x{gpu().tensor({queries, kHeads, kHeadSize}),
-                            gpu().tensor({keys, kKeyHeads, kHeadSize}),
-                            gpu().tensor({keys, kKeyHeads, kHeadSize}),
+  const AttentionOperands x{gpu().tensor({queries, kCardHeads, kCardHeadSize}),
+                            gpu().tensor({keys, kCardKeyHeads, kCardHeadSize}),
+                            gpu().tensor({keys, kCardKeyHeads, kCardHeadSize}),
                             earlier == 0,
                             0,
                             0.0883883476};
   const double pairs = static_cast<double>(queries) * static_cast<double>(keys) * (earlier == 0 ? 0.5 : 1.0);
-  const double product = 2.0 * pairs * kHeads * kHeadSize;
+  const double product = 2.0 * pairs * kCardHeads * kCardHeadSize;
   for (int i = 0; i < 2; ++i) device_attend(x);  // the second meeting chooses
   const AttentionBlock block = device_attend(x);
   const at::Tensor d = at::randn_like(x.q);

@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 
+#include "bench/micro/benchmark_work.h"
 #include "streambp/ops/mlp.h"
 #include "streambp/ops/norm_rope.h"
 #include "streambp/ops/target_softmax.h"
@@ -12,11 +13,7 @@
 namespace streambp::bench {
 namespace {
 
-constexpr int64_t kHidden = 512;
-constexpr int64_t kMlp = 1536;
 constexpr int64_t kVocabulary = 32000;
-constexpr int64_t kHeads = 8;
-constexpr int64_t kHeadSize = 64;
 constexpr int64_t kBytes = 4;
 
 /// Bytes and floating-point operations of one iteration; an exponential counts as one.

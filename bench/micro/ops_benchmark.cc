@@ -13,11 +13,7 @@
 namespace streambp::bench {
 namespace {
 
-constexpr int64_t kHidden = 512;
-constexpr int64_t kMlp = 1536;
-constexpr int64_t kHeads = 8;
 constexpr int64_t kKeyValueHeads = 4;
-constexpr int64_t kHeadSize = 64;
 constexpr double kScale = 0.125;
 constexpr double kEps = 1e-6;
 

@@ -178,6 +178,12 @@ assert all(now[key] == line for key, line in seen.items()), f"{lost}a record cha
 print(f"{kills} kills, {len(seen)} records before the last run, {2 * cells} after")
 PYTHON
 }
+# --- A stack that is too small is named, where it would end the process by a signal.
+small_stack() { (ulimit -s 64; exec "$@"); }
+name="small stack"
+small_stack "$program" sweep --model qwen3-tiny --seq-len 8 --out stack >stdout 2>stderr
+[ $? -eq 2 ] && grep -q 'stack may have 65536 bytes' stderr && [ ! -e stack ] || fail "$(cat stderr)"
+
 name="kills"
 storm >stdout 2>stderr || fail "$(tail -n 1 stderr)"
 cat stdout
