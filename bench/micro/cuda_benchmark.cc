@@ -206,7 +206,8 @@ BENCHMARK(cuda_weighted_gate)->Apply(rows);
 void cuda_target_softmax(benchmark::State& state) {
   if (!has_gpu(state)) return;
   at::Tensor logits = gpu().tensor({state.range(0), kCardVocabulary}, at::kFloat), sums;
-  const at::Tensor targets = at::randint(kCardVocabulary, {state.range(0)}, logits.options().dtype(at::kLong));
+  const at::Tensor targets =
+      at::randint(kCardVocabulary, {state.range(0)}, logits.options().dtype(at::kLong));
   const at::Tensor d = gpu().tensor({state.range(0)}, at::kDouble);
   measure(state, 3 * bytes_of({logits}), 0.0, [&] {
     target_log_probabilities(logits, targets, 1.0, sums);
@@ -278,7 +279,8 @@ BENCHMARK(cuda_packed_attention)
 /// A weight's gradient: a product of bfloat16 added to float32 (wide:1) or bfloat16.
 void cuda_weight_gradient(benchmark::State& state) {
   if (!has_gpu(state)) return;
-  const at::Tensor x = gpu().tensor({state.range(0), kCardHidden}), dy = gpu().tensor({state.range(0), kCardMlp});
+  const at::Tensor x = gpu().tensor({state.range(0), kCardHidden}),
+                   dy = gpu().tensor({state.range(0), kCardMlp});
   const at::ScalarType dtype = state.range(1) != 0 ? at::kFloat : at::kBFloat16;
   Parameter w{"w", gpu().tensor({1, 1}), gpu().tensor({kCardMlp, kCardHidden}, dtype)};
   measure(state, bytes_of({x, dy, w.gradient, w.gradient}),

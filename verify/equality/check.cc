@@ -82,8 +82,8 @@ class RowCheck {
       return std::move(row_);
     }
     check_results();
-    check_identities();
     for (size_t i = 0; i < methods_.size(); ++i) {
+      if (is_turn(i, kIdentityTurns)) check_identities(methods_[i]);
       if (!is_turn(i + 1, kIdentityTurns)) continue;
       check_accumulation(methods_[i]);
       check_micro_batches(make_settings(methods_[i], is_chunked(methods_[i]) ? 5 : 0, 3), 3);
@@ -216,8 +216,6 @@ class RowCheck {
                  make_settings(Method::kStandard, 0, std::nullopt));
     for (const Method method : methods_) {
       const std::vector<std::optional<int64_t>> all = heads(method);
-      // In a quick sweep a chunk has some heads and variants, the next chunk the next ones, and in the next
-      // row each has others.
       const size_t step = options_.quick && is_chunked(method) ? kSettingTurns : 1;
       size_t turn = row_.name.turn;
       for (const int64_t chunk : chunks_of(method)) {
@@ -271,20 +269,16 @@ class RowCheck {
   bool is_turn(size_t i, size_t step) const { return !options_.quick || (i + row_.name.turn) % step == 0; }
 
   /// Where the arithmetic is the same, so is every bit.
-  void check_identities() {
-    for (size_t i = 0; i < methods_.size(); ++i) {
-      if (!is_turn(i, kIdentityTurns)) continue;
-      const Method method = methods_[i];
-      const std::vector<int64_t> cuts = chunks_of(method);
-      const Settings settings = make_settings(method, cuts[cuts.size() / 2], 3);
-      const Evaluation value = run(settings);
-      require(bit_equal(run(settings), value), "repeated", settings);
-      for (const auto& [what, twin] : subject_.twins)
-        require(bit_equal(run_on(twin, settings), value), what, settings);
-      check_variants(settings, /*with_full_head=*/false);
-      check_variants(make_settings(method, settings.chunk, plain_head(method)), /*with_full_head=*/true);
-      check_one_chunk(method);
-    }
+  void check_identities(Method method) {
+    const std::vector<int64_t> cuts = chunks_of(method);
+    const Settings settings = make_settings(method, cuts[cuts.size() / 2], 3);
+    const Evaluation value = run(settings);
+    require(bit_equal(run(settings), value), "repeated", settings);
+    for (const auto& [what, twin] : subject_.twins)
+      require(bit_equal(run_on(twin, settings), value), what, settings);
+    check_variants(settings, /*with_full_head=*/false);
+    check_variants(make_settings(method, settings.chunk, plain_head(method)), /*with_full_head=*/true);
+    check_one_chunk(method);
   }
 
   /// Settings that change memory and time and no bit of the gradients.
@@ -389,7 +383,6 @@ class RowCheck {
   }
 
   static constexpr size_t kSettingTurns = 4, kIdentityTurns = 3;  // of a quick sweep
-
   const EqualityOptions& options_;
   EqualitySubject subject_;
   int64_t scored_ = 0;
