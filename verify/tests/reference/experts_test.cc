@@ -294,7 +294,7 @@ TEST(ReferenceInterleavedExperts, AnAdapterIsPartOfTheirWeights) {
   EXPECT_GT(largest_difference(scores(config, weights), scores(plain, merged)), 1e-3);
 }
 
-TEST(ReferenceClampedSwiglu, ExpertsByHand) {
+TEST(ReferenceClampedSwiglu, ByHand) {
   Tape tape;
   Matrix gates(1, 4), ups(1, 4);
   gates << 8.0, -20.0, 2.0, 7.0;

@@ -45,15 +45,12 @@ void expect_one_result(const std::string& what, const std::function<std::string(
   }
 }
 
-const Queue kQueue;
-
 template <typename S>
 class KernelOrders : public testing::Test {
  protected:
   const KernelsOf<S>& kernels = kernels_on_host().of<S>();
 };
 
-using Types = testing::Types<float, double, Bfloat16>;
 TYPED_TEST_SUITE(KernelOrders, Types);
 
 struct HeadShape {

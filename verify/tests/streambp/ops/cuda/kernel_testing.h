@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <gtest/gtest.h>
 #include <random>
 #include <vector>
 
@@ -48,5 +49,9 @@ inline constexpr bool kWatchesRaces = false;
 #endif
 /// How many races the thread sanitizer has reported since the last call; 0 without it.
 int take_races();
+
+/// What every kernel is tested with.
+inline const Queue kQueue;
+using Types = testing::Types<float, double, Bfloat16>;
 
 }  // namespace streambp::cuda

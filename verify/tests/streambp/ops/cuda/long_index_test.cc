@@ -53,8 +53,6 @@ bool same(const std::vector<S>& a, const std::vector<S>& b) {
 /// the most blocks takes in a round, so that the last block has the last row.
 constexpr std::array<int64_t, 2> kCounts = {int64_t{1} << 32, int64_t{3} << 31};
 
-const Queue kLongQueue;
-
 template <typename S>
 class LongIndex : public testing::Test {
  protected:
@@ -68,8 +66,7 @@ class LongIndex : public testing::Test {
   const KernelsOf<S>& kernels = kernels_on_host().of<S>();
 };
 
-using LongTypes = testing::Types<float, double, Bfloat16>;
-TYPED_TEST_SUITE(LongIndex, LongTypes);
+TYPED_TEST_SUITE(LongIndex, Types);
 
 TYPED_TEST(LongIndex, NormAndRotation) {
   using S = TypeParam;
@@ -92,8 +89,8 @@ TYPED_TEST(LongIndex, NormAndRotation) {
                            .sine = half > 0 ? sines : nullptr,
                            .half = half,
                            .table_stride = token};
-      this->kernels.norm_rope.forward(kLongQueue, op, {all_x, token, size}, added, y, tokens);
-      this->kernels.norm_rope.backward(kLongQueue, op, {all_x, token, size}, {all_dy, token, size}, dx, sums,
+      this->kernels.norm_rope.forward(kQueue, op, {all_x, token, size}, added, y, tokens);
+      this->kernels.norm_rope.backward(kQueue, op, {all_x, token, size}, {all_dy, token, size}, dx, sums,
                                        parts, tokens);
     };
     std::vector<W> rstd(kHeads), sums(static_cast<size_t>(size));
@@ -129,8 +126,8 @@ TYPED_TEST(LongIndex, Gate) {
              weight = numbers<S>(1, 4);
   for (const bool weighted : {false, true}) {
     const auto run = [&](int64_t rows, S* gates, S* ups, S* ds, S* product, const S* weights, S* d_weights) {
-      this->kernels.gate.product(kLongQueue, Activation::kSilu, gates, ups, product, rows * kSize);
-      this->kernels.gate.backward(kLongQueue,
+      this->kernels.gate.product(kQueue, Activation::kSilu, gates, ups, product, rows * kSize);
+      this->kernels.gate.backward(kQueue,
                                   {.activation = Activation::kSilu,
                                    .size = kSize,
                                    .gate = gates,
@@ -174,8 +171,8 @@ TYPED_TEST(LongIndex, TargetSoftmax) {
   const auto run = [&](int64_t rows, T* all, const int64_t* targets, double* sums, double* log_probabilities,
                        const double* ds) {
     const TargetSoftmax<T> op{.logits = all, .size = kSize, .scale = 1.5, .targets = targets, .sums = sums};
-    this->kernels.softmax.forward(kLongQueue, op, log_probabilities, rows);
-    this->kernels.softmax.backward(kLongQueue, op, ds, rows);
+    this->kernels.softmax.forward(kQueue, op, log_probabilities, rows);
+    this->kernels.softmax.backward(kQueue, op, ds, rows);
   };
   auto gradient = logits;
   std::vector<double> sums(2), log_probability(1);
@@ -206,7 +203,7 @@ TYPED_TEST(LongIndex, MergeOfAttention) {
     const auto log_a = numbers<W>(1, 3), log_b = numbers<W>(1, 4);
     auto output = a;
     auto log_sum = log_a;
-    this->kernels.attention.merge(kLongQueue, {{output.data(), size, size}, log_sum.data(), 1, 1},
+    this->kernels.attention.merge(kQueue, {{output.data(), size, size}, log_sum.data(), 1, 1},
                                   {{b.data(), size, size}, log_b.data(), 1, 1}, 1, 1, size);
     for (const int64_t count : kCounts) {
       const int64_t tokens = count / (kHeads * size);
@@ -218,7 +215,7 @@ TYPED_TEST(LongIndex, MergeOfAttention) {
       other_sums.set_last(log_b);
       // The one by tokens, the other by heads.
       this->on_last_block([&, size = size] {
-        this->kernels.attention.merge(kLongQueue, {{all.data(), kHeads * size, size}, sums.data(), kHeads, 1},
+        this->kernels.attention.merge(kQueue, {{all.data(), kHeads * size, size}, sums.data(), kHeads, 1},
                                       {{others.data(), size, tokens * size}, other_sums.data(), 1, tokens},
                                       tokens, kHeads, size);
       });
@@ -234,28 +231,28 @@ TYPED_TEST(LongIndex, SumsOfRows) {
   const auto rows = numbers<S>(2 * kSize, 1), before = numbers<S>(kSize, 2);
   const std::vector<int64_t> indices{0, 0}, order{1, 0};
   auto table = before;
-  this->kernels.rows.add(kLongQueue, {.indices = indices.data(),
-                                      .order = order.data(),
-                                      .count = 2,
-                                      .from = rows.data(),
-                                      .from_stride = kSize,
-                                      .to = table.data(),
-                                      .to_stride = kSize,
-                                      .size = kSize});
+  this->kernels.rows.add(kQueue, {.indices = indices.data(),
+                                  .order = order.data(),
+                                  .count = 2,
+                                  .from = rows.data(),
+                                  .from_stride = kSize,
+                                  .to = table.data(),
+                                  .to_stride = kSize,
+                                  .size = kSize});
   for (const int64_t count : kCounts) {
     const int64_t last = count / kSize - 1;
     const std::vector<int64_t> far_indices{3, last, last}, far_order{0, last, last - 1};
     const Sparse<S> from(count), to(count);
     from.set_last(rows);
     to.set_last(before);
-    this->kernels.rows.add(kLongQueue, {.indices = far_indices.data(),
-                                        .order = far_order.data(),
-                                        .count = 3,
-                                        .from = from.data(),
-                                        .from_stride = kSize,
-                                        .to = to.data(),
-                                        .to_stride = kSize,
-                                        .size = kSize});
+    this->kernels.rows.add(kQueue, {.indices = far_indices.data(),
+                                    .order = far_order.data(),
+                                    .count = 3,
+                                    .from = from.data(),
+                                    .from_stride = kSize,
+                                    .to = to.data(),
+                                    .to_stride = kSize,
+                                    .size = kSize});
     EXPECT_TRUE(same(to.last(kSize), table)) << count;
   }
 }
