@@ -223,16 +223,21 @@ TEST(EqualityCheck, HeadChunksThatAreNamedAreTheOnlyOnes) {
   EXPECT_EQ(runs_that_end(row, "against standard"), product_of({4}, {"head", "2", "5"}));
 }
 
-TEST(EqualityCheck, AQuickSweepHasFewerChunksAndEveryOtherHead) {
+TEST(EqualityCheck, AQuickSweepTakesItsHeadsInTurns) {
   EqualityOptions options;
   options.quick = true;
-  const EqualityRow row = overflowing(options, {"qwen3-tiny", "sft", {}, "full", "three", 7});
-  const Runs expected{"1 head", "1 3",     "3 1",  "3 12", "4 head", "4 3",     "7 1",
-                      "7 12",   "14 head", "14 3", "15 1", "15 12",  "22 head", "22 3"};
-  EXPECT_EQ(runs_that_end(row, "against standard"), expected);
-  const EqualityRow padded =
-      overflowing(options, {"qwen3-tiny", "sft", {}, "full", "left", 6, {{4, 2}, {1, 3}}});
-  EXPECT_EQ(numbers_after(padded, "chunk"), (Numbers{4, 5, 9}));
+  RowName labelled{"qwen3-tiny", "sft", {}, "full", "three", 7};
+  RowName left{"qwen3-tiny", "sft", {}, "full", "left", 6, {{4, 2}, {1, 3}}};
+  EXPECT_EQ(runs_that_end(overflowing(options, labelled), "against standard"),
+            (Runs{"1 head", "3 1", "4 3", "7 12", "14 head", "15 1", "22 3"}));
+  Runs together;
+  Runs padded;
+  for (labelled.turn = left.turn = 0; labelled.turn < 4; left.turn = ++labelled.turn) {
+    together.merge(runs_that_end(overflowing(options, labelled), "against standard"));
+    padded.merge(runs_that_end(overflowing(options, left), "against standard"));
+  }
+  EXPECT_EQ(together, product_of({1, 3, 4, 7, 14, 15, 22}, {"head", "1", "3", "12"}));
+  EXPECT_EQ(padded, product_of({4, 5, 9}, {"head", "3"}));
   const EqualityRow checkpoint =
       overflowing(options, {"qwen3-tiny", "sft", {}, "full", "three", 7}, "checkpoint");
   // Without chunks there are no turns.
