@@ -151,12 +151,12 @@ def small_model(kind, config):
 
 def run_family(model_type, names):
     """{"family", "lane", "error", "reason"}; lane: "module", "mixed", "whole" or "none"."""
-    import streambp
+    import streambp_bench as sb
     import torch
     import transformers
     from goldens.passes import InFloat64
-    from streambp import _module_node
-    from streambp._replaced import patched_state
+    from streambp_bench import _module_node
+    from streambp_bench._replaced import patched_state
 
     line = {"family": model_type, "lane": "none", "error": None, "reason": ""}
     batches = {7: batch_of(61, "left"), 6: batch_of(61, "right"), 2: batch_of(61, "left")}
@@ -182,15 +182,15 @@ def run_family(model_type, names):
     try:
         with InFloat64(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            state = patched_state(streambp.patch(model, lane="module"))
+            state = patched_state(sb.patch(model, lane="module"))
             errors = []
             for state.chunk, batch in batches.items():
                 loss, ours = step(model, batch)
                 errors += [difference(ours, theirs[state.chunk][1]), abs(loss - theirs[state.chunk][0]) / abs(theirs[state.chunk][0])]
             found = [(type(call.layer).__name__, call.reason or call.warned) for call in state.calls]
             lanes = {"whole" if call.reason or call.warned else "module" for call in state.calls}
-            streambp.unpatch(model)
-    except streambp.InputError as error:
+            sb.unpatch(model)
+    except sb.InputError as error:
         return line | {"lane": "refused", "reason": str(error)[:200]}
     except Exception as error:
         return line | {"lane": "failed", "reason": f"{type(error).__name__}: {str(error)[:200]}"}

@@ -91,17 +91,17 @@ class Runner:
         self.method = None
 
     def set_method(self, method):
-        import streambp
+        import streambp_bench as sb
 
         if self.method == method:
             return
         if self.method == "python-patch":
-            streambp.unpatch(self.model)
+            sb.unpatch(self.model)
         self.model.gradient_checkpointing_disable()
         if method == "hf-checkpoint":
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         elif method == "python-patch":
-            streambp.patch(self.model)
+            sb.patch(self.model)
         self.method = method
 
     def step(self, tokens):
@@ -115,9 +115,9 @@ class Runner:
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         if self.method == "python":
-            import streambp
+            import streambp_bench as sb
 
-            loss = streambp.backward(self.model, tokens)
+            loss = sb.backward(self.model, tokens)
         else:
             loss = self.model(**tokens, use_cache=False).loss
             loss.backward()

@@ -113,22 +113,22 @@ def by_trl(torch, model, batch):
 
 def by_backward(method):
     def gradients(torch, model, batch):
-        import streambp
+        import streambp_bench as sb
 
-        streambp.backward(model, batch, method=method, **({} if method == "standard" else {"chunk": 100}))
+        sb.backward(model, batch, method=method, **({} if method == "standard" else {"chunk": 100}))
         return gradients_of(model)
 
     return gradients
 
 
 def by_patch(torch, model, batch):
-    import streambp
+    import streambp_bench as sb
 
-    streambp.patch(model, chunk=100)
+    sb.patch(model, chunk=100)
     try:
         return by_transformers(torch, model, batch)
     finally:
-        streambp.unpatch(model)
+        sb.unpatch(model)
 
 
 CODES = {"transformers, ForCausalLMLoss": by_transformers, "torch, cross_entropy": by_torch, "TRL, fused head": by_trl,

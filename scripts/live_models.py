@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""TRL's and transformers' own trainers, two steps with their defaults, against this project: gradients of streambp.backward and of a patched trainer.
+"""TRL's and transformers' own trainers, two steps with their defaults, against this project: gradients of sb.backward and of a patched trainer.
 
     scripts/live_models.py [--only NAME...] [--out results/live-models]
 
@@ -30,7 +30,7 @@ PAGE = """# Live models
 
 Gradients of TRL's and transformers' own trainers against this project's, over two steps with their defaults (but `bf16` and `gradient_checkpointing`, which are
 off except where a recipe names them): the worst parameter's largest difference, relative to its largest entry. `patch`: the trainer after
-`streambp.patch(trainer)`; `backward`: `streambp.backward` on the trainer's model and batches
+`sb.patch(trainer)`; `backward`: `sb.backward` on the trainer's model and batches
 ([what each is given](../../scripts/live/recipes.py)). Tiny models, float64 throughout (bf16: a float32 model under autocast). {machine}, commit {commit}; {versions}. Made by
 `scripts/live_models.py`.
 

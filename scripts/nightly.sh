@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every check at full size, one after another: the equality sweep, random passes, the golden cases, the reference's gradients, precision,
 # compare's verdicts on gradients of Hugging Face and on published mistakes, trainers of TRL, kills of sweeps, trainings and ranks and other faults, allocations that fail,
-# mistakes planted in the sources, the long-index suite, hostile inputs, libFuzzer's inputs, the Python package with a newer transformers, every torch, headers by
+# mistakes planted in the sources, the long-index suite, hostile inputs, libFuzzer's inputs, the Python package with a newer transformers, every torch, a wheel, headers by
 # themselves, a selection of tests with sanitizers and with assertions, the CUDA kernels on the host with sanitizers and in many orders, ranks
 # with the thread sanitizer, and one definition of each name. Says at the end which held; a check that fails does not keep the later ones from running.
 #   scripts/nightly.sh [--only REGEX] [--keep FOLDER] [ARGUMENT...]
@@ -133,6 +133,10 @@ check 'Hostile inputs: files, folders, records and command lines that have to be
 check 'Readers of files under libFuzzer' scripts/fuzz.sh --runs 100000 --seconds 300 --again --table out/fuzz/fuzz.md
 check 'The Python package with transformers 5.24' newer_transformers
 check 'Each torch that the project is for: library, programs, tests and Python package' scripts/matrix.sh
+wheel() {
+  scripts/wheel.sh out/wheel && bash verify/tests/install/wheel_test.sh out/wheel/*.whl "$venv" out/wheel/empty
+}
+check 'A wheel, installed into an empty environment and used' wheel
 check 'Every public header by itself' headers
 check 'The whole library as a subdirectory of another project' \
   bash verify/tests/install/install_test.sh add_subdirectory . "$venv" build/release/subdirectory --all

@@ -4,7 +4,7 @@
     .venv-hf/bin/python scripts/precision_hf.py --out results/precision-hf
 
 The same weights and tokens: transformers' model in float64 (the truth) and in bfloat16 (the yardstick: its sdpa attention, autograd), then
-streambp.backward() and a model in streambp.patch(), both in bfloat16, in 1, 4, 32 and 128 chunks of layers and head. Of each parameter the error
+sb.backward() and a model in sb.patch(), both in bfloat16, in 1, 4, 32 and 128 chunks of layers and head. Of each parameter the error
 is |gradient - truth| / |truth|, a root mean square over --batches of tokens. Two models: a Qwen3, whose rows are full, and a Qwen2 with the large
 biases of keys that published ones have, whose rows are padded, so that torch takes another path through attention. Writes errors.jsonl (a record of
 each model and configuration) and precision.md. Exit codes: 0 every parameter within 1.25 x Hugging Face's, 1 one is not, 2 bad usage or input.
@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 import transformers
 
-import streambp
+import streambp_bench as sb
 from files import InputError, run, write_file
 from machine import machine_name
 
@@ -77,12 +77,12 @@ def configurations(model, batch, chunks):
     tokens = int(batch["attention_mask"].sum()) if "attention_mask" in batch else rows * columns
     for count in chunks:
         size = -(-tokens // count)
-        yield f"backward, {count}", gradients(model, lambda size=size: streambp.backward(model, batch, chunk=size, head_chunk=size))
+        yield f"backward, {count}", gradients(model, lambda size=size: sb.backward(model, batch, chunk=size, head_chunk=size))
     for count in chunks:
         size = -(-tokens // count)
-        streambp.patch(model, chunk=size, head_chunk=size)
+        sb.patch(model, chunk=size, head_chunk=size)
         yield f"patch, {count}", gradients(model, lambda: model(**batch).loss.backward())
-        streambp.unpatch(model)
+        sb.unpatch(model)
 
 
 def measure(name, tokens, batches, chunks=CHUNKS):

@@ -35,5 +35,5 @@ export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:-pch_defines,time_macros}
   stop "the build failed: its message is above"
 cd /  # away from the package's source
 env -u STREAMBP_TORCH_LIBRARY -u PYTHONPATH "$python" -c \
-  'from streambp._library import library, library_path; library(); print("installed:", library_path())' >&2
+  'from streambp_bench._library import library, library_path; library(); print("installed:", library_path())' >&2
 echo "python.sh: use it with $python" >&2

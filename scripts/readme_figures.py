@@ -29,8 +29,8 @@ METHODS = {
     "`streambp --keep-attention`": "streambp+keep-attention",
 }
 # Rows of the table of times on a GPU.
-ON_A_GPU = {"Hugging Face, gradient checkpointing": "hf-checkpoint", "`streambp.patch` on its model": "python-patch",
-            "`streambp.backward` on its model": "python"}
+ON_A_GPU = {"Hugging Face, gradient checkpointing": "hf-checkpoint", "`sb.patch` on its model": "python-patch",
+            "`sb.backward` on its model": "python"}
 # Rows of the table of a token's bytes: preset by name.
 PRESETS = {"gpt-oss-20b": "gpt-oss-20b", "Qwen3.5-9B": "qwen3.5-9b", "Qwen3.5-35B-A3B": "qwen3.5-35b-a3b", "Gemma 4 E4B": "gemma-4-e4b",
            "Gemma 4 31B": "gemma-4-31b", "DeepSeek V3": "deepseek-v3"}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Recipes of TRL as people copy them, five steps, with one line more: streambp.patch(trainer, lane="module"). Losses and gradients against the same recipe without it.
+"""Recipes of TRL as people copy them, five steps, with one line more: sb.patch(trainer, lane="module"). Losses and gradients against the same recipe without it.
 
     scripts/recipes.py [--only NAME...] [--resume] [--out results/recipes]
 
@@ -48,7 +48,7 @@ RECIPES = {
 }
 PAGE = """# Recipes of TRL with one line more
 
-Five steps of each recipe as it is and in float32, patched (`streambp.patch(trainer, lane="module")`) against plain Hugging Face: the largest relative difference of a loss, the largest of a gradient before the
+Five steps of each recipe as it is and in float32, patched (`sb.patch(trainer, lane="module")`) against plain Hugging Face: the largest relative difference of a loss, the largest of a gradient before the
 first step (of its parameter's largest entry), and what "eager" attention for "sdpa" changes in plain Hugging Face. Tiny Qwen3, chunks of {chunk} tokens. {made}
 Made by `scripts/recipes.py`.
 
@@ -76,7 +76,7 @@ def base_model(folder, scores, quantized, attention):
 def run(recipe, autocast, attention="sdpa", patched=False):
     """(losses of the steps, gradients before the first step)."""
     import datasets
-    import streambp
+    import streambp_bench as sb
     import torch
     import trl
     from live.recipes import ROWS, byte_tokenizer, make_model, surprise
@@ -95,7 +95,7 @@ def run(recipe, autocast, attention="sdpa", patched=False):
         trainer = getattr(trl, f"{name}Trainer")(model=base_model(folder, name == "Reward", quantized, attention), args=arguments, processing_class=byte_tokenizer(),
                                                  train_dataset=datasets.Dataset.from_list(ROWS[rows]), **more)
         if patched:
-            streambp.patch(trainer, lane="module", chunk=CHUNK)
+            sb.patch(trainer, lane="module", chunk=CHUNK)
         losses, gradients, own = [], {}, trainer.training_step
 
         def stepping(*args, **kwargs):

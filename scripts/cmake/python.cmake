@@ -15,13 +15,19 @@ function(streambp_torch_of_interpreter torch)
   set(${torch} ${found} PARENT_SCOPE)
 endfunction()
 
-# The libraries and the program of predictions as a part of the package, with the version of torch next to it, which is read before it is loaded.
+# The libraries and programs as a part of the package, with the version of torch next to them, which is read before they are loaded, and the
+# module of the package's former name.
 function(streambp_install_python)
   set(libraries streambp_torch streambp_judge)
   if(TARGET streambp_cuda)
     list(APPEND libraries streambp_cuda)
   endif()
-  install(TARGETS ${libraries} LIBRARY DESTINATION streambp/lib COMPONENT streambp_python)
-  install(TARGETS streambp_plan RUNTIME DESTINATION streambp/lib COMPONENT streambp_python)
-  install(FILES ${PROJECT_BINARY_DIR}/lib/libstreambp_torch.torch DESTINATION streambp/lib COMPONENT streambp_python)
+  install(TARGETS ${libraries} LIBRARY DESTINATION streambp_bench/lib COMPONENT streambp_python)
+  set(programs streambp_plan)
+  if(STREAMBP_BUILD_PROGRAMS)
+    list(APPEND programs streambp-bench streambp-verify)
+  endif()
+  install(TARGETS ${programs} RUNTIME DESTINATION streambp_bench/lib COMPONENT streambp_python)
+  install(FILES ${PROJECT_BINARY_DIR}/lib/libstreambp_torch.torch DESTINATION streambp_bench/lib COMPONENT streambp_python)
+  install(FILES ${PROJECT_SOURCE_DIR}/streambp/python/streambp.py DESTINATION . COMPONENT streambp_python)
 endfunction()

@@ -50,7 +50,7 @@ class EngineMeter:
     def __init__(self, library):
         os.environ["STREAMBP_TORCH_LIBRARY"] = library
         sys.path.insert(0, str(ROOT / "streambp/python"))
-        from streambp._library import library as load
+        from streambp_bench._library import library as load
 
         load()
 
@@ -98,12 +98,12 @@ class Worker:
             add_fused_lm_head(self.model)
             self._has_fused_head = True
         if method in PYTHON_METHODS:
-            import streambp
+            import streambp_bench as sb
 
             if self.method in PYTHON_METHODS[1:]:
-                streambp.unpatch(self.model)
+                sb.unpatch(self.model)
             if method != "python":
-                streambp.patch(self.model, lane="module" if method == "python-module" else "engine")
+                sb.patch(self.model, lane="module" if method == "python-module" else "engine")
         elif name == "hf-checkpoint":
             every = next((int(setting.removeprefix("every=")) for setting in settings if setting.startswith("every=")), 1)
             self.model.gradient_checkpointing_disable()
@@ -137,9 +137,9 @@ class Worker:
         resident = self.meter.live_bytes() + missing
         cpu_start, start = time.process_time(), time.perf_counter()
         if self.method == "python":
-            import streambp
+            import streambp_bench as sb
 
-            value = streambp.backward(self.model, tokens).item()
+            value = sb.backward(self.model, tokens).item()
         else:
             loss = self.loss(tokens)
             loss.backward()

@@ -14,7 +14,7 @@ VERIFY = ROOT / "build/release/bin/streambp-verify"
 METER = ROOT / "build/release/lib/libstreambp_meter_c.so"
 ENGINE = ROOT / "build/release/lib/libstreambp_torch.so"
 HF_METHODS = ("hf-standard", "hf-checkpoint")
-# On Hugging Face's model: streambp.backward(), streambp.patch(), and patch(lane="module").
+# On Hugging Face's model: sb.backward(), sb.patch(), and patch(lane="module").
 PYTHON_METHODS = ("python", "python-patch", "python-module")
 FIGURES = ("status", "error", "loss", "resident_bytes", "peak_bytes", "peak_beyond_resident_bytes", "model_flops", "hardware_flops",
            "gemm_flops_per_second", "percent_of_gemm", "chunk", "environment")

@@ -1,10 +1,10 @@
-"""Two steps of a trainer, with the gradients that it has before each optimizer step: its own, a patched one's, and streambp.backward's."""
+"""Two steps of a trainer, with the gradients that it has before each optimizer step: its own, a patched one's, and sb.backward's."""
 
 import contextlib
 import tempfile
 from unittest import mock
 
-import streambp
+import streambp_bench as sb
 import torch
 import transformers
 from goldens.passes import InFloat64
@@ -46,7 +46,7 @@ class Steps(transformers.TrainerCallback):
         self.batches.clear()
 
     def backward(self):
-        """The gradients of streambp.backward for the step's batches; those that the trainer has are put back."""
+        """The gradients of sb.backward for the step's batches; those that the trainer has are put back."""
         model = self.trainer.model
         kept = [(parameter, parameter.grad) for parameter in model.parameters()]
         model.zero_grad(set_to_none=True)
@@ -54,9 +54,9 @@ class Steps(transformers.TrainerCallback):
             for given in self.batches:
                 batch, options = self.given(self.trainer, *given)
                 batch = {name: value for name, value in batch.items() if name != "use_cache"}
-                streambp.backward(model, batch, chunk=8, **options)
+                sb.backward(model, batch, chunk=8, **options)
             return gradients_of(model)
-        except streambp.InputError as error:
+        except sb.InputError as error:
             self.refusal = str(error)
             return None
         finally:
@@ -97,7 +97,7 @@ def train(recipe, model, adapter, door):
     with tempfile.TemporaryDirectory() as folder:
         trainer = make_trainer(recipe, model, adapter, folder)
         if door == "patch":
-            streambp.patch(trainer, chunk=8)
+            sb.patch(trainer, chunk=8)
         steps = Steps(trainer, RECIPES[recipe][0][2] if door == "backward" else None)
         torch.manual_seed(9)
         trainer.train()
@@ -129,7 +129,7 @@ def rows_of(recipe, model, adapter, dtype, limit):
             if door == "patch":
                 try:
                     ours = train(recipe, model, adapter, "patch").own
-                except streambp.InputError as error:
+                except sb.InputError as error:
                     record["refusal"] = str(error)
             if record["refusal"] is None:
                 record["error"], record["parameter"] = worst(ours, plain.own)

@@ -1,4 +1,4 @@
-"""The recipes of scripts/live_models.py: trainers of TRL and transformers with their settings, and what streambp.backward is given for each."""
+"""The recipes of scripts/live_models.py: trainers of TRL and transformers with their settings, and what sb.backward is given for each."""
 
 import copy
 

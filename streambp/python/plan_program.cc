@@ -1,6 +1,6 @@
 // streambp_plan predict|longest|suggest|choose: a request on stdin, its answer on stdout (planning.h). Any
 // failure that is no bad input ends in a line on stderr and exit code 1. For
-// streambp/python/streambp/_plan.py.
+// streambp/python/streambp_bench/_plan.py.
 #include <exception>
 #include <iostream>
 #include <iterator>

@@ -7,7 +7,7 @@
 
 import argparse
 
-import streambp
+import streambp_bench as sb
 import torch
 from ranks import run_ranks
 from tiny_model import WORDS, tiny_model
@@ -19,7 +19,7 @@ ARGUMENTS.add_argument("--tokens", type=int, default=256, help="of each rank's r
 
 def train(rank, ranks):
     arguments = ARGUMENTS.parse_args()
-    model = torch.nn.parallel.DistributedDataParallel(streambp.patch(tiny_model(), chunk="auto"))
+    model = torch.nn.parallel.DistributedDataParallel(sb.patch(tiny_model(), chunk="auto"))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     generator = torch.Generator().manual_seed(rank)
     tokens = torch.randint(WORDS, (1, arguments.tokens), generator=generator)  # the rank's own

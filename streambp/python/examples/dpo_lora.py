@@ -9,7 +9,7 @@ import tempfile
 
 import datasets
 import peft
-import streambp
+import streambp_bench as sb
 import trl
 from tiny_model import byte_tokenizer, tiny_model
 
@@ -28,8 +28,8 @@ def main():
                                report_to=[], use_cpu=True, save_strategy="no")
         trainer = trl.DPOTrainer(model=tiny_model(), args=config, train_dataset=datasets.Dataset.from_dict(rows), processing_class=byte_tokenizer(),
                                  peft_config=peft.LoraConfig(r=8, lora_alpha=16, lora_dropout=0.05, target_modules="all-linear", task_type="CAUSAL_LM"))
-        streambp.patch(trainer)  # checkpointing is turned off, and autocast, dropout and the adapter stay as they are
-        print(streambp.summary(trainer.model))
+        sb.patch(trainer)  # checkpointing is turned off, and autocast, dropout and the adapter stay as they are
+        print(sb.summary(trainer.model))
         trainer.train()
 
 

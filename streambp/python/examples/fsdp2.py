@@ -7,7 +7,7 @@
 
 import argparse
 
-import streambp
+import streambp_bench as sb
 import torch
 from ranks import run_ranks
 from tiny_model import WORDS, tiny_model
@@ -20,7 +20,7 @@ ARGUMENTS.add_argument("--tokens", type=int, default=256, help="of each rank's r
 
 def train(rank, ranks):
     arguments = ARGUMENTS.parse_args()
-    model = streambp.patch(tiny_model(), chunk="auto")
+    model = sb.patch(tiny_model(), chunk="auto")
     for layer in model.model.layers:
         fully_shard(layer)
     fully_shard(model)

@@ -8,7 +8,7 @@ import argparse
 import tempfile
 
 import datasets
-import streambp
+import streambp_bench as sb
 import trl
 from tiny_model import byte_tokenizer, tiny_model
 
@@ -32,7 +32,7 @@ def main():
         )
         trainer = trl.GRPOTrainer(model=tiny_model(), reward_funcs=vowels, args=config, processing_class=byte_tokenizer(),
                                   train_dataset=datasets.Dataset.from_dict({"prompt": prompts}))
-        streambp.patch(trainer, chunk="auto")
+        sb.patch(trainer, chunk="auto")
         trainer.train()
 
 

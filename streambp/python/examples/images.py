@@ -6,7 +6,7 @@
 
 import argparse
 
-import streambp
+import streambp_bench as sb
 import torch
 import transformers
 
@@ -40,7 +40,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=200, help="of text (default: %(default)s)")
     arguments = parser.parse_args()
 
-    model = streambp.patch(tiny_model().train(), chunk=64)
+    model = sb.patch(tiny_model().train(), chunk=64)
     optimizer, batch = torch.optim.AdamW(model.parameters(), lr=3e-3), batch_of(arguments.tokens)
     for _ in range(arguments.steps):
         loss = model(**batch).loss

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import datasets
 import peft
-import streambp
+import streambp_bench as sb
 import torch
 import transformers
 import trl
@@ -37,8 +37,8 @@ def main():
                                report_to=[], use_cpu=True, save_strategy="no")
         trainer = trl.SFTTrainer(model=quantized(folder), args=config, train_dataset=datasets.Dataset.from_dict({"text": lines}),
                                  processing_class=byte_tokenizer(), peft_config=peft.LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", modules_to_save=["lm_head"]))
-        streambp.patch(trainer)
-        print(streambp.summary(trainer.model))
+        sb.patch(trainer)
+        print(sb.summary(trainer.model))
         trainer.train()
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A loop of your own: a small model learns a text file, byte by byte. streambp.backward() stands for model(...).loss and loss.backward().
+"""A loop of your own: a small model learns a text file, byte by byte. sb.backward() stands for model(...).loss and loss.backward().
 
     python sft_text_file.py [FILE] [--tokens 2048] [--steps 20]
 """
@@ -7,7 +7,7 @@
 import argparse
 from pathlib import Path
 
-import streambp
+import streambp_bench as sb
 import torch
 from tiny_model import tiny_model
 
@@ -25,7 +25,7 @@ def main():
     for step in range(arguments.steps):
         start = step * arguments.tokens % max(len(data) - arguments.tokens, 1)
         tokens = data[start: start + arguments.tokens].unsqueeze(0)
-        loss = streambp.backward(model, {"input_ids": tokens, "labels": tokens}, chunk="auto")
+        loss = sb.backward(model, {"input_ids": tokens, "labels": tokens}, chunk="auto")
         optimizer.step()
         optimizer.zero_grad()
         print(f"step {step + 1}: loss {loss:.4f}", flush=True)

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import datasets
-import streambp
+import streambp_bench as sb
 import trl
 from tiny_model import byte_tokenizer, tiny_model
 
@@ -27,7 +27,7 @@ def main():
             use_cpu=True, save_strategy="no")
         trainer = trl.SFTTrainer(model=tiny_model(), args=config, train_dataset=datasets.Dataset.from_dict({"text": lines}),
                                  processing_class=byte_tokenizer())
-        streambp.patch(trainer, chunk="auto")  # the layers, and the head that the trainer asks for log-probabilities
+        sb.patch(trainer, chunk="auto")  # the layers, and the head that the trainer asks for log-probabilities
         trainer.train()
 
 

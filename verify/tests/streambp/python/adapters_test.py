@@ -10,8 +10,8 @@ from peft.utils import get_peft_model_state_dict
 from python_case import GOLDENS, Case, autograd, in_float64, inputs_of, model_in_float64, take_gradients
 from objectives_test import options_of, read_case
 
-import streambp
-from streambp._model import Weights, engine_of
+import streambp_bench as sb
+from streambp_bench._model import Weights, engine_of
 
 SMALL = {"r": 3, "lora_alpha": 5, "task_type": "CAUSAL_LM"}
 
@@ -37,7 +37,7 @@ class Adapters(Case):
     def compare(self, model, what, inputs=None, **settings):
         inputs = inputs or inputs_of(model)
         theirs_loss, theirs = autograd(model, inputs)
-        loss = streambp.backward(model, inputs, chunk=7, **settings)
+        loss = sb.backward(model, inputs, chunk=7, **settings)
         self.assert_loss(loss, theirs_loss, what)
         self.assert_gradients(take_gradients(model), theirs, what)
         return theirs
@@ -102,7 +102,7 @@ class Adapters(Case):
             model = PeftModel.from_pretrained(model_in_float64(case["model"].removeprefix("models/")), path / "adapter", is_trainable=True)
         model.eval()
         if path.name.endswith("-tokens"):
-            self.assert_refused(lambda: streambp.backward(model, inputs), "trainable_token_indices", "modules_to_save")
+            self.assert_refused(lambda: sb.backward(model, inputs), "trainable_token_indices", "modules_to_save")
             return False
         settings = json.loads((path / "adapter/adapter_config.json").read_text())
         engine = engine_of(Weights(model))
@@ -111,7 +111,7 @@ class Adapters(Case):
         if case["hyperparameters"].get("reference", "").startswith("the base model"):
             more["reference"] = "base"
             inputs = {key: tensor for key, tensor in inputs.items() if not key.startswith("ref_")}
-        loss = streambp.backward(model, inputs, case["objective"], chunk=7, options=options_of(case, known[case["objective"]]), **more)
+        loss = sb.backward(model, inputs, case["objective"], chunk=7, options=options_of(case, known[case["objective"]]), **more)
         self.assert_loss(loss, case["expected"]["loss"], path.name)
         gradients = get_peft_model_state_dict(model, state_dict=take_gradients(model), save_embedding_layers=False)
         self.assert_gradients({key: gradients[key] for key in expected}, expected, f"{path.name} ({settings['target_modules']})")
@@ -121,9 +121,9 @@ class Adapters(Case):
         model = adapted("llama", target_modules="all-linear")
         case, inputs, _ = read_case("llama-dpo-sigmoid")
         given = {key: tensor for key, tensor in inputs.items() if not key.startswith("ref_")}
-        streambp.backward(model, given, "dpo", chunk=6, reference="base")
+        sb.backward(model, given, "dpo", chunk=6, reference="base")
         by_name = take_gradients(model)
-        streambp.backward(model, given, "dpo", chunk=6, reference=model_in_float64("llama"))
+        sb.backward(model, given, "dpo", chunk=6, reference=model_in_float64("llama"))
         self.assert_gradients(by_name, take_gradients(model), "the base as a model of its own")
         self.assertEqual(case["objective"], "dpo")
 
@@ -152,14 +152,14 @@ class Adapters(Case):
 
 class Refused(Case):
     def refuse(self, model, *words):
-        return self.assert_refused(lambda: streambp.backward(model, inputs_of(model)), *words)
+        return self.assert_refused(lambda: sb.backward(model, inputs_of(model)), *words)
 
     def test_variants(self):
         self.refuse(adapted("llama", target_modules=["q_proj"], use_dora=True), "DoRA", "use_dora=False")
         model = adapted("llama", target_modules=["q_proj"], lora_dropout=0.1)
         self.refuse(model.train(), "lora_dropout", "0.1", "lora_dropout=0")
         model.eval()
-        streambp.backward(model, inputs_of(model))
+        sb.backward(model, inputs_of(model))
         self.assertTrue(take_gradients(model))
 
     def test_states(self):
@@ -191,7 +191,7 @@ class Refused(Case):
         settings = LoraConfig(target_modules=["q_proj"], **SMALL)
         self.refuse(get_peft_model(base, settings), "float32", "bfloat16", "autocast_adapter_dtype=False")
         model = get_peft_model(model_in_float64("llama").to(torch.bfloat16), settings, autocast_adapter_dtype=False)
-        streambp.backward(model, inputs_of(model))
+        sb.backward(model, inputs_of(model))
         self.assertTrue(all(gradient.dtype == torch.bfloat16 for gradient in take_gradients(model).values()))
 
 

@@ -9,7 +9,7 @@ from transformers import AttentionInterface, DynamicCache
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-import streambp
+import streambp_bench as sb
 
 
 def doubled(module, query, key, value, attention_mask, **kwargs):
@@ -20,8 +20,8 @@ def doubled(module, query, key, value, attention_mask, **kwargs):
 class Attention(Case):
     def both_refuse(self, model, *words):
         batch = inputs_of(model)
-        self.assert_refused(lambda: streambp.backward(model, batch), *words)
-        self.assert_refused(lambda: streambp.patch(model, lane="engine"), *words)
+        self.assert_refused(lambda: sb.backward(model, batch), *words)
+        self.assert_refused(lambda: sb.patch(model, lane="engine"), *words)
 
     def test_registered_function(self):
         AttentionInterface.register("doubled", doubled)
@@ -43,7 +43,7 @@ class Attention(Case):
             self.both_refuse(model, "'sdpa'", "doubled")
         finally:
             ALL_ATTENTION_FUNCTIONS["sdpa"] = before
-        streambp.backward(model, inputs_of(model))
+        sb.backward(model, inputs_of(model))
 
     def test_not_causal(self):
         model = load("qwen3")
@@ -55,7 +55,7 @@ class Attention(Case):
         loss, truth = autograd(model, inputs_of(model))
         for name in ("sdpa", "eager", "flex_attention"):
             model.set_attn_implementation(name)
-            self.assert_loss(streambp.backward(model, inputs_of(model)), loss, name)
+            self.assert_loss(sb.backward(model, inputs_of(model)), loss, name)
             self.assert_gradients(take_gradients(model), truth, name)
 
 
@@ -67,7 +67,7 @@ class FlashAttention(Case):
         return {name: tensor.expand(rows, -1).contiguous() for name, tensor in packed.items()}
 
     def ours(self, model, batch):
-        streambp.backward(model, batch)
+        sb.backward(model, batch)
         return take_gradients(model)
 
     def both_levels(self, model, batch, truth, what):
@@ -123,8 +123,8 @@ class Arguments(Case):
             with torch.no_grad():  # the model's own code is as good, and has it
                 model(**batch, scores_to_add=None)
             model(**batch, is_causal=True).loss.backward()
-        self.assert_refused(lambda: streambp.backward(model, {**batch, "is_causal": False}), "is_causal")
-        streambp.backward(model, {**batch, "is_causal": True})
+        self.assert_refused(lambda: sb.backward(model, {**batch, "is_causal": False}), "is_causal")
+        sb.backward(model, {**batch, "is_causal": True})
 
     def test_documents_by_cu_seq_lens(self):
         model = load("qwen3")
@@ -132,7 +132,7 @@ class Arguments(Case):
         bounds = torch.tensor([0, 5, 14, 17], dtype=torch.int32)
         more = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "max_length_q": 9, "max_length_k": 9}
         truth = autograd(model, packed)[1]
-        streambp.backward(model, {**packed, **more})
+        sb.backward(model, {**packed, **more})
         self.assert_gradients(take_gradients(model), truth, "cu_seq_lens")
         without = {name: tensor for name, tensor in packed.items() if name != "position_ids"}
         wrong = {**more, "cu_seq_lens_q": bounds + 1, "cu_seq_lens_k": bounds + 1}
@@ -140,7 +140,7 @@ class Arguments(Case):
             step(model, {**packed, **more})
             for batch in ({**without, **more}, {**packed, **wrong}):
                 self.assert_refused(lambda batch=batch: step(model, batch), "cu_seq_lens_q", "position_ids")
-                self.assert_refused(lambda batch=batch: streambp.backward(model, batch), "cu_seq_lens_q", "position_ids")
+                self.assert_refused(lambda batch=batch: sb.backward(model, batch), "cu_seq_lens_q", "position_ids")
 
     def test_dropped_labels_that_are_counted(self):
         model = load("qwen3")
@@ -148,8 +148,8 @@ class Arguments(Case):
         batch["labels"] = batch["input_ids"].clone()
         batch["labels"][batch["attention_mask"] == 0] = -100
         counted = {**batch, "num_items_in_batch": torch.tensor(20)}
-        streambp.backward(model, batch, first_labels="ignore")
-        self.assert_refused(lambda: streambp.backward(model, counted, first_labels="ignore"), "num_items_in_batch", "-100")
+        sb.backward(model, batch, first_labels="ignore")
+        self.assert_refused(lambda: sb.backward(model, counted, first_labels="ignore"), "num_items_in_batch", "-100")
         with patched(model, first_labels="ignore"):
             step(model, batch)
             self.assert_refused(lambda: step(model, counted), "num_items_in_batch", "-100")
@@ -160,7 +160,7 @@ class Verify(Case):
         model = model_in_float64("qwen3")
         model.config.use_cache = True
         with in_float64():
-            report = streambp.verify(model, packed_inputs(model, (5, 9, 3)))
+            report = sb.verify(model, packed_inputs(model, (5, 9, 3)))
         self.assertTrue(report.exact, str(report))
         self.assertTrue(any("use_cache=False" in note for note in report.notes), report.notes)
 

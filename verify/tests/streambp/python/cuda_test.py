@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""streambp.backward() and streambp.patch() on a GPU, in float64: losses and gradients of every family equal Hugging Face's on the CPU."""
+"""sb.backward() and sb.patch() on a GPU, in float64: losses and gradients of every family equal Hugging Face's on the CPU."""
 
 import sys
 import unittest
@@ -8,7 +8,7 @@ import torch
 from patching import FAMILIES, LIMIT, batch_of, difference, in_float64, load, packed_batch, patched, reference_step, relative, step
 from python_case import take_gradients
 
-import streambp
+import streambp_bench as sb
 
 PADDED = (("right", (29, 11, 18)), ("left", (17, 29, 10)))
 
@@ -30,7 +30,7 @@ class OnCuda(unittest.TestCase):
             model.cuda()
             own = on_cuda(batch)
             model.zero_grad(set_to_none=True)
-            level_1 = streambp.backward(model, own, chunk=5).item(), on_cpu(take_gradients(model))
+            level_1 = sb.backward(model, own, chunk=5).item(), on_cpu(take_gradients(model))
             with patched(model, chunk=5, head_chunk=7):
                 level_2 = step(model, own)
         worst = 0.0

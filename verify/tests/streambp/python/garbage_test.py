@@ -5,7 +5,7 @@ import gc
 import unittest
 import warnings
 
-import streambp
+import streambp_bench as sb
 import torch
 from module_lane_test import CLASSES, model_of
 from patching import batch_of
@@ -22,7 +22,7 @@ def live_bytes_after_steps(model, steps=3, **more):
 
     def step():
         model(**batch, **more).loss.backward()
-        with streambp.measure() as measured:
+        with sb.measure() as measured:
             pass
         return measured.start_bytes
 
@@ -41,25 +41,25 @@ class Garbage(Case):
         for family, settings in MODULE_LANE.items():
             with self.subTest(family):
                 model = model_of(family, **settings).float()
-                streambp.patch(model, lane="module", chunk=7)
+                sb.patch(model, lane="module", chunk=7)
                 live = live_bytes_after_steps(model)
                 self.assertEqual(len(set(live)), 1, f"{family}: {live}")
-                streambp.unpatch(model)
+                sb.unpatch(model)
 
     def test_layers_that_run_whole(self):
         model = model_of("llama", "sdpa").float()
-        streambp.patch(model, lane="module", chunk=7)
+        sb.patch(model, lane="module", chunk=7)
         live = live_bytes_after_steps(model, output_attentions=True)
         self.assertEqual(len(set(live)), 1, live)
 
     def test_layers_by_the_engine(self):
         model = model_of("qwen3", "sdpa").float()
-        streambp.patch(model, lane="engine", chunk=7)
+        sb.patch(model, lane="engine", chunk=7)
         live = live_bytes_after_steps(model)
         self.assertEqual(len(set(live)), 1, live)
 
 
 if __name__ == "__main__":
-    streambp.load()
+    sb.load()
     torch.manual_seed(0)
     unittest.main()

@@ -1,4 +1,4 @@
-"""streambp.backward on Hugging Face's model objects: the gradients of their own autograd, in their own .grad."""
+"""sb.backward on Hugging Face's model objects: the gradients of their own autograd, in their own .grad."""
 
 import unittest
 from unittest import mock
@@ -6,8 +6,8 @@ from unittest import mock
 import torch
 from python_case import LIMIT, Case, autograd, in_float64, inputs_of, model_in_float64, packed_inputs, relative_difference, take_gradients
 
-import streambp
-from streambp._model import Weights
+import streambp_bench as sb
+from streambp_bench._model import Weights
 
 MODELS = ("gemma2", "gemma3", "gpt-oss", "llama", "llama-dynamic", "llama-linear", "llama-tied", "llama-yarn", "llama-yarn-mscale", "mistral",
           "phi3", "qwen2", "qwen2-window", "qwen3", "qwen3-moe", "qwen3-moe-aux", "qwen3-moe-step", "qwen3-yarn-factor", "llama-pad")
@@ -17,7 +17,7 @@ class EveryFamily(Case):
     def compare(self, name, inputs, what, model=None, **settings):
         model = model or model_in_float64(name)
         theirs_loss, theirs = autograd(model, inputs)
-        loss = streambp.backward(model, inputs, **settings)
+        loss = sb.backward(model, inputs, **settings)
         self.assertEqual((loss.dtype, loss.shape, loss.requires_grad), (torch.float64, (), False))
         self.assert_loss(loss, theirs_loss, f"{name}, {what}")
         self.assert_gradients(take_gradients(model), theirs, f"{name}, {what}")
@@ -42,7 +42,7 @@ class EveryFamily(Case):
             theirs_loss, theirs = autograd(model, inputs)
             for chunk in (1, 6, 7, 8, 55, 56, 57, 4096):
                 with self.subTest(model=name, chunk=chunk):
-                    loss, info = streambp.backward(model, inputs, chunk=chunk, return_info=True)
+                    loss, info = sb.backward(model, inputs, chunk=chunk, return_info=True)
                     self.assertEqual((info.tokens, info.method), (56, "streambp"))
                     self.assert_loss(loss, theirs_loss, f"{name}, chunk {chunk}")
                     self.assert_gradients(take_gradients(model), theirs, f"{name}, chunk {chunk}")
@@ -56,14 +56,14 @@ class EveryFamily(Case):
                          {"keep": ["attention", "gate-up:1"], "chunk": 5}, {"every": 2, "chunk": 9}, {"offload": "host", "chunk": 9},
                          {"order": "forward", "chunk": 9}, {"head_chunk": 3, "chunk": 9}, {"micro_batches": 3, "chunk": 4}):
             with self.subTest(settings=settings):
-                loss = streambp.backward(model, inputs, **settings)
+                loss = sb.backward(model, inputs, **settings)
                 self.assert_loss(loss, theirs_loss, str(settings))
                 self.assert_gradients(take_gradients(model), theirs, str(settings))
 
     def test_log_probabilities_at_their_columns(self):
         model = model_in_float64("qwen3")
         inputs = inputs_of(model)
-        _, info = streambp.backward(model, inputs, chunk=5, return_info=True)
+        _, info = sb.backward(model, inputs, chunk=5, return_info=True)
         with torch.no_grad(), in_float64():
             logits = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], position_ids=inputs["position_ids"],
                            use_cache=False).logits[:, :-1].log_softmax(-1)
@@ -76,7 +76,7 @@ class EveryFamily(Case):
         model = model_in_float64("llama")
         inputs = inputs_of(model)
         theirs_loss, theirs = autograd(model, {**inputs, "num_items_in_batch": 77})
-        loss = streambp.backward(model, {**inputs, "num_items_in_batch": 77}, chunk=8)
+        loss = sb.backward(model, {**inputs, "num_items_in_batch": 77}, chunk=8)
         self.assert_loss(loss, theirs_loss, "num_items_in_batch")
         self.assert_gradients(take_gradients(model), theirs, "num_items_in_batch")
 
@@ -87,13 +87,13 @@ class EveryFamily(Case):
         columns = inputs["input_ids"].shape[1]
         sees = torch.ones(columns, columns, dtype=torch.bool).tril() & inputs["attention_mask"].bool()[:, None, None, :]
         for mask in (sees, torch.where(sees, 0.0, -1e9)):
-            streambp.backward(model, {**inputs, "attention_mask": mask}, chunk=8)
+            sb.backward(model, {**inputs, "attention_mask": mask}, chunk=8)
             self.assert_gradients(take_gradients(model), theirs, "4-D mask")
         packed = packed_inputs(model, (5, 12, 3))
         _, theirs = autograd(model, packed)
         documents = (packed["position_ids"] == 0).cumsum(1)
         sees = torch.ones(20, 20, dtype=torch.bool).tril() & (documents[0][:, None] == documents[0][None, :])
-        streambp.backward(model, {**packed, "attention_mask": sees[None, None]}, chunk=8)
+        sb.backward(model, {**packed, "attention_mask": sees[None, None]}, chunk=8)
         self.assert_gradients(take_gradients(model), theirs, "4-D mask of documents")
 
 
@@ -106,10 +106,10 @@ class Gradients(Case):
 
     def test_second_call_adds_into_the_same_storage(self):
         _, theirs = autograd(self.model, self.inputs)
-        streambp.backward(self.model, self.inputs, chunk=7)
+        sb.backward(self.model, self.inputs, chunk=7)
         storages = {name: parameter.grad.data_ptr() for name, parameter in self.model.named_parameters()}
         gradients = {name: parameter.grad for name, parameter in self.model.named_parameters()}
-        streambp.backward(self.model, self.inputs, chunk=5)
+        sb.backward(self.model, self.inputs, chunk=5)
         for name, parameter in self.model.named_parameters():
             self.assertIs(parameter.grad, gradients[name])
             self.assertEqual(parameter.grad.data_ptr(), storages[name])
@@ -121,7 +121,7 @@ class Gradients(Case):
         with in_float64():
             self.model(**self.inputs, use_cache=False).loss.backward()
         before = {name: parameter.grad.clone() for name, parameter in self.model.named_parameters()}
-        streambp.backward(self.model, self.inputs)
+        sb.backward(self.model, self.inputs)
         ours = {name: gradient - before[name] for name, gradient in take_gradients(self.model).items()}
         self.assert_gradients(ours, theirs, "after autograd's")
 
@@ -137,7 +137,7 @@ class Gradients(Case):
                 return views[-1]
 
             with mock.patch.object(Weights, "views_of", spy):
-                streambp.backward(model, inputs_of(model), chunk=9)
+                sb.backward(model, inputs_of(model), chunk=9)
             storages = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
             values, gradients = views[-2], views[-1]
             self.assertEqual({view.untyped_storage().data_ptr() for view in values.values()}, storages)
@@ -152,26 +152,26 @@ class Gradients(Case):
         for name, parameter in self.model.named_parameters():
             parameter.requires_grad_("layers.1" in name and "mlp" in name)
         _, theirs = autograd(self.model, self.inputs)
-        streambp.backward(self.model, self.inputs, chunk=7)
+        sb.backward(self.model, self.inputs, chunk=7)
         for parameter in self.model.parameters():
             self.assertEqual(parameter.grad is not None, parameter.requires_grad)
         self.assert_gradients(take_gradients(self.model), theirs, "one layer's MLP")
         self.model.requires_grad_(False)
-        self.assert_refused(lambda: streambp.backward(self.model, self.inputs), "requires_grad")
+        self.assert_refused(lambda: sb.backward(self.model, self.inputs), "requires_grad")
 
     def test_refused_batches_leave_gradients_as_they_were(self):
         wrong = {**self.inputs, "input_ids": self.inputs["input_ids"] + 10_000}
-        self.assert_refused(lambda: streambp.backward(self.model, wrong), "input_ids")
+        self.assert_refused(lambda: sb.backward(self.model, wrong), "input_ids")
         self.assertTrue(all(parameter.grad is None for parameter in self.model.parameters()))
 
     def test_engine_follows_the_model(self):
         _, theirs = autograd(self.model, self.inputs)
-        streambp.backward(self.model, self.inputs)
+        sb.backward(self.model, self.inputs)
         take_gradients(self.model)
         with torch.no_grad():
             self.model.model.norm.weight.mul_(2.0)
         _, changed = autograd(self.model, self.inputs)
-        streambp.backward(self.model, self.inputs)
+        sb.backward(self.model, self.inputs)
         self.assert_gradients(take_gradients(self.model), changed, "changed weights")
         self.assertTrue(relative_difference(changed["model.norm.weight"], theirs["model.norm.weight"]) > 0.1)
         self.model.config.rms_norm_eps = 0.5
@@ -179,10 +179,10 @@ class Gradients(Case):
             if hasattr(module, "variance_epsilon"):
                 module.variance_epsilon = 0.5
         _, changed = autograd(self.model, self.inputs)
-        streambp.backward(self.model, self.inputs)
+        sb.backward(self.model, self.inputs)
         self.assert_gradients(take_gradients(self.model), changed, "changed config")
         self.model.float()
-        streambp.backward(self.model, self.inputs)
+        sb.backward(self.model, self.inputs)
         self.assertEqual(self.model.model.norm.weight.grad.dtype, torch.float32)
 
 
@@ -195,7 +195,7 @@ class OtherDtypes(Case):
             _, truth = autograd(truth_model, inputs)
             model = model_in_float64(name).float()
             _, theirs = autograd(model, inputs, wide=False)
-            loss = streambp.backward(model, inputs, chunk=16)
+            loss = sb.backward(model, inputs, chunk=16)
             self.assertEqual(loss.dtype, torch.float32)
             ours = take_gradients(model)
             error = sum(((ours[key].double() - truth[key]) ** 2).sum() / (truth[key] ** 2).sum() for key in truth) ** 0.5
@@ -209,7 +209,7 @@ class OtherDtypes(Case):
         inputs = inputs_of(truth_model)
         truth_loss, truth = autograd(truth_model, inputs)
         model = model_in_float64("qwen3").to(torch.bfloat16)
-        loss = streambp.backward(model, inputs, chunk=16)
+        loss = sb.backward(model, inputs, chunk=16)
         self.assert_loss(loss, truth_loss, "bfloat16", limit=0.05)
         for name, gradient in take_gradients(model).items():
             self.assertEqual(gradient.dtype, torch.bfloat16)
@@ -228,7 +228,7 @@ class OnCuda(Case):
         stream = torch.cuda.Stream()
         for batch in (on_device, inputs):
             with torch.cuda.stream(stream):
-                loss = streambp.backward(model, batch, chunk=7)
+                loss = sb.backward(model, batch, chunk=7)
             stream.synchronize()
             self.assertEqual(loss.device.type, "cuda")
             self.assert_loss(loss, truth_loss, "on CUDA", limit=1e-5)

@@ -6,7 +6,7 @@ The layers add nothing, so that what enters the head is the same for all, and no
 
 import unittest
 
-import streambp
+import streambp_bench as sb
 import torch
 from patching import batch_of, gradients, tiny
 from python_case import relative_difference
@@ -41,18 +41,18 @@ class HeadDtype(unittest.TestCase):
         loss.backward()
         yield "autograd", loss, gradients(model)
         model.zero_grad(set_to_none=True)
-        yield "backward", streambp.backward(model, batch, chunk=5, head_chunk=3), gradients(model)
+        yield "backward", sb.backward(model, batch, chunk=5, head_chunk=3), gradients(model)
         model.zero_grad(set_to_none=True)
-        streambp.patch(model, chunk=5, head_chunk=3, lane="engine")
+        sb.patch(model, chunk=5, head_chunk=3, lane="engine")
         loss = model(**batch).loss
         loss.backward()
         yield "patch", loss, gradients(model)
         model.zero_grad(set_to_none=True)
-        log_probabilities = streambp.log_probabilities(model, batch["input_ids"], batch["attention_mask"], targets=batch["labels"])
+        log_probabilities = sb.log_probabilities(model, batch["input_ids"], batch["attention_mask"], targets=batch["labels"])
         loss = -log_probabilities.sum() / (batch["labels"][:, 1:] != -100).sum()
         loss.backward()
         yield "log_probabilities", loss, gradients(model)
-        streambp.unpatch(model)
+        sb.unpatch(model)
 
     def test_loss_and_gradients(self):
         batch = batch_of(61, (14, 9))
@@ -80,7 +80,7 @@ class HeadDtype(unittest.TestCase):
                 model = model_of(tied)
                 add_fused_lm_head(model, temperature=0.9, cast_lm_head_to_fp32=True, outputs=("log_probs", "entropy"))
                 if patched:
-                    streambp.patch(model, chunk=5, head_chunk=3, lane="engine")
+                    sb.patch(model, chunk=5, head_chunk=3, lane="engine")
                 results.append(model(**batch, fused_lm_head=True))
             for name in ("loss", "log_probs", "entropy"):
                 theirs, own = getattr(results[0], name), getattr(results[1], name)
@@ -91,12 +91,12 @@ class HeadDtype(unittest.TestCase):
     def test_other_mixtures_are_refused(self):
         model = tiny(dtype=torch.bfloat16)
         model.lm_head.double()
-        with self.assertRaisesRegex(streambp.InputError, "lm_head.weight is float64.*bfloat16"):
-            streambp.patch(model, lane="engine")
+        with self.assertRaisesRegex(sb.InputError, "lm_head.weight is float64.*bfloat16"):
+            sb.patch(model, lane="engine")
         model = tiny(dtype=torch.bfloat16)
         model.model.embed_tokens.float()
-        with self.assertRaisesRegex(streambp.InputError, "is bfloat16, model.embed_tokens.weight float32"):
-            streambp.patch(model, lane="engine")
+        with self.assertRaisesRegex(sb.InputError, "is bfloat16, model.embed_tokens.weight float32"):
+            sb.patch(model, lane="engine")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 import unittest
 
 import datasets
-import streambp
+import streambp_bench as sb
 import torch
 import transformers
 from adapters_test import adapted, read_case
@@ -43,15 +43,15 @@ class LiveModels(Case):
         model = tiny(dtype=torch.float64)
         ids, mask = torch.tensor([[3, 4, 5, 0, 0], [6, 7, 8, 9, 3]]), torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
         batch = {"input_ids": ids, "attention_mask": mask, "labels": ids}
-        self.assert_refused(lambda: streambp.backward(model, batch), "labels[0, 4]", "ignore-all", "transformers trains on")
-        loss, info = streambp.backward(model, batch, first_labels="ignore-all", return_info=True)
+        self.assert_refused(lambda: sb.backward(model, batch), "labels[0, 4]", "ignore-all", "transformers trains on")
+        loss, info = sb.backward(model, batch, first_labels="ignore-all", return_info=True)
         self.assertIn("labels ignored because padding would predict them: 1", info.notes[-1])
         labels = ids.clone()
         labels[0, 4] = -100
-        self.assert_loss(loss, streambp.backward(model, batch | {"labels": labels}), "labels of padding")
+        self.assert_loss(loss, sb.backward(model, batch | {"labels": labels}), "labels of padding")
         theirs = float(model(**{**batch, "labels": labels}).loss.detach())  # whose logits are float32
         self.assertLess(abs(float(loss) - theirs), 1e-6)
-        self.assert_refused(lambda: streambp.backward(model, batch | {"num_items_in_batch": 8}, first_labels="ignore-all"), "too small")
+        self.assert_refused(lambda: sb.backward(model, batch | {"num_items_in_batch": 8}, first_labels="ignore-all"), "too small")
 
     def test_an_estimate_s_rows_on_another_side_of_a_long_rope(self):
         rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
@@ -66,9 +66,9 @@ class LiveModels(Case):
                 batch |= {f"{prefix}input_ids": ids, f"{prefix}attention_mask": torch.ones_like(ids),
                           f"{prefix}completion_mask": (torch.arange(width) > 3).long().repeat(2, 1)}
             if (columns > 8) == (estimate > 8):
-                streambp.backward(model, batch, "kto")
+                sb.backward(model, batch, "kto")
             else:
-                self.assert_refused(lambda given=batch: streambp.backward(model, given, "kto"), "passes of their own", "apo_zero_unpaired")
+                self.assert_refused(lambda given=batch: sb.backward(model, given, "kto"), "passes of their own", "apo_zero_unpaired")
 
     def test_the_divisor_is_one_optimizer_steps(self):
         self.check("GRPO, steps_per_generation 4", "qwen3", "none")
@@ -86,7 +86,7 @@ class LiveModels(Case):
         with computing_in("float64"):
             model = make_model("qwen3-moe")
             batch = {"input_ids": torch.arange(3, 13)[None], "labels": torch.full((1, 10), -100)}
-            self.assertEqual(float(streambp.backward(model, batch)), 0.0)  # the config has the routers' loss off
+            self.assertEqual(float(sb.backward(model, batch)), 0.0)  # the config has the routers' loss off
             model.config.output_router_logits = True
             # Hugging Face's sum over no token, divided by 1, and the routers' loss. The mean over no token would be NaN.
             expected = model(**batch, num_items_in_batch=1, use_cache=False).loss
@@ -94,7 +94,7 @@ class LiveModels(Case):
             truth = {name: torch.zeros_like(one) if one.grad is None else one.grad for name, one in model.named_parameters()}
         for settings in ({}, {"chunk": 3}, {"method": "checkpoint"}, {"method": "tiled"}, {"method": "chunk-major", "chunk": 4}):
             model.zero_grad()
-            loss = streambp.backward(model, batch, **settings)
+            loss = sb.backward(model, batch, **settings)
             self.assertTrue(abs(float(loss) - float(expected.detach())) <= LIMIT, settings)
             for name, parameter in model.named_parameters():
                 scale = max(float(truth[name].norm()), 1e-12)
@@ -106,13 +106,13 @@ class LiveModels(Case):
         model = adapted("llama", target_modules="all-linear")
         _, inputs, _ = read_case("llama-dpo-sigmoid")
         given = {key: tensor for key, tensor in inputs.items() if not key.startswith("ref_")}
-        self.assert_refused(lambda: streambp.backward(model, given, "dpo"), "'default' changes the model", 'reference="base"', "frozen copy")
-        self.assert_refused(lambda: streambp.backward(model, given, "dpo", reference="other"), "'other'", '"base"')
+        self.assert_refused(lambda: sb.backward(model, given, "dpo"), "'default' changes the model", 'reference="base"', "frozen copy")
+        self.assert_refused(lambda: sb.backward(model, given, "dpo", reference="other"), "'other'", '"base"')
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if "lora_B" in name:
                     parameter.zero_()
-        streambp.backward(model, given, "dpo")  # fresh: it is the base
+        sb.backward(model, given, "dpo")  # fresh: it is the base
 
     def test_a_count_of_other_tokens_is_asked_about(self):
         model = tiny(dtype=torch.float64)
@@ -120,12 +120,12 @@ class LiveModels(Case):
                  "advantages": torch.tensor([1.0, -0.5]), "completion_mask": (torch.arange(10) > 4).long().repeat(2, 1), "num_items_in_batch": torch.tensor(40)}
         words = {"gradient_accumulation_steps": 1, "steps_per_generation": 4}
         for loss_type in ("dapo", "cispo", "vespo"):
-            self.assert_refused(lambda kind=loss_type: streambp.backward(model, batch, "grpo", loss_type=kind), "is 40", "10 completion tokens",
+            self.assert_refused(lambda kind=loss_type: sb.backward(model, batch, "grpo", loss_type=kind), "is 40", "10 completion tokens",
                                 "steps_per_generation")
-            given = streambp.backward(model, batch, "grpo", loss_type=loss_type, **words)
-            own = streambp.backward(model, batch | {"num_items_in_batch": torch.tensor(10)}, "grpo", loss_type=loss_type)
+            given = sb.backward(model, batch, "grpo", loss_type=loss_type, **words)
+            own = sb.backward(model, batch | {"num_items_in_batch": torch.tensor(10)}, "grpo", loss_type=loss_type)
             self.assert_loss(given, own, loss_type)
-        self.assert_refused(lambda: streambp.backward(model, batch, "grpo", **words), "steps_per_generation", "leave them out")
+        self.assert_refused(lambda: sb.backward(model, batch, "grpo", **words), "steps_per_generation", "leave them out")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""streambp.measure: peaks that can be computed by hand, nested, by scope, on several threads."""
+"""sb.measure: peaks that can be computed by hand, nested, by scope, on several threads."""
 
 import os
 import subprocess
@@ -10,8 +10,8 @@ import numpy
 import torch
 from python_case import Case
 
-import streambp
-from streambp._measure import load, measure, scope
+import streambp_bench as sb
+from streambp_bench._measure import load, measure, scope
 
 load()
 MEGABYTE = 1_000_000
@@ -104,7 +104,7 @@ class Peaks(Case):
     def test_a_dry_run_inside_changes_nothing(self):
         with measure() as m:
             a = floats(5 * MEGABYTE)
-            prediction = streambp.predict("qwen3-8b", tokens=8192, offload="host")
+            prediction = sb.predict("qwen3-8b", tokens=8192, offload="host")
             del a
         self.assertGreater(prediction.host_peak_bytes, 0)
         self.assertEqual(m.host_peak_bytes, 0)
@@ -127,7 +127,7 @@ class Peaks(Case):
         with measure() as m:
             self.assert_refused(m.__enter__, "running")
         self.assert_refused(lambda: scope("").__enter__(), "scope")
-        code = "import streambp\nfrom streambp._measure import measure\ntry: measure()\nexcept streambp.InputError as e: print(e)"
+        code = "import streambp_bench as sb\nfrom streambp_bench._measure import measure\ntry: measure()\nexcept sb.InputError as e: print(e)"
         shown = subprocess.run([sys.executable, "-c", code], env={**os.environ, "STREAMBP_METER": "off"}, capture_output=True, text=True)
         self.assertIn("STREAMBP_METER", shown.stdout, shown.stderr)
 

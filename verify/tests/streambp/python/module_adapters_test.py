@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""streambp.patch(model, lane="module") on everything that people put around and into layers: several adapters, modules_to_save, trainable tokens, dropout,
+"""sb.patch(model, lane="module") on everything that people put around and into layers: several adapters, modules_to_save, trainable tokens, dropout,
 float16 with a scaled loss, torch.compile; gradients are the model's own, in float64 where its dtype is free."""
 
 import copy
@@ -7,7 +7,7 @@ import tempfile
 import unittest
 import warnings
 
-import streambp
+import streambp_bench as sb
 import torch
 from module_lane_test import LIMIT, difference, everything_in_float64, lanes, model_of, streamed
 from patching import batch_of, relative, step, tiny
@@ -29,7 +29,7 @@ class Adapters(Case):
         with everything_in_float64():
             loss, theirs = step(model, batch, use_cache=False)
             self.assertTrue(theirs)
-            self.assertEqual(lanes(model), {lane}, f"{what}\n{streambp.prove(model)}")
+            self.assertEqual(lanes(model), {lane}, f"{what}\n{sb.prove(model)}")
             for chunk in chunks:
                 with streamed(model, chunk):
                     ours_loss, ours = step(model, batch)
@@ -111,7 +111,7 @@ class Adapters(Case):
             with torch.no_grad():
                 logits = copy.deepcopy(model).eval()(**given).logits
             loss, theirs = step(model, batch, use_cache=False)
-            streambp.patch(model, lane="module", chunk=7)
+            sb.patch(model, lane="module", chunk=7)
             with tempfile.TemporaryDirectory() as folder:
                 model.save_pretrained(folder)
                 again = PeftModel.from_pretrained(model_of("qwen3"), folder).double().eval()
@@ -123,7 +123,7 @@ class Adapters(Case):
             self.assertTrue(max(relative(ours_loss, loss), difference(ours, theirs)) <= LIMIT)
             merged = model.merge_and_unload()
             self.assertTrue(torch.allclose(merged.eval()(**given).logits, logits, atol=1e-10))
-            streambp.unpatch(merged)
+            sb.unpatch(merged)
             self.assertNotIn("forward", vars(merged.model.layers[0]))
 
     def test_compiled_layers(self):

@@ -7,17 +7,17 @@ import unittest
 import warnings
 from unittest import mock
 
-import streambp
+import streambp_bench as sb
 import torch
 import transformers
 from any_model import difference
 from module_lane_test import everything_in_float64, model_of, streamed
 from patching import batch_of, packed_batch, relative, step
 from python_case import Case
-from streambp import _module_attention as attention
-from streambp._measure import load, measure
-from streambp._replaced import FORWARDS
-from streambp._row_cache import wide
+from streambp_bench import _module_attention as attention
+from streambp_bench._measure import load, measure
+from streambp_bench._replaced import FORWARDS
+from streambp_bench._row_cache import wide
 
 load()
 LIMIT = 1e-10
@@ -230,7 +230,7 @@ class ModuleAttention(Case):
         config = transformers.LlamaConfig(vocab_size=16, hidden_size=64, intermediate_size=128, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
                                           head_dim=16, max_position_embeddings=8192, use_cache=False)
         model = transformers.LlamaForCausalLM(config).train()
-        streambp.patch(model, lane="module", chunk=64)
+        sb.patch(model, lane="module", chunk=64)
         layer, peaks = model.model.layers[0], {}
         for tokens in (1024, 2048):
             hidden = torch.randn(1, tokens, 64, requires_grad=True)

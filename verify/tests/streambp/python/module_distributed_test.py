@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""streambp.patch(model, lane="module") on two Gloo ranks, in float64: DistributedDataParallel and FSDP2 give the gradients of the whole batch, and gather a
+"""sb.patch(model, lane="module") on two Gloo ranks, in float64: DistributedDataParallel and FSDP2 give the gradients of the whole batch, and gather a
 layer's parameters once a direction, however many chunks it has. accelerate's hooks, which move weights in and out, stay where they are."""
 
 import tempfile
@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 from unittest import mock
 
-import streambp
+import streambp_bench as sb
 import torch
 import torch.distributed.fsdp
 from module_lane_test import everything_in_float64
@@ -23,7 +23,7 @@ warnings.simplefilter("ignore")
 
 def data_parallel(rank):
     """(gradients, how many of them arrived)."""
-    model = streambp.patch(model_in_float64(), lane="module", chunk=5)
+    model = sb.patch(model_in_float64(), lane="module", chunk=5)
     arrived = []
     for parameter in model.parameters():
         parameter.register_hook(lambda gradient: arrived.append(1) and None)
@@ -37,13 +37,13 @@ def fully_sharded(rank, first):
     """(gradients of two passes, halved; lanes; how often something was gathered in one pass). first: whether the model is patched before it is sharded."""
     model = model_in_float64()
     if first:
-        streambp.patch(model, lane="module", chunk=5)
+        sb.patch(model, lane="module", chunk=5)
     for layer in model.model.layers:
         fully_shard(layer)
     fully_shard(model)
     if not first:
-        streambp.patch(model, lane="module", chunk=5)
-    lanes = [str(proof) for proof in streambp.prove(model)]
+        sb.patch(model, lane="module", chunk=5)
+    lanes = [str(proof) for proof in sb.prove(model)]
     batch, items = share_of(rank)
     gathered, own = [], _fsdp_param_group.foreach_all_gather
     for _ in range(2):  # the second pass adds to sharded gradients
@@ -107,8 +107,8 @@ class ModuleDistributed(Case):
                 found = []
                 for patched in (False, True):
                     if patched:
-                        streambp.patch(model, lane="module", chunk=5)
-                        self.assertEqual({proof.lane for proof in streambp.prove(model)}, {"module"}, streambp.prove(model))
+                        sb.patch(model, lane="module", chunk=5)
+                        self.assertEqual({proof.lane for proof in sb.prove(model)}, {"module"}, sb.prove(model))
                     embeds.grad = None
                     _, of_model = step(model, given)
                     found.append({"embeds": embeds.grad, **of_model})

@@ -6,16 +6,16 @@ import copy
 import unittest
 import warnings
 
-import streambp
+import streambp_bench as sb
 import torch
 import transformers
 from module_lane_test import everything_in_float64, model_of, streamed
 from patching import batch_of, packed_batch, relative, step, tiny
 from patching import difference as difference_by_entry
 from python_case import Case, in_float64
-from streambp._lazy_logits import LazyLogits
-from streambp._module_head import cross_entropy
-from streambp._replaced import patched_state
+from streambp_bench._lazy_logits import LazyLogits
+from streambp_bench._module_head import cross_entropy
+from streambp_bench._replaced import patched_state
 from torch.utils._python_dispatch import TorchDispatchMode
 
 FAMILIES = ("llama", "qwen3", "gemma2", "granite", "cohere", "phi", "gpt2", "gpt_neox", "olmo", "starcoder2", "mixtral", "qwen3_5_text")
@@ -138,7 +138,7 @@ class ModuleHead(Case):
         reads.__class__, itself.__class__ = AddsTokens, OwnLoss
         for model, words in ((hooked, "lm_head has a hook"), (scaled, "loss_function"), (wrapped, "put around"), (reads, "in chunks it"),
                              (itself, "not made by its loss_function")):
-            with self.assertLogs("streambp") as caught:
+            with self.assertLogs("streambp_bench") as caught:
                 self.compare(model, batch_of(WORDS, (23, 15)), words, chunks=(5,), is_streamed=False)
             self.assertIn(words, caught.output[0])
             self.assertIn("head as the model has it", caught.output[0])
@@ -148,14 +148,14 @@ class ModuleHead(Case):
         with everything_in_float64(), streamed(model, head_chunk=5):
             step(model, batch)
             handle = model.lm_head.register_forward_hook(lambda module, args, output: output * 2)
-            with self.assertLogs("streambp") as caught:
+            with self.assertLogs("streambp_bench") as caught:
                 ours = step(model, batch)
                 step(model, batch)
             self.assertEqual(len(caught.output), 1, caught.output)
-            streambp.unpatch(model)
+            sb.unpatch(model)
             theirs = step(model, batch)
             handle.remove()
-            streambp.patch(model, lane="module")
+            sb.patch(model, lane="module")
         self.assertTrue(max(relative(ours[0], theirs[0]), difference_by_entry(ours[1], theirs[1])) <= 1e-10)
 
     def test_labels_that_are_no_words(self):
@@ -218,10 +218,10 @@ class ModuleHead(Case):
         errors = {}
         for chunk in (None, 500, 2):
             if chunk:
-                streambp.patch(model, lane="module", head_chunk=chunk)
+                sb.patch(model, lane="module", head_chunk=chunk)
             _, found = step(model, batch)
             errors[chunk] = float((found["lm_head.weight"].double() - expected["lm_head.weight"]).norm() / expected["lm_head.weight"].norm())
-        streambp.unpatch(model)
+        sb.unpatch(model)
         print("bfloat16, the head's gradient by chunk:", {chunk: f"{error:.1e}" for chunk, error in errors.items()})
         self.assertTrue(max(errors[500], errors[2]) <= 1.1 * errors[None], errors)
 

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""streambp.patch(model, lane="module") on models for text and images: the text decoder is streamed, with images in the batch, and all gradients, the
+"""sb.patch(model, lane="module") on models for text and images: the text decoder is streamed, with images in the batch, and all gradients, the
 vision tower's among them, are the model's own, in float64. Edges of chunks never cut an image whose tokens see one another in both directions."""
 
 import unittest
 import warnings
 
-import streambp
+import streambp_bench as sb
 import torch
 import transformers
 from any_model import difference
 from module_lane_test import everything_in_float64, lanes, streamed
 from patching import relative, step
 from python_case import Case, in_float64
-from streambp import _module_node as node
+from streambp_bench import _module_node as node
 
 IMAGE, START, END, VIDEO = 60, 58, 59, 57  # tokens
 TEXT = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
@@ -84,7 +84,7 @@ class Images(Case):
         with everything_in_float64():
             loss, theirs = step(model, batch, use_cache=False)
             self.assertTrue(any("vis" in name for name in theirs))
-            self.assertEqual(lanes(model), {"module"}, f"{family}\n{streambp.prove(model)}")
+            self.assertEqual(lanes(model), {"module"}, f"{family}\n{sb.prove(model)}")
             for chunk in chunks:
                 with streamed(model, chunk):
                     ours_loss, ours = step(model, batch)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""streambp.patch(model, lane="module"): decoders streamed by their own code give their own gradients, in float64, whatever is in their layers; a
+"""sb.patch(model, lane="module"): decoders streamed by their own code give their own gradients, in float64, whatever is in their layers; a
 layer whose rows meet outside its cache is found by the proof and runs whole."""
 
 import contextlib
@@ -7,15 +7,15 @@ import copy
 import unittest
 import warnings
 
-import streambp
+import streambp_bench as sb
 import torch
 import transformers
 from any_model import difference, small_config
 from goldens.passes import InFloat64
 from patching import batch_of, packed_batch, relative, step, tiny
 from python_case import Case, in_float64
-from streambp import _module_node
-from streambp._replaced import patched_state
+from streambp_bench import _module_node
+from streambp_bench._replaced import patched_state
 
 LIMIT = 1e-9
 CHUNKS = (1, 6, 7, 23, 40)
@@ -56,15 +56,15 @@ def model_of(family, attention="eager", seed=0, **settings):
 
 @contextlib.contextmanager
 def streamed(model, chunk=7, **settings):
-    streambp.patch(model, lane="module", chunk=chunk, **settings)
+    sb.patch(model, lane="module", chunk=chunk, **settings)
     try:
         yield model
     finally:
-        streambp.unpatch(model)
+        sb.unpatch(model)
 
 
 def lanes(model):
-    return {proof.lane for proof in streambp.prove(model)}
+    return {proof.lane for proof in sb.prove(model)}
 
 
 class PlantedLayer(transformers.models.llama.modeling_llama.LlamaDecoderLayer):
@@ -195,36 +195,36 @@ class ModuleLane(Case):
         batch = batch_of(61, (23, 15))
         with everything_in_float64():
             loss, theirs = step(model, batch, use_cache=False)
-            table = streambp.prove(model)
+            table = sb.prove(model)
             self.assertEqual({proof.layers: proof.lane for proof in table}, {(0, 1, 3): "module", (2,): "whole"})
-            with self.assertLogs("streambp") as caught:
-                streambp.patch(model, lane="module", chunk=7)
+            with self.assertLogs("streambp_bench") as caught:
+                sb.patch(model, lane="module", chunk=7)
             said = [each for each in caught.output if "PlantedLayer" in each]
             self.assertEqual(len(said), 1)
             self.assertIn("whole: in chunks", said[0])
             ours_loss, ours = step(model, batch)
             self.assertTrue(max(relative(ours_loss, loss), difference(ours, theirs)) <= LIMIT)
-            streambp.patch(model, lane="module", chunk=7, prove=False)  # and without the proof the mistake is there
+            sb.patch(model, lane="module", chunk=7, prove=False)  # and without the proof the mistake is there
             _, ours = step(model, batch)
             self.assertGreater(difference(ours, theirs), 1e-3)
-            streambp.unpatch(model)
+            sb.unpatch(model)
 
     def test_a_mistake_is_found_in_every_dtype(self):
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
             for family in ("llama", "gemma2", "qwen3_next", "gpt2"):
                 model = model_of(family).to(dtype)
-                table = streambp.prove(model)
+                table = sb.prove(model)
                 self.assertEqual({proof.lane for proof in table}, {"module"}, f"{family}, {dtype}\n{table}")
             model = model_of("llama").to(dtype)
             model.model.layers[2].__class__ = PlantedLayer
-            self.assertEqual({proof.layers: proof.lane for proof in streambp.prove(model)}, {(0, 1, 3): "module", (2,): "whole"})
+            self.assertEqual({proof.layers: proof.lane for proof in sb.prove(model)}, {(0, 1, 3): "module", (2,): "whole"})
 
     def test_a_layer_that_sees_later_rows_runs_whole(self):
         model = model_of("llama")
         own = model.model.layers[0].forward
         model.model.layers[0].forward = lambda hidden_states, **more: own(hidden_states, **more) + hidden_states.mean(1, keepdim=True)
         with everything_in_float64():
-            table = streambp.prove(model)
+            table = sb.prove(model)
         self.assertEqual(sorted(proof.lane for proof in table), ["module", "whole"])
 
     def test_indexers_run_whole(self):
@@ -303,9 +303,9 @@ class ModuleLane(Case):
         with everything_in_float64():
             loss, theirs = step(model, batch)
             before = [set(vars(module)) for module in model.modules()]
-            streambp.patch(model, lane="module", chunk=7)
+            sb.patch(model, lane="module", chunk=7)
             other = copy.deepcopy(model)
-            streambp.unpatch(model)
+            sb.unpatch(model)
             self.assertEqual([set(vars(module)) for module in model.modules()], before)
             again, ours = step(model, batch)
             self.assertEqual(loss, again)
@@ -319,23 +319,23 @@ class ModuleLane(Case):
         model, batch = tiny(dtype=torch.float64), batch_of(61, (23, 15))
         with everything_in_float64():
             _, theirs = step(model, batch)
-            streambp.patch(model, lane="module", chunk=7)
+            sb.patch(model, lane="module", chunk=7)
             self.assertTrue(difference(step(model, batch)[1], theirs) <= LIMIT)
-            self.assert_refused(lambda: streambp.log_probabilities(model, batch["input_ids"]), "the engine's")
-            streambp.patch(model, chunk=7, lane="engine")
+            self.assert_refused(lambda: sb.log_probabilities(model, batch["input_ids"]), "the engine's")
+            sb.patch(model, chunk=7, lane="engine")
             self.assertEqual(lanes(model), {"module"})
             self.assertTrue(difference(step(model, batch)[1], theirs) <= LIMIT)
-            streambp.patch(model, lane="module", chunk=7)
-            streambp.unpatch(model)
+            sb.patch(model, lane="module", chunk=7)
+            sb.unpatch(model)
         self.assertNotIn("forward", vars(model.model.layers[0]))
 
     def test_refusals(self):
         model = model_of("phi")
-        self.assert_refused(lambda: streambp.patch(model, lane="engine"), "not one of the classes that are known")
-        self.assert_refused(lambda: streambp.patch(model, lane="lane"), "engine", "module")
-        self.assert_refused(lambda: streambp.patch(model, lane="module", first_labels="ignore"), "first_labels")
-        self.assert_refused(lambda: streambp.patch(model, lane="module", chunk=0), "chunk")
-        self.assert_refused(lambda: streambp.patch(torch.nn.Linear(2, 2), lane="module"), "Linear")
+        self.assert_refused(lambda: sb.patch(model, lane="engine"), "not one of the classes that are known")
+        self.assert_refused(lambda: sb.patch(model, lane="lane"), "engine", "module")
+        self.assert_refused(lambda: sb.patch(model, lane="module", first_labels="ignore"), "first_labels")
+        self.assert_refused(lambda: sb.patch(model, lane="module", chunk=0), "chunk")
+        self.assert_refused(lambda: sb.patch(torch.nn.Linear(2, 2), lane="module"), "Linear")
 
     def test_a_loss_of_padding_that_sees_later_rows_is_refused(self):
         model, batch = model_of("llama"), batch_of(61, (23, 15), "left")

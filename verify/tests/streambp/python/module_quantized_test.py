@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""streambp.patch(model, lane="module") on bases that bitsandbytes has quantized, in 4 bits (NF4) and 8 bits (LLM.int8), with LoRA as people train it: losses and
+"""sb.patch(model, lane="module") on bases that bitsandbytes has quantized, in 4 bits (NF4) and 8 bits (LLM.int8), with LoRA as people train it: losses and
 gradients as near to the model's own as its own noise, in float32; saving, merging, copying and generating are the model's."""
 
 import copy
@@ -7,7 +7,7 @@ import tempfile
 import unittest
 import warnings
 
-import streambp
+import streambp_bench as sb
 import torch
 import transformers
 from module_lane_test import lanes, streamed
@@ -42,7 +42,7 @@ class Quantized(Case):
         batch = batch_of(61, (23, 15))
         loss, theirs = step(model, batch, use_cache=False)
         self.assertTrue(theirs and all("lora_" in name or "modules_to_save" in name for name in theirs))
-        self.assertEqual(lanes(model), {"module"}, f"{what}\n{streambp.prove(model)}")
+        self.assertEqual(lanes(model), {"module"}, f"{what}\n{sb.prove(model)}")
         for chunk in chunks:
             with streamed(model, chunk):
                 ours_loss, ours = step(model, batch)

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""streambp.patch(model, lane="module"): what layers give besides their hidden states reaches the loss once, in token order, with its gradient, while they are streamed:
+"""sb.patch(model, lane="module"): what layers give besides their hidden states reaches the loss once, in token order, with its gradient, while they are streamed:
 router logits, keys and values that later layers read; hidden states of another shape than [B, T, D]. All gradients are the model's own, in float64."""
 
 import unittest
 import warnings
 
-import streambp
+import streambp_bench as sb
 import torch
 from module_lane_test import CLASSES, LIMIT, difference, everything_in_float64, lanes, model_of, streamed
 from patching import batch_of, relative, step
 from python_case import Case
-from streambp._replaced import patched_state
+from streambp_bench._replaced import patched_state
 
 ROUTERS = ("mixtral", "qwen3_moe", "qwen2_moe", "gpt_oss")
 SHARED = {"gemma3n_text": {"num_kv_shared_layers": 2}, "gemma4_text": {"num_kv_shared_layers": 2}}
@@ -23,7 +23,7 @@ class Sides(Case):
     def compare(self, model, batch, what, chunks=(1, 6, 40), lane="module", **more):
         with everything_in_float64():
             loss, theirs = step(model, batch, use_cache=False, **more)
-            self.assertEqual(lanes(model), {lane}, f"{what}\n{streambp.prove(model)}")
+            self.assertEqual(lanes(model), {lane}, f"{what}\n{sb.prove(model)}")
             for chunk in chunks:
                 with streamed(model, chunk):
                     ours_loss, ours = step(model, batch, **more)

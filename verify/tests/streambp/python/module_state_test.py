@@ -11,13 +11,13 @@ from patching import load, patched, step, tiny
 from python_case import Case, autograd, in_float64, inputs_of, model_in_float64, packed_inputs, take_gradients
 from transformers.models.qwen3 import modeling_qwen3
 
-import streambp
+import streambp_bench as sb
 
 
 def _backward(model, batch):
     """(loss, gradients, notes) of backward()."""
     model.zero_grad(set_to_none=True)
-    loss, info = streambp.backward(model, batch, return_info=True)
+    loss, info = sb.backward(model, batch, return_info=True)
     return loss.item(), take_gradients(model), info.notes
 
 
@@ -152,7 +152,7 @@ class ModulesDecide(Case):
                 model.config.use_cache = False
                 change(model)
                 self.assert_refused(lambda model=model: _backward(model, inputs_of(model)), *words)
-                self.assert_refused(lambda model=model: streambp.patch(model.train(), lane="engine"), *words)
+                self.assert_refused(lambda model=model: sb.patch(model.train(), lane="engine"), *words)
                 model = load("qwen3")
                 with patched(model):
                     step(model, inputs_of(model))
@@ -171,7 +171,7 @@ class FunctionsDecide(Case):
 
     def both_refuse(self, model, *words):
         self.assert_refused(lambda: _backward(model, inputs_of(model)), *words)
-        self.assert_refused(lambda: streambp.patch(model, lane="engine"), *words)
+        self.assert_refused(lambda: sb.patch(model, lane="engine"), *words)
 
     def test_of_a_class(self):
         model = load("qwen3")
@@ -218,14 +218,14 @@ class FunctionsDecide(Case):
         model.config.output_attentions = True
         model.model.layers[0].self_attn.scaling = 1.0
         model.model.layers[1].self_attn.attention_dropout = 0.1
-        message = self.assert_refused(lambda: streambp.patch(model, lane="engine"), "3 obstacles", "(1) output_attentions", "(2) ", "(3) ")
+        message = self.assert_refused(lambda: sb.patch(model, lane="engine"), "3 obstacles", "(1) output_attentions", "(2) ", "(3) ")
         self.assertIn("attention_dropout is 0.1", message)
 
 
 class Cost(Case):
     def test_of_looking(self):
         """Printed, not asserted: what all checks of a step cost."""
-        from streambp._refusals import check_state
+        from streambp_bench._refusals import check_state
 
         model = load("qwen3")
         check_state(model)

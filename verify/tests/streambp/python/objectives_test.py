@@ -1,4 +1,4 @@
-"""Every objective of streambp.backward, on the golden cases: gradients that TRL's, verl's and sentence-transformers' code gave for these models.
+"""Every objective of sb.backward, on the golden cases: gradients that TRL's, verl's and sentence-transformers' code gave for these models.
 
 The cases' own tensors say what is in the batch, their hyperparameters the options: verify/goldens/README.md.
 """
@@ -10,9 +10,9 @@ import torch
 import transformers
 from python_case import GOLDENS, Case, as_in_file, in_float64, model_in_float64, read_tensors, take_gradients
 
-import streambp
-from streambp._library import library
-from streambp._model import Weights, engine_of
+import streambp_bench as sb
+from streambp_bench._library import library
+from streambp_bench._model import Weights, engine_of
 
 RENAMED = {("distill", "num_items_in_batch"): "divisor", ("ppo", "logits_divisor"): "temperature", ("ppo", "temperature"): None,
            ("sft", "reduction"): None, ("distill", "reduction"): None}
@@ -66,7 +66,7 @@ class GoldenCases(Case):
         options = options_of(case, self.known[case["objective"]])
         if case["objective"] == "distill":
             more["teacher"] = self.model(case["hyperparameters"]["teacher"].removeprefix("models/"))
-        loss = streambp.backward(model, inputs, case["objective"], chunk=7, options=options, **more)
+        loss = sb.backward(model, inputs, case["objective"], chunk=7, options=options, **more)
         self.assert_loss(loss, case["expected"]["loss"], name)
         gradients = as_in_file(take_gradients(model), model.config.model_type)
         self.assert_gradients({key: gradients[key] for key in expected}, expected, name)
@@ -95,13 +95,13 @@ class GoldenCases(Case):
         reference.load_state_dict(weights, strict=False)
         batch = {key: tensor for key, tensor in inputs.items() if not key.startswith("ref_")}
         options = options_of(case, self.known["dpo"])
-        loss = streambp.backward(model, batch, "dpo", reference=reference, chunk=5, **options)
+        loss = sb.backward(model, batch, "dpo", reference=reference, chunk=5, **options)
         self.assert_loss(loss, case["expected"]["loss"], "reference")
         self.assert_gradients(take_gradients(model), expected, "reference")
         self.assertTrue(all(parameter.grad is None for parameter in reference.parameters()))
-        self.assert_refused(lambda: streambp.backward(model, batch, "dpo"), "reference")
-        self.assert_refused(lambda: streambp.backward(model, batch, "dpo", reference="base"), "adapters")
-        self.assert_refused(lambda: streambp.backward(model, inputs, "dpo", reference=reference), "reference")
+        self.assert_refused(lambda: sb.backward(model, batch, "dpo"), "reference")
+        self.assert_refused(lambda: sb.backward(model, batch, "dpo", reference="base"), "adapters")
+        self.assert_refused(lambda: sb.backward(model, inputs, "dpo", reference=reference), "reference")
 
     def test_ppo_s_policy_and_critic(self):
         case, inputs, expected = read_case("qwen3-ppo-separate")
@@ -109,7 +109,7 @@ class GoldenCases(Case):
         values = ("value_mask", "old_values", "returns")
         policy_batch = {key: tensor for key, tensor in inputs.items() if key not in values}
         model = self.model("qwen3")
-        streambp.backward(model, policy_batch, "ppo", chunk=7, **{**options, "vf_coef": 0})
+        sb.backward(model, policy_batch, "ppo", chunk=7, **{**options, "vf_coef": 0})
         policy = {key: tensor for key, tensor in expected.items() if not key.startswith("value_model.")}
         self.assert_gradients(take_gradients(model), policy, "policy")
 
@@ -120,7 +120,7 @@ class GoldenCases(Case):
             critic = transformers.AutoModelForSequenceClassification.from_config(config, dtype=torch.float64).eval()
         critic.load_state_dict(read_tensors(folder / "value_model.safetensors"))
         batch = {**inputs, "response_mask": torch.zeros_like(inputs["response_mask"])}
-        loss, info = streambp.backward(critic, batch, "ppo", chunk=7, options=options, return_info=True)
+        loss, info = sb.backward(critic, batch, "ppo", chunk=7, options=options, return_info=True)
         self.assert_loss(loss, options["vf_coef"] * case["expected"]["vf_loss"], "critic")
         self.assertIsNone(info.log_probabilities)
         self.assertEqual(info.values.shape, inputs["input_ids"].shape)
@@ -130,17 +130,17 @@ class GoldenCases(Case):
     def test_unknown_names(self):
         model = self.model("llama")
         _, inputs, _ = read_case("llama-sft-b1")
-        self.assert_refused(lambda: streambp.backward(model, inputs, "spo"), "'spo'", "sft", "grpo")
-        self.assert_refused(lambda: streambp.backward(model, inputs, label_smothing=0.1), "label_smothing", "label_smoothing", "head_chunk")
-        self.assert_refused(lambda: streambp.backward(model, inputs, options={"beta": 0.1}), "beta", "loss_type")
-        self.assert_refused(lambda: streambp.backward(model, inputs, options={"loss_type": "nll"}, loss_type="nll"), "twice")
-        self.assert_refused(lambda: streambp.backward(model, inputs, chunk=0.5), "chunk")
-        self.assert_refused(lambda: streambp.backward(model, inputs, method="magic"), "magic", "streambp")
-        message = self.assert_refused(lambda: streambp.backward(model, inputs, head_chunk=-3), "head_chunk", "-3")
+        self.assert_refused(lambda: sb.backward(model, inputs, "spo"), "'spo'", "sft", "grpo")
+        self.assert_refused(lambda: sb.backward(model, inputs, label_smothing=0.1), "label_smothing", "label_smoothing", "head_chunk")
+        self.assert_refused(lambda: sb.backward(model, inputs, options={"beta": 0.1}), "beta", "loss_type")
+        self.assert_refused(lambda: sb.backward(model, inputs, options={"loss_type": "nll"}, loss_type="nll"), "twice")
+        self.assert_refused(lambda: sb.backward(model, inputs, chunk=0.5), "chunk")
+        self.assert_refused(lambda: sb.backward(model, inputs, method="magic"), "magic", "streambp")
+        message = self.assert_refused(lambda: sb.backward(model, inputs, head_chunk=-3), "head_chunk", "-3")
         self.assertNotIn("--", message)
-        self.assert_refused(lambda: streambp.backward(model, {**inputs, "advantages": torch.ones(1)}), "advantages")
-        self.assert_refused(lambda: streambp.backward(model, inputs, first_labels="maybe"), "maybe")
-        self.assert_refused(lambda: streambp.backward(model, inputs, "distill"), "teacher")
+        self.assert_refused(lambda: sb.backward(model, {**inputs, "advantages": torch.ones(1)}), "advantages")
+        self.assert_refused(lambda: sb.backward(model, inputs, first_labels="maybe"), "maybe")
+        self.assert_refused(lambda: sb.backward(model, inputs, "distill"), "teacher")
         self.assertTrue(library())
 
 

@@ -13,27 +13,39 @@ from unittest import mock
 import torch
 from python_case import ROOT, Case, model_in_float64
 
-import streambp
-from streambp import _library
-from streambp._model import Weights, engine_of
+import streambp_bench as sb
+from streambp_bench import _library
+from streambp_bench._model import Weights, engine_of
 
 
 def run_python(program, **environment):
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env={**os.environ, **environment})
 
 
+def installed(folder):
+    """The package in `folder`, with library and programs as a wheel has them."""
+    package = Path(folder) / "streambp_bench"
+    shutil.copytree(Path(_library.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__", "lib"))
+    (package / "lib").mkdir()
+    built = _library.library_path().absolute()
+    programs = built.parent.parent / "bin"
+    for file in (built, built.with_suffix(".torch"), programs / "streambp-bench", programs / "streambp-verify"):
+        (package / "lib" / file.name).symlink_to(file)
+    return package
+
+
 class Library(Case):
     def test_import_is_small(self):
-        run = run_python("import sys, streambp; print('torch' in sys.modules, sorted(streambp.__all__))")
+        run = run_python("import sys, streambp_bench; print('torch' in sys.modules, sorted(streambp_bench.__all__))")
         self.assertEqual(run.returncode, 0, run.stderr)
         self.assertTrue(run.stdout.startswith("False ["), run.stdout)
         for name in ("backward", "patch", "unpatch", "predict", "longest", "verify", "measure", "InputError"):
-            self.assertIn(name, streambp.__all__)
+            self.assertIn(name, sb.__all__)
         with self.assertRaises(AttributeError):
-            streambp.forward
+            sb.forward
 
     def test_modules_import_one_another_in_a_line(self):
-        folder = ROOT / "streambp/python/streambp"
+        folder = ROOT / "streambp/python/streambp_bench"
         imports = {path.stem: set(re.findall(r"^\s*from \.(_\w+) import", path.read_text(), re.MULTILINE))
                    | set(re.findall(r"^\s*from \. import (_\w+)", path.read_text(), re.MULTILINE)) for path in folder.glob("_*.py")}
         imports.pop("__init__")
@@ -68,16 +80,54 @@ class Library(Case):
 
     def test_library_in_the_package(self):
         with tempfile.TemporaryDirectory() as folder:
-            package = Path(folder) / "streambp"
-            shutil.copytree(Path(_library.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__", "lib"))
-            (package / "lib").mkdir()
+            package = installed(folder)
             built = _library.library_path()
-            for file in (built, built.with_suffix(".torch")):
-                (package / "lib" / file.name).symlink_to(file.absolute())
-            program = "from streambp._library import *; print(library_path()); library()"
+            program = "from streambp_bench._library import *; print(library_path()); library()"
             environment = {"PYTHONPATH": folder, "STREAMBP_TORCH_LIBRARY": "", "STREAMBP_METER": "off"}
             run = run_python(program, **environment)
             self.assertEqual((run.returncode, run.stdout.strip()), (0, str(package / "lib" / built.name)), run.stderr)
+
+
+class PackageNames(Case):
+    def test_former(self):
+        run = run_python("import streambp, streambp_bench; print(streambp is streambp_bench)")
+        self.assertEqual((run.returncode, run.stdout), (0, "True\n"), run.stderr)
+        self.assertEqual(len(run.stderr.splitlines()), 1, run.stderr)
+        self.assertIn("import streambp_bench", run.stderr)
+
+    def test_next_to_the_authors_own(self):
+        with tempfile.TemporaryDirectory() as folder:
+            installed(folder)
+            shutil.copy(ROOT / "streambp/python/streambp.py", folder)
+            theirs = Path(folder) / "streambp"
+            theirs.mkdir()
+            (theirs / "__init__.py").write_text("whose = 'theirs'\n")
+            run = run_python("import streambp, streambp_bench as sb; print(streambp.whose, sb.InputError)", PYTHONPATH=folder)
+            self.assertEqual((run.returncode, run.stderr), (0, ""), run.stderr)
+            self.assertIn("theirs", run.stdout)
+
+
+class Programs(Case):
+    """The commands of a wheel."""
+
+    def test_run_with_this_torch(self):
+        with tempfile.TemporaryDirectory() as folder:
+            package = installed(folder)
+            for command, program in (("bench", "streambp-bench"), ("verify", "streambp-verify")):
+                run = run_python(f"import sys; sys.argv[1:] = ['--version']; from streambp_bench._programs import {command}; {command}()", PYTHONPATH=folder)
+                self.assertEqual(run.returncode, 0, run.stderr)
+                self.assertIn(torch.__version__.split("+")[0], run.stdout, program)
+            (package / "lib/libstreambp_torch.torch").unlink()
+            (package / "lib/libstreambp_torch.torch").write_text("2.10.1\n")
+            self.assert_ends(folder, "2.10.1", torch.__version__)
+            (package / "lib/streambp-bench").unlink()
+            self.assert_ends(folder, "streambp-bench: no such file", "scripts/wheel.sh")
+
+    def assert_ends(self, folder, *words):
+        run = run_python("from streambp_bench._programs import bench; bench()", PYTHONPATH=folder)
+        self.assertEqual((run.returncode, len(run.stderr.splitlines())), (2, 1), run.stderr)
+        for word in words:
+            self.assertIn(word, run.stderr)
 
 
 class Scripts(Case):

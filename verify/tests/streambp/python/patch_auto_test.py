@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""streambp.patch(model), lane="auto": the engine where it is exact, the model's own code for whatever it refuses, when patched and from call to call;
+"""sb.patch(model), lane="auto": the engine where it is exact, the model's own code for whatever it refuses, when patched and from call to call;
 in float64 the gradients are the unpatched model's, and a line says what was taken."""
 
 import contextlib
@@ -7,14 +7,14 @@ import copy
 import unittest
 import warnings
 
-import streambp
+import streambp_bench as sb
 import torch
 from module_lane_test import everything_in_float64, model_of
 from patching import batch_of, difference, packed_batch, relative, step, tiny
 from python_case import Case
-from streambp._engine_lane import Patched
-from streambp._module_lane import ModuleLane
-from streambp._replaced import patched_state
+from streambp_bench._engine_lane import Patched
+from streambp_bench._module_lane import ModuleLane
+from streambp_bench._replaced import patched_state
 
 warnings.simplefilter("ignore")
 
@@ -32,7 +32,7 @@ class Auto(Case):
     @contextlib.contextmanager
     def said(self, *words, lines=1):
         """Inside, `lines` lines are said, the last with every word."""
-        with self.assertLogs("streambp") as caught:
+        with self.assertLogs("streambp_bench") as caught:
             yield
         self.assertEqual(len(caught.output), lines, caught.output)
         for word in words:
@@ -42,7 +42,7 @@ class Auto(Case):
         """A step of the patched model is as exact as one of a copy that is not."""
         batch = self.batch if batch is None else batch
         other = copy.deepcopy(model)
-        streambp.unpatch(other)
+        sb.unpatch(other)
         other.gradient_checkpointing_disable()
         with everything_in_float64():
             loss, theirs = step(other, batch, use_cache=False, **more)
@@ -53,11 +53,11 @@ class Auto(Case):
 
     def test_what_is_taken(self):
         with self.said("2 layers by the engine; head streamed"):
-            streambp.patch(self.model, chunk=7)
+            sb.patch(self.model, chunk=7)
         self.assertIsInstance(patched_state(self.model), Patched)
         self.assert_step(self.model)
         with everything_in_float64(), self.said("4 PhiDecoderLayer by their own code, proved on 33 rows", "head streamed"):
-            model = streambp.patch(model_of("phi"), chunk=7)
+            model = sb.patch(model_of("phi"), chunk=7)
         self.assertIsInstance(patched_state(model), ModuleLane)
         self.assert_step(model)
         self.assert_step(model, packed_batch(61, (9, 10, 4)))
@@ -68,7 +68,7 @@ class Auto(Case):
                             ("hooks", self.with_hook(tiny(dtype=torch.float64)))):
             with self.subTest(what):
                 with everything_in_float64(), self.said("by their own code", "head streamed"):
-                    streambp.patch(model, chunk=7)
+                    sb.patch(model, chunk=7)
                 self.assert_step(model, what=what)
 
     @staticmethod
@@ -77,30 +77,30 @@ class Auto(Case):
         return model
 
     def test_states_that_come_later(self):
-        streambp.patch(self.model, chunk=7)
+        sb.patch(self.model, chunk=7)
         self.assert_step(self.model)
         handle = self.model.model.layers[0].self_attn.register_forward_hook(Halves(first=True))
         with self.said("the engine leaves this to the layers' own code", "hook", "self_attn"):
             self.assert_step(self.model, what="a hook")
             self.assert_step(self.model, what="a hook, again")
         handle.remove()
-        with self.assertNoLogs("streambp"):
+        with self.assertNoLogs("streambp_bench"):
             self.assert_step(self.model, what="by the engine again")
         adapted = adapters(self.model).double()
         with self.said("other parameters or modules"):
             self.assert_step(adapted, what="adapters")
-        self.assertIs(streambp.unpatch(adapted), adapted)
+        self.assertIs(sb.unpatch(adapted), adapted)
 
     def test_autocast_that_comes_later(self):
         model = tiny()
         truth = step(copy.deepcopy(model).double(), self.batch)[1]
-        streambp.patch(model, chunk=7)
+        sb.patch(model, chunk=7)
 
         def distance(found):
             return max(float((found[name] - each).norm() / each.norm()) for name, each in truth.items())
 
         other = copy.deepcopy(model)
-        streambp.unpatch(other)
+        sb.unpatch(other)
         with torch.autocast("cpu", torch.bfloat16):
             theirs = step(other, self.batch)
             with self.said("autocast", "by their own code"):
@@ -114,7 +114,7 @@ class Auto(Case):
         for layer in model.model.layers:
             layer.self_attn.attention_dropout = 0.0
         with everything_in_float64(), self.said("by the engine"):
-            streambp.patch(model, chunk=7)
+            sb.patch(model, chunk=7)
         for layer in model.model.layers:
             layer.self_attn.attention_dropout = 0.3
         with everything_in_float64(), self.said("attention_dropout"):
@@ -127,12 +127,12 @@ class Auto(Case):
         left = batch_of(61, (12, 19), "left")
         predicted = {**left, "labels": left["input_ids"].masked_fill(left["attention_mask"] == 0, -100)}
         self.model.set_attn_implementation("sdpa")
-        streambp.patch(self.model, chunk=7)
+        sb.patch(self.model, chunk=7)
         for what, batch, words in (("holes", {**self.batch, "attention_mask": holes}, "hole"), ("labels", predicted, "padding would predict"),
                                    ("embeddings", {**self.batch, "output_hidden_states": True}, "output_hidden_states")):
             with self.said(words):
                 self.assert_step(self.model, batch, what)
-        with self.assertNoLogs("streambp"):
+        with self.assertNoLogs("streambp_bench"):
             self.assert_step(self.model)
 
     def test_labels_that_padding_predicts_cost_one_forward_pass(self):
@@ -141,12 +141,12 @@ class Auto(Case):
         self.model.set_attn_implementation("sdpa")
         calls = []
         self.model.model.layers[0].register_forward_hook(lambda *_: calls.append(1))
-        streambp.patch(self.model, chunk=7, prove=False)
+        sb.patch(self.model, chunk=7, prove=False)
         self.model(**left)
         self.assertEqual(len(calls), 1)
 
     def test_bad_input_is_refused_by_the_model_itself(self):
-        streambp.patch(self.model, chunk=7)
+        sb.patch(self.model, chunk=7)
         self.batch["labels"][0, 4] = 61
         with self.assertRaisesRegex(IndexError, "Target 61"):
             step(self.model, self.batch)
@@ -158,7 +158,7 @@ class Auto(Case):
             model = tiny(dtype=torch.float64)
             model.gradient_checkpointing_enable()
             with everything_in_float64():
-                streambp.patch(model, chunk=7, lane=lane)
+                sb.patch(model, chunk=7, lane=lane)
                 if lane == "module":
                     with self.said("gradient_checkpointing is turned off"):
                         step(model, self.batch)
@@ -166,15 +166,15 @@ class Auto(Case):
             model.gradient_checkpointing_enable({"use_reentrant": False})  # as trainers do
             self.assert_step(model, what=lane)
             self.assertFalse(model.is_gradient_checkpointing)
-            streambp.unpatch(model)
+            sb.unpatch(model)
             self.assertTrue(model.is_gradient_checkpointing)
 
     def test_one_lane_alone_refuses(self):
-        self.assert_refused(lambda: streambp.patch(self.with_hook(self.model), lane="engine"), "forward hook")
+        self.assert_refused(lambda: sb.patch(self.with_hook(self.model), lane="engine"), "forward hook")
         self.assertNotIn("forward", vars(self.model))
         for name in ("a/model", None, 3):
-            self.assert_refused(lambda name=name: streambp.patch(name), repr(name), "from_pretrained")
-        self.assert_refused(lambda: streambp.patch(torch.nn.Linear(2, 2)), "Linear")
+            self.assert_refused(lambda name=name: sb.patch(name), repr(name), "from_pretrained")
+        self.assert_refused(lambda: sb.patch(torch.nn.Linear(2, 2)), "Linear")
 
     def test_what_has_no_lane_of_its_own_code(self):
         """A classifier has no head for words; its layers stream all the same."""
@@ -186,15 +186,15 @@ class Auto(Case):
             model = transformers.Qwen3ForSequenceClassification(tiny_config(num_labels=3)).double().train()
         batch = {"input_ids": self.batch["input_ids"], "attention_mask": self.batch["attention_mask"], "labels": torch.tensor([2, 0])}
         with everything_in_float64():
-            streambp.patch(model, chunk=7)
+            sb.patch(model, chunk=7)
         self.assert_step(model, batch)
 
     def test_unpatch_leaves_nothing(self):
         before = [dict(vars(module)) for module in self.model.modules()]
-        streambp.patch(self.model, chunk=7)
+        sb.patch(self.model, chunk=7)
         with torch.autocast("cpu", torch.bfloat16):
             self.model(**self.batch)
-        streambp.unpatch(self.model)
+        sb.unpatch(self.model)
         self.assertEqual([set(vars(module)) for module in self.model.modules()], [set(each) for each in before])
         self.assertEqual([vars(module).get("forward") for module in self.model.modules()], [each.get("forward") for each in before])
 
@@ -205,7 +205,7 @@ class Auto(Case):
             (theirs.loss + theirs.logits[real].square().mean()).backward()
             expected = {name: each.grad for name, each in self.model.named_parameters()}
             self.model.zero_grad(set_to_none=True)
-            streambp.patch(self.model, chunk=7)
+            sb.patch(self.model, chunk=7)
             ours = self.model(**self.batch)
             self.assertIsNone(ours.logits.made)
             self.assertTrue(torch.allclose(ours.logits.real()[real], theirs.logits[real], atol=1e-12))  # real(): under the mode that lifts float32

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""streambp.patch() on two Gloo ranks, in float64: DistributedDataParallel and FSDP2 give the gradients of the whole batch, and
+"""sb.patch() on two Gloo ranks, in float64: DistributedDataParallel and FSDP2 give the gradients of the whole batch, and
 transformers' Trainer the same steps at 1, 2 and 4 accumulated batches on one rank and on two."""
 
 import os
@@ -8,7 +8,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-import streambp
+import streambp_bench as sb
 import torch
 import torch.distributed.fsdp
 import transformers
@@ -62,7 +62,7 @@ def collate(rows):
 
 def train(accumulated, ranks):
     """(losses of the steps, parameters after them), by transformers' Trainer."""
-    model = streambp.patch(model_in_float64(), chunk=4)
+    model = sb.patch(model_in_float64(), chunk=4)
     with tempfile.TemporaryDirectory() as folder:
         arguments = transformers.TrainingArguments(
             output_dir=folder, per_device_train_batch_size=ROWS // accumulated // ranks, gradient_accumulation_steps=accumulated,
@@ -76,7 +76,7 @@ def train(accumulated, ranks):
 
 
 def data_parallel(rank):
-    model = streambp.patch(model_in_float64(), chunk=5)
+    model = sb.patch(model_in_float64(), chunk=5)
     parallel = torch.nn.parallel.DistributedDataParallel(model)
     batch, items = share_of(rank)
     (parallel(**batch, num_items_in_batch=items).loss * RANKS).backward()
@@ -89,7 +89,7 @@ def fully_sharded(rank, split_head=False, policy=None):
     from torch.distributed.fsdp import fully_shard
 
     options = {"mesh": init_device_mesh("cpu", (RANKS,))} | ({"mp_policy": policy} if policy else {})
-    model = streambp.patch(model_in_float64().float() if policy else model_in_float64(), chunk=5)
+    model = sb.patch(model_in_float64().float() if policy else model_in_float64(), chunk=5)
     for layer in model.model.layers:
         fully_shard(layer, **options)
     if split_head:
@@ -106,7 +106,7 @@ def mixture_fully_sharded():
     """The gradients of a batch that both ranks have, with the routers' loss."""
     from torch.distributed.fsdp import fully_shard
 
-    model = streambp.patch(load("qwen3-moe"), chunk=5)
+    model = sb.patch(load("qwen3-moe"), chunk=5)
     for layer in model.model.layers:
         fully_shard(layer)
     fully_shard(model)
@@ -119,11 +119,11 @@ def refusal_of_inner_shards(rank):
     """The message for a model of which something inside a layer is sharded on its own."""
     from torch.distributed.fsdp import fully_shard
 
-    model = streambp.patch(model_in_float64(), chunk=5, lane="engine")
+    model = sb.patch(model_in_float64(), chunk=5, lane="engine")
     fully_shard(model.model.layers[1].mlp)
     try:
         model(**share_of(rank)[0])
-    except streambp.InputError as error:
+    except sb.InputError as error:
         return str(error)
     return "accepted"
 

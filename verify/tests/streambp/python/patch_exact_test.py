@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""streambp.patch() in float64: losses and gradients of every family equal Hugging Face's, padded on both sides and packed, at several
+"""sb.patch() in float64: losses and gradients of every family equal Hugging Face's, padded on both sides and packed, at several
 chunks; what has no labels gives the model's own logits; unpatch() restores it bit for bit."""
 
 import copy
 import unittest
 
-import streambp
+import streambp_bench as sb
 import torch
 from patching import FAMILIES, LIMIT, batch_of, difference, in_float64, load, packed_batch, patched, reference_step, relative, step
 
@@ -122,7 +122,7 @@ class PatchExact(unittest.TestCase):
             expected = {key: p.grad.clone() for key, p in model.named_parameters()}
             model.zero_grad()
             with patched(model, chunk=5, head_chunk=4):
-                ours = streambp.log_probabilities(model, **inputs, temperature=temperature)
+                ours = sb.log_probabilities(model, **inputs, temperature=temperature)
                 (ours * weights).sum().backward()
             found = {key: p.grad for key, p in model.named_parameters()}
             error = difference({"rows": ours.detach(), **found}, {"rows": theirs.detach(), **expected})
@@ -147,38 +147,38 @@ class PatchExact(unittest.TestCase):
         model, batch = load("qwen3"), batch_of(61, (19, 12))
         before = {name: dict(module.__dict__) for name, module in model.named_modules()}
         loss, expected = step(model, batch)
-        streambp.unpatch(streambp.patch(model, chunk=5))
+        sb.unpatch(sb.patch(model, chunk=5))
         after = {name: dict(module.__dict__) for name, module in model.named_modules()}
         for name in before:
             self.assertEqual(before[name].keys(), after[name].keys(), name)
         again, found = step(model, batch)
         self.assertEqual(loss, again)
         self.assertTrue(all(torch.equal(found[key], expected[key]) for key in expected))
-        with self.assertRaisesRegex(streambp.InputError, "not patched"):
-            streambp.unpatch(model)
+        with self.assertRaisesRegex(sb.InputError, "not patched"):
+            sb.unpatch(model)
 
     def test_patching_again_changes_the_settings(self):
         model, batch = load("qwen3"), batch_of(61, (19, 12))
-        streambp.patch(model, chunk=5)
+        sb.patch(model, chunk=5)
         first = step(model, batch)
-        streambp.patch(model, chunk="auto")
+        sb.patch(model, chunk="auto")
         second = step(model, batch)
         self.assertTrue(max(relative(first[0], second[0]), difference(first[1], second[1])) <= LIMIT)
-        streambp.unpatch(model)
+        sb.unpatch(model)
 
     def test_a_copy_has_its_own_weights(self):
         model, batch = load("qwen3"), batch_of(61, (19, 12))
-        streambp.patch(model, chunk=5)
+        sb.patch(model, chunk=5)
         twin = copy.deepcopy(model)
         with torch.no_grad():
             for parameter in twin.parameters():
                 parameter.mul_(1.5)
         ours = step(twin, batch)
         self.assertTrue(all(p.grad is None for p in model.parameters()))
-        streambp.unpatch(twin)
+        sb.unpatch(twin)
         theirs = reference_step(twin, batch)
         self.assertTrue(max(relative(ours[0], theirs[0]), difference(ours[1], theirs[1])) <= LIMIT)
-        streambp.unpatch(model)
+        sb.unpatch(model)
 
 
 if __name__ == "__main__":

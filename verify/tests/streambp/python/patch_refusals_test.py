@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What streambp.patch(lane="engine") refuses: in one line that names the thing and says what to do, and with the model as it was."""
+"""What sb.patch(lane="engine") refuses: in one line that names the thing and says what to do, and with the model as it was."""
 
 import copy
 import unittest
 
-import streambp
+import streambp_bench as sb
 import torch
 from patching import batch_of, load, patched, step, tiny
 
@@ -15,7 +15,7 @@ class Refused(unittest.TestCase):
 
     def assert_refused(self, *words, model=None, **more):
         """InputError of one line with every word, from patching or from the call."""
-        with self.assertRaises(streambp.InputError) as caught, patched(model or self.model, chunk=5) as patched_model:
+        with self.assertRaises(sb.InputError) as caught, patched(model or self.model, chunk=5) as patched_model:
             patched_model(**{**self.batch, **more})
         message = str(caught.exception)
         self.assertNotIn("\n", message)
@@ -59,17 +59,17 @@ class Refused(unittest.TestCase):
 
         for exchange in (head, layer, lambda model: model.resize_token_embeddings(model.config.vocab_size + 9)):
             model = tiny()
-            streambp.patch(model, chunk=5, lane="engine")
+            sb.patch(model, chunk=5, lane="engine")
             exchange(model)
-            with self.assertRaisesRegex(streambp.InputError, r"other parameters or modules than when it was patched.*streambp\.patch\(\) again"):
+            with self.assertRaisesRegex(sb.InputError, r"other parameters or modules than when it was patched.*streambp\.patch\(\) again"):
                 model(**self.batch)
-            streambp.patch(model, chunk=5, lane="engine")
+            sb.patch(model, chunk=5, lane="engine")
             model(**self.batch).loss.backward()
 
     def test_hooks_that_come_later(self):
         with patched(self.model, chunk=5):
             handle = self.model.model.layers[0].self_attn.register_forward_pre_hook(lambda module, args: None)
-            with self.assertRaisesRegex(streambp.InputError, "layers.0.self_attn.*forward pre hook"):
+            with self.assertRaisesRegex(sb.InputError, "layers.0.self_attn.*forward pre hook"):
                 self.model(**self.batch)
             handle.remove()
 
@@ -107,20 +107,20 @@ class Refused(unittest.TestCase):
     def test_settings(self):
         for settings, word in (({"chunk": 0}, "chunk"), ({"chunk": "big"}, "chunk"), ({"head_chunk": True}, "head_chunk"),
                                ({"first_labels": "drop"}, "first_labels")):
-            with self.assertRaisesRegex(streambp.InputError, word):
-                streambp.patch(self.model, **settings)
+            with self.assertRaisesRegex(sb.InputError, word):
+                sb.patch(self.model, **settings)
 
     def test_models_that_are_not_known(self):
-        with self.assertRaisesRegex(streambp.InputError, "Linear"):
-            streambp.patch(torch.nn.Linear(2, 2))
+        with self.assertRaisesRegex(sb.InputError, "Linear"):
+            sb.patch(torch.nn.Linear(2, 2))
 
     def test_mixed_dtypes(self):
         self.model.lm_head.double()
         self.assert_refused("lm_head", "dtype")
 
     def test_log_probabilities_of_others(self):
-        with self.assertRaisesRegex(streambp.InputError, "not patched"):
-            streambp.log_probabilities(self.model, self.batch["input_ids"])
+        with self.assertRaisesRegex(sb.InputError, "not patched"):
+            sb.log_probabilities(self.model, self.batch["input_ids"])
 
 
 if __name__ == "__main__":

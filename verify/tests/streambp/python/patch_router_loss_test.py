@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The load-balancing loss of a mixture's routers under streambp.patch(): gradients in float64 are Hugging Face's own, whoever adds the loss."""
+"""The load-balancing loss of a mixture's routers under sb.patch(): gradients in float64 are Hugging Face's own, whoever adds the loss."""
 
 import unittest
 
-import streambp
+import streambp_bench as sb
 import torch
 from patching import batch_of, difference, in_float64, load, packed_batch, patched, reference_step, step
 from peft import LoraConfig, get_peft_model

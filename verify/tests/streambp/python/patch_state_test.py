@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""streambp.patch() and what hangs around a model: hooks, caches, adapters, compilers, optimizers, the allocator."""
+"""sb.patch() and what hangs around a model: hooks, caches, adapters, compilers, optimizers, the allocator."""
 
 import inspect
 import json
@@ -7,11 +7,11 @@ import tempfile
 import unittest
 
 import peft
-import streambp
+import streambp_bench as sb
 import torch
 from patching import LIMIT, batch_of, difference, gradients, in_float64, load, packed_batch, patched, reference_step, relative, step, tiny
-from streambp._library import library
-from streambp._lazy_logits import LazyLogits
+from streambp_bench._library import library
+from streambp_bench._lazy_logits import LazyLogits
 from trl.trainer.utils import add_fused_lm_head
 
 
@@ -153,8 +153,8 @@ class Around(unittest.TestCase):
             theirs = self.model(**self.batch)
             with patched(self.model, chunk=5):
                 ours = self.model(**self.batch)
-                with self.assertRaisesRegex(streambp.InputError, "inference_mode"):
-                    streambp.log_probabilities(self.model, self.batch["input_ids"])
+                with self.assertRaisesRegex(sb.InputError, "inference_mode"):
+                    sb.log_probabilities(self.model, self.batch["input_ids"])
         self.assertEqual(ours.loss, theirs.loss)
         self.assertTrue(torch.equal(ours.logits, theirs.logits))
 
@@ -315,27 +315,27 @@ class Adapters(unittest.TestCase):
         model, batch = adapted(), batch_of(61, (19, 12))
         with patched(model, chunk=5):
             model.merge_adapter()
-            with self.assertRaisesRegex(streambp.InputError, "merged"):
+            with self.assertRaisesRegex(sb.InputError, "merged"):
                 model(**batch)
             model.unmerge_adapter()
 
     def test_adapters_that_come_later(self):
-        model, batch = streambp.patch(tiny(dtype=torch.float64), chunk=5, lane="engine"), batch_of(61, (19, 12))
+        model, batch = sb.patch(tiny(dtype=torch.float64), chunk=5, lane="engine"), batch_of(61, (19, 12))
         later = adapted(model)
-        with self.assertRaisesRegex(streambp.InputError, "other parameters.*again"):
+        with self.assertRaisesRegex(sb.InputError, "other parameters.*again"):
             later(**batch)
-        ours = step(streambp.patch(later, chunk=5, lane="engine"), batch)
-        streambp.unpatch(later)
+        ours = step(sb.patch(later, chunk=5, lane="engine"), batch)
+        sb.unpatch(later)
         expected = reference_step(later, batch)
         self.assertTrue(max(relative(ours[0], expected[0]), difference(ours[1], expected[1])) <= LIMIT)
         for name, module in later.named_modules():
             self.assertNotIn("forward", module.__dict__, name)
 
     def test_other_adapters_are_refused(self):
-        with self.assertRaisesRegex(streambp.InputError, "DoRA"):
-            streambp.patch(adapted(use_dora=True), lane="engine")
-        with self.assertRaisesRegex(streambp.InputError, "lora_dropout"):
-            streambp.patch(adapted(lora_dropout=0.1), lane="engine")
+        with self.assertRaisesRegex(sb.InputError, "DoRA"):
+            sb.patch(adapted(use_dora=True), lane="engine")
+        with self.assertRaisesRegex(sb.InputError, "lora_dropout"):
+            sb.patch(adapted(lora_dropout=0.1), lane="engine")
 
 
 if __name__ == "__main__":

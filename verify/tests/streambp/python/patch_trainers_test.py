@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""streambp.patch() under the trainers of transformers and TRL, in float32: the same losses and metrics as without it, step by step."""
+"""sb.patch() under the trainers of transformers and TRL, in float32: the same losses and metrics as without it, step by step."""
 
 import os
 import tempfile
@@ -8,12 +8,12 @@ from unittest import mock
 
 import datasets
 import peft
-import streambp
+import streambp_bench as sb
 import torch
 import transformers
 import trl
 from patching import batch_of, character_tokenizer, relative, tiny, tiny_config
-from streambp._replaced import patched_state
+from streambp_bench._replaced import patched_state
 
 STEPS = 50
 NOISE = 1e-4  # of float32, over the steps of a run
@@ -50,9 +50,9 @@ class Trainers(unittest.TestCase):
             torch.manual_seed(7)
             with tempfile.TemporaryDirectory() as folder:
                 model = model_of(seed=4)
-                trainer = make(streambp.patch(model, chunk=8) if kind == "model" else model, folder)
+                trainer = make(sb.patch(model, chunk=8) if kind == "model" else model, folder)
                 if kind == "trainer":
-                    self.assertIs(streambp.patch(trainer, chunk=8), trainer)
+                    self.assertIs(sb.patch(trainer, chunk=8), trainer)
                 torch.manual_seed(8)
                 histories[kind] = history(trainer)
         self.assertEqual(len(histories["plain"]), steps)
@@ -92,7 +92,7 @@ class Trainers(unittest.TestCase):
             with tempfile.TemporaryDirectory() as folder:
                 model = tiny(seed=4)
                 arguments = transformers.TrainingArguments(output_dir=folder, per_device_eval_batch_size=2, **COMMON)
-                trainer = transformers.Trainer(model=streambp.patch(model) if kind == "patched" else model, args=arguments,
+                trainer = transformers.Trainer(model=sb.patch(model) if kind == "patched" else model, args=arguments,
                                                eval_dataset=rows, data_collator=transformers.default_data_collator,
                                                compute_metrics=lambda given: {"shape": float(given.predictions.shape[-1])})
                 results.append(trainer.evaluate())
@@ -207,15 +207,15 @@ class Trainers(unittest.TestCase):
     def test_mixed_precision_is_refused_by_the_engine(self):
         with tempfile.TemporaryDirectory() as folder:
             trainer = self.sft_in_bfloat16(tiny(), folder)
-            with self.assertRaisesRegex(streambp.InputError, "bfloat16.*float32.*bf16=False"):
-                streambp.patch(trainer, lane="engine")
+            with self.assertRaisesRegex(sb.InputError, "bfloat16.*float32.*bf16=False"):
+                sb.patch(trainer, lane="engine")
 
     def test_bfloat16_throughout(self):
         histories = []
         for chunk in (None, 8):
             with tempfile.TemporaryDirectory() as folder:
                 trainer = self.sft_in_bfloat16(tiny(seed=4).to(torch.bfloat16), folder)
-                histories.append(history(streambp.patch(trainer, chunk=chunk) if chunk else trainer))
+                histories.append(history(sb.patch(trainer, chunk=chunk) if chunk else trainer))
         error = max(relative(ours["loss"], theirs["loss"]) for theirs, ours in zip(*histories, strict=True))
         print(f"SFTTrainer, bfloat16: {error:.1e}")
         self.assertTrue(error <= 0.02, f"{error:.1e}")
@@ -232,11 +232,11 @@ class Trainers(unittest.TestCase):
                     model = tiny(seed=4)
                     # A small rate: AdamW turns noise of small gradients into whole steps.
                     arguments = trl.SFTConfig(output_dir=folder, per_device_train_batch_size=2, max_steps=3, learning_rate=1e-4, **COMMON)
-                    trainer = trl.SFTTrainer(model=streambp.patch(model, chunk=8) if kind == "model" else model, args=arguments, train_dataset=data,
+                    trainer = trl.SFTTrainer(model=sb.patch(model, chunk=8) if kind == "model" else model, args=arguments, train_dataset=data,
                                              processing_class=character_tokenizer(), peft_config=given)
                     self.assertTrue(arguments.bf16 and vars(arguments).get("activation_checkpointing", vars(arguments).get("gradient_checkpointing")))
                     if kind == "trainer":
-                        streambp.patch(trainer, chunk=8)
+                        sb.patch(trainer, chunk=8)
                     torch.manual_seed(8)
                     histories[kind] = history(trainer)
                     if kind != "plain":
@@ -248,18 +248,18 @@ class Trainers(unittest.TestCase):
                     self.assertTrue(error <= 0.02, f"{kind}: {error:.1e}")
 
     def test_memory_in_either_order(self):
-        streambp.load()
+        sb.load()
         data = datasets.Dataset.from_list([{"text": TEXT * 12} for _ in range(2)])
         peaks = {}
         for kind in ("plain", "model", "trainer"):
             with tempfile.TemporaryDirectory() as folder:
                 model = tiny(seed=4, vocab_size=4096, max_position_embeddings=2048)
                 arguments = trl.SFTConfig(output_dir=folder, per_device_train_batch_size=1, max_steps=1, max_length=None, **OF_TRL)
-                trainer = trl.SFTTrainer(model=streambp.patch(model) if kind == "model" else model, args=arguments, train_dataset=data,
+                trainer = trl.SFTTrainer(model=sb.patch(model) if kind == "model" else model, args=arguments, train_dataset=data,
                                          processing_class=character_tokenizer())
                 if kind == "trainer":
-                    streambp.patch(trainer)
-                with streambp.measure() as memory:
+                    sb.patch(trainer)
+                with sb.measure() as memory:
                     trainer.train()
                 peaks[kind] = memory.beyond_start / 1e6
         print("SFTTrainer, MB beyond the start:", {kind: f"{peak:.1f}" for kind, peak in peaks.items()})
@@ -272,9 +272,9 @@ class Trainers(unittest.TestCase):
             arguments = trl.SFTConfig(output_dir=folder, max_steps=1, **OF_TRL)
             trainer = trl.SFTTrainer(model=tiny(), args=arguments, train_dataset=data, processing_class=character_tokenizer())
             forward = trainer.model.forward
-            with self.assertRaisesRegex(streambp.InputError, "not patched"):
-                streambp.unpatch(trainer)
-            streambp.unpatch(streambp.patch(trainer))
+            with self.assertRaisesRegex(sb.InputError, "not patched"):
+                sb.unpatch(trainer)
+            sb.unpatch(sb.patch(trainer))
             self.assertEqual(trainer.model.forward, forward)
             for name, module in trainer.model.named_modules():
                 self.assertTrue(module is trainer.model or "forward" not in module.__dict__, name)

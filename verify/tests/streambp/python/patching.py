@@ -1,8 +1,8 @@
-"""What the tests of streambp.patch() share: tiny models of every family, batches, gradients in float64 as Hugging Face computes them."""
+"""What the tests of sb.patch() share: tiny models of every family, batches, gradients in float64 as Hugging Face computes them."""
 
 import contextlib
 
-import streambp
+import streambp_bench as sb
 import torch
 import transformers
 from python_case import GOLDENS, LIMIT, in_float64, model_in_float64
@@ -112,11 +112,11 @@ def relative(ours, theirs):
 @contextlib.contextmanager
 def patched(model, **settings):
     """model, patched inside: with lane="engine" unless another is given."""
-    streambp.patch(model, **{"lane": "engine", **settings})
+    sb.patch(model, **{"lane": "engine", **settings})
     try:
         yield model
     finally:
-        streambp.unpatch(model)
+        sb.unpatch(model)
 
 
 def character_tokenizer():

@@ -1,4 +1,4 @@
-"""streambp.predict, longest, suggest and choose: what is predicted is what is measured, and what streambp-bench predicts."""
+"""sb.predict, longest, suggest and choose: what is predicted is what is measured, and what streambp-bench predicts."""
 
 import json
 import os
@@ -13,9 +13,9 @@ import torch
 import transformers
 from python_case import GOLDENS, Case, inputs_of, model_in_float64
 
-import streambp
-from streambp._measure import load, measure
-from streambp._plan import choose, longest, parse_bytes, predict, suggest
+import streambp_bench as sb
+from streambp_bench._measure import load, measure
+from streambp_bench._plan import choose, longest, parse_bytes, predict, suggest
 
 load()  # before any model is made: its tensors are counted
 BENCH = Path(os.environ["STREAMBP_TORCH_LIBRARY"]).parents[1] / "bin/streambp-bench"
@@ -51,9 +51,9 @@ def bench_record(*flags):
 class Measured(Case):
     def assert_as_measured(self, model, batch, what, objective="sft", **settings):
         predicted = predict(model, batch, objective=objective, **settings)
-        streambp.backward(model, batch, objective, **settings)  # makes .grad, which is resident from then on
+        sb.backward(model, batch, objective, **settings)  # makes .grad, which is resident from then on
         with measure() as m:
-            _, info = streambp.backward(model, batch, objective, return_info=True, **settings)
+            _, info = sb.backward(model, batch, objective, return_info=True, **settings)
         self.assertEqual(predicted.resident_bytes, bytes_of(model), what)
         error = abs(predicted.beyond_resident - m.beyond_start) / (bytes_of(model) + m.beyond_start)
         print(f"{what}: predicted {predicted.beyond_resident} beyond the resident, measured {m.beyond_start}, {100 * error:.3f} % of the peak")
@@ -178,10 +178,10 @@ class Models(Case):
         budget = predict(model, batch, method="checkpoint").peak_bytes - 1
         choice = choose(model, batch, budget)
         self.assertNotIn(choice.settings["method"], ("standard", "checkpoint"))
-        loss, info = streambp.backward(model, batch, return_info=True, **choice.settings)
+        loss, info = sb.backward(model, batch, return_info=True, **choice.settings)
         self.assertEqual(info.chunk, choice.prediction.chunk)
-        self.assertAlmostEqual(float(loss), float(streambp.backward(model, batch)), delta=1e-12)
-        self.assert_refused(lambda: streambp.backward(model, batch, method="auto"), "streambp.choose")
+        self.assertAlmostEqual(float(loss), float(sb.backward(model, batch)), delta=1e-12)
+        self.assert_refused(lambda: sb.backward(model, batch, method="auto"), "sb.choose")
 
 
 class GoodGuest(Case):
@@ -214,14 +214,14 @@ class GoodGuest(Case):
         for worker in workers:
             worker.start()
         model = model_in_float64("qwen3")
-        loss = streambp.backward(model, inputs_of(model), chunk=7)
+        loss = sb.backward(model, inputs_of(model), chunk=7)
         for worker in workers:
             worker.join()
         self.assertEqual(found, alone)
-        self.assertEqual(loss, streambp.backward(model, inputs_of(model), chunk=7))
+        self.assertEqual(loss, sb.backward(model, inputs_of(model), chunk=7))
 
     def test_refusals(self):
-        with self.assertRaisesRegex(streambp.InputError, "qwen3-9000b.*presets: qwen3-cpu"):
+        with self.assertRaisesRegex(sb.InputError, "qwen3-9000b.*presets: qwen3-cpu"):
             predict("qwen3-9000b", tokens=16)
         self.assert_refused(lambda: predict("qwen3-cpu"), "tokens")
         self.assert_refused(lambda: predict("qwen3-cpu", tokens=0), "tokens", "0")

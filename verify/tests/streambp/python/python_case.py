@@ -9,7 +9,7 @@ import transformers
 from goldens.models import BATCHES
 from goldens.passes import InFloat64, as_in_file, load_model, read_tensors, relative_difference
 from goldens.writing import make_inputs
-from streambp import InputError
+from streambp_bench import InputError
 
 ROOT = Path(__file__).resolve().parents[4]
 GOLDENS = ROOT / "verify/goldens"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""streambp.backward(micro_batches=N, process_group=...) in float64 on two Gloo ranks with unequal batches: loss and gradients of the whole batch
+"""sb.backward(micro_batches=N, process_group=...) in float64 on two Gloo ranks with unequal batches: loss and gradients of the whole batch
 in one pass of one process; what is no sum over micro-batches is refused on every rank."""
 
 import os
@@ -8,7 +8,7 @@ import unittest
 from pathlib import Path
 
 import peft
-import streambp
+import streambp_bench as sb
 import torch
 from patch_distributed_test import free_port
 from patching import batch_of, difference, gradients, in_float64, load, reference_step, relative, tiny
@@ -86,27 +86,27 @@ UNBALANCED = {"router_aux_loss_coef": 0}
 def refusal(call):
     try:
         call()
-    except streambp.InputError as error:
+    except sb.InputError as error:
         return str(error)
     return "accepted"
 
 
 def result(model, batch, *objective, **settings):
-    return {"loss": streambp.backward(model, batch, *objective, **settings).item(), "gradients": gradients(model)}
+    return {"loss": sb.backward(model, batch, *objective, **settings).item(), "gradients": gradients(model)}
 
 
 def refusals(rank, group):
     mine, parts = own(batch_with(), rank), {"process_group": group, "micro_batches": 2}
     texts = {name: mine[name][:2] for name in ("input_ids", "attention_mask")}
     calls = {
-        "too many": lambda: streambp.backward(full(), mine, process_group=group, micro_batches=4),
-        "numbers differ": lambda: streambp.backward(full(), mine, process_group=group, micro_batches=2 + rank),
-        "divisors differ": lambda: streambp.backward(full(), {**mine, "num_items_in_batch": 40 + rank}, **parts),
-        "no divisor": lambda: streambp.backward(full(), {**mine, "num_items_in_batch": 0}, **parts),
-        "too many pairs": lambda: streambp.backward(full(), own_pairs(rank), "dpo", reference=full(), process_group=group, micro_batches=3),
-        "balance": lambda: streambp.backward(mixture(), mine, **parts),
-        "sorted pairs": lambda: streambp.backward(full(), own_pairs(rank), "dpo", reference=full(), loss_type="aot", **parts),
-        "embeddings": lambda: streambp.backward(full(), texts, "infonce", **parts)}
+        "too many": lambda: sb.backward(full(), mine, process_group=group, micro_batches=4),
+        "numbers differ": lambda: sb.backward(full(), mine, process_group=group, micro_batches=2 + rank),
+        "divisors differ": lambda: sb.backward(full(), {**mine, "num_items_in_batch": 40 + rank}, **parts),
+        "no divisor": lambda: sb.backward(full(), {**mine, "num_items_in_batch": 0}, **parts),
+        "too many pairs": lambda: sb.backward(full(), own_pairs(rank), "dpo", reference=full(), process_group=group, micro_batches=3),
+        "balance": lambda: sb.backward(mixture(), mine, **parts),
+        "sorted pairs": lambda: sb.backward(full(), own_pairs(rank), "dpo", reference=full(), loss_type="aot", **parts),
+        "embeddings": lambda: sb.backward(full(), texts, "infonce", **parts)}
     return {what: refusal(call) for what, call in calls.items()}
 
 
@@ -193,8 +193,8 @@ class MicroBatchesOnRanks(unittest.TestCase):
 
     def test_refusals_are_the_same_on_all_ranks(self):
         expected = {"too many": "4 micro-batches: rank 0 has 3 sequences, expected at least one for each",
-                    "divisors differ": lambda: streambp.backward(full(), {**mine, "num_items_in_batch": 40 + rank}, **parts),
-        "no divisor": lambda: streambp.backward(full(), {**mine, "num_items_in_batch": 0}, **parts),
+                    "divisors differ": lambda: sb.backward(full(), {**mine, "num_items_in_batch": 40 + rank}, **parts),
+        "no divisor": lambda: sb.backward(full(), {**mine, "num_items_in_batch": 0}, **parts),
         "too many pairs": "3 micro-batches: rank 0 has 2 pairs, expected at least one for each",
                     "numbers differ": "rank 1 disagrees with rank 0 on the settings: .*micro_batches=3.* and .*micro_batches=2",
                     "divisors differ": "rank 1 disagrees with rank 0 on the numbers in the batch: 'divisor=41 ' and 'divisor=40 '",
@@ -209,7 +209,7 @@ class MicroBatchesOnRanks(unittest.TestCase):
 
     def test_balance_is_refused_on_one_process_too(self):
         batch = batch_with()
-        self.assertRegex(refusal(lambda: streambp.backward(mixture(), batch, micro_batches=2)), "balances the load of experts")
+        self.assertRegex(refusal(lambda: sb.backward(mixture(), batch, micro_batches=2)), "balances the load of experts")
         whole = result(mixture(), batch, **UNBALANCED)
         parts = result(mixture(), batch, micro_batches=2, **UNBALANCED)
         self.assertTrue(difference(parts["gradients"], whole["gradients"]) <= LIMIT)

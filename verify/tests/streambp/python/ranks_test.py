@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""streambp.backward(process_group=...) in float64 on Gloo ranks: loss and gradients of the whole batch on one process, and of
-streambp.patch() under DistributedDataParallel; a refusal of one rank reaches all."""
+"""sb.backward(process_group=...) in float64 on Gloo ranks: loss and gradients of the whole batch on one process, and of
+sb.patch() under DistributedDataParallel; a refusal of one rank reaches all."""
 
 import os
 import tempfile
 import unittest
 from pathlib import Path
 
-import streambp
+import streambp_bench as sb
 import torch
 from patch_distributed_test import free_port
 from patching import LIMIT, batch_of, difference, gradients, reference_step, relative, tiny
@@ -44,7 +44,7 @@ def result(loss, of_model):
 def refusal(call):
     try:
         call()
-    except streambp.InputError as error:
+    except sb.InputError as error:
         return str(error)
     return "accepted"
 
@@ -61,28 +61,28 @@ def work(rank, ranks, port, folder):
     for method in ("streambp", "checkpoint"):
         of_model = model()
         settings = {"chunk": 5} if method == "streambp" else {"chunk": "auto"}
-        results[method] = result(streambp.backward(of_model, own, method=method, process_group=group, **settings), of_model)
+        results[method] = result(sb.backward(of_model, own, method=method, process_group=group, **settings), of_model)
     of_model = model()
     for _ in range(2):
-        loss = streambp.backward(of_model, own, chunk=4, process_group=group)
+        loss = sb.backward(of_model, own, chunk=4, process_group=group)
     results["added twice"] = result(loss, of_model)
     if ranks == 3:
         of_model = model()
         own_pair = rows_of(pairs(), (rank, rank + 3))
-        results["dpo"] = result(streambp.backward(of_model, own_pair, "dpo", reference=tiny(seed=4, dtype=torch.float64), chunk=5,
+        results["dpo"] = result(sb.backward(of_model, own_pair, "dpo", reference=tiny(seed=4, dtype=torch.float64), chunk=5,
                                                   process_group=group), of_model)
     else:
-        parallel = torch.nn.parallel.DistributedDataParallel(streambp.patch(model(), chunk=5))
+        parallel = torch.nn.parallel.DistributedDataParallel(sb.patch(model(), chunk=5))
         items = (whole_batch()["labels"][:, 1:] != -100).sum()
         (parallel(**own, num_items_in_batch=items).loss * ranks).backward()
         results["patch"] = gradients(parallel.module)
     bad = {**own, "input_ids": own["input_ids"] + (1000 if rank == 1 else 0)}
-    results["a token too large"] = refusal(lambda: streambp.backward(model(), bad, process_group=group))
+    results["a token too large"] = refusal(lambda: sb.backward(model(), bad, process_group=group))
     bad = {**own, "pixel_values": torch.zeros(1)} if rank == 1 else own
-    results["an image"] = refusal(lambda: streambp.backward(model(), bad, process_group=group))
-    results["settings differ"] = refusal(lambda: streambp.backward(model(), own, chunk=4 + rank, process_group=group))
+    results["an image"] = refusal(lambda: sb.backward(model(), bad, process_group=group))
+    results["settings differ"] = refusal(lambda: sb.backward(model(), own, chunk=4 + rank, process_group=group))
     after = model()
-    results["after refusals"] = result(streambp.backward(after, own, chunk=5, process_group=group), after)
+    results["after refusals"] = result(sb.backward(after, own, chunk=5, process_group=group), after)
     torch.save(results, Path(folder) / f"{rank}.pt")
     torch.distributed.destroy_process_group()
 
@@ -114,7 +114,7 @@ class Ranks(unittest.TestCase):
 
     def test_pairs(self):
         of_model = model()
-        loss = streambp.backward(of_model, pairs(), "dpo", reference=tiny(seed=4, dtype=torch.float64), chunk=5)
+        loss = sb.backward(of_model, pairs(), "dpo", reference=tiny(seed=4, dtype=torch.float64), chunk=5)
         self.check("dpo", loss.item(), gradients(of_model), 3)
 
     def test_same_as_level_2(self):
@@ -138,8 +138,8 @@ class Ranks(unittest.TestCase):
                 self.assertRegex(results["settings differ"], "rank 1 disagrees with rank 0 on the settings: 'chunk=5 ", f"rank {rank}")
 
     def test_what_is_no_group(self):
-        with self.assertRaisesRegex(streambp.InputError, "init_process_group"):
-            streambp.backward(model(), whole_batch(), process_group=object())
+        with self.assertRaisesRegex(sb.InputError, "init_process_group"):
+            sb.backward(model(), whole_batch(), process_group=object())
 
 
 if __name__ == "__main__":

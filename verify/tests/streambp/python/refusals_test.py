@@ -1,4 +1,4 @@
-"""What streambp.backward refuses, each by its name, with what to do; and that it computes again once that is done."""
+"""What sb.backward refuses, each by its name, with what to do; and that it computes again once that is done."""
 
 import tempfile
 import types
@@ -10,7 +10,7 @@ import transformers
 from objectives_test import read_case
 from python_case import GOLDENS, Case, inputs_of, model_in_float64, packed_inputs, take_gradients
 
-import streambp
+import streambp_bench as sb
 
 
 class Refused(Case):
@@ -20,13 +20,13 @@ class Refused(Case):
 
     def refuse(self, *words, model=None, **more):
         model = self.model if model is None else model
-        message = self.assert_refused(lambda: streambp.backward(model, {**self.inputs, **more}), *words)
+        message = self.assert_refused(lambda: sb.backward(model, {**self.inputs, **more}), *words)
         if isinstance(model, torch.nn.Module):
             self.assertTrue(all(parameter.grad is None for parameter in model.parameters()))
         return message
 
     def accept(self):
-        streambp.backward(self.model, self.inputs)
+        sb.backward(self.model, self.inputs)
         self.assertTrue(take_gradients(self.model))
 
     def test_checkpointing(self):
@@ -71,13 +71,13 @@ class Refused(Case):
         self.refuse("inputs_embeds", inputs_embeds=torch.zeros(3, 29, 8))
         self.refuse("token_type_ids", token_type_ids=torch.ones(3, 29))
         self.refuse("use_cache", use_cache=True)
-        streambp.backward(self.model, {**self.inputs, "token_type_ids": torch.zeros(3, 29), "use_cache": False, "past_key_values": None})
+        sb.backward(self.model, {**self.inputs, "token_type_ids": torch.zeros(3, 29), "use_cache": False, "past_key_values": None})
         take_gradients(self.model)
         self.refuse("labels", labels="text")
         for wrong in (self.inputs["labels"].to("meta"), self.inputs["labels"].to(torch.complex64), self.inputs["labels"].to_sparse()):
             self.refuse("labels", "dense", labels=wrong)
-        self.assert_refused(lambda: streambp.backward(self.model, {}), "input_ids")
-        self.assert_refused(lambda: streambp.backward(self.model, [1, 2]), "dict", "list")
+        self.assert_refused(lambda: sb.backward(self.model, {}), "input_ids")
+        self.assert_refused(lambda: sb.backward(self.model, [1, 2]), "dict", "list")
 
     def test_hooks(self):
         handle = self.model.model.layers[0].mlp.register_forward_hook(lambda module, args, result: result)
@@ -112,7 +112,7 @@ class Refused(Case):
         packed = packed_inputs(self.model, (4, 6))
         sees = torch.block_diag(torch.ones(4, 4), torch.ones(6, 6)).bool().tril()[None, None]
         del packed["position_ids"]
-        self.assert_refused(lambda: streambp.backward(self.model, {**packed, "attention_mask": sees}), "position_ids")
+        self.assert_refused(lambda: sb.backward(self.model, {**packed, "attention_mask": sees}), "position_ids")
         holes = self.inputs["attention_mask"].clone()
         holes[1, 5] = 0
         self.refuse("attention_mask", "row 1", attention_mask=holes)
@@ -131,7 +131,7 @@ class Refused(Case):
         self.refuse("model.norm.weight", "float32", "float64")
         self.model.model.norm.to(torch.float64)
         self.model.model.norm.weight.grad = torch.zeros_like(self.model.model.norm.weight).to_sparse()
-        self.assert_refused(lambda: streambp.backward(self.model, self.inputs), "model.norm.weight", ".grad")
+        self.assert_refused(lambda: sb.backward(self.model, self.inputs), "model.norm.weight", ".grad")
         self.model.model.norm.weight.grad = None
         with torch.device("meta"):
             empty = transformers.AutoModelForCausalLM.from_config(self.model.config)
@@ -145,7 +145,7 @@ class Refused(Case):
         mine = type("MyLlama", (type(self.model),), {"__module__": "mine"})(self.model.config)
         self.refuse("mine.MyLlama", model=mine)
         gemma4 = model_in_float64("gemma4")
-        self.assert_refused(lambda: streambp.patch(gemma4, lane="engine"), "Gemma 4", "streambp.backward")
+        self.assert_refused(lambda: sb.patch(gemma4, lane="engine"), "Gemma 4", "sb.backward")
 
     def test_wrappers(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -202,9 +202,9 @@ class EveryInput(Case):
             for name, change in ((name, change) for name in inputs for change in changes):
                 with self.subTest(objective=objective, tensor=name, change=change):
                     try:
-                        loss = streambp.backward(model, {**inputs, name: changes[change](inputs[name])}, objective, chunk=5)
+                        loss = sb.backward(model, {**inputs, name: changes[change](inputs[name])}, objective, chunk=5)
                         self.assertTrue(loss.isfinite())
-                    except streambp.InputError as error:
+                    except sb.InputError as error:
                         refused += 1
                         self.assertNotIn("\n", str(error))
                         self.assertLess(len(str(error)), 500)
@@ -217,14 +217,14 @@ class Wrapped(Case):
     def test_compiled(self):
         model = model_in_float64("llama-tied")
         inputs = inputs_of(model)
-        streambp.backward(model, inputs)
+        sb.backward(model, inputs)
         expected = take_gradients(model)
-        streambp.backward(torch.compile(model), inputs)
+        sb.backward(torch.compile(model), inputs)
         self.assert_gradients(take_gradients(model), expected, "torch.compile(model)")
 
         # torch can't trace it, and leaves it to Python.
         def step(batch):
-            return streambp.backward(model, batch) * 2
+            return sb.backward(model, batch) * 2
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

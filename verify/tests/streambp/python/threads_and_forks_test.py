@@ -8,7 +8,7 @@ import unittest
 import torch
 from python_case import Case, inputs_of, model_in_float64, take_gradients
 
-import streambp
+import streambp_bench as sb
 
 CHILD_SECONDS = 20  # after which a forked process hangs; it needs a fraction of one
 
@@ -64,12 +64,12 @@ class Numbers(torch.utils.data.Dataset):
 class ThreadsAndForks(Case):
     @classmethod
     def setUpClass(cls):
-        streambp.load()
+        sb.load()
         cls.model = model_in_float64("qwen3")
         cls.batch = inputs_of(cls.model)
 
     def step(self):
-        return streambp.backward(self.model, self.batch)
+        return sb.backward(self.model, self.batch)
 
     def test_two_threads_lose_no_gradient(self):
         self.step()

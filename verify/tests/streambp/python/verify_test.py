@@ -1,4 +1,4 @@
-"""streambp.verify: verdicts on gradients that are right, scaled, perturbed, incomplete, and of mistakes that are planted."""
+"""sb.verify: verdicts on gradients that are right, scaled, perturbed, incomplete, and of mistakes that are planted."""
 
 import unittest
 
@@ -6,8 +6,8 @@ import peft
 import torch
 from python_case import Case, autograd, in_float64, inputs_of, model_in_float64
 
-import streambp
-from streambp._verify import verify
+import streambp_bench as sb
+from streambp_bench._verify import verify
 
 
 def labelled(model, batch="b3_right"):
@@ -40,7 +40,7 @@ class Verdicts(Case):
         for name in ("llama", "qwen3-moe"):
             model = model_in_float64(name)
             inputs = inputs_of(model)
-            streambp.backward(model, inputs, chunk=7)
+            sb.backward(model, inputs, chunk=7)
             report = verify(model, inputs, gradients="grad")
             self.assert_verdict(report, "exact", name)
             self.assertTrue(report.exact)
@@ -67,9 +67,9 @@ class Verdicts(Case):
         model.gradient_checkpointing_enable()
         self.assert_verdict(verify(model, inputs), "exact", "float32 with gradient checkpointing")
         model.gradient_checkpointing_disable()
-        patched = streambp.patch(model, chunk=6)
+        patched = sb.patch(model, chunk=6)
         self.assert_verdict(verify(patched, inputs), "exact", "float32, patched")
-        streambp.unpatch(model)
+        sb.unpatch(model)
         without_labels = {name: inputs[name] for name in ("input_ids", "attention_mask")}
         self.assert_verdict(verify(model, without_labels), "exact", "float32, labels left out")
 
@@ -124,7 +124,7 @@ class Verdicts(Case):
         mask[:, :4] = 0
         batch = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "completion_mask": mask,
                  "ref_chosen_logps": torch.tensor([-30.0]), "ref_rejected_logps": torch.tensor([-31.0])}
-        streambp.backward(model, batch, "dpo", beta=0.3, chunk=5)
+        sb.backward(model, batch, "dpo", beta=0.3, chunk=5)
         self.assertGreater(float(model.model.norm.weight.grad.abs().max()), 1e-6)
         self.assert_verdict(verify(model, batch, "dpo", "grad", beta=0.3), "exact", "dpo")
         self.assert_verdict(verify(model, batch, "dpo", "grad", beta=0.2), "scaled", "dpo with another beta, one pair")
@@ -133,7 +133,7 @@ class Verdicts(Case):
         reference = model_in_float64("qwen3")
         with torch.no_grad():
             reference.lm_head.weight.mul_(1.1) if not reference.config.tie_word_embeddings else reference.model.norm.weight.mul_(1.1)
-        streambp.backward(model, without, "dpo", reference=reference, chunk=5)
+        sb.backward(model, without, "dpo", reference=reference, chunk=5)
         self.assert_verdict(verify(model, without, "dpo", "grad", reference=reference), "exact", "dpo with a reference model")
 
 

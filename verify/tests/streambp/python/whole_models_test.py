@@ -4,7 +4,7 @@
 import copy
 import unittest
 
-import streambp
+import streambp_bench as sb
 import torch
 import transformers
 from adapters_test import SMALL, drawn
@@ -64,7 +64,7 @@ class WholeModels(Case):
     def compare(self, model, batch, what):
         theirs_loss, theirs = autograd(model, batch)
         self.assertFalse(any(gradient.any() for name, gradient in theirs.items() if name not in of_text(theirs)))
-        loss = streambp.backward(model, batch, chunk=7)
+        loss = sb.backward(model, batch, chunk=7)
         self.assert_loss(loss, theirs_loss, what)
         of_towers = dict(model.named_parameters()).keys() - of_text(dict(model.named_parameters())).keys()
         self.assertTrue(all(model.get_parameter(name).grad is None for name in of_towers))
@@ -106,7 +106,7 @@ class WholeModels(Case):
                 model.train().zero_grad()
                 model(**inputs, logits_to_keep=4, use_cache=False).logits.square().sum().backward()
             self.assert_gradients(of_text(of_logits), of_text(take_gradients(model)), f"{name}, logits")
-        self.assert_refused(lambda: streambp.patch(whole("gemma4"), lane="engine"), "Gemma 4", "streambp.backward")
+        self.assert_refused(lambda: sb.patch(whole("gemma4"), lane="engine"), "Gemma 4", "sb.backward")
 
     def test_adapters(self):
         attention = ["q_proj", "v_proj"]
@@ -137,7 +137,7 @@ class WholeModels(Case):
 
     def test_verify(self):
         for name in MODELS:
-            report = streambp.verify(whole(name).float(), batch_of(58, (9, 6)))
+            report = sb.verify(whole(name).float(), batch_of(58, (9, 6)))
             self.assertEqual(report.verdict, "exact", f"{name}: {report}")
 
     def test_images_are_refused(self):
@@ -145,9 +145,9 @@ class WholeModels(Case):
             model, batch = whole(name), batch_of(58, (9, 6))
             images = {"pixel_values": torch.zeros(1, 3, 28, 28, dtype=torch.float64)}
             with self.subTest(model=name):
-                self.assert_refused(lambda: streambp.backward(model, batch | images), "pixel_values", "only text")
+                self.assert_refused(lambda: sb.backward(model, batch | images), "pixel_values", "only text")
                 placed = {**batch, "input_ids": batch["input_ids"].index_fill(1, torch.tensor([4]), 60)}
-                self.assert_refused(lambda: streambp.backward(model, placed), "token 60", "image_token_id")
+                self.assert_refused(lambda: sb.backward(model, placed), "token 60", "image_token_id")
                 if name in PATCHED:
                     with patched(model):
                         self.assert_refused(lambda: model(**batch, **images), "pixel_values", "only text")
@@ -157,7 +157,7 @@ class WholeModels(Case):
         config = transformers.Mistral3Config(vision_config={**TOWER, "model_type": "pixtral", "head_dim": 8},
                                              text_config={**TEXT, "model_type": "llama"})
         model = transformers.Mistral3ForConditionalGeneration(config)
-        self.assert_refused(lambda: streambp.backward(model, batch_of(58, (9, 6))), "LlamaModel", "MistralModel")
+        self.assert_refused(lambda: sb.backward(model, batch_of(58, (9, 6))), "LlamaModel", "MistralModel")
 
 
 if __name__ == "__main__":

@@ -7,10 +7,10 @@ from ._replaced import patched_state
 
 
 class Callback(transformers.TrainerCallback):
-    """Trainer(..., callbacks=[streambp.Callback()]): patch(model, **settings) when training begins, unpatch(model) when it ends.
+    """Trainer(..., callbacks=[streambp_bench.Callback()]): patch(model, **settings) when training begins, unpatch(model) when it ends.
 
     settings: patch()'s arguments. A model that is patched already is left as it is. A trainer's reference model is not known to its callbacks:
-    streambp.patch(trainer) patches both. Raises InputError as patch() does.
+    streambp_bench.patch(trainer) patches both. Raises InputError as patch() does.
     """
 
     def __init__(self, **settings):

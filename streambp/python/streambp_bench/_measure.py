@@ -16,14 +16,14 @@ _active = {}  # device -> the measurements that are running on it, the outermost
 def measure(device="cpu"):
     """A context manager that measures the memory of tensors on `device`, by all threads, while it is open:
 
-        with streambp.measure() as m:
-            with streambp.scope("forward"):
+        with streambp_bench.measure() as m:
+            with streambp_bench.scope("forward"):
                 loss = model(**batch).loss
             loss.backward()
         print(m, m.peak_bytes, m.beyond_start, m.at_peak)
 
-    On the CPU the library's own allocator counts, to the byte, from the moment when the library was loaded (`import streambp` and the first
-    call; streambp.load() does it early). A tensor that was allocated before, or that lies in a mapped file (safetensors), is not in
+    On the CPU the library's own allocator counts, to the byte, from the moment when the library was loaded (`import streambp_bench as sb` and the first
+    call; streambp_bench.load() does it early). A tensor that was allocated before, or that lies in a mapped file (safetensors), is not in
     start_bytes and peak_bytes; m.uncounted_bytes says how much that is, and m.beyond_start is right all the same. Scratch space inside BLAS
     libraries and memory outside of torch are not counted. On CUDA the caching allocator's own numbers are read, which see everything and
     know no scopes. Measurements may be nested.

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import torch
 
+from ._programs import major_minor
+
 LIBRARY = "libstreambp_torch.so"
 REBUILD = "rebuild it with `scripts/python.sh VENV`, or `pip install --no-build-isolation .`, in streambp's folder"
 PREFIX = "streambp: "
@@ -27,11 +29,6 @@ def library_path():
         source = "STREAMBP_TORCH_LIBRARY" if given else "the package is not installed with its library"
         raise InputError(f"{path}: no such file ({source}); {REBUILD}")
     return path
-
-
-def major_minor(version):
-    """(2, 11) of "2.11.0+cu130": libtorch keeps its ABI within these."""
-    return tuple(version.split("+")[0].split(".")[:2])
 
 
 def check_version(built_with, path):

@@ -1,8 +1,8 @@
 """patch(): a Hugging Face model whose own training loop is kept, and whose layers and head are streamed.
 
-    model = streambp.patch(model)           # or streambp.patch(trainer)
+    model = streambp_bench.patch(model)           # or streambp_bench.patch(trainer)
     ...                                     # Trainer, a loop with loss.backward(), DDP, FSDP2
-    streambp.unpatch(model)
+    streambp_bench.unpatch(model)
 
 Two lanes compute them: the engine (_engine_lane.py), for the families and states that it knows, and the model's own code (_module_lane.py).
 """

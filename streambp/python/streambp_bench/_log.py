@@ -1,9 +1,9 @@
-"""What the package has to say: one logger, "streambp", whose lines are seen on stderr unless its user has other plans for it."""
+"""What the package has to say: one logger, "streambp_bench", whose lines are seen on stderr unless its user has other plans for it."""
 
 import logging
 import sys
 
-logger = logging.getLogger("streambp")
+logger = logging.getLogger("streambp_bench")
 
 
 class _Stderr(logging.StreamHandler):

@@ -128,7 +128,7 @@ class Patched(Lane):
         self.turn_off_checkpointing(module for _, module in text_modules(self.base))
         if self.has_changed():
             raise InputError(f"{type(self.base).__name__} has other parameters or modules than when it was patched (adapters added or merged?): call "
-                             "streambp.patch() again, on the model as it is now")
+                             "streambp_bench.patch() again, on the model as it is now")
         base, settings = self.base, module_settings(self.base)
         checks = [lambda: check_config(base), lambda: check_dropout(base), lambda: check_modules(base), lambda: check_functions(base), lambda: check_attention(base),
                   lambda: check_parameters(base, patched=True), self._check_hooks, lambda: check_attributes(base, settings)]

@@ -42,7 +42,7 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
     As `loss = model(**batch).loss; loss.backward()`, exactly and in little memory: no logits, no activations of the whole sequence. The
     model is read where it is, not copied or changed; parameters with requires_grad=False cost nothing and get nothing. Where .grad is None it is made,
     zeros for a parameter that the loss does not depend on; where there is one, it is added to in place. Hooks of modules and parameters do
-    not run: a model in DistributedDataParallel, FSDP or DeepSpeed needs streambp.patch().
+    not run: a model in DistributedDataParallel, FSDP or DeepSpeed needs streambp_bench.patch().
 
     model: a transformers model of a known family (README.md): <Family>ForCausalLM, <Family>ForSequenceClassification with one label for
         objectives that score texts, or, for batches of text, <Family>ForConditionalGeneration of Gemma 3, Gemma 4, Mistral 3, Qwen3.5;
@@ -234,7 +234,7 @@ def _sort_keywords(engine, objective, options, keywords):
             raise InputError(f"{objective}: no option '{name}', expected some of {', '.join(known_options)}")
         given[name] = value
     if keywords.get("method") == "auto":
-        raise InputError("method 'auto': settings are chosen once, before the loop: backward(model, batch, **streambp.choose(model, "
+        raise InputError("method 'auto': settings are chosen once, before the loop: backward(model, batch, **streambp_bench.choose(model, "
                          "longest_batch, budget).settings)")
     for name, value in keywords.items():
         if name in known_settings:

@@ -121,7 +121,7 @@ def log_probabilities(model, input_ids, attention_mask=None, position_ids=None, 
     """
     state = patched_state(model)
     if state is None:
-        raise InputError(f"{type(model).__name__}: not patched; call streambp.patch(model) first")
+        raise InputError(f"{type(model).__name__}: not patched; call streambp_bench.patch(model) first")
     if not hasattr(state, "configuration"):
         raise InputError("log_probabilities are the engine's, and it does not run here; model(...).logits of the patched model has them")
     if not temperature > 0:

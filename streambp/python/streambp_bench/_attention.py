@@ -92,7 +92,7 @@ def check_keywords(given):
         if name == "cache_position":
             continue  # columns are counted, and a cache is refused
         if name in OF_TOWERS:
-            raise InputError(f"{name}: only text is streamed; call streambp.unpatch(model) for batches with it")
+            raise InputError(f"{name}: only text is streamed; call streambp_bench.unpatch(model) for batches with it")
         raise InputError(f"{name}: an argument that streamed layers don't know and would drop; expected some of "
-                         f"{', '.join(sorted(TAKEN - set(CACHES) - {'is_causal'}))}; leave it out, or streambp.unpatch(model)")
+                         f"{', '.join(sorted(TAKEN - set(CACHES) - {'is_causal'}))}; leave it out, or streambp_bench.unpatch(model)")
     check_documents(given)

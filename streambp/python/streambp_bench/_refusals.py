@@ -30,7 +30,7 @@ def check_class(base):
     kind = type(base) if type(base).__name__ in WRAPPERS else model_class(base)
     name = f"{kind.__module__}.{kind.__name__}"
     if kind.__name__ in WRAPPERS:
-        raise InputError(f"{kind.__name__}: {WRAPPERS[kind.__name__]}; wrap streambp.patch(model) in it and call loss.backward(), or pass "
+        raise InputError(f"{kind.__name__}: {WRAPPERS[kind.__name__]}; wrap streambp_bench.patch(model) in it and call loss.backward(), or pass "
                          "the model inside it")
     if not kind.__module__.startswith("transformers.models.") or kind.__name__ not in (*CLASSES, *WHOLE):
         raise InputError(f"{name}: not one of the classes that are known, ForCausalLM or ForSequenceClassification of "
@@ -41,8 +41,8 @@ def check_class(base):
 def check_layers(base):
     """Raises InputError for a model whose layers read more than the layer below gives: they are no nodes of their own."""
     if text_config(base).model_type == "gemma4_text":
-        raise InputError("Gemma 4: its layers take keys, values and embeddings from elsewhere, which streambp.patch() does not hand them; "
-                         "streambp.backward(model, ...) has the same gradients")
+        raise InputError("Gemma 4: its layers take keys, values and embeddings from elsewhere, which streambp_bench.patch() does not hand them; "
+                         "streambp_bench.backward(model, ...) has the same gradients")
 
 
 def check_state(base, patched=False):
@@ -161,16 +161,16 @@ def is_cast(function):
 def check_parameters(base, patched):
     for name, parameter in base.named_parameters():
         if parameter.is_meta:
-            raise InputError(f"{name} is on the meta device and has no values; load the model, or ask streambp.predict() what it would take")
+            raise InputError(f"{name} is on the meta device and has no values; load the model, or ask streambp_bench.predict() what it would take")
         if patched:
             continue
         if type(parameter.data).__name__ == "DTensor" or hasattr(parameter, "ds_id"):
             kind = "DTensor" if not hasattr(parameter, "ds_id") else "DeepSpeed ZeRO-3"
-            raise InputError(f"{name} is sharded ({kind}): streambp.backward() needs whole tensors; use streambp.patch(model) before "
+            raise InputError(f"{name} is sharded ({kind}): streambp_bench.backward() needs whole tensors; use streambp_bench.patch(model) before "
                              "fully_shard and loss.backward()")
         if getattr(parameter, "_backward_hooks", None) or getattr(parameter, "_post_accumulate_grad_hooks", None):
-            raise InputError(f"{name} has a hook on its gradient, which streambp.backward() would not call; remove it, or use "
-                             "streambp.patch(model) and loss.backward()")
+            raise InputError(f"{name} has a hook on its gradient, which streambp_bench.backward() would not call; remove it, or use "
+                             "streambp_bench.patch(model) and loss.backward()")
 
 
 def check_autocast(dtype, device):

@@ -15,6 +15,7 @@ from ._library import InputError, first_line, library, library_path
 from ._log import say
 from ._measure import format_bytes
 from ._model import BUFFERS, Weights
+from ._programs import libraries_of
 from ._replaced import patched_state
 
 PROGRAM = "streambp_plan"
@@ -138,8 +139,8 @@ def predict(model, batch=None, *, tokens=None, sequences=1, objective="sft", opt
 def choose(model, batch=None, budget="80GB", *, host_budget=None, tokens=None, sequences=1, objective="sft", optimizer=None, **settings):
     """The Choice of settings with which a step fits `budget` in the least time, as `streambp-bench sweep --method auto` chooses them:
 
-        choice = streambp.choose(model, longest_batch, "20GB")
-        loss = streambp.backward(model, batch, **choice.settings)
+        choice = streambp_bench.choose(model, longest_batch, "20GB")
+        loss = streambp_bench.backward(model, batch, **choice.settings)
 
     host_budget: bytes of host memory; offloading is tried where it is given. settings: not searched. The rest as in predict(); raises
     InputError as it does, but not where nothing fits.
@@ -182,8 +183,7 @@ def _ask(question, request):
     program = library_path().with_name(PROGRAM)
     if not program.is_file():
         raise InputError(f"{program}: no such file; it is built and installed together with the engine's library")
-    libraries = [str(Path(torch.__file__).parent / "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "LD_LIBRARY_PATH": os.pathsep.join(filter(None, libraries))}
+    environment = {**libraries_of(Path(torch.__file__).parent), "OMP_NUM_THREADS": "1"}
     run = subprocess.run([program, question], input=json.dumps(request), env=environment, capture_output=True, text=True)
     if run.returncode != 0:
         reason = first_line(run.stderr) or f"exit status {run.returncode}"

@@ -1,9 +1,9 @@
 """StreamBP's engine inside Hugging Face training: exact gradients of long sequences in little memory.
 
-    import streambp
+    import streambp_bench as sb
 
-    loss = streambp.backward(model, batch)      # instead of loss = model(**batch).loss; loss.backward()
-    model = streambp.patch(model)               # or: a Trainer trains this model as it is
+    loss = sb.backward(model, batch)      # instead of loss = model(**batch).loss; loss.backward()
+    model = sb.patch(model)               # or: a Trainer trains this model as it is
 """
 
 import importlib
@@ -36,7 +36,7 @@ __all__ = [*_NAMES, "__version__"]
 
 def __getattr__(name):
     if name not in _NAMES:
-        raise AttributeError(f"module 'streambp' has no attribute '{name}'")
+        raise AttributeError(f"module 'streambp_bench' has no attribute '{name}'")
     value = getattr(importlib.import_module(f".{_NAMES[name]}", __name__), name)
     globals()[name] = value
     return value

@@ -41,7 +41,7 @@ def summary(model, batch=None):
     """
     state = patched_state(model) if isinstance(model, torch.nn.Module) else None
     if state is None:
-        raise InputError(f"{type(model).__name__}: not patched; call streambp.patch(model) first")
+        raise InputError(f"{type(model).__name__}: not patched; call streambp_bench.patch(model) first")
     own = state.understudy if isinstance(state, Patched) else state
     found = Summary(chunk=state.chunk_in_words(), head_chunk=state.head_chunk or "auto",
                     attention=str(getattr(state.base.config.get_text_config(), "_attn_implementation", None) or "eager"))
