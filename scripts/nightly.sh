@@ -131,6 +131,12 @@ check 'Lengths, products and element counts across 2^16, 2^31 and 2^32' "$verify
 check 'Hostile inputs: files, folders, records and command lines that have to be refused, and what is odd but right' \
   python3 verify/tests/hostile/inputs_test.py build/release/bin verify/goldens --all
 check 'Readers of files under libFuzzer' scripts/fuzz.sh --runs 100000 --seconds 300 --again --table out/fuzz/fuzz.md
+thorough() {
+  (build_project release) || return
+  STREAMBP_VENV="$venv" /usr/bin/python3 scripts/python_environment.py || return
+  STREAMBP_THOROUGH=1 OMP_NUM_THREADS=1 ctest --preset release -j "$(nproc)" -L 'unit|package'
+}
+check 'Tests of the library and the Python package with every setting, where ordinary runs take turns' thorough
 check 'The Python package with transformers 5.24' newer_transformers
 check 'Each torch that the project is for: library, programs, tests and Python package' scripts/matrix.sh
 wheel() {

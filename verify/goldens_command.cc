@@ -122,7 +122,8 @@ void add_goldens_command(CLI::App& app, std::function<int()>& action) {
       "Chunks, of methods that have them (default: 1, 7, 16 and those around the case's lengths)");
   add_device_flag(*command, flags->device);
   command->add_option("--limit", flags->limit, "Permitted relative error")->capture_default_str();
-  command->add_flag("--quick", flags->quick, "Two of those chunks, in the next case the next two");
+  command->add_flag("--quick", flags->quick,
+                    "Two of those chunks, each with one setting; the next case has the next ones");
   add_jobs_flag(*command, flags->jobs);
   add_part_flag(*command, flags->part, "case");
   set_action(*command, flags, action, run_goldens);

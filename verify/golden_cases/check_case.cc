@@ -56,9 +56,10 @@ std::vector<Run> runs_of(const GoldensOptions& options, const Batch& batch, size
     for (const int64_t chunk : chunks) {
       if (is_chunked(settings.method)) settings.chunk = chunk;
       settings.head_chunk = chunk;  // so that the head, too, is cut at awkward tokens
-      runs.push_back({configuration_text(settings), settings});
-      for (const Settings& variant : same_gradients_variants(settings))
-        runs.push_back({configuration_text(variant), variant});
+      std::vector<Settings> variants = same_gradients_variants(settings);
+      variants.push_back(settings);
+      if (options.quick) variants = {variants[turn++ % variants.size()]};
+      for (const Settings& variant : variants) runs.push_back({configuration_text(variant), variant});
     }
   }
   return runs;

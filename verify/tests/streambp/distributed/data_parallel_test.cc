@@ -9,6 +9,7 @@
 #include "streambp/distributed/thread_ranks.h"
 #include "verify/tests/streambp/distributed/data_parallel_testing.h"
 #include "verify/tests/streambp/model/adapter_testing.h"
+#include "verify/tests/turns.h"
 
 namespace streambp {
 namespace {
@@ -91,7 +92,8 @@ TEST_P(DataParallel, GivesWhatOneProcessDoes) {
   const Work& work = GetParam();
   const Result whole = in_one_process(work);
   WorstErrors errors;
-  for (const int64_t ranks : {1, 2, 3, 4}) {
+  static size_t turn = 0;
+  for (const int64_t ranks : verify::in_turns<int64_t>({1, 2, 3, 4}, 2, turn)) {
     std::optional<Result> first;
     for (const ZeroStage stage : kStages) {
       const bool hands_over = method_kind(work.settings.method).fuses_optimizer;

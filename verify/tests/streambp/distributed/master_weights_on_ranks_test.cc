@@ -6,6 +6,7 @@
 
 #include "streambp/distributed/thread_ranks.h"
 #include "verify/tests/streambp/distributed/data_parallel_testing.h"
+#include "verify/tests/turns.h"
 
 namespace streambp {
 namespace {
@@ -67,9 +68,10 @@ Tensors stepped_on_rank(Communicator& communicator, Model model, ZeroStage stage
 
 TEST(MasterWeightsOnRanks, AreOneProcessesToTheLastBit) {
   constexpr int kSteps = 3;
+  size_t turn = 0;
   for (const at::ScalarType dtype : kHalves) {
     for (const at::ScalarType gradient_dtype : {dtype, at::kFloat}) {
-      for (const int64_t ranks : {1, 2, 3, 4}) {
+      for (const int64_t ranks : verify::in_turns<int64_t>({1, 2, 3, 4}, 1, turn)) {
         const Tensors expected = stepped_alone(half_model(dtype, gradient_dtype), ranks, kSteps);
         for (const ZeroStage stage : kStages) {
           SCOPED_TRACE(fmt::format("{}, gradients in {}, {} ranks, stage {}", c10::toString(dtype),

@@ -4,6 +4,7 @@
 #include "streambp/plan/workload.h"
 #include "verify/tests/streambp/distributed/sequence_ranks_testing.h"
 #include "verify/tests/streambp/model/file_testing.h"
+#include "verify/tests/turns.h"
 
 namespace streambp {
 namespace {
@@ -14,7 +15,8 @@ TEST_P(SequenceRanks, GiveWhatOneProcessDoes) {
   const Work& work = GetParam();
   const Result whole = in_one_process(work);
   WorstErrors errors;
-  for (const int64_t ranks : {1, 2, 3, 4}) {
+  static size_t turn = 0;
+  for (const int64_t ranks : verify::in_turns<int64_t>({2, 3, 4, 1}, 1, turn)) {
     std::optional<Result> first;
     for (const ZeroStage stage : {ZeroStage::kNone, ZeroStage::kGradients, ZeroStage::kWeights}) {
       SCOPED_TRACE(fmt::format("{} ranks, stage {}", ranks, static_cast<int>(stage)));

@@ -65,7 +65,7 @@ class ModuleAttention(Case):
         with everything_in_float64():
             loss, theirs = step(model, batch, use_cache=False)
             for chunk in chunks:
-                with streamed(model, chunk, **settings), Calls() as calls:
+                with streamed(model, chunk, **{"prove": chunk == chunks[0]} | settings), Calls() as calls:
                     ours_loss, ours = step(model, batch)
                 error = max(relative(ours_loss, loss), difference(ours, theirs))
                 self.assertTrue(error <= LIMIT, f"{what}, chunk {chunk}: {error:.1e}")
@@ -75,9 +75,9 @@ class ModuleAttention(Case):
     def test_families_padded_and_packed(self):
         for family in FAMILIES:
             model = model_of(family)
-            for padding in ("left", "right"):
-                self.compare(model, batch_of(61, (23, 15, 9), padding), f"{family}, {padding}")
-            self.compare(model, packed_batch(61, (9, 1, 10, 3)), f"{family}, packed")
+            self.compare(model, batch_of(61, (23, 15, 9), "left"), f"{family}, left")
+            self.compare(model, batch_of(61, (23, 15, 9), "right"), f"{family}, right", prove=False)
+            self.compare(model, packed_batch(61, (9, 1, 10, 3)), f"{family}, packed", prove=False)
 
     def test_chunks_around_documents_windows_and_rows(self):
         chunks = (1, 4, 5, 6, 11, 22, 23, 24)
