@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Recipes of TRL as people copy them, five steps, with one line more: sb.patch(trainer, lane="module"). Losses and gradients against the same recipe without it.
+"""Recipes of TRL as people copy them, five steps, with one line more: sb.patch(trainer). Losses and gradients against the same recipe without it.
 
-    scripts/recipes.py [--only NAME...] [--resume] [--out results/recipes]
+    scripts/recipes.py [--only NAME...] [--lanes auto,module] [--resume] [--out results/recipes]
 
 SFTTrainer with its defaults, packed, with LoRA, with QLoRA (NF4) and over 8 bits, DPO, KTO, GRPO and reward models with and without LoRA, on a tiny Qwen3. Each runs as it is
 (TRL's defaults: bf16 autocast over float32 weights, gradient checkpointing) and in float32 (bf16=False). Three runs each: plain, plain with attn_implementation="eager"
-for "sdpa", which is the noise that Hugging Face itself has, and patched. Losses count over five steps, gradients before the first.
+for "sdpa", which is the noise that Hugging Face itself has, and patched, once for each of --lanes. Losses count over five steps, gradients before the first.
 
 Limits: losses NOISE x that noise or 1e-5, in bfloat16 an eighth of its rounding; gradients 1e-5 of a parameter's largest entry in float32, and where something is computed in bfloat16 or 8 bits (autocast, quantized
 bases, whose adapters TRL casts to bfloat16) NOISE x the noise or NOISE roundings of bfloat16. Writes results.jsonl and README.md.
@@ -14,6 +14,7 @@ Exit codes: 0 all within limits, 1 not, 2 bad usage.
 
 import argparse
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -48,12 +49,12 @@ RECIPES = {
 }
 PAGE = """# Recipes of TRL with one line more
 
-Five steps of each recipe as it is and in float32, patched (`sb.patch(trainer, lane="module")`) against plain Hugging Face: the largest relative difference of a loss, the largest of a gradient before the
+Five steps of each recipe as it is and in float32, patched (`sb.patch(trainer)`, whose `lane` is "auto", and with `lane="module"`) against plain Hugging Face: the largest relative difference of a loss, the largest of a gradient before the
 first step (of its parameter's largest entry), and what "eager" attention for "sdpa" changes in plain Hugging Face. Tiny Qwen3, chunks of {chunk} tokens. {made}
 Made by `scripts/recipes.py`.
 
-| recipe | computed in | loss | its noise | gradient | its noise | verdict |
-|---|---|---:|---:|---:|---:|---|
+| recipe | computed in | lane | what the package said | loss | its noise | gradient | its noise | verdict |
+|---|---|---|---|---:|---:|---:|---:|---|
 {rows}
 
 {summary}
@@ -73,7 +74,25 @@ def base_model(folder, scores, quantized, attention):
                                 attn_implementation=attention)
 
 
-def run(recipe, autocast, attention="sdpa", patched=False):
+class Said(logging.Handler):
+    """Collects the package's lines while it is entered."""
+
+    def __init__(self):
+        super().__init__()
+        self.lines = []
+
+    def emit(self, record):
+        self.lines.append(record.getMessage())
+
+    def __enter__(self):
+        logging.getLogger("streambp_bench").addHandler(self)
+        return self
+
+    def __exit__(self, *error):
+        logging.getLogger("streambp_bench").removeHandler(self)
+
+
+def run(recipe, autocast, attention="sdpa", lane=None):
     """(losses of the steps, gradients before the first step)."""
     import datasets
     import streambp_bench as sb
@@ -94,8 +113,8 @@ def run(recipe, autocast, attention="sdpa", patched=False):
         torch.manual_seed(8)
         trainer = getattr(trl, f"{name}Trainer")(model=base_model(folder, name == "Reward", quantized, attention), args=arguments, processing_class=byte_tokenizer(),
                                                  train_dataset=datasets.Dataset.from_list(ROWS[rows]), **more)
-        if patched:
-            sb.patch(trainer, lane="module", chunk=CHUNK)
+        if lane:
+            sb.patch(trainer, lane=lane, chunk=CHUNK)
         losses, gradients, own = [], {}, trainer.training_step
 
         def stepping(*args, **kwargs):
@@ -120,24 +139,34 @@ def differences(ours, theirs):
     return tuple(max(each) if all(x == x for x in each) else float("nan") for each in (of_losses, of_gradients))
 
 
-def record_of(recipe, autocast):
-    record = {"recipe": recipe, "dtype": "bfloat16 autocast" if autocast else "float32", "loss": None, "loss_noise": None, "gradient": None, "gradient_noise": None, "verdict": "failed"}
-    try:
-        plain = run(recipe, autocast)
-        record["loss_noise"], record["gradient_noise"] = differences(run(recipe, autocast, "eager"), plain)
-        record["loss"], record["gradient"] = differences(run(recipe, autocast, patched=True), plain)
-    except Exception as error:  # of whatever kind a trainer raises
-        traceback.print_exc()
-        return record | {"verdict": f"failed: {type(error).__name__}: {error}".splitlines()[0][:200]}
+def records_of(recipe, autocast, lanes):
+    """One for each lane."""
+    plain = run(recipe, autocast)
+    noise = differences(run(recipe, autocast, "eager"), plain)
+    for lane in lanes:
+        record = {"recipe": recipe, "dtype": "bfloat16 autocast" if autocast else "float32", "lane": lane, "said": [], "loss": None, "loss_noise": noise[0], "gradient": None,
+                  "gradient_noise": noise[1]}
+        try:
+            with Said() as said:
+                record["loss"], record["gradient"] = differences(run(recipe, autocast, lane=lane), plain)
+            yield record | {"said": said.lines, "verdict": verdict(record)}
+        except Exception as error:  # of whatever kind a trainer raises
+            traceback.print_exc()
+            yield record | {"said": said.lines, "verdict": f"failed: {type(error).__name__}: {error}".splitlines()[0][:200]}
+
+
+def verdict(record):
+    autocast, recipe = record["dtype"] != "float32", record["recipe"]
     exact = not autocast and RECIPES[recipe][4] is None
     within = record["loss"] <= max(LIMIT if exact else ROUNDING / 8, NOISE * record["loss_noise"])
     within = within and record["gradient"] <= (LIMIT if exact else NOISE * max(ROUNDING, record["gradient_noise"]))
-    return record | {"verdict": GOOD if within else "WRONG"}
+    return GOOD if within else "WRONG"
 
 
 def row_of(record):
     figures = ["" if record[name] is None else f"{record[name]:.1e}" for name in ("loss", "loss_noise", "gradient", "gradient_noise")]
-    return f"| {record['recipe']} | {record['dtype']} | {' | '.join(figures)} | {record['verdict'].replace('|', ' ')} |"
+    said = "; ".join(line.removeprefix("streambp: ") for line in record["said"]).replace("|", " ")
+    return f"| {record['recipe']} | {record['dtype']} | {record['lane']} | {said} | {' | '.join(figures)} | {record['verdict'].replace('|', ' ')} |"
 
 
 def written(folder, records):
@@ -155,6 +184,7 @@ def written(folder, records):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME")
+    parser.add_argument("--lanes", default="auto,module", help="of patch(), by commas")
     parser.add_argument("--resume", action="store_true", help="keep the records that results.jsonl has")
     parser.add_argument("--out", type=Path, default=ROOT / "results/recipes", metavar="FOLDER")
     options = parser.parse_args()
@@ -183,9 +213,10 @@ def main():
         if options.only and recipe not in options.only or any(record["recipe"] == recipe for record in records):
             continue
         for autocast in (True, False):
-            records.append(record_of(recipe, autocast) | common)
-            print(row_of(records[-1]), flush=True)
-            written(options.out, records)
+            for record in records_of(recipe, autocast, options.lanes.split(",")):
+                records.append(record | common)
+                print(row_of(records[-1]), flush=True)
+                written(options.out, records)
     summary = written(options.out, records)
     print(summary)
     return 0 if records and all(record["verdict"] == GOOD for record in records) else 1
