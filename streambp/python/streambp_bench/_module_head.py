@@ -100,7 +100,7 @@ class Head:
         for function in functions_under(original):
             if function is type(self.base).forward:
                 break
-            if not (function.__module__ or "").startswith("streambp.") and not is_trl_head(function):
+            if not (function.__module__ or "").startswith("streambp_bench.") and not is_trl_head(function):
                 return f"model.forward is {function.__module__}.{function.__qualname__}, put around the model's own"
         if self.base.loss_function is not ForCausalLMLoss:
             return "its loss_function is not transformers' ForCausalLMLoss"

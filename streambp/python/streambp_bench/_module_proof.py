@@ -24,7 +24,7 @@ ROWS = ENDS[-1]
 HEAD_CHUNK = 13
 FACTORS = {torch.float64: 1e4, torch.float32: 1e3, torch.bfloat16: 4.0, torch.float16: 16.0}  # of the dtype's rounding
 NOISE = 4  # times what one rounding of its input moves
-OF_OTHERS = ("transformers.utils.output_capturing", "streambp.")  # functions that change nothing
+OF_OTHERS = ("transformers.utils.output_capturing", "streambp_bench.")  # functions that change nothing
 OF_POSITION = ("layer_idx", "layer_id", "layer_number", "layer_index", "block_idx", "index", "training")
 
 

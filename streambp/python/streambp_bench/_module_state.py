@@ -30,7 +30,7 @@ NOT_COMPUTED = {"training", "padding_idx", "attention_dropout", "gradient_checkp
 SETTINGS = {"router_aux_loss_coef": "router_aux_loss_coef", "top_k": "num_experts_per_tok",
             "num_experts_per_tok": "num_experts_per_tok", "variance_epsilon": "rms_norm_eps", "eps": "rms_norm_eps"}
 # Modules of code whose functions compute what transformers' do.
-KNOWN = ("transformers.", "peft.", "streambp.", "liger_kernel.")
+KNOWN = ("transformers.", "peft.", "streambp_bench.", "liger_kernel.")
 
 
 def module_settings(base):

@@ -12,8 +12,8 @@ from ._families import CLASSES, FAMILIES, WHOLE
 from ._library import InputError
 from ._module_state import check_attributes, check_functions, check_own_forward, module_settings
 
-MODULES = ("transformers.", "torch.nn.", "peft.", "streambp.")  # whose modules' forward is known
-FORWARDS = ("transformers.", "peft.", "streambp.", "liger_kernel.")
+MODULES = ("transformers.", "torch.nn.", "peft.", "streambp_bench.")  # whose modules' forward is known
+FORWARDS = ("transformers.", "peft.", "streambp_bench.", "liger_kernel.")
 # TRL's GRPOTrainer puts these on lm_head and the embedding for cast_lm_head_to_fp32: what the engine does where it finds their weight float32.
 CASTS = ("cast_forward_to_fp32", "cast_outputs_to_original_dtype")
 GPT_OSS_GATE = {"swiglu_alpha": 1.702, "swiglu_limit": 7.0}  # where its config says nothing
