@@ -140,7 +140,8 @@ TEST(MasterWeightsOnRanks, TrainAsNearToFloat64AsOneProcess) {
   };
   const double alone = relative_distance(train(*single_rank(), ZeroStage::kNone).weights, expected, start);
   double worst = 0.0;
-  for (const int64_t ranks : {2, 3, 4}) {
+  size_t turn = 0;
+  for (const int64_t ranks : verify::in_turns<int64_t>({3, 2, 4}, 1, turn)) {
     for (const ZeroStage stage : kStages) {
       std::vector<Trained> first(static_cast<size_t>(ranks)), again = first;
       for (std::vector<Trained>* results : {&first, &again}) {
