@@ -61,7 +61,7 @@ class Refused(unittest.TestCase):
             model = tiny()
             sb.patch(model, chunk=5, lane="engine")
             exchange(model)
-            with self.assertRaisesRegex(sb.InputError, r"other parameters or modules than when it was patched.*streambp\.patch\(\) again"):
+            with self.assertRaisesRegex(sb.InputError, r"other parameters or modules than when it was patched.*streambp_bench\.patch\(\) again"):
                 model(**self.batch)
             sb.patch(model, chunk=5, lane="engine")
             model(**self.batch).loss.backward()
