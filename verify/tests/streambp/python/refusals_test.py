@@ -145,7 +145,7 @@ class Refused(Case):
         mine = type("MyLlama", (type(self.model),), {"__module__": "mine"})(self.model.config)
         self.refuse("mine.MyLlama", model=mine)
         gemma4 = model_in_float64("gemma4")
-        self.assert_refused(lambda: sb.patch(gemma4, lane="engine"), "Gemma 4", "sb.backward")
+        self.assert_refused(lambda: sb.patch(gemma4, lane="engine"), "Gemma 4", "streambp_bench.backward")
 
     def test_wrappers(self):
         with tempfile.TemporaryDirectory() as folder:

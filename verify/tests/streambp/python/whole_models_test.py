@@ -106,7 +106,7 @@ class WholeModels(Case):
                 model.train().zero_grad()
                 model(**inputs, logits_to_keep=4, use_cache=False).logits.square().sum().backward()
             self.assert_gradients(of_text(of_logits), of_text(take_gradients(model)), f"{name}, logits")
-        self.assert_refused(lambda: sb.patch(whole("gemma4"), lane="engine"), "Gemma 4", "sb.backward")
+        self.assert_refused(lambda: sb.patch(whole("gemma4"), lane="engine"), "Gemma 4", "streambp_bench.backward")
 
     def test_adapters(self):
         attention = ["q_proj", "v_proj"]
