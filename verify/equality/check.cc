@@ -382,7 +382,7 @@ class RowCheck {
     }
   }
 
-  static constexpr size_t kSettingTurns = 4, kIdentityTurns = 3;  // of a quick sweep
+  static constexpr size_t kSettingTurns = 8, kIdentityTurns = 5;  // of a quick sweep
   const EqualityOptions& options_;
   EqualitySubject subject_;
   int64_t scored_ = 0;

@@ -13,6 +13,7 @@
 #include "verify/precision.h"
 #include "verify/tests/on_threads.h"
 #include "verify/tests/streambp/backprop/every_method.h"
+#include "verify/tests/turns.h"
 
 namespace streambp::verify {
 namespace {
@@ -55,8 +56,9 @@ TEST_P(Threads, EveryMethodIsExactOnAnyNumberOfThem) {
   Settings standard;
   standard.method = Method::kStandard;
   const Evaluation truth = one.run(model, standard, 1);
+  static size_t turn = 0;
   for (const Settings& settings : all_methods()) {
-    for (const int threads : {1, 2, 8}) {
+    for (const int threads : in_turns<int>({1, 2, 8}, 1, turn)) {
       const double error = measure(one.run(model, settings, threads), truth).worst();
       EXPECT_TRUE(error <= kStandardLimit)
           << configuration_text(settings) << " on " << threads << " threads: error " << error;
@@ -67,8 +69,9 @@ TEST_P(Threads, EveryMethodIsExactOnAnyNumberOfThem) {
 TEST_P(Threads, TheSamePassGivesTheSameBits) {
   const ThreadCase one(GetParam());
   Model model = Model::random(preset(GetParam()), {at::kFloat, at::kCPU, at::kFloat, {}}, 3);
+  static size_t turn = 0;
   for (const Settings& settings : all_methods()) {
-    for (const int threads : {2, 8}) {
+    for (const int threads : in_turns<int>({2, 8}, 1, turn)) {
       const Evaluation first = one.run(model, settings, threads);
       EXPECT_TRUE(bit_equal(one.run(model, settings, threads), first))
           << configuration_text(settings) << " on " << threads << " threads";
@@ -77,7 +80,8 @@ TEST_P(Threads, TheSamePassGivesTheSameBits) {
 }
 
 TEST_P(Threads, LowerPrecisionIsAsPreciseAsStandardsOnOne) {
-  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+  static size_t turn = 0;
+  for (const auto dtype : in_turns<at::ScalarType>({at::kFloat, at::kBFloat16}, 1, turn)) {
     const PrecisionSubject subject{.model = GetParam(), .dtype = dtype, .sequences = 1, .seq_len = 130};
     Settings standard;
     standard.method = Method::kStandard;
