@@ -27,13 +27,13 @@ from pathlib import Path
 from python_environment import ROOT, VERSIONS, InputError, enter_venv
 from compare.report import draw, markdown, summaries, tables, text_table
 from compare.runners import BENCH, ENGINE, HF_METHODS, METER, PYTHON_METHODS, VERIFY, HuggingFace, Ours, gradient_error
-from files import check_replaceable, open_standard_descriptors, parse_record, read_text, write_file
+from files import Parser, check_replaceable, open_standard_descriptors, parse_record, read_text, write_file
 
 METHODS = [*HF_METHODS, "standard", "checkpoint", "streambp", "streambp+keep-attention"]
 
 
 def parse_options(words=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="qwen3-cpu", help="a Hugging Face folder, or a preset of streambp-bench (default: qwen3-cpu)")
     parser.add_argument("--seq-len", default="512,1024,2048,4096", help="lengths, by commas (default: 512,1024,2048,4096)")
     parser.add_argument("--methods", default=",".join(METHODS),

@@ -24,14 +24,14 @@ from pathlib import Path
 from python_environment import ROOT, VERSIONS, InputError, enter_venv
 from compare.runners import VERIFY
 from compare.verdict_models import MODELS, ONLY_EAGER, write_model
-from files import open_standard_descriptors, write_file
+from files import Parser, open_standard_descriptors, write_file
 
 RECIPES = ["float32 eager", "float32 sdpa", "bfloat16 eager", "bfloat16 sdpa", "autocast sdpa"]
 FACTORS = {"float32": [99999 / 100000, 999 / 1000, 1 / 2, 1 / 64, -1.0], "bfloat16": [19 / 20, 3 / 4, 1 / 8]}
 
 
 def parse_options():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(MODELS), help="by commas (default: all)")
     parser.add_argument("--seq-len", default="40,640,2048", help="lengths, by commas; factors are planted at the first (default: %(default)s)")
     parser.add_argument("--recipes", default=",".join(RECIPES), help="by commas (default: %(default)s)")

@@ -22,7 +22,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from python_environment import ROOT, InputError, enter_venv
-from files import run, write_file
+from files import Parser, run, write_file
 from machine import machine_name
 
 BANDS = ((0, 3), (8, 11), (12, 16), (15, 19), (18, 22))  # nats
@@ -189,7 +189,7 @@ def page(records):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "results/confident-tokens", help="folder of records and page")
     options = parser.parse_args()
     library = ROOT / "build/release/lib/libstreambp_torch.so"

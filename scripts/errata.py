@@ -18,7 +18,7 @@ from pathlib import Path
 from python_environment import ROOT, InputError, enter_venv
 from compare.runners import VERIFY
 from compare.verdict_models import write_model
-from files import run, write_file
+from files import Parser, run, write_file
 
 LENGTHS = (96, 61)  # of two rows
 CHUNK = 20  # positions of a chunk of the head
@@ -120,7 +120,7 @@ def page(results):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("out/errata"), help="folder for the model, batches, gradients and errata.jsonl")
     parser.add_argument("--page", type=Path, help="file for the table")
     options = parser.parse_args()

@@ -1,5 +1,6 @@
 """What the scripts share with the programs: files that are replaced whole or not at all, records that are read strictly, errors of one line."""
 
+import argparse
 import fcntl
 import json
 import os
@@ -12,6 +13,13 @@ from printable import printable
 
 class InputError(Exception):
     """Bad input: the message is one line for the user."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Says of what was typed only what a terminal may show."""
+
+    def error(self, message):
+        super().error(printable(message, 900))
 
 
 def open_standard_descriptors():

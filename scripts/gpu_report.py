@@ -13,7 +13,7 @@ import pathlib
 import re
 import xml.etree.ElementTree
 
-from files import parse_record
+from files import Parser, parse_record
 from printable import printable_values
 
 ROOFLINE = pathlib.Path(__file__).resolve().parent.parent / "bench" / "roofline.json"
@@ -343,7 +343,7 @@ def microbench_table(file):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path, help="out/gpu, or wherever gpu.sh left its records")
     folder, gpus = parser.parse_args().folder, load_gpus()
     if not folder.is_dir():

@@ -11,7 +11,6 @@ Writes results.jsonl, a record for each recipe, model, adapter and door, and liv
 name, 1 one is neither, 2 bad usage.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -21,7 +20,7 @@ import warnings
 from datetime import datetime, timezone
 from pathlib import Path
 
-from files import write_file
+from files import Parser, write_file
 from machine import machine_name
 from python_environment import ROOT, enter_venv
 
@@ -68,7 +67,7 @@ def all_records(only):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Parser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME")
     parser.add_argument("--out", type=Path, default=ROOT / "results/live-models", metavar="FOLDER")
     options = parser.parse_args()

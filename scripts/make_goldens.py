@@ -15,9 +15,13 @@ import json
 import sys
 from pathlib import Path
 
-import torch
-import transformers
-from safetensors.torch import save_file
+try:
+    import torch
+    import transformers
+    from safetensors.torch import save_file
+except ImportError as error:
+    sys.exit(f"make_goldens.py: {error.name} is missing: verify/goldens/README.md says how to make an environment for it")
+from files import Parser
 
 from goldens.batches import make_batches
 from goldens.checks import (
@@ -145,7 +149,7 @@ def check(root, limit):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     job = parser.add_mutually_exclusive_group(required=True)
     job.add_argument("--out", type=Path, metavar="DIR", help="write models/ and cases/ in DIR")
     job.add_argument("--check", type=Path, metavar="DIR", help="compute the SFT cases of DIR again")

@@ -15,7 +15,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import machine
-from files import InputError, run, write_file
+from files import InputError, Parser, run, write_file
 
 FORMATS = {"F64": "d", "F32": "f", "BF16": "H"}
 
@@ -115,7 +115,7 @@ def table(records):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--add")
     parser.add_argument("--built", type=int, default=0)

@@ -23,7 +23,7 @@ import zlib
 from collections import Counter
 from pathlib import Path
 
-from files import InputError, run, write_file
+from files import InputError, Parser, run, write_file
 from machine import machine_name
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -121,7 +121,7 @@ def median_of(records):
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], epilog=__doc__.split("\n\n", 2)[2],
+    parser = Parser(description=__doc__.split("\n")[0], epilog=__doc__.split("\n\n", 2)[2],
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", default="1/8", help="K/N: the K-th of N parts of all mutants, drawn by their text (default 1/8); named ones always")
     parser.add_argument("--files", default="", metavar="REGEX", help="only those of files whose path matches, such as backprop/(streambp|head); named ones always")

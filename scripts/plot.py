@@ -25,7 +25,7 @@ from pathlib import Path
 from pictures import COLOURS, FORMATS, PAPER_SIZES, look_of, plain, plt, save  # first: says what to do without matplotlib
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from files import InputError, run, write_file
+from files import InputError, Parser, run, write_file
 from latex import booktabs, digits
 from series import PICTURE_FIELDS, base_of, describe, read_records, series_of, unit_of
 from timeline_picture import timeline_picture
@@ -298,7 +298,7 @@ def pictures_of(records, arguments, look):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", nargs="+", default=[], help="results.jsonl, or the folder that holds it; one or more")
     parser.add_argument("--timeline", nargs="+", default=[], help="CSV of --timeline, one or more")
     parser.add_argument("--out", required=True, help="folder for the pictures")

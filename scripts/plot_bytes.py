@@ -8,13 +8,12 @@ design, the layer inputs, over what chunk-major keeps, keys and values of all la
 chunk-major.
 """
 
-import argparse
 from pathlib import Path
 
 from pictures import COLOURS, plain, plt, save  # first: says what to do without matplotlib
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
-from files import InputError, parse_record, read_text, run
+from files import InputError, Parser, parse_record, read_text, run
 from printable import printable_values
 
 # Configuration to colour (the palette of pictures.py), marker, filled.
@@ -153,7 +152,7 @@ def draw(models, stem):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = Parser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--folder", type=Path, default=Path("results/bytes-per-token"), help="what streambp-bench bytes-per-token wrote (default: results/bytes-per-token)")
     arguments = parser.parse_args()
     draw(read_models(arguments.folder / "results.jsonl"), arguments.folder / "bytes-per-token")

@@ -7,14 +7,13 @@ Reads results.jsonl (predictions) and cells.csv (the paper's figures, and measur
 curves-MODEL.png and .svg next to them. The paper's points are drawn as crosses, its longest lengths on the line of the budget.
 """
 
-import argparse
 import csv
 from pathlib import Path
 
 from pictures import COLOURS, plain, plt, save  # first: says what to do without matplotlib
 from matplotlib.ticker import FuncFormatter
 
-from files import InputError, parse_record, read_text, run
+from files import InputError, Parser, parse_record, read_text, run
 from printable import printable_values
 
 STYLES = ["-", "--", ":", "-.", (0, (1, 3))]
@@ -84,7 +83,7 @@ def draw(model, curves, points, budget, stem):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = Parser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--folder", type=Path, default=Path("results/paper"), help="what streambp-bench paper wrote (default: results/paper)")
     parser.add_argument("--budget", type=float, default=78.0, help="GiB at which the longest lengths are drawn (default: 78)")
     arguments = parser.parse_args()

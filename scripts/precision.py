@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pictures import COLOURS, plain, plt, save  # first: says what to do without matplotlib
 
-from files import InputError, parse_record, read_text, run, write_file
+from files import InputError, Parser, parse_record, read_text, run, write_file
 
 PROJECT = Path(__file__).resolve().parent.parent
 # Model, objective, methods next to standard.
@@ -241,7 +241,7 @@ def draw(records, options):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/precision"), help="folder for records, table and picture")
     parser.add_argument("--runs", type=Path, default=Path("out/precision"), help="folder of the jobs, below the project's")
     parser.add_argument("--seeds", type=int, default=3)

@@ -22,7 +22,7 @@ import torch
 import transformers
 
 import streambp_bench as sb
-from files import InputError, run, write_file
+from files import InputError, Parser, run, write_file
 from machine import machine_name
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -145,7 +145,7 @@ def report(all_errors, options, made_by):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "results/precision-hf")
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--batches", type=int, default=3)

@@ -14,7 +14,7 @@ import pathlib
 import subprocess
 import sys
 
-from files import run, write_file
+from files import Parser, run, write_file
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BENCH = "build/release/bin/streambp-bench"  # from the root: records keep the command line
@@ -92,7 +92,7 @@ def row(predicted, measured):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "results/prediction")
     parser.add_argument("--limit", type=float, default=0.01, help="largest share of the measured peak (default: 0.01)")
     options = parser.parse_args()

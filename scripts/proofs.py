@@ -21,7 +21,7 @@ import subprocess
 from datetime import datetime, timezone
 from pathlib import Path
 
-from files import InputError, parse_record, read_text, run, write_file
+from files import InputError, Parser, parse_record, read_text, run, write_file
 from machine import machine_name
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -157,7 +157,7 @@ def page(records):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(PROOFS), help="proofs to run, by commas (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=ROOT / "results/proofs", help="folder of results.jsonl and proofs.md (default: results/proofs)")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="cases at the same time (default: every core)")

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from files import InputError, run
+from files import InputError, Parser, run
 
 ROOT = Path(__file__).resolve().parent.parent
 FIXED = ["--model", "llama-3.1-8b", "--method", "streambp", "--lora-rank", "32", "--quantize", "nf4", "--double-quant", "--optimizer", "adamw",
@@ -63,7 +63,7 @@ def table(path):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "results/qlora", help="folder of records and table (default: results/qlora)")
     parser.add_argument("--table", action="store_true", help="only the table, of the records that are there")
     options = parser.parse_args()

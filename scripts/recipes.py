@@ -12,7 +12,6 @@ bases, whose adapters TRL casts to bfloat16) NOISE x the noise or NOISE rounding
 Exit codes: 0 all within limits, 1 not, 2 bad usage.
 """
 
-import argparse
 import json
 import logging
 import os
@@ -24,7 +23,7 @@ import warnings
 from datetime import datetime, timezone
 from pathlib import Path
 
-from files import write_file
+from files import Parser, write_file
 from machine import machine_name
 from python_environment import ROOT, enter_venv
 
@@ -182,7 +181,7 @@ def written(folder, records):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Parser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME")
     parser.add_argument("--lanes", default="auto,module", help="of patch(), by commas")
     parser.add_argument("--resume", action="store_true", help="keep the records that results.jsonl has")

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from pictures import COLOURS, plt, save  # first: says what to do without matplotlib
 
-from files import InputError, parse_record, read_text, run, write_file
+from files import InputError, Parser, parse_record, read_text, run, write_file
 
 PROJECT = Path(__file__).resolve().parent.parent
 CHUNKS = ["--chunk", "50"]  # of 384 tokens: the last chunk is shorter
@@ -159,7 +159,7 @@ def draw(curves, options):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/training"), help="folder for curves, table and picture")
     parser.add_argument("--runs", type=Path, default=Path("out/training"), help="folder of the runs, which --resume goes on with")
     parser.add_argument("--steps", type=int, default=300)
