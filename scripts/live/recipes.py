@@ -156,7 +156,7 @@ RECIPES = {
     "SFT, padding-free": (SFT, "texts", {"padding_free": True, "max_length": None}, ("none", "fresh")),
     "SFT, completion only": (SFT, "completions", {}, ("none", "fresh")),
     "SFT, accumulation 2": (SFT, "completions", {"gradient_accumulation_steps": 2}, ("none",)),
-    "SFT, checkpointing and bf16": (SFT, "texts", {"gradient_checkpointing": True, "bf16": True}, ("none",)),
+    "SFT, checkpointing": (SFT, "texts", {"gradient_checkpointing": True}, ("none",)),
     "DPO": (DPO, "pairs", {}, ("none", "fresh", "trained")),
     "DPO, IPO, end kept": (DPO, "pairs", {"loss_type": ["ipo"], **END_KEPT}, ("none", "fresh")),
     "DPO, sigmoid_norm, end kept": (DPO, "pairs", {"loss_type": ["sigmoid_norm"], **END_KEPT}, ("none",)),
