@@ -15,6 +15,7 @@ fi
 "$venv/bin/python" -c 'import scikit_build_core' 2>/dev/null ||
   "$venv/bin/pip" install --quiet --disable-pip-version-check 'scikit-build-core>=0.11,<2'
 
+export CXX=${CXX:-/usr/bin/c++}  # CMake's own choice: scikit-build-core's is another name of it, under which ccache finds nothing
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 echo "wheel.sh: building for torch $torch_version, a quarter of an hour the first time on two cores" >&2
