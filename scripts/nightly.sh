@@ -140,7 +140,7 @@ check 'Tests of the library and the Python package with every setting, where ord
 check 'The Python package with transformers 5.24' newer_transformers
 check 'Each torch that the project is for: library, programs, tests and Python package' scripts/matrix.sh
 wheel() {
-  scripts/wheel.sh out/wheel && bash verify/tests/install/wheel_test.sh out/wheel/*.whl "$venv" out/wheel/empty
+  scripts/wheel.sh out/wheel && bash verify/tests/install/wheel_test.sh out/wheel/*.whl "${STREAMBP_HF_VENV:-.venv-hf}" out/wheel/empty
 }
 check 'A wheel, installed into an empty environment and used' wheel
 check 'Every public header by itself' headers
