@@ -29,11 +29,13 @@ GOLDEN_ERRORS = ("worst_error", "loss_error", "logprob_error", "value_error")
 PASSES = "seed=4 max_success=500"  # as ctest runs it
 PAGE = """# Proofs
 
-What each proof of the table in the top README reached, made by `scripts/proofs.py` with {program} on {machine}.
+What each proof of the table in the top README reached, made by `scripts/proofs.py`.
 
 | proof | compared | limit | reached | at |
 |---|---:|---:|---:|---|
 {rows}
+
+{made}
 """
 
 
@@ -152,8 +154,12 @@ def page(records):
     rows = [f"| `{record['command']}` | {figure['compared']:,} | {figure['limit']:.3g} | {reached_text(figure)}"
             f"{'' if figure['holds'] else ' **FAILED**'} | {figure['what']}: {figure['at'] or 'not said'} |"
             for record in records.values() for figure in record["figures"]]
-    made = next(iter(records.values()))["environment"]
-    return PAGE.format(program=made["program"], machine=f"{made['cores']} cores of {made['cpu']}", rows="\n".join(rows))
+    by = {}
+    for name, record in records.items():
+        made = record["environment"]
+        by.setdefault(f"{made['program']} on {made['cores']} cores of {made['cpu']}", []).append(name)
+    made = "\n".join(f"- {', '.join(names)}: {program}" for program, names in by.items())
+    return PAGE.format(made=made, rows="\n".join(rows))
 
 
 def main():
