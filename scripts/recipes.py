@@ -85,6 +85,7 @@ class Said(logging.Handler):
 
     def __enter__(self):
         logging.getLogger("streambp_bench").addHandler(self)
+        logging.getLogger("streambp_bench").setLevel(logging.INFO)
         return self
 
     def __exit__(self, *error):
