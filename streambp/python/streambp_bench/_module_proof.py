@@ -6,6 +6,7 @@ one rounding, and the dtype's rounding.
 """
 
 import collections
+import contextlib
 import copy
 from dataclasses import dataclass
 
@@ -116,6 +117,13 @@ def random_tokens(base):
     return torch.randint(min(3, words - 1), words, (2, ROWS), generator=torch.Generator().manual_seed(0)).to(device)
 
 
+def _outside_wrapper(base):
+    """For a call of the model from within one. accelerate's forward enters one torch.autocast object for all calls, which would take the inner call's state for
+    the one to go back to, and leave autocast on; it turns autocast on by itself."""
+    wrapped = (getattr(vars(base).get("forward"), "__module__", None) or "").startswith("accelerate.")
+    return torch.autocast(next(base.parameters()).device.type, enabled=False) if wrapped else contextlib.nullcontext()
+
+
 def _captured(base, layers):
     """{id(layer): [(args, kwargs, real rows [B, T])]} of calls of the model on random tokens, detached."""
     found, real = {}, []
@@ -132,7 +140,8 @@ def _captured(base, layers):
         for given in (torch.ones_like(mask), mask):
             real.append(given.bool())
             more = {} if given.all() else {"attention_mask": given}
-            base(input_ids=tokens, use_cache=False, **more)
+            with _outside_wrapper(base):
+                base(input_ids=tokens, use_cache=False, **more)
     finally:
         for handle in handles:
             handle.remove()

@@ -91,6 +91,21 @@ class Auto(Case):
             self.assert_step(adapted, what="adapters")
         self.assertIs(sb.unpatch(adapted), adapted)
 
+    def test_accelerates_autocast_ends_with_each_call(self):
+        from accelerate import Accelerator
+        from accelerate.state import AcceleratorState
+
+        model = sb.patch(tiny(dtype=torch.float32), chunk=7)
+        try:
+            prepared = Accelerator(mixed_precision="bf16", cpu=True).prepare_model(model)
+            with self.assertLogs("streambp_bench") as caught:
+                loss, _ = step(prepared, self.batch)
+        finally:
+            AcceleratorState._reset_state(True)
+        self.assertIn("the engine leaves this to the layers' own code", "".join(caught.output))
+        self.assertTrue(0.0 < loss < 100.0, loss)
+        self.assertFalse(torch.is_autocast_enabled("cpu"))
+
     def test_autocast_that_comes_later(self):
         model = tiny()
         truth = step(copy.deepcopy(model).double(), self.batch)[1]
