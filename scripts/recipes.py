@@ -98,12 +98,9 @@ def run(recipe, autocast, attention="sdpa", lane=None):
     import streambp_bench as sb
     import torch
     import trl
-    from accelerate.state import AcceleratorState
     from live.recipes import ROWS, byte_tokenizer, make_model, surprise
     from peft import LoraConfig
 
-    os.environ.pop("ACCELERATE_MIXED_PRECISION", None)  # an earlier trainer's, as is this state
-    AcceleratorState._reset_state(True)
     name, rows, settings, lora, quantized = RECIPES[recipe]
     with tempfile.TemporaryDirectory() as folder:
         model = make_model("qwen3", name == "Reward")

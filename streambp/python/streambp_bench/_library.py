@@ -67,6 +67,14 @@ def _load(path):
     return torch.classes.streambp
 
 
+def once(kept):
+    """`kept`, what a streamed loss holds for its backward pass. Raises RuntimeError where it is None: given away already."""
+    if kept is None:
+        raise RuntimeError("Trying to backward through the graph of a streamed loss a second time: its gradients are computed once, "
+                           "and were given to the first; compute the loss again")
+    return kept
+
+
 def first_line(error):
     """The first line of an error's message: torch appends its own call stack."""
     return (str(error).splitlines() or [""])[0].strip()

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from transformers.loss.loss_utils import ForCausalLMLoss
 
 from ._lazy_logits import LazyLogits
-from ._library import first_line
+from ._library import first_line, once
 from ._module_node import Unfit, without_hooks
 from ._refusals import is_harmless
 from ._replaced import functions_under
@@ -308,10 +308,7 @@ class LossNode(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient):
-        if ctx.sums is None:
-            raise RuntimeError("Trying to backward through the graph of a streamed loss a second time: its gradients are computed once, "
-                               "and were given to the first; compute the loss again")
-        sums, of_hidden, ctx.sums, ctx.of_hidden = ctx.sums, ctx.of_hidden, None, None
+        sums, of_hidden, ctx.sums, ctx.of_hidden = once(ctx.sums), ctx.of_hidden, None, None
         factor = gradient if ctx.items is None else gradient / ctx.items
         if ctx.none or (gradient.device.type == "cpu" and float(factor) == 1.0):  # asking a GPU would wait for it
             factor = None

@@ -7,7 +7,7 @@ computed twice. Log-probabilities are computed again in the backward pass, when 
 import torch
 from torch.autograd.function import once_differentiable
 
-from ._library import InputError, checked
+from ._library import InputError, checked, once
 from ._replaced import patched_state
 from ._row_cache import wide
 from ._stream import IGNORED, PACKED
@@ -64,10 +64,7 @@ class StreamedLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient):
-        if ctx.gradients is None:
-            raise RuntimeError("Trying to backward through the graph of a streamed loss a second time: its gradients are computed once, "
-                               "and were given to the first; compute the loss again")
-        gradients, ctx.gradients = ctx.gradients, None
+        gradients, ctx.gradients = once(ctx.gradients), None
         # Asking a GPU for the number would wait for it; there the product is cheap.
         is_one = gradient.device.type == "cpu" and gradient.item() == 1.0
         for tensor in gradients:

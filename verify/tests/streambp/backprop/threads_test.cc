@@ -56,7 +56,8 @@ TEST_P(Threads, EveryMethodIsExactOnAnyNumberOfThem) {
   Settings standard;
   standard.method = Method::kStandard;
   const Evaluation truth = one.run(model, standard, 1);
-  static size_t turn = 0;
+  static size_t models = 0;
+  size_t turn = models++;  // a method has another number of threads in the next model
   for (const Settings& settings : all_methods()) {
     for (const int threads : in_turns<int>({1, 2, 8}, 1, turn)) {
       const double error = measure(one.run(model, settings, threads), truth).worst();
@@ -69,7 +70,8 @@ TEST_P(Threads, EveryMethodIsExactOnAnyNumberOfThem) {
 TEST_P(Threads, TheSamePassGivesTheSameBits) {
   const ThreadCase one(GetParam());
   Model model = Model::random(preset(GetParam()), {at::kFloat, at::kCPU, at::kFloat, {}}, 3);
-  static size_t turn = 0;
+  static size_t models = 0;
+  size_t turn = models++;
   for (const Settings& settings : all_methods()) {
     for (const int threads : in_turns<int>({2, 8}, 1, turn)) {
       const Evaluation first = one.run(model, settings, threads);

@@ -68,7 +68,7 @@ void allocate() {
 }
 
 TEST_F(ForkLocks, ChildrenAllocateWhileThreadsOfTheirParentDo) {
-  allocate();  // torch's operators make theirs at their first call, without a lock that a fork waits for
+  allocate();  // what torch's operators make at their first call is behind no lock of ours
   const Busy busy(2, allocate);
   for (int i = 0; i < 500; ++i) ASSERT_TRUE(child_ends(allocate)) << "child " << i << " hangs";
 }
