@@ -31,5 +31,5 @@ int main(int argc, char** argv) {
     streambp::print_line(stdout, "written: {}", write_config);
     return streambp::kExitGood;
   };
-  return streambp::close_standard_streams("streambp-bench", streambp::run_command_line(app, argc, argv, run));
+  streambp::end_program("streambp-bench", streambp::run_command_line(app, argc, argv, run));
 }

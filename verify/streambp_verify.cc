@@ -27,6 +27,5 @@ int main(int argc, char** argv) {
   verify::add_compare_command(app, action);
   verify::add_long_command(app, action);
   add_completion_command(app, action);
-  return close_standard_streams("streambp-verify",
-                                run_command_line(app, argc, argv, [&action] { return action(); }));
+  end_program("streambp-verify", run_command_line(app, argc, argv, [&action] { return action(); }));
 }

@@ -14,5 +14,5 @@ int main(int argc, char** argv) {
   benchmark::AddCustomContext("streambp", streambp::version_text());
   benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
-  return streambp::close_standard_streams("streambp-microbench", streambp::kExitGood);
+  streambp::end_program("streambp-microbench", streambp::kExitGood);
 }

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "streambp/cli/command_line.h"
+#include "streambp/runtime/end_process.h"
 
 namespace streambp {
 namespace {
@@ -37,7 +38,7 @@ int write_all(int descriptor, const char* text, size_t size) {
   return 0;
 }
 
-// Both say that all was written, always: close_standard_streams() tells of what was not.
+// Both say that all was written, always: end_program() tells of what was not.
 ssize_t write_stdout(void*, const char* text, size_t size) {
   if (first_error == 0) first_error = write_all(STDOUT_FILENO, text, size);
   return static_cast<ssize_t>(size);
@@ -75,13 +76,15 @@ void open_standard_streams() {
   replace(stderr, std::cerr, write_stderr, _IONBF);
 }
 
-int close_standard_streams(const std::string& program, int code) {
+void end_program(const std::string& program, int code) {
   std::cout.flush();
   std::fflush(stdout);
-  if (first_error == 0) return code;
-  fmt::print(stderr, "{}: stdout: a part of the output was lost: {}\n", program,
-             std::generic_category().message(first_error));
-  return kExitBadInput;
+  if (first_error != 0) {
+    fmt::print(stderr, "{}: stdout: a part of the output was lost: {}\n", program,
+               std::generic_category().message(first_error));
+    code = kExitBadInput;
+  }
+  end_process(code);
 }
 
 }  // namespace streambp

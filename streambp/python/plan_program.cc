@@ -7,6 +7,7 @@
 #include <string>
 
 #include "streambp/python/planning.h"
+#include "streambp/runtime/end_process.h"
 #include "streambp/runtime/processor.h"
 
 int main(int argc, char** argv) {
@@ -14,7 +15,7 @@ int main(int argc, char** argv) {
     streambp::avoid_refused_instructions();
     const std::string request{std::istreambuf_iterator<char>(std::cin), {}};
     std::cout << streambp::python::answer_question(argc == 2 ? argv[1] : "", request) << std::endl;
-    return 0;
+    streambp::end_process(0);
   } catch (const std::exception& error) {
     std::cerr << error.what() << std::endl;
     return 1;

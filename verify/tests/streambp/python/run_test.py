@@ -10,11 +10,9 @@ import os
 import sys
 from pathlib import Path
 
-SKIPPED = 77
-ROOT = Path(__file__).resolve().parents[4]
-sys.path.insert(0, str(ROOT / "scripts"))
+from imports import environment, hand_over, venv_python
 
-from python_environment import venv_python  # noqa: E402
+SKIPPED = 77
 
 
 def main():
@@ -23,19 +21,13 @@ def main():
     if not python.exists():
         print(f"{test.name}: skipped: no {python}; python3 scripts/python_environment.py makes it, with a network")
         return SKIPPED
-    paths = [ROOT / "streambp/python", ROOT / "scripts", test.parent]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(map(str, paths)),
-        "STREAMBP_TORCH_LIBRARY": str(library),
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_VERBOSITY": "error",
-        "TOKENIZERS_PARALLELISM": "false",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
+    arguments, variables = [str(test), *sys.argv[3:]], environment(library)
     sys.stdout.flush()
-    os.execve(python, [str(python), "-W", "ignore::FutureWarning", str(test), *sys.argv[3:]], environment)
+    if served_at := os.environ.get("STREAMBP_IMPORTS"):
+        code = hand_over(served_at, arguments, variables)
+        if code is not None:
+            return code
+    os.execve(python, [str(python), "-W", "ignore::FutureWarning", *arguments], variables)
 
 
 if __name__ == "__main__":
