@@ -20,7 +20,7 @@ _NAMES = {
     "prove": "_patch",
     "Callback": "_callback",
     "summary": "_summary",
-    "log_probabilities": "_streamed_head",
+    "log_probabilities": "_log_probabilities",
     "predict": "_plan",
     "longest": "_plan",
     "suggest": "_plan",

@@ -8,9 +8,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from ._library import InputError, checked, once
-from ._replaced import patched_state
 from ._row_cache import wide
-from ._stream import IGNORED, PACKED
 from ._streamed_layers import check_dtypes, outside_autocast, zeros_where
 
 NO_BALANCE = {"router_aux_loss_coef": "0"}  # of a mixture's routers: transformers' own function adds it to what layers give
@@ -107,29 +105,3 @@ def log_probability_gradients(ctx, hidden, parameters, gradient, needed):
         of_hidden = checked(engine.head_log_probabilities_backward, packed, hidden.detach(), ctx.targets, ctx.temperature,
                             gradient.contiguous(), slots.views_of(parameters), slots.views_of(gradients), ctx.head_chunk)
     return of_hidden, gradients
-
-
-def log_probabilities(model, input_ids, attention_mask=None, position_ids=None, targets=None, temperature=1.0):
-    """Log-probabilities of the next tokens, streamed and differentiable: [B, T - 1], at column t that of targets[:, t + 1].
-
-    model: a patched model with an LM head. input_ids [B, T]; attention_mask, position_ids as the model takes them; targets [B, T]
-    (default: input_ids where attention_mask is 1; -100: not scored, and 0 in the result); temperature: what logits are divided by.
-    float32, or float64 for models of float64. Raises InputError for models that aren't patched and inputs that the engine refuses.
-    """
-    state = patched_state(model)
-    if state is None:
-        raise InputError(f"{type(model).__name__}: not patched; call streambp_bench.patch(model) first")
-    if not hasattr(state, "configuration"):
-        raise InputError("log_probabilities are the engine's, and it does not run here; model(...).logits of the patched model has them")
-    if not temperature > 0:
-        raise InputError(f"temperature is {temperature}, expected a number above 0")
-    if targets is None:
-        targets = input_ids.clone() if attention_mask is None else input_ids.masked_fill(attention_mask == 0, IGNORED)
-        if attention_mask is not None:  # nothing predicts a row's first token, be there padding before it
-            targets[:, 1:][attention_mask[:, :-1] == 0] = IGNORED
-    hidden, stream = state.backbone(input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, use_cache=False,
-                                      **{PACKED: lambda stream: None})
-    slots = head_slots(state, stream)
-    rows = inside_head(state, hidden, lambda inner: StreamedLogProbabilities.apply(
-        stream, slots, targets, float(temperature), state.head_chunk, inner, *slots.tensors()))
-    return rows[:, :-1]

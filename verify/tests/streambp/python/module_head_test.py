@@ -117,6 +117,41 @@ class ModuleHead(Case):
             self.assertTrue(relative(ours.aux_loss.item(), theirs.aux_loss.item()) <= 1e-12)
             self.assertEqual(len(ours.router_logits), len(theirs.router_logits))
 
+    def log_probabilities(self, model, batch, targets, temperature, ours):
+        """Log-probabilities, and the gradients of their weighted sum."""
+        model.zero_grad(set_to_none=True)
+        inputs = {key: batch[key] for key in ("input_ids", "attention_mask")}
+        if ours:
+            rows = sb.log_probabilities(model, **inputs, targets=targets, temperature=temperature)
+        else:
+            rows = (model(**inputs, use_cache=False).logits[:, :-1] / temperature).log_softmax(-1)
+            rows = rows.gather(-1, targets[:, 1:].clamp(min=0)[..., None]).squeeze(-1) * (targets[:, 1:] != -100)
+        (rows * torch.linspace(-1, 2, rows.numel()).view_as(rows)).sum().backward()
+        return {"rows": rows.detach(), **{name: each.grad for name, each in model.named_parameters() if each.grad is not None}}
+
+    def test_log_probabilities(self):
+        batch = batch_of(WORDS, (23, 15), "left")
+        none = torch.full_like(batch["labels"], -100)
+        models = [(model_of(family), 1.0, batch["labels"]) for family in ("llama", "cohere", "gpt2", "phi")]
+        models += [(model_of("gemma2"), 0.7, batch["labels"]), (model_of("mixtral"), 1.0, none), (AddsTokens(model_of("llama").config).double().train(), 1.0, batch["labels"])]
+        for model, temperature, targets in models:
+            with everything_in_float64():
+                theirs = self.log_probabilities(model, batch, targets, temperature, ours=False)
+                with streamed(model, head_chunk=5, prove=False):
+                    ours = self.log_probabilities(model, batch, targets, temperature, ours=True)
+            error = difference_by_entry(ours, theirs)
+            self.assertTrue(error <= 1e-10, f"{type(model).__name__}: {error:.1e}")
+
+    def test_log_probabilities_where_the_engine_gives_way(self):
+        model, batch = tiny(dtype=torch.float64), batch_of(WORDS, (23, 15))
+        model.model.layers[0].mlp.act_fn = torch.nn.GELU()  # which no config names
+        with everything_in_float64():
+            theirs = self.log_probabilities(model, batch, batch["labels"], 0.7, ours=False)
+            sb.patch(model, chunk=7, head_chunk=5)
+            ours = self.log_probabilities(model, batch, batch["labels"], 0.7, ours=True)
+        error = difference_by_entry(ours, theirs)
+        self.assertTrue(error <= 1e-10, f"{error:.1e}")
+
     def test_no_more_logits_than_a_chunk(self):
         model, batch = model_of("llama"), batch_of(WORDS, (23, 15))
         for parameter in model.lm_head.parameters():
@@ -124,6 +159,8 @@ class ModuleHead(Case):
         model.model.embed_tokens.requires_grad_(False)
         with everything_in_float64(), streamed(model, head_chunk=5), Largest(model.parameters()) as largest:
             step(model, batch)
+            self.assertEqual(largest.rows, 5)
+            sb.log_probabilities(model, batch["input_ids"]).sum().backward()
         self.assertEqual(largest.rows, 5)
 
     def test_heads_that_are_left_to_the_model(self):
