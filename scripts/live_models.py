@@ -30,7 +30,7 @@ PAGE = """# Live models
 Gradients of TRL's and transformers' own trainers against this project's, over two steps with their defaults (but `bf16`, which is off: [recipes](../recipes/README.md) has it, and
 `gradient_checkpointing`, off except where a recipe names it): the worst parameter's largest difference, relative to its largest entry. `patch`: the trainer after
 `sb.patch(trainer)`; `backward`: `sb.backward` on the trainer's model and batches
-([what each is given](../../scripts/live/recipes.py)). Tiny models, float64 throughout, within 1e-10 (checkpointing: float32, 1e-5). {machine}, commit {commit}; {versions}. Made by
+([what each is given](../../streambp/python/streambp_bench/_trainers.py)). Tiny models, float64 throughout, within 1e-10 (checkpointing: float32, 1e-5). {machine}, commit {commit}; {versions}. Made by
 `scripts/live_models.py`.
 
 | recipe | model | adapter | door | error | worst parameter, or why it is refused |

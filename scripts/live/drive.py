@@ -8,10 +8,11 @@ import streambp_bench as sb
 import torch
 import transformers
 from goldens.passes import InFloat64
+from streambp_bench._trainers import objective_of
 from transformers.integrations import moe
 from trl.kernels.chunked_logprob import ChunkedLogProbFunction
 
-from live.recipes import RECIPES, make_trainer
+from live.recipes import make_trainer
 
 
 class Steps(transformers.TrainerCallback):
@@ -52,8 +53,9 @@ class Steps(transformers.TrainerCallback):
         model.zero_grad(set_to_none=True)
         try:
             for given in self.batches:
-                batch, options = self.given(self.trainer, *given)
-                batch = {name: value for name, value in batch.items() if name != "use_cache"}
+                batch, options, divisor = self.given(self.trainer, *given)
+                if divisor != 1:
+                    raise NotImplementedError("a share of a micro-batch's gradients")
                 sb.backward(model, batch, chunk=8, **options)
             return gradients_of(model)
         except sb.InputError as error:
@@ -98,7 +100,7 @@ def train(recipe, model, adapter, door):
         trainer = make_trainer(recipe, model, adapter, folder)
         if door == "patch":
             sb.patch(trainer, chunk=8)
-        steps = Steps(trainer, RECIPES[recipe][0][2] if door == "backward" else None)
+        steps = Steps(trainer, objective_of if door == "backward" else None)
         torch.manual_seed(9)
         trainer.train()
         return steps

@@ -1,4 +1,4 @@
-"""The recipes of scripts/live_models.py: trainers of TRL and transformers with their settings, and what sb.backward is given for each."""
+"""The recipes of scripts/live_models.py: trainers of TRL and transformers with their settings."""
 
 import copy
 
@@ -94,62 +94,11 @@ ROWS = {
 }
 
 
-def of_router(trainer, steps=1):
-    """A mixture's load-balancing loss as TRL's trainers add it, whatever output_router_logits says: a share of each micro-batch."""
-    return {"router_aux_loss_coef": trainer.router_aux_loss_coef / steps} if trainer.aux_loss_enabled else {}
-
-
-def of_reference(trainer):
-    """Of a fresh adapter it is the base, which has to be said from the second step on; of a trained one "ref", by itself."""
-    if trainer.ref_model is not None:
-        return {"reference": trainer.ref_model}
-    return {} if "ref" in trainer.model.peft_config else {"reference": "base"}
-
-
-def sft(trainer, batch, items, steps):
-    return batch | {"num_items_in_batch": items}, {"objective": "sft", **of_router(trainer, steps)}
-
-
-def plain(trainer, batch, items, steps):
-    """transformers' Trainer leaves the loss to the model: with the routers' where its config says so, of each micro-batch as it is."""
-    return batch | {"num_items_in_batch": items}, {"objective": "sft"}
-
-
-def dpo(trainer, batch, items, steps):
-    return batch, {"objective": "dpo", "beta": trainer.beta, "loss_type": trainer.loss_types, **of_reference(trainer), **of_router(trainer)}
-
-
-def kto(trainer, batch, items, steps):
-    return batch, {"objective": "kto", "beta": trainer.beta, **of_reference(trainer), **of_router(trainer)}
-
-
-def grpo(trainer, batch, items, steps):
-    return batch, {"objective": "grpo", "loss_type": trainer.loss_type, "temperature": trainer.temperature, "beta": trainer.beta,
-                   "use_bias_correction_kl": trainer.args.use_bias_correction_kl, "gradient_accumulation_steps": steps,
-                   "steps_per_generation": trainer.args.steps_per_generation, **of_router(trainer, steps)}
-
-
-def rloo(trainer, batch, items, steps):
-    return batch, {"objective": "rloo", "temperature": trainer.temperature, **of_router(trainer)}
-
-
-def reward(trainer, batch, items, steps):
-    return batch, {"objective": "reward"}
-
-
-def orpo(trainer, batch, items, steps):
-    return batch, {"objective": "orpo", "beta": trainer.beta}
-
-
-def cpo(trainer, batch, items, steps):
-    return batch, {"objective": "cpo", "beta": trainer.beta, "cpo_alpha": trainer.cpo_alpha}
-
-
-SFT, DPO, KTO = (trl.SFTTrainer, trl.SFTConfig, sft), (trl.DPOTrainer, trl.DPOConfig, dpo), (trl.KTOTrainer, trl.KTOConfig, kto)
-GRPO, RLOO = (trl.GRPOTrainer, trl.GRPOConfig, grpo), (trl.RLOOTrainer, trl.RLOOConfig, rloo)
-REWARD = (trl.RewardTrainer, trl.RewardConfig, reward)
-PLAIN = (transformers.Trainer, transformers.TrainingArguments, plain)
-# name: (trainer, configuration, what backward is given), rows, settings, adapters
+SFT, DPO, KTO = (trl.SFTTrainer, trl.SFTConfig), (trl.DPOTrainer, trl.DPOConfig), (trl.KTOTrainer, trl.KTOConfig)
+GRPO, RLOO = (trl.GRPOTrainer, trl.GRPOConfig), (trl.RLOOTrainer, trl.RLOOConfig)
+REWARD = (trl.RewardTrainer, trl.RewardConfig)
+PLAIN = (transformers.Trainer, transformers.TrainingArguments)
+# name: (trainer, configuration), rows, settings, adapters
 RECIPES = {
     "SFT": (SFT, "texts", {}, ("none", "fresh")),
     "SFT, packed": (SFT, "texts", {"packing": True, "max_length": 40}, ("none", "fresh")),
@@ -169,16 +118,16 @@ RECIPES = {
     "GRPO, truncated left out": (GRPO, "prompts", {**SAMPLED, "mask_truncated_completions": True}, ("none",)),
     "RLOO": (RLOO, "prompts", SAMPLED, ("none", "fresh", "trained")),
     "reward": (REWARD, "scored", {}, ("none", "fresh")),
-    "ORPO": ((ORPOTrainer, ORPOConfig, orpo), "pairs", {}, ("none", "fresh")),
+    "ORPO": ((ORPOTrainer, ORPOConfig), "pairs", {}, ("none", "fresh")),
     "Trainer": (PLAIN, "tokens", {}, ("none", "fresh")),
     "Trainer, accumulation 2": (PLAIN, "tokens", {"gradient_accumulation_steps": 2}, ("none",)),
-    "CPO": ((CPOTrainer, CPOConfig, cpo), "pairs", {}, ("none", "fresh")),
+    "CPO": ((CPOTrainer, CPOConfig), "pairs", {}, ("none", "fresh")),
 }
 
 
 def make_trainer(recipe, model_name, adapter, folder):
     """The trainer of a recipe; the model's folder is where a trainer finds its reference model."""
-    (trainer, configuration, _), rows, settings, _ = RECIPES[recipe]
+    (trainer, configuration), rows, settings, _ = RECIPES[recipe]
     scores = trainer is trl.RewardTrainer
     model = make_model(model_name, scores)
     model.save_pretrained(folder)

@@ -26,6 +26,8 @@ _NAMES = {
     "suggest": "_plan",
     "choose": "_plan",
     "verify": "_verify",
+    "Referee": "_referee",
+    "WrongGradients": "_referee",
     "measure": "_measure",
     "scope": "_measure",
     "load": "_measure",

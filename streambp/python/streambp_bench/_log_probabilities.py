@@ -113,8 +113,8 @@ class LogProbabilitiesNode(torch.autograd.Function):
 
 
 def _chunks(ctx, hidden):
-    """(places in [B, T], rows [1, C, D]) of the scored rows."""
-    places = (ctx.targets != IGNORED).nonzero(as_tuple=True)
-    for part in zip(*(each.split(ctx.size) for each in places), strict=True):
+    """(indices into [B, T], rows [1, C, D]) of the scored rows."""
+    indices = (ctx.targets != IGNORED).nonzero(as_tuple=True)
+    for part in zip(*(each.split(ctx.size) for each in indices), strict=True):
         if part[0].numel():
             yield part, hidden[part][None]

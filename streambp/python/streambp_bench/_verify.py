@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ._backward import BASE, _sort_keywords, check_reference_name, default_reference
+from ._backward import BASE, _in_one_window, _sort_keywords, check_reference_name, default_reference
 from ._batch import batch_tensors
 from ._library import InputError, checked, first_line, library, library_path
 from ._model import Weights, engine_of
@@ -125,6 +125,7 @@ def verify(model, batch, objective="sft", gradients=None, diagnose=False, *, dia
     weights = Weights(model)
     tensors = batch_tensors(batch, weights.base)
     _load_judge()
+    options = _in_one_window(tensors, dict(options or {}), more_options, None) if objective == "grpo" else options
     objective_options, settings = _sort_keywords(torch.ops.streambp, objective, options, more_options)
     if settings:
         raise InputError(f"'{next(iter(settings))}': a setting of a pass; verify() takes none but those it lists")

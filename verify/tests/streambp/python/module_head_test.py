@@ -142,7 +142,7 @@ class ModuleHead(Case):
             error = difference_by_entry(ours, theirs)
             self.assertTrue(error <= 1e-10, f"{type(model).__name__}: {error:.1e}")
 
-    def test_log_probabilities_where_the_engine_gives_way(self):
+    def test_log_probabilities_where_the_engine_stands_back(self):
         model, batch = tiny(dtype=torch.float64), batch_of(WORDS, (23, 15))
         model.model.layers[0].mlp.act_fn = torch.nn.GELU()  # which no config names
         with everything_in_float64():
