@@ -203,8 +203,8 @@ def proofs_page_lines():
            f"{error_text(single['worst_error_of_standard'])} and {error_text(half['worst_error_of_standard'])}")
 
 
-PAGES = {"README.md": (times_lines, gpu_lines, prediction_lines, readme_proof_lines), "verify/proofs.md": (proofs_page_lines,),
-         "bench/longest.md": (token_lines, ranks_lines), "results/README.md": (recurrent_lines,)}
+PAGES = {"README.md": (times_lines, prediction_lines, readme_proof_lines), "verify/proofs.md": (proofs_page_lines,),
+         "bench/longest.md": (token_lines, ranks_lines), "results/README.md": (recurrent_lines, gpu_lines)}
 
 
 def main():
