@@ -2,10 +2,10 @@
 """Every script of streambp/python/examples runs on a CPU, explains itself, and its loss falls."""
 
 import re
-import subprocess
-import sys
 import unittest
 from pathlib import Path
+
+from imports import run_forked
 
 EXAMPLES = Path(__file__).resolve().parents[4] / "streambp/python/examples"
 LIBRARIES = ("tiny_model.py", "ranks.py")
@@ -13,9 +13,9 @@ LIBRARIES = ("tiny_model.py", "ranks.py")
 
 def run(name, *arguments):
     """What the example has printed. Raises AssertionError with it where it fails."""
-    done = subprocess.run([sys.executable, str(EXAMPLES / name), *arguments], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, f"{name}: exit {done.returncode}\n{done.stdout}\n{done.stderr[-3000:]}"
-    return done.stdout
+    code, output, errors = run_forked(EXAMPLES / name, *arguments)
+    assert code == 0, f"{name}: exit {code}\n{output}\n{errors[-3000:]}"
+    return output
 
 
 def losses(text):

@@ -18,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import traceback
 from pathlib import Path
 
@@ -93,7 +94,7 @@ def run_here(request, streams):
         os.environ.clear()
         os.environ.update(request["environment"])
         sys.argv = request["arguments"]
-        sys.path[:0] = request["environment"]["PYTHONPATH"].split(os.pathsep)
+        sys.path[:0] = [str(Path(sys.argv[0]).parent), *request["environment"]["PYTHONPATH"].split(os.pathsep)]
         runpy.run_path(sys.argv[0], run_name="__main__")
         code = 0
     except SystemExit as end:
@@ -104,6 +105,20 @@ def run_here(request, streams):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def run_forked(*arguments):
+    """A script with its arguments as a program of its own, which has what this process has imported: (exit code, stdout, stderr)."""
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            streams = [os.open(os.devnull, os.O_RDONLY), os.dup(output.fileno()), os.dup(errors.fileno())]
+            run_here({"arguments": [*map(str, arguments)], "environment": dict(os.environ), "folder": os.getcwd()}, streams)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        output.seek(0)
+        errors.seek(0)
+        return code, output.read(), errors.read()
 
 
 def serve_one(connection):
