@@ -28,6 +28,7 @@ _NAMES = {
     "verify": "_verify",
     "Referee": "_referee",
     "WrongGradients": "_referee",
+    "chain": "_chain",
     "measure": "_measure",
     "scope": "_measure",
     "load": "_measure",

@@ -31,7 +31,7 @@ class Examples(unittest.TestCase):
 
     def test_every_script_has_a_test(self):
         names = {path.name for path in EXAMPLES.glob("*.py")} - set(LIBRARIES)
-        self.assertEqual(names, {"sft_text_file.py", "sft_trl.py", "dpo_lora.py", "images.py", "qlora_sft.py", "grpo_trl.py", "ddp.py", "fsdp2.py"})
+        self.assertEqual(names, {"sft_text_file.py", "sft_trl.py", "dpo_lora.py", "images.py", "qlora_sft.py", "grpo_trl.py", "ddp.py", "fsdp2.py", "diffusion_reward.py"})
 
     def test_text_file(self):
         self.check_falls("sft_text_file.py", 6, "--tokens", "300")
@@ -59,6 +59,9 @@ class Examples(unittest.TestCase):
     def test_ranks(self):
         for name in ("ddp.py", "fsdp2.py"):
             self.check_falls(name, 4)
+
+    def test_diffusion(self):
+        self.check_falls("diffusion_reward.py", 4, "--denoising", "6")
 
     def test_help(self):
         self.assertIn("--steps", run("sft_text_file.py", "--help"))

@@ -86,7 +86,7 @@ class Images(Case):
             self.assertTrue(any("vis" in name for name in theirs))
             self.assertEqual(lanes(model), {"module"}, f"{family}\n{sb.prove(model)}")
             for chunk in chunks:
-                with streamed(model, chunk):
+                with streamed(model, chunk, prove=False):  # as lanes() has
                     ours_loss, ours = step(model, batch)
                 error = max(relative(ours_loss, loss), difference(ours, theirs))
                 self.assertTrue(error <= 1e-9, f"{family}, chunk {chunk}, {attention}: {error:.1e}")

@@ -44,7 +44,7 @@ class Quantized(Case):
         self.assertTrue(theirs and all("lora_" in name or "modules_to_save" in name for name in theirs))
         self.assertEqual(lanes(model), {"module"}, f"{what}\n{sb.prove(model)}")
         for chunk in chunks:
-            with streamed(model, chunk):
+            with streamed(model, chunk, prove=False):  # as lanes() has
                 ours_loss, ours = step(model, batch)
             error = max(relative(ours_loss, loss), difference(ours, theirs))
             self.assertTrue(error <= limit, f"{what}, chunk {chunk}: {error:.1e}")

@@ -23,9 +23,9 @@ class Sides(Case):
         with everything_in_float64():
             loss, theirs = step(model, batch, use_cache=False, **more)
             for chunk in chunks:
-                with streamed(model, chunk):
-                    table = patched_state(model).table
-                    self.assertEqual({proof.lane for proof in table}, {lane}, f"{what}\n{table}")
+                with streamed(model, chunk, prove=lane != "module" or chunk == chunks[0] or what.startswith("gemma")):  # whose layers need one
+                    table = patched_state(model).table or ()
+                    self.assertTrue({proof.lane for proof in table} <= {lane}, f"{what}\n{table}")
                     ours_loss, ours = step(model, batch, **more)
                     self.assertEqual({call.warned for call in patched_state(model).calls}, {""}, what)
                 error = max(relative(ours_loss, loss), difference(ours, theirs))
