@@ -1,4 +1,4 @@
-"""chain(): exact gradients through many applications of one step, in the memory of one, as layers are streamed: steps take the place of layers."""
+"""chain(): exact gradients through many applications of one step, in the memory of one, as layers are streamed: a step here is what a layer is there."""
 
 import contextlib
 import functools
@@ -18,7 +18,7 @@ def chain(step, state, n, *, every=1, offload=False):
     every: which states are kept: each, or each every-th; those between are computed again, once more than every=1 does, and held while their part
     of the chain goes back. offload: states are kept in host memory.
 
-    Beside the states that are kept the peak is one step's, whatever `n` is (and 5 KB a step of torch's random state, on a CPU). Random numbers (dropout, noise) are drawn as in the forward pass.
+    In addition to the states that are kept the peak is one step's, whatever `n` is (and 5 KB a step of torch's random state, on a CPU). Random numbers (dropout, noise) are drawn as in the forward pass.
     Gradients equal those of a plain loop, to rounding in the order of sums: AlignProp (arXiv 2310.03739) and time steps of diffusion (arXiv 2412.02852)
     are such chains, unrolled recurrent networks too. Raises InputError for numbers that are none, and where a step changes the structure of the state.
     """
