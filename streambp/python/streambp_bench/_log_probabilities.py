@@ -109,6 +109,7 @@ class LogProbabilitiesNode(torch.autograd.Function):
             of_rows = sums.add(logits, seed.to(logits.dtype)[None], own)
             if of_rows is not None:
                 of_hidden[part] = of_rows[0]
+            del logits, seed  # or they are there while the next ones are made
         return None, None, None, None, None, of_hidden if ctx.needs_input_grad[5] else None, *sums.gradients()
 
 

@@ -22,7 +22,7 @@ from ._row_cache import wide
 from ._trl import is_trl_head
 
 IGNORED = -100
-CHUNK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 26}  # logits of a chunk
+CHUNK_ELEMENTS = {"cpu": 6 << 20, "cuda": 1 << 26}  # logits of a chunk
 LEAST_CHUNK = 32  # rows
 BLOCK = 4096  # rows of a weight whose gradient is made at once, where it is not added in place
 TAKEN = {"logits", "labels", "vocab_size", "num_items_in_batch", "ignore_index", "shift_labels", "kwargs"}  # by ForCausalLMLoss
@@ -302,6 +302,7 @@ class LossNode(torch.autograd.Function):
             of_rows = ctx.sums.add(logits, seed.to(logits.dtype)[None], own)
             if ctx.of_hidden is not None and of_rows is not None:
                 ctx.of_hidden[part] = of_rows[0]
+            del logits, seed  # or they are there while the next ones are made
         ctx.sums.casts.clear()
         return torch.as_tensor(total, dtype=wide(hidden.dtype), device=hidden.device) / items
 

@@ -20,7 +20,7 @@ from ._module_head import Head
 from ._module_proof import CACHE_NAMES, ROWS, prove_head, prove_lane
 from ._replaced import Lane
 
-CHUNK = 512
+CHUNK = 1024
 KINDS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 IMPLEMENTATIONS = ("eager", "sdpa")
 

@@ -2,9 +2,11 @@
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 
 import torch
+import transformers
 
 from ._library import InputError
 from ._log import say
@@ -22,10 +24,11 @@ class WrongGradients(RuntimeError):
         self.report = report
 
 
-class Referee:
-    """Referee(trainer): verify() inside a Trainer or a trainer of TRL, on its own batches, with its own gradients, under its own objective.
+class Referee(transformers.TrainerCallback):
+    """Trainer(..., callbacks=[Referee()]): verify() inside a Trainer or a trainer of TRL, on its own batches, with its own gradients, under its own objective.
 
-    trainer: one of transformers or TRL, or of a class derived from one, which is judged by what its parent class computes; on one process.
+    trainer: for Referee(trainer), of one that is made already. One of transformers or TRL, or of a class derived from one, which is judged by what its
+    parent class computes; on one process.
     every: at which optimizer steps: 0, at the first; n, at each n-th. A step whose gradients are all zero says nothing, and the next is judged.
     diagnose: looks for the mistake where gradients are wrong (memory grows with the square of a row). stop: raises WrongGradients then; else the
     line is printed and training goes on. out: a file that gets a line of JSON for each micro-batch that is judged. tolerance: as verify() has it.
@@ -34,14 +37,27 @@ class Referee:
     and added. Raises InputError for trainers and models that verify() can't judge, for dropout, and where several processes train.
     """
 
-    def __init__(self, trainer, every=0, *, diagnose=True, stop=True, out=None, tolerance=None):
+    def __init__(self, trainer=None, every=0, *, diagnose=True, stop=True, out=None, tolerance=None):
         if isinstance(every, bool) or not isinstance(every, int) or every < 0:
             raise InputError(f"every is {every!r}, expected a number of steps, or 0 for the first alone")
-        if trainer.args.world_size > 1:
-            raise InputError(f"{trainer.args.world_size} processes train: a referee judges the gradients of one; run one step without the others")
-        self.trainer, self.every, self.diagnose, self.stop, self.tolerance = trainer, every, diagnose, stop, tolerance
+        self.trainer, self.every, self.diagnose, self.stop, self.tolerance = None, every, diagnose, stop, tolerance
         self.out = None if out is None else Path(out)
         self.reports, self._batch, self._micro_batch, self._step, self._waits = [], None, 0, None, False
+        if trainer is not None:
+            self._join(trainer)
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        """Callbacks are not told whose they are: the trainer is the one that calls this."""
+        if self.trainer is None:
+            frame = sys._getframe()
+            while not isinstance(frame.f_locals.get("self"), transformers.Trainer):
+                frame = frame.f_back
+            self._join(frame.f_locals["self"])
+
+    def _join(self, trainer):
+        if trainer.args.world_size > 1:
+            raise InputError(f"{trainer.args.world_size} processes train: a referee judges the gradients of one; run one step without the others")
+        self.trainer = trainer
         self._compute_loss, self._training_step = trainer.compute_loss, trainer.training_step
         trainer.compute_loss, trainer.training_step = self._computing, self._stepping
 
@@ -103,5 +119,6 @@ class Referee:
         say(f"{where}: {report if not report.exact else str(report).splitlines()[0]}")
 
     def leave(self):
-        """Takes the trainer's own functions back."""
+        """Gives the trainer its own functions back."""
         self.trainer.compute_loss, self.trainer.training_step = self._compute_loss, self._training_step
+        self.trainer = None

@@ -63,6 +63,13 @@ class Right(WithSettings):
             found.append({name: each.detach().clone() for name, each in trainer.model.named_parameters()})
         self.assertTrue(all(torch.equal(found[0][name], found[1][name]) for name in found[0]))
 
+    def test_as_a_callback(self):
+        referee = sb.Referee(every=1, diagnose=False)
+        trainer = self.trainer("SFT")
+        trainer.add_callback(referee)
+        trainer.train()
+        self.assertEqual([(step, report.verdict) for step, _, report in referee.reports], [(0, "exact"), (1, "exact")])
+
     def test_steps_and_the_file(self):
         trainer, out = self.trainer("Trainer", max_steps=3), Path(self.folder.name) / "referee.jsonl"
         referee = sb.Referee(trainer, every=2, out=out)
