@@ -47,7 +47,7 @@ class Referee(transformers.TrainerCallback):
             self._join(trainer)
 
     def on_train_begin(self, args, state, control, **kwargs):
-        """Callbacks are not told whose they are: the trainer is the one that calls this."""
+        """Nothing here names the trainer: it is the one that makes this call."""
         if self.trainer is None:
             frame = sys._getframe()
             while not isinstance(frame.f_locals.get("self"), transformers.Trainer):
