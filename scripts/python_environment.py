@@ -30,6 +30,8 @@ PACKAGES = [*(f"{name}=={VERSIONS[name]}" for name in ("transformers", "safetens
             "networkx>=2.5.1", "jinja2", "psutil", "scikit-build-core>=0.11,<2"]
 CUDA_LIBRARIES = ["libcublas.so.13", "libcublasLt.so.13", "libcudnn.so.9", "libcufft.so.12", "libcufile.so.0", "libcurand.so.10",
                   "libcusolver.so.12", "libcusparse.so.12", "libcusparseLt.so.0", "libnccl.so.2", "libnvshmem_host.so.3"]
+# A name of data is looked up when a library is loaded: (its version, its definition), for torch 2.15.
+DATA = {"libnvshmem_host.so.3": ("NVSHMEM", "char nvshmem_selected_device_transport[64];")}
 # Run by each Python of the environment as it starts: the functions that the empty libraries lack are bound when called, which is never.
 OPENS_STUBS = """\
 import ctypes, os, pathlib, sys
@@ -76,7 +78,12 @@ def lend_cuda_stubs(folder):
     stubs = site / "streambp_cuda_stubs"
     stubs.mkdir(exist_ok=True)
     for name in CUDA_LIBRARIES:
-        subprocess.run(["g++", "-shared", f"-Wl,-soname,{name}", "-o", stubs / name, "-x", "c++", os.devnull], check=True)
+        command = ["g++", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", stubs / name, "-x", "c", "-"]
+        version, definition = DATA.get(name, ("", ""))
+        if version:
+            (stubs / f"{version}.map").write_text(f"{version} {{ *; }};\n")
+            command.append(f"-Wl,--version-script,{stubs / version}.map")
+        subprocess.run(command, input=definition, text=True, check=True)
     (site / "streambp_open_cuda_stubs.py").write_text(OPENS_STUBS)
     (site / "streambp_open_cuda_stubs.pth").write_text("import streambp_open_cuda_stubs\n")
 
