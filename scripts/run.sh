@@ -6,7 +6,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 out=${1:-out/main}  # relative to the project, so that records name no folder of the machine
-bin=build/release/bin
+bin=build/release$apart/bin
 
 # Each program is built when its turn comes, and what takes long comes after what is short: first results in ten minutes on two cores, a
 # picture in fifteen.
