@@ -28,6 +28,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from python_environment import venv_python  # noqa: E402
 
 PATIENCE = 300  # seconds in which the imports are done on a slow machine
+IDLE = 3600  # seconds after which nobody needs them, where CTest was killed
 LIBRARIES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
 FORKS_WELL = {"jemalloc_bg_thd"}  # pyarrow's, which jemalloc starts again in a child
 
@@ -155,9 +156,13 @@ def serve(path):
             raise RuntimeError(f"threads {sorted(threads)} after the imports: a child would have none of them")
         listener.bind(name)
     listener.listen(64)
+    listener.settimeout(IDLE)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        connection, _ = listener.accept()
+        try:
+            connection, _ = listener.accept()
+        except TimeoutError:
+            return 0
         if os.fork() == 0:
             listener.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
