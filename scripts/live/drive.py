@@ -9,6 +9,7 @@ import torch
 import transformers
 from goldens.passes import InFloat64
 from streambp_bench._trainers import objective_of
+from streambp_bench._verify import gradients_apart
 from transformers.integrations import moe
 from trl.kernels.chunked_logprob import ChunkedLogProbFunction
 
@@ -21,8 +22,8 @@ class Steps(transformers.TrainerCallback):
     The trainer's compute_loss and training_step are wrapped: a step's micro-batches are kept as they come, its gradients after the last.
     """
 
-    def __init__(self, trainer, given=None):
-        self.trainer, self.given, self.batches, self.own, self.ours, self.refusal = trainer, given, [], [], [], None
+    def __init__(self, trainer, with_backward=False):
+        self.trainer, self.with_backward, self.batches, self.own, self.ours, self.refusal = trainer, with_backward, [], [], [], None
         self.latest = None
         compute_loss, training_step = trainer.compute_loss, trainer.training_step
 
@@ -42,28 +43,24 @@ class Steps(transformers.TrainerCallback):
 
     def on_pre_optimizer_step(self, *_, **__):
         self.own.append(self.latest)
-        if self.given is not None and self.refusal is None:
+        if self.with_backward and self.refusal is None:
             self.ours.append(self.backward())
         self.batches.clear()
 
     def backward(self):
         """The gradients of sb.backward for the step's batches; those that the trainer has are put back."""
         model = self.trainer.model
-        kept = [(parameter, parameter.grad) for parameter in model.parameters()]
-        model.zero_grad(set_to_none=True)
         try:
-            for given in self.batches:
-                batch, options, divisor = self.given(self.trainer, *given)
-                if divisor != 1:
-                    raise NotImplementedError("a share of a micro-batch's gradients")
-                sb.backward(model, batch, chunk=8, **options)
-            return gradients_of(model)
+            with gradients_apart(model.parameters()):
+                for given in self.batches:
+                    batch, options, divisor = objective_of(self.trainer, *given)
+                    if divisor != 1:
+                        raise NotImplementedError("a share of a micro-batch's gradients")
+                    sb.backward(model, batch, chunk=8, **options)
+                return gradients_of(model)
         except sb.InputError as error:
             self.refusal = str(error)
             return None
-        finally:
-            for parameter, gradient in kept:
-                parameter.grad = gradient
 
 
 def gradients_of(model):
@@ -100,7 +97,7 @@ def train(recipe, model, adapter, door):
         trainer = make_trainer(recipe, model, adapter, folder)
         if door == "patch":
             sb.patch(trainer, chunk=8)
-        steps = Steps(trainer, objective_of if door == "backward" else None)
+        steps = Steps(trainer, with_backward=door == "backward")
         torch.manual_seed(9)
         trainer.train()
         return steps

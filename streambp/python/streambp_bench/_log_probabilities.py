@@ -4,7 +4,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from ._library import InputError
-from ._module_head import Sums, autocast_now, cross_entropy, hidden_of, leaves_of, with_hidden
+from ._module_head import Sums, autocast_now, cross_entropy, hidden_of, leaves_of, logits_of, with_hidden
 from ._module_node import Unfit
 from ._replaced import patched_state
 from ._row_cache import wide
@@ -61,14 +61,12 @@ def _by_own_code(lane, inputs, targets, temperature):
     outputs = lane.base._modules[head.name](**inputs)
     hidden = hidden_of(outputs)
     try:
-        output = head.run(lambda *args, **kwargs: with_hidden(outputs, hidden[:, :0].detach()), None, inputs)
-        logits = output[0] if isinstance(output, tuple) else output.logits
+        logits = logits_of(head.run(lambda *args, **kwargs: with_hidden(outputs, hidden[:, :0].detach()), None, inputs))
         parameters = leaves_of(logits)
         if any(type(each.data).__name__ == "DTensor" for each in parameters):
             raise Unfit("parameters of the head are sharded")
     except Exception:  # whatever its code says to no rows at all
-        output = head.run(lambda *args, **kwargs: outputs, None, inputs)
-        return _of_logits((output[0] if isinstance(output, tuple) else output.logits)[:, :-1], targets, temperature)
+        return _of_logits(logits_of(head.run(lambda *args, **kwargs: outputs, None, inputs))[:, :-1], targets, temperature)
     return LogProbabilitiesNode.apply(head, outputs, targets.to(hidden.device), temperature, logits.shape[-1], hidden[:, :-1], *parameters)
 
 

@@ -46,6 +46,11 @@ def hidden_of(outputs):
     return outputs[0] if isinstance(outputs, tuple) else outputs.last_hidden_state
 
 
+def logits_of(output):
+    """A causal model's logits."""
+    return output[0] if isinstance(output, tuple) else output.logits
+
+
 def with_hidden(outputs, hidden):
     """The decoder's outputs with other hidden states."""
     return (hidden, *outputs[1:]) if isinstance(outputs, tuple) else type(outputs)(**{**outputs, "last_hidden_state": hidden})
@@ -136,8 +141,7 @@ class Head:
     def logits(self, rows, outputs):
         """The model's own logits [B, C, V] of hidden states [B, C, D]; outputs: what its decoder has given in this call."""
         tokens = torch.zeros(rows.shape[:2], dtype=torch.int64, device=rows.device)
-        output = self.run(lambda *args, **kwargs: hidden_alone(outputs, rows), None, {"input_ids": tokens, "use_cache": False})
-        return output[0] if isinstance(output, tuple) else output.logits
+        return logits_of(self.run(lambda *args, **kwargs: hidden_alone(outputs, rows), None, {"input_ids": tokens, "use_cache": False}))
 
     def rows_of_chunk(self, words, device):
         return self.chunk or max(LEAST_CHUNK, CHUNK_ELEMENTS.get(device.type, CHUNK_ELEMENTS["cuda"]) // words)

@@ -13,7 +13,7 @@ from ._log import say
 from ._model import unwrap
 from ._refusals import check_dropout
 from ._trainers import objective_of
-from ._verify import verify
+from ._verify import gradients_apart, verify
 
 
 class WrongGradients(RuntimeError):
@@ -75,23 +75,19 @@ class Referee(transformers.TrainerCallback):
     def _stepping(self, *args, **kwargs):
         if not self._is_due():
             return self._training_step(*args, **kwargs)
-        base = unwrap(self.trainer.accelerator.unwrap_model(self.trainer.model))[1]
-        check_dropout(base)
-        parameters = dict(self.trainer.accelerator.unwrap_model(self.trainer.model).named_parameters())
-        kept = {name: parameter.grad for name, parameter in parameters.items()}
-        for parameter in parameters.values():
-            parameter.grad = None
-        try:
+        model = self.trainer.accelerator.unwrap_model(self.trainer.model)
+        check_dropout(unwrap(model)[1])
+        parameters = dict(model.named_parameters())
+        with gradients_apart(parameters.values()):
             loss = self._training_step(*args, **kwargs)
-            self._judge({name: parameter.grad for name, parameter in parameters.items() if parameter.grad is not None})
-        finally:
-            for name, parameter in parameters.items():
-                if kept[name] is not None:
-                    parameter.grad = kept[name] if parameter.grad is None else kept[name].add_(parameter.grad)
+            own = {name: parameter.grad for name, parameter in parameters.items() if parameter.grad is not None}
+            self._judge(model, own)
+        for name, gradient in own.items():
+            parameters[name].grad = gradient if parameters[name].grad is None else parameters[name].grad.add_(gradient)
         self._micro_batch += 1
         return loss
 
-    def _judge(self, gradients):
+    def _judge(self, model, gradients):
         trainer = self.trainer
         where = f"step {self._step}, micro-batch {self._micro_batch}"
         self._waits = not any(bool(gradient.any()) for gradient in gradients.values())
@@ -104,7 +100,6 @@ class Referee(transformers.TrainerCallback):
         if factor != 1:
             gradients = {name: gradient * factor for name, gradient in gradients.items()}
         cast = {"bf16": "bfloat16", "fp16": "float16"}.get(trainer.accelerator.mixed_precision)
-        model = trainer.accelerator.unwrap_model(trainer.model)
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             report = verify(model, batch, gradients=gradients, tolerance=self.tolerance, compute_dtype=cast, **options)
             if self.diagnose and not report.exact:

@@ -1,5 +1,6 @@
 """Gradients of any training loop against the float64 truth: `streambp-verify compare` in this process (verify/compare.md)."""
 
+import contextlib
 import json
 import math
 import re
@@ -215,6 +216,19 @@ def _gradients(model, weights, batch, objective, gradients, options):
     return {name: gradient.cpu() for name, gradient in named.items()}
 
 
+@contextlib.contextmanager
+def gradients_apart(parameters):
+    """Inside, the .grad of these parameters starts from None; afterwards it is what it was."""
+    kept = [(parameter, parameter.grad) for parameter in parameters]
+    try:
+        for parameter, _ in kept:
+            parameter.grad = None
+        yield
+    finally:
+        for parameter, gradient in kept:
+            parameter.grad = gradient
+
+
 def _own_gradients(model, weights, parameters, batch):
     """Those of model(**batch, use_cache=False).loss.backward(), from None; .grad is afterwards what it was."""
     check_dropout(weights.base)
@@ -226,20 +240,12 @@ def _own_gradients(model, weights, parameters, batch):
     if "labels" not in inputs:
         inputs["labels"] = _default_labels(inputs)
         batch["labels"] = inputs["labels"]
-    everything = list(weights.base.parameters())
-    before = [parameter.grad for parameter in everything]
-    try:
-        for parameter in everything:
-            parameter.grad = None
-        with torch.enable_grad():
-            loss = getattr(model(**inputs, use_cache=False), "loss", None)  # as trainers do: a cache changes the masks of packed rows
-            if loss is None:
-                raise InputError("the model gives no loss for this batch; pass gradients=\"grad\" after your own backward pass, or a dict")
-            loss.backward()
+    with gradients_apart(weights.base.parameters()), torch.enable_grad():
+        loss = getattr(model(**inputs, use_cache=False), "loss", None)  # as trainers do: a cache changes the masks of packed rows
+        if loss is None:
+            raise InputError("the model gives no loss for this batch; pass gradients=\"grad\" after your own backward pass, or a dict")
+        loss.backward()
         found = [(name, parameter.grad) for name, parameter in parameters.items() if parameter.grad is not None]
-    finally:
-        for parameter, gradient in zip(everything, before, strict=True):
-            parameter.grad = gradient
     return {name: gradient.cpu() for name, gradient in weights.views_of([name for name, _ in found], [gradient for _, gradient in found]).items()}
 
 

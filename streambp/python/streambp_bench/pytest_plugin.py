@@ -52,13 +52,8 @@ def assert_exact_gradients(request):
 
 def _gradients_of(model, batch, loss):
     """{name: gradient} of a loss, from None; .grad stays as it is."""
-    parameters = dict(model.named_parameters())
-    kept = {name: parameter.grad for name, parameter in parameters.items()}
-    try:
-        for parameter in parameters.values():
-            parameter.grad = None
+    from ._verify import gradients_apart
+
+    with gradients_apart(model.parameters()):
         loss(model, batch).backward()
-        return {name: parameter.grad for name, parameter in parameters.items() if parameter.grad is not None}
-    finally:
-        for name, parameter in parameters.items():
-            parameter.grad = kept[name]
+        return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}

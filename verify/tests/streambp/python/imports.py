@@ -129,7 +129,10 @@ def serve_one(connection):
         return
     size, text = int.from_bytes(head, "little"), b""
     while len(text) < size:
-        text += connection.recv(size - len(text))
+        part = connection.recv(size - len(text))
+        if not part:  # the caller is gone
+            return
+        text += part
     test = os.fork()
     if test == 0:
         connection.close()
