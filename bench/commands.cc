@@ -24,7 +24,7 @@ const std::vector<CommandKind>& command_kinds() {
                                               kind("report", add_report_command),
                                               kind("models", add_models_command),
                                               {"bytes-per-token", add_bytes_per_token_command},
-                                              kind("linear", add_linear_command),
+                                              {"linear", add_linear_command},
                                               {"paper", add_paper_command},
                                               {"ranks", add_ranks_command},
                                               {"train", add_train_command},

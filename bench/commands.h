@@ -24,7 +24,7 @@ void add_records_command(CLI::App& app, Action& action);
 void add_report_command(CLI::App& app, Action& action);
 void add_models_command(CLI::App& app, Action& action);
 void add_bytes_per_token_command(CLI::App& app, Action& action, int argc, const char* const* argv);
-void add_linear_command(CLI::App& app, Action& action);
+void add_linear_command(CLI::App& app, Action& action, int argc, const char* const* argv);
 void add_paper_command(CLI::App& app, Action& action, int argc, const char* const* argv);
 void add_ranks_command(CLI::App& app, Action& action, int argc, const char* const* argv);
 void add_export_command(CLI::App& app, Action& action);

@@ -2,6 +2,8 @@
 #include <CLI/Formatter.hpp>
 #include <algorithm>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "bench/commands.h"
 #include "bench/json_members.h"
@@ -32,6 +34,7 @@ struct TypedLinear {
   int64_t repeats = 1;
   uint64_t seed = 0;
   bool json = false;
+  std::vector<std::string> arguments;
 };
 
 constexpr const char* kLinearExamples = R"(Examples:
@@ -69,7 +72,10 @@ json to_json(const LinearExample& example, const LinearRun& run, const TypedLine
           {"seconds_median", run.seconds.empty() ? json(nullptr) : json(median(run.seconds))},
           {"loss", or_null(run.loss)},
           {"gradient_error", or_null(run.error)},
-          {"status", "ok"}};
+          {"status", "ok"},
+          {"environment",
+           describe_environment(at::get_num_threads(), example.device.is_cuda() ? example.device.index() : -1,
+                                typed.arguments)}};
 }
 
 std::string table_of(const LinearExample& example, const std::vector<LinearRun>& runs) {
@@ -114,8 +120,9 @@ int run_linear(const TypedLinear& typed) {
 
 }  // namespace
 
-void add_linear_command(CLI::App& app, Action& action) {
+void add_linear_command(CLI::App& app, Action& action, int argc, const char* const* argv) {
   const auto typed = std::make_shared<TypedLinear>();
+  typed->arguments.assign(argv, argv + argc);
   CLI::App* const command = app.add_subcommand(
       "linear", "The paper's linear example: two maps, back-propagated at once and by chunks of rows");
   command->footer(kLinearExamples);

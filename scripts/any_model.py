@@ -12,13 +12,11 @@ import argparse
 import json
 import os
 import signal
-import subprocess
 import sys
 import warnings
-from datetime import datetime, timezone
 from pathlib import Path
 
-from machine import machine_name
+from machine import environment, made_by
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 1e-9
@@ -210,8 +208,7 @@ def page(lines):
              f"{counts['none']} without a small model, {counts['failed']} failed; wrong: {sum(map(is_wrong, lines))}."]
     rows = [f"| {line['family']} | {line['lane']} | {'' if line['error'] is None else format(line['error'], '.1e')} | {line['reason'].replace('|', '/')} |"
             for line in lines]
-    made = {(line["machine"], line["commit"], f"torch {line['torch']}, transformers {line['transformers']}") for line in lines}
-    return "\n".join(["# Any model by its own code", "", *words, "", *(f"{machine}, commit {commit}; {versions}. Made by `scripts/any_model.py`." for machine, commit, versions in sorted(made)), "", "| family | lane | error | reason |", "|---|---|---|---|",
+    return "\n".join(["# Any model by its own code", "", *words, "", *made_by(lines), "Made by `scripts/any_model.py`.", "", "| family | lane | error | reason |", "|---|---|---|---|",
                       *rows, ""])
 
 
@@ -248,9 +245,7 @@ def main():
     transformers.logging.set_verbosity(60)
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
-    commit = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-    common = {"machine": machine_name(), "commit": commit, "time": datetime.now(timezone.utc).isoformat(timespec="seconds"), "torch": torch.__version__,
-              "transformers": transformers.__version__}
+    common = {"environment": environment("torch", "transformers")}
     chosen = [each for each in arguments.only.split(",") if each]
     arguments.out.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGVTALRM, too_long)

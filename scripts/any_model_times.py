@@ -9,7 +9,6 @@ README.md.
 """
 
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -17,8 +16,8 @@ from pathlib import Path
 import compare_hf
 from compare.runners import HF_METHODS
 from files import open_standard_descriptors, write_file
-from machine import machine_name
-from python_environment import ROOT, VERSIONS, InputError, enter_venv
+from machine import made_by
+from python_environment import ROOT, InputError, enter_venv
 
 METHODS = {
     "hf-checkpoint": "checkpointing", "hf-checkpoint+every=2": "checkpointing of every second layer", "hf-checkpoint+fused-head": "checkpointing, TRL's head",
@@ -27,14 +26,6 @@ METHODS = {
 }
 DEFAULTS = ["--seq-len", "4096,8192", "--threads", "2", "--repeats", "5", "--no-gradients", "--methods", ",".join(METHODS), "--out",
             str(ROOT / "results/any-model-times")]
-
-
-def commit():
-    """The checkout's commit, marked where files differ from it."""
-    def git(*words):
-        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-
-    return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "--untracked-files=no") else "")
 
 
 def interval(numbers):
@@ -61,19 +52,17 @@ def table(records, methods):
 def main():
     options = compare_hf.parse_options([*DEFAULTS, *sys.argv[1:]])
     enter_venv()
-    known = {"machine": machine_name(), "commit": commit(), "command": " ".join(["python3", "scripts/any_model_times.py", *sys.argv[1:]])}
     records = []
     with tempfile.TemporaryDirectory() as folder:
         comparison = compare_hf.Comparison(options, Path(folder))
-        comparison.settings |= known
         try:
             for length in options.lengths:
                 records += comparison.run_length(length)
         finally:
             comparison.close()
-    parts = [f"# Time and memory of any model's layers by their own code\n\n`{known['command']}`: {options.model}, {options.dtype}, {options.threads} threads, "
-             f"{known['machine']}, {', '.join(f'{name} {version}' for name, version in VERSIONS.items())}, commit {known['commit']}. Medians of "
-             f"{options.repeats} in turns, each after {options.warmup} untimed, and their range; MB beyond weights and gradients."]
+    command = " ".join(["python3", *records[0]["environment"]["argv"]])
+    parts = [f"# Time and memory of any model's layers by their own code\n\n`{command}`: {options.model}, {options.dtype}, {options.threads} threads. Medians of "
+             f"{options.repeats} in turns, each after {options.warmup} untimed, and their range; MB beyond weights and gradients.", "\n".join(made_by(records))]
     for length in options.lengths:
         parts.append(f"## {length:,} tokens\n\n{table([each for each in records if each['seq_len'] == length], options.methods)}")
     text = "\n\n".join(parts) + "\n"

@@ -17,7 +17,6 @@ import gc
 import json
 import os
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 
@@ -30,6 +29,9 @@ except ImportError as error:
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "streambp/python"))
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from machine import environment  # noqa: E402
 
 # Keys of config.json.
 SHAPES = {
@@ -167,14 +169,6 @@ def measure(runner, options, length, compared):
     return found
 
 
-def environment():
-    import transformers
-
-    commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
-    return {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "transformers": transformers.__version__, "commit": commit or None,
-            "argv": sys.argv[1:]}
-
-
 def markdown(records):
     of = records[0]
     lines = ["# Hugging Face and the package on one GPU", "",
@@ -201,7 +195,7 @@ def main():
     options = parse_options()
     options.out.mkdir(parents=True, exist_ok=True)
     runner = Runner(make_model(options.model, getattr(torch, options.dtype)))
-    records, of_all = [], environment()
+    records, of_all = [], environment("torch", "transformers", gpu=torch.cuda.get_device_name())
     with open(options.out / "results.jsonl", "w", encoding="utf-8") as file:
         for length in options.lengths:
             for method, record in measure(runner, options, length, length == options.lengths[0]).items():

@@ -21,6 +21,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from machine import environment
 from python_environment import ROOT, VERSIONS, InputError, enter_venv
 from compare.runners import VERIFY
 from compare.verdict_models import MODELS, ONLY_EAGER, write_model
@@ -185,10 +186,11 @@ def main():
     transformers.logging.disable_progress_bar()
     options.out.mkdir(parents=True, exist_ok=True)
     records = []
+    made = environment("torch", "transformers")
     with open(options.out / "results.jsonl", "w", encoding="utf-8") as file:
         for record in run(options, torch, transformers, save_file):
-            records.append(record)
-            file.write(json.dumps(record) + "\n")
+            records.append(record | {"environment": made})
+            file.write(json.dumps(records[-1]) + "\n")
             file.flush()
             mark = "" if record["expected"] else "   NOT EXPECTED"
             planted = "" if record["planted"] is None else f" x {record['planted']:.6g}"

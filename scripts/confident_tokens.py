@@ -16,14 +16,12 @@ import argparse
 import json
 import math
 import os
-import subprocess
 import sys
-from datetime import datetime, timezone
 from pathlib import Path
 
 from python_environment import ROOT, InputError, enter_venv
 from files import Parser, run, write_file
-from machine import machine_name
+from machine import environment
 
 BANDS = ((0, 3), (8, 11), (12, 16), (15, 19), (18, 22))  # nats
 ROWS, COLUMNS, SEEDS = 4, 512, 5
@@ -165,18 +163,6 @@ def measure(torch, transformers):
     return errors, scored
 
 
-def environment():
-    import peft  # noqa: F401 (the versions are those of one environment)
-    import torch
-    import transformers
-    import trl
-
-    commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
-    changed = subprocess.run(["git", "-C", ROOT, "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True, check=False)
-    return {"cpu": machine_name(), "torch": torch.__version__, "transformers": transformers.__version__, "trl": trl.__version__, "commit": commit,
-            "modified": bool(changed.stdout.strip()), "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")}
-
-
 def page(records):
     made = records[0]["environment"]
     names = list(dict.fromkeys(record["code"] for record in records))
@@ -204,7 +190,7 @@ def main():
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     errors, scored = measure(torch, transformers)
-    made = environment()
+    made = environment("torch", "transformers", "trl")
     records = [{"kind": "confident-tokens", "code": name, "least_nats": low, "most_nats": high, "scored_tokens": scored[low, high],
                 "worst_errors": each, "worst_error": sorted(each)[len(each) // 2], "environment": made}
                for (low, high, name), each in sorted(errors.items(), key=lambda item: (list(CODES).index(item[0][2]), item[0]))]

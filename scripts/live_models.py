@@ -13,15 +13,13 @@ name, 1 one is neither, 2 bad usage.
 
 import json
 import os
-import subprocess
 import sys
 import traceback
 import warnings
-from datetime import datetime, timezone
 from pathlib import Path
 
 from files import Parser, write_file
-from machine import machine_name
+from machine import environment, made_by
 from python_environment import ROOT, enter_venv
 
 LIMITS = {"float64": 1e-10, "float32": 1e-5}
@@ -30,7 +28,7 @@ PAGE = """# Live models
 Gradients of TRL's and transformers' own trainers against this project's, over two steps with their defaults (but `bf16`, which is off: [recipes](../recipes/README.md) has it, and
 `gradient_checkpointing`, off except where a recipe names it): the worst parameter's largest difference, relative to its largest entry. `patch`: the trainer after
 `sb.patch(trainer)`; `backward`: `sb.backward` on the trainer's model and batches
-([what each is given](../../streambp/python/streambp_bench/_trainers.py)). Tiny models, float64 throughout, within 1e-10 (checkpointing: float32, 1e-5). {machine}, commit {commit}; {versions}. Made by
+([what each is given](../../streambp/python/streambp_bench/_trainers.py)). Tiny models, float64 throughout, within 1e-10 (checkpointing: float32, 1e-5). {made} Made by
 `scripts/live_models.py`.
 
 | recipe | model | adapter | door | error | worst parameter, or why it is refused |
@@ -79,18 +77,14 @@ def main():
     warnings.simplefilter("ignore", FutureWarning)
     sys.path.insert(0, str(ROOT / "streambp/python"))
     import datasets
-    import peft
     import torch
     import transformers
-    import trl
 
     datasets.disable_progress_bars()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     torch.set_num_threads(1)
-    versions = {module.__name__: module.__version__ for module in (torch, transformers, trl, peft)}
-    commit = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    common = {"machine": machine_name(), "commit": commit, "time": datetime.now(timezone.utc).isoformat(timespec="seconds"), **versions}
+    common = {"environment": environment("torch", "transformers", "trl", "peft")}
     records = []
     for record in all_records(options.only):
         print(row_of(record), flush=True)
@@ -101,9 +95,7 @@ def main():
     print(summary)
     options.out.mkdir(parents=True, exist_ok=True)
     write_file(options.out / "results.jsonl", "".join(json.dumps(record) + "\n" for record in records))
-    write_file(options.out / "live-models.md", PAGE.format(machine=common["machine"], commit=commit, rows="\n".join(map(row_of, records)),
-                                                           versions=", ".join(f"{name} {version}" for name, version in versions.items()),
-                                                           summary=summary))
+    write_file(options.out / "live-models.md", PAGE.format(made=made_by([common])[0], rows="\n".join(map(row_of, records)), summary=summary))
     return 1 if wrong or not records else 0
 
 

@@ -81,7 +81,7 @@ def read_records(folder):
 
 def add(folder, version, built, tested):
     record = {"torch": version, **test_counts(folder / f"{version}.xml"), "build_seconds": built, "test_seconds": tested,
-              "machine": machine.machine_name(), "differences": {}}
+              "environment": machine.environment(), "differences": {}}
     known = [one["torch"] for one in read_records(folder)]
     first = known[0] if known else version
     of_first = passes_of(folder, first)
@@ -110,7 +110,7 @@ def table(records):
         lines.append(f"| {one['torch']} | {one['passed']:,} | {one['failed']} | {one['skipped']} | {one['build_seconds'] / 60:.0f} | "
                      f"{one['test_seconds'] / 60:.0f} | {bits(one)} |")
     failures = [f"- {one['torch']}: {', '.join(one['failures'])}" for one in records if one["failures"]]
-    lines += ["", *(["Failed:", "", *failures, ""] if failures else []), f"Machine: {records[-1]['machine']}."]
+    lines += ["", *(["Failed:", "", *failures, ""] if failures else []), *machine.made_by(records)]
     return "\n".join(lines) + "\n"
 
 

@@ -13,8 +13,6 @@ each model and configuration) and precision.md. Exit codes: 0 every parameter wi
 import argparse
 import copy
 import json
-import platform
-import subprocess
 import sys
 from pathlib import Path
 
@@ -23,7 +21,7 @@ import transformers
 
 import streambp_bench as sb
 from files import InputError, Parser, run, write_file
-from machine import machine_name
+import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 1.25
@@ -125,19 +123,10 @@ def table(errors):
     return lines
 
 
-def environment():
-    git = ["git", "-C", str(ROOT)]
-    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
-    modified = bool(subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=False).stdout.strip())
-    return {"cpu": machine_name(), "threads": torch.get_num_threads(), "torch": torch.__version__, "transformers": transformers.__version__,
-            "python": platform.python_version(), "commit": commit, "modified": modified, "command": " ".join(["scripts/precision_hf.py", *sys.argv[1:]])}
-
-
-def report(all_errors, options, made_by):
+def report(all_errors, options, made):
     lines = ["# Errors of gradients in bfloat16 next to Hugging Face's own", "",
-             f"`{made_by['command']}`: models of 2 layers of 256, {options.tokens} tokens, {options.batches} batches over which errors are root mean squares.",
-             f"{made_by['cpu']}, one thread, torch {made_by['torch']}, transformers {made_by['transformers']}, commit {made_by['commit'][:12]}"
-             f"{', modified' if made_by['modified'] else ''}.", ""]
+             f"`{' '.join(made['argv'])}`: models of 2 layers of 256, {options.tokens} tokens, {options.batches} batches over which errors are root mean squares.",
+             f"One thread. {machine.made_by([{'environment': made}])[0]}", ""]
     titles = {"qwen3": "Qwen3, one full row", "qwen2": "Qwen2 with biases of keys, padded rows"}
     for name, errors in all_errors.items():
         lines += [f"## {titles[name]}", "", *table(errors), ""]
@@ -153,14 +142,14 @@ def main():
     if options.tokens < 128 or options.batches < 1:
         raise InputError("--tokens: expected at least 128; --batches: at least 1")
     torch.set_num_threads(1)
-    made_by = environment()
+    made = machine.environment("torch", "transformers") | {"threads": torch.get_num_threads()}
     all_errors = {name: measure(name, options.tokens, options.batches) for name in MODELS}
     options.out.mkdir(parents=True, exist_ok=True)
     records = [{"schema": 1, "kind": "precision-hf", "model": name, "configuration": configuration, "tokens": options.tokens, "batches": options.batches,
-                "errors": {path: float(f"{error:.6g}") for path, error in errors[configuration].items()}, "environment": made_by}
+                "errors": {path: float(f"{error:.6g}") for path, error in errors[configuration].items()}, "environment": made}
                for name, errors in all_errors.items() for configuration in errors]
     write_file(options.out / "errors.jsonl", "".join(json.dumps(record, sort_keys=True) + "\n" for record in records))
-    text = report(all_errors, options, made_by)
+    text = report(all_errors, options, made)
     write_file(options.out / "precision.md", text)
     print(text, end="")
     return 0 if all(worst(errors, configuration)[0] <= LIMIT for errors in all_errors.values() for configuration in errors) else 1

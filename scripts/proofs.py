@@ -18,11 +18,10 @@ import os
 import re
 import shutil
 import subprocess
-from datetime import datetime, timezone
 from pathlib import Path
 
 from files import InputError, Parser, parse_record, read_text, run, write_file
-from machine import machine_name
+import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN_ERRORS = ("worst_error", "loss_error", "logprob_error", "value_error")
@@ -142,8 +141,7 @@ PROOFS = {one.__name__: one for one in (goldens, sweep, precision, gradcheck, pr
 
 def environment():
     said = subprocess.run([program("streambp-verify"), "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
-    return {"program": said[0], "libraries": said[1] if len(said) > 1 else "", "cpu": machine_name(), "cores": len(os.sched_getaffinity(0)),
-            "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")}
+    return machine.environment() | {"program": said[0], "libraries": said[1] if len(said) > 1 else ""}
 
 
 def holds(record):

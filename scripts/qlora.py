@@ -14,6 +14,7 @@ import subprocess
 from pathlib import Path
 
 from files import InputError, Parser, run
+from machine import environment
 
 ROOT = Path(__file__).resolve().parent.parent
 FIXED = ["--model", "llama-3.1-8b", "--method", "streambp", "--lora-rank", "32", "--quantize", "nf4", "--double-quant", "--optimizer", "adamw",
@@ -46,7 +47,7 @@ def measure(path):
             for plan in PLANS:
                 done = subprocess.run([program, "max-length", "--budget", f"{gigabytes}GB", *FIXED, *plan, "--json"], check=True,
                                       stdout=subprocess.PIPE, text=True)
-                file.write(done.stdout)
+                file.write(json.dumps(json.loads(done.stdout) | {"environment": environment()}) + "\n")
 
 
 def table(path):

@@ -15,16 +15,14 @@ Exit codes: 0 all within limits, 1 not, 2 bad usage.
 import json
 import logging
 import os
-import subprocess
 import sys
 import tempfile
 import traceback
 import warnings
-from datetime import datetime, timezone
 from pathlib import Path
 
 from files import Parser, write_file
-from machine import machine_name
+from machine import environment, made_by
 from python_environment import ROOT, enter_venv
 
 STEPS, CHUNK, LIMIT, NOISE, ROUNDING = 5, 8, 1e-5, 4.0, 2.0 ** -8
@@ -173,11 +171,10 @@ def written(folder, records):
     """Writes records and page to `folder`; returns the page's summary."""
     good = sum(record["verdict"] == GOOD for record in records)
     summary = f"{good} as Hugging Face, {len(records) - good} not."
-    made = sorted({(each["machine"], each["commit"], ", ".join(f"{name} {each[name]}" for name in PACKAGES)) for each in records})
     folder.mkdir(parents=True, exist_ok=True)
     write_file(folder / "results.jsonl", "".join(json.dumps(record) + "\n" for record in records))
     write_file(folder / "README.md", PAGE.format(chunk=CHUNK, rows="\n".join(map(row_of, records)), summary=summary,
-                                                 made="\n".join(f"{machine}, commit {commit}; {versions}." for machine, commit, versions in made)))
+                                                 made="\n".join(made_by(records))))
     return summary
 
 
@@ -193,20 +190,15 @@ def main():
     os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "TRL_EXPERIMENTAL_SILENCE": "1"}
     warnings.simplefilter("ignore")
     sys.path.insert(0, str(ROOT / "streambp/python"))
-    import bitsandbytes
     import datasets
-    import peft
     import torch
     import transformers
-    import trl
 
     datasets.disable_progress_bars()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     torch.set_num_threads(1)
-    versions = {module.__name__: module.__version__ for module in (torch, transformers, trl, peft, bitsandbytes)}
-    commit = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    common = {"machine": machine_name(), "commit": commit, "time": datetime.now(timezone.utc).isoformat(timespec="seconds"), **versions}
+    common = {"environment": environment(*PACKAGES)}
     found = options.out / "results.jsonl"
     records = [json.loads(line) for line in found.read_text(encoding="utf-8").splitlines()] if options.resume and found.exists() else []
     for recipe in RECIPES:

@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from machine import environment
 from python_environment import ROOT, InputError, venv_python
 
 BENCH = ROOT / "build/release/bin/streambp-bench"
@@ -36,12 +37,12 @@ class HuggingFace:
     `engine`: one with our engine for Python and its allocator, for PYTHON_METHODS."""
 
     def __init__(self, model, options, engine=False):
-        environment = {**os.environ, "OMP_NUM_THREADS": str(options.threads), "HF_HUB_OFFLINE": "1"}
+        variables = {**os.environ, "OMP_NUM_THREADS": str(options.threads), "HF_HUB_OFFLINE": "1"}
         command = [venv_python(), "-m", "compare.hf_worker", "--model", model, "--dtype", options.dtype, "--threads",
                    str(options.threads), "--gradients", options.hf_gradients, *(["--engine", ENGINE] if engine else ["--meter", METER])]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables,
                                         cwd=ROOT / "scripts")
-        self.environment = self.read()
+        self.made = environment() | self.read()  # versions, threads and attention are the worker's
         self.process.send_signal(signal.SIGSTOP)
 
     def read(self):
@@ -62,7 +63,7 @@ class HuggingFace:
         result = self.ask(do="step", method=method, tokens=str(tokens), warmup=warmup)
         if gradients and result["status"] == "ok":
             self.ask(do="gradients", file=str(gradients))
-        return {**result, "environment": self.environment}
+        return {**result, "environment": self.made}
 
     def close(self):
         self.process.send_signal(signal.SIGCONT)
@@ -89,8 +90,7 @@ class Ours:
             raise InputError(f"{method}: {done.stderr.strip() or f'streambp-bench ended with {done.returncode}'}")
         record = json.loads(done.stdout.splitlines()[-1])
         result = {name: record[name] for name in FIGURES if record.get(name) is not None}
-        # The program's arguments are this script's: temporary folders and the path of the checkout.
-        result["environment"] = {name: value for name, value in result["environment"].items() if name != "argv"}
+        result["environment"] |= {"argv": environment()["argv"]}  # the program's name temporary folders
         if record["status"] == "ok":
             result |= {"seconds": record["seconds"][0], "cpu_seconds": record["cpu_seconds"][0]}
         return result
