@@ -32,7 +32,7 @@ struct PaperCell {
 inline constexpr double kPaperTolerance = 0.08;
 
 /// Of the measured figure where there is one, else of the predicted: "reproduced" within kPaperTolerance of
-/// the published one, "better" or "contradicted" beyond it, "not testable here" where there is none.
+/// the published one, "less memory" or "contradicted" beyond it, "not testable here" where there is none.
 std::string paper_verdict(const PaperCell& cell);
 
 /// A table of the report, with what was assumed to fill it.

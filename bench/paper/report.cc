@@ -91,7 +91,7 @@ std::string table_text(const PaperTable& table) {
 }
 
 std::string summary(const std::vector<PaperTable>& tables) {
-  const std::vector<std::string> verdicts{"reproduced", "better", "contradicted", "not testable here"};
+  const std::vector<std::string> verdicts{"reproduced", "less memory", "contradicted", "not testable here"};
   std::string text = line({"table", "method", "run as", verdicts[0], verdicts[1], verdicts[2], verdicts[3]}) +
                      line({"---", "---", "---", "---", "---", "---", "---"});
   for (const PaperTable& table : tables) {
@@ -124,10 +124,10 @@ std::string paper_verdict(const PaperCell& cell) {
   if (!cell.testable) return "not testable here";
   const std::optional<double> ours = cell.measured ? cell.measured : cell.predicted;
   if (!cell.published || !ours)
-    return cell.published == ours ? "reproduced" : ours ? "better" : "contradicted";
+    return cell.published == ours ? "reproduced" : ours ? "less memory" : "contradicted";
   const double ratio = *ours / *cell.published;
   if (ratio >= 1.0 - kPaperTolerance && ratio <= 1.0 + kPaperTolerance) return "reproduced";
-  return (ratio > 1.0) == cell.more_is_better ? "better" : "contradicted";
+  return (ratio > 1.0) == cell.more_is_better ? "less memory" : "contradicted";
 }
 
 std::string paper_markdown(const std::vector<PaperTable>& tables, int64_t budget) {
@@ -137,8 +137,9 @@ std::string paper_markdown(const std::vector<PaperTable>& tables, int64_t budget
       "of the real pass "
       "is counted and nothing is computed, and next to records of a GPU where results/ has some. Written by "
       "`streambp-bench paper`.\n\n"
-      "Reproduced: within {:.0f} % of the published figure; better and contradicted: beyond that. \"-\": no "
-      "length fits. "
+      "Reproduced: within {:.0f} % of the published figure; less memory: this engine needs less for the "
+      "same, "
+      "or reaches further with the same, beyond that; contradicted: the reverse. \"-\": no length fits. "
       "Of the 80 GiB of the paper's card {:.4g} GiB are taken for tensors, as far as the paper's own curves "
       "go.\n\n",
       100.0 * kPaperTolerance, static_cast<double>(budget) / (1024.0 * 1024.0 * 1024.0));
