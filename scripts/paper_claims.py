@@ -81,13 +81,13 @@ class Cells:
     def __init__(self, folder):
         self.rows = list(csv.DictReader(read_text(folder / "cells.csv").splitlines()))
 
-    def ratios(self, method, way, to, to_way, sections=("SFT", "GRPO", "DPO")):
+    def ratios(self, method, run_as, to, to_run_as, sections=("SFT", "GRPO", "DPO")):
         """Of table 3, section by section and column by column, where both fit: (ours, the paper's)."""
         def of(row, configuration):
             return {(each["section"], each["column"]): each for each in self.rows
-                    if each["table"] == "3" and each["row"] == row and each["way"] == configuration and each["section"] in sections}
+                    if each["table"] == "3" and each["row"] == row and each["run_as"] == configuration and each["section"] in sections}
 
-        pairs = [(above[key], below[key]) for above, below in [(of(method, way), of(to, to_way))] for key in above if key in below]
+        pairs = [(above[key], below[key]) for above, below in [(of(method, run_as), of(to, to_run_as))] for key in above if key in below]
         return [[float(a[name]) / float(b[name]) for a, b in pairs if a[name] and b[name]] for name in ("predicted", "published")]
 
 

@@ -5,6 +5,7 @@
     scripts/provenance.py --check    exit code 1 where the table is another, or a record's environment lacks a member, has modified sources or a
                                      commit that HEAD does not descend from
     scripts/provenance.py --behind   prints for each folder how many commits, and how many to the engine, are newer than its records
+    scripts/provenance.py --fresh NAME   exit code 1 where results/NAME has no records, incomplete ones, or older ones than the engine
 
 Records that were made before every driver wrote its environment are named in OLD, and the table says of them what is missing; a folder that
 is made again leaves that list.
@@ -100,17 +101,29 @@ def problems():
             yield f"results/{folder.name}: every record says where it comes from; take it out of OLD in scripts/provenance.py"
 
 
+def newer(commit, *where):
+    """How many commits, to these files, came after."""
+    return int(git("rev-list", "--count", f"{commit}..HEAD", "--", *where) or -1)
+
+
+def is_fresh(folder):
+    found, known = [made for _, made in environments(folder)], {}
+    return bool(found) and not any(complaint(made, known) or newer(made["commit"], "streambp") for made in found)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--behind", action="store_true")
+    parser.add_argument("--fresh", metavar="NAME")
     options = parser.parse_args()
+    if options.fresh:
+        return 0 if is_fresh(RESULTS / options.fresh) else 1
     if options.behind:
         for folder in folders():
             commits = dict.fromkeys(made["commit"] for _, made in environments(folder) if made.get("commit"))
             for commit in commits:
-                behind = [git("rev-list", "--count", f"{commit}..HEAD", "--", *where) for where in ((), ("streambp",))]
-                print(f"{folder.name}: {commit[:10]}, {' commits behind, '.join(behind)} of them to the engine")
+                print(f"{folder.name}: {commit[:10]}, {newer(commit)} commits behind, {newer(commit, 'streambp')} of them to the engine")
         return 0
     text = PAGE.read_text(encoding="utf-8")
     before, rest = text.split(BEGIN)

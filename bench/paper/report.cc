@@ -149,7 +149,7 @@ std::string paper_markdown(const std::vector<PaperTable>& tables, int64_t budget
 }
 
 std::string paper_csv(const std::vector<PaperTable>& tables) {
-  std::string text = "table,section,row,column,way,unit,published,predicted,measured,verdict\n";
+  std::string text = "table,section,row,column,run_as,unit,published,predicted,measured,verdict\n";
   const auto value = [](const std::optional<double>& figure) {
     return figure ? fmt::format("{:.6g}", *figure) : "";
   };

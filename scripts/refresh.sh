@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Makes the CPU's results again, each folder by its own command: those whose records are older than the engine or don't say where they come
+# from. It takes a night on two cores that nothing else uses; started again it goes on where it was. Run it on a commit, with nothing modified,
+# and commit results/ afterwards.
+#   scripts/refresh.sh [--list] [NAME...]     --list: only says which; NAME: these folders, fresh or not
+set -euo pipefail
+list=''
+[ "${1:-}" != --list ] || { list=1 && shift; }
+asked=" $* "
+source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+cd "$project"
+if [ -z "$list" ]; then
+  [ -z "$(git status --porcelain -- CMakeLists.txt CMakePresets.json bench reference scripts streambp verify)" ] || {
+    echo "refresh.sh: sources are modified, and records of them are no evidence: commit them first" >&2
+    exit 2
+  }
+  build_project release
+  scripts/python_environment.py >/dev/null
+fi
+export PATH="$project/build/release/bin:$PATH"
+status=0
+
+# make NAME COMMAND...: results/NAME, unless its records are fresh. A command that takes --resume goes on with what is there, if that is of
+# this commit; else it starts anew.
+make() {
+  local name=$1 commit
+  shift
+  if [ "$asked" != '  ' ]; then
+    [[ $asked == *" $name "* ]] || return 0
+  elif scripts/provenance.py --fresh "$name"; then
+    return 0
+  fi
+  echo "== results/$name: $*"
+  [ -z "$list" ] || return 0
+  commit=$(git rev-parse HEAD)
+  [ ! -e "results/$name/results.jsonl" ] || grep -q "$commit" "results/$name/results.jsonl" || rm "results/$name/results.jsonl"
+  bash -c "$*" || { status=1 && echo "refresh.sh: results/$name: its command failed" >&2; }
+}
+
+make live-models scripts/live_models.py
+make recipes scripts/recipes.py --resume
+make any-model scripts/any_model.py --resume
+make any-model-5.24 STREAMBP_TRANSFORMERS_VERSION=5.24.0 STREAMBP_HF_VENV=.venv-hf-5.24 scripts/any_model.py --resume --out results/any-model-5.24
+make any-model-times scripts/any_model_times.py --resume
+for length in 2048 4096 8192; do
+  make "compare-$length" scripts/compare_hf.py --resume --seq-len "$length" --out "results/compare-$length"
+done
+recurrent='scripts/compare_hf.py --resume --model qwen3.5-cpu --seq-len 8192 --methods hf-checkpoint,checkpoint,streambp --repeats 3'
+make qwen3.5-2 "$recurrent" --out results/qwen3.5-2
+make qwen3.5-1 "$recurrent" --threads 1 --out results/qwen3.5-1
+make cpu scripts/run.sh --out results/cpu
+make cpu-16384 streambp-bench sweep --model qwen3-cpu --method streambp --seq-len 16384 --repeats 1 --out results/cpu-16384
+make compare-verdicts scripts/compare_verdicts.py --seq-len 40,2048 --out results/compare-verdicts
+make confident-tokens scripts/confident_tokens.py
+make proofs scripts/proofs.py
+make precision scripts/precision.py
+make precision-hf scripts/precision_hf.py
+make training scripts/train_parity.py
+make prediction scripts/prediction.py --out results/prediction
+make paper-times-cpu OMP_NUM_THREADS=1 streambp-bench paper --table 1,2 --scale cpu --repeats 5 --out results/paper-times-cpu
+make bytes-per-token 'streambp-bench bytes-per-token --out results/bytes-per-token && scripts/plot_bytes.py --folder results/bytes-per-token'
+make qlora scripts/qlora.py
+make timeline 'streambp-bench sweep --model qwen3-8b --dtype bfloat16 --device meta --method streambp --seq-len 32768 --timeline out/timeline.csv --out results/timeline && scripts/plot.py --timeline out/timeline.csv --out results/timeline'
+make paper 'streambp-bench paper --out results/paper --quiet && scripts/plot_paper.py --folder results/paper && scripts/paper_claims.py'
+predicted='streambp-bench ranks --model qwen3-8b --dtype bfloat16 --device meta --optimizer adamw'
+make ranks "$predicted --ranks 8,16,32,64,128,256,512,1024 --method streambp --seq-len 32768 --out results/ranks > results/ranks/table.txt"
+on_paper="$predicted --zero zero-2 --method checkpoint,streambp --teraflops 400 --link 50GB --overlap"
+make ranks-zero2 "$on_paper --ranks 3,4,5,6,7,8 --budget 80GB --out results/ranks-zero2 > results/ranks-zero2/table.txt"
+make ranks-times "$on_paper --ranks 8 --seq-len 6000,21000 --out results/ranks-times > results/ranks-times/table.txt"
+make ranks-overlap "(for hide in '' --overlap; do streambp-bench ranks --ranks 2 --method streambp,checkpoint --zero zero-2,zero-3 --seq-len 2048 \
+  --repeats 5 --link 200MB \$hide --resume --out results/ranks-overlap; done) > results/ranks-overlap/table.txt"
+rows="$predicted --divide rows --method streambp --zero zero-2 --seq-len 131072,1048576,8388608 --out results/ranks-rows"
+make ranks-rows "($rows --exchange gather,ring --ranks 1,2,4,8,16,32,64,128,256; $rows --exchange ulysses --ranks 2,4,8,16,32 --resume) \
+  > results/ranks-rows/table.txt"
+[ -n "$list" ] || scripts/provenance.py
+exit "$status"
