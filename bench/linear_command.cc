@@ -74,7 +74,7 @@ json to_json(const LinearExample& example, const LinearRun& run, const TypedLine
           {"gradient_error", or_null(run.error)},
           {"status", "ok"},
           {"environment",
-           describe_environment(at::get_num_threads(), example.device.is_cuda() ? example.device.index() : -1,
+           describe_environment(default_threads(), example.device.is_cuda() ? example.device.index() : -1,
                                 typed.arguments)}};
 }
 
