@@ -7,7 +7,6 @@ this gives the layer's own gradients is proved when the model is patched (_modul
 import contextlib
 import copy
 import inspect
-import warnings
 
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -82,10 +81,10 @@ class LayerCall:
             (each for each in CACHE_NAMES if any(each in names for names in inner)), None)
 
     def warn(self, reason):
-        """Says once why this layer runs whole."""
+        """Keeps why this layer runs whole; the first of its class to do so says it."""
         if not self.warned:
             self.warned = reason
-            warnings.warn(f"{self.name} ({type(self.layer).__name__}) runs whole: {reason}", stacklevel=3)
+            self.state.say_once(f"{type(self.layer).__name__} runs whole: {reason}")
 
     def bound(self, args, kwargs, rows=None):
         """(hidden, the other arguments by name). rows: how many there are, by which a proof learns where hidden states count them."""
@@ -232,7 +231,7 @@ class ModuleLane(Lane):
     def __init__(self, model, chunk, head_chunk=0, prove=True):
         super().__init__(model, chunk or CHUNK, head_chunk)
         name, self.layers = decoder_layers(self.base)
-        self.name, self.table, self._proves = name, None, prove
+        self.name, self.table, self._proves, self.said = name, None, prove, set()
         self.padding_counts = False  # whether real rows see those of padding in some layer
         of_base = self.base.base_model_prefix if self.base.base_model_prefix in self.base._modules else name.partition(".")[0]
         self.head = Head(self.base, of_base, head_chunk)
@@ -249,6 +248,11 @@ class ModuleLane(Lane):
             with self.paused():
                 self.table = prove_lane(self)
                 self.head.reason = self.head.reason or prove_head(self.head)
+
+    def say_once(self, line):
+        if line not in self.said:
+            self.said.add(line)
+            say(line)
 
     def describe(self):
         """What was taken, in one line."""

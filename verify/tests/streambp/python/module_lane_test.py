@@ -239,8 +239,10 @@ class ModuleLane(Case):
             model, batch = model_of(family), batch_of(61, (23, 15))
             with everything_in_float64():
                 theirs = model(**batch, use_cache=False, output_attentions=True)
-                with streamed(model):
-                    ours = model(**batch, output_attentions=True)
+                with streamed(model), self.assertLogs("streambp_bench") as caught:
+                    ours = [model(**batch, output_attentions=True) for _ in range(2)][-1]
+                self.assertEqual([line for line in caught.output if "attention weights" in line], caught.output)  # once for all layers of a class
+                self.assertEqual(len(caught.output), 1)
                 self.assertEqual([tuple(each.shape) for each in ours.attentions], [tuple(each.shape) for each in theirs.attentions])
                 self.assertTrue(all(torch.allclose(*pair, atol=1e-12) for pair in zip(ours.attentions, theirs.attentions, strict=True)))
 
