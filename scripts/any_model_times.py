@@ -15,7 +15,7 @@ from pathlib import Path
 
 import compare_hf
 from compare.runners import HF_METHODS
-from files import open_standard_descriptors, write_file
+from files import open_standard_descriptors, parse_record, read_text, write_file
 from machine import made_by
 from python_environment import ROOT, InputError, enter_venv
 
@@ -52,19 +52,19 @@ def table(records, methods):
 def main():
     options = compare_hf.parse_options([*DEFAULTS, *sys.argv[1:]])
     enter_venv()
-    records = []
     with tempfile.TemporaryDirectory() as folder:
         comparison = compare_hf.Comparison(options, Path(folder))
         try:
             for length in options.lengths:
-                records += comparison.run_length(length)
+                comparison.run_length(length)
         finally:
             comparison.close()
+    records = list(map(parse_record, read_text(options.out / "results.jsonl").splitlines()))
     command = " ".join(["python3", *records[0]["environment"]["argv"]])
     parts = [f"# Time and memory of any model's layers by their own code\n\n`{command}`: {options.model}, {options.dtype}, {options.threads} threads. Medians of "
              f"{options.repeats} in turns, each after {options.warmup} untimed, and their range; MB beyond weights and gradients.", "\n".join(made_by(records))]
-    for length in options.lengths:
-        parts.append(f"## {length:,} tokens\n\n{table([each for each in records if each['seq_len'] == length], options.methods)}")
+    for length in sorted({record["seq_len"] for record in records}):
+        parts.append(f"## {length:,} tokens\n\n{table([each for each in records if each['seq_len'] == length], METHODS)}")
     text = "\n\n".join(parts) + "\n"
     write_file(options.out / "README.md", text)
     print(text)
