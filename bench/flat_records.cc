@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <fmt/ranges.h>
+#include <limits>
 #include <map>
 #include <set>
 
-#include "bench/parquet.h"
 #include "streambp/cli/print.h"
 #include "streambp/printable.h"
 
@@ -57,6 +57,21 @@ void flatten(const json& object, const std::string& path, std::map<std::string, 
   }
 }
 
+/// Whether a column of `values` is of texts: what they have in common is no truth value and no number.
+bool is_text(const json& values) {
+  const auto all = [&](const auto& fits) {
+    return std::all_of(values.begin(), values.end(),
+                       [&](const json& one) { return one.is_null() || fits(one); });
+  };
+  // A column of Parquet has no whole numbers beyond these.
+  const auto fits_int64 = [](const json& one) {
+    return one.is_number_integer() && (!one.is_number_unsigned() ||
+                                       one.get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()});
+  };
+  return !all([](const json& one) { return one.is_boolean(); }) &&
+         !all([&](const json& one) { return fits_int64(one) || one.is_number_float(); });
+}
+
 /// A row for each record, and the columns that some of them has.
 struct FlatTable {
   explicit FlatTable(const std::vector<FiledRecord>& records) {
@@ -88,22 +103,25 @@ std::string flat_csv(const std::vector<FiledRecord>& records) {
   return csv;
 }
 
-std::string flat_parquet(const std::vector<FiledRecord>& records) {
+json flat_columns(const std::vector<FiledRecord>& records) {
   const FlatTable table(records);
-  std::vector<ParquetColumn> columns{{kFile, {}}};
-  for (const FiledRecord& filed : records) columns.front().values.emplace_back(lines_in_print(filed.file));
+  json files = json::array(), columns = json::array();
+  for (const FiledRecord& filed : records) files.push_back(lines_in_print(filed.file));
+  columns.push_back({{"name", kFile}, {"values", files}});
   for (const std::string& name : table.columns) {
-    ParquetColumn& column = columns.emplace_back(ParquetColumn{name, {}});
+    json values = json::array();
     for (const auto& row : table.rows) {
       const auto cell = row.find(name);
-      column.values.push_back(cell == row.end() ? json() : cell->second);
+      values.push_back(cell == row.end() ? json() : cell->second);
     }
-    if (!is_text(column.values)) continue;
-    for (json& value : column.values) {
-      if (!value.is_null()) value = cell_text(value);
+    if (is_text(values)) {
+      for (json& value : values) {
+        if (!value.is_null()) value = cell_text(value);
+      }
     }
+    columns.push_back({{"name", name}, {"values", values}});
   }
-  return parquet_file(columns);
+  return columns;
 }
 
 }  // namespace streambp::bench

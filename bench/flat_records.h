@@ -19,8 +19,9 @@ struct FiledRecord {
 /// are joined by ";", other lists are JSON. Numbers keep all their digits.
 std::string flat_csv(const std::vector<FiledRecord>& records);
 
-/// The same table as a Parquet file. A column is of truth values, of whole numbers, of numbers or, where its
-/// records differ in this, of texts as CSV has them; what a record lacks is null.
-std::string flat_parquet(const std::vector<FiledRecord>& records);
+/// The same table by columns, as render.py makes a Parquet file of it: an array of {"name", "values"}. A
+/// column is of truth values, of whole numbers, of numbers or, where its records differ in this, of texts as
+/// CSV has them; what a record lacks is null.
+nlohmann::json flat_columns(const std::vector<FiledRecord>& records);
 
 }  // namespace streambp::bench

@@ -7,6 +7,7 @@
 #include "bench/flat_records.h"
 #include "bench/known_records.h"
 #include "bench/output_rules.h"
+#include "bench/render.h"
 #include "bench/report.h"
 #include "streambp/cli/command_line.h"
 #include "streambp/cli/print.h"
@@ -55,7 +56,7 @@ int run_records(const TypedRecords& typed) {
   }
   if (filed.empty()) throw InputError("{}: no record", typed.folders.front());
   if (!typed.parquet.empty()) {
-    write_file(typed.parquet, flat_parquet(filed));
+    write_file(typed.parquet, rendered("--parquet", "parquet", flat_columns(filed)));
     print_line(stdout, "written: {}: {} records", typed.parquet, filed.size());
     return kExitGood;
   }
@@ -79,7 +80,7 @@ void add_records_command(CLI::App& app, Action& action) {
   command->add_option("folders", typed->folders, "Folders of sweeps, or their results.jsonl")->required();
   CLI::Option* const flat =
       command->add_flag("--flat", typed->flat, "CSV: a column for each member, such as settings.chunk");
-  command->add_option("--parquet", typed->parquet, "Write the same columns to a Parquet file")
+  command->add_option("--parquet", typed->parquet, "Write the same columns to a Parquet file, by pyarrow")
       ->excludes(flat);
   command->callback([typed, &action] { action = [typed] { return run_records(*typed); }; });
 }

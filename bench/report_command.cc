@@ -2,9 +2,11 @@
 #include <CLI/Formatter.hpp>
 #include <filesystem>
 #include <memory>
+#include <tuple>
 
 #include "bench/commands.h"
 #include "bench/output_rules.h"
+#include "bench/render.h"
 #include "bench/report_lines.h"
 #include "bench/report_pages/diff.h"
 #include "bench/report_pages/report_sections.h"
@@ -32,7 +34,8 @@ constexpr const char* kReportExamples = R"(Examples:
   streambp-bench report out/before out/after --diff --output diff.html
 
 Of a folder its results.jsonl is read, or where it has none every one below it. A line that is no record is named in the report
-and on stderr, and the rest is reported. Without --output and --markdown the report is printed as Markdown.
+and on stderr, and the rest is reported. Without --output and --markdown the report is printed as Markdown. Pages are drawn by Python, with jinja2 and
+matplotlib: the project's environment and the wheel's have them, STREAMBP_PYTHON names another.
 
 --diff compares the cells of two folders: memory, and time with an interval of the repeats; SAME, BETTER, WORSE or AMBIGUOUS with the numbers that
 decided. Cells of one folder only are listed. Of *.csv files in both folders that sweep --timeline has written, the timelines of one cell are laid over one another.
@@ -76,11 +79,14 @@ void check_inputs(const TypedReport& typed, const ReportLines& lines,
 
 /// Writes the files that were asked for, or Markdown on stdout.
 void write_report(const TypedReport& typed, const Document& document) {
-  if (!typed.output.empty()) write_file(typed.output, html_page(document, folder_of(typed.output)));
-  if (!typed.markdown.empty()) write_file(typed.markdown, markdown_page(document, folder_of(typed.markdown)));
   if (typed.output.empty() && typed.markdown.empty()) {
-    fmt::print("{}", markdown_page(document, std::filesystem::current_path().string()));
+    const std::string folder = std::filesystem::current_path().string();
+    fmt::print("{}", rendered("report", "markdown", document_json(document, folder)));
     return;
+  }
+  for (const auto& [flag, kind, file] : {std::tuple("--output", "html", &typed.output),
+                                         std::tuple("--markdown", "markdown", &typed.markdown)}) {
+    if (!file->empty()) write_file(*file, rendered(flag, kind, document_json(document, folder_of(*file))));
   }
   for (const Entry& line : document.verdict) print_line(stdout, "{}", line.text);
   for (const std::string* file : {&typed.output, &typed.markdown}) {

@@ -85,8 +85,8 @@ install_debian_packages() {
 
 # torch without its 3 GB of GPU libraries: on a CPU it needs only the CUDA runtime's and CUPTI's shared objects to load.
 install_python_packages() {
-  local stamp="$venv/.torch-$torch_version"
-  [ -n "${STREAMBP_TORCH:-}" ] && stamp="$venv/.without-torch"
+  local stamp="$venv/.torch-$torch_version-jinja2"
+  [ -n "${STREAMBP_TORCH:-}" ] && stamp="$venv/.without-torch-jinja2"
   export PATH="$PATH:$venv/bin"
   [ -e "$stamp" ] && return 0
   /usr/bin/env python3 -m venv "$venv"
@@ -97,13 +97,13 @@ install_python_packages() {
       exit 2
     }
   else
-    echo "setup: installing torch $torch_version and matplotlib into $venv" >&2
+    echo "setup: installing torch $torch_version, matplotlib and jinja2 into $venv" >&2
     "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps "torch==$torch_version"
     local cuda
     cuda=$(sed -n "s/^cuda.*= '\(.*\)'/\1/p" "$venv"/lib/python3*/site-packages/torch/version.py)
     "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps "nvidia-cuda-runtime==$cuda.*" "nvidia-cuda-cupti==$cuda.*"
   fi
-  "$venv/bin/pip" install --quiet --disable-pip-version-check 'matplotlib>=3.8,<4' 'numpy>=1.26,<3' "${python_packages[@]}"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check 'matplotlib>=3.8,<4' 'numpy>=1.26,<3' 'jinja2>=3,<4' "${python_packages[@]}"
   touch "$stamp"
 }
 

@@ -5,13 +5,13 @@
 #include <map>
 #include <set>
 
-#include "bench/report_pages/axis.h"
 #include "bench/report_pages/report_sections.h"
 #include "bench/report_pages/statistics.h"
-#include "bench/report_pages/svg.h"
 
 namespace streambp::bench {
 namespace {
+
+using nlohmann::json;
 
 /// Runs that get charts: a report of more stays under a megabyte, and their figures are in the table.
 constexpr size_t kMostCharts = 24;
@@ -33,35 +33,37 @@ std::set<int64_t> lengths_of(const ReportGroup& group) {
   return lengths;
 }
 
-/// The points of a series: of bytes, or of seconds with the spread of the repeats.
-ChartSeries chart_series(const ReportGroup& group, const ReportSeries& series, Quantity quantity) {
-  ChartSeries drawn{series.label, series.colour, {}, {}};
+/// A series as charts.py draws it: bytes, or seconds with the spread of the repeats.
+json plotted_series(const ReportSeries& series, bool timed) {
+  json points = json::array(), lost = json::array();
   for (const ReportCell* cell : series.cells) {
-    const auto length = static_cast<double>(cell->seq_len);
-    const std::string where = fmt::format("{}, {} tokens", series.label, length_text(length));
-    if (cell->status == "oom")
-      drawn.lost.push_back(
-          {length, 0.0, 0.0, 0.0, cell->id,
-           where + ": " + (cell->status_words == "oom" ? "out of memory" : cell->status_words)});
-    const bool timed = quantity == Quantity::kSeconds;
+    if (cell->status == "oom") lost.push_back({{"length", cell->seq_len}, {"anchor", cell->id}});
     const std::optional<double>& value = timed ? cell->seconds_median : cell->memory;
     if (!cell->good() || !value || !(*value > 0.0)) continue;
-    ChartPoint point{length, *value,   *value,
-                     *value, cell->id, fmt::format("{}: {}", where, quantity_text(quantity, *value))};
+    json point{{"length", cell->seq_len}, {"value", *value}, {"anchor", cell->id}};
     if (timed) {
       const auto [low, high] = std::minmax_element(cell->seconds.begin(), cell->seconds.end());
-      point.low = *low;
-      point.high = *high;
-      if (cell->seconds.size() > 1)
-        point.text += fmt::format(" ({:.3g} to {:.3g}, {} repeats)", *low, *high, cell->seconds.size());
+      point["low"] = *low;
+      point["high"] = *high;
     }
-    if (const ReportCell* base = group.base_of(*cell); base != nullptr && base != cell) {
-      if (const auto ratio = ratio_to(value, timed ? base->seconds_median : base->memory))
-        point.text += fmt::format(", {:.3f} x {}", *ratio, group.base->label);
-    }
-    drawn.points.push_back(std::move(point));
+    points.push_back(std::move(point));
   }
-  return drawn;
+  return {{"name", series.label}, {"colour", series.colour}, {"points", points}, {"lost", lost}};
+}
+
+/// Memory or time of all series against their lengths; null where there is nothing to draw.
+json length_plot(const ReportGroup& group, bool timed) {
+  json series = json::array();
+  bool drawn = false;
+  for (const ReportSeries& one : group.series) {
+    series.push_back(plotted_series(one, timed));
+    drawn = drawn || !series.back().at("points").empty();
+  }
+  if (!drawn) return nullptr;
+  return {{"kind", "lines"},
+          {"title", timed ? "Time of one pass" : "Memory beyond weights and gradients"},
+          {"quantity", timed ? "seconds" : "bytes"},
+          {"series", series}};
 }
 
 ReportTable figures_of(const ReportGroup& group) {
@@ -76,65 +78,56 @@ ReportTable figures_of(const ReportGroup& group) {
             base == nullptr ? std::nullopt : ratio_to(cell->seconds_median, base->seconds_median);
         table.rows.push_back(
             {"",
-             {Entry(length_text(static_cast<double>(length)), static_cast<double>(length)), series.label,
-              Entry(cell->good() ? bytes_text(cell->memory) : cell->status, cell->memory.value_or(0.0)),
-              Entry(ratio_text(memory), memory.value_or(0.0)),
-              Entry(seconds_text(cell->seconds_median), cell->seconds_median.value_or(0.0)),
-              Entry(ratio_text(time), time.value_or(0.0))}});
+             {Entry::number(length_text(static_cast<double>(length))), series.label,
+              Entry::number(cell->good() ? bytes_text(cell->memory) : cell->status),
+              Entry::number(ratio_text(memory)), Entry::number(seconds_text(cell->seconds_median)),
+              Entry::number(ratio_text(time))}});
       }
     }
   }
   return table;
 }
 
-/// The bars of the longest length at which the most cells are good.
-std::vector<const ReportCell*> cells_at_best_length(const ReportGroup& group) {
-  std::map<int64_t, std::vector<const ReportCell*>> by_length;
+/// A cell with the name that its series has.
+using NamedCell = std::pair<const ReportCell*, std::string>;
+
+/// Those of the longest length at which the most cells are good and say what their bytes are for.
+std::vector<NamedCell> cells_at_best_length(const ReportGroup& group) {
+  std::map<int64_t, std::vector<NamedCell>> by_length;
   for (const ReportSeries& series : group.series) {
     for (const ReportCell* cell : series.cells) {
-      if (!cell->by_purpose.empty() && cell->good()) by_length[cell->seq_len].push_back(cell);
+      if (!cell->by_purpose.empty() && cell->good())
+        by_length[cell->seq_len].emplace_back(cell, series.label);
     }
   }
-  std::vector<const ReportCell*> best;
+  std::vector<NamedCell> best;
   for (const auto& [length, cells] : by_length) {
     if (cells.size() >= best.size()) best = cells;
   }
   return best;
 }
 
-Chart purpose_chart(const ReportGroup& group, const std::vector<const ReportCell*>& cells) {
+Chart purpose_chart(const ReportGroup& group, const std::vector<NamedCell>& cells) {
   Chart chart;
-  chart.caption =
-      fmt::format("{}: {} tokens", group.title, length_text(static_cast<double>(cells.front()->seq_len)));
+  chart.caption = fmt::format("{}: {} tokens", group.title,
+                              length_text(static_cast<double>(cells.front().first->seq_len)));
   chart.figures = {"", {"method", "purpose", "bytes", "share"}, {}, false};
-  std::vector<Bar> bars;
-  std::set<std::pair<size_t, std::string>> purposes;
-  for (const ReportCell* cell : cells) {
-    Bar bar{cell->label, cell->id, {}};
+  json bars = json::array();
+  for (const auto& [cell, name] : cells) {
+    bars.push_back(purpose_bar(name, cell->id, cell->by_purpose));
+    std::vector<std::pair<std::string, double>> parts(cell->by_purpose.begin(), cell->by_purpose.end());
+    std::stable_sort(parts.begin(), parts.end(),
+                     [](const auto& a, const auto& b) { return a.second > b.second; });
     double total = 0.0;
-    for (const auto& [purpose, bytes] : cell->by_purpose) total += bytes;
-    for (const auto& [purpose, bytes] : cell->by_purpose) {
+    for (const auto& [purpose, bytes] : parts) total += bytes;
+    for (const auto& [purpose, bytes] : parts) {
       if (!(bytes > 0.0)) continue;
-      bar.parts.push_back({purpose, bytes});
-      purposes.emplace(purpose_rank(purpose), purpose);
+      chart.figures.rows.push_back({"",
+                                    {name, purpose, Entry::number(bytes_text(bytes)),
+                                     Entry::number(fmt::format("{:.1f} %", 100.0 * bytes / total))}});
     }
-    std::stable_sort(bar.parts.begin(), bar.parts.end(), [](const BarPart& a, const BarPart& b) {
-      return purpose_rank(a.purpose) < purpose_rank(b.purpose);
-    });
-    for (const BarPart& part : bar.parts)
-      chart.figures.rows.push_back(
-          {"",
-           {cell->label, part.purpose, Entry(bytes_text(part.bytes), part.bytes),
-            Entry(fmt::format("{:.1f} %", 100.0 * part.bytes / total), part.bytes / total)}});
-    bars.push_back(std::move(bar));
   }
-  for (const auto& [rank, purpose] : purposes) chart.legend.push_back({purpose, 0, purpose_fill(purpose)});
-  const std::string all = stacked_bars("All that is alive at the peak", bars);
-  for (Bar& bar : bars)
-    std::erase_if(bar.parts, [](const BarPart& part) { return is_resident(part.purpose); });
-  for (const std::string& svg : {stacked_bars("Beyond weights, gradients and optimizer", bars), all}) {
-    if (!svg.empty()) chart.svgs.push_back(svg);
-  }
+  chart.plots.push_back({{"kind", "bars"}, {"bars", bars}});
   return chart;
 }
 
@@ -150,7 +143,7 @@ void add_crossover(const ReportGroup& group, const ReportSeries& series, ReportT
   }
   if (memory.empty() && time.empty()) return;
   const auto last = [](const std::vector<RelativeCost>& costs) {
-    return costs.empty() ? Entry("-") : Entry(fmt::format("{:.3f}", costs.back().ratio), costs.back().ratio);
+    return Entry::number(costs.empty() ? "-" : fmt::format("{:.3f}", costs.back().ratio));
   };
   const auto text = [](const std::vector<RelativeCost>& costs) {
     return costs.empty() ? std::string("-") : cheaper_text(costs);
@@ -158,8 +151,7 @@ void add_crossover(const ReportGroup& group, const ReportSeries& series, ReportT
   table.rows.push_back(
       {"",
        {group.title, series.label, group.base->label, text(memory), last(memory), text(time), last(time),
-        Entry(length_text(memory.empty() ? time.back().length : memory.back().length),
-              memory.empty() ? time.back().length : memory.back().length)}});
+        Entry::number(length_text(memory.empty() ? time.back().length : memory.back().length))}});
 }
 
 std::string settings_words(const ReportCell& cell) {
@@ -172,7 +164,7 @@ TableRow cell_row(const ReportGroup& group, const ReportCell& cell) {
   const auto memory = base == nullptr ? std::nullopt : ratio_to(cell.memory, base->memory);
   const auto time = base == nullptr ? std::nullopt : ratio_to(cell.seconds_median, base->seconds_median);
   const auto optional = [](const std::optional<double>& value, fmt::format_string<const double&> format) {
-    return value ? Entry(fmt::format(format, *value), *value) : Entry("-", -1.0);
+    return Entry::number(value ? fmt::format(format, *value) : "-");
   };
   std::string repeats;
   if (cell.seconds.size() > 1) {
@@ -184,25 +176,20 @@ TableRow cell_row(const ReportGroup& group, const ReportCell& cell) {
   Entry source;
   source.command = cell_command(cell);
   source.links = {record_link(*cell.records.back())};
-  return {
-      cell.id,
-      {cell.model, cell.objective, Entry(fmt::format("{}", cell.seq_len), static_cast<double>(cell.seq_len)),
-       Entry(fmt::format("{}", cell.batch), static_cast<double>(cell.batch)), cell.method,
-       settings_words(cell), Entry(bytes_text(cell.memory), cell.memory.value_or(-1.0)),
-       optional(memory, "{:.3f}"),
-       Entry(seconds_text(cell.seconds_median), cell.seconds_median.value_or(-1.0)), repeats,
-       optional(time, "{:.3f}"), optional(cell.tokens_per_second, "{:.0f}"),
-       optional(cell.percent_of_gemm, "{:.1f}"), optional(cell.loss, "{:.6f}"), status, source}};
+  return {cell.id,
+          {cell.model, cell.objective, Entry::number(fmt::format("{}", cell.seq_len)),
+           Entry::number(fmt::format("{}", cell.batch)), cell.method, settings_words(cell),
+           Entry::number(bytes_text(cell.memory)), optional(memory, "{:.3f}"),
+           Entry::number(seconds_text(cell.seconds_median)), repeats, optional(time, "{:.3f}"),
+           optional(cell.tokens_per_second, "{:.0f}"), optional(cell.percent_of_gemm, "{:.1f}"),
+           optional(cell.loss, "{:.6f}"), status, source}};
 }
 
 }  // namespace
 
-std::string bytes_text(const std::optional<double>& bytes) {
-  return bytes ? quantity_text(Quantity::kBytes, *bytes) : "-";
-}
-
-std::string seconds_text(const std::optional<double>& seconds) {
-  return seconds ? quantity_text(Quantity::kSeconds, *seconds) : "-";
+json purpose_bar(const std::string& name, const std::string& anchor,
+                 const std::map<std::string, double>& by_purpose) {
+  return {{"name", name}, {"anchor", anchor}, {"parts", by_purpose}};
 }
 
 ReportSection length_section(const std::vector<ReportGroup>& groups) {
@@ -219,17 +206,11 @@ ReportSection length_section(const std::vector<ReportGroup>& groups) {
     }
     Chart chart;
     chart.caption = group.title;
-    for (const Quantity quantity : {Quantity::kBytes, Quantity::kSeconds}) {
-      std::vector<ChartSeries> series;
-      for (const ReportSeries& one : group.series) series.push_back(chart_series(group, one, quantity));
-      const std::string svg = line_chart(
-          quantity == Quantity::kBytes ? "Memory beyond weights and gradients" : "Time of one pass", quantity,
-          series);
-      if (!svg.empty()) chart.svgs.push_back(svg);
+    for (const bool timed : {false, true}) {
+      if (json plot = length_plot(group, timed); !plot.is_null()) chart.plots.push_back(std::move(plot));
     }
-    if (chart.svgs.empty()) continue;
+    if (chart.plots.empty()) continue;
     ++drawn;
-    for (const ReportSeries& one : group.series) chart.legend.push_back({one.label, one.colour, ""});
     chart.figures = figures_of(group);
     section.blocks.push_back(std::move(chart));
   }
@@ -241,9 +222,9 @@ ReportSection length_section(const std::vector<ReportGroup>& groups) {
 
 ReportSection purpose_section(const std::vector<ReportGroup>& groups) {
   ReportSection section{"purposes", "Peak by purpose", {}};
-  std::vector<std::pair<const ReportGroup*, std::vector<const ReportCell*>>> found;
+  std::vector<std::pair<const ReportGroup*, std::vector<NamedCell>>> found;
   for (const ReportGroup& group : groups) {
-    std::vector<const ReportCell*> cells = cells_at_best_length(group);
+    std::vector<NamedCell> cells = cells_at_best_length(group);
     if (!cells.empty()) found.emplace_back(&group, std::move(cells));
   }
   for (size_t i = 0; i < std::min(found.size(), kMostCharts); ++i)

@@ -6,7 +6,6 @@
 #include <map>
 #include <set>
 
-#include "bench/report_pages/axis.h"
 #include "bench/report_pages/report_sections.h"
 #include "bench/report_pages/statistics.h"
 
@@ -73,10 +72,8 @@ ReportTable gradient_table(const ReportCells& cells) {
     records.links = {record_link(*cell->records.front())};
     table.rows.push_back(
         {"",
-         {cell->model, cell->label,
-          Entry(fmt::format("{}", cell->seq_len), static_cast<double>(cell->seq_len)), cell->dtype,
-          Entry(fmt::format("{:.2e}", *cell->gradient_error), *cell->gradient_error), cell->worst_parameter,
-          records}});
+         {cell->model, cell->label, Entry::number(fmt::format("{}", cell->seq_len)), cell->dtype,
+          Entry::number(fmt::format("{:.2e}", *cell->gradient_error)), cell->worst_parameter, records}});
   }
   return table;
 }
@@ -95,7 +92,7 @@ ReportTable verdict_table(const ReportCells& cells) {
     const json& record = from->record;
     const auto number = [&](const char* member, fmt::format_string<const double&> format) {
       const auto value = number_of(record, member);
-      return value ? Entry(fmt::format(format, *value), *value) : Entry("-");
+      return Entry::number(value ? fmt::format(format, *value) : "-");
     };
     Entry verdict = text_of(record, "verdict");
     if (const auto expected = record.find("expected"); expected != record.end() && expected->is_boolean())
@@ -282,7 +279,7 @@ ReportSection environment_section(const ReportCells& cells) {
   for (const auto& [row, seen] : machines) {
     TableRow line;
     for (const std::string& text : row) line.cells.emplace_back(text);
-    line.cells.emplace_back(fmt::format("{}", seen.cells), static_cast<double>(seen.cells));
+    line.cells.push_back(Entry::number(fmt::format("{}", seen.cells)));
     line.cells.emplace_back(seen.first);
     line.cells.emplace_back(seen.last);
     table.rows.push_back(std::move(line));

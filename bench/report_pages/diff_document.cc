@@ -5,10 +5,8 @@
 #include <map>
 #include <set>
 
-#include "bench/report_pages/axis.h"
 #include "bench/report_pages/diff.h"
 #include "bench/report_pages/report_sections.h"
-#include "bench/report_pages/svg.h"
 
 namespace streambp::bench {
 namespace {
@@ -64,11 +62,10 @@ ReportTable means_table(const RecordDiff& diff) {
   for (const auto& [name, ratios] : methods) {
     TableRow row;
     for (const std::string& word : name) row.cells.emplace_back(word);
-    row.cells.emplace_back(fmt::format("{}", ratios.cells), static_cast<double>(ratios.cells));
+    row.cells.push_back(Entry::number(fmt::format("{}", ratios.cells)));
     for (const std::vector<double>* of : {&ratios.memory, &ratios.time}) {
-      const double mean = of->empty() ? -1.0 : geometric_mean(*of);
-      row.cells.push_back(of->empty() ? Entry("-", mean) : Entry(fmt::format("{:.4f}", mean), mean));
-      row.cells.emplace_back(fmt::format("{}", of->size()), static_cast<double>(of->size()));
+      row.cells.push_back(Entry::number(of->empty() ? "-" : fmt::format("{:.4f}", geometric_mean(*of))));
+      row.cells.push_back(Entry::number(fmt::format("{}", of->size())));
     }
     table.rows.push_back(std::move(row));
   }
@@ -100,12 +97,10 @@ ReportSection changes_section(const RecordDiff& diff, double threshold) {
     table.rows.push_back(
         {change.after->id,
          {verdict_entry(change.change), name_of(*change.after),
-          Entry(bytes_text(change.before->memory), change.before->memory.value_or(-1.0)),
-          Entry(bytes_text(change.after->memory), change.after->memory.value_or(-1.0)),
-          change.memory ? Entry(fmt::format("{:.4f}", *change.memory), *change.memory) : Entry("-", -1.0),
-          verdict_entry(change.memory_change), Entry(seconds_text(a), a.value_or(-1.0)),
-          Entry(seconds_text(b), b.value_or(-1.0)),
-          timed ? Entry(fmt::format("{:.3f}", *b / *a), *b / *a) : Entry("-", -1.0),
+          Entry::number(bytes_text(change.before->memory)), Entry::number(bytes_text(change.after->memory)),
+          Entry::number(change.memory ? fmt::format("{:.4f}", *change.memory) : "-"),
+          verdict_entry(change.memory_change), Entry::number(seconds_text(a)), Entry::number(seconds_text(b)),
+          Entry::number(timed ? fmt::format("{:.3f}", *b / *a) : "-"),
           change.time ? fmt::format("[{:.3f}, {:.3f}]", change.time->low, change.time->high)
                       : std::string("-"),
           timed ? verdict_entry(change.time_change) : Entry("-"), change.why, records}});
@@ -159,21 +154,10 @@ ReportTable purposes_table(const std::map<std::string, double>& before,
     const double a = of(before, name), b = of(after, name);
     table.rows.push_back(
         {"",
-         {name, Entry(bytes_text(a), a), Entry(bytes_text(b), b),
-          Entry(fmt::format("{}{}", b >= a ? "+" : "-", bytes_text(std::abs(b - a))), b - a)}});
+         {name, Entry::number(bytes_text(a)), Entry::number(bytes_text(b)),
+          Entry::number(fmt::format("{}{}", b >= a ? "+" : "-", bytes_text(std::abs(b - a))))}});
   }
   return table;
-}
-
-Bar bar_of(const std::string& name, const ReportCell& cell) {
-  Bar bar{name, "", {}};
-  for (const auto& [purpose, bytes] : cell.by_purpose) {
-    if (bytes > 0.0) bar.parts.push_back({purpose, bytes});
-  }
-  std::stable_sort(bar.parts.begin(), bar.parts.end(), [](const BarPart& a, const BarPart& b) {
-    return purpose_rank(a.purpose) < purpose_rank(b.purpose);
-  });
-  return bar;
 }
 
 ReportSection peaks_section(const RecordDiff& diff, const DiffSide& before, const DiffSide& after) {
@@ -193,13 +177,9 @@ ReportSection peaks_section(const RecordDiff& diff, const DiffSide& before, cons
     const ReportCell &a = *changed[i]->before, &b = *changed[i]->after;
     Chart chart;
     chart.caption = fmt::format("{}: {} became {}", name_of(b), bytes_text(a.memory), bytes_text(b.memory));
-    chart.svgs = {
-        stacked_bars("All that is alive at the peak", {bar_of(before.name, a), bar_of(after.name, b)})};
-    std::set<std::pair<size_t, std::string>> purposes;
-    for (const ReportCell* cell : {&a, &b}) {
-      for (const auto& [purpose, size] : cell->by_purpose) purposes.emplace(purpose_rank(purpose), purpose);
-    }
-    for (const auto& [rank, purpose] : purposes) chart.legend.push_back({purpose, 0, purpose_fill(purpose)});
+    chart.plots.push_back(
+        {{"kind", "bars"},
+         {"bars", {purpose_bar(before.name, "", a.by_purpose), purpose_bar(after.name, "", b.by_purpose)}}});
     chart.figures = purposes_table(a.by_purpose, b.by_purpose);
     section.blocks.push_back(std::move(chart));
   }
@@ -223,9 +203,12 @@ ReportSection timelines_section(const DiffSide& before, const DiffSide& after) {
       chart.caption =
           fmt::format("{}, {}, {}, {} tokens: the peak is in '{}' before, in '{}' after", word("model"),
                       word("objective"), word("method"), word("seq_len"), a.phase_at_peak, b.phase_at_peak);
-      chart.svgs = {timeline_chart("Bytes alive over the pass",
-                                   {{before.name, 0, a.time, a.total}, {after.name, 1, b.time, b.total}})};
-      chart.legend = {{before.name, 0, ""}, {after.name, 1, ""}};
+      const auto curve = [](const std::string& name, int colour, const Timeline& of) {
+        return nlohmann::json{{"name", name}, {"colour", colour}, {"time", of.time}, {"bytes", of.total}};
+      };
+      chart.plots.push_back({{"kind", "timeline"},
+                             {"title", "Bytes alive over the pass"},
+                             {"curves", {curve(before.name, 0, a), curve(after.name, 1, b)}}});
       chart.figures = purposes_table(a.at_peak, b.at_peak);
       section.blocks.push_back(std::move(chart));
     }

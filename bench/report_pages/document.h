@@ -1,9 +1,10 @@
 // What a report says, before it is HTML or Markdown: sections of paragraphs, tables and charts.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -14,7 +15,7 @@ enum class Mark { kNone, kGood, kBad, kUnsure };
 
 /// A file that a report points at: the record's results.jsonl.
 struct FileLink {
-  std::string path;  // empty: no link
+  std::string path;  // absolute
   std::string text;
 };
 
@@ -23,11 +24,16 @@ struct Entry {
   Entry() = default;
   Entry(std::string words) : text(std::move(words)) {}
   Entry(const char* words) : text(words) {}
-  Entry(std::string words, double key) : text(std::move(words)), sort(key), has_sort(true) {}
+
+  /// The text of a quantity: columns of them are aligned to the right.
+  static Entry number(std::string words) {
+    Entry entry(std::move(words));
+    entry.is_number = true;
+    return entry;
+  }
 
   std::string text;
-  double sort = 0.0;  // what a column is sorted by, where has_sort: bytes, seconds
-  bool has_sort = false;
+  bool is_number = false;
   Mark mark = Mark::kNone;
   std::string command;          // shown folded, to be copied
   std::vector<FileLink> links;  // after the text
@@ -45,18 +51,10 @@ struct ReportTable {
   bool filtered = false;  // with a field that filters its rows
 };
 
-/// What a colour of a chart stands for.
-struct LegendEntry {
-  std::string name;
-  size_t colour = 0;  // of a series (svg.h)
-  std::string fill;   // of a purpose: its colour; empty for a series
-};
-
-/// A drawing in SVG, and the same figures as a table, which is all that Markdown has of it.
+/// Drawings, and the same figures as a table, which is all that Markdown has of them.
 struct Chart {
   std::string caption;
-  std::vector<std::string> svgs;  // each an element <svg> or two (logarithmic, linear), next to one another
-  std::vector<LegendEntry> legend;
+  nlohmann::json plots = nlohmann::json::array();  // what bench/pages/charts.py draws, and says how
   ReportTable figures;
 };
 
@@ -79,18 +77,17 @@ struct Document {
   std::vector<ReportSection> sections;
 };
 
-/// One HTML file with nothing outside it but links to records, relative to `folder` (absolute), where the
-/// file will be. Text is escaped, whatever it holds.
-std::string html_page(const Document& document, const std::string& folder);
-
-/// The same as Markdown, with tables in the charts' stead.
-std::string markdown_page(const Document& document, const std::string& folder);
+/// The document as bench/pages/render.py takes it, links relative to `folder` (absolute), where the page will
+/// be. Every text is printable(): no control character and no byte that is not UTF-8 is left in it.
+nlohmann::json document_json(const Document& document, const std::string& folder);
 
 /// `path` (absolute) as seen from `folder` (absolute), percent-encoded.
 std::string relative_link(const std::string& path, const std::string& folder);
 
-/// Text for HTML: & < > " ' as entities, control characters and bytes that are not UTF-8 as printable() has
-/// them.
-std::string html_text(const std::string& text);
+/// "1,024", and "128K" of multiples of 1,024 from 100,000 on.
+std::string length_text(double length);
+/// "1.25 MB", "0.52 s" and "-" for what a cell lacks.
+std::string bytes_text(const std::optional<double>& bytes);
+std::string seconds_text(const std::optional<double>& seconds);
 
 }  // namespace streambp::bench

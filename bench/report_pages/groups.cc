@@ -7,7 +7,6 @@
 #include <map>
 #include <set>
 
-#include "bench/report_pages/svg.h"
 #include "streambp/cli/print.h"
 
 namespace streambp::bench {
@@ -98,10 +97,7 @@ std::vector<ReportSeries> series_of(const Members& cells) {
     std::stable_sort(one.cells.begin(), one.cells.end(),
                      [](const ReportCell* a, const ReportCell* b) { return a->seq_len < b->seq_len; });
     one.colour = order_of(one.label);
-    if (one.colour == kFirstColours.size()) {
-      one.colour = next;
-      next = next + 1 < kSeriesColours ? next + 1 : kFirstColours.size();
-    }
+    if (one.colour == kFirstColours.size()) one.colour = next++;
   }
   return series;
 }

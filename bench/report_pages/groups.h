@@ -12,7 +12,7 @@ namespace streambp::bench {
 /// Cells that differ in their length alone.
 struct ReportSeries {
   std::string label;
-  size_t colour = 0;
+  size_t colour = 0;  // a number of its own in its group; 0 to 2 are standard, checkpoint, streambp
   std::vector<const ReportCell*> cells;  // by length
 };
 

@@ -7,7 +7,6 @@
 #include <set>
 
 #include "bench/report_pages/statistics.h"
-#include "bench/report_pages/svg.h"
 #include "streambp/cli/print.h"
 #include "streambp/printable.h"
 
@@ -187,7 +186,7 @@ std::string status_text(const json& record) {
   const std::string status = text_of(record, "status");
   const auto needed = number_of(object_of(record, "out_of_memory"), "needed_bytes");
   if (status != "oom" || !needed || !(*needed > 0.0)) return status;
-  return fmt::format("oom, needs at least {}", quantity_text(Quantity::kBytes, *needed));
+  return fmt::format("oom, needs at least {}", bytes_text(needed));
 }
 
 std::string in_words(const std::string& name, const json& value) {

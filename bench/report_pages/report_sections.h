@@ -1,6 +1,7 @@
 // The sections of a report of one set of folders.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,9 @@ ReportSection exactness_section(const ReportCells& cells, const std::vector<Repo
 ReportSection paper_section(const std::vector<PaperRow>& rows);
 /// Machines and versions, with warnings: noise, sources that differ from their commit.
 ReportSection environment_section(const ReportCells& cells);
+/// A bar of a plot (document.h): what the bytes of `by_purpose` are for, named `name`, leading to `anchor`.
+nlohmann::json purpose_bar(const std::string& name, const std::string& anchor,
+                           const std::map<std::string, double>& by_purpose);
 /// Every cell with its command and its records.
 ReportSection cells_section(const ReportCells& cells, const std::vector<ReportGroup>& groups);
 
@@ -44,9 +48,5 @@ struct LossDifference {
   size_t compared = 0;
 };
 LossDifference loss_difference(const std::vector<ReportGroup>& groups);
-
-/// "1.25 MB", "0.52 s" and "-" for what a cell lacks.
-std::string bytes_text(const std::optional<double>& bytes);
-std::string seconds_text(const std::optional<double>& seconds);
 
 }  // namespace streambp::bench

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <limits>
 
-#include "bench/report_pages/axis.h"
 #include "bench/report_pages/report_sections.h"
 #include "bench/report_pages/statistics.h"
 

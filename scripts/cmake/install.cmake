@@ -24,6 +24,7 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/streambp DESTINATION ${CMAKE_INSTALL_INC
   PATTERN torch_headers.h EXCLUDE)
 if(STREAMBP_BUILD_PROGRAMS)
   install(TARGETS streambp-bench streambp-verify)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/bench/pages/ DESTINATION ${CMAKE_INSTALL_BINDIR}/streambp-pages PATTERN __pycache__ EXCLUDE)
   if(TARGET streambp_cuda)
     install(TARGETS streambp_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_BINDIR})  # programs load it from their own folder
   endif()

@@ -26,6 +26,8 @@ function(streambp_install_python)
   set(programs streambp_plan)
   if(STREAMBP_BUILD_PROGRAMS)
     list(APPEND programs streambp-bench streambp-verify)
+    install(DIRECTORY ${PROJECT_SOURCE_DIR}/bench/pages/ DESTINATION streambp_bench/lib/streambp-pages COMPONENT streambp_python
+      PATTERN __pycache__ EXCLUDE)
   endif()
   install(TARGETS ${programs} RUNTIME DESTINATION streambp_bench/lib COMPONENT streambp_python)
   install(FILES ${PROJECT_BINARY_DIR}/lib/libstreambp_torch.torch DESTINATION streambp_bench/lib COMPONENT streambp_python)

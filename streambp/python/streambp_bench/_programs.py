@@ -42,7 +42,8 @@ def _become(name):
     built = (FOLDER / "libstreambp_torch.torch").read_text().strip()
     if major_minor(built) != major_minor(version_of(folder)):
         _complain(f"{program}: built with torch {built}, this is torch {version_of(folder)}; install the wheel for its minor version")
-    os.execve(program, [str(program), *sys.argv[1:]], libraries_of(folder))
+    # Pages are drawn by this Python, unless the environment names another.
+    os.execve(program, [str(program), *sys.argv[1:]], {"STREAMBP_PYTHON": sys.executable, **libraries_of(folder)})
 
 
 def bench():

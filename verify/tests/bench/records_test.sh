@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # streambp-bench records and models: records of several folders as a table, as CSV and as Parquet, presets by size and by repository.
 # records_test.sh PROGRAM
-tests=$(realpath "$(dirname "${BASH_SOURCE[0]}")")
-page=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../../../bench/records.md")
+root=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../../..")
+page=$root/bench/records.md
 source "$(dirname "${BASH_SOURCE[0]}")/cli_testing.sh"
 
 sweep 'two methods' 0 plain --seq-len 9,17 --method standard,streambp
@@ -62,9 +62,32 @@ records += map(json.loads, open("short/results.jsonl"))
 members = {name for r in records for name in (*r, *r["settings"], *r["environment"], *r.get("out_of_memory", ()))}
 assert members <= explained, members - explained
 PYTHON
-run 'Parquet' 0 records plain kept other --parquet records.parquet
-"$program" records plain kept other --flat >records.csv
-python3 "$tests/check_parquet.py" records.parquet records.csv >parquet 2>&1 || fail "$(tail -n 1 parquet)"
+# parquet NAME FOLDER...: the Parquet file has what the CSV has, with numbers as numbers; where no Python has pyarrow, what to install is said.
+parquet() {
+  if "$root/.venv-hf/bin/python" -c 'import pyarrow' 2>/dev/null; then
+    STREAMBP_PYTHON=$root/.venv-hf/bin/python run "$1" 0 records "${@:2}" --parquet table.parquet
+    "$program" records "${@:2}" --flat >table.csv
+    "$root/.venv-hf/bin/python" - <<'PYTHON' >parquet 2>&1 || fail "$(tail -n 1 parquet)"
+import csv, pyarrow.parquet
+columns = pyarrow.parquet.read_table("table.parquet").to_pydict()
+rows = list(csv.DictReader(open("table.csv", encoding="utf-8", newline="")))
+def same(value, text):
+    if value is None or isinstance(value, str):
+        return (value or "") == text
+    return text == str(value).lower() if isinstance(value, bool) else float(text) == value
+assert rows and list(columns) == list(rows[0]), "other columns"
+for name, values in columns.items():
+    wrong = [(value, row[name]) for value, row in zip(values, rows, strict=True) if not same(value, row[name])]
+    assert not wrong, (name, wrong[:2])
+assert all(isinstance(one, int) for one in columns["seq_len"]), columns["seq_len"]
+PYTHON
+  else
+    STREAMBP_PYTHON=$folder/bare/bin/python run "$1" 2 records "${@:2}" --parquet table.parquet
+    grep -q 'pip install pyarrow$' stderr && [ "$(wc -l <stderr)" -eq 1 ] || fail 'expected one line that says what to install'
+  fi
+}
+python3 -m venv bare
+parquet 'Parquet' plain kept other
 run 'Parquet over a folder' 2 records plain --parquet kept
 cp plain/results.jsonl before.jsonl
 for output in plain/results.jsonl plain/../plain/results.jsonl kept/results.jsonl; do
@@ -77,17 +100,14 @@ mkdir strange
 printf '{"schema":1,"method":"x\\u001b[31m","error":"a \\"b\\", c\\nd","seq_len":3}\n' >strange/results.jsonl
 run 'names that CSV and terminals would obey' 0 records strange --flat
 python3 -c 'import csv; row, = csv.DictReader(open("stdout", newline="")); assert row["error"] == "a \"b\", c\nd" and row["seq_len"] == "3", row' || fail 'quoting'
-run 'the same in Parquet' 0 records strange --parquet strange.parquet
-"$program" records strange --flat >strange.csv
-python3 "$tests/check_parquet.py" strange.parquet strange.csv >parquet 2>&1 || fail "$(tail -n 1 parquet)"
+grep -q $'\x1b' stdout && fail 'an escape sequence in the CSV'
+parquet 'the same in Parquet' strange
 run 'and in the table' 0 records strange
-grep -q $'\x1b' stdout strange.csv && fail 'an escape sequence reached the terminal'
+grep -q $'\x1b' stdout && fail 'an escape sequence reached the terminal'
 printf '{"schema":1,"file":"theirs","seq_len":3,"a":{"b":1},"a.b":2}\n' >strange/results.jsonl
 run 'members of one name' 0 records strange --flat
 [ "$(head -n 1 stdout)" = 'file,a.b,a.b_,file_,schema,seq_len' ] || fail 'columns of one name'
-cp stdout strange.csv
-run 'the same in Parquet' 0 records strange --parquet strange.parquet
-python3 "$tests/check_parquet.py" strange.parquet strange.csv >parquet 2>&1 || fail "$(tail -n 1 parquet)"
+parquet 'the same in Parquet' strange
 run 'no folder' 2 records nowhere
 [ "$(wc -l <stderr)" -eq 1 ] && grep -q nowhere stderr || fail 'expected one line that names it'
 printf '{"schema":1,"seq_len":"long"}\n' >strange/results.jsonl

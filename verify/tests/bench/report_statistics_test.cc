@@ -1,9 +1,8 @@
-// Intervals of medians, changes, crossings; axes; texts that become HTML.
+// Intervals of medians, changes, crossings; texts of documents.
 #include <gtest/gtest.h>
 #include <numeric>
 #include <vector>
 
-#include "bench/report_pages/axis.h"
 #include "bench/report_pages/csv.h"
 #include "bench/report_pages/document.h"
 #include "bench/report_pages/statistics.h"
@@ -75,28 +74,23 @@ TEST(ReportStatistics, CrossingsAreInterpolatedInLogarithms) {
   EXPECT_EQ(cheaper_text({{1024, 0.5}, {4096, 2.0}}), "at the shortest, up to about 2000");
 }
 
-TEST(ReportAxis, TicksLieWithinAndHoldTheValues) {
-  for (const double most : {1e-9, 0.3, 1.0, 9.99, 4.158e9}) {
-    const Axis axis = linear_axis(most);
-    EXPECT_GE(axis.last, most);
-    EXPECT_LE(axis.ticks.size(), 7U);
-    EXPECT_GE(axis.ticks.size(), 3U);
-    const Axis logarithmic = logarithmic_axis(most / 30.0, most);
-    EXPECT_LE(logarithmic.first, most / 30.0 * (1.0 + 1e-9));
-    EXPECT_GE(logarithmic.last, most * (1.0 - 1e-9));
-    EXPECT_EQ(logarithmic.share(logarithmic.first), 0.0);
-    EXPECT_EQ(logarithmic.share(logarithmic.last), 1.0);
-  }
-  EXPECT_EQ(length_axis({512, 1024, 2048}, true).ticks.size(), 3U);
+TEST(ReportText, FiguresAndLinksHaveTheirTexts) {
   EXPECT_EQ(length_text(8192), "8,192");
   EXPECT_EQ(length_text(131072), "128K");
   EXPECT_EQ(length_text(1234567), "1,234,567");
+  EXPECT_EQ(bytes_text(1.25e9), "1.25 GB");
+  EXPECT_EQ(bytes_text(std::nullopt), "-");
+  EXPECT_EQ(seconds_text(0.5), "0.5 s");
+  EXPECT_EQ(relative_link("/a/b/c d\"<.jsonl", "/a/e"), "../b/c%20d%22%3C.jsonl");
 }
 
-TEST(ReportText, HtmlIsEscapedAndLinksAreEncoded) {
-  EXPECT_EQ(html_text("<a b=\"c\">&'"), "&lt;a b=&quot;c&quot;&gt;&amp;&#39;");
-  EXPECT_EQ(html_text("\x1b[31m\n"), "\\x1b[31m\\n");
-  EXPECT_EQ(relative_link("/a/b/c d\"<.jsonl", "/a/e"), "../b/c%20d%22%3C.jsonl");
+TEST(ReportText, DocumentsArePrintable) {
+  Document document;
+  document.title = "\x1b[31m\n\xff";
+  document.sections = {{"a", "b", {Chart{"c", {{{"name", "\x1b"}}}, {}}}}};
+  const nlohmann::json json = document_json(document, "/");
+  EXPECT_EQ(json.at("title"), "\\x1b[31m\\n\\xff");
+  EXPECT_EQ(json.at("sections")[0].at("blocks")[0].at("plots")[0].at("name"), "\\x1b");
 }
 
 TEST(ReportText, CsvIsReadAsItIsWritten) {

@@ -26,6 +26,9 @@ streambp-bench --version
 streambp-bench max-length --model qwen3-8b --dtype bfloat16 --method streambp --budget 80GB --quiet | tail -n 2
 streambp-bench sweep --model qwen3-tiny --seq-len 64 --chunk 16 --repeats 1 --threads 1 --quiet --out swept | tail -n 4
 [ "$(wc -l <swept/results.jsonl)" -ge 3 ] || fail "streambp-bench sweep wrote fewer than three records"
+streambp-bench report swept >report.md
+grep -q '^# ' report.md || fail "streambp-bench report wrote no page"
+streambp-bench report swept --output page.html 2>said || grep -q 'pip install matplotlib$' said || fail "streambp-bench report --output: $(cat said)"
 streambp-verify --version
 streambp-verify sweep --model qwen3-tiny --objective sft --batch three --quick >verified.txt || { cat verified.txt >&2 && fail "streambp-verify sweep fails"; }
 python - <<'PYTHON'
