@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Checks the rules of the house: what may include what, one name for one thing, lengths, and the words of the field.
+"""Checks the rules of the house: what may include what, and lengths.
 
 Prints a line for each violation, `path:line: rule: what`, and exits with 1 if there is one. The rules:
 
   room      a file includes only what the table ROOMS permits its room (the folders' READMEs say why)
   library   CLI11, nlohmann/json, Google Benchmark, GoogleTest, Eigen and torch are included only where LIBRARIES permits
   private   parts of torch that are no public interface are named only where TORCH_PRIVATE permits
-  one-name  a type or free function of one qualified name is defined in one file (unnamed namespaces aside)
   length    no file over 400 lines, no function over 80 (C++, CUDA, Python, shell)
-  words     (with --words) none of the old names in code, comments and pages: house/words.py says what to write instead
+
+That a name has one definition is for the preset `odr`, whose programs don't link where it has two.
 """
 
 import argparse
@@ -16,14 +16,11 @@ import ast
 import re
 import subprocess
 import sys
-from collections import defaultdict
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from house.cpp_scan import scan
-from house.rules import ALTERNATIVES, LIBRARIES, ROOMS, TORCH_PRIVATE, UNCHECKED, WORDS_UNCHECKED
-from house.words import find_words
+from house.rules import LIBRARIES, ROOMS, TORCH_PRIVATE, UNCHECKED
 
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 80
@@ -99,20 +96,21 @@ def check_private(house):
                     house.report(path, number, "private", f"{found[0]} is torch's own: streambp/runtime/torch_private.h is where it is named")
 
 
-def check_one_name(house, definitions):
-    """The one-definition rule, as far as names tell."""
-    where = defaultdict(dict)
-    for found in definitions:
-        if found.local or (found.kind == "function" and found.member):
+def cpp_functions(text):
+    """(head, line, lines) of every block of formatted C++ but those of namespaces and types: from the line that begins its statement to the brace
+    below it. A function's is the longest of those in it."""
+    last = {}  # by indentation, of lines that are not blank
+    lines = text.splitlines()
+    for number, line in enumerate(lines, start=1):
+        if not line.strip() or line.startswith("#"):
             continue
-        if found.name.split("::")[-1] != "main":
-            where[(found.kind, found.name, found.signature)].setdefault(found.path, found)
-    for (kind, name, _), found in where.items():
-        first, *others = found.values()
-        for other in others:
-            if any({first.path, other.path} <= set(files) for files in ALTERNATIVES):
-                continue
-            house.report(other.path, other.line, "one-name", f"{kind} {name} is also defined in {first.path}:{first.line}")
+        indent = len(line) - len(line.lstrip())
+        if line.lstrip().startswith("}") and indent in last:
+            first = last[indent]
+            head = lines[first - 1].strip()
+            if "(" in head and not re.match(r"(inline )?namespace|class|struct|union|enum|extern", head):
+                yield head, first, number - first + 1
+        last[indent] = number
 
 
 def python_functions(text):
@@ -135,52 +133,35 @@ def shell_functions(text):
             name = None
 
 
-def check_lengths(house, definitions):
+def check_lengths(house):
     for path, text in house.texts.items():
         lines = len(text.splitlines())
         if lines > MAX_FILE_LINES:
             house.report(path, MAX_FILE_LINES + 1, "length", f"{lines} lines, at most {MAX_FILE_LINES}")
-    functions = [(one.path, one.name, one.line, one.lines) for one in definitions if one.kind == "function"]
-    for reader, suffix in ((python_functions, ".py"), (shell_functions, ".sh")):
-        for path, text in house.code({suffix}).items():
+    functions = []
+    for reader, suffixes in ((cpp_functions, CPP), (python_functions, {".py"}), (shell_functions, {".sh"})):
+        for path, text in house.code(suffixes).items():
             functions += [(path, *found) for found in reader(text)]
     for path, name, line, lines in functions:
         if lines > MAX_FUNCTION_LINES:
             house.report(path, line, "length", f"{name} has {lines} lines, at most {MAX_FUNCTION_LINES}")
 
 
-def check_words(house):
-    for path, text in house.texts.items():
-        if path in WORDS_UNCHECKED:
-            continue
-        for line, word, instead in find_words(text):
-            house.report(path, line, "words", f"'{word}': {instead}")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, default=Path(__file__).parent.parent, help="the project (default: this one)")
-    parser.add_argument("--words", action="store_true", help="look for old names as well")
     parser.add_argument("--only", help="rules to check, as room,length (default: all)")
     arguments = parser.parse_args()
     house = House(arguments.root)
-    definitions = [found for path, text in house.code(CPP).items() for found in scan(path, text)]
-    checks = {
-        "room": check_rooms,
-        "library": check_libraries,
-        "private": check_private,
-        "one-name": lambda house: check_one_name(house, definitions),
-        "length": lambda house: check_lengths(house, definitions),
-        "words": check_words,
-    }
-    wanted = arguments.only.split(",") if arguments.only else [name for name in checks if name != "words" or arguments.words]
+    checks = {"room": check_rooms, "library": check_libraries, "private": check_private, "length": check_lengths}
+    wanted = arguments.only.split(",") if arguments.only else list(checks)
     for name in wanted:
         if name not in checks:
             parser.error(f"--only {name}: expected some of {', '.join(checks)}")
         checks[name](house)
     for path, line, rule, what in sorted(house.violations):
         print(f"{path}:{line}: {rule}: {what}")
-    print(f"{len(house.texts)} files, {len(definitions)} definitions: {len(house.violations)} violations", file=sys.stderr)
+    print(f"{len(house.texts)} files: {len(house.violations)} violations", file=sys.stderr)
     return 1 if house.violations else 0
 
 

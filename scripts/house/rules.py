@@ -67,18 +67,5 @@ TORCH_PRIVATE = [
     (r"\bProcessGroupNCCL\b", [r"streambp/distributed/nccl_library\.cc$"]),
 ]
 
-# Files of which a program has one or the other: they may define the same names.
-ALTERNATIVES = [
-    ("streambp/ops/cuda/language.cuh", "streambp/ops/cuda/on_host.h"),
-    ("streambp/ops/cuda/library.cu", "verify/tests/streambp/ops/cuda/no_code_library.cc"),
-    tuple(
-        f"verify/tests/fuzz/{reader}_fuzz.cc"
-        for reader in ("adapter_config", "config", "index", "records", "safetensors", "tokens")
-    ),
-]
-
 # Written by programs, or other people's.
 UNCHECKED = ("results/",)
-
-# Those that hold the old words on purpose.
-WORDS_UNCHECKED = ("scripts/house/words.py", "verify/tests/scripts/check_house_test.py")
