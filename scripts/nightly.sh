@@ -130,7 +130,7 @@ check 'Mistakes of this field, planted in the sources one at a time' \
 check 'Lengths, products and element counts across 2^16, 2^31 and 2^32' "$verify" long "$@"
 check 'Hostile inputs: files, folders, records and command lines that have to be refused, and what is odd but right' \
   python3 verify/tests/hostile/inputs_test.py build/release/bin verify/goldens --all
-check 'Readers of files under libFuzzer' scripts/fuzz.sh --runs 100000 --seconds 300 --again --table out/fuzz/fuzz.md
+check 'Readers of files under libFuzzer' scripts/fuzz.sh --runs 100000 --seconds 300 --table out/fuzz/fuzz.md
 thorough() {
   (build_project release) || return
   STREAMBP_VENV="$venv" /usr/bin/python3 scripts/python_environment.py || return
