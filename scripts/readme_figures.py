@@ -19,6 +19,7 @@ import gpu_report
 
 ROOT = Path(__file__).resolve().parent.parent
 LENGTHS = (2048, 4096, 8192)
+LANES = ("hf-checkpoint", "hf-checkpoint+every=2", "python-module", "python-patch", "python")
 METHODS = ("hf-checkpoint", "standard", "checkpoint", "streambp", "streambp+keep-attention")
 PRESETS = ("gpt-oss-20b", "qwen3.5-9b", "qwen3.5-35b-a3b", "gemma-4-e4b", "gemma-4-31b", "deepseek-v3")
 PLANS = ("checkpoint", "streambp", "streambp, offload host", "chunk-major")
@@ -35,9 +36,10 @@ class Comparison:
     """Medians of the repeats of a folder of scripts/compare_hf.py."""
 
     def __init__(self, folder):
-        self.seconds, self.bytes = {}, {}
+        self.seconds, self.bytes, self.rounds = {}, {}, {}
         for record in records_of(folder):
             self.seconds.setdefault(record["method"], []).append(record["seconds"])
+            self.rounds[record["method"], record["repeat"]] = record["seconds"]
             most = self.bytes.get(record["method"], 0)
             self.bytes[record["method"]] = max(most, record["peak_beyond_resident_bytes"])
 
@@ -46,6 +48,12 @@ class Comparison:
 
     def times(self, method, base):
         return self.time(method) / self.time(base)
+
+    def interval(self, method, base):
+        """Between the quartiles of the ratios, round by round."""
+        ratios = [seconds / self.rounds[base, i] for (name, i), seconds in self.rounds.items() if name == method]
+        low, _, high = statistics.quantiles(ratios, n=4)
+        return f"{low:.2f} to {high:.2f}"
 
 
 def bytes_text(count):
@@ -60,11 +68,28 @@ def times():
     return [text for method in METHODS for one in folders for text in (f"{one.time(method):.2f} s", f"{one.bytes[method] / 1e6:,.0f} MB")]
 
 
+def lanes():
+    """Time by round relative to the fastest of Hugging Face's, and memory, of the package's lanes and of Hugging Face's checkpointing."""
+    cells = {}
+    for length in (4096, 8192):
+        found = {}
+        for record in records_of("any-model-times"):
+            if record["seq_len"] == length:
+                found.setdefault(record["method"], {})[record["repeat"]] = record
+        seconds = {method: {i: one["seconds"] for i, one in rounds.items()} for method, rounds in found.items()}
+        fastest = min((method for method in found if method.startswith("hf-")), key=lambda method: statistics.median(seconds[method].values()))
+        for method in LANES:
+            ratios = [each / seconds[fastest][i] for i, each in seconds[method].items()]
+            text = f"{statistics.median(ratios):.2f} x" + (f" ({min(ratios):.2f} to {max(ratios):.2f})" if method != fastest else "")
+            cells[method, length] = [text, f"{max(one['peak_beyond_resident_bytes'] for one in found[method].values()) / 1e6:,.0f} MB"]
+    return [text for method in LANES for length in (4096, 8192) for text in cells[method, length]]
+
+
 def saving():
     longest = Comparison(f"compare-{LENGTHS[-1]}")
     least, *others = (longest.bytes[method] / 1e6 for method in ("streambp", "checkpoint", "standard"))
     return [f"{least:.0f} MB", *(text for other in others for text in (f"{other:,.0f} MB", f"{other / least:.0f} x")),
-            f"{longest.times('streambp', 'checkpoint'):.2f} x"]
+            f"{longest.times('streambp', 'checkpoint'):.2f} x", longest.interval("streambp", "checkpoint")]
 
 
 def recurrent():
@@ -186,7 +211,7 @@ def worst_errors():
 
 
 PAGES = ("README.md", "verify/proofs.md", "bench/longest.md", "results/README.md")
-FIGURES = {"times": times, "saving": saving, "recurrent": recurrent, "token-bytes": token_bytes, "prediction": prediction, "gpu-times": gpu_times, "gpu": gpu,
+FIGURES = {"lanes": lanes, "times": times, "saving": saving, "recurrent": recurrent, "token-bytes": token_bytes, "prediction": prediction, "gpu-times": gpu_times, "gpu": gpu,
            "ranks": ranks, "proved": proved, "passed": passed, "all-proofs": all_proofs, "worst-errors": worst_errors}
 
 
