@@ -99,7 +99,7 @@ def ensure_venv(folder=None):
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     site = site_packages(folder)
     (site / "streambp_torch.pth").write_text(f"{packages}\n")
-    install = [venv_python(folder), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-warn-conflicts"]
+    install = [venv_python(folder), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-warn-conflicts", "--no-compile"]  # Python compiles what is imported
     subprocess.run([*install, *PACKAGES], check=True)
     subprocess.run([*install, "--no-deps", *(f"{name}=={VERSIONS[name]}" for name in ON_TORCH)], check=True)
     if not imports_torch(folder):

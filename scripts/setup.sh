@@ -98,12 +98,12 @@ install_python_packages() {
     }
   else
     echo "setup: installing torch $torch_version, matplotlib and jinja2 into $venv" >&2
-    "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps "torch==$torch_version"
+    "$venv/bin/pip" install --quiet --disable-pip-version-check --no-compile --no-deps "torch==$torch_version"
     local cuda
     cuda=$(sed -n "s/^cuda.*= '\(.*\)'/\1/p" "$venv"/lib/python3*/site-packages/torch/version.py)
-    "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps "nvidia-cuda-runtime==$cuda.*" "nvidia-cuda-cupti==$cuda.*"
+    "$venv/bin/pip" install --quiet --disable-pip-version-check --no-compile --no-deps "nvidia-cuda-runtime==$cuda.*" "nvidia-cuda-cupti==$cuda.*"
   fi
-  "$venv/bin/pip" install --quiet --disable-pip-version-check 'matplotlib>=3.8,<4' 'numpy>=1.26,<3' 'jinja2>=3,<4' "${python_packages[@]}"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --no-compile 'matplotlib>=3.8,<4' 'numpy>=1.26,<3' 'jinja2>=3,<4' "${python_packages[@]}"
   touch "$stamp"
 }
 
