@@ -22,8 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent
 TRANSFORMERS = "5.23.0"  # what everything is made and measured with, as is this torch
 TORCH = "2.11.0"
 VERSIONS = {"torch": os.environ.get("STREAMBP_TORCH_VERSION", TORCH), "transformers": os.environ.get("STREAMBP_TRANSFORMERS_VERSION", TRANSFORMERS),
-            "safetensors": "0.8.0", "trl": "1.16.0", "peft": "0.21.2", "accelerate": "1.15.0", "datasets": "5.2.0", "bitsandbytes": "0.50.2", "pytest": "9.0.2"}
-ON_TORCH = ("accelerate", "bitsandbytes", "peft", "trl")  # these ask for torch with its GPU libraries, and have no other dependency that is not below
+            "safetensors": "0.8.0", "trl": "1.16.0", "peft": "0.21.2", "accelerate": "1.15.0", "datasets": "5.2.0", "bitsandbytes": "0.50.2", "torchao": "0.18.0", "pytest": "9.0.2"}
+ON_TORCH = ("accelerate", "bitsandbytes", "peft", "torchao", "trl")  # these ask for torch with its GPU libraries, and have no other dependency that is not below
 # The rest of transformers' and datasets' dependencies comes with them; of the others numpy to networkx are torch's, the rest is theirs, and
 # the last one builds the package.
 PACKAGES = [*(f"{name}=={VERSIONS[name]}" for name in ("transformers", "safetensors", "datasets", "pytest")), "numpy>=1.26,<3", "sympy>=1.13.3",

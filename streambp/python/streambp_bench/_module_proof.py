@@ -75,8 +75,27 @@ def kind_of(layer):
     return tuple(parts)
 
 
+@contextlib.contextmanager
+def not_packed(base):
+    """Inside, modules of bitsandbytes are in training mode: in evaluation mode they pack their weights for inference on some processors, for good, and
+    no gradient passes a packed one."""
+    found = [module for module in base.modules() if type(module).__module__.startswith("bitsandbytes") and not module.training]
+    for module in found:
+        module.training = True
+    try:
+        yield
+    finally:
+        for module in found:
+            module.training = False
+
+
 def prove_lane(state):
     """Proves each kind of a ModuleLane's layers, and sets the reason of those that fail."""
+    with not_packed(state.base):
+        return _proofs(state)
+
+
+def _proofs(state):
     kinds, state.padding_counts = {}, False
     for index, call in enumerate(state.calls):
         kinds.setdefault(kind_of(call.layer), []).append((index, call))
@@ -222,7 +241,8 @@ def _compared(call, args, kwargs, real):
     before = node.random_states(hidden.device)
     _own(call, hidden, given)
     if not node.same(before, node.random_states(hidden.device)):
-        call.layer.eval()  # it draws: what it draws for chunks is drawn in another order
+        for module in call.layer.modules():  # it draws: what it draws for chunks is drawn in another order
+            module.training = type(module).__module__.startswith("bitsandbytes")
     dtype = next((each.dtype for each in call.layer.parameters() if each.dtype in FACTORS), hidden.dtype)
     dtype = max((dtype, hidden.dtype), key=lambda each: torch.finfo(each).eps)
     if torch.is_autocast_enabled(hidden.device.type):
@@ -291,7 +311,7 @@ def prove_head(head):
     devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
     chunk, head.chunk = head.chunk, HEAD_CHUNK
     try:
-        with torch.random.fork_rng(devices), torch.enable_grad():
+        with torch.random.fork_rng(devices), torch.enable_grad(), not_packed(head.base):
             return _head_proof(head)
     except Exception as error:  # a model that wants more than tokens
         return f"it does not run on tokens alone: {type(error).__name__}: {first_line(error)}"
