@@ -40,9 +40,6 @@ OLD = {
     "qlora": "all",
     "qwen3.5-1": "the machine, in rows of Hugging Face",
     "qwen3.5-2": "the machine, in rows of Hugging Face",
-    "recipes": "the date's form, whether sources were modified",
-    "any-model": "the date's form, whether sources were modified",
-    "any-model-5.24": "the date's form, whether sources were modified",
     "timeline": "unmodified sources",
     "trust": "all",
 }
