@@ -86,7 +86,7 @@ PYTHON
     grep -q 'pip install pyarrow$' stderr && [ "$(wc -l <stderr)" -eq 1 ] || fail 'expected one line that says what to install'
   fi
 }
-python3 -m venv bare
+python3 -m venv --without-pip bare
 parquet 'Parquet' plain kept other
 run 'Parquet over a folder' 2 records plain --parquet kept
 cp plain/results.jsonl before.jsonl
