@@ -82,7 +82,7 @@ for name, values in columns.items():
 assert all(isinstance(one, int) for one in columns["seq_len"]), columns["seq_len"]
 PYTHON
   else
-    STREAMBP_PYTHON=$folder/bare/bin/python run "$1" 2 records "${@:2}" --parquet table.parquet
+    STREAMBP_PYTHON=$PWD/bare/bin/python run "$1" 2 records "${@:2}" --parquet table.parquet
     grep -q 'pip install pyarrow$' stderr && [ "$(wc -l <stderr)" -eq 1 ] || fail 'expected one line that says what to install'
   fi
 }

@@ -114,7 +114,7 @@ done
 STREAMBP_PYTHON=nowhere run 'no Python' 2 report grid --output none.html
 grep -q 'nowhere can.t be started.*STREAMBP_PYTHON' stderr && [ "$(wc -l <stderr)" -eq 1 ] || fail 'expected one line that names it'
 python3 -m venv --without-pip bare
-STREAMBP_PYTHON=$folder/bare/bin/python run 'a Python without packages' 2 report grid --output none.html
+STREAMBP_PYTHON=$PWD/bare/bin/python run 'a Python without packages' 2 report grid --output none.html
 grep -q 'pip install jinja2 matplotlib$' stderr && [ "$(wc -l <stderr)" -eq 1 ] || fail 'expected one line that says what to install'
 [ ! -e none.html ] || fail 'a page that was not drawn'
 finish
