@@ -133,24 +133,28 @@ Chart purpose_chart(const ReportGroup& group, const std::vector<NamedCell>& cell
 
 void add_crossover(const ReportGroup& group, const ReportSeries& series, ReportTable& table) {
   std::vector<RelativeCost> memory, time;
+  std::optional<double> last_time;
   for (const ReportCell* cell : series.cells) {
     const ReportCell* const base = group.base_of(*cell);
     if (base == nullptr || !cell->good()) continue;
     const auto length = static_cast<double>(cell->seq_len);
     if (const auto ratio = ratio_to(cell->memory, base->memory)) memory.push_back({length, *ratio});
-    if (const auto ratio = ratio_to(cell->seconds_median, base->seconds_median))
-      time.push_back({length, *ratio});
+    if (const auto ratio = ratio_to(cell->seconds_median, base->seconds_median)) {
+      const RatioInterval of = ratio_interval(cell->seconds, base->seconds);
+      time.push_back({length, of.low <= 1.0 && of.high >= 1.0 ? 1.0 : *ratio});
+      last_time = *ratio;
+    }
   }
   if (memory.empty() && time.empty()) return;
-  const auto last = [](const std::vector<RelativeCost>& costs) {
-    return Entry::number(costs.empty() ? "-" : fmt::format("{:.3f}", costs.back().ratio));
-  };
+  const std::optional<double> last_memory =
+      memory.empty() ? std::nullopt : std::optional(memory.back().ratio);
   const auto text = [](const std::vector<RelativeCost>& costs) {
     return costs.empty() ? std::string("-") : cheaper_text(costs);
   };
   table.rows.push_back(
       {"",
-       {group.title, series.label, group.base->label, text(memory), last(memory), text(time), last(time),
+       {group.title, series.label, group.base->label, text(memory), Entry::number(ratio_text(last_memory)),
+        text(time), Entry::number(ratio_text(last_time)),
         Entry::number(length_text(memory.empty() ? time.back().length : memory.back().length))}});
 }
 
@@ -239,7 +243,9 @@ ReportSection purpose_section(const std::vector<ReportGroup>& groups) {
 ReportSection crossover_section(const std::vector<ReportGroup>& groups) {
   ReportSection section{"crossover", "Crossover", {}};
   ReportTable table{
-      "At which lengths a method is below the base; crossings are interpolated between two lengths",
+      "At which lengths a method is below the base; crossings are interpolated between two lengths. A time "
+      "whose "
+      "interval holds 1 is none below it",
       {"run", "method", "base", "smaller", "memory x base", "faster", "time x base", "at tokens"},
       {},
       false};

@@ -126,10 +126,16 @@ std::string plain_title(const ReportCell& cell) {
 
 const ReportCell* ReportGroup::base_of(const ReportCell& cell) const {
   if (base == nullptr) return nullptr;
-  for (const ReportCell* other : base->cells) {
-    if (other->seq_len == cell.seq_len && other->good()) return other;
+  const ReportCell* found = nullptr;
+  for (const ReportSeries& one : series) {
+    for (const ReportCell* other : one.cells) {
+      if (other->label != base->cells.front()->label || other->seq_len != cell.seq_len || !other->good())
+        continue;
+      if (other->records.back()->file == cell.records.back()->file) return other;
+      if (&one == base) found = other;
+    }
   }
-  return nullptr;
+  return found;
 }
 
 size_t ReportGroup::cell_count() const {

@@ -23,7 +23,8 @@ struct ReportGroup {
   std::vector<ReportSeries> series;
   const ReportSeries* base = nullptr;  // checkpoint, else hf-checkpoint, standard or hf-standard; null: none
 
-  /// The cell of `base` with the same length, where it is good; null where there is none.
+  /// The good cell with the base's label and the length of `cell`: of the same file, where that has one, else
+  /// of `base`; null where there is none.
   const ReportCell* base_of(const ReportCell& cell) const;
   size_t cell_count() const;
 };

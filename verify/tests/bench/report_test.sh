@@ -72,6 +72,25 @@ records = sum(1 for file in glob.glob(sys.argv[1] + "/results/**/results.jsonl",
 size = os.path.getsize("all.html")
 assert records > 1000 and size / records * 500 < 6e5, (records, size)
 PYTHON
+# Of two folders of one run each is relative to its own checkpoint; times whose interval holds 1 are no difference.
+python3 - <<'PYTHON'
+import json, os
+os.mkdir("half"), os.mkdir("noisy")
+for folder, factor, seconds in (("half", 0.5, lambda r: [0.5, 0.5]), ("noisy", 1, lambda r: [0.8, 1.1] if r["method"] == "streambp" else [0.9, 1.0])):
+    with open(f"{folder}/results.jsonl", "w") as file:
+        for record in map(json.loads, open("grid/results.jsonl")):
+            record["peak_beyond_resident_bytes"] = int(factor * record["peak_beyond_resident_bytes"])
+            file.write(json.dumps({**record, "seconds": seconds(record)}) + "\n")
+PYTHON
+run 'two folders' 0 report grid half
+python3 - <<'PYTHON' || fail 'not relative to its own checkpoint'
+rows = [line.split(" | ") for line in open("stdout") if line.startswith("| qwen3-tiny") and "| checkpoint" in line and "at tokens" not in line]
+rows = [row for row in rows if len(row) == 8]
+ratios = {row[1]: row[4] for row in rows}
+assert ratios["streambp, grid"] == ratios["streambp, half"] and float(ratios["checkpoint, half"] if "checkpoint, half" in ratios else 1) == 1, ratios
+PYTHON
+run 'a time that is noise' 0 report noisy
+grep -q '^| qwen3-tiny.* | streambp | checkpoint | [^|]* | [0-9.]* | at none | ' stdout || fail 'noise as a crossing'
 run 'Markdown on stdout' 0 report grid
 head -n 1 stdout | grep -q '^# ' || fail 'no title'
 run 'twice the same' 0 report grid --output page2.html
