@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "streambp/error.h"
+#include "streambp/model/family.h"
 #include "streambp/model/model_files.h"
 #include "streambp/model/quantization.h"
 #include "streambp/model/strict_json.h"
@@ -199,9 +200,8 @@ std::vector<std::pair<std::string, StoredTensor>> of_experts(const std::string& 
 
 // The tensors of `files` by the names of parameters.
 Tensors named_as_parameters(const Files& files, const Config& config) {
-  const bool may_be_part = config.family == "gemma3_text" || config.family == "gemma4_text" ||
-                           config.family == "ministral3" || config.family == "mistral" ||
-                           !config.linear_attention.empty();
+  const Family& family = family_of(config);
+  const bool may_be_part = family.whole.model_type != nullptr || family.recurrent;
   Tensors tensors;
   const auto add = [&](const std::string& name, const StoredTensor& tensor) {
     const auto [at, is_new] = tensors.try_emplace(name, tensor);

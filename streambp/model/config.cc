@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "streambp/model/config_reader.h"
+#include "streambp/model/family.h"
 #include "streambp/model/packed.h"
 
 namespace streambp {
@@ -15,63 +16,20 @@ using nlohmann::json;
 
 constexpr std::array<const char*, 4> kModelDtypes = {"float64", "float32", "bfloat16", "float16"};
 
-// What the text part of a multimodal model is as a config of its own, and its class's sizes.
-// `text_type`: text_config's model_type, where a class has texts of several.
-const json& text_defaults(const std::string& model_type, const std::string& text_type) {
-  static const json kGemma3 = {{"model_type", "gemma3_text"}, {"vocab_size", 262208u},
-                               {"hidden_size", 2304u},        {"intermediate_size", 9216u},
-                               {"num_hidden_layers", 26u},    {"num_attention_heads", 8u},
-                               {"num_key_value_heads", 4u}};
-  static const json kGemma4 = {{"model_type", "gemma4_text"}, {"vocab_size", 262144u},
-                               {"hidden_size", 2304u},        {"intermediate_size", 9216u},
-                               {"num_hidden_layers", 30u},    {"num_attention_heads", 8u},
-                               {"num_key_value_heads", 4u}};
-  static const json kMistral3 = {{"model_type", "ministral3"}, {"vocab_size", 131072u},
-                                 {"hidden_size", 4096u},       {"intermediate_size", 14336u},
-                                 {"num_hidden_layers", 34u},   {"num_attention_heads", 32u},
-                                 {"num_key_value_heads", 8u}};
-  // Mistral Small 3.1 and 3.2, Magistral: the class's own sizes are those of MistralConfig.
-  static const json kMistral = {{"model_type", "mistral"},  {"vocab_size", 32000u},
-                                {"hidden_size", 4096u},     {"intermediate_size", 14336u},
-                                {"num_hidden_layers", 32u}, {"num_attention_heads", 32u},
-                                {"num_key_value_heads", 8u}};
-  static const json kQwen35 = {{"model_type", "qwen3_5_text"}, {"vocab_size", 248320u},
-                               {"hidden_size", 4096u},         {"intermediate_size", 12288u},
-                               {"num_hidden_layers", 32u},     {"num_attention_heads", 16u},
-                               {"num_key_value_heads", 4u}};
-  static const json kQwen35Moe = {{"model_type", "qwen3_5_moe_text"},
-                                  {"vocab_size", 248320u},
-                                  {"hidden_size", 2048u},
-                                  {"num_hidden_layers", 40u},
-                                  {"num_attention_heads", 16u},
-                                  {"num_key_value_heads", 2u},
-                                  {"moe_intermediate_size", 512u},
-                                  {"shared_expert_intermediate_size", 512u},
-                                  {"num_experts_per_tok", 8u},
-                                  {"num_experts", 256u}};
-  static const json kNone;
-  if (model_type == "gemma3") return kGemma3;
-  if (model_type == "gemma4") return kGemma4;
-  if (model_type == "qwen3_5") return kQwen35;
-  if (model_type == "qwen3_5_moe") return kQwen35Moe;
-  if (model_type != "mistral3") return kNone;
-  return text_type == "ministral3" ? kMistral3 : kMistral;
-}
-
 // The text part of a multimodal Gemma 3 or 4, Mistral 3 or Qwen3.5, as a config of its own. There
 // transformers leaves out what equals the class's default, sizes included, and keeps a few settings of the
 // whole model outside.
-json text_part(const ConfigReader& file, json part) {
+json text_part(const ConfigReader& file, const Family& family) {
+  json part = json::parse(family.whole.sizes);
+  part["model_type"] = family.name;
   const ConfigReader text = file.inner("text_config");
   text.only("model_type", part["model_type"]);
   constexpr const char* kTied = "tie_word_embeddings";
   // transformers 5 takes the key outside, or its default there. Mistral 3's files may have it inside alone:
   // an own head among the weights is then not tied in transformers either.
-  const bool outside_default = part["model_type"].get<std::string>().starts_with("gemma");
-  const bool mistral3 =
-      part["model_type"].get<std::string>().ends_with("istral3") || part["model_type"] == "mistral";
-  if (!mistral3 && file.find(kTied) == nullptr && text.flag(kTied, outside_default) != outside_default)
-    text.refuse(kTied, fmt::format("{} or the same key outside text_config, which counts", outside_default));
+  if (!family.whole.tied_inside && file.find(kTied) == nullptr &&
+      text.flag(kTied, family.tied) != family.tied)
+    text.refuse(kTied, fmt::format("{} or the same key outside text_config, which counts", family.tied));
   part.update(text.object());
   for (const char* key : {kTied, "dtype", "torch_dtype", "quantization_config"}) {
     const json* const outside = file.find(key);
@@ -88,7 +46,7 @@ void parse_heads(const ConfigReader& settings, const Family& family, Config& con
   config.num_attention_heads = settings.size("num_attention_heads", kMaxHeads);
   const int64_t heads = config.num_attention_heads;
   // Where the key is absent, transformers takes a fixed number for most families, which is hardly ever meant.
-  if (!family.key_value_heads && !settings.has("num_key_value_heads")) {
+  if (!family.key_value_heads_absent && !settings.has("num_key_value_heads")) {
     settings.refuse("num_key_value_heads", "an integer or null");
   }
   config.num_key_value_heads = settings.size("num_key_value_heads", kMaxHeads, heads);
@@ -100,13 +58,15 @@ void parse_heads(const ConfigReader& settings, const Family& family, Config& con
   if (fallback == 0 && config.hidden_size % heads == 0) fallback = config.hidden_size / heads;
   // transformers takes 128 for a Qwen3 without head_dim, other readers the quotient; for a Ministral 3 and a
   // GPT-OSS it takes its own number where the key is absent and the quotient where it is null.
-  if ((config.family == "qwen3" || config.family == "ministral3" || config.family == "gpt_oss") &&
-      config.hidden_size != heads * family.head_dim)
-    fallback = 0;
+  if (family.head_dim_disputed && config.hidden_size != heads * family.head_dim) fallback = 0;
   config.head_dim = fallback > 0 ? settings.size("head_dim", kMaxHeadDim, fallback)
                                  : settings.size("head_dim", kMaxHeadDim);
   if (config.head_dim % 2 != 0) {
     settings.refuse("head_dim", fmt::format("an even number, not {}", config.head_dim));
+  }
+  if (family.heads_fill_hidden && heads * config.head_dim != config.hidden_size) {
+    settings.refuse("head_dim", fmt::format("hidden_size / num_attention_heads: {} x {} is not {}", heads,
+                                            config.head_dim, config.hidden_size));
   }
 }
 
@@ -165,8 +125,8 @@ Config parse_settings(const ConfigReader& settings) {
   config.family = family.name;
   config.vocab_size = settings.size("vocab_size", kMaxVocab);
   config.hidden_size = settings.size("hidden_size", kMaxHidden);
-  // Qwen3.5's mixture has no dense MLP.
-  const bool all_experts = config.family == "qwen3_5_moe_text";
+  // Where no layer has a dense MLP there need not be its width.
+  const bool all_experts = family.experts.always;
   config.intermediate_size =
       settings.size(all_experts && settings.find("intermediate_size") == nullptr ? "moe_intermediate_size"
                                                                                  : "intermediate_size",
@@ -198,9 +158,9 @@ Config parse_config(std::string_view text, const std::string& where) {
   const json* const text_type = inner != nullptr && inner->is_object() && inner->contains("model_type")
                                     ? &inner->at("model_type")
                                     : nullptr;
-  const json& defaults = text_defaults(text_of(type), text_of(text_type));
-  if (defaults.is_null()) return parse_settings(file);
-  const json part = text_part(file, defaults);
+  const Family* const family = find_text_family(text_of(type), text_of(text_type));
+  if (family == nullptr) return parse_settings(file);
+  const json part = text_part(file, *family);
   return parse_settings(ConfigReader(part, where, "text_config."));
 }
 

@@ -1,229 +1,154 @@
-// What config.json says beyond sizes and positions, family by family (transformers, configuration_*.py).
+// The families: one row each (transformers, configuration_*.py and modeling_*.py).
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <fmt/ranges.h>
+#include <set>
+#include <string_view>
 
 #include "streambp/model/config_reader.h"
-#include "streambp/model/quantization.h"
+#include "streambp/model/family.h"
 
 namespace streambp {
 namespace {
 
-using nlohmann::json;
+// Biases that no key switches, of all three or of queries, keys and values alone.
+constexpr FamilyBiases kNoBias{.qkv_key = nullptr, .output_key = nullptr};
+constexpr FamilyBiases kQkvBias{.qkv_key = nullptr, .output_key = nullptr, .qkv = true};
+constexpr FamilyBiases kMlpByKey{.mlp_key = "mlp_bias"};
 
+constexpr FamilyWindows kFromLayer{.layers = WindowLayers::kFromLayer};
+
+constexpr FamilyRope kQuarter{.partial = 0.25};
+constexpr FamilyRope kQuarterOfImages{.partial = 0.25, .image_keys = true};
+
+// The sizes of text parts, which their files leave out where they are the class's.
+constexpr const char* kGemma3Text = R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216,
+  "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4})";
+constexpr const char* kGemma4Text = R"({"vocab_size": 262144, "hidden_size": 2304, "intermediate_size": 9216,
+  "num_hidden_layers": 30, "num_attention_heads": 8, "num_key_value_heads": 4})";
+constexpr const char* kMinistral3Text =
+    R"({"vocab_size": 131072, "hidden_size": 4096, "intermediate_size": 14336,
+  "num_hidden_layers": 34, "num_attention_heads": 32, "num_key_value_heads": 8})";
+// Mistral Small 3.1 and 3.2, Magistral: the class's own sizes are those of MistralConfig.
+constexpr const char* kMistralText = R"({"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
+  "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8})";
+constexpr const char* kQwen35Text = R"({"vocab_size": 248320, "hidden_size": 4096, "intermediate_size": 12288,
+  "num_hidden_layers": 32, "num_attention_heads": 16, "num_key_value_heads": 4})";
+constexpr const char* kQwen35MoeText = R"({"vocab_size": 248320, "hidden_size": 2048, "num_hidden_layers": 40,
+  "num_attention_heads": 16, "num_key_value_heads": 2, "moe_intermediate_size": 512,
+  "shared_expert_intermediate_size": 512, "num_experts_per_tok": 8, "num_experts": 256})";
+
+// By name. What a row leaves out is as in Family: a Llama of which attention_bias may give all maps of
+// attention a bias.
 // clang-format off
-constexpr std::array<Family, 24> kFamilies = {{
-  // name         positions  eps  tied  head_dim K absent  attention's bias          gemma  theta  pad_token_id
-  {"deepseek_v3",     4096, 1e-6, false, 0,      false, Family::Bias::kByKey,    false, 1e4, -1, false, true},
-  {"gemma",           8192, 1e-6, true,  256,    false, Family::Bias::kByKey,    true,  1e4, 0},
-  {"gemma2",          8192, 1e-6, true,  256,    false, Family::Bias::kByKey,    true,  1e4, 0},
-  {"gemma3_text",   131072, 1e-6, true,  256,    false, Family::Bias::kByKey,    true,  1e6, 0},
-  {"gemma4_text",   131072, 1e-6, true,  256,    false, Family::Bias::kByKey,    true,  1e6, 0},
-  {"glm4",       131072, 1.5625e-7, false, 128,  false, Family::Bias::kQkvByKey, false, 1e4, 151329},
-  {"glm4_moe",      131072, 1e-5, false, 0,      false, Family::Bias::kQkvByKey, false, 1e4, -1},
-  {"gpt_oss",       131072, 1e-5, false, 64,     false, Family::Bias::kByKey,    false, 1.5e5, -1},
-  {"granite",         2048, 1e-6, false, 0,      true,  Family::Bias::kByKey,    false, 1e4, -1},
-  {"llama",           2048, 1e-6, false, 0,      true,  Family::Bias::kByKey,    false, 1e4, -1},
-  {"ministral3",    262144, 1e-5, false, 128,    false, Family::Bias::kNone,     false, 1e4, 11},
-  {"mistral",       131072, 1e-6, false, 0,      false, Family::Bias::kNone,     false, 1e4, -1},
-  {"mixtral",       131072, 1e-5, false, 0,      false, Family::Bias::kNone,     false, 1e6, -1},
-  {"olmo2",           2048, 1e-5, false, 0,      true,  Family::Bias::kByKey,    false, 1e4, 1},
-  {"olmo3",           2048, 1e-5, false, 0,      true,  Family::Bias::kByKey,    false, 5e5, 1},
-  {"phi3",            4096, 1e-5, false, 0,      true,  Family::Bias::kNone,     false, 1e4, 32000},
-  {"qwen2",          32768, 1e-6, false, 0,      false, Family::Bias::kQkv,      false, 1e4, -1},
-  {"qwen2_moe",      32768, 1e-6, false, 0,      false, Family::Bias::kQkvByKey, false, 1e4, -1},
-  {"qwen3",          32768, 1e-6, false, 128,    false, Family::Bias::kByKey,    false, 1e4, -1},
-  {"qwen3_5_moe_text", 32768, 1e-6, false, 256,  false, Family::Bias::kByKey,    false, 1e4, -1, true},
-  {"qwen3_5_text",   32768, 1e-6, false, 256,    false, Family::Bias::kByKey,    false, 1e4, -1, true},
-  {"qwen3_moe",      32768, 1e-6, false, 0,      false, Family::Bias::kByKey,    false, 1e4, -1},
-  {"qwen3_next",     32768, 1e-6, false, 256,    false, Family::Bias::kByKey,    false, 1e4, -1, true},
-  {"smollm3",        32768, 1e-6, true,  0,      false, Family::Bias::kByKey,    false, 2e6, 128004},
-}};
+constexpr auto kFamilies = std::to_array<Family>({
+  {.name = "deepseek_v3", .alias = "kimi_k2", .positions = 4096, .latent = true,
+   .windows = {.layers = WindowLayers::kAll},
+   .experts = {.router = Router::kGrouped, .normalised = true, .experts = 256, .width = 2048, .groups = 8,
+               .topk_groups = 4, .dense_layers = 3, .scale = 2.5}},
+  {.name = "gemma", .positions = 8192, .tied = true, .head_dim = 256, .pad_token_id = 0,
+   .activation = Activation::kGeluTanh, .gelu_means_tanh = true, .norm_adds_one = true, .scales_embedding = true},
+  {.name = "gemma2", .positions = 8192, .tied = true, .head_dim = 256, .pad_token_id = 0,
+   .activation = Activation::kGeluTanh, .norms = NormLayout::kAround, .norm_adds_one = true, .scales_embedding = true,
+   .query_pre_attn_scalar = 256.0, .attn_softcapping = 50.0, .final_softcapping = 30.0,
+   .windows = {.layers = WindowLayers::kAllButEvery, .period = 2, .reads_period = true, .other_periods = false,
+               .size = 4096}},
+  {.name = "gemma3_text", .whole = {.model_type = "gemma3", .sizes = kGemma3Text}, .positions = 131072, .tied = true,
+   .head_dim = 256, .pad_token_id = 0, .activation = Activation::kGeluTanh, .qk_norm = QkNorm::kOfHeads,
+   .norms = NormLayout::kAround, .norm_adds_one = true, .scales_embedding = true, .query_pre_attn_scalar = 256.0,
+   .windows = {.layers = WindowLayers::kAllButEvery, .period = 6, .reads_period = true, .size = 4096},
+   .rope = {.theta = 1e6, .of_windows = true, .reads_theta_of_windows = true}},
+  {.name = "gemma4_text", .whole = {.model_type = "gemma4", .sizes = kGemma4Text}, .positions = 131072, .tied = true,
+   .head_dim = 256, .pad_token_id = 0, .activation = Activation::kGeluTanh, .qk_norm = QkNorm::kOfHeads,
+   .norms = NormLayout::kAround, .scales_embedding = true, .final_softcapping = 0.0, .bidirectional = "vision",
+   .gemma4 = true,
+   .windows = {.layers = WindowLayers::kAllButEvery, .period = 6, .other_periods = false, .size = 512,
+               .last_sees_all = true},
+   .rope = {.theta = 1e6, .types = RopeTypes::kProportional, .of_windows = true, .of_class = ClassRope::kGemma4},
+   .experts = {.router = Router::kNextToMlp}},
+  {.name = "glm4", .positions = 131072, .rms_norm_eps = 1.5625e-7, .head_dim = 128, .pad_token_id = 151329,
+   .bias = {.output_key = nullptr, .qkv = true}, .norms = NormLayout::kAroundAsGlm, .fused_gate_up = true,
+   .rope = {.partial = 0.5, .interleaved = true}},
+  {.name = "glm4_moe", .positions = 131072, .rms_norm_eps = 1e-5, .bias = {.output_key = nullptr},
+   .qk_norm = QkNorm::kByKey, .windows = {.layers = WindowLayers::kAll}, .rope = {.partial = 0.5},
+   .experts = {.router = Router::kGrouped, .normalised = true, .normalised_null = true, .experts = 128, .width = 1408}},
+  {.name = "gpt_oss", .positions = 131072, .rms_norm_eps = 1e-5, .head_dim = 64, .head_dim_disputed = true,
+   .bias = {.qkv = true, .output = true}, .clamped_gate = true, .attention_sinks = true,
+   .windows = {.layers = WindowLayers::kAllButEvery, .period = 2, .size = 128},
+   .rope = {.theta = 1.5e5, .of_class = ClassRope::kGptOss, .null_is_ambiguous = true},
+   .experts = {.router = Router::kOfAllLayers, .two_names = true, .biased_interleaved = true}},
+  {.name = "granite", .positions = 2048, .key_value_heads_absent = true, .bias = kMlpByKey, .multipliers = true},
+  {.name = "llama", .positions = 2048, .key_value_heads_absent = true, .bias = kMlpByKey},
+  {.name = "ministral3",
+   .whole = {.model_type = "mistral3", .sizes = kMinistral3Text, .tied_inside = true}, .positions = 262144,
+   .rms_norm_eps = 1e-5, .head_dim = 128, .head_dim_disputed = true, .pad_token_id = 11, .bias = kNoBias,
+   .windows = {.layers = WindowLayers::kAll}, .rope = {.types = RopeTypes::kYarn, .of_class = ClassRope::kMinistral3}},
+  {.name = "mistral", .whole = {.model_type = "mistral3", .sizes = kMistralText, .tied_inside = true},
+   .positions = 131072, .bias = kNoBias, .windows = {.layers = WindowLayers::kAllAsStated}},
+  {.name = "mixtral", .positions = 131072, .rms_norm_eps = 1e-5, .bias = kNoBias,
+   .windows = {.layers = WindowLayers::kAll}, .rope = {.theta = 1e6},
+   .experts = {.router = Router::kOfAllLayers, .two_names = true, .block_sparse_moe_names = true}},
+  {.name = "olmo2", .positions = 2048, .rms_norm_eps = 1e-5, .key_value_heads_absent = true, .pad_token_id = 1,
+   .qk_norm = QkNorm::kOfWholeProjections, .norms = NormLayout::kAfter},
+  {.name = "olmo3", .positions = 2048, .rms_norm_eps = 1e-5, .key_value_heads_absent = true, .pad_token_id = 1,
+   .qk_norm = QkNorm::kOfWholeProjections, .norms = NormLayout::kAfter,
+   .windows = {.layers = WindowLayers::kAllButEvery, .period = 4, .size = 4096},
+   .rope = {.theta = 5e5, .of_windows = true, .theta_of_windows = 5e5}},
+  {.name = "phi3", .positions = 4096, .rms_norm_eps = 1e-5, .key_value_heads_absent = true, .pad_token_id = 32000,
+   .bias = kNoBias, .fused_projections = true, .windows = {.layers = WindowLayers::kAll},
+   .rope = {.types = RopeTypes::kLongrope, .partial = 1.0}},
+  {.name = "qwen2", .bias = kQkvBias, .windows = kFromLayer},
+  {.name = "qwen2_moe", .bias = {.qkv_key = "qkv_bias", .output_key = nullptr, .qkv = true},
+   .windows = {.layers = WindowLayers::kEvenBelowLayer}, .experts = {.router = Router::kSoftmax, .shared = true}},
+  {.name = "qwen3", .head_dim = 128, .head_dim_disputed = true, .qk_norm = QkNorm::kOfHeads, .windows = kFromLayer},
+  {.name = "qwen3_5_moe_text", .whole = {.model_type = "qwen3_5_moe", .sizes = kQwen35MoeText}, .head_dim = 256,
+   .qk_norm = QkNorm::kOfHeads, .norm_adds_one = true, .recurrent = true, .rope = kQuarterOfImages,
+   .experts = {.router = Router::kSoftmax, .shared = true, .always = true}},
+  {.name = "qwen3_5_text", .whole = {.model_type = "qwen3_5", .sizes = kQwen35Text}, .head_dim = 256,
+   .qk_norm = QkNorm::kOfHeads, .norm_adds_one = true, .recurrent = true, .rope = kQuarterOfImages},
+  {.name = "qwen3_moe", .qk_norm = QkNorm::kOfHeads, .windows = {.layers = WindowLayers::kAllIfSwitchedOn},
+   .experts = {.router = Router::kSoftmax, .two_names = true}},
+  {.name = "qwen3_next", .head_dim = 256, .qk_norm = QkNorm::kOfHeads, .norm_adds_one = true, .recurrent = true,
+   .fused_recurrence = true, .rope = kQuarter,
+   .experts = {.router = Router::kSoftmax, .shared = true, .normalised = true}},
+  {.name = "smollm3", .tied = true, .pad_token_id = 128004, .bias = kMlpByKey, .pretraining_tp_unread = true,
+   .windows = {.layers = WindowLayers::kThoseWithoutRope}, .no_rope = NoRope::kByKeys, .rope = {.theta = 2e6}},
+});
 // clang-format on
 
-// Settings that change the mathematics, or the training of it, and have one supported value in every family.
-void refuse_unsupported(const ConfigReader& settings) {
-  static const std::vector<std::pair<const char*, json>> kOnly = {
-      {"attention_dropout", 0}, {"resid_pdrop", 0},        {"embd_pdrop", 0},       {"clip_qkv", nullptr},
-      {"full_attn_mod", 1},     {"interpolate_factor", 1}, {"lm_head_bias", false}, {"is_causal", true},
-  };
-  parse_quantization(settings);  // which weights are quantised is the checkpoint's business
-  for (const auto& [key, supported] : kOnly) settings.only(key, supported);
-  // Gemma 4's "vision" is of an image's tokens alone.
-  constexpr const char* kBothDirections = "use_bidirectional_attention";
-  settings.only(kBothDirections, settings.text("model_type") == "gemma4_text" ? json("vision") : json(false));
-  // A choice of keys by a second, small attention, whose indices no gradient reaches.
-  for (const char* key : {"index_topk", "index_n_heads", "index_head_dim"}) {
-    if (settings.find(key) != nullptr)
-      settings.refuse(key, "none: sparse attention by an indexer (DeepSeek V3.2, GLM-5) is not supported");
-  }
-  // SmolLM3's published file holds a 2, which nothing reads.
-  if (settings.text("model_type") != "smollm3") settings.only("pretraining_tp", 1);
-}
-
-void parse_biases(const ConfigReader& settings, const Family& family, Config& config) {
-  switch (family.bias) {
-    case Family::Bias::kNone:
-      settings.only("attention_bias", false);
-      break;
-    case Family::Bias::kQkv:
-      settings.only("attention_bias", true);
-      config.qkv_bias = true;
-      break;
-    case Family::Bias::kQkvByKey:
-      config.qkv_bias = settings.flag(config.family == "qwen2_moe" ? "qkv_bias" : "attention_bias",
-                                      config.family != "glm4_moe");
-      break;
-    case Family::Bias::kByKey:
-      config.qkv_bias = config.o_bias = settings.flag("attention_bias", config.family == "gpt_oss");
-      break;
-  }
-  // What the key says that another family's class reads.
-  settings.only(config.family == "qwen2_moe" ? "attention_bias" : "qkv_bias", config.qkv_bias);
-  if (config.family == "llama" || config.family == "granite" || config.family == "smollm3") {
-    config.mlp_bias = settings.flag("mlp_bias", false);
-  } else {
-    settings.only("mlp_bias", false);
-  }
-}
-
-// A cap of gemma2, which null switches off.
-double softcap(const ConfigReader& settings, const char* key, double fallback) {
-  if (settings.has(key) && settings.find(key) == nullptr) return 0.0;
-  return settings.positive(key, fallback);
-}
-
-void parse_activation(const ConfigReader& settings, const Family& family, Config& config) {
-  const json activation = family.gemma ? "gelu_pytorch_tanh" : "silu";
-  // Gemma's first files say gelu and mean this one.
-  const bool says_gelu = config.family == "gemma" && settings.text("hidden_act") == "gelu";
-  if (!says_gelu) settings.only("hidden_act", activation);
-  settings.only("hidden_activation", activation);
-  if (family.gemma) config.hidden_act = Activation::kGeluTanh;
-}
-
-void parse_attention(const ConfigReader& settings, const Family& family, Config& config) {
-  const std::string& name = config.family;
-  config.qk_norm_full_width = name == "olmo2" || name == "olmo3";
-  config.qk_norm = config.qk_norm_full_width || name.starts_with("qwen3") || name == "gemma3_text" ||
-                   name == "gemma4_text" || (name == "glm4_moe" && settings.flag("use_qk_norm", false));
-  config.fused_projections = name == "phi3";
-  config.fused_gate_up = config.rope_interleaved = name == "glm4";
-  config.attention_sinks = name == "gpt_oss";
-  double scale_of = static_cast<double>(config.head_dim);
-  if (name == "gemma2" || name == "gemma3_text") {
-    scale_of = settings.positive("query_pre_attn_scalar", 256.0);
-  } else {
-    settings.only("query_pre_attn_scalar", nullptr);
-  }
-  config.attention_scale = 1.0 / std::sqrt(scale_of);
-  if (family.latent) parse_latent(settings, config);
-  if (name == "gemma2") {
-    config.attn_logit_softcapping = softcap(settings, "attn_logit_softcapping", 50.0);
-    config.final_logit_softcapping = softcap(settings, "final_logit_softcapping", 30.0);
-  } else {
-    settings.only("attn_logit_softcapping", nullptr);
-    if (name == "gemma4_text" && settings.find("final_logit_softcapping") != nullptr) {
-      config.final_logit_softcapping = softcap(settings, "final_logit_softcapping", 0.0);
-    } else {
-      settings.only("final_logit_softcapping", nullptr);
-    }
-  }
-}
-
-void parse_norms(const Family& family, Config& config) {
-  config.norm_adds_one = (family.gemma && config.family != "gemma4_text") || family.recurrent;
-  config.norm_after = config.family == "olmo2" || config.family == "olmo3";
-  config.glm_norm_names = config.family == "glm4";
-  config.sandwich_norms = config.glm_norm_names || (family.gemma && config.family != "gemma");
-}
-
-// Constant factors: Gemma's of the embedding, and Granite's.
-void parse_multipliers(const ConfigReader& settings, const Family& family, Config& config) {
-  if (family.gemma) {
-    config.embedding_scale = std::sqrt(static_cast<double>(config.hidden_size));
-    config.rounds_embedding_scale = true;
-  }
-  if (config.family == "granite") {
-    config.embedding_scale = settings.positive("embedding_multiplier", 1.0);
-    config.residual_multiplier = settings.positive("residual_multiplier", 1.0);
-    config.logits_scaling = settings.positive("logits_scaling", 1.0);
-    config.attention_scale = settings.positive("attention_multiplier", 1.0);
-    return;
-  }
-  for (const char* key :
-       {"embedding_multiplier", "residual_multiplier", "logits_scaling", "attention_multiplier"}) {
-    settings.only(key, nullptr);
-  }
-}
-
-// GPT-OSS's clamped gate.
-void parse_clamps(const ConfigReader& settings, Config& config) {
-  if (config.family == "gpt_oss") {
-    config.swiglu_alpha = settings.positive("swiglu_alpha", 1.702);
-    config.swiglu_limit = settings.positive("swiglu_limit", 7.0);
-    return;
-  }
-  settings.only("swiglu_alpha", nullptr);
-  settings.only("swiglu_limit", nullptr);
-}
-
-// SmolLM3's layers without rotary embedding: in no_rope_layers they are the zeros.
-void parse_no_rope(const ConfigReader& settings, Config& config) {
-  constexpr const char* kKey = "no_rope_layers";
-  constexpr const char* kInterval = "no_rope_layer_interval";
-  if (config.family != "smollm3") {
-    settings.only(kKey, nullptr);
-    settings.only(kInterval, nullptr);
-    return;
-  }
-  const auto layers = static_cast<std::size_t>(config.num_hidden_layers);
-  if (const json* const rotates = settings.find(kKey)) {
-    const auto is_flag = [](const json& flag) { return flag == 0 || flag == 1; };
-    if (!rotates->is_array() || rotates->size() < layers ||
-        !std::all_of(rotates->begin(), rotates->end(), is_flag)) {
-      settings.refuse(
-          kKey, fmt::format("a list of {} numbers, 0 for a layer that does not rotate, else 1", layers));
-    }
-    for (std::size_t layer = 0; layer < layers; ++layer) config.no_rope.push_back((*rotates)[layer] == 0);
-    return;
-  }
-  const auto interval = static_cast<std::size_t>(settings.size(kInterval, kMaxLayers, 4));
-  for (std::size_t layer = 1; layer <= layers; ++layer) config.no_rope.push_back(layer % interval == 0);
+const Family* find_row(std::string_view name) {
+  const auto* const row = std::find_if(kFamilies.begin(), kFamilies.end(), [&](const Family& one) {
+    return name == one.name || (one.alias != nullptr && name == one.alias);
+  });
+  return row == kFamilies.end() ? nullptr : row;
 }
 
 }  // namespace
 
 const Family& find_family(const ConfigReader& settings) {
-  std::string name = settings.text("model_type").value_or("");
-  if (name == "kimi_k2")
-    name = "deepseek_v3";  // whose mathematics it has, and whose class its architectures name
+  if (const Family* const row = find_row(settings.text("model_type").value_or(""))) return *row;
+  std::set<std::string> names;
   for (const Family& family : kFamilies) {
-    if (name == family.name) return family;
+    names.insert(family.name);
+    if (family.whole.model_type != nullptr) names.insert(family.whole.model_type);
   }
-  std::vector<std::string> names = {"gemma3", "gemma4", "mistral3", "qwen3_5", "qwen3_5_moe"};
-  for (const Family& family : kFamilies) names.emplace_back(family.name);
-  std::sort(names.begin(), names.end());
   settings.refuse("model_type", fmt::format("one of {}", fmt::join(names, ", ")));
 }
 
-void parse_family(const ConfigReader& settings, const Family& family, Config& config) {
-  refuse_unsupported(settings);
-  parse_biases(settings, family, config);
-  parse_activation(settings, family, config);
-  parse_attention(settings, family, config);
-  parse_norms(family, config);
-  parse_multipliers(settings, family, config);
-  parse_clamps(settings, config);
-  parse_no_rope(settings, config);
-  if (family.recurrent) {
-    parse_recurrent(settings, config);
-  } else {
-    parse_windows(settings, family, config);
+const Family& family_of(const Config& config) {
+  const Family* const row = find_row(config.family);
+  if (row == nullptr) throw InputError("no family {}", config.family);
+  return *row;
+}
+
+const Family* find_text_family(const std::string& model_type, const std::string& text_type) {
+  const Family* found = nullptr;
+  for (const Family& family : kFamilies) {
+    if (family.whole.model_type == nullptr || family.whole.model_type != model_type) continue;
+    found = &family;
+    if (family.name == text_type) break;
   }
-  parse_gemma4(settings, config);
-  parse_mixture(settings, config);
+  return found;
 }
 
 }  // namespace streambp

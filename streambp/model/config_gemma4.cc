@@ -4,6 +4,7 @@
 #include <string>
 
 #include "streambp/model/config_reader.h"
+#include "streambp/model/family.h"
 
 namespace streambp {
 namespace {
@@ -111,8 +112,8 @@ void parse_sharing(const ConfigReader& settings, Config& config) {
 
 }  // namespace
 
-void parse_gemma4(const ConfigReader& settings, Config& config) {
-  if (config.family != "gemma4_text") {
+void parse_gemma4(const ConfigReader& settings, const Family& family, Config& config) {
+  if (!family.gemma4) {
     for (const char* key : {"global_head_dim", "num_global_key_value_heads", kPerLayerConfig,
                             "num_kv_shared_layers", "hidden_size_per_layer_input"})
       settings.only(key, nullptr);

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "streambp/model/config_reader.h"
+#include "streambp/model/family.h"
 
 namespace streambp {
 namespace {
@@ -25,16 +26,15 @@ std::vector<bool> sparse_layers(const ConfigReader& settings, int64_t layers) {
 }
 
 // Sizes and rules of the experts, but for their width.
-void parse_experts(const ConfigReader& settings, const Config& config, MixtureSettings& mixture) {
+void parse_experts(const ConfigReader& settings, const FamilyExperts& family, const Config& config,
+                   MixtureSettings& mixture) {
   // transformers 5 may write num_local_experts for num_experts; of Mixtral it is the key itself.
   const int64_t limit = kMaxExpertsOfAllLayers / config.num_hidden_layers;
   const auto experts = agreed(settings, "num_experts", settings.optional_size("num_experts", limit),
                               "num_local_experts", settings.optional_size("num_local_experts", limit));
   mixture.num_experts = experts ? *experts : settings.size("num_experts", limit);
   // The other classes know it by one name alone.
-  const bool has_both_names =
-      config.family == "gpt_oss" || config.family == "mixtral" || config.family == "qwen3_moe";
-  if (!has_both_names && settings.find("num_experts") == nullptr)
+  if (!family.two_names && settings.find("num_experts") == nullptr)
     settings.refuse("num_experts", "an integer (num_local_experts is not read)");
   mixture.num_experts_per_tok = settings.size("num_experts_per_tok", mixture.num_experts);
   const double coefficient = settings.number("router_aux_loss_coef").value_or(0.001);
@@ -45,7 +45,8 @@ void parse_experts(const ConfigReader& settings, const Config& config, MixtureSe
 
 // Mixtral and GPT-OSS: all layers have experts, as wide as intermediate_size, and the chosen ones' logits are
 // what the softmax is of, which is the same as dividing by the sum of their probabilities.
-void parse_all_sparse(const ConfigReader& settings, const Config& config, MixtureSettings& mixture) {
+void parse_all_sparse(const ConfigReader& settings, const FamilyExperts& family, int64_t layers,
+                      MixtureSettings& mixture) {
   settings.only("router_jitter_noise", 0);
   settings.only("norm_topk_prob", true);
   for (const char* key : {"moe_intermediate_size", "mlp_only_layers", "decoder_sparse_step"}) {
@@ -53,11 +54,11 @@ void parse_all_sparse(const ConfigReader& settings, const Config& config, Mixtur
   }
   mixture.moe_intermediate_size = settings.size("intermediate_size", kMaxIntermediate / mixture.num_experts);
   mixture.norm_topk_prob = true;
-  mixture.block_sparse_moe_names = config.family == "mixtral";
-  mixture.biased_interleaved = config.family == "gpt_oss";
+  mixture.block_sparse_moe_names = family.block_sparse_moe_names;
+  mixture.biased_interleaved = family.biased_interleaved;
   // Of the files of OpenAI's own reader, which hold both.
   if (mixture.biased_interleaved) settings.only("experts_per_token", mixture.num_experts_per_tok);
-  mixture.sparse.assign(static_cast<std::size_t>(config.num_hidden_layers), true);
+  mixture.sparse.assign(static_cast<std::size_t>(layers), true);
 }
 
 // How many layers, from the first, have a dense MLP.
@@ -68,26 +69,25 @@ int64_t dense_layers(const ConfigReader& settings, int64_t fallback) {
 }
 
 // DeepSeek V3 and GLM-4.5.
-void parse_sigmoid_mixture(const ConfigReader& settings, Config& config) {
-  const bool deepseek = config.family == "deepseek_v3";
-  MixtureSettings& mixture = config.mixture;
-  const int64_t layers = config.num_hidden_layers, limit = kMaxExpertsOfAllLayers / layers;
+void parse_sigmoid_mixture(const ConfigReader& settings, const FamilyExperts& family, int64_t layers,
+                           MixtureSettings& mixture) {
+  const int64_t limit = kMaxExpertsOfAllLayers / layers;
   const auto experts = agreed(settings, "n_routed_experts", settings.optional_size("n_routed_experts", limit),
                               "num_local_experts", settings.optional_size("num_local_experts", limit));
-  mixture.num_experts = experts ? *experts : settings.size("n_routed_experts", limit, deepseek ? 256 : 128);
+  mixture.num_experts = experts ? *experts : settings.size("n_routed_experts", limit, family.experts);
   mixture.num_experts_per_tok = settings.size("num_experts_per_tok", mixture.num_experts, 8);
   mixture.moe_intermediate_size =
-      settings.size("moe_intermediate_size", kMaxIntermediate / mixture.num_experts, deepseek ? 2048 : 1408);
+      settings.size("moe_intermediate_size", kMaxIntermediate / mixture.num_experts, family.width);
   mixture.shared_expert_intermediate_size =
       mixture.moe_intermediate_size *
       settings.size("n_shared_experts", kMaxIntermediate / mixture.moe_intermediate_size, 1);
   mixture.shared_expert_ungated = mixture.sigmoid_scores = true;
   constexpr const char* kNormalised = "norm_topk_prob";
   mixture.norm_topk_prob =
-      settings.flag(kNormalised, !(deepseek && settings.has(kNormalised)));  // DeepSeek's null: false
-  mixture.routed_scaling_factor = settings.positive("routed_scaling_factor", deepseek ? 2.5 : 1.0);
-  mixture.n_group = settings.size("n_group", mixture.num_experts, deepseek ? 8 : 1);
-  mixture.topk_group = settings.size("topk_group", mixture.n_group, deepseek ? 4 : 1);
+      settings.flag(kNormalised, settings.has(kNormalised) ? family.normalised_null : family.normalised);
+  mixture.routed_scaling_factor = settings.positive("routed_scaling_factor", family.scale);
+  mixture.n_group = settings.size("n_group", mixture.num_experts, family.groups);
+  mixture.topk_group = settings.size("topk_group", mixture.n_group, family.topk_groups);
   const int64_t of_group = mixture.num_experts / mixture.n_group;
   if (mixture.num_experts % mixture.n_group != 0 || of_group < 2)
     settings.refuse("n_group", fmt::format("a divisor of the {} experts that leaves groups of 2 or more",
@@ -104,7 +104,7 @@ void parse_sigmoid_mixture(const ConfigReader& settings, Config& config) {
   // transformers has no such loss for these classes; aux_loss_alpha and seq_aux it does not read.
   settings.only("output_router_logits", false);
   settings.only("router_aux_loss_coef", 0);
-  const int64_t dense = dense_layers(settings, deepseek ? 3 : 1);
+  const int64_t dense = dense_layers(settings, family.dense_layers);
   for (int64_t layer = 0; layer < layers; ++layer) mixture.sparse.push_back(layer >= dense);
 }
 
@@ -136,34 +136,37 @@ void refuse_shared_expert(const ConfigReader& settings) {
 
 }  // namespace
 
-void parse_mixture(const ConfigReader& settings, Config& config) {
+void parse_mixture(const ConfigReader& settings, const Family& family, Config& config) {
   const int64_t layers = config.num_hidden_layers;
+  const FamilyExperts& of_family = family.experts;
   MixtureSettings& mixture = config.mixture;
-  if (config.family == "deepseek_v3" || config.family == "glm4_moe")
-    return parse_sigmoid_mixture(settings, config);
-  if (config.family == "gemma4_text") return parse_next_to_mlp(settings, config);
-  const bool all_sparse = config.family == "mixtral" || config.family == "gpt_oss";
-  const bool qwen3_5 = config.family == "qwen3_5_moe_text";
-  const bool shares = qwen3_5 || config.family == "qwen2_moe" || config.family == "qwen3_next";
-  if (!all_sparse && !shares && config.family != "qwen3_moe") {
-    for (const char* key : {"num_experts", "num_local_experts", "num_experts_per_tok"}) {
-      settings.only(key, nullptr);
-    }
-    mixture.sparse.assign(static_cast<std::size_t>(layers), false);
-    return;
+  switch (of_family.router) {
+    case Router::kGrouped:
+      return parse_sigmoid_mixture(settings, of_family, layers, mixture);
+    case Router::kNextToMlp:
+      return parse_next_to_mlp(settings, config);
+    case Router::kNone:
+      for (const char* key : {"num_experts", "num_local_experts", "num_experts_per_tok"})
+        settings.only(key, nullptr);
+      mixture.sparse.assign(static_cast<std::size_t>(layers), false);
+      return;
+    case Router::kSoftmax:
+    case Router::kOfAllLayers:
+      break;
   }
-  if (!shares) refuse_shared_expert(settings);
-  parse_experts(settings, config, mixture);
-  if (all_sparse) return parse_all_sparse(settings, config, mixture);
+  if (!of_family.shared) refuse_shared_expert(settings);
+  parse_experts(settings, of_family, config, mixture);
+  if (of_family.router == Router::kOfAllLayers) return parse_all_sparse(settings, of_family, layers, mixture);
   mixture.moe_intermediate_size =
       settings.size("moe_intermediate_size", kMaxIntermediate / mixture.num_experts);
-  if (qwen3_5) settings.only("norm_topk_prob", true);
-  mixture.norm_topk_prob = qwen3_5 || settings.flag("norm_topk_prob", config.family == "qwen3_next");
+  if (of_family.always) settings.only("norm_topk_prob", true);
+  mixture.norm_topk_prob = of_family.always || settings.flag("norm_topk_prob", of_family.normalised);
   mixture.sparse = sparse_layers(settings, layers);
-  if (qwen3_5 && std::find(mixture.sparse.begin(), mixture.sparse.end(), false) != mixture.sparse.end())
+  if (of_family.always &&
+      std::find(mixture.sparse.begin(), mixture.sparse.end(), false) != mixture.sparse.end())
     settings.refuse(settings.find("mlp_only_layers") != nullptr ? "mlp_only_layers" : "decoder_sparse_step",
                     "none: every layer has experts");
-  if (shares) {
+  if (of_family.shared) {
     mixture.shared_expert_intermediate_size =
         settings.size("shared_expert_intermediate_size", kMaxIntermediate);
   }

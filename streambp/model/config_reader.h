@@ -143,27 +143,7 @@ std::optional<T> agreed(const ConfigReader& settings, const char* key, std::opti
   return a ? a : b;
 }
 
-/// What the classes of transformers fix for a family, or take where config.json lacks a key.
-struct Family {
-  enum class Bias { kNone, kQkv, kQkvByKey, kByKey };
-
-  const char* name;
-  int64_t positions;  // max_position_embeddings
-  double rms_norm_eps;
-  bool tied;
-  int64_t head_dim;      // 0: hidden_size / num_attention_heads
-  bool key_value_heads;  // may be absent: num_attention_heads
-  Bias bias;     // of attention; kByKey: attention_bias says whether there is one; kQkvByKey: a key says
-                 // whether queries, keys and values have one (absent: yes), the output has none
-  bool gemma;    // Gemma's norms, activation and embedding
-  double theta;  // rope_theta
-  int64_t pad_token_id;    // -1: none
-  bool recurrent = false;  // some layers have the gated delta rule
-  bool latent = false;     // latent attention
-};
-
-/// The family that `settings` names as its model_type; throws InputError with the known ones otherwise.
-const Family& find_family(const ConfigReader& settings);
+struct Family;  // family.h
 
 /// Fills what differs by family, once the sizes are there: biases, norms, activation, the scale and caps of
 /// scores and logits, the layers' windows, the mixture of experts. Refuses what has no counterpart here.
@@ -172,10 +152,10 @@ void parse_family(const ConfigReader& settings, const Family& family, Config& co
 /// Parts of parse_family: the layers' windows, once no_rope is there, or which of them are recurrent; latent
 /// attention; what Gemma 4 alone has, once the windows are there; and the mixture of experts.
 void parse_windows(const ConfigReader& settings, const Family& family, Config& config);
-void parse_recurrent(const ConfigReader& settings, Config& config);
+void parse_recurrent(const ConfigReader& settings, const Family& family, Config& config);
 void parse_latent(const ConfigReader& settings, Config& config);
-void parse_gemma4(const ConfigReader& settings, Config& config);
-void parse_mixture(const ConfigReader& settings, Config& config);
+void parse_gemma4(const ConfigReader& settings, const Family& family, Config& config);
+void parse_mixture(const ConfigReader& settings, const Family& family, Config& config);
 
 /// Fills rotary_dim, rope, local_rope and the scale of queries, once sizes and family are there.
 void parse_rope(const ConfigReader& settings, const Family& family, Config& config);

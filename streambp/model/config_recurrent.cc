@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "streambp/model/config_reader.h"
+#include "streambp/model/family.h"
 
 namespace streambp {
 namespace {
@@ -31,7 +32,7 @@ std::vector<bool> recurrent_layers(const ConfigReader& settings, int64_t count) 
 
 }  // namespace
 
-void parse_recurrent(const ConfigReader& settings, Config& config) {
+void parse_recurrent(const ConfigReader& settings, const Family& family, Config& config) {
   config.linear_attention = recurrent_layers(settings, config.num_hidden_layers);
   config.windows.assign(static_cast<std::size_t>(config.num_hidden_layers), 0);
   config.attention_output_gate = true;
@@ -46,7 +47,7 @@ void parse_recurrent(const ConfigReader& settings, Config& config) {
   rule.key_head_dim = settings.size("linear_key_head_dim", kMaxHeadDim, 128);
   rule.value_head_dim = settings.size("linear_value_head_dim", kMaxHeadDim, 128);
   rule.conv_kernel = settings.size("linear_conv_kernel_dim", kMaxKernel, 4);
-  rule.fused_projections = config.family == "qwen3_next";
+  rule.fused_projections = family.fused_recurrence;
   if (rule.value_heads % rule.key_heads != 0)
     settings.refuse("linear_num_value_heads",
                     fmt::format("a multiple of linear_num_key_heads ({})", rule.key_heads));

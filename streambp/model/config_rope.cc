@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "streambp/model/config_reader.h"
+#include "streambp/model/family.h"
 #include "streambp/model/rope_defaults.h"
 
 namespace streambp {
@@ -41,31 +42,26 @@ const std::array<KnownType, 7>& known_types() {
   return kTypes;
 }
 
-// Whether layers with a window have a rope of their own, and rope_parameters one object for each kind of
-// layer.
-bool has_two_ropes(const Config& config) {
-  return config.family == "gemma3_text" || config.family == "gemma4_text" || config.family == "olmo3";
-}
-
 // What the types take from outside their own object.
 struct Surroundings {
   const ConfigReader& file;
+  const FamilyRope& family;
   const Config& config;
 };
 
-std::optional<std::string> type_name(const ConfigReader& object, const char* key, const Config& config) {
+std::optional<std::string> type_name(const ConfigReader& object, const char* key, RopeTypes types) {
   std::optional<std::string> name = object.text(key);
   // Early Phi-3 files have these names for it.
-  if (config.family == "phi3" && (name == "su" || name == "yarn")) name = "longrope";
+  if (types == RopeTypes::kLongrope && (name == "su" || name == "yarn")) name = "longrope";
   return name;
 }
 
-const KnownType& find_type(const ConfigReader& object, const Config& config) {
-  const std::string name = agreed(object, "rope_type", type_name(object, "rope_type", config), "type",
-                                  type_name(object, "type", config))
+const KnownType& find_type(const ConfigReader& object, RopeTypes types) {
+  const std::string name = agreed(object, "rope_type", type_name(object, "rope_type", types), "type",
+                                  type_name(object, "type", types))
                                .value_or("default");
-  const bool phi3 = config.family == "phi3", ministral3 = config.family == "ministral3";
-  const bool gemma4 = config.family == "gemma4_text";
+  const bool phi3 = types == RopeTypes::kLongrope, ministral3 = types == RopeTypes::kYarn;
+  const bool gemma4 = types == RopeTypes::kProportional;
   for (const KnownType& known : known_types()) {
     bool possible = !phi3 || known.type == RopeType::kDefault || known.type == RopeType::kLongrope;
     if (ministral3) possible = known.type == RopeType::kYarn;  // the only one with all that its class reads
@@ -85,7 +81,7 @@ const KnownType& find_type(const ConfigReader& object, const Config& config) {
 // default where it is absent, whatever the object says.
 std::optional<int64_t> original_positions(const ConfigReader& object, const Surroundings& around) {
   constexpr const char* kKey = "original_max_position_embeddings";
-  if (around.config.family == "phi3" && !around.file.has(kKey)) {
+  if (around.family.types == RopeTypes::kLongrope && !around.file.has(kKey)) {
     constexpr int64_t kOfClass = 4096;
     if (object.optional_size(kKey, kMaxPositions).value_or(kOfClass) != kOfClass)
       object.refuse(
@@ -143,7 +139,7 @@ void parse_yarn(const ConfigReader& object, const Surroundings& around, RopeSett
     object.refuse("beta_fast", fmt::format("at least beta_slow ({})", rope.beta_slow));
   }
   rope.truncate = object.flag("truncate", true);
-  if (!rope.truncate && has_two_ropes(around.config))
+  if (!rope.truncate && around.family.of_windows)
     object.refuse(
         "truncate",
         "true where layers with a window have another rope: transformers 4 reads false, 5 does not");
@@ -174,13 +170,13 @@ void parse_longrope(const ConfigReader& object, const Surroundings& around, Rope
 RopeSettings parse_rope_object(const ConfigReader& object, const Surroundings& around, double theta) {
   static constexpr std::array<std::string_view, 4> kCommon = {"rope_type", "type", "rope_theta",
                                                               "partial_rotary_factor"};
-  const KnownType& known = find_type(object, around.config);
+  const KnownType& known = find_type(object, around.family.types);
   for (const auto& [key, value] : object.object().items()) {
     const bool of_ministral3 = key == kQueryScaleBeta || key == "max_position_embeddings";  // reads the first
     // Which entries the three positions of an image's patches rotate: a text's are equal.
     const bool of_qwen3_5 = key == "mrope_section" || key == "mrope_interleaved";
-    const bool used = (of_qwen3_5 && around.config.family.starts_with("qwen3_5")) ||
-                      (of_ministral3 && around.config.family == "ministral3") ||
+    const bool used = (of_qwen3_5 && around.family.image_keys) ||
+                      (of_ministral3 && around.family.types == RopeTypes::kYarn) ||
                       std::find(kCommon.begin(), kCommon.end(), key) != kCommon.end() ||
                       std::find(known.keys.begin(), known.keys.end(), key) != known.keys.end();
     if (!used && !value.is_null()) {
@@ -239,10 +235,9 @@ RopeSettings parse_rope_of(const std::vector<ConfigReader>& objects, const char*
   return parsed.empty() ? rope : parsed.front();
 }
 
-// How much of a head is rotated: the whole of it in every family but phi3, glm4 and those with recurrent
-// layers.
-void parse_rotary_dim(const ConfigReader& settings, const std::vector<ConfigReader>& objects,
-                      Config& config) {
+// How much of a head is rotated.
+void parse_rotary_dim(const ConfigReader& settings, const FamilyRope& family,
+                      const std::vector<ConfigReader>& objects, Config& config) {
   constexpr const char* kKey = "partial_rotary_factor";
   if (config.is_latent()) {  // has it
     settings.only(kKey, 1);
@@ -254,12 +249,11 @@ void parse_rotary_dim(const ConfigReader& settings, const std::vector<ConfigRead
     config.rotary_dim = config.gemma4.global_head_dim;
     settings.only(kKey, nullptr);
     for (const ConfigReader& object : objects) {
-      if (find_type(object, config).type != RopeType::kProportional) object.only(kKey, 1);
+      if (find_type(object, family.types).type != RopeType::kProportional) object.only(kKey, 1);
     }
     return;
   }
-  const bool glm4 = config.family.starts_with("glm4"), recurrent = !config.linear_attention.empty();
-  if (!glm4 && !recurrent && config.family != "phi3") {
+  if (!family.partial) {
     settings.only(kKey, 1);
     for (const ConfigReader& object : objects) object.only(kKey, 1);
     return;
@@ -270,7 +264,7 @@ void parse_rotary_dim(const ConfigReader& settings, const std::vector<ConfigRead
   }
   const bool is_null =
       settings.has(kKey) && settings.find(kKey) == nullptr;  // the whole, not the class's part
-  const double factor = stated.value_or(is_null ? 1.0 : recurrent ? 0.25 : glm4 ? 0.5 : 1.0);
+  const double factor = stated.value_or(is_null ? 1.0 : *family.partial);
   const ConfigReader& source = settings.find(kKey) != nullptr || objects.empty() ? settings : objects.front();
   if (!(factor > 0.0 && factor <= 1.0)) source.refuse(kKey, "a number above 0 and at most 1");
   config.rotary_dim = static_cast<int64_t>(static_cast<double>(config.head_dim) * factor);
@@ -287,9 +281,8 @@ struct RopeObjects {
   std::vector<ConfigReader> local;
 };
 
-RopeObjects rope_objects(const ConfigReader& settings, const Config& config) {
+RopeObjects rope_objects(const ConfigReader& settings, bool two) {
   RopeObjects objects;
-  const bool two = has_two_ropes(config);
   if (settings.find("rope_parameters") != nullptr) {
     const ConfigReader parameters = settings.inner("rope_parameters");
     if (two) {
@@ -329,17 +322,12 @@ void scale_latent(const std::vector<ConfigReader>& objects, Config& config) {
   config.attention_scale *= scale * scale;
 }
 
-// Gemma 4's class reads rope_parameters alone, with an object for each kind of layer that there is; without
-// the key it has ropes of its own.
-void settle_gemma4_ropes(const ConfigReader& settings, const Config& config, RopeObjects& objects) {
+// Gemma 4's class reads rope_parameters alone, with an object for each kind of layer that there is.
+void check_gemma4_ropes(const ConfigReader& settings, const Config& config, const RopeObjects& objects) {
   constexpr const char* kKey = "rope_parameters";
-  static const std::string kOfClass = "the default of Gemma 4";
   settings.only("rope_scaling", nullptr);
   settings.only("rope_theta", nullptr);
-  if (settings.find(kKey) == nullptr) {
-    objects.full.emplace_back(gemma4_rope(), kOfClass, "rope_parameters.");
-    return;
-  }
+  if (settings.find(kKey) == nullptr) return;
   const bool windows = std::count(config.windows.begin(), config.windows.end(), 0) < config.num_hidden_layers;
   if (objects.full.empty() || (windows && objects.local.empty()))
     settings.refuse(kKey, windows ? "full_attention and sliding_attention" : "full_attention");
@@ -365,35 +353,35 @@ void parse_query_scale(const std::vector<ConfigReader>& objects, Config& config)
 }  // namespace
 
 void parse_rope(const ConfigReader& settings, const Family& family, Config& config) {
-  RopeObjects objects = rope_objects(settings, config);
-  static const std::string kMinistral3 = "the default of Ministral 3", kGptOss = "the default of GPT-OSS";
-  if (objects.full.empty() && config.family == "ministral3")
-    objects.full.emplace_back(ministral3_rope(), kMinistral3, "rope_parameters.");
-  if (objects.full.empty() && config.family == "gpt_oss") {
-    if (settings.has("rope_scaling"))
+  const FamilyRope& of_family = family.rope;
+  const bool two = of_family.of_windows;
+  RopeObjects objects = rope_objects(settings, two);
+  if (of_family.types == RopeTypes::kProportional) check_gemma4_ropes(settings, config, objects);
+  const std::string class_default = fmt::format("the default of {}", family.name);
+  if (objects.full.empty() && of_family.of_class != ClassRope::kNone) {
+    if (of_family.null_is_ambiguous && settings.has("rope_scaling"))
       settings.refuse("rope_scaling",
                       "an object (of none, transformers 4 makes plain rotary embedding, 5 YaRN)");
-    objects.full.emplace_back(gpt_oss_rope(), kGptOss, "rope_parameters.");
+    objects.full.emplace_back(class_rope(of_family.of_class), class_default, "rope_parameters.");
   }
-  if (config.family == "gemma4_text") settle_gemma4_ropes(settings, config, objects);
   std::vector<ConfigReader> all = objects.full;
   all.insert(all.end(), objects.local.begin(), objects.local.end());
-  parse_rotary_dim(settings, all, config);
-  const Surroundings around{settings, config};
-  config.rope = parse_rope_of(objects.full, "rope_theta", family.theta, around);
-  if (config.family == "ministral3") parse_query_scale(objects.full, config);
+  parse_rotary_dim(settings, of_family, all, config);
+  const Surroundings around{settings, of_family, config};
+  config.rope = parse_rope_of(objects.full, "rope_theta", of_family.theta, around);
+  if (of_family.types == RopeTypes::kYarn) parse_query_scale(objects.full, config);
   if (config.is_latent()) scale_latent(objects.full, config);
-  if (config.family != "gemma3_text") settings.only("rope_local_base_freq", nullptr);
-  if (!has_two_ropes(config)) return;
-  const bool olmo3 = config.family == "olmo3";
-  config.local_rope =
-      parse_rope_of(objects.local, "rope_local_base_freq", olmo3 ? family.theta : 1e4, around);
+  constexpr const char* kLocalTheta = "rope_local_base_freq";
+  if (!of_family.reads_theta_of_windows) settings.only(kLocalTheta, nullptr);
+  if (!two) return;
+  config.local_rope = parse_rope_of(objects.local, kLocalTheta, of_family.theta_of_windows, around);
   // transformers 5 takes rope_theta for the layers without a window alone, 4 for all.
-  const bool states_local = !objects.local.empty() && objects.local.front().find("rope_theta") != nullptr;
-  if (olmo3 && !states_local && settings.number("rope_theta").value_or(family.theta) != family.theta) {
+  const bool states_local = of_family.reads_theta_of_windows ||
+                            (!objects.local.empty() && objects.local.front().find("rope_theta") != nullptr);
+  if (!states_local && settings.number("rope_theta").value_or(of_family.theta) != of_family.theta) {
     settings.refuse(
         "rope_theta",
-        fmt::format("{}, or sliding_attention.rope_theta with it in rope_parameters", family.theta));
+        fmt::format("{}, or sliding_attention.rope_theta with it in rope_parameters", of_family.theta));
   }
 }
 

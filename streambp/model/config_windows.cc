@@ -1,9 +1,8 @@
 // Which layers have a window, and how long it is, as config.json says it (transformers, configuration_*.py).
 #include <algorithm>
-#include <array>
-#include <string_view>
 
 #include "streambp/model/config_reader.h"
+#include "streambp/model/family.h"
 
 namespace streambp {
 namespace {
@@ -17,41 +16,29 @@ struct LocalLayers {
   bool stated = true;
 };
 
-LocalLayers gemma_layers(const ConfigReader& settings, const Config& config) {
-  LocalLayers layers;
-  int64_t pattern = 2;
-  if (config.family == "gemma2") {
-    settings.only("sliding_window_pattern", 2);
-    layers.stated = settings.find("sliding_window_pattern") != nullptr;
-  } else if (config.family == "gemma4_text") {
-    settings.only("sliding_window_pattern", 6);  // transformers does not read it
-    pattern = 6;
-    layers.stated = false;
-  } else {
-    // transformers 5 also writes the pattern's default as _sliding_window_pattern, and does not read it.
-    pattern = settings.size("sliding_window_pattern", kMaxLayers, 6);
-    layers.stated = settings.find("sliding_window_pattern") != nullptr;
-  }
-  for (int64_t layer = 1; layer <= config.num_hidden_layers; ++layer) {
-    layers.local.push_back(layer % pattern != 0);
-  }
+// All but every period-th.
+LocalLayers all_but_every(const ConfigReader& settings, const FamilyWindows& windows, int64_t count) {
+  constexpr const char* kKey = "sliding_window_pattern";
+  // transformers 5 also writes the pattern's default as _sliding_window_pattern, and does not read it.
+  LocalLayers layers{{}, windows.reads_period && settings.find(kKey) != nullptr};
+  if (!windows.other_periods) settings.only(kKey, windows.period);
+  const bool reads = windows.reads_period && windows.other_periods;
+  const int64_t period = reads ? settings.size(kKey, kMaxLayers, windows.period) : windows.period;
+  for (int64_t layer = 1; layer <= count; ++layer) layers.local.push_back(layer % period != 0);
   return layers;
 }
 
-// qwen2, qwen2_moe, qwen3, qwen3_moe: published files carry a window that is switched off.
-LocalLayers qwen_layers(const ConfigReader& settings, const Config& config) {
-  const auto count = static_cast<std::size_t>(config.num_hidden_layers);
-  if (!settings.flag("use_sliding_window", false)) {
-    if (settings.find("sliding_window") != nullptr && settings.find("use_sliding_window") == nullptr) {
-      settings.refuse("sliding_window", "null, or use_sliding_window with it");
-    }
-    return {std::vector<bool>(count, false)};
-  }
-  if (config.family == "qwen3_moe") {
-    settings.only("max_window_layers", 0);
-    return {std::vector<bool>(count, true)};
-  }
-  const bool alternates = config.family == "qwen2_moe";  // every other one of the first layers has it
+// Whether use_sliding_window is true. Published files carry a window that is switched off.
+bool is_switched_on(const ConfigReader& settings) {
+  const bool windows = settings.flag("use_sliding_window", false);
+  if (!windows && settings.find("sliding_window") != nullptr &&
+      settings.find("use_sliding_window") == nullptr)
+    settings.refuse("sliding_window", "null, or use_sliding_window with it");
+  return windows;
+}
+
+// qwen2, qwen2_moe, qwen3: those from max_window_layers on, or every other one below it.
+LocalLayers layers_by_number(const ConfigReader& settings, bool alternates, std::size_t count) {
   const json* const from = settings.find("max_window_layers");
   if (from == nullptr && settings.find("layer_types") != nullptr) {
     return {std::vector<bool>(count, false), false};
@@ -68,43 +55,35 @@ LocalLayers qwen_layers(const ConfigReader& settings, const Config& config) {
   return layers;
 }
 
-// Of the layers that do not rotate.
-LocalLayers smollm3_layers(const ConfigReader& settings, const Config& config) {
-  const bool windows = settings.flag("use_sliding_window", false);
-  if (!windows && settings.find("sliding_window") != nullptr &&
-      settings.find("use_sliding_window") == nullptr)
-    settings.refuse("sliding_window", "null, or use_sliding_window with it");
-  if (!windows || settings.find("sliding_window") == nullptr)
-    return {std::vector<bool>(static_cast<std::size_t>(config.num_hidden_layers), false)};
-  return {config.no_rope, false};
-}
-
-// All but every fourth, or every second one.
-LocalLayers all_but_every(int64_t period, const Config& config) {
-  LocalLayers layers{{}, false};
-  for (int64_t layer = 1; layer <= config.num_hidden_layers; ++layer)
-    layers.local.push_back(layer % period != 0);
-  return layers;
-}
-
-LocalLayers local_layers(const ConfigReader& settings, const Family& family, const Config& config) {
-  if (family.gemma && config.family != "gemma") return gemma_layers(settings, config);
-  if (config.family.starts_with("qwen")) return qwen_layers(settings, config);
-  if (config.family == "smollm3") return smollm3_layers(settings, config);
-  if (config.family == "olmo3") return all_but_every(4, config);
-  if (config.family == "gpt_oss") return all_but_every(2, config);
+LocalLayers local_layers(const ConfigReader& settings, const FamilyWindows& windows, const Config& config) {
   const auto count = static_cast<std::size_t>(config.num_hidden_layers);
-  static constexpr std::array<std::string_view, 5> kWithout = {"gemma", "glm4", "granite", "llama", "olmo2"};
-  if (std::find(kWithout.begin(), kWithout.end(), config.family) != kWithout.end()) {
-    if (settings.find("sliding_window") != nullptr && settings.find("use_sliding_window") == nullptr) {
-      settings.refuse("sliding_window", "null, or use_sliding_window: false with it");
-    }
-    return {std::vector<bool>(count, false)};
+  const LocalLayers none{std::vector<bool>(count, false)};
+  switch (windows.layers) {
+    case WindowLayers::kNone:
+      if (settings.find("sliding_window") != nullptr && settings.find("use_sliding_window") == nullptr)
+        settings.refuse("sliding_window", "null, or use_sliding_window: false with it");
+      return none;
+    case WindowLayers::kAllAsStated:
+      if (!settings.has("sliding_window"))
+        settings.refuse("sliding_window", "an integer, or null for none (transformers would take 4096)");
+      [[fallthrough]];
+    case WindowLayers::kAll:
+      return {std::vector<bool>(count, settings.find("sliding_window") != nullptr)};
+    case WindowLayers::kFromLayer:
+    case WindowLayers::kEvenBelowLayer:
+      if (!is_switched_on(settings)) return none;
+      return layers_by_number(settings, windows.layers == WindowLayers::kEvenBelowLayer, count);
+    case WindowLayers::kAllIfSwitchedOn:
+      if (!is_switched_on(settings)) return none;
+      settings.only("max_window_layers", 0);
+      return {std::vector<bool>(count, true)};
+    case WindowLayers::kThoseWithoutRope:
+      if (!is_switched_on(settings) || settings.find("sliding_window") == nullptr) return none;
+      return {config.no_rope, false};
+    case WindowLayers::kAllButEvery:
+      return all_but_every(settings, windows, config.num_hidden_layers);
   }
-  if (config.family == "mistral" && !settings.has("sliding_window")) {
-    settings.refuse("sliding_window", "an integer, or null for none (transformers would take 4096)");
-  }
-  return {std::vector<bool>(count, settings.find("sliding_window") != nullptr)};
+  return none;
 }
 
 // layer_types as which layers have a window.
@@ -122,10 +101,16 @@ std::vector<bool> parse_layer_types(const ConfigReader& settings, const json& ty
   return local;
 }
 
+bool has_switch(WindowLayers layers) {
+  return layers == WindowLayers::kFromLayer || layers == WindowLayers::kEvenBelowLayer ||
+         layers == WindowLayers::kAllIfSwitchedOn || layers == WindowLayers::kThoseWithoutRope;
+}
+
 }  // namespace
 
 void parse_windows(const ConfigReader& settings, const Family& family, Config& config) {
-  LocalLayers layers = local_layers(settings, family, config);
+  const FamilyWindows& windows = family.windows;
+  LocalLayers layers = local_layers(settings, windows, config);
   if (const json* const types = settings.find("layer_types")) {
     std::vector<bool> local = parse_layer_types(settings, *types, config.num_hidden_layers);
     if (layers.stated && local != layers.local) {
@@ -133,18 +118,14 @@ void parse_windows(const ConfigReader& settings, const Family& family, Config& c
     }
     layers.local = std::move(local);
   }
-  if (config.family == "gemma4_text") layers.local.back() = false;  // whatever layer_types says
+  if (windows.last_sees_all) layers.local.back() = false;  // whatever layer_types says
   const bool any = std::find(layers.local.begin(), layers.local.end(), true) != layers.local.end();
   // Families without this switch don't read it; it may be there if it says what is so.
-  const bool has_switch = config.family.starts_with("qwen") || config.family == "smollm3";
-  if (!has_switch && settings.find("use_sliding_window") != nullptr) {
+  if (!has_switch(windows.layers) && settings.find("use_sliding_window") != nullptr) {
     settings.only("use_sliding_window", any);
   }
   std::optional<int64_t> fallback;
-  if (!settings.has("sliding_window")) {
-    if (family.gemma || config.family == "olmo3") fallback = config.family == "gemma4_text" ? 512 : 4096;
-    if (config.family == "gpt_oss") fallback = 128;
-  }
+  if (!settings.has("sliding_window") && windows.size > 0) fallback = windows.size;
   const int64_t window = any ? settings.size("sliding_window", kMaxPositions, fallback) : 0;
   for (const bool local : layers.local) config.windows.push_back(local ? window : 0);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "streambp/model/config_reader.h"
+#include "streambp/model/family.h"
 
 namespace streambp {
 
@@ -30,6 +31,11 @@ inline const nlohmann::json& gpt_oss_rope() {
       {"rope_type", "yarn"}, {"factor", 32.0},   {"original_max_position_embeddings", 4096u},
       {"beta_fast", 32.0},   {"beta_slow", 1.0}, {"truncate", false}};
   return kRope;
+}
+
+inline const nlohmann::json& class_rope(ClassRope rope) {
+  if (rope == ClassRope::kGemma4) return gemma4_rope();
+  return rope == ClassRope::kGptOss ? gpt_oss_rope() : ministral3_rope();
 }
 
 }  // namespace streambp

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <utility>
 #include <vector>
 
+#include "streambp/error.h"
+#include "streambp/model/config.h"
 #include "streambp/objective/objective.h"
 #include "verify/equality/batches.h"
 #include "verify/equality/report.h"
@@ -71,7 +72,7 @@ rc::Gen<Draw> draws() {
 class RandomSizes {
  public:
   RandomSizes(const Draw& draw, const std::string& preset)
-      : draw_(draw), config_(json::parse(preset_json(preset))), family_(config_.at("model_type")) {}
+      : draw_(draw), config_(json::parse(preset_json(preset))) {}
 
   json changes() && {
     set("vocab_size", draw_.vocabulary);
@@ -120,7 +121,7 @@ class RandomSizes {
   }
 
   void set_heads() {
-    const bool is_latent = family_ == "deepseek_v3";
+    const bool is_latent = config_.contains("kv_lora_rank");
     set("num_attention_heads", draw_.key_value_heads * draw_.groups);
     set("num_key_value_heads", draw_.key_value_heads * (is_latent ? draw_.groups : 1));
     set("num_global_key_value_heads", 1);
@@ -129,10 +130,11 @@ class RandomSizes {
     set("qk_nope_head_dim", draw_.head_dim);
     set("qk_rope_head_dim", 2 * draw_.groups);
     set("v_head_dim", 1 + draw_.head_dim);
-    if (family_ == "phi3") return;  // one factor for every pair that is rotated
+    // One factor for every pair that is rotated.
+    if (config_.contains("rope_scaling") && config_["rope_scaling"].contains("short_factor")) return;
     // A half or a quarter of a head is rotated in some families, by pairs.
-    const bool quarter = family_.starts_with("qwen3_5");
-    const bool half = config_.contains("partial_rotary_factor") || family_ == "qwen3_next";
+    const bool half = config_.contains("partial_rotary_factor");
+    const bool quarter = !half && config_.contains("linear_num_key_heads");
     set("head_dim", quarter ? 8 * (1 + draw_.head_dim / 4)
                     : half  ? 4 * (1 + draw_.head_dim / 2)
                             : 2 + 2 * draw_.head_dim);
@@ -161,15 +163,19 @@ class RandomSizes {
   /// Not in a family that has no such key, and not in layers that don't rotate: there a key's bias moves all
   /// scores of a query alike, and its gradient is nothing but rounding errors.
   void set_bias() {
-    static const std::set<std::string> kWithout{"ministral3", "mistral",   "mixtral", "phi3",
-                                                "qwen2",      "qwen2_moe", "smollm3"};
-    if (!kWithout.contains(family_) && config_.value("attention_bias", false) != draw_.bias)
-      changes_["attention_bias"] = draw_.bias;
+    json changed = config_;
+    changed["attention_bias"] = draw_.bias;
+    try {
+      const Config config = parse_config(changed.dump(), "random case");
+      if (config.qkv_bias == draw_.bias && config != parse_config(config_.dump(), "random case") &&
+          config.no_rope.empty())
+        changes_["attention_bias"] = draw_.bias;
+    } catch (const InputError&) {  // the family has no such key
+    }
   }
 
   const Draw& draw_;
   json config_;
-  std::string family_;
   json changes_ = json::object();
 };
 
