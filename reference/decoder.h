@@ -15,6 +15,8 @@
 //     OLMo 2, OLMo 3   norms of the outputs of attention and MLP only, and of the queries and keys of all
 //                      heads together; two rotations (3)
 //     SmolLM3          layers that do not rotate
+//     Seed-OSS         Llama's, with more biases
+//     ERNIE 4.5        Llama's, of whose heads neighbours rotate
 //     Granite          factors of embedding, residual stream, scores and logits
 //     GLM-4            norms as in Gemma 2, and pairs of neighbours rotate, half of a head's entries
 //     Ministral 3      queries grow with their position

@@ -9,19 +9,20 @@ FAMILIES = (
     "llama", "mistral", "phi3", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3_text",
     "gemma", "smollm3", "granite", "olmo2", "olmo3", "ministral3", "glm4", "mixtral", "qwen2_moe",
     "qwen3_5_text", "qwen3_next", "qwen3_5_moe_text", "gpt_oss", "deepseek_v3", "glm4_moe", "gemma4_text",
+    "seed_oss", "ernie4_5",
 )  # fmt: skip
 LATER = FAMILIES[8:]  # those added later, whose class defaults are drawn more often
 RECURRENT = ("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
 # Those whose class takes a null for as many heads of keys as of queries.
 NULL_KEY_VALUE_HEADS = ("granite", "olmo2", "olmo3", "smollm3")
-WITHOUT_ATTENTION_BIAS = ("ministral3", "mistral", "mixtral", "phi3", "qwen2", "qwen2_moe")
+WITHOUT_ATTENTION_BIAS = ("ernie4_5", "ministral3", "mistral", "mixtral", "phi3", "qwen2", "qwen2_moe")
 WITHOUT_LAYER_TYPES = (
-    "deepseek_v3", "gemma", "glm4", "glm4_moe", "granite", "llama", "ministral3", "mistral", "mixtral", "olmo2",
-    "phi3", "qwen3_moe",
+    "deepseek_v3", "ernie4_5", "gemma", "glm4", "glm4_moe", "granite", "llama", "ministral3", "mistral", "mixtral", "olmo2",
+    "phi3", "qwen3_moe", "seed_oss",
 )  # fmt: skip
 # The class's padding token is beyond the small vocabularies, and its head_dim long.
 FAR_PADDING = ("glm4", "smollm3")
-LONG_HEADS = ("gemma", "glm4", "gpt_oss", "ministral3", *RECURRENT)
+LONG_HEADS = ("ernie4_5", "gemma", "glm4", "gpt_oss", "ministral3", "seed_oss", *RECURRENT)
 
 
 def draw_windows(draw, family, layers, spelling):
@@ -163,8 +164,19 @@ def own_gpt_oss(draw, layers):
     draw.put("router_aux_loss_coef", ABSENT, 0.01, 0.25)
 
 
+def own_seed_oss(draw, layers):
+    draw.put("attention_out_bias", ABSENT, False, True)
+    draw.put("mlp_bias", ABSENT, False, True)
+    draw.settings |= {"attention_dropout": 0.0, "residual_dropout": 0.0}  # refused where they are absent: the class has 0.1
+
+
+def own_ernie4_5(draw, layers):
+    draw.put("use_bias", ABSENT, False, True)
+
+
 OWN_SETTINGS = {
     "deepseek_v3": own_deepseek_v3,
+    "ernie4_5": own_ernie4_5,
     "gemma": own_gemma,
     "gemma4_text": own_gemma4,
     "glm4": own_glm4,
@@ -179,6 +191,7 @@ OWN_SETTINGS = {
     "qwen3_5_text": own_recurrent,
     "qwen3_moe": draw_experts,
     "qwen3_next": own_qwen3_next,
+    "seed_oss": own_seed_oss,
     "smollm3": own_smollm3,
 }
 

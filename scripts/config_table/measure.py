@@ -242,7 +242,7 @@ def derive(settings):
         "tied": model.lm_head.weight is decoder.embed_tokens.weight,
         "attn_logit_softcapping": getattr(attention, "attn_logit_softcapping", None),
         "final_logit_softcapping": getattr(config, "final_logit_softcapping", None),
-        "dropout": config.attention_dropout,
+        "dropout": getattr(config, "attention_dropout", 0.0),
         "dtype": None if dtype is None else str(dtype).removeprefix("torch."),
         **rotations(model, recorder),
         "query_scale": query_scale(recorder),

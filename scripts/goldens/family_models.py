@@ -170,6 +170,29 @@ DENSE = {
         legacy={"partial_rotary_factor": 0.5},
         batches=ALL,
     ),
+    # All biases there are, of which published files have those of queries, keys and values.
+    "seed-oss": Model(
+        "seed_oss",
+        seed=417,
+        settings={
+            **SMALL,
+            "vocab_size": 43,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "head_dim": 12,
+            "attention_out_bias": True,
+            "mlp_bias": True,
+            "attention_dropout": 0.0,
+            "residual_dropout": 0.0,
+        },
+        batches=ALL,
+    ),
+    "ernie4-5": Model(
+        "ernie4_5",
+        seed=418,
+        settings={**SMALL, "vocab_size": 47, "head_dim": 8, "use_bias": True, "tie_word_embeddings": True},
+        batches=ALL,
+    ),
 }
 
 MIXTURES = {
@@ -270,5 +293,5 @@ FAMILY_MODELS = {**DENSE, **MIXTURES}
 # The model of each family that has cases of every objective, those of the other files too.
 FAMILIES = (
     *("gemma", "smollm3", "granite", "olmo2", "olmo3", "ministral3", "glm4", "mixtral", "qwen2-moe", "gpt-oss"),
-    *("qwen3-5", "qwen3-next", "qwen3-5-moe", "deepseek-v3", "glm4-moe", "gemma4"),
+    *("qwen3-5", "qwen3-next", "qwen3-5-moe", "deepseek-v3", "glm4-moe", "gemma4", "seed-oss", "ernie4-5"),
 )

@@ -180,13 +180,18 @@ constexpr const char* kGlm4MoeTiny = R"({"n_routed_experts": 6, "num_experts_per
   "n_shared_experts": 1, "n_group": 2, "topk_group": 1, "routed_scaling_factor": 1.3, "norm_topk_prob": true,
   "first_k_dense_replace": 1, "attention_bias": true, "use_qk_norm": true, "partial_rotary_factor": 0.5})";
 
+constexpr const char* kSeedOss = R"({"attention_bias": true, "attention_dropout": 0.0, "residual_dropout": 0.0})";
+constexpr const char* kSeedOssTiny = R"({"attention_bias": true, "attention_out_bias": true, "mlp_bias": true,
+  "attention_dropout": 0.0, "residual_dropout": 0.0})";
+constexpr const char* kErnie45Tiny = R"({"use_bias": true})";
+
 // The published rows are the config.json of Qwen/Qwen3-*, Qwen/Qwen2.5-* (the base models), meta-llama/Llama-3.1-*,
 // meta-llama/Llama-3.2-*, meta-llama/Meta-Llama-3-8B, google/gemma-2-*, google/gemma-3-*-pt (from 4b on the text
 // part), mistralai/Mistral-7B-v0.1 and -v0.3, microsoft/Phi-*, google/gemma-2b and -7b, HuggingFaceTB/SmolLM3-3B,
 // ibm-granite/granite-3.3-*-instruct, allenai/OLMo-2-1124-7B and Olmo-3-1025-7B, mistralai/Ministral-3-8B-* (text part),
 // THUDM/GLM-4-9B-0414, google/gemma-4-* (text part), mistralai/Mixtral-8x7B-v0.1, openai/gpt-oss-*, Qwen/Qwen1.5-MoE-A2.7B, Qwen/Qwen3.5-* (text
-// part), Qwen/Qwen3-Next-80B-A3B-*, deepseek-ai/DeepSeek-V3, moonshotai/Kimi-K2-* (whose model_type is another) and
-// zai-org/GLM-4.5-Air on the Hugging Face hub.
+// part), Qwen/Qwen3-Next-80B-A3B-*, deepseek-ai/DeepSeek-V3, moonshotai/Kimi-K2-* (whose model_type is another),
+// zai-org/GLM-4.5-Air, ByteDance-Seed/Seed-OSS-36B-* (without its dropout) and baidu/ERNIE-4.5-0.3B-PT on the Hugging Face hub.
 constexpr Preset kPresets[] = {
   // name             family        vocab   hidden L   H  K    E    mlp  positions eps theta tied  dtype, more
   {"qwen3-0.6b",      "qwen3",      151936, 1024, 28, 16, 8, 128,  3072,  40960, 1e-6, 1e6, true,  kB16},
@@ -248,6 +253,8 @@ constexpr Preset kPresets[] = {
   {"deepseek-v3",     "deepseek_v3", 129280, 7168, 61, 128, 128, 0, 18432, 163840, 1e-6, 1e4, false, kB16, kDeepseekV3},
   {"kimi-k2",         "deepseek_v3", 163840, 7168, 61, 64, 64,  0, 18432, 131072, 1e-6, 5e4, false, kB16, kKimiK2},
   {"glm-4.5-air",     "glm4_moe",   151552, 4096, 46, 96, 8, 128, 10944, 131072, 1e-5, 1e6, false, kB16, kGlm45Air},
+  {"seed-oss-36b",    "seed_oss",   155136, 5120, 64, 80, 8, 128, 27648, 524288, 1e-6, 1e7, false, kB16, kSeedOss},
+  {"ernie-4.5-0.3b",  "ernie4_5",   103424, 1024, 18, 16, 2, 128,  3072, 131072, 1e-5, 5e5, true,  kB16},
   // Small enough to measure on two cores.
   {"qwen3-cpu",       "qwen3",       32000,  512,  4,  8, 4,  64,  1536,  32768, 1e-6, 1e6, false, kF32},
   {"qwen2-cpu",       "qwen2",       32000,  512,  4,  8, 4,  64,  1536,  32768, 1e-6, 1e6, false, kF32},
@@ -289,6 +296,8 @@ constexpr Preset kPresets[] = {
   {"deepseek-v3-tiny", "deepseek_v3",  101,   32,  3,  4, 4,   0,    44,    128, 1e-6, 500, false, kF64, kDeepseekV3Tiny},
   {"deepseek-v3-plain-tiny", "deepseek_v3", 101, 32, 2, 3, 3,  0,    44,    512, 1e-5, 1e4, true,  kF64, kDeepseekV3PlainTiny},
   {"glm4-moe-tiny",   "glm4_moe",      101,   32,  3,  4, 2,  16,    44,    512, 1e-5, 1e4, false, kF64, kGlm4MoeTiny},
+  {"seed-oss-tiny",   "seed_oss",      101,   32,  2,  4, 2,  16,    44,    512, 1e-6, 1e4, false, kF64, kSeedOssTiny},
+  {"ernie4-5-tiny",   "ernie4_5",      101,   32,  2,  4, 2,  16,    44,    512, 1e-5, 1e4, true,  kF64, kErnie45Tiny},
   {"qwen3-moe-plain-tiny", "qwen3_moe", 101,  32,  2,  4, 2,  16,    44,    512, 1e-6, 1e4, false, kF64, kQwen3MoePlainTiny},
 };
 // clang-format on

@@ -24,7 +24,7 @@ from ._refusals import check_class
 DTYPES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 CORRECTION = ".e_score_correction_bias"  # a router's buffer
 BUFFERS = (CORRECTION, ".layer_scalar")  # that are parameters to the engine, and never trained
-DROPOUTS = ("attention_dropout", "resid_pdrop", "embd_pdrop")
+DROPOUTS = ("attention_dropout", "residual_dropout", "resid_pdrop", "embd_pdrop")
 
 
 def unwrap(model):

@@ -96,9 +96,10 @@ def check_dropout(base):
     if not base.training:
         return
     for name, module in text_modules(base):
-        if (getattr(module, "attention_dropout", 0.0) or 0.0) > 0:
-            raise InputError(f"{name}.attention_dropout is {module.attention_dropout} in training mode, expected 0: a chunk that runs again "
-                             "would draw another mask; set it to 0 in the config before the model is made, or call model.eval()")
+        for key in ("attention_dropout", "residual_dropout"):
+            if (getattr(module, key, 0.0) or 0.0) > 0:
+                raise InputError(f"{name}.{key} is {getattr(module, key)} in training mode, expected 0: a chunk that runs again "
+                                 "would draw another mask; set it to 0 in the config before the model is made, or call model.eval()")
         # LoRA's own have a message of theirs.
         if isinstance(module, torch.nn.Dropout) and module.p > 0 and module.training and "lora_dropout" not in name:
             raise InputError(f"{name}: dropout {module.p} in training mode, expected 0: a chunk that runs again would draw another mask; "

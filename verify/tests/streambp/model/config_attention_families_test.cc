@@ -100,6 +100,34 @@ TEST(Granite, HasMultipliers) {
   }
 }
 
+TEST(SeedOss, HasABiasOfTheOutputOfItsOwnAndNoDropout) {
+  const json seed = with(small_config("seed_oss"), {{"attention_dropout", 0}, {"residual_dropout", 0.0}});
+  const Config config = parse(seed);
+  EXPECT_TRUE(config.qkv_bias && !config.o_bias && !config.mlp_bias);
+  const Config all = parse(with(seed, {{"attention_out_bias", true}, {"mlp_bias", true}}));
+  EXPECT_TRUE(all.qkv_bias && all.o_bias && all.mlp_bias);
+  EXPECT_FALSE(parse(with(seed, {{"attention_bias", false}})).qkv_bias);
+  EXPECT_EQ(parse(without(seed, "pad_token_id")).pad_token_id, 1);
+  for (const char* key : {"attention_dropout", "residual_dropout"}) {
+    EXPECT_TRUE(refuses(without(seed, key), std::string(key) + " is missing", "0.1"));
+    EXPECT_TRUE(refuses(with(seed, {{key, 0.1}}), std::string(key) + " is 0.1"));
+  }
+  EXPECT_TRUE(refuses(without(seed, "head_dim"), "head_dim is missing"));
+  EXPECT_TRUE(refuses(with(small_config("llama"), {{"attention_out_bias", true}}), "attention_out_bias is"));
+}
+
+TEST(Ernie, RotatesNeighboursAndHasOneKeyForAllBiases) {
+  const json ernie = without(without(small_config("ernie4_5"), "rope_theta"), "tie_word_embeddings");
+  const Config config = parse(ernie);
+  EXPECT_TRUE(config.rope_interleaved && config.tie_word_embeddings);
+  EXPECT_FALSE(config.qkv_bias || config.o_bias || config.mlp_bias);
+  EXPECT_EQ(config.rope.theta, 5e5);
+  const Config biased = parse(with(ernie, {{"use_bias", true}}));
+  EXPECT_TRUE(biased.qkv_bias && biased.o_bias && biased.mlp_bias);
+  EXPECT_TRUE(refuses(with(ernie, {{"attention_bias", true}}), "attention_bias is true"));
+  EXPECT_TRUE(refuses(with(small_config("llama"), {{"use_bias", true}}), "use_bias is true"));
+}
+
 TEST(Olmo, NormsTheOutputsAndWholeProjections) {
   const json olmo2 = without(small_config("olmo2"), "num_key_value_heads");
   const Config config = parse(olmo2);

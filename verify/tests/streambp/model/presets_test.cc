@@ -68,6 +68,8 @@ TEST(Presets, HaveThePublishedNumberOfParameters) {
                                                     {"qwen3.5-27b", 26'895'998'464},
                                                     {"qwen3.5-35b-a3b", 34'660'610'688},
                                                     {"qwen3-next-80b-a3b", 79'674'391'296},
+                                                    {"seed-oss-36b", 36'151'104'512},
+                                                    {"ernie-4.5-0.3b", 360'748'032},
                                                     {"gpt-oss-20b", 20'914'757'184},
                                                     {"gpt-oss-120b", 116'829'156'672},
                                                     {"gemma-3-1b", 999'885'952},
