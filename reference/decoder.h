@@ -16,7 +16,10 @@
 //                      heads together; two rotations (3)
 //     SmolLM3          layers that do not rotate
 //     Seed-OSS         Llama's, with more biases
-//     ERNIE 4.5        Llama's, of whose heads neighbours rotate
+//     ERNIE 4.5,       Llama's, of whose heads neighbours rotate
+//     Helium
+//     EXAONE 4         OLMo 2's norms of outputs, Qwen3's of queries and keys; layers without a window do not
+//                      rotate where others have one
 //     Granite          factors of embedding, residual stream, scores and logits
 //     GLM-4            norms as in Gemma 2, and pairs of neighbours rotate, half of a head's entries
 //     Ministral 3      queries grow with their position

@@ -112,6 +112,27 @@ ModelConfig tiny_olmo3() {
   return config;
 }
 
+/// A layer with a window, which rotates, and one without either.
+ModelConfig tiny_exaone4() {
+  ModelConfig config = tiny_model();
+  config.norm_after = true;
+  config.qk_norm = true;
+  config.windows = {2, 0};
+  config.no_rope = {false, true};
+  return config;
+}
+
+/// Seed-OSS's biases and Helium's rotation besides.
+ModelConfig tiny_ernie4_5() {
+  ModelConfig config = tiny_model();
+  config.qkv_bias = true;
+  config.o_bias = true;
+  config.mlp_bias = true;
+  config.rope_interleaved = true;
+  config.tie_word_embeddings = true;
+  return config;
+}
+
 ModelConfig tiny_ministral3() {
   ModelConfig config = tiny_model();
   config.rope = tiny_yarn();
@@ -338,6 +359,8 @@ std::vector<std::pair<std::string, ModelConfig>> tiny_families() {
           {"granite", tiny_granite()},
           {"olmo2", tiny_olmo2()},
           {"olmo3", tiny_olmo3()},
+          {"exaone4", tiny_exaone4()},
+          {"ernie4_5", tiny_ernie4_5()},
           {"ministral3", tiny_ministral3()},
           {"glm4", tiny_glm4()},
           {"mixtral", tiny_mixtral()},

@@ -9,15 +9,15 @@ FAMILIES = (
     "llama", "mistral", "phi3", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3_text",
     "gemma", "smollm3", "granite", "olmo2", "olmo3", "ministral3", "glm4", "mixtral", "qwen2_moe",
     "qwen3_5_text", "qwen3_next", "qwen3_5_moe_text", "gpt_oss", "deepseek_v3", "glm4_moe", "gemma4_text",
-    "seed_oss", "ernie4_5",
+    "seed_oss", "ernie4_5", "helium", "exaone4",
 )  # fmt: skip
 LATER = FAMILIES[8:]  # those added later, whose class defaults are drawn more often
 RECURRENT = ("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
 # Those whose class takes a null for as many heads of keys as of queries.
 NULL_KEY_VALUE_HEADS = ("granite", "olmo2", "olmo3", "smollm3")
-WITHOUT_ATTENTION_BIAS = ("ernie4_5", "ministral3", "mistral", "mixtral", "phi3", "qwen2", "qwen2_moe")
+WITHOUT_ATTENTION_BIAS = ("ernie4_5", "exaone4", "ministral3", "mistral", "mixtral", "phi3", "qwen2", "qwen2_moe")
 WITHOUT_LAYER_TYPES = (
-    "deepseek_v3", "ernie4_5", "gemma", "glm4", "glm4_moe", "granite", "llama", "ministral3", "mistral", "mixtral", "olmo2",
+    "deepseek_v3", "ernie4_5", "gemma", "glm4", "glm4_moe", "granite", "helium", "llama", "ministral3", "mistral", "mixtral", "olmo2",
     "phi3", "qwen3_moe", "seed_oss",
 )  # fmt: skip
 # The class's padding token is beyond the small vocabularies, and its head_dim long.
@@ -39,6 +39,12 @@ def draw_windows(draw, family, layers, spelling):
         draw.settings["sliding_window"] = window
     if family in ("gpt_oss", "olmo3"):
         draw.put("sliding_window", window, window, ABSENT)
+    if family == "exaone4":
+        windows = draw.put("sliding_window", window, window, ABSENT, None)
+        draw.put("sliding_window_pattern", ABSENT, 2, 3, 4)
+        if windows is None:
+            draw.settings["layer_types"] = ["full_attention"] * layers  # without the list transformers divides by 0
+            return
     if family == "smollm3" and draw.put("use_sliding_window", True, False, ABSENT) is not ABSENT:
         draw.put("sliding_window", window, window, None, ABSENT)
     if family == "gemma3_text" and spelling == 4:
@@ -170,6 +176,11 @@ def own_seed_oss(draw, layers):
     draw.settings |= {"attention_dropout": 0.0, "residual_dropout": 0.0}  # refused where they are absent: the class has 0.1
 
 
+def own_helium(draw, layers):
+    draw.settings["head_dim"] = draw.settings["hidden_size"] // draw.settings["num_attention_heads"]
+    draw.put("mlp_bias", ABSENT, False, True)
+
+
 def own_ernie4_5(draw, layers):
     draw.put("use_bias", ABSENT, False, True)
 
@@ -183,6 +194,7 @@ OWN_SETTINGS = {
     "glm4_moe": own_glm4_moe,
     "gpt_oss": own_gpt_oss,
     "granite": own_granite,
+    "helium": own_helium,
     "mixtral": own_mixtral,
     "olmo2": own_olmo,
     "olmo3": own_olmo,

@@ -204,5 +204,7 @@ ADAPTERS = {
     "gemma4-per-layer-lora-all_linear": Adapter("gemma4-per-layer", "b2_right", {"target_modules": "all-linear"}, seed=244),
     "gemma4-moe-lora-all_linear": Adapter("gemma4-moe", "b1_short", {"target_modules": "all-linear"}, seed=245),
     "seed-oss-lora-all_linear": Adapter("seed-oss", "b2_left", {"target_modules": "all-linear", "bias": "all"}, seed=246),
+    "helium-lora-all_linear": Adapter("helium", "b1_short", {"target_modules": "all-linear"}, seed=248),
+    "exaone4-lora-all_linear": Adapter("exaone4", "b2_left", {"target_modules": "all-linear"}, seed=249),
     "ernie4-5-lora-all_linear": Adapter("ernie4-5", "b2_right", {"target_modules": "all-linear"}, seed=247),
 }

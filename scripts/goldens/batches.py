@@ -149,6 +149,7 @@ CASES = {
     "ministral3-sft-packed_jumps": ("ministral3", packed(JUMPS)),
     "ministral3-window-sft-b2_over_cumsum": ("ministral3-window", padded((12, 9), 20, side="left", positions="cumsum")),
     "gpt-oss-sft-packed": ("gpt-oss", packed(TWO_ROWS)),
+    "exaone4-sft-packed": ("exaone4", packed(TWO_ROWS)),
     "qwen3-5-sft-packed_long": ("qwen3-5", packed(LONG_ROWS)),
     "qwen3-5-conv2-sft-packed_jumps": ("qwen3-5-conv2", packed(JUMPS, across=(0,))),
     "qwen3-next-sft-packed": ("qwen3-next", packed(TWO_ROWS)),

@@ -170,6 +170,51 @@ DENSE = {
         legacy={"partial_rotary_factor": 0.5},
         batches=ALL,
     ),
+    "helium": Model(
+        "helium",
+        seed=419,
+        settings={
+            **SMALL,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "head_dim": 10,
+            "rms_norm_eps": 1e-8,
+            "attention_bias": True,
+            "mlp_bias": True,
+        },
+        batches=ALL,
+    ),
+    # Layer 1 sees all tokens and doesn't turn.
+    "exaone4": Model(
+        "exaone4",
+        seed=420,
+        settings={
+            **SMALL,
+            "hidden_size": 24,
+            "num_hidden_layers": 3,
+            "head_dim": 8,
+            "sliding_window": 5,
+            "sliding_window_pattern": 2,
+        },
+        batches=ALL,
+    ),
+    # All layers see all tokens and turn.
+    "exaone4-full": Model(
+        "exaone4",
+        seed=421,
+        settings={
+            **SMALL,
+            "hidden_size": 24,
+            "sliding_window": None,
+            "layer_types": ["full_attention", "full_attention"],
+            "tie_word_embeddings": True,
+            "rope_parameters": rope(
+                100.0, "llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16
+            ),
+        },
+        legacy={"layer_types": ["full_attention", "full_attention"]},  # without the list transformers divides by 0
+        batches=ONE,
+    ),
     # All biases there are, of which published files have those of queries, keys and values.
     "seed-oss": Model(
         "seed_oss",
@@ -294,4 +339,5 @@ FAMILY_MODELS = {**DENSE, **MIXTURES}
 FAMILIES = (
     *("gemma", "smollm3", "granite", "olmo2", "olmo3", "ministral3", "glm4", "mixtral", "qwen2-moe", "gpt-oss"),
     *("qwen3-5", "qwen3-next", "qwen3-5-moe", "deepseek-v3", "glm4-moe", "gemma4", "seed-oss", "ernie4-5"),
+    *("helium", "exaone4"),
 )

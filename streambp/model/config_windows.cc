@@ -16,14 +16,27 @@ struct LocalLayers {
   bool stated = true;
 };
 
+// sliding_window_pattern: a number, or of EXAONE 4 as many Ls and then a G.
+int64_t stated_period(const ConfigReader& settings, const char* key, int64_t fallback) {
+  const json* const value = settings.find(key);
+  if (value == nullptr || !value->is_string()) return settings.size(key, kMaxLayers, fallback);
+  const auto text = value->get<std::string>();
+  const auto size = static_cast<int64_t>(text.size());
+  if (size < 1 || size > kMaxLayers || text.find_first_not_of('L') != text.size() - 1 || text.back() != 'G')
+    settings.refuse(key, "a number of layers, or Ls and a G");
+  return size;
+}
+
 // All but every period-th.
 LocalLayers all_but_every(const ConfigReader& settings, const FamilyWindows& windows, int64_t count) {
   constexpr const char* kKey = "sliding_window_pattern";
+  if (windows.null_is_none && settings.has("sliding_window") && settings.find("sliding_window") == nullptr)
+    return {std::vector<bool>(static_cast<std::size_t>(count), false)};
   // transformers 5 also writes the pattern's default as _sliding_window_pattern, and does not read it.
   LocalLayers layers{{}, windows.reads_period && settings.find(kKey) != nullptr};
   if (!windows.other_periods) settings.only(kKey, windows.period);
   const bool reads = windows.reads_period && windows.other_periods;
-  const int64_t period = reads ? settings.size(kKey, kMaxLayers, windows.period) : windows.period;
+  const int64_t period = reads ? stated_period(settings, kKey, windows.period) : windows.period;
   for (int64_t layer = 1; layer <= count; ++layer) layers.local.push_back(layer % period != 0);
   return layers;
 }
@@ -128,6 +141,9 @@ void parse_windows(const ConfigReader& settings, const Family& family, Config& c
   if (!settings.has("sliding_window") && windows.size > 0) fallback = windows.size;
   const int64_t window = any ? settings.size("sliding_window", kMaxPositions, fallback) : 0;
   for (const bool local : layers.local) config.windows.push_back(local ? window : 0);
+  const bool may_have_window = !settings.has("sliding_window") || settings.find("sliding_window") != nullptr;
+  if (family.no_rope != NoRope::kFullLayers || !may_have_window) return;
+  for (const bool local : layers.local) config.no_rope.push_back(!local);
 }
 
 }  // namespace streambp

@@ -167,6 +167,9 @@ constexpr const char* kKimiK2 = R"({"n_routed_experts": 384, "num_experts_per_to
 constexpr const char* kGlm45Air = R"({"n_routed_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 1408,
   "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0, "norm_topk_prob": true,
   "first_k_dense_replace": 1, "attention_bias": true, "use_qk_norm": false, "partial_rotary_factor": 0.5})";
+constexpr const char* kGlm47 = R"({"n_routed_experts": 160, "num_experts_per_tok": 8, "moe_intermediate_size": 1536,
+  "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.5, "norm_topk_prob": true,
+  "first_k_dense_replace": 3, "attention_bias": true, "use_qk_norm": true, "partial_rotary_factor": 0.5})";
 constexpr const char* kDeepseekV3Tiny = R"({"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 12,
   "n_shared_experts": 2, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 1.7, "norm_topk_prob": true,
   "first_k_dense_replace": 1, "q_lora_rank": 10, "kv_lora_rank": 14, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4,
@@ -184,6 +187,13 @@ constexpr const char* kSeedOss = R"({"attention_bias": true, "attention_dropout"
 constexpr const char* kSeedOssTiny = R"({"attention_bias": true, "attention_out_bias": true, "mlp_bias": true,
   "attention_dropout": 0.0, "residual_dropout": 0.0})";
 constexpr const char* kErnie45Tiny = R"({"use_bias": true})";
+constexpr const char* kHeliumTiny = R"({"attention_bias": true, "mlp_bias": true})";
+constexpr const char* kExaone4Small = R"({"sliding_window": null, "rope_scaling": {"rope_type": "llama3",
+  "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}})";
+constexpr const char* kExaone4 = R"({"sliding_window": 4096, "sliding_window_pattern": 4, "rope_scaling": {"rope_type": "llama3",
+  "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}})";
+constexpr const char* kExaone4Tiny = R"({"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention",
+  "sliding_attention"]})";
 
 // The published rows are the config.json of Qwen/Qwen3-*, Qwen/Qwen2.5-* (the base models), meta-llama/Llama-3.1-*,
 // meta-llama/Llama-3.2-*, meta-llama/Meta-Llama-3-8B, google/gemma-2-*, google/gemma-3-*-pt (from 4b on the text
@@ -191,7 +201,8 @@ constexpr const char* kErnie45Tiny = R"({"use_bias": true})";
 // ibm-granite/granite-3.3-*-instruct, allenai/OLMo-2-1124-7B and Olmo-3-1025-7B, mistralai/Ministral-3-8B-* (text part),
 // THUDM/GLM-4-9B-0414, google/gemma-4-* (text part), mistralai/Mixtral-8x7B-v0.1, openai/gpt-oss-*, Qwen/Qwen1.5-MoE-A2.7B, Qwen/Qwen3.5-* (text
 // part), Qwen/Qwen3-Next-80B-A3B-*, deepseek-ai/DeepSeek-V3, moonshotai/Kimi-K2-* (whose model_type is another),
-// zai-org/GLM-4.5-Air, ByteDance-Seed/Seed-OSS-36B-* (without its dropout) and baidu/ERNIE-4.5-0.3B-PT on the Hugging Face hub.
+// zai-org/GLM-4.5-Air, ByteDance-Seed/Seed-OSS-36B-* (without its dropout), baidu/ERNIE-4.5-0.3B-PT,
+// kyutai/helium-1-preview-2b, LGAI-EXAONE/EXAONE-4.0-*, zai-org/GLM-4.7 and allenai/Olmo-3.1-32B-* on the Hugging Face hub.
 constexpr Preset kPresets[] = {
   // name             family        vocab   hidden L   H  K    E    mlp  positions eps theta tied  dtype, more
   {"qwen3-0.6b",      "qwen3",      151936, 1024, 28, 16, 8, 128,  3072,  40960, 1e-6, 1e6, true,  kB16},
@@ -237,6 +248,7 @@ constexpr Preset kPresets[] = {
   {"granite-3.3-8b",  "granite",     49159, 4096, 40, 32, 8, 128, 12800, 131072, 1e-5, 1e7, true,  kB16, kGranite8B},
   {"olmo2-7b",        "olmo2",      100352, 4096, 32, 32, 32, 128, 11008,  4096, 1e-6, 5e5, false, kB16},
   {"olmo3-7b",        "olmo3",      100278, 4096, 32, 32, 32, 128, 11008, 65536, 1e-6, 5e5, false, kB16, kOlmo3},
+  {"olmo3.1-32b",     "olmo3",      100278, 5120, 64, 40, 8, 128, 27648, 65536, 1e-6, 5e5, false, kB16, kOlmo3},
   {"ministral3-8b",   "ministral3", 131072, 4096, 34, 32, 8, 128, 14336, 262144, 1e-5, 1e6, false, kB16, kMinistral3},
   {"glm4-9b",         "glm4",       151552, 4096, 40, 32, 2, 128, 13696,  32768, 1e-5, 1e4, false, kB16, kGlm4},
   {"mixtral-8x7b",    "mixtral",     32000, 4096, 32, 32, 8, 128, 14336,  32768, 1e-5, 1e6, false, kB16, kMixtral8x7},
@@ -253,8 +265,12 @@ constexpr Preset kPresets[] = {
   {"deepseek-v3",     "deepseek_v3", 129280, 7168, 61, 128, 128, 0, 18432, 163840, 1e-6, 1e4, false, kB16, kDeepseekV3},
   {"kimi-k2",         "deepseek_v3", 163840, 7168, 61, 64, 64,  0, 18432, 131072, 1e-6, 5e4, false, kB16, kKimiK2},
   {"glm-4.5-air",     "glm4_moe",   151552, 4096, 46, 96, 8, 128, 10944, 131072, 1e-5, 1e6, false, kB16, kGlm45Air},
+  {"glm-4.7",         "glm4_moe",   151552, 5120, 92, 96, 8, 128, 12288, 202752, 1e-5, 1e6, false, kB16, kGlm47},
   {"seed-oss-36b",    "seed_oss",   155136, 5120, 64, 80, 8, 128, 27648, 524288, 1e-6, 1e7, false, kB16, kSeedOss},
   {"ernie-4.5-0.3b",  "ernie4_5",   103424, 1024, 18, 16, 2, 128,  3072, 131072, 1e-5, 5e5, true,  kB16},
+  {"helium-1-preview-2b", "helium",  48000, 2560, 24, 20, 20, 128, 7040,   4096, 1e-8, 1e5, false, kB16},
+  {"exaone-4.0-1.2b", "exaone4",    102400, 2048, 30, 32, 8,  64,  4096,  65536, 1e-5, 1e6, true,  kB16, kExaone4Small},
+  {"exaone-4.0-32b",  "exaone4",    102400, 5120, 64, 40, 8, 128, 27392, 131072, 1e-5, 1e6, false, kB16, kExaone4},
   // Small enough to measure on two cores.
   {"qwen3-cpu",       "qwen3",       32000,  512,  4,  8, 4,  64,  1536,  32768, 1e-6, 1e6, false, kF32},
   {"qwen2-cpu",       "qwen2",       32000,  512,  4,  8, 4,  64,  1536,  32768, 1e-6, 1e6, false, kF32},
@@ -296,6 +312,8 @@ constexpr Preset kPresets[] = {
   {"deepseek-v3-tiny", "deepseek_v3",  101,   32,  3,  4, 4,   0,    44,    128, 1e-6, 500, false, kF64, kDeepseekV3Tiny},
   {"deepseek-v3-plain-tiny", "deepseek_v3", 101, 32, 2, 3, 3,  0,    44,    512, 1e-5, 1e4, true,  kF64, kDeepseekV3PlainTiny},
   {"glm4-moe-tiny",   "glm4_moe",      101,   32,  3,  4, 2,  16,    44,    512, 1e-5, 1e4, false, kF64, kGlm4MoeTiny},
+  {"helium-tiny",     "helium",        101,   32,  2,  4, 2,   8,    44,    512, 1e-8, 1e4, false, kF64, kHeliumTiny},
+  {"exaone4-tiny",    "exaone4",       101,   32,  3,  4, 2,  16,    44,    512, 1e-5, 1e4, false, kF64, kExaone4Tiny},
   {"seed-oss-tiny",   "seed_oss",      101,   32,  2,  4, 2,  16,    44,    512, 1e-6, 1e4, false, kF64, kSeedOssTiny},
   {"ernie4-5-tiny",   "ernie4_5",      101,   32,  2,  4, 2,  16,    44,    512, 1e-5, 1e4, true,  kF64, kErnie45Tiny},
   {"qwen3-moe-plain-tiny", "qwen3_moe", 101,  32,  2,  4, 2,  16,    44,    512, 1e-6, 1e4, false, kF64, kQwen3MoePlainTiny},

@@ -128,6 +128,40 @@ TEST(Ernie, RotatesNeighboursAndHasOneKeyForAllBiases) {
   EXPECT_TRUE(refuses(with(small_config("llama"), {{"use_bias", true}}), "use_bias is true"));
 }
 
+TEST(Helium, HasHeadsThatFillTheHiddenSize) {
+  const json helium = without(small_config("helium"), "rope_theta");
+  const Config config = parse(helium);
+  EXPECT_TRUE(config.rope_interleaved);
+  EXPECT_EQ(config.rope.theta, 1e5);
+  const Config biased = parse(with(helium, {{"attention_bias", true}, {"mlp_bias", true}}));
+  EXPECT_TRUE(biased.qkv_bias && !biased.o_bias && biased.mlp_bias);
+  EXPECT_TRUE(refuses(with(helium, {{"head_dim", 16}}), "head_dim is 16", "48"));
+}
+
+TEST(Exaone4, RotatesWhereItHasAWindow) {
+  const json exaone = with(small_config("exaone4"), {{"num_hidden_layers", 5}});
+  const Config config = parse(exaone);
+  EXPECT_TRUE(config.norm_after && config.qk_norm && !config.qk_norm_full_width);
+  EXPECT_EQ(config.windows, (Windows{4096, 4096, 4096, 0, 4096}));
+  EXPECT_EQ(config.no_rope, (Flags{false, false, false, true, false}));
+  EXPECT_EQ(parse(with(exaone, {{"sliding_window_pattern", "LLLG"}})), config);
+  const Config two = parse(with(exaone, {{"sliding_window", 7}, {"sliding_window_pattern", 2}}));
+  EXPECT_EQ(two.windows, (Windows{7, 0, 7, 0, 7}));
+  const json types = {"full_attention", "full_attention", "full_attention", "full_attention",
+                      "full_attention"};
+  const Config full = parse(with(exaone, {{"sliding_window", nullptr}, {"sliding_window_pattern", nullptr}}));
+  EXPECT_EQ(full.windows, (Windows{0, 0, 0, 0, 0}));
+  EXPECT_TRUE(full.no_rope.empty());
+  EXPECT_EQ(parse(with(exaone, {{"sliding_window", nullptr}, {"layer_types", types}})), full);
+  // Where a layer might have a window, none that hasn't rotates.
+  EXPECT_EQ(parse(with(exaone, {{"layer_types", types}})).no_rope, (Flags{true, true, true, true, true}));
+  for (const char* pattern : {"", "G L", "LGL", "LLL"}) {
+    EXPECT_TRUE(refuses(with(exaone, {{"sliding_window_pattern", pattern}}), "sliding_window_pattern is"))
+        << pattern;
+  }
+  EXPECT_EQ(parse(with(exaone, {{"sliding_window_pattern", "G"}})).windows, (Windows{0, 0, 0, 0, 0}));
+}
+
 TEST(Olmo, NormsTheOutputsAndWholeProjections) {
   const json olmo2 = without(small_config("olmo2"), "num_key_value_heads");
   const Config config = parse(olmo2);
