@@ -33,6 +33,7 @@
 //     correction
 //                      and groups, and an expert that every token has, without a gate
 //     GLM-4-MoE        DeepSeek-V3's experts with Qwen3's attention, of which half of a head rotates
+//     MiniMax M2       the same without groups and such an expert; OLMo 2's norms of queries and keys
 //     Gemma 4          Gemma 3's norms, but multiplied by the weight itself, and one of the values too;
 //     layers
 //                      without a window have larger heads, part of which rotates by frequencies of the whole,

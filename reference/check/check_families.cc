@@ -259,6 +259,18 @@ ModelConfig tiny_glm4_moe() {
   return config;
 }
 
+ModelConfig tiny_minimax_m2() {
+  ModelConfig config = tiny_model();
+  config.qk_norm = true;
+  config.qk_norm_full_width = true;
+  config.rotary_dim = 2;
+  config.mixture = tiny_mixture().mixture;
+  config.mixture.router_aux_loss_coef = 0.0;
+  config.mixture.sparse = {true, true};
+  config.mixture.sigmoid_scores = true;
+  return config;
+}
+
 /// A layer with a window and a full one, whose values are its keys.
 ModelConfig tiny_gemma4() {
   ModelConfig config = tiny_gemma3();
@@ -372,6 +384,7 @@ std::vector<std::pair<std::string, ModelConfig>> tiny_families() {
           {"deepseek_v3", tiny_deepseek_v3()},
           {"deepseek_v3 without a latent of the queries", tiny_deepseek_v3_small()},
           {"glm4_moe", tiny_glm4_moe()},
+          {"minimax_m2", tiny_minimax_m2()},
           {"gemma4", tiny_gemma4()},
           {"gemma4 with per-layer inputs", tiny_gemma4_per_layer()},
           {"gemma4 with experts", tiny_gemma4_moe()}};

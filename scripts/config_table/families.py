@@ -9,20 +9,21 @@ FAMILIES = (
     "llama", "mistral", "phi3", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3_text",
     "gemma", "smollm3", "granite", "olmo2", "olmo3", "ministral3", "glm4", "mixtral", "qwen2_moe",
     "qwen3_5_text", "qwen3_next", "qwen3_5_moe_text", "gpt_oss", "deepseek_v3", "glm4_moe", "gemma4_text",
-    "seed_oss", "ernie4_5", "helium", "exaone4",
+    "seed_oss", "ernie4_5", "helium", "exaone4", "minimax_m2",
 )  # fmt: skip
 LATER = FAMILIES[8:]  # those added later, whose class defaults are drawn more often
 RECURRENT = ("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
 # Those whose class takes a null for as many heads of keys as of queries.
 NULL_KEY_VALUE_HEADS = ("granite", "olmo2", "olmo3", "smollm3")
-WITHOUT_ATTENTION_BIAS = ("ernie4_5", "exaone4", "ministral3", "mistral", "mixtral", "phi3", "qwen2", "qwen2_moe")
+WITHOUT_ATTENTION_BIAS = ("ernie4_5", "exaone4", "minimax_m2", "ministral3", "mistral", "mixtral", "phi3", "qwen2", "qwen2_moe")
 WITHOUT_LAYER_TYPES = (
-    "deepseek_v3", "ernie4_5", "gemma", "glm4", "glm4_moe", "granite", "helium", "llama", "ministral3", "mistral", "mixtral", "olmo2",
+    "deepseek_v3", "ernie4_5", "gemma", "glm4", "glm4_moe", "granite", "helium", "llama", "minimax_m2", "ministral3", "mistral", "mixtral",
+    "olmo2",
     "phi3", "qwen3_moe", "seed_oss",
 )  # fmt: skip
 # The class's padding token is beyond the small vocabularies, and its head_dim long.
 FAR_PADDING = ("glm4", "smollm3")
-LONG_HEADS = ("ernie4_5", "gemma", "glm4", "gpt_oss", "ministral3", "seed_oss", *RECURRENT)
+LONG_HEADS = ("ernie4_5", "gemma", "glm4", "gpt_oss", "minimax_m2", "ministral3", "seed_oss", *RECURRENT)
 
 
 def draw_windows(draw, family, layers, spelling):
@@ -121,6 +122,12 @@ def own_mixtral(draw, layers):
     draw.put("router_aux_loss_coef", ABSENT, 0.01, 0.25)
 
 
+def own_minimax_m2(draw, layers):
+    own_mixtral(draw, layers)
+    if draw.settings.get("output_router_logits"):
+        draw.settings["router_aux_loss_coef"] = 0.0
+
+
 def own_qwen2_moe(draw, layers):
     draw_experts(draw, layers)
     draw.settings["shared_expert_intermediate_size"] = draw.one(8, 12)
@@ -195,6 +202,7 @@ OWN_SETTINGS = {
     "gpt_oss": own_gpt_oss,
     "granite": own_granite,
     "helium": own_helium,
+    "minimax_m2": own_minimax_m2,
     "mixtral": own_mixtral,
     "olmo2": own_olmo,
     "olmo3": own_olmo,

@@ -5,7 +5,7 @@ from config_table.draw import ABSENT
 # Families that have a rope of their own in the layers with a window.
 TWO_ROPES = ("gemma3_text", "gemma4_text", "olmo3")
 # Of those that rotate a part of a head alone, the part where the file doesn't say.
-PARTIAL = {"glm4": 0.5, "glm4_moe": 0.5, "phi3": 1.0, "qwen3_5_moe_text": 0.25, "qwen3_5_text": 0.25, "qwen3_next": 0.25}
+PARTIAL = {"glm4": 0.5, "glm4_moe": 0.5, "minimax_m2": 1.0, "phi3": 1.0, "qwen3_5_moe_text": 0.25, "qwen3_5_text": 0.25, "qwen3_next": 0.25}
 
 
 def draw_rope(draw, theta, family, positions, rotary_dim):

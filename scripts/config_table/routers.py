@@ -12,6 +12,9 @@ def experts_of(model, layers, config):
         return derived
     if hasattr(router, "e_score_correction_bias"):
         return derived | sigmoid_router(router)
+    bias = next((layer.mlp.e_score_correction_bias for layer in layers if hasattr(layer.mlp, "e_score_correction_bias")), None)
+    if bias is not None:  # MiniMax M2's
+        return derived | sigmoid_router(router, bias)
     if hasattr(router, "per_expert_scale"):
         router.per_expert_scale.fill_(1.0)
         sizes = {"num_experts": router.proj.out_features, "top_k": config.top_k_experts}
@@ -33,11 +36,11 @@ def router_of(layer):
     return getattr(layer.mlp, "gate", getattr(layer.mlp, "router", getattr(layer, "router", None)))
 
 
-def sigmoid_router(router):
-    """DeepSeek V3's and GLM-4.5's: what a choice's weights are of the scores, and how many groups there are and may be
+def sigmoid_router(router, *bias):
+    """DeepSeek V3's, GLM-4.5's and MiniMax M2's: what a choice's weights are of the scores, and how many groups there are and may be
     chosen from."""
     tokens = torch.randn(400, router.hidden_dim)
-    logits, weights, chosen = router(tokens)
+    logits, weights, chosen = router(tokens, *bias)
     sums, plain = weights.sum(-1), logits.sigmoid().gather(1, chosen)
     factor = (weights / plain).std(0).max()
     normalised = bool((sums - sums[0]).abs().max() < 1e-12)
@@ -48,6 +51,6 @@ def sigmoid_router(router):
         "top_k": chosen.shape[-1],
         "norm_topk_prob": normalised,
         "routed_scaling_factor": (sums[0] if normalised else (weights / plain)[0, 0]).item(),
-        "groups": [router.num_group, router.topk_group],
+        "groups": [getattr(router, "num_group", 1), getattr(router, "topk_group", 1)],
         "router_loss": 0.0,  # these classes have none, whatever output_router_logits says
     }

@@ -214,10 +214,11 @@ def _gap(scores, count):
 
 def _of_groups(config, scores):
     """`scores` with -inf outside the groups chosen by their two best scores, and how far the choice of groups is from another."""
-    scores = scores.unflatten(-1, (config.n_group, -1))
+    groups, topk_groups = getattr(config, "n_group", 1), getattr(config, "topk_group", 1)
+    scores = scores.unflatten(-1, (groups, -1))
     of_groups = scores.topk(2).values.sum(-1)
-    kept = of_groups >= of_groups.topk(config.topk_group).values[..., -1:]
-    return scores.masked_fill(~kept.unsqueeze(-1), -math.inf).flatten(-2), _gap(of_groups, config.topk_group)
+    kept = of_groups >= of_groups.topk(topk_groups).values[..., -1:]
+    return scores.masked_fill(~kept.unsqueeze(-1), -math.inf).flatten(-2), _gap(of_groups, topk_groups)
 
 
 def _grouped_choices(config, router, logits):
@@ -244,7 +245,7 @@ def check_routing(model, inputs, tensors):
         choices = [_grouped_choices(model.config, *pair) for pair in zip(routers, logits, strict=True)]
         gap = min(choice[0] for choice in choices)
         settled_by = {"by_biases": sum(choice[1] for choice in choices), "by_groups": sum(choice[2] for choice in choices)}
-        if not (settled_by["by_biases"] > 0 and (settled_by["by_groups"] > 0 or model.config.n_group == 1)):
+        if not (settled_by["by_biases"] > 0 and (settled_by["by_groups"] > 0 or getattr(model.config, "n_group", 1) == 1)):
             raise CheckError(f"choices of experts that would be others without biases or groups: {settled_by}")
     else:
         gap = min(_gap(each, experts_per_token(model.config)) for each in logits)

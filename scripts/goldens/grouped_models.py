@@ -1,4 +1,4 @@
-"""The tiny models whose experts are chosen in groups, by sigmoids and a bias: DeepSeek-V3, with its latent attention, and GLM-4.5."""
+"""The tiny models whose experts are chosen by sigmoids and a bias: DeepSeek-V3, with its latent attention, GLM-4.5 and MiniMax M2."""
 
 from goldens.family_models import ALL, ONE, SMALL, short_yarn
 from goldens.specs import Model, rope
@@ -77,6 +77,25 @@ GROUPED_MODELS = {
             "rope_parameters": rope(100.0, partial_rotary_factor=0.5),
         },
         legacy={"partial_rotary_factor": 0.5},
+        batches=ALL,
+    ),
+    # Files say block_sparse_moe and w1, w3, w2, as Mixtral's.
+    "minimax-m2": Model(
+        "minimax_m2",
+        seed=621,
+        settings={
+            **SMALL,
+            "hidden_size": 16,
+            "intermediate_size": 6,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "head_dim": 8,
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "router_aux_loss_coef": 0.0,
+            "rope_parameters": rope(100.0, partial_rotary_factor=0.5),
+        },
+        legacy={"rotary_dim": 4},
         batches=ALL,
     ),
     "glm4-moe-groups": Model(

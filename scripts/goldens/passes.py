@@ -18,7 +18,7 @@ from goldens.recurrence import has_recurrence, keep_documents_apart
 
 IGNORED = -100  # the label of a token that is not scored
 MIXTURES = (
-    *("deepseek_v3", "gemma4_text", "glm4_moe", "gpt_oss", "mixtral", "qwen2_moe"),
+    *("deepseek_v3", "gemma4_text", "glm4_moe", "gpt_oss", "minimax_m2", "mixtral", "qwen2_moe"),
     *("qwen3_5_moe_text", "qwen3_moe", "qwen3_next"),
 )
 
@@ -93,13 +93,14 @@ def as_in_file(tensors, model_type=None):
     """Views of `tensors` under the names of the weight file of a model of `model_type`.
 
     transformers 5 holds all experts of a layer in two tensors; files hold three matrices for each expert, under names of
-    its own in Mixtral's. GPT-OSS's and Gemma 4's files hold what transformers does.
+    its own in Mixtral's and MiniMax M2's. GPT-OSS's and Gemma 4's files hold what transformers does.
     """
-    gate_name, up_name, down_name = ("w1", "w3", "w2") if model_type == "mixtral" else ("gate_proj", "up_proj", "down_proj")
+    as_mixtral = model_type in ("minimax_m2", "mixtral")
+    gate_name, up_name, down_name = ("w1", "w3", "w2") if as_mixtral else ("gate_proj", "up_proj", "down_proj")
     result = {}
     for name, tensor in tensors.items():
         stem, _, last = name.rpartition(".")
-        if model_type == "mixtral":
+        if as_mixtral:
             name, stem = (text.replace(".mlp.", ".block_sparse_moe.") for text in (name, stem))
         if not stem.endswith(".experts") or model_type in ("gpt_oss", "gemma4_text"):
             result[name] = tensor
@@ -127,7 +128,7 @@ def parameters_of(model):
 def fixed_tensors(model):
     """What the weight file holds besides parameters: biases by which routers choose, and what Gemma 4 multiplies layers by."""
     in_file = model.state_dict().keys()
-    return {name: buffer for name, buffer in model.named_buffers() if name in in_file}
+    return as_in_file({name: buffer for name, buffer in model.named_buffers() if name in in_file}, model.config.model_type)
 
 
 def read_tensors(path):

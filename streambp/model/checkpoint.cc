@@ -138,9 +138,10 @@ std::optional<std::string> text_name(const std::string& name) {
   return name;
 }
 
-// What Mixtral's files call the modules of a layer's mixture, and what they are here.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kBlockSparseMoe = {
+// What Mixtral's and MiniMax M2's files call the modules of a layer's mixture, and what they are here.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kBlockSparseMoe = {
     {{".block_sparse_moe.experts.", ".mlp.experts."},
+     {".block_sparse_moe.e_score_correction_bias", ".mlp.gate.e_score_correction_bias"},
      {".block_sparse_moe.gate.", ".mlp.gate."},
      {".w1.", ".gate_proj."},
      {".w3.", ".up_proj."},

@@ -43,8 +43,9 @@ void parse_experts(const ConfigReader& settings, const FamilyExperts& family, co
   mixture.output_router_logits = settings.flag("output_router_logits", false);
 }
 
-// Mixtral and GPT-OSS: all layers have experts, as wide as intermediate_size, and the chosen ones' logits are
-// what the softmax is of, which is the same as dividing by the sum of their probabilities.
+// Mixtral, GPT-OSS and MiniMax M2: all layers have experts, as wide as intermediate_size, and the chosen
+// ones' logits are what the softmax is of, which is the same as dividing by the sum of their probabilities
+// (MiniMax M2: of their sigmoids).
 void parse_all_sparse(const ConfigReader& settings, const FamilyExperts& family, int64_t layers,
                       MixtureSettings& mixture) {
   settings.only("router_jitter_noise", 0);
@@ -56,6 +57,8 @@ void parse_all_sparse(const ConfigReader& settings, const FamilyExperts& family,
   mixture.norm_topk_prob = true;
   mixture.block_sparse_moe_names = family.block_sparse_moe_names;
   mixture.biased_interleaved = family.biased_interleaved;
+  mixture.sigmoid_scores = family.sigmoid_scores;
+  if (mixture.sigmoid_scores) settings.only("scoring_func", "sigmoid");
   // Of the files of OpenAI's own reader, which hold both.
   if (mixture.biased_interleaved) settings.only("experts_per_token", mixture.num_experts_per_tok);
   mixture.sparse.assign(static_cast<std::size_t>(layers), true);

@@ -262,6 +262,12 @@ void parse_rotary_dim(const ConfigReader& settings, const FamilyRope& family,
   for (const ConfigReader& object : objects) {
     stated = agreed(object, kKey, object.number(kKey), "the one stated elsewhere in the file", stated);
   }
+  constexpr const char* kEntries = "rotary_dim";
+  if (const auto entries = settings.optional_size(kEntries, kMaxHeadDim);
+      entries && family.reads_rotary_dim) {
+    const double share = static_cast<double>(*entries) / static_cast<double>(config.head_dim);
+    stated = agreed(settings, kEntries, std::optional(share), kKey, stated);
+  }
   const bool is_null =
       settings.has(kKey) && settings.find(kKey) == nullptr;  // the whole, not the class's part
   const double factor = stated.value_or(is_null ? 1.0 : *family.partial);

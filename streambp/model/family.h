@@ -81,6 +81,7 @@ struct FamilyRope {
   double theta = 1e4;
   RopeTypes types = RopeTypes::kUsual;
   std::optional<double> partial = std::nullopt;  // partial_rotary_factor where absent; none: of whole heads
+  bool reads_rotary_dim = false;                 // which says the same in entries
   bool interleaved = false;
   bool of_windows = false;  // layers with a window have a rope of their own
   double theta_of_windows = 1e4;
@@ -107,6 +108,7 @@ struct FamilyExperts {
   bool normalised_null = false;  // and where it is null
   bool block_sparse_moe_names = false;
   bool biased_interleaved = false;
+  bool sigmoid_scores = false;  // of kOfAllLayers: in one group, normalised
   // Of kGrouped, where the keys are absent.
   int64_t experts = 0, width = 0, groups = 1, topk_groups = 1, dense_layers = 1;
   double scale = 1.0;

@@ -120,6 +120,10 @@ constexpr const char* kMixtral8x7 = R"({"num_local_experts": 8, "num_experts_per
   "router_aux_loss_coef": 0.02})";
 constexpr const char* kMixtralTiny = R"({"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 9,
   "output_router_logits": true, "router_aux_loss_coef": 0.3})";
+constexpr const char* kMiniMaxM2 = R"({"num_local_experts": 256, "num_experts_per_tok": 8, "rotary_dim": 64,
+  "router_aux_loss_coef": 0.0})";
+constexpr const char* kMiniMaxM2Tiny = R"({"num_local_experts": 4, "num_experts_per_tok": 2, "partial_rotary_factor": 0.5,
+  "router_aux_loss_coef": 0.0})";
 constexpr const char* kQwen15Moe = R"({"num_experts": 60, "num_experts_per_tok": 4, "moe_intermediate_size": 1408,
   "shared_expert_intermediate_size": 5632, "norm_topk_prob": false})";
 constexpr const char* kQwen2MoeTiny = R"({"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20,
@@ -202,7 +206,7 @@ constexpr const char* kExaone4Tiny = R"({"sliding_window": 5, "layer_types": ["s
 // THUDM/GLM-4-9B-0414, google/gemma-4-* (text part), mistralai/Mixtral-8x7B-v0.1, openai/gpt-oss-*, Qwen/Qwen1.5-MoE-A2.7B, Qwen/Qwen3.5-* (text
 // part), Qwen/Qwen3-Next-80B-A3B-*, deepseek-ai/DeepSeek-V3, moonshotai/Kimi-K2-* (whose model_type is another),
 // zai-org/GLM-4.5-Air, ByteDance-Seed/Seed-OSS-36B-* (without its dropout), baidu/ERNIE-4.5-0.3B-PT,
-// kyutai/helium-1-preview-2b, LGAI-EXAONE/EXAONE-4.0-*, zai-org/GLM-4.7 and allenai/Olmo-3.1-32B-* on the Hugging Face hub.
+// kyutai/helium-1-preview-2b, LGAI-EXAONE/EXAONE-4.0-*, zai-org/GLM-4.7, MiniMaxAI/MiniMax-M2 and allenai/Olmo-3.1-32B-* on the Hugging Face hub.
 constexpr Preset kPresets[] = {
   // name             family        vocab   hidden L   H  K    E    mlp  positions eps theta tied  dtype, more
   {"qwen3-0.6b",      "qwen3",      151936, 1024, 28, 16, 8, 128,  3072,  40960, 1e-6, 1e6, true,  kB16},
@@ -252,6 +256,7 @@ constexpr Preset kPresets[] = {
   {"ministral3-8b",   "ministral3", 131072, 4096, 34, 32, 8, 128, 14336, 262144, 1e-5, 1e6, false, kB16, kMinistral3},
   {"glm4-9b",         "glm4",       151552, 4096, 40, 32, 2, 128, 13696,  32768, 1e-5, 1e4, false, kB16, kGlm4},
   {"mixtral-8x7b",    "mixtral",     32000, 4096, 32, 32, 8, 128, 14336,  32768, 1e-5, 1e6, false, kB16, kMixtral8x7},
+  {"minimax-m2",      "minimax_m2", 200064, 3072, 62, 48, 8, 128,  1536, 196608, 1e-6, 5e6, false, kB16, kMiniMaxM2},
   {"gpt-oss-20b",     "gpt_oss",    201088, 2880, 24, 64, 8,  64,  2880, 131072, 1e-5, 1.5e5, false, kB16, kGptOss20},
   {"gpt-oss-120b",    "gpt_oss",    201088, 2880, 36, 64, 8,  64,  2880, 131072, 1e-5, 1.5e5, false, kB16, kGptOss120},
   {"qwen1.5-moe-a2.7b", "qwen2_moe", 151936, 2048, 24, 16, 16, 128, 5632,  8192, 1e-6, 1e6, false, kB16, kQwen15Moe},
@@ -305,6 +310,7 @@ constexpr Preset kPresets[] = {
   {"glm4-tiny",       "glm4",          101,   32,  2,  4, 2,  16,    44,    512, 1e-5, 1e4, false, kF64, kGlm4},
   {"gpt-oss-tiny",    "gpt_oss",       101,   32,  3,  4, 2,  16,    20,    512, 1e-5, 500, false, kF64, kGptOssTiny},
   {"mixtral-tiny",    "mixtral",       101,   32,  2,  4, 2,  16,    20,    512, 1e-5, 1e4, false, kF64, kMixtralTiny},
+  {"minimax-m2-tiny", "minimax_m2",    101,   32,  2,  4, 2,  16,    20,    512, 1e-6, 1e4, false, kF64, kMiniMaxM2Tiny},
   {"qwen2-moe-tiny",  "qwen2_moe",     101,   32,  3,  4, 2,  16,    44,    512, 1e-6, 1e4, false, kF64, kQwen2MoeTiny},
   {"qwen3.5-tiny",    "qwen3_5_text",  101,   32,  3,  4, 2,  16,    44,    512, 1e-6, 1e4, false, kF64, kQwen35Tiny},
   {"qwen3-next-tiny", "qwen3_next",    101,   32,  2,  4, 2,   8,    44,    512, 1e-6, 1e4, true,  kF64, kQwen3NextTiny},

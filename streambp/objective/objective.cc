@@ -60,12 +60,13 @@ double RouterLoss::of(const MixtureSettings& mixture) const {
     throw InputError("{} is {}, but the model has no experts", kRouterCoefficient, *coefficient);
   }
   if (mixture.sigmoid_scores) {
-    if (coefficient.value_or(0.0) == 0.0) return 0.0;
+    const double of_config = always || mixture.output_router_logits ? mixture.router_aux_loss_coef : 0.0;
+    const double asked = coefficient.value_or(of_config);
+    if (asked == 0.0) return 0.0;
     throw InputError(
-        "{} is {}, but the load of this model's experts is balanced by the correction of its routers' "
-        "choice: "
-        "transformers has no loss for it",
-        kRouterCoefficient, *coefficient);
+        "{} is {}, expected 0: the load of this model's experts is balanced by the correction of its "
+        "routers' choice",
+        kRouterCoefficient, asked);
   }
   if (coefficient) return *coefficient;
   return always || mixture.output_router_logits ? mixture.router_aux_loss_coef : 0.0;

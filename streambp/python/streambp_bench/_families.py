@@ -1,12 +1,12 @@
 """The classes of transformers that the engine knows, by their names."""
 
 # Of text alone.
-FAMILIES = ("DeepseekV3", "Ernie4_5", "Exaone4", "Gemma", "Gemma2", "Gemma3", "Gemma3Text", "Gemma4", "Glm4", "Glm4Moe", "GptOss", "Granite", "Helium", "Llama", "Ministral3",
+FAMILIES = ("DeepseekV3", "Ernie4_5", "Exaone4", "Gemma", "Gemma2", "Gemma3", "Gemma3Text", "Gemma4", "Glm4", "Glm4Moe", "GptOss", "Granite", "Helium", "Llama", "MiniMaxM2", "Ministral3",
             "Mistral", "Mixtral", "Olmo2", "Olmo3", "Phi3", "Qwen2", "Qwen2Moe", "Qwen3", "Qwen3Moe", "Qwen3Next", "Qwen3_5", "Qwen3_5Moe",
             "Qwen3_5Text", "SeedOss", "SmolLM3")
 CLASSES = tuple(f"{family}ForCausalLM" for family in FAMILIES if family not in ("Gemma3Text", "Qwen3_5Text")) + tuple(
     f"{family}ForSequenceClassification" for family in FAMILIES
-    if family not in ("Ernie4_5", "Gemma3", "Gemma4", "Glm4Moe", "Granite", "Qwen3_5", "Qwen3_5Moe"))
+    if family not in ("Ernie4_5", "Gemma3", "Gemma4", "Glm4Moe", "Granite", "MiniMaxM2", "Qwen3_5", "Qwen3_5Moe"))
 # A whole model's class: what its decoder and its head alone would be, by the decoder's class.
 WHOLE = {
     "Gemma3ForConditionalGeneration": {"Gemma3TextModel": "Gemma3ForCausalLM"},

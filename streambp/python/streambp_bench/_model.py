@@ -75,7 +75,7 @@ class Weights:
         self._of_head = ("lm_head.", f"{'model.language_model' if is_whole(self.base) else 'model'}.embed_tokens.") if self._tied else ("lm_head.",)
         self.dtype, self.head_dtype, self.device = self._dtypes_and_device()
         # transformers keeps these in float32 where a model is loaded, and model.to(dtype) does not.
-        self._engine_names |= {name: ((base_name(name), self._wide),) for name in self.names if name.endswith(CORRECTION)}
+        self._engine_names |= {name: ((self._engine_name(name), self._wide),) for name in self.names if name.endswith(CORRECTION)}
 
     def _tensors(self):
         """(name, tensor) of the base's parameters, then of the buffers that are parameters to the engine, which never have a gradient."""
@@ -89,6 +89,7 @@ class Weights:
         name = text_name(self.base, name)
         if name is None:
             return None
+        name = name.replace(f".mlp{CORRECTION}", f".mlp.gate{CORRECTION}")  # of MiniMax M2
         if self.adapter:
             return self.adapter.engine_name(name)
         return None if is_adapter_name(name) else base_name(name)

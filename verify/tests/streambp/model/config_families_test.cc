@@ -267,6 +267,24 @@ TEST(Qwen3Moe, RefusesImpossibleMixtures) {
               "max_window_layers is 1"));
 }
 
+TEST(MiniMaxM2, ChoosesExpertsBySigmoidsInEveryLayer) {
+  const json minimax = with(without(small_config("minimax_m2"), "rope_theta"),
+                            {{"num_local_experts", 4}, {"num_experts_per_tok", 2}, {"rotary_dim", 4}});
+  const Config config = parse(minimax);
+  EXPECT_TRUE(config.qk_norm_full_width && config.mixture.sigmoid_scores && config.mixture.norm_topk_prob);
+  EXPECT_TRUE(config.mixture.block_sparse_moe_names && !config.norm_after && !config.qkv_bias);
+  EXPECT_EQ(config.mixture.moe_intermediate_size, 44);
+  EXPECT_EQ(config.mixture.n_group, 1);
+  EXPECT_EQ(config.rotary_dim, 4);
+  EXPECT_EQ(config.rope.theta, 5e6);
+  const json share = with(without(minimax, "rotary_dim"), {{"partial_rotary_factor", 0.5}});
+  EXPECT_EQ(parse(share), config);
+  EXPECT_EQ(parse(without(minimax, "rotary_dim")).rotary_dim, 8);
+  EXPECT_TRUE(refuses(with(share, {{"rotary_dim", 8}}), "rotary_dim is 8", "partial_rotary_factor"));
+  EXPECT_TRUE(refuses(with(minimax, {{"rotary_dim", 3}}), "an even number"));
+  EXPECT_TRUE(refuses(with(minimax, {{"scoring_func", "softmax"}}), "scoring_func is"));
+}
+
 TEST(RecurrentFamilies, RefuseWhatTransformersDoesNotRead) {
   const auto config = [](const char* key, const json& value) {
     return with(small_config("qwen3_5_text"), {{key, value}});
