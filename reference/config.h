@@ -99,6 +99,7 @@ struct ModelConfig {
   bool qk_norm = false;
   bool tie_word_embeddings = false;
   bool qk_norm_full_width = false;      // OLMo 2: qk_norm takes all heads as one group, before they are split
+  bool norms_rotated_heads = false;     // Hunyuan: qk_norm acts after the rotation, under other names
   bool fused_projections = false;       // one matrix for query, key and value, and one for gate and up
   bool fused_gate_up = false;           // GLM-4: only the second of these
   bool sandwich_norms = false;          // also the outputs of attention and MLP are normed
@@ -202,6 +203,8 @@ LayerNorms layer_norms(const ModelConfig& config);
 /// - norms: `model.norm`, and of a layer those of layer_norms.
 /// - fused projections: `self_attn.qkv_proj` with the rows of query, key and value below one another, and
 ///   `mlp.gate_up_proj` with gate above up.
+/// - norms_rotated_heads: `self_attn.query_layernorm`, `self_attn.key_layernorm` in place of `q_norm`,
+/// `k_norm`.
 /// - qk_norm_full_width: `self_attn.q_norm` [1, H E], `self_attn.k_norm` [1, K E].
 /// - attention_output_gate: `self_attn.q_proj` is twice as wide, and of every head has the rows of its query
 ///   and then those of its gate.

@@ -18,6 +18,7 @@
 //     Seed-OSS         Llama's, with more biases
 //     ERNIE 4.5,       Llama's, of whose heads neighbours rotate
 //     Helium
+//     Hunyuan          Qwen3's norms of queries and keys, after their rotation
 //     EXAONE 4         OLMo 2's norms of outputs, Qwen3's of queries and keys; layers without a window do not
 //                      rotate where others have one
 //     Granite          factors of embedding, residual stream, scores and logits

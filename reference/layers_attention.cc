@@ -75,7 +75,7 @@ Layers::Heads Layers::project_heads(const std::string& module, int layer, const 
 /// The keys and values before any rotation.
 KeyValues Layers::normed_keys(const std::string& module, int layer, const Heads& heads) const {
   KeyValues normed = {heads.k, heads.v};
-  if (config_.qk_norm) normed.k = norm(module + "k_norm", heads.k);
+  if (config_.qk_norm && !config_.norms_rotated_heads) normed.k = norm(module + "k_norm", heads.k);
   if (config_.gemma4.value_norm) {
     // Each head divided by its root mean square, which is its length by the root of the number of entries.
     const Number size = config_.head_dim_of(layer);
@@ -91,12 +91,15 @@ Var Layers::attention(const std::string& module, int layer, const Var& x,
   const auto rotated = [&](const Var& normed) {
     return config_.rotates(layer) ? rope(normed, positions, rotation(layer, length)) : normed;
   };
+  const bool is_after = config_.qk_norm && config_.norms_rotated_heads;
   if (!config_.shares_keys(layer)) {
     const KeyValues normed = normed_keys(module, layer, heads);
-    seen[layer] = {rotated(normed.k), normed.v};
+    const Var k = rotated(normed.k);
+    seen[layer] = {is_after ? norm(module + "key_layernorm", k) : k, normed.v};
   }
   const KeyValues& source = seen.at(config_.key_value_layer(layer));
-  Var q = rotated(config_.qk_norm ? norm(module + "q_norm", heads.q) : heads.q);
+  Var q = rotated(config_.qk_norm && !is_after ? norm(module + "q_norm", heads.q) : heads.q);
+  if (is_after) q = norm(module + "query_layernorm", q);
   if (config_.query_scale_beta != 0.0) q = scale_rows(q, query_factors(positions));
 
   AttentionOptions options;

@@ -72,8 +72,10 @@ class Collector {
     if (config_.attention_sinks) shapes_[module + "sinks"] = {1, config_.num_attention_heads};
     if (!config_.qk_norm) return;
     const bool is_wide = config_.qk_norm_full_width;
-    row(module + "q_norm", is_wide ? queries : config_.head_dim_of(layer));
-    if (has_keys) row(module + "k_norm", is_wide ? keys : config_.head_dim_of(layer));
+    const bool is_after = config_.norms_rotated_heads;
+    row(module + (is_after ? "query_layernorm" : "q_norm"), is_wide ? queries : config_.head_dim_of(layer));
+    if (!has_keys) return;
+    row(module + (is_after ? "key_layernorm" : "k_norm"), is_wide ? keys : config_.head_dim_of(layer));
   }
 
   void latent_attention(const std::string& module) {

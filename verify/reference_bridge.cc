@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "streambp/model/family.h"
 #include "streambp/model/peft_name.h"
 #include "streambp/model/scored.h"
 
@@ -181,6 +182,7 @@ reference::ModelConfig reference_config(const Config& config) {
   same.tie_word_embeddings = config.tie_word_embeddings;
   same.has_lm_head = !config.value_model;
   same.qk_norm_full_width = config.qk_norm_full_width;
+  same.norms_rotated_heads = norms_rotated_heads(config);
   same.fused_projections = config.fused_projections;
   same.fused_gate_up = config.fused_gate_up;
   same.sandwich_norms = config.sandwich_norms;

@@ -122,14 +122,19 @@ ModelConfig tiny_exaone4() {
   return config;
 }
 
+ModelConfig tiny_hunyuan() {
+  ModelConfig config = tiny_model();
+  config.qk_norm = true;
+  config.norms_rotated_heads = true;
+  config.qkv_bias = true;
+  return config;
+}
+
 /// Seed-OSS's biases and Helium's rotation besides.
 ModelConfig tiny_ernie4_5() {
   ModelConfig config = tiny_model();
-  config.qkv_bias = true;
-  config.o_bias = true;
-  config.mlp_bias = true;
+  config.qkv_bias = config.o_bias = config.mlp_bias = true;
   config.rope_interleaved = true;
-  config.tie_word_embeddings = true;
   return config;
 }
 
@@ -372,6 +377,7 @@ std::vector<std::pair<std::string, ModelConfig>> tiny_families() {
           {"olmo2", tiny_olmo2()},
           {"olmo3", tiny_olmo3()},
           {"exaone4", tiny_exaone4()},
+          {"hunyuan", tiny_hunyuan()},
           {"ernie4_5", tiny_ernie4_5()},
           {"ministral3", tiny_ministral3()},
           {"glm4", tiny_glm4()},

@@ -9,15 +9,15 @@ FAMILIES = (
     "llama", "mistral", "phi3", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3_text",
     "gemma", "smollm3", "granite", "olmo2", "olmo3", "ministral3", "glm4", "mixtral", "qwen2_moe",
     "qwen3_5_text", "qwen3_next", "qwen3_5_moe_text", "gpt_oss", "deepseek_v3", "glm4_moe", "gemma4_text",
-    "seed_oss", "ernie4_5", "helium", "exaone4", "minimax_m2",
+    "seed_oss", "ernie4_5", "helium", "exaone4", "minimax_m2", "hunyuan_v1_dense",
 )  # fmt: skip
 LATER = FAMILIES[8:]  # those added later, whose class defaults are drawn more often
 RECURRENT = ("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
 # Those whose class takes a null for as many heads of keys as of queries.
-NULL_KEY_VALUE_HEADS = ("granite", "olmo2", "olmo3", "smollm3")
+NULL_KEY_VALUE_HEADS = ("granite", "hunyuan_v1_dense", "olmo2", "olmo3", "smollm3")
 WITHOUT_ATTENTION_BIAS = ("ernie4_5", "exaone4", "minimax_m2", "ministral3", "mistral", "mixtral", "phi3", "qwen2", "qwen2_moe")
 WITHOUT_LAYER_TYPES = (
-    "deepseek_v3", "ernie4_5", "gemma", "glm4", "glm4_moe", "granite", "helium", "llama", "minimax_m2", "ministral3", "mistral", "mixtral",
+    "deepseek_v3", "ernie4_5", "gemma", "glm4", "glm4_moe", "granite", "helium", "hunyuan_v1_dense", "llama", "minimax_m2", "ministral3", "mistral", "mixtral",
     "olmo2",
     "phi3", "qwen3_moe", "seed_oss",
 )  # fmt: skip
@@ -221,7 +221,9 @@ def draw_heads(draw, family, heads, rarely):
     if family == "deepseek_v3":
         return draw_latent_heads(draw, heads)
     head_dim = ABSENT
-    if family not in ("phi3", "qwen2"):
+    if family == "hunyuan_v1_dense":  # which has to have it
+        head_dim = draw.put("head_dim", 4, 8, 12)
+    elif family not in ("phi3", "qwen2"):
         absent = [ABSENT] if family not in ("qwen3", *LONG_HEADS) or rarely else []
         head_dim = draw.put("head_dim", *absent, *((8, 16, 24) if family in RECURRENT else (4, 8, 12)))
     draw.put("num_key_value_heads", *[n for n in (1, 2, heads) if heads % n == 0])

@@ -17,6 +17,8 @@ def draw_rope(draw, theta, family, positions, rotary_dim):
     if family == "ministral3":
         kind = "yarn"
     rope = {"rope_type": kind}
+    if family == "hunyuan_v1_dense" and kind == "dynamic":
+        rope |= draw.one({"alpha": 1000.0}, {"alpha": 7.5, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0}, {})
     if kind in ("linear", "dynamic", "llama3"):
         rope["factor"] = draw.one(2.0, 3.5, 8.0)
     if kind == "llama3":

@@ -207,5 +207,6 @@ ADAPTERS = {
     "helium-lora-all_linear": Adapter("helium", "b1_short", {"target_modules": "all-linear"}, seed=248),
     "exaone4-lora-all_linear": Adapter("exaone4", "b2_left", {"target_modules": "all-linear"}, seed=249),
     "minimax-m2-lora-all_linear": Adapter("minimax-m2", "b2_left", {"target_modules": "all-linear"}, seed=250),
+    "hunyuan-lora-all_linear": Adapter("hunyuan", "b2_right", {"target_modules": "all-linear"}, seed=251),
     "ernie4-5-lora-all_linear": Adapter("ernie4-5", "b2_right", {"target_modules": "all-linear"}, seed=247),
 }

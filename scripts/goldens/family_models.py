@@ -184,6 +184,20 @@ DENSE = {
         },
         batches=ALL,
     ),
+    # A base stretched by alpha, which published files call dynamic.
+    "hunyuan": Model(
+        "hunyuan_v1_dense",
+        seed=422,
+        settings={
+            **SMALL,
+            "vocab_size": 43,
+            "head_dim": 6,
+            "attention_bias": True,
+            "tie_word_embeddings": True,
+            "rope_parameters": rope(100.0, "dynamic", alpha=50.0, factor=1.0),
+        },
+        batches=ALL,
+    ),
     # Layer 1 sees all tokens and doesn't turn.
     "exaone4": Model(
         "exaone4",
@@ -339,5 +353,5 @@ FAMILY_MODELS = {**DENSE, **MIXTURES}
 FAMILIES = (
     *("gemma", "smollm3", "granite", "olmo2", "olmo3", "ministral3", "glm4", "mixtral", "qwen2-moe", "gpt-oss"),
     *("qwen3-5", "qwen3-next", "qwen3-5-moe", "deepseek-v3", "glm4-moe", "gemma4", "seed-oss", "ernie4-5"),
-    *("helium", "exaone4", "minimax-m2"),
+    *("helium", "exaone4", "minimax-m2", "hunyuan"),
 )

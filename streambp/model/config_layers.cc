@@ -73,6 +73,7 @@ void parse_attention(const ConfigReader& settings, const Family& family, Config&
   config.qk_norm_full_width = family.qk_norm == QkNorm::kOfWholeProjections;
   config.qk_norm = family.qk_norm == QkNorm::kByKey ? settings.flag("use_qk_norm", false)
                                                     : family.qk_norm != QkNorm::kNone;
+  if (family.qk_norm == QkNorm::kOfRotatedHeads) settings.only("use_qk_norm", true);
   config.fused_projections = family.fused_projections;
   config.fused_gate_up = family.fused_gate_up;
   config.rope_interleaved = family.rope.interleaved;

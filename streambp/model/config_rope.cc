@@ -8,6 +8,7 @@
 #include "streambp/model/config_reader.h"
 #include "streambp/model/family.h"
 #include "streambp/model/rope_defaults.h"
+#include "streambp/model/rope_types.h"
 
 namespace streambp {
 namespace {
@@ -15,32 +16,6 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kMscaleAllDim = "mscale_all_dim";
-
-struct KnownType {
-  const char* name;
-  RopeType type;
-  std::vector<std::string_view> keys;  // beyond those that every type has
-};
-
-const std::array<KnownType, 7>& known_types() {
-  static const std::array<KnownType, 7> kTypes = {{
-      {"default", RopeType::kDefault, {}},
-      {"linear", RopeType::kLinear, {"factor"}},
-      {"dynamic", RopeType::kDynamic, {"factor", "original_max_position_embeddings"}},
-      {"llama3",
-       RopeType::kLlama3,
-       {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}},
-      {"yarn",
-       RopeType::kYarn,
-       {"factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "truncate",
-        "attention_factor", "mscale", "mscale_all_dim"}},
-      {"longrope",
-       RopeType::kLongrope,
-       {"factor", "original_max_position_embeddings", "attention_factor", "short_factor", "long_factor"}},
-      {"proportional", RopeType::kProportional, {"factor"}},
-  }};
-  return kTypes;
-}
 
 // What the types take from outside their own object.
 struct Surroundings {
@@ -147,6 +122,18 @@ void parse_yarn(const ConfigReader& object, const Surroundings& around, RopeSett
   if (!(rope.theta > 1.0)) object.refuse("rope_theta", "a number above 1 with rope type yarn");
 }
 
+// Hunyuan's fixed stretch of the base, as NTK-aware scaling has it for one length; the published files say
+// dynamic. Its class reads none of the other keys there.
+void stretch_base(const ConfigReader& object, const Surroundings& around, RopeSettings& rope) {
+  if (around.config.rotary_dim < 4)
+    around.file.refuse("head_dim", "an even number of at least 4 with rope type dynamic");
+  const auto entries = static_cast<double>(around.config.rotary_dim);
+  const double theta = rope.theta * std::pow(object.positive("alpha", 1.0), entries / (entries - 2));
+  rope = {};
+  rope.theta = theta;
+  if (!std::isfinite(rope.theta)) object.refuse("alpha", "a number that leaves the base finite");
+}
+
 // LongRoPE (Ding et al. 2024). The factor by which the length grew matters only to the default of
 // attention_factor, and follows from the two lengths.
 void parse_longrope(const ConfigReader& object, const Surroundings& around, RopeSettings& rope) {
@@ -171,11 +158,16 @@ RopeSettings parse_rope_object(const ConfigReader& object, const Surroundings& a
   static constexpr std::array<std::string_view, 4> kCommon = {"rope_type", "type", "rope_theta",
                                                               "partial_rotary_factor"};
   const KnownType& known = find_type(object, around.family.types);
+  const bool has_alpha =
+      known.type == RopeType::kDynamic && around.family.reads_alpha && object.find("alpha") != nullptr;
   for (const auto& [key, value] : object.object().items()) {
     const bool of_ministral3 = key == kQueryScaleBeta || key == "max_position_embeddings";  // reads the first
     // Which entries the three positions of an image's patches rotate: a text's are equal.
     const bool of_qwen3_5 = key == "mrope_section" || key == "mrope_interleaved";
-    const bool used = (of_qwen3_5 && around.family.image_keys) ||
+    static constexpr std::array<std::string_view, 5> kWithAlpha = {"alpha", "beta_fast", "beta_slow",
+                                                                   "mscale", "mscale_all_dim"};
+    const bool of_hunyuan = std::find(kWithAlpha.begin(), kWithAlpha.end(), key) != kWithAlpha.end();
+    const bool used = (of_qwen3_5 && around.family.image_keys) || (of_hunyuan && has_alpha) ||
                       (of_ministral3 && around.family.types == RopeTypes::kYarn) ||
                       std::find(kCommon.begin(), kCommon.end(), key) != kCommon.end() ||
                       std::find(known.keys.begin(), known.keys.end(), key) != known.keys.end();
@@ -198,6 +190,10 @@ RopeSettings parse_rope_object(const ConfigReader& object, const Surroundings& a
     if (!(rope.factor >= 1.0)) object.refuse("factor", "a number of at least 1");
   }
   if (rope.type == RopeType::kLinear) return rope;
+  if (has_alpha) {
+    stretch_base(object, around, rope);
+    return rope;
+  }
   if (rope.type == RopeType::kDynamic) {
     parse_dynamic(object, around, rope);
     return rope;
@@ -263,10 +259,10 @@ void parse_rotary_dim(const ConfigReader& settings, const FamilyRope& family,
     stated = agreed(object, kKey, object.number(kKey), "the one stated elsewhere in the file", stated);
   }
   constexpr const char* kEntries = "rotary_dim";
-  if (const auto entries = settings.optional_size(kEntries, kMaxHeadDim);
-      entries && family.reads_rotary_dim) {
-    const double share = static_cast<double>(*entries) / static_cast<double>(config.head_dim);
-    stated = agreed(settings, kEntries, std::optional(share), kKey, stated);
+  if (family.reads_rotary_dim && settings.find(kEntries) != nullptr) {
+    const auto entries = static_cast<double>(settings.size(kEntries, config.head_dim));
+    const std::optional<double> share = entries / static_cast<double>(config.head_dim);
+    stated = agreed(settings, kEntries, share, kKey, stated);
   }
   const bool is_null =
       settings.has(kKey) && settings.find(kKey) == nullptr;  // the whole, not the class's part

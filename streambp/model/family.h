@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "streambp/model/config.h"
 
@@ -27,7 +28,8 @@ enum class QkNorm {
   kNone,
   kOfHeads,
   kOfWholeProjections,
-  kByKey,  // of heads, where use_qk_norm says so
+  kByKey,           // of heads, where use_qk_norm says so
+  kOfRotatedHeads,  // after their rotation, under other names
 };
 
 enum class NormLayout {
@@ -86,6 +88,7 @@ struct FamilyRope {
   bool of_windows = false;  // layers with a window have a rope of their own
   double theta_of_windows = 1e4;
   bool reads_theta_of_windows = false;  // rope_local_base_freq
+  bool reads_alpha = false;             // of type dynamic: a base stretched once for all, whatever the length
   bool image_keys = false;              // mrope_section and mrope_interleaved may be there
   ClassRope of_class = ClassRope::kNone;
   bool null_is_ambiguous = false;  // transformers 4 and 5 read a null rope_scaling differently
@@ -164,8 +167,19 @@ struct Family {
 /// The family that `settings` names as its model_type; throws InputError with the known ones otherwise.
 const Family& find_family(const ConfigReader& settings);
 
-/// The row of a config that has been read.
+/// The row of a config that has been read: what no key can change is there, and not in Config.
 const Family& family_of(const Config& config);
+
+/// Whether queries and keys are rotated before they are normed (Hunyuan).
+inline bool norms_rotated_heads(const Config& config) {
+  return config.qk_norm && family_of(config).qk_norm == QkNorm::kOfRotatedHeads;
+}
+
+/// The names of the norms of queries and keys.
+inline std::pair<const char*, const char*> qk_norm_names(const Config& config) {
+  return norms_rotated_heads(config) ? std::pair("query_layernorm", "key_layernorm")
+                                     : std::pair("q_norm", "k_norm");
+}
 
 /// The row of the text part of a multimodal `model_type` whose text_config says `text_type`; null: no such
 /// model is known.

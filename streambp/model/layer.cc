@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "streambp/memory/meter.h"
+#include "streambp/model/family.h"
 #include "streambp/ops/differentiable.h"
 #include "streambp/ops/gated_output.h"
 #include "streambp/ops/norm_rope.h"
@@ -74,6 +75,10 @@ at::Tensor DecoderLayer::heads(const at::Tensor& projected, const RmsNorm& norm,
     return ops.normed_rope(x, nullptr, table);
   }
   // The ops may write over what they rotate.
+  if (of_heads != nullptr && norms_rotated_heads(config_)) {
+    x = shared ? streambp::normed_rope(x, nullptr, table) : ops.normed_rope(x, nullptr, table);
+    return ops.rms_norm(x, *of_heads);
+  }
   return shared ? streambp::normed_rope(x, of_heads, table) : ops.normed_rope(x, of_heads, table);
 }
 

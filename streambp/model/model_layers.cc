@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "streambp/memory/meter.h"
+#include "streambp/model/family.h"
 #include "streambp/model/model.h"
 
 namespace streambp {
@@ -153,8 +154,9 @@ void Model::make_attention(const std::string& name, int64_t index, DecoderLayer:
   }
   weights.o_proj = add_residual_map(name + ".o_proj", config_.o_bias);
   if (config_.qk_norm) {
-    weights.q_norm = norm_of(name + ".q_norm");
-    if (own_keys) weights.k_norm = norm_of(name + ".k_norm");
+    const auto [of_queries, of_keys] = qk_norm_names(config_);
+    weights.q_norm = norm_of(name + "." + of_queries);
+    if (own_keys) weights.k_norm = norm_of(name + "." + of_keys);
   }
   if (config_.norms_values && own_keys) weights.v_norm = plain_norm(config_.head_dim_of(index));
   if (config_.attention_sinks) weights.sinks = &parameter(name + ".sinks");

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "streambp/model/config.h"
+#include "streambp/model/family.h"
 
 namespace streambp {
 namespace {
@@ -73,8 +74,9 @@ class ShapeList {
         linear(at + "self_attn.v_proj", keys, hidden, config_.qkv_bias);
     }
     const bool full_width = config_.qk_norm_full_width;
-    if (config_.qk_norm) norm(at + "self_attn.q_norm", full_width ? queries : head_dim);
-    if (config_.qk_norm && own_keys) norm(at + "self_attn.k_norm", full_width ? keys : head_dim);
+    const auto [of_queries, of_keys] = qk_norm_names(config_);
+    if (config_.qk_norm) norm(at + "self_attn." + of_queries, full_width ? queries : head_dim);
+    if (config_.qk_norm && own_keys) norm(at + "self_attn." + of_keys, full_width ? keys : head_dim);
     linear(at + "self_attn.o_proj", hidden, queries, config_.o_bias);
     if (config_.attention_sinks)
       shapes_.push_back({at + "self_attn.sinks", {config_.num_attention_heads}, ParameterRole::kPerHead});

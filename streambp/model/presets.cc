@@ -196,6 +196,7 @@ constexpr const char* kExaone4Small = R"({"sliding_window": null, "rope_scaling"
   "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}})";
 constexpr const char* kExaone4 = R"({"sliding_window": 4096, "sliding_window_pattern": 4, "rope_scaling": {"rope_type": "llama3",
   "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}})";
+constexpr const char* kHunyuan = R"({"rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0}})";
 constexpr const char* kExaone4Tiny = R"({"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention",
   "sliding_attention"]})";
 
@@ -206,7 +207,7 @@ constexpr const char* kExaone4Tiny = R"({"sliding_window": 5, "layer_types": ["s
 // THUDM/GLM-4-9B-0414, google/gemma-4-* (text part), mistralai/Mixtral-8x7B-v0.1, openai/gpt-oss-*, Qwen/Qwen1.5-MoE-A2.7B, Qwen/Qwen3.5-* (text
 // part), Qwen/Qwen3-Next-80B-A3B-*, deepseek-ai/DeepSeek-V3, moonshotai/Kimi-K2-* (whose model_type is another),
 // zai-org/GLM-4.5-Air, ByteDance-Seed/Seed-OSS-36B-* (without its dropout), baidu/ERNIE-4.5-0.3B-PT,
-// kyutai/helium-1-preview-2b, LGAI-EXAONE/EXAONE-4.0-*, zai-org/GLM-4.7, MiniMaxAI/MiniMax-M2 and allenai/Olmo-3.1-32B-* on the Hugging Face hub.
+// kyutai/helium-1-preview-2b, LGAI-EXAONE/EXAONE-4.0-*, tencent/Hunyuan-7B-*, zai-org/GLM-4.7, MiniMaxAI/MiniMax-M2 and allenai/Olmo-3.1-32B-* on the Hugging Face hub.
 constexpr Preset kPresets[] = {
   // name             family        vocab   hidden L   H  K    E    mlp  positions eps theta tied  dtype, more
   {"qwen3-0.6b",      "qwen3",      151936, 1024, 28, 16, 8, 128,  3072,  40960, 1e-6, 1e6, true,  kB16},
@@ -274,6 +275,7 @@ constexpr Preset kPresets[] = {
   {"seed-oss-36b",    "seed_oss",   155136, 5120, 64, 80, 8, 128, 27648, 524288, 1e-6, 1e7, false, kB16, kSeedOss},
   {"ernie-4.5-0.3b",  "ernie4_5",   103424, 1024, 18, 16, 2, 128,  3072, 131072, 1e-5, 5e5, true,  kB16},
   {"helium-1-preview-2b", "helium",  48000, 2560, 24, 20, 20, 128, 7040,   4096, 1e-8, 1e5, false, kB16},
+  {"hunyuan-7b", "hunyuan_v1_dense", 128167, 4096, 32, 32, 8, 128, 14336, 262144, 1e-5, 1e4, true, kB16, kHunyuan},
   {"exaone-4.0-1.2b", "exaone4",    102400, 2048, 30, 32, 8,  64,  4096,  65536, 1e-5, 1e6, true,  kB16, kExaone4Small},
   {"exaone-4.0-32b",  "exaone4",    102400, 5120, 64, 40, 8, 128, 27392, 131072, 1e-5, 1e6, false, kB16, kExaone4},
   // Small enough to measure on two cores.
@@ -318,6 +320,7 @@ constexpr Preset kPresets[] = {
   {"deepseek-v3-tiny", "deepseek_v3",  101,   32,  3,  4, 4,   0,    44,    128, 1e-6, 500, false, kF64, kDeepseekV3Tiny},
   {"deepseek-v3-plain-tiny", "deepseek_v3", 101, 32, 2, 3, 3,  0,    44,    512, 1e-5, 1e4, true,  kF64, kDeepseekV3PlainTiny},
   {"glm4-moe-tiny",   "glm4_moe",      101,   32,  3,  4, 2,  16,    44,    512, 1e-5, 1e4, false, kF64, kGlm4MoeTiny},
+  {"hunyuan-tiny",    "hunyuan_v1_dense", 101, 32, 2,  4, 2,  16,    44,    512, 1e-5, 100, true,  kF64, kHunyuan},
   {"helium-tiny",     "helium",        101,   32,  2,  4, 2,   8,    44,    512, 1e-8, 1e4, false, kF64, kHeliumTiny},
   {"exaone4-tiny",    "exaone4",       101,   32,  3,  4, 2,  16,    44,    512, 1e-5, 1e4, false, kF64, kExaone4Tiny},
   {"seed-oss-tiny",   "seed_oss",      101,   32,  2,  4, 2,  16,    44,    512, 1e-6, 1e4, false, kF64, kSeedOssTiny},

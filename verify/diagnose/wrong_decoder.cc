@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "streambp/error.h"
+#include "streambp/model/family.h"
 #include "streambp/model/rope_frequencies.h"
 
 namespace streambp::verify {
@@ -156,13 +157,14 @@ at::Tensor WrongDecoder::attention(int64_t index, const at::Tensor& x, const Wro
     const bool full_width = config_.qk_norm_full_width;
     if (full_width) projected = norm(of, projected);
     projected = projected.view({rows.rows, rows.columns, -1, config_.head_dim});
-    return full_width ? projected : norm(of, projected);
+    return full_width || norms_rotated_heads(config_) ? projected : norm(of, projected);
   };
   at::Tensor q = heads(*w.q_proj, w.q_norm), k = heads(*w.k_proj, w.k_norm), v = heads(*w.v_proj, {});
   if (config_.rotates(index)) {
     q = rotated(q, rows.positions, local);
     k = rotated(k, rows.key_positions, local);
   }
+  if (norms_rotated_heads(config_)) q = norm(w.q_norm, q), k = norm(w.k_norm, k);
   if (config_.query_scale_beta != 0.0) {
     const at::Tensor turns = rows.positions.div(config_.query_scale_original, "floor").to(at::kDouble);
     q = q * (turns.log1p() * config_.query_scale_beta + 1.0).unsqueeze(-1).unsqueeze(-1);

@@ -1,7 +1,7 @@
 """The classes of transformers that the engine knows, by their names."""
 
 # Of text alone.
-FAMILIES = ("DeepseekV3", "Ernie4_5", "Exaone4", "Gemma", "Gemma2", "Gemma3", "Gemma3Text", "Gemma4", "Glm4", "Glm4Moe", "GptOss", "Granite", "Helium", "Llama", "MiniMaxM2", "Ministral3",
+FAMILIES = ("DeepseekV3", "Ernie4_5", "Exaone4", "Gemma", "Gemma2", "Gemma3", "Gemma3Text", "Gemma4", "Glm4", "Glm4Moe", "GptOss", "Granite", "Helium", "HunYuanDenseV1", "Llama", "MiniMaxM2", "Ministral3",
             "Mistral", "Mixtral", "Olmo2", "Olmo3", "Phi3", "Qwen2", "Qwen2Moe", "Qwen3", "Qwen3Moe", "Qwen3Next", "Qwen3_5", "Qwen3_5Moe",
             "Qwen3_5Text", "SeedOss", "SmolLM3")
 CLASSES = tuple(f"{family}ForCausalLM" for family in FAMILIES if family not in ("Gemma3Text", "Qwen3_5Text")) + tuple(

@@ -129,6 +129,11 @@ std::vector<std::string> corpus() {
       R"({"model_type":"mistral3","text_config":{"model_type":"ministral3",)" + sizes +
           R"(,"rope_parameters":{"type":"yarn","rope_theta":1e6,"factor":16,"llama_4_scaling_beta":0.1,)"
           R"("original_max_position_embeddings":64}}})",
+      R"({"model_type":"exaone4",)" + sizes + R"(,"sliding_window":5,"sliding_window_pattern":"LLLG"})",
+      R"({"model_type":"hunyuan_v1_dense",)" + sizes +
+          R"(,"rope_scaling":{"type":"dynamic","alpha":1000,"factor":1,"beta_fast":32,"mscale":1}})",
+      R"({"model_type":"minimax_m2",)" + sizes +
+          R"(,"num_local_experts":4,"num_experts_per_tok":2,"rotary_dim":4,"scoring_func":"sigmoid"})",
       R"({"model_type":"glm4",)" + sizes +
           R"(,"pad_token_id":1,"attention_bias":true,"partial_rotary_factor":0.5})",
       R"({"model_type":"gemma",)" + sizes + R"(,"hidden_act":"gelu"})",

@@ -285,6 +285,28 @@ TEST(MiniMaxM2, ChoosesExpertsBySigmoidsInEveryLayer) {
   EXPECT_TRUE(refuses(with(minimax, {{"scoring_func", "softmax"}}), "scoring_func is"));
 }
 
+TEST(Hunyuan, NormsRotatedHeadsAndStretchesItsBase) {
+  const json hunyuan = without(small_config("hunyuan_v1_dense"), "num_key_value_heads");
+  const Config config = parse(hunyuan);
+  EXPECT_TRUE(config.qk_norm && !config.qk_norm_full_width);
+  EXPECT_EQ(config.num_key_value_heads, 6);
+  EXPECT_TRUE(has_parameter(config, "model.layers.0.self_attn.query_layernorm.weight", {8}));
+  EXPECT_TRUE(has_parameter(config, "model.layers.0.self_attn.key_layernorm.weight", {8}));
+  EXPECT_FALSE(has_parameter(config, "model.layers.0.self_attn.q_norm.weight", {8}));
+  json scaling = {
+      {"type", "dynamic"}, {"alpha", 1000.0}, {"factor", 1.0}, {"beta_fast", 32}, {"mscale", 1.0}};
+  const auto stretched = [&] { return parse(with(hunyuan, {{"rope_scaling", scaling}})).rope; };
+  EXPECT_EQ(stretched(), rope_settings(RopeType::kDefault, 500.0 * std::pow(1000.0, 8.0 / 6.0)));
+  scaling["alpha"] = 0;
+  EXPECT_TRUE(refuses(with(hunyuan, {{"rope_scaling", scaling}}), "rope_scaling.alpha is 0"));
+  scaling = {{"type", "dynamic"}, {"factor", 2.0}};
+  EXPECT_EQ(stretched().type, RopeType::kDynamic);
+  scaling["alpha"] = 1000.0;
+  EXPECT_TRUE(refuses(with(small_config("llama"), {{"rope_scaling", scaling}}), "rope_scaling.alpha"));
+  EXPECT_TRUE(refuses(without(hunyuan, "head_dim"), "head_dim is missing"));
+  EXPECT_TRUE(refuses(with(hunyuan, {{"use_qk_norm", false}}), "use_qk_norm is false"));
+}
+
 TEST(RecurrentFamilies, RefuseWhatTransformersDoesNotRead) {
   const auto config = [](const char* key, const json& value) {
     return with(small_config("qwen3_5_text"), {{key, value}});

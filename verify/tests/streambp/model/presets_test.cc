@@ -82,10 +82,11 @@ TEST(Presets, HaveThePublishedNumberOfParameters) {
                                                     {"gemma-3-27b", text_part(27'432'406'640, 5376)}};
   // Billions on the model cards, where files hold more than the model: layers that predict further tokens,
   // and 0.46 in what sees and hears.
-  const std::map<std::string, double> rounded = {
-      {"deepseek-v3", 671.0},    {"kimi-k2", 1027.0},         {"glm-4.5-air", 106.8},
-      {"gemma-4-31b", 30.7},     {"glm-4.7", 352.8},          {"minimax-m2", 230.0},
-      {"gemma-4-26b-a4b", 25.2}, {"gemma-4-e2b", 5.1 - 0.46}, {"gemma-4-e4b", 8.0 - 0.46}};
+  const std::map<std::string, double> rounded = {{"deepseek-v3", 671.0},      {"kimi-k2", 1027.0},
+                                                 {"glm-4.5-air", 106.8},      {"gemma-4-31b", 30.7},
+                                                 {"glm-4.7", 352.8},          {"minimax-m2", 230.0},
+                                                 {"hunyuan-7b", 7.5},         {"gemma-4-26b-a4b", 25.2},
+                                                 {"gemma-4-e2b", 5.1 - 0.46}, {"gemma-4-e4b", 8.0 - 0.46}};
   for (const auto& [name, count] : published) EXPECT_EQ(parameter_count(preset(name)), count) << name;
   for (const auto& [name, billions] : rounded) {
     const double count = static_cast<double>(parameter_count(preset(name))) * 1e-9;

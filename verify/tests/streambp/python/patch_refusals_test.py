@@ -28,6 +28,10 @@ class Refused(unittest.TestCase):
 
     def test_dropout(self):
         self.assert_refused("attention_dropout", model=tiny(attention_dropout=0.1))
+        model = load("seed-oss")
+        for layer in model.model.layers:
+            layer.mlp.residual_dropout = 0.1
+        self.assert_refused("mlp.residual_dropout is 0.1", model=model)
 
     def test_a_gate_that_is_not_the_config_s(self):
         for own, key in (("alpha", "swiglu_alpha"), ("limit", "swiglu_limit")):
