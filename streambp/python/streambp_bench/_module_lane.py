@@ -183,16 +183,20 @@ class LayerCall:
 
 
 def layer_forward(call, *args, **kwargs):
-    """A decoder layer in training: streamed, or whole where it can't be; elsewhere the model's own."""
-    if not (torch.is_grad_enabled() and call.layer.training):
+    """A decoder layer in training: streamed, or whole where it can't be; elsewhere the model's own.
+
+    Without gradients it is streamed as with them: a policy and the reference that an adapter switched off makes of it are then rounded alike.
+    """
+    if not call.layer.training:
         return call.original(*args, **kwargs)
+    warn = call.warn if torch.is_grad_enabled() else lambda reason: None
     try:
         hidden, given = call.bound(args, kwargs)
     except node.Unfit as error:
-        call.warn(str(error))
+        warn(str(error))
         return call.own(args, kwargs)
     if any(given.get(name) is not None for name in CACHE_NAMES):
-        call.warn("it is given a cache to fill (use_cache=False streams it)")
+        warn("it is given a cache to fill (use_cache=False streams it)")
         return call.own(args, kwargs)
     variable = _collector()
     asked = [name for name in (variable.get() or {} if variable is not None else {}) if not name.startswith(("hidden_states", "_"))]
@@ -200,21 +204,22 @@ def layer_forward(call, *args, **kwargs):
         try:
             return call.stream(hidden, given, call.state.chunk, asked)
         except node.Unfit as error:
-            call.warn(str(error))
-    return call.whole(hidden, given)
+            warn(str(error))
+    return call.whole(hidden, given) if torch.is_grad_enabled() else call.own(args, kwargs)
 
 
 def model_forward(call, *args, **kwargs):
     """The model and its decoder: in training without a cache, unless one is asked for, and with a streamed head where labels are given."""
     if kwargs.get("fused_lm_head") and call.layer is call.state.base and call.state.fused is not None:
         return call.state.fused(*args, **kwargs)
-    if not (torch.is_grad_enabled() and call.layer.training):
+    with_gradients = torch.is_grad_enabled()
+    if not (call.layer.training and (with_gradients or kwargs.get("use_cache") is False)):
         return call.original(*args, **kwargs)
     call.state.turn_off_checkpointing(call.state.streamed_modules)
     if kwargs.get("use_cache") is None and len(args) < 2 and not any(kwargs.get(name) is not None for name in CACHE_NAMES):
         kwargs["use_cache"] = False
     head = call.state.head
-    if call.layer is not call.state.base or not head.is_asked(args, kwargs):
+    if call.layer is not call.state.base or not with_gradients or not head.is_asked(args, kwargs):
         with call.state.attention.ours(not kwargs.get("output_attentions") and not call.state.wants_attentions()):
             return call.original(*args, **kwargs)
     reason = head.obstacle(call.original)

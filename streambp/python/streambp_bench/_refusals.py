@@ -34,7 +34,7 @@ def check_class(base):
                          "the model inside it")
     if not kind.__module__.startswith("transformers.models.") or kind.__name__ not in (*CLASSES, *WHOLE):
         raise InputError(f"{name}: not one of the classes that are known, ForCausalLM or ForSequenceClassification of "
-                         f"{', '.join(FAMILIES)}, or one of {', '.join(WHOLE)}")
+                         f"{', '.join(FAMILIES)}, or ForConditionalGeneration of {', '.join(each.removesuffix('ForConditionalGeneration') for each in WHOLE)}")
     text_class_name(base)
 
 

@@ -300,6 +300,15 @@ class ModuleLane(Case):
                 filled = model(**given, use_cache=True).past_key_values
                 self.assertEqual(filled.get_seq_length(), 23)
 
+    def test_without_gradients_as_with_them(self):
+        model, batch = model_of("llama").bfloat16(), batch_of(61, (23, 15), "left")
+        with streamed(model):
+            model.train()
+            outputs = model.model(**{name: batch[name] for name in ("input_ids", "attention_mask")}, use_cache=False)
+            with torch.no_grad():
+                again = model.model(**{name: batch[name] for name in ("input_ids", "attention_mask")}, use_cache=False)
+        self.assertTrue(torch.equal(outputs.last_hidden_state, again.last_hidden_state))
+
     def test_unpatch_and_copies(self):
         model, batch = model_of("llama"), batch_of(61, (23, 15))
         with everything_in_float64():
