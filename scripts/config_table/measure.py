@@ -53,7 +53,8 @@ def window_of(recorded):
     seen = int((recorded["weights"][-1] != 0).sum())
     if seen < TOKENS:
         return seen
-    stated = getattr(recorded["module"], "sliding_window", None) or 0
+    is_local = getattr(recorded["module"], "is_sliding", True)  # EXAONE 4's other layers have the number too
+    stated = (getattr(recorded["module"], "sliding_window", None) or 0) if is_local else 0
     return stated if stated > TOKENS else 0
 
 
@@ -123,6 +124,8 @@ def query_scale(recorder):
         if recorded["rotated_query"] is None:
             continue
         before = recorded["rotated_query"][0]
+        if hasattr(recorded["module"], "query_layernorm"):  # Hunyuan's, after the rotation
+            before = recorded["module"].query_layernorm(before)
         after = recorded["query"][0][:, -before.shape[-1] :]
         entries = before.abs().argmax(-1)
         return [(after[at, entries[at]] / before[at, entries[at]]).item() for at in POSITIONS]
