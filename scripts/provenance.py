@@ -37,7 +37,6 @@ OLD = {
     "proofs": "the commit, but in the program's version",
     "python": "the machine, in rows of Hugging Face",
     "python-times": "unmodified sources; the machine, in rows of Hugging Face",
-    "qlora": "all",
     "qwen3.5-1": "the machine, in rows of Hugging Face",
     "qwen3.5-2": "the machine, in rows of Hugging Face",
     "timeline": "unmodified sources",
