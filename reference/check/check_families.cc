@@ -376,9 +376,6 @@ std::vector<std::pair<std::string, ModelConfig>> tiny_families() {
           {"granite", tiny_granite()},
           {"olmo2", tiny_olmo2()},
           {"olmo3", tiny_olmo3()},
-          {"exaone4", tiny_exaone4()},
-          {"hunyuan", tiny_hunyuan()},
-          {"ernie4_5", tiny_ernie4_5()},
           {"ministral3", tiny_ministral3()},
           {"glm4", tiny_glm4()},
           {"mixtral", tiny_mixtral()},
@@ -390,10 +387,13 @@ std::vector<std::pair<std::string, ModelConfig>> tiny_families() {
           {"deepseek_v3", tiny_deepseek_v3()},
           {"deepseek_v3 without a latent of the queries", tiny_deepseek_v3_small()},
           {"glm4_moe", tiny_glm4_moe()},
-          {"minimax_m2", tiny_minimax_m2()},
           {"gemma4", tiny_gemma4()},
           {"gemma4 with per-layer inputs", tiny_gemma4_per_layer()},
-          {"gemma4 with experts", tiny_gemma4_moe()}};
+          {"gemma4 with experts", tiny_gemma4_moe()},
+          {"exaone4", tiny_exaone4()},
+          {"hunyuan", tiny_hunyuan()},
+          {"ernie4_5", tiny_ernie4_5()},
+          {"minimax_m2", tiny_minimax_m2()}};
 }
 
 }  // namespace streambp::STREAMBP_REFERENCE
