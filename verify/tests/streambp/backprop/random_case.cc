@@ -7,6 +7,7 @@
 
 #include "streambp/error.h"
 #include "streambp/model/config.h"
+#include "streambp/model/family.h"
 #include "streambp/objective/objective.h"
 #include "verify/equality/batches.h"
 #include "verify/equality/report.h"
@@ -138,6 +139,8 @@ class RandomSizes {
     set("head_dim", quarter ? 8 * (1 + draw_.head_dim / 4)
                     : half  ? 4 * (1 + draw_.head_dim / 2)
                             : 2 + 2 * draw_.head_dim);
+    if (family_of(parse_config(config_.dump(), "random case")).heads_fill_hidden)
+      changes_["hidden_size"] = draw_.key_value_heads * draw_.groups * (2 + 2 * draw_.head_dim);
   }
 
   /// At least two for each token, and not all: the weight of a single one is 1 where weights are made to sum
