@@ -12,6 +12,11 @@ namespace {
 constexpr double kExactLimit = 1e-10;  // of float64
 constexpr double kParameterRule = 3.0;
 constexpr double kMiddleRule = 1.25;
+/// A bias is so many times what noise does to a factor, and at least this; and this share of the error.
+constexpr double kBiasRule = 6.0;
+constexpr double kLeastBias = 0.05;
+constexpr double kBiasShare = 0.5;
+constexpr size_t kBiasRuns = 3;
 /// A truth whose noise is this share of it is lost in it: its factor means nothing.
 constexpr double kLost = 0.3;
 
@@ -46,8 +51,10 @@ class Limits {
     const at::Tensor& t = truth_.at(finding.of.name);
     double measured = 0.0;
     for (const NoiseSample& sample : judging_.noise) {
-      if (const auto found = sample.find(finding.of.name); found != sample.end())
-        measured = worse(measured, found->second.error);
+      const auto found = sample.find(finding.of.name);
+      if (found == sample.end()) continue;
+      measured = worse(measured, found->second.error);
+      finding.natural_bias = worse(finding.natural_bias, std::abs(found->second.factor - 1.0));
     }
     const double rounding = dtype_ == at::kDouble ? 0.0 : relative_error(t.to(dtype_), t);
     finding.noise = std::max(measured, rounding);
@@ -117,6 +124,28 @@ void fit_findings(Comparison& comparison, const Tensors& gradients, const Tensor
   }
 }
 
+/// Errors within the noise that point along the truth.
+void find_biases(Comparison& comparison, const Judging& judging) {
+  if (comparison.dtype == at::kDouble || judging.tolerance || judging.noise.empty()) return;
+  const double common = comparison.differs ? comparison.fit.factor : 1.0;
+  for (ParameterFinding& finding : comparison.findings) {
+    if (!finding.of.problem.empty() || !(finding.noise > 0.0) || !(finding.judged <= finding.limit) ||
+        judging.unsettled.contains(finding.of.name))
+      continue;
+    const double bias = std::abs(finding.factor / common - 1.0);
+    if (!(bias > std::max({kLeastBias, kBiasRule * finding.natural_bias, kBiasShare * finding.judged})))
+      continue;
+    comparison.bias_suspected = true;
+    if (judging.noise.size() < kBiasRuns) continue;
+    finding.biased = true;
+    comparison.notes.push_back(
+        fmt::format("{}: its error of {:.2g} is within the noise, but a bias: it lies along the truth, "
+                    "{:.3g} times as long "
+                    "as it should be, where noise moves that by {:.2g} at most",
+                    finding.of.name, finding.judged, finding.factor / common, finding.natural_bias));
+  }
+}
+
 /// Holds errors against limits: with the factor taken out, if it differs from 1 and at least half of the
 /// gradients agree then.
 void hold_against_limits(Comparison& comparison) {
@@ -177,6 +206,20 @@ std::string verdict_name(Verdict verdict) {
   return {};
 }
 
+Power power_of(const Comparison& comparison) {
+  Power power;
+  std::vector<double> limits;
+  for (const ParameterFinding& finding : comparison.findings) {
+    if (!std::isfinite(finding.factor)) continue;  // the truth is zero, or there is a problem
+    limits.push_back(finding.limit);
+    if (finding.limit <= power.worst) continue;
+    power.worst = finding.limit;
+    power.worst_parameter = finding.of.name;
+  }
+  if (!limits.empty()) power.middle = median_of(std::move(limits));
+  return power;
+}
+
 NoiseSample noise_sample(const Tensors& gradients, const Tensors& truth) {
   NoiseSample sample;
   for (const auto& [name, t] : truth) {
@@ -217,6 +260,7 @@ Comparison compare_gradients(const Tensors& gradients, const Tensors& truth, con
   if (!comparison.findings.empty()) comparison.tolerance = comparison.findings.front().limit;
   fit_findings(comparison, named.gradients, truth, judging);
   hold_against_limits(comparison);
+  find_biases(comparison, judging);
   comparison.verdict = complete ? verdict_of(comparison, judging) : Verdict::kIncomplete;
   return comparison;
 }

@@ -12,6 +12,9 @@
 //   most 3 x its floor, and the median over all parameters is at most 1.25 + 2 / sqrt(parameters) (3 at
 //   most): one tensor of correct gradients reaches 2.8 by chance and by other rounding points (Hugging Face,
 //   eager and sdpa, every family, 40 to 2,048 tokens: results/compare-verdicts), all of them together do not.
+//   An error within the noise is a bias nonetheless if it points along the truth: noise has all directions.
+//   It is one if the gradient is further from the truth's length than 5 %, than half its error, and than six
+//   times what any of at least three noise runs moved it.
 // - With a tolerance: every relative error is at most that.
 // Where the truth is exactly 0, or lost in the noise, there is nothing to relate to: an error may then reach
 // the size of rounding errors in a typical gradient.
@@ -72,9 +75,11 @@ struct ParameterFinding {
   double judged =
       0.0;  // what is held against the limit: of.error, or residual where the factor differs from 1
   double limit = 0.0;
+  double natural_bias = 0.0;  // how far noise moved the factor from 1, at most
+  bool biased = false;        // within the noise, but along the truth
 
   double ratio() const { return judged == 0.0 ? 0.0 : judged / noise; }
-  bool within() const { return judged <= limit; }
+  bool within() const { return judged <= limit && !biased; }
 };
 
 struct Comparison {
@@ -86,12 +91,21 @@ struct Comparison {
   bool differs = false;                    // whether the factor differs from 1
   double middle_ratio = 0.0;               // median of the findings' ratios, of low precisions
   double middle_limit = 0.0;               // what it may reach
+  bool bias_suspected = false;             // more noise runs may tell whether some findings are biased
   std::vector<ParameterFinding> findings;  // the worst error first
   std::vector<std::string> missing;
   std::vector<std::string> surplus;
   std::vector<std::string> notes;  // what was accepted or assumed
   std::vector<std::string> hints;  // what may be the matter
 };
+
+/// What could not be seen: the limits of the findings, as shares of their gradients.
+struct Power {
+  double middle = 0.0;  // half of the parameters have a lower one
+  double worst = 0.0;
+  std::string worst_parameter;
+};
+Power power_of(const Comparison& comparison);
 
 /// The widest dtype that is as coarse as the coarsest of `gradients`: float64, float32, bfloat16 or float16.
 at::ScalarType narrowest_dtype(const Tensors& gradients);

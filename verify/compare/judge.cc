@@ -41,6 +41,7 @@ bool is_good(const Comparison& comparison) {
 
 /// Whether more measurements of noise could not change the verdict.
 bool is_clear(const Comparison& comparison) {
+  if (comparison.bias_suspected) return false;
   if (comparison.verdict == Verdict::kExact || comparison.verdict == Verdict::kIncomplete) return true;
   return comparison.verdict == Verdict::kWrong && comparison.middle_ratio > 10.0 * comparison.middle_limit;
 }

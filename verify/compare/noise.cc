@@ -71,16 +71,31 @@ void restore_weights(Truth& truth) {
   copy_weights(truth.open_again(at::kDouble), truth);
 }
 
+namespace {
+
+Settings settings_of_run(int run, const Batch& batch) {
+  Settings settings;
+  settings.method = batch.size() > kLongBatch ? Method::kStreambp : Method::kStandard;
+  if (run == 1) {
+    settings.method = Method::kStreambp;
+    settings.chunk = std::max<int64_t>(1, batch.size() / 4);
+  }
+  return settings;
+}
+
+}  // namespace
+
+Tensors NoiseRuns::gradients(int run) const {
+  const Float32Angles as_transformers;
+  Truth low = truth_.open_again(dtype_);
+  return gradients_by(low, settings_of_run(run, low.batch));
+}
+
 NoiseSample NoiseRuns::next(const Tensors& exact) {
   const Float32Angles as_transformers;
   const int run = done_++;
   Truth low = truth_.open_again(dtype_);
-  Settings settings;
-  settings.method = low.batch.size() > kLongBatch ? Method::kStreambp : Method::kStandard;
-  if (run == 1) {
-    settings.method = Method::kStreambp;
-    settings.chunk = std::max<int64_t>(1, low.batch.size() / 4);
-  }
+  const Settings settings = settings_of_run(run, low.batch);
   const auto sample = [&](const Tensors& gradients, const Tensors& truth) {
     NoiseSample result = noise_sample(gradients, truth);
     add_sums_of_tokens(result, truth, low.batch, dtype_);

@@ -35,6 +35,9 @@ class NoiseRuns {
   /// a quarter of the batch for a chunk, which sums in another order.
   NoiseSample next(const Tensors& exact);
 
+  /// The gradients of run 0 or 1 themselves.
+  Tensors gradients(int run) const;
+
   int done() const { return done_; }
 
  private:

@@ -136,6 +136,13 @@ void print_report(const CompareReport& report) {
     fmt::print("factor: {:.12g} ({:.12g} to {:.12g}), the median of {} parameters, {} from 1\n", fit.factor,
                fit.low, fit.high, fit.parameters, comparison.differs ? "different" : "indistinguishable");
   }
+  if (has_floors(report)) {
+    const Power power = power_of(comparison);
+    print_line(
+        stdout,
+        "power: an error of {:.2g} % in a typical gradient, and of {:.2g} % in {}, would not be seen here",
+        100.0 * power.middle, 100.0 * power.worst, power.worst_parameter);
+  }
   if (!comparison.missing.empty()) print_line(stdout, "missing: {}", names_text(comparison.missing));
   if (!comparison.surplus.empty()) print_line(stdout, "surplus: {}", names_text(comparison.surplus));
   for (const std::string& note : comparison.notes) print_line(stdout, "note: {}", note);
@@ -175,6 +182,7 @@ std::string json_line(const CompareOptions& options, const CompareReport& report
                       {"noise_runs", report.noise_runs},
                       {"median_ratio", comparison.middle_ratio},
                       {"median_limit", comparison.middle_limit},
+                      {"unseen_error", nullptr},
                       {"notes", comparison.notes},
                       {"hints", comparison.hints},
                       {"missing", comparison.missing},
@@ -189,6 +197,11 @@ std::string json_line(const CompareOptions& options, const CompareReport& report
     const LossFinding& given = *report.given_loss;
     line["given_loss"] = {
         {"loss", given.given}, {"error", given.error}, {"limit", given.limit}, {"hints", given.hints}};
+  }
+  if (has_floors(report)) {
+    const Power power = power_of(comparison);
+    line["unseen_error"] = {
+        {"median", power.middle}, {"worst", power.worst}, {"worst_parameter", power.worst_parameter}};
   }
   if (report.ties) {
     line["near_ties"] = {

@@ -106,6 +106,35 @@ TEST(Compare, AFactorIsTakenOutOfTheErrorsOnlyWhereHalfOfThemVanish) {
   }
 }
 
+TEST(Compare, AnErrorAlongTheTruthIsABiasWithinTheNoise) {
+  Tensors truth{{kNorm, random_tensor({64}, 1)}};
+  for (int i = 0; i < 8; ++i)
+    truth["model.layers." + std::to_string(i) + ".mlp.up_proj.weight"] = random_tensor({40, 30}, 10 + i);
+  // Noise of a fifth of each gradient, in all directions.
+  const auto noisy = [&](uint64_t seed) {
+    Tensors gradients = truth;
+    for (auto& [name, gradient] : gradients) {
+      at::Tensor off = random_tensor(gradient.sizes(), seed++);
+      off = off - gradient * ((off * gradient).sum() / gradient.square().sum());
+      gradient = (gradient + off * (0.19 * norm_of(gradient) / norm_of(off))).to(at::kBFloat16);
+    }
+    return gradients;
+  };
+  Judging judging;
+  for (uint64_t run = 0; run < 3; ++run) {
+    judging.noise.push_back(noise_sample(noisy(100 * (run + 1)), truth));
+    EXPECT_EQ(verdict_of(noisy(900), truth, judging), Verdict::kExact);
+    Tensors biased = noisy(900);
+    biased[kNorm] = (truth.at(kNorm) * 0.8).to(at::kBFloat16);
+    const Comparison comparison = compare_gradients(biased, truth, judging);
+    EXPECT_TRUE(comparison.bias_suspected);
+    EXPECT_EQ(comparison.verdict, run < 2 ? Verdict::kExact : Verdict::kWrong);
+    EXPECT_EQ(comparison.notes.empty(), run < 2);
+    const Power power = power_of(comparison);
+    EXPECT_TRUE(power.middle > 0.5 && power.middle <= power.worst && power.worst < 0.7) << power.worst;
+  }
+}
+
 TEST(Compare, AFlippedSignIsWrongAndNamed) {
   Tensors gradients = random_truth();
   gradients[kProjection].neg_();
