@@ -209,9 +209,10 @@ void add_compare_command(CLI::App& app, std::function<int()>& action) {
       ->capture_default_str();
   text("--compute-dtype", flags->compute_dtype,
        "Dtype the gradients were computed in, where they were kept in a wider one (default: theirs)");
-  command->add_flag("--diagnose", flags->diagnose,
-                    "Make the mistakes that training code makes, one after another and two at a time, and "
-                    "name the one that gives these gradients; for short batches");
+  command->add_flag(
+      "--diagnose", flags->diagnose,
+      "Say what is wrong: which rows, tokens and terms of the loss are in these gradients how often, "
+      "from which operation on they are wrong, or which mistake of the forward pass gives them");
   text("--diagnose-chunk", flags->diagnose_chunks,
        "Sizes of chunks in which the mistake may lie, as 100,384 (in addition to powers of two and even "
        "parts); implies --diagnose");

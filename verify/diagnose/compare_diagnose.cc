@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "verify/compare/names.h"
+#include "verify/compare/noise.h"
 #include "verify/evaluation.h"
 
 namespace streambp::verify {
@@ -56,8 +57,13 @@ Diagnosis diagnose_comparison(Truth& truth, const CompareOptions& options, const
                               const Tensors& gradients) {
   std::map<std::string, std::string> settings = options.settings;
   if (options.divisor) settings["divisor"] = fmt::format("{}", *options.divisor);
-  const WrongSubject subject{truth.model, truth.batch,     options.objective,
-                             settings,    truth.input_ids, truth.labels};
+  const WrongSubject subject{truth.model,
+                             truth.batch,
+                             options.objective,
+                             settings,
+                             truth.input_ids,
+                             truth.labels,
+                             truth.teacher ? &*truth.teacher : nullptr};
   Settings exact;
   exact.chunk = options.chunk;
   const Tensors right =
@@ -65,6 +71,13 @@ Diagnosis diagnose_comparison(Truth& truth, const CompareOptions& options, const
           .gradients;
   DiagnoseOptions diagnosing;
   diagnosing.chunks = options.diagnose_chunks;
+  for (const ParameterFinding& finding : comparison.findings) {
+    if (finding.limit > 0.0) diagnosing.limits[finding.of.name] = finding.limit;
+  }
+  if (comparison.dtype == at::kBFloat16 || comparison.dtype == at::kHalf) {
+    const NoiseRuns runs(truth, comparison.dtype, options.chunk);
+    for (const int run : {0, 1}) diagnosing.noise.push_back(runs.gradients(run));
+  }
   const Tensors named = named_as(right, gradients).gradients;
   if (std::optional<Diagnosis> overflow = find_overflow(named, right)) return std::move(*overflow);
   return diagnose(subject, named, right, measured_noise(comparison), diagnosing);

@@ -7,9 +7,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <map>
+#include <set>
 #include <unistd.h>
 
 #include "streambp/error.h"
+#include "verify/diagnose/factor_words.h"
+#include "verify/diagnose/tokens.h"
 
 namespace streambp::verify {
 namespace {
@@ -31,6 +34,23 @@ constexpr double kEngineLimit = 1e-8;
 /// Pairs that are run: of all, and in addition of every kind with the best single mistake and with the
 /// second.
 constexpr size_t kPairs = 24;
+/// Sums of parts fit, of gradients without noise, and leave nothing for mistakes of a list to explain.
+constexpr double kSumsFit = 1e-5;
+/// Of what the truth leaves, that such sums leave.
+constexpr double kShareOfTruths = 0.02;
+/// Of what a mistake in rounding does, the share that has to be there, how many times what noise has of it,
+/// and how large it has to be at all.
+constexpr double kLeastShare = 0.5;
+constexpr double kClearShare = 5.0;
+constexpr double kLeastEffect = 0.02;
+/// Directions of the noise that are independent.
+constexpr double kIndependentOfNoise = 16.0;
+/// How many times the noise a gradient may be off.
+constexpr double kNoiseLimit = 3.0;
+/// Mistakes in the loss alone: what they are about.
+const std::set<std::string> kOfLosses{"options", "reference", "old", "normaliser", "advantages"};
+/// Mistakes that leave the loss and the forward pass as they are: what they are about.
+const std::set<std::string> kOfBackwardPasses{"detached", "tied embedding", "padding row", "sums"};
 constexpr std::array<size_t, 2> kOfEveryKind{3, 1};
 
 /// What rounding an entry to the coarsest dtype among the gradients does to it on average.
@@ -69,50 +89,162 @@ class Search {
   Search(const WrongSubject& subject, const Tensors& gradients, const Tensors& truth, double noise,
          const DiagnoseOptions& options)
       : subject_(subject),
+        gradients_(gradients),
         truth_(truth),
         options_(options),
         gauge_(gradients, truth),
-        scalings_(scalings(subject)),
+        factors_(subject, gradients),
         hypotheses_(hypotheses(subject, options.chunks)),
         noise_(std::max(noise, rounding_of(gradients))) {
-    for (Hypothesis& missing : missing_gradients(gradients, truth)) hypotheses_.push_back(std::move(missing));
+    location_ = locate(subject.model.config(), gradients, truth, limits(truth));
+    // Where routers' loads are balanced, tokens that no head sees have gradients too.
+    const bool balanced = make_objective(subject.objective, subject.batch, subject.options)
+                              ->router_loss.of(subject.model.config().mixture) != 0.0;
+    if (location_ && location_->right.starts_with("the head") && is_precise() && !balanced)
+      std::erase_if(hypotheses_, [](const Hypothesis& h) { return !kOfBackwardPasses.contains(h.about); });
     // Their own precision is no mistake of theirs.
     if (has_dtype(gradients, at::kBFloat16))
       std::erase_if(hypotheses_, [](const Hypothesis& h) { return h.name == "bf16-rounded"; });
   }
 
   Diagnosis run() {
-    check_engine();
     diagnosis_.limit = std::max(kFits, kNoiseAllowance * noise_);
     add({}, truth_);
     truth_fit_ = tried_.front().fit;
     // The truth, or its multiple: there is nothing left to explain.
-    if (truth_fit_.residual <= std::max(kRounding, kTruthAllowance * noise_)) return finish();
-    diagnosis_.tried = scalings_.size();
+    if (truth_fit_.residual <= std::max(kRounding, kTruthAllowance * noise_)) {
+      try_biases();
+      return finish();
+    }
+    diagnosis_.tried = factors_.size();
+    diagnosis_.location = location_;
+    try_parts();
+    if (!parts_.empty() && parts_.front().fit.residual <= std::max(kSumsFit, kNoiseAllowance * noise_) &&
+        is_precise())
+      return finish();
+    if (!engine_is_right()) {
+      if (unnamed_) parts_.push_back(std::move(*unnamed_));
+      return finish();
+    }
+    size_t left_out = 0;
     for (size_t i = 0; i < hypotheses_.size(); ++i) {
       progress(i + 1, hypotheses_.size(), "mistakes");
-      if (try_out({&hypotheses_[i]})) ++diagnosis_.tried;
+      try_out({&hypotheses_[i]}) ? ++diagnosis_.tried : ++left_out;
     }
-    if (options_.pairs && !fits(best())) try_pairs();
+    if (left_out > 0 && !wrong_engine_knows(subject_))
+      diagnosis_.notes.push_back(fmt::format(
+          "{} mistakes that others can show could not be made of this model, batch and objective", left_out));
+    if (options_.pairs && parts_.empty() && !unnamed_ && !fits(best())) try_pairs();
+    if (unnamed_ && parts_.empty() && !fits(best())) parts_.push_back(std::move(*unnamed_));
     return finish();
   }
 
  private:
-  void check_engine() const {
-    const Tensors plain = options_.run(subject_, WrongSettings{});
-    const double off = FitGauge(plain, truth_).measure(truth_).residual;
-    if (!(off <= kEngineLimit)) {
-      throw InputError(
-          "--diagnose: the engine that makes mistakes is {:.1e} off the truth with none, expected {:.0e}",
-          off, kEngineLimit);
+  GradientLimits limits(const Tensors& truth) const {
+    if (!options_.limits.empty()) return options_.limits;
+    GradientLimits all;
+    for (const auto& [name, of_truth] : truth) all[name] = std::max(kNoiseLimit * noise_, kRounding);
+    return all;
+  }
+
+  /// Whether what is right and what is wrong can be told apart parameter by parameter.
+  bool is_precise() const { return noise_ < kFits; }
+
+  /// The sums of parts that fit, and parameters that are multiples of the truth by themselves.
+  void try_parts() {
+    if (location_ && !location_->factors.empty()) {
+      Tensors scaled = truth_;
+      for (const auto& [name, factor] : location_->factors) scaled[name] = scaled.at(name) * factor;
+      const Fit fit = gauge_.measure(scaled);
+      if (is_explanation(fit)) parts_.push_back({location_->name, location_->sentence, fit});
+      if (!parts_.empty() && is_precise()) return;
     }
+    // Sums of right parts leave nothing but rounding.
+    const double rounding = std::min(kSumsFit, kShareOfTruths * truth_fit_.residual);
+    const PartsLimits limits{std::max({kRounding, rounding, kNoiseAllowance * noise_}), gauge_.parameters()};
+    take(explain_by_parts(subject_, gauge_, limits));
+    if (!parts_.empty() || unnamed_) return;
+    TokenFit tokens = explain_by_tokens(subject_, gradients_, gauge_, limits, options_.chunks);
+    take(std::move(tokens.explanations));
+    // A head's gradient that is no sum over tokens is not one with other weights either.
+    if (tokens.applies && !tokens.head_fits && is_precise())
+      std::erase_if(hypotheses_, [](const Hypothesis& h) { return h.about == "normaliser"; });
+  }
+
+  /// Where noise is as large as a mistake, what the mistake does to gradients is a direction, in which noise
+  /// has next to nothing: those of rounding, which are at home in low precisions.
+  void try_biases() {
+    if (options_.noise.empty()) return;
+    const at::Tensor truth = gauge_.vector_of(truth_), off = gauge_.own() - truth;
+    std::vector<at::Tensor> noise;
+    for (const Tensors& gradients : options_.noise) noise.push_back(gauge_.vector_of(gradients) - truth);
+    for (const Hypothesis& each : hypotheses_) {
+      if (each.about != "sums") continue;
+      at::Tensor effect;
+      try {
+        effect = gauge_.vector_of(options_.run(subject_, each.settings())) - truth;
+      } catch (const InputError&) {
+        continue;
+      }
+      ++diagnosis_.tried;
+      const double square = at::dot(effect, effect).item<double>();
+      if (!(square > std::pow(kLeastEffect, 2) * static_cast<double>(gauge_.parameters()))) continue;
+      const auto share = [&](const at::Tensor& of) { return at::dot(of, effect).item<double>() / square; };
+      double natural = noise_ / std::sqrt(square * kIndependentOfNoise);
+      for (const at::Tensor& one : noise) natural = std::max(natural, std::abs(share(one)));
+      const double found = share(off);
+      if (!(found > kLeastShare && found < 1.0 / kLeastShare && found > kClearShare * natural)) continue;
+      Fit fit;
+      fit.residual = fit.without_factor =
+          (off - effect * found).norm().item<double>() / std::sqrt(static_cast<double>(gauge_.parameters()));
+      parts_.push_back(
+          {each.name,
+           fmt::format("{} ({:.0f} % of what that does is in these gradients, where noise has {:.0f} % "
+                       "at most)",
+                       each.sentence, 100.0 * found, 100.0 * natural),
+           fit});
+    }
+  }
+
+  void take(std::vector<Explanation> explanations) {
+    for (Explanation& each : explanations) {
+      if (!(each.fit.residual <= kBetterThanTruth * truth_fit_.residual)) continue;
+      if (!each.named) {
+        // Targets and forward pass are right: it is the loss.
+        if (is_precise())
+          std::erase_if(hypotheses_, [](const Hypothesis& h) { return !kOfLosses.contains(h.about); });
+        unnamed_ = std::move(each);
+        continue;
+      }
+      factors_.add(each.fit, each.name, each.sentence);
+      parts_.push_back(std::move(each));
+    }
+  }
+
+  /// Whether there is an engine that makes this model's, batch's and objective's mistakes; else a note.
+  bool engine_is_right() {
+    try {
+      const double off = FitGauge(options_.run(subject_, WrongSettings{}), truth_).measure(truth_).residual;
+      if (off <= kEngineLimit) return true;
+      diagnosis_.notes.push_back(
+          fmt::format("the engine that makes mistakes is {:.1e} off the truth with none, expected {:.0e}: "
+                      "only parts of the "
+                      "gradient were tried",
+                      off, kEngineLimit));
+    } catch (const InputError& error) {
+      diagnosis_.notes.push_back(fmt::format("only parts of the gradient were tried: {}", error.what()));
+    }
+    return false;
+  }
+
+  bool is_explanation(const Fit& fit) const {
+    return fit.residual <= diagnosis_.limit && fit.residual <= kBetterThanTruth * truth_fit_.residual;
   }
 
   /// Whether this explains the gradients, where the truth does not as well.
   bool fits(const Tried& tried) const {
-    if (!(tried.fit.residual <= diagnosis_.limit)) return false;
-    if (tried.of.empty()) return tried.fit.has_factor();
-    return tried.fit.residual <= kBetterThanTruth * truth_fit_.residual;
+    if (tried.of.empty()) return tried.fit.residual <= diagnosis_.limit && tried.fit.has_factor();
+    return is_explanation(tried.fit);
   }
 
   /// False where the objective refuses such a batch.
@@ -196,30 +328,11 @@ class Search {
       names.push_back(each->name);
       sentences.push_back(each->sentence);
     }
-    if (tried.fit.has_factor()) {
-      const std::vector<const Scaling*> same = scalings_like(tried.fit);
-      std::vector<std::string> or_else;
-      for (const Scaling* each : same) or_else.push_back(each->sentence);
-      names.push_back(same.empty() ? fmt::format("times {:.6g}", tried.fit.factor) : same.front()->name);
-      sentences.push_back(same.empty()
-                              ? fmt::format("all gradients have a factor of {:.9g}", tried.fit.factor)
-                              : fmt::format("{}", fmt::join(or_else, ", or ")));
-    }
-    if (names.empty()) return {"truth", "nothing is wrong", tried.fit};
-    return {fmt::format("{}", fmt::join(names, " + ")), fmt::format("{}", fmt::join(sentences, "; and ")),
-            tried.fit};
-  }
-
-  /// The scalings that a factor may be: those as close to it as any, three at most.
-  std::vector<const Scaling*> scalings_like(const Fit& fit) const {
-    const auto off = [&](const Scaling& scaling) { return std::abs(fit.factor / scaling.factor - 1.0); };
-    double closest = std::max(fit.factor_error, kRounding);
-    for (const Scaling& scaling : scalings_) closest = std::min(closest, off(scaling));
-    std::vector<const Scaling*> same;
-    for (const Scaling& scaling : scalings_) {
-      if (off(scaling) <= closest + kRounding && same.size() < 3) same.push_back(&scaling);
-    }
-    return same;
+    std::string name = fmt::format("{}", fmt::join(names, " + "));
+    std::string sentence = fmt::format("{}", fmt::join(sentences, "; and "));
+    factors_.add(tried.fit, name, sentence);
+    if (name.empty()) return {"truth", "nothing is wrong", tried.fit};
+    return {name, sentence, tried.fit};
   }
 
   Diagnosis finish() {
@@ -227,25 +340,43 @@ class Search {
       // Within rounding the simpler one, which comes first.
       return std::max(a.fit.residual, kRounding) < std::max(b.fit.residual, kRounding);
     });
+    diagnosis_.explanations = parts_;
     for (const Tried& tried : tried_) diagnosis_.explanations.push_back(explain(tried));
-    if (fits(tried_.front())) {
+    std::stable_sort(diagnosis_.explanations.begin(), diagnosis_.explanations.end(),
+                     [](const Explanation& a, const Explanation& b) {
+                       return std::max(a.fit.residual, kRounding) < std::max(b.fit.residual, kRounding);
+                     });
+    if (!parts_.empty() && truth_fit_.residual <= kTruthAllowance * noise_) {  // biases within the noise
+      std::erase_if(diagnosis_.explanations, [](const Explanation& e) { return e.name == "truth"; });
+    }
+    const double best_residual = diagnosis_.explanations.front().fit.residual;
+    if (!parts_.empty() || fits(tried_.front())) {
       diagnosis_.kind = Diagnosis::Kind::kExplained;
-      const double limit = std::max(kTie * tried_.front().fit.residual, kRounding);
-      for (const Tried& tried : tried_) diagnosis_.fitting += tried.fit.residual <= limit ? 1 : 0;
-    } else if (truth_fit_.residual <= diagnosis_.limit && !truth_fit_.has_factor()) {
+      const double limit = std::max(kTie * best_residual, kRounding);
+      for (const Explanation& each : diagnosis_.explanations)
+        diagnosis_.fitting += each.fit.residual <= limit ? 1 : 0;
+    } else if (truth_fit_.residual <= std::max(kSumsFit, kNoiseAllowance * noise_) &&
+               !truth_fit_.has_factor()) {
       diagnosis_.kind = Diagnosis::Kind::kRight;
+      diagnosis_.location.reset();
+    } else if (location_ && location_->kind != Location::Kind::kEverywhere) {
+      diagnosis_.kind = Diagnosis::Kind::kLocated;
     }
     return std::move(diagnosis_);
   }
 
   const WrongSubject& subject_;
+  const Tensors& gradients_;
   const Tensors& truth_;
   const DiagnoseOptions& options_;
   FitGauge gauge_;
-  std::vector<Scaling> scalings_;
+  FactorWords factors_;
   std::vector<Hypothesis> hypotheses_;
   double noise_;
   Fit truth_fit_;
+  std::optional<Location> location_;
+  std::vector<Explanation> parts_;
+  std::optional<Explanation> unnamed_;
   std::vector<Tried> tried_;  // the truth first
   Diagnosis diagnosis_;
 };

@@ -1,39 +1,41 @@
-// `streambp-verify compare --diagnose`: which mistake, or which two, would give somebody's gradients. Every
-// mistake of hypotheses.h that this model, batch and objective can show is made by the wrong engine, and what
-// comes out is held against the gradients, up to a factor that they may all have in common.
+// `streambp-verify compare --diagnose`: which mistake gives somebody's gradients. First by parts: what
+// multiple of each row and of each term of the loss is in them (parts.h), and from which operation on, going
+// down from the head, they are wrong (locate.h). Then, where that does not say it, the mistakes of
+// hypotheses.h that fit what the parts show are made, one at a time and two, and held against the gradients,
+// up to a factor that all may have in common.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "verify/diagnose/fit.h"
 #include "verify/diagnose/hypotheses.h"
+#include "verify/diagnose/layer_pass.h"
+#include "verify/diagnose/locate.h"
+#include "verify/diagnose/parts.h"
 
 namespace streambp::verify {
 
 struct DiagnoseOptions {
   std::vector<int64_t> chunks;  // sizes to try in addition to powers of two and even parts
   bool pairs = true;            // look for two mistakes where one explains nothing
-  /// What makes mistakes: run_wrong, or one that remembers what it has run.
+  GradientLimits limits;        // where a comparison has measured them; else by noise
+  std::vector<Tensors> noise;   // correct gradients in the given ones' precision, of runs of their own
+  /// What makes mistakes: run_mistake, or one that remembers what it has run.
   std::function<Tensors(const WrongSubject&, const WrongSettings&)> run = [](const WrongSubject& subject,
                                                                              const WrongSettings& settings) {
-    return run_wrong(subject, settings).gradients;
+    return run_mistake(subject, settings);
   };
-};
-
-/// A hypothesis, or two joined by " + ", and how well it fits.
-struct Explanation {
-  std::string name;
-  std::string sentence;
-  Fit fit;
 };
 
 struct Diagnosis {
   enum class Kind {
     kRight,      // the truth fits as well as the gradients' precision lets it
     kExplained,  // `explanations` begins with what fits
+    kLocated,    // nothing fits, but `location` says from which operation on they are wrong
     kUnknown,    // nothing fits
   };
   Kind kind = Kind::kUnknown;
@@ -41,7 +43,9 @@ struct Diagnosis {
   size_t fitting = 0;                     // how many of them, from the first on, are indistinguishable
   size_t tried = 0;                       // hypotheses, pairs not counted
   size_t pairs_tried = 0;
-  double limit = 0.0;  // residual up to which something fits
+  double limit = 0.0;                // residual up to which something fits
+  std::optional<Location> location;  // of gradients that are wrong
+  std::vector<std::string> notes;    // what could not be tried
 };
 
 /// What the gradients' precision does to a residual, where the pass has been run in it: `gradients` are those
@@ -49,9 +53,9 @@ struct Diagnosis {
 double precision_residual(const Tensors& gradients, const Tensors& truth);
 
 /// `gradients` against the truth of `subject`. `noise` is their precision's residual: 0 for float64,
-/// precision_residual else; never taken for less than what rounding to their dtype alone does. Throws
-/// InputError as run_wrong does, for a model that the wrong engine can't do right, and for gradients of
-/// another shape.
+/// precision_residual else; never taken for less than what rounding to their dtype alone does. Mistakes that
+/// the wrong engine can't make of this model, batch or objective are left out, with a note. Throws InputError
+/// for gradients of another shape.
 Diagnosis diagnose(const WrongSubject& subject, const Tensors& gradients, const Tensors& truth, double noise,
                    const DiagnoseOptions& options);
 

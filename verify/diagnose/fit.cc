@@ -13,6 +13,8 @@ namespace {
 constexpr double kSmallestNorm = 1e-6;
 /// Entries of a parameter in a sketch.
 constexpr int64_t kSketch = 128;
+/// Larger gradients are fitted by their sketches.
+constexpr int64_t kMostEntries = int64_t{1} << 22;
 /// A factor is believed where it takes this much of the residual away, or where parameters agree on it: it is
 /// further from 1 than so many times what their own factors differ by.
 constexpr double kFactorHelps = 0.7;
@@ -66,19 +68,28 @@ FitGauge::FitGauge(const Tensors& gradients, const Tensors& truth) {
   for (size_t i = 0; i < parts.size(); ++i) norms.push_back(std::max(own_norms[i], scale * truth_norms[i]));
   const double largest = *std::max_element(norms.begin(), norms.end());
   at::Generator generator = at::detail::createCPUGenerator(1);
-  std::vector<at::Tensor> scales, indices;
+  std::vector<at::Tensor> scales, indices, weights;
   int64_t begin = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
     const double norm = std::max(norms[i], kSmallestNorm * largest);
     const int64_t size = ends_[i] - begin;
     scales.push_back(at::full({size}, norm > 0.0 ? 1.0 / norm : 1.0, at::kDouble));
     indices.push_back(at::randint(size, {std::min(kSketch, size)}, generator, at::kLong) + begin);
+    const auto share = static_cast<double>(size) / static_cast<double>(indices.back().size(0));
+    weights.push_back(at::full({indices.back().size(0)}, std::sqrt(share), at::kDouble));
     begin = ends_[i];
   }
   scale_ = at::cat(scales);
   sketch_indices_ = at::cat(indices);
   own_ = at::cat(parts) * scale_;
   own_sketch_ = own_.index_select(0, sketch_indices_);
+  if (begin > kMostEntries) entry_weights_ = at::cat(weights);
+  own_vector_ = entry_weights_.defined() ? own_sketch_ * entry_weights_ : own_;
+}
+
+at::Tensor FitGauge::vector_of(const Tensors& gradients) const {
+  const at::Tensor all = flat(gradients);
+  return entry_weights_.defined() ? all.index_select(0, sketch_indices_) * entry_weights_ : all;
 }
 
 at::Tensor FitGauge::flat(const Tensors& gradients) const {

@@ -32,6 +32,12 @@ class FitGauge {
   /// every call.
   Fit measure(const Tensors& hypothesis, at::Tensor* sketch = nullptr) const;
 
+  /// What is compared, in one vector: all entries, or of large models some of each parameter for all, as wide
+  /// as all are. The norm of a difference over the root of parameters() is a residual.
+  at::Tensor vector_of(const Tensors& gradients) const;
+  const at::Tensor& own() const { return own_vector_; }
+  size_t parameters() const { return names_.size(); }
+
   /// How far a sketch, or a sum of such, is from the given gradients' with the best factor, to be compared
   /// with others.
   double sketch_residual(const at::Tensor& hypothesis) const;
@@ -46,6 +52,8 @@ class FitGauge {
   at::Tensor own_;
   at::Tensor sketch_indices_;
   at::Tensor own_sketch_;
+  at::Tensor entry_weights_;  // of the sketch's entries, so that they stand for all; undefined: all are taken
+  at::Tensor own_vector_;
 };
 
 }  // namespace streambp::verify

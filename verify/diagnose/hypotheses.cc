@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <fmt/ranges.h>
-#include <iterator>
 #include <set>
 #include <utility>
 
-#include "streambp/model/peft_name.h"
 #include "streambp/model/scored.h"
 #include "streambp/objective/terms.h"
 #include "verify/diagnose/hypotheses_table.h"
+#include "verify/diagnose/row_words.h"
 
 namespace streambp::verify {
 
@@ -109,7 +108,8 @@ void HypothesisTable::labels() {
 }
 
 void HypothesisTable::inputs() {
-  if (kind_.uses_reference && kind_.uses_reference(options_)) {
+  // With a term of its own, that is then zero, it is one that is missing.
+  if (kind_.uses_reference && kind_.uses_reference(options_) && !options_.has("kl_estimator")) {
     add("reference-is-policy", "reference", "the reference's log-probabilities are the policy's own",
         [](WrongSettings& s) { s.reference_is_policy = true; });
   }
@@ -117,16 +117,36 @@ void HypothesisTable::inputs() {
     add("old-missing", "old", "the old log-probabilities are not used: they are the policy's own",
         [](WrongSettings& s) { s.old_is_policy = true; });
   }
-  if (batch_.token_inputs.contains(inputs::kAdvantages)) advantages();
-  if (kind_.name != "grpo") return;
-  for (const char* type : {"grpo", "bnpo", "dapo"}) {
-    if (options_.word("loss_type") == type) continue;
-    add(fmt::format("loss-type-{}", type), "normaliser",
-        fmt::format(
-            "terms are averaged {} (loss_type {})",
-            type == std::string("grpo") ? "over each row, then over rows" : "over the tokens of all rows",
-            type),
-        [type](WrongSettings& s) { s.options["loss_type"] = type; });
+  // Those that are alike in a row are explained by its weight.
+  if (batch_.token_inputs.contains(inputs::kAdvantages) && row_facts(batch_, kind_.layout).advantages.empty())
+    advantages();
+  other_options();
+}
+
+/// Options that are ignored, or have another of the values that they may have.
+void HypothesisTable::other_options() {
+  const auto add_value = [&](const Option& option, const std::string& value, const std::string& text) {
+    add(fmt::format("{}-{}", option.name, value.empty() ? "ignored" : value), "options",
+        fmt::format("{} is {}", option.name, text),
+        [name = option.name, value](WrongSettings& s) { s.options[name] = value; });
+  };
+  for (const Option& option : kind_.options) {
+    const auto found = subject_.options.find(option.name);
+    const std::string& given = found == subject_.options.end() ? option.default_value : found->second;
+    for (const std::string& choice : option.choices) {
+      if (choice == given || option.name == "vocabulary" || option.name == "reduction") continue;
+      // Those are other weights of rows.
+      if (kind_.name == "grpo" && (choice == "grpo" || choice == "bnpo" || choice == "dapo")) continue;
+      add_value(option, choice, fmt::format("{} instead of {}", choice, given));
+    }
+    // Weights of terms are fitted.
+    static const std::set<std::string> kFitted{
+        "divisor", "beta", "kl_coef", "entropy_coef", "cpo_alpha", "vf_coef", "center_rewards_coefficient"};
+    const bool fitted = kFitted.contains(option.name) && !has_pairs(kind_.layout);
+    if (given == option.default_value || !option.choices.empty() || fitted) continue;
+    add_value(option, option.default_value,
+              fmt::format("ignored: {} where {} is asked for",
+                          option.default_value.empty() ? "its default" : option.default_value, given));
   }
 }
 
@@ -166,22 +186,6 @@ bool HypothesisTable::is_new_advantage(const at::Tensor& changed) {
 
 std::vector<Hypothesis> hypotheses(const WrongSubject& subject, const std::vector<int64_t>& chunks) {
   return HypothesisTable(subject, chunks).all();
-}
-
-std::vector<Hypothesis> missing_gradients(const Tensors& gradients, const Tensors& truth) {
-  std::set<std::string> missing;
-  for (const auto& [name, of_truth] : truth) {
-    const auto found = gradients.find(name);
-    if ((found == gradients.end() || is_zero(found->second)) && !is_zero(of_truth)) missing.insert(name);
-  }
-  if (missing.empty()) return {};
-  const bool adapters = std::all_of(missing.begin(), missing.end(), is_peft_name);
-  std::vector<std::string> some(missing.begin(),
-                                std::next(missing.begin(), std::min<std::ptrdiff_t>(3, std::ssize(missing))));
-  return {{adapters ? "adapters-without-gradient" : "parameters-without-gradient",
-           fmt::format("no gradient reaches {} of {} parameters: {}{}", missing.size(), truth.size(),
-                       fmt::join(some, ", "), some.size() < missing.size() ? ", ..." : ""),
-           "missing gradients", [missing](WrongSettings& s) { s.without_gradient = missing; }}};
 }
 
 }  // namespace streambp::verify

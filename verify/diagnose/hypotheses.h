@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,10 +29,6 @@ struct Hypothesis {
 /// the first. `chunks` are sizes of chunks to try in addition to powers of two and even parts.
 std::vector<Hypothesis> hypotheses(const WrongSubject& subject, const std::vector<int64_t>& chunks);
 
-/// That no gradient reaches the parameters of which `gradients` has none, or zeros, where the truth has a
-/// gradient. Nothing where there are none such.
-std::vector<Hypothesis> missing_gradients(const Tensors& gradients, const Tensors& truth);
-
 /// A factor that all gradients have in common, and where it comes from.
 struct Scaling {
   std::string name;  // 1/4, (N-B)/N
@@ -40,5 +37,9 @@ struct Scaling {
 };
 
 std::vector<Scaling> scalings(const WrongSubject& subject);
+
+/// The count that the loss would have to be divided by, instead of its own, for a factor of all gradients;
+/// nothing where that is no whole number, within what the factor's relative error lets be seen.
+std::optional<Scaling> other_count(const WrongSubject& subject, double factor, double error);
 
 }  // namespace streambp::verify

@@ -1,90 +1,21 @@
 // Hypotheses about code that works by chunks, and the factors that accumulation and normalisers bring.
 #include <algorithm>
+#include <cmath>
 #include <fmt/format.h>
-#include <set>
 
 #include "streambp/data/padded_tensors.h"
 #include "streambp/model/scored.h"
+#include "verify/diagnose/chunk_cuts.h"
 #include "verify/diagnose/hypotheses_table.h"
 
 namespace streambp::verify {
-namespace {
 
 using Along = Cut::Along;
-
-/// A number of tokens along something, as text: "8-columns", "8 columns of the padded rows".
-std::string short_text(const Cut& cut) {
-  switch (cut.along) {
-    case Along::kColumns:
-      return fmt::format("{}-columns", cut.size);
-    case Along::kStream:
-      return fmt::format("{}-packed", cut.size);
-    case Along::kFlat:
-      return fmt::format("{}-flat", cut.size);
-    case Along::kScored:
-      return fmt::format("{}-scored", cut.size);
-    case Along::kRows:
-      return fmt::format("{}-rows", cut.size);
-    case Along::kSequence:
-      break;
-  }
-  return fmt::format("{}", cut.size);
-}
-
-std::string long_text(const Cut& cut) {
-  switch (cut.along) {
-    case Along::kColumns:
-      return fmt::format("chunks of {} columns of the padded rows", cut.size);
-    case Along::kStream:
-      return fmt::format("chunks of {} tokens of the packed stream", cut.size);
-    case Along::kFlat:
-      return fmt::format("chunks of {} positions of the padded rows one after another", cut.size);
-    case Along::kScored:
-      return fmt::format("chunks of {} scored tokens", cut.size);
-    case Along::kRows:
-      return cut.size == 1 ? "single rows" : fmt::format("micro-batches of {} rows", cut.size);
-    case Along::kSequence:
-      break;
-  }
-  return fmt::format("chunks of {} tokens", cut.size);
-}
-
-}  // namespace
-
-/// Sizes of chunks that a stretch of tokens may be cut into.
-std::vector<int64_t> HypothesisTable::sizes(int64_t length) const {
-  std::set<int64_t> all;
-  for (int64_t size = 2; size < length; size *= 2) {
-    if (size * 32 >= length) all.insert(size);
-  }
-  for (int64_t parts = 2; parts <= 4; ++parts) all.insert((length + parts - 1) / parts);
-  all.insert(given_chunks_.begin(), given_chunks_.end());
-  std::erase_if(all, [&](int64_t size) { return size < 1 || size >= length; });
-  return {all.begin(), all.end()};
-}
-
-/// Every cut along one of `along`.
-std::vector<Cut> HypothesisTable::cuts(const std::vector<Along>& along) const {
-  std::vector<Cut> all;
-  for (const Along each : along) {
-    if (each == Along::kRows) {
-      for (int64_t size = 1; size < batch_.padded_rows; ++size) all.push_back({each, size});
-      continue;
-    }
-    const int64_t length = each == Along::kColumns  ? batch_.padded_columns
-                           : each == Along::kStream ? batch_.size()
-                           : each == Along::kFlat   ? batch_.padded_rows * batch_.padded_columns
-                           : each == Along::kScored ? scored_indices(batch_).size(0)
-                                                    : longest();
-    for (const int64_t size : sizes(length)) all.push_back({each, size});
-  }
-  return all;
-}
 
 void HypothesisTable::chunked_labels() {
   if (kind_.layout != Layout::kLabels) return;
   std::vector<at::Tensor> seen{batch_.targets};
-  for (const Cut& cut : cuts({Along::kSequence, Along::kColumns, Along::kStream})) {
+  for (const Cut& cut : cuts_of(batch_, {Along::kSequence, Along::kColumns, Along::kStream}, given_chunks_)) {
     WrongSettings settings;
     settings.labels_of_chunk = cut;
     const at::Tensor targets = wrong_batch(batch_, {}, {}, settings).batch.targets;
@@ -103,8 +34,10 @@ void HypothesisTable::normalisers() {
   const at::Tensor scored = scored_indices(batch_);
   if (scored.numel() == 0) return;
   std::vector<at::Tensor> seen{at::ones({scored.size(0)}, at::kDouble)};
-  for (const Cut& cut : cuts(
-           {Along::kRows, Along::kColumns, Along::kSequence, Along::kStream, Along::kScored, Along::kFlat})) {
+  for (const Cut& cut : cuts_of(
+           batch_,
+           {Along::kRows, Along::kColumns, Along::kSequence, Along::kStream, Along::kScored, Along::kFlat},
+           given_chunks_)) {
     const at::Tensor weights = normaliser_weights(batch_, scored, cut);
     const auto is_same = [&](const at::Tensor& other) { return at::allclose(weights, other, 1e-9); };
     if (std::any_of(seen.begin(), seen.end(), is_same)) continue;
@@ -117,7 +50,7 @@ void HypothesisTable::normalisers() {
 
 void HypothesisTable::chunked() {
   std::vector<at::Tensor> seen, seen_late;
-  for (const Cut& cut : cuts({Along::kSequence, Along::kColumns, Along::kStream})) {
+  for (const Cut& cut : cuts_of(batch_, {Along::kSequence, Along::kColumns, Along::kStream}, given_chunks_)) {
     const at::Tensor starts = chunk_starts(indices_, cut) * live_;
     const auto is_same = [&](const at::Tensor& other) { return at::equal(starts, other); };
     if (!starts.any().item<bool>() || std::any_of(seen.begin(), seen.end(), is_same)) continue;
@@ -232,6 +165,20 @@ std::vector<Scaling> scalings(const WrongSubject& subject) {
   }
   all.push_back({"opposite-sign", "the sign is the opposite", -1.0});
   return all;
+}
+
+std::optional<Scaling> other_count(const WrongSubject& subject, double factor, double error) {
+  const double divisor = divisor_of(subject);
+  const double other = divisor / factor, whole = std::round(other);
+  constexpr double kClear = 0.1;  // of the distance to the next whole number
+  if (!(divisor > 1.0) || !(whole >= 1.0) || !(other * error <= kClear)) return std::nullopt;
+  if (std::abs(other - whole) > std::max(other * error, 1e-6 * other)) return std::nullopt;
+  return Scaling{
+      fmt::format("divisor-{:g}", whole),
+      fmt::format("gradients are {0:g}/{1:g} of the truth: the loss is divided by {1:g} instead of "
+                  "{0:g}, the count of another batch, window or rank",
+                  divisor, whole),
+      factor};
 }
 
 }  // namespace streambp::verify

@@ -1,13 +1,21 @@
 // Hypotheses about the model: attention, rotary positions, weights and their gradients.
 #include <algorithm>
+#include <cmath>
 #include <fmt/format.h>
 #include <tuple>
 #include <utility>
 
 #include "streambp/model/rope_frequencies.h"
+#include "verify/diagnose/config_changes.h"
 #include "verify/diagnose/hypotheses_table.h"
 
 namespace streambp::verify {
+namespace {
+
+/// Mistakes of one layer are looked for in models of no more.
+constexpr int64_t kMostSingleLayers = 8;
+
+}  // namespace
 
 /// Whether positions go up by 1 in every sequence: where that is so, only their differences count.
 bool HypothesisTable::is_contiguous() const {
@@ -27,6 +35,12 @@ void HypothesisTable::attention() {
         "packed documents see each other, and positions go on from one to the next",
         [](WrongSettings& s) { s.ignores_documents = s.positions_by_column = true; });
   }
+  if (has_documents()) leaks();
+  if (longest() > 1)
+    add("looks-ahead", "causal mask", "every query sees one token ahead",
+        [](WrongSettings& s) { s.looks_ahead = 1; });
+  scales();
+  single_layers();
   const auto widest = [&](int64_t offset) {
     return std::any_of(config_.windows.begin(), config_.windows.end(),
                        [&](int64_t window) { return window > 0 && window + offset < longest(); });
@@ -49,9 +63,97 @@ void HypothesisTable::attention() {
   if (config_.attention_sinks)
     add("sinks-missing", "sinks", "attention has no sinks (self_attn.sinks)",
         [](WrongSettings& s) { s.no_sinks = true; });
-  if (config_.final_logit_softcapping > 0.0)
-    add("final-softcap-missing", "final softcap", "logits are not capped (final_logit_softcapping)",
-        [](WrongSettings& s) { s.no_final_softcap = true; });
+}
+
+/// Layers of one kind alone.
+void HypothesisTable::leaks() {
+  const auto any = [&](auto has) {
+    for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
+      if (has(layer)) return true;
+    }
+    return false;
+  };
+  const bool recurrent = any([&](int64_t layer) { return config_.is_recurrent(layer); });
+  const bool windows = any([&](int64_t layer) { return config_.has_window(layer); });
+  const bool full =
+      any([&](int64_t layer) { return !config_.is_recurrent(layer) && !config_.has_window(layer); });
+  const auto add_leak = [&](const char* name, const char* sentence, Leak leak) {
+    add(name, "documents", sentence, [leak](WrongSettings& s) { s.leak = leak; });
+  };
+  if (recurrent) {
+    add_leak("recurrent-layers-cross-documents",
+             "recurrent layers go on from one packed document to the next: state and convolution know no "
+             "document's start",
+             Leak::kRecurrent);
+    add_leak(
+        "state-crosses-documents",
+        "the state of recurrent layers goes on from one packed document to the next, their convolution does "
+        "not",
+        Leak::kState);
+    add_leak(
+        "convolution-crosses-documents",
+        "the convolution of recurrent layers sees the end of the packed document before, their state begins "
+        "anew",
+        Leak::kConvolution);
+  }
+  if (windows && (full || recurrent))
+    add_leak("windows-cross-documents",
+             "in layers with a window, and there alone, packed documents see each other", Leak::kWindows);
+  if (full && (windows || recurrent))
+    add_leak("full-attention-crosses-documents",
+             "in layers that see all tokens, and there alone, packed documents see each other", Leak::kFull);
+}
+
+/// Other numbers that scores are multiplied by.
+void HypothesisTable::scales() {
+  if (config_.is_latent() || config_.attention_scale <= 0.0) return;
+  const auto width = static_cast<double>(config_.head_dim);
+  std::vector<double> seen{1.0};
+  for (const auto& [name, scale, text] :
+       {std::tuple{"none", 1.0, "are not scaled"},
+        std::tuple{"head-dim", 1.0 / std::sqrt(width), "are divided by the root of head_dim"},
+        std::tuple{"twice", config_.attention_scale / std::sqrt(width), "are scaled twice"},
+        std::tuple{"square", 1.0 / width, "are divided by head_dim, not by its root"},
+        std::tuple{"hidden", 1.0 / std::sqrt(static_cast<double>(config_.hidden_size)),
+                   "are divided by the root of hidden_size"},
+        std::tuple{"hidden-by-heads",
+                   std::sqrt(static_cast<double>(config_.num_attention_heads) /
+                             static_cast<double>(config_.hidden_size)),
+                   "are divided by the root of hidden_size / num_attention_heads"}}) {
+    const double factor = scale / config_.attention_scale;
+    if (std::any_of(seen.begin(), seen.end(), [&](double s) { return std::abs(s / factor - 1.0) < 1e-9; }))
+      continue;
+    seen.push_back(factor);
+    add(fmt::format("score-scale-{}", name), "score scale", fmt::format("attention's scores {}", text),
+        [factor](WrongSettings& s) { s.score_factor = factor; });
+  }
+}
+
+/// Attention of one layer alone.
+void HypothesisTable::single_layers() {
+  const int64_t layers = config_.num_hidden_layers;
+  if (layers < 2 || layers > kMostSingleLayers) return;
+  const auto windows =
+      std::count_if(config_.windows.begin(), config_.windows.end(), [](int64_t w) { return w > 0; });
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    if (config_.is_recurrent(layer)) continue;
+    const auto add_layer = [&](const char* name, const char* text, void (*make)(WrongSettings&)) {
+      add(fmt::format("{}-in-layer-{}", name, layer), "one layer",
+          fmt::format("in layer {} alone {}", layer, text), [layer, make](WrongSettings& s) {
+            make(s);
+            s.only_layer = layer;
+          });
+    };
+    if (config_.has_window(layer) && windows > 1 && config_.windows[static_cast<size_t>(layer)] < longest())
+      add_layer("windows-ignored", "the window is ignored",
+                [](WrongSettings& s) { s.ignores_windows = true; });
+    if (knows_padding())
+      add_layer("padding-not-masked", "padding is not masked",
+                [](WrongSettings& s) { s.padding_visible = true; });
+    if (longest() > 1)
+      add_layer("looks-ahead", "every query sees one token ahead",
+                [](WrongSettings& s) { s.looks_ahead = 1; });
+  }
 }
 
 void HypothesisTable::rotary() {
@@ -66,10 +168,6 @@ void HypothesisTable::rotary() {
                       times > 0 ? "keys" : "queries", times > 0 ? "queries" : "keys"),
           [times](WrongSettings& s) { s.key_padding = times; });
     }
-  }
-  if (config_.local_rope) {
-    add("local-rope-missing", "local rope", "layers with a window turn by the other layers' rotary table",
-        [](WrongSettings& s) { s.global_rope_everywhere = true; });
   }
   rope_lengths();
 }
@@ -100,14 +198,16 @@ void HypothesisTable::rope_lengths() {
 }
 
 void HypothesisTable::weights() {
-  if (is_balanced()) {
-    add("router-loss-missing", "router loss",
-        "the loss that balances the experts is missing (router_aux_loss_coef)",
-        [](WrongSettings& s) { s.no_router_loss = true; });
-  }
   if (config_.swiglu_alpha > 0.0)
     add("gate-clamps-missing", "gate clamps", "gate and up projection are not clamped (swiglu_limit)",
         [](WrongSettings& s) { s.no_gate_clamps = true; });
+  if (!subject_.model.has_adapters() && !subject_.model.has_value_head()) {
+    for (const ConfigChange& each : config_changes()) {
+      if (changed_config(config_, each.name) == config_) continue;
+      add(each.name, each.name, each.sentence,
+          [name = each.name](WrongSettings& s) { s.config_change = name; });
+    }
+  }
   if (!subject_.model.has_adapters()) return;
   for (const auto& [name, power, text] :
        {std::tuple{"adapter-scale-alpha", 1.0, "alpha instead of alpha / r"},
@@ -124,10 +224,6 @@ void HypothesisTable::weights() {
         "logits are made with the head's weight alone, without its adapter",
         [](WrongSettings& s) { s.head_adapter_bypassed = true; });
   }
-  add("lora-a-without-gradient", "adapter gradients", "no gradient reaches the adapters' A",
-      [](WrongSettings& s) { s.freezes_lora_a = true; });
-  add("lora-b-without-gradient", "adapter gradients", "no gradient reaches the adapters' B",
-      [](WrongSettings& s) { s.freezes_lora_b = true; });
 }
 
 void HypothesisTable::gradients() {
@@ -143,16 +239,17 @@ void HypothesisTable::gradients() {
     for (const auto& [name, tied, text] :
          {std::tuple{"tied-head-missing", TiedGradient{1, 0}, "misses the head's part"},
           std::tuple{"tied-input-missing", TiedGradient{0, 1}, "is the head's part alone"},
-          std::tuple{"tied-head-doubled", TiedGradient{1, 2}, "has the head's part twice"},
-          std::tuple{"tied-doubled", TiedGradient{2, 2}, "is there twice"}}) {
+          std::tuple{"tied-head-doubled", TiedGradient{1, 2}, "has the head's part twice"}}) {
       add(name, "tied embedding", fmt::format("the tied embedding's gradient {}", text),
           [tied = tied](WrongSettings& s) { s.tied = tied; });
     }
   }
-  if (config_.qk_norm && !subject_.model.has_adapters()) {
-    add("qk-norms-frozen", "q/k norms", "no gradient reaches the norms of queries and keys",
-        [](WrongSettings& s) { s.freezes_qk_norms = true; });
-  }
+  if (subject_.model.has_head() && kind_.layout != Layout::kTexts)
+    add("target-slope-rounded", "sums",
+        "the head rounds a target's probability to bfloat16 before it takes off 1: slopes of confident "
+        "targets "
+        "lose their digits",
+        [](WrongSettings& s) { s.target_slope_rounded = true; });
   for (const auto& [name, sums, text] :
        {std::tuple{"bf16-embedding-sum", NarrowSums::kEmbedding,
                    "rows of the embedding's gradient are added up in bfloat16"},

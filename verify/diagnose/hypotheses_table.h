@@ -26,11 +26,15 @@ class HypothesisTable {
   // hypotheses.cc: of targets, padding, and an objective's inputs
   void labels();
   void inputs();
+  void other_options();
   void advantages();
   bool is_new_advantage(const at::Tensor& changed);
 
   // hypotheses_model.cc: of the model
   void attention();
+  void leaks();
+  void scales();
+  void single_layers();
   void rotary();
   void rope_lengths();
   void weights();
@@ -40,8 +44,6 @@ class HypothesisTable {
   void chunked_labels();
   void normalisers();
   void chunked();
-  std::vector<Cut> cuts(const std::vector<Cut::Along>& along) const;
-  std::vector<int64_t> sizes(int64_t length) const;
 
   bool has_padding() const { return batch_.size() < batch_.padded_rows * batch_.padded_columns; }
   bool has_left_padding() const { return padding_.numel() > 0 && padding_.max().item<int64_t>() > 0; }

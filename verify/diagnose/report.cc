@@ -10,6 +10,9 @@ namespace streambp::verify {
 namespace {
 
 constexpr size_t kShown = 8;
+/// What leaves more than this unexplained is not near.
+constexpr double kNear = 0.1;
+constexpr double kMuchLess = 0.5;
 
 std::string number(double value) {
   return fmt::format("{:.6g}", value);
@@ -21,29 +24,55 @@ std::string tried_text(const Diagnosis& diagnosis) {
              : fmt::format("{} mistakes and {} pairs of them", diagnosis.tried, diagnosis.pairs_tried);
 }
 
+/// Whether the best explanation, which does not fit, leaves little, and much less than the truth does.
+bool is_near(const Diagnosis& diagnosis) {
+  const double residual = diagnosis.explanations.front().fit.residual;
+  return residual <= kNear && std::all_of(diagnosis.explanations.begin(), diagnosis.explanations.end(),
+                                          [&](const Explanation& each) {
+                                            return each.name != "truth" ||
+                                                   residual <= kMuchLess * each.fit.residual;
+                                          });
+}
+
 std::string finding(const Diagnosis& diagnosis) {
   const Explanation& best = diagnosis.explanations.front();
+  const double residual = best.fit.residual;
+  std::string text;
   switch (diagnosis.kind) {
     case Diagnosis::Kind::kRight:
-      return "diagnosis: the truth, as far as the gradients' precision shows\n";
+      return fmt::format(
+          "diagnosis: nothing is wrong, as far as the gradients' precision shows (residual {})\n",
+          error_text(residual));
     case Diagnosis::Kind::kUnknown:
-      return fmt::format("diagnosis: none of {} fits to {:.2g}; nearest: {} (residual {})\n",
-                         tried_text(diagnosis), diagnosis.limit, best.name, error_text(best.fit.residual));
+      text = fmt::format("diagnosis: not named: no weights of rows or terms, and none of {}, fit to {:.2g}",
+                         tried_text(diagnosis), diagnosis.limit);
+      text += is_near(diagnosis)
+                  ? fmt::format("; nearest: {} (residual {})\n", best.sentence, error_text(residual))
+                  : ", nor come near\n";
+      if (diagnosis.location) text += diagnosis.location->sentence + "\n";
+      break;
+    case Diagnosis::Kind::kLocated:
+      text = fmt::format("diagnosis: {}\n", diagnosis.location->sentence);
+      break;
     case Diagnosis::Kind::kExplained:
+      text = fmt::format("diagnosis: {} (residual {})\n", best.sentence, error_text(residual));
+      for (size_t i = 1; i < std::min(diagnosis.fitting, kShown); ++i)
+        text += fmt::format("this batch can't tell it from: {}\n", diagnosis.explanations[i].sentence);
       break;
   }
-  std::string text = fmt::format("diagnosis: {} (residual {})\n  {}\n", best.name,
-                                 error_text(best.fit.residual), best.sentence);
-  for (size_t i = 1; i < std::min(diagnosis.fitting, kShown); ++i) {
-    text += fmt::format("this batch can't tell it from: {}\n  {}\n", diagnosis.explanations[i].name,
-                        diagnosis.explanations[i].sentence);
-  }
+  if (diagnosis.location)
+    text += fmt::format("right: {}\nwrong: {}\n", diagnosis.location->right, diagnosis.location->wrong);
+  for (const std::string& note : diagnosis.notes) text += fmt::format("note: {}\n", note);
   return text;
 }
 
 }  // namespace
 
 std::string diagnosis_text(const Diagnosis& diagnosis) {
+  // What explains nothing is not worth a table.
+  if (diagnosis.kind != Diagnosis::Kind::kExplained &&
+      !(diagnosis.explanations.front().fit.residual <= kNear))
+    return finding(diagnosis);
   Table table({"what would give such gradients", "residual", "factor"});
   for (size_t i = 0; i < std::min(diagnosis.explanations.size(), kShown); ++i) {
     const Explanation& each = diagnosis.explanations[i];
@@ -62,20 +91,30 @@ std::string diagnosis_json(const Diagnosis& diagnosis) {
                             {"factor", each.fit.factor}});
   }
   const Explanation& best = diagnosis.explanations.front();
+  const bool located = diagnosis.kind == Diagnosis::Kind::kLocated;
   const char* const finding = diagnosis.kind == Diagnosis::Kind::kRight       ? "right"
                               : diagnosis.kind == Diagnosis::Kind::kExplained ? "explained"
+                              : located                                       ? "located"
                                                                               : "unknown";
-  const nlohmann::json line{{"kind", "diagnosis"},
-                            {"finding", finding},
-                            {"name", best.name},
-                            {"sentence", best.sentence},
-                            {"residual", best.fit.residual},
-                            {"factor", best.fit.factor},
-                            {"equally_good", diagnosis.fitting > 0 ? diagnosis.fitting - 1 : 0},
-                            {"limit", diagnosis.limit},
-                            {"mistakes_tried", diagnosis.tried},
-                            {"pairs_tried", diagnosis.pairs_tried},
-                            {"explanations", explanations}};
+  nlohmann::json line{{"kind", "diagnosis"},
+                      {"finding", finding},
+                      {"name", located ? diagnosis.location->name : best.name},
+                      {"sentence", located ? diagnosis.location->sentence : best.sentence},
+                      {"residual", best.fit.residual},
+                      {"factor", best.fit.factor},
+                      {"equally_good", diagnosis.fitting > 0 ? diagnosis.fitting - 1 : 0},
+                      {"limit", diagnosis.limit},
+                      {"mistakes_tried", diagnosis.tried},
+                      {"pairs_tried", diagnosis.pairs_tried},
+                      {"notes", diagnosis.notes},
+                      {"explanations", explanations}};
+  if (diagnosis.location) {
+    const Location& location = *diagnosis.location;
+    line["location"] = {{"name", location.name},
+                        {"sentence", location.sentence},
+                        {"right", location.right},
+                        {"wrong", location.wrong}};
+  }
   return json_text(line);
 }
 

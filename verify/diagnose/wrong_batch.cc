@@ -123,7 +123,9 @@ WrongBatch wrong_batch(const Batch& batch, const at::Tensor& input_ids, const at
                        const WrongSettings& settings) {
   WrongBatch wrong{batch, {}};
   if (settings.padding_visible || settings.padding_scored) {
-    wrong = with_padding(batch, input_ids, settings.padding_scored, settings.padding_visible);
+    // Of one layer that sees it: no other does.
+    wrong = with_padding(batch, input_ids, settings.padding_scored,
+                         settings.padding_visible && settings.only_layer < 0);
   } else {
     wrong.hidden_key = at::zeros({batch.size()}, at::kBool);
   }
@@ -149,8 +151,6 @@ at::Tensor wrong_advantages(const Batch& batch, const WrongSettings& settings) {
     const int64_t begin = batch.offsets[static_cast<size_t>(i)],
                   end = batch.offsets[static_cast<size_t>(i) + 1];
     scored.push_back(batch.targets.slice(0, begin, end).ne(kNoTarget).nonzero().squeeze(1) + begin);
-    if (!settings.advantage_factors.empty() && end > begin)
-      advantages.slice(0, begin, end).mul_(settings.advantage_factors[static_cast<size_t>(i)]);
   }
   if (change.kind == AdvantageChange::Kind::kNone) return advantages;
   const int64_t group = change.group > 0 ? change.group : sequences;

@@ -82,7 +82,6 @@ WrongDecoder::WrongDecoder(const Model& model, const WrongSettings& settings, in
     if (window > 0) window = settings.ignores_windows ? 0 : window + settings.window_offset;
   }
   if (settings.no_attention_softcap) config_.attn_logit_softcapping = 0.0;
-  if (settings.no_final_softcap) config_.final_logit_softcapping = 0.0;
   const int64_t length = settings.rope_length > 0 ? settings.rope_length : rope_length;
   frequencies_ = frequencies_of(config_.rope, config_, length);
   if (config_.local_rope) local_frequencies_ = frequencies_of(*config_.local_rope, config_, length);
@@ -150,8 +149,7 @@ at::Tensor WrongDecoder::mask(const WrongRows& rows, int64_t window) const {
 at::Tensor WrongDecoder::attention(int64_t index, const at::Tensor& x, const WrongRows& rows) {
   const DecoderLayer::Weights& w = model_.layers()[static_cast<size_t>(index)].weights();
   const int64_t window = config_.windows[static_cast<size_t>(index)];
-  const bool local =
-      model_.config().local_rope && model_.config().has_window(index) && !settings_.global_rope_everywhere;
+  const bool local = model_.config().local_rope && model_.config().has_window(index);
   const auto heads = [&](const Linear& map, const RmsNorm& of) {
     at::Tensor projected = linear(map, x);
     const bool full_width = config_.qk_norm_full_width;

@@ -39,8 +39,7 @@ class Run {
     for (const auto& [name, value] : subject.options) options_.try_emplace(name, value);
     const auto objective = make_objective(subject.objective, before_the_forward_pass(), options_);
     request_ = objective->request();
-    if (!settings.no_router_loss && scored_.size() > 0)
-      balance_coefficient_ = objective->router_loss.of(subject.model.config().mixture);
+    if (scored_.size() > 0) balance_coefficient_ = objective->router_loss.of(subject.model.config().mixture);
     counted_ = objective->router_loss.counted;
     if (request_.divergence != Divergence::kNone || request_.pooling != Pooling::kNone) {
       throw InputError(
@@ -274,6 +273,16 @@ WrongOutcome run_wrong(const WrongSubject& subject, const WrongSettings& setting
   check_wrong_memory(subject.model.config(), subject.batch);
   const at::AutoGradMode with_grad(true);
   return Run(subject, settings).run();
+}
+
+bool wrong_engine_knows(const WrongSubject& subject) {
+  try {
+    const WrongSettings plain;
+    Run(subject, plain);
+    return true;
+  } catch (const InputError&) {
+    return false;
+  }
 }
 
 void check_wrong_memory(const Config& config, const Batch& batch) {

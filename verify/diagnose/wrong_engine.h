@@ -20,12 +20,13 @@ namespace streambp::verify {
 
 /// What is trained, and how, as the truth has it.
 struct WrongSubject {
-  const Model& model;
+  Model& model;  // whose gradients passes overwrite
   const Batch& batch;
   std::string objective;
   std::map<std::string, std::string> options;  // of the objective
-  at::Tensor input_ids;    // [rows, columns]: what stands under the padding; undefined: not known
-  at::Tensor labels = {};  // [rows, columns], as given; undefined: input_ids
+  at::Tensor input_ids;      // [rows, columns]: what stands under the padding; undefined: not known
+  at::Tensor labels = {};    // [rows, columns], as given; undefined: input_ids
+  Model* teacher = nullptr;  // of an objective with a divergence
 };
 
 struct WrongOutcome {
@@ -36,6 +37,9 @@ struct WrongOutcome {
 /// Throws InputError where the objective refuses what `settings` make of its batch, for an objective that
 /// asks for more than log-probabilities, entropies and values, and as check_wrong_memory does.
 WrongOutcome run_wrong(const WrongSubject& subject, const WrongSettings& settings);
+
+/// Whether run_wrong knows the model, its adapters and the objective.
+bool wrong_engine_knows(const WrongSubject& subject);
 
 /// Throws InputError for rows whose scores don't fit.
 void check_wrong_memory(const Config& config, const Batch& batch);

@@ -27,14 +27,6 @@ int64_t expert_of(const Parameter& part) {
 WrongLeaves::WrongLeaves(const Model& model, const WrongSettings& settings)
     : model_(model), settings_(settings) {}
 
-bool WrongLeaves::is_frozen(const std::string& name) const {
-  return settings_.without_gradient.contains(name) ||
-         (settings_.freezes_qk_norms &&
-          (name.ends_with("q_norm.weight") || name.ends_with("k_norm.weight"))) ||
-         (settings_.freezes_lora_a && name.ends_with(".lora_A.weight")) ||
-         (settings_.freezes_lora_b && name.ends_with(".lora_B.weight"));
-}
-
 at::Tensor WrongLeaves::leaf_of(const std::string& name, const std::string& of) {
   const auto [found, is_new] = leaves_.try_emplace(name);
   if (is_new) {
@@ -135,7 +127,6 @@ Tensors WrongLeaves::gradients() const {
   for (const auto& parameter : model_.parameters()) {
     if (!parameter->trainable()) continue;
     at::Tensor& sum = all[parameter->name] = at::zeros(parameter->value.sizes(), at::kDouble);
-    if (is_frozen(parameter->name)) continue;
     const auto add_from = [&](const Tensors& from, const std::string& name, double times) {
       if (const auto found = from.find(name); found != from.end())
         sum.add_(found->second.to(at::kDouble).view(sum.sizes()), times);

@@ -54,7 +54,6 @@ class WrongLeaves {
   };
 
   at::Tensor leaf_of(const std::string& name, const std::string& of);
-  bool is_frozen(const std::string& name) const;
   void add(const std::string& name, const at::Tensor& gradient);
 
   const Model& model_;

@@ -4,9 +4,7 @@
 
 #include <cstdint>
 #include <map>
-#include <set>
 #include <string>
-#include <vector>
 
 namespace streambp::verify {
 
@@ -53,6 +51,9 @@ enum class NarrowSums {
   kRounded,    // no sum, but every gradient in the end
 };
 
+/// In packed rows, the layers, or the parts of them, that don't know where a document begins.
+enum class Leak { kNone, kRecurrent, kState, kConvolution, kWindows, kFull };
+
 struct WrongSettings {
   // Targets.
   int64_t target_shift =
@@ -66,7 +67,6 @@ struct WrongSettings {
   bool reference_is_policy = false;
   bool old_is_policy = false;
   AdvantageChange advantages;
-  std::vector<double> advantage_factors;  // of each sequence; empty: none
 
   // Attention.
   bool padding_visible = false;
@@ -77,6 +77,10 @@ struct WrongSettings {
   Cut top_left;          // a chunk's first query is aligned with the sequence's first key
   Cut sees_whole_chunk;  // no causal mask within a chunk
   Cut detached;          // no gradient flows to keys and values of earlier chunks
+  Leak leak = Leak::kNone;
+  int64_t looks_ahead = 0;    // later tokens that a query sees
+  double score_factor = 1.0;  // of the scores' scale
+  int64_t only_layer = -1;    // whose attention alone has the mistakes above; -1: all layers'
   bool no_attention_softcap = false;
   bool no_sinks = false;
 
@@ -86,24 +90,19 @@ struct WrongSettings {
   int64_t key_padding = 0;           // keys' positions are off by so many times the row's left padding
   Cut padding_from_second_chunk;  // positions of all chunks but the first are off by the row's left padding
   int64_t rope_length = 0;        // that tables are made for; 0: the batch's
-  bool global_rope_everywhere = false;
 
   // Weights.
+  std::string config_change;        // of config_changes.h; empty: none
   double adapter_rank_power = 0.0;  // adapters' scale is off by this power of their rank
   bool adapter_scale_one = false;
   bool head_adapter_bypassed = false;
-  bool no_final_softcap = false;
-  bool no_router_loss = false;
   bool no_gate_clamps = false;
 
   // Gradients.
   TiedGradient tied;
-  std::set<std::string> without_gradient;  // parameters that none reaches
-  bool padding_row_trained = false;        // the embedding has no padding_idx
-  bool freezes_qk_norms = false;
-  bool freezes_lora_a = false;
-  bool freezes_lora_b = false;
+  bool padding_row_trained = false;  // the embedding has no padding_idx
   NarrowSums sums = NarrowSums::kNone;
+  bool target_slope_rounded = false;  // a target's probability is rounded to bfloat16 before 1 is taken off
 
   bool operator==(const WrongSettings&) const = default;
 };

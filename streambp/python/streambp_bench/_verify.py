@@ -38,9 +38,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The mistake that gives these gradients. finding: "right", "explained" or "unknown"; name, sentence: the mistake, with factor where
-    all gradients are off by one; residual: what it leaves unexplained; limit: what would fit; equally_good: further mistakes that this batch
-    can't tell from it; explanations: the best, as dicts of name, sentence, residual, factor.
+    """The mistake that gives these gradients. finding: "right", "explained", "located" (nothing fits, but it is known from which operation
+    on they are wrong) or "unknown"; name, sentence: the mistake, with factor where all gradients are off by one; residual: what it leaves
+    unexplained; limit: what would fit; equally_good: further mistakes that this batch can't tell from it; explanations: the best, as dicts of
+    name, sentence, residual, factor; location: where they go wrong, as a dict of name, sentence, right, wrong, or None; notes: what could not
+    be tried.
     """
 
     finding: str
@@ -51,14 +53,23 @@ class Diagnosis:
     limit: float
     equally_good: int
     explanations: list
+    location: dict | None = None
+    notes: tuple = ()
 
     def __str__(self):
         if self.finding == "right":
-            return "diagnosis: the truth, as far as the gradients' precision shows"
-        if self.finding == "unknown":
-            return f"diagnosis: no mistake that was tried fits to {self.limit:.2g}; nearest: {self.name} (residual {self.residual:.2g})"
-        others = [f"\n  this batch can't tell it from: {each['name']}: {each['sentence']}" for each in self.explanations[1:1 + self.equally_good]]
-        return f"diagnosis: {self.name} (residual {self.residual:.2g})\n  {self.sentence}" + "".join(others)
+            return "diagnosis: nothing is wrong, as far as the gradients' precision shows"
+        if self.finding == "located":
+            lines = [f"diagnosis: {self.sentence}"]
+        elif self.finding == "unknown":
+            near = f"; nearest: {self.sentence} (residual {self.residual:.2g})" if self.residual <= 0.1 else ""
+            lines = [f"diagnosis: not named: nothing that was tried fits to {self.limit:.2g}{near}"]
+        else:
+            lines = [f"diagnosis: {self.sentence} (residual {self.residual:.2g})"]
+            lines += [f"  this batch can't tell it from: {each['sentence']}" for each in self.explanations[1:1 + self.equally_good]]
+        if self.location:
+            lines += [f"  right: {self.location['right']}", f"  wrong: {self.location['wrong']}"]
+        return "\n".join(lines + [f"  note: {note}" for note in self.notes])
 
 
 @dataclass(frozen=True)
@@ -286,4 +297,4 @@ def _diagnosis(line):
         return None
     return Diagnosis(finding=line["finding"], name=line["name"], sentence=line["sentence"], residual=_number(line["residual"]),
                      factor=_number(line["factor"]), limit=_number(line["limit"]), equally_good=line["equally_good"],
-                     explanations=line["explanations"])
+                     explanations=line["explanations"], location=line.get("location"), notes=tuple(line["notes"]))

@@ -55,7 +55,7 @@ says 'exact: all'
 says 'factor: 1 ('
 compare 'the truth as JSON' 0 "$tensors" --json
 says '"verdict":"exact"'
-for field in compute_dtype factor_low factor_high factor_differs noise_runs median_ratio notes noise ratio limit; do
+for field in compute_dtype factor_low factor_high factor_differs noise_runs median_ratio unseen_error notes noise ratio limit; do
   says "\"$field\":"
 done
 says '"divisor":65.0'
@@ -107,6 +107,7 @@ says 'every number is one of float32'
 compare 'computed in float32' 0 "$folder/narrow.safetensors" --compute-dtype float32
 says 'exact: all'
 says 'the noise of float32'
+says 'power: an error of'
 edit "$folder/scaled.safetensors" "$folder/narrow.safetensors" "$narrow"
 compare 'times 0.9 in float32' 1 "$folder/narrow.safetensors" --compute-dtype float32 --json
 says '"verdict":"scaled"'
@@ -120,22 +121,22 @@ says "holds NaN or infinity"
 
 # What is the matter with wrong gradients.
 compare 'diagnosis of a factor' 1 "$folder/scaled.safetensors" --diagnose
-says 'diagnosis: times 0.9'
+says 'diagnosis: all gradients have a factor of 0.9'
 edit "$tensors" "$folder/frozen.safetensors" "[0.0] * len(values) if name.endswith(('q_norm.weight', 'k_norm.weight')) else values"
 compare 'diagnosis of frozen norms' 1 "$folder/frozen.safetensors" --diagnose
-says 'diagnosis: qk-norms-frozen'
+says 'diagnosis: no gradient reaches self_attn.k_norm.weight of all layers, self_attn.q_norm.weight of all layers, while all else is right'
 compare 'diagnosis as JSON' 1 "$folder/frozen.safetensors" --diagnose-chunk 3 --json
 says '"finding":"explained"'
-says '"name":"qk-norms-frozen"'
+says '"name":"parameters-without-gradient"'
 compare 'diagnosis of NaN' 1 "$folder/nan.safetensors" --diagnose
-says "diagnosis: overflow"
+says "a number has overflown"
 says "$parameter holds numbers that are not finite"
 edit "$tensors" "$folder/huge.safetensors" '[1e308] + values[1:]'
 compare 'diagnosis of huge numbers' 1 "$folder/huge.safetensors" --diagnose
-says 'diagnosis: overflow'
+says 'a number has overflown'
 says 'holds 1e+308, the truth at most'
 compare 'diagnosis of the truth' 0 "$tensors" --diagnose
-says 'diagnosis: the truth'
+says 'diagnosis: nothing is wrong'
 compare 'a hint at the diagnosis' 1 "$folder/frozen.safetensors"
 says '--diagnose'
 refuses 'chunk of a diagnosis' '--diagnose-chunk' compare --model "$model" --tokens "$tensors" --gradients "$tensors" --diagnose-chunk 0

@@ -23,7 +23,7 @@ class RememberedRuns {
     for (const auto& [known, gradients] : *runs_) {
       if (known == settings) return gradients;
     }
-    return runs_->emplace_back(settings, run_wrong(subject, settings).gradients).second;
+    return runs_->emplace_back(settings, run_mistake(subject, settings)).second;
   }
 
  private:
@@ -33,14 +33,16 @@ class RememberedRuns {
 
 /// A model, a batch and an objective with what the diagnosis asks of them.
 struct DiagnoseCase {
-  EqualitySubject owned;
+  mutable EqualitySubject owned;  // passes write gradients into the model
   std::string objective;
   OptionMap options;
   at::Tensor input_ids;
   Tensors truth;  // by the library's own standard back-propagation
   DiagnoseOptions diagnosing;
 
-  WrongSubject subject() const { return {owned.model, owned.batch, objective, options, input_ids}; }
+  WrongSubject subject() const {
+    return {owned.model, owned.batch, objective, options, input_ids, {}, owned.teacher.get()};
+  }
   Tensors wrong(const WrongSettings& settings) const { return diagnosing.run(subject(), settings); }
 };
 
@@ -48,7 +50,9 @@ inline void find_truth(DiagnoseCase& made) {
   made.owned.objective = make_objective(made.objective, made.owned.batch, made.options);
   Settings standard;
   standard.method = Method::kStandard;
-  made.truth = evaluate(made.owned.model, made.owned.batch, *made.owned.objective, standard).gradients;
+  made.truth =
+      evaluate(made.owned.model, made.owned.batch, *made.owned.objective, standard, made.owned.teacher.get())
+          .gradients;
   made.input_ids = unpack(made.owned.batch, made.owned.batch.tokens);
   made.diagnosing.run = RememberedRuns();
 }
@@ -101,6 +105,30 @@ inline void expect_named(const DiagnoseCase& planted, const Tensors& gradients, 
   EXPECT_TRUE(diagnosis.kind == Diagnosis::Kind::kExplained && named)
       << planted.owned.model.config().family << " " << planted.objective << ", planted " << name << ":\n"
       << diagnosis_text(diagnosis);
+}
+
+/// Eight rows of unequal lengths under `model`.
+inline DiagnoseCase eight_rows(const std::string& model, const OptionMap& options = {},
+                               const std::vector<int64_t>& lengths = {9, 5, 7, 11, 4, 8, 6, 10}) {
+  return diagnose_case({model, "sft", options, "full", "three", 9}, random_batch(lengths, 101, 4));
+}
+
+inline Tensors weighted(const Tensors& a, double by, const Tensors& b) {
+  Tensors sum = a;
+  for (auto& [name, gradient] : sum) gradient = gradient + b.at(name) * by;
+  return sum;
+}
+
+/// The diagnosis says `words`, in the first sentence, or in one that fits alike.
+inline void expect_said(const DiagnoseCase& planted, const Tensors& gradients, const std::string& words,
+                        double noise = 0.0) {
+  const Diagnosis found = diagnose(planted, gradients, noise);
+  const std::string text = diagnosis_text(found);
+  bool said =
+      found.kind == Diagnosis::Kind::kLocated && found.location->sentence.find(words) != std::string::npos;
+  for (size_t i = 0; i < found.fitting; ++i)
+    said = said || found.explanations[i].sentence.find(words) != std::string::npos;
+  EXPECT_TRUE(said) << "expected: " << words << "\n" << text;
 }
 
 }  // namespace streambp::verify

@@ -1,0 +1,73 @@
+#include "verify/diagnose/config_changes.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace streambp::verify {
+
+const std::vector<ConfigChange>& config_changes() {
+  static const std::vector<ConfigChange> kChanges{
+      {"rope-theta-default", "rotary tables are made with a theta of 10,000 (rope_theta is ignored)",
+       [](Config& c) { c.rope.theta = 1e4; }},
+      {"rope-scaling-ignored", "the scaling of rotary tables is ignored (rope_scaling)",
+       [](Config& c) {
+         const double theta = c.rope.theta;
+         c.rope = RopeSettings{};
+         c.rope.theta = theta;
+       }},
+      {"rope-pairs",
+       "rotary pairs are others: neighbouring entries instead of the halves of a head, or the reverse",
+       [](Config& c) { c.rope_interleaved = !c.rope_interleaved; }},
+      {"no-rope-ignored", "layers that should not rotate their heads do (no_rope_layers)",
+       [](Config& c) { c.no_rope.clear(); }},
+      {"query-scale-missing", "queries are not scaled by their positions (llama_4_scaling_beta)",
+       [](Config& c) { c.query_scale_beta = 0.0; }},
+      {"windows-shifted", "windows lie in the wrong layers: their pattern is shifted by one",
+       [](Config& c) {
+         if (!c.windows.empty()) std::rotate(c.windows.begin(), c.windows.begin() + 1, c.windows.end());
+       }},
+      {"norm-eps-1e-5", "norms have an epsilon of 1e-5 (rms_norm_eps)",
+       [](Config& c) { c.rms_norm_eps = 1e-5; }},
+      {"norm-eps-1e-6", "norms have an epsilon of 1e-6 (rms_norm_eps)",
+       [](Config& c) { c.rms_norm_eps = 1e-6; }},
+      {"norm-plus-one", "norms multiply by their weight where they should by 1 + weight, or the reverse",
+       [](Config& c) { c.norm_adds_one = !c.norm_adds_one; }},
+      {"embedding-scale-missing", "embeddings are not scaled", [](Config& c) { c.embedding_scale = 1.0; }},
+      {"residual-multiplier-missing", "what attention and MLP add is not scaled (residual_multiplier)",
+       [](Config& c) { c.residual_multiplier = 1.0; }},
+      {"logits-scaling-missing", "logits are not scaled (logits_scaling)",
+       [](Config& c) { c.logits_scaling = 1.0; }},
+      {"activation",
+       "the MLP's activation is another (hidden_act): GELU where it should be SiLU, or the reverse",
+       [](Config& c) {
+         c.hidden_act = c.hidden_act == Activation::kSilu ? Activation::kGeluTanh : Activation::kSilu;
+       }},
+      {"router-normalisation",
+       "the chosen experts' weights are made to sum to 1, or are not (norm_topk_prob)",
+       [](Config& c) {
+         if (c.mixture.num_experts > 0) c.mixture.norm_topk_prob = !c.mixture.norm_topk_prob;
+       }},
+      {"routed-scaling-missing", "what the experts give is not scaled (routed_scaling_factor)",
+       [](Config& c) { c.mixture.routed_scaling_factor = 1.0; }},
+      {"one-expert", "one expert a token is chosen (num_experts_per_tok)",
+       [](Config& c) {
+         if (c.mixture.num_experts > 0) c.mixture.num_experts_per_tok = 1;
+       }},
+      {"final-softcap-missing", "logits are not capped (final_logit_softcapping)",
+       [](Config& c) { c.final_logit_softcapping = 0.0; }},
+      {"local-rope-missing", "layers with a window turn by the other layers' rotary table", [](Config& c) {
+         if (c.local_rope) c.local_rope = c.rope;
+       }}};
+  return kChanges;
+}
+
+Config changed_config(Config config, const std::string& name) {
+  for (const ConfigChange& each : config_changes()) {
+    if (name != each.name) continue;
+    each.change(config);
+    return config;
+  }
+  throw std::logic_error("no such change of a config");
+}
+
+}  // namespace streambp::verify

@@ -1,0 +1,23 @@
+// Settings of config.json that other implementations of a model get wrong, or leave at their defaults.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "streambp/model/config.h"
+
+namespace streambp::verify {
+
+struct ConfigChange {
+  const char* name;
+  const char* sentence;
+  /// Changes nothing where the model has no such setting.
+  void (*change)(Config& config);
+};
+
+const std::vector<ConfigChange>& config_changes();
+
+/// `config` with the change of this name.
+Config changed_config(Config config, const std::string& name);
+
+}  // namespace streambp::verify

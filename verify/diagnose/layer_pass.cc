@@ -1,0 +1,379 @@
+#include "verify/diagnose/layer_pass.h"
+
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <torch/csrc/autograd/autograd.h>
+
+#include "streambp/backprop/head.h"
+#include "streambp/error.h"
+#include "streambp/ops/causal_conv.h"
+#include "streambp/ops/delta_gates.h"
+#include "streambp/ops/delta_rule.h"
+#include "streambp/ops/gated_norm.h"
+#include "verify/diagnose/config_changes.h"
+#include "verify/diagnose/late_objective.h"
+#include "verify/diagnose/wrong_batch.h"
+
+namespace streambp::verify {
+namespace {
+
+/// Scores of all tokens by all tokens are written out.
+constexpr int64_t kMostTokens = 4096;
+
+class LayerPass {
+ public:
+  LayerPass(const WrongSubject& subject, const WrongSettings& settings)
+      : model_(subject.model),
+        settings_(settings),
+        wrong_(wrong_batch(subject.batch, subject.input_ids, subject.labels, settings)),
+        teacher_(subject.teacher) {
+    Batch& batch = wrong_.batch;
+    if (batch.size() > kMostTokens)
+      throw InputError("--diagnose: a batch of {} tokens, expected at most {}: give a shorter one",
+                       batch.size(), kMostTokens);
+    indices_ = token_indices(batch, false);
+    by_rows_ = {0};
+    for (int64_t i = 1; i < batch.size(); ++i) {
+      if (indices_.row[i].item<int64_t>() != indices_.row[i - 1].item<int64_t>()) by_rows_.push_back(i);
+    }
+    by_rows_.push_back(batch.size());
+    if (settings.positions_by_column) batch.positions = indices_.column;
+    if (settings.ignores_documents) batch.offsets = by_rows_;
+    indices_ = token_indices(batch, settings.ignores_documents);
+    objective_ = std::make_unique<LateObjective>(subject, settings, batch);
+    if (objective_->targets().defined()) batch.targets = objective_->targets();
+    if (batch.sequence_inputs.empty()) return;
+    if (settings.ignores_documents || settings.padding_visible || settings.padding_scored)
+      throw InputError("--diagnose: inputs of sequences, of which there are others with this mistake");
+  }
+
+  HeadInputs inputs(double temperature) {
+    const at::NoGradGuard no_grad;
+    at::Tensor unused;
+    const Stream stream = model_.prepare(wrong_.batch);
+    const at::Tensor hidden = through_layers(model_, stream, model_.embed(wrong_.batch.tokens), unused);
+    HeadInputs found;
+    found.normed = own_ops().rms_norm(hidden, model_.norm());
+    found.logits = logits_of(found.normed) / temperature;
+    return found;
+  }
+
+  Tensors run() {
+    const at::AutoGradMode with_grad(true);
+    model_.zero_gradients();
+    Stream stream = model_.prepare(wrong_.batch);
+    const HeadTargets scored = head_targets(wrong_.batch, at::kCPU);
+    const HeadRequest request = objective_->request();
+    const double coefficient = objective_->router_loss.of(model_.config().mixture);
+    if (coefficient != 0.0) {
+      balance_ = std::make_shared<RouterBalance>(coefficient, model_.config().mixture.num_experts, at::kCPU,
+                                                 objective_->router_loss.counted);
+    }
+    at::Tensor embedded_leaf;
+    at::Tensor leaf = model_.embed(wrong_.batch.tokens).detach().requires_grad_();
+    const at::Tensor hidden = through_layers(model_, stream, leaf, embedded_leaf);
+    if (balance_ != nullptr) balance_->close();
+    HeadPass head{model_, scored, request, {}};
+    if (request.divergence != Divergence::kNone) head.teacher = {teacher_, teacher_hidden()};
+    HeadOutcome outcome;
+    const at::Tensor loss = settings_.target_slope_rounded
+                                ? rounded_head(hidden, scored, request)
+                                : full_head(head, *objective_, hidden, own_ops(), outcome);
+    std::vector<at::Tensor> leaves{leaf};
+    if (embedded_leaf.defined()) leaves.push_back(embedded_leaf);
+    for (const auto& [parameter, sink] : sinks_) leaves.push_back(sink);
+    if (loss.requires_grad()) {
+      const auto found = torch::autograd::grad({loss}, leaves, {}, false, false, /*allow_unused=*/true);
+      at::Tensor d = found[0].defined() ? found[0] : at::zeros_like(leaf);
+      size_t next = 1;
+      if (embedded_leaf.defined() && found[next++].defined()) d = d + found[next - 1];
+      for (const auto& [parameter, sink] : sinks_) {
+        if (found[next].defined() && parameter->gradient.defined()) parameter->gradient.add_(found[next]);
+        ++next;
+      }
+      if (model_.lowest_trainable_layer() < 0) model_.accumulate_embedding(wrong_.batch.tokens, d);
+    }
+    return gradients_of(model_);
+  }
+
+ private:
+  at::Tensor through_layers(Model& model, const Stream& stream, at::Tensor hidden,
+                            at::Tensor& embedded_leaf) {
+    Rows rows = stream.rows(0, stream.size());
+    if (rows.embedded.defined() && &model == &model_)
+      embedded_leaf = rows.embedded = rows.embedded.detach().requires_grad_();
+    std::map<int64_t, KeysValues> shared;
+    for (int64_t i = 0; i < static_cast<int64_t>(model.layers().size()); ++i) {
+      Before before;
+      if (model.config().shares_keys_values(i)) {
+        const KeysValues& of_producer = shared.at(model.config().producer_of(i));
+        before.shared.keys = of_producer.keys;
+        before.shared.values = of_producer.values;
+      }
+      KeysValues own;
+      hidden = layer(model, i, hidden, rows, before, own);
+      if (model.config().has_consumers(i)) shared.emplace(i, std::move(own));
+    }
+    return hidden;
+  }
+
+  at::Tensor teacher_hidden() {
+    if (teacher_ == nullptr) throw InputError("--diagnose: no teacher");
+    const at::NoGradGuard no_grad;
+    const WrongSettings plain;
+    at::Tensor unused;
+    const WrongSettings wrong = std::exchange(settings_, plain);
+    const std::shared_ptr<RouterBalance> balance = std::exchange(balance_, nullptr);
+    const Stream stream = teacher_->prepare(wrong_.batch);
+    at::Tensor hidden = through_layers(*teacher_, stream, teacher_->embed(wrong_.batch.tokens), unused);
+    settings_ = wrong;
+    balance_ = balance;
+    return hidden;
+  }
+
+  bool attention_is_wrong(int64_t index) const {
+    if (settings_.only_layer >= 0 && settings_.only_layer != index)
+      return wrong_.hidden_key.any().item<bool>();
+    const WrongSettings& s = settings_;
+    return s.own_chunk_only.size > 0 || s.top_left.size > 0 || s.sees_whole_chunk.size > 0 ||
+           s.detached.size > 0 || s.looks_ahead != 0 || s.score_factor != 1.0 || s.ignores_windows ||
+           s.window_offset != 0 || s.no_attention_softcap || s.no_sinks ||
+           wrong_.hidden_key.any().item<bool>();
+  }
+
+  bool hides_padding(int64_t index) const {
+    return !settings_.padding_visible || settings_.only_layer != index;
+  }
+
+  bool leaks(const Model& model, int64_t index) const {
+    const bool window = model.config().windows[static_cast<size_t>(index)] > 0;
+    const bool recurrent = model.config().is_recurrent(index);
+    switch (settings_.leak) {
+      case Leak::kRecurrent:
+        return recurrent;
+      case Leak::kWindows:
+        return !recurrent && window;
+      case Leak::kFull:
+        return !recurrent && !window;
+      default:
+        return false;
+    }
+  }
+
+  at::Tensor layer(Model& model, int64_t index, const at::Tensor& x, Rows rows, const Before& before,
+                   KeysValues& own) {
+    const DecoderLayer& layer = model.layers()[static_cast<size_t>(index)];
+    LayerRun run;
+    run.balance = balance_.get();
+    if (leaks(model, index)) rows.offsets = by_rows_;
+    if (layer.is_recurrent() && (settings_.leak == Leak::kState || settings_.leak == Leak::kConvolution))
+      return half_leaking(layer, x, rows, run);
+    if (layer.is_recurrent() || !attention_is_wrong(index)) {
+      if (layer.is_recurrent() && wrong_.hidden_key.any().item<bool>())
+        throw InputError("--diagnose: padding that a recurrent layer's state would know");
+      LayerOutput output = layer.forward(x, rows, before, run);
+      own = output.own.attention;
+      return output.hidden;
+    }
+    if (model.config().is_latent()) throw InputError("--diagnose: mistakes in latent attention");
+    KeysValues projected;
+    AttentionHeads heads = layer.attention_heads(x, rows, run, projected, before.shared);
+    Activations known;
+    known.attention.output = attention(index, layer.attention_settings(), heads);
+    own = heads.own;
+    return layer.after_attention(x, known, rows, run).hidden;
+  }
+
+  /// A recurrent layer whose convolution or whose state alone goes on from document to document.
+  at::Tensor half_leaking(const DecoderLayer& layer, const at::Tensor& x, const Rows& rows,
+                          const LayerRun& run) const {
+    const DecoderLayer::Weights& w = layer.weights();
+    const DeltaRule& rule = w.delta_rule;
+    const DeltaRuleSettings& sizes = rule.settings;
+    if (rule.in_proj_qkvz != nullptr)
+      throw InputError("--diagnose: parts of a recurrence with fused projections");
+    const bool state = settings_.leak == Leak::kState;
+    const at::Tensor input = own_ops().rms_norm(x, w.before_attention);
+    const std::vector<at::Tensor> all = linear(input, rule.maps());
+    const ConvOutput conv =
+        causal_conv_silu(all[0], *rule.conv1d, state ? rows.offsets : by_rows_, TailBefore{});
+    const DeltaRuleOutput out =
+        gated_delta_rule(conv.hidden, log_decay(all[3], *rule.a_log, *rule.dt_bias), all[2].sigmoid(),
+                         {sizes.key_heads, sizes.value_heads, sizes.key_head_dim, sizes.value_head_dim},
+                         state ? by_rows_ : rows.offsets, StateBefore{});
+    const at::Tensor attended = gated_rms_norm(out.hidden, all[1], *rule.norm, rule.norm_eps);
+    return layer.feed_forward(linear_add(x, attended, *w.o_proj), rows, run);
+  }
+
+  at::Tensor attention(int64_t index, const AttentionSettings& settings, const AttentionHeads& heads) {
+    const WrongSettings asked = settings_;
+    if (asked.only_layer >= 0 && asked.only_layer != index) settings_ = WrongSettings{};
+    at::Tensor output = attention_with(settings, heads, hides_padding(index));
+    settings_ = asked;
+    return output;
+  }
+
+  at::Tensor attention_with(const AttentionSettings& settings, const AttentionHeads& heads,
+                            bool hides_padding) {
+    const at::Tensor q = heads.queries.transpose(0, 1);
+    const int64_t group = heads.queries.size(1) / heads.own.keys.size(1);
+    const at::Tensor k = heads.own.keys.transpose(0, 1).repeat_interleave(group, 0);
+    const at::Tensor v = heads.own.values.transpose(0, 1).repeat_interleave(group, 0);
+    const auto starts = [&](const Cut& cut) { return chunk_starts(indices_, cut); };
+    const auto of_query = [](const at::Tensor& x) { return x.unsqueeze(1); };
+    const auto of_key = [](const at::Tensor& x) { return x.unsqueeze(0); };
+    at::Tensor at_query = indices_.in_sequence;
+    if (settings_.top_left.size > 0) at_query = at_query - starts(settings_.top_left);
+    const at::Tensor query = of_query(at_query), key = of_key(indices_.in_sequence);
+    at::Tensor seen = key <= query + settings_.looks_ahead;
+    if (settings_.sees_whole_chunk.size > 0) {
+      const at::Tensor chunk = starts(settings_.sees_whole_chunk);
+      seen = seen | (of_query(chunk) == of_key(chunk));
+    }
+    if (settings_.own_chunk_only.size > 0) seen = seen & (key >= of_query(starts(settings_.own_chunk_only)));
+    const int64_t window =
+        settings_.ignores_windows || settings.window == 0 ? 0 : settings.window + settings_.window_offset;
+    if (window > 0) seen = seen & (query - key < window);
+    seen = seen & (of_query(indices_.sequence) == of_key(indices_.sequence));
+    if (hides_padding) seen = seen & of_key(wrong_.hidden_key.logical_not());
+    // What sees nothing sees itself: a softmax over nothing is NaN.
+    seen = seen | (at::eye(seen.size(0), at::TensorOptions(at::kBool)) & seen.any(1, true).logical_not());
+    at::Tensor same;
+    if (settings_.detached.size > 0) {
+      const at::Tensor chunk = starts(settings_.detached);
+      same = of_query(chunk) == of_key(chunk);
+    }
+    at::Tensor scores = at::matmul(q, k.transpose(1, 2));
+    if (same.defined()) scores = at::where(same, scores, at::matmul(q, k.detach().transpose(1, 2)));
+    scores = scores * (settings.scoring.scale * settings_.score_factor);
+    const double cap = settings_.no_attention_softcap ? 0.0 : settings.scoring.softcap;
+    if (cap > 0.0) scores = at::tanh(scores / cap) * cap;
+    scores = scores.masked_fill(seen.logical_not(), -std::numeric_limits<double>::infinity());
+    if (settings.sinks != nullptr && !settings_.no_sinks) {
+      at::Tensor& sink = sinks_[settings.sinks];
+      if (!sink.defined()) sink = settings.sinks->value.detach().clone().requires_grad_();
+      scores = at::cat({scores, sink.view({-1, 1, 1}).expand({-1, scores.size(1), 1})}, -1);
+    }
+    const at::Tensor weights = at::softmax(scores, -1).narrow(-1, 0, seen.size(0));
+    const at::Tensor attended = same.defined()
+                                    ? at::matmul(weights * same, v) + at::matmul(weights * ~same, v.detach())
+                                    : at::matmul(weights, v);
+    return attended.transpose(0, 1);
+  }
+
+  at::Tensor logits_of(const at::Tensor& normed) const {
+    const at::Tensor logits = linear(normed, {&model_.head()}).front();
+    const double cap = model_.config().final_logit_softcapping;
+    return cap > 0.0 ? at::tanh(logits / cap) * cap : logits;
+  }
+
+  /// The head with the logits in full, where the gradient of a target's is not p - 1 but p, rounded, less 1.
+  at::Tensor rounded_head(const at::Tensor& hidden, const HeadTargets& scored,
+                          const HeadRequest& request) const {
+    if (!request.needs_targets_alone() || request.values || request.pooling != Pooling::kNone)
+      throw InputError("--diagnose: a rounded probability of targets where more is asked for");
+    const at::Tensor normed = own_ops().rms_norm(hidden, model_.norm()).index_select(0, scored.indices);
+    const at::Tensor logits = logits_of(normed) / request.temperature;
+    const at::Tensor targets = scored.targets.unsqueeze(1);
+    const at::Tensor p = at::softmax(logits.detach(), -1).gather(1, targets);
+    logits.register_hook([targets, p](const at::Tensor& d) {
+      // d is slope (1 - p) there.
+      const at::Tensor at_target = d.gather(1, targets);
+      const at::Tensor slope = at_target / (1.0 - p);
+      const at::Tensor rounded = (slope * p).to(at::kBFloat16).to(at::kDouble);
+      return d.scatter(1, targets, slope - rounded);
+    });
+    TokenValues values;
+    values.log_probabilities = at::log_softmax(logits, -1).gather(1, targets).squeeze(1);
+    if (scored.has_target.defined()) values.log_probabilities = values.log_probabilities * scored.has_target;
+    return objective_->loss(values, 0, scored.size());
+  }
+
+  Model& model_;
+  WrongSettings settings_;
+  WrongBatch wrong_;
+  Model* teacher_;
+  TokenIndices indices_;
+  std::vector<int64_t> by_rows_;  // where the padded input's rows begin in the stream
+  std::unique_ptr<LateObjective> objective_;
+  std::shared_ptr<RouterBalance> balance_;
+  std::map<Parameter*, at::Tensor> sinks_;
+};
+
+/// `settings` without what the library's layers can do.
+WrongSettings without_layers_part(WrongSettings settings) {
+  const WrongSettings plain;
+  settings.target_shift = plain.target_shift;
+  settings.first_label = settings.padding_scored = settings.prompt_scored = false;
+  settings.labels_of_chunk = settings.normaliser = plain.normaliser;
+  settings.options.clear();
+  settings.reference_is_policy = settings.old_is_policy = false;
+  settings.advantages = plain.advantages;
+  settings.padding_visible = settings.ignores_documents = settings.ignores_windows = false;
+  settings.window_offset = settings.looks_ahead = 0;
+  settings.own_chunk_only = settings.top_left = settings.sees_whole_chunk = settings.detached =
+      plain.detached;
+  settings.leak = Leak::kNone;
+  settings.score_factor = 1.0;
+  settings.only_layer = -1;
+  settings.no_attention_softcap = settings.no_sinks = settings.positions_by_column = false;
+  settings.target_slope_rounded = false;
+  return settings;
+}
+
+/// Whether only the library's layers know them.
+bool asks_for_layers(const WrongSettings& settings) {
+  return settings.leak != Leak::kNone || settings.looks_ahead != 0 || settings.score_factor != 1.0 ||
+         settings.only_layer >= 0 || settings.target_slope_rounded || !settings.config_change.empty();
+}
+
+/// The model with other settings, its values and gradients those of `model` itself.
+Model with_config(const Model& model, const Config& config) {
+  Model other = Model::skeleton(config, model.dtype(), model.device());
+  other.give_back();
+  std::map<std::string, at::Tensor> values, gradients;
+  for (const auto& [name, shape] : other.skeleton_shapes()) {
+    const Parameter& parameter = model.parameter(name);
+    values.emplace(name, parameter.value);
+    if (parameter.trainable()) gradients.emplace(name, parameter.gradient);
+  }
+  other.lend(values, gradients);
+  return other;
+}
+
+}  // namespace
+
+Tensors run_layer_pass(const WrongSubject& subject, const WrongSettings& settings) {
+  if (!settings.config_change.empty()) {
+    if (subject.model.has_adapters() || subject.model.has_value_head())
+      throw InputError("--diagnose: another config of a model with adapters or a value head");
+    Model other = with_config(subject.model, changed_config(subject.model.config(), settings.config_change));
+    const WrongSubject changed{other,           subject.batch,     subject.objective,
+                               subject.options, subject.input_ids, subject.labels,
+                               subject.teacher};
+    WrongSettings rest = settings;
+    rest.config_change.clear();
+    return run_layer_pass(changed, rest);
+  }
+  if (!(without_layers_part(settings) == WrongSettings{}))
+    throw InputError(
+        "--diagnose: a mistake that the wrong engine alone makes, of a model that it does not know");
+  return LayerPass(subject, settings).run();
+}
+
+HeadInputs head_inputs(const WrongSubject& subject, double temperature) {
+  return LayerPass(subject, WrongSettings{}).inputs(temperature);
+}
+
+Tensors run_mistake(const WrongSubject& subject, const WrongSettings& settings) {
+  if (asks_for_layers(settings)) return run_layer_pass(subject, settings);
+  if (!wrong_engine_knows(subject)) return run_layer_pass(subject, settings);
+  return run_wrong(subject, settings).gradients;
+}
+
+}  // namespace streambp::verify

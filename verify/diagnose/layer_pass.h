@@ -1,0 +1,25 @@
+// A pass through the library's own layers, one after another under autograd, that makes mistakes around them:
+// with an attention written out in plain ATen in between, for every family and adapter that the library
+// knows.
+#pragma once
+
+#include "verify/diagnose/wrong_engine.h"
+
+namespace streambp::verify {
+
+/// The gradients of `subject` with the mistakes of `settings`. Throws InputError for mistakes that it does
+/// not make (of rotary positions but along columns, adapters' scales, sums), and for batches whose scores
+/// don't fit.
+Tensors run_layer_pass(const WrongSubject& subject, const WrongSettings& settings);
+
+/// What the head takes of every token of the subject's batch, and gives: final hidden states after the norm
+/// [N, D], and logits [N, V], capped and divided by the temperature.
+struct HeadInputs {
+  at::Tensor normed, logits;
+};
+HeadInputs head_inputs(const WrongSubject& subject, double temperature);
+
+/// By the wrong engine, or where that can't, or does not know the mistake, by the library's layers.
+Tensors run_mistake(const WrongSubject& subject, const WrongSettings& settings);
+
+}  // namespace streambp::verify

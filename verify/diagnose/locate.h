@@ -1,0 +1,37 @@
+// From the top down: gradients flow from the head to the embedding, so that where those above are right, the
+// first that is wrong tells which operation lies between.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "streambp/model/config.h"
+#include "verify/diagnose/parts.h"
+
+namespace streambp::verify {
+
+/// How far the gradient of a parameter may be from the truth: relative to it, or absolute where it is zero.
+using GradientLimits = std::map<std::string, double>;
+
+struct Location {
+  enum class Kind {
+    kEverywhere,  // loss or forward pass: head and nearly all below are wrong
+    kBetween,     // something between what is right above and what is wrong from there on
+    kAlone,       // parameters of their own, with what lies below them right
+  };
+  Kind kind = Kind::kEverywhere;
+  std::string name;
+  std::string sentence;
+  std::string right, wrong;  // what is, in a line each
+  /// Of parameters alone, that are the truth times a number each: these numbers. Empty: some are not.
+  std::map<std::string, double> factors;
+};
+
+/// Where `gradients` (under the truth's names; missing ones are zero) go wrong, up to a factor that most have
+/// in common; nothing where none is beyond its limit.
+std::optional<Location> locate(const Config& config, const Tensors& gradients, const Tensors& truth,
+                               const GradientLimits& limits);
+
+}  // namespace streambp::verify

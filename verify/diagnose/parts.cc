@@ -1,0 +1,364 @@
+#include "verify/diagnose/parts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "streambp/error.h"
+#include "streambp/objective/terms.h"
+#include "verify/diagnose/least_squares.h"
+#include "verify/diagnose/row_words.h"
+#include "verify/diagnose/slopes.h"
+
+namespace streambp::verify {
+namespace {
+
+/// Rows beyond are taken several at a time.
+constexpr int64_t kMostRows = 256;
+/// A part with a smaller share of the truth is rounding.
+constexpr double kNothing = 1e-9;
+/// A term of a loss, or one that it might have had.
+struct Term {
+  std::string name;
+  std::string text;  // "the KL term"
+  at::Tensor part;   // its gradient
+  bool expected = true;
+};
+
+/// A term that an option multiplies.
+struct CoefficientOption {
+  const char* objective;
+  const char* option;
+  const char* name;
+  const char* text;
+};
+constexpr CoefficientOption kCoefficients[] = {
+    {"grpo", "beta", "kl", "the KL term (beta)"},
+    {"ppo", "kl_coef", "kl", "the KL term (kl_coef)"},
+    {"cpo", "cpo_alpha", "cross-entropy", "the chosen completions' cross-entropy (cpo_alpha)"},
+    {"simpo", "cpo_alpha", "cross-entropy", "the chosen completions' cross-entropy (cpo_alpha)"},
+    {"orpo", "beta", "odds-ratio", "the odds-ratio term (beta)"},
+    {"reward", "center_rewards_coefficient", "centering",
+     "the term that centres rewards (center_rewards_coefficient)"}};
+
+/// What a value's column of the slopes is a term of.
+struct ColumnTerm {
+  size_t column;
+  const char* name;
+  const char* text;
+};
+constexpr ColumnTerm kColumnTerms[] = {{1, "entropy", "the entropy bonus"},
+                                       {2, "label-smoothing", "the label smoothing"},
+                                       {3, "values", "the value loss"},
+                                       {4, "divergence", "the divergence from the teacher"}};
+
+class PartsSearch {
+ public:
+  PartsSearch(const WrongSubject& subject, const FitGauge& gauge, const PartsLimits& limits)
+      : subject_(subject),
+        gauge_(gauge),
+        limits_(limits),
+        objective_(make_objective(subject.objective, subject.batch, subject.options)),
+        linear_(subject.model, subject.batch, *objective_, subject.teacher),
+        truth_(gauge.vector_of(linear_.gradients())) {}
+
+  std::vector<Explanation> run() {
+    facts_ = row_facts(subject_.batch, objective_kind(subject_.objective).layout);
+    add_other_weights(facts_, subject_.batch, objective_kind(subject_.objective).layout);
+    rows(linear_.slopes());
+    by_terms();
+    if (!found_.empty() && found_.front().name.find(" + ") == std::string::npos) return std::move(found_);
+    // Several terms of other weights come to other weights of a few rows, whose words are simpler.
+    std::vector<Explanation> of_terms = std::exchange(found_, {});
+    if (by_rows({})) return std::move(found_);
+    if (!of_terms.empty()) return of_terms;
+    if (by_rows(terms_)) return std::move(found_);
+    if (!facts_.advantages.empty() && !is_zero(besides_)) {
+      // Advantages multiply the policy's part of a row alone.
+      rows(sum_of(linear_.slopes(), besides_, -1.0));
+      by_rows({});
+    }
+    if (found_.empty() && unnamed_) found_.push_back(*unnamed_);
+    return std::move(found_);
+  }
+
+ private:
+  std::unique_ptr<Objective> with_options(const std::string& option, const std::string& value) const {
+    auto options = subject_.options;
+    options[option] = value;
+    return make_objective(subject_.objective, subject_.batch, options);
+  }
+
+  at::Tensor part_of(const ScoredValues& slopes) const {
+    return gauge_.vector_of(linear_.gradients_of(slopes));
+  }
+
+  bool is_nothing(const at::Tensor& part) const {
+    return !(part.norm().item<double>() > kNothing * truth_.norm().item<double>());
+  }
+
+  /// The rows, by these slopes, and what of the truth is none of theirs: the routers' loss.
+  void rows(const ScoredValues& slopes) {
+    const auto sequences = static_cast<int64_t>(subject_.batch.offsets.size()) - 1;
+    if (sequences > kMostRows) return;
+    rows_.clear();
+    const ScoredValues units = slopes_of_unit_advantages();
+    rest_ = truth_.clone();
+    for (int64_t i = 0; i < sequences; ++i) {
+      const auto index = static_cast<size_t>(i);
+      const bool has_none = !facts_.advantages.empty() && facts_.advantages[index] == 0.0;
+      const at::Tensor part = gauge_.vector_of(linear_.gradients_of(has_none ? units : slopes, {i}));
+      rows_.push_back(is_nothing(part) ? at::Tensor() : part);
+      if (!has_none) rest_ -= part;
+    }
+  }
+
+  /// The slopes by advantages of rows that have none.
+  ScoredValues slopes_of_unit_advantages() const {
+    if (std::find(facts_.advantages.begin(), facts_.advantages.end(), 0.0) == facts_.advantages.end())
+      return {};
+    Batch batch = subject_.batch;
+    at::Tensor& advantages = batch.token_inputs.at(inputs::kAdvantages);
+    advantages = at::where(advantages.eq(0.0), at::ones_like(advantages), advantages);
+    const auto objective = make_objective(subject_.objective, batch, subject_.options);
+    return sum_of(slopes_at(*objective, linear_.values()), linear_.slopes(), -1.0);
+  }
+
+  void terms() {
+    const ScoredValues& slopes = linear_.slopes();
+    const auto add = [&](std::string name, std::string text, at::Tensor part, bool expected = true) {
+      if (!is_nothing(part)) terms_.push_back({std::move(name), std::move(text), std::move(part), expected});
+    };
+    const auto add_slopes = [&](const char* name, const char* text, const ScoredValues& of,
+                                bool expected = true) {
+      if (is_zero(of)) return;
+      add(name, text, part_of(of), expected);
+      if (expected) besides_ = sum_of(besides_, of);
+    };
+    for (const ColumnTerm& each : kColumnTerms) {
+      ScoredValues own;
+      own.columns[each.column] = slopes.columns[each.column];
+      add_slopes(each.name, each.text, own);
+    }
+    const Options options =
+        complete_options(objective_kind(subject_.objective), subject_.options, subject_.batch);
+    for (const CoefficientOption& each : kCoefficients) {
+      if (subject_.objective != each.objective) continue;
+      const bool there = options.number(each.option, 0.0, kInfinity) > 0.0;
+      try {
+        const auto other = with_options(each.option, there ? "0" : "1");
+        const ScoredValues changed = slopes_at(*other, linear_.values());
+        add_slopes(each.name, each.text,
+                   there ? sum_of(slopes, changed, -1.0) : sum_of(changed, slopes, -1.0), there);
+      } catch (const InputError&) {  // the batch has no numbers of a reference
+      }
+    }
+    weight_decay();
+    several_losses(options, add_slopes);
+    not_there(slopes, add_slopes);
+    if (rest_.defined() &&
+        std::find(facts_.advantages.begin(), facts_.advantages.end(), 0.0) == facts_.advantages.end())
+      add("router-loss", "the loss that balances the experts (router_aux_loss_coef)", rest_);
+    const MixtureSettings& mixture = subject_.model.config().mixture;
+    if (mixture.num_experts == 0 || mixture.sigmoid_scores || objective_->router_loss.of(mixture) != 0.0 ||
+        !objective_kind(subject_.objective).knows_router_loss)
+      return;
+    const auto with = with_options("router_aux_loss_coef", "1");
+    add("router-loss", "the loss that balances the experts (router_aux_loss_coef)",
+        gauge_.vector_of(evaluate(subject_.model, subject_.batch, *with, {}, subject_.teacher).gradients) -
+            truth_,
+        false);
+  }
+
+  /// Parameters themselves: what weight decay adds, where it is not the optimizer's.
+  void weight_decay() {
+    for (const bool matrices : {true, false}) {
+      Tensors values;
+      for (const auto& [name, gradient] : linear_.gradients())
+        values[name] = (gradient.dim() >= 2) == matrices ? subject_.model.parameter(name).value
+                                                         : at::zeros_like(gradient);
+      const at::Tensor part = gauge_.vector_of(values);
+      if (is_nothing(part)) continue;
+      terms_.push_back({"weight-decay",
+                        matrices ? "half the squared norm of the matrices (weight decay)"
+                                 : "half the squared norm of norms and biases (weight decay)",
+                        part, false});
+    }
+  }
+
+  /// Each of several losses of pairs.
+  template <typename Add>
+  void several_losses(const Options& options, const Add& add_slopes) {
+    if (subject_.objective != "dpo") return;
+    const std::vector<std::string> types = options.words("loss_type");
+    if (types.size() < 2) return;
+    const std::vector<double> weights = options.given("loss_weights")
+                                            ? options.numbers("loss_weights")
+                                            : std::vector<double>(types.size(), 1.0);
+    for (size_t i = 0; i < types.size() && i < weights.size(); ++i) {
+      auto one = subject_.options;
+      one["loss_type"] = types[i];
+      one["loss_weights"] = fmt::format("{:.17g}", weights[i]);
+      const auto objective = make_objective(subject_.objective, subject_.batch, one);
+      add_slopes(types[i].c_str(), fmt::format("the loss {}", types[i]).c_str(),
+                 slopes_at(*objective, linear_.values()));
+    }
+  }
+
+  /// Terms that are sometimes left in.
+  template <typename Add>
+  void not_there(const ScoredValues& slopes, const Add& add_slopes) {
+    const at::Tensor& log_p = linear_.values().columns[0];
+    if (!log_p.defined()) return;
+    const Layout layout = objective_kind(subject_.objective).layout;
+    if (subject_.objective == "sft") {
+      if (slopes.columns[2].defined() || !slopes.columns[0].defined()) return;
+      ScoredValues smoothing;
+      smoothing.columns[2] = slopes.columns[0];
+      add_slopes("label-smoothing", "label smoothing", smoothing, false);
+      return;
+    }
+    ScoredValues cross_entropy, entropy;
+    cross_entropy.columns[0] = at::full_like(log_p, -1.0 / static_cast<double>(log_p.size(0)));
+    entropy.columns[1] = cross_entropy.columns[0];
+    if (layout == Layout::kPairs || layout == Layout::kCompletions)
+      add_slopes("cross-entropy", "the completions' cross-entropy", cross_entropy, false);
+    if (layout == Layout::kCompletions && !slopes.columns[1].defined())
+      add_slopes("entropy", "an entropy bonus", entropy, false);
+  }
+
+  bool within(const Solution& solution) const { return solution.residual <= limits_.residual; }
+
+  void found(std::string name, std::string sentence, double residual, double factor) {
+    Fit fit;
+    fit.residual = fit.without_factor = residual;
+    fit.factor = std::abs(factor - 1.0) <= 1e-9 ? 1.0 : factor;
+    fit.factor_error = std::max(0.3 * residual, 1e-9);
+    found_.push_back({std::move(name), std::move(sentence), fit});
+  }
+
+  bool by_terms() {
+    terms();
+    if (terms_.empty()) return false;
+    std::vector<at::Tensor> parts{truth_};
+    for (const Term& term : terms_) parts.push_back(term.part);
+    const Solution solution = solve(parts, gauge_.own(), limits_.parameters);
+    if (!within(solution)) return false;
+    const auto [name, sentence] = words_of_terms(solution, 1, solution.weights[0], solution.deviations[0]);
+    if (name.empty()) return false;
+    found(name, sentence, solution.residual, solution.weights[0] + smoothing_of(solution));
+    return true;
+  }
+
+  /// Label smoothing takes from the labels what it gives to all: what it changes the loss's weight by.
+  double smoothing_of(const Solution& solution) const {
+    double sum = 0.0;
+    for (size_t i = 0; i < terms_.size(); ++i) {
+      if (subject_.objective != "sft" || terms_[i].name != "label-smoothing") continue;
+      const Options options = complete_options(objective_kind("sft"), subject_.options);
+      sum +=
+          solution.weights[i + 1] * (terms_[i].expected ? options.number("label_smoothing", 0.0, 1.0) : 1.0);
+    }
+    return sum;
+  }
+
+  /// Of the terms, whose weights begin at `first` where the loss itself has the weight `base`.
+  std::pair<std::string, std::string> words_of_terms(const Solution& solution, size_t first, double base,
+                                                     double deviation) const {
+    std::vector<std::string> names, sentences;
+    for (size_t i = 0; i < terms_.size(); ++i) {
+      const Term& term = terms_[i];
+      const double more = solution.weights[first + i] / base;
+      const double error = std::max(
+          {4.0 * std::abs(solution.deviations[first + i] / base), 4.0 * std::abs(deviation / base), 1e-6});
+      if (std::abs(more) <= error) continue;
+      names.push_back(term.name);
+      const double times = 1.0 + more;
+      if (!term.expected && term.name == "label-smoothing") {
+        sentences.push_back(fmt::format("{} is in the loss, of {:.4g}", term.text, more / (1.0 + more)));
+      } else if (!term.expected) {
+        sentences.push_back(fmt::format("{} is in the loss, with a weight of {:.6g}", term.text, more));
+      } else if (std::abs(times) <= error) {
+        names.back() += "-missing";
+        sentences.push_back(fmt::format("{} is missing{}", term.text,
+                                        term.name == "kl" ? ", or its reference is the policy itself" : ""));
+      } else {
+        names.back() += "-weight";
+        sentences.push_back(fmt::format("{} counts {:.6g} times as much as it should", term.text, times));
+      }
+    }
+    return {fmt::format("{}", fmt::join(names, " + ")), fmt::format("{}", fmt::join(sentences, "; and "))};
+  }
+
+  bool by_rows(const std::vector<Term>& terms) {
+    std::vector<at::Tensor> parts;
+    std::vector<size_t> of;
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      if (!rows_[i].defined()) continue;
+      of.push_back(i);
+      parts.push_back(rows_[i]);
+    }
+    if (parts.size() < 2) return false;
+    const bool has_rest = !is_nothing(rest_);
+    if (has_rest && terms.empty()) parts.push_back(rest_);
+    const size_t first_term = parts.size();
+    for (const Term& term : terms) parts.push_back(term.part);
+    const Solution solution = solve(parts, gauge_.own(), limits_.parameters);
+    if (!within(solution)) return false;
+    RowWeights weights{std::vector<double>(rows_.size(), kNaN), std::vector<double>(rows_.size(), 0.0)};
+    for (size_t i = 0; i < of.size(); ++i) {
+      weights.values[of[i]] = solution.weights[i];
+      weights.deviations[of[i]] = solution.deviations[i];
+    }
+    std::string name, sentence;
+    if (!terms.empty()) std::tie(name, sentence) = words_of_terms(solution, first_term, 1.0, 0.0);
+    bool any = false;
+    for (const RowWords& words : words_for(facts_, weights)) {
+      double residual = solution.residual;
+      if (!words.weights.empty()) {  // held to what the words say
+        at::Tensor left = gauge_.own().clone();
+        for (size_t i = 0; i < parts.size(); ++i)
+          left -= parts[i] * (i < of.size() ? words.weights[of[i]] : solution.weights[i]);
+        residual = left.norm().item<double>() / std::sqrt(static_cast<double>(limits_.parameters));
+      }
+      if (!(residual <= limits_.residual)) continue;
+      if (words.name == kRowsWeighted) {
+        found(words.name, words.sentence, residual, 1.0);
+        if (!unnamed_) unnamed_ = std::move(found_.back());
+        unnamed_->named = false;
+        found_.pop_back();
+        continue;
+      }
+      any = true;
+      found(name.empty() ? words.name : words.name + " + " + name,
+            sentence.empty() ? words.sentence : words.sentence + "; and " + sentence, residual, words.factor);
+    }
+    return any;
+  }
+
+  const WrongSubject& subject_;
+  const FitGauge& gauge_;
+  PartsLimits limits_;
+  std::unique_ptr<Objective> objective_;
+  Linearised linear_;
+  at::Tensor truth_, rest_;
+  ScoredValues besides_;  // the slopes of the loss's terms but the main one
+  RowFacts facts_;
+  std::vector<at::Tensor> rows_;  // undefined: without a gradient
+  std::vector<Term> terms_;
+  std::vector<Explanation> found_;
+  std::optional<Explanation> unnamed_;
+};
+
+}  // namespace
+
+std::vector<Explanation> explain_by_parts(const WrongSubject& subject, const FitGauge& gauge,
+                                          const PartsLimits& limits) {
+  return PartsSearch(subject, gauge, limits).run();
+}
+
+}  // namespace streambp::verify

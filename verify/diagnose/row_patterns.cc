@@ -1,0 +1,74 @@
+// Weights of rows, and advantages, that mistakes give.
+#include <cmath>
+#include <fmt/format.h>
+#include <utility>
+
+#include "streambp/model/scored.h"
+#include "streambp/objective/terms.h"
+#include "verify/diagnose/chunk_cuts.h"
+#include "verify/diagnose/row_words.h"
+#include "verify/diagnose/wrong_batch.h"
+
+namespace streambp::verify {
+namespace {
+
+void add_advantages(RowFacts& facts, const Batch& given) {
+  if (facts.advantages.empty()) return;
+  const auto sequences = static_cast<int64_t>(facts.advantages.size());
+  const auto add = [&](const AdvantageChange& change, const std::string& of) {
+    WrongSettings settings;
+    settings.advantages = change;
+    Batch batch = given;
+    batch.token_inputs[inputs::kAdvantages] = wrong_advantages(batch, settings);
+    const std::vector<double> changed = row_facts(batch, Layout::kCompletions).advantages;
+    if (changed.empty() || changed == facts.advantages) return;
+    const bool whitened = change.kind == AdvantageChange::Kind::kWhitened;
+    facts.other_advantages.push_back(
+        {whitened ? "advantages-normalised" : "advantages-centred",
+         fmt::format("the given advantages are {} again, over {}",
+                     whitened ? "centred and divided by their deviation" : "centred", of),
+         changed});
+  };
+  for (const auto kind : {AdvantageChange::Kind::kCentred, AdvantageChange::Kind::kWhitened}) {
+    add({kind, 0, false, 0.0}, "all rows");
+    add({kind, 0, true, 0.0}, "all tokens");
+    for (int64_t group = 2; group <= sequences / 2; ++group) {
+      if (sequences % group != 0) continue;
+      add({kind, group, false, 1e-4}, fmt::format("groups of {} rows", group));
+    }
+  }
+}
+
+/// Means of chunks that weigh all tokens of a row alike.
+void add_means(RowFacts& facts, const Batch& batch, Layout layout) {
+  const at::Tensor scored = scored_indices(batch);
+  if ((layout != Layout::kLabels && layout != Layout::kCompletions) || scored.numel() == 0) return;
+  for (const Cut& cut : cuts_of(batch,
+                                {Cut::Along::kColumns, Cut::Along::kSequence, Cut::Along::kStream,
+                                 Cut::Along::kScored, Cut::Along::kFlat},
+                                {})) {
+    at::Tensor of_tokens = at::zeros({batch.size()}, at::kDouble);
+    of_tokens.index_copy_(0, scored, normaliser_weights(batch, scored, cut));
+    OtherAdvantages other{
+        "mean-of-means-" + short_text(cut), "the loss is the mean of the means of " + long_text(cut), {}};
+    bool alike = true, any = false;
+    for (size_t i = 0; i + 1 < batch.offsets.size() && alike; ++i) {
+      const int64_t begin = batch.offsets[i], end = batch.offsets[i + 1];
+      const at::Tensor own =
+          of_tokens.slice(0, begin, end).masked_select(batch.targets.slice(0, begin, end).ne(kNoTarget));
+      other.of_sequences.push_back(own.numel() > 0 ? own[0].item<double>() : 1.0);
+      alike = own.numel() == 0 || at::allclose(own, own[0].expand_as(own), 1e-12);
+      any = any || std::abs(other.of_sequences.back() - other.of_sequences.front()) > 1e-12;
+    }
+    if (alike && any) facts.other_weights.push_back(std::move(other));
+  }
+}
+
+}  // namespace
+
+void add_other_weights(RowFacts& facts, const Batch& batch, Layout layout) {
+  add_advantages(facts, batch);
+  add_means(facts, batch, layout);
+}
+
+}  // namespace streambp::verify

@@ -1,0 +1,382 @@
+#include "verify/diagnose/row_words.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <map>
+#include <numeric>
+#include <optional>
+
+#include "streambp/objective/terms.h"
+
+namespace streambp::verify {
+namespace {
+
+/// How far a weight may be from what it is taken for: so many of its deviations, or this share.
+constexpr double kWeightDeviations = 4.0;
+constexpr double kWeightRounding = 1e-6;
+
+class RowReading {
+ public:
+  RowReading(const RowFacts& facts, const RowWeights& weights) : facts_(facts), weights_(weights) {}
+
+  std::vector<RowWords> words() {
+    missing();
+    micro_batches();
+    by_length();
+    if (found_.empty()) {
+      for (const OtherAdvantages& other : facts_.other_weights) {
+        if (const auto factor = factor_of(other.of_sequences))
+          add(other.name, other.sentence, other.of_sequences, *factor, *factor);
+      }
+    }
+    several_times();
+    advantages();
+    if (found_.empty()) found_.push_back(as_they_are());
+    return std::move(found_);
+  }
+
+ private:
+  size_t size() const { return weights_.values.size(); }
+  bool known(size_t i) const { return std::isfinite(weights_.values[i]); }
+
+  bool is(size_t i, double expected) const {
+    if (!known(i)) return true;
+    return std::abs(weights_.values[i] - expected) <=
+           std::max(kWeightDeviations * weights_.deviations[i],
+                    kWeightRounding * std::max(std::abs(expected), largest()));
+  }
+
+  double largest() const {
+    double most = 0.0;
+    for (const double value : weights_.values) {
+      if (std::isfinite(value)) most = std::max(most, std::abs(value));
+    }
+    return most;
+  }
+
+  /// The factor with which the weights are such multiples; nothing where they aren't.
+  std::optional<double> factor_of(const std::vector<double>& pattern) const {
+    double product = 0.0, square = 0.0;
+    for (size_t i = 0; i < size(); ++i) {
+      if (!known(i)) continue;
+      const double trust = 1.0 / std::pow(std::max(weights_.deviations[i], 1e-12), 2);
+      product += trust * weights_.values[i] * pattern[i];
+      square += trust * pattern[i] * pattern[i];
+    }
+    if (!(square > 0.0) || product == 0.0) return std::nullopt;
+    double factor = product / square;
+    for (const double whole : {1.0, std::round(factor)}) {
+      if (whole != 0.0 &&
+          std::abs(factor - whole) <= std::max(kWeightDeviations / std::sqrt(square), kWeightRounding))
+        factor = whole;
+    }
+    for (size_t i = 0; i < size(); ++i) {
+      if (!is(i, factor * pattern[i])) return std::nullopt;
+    }
+    return factor;
+  }
+
+  /// `times`: by what `pattern` gives the weights; `factor`: what of that the sentence doesn't say.
+  void add(std::string name, std::string sentence, std::vector<double> pattern, double times, double factor) {
+    for (double& weight : pattern) weight *= times;
+    found_.push_back({std::move(name), std::move(sentence), factor, std::move(pattern)});
+  }
+
+  double sum_of_scored(const std::vector<bool>& chosen) const {
+    double sum = 0.0;
+    for (size_t i = 0; i < size(); ++i) sum += chosen[i] ? facts_.scored[i] : 0.0;
+    return sum;
+  }
+
+  /// Some are not there, the others are all there.
+  void missing() {
+    std::vector<int64_t> gone;
+    std::vector<double> pattern(size(), 1.0);
+    std::vector<bool> kept(size(), true);
+    for (size_t i = 0; i < size(); ++i) {
+      if (!known(i) || !is(i, 0.0)) continue;
+      gone.push_back(static_cast<int64_t>(i));
+      pattern[i] = 0.0;
+      kept[i] = false;
+    }
+    const size_t left = size() - gone.size();
+    if (gone.empty() || left == 0) return;
+    std::optional<double> factor = factor_of(pattern);
+    std::string what = missing_text(gone);
+    if (!factor) {  // those that are left may count by means of their own
+      micro_batches(kept, what);
+      return;
+    }
+    const double times = *factor;
+    const double own = sum_of_scored(kept), all = sum_of_scored(std::vector<bool>(size(), true));
+    const double steps = std::round(static_cast<double>(size()) / static_cast<double>(left));
+    const auto close = [&](double to) { return std::abs(*factor / to - 1.0) <= tolerance(); };
+    if (own > 0.0 && own < all && close(all / own)) {
+      what += fmt::format(", divided by their own {:g} labels instead of {:g}", own, all);
+      factor = 1.0;
+    } else if (own > 0.0 && own < all && close(all / own / steps)) {
+      what += fmt::format(", divided by their own {:g} labels and by {:g} steps instead of {:g} labels", own,
+                          steps, all);
+      factor = 1.0;
+    }
+    add("rows-missing", what, pattern, times, *factor);
+  }
+
+  double tolerance() const {
+    double least = 1e300;
+    for (size_t i = 0; i < size(); ++i) {
+      if (known(i) && weights_.values[i] != 0.0)
+        least = std::min(least, weights_.deviations[i] / std::abs(weights_.values[i]));
+    }
+    return std::max(kWeightDeviations * least, kWeightRounding);
+  }
+
+  std::string missing_text(const std::vector<int64_t>& gone) const {
+    const auto all = static_cast<int64_t>(size()), count = static_cast<int64_t>(gone.size());
+    const int64_t left = all - count;
+    const bool begins = gone.front() == 0 && gone.back() == count - 1;
+    const bool ends = gone.front() == left && gone.back() == all - 1;
+    if (facts_.pairs && 2 * count == all && (begins || ends)) {
+      return fmt::format("the {} completions are missing: only the {} ones are in these gradients",
+                         begins ? "chosen" : "rejected", begins ? "rejected" : "chosen");
+    }
+    if (facts_.pairs) {
+      std::vector<int64_t> pairs;
+      for (const int64_t i : gone) {
+        if (i < all / 2 && std::find(gone.begin(), gone.end(), i + all / 2) != gone.end()) pairs.push_back(i);
+      }
+      if (2 * std::ssize(pairs) == count) return part_text("pair", pairs, all / 2);
+    }
+    return part_text(facts_.unit, gone, all);
+  }
+
+  static std::string part_text(const std::string& unit, const std::vector<int64_t>& gone, int64_t all) {
+    const auto count = static_cast<int64_t>(gone.size());
+    const int64_t left = all - count;
+    std::string text = fmt::format("{} {} missing", list_text(unit, gone), gone.size() == 1 ? "is" : "are");
+    const bool begins = gone.front() == 0 && gone.back() == count - 1;
+    const bool ends = gone.front() == left && gone.back() == all - 1;
+    if ((begins || ends) && left > 0 && count >= left && all % left == 0) {
+      text += fmt::format(": only the {} of {} micro-batches is in these gradients",
+                          begins ? "last" : "first", all / left);
+    } else if (begins && count == 1) {
+      text += ": the first one is left out";
+    }
+    return text;
+  }
+
+  /// Whole numbers of times.
+  void several_times() {
+    double least = std::numeric_limits<double>::infinity();
+    for (size_t i = 0; i < size(); ++i) {
+      if (known(i) && !is(i, 0.0)) least = std::min(least, std::abs(weights_.values[i]));
+    }
+    if (!std::isfinite(least)) return;
+    std::vector<double> pattern(size(), 1.0);
+    std::map<int64_t, std::vector<int64_t>> by_times;
+    for (size_t i = 0; i < size(); ++i) {
+      if (!known(i)) continue;
+      pattern[i] = std::round(weights_.values[i] / least);
+      if (std::abs(pattern[i]) > 64.0) return;
+      by_times[static_cast<int64_t>(pattern[i])].push_back(static_cast<int64_t>(i));
+    }
+    if (by_times.size() < 2 || by_times.contains(0) || by_times.begin()->first < 0) return;
+    if (2 * by_times.begin()->second.size() < size()) return;  // most are there once
+    const std::optional<double> factor = factor_of(pattern);
+    if (!factor) return;
+    std::vector<std::string> texts;
+    for (const auto& [times, numbers] : by_times) {
+      if (times != 1)
+        texts.push_back(fmt::format("{} {} there {}", list_text(facts_.unit, numbers),
+                                    numbers.size() == 1 ? "is" : "are",
+                                    times == 2 ? "twice" : fmt::format("{} times", times)));
+    }
+    add("rows-repeated", fmt::format("{}", fmt::join(texts, ", ")), pattern, *factor, *factor);
+  }
+
+  /// Micro-batches of `rows` rows, each divided by its own labels, of those that are `kept`.
+  struct Means {
+    std::vector<double> pattern;
+    double number = 0.0;  // of micro-batches with a label
+  };
+
+  Means means_of(int64_t rows, const std::vector<bool>& kept) const {
+    std::map<int64_t, double> labels;
+    for (size_t i = 0; i < size(); ++i) {
+      if (kept[i]) labels[facts_.rows[i] / rows] += facts_.scored[i];
+    }
+    Means means{std::vector<double>(size(), 0.0), 0.0};
+    for (const auto& [number, count] : labels) means.number += count > 0.0 ? 1.0 : 0.0;
+    const double all = sum_of_scored(std::vector<bool>(size(), true));
+    for (size_t i = 0; i < size(); ++i) {
+      const double own = kept[i] ? labels[facts_.rows[i] / rows] : 0.0;
+      if (own > 0.0) means.pattern[i] = all / (means.number * own);
+    }
+    return means;
+  }
+
+  void micro_batches(const std::vector<bool>& kept, const std::string& before) {
+    const int64_t last = facts_.rows.empty() ? 0 : *std::max_element(facts_.rows.begin(), facts_.rows.end());
+    const bool everything = std::find(kept.begin(), kept.end(), false) == kept.end();
+    std::vector<std::vector<double>> seen{std::vector<double>(size(), 1.0)};
+    for (int64_t rows = 1; rows <= last; ++rows) {
+      const Means means = means_of(rows, kept);
+      const auto same = [&](const std::vector<double>& other) {
+        return std::equal(other.begin(), other.end(), means.pattern.begin(),
+                          [](double a, double b) { return std::abs(a - b) <= 1e-12 * std::abs(a); });
+      };
+      if (std::any_of(seen.begin(), seen.end(), same)) continue;
+      seen.push_back(means.pattern);
+      std::optional<double> factor = factor_of(means.pattern);
+      if (!factor) continue;
+      const double times = *factor;
+      const std::string of = rows == 1 ? "single rows" : fmt::format("micro-batches of {} rows", rows);
+      std::string text = fmt::format("the loss is the mean of the means of {}", of);
+      if (means.number > 1.0 && std::abs(*factor / means.number - 1.0) <= tolerance()) {
+        text = fmt::format(
+            "the loss is the sum of the means of {}: each is divided by its own labels, and the {:g} of them "
+            "are not averaged",
+            of, means.number);
+        factor = 1.0;
+      }
+      add(everything ? fmt::format("mean-of-means-{}-rows", rows) : "rows-missing",
+          before.empty() ? text : before + "; of the others " + text, means.pattern, times, *factor);
+    }
+  }
+
+  void micro_batches() { micro_batches(std::vector<bool>(size(), true), ""); }
+
+  /// Rows that should weigh the same weigh as much as they have scored tokens.
+  void by_length() {
+    const double all = sum_of_scored(std::vector<bool>(size(), true));
+    if (!(all > 0.0)) return;
+    std::vector<double> pattern;
+    for (const double scored : facts_.scored) pattern.push_back(scored * static_cast<double>(size()) / all);
+    if (std::all_of(pattern.begin(), pattern.end(), [&](double p) { return p == pattern.front(); })) return;
+    if (const auto factor = factor_of(pattern))
+      add("rows-by-length", "rows count by their scored tokens: terms are averaged over all tokens at once",
+          pattern, *factor, *factor);
+  }
+
+  /// The advantages that are in effect, times their weights.
+  void advantages() {
+    if (facts_.advantages.empty()) return;
+    std::vector<size_t> from(size());
+    std::vector<bool> used(size(), false);
+    bool permuted = true, changed = false;
+    const auto fits = [&](size_t i, double advantage) {
+      return facts_.advantages[i] == 0.0 ? is(i, advantage) : is(i, advantage / facts_.advantages[i]);
+    };
+    for (size_t i = 0; i < size() && permuted; ++i) {
+      std::optional<size_t> found;
+      for (size_t step = 0; step < size(); ++step) {
+        const size_t j = (i + step) % size();
+        if (!used[j] && fits(i, facts_.advantages[j])) {
+          found = j;
+          break;
+        }
+      }
+      permuted = found.has_value();
+      if (!found) break;
+      used[*found] = true;
+      from[i] = *found;
+      changed = changed || facts_.advantages[*found] != facts_.advantages[i];
+    }
+    const auto weights_by = [&](const std::vector<double>& advantages) {
+      std::vector<double> all = advantages;
+      for (size_t i = 0; i < size(); ++i) {
+        if (facts_.advantages[i] != 0.0) all[i] /= facts_.advantages[i];
+      }
+      return all;
+    };
+    if (permuted && changed) {
+      std::vector<double> theirs;
+      for (const size_t i : from) theirs.push_back(facts_.advantages[i]);
+      add("advantages-of-other-rows", permutation_text(from), weights_by(theirs), 1.0, 1.0);
+    }
+    for (const OtherAdvantages& other : facts_.other_advantages) {
+      bool all = true;
+      for (size_t i = 0; i < size(); ++i) all = all && fits(i, other.of_sequences[i]);
+      if (all) add(other.name, other.sentence, weights_by(other.of_sequences), 1.0, 1.0);
+    }
+  }
+
+  std::string permutation_text(const std::vector<size_t>& from) const {
+    const size_t n = size();
+    const std::string text = "the advantages (or rewards) are those of other rows: ";
+    const size_t by = (from[0] + n) % n;
+    bool rotated = by != 0, reversed = true;
+    for (size_t i = 0; i < n; ++i) {
+      rotated = rotated && from[i] == (i + by) % n;
+      reversed = reversed && from[i] == n - 1 - i;
+    }
+    if (rotated) return text + fmt::format("row i has those of row i + {} (modulo {})", by, n);
+    if (reversed) return text + "they are in reverse order";
+    std::vector<std::string> moved;
+    for (size_t i = 0; i < n; ++i) {
+      if (from[i] != i) moved.push_back(fmt::format("row {} has those of row {}", i, from[i]));
+    }
+    if (moved.size() > 12) moved.resize(12), moved.emplace_back("...");
+    return text + fmt::format("{}", fmt::join(moved, ", "));
+  }
+
+  RowWords as_they_are() const {
+    std::vector<std::string> texts;
+    for (size_t i = 0; i < size() && texts.size() < 16; ++i) {
+      if (known(i)) texts.push_back(fmt::format("{}: {:.4g}", i, weights_.values[i]));
+    }
+    return {kRowsWeighted,
+            fmt::format("{}s don't count alike: each is right but for a factor, {}{}", facts_.unit,
+                        fmt::join(texts, ", "), texts.size() < size() ? ", ..." : ""),
+            1.0};
+  }
+
+  const RowFacts& facts_;
+  const RowWeights& weights_;
+  std::vector<RowWords> found_;
+};
+
+}  // namespace
+
+RowFacts row_facts(const Batch& batch, Layout layout) {
+  RowFacts facts;
+  if (batch.packed) facts.unit = "document";
+  facts.pairs = has_pairs(layout);
+  const at::Tensor row = batch.padded_indices.div(std::max<int64_t>(batch.padded_columns, 1), "floor");
+  const auto advantages = batch.token_inputs.find(inputs::kAdvantages);
+  bool one_a_row = advantages != batch.token_inputs.end();
+  for (size_t i = 0; i + 1 < batch.offsets.size(); ++i) {
+    const int64_t begin = batch.offsets[i], end = batch.offsets[i + 1];
+    const at::Tensor scored = batch.targets.slice(0, begin, end).ne(kNoTarget);
+    facts.scored.push_back(static_cast<double>(scored.sum().item<int64_t>()));
+    facts.rows.push_back(end > begin ? row[begin].item<int64_t>()
+                                     : (facts.rows.empty() ? 0 : facts.rows.back()));
+    if (!one_a_row) continue;
+    const at::Tensor own = advantages->second.slice(0, begin, end).masked_select(scored);
+    facts.advantages.push_back(own.numel() > 0 ? own[0].item<double>() : 0.0);
+    one_a_row = own.numel() == 0 || own.eq(own[0]).all().item<bool>();
+  }
+  if (!one_a_row) facts.advantages.clear();
+  return facts;
+}
+
+std::vector<RowWords> words_for(const RowFacts& facts, const RowWeights& weights) {
+  return RowReading(facts, weights).words();
+}
+
+std::string list_text(const std::string& unit, const std::vector<int64_t>& numbers) {
+  if (numbers.size() == 1) return fmt::format("{} {}", unit, numbers.front());
+  const bool in_a_row = numbers.back() - numbers.front() == std::ssize(numbers) - 1;
+  if (in_a_row && numbers.size() > 2)
+    return fmt::format("{}s {} to {}", unit, numbers.front(), numbers.back());
+  const size_t shown = std::min<size_t>(numbers.size(), 12);
+  std::string text;
+  for (size_t i = 0; i < shown; ++i) {
+    text += fmt::format("{}{}", i == 0 ? "" : i + 1 == numbers.size() ? " and " : ", ", numbers[i]);
+  }
+  return fmt::format("{}s {}{}", unit, text, shown < numbers.size() ? ", ..." : "");
+}
+
+}  // namespace streambp::verify
