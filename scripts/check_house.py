@@ -97,7 +97,7 @@ def check_private(house):
 
 
 def cpp_functions(text):
-    """(head, line, lines) of every block of formatted C++ but those of namespaces and types: from the line that begins its statement to the brace
+    """(head, line, lines) of every block of formatted C++ but those of namespaces, types and tables: from the line that begins its statement to the brace
     below it. A function's is the longest of those in it."""
     last = {}  # by indentation, of lines that are not blank
     lines = text.splitlines()
@@ -108,7 +108,7 @@ def cpp_functions(text):
         if line.lstrip().startswith("}") and indent in last:
             first = last[indent]
             head = lines[first - 1].strip()
-            if "(" in head and not re.match(r"(inline )?namespace|class|struct|union|enum|extern", head):
+            if "(" in head and not re.match(r"(inline )?namespace|class|struct|union|enum|extern|(inline |static )?constexpr [^(]*=", head):
                 yield head, first, number - first + 1
         last[indent] = number
 
