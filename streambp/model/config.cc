@@ -158,9 +158,9 @@ Config parse_config(std::string_view text, const std::string& where) {
   const json* const text_type = inner != nullptr && inner->is_object() && inner->contains("model_type")
                                     ? &inner->at("model_type")
                                     : nullptr;
-  const Family* const family = find_text_family(text_of(type), text_of(text_type));
-  if (family == nullptr) return parse_settings(file);
-  const json part = text_part(file, *family);
+  const Family* const row = find_text_family(text_of(type), text_of(text_type));
+  if (row == nullptr) return parse_settings(file);
+  const json part = text_part(file, *row);
   return parse_settings(ConfigReader(part, where, "text_config."));
 }
 
