@@ -65,9 +65,9 @@ def backbone_forward(call, *args, **kwargs):
         call.state.check()
         stream, hidden = _start(call.state, given)
     except InputError:
-        if packed or torch.is_grad_enabled():
+        if packed or torch.is_grad_enabled() or (call.state.understudy is not None and call.module.training):
             raise
-        return call.original(*args, **kwargs)  # without gradients the model's own code is as good
+        return call.original(*args, **kwargs)  # without gradients the model's own code is as good, but rounded as in training by the same lane
     if packed is not None:
         packed(stream)
     for layer in call.module.layers[: call.module.config.num_hidden_layers]:
