@@ -4,6 +4,14 @@
 #include <stdexcept>
 
 namespace streambp::verify {
+namespace {
+
+/// Whether layers with a window have heads of another size than the others: what is theirs fits no other.
+bool has_two_sizes(const Config& config) {
+  return config.gemma4.global_head_dim > 0;
+}
+
+}  // namespace
 
 const std::vector<ConfigChange>& config_changes() {
   static const std::vector<ConfigChange> kChanges{
@@ -11,20 +19,24 @@ const std::vector<ConfigChange>& config_changes() {
        [](Config& c) { c.rope.theta = 1e4; }},
       {"rope-scaling-ignored", "the scaling of rotary tables is ignored (rope_scaling)",
        [](Config& c) {
+         if (has_two_sizes(c)) return;
          const double theta = c.rope.theta;
          c.rope = RopeSettings{};
          c.rope.theta = theta;
        }},
       {"rope-pairs",
        "rotary pairs are others: neighbouring entries instead of the halves of a head, or the reverse",
-       [](Config& c) { c.rope_interleaved = !c.rope_interleaved; }},
+       [](Config& c) {
+         if (!has_two_sizes(c)) c.rope_interleaved = !c.rope_interleaved;
+       }},
       {"no-rope-ignored", "layers that should not rotate their heads do (no_rope_layers)",
        [](Config& c) { c.no_rope.clear(); }},
       {"query-scale-missing", "queries are not scaled by their positions (llama_4_scaling_beta)",
        [](Config& c) { c.query_scale_beta = 0.0; }},
       {"windows-shifted", "windows lie in the wrong layers: their pattern is shifted by one",
        [](Config& c) {
-         if (!c.windows.empty()) std::rotate(c.windows.begin(), c.windows.begin() + 1, c.windows.end());
+         if (!c.windows.empty() && !has_two_sizes(c))
+           std::rotate(c.windows.begin(), c.windows.begin() + 1, c.windows.end());
        }},
       {"norm-eps-1e-5", "norms have an epsilon of 1e-5 (rms_norm_eps)",
        [](Config& c) { c.rms_norm_eps = 1e-5; }},
@@ -56,7 +68,7 @@ const std::vector<ConfigChange>& config_changes() {
       {"final-softcap-missing", "logits are not capped (final_logit_softcapping)",
        [](Config& c) { c.final_logit_softcapping = 0.0; }},
       {"local-rope-missing", "layers with a window turn by the other layers' rotary table", [](Config& c) {
-         if (c.local_rope) c.local_rope = c.rope;
+         if (c.local_rope && !has_two_sizes(c)) c.local_rope = c.rope;
        }}};
   return kChanges;
 }

@@ -139,6 +139,10 @@ compare 'diagnosis of the truth' 0 "$tensors" --diagnose
 says 'diagnosis: nothing is wrong'
 compare 'a hint at the diagnosis' 1 "$folder/frozen.safetensors"
 says '--diagnose'
+gemma4=$goldens/cases/gemma4-sft-b3_left/tensors.safetensors  # layers of two sizes, to which other configs don't fit
+edit "$gemma4" "$folder/off.safetensors" '[x + 0.01 * (i % 3) for i, x in enumerate(values)]'
+run 'a diagnosis that names nothing' 1 compare --model "$goldens/models/gemma4" --tokens "$gemma4" --gradients "$folder/off.safetensors" --diagnose
+says 'diagnosis: not named'
 refuses 'chunk of a diagnosis' '--diagnose-chunk' compare --model "$model" --tokens "$tensors" --gradients "$tensors" --diagnose-chunk 0
 
 finish
