@@ -47,7 +47,7 @@ RECIPES = {
 PAGE = """# Recipes of TRL with one line more
 
 Five steps of each recipe as it is and in float32, patched (`sb.patch(trainer)`, whose `lane` is "auto", and with `lane="module"`) against plain Hugging Face: the largest relative difference of a loss, the largest of a gradient before the
-first step (of its parameter's largest entry), and what "eager" attention for "sdpa" changes in plain Hugging Face. Tiny Qwen3, chunks of {chunk} tokens. {made}
+first step (of its parameter's largest entry), and what "eager" attention for "sdpa", or other matrix products than oneDNN's, change in plain Hugging Face at the most. Tiny Qwen3, chunks of {chunk} tokens. {made}
 Made by `scripts/recipes.py`.
 
 | recipe | computed in | lane | what the package said | loss | its noise | gradient | its noise | verdict |
