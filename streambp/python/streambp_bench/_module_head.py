@@ -15,7 +15,7 @@ from transformers.loss.loss_utils import ForCausalLMLoss
 
 from ._lazy_logits import LazyLogits
 from ._library import first_line, once
-from ._module_node import Unfit, without_hooks
+from ._module_node import Unfit, is_divided, without_hooks
 from ._refusals import is_harmless
 from ._replaced import functions_under
 from ._row_cache import wide
@@ -107,6 +107,8 @@ class Head:
                 break
             if not (function.__module__ or "").startswith("streambp_bench.") and not is_trl_head(function):
                 return f"model.forward is {function.__module__}.{function.__qualname__}, put around the model's own"
+        if is_divided(self.base):
+            return "DeepSpeed's ZeRO-3 has divided its weights among ranks"
         if self.base.loss_function is not ForCausalLMLoss:
             return "its loss_function is not transformers' ForCausalLMLoss"
         for name, child in self.base._modules.items():

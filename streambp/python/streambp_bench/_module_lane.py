@@ -138,6 +138,8 @@ class LayerCall:
             raise node.Unfit(f"attn_implementation is {self.state.attention.name()!r}, whose masks are not cut by rows; \"sdpa\" and \"eager\" are")
         if given.get("output_attentions") or self.state.wants_attentions() or any("attention" in key for key in asked):
             raise node.Unfit("attention weights are asked for")
+        if node.is_divided(self.layer):
+            raise node.Unfit("DeepSpeed's ZeRO-3 has divided its weights among ranks, and gathers them module by module")
         given = {name: value for name, value in given.items() if name not in CACHE_NAMES}
         if not self.ours:
             given = own_masks(given)

@@ -164,6 +164,11 @@ def without_hooks(parameters):
             hooks.update(kept)
 
 
+def is_divided(module):
+    """Whether DeepSpeed's ZeRO-3 has divided parameters of it among ranks: they are empty but while a module computes."""
+    return any(hasattr(parameter, "ds_id") for parameter in module.parameters())
+
+
 class Side:
     """How a tensor that a layer gives besides its hidden states counts rows: [B, T, ...], or [B * T, ...] with those of a sequence together."""
 
