@@ -29,14 +29,19 @@ def git(*words, code=False):
     return done.returncode if code else done.stdout.strip()
 
 
+def command_line():
+    """The script's own, as a record names it: from the project's folder."""
+    script = Path(sys.argv[0]).resolve()
+    return [str(script.relative_to(ROOT)) if script.is_relative_to(ROOT) else script.name, *sys.argv[1:]]
+
+
 def environment(*packages, gpu=None):
     """A record's member `environment`, with the names that streambp-bench gives its own (bench/records.md).
 
     packages: names on PyPI whose versions count, such as "torch"; gpu: its name, where one computes.
     """
-    argv = [str(Path(sys.argv[0]).resolve().relative_to(ROOT)) if Path(sys.argv[0]).resolve().is_relative_to(ROOT) else Path(sys.argv[0]).name, *sys.argv[1:]]
     return {
-        "argv": argv, "commit": git("rev-parse", "HEAD") or None, "modified": bool(git("status", "--porcelain", "--", *SOURCES)), "cpu": machine_name(),
+        "argv": command_line(), "commit": git("rev-parse", "HEAD") or None, "modified": bool(git("status", "--porcelain", "--", *SOURCES)), "cpu": machine_name(),
         "cores": len(os.sched_getaffinity(0)), "gpu": gpu, "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "python": platform.python_version(), **{name: importlib.metadata.version(name) for name in packages},
     }

@@ -42,12 +42,13 @@ def measure(path):
     if not Path(program).is_file():
         raise InputError("streambp-bench: not on the path and not in build/release/bin; scripts/run.sh builds it")
     path.parent.mkdir(parents=True, exist_ok=True)
+    made = environment()
     with path.open("w", encoding="utf-8") as file:
         for gigabytes in PUBLISHED:
             for plan in PLANS:
                 done = subprocess.run([program, "max-length", "--budget", f"{gigabytes}GB", *FIXED, *plan, "--json"], check=True,
                                       stdout=subprocess.PIPE, text=True)
-                file.write(json.dumps(json.loads(done.stdout) | {"environment": environment()}) + "\n")
+                file.write(json.dumps(json.loads(done.stdout) | {"environment": made}) + "\n")
 
 
 def table(path):

@@ -17,7 +17,7 @@ if [ -z "$list" ]; then
   build_project release
   scripts/python_environment.py >/dev/null
 fi
-export PATH="$project/build/release/bin:$PATH"
+export PATH="$project/build/release/bin:$venv/bin:$PATH"  # whose Python draws
 status=0
 
 # make NAME COMMAND...: results/NAME, unless its records are fresh. A command that takes --resume goes on with what is there, if that is of
@@ -42,13 +42,18 @@ make recipes scripts/recipes.py --resume
 make any-model scripts/any_model.py --resume
 make any-model-5.24 STREAMBP_TRANSFORMERS_VERSION=5.24.0 STREAMBP_HF_VENV=.venv-hf-5.24 scripts/any_model.py --resume --out results/any-model-5.24
 make any-model-times scripts/any_model_times.py --resume
-for length in 2048 4096 8192; do
-  make "compare-$length" scripts/compare_hf.py --resume --seq-len "$length" --out "results/compare-$length"
+make compare-2048 scripts/compare_hf.py --resume --seq-len 2048 --out results/compare-2048
+for length in 4096 8192; do
+  make "compare-$length" scripts/compare_hf.py --resume --seq-len "$length" \
+    --methods hf-checkpoint,standard,checkpoint,streambp,streambp+keep-attention --out "results/compare-$length"
 done
-recurrent='scripts/compare_hf.py --resume --model qwen3.5-cpu --seq-len 8192 --methods hf-checkpoint,checkpoint,streambp --repeats 3'
+of_python='scripts/compare_hf.py --resume --seq-len 2048,4096 --repeats 5'
+make python "$of_python" --methods hf-checkpoint,checkpoint,streambp,python,python-patch --out results/python
+make python-times "$of_python" --methods hf-checkpoint,streambp,python,python-patch --no-gradients --out results/python-times
+recurrent='scripts/compare_hf.py --resume --model qwen3.5-cpu --seq-len 8192 --methods hf-checkpoint,checkpoint,streambp --repeats 3 --no-gradients'
 make qwen3.5-2 "$recurrent" --out results/qwen3.5-2
 make qwen3.5-1 "$recurrent" --threads 1 --out results/qwen3.5-1
-make cpu scripts/run.sh --out results/cpu
+make cpu 'streambp-bench sweep --model qwen3-cpu --method standard,checkpoint,streambp --seq-len 512,1024,2048,4096,8192 --chunk auto --repeats 3 --resume --out results/cpu && scripts/plot.py --records results/cpu --out results/cpu'
 make cpu-16384 streambp-bench sweep --model qwen3-cpu --method streambp --seq-len 16384 --repeats 1 --out results/cpu-16384
 make compare-verdicts scripts/compare_verdicts.py --seq-len 40,2048 --out results/compare-verdicts
 make confident-tokens scripts/confident_tokens.py
@@ -57,7 +62,7 @@ make precision scripts/precision.py
 make precision-hf scripts/precision_hf.py
 make training scripts/train_parity.py
 make prediction scripts/prediction.py --out results/prediction
-make paper-times-cpu OMP_NUM_THREADS=1 streambp-bench paper --table 1,2 --scale cpu --repeats 5 --out results/paper-times-cpu
+make paper-times-cpu OMP_NUM_THREADS=1 streambp-bench paper --table 1,2 --scale cpu --repeats 3 --out results/paper-times-cpu
 make bytes-per-token 'streambp-bench bytes-per-token --out results/bytes-per-token && scripts/plot_bytes.py --folder results/bytes-per-token'
 make qlora scripts/qlora.py
 make timeline 'streambp-bench sweep --model qwen3-8b --dtype bfloat16 --device meta --method streambp --seq-len 32768 --timeline out/timeline.csv --out results/timeline && scripts/plot.py --timeline out/timeline.csv --out results/timeline'

@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from machine import environment
+from machine import command_line, environment
 from python_environment import ROOT, InputError, venv_python
 
 BENCH = ROOT / "build/release/bin/streambp-bench"
@@ -90,7 +90,7 @@ class Ours:
             raise InputError(f"{method}: {done.stderr.strip() or f'streambp-bench ended with {done.returncode}'}")
         record = json.loads(done.stdout.splitlines()[-1])
         result = {name: record[name] for name in FIGURES if record.get(name) is not None}
-        result["environment"] |= {"argv": environment()["argv"]}  # the program's name temporary folders
+        result["environment"] |= {"argv": command_line()}  # the program's name temporary folders
         if record["status"] == "ok":
             result |= {"seconds": record["seconds"][0], "cpu_seconds": record["cpu_seconds"][0]}
         return result

@@ -248,14 +248,14 @@ class ModuleLane(Lane):
         self.calls = list(self.calls.values())
         self.owner = self.base.get_submodule(name.rpartition(".")[0])
         self.attention = LaneAttention(self.owner, self.layers)
-
-    def prepare(self):
-        """Proves layers and head, once, unless that was not wanted."""
         packed = [name for name, module in self.base.named_modules()
                   if getattr(getattr(getattr(module, "weight", None), "quant_state", None), "packing_format_for_cpu", False)]
         if packed:
             self.say_once(f"bitsandbytes has packed {len(packed)} matrices ({packed[0]}, ...) for inference, as it does where a model computes in evaluation mode "
                           "on this processor: no gradient passes them, patched or not; load the model again before training it")
+
+    def prepare(self):
+        """Proves layers and head, once, unless that was not wanted."""
         if self.table is None and self._proves:
             with self.paused():
                 self.table = prove_lane(self)

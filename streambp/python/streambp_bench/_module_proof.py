@@ -75,11 +75,16 @@ def kind_of(layer):
     return tuple(parts)
 
 
+def packs(module):
+    """Whether it is bitsandbytes', whose modules pack weights in evaluation mode."""
+    return type(module).__module__.startswith("bitsandbytes")
+
+
 @contextlib.contextmanager
 def not_packed(base):
     """Inside, modules of bitsandbytes are in training mode: in evaluation mode they pack their weights for inference on some processors, for good, and
     no gradient passes a packed one."""
-    found = [module for module in base.modules() if type(module).__module__.startswith("bitsandbytes") and not module.training]
+    found = [module for module in base.modules() if packs(module) and not module.training]
     for module in found:
         module.training = True
     try:
@@ -242,7 +247,7 @@ def _compared(call, args, kwargs, real):
     _own(call, hidden, given)
     if not node.same(before, node.random_states(hidden.device)):
         for module in call.layer.modules():  # it draws: what it draws for chunks is drawn in another order
-            module.training = type(module).__module__.startswith("bitsandbytes")
+            module.training = packs(module)
     dtype = next((each.dtype for each in call.layer.parameters() if each.dtype in FACTORS), hidden.dtype)
     dtype = max((dtype, hidden.dtype), key=lambda each: torch.finfo(each).eps)
     if torch.is_autocast_enabled(hidden.device.type):
