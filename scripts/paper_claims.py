@@ -19,6 +19,7 @@ from pathlib import Path
 
 from files import InputError, Parser, parse_record, read_text, run, write_file
 from machine import ROOT, environment, made_by
+from readme_figures import LENGTHS, Comparison
 
 RESULTS = ROOT / "results"
 BUDGET = "78GiB"  # what the paper's curves leave of its card for tensors
@@ -91,17 +92,6 @@ class Cells:
         return [[float(a[name]) / float(b[name]) for a, b in pairs if a[name] and b[name]] for name in ("predicted", "published")]
 
 
-def by_round(records, method, base, length):
-    """Seconds of one method over another's, round by round."""
-    found = {(record["method"], record["repeat"]): record["seconds"] for record in records if record["seq_len"] == length}
-    return [seconds / found[base, repeat] for (name, repeat), seconds in found.items() if name == method and (base, repeat) in found]
-
-
-def quartiles(numbers):
-    low, _, high = statistics.quantiles(numbers, n=4)
-    return f"{statistics.median(numbers):.2f} x ({low:.2f} to {high:.2f}, {len(numbers)} rounds)"
-
-
 def length_claims(cells, asked):
     ours, published = cells.ratios("streambp", "as here", "checkpoint", "as here", ("SFT",))
     longest = {(record["method"], record["head"]): record["seq_len"] for record in asked if record["asked"] == "max-length"}
@@ -131,11 +121,14 @@ def memory_claim(asked):
 
 
 def time_claims():
-    times = {length: by_round(lines_of(f"compare-{length}", "results.jsonl"), "streambp", "checkpoint", length) for length in (2048, 4096, 8192)}
+    found = {length: Comparison(f"compare-{length}") for length in LENGTHS}
+    times = {length: one.ratios("streambp", "checkpoint") for length, one in found.items()}
+    texts = [f"{length:,} tokens {statistics.median(times[length]):.2f} x ({one.interval('streambp', 'checkpoint')}, {len(times[length])} rounds)"
+             for length, one in found.items()]
     gpu = {record["method"]: record["seconds"] for record in lines_of("cuda", "speed", "results.jsonl") if record["seq_len"] == 8192}
     on_gpu = statistics.median(gpu["streambp"]) / statistics.median(gpu["checkpoint"])
     verdict = "holds" if all(statistics.median(each) <= 1.05 for each in times.values()) and on_gpu <= 1.05 else "contradicted"
-    yield ("back-propagation in comparable or less time than with checkpointing", verdict, "; ".join(f"{length:,} tokens {quartiles(each)}" for length, each in times.items()),
+    yield ("back-propagation in comparable or less time than with checkpointing", verdict, "; ".join(texts),
            f"own checkpointing with causal attention, small Qwen3 on two cores; Qwen3-8B on an H200, 8,192 tokens: {on_gpu:.3f} x ({len(gpu['streambp'])} passes each)")
     cpu = [record for record in lines_of("paper-times-cpu", "results.jsonl") if record["status"] == "ok" and record["batch"] == 1 and record.get("hardware_flops")]
     work = {(record["method"], record["seq_len"]): record["hardware_flops"] for record in cpu}

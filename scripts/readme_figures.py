@@ -33,11 +33,13 @@ def records_of(folder):
 
 
 class Comparison:
-    """Medians of the repeats of a folder of scripts/compare_hf.py."""
+    """Medians of the repeats of a folder of scripts/compare_hf.py, of one length where it has several."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, length=None):
         self.seconds, self.bytes, self.rounds = {}, {}, {}
         for record in records_of(folder):
+            if length not in (None, record["seq_len"]):
+                continue
             self.seconds.setdefault(record["method"], []).append(record["seconds"])
             self.rounds[record["method"], record["repeat"]] = record["seconds"]
             most = self.bytes.get(record["method"], 0)
@@ -49,10 +51,13 @@ class Comparison:
     def times(self, method, base):
         return self.time(method) / self.time(base)
 
+    def ratios(self, method, base):
+        """Of seconds, round by round."""
+        return [seconds / self.rounds[base, i] for (name, i), seconds in self.rounds.items() if name == method and (base, i) in self.rounds]
+
     def interval(self, method, base):
-        """Between the quartiles of the ratios, round by round."""
-        ratios = [seconds / self.rounds[base, i] for (name, i), seconds in self.rounds.items() if name == method]
-        low, _, high = statistics.quantiles(ratios, n=4)
+        """Between the quartiles of the ratios."""
+        low, _, high = statistics.quantiles(self.ratios(method, base), n=4)
         return f"{low:.2f} to {high:.2f}"
 
 
@@ -72,16 +77,12 @@ def lanes():
     """Time by round relative to the fastest of Hugging Face's, and memory, of the package's lanes and of Hugging Face's checkpointing."""
     cells = {}
     for length in (4096, 8192):
-        found = {}
-        for record in records_of("any-model-times"):
-            if record["seq_len"] == length:
-                found.setdefault(record["method"], {})[record["repeat"]] = record
-        seconds = {method: {i: one["seconds"] for i, one in rounds.items()} for method, rounds in found.items()}
-        fastest = min((method for method in found if method.startswith("hf-")), key=lambda method: statistics.median(seconds[method].values()))
+        one = Comparison("any-model-times", length)
+        fastest = min((method for method in one.bytes if method.startswith("hf-")), key=one.time)
         for method in LANES:
-            ratios = [each / seconds[fastest][i] for i, each in seconds[method].items()]
+            ratios = one.ratios(method, fastest)
             text = f"{statistics.median(ratios):.2f} x" + (f" ({min(ratios):.2f} to {max(ratios):.2f})" if method != fastest else "")
-            cells[method, length] = [text, f"{max(one['peak_beyond_resident_bytes'] for one in found[method].values()) / 1e6:,.0f} MB"]
+            cells[method, length] = [text, f"{one.bytes[method] / 1e6:,.0f} MB"]
     return [text for method in LANES for length in (4096, 8192) for text in cells[method, length]]
 
 
