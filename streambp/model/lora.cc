@@ -12,7 +12,6 @@
 namespace streambp {
 namespace {
 
-constexpr const char* kHeadModule = "lm_head";
 constexpr const char* kExperts = ".experts.";
 
 /// A module that can have an adapter.

@@ -17,6 +17,9 @@ namespace streambp {
 /// attention, the router, and every expert's fused gate_up_proj and its down_proj, but no dense MLP.
 inline constexpr const char* kAllLinear = "all-linear";
 
+/// The head, also where it has no matrix of its own (tied to the embedding).
+inline constexpr const char* kHeadModule = "lm_head";
+
 /// The settings of an adapter, under PEFT's names (LoraConfig).
 struct LoraConfig {
   int64_t r = 8;

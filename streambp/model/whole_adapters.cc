@@ -9,7 +9,6 @@ namespace streambp {
 namespace {
 
 constexpr std::string_view kDecoder = "model.";
-constexpr std::string_view kHeadModule = "lm_head";
 
 struct Naming {
   const char* decoder;

@@ -46,9 +46,9 @@ bool is_true(const Options& options, const char* name) {
 }
 
 /// f of log-ratios, by f_divergence_type.
-class Scoring {
+class FDivergence {
  public:
-  explicit Scoring(const Options& options)
+  explicit FDivergence(const Options& options)
       : type_(options.word("f_divergence_type")),
         power_(options.number("f_alpha_divergence_coef", -kInfinity, kInfinity) - 1.0) {
     if (type_ == "alpha_divergence" && std::abs(power_) < 1e-6) type_ = "reverse_kl";  // its limit
@@ -184,7 +184,7 @@ class Dpo final : public Objective {
   int64_t pairs_;
   std::vector<std::string> losses_;
   std::vector<double> loss_weights_;
-  Scoring scoring_;
+  FDivergence scoring_;
   bool weighs_;
   PairLossSettings settings_;
   at::Tensor lengths_;  // [S]: what ipo and sigmoid_norm divide by

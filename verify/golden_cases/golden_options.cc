@@ -75,7 +75,7 @@ Keys cpo_keys() {
   return keys;
 }
 
-const std::map<std::string, Keys> kObjectives{
+const std::map<std::string, Keys> kKeysOf{
     {"sft",
      {{{"label_smoothing", "label_smoothing"}, {"loss_type", "loss_type"}},
       {{"ignore_index", {-100}}, {"reduction", {"mean over labels != -100"}}},
@@ -177,11 +177,11 @@ bool smooths(const std::string& objective, const std::string& losses) {
 }  // namespace
 
 bool has_golden_options(const std::string& objective) {
-  return kObjectives.contains(objective);
+  return kKeysOf.contains(objective);
 }
 
 std::map<std::string, std::string> golden_options(const std::string& objective, const CaseFile& file) {
-  const Keys& keys = kObjectives.at(objective);
+  const Keys& keys = kKeysOf.at(objective);
   std::map<std::string, std::string> options;
   for (const auto& [key, value] : file.hyperparameters().items()) {
     if (value.is_null()) continue;
