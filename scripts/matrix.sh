@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds library, programs, tests and the Python package with each torch that the project is for, each in folders of its own
-# (.venv-2.15.0, build/release-2.15.0), and runs the quick tests: all but those of texts, scripts and other projects' builds, which
+# (.venv-2.11.0, build/release-2.11.0), and runs the quick tests: all but those of texts, scripts and other projects' builds, which
 # have nothing to do with torch. Writes FOLDER/matrix.md and results.jsonl: version, tests passed, failed and skipped, minutes of
 # both. One pass of each dtype and method is made with every torch; where its gradients' bits are not the first one's, the table says
 # how far apart they are.

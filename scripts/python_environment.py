@@ -4,7 +4,7 @@
     python3 scripts/python_environment.py [VENV]     makes it unless it is there, and prints its Python; default .venv-hf or STREAMBP_HF_VENV
 
 STREAMBP_TRANSFORMERS_VERSION=5.24.0 asks for another transformers, in an environment of its own (.venv-hf-5.24.0), and the package's tests
-then run there. STREAMBP_TORCH_VERSION=2.15.0 asks for that torch, as scripts/setup.sh does (.venv-hf-torch-2.15.0).
+then run there. STREAMBP_TORCH_VERSION=2.11.0 asks for that torch, as scripts/setup.sh does (.venv-hf-torch-2.11.0).
 
 torch is the project's wheel, lent by a .pth file: all sides run the same kernels. The wheel is built for CUDA, and asks for CUDA's libraries
 before anything else; on a machine without them empty ones of the same names let it load, and nothing of them is ever called on a CPU. A
@@ -12,6 +12,7 @@ second .pth file opens these when the environment's Python starts, so that a pla
 """
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,8 +20,8 @@ from pathlib import Path
 from files import InputError, run
 
 ROOT = Path(__file__).resolve().parent.parent
-TRANSFORMERS = "5.23.0"  # what everything is made and measured with, as is this torch
-TORCH = "2.11.0"
+TRANSFORMERS = "5.23.0"  # what everything is made and measured with
+TORCH = re.search(r"^default_torch=(.*)$", (ROOT / "scripts/setup.sh").read_text(), re.MULTILINE)[1]
 VERSIONS = {"torch": os.environ.get("STREAMBP_TORCH_VERSION", TORCH), "transformers": os.environ.get("STREAMBP_TRANSFORMERS_VERSION", TRANSFORMERS),
             "safetensors": "0.8.0", "trl": "1.16.0", "peft": "0.21.2", "accelerate": "1.15.0", "datasets": "5.2.0", "bitsandbytes": "0.50.2", "torchao": "0.18.0", "pytest": "9.0.2"}
 ON_TORCH = ("accelerate", "bitsandbytes", "peft", "torchao", "trl")  # these ask for torch with its GPU libraries, and have no other dependency that is not below

@@ -2,7 +2,7 @@
 # Everything a fresh Debian 12 machine needs, once: packages, a virtual environment with the torch wheel (its LibTorch), a
 # configured build. Sourced by run.sh and test.sh; a second call finds its stamps and does nothing. python.sh sources it with
 # setup_for=package, for what the Python package's build needs alone, or setup_for=package-on-own-torch.
-#   STREAMBP_TORCH_VERSION=2.15.0   another torch than the default: .venv-2.15.0 and build/release-2.15.0 lie next to the default's
+#   STREAMBP_TORCH_VERSION=2.11.0   another torch than the default: .venv-2.11.0 and build/release-2.11.0 lie next to the default's
 #   STREAMBP_TORCH=FOLDER           an existing torch instead of the wheel: the folder that holds its include/ and lib/
 # Ubuntu 24.04 has the same packages under the same names; Ubuntu 22.04's are too old, and scripts/Containerfile is for it and for others.
 # Without root it names what is missing and goes on where that is possible: cmake and ninja come from PyPI, and without
@@ -10,7 +10,7 @@
 set -euo pipefail
 
 project=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-default_torch=2.11.0
+default_torch=2.15.0
 torch_version=${STREAMBP_TORCH_VERSION:-$default_torch}
 apart=''  # what the names of folders end in
 [ "$torch_version" = "$default_torch" ] || apart=-$torch_version
@@ -90,6 +90,8 @@ install_python_packages() {
   export PATH="$PATH:$venv/bin"
   [ -e "$stamp" ] && return 0
   /usr/bin/env python3 -m venv "$venv"
+  # Before torch: pip would complain of what torch has no need of here.
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --no-compile 'matplotlib>=3.8,<4' 'numpy>=1.26,<3' 'jinja2>=3,<4' "${python_packages[@]}"
   if [ -n "${STREAMBP_TORCH:-}" ]; then
     [ -e "$STREAMBP_TORCH/lib/libtorch_cpu.so" ] || {
       echo "setup: STREAMBP_TORCH=$STREAMBP_TORCH: no lib/libtorch_cpu.so in it, expected the folder that python3 -c" \
@@ -103,14 +105,13 @@ install_python_packages() {
     cuda=$(sed -n "s/^cuda.*= '\(.*\)'/\1/p" "$venv"/lib/python3*/site-packages/torch/version.py)
     "$venv/bin/pip" install --quiet --disable-pip-version-check --no-compile --no-deps "nvidia-cuda-runtime==$cuda.*" "nvidia-cuda-cupti==$cuda.*"
   fi
-  "$venv/bin/pip" install --quiet --disable-pip-version-check --no-compile 'matplotlib>=3.8,<4' 'numpy>=1.26,<3' 'jinja2>=3,<4' "${python_packages[@]}"
   touch "$stamp"
 }
 
 # As CMakePresets.json has it, whose presets know one folder each.
 export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:-pch_defines,time_macros} CCACHE_BASEDIR=${CCACHE_BASEDIR:-$project}
 
-# build_project PRESET [TARGET...]: in build/PRESET, or build/PRESET-2.15.0
+# build_project PRESET [TARGET...]: in build/PRESET, or build/PRESET-2.11.0
 build_project() {
   local preset=$1 folder=build/$1$apart
   shift
