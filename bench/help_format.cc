@@ -129,6 +129,17 @@ std::string wrapped(const std::string& text, size_t width, size_t indent) {
   return out;
 }
 
+bool asks_for_objectives(int argc, const char* const* argv) {
+  const std::vector<std::string_view> words(argv, argv + argc);
+  return words.size() > 2 && words.back() == "objectives" &&
+         (words[words.size() - 2] == "--help" || words[words.size() - 2] == "-h");
+}
+
+std::string help_text(const std::string& text) {
+  const size_t width = terminal_width();
+  return width == 0 ? text : wrapped(text, width, 2);
+}
+
 void format_help(CLI::App& app) {
   const auto format = std::make_shared<HelpFormat>(terminal_width());
   app.formatter(format);

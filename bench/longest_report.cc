@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kWidth = 120;
+constexpr size_t kWidth = 120;  // of a table without flags
 constexpr const char* kNoRow = "-";
 
 const plan::Prediction& shown_of(const LongestRow& row) {
@@ -100,14 +100,20 @@ std::string longest_table_of(const SweepOptions& options, const std::vector<cons
                         [&](const LongestColumn& column) { return column.name == name; });
   };
   if (of("tokens")->cells == of("seq_len")->cells) columns.erase(of("tokens"));
+  if (rows.front()->cost) {  // flags to paste say what these columns do
+    std::erase_if(columns, [](const LongestColumn& column) {
+      return column.name == "method" || column.name == "chunk" || column.name == "keeps" ||
+             column.name == "head";
+    });
+  }
   const std::string common = take_common(columns);
   if (rows.front()->cost) {
-    LongestColumn cost{"cost", {}}, mark{"", {}};
+    LongestColumn cost{"cost", {}}, flags{"flags", {}};
     for (const LongestRow* row : rows) {
+      flags.cells.push_back(settings_flags(row->cell.settings) + (row->best ? "  <- the answer" : ""));
       cost.cells.push_back(fmt::format("{:.3f}", row->cost.value_or(0.0)));
-      mark.cells.emplace_back(row->best ? "<- the answer" : "");
     }
-    columns.insert(columns.end(), {cost, mark});
+    columns.insert(columns.end(), {cost, flags});
   } else {
     size_t used = 0;
     for (const LongestColumn& column : columns) used += column.width() + 2;

@@ -87,9 +87,11 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
   };
   text("--model", model_,
        "A Hugging Face folder (config.json, safetensors) or a preset (streambp-bench models lists them)");
-  text("--objective", objectives_, fmt::format("Objectives: {}; or all", fmt::join(objective_names(), ", ")));
+  text("--objective", objectives_,
+       fmt::format("Objectives: {}; or all (--help objectives)", fmt::join(objective_names(), ", ")));
   text("--set", objective_options_,
-       "Options of the objectives, as beta=0.1,loss_type=ipo (below); pad_token_id=none (or a number): the "
+       "Options of the objectives, as beta=0.1,loss_type=ipo (--help objectives lists them); "
+       "pad_token_id=none (or a number): the "
        "embedding's padding_idx, where it isn't what config.json says");
   text("--method", methods_,
        fmt::format(
@@ -98,7 +100,8 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
   text("--batch", batches_, "Sequences in a batch");
   add_settings();
   text("--dtype", dtype_,
-       "float32, float64, bfloat16, float16 (on cuda and meta devices), or model: as its config.json says");
+       "float32, float64, bfloat16, float16 (on cuda and meta devices), or model: as its config.json says "
+       "(max-length's default; those that measure take float32)");
   text(
       "--grad-dtype", gradient_dtype_,
       "Dtype of parameter gradients: same (as --dtype: in half precision a layer's are then summed wide over "

@@ -73,7 +73,7 @@ class RunFlags {
   uint64_t seed_ = 0;
 };
 
-/// What each objective is and which options it has, for the end of --help.
+/// What each objective is and which options it has: --help objectives.
 std::string describe_objectives();
 
 /// A range that is named in errors but not in --help, where it would crowd out the text.

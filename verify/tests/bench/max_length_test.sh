@@ -113,15 +113,21 @@ typed = json.loads(subprocess.run(command, check=True, capture_output=True, text
 assert int(tokens) == best["seq_len"] and 0 <= typed["seq_len"] - best["seq_len"] <= 0.01 * best["seq_len"], (lines[0], typed["seq_len"], best["seq_len"])
 begin = next(i for i, line in enumerate(lines) if line.startswith("---")) + 1
 rows = lines[begin:next(i for i, line in enumerate(lines) if " configurations; --json" in line)]
-assert all(len(line) <= 120 for line in rows) and 1 < len(rows) < len(records), text
+assert all(len(line) <= 150 and re.search(r"  --method \S", line) for line in rows) and 1 < len(rows) < len(records), text
 assert [line.endswith("<- the answer") for line in rows] == [False] * (len(rows) - 1) + [True], text
-listed = [r for r in records if any(re.search(rf" {r['seq_len']} .* {r['relative_cost']:.3f}(  |$)", row) for row in rows)]
+listed = [r for r in records if any(re.search(rf"(^| ){r['seq_len']} .* {r['relative_cost']:.3f}(  |$)", row) for row in rows)]
 assert len(listed) == len(rows), (len(listed), rows)
 assert all(b["seq_len"] >= 1.05 * a["seq_len"] or b["suggested"] for a, b in zip(listed, listed[1:])), rows
 for r in records:  # nothing cheaper is about as far, and what is further is not worth it
     gain, price = r["seq_len"] / best["seq_len"], r["relative_cost"] / best["relative_cost"]
     assert gain < 0.995 if price < 1 else gain < max(1.01, price) or r is best, r
 PYTHON
+run "sizes and dtypes as others write them" 0 max-length --model qwen3-tiny --device meta --dtype fp64 --budget 2mb --method streambp --json
+check "they are taken" 'records[0]["budget_bytes"] == 2000000 and records[0]["dtype"] == "float64"' stdout
+
+# What packs no experts, or asks for weights that can't lie in the host's memory, is told what would fit.
+run "a mixture's experts in 16 bits" 2 max-length --model qwen3-30b-a3b --budget 30GB --lora-rank 16 --quantize nf4 --method streambp
+grep -q -e 'what would fit: .*--weights host without --quantize' stderr && grep -q -e '--quantize nf4-experts, [0-9]* tokens' stderr || fail "what would fit"
 longest "no length fits, suggested" 3 --budget 441KB --suggest
 grep -q 'at 16 tokens\|no length fits' stdout stderr || fail "what comes nearest"
 
