@@ -86,7 +86,7 @@ std::string take_common(std::vector<LongestColumn>& columns) {
 std::string optimizer_text(const plan::ModelSetup& setup) {
   if (setup.fused_optimizer) return "fused " + setup.fused_optimizer->name;
   const OptimizerStates& states = setup.optimizer;
-  if (states.states == 0) return states.name == "sgd" ? "sgd" : "no optimizer";
+  if (states.states == 0) return states.name == "none" ? "no optimizer" : states.name;
   return fmt::format("{} in {} bits", states.name, 8 * c10::elementSize(states.dtype));
 }
 
@@ -212,6 +212,8 @@ void count_optimizer(const plan::ModelSetup& setup, const plan::Models& models, 
   } else if (states.states > 0) {
     result.counted.push_back(
         fmt::format("states of {} in {} bits", states.name, 8 * c10::elementSize(states.dtype)));
+  } else if (states.name == "paged-adamw") {
+    result.not_counted.emplace_back("optimizer states, paged to the host's memory");
   } else {
     int64_t trained = 0;
     for (const auto& parameter : models.policy->parameters()) {
@@ -266,6 +268,9 @@ Counted what_is_counted(const Bench& bench, const plan::Models& models, bool def
   count_optimizer(setup, models, result);
   count_reference(bench, default_reference, result);
   if (!setup.teacher.empty()) result.counted.push_back("the weights of the teacher " + setup.teacher);
+  if (setup.trainer != plan::Trainer::kNone)
+    result.counted.push_back(
+        fmt::format("what the loop {} keeps of its own (--trainer)", plan::trainer_name(setup.trainer)));
   result.counted.emplace_back("all tensors of one forward and backward pass");
   const bool samples =
       std::any_of(result.objectives.begin(), result.objectives.end(), [](const std::string& name) {
@@ -273,8 +278,8 @@ Counted what_is_counted(const Bench& bench, const plan::Models& models, bool def
         return layout == Layout::kCompletions || layout == Layout::kResponses;
       });
   if (samples) result.not_counted.emplace_back("the sampling of completions and reward models");
-  result.not_counted.insert(result.not_counted.end(),
-                            {"the optimizer's step", "what a device's driver and libraries take"});
+  if (!setup.optimizer.foreach) result.not_counted.emplace_back("the optimizer's step");
+  result.not_counted.emplace_back("what a device's driver and libraries take");
   return result;
 }
 

@@ -2,6 +2,7 @@
 
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <algorithm>
 #include <utility>
 
 #include "bench/baseline/hugging_face.h"
@@ -172,7 +173,18 @@ void RunFlags::add_optimizers() {
   command_
       .add_option(
           "--optimizer", optimizer_,
-          "Optimizer states to count with the weights: none, sgd (its momentum) or adamw (two moments)")
+          "Optimizer states to count with the weights: none, sgd (its momentum), adamw (two moments), "
+          "adamw-foreach (torch's where it is not fused: a third while it steps) or paged-adamw (in the "
+          "host's "
+          "memory)")
+      ->capture_default_str();
+  command_
+      .add_option(
+          "--trainer", trainer_,
+          fmt::format("Predict somebody else's loop ({}) on meta devices: gradients appear as layers finish, "
+                      "adapters are float32, under peft-kbit (prepare_model_for_kbit_training) also all "
+                      "that is not quantised; with --baseline hugging-face where nothing else is said",
+                      fmt::join(plan::trainer_names(), ", ")))
       ->capture_default_str();
   command_.add_option("--optimizer-bits", optimizer_bits_, "Of a number in an optimizer state: 32, 16 or 8")
       ->capture_default_str()
@@ -223,6 +235,10 @@ void RunFlags::read(SweepOptions& options) const {
       throw InputError("--batch {}: expected at most {} sequences, of one token each", batch, kMaxTokens);
   }
   read_settings(options);
+  const bool compared = std::any_of(options.methods.begin(), options.methods.end(),
+                                    [](Method method) { return method_kind(method).takes("baseline"); });
+  if (trainer_ != "none" && compared && !options.fixed.contains("baseline"))
+    options.given.baseline = "hugging-face";
   if (!options.given.is_fair()) add_baselines();
   for (const char* flag : {"--learning-rate", "--galore-rank", "--galore-history"}) {
     if (!trains_ && command_.count(flag) > 0 && fused_optimizer_ == "none")
@@ -251,6 +267,11 @@ void RunFlags::read(SweepOptions& options) const {
   if (command_.count("--freeze") > 0) options.setup.freeze = parse_words(freeze_, "--freeze");
   read_adapters(options);
   options.setup.quantization = parse_quantization(quantize_, double_quant_);
+  options.setup.trainer = plan::parse_trainer(trainer_);
+  const bool adapted = options.setup.lora || options.setup.adapter;
+  if (adapted && dtype != at::kDouble &&
+      plan::widens_adapters(options.setup.trainer, options.setup.quantization.has_value()))
+    options.setup.gradient_dtype = at::kFloat;
   options.setup.weights_on_host = weights_ == "host";
   const bool of_adapter = is_adapter_reference(reference_);
   if (of_adapter && adapter_.empty())

@@ -55,6 +55,7 @@ class RunFlags {
   std::string gradient_dtype_ = "same";
   std::string head_dtype_ = "same";
   std::string optimizer_ = "none";
+  std::string trainer_ = "none";
   int optimizer_bits_ = 32;
   bool master_weights_ = false;
   std::string quantize_ = "none";
