@@ -4,7 +4,7 @@
     python3 scripts/conformance.py                                       the lines of what this environment has: transformers, PEFT, TRL, torch
     PYTHONPATH=DIR python3 scripts/conformance.py --only liger           Liger, which DIR has (pip install --no-deps --target DIR liger-kernel)
     STREAMBP_TORCH_VERSION=2.15.0 python3 scripts/conformance.py --only torch     another torch's (scripts/python_environment.py makes the environment)
-    python3 scripts/conformance.py --records results/conformance/results.jsonl --page verify/ERRATA.md
+    python3 scripts/conformance.py --records results/conformance/results.jsonl --page verify/ERRATA.md     no line: the page of what is on record
 
 Each line is a loss that a project publishes, called as its users call it on the model of the golden cases in float32, or a mistake as it stands in
 published code, made again in a few lines. Its gradients go into --out, the verdict into --records (one record for each line and version; those of other
@@ -262,12 +262,17 @@ def judge(line, gradients):
 
 
 def page(records):
-    order = {(line.project, line.what): number for number, line in enumerate(LINES)}
-    rows = []
-    for record in sorted(records, key=lambda one: (order.get((one["project"], one["what"]), len(order)), one["version"])):
-        factor = f"{record['factor']:.6f}" if record["verdict"] == "scaled" else ""
-        rows.append(f"| {record['version']} | {record['what']} | {record['where']} | `{record['verdict']}` | {factor} | {record['worst_error']:.1e} |")
-    return PAGE.format(rows="\n".join(rows))
+    """A row for each line and verdict, with the versions that have it."""
+    rows = {}
+    for line in LINES:
+        for record in sorted((one for one in records if (one["project"], one["what"]) == (line.project, line.what)), key=lambda one: one["version"]):
+            rows.setdefault((line.project, line.what, line.where, record["verdict"]), []).append(record)
+    lines = []
+    for (_, what, where, verdict), same in rows.items():
+        versions = ", ".join([same[0]["version"], *(one["version"].split()[-1] for one in same[1:])])
+        factor = f"{same[-1]['factor']:.6f}" if verdict == "scaled" else ""
+        lines.append(f"| {versions} | {what} | {where} | `{verdict}` | {factor} | {max(one['worst_error'] for one in same):.1e} |")
+    return PAGE.format(rows="\n".join(lines))
 
 
 def main():
@@ -275,8 +280,10 @@ def main():
     parser.add_argument("--out", type=Path, default=Path("out/conformance"), help="folder for gradients")
     parser.add_argument("--records", type=Path, default=Path("out/conformance/results.jsonl"), help="file of records, of other versions too")
     parser.add_argument("--only", choices=PACKAGES, help="the lines of one project")
-    parser.add_argument("--page", type=Path, help="file for the table")
+    parser.add_argument("--page", type=Path, help="file for the table of --records; no line is run")
     options = parser.parse_args()
+    if options.page:
+        return write_file(options.page, page([parse_record(line) for line in read_text(options.records).splitlines()]))
     if not VERIFY.is_file():
         raise InputError(f"{VERIFY}: not there; expected the built streambp-verify")
     import torch
@@ -305,8 +312,6 @@ def main():
         good = good and result["verdict"] == line.expected
         print(f"{version}, {line.what}: {result['verdict']}, expected {line.expected}, {result['worst_error']:.1e}", flush=True)
     write_file(options.records, "".join(json.dumps(one, sort_keys=True) + "\n" for one in known))
-    if options.page:
-        write_file(options.page, page(known))
     return 0 if good else 1
 
 
