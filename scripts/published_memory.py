@@ -165,9 +165,9 @@ REST = """\
 - litgpt in bfloat16, 6 to 9 % over: its norms of that commit stay in bfloat16, `--baseline trl` has them in float32 as transformers; 0.7 of 1.4 GB.
 - torchtune, compiled: what torch.compile keeps between the passes is not modelled. "+ chunked cross entropy", without recomputation, is 18 % under for that; where
   layers are computed again it hardly matters. With activations offloaded its logits (2.1 GB in bfloat16) are whole, here they are streamed.
-- ms-swift, LoRA, 24 to 44 % under: at 8,192 tokens 3.1 to 3.5 more copies of the logits in float32 than transformers 4.51 has (the loss of early 2024 casts, shifts and
-  copies all of them), and at 2,048 what the allocator has cached of longer rows: reserved memory counts it.
-- axolotl, Olmo 3: 4 GB are not explained; its figure is reserved memory. gpt-oss: MXFP4 weights are dequantised on the card when they are loaded.
+- ms-swift, LoRA, 24 to 44 % under: at 8,192 tokens by 3.1 to 3.5 times the logits in float32. Its loop of 2023 runs Qwen's own modelling code; where that or the
+  trainer keeps them was not found out. Its figures are reserved memory, what the allocator has cached included.
+- axolotl, reserved memory as well: 4 GB of Olmo 3 and 4.5 GB of gpt-oss are not explained.
 - Unsloth's figures are a straight line over cards; its own longest sequence on 24 GB leaves 3 GB more than predicted.
 - A card's context (0.8 GB on an H200) and what its allocator reserves beyond what is allocated are in none of the predictions.
 """
