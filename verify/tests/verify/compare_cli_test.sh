@@ -58,6 +58,9 @@ compare() {
 compare 'the truth' 0 "$tensors"
 says 'exact: all'
 says 'factor: 1 ('
+compare "another batch's" 1 "$goldens/cases/qwen3-sft-b3_right/tensors.safetensors"
+says 'factor: none in common, '
+! grep -q 'the factor fits' "$folder/out" || fail 'a hint that explains nothing'
 compare 'the truth as JSON' 0 "$tensors" --json
 says '"verdict":"exact"'
 for field in compute_dtype factor_low factor_high factor_differs noise_runs median_ratio unseen_error notes noise ratio limit; do
