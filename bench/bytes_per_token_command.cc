@@ -136,7 +136,7 @@ void add_bytes_per_token_command(CLI::App& app, Action& action, int argc, const 
   typed->arguments.assign(argv, argv + argc);
   CLI::App* const command = app.add_subcommand(
       "bytes-per-token", "Memory of one more token, by model and method, predicted without a GPU");
-  command->footer(describe_objectives() + "\n" + kBytesPerTokenExamples);
+  command->footer(kBytesPerTokenExamples);
   const auto flags = std::make_shared<RunFlags>(*command, RunFlags::Defaults{"all", "bfloat16"});
   command->get_option("--model")->description(
       "Hugging Face folders or presets, comma-separated; all: every published preset");

@@ -38,7 +38,7 @@ void leave_open(const SweepOptions& options, json& configuration) {
 
 /// Null where nothing is kept.
 json optimizer_settings(const OptimizerStates& optimizer) {
-  if (optimizer.states == 0 && !optimizer.master_weights) return nullptr;
+  if (optimizer.name == "none" && !optimizer.master_weights) return nullptr;
   return {{"name", optimizer.name},
           {"bits", optimizer.states == 0 ? 0 : 8 * c10::elementSize(optimizer.dtype)},
           {"master_weights", optimizer.master_weights}};
@@ -130,6 +130,8 @@ json cell_configuration(const Bench& bench, const Cell& cell) {
   }
   if (setup.head_dtype) configuration["settings"]["head_dtype"] = dtype_name(*setup.head_dtype);
   if (setup.weights_on_host) configuration["settings"]["weights"] = "host";
+  if (setup.trainer != plan::Trainer::kNone)
+    configuration["settings"]["trainer"] = plan::trainer_name(setup.trainer);
   if (options.deterministic) configuration["settings"]["deterministic"] = true;
   if (!bench.inputs.keys.empty()) configuration["settings"]["content"] = bench.inputs.keys;
   return configuration;

@@ -30,8 +30,9 @@ const std::vector<std::pair<const char*, std::set<std::string>>>& groups() {
       {"Objective", {"--objective", "--set"}},
       {"Method", {"--method"}},
       {"Memory",
-       {"--weights", "--memory-limit", "--budget", "--host-budget", "--optimizer", "--optimizer-bits",
-        "--master-weights", "--fuse-optimizer", "--learning-rate", "--galore-rank", "--galore-history"}},
+       {"--weights", "--memory-limit", "--budget", "--host-budget", "--trainer", "--optimizer",
+        "--optimizer-bits", "--master-weights", "--fuse-optimizer", "--learning-rate", "--galore-rank",
+        "--galore-history"}},
       {"Optimizer",
        {"--steps", "--schedule", "--warmup-steps", "--beta1", "--beta2", "--weight-decay", "--clip-norm",
         "--galore-damping"}},
@@ -127,6 +128,17 @@ std::string wrapped(const std::string& text, size_t width, size_t indent) {
     begin = end + 1;
   }
   return out;
+}
+
+bool asks_for_objectives(int argc, const char* const* argv) {
+  const std::vector<std::string_view> words(argv, argv + argc);
+  return words.size() > 2 && words.back() == "objectives" &&
+         (words[words.size() - 2] == "--help" || words[words.size() - 2] == "-h");
+}
+
+std::string help_text(const std::string& text) {
+  const size_t width = terminal_width();
+  return width == 0 ? text : wrapped(text, width, 2);
 }
 
 void format_help(CLI::App& app) {

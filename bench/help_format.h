@@ -20,4 +20,11 @@ std::string wrapped(const std::string& text, size_t width, size_t indent);
 /// there.
 void format_help(CLI::App& app);
 
+/// Whether the command line asks for --help objectives, which no command's --help prints: it is as long as
+/// the rest of it.
+bool asks_for_objectives(int argc, const char* const* argv);
+
+/// `text` as --help would print it.
+std::string help_text(const std::string& text);
+
 }  // namespace streambp::bench

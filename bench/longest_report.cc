@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kWidth = 120;
+constexpr size_t kWidth = 120;  // of a table without flags
 constexpr const char* kNoRow = "-";
 
 const plan::Prediction& shown_of(const LongestRow& row) {
@@ -86,7 +86,7 @@ std::string take_common(std::vector<LongestColumn>& columns) {
 std::string optimizer_text(const plan::ModelSetup& setup) {
   if (setup.fused_optimizer) return "fused " + setup.fused_optimizer->name;
   const OptimizerStates& states = setup.optimizer;
-  if (states.states == 0) return states.name == "sgd" ? "sgd" : "no optimizer";
+  if (states.states == 0) return states.name == "none" ? "no optimizer" : states.name;
   return fmt::format("{} in {} bits", states.name, 8 * c10::elementSize(states.dtype));
 }
 
@@ -100,14 +100,20 @@ std::string longest_table_of(const SweepOptions& options, const std::vector<cons
                         [&](const LongestColumn& column) { return column.name == name; });
   };
   if (of("tokens")->cells == of("seq_len")->cells) columns.erase(of("tokens"));
+  if (rows.front()->cost) {  // flags to paste say what these columns do
+    std::erase_if(columns, [](const LongestColumn& column) {
+      return column.name == "method" || column.name == "chunk" || column.name == "keeps" ||
+             column.name == "head";
+    });
+  }
   const std::string common = take_common(columns);
   if (rows.front()->cost) {
-    LongestColumn cost{"cost", {}}, mark{"", {}};
+    LongestColumn cost{"cost", {}}, flags{"flags", {}};
     for (const LongestRow* row : rows) {
+      flags.cells.push_back(settings_flags(row->cell.settings) + (row->best ? "  <- the answer" : ""));
       cost.cells.push_back(fmt::format("{:.3f}", row->cost.value_or(0.0)));
-      mark.cells.emplace_back(row->best ? "<- the answer" : "");
     }
-    columns.insert(columns.end(), {cost, mark});
+    columns.insert(columns.end(), {cost, flags});
   } else {
     size_t used = 0;
     for (const LongestColumn& column : columns) used += column.width() + 2;
@@ -206,6 +212,8 @@ void count_optimizer(const plan::ModelSetup& setup, const plan::Models& models, 
   } else if (states.states > 0) {
     result.counted.push_back(
         fmt::format("states of {} in {} bits", states.name, 8 * c10::elementSize(states.dtype)));
+  } else if (states.name == "paged-adamw") {
+    result.not_counted.emplace_back("optimizer states, paged to the host's memory");
   } else {
     int64_t trained = 0;
     for (const auto& parameter : models.policy->parameters()) {
@@ -260,6 +268,9 @@ Counted what_is_counted(const Bench& bench, const plan::Models& models, bool def
   count_optimizer(setup, models, result);
   count_reference(bench, default_reference, result);
   if (!setup.teacher.empty()) result.counted.push_back("the weights of the teacher " + setup.teacher);
+  if (setup.trainer != plan::Trainer::kNone)
+    result.counted.push_back(
+        fmt::format("what the loop {} keeps of its own (--trainer)", plan::trainer_name(setup.trainer)));
   result.counted.emplace_back("all tensors of one forward and backward pass");
   const bool samples =
       std::any_of(result.objectives.begin(), result.objectives.end(), [](const std::string& name) {
@@ -267,8 +278,8 @@ Counted what_is_counted(const Bench& bench, const plan::Models& models, bool def
         return layout == Layout::kCompletions || layout == Layout::kResponses;
       });
   if (samples) result.not_counted.emplace_back("the sampling of completions and reward models");
-  result.not_counted.insert(result.not_counted.end(),
-                            {"the optimizer's step", "what a device's driver and libraries take"});
+  if (!setup.optimizer.foreach) result.not_counted.emplace_back("the optimizer's step");
+  result.not_counted.emplace_back("what a device's driver and libraries take");
   return result;
 }
 

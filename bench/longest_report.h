@@ -48,7 +48,8 @@ nlohmann::json longest_json(const Bench& bench, const LongestRow& row, const Ask
 
 /// The table, at most 120 columns wide where names allow it: what all rows have in common stands above it,
 /// and the parts of the peaks that don't fit are left to --json. With costs (--suggest) the answer comes
-/// first. Above: model, device and optimizer. Below: what a length means, what is counted, the budget.
+/// first, and each row has its flags. Above: model, device and optimizer. Below: what a length means, what is
+/// counted, the budget.
 std::string longest_text(const SweepOptions& options, const std::vector<LongestRow>& rows,
                          const AskedBudget& budget, const std::vector<Counted>& counted);
 

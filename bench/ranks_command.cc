@@ -163,6 +163,8 @@ SweepOptions read_options(const RunFlags& flags, const TypedRanks& typed) {
   if (options.device != "cpu" && options.device != "meta")
     throw InputError("--device {}: expected cpu or meta", options.device);
   if (options.picks_method) throw InputError("--method auto: expected methods by name");
+  if (options.setup.trainer != plan::Trainer::kNone || options.setup.optimizer.foreach)
+    throw InputError("--trainer and adamw-foreach: of one process, which sweep and max-length predict");
   if (options.micro_batches != 1 && read_division(typed.divide) == Division::kRows)
     throw InputError("--micro-batches {} with --divide rows: expected 1, a pass over all rows",
                      options.micro_batches);
@@ -330,7 +332,7 @@ void add_ranks_command(CLI::App& app, Action& action, int argc, const char* cons
   CLI::App* const command = app.add_subcommand(
       "ranks",
       "Training steps over several processes that divide sequences or their rows, with ZeRO-1, 2 and 3");
-  command->footer(describe_objectives() + "\n" + kRanksExamples);
+  command->footer(kRanksExamples);
   const auto flags = std::make_shared<RunFlags>(*command, RunFlags::Defaults{"qwen3-cpu", "float32"});
   const auto text = [&](const char* flag, std::string& value, const char* help) {
     command->add_option(flag, value, help)->capture_default_str();

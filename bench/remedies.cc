@@ -78,7 +78,8 @@ void add_fewer_bits(const plan::ModelSetup& setup, std::vector<SettingChange>& c
     changes.push_back({"--head-dtype same", [](plan::ModelSetup& changed) { changed.head_dtype.reset(); }});
 }
 
-std::vector<SettingChange> changes_of(const SweepOptions& options, bool default_reference) {
+std::vector<SettingChange> changes_of(const Bench& bench, bool default_reference) {
+  const SweepOptions& options = bench.options;
   const plan::ModelSetup& setup = options.setup;
   std::vector<SettingChange> changes;
   if (!setup.reference.empty() && !setup.release_reference) {
@@ -100,7 +101,17 @@ std::vector<SettingChange> changes_of(const SweepOptions& options, bool default_
   }
   add_fewer_bits(setup, changes);
   if (!setup.weights_on_host) {
-    changes.push_back({"--weights host", [](plan::ModelSetup& changed) { changed.weights_on_host = true; }});
+    changes.push_back({setup.quantization ? "--weights host without --quantize" : "--weights host",
+                       [](plan::ModelSetup& changed) {
+                         changed.quantization.reset();
+                         changed.weights_on_host = true;
+                       }});
+  }
+  if (setup.quantization && !setup.quantization->experts && bench.config.mixture.num_experts > 0) {
+    Quantization packed = *setup.quantization;
+    packed.experts = true;
+    changes.push_back({"--quantize " + quantization_name(packed),
+                       [packed](plan::ModelSetup& changed) { changed.quantization = packed; }});
   }
   return changes;
 }
@@ -163,7 +174,7 @@ std::optional<Remedy> try_changes(const Bench& bench, const std::vector<SettingC
 }  // namespace
 
 std::string describe_remedies(const Bench& bench, bool default_reference, const plan::Budget& budget) {
-  const std::vector<SettingChange> changes = changes_of(bench.options, default_reference);
+  const std::vector<SettingChange> changes = changes_of(bench, default_reference);
   const int all = static_cast<int>(changes.size());
   std::vector<std::string> fitting;
   std::optional<Remedy> leanest;

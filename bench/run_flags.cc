@@ -2,6 +2,7 @@
 
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <algorithm>
 #include <utility>
 
 #include "bench/baseline/hugging_face.h"
@@ -87,9 +88,11 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
   };
   text("--model", model_,
        "A Hugging Face folder (config.json, safetensors) or a preset (streambp-bench models lists them)");
-  text("--objective", objectives_, fmt::format("Objectives: {}; or all", fmt::join(objective_names(), ", ")));
+  text("--objective", objectives_,
+       fmt::format("Objectives: {}; or all (--help objectives)", fmt::join(objective_names(), ", ")));
   text("--set", objective_options_,
-       "Options of the objectives, as beta=0.1,loss_type=ipo (below); pad_token_id=none (or a number): the "
+       "Options of the objectives, as beta=0.1,loss_type=ipo (--help objectives lists them); "
+       "pad_token_id=none (or a number): the "
        "embedding's padding_idx, where it isn't what config.json says");
   text("--method", methods_,
        fmt::format(
@@ -98,7 +101,8 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
   text("--batch", batches_, "Sequences in a batch");
   add_settings();
   text("--dtype", dtype_,
-       "float32, float64, bfloat16, float16 (on cuda and meta devices), or model: as its config.json says");
+       "float32, float64, bfloat16, float16 (on cuda and meta devices), or model: as its config.json says "
+       "(max-length's default; those that measure take float32)");
   text(
       "--grad-dtype", gradient_dtype_,
       "Dtype of parameter gradients: same (as --dtype: in half precision a layer's are then summed wide over "
@@ -169,7 +173,18 @@ void RunFlags::add_optimizers() {
   command_
       .add_option(
           "--optimizer", optimizer_,
-          "Optimizer states to count with the weights: none, sgd (its momentum) or adamw (two moments)")
+          "Optimizer states to count with the weights: none, sgd (its momentum), adamw (two moments), "
+          "adamw-foreach (torch's where it is not fused: a third while it steps) or paged-adamw (in the "
+          "host's "
+          "memory)")
+      ->capture_default_str();
+  command_
+      .add_option(
+          "--trainer", trainer_,
+          fmt::format("Predict somebody else's loop ({}) on meta devices: gradients appear as layers finish, "
+                      "adapters are float32, under peft-kbit (prepare_model_for_kbit_training) also all "
+                      "that is not quantised; with --baseline hugging-face where nothing else is said",
+                      fmt::join(plan::trainer_names(), ", ")))
       ->capture_default_str();
   command_.add_option("--optimizer-bits", optimizer_bits_, "Of a number in an optimizer state: 32, 16 or 8")
       ->capture_default_str()
@@ -220,6 +235,10 @@ void RunFlags::read(SweepOptions& options) const {
       throw InputError("--batch {}: expected at most {} sequences, of one token each", batch, kMaxTokens);
   }
   read_settings(options);
+  const bool compared = std::any_of(options.methods.begin(), options.methods.end(),
+                                    [](Method method) { return method_kind(method).takes("baseline"); });
+  if (trainer_ != "none" && compared && !options.fixed.contains("baseline"))
+    options.given.baseline = "hugging-face";
   if (!options.given.is_fair()) add_baselines();
   for (const char* flag : {"--learning-rate", "--galore-rank", "--galore-history"}) {
     if (!trains_ && command_.count(flag) > 0 && fused_optimizer_ == "none")
@@ -248,6 +267,11 @@ void RunFlags::read(SweepOptions& options) const {
   if (command_.count("--freeze") > 0) options.setup.freeze = parse_words(freeze_, "--freeze");
   read_adapters(options);
   options.setup.quantization = parse_quantization(quantize_, double_quant_);
+  options.setup.trainer = plan::parse_trainer(trainer_);
+  const bool adapted = options.setup.lora || options.setup.adapter;
+  if (adapted && dtype != at::kDouble &&
+      plan::widens_adapters(options.setup.trainer, options.setup.quantization.has_value()))
+    options.setup.gradient_dtype = at::kFloat;
   options.setup.weights_on_host = weights_ == "host";
   const bool of_adapter = is_adapter_reference(reference_);
   if (of_adapter && adapter_.empty())

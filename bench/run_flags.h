@@ -55,6 +55,7 @@ class RunFlags {
   std::string gradient_dtype_ = "same";
   std::string head_dtype_ = "same";
   std::string optimizer_ = "none";
+  std::string trainer_ = "none";
   int optimizer_bits_ = 32;
   bool master_weights_ = false;
   std::string quantize_ = "none";
@@ -73,7 +74,7 @@ class RunFlags {
   uint64_t seed_ = 0;
 };
 
-/// What each objective is and which options it has, for the end of --help.
+/// What each objective is and which options it has: --help objectives.
 std::string describe_objectives();
 
 /// A range that is named in errors but not in --help, where it would crowd out the text.

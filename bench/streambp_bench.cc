@@ -4,6 +4,7 @@
 #include "bench/commands.h"
 #include "bench/config_file.h"
 #include "bench/help_format.h"
+#include "bench/run_flags.h"
 #include "streambp/cli/command_line.h"
 #include "streambp/cli/environment.h"
 #include "streambp/cli/print.h"
@@ -25,6 +26,10 @@ int main(int argc, char** argv) {
   for (const streambp::bench::CommandKind& kind : streambp::bench::command_kinds())
     kind.add(app, action, argc, argv);
   streambp::bench::format_help(app);
+  if (streambp::bench::asks_for_objectives(argc, argv)) {
+    fmt::print("{}", streambp::bench::help_text(streambp::bench::describe_objectives()));
+    streambp::end_program("streambp-bench", streambp::kExitGood);
+  }
   const auto run = [&] {
     if (write_config.empty()) return action();
     streambp::write_file(write_config, streambp::bench::config_text(app));

@@ -232,6 +232,9 @@ Bench open_bench(const SweepOptions& options) {
         "or "
         "--device cuda, meta or meta:cuda");
   }
+  if (options.setup.trainer != plan::Trainer::kNone && !bench.device.is_meta())
+    throw InputError("--trainer {}: somebody else's loop is predicted, expected --device meta or meta:cuda",
+                     plan::trainer_name(options.setup.trainer));
   check_freeze(options.setup, bench.config);
   // Nothing is timed on the meta device: one pass is enough.
   if (bench.device.is_meta()) {

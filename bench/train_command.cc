@@ -88,7 +88,7 @@ void add_train_command(CLI::App& app, Action& action, int argc, const char* cons
   options.run.arguments.assign(argv, argv + argc);
   CLI::App* const command = app.add_subcommand(
       "train", "Train a model by any method: AdamW, checkpoints, a Hugging Face folder out");
-  command->footer(describe_objectives() + "\n" + kTrainExamples);
+  command->footer(kTrainExamples);
   const auto flags = std::make_shared<RunFlags>(
       *command,
       RunFlags::Defaults{.model = "qwen3-tiny", .dtype = "float32", .methods = "streambp", .trains = true});

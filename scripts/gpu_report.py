@@ -14,6 +14,7 @@ import re
 import xml.etree.ElementTree
 
 from files import Parser, parse_record
+from gpu_rates import samples_lines
 from printable import printable_values
 
 ROOFLINE = pathlib.Path(__file__).resolve().parent.parent / "bench" / "roofline.json"
@@ -355,6 +356,8 @@ def main():
         targets_table(cells)
         ratios_table(cells)
         cells_table(cells)
+        for line in samples_lines(cells, gpus["H200"], configuration):
+            print(line)
         rates_table(gpus)
     microbench_table(folder / "microbench.json")
     measured = [record for _, record in everything if record["kind"] == "measured"]

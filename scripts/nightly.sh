@@ -110,7 +110,7 @@ check 'The reference against complex steps' "$verify" gradcheck
 check "Errors of float32 and bfloat16 relative to standard back-propagation's" "$verify" precision
 check "Errors of float32 where targets lead by 20 nats, relative to standard's" "$verify" precision --dtype float32 --lead 20 --seeds 5
 check "compare's verdicts on gradients of Hugging Face" python3 scripts/compare_verdicts.py --out out/compare-verdicts
-check 'Published mistakes and their verdicts' python3 scripts/errata.py --out out/errata
+check 'Published mistakes and their verdicts' python3 scripts/conformance.py
 check "Trainers of TRL: gradients of a patched trainer's and of backward" python3 scripts/live_models.py --out out/live-models
 check 'Every causal LM of transformers by its own code' python3 scripts/any_model.py --out out/any-model
 check 'Recipes of TRL, patched and plain' python3 scripts/recipes.py --out out/recipes

@@ -10,7 +10,7 @@
 Records are those of streambp-bench sweep, and the repeats of scripts/compare_hf.py, gathered to a point for each length. A picture holds one
 model, dtype, device, objective and batch; records that differ in these give several, named after what differs.
 A curve holds one method with one set of settings: every setting in which curves differ is in their names, and the folder where two hold the same.
-Medians are drawn; lengths that ran out of memory are crosses at the top; errors are left out. Units follow the sizes.
+Medians are drawn, of times in a band of all repeats, of ratios round by round; lengths that ran out of memory are crosses at the top; errors are left out. Units follow the sizes.
 A timeline (streambp-bench sweep --timeline FILE) gives a picture named after its file: live bytes stacked by what they are for.
 
 --size column (3.25 inches wide, one of two columns), text (6.75, both) or WIDTHxHEIGHT in inches is for papers: small type, no title, a legend below.
@@ -165,6 +165,10 @@ def title(figure, edge, words, series):
     figure.text(edge, 0.89, subtitle(series), fontsize=10, color="#555555")
 
 
+def band(axes, spread, colour):
+    axes.fill_between(list(spread), *([pair[i] for pair in spread.values()] for i in (0, 1)), color=colour, alpha=0.15, linewidth=0)
+
+
 class Picture:
     """What is drawn of the records of one picture, and how: files named after `suffix`."""
 
@@ -240,6 +244,8 @@ class Picture:
             figure.subplots_adjust(left=edge, right=0.85 if panels == 2 else 0.7, top=0.84, bottom=0.12, wspace=0.2)
             title(figure, edge, "Time of one forward and backward pass", self.shown)
         ends, handles = draw(left, curves, styles, self.look, self.scale, 1 / size)
+        for one, _, _ in curves:
+            band(left, {x: (low / size, high / size) for x, (low, high) in one.spread(field.removesuffix("_median")).items()}, styles[one.name][0])
         left.set_ylabel(f"{what} ({unit})")
         if panels == 2:
             named = self.draw_relative(right, relative, styles, field)
@@ -256,6 +262,7 @@ class Picture:
             colour, line, marker = styles[one.name]
             axes.plot(list(points), list(points.values()), color=colour, linestyle=line, marker=marker, linewidth=self.look.line,
                       markersize=self.look.mark)
+            band(axes, one.spread(field.removesuffix("_median"), base_of(one, self.series)), colour)
             ends.append((end_name(one, one.points(field), one.lost()), (max(points), points[max(points)]), colour))
         return ends
 

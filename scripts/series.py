@@ -146,6 +146,18 @@ class Series:
         """Value by length, of those that finished."""
         return {r["seq_len"]: r[field] for r in self.records if r["status"] == "ok" and r.get(field) is not None}
 
+    def repeats(self, field):
+        """Values by length, of a field that has one for each repeat."""
+        return {r["seq_len"]: r[field] for r in self.records if r["status"] == "ok" and r.get(field)}
+
+    def spread(self, field, base=None):
+        """The least and the most by length; with a base, whose repeats took turns with these, of the ratios round by round."""
+        values = self.repeats(field)
+        if base:
+            other = base.repeats(field)
+            values = {x: [a / b for a, b in zip(of, other[x])] for x, of in values.items() if len(other.get(x, ())) == len(of)}
+        return {x: (min(of), max(of)) for x, of in values.items()}
+
     def lost(self):
         """Lengths that ran out of memory."""
         return [r["seq_len"] for r in self.records if r["status"] == "oom"]

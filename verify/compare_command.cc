@@ -9,8 +9,12 @@
 #include "streambp/cli/print.h"
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
+#include "streambp/memory/meter.h"
+#include "streambp/model/open_model.h"
+#include "streambp/model/strict_json.h"
 #include "streambp/model/tensor_file.h"
 #include "streambp/objective/terms.h"
+#include "streambp/runtime/bytes.h"
 #include "verify/command_flags.h"
 #include "verify/commands.h"
 #include "verify/compare/compare.h"
@@ -108,6 +112,30 @@ Tensors read_gradients(const std::string& path) {
   return gradients;
 }
 
+/// Refuses what can't be judged before the model is opened, which may take minutes and all memory.
+void require_possible(const CompareOptions& options, const Tensors& gradients) {
+  const Config config = open_config(options.model);
+  int64_t parameters = 0, of_name = 0, of_shape = 0;
+  std::string other;
+  for (const ParameterShape& parameter : parameter_shapes(config)) {
+    parameters += c10::multiply_integers(parameter.shape);
+    const auto given = gradients.find(parameter.name);
+    if (given == gradients.end()) continue;
+    ++of_name;
+    of_shape += given->second.sizes() == at::IntArrayRef(parameter.shape) ? 1 : 0;
+    if (given->second.sizes() != at::IntArrayRef(parameter.shape))
+      other = fmt::format("{} is [{}], expected [{}]", shown(parameter.name),
+                          fmt::join(given->second.sizes(), ", "), fmt::join(parameter.shape, ", "));
+  }
+  if (options.adapter.empty() && of_name > 0 && of_shape == 0)
+    throw InputError("{}: gradients of another model than {}: {}", options.gradients, options.model, other);
+  const int64_t needed = parameters * 8 * (options.adapter.empty() ? 2 : 1), free = available_memory();
+  if (needed > free)
+    throw InputError("--model {}: weights{} in float64 take {}, {} are free", options.model,
+                     options.adapter.empty() ? " and gradients" : "", format_bytes(needed),
+                     format_bytes(free));
+}
+
 /// What may be the matter, in the words of who has to mend it.
 void add_hints(const Truth& truth, const CompareOptions& options, Comparison& comparison) {
   add_factor_hints(truth.batch, options, comparison);
@@ -135,8 +163,9 @@ void describe_loss(const Truth& truth, const CompareOptions& options, CompareRep
 
 int run_compare(const CompareFlags& flags) {
   const CompareOptions options = read_options(flags);
-  Truth truth = open_truth(options);
   const Tensors gradients = read_gradients(options.gradients);
+  require_possible(options, gradients);
+  Truth truth = open_truth(options);
   if (count(truth.batch).scored == 0)
     print_line(stderr, "streambp-verify: {}: no token is scored, every gradient is 0", options.tokens);
 

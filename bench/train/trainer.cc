@@ -82,6 +82,7 @@ class Training {
     if (!run.resume && (!file_.records().empty() || std::filesystem::exists(state_file_)))
       throw InputError("{}: holds a training run already; expected --resume to go on, or another --out",
                        run.out.string());
+    if (std::filesystem::exists(state_file_)) require_options(state_file_, configuration());
     for (size_t i = 0; i < file_.records().size(); ++i) read_record(file_.records()[i], i + 1);
   }
 
@@ -95,7 +96,7 @@ class Training {
     for (const Parameter* parameter : parameters_) optimizer_->prepare(*parameter);
     int64_t done = 0;
     if (options_.run.resume && std::filesystem::exists(state_file_)) {
-      done = load_training_state(state_file_, *models_.policy, *optimizer_, key_);
+      done = load_training_state(state_file_, *models_.policy, *optimizer_);
       check_done(done);
       accept_base(done);
     }
@@ -108,7 +109,7 @@ class Training {
       accept_base(step);
       const bool last = step == options_.steps;
       if (last || (options_.save_every > 0 && step % options_.save_every == 0))
-        save_training_state(state_file_, *models_.policy, *optimizer_, step, key_);
+        save_training_state(state_file_, *models_.policy, *optimizer_, step, configuration());
     }
     progress_.clear();
     save_trained_model(options_.run.out / "model", *models_.policy, options_.run.setup.model);

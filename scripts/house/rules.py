@@ -2,7 +2,7 @@
 
 # Of each room, those whose headers its files may include, in addition to its own; "*" is everything. A room is a folder
 # with all below it, or a file; the longest entry that fits a path is its room.
-_BASE = ["streambp/error.h", "streambp/printable.h", "streambp/torch_headers.h"]
+_BASE = ["streambp/error.h", "streambp/near_names.h", "streambp/printable.h", "streambp/torch_headers.h"]
 _LOW = [*_BASE, "streambp/memory", "streambp/runtime"]
 _OPS = [*_LOW, "streambp/ops"]  # with its rooms cpu and cuda
 _MODEL = [*_OPS, "streambp/model"]
@@ -13,6 +13,8 @@ _LIBRARY = [*_BACKPROP, "streambp/data", "streambp/plan"]
 ROOMS = {
     "streambp/error.h": [],
     "streambp/error.cc": ["streambp/error.h", "streambp/printable.h"],
+    "streambp/near_names.h": [],
+    "streambp/near_names.cc": ["streambp/near_names.h"],
     "streambp/printable.h": [],
     "streambp/printable.cc": ["streambp/printable.h"],
     "streambp/torch_headers.h": [],

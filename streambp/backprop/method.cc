@@ -85,7 +85,7 @@ void accumulate_embedding(const Pass& pass, const Rows& rows, at::Tensor gradien
 }
 
 void begin_gradients(const Pass& pass, const std::vector<Parameter*>& parameters) {
-  if (pass.consumer != nullptr && pass.consumer->frees()) pass.model.allocate_gradients(parameters);
+  if (pass.consumer != nullptr) pass.model.allocate_gradients(parameters);  // those that are deferred
 }
 
 std::vector<Parameter*> begin_layer_gradients(const Pass& pass, int64_t layer) {

@@ -131,7 +131,7 @@ HeadOutcome run_streambp(const Pass& pass) {
 void hand_over_unscored(Model& model, const Keep& keep, GradientConsumer& consumer) {
   const auto layers = static_cast<int64_t>(model.layers().size());
   const auto hand_over_zeros = [&](const std::vector<Parameter*>& group) {
-    if (consumer.frees()) model.allocate_gradients(group);
+    model.allocate_gradients(group);
     hand_over(model, consumer, group);
   };
   // As StreamedForward asks, and keeps inputs.

@@ -1,15 +1,19 @@
 #include "streambp/cli/command_line.h"
 
 #include <CLI/Error.hpp>
+#include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <fmt/ranges.h>
 #include <limits>
 #include <sstream>
 #include <sys/resource.h>
 
 #include "streambp/cli/print.h"
 #include "streambp/error.h"
+#include "streambp/near_names.h"
 #include "streambp/ops/cpu/kernels.h"
 #include "streambp/runtime/failure.h"
 #include "streambp/runtime/processor.h"
@@ -31,6 +35,28 @@ int exit_code_of(const std::exception& error) {
   const bool bad_input = dynamic_cast<const InputError*>(&error) != nullptr ||
                          dynamic_cast<const std::filesystem::filesystem_error*>(&error) != nullptr;
   return bad_input ? kExitBadInput : kExitCheckFailed;
+}
+
+/// What CLI11 says of a command line, or, where a command or a flag is not known, which one may be meant.
+std::string usage_problem(const CLI::App& app, const CLI::ParseError& error) {
+  const std::vector<const CLI::App*> commands = app.get_subcommands([](const CLI::App*) { return true; });
+  std::vector<std::string> known;
+  for (const CLI::App* command : commands) {
+    if (!command->get_name().empty()) known.push_back(command->get_name());
+  }
+  const auto chosen = std::find_if(commands.begin(), commands.end(),
+                                   [](const CLI::App* command) { return command->parsed(); });
+  const std::vector<std::string> left = app.remaining(/*recurse=*/true);
+  if (left.empty() || (chosen == commands.end() && left.front().starts_with('-'))) return error.what();
+  if (chosen == commands.end())
+    return fmt::format("{}: no command{}", left.front(), did_you_mean(left.front(), known));
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : (*chosen)->get_options()) {
+    for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+  }
+  const std::string flag = left.front().substr(0, left.front().find('='));
+  return fmt::format("{} takes no {}{}", (*chosen)->get_name(), fmt::join(left, " "),
+                     did_you_mean(flag, flags));
 }
 
 /// Whether `text` is a number of 64 bits without a sign; an error's text otherwise.
@@ -67,7 +93,7 @@ int run_command_line(CLI::App& app, int argc, const char* const* argv, const std
   } catch (const CLI::Success& asked) {  // --help, --version
     return app.exit(asked);
   } catch (const CLI::ParseError& error) {
-    print_line(stderr, "{}: {} (see --help)", app.get_name(), printable(error.what()));
+    print_line(stderr, "{}: {} (see --help)", app.get_name(), printable(usage_problem(app, error)));
     return kExitBadInput;
   }
   avoid_refused_instructions();
@@ -139,10 +165,13 @@ std::vector<int64_t> parse_chunks(const std::string& list, const std::string& wh
 int64_t parse_bytes(const std::string& text, const std::string& what) {
   double value = 0.0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const std::string unit(end, text.data() + text.size());
+  std::string unit(end, text.data() + text.size());
+  std::transform(unit.begin(), unit.end(), unit.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  if (unit.size() == 1 && unit != "B") unit += 'B';
   constexpr std::pair<const char*, double> kUnits[] = {{"B", 1.0},      {"KB", 1e3},     {"MB", 1e6},
-                                                       {"GB", 1e9},     {"TB", 1e12},    {"KiB", 0x1p10},
-                                                       {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
+                                                       {"GB", 1e9},     {"TB", 1e12},    {"KIB", 0x1p10},
+                                                       {"MIB", 0x1p20}, {"GIB", 0x1p30}, {"TIB", 0x1p40}};
   // 24 might be meant as gigabytes: taken for bytes it would fit nothing.
   if (error == std::errc() && unit.empty())
     throw InputError("{} {}: of what? Expected a unit, as in {}GB, {}GiB or {}B", what, text, text, text,

@@ -40,8 +40,8 @@ std::map<std::string, std::string> parse_settings(const std::string& list, const
 /// As parse_integers with `auto` (0) allowed.
 std::vector<int64_t> parse_chunks(const std::string& list, const std::string& what);
 
-/// "80GB", "512MiB", "1000B" as bytes: KB, MB, GB, TB are decimal, KiB, MiB, GiB, TiB binary. Throws
-/// InputError, for a number without a unit too.
+/// "80GB", "512MiB", "1000B" as bytes: KB, MB, GB, TB (or K, M, G, T) are decimal, KiB, MiB, GiB, TiB binary,
+/// whatever the case. Throws InputError, for a number without a unit too.
 int64_t parse_bytes(const std::string& text, const std::string& what);
 
 }  // namespace streambp

@@ -21,7 +21,7 @@ std::string Table::text() const {
     width[c] = header_[c].size();
     for (const auto& row : rows_) {
       width[c] = std::max(width[c], row[c].size());
-      right[c] = right[c] && !row[c].empty() &&
+      right[c] = right[c] && !row[c].empty() && !row[c].starts_with("--") &&
                  std::string_view("0123456789+-").find(row[c][0]) != std::string_view::npos;
     }
   }

@@ -19,6 +19,7 @@ int main(int argc, char** argv) try {
   const auto objective = make_objective("sft", batch);  // mean cross-entropy of the next token
   Settings settings;                                    // method streambp
   settings.chunk = 3;                                   // tokens
+  // Gradients are added to those that are there: model.zero_gradients() comes before the next step's pass.
   const Outcome outcome = backpropagate(model, batch, *objective, settings);
 
   std::printf("loss %.6f\n", outcome.loss);

@@ -12,6 +12,7 @@
 #include "streambp/model/packed.h"
 #include "streambp/model/preset_name.h"
 #include "streambp/model/quantization.h"
+#include "streambp/near_names.h"
 #include "streambp/ops/dry_run.h"
 #include "streambp/printable.h"
 
@@ -47,8 +48,8 @@ bool is_folder(const std::string& model) {
 std::optional<std::string> find_preset(const std::string& model) {
   if (is_preset(model)) return model;
   const size_t slash = model.find('/');
-  if (slash == std::string::npos || slash != model.rfind('/')) return std::nullopt;
-  std::string name = model.substr(slash + 1);
+  if (slash != model.rfind('/')) return std::nullopt;
+  std::string name = slash == std::string::npos ? model : model.substr(slash + 1);
   std::transform(name.begin(), name.end(), name.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return is_preset(name) ? std::optional(name) : std::nullopt;
@@ -57,8 +58,8 @@ std::optional<std::string> find_preset(const std::string& model) {
 Config open_config(const std::string& model) {
   if (is_folder(model)) return read_config(std::filesystem::path(model) / "config.json");
   if (const auto name = find_preset(model)) return preset(*name);
-  throw InputError("model '{}': neither a folder nor a preset; streambp-bench models lists the presets: {}",
-                   model, fmt::join(suggested_presets(), ", "));
+  throw InputError("model '{}': neither a folder nor a preset (streambp-bench models lists them){}", model,
+                   did_you_mean(model, suggested_presets()));
 }
 
 Model open_model(const std::string& model, const Model::Placement& placement, uint64_t seed,

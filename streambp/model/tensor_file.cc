@@ -99,8 +99,12 @@ void write_tensors(const std::filesystem::path& path, const std::map<std::string
 }
 
 at::ScalarType parse_dtype(const std::string& name) {
+  // Short ones are what trainers call them.
+  const std::string whole = name.starts_with("fp") ? "float" + name.substr(2)
+                            : name == "bf16"       ? "bfloat16"
+                                                   : name;
   for (const DtypeNames& names : kDtypes) {
-    if (name == names.name && at::isFloatingType(names.type)) return names.type;
+    if (whole == names.name && at::isFloatingType(names.type)) return names.type;
   }
   throw InputError("dtype '{}': expected float64, float32, bfloat16 or float16", name);
 }

@@ -8,6 +8,7 @@
 #include <c10/core/Event.h>
 
 #include "streambp/backprop/embeddings.h"
+#include "streambp/backprop/gradient_groups.h"
 #include "streambp/backprop/method_kind.h"
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
@@ -86,6 +87,21 @@ at::Tensor reference_log_probabilities(Models& models, const Batch& batch, doubl
   return adapter_reference(policy, batch, temperature, models.adapter_reference);
 }
 
+/// Of a loop whose gradients appear, by a method that hands none over: its peak is where its backward pass
+/// begins, when there are none yet, or where it ends, with all of them (`before`).
+MemoryReading without_gradients(const MemoryReading& reading, const MemoryReading& before,
+                                const Model& model) {
+  int64_t bytes = 0;
+  for (const auto& [name, gradient] : model.gradients()) bytes += static_cast<int64_t>(gradient.nbytes());
+  MemoryReading less = reading;
+  less.peak_bytes -= bytes;
+  less.at_peak["gradients"] -= bytes;
+  if (less.peak_bytes >= before.peak_bytes) return less;
+  less.peak_bytes = before.peak_bytes;
+  less.at_peak = before.at_peak;
+  return less;
+}
+
 /// Refuses what would take hours before it begins.
 void require_few_pieces(const Model& model, const Settings& settings, int64_t tokens) {
   const int64_t layers = model.config().num_hidden_layers;
@@ -149,14 +165,24 @@ MeteredPass StepRunner::run(Models& models, std::optional<Recorder>* recorder) {
   Settings settings = settings_;
   settings.consumer = models.fused_optimizer.get();
   model.zero_gradients();
+  AppearingGradients appearing;
+  if (models.trainer != Trainer::kNone && settings.consumer == nullptr &&
+      method_kind(settings.method).fuses_optimizer) {
+    settings.consumer = &appearing;
+    model.defer_gradients();
+  } else if (models.trainer != Trainer::kNone && settings.consumer == nullptr) {
+    for (const auto& group : gradient_groups(model)) model.allocate_gradients(group);
+  }
   if (device.is_cuda() && !std::exchange(reserved_, true))
     reserve_host_memory(model, parts.front().size(), settings);
   MeteredPass pass;
   pass.tokens = batch.size();
   synchronize(device);
   reset_peak(device);
-  pass.resident_bytes = read_meter(device).live_bytes;
+  const MemoryReading before = read_meter(device);
+  pass.resident_bytes = before.live_bytes;
   if (recorder != nullptr) recorder->emplace(device.type());
+  const at::Tensor upcasts = wider_activations(models.trainer, model, settings, parts.front().size());
   const double cpu_start = process_seconds();
   GpuTimer gpu_timer(device);
   const auto start = std::chrono::steady_clock::now();
@@ -171,6 +197,17 @@ MeteredPass StepRunner::run(Models& models, std::optional<Recorder>* recorder) {
   pass.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   pass.cpu_seconds = process_seconds() - cpu_start;
   pass.memory = read_meter(device);
+  if (models.trainer != Trainer::kNone && settings.consumer == nullptr && parts.size() == 1)
+    pass.memory = without_gradients(pass.memory, before, model);
+  if (models.optimizer.foreach) {
+    reset_peak(device);
+    step_temporaries(models.optimizer, model);
+    const MemoryReading step = read_meter(device);
+    if (step.peak_bytes > pass.memory.peak_bytes) {
+      pass.memory.peak_bytes = step.peak_bytes;
+      pass.memory.at_peak = step.at_peak;
+    }
+  }
   pass.outcome.loss = loss;
   pass.outcome.log_probabilities.reset();
   pass.outcome.values.reset();

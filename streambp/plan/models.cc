@@ -95,7 +95,10 @@ Models open_models(const ModelSetup& setup, c10::Device device) {
     }
     policy.defer_gradients();
   }
+  models.optimizer = setup.optimizer;
   models.optimizer_states = allocate_states(setup.optimizer, policy);
+  models.trainer = setup.trainer;
+  models.trainer_weights = wider_weights(setup.trainer, policy, setup.quantization);
   models.adapter_reference = parse_adapter_reference(setup.adapter_reference);
   models.says_adapter_reference = models.adapter_reference != AdapterReference::kUnsaid;
   if (models.adapter_reference == AdapterReference::kUnsaid && setup.lora)

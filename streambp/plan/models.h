@@ -18,9 +18,12 @@ struct Models {
   std::optional<Model> teacher;    // frozen
   /// Of a policy with adapters and no `reference`. Fresh ones (ModelSetup::lora) are compared with the base.
   AdapterReference adapter_reference = AdapterReference::kUnsaid;
-  bool says_adapter_reference = false;         // then log-probabilities that a batch has are not taken
-  std::vector<at::Tensor> frozen_adapter;      // of kAdapter: the trained parameters' first values
-  std::vector<at::Tensor> optimizer_states;    // of the policy's trained parameters
+  bool says_adapter_reference = false;       // then log-probabilities that a batch has are not taken
+  std::vector<at::Tensor> frozen_adapter;    // of kAdapter: the trained parameters' first values
+  std::vector<at::Tensor> optimizer_states;  // of the policy's trained parameters
+  OptimizerStates optimizer;                 // that they are of
+  Trainer trainer = Trainer::kNone;
+  std::vector<at::Tensor> trainer_weights;     // wider_weights
   std::unique_ptr<Optimizer> fused_optimizer;  // consumes the policy's gradients; null: they are kept
 };
 

@@ -17,6 +17,7 @@
 #include "streambp/model/quantization.h"
 #include "streambp/optimizer/optimizer.h"
 #include "streambp/optimizer/optimizer_states.h"
+#include "streambp/plan/trainer.h"
 
 namespace streambp::plan {
 
@@ -41,8 +42,9 @@ struct ModelSetup {
   std::string teacher;             // a folder or preset to distil from
   /// In place of what `reference` and `teacher` name, as `config`.
   std::optional<Config> reference_config, teacher_config;
-  GivenPadToken pad_token;  // of the model that is trained, in place of its config's
-  uint64_t seed = 0;        // of random weights
+  GivenPadToken pad_token;           // of the model that is trained, in place of its config's
+  uint64_t seed = 0;                 // of random weights
+  Trainer trainer = Trainer::kNone;  // whose loop is predicted
 };
 
 /// One training step: an objective and its batch.

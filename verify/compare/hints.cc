@@ -96,7 +96,7 @@ void add_name_hints(const CompareOptions& options, Comparison& comparison) {
 }
 
 void add_factor_hints(const Batch& batch, const CompareOptions& options, Comparison& comparison) {
-  if (!comparison.differs || options.objective != "sft") return;
+  if (comparison.verdict != Verdict::kScaled || options.objective != "sft") return;
   const auto scored = static_cast<double>(count(batch).scored);
   const FactorFit& fit = comparison.fit;
   const double close = std::max((fit.high - fit.low) / std::abs(fit.factor), 1e-9);

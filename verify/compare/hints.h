@@ -6,8 +6,8 @@
 
 namespace streambp::verify {
 
-/// Where the gradients of sft have a factor in common, adds to `comparison.hints` which other divisors of the
-/// loss of `batch` would give it.
+/// Where the gradients of sft are the truth but for a factor, adds to `comparison.hints` which other divisors
+/// of the loss of `batch` would give it.
 void add_factor_hints(const Batch& batch, const CompareOptions& options, Comparison& comparison);
 
 /// A loss that somebody has computed next to the true one.

@@ -133,8 +133,16 @@ void print_report(const CompareReport& report) {
   }
   const FactorFit& fit = comparison.fit;
   if (fit.found()) {
-    fmt::print("factor: {:.12g} ({:.12g} to {:.12g}), the median of {} parameters, {} from 1\n", fit.factor,
-               fit.low, fit.high, fit.parameters, comparison.differs ? "different" : "indistinguishable");
+    // Factors that lie a hundredth apart are those of the parameters, and of no divisor.
+    const bool scattered =
+        comparison.verdict == Verdict::kWrong && fit.high - fit.low > 0.01 * std::abs(fit.factor);
+    if (scattered) {
+      fmt::print("factor: none in common, {:.3g} ({:.3g} to {:.3g}) is the median of {} parameters\n",
+                 fit.factor, fit.low, fit.high, fit.parameters);
+    } else {
+      fmt::print("factor: {:.12g} ({:.12g} to {:.12g}), the median of {} parameters, {} from 1\n", fit.factor,
+                 fit.low, fit.high, fit.parameters, comparison.differs ? "different" : "indistinguishable");
+    }
   }
   if (has_floors(report)) {
     const Power power = power_of(comparison);
@@ -167,7 +175,7 @@ std::string json_line(const CompareOptions& options, const CompareReport& report
   const ParameterError& worst = comparison.findings.front().of;
   nlohmann::json line{{"kind", "comparison"},
                       {"model", options.model},
-                      {"tokens", options.tokens},
+                      {"tokens_file", options.tokens},
                       {"gradients", options.gradients},
                       {"objective", options.objective},
                       {"verdict", verdict_name(comparison.verdict)},

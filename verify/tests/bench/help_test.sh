@@ -45,6 +45,9 @@ sweep = help_text(["sweep"], 0)
 found = re.findall(r"^(\w+):$", sweep.split("Examples:")[0], re.MULTILINE)
 for group in ("Model", "Data", "Objective", "Method", "Memory", "Run", "Output"):
     assert group in found, (group, found)
+assert "sppo_hard" not in sweep and sweep.count("\n") < 140, sweep.count("\n")
+objectives = subprocess.run([program, "max-length", "--help", "objectives"], capture_output=True, text=True, check=True).stdout
+assert objectives.startswith("Objectives and their options (--set):\n  sft: ") and "sppo_hard" in objectives, objectives[:80]
 at = {group: sweep.index(f"\n{group}:\n") for group in found if f"\n{group}:\n" in sweep}
 def group_of(flag):
     line = re.search(rf"^  {flag}\b", sweep, re.MULTILINE).start()

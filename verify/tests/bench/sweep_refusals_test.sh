@@ -31,7 +31,12 @@ refuses 'expected cpu, cuda, cuda:N' --device tpu
 refuses '--deterministic' --deterministic
 refuses '--deterministic' --deterministic --device meta
 refuses '--memory-limit' --memory-cap 5XB
-refuses 'qwen3-cpu' --model no-such-model
+refuses "model 'no-such-model': neither a folder nor a preset (streambp-bench models lists them)" --model no-such-model
+refuses 'did you mean qwen3-8b?' --model Qwen3-8
+refuses 'did you mean gemma-4-26b-a4b?' --model gemma-4-26b
+refuses 'sweep takes no --metod streambp; did you mean --method?' --metod streambp
+run "a command misspelt" 2 maxlength --model qwen3-8b
+grep -q '^streambp-bench: maxlength: no command; did you mean max-length? ' stderr || fail "which command"
 refuses 'config.json' --model .
 refuses '--memory-limit' --memory-limit 5XB
 refuses 'positive' --divisor 0

@@ -183,7 +183,7 @@ bad() {
   grep -q -- "$text" stderr || fail "no word of '$text'"
 }
 bad 'holds a training run already' "${common[@]}" --out adamw
-bad 'with other options' "${common[@]}" "${long[@]}" --weight-decay 0.02 --steps 30 --out adamw --resume
+bad 'of a run with other options: .*training/weight_decay was 0.01, is 0.02;' "${common[@]}" "${long[@]}" --weight-decay 0.02 --steps 30 --out adamw --resume
 bad 'with other options' "${common[@]}" "${long[@]}" --optimizer natural-galore --galore-rank 4 --galore-history 7 --steps 30 --out natural-galore --resume
 bad 'damping is 0, expected above 0' "${common[@]}" --optimizer natural-galore --galore-damping 0 --out no
 bad 'No such file' train --text nowhere --out no --quiet
@@ -212,6 +212,15 @@ bad 'of step 4, of which .*results.jsonl has no record' "${once[@]}" --out state
 cp resumed/state.safetensors torn
 sed '2s/"step":2/"step":"two"/' resumed/results.jsonl >torn/results.jsonl
 bad 'results.jsonl line 2: step "two", loss ' "${once[@]}" --out torn --steps 6 --resume
+
+trained 'under a schedule' scheduled --optimizer sgd --schedule cosine --steps 4
+bad 'with other options: training/steps was 4, is 6;' "${common[@]}" --optimizer sgd --schedule cosine --out scheduled --steps 6 --resume
+
+# A folder's tokenizer goes with the model.
+cp -r resumed/model spoken
+echo '{"version": "1.0"}' >spoken/tokenizer.json
+run 'a model with a tokenizer' 0 train --model spoken --text text --seq-len 33 --batch 2 --quiet --optimizer sgd --steps 1 --out spoke
+cmp -s spoken/tokenizer.json spoke/model/tokenizer.json || fail 'no tokenizer'
 
 # Nothing that a run reads is written over.
 cp -r resumed/model model

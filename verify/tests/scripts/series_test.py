@@ -45,6 +45,15 @@ def named(paths):
     return dict(found[0])
 
 
+def check_spread(folder):
+    """Bands: of all repeats, and of ratios round by round, where there are as many."""
+    rounds = {"checkpoint": [2.0, 4.0, 5.0], "streambp": [1.0, 3.0, 4.0]}
+    write(folder / "rounds", [{**record(method, 8, 100), "seconds": seconds} for method, seconds in rounds.items()] + [{**record("streambp", 16, 110), "seconds": [1.0]}])
+    base, ours = series_of(read_records([folder / "rounds/results.jsonl"]))
+    assert ours.spread("seconds") == {8: (1.0, 4.0), 16: (1.0, 1.0)}, ours.spread("seconds")
+    assert ours.spread("seconds", base) == {8: (0.5, 0.8)}, ours.spread("seconds", base)
+
+
 def check_settings(folder):
     plain = write(folder / "plain", [record("standard", 8, 900), record("streambp", 8, 100), record("streambp", 16, 110)])
     assert named([plain]) == {"standard": {8: 900}, "streambp, chunk auto": {8: 100, 16: 110}}
@@ -144,7 +153,7 @@ def check_repeats(folder):
 
 
 def main():
-    for check in (check_settings, check_folders, check_bases, check_picture, check_small_picture, check_repeats):
+    for check in (check_spread, check_settings, check_folders, check_bases, check_picture, check_small_picture, check_repeats):
         with tempfile.TemporaryDirectory() as folder:
             check(Path(folder))
     print("all checks passed")

@@ -3,13 +3,18 @@
 # compare_cli_test.sh PROGRAM GOLDENS
 source "$(dirname "${BASH_SOURCE[0]}")/cli_testing.sh"
 
-refuses 'unknown preset' 'presets:' compare --model nonsense --tokens "$tensors" --gradients "$tensors"
+refuses 'unknown preset' 'neither a folder nor a preset' compare --model nonsense --tokens "$tensors" --gradients "$tensors"
 refuses 'missing tokens' 'none.safetensors' compare --model "$model" --tokens "$folder/none.safetensors" --gradients "$tensors"
 refuses 'divisor 0' 'divisor is 0' compare --model "$model" --tokens "$tensors" --gradients "$tensors" --divisor 0
 refuses 'tolerance' "expected a number above 0, or auto" compare --model "$model" --tokens "$tensors" --gradients "$tensors" --tolerance 1e-3x
 refuses 'compute dtype' "'nonsense'" compare --model "$model" --tokens "$tensors" --gradients "$tensors" --compute-dtype nonsense
 refuses 'token outside the vocabulary' 'expected a token id' compare --model "$goldens/models/qwen2-small" --tokens "$tensors" --gradients "$tensors"
-refuses 'unknown dtype' 'nonsense' compare --model qwen3-cpu --dtype nonsense --tokens "$tensors" --gradients "$tensors"
+python3 -c 'import struct, sys
+header = b"{\"x\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}"
+sys.stdout.buffer.write(struct.pack("<Q", len(header)) + header + bytes(4))' >"$folder/one.safetensors"
+refuses 'more memory than there is' 'in float64 take 3.76 TB, ' compare --model qwen3-235b-a22b --tokens "$tensors" --gradients "$folder/one.safetensors"
+refuses "another model's gradients" 'gradients of another model than qwen3-cpu: ' compare --model qwen3-cpu --tokens "$tensors" --gradients "$tensors"
+refuses 'unknown dtype' 'nonsense' compare --model qwen3-cpu --dtype nonsense --tokens "$tensors" --gradients "$folder/one.safetensors"
 
 head -c -8 "$tensors" >"$folder/short.safetensors"
 refuses 'truncated gradients' 'short.safetensors' compare --model "$model" --tokens "$tensors" --gradients "$folder/short.safetensors"
@@ -53,6 +58,9 @@ compare() {
 compare 'the truth' 0 "$tensors"
 says 'exact: all'
 says 'factor: 1 ('
+compare "another batch's" 1 "$goldens/cases/qwen3-sft-b3_right/tensors.safetensors"
+says 'factor: none in common, '
+! grep -q 'the factor fits' "$folder/out" || fail 'a hint that explains nothing'
 compare 'the truth as JSON' 0 "$tensors" --json
 says '"verdict":"exact"'
 for field in compute_dtype factor_low factor_high factor_differs noise_runs median_ratio unseen_error notes noise ratio limit; do
