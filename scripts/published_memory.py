@@ -5,7 +5,8 @@
     scripts/published_memory.py --out DIR --table                    makes the page of DIR/results.jsonl again
 
 Writes results.jsonl, a record for each row, and README.md. The flags of a row say what the published loop does, read from its source or its
-configuration before anything was predicted; a row that states less than a prediction asks for is marked, and what was assumed is said.
+configuration before anything was predicted, but for two of torchtune's: that its loss keeps whole logits was seen in its source after a first
+prediction. A row that states less than a prediction asks for is marked, and what was assumed is said.
 """
 
 import argparse
