@@ -51,7 +51,9 @@ std::string rollout_text(const Rollout& rollout) {
       turn_text(rollout.gradients[1].of_unbiased), rollout.bounds.most,
       turn_text(named(rollout, "sequence_mask").of_unbiased));
   text += fmt::format("ratios of whole rows: {:.4g} to {:.4g}, as good as {:.3g} of {} rows\n", least->ratio,
-                      most->ratio, rollout.effective_rows, rollout.rows.size());
+                      most->ratio, rollout.effective_rows,
+                      std::count_if(rollout.rows.begin(), rollout.rows.end(),
+                                    [](const RolloutRow& row) { return row.tokens > 0; }));
   text +=
       fmt::format("log-probabilities, from the float64 truth of these weights: the sampling engine's {:.2g}",
                   rollout.sampling_error);

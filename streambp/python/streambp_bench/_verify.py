@@ -42,7 +42,7 @@ class Diagnosis:
     on they are wrong) or "unknown"; name, sentence: the mistake, with factor where all gradients are off by one; residual: what it leaves
     unexplained; limit: what would fit; equally_good: further mistakes that this batch can't tell from it; explanations: the best, as dicts of
     name, sentence, residual, factor; location: where they go wrong, as a dict of name, sentence, right, wrong, or None; notes: what could not
-    be tried.
+    be tried; passes: over the batch, that the search took.
     """
 
     finding: str
@@ -55,6 +55,7 @@ class Diagnosis:
     explanations: list
     location: dict | None = None
     notes: tuple = ()
+    passes: float = 0.0
 
     def __str__(self):
         if self.finding == "right":
@@ -308,4 +309,4 @@ def _diagnosis(line):
         return None
     return Diagnosis(finding=line["finding"], name=line["name"], sentence=line["sentence"], residual=_number(line["residual"]),
                      factor=_number(line["factor"]), limit=_number(line["limit"]), equally_good=line["equally_good"],
-                     explanations=line["explanations"], location=line.get("location"), notes=tuple(line["notes"]))
+                     explanations=line["explanations"], location=line.get("location"), notes=tuple(line["notes"]), passes=line["passes"])
