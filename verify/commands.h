@@ -22,6 +22,9 @@ void add_precision_command(CLI::App& app, std::function<int()>& action, int argc
 /// A file of gradients, from any framework, against the float64 truth.
 void add_compare_command(CLI::App& app, std::function<int()>& action);
 
+/// Completions that an inference engine sampled: what its log-probabilities do to the gradient.
+void add_rollout_command(CLI::App& app, std::function<int()>& action);
+
 /// Lengths, products and element counts across 2^16, 2^31 and 2^32.
 void add_long_command(CLI::App& app, std::function<int()>& action);
 

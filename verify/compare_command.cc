@@ -15,11 +15,13 @@
 #include "streambp/model/tensor_file.h"
 #include "streambp/objective/terms.h"
 #include "streambp/runtime/bytes.h"
+#include "streambp/runtime/output_file.h"
 #include "verify/command_flags.h"
 #include "verify/commands.h"
 #include "verify/compare/compare.h"
 #include "verify/compare/hints.h"
 #include "verify/compare/judge.h"
+#include "verify/compare/junit.h"
 #include "verify/compare/truth.h"
 #include "verify/diagnose/compare_diagnose.h"
 
@@ -36,7 +38,7 @@ struct CompareFlags : CommonFlags {
   std::string tolerance = "auto";
   std::string compute_dtype;
   std::string chunk = "auto";
-  std::string diagnose_chunks;
+  std::string diagnose_chunks, junit;
   bool diagnose = false;
   uint64_t seed = 0;
 };
@@ -55,8 +57,8 @@ What is printed:
   true loss    in float64, with the scored tokens and, for sft, the number that their sum is divided by
 
 Verdicts: exact, every error is within its limit (1e-10 for float64, 3 x the noise for other dtypes, or --tolerance);
-scaled, all gradients are off by the same factor; undecided, the precision leaves it open; wrong; incomplete, names or
-shapes are not the model's. The exit code is 0 for exact alone, with a --loss that holds, and 1 for the others.
+scaled, all gradients are off by the same factor; undecided, the precision leaves it open, or any code would give such
+gradients (all are zero, the model's probabilities uniform); wrong; incomplete, names or shapes are not the model's. The exit code is 0 for exact alone, with a --loss that holds, and 1 for the others.
 )";
 
 double read_tolerance(const std::string& text) {
@@ -163,11 +165,12 @@ void describe_loss(const Truth& truth, const CompareOptions& options, CompareRep
 
 int run_compare(const CompareFlags& flags) {
   const CompareOptions options = read_options(flags);
+  if (!flags.junit.empty()) check_output_file("--junit", flags.junit);
   const Tensors gradients = read_gradients(options.gradients);
   require_possible(options, gradients);
   Truth truth = open_truth(options);
   if (count(truth.batch).scored == 0)
-    print_line(stderr, "streambp-verify: {}: no token is scored, every gradient is 0", options.tokens);
+    print_line(stderr, "streambp-verify: {}: no token is scored", options.tokens);
 
   CompareReport report = judge(truth, options, gradients);
   describe_loss(truth, options, report);
@@ -182,10 +185,13 @@ int run_compare(const CompareFlags& flags) {
   } else {
     print_report(report);
   }
+  std::string diagnosed;
   if (options.diagnose) {
     const Diagnosis diagnosis = diagnose_comparison(truth, options, comparison, gradients);
-    fmt::print("{}\n", options.json ? diagnosis_json(diagnosis) : "\n" + diagnosis_text(diagnosis));
+    diagnosed = diagnosis_text(diagnosis);
+    fmt::print("{}\n", options.json ? diagnosis_json(diagnosis) : "\n" + diagnosed);
   }
+  if (!flags.junit.empty()) write_file(flags.junit, junit_text(options, report, diagnosed));
   const bool loss_holds = !report.given_loss || report.given_loss->within();
   return comparison.verdict == Verdict::kExact && loss_holds ? kExitGood : kExitCheckFailed;
 }
@@ -245,6 +251,8 @@ void add_compare_command(CLI::App& app, std::function<int()>& action) {
   text("--diagnose-chunk", flags->diagnose_chunks,
        "Sizes of chunks in which the mistake may lie, as 100,384 (in addition to powers of two and even "
        "parts); implies --diagnose");
+  text("--junit", flags->junit,
+       "A file for the verdict, and each parameter, as JUnit's XML, which CI servers show");
   text("--chunk", flags->chunk, "Chunk of the float64 run")->capture_default_str();
   add_seed_flag(*command, "--seed", flags->seed, "Of a preset's random weights");
   text("--dtype", flags->dtype, "Dtype a preset's random weights are drawn in (default: the preset's own)");

@@ -16,11 +16,25 @@ double column_error(const at::Tensor& value, const at::Tensor& truth) {
   return value.defined() ? relative_error(value, truth) : std::numeric_limits<double>::quiet_NaN();
 }
 
+/// Of this thread.
+int64_t& run_so_far() {
+  thread_local int64_t tokens = 0;
+  return tokens;
+}
+
 bool same_column(const at::Tensor& a, const at::Tensor& b) {
   return a.defined() == b.defined() && (!a.defined() || bit_equal(a, b));
 }
 
 }  // namespace
+
+int64_t tokens_run() {
+  return run_so_far();
+}
+
+void add_tokens_run(int64_t tokens) {
+  run_so_far() += tokens;
+}
 
 Tensors gradients_of(const Model& model) {
   Tensors gradients;
@@ -32,6 +46,7 @@ Tensors gradients_of(const Model& model) {
 Evaluation evaluate(Model& model, const Batch& batch, const Objective& objective, const Settings& settings,
                     Model* teacher) {
   model.zero_gradients();
+  add_tokens_run(batch.size());
   const Outcome outcome = backpropagate(model, batch, objective, settings, teacher);
   return {outcome.loss, on_cpu(outcome.log_probabilities), on_cpu(outcome.values), gradients_of(model)};
 }

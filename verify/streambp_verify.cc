@@ -25,6 +25,7 @@ int main(int argc, char** argv) {
   verify::add_gradcheck_command(app, action);
   verify::add_precision_command(app, action, argc, argv);
   verify::add_compare_command(app, action);
+  verify::add_rollout_command(app, action);
   verify::add_long_command(app, action);
   add_completion_command(app, action);
   end_program("streambp-verify", run_command_line(app, argc, argv, [&action] { return action(); }));

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "streambp/model/scored.h"
 #include "streambp/model/tensor_file.h"
 #include "verify/compare/noise.h"
 #include "verify/evaluation.h"
@@ -54,12 +55,39 @@ bool are_numbers_of(at::ScalarType dtype, const Tensors& gradients) {
   });
 }
 
+/// What makes a truth one that nearly any code would reach; empty: nothing.
+std::string why_dead(const Evaluation& evaluation, const Truth& truth) {
+  if (std::all_of(evaluation.gradients.begin(), evaluation.gradients.end(),
+                  [](const auto& entry) { return is_zero(entry.second); }))
+    return "all gradients of the truth are zero";
+  const at::Tensor& log_probabilities = evaluation.log_probabilities;
+  if (!log_probabilities.defined()) return "";
+  const at::Tensor of_targets = log_probabilities.index_select(0, scored_indices(truth.batch));
+  const double uniform = -std::log(static_cast<double>(truth.model.config().vocab_size));
+  const bool is_uniform =
+      of_targets.numel() > 0 && (of_targets - uniform).abs().max().item<double>() <= 1e-12;
+  return is_uniform ? "the model gives every token the same probability" : "";
+}
+
 class Judge {
  public:
   Judge(Truth& truth, const CompareOptions& options, const Tensors& gradients)
       : truth_(truth), options_(options), gradients_(gradients), as_stored_(evaluate()) {}
 
+  /// Gradients that agree where every model's would show nothing.
   CompareReport run() {
+    CompareReport result = run_any();
+    Comparison& comparison = result.comparison;
+    if (!is_good(comparison)) return result;
+    const std::string dead = why_dead(as_stored_, truth_);
+    if (dead.empty()) return result;
+    comparison.verdict = Verdict::kUndecided;
+    comparison.notes.push_back(fmt::format("{}: that gradients agree is no evidence", dead));
+    return result;
+  }
+
+ private:
+  CompareReport run_any() {
     const at::ScalarType dtype = options_.compute_dtype.value_or(narrowest_dtype(gradients_));
     if (options_.tolerance) {
       Judging judging;
@@ -72,7 +100,6 @@ class Judge {
     return in_narrower(std::move(result), dtype);
   }
 
- private:
   Evaluation evaluate() {
     Settings settings;
     settings.chunk = options_.chunk;

@@ -17,6 +17,8 @@ namespace streambp::verify {
 ///   are undecided: they may have been computed in it and written wide, or rounded where they should not have
 ///   been. So are float32 gradients whose errors are just what bfloat16's noise is. A common factor is named
 ///   in either case. options.compute_dtype decides.
+/// - Gradients that agree with a truth that is all zero, or of a model that gives every token the same
+///   probability, are undecided: nearly any code would give them.
 /// Leaves `truth` with the weights that the verdict is about: in a low precision those rounded to it.
 CompareReport judge(Truth& truth, const CompareOptions& options, const Tensors& gradients);
 

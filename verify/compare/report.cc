@@ -97,6 +97,10 @@ void print_verdict(const CompareReport& report) {
                  comparison.factor, 1.0 / comparison.factor, limit);
       break;
     case Verdict::kUndecided:
+      if (beyond == 0) {
+        fmt::print("undecided: the gradients agree; see the notes for why that is no evidence\n");
+        break;
+      }
       fmt::print(
           "undecided: {} of {} gradients are more than {} from the float64 truth; see the notes and "
           "hints for what keeps that from being a verdict\n",

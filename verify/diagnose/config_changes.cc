@@ -82,4 +82,35 @@ Config changed_config(Config config, const std::string& name) {
   throw std::logic_error("no such change of a config");
 }
 
+const std::vector<ConfigNumber>& config_numbers() {
+  static const std::vector<ConfigNumber> kNumbers{
+      {"embedding-scale", "what embeddings are multiplied by",
+       [](Config& c) -> double& { return c.embedding_scale; }},
+      {"attention-scale", "what attention's scores are multiplied by",
+       [](Config& c) -> double& { return c.attention_scale; }},
+      {"rope-theta", "rope_theta", [](Config& c) -> double& { return c.rope.theta; }},
+      {"rope-factor", "the factor of rope_scaling", [](Config& c) -> double& { return c.rope.factor; }},
+      {"rope-attention-factor", "the attention_factor of rope_scaling (mscale)",
+       [](Config& c) -> double& { return c.rope.attention_factor; }},
+      {"norm-eps", "rms_norm_eps", [](Config& c) -> double& { return c.rms_norm_eps; }},
+      {"residual-multiplier", "residual_multiplier",
+       [](Config& c) -> double& { return c.residual_multiplier; }},
+      {"logits-scaling", "logits_scaling", [](Config& c) -> double& { return c.logits_scaling; }},
+      {"attention-softcap", "attn_logit_softcapping",
+       [](Config& c) -> double& { return c.attn_logit_softcapping; }},
+      {"final-softcap", "final_logit_softcapping",
+       [](Config& c) -> double& { return c.final_logit_softcapping; }},
+      {"routed-scaling", "routed_scaling_factor",
+       [](Config& c) -> double& { return c.mixture.routed_scaling_factor; }},
+      {"gate-alpha", "swiglu_alpha", [](Config& c) -> double& { return c.swiglu_alpha; }}};
+  return kNumbers;
+}
+
+const ConfigNumber& config_number(const std::string& name) {
+  for (const ConfigNumber& each : config_numbers()) {
+    if (name == each.name) return each;
+  }
+  throw std::logic_error("no such number of a config");
+}
+
 }  // namespace streambp::verify

@@ -20,4 +20,14 @@ const std::vector<ConfigChange>& config_changes();
 /// `config` with the change of this name.
 Config changed_config(Config config, const std::string& name);
 
+/// A number of config.json that may be another one.
+struct ConfigNumber {
+  const char* name;
+  const char* text;  // "rope_theta"
+  double& (*of)(Config& config);
+};
+
+const std::vector<ConfigNumber>& config_numbers();
+const ConfigNumber& config_number(const std::string& name);
+
 }  // namespace streambp::verify

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstdio>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -11,7 +10,10 @@
 #include <unistd.h>
 
 #include "streambp/error.h"
+#include "verify/diagnose/biases.h"
 #include "verify/diagnose/factor_words.h"
+#include "verify/diagnose/longer_rows.h"
+#include "verify/diagnose/numbers.h"
 #include "verify/diagnose/tokens.h"
 
 namespace streambp::verify {
@@ -38,13 +40,6 @@ constexpr size_t kPairs = 24;
 constexpr double kSumsFit = 1e-5;
 /// Of what the truth leaves, that such sums leave.
 constexpr double kShareOfTruths = 0.02;
-/// Of what a mistake in rounding does, the share that has to be there, how many times what noise has of it,
-/// and how large it has to be at all.
-constexpr double kLeastShare = 0.5;
-constexpr double kClearShare = 5.0;
-constexpr double kLeastEffect = 0.02;
-/// Directions of the noise that are independent.
-constexpr double kIndependentOfNoise = 16.0;
 /// How many times the noise a gradient may be off.
 constexpr double kNoiseLimit = 3.0;
 /// Mistakes in the loss alone: what they are about.
@@ -52,23 +47,6 @@ const std::set<std::string> kOfLosses{"options", "reference", "old", "normaliser
 /// Mistakes that leave the loss and the forward pass as they are: what they are about.
 const std::set<std::string> kOfBackwardPasses{"detached", "tied embedding", "padding row", "sums"};
 constexpr std::array<size_t, 2> kOfEveryKind{3, 1};
-
-/// What rounding an entry to the coarsest dtype among the gradients does to it on average.
-double rounding_of(const Tensors& gradients) {
-  double rounding = 0.0;
-  for (const auto& [name, gradient] : gradients) {
-    const at::ScalarType dtype = gradient.scalar_type();
-    if (dtype == at::kBFloat16) rounding = std::max(rounding, 1.7e-3);
-    if (dtype == at::kHalf) rounding = std::max(rounding, 2.1e-4);
-    if (dtype == at::kFloat) rounding = std::max(rounding, 2.6e-8);
-  }
-  return rounding;
-}
-
-bool has_dtype(const Tensors& gradients, at::ScalarType dtype) {
-  return std::any_of(gradients.begin(), gradients.end(),
-                     [&](const auto& entry) { return entry.second.scalar_type() == dtype; });
-}
 
 /// "37 of 150" on stderr, where somebody may be watching.
 void progress(size_t done, size_t all, const char* what) {
@@ -113,7 +91,9 @@ class Search {
     truth_fit_ = tried_.front().fit;
     // The truth, or its multiple: there is nothing left to explain.
     if (truth_fit_.residual <= std::max(kRounding, kTruthAllowance * noise_)) {
-      try_biases();
+      if (!options_.noise.empty())
+        parts_ = explain_biases({subject_, gauge_, truth_, options_.noise, noise_}, hypotheses_, options_.run,
+                                diagnosis_.tried);
       return finish();
     }
     diagnosis_.tried = factors_.size();
@@ -126,10 +106,16 @@ class Search {
       if (unnamed_) parts_.push_back(std::move(*unnamed_));
       return finish();
     }
-    size_t left_out = 0;
-    for (size_t i = 0; i < hypotheses_.size(); ++i) {
-      progress(i + 1, hypotheses_.size(), "mistakes");
-      try_out({&hypotheses_[i]}) ? ++diagnosis_.tried : ++left_out;
+    if (is_precise() && parts_.empty() && !unnamed_ && !head_is_right() && try_batch_and_numbers())
+      return finish();
+    size_t left_out = 0, done = 0;
+    for (const bool unlikely : {false, true}) {
+      for (const Hypothesis& each : hypotheses_) {
+        if (is_unlikely(each) != unlikely) continue;
+        progress(++done, hypotheses_.size(), "mistakes");
+        try_out({&each}) ? ++diagnosis_.tried : ++left_out;
+      }
+      if (fits(best())) break;
     }
     if (left_out > 0 && !wrong_engine_knows(subject_))
       diagnosis_.notes.push_back(fmt::format(
@@ -145,6 +131,19 @@ class Search {
     GradientLimits all;
     for (const auto& [name, of_truth] : truth) all[name] = std::max(kNoiseLimit * noise_, kRounding);
     return all;
+  }
+
+  bool head_is_right() const { return location_ && location_->right.starts_with("the head"); }
+
+  /// Whether what is known by now speaks against a mistake, alone: it is tried where no other explains the
+  /// gradients.
+  bool is_unlikely(const Hypothesis& hypothesis) const {
+    if (!is_precise()) return false;
+    if (location_ && !head_is_right() && hypothesis.about != "sums" &&
+        kOfBackwardPasses.contains(hypothesis.about))
+      return true;
+    return tokens_explain_ && (hypothesis.about == "normaliser" || hypothesis.name == "prompt-scored" ||
+                               hypothesis.name.starts_with("labels-lost"));
   }
 
   /// Whether what is right and what is wrong can be told apart parameter by parameter.
@@ -166,44 +165,27 @@ class Search {
     if (!parts_.empty() || unnamed_) return;
     TokenFit tokens = explain_by_tokens(subject_, gradients_, gauge_, limits, options_.chunks);
     take(std::move(tokens.explanations));
+    tokens_explain_ = tokens.applies;
     // A head's gradient that is no sum over tokens is not one with other weights either.
     if (tokens.applies && !tokens.head_fits && is_precise())
       std::erase_if(hypotheses_, [](const Hypothesis& h) { return h.about == "normaliser"; });
   }
 
-  /// Where noise is as large as a mistake, what the mistake does to gradients is a direction, in which noise
-  /// has next to nothing: those of rounding, which are at home in low precisions.
-  void try_biases() {
-    if (options_.noise.empty()) return;
-    const at::Tensor truth = gauge_.vector_of(truth_), off = gauge_.own() - truth;
-    std::vector<at::Tensor> noise;
-    for (const Tensors& gradients : options_.noise) noise.push_back(gauge_.vector_of(gradients) - truth);
+  /// Another batch than the given one, or numbers of the config, with other words for them. Whether one is
+  /// explained.
+  bool try_batch_and_numbers() {
+    const PartsLimits limits{std::min(diagnosis_.limit, kShareOfTruths * truth_fit_.residual),
+                             gauge_.parameters()};
+    parts_ = explain_by_longer_rows(subject_, gradients_, gauge_, limits, diagnosis_.notes);
+    if (!parts_.empty()) return true;
+    parts_ = explain_by_numbers(subject_, gauge_, truth_, limits, options_.run);
+    if (parts_.empty()) return false;
     for (const Hypothesis& each : hypotheses_) {
-      if (each.about != "sums") continue;
-      at::Tensor effect;
-      try {
-        effect = gauge_.vector_of(options_.run(subject_, each.settings())) - truth;
-      } catch (const InputError&) {
-        continue;
-      }
-      ++diagnosis_.tried;
-      const double square = at::dot(effect, effect).item<double>();
-      if (!(square > std::pow(kLeastEffect, 2) * static_cast<double>(gauge_.parameters()))) continue;
-      const auto share = [&](const at::Tensor& of) { return at::dot(of, effect).item<double>() / square; };
-      double natural = noise_ / std::sqrt(square * kIndependentOfNoise);
-      for (const at::Tensor& one : noise) natural = std::max(natural, std::abs(share(one)));
-      const double found = share(off);
-      if (!(found > kLeastShare && found < 1.0 / kLeastShare && found > kClearShare * natural)) continue;
-      Fit fit;
-      fit.residual = fit.without_factor =
-          (off - effect * found).norm().item<double>() / std::sqrt(static_cast<double>(gauge_.parameters()));
-      parts_.push_back(
-          {each.name,
-           fmt::format("{} ({:.0f} % of what that does is in these gradients, where noise has {:.0f} % "
-                       "at most)",
-                       each.sentence, 100.0 * found, 100.0 * natural),
-           fit});
+      const WrongSettings settings = each.settings();
+      if (!settings.config_change.empty() || settings.score_factor != 1.0)
+        diagnosis_.tried += try_out({&each}) ? 1 : 0;
     }
+    return true;
   }
 
   void take(std::vector<Explanation> explanations) {
@@ -377,7 +359,8 @@ class Search {
   std::optional<Location> location_;
   std::vector<Explanation> parts_;
   std::optional<Explanation> unnamed_;
-  std::vector<Tried> tried_;  // the truth first
+  bool tokens_explain_ = false;  // weights of tokens have been fitted
+  std::vector<Tried> tried_;     // the truth first
   Diagnosis diagnosis_;
 };
 
@@ -389,7 +372,11 @@ double precision_residual(const Tensors& gradients, const Tensors& truth) {
 
 Diagnosis diagnose(const WrongSubject& subject, const Tensors& gradients, const Tensors& truth, double noise,
                    const DiagnoseOptions& options) {
-  return Search(subject, gradients, truth, noise, options).run();
+  const int64_t before = tokens_run();
+  Diagnosis diagnosis = Search(subject, gradients, truth, noise, options).run();
+  diagnosis.passes = static_cast<double>(tokens_run() - before) /
+                     static_cast<double>(std::max<int64_t>(subject.batch.size(), 1));
+  return diagnosis;
 }
 
 }  // namespace streambp::verify

@@ -43,6 +43,7 @@ struct Diagnosis {
   size_t fitting = 0;                     // how many of them, from the first on, are indistinguishable
   size_t tried = 0;                       // hypotheses, pairs not counted
   size_t pairs_tried = 0;
+  double passes = 0.0;               // that all of it took: tokens that were run, by those of the batch
   double limit = 0.0;                // residual up to which something fits
   std::optional<Location> location;  // of gradients that are wrong
   std::vector<std::string> notes;    // what could not be tried

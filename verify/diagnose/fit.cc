@@ -41,6 +41,22 @@ double dot_of(const at::Tensor& a, const at::Tensor& b) {
 
 }  // namespace
 
+double rounding_of(const Tensors& gradients) {
+  double rounding = 0.0;
+  for (const auto& [name, gradient] : gradients) {
+    const at::ScalarType dtype = gradient.scalar_type();
+    if (dtype == at::kBFloat16) rounding = std::max(rounding, 1.7e-3);
+    if (dtype == at::kHalf) rounding = std::max(rounding, 2.1e-4);
+    if (dtype == at::kFloat) rounding = std::max(rounding, 2.6e-8);
+  }
+  return rounding;
+}
+
+bool has_dtype(const Tensors& gradients, at::ScalarType dtype) {
+  return std::any_of(gradients.begin(), gradients.end(),
+                     [&](const auto& entry) { return entry.second.scalar_type() == dtype; });
+}
+
 FitGauge::FitGauge(const Tensors& gradients, const Tensors& truth) {
   std::vector<at::Tensor> parts;
   std::vector<double> own_norms, truth_norms, ratios;

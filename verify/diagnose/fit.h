@@ -56,4 +56,9 @@ class FitGauge {
   at::Tensor own_vector_;
 };
 
+/// What rounding an entry to the coarsest dtype among the gradients does to it on average.
+double rounding_of(const Tensors& gradients);
+
+bool has_dtype(const Tensors& gradients, at::ScalarType dtype);
+
 }  // namespace streambp::verify

@@ -39,6 +39,10 @@ void HypothesisTable::attention() {
   if (longest() > 1)
     add("looks-ahead", "causal mask", "every query sees one token ahead",
         [](WrongSettings& s) { s.looks_ahead = 1; });
+  if (config_.num_key_value_heads > 1 && config_.num_key_value_heads < config_.num_attention_heads)
+    add("key-value-heads-in-turn", "heads",
+        "queries take keys' and values' heads in turn, not in groups (repeat instead of repeat_interleave)",
+        [](WrongSettings& s) { s.key_value_heads_in_turn = true; });
   scales();
   single_layers();
   const auto widest = [&](int64_t offset) {

@@ -18,6 +18,7 @@
 #include "verify/diagnose/config_changes.h"
 #include "verify/diagnose/late_objective.h"
 #include "verify/diagnose/wrong_batch.h"
+#include "verify/evaluation.h"
 
 namespace streambp::verify {
 namespace {
@@ -142,7 +143,7 @@ class LayerPass {
     const WrongSettings& s = settings_;
     return s.own_chunk_only.size > 0 || s.top_left.size > 0 || s.sees_whole_chunk.size > 0 ||
            s.detached.size > 0 || s.looks_ahead != 0 || s.score_factor != 1.0 || s.ignores_windows ||
-           s.window_offset != 0 || s.no_attention_softcap || s.no_sinks ||
+           s.window_offset != 0 || s.no_attention_softcap || s.no_sinks || s.key_value_heads_in_turn ||
            wrong_.hidden_key.any().item<bool>();
   }
 
@@ -222,8 +223,12 @@ class LayerPass {
                             bool hides_padding) {
     const at::Tensor q = heads.queries.transpose(0, 1);
     const int64_t group = heads.queries.size(1) / heads.own.keys.size(1);
-    const at::Tensor k = heads.own.keys.transpose(0, 1).repeat_interleave(group, 0);
-    const at::Tensor v = heads.own.values.transpose(0, 1).repeat_interleave(group, 0);
+    const auto for_queries = [&](const at::Tensor& x) {
+      const at::Tensor by_head = x.transpose(0, 1);
+      return settings_.key_value_heads_in_turn ? by_head.repeat({group, 1, 1})
+                                               : by_head.repeat_interleave(group, 0);
+    };
+    const at::Tensor k = for_queries(heads.own.keys), v = for_queries(heads.own.values);
     const auto starts = [&](const Cut& cut) { return chunk_starts(indices_, cut); };
     const auto of_query = [](const at::Tensor& x) { return x.unsqueeze(1); };
     const auto of_key = [](const at::Tensor& x) { return x.unsqueeze(0); };
@@ -322,14 +327,15 @@ WrongSettings without_layers_part(WrongSettings settings) {
   settings.score_factor = 1.0;
   settings.only_layer = -1;
   settings.no_attention_softcap = settings.no_sinks = settings.positions_by_column = false;
-  settings.target_slope_rounded = false;
+  settings.target_slope_rounded = settings.key_value_heads_in_turn = false;
   return settings;
 }
 
 /// Whether only the library's layers know them.
 bool asks_for_layers(const WrongSettings& settings) {
   return settings.leak != Leak::kNone || settings.looks_ahead != 0 || settings.score_factor != 1.0 ||
-         settings.only_layer >= 0 || settings.target_slope_rounded || !settings.config_change.empty();
+         settings.only_layer >= 0 || settings.target_slope_rounded || settings.key_value_heads_in_turn ||
+         !settings.config_change.empty() || !settings.config_number.empty();
 }
 
 /// The model with other settings, its values and gradients those of `model` itself.
@@ -349,20 +355,27 @@ Model with_config(const Model& model, const Config& config) {
 }  // namespace
 
 Tensors run_layer_pass(const WrongSubject& subject, const WrongSettings& settings) {
-  if (!settings.config_change.empty()) {
+  if (!settings.config_change.empty() || !settings.config_number.empty()) {
     if (subject.model.has_adapters() || subject.model.has_value_head())
       throw InputError("--diagnose: another config of a model with adapters or a value head");
-    Model other = with_config(subject.model, changed_config(subject.model.config(), settings.config_change));
+    Config config = subject.model.config();
+    if (!settings.config_change.empty()) config = changed_config(config, settings.config_change);
+    if (!settings.config_number.empty())
+      config_number(settings.config_number).of(config) = settings.config_value;
+    Model other = with_config(subject.model, config);
     const WrongSubject changed{other,           subject.batch,     subject.objective,
                                subject.options, subject.input_ids, subject.labels,
                                subject.teacher};
     WrongSettings rest = settings;
     rest.config_change.clear();
+    rest.config_number.clear();
+    rest.config_value = 0.0;
     return run_layer_pass(changed, rest);
   }
   if (!(without_layers_part(settings) == WrongSettings{}))
     throw InputError(
         "--diagnose: a mistake that the wrong engine alone makes, of a model that it does not know");
+  add_tokens_run(subject.batch.size());
   return LayerPass(subject, settings).run();
 }
 

@@ -63,6 +63,8 @@ std::string finding(const Diagnosis& diagnosis) {
   if (diagnosis.location)
     text += fmt::format("right: {}\nwrong: {}\n", diagnosis.location->right, diagnosis.location->wrong);
   for (const std::string& note : diagnosis.notes) text += fmt::format("note: {}\n", note);
+  text +=
+      fmt::format("tried: {}, in {:.3g} passes over the batch\n", tried_text(diagnosis), diagnosis.passes);
   return text;
 }
 
@@ -106,6 +108,7 @@ std::string diagnosis_json(const Diagnosis& diagnosis) {
                       {"limit", diagnosis.limit},
                       {"mistakes_tried", diagnosis.tried},
                       {"pairs_tried", diagnosis.pairs_tried},
+                      {"passes", diagnosis.passes},
                       {"notes", diagnosis.notes},
                       {"explanations", explanations}};
   if (diagnosis.location) {

@@ -62,14 +62,24 @@ class TokenSearch {
   void find_candidates() {
     const Batch& batch = subject_.batch;
     targets_ = batch.targets.clone();
+    at::Tensor ends = at::zeros({batch.size()}, at::kBool);
+    const at::Tensor rows = token_indices(batch, false).row;
     for (size_t i = 0; i + 1 < batch.offsets.size(); ++i) {
       const int64_t begin = batch.offsets[i], last = batch.offsets[i + 1] - 1;
-      if (last <= begin) continue;
+      if (last < begin) continue;
+      // Where another document of the same row follows, its first token.
+      if (batch.packed && last + 1 < batch.size() && targets_[last].item<int64_t>() == kNoTarget &&
+          rows[last].item<int64_t>() == rows[last + 1].item<int64_t>()) {
+        targets_[last] = batch.tokens[last + 1];
+        ends[last] = true;
+      }
+      if (last == begin) continue;
       const at::Tensor own = targets_.slice(0, begin, last);
       own.copy_(at::where(own.eq(kNoTarget), batch.tokens.slice(0, begin + 1, last + 1), own));
     }
     tokens_ = targets_.ne(kNoTarget).nonzero().squeeze(1);
     scored_ = batch.targets.index_select(0, tokens_).ne(kNoTarget);
+    ends_ = ends.index_select(0, tokens_);
   }
 
   void solve() {
@@ -220,6 +230,15 @@ class TokenSearch {
     const at::Tensor lost_tokens = tokens_.masked_select(gone), kept = tokens_.masked_select(pattern.ne(0.0));
     const at::Tensor at_lost = indices.in_sequence.index_select(0, lost_tokens),
                      at_kept = indices.in_sequence.index_select(0, kept);
+    if (texts.empty() && lost_tokens.numel() > 1) {
+      const at::Tensor lost_targets = targets_.index_select(0, lost_tokens);
+      if (lost_targets.eq(lost_targets[0]).all().item<bool>() &&
+          !targets_.index_select(0, kept).eq(lost_targets[0]).any().item<bool>())
+        texts.emplace_back("target-never-scored",
+                           fmt::format("token {} is never scored where it is the target, as where padding "
+                                       "and the end of a text are one token",
+                                       lost_targets[0].item<int64_t>()));
+    }
     if (texts.empty() && kept.numel() > 0) {
       if (at_lost.min().item<int64_t>() > at_kept.max().item<int64_t>()) {
         texts.emplace_back("tokens-cut-off", fmt::format("tokens of each row from index {} on are not scored",
@@ -248,11 +267,22 @@ class TokenSearch {
     const at::Tensor pattern = (scored_ | extra).to(at::kDouble);
     const std::optional<double> factor = factor_of(pattern);
     if (!factor) return;
-    const bool all = extra.logical_or(scored_).all().item<bool>();
-    add(all ? "prompt-scored" : "tokens-scored",
-        all ? "tokens whose label is masked, as a prompt's are, are scored on the next token"
-            : fmt::format("{} tokens whose label is masked are scored on the next token", count),
-        pattern, *factor, natural_factor(pattern));
+    const bool at_ends = at::equal(extra, ends_),
+               all = extra.logical_or(scored_).logical_or(ends_).all().item<bool>();
+    const char* const also_ends = extra.logical_and(ends_).any().item<bool>()
+                                      ? ", the last of a document on the first of the next"
+                                      : "";
+    if (at_ends) {
+      add("document-ends-scored", "each document's last token is scored on the first token of the next",
+          pattern, *factor, natural_factor(pattern));
+    } else {
+      add(all ? "prompt-scored" : "tokens-scored",
+          all ? fmt::format("tokens whose label is masked, as a prompt's are, are scored on the next token{}",
+                            also_ends)
+              : fmt::format("{} tokens whose label is masked are scored on the next token{}", count,
+                            also_ends),
+          pattern, *factor, natural_factor(pattern));
+    }
   }
 
   void means() {
@@ -283,6 +313,7 @@ class TokenSearch {
   std::unique_ptr<Objective> objective_;
   at::Tensor targets_;                   // [N], of all candidates
   at::Tensor tokens_, scored_;           // [M]: which tokens; whether they should be scored
+  at::Tensor ends_;                      // [M]: whether their target is another document's
   at::Tensor probabilities_;             // [M], of their targets
   at::Tensor slopes_, deviations_;       // [M]
   at::Tensor right_, weights_, errors_;  // [M]: the slopes they should have; what share of it they have

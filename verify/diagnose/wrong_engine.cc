@@ -10,6 +10,7 @@
 #include "streambp/error.h"
 #include "streambp/objective/terms.h"
 #include "verify/diagnose/wrong_decoder.h"
+#include "verify/evaluation.h"
 
 namespace streambp::verify {
 namespace {
@@ -270,6 +271,7 @@ class Run {
 }  // namespace
 
 WrongOutcome run_wrong(const WrongSubject& subject, const WrongSettings& settings) {
+  add_tokens_run(subject.batch.size());
   check_wrong_memory(subject.model.config(), subject.batch);
   const at::AutoGradMode with_grad(true);
   return Run(subject, settings).run();

@@ -83,6 +83,8 @@ struct WrongSettings {
   int64_t only_layer = -1;    // whose attention alone has the mistakes above; -1: all layers'
   bool no_attention_softcap = false;
   bool no_sinks = false;
+  bool key_value_heads_in_turn =
+      false;  // queries take them in turn (repeat), not in groups (repeat_interleave)
 
   // Rotary positions.
   bool positions_by_column = false;  // 0, 1, ... along a row whatever is given
@@ -92,7 +94,9 @@ struct WrongSettings {
   int64_t rope_length = 0;        // that tables are made for; 0: the batch's
 
   // Weights.
-  std::string config_change;        // of config_changes.h; empty: none
+  std::string config_change;  // of config_changes.h; empty: none
+  std::string config_number;  // of config_changes.h, whose value is config_value; empty: none
+  double config_value = 0.0;
   double adapter_rank_power = 0.0;  // adapters' scale is off by this power of their rank
   bool adapter_scale_one = false;
   bool head_adapter_bypassed = false;

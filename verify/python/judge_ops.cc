@@ -14,10 +14,12 @@
 #include "streambp/error.h"
 #include "streambp/model/strict_json.h"
 #include "streambp/model/tensor_file.h"
+#include "streambp/objective/terms.h"
 #include "verify/compare/hints.h"
 #include "verify/compare/judge.h"
 #include "verify/compare/truth_of_tensors.h"
 #include "verify/diagnose/compare_diagnose.h"
+#include "verify/rollout/rollout.h"
 
 namespace streambp::verify {
 namespace {
@@ -60,9 +62,9 @@ struct Judgement {
   std::string diagnosis;   // diagnosis_json; empty: not asked for
 };
 
-Judgement judge_tensors(const json& request, const TensorDict& values, const TensorDict& batch,
-                        const TensorDict& gradients, const TensorDict& teacher, const TensorDict& reference) {
-  CompareOptions options = options_of(request);
+/// The truth of a request, whose models' values come by role.
+Truth truth_of_request(const json& request, CompareOptions& options, const TensorDict& values,
+                       const TensorDict& batch, const TensorDict& teacher, const TensorDict& reference) {
   options.reference = "base";  // of adapters: the package has asked already
   TruthTensors tensors;
   tensors.model = model_of(request.at("model"), values);
@@ -73,13 +75,18 @@ Judgement judge_tensors(const json& request, const TensorDict& values, const Ten
   Truth truth = truth_of(tensors, options);
   if (truth.model.gradients().empty())
     throw InputError("{}: no parameter is trained, so there are no gradients to judge", options.model);
+  return truth;
+}
 
+Judgement judge_tensors(const json& request, const TensorDict& values, const TensorDict& batch,
+                        const TensorDict& gradients, const TensorDict& teacher, const TensorDict& reference) {
+  CompareOptions options = options_of(request);
+  Truth truth = truth_of_request(request, options, values, batch, teacher, reference);
   const Tensors given = tensors_by_name(gradients);
   CompareReport report = judge(truth, options, given);
   add_factor_hints(truth.batch, options, report.comparison);
   for (const std::string& note : reading_notes(truth.batch)) report.comparison.notes.push_back(note);
-  if (count(truth.batch).scored == 0)
-    report.comparison.notes.emplace_back("no token is scored: every gradient is 0");
+  if (count(truth.batch).scored == 0) report.comparison.notes.emplace_back("no token is scored");
   Judgement judgement{json_line(options, report), ""};
   if (options.diagnose)
     judgement.diagnosis = diagnosis_json(diagnose_comparison(truth, options, report.comparison, given));
@@ -88,15 +95,13 @@ Judgement judge_tensors(const json& request, const TensorDict& values, const Ten
 
 /// On a thread of its own: whatever the caller's has switched on or off (autocast, inference mode, hooks on
 /// saved tensors) is not on there. An InputError's message begins with "streambp: ".
-std::tuple<std::string, std::string> judge_op(const std::string& request, const TensorDict& values,
-                                              const TensorDict& batch, const TensorDict& gradients,
-                                              const TensorDict& teacher, const TensorDict& reference) {
-  Judgement judgement;
+template <class Work>
+auto apart(const Work& work) {
+  decltype(work()) result;
   std::exception_ptr failure;
   std::thread([&] {
     try {
-      judgement =
-          judge_tensors(parse_strict_json(request, "request"), values, batch, gradients, teacher, reference);
+      result = work();
     } catch (...) {
       failure = std::current_exception();
     }
@@ -106,7 +111,30 @@ std::tuple<std::string, std::string> judge_op(const std::string& request, const 
   } catch (const InputError& error) {
     throw std::runtime_error(fmt::format("streambp: {}", error.what()));
   }
+  return result;
+}
+
+std::tuple<std::string, std::string> judge_op(const std::string& request, const TensorDict& values,
+                                              const TensorDict& batch, const TensorDict& gradients,
+                                              const TensorDict& teacher, const TensorDict& reference) {
+  const Judgement judgement = apart([&] {
+    return judge_tensors(parse_strict_json(request, "request"), values, batch, gradients, teacher, reference);
+  });
   return {judgement.comparison, judgement.diagnosis};
+}
+
+/// {what is printed, a line of JSON}.
+std::tuple<std::string, std::string> rollout_op(const std::string& request_text, const TensorDict& values,
+                                                const TensorDict& batch, const TensorDict& reference) {
+  return apart([&]() -> std::tuple<std::string, std::string> {
+    const json request = parse_strict_json(request_text, "request");
+    CompareOptions options = options_of(request);
+    Truth truth = truth_of_request(request, options, values, batch, TensorDict(), reference);
+    const RatioBounds bounds{request.at("clip_min").get<double>(),
+                             request.contains("clip_max") ? request.at("clip_max").get<double>() : kInfinity};
+    const Rollout rollout = measure_rollout(truth, options, bounds);
+    return {rollout_text(rollout), rollout_json(rollout)};
+  });
 }
 
 }  // namespace
@@ -116,6 +144,10 @@ TORCH_LIBRARY_FRAGMENT(streambp_judge, library) {
       "judge(str request, Dict(str, Tensor) values, Dict(str, Tensor) batch, Dict(str, Tensor) gradients, "
       "Dict(str, Tensor) teacher, Dict(str, Tensor) reference) -> (str, str)",
       &judge_op);
+  library.def(
+      "rollout(str request, Dict(str, Tensor) values, Dict(str, Tensor) batch, Dict(str, Tensor) reference) "
+      "-> (str, str)",
+      &rollout_op);
 }
 
 }  // namespace streambp::verify

@@ -26,6 +26,8 @@ _NAMES = {
     "suggest": "_plan",
     "choose": "_plan",
     "verify": "_verify",
+    "rollout": "_rollout",
+    "Rollout": "_rollout",
     "Referee": "_referee",
     "WrongGradients": "_referee",
     "chain": "_chain",

@@ -29,7 +29,7 @@ class Referee(transformers.TrainerCallback):
 
     trainer: for Referee(trainer), of one that is made already. One of transformers or TRL, or of a class derived from one, which is judged by what its
     parent class computes; on one process.
-    every: at which optimizer steps: 0, at the first; n, at each n-th. A step whose gradients are all zero says nothing, and the next is judged.
+    every: at which optimizer steps: 0, at the first; n, at each n-th. A step whose gradients should all be zero, and are, says nothing, and the next is judged.
     diagnose: looks for the mistake where gradients are wrong (memory grows with the square of a row). stop: raises WrongGradients then; else the
     line is printed and training goes on. out: a file that gets a line of JSON for each micro-batch that is judged. tolerance: as verify() has it.
 
@@ -90,10 +90,6 @@ class Referee(transformers.TrainerCallback):
     def _judge(self, model, gradients):
         trainer = self.trainer
         where = f"step {self._step}, micro-batch {self._micro_batch}"
-        self._waits = not any(bool(gradient.any()) for gradient in gradients.values())
-        if self._waits:
-            say(f"{where}: all gradients are zero, which says nothing; the next step is judged")
-            return
         scaler = trainer.accelerator.scaler
         batch, options, divisor = objective_of(trainer, *self._batch, trainer.current_gradient_accumulation_steps)
         factor = divisor / (scaler.get_scale() if scaler is not None and scaler.is_enabled() else 1.0)  # of float16's losses
@@ -102,6 +98,10 @@ class Referee(transformers.TrainerCallback):
         cast = {"bf16": "bfloat16", "fp16": "float16"}.get(trainer.accelerator.mixed_precision)
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             report = verify(model, batch, gradients=gradients, tolerance=self.tolerance, compute_dtype=cast, **options)
+            self._waits = report.verdict == "undecided" and not any(bool(gradient.any()) for gradient in gradients.values())
+            if self._waits:
+                say(f"{where}: all gradients are zero, as they should be, which says nothing; the next step is judged")
+                return
             if self.diagnose and not report.exact:
                 report = verify(model, batch, gradients=gradients, tolerance=self.tolerance, compute_dtype=cast, diagnose=True, **options)
         self.reports.append((self._step, self._micro_batch, report))

@@ -42,7 +42,7 @@ class Diagnosis:
     on they are wrong) or "unknown"; name, sentence: the mistake, with factor where all gradients are off by one; residual: what it leaves
     unexplained; limit: what would fit; equally_good: further mistakes that this batch can't tell from it; explanations: the best, as dicts of
     name, sentence, residual, factor; location: where they go wrong, as a dict of name, sentence, right, wrong, or None; notes: what could not
-    be tried.
+    be tried; passes: over the batch, that the search took.
     """
 
     finding: str
@@ -55,6 +55,7 @@ class Diagnosis:
     explanations: list
     location: dict | None = None
     notes: tuple = ()
+    passes: float = 0.0
 
     def __str__(self):
         if self.finding == "right":
@@ -134,44 +135,55 @@ def verify(model, batch, objective="sft", gradients=None, diagnose=False, *, dia
     Takes 24 bytes for each parameter (float64 weights, gradients, and copies of these) and time in proportion.
     Raises InputError for bad input.
     """
-    weights = Weights(model)
-    tensors = batch_tensors(batch, weights.base)
-    _load_judge()
-    options = _in_one_window(tensors, dict(options or {}), more_options, None) if objective == "grpo" else options
-    objective_options, settings = _sort_keywords(torch.ops.streambp, objective, options, more_options)
-    if settings:
-        raise InputError(f"'{next(iter(settings))}': a setting of a pass; verify() takes none but those it lists")
-    parameters = weights.parameters()
-    trained = [name for name, parameter in parameters.items() if parameter.requires_grad]
-    if not trained:
-        raise InputError("no parameter of the model has requires_grad: there is nothing to judge")
-    request = {"objective": objective, "options": objective_options, "first_labels": first_labels, "diagnose": bool(diagnose or diagnose_chunks),
-               "diagnose_chunks": list(diagnose_chunks), "trained": [each for name in trained for each in weights.engine_names(name)]}
+    asked = Asked(model, batch, objective, reference, teacher, first_labels, options, more_options)
+    asked.request |= {"diagnose": bool(diagnose or diagnose_chunks), "diagnose_chunks": list(diagnose_chunks)}
     if tolerance is not None:
         if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not 0 < tolerance < math.inf:
             raise InputError(f"tolerance: {tolerance!r}, expected a number above 0")
-        request["tolerance"] = float(tolerance)
+        asked.request["tolerance"] = float(tolerance)
     if compute_dtype is not None:
-        request["compute_dtype"] = str(compute_dtype).removeprefix("torch.")
-    request["model"], values = _model_of(weights)
-    if reference is None and weights.adapter and checked(engine_of(weights).needs_reference, objective, objective_options, tensors, first_labels):
-        reference = default_reference(weights, objective)
-    check_reference_name(reference, weights)
-    if isinstance(reference, str):
-        reference = None if reference == BASE else Weights(model, adapters=reference)
-    others = {"teacher": EMPTY, "reference": EMPTY}
-    for role, other in (("teacher", teacher), ("reference", reference)):
-        if other is not None:
-            request[role], others[role] = _model_of(other if isinstance(other, Weights) else Weights(other))
-    judged = _gradients(model, weights, tensors, objective, gradients, objective_options)
-    comparison, diagnosis = checked(torch.ops.streambp_judge.judge, json.dumps(request), values, tensors, judged, others["teacher"],
-                                    others["reference"])
+        asked.request["compute_dtype"] = str(compute_dtype).removeprefix("torch.")
+    judged = _gradients(model, asked.weights, asked.batch, objective, gradients, asked.request["options"])
+    comparison, diagnosis = checked(torch.ops.streambp_judge.judge, json.dumps(asked.request), asked.values, asked.batch, judged,
+                                    asked.others["teacher"], asked.others["reference"])
     line = json.loads(comparison)
-    line["notes"] = [*weights.notes, *line["notes"]]
+    line["notes"] = [*asked.weights.notes, *line["notes"]]
     if gradients is None:
         line["notes"].append("the gradients are those of model(**batch, use_cache=False).loss.backward(), which is how trainers run it; with "
                              "the default use_cache=True masks take no notice of packed position_ids")
     return _report(line, json.loads(diagnosis) if diagnosis else None)
+
+
+class Asked:
+    """What the judge is asked about: weights, batch and values as its ops take them. request: by name what else it is told.
+
+    The arguments are those of verify(). Raises InputError as that does.
+    """
+
+    def __init__(self, model, batch, objective, reference, teacher, first_labels, options, more_options):
+        self.weights = weights = Weights(model)
+        self.batch = tensors = batch_tensors(batch, weights.base)
+        _load_judge()
+        options = _in_one_window(tensors, dict(options or {}), more_options, None) if objective == "grpo" else options
+        objective_options, settings = _sort_keywords(torch.ops.streambp, objective, options, more_options)
+        if settings:
+            raise InputError(f"'{next(iter(settings))}': a setting of a pass; it takes none but those it lists")
+        parameters = weights.parameters()
+        trained = [name for name, parameter in parameters.items() if parameter.requires_grad]
+        if not trained:
+            raise InputError("no parameter of the model has requires_grad: there is nothing to judge")
+        self.request = {"objective": objective, "options": objective_options, "first_labels": first_labels,
+                        "trained": [each for name in trained for each in weights.engine_names(name)]}
+        self.request["model"], self.values = _model_of(weights)
+        if reference is None and weights.adapter and checked(engine_of(weights).needs_reference, objective, objective_options, tensors, first_labels):
+            reference = default_reference(weights, objective)
+        check_reference_name(reference, weights)
+        if isinstance(reference, str):
+            reference = None if reference == BASE else Weights(model, adapters=reference)
+        self.others = {"teacher": EMPTY, "reference": EMPTY}
+        for role, other in (("teacher", teacher), ("reference", reference)):
+            if other is not None:
+                self.request[role], self.others[role] = _model_of(other if isinstance(other, Weights) else Weights(other))
 
 
 def _load_judge():
@@ -297,4 +309,4 @@ def _diagnosis(line):
         return None
     return Diagnosis(finding=line["finding"], name=line["name"], sentence=line["sentence"], residual=_number(line["residual"]),
                      factor=_number(line["factor"]), limit=_number(line["limit"]), equally_good=line["equally_good"],
-                     explanations=line["explanations"], location=line.get("location"), notes=tuple(line["notes"]))
+                     explanations=line["explanations"], location=line.get("location"), notes=tuple(line["notes"]), passes=line["passes"])

@@ -137,4 +137,20 @@ yarn=$goldens/cases/llama-yarn-mscale-sft-b1/tensors.safetensors
 run 'yarn' 0 compare --model "$goldens/models/llama-yarn-mscale" --tokens "$yarn" --gradients "$yarn"
 [ "$(grep -c '^note: .*512 / 64 = 8' "$folder/err")" -eq 1 ] || fail 'no note of another factor'
 
+# Rollouts of an inference engine.
+rollout() {
+  local what=$1 code=$2 name=$3
+  shift 3
+  run "$what" "$code" rollout --model "$goldens/models/llama-small" --tokens "$goldens/cases/$name/tensors.safetensors" "$@"
+}
+rollout 'a rollout' 0 llama-small-grpo-off_policy_mask --set loss_type=dapo
+says 'Without a correction the gradient is 0.3522 x as long as the unbiased one and 16.3 degrees off'
+says 'sequence_mask'
+rollout 'without a bound' 0 llama-small-grpo-off_policy_mask --set loss_type=dapo --clip-max inf --json
+says '"kind":"rollout"'
+refuses 'no log-probabilities of an engine' 'no sampling_per_token_logps in it' rollout --model "$goldens/models/llama-small" \
+  --tokens "$goldens/cases/llama-small-grpo-is_token/tensors.safetensors"
+refuses 'bounds the wrong way' 'expected 0 or more' rollout --model "$goldens/models/llama-small" --clip-min 4 \
+  --tokens "$goldens/cases/llama-small-grpo-off_policy_mask/tensors.safetensors"
+
 finish

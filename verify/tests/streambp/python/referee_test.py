@@ -118,10 +118,24 @@ class Wrong(WithSettings):
         self.assertTrue(abs(report.factor - 0.5) < 1e-4, report.factor)
 
     def test_nothing_is_no_evidence(self):
-        trainer = self.trainer("SFT", derived=Zero)
+        trainer = self.trainer("GRPO")
+        generate = trainer._generate_and_score_completions
+
+        def equal_at_first(inputs):
+            outputs = generate(inputs)
+            return {**outputs, "advantages": outputs["advantages"] * float(trainer.state.global_step > 0)}
+
+        trainer._generate_and_score_completions = equal_at_first
         referee = sb.Referee(trainer)
         trainer.train()
         self.assertEqual([(step, report.verdict) for step, _, report in referee.reports], [(1, "exact")])
+
+    def test_nothing_where_there_should_be_something(self):
+        trainer = self.trainer("SFT", derived=Zero)
+        sb.Referee(trainer, diagnose=False)
+        with self.assertRaises(sb.WrongGradients) as caught:
+            trainer.train()
+        self.assertEqual(caught.exception.report.verdict, "wrong")
 
     def test_refusals(self):
         trainer = self.trainer("SFT")

@@ -73,6 +73,31 @@ bool has_hint(const CompareReport& report, const std::string& word) {
                      [&](const std::string& hint) { return hint.find(word) != std::string::npos; });
 }
 
+/// A head of zeros, or no scored token: any code's gradients agree. None where there should be some are
+/// wrong.
+TEST(CompareJudge, WhatAnyCodeWouldGiveIsNoEvidence) {
+  const Golden golden = dense();
+  const auto judged_after = [&](const std::function<void(Truth&)>& change) {
+    Truth truth = open_truth(golden.options);
+    change_always(truth, change);
+    const Tensors own = evaluate(truth.model, truth.batch, *truth.objective, {}).gradients;
+    return judge(truth, golden.options, own).comparison;
+  };
+  EXPECT_EQ(judged_after([](Truth&) {}).verdict, Verdict::kExact);
+  const Comparison uniform = judged_after([](Truth& truth) { truth.model.head().weight->value.zero_(); });
+  EXPECT_EQ(uniform.verdict, Verdict::kUndecided);
+  EXPECT_NE(uniform.notes.back().find("the same probability"), std::string::npos) << uniform.notes.back();
+  const Comparison nothing = judged_after([](Truth& truth) {
+    truth.batch.targets = at::full_like(truth.batch.targets, kNoTarget);
+    truth.objective = make_objective("sft", truth.batch, {});
+  });
+  EXPECT_EQ(nothing.verdict, Verdict::kUndecided);
+  EXPECT_NE(nothing.notes.back().find("all gradients of the truth are zero"), std::string::npos);
+  Tensors zeros = golden.gradients;
+  for (auto& [name, gradient] : zeros) gradient = at::zeros_like(gradient);
+  EXPECT_EQ(judged(golden, zeros).comparison.verdict, Verdict::kWrong);
+}
+
 /// Errors of float32 gradients that are just bfloat16's noise are undecided; those that fit under its limits
 /// and are something else are wrong, with a hint.
 TEST(CompareJudge, NoiseOfANarrowerDtypeIsAlikeInAllParameters) {

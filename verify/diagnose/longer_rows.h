@@ -1,0 +1,20 @@
+// Rows that were run with one token more than the batch has, in front: a text's first token that both
+// tokenizer and template write.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "verify/diagnose/parts.h"
+
+namespace streambp::verify {
+
+/// Explanations by a token in front of each row, one that the batch does not have, or each row's first once
+/// more, whose residual is within the limit: of objectives with labels. Takes a pass. A token that the batch
+/// does not have gives itself away by a gradient of the embedding, where that is no head as well; `notes`
+/// receives which ones do.
+std::vector<Explanation> explain_by_longer_rows(const WrongSubject& subject, const Tensors& gradients,
+                                                const FitGauge& gauge, const PartsLimits& limits,
+                                                std::vector<std::string>& notes);
+
+}  // namespace streambp::verify
