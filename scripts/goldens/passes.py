@@ -60,18 +60,18 @@ def load_model(folder, config_name="config.json"):
     if config.model_type in MIXTURES:
         options["experts_implementation"] = "eager"
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, config=config, **options)
-    if config.model_type == "gpt_oss":
-        model.model.register_forward_pre_hook(with_documents, with_kwargs=True)
     if has_recurrence(model):
         keep_documents_apart(model.model)
+    if config.model_type in ("gpt_oss", "granitemoehybrid"):
+        model.model.register_forward_pre_hook(with_documents, with_kwargs=True)
     return model.eval()
 
 
 def with_documents(model, args, kwargs):
-    """GPT-OSS's masks with the documents of packed rows kept apart, as in other models.
+    """GPT-OSS's and Granite 4's masks with the documents of packed rows kept apart, as in other models.
 
-    Those that it makes don't know position_ids (transformers 5.23, models/gpt_oss/modeling_gpt_oss.py), so without
-    flash attention its documents see each other.
+    Those that they make don't know position_ids (transformers 5.23, models/gpt_oss/modeling_gpt_oss.py), so without
+    flash attention their documents see each other.
     """
     if kwargs.get("position_ids") is None or kwargs.get("attention_mask") is not None:
         return args, kwargs
@@ -84,8 +84,11 @@ def with_documents(model, args, kwargs):
     }
     masks = {
         "full_attention": masking_utils.create_causal_mask(**given),
-        "sliding_attention": masking_utils.create_sliding_window_causal_mask(**given),
     }
+    if has_recurrence(model):
+        masks["linear_attention"] = None
+    else:
+        masks["sliding_attention"] = masking_utils.create_sliding_window_causal_mask(**given)
     return args, {**kwargs, "attention_mask": masks}
 
 
@@ -93,8 +96,11 @@ def as_in_file(tensors, model_type=None):
     """Views of `tensors` under the names of the weight file of a model of `model_type`.
 
     transformers 5 holds all experts of a layer in two tensors; files hold three matrices for each expert, under names of
-    its own in Mixtral's and MiniMax M2's. GPT-OSS's and Gemma 4's files hold what transformers does.
+    its own in Mixtral's and MiniMax M2's. GPT-OSS's and Gemma 4's files hold what transformers does. Nemotron-H's call the
+    decoder backbone.
     """
+    if model_type == "nemotron_h":
+        return {name.replace("model.", "backbone.", 1) if name.startswith("model.") else name: tensor for name, tensor in tensors.items()}
     as_mixtral = model_type in ("minimax_m2", "mixtral")
     gate_name, up_name, down_name = ("w1", "w3", "w2") if as_mixtral else ("gate_proj", "up_proj", "down_proj")
     result = {}
@@ -141,10 +147,14 @@ def forward(model, inputs, **options):
     return model(**inputs, use_cache=False, **options)
 
 
+def last_norm(model):
+    return model.model.norm_f if hasattr(model.model, "norm_f") else model.model.norm
+
+
 def evaluate(model, inputs):
     """One forward and backward pass: transformers' outputs and everything a case holds, under the case's names."""
     captured = {}
-    hook = model.model.norm.register_forward_hook(lambda module, args, result: captured.update(hidden=result))
+    hook = last_norm(model).register_forward_hook(lambda module, args, result: captured.update(hidden=result))
     model.zero_grad(set_to_none=True)
     outputs = forward(model, inputs)
     hook.remove()

@@ -153,6 +153,15 @@ void parse_mixture(const ConfigReader& settings, const Family& family, Config& c
         settings.only(key, nullptr);
       mixture.sparse.assign(static_cast<std::size_t>(layers), false);
       return;
+    case Router::kSwitchedOff:
+      if (const json* const experts = settings.find("num_local_experts"); experts == nullptr || *experts != 0)
+        settings.refuse("num_local_experts",
+                        "0: experts of this family are not supported (lane module streams them)");
+      [[fallthrough]];
+    case Router::kByLayers:
+      settings.only("output_router_logits", false);
+      mixture.sparse.assign(static_cast<std::size_t>(layers), false);
+      return;
     case Router::kSoftmax:
     case Router::kOfAllLayers:
       break;
