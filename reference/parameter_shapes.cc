@@ -199,7 +199,7 @@ class Collector {
   void scalar(const std::string& name) { shapes_[name] = {1, 1}; }
 
   void expert(const std::string& module, Index width) {
-    linear(module + "gate_proj", width, config_.hidden_size);
+    if (config_.hidden_act != Activation::kRelu2) linear(module + "gate_proj", width, config_.hidden_size);
     linear(module + "up_proj", width, config_.hidden_size);
     linear(module + "down_proj", config_.hidden_size, width);
   }
@@ -240,7 +240,7 @@ Shapes parameter_shapes(const ModelConfig& config) {
     const bool is_sparse = config.is_sparse(layer), is_added = config.mixture.added_to_mlp;
     if (config.has_mlp(layer) && (!is_sparse || is_added))
       collect.mlp(prefix + config.modules.mlp + ".", layer);
-    if (is_sparse && !is_added) collect.experts(prefix + "mlp.");
+    if (is_sparse && !is_added) collect.experts(prefix + config.modules.mlp + ".");
     if (is_sparse && is_added) collect.experts_added_to_mlp(prefix);
     if (config.gemma4.layer_scalar) collect.scalar(prefix + "layer_scalar");
   }

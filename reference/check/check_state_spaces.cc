@@ -22,12 +22,18 @@ ModelConfig tiny_granite_hybrid() {
 
 ModelConfig tiny_nemotron_h() {
   ModelConfig config = tiny_model();
-  config.num_hidden_layers = 3;
+  config.num_hidden_layers = 4;
   config.hidden_act = Activation::kRelu2;
-  config.no_rope = {true, true, true};
-  config.linear_attention = {true, false, false};
-  config.no_mixer = {false, false, true};
-  config.no_mlp = {true, true, false};
+  config.no_rope = {true, true, true, true};
+  config.linear_attention = {true, false, false, false};
+  config.no_mixer = {false, false, true, true};
+  config.no_mlp = {true, true, false, false};
+  config.mixture.num_experts = 4;
+  config.mixture.num_experts_per_tok = 2;
+  config.mixture.moe_intermediate_size = 5;
+  config.mixture.shared_expert_intermediate_size = 3;
+  config.mixture.shared_expert_ungated = config.mixture.sigmoid_scores = config.mixture.norm_topk_prob = true;
+  config.mixture.sparse = {false, false, false, true};
   config.delta_rule = tiny_granite_hybrid().delta_rule;
   config.modules.recurrence = config.modules.mlp = config.modules.attention = "mixer";
   return config;

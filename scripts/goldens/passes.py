@@ -5,6 +5,7 @@ Here its code runs unchanged, but every request for float32 is answered with flo
 """
 
 import math
+import re
 
 import torch
 import transformers
@@ -18,7 +19,7 @@ from goldens.recurrence import has_recurrence, keep_documents_apart
 
 IGNORED = -100  # the label of a token that is not scored
 MIXTURES = (
-    *("deepseek_v3", "gemma4_text", "glm4_moe", "gpt_oss", "minimax_m2", "mixtral", "qwen2_moe"),
+    *("deepseek_v3", "gemma4_text", "glm4_moe", "gpt_oss", "minimax_m2", "mixtral", "nemotron_h", "qwen2_moe"),
     *("qwen3_5_moe_text", "qwen3_moe", "qwen3_next"),
 )
 
@@ -99,8 +100,6 @@ def as_in_file(tensors, model_type=None):
     its own in Mixtral's and MiniMax M2's. GPT-OSS's and Gemma 4's files hold what transformers does. Nemotron-H's call the
     decoder backbone.
     """
-    if model_type == "nemotron_h":
-        return {name.replace("model.", "backbone.", 1) if name.startswith("model.") else name: tensor for name, tensor in tensors.items()}
     as_mixtral = model_type in ("minimax_m2", "mixtral")
     gate_name, up_name, down_name = ("w1", "w3", "w2") if as_mixtral else ("gate_proj", "up_proj", "down_proj")
     result = {}
@@ -108,6 +107,8 @@ def as_in_file(tensors, model_type=None):
         stem, _, last = name.rpartition(".")
         if as_mixtral:
             name, stem = (text.replace(".mlp.", ".block_sparse_moe.") for text in (name, stem))
+        if model_type == "nemotron_h":
+            name, stem = (re.sub("^model", "backbone", text) for text in (name, stem))
         if not stem.endswith(".experts") or model_type in ("gpt_oss", "gemma4_text"):
             result[name] = tensor
             continue
@@ -117,7 +118,7 @@ def as_in_file(tensors, model_type=None):
                 result[f"{stem}.{expert}.{gate_name}.weight"] = gate
                 result[f"{stem}.{expert}.{up_name}.weight"] = up
             else:
-                result[f"{stem}.{expert}.{down_name}.weight"] = weights
+                result[f"{stem}.{expert}.{down_name if last == 'down_proj' else last}.weight"] = weights
     return result
 
 

@@ -63,7 +63,11 @@ ONE_PART = {
     "ssm_state_size": 7,
     "n_groups": 2,
     "chunk_size": 16,
-    "num_experts_per_tok": 0,
+    "num_experts_per_tok": 2,
+    "n_routed_experts": 6,
+    "moe_intermediate_size": 5,
+    "moe_shared_expert_intermediate_size": 7,
+    "routed_scaling_factor": 1.7,
     "bos_token_id": 1,
     "eos_token_id": 2,
     "pad_token_id": None,
@@ -85,13 +89,15 @@ RECURRENT_MODELS = {
         legacy={"layer_types": ["mamba", "attention", "mamba"]},
         batches={**ALL, **LONG},
     ),
-    # Layers of every kind, the last two of one; steps of time have a lower end.
+    # Layers of every kind, experts in two groups; steps of time have a lower end.
     "nemotron-h": Model(
         "nemotron_h",
         seed=508,
         settings={
             **ONE_PART,
-            "layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention", "linear_attention"],
+            "layers_block_type": ["linear_attention", "moe", "full_attention", "linear_attention", "mlp"],
+            "n_group": 2,
+            "topk_group": 1,
             "time_step_min": 0.4,
         },
         legacy=None,
@@ -107,6 +113,7 @@ RECURRENT_MODELS = {
             "conv_kernel": 2,
             "use_conv_bias": False,
             "mlp_bias": True,
+            "num_experts_per_tok": 0,
             "layers_block_type": ["mlp", "linear_attention", "full_attention", "mlp"],
         },
         legacy=None,

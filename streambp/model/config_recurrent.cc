@@ -91,8 +91,9 @@ void parse_state_space(const ConfigReader& settings, const FamilyStateSpace& key
 void parse_parts(const ConfigReader& settings, Config& config) {
   for (const char part : layer_parts(settings)) {
     config.linear_attention.push_back(part != '*');
-    config.no_mixer.push_back(part == '-');
-    config.no_mlp.push_back(part != '-');
+    const bool mixes = part == 'M' || part == '*';
+    config.no_mixer.push_back(!mixes);
+    config.no_mlp.push_back(mixes);
   }
   for (const char* key : {"residual_in_fp32", "tie_word_embeddings"}) settings.only(key, false);
   settings.only("hidden_dropout", 0);
@@ -117,10 +118,8 @@ std::string layer_parts(const ConfigReader& settings) {
   } else if (types == nullptr) {
     parts = settings.text(kPattern).value_or("");
   }
-  if (parts.find('E') != std::string::npos)
-    settings.refuse(key, "no layers of experts, which are not supported here (lane module streams them)");
-  if (parts.empty() || parts.size() > kMaxLayers || parts.find_first_not_of("M*-") != std::string::npos)
-    settings.refuse(key, "linear_attention, full_attention or mlp (M, * or -) for each layer");
+  if (parts.empty() || parts.size() > kMaxLayers || parts.find_first_not_of("M*-E") != std::string::npos)
+    settings.refuse(key, "linear_attention, full_attention, mlp or moe (M, *, - or E) for each layer");
   settings.only("num_hidden_layers", parts.size());
   return parts;
 }

@@ -99,7 +99,7 @@ struct FamilyRope {
 enum class Router {
   kNone,
   kSwitchedOff,  // where num_local_experts is 0, and nothing else is supported
-  kByLayers,     // where the list of layers says so, which is not supported
+  kByLayers,     // sigmoids, a correction and groups, where the list of layers says so
   kSoftmax,      // in the layers that decoder_sparse_step and mlp_only_layers leave
   kOfAllLayers,  // experts as wide as intermediate_size in every layer
   kGrouped,      // sigmoids, a correction and groups, from first_k_dense_replace on

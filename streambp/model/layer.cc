@@ -270,8 +270,9 @@ at::Tensor DecoderLayer::feed_forward(const at::Tensor& middle, const Rows& rows
     if (weights_.mlp.down_proj == nullptr)
       return mixture(residual, x, weights_.mixture, mixture_run(rows, run, graph_only));
     // What is kept is kept of our ops.
-    return projections != nullptr && !sparse_ ? gated_mlp(residual, x, weights_.mlp, graph_only, projections)
-                                              : run.ops.gated_mlp(residual, x, weights_.mlp, graph_only);
+    return projections != nullptr && config_.can_store_gate_up(index_)
+               ? gated_mlp(residual, x, weights_.mlp, graph_only, projections)
+               : run.ops.gated_mlp(residual, x, weights_.mlp, graph_only);
   };
   // The layer's output is the caller's to name.
   at::Tensor input, raw;
@@ -309,7 +310,7 @@ bool DecoderLayer::trainable() const {
   if (w.mlp.down_proj != nullptr && w.mlp.trainable()) return true;
   if (!sparse_) return false;
   if (w.mixture.expert_scale != nullptr && w.mixture.expert_scale->trainable()) return true;
-  if (w.mixture.shared_expert.gate_proj != nullptr && w.mixture.shared_expert.trainable()) return true;
+  if (w.mixture.has_shared_expert() && w.mixture.shared_expert.trainable()) return true;
   return std::any_of(w.mixture.experts.begin(), w.mixture.experts.end(),
                      [](const GatedMlp& expert) { return expert.trainable(); });
 }

@@ -30,7 +30,7 @@ struct Adaptable {
 bool hides_experts(const Config& config) {
   const MixtureSettings& mixture = config.mixture;
   return (mixture.shared_expert_intermediate_size > 0 && !mixture.shared_expert_ungated) ||
-         mixture.biased_interleaved || mixture.next_to_mlp;
+         mixture.biased_interleaved || mixture.next_to_mlp || config.hidden_act == Activation::kRelu2;
 }
 
 /// Whether a parameter is the matrix of a linear map or the embedding's. PEFT adapts convolutions otherwise,
@@ -46,7 +46,7 @@ std::vector<Adaptable> adaptable_modules(const Config& config) {
     modules.push_back({module_of(parameter.name), parameter.shape[0], parameter.shape[1],
                        parameter.role == ParameterRole::kEmbedding,
                        parameter.name.ends_with(".mlp.router.weight") ||
-                           (config.mixture.sigmoid_scores && parameter.name.ends_with(".mlp.gate.weight"))});
+                           (config.mixture.sigmoid_scores && parameter.name.ends_with(".gate.weight"))});
   }
   if (config.tie_word_embeddings && !config.value_model)
     modules.push_back({kHeadModule, config.vocab_size, config.hidden_size});

@@ -169,21 +169,22 @@ class ShapeList {
   void mixture(const std::string& at) {
     const MixtureSettings& mixture = config_.mixture;
     if (mixture.biased_interleaved) return interleaved_mixture(at);
-    linear(at + "mlp.gate", mixture.num_experts, config_.hidden_size);
+    const std::string in = at + modules_of(config_).mlp + ".";
+    linear(in + "gate", mixture.num_experts, config_.hidden_size);
     if (mixture.sigmoid_scores) {
       shapes_.push_back(
-          {at + "mlp.gate.e_score_correction_bias", {mixture.num_experts}, ParameterRole::kCorrection});
+          {in + "gate.e_score_correction_bias", {mixture.num_experts}, ParameterRole::kCorrection});
     }
     of_expert_ = true;
     for (int64_t expert = 0; expert < mixture.num_experts; ++expert) {
-      dense_mlp(fmt::format("{}mlp.experts.{}.", at, expert), mixture.moe_intermediate_size);
+      dense_mlp(fmt::format("{}experts.{}.", in, expert), mixture.moe_intermediate_size);
     }
     of_expert_ = false;
     if (mixture.shared_expert_intermediate_size == 0) return;
     if (mixture.shared_expert_ungated)
-      return dense_mlp(at + "mlp.shared_experts.", mixture.shared_expert_intermediate_size);
-    dense_mlp(at + "mlp.shared_expert.", mixture.shared_expert_intermediate_size);
-    linear(at + "mlp.shared_expert_gate", 1, config_.hidden_size);
+      return dense_mlp(in + "shared_experts.", mixture.shared_expert_intermediate_size);
+    dense_mlp(in + "shared_expert.", mixture.shared_expert_intermediate_size);
+    linear(in + "shared_expert_gate", 1, config_.hidden_size);
   }
 
   std::vector<ParameterShape> take() { return std::move(shapes_); }

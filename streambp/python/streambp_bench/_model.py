@@ -230,7 +230,7 @@ def config_json(base, of_modules):
 def _views(name, shape, whole_experts):
     """(engine's name, function of the parameter's tensor or None for the whole) of each tensor that the engine sees of a parameter."""
     stem, _, last = name.rpartition(".")
-    if len(shape) != 3 or not stem.endswith("mlp.experts") or whole_experts:
+    if len(shape) != 3 or not stem.endswith(("mlp.experts", "mixer.experts")) or whole_experts:
         return [(name, None)]
     experts, rows = shape[0], shape[1]
     if last == "gate_up_proj":

@@ -69,11 +69,32 @@ TEST(NemotronH, HasHalvesOfLayers) {
   EXPECT_EQ(config.delta_rule.time_step_low, 0.001);
   EXPECT_EQ(config.rms_norm_eps, 1e-5);
   EXPECT_FALSE(config.pad_token_id);
+  // What published files say besides, of which the class reads nothing.
+  EXPECT_EQ(parse(with(published, {{"partial_rotary_factor", 1.0},
+                                   {"rope_theta", 10000},
+                                   {"sliding_window", nullptr},
+                                   {"mamba_ssm_cache_dtype", "float32"},
+                                   {"norm_eps", 1e-5},
+                                   {"num_nextn_predict_layers", 0},
+                                   {"n_routed_experts", 128},
+                                   {"time_step_limit", {0.0, 1.0}}})),
+            config);
   const json types = {"linear_attention", "mlp", "attention", "mamba"};
   EXPECT_EQ(parse(with(without(published, "hybrid_override_pattern"), {{"layers_block_type", types}})),
             config);
-  EXPECT_TRUE(refuses(with(published, {{"hybrid_override_pattern", "ME*M"}}), "hybrid_override_pattern",
-                      "lane module"));
+  const json sparse =
+      with(published, {{"hybrid_override_pattern", "ME*-"}, {"n_routed_experts", 6}, {"n_group", 2}});
+  const MixtureSettings mixture = parse(sparse).mixture;
+  EXPECT_EQ(mixture.sparse, (std::vector<bool>{false, true, false, false}));
+  EXPECT_EQ(mixture.num_experts, 6);
+  EXPECT_EQ(mixture.num_experts_per_tok, 2);
+  EXPECT_EQ(mixture.n_group, 2);
+  EXPECT_EQ(mixture.moe_intermediate_size, 7688);
+  EXPECT_EQ(mixture.shared_expert_intermediate_size, 7688);
+  EXPECT_TRUE(mixture.sigmoid_scores && mixture.norm_topk_prob && mixture.shared_expert_ungated);
+  EXPECT_TRUE(refuses(with(sparse, {{"moe_latent_size", 8}}), "moe_latent_size is 8"));
+  EXPECT_TRUE(refuses(with(sparse, {{"mlp_bias", true}}), "mlp_bias is true"));
+  EXPECT_TRUE(refuses(with(sparse, {{"n_group", 4}}), "n_group is 4"));
   EXPECT_TRUE(refuses(with(published, {{"hybrid_override_pattern", "M-x"}}), "hybrid_override_pattern"));
   EXPECT_TRUE(refuses(with(published, {{"num_hidden_layers", 5}}), "num_hidden_layers is 5"));
   EXPECT_TRUE(refuses(with(published, {{"tie_word_embeddings", true}}), "tie_word_embeddings is true"));

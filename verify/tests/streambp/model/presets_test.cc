@@ -80,6 +80,7 @@ TEST(Presets, HaveThePublishedNumberOfParameters) {
                                                     {"seed-oss-36b", 36'151'104'512},
                                                     {"granite-4.0-h-350m", 340'332'224},
                                                     {"nemotron-h-8b", 8'100'852'736},
+                                                    {"nemotron-3-nano-30b-a3b", 31'577'937'344},
                                                     {"ernie-4.5-0.3b", 360'748'032},
                                                     {"helium-1-preview-2b", 2'172'643'840},
                                                     {"exaone-4.0-1.2b", 1'279'391'488},
