@@ -41,9 +41,9 @@ inline constexpr const char* kNemotronH8 = R"({"hybrid_override_pattern": "M-M-M
 inline constexpr const char* kNemotron3Nano = R"({"hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
   "mamba_num_heads": 64, "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8, "layer_norm_epsilon": 1e-5, "n_routed_experts": 128,
   "num_experts_per_tok": 6, "moe_intermediate_size": 1856, "moe_shared_expert_intermediate_size": 3712, "routed_scaling_factor": 2.5})";
-inline constexpr const char* kNemotronHTiny = R"({"hybrid_override_pattern": "M-*ME", "mamba_num_heads": 4, "mamba_head_dim": 6,
+inline constexpr const char* kNemotronHTiny = R"({"hybrid_override_pattern": "M-*ME", "mamba_num_heads": 4, "mamba_head_dim": 16,
   "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20, "moe_shared_expert_intermediate_size": 24,
-  "ssm_state_size": 5, "n_groups": 2, "time_step_min": 0.69, "layer_norm_epsilon": 1e-5})";
+  "ssm_state_size": 5, "n_groups": 1, "time_step_min": 0.69, "layer_norm_epsilon": 1e-5})";
 // clang-format on
 
 }  // namespace streambp
