@@ -35,6 +35,7 @@ void require_valid(const DeltaRuleSettings& rule) {
   require(rule.value_heads % rule.key_heads == 0, "model",
           "expected a number of value heads of the delta rule that is a multiple of its key heads, got " +
               std::to_string(rule.value_heads) + " and " + std::to_string(rule.key_heads));
+  require(rule.time_step_low <= rule.time_step_high, "model", "expected steps of time between two limits");
 }
 
 void require_valid(const ModelConfig& config, const LatentAttentionSettings& latent) {
@@ -140,6 +141,8 @@ void require_of_layers(const ModelConfig& config) {
   }
   require_size(config.no_rope.size(), "whether it rotates");
   require_size(config.linear_attention.size(), "whether it is linear");
+  require_size(config.no_mixer.size(), "whether it has no mixer");
+  require_size(config.no_mlp.size(), "whether it has no MLP");
   if (any(config.linear_attention)) require_valid(config.delta_rule);
 }
 
@@ -187,7 +190,9 @@ std::string layer_prefix(int layer) {
   return "model.layers." + std::to_string(layer) + ".";
 }
 
-LayerNorms layer_norms(const ModelConfig& config) {
+LayerNorms layer_norms(const ModelConfig& config, int layer) {
+  if (!config.has_mlp(layer)) return {"norm", "", "", ""};
+  if (!config.has_mixer(layer)) return {"", "", "norm", ""};
   if (config.glm_norm_names) {
     return {"input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"};
   }

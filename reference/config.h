@@ -1,6 +1,7 @@
 // What a decoder is: its settings, and the names and shapes of its parameters.
 #pragma once
 
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -12,7 +13,7 @@
 
 namespace streambp::STREAMBP_REFERENCE {
 
-enum class Activation { kSilu, kGeluTanh };
+enum class Activation { kSilu, kGeluTanh, kRelu2 };  // the last one, max(x, 0)^2, of MLPs without a gate
 
 /// A low-rank adapter of a linear layer (Hu et al. 2021, https://arxiv.org/abs/2106.09685):
 ///     y = W x + b + scale (B (A x) + b'),   A [rank, in], B [out, rank], and b' only where has_bias
@@ -59,7 +60,7 @@ struct LatentAttentionSettings {
                                 // 0.1 mscale_all_dim ln(factor) + 1
 };
 
-/// The gated delta rule in place of attention; see ops_recurrent.h.
+/// The gated delta rule, or a state space, in place of attention; see ops_recurrent.h.
 struct DeltaRuleSettings {
   int key_heads = 0;       // linear_num_key_heads
   int value_heads = 0;     // linear_num_value_heads, a multiple of key_heads: as many memories are there
@@ -67,6 +68,16 @@ struct DeltaRuleSettings {
   int value_head_dim = 0;  // linear_value_head_dim
   int conv_kernel = 0;     // linear_conv_kernel_dim: how many tokens the convolution sees, the own included
   bool fused_projections = false;  // Qwen3-Next; see parameter_shapes
+  bool state_space = false;        // Mamba-2, with key_heads groups of B and C, of key_head_dim states each
+  bool conv_bias = false;          // of its convolution
+  double time_step_low = 0.0;      // what its steps of time are at least
+  double time_step_high = std::numeric_limits<double>::infinity();  // and at most
+};
+
+/// What a family calls some modules of a layer.
+struct ModuleNames {
+  std::string recurrence = "linear_attn", mlp = "mlp", gate_up = "gate_up_proj", down = "down_proj";
+  std::string attention = "self_attn";
 };
 
 /// What Gemma 4 changes in some of its layers and gives to all of them. A full layer is one without a window.
@@ -125,7 +136,10 @@ struct ModelConfig {
   bool attention_output_gate = false;       // Qwen3-Next: what a head mixes is multiplied by a sigmoid; see
                                             // parameter_shapes
   std::vector<bool> linear_attention = {};  // of each layer: the gated delta rule. Empty: no layer has it
+  std::vector<bool> no_mixer = {}, no_mlp = {};  // Nemotron-H, of each layer: it is one half of a layer,
+                                                 // whose only norm is called `norm`. Empty: all are whole
   DeltaRuleSettings delta_rule = {};
+  ModuleNames modules = {};
   LatentAttentionSettings latent = {};  // in place of head_dim and num_key_value_heads
   Gemma4Settings gemma4 = {};
   bool attention_sinks = false;   // GPT-OSS: one more score of every head, a parameter, whose value is 0
@@ -147,6 +161,8 @@ struct ModelConfig {
   bool is_linear(int layer) const {
     return !linear_attention.empty() && linear_attention[static_cast<std::size_t>(layer)];
   }
+  bool has_mixer(int layer) const { return no_mixer.empty() || !no_mixer[static_cast<std::size_t>(layer)]; }
+  bool has_mlp(int layer) const { return no_mlp.empty() || !no_mlp[static_cast<std::size_t>(layer)]; }
   bool is_sparse(int layer) const {
     return mixture.num_experts > 0 && mixture.sparse[static_cast<std::size_t>(layer)];
   }
@@ -197,7 +213,7 @@ struct LayerNorms {
 /// `post_feedforward_layernorm`, the last three of which are with glm_norm_names `post_self_attn_layernorm`,
 /// `post_attention_layernorm` and `post_mlp_layernorm`. With norm_after the names of a sandwich, of what
 /// comes after alone.
-LayerNorms layer_norms(const ModelConfig& config);
+LayerNorms layer_norms(const ModelConfig& config, int layer);
 
 /// The name and shape (rows, columns) of every parameter. Names are those of transformers 5's modules:
 /// - norms: `model.norm`, and of a layer those of layer_norms.
@@ -213,6 +229,8 @@ LayerNorms layer_norms(const ModelConfig& config);
 ///   the C columns of query, key and value (Hugging Face's [C, 1, taps]), `norm` [1, value_head_dim],
 ///   `out_proj`, and without ".weight" `A_log` and `dt_bias` [1, H]. Fused, `in_proj_qkvz` has of every key
 ///   head its query, its key, the values of its H / K heads and then their z; `in_proj_ba` likewise b and a.
+///   A state space has instead `mamba.in_proj`, the rows of z above those of C columns x, B and C above those
+///   of dt, `conv1d.bias` [1, C], `norm` [1, H value_head_dim], and without ".weight" `D` [1, H].
 /// - latent attention, with H heads: `self_attn.q_proj`, or `q_a_proj` to the rank, `q_a_layernorm` and
 ///   `q_b_proj`, of every head the rows that do not rotate and then those that do; `kv_a_proj_with_mqa` to
 ///   the rank and below it the key that rotates, `kv_a_layernorm`, and `kv_b_proj`, of every head its key and

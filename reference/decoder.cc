@@ -12,18 +12,15 @@ class Path {
  public:
   Path(const ModelConfig& config, const Layers& layers, const std::vector<int>& tokens,
        const std::vector<double>& positions, double length)
-      : config_(config),
-        layers_(layers),
-        norms_(layer_norms(config)),
-        positions_(positions),
-        length_(length) {
+      : config_(config), layers_(layers), positions_(positions), length_(length) {
     h_ = scale(layers.embed("model.embed_tokens", tokens), config.embedding_scale);
     if (config.gemma4.hidden_size_per_layer_input > 0) inputs_ = layers.per_layer_inputs(tokens, h_);
   }
 
   void through(int layer) {
-    add_to_stream(after(layer, norms_.after_attention, mixed(layer)));
-    add_to_stream(after(layer, norms_.after_mlp, fed(layer)));
+    norms_ = layer_norms(config_, layer);
+    if (config_.has_mixer(layer)) add_to_stream(after(layer, norms_.after_attention, mixed(layer)));
+    if (config_.has_mlp(layer)) add_to_stream(after(layer, norms_.after_mlp, fed(layer)));
     if (config_.gemma4.hidden_size_per_layer_input > 0) {
       const Index size = config_.gemma4.hidden_size_per_layer_input;
       const Var own = slice_columns(inputs_, layer * size, size);
@@ -48,8 +45,12 @@ class Path {
   /// What attention, or what stands in its stead, makes of the stream.
   Var mixed(int layer) {
     const Var x = after(layer, norms_.before_attention, h_);
-    const std::string module = layer_prefix(layer) + "self_attn.";
-    if (config_.is_linear(layer)) return layers_.delta_rule(layer_prefix(layer) + "linear_attn.", x);
+    const std::string module = layer_prefix(layer) + config_.modules.attention + ".";
+    if (config_.is_linear(layer)) {
+      const std::string recurrence = layer_prefix(layer) + config_.modules.recurrence + ".";
+      return config_.delta_rule.state_space ? layers_.state_space_layer(recurrence, x)
+                                            : layers_.delta_rule(recurrence, x);
+    }
     if (config_.is_latent()) return layers_.latent_attention(module, layer, x, positions_, length_);
     return layers_.attention(module, layer, x, positions_, length_, seen_);
   }
@@ -57,7 +58,7 @@ class Path {
   /// What the MLP, the experts or both make of it.
   Var fed(int layer) {
     const Var x = after(layer, norms_.before_mlp, h_);
-    const std::string prefix = layer_prefix(layer), mlp = prefix + "mlp.";
+    const std::string prefix = layer_prefix(layer), mlp = prefix + config_.modules.mlp + ".";
     if (!config_.is_sparse(layer)) return layers_.mlp(mlp, x);
     const bool is_added = config_.mixture.added_to_mlp;
     router_probabilities_.push_back(is_added ? layers_.router_added_to_mlp(prefix, h_)
@@ -68,7 +69,7 @@ class Path {
 
   const ModelConfig& config_;
   const Layers& layers_;
-  const LayerNorms norms_;
+  LayerNorms norms_;  // of the layer that is gone through
   const std::vector<double>& positions_;
   const double length_;
   Var h_, inputs_;

@@ -22,7 +22,9 @@
 //     EXAONE 4         OLMo 2's norms of outputs, Qwen3's of queries and keys; layers without a window do not
 //                      rotate where others have one
 //     Granite          factors of embedding, residual stream, scores and logits
-//     GLM-4            norms as in Gemma 2, and pairs of neighbours rotate, half of a head's entries
+//     Granite 4        Granite's, with Mamba-2's state space in place of attention in most layers
+//     Nemotron-H       layers that are a state space, attention without rotation or an MLP without a gate
+//     alone GLM-4            norms as in Gemma 2, and pairs of neighbours rotate, half of a head's entries
 //     Ministral 3      queries grow with their position
 //     Mixtral          Qwen3-MoE's experts, and windows
 //     Qwen2-MoE        an expert that every token has, times a gate of its own

@@ -83,6 +83,11 @@ Var Layers::activation(const Var& x) const {
 }
 
 Var Layers::gated(const std::string& module, bool has_bias, const Var& x) const {
+  if (config_.hidden_act == Activation::kRelu2) {
+    const Var up = project(module + "up_proj", has_bias, x);
+    const Var positive = maximum(up, scale(up, 0.0));
+    return project(module + "down_proj", has_bias, mul(positive, positive));
+  }
   const Var gate = activation(project(module + "gate_proj", has_bias, x));
   const Var up = project(module + "up_proj", has_bias, x);
   return project(module + "down_proj", has_bias, mul(gate, up));
@@ -90,11 +95,11 @@ Var Layers::gated(const std::string& module, bool has_bias, const Var& x) const 
 
 Var Layers::mlp(const std::string& module, const Var& x) const {
   if (!config_.fused_projections && !config_.fused_gate_up) return gated(module, config_.mlp_bias, x);
-  const Var both = project(module + "gate_up_proj", config_.mlp_bias, x);
+  const Var both = project(module + config_.modules.gate_up, config_.mlp_bias, x);
   const Index width = config_.intermediate_size;
   const Var gate = slice_columns(both, 0, width);
   const Var up = slice_columns(both, width, width);
-  return project(module + "down_proj", config_.mlp_bias, mul(activation(gate), up));
+  return project(module + config_.modules.down, config_.mlp_bias, mul(activation(gate), up));
 }
 
 }  // namespace streambp::STREAMBP_REFERENCE

@@ -65,6 +65,14 @@ class Layers {
   ///     y = W_out (rms_norm(gated_delta_rule(q / sqrt(E), k, v, g, beta)) silu(W_z x))
   Var delta_rule(const std::string& module, const Var& x) const;
 
+  /// Mamba-2's state space instead, "model.layers.0.mamba.": with [z, x, B, C, dt] = W_in x of which x, B and
+  /// C go through the convolution,
+  ///     [x, B, C] = silu(conv([x, B, C]) + bias),   dt = min(max(softplus(dt + dt_bias), low), high)
+  ///     y = state_space(C, B, x, -e^A_log dt, dt) + D x
+  ///     out = W_out (weight norm(y silu(z)))
+  /// where the norm divides each group's share of the columns by its root mean square.
+  Var state_space_layer(const std::string& module, const Var& x) const;
+
   /// A dense MLP, "model.layers.0.mlp.".
   Var mlp(const std::string& module, const Var& x) const;
 

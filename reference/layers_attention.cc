@@ -215,4 +215,33 @@ Var Layers::delta_rule(const std::string& module, const Var& x) const {
   return project(module + "out_proj", false, mul(normed, silu(inputs.z)));
 }
 
+Var Layers::state_space_layer(const std::string& module, const Var& x) const {
+  const DeltaRuleSettings& settings = config_.delta_rule;
+  const Index tokens = x.rows(), heads = settings.value_heads, size = settings.value_head_dim;
+  const Index inner = heads * size, states = Index{settings.key_heads} * settings.key_head_dim;
+  const auto of_tokens = [&](const Var& row) { return for_every_token(row, tokens); };
+  const Var all = project(module + "in_proj", false, x);
+  Var mixed =
+      causal_convolution(slice_columns(all, inner, inner + 2 * states), parameter(module + "conv1d.weight"));
+  if (settings.conv_bias) mixed = add(mixed, of_tokens(parameter(module + "conv1d.bias")));
+  mixed = silu(mixed);
+  const Var read = slice_columns(mixed, 0, inner), b = slice_columns(mixed, inner, states),
+            c = slice_columns(mixed, inner + states, states);
+
+  const Var raw = slice_columns(all, 2 * inner + 2 * states, heads);
+  const Var dt = clip(softplus(add(raw, of_tokens(parameter(module + "dt_bias")))), settings.time_step_low,
+                      settings.time_step_high);
+  const Var g = scale(mul(of_tokens(exp(parameter(module + "A_log"))), dt), -1.0);
+  std::vector<int> head_of_column;
+  for (Index column = 0; column < inner; ++column) head_of_column.push_back(static_cast<int>(column / size));
+  const Var skip = of_tokens(gather_columns(parameter(module + "D"), head_of_column));
+  const Var y = add(state_space(c, b, read, g, dt, settings.key_heads), mul(skip, read));
+
+  const Number group = static_cast<Number>(inner / settings.key_heads);
+  const Var gated = mul(y, silu(slice_columns(all, 0, inner)));
+  const Var normed =
+      scale(l2_norm(gated, inner / settings.key_heads, group * config_.rms_norm_eps), std::sqrt(group));
+  return project(module + "out_proj", false, mul(normed, of_tokens(parameter(module + "norm.weight"))));
+}
+
 }  // namespace streambp::STREAMBP_REFERENCE

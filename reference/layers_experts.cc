@@ -66,6 +66,7 @@ Var Layers::stacked_linear(const std::string& module, int e, const Var& x) const
 
 Var Layers::expert(const std::string& experts, int e, const Var& x) const {
   const std::string module = experts + std::to_string(e) + ".";
+  if (config_.hidden_act == Activation::kRelu2) return gated(module, false, x);
   const Index width = config_.mixture.moe_intermediate_size;
   Var gate = project(module + "gate_proj", false, x);
   Var up = project(module + "up_proj", false, x);

@@ -24,6 +24,7 @@ void for_each_tap(Index length, Index taps, Visit visit) {
 struct Operands {
   Var q, k, v, g, beta;
   Index key_size, value_size;
+  bool replaces;  // what the memory answers to a key; else it adds to it
 
   /// The first column of a head's key, of which several heads may have the same, and of its value.
   Index key_column(Index head) const { return head / (g.cols() / (q.cols() / key_size)) * key_size; }
@@ -45,7 +46,8 @@ std::vector<Memory> run(const Operands& in, Index head, Matrix& value) {
     const auto query = in.q.value().row(t).segment(at_key, in.key_size);
     const auto key = in.k.value().row(t).segment(at_key, in.key_size);
     const Matrix forgotten = math::exp(in.g.value()(t, head)) * state;
-    const RowVector error = in.v.value().row(t).segment(at_value, in.value_size) - key * forgotten;
+    RowVector error = in.v.value().row(t).segment(at_value, in.value_size);
+    if (in.replaces) error -= key * forgotten;
     state = forgotten + key.transpose() * (in.beta.value()(t, head) * error);
     value.row(t).segment(at_value, in.value_size) = query * state;
     memories.push_back({forgotten, state, error});
@@ -70,9 +72,11 @@ void run_backwards(const Operands& in, Index head, const std::vector<Memory>& me
     const RowVector d_error = beta * d_update;
     in.beta.gradient()(t, head) += d_update.dot(error);
     in.v.gradient().row(t).segment(at_value, in.value_size) += d_error;
-    in.k.gradient().row(t).segment(at_key, in.key_size) +=
-        beta * error * d_state.transpose() - d_error * forgotten.transpose();
-    d_state -= key.transpose() * d_error;
+    in.k.gradient().row(t).segment(at_key, in.key_size) += beta * error * d_state.transpose();
+    if (in.replaces) {
+      in.k.gradient().row(t).segment(at_key, in.key_size) -= d_error * forgotten.transpose();
+      d_state -= key.transpose() * d_error;
+    }
     in.g.gradient()(t, head) += d_state.cwiseProduct(forgotten).sum();
     d_state *= math::exp(in.g.value()(t, head));
   }
@@ -122,19 +126,22 @@ Var l2_norm(const Var& x, Index n, Number epsilon) {
   });
 }
 
-Var gated_delta_rule(const Var& q, const Var& k, const Var& v, const Var& g, const Var& beta, int key_heads) {
+namespace {
+
+Var recurrence(const char* name, bool replaces, const Var& q, const Var& k, const Var& v, const Var& g,
+               const Var& beta, int key_heads) {
   const Index length = q.rows(), heads = g.cols();
-  require(key_heads > 0 && heads > 0 && heads % key_heads == 0, "gated_delta_rule",
+  require(key_heads > 0 && heads > 0 && heads % key_heads == 0, name,
           "expected a number of heads that is a multiple of the key heads, got " + std::to_string(heads) +
               " and " + std::to_string(key_heads));
-  require(q.cols() % key_heads == 0 && v.cols() % heads == 0, "gated_delta_rule",
+  require(q.cols() % key_heads == 0 && v.cols() % heads == 0, name,
           "expected queries of " + std::to_string(key_heads) + " heads and values of " +
               std::to_string(heads) + ", got " + shape_text(q.value()) + " and " + shape_text(v.value()));
-  require_shape("gated_delta_rule", "the keys", k.value(), length, q.cols());
-  require_shape("gated_delta_rule", "the values", v.value(), length, v.cols());
-  require_shape("gated_delta_rule", "the decays", g.value(), length, heads);
-  require_shape("gated_delta_rule", "beta", beta.value(), length, heads);
-  const Operands operands = {q, k, v, g, beta, q.cols() / key_heads, v.cols() / heads};
+  require_shape(name, "the keys", k.value(), length, q.cols());
+  require_shape(name, "the values", v.value(), length, v.cols());
+  require_shape(name, "the decays", g.value(), length, heads);
+  require_shape(name, "beta", beta.value(), length, heads);
+  const Operands operands = {q, k, v, g, beta, q.cols() / key_heads, v.cols() / heads, replaces};
 
   std::vector<std::vector<Memory>> memories;  // of every head and token
   Matrix value(length, v.cols());
@@ -144,6 +151,16 @@ Var gated_delta_rule(const Var& q, const Var& k, const Var& v, const Var& g, con
       run_backwards(operands, head, memories[static_cast<std::size_t>(head)], y.gradient());
     }
   });
+}
+
+}  // namespace
+
+Var gated_delta_rule(const Var& q, const Var& k, const Var& v, const Var& g, const Var& beta, int key_heads) {
+  return recurrence("gated_delta_rule", true, q, k, v, g, beta, key_heads);
+}
+
+Var state_space(const Var& q, const Var& k, const Var& v, const Var& g, const Var& beta, int key_heads) {
+  return recurrence("state_space", false, q, k, v, g, beta, key_heads);
 }
 
 }  // namespace streambp::STREAMBP_REFERENCE

@@ -1,5 +1,5 @@
-// The operations of a recurrent layer: a short convolution over time, vectors of length 1, and the gated
-// delta rule.
+// The operations of a recurrent layer: a short convolution over time, vectors of length 1, the gated delta
+// rule, and Mamba-2's state space.
 #pragma once
 
 #include "reference/tape.h"
@@ -31,5 +31,12 @@ Var l2_norm(const Var& x, Index n, Number epsilon);
 ///     dR_t = dS_t - k_t de_t^T,   dg_t = sum of dR_t R_t,   dS_{t-1} = e^{g_t} dR_t
 /// Throws std::invalid_argument if the shapes do not fit together or K does not divide H.
 Var gated_delta_rule(const Var& q, const Var& k, const Var& v, const Var& g, const Var& beta, int key_heads);
+
+/// Mamba-2's state space (Dao & Gu 2024, https://arxiv.org/abs/2405.21060; transformers' mamba2_chunk_scan):
+/// a memory that forgets in the same way, and adds to what it answers instead of replacing it. With q = C, k
+/// = B, v = x, g = A dt and beta = dt, shapes and heads as above,
+///     S_t = e^{g_t} S_{t-1} + k_t (beta_t v_t)^T,   o_t = S_t^T q_t
+/// and backwards as above without R_t^T k_t in du and dbeta, and without de in dk and dR.
+Var state_space(const Var& q, const Var& k, const Var& v, const Var& g, const Var& beta, int key_heads);
 
 }  // namespace streambp::STREAMBP_REFERENCE

@@ -101,7 +101,10 @@ class Collector {
     const DeltaRuleSettings& rule = config_.delta_rule;
     const Index heads = rule.value_heads, values = heads * rule.value_head_dim;
     const Index mixed = Index{2} * rule.key_heads * rule.key_head_dim + values;
-    if (rule.fused_projections) {
+    if (rule.state_space) {
+      linear(module + "in_proj", values + mixed + heads, hidden);
+      shapes_[module + "D"] = {1, heads};
+    } else if (rule.fused_projections) {
       linear(module + "in_proj_qkvz", mixed + values, hidden);
       linear(module + "in_proj_ba", 2 * heads, hidden);
     } else {
@@ -111,9 +114,10 @@ class Collector {
       linear(module + "in_proj_a", heads, hidden);
     }
     shapes_[module + "conv1d.weight"] = {mixed, rule.conv_kernel};
+    if (rule.conv_bias) shapes_[module + "conv1d.bias"] = {1, mixed};
     shapes_[module + "A_log"] = {1, heads};
     shapes_[module + "dt_bias"] = {1, heads};
-    row(module + "norm", rule.value_head_dim);
+    row(module + "norm", rule.state_space ? static_cast<int>(values) : rule.value_head_dim);
     linear(module + "out_proj", hidden, values);
   }
 
@@ -122,12 +126,13 @@ class Collector {
     const Index width = config_.mlp_width(layer);
     require(width > 0, "model", "expected a positive intermediate_size of a dense layer");
     if (config_.fused_projections || config_.fused_gate_up) {
-      linear(module + "gate_up_proj", 2 * width, hidden, config_.mlp_bias);
+      linear(module + config_.modules.gate_up, 2 * width, hidden, config_.mlp_bias);
     } else {
-      linear(module + "gate_proj", width, hidden, config_.mlp_bias);
+      const bool is_gated = config_.hidden_act != Activation::kRelu2;
+      if (is_gated) linear(module + "gate_proj", width, hidden, config_.mlp_bias);
       linear(module + "up_proj", width, hidden, config_.mlp_bias);
     }
-    linear(module + "down_proj", hidden, width, config_.mlp_bias);
+    linear(module + config_.modules.down, hidden, width, config_.mlp_bias);
   }
 
   void experts(const std::string& module) {
@@ -194,7 +199,7 @@ class Collector {
   void scalar(const std::string& name) { shapes_[name] = {1, 1}; }
 
   void expert(const std::string& module, Index width) {
-    linear(module + "gate_proj", width, config_.hidden_size);
+    if (config_.hidden_act != Activation::kRelu2) linear(module + "gate_proj", width, config_.hidden_size);
     linear(module + "up_proj", width, config_.hidden_size);
     linear(module + "down_proj", config_.hidden_size, width);
   }
@@ -215,25 +220,27 @@ class Collector {
 Shapes parameter_shapes(const ModelConfig& config) {
   require_valid(config);
   Collector collect(config);
-  const LayerNorms norms = layer_norms(config);
   collect.embedding("model.embed_tokens", config.vocab_size, config.hidden_size);
   collect.per_layer_inputs();
   for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
     const std::string prefix = layer_prefix(layer);
+    const LayerNorms norms = layer_norms(config, layer);
     for (const std::string& name :
          {norms.before_attention, norms.after_attention, norms.before_mlp, norms.after_mlp}) {
       collect.norm(prefix, name);
     }
-    if (config.is_linear(layer)) {
-      collect.delta_rule(prefix + "linear_attn.");
-    } else if (config.is_latent()) {
+    const bool mixes = config.has_mixer(layer);
+    if (mixes && config.is_linear(layer)) {
+      collect.delta_rule(prefix + config.modules.recurrence + ".");
+    } else if (mixes && config.is_latent()) {
       collect.latent_attention(prefix + "self_attn.");
-    } else {
-      collect.attention(prefix + "self_attn.", layer);
+    } else if (mixes) {
+      collect.attention(prefix + config.modules.attention + ".", layer);
     }
     const bool is_sparse = config.is_sparse(layer), is_added = config.mixture.added_to_mlp;
-    if (!is_sparse || is_added) collect.mlp(prefix + "mlp.", layer);
-    if (is_sparse && !is_added) collect.experts(prefix + "mlp.");
+    if (config.has_mlp(layer) && (!is_sparse || is_added))
+      collect.mlp(prefix + config.modules.mlp + ".", layer);
+    if (is_sparse && !is_added) collect.experts(prefix + config.modules.mlp + ".");
     if (is_sparse && is_added) collect.experts_added_to_mlp(prefix);
     if (config.gemma4.layer_scalar) collect.scalar(prefix + "layer_scalar");
   }

@@ -82,8 +82,9 @@ def make_case(root, model_name, batch_name, seed):
         case["checks"]["rows_without_padding"] = check_documents(model, inputs, tensors)
     if experts_per_token(model.config):
         case["checks"]["routing"] = check_routing(model, inputs, tensors)
-    if hasattr(model.model.embed_tokens, "embed_scale"):
-        case["embed_scale"] = model.model.embed_tokens.embed_scale.item()
+    embedding = model.get_input_embeddings()
+    if hasattr(embedding, "embed_scale"):
+        case["embed_scale"] = embedding.embed_scale.item()
     target = root / "cases" / name
     target.mkdir(parents=True, exist_ok=True)
     (target / "case.json").write_text(json.dumps(case, indent=1) + "\n")

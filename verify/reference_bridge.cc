@@ -77,6 +77,10 @@ reference::DeltaRuleSettings reference_delta_rule(const DeltaRuleSettings& rule)
   same.value_head_dim = static_cast<int>(rule.value_head_dim);
   same.conv_kernel = static_cast<int>(rule.conv_kernel);
   same.fused_projections = rule.fused_projections;
+  same.state_space = rule.state_space;
+  same.conv_bias = rule.conv_bias;
+  same.time_step_low = rule.time_step_low;
+  same.time_step_high = rule.time_step_high;
   return same;
 }
 
@@ -111,6 +115,8 @@ reference::Activation reference_activation(Activation activation) {
       return reference::Activation::kSilu;
     case Activation::kGeluTanh:
       return reference::Activation::kGeluTanh;
+    case Activation::kRelu2:
+      return reference::Activation::kRelu2;
   }
   throw std::invalid_argument("reference: no such activation");
 }
@@ -209,6 +215,10 @@ reference::ModelConfig reference_config(const Config& config) {
   same.linear_attention = config.linear_attention;
   same.attention_output_gate = config.attention_output_gate;
   same.delta_rule = reference_delta_rule(config.delta_rule);
+  const FamilyModules& modules = modules_of(config);
+  same.modules = {modules.recurrence, modules.mlp, modules.gate_up, modules.down, modules.attention};
+  same.no_mixer = config.no_mixer;
+  same.no_mlp = config.no_mlp;
   if (config.is_latent()) {  // which has neither of the two in the reference
     same.latent = reference_latent(config.latent);
     same.head_dim = static_cast<int>(config.latent.qk_rope_head_dim);

@@ -54,8 +54,9 @@ class HuggingFaceOps : public ModelOps {
       {
         const MemoryScope scope("MLP");
         product = gated_product(mlp, x, saved);
-        kept = {mlp.activation == Activation::kSilu ? at::silu(saved.gate_proj)
-                                                    : at::gelu(saved.gate_proj, "tanh"),
+        kept = {mlp.activation == Activation::kSilu    ? at::silu(saved.gate_proj)
+                : mlp.activation == Activation::kRelu2 ? at::relu(saved.gate_proj)
+                                                       : at::gelu(saved.gate_proj, "tanh"),
                 product};
       }
       output = residual.defined() ? linear_add_forward(residual, product, *mlp.down_proj)

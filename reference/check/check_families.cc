@@ -337,9 +337,7 @@ std::vector<std::pair<std::string, ModelConfig>> tiny_families() {
 
   ModelConfig llama = tiny_model();
   llama.num_key_value_heads = 3;
-  llama.qkv_bias = true;
-  llama.o_bias = true;
-  llama.mlp_bias = true;
+  llama.qkv_bias = llama.o_bias = llama.mlp_bias = true;
   llama.rope.type = RopeType::kLlama3;
   llama.rope.factor = 8.0;
   llama.rope.original_max_position_embeddings = 12;
@@ -393,7 +391,9 @@ std::vector<std::pair<std::string, ModelConfig>> tiny_families() {
           {"exaone4", tiny_exaone4()},
           {"hunyuan", tiny_hunyuan()},
           {"ernie4_5", tiny_ernie4_5()},
-          {"minimax_m2", tiny_minimax_m2()}};
+          {"minimax_m2", tiny_minimax_m2()},
+          {"granite hybrid", tiny_granite_hybrid()},
+          {"nemotron_h", tiny_nemotron_h()}};
 }
 
 }  // namespace streambp::STREAMBP_REFERENCE

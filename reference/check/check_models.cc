@@ -36,7 +36,7 @@ ModelConfig adapted(ModelConfig config) {
     adapt(name.substr(0, name.size() - suffix.size()));
   }
   for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
-    if (!config.is_sparse(layer)) continue;
+    if (!config.is_sparse(layer) || config.hidden_act == Activation::kRelu2) continue;
     const std::string experts =
         layer_prefix(layer) + (config.mixture.added_to_mlp ? "" : "mlp.") + "experts.";
     adapt(experts + "gate_up_proj");

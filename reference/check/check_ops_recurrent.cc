@@ -57,7 +57,7 @@ void check_l2_norm(Suite& suite, Index rows, Index groups, Index n, double size)
 ///     o_t = sum over s <= t of e^{g_{s+1} + ... + g_t} (k_s . q_t) u_s
 class DeltaRuleOfAHead {
  public:
-  DeltaRuleOfAHead(const Matrices& x, Index head, int key_heads) : x_(x), head_(head) {
+  DeltaRuleOfAHead(const Matrices& x, Index head, int key_heads, bool replaces) : x_(x), head_(head) {
     key_size_ = x[0].cols() / key_heads;
     value_size_ = x[2].cols() / x[3].cols();
     at_key_ = head / (x[3].cols() / key_heads) * key_size_;
@@ -65,7 +65,8 @@ class DeltaRuleOfAHead {
       std::vector<Real> written;
       for (Index j = 0; j < value_size_; ++j) {
         Real missing = x[2](s, head * value_size_ + j);
-        for (Index r = 0; r < s; ++r) missing -= left(r, s) * product(x_[1], r, s) * written_[r][j];
+        for (Index r = 0; replaces && r < s; ++r)
+          missing -= left(r, s) * product(x_[1], r, s) * written_[r][j];
         written.push_back(Real{x[4](s, head)} * missing);
       }
       written_.push_back(std::move(written));
@@ -118,18 +119,23 @@ void check_delta_rule(Suite& suite, Index length, int key_heads, int heads, Inde
   spoilt(3, length, 0);
   if (heads > 1) spoilt(2, length, v.cols() + 1);
   if (key_heads > 1) spoilt(3, length, heads + 1);
-  suite.check(
-      "gated_delta_rule with " + std::to_string(heads) + "/" + std::to_string(key_heads) + " heads",
-      [key_heads](Tape&, const Vars& x) { return gated_delta_rule(x[0], x[1], x[2], x[3], x[4], key_heads); },
-      {q, k, v, g, beta},
-      [key_heads, value_size](const Matrices& x) {
-        std::vector<DeltaRuleOfAHead> of;
-        for (Index head = 0; head < x[3].cols(); ++head) of.emplace_back(x, head, key_heads);
-        return build(x[2].rows(), x[2].cols(), [&](Index t, Index j) {
-          return of[static_cast<std::size_t>(j / value_size)].output(t, j % value_size);
-        });
-      },
-      options);
+  for (const bool replaces : {true, false}) {
+    suite.check((replaces ? "gated_delta_rule with " : "state_space with ") + std::to_string(heads) + "/" +
+                    std::to_string(key_heads) + " heads",
+                [key_heads, replaces](Tape&, const Vars& x) {
+                  return (replaces ? gated_delta_rule : state_space)(x[0], x[1], x[2], x[3], x[4], key_heads);
+                },
+                {q, k, v, g, beta},
+                [key_heads, value_size, replaces](const Matrices& x) {
+                  std::vector<DeltaRuleOfAHead> of;
+                  for (Index head = 0; head < x[3].cols(); ++head)
+                    of.emplace_back(x, head, key_heads, replaces);
+                  return build(x[2].rows(), x[2].cols(), [&](Index t, Index j) {
+                    return of[static_cast<std::size_t>(j / value_size)].output(t, j % value_size);
+                  });
+                },
+                options);
+  }
 }
 
 }  // namespace

@@ -208,5 +208,16 @@ ADAPTERS = {
     "exaone4-lora-all_linear": Adapter("exaone4", "b2_left", {"target_modules": "all-linear"}, seed=249),
     "minimax-m2-lora-all_linear": Adapter("minimax-m2", "b2_left", {"target_modules": "all-linear"}, seed=250),
     "hunyuan-lora-all_linear": Adapter("hunyuan", "b2_right", {"target_modules": "all-linear"}, seed=251),
+    "granite-hybrid-lora-all_linear": Adapter("granite-hybrid", "b2_left", {"target_modules": "all-linear"}, seed=252),
+    "granite-hybrid-lora-saved": Adapter(
+        "granite-hybrid",
+        "b2_right",
+        {"target_modules": ["in_proj", "q_proj", "input_linear"], "modules_to_save": ["mamba.norm", "out_proj"], "bias": "all"},
+        seed=253,
+    ),
+    # Every linear map but out_proj, which PEFT refuses there.
+    "nemotron-h-lora-linear": Adapter(
+        "nemotron-h", "b2_left", {"target_modules": [*ATTENTION, "in_proj", "up_proj", "down_proj"]}, seed=254
+    ),
     "ernie4-5-lora-all_linear": Adapter("ernie4-5", "b2_right", {"target_modules": "all-linear"}, seed=247),
 }

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from goldens.adapter_cases import ADAPTERS
 from goldens.adapter_objectives import OBJECTIVES
 from goldens.checks import CheckError, check_finite_differences, check_results
-from goldens.passes import ResultCheck, gradients_of, load_model, read_tensors
+from goldens.passes import ResultCheck, gradients_of, last_norm, load_model, read_tensors
 from goldens.trainers import wide_backward
 from goldens.writing import describe_case
 
@@ -82,7 +82,7 @@ def load_adapted(model_folder, folder, objective):
 def evaluate(model, objective, inputs):
     """Everything a case holds, under the case's names."""
     captured = []
-    norm = model.get_base_model().model.norm
+    norm = last_norm(model.get_base_model())
     hook = norm.register_forward_hook(lambda module, args, result: captured.append(result))
     model.zero_grad(set_to_none=True)
     loss = objective.loss(model, inputs)

@@ -5,6 +5,7 @@ Here its code runs unchanged, but every request for float32 is answered with flo
 """
 
 import math
+import re
 
 import torch
 import transformers
@@ -18,7 +19,7 @@ from goldens.recurrence import has_recurrence, keep_documents_apart
 
 IGNORED = -100  # the label of a token that is not scored
 MIXTURES = (
-    *("deepseek_v3", "gemma4_text", "glm4_moe", "gpt_oss", "minimax_m2", "mixtral", "qwen2_moe"),
+    *("deepseek_v3", "gemma4_text", "glm4_moe", "gpt_oss", "minimax_m2", "mixtral", "nemotron_h", "qwen2_moe"),
     *("qwen3_5_moe_text", "qwen3_moe", "qwen3_next"),
 )
 
@@ -60,18 +61,18 @@ def load_model(folder, config_name="config.json"):
     if config.model_type in MIXTURES:
         options["experts_implementation"] = "eager"
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, config=config, **options)
-    if config.model_type == "gpt_oss":
-        model.model.register_forward_pre_hook(with_documents, with_kwargs=True)
     if has_recurrence(model):
         keep_documents_apart(model.model)
+    if config.model_type in ("gpt_oss", "granitemoehybrid"):
+        model.model.register_forward_pre_hook(with_documents, with_kwargs=True)
     return model.eval()
 
 
 def with_documents(model, args, kwargs):
-    """GPT-OSS's masks with the documents of packed rows kept apart, as in other models.
+    """GPT-OSS's and Granite 4's masks with the documents of packed rows kept apart, as in other models.
 
-    Those that it makes don't know position_ids (transformers 5.23, models/gpt_oss/modeling_gpt_oss.py), so without
-    flash attention its documents see each other.
+    Those that they make don't know position_ids (transformers 5.23, models/gpt_oss/modeling_gpt_oss.py), so without
+    flash attention their documents see each other.
     """
     if kwargs.get("position_ids") is None or kwargs.get("attention_mask") is not None:
         return args, kwargs
@@ -84,8 +85,11 @@ def with_documents(model, args, kwargs):
     }
     masks = {
         "full_attention": masking_utils.create_causal_mask(**given),
-        "sliding_attention": masking_utils.create_sliding_window_causal_mask(**given),
     }
+    if has_recurrence(model):
+        masks["linear_attention"] = None
+    else:
+        masks["sliding_attention"] = masking_utils.create_sliding_window_causal_mask(**given)
     return args, {**kwargs, "attention_mask": masks}
 
 
@@ -93,7 +97,8 @@ def as_in_file(tensors, model_type=None):
     """Views of `tensors` under the names of the weight file of a model of `model_type`.
 
     transformers 5 holds all experts of a layer in two tensors; files hold three matrices for each expert, under names of
-    its own in Mixtral's and MiniMax M2's. GPT-OSS's and Gemma 4's files hold what transformers does.
+    its own in Mixtral's and MiniMax M2's. GPT-OSS's and Gemma 4's files hold what transformers does. Nemotron-H's call the
+    decoder backbone.
     """
     as_mixtral = model_type in ("minimax_m2", "mixtral")
     gate_name, up_name, down_name = ("w1", "w3", "w2") if as_mixtral else ("gate_proj", "up_proj", "down_proj")
@@ -102,6 +107,8 @@ def as_in_file(tensors, model_type=None):
         stem, _, last = name.rpartition(".")
         if as_mixtral:
             name, stem = (text.replace(".mlp.", ".block_sparse_moe.") for text in (name, stem))
+        if model_type == "nemotron_h":
+            name, stem = (re.sub("^model", "backbone", text) for text in (name, stem))
         if not stem.endswith(".experts") or model_type in ("gpt_oss", "gemma4_text"):
             result[name] = tensor
             continue
@@ -111,7 +118,7 @@ def as_in_file(tensors, model_type=None):
                 result[f"{stem}.{expert}.{gate_name}.weight"] = gate
                 result[f"{stem}.{expert}.{up_name}.weight"] = up
             else:
-                result[f"{stem}.{expert}.{down_name}.weight"] = weights
+                result[f"{stem}.{expert}.{down_name if last == 'down_proj' else last}.weight"] = weights
     return result
 
 
@@ -141,10 +148,14 @@ def forward(model, inputs, **options):
     return model(**inputs, use_cache=False, **options)
 
 
+def last_norm(model):
+    return model.model.norm_f if hasattr(model.model, "norm_f") else model.model.norm
+
+
 def evaluate(model, inputs):
     """One forward and backward pass: transformers' outputs and everything a case holds, under the case's names."""
     captured = {}
-    hook = model.model.norm.register_forward_hook(lambda module, args, result: captured.update(hidden=result))
+    hook = last_norm(model).register_forward_hook(lambda module, args, result: captured.update(hidden=result))
     model.zero_grad(set_to_none=True)
     outputs = forward(model, inputs)
     hook.remove()

@@ -1,7 +1,8 @@
-"""Gated delta rules as goldens need them: documents of a packed row apart, and the recurrence token by token.
+"""Recurrent layers as goldens need them: documents of a packed row apart, and the recurrence token by token.
 
-Without flash-linear-attention and causal-conv1d, transformers 5.23 refuses `seq_idx` and `cu_seq_lens_q`, and of position_ids
-its recurrent layers know nothing: the state of a row's document would go on into the next.
+Without flash-linear-attention and causal-conv1d, transformers 5.23 refuses `seq_idx` and `cu_seq_lens_q` of a gated delta rule
+and does not read them in a Mamba-2 layer, and of position_ids its recurrent layers know nothing: the state of a row's document
+would go on into the next.
 """
 
 import sys
@@ -11,8 +12,14 @@ import torch
 
 
 def has_recurrence(model):
-    """Whether some layers are gated delta rules."""
+    """Whether some layers are gated delta rules, or Mamba-2's state spaces."""
     return "linear_attention" in (getattr(model.config, "layer_types", None) or ())
+
+
+def recurrences(backbone):
+    """The modules of the layers that are recurrent."""
+    of_layers = [getattr(layer, name, None) for layer in backbone.layers for name in ("linear_attn", "mamba", "mixer")]
+    return [module for module in of_layers if hasattr(module, "A_log")]
 
 
 def is_packed(inputs):
@@ -49,30 +56,45 @@ def keep_documents_apart(backbone):
     """Lets the recurrent layers of `backbone`, a transformers model without its head, see one document at a time."""
 
     def before(module, args, kwargs):
-        for layer in module.layers:
-            if hasattr(layer, "linear_attn"):
-                layer.linear_attn.__dict__.pop("forward", None)
-                if is_packed(kwargs):
-                    layer.linear_attn.forward = _of_each_document(layer.linear_attn.forward, document_spans(kwargs))
+        for layer in recurrences(module):
+            layer.__dict__.pop("forward", None)
+            if is_packed(kwargs):
+                layer.forward = _of_each_document(layer.forward, document_spans(kwargs))
 
     backbone.register_forward_pre_hook(before, with_kwargs=True)
 
 
 @contextmanager
 def token_by_token(model):
-    """transformers' loop over tokens in place of its blocks of 64. Yields the lists of all `decay` and `beta` that it sees."""
-    layer = next(layer.linear_attn for layer in model.model.layers if hasattr(layer, "linear_attn"))
-    module = sys.modules[type(layer).__module__]
-    in_blocks, loop = module.torch_chunk_gated_delta_rule, module.torch_recurrent_gated_delta_rule
+    """A loop over tokens in place of blocks, of a gated delta rule transformers' own. Yields the lists of all `decay` and `beta`
+    (of a state space its steps of time) that it sees."""
+    module = sys.modules[type(recurrences(model.model)[0]).__module__]
     gates = {"decay": [], "beta": []}
 
-    def recorded(*args, g, beta, **settings):
-        gates["decay"].append(g.detach().exp().flatten())
+    def record(decay, beta):
+        gates["decay"].append(decay.detach().flatten())
         gates["beta"].append(beta.detach().flatten())
-        return loop(*args, g=g, beta=beta, **settings)
 
-    module.torch_chunk_gated_delta_rule = recorded
+    def of_delta_rule(*args, g, beta, **settings):
+        record(g.exp(), beta)
+        return module.torch_recurrent_gated_delta_rule(*args, g=g, beta=beta, **settings)
+
+    def of_state_space(x, dt, a, b, c, *, D, dt_bias, dt_limit, **settings):
+        step = torch.nn.functional.softplus(dt + dt_bias).clamp(*dt_limit)
+        record((step * a).exp(), step)
+        b, c = (of_groups.repeat_interleave(x.shape[2] // of_groups.shape[2], dim=2) for of_groups in (b, c))
+        state, outputs = x.new_zeros(x.shape[0], *x.shape[2:], b.shape[3]), []
+        for t in range(x.shape[1]):
+            written = (step[:, t, :, None] * x[:, t])[..., None] * b[:, t, :, None]
+            state = state * (step[:, t] * a).exp()[..., None, None] + written
+            outputs.append((state * c[:, t, :, None]).sum(-1) + D[:, None] * x[:, t])
+        return torch.stack(outputs, dim=1)
+
+    is_state_space = hasattr(module, "mamba2_chunk_scan")
+    name = "mamba2_chunk_scan" if is_state_space else "torch_chunk_gated_delta_rule"
+    in_blocks = getattr(module, name)
+    setattr(module, name, of_state_space if is_state_space else of_delta_rule)
     try:
         yield gates
     finally:
-        module.torch_chunk_gated_delta_rule = in_blocks
+        setattr(module, name, in_blocks)

@@ -1,4 +1,5 @@
-"""The tiny models whose layers are mostly gated delta rules, a recurrence over tokens: Qwen3.5, Qwen3-Next and their mixtures.
+"""The tiny models whose layers are mostly recurrent over tokens: gated delta rules (Qwen3.5, Qwen3-Next and their mixtures) and
+Mamba-2's state spaces (Granite 4, Nemotron-H).
 
 Numbers of key and value heads and their sizes differ. transformers' code computes the recurrence in blocks of 64 tokens, so
 some rows are longer, and some shorter than the convolution's kernel.
@@ -32,7 +33,116 @@ EXPERTS = {
     "shared_expert_intermediate_size": 7,
 }
 
+STATE_SPACE = {
+    **SMALL,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "num_local_experts": 0,
+    "num_experts_per_tok": 0,
+    "router_aux_loss_coef": 0.0,  # TRL asks for a loss of routers by it, and there are none
+    "shared_intermediate_size": 13,
+    "mamba_n_heads": 5,
+    "mamba_d_head": 8,
+    "mamba_d_state": 7,
+    "mamba_chunk_size": 16,  # transformers' blocks: several in a row
+    "attention_multiplier": 0.125,
+    "embedding_multiplier": 5.5,
+    "residual_multiplier": 0.35,
+    "logits_scaling": 3.5,
+}
+
+ONE_PART = {
+    "vocab_size": 41,
+    "hidden_size": 20,
+    "intermediate_size": 13,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 6,
+    "mamba_num_heads": 6,
+    "mamba_head_dim": 5,
+    "ssm_state_size": 7,
+    "n_groups": 2,
+    "chunk_size": 16,
+    "num_experts_per_tok": 2,
+    "n_routed_experts": 6,
+    "moe_intermediate_size": 5,
+    "moe_shared_expert_intermediate_size": 7,
+    "routed_scaling_factor": 1.7,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": None,
+}
+
 RECURRENT_MODELS = {
+    # Layer 1 attends, without rotation; steps of time are cut off at both ends.
+    "granite-hybrid": Model(
+        "granitemoehybrid",
+        seed=506,
+        settings={
+            **STATE_SPACE,
+            "num_hidden_layers": 3,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "position_embedding_type": "nope",
+            "time_step_limit": [0.4, 1.5],
+            "tie_word_embeddings": True,
+        },
+        legacy={"layer_types": ["mamba", "attention", "mamba"]},
+        batches={**ALL, **LONG},
+    ),
+    # Layers of every kind, experts in two groups; steps of time have a lower end.
+    "nemotron-h": Model(
+        "nemotron_h",
+        seed=508,
+        settings={
+            **ONE_PART,
+            "layers_block_type": ["linear_attention", "moe", "full_attention", "linear_attention", "mlp"],
+            "n_group": 2,
+            "topk_group": 1,
+            "time_step_min": 0.4,
+        },
+        legacy=None,
+        batches={**ALL, **LONG},
+    ),
+    # An MLP first, biases of MLPs, and a convolution without one.
+    "nemotron-h-bias": Model(
+        "nemotron_h",
+        seed=509,
+        settings={
+            **ONE_PART,
+            "n_groups": 3,
+            "conv_kernel": 2,
+            "use_conv_bias": False,
+            "mlp_bias": True,
+            "num_experts_per_tok": 0,
+            "layers_block_type": ["mlp", "linear_attention", "full_attention", "mlp"],
+        },
+        legacy=None,
+        batches={**ONE, **SHORT},
+    ),
+    # Three groups of two heads, a short convolution without a bias, and rotation.
+    "granite-hybrid-groups": Model(
+        "granitemoehybrid",
+        seed=507,
+        settings={
+            **STATE_SPACE,
+            "hidden_size": 18,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 3,
+            "head_dim": 6,
+            "attention_bias": True,
+            "mamba_n_heads": 6,
+            "mamba_n_groups": 3,
+            "mamba_d_head": 9,
+            "mamba_d_state": 4,
+            "mamba_expand": 3,
+            "mamba_d_conv": 2,
+            "mamba_conv_bias": False,
+            "layer_types": ["full_attention", "linear_attention"],
+            "position_embedding_type": "rope",
+        },
+        legacy=None,
+        batches={**ONE, **SHORT},
+    ),
     # Layer 2 is full attention, layers 0, 1 and 3 are recurrent.
     "qwen3-5": Model(
         "qwen3_5_text",

@@ -58,6 +58,9 @@ class CarryStream {
   virtual bool end() { return false; }
 };
 
+/// Of a layer whose tokens know nothing of each other.
+std::unique_ptr<CarryStream> no_carry_stream();
+
 /// An empty one for `layer`: keys and values, the layer's own or another's, or the state of a recurrent
 /// layer.
 std::unique_ptr<CarryStream> carry_stream(const Model& model, const Stream& stream, int64_t layer,

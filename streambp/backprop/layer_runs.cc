@@ -68,7 +68,7 @@ LayerRuns run_again_by_chunks(const Settings& settings, const std::vector<int64_
   runs.prefixes = prefixes_of(settings, lengths, config, layer);
   if (kept(settings.keep.attention) && can_keep) runs.attention = 1.0;
   if (kept(settings.keep.attention_half)) runs.output = 1.0;
-  if (kept(settings.keep.gate_up) && !config.is_sparse(layer)) runs.mlp = 1.0;
+  if (kept(settings.keep.gate_up) && config.can_store_gate_up(layer)) runs.mlp = 1.0;
   const auto tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
   if (settings.order == Order::kForward && !config.in_reverse_alone(layer)) {
     runs.keys_values = runs.keys_values_backward = runs.prefixes;
@@ -95,7 +95,7 @@ std::optional<LayerRuns> rebuild_by_every(const Settings& settings, const Config
   if ((kept(settings.keep.attention) && can_keep) || kept(settings.keep.attention_half))
     runs.projections = runs.attention = runs.keys_values = 0.0;
   if (kept(settings.keep.attention_half)) runs.output = 0.0;
-  if (kept(settings.keep.gate_up) && !config.is_sparse(layer)) runs.mlp = 0.0;
+  if (kept(settings.keep.gate_up) && config.can_store_gate_up(layer)) runs.mlp = 0.0;
   return runs;
 }
 

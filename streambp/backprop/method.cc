@@ -318,7 +318,7 @@ void reserve_host_memory(const Model& model, int64_t tokens, const Settings& set
     for (int i = 0; i < 2 && kept(keep.activations.keys_values) && config.can_store_keys_values(layer); ++i)
       reserve(config.carry_width(layer) / 2, options);
     if (kept(keep.activations.attention_half)) reserve(config.hidden_size, options);
-    for (int i = 0; i < 2 && kept(keep.activations.gate_up) && !config.is_sparse(layer); ++i)
+    for (int i = 0; i < 2 && kept(keep.activations.gate_up) && config.can_store_gate_up(layer); ++i)
       reserve(config.intermediate_size_of(layer), options);
   }
 }

@@ -44,7 +44,7 @@ int64_t kept_width_of_streambp(const Settings& settings, const Config& config, i
   if (kept(settings.keep.keys_values) && config.can_store_keys_values(layer))
     width += config.carry_width(layer);
   if (kept(settings.keep.attention_half)) width += config.hidden_size;
-  if (kept(settings.keep.gate_up) && !config.is_sparse(layer))
+  if (kept(settings.keep.gate_up) && config.can_store_gate_up(layer))
     width += 2 * config.intermediate_size_of(layer);
   return width;
 }

@@ -101,6 +101,7 @@ std::unique_ptr<PartAttention> RowsOfRank::attention(const Model& model, int64_t
 std::unique_ptr<CarryStream> RowsOfRank::carry_stream(const Model& model, const Stream& stream, int64_t layer,
                                                       const Chunks& chunks, CarryStream::Holds holds) {
   const Config& config = model.config();
+  if (!config.has_mixer(layer)) return no_carry_stream();
   if (config.is_recurrent(layer)) {
     if (!split_.is_contiguous())
       throw InputError("layer {} is recurrent, expected rows that were divided for a model with such layers",

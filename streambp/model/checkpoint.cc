@@ -147,6 +147,12 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kBlockSpa
      {".w3.", ".up_proj."},
      {".w2.", ".down_proj."}}};
 
+// What Nemotron-H's files call what is outside of layers.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kBackbone = {
+    {{"backbone.embeddings.", "model.embed_tokens."},
+     {"backbone.norm_f.", "model.norm."},
+     {"backbone.", "model."}}};
+
 std::string with_replaced(std::string name, std::string_view from, std::string_view to) {
   if (const auto at = name.find(from); at != std::string::npos) name.replace(at, from.size(), to);
   return name;
@@ -311,6 +317,9 @@ Tensors checked(const Files& files, const Config& config, const std::string& whe
 
 std::string stored_name(const Config& config, const std::string& parameter) {
   std::string name = parameter;
+  if (modules_of(config).backbone) {
+    for (const auto& [stored, ours] : kBackbone) name = with_replaced(std::move(name), ours, stored);
+  }
   if (!config.mixture.block_sparse_moe_names || name.find(".mlp.") == std::string::npos) return name;
   for (const auto& [stored, ours] : kBlockSparseMoe) name = with_replaced(std::move(name), ours, stored);
   return name;
@@ -318,6 +327,9 @@ std::string stored_name(const Config& config, const std::string& parameter) {
 
 std::string parameter_name(const Config& config, const std::string& stored) {
   std::string name = stored;
+  if (modules_of(config).backbone) {
+    for (const auto& [theirs, ours] : kBackbone) name = with_replaced(std::move(name), theirs, ours);
+  }
   if (!config.mixture.block_sparse_moe_names) return name;
   for (const auto& [theirs, ours] : kBlockSparseMoe) name = with_replaced(std::move(name), theirs, ours);
   return name;

@@ -72,6 +72,7 @@ void parse_heads(const ConfigReader& settings, const Family& family, Config& con
 
 // nn.Embedding counts a negative padding_idx from the end, and refuses one beyond the vocabulary.
 void parse_pad_token(const ConfigReader& settings, const Family& family, Config& config) {
+  if (family.pad_token_unread) return;
   std::optional<int64_t> fallback;
   if (family.pad_token_id >= 0) fallback = family.pad_token_id;
   std::optional<int64_t> token;
@@ -127,15 +128,15 @@ Config parse_settings(const ConfigReader& settings) {
   config.hidden_size = settings.size("hidden_size", kMaxHidden);
   // Where no layer has a dense MLP there need not be its width.
   const bool all_experts = family.experts.always;
-  config.intermediate_size =
-      settings.size(all_experts && settings.find("intermediate_size") == nullptr ? "moe_intermediate_size"
-                                                                                 : "intermediate_size",
-                    kMaxIntermediate);
-  config.num_hidden_layers = settings.size("num_hidden_layers", kMaxLayers);
+  config.intermediate_size = settings.size(
+      all_experts && settings.find(family.mlp_width) == nullptr ? "moe_intermediate_size" : family.mlp_width,
+      kMaxIntermediate);
+  config.num_hidden_layers = family.one_part_layers ? static_cast<int64_t>(layer_parts(settings).size())
+                                                    : settings.size("num_hidden_layers", kMaxLayers);
   parse_heads(settings, family, config);
   // The length a model was trained for limits nothing here, but some scalings of positions start from it.
   config.max_position_embeddings = settings.size("max_position_embeddings", kMaxPositions, family.positions);
-  config.rms_norm_eps = settings.positive("rms_norm_eps", family.rms_norm_eps);
+  config.rms_norm_eps = settings.positive(family.norm_eps, family.rms_norm_eps);
   config.tie_word_embeddings = settings.flag("tie_word_embeddings", family.tied);
   parse_pad_token(settings, family, config);
   parse_dtype(settings, config);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -70,7 +71,8 @@ struct MixtureSettings {
   bool operator==(const MixtureSettings&) const = default;
 };
 
-/// The gated delta rule of layers that are recurrent instead of attending (Qwen3-Next, Qwen3.5).
+/// The gated delta rule of layers that are recurrent instead of attending (Qwen3-Next, Qwen3.5), or the state
+/// space in its place (Mamba-2), whose groups of B and C are key heads.
 struct DeltaRuleSettings {
   int64_t key_heads = 0;     // linear_num_key_heads
   int64_t value_heads = 0;   // linear_num_value_heads
@@ -78,6 +80,11 @@ struct DeltaRuleSettings {
   int64_t value_head_dim = 0;
   int64_t conv_kernel = 0;         // linear_conv_kernel_dim: the tokens that the convolution sees
   bool fused_projections = false;  // qwen3_next: in_proj_qkvz and in_proj_ba
+  bool state_space = false;
+  // Of the state space: whether the convolution has a bias, and what steps of time are cut off at.
+  bool conv_bias = false;
+  double time_step_low = 0.0;
+  double time_step_high = std::numeric_limits<double>::infinity();
 
   int64_t keys() const { return key_heads * key_head_dim; }        // the width of all keys, or queries
   int64_t values() const { return value_heads * value_head_dim; }  // of all values
@@ -175,6 +182,8 @@ struct Config {
   int64_t query_scale_original = 0;    // 1 + beta log(1 + floor(position / original)); beta 0: they aren't
   std::vector<int64_t> windows;        // of each layer: how many tokens a query sees, itself included; 0: all
   std::vector<bool> linear_attention;  // of each layer: the delta rule instead of attention. Empty: none
+  std::vector<bool> no_mixer, no_mlp;  // nemotron_h, of each layer: whether it lacks its first half (and is
+                                       // then recurrent, with no state) or its second. Empty: none does
   DeltaRuleSettings delta_rule;
   LatentAttentionSettings latent;
   Gemma4Settings gemma4;
@@ -188,6 +197,12 @@ struct Config {
   bool rotates(int64_t layer) const { return no_rope.empty() || !no_rope[static_cast<size_t>(layer)]; }
   bool is_recurrent(int64_t layer) const {
     return !linear_attention.empty() && linear_attention[static_cast<size_t>(layer)];
+  }
+  bool has_mixer(int64_t layer) const { return no_mixer.empty() || !no_mixer[static_cast<size_t>(layer)]; }
+  bool has_mlp(int64_t layer) const { return no_mlp.empty() || !no_mlp[static_cast<size_t>(layer)]; }
+  /// Whether what gate and up projection give can be kept (Settings::keep).
+  bool can_store_gate_up(int64_t layer) const {
+    return has_mlp(layer) && !is_sparse(layer) && hidden_act != Activation::kRelu2;
   }
   bool is_latent() const { return latent.kv_lora_rank > 0; }
   bool is_global(int64_t layer) const { return gemma4.global_head_dim > 0 && !has_window(layer); }
@@ -243,7 +258,7 @@ struct Config {
   }
   /// Whether the outputs of attention and MLP are normed before they are added to the residual stream.
   bool norms_outputs() const { return sandwich_norms || norm_after; }
-  NormNames norm_names() const;
+  NormNames norm_names(int64_t layer) const;
 
   bool operator==(const Config&) const = default;
 };

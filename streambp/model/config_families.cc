@@ -87,6 +87,11 @@ constexpr auto kFamilies = std::to_array<Family>({
    .rope = {.theta = 1.5e5, .of_class = ClassRope::kGptOss, .null_is_ambiguous = true},
    .experts = {.router = Router::kOfAllLayers, .two_names = true, .biased_interleaved = true}},
   {.name = "granite", .positions = 2048, .key_value_heads_absent = true, .bias = kMlpByKey, .multipliers = true},
+  {.name = "granitemoehybrid", .positions = 2048, .key_value_heads_absent = true, .fused_gate_up = true,
+   .multipliers = true, .recurrent = true, .state_space = FamilyStateSpace{},
+   .mlp_width = "shared_intermediate_size",
+   .modules = {.recurrence = "mamba", .mlp = "shared_mlp", .gate_up = "input_linear", .down = "output_linear"},
+   .no_rope = NoRope::kByType, .experts = {.router = Router::kSwitchedOff}},
   {.name = "helium", .positions = 4096, .rms_norm_eps = 1e-8, .head_dim = 128, .heads_fill_hidden = true,
    .pad_token_id = 3, .bias = {.output_key = nullptr, .mlp_key = "mlp_bias"},
    .rope = {.theta = 1e5, .interleaved = true}},
@@ -107,6 +112,15 @@ constexpr auto kFamilies = std::to_array<Family>({
   {.name = "mixtral", .positions = 131072, .rms_norm_eps = 1e-5, .bias = kNoBias,
    .windows = {.layers = WindowLayers::kAll}, .rope = {.theta = 1e6},
    .experts = {.router = Router::kOfAllLayers, .two_names = true, .block_sparse_moe_names = true}},
+  {.name = "nemotron_h", .positions = 4096, .rms_norm_eps = 1e-5, .norm_eps = "layer_norm_epsilon", .head_dim = 128,
+   .pad_token_unread = true, .one_part_layers = true,
+   .bias = {.qkv_key = nullptr, .output_key = nullptr, .mlp_key = "mlp_bias"}, .activation = Activation::kRelu2,
+   .recurrent = true,
+   .state_space = FamilyStateSpace{.heads = "mamba_num_heads", .head_dim = "mamba_head_dim", .state = "ssm_state_size",
+                                   .groups = "n_groups", .kernel = "conv_kernel", .conv_bias = "use_conv_bias",
+                                   .state_absent = 128, .groups_absent = 8, .expands = false},
+   .modules = {.attention = "mixer", .recurrence = "mixer", .mlp = "mixer", .backbone = true},
+   .no_rope = NoRope::kAll, .experts = {.router = Router::kByLayers}},
   {.name = "olmo2", .positions = 2048, .rms_norm_eps = 1e-5, .key_value_heads_absent = true, .pad_token_id = 1,
    .qk_norm = QkNorm::kOfWholeProjections, .norms = NormLayout::kAfter},
   {.name = "olmo3", .positions = 2048, .rms_norm_eps = 1e-5, .key_value_heads_absent = true, .pad_token_id = 1,
@@ -161,6 +175,12 @@ const Family& family_of(const Config& config) {
   const Family* const row = find_row(config.family);
   if (row == nullptr) throw InputError("no family {}", config.family);
   return *row;
+}
+
+const FamilyModules& modules_of(const Config& config) {
+  static constexpr FamilyModules kUsual{};
+  const Family* const row = find_row(config.family);
+  return row == nullptr ? kUsual : row->modules;
 }
 
 const Family* find_text_family(const std::string& model_type, const std::string& text_type) {

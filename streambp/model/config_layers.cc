@@ -62,7 +62,10 @@ double softcap(const ConfigReader& settings, const char* key, const std::optiona
 }
 
 void parse_activation(const ConfigReader& settings, const Family& family, Config& config) {
-  const json activation = family.activation == Activation::kGeluTanh ? "gelu_pytorch_tanh" : "silu";
+  const json activation = family.activation == Activation::kGeluTanh ? "gelu_pytorch_tanh"
+                          : family.activation == Activation::kRelu2  ? "relu2"
+                                                                     : "silu";
+  settings.only("mlp_hidden_act", activation);
   if (!family.gelu_means_tanh || settings.text("hidden_act") != "gelu")
     settings.only("hidden_act", activation);
   settings.only("hidden_activation", activation);
@@ -132,12 +135,17 @@ void parse_clamps(const ConfigReader& settings, const Family& family, Config& co
 void parse_no_rope(const ConfigReader& settings, const Family& family, Config& config) {
   constexpr const char* kKey = "no_rope_layers";
   constexpr const char* kInterval = "no_rope_layer_interval";
+  const auto layers = static_cast<std::size_t>(config.num_hidden_layers);
   if (family.no_rope != NoRope::kByKeys) {
     settings.only(kKey, nullptr);
     settings.only(kInterval, nullptr);
+    if (family.no_rope == NoRope::kAll) config.no_rope.assign(layers, true);
+    if (family.no_rope != NoRope::kByType) return;
+    const std::string type = settings.text("position_embedding_type").value_or("nope");
+    if (type != "rope" && type != "nope") settings.refuse("position_embedding_type", "rope, nope or null");
+    config.no_rope.assign(layers, type == "nope");
     return;
   }
-  const auto layers = static_cast<std::size_t>(config.num_hidden_layers);
   if (const json* const rotates = settings.find(kKey)) {
     const auto is_flag = [](const json& flag) { return flag == 0 || flag == 1; };
     if (!rotates->is_array() || rotates->size() < layers ||

@@ -71,6 +71,20 @@ int64_t dense_layers(const ConfigReader& settings, int64_t fallback) {
   return count != nullptr && *count == 0 ? 0 : settings.size(kKey, kMaxLayers, fallback);
 }
 
+// How the chosen experts of sigmoids are weighted, and among which groups the choice is.
+void parse_groups(const ConfigReader& settings, const FamilyExperts& family, MixtureSettings& mixture) {
+  mixture.routed_scaling_factor = settings.positive("routed_scaling_factor", family.scale);
+  mixture.n_group = settings.size("n_group", mixture.num_experts, family.groups);
+  mixture.topk_group = settings.size("topk_group", mixture.n_group, family.topk_groups);
+  const int64_t of_group = mixture.num_experts / mixture.n_group;
+  if (mixture.num_experts % mixture.n_group != 0 || of_group < 2)
+    settings.refuse("n_group", fmt::format("a divisor of the {} experts that leaves groups of 2 or more",
+                                           mixture.num_experts));
+  if (mixture.num_experts_per_tok > mixture.topk_group * of_group)
+    settings.refuse("num_experts_per_tok", fmt::format("at most {}, the experts of the topk_group groups",
+                                                       mixture.topk_group * of_group));
+}
+
 // DeepSeek V3 and GLM-4.5.
 void parse_sigmoid_mixture(const ConfigReader& settings, const FamilyExperts& family, int64_t layers,
                            MixtureSettings& mixture) {
@@ -88,16 +102,7 @@ void parse_sigmoid_mixture(const ConfigReader& settings, const FamilyExperts& fa
   constexpr const char* kNormalised = "norm_topk_prob";
   mixture.norm_topk_prob =
       settings.flag(kNormalised, settings.has(kNormalised) ? family.normalised_null : family.normalised);
-  mixture.routed_scaling_factor = settings.positive("routed_scaling_factor", family.scale);
-  mixture.n_group = settings.size("n_group", mixture.num_experts, family.groups);
-  mixture.topk_group = settings.size("topk_group", mixture.n_group, family.topk_groups);
-  const int64_t of_group = mixture.num_experts / mixture.n_group;
-  if (mixture.num_experts % mixture.n_group != 0 || of_group < 2)
-    settings.refuse("n_group", fmt::format("a divisor of the {} experts that leaves groups of 2 or more",
-                                           mixture.num_experts));
-  if (mixture.num_experts_per_tok > mixture.topk_group * of_group)
-    settings.refuse("num_experts_per_tok", fmt::format("at most {}, the experts of the topk_group groups",
-                                                       mixture.topk_group * of_group));
+  parse_groups(settings, family, mixture);
   settings.only("num_experts", mixture.num_experts);
   settings.only("shared_expert_intermediate_size", nullptr);
   // What the files of DeepSeek's own reader say of it.
@@ -137,6 +142,27 @@ void refuse_shared_expert(const ConfigReader& settings) {
   if (size == nullptr || *size != 0) settings.only("shared_expert_intermediate_size", nullptr);
 }
 
+// Nemotron-H.
+void parse_by_layers(const ConfigReader& settings, Config& config) {
+  MixtureSettings& mixture = config.mixture;
+  settings.only("output_router_logits", false);
+  for (const char part : layer_parts(settings)) mixture.sparse.push_back(part == 'E');
+  if (std::find(mixture.sparse.begin(), mixture.sparse.end(), true) == mixture.sparse.end()) return;
+  const int64_t limit = kMaxExpertsOfAllLayers / config.num_hidden_layers;
+  mixture.num_experts = settings.size("n_routed_experts", limit, 8);
+  mixture.num_experts_per_tok = settings.size("num_experts_per_tok", mixture.num_experts, 2);
+  mixture.moe_intermediate_size =
+      settings.size("moe_intermediate_size", kMaxIntermediate / mixture.num_experts, 7688);
+  mixture.shared_expert_intermediate_size =
+      settings.size("moe_shared_expert_intermediate_size", kMaxIntermediate, 7688);
+  mixture.shared_expert_ungated = mixture.sigmoid_scores = true;
+  mixture.norm_topk_prob = settings.flag("norm_topk_prob", true);
+  parse_groups(settings, {}, mixture);
+  settings.only("num_local_experts", mixture.num_experts);
+  settings.only("moe_latent_size", nullptr);
+  settings.only("mlp_bias", false);  // which the experts have not
+}
+
 }  // namespace
 
 void parse_mixture(const ConfigReader& settings, const Family& family, Config& config) {
@@ -153,6 +179,15 @@ void parse_mixture(const ConfigReader& settings, const Family& family, Config& c
         settings.only(key, nullptr);
       mixture.sparse.assign(static_cast<std::size_t>(layers), false);
       return;
+    case Router::kSwitchedOff:
+      if (const json* const experts = settings.find("num_local_experts"); experts == nullptr || *experts != 0)
+        settings.refuse("num_local_experts",
+                        "0: experts of this family are not supported (lane module streams them)");
+      settings.only("output_router_logits", false);
+      mixture.sparse.assign(static_cast<std::size_t>(layers), false);
+      return;
+    case Router::kByLayers:
+      return parse_by_layers(settings, config);
     case Router::kSoftmax:
     case Router::kOfAllLayers:
       break;

@@ -153,6 +153,8 @@ void parse_family(const ConfigReader& settings, const Family& family, Config& co
 /// attention; what Gemma 4 alone has, once the windows are there; and the mixture of experts.
 void parse_windows(const ConfigReader& settings, const Family& family, Config& config);
 void parse_recurrent(const ConfigReader& settings, const Family& family, Config& config);
+/// Nemotron-H's layers, a letter for each: M a recurrent one, * one that attends, - an MLP, E experts.
+std::string layer_parts(const ConfigReader& settings);
 void parse_latent(const ConfigReader& settings, Config& config);
 void parse_gemma4(const ConfigReader& settings, const Family& family, Config& config);
 void parse_mixture(const ConfigReader& settings, const Family& family, Config& config);

@@ -11,8 +11,8 @@ namespace {
 struct Projected {
   at::Tensor qkv;  // [n, 2 Hk Dk + Hv Dv]
   at::Tensor z;    // [n, Hv Dv]
-  at::Tensor b;    // [n, Hv]
   at::Tensor a;    // [n, Hv]
+  at::Tensor b;    // [n, Hv]; undefined: Mamba-2 has none
 };
 
 /// Qwen3-Next's: the columns of one key head after another, [query, key, values, gates] and [b, a].
@@ -26,48 +26,79 @@ Projected take_apart(const DeltaRuleSettings& sizes, const at::Tensor& qkvz, con
   const auto gates = ba.view({rows, sizes.key_heads, -1}).split(group, /*dim=*/2);
   const auto flat = [&](const at::Tensor& part) { return part.reshape({rows, -1}); };
   return {at::cat({flat(parts[0]), flat(parts[1]), flat(parts[2])}, /*dim=*/1), flat(parts[3]),
-          flat(gates[0]), flat(gates[1])};
+          flat(gates[1]), flat(gates[0])};
 }
 
 Projected project(const DeltaRule& rule, const at::Tensor& x) {
   const std::vector<at::Tensor> all = linear(x, rule.maps());
   if (rule.in_proj_qkvz != nullptr) return take_apart(rule.settings, all[0], all[1]);
-  return {all[0], all[1], all[2], all[3]};
+  if (rule.in_proj_b == nullptr) return {all[0], all[1], all[2], {}};
+  return {all[0], all[1], all[3], all[2]};
 }
 
 DeltaRuleSizes sizes_of(const DeltaRuleSettings& settings) {
-  return {settings.key_heads, settings.value_heads, settings.key_head_dim, settings.value_head_dim};
+  return {settings.key_heads, settings.value_heads, settings.key_head_dim, settings.value_head_dim,
+          !settings.state_space};
+}
+
+/// What the recurrence reads next to the convolution's rows.
+struct Gates {
+  at::Tensor log_decay, beta;
+};
+
+Gates gates(const DeltaRule& rule, const Projected& projected) {
+  const DeltaRuleSettings& settings = rule.settings;
+  if (!settings.state_space)
+    return {log_decay(projected.a, *rule.a_log, *rule.dt_bias), projected.b.sigmoid()};
+  const at::Tensor step =
+      time_step(projected.a, *rule.dt_bias, settings.time_step_low, settings.time_step_high);
+  return {decay_of_step(step, *rule.a_log), step};
 }
 
 }  // namespace
 
 std::vector<const Linear*> DeltaRule::maps() const {
   if (in_proj_qkvz != nullptr) return {in_proj_qkvz, in_proj_ba};
+  if (in_proj_b == nullptr) return {in_proj_qkv, in_proj_z, in_proj_a};
   return {in_proj_qkv, in_proj_z, in_proj_b, in_proj_a};
 }
 
 bool DeltaRule::trainable() const {
   if (conv1d == nullptr) return false;
   const auto maps = this->maps();
+  const auto own = {conv1d, a_log, dt_bias, norm, conv_bias, skip};
   return std::any_of(maps.begin(), maps.end(), [](const Linear* map) { return map->trainable(); }) ||
-         conv1d->trainable() || a_log->trainable() || dt_bias->trainable() || norm->trainable();
+         std::any_of(own.begin(), own.end(), [](const Parameter* parameter) {
+           return parameter != nullptr && parameter->trainable();
+         });
 }
 
 DeltaOutput delta_rule_forward(const DeltaRule& rule, const at::Tensor& x,
-                               const std::vector<int64_t>& offsets, const DeltaBefore& before) {
+                               const std::vector<int64_t>& offsets, const DeltaBefore& before,
+                               const std::vector<int64_t>& of_convolution) {
   at::Tensor z;
   DeltaRuleOutput out;
   at::Tensor tail;
   {
     Projected projected = project(rule, x);
     z = std::move(projected.z);
-    ConvOutput conv = causal_conv_silu(projected.qkv, *rule.conv1d, offsets, before.tail);
+    ConvOutput conv =
+        causal_conv_silu(projected.qkv, *rule.conv1d, of_convolution.empty() ? offsets : of_convolution,
+                         before.tail, rule.conv_bias);
     projected.qkv.reset();
     tail = std::move(conv.tail);
-    out = gated_delta_rule(conv.hidden, log_decay(projected.a, *rule.a_log, *rule.dt_bias),
-                           projected.b.sigmoid(), sizes_of(rule.settings), offsets, before.state);
+    const auto [decay, beta] = gates(rule, projected);
+    const DeltaRuleSizes sizes = sizes_of(rule.settings);
+    out = gated_delta_rule(conv.hidden, decay, beta, sizes, offsets, before.state);
+    if (rule.skip != nullptr)
+      out.hidden =
+          add_skip(out.hidden, conv.hidden.narrow(1, sizes.first_value(), sizes.values()), *rule.skip);
   }
-  return {gated_rms_norm(out.hidden, z, *rule.norm, rule.norm_eps), {std::move(out.state), std::move(tail)}};
+  const at::Tensor hidden =
+      rule.settings.state_space
+          ? norm_of_gated(out.hidden, z, *rule.norm, rule.settings.key_heads, rule.norm_eps)
+          : gated_rms_norm(out.hidden, z, *rule.norm, rule.norm_eps);
+  return {hidden, {std::move(out.state), std::move(tail)}};
 }
 
 DeltaCarry delta_rule_carry(const DeltaRule& rule, const at::Tensor& x, const std::vector<int64_t>& offsets,
@@ -75,12 +106,14 @@ DeltaCarry delta_rule_carry(const DeltaRule& rule, const at::Tensor& x, const st
   // The gates of the output are projected with the rest: Qwen3-Next's are in one map.
   Projected projected = rule.in_proj_qkvz != nullptr ? project(rule, x) : Projected{};
   if (rule.in_proj_qkvz == nullptr) {
-    const auto all = linear(x, {rule.in_proj_qkv, rule.in_proj_b, rule.in_proj_a});
-    projected = {all[0], {}, all[1], all[2]};
+    std::vector<const Linear*> maps = rule.maps();
+    maps.erase(maps.begin() + 1);
+    const auto all = linear(x, maps);
+    projected = {all[0], {}, all.back(), all.size() > 2 ? all[1] : at::Tensor()};
   }
-  ConvOutput conv = causal_conv_silu(projected.qkv, *rule.conv1d, offsets, before.tail);
-  return {delta_rule_state(conv.hidden, log_decay(projected.a, *rule.a_log, *rule.dt_bias),
-                           projected.b.sigmoid(), sizes_of(rule.settings), offsets, before.state),
+  ConvOutput conv = causal_conv_silu(projected.qkv, *rule.conv1d, offsets, before.tail, rule.conv_bias);
+  const auto [decay, beta] = gates(rule, projected);
+  return {delta_rule_state(conv.hidden, decay, beta, sizes_of(rule.settings), offsets, before.state),
           conv.tail};
 }
 

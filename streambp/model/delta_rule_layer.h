@@ -1,5 +1,5 @@
-// A gated delta rule instead of a layer's attention (Qwen3-Next, Qwen3.5; Yang et al., 2024, arXiv
-// 2412.06464).
+// A recurrence instead of a layer's attention: a gated delta rule (Qwen3-Next, Qwen3.5; Yang et al., 2024,
+// arXiv 2412.06464), or Mamba-2's state space (Dao and Gu, 2024, arXiv 2405.21060).
 #pragma once
 
 #include <cstdint>
@@ -28,16 +28,19 @@ struct DeltaBefore {
   TailBefore tail;
 };
 
-/// The maps, in the model's names below model.layers.N.linear_attn.
+/// The maps, in the model's names below model.layers.N.linear_attn. Of Mamba-2 in_proj_qkv, in_proj_z and
+/// in_proj_a are the rows of its in_proj that make x, B and C, the gates, and the steps.
 struct DeltaRule {
-  // Qwen3.5's ...
+  // Qwen3.5's, without in_proj_b also Mamba-2's ...
   const Linear *in_proj_qkv = nullptr, *in_proj_z = nullptr, *in_proj_b = nullptr, *in_proj_a = nullptr;
   // ... or Qwen3-Next's, in which what belongs to a key head stands together.
   const Linear *in_proj_qkvz = nullptr, *in_proj_ba = nullptr;
   Parameter* conv1d = nullptr;  // [channels, 1, kernel]
   Parameter* a_log = nullptr;   // [Hv]
   Parameter* dt_bias = nullptr;
-  Parameter* norm = nullptr;  // [Dv]
+  Parameter* norm = nullptr;  // [Dv]; of Mamba-2 [Hv Dv]
+  // Mamba-2's alone: [channels], or null, and [Hv].
+  Parameter *conv_bias = nullptr, *skip = nullptr;
   double norm_eps = 1e-6;
   DeltaRuleSettings settings;
 
@@ -51,9 +54,11 @@ struct DeltaOutput {
 };
 
 /// The rule over x [n, D], what a layer's attention would read. `offsets` (0 first, n last) cut the rows into
-/// sequences, the first of which continues `before`; the others begin anew.
+/// sequences, the first of which continues `before`; the others begin anew. `of_convolution`: where the
+/// convolution alone begins anew, for mistakes that others make; empty: likewise.
 DeltaOutput delta_rule_forward(const DeltaRule& rule, const at::Tensor& x,
-                               const std::vector<int64_t>& offsets, const DeltaBefore& before);
+                               const std::vector<int64_t>& offsets, const DeltaBefore& before,
+                               const std::vector<int64_t>& of_convolution = {});
 
 /// What the rows leave alone, without a graph.
 DeltaCarry delta_rule_carry(const DeltaRule& rule, const at::Tensor& x, const std::vector<int64_t>& offsets,

@@ -66,6 +66,8 @@ enum class NoRope {
   kNone,
   kByKeys,      // no_rope_layers, no_rope_layer_interval
   kFullLayers,  // those without a window, where some may have one
+  kByType,      // all, where position_embedding_type is not rope
+  kAll,
 };
 
 /// The scalings of positions that a family's class reads as the others do.
@@ -96,6 +98,8 @@ struct FamilyRope {
 
 enum class Router {
   kNone,
+  kSwitchedOff,  // where num_local_experts is 0, and nothing else is supported
+  kByLayers,     // sigmoids, a correction and groups, where the list of layers says so
   kSoftmax,      // in the layers that decoder_sparse_step and mlp_only_layers leave
   kOfAllLayers,  // experts as wide as intermediate_size in every layer
   kGrouped,      // sigmoids, a correction and groups, from first_k_dense_replace on
@@ -124,18 +128,40 @@ struct FamilyWhole {
   bool tied_inside = false;  // tie_word_embeddings may stand in text_config alone
 };
 
+/// The keys that say Mamba-2's layers, and what the class takes where they are absent.
+struct FamilyStateSpace {
+  const char *heads = "mamba_n_heads", *head_dim = "mamba_d_head", *state = "mamba_d_state";
+  const char *groups = "mamba_n_groups", *kernel = "mamba_d_conv", *conv_bias = "mamba_conv_bias";
+  int64_t state_absent = 256, groups_absent = 1;
+  bool expands = true;  // to mamba_expand hidden_size, else to heads of a stated size
+};
+
+/// What the class calls its modules.
+struct FamilyModules {
+  const char* attention = "self_attn";
+  const char* recurrence = "linear_attn";
+  const char* mlp = "mlp";
+  const char* gate_up = "gate_up_proj";
+  const char* down = "down_proj";
+  /// Files say backbone for model, and call the embedding embeddings and the last norm norm_f.
+  bool backbone = false;
+};
+
 struct Family {
   const char* name;             // model_type
   const char* alias = nullptr;  // another model_type of the same class
   FamilyWhole whole = {};
   int64_t positions = 32768;  // max_position_embeddings
   double rms_norm_eps = 1e-6;
+  const char* norm_eps = "rms_norm_eps";  // its key
   bool tied = false;
   int64_t head_dim = 0;                 // 0: hidden_size / num_attention_heads
   bool head_dim_disputed = false;       // readers of files without the key take one or the other
   bool heads_fill_hidden = false;       // heads times head_dim is hidden_size
   bool key_value_heads_absent = false;  // num_key_value_heads may be: num_attention_heads
   int64_t pad_token_id = -1;            // -1: none
+  bool pad_token_unread = false;
+  bool one_part_layers = false;  // each is a mixer or an MLP: layers_block_type
   FamilyBiases bias = {};
   std::array<const char*, 2> dropouts = {};  // keys of those that the class has where they are absent
   Activation activation = Activation::kSilu;
@@ -157,7 +183,10 @@ struct Family {
   bool latent = false;                  // latent attention
   bool recurrent = false;               // some layers have the gated delta rule
   bool fused_recurrence = false;        // in_proj_qkvz and in_proj_ba
-  bool gemma4 = false;                  // Gemma4Settings
+  std::optional<FamilyStateSpace> state_space = std::nullopt;  // instead of the delta rule
+  const char* mlp_width = "intermediate_size";
+  FamilyModules modules = {};
+  bool gemma4 = false;  // Gemma4Settings
   FamilyWindows windows = {};
   NoRope no_rope = NoRope::kNone;
   FamilyRope rope = {};
@@ -169,6 +198,9 @@ const Family& find_family(const ConfigReader& settings);
 
 /// The row of a config that has been read: what no key can change is there, and not in Config.
 const Family& family_of(const Config& config);
+
+/// What the config's family calls its modules.
+const FamilyModules& modules_of(const Config& config);
 
 /// Whether queries and keys are rotated before they are normed (Hunyuan).
 inline bool norms_rotated_heads(const Config& config) {

@@ -121,6 +121,7 @@ KeysValues DecoderLayer::keys_values(const at::Tensor& x, const Rows& rows,
 }
 
 DeltaCarry DecoderLayer::state_after(const at::Tensor& x, const Rows& rows, const DeltaBefore& before) const {
+  if (!has_mixer()) return {};
   const MemoryScope scope("attention");
   return delta_rule_carry(weights_.delta_rule, normed(x, weights_.before_attention, own_ops()), rows.offsets,
                           before);
@@ -129,7 +130,7 @@ DeltaCarry DecoderLayer::state_after(const at::Tensor& x, const Rows& rows, cons
 LayerOutput DecoderLayer::forward(const at::Tensor& x, const Rows& rows, const Before& before,
                                   const LayerRun& run, Activations known) const {
   Carry own;
-  at::Tensor attended = mixed(x, rows, before, run, own, known);
+  at::Tensor attended = has_mixer() ? mixed(x, rows, before, run, own, known) : at::Tensor();
   LayerOutput result = finish(x, std::move(attended), rows, run, std::move(known));
   result.own = std::move(own);
   return result;
@@ -138,9 +139,10 @@ LayerOutput DecoderLayer::forward(const at::Tensor& x, const Rows& rows, const B
 LayerOutput DecoderLayer::finish(const at::Tensor& x, at::Tensor attended, const Rows& rows,
                                  const LayerRun& run, Activations known) const {
   LayerOutput result;
-  const at::Tensor middle = add_attention(x, attended, known.attention_half);
+  const at::Tensor middle = has_mixer() ? add_attention(x, attended, known.attention_half) : x;
   attended.reset();
-  known.attention_half = run.keeps_attention_half ? known.attention_half.detach() : at::Tensor();
+  known.attention_half =
+      run.keeps_attention_half && has_mixer() ? known.attention_half.detach() : at::Tensor();
   const bool with_projections = run.keeps_projections || known.projections.gate.defined();
   result.hidden = feed_forward(middle, rows, run, with_projections ? &known.projections : nullptr);
   if (!run.keeps_projections) known.projections = {};
@@ -225,6 +227,7 @@ LayerOutput DecoderLayer::after_attention(const at::Tensor& x, Activations known
 
 at::Tensor DecoderLayer::attention_half(const at::Tensor& x, const Rows& rows, const Before& before,
                                         const LayerRun& run, Carry& own) const {
+  if (!has_mixer()) return x;
   Activations known;
   const at::Tensor attended = mixed(x, rows, before, run, own, known);
   return add_attention(x, attended, known.attention_half);
@@ -260,14 +263,16 @@ at::Tensor DecoderLayer::add_experts(const at::Tensor& middle, const at::Tensor&
 
 at::Tensor DecoderLayer::feed_forward(const at::Tensor& middle, const Rows& rows, const LayerRun& run,
                                       GatedProjections* projections) const {
+  if (!config_.has_mlp(index_)) return middle;
   const auto through = [&](const at::Tensor& residual, const at::Tensor& x) {
     // A norm's backward pass reads what it has normalised.
     const bool graph_only = run.graph_only && run.ops.skips_unread() && !config_.norms_outputs();
     if (weights_.mlp.down_proj == nullptr)
       return mixture(residual, x, weights_.mixture, mixture_run(rows, run, graph_only));
     // What is kept is kept of our ops.
-    return projections != nullptr && !sparse_ ? gated_mlp(residual, x, weights_.mlp, graph_only, projections)
-                                              : run.ops.gated_mlp(residual, x, weights_.mlp, graph_only);
+    return projections != nullptr && config_.can_store_gate_up(index_)
+               ? gated_mlp(residual, x, weights_.mlp, graph_only, projections)
+               : run.ops.gated_mlp(residual, x, weights_.mlp, graph_only);
   };
   // The layer's output is the caller's to name.
   at::Tensor input, raw;
@@ -305,7 +310,7 @@ bool DecoderLayer::trainable() const {
   if (w.mlp.down_proj != nullptr && w.mlp.trainable()) return true;
   if (!sparse_) return false;
   if (w.mixture.expert_scale != nullptr && w.mixture.expert_scale->trainable()) return true;
-  if (w.mixture.shared_expert.gate_proj != nullptr && w.mixture.shared_expert.trainable()) return true;
+  if (w.mixture.has_shared_expert() && w.mixture.shared_expert.trainable()) return true;
   return std::any_of(w.mixture.experts.begin(), w.mixture.experts.end(),
                      [](const GatedMlp& expert) { return expert.trainable(); });
 }

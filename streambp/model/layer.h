@@ -143,8 +143,10 @@ class DecoderLayer {
   /// `index` is the layer's number, from 0.
   DecoderLayer(const Config& config, int64_t index, Weights weights);
 
-  /// Whether it hands a state from token to token instead of looking at all of them.
+  /// Whether it hands a state, which may be empty, from token to token instead of looking at all of them.
   bool is_recurrent() const { return recurrent_; }
+  /// Whether it has a first half.
+  bool has_mixer() const { return config_.has_mixer(index_); }
 
   /// Keys and values of hidden states x [n, D], or of `projected`; x may then be undefined where no graph is
   /// wanted. Not of a recurrent layer.

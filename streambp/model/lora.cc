@@ -7,6 +7,7 @@
 #include <set>
 
 #include "streambp/error.h"
+#include "streambp/model/family.h"
 #include "streambp/model/module_pattern.h"
 
 namespace streambp {
@@ -28,7 +29,7 @@ struct Adaptable {
 bool hides_experts(const Config& config) {
   const MixtureSettings& mixture = config.mixture;
   return (mixture.shared_expert_intermediate_size > 0 && !mixture.shared_expert_ungated) ||
-         mixture.biased_interleaved || mixture.next_to_mlp;
+         mixture.biased_interleaved || mixture.next_to_mlp || config.hidden_act == Activation::kRelu2;
 }
 
 /// Whether a parameter is the matrix of a linear map or the embedding's. PEFT adapts convolutions otherwise,
@@ -44,7 +45,7 @@ std::vector<Adaptable> adaptable_modules(const Config& config) {
     modules.push_back({module_of(parameter.name), parameter.shape[0], parameter.shape[1],
                        parameter.role == ParameterRole::kEmbedding,
                        parameter.name.ends_with(".mlp.router.weight") ||
-                           (config.mixture.sigmoid_scores && parameter.name.ends_with(".mlp.gate.weight"))});
+                           (config.mixture.sigmoid_scores && parameter.name.ends_with(".gate.weight"))});
   }
   if (config.tie_word_embeddings && !config.value_model)
     modules.push_back({kHeadModule, config.vocab_size, config.hidden_size});
@@ -87,13 +88,23 @@ std::vector<std::string> gemma4_names(const Config& config) {
 std::vector<std::string> all_linear_names(const Config& config) {
   if (config.mixture.biased_interleaved) return {"q_proj", "k_proj", "v_proj", "o_proj"};
   if (config.fused_projections) return {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"};
-  if (config.fused_gate_up) return {"q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"};
+  const FamilyModules& modules = modules_of(config);
+  if (config.fused_gate_up) {
+    std::vector<std::string> names{"q_proj", "k_proj", "v_proj", "o_proj", modules.gate_up, modules.down};
+    if (config.delta_rule.state_space) names.insert(names.end(), {"in_proj", "out_proj"});
+    return names;
+  }
   std::vector<std::string> names = attention_names(config);
-  names.insert(names.end(), {"gate_proj", "up_proj", "down_proj"});
+  if (config.hidden_act != Activation::kRelu2) names.emplace_back("gate_proj");
+  names.insert(names.end(), {"up_proj", "down_proj"});
   const std::vector<std::string> more = gemma4_names(config);
   names.insert(names.end(), more.begin(), more.end());
   if (config.linear_attention.empty()) return names;
   names.emplace_back("out_proj");
+  if (config.delta_rule.state_space) {
+    names.emplace_back("in_proj");
+    return names;
+  }
   const auto in = config.delta_rule.fused_projections
                       ? std::vector<std::string>{"in_proj_qkvz", "in_proj_ba"}
                       : std::vector<std::string>{"in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"};

@@ -51,6 +51,11 @@ Linear* Model::add_expert_map(const std::string& experts, int64_t expert, const 
 
 GatedMlp Model::make_mlp(const std::string& name) {
   const bool bias = config_.mlp_bias;
+  if (config_.hidden_act == Activation::kRelu2) {
+    return {.down_proj = add_residual_map(name + ".down_proj", bias),
+            .activation = config_.hidden_act,
+            .gate_up_proj = add_map(name + ".up_proj", bias)};
+  }
   return {add_map(name + ".gate_proj", bias), add_map(name + ".up_proj", bias),
           add_residual_map(name + ".down_proj", bias), config_.hidden_act};
 }
@@ -165,7 +170,13 @@ void Model::make_attention(const std::string& name, int64_t index, DecoderLayer:
 void Model::make_delta_rule(const std::string& name, DecoderLayer::Weights& weights) {
   DeltaRule& rule = weights.delta_rule;
   rule.settings = config_.delta_rule;
-  if (rule.settings.fused_projections) {
+  if (rule.settings.state_space) {
+    const auto maps = add_fused_maps(
+        name + ".in_proj", {rule.settings.values(), rule.settings.channels(), rule.settings.value_heads});
+    std::tie(rule.in_proj_z, rule.in_proj_qkv, rule.in_proj_a) = std::tie(maps[0], maps[1], maps[2]);
+    rule.skip = &parameter(name + ".D");
+    if (rule.settings.conv_bias) rule.conv_bias = &parameter(name + ".conv1d.bias");
+  } else if (rule.settings.fused_projections) {
     rule.in_proj_qkvz = add_map(name + ".in_proj_qkvz", /*bias=*/false);
     rule.in_proj_ba = add_map(name + ".in_proj_ba", /*bias=*/false);
   } else {
@@ -223,27 +234,29 @@ DecoderLayer Model::make_layer(int64_t index) {
     return name.empty() ? RmsNorm{} : norm_of(prefix + name);
   };
   DecoderLayer::Weights weights;
-  const NormNames names = config_.norm_names();
+  const NormNames names = config_.norm_names(index);
+  const FamilyModules& modules = modules_of(config_);
   weights.before_attention = norm(names.before_attention);
   weights.after_attention = norm(names.after_attention);
   weights.before_mlp = norm(names.before_mlp);
   weights.after_mlp = norm(names.after_mlp);
-  if (config_.is_recurrent(index)) {
-    make_delta_rule(prefix + "linear_attn", weights);
-  } else if (config_.is_latent()) {
+  const bool mixes = config_.has_mixer(index);
+  if (mixes && config_.is_recurrent(index)) {
+    make_delta_rule(prefix + modules.recurrence, weights);
+  } else if (mixes && config_.is_latent()) {
     make_latent(prefix + "self_attn", weights);
-  } else {
-    make_attention(prefix + "self_attn", index, weights);
+  } else if (mixes) {
+    make_attention(prefix + modules.attention, index, weights);
   }
-  const std::string mlp = prefix + "mlp";
+  const std::string mlp = prefix + modules.mlp;
   if (config_.is_sparse(index) && !config_.mixture.next_to_mlp) {
     weights.mixture = make_mixture(mlp);
   } else if (config_.fused_projections || config_.fused_gate_up) {
     const auto maps =
-        add_fused_maps(mlp + ".gate_up_proj", {config_.intermediate_size, config_.intermediate_size});
-    weights.mlp = {maps[0], maps[1], add_residual_map(mlp + ".down_proj", /*bias=*/false),
+        add_fused_maps(mlp + "." + modules.gate_up, {config_.intermediate_size, config_.intermediate_size});
+    weights.mlp = {maps[0], maps[1], add_residual_map(mlp + "." + modules.down, /*bias=*/false),
                    config_.hidden_act};
-  } else {
+  } else if (config_.has_mlp(index)) {
     weights.mlp = make_mlp(mlp);
     if (config_.is_sparse(index)) make_mixture_next_to_mlp(prefix, weights);
   }

@@ -41,12 +41,16 @@ class ShapeList {
   void delta_rule(const std::string& at) {
     const DeltaRuleSettings& rule = config_.delta_rule;
     const int64_t hidden = config_.hidden_size;
-    const std::string in = at + "linear_attn.";
+    const std::string in = at + modules_of(config_).recurrence + ".";
     per_head(in + "dt_bias", rule.value_heads);
     per_head(in + "A_log", rule.value_heads);
+    if (rule.state_space) per_head(in + "D", rule.value_heads);
     shapes_.push_back(
         {in + "conv1d.weight", {rule.channels(), 1, rule.conv_kernel}, ParameterRole::kConvolution});
-    if (rule.fused_projections) {
+    if (rule.conv_bias) shapes_.push_back({in + "conv1d.bias", {rule.channels()}, ParameterRole::kBias});
+    if (rule.state_space) {
+      linear(in + "in_proj", rule.values() + rule.channels() + rule.value_heads, hidden);
+    } else if (rule.fused_projections) {
       linear(in + "in_proj_qkvz", rule.channels() + rule.values(), hidden);
       linear(in + "in_proj_ba", 2 * rule.value_heads, hidden);
     } else {
@@ -55,7 +59,7 @@ class ShapeList {
       linear(in + "in_proj_b", rule.value_heads, hidden);
       linear(in + "in_proj_a", rule.value_heads, hidden);
     }
-    norm(in + "norm", rule.value_head_dim);
+    norm(in + "norm", rule.state_space ? rule.values() : rule.value_head_dim);
     linear(in + "out_proj", hidden, rule.values());
   }
 
@@ -64,22 +68,21 @@ class ShapeList {
     const int64_t queries = config_.query_width(layer);
     const int64_t keys = config_.key_value_heads_of(layer) * head_dim;
     const bool own_keys = !config_.shares_keys_values(layer);
+    const std::string in = at + modules_of(config_).attention + ".";
     if (config_.fused_projections) {
-      linear(at + "self_attn.qkv_proj", queries + 2 * keys, hidden, config_.qkv_bias);
+      linear(in + "qkv_proj", queries + 2 * keys, hidden, config_.qkv_bias);
     } else {
-      linear(at + "self_attn.q_proj", config_.attention_output_gate ? 2 * queries : queries, hidden,
-             config_.qkv_bias);
-      if (own_keys) linear(at + "self_attn.k_proj", keys, hidden, config_.qkv_bias);
-      if (own_keys && !config_.keys_are_values(layer))
-        linear(at + "self_attn.v_proj", keys, hidden, config_.qkv_bias);
+      linear(in + "q_proj", config_.attention_output_gate ? 2 * queries : queries, hidden, config_.qkv_bias);
+      if (own_keys) linear(in + "k_proj", keys, hidden, config_.qkv_bias);
+      if (own_keys && !config_.keys_are_values(layer)) linear(in + "v_proj", keys, hidden, config_.qkv_bias);
     }
     const bool full_width = config_.qk_norm_full_width;
     const auto [of_queries, of_keys] = qk_norm_names(config_);
-    if (config_.qk_norm) norm(at + "self_attn." + of_queries, full_width ? queries : head_dim);
-    if (config_.qk_norm && own_keys) norm(at + "self_attn." + of_keys, full_width ? keys : head_dim);
-    linear(at + "self_attn.o_proj", hidden, queries, config_.o_bias);
+    if (config_.qk_norm) norm(in + of_queries, full_width ? queries : head_dim);
+    if (config_.qk_norm && own_keys) norm(in + of_keys, full_width ? keys : head_dim);
+    linear(in + "o_proj", hidden, queries, config_.o_bias);
     if (config_.attention_sinks)
-      shapes_.push_back({at + "self_attn.sinks", {config_.num_attention_heads}, ParameterRole::kPerHead});
+      shapes_.push_back({in + "sinks", {config_.num_attention_heads}, ParameterRole::kPerHead});
   }
 
   void latent_attention(const std::string& at) {
@@ -104,12 +107,12 @@ class ShapeList {
   void dense_mlp(const std::string& at, int64_t width) {
     const int64_t hidden = config_.hidden_size;
     if (config_.fused_projections || config_.fused_gate_up) {
-      linear(at + "gate_up_proj", 2 * width, hidden, config_.mlp_bias);
+      linear(at + modules_of(config_).gate_up, 2 * width, hidden, config_.mlp_bias);
     } else {
-      linear(at + "gate_proj", width, hidden, config_.mlp_bias);
+      if (config_.hidden_act != Activation::kRelu2) linear(at + "gate_proj", width, hidden, config_.mlp_bias);
       linear(at + "up_proj", width, hidden, config_.mlp_bias);
     }
-    linear(at + "down_proj", hidden, width, config_.mlp_bias);
+    linear(at + modules_of(config_).down, hidden, width, config_.mlp_bias);
   }
 
   // GPT-OSS's: two tensors and their biases for all experts, [in, out] each.
@@ -166,21 +169,22 @@ class ShapeList {
   void mixture(const std::string& at) {
     const MixtureSettings& mixture = config_.mixture;
     if (mixture.biased_interleaved) return interleaved_mixture(at);
-    linear(at + "mlp.gate", mixture.num_experts, config_.hidden_size);
+    const std::string in = at + modules_of(config_).mlp + ".";
+    linear(in + "gate", mixture.num_experts, config_.hidden_size);
     if (mixture.sigmoid_scores) {
       shapes_.push_back(
-          {at + "mlp.gate.e_score_correction_bias", {mixture.num_experts}, ParameterRole::kCorrection});
+          {in + "gate.e_score_correction_bias", {mixture.num_experts}, ParameterRole::kCorrection});
     }
     of_expert_ = true;
     for (int64_t expert = 0; expert < mixture.num_experts; ++expert) {
-      dense_mlp(fmt::format("{}mlp.experts.{}.", at, expert), mixture.moe_intermediate_size);
+      dense_mlp(fmt::format("{}experts.{}.", in, expert), mixture.moe_intermediate_size);
     }
     of_expert_ = false;
     if (mixture.shared_expert_intermediate_size == 0) return;
     if (mixture.shared_expert_ungated)
-      return dense_mlp(at + "mlp.shared_experts.", mixture.shared_expert_intermediate_size);
-    dense_mlp(at + "mlp.shared_expert.", mixture.shared_expert_intermediate_size);
-    linear(at + "mlp.shared_expert_gate", 1, config_.hidden_size);
+      return dense_mlp(in + "shared_experts.", mixture.shared_expert_intermediate_size);
+    dense_mlp(in + "shared_expert.", mixture.shared_expert_intermediate_size);
+    linear(in + "shared_expert_gate", 1, config_.hidden_size);
   }
 
   std::vector<ParameterShape> take() { return std::move(shapes_); }
@@ -208,7 +212,9 @@ bool Config::has_consumers(int64_t layer) const {
   return false;
 }
 
-NormNames Config::norm_names() const {
+NormNames Config::norm_names(int64_t layer) const {
+  if (!no_mixer.empty())
+    return has_mixer(layer) ? NormNames{"norm", "", "", ""} : NormNames{"", "", "norm", ""};
   if (norm_after) return {"", "post_attention_layernorm", "", "post_feedforward_layernorm"};
   if (glm_norm_names)
     return {"input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"};
@@ -221,26 +227,27 @@ NormNames Config::norm_names() const {
 
 std::vector<ParameterShape> parameter_shapes(const Config& config) {
   const int64_t hidden = config.hidden_size;
-  const NormNames norms = config.norm_names();
   ShapeList list(config);
   list.matrix("model.embed_tokens", config.vocab_size, hidden, ParameterRole::kEmbedding);
   if (config.has_per_layer_inputs()) list.per_layer_inputs();
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     const std::string at = fmt::format("model.layers.{}.", layer);
+    const NormNames norms = config.norm_names(layer);
     list.norm_of_layer(at, norms.before_attention);
-    if (config.is_recurrent(layer)) {
+    const bool mixes = config.has_mixer(layer);
+    if (mixes && config.is_recurrent(layer)) {
       list.delta_rule(at);
-    } else if (config.is_latent()) {
+    } else if (mixes && config.is_latent()) {
       list.latent_attention(at);
-    } else {
+    } else if (mixes) {
       list.attention(at, layer);
     }
     list.norm_of_layer(at, norms.after_attention);
     list.norm_of_layer(at, norms.before_mlp);
     if (config.is_sparse(layer) && !config.mixture.next_to_mlp) {
       list.mixture(at);
-    } else {
-      list.dense_mlp(at + "mlp.", config.intermediate_size_of(layer));
+    } else if (config.has_mlp(layer)) {
+      list.dense_mlp(at + modules_of(config).mlp + ".", config.intermediate_size_of(layer));
       if (config.is_sparse(layer)) list.mixture_next_to_mlp(at);
     }
     list.norm_of_layer(at, norms.after_mlp);

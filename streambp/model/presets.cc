@@ -8,6 +8,7 @@
 #include "streambp/error.h"
 #include "streambp/model/config.h"
 #include "streambp/model/presets_longrope.h"
+#include "streambp/model/presets_recurrent.h"
 #include "streambp/model/strict_json.h"
 
 namespace streambp {
@@ -140,24 +141,6 @@ constexpr const char* kQwen3MoeTiny = R"({"num_experts": 4, "num_experts_per_tok
 constexpr const char* kQwen3MoePlainTiny = R"({"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20,
   "norm_topk_prob": false})";
 
-constexpr const char* kQwen35Small = R"({"linear_num_value_heads": 16})";
-constexpr const char* kQwen3527B = R"({"linear_num_value_heads": 48})";
-constexpr const char* kQwen35Moe35 = R"({"num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 512,
-  "shared_expert_intermediate_size": 512})";
-constexpr const char* kQwen3Next = R"({"num_experts": 512, "num_experts_per_tok": 10, "moe_intermediate_size": 512,
-  "shared_expert_intermediate_size": 512, "norm_topk_prob": true})";
-constexpr const char* kQwen35Cpu = R"({"linear_num_key_heads": 4, "linear_num_value_heads": 8, "linear_key_head_dim": 64,
-  "linear_value_head_dim": 64})";
-constexpr const char* kQwen35Tiny = R"({"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 6,
-  "linear_value_head_dim": 5, "full_attention_interval": 3})";
-constexpr const char* kQwen3NextTiny = R"({"linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 5,
-  "linear_value_head_dim": 7, "linear_conv_kernel_dim": 3, "partial_rotary_factor": 0.5, "layer_types": ["full_attention",
-  "linear_attention"], "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20, "mlp_only_layers": [0],
-  "shared_expert_intermediate_size": 24, "output_router_logits": true, "router_aux_loss_coef": 0.3})";
-constexpr const char* kQwen35MoeTiny = R"({"linear_num_key_heads": 1, "linear_num_value_heads": 3, "linear_key_head_dim": 4,
-  "linear_value_head_dim": 6, "linear_conv_kernel_dim": 2, "full_attention_interval": 2, "num_experts": 4,
-  "num_experts_per_tok": 2, "moe_intermediate_size": 20, "shared_expert_intermediate_size": 24})";
-
 constexpr const char* kDeepseekV3 = R"({"n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
   "n_shared_experts": 1, "n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5, "norm_topk_prob": true,
   "first_k_dense_replace": 3, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
@@ -251,6 +234,7 @@ constexpr Preset kPresets[] = {
   {"smollm3-3b",      "smollm3",    128256, 2048, 36, 16, 4, 128, 11008,  65536, 1e-6, 5e6, true,  kB16},
   {"granite-3.3-2b",  "granite",     49159, 2048, 40, 32, 8,  64,  8192, 131072, 1e-5, 1e7, true,  kB16, kGranite2B},
   {"granite-3.3-8b",  "granite",     49159, 4096, 40, 32, 8, 128, 12800, 131072, 1e-5, 1e7, true,  kB16, kGranite8B},
+  {"granite-4.0-h-350m", "granitemoehybrid", 100352, 768, 32, 12, 4, 64, 2048, 32768, 1e-5, 1e4, true, kB16, kGraniteHybrid350M},
   {"olmo2-7b",        "olmo2",      100352, 4096, 32, 32, 32, 128, 11008,  4096, 1e-6, 5e5, false, kB16},
   {"olmo3-7b",        "olmo3",      100278, 4096, 32, 32, 32, 128, 11008, 65536, 1e-6, 5e5, false, kB16, kOlmo3},
   {"olmo3.1-32b",     "olmo3",      100278, 5120, 64, 40, 8, 128, 27648, 65536, 1e-6, 5e5, false, kB16, kOlmo3},
@@ -268,6 +252,8 @@ constexpr Preset kPresets[] = {
   {"qwen3.5-27b",     "qwen3_5_text", 248320, 5120, 64, 24, 4, 256, 17408, 262144, 1e-6, 1e7, false, kB16, kQwen3527B},
   {"qwen3.5-35b-a3b", "qwen3_5_moe_text", 248320, 2048, 40, 16, 2, 256, 512, 262144, 1e-6, 1e7, false, kB16, kQwen35Moe35},
   {"qwen3-next-80b-a3b", "qwen3_next", 151936, 2048, 48, 16, 2, 256, 5120, 262144, 1e-6, 1e7, false, kB16, kQwen3Next},
+  {"nemotron-h-8b",   "nemotron_h", 131072, 4096, 52, 32, 8, 128, 21504,   8192, 1e-5, 0,   false, kB16, kNemotronH8},
+  {"nemotron-3-nano-30b-a3b", "nemotron_h", 131072, 2688, 52, 32, 2, 128, 1856, 262144, 1e-5, 0, false, kB16, kNemotron3Nano},
   {"deepseek-v3",     "deepseek_v3", 129280, 7168, 61, 128, 128, 0, 18432, 163840, 1e-6, 1e4, false, kB16, kDeepseekV3},
   {"kimi-k2",         "deepseek_v3", 163840, 7168, 61, 64, 64,  0, 18432, 131072, 1e-6, 5e4, false, kB16, kKimiK2},
   {"glm-4.5-air",     "glm4_moe",   151552, 4096, 46, 96, 8, 128, 10944, 131072, 1e-5, 1e6, false, kB16, kGlm45Air},
@@ -287,6 +273,7 @@ constexpr Preset kPresets[] = {
   {"mistral-cpu",     "mistral",     32000,  512,  4,  8, 4,  64,  1536,  32768, 1e-5, 1e6, false, kF32, kWindow1024},
   {"qwen3-moe-cpu",   "qwen3_moe",   32000,  512,  4,  8, 4,  64,  1536,  32768, 1e-6, 1e6, false, kF32, kQwen3MoeCpu},
   {"qwen3.5-cpu",     "qwen3_5_text", 32000, 512,  4,  4, 2, 128,  1536,  32768, 1e-6, 1e6, false, kF32, kQwen35Cpu},
+  {"granite-4.0-h-cpu", "granitemoehybrid", 32000, 512, 4, 8, 4, 64, 1536, 32768, 1e-5, 1e4, false, kF32, kGraniteHybridCpu},
   // For tests: sizes that differ from each other, and windows and scaling that start within a few dozen tokens.
   {"qwen3-tiny",      "qwen3",         101,   32,  2,  4, 2,  16,    44,    512, 1e-6, 1e4, false, kF64},
   {"qwen2-tiny",      "qwen2",         101,   32,  3,  4, 2,   8,    44,    512, 1e-6, 1e4, false, kF64},
@@ -317,6 +304,8 @@ constexpr Preset kPresets[] = {
   {"qwen3.5-tiny",    "qwen3_5_text",  101,   32,  3,  4, 2,  16,    44,    512, 1e-6, 1e4, false, kF64, kQwen35Tiny},
   {"qwen3-next-tiny", "qwen3_next",    101,   32,  2,  4, 2,   8,    44,    512, 1e-6, 1e4, true,  kF64, kQwen3NextTiny},
   {"qwen3.5-moe-tiny", "qwen3_5_moe_text", 101, 32, 2, 4, 1,  16,    44,    512, 1e-6, 1e4, false, kF64, kQwen35MoeTiny},
+  {"granite-hybrid-tiny", "granitemoehybrid", 101, 32, 3, 4, 2, 8,    44,    512, 1e-5, 1e4, true,  kF64, kGraniteHybridTiny},
+  {"nemotron-h-tiny", "nemotron_h",    101,   32,  5,  4, 2,   8,    44,    512, 1e-5, 0,   false, kF64, kNemotronHTiny},
   {"deepseek-v3-tiny", "deepseek_v3",  101,   32,  3,  4, 4,   0,    44,    128, 1e-6, 500, false, kF64, kDeepseekV3Tiny},
   {"deepseek-v3-plain-tiny", "deepseek_v3", 101, 32, 2, 3, 3,  0,    44,    512, 1e-5, 1e4, true,  kF64, kDeepseekV3PlainTiny},
   {"glm4-moe-tiny",   "glm4_moe",      101,   32,  3,  4, 2,  16,    44,    512, 1e-5, 1e4, false, kF64, kGlm4MoeTiny},

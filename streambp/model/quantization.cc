@@ -190,7 +190,7 @@ std::string quantization_note(const Quantization& quantization) {
 bool is_quantizable(const ParameterShape& parameter, const Quantization& quantization) {
   if (!quantization.experts && parameter.name.find(".experts.") != std::string::npos) return false;
   return parameter.role == ParameterRole::kWeight && parameter.name.starts_with("model.layers.") &&
-         !parameter.name.ends_with(".mlp.gate.weight") && !parameter.name.ends_with(".router.weight") &&
+         !parameter.name.ends_with(".gate.weight") && !parameter.name.ends_with(".router.weight") &&
          !parameter.name.ends_with(".router.proj.weight");
 }
 

@@ -1,4 +1,4 @@
-// The activation of a gated MLP. Without torch: a config names it.
+// The activation of an MLP. Without torch: a config names it.
 #pragma once
 
 namespace streambp {
@@ -6,6 +6,7 @@ namespace streambp {
 enum class Activation {
   kSilu,      // x sigmoid(x)
   kGeluTanh,  // x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2: gelu_pytorch_tanh
+  kRelu2,     // max(x, 0)^2, of an MLP without a gate
 };
 
 }  // namespace streambp

@@ -16,13 +16,21 @@ struct ConvInputs {
   at::Tensor x;       // [n, channels]
   at::Tensor before;  // the tail, or undefined
   std::vector<int64_t> offsets;
+  Parameter* bias = nullptr;
+
+  /// The bias as the sums take it; undefined: there is none.
+  at::Tensor wide_bias() const {
+    return bias == nullptr ? at::Tensor() : bias->value.to(sum_dtype(x)).contiguous();
+  }
 };
 
 void check(const ConvInputs& in, const at::Tensor& weight) {
   const bool fits = in.x.dim() == 2 && weight.dim() == 3 && weight.size(0) == in.x.size(1) &&
-                    weight.size(1) == 1 && weight.size(2) >= 1;
+                    weight.size(1) == 1 && weight.size(2) >= 1 &&
+                    (in.bias == nullptr || in.bias->value.sizes() == weight.sizes().slice(0, 1));
   if (!fits)
-    throw InputError("causal convolution: expected rows [n, channels] and a weight [channels, 1, K]");
+    throw InputError(
+        "causal convolution: expected rows [n, channels], a weight [channels, 1, K] and a bias [channels]");
   check_offsets(in.offsets, in.x.size(0), "causal convolution");
 }
 
@@ -54,8 +62,9 @@ struct ConvSequence {
   }
 
   /// The convolution's sums over such rows: [rows, channels].
-  at::Tensor sums(const at::Tensor& input, const at::Tensor& weight) const {
+  at::Tensor sums(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) const {
     at::Tensor sum = input.narrow(0, window, rows) * tap(weight, window, input);
+    if (bias.defined()) sum.add_(bias);
     for (int64_t j = 0; j < window; ++j) sum.addcmul_(input.narrow(0, j, rows), tap(weight, j, input));
     return sum;
   }
@@ -76,7 +85,7 @@ ConvOutput forward_plain(const ConvInputs& in, const at::Tensor& weight) {
   output.tail = at::empty({window, in.x.size(1)}, in.x.options());
   for (const ConvSequence& sequence : sequences_of(in, window)) {
     const at::Tensor input = sequence.extended(in);
-    at::Tensor sum = sequence.sums(input, weight);
+    at::Tensor sum = sequence.sums(input, weight, in.wide_bias());
     sequence.rows_of(output.hidden).copy_(at::silu_(sum));
     if (sequence.ends_run) output.tail.copy_(input.narrow(0, sequence.rows, window));
   }
@@ -95,7 +104,8 @@ at::Tensor backward_plain(const ConvInputs& in, Parameter& weight, const at::Ten
     if (d_hidden.defined()) {
       const at::Tensor input = sequence.extended(in);
       const at::Tensor d_sum = at::silu_backward(sequence.rows_of(d_hidden).to(wide.dtype().toScalarType()),
-                                                 sequence.sums(input, weight.value));
+                                                 sequence.sums(input, weight.value, in.wide_bias()));
+      if (in.bias != nullptr) accumulate_sum(*in.bias, d_sum);
       for (int64_t j = 0; j <= window; ++j) {
         d_input.narrow(0, j, sequence.rows).addcmul_(d_sum, tap(weight.value, j, in.x));
         if (d_weight.defined()) d_weight[j].add_((input.narrow(0, j, sequence.rows) * d_sum).sum(0));
@@ -132,7 +142,7 @@ at::Tensor taps_of(const at::Tensor& weight) {
 }
 
 template <typename S>
-cpu::CausalConv<S> kernel_args(const ConvInputs& in, const at::Tensor& taps) {
+cpu::CausalConv<S> kernel_args(const ConvInputs& in, const at::Tensor& taps, const at::Tensor& bias) {
   cpu::CausalConv<S> conv;
   conv.channels = in.x.size(1);
   conv.taps = taps.size(0);
@@ -140,13 +150,14 @@ cpu::CausalConv<S> kernel_args(const ConvInputs& in, const at::Tensor& taps) {
   conv.sequences = static_cast<int64_t>(in.offsets.size()) - 1;
   conv.x = kernel_data<const S>(in.x);
   conv.weight = kernel_data<const cpu::Wide<S>>(taps);
+  conv.bias = kernel_data<const cpu::Wide<S>>(bias);
   conv.before = kernel_data<const S>(in.before);
   return conv;
 }
 
 /// Inputs without gaps between rows.
 ConvInputs contiguous(const ConvInputs& in) {
-  return {in.x.contiguous(), in.before.defined() ? in.before.contiguous() : in.before, in.offsets};
+  return {in.x.contiguous(), in.before.defined() ? in.before.contiguous() : in.before, in.offsets, in.bias};
 }
 
 ConvOutput forward_fused(const ConvInputs& strided, const at::Tensor& weight) {
@@ -154,10 +165,10 @@ ConvOutput forward_fused(const ConvInputs& strided, const at::Tensor& weight) {
                           at::empty({weight.size(2) - 1, weight.size(0)}, strided.x.options())};
   const MemoryScope scope("kernel workspace");
   const ConvInputs in = contiguous(strided);
-  const at::Tensor taps = taps_of(weight);
+  const at::Tensor taps = taps_of(weight), bias = in.wide_bias();
   launch_for(in.x, [&](auto number) {
     using S = decltype(number);
-    auto conv = kernel_args<S>(in, taps);
+    auto conv = kernel_args<S>(in, taps, bias);
     conv.hidden = kernel_data<S>(output.hidden);
     conv.tail = kernel_data<S>(output.tail);
     for_channels(conv.channels, [&](int64_t begin, int64_t end) {
@@ -173,22 +184,28 @@ at::Tensor backward_fused(const ConvInputs& strided, Parameter& weight, const at
   const MemoryScope scope("kernel workspace");
   const ConvInputs in = contiguous(strided);
   const auto near = [](const at::Tensor& x) { return x.defined() ? x.contiguous() : x; };
-  const at::Tensor taps = taps_of(weight.value), dy = near(d_hidden), d_after = near(d_tail);
-  const at::Tensor d_weight =
-      weight.trainable() ? at::zeros(taps.sizes(), taps.options().dtype(at::kDouble)) : at::Tensor();
+  const at::Tensor taps = taps_of(weight.value), bias = in.wide_bias(), dy = near(d_hidden),
+                   d_after = near(d_tail);
+  const auto sums = [&](bool wanted, at::IntArrayRef sizes) {
+    return wanted ? at::zeros(sizes, taps.options().dtype(at::kDouble)) : at::Tensor();
+  };
+  const at::Tensor d_weight = sums(weight.trainable(), taps.sizes());
+  const at::Tensor d_bias = sums(in.bias != nullptr && in.bias->trainable(), bias.sizes());
   launch_for(in.x, [&](auto number) {
     using S = decltype(number);
-    auto conv = kernel_args<S>(in, taps);
+    auto conv = kernel_args<S>(in, taps, bias);
     conv.d_hidden = kernel_data<const S>(dy);
     conv.d_tail = kernel_data<const S>(d_after);
     conv.d_x = kernel_data<S>(dx);
     conv.d_weight = kernel_data<double>(d_weight);
+    conv.d_bias = kernel_data<double>(d_bias);
     conv.d_before = kernel_data<S>(d_before);
     for_channels(conv.channels, [&](int64_t begin, int64_t end) {
       cpu::kernels().of<S>().causal_conv.backward(conv, begin, end);
     });
   });
   if (d_weight.defined()) accumulate_sum(weight, d_weight.t().reshape({1, taps.size(1), 1, taps.size(0)}));
+  if (d_bias.defined()) accumulate_sum(*in.bias, d_bias.unsqueeze(0));
   return dx;
 }
 
@@ -197,8 +214,8 @@ ConvOutput forward(const ConvInputs& in, const at::Tensor& weight) {
 }
 
 ConvInputs checked(const at::Tensor& x, const Parameter& weight, const std::vector<int64_t>& offsets,
-                   const TailBefore& before) {
-  ConvInputs in{x.detach(), before.tail.defined() ? before.tail.detach() : before.tail, offsets};
+                   const TailBefore& before, Parameter* bias = nullptr) {
+  ConvInputs in{x.detach(), before.tail.defined() ? before.tail.detach() : before.tail, offsets, bias};
   check(in, weight.value);
   check_tail(in.before, in, weight.value, "the tail before");
   check_tail(before.gradient, in, weight.value, "the gradient of the tail before");
@@ -214,8 +231,8 @@ ConvOutput causal_conv_silu_forward(const at::Tensor& x, const Parameter& weight
 }
 
 ConvOutput causal_conv_silu(const at::Tensor& x, Parameter& weight, const std::vector<int64_t>& offsets,
-                            const TailBefore& before) {
-  ConvInputs in = checked(x, weight, offsets, before);
+                            const TailBefore& before, Parameter* bias) {
+  ConvInputs in = checked(x, weight, offsets, before, bias);
   ConvOutput output;
   {
     const at::NoGradGuard no_grad;

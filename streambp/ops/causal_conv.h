@@ -1,5 +1,5 @@
-// A causal convolution of each channel with a kernel of its own, then SiLU: what a gated delta rule's
-// queries, keys and values pass through.
+// A causal convolution of each channel with a kernel of its own, then SiLU: what queries, keys and values of
+// recurrent layers pass through.
 #pragma once
 
 #include <vector>
@@ -22,12 +22,13 @@ struct ConvOutput {
                       // the graph
 };
 
-/// silu(y) of y_t = sum_j weight_j x_(t - K + 1 + j) for x [n, channels] and a weight [channels, 1, K] of the
-/// same dtype, summed in float32, or float64 for float64. offsets (0 first, n last) cut the rows into
-/// sequences: the first continues `before`, the others begin after zeros. Adds the weight's gradient. Throws
-/// InputError for shapes, dtypes or offsets that don't fit. The weight must outlive the graph.
+/// silu(y) of y_t = sum_j weight_j x_(t - K + 1 + j) + bias for x [n, channels], a weight [channels, 1, K]
+/// and a bias [channels] or none of the same dtype, summed in float32, or float64 for float64. offsets (0
+/// first, n last) cut the rows into sequences: the first continues `before`, the others begin after zeros.
+/// Adds the parameters' gradients. Throws InputError for shapes, dtypes or offsets that don't fit. The
+/// parameters must outlive the graph.
 ConvOutput causal_conv_silu(const at::Tensor& x, Parameter& weight, const std::vector<int64_t>& offsets,
-                            const TailBefore& before);
+                            const TailBefore& before, Parameter* bias = nullptr);
 
 /// The value alone, without a graph.
 ConvOutput causal_conv_silu_forward(const at::Tensor& x, const Parameter& weight,

@@ -12,4 +12,12 @@ namespace streambp {
 /// parameters A_log and dt_bias. They must outlive the graph.
 at::Tensor log_decay(const at::Tensor& a, Parameter& log_rate, Parameter& bias);
 
+/// The same in two for Mamba-2: the step of time min(max(softplus(a + bias), low), high), through which no
+/// gradient goes where it is cut off, and -exp(log_rate) step. Both float32, or float64 for float64.
+at::Tensor time_step(const at::Tensor& a, Parameter& bias, double low, double high);
+at::Tensor decay_of_step(const at::Tensor& step, Parameter& log_rate);
+
+/// hidden [n, heads, size] plus skip [heads] times what each head has read, x [n, heads * size].
+at::Tensor add_skip(const at::Tensor& hidden, const at::Tensor& x, Parameter& skip);
+
 }  // namespace streambp

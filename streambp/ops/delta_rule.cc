@@ -42,8 +42,7 @@ void check_state(const at::Tensor& state, const DeltaRuleInputs& in, const char*
 
 DeltaRuleResult forward(const DeltaRuleInputs& in, DeltaRuleWants wants) {
   const at::NoGradGuard no_grad;
-  return has_fused_delta_rule(in.mixed) ? delta_rule_forward_fused(in, wants)
-                                        : delta_rule_forward_plain(in, wants);
+  return has_fused_delta_rule(in) ? delta_rule_forward_fused(in, wants) : delta_rule_forward_plain(in, wants);
 }
 
 DeltaRuleInputs checked(const at::Tensor& mixed, const at::Tensor& log_decay, const at::Tensor& beta,
@@ -72,8 +71,8 @@ DeltaRuleOutput gated_delta_rule(const at::Tensor& mixed, const at::Tensor& log_
       differentiable(inputs, {std::move(result.hidden), std::move(result.state)}, "gated_delta_rule",
                      [in = std::move(in), states = std::move(result.states),
                       d_before = before.gradient](std::vector<at::Tensor>&& dy) {
-                       const auto backward = has_fused_delta_rule(in.mixed) ? delta_rule_backward_fused
-                                                                            : delta_rule_backward_plain;
+                       const auto backward =
+                           has_fused_delta_rule(in) ? delta_rule_backward_fused : delta_rule_backward_plain;
                        const DeltaRuleGradients d = backward(in, states, dy[0], dy[1], d_before);
                        return std::vector<at::Tensor>{d.mixed, d.log_decay, d.beta};
                      });

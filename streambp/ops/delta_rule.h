@@ -4,6 +4,9 @@
 //
 //   S = e^(log_decay) S;   S += k (beta (v - S^T k))^T;   o = S^T q
 //
+// Mamba-2's state space (Dao and Gu, 2024, arXiv 2405.21060) is the same without the exchange, S += k (beta
+// v)^T: beta is then the step of time, and C, B and x are queries, keys and values.
+//
 // The passes go by blocks of kDeltaRuleBlock tokens, whose updates are one triangular system, solved by
 // products of matrices (Yang et al., 2024, arXiv 2406.06484).
 #pragma once
@@ -23,9 +26,17 @@ struct DeltaRuleSizes {
   int64_t value_heads = 0;
   int64_t key_dim = 0;
   int64_t value_dim = 0;
+  /// Whether tokens exchange what the state has for their key. Else they add to it, queries and keys are
+  /// taken as they are, and a row is values, keys, queries.
+  bool exchanges = true;
 
-  /// Of a row of queries, keys and values.
-  int64_t columns() const { return 2 * key_heads * key_dim + value_heads * value_dim; }
+  int64_t keys() const { return key_heads * key_dim; }
+  int64_t values() const { return value_heads * value_dim; }
+  /// Of a row of queries, keys and values, and where each of them begins.
+  int64_t columns() const { return 2 * keys() + values(); }
+  int64_t first_query() const { return exchanges ? 0 : values() + keys(); }
+  int64_t first_key() const { return exchanges ? keys() : values(); }
+  int64_t first_value() const { return exchanges ? 2 * keys() : 0; }
 };
 
 /// What the first rows' sequence has gathered before them.
@@ -40,11 +51,11 @@ struct DeltaRuleOutput {
   at::Tensor state;   // that of the last sequence after its last row, float32 or float64, part of the graph
 };
 
-/// Queries, keys and values side by side in each row, `mixed` [n, columns]: queries and keys of each head are
-/// divided by their length (x / sqrt(sum x^2 + 1e-6)), queries then by sqrt(key_dim). log_decay [n,
-/// value_heads] is at most 0; beta [n, value_heads]. offsets (0 first, n last) cut the rows into sequences:
-/// the first continues `before`, the others begin with a state of zeros. Computed in float32, or float64 for
-/// float64 rows. Throws InputError for shapes, dtypes or offsets that don't fit.
+/// Queries, keys and values side by side in each row, `mixed` [n, columns]: with an exchange queries and keys
+/// of each head are divided by their length (x / sqrt(sum x^2 + 1e-6)), queries then by sqrt(key_dim).
+/// log_decay [n, value_heads] is at most 0; beta [n, value_heads]. offsets (0 first, n last) cut the rows
+/// into sequences: the first continues `before`, the others begin with a state of zeros. Computed in float32,
+/// or float64 for float64 rows. Throws InputError for shapes, dtypes or offsets that don't fit.
 DeltaRuleOutput gated_delta_rule(const at::Tensor& mixed, const at::Tensor& log_decay, const at::Tensor& beta,
                                  const DeltaRuleSizes& sizes, const std::vector<int64_t>& offsets,
                                  const StateBefore& before);

@@ -52,7 +52,7 @@ DeltaRuleResult delta_rule_forward_plain(const DeltaRuleInputs& in, DeltaRuleWan
     for (int64_t i = 0; i < group.blocks; ++i) {
       if (wants_hidden) states.select(0, i).copy_(result.state);
       const at::Tensor v = blocks.of_block(blocks.u, i);  // becomes v'
-      v.baddbmm_(blocks.of_block(blocks.w, i), result.state, /*beta=*/1, /*alpha=*/-1);
+      if (sizes.exchanges) v.baddbmm_(blocks.of_block(blocks.w, i), result.state, /*beta=*/1, /*alpha=*/-1);
       result.state.mul_(blocks.of_block(blocks.block_decay, i))
           .baddbmm_(blocks.of_block(blocks.decayed_keys, i).transpose(1, 2), v);
     }
@@ -78,7 +78,8 @@ class GroupBackward {
         blocks_(in, group, /*wants_queries=*/true),
         states_(states.narrow(0, group.first_block, group.blocks).flatten(0, 1)),
         d_hidden_(blocks_.heads(d_hidden.flatten(1), in.sizes.value_heads)),
-        new_values_(at::baddbmm(blocks_.u, blocks_.w, states_, /*beta=*/1, /*alpha=*/-1)) {}
+        new_values_(in.sizes.exchanges ? at::baddbmm(blocks_.u, blocks_.w, states_, /*beta=*/1, /*alpha=*/-1)
+                                       : blocks_.u) {}
 
   /// From the gradient of the group's last state to that of the one before it, in place.
   void pass_state(at::Tensor& d_state) {
@@ -90,9 +91,9 @@ class GroupBackward {
       dv.baddbmm_(blocks_.of_block(blocks_.decayed_keys, i), d_state);
       // ds holds what the queries send to the state, then the gradient of the state after the block.
       after.copy_(d_state);
-      d_state.mul_(blocks_.of_block(blocks_.block_decay, i))
-          .add_(ds)
-          .baddbmm_(blocks_.of_block(blocks_.w, i).transpose(1, 2), dv, /*beta=*/1, /*alpha=*/-1);
+      d_state.mul_(blocks_.of_block(blocks_.block_decay, i)).add_(ds);
+      if (in_.sizes.exchanges)
+        d_state.baddbmm_(blocks_.of_block(blocks_.w, i).transpose(1, 2), dv, /*beta=*/1, /*alpha=*/-1);
       ds.copy_(after);
     }
   }
@@ -100,34 +101,39 @@ class GroupBackward {
   /// Writes the group's rows of the gradients.
   void put(const DeltaRuleGradients& to) const {
     const DeltaRuleTensors& b = blocks_;
+    const DeltaRuleSizes& sizes = in_.sizes;
     const at::Tensor dq_decayed = at::bmm(d_hidden_, states_.transpose(1, 2));
     const at::Tensor dk_decayed = at::bmm(new_values_, d_states_.transpose(1, 2));
-    const at::Tensor dw = at::bmm(d_new_values_, states_.transpose(1, 2)).neg_();
-    const at::Tensor d_value_update = at::bmm(b.inverse.transpose(1, 2), d_new_values_);
-    const at::Tensor d_key_update = at::bmm(b.inverse.transpose(1, 2), dw);
-    const at::Tensor d_system = at::bmm(d_value_update, b.u.transpose(1, 2))
-                                    .baddbmm_(d_key_update, b.w.transpose(1, 2))
-                                    .neg_()
-                                    .tril_(-1);
     const at::Tensor d_attention = at::bmm(d_hidden_, new_values_.transpose(1, 2));
-    put_decay(d_system * b.system + d_attention * b.attention,
-              dot(b.decayed_queries, dq_decayed) + dot(b.decayed_key_update, d_key_update),
-              dot(b.decayed_keys, dk_decayed), to.log_decay);
-    b.put_numbers((d_system * b.similarity).sum(2) + dot(b.k, d_key_update).mul_(b.decay.squeeze(2)) +
-                      dot(b.v, d_value_update),
-                  to.beta);
-    const at::Tensor d_key_products = d_system * b.decays * b.beta;
     const at::Tensor d_query_products = d_attention * b.decays;
-    at::Tensor dk = (d_key_update * b.decay).mul_(b.beta).addcmul_(dk_decayed, b.rest_decay);
-    dk.baddbmm_(d_key_products, b.k)
-        .baddbmm_(d_key_products.transpose(1, 2), b.k)
-        .baddbmm_(d_query_products.transpose(1, 2), b.q);
+    at::Tensor of_pairs = d_attention * b.attention, of_state_before = dot(b.decayed_queries, dq_decayed);
+    at::Tensor d_value_update = d_new_values_, d_beta, dk;
+    if (sizes.exchanges) {
+      const at::Tensor dw = at::bmm(d_new_values_, states_.transpose(1, 2)).neg_();
+      d_value_update = at::bmm(b.inverse.transpose(1, 2), d_new_values_);
+      const at::Tensor d_key_update = at::bmm(b.inverse.transpose(1, 2), dw);
+      const at::Tensor d_system = at::bmm(d_value_update, b.u.transpose(1, 2))
+                                      .baddbmm_(d_key_update, b.w.transpose(1, 2))
+                                      .neg_()
+                                      .tril_(-1);
+      of_pairs.add_(d_system * b.system);
+      of_state_before.add_(dot(b.decayed_key_update, d_key_update));
+      d_beta = (d_system * b.similarity).sum(2) + dot(b.k, d_key_update).mul_(b.decay.squeeze(2));
+      const at::Tensor d_key_products = d_system * b.decays * b.beta;
+      dk = (d_key_update * b.decay).mul_(b.beta).addcmul_(dk_decayed, b.rest_decay);
+      dk.baddbmm_(d_key_products, b.k).baddbmm_(d_key_products.transpose(1, 2), b.k);
+    } else {
+      dk = dk_decayed * b.rest_decay;
+    }
+    put_decay(of_pairs, of_state_before, dot(b.decayed_keys, dk_decayed), to.log_decay);
+    const at::Tensor of_values = dot(b.v, d_value_update);
+    b.put_numbers(d_beta.defined() ? d_beta.add_(of_values) : of_values, to.beta);
+    dk.baddbmm_(d_query_products.transpose(1, 2), b.q);
     const at::Tensor dq = (dq_decayed * b.decay).baddbmm_(d_query_products, b.k);
-    const int64_t keys = in_.sizes.key_heads * in_.sizes.key_dim;
-    b.put_direction_gradient(dq, b.query_directions, b.query_rstd, b.scale(), 0, to.mixed);
-    b.put_direction_gradient(dk, b.key_directions, b.key_rstd, 1.0, keys, to.mixed);
-    b.put_heads(d_value_update * b.beta, in_.sizes.value_heads,
-                to.mixed.narrow(1, 2 * keys, in_.sizes.value_heads * in_.sizes.value_dim));
+    b.put_direction_gradient(dq, b.query_directions, b.query_rstd, b.scale(), sizes.first_query(), to.mixed);
+    b.put_direction_gradient(dk, b.key_directions, b.key_rstd, 1.0, sizes.first_key(), to.mixed);
+    b.put_heads(d_value_update * b.beta, sizes.value_heads,
+                to.mixed.narrow(1, sizes.first_value(), sizes.values()));
   }
 
  private:

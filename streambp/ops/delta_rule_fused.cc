@@ -83,8 +83,8 @@ std::vector<c10::IValue> recorded(const DeltaRuleInputs& in, bool outputs) {
 
 }  // namespace
 
-bool has_fused_delta_rule(const at::Tensor& mixed) {
-  return is_for_cpu(mixed) && has_fused_kernels({mixed});
+bool has_fused_delta_rule(const DeltaRuleInputs& in) {
+  return in.sizes.exchanges && is_for_cpu(in.mixed) && has_fused_kernels({in.mixed});
 }
 
 DeltaRuleResult delta_rule_forward_fused(const DeltaRuleInputs& in, DeltaRuleWants wants) {

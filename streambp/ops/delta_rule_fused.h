@@ -5,8 +5,8 @@
 
 namespace streambp {
 
-/// Whether they take rows of this device and dtype.
-bool has_fused_delta_rule(const at::Tensor& mixed);
+/// Whether they take rows of this device and dtype: with an exchange alone.
+bool has_fused_delta_rule(const DeltaRuleInputs& in);
 
 /// As delta_rule_forward_plain and delta_rule_backward_plain. Key heads of all sequences are shared out among
 /// threads; each is one thread's, so that sums are the same on any number of them.

@@ -74,28 +74,30 @@ std::vector<DeltaRuleGroup> delta_rule_groups(const DeltaRuleInputs& in) {
 
 DeltaRuleTensors::DeltaRuleTensors(const DeltaRuleInputs& in, const DeltaRuleGroup& group, bool wants_queries)
     : sizes_(in.sizes), group_(group), wide_(sum_dtype(in.mixed)), mixed_(in.mixed) {
-  const int64_t keys = sizes_.key_heads * sizes_.key_dim;
-  v = heads(in.mixed.narrow(1, 2 * keys, sizes_.value_heads * sizes_.value_dim), sizes_.value_heads);
-  std::tie(key_directions, key_rstd) = directions(keys);
+  v = heads(in.mixed.narrow(1, sizes_.first_value(), sizes_.values()), sizes_.value_heads);
+  std::tie(key_directions, key_rstd) = directions(sizes_.first_key());
   k = for_value_heads(key_directions);
   beta = numbers(in.beta, wide_).unsqueeze(2);
   set_decays(numbers(in.log_decay, at::kDouble));
-  similarity = at::bmm(k, k.transpose(1, 2)).mul_(decays).tril_(-1);
-  system = similarity * beta;
-  inverse = unit_lower_inverse(system);
-  decayed_key_update = k * decay.mul(beta);
-  u = at::bmm(inverse, v * beta);
-  w = at::bmm(inverse, decayed_key_update);
+  u = v * beta;
+  if (sizes_.exchanges) {
+    similarity = at::bmm(k, k.transpose(1, 2)).mul_(decays).tril_(-1);
+    system = similarity * beta;
+    inverse = unit_lower_inverse(system);
+    decayed_key_update = k * decay.mul(beta);
+    u = at::bmm(inverse, u);
+    w = at::bmm(inverse, decayed_key_update);
+  }
   decayed_keys = k * rest_decay;
   if (!wants_queries) return;
-  std::tie(query_directions, query_rstd) = directions(0);
-  q = for_value_heads(query_directions * scale());
+  std::tie(query_directions, query_rstd) = directions(sizes_.first_query());
+  q = for_value_heads(sizes_.exchanges ? query_directions * scale() : query_directions);
   attention = at::bmm(q, k.transpose(1, 2)).mul_(decays);
   decayed_queries = q * decay;
 }
 
 double DeltaRuleTensors::scale() const {
-  return 1.0 / std::sqrt(static_cast<double>(sizes_.key_dim));
+  return sizes_.exchanges ? 1.0 / std::sqrt(static_cast<double>(sizes_.key_dim)) : 1.0;
 }
 
 at::Tensor DeltaRuleTensors::heads(const at::Tensor& x, int64_t count) const {
@@ -129,13 +131,16 @@ void DeltaRuleTensors::put_direction_gradient(const at::Tensor& d_repeated, cons
                      .sum(2)
                      .view(direction.sizes())
                      .mul_(factor);
-  const at::Tensor along = (d * direction).sum(2, /*keepdim=*/true);
-  d.addcmul_(direction, along, -1).mul_(rstd);
-  put_heads(d, sizes_.key_heads, to.narrow(1, column, sizes_.key_heads * sizes_.key_dim));
+  if (rstd.defined()) {
+    const at::Tensor along = (d * direction).sum(2, /*keepdim=*/true);
+    d.addcmul_(direction, along, -1).mul_(rstd);
+  }
+  put_heads(d, sizes_.key_heads, to.narrow(1, column, sizes_.keys()));
 }
 
 std::pair<at::Tensor, at::Tensor> DeltaRuleTensors::directions(int64_t column) const {
-  at::Tensor x = heads(mixed_.narrow(1, column, sizes_.key_heads * sizes_.key_dim), sizes_.key_heads);
+  at::Tensor x = heads(mixed_.narrow(1, column, sizes_.keys()), sizes_.key_heads);
+  if (!sizes_.exchanges) return {x, {}};
   at::Tensor rstd = (x * x).sum(2, /*keepdim=*/true).add_(1e-6).rsqrt_();
   x.mul_(rstd);
   return {x, rstd};

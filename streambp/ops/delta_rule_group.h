@@ -6,9 +6,9 @@
 //   A_ts = beta_t (k_t . k_s) D_ts for s < t,   T = (I + A)^-1,   u = T (beta v),   w = T (beta k e^G)
 //   v' = u - w S,   o = (q e^G) S + tril(q k^T D) v',   S' = e^(G_B) S + (k e^(G_B - G))^T v'
 //
-// T depends on no state: it is computed for several blocks at once, and one block after another takes its
-// turn for v' and S' alone. All exponents are at most 0. G is summed in float64: after strong decays float32
-// would lose the weak ones' digits in the differences.
+// Without an exchange A is 0: u = beta v, w = 0. T depends on no state: it is computed for several blocks at
+// once, and one block after another takes its turn for v' and S' alone. All exponents are at most 0. G is
+// summed in float64: after strong decays float32 would lose the weak ones' digits in the differences.
 #pragma once
 
 #include <utility>
@@ -61,24 +61,28 @@ class DeltaRuleTensors {
                               const at::Tensor& rstd, double factor, int64_t column,
                               const at::Tensor& to) const;
 
-  at::Tensor v;                                 // [N, rows, value_dim]
-  at::Tensor key_directions, key_rstd;          // [blocks * key_heads, rows, key_dim] and [.., 1]
-  at::Tensor query_directions, query_rstd;      // the same
-  at::Tensor q, k;                              // [N, rows, key_dim]; q divided by sqrt(key_dim)
-  at::Tensor beta;                              // [N, rows, 1]
-  at::Tensor decays;                            // [N, rows, rows]: D, zeros above the diagonal
-  at::Tensor decay, rest_decay;                 // [N, rows, 1]: e^G and e^(G_B - G)
-  at::Tensor block_decay;                       // [N, 1, 1]: e^(G_B)
-  at::Tensor similarity;                        // [N, rows, rows]: A without beta
-  at::Tensor system, inverse;                   // [N, rows, rows]: A and T
-  at::Tensor u, w;                              // [N, rows, value_dim] and [N, rows, key_dim]
-  at::Tensor attention;                         // [N, rows, rows]: tril(q k^T D)
-  at::Tensor decayed_queries;                   // [N, rows, key_dim]: q e^G
-  at::Tensor decayed_keys, decayed_key_update;  // the same: k e^(G_B - G) and beta k e^G
+  at::Tensor v;                             // [N, rows, value_dim]
+  at::Tensor key_directions, key_rstd;      // [blocks * key_heads, rows, key_dim] and [.., 1]; without an
+                                            // exchange the keys, and undefined
+  at::Tensor query_directions, query_rstd;  // the same
+  at::Tensor q, k;                          // [N, rows, key_dim]; q divided by sqrt(key_dim)
+  at::Tensor beta;                          // [N, rows, 1]
+  at::Tensor decays;                        // [N, rows, rows]: D, zeros above the diagonal
+  at::Tensor decay, rest_decay;             // [N, rows, 1]: e^G and e^(G_B - G)
+  at::Tensor block_decay;                   // [N, 1, 1]: e^(G_B)
+  at::Tensor u;                             // [N, rows, value_dim]
+  at::Tensor attention;                     // [N, rows, rows]: tril(q k^T D)
+  at::Tensor decayed_queries;               // [N, rows, key_dim]: q e^G
+  at::Tensor decayed_keys;                  // the same: k e^(G_B - G)
+  // With an exchange alone.
+  at::Tensor similarity;          // [N, rows, rows]: A without beta
+  at::Tensor system, inverse;     // [N, rows, rows]: A and T
+  at::Tensor w;                   // [N, rows, key_dim]
+  at::Tensor decayed_key_update;  // the same: beta k e^G
 
  private:
   /// The vectors of mixed from `column` on, divided by their lengths, and what they were multiplied by for
-  /// it.
+  /// it; without an exchange as they are.
   std::pair<at::Tensor, at::Tensor> directions(int64_t column) const;
   at::Tensor for_value_heads(const at::Tensor& x) const;
   void set_decays(const at::Tensor& log_decay);

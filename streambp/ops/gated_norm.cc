@@ -121,4 +121,45 @@ at::Tensor gated_rms_norm(const at::Tensor& x, const at::Tensor& z, Parameter& w
                         });
 }
 
+namespace {
+
+/// x and z as [n, groups, rest] in the dtype of the sums, and their product x silu(z) there.
+struct Gated {
+  Gated(const at::Tensor& x, const at::Tensor& z, int64_t groups)
+      : input(x.reshape({x.size(0), groups, -1}).to(sum_dtype(x))),
+        gate(z.reshape(input.sizes()).to(sum_dtype(x))),
+        product(at::silu(gate).mul_(input)) {}
+
+  at::Tensor input, gate, product;
+};
+
+at::Tensor as_groups(const Parameter& weight, const at::Tensor& like) {
+  return weight.value.to(like.scalar_type()).view({1, like.size(1), like.size(2)});
+}
+
+}  // namespace
+
+at::Tensor norm_of_gated(const at::Tensor& x, const at::Tensor& z, Parameter& weight, int64_t groups,
+                         double eps) {
+  at::Tensor y;
+  {
+    const at::NoGradGuard no_grad;
+    const at::Tensor gated = Gated(x, z, groups).product;
+    y = normalised(gated, eps).first.mul_(as_groups(weight, gated)).to(x.scalar_type()).flatten(1);
+  }
+  return differentiable({x, z}, std::move(y), "norm_of_gated",
+                        [x = x.detach(), z = z.detach(), &weight, groups, eps](std::vector<at::Tensor>&& dy) {
+                          const Gated gated(x, z, groups);
+                          const auto [normed, rstd] = normalised(gated.product, eps);
+                          at::Tensor d = dy[0].reshape(normed.sizes()).to(normed.scalar_type());
+                          if (weight.trainable()) accumulate_sum(weight, (d * normed).flatten(1));
+                          d = d * as_groups(weight, normed);
+                          d.addcmul_(normed, (d * normed).mean(-1, /*keepdim=*/true), -1).mul_(rstd);
+                          const at::Tensor dx = at::silu(gated.gate).mul_(d);
+                          const at::Tensor dz = at::silu_backward(d.mul_(gated.input), gated.gate);
+                          return std::vector<at::Tensor>{dx.to(x.scalar_type()).view(x.sizes()),
+                                                         dz.to(z.scalar_type()).view(z.sizes())};
+                        });
+}
+
 }  // namespace streambp

@@ -114,7 +114,38 @@ void gate_backward(Activation activation, at::Tensor& gate_proj, at::Tensor& up_
   if (!wants_product) d_product.reset();
 }
 
+at::Tensor squared_relu(const at::Tensor& x) {
+  return at::relu(x).square_();
+}
+
+void squared_relu_backward(at::Tensor& x, at::Tensor& d_product, bool wants_product,
+                           const at::Tensor& row_weights, at::Tensor* d_row_weights) {
+  const at::Tensor positive = x.relu_();
+  at::Tensor product;
+  if (wants_product || row_weights.defined()) product = positive.square();
+  if (row_weights.defined()) {
+    *d_row_weights = (product * d_product).sum(1, /*keepdim=*/true);
+    d_product.mul_(row_weights);
+  }
+  x.mul_(d_product).mul_(2);
+  d_product = wants_product ? product : at::Tensor();
+}
+
 namespace {
+
+/// The product of an MLP with gate_up_proj, and its backward pass.
+at::Tensor product_of_one_map(const GatedMlp& mlp, const at::Tensor& x) {
+  return mlp.activation == Activation::kRelu2 ? squared_relu(x) : clamped_gate(mlp.clamped, x);
+}
+void product_of_one_map_backward(const GatedMlp& mlp, at::Tensor& x, at::Tensor& d_product,
+                                 bool wants_product, const at::Tensor& row_weights,
+                                 at::Tensor* d_row_weights) {
+  if (mlp.activation == Activation::kRelu2) {
+    squared_relu_backward(x, d_product, wants_product, row_weights, d_row_weights);
+  } else {
+    clamped_gate_backward(mlp.clamped, x, d_product, wants_product, row_weights, d_row_weights);
+  }
+}
 
 /// `known`: null, or what is taken instead of computing it.
 GatedMlpSaved save_gated(const GatedMlp& mlp, const at::Tensor& x, const GatedProjections* known) {
@@ -141,7 +172,7 @@ at::Tensor gated_product(const GatedMlp& mlp, const at::Tensor& x, GatedMlpSaved
   const at::NoGradGuard no_grad;
   GatedMlpSaved made = save_gated(mlp, x);
   at::Tensor product = mlp.gate_up_proj != nullptr
-                           ? clamped_gate(mlp.clamped, made.gate_proj)
+                           ? product_of_one_map(mlp, made.gate_proj)
                            : gate(mlp.activation, made.gate_proj, made.up_proj, /*overwrite=*/!keep);
   if (keep) saved = std::move(made);
   return product;
@@ -167,7 +198,7 @@ at::Tensor gated_mlp_backward(const GatedMlp& mlp, GatedMlpSaved&& saved, const 
   linear_backward_input(*mlp.down_proj, dy, product);
   const bool wants_product = mlp.down_proj->trainable();
   if (mlp.gate_up_proj != nullptr) {
-    clamped_gate_backward(mlp.clamped, saved.gate_proj, product, wants_product, row_weights, d_row_weights);
+    product_of_one_map_backward(mlp, saved.gate_proj, product, wants_product, row_weights, d_row_weights);
   } else {
     gate_backward(mlp.activation, saved.gate_proj, saved.up_proj, product, wants_product, row_weights,
                   d_row_weights);

@@ -24,7 +24,7 @@ struct GatedMlp {
   const Linear* down_proj = nullptr;
   Activation activation = Activation::kSilu;
   /// Instead of gate_proj and up_proj, which are null then, one map [2 F, D] whose rows are theirs in turn,
-  /// the gate's first; with a clamped gate.
+  /// the gate's first, with a clamped gate; or of activation kRelu2 the up projection [F, D] alone.
   const Linear* gate_up_proj = nullptr;
   ClampedGate clamped = {};
 
@@ -81,6 +81,12 @@ at::Tensor clamped_gate(const ClampedGate& gate, const at::Tensor& gate_up);
 void clamped_gate_backward(const ClampedGate& gate, at::Tensor& gate_up, at::Tensor& d_product,
                            bool wants_product, const at::Tensor& row_weights = {},
                            at::Tensor* d_row_weights = nullptr);
+
+/// max(x, 0)^2 [n, F] of what the up projection alone gives, and its backward pass, which does with x what
+/// gate_backward does with both.
+at::Tensor squared_relu(const at::Tensor& x);
+void squared_relu_backward(at::Tensor& x, at::Tensor& d_product, bool wants_product,
+                           const at::Tensor& row_weights = {}, at::Tensor* d_row_weights = nullptr);
 
 /// gate and gate_backward op by op in ATen: for devices without kernels of ours, and a second opinion for
 /// tests.

@@ -15,6 +15,13 @@ DeltaRuleFlops delta_rule_flops(const DeltaRuleSettings& rule) {
       block * key * static_cast<double>(rule.key_heads) / static_cast<double>(rule.value_heads);
   const double half = block * (key + value) / 2.0;
   DeltaRuleFlops flops;
+  if (rule.state_space) {  // as blocks run in ATen, where each head has keys of its own
+    flops.recurrence = heads * 2.0 * state;
+    flops.state = heads * state;
+    flops.forward = heads * (block * (key + value) + 2.0 * state);
+    flops.backward = heads * (block * (3.0 * key + 2.0 * value) + 4.0 * state);
+    return flops;
+  }
   flops.recurrence = heads * 3.0 * state;
   flops.state = heads * (shared + half + 2.0 * state);
   flops.forward = heads * (2.0 * shared + half + block * value + 3.0 * state);

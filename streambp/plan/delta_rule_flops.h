@@ -1,4 +1,5 @@
-// Floating-point operations of the gated delta rule, without the maps around it.
+// Floating-point operations of the gated delta rule, or of the state space in its place, without the maps
+// around it.
 #pragma once
 
 #include "streambp/model/config.h"
@@ -7,7 +8,8 @@ namespace streambp::plan {
 
 /// Of one token in one layer.
 struct DeltaRuleFlops {
-  /// What the recurrence itself is: three products of a [Dk, Dv] state with a vector for each head.
+  /// What the recurrence itself is: three products of a [Dk, Dv] state with a vector for each head, of a
+  /// state space two.
   double recurrence = 0.0;
   // What the blocks of ops/delta_rule.h execute.
   double forward = 0.0;

@@ -17,7 +17,7 @@ class LayerFlops {
              const std::vector<int64_t>& lengths)
       : tokens_(tokens) {
     const DecoderLayer::Weights& weights = layer.weights();
-    if (config.is_recurrent(index)) {
+    if (config.is_recurrent(index) && config.has_mixer(index)) {
       const DeltaRule& rule = weights.delta_rule;
       rule_ = delta_rule_flops(rule.settings);
       for (const Linear* map : rule.maps()) (map == rule.in_proj_z ? queries_ : keys_values_).add(*map);
@@ -28,7 +28,7 @@ class LayerFlops {
       for (const Linear* map : latent.query_maps()) queries_.add(*map);
       keys_values_.add(*latent.kv_a_proj);
       expansion_.add(*latent.kv_b_proj);
-    } else {
+    } else if (config.has_mixer(index)) {
       attention_ = 2.0 * static_cast<double>(config.query_width(index)) *
                    visible_pairs(lengths, config.windows[static_cast<size_t>(index)]);
       queries_.add(*weights.q_proj);
@@ -36,7 +36,7 @@ class LayerFlops {
         if (map != weights.q_proj) keys_values_.add(*map);
       }
     }
-    output_.add(*weights.o_proj);
+    if (weights.o_proj != nullptr) output_.add(*weights.o_proj);
     add_mlp(weights, mlp_, down_);
   }
 

@@ -37,6 +37,7 @@ double mlp_width(const Config& config, int64_t layer) {
   if (config.is_sparse(layer))
     width =
         mixture.num_experts_per_tok * mixture.moe_intermediate_size + mixture.shared_expert_intermediate_size;
+  if (!config.has_mlp(layer)) return 0.0;
   if (!config.is_sparse(layer) || mixture.next_to_mlp) width += config.intermediate_size_of(layer);
   return static_cast<double>(width);
 }

@@ -27,7 +27,7 @@ namespace {
 
 std::vector<const Linear*> maps_before_attention(const DecoderLayer::Weights& weights) {
   if (weights.delta_rule.conv1d != nullptr) return weights.delta_rule.maps();
-  if (weights.latent.kv_b_proj == nullptr) return weights.projections();
+  if (weights.latent.kv_b_proj == nullptr) return weights.projections();  // none without a first half
   std::vector<const Linear*> maps = weights.latent.query_maps();
   maps.insert(maps.end(), {weights.latent.kv_a_proj, weights.latent.kv_b_proj});
   return maps;
@@ -47,11 +47,12 @@ double model_flops(const Model& model, const std::vector<int64_t>& lengths) {
     const DecoderLayer::Weights& weights = model.layers()[i].weights();
     MapFlops maps;
     const bool recurrent = model.layers()[i].is_recurrent();
-    maps.add(*weights.o_proj);
+    if (weights.o_proj != nullptr) maps.add(*weights.o_proj);
     for (const Linear* map : maps_before_attention(weights)) maps.add(*map);
     add_mlp(weights, maps, maps);
     const bool goes_back = static_cast<int64_t>(i) >= model.lowest_trainable_layer();
     add(maps, goes_back);
+    if (recurrent && weights.o_proj == nullptr) continue;
     if (recurrent) {
       flops += (goes_back ? 3.0 : 1.0) * tokens * delta_rule_flops(weights.delta_rule.settings).recurrence;
       continue;

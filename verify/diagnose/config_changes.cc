@@ -52,6 +52,7 @@ const std::vector<ConfigChange>& config_changes() {
       {"activation",
        "the MLP's activation is another (hidden_act): GELU where it should be SiLU, or the reverse",
        [](Config& c) {
+         if (c.hidden_act == Activation::kRelu2) return;
          c.hidden_act = c.hidden_act == Activation::kSilu ? Activation::kGeluTanh : Activation::kSilu;
        }},
       {"router-normalisation",

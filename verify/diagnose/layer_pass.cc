@@ -11,10 +11,6 @@
 
 #include "streambp/backprop/head.h"
 #include "streambp/error.h"
-#include "streambp/ops/causal_conv.h"
-#include "streambp/ops/delta_gates.h"
-#include "streambp/ops/delta_rule.h"
-#include "streambp/ops/gated_norm.h"
 #include "verify/diagnose/config_changes.h"
 #include "verify/diagnose/late_objective.h"
 #include "verify/diagnose/wrong_batch.h"
@@ -172,7 +168,8 @@ class LayerPass {
     LayerRun run;
     run.balance = balance_.get();
     if (leaks(model, index)) rows.offsets = by_rows_;
-    if (layer.is_recurrent() && (settings_.leak == Leak::kState || settings_.leak == Leak::kConvolution))
+    if (layer.is_recurrent() && layer.has_mixer() &&
+        (settings_.leak == Leak::kState || settings_.leak == Leak::kConvolution))
       return half_leaking(layer, x, rows, run);
     if (layer.is_recurrent() || !attention_is_wrong(index)) {
       if (layer.is_recurrent() && wrong_.hidden_key.any().item<bool>())
@@ -194,20 +191,11 @@ class LayerPass {
   at::Tensor half_leaking(const DecoderLayer& layer, const at::Tensor& x, const Rows& rows,
                           const LayerRun& run) const {
     const DecoderLayer::Weights& w = layer.weights();
-    const DeltaRule& rule = w.delta_rule;
-    const DeltaRuleSettings& sizes = rule.settings;
-    if (rule.in_proj_qkvz != nullptr)
-      throw InputError("--diagnose: parts of a recurrence with fused projections");
     const bool state = settings_.leak == Leak::kState;
     const at::Tensor input = own_ops().rms_norm(x, w.before_attention);
-    const std::vector<at::Tensor> all = linear(input, rule.maps());
-    const ConvOutput conv =
-        causal_conv_silu(all[0], *rule.conv1d, state ? rows.offsets : by_rows_, TailBefore{});
-    const DeltaRuleOutput out =
-        gated_delta_rule(conv.hidden, log_decay(all[3], *rule.a_log, *rule.dt_bias), all[2].sigmoid(),
-                         {sizes.key_heads, sizes.value_heads, sizes.key_head_dim, sizes.value_head_dim},
-                         state ? by_rows_ : rows.offsets, StateBefore{});
-    const at::Tensor attended = gated_rms_norm(out.hidden, all[1], *rule.norm, rule.norm_eps);
+    const at::Tensor attended = delta_rule_forward(w.delta_rule, input, state ? by_rows_ : rows.offsets, {},
+                                                   state ? rows.offsets : by_rows_)
+                                    .hidden;
     return layer.feed_forward(linear_add(x, attended, *w.o_proj), rows, run);
   }
 

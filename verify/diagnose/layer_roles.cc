@@ -21,15 +21,19 @@ Role role_of(const std::string& in_layer, const NormNames& norms) {
                                                                 {"experts", Role::kExperts},
                                                                 {"shared_expert", Role::kExperts},
                                                                 {"mlp.", Role::kMlp},
-                                                                {"linear_attn.out_proj", Role::kOutput},
+                                                                {"mixer.up_proj", Role::kMlp},
+                                                                {"mixer.down_proj", Role::kMlp},
+                                                                {".out_proj", Role::kOutput},
                                                                 {"linear_attn.", Role::kRecurrence},
+                                                                {"mamba.", Role::kRecurrence},
                                                                 {".qkv_proj", Role::kProjected},
                                                                 {".q_", Role::kQueries},
                                                                 {".k_", Role::kKeys},
                                                                 {".kv_", Role::kKeys},
                                                                 {".v_", Role::kValues},
                                                                 {".o_proj", Role::kOutput},
-                                                                {".sinks", Role::kSinks}};
+                                                                {".sinks", Role::kSinks},
+                                                                {"mixer.", Role::kRecurrence}};
   for (const auto& [part, role] : kParts) {
     if (in_layer.find(part) != std::string::npos) return role;
   }

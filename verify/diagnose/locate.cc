@@ -86,7 +86,7 @@ class Locating {
     const size_t dot = name.find('.', at + prefix.size());
     state.layer = std::stoll(name.substr(at + prefix.size(), dot - at - prefix.size()));
     state.in_layer = name.substr(dot + 1);
-    state.role = role_of(state.in_layer, config_.norm_names());
+    state.role = role_of(state.in_layer, config_.norm_names(state.layer));
     return state;
   }
 

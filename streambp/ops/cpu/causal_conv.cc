@@ -46,8 +46,10 @@ class ChannelTile {
   /// Row t sends its gradient to the rows from t - window() on: the gradients of so many sums are kept, and
   /// the first of those rows is done with t.
   void backward() const {
-    T d_sums[kMostTaps * kConvTile], d_weight[kMostTaps * kConvTile];
-    for (int64_t i = 0; i < taps() * kConvTile; ++i) d_sums[i] = d_weight[i] = 0;
+    // The bias is one more tap, of ones.
+    T d_sums[kMostTaps * kConvTile], d_weight[(kMostTaps + 1) * kConvTile];
+    for (int64_t i = 0; i < taps() * kConvTile; ++i) d_sums[i] = 0;
+    for (int64_t i = 0; i < (taps() + 1) * kConvTile; ++i) d_weight[i] = 0;
     const S* inputs[kMostTaps];
     for (int64_t t = 0; t < length_ + window(); ++t) {
       const bool has_gradient = t < length_ && conv_.d_hidden != nullptr;
@@ -63,6 +65,10 @@ class ChannelTile {
           for (int64_t i = 0; i < taps(); ++i) {
             T* const to = d_weight + i * kConvTile + at.i;
             store(to, load(to) + d * at.load(inputs[i]));
+          }
+          if (conv_.d_bias != nullptr) {
+            T* const to = d_weight + taps() * kConvTile + at.i;
+            store(to, load(to) + d);
           }
         });
       }
@@ -96,6 +102,7 @@ class ChannelTile {
   Vector<T> sum(const S* const* inputs, At at) const {
     const T* const weight = conv_.weight + first_channel_;
     Vector<T> sum = {};
+    if (conv_.bias != nullptr) sum = at.load(conv_.bias + first_channel_);
     for (int64_t i = 0; i < taps(); ++i) sum += at.load(weight + i * conv_.channels) * at.load(inputs[i]);
     return sum;
   }
@@ -122,9 +129,10 @@ class ChannelTile {
   }
 
   void take_over(T* d_weight) const {
-    if (conv_.d_weight == nullptr) return;
-    for (int64_t i = 0; i < taps(); ++i) {
-      double* const to = row_of(conv_.d_weight, i);
+    for (int64_t i = 0; i <= taps(); ++i) {
+      double* const all = i < taps() ? conv_.d_weight : conv_.d_bias;
+      if (all == nullptr) continue;
+      double* const to = row_of(all, i % taps());
       for (int64_t c = 0; c < size_; ++c) {
         to[c] += static_cast<double>(d_weight[i * kConvTile + c]);
         d_weight[i * kConvTile + c] = 0;

@@ -19,6 +19,7 @@ struct CausalConv {
   int64_t sequences = 0;
   const S* x = nullptr;
   const Wide<S>* weight = nullptr;  // [taps, channels]
+  const Wide<S>* bias = nullptr;    // [channels]; null: none
   const S* before = nullptr;        // [taps - 1, channels], of the first sequence; null: zeros
   S* hidden = nullptr;
   S* tail = nullptr;  // [taps - 1, channels]
@@ -27,6 +28,7 @@ struct CausalConv {
   const S* d_tail = nullptr;    // null: zeros
   S* d_x = nullptr;
   double* d_weight = nullptr;  // [taps, channels], is added to; null: not wanted
+  double* d_bias = nullptr;    // [channels], likewise
   S* d_before = nullptr;       // is added to; null: not wanted
 };
 

@@ -31,6 +31,11 @@ def decoder(base):
     return base.model.language_model if is_whole(base) else base.model
 
 
+def last_norm(backbone):
+    """The decoder's final norm, which Nemotron-H calls otherwise."""
+    return backbone.norm_f if hasattr(backbone, "norm_f") else backbone.norm
+
+
 def text_config(base):
     """The decoder's config."""
     return base.config.get_text_config() if is_whole(base) else base.config

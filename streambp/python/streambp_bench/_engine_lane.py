@@ -13,7 +13,7 @@ import torch
 from . import _forwards
 from ._adapters import find_adapter, is_adapter_name, lora_layers
 from ._attention import check_attention
-from ._decoder import decoder, is_whole, text_modules
+from ._decoder import decoder, is_whole, last_norm, text_modules
 from ._library import InputError, checked, library
 from ._log import say
 from ._model import DTYPES, Weights, engine_of
@@ -191,7 +191,7 @@ class Patched(Lane):
             self.replace(_forwards.whole_forward, self.base.model)
         for index, layer in enumerate(self.backbone.layers):
             self.replace(_forwards.layer_forward, layer, index=index)
-        self.replace(_forwards.inner_forward, self.backbone.norm)
+        self.replace(_forwards.inner_forward, last_norm(self.backbone))
         if self.has_head():
             self.replace(_forwards.inner_forward, self.base.lm_head)
             self.replace(_forwards.causal_forward, self.base)

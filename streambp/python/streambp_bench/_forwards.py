@@ -11,7 +11,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 
 from ._attention import CACHES, check_keywords, mask_as_run
 from ._batch import mask_of_columns
-from ._decoder import FOR_TOWERS, check_text_tokens, model_class, text_config
+from ._decoder import FOR_TOWERS, check_text_tokens, last_norm, model_class, text_config
 from ._library import InputError
 from ._stream import IGNORED, PACKED, Stream, labels_of, unpacked_router_logits
 from ._streamed_head import streamed_loss
@@ -77,7 +77,7 @@ def backbone_forward(call, *args, **kwargs):
             stream.router_logits += [logits] if logits.numel() else []
     if packed is not None:
         return hidden, stream
-    hidden = stream.unpack(call.module.norm(hidden))
+    hidden = stream.unpack(last_norm(call.module)(hidden))
     of_routers = {"router_logits": unpacked_router_logits(stream)} if stream.router_logits else {}
     kind = MoeModelOutputWithPast if hasattr(call.module.config, "num_experts") else BaseModelOutputWithPast
     output = kind(last_hidden_state=hidden, **of_routers)
@@ -159,7 +159,7 @@ def _start(state, given):
         raise ValueError("You must specify exactly one of input_ids or inputs_embeds")
     check_text_tokens(state.base, input_ids)
     if embeddings is None:
-        embeddings = state.backbone.embed_tokens(input_ids)
+        embeddings = state.backbone.get_input_embeddings()(input_ids)
     else:
         input_ids = torch.zeros(embeddings.shape[:2], dtype=torch.int64, device=embeddings.device)
     scale = getattr(state.backbone, "embedding_multiplier", 1.0)  # Granite's, of embeddings that are given as well
@@ -211,7 +211,7 @@ def causal_forward(call, *args, **kwargs):
 
     hidden, stream = packed_hidden(call, given, look)
     loss = streamed_loss(state, stream, hidden, found[0], items)
-    logits = state.head.lazy(lambda: BaseModelOutputWithPast(last_hidden_state=stream.unpack(state.backbone.norm(hidden))), stream.inputs[0], hidden)
+    logits = state.head.lazy(lambda: BaseModelOutputWithPast(last_hidden_state=stream.unpack(last_norm(state.backbone)(hidden))), stream.inputs[0], hidden)
     balance = balance_of(call, stream, given.get("attention_mask"))
     if balance is not None:
         of_routers = {"aux_loss": balance, "router_logits": unpacked_router_logits(stream), "logits": logits}

@@ -15,8 +15,8 @@ import weakref
 import torch
 
 from ._adapters import base_name, find_adapter, is_adapter_name
-from ._decoder import decoder, is_whole, model_class, text_class_name, text_config, text_name
-from ._families import NOT_RUN
+from ._decoder import decoder, is_whole, last_norm, model_class, text_class_name, text_config, text_name
+from ._families import ENGINE_NAMES, NOT_RUN
 from ._library import InputError, checked, library
 from ._module_state import module_settings, notes_on
 from ._refusals import check_class
@@ -89,6 +89,8 @@ class Weights:
         name = text_name(self.base, name)
         if name is None:
             return None
+        for theirs, ours in ENGINE_NAMES.items():
+            name = ours + name.removeprefix(theirs) if name.startswith(theirs) else name
         name = name.replace(f".mlp{CORRECTION}", f".mlp.gate{CORRECTION}")  # of MiniMax M2
         if self.adapter:
             return self.adapter.engine_name(name)
@@ -140,11 +142,11 @@ class Weights:
 
     def head_names(self):
         """Names of the final norm's and the head's parameters; a tied head's is the embedding's."""
-        modules = [decoder(self.base).norm] + [module for module in (getattr(self.base, "lm_head", None), getattr(self.base, "score", None))
+        modules = [last_norm(decoder(self.base))] + [module for module in (getattr(self.base, "lm_head", None), getattr(self.base, "score", None))
                                             if module is not None]
         own = [name for module in modules for name in self.names_of(module)]
         tied = isinstance(getattr(self.base, "lm_head", None), torch.nn.Module) and self._tied
-        return own + [name for name in self.names_of(decoder(self.base).embed_tokens) if tied and name not in own]
+        return own + [name for name in self.names_of(decoder(self.base).get_input_embeddings()) if tied and name not in own]
 
     def parameters(self, names=None):
         """The model's tensors as they are now, by name; under FSDP2 these change between calls."""
@@ -228,7 +230,7 @@ def config_json(base, of_modules):
 def _views(name, shape, whole_experts):
     """(engine's name, function of the parameter's tensor or None for the whole) of each tensor that the engine sees of a parameter."""
     stem, _, last = name.rpartition(".")
-    if len(shape) != 3 or not stem.endswith("mlp.experts") or whole_experts:
+    if len(shape) != 3 or not stem.endswith(("mlp.experts", "mixer.experts")) or whole_experts:
         return [(name, None)]
     experts, rows = shape[0], shape[1]
     if last == "gate_up_proj":

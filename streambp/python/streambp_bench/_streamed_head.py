@@ -7,6 +7,7 @@ computed twice. Log-probabilities are computed again in the backward pass, when 
 import torch
 from torch.autograd.function import once_differentiable
 
+from ._decoder import last_norm
 from ._library import InputError, checked, once
 from ._row_cache import wide
 from ._streamed_layers import check_dtypes, outside_autocast, zeros_where
@@ -23,7 +24,7 @@ def head_slots(state, stream):
 
 def inside_head(state, hidden, function):
     """function(hidden), called inside the calls of the final norm and of the head, whose parameters FSDP2 gathers for these."""
-    return state.backbone.norm(hidden, inside=lambda normed: state.base.lm_head(normed, inside=function))
+    return last_norm(state.backbone)(hidden, inside=lambda normed: state.base.lm_head(normed, inside=function))
 
 
 def streamed_loss(state, stream, hidden, labels, num_items_in_batch):

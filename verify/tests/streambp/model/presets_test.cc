@@ -20,7 +20,16 @@ int64_t text_part(int64_t total, int64_t hidden) {
   return total - tower - (width * hidden + width);
 }
 
-// What the model cards and `model.safetensors.index.json` give; a tied embedding counts once.
+// Billions on the model cards, where files hold more than the model: layers that predict further tokens,
+// and 0.46 in what sees and hears.
+const std::map<std::string, double> kRounded = {{"deepseek-v3", 671.0},      {"kimi-k2", 1027.0},
+                                                {"glm-4.5-air", 106.8},      {"gemma-4-31b", 30.7},
+                                                {"glm-4.7", 352.8},          {"minimax-m2", 230.0},
+                                                {"hunyuan-7b", 7.5},         {"gemma-4-26b-a4b", 25.2},
+                                                {"gemma-4-e2b", 5.1 - 0.46}, {"gemma-4-e4b", 8.0 - 0.46}};
+
+// What the model cards and `model.safetensors.index.json` give, of Granite 4 and Nemotron-H transformers'
+// class of their config.json; a tied embedding counts once.
 TEST(Presets, HaveThePublishedNumberOfParameters) {
   const std::map<std::string, int64_t> published = {{"qwen3-0.6b", 596'049'920},
                                                     {"qwen3-1.7b", 1'720'574'976},
@@ -69,6 +78,9 @@ TEST(Presets, HaveThePublishedNumberOfParameters) {
                                                     {"qwen3.5-35b-a3b", 34'660'610'688},
                                                     {"qwen3-next-80b-a3b", 79'674'391'296},
                                                     {"seed-oss-36b", 36'151'104'512},
+                                                    {"granite-4.0-h-350m", 340'332'224},
+                                                    {"nemotron-h-8b", 8'100'852'736},
+                                                    {"nemotron-3-nano-30b-a3b", 31'577'937'344},
                                                     {"ernie-4.5-0.3b", 360'748'032},
                                                     {"helium-1-preview-2b", 2'172'643'840},
                                                     {"exaone-4.0-1.2b", 1'279'391'488},
@@ -80,26 +92,19 @@ TEST(Presets, HaveThePublishedNumberOfParameters) {
                                                     {"gemma-3-4b", text_part(4'300'079'472, 2560)},
                                                     {"gemma-3-12b", text_part(12'187'325'040, 3840)},
                                                     {"gemma-3-27b", text_part(27'432'406'640, 5376)}};
-  // Billions on the model cards, where files hold more than the model: layers that predict further tokens,
-  // and 0.46 in what sees and hears.
-  const std::map<std::string, double> rounded = {{"deepseek-v3", 671.0},      {"kimi-k2", 1027.0},
-                                                 {"glm-4.5-air", 106.8},      {"gemma-4-31b", 30.7},
-                                                 {"glm-4.7", 352.8},          {"minimax-m2", 230.0},
-                                                 {"hunyuan-7b", 7.5},         {"gemma-4-26b-a4b", 25.2},
-                                                 {"gemma-4-e2b", 5.1 - 0.46}, {"gemma-4-e4b", 8.0 - 0.46}};
   for (const auto& [name, count] : published) EXPECT_EQ(parameter_count(preset(name)), count) << name;
-  for (const auto& [name, billions] : rounded) {
+  for (const auto& [name, billions] : kRounded) {
     const double count = static_cast<double>(parameter_count(preset(name))) * 1e-9;
     EXPECT_TRUE(std::abs(count - billions) <= 0.011 * billions) << name << ": " << count;
   }
   std::size_t small = 0;
   for (const std::string& name : preset_names()) {
     small += name.ends_with("-cpu") || name.ends_with("-tiny");
-    EXPECT_TRUE(published.contains(name) || rounded.contains(name) ||
+    EXPECT_TRUE(published.contains(name) || kRounded.contains(name) ||
                 parameter_count(preset(name)) < 100'000'000)
         << name;
   }
-  EXPECT_EQ(small + published.size() + rounded.size(), preset_names().size());
+  EXPECT_EQ(small + published.size() + kRounded.size(), preset_names().size());
 }
 
 TEST(Presets, AreFoundByName) {

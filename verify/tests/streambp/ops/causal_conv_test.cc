@@ -140,6 +140,30 @@ TEST_P(CausalConv, IsConv1dThenSilu) {
   }
 }
 
+TEST_P(CausalConv, AddsABias) {
+  for (const int64_t taps : {1, 2, 4}) {
+    for (const int64_t channels : {3, 530}) {
+      const ConvCase in({0, 2, 2, 75, 140}, channels, taps);
+      Parameter weight = parameter(in.weight), bias = parameter(random({channels}, 7));
+      expect_same(
+          {in.x}, {&weight, &bias},
+          [&](const auto& x) { return causal_conv_silu(x[0], weight, in.offsets, {}, &bias).hidden; },
+          [&](const auto& x, const auto& p) {
+            std::vector<at::Tensor> rows;
+            for (size_t i = 0; i + 1 < in.offsets.size(); ++i) {
+              const int64_t begin = in.offsets[i], length = in.offsets[i + 1] - begin;
+              if (length == 0) continue;
+              const at::Tensor input =
+                  at::cat({at::zeros_like(in.before), x[0].narrow(0, begin, length)}).t().unsqueeze(0);
+              rows.push_back(at::silu(
+                  at::conv1d(input, p[0], p[1], {1}, at::IntArrayRef{0}, {1}, channels).squeeze(0).t()));
+            }
+            return at::cat(rows);
+          });
+    }
+  }
+}
+
 TEST_P(CausalConv, TakesEveryChannelHoweverManyAThreadTakes) {
   for (const int64_t channels : {1, 63, 64, 65, 128, 129}) {
     const ConvCase in({0, 9, 20}, channels, 4);

@@ -45,6 +45,24 @@ void check_gate(int64_t rows, at::ScalarType dtype, double limit) {
   }
 }
 
+TEST(SquaredRelu, EqualsPlainAutograd) {
+  const at::Tensor row_weights = random({9, 1}, 4), cotangent = random({9, 5}, 5);
+  for (const bool weighted : {false, true}) {
+    const at::Tensor x = random({9, 5}, 6).requires_grad_(), weights = row_weights.clone().requires_grad_();
+    const at::Tensor product = at::relu(x).square(), expected = weighted ? product * weights : product;
+    expect_near(squared_relu(x.detach()), product.detach(), "product");
+    const auto truth = torch::autograd::grad({expected}, {x, weights}, {cotangent}, false, false, true);
+    for (const bool wants_product : {false, true}) {
+      at::Tensor d_x = x.detach().clone(), d_product = cotangent.clone(), d_weights;
+      squared_relu_backward(d_x, d_product, wants_product, weighted ? row_weights : at::Tensor(), &d_weights);
+      expect_near(d_x, truth[0], "x");
+      if (weighted) expect_near(d_weights, truth[1], "row weights");
+      EXPECT_EQ(d_product.defined(), wants_product);
+      if (wants_product) expect_near(d_product, product.detach(), "product again");
+    }
+  }
+}
+
 TEST(ClampedGate, EqualsPlainAutograd) {
   for (const int64_t rows : {1, 23, 1100}) check_gate(rows, at::kDouble, kOpLimit);
 }

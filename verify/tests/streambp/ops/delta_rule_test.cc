@@ -96,6 +96,29 @@ TEST_P(DeltaRuleOps, GivesTheStateAlone) {
   }
 }
 
+TEST_P(DeltaRuleOps, IsAStateSpaceWithoutTheExchange) {
+  Worst worst(kRuleLimit);
+  for (const DeltaRuleSizes& sizes : {DeltaRuleSizes{2, 4, 6, 5, false}, DeltaRuleSizes{1, 3, 7, 2, false}}) {
+    for (const std::vector<int64_t>& offsets :
+         {std::vector<int64_t>{0, 1}, {0, 63}, {0, 65}, {0, 1, 3, 70, 198, 200}, {0, 5, 5, 9}, {0, 1200}}) {
+      const DeltaRuleCase in(sizes, offsets, -1e-4, -3);
+      const DeltaRulePass expected = pass_by_tokens(in);
+      const std::string where = fmt::format("{}", fmt::join(offsets, ","));
+      worst.check(pass_by_op(in), expected, where);
+      for (const int64_t chunk : {1, 33, 64, 65}) {
+        std::vector<int64_t> cuts;
+        for (int64_t row = 0; row < offsets.back() && offsets.back() <= 200; row += chunk)
+          cuts.push_back(row);
+        if (cuts.size() > 1)
+          worst.check(pass_by_op(in, cuts), expected, where + fmt::format(" by {}", chunk));
+      }
+      const at::Tensor state =
+          delta_rule_state(in.mixed, in.log_decay, in.beta, sizes, offsets, {in.state, {}});
+      EXPECT_TRUE(delta_rule_error(state, expected.state) <= kRuleLimit) << where;
+    }
+  }
+}
+
 TEST_P(DeltaRuleOps, TakesGradientsOfEitherOutputAlone) {
   const DeltaRuleCase in(kHeads, {0, 67});
   const auto [d_hidden, d_state] = delta_rule_cotangents(in);

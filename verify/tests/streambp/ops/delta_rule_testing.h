@@ -1,4 +1,4 @@
-// The gated delta rule token by token in plain ATen, and inputs for it.
+// The gated delta rule and the state space without its exchange, token by token in plain ATen, and inputs.
 #pragma once
 
 #include <cmath>
@@ -55,12 +55,15 @@ inline DeltaRuleOutput delta_rule_by_tokens(const DeltaRuleCase& in) {
   const DeltaRuleSizes& sizes = in.sizes;
   const int64_t keys = sizes.key_heads * sizes.key_dim, times = sizes.value_heads / sizes.key_heads;
   const auto direction = [&](int64_t column) {
-    const at::Tensor x = in.mixed.narrow(1, column, keys).reshape({-1, sizes.key_heads, sizes.key_dim});
-    return (x * at::rsqrt((x * x).sum(-1, true) + 1e-6)).repeat_interleave(times, 1);
+    at::Tensor x = in.mixed.narrow(1, column, keys).reshape({-1, sizes.key_heads, sizes.key_dim});
+    if (sizes.exchanges) x = x * at::rsqrt((x * x).sum(-1, true) + 1e-6);
+    return x.repeat_interleave(times, 1);
   };
-  const at::Tensor q = direction(0) * (1.0 / std::sqrt(static_cast<double>(sizes.key_dim)));
-  const at::Tensor k = direction(keys);
-  const at::Tensor v = in.mixed.narrow(1, 2 * keys, sizes.value_heads * sizes.value_dim)
+  const int64_t values = sizes.value_heads * sizes.value_dim;
+  const double scale = sizes.exchanges ? 1.0 / std::sqrt(static_cast<double>(sizes.key_dim)) : 1.0;
+  const at::Tensor q = direction(sizes.exchanges ? 0 : values + keys) * scale;
+  const at::Tensor k = direction(sizes.exchanges ? keys : values);
+  const at::Tensor v = in.mixed.narrow(1, sizes.exchanges ? 2 * keys : 0, values)
                            .reshape({-1, sizes.value_heads, sizes.value_dim});
   std::vector<at::Tensor> rows;
   at::Tensor state = in.state;
@@ -69,7 +72,7 @@ inline DeltaRuleOutput delta_rule_by_tokens(const DeltaRuleCase& in) {
     for (int64_t t = in.offsets[i]; t < in.offsets[i + 1]; ++t) {
       state = state * in.log_decay[t].exp().view({-1, 1, 1});
       const at::Tensor held = (state * k[t].unsqueeze(2)).sum(1);
-      const at::Tensor change = (v[t] - held) * in.beta[t].unsqueeze(1);
+      const at::Tensor change = (sizes.exchanges ? v[t] - held : v[t]) * in.beta[t].unsqueeze(1);
       state = state + k[t].unsqueeze(2) * change.unsqueeze(1);
       rows.push_back((state * q[t].unsqueeze(2)).sum(1));
     }

@@ -2,6 +2,7 @@
 #include "streambp/ops/gated_norm.h"
 
 #include <gtest/gtest.h>
+#include <limits>
 #include <vector>
 
 #include "streambp/memory/meter.h"
@@ -37,6 +38,38 @@ TEST(LogDecay, IsFloat32ForBfloat16) {
   EXPECT_EQ(torch::autograd::grad({y}, {a}, {at::ones_like(y)}).front().scalar_type(), at::kBFloat16);
 }
 
+TEST(TimeStep, IsSoftplusBetweenItsLimits) {
+  Parameter bias = parameter(random({5}, 2));
+  const at::Tensor a = random({40, 5}, 3).mul_(5);
+  for (const double high : {2.0, std::numeric_limits<double>::infinity()}) {
+    expect_same(
+        {a}, {&bias}, [&](const auto& in) { return time_step(in[0], bias, 0.1, high); },
+        [&](const auto& in, const auto& p) {
+          return at::logaddexp(in[0] + p[0], at::zeros_like(in[0])).clamp(0.1, high);
+        });
+    const at::Tensor steps = time_step(a, bias, 0.1, high);
+    EXPECT_TRUE((steps == 0.1).any().item<bool>());
+    EXPECT_EQ((steps == 2.0).any().item<bool>(), high == 2.0);
+  }
+}
+
+TEST(TimeStep, DecaysByItsRate) {
+  Parameter rate = parameter(random({5}, 1));
+  expect_same(
+      {random({40, 5}, 3).abs_()}, {&rate}, [&](const auto& in) { return decay_of_step(in[0], rate); },
+      [](const auto& in, const auto& p) { return -p[0].exp() * in[0]; });
+}
+
+TEST(Skip, AddsWhatHeadsHaveRead) {
+  Parameter skip = parameter(random({3}, 1));
+  expect_same(
+      {random({9, 3, 4}, 2), random({9, 12}, 3)}, {&skip},
+      [&](const auto& in) { return add_skip(in[0], in[1], skip); },
+      [](const auto& in, const auto& p) {
+        return in[0] + p[0].unsqueeze(1) * in[1].view({9, 3, 4});
+      });
+}
+
 at::Tensor plain_norm(const at::Tensor& x, const at::Tensor& z, const at::Tensor& weight, double eps) {
   return (weight * x * at::rsqrt(x.pow(2).mean(-1, true) + eps)).flatten(1) * at::silu(z);
 }
@@ -52,6 +85,19 @@ TEST_P(GatedNorm, IsTheNormTimesSilu) {
         {random(shape, 2), random({shape[0], shape[1] * shape[2]}, 3)}, {&w},
         [&](const auto& in) { return gated_rms_norm(in[0], in[1], w, 1e-6); },
         [](const auto& in, const auto& p) { return plain_norm(in[0], in[1], p[0], 1e-6); });
+  }
+}
+
+TEST_P(GatedNorm, NormsWhatIsGatedInGroups) {
+  for (const int64_t groups : {1, 2, 4}) {
+    Parameter w = parameter(random({4 * 6}, 1));
+    expect_same(
+        {random({9, 4, 6}, 2), random({9, 24}, 3)}, {&w},
+        [&](const auto& in) { return norm_of_gated(in[0], in[1], w, groups, 1e-5); },
+        [&](const auto& in, const auto& p) {
+          const at::Tensor gated = (in[0].flatten(1) * at::silu(in[1])).view({9, groups, -1});
+          return p[0] * (gated * at::rsqrt(gated.pow(2).mean(-1, true) + 1e-5)).flatten(1);
+        });
   }
 }
 
