@@ -1,10 +1,10 @@
 // streambp-bench: what each method of back-propagation costs.
 #include <string>
 
-#include "bench/commands.h"
-#include "bench/config_file.h"
-#include "bench/help_format.h"
-#include "bench/run_flags.h"
+#include "bench/commands/commands.h"
+#include "bench/commands/config_file.h"
+#include "bench/commands/help_format.h"
+#include "bench/commands/run_flags.h"
 #include "streambp/cli/command_line.h"
 #include "streambp/cli/environment.h"
 #include "streambp/cli/print.h"

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""What transformers makes of some hundred random config.json files: verify/tests/streambp/model/config_table.jsonl.
+"""What transformers makes of some hundred random config.json files: verify/tests/streambp/model/config/config_table.jsonl.
 
-    python scripts/make_config_table.py --out verify/tests/streambp/model/config_table.jsonl
+    python scripts/make_config_table.py --out verify/tests/streambp/model/config/config_table.jsonl
 
 A second source in addition to our own parser, which the reference's numbers also come through: each file is given to
 transformers, the model is made, and what it holds or does is written down: windows are counted in the attention
 weights of a forward pass, which layers rotate and how is seen in their keys, the scales of embedding, queries and logits in
 what they multiply, names and shapes are those that the model is saved with. A line is
-{"config": the file, "derived": the values}, verify/tests/streambp/model/config_table_test.cc reads them. A file that transformers itself
+{"config": the file, "derived": the values}, verify/tests/streambp/model/config/config_table_test.cc reads them. A file that transformers itself
 refuses is drawn again. Needs torch 2.11.0 and transformers 5.23.0.
 """
 

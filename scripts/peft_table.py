@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What PEFT's LoraConfig has and means, for verify/tests/streambp/model/lora_config_test.cc: its keys, and what it adapts of tiny models.
+"""What PEFT's LoraConfig has and means, for verify/tests/streambp/model/lora/lora_config_test.cc: its keys, and what it adapts of tiny models.
 
     python scripts/peft_table.py --goldens verify/goldens --out verify/tests/streambp/model/peft/lora.json
 

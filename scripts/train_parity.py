@@ -41,7 +41,7 @@ VARIANTS = {
 }
 OBJECTIVES = ["sft", "dpo"]
 TEXT = "verify/goldens/README.md"
-TEXT_OF_BASE = "streambp/backprop/head.cc"  # what the base of LoRA has learned
+TEXT_OF_BASE = "streambp/backprop/head/head.cc"  # what the base of LoRA has learned
 SEEDS = [0, 1, 2]  # of the text's order, for the spread of float32
 LIMIT = 1e-9  # of float64
 FALL = 0.9  # the last 20 losses' mean over the first 20's

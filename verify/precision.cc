@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "streambp/backprop/head_divergence.h"
+#include "streambp/backprop/head/head_divergence.h"
 #include "streambp/backprop/passes.h"
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"

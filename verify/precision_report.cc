@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "streambp/cli/records.h"
-#include "streambp/model/tensor_file.h"
+#include "streambp/model/files/tensor_file.h"
 
 namespace streambp::verify {
 namespace {

@@ -4,8 +4,8 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "streambp/model/family.h"
-#include "streambp/model/peft_name.h"
+#include "streambp/model/config/family.h"
+#include "streambp/model/lora/peft_name.h"
 #include "streambp/model/scored.h"
 
 namespace streambp::verify {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "reference/model.h"
-#include "streambp/model/lora.h"
+#include "streambp/model/lora/lora.h"
 #include "streambp/model/model.h"
 #include "verify/error_measure.h"
 

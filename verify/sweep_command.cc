@@ -9,7 +9,7 @@
 #include "streambp/cli/command_line.h"
 #include "streambp/cli/limits.h"
 #include "streambp/error.h"
-#include "streambp/model/config.h"
+#include "streambp/model/config/config.h"
 #include "streambp/objective/objective.h"
 #include "verify/command_flags.h"
 #include "verify/commands.h"

@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "streambp/error.h"
-#include "streambp/model/tensor_file.h"
+#include "streambp/model/files/tensor_file.h"
 
 namespace streambp::verify {
 namespace {

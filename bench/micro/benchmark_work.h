@@ -4,7 +4,7 @@
 #include <benchmark/benchmark.h>
 #include <cstdint>
 
-#include "bench/gemm_rate.h"
+#include "bench/sweep/gemm_rate.h"
 
 namespace streambp::bench {
 

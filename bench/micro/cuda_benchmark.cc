@@ -10,9 +10,9 @@
 #include <ATen/ATen.h>
 #include <c10/core/Event.h>
 
-#include "bench/gemm_rate.h"
+#include "bench/sweep/gemm_rate.h"
 #include "streambp/error.h"
-#include "streambp/ops/attention_device.h"
+#include "streambp/ops/attention/attention_device.h"
 #include "streambp/ops/cuda/library.h"
 #include "streambp/ops/mlp.h"
 #include "streambp/ops/norm_rope.h"

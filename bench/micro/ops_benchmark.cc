@@ -5,8 +5,8 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "bench/micro/benchmark_work.h"
-#include "streambp/backprop/head.h"
-#include "streambp/ops/attention.h"
+#include "streambp/backprop/head/head.h"
+#include "streambp/ops/attention/attention.h"
 #include "streambp/ops/mlp.h"
 #include "streambp/ops/rms_norm.h"
 

@@ -2,7 +2,7 @@
 
     python render.py html|markdown|parquet      JSON on stdin, the file on stdout
 
-The document of a report is bench/report_pages/document.h's, the columns of a table bench/flat_records.h's. Both pages are templates of Jinja2: its
+The document of a report is bench/report_pages/document.h's, the columns of a table bench/records/flat_records.h's. Both pages are templates of Jinja2: its
 escaping (HTML) and `plain` (Markdown) keep a text of a record from being markup.
 """
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/cell.h"
+#include "bench/sweep/cell.h"
 
 namespace streambp::bench {
 

@@ -4,7 +4,7 @@
 #include <array>
 #include <cmath>
 
-#include "bench/work.h"
+#include "bench/sweep/work.h"
 #include "streambp/error.h"
 #include "streambp/plan/hardware_flops.h"
 #include "streambp/plan/predict.h"

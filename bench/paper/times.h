@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "bench/cell.h"
 #include "bench/paper/published.h"
+#include "bench/sweep/cell.h"
 
 namespace streambp::bench {
 

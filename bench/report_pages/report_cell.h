@@ -34,7 +34,7 @@ struct PaperRow {
   std::map<std::string, std::string> columns;
 };
 
-/// The lines of some files (bench/report_lines.h reads them).
+/// The lines of some files (bench/records/report_lines.h reads them).
 struct ReportLines {
   std::vector<ReportRecord> records;
   std::vector<BadLine> bad;

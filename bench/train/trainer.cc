@@ -5,10 +5,10 @@
 #include <optional>
 #include <utility>
 
-#include "bench/cell.h"
-#include "bench/output_rules.h"
-#include "bench/progress.h"
-#include "bench/sweep_cells.h"
+#include "bench/commands/output_rules.h"
+#include "bench/sweep/cell.h"
+#include "bench/sweep/progress.h"
+#include "bench/sweep/sweep_cells.h"
 #include "bench/train/text.h"
 #include "bench/train/training_state.h"
 #include "streambp/cli/command_line.h"
@@ -17,8 +17,8 @@
 #include "streambp/cli/records.h"
 #include "streambp/cli/threads.h"
 #include "streambp/error.h"
-#include "streambp/model/model_files.h"
-#include "streambp/model/strict_json.h"
+#include "streambp/model/files/model_files.h"
+#include "streambp/model/files/strict_json.h"
 #include "streambp/plan/metered_pass.h"
 
 namespace streambp::bench {

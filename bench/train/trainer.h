@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/sweep_options.h"
+#include "bench/sweep/sweep_options.h"
 #include "streambp/optimizer/optimizer.h"
 
 namespace streambp::bench {

@@ -9,9 +9,9 @@
 #include "streambp/cli/print.h"
 #include "streambp/cli/records.h"
 #include "streambp/error.h"
+#include "streambp/model/config/preset_name.h"
+#include "streambp/model/files/tensor_file.h"
 #include "streambp/model/open_model.h"
-#include "streambp/model/preset_name.h"
-#include "streambp/model/tensor_file.h"
 #include "streambp/runtime/output_file.h"
 
 namespace streambp::bench {

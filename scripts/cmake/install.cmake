@@ -16,11 +16,11 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/streambp DESTINATION ${CMAKE_INSTALL_INC
   PATTERN ops/cpu EXCLUDE
   PATTERN ops/cuda EXCLUDE
   PATTERN backprop/passes.h EXCLUDE
-  PATTERN model/config_reader.h EXCLUDE
-  PATTERN model/rope_defaults.h EXCLUDE
-  PATTERN model/presets_longrope.h EXCLUDE
-  PATTERN model/stored_parts.h EXCLUDE
-  PATTERN model/strict_json.h EXCLUDE
+  PATTERN model/config/config_reader.h EXCLUDE
+  PATTERN model/config/rope_defaults.h EXCLUDE
+  PATTERN model/config/presets_longrope.h EXCLUDE
+  PATTERN model/files/stored_parts.h EXCLUDE
+  PATTERN model/files/strict_json.h EXCLUDE
   PATTERN torch_headers.h EXCLUDE)
 if(STREAMBP_BUILD_PROGRAMS)
   install(TARGETS streambp-bench streambp-verify)

@@ -297,7 +297,7 @@ def draw_file(family, number):
     settings |= {"vocab_size": draw.one(31, 40), "num_attention_heads": heads}
     settings["hidden_size"] = heads * draw.one(*([4, 8, 12] if family == "phi3" else [4, 6, 8]))
     settings["intermediate_size"] = draw.one(10, 14)
-    # What is refused here (verify/tests/streambp/model/config_table_test.cc counts it) is drawn now and then, so that most files are read.
+    # What is refused here (verify/tests/streambp/model/config/config_table_test.cc counts it) is drawn now and then, so that most files are read.
     rarely = draw.chance(0.06)
     head_dim = draw_heads(draw, family, heads, rarely)
     positions = settings["max_position_embeddings"] = draw.one(64, 96, 20)

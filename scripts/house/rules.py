@@ -23,7 +23,7 @@ ROOMS = {
     "streambp/runtime": _BASE,
     "streambp/runtime/device.cc": [*_LOW, "streambp/ops"],  # opening a GPU loads our kernels for it
     "streambp/ops": _OPS,
-    "streambp/ops/cpu": ["streambp/error.h", "streambp/ops/activation.h", "streambp/ops/attention_blocks.h"],
+    "streambp/ops/cpu": ["streambp/error.h", "streambp/ops/activation.h", "streambp/ops/attention/attention_blocks.h"],
     "streambp/ops/cuda": [*_LOW, "streambp/ops/cpu/elementwise.h"],  # formulas that both have
     "streambp/model": _OPS,
     "streambp/objective": _MODEL,
@@ -48,7 +48,7 @@ LIBRARIES = {
     "CLI11": (r"CLI/", [r"streambp/cli/", r"bench/", r"verify/"]),
     "nlohmann/json": (
         r"nlohmann/",
-        [r"streambp/cli/", r"bench/", r"verify/", r"streambp/.*\.cc$", r"streambp/model/(config_reader|strict_json)\.h$"],
+        [r"streambp/cli/", r"bench/", r"verify/", r"streambp/.*\.cc$", r"streambp/model/(config/config_reader|files/strict_json)\.h$"],
     ),
     "Google Benchmark": (r"benchmark/", [r"bench/micro/"]),
     "GoogleTest": (r"g(test|mock)/", [r"verify/tests/"]),

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <optional>
 
-#include "streambp/backprop/layer_chunk.h"
 #include "streambp/backprop/passes.h"
+#include "streambp/backprop/streamed/layer_chunk.h"
 #include "streambp/backprop/wide_gradients.h"
 #include "streambp/memory/meter.h"
 #include "streambp/memory/recorder.h"

@@ -8,7 +8,7 @@
 
 #include <ATen/ATen.h>
 
-#include "streambp/backprop/head.h"
+#include "streambp/backprop/head/head.h"
 
 namespace streambp {
 

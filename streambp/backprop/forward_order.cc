@@ -13,9 +13,9 @@
 
 #include <torch/csrc/autograd/autograd.h>
 
-#include "streambp/backprop/key_values.h"
-#include "streambp/backprop/layer_chunk.h"
 #include "streambp/backprop/passes.h"
+#include "streambp/backprop/streamed/key_values.h"
+#include "streambp/backprop/streamed/layer_chunk.h"
 #include "streambp/memory/meter.h"
 #include "streambp/memory/recorder.h"
 

@@ -5,7 +5,7 @@
 #include <array>
 #include <memory>
 
-#include "streambp/backprop/stream_buffer.h"
+#include "streambp/backprop/streamed/stream_buffer.h"
 #include "streambp/model/layer.h"
 
 namespace streambp {

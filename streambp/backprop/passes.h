@@ -8,9 +8,9 @@
 #include <ATen/ATen.h>
 
 #include "streambp/backprop/gradient_groups.h"
-#include "streambp/backprop/head.h"
+#include "streambp/backprop/head/head.h"
 #include "streambp/backprop/method.h"
-#include "streambp/backprop/streamed_forward.h"
+#include "streambp/backprop/streamed/streamed_forward.h"
 
 namespace streambp {
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "streambp/backprop/head.h"
+#include "streambp/backprop/head/head.h"
 #include "streambp/backprop/method.h"
 #include "streambp/backprop/passes.h"
 #include "streambp/backprop/wide_gradients.h"

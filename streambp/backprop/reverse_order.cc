@@ -1,8 +1,8 @@
 // Order::kReverse: one layer's backward pass, its chunks from last to first.
 #include <torch/csrc/autograd/autograd.h>
 
-#include "streambp/backprop/layer_chunk.h"
 #include "streambp/backprop/passes.h"
+#include "streambp/backprop/streamed/layer_chunk.h"
 #include "streambp/memory/meter.h"
 #include "streambp/memory/recorder.h"
 

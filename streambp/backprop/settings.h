@@ -8,7 +8,7 @@
 
 #include "streambp/backprop/kept_layers.h"
 #include "streambp/backprop/method_kind.h"
-#include "streambp/backprop/stream_buffer.h"
+#include "streambp/backprop/streamed/stream_buffer.h"
 
 namespace streambp {
 

@@ -12,7 +12,7 @@
 #include "streambp/backprop/method_kind.h"
 #include "streambp/backprop/settings.h"
 #include "streambp/cli/command_line.h"
-#include "streambp/model/config.h"
+#include "streambp/model/config/config.h"
 #include "streambp/objective/objective.h"
 #include "streambp/optimizer/optimizer.h"
 

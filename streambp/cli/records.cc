@@ -11,7 +11,7 @@
 
 #include "streambp/cli/print.h"
 #include "streambp/error.h"
-#include "streambp/model/strict_json.h"
+#include "streambp/model/files/strict_json.h"
 #include "streambp/runtime/fnv1a.h"
 
 namespace streambp {

@@ -5,8 +5,8 @@
 
 #include "streambp/data/padded_tensors.h"
 #include "streambp/error.h"
-#include "streambp/model/rope_frequencies.h"
-#include "streambp/model/tensor_file.h"
+#include "streambp/model/config/rope_frequencies.h"
+#include "streambp/model/files/tensor_file.h"
 #include "streambp/objective/terms.h"
 
 namespace streambp {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "streambp/data/padded_tensors.h"
-#include "streambp/model/safetensors.h"
+#include "streambp/model/files/safetensors.h"
 #include "streambp/objective/objective.h"
 
 namespace streambp {

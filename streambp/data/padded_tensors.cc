@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "streambp/error.h"
-#include "streambp/model/rope_frequencies.h"
-#include "streambp/model/strict_json.h"
+#include "streambp/model/config/rope_frequencies.h"
+#include "streambp/model/files/strict_json.h"
 
 namespace streambp {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "streambp/backprop/stream_part.h"
+#include "streambp/backprop/streamed/stream_part.h"
 #include "streambp/distributed/reduced_gradients.h"
 
 namespace streambp {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "streambp/backprop/key_values.h"
+#include "streambp/backprop/streamed/key_values.h"
 #include "streambp/distributed/rows_of_rank.h"
 #include "streambp/memory/meter.h"
 #include "streambp/ops/sum_dtype.h"

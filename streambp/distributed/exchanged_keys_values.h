@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "streambp/backprop/carry_stream.h"
+#include "streambp/backprop/streamed/carry_stream.h"
 #include "streambp/distributed/communicator.h"
 #include "streambp/distributed/row_routes.h"
 #include "streambp/model/shared_keys_values.h"

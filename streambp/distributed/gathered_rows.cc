@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "streambp/backprop/head.h"
+#include "streambp/backprop/head/head.h"
 
 namespace streambp {
 

@@ -1,7 +1,7 @@
 // The states of one recurrent layer where ranks divide sequences.
 #pragma once
 
-#include "streambp/backprop/states.h"
+#include "streambp/backprop/streamed/states.h"
 #include "streambp/distributed/communicator.h"
 
 namespace streambp {

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "streambp/backprop/key_values.h"
+#include "streambp/backprop/streamed/key_values.h"
 #include "streambp/distributed/exchanged_keys_values.h"
 #include "streambp/distributed/rows_of_rank.h"
 #include "streambp/memory/meter.h"
-#include "streambp/ops/attention_sinks.h"
+#include "streambp/ops/attention/attention_sinks.h"
 #include "streambp/ops/sum_dtype.h"
 
 namespace streambp {

@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "streambp/backprop/stream_part.h"
+#include "streambp/backprop/streamed/stream_part.h"
 #include "streambp/distributed/communicator.h"
 #include "streambp/distributed/row_routes.h"
-#include "streambp/ops/attention_earlier.h"
+#include "streambp/ops/attention/attention_earlier.h"
 
 namespace streambp {
 

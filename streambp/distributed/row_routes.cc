@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "streambp/backprop/key_values.h"
+#include "streambp/backprop/streamed/key_values.h"
 
 namespace streambp {
 namespace {

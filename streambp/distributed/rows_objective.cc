@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "streambp/backprop/head.h"
+#include "streambp/backprop/head/head.h"
 #include "streambp/distributed/data_parallel.h"
 #include "streambp/distributed/gathered_rows.h"
 #include "streambp/error.h"

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "streambp/backprop/stream_part.h"
+#include "streambp/backprop/streamed/stream_part.h"
 #include "streambp/distributed/communicator.h"
 #include "streambp/distributed/row_routes.h"
 #include "streambp/distributed/sequence_split.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "streambp/model/batch.h"
-#include "streambp/model/config.h"
+#include "streambp/model/config/config.h"
 
 namespace streambp {
 

@@ -6,7 +6,7 @@
 #include "streambp/distributed/rows_of_rank.h"
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
-#include "streambp/ops/attention_sinks.h"
+#include "streambp/ops/attention/attention_sinks.h"
 #include "streambp/ops/sum_dtype.h"
 
 namespace streambp {

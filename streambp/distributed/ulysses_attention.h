@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "streambp/backprop/stream_part.h"
+#include "streambp/backprop/streamed/stream_part.h"
 #include "streambp/distributed/communicator.h"
 #include "streambp/distributed/row_routes.h"
 

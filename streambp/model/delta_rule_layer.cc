@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "streambp/ops/delta_gates.h"
+#include "streambp/ops/recurrent/delta_gates.h"
 
 namespace streambp {
 namespace {

@@ -7,11 +7,11 @@
 
 #include <ATen/ATen.h>
 
-#include "streambp/model/config.h"
-#include "streambp/ops/causal_conv.h"
-#include "streambp/ops/delta_rule.h"
-#include "streambp/ops/gated_norm.h"
+#include "streambp/model/config/config.h"
 #include "streambp/ops/linear.h"
+#include "streambp/ops/recurrent/causal_conv.h"
+#include "streambp/ops/recurrent/delta_rule.h"
+#include "streambp/ops/recurrent/gated_norm.h"
 
 namespace streambp {
 

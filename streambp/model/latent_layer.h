@@ -6,9 +6,9 @@
 
 #include <ATen/ATen.h>
 
-#include "streambp/model/config.h"
+#include "streambp/model/config/config.h"
 #include "streambp/model/model_ops.h"
-#include "streambp/ops/latent_attention.h"
+#include "streambp/ops/attention/latent_attention.h"
 #include "streambp/ops/linear.h"
 #include "streambp/ops/rms_norm.h"
 #include "streambp/ops/rope.h"

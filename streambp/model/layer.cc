@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "streambp/memory/meter.h"
-#include "streambp/model/family.h"
+#include "streambp/model/config/family.h"
 #include "streambp/ops/differentiable.h"
 #include "streambp/ops/gated_output.h"
 #include "streambp/ops/norm_rope.h"

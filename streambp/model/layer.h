@@ -7,12 +7,12 @@
 
 #include <ATen/ATen.h>
 
-#include "streambp/model/config.h"
+#include "streambp/model/config/config.h"
 #include "streambp/model/delta_rule_layer.h"
 #include "streambp/model/latent_layer.h"
 #include "streambp/model/model_ops.h"
 #include "streambp/model/per_layer_input.h"
-#include "streambp/ops/attention.h"
+#include "streambp/ops/attention/attention.h"
 #include "streambp/ops/linear.h"
 #include "streambp/ops/mixture.h"
 #include "streambp/ops/mlp.h"

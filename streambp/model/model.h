@@ -14,10 +14,10 @@
 #include <ATen/ATen.h>
 
 #include "streambp/model/batch.h"
-#include "streambp/model/checkpoint.h"
-#include "streambp/model/config.h"
+#include "streambp/model/config/config.h"
+#include "streambp/model/files/checkpoint.h"
 #include "streambp/model/layer.h"
-#include "streambp/model/lora.h"
+#include "streambp/model/lora/lora.h"
 #include "streambp/model/shared_keys_values.h"
 
 namespace streambp {

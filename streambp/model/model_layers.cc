@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "streambp/memory/meter.h"
-#include "streambp/model/family.h"
+#include "streambp/model/config/family.h"
 #include "streambp/model/model.h"
 
 namespace streambp {

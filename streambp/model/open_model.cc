@@ -7,11 +7,11 @@
 #include <set>
 
 #include "streambp/error.h"
-#include "streambp/model/config_notes.h"
-#include "streambp/model/model_files.h"
-#include "streambp/model/packed.h"
-#include "streambp/model/preset_name.h"
-#include "streambp/model/quantization.h"
+#include "streambp/model/config/config_notes.h"
+#include "streambp/model/config/preset_name.h"
+#include "streambp/model/files/model_files.h"
+#include "streambp/model/quantized/packed.h"
+#include "streambp/model/quantized/quantization.h"
 #include "streambp/near_names.h"
 #include "streambp/ops/dry_run.h"
 #include "streambp/printable.h"

@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "streambp/model/config/pad_token.h"
 #include "streambp/model/model.h"
-#include "streambp/model/pad_token.h"
 
 namespace streambp {
 

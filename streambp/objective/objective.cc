@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "streambp/error.h"
-#include "streambp/model/config.h"
+#include "streambp/model/config/config.h"
 #include "streambp/objective/kinds.h"
 
 namespace streambp {

@@ -2,7 +2,7 @@
 
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
-#include "streambp/model/tensor_file.h"
+#include "streambp/model/files/tensor_file.h"
 #include "streambp/optimizer/master_weights.h"
 
 namespace streambp {

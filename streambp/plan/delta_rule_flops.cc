@@ -1,6 +1,6 @@
 #include "streambp/plan/delta_rule_flops.h"
 
-#include "streambp/ops/delta_rule.h"
+#include "streambp/ops/recurrent/delta_rule.h"
 
 namespace streambp::plan {
 

@@ -2,7 +2,7 @@
 // around it.
 #pragma once
 
-#include "streambp/model/config.h"
+#include "streambp/model/config/config.h"
 
 namespace streambp::plan {
 

@@ -6,9 +6,9 @@
 #include "streambp/backprop/host_weights.h"
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
+#include "streambp/model/files/tensor_file.h"
 #include "streambp/model/open_model.h"
-#include "streambp/model/quantized_weights.h"
-#include "streambp/model/tensor_file.h"
+#include "streambp/model/quantized/quantized_weights.h"
 
 namespace streambp::plan {
 namespace {

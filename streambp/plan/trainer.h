@@ -9,7 +9,7 @@
 
 #include "streambp/backprop/settings.h"
 #include "streambp/model/model.h"
-#include "streambp/model/quantization.h"
+#include "streambp/model/quantized/quantization.h"
 #include "streambp/optimizer/gradient_consumer.h"
 
 namespace streambp::plan {

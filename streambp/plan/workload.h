@@ -12,9 +12,9 @@
 #include <ATen/ATen.h>
 
 #include "streambp/model/batch.h"
-#include "streambp/model/lora.h"
-#include "streambp/model/pad_token.h"
-#include "streambp/model/quantization.h"
+#include "streambp/model/config/pad_token.h"
+#include "streambp/model/lora/lora.h"
+#include "streambp/model/quantized/quantization.h"
 #include "streambp/optimizer/optimizer.h"
 #include "streambp/optimizer/optimizer_states.h"
 #include "streambp/plan/trainer.h"

@@ -4,9 +4,9 @@
 #include <limits>
 
 #include "streambp/error.h"
-#include "streambp/ops/attention.h"
-#include "streambp/ops/attention_earlier.h"
-#include "streambp/ops/attention_sinks.h"
+#include "streambp/ops/attention/attention.h"
+#include "streambp/ops/attention/attention_earlier.h"
+#include "streambp/ops/attention/attention_sinks.h"
 #include "streambp/ops/sum_dtype.h"
 #include "streambp/python/guest.h"
 

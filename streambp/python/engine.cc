@@ -12,7 +12,7 @@
 #include "streambp/data/padded_tensors.h"
 #include "streambp/distributed/data_parallel.h"
 #include "streambp/error.h"
-#include "streambp/model/tensor_file.h"
+#include "streambp/model/files/tensor_file.h"
 #include "streambp/objective/terms.h"
 #include "streambp/python/guest.h"
 #include "streambp/python/pass_request.h"

@@ -7,9 +7,9 @@
 
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
+#include "streambp/model/files/strict_json.h"
+#include "streambp/model/files/tensor_file.h"
 #include "streambp/model/open_model.h"
-#include "streambp/model/strict_json.h"
-#include "streambp/model/tensor_file.h"
 #include "streambp/plan/choice.h"
 #include "streambp/plan/models.h"
 #include "streambp/plan/suggest.h"

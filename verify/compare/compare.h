@@ -29,7 +29,7 @@
 
 #include "streambp/data/padded_tensors.h"
 #include "streambp/model/batch.h"
-#include "streambp/model/pad_token.h"
+#include "streambp/model/config/pad_token.h"
 #include "verify/compare/fit.h"
 #include "verify/error_measure.h"
 

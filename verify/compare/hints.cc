@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "streambp/model/strict_json.h"
+#include "streambp/model/files/strict_json.h"
 #include "streambp/objective/terms.h"
 #include "verify/error_measure.h"
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "streambp/model/files/tensor_file.h"
 #include "streambp/model/scored.h"
-#include "streambp/model/tensor_file.h"
 #include "verify/compare/noise.h"
 #include "verify/evaluation.h"
 

@@ -9,7 +9,7 @@
 #include <set>
 #include <string_view>
 
-#include "streambp/model/strict_json.h"
+#include "streambp/model/files/strict_json.h"
 
 namespace streambp::verify {
 namespace {

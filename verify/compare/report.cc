@@ -8,8 +8,8 @@
 
 #include "streambp/cli/print.h"
 #include "streambp/cli/table.h"
-#include "streambp/model/strict_json.h"
-#include "streambp/model/tensor_file.h"
+#include "streambp/model/files/strict_json.h"
+#include "streambp/model/files/tensor_file.h"
 
 namespace streambp::verify {
 namespace {

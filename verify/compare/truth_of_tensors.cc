@@ -6,7 +6,7 @@
 
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
-#include "streambp/model/peft_name.h"
+#include "streambp/model/lora/peft_name.h"
 
 namespace streambp::verify {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "streambp/model/config.h"
+#include "streambp/model/config/config.h"
 
 namespace streambp::verify {
 

@@ -5,7 +5,7 @@
 #include <tuple>
 #include <utility>
 
-#include "streambp/model/rope_frequencies.h"
+#include "streambp/model/config/rope_frequencies.h"
 #include "verify/diagnose/config_changes.h"
 #include "verify/diagnose/hypotheses_table.h"
 

@@ -1,6 +1,6 @@
 #include "verify/diagnose/late_objective.h"
 
-#include "streambp/backprop/head.h"
+#include "streambp/backprop/head/head.h"
 #include "streambp/model/scored.h"
 #include "streambp/objective/terms.h"
 #include "verify/diagnose/slopes.h"

@@ -9,7 +9,7 @@
 
 #include <torch/csrc/autograd/autograd.h>
 
-#include "streambp/backprop/head.h"
+#include "streambp/backprop/head/head.h"
 #include "streambp/error.h"
 #include "verify/diagnose/config_changes.h"
 #include "verify/diagnose/late_objective.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "streambp/model/config.h"
+#include "streambp/model/config/config.h"
 
 namespace streambp::verify {
 

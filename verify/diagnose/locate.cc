@@ -6,7 +6,7 @@
 #include <fmt/ranges.h>
 #include <set>
 
-#include "streambp/model/peft_name.h"
+#include "streambp/model/lora/peft_name.h"
 #include "verify/compare/fit.h"
 #include "verify/diagnose/layer_roles.h"
 #include "verify/diagnose/row_words.h"

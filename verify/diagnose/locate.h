@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "streambp/model/config.h"
+#include "streambp/model/config/config.h"
 #include "verify/diagnose/parts.h"
 
 namespace streambp::verify {

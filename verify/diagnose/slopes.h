@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "streambp/backprop/head.h"
+#include "streambp/backprop/head/head.h"
 #include "streambp/model/model.h"
 #include "verify/evaluation.h"
 

@@ -4,8 +4,8 @@
 #include <limits>
 
 #include "streambp/error.h"
-#include "streambp/model/family.h"
-#include "streambp/model/rope_frequencies.h"
+#include "streambp/model/config/family.h"
+#include "streambp/model/config/rope_frequencies.h"
 
 namespace streambp::verify {
 namespace {

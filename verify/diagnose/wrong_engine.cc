@@ -6,7 +6,7 @@
 
 #include <torch/csrc/autograd/autograd.h>
 
-#include "streambp/backprop/head.h"
+#include "streambp/backprop/head/head.h"
 #include "streambp/error.h"
 #include "streambp/objective/terms.h"
 #include "verify/diagnose/wrong_decoder.h"

@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "streambp/error.h"
+#include "streambp/model/files/strict_json.h"
 #include "streambp/model/open_model.h"
-#include "streambp/model/strict_json.h"
 #include "verify/checked_device.h"
 #include "verify/equality/equality.h"
 

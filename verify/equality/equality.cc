@@ -5,7 +5,7 @@
 
 #include "streambp/cli/command_line.h"
 #include "streambp/error.h"
-#include "streambp/model/config.h"
+#include "streambp/model/config/config.h"
 #include "verify/equality/batches.h"
 #include "verify/equality/check.h"
 #include "verify/jobs.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "streambp/data/objective_inputs.h"
-#include "streambp/model/tensor_file.h"
+#include "streambp/model/files/tensor_file.h"
 #include "streambp/objective/terms.h"
 #include "verify/equality/batches.h"
 

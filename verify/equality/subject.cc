@@ -1,7 +1,7 @@
 #include "verify/equality/subject.h"
 
 #include "streambp/error.h"
-#include "streambp/model/peft_name.h"
+#include "streambp/model/lora/peft_name.h"
 #include "verify/equality/batches.h"
 #include "verify/equality/inputs.h"
 #include "verify/reference_evaluation.h"

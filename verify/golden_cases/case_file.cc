@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "streambp/error.h"
-#include "streambp/model/strict_json.h"
+#include "streambp/model/files/strict_json.h"
 
 namespace streambp::verify {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "streambp/error.h"
-#include "streambp/model/strict_json.h"
+#include "streambp/model/files/strict_json.h"
 #include "streambp/objective/objective.h"
 
 namespace streambp::verify {

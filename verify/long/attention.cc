@@ -1,4 +1,4 @@
-#include "streambp/ops/attention.h"
+#include "streambp/ops/attention/attention.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "streambp/backprop/head.h"
+#include "streambp/backprop/head/head.h"
 
 #include <cmath>
 

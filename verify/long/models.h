@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "streambp/model/batch.h"
-#include "streambp/model/config.h"
+#include "streambp/model/config/config.h"
 #include "streambp/model/model.h"
 #include "verify/long/delta_rule.h"
 

@@ -7,7 +7,7 @@
 
 #include <ATen/ATen.h>
 
-#include "streambp/ops/attention_kernels.h"
+#include "streambp/ops/attention/attention_kernels.h"
 
 namespace streambp::verify {
 

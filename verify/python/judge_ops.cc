@@ -12,8 +12,8 @@
 
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
-#include "streambp/model/strict_json.h"
-#include "streambp/model/tensor_file.h"
+#include "streambp/model/files/strict_json.h"
+#include "streambp/model/files/tensor_file.h"
 #include "streambp/objective/terms.h"
 #include "verify/compare/hints.h"
 #include "verify/compare/judge.h"

@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "streambp/ops/attention_blocks.h"
+#include "streambp/ops/attention/attention_blocks.h"
 #include "streambp/ops/cpu/number.h"
 
 namespace streambp::cpu {

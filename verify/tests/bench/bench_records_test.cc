@@ -5,11 +5,11 @@
 #include <gtest/gtest.h>
 #include <set>
 
-#include "bench/cell_run.h"
 #include "bench/paper/measured.h"
-#include "bench/report.h"
+#include "bench/records/report.h"
 #include "bench/report_pages/statistics.h"
-#include "bench/setting_members.h"
+#include "bench/sweep/cell_run.h"
+#include "bench/sweep/setting_members.h"
 #include "streambp/cli/environment.h"
 #include "streambp/cli/records.h"
 #include "streambp/plan/model_flops.h"

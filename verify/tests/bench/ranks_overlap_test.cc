@@ -1,4 +1,4 @@
-#include "bench/ranks_overlap.h"
+#include "bench/ranks/ranks_overlap.h"
 
 #include <gtest/gtest.h>
 

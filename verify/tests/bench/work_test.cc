@@ -1,5 +1,5 @@
 // What a pass has a GPU do, by kind, held against counts by hand.
-#include "bench/work.h"
+#include "bench/sweep/work.h"
 
 #include <gtest/gtest.h>
 

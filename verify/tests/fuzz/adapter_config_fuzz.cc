@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "streambp/error.h"
-#include "streambp/model/lora.h"
+#include "streambp/model/lora/lora.h"
 #include "verify/tests/fuzz/fuzz.h"
 #include "verify/tests/fuzz/scratch.h"
 

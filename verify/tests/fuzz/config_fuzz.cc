@@ -4,8 +4,8 @@
 #include <string_view>
 
 #include "streambp/error.h"
-#include "streambp/model/config.h"
-#include "streambp/model/rope_frequencies.h"
+#include "streambp/model/config/config.h"
+#include "streambp/model/config/rope_frequencies.h"
 #include "verify/tests/fuzz/fuzz.h"
 
 namespace {

@@ -6,9 +6,9 @@
 #include <string_view>
 
 #include "streambp/error.h"
-#include "streambp/model/checkpoint.h"
-#include "streambp/model/model_files.h"
-#include "streambp/model/strict_json.h"
+#include "streambp/model/files/checkpoint.h"
+#include "streambp/model/files/model_files.h"
+#include "streambp/model/files/strict_json.h"
 #include "verify/tests/fuzz/fuzz.h"
 #include "verify/tests/fuzz/scratch.h"
 

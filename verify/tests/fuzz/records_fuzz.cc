@@ -8,10 +8,10 @@
 #include <string_view>
 #include <unistd.h>
 
-#include "bench/flat_records.h"
-#include "bench/known_records.h"
-#include "bench/report.h"
-#include "bench/report_lines.h"
+#include "bench/records/flat_records.h"
+#include "bench/records/known_records.h"
+#include "bench/records/report.h"
+#include "bench/records/report_lines.h"
 #include "bench/report_pages/csv.h"
 #include "bench/report_pages/diff.h"
 #include "bench/report_pages/report_sections.h"

@@ -6,7 +6,7 @@
 #include <span>
 
 #include "streambp/error.h"
-#include "streambp/model/safetensors.h"
+#include "streambp/model/files/safetensors.h"
 #include "verify/tests/fuzz/fuzz.h"
 
 namespace {

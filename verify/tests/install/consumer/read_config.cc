@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <cstdio>
 
-#include "streambp/model/config.h"
+#include "streambp/model/config/config.h"
 
 int main() {
   const streambp::Config config = streambp::preset("qwen3-tiny");

@@ -15,8 +15,8 @@
 #include "streambp/runtime/device.h"
 #include "verify/equality/subject.h"
 #include "verify/precision.h"
-#include "verify/tests/streambp/ops/attention_device_testing.h"
-#include "verify/tests/streambp/ops/attention_libraries.h"
+#include "verify/tests/streambp/ops/attention/attention_device_testing.h"
+#include "verify/tests/streambp/ops/attention/attention_libraries.h"
 #include "verify/tests/streambp/ops/serve_cpu.h"
 #include "verify/tests/turns.h"
 

@@ -6,7 +6,7 @@
 #include "streambp/backprop/method_kind.h"
 #include "streambp/backprop/settings.h"
 #include "streambp/error.h"
-#include "streambp/model/config.h"
+#include "streambp/model/config/config.h"
 
 namespace streambp {
 namespace {

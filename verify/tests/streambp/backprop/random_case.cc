@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "streambp/error.h"
-#include "streambp/model/config.h"
-#include "streambp/model/family.h"
+#include "streambp/model/config/config.h"
+#include "streambp/model/config/family.h"
 #include "streambp/objective/objective.h"
 #include "verify/equality/batches.h"
 #include "verify/equality/report.h"

@@ -2,7 +2,7 @@
 // TRL's names.
 #include <gtest/gtest.h>
 
-#include "streambp/model/rope_frequencies.h"
+#include "streambp/model/config/rope_frequencies.h"
 #include "streambp/model/scored.h"
 #include "streambp/objective/terms.h"
 #include "verify/tests/streambp/data/objective_inputs_testing.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "streambp/data/objective_inputs.h"
-#include "streambp/model/tensor_file.h"
+#include "streambp/model/files/tensor_file.h"
 #include "verify/tests/streambp/model/file_testing.h"
 #include "verify/tests/streambp/objective/objective_testing.h"
 

@@ -1,7 +1,7 @@
 // What recurrent layers take: a state instead of keys and values.
 #include <fmt/format.h>
 
-#include "streambp/backprop/states.h"
+#include "streambp/backprop/streamed/states.h"
 #include "verify/tests/streambp/memory/memory_testing.h"
 
 namespace streambp {

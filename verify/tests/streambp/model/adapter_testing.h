@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "streambp/model/lora/peft_name.h"
 #include "streambp/model/model.h"
-#include "streambp/model/peft_name.h"
 
 namespace streambp {
 

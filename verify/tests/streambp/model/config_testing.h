@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "streambp/model/config.h"
+#include "streambp/model/config/config.h"
 #include "verify/tests/streambp/model/file_testing.h"
 
 namespace streambp {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "streambp/model/checkpoint.h"
+#include "streambp/model/files/checkpoint.h"
 #include "verify/tests/streambp/model/file_testing.h"
 
 namespace streambp {

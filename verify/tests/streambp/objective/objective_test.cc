@@ -7,7 +7,7 @@
 
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
-#include "streambp/model/config.h"
+#include "streambp/model/config/config.h"
 #include "streambp/model/scored.h"
 #include "streambp/objective/terms.h"
 #include "verify/tests/streambp/model/file_testing.h"

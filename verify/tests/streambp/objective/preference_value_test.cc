@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "streambp/error.h"
-#include "streambp/model/config.h"
+#include "streambp/model/config/config.h"
 #include "streambp/model/scored.h"
 #include "streambp/objective/terms.h"
 #include "verify/tests/streambp/objective/objective_testing.h"

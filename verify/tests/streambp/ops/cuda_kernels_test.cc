@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "streambp/error.h"
-#include "streambp/ops/attention_kernels.h"
+#include "streambp/ops/attention/attention_kernels.h"
 #include "streambp/ops/cuda/library.h"
 #include "streambp/ops/cuda/on_host.h"
 #include "streambp/ops/mlp.h"

@@ -6,7 +6,7 @@
 
 #include <ATen/ATen.h>
 
-#include "streambp/ops/delta_rule.h"
+#include "streambp/ops/recurrent/delta_rule.h"
 #include "verify/tests/streambp/ops/ops_testing.h"
 
 namespace streambp {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <gtest/gtest.h>
 
-#include "bench/bytes_report.h"
+#include "bench/records/bytes_report.h"
 
 namespace streambp::plan {
 namespace {

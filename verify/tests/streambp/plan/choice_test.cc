@@ -8,7 +8,7 @@
 #include <limits>
 #include <set>
 
-#include "bench/choice.h"
+#include "bench/sweep/choice.h"
 #include "streambp/plan/cost_model.h"
 
 namespace streambp::plan {

@@ -2,9 +2,9 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "bench/choice.h"
-#include "bench/commands.h"
-#include "bench/sweep.h"
+#include "bench/commands/commands.h"
+#include "bench/sweep/choice.h"
+#include "bench/sweep/sweep.h"
 #include "streambp/cli/command_line.h"
 #include "streambp/cli/records.h"
 #include "streambp/memory/meter.h"

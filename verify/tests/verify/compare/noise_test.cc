@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <limits>
 
-#include "streambp/model/rope_frequencies.h"
+#include "streambp/model/config/rope_frequencies.h"
 #include "streambp/ops/rope_angles.h"
 #include "verify/compare/judge.h"
 #include "verify/evaluation.h"

@@ -6,8 +6,8 @@
 
 #include <ATen/ATen.h>
 
-#include "streambp/model/safetensors.h"
-#include "streambp/model/tensor_file.h"
+#include "streambp/model/files/safetensors.h"
+#include "streambp/model/files/tensor_file.h"
 #include "verify/compare/compare.h"
 
 namespace streambp::verify {

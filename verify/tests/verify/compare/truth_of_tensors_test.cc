@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "streambp/error.h"
-#include "streambp/model/strict_json.h"
-#include "streambp/model/tensor_file.h"
+#include "streambp/model/files/strict_json.h"
+#include "streambp/model/files/tensor_file.h"
 #include "verify/compare/judge.h"
 #include "verify/evaluation.h"
 

@@ -8,7 +8,7 @@
 
 #include <torch/csrc/autograd/autograd.h>
 
-#include "streambp/backprop/head.h"
+#include "streambp/backprop/head/head.h"
 #include "verify/tests/verify/diagnose/diagnose_testing.h"
 
 namespace streambp::verify {

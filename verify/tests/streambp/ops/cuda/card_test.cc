@@ -3,7 +3,7 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
-#include "streambp/ops/attention_device.h"
+#include "streambp/ops/attention/attention_device.h"
 #include "streambp/ops/cuda/library.h"
 #include "streambp/ops/cuda/scratch.h"
 #include "streambp/ops/fused.h"

@@ -1,0 +1,172 @@
+#include "streambp/model/config/config.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <fmt/ranges.h>
+
+#include "streambp/model/config/config_reader.h"
+#include "streambp/model/config/family.h"
+#include "streambp/model/quantized/packed.h"
+
+namespace streambp {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::array<const char*, 4> kModelDtypes = {"float64", "float32", "bfloat16", "float16"};
+
+// The text part of a multimodal Gemma 3 or 4, Mistral 3 or Qwen3.5, as a config of its own. There
+// transformers leaves out what equals the class's default, sizes included, and keeps a few settings of the
+// whole model outside.
+json text_part(const ConfigReader& file, const Family& family) {
+  json part = json::parse(family.whole.sizes);
+  part["model_type"] = family.name;
+  const ConfigReader text = file.inner("text_config");
+  text.only("model_type", part["model_type"]);
+  constexpr const char* kTied = "tie_word_embeddings";
+  // transformers 5 takes the key outside, or its default there. Mistral 3's files may have it inside alone:
+  // an own head among the weights is then not tied in transformers either.
+  if (!family.whole.tied_inside && file.find(kTied) == nullptr &&
+      text.flag(kTied, family.tied) != family.tied)
+    text.refuse(kTied, fmt::format("{} or the same key outside text_config, which counts", family.tied));
+  part.update(text.object());
+  for (const char* key : {kTied, "dtype", "torch_dtype", "quantization_config"}) {
+    const json* const outside = file.find(key);
+    const json* const inside = text.find(key);
+    if (outside != nullptr && inside != nullptr && *outside != *inside) {
+      text.refuse(key, fmt::format("the same as {} outside: {}", key, shown(*outside)));
+    }
+    if (outside != nullptr) part[key] = *outside;
+  }
+  return part;
+}
+
+void parse_heads(const ConfigReader& settings, const Family& family, Config& config) {
+  config.num_attention_heads = settings.size("num_attention_heads", kMaxHeads);
+  const int64_t heads = config.num_attention_heads;
+  // Where the key is absent, transformers takes a fixed number for most families, which is hardly ever meant.
+  if (!family.key_value_heads_absent && !settings.has("num_key_value_heads")) {
+    settings.refuse("num_key_value_heads", "an integer or null");
+  }
+  config.num_key_value_heads = settings.size("num_key_value_heads", kMaxHeads, heads);
+  if (heads % config.num_key_value_heads != 0) {
+    settings.refuse("num_key_value_heads", fmt::format("a divisor of num_attention_heads ({})", heads));
+  }
+  if (family.latent) return;  // heads of other sizes: parse_latent
+  int64_t fallback = family.head_dim;
+  if (fallback == 0 && config.hidden_size % heads == 0) fallback = config.hidden_size / heads;
+  // transformers takes 128 for a Qwen3 without head_dim, other readers the quotient; for a Ministral 3 and a
+  // GPT-OSS it takes its own number where the key is absent and the quotient where it is null.
+  if (family.head_dim_disputed && config.hidden_size != heads * family.head_dim) fallback = 0;
+  config.head_dim = fallback > 0 ? settings.size("head_dim", kMaxHeadDim, fallback)
+                                 : settings.size("head_dim", kMaxHeadDim);
+  if (config.head_dim % 2 != 0) {
+    settings.refuse("head_dim", fmt::format("an even number, not {}", config.head_dim));
+  }
+  if (family.heads_fill_hidden && heads * config.head_dim != config.hidden_size) {
+    settings.refuse("head_dim", fmt::format("hidden_size / num_attention_heads: {} x {} is not {}", heads,
+                                            config.head_dim, config.hidden_size));
+  }
+}
+
+// nn.Embedding counts a negative padding_idx from the end, and refuses one beyond the vocabulary.
+void parse_pad_token(const ConfigReader& settings, const Family& family, Config& config) {
+  if (family.pad_token_unread) return;
+  std::optional<int64_t> fallback;
+  if (family.pad_token_id >= 0) fallback = family.pad_token_id;
+  std::optional<int64_t> token;
+  if (!settings.has("pad_token_id")) token = fallback;
+  const json* const value = settings.find("pad_token_id");
+  const bool is_integer = value != nullptr && value->is_number_integer();
+  // Far ids would not fit into 64 bits with a sign.
+  const bool is_near = is_integer && std::abs(value->get<double>()) <= static_cast<double>(kMaxVocab);
+  if (is_near) token = value->get<int64_t>();
+  if ((value != nullptr && !is_near) ||
+      (token && (*token < -config.vocab_size || *token >= config.vocab_size))) {
+    const std::string absent = fallback ? fmt::format(", absent: {}", *fallback) : "";
+    settings.refuse("pad_token_id",
+                    fmt::format("null or an integer from {} to {} (from the end where negative{})",
+                                -config.vocab_size, config.vocab_size - 1, absent));
+  }
+  if (token) config.pad_token_id = *token < 0 ? *token + config.vocab_size : *token;
+}
+
+void parse_dtype(const ConfigReader& settings, Config& config) {
+  config.dtype =
+      agreed(settings, "dtype", settings.text("dtype"), "torch_dtype", settings.text("torch_dtype"))
+          .value_or(stored_packed(settings) ? "bfloat16" : config.dtype);
+  if (std::find(kModelDtypes.begin(), kModelDtypes.end(), config.dtype) == kModelDtypes.end()) {
+    settings.refuse(settings.find("dtype") != nullptr ? "dtype" : "torch_dtype",
+                    fmt::format("one of {}", fmt::join(kModelDtypes, ", ")));
+  }
+}
+
+/// A model with a score where the LM head would be, as transformers saves its
+/// <Model>ForSequenceClassification.
+bool parse_value_model(const ConfigReader& settings) {
+  const json* const architectures = settings.find("architectures");
+  const bool classifies =
+      architectures != nullptr && architectures->is_array() &&
+      std::any_of(architectures->begin(), architectures->end(), [](const json& name) {
+        return name.is_string() && name.get<std::string>().ends_with("ForSequenceClassification");
+      });
+  if (!classifies) return false;
+  const json* const labels = settings.find("id2label");
+  const bool is_score =
+      labels != nullptr ? labels->size() == 1 : settings.size("num_labels", kMaxVocab, 2) == 1;
+  if (!is_score)
+    settings.refuse(labels != nullptr ? "id2label" : "num_labels", "one label, whose logit is a score");
+  return true;
+}
+
+Config parse_settings(const ConfigReader& settings) {
+  const Family& family = find_family(settings);
+  Config config;
+  config.family = family.name;
+  config.vocab_size = settings.size("vocab_size", kMaxVocab);
+  config.hidden_size = settings.size("hidden_size", kMaxHidden);
+  // Where no layer has a dense MLP there need not be its width.
+  const bool all_experts = family.experts.always;
+  config.intermediate_size = settings.size(
+      all_experts && settings.find(family.mlp_width) == nullptr ? "moe_intermediate_size" : family.mlp_width,
+      kMaxIntermediate);
+  config.num_hidden_layers = family.one_part_layers ? static_cast<int64_t>(layer_parts(settings).size())
+                                                    : settings.size("num_hidden_layers", kMaxLayers);
+  parse_heads(settings, family, config);
+  // The length a model was trained for limits nothing here, but some scalings of positions start from it.
+  config.max_position_embeddings = settings.size("max_position_embeddings", kMaxPositions, family.positions);
+  config.rms_norm_eps = settings.positive(family.norm_eps, family.rms_norm_eps);
+  config.tie_word_embeddings = settings.flag("tie_word_embeddings", family.tied);
+  parse_pad_token(settings, family, config);
+  parse_dtype(settings, config);
+  parse_family(settings, family, config);
+  parse_rope(settings, family, config);
+  config.value_model = parse_value_model(settings);
+  return config;
+}
+
+}  // namespace
+
+Config parse_config(std::string_view text, const std::string& where) {
+  const json document = parse_strict_json(text, where);
+  const ConfigReader file(document, where);
+  const json* const type = file.find("model_type");
+  const auto text_of = [](const json* value) {
+    return value != nullptr && value->is_string() ? value->get<std::string>() : std::string();
+  };
+  const json* const inner = file.find("text_config");
+  const json* const text_type = inner != nullptr && inner->is_object() && inner->contains("model_type")
+                                    ? &inner->at("model_type")
+                                    : nullptr;
+  const Family* const row = find_text_family(text_of(type), text_of(text_type));
+  if (row == nullptr) return parse_settings(file);
+  const json part = text_part(file, *row);
+  return parse_settings(ConfigReader(part, where, "text_config."));
+}
+
+Config read_config(const std::filesystem::path& path) {
+  return parse_config(read_text_file(path), path.string());
+}
+
+}  // namespace streambp

@@ -1,0 +1,196 @@
+// The families: one row each (transformers, configuration_*.py and modeling_*.py).
+#include <algorithm>
+#include <array>
+#include <fmt/ranges.h>
+#include <set>
+#include <string_view>
+
+#include "streambp/model/config/config_reader.h"
+#include "streambp/model/config/family.h"
+
+namespace streambp {
+namespace {
+
+// Biases that no key switches, of all three or of queries, keys and values alone.
+constexpr FamilyBiases kNoBias{.qkv_key = nullptr, .output_key = nullptr};
+constexpr FamilyBiases kQkvBias{.qkv_key = nullptr, .output_key = nullptr, .qkv = true};
+constexpr FamilyBiases kMlpByKey{.mlp_key = "mlp_bias"};
+
+constexpr FamilyWindows kFromLayer{.layers = WindowLayers::kFromLayer};
+
+constexpr FamilyRope kQuarter{.partial = 0.25};
+constexpr FamilyRope kQuarterOfImages{.partial = 0.25, .image_keys = true};
+
+// The sizes of text parts, which their files leave out where they are the class's.
+constexpr const char* kGemma3Text = R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216,
+  "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4})";
+constexpr const char* kGemma4Text = R"({"vocab_size": 262144, "hidden_size": 2304, "intermediate_size": 9216,
+  "num_hidden_layers": 30, "num_attention_heads": 8, "num_key_value_heads": 4})";
+constexpr const char* kMinistral3Text =
+    R"({"vocab_size": 131072, "hidden_size": 4096, "intermediate_size": 14336,
+  "num_hidden_layers": 34, "num_attention_heads": 32, "num_key_value_heads": 8})";
+// Mistral Small 3.1 and 3.2, Magistral: the class's own sizes are those of MistralConfig.
+constexpr const char* kMistralText = R"({"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
+  "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8})";
+constexpr const char* kQwen35Text = R"({"vocab_size": 248320, "hidden_size": 4096, "intermediate_size": 12288,
+  "num_hidden_layers": 32, "num_attention_heads": 16, "num_key_value_heads": 4})";
+constexpr const char* kQwen35MoeText = R"({"vocab_size": 248320, "hidden_size": 2048, "num_hidden_layers": 40,
+  "num_attention_heads": 16, "num_key_value_heads": 2, "moe_intermediate_size": 512,
+  "shared_expert_intermediate_size": 512, "num_experts_per_tok": 8, "num_experts": 256})";
+
+// By name. What a row leaves out is as in Family: a Llama of which attention_bias may give all maps of
+// attention a bias.
+// clang-format off
+constexpr auto kFamilies = std::to_array<Family>({
+  {.name = "deepseek_v3", .alias = "kimi_k2", .positions = 4096, .latent = true,
+   .windows = {.layers = WindowLayers::kAll},
+   .experts = {.router = Router::kGrouped, .normalised = true, .experts = 256, .width = 2048, .groups = 8,
+               .topk_groups = 4, .dense_layers = 3, .scale = 2.5}},
+  {.name = "ernie4_5", .positions = 131072, .rms_norm_eps = 1e-5, .tied = true, .head_dim = 128,
+   .head_dim_disputed = true, .pad_token_id = 0,
+   .bias = {.qkv_key = "use_bias", .output_key = "use_bias", .mlp_key = "use_bias"},
+   .rope = {.theta = 5e5, .interleaved = true}},
+  {.name = "exaone4", .positions = 2048, .rms_norm_eps = 1e-5, .bias = kNoBias, .qk_norm = QkNorm::kOfHeads,
+   .norms = NormLayout::kAfter,
+   .windows = {.layers = WindowLayers::kAllButEvery, .period = 4, .reads_period = true, .size = 4096,
+               .null_is_none = true},
+   .no_rope = NoRope::kFullLayers},
+  {.name = "gemma", .positions = 8192, .tied = true, .head_dim = 256, .pad_token_id = 0,
+   .activation = Activation::kGeluTanh, .gelu_means_tanh = true, .norm_adds_one = true, .scales_embedding = true},
+  {.name = "gemma2", .positions = 8192, .tied = true, .head_dim = 256, .pad_token_id = 0,
+   .activation = Activation::kGeluTanh, .norms = NormLayout::kAround, .norm_adds_one = true, .scales_embedding = true,
+   .query_pre_attn_scalar = 256.0, .attn_softcapping = 50.0, .final_softcapping = 30.0,
+   .windows = {.layers = WindowLayers::kAllButEvery, .period = 2, .reads_period = true, .other_periods = false,
+               .size = 4096}},
+  {.name = "gemma3_text", .whole = {.model_type = "gemma3", .sizes = kGemma3Text}, .positions = 131072, .tied = true,
+   .head_dim = 256, .pad_token_id = 0, .activation = Activation::kGeluTanh, .qk_norm = QkNorm::kOfHeads,
+   .norms = NormLayout::kAround, .norm_adds_one = true, .scales_embedding = true, .query_pre_attn_scalar = 256.0,
+   .windows = {.layers = WindowLayers::kAllButEvery, .period = 6, .reads_period = true, .size = 4096},
+   .rope = {.theta = 1e6, .of_windows = true, .reads_theta_of_windows = true}},
+  {.name = "gemma4_text", .whole = {.model_type = "gemma4", .sizes = kGemma4Text}, .positions = 131072, .tied = true,
+   .head_dim = 256, .pad_token_id = 0, .activation = Activation::kGeluTanh, .qk_norm = QkNorm::kOfHeads,
+   .norms = NormLayout::kAround, .scales_embedding = true, .final_softcapping = 0.0, .bidirectional = "vision",
+   .gemma4 = true,
+   .windows = {.layers = WindowLayers::kAllButEvery, .period = 6, .other_periods = false, .size = 512,
+               .last_sees_all = true},
+   .rope = {.theta = 1e6, .types = RopeTypes::kProportional, .of_windows = true, .of_class = ClassRope::kGemma4},
+   .experts = {.router = Router::kNextToMlp}},
+  {.name = "glm4", .positions = 131072, .rms_norm_eps = 1.5625e-7, .head_dim = 128, .pad_token_id = 151329,
+   .bias = {.output_key = nullptr, .qkv = true}, .norms = NormLayout::kAroundAsGlm, .fused_gate_up = true,
+   .rope = {.partial = 0.5, .interleaved = true}},
+  {.name = "glm4_moe", .positions = 131072, .rms_norm_eps = 1e-5, .bias = {.output_key = nullptr},
+   .qk_norm = QkNorm::kByKey, .windows = {.layers = WindowLayers::kAll}, .rope = {.partial = 0.5},
+   .experts = {.router = Router::kGrouped, .normalised = true, .normalised_null = true, .experts = 128, .width = 1408}},
+  {.name = "gpt_oss", .positions = 131072, .rms_norm_eps = 1e-5, .head_dim = 64, .head_dim_disputed = true,
+   .bias = {.qkv = true, .output = true}, .clamped_gate = true, .attention_sinks = true,
+   .windows = {.layers = WindowLayers::kAllButEvery, .period = 2, .size = 128},
+   .rope = {.theta = 1.5e5, .of_class = ClassRope::kGptOss, .null_is_ambiguous = true},
+   .experts = {.router = Router::kOfAllLayers, .two_names = true, .biased_interleaved = true}},
+  {.name = "granite", .positions = 2048, .key_value_heads_absent = true, .bias = kMlpByKey, .multipliers = true},
+  {.name = "granitemoehybrid", .positions = 2048, .key_value_heads_absent = true, .fused_gate_up = true,
+   .multipliers = true, .recurrent = true, .state_space = FamilyStateSpace{},
+   .mlp_width = "shared_intermediate_size",
+   .modules = {.recurrence = "mamba", .mlp = "shared_mlp", .gate_up = "input_linear", .down = "output_linear"},
+   .no_rope = NoRope::kByType, .experts = {.router = Router::kSwitchedOff}},
+  {.name = "helium", .positions = 4096, .rms_norm_eps = 1e-8, .head_dim = 128, .heads_fill_hidden = true,
+   .pad_token_id = 3, .bias = {.output_key = nullptr, .mlp_key = "mlp_bias"},
+   .rope = {.theta = 1e5, .interleaved = true}},
+  {.name = "hunyuan_v1_dense", .positions = 2048, .rms_norm_eps = 1e-5, .head_dim_disputed = true,
+   .key_value_heads_absent = true, .pad_token_id = 0, .qk_norm = QkNorm::kOfRotatedHeads,
+   .rope = {.reads_alpha = true}},
+  {.name = "llama", .positions = 2048, .key_value_heads_absent = true, .bias = kMlpByKey},
+  {.name = "minimax_m2", .positions = 196608, .head_dim = 128, .bias = kNoBias,
+   .qk_norm = QkNorm::kOfWholeProjections, .rope = {.theta = 5e6, .partial = 1.0, .reads_rotary_dim = true},
+   .experts = {.router = Router::kOfAllLayers, .two_names = true, .block_sparse_moe_names = true,
+               .sigmoid_scores = true}},
+  {.name = "ministral3",
+   .whole = {.model_type = "mistral3", .sizes = kMinistral3Text, .tied_inside = true}, .positions = 262144,
+   .rms_norm_eps = 1e-5, .head_dim = 128, .head_dim_disputed = true, .pad_token_id = 11, .bias = kNoBias,
+   .windows = {.layers = WindowLayers::kAll}, .rope = {.types = RopeTypes::kYarn, .of_class = ClassRope::kMinistral3}},
+  {.name = "mistral", .whole = {.model_type = "mistral3", .sizes = kMistralText, .tied_inside = true},
+   .positions = 131072, .bias = kNoBias, .windows = {.layers = WindowLayers::kAllAsStated}},
+  {.name = "mixtral", .positions = 131072, .rms_norm_eps = 1e-5, .bias = kNoBias,
+   .windows = {.layers = WindowLayers::kAll}, .rope = {.theta = 1e6},
+   .experts = {.router = Router::kOfAllLayers, .two_names = true, .block_sparse_moe_names = true}},
+  {.name = "nemotron_h", .positions = 4096, .rms_norm_eps = 1e-5, .norm_eps = "layer_norm_epsilon", .head_dim = 128,
+   .pad_token_unread = true, .one_part_layers = true,
+   .bias = {.qkv_key = nullptr, .output_key = nullptr, .mlp_key = "mlp_bias"}, .activation = Activation::kRelu2,
+   .recurrent = true,
+   .state_space = FamilyStateSpace{.heads = "mamba_num_heads", .head_dim = "mamba_head_dim", .state = "ssm_state_size",
+                                   .groups = "n_groups", .kernel = "conv_kernel", .conv_bias = "use_conv_bias",
+                                   .state_absent = 128, .groups_absent = 8, .expands = false},
+   .modules = {.attention = "mixer", .recurrence = "mixer", .mlp = "mixer", .backbone = true},
+   .no_rope = NoRope::kAll, .experts = {.router = Router::kByLayers}},
+  {.name = "olmo2", .positions = 2048, .rms_norm_eps = 1e-5, .key_value_heads_absent = true, .pad_token_id = 1,
+   .qk_norm = QkNorm::kOfWholeProjections, .norms = NormLayout::kAfter},
+  {.name = "olmo3", .positions = 2048, .rms_norm_eps = 1e-5, .key_value_heads_absent = true, .pad_token_id = 1,
+   .qk_norm = QkNorm::kOfWholeProjections, .norms = NormLayout::kAfter,
+   .windows = {.layers = WindowLayers::kAllButEvery, .period = 4, .size = 4096},
+   .rope = {.theta = 5e5, .of_windows = true, .theta_of_windows = 5e5}},
+  {.name = "phi3", .positions = 4096, .rms_norm_eps = 1e-5, .key_value_heads_absent = true, .pad_token_id = 32000,
+   .bias = kNoBias, .fused_projections = true, .windows = {.layers = WindowLayers::kAll},
+   .rope = {.types = RopeTypes::kLongrope, .partial = 1.0}},
+  {.name = "qwen2", .bias = kQkvBias, .windows = kFromLayer},
+  {.name = "qwen2_moe", .bias = {.qkv_key = "qkv_bias", .output_key = nullptr, .qkv = true},
+   .windows = {.layers = WindowLayers::kEvenBelowLayer}, .experts = {.router = Router::kSoftmax, .shared = true}},
+  {.name = "qwen3", .head_dim = 128, .head_dim_disputed = true, .qk_norm = QkNorm::kOfHeads, .windows = kFromLayer},
+  {.name = "qwen3_5_moe_text", .whole = {.model_type = "qwen3_5_moe", .sizes = kQwen35MoeText}, .head_dim = 256,
+   .qk_norm = QkNorm::kOfHeads, .norm_adds_one = true, .recurrent = true, .rope = kQuarterOfImages,
+   .experts = {.router = Router::kSoftmax, .shared = true, .always = true}},
+  {.name = "qwen3_5_text", .whole = {.model_type = "qwen3_5", .sizes = kQwen35Text}, .head_dim = 256,
+   .qk_norm = QkNorm::kOfHeads, .norm_adds_one = true, .recurrent = true, .rope = kQuarterOfImages},
+  {.name = "qwen3_moe", .qk_norm = QkNorm::kOfHeads, .windows = {.layers = WindowLayers::kAllIfSwitchedOn},
+   .experts = {.router = Router::kSoftmax, .two_names = true}},
+  {.name = "qwen3_next", .head_dim = 256, .qk_norm = QkNorm::kOfHeads, .norm_adds_one = true, .recurrent = true,
+   .fused_recurrence = true, .rope = kQuarter,
+   .experts = {.router = Router::kSoftmax, .shared = true, .normalised = true}},
+  {.name = "seed_oss", .positions = 524288, .head_dim = 128, .head_dim_disputed = true, .pad_token_id = 1,
+   .bias = {.output_key = "attention_out_bias", .mlp_key = "mlp_bias", .qkv = true},
+   .dropouts = {"attention_dropout", "residual_dropout"}},
+  {.name = "smollm3", .tied = true, .pad_token_id = 128004, .bias = kMlpByKey, .pretraining_tp_unread = true,
+   .windows = {.layers = WindowLayers::kThoseWithoutRope}, .no_rope = NoRope::kByKeys, .rope = {.theta = 2e6}},
+});
+// clang-format on
+
+const Family* find_row(std::string_view name) {
+  const auto* const row = std::find_if(kFamilies.begin(), kFamilies.end(), [&](const Family& one) {
+    return name == one.name || (one.alias != nullptr && name == one.alias);
+  });
+  return row == kFamilies.end() ? nullptr : row;
+}
+
+}  // namespace
+
+const Family& find_family(const ConfigReader& settings) {
+  if (const Family* const row = find_row(settings.text("model_type").value_or(""))) return *row;
+  std::set<std::string> names;
+  for (const Family& family : kFamilies) {
+    names.insert(family.name);
+    if (family.whole.model_type != nullptr) names.insert(family.whole.model_type);
+  }
+  settings.refuse("model_type", fmt::format("one of {}", fmt::join(names, ", ")));
+}
+
+const Family& family_of(const Config& config) {
+  const Family* const row = find_row(config.family);
+  if (row == nullptr) throw InputError("no family {}", config.family);
+  return *row;
+}
+
+const FamilyModules& modules_of(const Config& config) {
+  static constexpr FamilyModules kUsual{};
+  const Family* const row = find_row(config.family);
+  return row == nullptr ? kUsual : row->modules;
+}
+
+const Family* find_text_family(const std::string& model_type, const std::string& text_type) {
+  const Family* found = nullptr;
+  for (const Family& family : kFamilies) {
+    if (family.whole.model_type == nullptr || family.whole.model_type != model_type) continue;
+    found = &family;
+    if (family.name == text_type) break;
+  }
+  return found;
+}
+
+}  // namespace streambp

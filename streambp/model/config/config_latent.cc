@@ -1,0 +1,35 @@
+// Latent attention in config.json (transformers, configuration_deepseek_v3.py).
+#include <cmath>
+
+#include "streambp/model/config/config_reader.h"
+
+namespace streambp {
+
+void parse_latent(const ConfigReader& settings, Config& config) {
+  constexpr int64_t kMaxRank = kMaxHidden;
+  LatentAttentionSettings& latent = config.latent;
+  latent.kv_lora_rank = settings.size("kv_lora_rank", kMaxRank, 512);
+  // null: queries are projected at once.
+  const bool has_rank = !settings.has("q_lora_rank") || settings.find("q_lora_rank") != nullptr;
+  latent.q_lora_rank = has_rank ? settings.size("q_lora_rank", kMaxRank, 1536) : 0;
+  latent.qk_nope_head_dim = settings.size("qk_nope_head_dim", kMaxHeadDim, 128);
+  latent.qk_rope_head_dim = settings.size("qk_rope_head_dim", kMaxHeadDim, 64);
+  latent.v_head_dim = settings.size("v_head_dim", kMaxHeadDim, 128);
+  if (latent.qk_rope_head_dim % 2 != 0)
+    settings.refuse("qk_rope_head_dim", fmt::format("an even number, not {}", latent.qk_rope_head_dim));
+  // What transformers makes of them, and writes; it reads neither.
+  const int64_t key = latent.qk_nope_head_dim + latent.qk_rope_head_dim;
+  settings.only("qk_head_dim", key);
+  settings.only("head_dim", latent.qk_rope_head_dim);
+  if (config.num_key_value_heads != config.num_attention_heads)
+    settings.refuse("num_key_value_heads",
+                    fmt::format("num_attention_heads ({}): every head has keys and values of its own",
+                                config.num_attention_heads));
+  config.head_dim = key;
+  config.rotary_dim = latent.qk_rope_head_dim;
+  constexpr const char* kInterleave = "rope_interleave";
+  config.rope_interleaved = settings.flag(kInterleave, !settings.has(kInterleave));  // null: false
+  config.attention_scale = 1.0 / std::sqrt(static_cast<double>(key));
+}
+
+}  // namespace streambp

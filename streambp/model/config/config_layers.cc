@@ -1,0 +1,183 @@
+// What config.json says of a layer's maps, norms and factors, as the family's class reads it (transformers,
+// configuration_*.py).
+#include <algorithm>
+#include <cmath>
+
+#include "streambp/model/config/config_reader.h"
+#include "streambp/model/config/family.h"
+#include "streambp/model/quantized/quantization.h"
+
+namespace streambp {
+namespace {
+
+using nlohmann::json;
+
+// Settings that change the mathematics, or the training of it, and have one supported value in every family.
+void refuse_unsupported(const ConfigReader& settings, const Family& family) {
+  static const std::vector<std::pair<const char*, json>> kOnly = {
+      {"attention_dropout", 0},  {"residual_dropout", 0}, {"resid_pdrop", 0},
+      {"embd_pdrop", 0},         {"clip_qkv", nullptr},   {"full_attn_mod", 1},
+      {"interpolate_factor", 1}, {"lm_head_bias", false}, {"is_causal", true},
+  };
+  parse_quantization(settings);  // which weights are quantised is the checkpoint's business
+  for (const auto& [key, supported] : kOnly) settings.only(key, supported);
+  for (const char* key : family.dropouts) {
+    if (key != nullptr && settings.find(key) == nullptr)
+      settings.refuse(key, "0 (transformers would take 0.1, and dropout is not supported)");
+  }
+  settings.only("use_bidirectional_attention",
+                family.bidirectional != nullptr ? json(family.bidirectional) : json(false));
+  // A choice of keys by a second, small attention, whose indices no gradient reaches.
+  for (const char* key : {"index_topk", "index_n_heads", "index_head_dim"}) {
+    if (settings.find(key) != nullptr)
+      settings.refuse(key, "none: sparse attention by an indexer (DeepSeek V3.2, GLM-5) is not supported");
+  }
+  if (!family.pretraining_tp_unread) settings.only("pretraining_tp", 1);
+}
+
+void parse_biases(const ConfigReader& settings, const FamilyBiases& bias, Config& config) {
+  const auto read = [&](const char* key, bool fallback) {
+    return key == nullptr ? fallback : settings.flag(key, fallback);
+  };
+  config.qkv_bias = read(bias.qkv_key, bias.qkv);
+  config.o_bias = read(bias.output_key, bias.output);
+  config.mlp_bias = read(bias.mlp_key, false);
+  // What the keys say that other families' classes read.
+  const auto only = [&](const char* key, bool value) {
+    for (const char* const own : {bias.qkv_key, bias.output_key, bias.mlp_key}) {
+      if (own != nullptr && std::string_view(own) == key) return;
+    }
+    settings.only(key, value);
+  };
+  for (const char* key : {"attention_bias", "qkv_bias", "use_bias"}) only(key, config.qkv_bias);
+  only("attention_out_bias", config.o_bias);
+  only("mlp_bias", config.mlp_bias);
+}
+
+// A cap, which null switches off; one that the family's class does not read may not be there.
+double softcap(const ConfigReader& settings, const char* key, const std::optional<double>& absent) {
+  if (!absent) settings.only(key, nullptr);
+  if (!absent || (settings.has(key) && settings.find(key) == nullptr)) return 0.0;
+  return settings.find(key) == nullptr ? *absent : settings.positive(key, *absent);
+}
+
+void parse_activation(const ConfigReader& settings, const Family& family, Config& config) {
+  const json activation = family.activation == Activation::kGeluTanh ? "gelu_pytorch_tanh"
+                          : family.activation == Activation::kRelu2  ? "relu2"
+                                                                     : "silu";
+  settings.only("mlp_hidden_act", activation);
+  if (!family.gelu_means_tanh || settings.text("hidden_act") != "gelu")
+    settings.only("hidden_act", activation);
+  settings.only("hidden_activation", activation);
+  config.hidden_act = family.activation;
+}
+
+void parse_attention(const ConfigReader& settings, const Family& family, Config& config) {
+  config.qk_norm_full_width = family.qk_norm == QkNorm::kOfWholeProjections;
+  config.qk_norm = family.qk_norm == QkNorm::kByKey ? settings.flag("use_qk_norm", false)
+                                                    : family.qk_norm != QkNorm::kNone;
+  if (family.qk_norm == QkNorm::kOfRotatedHeads) settings.only("use_qk_norm", true);
+  config.fused_projections = family.fused_projections;
+  config.fused_gate_up = family.fused_gate_up;
+  config.rope_interleaved = family.rope.interleaved;
+  config.attention_sinks = family.attention_sinks;
+  constexpr const char* kScalar = "query_pre_attn_scalar";
+  auto scale_of = static_cast<double>(config.head_dim);
+  if (family.query_pre_attn_scalar > 0.0) {
+    scale_of = settings.positive(kScalar, family.query_pre_attn_scalar);
+  } else {
+    settings.only(kScalar, nullptr);
+  }
+  config.attention_scale = 1.0 / std::sqrt(scale_of);
+  if (family.latent) parse_latent(settings, config);
+  config.attn_logit_softcapping = softcap(settings, "attn_logit_softcapping", family.attn_softcapping);
+  config.final_logit_softcapping = softcap(settings, "final_logit_softcapping", family.final_softcapping);
+}
+
+void parse_norms(const Family& family, Config& config) {
+  config.norm_adds_one = family.norm_adds_one;
+  config.norm_after = family.norms == NormLayout::kAfter;
+  config.glm_norm_names = family.norms == NormLayout::kAroundAsGlm;
+  config.sandwich_norms = config.glm_norm_names || family.norms == NormLayout::kAround;
+}
+
+// Constant factors: Gemma's of the embedding, and Granite's.
+void parse_multipliers(const ConfigReader& settings, const Family& family, Config& config) {
+  if (family.scales_embedding) {
+    config.embedding_scale = std::sqrt(static_cast<double>(config.hidden_size));
+    config.rounds_embedding_scale = true;
+  }
+  if (family.multipliers) {
+    config.embedding_scale = settings.positive("embedding_multiplier", 1.0);
+    config.residual_multiplier = settings.positive("residual_multiplier", 1.0);
+    config.logits_scaling = settings.positive("logits_scaling", 1.0);
+    config.attention_scale = settings.positive("attention_multiplier", 1.0);
+    return;
+  }
+  for (const char* key :
+       {"embedding_multiplier", "residual_multiplier", "logits_scaling", "attention_multiplier"}) {
+    settings.only(key, nullptr);
+  }
+}
+
+// GPT-OSS's clamped gate.
+void parse_clamps(const ConfigReader& settings, const Family& family, Config& config) {
+  if (family.clamped_gate) {
+    config.swiglu_alpha = settings.positive("swiglu_alpha", 1.702);
+    config.swiglu_limit = settings.positive("swiglu_limit", 7.0);
+    return;
+  }
+  settings.only("swiglu_alpha", nullptr);
+  settings.only("swiglu_limit", nullptr);
+}
+
+// SmolLM3's layers without rotary embedding: in no_rope_layers they are the zeros.
+void parse_no_rope(const ConfigReader& settings, const Family& family, Config& config) {
+  constexpr const char* kKey = "no_rope_layers";
+  constexpr const char* kInterval = "no_rope_layer_interval";
+  const auto layers = static_cast<std::size_t>(config.num_hidden_layers);
+  if (family.no_rope != NoRope::kByKeys) {
+    settings.only(kKey, nullptr);
+    settings.only(kInterval, nullptr);
+    if (family.no_rope == NoRope::kAll) config.no_rope.assign(layers, true);
+    if (family.no_rope != NoRope::kByType) return;
+    const std::string type = settings.text("position_embedding_type").value_or("nope");
+    if (type != "rope" && type != "nope") settings.refuse("position_embedding_type", "rope, nope or null");
+    config.no_rope.assign(layers, type == "nope");
+    return;
+  }
+  if (const json* const rotates = settings.find(kKey)) {
+    const auto is_flag = [](const json& flag) { return flag == 0 || flag == 1; };
+    if (!rotates->is_array() || rotates->size() < layers ||
+        !std::all_of(rotates->begin(), rotates->end(), is_flag)) {
+      settings.refuse(
+          kKey, fmt::format("a list of {} numbers, 0 for a layer that does not rotate, else 1", layers));
+    }
+    for (std::size_t layer = 0; layer < layers; ++layer) config.no_rope.push_back((*rotates)[layer] == 0);
+    return;
+  }
+  const auto interval = static_cast<std::size_t>(settings.size(kInterval, kMaxLayers, 4));
+  for (std::size_t layer = 1; layer <= layers; ++layer) config.no_rope.push_back(layer % interval == 0);
+}
+
+}  // namespace
+
+void parse_family(const ConfigReader& settings, const Family& family, Config& config) {
+  refuse_unsupported(settings, family);
+  parse_biases(settings, family.bias, config);
+  parse_activation(settings, family, config);
+  parse_attention(settings, family, config);
+  parse_norms(family, config);
+  parse_multipliers(settings, family, config);
+  parse_clamps(settings, family, config);
+  parse_no_rope(settings, family, config);
+  if (family.recurrent) {
+    parse_recurrent(settings, family, config);
+  } else {
+    parse_windows(settings, family, config);
+  }
+  parse_gemma4(settings, family, config);
+  parse_mixture(settings, family, config);
+}
+
+}  // namespace streambp

@@ -1,0 +1,213 @@
+// Mixtures of experts in config.json (transformers, configuration_*.py).
+#include <algorithm>
+
+#include "streambp/model/config/config_reader.h"
+#include "streambp/model/config/family.h"
+
+namespace streambp {
+namespace {
+
+using nlohmann::json;
+
+std::vector<bool> sparse_layers(const ConfigReader& settings, int64_t layers) {
+  const int64_t step = settings.size("decoder_sparse_step", kMaxLayers, 1);
+  std::vector<bool> sparse;
+  for (int64_t layer = 1; layer <= layers; ++layer) sparse.push_back(layer % step == 0);
+  const json* const dense = settings.find("mlp_only_layers");
+  if (dense == nullptr) return sparse;
+  const auto is_layer = [&](const json& value) {
+    return value.is_number_unsigned() && value.get<uint64_t>() < static_cast<uint64_t>(layers);
+  };
+  if (!dense->is_array() || !std::all_of(dense->begin(), dense->end(), is_layer)) {
+    settings.refuse("mlp_only_layers", fmt::format("a list of layers from 0 to {}", layers - 1));
+  }
+  for (const json& layer : *dense) sparse[layer.get<std::size_t>()] = false;
+  return sparse;
+}
+
+// Sizes and rules of the experts, but for their width.
+void parse_experts(const ConfigReader& settings, const FamilyExperts& family, const Config& config,
+                   MixtureSettings& mixture) {
+  // transformers 5 may write num_local_experts for num_experts; of Mixtral it is the key itself.
+  const int64_t limit = kMaxExpertsOfAllLayers / config.num_hidden_layers;
+  const auto experts = agreed(settings, "num_experts", settings.optional_size("num_experts", limit),
+                              "num_local_experts", settings.optional_size("num_local_experts", limit));
+  mixture.num_experts = experts ? *experts : settings.size("num_experts", limit);
+  // The other classes know it by one name alone.
+  if (!family.two_names && settings.find("num_experts") == nullptr)
+    settings.refuse("num_experts", "an integer (num_local_experts is not read)");
+  mixture.num_experts_per_tok = settings.size("num_experts_per_tok", mixture.num_experts);
+  const double coefficient = settings.number("router_aux_loss_coef").value_or(0.001);
+  if (!(coefficient >= 0.0)) settings.refuse("router_aux_loss_coef", "a number of at least 0");
+  mixture.router_aux_loss_coef = coefficient;
+  mixture.output_router_logits = settings.flag("output_router_logits", false);
+}
+
+// Mixtral, GPT-OSS and MiniMax M2: all layers have experts, as wide as intermediate_size, and the chosen
+// ones' logits are what the softmax is of, which is the same as dividing by the sum of their probabilities
+// (MiniMax M2: of their sigmoids).
+void parse_all_sparse(const ConfigReader& settings, const FamilyExperts& family, int64_t layers,
+                      MixtureSettings& mixture) {
+  settings.only("router_jitter_noise", 0);
+  settings.only("norm_topk_prob", true);
+  for (const char* key : {"moe_intermediate_size", "mlp_only_layers", "decoder_sparse_step"}) {
+    settings.only(key, nullptr);
+  }
+  mixture.moe_intermediate_size = settings.size("intermediate_size", kMaxIntermediate / mixture.num_experts);
+  mixture.norm_topk_prob = true;
+  mixture.block_sparse_moe_names = family.block_sparse_moe_names;
+  mixture.biased_interleaved = family.biased_interleaved;
+  mixture.sigmoid_scores = family.sigmoid_scores;
+  if (mixture.sigmoid_scores) settings.only("scoring_func", "sigmoid");
+  // Of the files of OpenAI's own reader, which hold both.
+  if (mixture.biased_interleaved) settings.only("experts_per_token", mixture.num_experts_per_tok);
+  mixture.sparse.assign(static_cast<std::size_t>(layers), true);
+}
+
+// How many layers, from the first, have a dense MLP.
+int64_t dense_layers(const ConfigReader& settings, int64_t fallback) {
+  constexpr const char* kKey = "first_k_dense_replace";
+  const json* const count = settings.find(kKey);
+  return count != nullptr && *count == 0 ? 0 : settings.size(kKey, kMaxLayers, fallback);
+}
+
+// How the chosen experts of sigmoids are weighted, and among which groups the choice is.
+void parse_groups(const ConfigReader& settings, const FamilyExperts& family, MixtureSettings& mixture) {
+  mixture.routed_scaling_factor = settings.positive("routed_scaling_factor", family.scale);
+  mixture.n_group = settings.size("n_group", mixture.num_experts, family.groups);
+  mixture.topk_group = settings.size("topk_group", mixture.n_group, family.topk_groups);
+  const int64_t of_group = mixture.num_experts / mixture.n_group;
+  if (mixture.num_experts % mixture.n_group != 0 || of_group < 2)
+    settings.refuse("n_group", fmt::format("a divisor of the {} experts that leaves groups of 2 or more",
+                                           mixture.num_experts));
+  if (mixture.num_experts_per_tok > mixture.topk_group * of_group)
+    settings.refuse("num_experts_per_tok", fmt::format("at most {}, the experts of the topk_group groups",
+                                                       mixture.topk_group * of_group));
+}
+
+// DeepSeek V3 and GLM-4.5.
+void parse_sigmoid_mixture(const ConfigReader& settings, const FamilyExperts& family, int64_t layers,
+                           MixtureSettings& mixture) {
+  const int64_t limit = kMaxExpertsOfAllLayers / layers;
+  const auto experts = agreed(settings, "n_routed_experts", settings.optional_size("n_routed_experts", limit),
+                              "num_local_experts", settings.optional_size("num_local_experts", limit));
+  mixture.num_experts = experts ? *experts : settings.size("n_routed_experts", limit, family.experts);
+  mixture.num_experts_per_tok = settings.size("num_experts_per_tok", mixture.num_experts, 8);
+  mixture.moe_intermediate_size =
+      settings.size("moe_intermediate_size", kMaxIntermediate / mixture.num_experts, family.width);
+  mixture.shared_expert_intermediate_size =
+      mixture.moe_intermediate_size *
+      settings.size("n_shared_experts", kMaxIntermediate / mixture.moe_intermediate_size, 1);
+  mixture.shared_expert_ungated = mixture.sigmoid_scores = true;
+  constexpr const char* kNormalised = "norm_topk_prob";
+  mixture.norm_topk_prob =
+      settings.flag(kNormalised, settings.has(kNormalised) ? family.normalised_null : family.normalised);
+  parse_groups(settings, family, mixture);
+  settings.only("num_experts", mixture.num_experts);
+  settings.only("shared_expert_intermediate_size", nullptr);
+  // What the files of DeepSeek's own reader say of it.
+  settings.only("scoring_func", "sigmoid");
+  settings.only("topk_method", "noaux_tc");
+  settings.only("moe_layer_freq", 1);
+  // transformers has no such loss for these classes; aux_loss_alpha and seq_aux it does not read.
+  settings.only("output_router_logits", false);
+  settings.only("router_aux_loss_coef", 0);
+  const int64_t dense = dense_layers(settings, family.dense_layers);
+  for (int64_t layer = 0; layer < layers; ++layer) mixture.sparse.push_back(layer >= dense);
+}
+
+// Gemma 4's, in every layer next to its MLP. transformers knows no loss that balances them.
+void parse_next_to_mlp(const ConfigReader& settings, Config& config) {
+  MixtureSettings& mixture = config.mixture;
+  const int64_t layers = config.num_hidden_layers;
+  if (!settings.flag("enable_moe_block", false)) {
+    for (const char* key : {"num_experts", "top_k_experts", "moe_intermediate_size"})
+      settings.only(key, nullptr);
+    mixture.sparse.assign(static_cast<std::size_t>(layers), false);
+    return;
+  }
+  mixture.num_experts = settings.size("num_experts", kMaxExpertsOfAllLayers / layers);
+  mixture.num_experts_per_tok = settings.size("top_k_experts", mixture.num_experts);
+  mixture.moe_intermediate_size =
+      settings.size("moe_intermediate_size", kMaxIntermediate / mixture.num_experts);
+  mixture.norm_topk_prob = mixture.next_to_mlp = true;
+  mixture.sparse.assign(static_cast<std::size_t>(layers), true);
+  settings.only("router_aux_loss_coef", 0);
+  settings.only("output_router_logits", false);
+}
+
+// 0 is what the files of Qwen3-Coder say; Qwen3-MoE's class has no such expert whatever they say.
+void refuse_shared_expert(const ConfigReader& settings) {
+  const nlohmann::json* const size = settings.find("shared_expert_intermediate_size");
+  if (size == nullptr || *size != 0) settings.only("shared_expert_intermediate_size", nullptr);
+}
+
+// Nemotron-H.
+void parse_by_layers(const ConfigReader& settings, Config& config) {
+  MixtureSettings& mixture = config.mixture;
+  settings.only("output_router_logits", false);
+  for (const char part : layer_parts(settings)) mixture.sparse.push_back(part == 'E');
+  if (std::find(mixture.sparse.begin(), mixture.sparse.end(), true) == mixture.sparse.end()) return;
+  const int64_t limit = kMaxExpertsOfAllLayers / config.num_hidden_layers;
+  mixture.num_experts = settings.size("n_routed_experts", limit, 8);
+  mixture.num_experts_per_tok = settings.size("num_experts_per_tok", mixture.num_experts, 2);
+  mixture.moe_intermediate_size =
+      settings.size("moe_intermediate_size", kMaxIntermediate / mixture.num_experts, 7688);
+  mixture.shared_expert_intermediate_size =
+      settings.size("moe_shared_expert_intermediate_size", kMaxIntermediate, 7688);
+  mixture.shared_expert_ungated = mixture.sigmoid_scores = true;
+  mixture.norm_topk_prob = settings.flag("norm_topk_prob", true);
+  parse_groups(settings, {}, mixture);
+  settings.only("num_local_experts", mixture.num_experts);
+  settings.only("moe_latent_size", nullptr);
+  settings.only("mlp_bias", false);  // which the experts have not
+}
+
+}  // namespace
+
+void parse_mixture(const ConfigReader& settings, const Family& family, Config& config) {
+  const int64_t layers = config.num_hidden_layers;
+  const FamilyExperts& of_family = family.experts;
+  MixtureSettings& mixture = config.mixture;
+  switch (of_family.router) {
+    case Router::kGrouped:
+      return parse_sigmoid_mixture(settings, of_family, layers, mixture);
+    case Router::kNextToMlp:
+      return parse_next_to_mlp(settings, config);
+    case Router::kNone:
+      for (const char* key : {"num_experts", "num_local_experts", "num_experts_per_tok"})
+        settings.only(key, nullptr);
+      mixture.sparse.assign(static_cast<std::size_t>(layers), false);
+      return;
+    case Router::kSwitchedOff:
+      if (const json* const experts = settings.find("num_local_experts"); experts == nullptr || *experts != 0)
+        settings.refuse("num_local_experts",
+                        "0: experts of this family are not supported (lane module streams them)");
+      settings.only("output_router_logits", false);
+      mixture.sparse.assign(static_cast<std::size_t>(layers), false);
+      return;
+    case Router::kByLayers:
+      return parse_by_layers(settings, config);
+    case Router::kSoftmax:
+    case Router::kOfAllLayers:
+      break;
+  }
+  if (!of_family.shared) refuse_shared_expert(settings);
+  parse_experts(settings, of_family, config, mixture);
+  if (of_family.router == Router::kOfAllLayers) return parse_all_sparse(settings, of_family, layers, mixture);
+  mixture.moe_intermediate_size =
+      settings.size("moe_intermediate_size", kMaxIntermediate / mixture.num_experts);
+  if (of_family.always) settings.only("norm_topk_prob", true);
+  mixture.norm_topk_prob = of_family.always || settings.flag("norm_topk_prob", of_family.normalised);
+  mixture.sparse = sparse_layers(settings, layers);
+  if (of_family.always &&
+      std::find(mixture.sparse.begin(), mixture.sparse.end(), false) != mixture.sparse.end())
+    settings.refuse(settings.find("mlp_only_layers") != nullptr ? "mlp_only_layers" : "decoder_sparse_step",
+                    "none: every layer has experts");
+  if (of_family.shared) {
+    mixture.shared_expert_intermediate_size =
+        settings.size("shared_expert_intermediate_size", kMaxIntermediate);
+  }
+}
+
+}  // namespace streambp

@@ -1,0 +1,156 @@
+// Layers with a recurrence instead of attention, as config.json says them: a gated delta rule (transformers,
+// configuration_qwen3_5.py and configuration_qwen3_next.py) or Mamba-2's state space
+// (configuration_granitemoehybrid.py, configuration_nemotron_h.py).
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "streambp/model/config/config_reader.h"
+#include "streambp/model/config/family.h"
+
+namespace streambp {
+namespace {
+
+using nlohmann::json;
+
+// layer_types, or every layer but each full_attention_interval-th; of a state space all.
+std::vector<bool> recurrent_layers(const ConfigReader& settings, const Family& family, int64_t count) {
+  std::vector<bool> recurrent;
+  const json* const types = settings.find("layer_types");
+  if (types == nullptr && family.state_space) return std::vector<bool>(static_cast<std::size_t>(count), true);
+  if (types == nullptr) {
+    const int64_t interval = settings.size("full_attention_interval", kMaxLayers, 4);
+    for (int64_t layer = 1; layer <= count; ++layer) recurrent.push_back(layer % interval != 0);
+    return recurrent;
+  }
+  // transformers 4's names of a state space's layers, which 5 reads too.
+  const std::set<json> attends = family.state_space ? std::set<json>{"full_attention", "attention"}
+                                                    : std::set<json>{"full_attention"},
+                       recurs = family.state_space ? std::set<json>{"linear_attention", "mamba"}
+                                                   : std::set<json>{"linear_attention"};
+  bool good = types->is_array() && types->size() == static_cast<std::size_t>(count);
+  for (std::size_t i = 0; good && i < types->size(); ++i) {
+    recurrent.push_back(recurs.contains((*types)[i]));
+    good = recurrent.back() || attends.contains((*types)[i]);
+  }
+  if (!good)
+    settings.refuse("layer_types",
+                    fmt::format("full_attention or linear_attention for each of the {} layers", count));
+  return recurrent;
+}
+
+// A number or what transformers 5 writes for one that JSON has not.
+std::optional<double> limit_of(const json& value) {
+  if (value.is_number()) return value.get<double>();
+  if (value == json{{"__float__", "Infinity"}}) return std::numeric_limits<double>::infinity();
+  return {};
+}
+
+// time_step_limit: between what numbers steps are.
+void parse_limits(const ConfigReader& settings, DeltaRuleSettings& rule) {
+  constexpr const char* kKey = "time_step_limit";
+  if (!settings.has(kKey)) return;
+  const json* const limits = settings.find(kKey);
+  const bool two = limits != nullptr && limits->is_array() && limits->size() == 2;
+  const auto low = two ? limit_of((*limits)[0]) : std::nullopt, high = two ? limit_of((*limits)[1]) : low;
+  if (!low || !high || !(*low <= *high)) settings.refuse(kKey, "two numbers, the first not above the second");
+  rule.time_step_low = *low;
+  rule.time_step_high = *high;
+}
+
+void parse_state_space(const ConfigReader& settings, const FamilyStateSpace& keys, Config& config) {
+  DeltaRuleSettings& rule = config.delta_rule;
+  constexpr int64_t kMaxKernel = 64;
+  rule.state_space = true;
+  rule.value_heads = settings.size(keys.heads, kMaxHeads, 128);
+  if (keys.expands) {
+    const int64_t width = settings.size("mamba_expand", kMaxHidden, 2) * config.hidden_size;
+    if (width % rule.value_heads != 0)
+      settings.refuse(keys.heads, fmt::format("a divisor of mamba_expand hidden_size ({})", width));
+    rule.value_head_dim = width / rule.value_heads;
+    const json* const size = settings.find(keys.head_dim);
+    if (size != nullptr && *size != "auto") settings.only(keys.head_dim, rule.value_head_dim);
+    parse_limits(settings, rule);
+  } else {
+    rule.value_head_dim = settings.size(keys.head_dim, kMaxHeadDim, 64);
+    // time_step_limit is not read: this and no upper limit.
+    rule.time_step_low = settings.number("time_step_min").value_or(0.001);
+    settings.only("mamba_hidden_act", "silu");
+  }
+  rule.key_heads = settings.size(keys.groups, rule.value_heads, keys.groups_absent);
+  if (rule.value_heads % rule.key_heads != 0)
+    settings.refuse(keys.groups, fmt::format("a divisor of {} ({})", keys.heads, rule.value_heads));
+  rule.key_head_dim = settings.size(keys.state, kMaxHeadDim, keys.state_absent);
+  rule.conv_kernel = settings.size(keys.kernel, kMaxKernel, 4);
+  rule.conv_bias = settings.flag(keys.conv_bias, true);
+  settings.only("mamba_proj_bias", false);
+  settings.only("normalization_function", "rmsnorm");
+}
+
+// Nemotron-H's: a layer without a mixer is recurrent, with an empty state.
+void parse_parts(const ConfigReader& settings, Config& config) {
+  for (const char part : layer_parts(settings)) {
+    config.linear_attention.push_back(part != '*');
+    const bool mixes = part == 'M' || part == '*';
+    config.no_mixer.push_back(!mixes);
+    config.no_mlp.push_back(mixes);
+  }
+  for (const char* key : {"residual_in_fp32", "tie_word_embeddings"}) settings.only(key, false);
+  settings.only("hidden_dropout", 0);
+  settings.only("attention_head_dim", config.head_dim);
+}
+
+}  // namespace
+
+std::string layer_parts(const ConfigReader& settings) {
+  constexpr const char *kTypes = "layers_block_type", *kPattern = "hybrid_override_pattern";
+  static const std::map<std::string, char> kParts = {
+      {"linear_attention", 'M'}, {"mamba", 'M'}, {"full_attention", '*'},
+      {"attention", '*'},        {"mlp", '-'},   {"moe", 'E'}};
+  std::string parts;
+  const json* const types = settings.find(kTypes);
+  const char* const key = types != nullptr ? kTypes : kPattern;
+  if (types != nullptr && types->is_array()) {
+    for (const json& type : *types) {
+      const auto known = type.is_string() ? kParts.find(type.get<std::string>()) : kParts.end();
+      parts += known == kParts.end() ? '?' : known->second;
+    }
+  } else if (types == nullptr) {
+    parts = settings.text(kPattern).value_or("");
+  }
+  if (parts.empty() || parts.size() > kMaxLayers || parts.find_first_not_of("M*-E") != std::string::npos)
+    settings.refuse(key, "linear_attention, full_attention, mlp or moe (M, *, - or E) for each layer");
+  settings.only("num_hidden_layers", parts.size());
+  return parts;
+}
+
+void parse_recurrent(const ConfigReader& settings, const Family& family, Config& config) {
+  if (family.one_part_layers) {
+    parse_parts(settings, config);
+  } else {
+    config.linear_attention = recurrent_layers(settings, family, config.num_hidden_layers);
+  }
+  config.windows.assign(static_cast<std::size_t>(config.num_hidden_layers), 0);
+  if (family.state_space) {
+    settings.only("sliding_window", nullptr);
+    return parse_state_space(settings, *family.state_space, config);
+  }
+  config.attention_output_gate = true;
+  settings.only("attn_output_gate", true);
+  settings.only("sliding_window", nullptr);
+  settings.only("use_sliding_window", false);
+  settings.only("mamba_ssm_dtype", "float32");  // the state's: it is never narrower here
+  DeltaRuleSettings& rule = config.delta_rule;
+  constexpr int64_t kMaxKernel = 64;
+  rule.key_heads = settings.size("linear_num_key_heads", kMaxHeads, 16);
+  rule.value_heads = settings.size("linear_num_value_heads", kMaxHeads, 32);
+  rule.key_head_dim = settings.size("linear_key_head_dim", kMaxHeadDim, 128);
+  rule.value_head_dim = settings.size("linear_value_head_dim", kMaxHeadDim, 128);
+  rule.conv_kernel = settings.size("linear_conv_kernel_dim", kMaxKernel, 4);
+  rule.fused_projections = family.fused_recurrence;
+  if (rule.value_heads % rule.key_heads != 0)
+    settings.refuse("linear_num_value_heads",
+                    fmt::format("a multiple of linear_num_key_heads ({})", rule.key_heads));
+}
+
+}  // namespace streambp

@@ -1,0 +1,220 @@
+// A family of models as data: what its class in transformers fixes, and what that class takes where
+// config.json lacks a key. The table of them is in config_families.cc, and nothing else asks for a family by
+// its name.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "streambp/model/config/config.h"
+
+namespace streambp {
+
+class ConfigReader;
+
+/// Which maps have a bias. A key of null: none is read, and what stands in place of it always holds.
+struct FamilyBiases {
+  const char* qkv_key = "attention_bias";
+  const char* output_key = "attention_bias";
+  const char* mlp_key = nullptr;
+  bool qkv = false;  // where the key is absent
+  bool output = false;
+};
+
+enum class QkNorm {
+  kNone,
+  kOfHeads,
+  kOfWholeProjections,
+  kByKey,           // of heads, where use_qk_norm says so
+  kOfRotatedHeads,  // after their rotation, under other names
+};
+
+enum class NormLayout {
+  kBefore,  // attention and MLP
+  kAfter,
+  kAround,
+  kAroundAsGlm,  // under GLM-4's names
+};
+
+/// Which layers have a window where layer_types does not say.
+enum class WindowLayers {
+  kNone,              // and the key sliding_window is refused
+  kAll,               // where sliding_window is no null
+  kAllAsStated,       // likewise, and the key has to be there
+  kFromLayer,         // with use_sliding_window: those from max_window_layers on
+  kEvenBelowLayer,    // with use_sliding_window: every other one below max_window_layers
+  kAllIfSwitchedOn,   // with use_sliding_window
+  kThoseWithoutRope,  // with use_sliding_window
+  kAllButEvery,       // period-th
+};
+
+struct FamilyWindows {
+  WindowLayers layers = WindowLayers::kNone;
+  int64_t period = 0;
+  bool reads_period = false;  // sliding_window_pattern, with which layer_types has to agree
+  bool other_periods = true;  // else that key may only repeat the period
+  int64_t size = 0;           // where sliding_window is absent; 0: the key has to be there
+  bool null_is_none = false;  // sliding_window null: no layer has one
+  bool last_sees_all = false;
+};
+
+/// Which layers don't rotate queries and keys.
+enum class NoRope {
+  kNone,
+  kByKeys,      // no_rope_layers, no_rope_layer_interval
+  kFullLayers,  // those without a window, where some may have one
+  kByType,      // all, where position_embedding_type is not rope
+  kAll,
+};
+
+/// The scalings of positions that a family's class reads as the others do.
+enum class RopeTypes {
+  kUsual,         // all but proportional
+  kLongrope,      // default and longrope (Phi-3)
+  kYarn,          // yarn alone, with a scale of queries (Ministral 3)
+  kProportional,  // default and proportional, of each kind of layer its own object (Gemma 4)
+};
+
+/// The object that a class takes where the file has none (rope_defaults.h); none: plain rotation.
+enum class ClassRope { kNone, kGemma4, kGptOss, kMinistral3 };
+
+struct FamilyRope {
+  double theta = 1e4;
+  RopeTypes types = RopeTypes::kUsual;
+  std::optional<double> partial = std::nullopt;  // partial_rotary_factor where absent; none: of whole heads
+  bool reads_rotary_dim = false;                 // which says the same in entries
+  bool interleaved = false;
+  bool of_windows = false;  // layers with a window have a rope of their own
+  double theta_of_windows = 1e4;
+  bool reads_theta_of_windows = false;  // rope_local_base_freq
+  bool reads_alpha = false;             // of type dynamic: a base stretched once for all, whatever the length
+  bool image_keys = false;              // mrope_section and mrope_interleaved may be there
+  ClassRope of_class = ClassRope::kNone;
+  bool null_is_ambiguous = false;  // transformers 4 and 5 read a null rope_scaling differently
+};
+
+enum class Router {
+  kNone,
+  kSwitchedOff,  // where num_local_experts is 0, and nothing else is supported
+  kByLayers,     // sigmoids, a correction and groups, where the list of layers says so
+  kSoftmax,      // in the layers that decoder_sparse_step and mlp_only_layers leave
+  kOfAllLayers,  // experts as wide as intermediate_size in every layer
+  kGrouped,      // sigmoids, a correction and groups, from first_k_dense_replace on
+  kNextToMlp,    // Gemma 4's
+};
+
+struct FamilyExperts {
+  Router router = Router::kNone;
+  bool two_names = false;        // num_local_experts as good as num_experts
+  bool shared = false;           // a gated expert that every token has
+  bool always = false;           // no layer has a dense MLP, and weights always sum to 1
+  bool normalised = false;       // norm_topk_prob where it is absent
+  bool normalised_null = false;  // and where it is null
+  bool block_sparse_moe_names = false;
+  bool biased_interleaved = false;
+  bool sigmoid_scores = false;  // of kOfAllLayers: in one group, normalised
+  // Of kGrouped, where the keys are absent.
+  int64_t experts = 0, width = 0, groups = 1, topk_groups = 1, dense_layers = 1;
+  double scale = 1.0;
+};
+
+/// A multimodal model of which the family may be the text part.
+struct FamilyWhole {
+  const char* model_type = nullptr;
+  const char* sizes = "{}";  // of its text part where text_config lacks them
+  bool tied_inside = false;  // tie_word_embeddings may stand in text_config alone
+};
+
+/// The keys that say Mamba-2's layers, and what the class takes where they are absent.
+struct FamilyStateSpace {
+  const char *heads = "mamba_n_heads", *head_dim = "mamba_d_head", *state = "mamba_d_state";
+  const char *groups = "mamba_n_groups", *kernel = "mamba_d_conv", *conv_bias = "mamba_conv_bias";
+  int64_t state_absent = 256, groups_absent = 1;
+  bool expands = true;  // to mamba_expand hidden_size, else to heads of a stated size
+};
+
+/// What the class calls its modules.
+struct FamilyModules {
+  const char* attention = "self_attn";
+  const char* recurrence = "linear_attn";
+  const char* mlp = "mlp";
+  const char* gate_up = "gate_up_proj";
+  const char* down = "down_proj";
+  /// Files say backbone for model, and call the embedding embeddings and the last norm norm_f.
+  bool backbone = false;
+};
+
+struct Family {
+  const char* name;             // model_type
+  const char* alias = nullptr;  // another model_type of the same class
+  FamilyWhole whole = {};
+  int64_t positions = 32768;  // max_position_embeddings
+  double rms_norm_eps = 1e-6;
+  const char* norm_eps = "rms_norm_eps";  // its key
+  bool tied = false;
+  int64_t head_dim = 0;                 // 0: hidden_size / num_attention_heads
+  bool head_dim_disputed = false;       // readers of files without the key take one or the other
+  bool heads_fill_hidden = false;       // heads times head_dim is hidden_size
+  bool key_value_heads_absent = false;  // num_key_value_heads may be: num_attention_heads
+  int64_t pad_token_id = -1;            // -1: none
+  bool pad_token_unread = false;
+  bool one_part_layers = false;  // each is a mixer or an MLP: layers_block_type
+  FamilyBiases bias = {};
+  std::array<const char*, 2> dropouts = {};  // keys of those that the class has where they are absent
+  Activation activation = Activation::kSilu;
+  bool gelu_means_tanh = false;  // hidden_act gelu in files of the other one
+  QkNorm qk_norm = QkNorm::kNone;
+  NormLayout norms = NormLayout::kBefore;
+  bool norm_adds_one = false;
+  bool fused_projections = false;
+  bool fused_gate_up = false;
+  bool scales_embedding = false;  // by the root of hidden_size
+  bool multipliers = false;       // Granite's
+  bool clamped_gate = false;      // GPT-OSS's
+  bool attention_sinks = false;
+  double query_pre_attn_scalar = 0.0;                     // where absent; 0: the key is not read
+  std::optional<double> attn_softcapping = std::nullopt;  // where absent, 0: none; no value: not read
+  std::optional<double> final_softcapping = std::nullopt;
+  bool pretraining_tp_unread = false;   // a published file holds another number than 1
+  const char* bidirectional = nullptr;  // what use_bidirectional_attention may say besides false
+  bool latent = false;                  // latent attention
+  bool recurrent = false;               // some layers have the gated delta rule
+  bool fused_recurrence = false;        // in_proj_qkvz and in_proj_ba
+  std::optional<FamilyStateSpace> state_space = std::nullopt;  // instead of the delta rule
+  const char* mlp_width = "intermediate_size";
+  FamilyModules modules = {};
+  bool gemma4 = false;  // Gemma4Settings
+  FamilyWindows windows = {};
+  NoRope no_rope = NoRope::kNone;
+  FamilyRope rope = {};
+  FamilyExperts experts = {};
+};
+
+/// The family that `settings` names as its model_type; throws InputError with the known ones otherwise.
+const Family& find_family(const ConfigReader& settings);
+
+/// The row of a config that has been read: what no key can change is there, and not in Config.
+const Family& family_of(const Config& config);
+
+/// What the config's family calls its modules.
+const FamilyModules& modules_of(const Config& config);
+
+/// Whether queries and keys are rotated before they are normed (Hunyuan).
+inline bool norms_rotated_heads(const Config& config) {
+  return config.qk_norm && family_of(config).qk_norm == QkNorm::kOfRotatedHeads;
+}
+
+/// The names of the norms of queries and keys.
+inline std::pair<const char*, const char*> qk_norm_names(const Config& config) {
+  return norms_rotated_heads(config) ? std::pair("query_layernorm", "key_layernorm")
+                                     : std::pair("q_norm", "k_norm");
+}
+
+/// The row of the text part of a multimodal `model_type` whose text_config says `text_type`; null: no such
+/// model is known.
+const Family* find_text_family(const std::string& model_type, const std::string& text_type);
+
+}  // namespace streambp

@@ -1,0 +1,274 @@
+// Names, shapes and order of a decoder's parameters.
+#include <fmt/format.h>
+#include <functional>
+#include <numeric>
+#include <utility>
+
+#include "streambp/model/config/config.h"
+#include "streambp/model/config/family.h"
+
+namespace streambp {
+namespace {
+
+// Appends the parameters of one model, part by part.
+class ShapeList {
+ public:
+  explicit ShapeList(const Config& config) : config_(config) {}
+
+  void matrix(const std::string& name, int64_t out, int64_t in, ParameterRole role) {
+    shapes_.push_back({name + ".weight", {out, in}, role, of_expert_});
+  }
+
+  void linear(const std::string& name, int64_t out, int64_t in, bool bias = false) {
+    matrix(name, out, in, ParameterRole::kWeight);
+    if (bias) shapes_.push_back({name + ".bias", {out}, ParameterRole::kBias, of_expert_});
+  }
+
+  // Of a norm that a layer need not have: `module` is empty then.
+  void norm_of_layer(const std::string& at, const std::string& module) {
+    if (!module.empty()) norm(at + module, config_.hidden_size);
+  }
+
+  void norm(const std::string& name, int64_t size) {
+    shapes_.push_back({name + ".weight", {size}, ParameterRole::kNorm});
+  }
+
+  void per_head(const std::string& name, int64_t heads) {
+    shapes_.push_back({name, {heads}, ParameterRole::kPerHead});
+  }
+
+  // `at` is the name of the layer and a dot in what follows.
+  void delta_rule(const std::string& at) {
+    const DeltaRuleSettings& rule = config_.delta_rule;
+    const int64_t hidden = config_.hidden_size;
+    const std::string in = at + modules_of(config_).recurrence + ".";
+    per_head(in + "dt_bias", rule.value_heads);
+    per_head(in + "A_log", rule.value_heads);
+    if (rule.state_space) per_head(in + "D", rule.value_heads);
+    shapes_.push_back(
+        {in + "conv1d.weight", {rule.channels(), 1, rule.conv_kernel}, ParameterRole::kConvolution});
+    if (rule.conv_bias) shapes_.push_back({in + "conv1d.bias", {rule.channels()}, ParameterRole::kBias});
+    if (rule.state_space) {
+      linear(in + "in_proj", rule.values() + rule.channels() + rule.value_heads, hidden);
+    } else if (rule.fused_projections) {
+      linear(in + "in_proj_qkvz", rule.channels() + rule.values(), hidden);
+      linear(in + "in_proj_ba", 2 * rule.value_heads, hidden);
+    } else {
+      linear(in + "in_proj_qkv", rule.channels(), hidden);
+      linear(in + "in_proj_z", rule.values(), hidden);
+      linear(in + "in_proj_b", rule.value_heads, hidden);
+      linear(in + "in_proj_a", rule.value_heads, hidden);
+    }
+    norm(in + "norm", rule.state_space ? rule.values() : rule.value_head_dim);
+    linear(in + "out_proj", hidden, rule.values());
+  }
+
+  void attention(const std::string& at, int64_t layer) {
+    const int64_t hidden = config_.hidden_size, head_dim = config_.head_dim_of(layer);
+    const int64_t queries = config_.query_width(layer);
+    const int64_t keys = config_.key_value_heads_of(layer) * head_dim;
+    const bool own_keys = !config_.shares_keys_values(layer);
+    const std::string in = at + modules_of(config_).attention + ".";
+    if (config_.fused_projections) {
+      linear(in + "qkv_proj", queries + 2 * keys, hidden, config_.qkv_bias);
+    } else {
+      linear(in + "q_proj", config_.attention_output_gate ? 2 * queries : queries, hidden, config_.qkv_bias);
+      if (own_keys) linear(in + "k_proj", keys, hidden, config_.qkv_bias);
+      if (own_keys && !config_.keys_are_values(layer)) linear(in + "v_proj", keys, hidden, config_.qkv_bias);
+    }
+    const bool full_width = config_.qk_norm_full_width;
+    const auto [of_queries, of_keys] = qk_norm_names(config_);
+    if (config_.qk_norm) norm(in + of_queries, full_width ? queries : head_dim);
+    if (config_.qk_norm && own_keys) norm(in + of_keys, full_width ? keys : head_dim);
+    linear(in + "o_proj", hidden, queries, config_.o_bias);
+    if (config_.attention_sinks)
+      shapes_.push_back({in + "sinks", {config_.num_attention_heads}, ParameterRole::kPerHead});
+  }
+
+  void latent_attention(const std::string& at) {
+    const LatentAttentionSettings& latent = config_.latent;
+    const int64_t hidden = config_.hidden_size, heads = config_.num_attention_heads;
+    const std::string in = at + "self_attn.";
+    const int64_t queries = heads * (latent.qk_nope_head_dim + latent.qk_rope_head_dim);
+    if (latent.q_lora_rank > 0) {
+      linear(in + "q_a_proj", latent.q_lora_rank, hidden, config_.qkv_bias);
+      norm(in + "q_a_layernorm", latent.q_lora_rank);
+      linear(in + "q_b_proj", queries, latent.q_lora_rank);
+    } else {
+      linear(in + "q_proj", queries, hidden);
+    }
+    linear(in + "kv_a_proj_with_mqa", latent.kv_lora_rank + latent.qk_rope_head_dim, hidden,
+           config_.qkv_bias);
+    norm(in + "kv_a_layernorm", latent.kv_lora_rank);
+    linear(in + "kv_b_proj", heads * (latent.qk_nope_head_dim + latent.v_head_dim), latent.kv_lora_rank);
+    linear(in + "o_proj", hidden, heads * latent.v_head_dim, config_.o_bias);
+  }
+
+  void dense_mlp(const std::string& at, int64_t width) {
+    const int64_t hidden = config_.hidden_size;
+    if (config_.fused_projections || config_.fused_gate_up) {
+      linear(at + modules_of(config_).gate_up, 2 * width, hidden, config_.mlp_bias);
+    } else {
+      if (config_.hidden_act != Activation::kRelu2) linear(at + "gate_proj", width, hidden, config_.mlp_bias);
+      linear(at + "up_proj", width, hidden, config_.mlp_bias);
+    }
+    linear(at + modules_of(config_).down, hidden, width, config_.mlp_bias);
+  }
+
+  // GPT-OSS's: two tensors and their biases for all experts, [in, out] each.
+  void interleaved_mixture(const std::string& at) {
+    const int64_t experts = config_.mixture.num_experts, width = config_.mixture.moe_intermediate_size;
+    const auto add = [&](const std::string& part, int64_t in, int64_t out) {
+      const std::string name = at + "mlp.experts." + part;
+      shapes_.push_back({name, {experts, in, out}, ParameterRole::kExperts, /*of_expert=*/true});
+      shapes_.push_back({name + "_bias", {experts, out}, ParameterRole::kBias, /*of_expert=*/true});
+    };
+    linear(at + "mlp.router", experts, config_.hidden_size, /*bias=*/true);
+    add("gate_up_proj", config_.hidden_size, 2 * width);
+    add("down_proj", width, config_.hidden_size);
+  }
+
+  // Gemma 4's, next to the MLP: norms, router and two tensors for all experts, [out, in] each.
+  void mixture_next_to_mlp(const std::string& at) {
+    const int64_t experts = config_.mixture.num_experts, width = config_.mixture.moe_intermediate_size;
+    const int64_t hidden = config_.hidden_size;
+    for (const char* name :
+         {"post_feedforward_layernorm_1", "post_feedforward_layernorm_2", "pre_feedforward_layernorm_2"})
+      norm(at + name, hidden);
+    shapes_.push_back({at + "router.scale", {hidden}, ParameterRole::kNorm});
+    shapes_.push_back({at + "router.per_expert_scale", {experts}, ParameterRole::kNorm});
+    linear(at + "router.proj", experts, hidden);
+    const auto add = [&](const char* part, int64_t out, int64_t in) {
+      shapes_.push_back(
+          {at + "experts." + part, {experts, out, in}, ParameterRole::kExperts, /*of_expert=*/true});
+    };
+    add("gate_up_proj", 2 * width, hidden);
+    add("down_proj", hidden, width);
+  }
+
+  // Gemma 4's second embedding and what makes each layer's share of it.
+  void per_layer_inputs() {
+    const int64_t width = config_.num_hidden_layers * config_.gemma4.hidden_size_per_layer_input;
+    matrix("model.embed_tokens_per_layer", config_.gemma4.vocab_size_per_layer_input, width,
+           ParameterRole::kTable);
+    linear("model.per_layer_model_projection", width, config_.hidden_size);
+    norm("model.per_layer_projection_norm", config_.gemma4.hidden_size_per_layer_input);
+  }
+
+  void per_layer_maps(const std::string& at) {
+    const int64_t size = config_.gemma4.hidden_size_per_layer_input;
+    linear(at + "per_layer_input_gate", size, config_.hidden_size);
+    linear(at + "per_layer_projection", config_.hidden_size, size);
+    norm(at + "post_per_layer_input_norm", config_.hidden_size);
+  }
+
+  void layer_scalar(const std::string& at) {
+    shapes_.push_back({at + "layer_scalar", {1}, ParameterRole::kScalar});
+  }
+
+  void mixture(const std::string& at) {
+    const MixtureSettings& mixture = config_.mixture;
+    if (mixture.biased_interleaved) return interleaved_mixture(at);
+    const std::string in = at + modules_of(config_).mlp + ".";
+    linear(in + "gate", mixture.num_experts, config_.hidden_size);
+    if (mixture.sigmoid_scores) {
+      shapes_.push_back(
+          {in + "gate.e_score_correction_bias", {mixture.num_experts}, ParameterRole::kCorrection});
+    }
+    of_expert_ = true;
+    for (int64_t expert = 0; expert < mixture.num_experts; ++expert) {
+      dense_mlp(fmt::format("{}experts.{}.", in, expert), mixture.moe_intermediate_size);
+    }
+    of_expert_ = false;
+    if (mixture.shared_expert_intermediate_size == 0) return;
+    if (mixture.shared_expert_ungated)
+      return dense_mlp(in + "shared_experts.", mixture.shared_expert_intermediate_size);
+    dense_mlp(in + "shared_expert.", mixture.shared_expert_intermediate_size);
+    linear(in + "shared_expert_gate", 1, config_.hidden_size);
+  }
+
+  std::vector<ParameterShape> take() { return std::move(shapes_); }
+
+ private:
+  const Config& config_;
+  std::vector<ParameterShape> shapes_;
+  bool of_expert_ = false;  // what is appended
+};
+
+}  // namespace
+
+int64_t Config::producer_of(int64_t layer) const {
+  if (!shares_keys_values(layer)) return layer;
+  int64_t producer = num_hidden_layers - gemma4.num_kv_shared_layers - 1;
+  while (has_window(producer) != has_window(layer)) --producer;
+  return producer;
+}
+
+bool Config::has_consumers(int64_t layer) const {
+  if (shares_keys_values(layer)) return false;
+  for (int64_t above = num_hidden_layers - gemma4.num_kv_shared_layers; above < num_hidden_layers; ++above) {
+    if (producer_of(above) == layer) return true;
+  }
+  return false;
+}
+
+NormNames Config::norm_names(int64_t layer) const {
+  if (!no_mixer.empty())
+    return has_mixer(layer) ? NormNames{"norm", "", "", ""} : NormNames{"", "", "norm", ""};
+  if (norm_after) return {"", "post_attention_layernorm", "", "post_feedforward_layernorm"};
+  if (glm_norm_names)
+    return {"input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"};
+  if (sandwich_norms) {
+    return {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
+            "post_feedforward_layernorm"};
+  }
+  return {"input_layernorm", "", "post_attention_layernorm", ""};
+}
+
+std::vector<ParameterShape> parameter_shapes(const Config& config) {
+  const int64_t hidden = config.hidden_size;
+  ShapeList list(config);
+  list.matrix("model.embed_tokens", config.vocab_size, hidden, ParameterRole::kEmbedding);
+  if (config.has_per_layer_inputs()) list.per_layer_inputs();
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    const std::string at = fmt::format("model.layers.{}.", layer);
+    const NormNames norms = config.norm_names(layer);
+    list.norm_of_layer(at, norms.before_attention);
+    const bool mixes = config.has_mixer(layer);
+    if (mixes && config.is_recurrent(layer)) {
+      list.delta_rule(at);
+    } else if (mixes && config.is_latent()) {
+      list.latent_attention(at);
+    } else if (mixes) {
+      list.attention(at, layer);
+    }
+    list.norm_of_layer(at, norms.after_attention);
+    list.norm_of_layer(at, norms.before_mlp);
+    if (config.is_sparse(layer) && !config.mixture.next_to_mlp) {
+      list.mixture(at);
+    } else if (config.has_mlp(layer)) {
+      list.dense_mlp(at + modules_of(config).mlp + ".", config.intermediate_size_of(layer));
+      if (config.is_sparse(layer)) list.mixture_next_to_mlp(at);
+    }
+    list.norm_of_layer(at, norms.after_mlp);
+    if (config.has_per_layer_inputs()) list.per_layer_maps(at);
+    if (config.layer_scalar) list.layer_scalar(at);
+  }
+  list.norm("model.norm", hidden);
+  if (config.value_model) {
+    list.matrix("score", 1, hidden, ParameterRole::kHead);
+  } else if (!config.tie_word_embeddings) {
+    list.matrix("lm_head", config.vocab_size, hidden, ParameterRole::kHead);
+  }
+  return list.take();
+}
+
+int64_t parameter_count(const Config& config) {
+  int64_t count = 0;
+  for (const ParameterShape& parameter : parameter_shapes(config)) {
+    count += std::accumulate(parameter.shape.begin(), parameter.shape.end(), int64_t{1}, std::multiplies<>());
+  }
+  return count;
+}
+
+}  // namespace streambp

@@ -1,0 +1,371 @@
+#include "streambp/model/files/checkpoint.h"
+
+#include <algorithm>
+#include <array>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "streambp/error.h"
+#include "streambp/model/config/family.h"
+#include "streambp/model/files/model_files.h"
+#include "streambp/model/files/strict_json.h"
+#include "streambp/model/quantized/quantization.h"
+
+namespace streambp {
+namespace {
+
+using nlohmann::json;
+using Files = std::map<std::string, SafetensorsFile>;  // a tensor's name to the file that holds it
+using Tensors = std::map<std::string, StoredTensor>;   // by the names of parameters
+
+constexpr const char* kEmbeddingWeight = "model.embed_tokens.weight";
+constexpr const char* kHeadWeight = "lm_head.weight";
+
+// A link that leads nowhere, or in a circle, is there as well: opening it says what is the matter.
+bool is_there(const std::filesystem::path& path) {
+  std::error_code error;
+  return std::filesystem::exists(std::filesystem::symlink_status(path, error));
+}
+
+// A table that files saved by old versions of transformers hold; here it is computed.
+bool is_rope_table(const std::string& name) {
+  return name.ends_with(".rotary_emb.inv_freq");
+}
+
+Files single_file(const std::filesystem::path& path) {
+  const SafetensorsFile file = SafetensorsFile::open(path);
+  Files files;
+  for (const auto& [name, entry] : file.entries()) files.emplace(name, file);
+  return files;
+}
+
+// A shard is a file of the folder itself: an index may not point elsewhere.
+void check_shard_name(const std::string& shard, const std::string& where) {
+  const bool inside = !shard.empty() && shard.find('/') == std::string::npos &&
+                      shard.find('\\') == std::string::npos && shard.find("..") == std::string::npos &&
+                      shard.find('\0') == std::string::npos;
+  if (!inside)
+    throw InputError("{}: shard name {}, expected a file name in the same folder", where, shown(shard));
+}
+
+// `where` names the index.
+SafetensorsFile open_shard(const std::filesystem::path& path, const std::string& shard,
+                           const std::string& where) {
+  if (!is_there(path)) {
+    throw InputError(
+        "{}: its shard {} is missing, expected it in the same folder: download it, or another index", where,
+        shown(shard));
+  }
+  try {
+    return SafetensorsFile::open(path);
+  } catch (const InputError& error) {
+    throw InputError("{}: its shard: {}", where, error.what());
+  }
+}
+
+// The shards of `folder` and the tensors they hold. Index and shards have to agree.
+Files sharded_files(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / kWeightIndex;
+  const std::string where = path.string();
+  const json index = parse_strict_json(read_text_file(path), where);
+  const auto weight_map = index.is_object() ? index.find("weight_map") : index.end();
+  if (weight_map == index.end() || !weight_map->is_object()) {
+    throw InputError("{}: no weight_map object in it", where);
+  }
+  std::map<std::string, SafetensorsFile> shards;
+  Files files;
+  for (const auto& [name, value] : weight_map->items()) {
+    if (!value.is_string())
+      throw InputError("{}: tensor {} is in {}, expected a string", where, shown(name), shown(value));
+    const auto shard_name = value.get<std::string>();
+    check_shard_name(shard_name, where);
+    auto shard = shards.find(shard_name);
+    if (shard == shards.end())
+      shard = shards.emplace(shard_name, open_shard(folder / shard_name, shard_name, where)).first;
+    if (!shard->second.entries().contains(name)) {
+      throw InputError("{}: tensor {} is not in {}, where the index has it", where, shown(name),
+                       shown(shard_name));
+    }
+    files.emplace(name, shard->second);
+  }
+  for (const auto& [shard_name, shard] : shards) {
+    for (const auto& [name, entry] : shard.entries()) {
+      const auto listed = weight_map->find(name);
+      if (listed == weight_map->end()) {
+        if (is_rope_table(name)) continue;
+        throw InputError("{}: tensor {} is in {} but not in the index", where, shown(name),
+                         shown(shard_name));
+      }
+      if (listed->get<std::string>() != shard_name) {
+        throw InputError("{}: tensor {} is in two shards, {} and {}", where, shown(name), shown(*listed),
+                         shown(shard_name));
+      }
+    }
+  }
+  return files;
+}
+
+bool is_floating(const std::string& dtype) {
+  static constexpr std::array<std::string_view, 4> kFloating = {"F64", "F32", "BF16", "F16"};
+  return std::find(kFloating.begin(), kFloating.end(), dtype) != kFloating.end();
+}
+
+// The name a parameter has in a Gemma 3 or 4, Ministral 3 or Qwen3.5 that is only text, given its name in
+// any: in the whole model the text part's names begin with language_model (transformers 4) or
+// model.language_model (5). Nothing for a tensor of the vision or audio part, and of Qwen3.5's layers that
+// predict more than the next token.
+std::optional<std::string> text_name(const std::string& name) {
+  static constexpr std::array<std::string_view, 9> kVision = {
+      "vision_tower.",       "multi_modal_projector.",
+      "model.vision_tower.", "model.multi_modal_projector.",
+      "model.visual.",       "mtp.",
+      "model.audio_tower.",  "model.embed_vision.",
+      "model.embed_audio."};
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kText = {
+      {{"language_model.model.", "model."},
+       {"model.language_model.", "model."},
+       {"language_model.lm_head.", "lm_head."}}};
+  const auto begins = [&](std::string_view prefix) { return name.starts_with(prefix); };
+  if (std::any_of(kVision.begin(), kVision.end(), begins)) return {};
+  for (const auto& [prefix, ours] : kText) {
+    if (begins(prefix)) return std::string(ours) + name.substr(prefix.size());
+  }
+  return name;
+}
+
+// What Mixtral's and MiniMax M2's files call the modules of a layer's mixture, and what they are here.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kBlockSparseMoe = {
+    {{".block_sparse_moe.experts.", ".mlp.experts."},
+     {".block_sparse_moe.e_score_correction_bias", ".mlp.gate.e_score_correction_bias"},
+     {".block_sparse_moe.gate.", ".mlp.gate."},
+     {".w1.", ".gate_proj."},
+     {".w3.", ".up_proj."},
+     {".w2.", ".down_proj."}}};
+
+// What Nemotron-H's files call what is outside of layers.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kBackbone = {
+    {{"backbone.embeddings.", "model.embed_tokens."},
+     {"backbone.norm_f.", "model.norm."},
+     {"backbone.", "model."}}};
+
+std::string with_replaced(std::string name, std::string_view from, std::string_view to) {
+  if (const auto at = name.find(from); at != std::string::npos) name.replace(at, from.size(), to);
+  return name;
+}
+
+// Whether a tensor belongs to the layer after the last one, which predicts the token after the next
+// (num_nextn_predict_layers): transformers leaves it out too.
+bool is_of_next_token_layer(const std::string& name, const Config& config) {
+  return config.mixture.sigmoid_scores &&
+         name.starts_with(fmt::format("model.layers.{}.", config.num_hidden_layers));
+}
+
+// The rows [first, first + rows) of what `tensor` holds of one expert, [width, size] for each.
+StoredTensor expert_rows(const StoredTensor& tensor, int64_t expert, int64_t first, int64_t rows) {
+  const SafetensorsEntry& whole = tensor.entry();
+  const uint64_t row = (whole.end - whole.begin) / static_cast<uint64_t>(whole.shape[0] * whole.shape[1]);
+  SafetensorsEntry part = whole;
+  part.shape = {rows, whole.shape[2]};
+  part.begin += row * static_cast<uint64_t>(expert * whole.shape[1] + first);
+  part.end = part.begin + row * static_cast<uint64_t>(rows);
+  return {tensor.file, tensor.name, part};
+}
+
+// The parameters of a layer's experts that `tensor` holds if it is one of the two of all experts, its names
+// and what belongs to them: gate_up_proj [experts, 2 F, D], the gate's rows before the up's, or down_proj
+// [experts, D, F]. Empty: it is none, or of another shape.
+std::vector<std::pair<std::string, StoredTensor>> of_experts(const std::string& name,
+                                                             const StoredTensor& tensor,
+                                                             const Config& config) {
+  const MixtureSettings& mixture = config.mixture;
+  const bool gate_up = name.ends_with(".mlp.experts.gate_up_proj");
+  if (mixture.num_experts == 0 || mixture.biased_interleaved || mixture.next_to_mlp ||
+      (!gate_up && !name.ends_with(".mlp.experts.down_proj")))
+    return {};
+  const int64_t width = mixture.moe_intermediate_size, hidden = config.hidden_size;
+  const std::vector<int64_t> shape = gate_up ? std::vector{mixture.num_experts, 2 * width, hidden}
+                                             : std::vector{mixture.num_experts, hidden, width};
+  if (tensor.entry().shape != shape || !is_floating(tensor.entry().dtype)) return {};
+  const std::string experts = name.substr(0, name.rfind('.'));
+  std::vector<std::pair<std::string, StoredTensor>> parts;
+  for (int64_t expert = 0; expert < mixture.num_experts; ++expert) {
+    const std::string one = fmt::format("{}.{}.", experts, expert);
+    if (gate_up) {
+      parts.emplace_back(one + "gate_proj.weight", expert_rows(tensor, expert, 0, width));
+      parts.emplace_back(one + "up_proj.weight", expert_rows(tensor, expert, width, width));
+    } else {
+      parts.emplace_back(one + "down_proj.weight", expert_rows(tensor, expert, 0, hidden));
+    }
+  }
+  return parts;
+}
+
+// The tensors of `files` by the names of parameters.
+Tensors named_as_parameters(const Files& files, const Config& config) {
+  const Family& family = family_of(config);
+  const bool may_be_part = family.whole.model_type != nullptr || family.recurrent;
+  Tensors tensors;
+  const auto add = [&](const std::string& name, const StoredTensor& tensor) {
+    const auto [at, is_new] = tensors.try_emplace(name, tensor);
+    if (!is_new) {
+      throw InputError("{}: tensors {} and {} are the same parameter", tensor.file.path().string(),
+                       shown(at->second.name), shown(tensor.name));
+    }
+  };
+  for (const auto& [stored_name, file] : files) {
+    const std::optional<std::string> name = may_be_part ? text_name(stored_name) : stored_name;
+    if (!name || is_of_next_token_layer(*name, config)) continue;
+    const StoredTensor tensor{file, stored_name};
+    const auto parts = of_experts(*name, tensor, config);
+    for (const auto& [parameter, part] : parts) add(parameter, part);
+    if (parts.empty()) add(parameter_name(config, *name), tensor);
+  }
+  return tensors;
+}
+
+// Of tensors of one size.
+bool same_bytes(const StoredTensor& a, const StoredTensor& b) {
+  constexpr uint64_t kAtOnce = uint64_t{1} << 20;
+  const uint64_t size = a.entry().end - a.entry().begin;
+  std::vector<std::byte> of_a(std::min(kAtOnce, size)), of_b(of_a.size());
+  for (uint64_t begin = 0; begin < size; begin += kAtOnce) {
+    const uint64_t count = std::min(kAtOnce, size - begin);
+    a.read(begin, std::span(of_a).first(count));
+    b.read(begin, std::span(of_b).first(count));
+    if (!std::equal(of_a.begin(), of_a.begin() + static_cast<std::ptrdiff_t>(count), of_b.begin()))
+      return false;
+  }
+  return true;
+}
+
+// Published files of Gemma 4 hold what makes keys and values in layers that read another's; nobody uses it.
+bool is_of_shared_keys_values(const std::string& name, const Config& config) {
+  const int64_t layers = config.num_hidden_layers;
+  for (int64_t layer = layers - config.gemma4.num_kv_shared_layers; layer < layers; ++layer) {
+    for (const char* part : {"k_proj", "v_proj", "k_norm", "v_norm"}) {
+      if (name == fmt::format("model.layers.{}.self_attn.{}.weight", layer, part)) return true;
+    }
+  }
+  return false;
+}
+
+// Some files of tied models hold the embedding twice.
+bool is_tolerated(const std::string& name, const StoredTensor& tensor, const Tensors& tensors,
+                  const Config& config) {
+  if (is_rope_table(name) || is_of_shared_keys_values(name, config)) return true;
+  const auto embedding = tensors.find(kEmbeddingWeight);
+  if (name != kHeadWeight || !config.tie_word_embeddings || embedding == tensors.end()) return false;
+  const SafetensorsEntry& tied = embedding->second.entry();
+  if (tensor.entry().dtype != tied.dtype || tensor.entry().shape != tied.shape ||
+      !same_bytes(tensor, embedding->second)) {
+    throw InputError("{}: {} differs from {}, but config.json says tie_word_embeddings: true",
+                     tensor.file.path().string(), tensor.name, embedding->second.name);
+  }
+  return true;
+}
+
+// Drops what is tolerated and checks that exactly the parameters of `config` remain, quantised and packed
+// ones with what belongs to them; `where` names the source.
+Tensors checked(const Files& files, const Config& config, const std::string& where,
+                const std::optional<Quantization>& quantization = {},
+                const std::optional<Packing>& packing = {}) {
+  const Tensors tensors = named_as_parameters(files, config);
+  Tensors parameters;
+  for (const ParameterShape& parameter : parameter_shapes(config)) {
+    if (packing) {
+      auto packed = packed_entries(parameter, *packing, tensors);
+      parameters.merge(packed);
+      if (parameters.contains(parameter.name)) continue;
+    }
+    const auto at = tensors.find(parameter.name);
+    if (at == tensors.end()) {
+      throw InputError("{}: tensor {} is missing, expected shape {}", where, parameter.name,
+                       shown(parameter.shape));
+    }
+    if (quantization) {
+      auto quantized = quantized_entries(parameter, *quantization, tensors);
+      parameters.merge(quantized);
+      if (parameters.contains(parameter.name)) continue;
+    }
+    const StoredTensor& tensor = at->second;
+    const SafetensorsEntry& entry = tensor.entry();
+    if (entry.shape != parameter.shape) {
+      throw InputError("{}: tensor {} has shape {}, expected {}", tensor.file.path().string(), tensor.name,
+                       shown(entry.shape), shown(parameter.shape));
+    }
+    if (!is_floating(entry.dtype)) {
+      throw InputError("{}: tensor {} has dtype {}, expected F64, F32, BF16 or F16",
+                       tensor.file.path().string(), tensor.name, entry.dtype);
+    }
+    parameters.emplace(parameter.name, tensor);
+  }
+  for (const auto& [name, tensor] : tensors) {
+    if (!parameters.contains(name) && !is_tolerated(name, tensor, tensors, config)) {
+      throw InputError("{}: tensor {} is not a parameter of this {} model", tensor.file.path().string(),
+                       shown(tensor.name), config.family);
+    }
+  }
+  return parameters;
+}
+
+}  // namespace
+
+std::string stored_name(const Config& config, const std::string& parameter) {
+  std::string name = parameter;
+  if (modules_of(config).backbone) {
+    for (const auto& [stored, ours] : kBackbone) name = with_replaced(std::move(name), ours, stored);
+  }
+  if (!config.mixture.block_sparse_moe_names || name.find(".mlp.") == std::string::npos) return name;
+  for (const auto& [stored, ours] : kBlockSparseMoe) name = with_replaced(std::move(name), ours, stored);
+  return name;
+}
+
+std::string parameter_name(const Config& config, const std::string& stored) {
+  std::string name = stored;
+  if (modules_of(config).backbone) {
+    for (const auto& [theirs, ours] : kBackbone) name = with_replaced(std::move(name), theirs, ours);
+  }
+  if (!config.mixture.block_sparse_moe_names) return name;
+  for (const auto& [theirs, ours] : kBlockSparseMoe) name = with_replaced(std::move(name), theirs, ours);
+  return name;
+}
+
+std::vector<std::byte> Checkpoint::bytes(const std::string& name) const {
+  const StoredTensor& tensor = stored(name);
+  std::vector<std::byte> all(tensor.entry().end - tensor.entry().begin);
+  tensor.read(0, all);
+  return all;
+}
+
+std::optional<Packing> Checkpoint::packing(const std::string& name) const {
+  return is_floating(entry(name).dtype) ? std::nullopt : packing_;
+}
+
+Checkpoint Checkpoint::open(const std::filesystem::path& folder, const std::string& config_name) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(folder, error)) throw InputError("{}: no such folder", folder.string());
+  Checkpoint checkpoint;
+  checkpoint.config_ = read_config(folder / config_name);
+  const bool single = is_there(folder / kWeightFile);
+  if (!single && !is_there(folder / kWeightIndex))
+    throw InputError("{}: no weights, expected {} or {}", folder.string(), kWeightFile, kWeightIndex);
+  checkpoint.packing_ = read_packing(folder / config_name);
+  const std::filesystem::path path = folder / (single ? kWeightFile : kWeightIndex);
+  checkpoint.tensors_ = checked(single ? single_file(path) : sharded_files(folder), checkpoint.config_,
+                                path.string(), read_quantization(folder / config_name), checkpoint.packing_);
+  return checkpoint;
+}
+
+Checkpoint Checkpoint::open_file(const std::filesystem::path& file, const Config& config) {
+  Checkpoint checkpoint;
+  checkpoint.config_ = config;
+  checkpoint.tensors_ = checked(single_file(file), config, file.string());
+  return checkpoint;
+}
+
+}  // namespace streambp

@@ -1,0 +1,91 @@
+#include "streambp/ops/recurrent/delta_gates.h"
+
+#include <utility>
+
+#include "streambp/ops/differentiable.h"
+#include "streambp/ops/sum_dtype.h"
+
+namespace streambp {
+namespace {
+
+/// Above it softplus(x) is taken for x: e^-x is then below half a unit in the last place of a double's x.
+constexpr double kLinearAbove = 40.0;
+
+at::Tensor shifted(const at::Tensor& a, const Parameter& bias) {
+  return a.to(sum_dtype(a)) + bias.value.to(sum_dtype(a));
+}
+
+at::Tensor rate(const Parameter& log_rate, at::ScalarType wide) {
+  return log_rate.value.to(wide).exp();
+}
+
+}  // namespace
+
+at::Tensor log_decay(const at::Tensor& a, Parameter& log_rate, Parameter& bias) {
+  at::Tensor value;
+  {
+    const at::NoGradGuard no_grad;
+    const at::Tensor soft = at::softplus(shifted(a, bias), /*beta=*/1, kLinearAbove);
+    value = soft.mul(rate(log_rate, soft.scalar_type())).neg_();
+  }
+  const at::Tensor kept = a.detach(), kept_value = value;
+  return differentiable({a}, std::move(value), "log_decay",
+                        [kept, kept_value, &log_rate, &bias](std::vector<at::Tensor>&& dy) {
+                          const at::Tensor& d = dy[0];
+                          accumulate_sum(log_rate, d * kept_value);
+                          at::Tensor dx = shifted(kept, bias).sigmoid_();
+                          dx.mul_(d).mul_(rate(log_rate, dx.scalar_type())).neg_();
+                          accumulate_sum(bias, dx);
+                          return std::vector<at::Tensor>{dx.to(kept.scalar_type())};
+                        });
+}
+
+at::Tensor time_step(const at::Tensor& a, Parameter& bias, double low, double high) {
+  at::Tensor value;
+  {
+    const at::NoGradGuard no_grad;
+    value = at::softplus(shifted(a, bias), /*beta=*/1, kLinearAbove).clamp_(low, high);
+  }
+  return differentiable({a}, std::move(value), "time_step",
+                        [kept = a.detach(), &bias, low, high](std::vector<at::Tensor>&& dy) {
+                          const at::Tensor x = shifted(kept, bias);
+                          const at::Tensor step = at::softplus(x, /*beta=*/1, kLinearAbove);
+                          at::Tensor dx = x.sigmoid().mul_(dy[0]);
+                          dx.mul_((step >= low).logical_and_(step <= high));
+                          accumulate_sum(bias, dx);
+                          return std::vector<at::Tensor>{dx.to(kept.scalar_type())};
+                        });
+}
+
+at::Tensor decay_of_step(const at::Tensor& step, Parameter& log_rate) {
+  at::Tensor value;
+  {
+    const at::NoGradGuard no_grad;
+    value = step.mul(rate(log_rate, step.scalar_type())).neg_();
+  }
+  return differentiable(
+      {step}, value, "decay_of_step", [kept = value, &log_rate](std::vector<at::Tensor>&& dy) {
+        accumulate_sum(log_rate, dy[0] * kept);
+        return std::vector<at::Tensor>{dy[0].mul(rate(log_rate, kept.scalar_type())).neg_()};
+      });
+}
+
+at::Tensor add_skip(const at::Tensor& hidden, const at::Tensor& x, Parameter& skip) {
+  const auto wide = sum_dtype(hidden);
+  const auto of_heads = [wide](const at::Tensor& y, const Parameter& of) {
+    return y.to(wide).mul(of.value.to(wide).unsqueeze(1));
+  };
+  const at::Tensor kept = x.detach().view(hidden.sizes());
+  at::Tensor value;
+  {
+    const at::NoGradGuard no_grad;
+    value = of_heads(kept, skip).add_(hidden).to(hidden.scalar_type());
+  }
+  return differentiable(
+      {hidden, x}, std::move(value), "add_skip", [kept, of_heads, wide, &skip](std::vector<at::Tensor>&& dy) {
+        if (skip.trainable()) accumulate_sum(skip, dy[0].to(wide).mul(kept).sum(2));
+        return std::vector<at::Tensor>{dy[0], of_heads(dy[0], skip).to(kept.scalar_type()).flatten(1)};
+      });
+}
+
+}  // namespace streambp

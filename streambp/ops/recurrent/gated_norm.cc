@@ -1,0 +1,165 @@
+#include "streambp/ops/recurrent/gated_norm.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "streambp/ops/differentiable.h"
+#include "streambp/ops/fused.h"
+#include "streambp/ops/sum_dtype.h"
+
+namespace streambp {
+namespace {
+
+/// x / sqrt(mean(x^2) + eps), and what x was multiplied by for it.
+std::pair<at::Tensor, at::Tensor> normalised(const at::Tensor& x, double eps) {
+  const at::Tensor wide = x.to(sum_dtype(x));
+  const auto size = static_cast<double>(x.size(-1));
+  const at::Tensor rstd =
+      at::linalg_vector_norm(wide, 2, {-1}, /*keepdim=*/true).square_().div_(size).add_(eps).rsqrt_();
+  return {wide * rstd, rstd};
+}
+
+at::Tensor as_heads(const at::Tensor& z, const at::Tensor& x) {
+  return z.reshape(x.sizes()).to(sum_dtype(x));
+}
+
+bool is_fused(const at::Tensor& x, const at::Tensor& z, const Parameter& weight) {
+  return is_for_cpu(x) && has_fused_kernels({x, z, weight.value}) && weight.value.is_contiguous();
+}
+
+/// Shares of the rows for threads, whose sums for the weight are added in order: as many on any number of
+/// threads.
+constexpr int64_t kParts = 64;
+
+template <typename S>
+cpu::GatedNorm<S> kernel_args(const at::Tensor& x, const at::Tensor& z, const Parameter& weight, double eps) {
+  cpu::GatedNorm<S> op;
+  op.size = x.size(2);
+  op.eps = eps;
+  op.weight = kernel_data<const S>(weight.value);
+  op.x = kernel_data<const S>(x);
+  op.z = kernel_data<const S>(z);
+  return op;
+}
+
+at::Tensor forward_fused(const at::Tensor& x, const at::Tensor& z, const Parameter& weight, double eps) {
+  const at::Tensor y = at::empty({x.size(0), x.size(1) * x.size(2)}, x.options());
+  launch_for(x, [&](auto number) {
+    using S = decltype(number);
+    auto op = kernel_args<S>(x, z, weight, eps);
+    op.y = kernel_data<S>(y);
+    at::parallel_for(0, x.size(0) * x.size(1), rows_per_thread(op.size), [&](int64_t begin, int64_t end) {
+      cpu::kernels().of<S>().gated_norm.forward(op, begin, end);
+    });
+  });
+  return y;
+}
+
+std::vector<at::Tensor> backward_fused(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& z,
+                                       Parameter& weight, double eps) {
+  const at::Tensor dx = at::empty(x.sizes(), x.options()), dz = at::empty(dy.sizes(), x.options());
+  const int64_t rows = x.size(0) * x.size(1);
+  const int64_t parts = std::clamp<int64_t>(rows / rows_per_thread(x.size(2)), 1, kParts);
+  at::Tensor recent, total;
+  if (weight.trainable()) {
+    recent = at::zeros({parts, x.size(2)}, x.options().dtype(sum_dtype(x)));
+    total = at::zeros({parts, x.size(2)}, x.options().dtype(at::kDouble));
+  }
+  launch_for(x, [&](auto number) {
+    using S = decltype(number);
+    auto op = kernel_args<S>(x, z, weight, eps);
+    op.dy = kernel_data<const S>(dy);
+    op.dx = kernel_data<S>(dx);
+    op.dz = kernel_data<S>(dz);
+    at::parallel_for(0, parts, 1, [&](int64_t first, int64_t last) {
+      for (int64_t part = first; part < last; ++part) {
+        cpu::WeightSums<S> sums;
+        if (total.defined())
+          sums = {kernel_data<cpu::Wide<S>>(recent) + part * op.size,
+                  kernel_data<double>(total) + part * op.size};
+        cpu::kernels().of<S>().gated_norm.backward(op, sums, rows * part / parts, rows * (part + 1) / parts);
+      }
+    });
+  });
+  if (total.defined()) accumulate_sum(weight, total);
+  return {dx, dz};
+}
+
+at::Tensor forward(const at::Tensor& x, const at::Tensor& z, const Parameter& weight, double eps) {
+  if (is_fused(x, z, weight)) return forward_fused(x.contiguous(), z.contiguous(), weight, eps);
+  at::Tensor y = normalised(x, eps).first.mul_(weight.value.to(sum_dtype(x)));
+  return y.mul_(at::silu(as_heads(z, x))).to(x.scalar_type()).flatten(1);
+}
+
+/// The gradients of x and z for dy as z.
+std::vector<at::Tensor> backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& z,
+                                 Parameter& weight, double eps) {
+  if (is_fused(x, z, weight))
+    return backward_fused(dy.contiguous(), x.contiguous(), z.contiguous(), weight, eps);
+  const auto [normed, rstd] = normalised(x, eps);
+  const at::Tensor gate = as_heads(z, x), d = as_heads(dy, x);
+  const at::Tensor w = weight.value.to(sum_dtype(x));
+  at::Tensor dz = at::silu_backward((d * normed).mul_(w), gate);
+  at::Tensor dx = at::silu(gate).mul_(d);
+  if (weight.trainable()) accumulate_sum(weight, (dx * normed).flatten(0, 1));
+  dx.mul_(w);
+  dx.addcmul_(normed, (dx * normed).mean(-1, /*keepdim=*/true), -1).mul_(rstd);
+  return {dx.to(x.scalar_type()), dz.flatten(1).to(z.scalar_type())};
+}
+
+}  // namespace
+
+at::Tensor gated_rms_norm(const at::Tensor& x, const at::Tensor& z, Parameter& weight, double eps) {
+  at::Tensor y;
+  {
+    const at::NoGradGuard no_grad;
+    y = forward(x, z, weight, eps);
+  }
+  return differentiable({x, z}, std::move(y), "gated_rms_norm",
+                        [x = x.detach(), z = z.detach(), &weight, eps](std::vector<at::Tensor>&& dy) {
+                          return backward(dy[0], x, z, weight, eps);
+                        });
+}
+
+namespace {
+
+/// x and z as [n, groups, rest] in the dtype of the sums, and their product x silu(z) there.
+struct Gated {
+  Gated(const at::Tensor& x, const at::Tensor& z, int64_t groups)
+      : input(x.reshape({x.size(0), groups, -1}).to(sum_dtype(x))),
+        gate(z.reshape(input.sizes()).to(sum_dtype(x))),
+        product(at::silu(gate).mul_(input)) {}
+
+  at::Tensor input, gate, product;
+};
+
+at::Tensor as_groups(const Parameter& weight, const at::Tensor& like) {
+  return weight.value.to(like.scalar_type()).view({1, like.size(1), like.size(2)});
+}
+
+}  // namespace
+
+at::Tensor norm_of_gated(const at::Tensor& x, const at::Tensor& z, Parameter& weight, int64_t groups,
+                         double eps) {
+  at::Tensor y;
+  {
+    const at::NoGradGuard no_grad;
+    const at::Tensor gated = Gated(x, z, groups).product;
+    y = normalised(gated, eps).first.mul_(as_groups(weight, gated)).to(x.scalar_type()).flatten(1);
+  }
+  return differentiable({x, z}, std::move(y), "norm_of_gated",
+                        [x = x.detach(), z = z.detach(), &weight, groups, eps](std::vector<at::Tensor>&& dy) {
+                          const Gated gated(x, z, groups);
+                          const auto [normed, rstd] = normalised(gated.product, eps);
+                          at::Tensor d = dy[0].reshape(normed.sizes()).to(normed.scalar_type());
+                          if (weight.trainable()) accumulate_sum(weight, (d * normed).flatten(1));
+                          d = d * as_groups(weight, normed);
+                          d.addcmul_(normed, (d * normed).mean(-1, /*keepdim=*/true), -1).mul_(rstd);
+                          const at::Tensor dx = at::silu(gated.gate).mul_(d);
+                          const at::Tensor dz = at::silu_backward(d.mul_(gated.input), gated.gate);
+                          return std::vector<at::Tensor>{dx.to(x.scalar_type()).view(x.sizes()),
+                                                         dz.to(z.scalar_type()).view(z.sizes())};
+                        });
+}
+
+}  // namespace streambp
