@@ -168,7 +168,7 @@ TEST(Olmo, NormsTheOutputsAndWholeProjections) {
   EXPECT_TRUE(config.norm_after && config.norms_outputs() && config.qk_norm && config.qk_norm_full_width);
   EXPECT_FALSE(config.sandwich_norms || config.norm_adds_one);
   EXPECT_EQ(config.num_key_value_heads, 6);
-  EXPECT_EQ(config.norm_names().before_attention + config.norm_names().before_mlp, "");
+  EXPECT_EQ(config.norm_names(0).before_attention + config.norm_names(0).before_mlp, "");
   EXPECT_TRUE(refuses(with(olmo2, {{"clip_qkv", 8.0}}), "clip_qkv is 8.0"));
   EXPECT_TRUE(refuses(with(olmo2, {{"sliding_window", 8}}), "sliding_window is 8"));
 }
@@ -282,8 +282,8 @@ TEST(Glm4, RotatesPairsOfHalfAHeadBetweenFourNorms) {
   EXPECT_TRUE(config.rope_interleaved && config.fused_gate_up && config.sandwich_norms && config.qkv_bias);
   EXPECT_FALSE(config.o_bias || config.fused_projections || config.norm_adds_one);
   EXPECT_EQ(config.rotary_dim, 4);
-  EXPECT_EQ(config.norm_names().after_attention, "post_self_attn_layernorm");
-  EXPECT_EQ(config.norm_names().before_mlp, "post_attention_layernorm");
+  EXPECT_EQ(config.norm_names(0).after_attention, "post_self_attn_layernorm");
+  EXPECT_EQ(config.norm_names(0).before_mlp, "post_attention_layernorm");
   EXPECT_FALSE(parse(with(small_config("glm4"), {{"attention_bias", false}})).qkv_bias);
   EXPECT_EQ(parse(with(small_config("glm4"), {{"partial_rotary_factor", 1.0}})).rotary_dim, 8);
   const json five =
