@@ -221,8 +221,8 @@ class GoodGuest(Case):
         self.assertEqual(loss, sb.backward(model, inputs_of(model), chunk=7))
 
     def test_refusals(self):
-        with self.assertRaisesRegex(sb.InputError, "qwen3-9000b.*presets: qwen3-cpu"):
-            predict("qwen3-9000b", tokens=16)
+        self.assert_refused(lambda: predict("qwen3-9000b", tokens=16), "qwen3-9000b", "streambp-bench models")
+        self.assert_refused(lambda: predict("qwen3-8", tokens=16), "did you mean qwen3-8b")
         self.assert_refused(lambda: predict("qwen3-cpu"), "tokens")
         self.assert_refused(lambda: predict("qwen3-cpu", tokens=0), "tokens", "0")
         self.assert_refused(lambda: predict("qwen3-cpu", tokens=16, chunks=3), "chunks")
