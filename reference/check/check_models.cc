@@ -99,8 +99,9 @@ double smallest_lead(const ModelConfig& config, const DoubleWeights& weights) {
       std::transform(scores.data(), scores.data() + scores.size(), p.data(),
                      [](const Scalar& entry) { return static_cast<double>(real_part(entry)); });
       const DoubleMatrix correction =
-          config.mixture.sigmoid_scores ? weights.at(layer_prefix(layer) + "mlp.gate.e_score_correction_bias")
-                                        : DoubleMatrix();
+          config.mixture.sigmoid_scores
+              ? weights.at(layer_prefix(layer) + config.modules.mlp + ".gate.e_score_correction_bias")
+              : DoubleMatrix();
       for (Index t = 0; t < p.rows(); ++t) {
         smallest = std::min(smallest, lead_of_choice(config.mixture, p.row(t), correction));
       }

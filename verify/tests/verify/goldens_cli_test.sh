@@ -4,7 +4,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/cli_testing.sh"
 
 refuses 'no command' 'subcommand'
-refuses 'unknown command' 'subcommand' nonsense
+refuses 'unknown command' 'no command' nonsense
 refuses 'unknown flag' '--nonsense' goldens --nonsense "$goldens"
 refuses 'no folder given' 'DIR' goldens
 refuses 'missing folder' "$folder/none" goldens "$folder/none"

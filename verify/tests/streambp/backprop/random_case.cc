@@ -151,7 +151,9 @@ class RandomSizes {
     const int experts = groups > 1 ? groups * (3 + draw_.experts % 2) : 3 + draw_.experts;
     const int eligible = experts / groups * config_.value("topk_group", 1);
     const int chosen = 2 + draw_.chosen % (eligible - 2);
-    for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) set(key, experts);
+    for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
+      if (config_.value(key, 1) != 0) set(key, experts);  // granitemoehybrid: none
+    }
     for (const char* key : {"num_experts_per_tok", "top_k_experts"}) set(key, chosen);
   }
 

@@ -252,7 +252,7 @@ const std::map<std::string, int> kReasons = {
 };
 
 TEST(ConfigTable, EveryFileIsReadAsTransformersReadsItOrRefusedByName) {
-  std::ifstream file(kModels.parent_path().parent_path() / "tests/streambp/model/config_table.jsonl");
+  std::ifstream file(kModels.parent_path().parent_path() / "tests/streambp/model/config/config_table.jsonl");
   ASSERT_TRUE(file.good());
   int read = 0, lines = 0;
   std::map<std::string, int> refused;
