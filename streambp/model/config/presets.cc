@@ -8,8 +8,8 @@
 #include "streambp/error.h"
 #include "streambp/model/config/config.h"
 #include "streambp/model/config/presets_longrope.h"
+#include "streambp/model/config/presets_recurrent.h"
 #include "streambp/model/files/strict_json.h"
-#include "streambp/model/presets_recurrent.h"
 
 namespace streambp {
 namespace {

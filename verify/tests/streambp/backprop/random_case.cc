@@ -109,6 +109,13 @@ class RandomSizes {
         of_layers.push_back(config_[key][static_cast<size_t>(layer) % config_[key].size()]);
       set(key, of_layers);
     }
+    if (config_.contains("hybrid_override_pattern")) {
+      const auto pattern = config_["hybrid_override_pattern"].get<std::string>();
+      std::string of_layers;
+      for (int layer = 0; layer < layers; ++layer)
+        of_layers += pattern[static_cast<size_t>(layer) % pattern.size()];
+      set("hybrid_override_pattern", of_layers);
+    }
     // What names layers that are no longer there.
     if (config_.contains("mlp_only_layers")) {
       json dense = config_["mlp_only_layers"];
@@ -163,6 +170,13 @@ class RandomSizes {
     set("linear_key_head_dim", 2 + draw_.head_dim);
     set("linear_value_head_dim", 1 + draw_.head_dim);
     set("linear_conv_kernel_dim", 1 + draw_.groups);
+    // State spaces: the groups of B and C are key heads. Granite's heads fill the width times an expansion.
+    set("mamba_n_groups", draw_.key_value_heads);
+    set("mamba_n_heads", draw_.key_value_heads * draw_.groups);
+    if (config_.contains("mamba_n_heads"))
+      changes_["hidden_size"] = draw_.key_value_heads * draw_.groups * (3 + draw_.head_dim);
+    set("mamba_d_state", 2 + draw_.head_dim);
+    set("mamba_d_conv", 2 + draw_.groups);
   }
 
   /// Not in a family that has no such key, and not in layers that don't rotate: there a key's bias moves all
