@@ -82,7 +82,7 @@ class RandomSizes {
     set("intermediate_size", draw_.mlp);
     set("moe_intermediate_size", 4 + draw_.mlp / 2);
     set("shared_expert_intermediate_size", 4 + draw_.mlp / 3);
-    set("tie_word_embeddings", draw_.tied);
+    if (takes("tie_word_embeddings", draw_.tied)) set("tie_word_embeddings", draw_.tied);
     set("sliding_window", draw_.window);
     set_layers();
     set_heads();
@@ -97,6 +97,17 @@ class RandomSizes {
   void set(const char* key, const json& value) {
     if (config_.contains(key) && !config_.at(key).is_null() && config_.at(key) != value)
       changes_[key] = value;
+  }
+
+  bool takes(const char* key, const json& value) const {
+    json changed = config_;
+    changed[key] = value;
+    try {
+      parse_config(changed.dump(), "random case");
+      return true;
+    } catch (const InputError&) {  // nemotron_h refuses to be tied
+      return false;
+    }
   }
 
   void set_layers() {
