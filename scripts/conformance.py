@@ -3,7 +3,7 @@
 
     python3 scripts/conformance.py                                       the lines of what this environment has: transformers, PEFT, TRL, torch
     PYTHONPATH=DIR python3 scripts/conformance.py --only liger           Liger, which DIR has (pip install --no-deps --target DIR liger-kernel)
-    STREAMBP_TORCH_VERSION=2.15.0 python3 scripts/conformance.py --only torch     another torch's (scripts/python_environment.py makes the environment)
+    STREAMBP_TORCH_VERSION=2.11.0 python3 scripts/conformance.py --only torch     another torch's (scripts/python_environment.py makes the environment)
     python3 scripts/conformance.py --records results/conformance/results.jsonl --page verify/ERRATA.md     no line: the page of what is on record
 
 Each line is a loss that a project publishes, called as its users call it on the model of the golden cases in float32, or a mistake as it stands in

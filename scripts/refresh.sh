@@ -66,10 +66,10 @@ make paper-times-cpu OMP_NUM_THREADS=1 streambp-bench paper --table 1,2 --scale 
 make bytes-per-token 'streambp-bench bytes-per-token --out results/bytes-per-token && scripts/plot_bytes.py --folder results/bytes-per-token'
 make qlora scripts/qlora.py
 make published-memory scripts/published_memory.py
-# Liger is where `pip install --no-deps --target out/liger liger-kernel` has put it; another torch's environment is made by python_environment.py.
+# Liger is where `pip install --no-deps --target out/liger liger-kernel` has put it.
 of_conformance='scripts/conformance.py --records results/conformance/results.jsonl'
 make conformance "$of_conformance && STREAMBP_TRANSFORMERS_VERSION=5.24.0 $of_conformance && PYTHONPATH=out/liger $of_conformance --only liger &&
-  STREAMBP_TORCH_VERSION=2.15.0 $of_conformance --only torch && $of_conformance --page verify/ERRATA.md"
+  $of_conformance --page verify/ERRATA.md"
 make timeline 'streambp-bench sweep --model qwen3-8b --dtype bfloat16 --device meta --method streambp --seq-len 32768 --timeline out/timeline.csv --out results/timeline && scripts/plot.py --timeline out/timeline.csv --out results/timeline'
 make paper 'streambp-bench paper --out results/paper --quiet && scripts/plot_paper.py --folder results/paper && scripts/paper_claims.py'
 predicted='streambp-bench ranks --model qwen3-8b --dtype bfloat16 --device meta --optimizer adamw'

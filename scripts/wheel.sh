@@ -2,7 +2,7 @@
 # Makes a wheel of the Python package with engine, predictions and the programs streambp-bench and streambp-verify, for one minor version of
 # torch, which stands in its version (0.1.0+torch2.15); tagged manylinux where auditwheel finds that its libraries allow it.
 #   scripts/wheel.sh [FOLDER]                              FOLDER: default dist
-#   STREAMBP_TORCH_VERSION=2.15.0 scripts/wheel.sh         for another torch
+#   STREAMBP_TORCH_VERSION=2.11.0 scripts/wheel.sh         for another torch
 #   pip install FOLDER/streambp_bench-*.whl                needs no compiler, and gives the commands; torch of that version is its only need
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"

@@ -194,30 +194,20 @@ TEST(DiagnoseLayers, RecurrentLayersThatDoNotKnowWhereDocumentsBegin) {
 }
 
 TEST(DiagnoseLayers, OtherConfigsAndOptions) {
-  const auto with_config = [](DiagnoseCase& right, const std::function<void(Config&)>& change) {
-    Config config = right.owned.model.config();
-    change(config);
-    Model::Placement wide;
-    wide.dtype = wide.gradient_dtype = at::kDouble;
-    Model other = Model::random(config, wide, 1);
-    for (const auto& parameter : other.parameters())
-      parameter->value.copy_(right.owned.model.parameter(parameter->name).value);
-    return evaluate(other, right.owned.batch, *right.owned.objective, {}).gradients;
-  };
   DiagnoseCase granite = eight_rows("granite-tiny");
-  expect_said(granite, with_config(granite, [](Config& c) { c.residual_multiplier = 1.0; }),
+  expect_said(granite, under_config(granite, [](Config& c) { c.residual_multiplier = 1.0; }),
               "residual_multiplier");
   DiagnoseCase yarn = eight_rows("llama-yarn-tiny");
   expect_said(yarn,
-              with_config(yarn,
-                          [](Config& c) {
-                            const double theta = c.rope.theta;
-                            c.rope = RopeSettings{};
-                            c.rope.theta = theta;
-                          }),
+              under_config(yarn,
+                           [](Config& c) {
+                             const double theta = c.rope.theta;
+                             c.rope = RopeSettings{};
+                             c.rope.theta = theta;
+                           }),
               "rope_scaling");
   DiagnoseCase experts = eight_rows("deepseek-v3-tiny");
-  expect_said(experts, with_config(experts, [](Config& c) { c.mixture.routed_scaling_factor = 1.0; }),
+  expect_said(experts, under_config(experts, [](Config& c) { c.mixture.routed_scaling_factor = 1.0; }),
               "routed_scaling_factor");
   DiagnoseCase pairs = diagnose_case(
       {"qwen3-tiny", "dpo", {{"cdpo_label_smoothing", "0.1"}, {"beta", "0.3"}}, "full", "left", 9});

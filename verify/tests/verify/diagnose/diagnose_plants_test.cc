@@ -71,14 +71,9 @@ TEST(DiagnosePlants, DocumentsInOneSequence) {
 TEST(DiagnosePlants, PaddingRowWithGradient) {
   DiagnoseCase right = diagnose_case({"llama-tied-tiny", "sft", {}, "full", "three", 9});
   Config config = right.owned.model.config();
-  Model::Placement wide;
-  wide.dtype = wide.gradient_dtype = at::kDouble;
   const auto with_padding = [&](std::optional<int64_t> token) {
     config.pad_token_id = token;
-    Model model = Model::random(config, wide, 1);
-    for (const auto& parameter : model.parameters())
-      parameter->value.copy_(right.owned.model.parameter(parameter->name).value);
-    return model;
+    return model_of(config, right);
   };
   Model without = with_padding(std::nullopt);
   const Tensors gradients = evaluate(without, right.owned.batch, *right.owned.objective, {}).gradients;
@@ -145,15 +140,10 @@ TEST(DiagnosePlants, OtherConfigs) {
   for (const auto& [model, name] :
        {std::pair{"mistral-tiny", "windows-ignored"}, std::pair{"qwen3-moe-tiny", "router-loss-missing"}}) {
     DiagnoseCase right = diagnose_case({model, "sft", {}, "full", "three", 13});
-    Config config = right.owned.model.config();
-    std::fill(config.windows.begin(), config.windows.end(), 0);
-    config.mixture.router_aux_loss_coef = 0.0;
-    Model::Placement wide;
-    wide.dtype = wide.gradient_dtype = at::kDouble;
-    Model other = Model::random(config, wide, 1);
-    for (const auto& parameter : other.parameters())
-      parameter->value.copy_(right.owned.model.parameter(parameter->name).value);
-    const Tensors gradients = evaluate(other, right.owned.batch, *right.owned.objective, {}).gradients;
+    const Tensors gradients = under_config(right, [](Config& config) {
+      std::fill(config.windows.begin(), config.windows.end(), 0);
+      config.mixture.router_aux_loss_coef = 0.0;
+    });
     expect_named(right, gradients, name);
   }
 }

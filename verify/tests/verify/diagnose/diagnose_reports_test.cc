@@ -1,26 +1,12 @@
 // Twelve mistakes as they were reported of public training code, planted in models of twelve families without
 // the diagnosis's own means of making mistakes, and said by it.
-#include <functional>
-
 #include "streambp/objective/terms.h"
 #include "verify/tests/verify/diagnose/diagnose_testing.h"
 
 namespace streambp::verify {
 namespace {
 
-/// The library's gradients of the model with another config, and the same weights.
-Tensors under_config(const DiagnoseCase& right, const std::function<void(Config&)>& change) {
-  Config config = right.owned.model.config();
-  change(config);
-  Model::Placement wide;
-  wide.dtype = wide.gradient_dtype = at::kDouble;
-  Model other = Model::random(config, wide, 1);
-  for (const auto& parameter : other.parameters())
-    parameter->value.copy_(right.owned.model.parameter(parameter->name).value);
-  return evaluate(other, right.owned.batch, *right.owned.objective, {}).gradients;
-}
-
-/// Those of another batch or other options.
+/// The library's gradients of another batch or under other options.
 Tensors under(const DiagnoseCase& right, const Batch& batch, const OptionMap& options) {
   return evaluate(right.owned.model, batch, *make_objective(right.objective, batch, options), {}).gradients;
 }
@@ -62,14 +48,10 @@ TEST(DiagnoseReports, TiedEmbeddingLosesTheHeadsPart) {  // Megatron-LM#1548
   const DiagnoseCase right = eight_rows("gemma2-tiny");
   Config config = right.owned.model.config();
   config.tie_word_embeddings = false;
-  Model::Placement wide;
-  wide.dtype = wide.gradient_dtype = at::kDouble;
-  Model untied = Model::random(config, wide, 1);
-  for (const auto& parameter : untied.parameters()) {
-    const bool head = parameter->name == "lm_head.weight";
-    parameter->value.copy_(
-        right.owned.model.parameter(head ? "model.embed_tokens.weight" : parameter->name).value);
-  }
+  Model untied = model_of(config, [&](const std::string& name) {
+    const bool head = name == "lm_head.weight";
+    return right.owned.model.parameter(head ? "model.embed_tokens.weight" : name).value;
+  });
   Tensors gradients = evaluate(untied, right.owned.batch, *right.owned.objective, {}).gradients;
   gradients.erase("lm_head.weight");
   expect_said(right, gradients, "the tied embedding's gradient misses the head's part");
@@ -143,16 +125,13 @@ TEST(DiagnoseReports, KeysAndValuesInTurn) {  // axlearn#842, jax-js#180
   for (int64_t pair = 0; pair < pairs; ++pair)
     for (int64_t member = 0; member < group; ++member) order.push_back(member * pairs + pair);
   for (size_t i = 0; i < order.size(); ++i) back[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
-  Model::Placement wide;
-  wide.dtype = wide.gradient_dtype = at::kDouble;
-  Model other = Model::random(config, wide, 1);
   const auto sorted = [](const std::string& name, const at::Tensor& value, const std::vector<int64_t>& as) {
     if (name.find(".q_proj.") != std::string::npos) return in_order(value, 0, as);
     return name.ends_with(".o_proj.weight") ? in_order(value, 1, as) : value;
   };
-  for (const auto& parameter : other.parameters())
-    parameter->value.copy_(
-        sorted(parameter->name, right.owned.model.parameter(parameter->name).value, order));
+  Model other = model_of(config, [&](const std::string& name) {
+    return sorted(name, right.owned.model.parameter(name).value, order);
+  });
   Tensors gradients = evaluate(other, right.owned.batch, *right.owned.objective, {}).gradients;
   for (auto& [name, gradient] : gradients) gradient = sorted(name, gradient, back);
   expect_said(right, gradients, "repeat instead of repeat_interleave");

@@ -2,6 +2,7 @@
 // planted in them.
 #pragma once
 
+#include <functional>
 #include <gtest/gtest.h>
 #include <map>
 #include <memory>
@@ -68,6 +69,28 @@ inline DiagnoseCase diagnose_case(const RowName& name, const Batch& batch) {
   made.owned.batch = batch;
   find_truth(made);
   return made;
+}
+
+/// A float64 model of `config` with the weight that `weight_of` gives for each parameter's name.
+inline Model model_of(const Config& config, const std::function<at::Tensor(const std::string&)>& weight_of) {
+  Model::Placement wide;
+  wide.dtype = wide.gradient_dtype = at::kDouble;
+  Model made = Model::random(config, wide, 1);
+  for (const auto& parameter : made.parameters()) parameter->value.copy_(weight_of(parameter->name));
+  return made;
+}
+
+/// The same with the case's own weights.
+inline Model model_of(const Config& config, const DiagnoseCase& right) {
+  return model_of(config, [&](const std::string& name) { return right.owned.model.parameter(name).value; });
+}
+
+/// The library's gradients of the model with another config, and the same weights.
+inline Tensors under_config(const DiagnoseCase& right, const std::function<void(Config&)>& change) {
+  Config config = right.owned.model.config();
+  change(config);
+  Model other = model_of(config, right);
+  return evaluate(other, right.owned.batch, *right.owned.objective, {}).gradients;
 }
 
 /// Documents of the given lengths in rows of `columns` tokens.
